@@ -1,8 +1,9 @@
 """Command line of calibration: ``python -m calibration fit-table FOLDER --sku h200-sxm``.
 
 ``fit-table`` fits measured tables and needs no GPU, nor do ``fit-aiconfigurator`` and ``fit-vidur``, which take other
-people's; ``run`` measures on the GPU at hand; ``compare`` holds calibrations against each other. Only the last two need
-torch, and import it when called. See ``docs/explanation/calibration.md``.
+people's, and ``review``, which holds expected times against tables. ``run`` measures on the GPU at hand; ``compare``
+holds calibrations against each other. These two need torch, and import it when called. See
+``docs/explanation/calibration.md``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import typer
 
 from calibration import aiconfigurator, assemble, borrowed, vidur
 from calibration.imported import Imported, ImportedFit, completed_fit, fit_imported
-from hardware_db import Calibration, load_hardware
+from calibration.review import reviews
+from hardware_db import Calibration, load_hardware, select_calibration
 from planner.core import InputError, PlannerError, write_whole
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -147,6 +149,25 @@ def errors_table(calibration: Calibration, without: Container[str] = ()) -> str:
             f"{interpolated:>7s} {fit.spread:7.3f}"
         )
     return "\n".join(rows)
+
+
+@app.command("review")
+def review(
+    folder: Annotated[Path, typer.Argument(help="folder of measured tables")],
+    sku: Annotated[str, typer.Option(help="SKU the tables were measured on")],
+    engine: Annotated[str, typer.Option(help="engine whose packaged calibration is held against them")] = "vllm",
+) -> None:
+    """Hold the times that the packaged fits expect against measured tables, shape by shape."""
+    hardware = load_hardware()
+    calibration = select_calibration(hardware, sku, engine)
+    if calibration is None:
+        raise InputError("sku", sku, f"has no packaged calibration for {engine}", "see `planner skus`")
+    typer.echo(
+        f"{'kernel':24s} {'backend':10s} {'rows':>6s} {'p10':>6s} {'median':>7s} {'p90':>6s}  (expected / measured)"
+    )
+    for one in reviews(folder, calibration, hardware.skus[sku]):
+        ratios = f"{one.p10:6.2f} {one.median:7.2f} {one.p90:6.2f}"
+        typer.echo(f"{one.key:24s} {one.backend:10s} {one.rows:6d} {ratios}")
 
 
 FORWARD_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True}

@@ -87,6 +87,11 @@ class Workbench:
         return self.fused(_gated)
 
     @cached_property
+    def rotated(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        """Heads turned by their positions: values, cosines, sines."""
+        return self.fused(_rotated)
+
+    @cached_property
     def quantise(self) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         """16-bit values to fp8 with one scale for all."""
         return self.fused(quantise)
@@ -112,6 +117,11 @@ class Workbench:
         return self.torch.empty(WORKSPACE_BYTES, dtype=self.torch.uint8, device=self.device)
 
     @cached_property
+    def zeroed(self) -> Tensor:
+        """Scratch memory of kernels that count in it, and leave it as they found it."""
+        return self.torch.zeros(WORKSPACE_BYTES, dtype=self.torch.uint8, device=self.device)
+
+    @cached_property
     def attention_library(self) -> str:
         """The attention kernels to measure: FlashInfer's where it is installed, else PyTorch's own."""
         return "flashinfer" if self.cuda and find_spec("flashinfer") else "sdpa"
@@ -122,6 +132,14 @@ def _gated(x: Tensor) -> Tensor:
 
     gate, up = x.chunk(2, dim=-1)
     return torch.nn.functional.silu(gate) * up
+
+
+def _rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Rotary embedding, halves paired (Su et al. 2021, RoFormer, arXiv:2104.09864, eq. 34, in the order of Llama)."""
+    import torch  # noqa: PLC0415 (torch is optional)
+
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=-1)
 
 
 def fp8_of(torch: Any) -> tuple[Any, float]:  # noqa: ANN401 (torch is optional)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from calibration.attention import PAGE_TOKENS
+from calibration.operators import LATENT_RANK, LATENT_ROPE
 from calibration.records import KernelCase, Value
 from planner.llm import DenseFeedForward, GroupedQueryAttention, LayerGroup, LlmSpec, MoeFeedForward, load_llm
 
@@ -20,8 +22,8 @@ HALF_BYTES = 2
 """Bytes per 16-bit value."""
 ROW_VALUES = 4096
 """Values of one row of an element-wise pass."""
-PASSES = {"rms_norm": 2, "silu_mul": 3, "add": 3}
-"""Values moved per value written: a norm reads one, the gated activation and the residual addition read two."""
+PASSES = {"rms_norm": 2, "silu_mul": 3, "add": 3, "rope": 2}
+"""Values moved per value written: norm and rotation read one, the gated activation and the residual addition two."""
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
@@ -37,7 +39,9 @@ class Scope:
         past: tokens cached before it.
         batches: sequences of decode attention.
         contexts: tokens each of them attends to.
+        latent_heads: query heads of latent attention on one GPU: the 128 of DeepSeek-V3 or the 64 of Kimi-K2, split.
         most_tokens: tokens of one prefill case at most.
+        most_other_tokens: likewise over an 8-bit cache and of latent attention; prefill takes most of a run.
         most_kv_bytes: KV cache of one decode case at most.
         expert_tokens: tokens routed.
         traffic: bytes of copies and element-wise passes.
@@ -51,7 +55,9 @@ class Scope:
     past: tuple[int, ...]
     batches: tuple[int, ...]
     contexts: tuple[int, ...]
+    latent_heads: tuple[int, ...]
     most_tokens: int
+    most_other_tokens: int
     most_kv_bytes: float
     expert_tokens: tuple[int, ...]
     traffic: tuple[int, ...]
@@ -76,7 +82,9 @@ FULL = Scope(
     past=(0, 1024, 4096, 16384, 65536),
     batches=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
     contexts=(128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
+    latent_heads=(128, 64, 32, 16),
     most_tokens=32768,
+    most_other_tokens=4096,
     most_kv_bytes=24 * GIB,
     expert_tokens=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384),
     traffic=tuple(64 * KIB * 2**power for power in range(15)),
@@ -91,7 +99,9 @@ QUICK = Scope(
     past=(0, 4096, 16384),
     batches=(1, 4, 16, 64, 256),
     contexts=(256, 1024, 4096, 16384, 65536),
+    latent_heads=(128, 16),
     most_tokens=8192,
+    most_other_tokens=1024,
     most_kv_bytes=8 * GIB,
     expert_tokens=(1, 8, 32, 128, 512, 2048, 8192),
     traffic=tuple(64 * KIB * 4**power for power in range(8)),
@@ -120,7 +130,9 @@ TINY = Scope(
     past=(0, 128),
     batches=(1, 2, 4),
     contexts=(256, 512),
+    latent_heads=(2, 4),
     most_tokens=256,
+    most_other_tokens=256,
     most_kv_bytes=4 * MIB,
     expert_tokens=(1, 4, 16, 32, 64),
     traffic=(64 * KIB, 128 * KIB, 256 * KIB),
@@ -182,8 +194,14 @@ def all_cases(scope: Scope, dtypes: Sequence[str], gpus: int, cuda: bool) -> dic
     llms = [load_llm(name) for name in scope.llms]
     half = dtypes[0]
     cases = {f"gemm {dtype}": list(_gemms(llms, scope, dtype)) for dtype in dtypes}
-    cases["context_attention"] = list(_prefills(llms, scope, half))
-    cases["generation_attention"] = list(_decodes(llms, scope, half))
+    cases["context_attention"] = list(_prefills(llms, scope, half, half))
+    cases["generation_attention"] = list(_decodes(llms, scope, half, half))
+    cases["context_mla"] = list(_latent_prefills(scope, half))
+    cases["generation_mla"] = list(_latent_decodes(scope, half, half))
+    if "fp8" in dtypes:
+        cases["context_attention fp8 cache"] = list(_prefills(llms, scope, half, "fp8"))
+        cases["generation_attention fp8 cache"] = list(_decodes(llms, scope, half, "fp8"))
+        cases["generation_mla fp8 cache"] = list(_latent_decodes(scope, "fp8", "fp8"))
     cases["moe"] = list(_experts(llms, scope, half))
     cases["elementwise"] = list(_passes(scope))
     cases["copy"] = [KernelCase("copy", {"bytes": size}) for size in scope.traffic]
@@ -198,28 +216,59 @@ def _gemms(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[Kernel
             yield KernelCase("gemm", {"dtype": dtype, "m": m, "n": n, "k": k})
 
 
-def _attention(operator: str, dtype: str, heads: tuple[int, int, int], batch: int, new: int, past: int) -> KernelCase:
-    fields: dict[str, Value] = {"attn_dtype": dtype, "kv_dtype": dtype, "batch": batch}
-    fields |= {"seq_len": new, "prefix_len": past}
-    fields |= {"num_heads": heads[0], "num_kv_heads": heads[1], "head_dim": heads[2], "window": 0}
-    return KernelCase(operator, fields)
+def _attention(formats: tuple[str, str], sizes: tuple[int, int, int]) -> dict[str, Value]:
+    """Fields of attention: number formats of (queries, cache), and (batch, new, past)."""
+    names = ("attn_dtype", "kv_dtype", "batch", "seq_len", "prefix_len")
+    return dict(zip(names, (*formats, *sizes), strict=True))
 
 
-def _prefills(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[KernelCase]:
+def _grouped(heads: tuple[int, int, int]) -> dict[str, Value]:
+    return {"num_heads": heads[0], "num_kv_heads": heads[1], "head_dim": heads[2], "window": 0}
+
+
+def _chunks(scope: Scope, most_tokens: int) -> Iterator[tuple[int, int, int]]:
+    """(batch, new, past) of prompts."""
+    for past in scope.past:
+        for new in scope.new:
+            for batch in scope.batches if past == 0 else (1,):
+                if batch * new <= most_tokens and batch <= 32:
+                    yield batch, new, past
+
+
+def _prefills(llms: Sequence[LlmSpec], scope: Scope, half: str, kv: str) -> Iterator[KernelCase]:
+    """Over a cache of 8 bits only whole pages: the kernels that read one take pages."""
     for heads in head_shapes(llms, scope.tps):
-        for past in scope.past:
-            for new in scope.new:
-                for batch in scope.batches if past == 0 else (1,):
-                    if batch * new <= scope.most_tokens and batch <= 32:
-                        yield _attention("context_attention", dtype, heads, batch, new, past)
+        for sizes in _chunks(scope, scope.most_tokens if kv == half else scope.most_other_tokens):
+            if kv == half or (sizes[1] + sizes[2]) % PAGE_TOKENS == 0:
+                fields = _attention((half, kv), sizes) | _grouped(heads)
+                yield KernelCase("context_attention", fields)
 
 
-def _decodes(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[KernelCase]:
+def _decodes(llms: Sequence[LlmSpec], scope: Scope, half: str, kv: str) -> Iterator[KernelCase]:
     for heads in head_shapes(llms, scope.tps):
         for batch in scope.batches:
             for context in scope.contexts:
                 if 2 * batch * context * heads[1] * heads[2] * HALF_BYTES <= scope.most_kv_bytes:
-                    yield _attention("generation_attention", dtype, heads, batch, 1, context - 1)
+                    fields = _attention((half, kv), (batch, 1, context - 1)) | _grouped(heads)
+                    yield KernelCase("generation_attention", fields)
+
+
+def _latent_prefills(scope: Scope, half: str) -> Iterator[KernelCase]:
+    """Keys and values are expanded into 16 bits, whatever the cache holds."""
+    for heads in scope.latent_heads:
+        for sizes in _chunks(scope, scope.most_other_tokens):
+            yield KernelCase("context_mla", _attention((half, half), sizes) | {"num_heads": heads})
+
+
+def _latent_decodes(scope: Scope, queries: str, kv: str) -> Iterator[KernelCase]:
+    row = int(LATENT_RANK + LATENT_ROPE) * HALF_BYTES
+    for heads in scope.latent_heads:
+        for batch in scope.batches:
+            for context in scope.contexts:
+                if batch * context * row <= scope.most_kv_bytes:
+                    sizes = (batch, 1, context - 1)
+                    fields = _attention((queries, kv), sizes) | {"num_heads": heads}
+                    yield KernelCase("generation_mla", fields)
 
 
 def _experts(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[KernelCase]:

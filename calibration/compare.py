@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from calibration.operators import KV_BYTES, gpu_peaks
+from calibration.operators import KV_BYTES, LATENT_KEY, LATENT_RANK, LATENT_ROPE, LATENT_VALUE, gpu_peaks
 from calibration.tables import FloatArray
 from hardware_db import Calibration, Dtype, GpuSku, KernelFit
 from planner.core import InputError
@@ -20,12 +20,16 @@ from planner.roofline import (
     ExpertsForm,
     ExpertShape,
     GemmForm,
+    LatentDecodeForm,
+    LatentPrefillForm,
     PrefillForm,
     collective_s,
     decode_attention_s,
     elementwise_s,
     experts_s,
     gemm_s,
+    latent_decode_s,
+    latent_prefill_s,
     prefill_attention_s,
 )
 
@@ -41,6 +45,7 @@ MATRICES = (
     (2560, 5120),
 )
 HEADS = ((32, 8, 128), (8, 1, 128), (64, 8, 128), (16, 4, 128))
+LATENT_HEADS = (128.0, 16.0)
 CONTEXTS = np.array([512.0, 2048.0, 8192.0, 32768.0])
 BATCHES = (1.0, 8.0, 32.0, 128.0)
 CHUNKS = np.array([128.0, 512.0, 2048.0, 8192.0])
@@ -90,6 +95,8 @@ def _times_s(key: str, fit: KernelFit, sku: GpuSku) -> FloatArray | None:
         "gemm": _gemm,
         "attention_prefill": _prefill,
         "attention_decode": _decode,
+        "latent_prefill": _latent_prefill,
+        "latent_decode": _latent_decode,
         "experts": _experts,
         "elementwise": _elementwise,
         "all_reduce": _collective,
@@ -120,6 +127,25 @@ def _decode(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
     shapes = [AttentionHeads(*heads, kv_bytes=KV_BYTES[variant]) for heads in HEADS]
     return np.concatenate(
         [decode_attention_s(batch, CONTEXTS, shape, form, peaks) for shape in shapes for batch in batches]
+    )
+
+
+def _latent_prefill(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
+    form, peaks = LatentPrefillForm.of(fit), gpu_peaks(sku, Dtype(variant))
+    past, chunks = np.zeros_like(CHUNKS), np.ones_like(CHUNKS)
+    dims = (LATENT_KEY, LATENT_VALUE)
+    return np.concatenate([latent_prefill_s(chunks, CHUNKS, past, heads, *dims, form, peaks) for heads in LATENT_HEADS])
+
+
+def _latent_decode(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
+    form, peaks, dims = LatentDecodeForm.of(fit), gpu_peaks(sku, Dtype(variant)), (LATENT_RANK, LATENT_ROPE)
+    batches = [np.full_like(CONTEXTS, batch) for batch in BATCHES]
+    return np.concatenate(
+        [
+            latent_decode_s(batch, CONTEXTS, heads, *dims, form, peaks, KV_BYTES[variant])
+            for heads in LATENT_HEADS
+            for batch in batches
+        ]
     )
 
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibration.assemble import GEMM_DTYPES
+from calibration.fit_measured import PASSES
 from calibration.measure import Effort, calls_per_replay, copies_for
-from calibration.operators import KV_BYTES, gpu_peaks, peak
+from calibration.operators import KV_BYTES, LATENT_KEY, LATENT_RANK, LATENT_ROPE, LATENT_VALUE, gpu_peaks, peak
 from calibration.plausible import TOLERANCE, expert_load, least_work
 from calibration.records import KernelCase
 from hardware_db import Calibration, Dtype, GpuSku, KernelFit
@@ -27,11 +28,16 @@ from planner.roofline import (
     ExpertsForm,
     ExpertShape,
     GemmForm,
+    GpuPeaks,
+    LatentDecodeForm,
+    LatentPrefillForm,
     PrefillForm,
     decode_attention_s,
     elementwise_s,
     experts_s,
     gemm_s,
+    latent_decode_s,
+    latent_prefill_s,
     prefill_attention_s,
 )
 
@@ -41,6 +47,9 @@ SETUP_S = 0.02
 """Around a case: data, warm-up, recording. A choice until it is measured; it is a third of a full run."""
 VARIANTS = {table: variant for variant, table in GEMM_DTYPES.items()} | {"fp16": "bf16"}
 """Formats of the tables' names -> of the fits."""
+
+PASS_KEYS = {op: key for key, op in PASSES.items()}
+"""Measured element-wise operation -> variant of a calibration."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +88,9 @@ def fit_key(case: KernelCase) -> str:
         "moe": f"experts/{dtype}",
         "context_attention": f"attention_prefill/{dtype}",
         "generation_attention": f"attention_decode/{dtype}",
-        "elementwise": "elementwise/bf16",
+        "context_mla": f"latent_prefill/{dtype}",
+        "generation_mla": f"latent_decode/{dtype}",
+        "elementwise": f"elementwise/{PASS_KEYS.get(str(case.fields.get('op')), 'bf16')}",
         "copy": "elementwise/bf16",
     }
     return keys.get(case.operator, "")
@@ -108,6 +119,8 @@ def fitted_s(case: KernelCase, fit: KernelFit, sku: GpuSku) -> float:
         form, routed = ExpertsForm.of(fit), (np.array([pairs]), np.array([active]))
         return float(experts_s(np.array([float(tokens)]), *routed, expert, form, peaks)[0])
     peaks = gpu_peaks(sku, Dtype(variant))
+    if case.operator.endswith("_mla"):
+        return _latent_s(case, fit, peaks)
     heads, kv_heads, dim = (case.number(name) for name in ("num_heads", "num_kv_heads", "head_dim"))
     shape = AttentionHeads(heads, kv_heads, dim, kv_bytes=KV_BYTES[variant])
     batch, past = np.array([number("batch")]), np.array([number("prefix_len")])
@@ -115,6 +128,16 @@ def fitted_s(case: KernelCase, fit: KernelFit, sku: GpuSku) -> float:
         return float(decode_attention_s(batch, past + 1.0, shape, DecodeForm.of(fit), peaks)[0])
     new = np.array([number("seq_len")])
     return float(prefill_attention_s(batch, new, past, shape, PrefillForm.of(fit), peaks)[0])
+
+
+def _latent_s(case: KernelCase, fit: KernelFit, peaks: GpuPeaks) -> float:
+    batch, new, past = (np.array([float(case.number(name))]) for name in ("batch", "seq_len", "prefix_len"))
+    heads = float(case.number("num_heads"))
+    if case.operator == "context_mla":
+        sizes = (heads, LATENT_KEY, LATENT_VALUE)
+        return float(latent_prefill_s(batch, new, past, *sizes, LatentPrefillForm.of(fit), peaks)[0])
+    width, form = KV_BYTES[fit_key(case).partition("/")[2]], LatentDecodeForm.of(fit)
+    return float(latent_decode_s(batch, past + 1.0, heads, LATENT_RANK, LATENT_ROPE, form, peaks, width)[0])
 
 
 def least_s(case: KernelCase, sku: GpuSku) -> float:

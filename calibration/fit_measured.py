@@ -6,15 +6,16 @@ shipped tables need, is fixed at 1; the few rows whose data stay in the cache al
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from calibration import operators
-from calibration.assemble import COLLECTIVES, EXPERT_DTYPES, GEMM_DTYPES
+from calibration.assemble import COLLECTIVES, EXPERT_DTYPES, GEMM_DTYPES, SPLITS
 from calibration.fit import Problem, fit
 from calibration.tables import ColumnTable, FloatArray, read_table
 from hardware_db import Calibration, GpuSku, KernelFit
@@ -23,8 +24,10 @@ from planner.roofline import SizeCorrection
 
 HALF_FORMATS = ("bf16", "fp16")
 """Number formats of the 16-bit variants, which a calibration calls bf16."""
+CACHES = {"bf16": "bf16", "fp8": "fp8"}
+"""Variants of attention -> format of the cache."""
 
-PASSES = {"norm": "rms_norm", "activation": "silu_mul", "add": "add"}
+PASSES = {"norm": "rms_norm", "activation": "silu_mul", "add": "add", "rope": "rope"}
 """Element-wise variants of a calibration -> what is measured for them; ``elementwise/bf16`` is all of them."""
 
 
@@ -93,16 +96,20 @@ def _without_resident_gain(problem: Problem) -> Problem:
 def _problems(folder: Path, sku: GpuSku) -> Iterator[tuple[str, tuple[Problem, ...]]]:
     for variant, rows in _rows_by_variant(_cold_rows(read_table(folder, "gemm")), "dtype", GEMM_DTYPES):
         yield f"gemm/{variant}", (_without_resident_gain(operators.gemm(rows, sku, variant, cold=True)),)
-    for variant, rows in _rows_by_variant(read_table(folder, "context_attention"), "kv_dtype", {"bf16": "bf16"}):
+    for variant, rows in _rows_by_variant(read_table(folder, "context_attention"), "kv_dtype", CACHES):
         yield f"attention_prefill/{variant}", (operators.attention_prefill(rows, sku, variant),)
-    for variant, rows in _rows_by_variant(
-        _cold_rows(read_table(folder, "generation_attention")), "kv_dtype", {"bf16": "bf16"}
-    ):
-        splits = ((True, True), (True, False), (False, False))
-        problems = tuple(
-            _without_resident_gain(operators.attention_decode(rows, sku, variant, split)) for split in splits
+    decodes = _cold_rows(read_table(folder, "generation_attention"))
+    for variant, rows in _rows_by_variant(decodes, "kv_dtype", CACHES):
+        yield (
+            f"attention_decode/{variant}",
+            _with_splits(partial(operators.attention_decode, rows, sku, variant), SPLITS),
         )
-        yield f"attention_decode/{variant}", problems
+    for variant, rows in _rows_by_variant(read_table(folder, "context_mla"), "kv_dtype", CACHES):
+        yield f"latent_prefill/{variant}", (operators.latent_prefill(rows, sku, variant),)
+    latent = _cold_rows(read_table(folder, "generation_mla"))
+    for variant, rows in _rows_by_variant(latent, "kv_dtype", CACHES):
+        problem = partial(operators.latent_decode, rows, sku, variant)
+        yield f"latent_decode/{variant}", _with_splits(problem, (True, False))
     for variant, rows in _rows_by_variant(_cold_rows(read_table(folder, "moe")), "dtype", EXPERT_DTYPES):
         yield f"experts/{variant}", (_without_resident_gain(operators.experts(rows, sku, variant)),)
     passes = read_table(folder, "elementwise")
@@ -113,6 +120,11 @@ def _problems(folder: Path, sku: GpuSku) -> Iterator[tuple[str, tuple[Problem, .
             if len(rows):
                 yield f"elementwise/{variant}", (_passes(rows, sku),)
     yield from _collectives(read_table(folder, "collectives"), sku)
+
+
+def _with_splits(problem: Callable[..., Problem], splits: Iterable[object]) -> tuple[Problem, ...]:
+    """One candidate for each way a kernel may split the cache."""
+    return tuple(_without_resident_gain(problem(split)) for split in splits)
 
 
 def _passes(rows: ColumnTable, sku: GpuSku) -> Problem:

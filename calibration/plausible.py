@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibration.assemble import GEMM_DTYPES
-from calibration.operators import balanced_load, peak
+from calibration.operators import KV_BYTES, LATENT_KEY, LATENT_RANK, LATENT_ROPE, LATENT_VALUE, balanced_load, peak
 from calibration.records import KernelCase
 from hardware_db import Dtype, GpuSku
 from planner.roofline import WEIGHT_FORMATS, WeightFormat, attended_pairs
@@ -50,6 +50,8 @@ def least_work(case: KernelCase) -> LeastWork:
         "gemm": _gemm,
         "context_attention": _attention,
         "generation_attention": _attention,
+        "context_mla": _latent,
+        "generation_mla": _latent,
         "moe": _experts,
         "elementwise": _passes,
         "copy": _passes,
@@ -82,8 +84,25 @@ def _gemm(case: KernelCase) -> LeastWork:
 def _attention(case: KernelCase) -> LeastWork:
     batch, new, past = (float(case.number(name)) for name in ("batch", "seq_len", "prefix_len"))
     heads, kv_heads, dim = (float(case.number(name)) for name in ("num_heads", "num_kv_heads", "head_dim"))
-    cached = batch * past * 2.0 * kv_heads * dim * HALF_BYTES
-    return LeastWork(4.0 * batch * heads * dim * attended_pairs(new, past, 0.0), Dtype.BF16, cached)
+    cached = batch * past * 2.0 * kv_heads * dim * _cached_bytes(case)
+    return LeastWork(4.0 * batch * heads * dim * attended_pairs(new, past, 0.0), _attention_format(case), cached)
+
+
+def _latent(case: KernelCase) -> LeastWork:
+    """As `calibration.possible` bounds it: the absorbed form has more FLOPs than the expanded one, never fewer."""
+    batch, new, past, heads = (float(case.number(name)) for name in ("batch", "seq_len", "prefix_len", "num_heads"))
+    flops = 2.0 * batch * heads * (LATENT_KEY + LATENT_VALUE) * attended_pairs(new, past, 0.0)
+    cached = batch * past * (LATENT_RANK + LATENT_ROPE) * _cached_bytes(case)
+    return LeastWork(flops, _attention_format(case), cached)
+
+
+def _cached_bytes(case: KernelCase) -> float:
+    return KV_BYTES.get(str(case.fields["kv_dtype"]), HALF_BYTES)
+
+
+def _attention_format(case: KernelCase) -> Dtype:
+    """With a cache of 8 bits the format of the cache, which kernels may multiply in."""
+    return Dtype.FP8 if case.fields["kv_dtype"] == "fp8" else Dtype.BF16
 
 
 def _experts(case: KernelCase) -> LeastWork:

@@ -31,10 +31,13 @@ ATTENTION_COLUMNS = (
     "head_dim",
     "window",
 )
+LATENT_COLUMNS = ATTENTION_COLUMNS[:6]
 COLUMNS: dict[str, tuple[str, ...]] = {
     "gemm": ("dtype", "m", "n", "k"),
     "context_attention": ATTENTION_COLUMNS,
     "generation_attention": ATTENTION_COLUMNS,
+    "context_mla": LATENT_COLUMNS,
+    "generation_mla": LATENT_COLUMNS,
     "moe": ("dtype", "distribution", "num_tokens", "hidden", "inter", "topk", "num_experts", "tp", "ep", "gated"),
     "elementwise": ("op", "bytes"),
     "copy": ("bytes",),

@@ -32,7 +32,7 @@ from calibration.links import measure_collectives
 from calibration.measure import Effort
 from calibration.records import KernelCase, MeasurementOutcome, RawFolder, Record, Value, open_folder
 from calibration.scatter import write_page
-from calibration.session import ProgressReport, Session, formats_of, usable_formats
+from calibration.session import TRIED_FIRST, ProgressReport, Session, available_cases, formats_of, usable_formats
 from calibration.whole_step import (
     SHAPES,
     STEPS,
@@ -280,7 +280,8 @@ def _measure(session: Session, extent: Extent, device: Device, started: float, c
     dtypes, refused = usable_formats(session, formats_of(session.sku))
     if not dtypes:
         raise InputError("device", device.name, f"multiplies no matrices: {refused}", "check driver and torch")
-    cases = all_cases(extent.scope, dtypes, device.gpus, device.kind == "cuda")
+    cases, lacking = available_cases(session, all_cases(extent.scope, dtypes, device.gpus, device.kind == "cuda"))
+    refused |= lacking
     small = {name: listed for name, listed in cases.items() if name in FIRST_OPERATORS}
     large = {name: listed for name, listed in cases.items() if name not in FIRST_OPERATORS}
     with _progress(console) as report:
@@ -328,8 +329,9 @@ def _report_outcomes(folder: RawFolder, left: Sequence[KernelCase], refused: dic
     records = folder.latest_records()
     counts = Counter(str(record.outcome) for record in records)
     console.print("cases: " + ", ".join(f"{count} {outcome.replace('_', ' ')}" for outcome, count in counts.items()))
-    for dtype, words in refused.items():
-        console.print(f"format {dtype}: not available here ({words[:120]})", markup=False)
+    for name, words in refused.items():
+        what = name if name in TRIED_FIRST else f"format {name}"
+        console.print(f"{what}: not available here ({words[:120]})", markup=False)
     if left:
         shares = Counter(case.operator for case in left)
         listed = ", ".join(f"{count} of {name}" for name, count in shares.items())
@@ -359,7 +361,7 @@ def _note(device: Device, refused: dict[str, str], missing: dict[str, str], befo
     notes = ["PyTorch's own kernels, not an engine's; replays of CUDA graphs, random data, cache flushed"]
     if device.kind == "cpu":
         notes = ["measured on a CPU to try the program: says nothing about this SKU, do not plan with it"]
-    notes += [f"{dtype} not available" for dtype in refused]
+    notes += [f"{name} not available" for name in refused]
     notes += [f"{key} not fitted: too few measurements" for key in missing]
     if before:
         notes.append("state before: " + ", ".join(f"{name} {value}" for name, value in before.items()))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from calibration.bench import UNAVAILABLE, Workbench
 from calibration.measure import CudaStopwatch, Effort, HostStopwatch, Stopwatch, flush_buffer, is_cold, time_calls
-from calibration.plausible import implausibility
+from calibration.plausible import implausibility, least_work
 from calibration.records import KernelCase, MeasurementOutcome, RawFolder, Record
 from calibration.workloads import build
 from hardware_db import GpuSku
@@ -16,6 +16,14 @@ from planner.core import InputError, PlannerError
 
 UNGRAPHED_CASES = ("launch eager", "host_device")
 """Cases that are timed call by call: eager launches are what is measured, pageable copies cannot be recorded."""
+TRIED_FIRST = (
+    "context_mla",
+    "generation_mla",
+    "context_attention fp8 cache",
+    "generation_attention fp8 cache",
+    "generation_mla fp8 cache",
+)
+"""Lists of cases (`calibration.cases.all_cases`) whose kernel may be missing as a whole."""
 ProgressReport = Callable[[float, str], None]
 """Called after every case with the share done, of cases or of the budget, whichever is larger, and the case's key."""
 
@@ -124,9 +132,24 @@ def usable_formats(session: Session, formats: Sequence[str]) -> tuple[list[str],
     return usable, refused
 
 
+def available_cases(
+    session: Session, cases: Mapping[str, list[KernelCase]]
+) -> tuple[dict[str, list[KernelCase]], dict[str, str]]:
+    """The lists whose kernels exist here, and what was said of the others; each is tried on its quickest case."""
+    available, refused = {}, {}
+    for name, listed in cases.items():
+        smallest = min(listed, key=lambda case: least_work(case).hbm_bytes)
+        record = session.measure(smallest) if name in TRIED_FIRST else None
+        if record is not None and record.outcome is MeasurementOutcome.UNAVAILABLE:
+            refused[name] = record.note
+        else:
+            available[name] = listed
+    return available, refused
+
+
 def formats_of(sku: GpuSku) -> list[str]:
     """The tables' names of the formats worth trying on a SKU: 16 bits first, then what it states a peak for."""
     peaks = {str(dtype.value) for dtype in sku.peak_flops_per_s}
     half = "bf16" if "bf16" in peaks else "fp16"
-    more = [name for name, needs in (("fp8", "fp8"), ("fp8_block", "fp8"), ("sq", "int8")) if needs in peaks]
-    return [half, *more]
+    pairs = (("fp8", "fp8"), ("fp8_block", "fp8"), ("sq", "int8"), ("nvfp4", "fp4"))
+    return [half, *(name for name, needs in pairs if needs in peaks)]

@@ -10,12 +10,25 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from calibration.attention import decode_call, prefill_call
+from calibration import fp4
+from calibration.attention import (
+    PAGE_TOKENS,
+    decode_call,
+    latent_decode_call,
+    latent_prefill_call,
+    prefill_call,
+    sdpa_kernel,
+)
 from calibration.bench import BLOCK, EPSILON, Tensor, Workbench, fp8_of, quantise
 from calibration.cases import HALF_BYTES, PASSES, ROW_VALUES
 from calibration.measure import Call
+from calibration.operators import KV_BYTES, LATENT_KEY, LATENT_RANK, LATENT_ROPE, LATENT_VALUE
+from calibration.plausible import weight_format
 from calibration.records import KernelCase
 from planner.core import InputError
+
+ROTARY_DIM = 128
+"""Channels of a rotated head, as most models in use have."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +50,8 @@ def build(case: KernelCase, bench: Workbench) -> Work:
         "gemm": _gemm,
         "context_attention": _prefill,
         "generation_attention": _decode,
+        "context_mla": _latent_prefill,
+        "generation_mla": _latent_decode,
         "moe": _experts,
         "elementwise": _elementwise,
         "copy": _copy,
@@ -52,15 +67,14 @@ def _gemm(case: KernelCase, bench: Workbench) -> Work:
     m, n, k = (case.number(name) for name in ("m", "n", "k"))
     dtype = str(case.fields["dtype"])
     x = bench.normal(m, k)
-    bytes_each = n * k * (2.0 if dtype in ("bf16", "fp16") else 1.0)
-    makers = {"fp8": _fp8_product, "fp8_block": _fp8_block_product, "sq": _int8_product}
+    bytes_each = n * k * weight_format(dtype).weight_bytes
+    makers = {"fp8": _fp8_product, "fp8_block": _fp8_block_product, "sq": _int8_product, "nvfp4": fp4.product}
     make = makers.get(dtype, _half_product)
     weights = [bench.normal(n, k, scale=k**-0.5) for _ in range(bench.copies(bytes_each))]
     products = [make(bench, x, weight) for weight in weights]
-    kernel = {"fp8": "torch_scaled_mm", "fp8_block": "torch_scaled_mm_block", "sq": "torch_int_mm"}.get(
-        dtype, "torch_linear"
-    )
-    if dtype.startswith("fp8"):
+    kernels = {"fp8": "torch_scaled_mm", "fp8_block": "torch_scaled_mm_block", "sq": "torch_int_mm"}
+    kernel = (kernels | {"nvfp4": "torch_scaled_mm_nvfp4"}).get(dtype, "torch_linear")
+    if dtype.startswith("fp8") or dtype == "nvfp4":
         kernel += "+compiled_quantise" if bench.fusing else "+eager_quantise"
     return Work(products, kernel, bytes_each * len(products))
 
@@ -112,24 +126,78 @@ def _heads(case: KernelCase) -> tuple[int, int, int]:
     return case.number("num_heads"), case.number("num_kv_heads"), case.number("head_dim")
 
 
+def _stored(case: KernelCase, bench: Workbench) -> tuple[Callable[..., Tensor], float, str]:
+    """Random values in the format of a case's cache, bytes of each, and what the kernel's name says of it."""
+    if case.fields["kv_dtype"] != "fp8":
+        return bench.normal, float(HALF_BYTES), ""
+    fp8 = fp8_of(bench.torch)[0]
+    return lambda *shape: bench.normal(*shape).to(fp8), KV_BYTES["fp8"], "_fp8_cache"
+
+
+def _attention_name(bench: Workbench, q: Tensor, kv: Sequence[Tensor], causal: bool, paged: bool = True) -> str:
+    """The library, and of PyTorch's kernels which; queries, keys and values of shape (batch, tokens, heads, dim)."""
+    if bench.attention_library == "flashinfer" and paged:
+        return "flashinfer"
+    query, keys, values = (tensor.transpose(1, 2) for tensor in (q, *kv))
+    return f"sdpa_{sdpa_kernel(bench, query, keys, values, causal)}"
+
+
 def _prefill(case: KernelCase, bench: Workbench) -> Work:
     heads, kv_heads, dim = _heads(case)
     batch, new, past = (case.number(name) for name in ("batch", "seq_len", "prefix_len"))
-    bytes_each = 4.0 * batch * (past + new) * kv_heads * dim
+    stored, width, suffix = _stored(case, bench)
+    bytes_each = 2.0 * width * batch * (past + new) * kv_heads * dim
     q, fresh = bench.normal(batch, new, heads, dim), bench.normal(2, batch, new, kv_heads, dim)
-    caches = [bench.normal(2, batch, past + new, kv_heads, dim) for _ in range(bench.copies(bytes_each))]
+    caches = [stored(2, batch, past + new, kv_heads, dim) for _ in range(bench.copies(bytes_each))]
     calls = [prefill_call(bench, q, fresh, cache) for cache in caches]
-    return Work(calls, f"{bench.attention_library}_prefill", bytes_each * len(caches))
+    library = "flashinfer" if suffix else _attention_name(bench, q, caches[0], past == 0)
+    return Work(calls, f"{library}_prefill{suffix}", bytes_each * len(caches))
 
 
 def _decode(case: KernelCase, bench: Workbench) -> Work:
     heads, kv_heads, dim = _heads(case)
     batch, context = case.number("batch"), case.number("prefix_len") + 1
-    bytes_each = 4.0 * batch * context * kv_heads * dim
+    stored, width, suffix = _stored(case, bench)
+    bytes_each = 2.0 * width * batch * context * kv_heads * dim
     q, fresh = bench.normal(batch, heads, dim), bench.normal(2, batch, 1, kv_heads, dim)
-    caches = [bench.normal(2, batch, context, kv_heads, dim) for _ in range(bench.copies(bytes_each))]
+    caches = [stored(2, batch, context, kv_heads, dim) for _ in range(bench.copies(bytes_each))]
     calls = [decode_call(bench, q, fresh, cache) for cache in caches]
-    return Work(calls, f"{bench.attention_library}_decode", bytes_each * len(caches))
+    paged = context % PAGE_TOKENS == 0
+    library = "flashinfer" if suffix else _attention_name(bench, q.unsqueeze(1), caches[0], False, paged)
+    return Work(calls, f"{library}_decode{suffix}", bytes_each * len(caches))
+
+
+def _latent_prefill(case: KernelCase, bench: Workbench) -> Work:
+    """Keys and values are activations, expanded from the latent rows just before; copies make them come from memory."""
+    heads, batch, new = (case.number(name) for name in ("num_heads", "batch", "seq_len"))
+    total, key, value = case.number("prefix_len") + new, int(LATENT_KEY), int(LATENT_VALUE)
+    bytes_each = float(HALF_BYTES) * batch * total * heads * (key + value)
+    q = bench.normal(batch, new, heads, key)
+    expanded = [
+        (bench.normal(batch, total, heads, key), bench.normal(batch, total, heads, value))
+        for _ in range(bench.copies(bytes_each))
+    ]
+    library = _attention_name(bench, q, expanded[0], new == total)
+    calls = [latent_prefill_call(bench, q, keys, values) for keys, values in expanded]
+    return Work(calls, f"{library}_latent_prefill", bytes_each * len(calls))
+
+
+def _latent_decode(case: KernelCase, bench: Workbench) -> Work:
+    heads, batch, row = case.number("num_heads"), case.number("batch"), int(LATENT_RANK + LATENT_ROPE)
+    context = case.number("prefix_len") + 1
+    stored, width, suffix = _stored(case, bench)
+    bytes_each = width * batch * context * row
+    q, fresh = stored(batch, heads, row), bench.normal(batch, 1, row)
+    caches = [stored(batch, context, row) for _ in range(bench.copies(bytes_each))]
+    calls = [latent_decode_call(bench, q, fresh, cache) for cache in caches]
+    if suffix:
+        kernel = f"flashinfer_trtllm_mla_decode{suffix}"
+    else:
+        rows = caches[0].unsqueeze(2)
+        paged = context % PAGE_TOKENS == 0
+        library = _attention_name(bench, q.unsqueeze(1), (rows, rows[..., : int(LATENT_RANK)]), False, paged)
+        kernel = f"{library}_latent_decode"
+    return Work(calls, kernel, bytes_each * len(caches))
 
 
 @dataclass(frozen=True)
@@ -220,6 +288,8 @@ def _experts(case: KernelCase, bench: Workbench) -> Work:
 def _elementwise(case: KernelCase, bench: Workbench) -> Work:
     """`bytes` is the traffic: norm reads and writes, activation reads two halves and writes one, addition likewise."""
     functional, op = bench.torch.nn.functional, str(case.fields["op"])
+    if op == "rope":
+        return _rotation(case, bench)
     width, passes = ROW_VALUES, PASSES[op]
     rows = case.number("bytes") // (HALF_BYTES * width * passes)
     bytes_each = float(case.number("bytes"))
@@ -234,6 +304,23 @@ def _elementwise(case: KernelCase, bench: Workbench) -> Work:
     else:
         calls = [partial(bench.torch.add, x[:, :width].contiguous(), x[:, width:].contiguous()) for x in inputs]
     return Work(calls, f"torch_{op}", bytes_each * count)
+
+
+def _rotation(case: KernelCase, bench: Workbench) -> Work:
+    """Queries and keys turned by their positions, as one pass; 1/64 more is read, cosines and sines of the positions.
+
+    Raises:
+        RuntimeError: nothing fuses it on this GPU; PyTorch alone would move the data several times.
+    """
+    if bench.cuda and not bench.fusing:
+        raise RuntimeError("the rotary embedding takes a compiler that fuses it (Triton is missing or fails)")
+    rows = case.number("bytes") // (HALF_BYTES * ROW_VALUES * PASSES["rope"])
+    bytes_each = float(case.number("bytes"))
+    angles = bench.normal(rows, 1, ROTARY_DIM // 2).float()
+    turn = (angles.cos().to(bench.dtype), angles.sin().to(bench.dtype))
+    inputs = [bench.normal(rows, ROW_VALUES // ROTARY_DIM, ROTARY_DIM) for _ in range(bench.copies(bytes_each))]
+    calls: list[Call] = [partial(bench.rotated, x, *turn) for x in inputs]
+    return Work(calls, f"torch_rope{'+compiled' if bench.fusing else ''}", bytes_each * len(inputs))
 
 
 def _copy(case: KernelCase, bench: Workbench) -> Work:

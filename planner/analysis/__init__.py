@@ -41,9 +41,11 @@ from planner.analysis.running_fleet import (
     RunningLatency,
     RunningQuantity,
     RunningTarget,
+    SeenSteps,
     ServedTraffic,
     TrafficPart,
     compare_running_fleet,
+    learned_steps,
 )
 from planner.analysis.types import (
     ApiBreakEven,
@@ -107,6 +109,7 @@ __all__ = [
     "RunningLatency",
     "RunningQuantity",
     "RunningTarget",
+    "SeenSteps",
     "Sensitivity",
     "SensitivityEnd",
     "ServedTraffic",
@@ -129,6 +132,7 @@ __all__ = [
     "headline",
     "headroom",
     "is_calibrated",
+    "learned_steps",
     "mean_served_per_s",
     "mean_sustained_per_s",
     "next_purchases",

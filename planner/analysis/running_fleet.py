@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import numpy as np
 from scipy.optimize import brentq
 
 from planner.core import InputError, Metric, rebuilt
@@ -37,7 +38,9 @@ from planner.serving import (
     ReplicaSpreads,
     at_slow_end,
     evaluate,
+    known_steps,
     replica_spreads,
+    steps_key,
 )
 from planner.traffic import MeasuredLatency, ServerMetrics
 from planner.workload import ArrivalProcess, LatencyDistribution, LatencyTarget, RequestClass, Slo, Workload
@@ -163,6 +166,29 @@ class RunningTarget:
 
 
 @dataclass(frozen=True)
+class SeenSteps:
+    """What one fleet says of its step times by itself: standard deviations of what they may be off by.
+
+    Attributes:
+        sku, engine, llm: whose.
+        steps, steps_error: of all steps, and the standard deviation of what that is off by itself.
+        first_token, first_token_error: of a prompt that meets nobody; an infinite error where nothing was seen.
+        steps_shared, first_token_shared: share of the variance that is the same for every model of the SKU and engine,
+            their kernels.
+    """
+
+    sku: str
+    engine: str
+    llm: str
+    steps: float
+    steps_error: float
+    first_token: float
+    first_token_error: float
+    steps_shared: float
+    first_token_shared: float
+
+
+@dataclass(frozen=True)
 class RunningFleet:
     """A running fleet beside its plan.
 
@@ -173,6 +199,7 @@ class RunningFleet:
         sku: whose step times were inferred; empty where they cannot be.
         measured_steps: of that SKU; None where they cannot be.
         steps_factor: what steps of decodes take over what is estimated, by the measurement alone.
+        seen: what `measured_steps` is made of.
         notes: what was assumed or left out.
     """
 
@@ -182,6 +209,7 @@ class RunningFleet:
     sku: str
     measured_steps: MeasuredSteps | None
     steps_factor: float
+    seen: SeenSteps | None
     notes: tuple[str, ...]
 
 
@@ -205,7 +233,7 @@ def compare_running_fleet(
         served: all deployments of one model.
         slo: its targets.
         measured: metrics of all their servers.
-        known: by SKU, what was known of step times when it was planned.
+        known: by SKU or model on a SKU, what was known of step times when it was planned.
 
     Returns:
         Quantities, latencies [s] and targets; and the step times, where the fleet has one SKU and was watched long
@@ -220,14 +248,15 @@ def compare_running_fleet(
     planned, expected = fleet.predicted(()), fleet.predicted(fleet.parts)
     with_part = {part: fleet.predicted((part,)) for part in fleet.parts}
     latencies = tuple(_latencies(measured.latencies, planned, expected, with_part))
-    sku, steps, factor, notes = _step_times(fleet, expected, measured)
+    seen, factor, notes = _step_times(fleet, expected, measured)
     return RunningFleet(
         quantities=tuple(_quantities(fleet, planned, measured)),
         latencies=latencies,
         targets=tuple(_target(target, planned, expected, measured) for target in slo.targets),
-        sku=sku,
-        measured_steps=steps,
+        sku="" if seen is None else seen.sku,
+        measured_steps=None if seen is None else _posteriors([seen])[0],
         steps_factor=factor,
+        seen=seen,
         notes=(*measured.notes, *notes),
     )
 
@@ -331,7 +360,7 @@ class _Fleet:
     def _pool(self, pool: Pool, workload: Workload, steps: float | None, first_token: float | None) -> Pool:
         config = rebuilt(pool.config, shift=None)
         spreads = self.spreads(pool, workload)
-        known = self.known.get(config.sku.id, NOT_MEASURED)
+        known = known_steps(self.known, config)
         if spreads is None or (known == NOT_MEASURED and steps is None and first_token is None):
             return rebuilt(pool, config=config)
         assumed = known.model_copy(
@@ -419,42 +448,103 @@ def _target(
 # --- step times -----------------------------------------------------------------------------------------------------
 
 
+def learned_steps(fleets: Sequence[RunningFleet]) -> dict[str, MeasuredSteps]:
+    """What fleets of several models teach together: by model on a SKU (`planner.serving.steps_key`).
+
+    Kernels are shared: what a model on the same SKU and engine measured moves the others by the part of the variance
+    that is their kernels'. With priors of covariance R (1, and sqrt(shared_i shared_j) between two) and errors E
+
+        z ~ N(R (R + E)^-1 z', R - R (R + E)^-1 R)
+
+    (Gelman et al., *Bayesian Data Analysis*, 3rd edition, 2013, section 3.5); of one model it is the form above.
+
+    Args:
+        fleets: one comparison a model; those that say nothing of step times are left out.
+
+    Returns:
+        Deviations of every model that was seen.
+    """
+    learned: dict[str, MeasuredSteps] = {}
+    seen = [fleet.seen for fleet in fleets if fleet.seen is not None]
+    for place in dict.fromkeys((one.sku, one.engine) for one in seen):
+        here = [one for one in seen if (one.sku, one.engine) == place]
+        keys = [steps_key(one.sku, one.llm) for one in here]
+        learned |= dict(zip(keys, _posteriors(here), strict=True))
+    return learned
+
+
+def _posteriors(seen: Sequence[SeenSteps]) -> list[MeasuredSteps]:
+    """Of each model on one SKU and engine, from what all of them say."""
+    steps = _posterior([(one.steps, one.steps_error, one.steps_shared) for one in seen])
+    firsts = _posterior([(one.first_token, one.first_token_error, one.first_token_shared) for one in seen])
+    return [
+        MeasuredSteps(
+            steps=_rounded(mean),
+            steps_error=_rounded(error),
+            first_token=_rounded(first),
+            first_token_error=_rounded(first_error),
+        )
+        for (mean, error), (first, first_error) in zip(steps, firsts, strict=True)
+    ]
+
+
+def _posterior(seen: Sequence[tuple[float, float, float]]) -> list[tuple[float, float]]:
+    """Mean and standard deviation of standard normals, each seen with (value, error, shared part of its variance).
+
+    >>> _posterior([(1.0, 0.0, 0.5)]), _posterior([(2.0, 1.0, 0.5)])[0][0], _posterior([(0.0, math.inf, 0.0)])
+    ([(1.0, 0.0)], 1.0, [(0.0, 1.0)])
+    """
+    shared = np.sqrt([share for _, _, share in seen])
+    prior = np.outer(shared, shared)
+    np.fill_diagonal(prior, 1.0)
+    precise = np.array([math.isfinite(error) for _, error, _ in seen])
+    if not precise.any():
+        return [(0.0, 1.0)] * len(seen)
+    errors = np.diag([error**2 for _, error, _ in seen if math.isfinite(error)])
+    values = np.array([value for value, error, _ in seen if math.isfinite(error)])
+    weights = np.linalg.solve(prior[np.ix_(precise, precise)] + errors, prior[precise]).T
+    means = weights @ values
+    left = np.clip(1.0 - np.einsum("ij,ji->i", weights, prior[precise]), 0.0, None)
+    return list(zip(means.tolist(), np.sqrt(left).tolist(), strict=True))
+
+
 def _step_times(
     fleet: _Fleet, expected: _Prediction, measured: ServerMetrics
-) -> tuple[str, MeasuredSteps | None, float, tuple[str, ...]]:
-    """SKU, its step times, the factor on steps of decodes, and why there are none."""
+) -> tuple[SeenSteps | None, float, tuple[str, ...]]:
+    """Step times, the factor on steps of decodes, and why there are none."""
     means = {one.metric: one for one in measured.latencies}
     per_token = means.get(Metric.TPOT) or means.get(Metric.ITL)
     skus = {pool.config.sku.id for one in fleet.served for pool in one.deployment.pools}
     why = _why_not(fleet, skus, per_token, expected, measured)
     if why or per_token is None:
-        return "", None, 1.0, (f"step times are not inferred: {why}",)
-    (sku,) = skus
+        return None, 1.0, (f"step times are not inferred: {why}",)
     seen = _seen(lambda z: fleet.predicted(fleet.parts, z).mean_s(per_token.metric), per_token.mean_s, TPOT_ERROR)
     if fleet.predicted(fleet.parts, seen.deviations).load > MOST_LOAD:
         why = "with the steps that tokens suggest the fleet is as good as full; watch it at a quieter time"
-        return "", None, 1.0, (f"step times are not inferred: {why}",)
-    steps, steps_error = seen.posterior
+        return None, 1.0, (f"step times are not inferred: {why}",)
     notes = seen.notes("steps")
-    first, first_error = NOT_MEASURED.first_token, NOT_MEASURED.first_token_error
+    first_seen = _Seen(0.0, math.inf)
     if (ttft := means.get(Metric.TTFT)) is not None:
 
         def ttft_s(z: float) -> float:
             return fleet.predicted(fleet.parts, seen.deviations, z).mean_s(Metric.TTFT)
 
         first_seen = _seen(ttft_s, ttft.mean_s, TTFT_ERROR)
-        first, first_error = first_seen.posterior
         notes += first_seen.notes("first tokens")
-    result = MeasuredSteps(
-        steps=_rounded(steps),
-        steps_error=_rounded(steps_error),
-        first_token=_rounded(first),
-        first_token_error=_rounded(first_error),
-    )
     pool = fleet.served[0].deployment.pools[-1]
     spreads = fleet.spreads(pool, fleet.served[0].workload)
-    factor = 1.0 if spreads is None else at_slow_end(spreads, seen.deviations).decode
-    return sku, result, factor, notes
+    factor, shared = 1.0, (0.0, 0.0)
+    if spreads is not None:
+        factor, shared = at_slow_end(spreads, seen.deviations).decode, spreads.shared
+    config = pool.config
+    found = SeenSteps(
+        config.sku.id, config.engine.id, config.llm.id, seen.deviations, seen.error, *_of(first_seen), *shared
+    )
+    return found, factor, notes
+
+
+def _of(seen: _Seen) -> tuple[float, float]:
+    return seen.deviations, seen.error
 
 
 @dataclass(frozen=True)
@@ -463,15 +553,6 @@ class _Seen:
 
     deviations: float
     error: float
-
-    @property
-    def posterior(self) -> tuple[float, float]:
-        """Mean and standard deviation of a standard normal that was seen with a normal error.
-
-        >>> _Seen(1.0, 0.0).posterior, _Seen(2.0, 1.0).posterior[0]
-        ((1.0, 0.0), 1.0)
-        """
-        return self.deviations / (1.0 + self.error**2), self.error / math.hypot(1.0, self.error)
 
     def notes(self, what: str) -> tuple[str, ...]:
         """That estimates are hardly ever off by so much."""

@@ -205,11 +205,13 @@ def import_metrics(
     profile: Annotated[bool, typer.Option("--profile", help="Also the mean day, hour by hour (UTC).")] = False,
     week: Annotated[bool, typer.Option("--week", help="Also the mean week, hour by hour from Monday (UTC).")] = False,
     model: Annotated[str | None, typer.Option(help="Which model, where there are several.")] = None,
-    engine: Annotated[str | None, typer.Option(help="vllm or sglang, where there are both.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="Whose metrics, where they are of several: vllm, dynamo ...")
+    ] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Longest input the server takes (max_model_len).")] = None,
     out: OutFile = STDOUT,
 ) -> None:
-    """Make the workload of a scenario from the Prometheus metrics of vLLM or SGLang.
+    """Make the workload of a scenario from the Prometheus metrics of vLLM, SGLang, TensorRT-LLM or Dynamo.
 
     \b
     curl -s http://localhost:8000/metrics > a.txt; sleep 600; curl -s http://localhost:8000/metrics > b.txt

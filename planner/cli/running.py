@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from planner.cli.base import (
+    STDOUT,
     CalibrationFiles,
     CostsFile,
     JsonFile,
@@ -18,12 +21,14 @@ from planner.cli.base import (
     deliver,
     files_in,
     hardware_for,
+    write,
 )
 from planner.core import InputError, UnknownNameError
 
 if TYPE_CHECKING:
     from planner.analysis import RunningFleet
-    from planner.launch import Fleet, LaunchedDeployment
+    from planner.launch import Fleet
+    from planner.serving import MeasuredSteps
     from planner.traffic import ServerMetrics
 
 
@@ -38,9 +43,11 @@ def check(
     interval: Annotated[
         float | None, typer.Option(help="Seconds between two scrapes, or from the server's start to the only one.")
     ] = None,
-    service: Annotated[str | None, typer.Option(help="Which model of the plan, where it has several.")] = None,
+    service: Annotated[str | None, typer.Option(help="Which model of the plan; default: all of them.")] = None,
     model: Annotated[str | None, typer.Option(help="Which model of the metrics, where there are several.")] = None,
-    engine: Annotated[str | None, typer.Option(help="vllm or sglang, where there are metrics of both.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="vllm, sglang, tensorrt-llm or dynamo, where there are metrics of several.")
+    ] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Longest input the server takes (max_model_len).")] = None,
     recalibrate: Annotated[
         bool, typer.Option("--recalibrate", help="Plan again with the traffic and the step times as measured.")
@@ -61,47 +68,93 @@ def check(
 
     Quantity by quantity: as planned, explained by the traffic, or by neither; step times are inferred from the rest.
     """
-    from planner.analysis import ServedTraffic, compare_running_fleet
     from planner.launch import read_fleet
     from planner.report import json_text
     from planner.report import running_fleet as running_report
     from planner.scenario import load_request
-    from planner.traffic import read_metrics
 
     check_outputs(json_file, md_file)
     request = load_request(plan)
     hardware = hardware_for(request.search.engine, calibrations, engine_costs)
     fleet = read_fleet(plan, hardware)
-    metrics = read_metrics(*files_in(files), interval_s=interval, model=model, engine=engine, max_tokens=max_tokens)
-    ours = _of_service(fleet, service)
-    served = [ServedTraffic(one.deployment, one.workload) for one in ours]
-    running = compare_running_fleet(served, ours[0].slo, metrics, request.measured_steps)
-    deliver(
-        lambda: running_report.report(running),
-        (json_file, lambda: json_text(running_report.running_document(running))),
-        (md_file, lambda: running_report.markdown(fleet.name, running)),
-    )
+    if recalibrate and request.cascade is not None:
+        fix = "plan again with --set and the step times that it prints"
+        raise InputError("--recalibrate", "cascade", "its models share one stream of requests", fix)
+    names = _watched_services(fleet, service, model)
+    options = {"interval_s": interval, "engine": engine, "max_tokens": max_tokens}
+    watched = [_watch(fleet, name, model or names[name], files, options, request.measured_steps) for name in names]
+    if len(watched) == 1:
+        ((_, running, _),) = watched
+        alone = not request.services
+        deliver(
+            lambda: running_report.report(running, alone),
+            (json_file, lambda: json_text(running_report.running_document(running))),
+            (md_file, lambda: running_report.markdown(fleet.name, running, alone)),
+        )
+    else:
+        _deliver_several(watched, json_file, md_file)
     if recalibrate:
-        if len({one.service for one in fleet.deployments}) > 1:
-            fix = "plan again with --set and the step times above"
-            raise InputError("--recalibrate", service or "all", "the plan is of several models", fix)
-        _plan_again(plan, running, metrics, calibrations, engine_costs)
+        _plan_again(plan, watched, calibrations, engine_costs)
 
 
-def _of_service(fleet: Fleet, service: str | None) -> list[LaunchedDeployment]:
-    """The deployments of one model."""
+def _watched_services(fleet: Fleet, service: str | None, model: str | None) -> dict[str, str | None]:
+    """The models of the plan to look at, and which of the metrics' models each is: None where there is one only."""
+    from planner.launch import launch_specs
+
     names = list(dict.fromkeys(one.service for one in fleet.deployments))
     if service is not None and service not in names:
         raise UnknownNameError("--service", service, names)
-    if service is None and len(names) > 1:
-        raise InputError("--service", " and ".join(names), "the plan has several", "say which one was watched")
-    return [one for one in fleet.deployments if one.service == (service or names[0])]
+    if service is not None or len(names) == 1:
+        return {service or names[0]: None}
+    if model is not None:
+        raise InputError("--model", model, "the plan has several models", f"add --service: {', '.join(names)}")
+    served = {spec.service: spec.model for spec in launch_specs(fleet)}
+    unnamed = [name for name in names if not served[name]]
+    if unnamed:
+        bound = "the plan does not say under which name it is served"
+        raise InputError("--service", ", ".join(unnamed), bound, "check one at a time, with --service and --model")
+    return {name: served[name] for name in names}
+
+
+def _watch(
+    fleet: Fleet,
+    service: str,
+    model: str | None,
+    files: list[Path],
+    options: dict[str, Any],
+    known: Mapping[str, MeasuredSteps],
+) -> tuple[str, RunningFleet, ServerMetrics]:
+    """One model of the plan beside its metrics."""
+    from planner.analysis import ServedTraffic, compare_running_fleet
+    from planner.traffic import read_metrics
+
+    metrics = read_metrics(*files_in(files), model=model, **options)
+    ours = [one for one in fleet.deployments if one.service == service]
+    served = [ServedTraffic(one.deployment, one.workload) for one in ours]
+    return service, compare_running_fleet(served, ours[0].slo, metrics, known), metrics
+
+
+def _deliver_several(
+    watched: list[tuple[str, RunningFleet, ServerMetrics]], json_file: str | None, md_file: str | None
+) -> None:
+    """Every model of a plan, one after the other; in one document."""
+    from planner.report import json_text
+    from planner.report import running_fleet as running_report
+
+    documents = {name: running_report.running_document(running) for name, running, _ in watched}
+    pages = [running_report.markdown(name, running, alone=False) for name, running, _ in watched]
+    write(json_file, lambda: json_text({"running_fleets": documents}))
+    write(md_file, lambda: "\n".join(pages))
+    if STDOUT in (json_file, md_file):
+        return
+    for name, running, _ in watched:
+        deliver(f"{name}:")
+        deliver(partial(running_report.report, running, alone=False))
 
 
 def _plan_again(
     plan: str,
-    running: RunningFleet,
-    metrics: ServerMetrics,
+    watched: list[tuple[str, RunningFleet, ServerMetrics]],
     calibrations: list[str] | None,
     engine_costs: str | None,
 ) -> None:
@@ -110,12 +163,18 @@ def _plan_again(
     from planner.fleet import planning
     from planner.report import terminal
     from planner.report import what_if as what_if_report
-    from planner.scenario import load_request, measured_changes, recorded_corrections
+    from planner.scenario import load_request, measured_changes, measured_changes_of_models, recorded_corrections
 
     before = load_request(plan)
+    others = [one.name for one in before.services]
+    if others:
+        learned = measured_changes_of_models(watched, others, before.measured_steps)
+    else:
+        ((_, running, metrics),) = watched
+        learned = measured_changes(running, metrics, before.measured_steps)
     assignments: list[str] = []
     changed = []
-    for label, fields in measured_changes(running, metrics, before.measured_steps).items():
+    for label, fields in learned.items():
         assignments += [f"{field}={json.dumps(value)}" for field, value in fields.items()]
         changed.append((label, load_request(plan, assignments)))
     hardware = planning.hardware_for(before, hardware_for(before.search.engine, calibrations, engine_costs))
@@ -123,3 +182,6 @@ def _plan_again(
         replanner = Replanner(hardware=hardware, progress=say, corrections=recorded_corrections(plan))
         result = changes.what_if(before, changed, replanner)
     deliver(lambda: what_if_report.report(result))
+    if others and "step times as measured" in learned:
+        steps = json.dumps(learned["step times as measured"]["measured_steps"])
+        deliver(f"plan with it: --set 'measured_steps={steps}'")

@@ -41,6 +41,7 @@ from planner.serving import (
     at_slow_end,
     drawn_logs,
     evaluate,
+    known_steps,
     replica_spreads,
 )
 from planner.workload import Workload
@@ -73,14 +74,14 @@ def slow_rule(deviations: float, measured: Mapping[str, MeasuredSteps]) -> Shift
 
     Args:
         deviations: of what is not known.
-        measured: by SKU, what is known of its step times.
+        measured: by SKU or model on a SKU, what is known of step times.
     """
     if not deviations and not measured:
         return None
 
     def shift_of(config: ReplicaConfig, role: Role, mean_input: float, mean_output: float) -> StepTimeShift | None:
         spreads = replica_spreads(config, role, mean_input, mean_output)
-        return None if spreads is None else at_slow_end(spreads, deviations, measured.get(config.sku.id, NOT_MEASURED))
+        return None if spreads is None else at_slow_end(spreads, deviations, known_steps(measured, config))
 
     return shift_of
 
@@ -108,13 +109,13 @@ def as_estimated(
 
     Args:
         planned: as it was found.
-        measured: by SKU, what is known of its step times.
+        measured: by SKU or model on a SKU, what is known of step times.
     """
     rule, lengths = slow_rule(0.0, measured), planned.workload.lengths
 
     def expected(config: ReplicaConfig, role: Role) -> ReplicaConfig:
         own = config if config.shift is None else rebuilt(config, shift=None)
-        if rule is None or config.sku.id not in measured:
+        if rule is None or known_steps(measured, config) == NOT_MEASURED:
             return own
         return rebuilt(own, shift=rule(own, role, lengths.mean_input, lengths.mean_output))
 
@@ -157,7 +158,7 @@ def confidence_of(
         slos: the targets.
         asked: what the plan was made for.
         seed: of the draws; fleets of the same seed are judged by the same draws.
-        measured: by SKU, what is known of its step times.
+        measured: by SKU or model on a SKU, what is known of step times.
     """
     holds: BoolArray = np.ones(DRAWS, dtype=bool)
     evaluations, unknown = 0, set[str]()
@@ -202,7 +203,7 @@ class _Judge:
         """Logarithms that step times are off by: shape (draws, 3 of each pool)."""
         columns = []
         for pool, spreads in zip(self.estimate.surviving.pools, self.spreads, strict=True):
-            known = measured.get(pool.config.sku.id, NOT_MEASURED)
+            known = known_steps(measured, pool.config)
             columns.append(_logs(spreads, _normals_of(pool.config, pool.role is Role.MIXED, seed), known))
         return np.concatenate(columns, axis=1)
 

@@ -64,7 +64,7 @@ class PlanRequest(Frozen):
         description="probability with which every target holds, uncertain as step times are; 0.5: as estimated",
     )
     measured_steps: Mapping[str, MeasuredSteps] = Field(
-        default_factory=dict, description="by SKU, what a running fleet taught of its step times"
+        default_factory=dict, description="by SKU, or sku/model, what a running fleet taught of its step times"
     )
     own_hardware: OwnHardware = Field(default=OwnHardware(), description="SKUs and calibrations of the user's own")
 

@@ -26,8 +26,9 @@ from planner.launch.kubernetes import MAX_REPLICAS_FACTOR, NAMESPACE, scale_targ
 from planner.launch.observability import Watched, metric_of
 from planner.launch.pods import object_name
 from planner.launch.readme import README_NAME, bullets, markdown_rows, name_text, page
-from planner.launch.routers import router_of
+from planner.launch.routers import finds_new_replicas
 from planner.launch.spec import NVIDIA, LaunchSpec, deployments, launch_specs
+from planner.launch.versions import version_of
 from planner.serving import Pool, Role
 from planner.traffic import HOURS_PER_DAY, HOURS_PER_WEEK, MetricQuantity
 
@@ -54,7 +55,7 @@ def files(fleet: Fleet) -> dict[str, str]:
     if fleet.schedule:
         contents[CRON_NAME] = yaml_text(cron_objects(fleet, specs))
     watched = [Watched(pools, fleet.deployments[pools[0].deployment]) for pools in deployments(specs)]
-    measured = [one for one in watched if metric_of(one.pools[-1], MetricQuantity.REQUESTS) is not None]
+    measured = [one for one in watched if metric_of(one.pools[-1].engine_id, MetricQuantity.REQUESTS) is not None]
     if measured:
         contents[LOAD_NAME] = yaml_text([scaler for one in measured for scaler in load_scalers(one)])
         contents[ADAPTER_NAME] = yaml_text([_ADAPTER])
@@ -73,8 +74,7 @@ def files(fleet: Fleet) -> dict[str, str]:
 
 
 def _require_discovery(pools: tuple[LaunchSpec, ...]) -> None:
-    router = router_of(pools)
-    if router is not None and router.config_flag:
+    if not finds_new_replicas(pools):
         bound = "its router reads a list of replicas when it starts, and knows none that come later"
         raise UnsupportedFeatureError("engine", pools[0].engine_id, bound, "keep the planned replicas")
 
@@ -290,10 +290,11 @@ def _readme(fleet: Fleet, specs: Sequence[LaunchSpec], contents: Mapping[str, st
         )
         for spec in specs
     ]
+    chart = version_of("autoscaling", "prometheus-adapter (chart)")
     kinds = [text for name, text in _KINDS.items() if any(name in file for file in contents)]
     sections = [
         "Ways to scale the pods of the export `kubernetes`. Take one of them for a pool: two would undo each other.",
-        bullets(kinds),
+        bullets([text.replace("{version}", chart) for text in kinds]),
         markdown_rows(_HEAD, rows),
         "## Notes",
         bullets(_NOTES),
@@ -308,7 +309,7 @@ _KINDS = {
     LOAD_NAME: f"`{LOAD_NAME}` (HorizontalPodAutoscaler): as many replicas as keep the requests/s of each at what was "
     "planned. It asks for the series that the rules of the export `observability` record, which "
     f"`{ADAPTER_NAME}` makes known to Kubernetes (`helm install prometheus-adapter "
-    "prometheus-community/prometheus-adapter -f` it).",
+    "prometheus-community/prometheus-adapter --version {version} -f` it).",
     DYNAMO_SUFFIX: f"`*{DYNAMO_SUFFIX}`: settings of the planner of NVIDIA Dynamo for a deployment of the "
     "export `dynamo` (`python3 -m dynamo.planner --config FILE` in a component of type `planner`).",
     VARIANTS_NAME: f"`{VARIANTS_NAME}`: scalers that follow the workload variant autoscaler of llm-d, with what a "

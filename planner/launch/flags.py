@@ -79,8 +79,9 @@ def word_of(engine: str, knob: str) -> str:
 
 
 def words_of(engine: str, knob: str) -> tuple[str, ...]:
-    """The words of all rows of a knob, in the order of the table; none where the engine has no word for it."""
-    return tuple(word for row in rows_of(engine, knob) for word in shlex.split(row.flag))
+    """The words of all rows of a knob for a command line, in the order of the table; none where there are none."""
+    rows = (row for row in rows_of(engine, knob) if row.kind is not FlagKind.CONFIGURATION)
+    return tuple(word for row in rows for word in shlex.split(row.flag))
 
 
 def only_of(engine: str, knob: str) -> str:

@@ -8,7 +8,7 @@ llm-d/llm-d at 949ef32 (PodMonitor). Pods are those of `planner.launch.pods`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from planner.launch.escaping import kubernetes_literal, yaml_text
@@ -33,6 +33,7 @@ from planner.launch.routers import (
     command_words,
     config_words,
     discovery_words,
+    finds_new_replicas,
     require_policies,
     router_file,
     router_of,
@@ -61,7 +62,8 @@ def files(fleet: Fleet) -> dict[str, str]:
     manifests = {
         f"{pools[0].deployment_name}.yaml": yaml_text(deployment_objects(pools)) for pools in deployments(specs)
     }
-    scaled = [manifest for spec in specs for manifest in autoscaling(spec)]
+    groups = deployments(specs)
+    scaled = [one for pools in groups for spec in pools for one in autoscaling(spec, finds_new_replicas(pools))]
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -71,7 +73,7 @@ def files(fleet: Fleet) -> dict[str, str]:
         **manifests,
         KUSTOMIZATION_NAME: yaml_text([kustomization]),
         **({AUTOSCALING_NAME: yaml_text(scaled)} if scaled else {}),
-        README_NAME: readme(fleet, specs, bool(scaled)),
+        README_NAME: readme(fleet, specs, {one["kind"] for one in scaled}),
     }
 
 
@@ -225,8 +227,8 @@ def scale_target(spec: LaunchSpec) -> dict[str, str]:
     return {"apiVersion": "apps/v1", "kind": "Deployment", "name": object_name(spec)}
 
 
-def autoscaling(spec: LaunchSpec) -> list[dict[str, Any]]:
-    """What scrapes a pool and adds replicas beyond the planned ones while requests wait; none without such a metric."""
+def autoscaling(spec: LaunchSpec, scales: bool = True) -> list[dict[str, Any]]:
+    """What scrapes a pool and, where it `scales`, adds replicas while requests wait; none without such a metric."""
     metric = word_of(spec.engine_id, "metric_waiting")
     if not metric:
         return []
@@ -238,9 +240,11 @@ def autoscaling(spec: LaunchSpec) -> list[dict[str, Any]]:
         "spec": {
             "selector": {"matchLabels": serving_labels(spec)},
             "podTargetLabels": [POOL_LABEL],
-            "podMetricsEndpoints": [{"port": "http", "path": "/metrics"}],
+            "podMetricsEndpoints": [{"port": "http", "path": spec.metrics_path}],
         },
     }
+    if not scales:
+        return [monitor]
     trigger = {
         "serverAddress": PROMETHEUS,
         "query": f'sum({metric}{{namespace="{NAMESPACE}",pod=~"{name}-.*"}})',
@@ -263,7 +267,7 @@ def autoscaling(spec: LaunchSpec) -> list[dict[str, Any]]:
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
-def readme(fleet: Fleet, specs: Sequence[LaunchSpec], scaled: bool) -> str:
+def readme(fleet: Fleet, specs: Sequence[LaunchSpec], scaled: Collection[str]) -> str:
     """What the manifests are, what has to be set before they are applied, and what they leave out."""
     notes = [note for spec in specs for note in spec.notes]
     routers = [router for pools in deployments(specs) if (router := router_of(pools)) is not None]
@@ -276,7 +280,7 @@ def readme(fleet: Fleet, specs: Sequence[LaunchSpec], scaled: bool) -> str:
         "\n".join(_entry_line(pools) for pools in deployments(specs)),
         "## Before you apply",
         bullets(wanted_lines(specs)),
-        *(["## Autoscaling", _AUTOSCALING] if scaled else []),
+        *(["## Autoscaling", _AUTOSCALING if "ScaledObject" in scaled else _SCRAPED] if scaled else []),
         *closing_sections(fleet, specs, notes, NOT_WRITTEN),
     ]
     return page(f"{name_text(fleet.name)} on Kubernetes", sections)
@@ -323,6 +327,10 @@ def _model_line(spec: LaunchSpec) -> str:
 _VOLUME = (
     "The volume `cache` of every pod is empty at its start and the model is downloaded into it: put a volume of your "
     "own there to keep it."
+)
+_SCRAPED = (
+    f"`{AUTOSCALING_NAME}` has Prometheus scrape the pods (Prometheus operator). Nothing is scaled: the router reads a "
+    "list of replicas when it starts."
 )
 _AUTOSCALING = (
     f"`{AUTOSCALING_NAME}` needs KEDA and the Prometheus operator and is applied by itself. It adds replicas while "

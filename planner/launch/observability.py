@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,12 +21,15 @@ from planner.launch.placement import PlacedReplica, place_replicas, replicas_of,
 from planner.launch.pods import POOL_LABEL, object_name
 from planner.launch.readme import README_NAME, bullets, markdown_rows, name_text, page
 from planner.launch.spec import LaunchSpec, deployments, launch_specs
-from planner.traffic import MetricQuantity, metric_names
+from planner.traffic import MetricName, MetricQuantity, metric_names
 from planner.workload import LatencyTarget
 
 RULES_NAME = "prometheus-rules.yaml"
 PLAIN_RULES_NAME = "rules.yml"
 SCRAPE_NAME = "scrape.yml"
+DYNAMO_RULES_NAME, DYNAMO_DASHBOARD_NAME = "prometheus-rules-dynamo.yaml", "grafana-dashboard-dynamo.json"
+DYNAMO = "dynamo"
+"""Whose metrics `planner.traffic.metric_names` calls so: the frontend of NVIDIA Dynamo."""
 DASHBOARD_NAME = "grafana-dashboard.json"
 POOL = POOL_LABEL.translate({ord("."): "_", ord("/"): "_"})
 """What Prometheus calls the label of the pod that names its pool: other characters than letters, digits and ``_`` are
@@ -45,10 +48,17 @@ WAITING_EACH = 5
 
 @dataclass(frozen=True)
 class Watched:
-    """One deployment, and how its metrics are asked for."""
+    """One deployment, and how its metrics are asked for.
+
+    Attributes:
+        pools: of the deployment.
+        launched: the deployment.
+        frontend: exporter of a frontend that measures in place of the engines, by the name of the model; empty: none.
+    """
 
     pools: tuple[LaunchSpec, ...]
     launched: LaunchedDeployment
+    frontend: str = ""
 
     @property
     def name(self) -> str:
@@ -71,11 +81,16 @@ class Watched:
 
     def of(self, quantity: MetricQuantity, pool: LaunchSpec, suffix: str = "") -> str:
         """The series of a pool that count something. Raises UnsupportedFeatureError where its engine has none."""
-        metric = metric_of(pool, quantity)
+        metric = self.metric(pool, quantity)
         if metric is None:
             bound = f"has no documented metric of {quantity.value.replace('_', ' ')}"
             raise UnsupportedFeatureError("engine", pool.engine_id, bound, "watch it by its own dashboards")
-        return f'{metric}{suffix}{{{POOL}="{object_name(pool)}"}}'
+        chosen = {"model": pool.model.lower(), **dict(metric.labels)} if self.frontend else {POOL: object_name(pool)}
+        return f"{metric.metric}{suffix}{{{','.join(f'{name}={json.dumps(text)}' for name, text in chosen.items())}}}"
+
+    def metric(self, pool: LaunchSpec, quantity: MetricQuantity) -> MetricName | None:
+        """The name of a quantity that a pool, or what stands before it, exports."""
+        return metric_of(self.frontend or pool.engine_id, quantity)
 
     @property
     def measured_rate(self) -> str:
@@ -87,10 +102,12 @@ class Watched:
         quantity, pool = MetricQuantity(target.metric.value), self.pools[-1]
         if quantity is MetricQuantity.TTFT:
             pool = self.pools[0]
-        elif quantity is MetricQuantity.E2E and len(self.pools) > 1:
+        elif quantity is MetricQuantity.E2E and len(self.pools) > 1 and not self.frontend:
             return None
-        if metric_of(pool, quantity) is None:
+        if self.metric(pool, quantity) is None:
             quantity = MetricQuantity.ITL
+        if self.metric(pool, quantity) is None:
+            return None
         series = self.of(quantity, pool, "_bucket")
         return f"histogram_quantile({target.percentile:g}, sum by (le) (rate({series}[{WINDOW}])))"
 
@@ -101,11 +118,9 @@ class Watched:
         return f'sum(up{{{POOL}=~"{names}"}})'
 
 
-def metric_of(pool: LaunchSpec, quantity: MetricQuantity) -> str | None:
-    """The name to prefer of those that an engine has for a quantity."""
-    return next(
-        (one.metric for one in metric_names() if (one.engine, one.quantity) == (pool.engine_id, quantity)), None
-    )
+def metric_of(exporter: str, quantity: MetricQuantity) -> MetricName | None:
+    """The name to prefer of those that an engine, or a frontend, has for a quantity."""
+    return next((one for one in metric_names() if (one.engine, one.quantity) == (exporter, quantity)), None)
 
 
 def files(fleet: Fleet) -> dict[str, str]:
@@ -116,20 +131,42 @@ def files(fleet: Fleet) -> dict[str, str]:
     """
     specs = launch_specs(fleet)
     watched = [Watched(pools, fleet.deployments[pools[0].deployment]) for pools in deployments(specs)]
-    groups = [group for one in watched for group in (_recorded(one), _alerts(one))]
-    rule = {
-        "apiVersion": "monitoring.coreos.com/v1",
-        "kind": "PrometheusRule",
-        "metadata": {"name": f"llm-{slug(fleet.name)}"},
-        "spec": {"groups": groups},
-    }
+    groups, rule = _rules(f"llm-{slug(fleet.name)}", watched)
     return {
         RULES_NAME: yaml_text([rule]),
         PLAIN_RULES_NAME: yaml_text([{"groups": groups}]),
         SCRAPE_NAME: yaml_text([{"scrape_configs": [_scraped(place_replicas(specs))]}]),
         DASHBOARD_NAME: json.dumps(dashboard(fleet.name, watched), indent=1) + "\n",
+        **_dynamo_files(fleet, watched),
         README_NAME: _readme(fleet, watched),
     }
+
+
+def _rules(name: str, watched: Iterable[Watched]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Groups of rules, and the resource that holds them."""
+    groups = [group for one in watched for group in (_recorded(one), _alerts(one))]
+    kind = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule"}
+    return groups, {**kind, "metadata": {"name": name}, "spec": {"groups": groups}}
+
+
+def _at_frontend(watched: Sequence[Watched]) -> list[Watched]:
+    """As the frontend of Dynamo measures it, which goes by model: deployments that are the only ones of a named one."""
+    models = [one.pools[0].model for one in watched]
+    return [
+        replace(one, frontend=DYNAMO)
+        for one, model in zip(watched, models, strict=True)
+        if model and models.count(model) == 1
+    ]
+
+
+def _dynamo_files(fleet: Fleet, watched: Sequence[Watched]) -> dict[str, str]:
+    """Rules and dashboard of a fleet that the export `dynamo` starts; none where no deployment can be told by model."""
+    fronted = _at_frontend(watched)
+    if not fronted:
+        return {}
+    _, rule = _rules(f"llm-{slug(fleet.name)}-dynamo", fronted)
+    picture = json.dumps(dashboard(f"{fleet.name} at Dynamo's frontend", fronted), indent=1) + "\n"
+    return {DYNAMO_RULES_NAME: yaml_text([rule]), DYNAMO_DASHBOARD_NAME: picture}
 
 
 def _scraped(replicas: Sequence[PlacedReplica]) -> dict[str, Any]:
@@ -143,7 +180,10 @@ def _scraped(replicas: Sequence[PlacedReplica]) -> dict[str, Any]:
         ]
         for pool in pools
     }
-    static = [{"targets": hosts[pool.name], "labels": {POOL: object_name(pool)}} for pool in pools]
+    static = [
+        {"targets": hosts[pool.name], "labels": {POOL: object_name(pool), "__metrics_path__": pool.metrics_path}}
+        for pool in pools
+    ]
     return {"job_name": "llm", "static_configs": static}
 
 
@@ -156,9 +196,13 @@ def _recorded(one: Watched) -> dict[str, Any]:
     rules = [
         _record("planner:planned_requests:per_second", f"vector({one.planned_per_s:.6g})", labels),
         _record("planner:measured_requests:per_second", one.measured_rate, labels),
-        _record("planner:planned_replicas", f"vector({sum(pool.replicas for pool in one.pools)})", labels),
-        _record("planner:measured_replicas", one.replicas_up, labels),
     ]
+    if not one.frontend:
+        replicas = f"vector({sum(pool.replicas for pool in one.pools)})"
+        rules += [
+            _record("planner:planned_replicas", replicas, labels),
+            _record("planner:measured_replicas", one.replicas_up, labels),
+        ]
     if one.sustained_per_s is not None:
         rules.append(_record("planner:sustained_requests:per_second", f"vector({one.sustained_per_s:.6g})", labels))
     for target in one.launched.slo.targets:
@@ -194,15 +238,11 @@ def _alerts(one: Watched) -> dict[str, Any]:
             "warning",
             f"{service} gets more than the {significant(one.planned_per_s)} requests/s that were planned for.",
         ),
-        _alert(
-            one,
-            "LlmReplicasMissing",
-            f"({one.replicas_up} or vector(0)) < {replicas}",
-            DOWN_FOR,
-            "critical",
-            f"{service} has fewer than its {replicas} planned replicas.",
-        ),
     ]
+    if not one.frontend:
+        missing = f"({one.replicas_up} or vector(0)) < {replicas}"
+        text = f"{service} has fewer than its {replicas} planned replicas."
+        rules.append(_alert(one, "LlmReplicasMissing", missing, DOWN_FOR, "critical", text))
     if one.sustained_per_s is not None:
         sustained = significant(one.sustained_per_s)
         text = f"{service} gets more than the {sustained} requests/s that its replicas sustain: plan again."
@@ -210,8 +250,8 @@ def _alerts(one: Watched) -> dict[str, Any]:
         rules.append(_alert(one, "LlmTrafficAboveSustained", limit, TRAFFIC_FOR, "critical", text))
     for target in one.launched.slo.targets:
         rules += _latency_alerts(one, target, service, rate)
-    for pool in one.pools:
-        if metric_of(pool, MetricQuantity.WAITING) is not None:
+    for pool in one.pools[:1] if one.frontend else one.pools:
+        if one.metric(pool, MetricQuantity.WAITING) is not None:
             waiting = f"sum({one.of(MetricQuantity.WAITING, pool)}) > {WAITING_EACH * pool.replicas}"
             text = f"Requests wait at {object_name(pool)}, more than {WAITING_EACH} for each replica."
             rules.append(_alert(one, "LlmQueueGrows", waiting, LATENCY_FOR, "warning", text, pool=object_name(pool)))
@@ -304,7 +344,8 @@ def _panels(one: Watched) -> list[dict[str, Any]]:
         )
     panels.insert(0, _panel("Requests", rates, "reqps"))
     replicas = sum(pool.replicas for pool in one.pools)
-    panels.append(_panel("Replicas", {"answering": one.replicas_up, "planned": f"vector({replicas})"}, "short"))
+    if not one.frontend:
+        panels.append(_panel("Replicas", {"answering": one.replicas_up, "planned": f"vector({replicas})"}, "short"))
     for target in one.launched.slo.targets:
         measured, expected = one.measured_latency(target), _expected_s(one, target)
         lines = {} if measured is None else {"measured": measured}
@@ -313,8 +354,8 @@ def _panels(one: Watched) -> list[dict[str, Any]]:
     for title, quantity, unit in _GAUGES:
         lines = {
             pool.role.value: f"{'avg' if unit == 'percentunit' else 'sum'}({one.of(quantity, pool)})"
-            for pool in one.pools
-            if metric_of(pool, quantity) is not None
+            for pool in (one.pools[:1] if one.frontend else one.pools)
+            if one.metric(pool, quantity) is not None
         }
         panels += [_panel(title, lines, unit)] if lines else []
     return panels
@@ -364,6 +405,7 @@ def _readme(fleet: Fleet, watched: Sequence[Watched]) -> str:
         f"`{RULES_NAME}` for the Prometheus operator (`kubectl apply -f`; Prometheus may ask for a label on rules, "
         f"such as `release`), `{PLAIN_RULES_NAME}` for a Prometheus without it (`rule_files`), `{DASHBOARD_NAME}` to "
         "import into Grafana.",
+        *([_DYNAMO] if _at_frontend(watched) else []),
         f"Series are told apart by the label `{POOL}`, which the pod monitors of the export `kubernetes` copy from the "
         f"pods. Outside of a cluster `{SCRAPE_NAME}` gives it: replace `server-1`, ... by addresses of the servers.",
         markdown_rows(_HEAD, rows),
@@ -375,6 +417,12 @@ def _readme(fleet: Fleet, watched: Sequence[Watched]) -> str:
     return page(f"Watching {name_text(fleet.name)}", sections)
 
 
+_DYNAMO = (
+    f"Of a fleet that the export `dynamo` starts: `{DYNAMO_RULES_NAME}` and `{DYNAMO_DASHBOARD_NAME}` in their place. "
+    "The frontend measures there, with routing and hand-over in its latencies, and goes by the name of the model, "
+    "in lower case; replicas and queues of workers are the operator's to watch. `planner check --engine dynamo` reads "
+    "its metrics."
+)
 _HEAD = (
     "| Service | Deployment | Planned | Sustained | Target | Promised | Expected |\n"
     "| --- | --- | ---: | ---: | --- | ---: | ---: |"
@@ -402,7 +450,7 @@ def _notes(watched: Sequence[Watched]) -> list[str]:
                 "a server is the time from arrival to the last token."
             )
         metrics = {target.metric.value for target in one.launched.slo.targets}
-        if "tpot" in metrics and metric_of(one.pools[-1], MetricQuantity.TPOT) is None:
+        if "tpot" in metrics and metric_of(one.pools[-1].engine_id, MetricQuantity.TPOT) is None:
             notes.append(
                 f"`{one.name}`: {one.pools[-1].engine} measures gaps between tokens, not the mean of a request."
             )

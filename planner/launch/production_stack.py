@@ -175,6 +175,8 @@ def _readme(fleet: Fleet, specs: Sequence[LaunchSpec]) -> str:
 
 
 _ROUTER_TAG = (
-    "The chart takes the router's image `lmcache/lmstack-router` at the tag `latest`, since its project names no other "
-    "one: set `routerSpec.tag` to what you have tested."
+    "The chart takes the router's image `lmcache/lmstack-router` at the tag `latest`: its project pushes an image for "
+    "every change of the router and says of none that it belongs to this chart, so that none is pinned here. Once it "
+    "runs, pin what runs: `kubectl get pods -o jsonpath='{..imageID}'` names its digest, for `routerSpec.repository` "
+    "(`lmcache/lmstack-router@sha256`) and `routerSpec.tag` (what follows the colon)."
 )

@@ -111,6 +111,12 @@ def _router_name(pools: Sequence[LaunchSpec]) -> str:
     return f"{pools[0].deployment + 1:02d}-{slug(pools[0].service)}-router"
 
 
+def finds_new_replicas(pools: tuple[LaunchSpec, ...]) -> bool:
+    """Whether replicas that come later get requests: a router with a file of its own reads it when it starts."""
+    router = router_of(pools)
+    return router is None or not router.config_flag
+
+
 def router_of(pools: tuple[LaunchSpec, ...]) -> RouterSpec | None:
     """The router of one deployment; None for a single replica, and where the engine has none for such pools."""
     engine, pair = pools[0].engine_id, len(pools) > 1

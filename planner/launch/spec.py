@@ -20,7 +20,7 @@ from planner.launch.engine_options import (
     weights_source,
 )
 from planner.launch.escaping import slug
-from planner.launch.flags import engine_flags, only_of, rows_of, word_of
+from planner.launch.flags import FlagKind, engine_flags, only_of, rows_of, word_of
 from planner.launch.fleet import Fleet, LaunchedDeployment
 from planner.launch.own_ports import OwnPort
 from planner.launch.servers import ServerWords, server_words
@@ -103,6 +103,11 @@ class LaunchSpec:
         return f"{self.name}.config.yaml"
 
     @property
+    def metrics_path(self) -> str:
+        """HTTP path of what it measures of itself, for Prometheus."""
+        return word_of(self.engine_id, "metrics_path") or "/metrics"
+
+    @property
     def deployment_name(self) -> str:
         """Of the deployment it belongs to, as an object; it starts with a letter."""
         return f"llm-{self.deployment + 1:02d}-{slug(self.service)}"
@@ -169,6 +174,9 @@ def launch_spec(launched: LaunchedDeployment, pool: int, number: int = 0, deploy
     limit = request_limit(config, launched.workload.lengths.max_total)
     options = [*chosen_options(config, chosen.role, limit.tokens), *([weights.option] if weights.option else [])]
     rendered = rendered_options(config, options)
+    for row in rows_of(engine, "metrics"):
+        if row.kind is FlagKind.CONFIGURATION:  # words of a command line are added where something reads them
+            rendered.add(row, "")
     repository = weights.repository or config.llm.name
     is_repository = REPOSITORY.fullmatch(repository) is not None and not weights.checkpoint
     return LaunchSpec(

@@ -92,8 +92,8 @@ def _quantity_row(one: RunningQuantity) -> tuple[str, ...]:
     return (one.name, one.unit, significant(one.planned), significant(one.measured), ratio, alike)
 
 
-def step_time_lines(running: RunningFleet) -> tuple[str, ...]:
-    """What the fleet teaches of step times, and how the next plan is told."""
+def step_time_lines(running: RunningFleet, alone: bool = True) -> tuple[str, ...]:
+    """What the fleet teaches of step times; of a plan of it `alone` also how the next plan is told."""
     steps = running.measured_steps
     if steps is None:
         return ()
@@ -102,23 +102,24 @@ def step_time_lines(running: RunningFleet) -> tuple[str, ...]:
     if abs(change) >= SLOWER:
         slower = f"{percent(abs(change))} {'longer' if change > 0.0 else 'less'} than estimated"
     fields = ", ".join(f"{name}: {value:g}" for name, value in steps.model_dump().items())
+    told = f"plan with it, and with what was known before: --set 'measured_steps.{running.sku}={{{fields}}}'"
     return (
         f"steps of {running.sku} take {slower}, by what was measured alone",
         f"{percent(1.0 - steps.steps_error)} of what was uncertain of them is settled, "
         f"{percent(1.0 - steps.first_token_error)} of a prompt that meets nobody",
-        f"plan with it, and with what was known before: --set 'measured_steps.{running.sku}={{{fields}}}'",
+        *([told] if alone else []),
     )
 
 
-def report(running: RunningFleet) -> Report:
+def report(running: RunningFleet, alone: bool = True) -> Report:
     """The comparison as a terminal shows it."""
-    lists = {"Step times": step_time_lines(running), "Read with care": running.notes}
+    lists = {"Step times": step_time_lines(running, alone), "Read with care": running.notes}
     return Report(headline(running), tables(running), lists)
 
 
-def markdown(name: str, running: RunningFleet) -> str:
+def markdown(name: str, running: RunningFleet, alone: bool = True) -> str:
     """The comparison as GitHub Markdown."""
-    lines = [*step_time_lines(running), *running.notes]
+    lines = [*step_time_lines(running, alone), *running.notes]
     return markdown_page(
         f"Running: {name}", headline(running), [*map(markdown_table, tables(running)), markdown_list(lines)]
     )

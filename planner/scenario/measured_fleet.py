@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from planner.analysis import RunningFleet
+from planner.analysis import RunningFleet, learned_steps
 from planner.scenario.snippets import metrics_snippet
 from planner.serving import MeasuredSteps
 from planner.traffic import ServerMetrics
@@ -25,5 +25,25 @@ def measured_changes(
     if running.measured_steps is not None:
         steps = {**known, running.sku: running.measured_steps}
         dumped = {sku: one.model_dump() for sku, one in steps.items()}
+        changes["step times as measured"] = {"measured_steps": dumped}
+    return changes
+
+
+def measured_changes_of_models(
+    watched: Sequence[tuple[str, RunningFleet, ServerMetrics]], names: Sequence[str], known: Mapping[str, MeasuredSteps]
+) -> dict[str, dict[str, Any]]:
+    """As `measured_changes`, of a scenario with several models: each model's own traffic and step times.
+
+    Args:
+        watched: name of the service, its comparison and the metrics that it rests on.
+        names: of the scenario's other ``services``, in their order; what is none of them is its first.
+        known: step times by SKU, or model on a SKU, that the plan was made with.
+    """
+    places = {name: f"services.{index}." for index, name in enumerate(names)}
+    traffic = {f"{places.get(name, '')}workload": metrics_snippet(metrics)["workload"] for name, _, metrics in watched}
+    changes: dict[str, dict[str, Any]] = {"traffic as measured": traffic}
+    learned = learned_steps([running for _, running, _ in watched])
+    if learned:
+        dumped = {key: one.model_dump() for key, one in {**known, **learned}.items()}
         changes["step times as measured"] = {"measured_steps": dumped}
     return changes

@@ -374,6 +374,7 @@ class Scenario(Frozen):
         default=0.9, ge=0.5, le=0.999, description="probability that every target holds, uncertain as step times are"
     )
     measured_steps: dict[str, MeasuredSteps] = Field(
-        default_factory=dict, description="by SKU, what your running fleet taught of step times (planner check)"
+        default_factory=dict,
+        description="by SKU or sku/model, what your running fleet taught of step times",
     )
     own_hardware: OwnHardware = Field(default=OwnHardware(), description="SKUs and calibrations of your own")

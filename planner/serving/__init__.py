@@ -67,9 +67,11 @@ from planner.serving.uncertainty import (
     at_slow_end,
     drawn_logs,
     is_sparse,
+    known_steps,
     latency_intervals,
     replica_spreads,
     step_spread,
+    steps_key,
 )
 
 __all__ = [
@@ -112,6 +114,7 @@ __all__ = [
     "has_prefixes",
     "input_capacity_share",
     "is_sparse",
+    "known_steps",
     "kv_token_time_s",
     "largest_stable_rate_per_s",
     "latency_intervals",
@@ -131,6 +134,7 @@ __all__ = [
     "steady_pools_around",
     "step_shapes",
     "step_spread",
+    "steps_key",
     "sustainable_rate_per_s",
     "tandem_itl",
     "tandem_tpot",

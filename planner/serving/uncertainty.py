@@ -171,6 +171,13 @@ class ReplicaSpreads:
     prompt_s: float
     outside_s: float
 
+    @property
+    def shared(self) -> tuple[float, float]:
+        """Share of the variance of decode steps, and of lone prompts, that models of a SKU and engine have alike."""
+        steps, _, first = _total_spreads(self)
+        kernels = (math.hypot(self.decode_kernels, self.borrowed), math.hypot(self.prompt_kernels, self.borrowed))
+        return (kernels[0] / steps) ** 2 if steps else 0.0, (kernels[1] / first) ** 2 if first else 0.0
+
     def shift(self, decode: float, prompt: float, first_token: float) -> StepTimeShift:
         """The shift of a replica whose steps, and prompts that meet nobody, are off by these logarithms.
 
@@ -239,6 +246,36 @@ class MeasuredSteps(Frozen):
 
 NOT_MEASURED = MeasuredSteps()
 """Nothing is known but the spreads."""
+
+
+def steps_key(sku: str, llm: str) -> str:
+    """The key of one model on a SKU, in a mapping that otherwise goes by SKU.
+
+    Args:
+        sku: id of the SKU.
+        llm: id of the model.
+
+    Returns:
+        Both, as `measured_steps` has them.
+
+    >>> steps_key("h100-sxm", "llama-3.1-8b")
+    'h100-sxm/llama-3.1-8b'
+    """
+    return f"{sku}/{llm}"
+
+
+def known_steps(measured: Mapping[str, MeasuredSteps], replica: ReplicaConfig) -> MeasuredSteps:
+    """What is known of a replica's step times: of its model on its SKU, else of its SKU, else nothing.
+
+    Args:
+        measured: by SKU, or by `steps_key`.
+        replica: the replica.
+
+    Returns:
+        Deviations of its step times.
+    """
+    own = measured.get(steps_key(replica.sku.id, replica.llm.id))
+    return own if own is not None else measured.get(replica.sku.id, NOT_MEASURED)
 
 
 def at_slow_end(spreads: ReplicaSpreads, deviations: float, measured: MeasuredSteps = NOT_MEASURED) -> StepTimeShift:

@@ -12,7 +12,14 @@ from planner.traffic.forecast import DAYS_PER_MONTH, FittedForecast, Forecast, L
 from planner.traffic.images import image_tokens, lengths_with_images, mean_image_tokens, mean_images, require_encoder
 from planner.traffic.length_presets import list_lengths, load_lengths, preset_scv
 from planner.traffic.profiles import HOURS_PER_DAY, HOURS_PER_WEEK, MeasuredProfile, load_profile, profile_from_trace
-from planner.traffic.prometheus import MeasuredLatency, MetricQuantity, ServerMetrics, metric_names, read_metrics
+from planner.traffic.prometheus import (
+    MeasuredLatency,
+    MetricName,
+    MetricQuantity,
+    ServerMetrics,
+    metric_names,
+    read_metrics,
+)
 from planner.traffic.readers import describe, read_any_trace
 from planner.traffic.recordings import list_recordings, load_recording, preset_arrivals, recorded_arrivals
 from planner.traffic.requests import UNRECORDED, RecognisedTrace
@@ -48,6 +55,7 @@ __all__ = [
     "LengthSplit",
     "MeasuredLatency",
     "MeasuredProfile",
+    "MetricName",
     "MetricQuantity",
     "OfflineWork",
     "RecognisedTrace",

@@ -1,4 +1,6 @@
-"""What a running server measured of itself, as the traffic of a plan: Prometheus metrics of vLLM and SGLang.
+"""What a running server measured of itself, as the traffic of a plan: Prometheus metrics.
+
+Of vLLM, SGLang, TensorRT-LLM, and of the frontend of NVIDIA Dynamo, which measures where requests arrive.
 
 `read_metrics(source)` reads a query of Prometheus or one or two scrapes of ``/metrics``
 (`planner.traffic.prometheus_series`) and gives `ServerMetrics`: rates over time, the distribution of lengths, and the
@@ -41,8 +43,10 @@ MAX_STEPS = 1_000_000
 """Most steps of time with a rate of their own."""
 MONDAY_HOURS = 72.0
 """From a Monday, 0:00 UTC, to the start of Unix time, a Thursday [h]."""
-MODEL_LABEL = "model_name"
-"""Label that says which model a series is about; both engines use it."""
+MODEL_LABELS = ("model_name", "model")
+"""Labels that say which model a series is about: of engines, of Dynamo's frontend."""
+PREFIXES = {"vllm": "vllm:", "sglang": "sglang:", "tensorrt-llm": "trtllm_", "dynamo": "dynamo_frontend_"}
+"""How the names of an exporter's metrics begin."""
 
 
 class MetricQuantity(StrEnum):
@@ -74,6 +78,7 @@ class MetricName:
         quantity: what it counts.
         metric: its name; that of a histogram without ``_bucket``, ``_sum``, ``_count``.
         kind: counter, gauge or histogram.
+        labels: of the series that count, as (label, value); empty where all do.
         source_url: where the name was read.
         version: of the engine, as far as it is known to have the name.
         retrieved_on: the day it was read.
@@ -83,6 +88,7 @@ class MetricName:
     quantity: MetricQuantity
     metric: str
     kind: str
+    labels: tuple[tuple[str, str], ...]
     source_url: str
     version: str
     retrieved_on: str
@@ -93,14 +99,23 @@ def metric_names() -> tuple[MetricName, ...]:
     """The packaged table; of several names of one quantity the one to prefer is first.
 
     >>> [name.metric for name in metric_names() if name.quantity is MetricQuantity.REQUESTS]
-    ['vllm:request_success_total', 'sglang:num_requests_total']
+    ['vllm:request_success_total', 'sglang:num_requests_total', 'trtllm_request_success_total', \
+'dynamo_frontend_requests_total']
     """
     text = preset("metric_names.csv").read_text(encoding="utf-8")
     rows = csv.DictReader(text.splitlines())
     kept = ("engine", "metric", "kind", "source_url", "version", "retrieved_on")
     return tuple(
-        MetricName(quantity=MetricQuantity(row["quantity"]), **{key: row[key] for key in kept}) for row in rows
+        MetricName(
+            quantity=MetricQuantity(row["quantity"]), labels=_pairs(row["labels"]), **{key: row[key] for key in kept}
+        )
+        for row in rows
     )
+
+
+def _pairs(text: str) -> tuple[tuple[str, str], ...]:
+    """``label=value`` pairs apart by blanks."""
+    return tuple((name, value) for name, _, value in (pair.partition("=") for pair in text.split()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +276,7 @@ def read_metrics(
             ``/metrics`` in order of time.
         interval_s: between the two scrapes, or from the start of the server to the only one [s].
         model: which, where the series are of several (label ``model_name``).
-        engine: vllm or sglang, where there are series of both.
+        engine: which of `PREFIXES`, where there are series of several.
         max_tokens: longest input the server takes (``max_model_len``): upper end of the last bucket [tokens].
 
     Raises InputError for files that cannot be read, metrics of no known server, missing request counts or lengths, and
@@ -323,18 +338,17 @@ class _Server:
 
     @classmethod
     def of(cls, series: Iterable[Series], engine: str | None, model: str | None) -> _Server:
-        known = sorted({name.engine for name in metric_names()})
         by_engine: dict[str, list[Series]] = {}
         read = 0
         for item in series:
             read += 1
-            recognised = _engine_and_name(item.name, known)
+            recognised = _engine_and_name(item.name)
             if recognised is not None:
                 exporter, name = recognised
                 by_engine.setdefault(exporter, []).append(Series(name, item.labels, item.times_s, item.values))
         engines = sorted(by_engine)
         if not engines:
-            fix = f"query names that begin with {' or '.join(f'{name}:' for name in known)}"
+            fix = f"query names that begin with {' or '.join(PREFIXES.values())}"
             raise InputError("metrics", f"{read} series", "none is of a known server", fix)
         if engine is not None and engine not in engines:
             raise UnknownNameError("engine", engine, engines)
@@ -386,13 +400,17 @@ class _Server:
             return np.empty(0), np.empty(0)
         return np.array([0.0, interval_s]), np.array([total])
 
-    def _names(self, quantity: MetricQuantity) -> list[str]:
-        return [name.metric for name in metric_names() if (name.engine, name.quantity) == (self.engine, quantity)]
+    def _names(self, quantity: MetricQuantity) -> list[MetricName]:
+        return [name for name in metric_names() if (name.engine, name.quantity) == (self.engine, quantity)]
+
+    def _wanted(self, quantity: MetricQuantity) -> str:
+        """The name to ask for; in words where the exporter has none."""
+        return next((name.metric for name in self._names(quantity)), f"no metric of {self.engine}")
 
     def _first(self, quantity: MetricQuantity, suffix: str = "") -> list[Series]:
         """The series of the first name of a quantity that is there."""
         for name in self._names(quantity):
-            series = [item for item in self.series if item.name == name + suffix]
+            series = [item for item in self.series if item.name == name.metric + suffix and _counts(item, name)]
             if series:
                 return series
         return []
@@ -407,7 +425,7 @@ class _Server:
             if counters:
                 notes.append(f"requests counted by {counters[0].name}")
                 return counters
-        wanted = self._names(MetricQuantity.REQUESTS)[0]
+        wanted = self._wanted(MetricQuantity.REQUESTS)
         raise InputError("metrics", wanted, "no count of finished requests is there", f"query {wanted} too")
 
     def _total(self, quantity: MetricQuantity) -> float | None:
@@ -428,25 +446,25 @@ class _Server:
                 continue
             total = self._total(tokens)
             if not total:
-                wanted = self._names(lengths)[0]
+                wanted = self._wanted(lengths if self._names(lengths) else tokens)
                 raise InputError("metrics", f"{word} tokens", "neither lengths nor a total is there", f"query {wanted}")
             distributions.append(mean_lengths(total / requests))
-            notes.append(f"no histogram of {word} lengths ({self._names(lengths)[0]}): every request has the mean")
+            notes.append(f"no histogram of {word} lengths ({self._wanted(lengths)}): every request has the mean")
         notes.append("input and output lengths are taken as independent: their correlation is not recorded")
         return joint_lengths(distributions[0], distributions[1], f"{self.engine} metrics")
 
     def _histogram(self, quantity: MetricQuantity) -> Histogram | None:
         for name in self._names(quantity):
-            histogram = histogram_of(self.series, name, self._rise)
+            histogram = histogram_of(self.series, name.metric, self._rise)
             if histogram is not None:
                 return histogram
         return None
 
     def _latency(self, metric: Metric) -> MeasuredLatency | None:
         for name in self._names(MetricQuantity(metric.value)):
-            histogram = histogram_of(self.series, name, self._rise)
+            histogram = histogram_of(self.series, name.metric, self._rise)
             if histogram is not None:
-                return MeasuredLatency(metric, histogram, name)
+                return MeasuredLatency(metric, histogram, name.metric)
         return None
 
     def _prefix_share(self) -> float | None:
@@ -476,30 +494,45 @@ class _Server:
             )
 
 
-def _engine_and_name(metric: str, engines: Sequence[str]) -> tuple[str, str] | None:
-    """Engine and plain name of a metric; None where it is of none.
+def _counts(series: Series, name: MetricName) -> bool:
+    """Whether a series is of those that a name counts."""
+    return all(series.labels.get(label) == value for label, value in name.labels)
+
+
+def _engine_and_name(metric: str) -> tuple[str, str] | None:
+    """Exporter and plain name of a metric; None where it is of none.
 
     Some collectors put their own word in front, or write ``_`` for the colon.
 
-    >>> _engine_and_name("kserve_vllm:prompt_tokens_total", ["vllm"])
+    >>> _engine_and_name("kserve_vllm:prompt_tokens_total")
     ('vllm', 'vllm:prompt_tokens_total')
-    >>> _engine_and_name("vllm_prompt_tokens_total", ["vllm"])
-    ('vllm', 'vllm:prompt_tokens_total')
+    >>> _engine_and_name("vllm_prompt_tokens_total"), _engine_and_name("trtllm:prompt_tokens_total")
+    (('vllm', 'vllm:prompt_tokens_total'), ('tensorrt-llm', 'trtllm_prompt_tokens_total'))
     """
-    match = re.match(rf"(?:[A-Za-z0-9]+_)*?({'|'.join(engines)})[:_](\w+)$", metric)
-    return None if match is None else (match[1], f"{match[1]}:{match[2]}")
+    for engine, prefix in PREFIXES.items():
+        match = re.match(rf"(?:[A-Za-z0-9]+_)*?{prefix[:-1]}[:_](\w+)$", metric)
+        if match is not None:
+            return engine, prefix + match[1]
+    return None
 
 
 def _series_of_model(series: Sequence[Series], model: str | None) -> tuple[str, tuple[Series, ...]]:
     """The series of one model, and its name: the only one there is, or the one asked for."""
-    models = sorted({item.labels[MODEL_LABEL] for item in series if MODEL_LABEL in item.labels})
-    if model is not None and model not in models:
-        raise UnknownNameError("model", model, models)
+    models = sorted({name for item in series if (name := _model_of(item)) is not None})
+    if model is not None:
+        alike = [name for name in models if name.lower() == model.lower()]  # Dynamo writes them in lower case
+        if not alike:
+            raise UnknownNameError("model", model, models)
+        model = model if model in alike else alike[0]
     if model is None and len(models) > 1:
         shown = ", ".join(models[:6])
         raise InputError("model", shown, "there are metrics of several models", "say which one is planned for")
     chosen = model or (models[0] if models else "")
-    return chosen, tuple(item for item in series if item.labels.get(MODEL_LABEL, chosen) == chosen)
+    return chosen, tuple(item for item in series if _model_of(item) in (None, chosen))
+
+
+def _model_of(series: Series) -> str | None:
+    return next((series.labels[label] for label in MODEL_LABELS if label in series.labels), None)
 
 
 def _increases_by_step(counters: Sequence[Series]) -> tuple[FloatArray, FloatArray]:

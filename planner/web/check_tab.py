@@ -88,7 +88,7 @@ def _show_upload() -> None:
     left, right = st.columns([3, 1], gap="large")
     with left:
         st.file_uploader(
-            "Metrics of the servers (vLLM or SGLang)",
+            "Metrics of the servers (vLLM, SGLang, TensorRT-LLM, Dynamo)",
             type=["json", "txt", "prom"],
             accept_multiple_files=True,
             max_upload_size=components.whole_megabytes(MAX_METRICS_BYTES),
@@ -203,7 +203,9 @@ def _show_comparison(page: Page, running: RunningFleet) -> None:
 def _show_next_plan(page: Page, running: RunningFleet, watched: Upload) -> None:
     st.subheader("What would change?")
     if len({one.service for one in page.plan.deployments}) > 1:
-        st.info("The plan is of several models; put what was measured into the scenario by hand and plan again.")
+        st.info(
+            "The plan is of several models: `planner check plan.json day.json --recalibrate` plans them again together."
+        )
         return
     learned = measured_changes(running, watched.metrics, page.request.measured_steps)
     name = f"recalibrate-{watched.key[:12]}"

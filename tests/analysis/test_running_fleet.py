@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import io
 import math
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 
-from planner.analysis import Finding, RunningFleet, ServedTraffic, TrafficPart, compare_running_fleet
+from planner.analysis import (
+    Finding,
+    RunningFleet,
+    SeenSteps,
+    ServedTraffic,
+    TrafficPart,
+    compare_running_fleet,
+    learned_steps,
+)
 from planner.core import FloatArray, InputError, Metric, rebuilt
 from planner.engine import StepTimeShift
 from planner.report import running_fleet as report
@@ -196,3 +205,26 @@ def test_a_percentile_in_a_bucket_around_its_threshold_is_neither_met_nor_missed
         slo = Slo(targets=(LatencyTarget(metric=Metric.TPOT, percentile=0.9, threshold_s=threshold_s),))
         (target,) = compare_running_fleet(served, slo, metrics).targets
         assert target.measured_s == (0.01, 0.025) and target.is_met is is_met
+
+
+def _seen(llm: str, steps: float, error: float, shared: float) -> RunningFleet:
+    found = SeenSteps("h100-sxm", "vllm", llm, steps, error, 0.0, math.inf, shared, 0.0)
+    return replace(of_slower_steps(), seen=found)
+
+
+def test_models_that_share_kernels_move_one_another_by_the_part_that_is_shared() -> None:
+    """Two jointly normal variables of correlation r, of which one is seen exactly at z: the other's mean is r z and
+    its variance 1 - r^2 (conditional normal distribution); of nothing in common each stands alone."""
+    shared = 0.64
+    together = learned_steps([_seen("a", 2.0, 0.0, shared), _seen("b", 0.0, 1e6, shared)])
+    assert together["h100-sxm/a"].steps == pytest.approx(2.0)
+    assert together["h100-sxm/b"].steps == pytest.approx(shared * 2.0, abs=1e-3)
+    assert together["h100-sxm/b"].steps_error == pytest.approx(math.sqrt(1.0 - shared**2), abs=1e-3)
+    apart = learned_steps([_seen("a", 2.0, 0.5, 0.0), _seen("b", -1.0, 1.0, 0.0)])
+    assert apart["h100-sxm/a"].steps == pytest.approx(2.0 / 1.25, abs=1e-4)
+    assert (apart["h100-sxm/b"].steps, apart["h100-sxm/b"].first_token_error) == pytest.approx((-0.5, 1.0), abs=1e-4)
+
+
+def test_one_model_teaches_what_it_teaches_alone() -> None:
+    fleet = of_slower_steps()
+    assert list(learned_steps([fleet]).values()) == [fleet.measured_steps]

@@ -16,7 +16,7 @@ from calibration.cases import QUICK, all_cases
 from calibration.device import Device, gpu_state
 from calibration.expected import expected_case, impossible_fits, least_s, require_possible
 from calibration.measure import Effort
-from calibration.records import KernelCase
+from calibration.records import KernelCase, Value
 from calibration.run import _show_changes, run_command, show_expected
 from calibration.session import formats_of
 from hardware_db import Calibration, load_hardware, select_calibration
@@ -26,6 +26,13 @@ DB = load_hardware()
 H100 = DB.skus["h100-sxm"]
 EFFORT = Effort(warmups=2, replays=5, replay_s=3e-4, total_s=0.15, least_s=2e-3)
 LARGE = KernelCase("gemm", {"dtype": "bf16", "m": 8192, "n": 8192, "k": 8192})
+
+
+def latent(operator: str, kv: str, sizes: tuple[int, int, int]) -> KernelCase:
+    names = ("batch", "seq_len", "prefix_len")
+    return KernelCase(
+        operator, {"attn_dtype": kv, "kv_dtype": kv, "num_heads": 128, **dict(zip(names, sizes, strict=True))}
+    )
 
 
 def packaged() -> Calibration:
@@ -44,6 +51,29 @@ def test_a_large_product_takes_its_flops_over_an_achieved_share_of_the_peak() ->
     one = expected_case(LARGE, packaged(), H100, EFFORT)
     assert least_s(LARGE, H100) == pytest.approx(2.0 * 8192.0**3 / 989.4e12, rel=1e-3)
     assert one.fitted and least_s(LARGE, H100) <= one.call_s < 2.0 * least_s(LARGE, H100)
+
+
+@pytest.mark.parametrize(
+    ("case", "seconds"),
+    [
+        # 32 sequences x 8192 tokens x 576 values of one byte at 3.35 TB/s
+        (latent("generation_mla", "fp8", (32, 1, 8191)), 32 * 8191 * 576 / 3.35e12),
+        # 2 x 128 heads x (192 + 128) FLOP a pair, 4096 x 4097 / 2 pairs, at 989 TFLOP/s
+        (latent("context_mla", "bf16", (1, 4096, 0)), 2 * 128 * 320 * 4096 * 4097 / 2 / 989.4e12),
+    ],
+)
+def test_latent_attention_takes_what_its_cache_or_its_pairs_cost_at_least(case: KernelCase, seconds: float) -> None:
+    one = expected_case(case, packaged(), H100, EFFORT)
+    assert least_s(case, H100) == pytest.approx(seconds, rel=1e-2)
+    assert one.fitted and one.case is case and least_s(case, H100) <= one.call_s < 5.0 * least_s(case, H100)
+
+
+def test_an_8_bit_cache_halves_what_a_decode_must_read() -> None:
+    fields: dict[str, Value] = {"attn_dtype": "bf16", "batch": 32, "seq_len": 1, "prefix_len": 8191, "window": 0}
+    fields |= {"num_heads": 32, "num_kv_heads": 8, "head_dim": 128}
+    wide, narrow = (KernelCase("generation_attention", fields | {"kv_dtype": kv}) for kv in ("bf16", "fp8"))
+    assert least_s(narrow, H100) == pytest.approx(least_s(wide, H100) / 2)
+    assert expected_case(narrow, packaged(), H100, EFFORT).fitted
 
 
 def test_without_a_fit_the_datasheet_says_the_least() -> None:
@@ -91,6 +121,9 @@ def test_a_report_ends_with_what_changed_against_the_packaged_fit() -> None:
     said = console.file.getvalue()  # type: ignore[attr-defined]
     rows = [line for line in said.splitlines() if "gemm/bf16" in line]
     assert len(rows) == 1 and rows[0].count("1.000") == 3
+    for key in ("latent_prefill/bf16", "latent_decode/fp8", "attention_decode/fp8", "elementwise/rope"):
+        (row,) = [line for line in said.splitlines() if key in line]
+        assert row.count("1.000") == 3
     _show_changes(packaged().model_copy(update={"sku": "gtx-480"}), console)
     assert "no packaged fit of gtx-480" in console.file.getvalue()  # type: ignore[attr-defined]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from planner.cli.plans import plan
 from planner.cli.running import check
 from planner.core import rebuilt
 from planner.engine import StepTimeShift
+from planner.launch import launch_specs
 from planner.traffic import load_lengths
 from tests.analysis.test_running_fleet import REQUESTS, page
 
@@ -105,3 +107,83 @@ def test_pages_of_the_prometheus_client_are_held_against_a_plan(folder: Path, tm
     assert ttft["measured_s"] == pytest.approx(0.03 + 1e-4 * sum(inputs) / 1500.0, rel=1e-6)
     assert "the servers do not say what a token took" in " ".join(out.split())
     assert "traffic as measured" in out
+
+
+SEVERAL = """
+name: two models
+llm: llama-3.1-8b
+workload: {rate_per_s: 20.0, drift: none, lengths: {input_tokens: 1000, output_tokens: 200}}
+slo: [{metric: tpot, percentile: 0.9, threshold_s: 0.03}]
+search: {skus: [h100-sxm], modes: [mixed], tp: [1], max_batched_tokens: [4096], max_running_requests: [128]}
+simulation: {requests: 2000}
+services:
+  - name: small
+    llm: qwen2.5-7b
+    workload: {rate_per_s: 20.0, drift: none, lengths: {input_tokens: 1000, output_tokens: 200}}
+    slo: [{metric: tpot, percentile: 0.9, threshold_s: 0.03}]
+"""
+SLOW = {"small": 1.05}
+"""Factor on the steps of each model; 1.15 where it is not named."""
+
+
+def _labelled(text: str, model: str) -> str:
+    """Every sample of a page with the label that says whose it is."""
+    lines = []
+    for line in text.splitlines():
+        name, value = line.rsplit(" ", 1)
+        metric, brace, labels = name.partition("{")
+        inside = f'model_name="{model}"' + (f",{labels[:-1]}" if brace else "")
+        lines.append(f"{metric}{{{inside}}} {value}")
+    return "\n".join(lines) + "\n"
+
+
+def test_each_model_of_a_plan_turns_its_own_step_times_and_all_are_planned_again(tmp_path: Path) -> None:
+    """Two models on one SKU, steps 15 and 5 % slower than estimated: each is found, and the next plan knows both."""
+    scenario, document = tmp_path / "two.yaml", tmp_path / "plan.json"
+    scenario.write_text(SEVERAL, encoding="utf-8")
+    code, _, err = _run("plan", scenario, "--json", document)
+    assert code == 0, err
+    fleet = read_fleet(document)
+    served = {spec.service: spec.model for spec in launch_specs(fleet)}
+    text = ""
+    for launched in fleet.deployments:
+        factor = SLOW.get(launched.service, 1.15)
+        slow = StepTimeShift(decode=factor, prompt=factor)
+        pools = tuple(rebuilt(pool, config=rebuilt(pool.config, shift=slow)) for pool in launched.deployment.pools)
+        truth = rebuilt(launched.deployment, pools=pools)
+        text += _labelled(page(truth, launched.workload), served[launched.service])
+    (tmp_path / "metrics.txt").write_text(text, encoding="utf-8")
+    options = (document, tmp_path / "metrics.txt", "--interval", REQUESTS / 20.0)
+    code, out, err = _run("check", *options, "--json", tmp_path / "check.json", "--recalibrate")
+    assert code == 0, err
+    found = json.loads((tmp_path / "check.json").read_text(encoding="utf-8"))["running_fleets"]
+    assert set(found) == set(served) and len(found) == 2
+    for name, one in found.items():
+        assert one["running_fleet"]["steps_factor"] == pytest.approx(SLOW.get(name, 1.15), rel=0.04)
+    assert "traffic as measured" in out and "step times as measured" in out
+    (setting,) = re.findall(r"--set '(measured_steps[^']+)'", " ".join(out.split()))
+    learned = json.loads(setting.partition("=")[2])
+    assert set(learned) == {"h100-sxm/llama-3.1-8b", "h100-sxm/qwen2.5-7b"}
+    assert learned["h100-sxm/llama-3.1-8b"]["steps"] > learned["h100-sxm/qwen2.5-7b"]["steps"] > 0.0
+    again = tmp_path / "again.json"
+    code, _, err = _run("plan", scenario, "--set", setting, "--json", again)
+    assert code == 0, err
+    code, out, err = _run("check", again, *options[1:])
+    assert code == 0, err
+    assert " ".join(out.split()).count("runs as planned") == 2
+
+
+def test_metrics_of_one_model_only_are_checked_with_its_name(tmp_path: Path) -> None:
+    scenario, document = tmp_path / "two.yaml", tmp_path / "plan.json"
+    scenario.write_text(SEVERAL, encoding="utf-8")
+    assert _run("plan", scenario, "--json", document)[0] == 0
+    launched = next(one for one in read_fleet(document).deployments if one.service == "small")
+    (tmp_path / "metrics.txt").write_text(_labelled(page(launched.deployment, launched.workload), "mine"), "utf-8")
+    options = (document, tmp_path / "metrics.txt", "--interval", REQUESTS / 20.0)
+    code, _, err = _run("check", *options)
+    assert code == 2 and "mine" in err
+    code, _, err = _run("check", *options, "--model", "mine")
+    assert code == 2 and "add --service" in err
+    code, out, err = _run("check", *options, "--service", "small", "--recalibrate")
+    assert code == 0, err
+    assert "runs as planned" in " ".join(out.split()) and "h100-sxm/qwen2.5-7b" in out

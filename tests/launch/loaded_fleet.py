@@ -90,7 +90,7 @@ class LoadedFleet:
         pages = []
         for replica in self.replicas:
             host = f"{self.site.addresses[1]}:{replica.port}"
-            with urllib.request.urlopen(f"http://{host}/metrics", timeout=20) as answer:
+            with urllib.request.urlopen(f"http://{host}{replica.spec.metrics_path}", timeout=20) as answer:
                 pages.append(answer.read().decode())
         return "".join(pages)
 

@@ -404,15 +404,32 @@ SGLANG_METRICS = (
     ("sglang:generation_tokens_total", "counter", "made", {}),
     ("sglang:cached_tokens_total", "counter", "cached", {}),
     ("sglang:num_requests_total", "counter", "finished", {}),
+    ("sglang:prompt_tokens_histogram", "histogram", "inputs", {}),
+    ("sglang:generation_tokens_histogram", "histogram", "outputs", {}),
+    ("sglang:request_time_per_output_token_seconds", "histogram", "tpot", {}),
     ("sglang:time_to_first_token_seconds", "histogram", "ttft", {}),
     ("sglang:inter_token_latency_seconds", "histogram", "itl", {}),
     ("sglang:e2e_request_latency_seconds", "histogram", "e2e", {}),
+)
+TENSORRT_METRICS = (
+    ("trtllm_num_requests_running", "gauge", "running", {}),
+    ("trtllm_num_requests_waiting", "gauge", "waiting", {}),
+    ("trtllm_kv_cache_utilization", "gauge", "kv", {}),
+    ("trtllm_prompt_tokens_total", "counter", "prompt", {}),
+    ("trtllm_generation_tokens_total", "counter", "made", {}),
+    ("trtllm_prompt_cached_tokens_total", "counter", "cached", {}),
+    ("trtllm_request_success_total", "counter", "finished", {"finished_reason": "length"}),
+    ("trtllm_time_to_first_token_seconds", "histogram", "ttft", {}),
+    ("trtllm_time_per_output_token_seconds", "histogram", "tpot", {}),
+    ("trtllm_e2e_request_latency_seconds", "histogram", "e2e", {}),
 )
 """Names: planner/presets/metric_names.csv, where each has its source."""
 
 
 class Engine:
     """A server of one model."""
+
+    metrics_path = "/metrics"
 
     def __init__(self, model, port, role, group, batch, metrics=(), labels=None, handover=None):
         self.model, self.port, self.role, self.group, self.handover = model, port, role, group, handover
@@ -422,7 +439,7 @@ class Engine:
     def answer(self, method, path, content):
         if path == "/health":
             return (200, "") if not self.group.missing else (503, "")
-        if path == "/metrics" and self.metrics:
+        if path == self.metrics_path and self.metrics:
             return 200, self.batch.page(self.metrics, self.labels)
         if path == "/v1/models":
             return 200, {"object": "list", "data": [{"id": self.model, "object": "model"}]}
@@ -540,10 +557,16 @@ def tensorrt(words):
     take_gpus(number(flags, "--tp_size") * number(flags, "--pp_size"))
     if not Path(flags["--config"][-1][0]).is_file():
         stop(f"no file {flags['--config']}")
+    told = Path(flags["--config"][-1][0]).read_text().splitlines()
+    measures = {"return_perf_metrics: true", "enable_iter_perf_stats: true"} <= set(told)
     port = number(flags, "--port", 8000)
     group = Group(1, 0, ADDRESS, 0)
     batch = Batch(number(flags, "--max_batch_size", 2048), number(flags, "--max_num_tokens", 8192))
-    serve(port, Engine(model, port, "mixed", group, batch).answer)
+    engine = Engine(
+        model, port, "mixed", group, batch, TENSORRT_METRICS if measures else (), {"engine_type": "pytorch"}
+    )
+    engine.metrics_path = "/prometheus/metrics"
+    serve(port, engine.answer)
 
 
 # --- routers --------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -112,7 +113,14 @@ def test_at_the_planned_rate_the_autoscaler_keeps_the_planned_replicas(plan: Pla
 def test_the_adapter_passes_on_the_series_that_the_rules_record() -> None:
     plan = pair("vllm")
     recorded = {rule.get("record"): rule for rule in rules(plan)}
-    (rule,) = yaml.safe_load(exported(plan)["prometheus-adapter.values.yaml"])["rules"]["external"]
+    values = yaml.safe_load(exported(plan)["prometheus-adapter.values.yaml"])
+    assert not breaks(values, "PrometheusAdapterValues")
+    assert breaks(
+        {"rules": {"external": [{**values["rules"]["external"][0], "metricQuery": ""}]}}, "PrometheusAdapterValues"
+    )
+    (rule,) = values["rules"]["external"]
+    assert re.fullmatch(rule["name"]["matches"], RATE_SERIES)
+    assert "--version 5.3.0 -f" in exported(plan)["README.md"]
     assert rule["seriesQuery"] == RATE_SERIES and RATE_SERIES in recorded
     for scaler in objects(plan, "hpa.yaml"):
         metric = scaler["spec"]["metrics"][0]["external"]["metric"]
@@ -140,13 +148,14 @@ def test_variants_of_llm_d_say_what_a_replica_costs() -> None:
     assert "llm-d-wva.yaml" not in exported(mixed("sglang"))
 
 
-def test_a_router_with_a_fixed_list_and_an_engine_without_metrics_are_refused() -> None:
+def test_a_router_with_a_fixed_list_and_an_engine_without_metrics_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnsupportedFeatureError, match="its router reads a list of replicas when it starts"):
         exported(pair("tensorrt-llm"))
-    if not any(one.engine == "tensorrt-llm" for one in metric_names()):
-        assert set(exported(mixed("tensorrt-llm"))) == {"llm-01-main.dynamo-planner.json", "README.md"}
-        plan = mixed("tensorrt-llm")
-        only = Slo(targets=plan.deployments[0].slo.targets[:1])
-        with pytest.raises(UnsupportedFeatureError, match="no documented metric to scale by"):
-            exported(replace(plan, deployments=(replace(plan.deployments[0], slo=only),)))
+    known = tuple(one for one in metric_names() if one.engine != "tensorrt-llm")
+    monkeypatch.setattr("planner.launch.observability.metric_names", lambda: known)
+    assert set(exported(mixed("tensorrt-llm"))) == {"llm-01-main.dynamo-planner.json", "README.md"}
+    plan = mixed("tensorrt-llm")
+    only = Slo(targets=plan.deployments[0].slo.targets[:1])
+    with pytest.raises(UnsupportedFeatureError, match="no documented metric to scale by"):
+        exported(replace(plan, deployments=(replace(plan.deployments[0], slo=only),)))
     assert "keda-cron.yaml" in exported(scheduled(mixed("tensorrt-llm", 3), [1, 3], 12.0))

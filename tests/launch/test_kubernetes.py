@@ -243,7 +243,14 @@ def test_scaling_keeps_the_planned_replicas_and_asks_the_engines_own_metric() ->
     assert query.startswith('sum(sglang:num_queue_reqs{namespace="default",pod=~"llm-01-main-prefill-')
     targets = {one["spec"]["scaleTargetRef"]["kind"] for one in kinds(objects(spread()), "ScaledObject")}
     assert targets == {"LeaderWorkerSet"}
-    assert not kinds(objects(mixed("tensorrt-llm")), "ScaledObject"), "its queue has no documented metric"
+    (scaled_too,) = kinds(objects(mixed("tensorrt-llm")), "ScaledObject")
+    assert "trtllm_num_requests_waiting" in scaled_too["spec"]["triggers"][0]["metadata"]["query"]
+
+
+def test_pools_behind_a_router_with_a_fixed_list_are_scraped_and_not_scaled() -> None:
+    found = objects(pair("tensorrt-llm"))
+    assert len(kinds(found, "PodMonitor")) == 2 and not kinds(found, "ScaledObject")
+    assert "Nothing is scaled" in exported(pair("tensorrt-llm"))["README.md"]
 
 
 def test_the_kustomization_lists_every_manifest_but_what_needs_other_controllers() -> None:

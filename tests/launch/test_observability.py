@@ -28,7 +28,7 @@ from tests.launch.test_kubernetes import kinds, objects, pair, spread
 from tests.launch.test_launch import NASTY, launch_specs, mixed, planned
 from tests.launch.test_started import SHAPES
 
-WATCHED = [plan for name, (plan, _, _) in SHAPES.items() if name != "TensorRT-LLM"] + [pair("sglang"), spread()]
+WATCHED = [plan for plan, _, _ in SHAPES.values()] + [pair("sglang"), spread()]
 FUNCTIONS = {"sum", "avg", "by", "le", "rate", "histogram_quantile", "vector", "up", "or", "unless"}
 
 
@@ -151,9 +151,48 @@ def test_names_of_users_are_no_templates_and_break_no_file(name: str) -> None:
     assert all("{{" not in rule["annotations"]["summary"] for rule in rules(plan) if "alert" in rule)
 
 
-def test_an_engine_without_documented_metrics_is_refused_by_name() -> None:
-    if any(one.engine == "tensorrt-llm" for one in metric_names()):
-        assert rules(mixed("tensorrt-llm"))
-        return
+def test_an_engine_without_documented_metrics_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = tuple(one for one in metric_names() if one.engine != "tensorrt-llm")
+    monkeypatch.setattr("planner.launch.observability.metric_names", lambda: known)
     with pytest.raises(UnsupportedFeatureError, match="engine = 'tensorrt-llm': has no documented metric"):
         exported(mixed("tensorrt-llm"))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+def test_servers_are_scraped_where_they_measure(engine: str) -> None:
+    (job,) = yaml.safe_load(exported(mixed(engine, 2))["scrape.yml"])["scrape_configs"]
+    path = "/prometheus/metrics" if engine == "tensorrt-llm" else "/metrics"
+    assert [one["labels"]["__metrics_path__"] for one in job["static_configs"]] == [path]
+    (monitor,) = kinds(objects(mixed(engine, 2)), "PodMonitor")
+    assert [one["path"] for one in monitor["spec"]["podMetricsEndpoints"]] == [path]
+
+
+def of_frontend(plan: Plan) -> dict[str, str]:
+    """Rules and dashboard of a fleet behind Dynamo's frontend."""
+    return {name: text for name, text in exported(plan).items() if "dynamo" in name}
+
+
+@pytest.mark.parametrize("plan", WATCHED)
+def test_a_fleet_of_dynamo_is_watched_at_its_frontend_by_model(plan: Plan) -> None:
+    """Every expression asks for names of the frontend, of a model that is served, and replicas are left out."""
+    found, models = of_frontend(plan), [spec.model.lower() for spec in launch_specs(plan)]
+    (resource,) = yaml.safe_load_all(found["prometheus-rules-dynamo.yaml"])
+    assert not breaks(resource, "PrometheusRule")
+    asked = {rule["expr"] for group in resource["spec"]["groups"] for rule in group["rules"]}
+    panels = json.loads(found["grafana-dashboard-dynamo.json"])["panels"]
+    asked |= {target["expr"] for panel in panels for target in panel.get("targets", [])}
+    known = {one.metric for one in metric_names() if one.engine == "dynamo"}
+    for expression in asked:
+        bare = re.sub(r'\{[^}]*\}|\[5m\]|"[^"]*"', "", expression)
+        names = set(re.findall(r"[a-zA-Z_][a-zA-Z0-9_:]*", bare)) - FUNCTIONS
+        assert {name.removesuffix("_bucket") for name in names} <= known, expression
+        assert set(re.findall(r'model="([^"]*)"', expression)) <= set(models)
+    counted = [expression for expression in asked if "requests_total" in expression]
+    assert counted and all('status="success"' in expression for expression in counted)
+    assert "LlmReplicasMissing" not in found["prometheus-rules-dynamo.yaml"]
+
+
+def test_deployments_that_a_frontend_cannot_tell_apart_have_no_rules_of_it() -> None:
+    (one,) = mixed("vllm", 2).deployments
+    twice = replace(mixed("vllm", 2), deployments=(one, replace(one, service="again")))
+    assert of_frontend(twice) == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,15 +14,9 @@ from planner import launch
 from planner.core import UnsupportedFeatureError
 from planner.launch import TARGETS, fleet_of
 from planner.launch.readme import README_NAME
-from planner.traffic import metric_names
 from tests.launch.schemas import object_breaks
 from tests.launch.test_started import SHAPES
-
-
-def measured(engine: str) -> bool:
-    """Whether names of metrics of an engine are known."""
-    return any(one.engine == engine for one in metric_names())
-
+from tests.places import ROOT
 
 REFUSED: Mapping[tuple[str, str], str] = {
     ("a pair of two SKUs", "skypilot"): "deployment.pools.role",
@@ -31,7 +26,6 @@ REFUSED: Mapping[tuple[str, str], str] = {
     ("a pair of two SKUs", "production-stack"): "deployment.pools.role",
     ("SGLang, attention DP over two nodes", "production-stack"): "engine",
     ("TensorRT-LLM", "production-stack"): "engine",
-    **({} if measured("tensorrt-llm") else {("TensorRT-LLM", "observability"): "engine"}),
     ("AMD", "dynamo"): "sku",
     ("AMD", "skypilot"): "sku",
 }
@@ -97,6 +91,29 @@ def test_the_readme_of_a_target_says_what_it_was_written_for(target: str) -> Non
     readme = exported("one server of eight", target)[README_NAME]
     assert all(f"| {row.component} | {row.version} | {row.retrieved_on} |" in readme for row in rows)
     assert rows
+
+
+def documented() -> Mapping[str, str]:
+    """The row of each target in the page's table of versions."""
+    page = (ROOT / "docs" / "how-to" / "export.md").read_text(encoding="utf-8")
+    rows = [line for line in page.partition("## Versions")[2].splitlines() if line.startswith("| `")]
+    return {target: row for row in rows for target in re.findall(r"`([a-z-]+)`", row.split("|")[1])}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_page_says_of_every_target_versions_day_and_how_it_was_checked(target: str) -> None:
+    """As the table that exports print: every version and day of it; that the page is true of no target by itself."""
+    _, names, versions, days, how, _ = documented()[target].split("|")
+    checked = [row for row in launch.checked_versions() if row.target == target]
+    missing = {row.version for row in checked} - {row.version for row in checked if _short(row.version) in versions}
+    assert not missing and f"`{target}`" in names
+    assert {row.retrieved_on for row in checked} <= set(re.findall(r"2026-\d\d-\d\d", days))
+    assert len(how.split()) > 3
+
+
+def _short(version: str) -> str:
+    """A version without its commit and what is beside it: ``v1 at commit 024af08`` is ``v1``."""
+    return re.split(r" at commit| or later| of ", version)[0].removeprefix("heterogeneous jobs")
 
 
 def test_what_is_pinned_is_the_version_that_was_checked() -> None:

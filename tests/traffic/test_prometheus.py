@@ -13,7 +13,7 @@ import pytest
 
 from planner.core import InputError, Metric, UnknownNameError
 from planner.traffic import load_lengths, read_metrics
-from planner.traffic.prometheus import MetricQuantity, metric_names
+from planner.traffic.prometheus import PREFIXES, MetricQuantity, metric_names
 from tests.places import DATA
 
 LAW = load_lengths("azure-2023-conv")
@@ -52,7 +52,7 @@ def test_every_name_says_where_it_was_read() -> None:
         assert one.source_url.startswith("https://")
         assert date.fromisoformat(one.retrieved_on) >= date(2026, 1, 1)
         assert one.version
-        assert one.metric.startswith(f"{one.engine}:")
+        assert one.metric.startswith(PREFIXES[one.engine])
         assert one.kind in {"counter", "gauge", "histogram"}
     for engine in ("vllm", "sglang"):
         there = {one.quantity for one in metric_names() if one.engine == engine}
@@ -307,3 +307,79 @@ def test_scrapes_in_the_wrong_order_are_turned_round() -> None:
     found = read_metrics(io.StringIO(_pages(105, 47)), io.StringIO(_pages(100, 7)), interval_s=9.0)
     assert found.requests == 45.0
     assert any("the other way round" in note for note in found.notes)
+
+
+# --- other exporters ------------------------------------------------------------------------------------------------
+
+
+def _page(samples: Mapping[str, float]) -> io.StringIO:
+    return io.StringIO("".join(f"{name} {value}\n" for name, value in samples.items()))
+
+
+def test_tensorrt_llm_says_means_and_the_time_of_a_token_by_request() -> None:
+    """Names of its collector: counters of requests and tokens, no histogram of lengths."""
+    own = '{model_name="m",engine_type="pytorch"}'
+    found = read_metrics(
+        _page(
+            {
+                'trtllm_request_success_total{model_name="m",engine_type="pytorch",finished_reason="stop"}': 40.0,
+                'trtllm_request_success_total{model_name="m",engine_type="pytorch",finished_reason="length"}': 60.0,
+                f"trtllm_prompt_tokens_total{own}": 50_000.0,
+                f"trtllm_generation_tokens_total{own}": 20_000.0,
+                f"trtllm_prompt_cached_tokens_total{own}": 12_500.0,
+                f"trtllm_num_requests_running{own}": 7.0,
+                f"trtllm_num_requests_waiting{own}": 2.0,
+                f"trtllm_kv_cache_utilization{own}": 0.4,
+                'trtllm_time_per_output_token_seconds_bucket{model_name="m",engine_type="pytorch",le="0.01"}': 50.0,
+                'trtllm_time_per_output_token_seconds_bucket{model_name="m",engine_type="pytorch",le="+Inf"}': 100.0,
+                f"trtllm_time_per_output_token_seconds_sum{own}": 1.2,
+                f"trtllm_time_per_output_token_seconds_count{own}": 100.0,
+            }
+        ),
+        interval_s=50.0,
+    )
+    assert (found.engine, found.model, found.rate_per_s()) == ("tensorrt-llm", "m", 2.0)
+    assert (found.lengths.mean_input, found.lengths.mean_output) == (500.0, 200.0)
+    assert (found.prefix_share, found.mean_running, found.mean_waiting, found.kv_usage) == (0.25, 7.0, 2.0, 0.4)
+    (latency,) = found.latencies
+    assert latency.metric is Metric.TPOT and latency.mean_s == pytest.approx(0.012)
+    assert found.preempted is None
+    assert any("no histogram of input lengths" in note for note in found.notes)
+
+
+def _frontend() -> dict[str, float]:
+    samples = {
+        'dynamo_frontend_requests_total{model="m",endpoint="chat_completions",status="success"}': 100.0,
+        'dynamo_frontend_requests_total{model="m",endpoint="chat_completions",status="error"}': 30.0,
+        'dynamo_frontend_output_tokens_total{model="m"}': 20_000.0,
+        'dynamo_frontend_cached_tokens_sum{model="m"}': 10_000.0,
+        'dynamo_frontend_cached_tokens_count{model="m"}': 100.0,
+        'dynamo_frontend_active_requests{model="m"}': 9.0,
+        'dynamo_frontend_queued_requests{model="m"}': 4.0,
+    }
+    for name, edge in (("input", 1000), ("output", 300)):
+        metric = f"dynamo_frontend_{name}_sequence_tokens"
+        samples |= {
+            f'{metric}_bucket{{model="m",le="{edge}"}}': 100.0,
+            f'{metric}_bucket{{model="m",le="+Inf"}}': 100.0,
+        }
+        samples |= {f'{metric}_sum{{model="m"}}': 50.0 * edge, f'{metric}_count{{model="m"}}': 100.0}
+    return samples
+
+
+def test_dynamo_counts_at_its_frontend_what_succeeded_with_distributions_of_lengths() -> None:
+    found = read_metrics(_page(_frontend()), interval_s=50.0)
+    assert (found.engine, found.model, found.requests) == ("dynamo", "m", 100.0)
+    assert (found.lengths.mean_input, found.lengths.mean_output) == pytest.approx((500.0, 150.0))
+    assert found.prefix_share == pytest.approx(10_000.0 / 50_000.0)
+    assert (found.mean_running, found.mean_waiting) == (9.0, None), "what waits is among the active ones"
+    assert read_metrics(_page(_frontend()), interval_s=50.0, model="M").model == "m", "labels are in lower case"
+
+
+def test_workers_behind_a_frontend_are_not_mixed_with_it() -> None:
+    """A page with both is refused until one is named: engines behind Dynamo count every request again."""
+    both = _frontend() | {f"vllm:{name}": 1.0 for name in ("prompt_tokens_total", "generation_tokens_total")}
+    both |= {"vllm:request_success_total": 100.0}
+    with pytest.raises(InputError, match="there are metrics of several"):
+        read_metrics(_page(both), interval_s=50.0)
+    assert read_metrics(_page(both), interval_s=50.0, engine="dynamo").requests == 100.0
