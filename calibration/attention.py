@@ -78,7 +78,7 @@ def sdpa_kernel(bench: Workbench, q: Tensor, keys: Tensor, values: Tensor, causa
 
     grouped = q.shape[1] != keys.shape[1]
     chosen = bench.torch._fused_sdp_choice(q, keys, values, None, 0.0, causal, scale=None, enable_gqa=grouped)
-    name = {member.value: member.name for member in SDPBackend.__members__.values()}[int(chosen)]
+    name: str = {member.value: member.name for member in SDPBackend.__members__.values()}[int(chosen)]
     if name == "MATH" and bench.cuda:
         sizes = f"keys of {keys.shape[-1]} and values of {values.shape[-1]}"
         raise RuntimeError(f"scaled_dot_product_attention has no fused kernel here for {sizes}")

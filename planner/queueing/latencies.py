@@ -181,8 +181,12 @@ def e2e_distribution(joint: JointDistribution) -> LatencyDistribution:
         joint: TTFT and TPOT of the requests, each rising along its rows.
 
     Returns:
-        Distribution [s] whose mean is that of TTFT plus that of the decodes.
+        Distribution [s] whose mean is that of TTFT plus that of the decodes; computed when it is looked at.
     """
+    return LatencyDistribution.later(lambda: _e2e_distribution(joint), joint.mean_e2e_s)
+
+
+def _e2e_distribution(joint: JointDistribution) -> LatencyDistribution:
     shares = joint.weights.sum(axis=1)
     some = np.flatnonzero(shares > 0.0)
     few = _coarser(joint.first_s, joint.first_mass, START_EDGES)

@@ -153,13 +153,16 @@ def _prompts_and_decodes(offered: OfferedLoad) -> QueueLatency:
     gaps = solved.lengths.gaps
     gap_times_s = _gap_times(solved, state)
     latencies = decode_latencies(solved.lengths, first_s, *gap_times_s(state.noise, gaps))
-    single_gap_s, gap_mass = gap_times_s(state.noise.anywhere(), np.ones(1))
+
+    def single_gap() -> LatencyDistribution:
+        return condensed_sample(*gap_times_s(state.noise.anywhere(), np.ones(1)))
+
     return QueueLatency(
         stable=True,
         ttft=condensed_sample(first_s, np.outer(solved.lengths.group_weights, np.diff(FIRST_EDGES))),
         tpot=latencies.tpot,
         e2e=latencies.e2e,
-        itl=condensed_sample(single_gap_s, gap_mass),
+        itl=LatencyDistribution.later(single_gap),
         mean_running=state.distribution.mean,
         mean_step_s=_mean_step_s(state, backlogs),
         utilisation=utilisation,

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -184,6 +184,7 @@ class SteadyCurve:
     limit_per_s: float
     rates_per_s: FloatArray
     queues: tuple[QueueLatency, ...]
+    _slices: dict[str, Callable[[FloatArray], FloatArray]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -218,14 +219,13 @@ class SteadyCurve:
 
         return at
 
-    @cached_property
-    def slices(self) -> dict[str, Callable[[FloatArray], FloatArray]]:
-        """Distributions at `SLICE_EDGES` [s] by rate, shape (rates, slices)."""
-        by_name = {name: [getattr(queue, name) for queue in self.queues] for name in ("ttft", "tpot", "e2e", "itl")}
-        return {
-            name: self.between(sorted_slice_means(d.support_s, d.weights, SLICE_EDGES) for d in distributions)
-            for name, distributions in by_name.items()
-        }
+    def slices(self, name: str) -> Callable[[FloatArray], FloatArray]:
+        """The distribution of that name at `SLICE_EDGES` [s] by rate, shape (rates, slices)."""
+        if name not in self._slices:
+            distributions: list[LatencyDistribution] = [getattr(queue, name) for queue in self.queues]
+            sliced = (sorted_slice_means(d.support_s, d.weights, SLICE_EDGES) for d in distributions)
+            self._slices[name] = self.between(sliced)
+        return self._slices[name]
 
     @cached_property
     def joints(
@@ -375,8 +375,11 @@ class _Path:
         mean_first_s = np.interp(np.stack([first, decode]), curve.table_per_s, curve.first_s)
         behind_s = late_s + mean_first_s[0] - mean_first_s[1]
         mass = weights[:, None] * np.diff(SLICE_EDGES)
-        ttft_s = curve.slices["ttft"](first) + late_s[:, None]
-        e2e_s = np.maximum(curve.slices["e2e"](decode) + behind_s[:, None], ttft_s.min())
+        ttft_s = curve.slices("ttft")(first) + late_s[:, None]
+
+        def e2e() -> LatencyDistribution:
+            return condensed_sample(np.maximum(curve.slices("e2e")(decode) + behind_s[:, None], ttft_s.min()), mass)
+
         inside = self.decode_per_s[steps]
         running, step_s = (
             float(curve.between(getattr(queue, name) for queue in curve.queues)(inside).mean())
@@ -385,9 +388,9 @@ class _Path:
         return replace(
             curve.queues[-1],
             ttft=condensed_sample(ttft_s, mass),
-            tpot=condensed_sample(curve.slices["tpot"](decode), mass),
-            e2e=condensed_sample(e2e_s, mass),
-            itl=condensed_sample(curve.slices["itl"](decode), mass),
+            tpot=condensed_sample(curve.slices("tpot")(decode), mass),
+            e2e=LatencyDistribution.later(e2e),
+            itl=LatencyDistribution.later(lambda: condensed_sample(curve.slices("itl")(decode), mass)),
             mean_running=running,
             mean_step_s=step_s,
             utilisation=float(self.work_per_s[steps].mean()) / curve.limit_per_s,

@@ -592,7 +592,11 @@ def _as_served(queue: QueueLatency, model: PoolModel) -> QueueLatency:
     if late_s == 0.0:
         return replace(queue, tpot=tpot, joint=joint)
     ttft = LatencyDistribution.from_samples(later(queue.ttft.support_s), queue.ttft.weights)
-    e2e = LatencyDistribution.from_samples(later(queue.e2e.support_s), queue.e2e.weights)
+    all_later = float(queue.ttft.support_s[0]) + late_s >= alone_s
+    e2e = LatencyDistribution.later(
+        lambda: LatencyDistribution.from_samples(later(queue.e2e.support_s), queue.e2e.weights),
+        queue.e2e.mean_s + late_s if all_later else None,
+    )
     return replace(queue, ttft=ttft, tpot=tpot, e2e=e2e, joint=joint)
 
 

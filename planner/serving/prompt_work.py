@@ -127,8 +127,9 @@ def with_own_prompt(queue: QueueLatency, model: PoolModel, lengths: TokenLengths
     beyond_s += own_encoder_s(config, model.lengths, prompts)
     first_s = np.maximum(joint.first_s + beyond_s[:, None], LEAST_TTFT_SHARE * joint.first_s.min())
     joint = replace(joint, first_s=first_s, prompts=prompts)
-    e2e = e2e_distribution(joint) if np.any(joint.gaps > 0.0) else joint.ttft
-    return replace(queue, joint=joint, ttft=joint.ttft, e2e=e2e)
+    ttft = joint.ttft
+    e2e = e2e_distribution(joint) if np.any(joint.gaps > 0.0) else ttft
+    return replace(queue, joint=joint, ttft=ttft, e2e=e2e)
 
 
 @lru_cache(maxsize=1024)

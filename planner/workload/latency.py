@@ -6,7 +6,7 @@ gets here; a simulated one arrives as its samples. One representation, so the tw
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -66,6 +66,34 @@ class LatencyDistribution:
         return cls(support_s=values[order], weights=mass[order] / total)
 
     @classmethod
+    def later(cls, make: Callable[[], LatencyDistribution], mean_s: float | None = None) -> Self:
+        """The distribution that `make` answers with, which is asked when something of it is looked at.
+
+        Args:
+            make: computes it.
+            mean_s: its mean [s], where that is known before.
+
+        >>> d = LatencyDistribution.later(lambda: LatencyDistribution.constant(2.0))
+        >>> d.mean_s
+        2.0
+        """
+        distribution = object.__new__(cls)
+        distribution.__dict__.update(_make=make, _mean_s=mean_s)
+        return distribution
+
+    def __getattr__(self, name: str) -> FloatArray:
+        """A field that was not computed so far."""
+        if name in {"support_s", "weights"} and "_make" in self.__dict__:
+            made: LatencyDistribution = self.__dict__["_make"]()
+            self.__dict__.update(support_s=made.support_s, weights=made.weights)
+            return made.support_s if name == "support_s" else made.weights
+        raise AttributeError(name)
+
+    def __getstate__(self) -> dict[str, FloatArray]:
+        """What is kept of it: the fields, not how they are computed."""
+        return {"support_s": self.support_s, "weights": self.weights}
+
+    @classmethod
     def constant(cls, value_s: float) -> Self:
         """All mass at one latency [s]."""
         return cls.from_samples([value_s])
@@ -114,7 +142,8 @@ class LatencyDistribution:
     @property
     def mean_s(self) -> float:
         """Mean [s]."""
-        return float(self.support_s @ self.weights)
+        known = self.__dict__.get("_mean_s")
+        return float(self.support_s @ self.weights if known is None else known)
 
     @property
     def std_s(self) -> float:
@@ -199,6 +228,12 @@ class JointDistribution:
         first, token = chances
         mass = self.first_mass.reshape(self.levels, -1).sum(axis=1)
         return float(((self.weights.T @ token) * first / mass).sum())
+
+    @property
+    def mean_e2e_s(self) -> float:
+        """Mean of `e2e` [s], where the load does not vary."""
+        first_s = self.weights.sum(axis=0) @ (self.first_s @ self.first_mass)
+        return float(first_s + self.weights.sum(axis=1) @ (self.gaps * (self.token_s @ self.token_mass)))
 
     def of_lengths(self, prompts: ArrayLike, gaps: ArrayLike, probabilities: ArrayLike) -> Self:
         """The same server seen by other requests: each goes to the nearest prompt group and the nearest output group.
