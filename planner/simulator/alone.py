@@ -13,7 +13,7 @@ from collections.abc import Sequence as Sized
 
 import numpy as np
 
-from planner.engine import Batching, KvAllocation, Order, Preemption
+from planner.engine import NO_TABLES, Batching, KvAllocation, Order, Preemption
 from planner.serving import PoolLimit, Role
 from planner.simulator.clock import BENT_RUN_GROWTH, CONTEXT_KNOTS, LEAST_RUN_TOKENS
 from planner.simulator.replica import Replica
@@ -80,6 +80,8 @@ def follow_alone(replica: Replica, requests: Sized[int], times_s: Sized[float], 
         remaining,
         np.array([*limits, memory.block_tokens, memory.sequence_blocks]),
         rules.reserves,
+        clock.timer.tables or NO_TABLES,
+        clock.timer.tables is not None,
         _KNOTS,
         lines,
         known,

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.core import FloatArray, IntArray, compiled
+from planner.engine import StepTables, step_seconds
 
 STEP, LINE, BENT, FLUSH = 1, 2, 3, 4
 """What `follow` yields: it wants the duration of a step, a line of durations, a run where they bend, or has notes to
@@ -92,6 +93,8 @@ def follow(
     remaining: IntArray,
     limits: IntArray,
     reserves: bool,
+    tables: StepTables,
+    answers: bool,
     knots: FloatArray,
     lines: FloatArray,
     known: NDArray[np.int8],
@@ -116,6 +119,8 @@ def follow(
         limits: most running, chunk budget, steps of lag, KV blocks, those kept free beside others, tokens of a block,
             blocks of a sequence beside its tokens.
         reserves: whether a sequence takes blocks for all its tokens at once.
+        tables: of step times.
+        answers: whether the tables hold the time of every step.
         knots: mean contexts between which step times of decodes are lines.
         lines: duration at the knot before a cell [s] and growth [s/token], shape (decodes, cells, 2).
         known: whether a line is known, shape (decodes, cells).
@@ -262,9 +267,16 @@ def follow(
                     prompt = -1
         start_s, steps = now_s, 1
         if chunks > 0:
-            asked[0], asked[1], asked[2], asked[3], asked[4], asked[5] = decodes, context, chunk, pairs, cached, chunks
-            yield STEP
-            stop_s = start_s + asked[0]
+            if answers:
+                step_s = step_seconds(
+                    tables, float(decodes), context, chunk, pairs, cached, float(chunks), math.nan, 0.0
+                )
+            else:
+                asked[0], asked[1], asked[2] = decodes, context, chunk
+                asked[3], asked[4], asked[5] = pairs, cached, chunks
+                yield STEP
+                step_s = asked[0]
+            stop_s = start_s + step_s
         elif decodes > 0:
             room = 1
             while True:
