@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from hashlib import sha256
+from pathlib import Path
 from pickle import PickleError
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -42,7 +43,7 @@ class Compiled(Generic[P, T]):
     def __init__(self, source: Callable[P, T]) -> None:
         self.source = source
         self._machine_code: Callable[..., Any] | None = None
-        self._made: dict[bool, Callable[..., Any]] = {}
+        self._made: dict[tuple[bool, bool], Callable[..., Any]] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call it; with what was kept of it, unless that is damaged."""
@@ -58,31 +59,35 @@ class Compiled(Generic[P, T]):
         again: T = self._machine_code(*args, **kwargs)
         return again
 
-    def machine_code(self, *, kept: bool) -> Callable[..., Any]:
-        """The function as numba makes it, with those it calls; `kept`: on disk."""
-        if kept not in self._made:
+    def machine_code(self, *, kept: bool, inner: bool = False) -> Callable[..., Any]:
+        """The function as numba makes it; `kept`: on disk, `inner`: for other compiled functions only."""
+        if (kept, inner) not in self._made:
             import numba  # noqa: PLC0415 - slow to load
 
             source = _function(self.source)
             seen = {
-                name: value.machine_code(kept=kept) if isinstance(value, Compiled) else value
+                name: value.machine_code(kept=kept, inner=True) if isinstance(value, Compiled) else value
                 for name, value in self._names.items()
             }
             seen["__name__"] = source.__module__
             copy = FunctionType(source.__code__, seen, source.__name__, source.__defaults__, source.__closure__)
-            copy.__qualname__ = f"{source.__qualname__}_{self.version}"
-            self._made[kept] = numba.njit(cache=kept)(copy)
-        return self._made[kept]
+            copy.__qualname__ = f"{source.__qualname__}_{'inner_' if inner else ''}{self.version}"
+            wrap: Any = numba.njit
+            self._made[kept, inner] = wrap(cache=kept, no_cpython_wrapper=inner, no_cfunc_wrapper=True)(copy)
+        return self._made[kept, inner]
 
     @cached_property
     def version(self) -> str:
-        """Changes with the function and all it calls, so that kept code of another version is left alone."""
-        code, digest = _function(self.source).__code__, sha256()
-        constants = [each.co_code if isinstance(each, CodeType) else each for each in code.co_consts]
-        for name, value in self._names.items():
-            digest.update(f"{name}={value.version if isinstance(value, Compiled) else value!r};".encode())
-        digest.update(code.co_code + repr((constants, code.co_names, code.co_varnames)).encode())
+        """Changes with the modules of all it calls, so that kept code of another version is left alone."""
+        digest = sha256()
+        for file in sorted(self._files):
+            digest.update(Path(file).read_bytes() if Path(file).exists() else b"")
         return digest.hexdigest()[:16]
+
+    @property
+    def _files(self) -> set[str]:
+        called = [value._files for value in self._names.values() if isinstance(value, Compiled)]
+        return {_function(self.source).__code__.co_filename}.union(*called)
 
     @property
     def _names(self) -> dict[str, Any]:

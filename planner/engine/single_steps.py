@@ -120,10 +120,11 @@ def surface_at(table: FloatArray, decodes: float, context: float) -> float:
 
 
 @compiled
-def tabulated_decode_s(tables: StepTables, kind: int, tokens: float, decodes: float, context: float) -> float:
-    """Seconds of decodes alone, `tokens` on each rank."""
-    curves = tables.curves[kind]
-    seconds = curve_at(tables.tokens, curves[OF_BOTH], tokens) + surface_at(tables.surfaces[kind], decodes, context)
+def tabulated_decode_s(
+    tables: StepTables, curves: FloatArray, surface: FloatArray, tokens: float, decodes: float, context: float
+) -> float:
+    """Seconds of one kind of decodes alone, `tokens` on each rank."""
+    seconds = curve_at(tables.tokens, curves[OF_BOTH], tokens) + surface_at(surface, decodes, context)
     if tables.has_group:
         seconds += curve_at(tables.tokens, curves[OF_GROUP_TOKENS], tokens * tables.dp)
     return seconds
@@ -131,12 +132,19 @@ def tabulated_decode_s(tables: StepTables, kind: int, tokens: float, decodes: fl
 
 @compiled
 def tabulated_step_s(
-    tables: StepTables, kind: int, tokens: float, group: float, rows: float, decodes: float, context: float
+    tables: StepTables,
+    curves: FloatArray,
+    surface: FloatArray,
+    tokens: float,
+    group: float,
+    rows: float,
+    decodes: float,
+    context: float,
 ) -> float:
-    """Seconds of any step, its prompts' attention left out; arguments as in `Load`."""
-    curves, knots = tables.curves[kind], tables.tokens
+    """Seconds of one kind of any step, its prompts' attention left out; arguments as in `Load`."""
+    knots = tables.tokens
     seconds = curve_at(knots, curves[OF_TOKENS], tokens) + curve_at(knots, curves[OF_ROWS], rows)
-    seconds += surface_at(tables.surfaces[kind], decodes, context)
+    seconds += surface_at(surface, decodes, context)
     if tables.has_group:
         seconds += curve_at(knots, curves[OF_GROUP_TOKENS], group)
     return seconds
@@ -157,9 +165,15 @@ def decode_seconds(tables: StepTables, decodes: float, decode_context: float, dr
     """
     own = decodes / tables.shares
     tokens, context = own * tables.queries, max(decode_context / decodes, 1.0) if decodes > 0.0 else 1.0
-    seconds = tables.stretch * tabulated_decode_s(tables, KERNELS, tokens, own, context) + tables.between_s
+    seconds = (
+        tables.stretch
+        * tabulated_decode_s(tables, tables.curves[KERNELS], tables.surfaces[KERNELS], tokens, own, context)
+        + tables.between_s
+    )
     if tables.kinds > 1:
-        seconds = max(seconds, tabulated_decode_s(tables, ROOFS, tokens, own, context))
+        seconds = max(
+            seconds, tabulated_decode_s(tables, tables.curves[ROOFS], tables.surfaces[ROOFS], tokens, own, context)
+        )
     if own > tables.captured_decodes:
         seconds = max(seconds, tables.launch_s)
     return seconds + drafts_s + tables.host_s + tables.sequence_s * own
@@ -207,7 +221,9 @@ def step_seconds(
     tokens, rows = own * tables.queries + prompt, own * tables.queries + own_chunks
     group = own * tables.dp * tables.queries + prompt * min(busy, tables.dp)
     context = max(decode_context / decodes, 1.0) if decodes > 0.0 else 1.0
-    kernels_s = tabulated_step_s(tables, KERNELS, tokens, group, rows, own, context)
+    kernels_s = tabulated_step_s(
+        tables, tables.curves[KERNELS], tables.surfaces[KERNELS], tokens, group, rows, own, context
+    )
     if chunks > 0.0:
         if math.isnan(prompts_s):
             new, past, cached = chunk_means(chunk_tokens, chunk_pairs, chunk_context, chunks)
@@ -218,7 +234,12 @@ def step_seconds(
     else:
         seconds = tables.stretch * kernels_s + tables.between_s
         if tables.kinds > 1:
-            seconds = max(seconds, tabulated_step_s(tables, ROOFS, tokens, group, rows, own, context))
+            seconds = max(
+                seconds,
+                tabulated_step_s(
+                    tables, tables.curves[ROOFS], tables.surfaces[ROOFS], tokens, group, rows, own, context
+                ),
+            )
     return seconds + drafts_s + tables.host_s + tables.sequence_s * own
 
 

@@ -7,6 +7,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from planner.core import IntArray
 from planner.serving import AFFINITY_LIMIT, Pool, Router
 from planner.simulator.replica import Replica
 from planner.simulator.replica_state import Ledger
@@ -55,6 +56,11 @@ class RequestRouter:
         self.chosen[request] = number
         self._add(number, self._size(request))
         return number
+
+    def take_turns(self, requests: IntArray) -> None:
+        """`route` all requests, in this order, where replicas take turns and nothing but that counts."""
+        for turn, request in enumerate(requests.tolist()):
+            self.chosen[request] = turn % len(self.replicas)
 
     def release(self, request: int, number: int) -> None:
         """The request has left its replica."""
