@@ -73,7 +73,8 @@ class Compiled(Generic[P, T]):
             copy = FunctionType(source.__code__, seen, source.__name__, source.__defaults__, source.__closure__)
             copy.__qualname__ = f"{source.__qualname__}_{'inner_' if inner else ''}{self.version}"
             wrap: Any = numba.njit
-            self._made[kept, inner] = wrap(cache=kept, no_cpython_wrapper=inner, no_cfunc_wrapper=True)(copy)
+            made = wrap(cache=kept, no_cpython_wrapper=inner, no_cfunc_wrapper=True, forceinline=inner)
+            self._made[kept, inner] = made(copy)
         return self._made[kept, inner]
 
     @cached_property
@@ -87,7 +88,7 @@ class Compiled(Generic[P, T]):
     @property
     def _files(self) -> set[str]:
         called = [value._files for value in self._names.values() if isinstance(value, Compiled)]
-        return {_function(self.source).__code__.co_filename}.union(*called)
+        return {__file__, _function(self.source).__code__.co_filename}.union(*called)
 
     @property
     def _names(self) -> dict[str, Any]:

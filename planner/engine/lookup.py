@@ -66,6 +66,11 @@ class LookupTable:
         """Of all families, of the grid's shape."""
         return np.asarray(self.bound_s.sum(axis=0))
 
+    @cached_property
+    def bounds(self) -> tuple[int, ...]:
+        """Resources that anything in the table waits for."""
+        return tuple(index for index in range(len(BOUNDS)) if self.bound_s[index].any())
+
     @classmethod
     def empty(cls, shape: tuple[int, ...]) -> Self:
         """Nothing timed yet, on a grid of this shape."""

@@ -212,9 +212,9 @@ class StepTimer:
         for table, at in tables:
             for family, values in table.family_s.items() if by_family else ():
                 family_s[family] = family_s.get(family, 0.0) + at(values)
-            for index in range(len(BOUNDS)):
+            for index in table.bounds:
                 bound_s[index] += at(table.bound_s[index])
-        for operator in self.shape_operators:
+        for operator in self.shape_operators if np.any(load.chunks) else ():
             time = operator_time(operator, _without_decodes(load), self.gpu)
             has_chunks = np.asarray(load.chunks) > 0.0
             if by_family:

@@ -60,7 +60,12 @@ def follows_alone(replica: Replica) -> bool:
 
 
 def follow_alone(
-    replica: Replica, requests: IntArray, times_s: FloatArray, ended: Callable[[int], None], every: int
+    replica: Replica,
+    requests: IntArray,
+    times_s: FloatArray,
+    lengths: tuple[IntArray, IntArray],
+    ended: Callable[[int], None],
+    every: int,
 ) -> NDArray[np.void]:
     """Take a replica through its arrivals until it has nothing left to do.
 
@@ -68,6 +73,7 @@ def follow_alone(
         replica: at its start.
         requests: that reach it, in order of arrival, shape (n,).
         times_s: when they do [s], rising, shape (n,).
+        lengths: input and output tokens of every request of the pool.
         ended: called with how many requests have ended since it was called last.
         every: so many requests, at the latest.
 
@@ -76,7 +82,7 @@ def follow_alone(
     """
     rules, ledger, clock, memory = replica.rules, replica.ledger, replica.clock, replica.rules.memory
     most = min(rules.max_running, requests.size) + 1
-    records = _records(replica, requests, times_s)
+    records = _records(replica, requests, times_s, lengths)
     limits = Limits(
         running=rules.max_running,
         budget=rules.max_batched_tokens,
@@ -142,14 +148,15 @@ def _answer(wanted: int, clock: StepClock, times: StepTimes) -> None:
         asked[0], asked[1] = run.first_s, run.slope_s
 
 
-def _records(replica: Replica, requests: IntArray, times_s: FloatArray) -> NDArray[np.void]:
+def _records(
+    replica: Replica, requests: IntArray, times_s: FloatArray, lengths: tuple[IntArray, IntArray]
+) -> NDArray[np.void]:
     """Requests before they come."""
-    ledger, records = replica.ledger, np.zeros(requests.size, dtype=REQUEST)
+    records = np.zeros(requests.size, dtype=REQUEST)
     for name in ("arrival_s", "admit_s", "began_s", "first_s", "end_s"):
         records[name] = math.nan
-    records["time_s"], records["token_s"] = times_s, np.frombuffer(ledger.token_s)[requests]
-    tokens, remaining = (np.array(each, dtype=np.int64)[requests] for each in (ledger.inputs, ledger.outputs))
-    records["tokens"], records["remaining"] = tokens, remaining
+    records["time_s"], records["token_s"] = times_s, np.frombuffer(replica.ledger.token_s)[requests]
+    records["tokens"], records["remaining"] = (tokens[requests] for tokens in lengths)
     for name in ("due", "before", "after"):
         records[name] = -1
     return records

@@ -463,13 +463,14 @@ class _EventLoop:
     def _follow(self, pool: int, order: IntArray, now_s: FloatArray, ended: Callable[[int], None]) -> _Followed:
         """Take every replica of a pool through its requests; `order` is that in which they reach the pool."""
         followed = _Followed(np.full(self.count, np.nan), np.zeros(self.count, dtype=np.int64))
-        chosen = np.array(self.pools[pool].router.chosen)[order]
+        chosen, ledger = np.array(self.pools[pool].router.chosen)[order], self.pools[pool].ledger
+        lengths = np.array(ledger.inputs), np.array(ledger.outputs)
         for number, replica in enumerate(self.pools[pool].replicas):
             requests = order[chosen == number]
             times_s = now_s[requests]
             if pool == 0 and self.admission_s:
                 times_s = admitted_s(times_s, self.admission_s)
-            records = follow_alone(replica, requests, times_s, ended, -(-self.count // REPORTS))
+            records = follow_alone(replica, requests, times_s, lengths, ended, -(-self.count // REPORTS))
             followed.began_s[requests], followed.blocks[requests] = records["began_s"], records["taken"]
         return followed
 

@@ -59,8 +59,9 @@ class RequestRouter:
 
     def take_turns(self, requests: IntArray) -> None:
         """`route` all requests, in this order, where replicas take turns and nothing but that counts."""
-        for turn, request in enumerate(requests.tolist()):
-            self.chosen[request] = turn % len(self.replicas)
+        chosen = np.array(self.chosen)
+        chosen[requests] = np.arange(requests.size) % len(self.replicas)
+        self.chosen = chosen.tolist()
 
     def release(self, request: int, number: int) -> None:
         """The request has left its replica."""
