@@ -327,15 +327,20 @@ def _ledger(pool: Pool, traffic: DrawnTraffic, first_token_from_decode: bool) ->
     elif role is Role.DECODE and first_token_from_decode:
         again = 1
     return Ledger(
-        (inputs - again).tolist(),
-        (outputs + again).tolist(),
-        class_index=traffic.class_index.tolist(),
-        prefix=traffic.prefix.tolist(),
-        prefix_tokens=np.minimum(_reusable_tokens(pool, traffic), inputs - again).tolist(),
-        adapter=traffic.adapter.tolist(),
+        _compact(inputs - again),
+        _compact(outputs + again),
+        class_index=_compact(traffic.class_index),
+        prefix=_compact(traffic.prefix),
+        prefix_tokens=_compact(np.minimum(_reusable_tokens(pool, traffic), inputs - again)),
+        adapter=_compact(traffic.adapter),
         encode_s=np.array([*each_s, 0.0])[traffic.images].tolist() if each_s else [],
         system_tokens=[] if traffic.follow_up is None else traffic.follow_up.system_tokens.tolist(),
     )
+
+
+def _compact(numbers: IntArray) -> array[int]:
+    """As an array that is quicker than numpy's to read one by one, and smaller than a list."""
+    return array("q", numbers.astype(np.int64).tobytes())
 
 
 @dataclass(frozen=True, eq=False)
@@ -399,7 +404,7 @@ class _EventLoop:
         self.arrived_s = np.full(traffic.inputs.size, np.nan)
         self.count, self.ended = traffic.inputs.size, 0
         self.progress = progress
-        self.sent_s: list[float] = traffic.sent_s.tolist()
+        self.sent_s = array("d", traffic.sent_s.tobytes())
         self.next_request: list[int] = [] if traffic.follow_up is None else traffic.follow_up.next_request.tolist()
         self.think_s: list[float] = [] if traffic.follow_up is None else traffic.follow_up.think_s.tolist()
         self.until_s = math.inf if traffic.follow_up is None else traffic.follow_up.until_s

@@ -39,18 +39,19 @@ class RequestRouter:
         self.picks: list[list[int]] = []
         if self.policy in (Router.RANDOM, Router.POWER_OF_TWO):
             self.picks = random_pairs(len(replicas), len(ledger.inputs), seed)
-        self.choose: Callable[[int], int] = {
-            Router.ROUND_ROBIN: self._next_in_turn,
-            Router.RANDOM: self._any,
-            Router.POWER_OF_TWO: self._lesser_of_two,
-            Router.LEAST_REQUESTS: self._least,
-            Router.LEAST_TOKENS: self._least,
-            Router.PREFIX_AFFINITY: self._nearest_to_prefix,
+        # Not bound: an object that holds itself is freed late, and with it the ledger.
+        self.choose: Callable[[RequestRouter, int], int] = {
+            Router.ROUND_ROBIN: RequestRouter._next_in_turn,
+            Router.RANDOM: RequestRouter._any,
+            Router.POWER_OF_TWO: RequestRouter._lesser_of_two,
+            Router.LEAST_REQUESTS: RequestRouter._least,
+            Router.LEAST_TOKENS: RequestRouter._least,
+            Router.PREFIX_AFFINITY: RequestRouter._nearest_to_prefix,
         }[self.policy]
 
     def route(self, request: int) -> int:
         """Number of the replica that gets the request."""
-        number = self.choose(request)
+        number = self.choose(self, request)
         self.turn += 1
         self.used[number] = self.turn
         self.chosen[request] = number
