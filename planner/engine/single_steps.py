@@ -88,7 +88,7 @@ NO_TABLES = StepTables(
 
 
 @compiled
-def curve_at(knots: FloatArray, values: FloatArray, x: float) -> float:
+def _curve_at(knots: FloatArray, values: FloatArray, x: float) -> float:
     """`Curve.at` for one number: a line between two knots, in proportion beyond the last."""
     last = knots.size - 1
     if x < knots[0]:
@@ -106,7 +106,7 @@ def curve_at(knots: FloatArray, values: FloatArray, x: float) -> float:
 
 
 @compiled
-def surface_at(table: FloatArray, decodes: float, context: float) -> float:
+def _surface_at(table: FloatArray, decodes: float, context: float) -> float:
     """`Surface.at` for one step."""
     if decodes <= 0.0:
         return 0.0
@@ -120,18 +120,18 @@ def surface_at(table: FloatArray, decodes: float, context: float) -> float:
 
 
 @compiled
-def tabulated_decode_s(
+def _tabulated_decode_s(
     tables: StepTables, curves: FloatArray, surface: FloatArray, tokens: float, decodes: float, context: float
 ) -> float:
     """Seconds of one kind of decodes alone, `tokens` on each rank."""
-    seconds = curve_at(tables.tokens, curves[OF_BOTH], tokens) + surface_at(surface, decodes, context)
+    seconds = _curve_at(tables.tokens, curves[OF_BOTH], tokens) + _surface_at(surface, decodes, context)
     if tables.has_group:
-        seconds += curve_at(tables.tokens, curves[OF_GROUP_TOKENS], tokens * tables.dp)
+        seconds += _curve_at(tables.tokens, curves[OF_GROUP_TOKENS], tokens * tables.dp)
     return seconds
 
 
 @compiled
-def tabulated_step_s(
+def _tabulated_step_s(
     tables: StepTables,
     curves: FloatArray,
     surface: FloatArray,
@@ -143,10 +143,10 @@ def tabulated_step_s(
 ) -> float:
     """Seconds of one kind of any step, its prompts' attention left out; arguments as in `Load`."""
     knots = tables.tokens
-    seconds = curve_at(knots, curves[OF_TOKENS], tokens) + curve_at(knots, curves[OF_ROWS], rows)
-    seconds += surface_at(surface, decodes, context)
+    seconds = _curve_at(knots, curves[OF_TOKENS], tokens) + _curve_at(knots, curves[OF_ROWS], rows)
+    seconds += _surface_at(surface, decodes, context)
     if tables.has_group:
-        seconds += curve_at(knots, curves[OF_GROUP_TOKENS], group)
+        seconds += _curve_at(knots, curves[OF_GROUP_TOKENS], group)
     return seconds
 
 
@@ -167,12 +167,12 @@ def decode_seconds(tables: StepTables, decodes: float, decode_context: float, dr
     tokens, context = own * tables.queries, max(decode_context / decodes, 1.0) if decodes > 0.0 else 1.0
     seconds = (
         tables.stretch
-        * tabulated_decode_s(tables, tables.curves[KERNELS], tables.surfaces[KERNELS], tokens, own, context)
+        * _tabulated_decode_s(tables, tables.curves[KERNELS], tables.surfaces[KERNELS], tokens, own, context)
         + tables.between_s
     )
     if tables.kinds > 1:
         seconds = max(
-            seconds, tabulated_decode_s(tables, tables.curves[ROOFS], tables.surfaces[ROOFS], tokens, own, context)
+            seconds, _tabulated_decode_s(tables, tables.curves[ROOFS], tables.surfaces[ROOFS], tokens, own, context)
         )
     if own > tables.captured_decodes:
         seconds = max(seconds, tables.launch_s)
@@ -180,7 +180,7 @@ def decode_seconds(tables: StepTables, decodes: float, decode_context: float, dr
 
 
 @compiled
-def chunk_means(
+def _chunk_means(
     chunk_tokens: float, chunk_pairs: float, chunk_context: float, chunks: float
 ) -> tuple[float, float, float]:
     """New, past and cached tokens of one of the chunks of a step, as in `Load.of`."""
@@ -221,12 +221,12 @@ def step_seconds(
     tokens, rows = own * tables.queries + prompt, own * tables.queries + own_chunks
     group = own * tables.dp * tables.queries + prompt * min(busy, tables.dp)
     context = max(decode_context / decodes, 1.0) if decodes > 0.0 else 1.0
-    kernels_s = tabulated_step_s(
+    kernels_s = _tabulated_step_s(
         tables, tables.curves[KERNELS], tables.surfaces[KERNELS], tokens, group, rows, own, context
     )
     if chunks > 0.0:
         if math.isnan(prompts_s):
-            new, past, cached = chunk_means(chunk_tokens, chunk_pairs, chunk_context, chunks)
+            new, past, cached = _chunk_means(chunk_tokens, chunk_pairs, chunk_context, chunks)
             prompts_s = attention_s(tables.attention, tables.corrections, own_chunks, new, past, cached)
         kernels_s += prompts_s
     if chunks > 0.0 and tokens > tables.captured_tokens:
@@ -236,7 +236,7 @@ def step_seconds(
         if tables.kinds > 1:
             seconds = max(
                 seconds,
-                tabulated_step_s(
+                _tabulated_step_s(
                     tables, tables.curves[ROOFS], tables.surfaces[ROOFS], tokens, group, rows, own, context
                 ),
             )
@@ -273,7 +273,7 @@ class SingleSteps:
         if prompts_s is None:
             prompts_s = math.nan
             if self.prompts.others and chunks:
-                new, past, cached = chunk_means(chunk_tokens, chunk_pairs, chunk_context, chunks)
+                new, past, cached = _chunk_means(chunk_tokens, chunk_pairs, chunk_context, chunks)
                 prompts_s = self.prompts(chunks / max(min(chunks, self.tables.shares), 1.0), new, past, cached)
         return step_seconds(
             self.tables,

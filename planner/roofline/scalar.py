@@ -135,7 +135,15 @@ def interpolated(table: FloatArray, rows: int, columns: int, first: float, secon
 
 
 def with_knots(first: FloatArray, second: FloatArray, values: FloatArray) -> FloatArray:
-    """A table for `interpolated`: shape (1 + first, 1 + second).
+    """A table for `interpolated`.
+
+    Args:
+        first: knots of the first grid, shape (m,).
+        second: knots of the second grid, shape (n,).
+        values: between them, shape (m, n).
+
+    Returns:
+        Knots and values in one, shape (1 + m, 1 + n).
 
     >>> table = with_knots(np.array([0.0, 2.0]), np.array([0.0, 1.0]), np.array([[0.0, 1.0], [4.0, 5.0]]))
     >>> interpolated.source(table, 2, 2, 1.0, 0.5), interpolated.source(table, 2, 2, -1.0, 9.0)
@@ -147,7 +155,7 @@ def with_knots(first: FloatArray, second: FloatArray, values: FloatArray) -> Flo
 
 
 @compiled
-def pairs_of(new: float, past: float, window: float) -> float:
+def _pairs_of(new: float, past: float, window: float) -> float:
     """`planner.roofline.attention_kernels.attended_pairs` of one chunk."""
     if window == 0.0:
         return new * past + new * (new + 1.0) / 2.0
@@ -156,7 +164,7 @@ def pairs_of(new: float, past: float, window: float) -> float:
 
 
 @compiled
-def roofline_s(row: FloatArray, chunks: float, new: float, cached: float, pairs: float) -> float:
+def _roofline_s(row: FloatArray, chunks: float, new: float, cached: float, pairs: float) -> float:
     """One layer of `GroupedPrefill` or `LatentPrefill` (its cheaper form) on its roofline, for pairs that are known."""
     if row[KIND] == LATENT:
         expanded_s = row[EXPANDED] * pairs * row[PAIR_S] + cached * row[EXPANSION_S]
@@ -168,7 +176,7 @@ def roofline_s(row: FloatArray, chunks: float, new: float, cached: float, pairs:
 
 
 @compiled
-def kernel_s(
+def _kernel_s(
     row: FloatArray,
     table: FloatArray,
     chunks: float,
@@ -193,34 +201,34 @@ def kernel_s(
 
 
 @compiled
-def grouped_s(row: FloatArray, table: FloatArray, chunks: float, new: float, past: float, cached: float) -> float:
+def _grouped_s(row: FloatArray, table: FloatArray, chunks: float, new: float, past: float, cached: float) -> float:
     """One layer of `GroupedPrefill`: `prefill_attention_s`, never below its roofline."""
     window = row[MOST_KEYS]
-    pairs = pairs_of(new, past, window)
-    least = roofline_s(row, chunks, new, cached, pairs)
+    pairs = _pairs_of(new, past, window)
+    least = _roofline_s(row, chunks, new, cached, pairs)
     if row[IS_FITTED] == 0.0:
         return least
     read, longest = past, past + new
     if window > 0.0:
         read, longest = min(past, window), min(longest, window + QUERY_BLOCK)
-    took, factor, ideal = kernel_s(row, table, chunks, new, past, pairs, read, longest)
+    took, factor, ideal = _kernel_s(row, table, chunks, new, past, pairs, read, longest)
     return float(max((row[START_S] + took) * factor, ideal, least))
 
 
 @compiled
-def latent_s(row: FloatArray, table: FloatArray, chunks: float, new: float, past: float, cached: float) -> float:
+def _latent_s(row: FloatArray, table: FloatArray, chunks: float, new: float, past: float, cached: float) -> float:
     """One layer of `LatentPrefill`: `latent_prefill_s`, the quicker of its two forms, never below its roofline.
 
     The forms differ in their channels alone, to which all of `latent_prefill_s` beyond its start is in proportion.
     """
     top_k = row[MOST_KEYS]
-    least = roofline_s(row, chunks, new, cached, pairs_of(new, past, top_k))
+    least = _roofline_s(row, chunks, new, cached, _pairs_of(new, past, top_k))
     if row[IS_FITTED] == 0.0:
         return least
     if row[SPARSE_SMS] > 0.0 and past + new > top_k:
         return float(max(row[SPARSE_START_S] + max(chunks * new, row[SPARSE_SMS]) * row[SPARSE_TOKEN_S], least))
     seen = min(past, top_k) if top_k > 0.0 else past
-    took, factor, ideal = kernel_s(row, table, chunks, new, seen, pairs_of(new, seen, 0.0), seen, seen + new)
+    took, factor, ideal = _kernel_s(row, table, chunks, new, seen, _pairs_of(new, seen, 0.0), seen, seen + new)
     expanded_s = max((row[START_S] + row[EXPANDED] * took) * factor, row[EXPANDED] * ideal)
     absorbed_s = max((row[START_S] + row[ABSORBED] * took) * factor, row[ABSORBED] * ideal)
     return float(max(min(expanded_s + row[FITTED_EXPANSION_S] * chunks * cached, absorbed_s), least))
@@ -245,9 +253,9 @@ def attention_s(rows: FloatArray, tables: FloatArray, chunks: float, new: float,
     for i in range(rows.shape[0]):
         row, table = rows[i], tables[i]
         if row[KIND] == LATENT:
-            total += row[COUNT] * latent_s(row, table, chunks, new, past, cached)
+            total += row[COUNT] * _latent_s(row, table, chunks, new, past, cached)
         else:
-            total += row[COUNT] * grouped_s(row, table, chunks, new, past, cached)
+            total += row[COUNT] * _grouped_s(row, table, chunks, new, past, cached)
     return total
 
 
@@ -296,7 +304,7 @@ def prompt_attention(operators: Sequence[Operator], gpu: CalibratedGpu) -> Promp
     for operator in operators:
         if isinstance(operator, GroupedPrefill | LatentPrefill):
             if isinstance(operator, ChosenPrefill) and (seconds := operator.prompt_seconds(gpu)) is not None:
-                least_s = partial(roofline_s, _row(_latent_roofline(operator, gpu)))
+                least_s = partial(_roofline_s, _row(_latent_roofline(operator, gpu)))
                 others.append(_ModuleKernel(operator.count, least_s, seconds, operator.top_k))
                 continue
             row, correction = (
@@ -456,7 +464,7 @@ class _IndexRoofline:
         return chunks * max(pairs * self.pair_s, (cached + new) * self.token_s)
 
     def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
-        return self.count * self.layer_s(chunks, new, cached, pairs_of(new, past, 0.0))
+        return self.count * self.layer_s(chunks, new, cached, _pairs_of(new, past, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,7 +484,7 @@ class _ModuleKernel:
     top_k: float
 
     def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
-        least = self.roofline_s(chunks, new, cached, pairs_of(new, past, self.top_k))
+        least = self.roofline_s(chunks, new, cached, _pairs_of(new, past, self.top_k))
         took: float = self.seconds(chunks, new, past)
         return self.count * (took if took > least else least)
 
@@ -506,7 +514,7 @@ class _IndexKernel:
     sms: float
 
     def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
-        pairs, form = pairs_of(new, past, 0.0), self.scores
+        pairs, form = _pairs_of(new, past, 0.0), self.scores
         compute = chunks * pairs * self.pair_s
         memory = chunks * (cached + new) * self.key_s
         more, less = (compute, memory) if compute > memory else (memory, compute)
@@ -646,8 +654,8 @@ class _CompressedRoofline:
 
     def pairs(self, new: float, past: float) -> float:
         """`compressed_pairs` of a chunk."""
-        pairs = pairs_of(new, past, self.window)
-        return pairs + pairs_of(new, past, self.seen) / self.ratio if self.ratio else pairs
+        pairs = _pairs_of(new, past, self.window)
+        return pairs + _pairs_of(new, past, self.seen) / self.ratio if self.ratio else pairs
 
     def read(self, new: float, cached: float) -> float:
         """Keys of a chunk that are read at least once."""
