@@ -6,6 +6,7 @@ import datetime as dt
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,6 +116,7 @@ class LinearTimer:
     token: float = 2.0**-17
     context: float = 2.0**-25
     pair: float = 2.0**-33
+    tables: ClassVar[None] = None
 
     def step_s(
         self, decodes: float, decode_context: float, tokens: float, pairs: float, cached: float, chunks: float

@@ -7,6 +7,9 @@ The compiled code is kept beside the module, or where that may not be written in
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
 from pickle import PickleError
 from types import FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -34,13 +37,13 @@ class Compiled(Generic[P, T]):
     Floats are as in Python, nothing is reordered.
 
     Attributes:
-        source: the function, in the part of Python and numpy that numba knows. It may call other compiled ones of its
-            own module only: kept code is not made again when another module changes.
+        source: the function, in the part of Python and numpy that numba knows. It may call other compiled ones.
     """
 
     def __init__(self, source: Callable[P, T]) -> None:
         self.source = source
         self._machine_code: Callable[..., Any] | None = None
+        self._made: dict[tuple[bool, bool], Callable[..., Any]] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call it; with what was kept of it, unless that is damaged."""
@@ -56,21 +59,47 @@ class Compiled(Generic[P, T]):
         again: T = self._machine_code(*args, **kwargs)
         return again
 
-    def machine_code(self, *, kept: bool) -> Callable[..., Any]:
-        """The function as numba makes it, with that of those it calls; `kept`: on disk."""
-        import numba  # noqa: PLC0415 - slow to load
+    def machine_code(self, *, kept: bool, inner: bool = False) -> Callable[..., Any]:
+        """The function as numba makes it; `kept`: on disk, `inner`: for other compiled functions only."""
+        if (kept, inner) not in self._made:
+            import numba  # noqa: PLC0415 - slow to load
 
-        source = self.source
-        assert isinstance(source, FunctionType)
-        used = ("__name__", *source.__code__.co_names)
-        names = {name: source.__globals__[name] for name in used if name in source.__globals__}
-        seen = {
-            name: value.machine_code(kept=kept) if isinstance(value, Compiled) else value
-            for name, value in names.items()
-        }
-        copy = FunctionType(source.__code__, seen, source.__name__, source.__defaults__, source.__closure__)
-        made: Callable[..., Any] = numba.njit(cache=kept)(copy)
-        return made
+            source = _function(self.source)
+            seen = {
+                name: value.machine_code(kept=kept, inner=True) if isinstance(value, Compiled) else value
+                for name, value in self._names.items()
+            }
+            seen["__name__"] = source.__module__
+            copy = FunctionType(source.__code__, seen, source.__name__, source.__defaults__, source.__closure__)
+            copy.__qualname__ = f"{source.__qualname__}_{'inner_' if inner else ''}{self.version}"
+            wrap: Any = numba.njit
+            made = wrap(cache=kept, no_cpython_wrapper=inner, no_cfunc_wrapper=True, forceinline=inner)
+            self._made[kept, inner] = made(copy)
+        return self._made[kept, inner]
+
+    @cached_property
+    def version(self) -> str:
+        """Changes with the modules of all it calls, so that kept code of another version is left alone."""
+        digest = sha256()
+        for file in sorted(self._files):
+            digest.update(Path(file).read_bytes() if Path(file).exists() else b"")
+        return digest.hexdigest()[:16]
+
+    @property
+    def _files(self) -> set[str]:
+        called = [value._files for value in self._names.values() if isinstance(value, Compiled)]
+        return {__file__, _function(self.source).__code__.co_filename}.union(*called)
+
+    @property
+    def _names(self) -> dict[str, Any]:
+        """What the function uses of its module."""
+        source = _function(self.source)
+        return {name: source.__globals__[name] for name in source.__code__.co_names if name in source.__globals__}
+
+
+def _function(source: Callable[..., Any]) -> FunctionType:
+    assert isinstance(source, FunctionType)
+    return source
 
 
 def compiled(source: Callable[P, T]) -> Compiled[P, T]:

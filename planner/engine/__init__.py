@@ -69,6 +69,7 @@ from planner.engine.scheduler import (
     require_distinct_tiers,
     tiers_label,
 )
+from planner.engine.single_steps import NO_TABLES, StepTables, decode_seconds, step_seconds
 from planner.engine.step_times import StepTime, StepTimer
 from planner.engine.support import require_supported, support_notes
 
@@ -79,6 +80,7 @@ __all__ = [
     "LEAST_BATCHED_TOKENS",
     "MOST_BATCHED_TOKENS",
     "MOST_RUNNING_REQUESTS",
+    "NO_TABLES",
     "AdapterWork",
     "Batching",
     "Drafting",
@@ -93,12 +95,14 @@ __all__ = [
     "RequestLimit",
     "Schedule",
     "Speculation",
+    "StepTables",
     "StepTime",
     "StepTimeShift",
     "StepTimer",
     "TierLoads",
     "activation_bytes_per_gpu",
     "adapter_popularity",
+    "decode_seconds",
     "drafting_of",
     "encoder_bytes_per_gpu",
     "encoder_notes",
@@ -126,6 +130,7 @@ __all__ = [
     "require_supported",
     "reusable_prefix_tokens",
     "reuse_step_tokens",
+    "step_seconds",
     "step_shape",
     "step_time",
     "support_notes",

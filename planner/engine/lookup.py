@@ -1,13 +1,12 @@
 """Operator times tabulated once per replica: over one number (`Curve`), or over decodes and their context (`Surface`).
 
 Between grid points both are linear, beyond the grid in proportion. Tables hold seconds by family and by bound.
-`ScalarCurve` and `ScalarSurface` are the same in plain floats, for one step at a time.
+`planner.engine.single_steps` reads them for one step at a time.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 
 from planner.core import FloatArray
 from planner.roofline import (
-    BilinearTable,
     Bound,
     CalibratedGpu,
     Driver,
@@ -47,9 +45,6 @@ DECODES = np.unique(np.concatenate([np.arange(1.0, 9.0), np.round(np.geomspace(8
 """Sequences of a decode step at which attention is tabulated."""
 CONTEXTS = np.unique(np.concatenate([[1.0], np.round(np.geomspace(16, 2**20, 65))]))
 """Mean context [tokens] at which attention is tabulated."""
-_TOKENS_LIST: list[float] = TOKENS.tolist()
-MOST_DECODES, LONGEST_CONTEXT = float(DECODES[-1]), float(CONTEXTS[-1])
-"""Ends of the grids, beyond which attention grows in proportion."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +65,11 @@ class LookupTable:
     def total_s(self) -> FloatArray:
         """Of all families, of the grid's shape."""
         return np.asarray(self.bound_s.sum(axis=0))
+
+    @cached_property
+    def bounds(self) -> tuple[int, ...]:
+        """Resources that anything in the table waits for."""
+        return tuple(index for index in range(len(BOUNDS)) if self.bound_s[index].any())
 
     @classmethod
     def empty(cls, shape: tuple[int, ...]) -> Self:
@@ -98,45 +98,6 @@ class Surface(LookupTable):
         high = values[i + 1, j] * (1.0 - v) + values[i + 1, j + 1] * v
         beyond = np.maximum(1.0, decodes / DECODES[-1]) * np.maximum(1.0, context / CONTEXTS[-1])
         return np.asarray((low * (1.0 - u) + high * u) * beyond * (np.asarray(decodes) > 0.0))
-
-
-class ScalarCurve:
-    """`Curve.at` for one number of tokens in plain floats, of a tabulated row."""
-
-    __slots__ = ("_slopes", "_values")
-
-    def __init__(self, values: FloatArray) -> None:
-        self._values: list[float] = values.tolist()
-        self._slopes: list[float] = (np.diff(values) / np.diff(TOKENS)).tolist()
-
-    def at(self, tokens: float) -> float:
-        """Seconds at one number of tokens."""
-        i = bisect_right(_TOKENS_LIST, tokens) - 1
-        if i < 0:
-            return self._values[0]
-        if i == len(self._slopes):
-            return self._values[i] * tokens / _TOKENS_LIST[i]
-        return self._values[i] + self._slopes[i] * (tokens - _TOKENS_LIST[i])
-
-
-class ScalarSurface:
-    """`Surface.at` for one step in plain floats, of one tabulated quantity."""
-
-    __slots__ = ("_at",)
-
-    def __init__(self, values: FloatArray) -> None:
-        self._at = BilinearTable(DECODES, CONTEXTS, values).at
-
-    def at(self, decodes: float, context: float) -> float:
-        """Seconds of one step."""
-        if decodes <= 0.0:
-            return 0.0
-        seconds = self._at(decodes, context)
-        if decodes > MOST_DECODES:
-            seconds *= decodes / MOST_DECODES
-        if context > LONGEST_CONTEXT:
-            seconds *= context / LONGEST_CONTEXT
-        return seconds
 
 
 def _cells(grid: FloatArray, x: FloatArray | float) -> tuple[NDArray[np.intp], FloatArray]:

@@ -26,17 +26,15 @@ from planner.core import FloatArray
 from planner.engine.drafting import drafting_of
 from planner.engine.lookup import (
     BOUNDS,
-    TOKENS,
     Curve,
     LookupTable,
-    ScalarCurve,
-    ScalarSurface,
     Surface,
     curves_of,
     decode_surface,
     operator_time,
 )
 from planner.engine.scheduler import Speculation
+from planner.engine.single_steps import SingleSteps, StepTables
 from planner.llm import DraftSpec, LlmSpec, Precision, pipeline_stages
 from planner.roofline import (
     Bound,
@@ -55,7 +53,6 @@ from planner.roofline import (
     draft_operators,
     driving_tokens,
     operator_seconds,
-    prompt_attention,
     step_operators,
 )
 
@@ -166,21 +163,27 @@ class StepTimer:
     ) -> float:
         """Duration [s] of one step in plain floats; arguments as in `StepShape` and `times_s`."""
         content = (decodes, decode_context, chunk_tokens, chunk_pairs, chunk_context, chunks)
-        seconds = self._scalar.step_s(*content, prompts_s)
+        seconds = self._single.step_s(*content, prompts_s)
         return max(seconds, *(other.step_s(*content) for other in self.others)) if self.others else seconds
 
     def decode_s(self, decodes: float, context: float) -> float:
         """Duration [s] of a step of decodes only; `context` is summed over them."""
-        seconds = self._scalar.decode_s(decodes, context)
+        seconds = self._single.decode_s(decodes, context)
         return max(seconds, *(other.decode_s(decodes, context) for other in self.others)) if self.others else seconds
 
+    @property
+    def tables(self) -> StepTables | None:
+        """What compiled code asks for the time of any step; None where it takes more than that."""
+        alone = self.draft is None and not self.others and not self._single.prompts.others
+        return self._single.tables if alone else None
+
     @cached_property
-    def _scalar(self) -> ScalarStepTimer:
-        return ScalarStepTimer(self)
+    def _single(self) -> SingleSteps:
+        return SingleSteps(self)
 
     def __getstate__(self) -> dict[str, object]:
-        """For copies and pickles: without `_scalar`, whose functions have none and which is made again on first use."""
-        return {name: value for name, value in self.__dict__.items() if name != "_scalar"}
+        """For copies and pickles: without `_single`, whose functions have none and which is made again on first use."""
+        return {name: value for name, value in self.__dict__.items() if name != "_single"}
 
     def bounds_s(self, shape: StepShape) -> FloatArray:
         """Seconds spent waiting for each resource, shape (len(Bound), ...steps)."""
@@ -209,9 +212,9 @@ class StepTimer:
         for table, at in tables:
             for family, values in table.family_s.items() if by_family else ():
                 family_s[family] = family_s.get(family, 0.0) + at(values)
-            for index in range(len(BOUNDS)):
+            for index in table.bounds:
                 bound_s[index] += at(table.bound_s[index])
-        for operator in self.shape_operators:
+        for operator in self.shape_operators if np.any(load.chunks) else ():
             time = operator_time(operator, _without_decodes(load), self.gpu)
             has_chunks = np.asarray(load.chunks) > 0.0
             if by_family:
@@ -285,107 +288,6 @@ def _slower_of(
         for family in {**one[0], **other[0]}
     }
     return families, np.where(is_slower, other[1], one[1])
-
-
-class _ScalarTables:
-    """Tabulated seconds of one step in plain floats: operators that depend on one number, and the decodes' attention.
-
-    Lines over the same number are one line: group tokens are tokens with one attention rank, and without prompts all
-    tokens are rows.
-    """
-
-    __slots__ = ("attention", "dp", "group", "rows", "tokens", "tokens_and_rows")
-
-    def __init__(self, timer: StepTimer, seconds_of: Callable[[LookupTable], FloatArray]) -> None:
-        by_driver = {driver: seconds_of(curve) for driver, curve in timer.curves.items()}
-        zeros = np.zeros_like(TOKENS)
-        drivers = (Driver.TOKENS, Driver.ROWS, Driver.GROUP_TOKENS)
-        tokens, rows, group = (by_driver.get(driver, zeros) for driver in drivers)
-        self.dp = float(timer.parallelism.dp)
-        if self.dp == 1.0:
-            tokens, group = tokens + group, zeros
-        self.group = ScalarCurve(group).at if group.any() else None
-        self.tokens, self.rows = ScalarCurve(tokens).at, ScalarCurve(rows).at
-        self.tokens_and_rows = ScalarCurve(tokens + rows).at
-        self.attention = ScalarSurface(seconds_of(timer.decode_table)).at
-
-    def decode_s(self, tokens: float, decodes: float, context: float) -> float:
-        """Seconds of decodes alone, `tokens` on each rank."""
-        seconds = self.tokens_and_rows(tokens) + self.attention(decodes, context)
-        return seconds if self.group is None else seconds + self.group(tokens * self.dp)
-
-    def step_s(self, tokens: float, group_tokens: float, rows: float, decodes: float, context: float) -> float:
-        """Seconds of any step, its prompts' attention left out; arguments as in `Load`."""
-        seconds = self.tokens(tokens) + self.rows(rows) + self.attention(decodes, context)
-        return seconds if self.group is None else seconds + self.group(group_tokens)
-
-
-class ScalarStepTimer:
-    """`StepTimer.times_s` for one step in plain floats: the same sums, with all that is constant worked out once."""
-
-    def __init__(self, timer: StepTimer) -> None:
-        costs, split = timer.costs, timer.parallelism
-        self.dp, self.shares, self.queries = float(split.dp), float(split.dp * split.pp), timer.queries
-        self.kernels = _ScalarTables(timer, lambda table: table.total_s)
-        self.roofs = _ScalarTables(timer, lambda table: table.roof_s) if costs.gap_s < 0.0 else None
-        self.prompts = prompt_attention(timer.shape_operators, timer.gpu)
-        pieced = timer.latent_layers - timer.whole_layers
-        self.between_s = costs.gap_s * timer.launches + costs.latent_s * pieced
-        self.launching_s = timer.launching_s
-        self.stretch, self.prompt_stretch, self.captured = costs.stretch, costs.prompt_stretch, costs.captured_tokens
-        self.host_s, self.sequence_s = costs.step_s, costs.sequence_s
-        self.captured_decodes, self.kernel_launches_s = timer.captured, costs.launch_s * timer.launches
-        self.draft = timer.draft._scalar if timer.draft is not None else None
-        self.draft_steps = timer.draft_steps
-
-    def decode_s(self, decodes: float, decode_context: float) -> float:
-        """`StepTimer.decode_s`."""
-        own = decodes / self.shares
-        tokens, context = own * self.queries, decode_context / decodes if decodes > 0 else 1.0
-        context = max(context, 1.0)
-        seconds = self.stretch * self.kernels.decode_s(tokens, own, context) + self.between_s
-        if self.roofs is not None:
-            seconds = max(seconds, self.roofs.decode_s(tokens, own, context))
-        if own > self.captured_decodes:
-            seconds = max(seconds, self.kernel_launches_s)
-        if self.draft is not None and decodes:
-            seconds += self.draft_steps * self.draft.decode_s(decodes, decode_context)
-        return seconds + self.host_s + self.sequence_s * own
-
-    def step_s(
-        self,
-        decodes: float,
-        decode_context: float,
-        chunk_tokens: float,
-        chunk_pairs: float,
-        chunk_context: float,
-        chunks: float,
-        prompts_s: float | None = None,
-    ) -> float:
-        """`StepTimer.step_s`: what `Load.of` makes of the shape, then the sums of `StepTimer.times_s`."""
-        if not chunks and not chunk_tokens:
-            return self.decode_s(decodes, decode_context)
-        busy = max(min(chunks, self.shares), 1.0)
-        own, prompt, own_chunks = decodes / self.shares, chunk_tokens / busy, chunks / busy
-        tokens, rows = own * self.queries + prompt, own * self.queries + own_chunks
-        group_tokens = own * self.dp * self.queries + prompt * min(busy, self.dp)
-        context = max(decode_context / decodes, 1.0) if decodes > 0 else 1.0
-        kernels_s = self.kernels.step_s(tokens, group_tokens, rows, own, context)
-        if chunks:
-            if prompts_s is None:
-                new = max(chunk_tokens / chunks, 1.0)
-                past = max(chunk_pairs / chunks / new - (new + 1.0) / 2.0, 0.0)
-                prompts_s = self.prompts(own_chunks, new, past, max(chunk_context / chunks - new, 0.0))
-            kernels_s += prompts_s
-        if chunks and tokens > self.captured:
-            seconds = max(self.prompt_stretch * kernels_s, self.launching_s)
-        else:
-            seconds = self.stretch * kernels_s + self.between_s
-            if self.roofs is not None:
-                seconds = max(seconds, self.roofs.step_s(tokens, group_tokens, rows, own, context))
-        if self.draft is not None and decodes:
-            seconds += self.draft_steps * self.draft.decode_s(decodes, decode_context)
-        return seconds + self.host_s + self.sequence_s * own
 
 
 def _arrays(shape: StepShape) -> StepShape:

@@ -93,17 +93,17 @@ from planner.roofline.operators import (
     operator_seconds,
 )
 from planner.roofline.recurrent_kernels import RecurrentHeads, recurrent_decode_s, recurrent_prefill_s
-from planner.roofline.scalar import BilinearTable, prompt_attention
+from planner.roofline.scalar import COLUMNS, attention_s, interpolated, prompt_attention, with_knots
 from planner.roofline.shape import Bound, Load, OperatorFamily, Parallelism, StepShape
 from planner.roofline.splits import require_split
 from planner.roofline.step import draft_operators, step_operators
 
 __all__ = [
     "ACTIVATION_BYTES",
+    "COLUMNS",
     "GEMM_FALLBACKS",
     "WEIGHT_FORMATS",
     "AttentionHeads",
-    "BilinearTable",
     "BlockDecodeForm",
     "BlockHeads",
     "BlockPrefillForm",
@@ -149,6 +149,7 @@ __all__ = [
     "all_reduce_link_bytes",
     "at_least",
     "attended_pairs",
+    "attention_s",
     "block_decode_s",
     "block_prefill_s",
     "check_kernel_fit",
@@ -177,6 +178,7 @@ __all__ = [
     "half_precision",
     "index_scores_s",
     "index_selection_s",
+    "interpolated",
     "kernel_activations",
     "knot_position",
     "kv_heads_per_gpu",
@@ -198,4 +200,5 @@ __all__ = [
     "sparse_token_s",
     "state_groups_per_gpu",
     "step_operators",
+    "with_knots",
 ]

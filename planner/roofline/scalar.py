@@ -1,9 +1,10 @@
 """One step at a time: what the vectorised formulas say, in plain floats and with all constants worked out beforehand.
 
 The simulator asks for one step after another, where a formula over arrays costs a hundred times its arithmetic. Here
-are the two things that a step with prompts needs: interpolation in a table (`BilinearTable`) and the attention of its
+are the two things that a step with prompts needs: interpolation in a table (`interpolated`) and the attention of its
 prompts (`prompt_attention`). The equations are those of `planner.roofline.attention_kernels` and of
-`planner.roofline.attention_operators`, in the same letters; tests hold the two against each other.
+`planner.roofline.attention_operators`, in the same letters; tests hold the two against each other. Grouped and latent
+attention are compiled, over rows of constants, so that compiled code may ask for them too.
 
 Prompts come as four numbers, those of `Load`: chunks, and the mean new, past and cached tokens of one.
 """
@@ -11,16 +12,15 @@ Prompts come as four numbers, those of `Load`: chunks, and the mean new, past an
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from functools import partial
 
 import numpy as np
 
-from planner.core import FloatArray
+from planner.core import FloatArray, compiled
 from planner.llm import BYTES_PER_VALUE
-from planner.roofline.attention_kernels import QUERY_BLOCK, attended_pairs
+from planner.roofline.attention_kernels import QUERY_BLOCK
 from planner.roofline.attention_operators import (
     GroupedDecode,
     GroupedPrefill,
@@ -46,42 +46,243 @@ from planner.roofline.kernel_forms import (
 )
 from planner.roofline.operators import ACTIVATION_BYTES, Operator
 
-PromptAttention = Callable[[float, float, float, float], float]
+PromptSecondsOfOne = Callable[[float, float, float, float], float]
 """Seconds of an operator over all its layers from (chunks, new, past, cached), chunks > 0."""
+GROUPED, LATENT = 0, 1
+"""Kinds of attention that are written out for compiled code."""
+(
+    KIND,
+    COUNT,
+    MOST_KEYS,
+    PAIR_S,
+    KEY_S,
+    TOKEN_S,
+    EXPANDED,
+    ABSORBED,
+    EXPANSION_S,
+    IS_FITTED,
+    START_S,
+    HEAD_PAIR_S,
+    IDEAL_PAIR_S,
+    HEADS,
+    ROW_TOKENS,
+    LEAST_ROWS,
+    ORDER,
+    MEMORY_EFFICIENCY,
+    NEW_S,
+    PAST_S,
+    FITTED_EXPANSION_S,
+    SPARSE_START_S,
+    SPARSE_TOKEN_S,
+    SPARSE_SMS,
+    FIRST_KNOTS,
+    SECOND_KNOTS,
+    COLUMNS,
+) = range(27)
+"""Columns of the constants of an operator. On its roofline: kind, layers, most keys of a query (0: all), and seconds of
+a query-key pair (of latent attention: a channel of one), of a token read and of what one new token moves; of latent
+attention the channels per head of the expanded and of the absorbed form, and the expansion of a cached token [s].
+By a fitted form, where there is one: start [s], a pair of one head at the kernel's share of peak [s] and of all heads
+at peak [s], heads, extra keys each query row costs, rows of all processors' thread blocks that are not hidden, order of
+the p-norm, share of the bandwidth, reads of a new and of a past token [s], expansion of a cached token [s], start [s],
+time of a token [s] and processors (0: none) of the kernel over chosen keys, and knots of the correction (0: none)."""
 
 
-class BilinearTable:
+@compiled
+def interpolated(table: FloatArray, rows: int, columns: int, first: float, second: float) -> float:
     """A table over two grids of at least two knots each: linear between them, constant beyond.
 
-    >>> table = BilinearTable(np.array([0.0, 2.0]), np.array([0.0, 1.0]), np.array([[0.0, 1.0], [4.0, 5.0]]))
-    >>> table.at(1.0, 0.5), table.at(-1.0, 9.0)
+    Args:
+        table: knots of the first grid in column 0 and of the second in row 0, from 1 on, values between them; any
+            shape that holds them.
+        rows: knots of the first grid.
+        columns: knots of the second.
+        first: where, on the first.
+        second: where, on the second.
+
+    Returns:
+        The value at one point.
+    """
+    if first <= table[1, 0]:
+        i, u = 1, 0.0
+    elif first >= table[rows, 0]:
+        i, u = rows - 1, 1.0
+    else:
+        i, beyond = 1, rows
+        while beyond - i > 1:
+            middle = (i + beyond) // 2
+            if first < table[middle, 0]:
+                beyond = middle
+            else:
+                i = middle
+        u = (first - table[i, 0]) / (table[i + 1, 0] - table[i, 0])
+    if second <= table[0, 1]:
+        j, v = 1, 0.0
+    elif second >= table[0, columns]:
+        j, v = columns - 1, 1.0
+    else:
+        j, beyond = 1, columns
+        while beyond - j > 1:
+            middle = (j + beyond) // 2
+            if second < table[0, middle]:
+                beyond = middle
+            else:
+                j = middle
+        v = (second - table[0, j]) / (table[0, j + 1] - table[0, j])
+    w = 1.0 - v
+    near = table[i, j] * w + table[i, j + 1] * v
+    return float(near * (1.0 - u) + (table[i + 1, j] * w + table[i + 1, j + 1] * v) * u)
+
+
+def with_knots(first: FloatArray, second: FloatArray, values: FloatArray) -> FloatArray:
+    """A table for `interpolated`.
+
+    Args:
+        first: knots of the first grid, shape (m,).
+        second: knots of the second grid, shape (n,).
+        values: between them, shape (m, n).
+
+    Returns:
+        Knots and values in one, shape (1 + m, 1 + n).
+
+    >>> table = with_knots(np.array([0.0, 2.0]), np.array([0.0, 1.0]), np.array([[0.0, 1.0], [4.0, 5.0]]))
+    >>> interpolated.source(table, 2, 2, 1.0, 0.5), interpolated.source(table, 2, 2, -1.0, 9.0)
     (2.5, 1.0)
     """
-
-    __slots__ = ("_first", "_second", "_values")
-
-    def __init__(self, first: FloatArray, second: FloatArray, values: FloatArray) -> None:
-        self._first: list[float] = first.tolist()
-        self._second: list[float] = second.tolist()
-        self._values: list[list[float]] = values.tolist()
-
-    def at(self, first: float, second: float) -> float:
-        """The value at one point."""
-        i, u = _cell(self._first, first)
-        j, v = _cell(self._second, second)
-        near, far, w = self._values[i], self._values[i + 1], 1.0 - v
-        return (near[j] * w + near[j + 1] * v) * (1.0 - u) + (far[j] * w + far[j + 1] * v) * u
+    table = np.zeros((len(first) + 1, len(second) + 1))
+    table[1:, 0], table[0, 1:], table[1:, 1:] = first, second, values
+    return table
 
 
-def _cell(grid: list[float], x: float) -> tuple[int, float]:
-    """Cell of a grid and the position in it, in [0, 1]."""
-    if x <= grid[0]:
-        return 0, 0.0
-    if x >= grid[-1]:
-        return len(grid) - 2, 1.0
-    i = bisect_right(grid, x) - 1
-    low = grid[i]
-    return i, (x - low) / (grid[i + 1] - low)
+@compiled
+def _pairs_of(new: float, past: float, window: float) -> float:
+    """`planner.roofline.attention_kernels.attended_pairs` of one chunk."""
+    if window == 0.0:
+        return new * past + new * (new + 1.0) / 2.0
+    growing = max(min(new, window - past), 0.0)
+    return growing * past + growing * (growing + 1.0) / 2.0 + (new - growing) * window
+
+
+@compiled
+def _roofline_s(row: FloatArray, chunks: float, new: float, cached: float, pairs: float) -> float:
+    """One layer of `GroupedPrefill` or `LatentPrefill` (its cheaper form) on its roofline, for pairs that are known."""
+    if row[KIND] == LATENT:
+        expanded_s = row[EXPANDED] * pairs * row[PAIR_S] + cached * row[EXPANSION_S]
+        flops_s, read = min(expanded_s, row[ABSORBED] * pairs * row[PAIR_S]), cached
+    else:
+        window = row[MOST_KEYS]
+        flops_s, read = pairs * row[PAIR_S], window + new if window > 0.0 and cached > window else cached + new
+    return float(chunks * max(flops_s, read * row[KEY_S] + new * row[TOKEN_S]))
+
+
+@compiled
+def _kernel_s(
+    row: FloatArray,
+    table: FloatArray,
+    chunks: float,
+    new: float,
+    past: float,
+    pairs: float,
+    read: float,
+    longest: float,
+) -> tuple[float, float, float]:
+    """p_norm(compute, memory) [s], factor on it, and the ideal [s], from past tokens read and the longest row."""
+    traffic_s = chunks * (new * row[NEW_S] + read * row[PAST_S])
+    work, least = chunks * row[HEADS] * (pairs + row[ROW_TOKENS] * new), row[LEAST_ROWS] * (longest + row[ROW_TOKENS])
+    compute, memory = max(work, least) * row[HEAD_PAIR_S], traffic_s / row[MEMORY_EFFICIENCY]
+    more, less = max(compute, memory), min(compute, memory)
+    took = more * (1.0 + (less / more) ** row[ORDER]) ** (1.0 / row[ORDER])
+    if row[FIRST_KNOTS] == 0.0:
+        return took, 1.0, 0.0
+    tokens = past + new
+    sizes = math.log2(tokens), math.log2(chunks * new / tokens * row[HEADS])
+    factor = math.exp(interpolated(table, int(row[FIRST_KNOTS]), int(row[SECOND_KNOTS]), sizes[0], sizes[1]))
+    return took, factor, max(chunks * pairs * row[IDEAL_PAIR_S], traffic_s)
+
+
+@compiled
+def _grouped_s(row: FloatArray, table: FloatArray, chunks: float, new: float, past: float, cached: float) -> float:
+    """One layer of `GroupedPrefill`: `prefill_attention_s`, never below its roofline."""
+    window = row[MOST_KEYS]
+    pairs = _pairs_of(new, past, window)
+    least = _roofline_s(row, chunks, new, cached, pairs)
+    if row[IS_FITTED] == 0.0:
+        return least
+    read, longest = past, past + new
+    if window > 0.0:
+        read, longest = min(past, window), min(longest, window + QUERY_BLOCK)
+    took, factor, ideal = _kernel_s(row, table, chunks, new, past, pairs, read, longest)
+    return float(max((row[START_S] + took) * factor, ideal, least))
+
+
+@compiled
+def _latent_s(row: FloatArray, table: FloatArray, chunks: float, new: float, past: float, cached: float) -> float:
+    """One layer of `LatentPrefill`: `latent_prefill_s`, the quicker of its two forms, never below its roofline.
+
+    The forms differ in their channels alone, to which all of `latent_prefill_s` beyond its start is in proportion.
+    """
+    top_k = row[MOST_KEYS]
+    least = _roofline_s(row, chunks, new, cached, _pairs_of(new, past, top_k))
+    if row[IS_FITTED] == 0.0:
+        return least
+    if row[SPARSE_SMS] > 0.0 and past + new > top_k:
+        return float(max(row[SPARSE_START_S] + max(chunks * new, row[SPARSE_SMS]) * row[SPARSE_TOKEN_S], least))
+    seen = min(past, top_k) if top_k > 0.0 else past
+    took, factor, ideal = _kernel_s(row, table, chunks, new, seen, _pairs_of(new, seen, 0.0), seen, seen + new)
+    expanded_s = max((row[START_S] + row[EXPANDED] * took) * factor, row[EXPANDED] * ideal)
+    absorbed_s = max((row[START_S] + row[ABSORBED] * took) * factor, row[ABSORBED] * ideal)
+    return float(max(min(expanded_s + row[FITTED_EXPANSION_S] * chunks * cached, absorbed_s), least))
+
+
+@compiled
+def attention_s(rows: FloatArray, tables: FloatArray, chunks: float, new: float, past: float, cached: float) -> float:
+    """Seconds of grouped and latent attention of a step's prompts over all their layers.
+
+    Args:
+        rows: constants of each operator, shape (operators, COLUMNS).
+        tables: their corrections as in `interpolated`, shape (operators, rows, columns).
+        chunks: of prompts on the busiest rank, > 0.
+        new: tokens of one, the mean.
+        past: tokens before it, the mean.
+        cached: the same, of which a key is read once.
+
+    Returns:
+        Their sum [s].
+    """
+    total = 0.0
+    for i in range(rows.shape[0]):
+        row, table = rows[i], tables[i]
+        if row[KIND] == LATENT:
+            total += row[COUNT] * _latent_s(row, table, chunks, new, past, cached)
+        else:
+            total += row[COUNT] * _grouped_s(row, table, chunks, new, past, cached)
+    return total
+
+
+class PromptAttention:
+    """Seconds of a step's prompts from (chunks, new, past, cached), chunks > 0.
+
+    Attributes:
+        rows, tables: of grouped and latent attention, as `attention_s` wants them.
+        others: the other operators.
+    """
+
+    def __init__(
+        self, rows: Sequence[FloatArray], tables: Sequence[FloatArray], others: Sequence[PromptSecondsOfOne]
+    ) -> None:
+        self.others = tuple(others)
+        self.rows = np.array(rows).reshape(-1, COLUMNS)
+        largest = np.max([(2, 2), *(table.shape for table in tables)], axis=0)
+        self.tables = np.zeros((len(rows), *largest))
+        for place, table in zip(self.tables, tables, strict=True):
+            place[: table.shape[0], : table.shape[1]] = table
+
+    def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
+        """Of all operators [s]."""
+        total = attention_s(self.rows, self.tables, chunks, new, past, cached) if len(self.rows) else 0.0
+        for other in self.others:
+            total += other(chunks, new, past, cached)
+        return total
 
 
 def prompt_attention(operators: Sequence[Operator], gpu: CalibratedGpu) -> PromptAttention:
@@ -97,103 +298,40 @@ def prompt_attention(operators: Sequence[Operator], gpu: CalibratedGpu) -> Promp
     Raises:
         AssertionError: an operator that has no plain form here.
     """
-    timers: list[PromptAttention] = []
+    rows: list[FloatArray] = []
+    tables: list[FloatArray] = []
+    others: list[PromptSecondsOfOne] = []
     for operator in operators:
-        if isinstance(operator, GroupedPrefill):
-            timers.append(_grouped_timer(operator, gpu))
-        elif isinstance(operator, LatentPrefill):
-            timers.append(_latent_timer(operator, gpu))
+        if isinstance(operator, GroupedPrefill | LatentPrefill):
+            if isinstance(operator, ChosenPrefill) and (seconds := operator.prompt_seconds(gpu)) is not None:
+                least_s = partial(_roofline_s, _row(_latent_roofline(operator, gpu)))
+                others.append(_ModuleKernel(operator.count, least_s, seconds, operator.top_k))
+                continue
+            row, correction = (
+                _latent_constants(operator, gpu)
+                if isinstance(operator, LatentPrefill)
+                else _grouped_constants(operator, gpu)
+            )
+            tables.append(_correction_table(correction))
+            first, second = tables[-1].shape
+            rows.append(_row({**row, FIRST_KNOTS: first - 1, SECOND_KNOTS: second - 1}))
         elif isinstance(operator, IndexScores):
-            timers.append(_index_timer(operator, gpu))
+            others.append(_index_timer(operator, gpu))
         elif isinstance(operator, Recurrence):
-            timers.append(_recurrence_timer(operator, gpu))
+            others.append(_recurrence_timer(operator, gpu))
         elif isinstance(operator, CompressedPrefill):
-            timers.append(_compressed_timer(operator, gpu))
+            others.append(_compressed_timer(operator, gpu))
         elif isinstance(operator, BlockPrefill):
-            timers.append(operator.timer(gpu))
+            others.append(operator.timer(gpu))
         elif not isinstance(operator, GroupedDecode | CompressedDecode | LatentDecode | BlockDecode):
             raise AssertionError(f"no plain form of {type(operator).__name__}")
-    return timers[0] if len(timers) == 1 else _Sum(tuple(timers))
+    return PromptAttention(rows, tables, others)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sum:
-    """The seconds of several operators."""
-
-    timers: tuple[PromptAttention, ...]
-
-    def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
-        total = 0.0
-        for timer in self.timers:
-            total += timer(chunks, new, past, cached)
-        return total
-
-
-@dataclass(frozen=True, slots=True)
-class _PrefillKernel:
-    """What the two forms of prefill attention share: p_norm(compute, memory), and its correction.
-
-    Attributes:
-        pair_s: of one query-key pair of one head at the kernel's share of peak [s].
-        ideal_pair_s: of one query-key pair of all heads at peak [s].
-        heads: query heads on this GPU.
-        row_tokens: extra keys each query row costs.
-        block: rows of all processors' thread blocks that are not hidden.
-        order: of the p-norm.
-        memory_efficiency: of the bandwidth.
-        correction: factor at two sizes, if the form has one.
-    """
-
-    pair_s: float
-    ideal_pair_s: float
-    heads: float
-    row_tokens: float
-    block: float
-    order: float
-    memory_efficiency: float
-    correction: Callable[[float, float], float] | None
-
-    @classmethod
-    def of(
-        cls,
-        form: PrefillForm | LatentPrefillForm,
-        peaks: GpuPeaks,
-        efficiency: float,
-        row_tokens: float,
-        heads: float,
-        pair_flops: float,
-    ) -> Self:
-        """Constants of a form; `pair_flops` are those of one pair of one head."""
-        return cls(
-            pair_s=pair_flops / (efficiency * peaks.flops_per_s),
-            ideal_pair_s=heads * pair_flops / peaks.flops_per_s,
-            heads=heads,
-            row_tokens=row_tokens,
-            block=form.block_share * QUERY_BLOCK * peaks.sms,
-            order=form.order,
-            memory_efficiency=form.memory_efficiency,
-            correction=None if form.correction is None else _correction(form.correction),
-        )
-
-    def __call__(
-        self, chunks: float, new: float, past: float, pairs: float, longest: float, traffic_s: float
-    ) -> tuple[float, float, float]:
-        """Joined time [s], factor on it, and the ideal [s], from the longest row and the traffic at full bandwidth."""
-        row_tokens, heads = self.row_tokens, self.heads
-        work, least = chunks * heads * (pairs + row_tokens * new), self.block * (longest + row_tokens)
-        compute, memory = (work if work > least else least) * self.pair_s, traffic_s / self.memory_efficiency
-        more, less = (compute, memory) if compute > memory else (memory, compute)
-        order = self.order
-        took = more * (1.0 + (less / more) ** order) ** (1.0 / order)
-        if self.correction is None:
-            return took, 1.0, 0.0
-        tokens, flops_s = past + new, chunks * pairs * self.ideal_pair_s
-        factor = self.correction(tokens, chunks * new / tokens * heads)
-        return took, factor, flops_s if flops_s > traffic_s else traffic_s
-
-
-def _correction(correction: SizeCorrection) -> Callable[[float, float], float]:
-    """`SizeCorrection.factor` of two sizes > 0."""
+def _correction_table(correction: SizeCorrection | None) -> FloatArray:
+    """`SizeCorrection.factor` of two sizes > 0, as its logarithm over theirs; of no knots where there is none."""
+    if correction is None:
+        return np.zeros((1, 1))
     first, second, table = (
         np.array(values) for values in (correction.first_log2, correction.second_log2, correction.log_factor)
     )
@@ -201,176 +339,116 @@ def _correction(correction: SizeCorrection) -> Callable[[float, float], float]:
         first, table = np.append(first, first + 1.0), np.vstack([table, table])
     if len(second) == 1:
         second, table = np.append(second, second + 1.0), np.hstack([table, table])
-    at, log2, exp = BilinearTable(first, second, table).at, math.log2, math.exp
-    return lambda first_size, second_size: exp(at(log2(first_size), log2(second_size)))
+    return with_knots(first, second, table)
 
 
-@dataclass(frozen=True, slots=True)
-class _GroupedRoofline:
-    """`GroupedPrefill` on its roofline: seconds per pair, per token read and per new token."""
-
-    count: float
-    window: float
-    pair_s: float
-    kv_s: float
-    token_s: float
-
-    def layer_s(self, chunks: float, new: float, cached: float, pairs: float) -> float:
-        """Of one layer, for pairs that are known."""
-        window = self.window
-        read = window + new if window and cached > window else cached + new
-        flops_s, traffic_s = pairs * self.pair_s, read * self.kv_s + new * self.token_s
-        return chunks * (flops_s if flops_s > traffic_s else traffic_s)
-
-    def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
-        return self.count * self.layer_s(chunks, new, cached, attended_pairs(new, past, self.window))
+def _correction(correction: SizeCorrection) -> Callable[[float, float], float]:
+    """`SizeCorrection.factor` of two sizes > 0."""
+    table = _correction_table(correction)
+    knots, log2, exp = np.array(table.shape) - 1, math.log2, math.exp
+    rows, columns = knots.tolist()
+    return lambda first, second: exp(interpolated(table, rows, columns, log2(first), log2(second)))
 
 
-@dataclass(frozen=True, slots=True)
-class _GroupedKernel:
-    """`GroupedPrefill` by `prefill_attention_s`, never below its roofline."""
-
-    roofline: _GroupedRoofline
-    kernel: _PrefillKernel
-    start_s: float
-    new_s: float
-    past_s: float
-
-    def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
-        roofline = self.roofline
-        window = roofline.window
-        pairs, read, longest = attended_pairs(new, past, window), past, past + new
-        if window:
-            read, longest = min(past, window), min(longest, window + QUERY_BLOCK)
-        traffic_s = chunks * (new * self.new_s + read * self.past_s)
-        took, factor, ideal = self.kernel(chunks, new, past, pairs, longest, traffic_s)
-        return roofline.count * max((self.start_s + took) * factor, ideal, roofline.layer_s(chunks, new, cached, pairs))
+def _row(constants: Mapping[int, float]) -> FloatArray:
+    """Constants of an operator by column, 0 where there is none; shape (COLUMNS,)."""
+    row = np.zeros(COLUMNS)
+    for column, value in constants.items():
+        row[column] = value
+    return row
 
 
-def _grouped_timer(operator: GroupedPrefill, gpu: CalibratedGpu) -> PromptAttention:
+def _fitted(
+    form: PrefillForm | LatentPrefillForm,
+    peaks: GpuPeaks,
+    efficiency: float,
+    row_tokens: float,
+    heads: float,
+    pair_flops: float,
+) -> dict[int, float]:
+    """What the two forms of prefill attention share; `pair_flops` are those of one pair of one head."""
+    return {
+        IS_FITTED: 1.0,
+        START_S: form.start_s,
+        HEAD_PAIR_S: pair_flops / (efficiency * peaks.flops_per_s),
+        IDEAL_PAIR_S: heads * pair_flops / peaks.flops_per_s,
+        HEADS: heads,
+        ROW_TOKENS: row_tokens,
+        LEAST_ROWS: form.block_share * QUERY_BLOCK * peaks.sms,
+        ORDER: form.order,
+        MEMORY_EFFICIENCY: form.memory_efficiency,
+    }
+
+
+def _grouped_constants(operator: GroupedPrefill, gpu: CalibratedGpu) -> tuple[dict[int, float], SizeCorrection | None]:
+    """Constants of grouped attention, and its correction."""
     heads, d = operator.heads, operator.shape.width
     flops_per_s, bytes_per_s = _peaks(operator, gpu)
     value_bytes = BYTES_PER_VALUE[operator.kv_cache]
     kv_bytes = 2.0 * operator.kv_heads * d * value_bytes
-    roofline = _GroupedRoofline(
-        count=operator.count,
-        window=operator.window,
-        pair_s=4.0 * heads * d / flops_per_s,
-        kv_s=kv_bytes / bytes_per_s,
-        token_s=(kv_bytes + 2.0 * heads * d * ACTIVATION_BYTES) / bytes_per_s,
-    )
+    roofline = {
+        KIND: GROUPED,
+        COUNT: operator.count,
+        MOST_KEYS: operator.window,
+        PAIR_S: 4.0 * heads * d / flops_per_s,
+        KEY_S: kv_bytes / bytes_per_s,
+        TOKEN_S: (kv_bytes + 2.0 * heads * d * ACTIVATION_BYTES) / bytes_per_s,
+    }
     form = gpu.form(PrefillForm, *operator.fit_keys)
     if form is None:
-        return roofline
+        return roofline, None
     peaks = gpu.peaks(operator.kv_cache.arithmetic)
     row_tokens = form.row_tokens * (form.window_row_growth if operator.window else 1.0)
-    return _GroupedKernel(
-        roofline=roofline,
-        kernel=_PrefillKernel.of(form, peaks, form.compute_efficiency(operator.head_dim), row_tokens, heads, 4.0 * d),
-        start_s=form.start_s,
-        new_s=d * (4.0 * heads + 2.0 * operator.kv_heads * (2.0 + 2.0 * value_bytes)) / peaks.bytes_per_s,
-        past_s=kv_bytes / peaks.bytes_per_s,
-    )
+    fitted = _fitted(form, peaks, form.compute_efficiency(operator.head_dim), row_tokens, heads, 4.0 * d)
+    reads = {
+        NEW_S: d * (4.0 * heads + 2.0 * operator.kv_heads * (2.0 + 2.0 * value_bytes)) / peaks.bytes_per_s,
+        PAST_S: kv_bytes / peaks.bytes_per_s,
+    }
+    return {**roofline, **fitted, **reads}, form.correction
 
 
-@dataclass(frozen=True, slots=True)
-class _LatentRoofline:
-    """`LatentPrefill` on its roofline, in the cheaper of its two forms.
-
-    Attributes:
-        count: layers.
-        top_k: most keys of a query, 0 = all.
-        expanded: channels per head of keys and values in the expanded form.
-        absorbed: the same in the absorbed form.
-        channel_s: of one pair and channel [s].
-        expansion_s: that makes keys and values of one cached token [s].
-        row_s: that reads one latent row [s].
-        token_s: that moves what one new token reads and writes [s].
-    """
-
-    count: float
-    top_k: float
-    expanded: float
-    absorbed: float
-    channel_s: float
-    expansion_s: float
-    row_s: float
-    token_s: float
-
-    def layer_s(self, chunks: float, new: float, cached: float, pairs: float) -> float:
-        """Of one layer, for pairs that are known."""
-        channel_s = self.channel_s
-        flops_s = min(self.expanded * pairs * channel_s + cached * self.expansion_s, self.absorbed * pairs * channel_s)
-        traffic_s = cached * self.row_s + new * self.token_s
-        return chunks * (flops_s if flops_s > traffic_s else traffic_s)
-
-    def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
-        return self.count * self.layer_s(chunks, new, cached, attended_pairs(new, past, self.top_k))
-
-
-@dataclass(frozen=True, slots=True)
-class _LatentKernel:
-    """`LatentPrefill` by `latent_prefill_s`, the quicker of its two forms, never below the roofline.
-
-    The forms differ in their channels alone, to which all of `latent_prefill_s` beyond its start is in proportion.
-    """
-
-    roofline: _LatentRoofline
-    kernel: _PrefillKernel
-    start_s: float
-    read_s: float
-    expansion_s: float
-    sparse: tuple[float, float, float] | None
-    """Start [s], time of a token [s] and processors of the kernel over chosen keys."""
-
-    def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
-        roofline, start_s = self.roofline, self.start_s
-        top_k, expanded, absorbed = roofline.top_k, roofline.expanded, roofline.absorbed
-        if self.sparse is not None and past + new > top_k:
-            pairs, (start_s, token_s, sms) = attended_pairs(new, past, top_k), self.sparse
-            sparse_s = start_s + max(chunks * new, sms) * token_s
-            return roofline.count * max(sparse_s, roofline.layer_s(chunks, new, cached, pairs))
-        seen = min(past, top_k) if top_k else past
-        pairs = attended_pairs(new, seen, 0.0)
-        traffic_s = chunks * (2.0 * new + seen) * self.read_s
-        took, factor, ideal = self.kernel(chunks, new, seen, pairs, seen + new, traffic_s)
-        expanded_s = max((start_s + expanded * took) * factor, expanded * ideal) + self.expansion_s * chunks * cached
-        absorbed_s = max((start_s + absorbed * took) * factor, absorbed * ideal)
-        if top_k and past + new > top_k:
-            pairs = attended_pairs(new, past, top_k)
-        return roofline.count * max(min(expanded_s, absorbed_s), roofline.layer_s(chunks, new, cached, pairs))
-
-
-def _latent_timer(operator: LatentPrefill, gpu: CalibratedGpu) -> PromptAttention:
+def _latent_roofline(operator: LatentPrefill, gpu: CalibratedGpu) -> dict[int, float]:
+    """Constants of latent attention on its roofline."""
     heads = operator.heads
     flops_per_s, bytes_per_s = _peaks(operator, gpu)
     expanded, absorbed = (key + value for key, value in operator.forms)
-    expansion_flops = 2.0 * operator.kv_rank * heads * (operator.key_dim - operator.rope_dim + operator.value_dim)
-    row_s = (operator.kv_rank + operator.rope_dim) * BYTES_PER_VALUE[operator.kv_cache] / bytes_per_s
-    roofline = _LatentRoofline(
-        count=operator.count,
-        top_k=operator.top_k,
-        expanded=expanded,
-        absorbed=absorbed,
-        channel_s=2.0 * heads / flops_per_s,
-        expansion_s=expansion_flops / flops_per_s,
-        row_s=row_s,
-        token_s=row_s + heads * expanded * ACTIVATION_BYTES / bytes_per_s,
-    )
-    if isinstance(operator, ChosenPrefill) and (seconds := operator.prompt_seconds(gpu)) is not None:
-        return _ModuleKernel(roofline, seconds, operator.top_k)
+    key_s = (operator.kv_rank + operator.rope_dim) * BYTES_PER_VALUE[operator.kv_cache] / bytes_per_s
+    return {
+        KIND: LATENT,
+        COUNT: operator.count,
+        MOST_KEYS: operator.top_k,
+        PAIR_S: 2.0 * heads / flops_per_s,
+        KEY_S: key_s,
+        TOKEN_S: key_s + heads * expanded * ACTIVATION_BYTES / bytes_per_s,
+        EXPANDED: expanded,
+        ABSORBED: absorbed,
+        EXPANSION_S: _expansion_flops(operator) / flops_per_s,
+    }
+
+
+def _expansion_flops(operator: LatentPrefill) -> float:
+    """That make keys and values of one cached token."""
+    channels = operator.key_dim - operator.rope_dim + operator.value_dim
+    return 2.0 * operator.kv_rank * operator.heads * channels
+
+
+def _latent_constants(operator: LatentPrefill, gpu: CalibratedGpu) -> tuple[dict[int, float], SizeCorrection | None]:
+    """Constants of latent attention, and its correction."""
+    roofline, heads = _latent_roofline(operator, gpu), operator.heads
     form = gpu.form(LatentPrefillForm, *operator.fit_keys)
     if form is None:
-        return roofline
+        return roofline, None
     peaks, chosen = gpu.peaks(operator.kv_cache.arithmetic), operator.sparse_form(gpu)
-    return _LatentKernel(
-        roofline=roofline,
-        kernel=_PrefillKernel.of(form, peaks, form.compute_efficiency, form.row_tokens, heads, 2.0),
-        start_s=form.start_s,
-        read_s=heads * 2.0 / peaks.bytes_per_s,
-        expansion_s=expansion_flops / (form.compute_efficiency * peaks.flops_per_s),
-        sparse=None if chosen is None else (chosen.start_s, operator.sparse_token_s(chosen, gpu), peaks.sms),
-    )
+    fitted = _fitted(form, peaks, form.compute_efficiency, form.row_tokens, heads, 2.0)
+    reads = {
+        NEW_S: 2.0 * heads * 2.0 / peaks.bytes_per_s,
+        PAST_S: heads * 2.0 / peaks.bytes_per_s,
+        FITTED_EXPANSION_S: _expansion_flops(operator) / (form.compute_efficiency * peaks.flops_per_s),
+    }
+    if chosen is not None:
+        sparse_token_s = operator.sparse_token_s(chosen, gpu)
+        reads |= {SPARSE_START_S: chosen.start_s, SPARSE_TOKEN_S: sparse_token_s, SPARSE_SMS: peaks.sms}
+    return {**roofline, **fitted, **reads}, form.correction
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +464,7 @@ class _IndexRoofline:
         return chunks * max(pairs * self.pair_s, (cached + new) * self.token_s)
 
     def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
-        return self.count * self.layer_s(chunks, new, cached, attended_pairs(new, past, 0.0))
+        return self.count * self.layer_s(chunks, new, cached, _pairs_of(new, past, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,19 +472,21 @@ class _ModuleKernel:
     """Latent attention over chosen keys, or the index that chooses them, by the form of a module.
 
     Attributes:
-        roofline: of the operator.
+        count: layers.
+        roofline_s: of one layer, from (chunks, new, cached, pairs).
         seconds: of one layer.
         top_k: keys a query of the operator works on at most, 0 = all.
     """
 
-    roofline: _LatentRoofline | _IndexRoofline
+    count: float
+    roofline_s: PromptSecondsOfOne
     seconds: PromptSeconds
     top_k: float
 
     def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
-        least = self.roofline.layer_s(chunks, new, cached, attended_pairs(new, past, self.top_k))
+        least = self.roofline_s(chunks, new, cached, _pairs_of(new, past, self.top_k))
         took: float = self.seconds(chunks, new, past)
-        return self.roofline.count * (took if took > least else least)
+        return self.count * (took if took > least else least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,7 +514,7 @@ class _IndexKernel:
     sms: float
 
     def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
-        pairs, form = attended_pairs(new, past, 0.0), self.scores
+        pairs, form = _pairs_of(new, past, 0.0), self.scores
         compute = chunks * pairs * self.pair_s
         memory = chunks * (cached + new) * self.key_s
         more, less = (compute, memory) if compute > memory else (memory, compute)
@@ -448,13 +528,13 @@ class _IndexKernel:
         return self.roofline.count * max(took, self.roofline.layer_s(chunks, new, cached, pairs))
 
 
-def _index_timer(operator: IndexScores, gpu: CalibratedGpu) -> PromptAttention:
+def _index_timer(operator: IndexScores, gpu: CalibratedGpu) -> PromptSecondsOfOne:
     flops_per_s, bytes_per_s = _peaks(operator, gpu)
     ratio = operator.ratio
     pair_s = 2.0 * operator.heads * operator.head_dim / ratio / flops_per_s
     roofline = _IndexRoofline(operator.count, pair_s, operator.head_dim / ratio / bytes_per_s)
     if isinstance(operator, ChoosingIndex) and (seconds := operator.prompt_seconds(gpu)) is not None:
-        return _ModuleKernel(roofline, seconds, 0.0)
+        return _ModuleKernel(operator.count, roofline.layer_s, seconds, 0.0)
     prefill, decode = operator.scores_keys
     scores = gpu.form(IndexScoresForm, prefill)
     selection = gpu.form(IndexSelectionForm, *operator.selection_keys("prefill"))
@@ -524,7 +604,7 @@ class _RecurrenceKernel:
         return self.roofline.count * (took if took > ideal else ideal)
 
 
-def _recurrence_timer(operator: Recurrence, gpu: CalibratedGpu) -> PromptAttention:
+def _recurrence_timer(operator: Recurrence, gpu: CalibratedGpu) -> PromptSecondsOfOne:
     shape, (flops_per_s, bytes_per_s) = operator.shape, _peaks(operator, gpu)
     roofline = _RecurrenceRoofline(
         count=operator.count,
@@ -574,8 +654,8 @@ class _CompressedRoofline:
 
     def pairs(self, new: float, past: float) -> float:
         """`compressed_pairs` of a chunk."""
-        pairs = attended_pairs(new, past, self.window)
-        return pairs + attended_pairs(new, past, self.seen) / self.ratio if self.ratio else pairs
+        pairs = _pairs_of(new, past, self.window)
+        return pairs + _pairs_of(new, past, self.seen) / self.ratio if self.ratio else pairs
 
     def read(self, new: float, cached: float) -> float:
         """Keys of a chunk that are read at least once."""
@@ -626,7 +706,7 @@ class _CompressedKernel:
         return roofline.count * (took if took > ideal else ideal)
 
 
-def _compressed_timer(operator: CompressedPrefill, gpu: CalibratedGpu) -> PromptAttention:
+def _compressed_timer(operator: CompressedPrefill, gpu: CalibratedGpu) -> PromptSecondsOfOne:
     shape, (flops_per_s, bytes_per_s) = operator.shape, _peaks(operator, gpu)
     one = operator.least_work(1.0, 1.0, 0.0)
     roofline = _CompressedRoofline(

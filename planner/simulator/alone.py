@@ -8,27 +8,31 @@ to the last bit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from collections.abc import Sequence as Sized
 
 import numpy as np
+from numpy.typing import NDArray
 
-from planner.engine import Batching, KvAllocation, Order, Preemption
+from planner.core import FloatArray, IntArray
+from planner.engine import NO_TABLES, Batching, KvAllocation, Order, Preemption
 from planner.serving import PoolLimit, Role
-from planner.simulator.clock import BENT_RUN_GROWTH, CONTEXT_KNOTS, LEAST_RUN_TOKENS
+from planner.simulator.clock import BENT_RUN_GROWTH, CONTEXT_KNOTS, LEAST_RUN_TOKENS, StepClock
 from planner.simulator.replica import Replica
 from planner.simulator.step_loop import (
     BENDS,
-    BENT,
-    ENDED,
+    FLUSH,
     GAP_FIELDS,
-    GAPS,
     LINE,
-    PREEMPTED,
+    NOTHING,
+    REQUEST,
     RUN_FIELDS,
-    RUNS,
+    STATE,
     STEP,
     STRAIGHT,
+    Limits,
+    Room,
+    StepTimes,
     follow,
 )
 
@@ -41,8 +45,7 @@ def follows_alone(replica: Replica) -> bool:
     """Whether a replica has only the rules that are written out here."""
     rules, schedule = replica.rules, replica.schedule
     return (
-        rules.role is Role.MIXED
-        and schedule.batching is Batching.CONTINUOUS
+        schedule.batching is Batching.CONTINUOUS
         and schedule.order is Order.FCFS
         and schedule.mixed_steps
         and not (schedule.whole_prompts or schedule.preempts or schedule.batch_wait_steps)
@@ -56,64 +59,104 @@ def follows_alone(replica: Replica) -> bool:
     )
 
 
-def follow_alone(replica: Replica, requests: Sized[int], times_s: Sized[float], ended: Callable[[int], None]) -> None:
+def follow_alone(
+    replica: Replica,
+    requests: IntArray,
+    times_s: FloatArray,
+    lengths: tuple[IntArray, IntArray],
+    ended: Callable[[int], None],
+    every: int,
+) -> NDArray[np.void]:
     """Take a replica through its arrivals until it has nothing left to do.
 
     Args:
         replica: at its start.
-        requests: that reach it, in order of arrival.
-        times_s: when they do [s], rising.
+        requests: that reach it, in order of arrival, shape (n,).
+        times_s: when they do [s], rising, shape (n,).
+        lengths: input and output tokens of every request of the pool.
         ended: called with how many requests have ended since it was called last.
+        every: so many requests, at the latest.
+
+    Returns:
+        What is known of each request in the end: records of `planner.simulator.step_loop.REQUEST`, shape (n,).
     """
-    rules, ledger, clock = replica.rules, replica.ledger, replica.clock
-    count, most_running = len(requests), min(rules.max_running, len(requests))
-    memory, order = rules.memory, np.array(requests, dtype=np.int64)
-    tokens, remaining = (np.array(each, dtype=np.int64)[order] for each in (ledger.inputs, ledger.outputs))
-    limits = (rules.max_running, rules.max_batched_tokens, rules.lag_steps, memory.blocks, memory.free_blocks)
-    arrival_s, admit_s, first_s, end_s = found = tuple(np.full(count, np.nan) for _ in range(4))
-    lines, known = clock.tables(most_running)
-    runs, gaps = np.empty((NOTES, RUN_FIELDS)), np.empty((NOTES + 2 * most_running + 3, GAP_FIELDS))
-    blocked_s, counts, asked = np.zeros(2), np.zeros(4, dtype=np.int64), np.zeros(6)
-    loop = follow(
-        np.array(times_s, dtype=np.float64),
-        tokens,
-        remaining,
-        np.array([*limits, memory.block_tokens, memory.sequence_blocks]),
-        rules.reserves,
-        _KNOTS,
-        lines,
-        known,
-        BENT_RUN_GROWTH,
-        LEAST_RUN_TOKENS,
-        arrival_s,
-        admit_s,
-        first_s,
-        end_s,
-        runs,
-        gaps,
-        blocked_s,
-        counts,
-        asked,
+    rules, ledger, clock, memory = replica.rules, replica.ledger, replica.clock, replica.rules.memory
+    most = min(rules.max_running, requests.size) + 1
+    records = _records(replica, requests, times_s, lengths)
+    limits = Limits(
+        running=rules.max_running,
+        budget=rules.max_batched_tokens,
+        lag=rules.lag_steps,
+        blocks=memory.blocks,
+        beside_others=memory.blocks - memory.free_blocks,
+        block=memory.block_tokens,
+        own_blocks=memory.sequence_blocks,
+        reserves=rules.reserves,
+        comes_ready=rules.role is Role.DECODE,
+        answers=clock.timer.tables is not None,
+        bent_growth=BENT_RUN_GROWTH,
+        least_run_tokens=LEAST_RUN_TOKENS,
+        report=every,
     )
-    for wanted in loop:
-        if wanted == STEP:
-            decodes, context, chunk, pairs, cached, chunks = asked.tolist()
-            asked[0] = clock.step_s(int(decodes), context, chunk, pairs, cached, chunks)
-        elif wanted == LINE:
-            decodes, cell = int(asked[0]), int(asked[1])
-            line = clock.line(decodes, cell)
-            known[decodes, cell] = BENDS if line is None else STRAIGHT
-            lines[decodes, cell] = line or (0.0, 0.0)
-        elif wanted == BENT:
-            run = clock.run(asked[0], int(asked[1]), asked[2], int(asked[3]))
-            asked[0], asked[1] = run.first_s, run.slope_s
+    room = Room(
+        phases=np.zeros(memory.block_tokens, dtype=np.int64),
+        leaving=np.zeros((most, 2), dtype=np.int64),
+        back=np.zeros(most, dtype=np.int64),
+        new=np.zeros(most, dtype=np.int64),
+        done=np.zeros(most, dtype=np.int64),
+        since_s=np.zeros(most + 1),
+        since=np.zeros(most + 1),
+        runs=np.empty((NOTES, RUN_FIELDS)),
+        gaps=np.empty((NOTES + 2 * most + 3, GAP_FIELDS)),
+    )
+    state = np.zeros(1, dtype=STATE)[0]
+    state.latest = state.prompt = -1
+    state.last_decode_s = math.nan
+    tables = clock.timer.tables or NO_TABLES
+    times = StepTimes(_KNOTS, *clock.tables(most), np.zeros(6))
+    wanted = FLUSH
+    while wanted != NOTHING:
+        wanted = follow(state, records, room, limits, times, tables)
+        if wanted in (FLUSH, NOTHING):
+            replica.runs.frombytes(room.runs[: state.runs].tobytes())
+            replica.gaps.frombytes(room.gaps[: state.gaps].tobytes())
+            ended(int(state.ended))
+            state.runs = state.gaps = state.ended = 0
         else:
-            replica.runs.frombytes(runs[: counts[RUNS]].tobytes())
-            replica.gaps.frombytes(gaps[: counts[GAPS]].tobytes())
-            if counts[ENDED]:
-                ended(int(counts[ENDED]))
-    for times, mine in zip((ledger.arrival_s, ledger.admit_s, ledger.first_s, ledger.end_s), found, strict=True):
-        np.frombuffer(times)[order] = mine
-    for cap, seconds in zip((PoolLimit.RUNNING_REQUESTS, PoolLimit.KV_CAPACITY), blocked_s.tolist(), strict=True):
-        replica.blocked_s[cap] = seconds
-    replica.preempted = int(counts[PREEMPTED])
+            _answer(wanted, clock, times)
+    for name in ("arrival_s", "admit_s", "first_s", "end_s"):
+        np.frombuffer(getattr(ledger, name))[requests] = records[name]
+    replica.blocked_s[PoolLimit.RUNNING_REQUESTS] = float(state.blocked_running_s)
+    replica.blocked_s[PoolLimit.KV_CAPACITY] = float(state.blocked_kv_s)
+    replica.preempted = int(state.preempted)
+    return records
+
+
+def _answer(wanted: int, clock: StepClock, times: StepTimes) -> None:
+    """Tell a loop how long steps take."""
+    asked = times.asked
+    if wanted == STEP:
+        decodes, context, chunk, pairs, cached, chunks = asked.tolist()
+        asked[0] = clock.step_s(int(decodes), context, chunk, pairs, cached, chunks)
+    elif wanted == LINE:
+        decodes, cell = int(asked[0]), int(asked[1])
+        line = clock.line(decodes, cell)
+        times.known[decodes, cell] = BENDS if line is None else STRAIGHT
+        times.lines[decodes, cell] = line or (0.0, 0.0)
+    else:
+        run = clock.run(asked[0], int(asked[1]), asked[2], int(asked[3]))
+        asked[0], asked[1] = run.first_s, run.slope_s
+
+
+def _records(
+    replica: Replica, requests: IntArray, times_s: FloatArray, lengths: tuple[IntArray, IntArray]
+) -> NDArray[np.void]:
+    """Requests before they come."""
+    records = np.zeros(requests.size, dtype=REQUEST)
+    for name in ("arrival_s", "admit_s", "began_s", "first_s", "end_s"):
+        records[name] = math.nan
+    records["time_s"], records["token_s"] = times_s, np.frombuffer(replica.ledger.token_s)[requests]
+    records["tokens"], records["remaining"] = (tokens[requests] for tokens in lengths)
+    for name in ("due", "before", "after"):
+        records[name] = -1
+    return records

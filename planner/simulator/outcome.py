@@ -299,9 +299,11 @@ def _bound(timer: StepTimer, steps: FloatArray, shapes: FloatArray) -> Bound:
     if not steps.any():
         return timer.step_time(StepShape(1.0, 1.0)).bound
     seconds = np.zeros(len(Bound))
-    for first in range(0, steps.size, TIMED_AT_ONCE):
-        block = slice(first, first + TIMED_AT_ONCE)
-        seconds += timer.bounds_s(StepShape(*shapes[:, block])) @ steps[block]
+    has_prompts = shapes[-1] > 0.0
+    for which in (np.flatnonzero(has_prompts), np.flatnonzero(~has_prompts)):
+        for first in range(0, which.size, TIMED_AT_ONCE):
+            block = which[first : first + TIMED_AT_ONCE]
+            seconds += timer.bounds_s(StepShape(*shapes[:, block])) @ steps[block]
     return list(Bound)[int(seconds.argmax())]
 
 

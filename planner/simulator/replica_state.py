@@ -10,6 +10,7 @@ import math
 from array import array
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from planner.engine import Batching, Order, Preemption
 from planner.serving import PoolLimit, Role
@@ -21,6 +22,8 @@ from planner.simulator.prefix_blocks import PrefixBlocks
 from planner.simulator.rules import Rules
 from planner.simulator.static_batch import StaticBatch
 from planner.simulator.tier_blocks import ReplicaTiers
+
+Numbers: TypeAlias = "list[int] | array[int]"
 
 
 @dataclass(eq=False)
@@ -38,12 +41,12 @@ class Ledger:
         system_tokens: of its session's system prompt, -1: of no session; empty where there are none.
     """
 
-    inputs: list[int]
-    outputs: list[int]
-    class_index: list[int] = field(default_factory=list)
-    prefix: list[int] = field(default_factory=list)
-    prefix_tokens: list[int] = field(default_factory=list)
-    adapter: list[int] = field(default_factory=list)
+    inputs: Numbers
+    outputs: Numbers
+    class_index: Numbers = field(default_factory=list)
+    prefix: Numbers = field(default_factory=list)
+    prefix_tokens: Numbers = field(default_factory=list)
+    adapter: Numbers = field(default_factory=list)
     encode_s: list[float] = field(default_factory=list)
     hits: list[int] = field(default_factory=list)
     system_tokens: list[int] = field(default_factory=list)

@@ -7,6 +7,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from planner.core import IntArray
 from planner.serving import AFFINITY_LIMIT, Pool, Router
 from planner.simulator.replica import Replica
 from planner.simulator.replica_state import Ledger
@@ -38,23 +39,30 @@ class RequestRouter:
         self.picks: list[list[int]] = []
         if self.policy in (Router.RANDOM, Router.POWER_OF_TWO):
             self.picks = random_pairs(len(replicas), len(ledger.inputs), seed)
-        self.choose: Callable[[int], int] = {
-            Router.ROUND_ROBIN: self._next_in_turn,
-            Router.RANDOM: self._any,
-            Router.POWER_OF_TWO: self._lesser_of_two,
-            Router.LEAST_REQUESTS: self._least,
-            Router.LEAST_TOKENS: self._least,
-            Router.PREFIX_AFFINITY: self._nearest_to_prefix,
+        # Not bound: an object that holds itself is freed late, and with it the ledger.
+        self.choose: Callable[[RequestRouter, int], int] = {
+            Router.ROUND_ROBIN: RequestRouter._next_in_turn,
+            Router.RANDOM: RequestRouter._any,
+            Router.POWER_OF_TWO: RequestRouter._lesser_of_two,
+            Router.LEAST_REQUESTS: RequestRouter._least,
+            Router.LEAST_TOKENS: RequestRouter._least,
+            Router.PREFIX_AFFINITY: RequestRouter._nearest_to_prefix,
         }[self.policy]
 
     def route(self, request: int) -> int:
         """Number of the replica that gets the request."""
-        number = self.choose(request)
+        number = self.choose(self, request)
         self.turn += 1
         self.used[number] = self.turn
         self.chosen[request] = number
         self._add(number, self._size(request))
         return number
+
+    def take_turns(self, requests: IntArray) -> None:
+        """`route` all requests, in this order, where replicas take turns and nothing but that counts."""
+        chosen = np.array(self.chosen)
+        chosen[requests] = np.arange(requests.size) % len(self.replicas)
+        self.chosen = chosen.tolist()
 
     def release(self, request: int, number: int) -> None:
         """The request has left its replica."""

@@ -1,36 +1,147 @@
 """The loop of one replica that nothing outside it concerns, compiled: what `planner.simulator.alone` runs.
 
 `follow` goes through the arrivals of a replica and does what `Replica.begin`, `arrive` and `finish` do under the
-ordinary rules, on arrays. It is a generator: where it needs what is not in its tables (a step time, a line of step
-times, room for its notes) it yields what it asks for, and finds the answer in `asked` when it goes on.
+ordinary rules, on records. Where it needs what it does not have (a step time, a line of step times, room for its notes)
+it says so, finds the answer in `StepTimes.asked` when it is called again, and goes on.
 `planner.simulator.events` is the reference, to the last bit.
 
 Requests are numbered from 0 in the order in which they reach the replica. So they are queued in this order, the inbox
 and those that wait are ranges of numbers, and whoever was preempted waits before all of them.
 """
 
-# ruff: noqa: C901, PLR0912, PLR0915 - one loop on arrays, so that it compiles to one function
-
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.core import FloatArray, IntArray, compiled
+from planner.engine import StepTables, decode_seconds, step_seconds
 
-STEP, LINE, BENT, FLUSH = 1, 2, 3, 4
-"""What `follow` yields: it wants the duration of a step, a line of durations, a run where they bend, or has notes to
-take away."""
+NOTHING, STEP, LINE, BENT, FLUSH = range(5)
+"""What `follow` wants: the duration of a step, a line of durations, a run where they bend, its notes taken away."""
+BEGIN, BEGUN, ANSWERED = range(3)
+"""How far a step is: to be decided on, decided on, its duration told."""
 UNKNOWN, STRAIGHT, BENDS = 0, 1, 2
 """What is known of a cell of the table of lines."""
-RUNS, GAPS, ENDED, PREEMPTED = range(4)
-"""Places in `counts`."""
+FREE, RUNNING_REQUESTS, KV_CAPACITY = 0, 1, 2
+"""What keeps a request out of a step."""
 RUN_FIELDS, GAP_FIELDS = 11, 3
 """Numbers of an entry of `ReplicaState.runs` and `gaps`."""
-BoolArray = NDArray[np.bool_]
+Record = Any
+"""One record of an array of them."""
+
+REQUEST = np.dtype(
+    (
+        np.record,
+        [(name, np.float64) for name in ("time_s", "arrival_s", "admit_s", "began_s", "first_s", "end_s", "token_s")]
+        + [(name, np.int64) for name in ("tokens", "remaining", "due", "joined", "ends", "taken", "before", "after")]
+        + [(name, np.int64) for name in ("grows", "runs")],
+    )
+)
+"""A request: when it comes, arrived, was admitted, when the step began that ended its prompt, first and last token, its
+latest token [s]; tokens its prompt step must process (a preempted one's grow by what it had made), output tokens still
+to come; `Sequence.due`, `joined`, `ends` and `blocks`; who joined before and after it; whether it counts in the blocks
+that grow, and whether it decodes. Numbers are -1 and times NaN before they are known."""
+STATE = np.dtype(
+    (
+        np.record,
+        [(name, np.int64) for name in ("place", "inbox", "queue", "backs", "decodes", "latest", "news", "dones")]
+        + [(name, np.int64) for name in ("leaving", "prompt", "prompt_left", "held", "in_prompts", "quotients")]
+        + [(name, np.int64) for name in ("growing", "ticks", "steps_done", "steps", "chunks", "room", "phase", "alike")]
+        + [(name, np.int64) for name in ("runs", "gaps", "ended", "preempted")]
+        + [(name, np.float64) for name in ("now_s", "context", "last_decode_s", "start_s", "stop_s")]
+        + [(name, np.float64) for name in ("first_s", "slope_s", "chunk", "pairs", "cached")]
+        + [(name, np.float64) for name in ("blocked_running_s", "blocked_kv_s")],
+    )
+)
+"""A replica: arrivals taken in, queued and admitted; how many wait again, decode, who joined last, how many are new
+among them and end their prompts in this step, entries of the heap of ends; the prompt in progress and what is left of
+it; blocks held, those of prompts, and what `EvenlyGrowingCache` counts; decode steps done, steps done, and of the step
+or run under way steps, chunks and what is left of the budget; notes of runs and of gaps, requests that ended since the
+last FLUSH, preemptions; time, total context, end of the last decode step, start and end of what is under way, its first
+step and growth [s], and the rest of its `StepShape`; seconds the first waiting request was held back by each cap."""
+
+
+class Limits(NamedTuple):
+    """What a replica may do.
+
+    Attributes:
+        running, budget, lag: most running requests, chunk budget [tokens], steps until an arrival is looked at.
+        blocks, beside_others: KV blocks, and those of them that a request may take into use beside others.
+        block, own_blocks: tokens of a block, blocks of a sequence beside its tokens.
+        reserves: whether a sequence takes blocks for all its tokens at once.
+        comes_ready: whether requests come with their KV cache.
+        answers: whether the tables of step times hold that of every step.
+        bent_growth: share by which the mean context grows in a run where there is no line.
+        least_run_tokens: tokens of mean context a run may have beyond a line.
+        report: requests that end before the notes are taken away.
+    """
+
+    running: int
+    budget: int
+    lag: int
+    blocks: int
+    beside_others: int
+    block: int
+    own_blocks: int
+    reserves: bool
+    comes_ready: bool
+    answers: bool
+    bent_growth: float
+    least_run_tokens: int
+    report: int
+
+
+class Room(NamedTuple):
+    """Arrays of a replica.
+
+    Attributes:
+        phases: sequences whose last block is so full, shape (tokens of a block,).
+        leaving: heap of (`Sequence.ends`, request), shape (n, 2).
+        back: requests that wait again, the next one last, shape (n,).
+        new, done: that decode and have made no step yet, and whose prompts end in this step; each shape (n,).
+        since_s, since: times of latest tokens [s] and how many sequences had theirs then; each shape (n,).
+        runs, gaps: notes as in `ReplicaState`, filled in from 0 after every FLUSH; shapes (entries, fields).
+    """
+
+    phases: IntArray
+    leaving: IntArray
+    back: IntArray
+    new: IntArray
+    done: IntArray
+    since_s: FloatArray
+    since: FloatArray
+    runs: FloatArray
+    gaps: FloatArray
+
+
+class StepTimes(NamedTuple):
+    """What is known of the durations of steps beside the tables.
+
+    Attributes:
+        knots: mean contexts between which step times of decodes are lines, shape (cells,).
+        lines: duration at the knot before a cell [s] and growth [s/token], shape (decodes, cells, 2).
+        known: whether a line is known, shape (decodes, cells).
+        asked: what is asked for and the answer, shape (6,).
+    """
+
+    knots: FloatArray
+    lines: FloatArray
+    known: NDArray[np.int8]
+    asked: FloatArray
+
+
+@compiled
+def admitted_s(times_s: FloatArray, admission_s: float) -> FloatArray:
+    """When requests come to their replica [s]: each `admission_s` after the one before it at the earliest."""
+    come_s, free_s = np.empty(times_s.size), 0.0
+    for i in range(times_s.size):
+        come_s[i] = max(times_s[i], free_s)
+        free_s = come_s[i] + admission_s
+    return come_s
 
 
 @compiled
@@ -66,404 +177,495 @@ def pop(heap: IntArray, size: int) -> None:
 
 
 @compiled
-def held_at(tick: int, phases: IntArray, quotients: int, growing: int, prompts: int, sequence_blocks: int) -> int:
+def held_at(state: Record, room: Room, limits: Limits, tick: int) -> int:
     """`EvenlyGrowingCache._held_at`: blocks of all once `tick` decode steps are done."""
-    block = phases.size
+    phases, block = room.phases, limits.block
     quotient, phase = tick // block, tick % block
-    held = prompts + quotients + growing * (quotient + 1 + sequence_blocks)
-    if phase:
+    held = state.in_prompts + state.quotients + state.growing * (quotient + 1 + limits.own_blocks)
+    if phase > 0:
         for full in range(block + 1 - phase, block):
-            held += int(phases[full])
-        return held
-    return held - int(phases[0])
+            held += phases[full]
+        return int(held)
+    return int(held - phases[0])
 
 
 @compiled
-def blocks_needed(tokens: int, remaining: int, reserves: bool, block: int, sequence_blocks: int) -> int:
+def blocks_needed(request: Record, limits: Limits) -> int:
     """`ReservedCache.blocks_needed` of a waiting request, or `GrowingCache`'s for its prompt and first decode."""
-    length = tokens + (remaining if reserves else min(1, remaining))
-    return (length + block - 1) // block + sequence_blocks
+    length = request.tokens + (request.remaining if limits.reserves else min(1, request.remaining))
+    return int((length + limits.block - 1) // limits.block + limits.own_blocks)
 
 
 @compiled
-def follow(
-    times_s: FloatArray,
-    tokens: IntArray,
-    remaining: IntArray,
-    limits: IntArray,
-    reserves: bool,
-    knots: FloatArray,
-    lines: FloatArray,
-    known: NDArray[np.int8],
-    bent_growth: float,
-    least_run_tokens: int,
-    arrival_s: FloatArray,
-    admit_s: FloatArray,
-    first_s: FloatArray,
-    end_s: FloatArray,
-    runs: FloatArray,
-    gaps: FloatArray,
-    blocked_s: FloatArray,
-    counts: IntArray,
-    asked: FloatArray,
-) -> Iterator[int]:
-    """Take a replica through its arrivals until it has nothing left to do.
+def binding_cap(state: Record, request: Record, limits: Limits) -> int:
+    """`ReplicaState._binding_cap`: what keeps a waiting request out of the step."""
+    running = state.decodes + state.dones
+    if running >= limits.running:
+        return RUNNING_REQUESTS
+    room = limits.beside_others if running > 0 else limits.blocks
+    return KV_CAPACITY if state.held + blocks_needed(request, limits) > room else FREE
+
+
+@compiled
+def waits(state: Record) -> bool:
+    """Whether anybody is queued."""
+    return bool(state.backs > 0 or state.queue < state.inbox)
+
+
+@compiled
+def first_waiting(state: Record, room: Room) -> int:
+    """The next to be admitted: whoever was preempted before those that are new."""
+    return int(room.back[state.backs - 1]) if state.backs > 0 else int(state.queue)
+
+
+@compiled
+def drop(state: Record, request: Record, room: Room, limits: Limits) -> None:
+    """Give the blocks of a sequence back."""
+    if request.grows > 0:
+        origin = request.tokens - request.joined
+        room.phases[origin % limits.block] -= 1
+        state.quotients -= origin // limits.block
+        state.growing -= 1
+        request.grows = 0
+        return
+    if request.runs == 0:
+        state.in_prompts -= request.taken
+    if limits.reserves:
+        state.held -= request.taken
+
+
+@compiled
+def leave(state: Record, requests: Record, number: int) -> None:
+    """A sequence no longer decodes."""
+    request = requests[number]
+    request.runs = 0
+    state.decodes -= 1
+    if request.before >= 0:
+        requests[request.before].after = request.after
+    if request.after >= 0:
+        requests[request.after].before = request.before
+    else:
+        state.latest = request.before
+
+
+@compiled
+def join(state: Record, requests: Record, room: Room, limits: Limits, number: int) -> None:
+    """`AdmittingReplica._join`: decode from the next step on."""
+    request = requests[number]
+    request.joined, request.ends = state.ticks, state.ticks + request.remaining - 1
+    state.in_prompts -= request.taken
+    if not limits.reserves:
+        origin = request.tokens - request.joined
+        room.phases[origin % limits.block] += 1
+        state.quotients += origin // limits.block
+        state.growing += 1
+        request.grows = 1
+    request.runs = 1
+    state.decodes += 1
+    request.before, request.after = state.latest, -1
+    if state.latest >= 0:
+        requests[state.latest].after = number
+    state.latest = number
+    state.context += request.tokens + 1
+    room.new[state.news] = number
+    state.news += 1
+    push(room.leaving, state.leaving, request.ends, number)
+    state.leaving += 1
+
+
+@compiled
+def preempt(state: Record, requests: Record, room: Room, limits: Limits) -> None:
+    """`PreemptingReplica._preempt` of the youngest: its tokens are recomputed, it waits before all that are younger."""
+    number = state.prompt if state.prompt >= 0 else state.latest
+    victim = requests[number]
+    state.preempted += 1
+    drop(state, victim, room, limits)
+    if number == state.prompt:
+        state.prompt, state.prompt_left = -1, 0
+    else:
+        leave(state, requests, number)
+        size, state.leaving = state.leaving, 0
+        for i in range(size):
+            ends, other = room.leaving[i, 0], room.leaving[i, 1]
+            if other != number:
+                push(room.leaving, state.leaving, ends, other)
+                state.leaving += 1
+        gained = state.ticks - victim.joined
+        state.context -= victim.tokens + 1 + gained
+        if gained > 0:
+            victim.token_s = state.last_decode_s
+        news, state.news = state.news, 0
+        for i in range(news):
+            if room.new[i] != number:
+                room.new[state.news] = room.new[i]
+                state.news += 1
+        produced = min(victim.remaining - 1, 1 + gained)
+        victim.tokens += produced
+        victim.remaining -= produced
+    spot = state.backs
+    while spot > 0 and room.back[spot - 1] < number:
+        room.back[spot] = room.back[spot - 1]
+        spot -= 1
+    room.back[spot] = number
+    state.backs += 1
+
+
+@compiled
+def admit(state: Record, requests: Record, room: Room, limits: Limits) -> int:
+    """Admit the first that waits; its number."""
+    number = first_waiting(state, room)
+    request = requests[number]
+    if state.backs > 0:
+        state.backs -= 1
+    else:
+        state.queue += 1
+    if math.isnan(request.admit_s):
+        request.admit_s = state.now_s
+    request.taken = blocks_needed(request, limits)
+    state.in_prompts += request.taken
+    state.held += request.taken
+    return number
+
+
+@compiled
+def take_in(state: Record, requests: Record, limits: Limits) -> bool:
+    """Who has arrived: at a boundary all of this instant, of an idle replica the next. False when nobody is left."""
+    waiting = state.backs > 0 or state.queue < state.inbox
+    busy = waiting or state.decodes > 0 or state.prompt >= 0
+    if not busy and state.inbox == state.place:
+        if state.place == requests.size:
+            return False
+        state.now_s = requests[state.place].time_s
+    while state.place < requests.size and requests[state.place].time_s == state.now_s:
+        requests[state.place].arrival_s = state.now_s
+        state.place += 1
+    for number in range(state.inbox, state.place):
+        if requests[number].due < 0:
+            requests[number].due = state.steps_done + limits.lag
+    while state.inbox < state.place and (not busy or requests[state.inbox].due <= state.steps_done):
+        state.inbox += 1
+    return True
+
+
+@compiled
+def make_room(state: Record, requests: Record, room: Room, limits: Limits) -> None:
+    """`PreemptingReplica.make_room`: preempt until every decoding sequence has blocks for the next step."""
+    while True:
+        if not limits.reserves:
+            state.held = held_at(state, room, limits, state.ticks + 1)
+        if state.held <= limits.blocks or state.decodes + (1 if state.prompt >= 0 else 0) <= 1:
+            return
+        preempt(state, requests, room, limits)
+
+
+@compiled
+def join_ready(state: Record, requests: Record, room: Room, limits: Limits) -> None:
+    """`AdmittingReplica._join_ready`: admit who comes with a KV cache, to decode in this step."""
+    while limits.comes_ready and state.prompt < 0 and state.backs == 0 and state.queue < state.inbox:
+        if binding_cap(state, requests[state.queue], limits) != FREE:
+            return
+        join(state, requests, room, limits, admit(state, requests, room, limits))
+
+
+@compiled
+def add_chunks(state: Record, requests: Record, room: Room, limits: Limits) -> None:
+    """`DecidingReplica._prompt_step`: what of the prompts goes into the step beside its decodes."""
+    state.room = limits.budget - state.decodes
+    while state.room > 0:
+        if state.prompt < 0:
+            if state.backs == 0 and (limits.comes_ready or state.queue == state.inbox):
+                return
+            if binding_cap(state, requests[first_waiting(state, room)], limits) != FREE:
+                return
+            state.prompt = admit(state, requests, room, limits)
+            state.prompt_left = requests[state.prompt].tokens
+        now = min(state.prompt_left, state.room)
+        past = requests[state.prompt].tokens - state.prompt_left
+        state.chunks += 1
+        state.chunk += now
+        state.cached += past + now
+        state.pairs += now * past + now * (now + 1) / 2
+        state.room -= now
+        state.prompt_left -= now
+        if state.prompt_left == 0:
+            room.done[state.dones] = state.prompt
+            state.dones += 1
+            state.prompt = -1
+
+
+@compiled
+def begin(state: Record, requests: Record, room: Room, limits: Limits) -> None:
+    """`Replica.begin`, but for how long the step takes."""
+    state.start_s, state.steps, state.chunks, state.dones, state.room = state.now_s, 1, 0, 0, 1
+    state.chunk, state.pairs, state.cached = 0.0, 0.0, 0.0
+    make_room(state, requests, room, limits)
+    join_ready(state, requests, room, limits)
+    if state.prompt >= 0 or waits(state):
+        add_chunks(state, requests, room, limits)
+    if state.chunks == 0:
+        state.room = 1
+
+
+@compiled
+def steps_of_run(state: Record, requests: Record, room: Room, limits: Limits, straight: bool, knot: float) -> int:
+    """`DecidingReplica._decode_run`: steps until one leaves, KV runs out or waiting requests are to be looked at.
+
+    `knot` is the end of a line of step times [tokens of mean context], where there is one (`straight`).
+    """
+    mean = state.context / state.decodes
+    reach = limits.bent_growth * mean + limits.least_run_tokens
+    if straight:
+        reach = knot - mean
+        if reach < limits.least_run_tokens:
+            reach = float(limits.least_run_tokens)
+        elif reach > mean:
+            reach = mean
+    most = min(room.leaving[0, 0] - state.ticks, max(int(reach), 1))
+    if state.inbox < state.place:
+        most = min(most, requests[state.inbox].due - state.steps_done)
+    if waits(state) and binding_cap(state, requests[first_waiting(state, room)], limits) == FREE:
+        most = 1
+    steps = int(max(most, 1))
+    if limits.reserves or steps == 1:
+        return steps
+    fits = state.held + state.growing * (steps // limits.block + 1) <= limits.blocks
+    if not fits and held_at(state, room, limits, state.ticks + steps) > limits.blocks:
+        low, high = 1, steps
+        while high - low > 1:
+            middle = (low + high) // 2
+            if held_at(state, room, limits, state.ticks + middle) <= limits.blocks:
+                low = middle
+            else:
+                high = middle
+        steps = low
+    return steps
+
+
+@compiled
+def run_end_s(state: Record, steps: int) -> float:
+    """`DecodeRun.end_s`."""
+    return float(state.start_s + steps * (state.first_s + state.slope_s * (steps - 1) / 2.0))
+
+
+@compiled
+def arrive(state: Record, requests: Record, limits: Limits) -> None:
+    """`AdmittingReplica.arrive`: who comes before the step or run ends, and whether a run ends for them."""
+    while state.place < requests.size and requests[state.place].time_s < state.stop_s:
+        request, is_first = requests[state.place], state.inbox == state.place
+        came_s = request.time_s
+        request.arrival_s = came_s
+        state.place += 1
+        if state.chunks > 0:
+            request.due = state.steps_done + 1 + limits.lag
+            continue
+        low, high = 1, state.steps
+        while low < high:
+            middle = (low + high) // 2
+            if run_end_s(state, middle) >= came_s:
+                high = middle
+            else:
+                low = middle + 1
+        request.due = state.steps_done + low + limits.lag
+        if waits(state) or not is_first or low + limits.lag >= state.steps:
+            continue
+        if binding_cap(state, request, limits) == FREE:
+            state.steps = low + limits.lag
+            state.stop_s = run_end_s(state, state.steps)
+
+
+@compiled
+def note_run(state: Record, requests: Record, room: Room, limits: Limits) -> None:
+    """`RecordingReplica._record_plan`: the steps, and whether a cap kept the first waiting request out of them."""
+    note, decodes = room.runs[state.runs], state.decodes
+    state.runs += 1
+    note[0], note[1], note[2], note[3] = state.start_s, state.stop_s, state.steps, state.held
+    note[4], note[5], note[6] = decodes, decodes, state.context + decodes * (state.steps - 1) / 2.0
+    note[7], note[8], note[9], note[10] = state.chunk, state.pairs, state.cached, state.chunks
+    if state.room <= 0 or not (state.backs > 0 or state.queue < state.place):
+        return
+    first = requests[first_waiting(state, room)]
+    if first.arrival_s < state.stop_s:
+        waited_s = state.stop_s - max(state.start_s, first.arrival_s)
+        cap = binding_cap(state, first, limits)
+        if cap == RUNNING_REQUESTS:
+            state.blocked_running_s += waited_s
+        elif cap == KV_CAPACITY:
+            state.blocked_kv_s += waited_s
+
+
+@compiled
+def note_gap(state: Record, room: Room, end_s: float, gap_s: float, count: float) -> None:
+    """Note gaps between tokens."""
+    gap = room.gaps[state.gaps]
+    gap[0], gap[1], gap[2] = end_s, gap_s, count
+    state.gaps += 1
+
+
+@compiled
+def count_since(state: Record, room: Room, token_s: float, count: float) -> None:
+    """Add so many sequences to those that had their latest token then."""
+    seen = 0
+    while seen < state.alike and room.since_s[seen] != token_s:
+        seen += 1
+    if seen == state.alike:
+        room.since_s[seen], room.since[seen] = token_s, 0.0
+        state.alike += 1
+    room.since[seen] += count
+
+
+@compiled
+def note_gaps(state: Record, requests: Record, room: Room) -> None:
+    """`RecordingReplica._record_gaps`: gaps that end with these steps, and first tokens of who came ready."""
+    stop_s, start_s, steps, decodes = state.stop_s, state.start_s, state.steps, state.decodes
+    first_stop_s = stop_s if state.chunks > 0 else start_s + state.first_s
+    state.alike = 0
+    for i in range(state.news):
+        request = requests[room.new[i]]
+        count_since(state, room, request.token_s, 1.0)
+        if math.isnan(request.first_s):
+            request.first_s = first_stop_s
+    if decodes > state.news:
+        count_since(state, room, state.last_decode_s, float(decodes - state.news))
+    state.news = 0
+    if state.alike == 1 and room.since_s[0] == start_s:
+        note_gap(state, room, stop_s, (stop_s - start_s) / steps, float(decodes * steps))
+        return
+    for seen in range(state.alike):
+        if not math.isnan(room.since_s[seen]):
+            note_gap(state, room, first_stop_s, first_stop_s - room.since_s[seen], room.since[seen])
+    if steps > 1:
+        note_gap(state, room, stop_s, (stop_s - first_stop_s) / (steps - 1), float(decodes * (steps - 1)))
+
+
+@compiled
+def finish(state: Record, requests: Record, room: Room, limits: Limits) -> None:
+    """`Replica.finish`: note what was done, then see off who is done."""
+    note_run(state, requests, room, limits)
+    state.now_s = state.stop_s
+    state.steps_done += state.steps
+    if state.decodes > 0:
+        note_gaps(state, requests, room)
+        state.ticks += state.steps
+        state.context += state.steps * state.decodes
+        state.last_decode_s = state.stop_s
+    while state.leaving > 0 and room.leaving[0, 0] <= state.ticks:
+        number = room.leaving[0, 1]
+        request = requests[number]
+        pop(room.leaving, state.leaving)
+        state.leaving -= 1
+        state.context -= request.tokens + 1 + (request.ends - request.joined)
+        drop(state, request, room, limits)
+        leave(state, requests, number)
+        request.end_s = state.stop_s
+        state.ended += 1
+    for i in range(state.dones):
+        number = room.done[i]
+        request = requests[number]
+        request.began_s = state.start_s
+        if math.isnan(request.first_s):
+            request.first_s = state.stop_s
+        if not math.isnan(request.token_s):
+            note_gap(state, room, state.stop_s, state.stop_s - request.token_s, 1.0)
+        request.token_s = state.stop_s
+        if request.remaining <= 1:
+            drop(state, request, room, limits)
+            request.end_s = state.stop_s
+            state.ended += 1
+        else:
+            join(state, requests, room, limits, number)
+    if state.decodes == 0:
+        state.context = 0.0
+
+
+@compiled
+def notes_are_full(state: Record, room: Room) -> bool:
+    """Whether those of another step may find no room."""
+    gaps = room.new.size + room.done.size + 3
+    return bool(state.runs == room.runs.shape[0] or state.gaps + gaps > room.gaps.shape[0])
+
+
+@compiled
+def time_step(state: Record, limits: Limits, times: StepTimes, tables: StepTables) -> int:
+    """Find out when a step with prompts ends; what is wanted for that."""
+    asked, decodes, chunks = times.asked, float(state.decodes), float(state.chunks)
+    if limits.answers:
+        content = decodes, state.context, state.chunk, state.pairs, state.cached, chunks
+        asked[0] = step_seconds(tables, *content, math.nan, 0.0)
+    elif state.phase == BEGUN:
+        asked[0], asked[1], asked[2] = decodes, state.context, state.chunk
+        asked[3], asked[4], asked[5] = state.pairs, state.cached, chunks
+        state.phase = ANSWERED
+        return STEP
+    state.stop_s = state.start_s + asked[0]
+    return NOTHING
+
+
+@compiled
+def time_run(state: Record, requests: Record, room: Room, limits: Limits, times: StepTimes, tables: StepTables) -> int:
+    """Find out how many decode steps make a run, and when it ends; what is wanted for that."""
+    asked, decodes, context = times.asked, state.decodes, state.context
+    cell = np.searchsorted(times.knots, context / decodes, side="right")
+    if times.known[decodes, cell] == UNKNOWN:
+        asked[0], asked[1] = decodes, cell
+        return LINE
+    straight = times.known[decodes, cell] == STRAIGHT
+    state.steps = steps_of_run(state, requests, room, limits, straight, times.knots[cell])
+    if straight:
+        at_knot_s, per_token_s = times.lines[decodes, cell, 0], times.lines[decodes, cell, 1]
+        state.first_s = at_knot_s + per_token_s * (context - decodes * times.knots[cell - 1])
+        state.slope_s = per_token_s * decodes
+    elif limits.answers:
+        state.first_s = decode_seconds(tables, float(decodes), context, 0.0)
+        last_s = decode_seconds(tables, float(decodes), context + state.steps * decodes * 1.0, 0.0)
+        state.slope_s = (last_s - state.first_s) / state.steps
+    elif state.phase == BEGUN:
+        asked[0], asked[1], asked[2], asked[3] = state.start_s, decodes, context, state.steps
+        state.phase = ANSWERED
+        return BENT
+    else:
+        state.first_s, state.slope_s = asked[0], asked[1]
+    state.stop_s = run_end_s(state, state.steps)
+    return NOTHING
+
+
+@compiled
+def follow(state: Record, requests: Record, room: Room, limits: Limits, times: StepTimes, tables: StepTables) -> int:
+    """Take a replica through its arrivals until it wants something, or has nothing left to do.
 
     Args:
-        times_s: of arrivals [s], rising, shape (n,).
-        tokens: of each prompt; a preempted one's grow by what it had made; shape (n,).
-        remaining: output tokens still to come, the one that ends the prompt included, shape (n,).
-        limits: most running, chunk budget, steps of lag, KV blocks, those kept free beside others, tokens of a block,
-            blocks of a sequence beside its tokens.
-        reserves: whether a sequence takes blocks for all its tokens at once.
-        knots: mean contexts between which step times of decodes are lines.
-        lines: duration at the knot before a cell [s] and growth [s/token], shape (decodes, cells, 2).
-        known: whether a line is known, shape (decodes, cells).
-        bent_growth: share by which the mean context grows in a run where there is no line.
-        least_run_tokens: tokens of mean context a run may have beyond a line.
-        arrival_s: of each request [s], NaN at first, shape (n,); filled in.
-        admit_s: when it was first admitted, the same.
-        first_s: when it had its first token, the same.
-        end_s: when it had its last, the same.
-        runs: notes as in `ReplicaState.runs`, shape (entries, 11); filled in from 0 after every FLUSH.
-        gaps: the same of `ReplicaState.gaps`, shape (entries, 3).
-        blocked_s: seconds the first waiting request was held back by the running requests, and by the KV cache.
-        counts: notes of runs, of gaps, requests that ended since the last FLUSH; preemptions in all.
-        asked: what is asked for and the answer, shape (6,).
+        state: of the replica, one record of STATE.
+        requests: records of REQUEST in order of arrival, shape (n,).
+        room: its arrays.
+        limits: what it may do.
+        times: durations of steps.
+        tables: of step times, if it has them.
 
-    Yields:
-        STEP: wants the duration of a step of `asked` (fields of `StepShape`) in asked[0]. LINE: wants the line of
-        asked[0] decodes in cell asked[1] put into the tables. BENT: wants first duration and slope of asked[3] steps
-        from asked[0] of asked[1] decodes and context asked[2], in asked[0] and [1]. FLUSH: the notes are full.
+    Returns:
+        What it wants. STEP: the duration of a step of `asked` (fields of `StepShape`) in asked[0]. LINE: the line of
+        asked[0] decodes in cell asked[1] put among the lines. BENT: first duration and slope of asked[3] steps from
+        asked[0] of asked[1] decodes and context asked[2], in asked[0] and [1]. FLUSH: the notes taken away.
+        NOTHING: it is done.
     """
-    most_running, budget, lag = limits[0], limits[1], limits[2]
-    blocks, beside_others, block, own_blocks = limits[3], limits[3] - limits[4], limits[5], limits[6]
-    count = times_s.size
-    token_s = np.full(count, np.nan)
-    due, joined, ends = np.full(count, -1), np.zeros(count, np.int64), np.zeros(count, np.int64)
-    taken, grows = np.zeros(count, np.int64), np.zeros(count, np.bool_)
-    running, before, after = np.zeros(count, np.bool_), np.full(count, -1), np.full(count, -1)
-    leaving, leaving_size = np.zeros((16, 2), np.int64), 0
-    back, backs = np.zeros(16, np.int64), 0
-    new, news = np.zeros(most_running + 1, np.int64), 0
-    done, dones = np.zeros(most_running + 1, np.int64), 0
-    since_s, since_n = np.zeros(most_running + 2), np.zeros(most_running + 2, np.int64)
-    phases, quotients, growing, in_prompts = np.zeros(block, np.int64), 0, 0, 0
-    held, decodes, latest = 0, 0, -1
-    place = inbox = queue = 0
-    now_s, context, last_decode_s = 0.0, 0.0, np.nan
-    steps_done = ticks = 0
-    prompt, prompt_left = -1, 0
-
     while True:
-        # Who has arrived: at a boundary all of this instant, of an idle replica the next.
-        if inbox == place and backs == 0 and queue == inbox and decodes == 0 and prompt < 0:
-            if place == count:
-                break
-            now_s = times_s[place]
-        while place < count and times_s[place] == now_s:
-            arrival_s[place] = now_s
-            place += 1
-
-        # `Replica.begin`: queue what is due, then fill the step.
-        if inbox < place:
-            idle = backs == 0 and queue == inbox and decodes == 0 and prompt < 0
-            for request in range(inbox, place):
-                if due[request] < 0:
-                    due[request] = steps_done + lag
-            while inbox < place and (idle or due[inbox] <= steps_done):
-                inbox += 1
-        if not reserves:
-            held = held_at(ticks + 1, phases, quotients, growing, in_prompts, own_blocks)
-        while held > blocks and decodes + (prompt >= 0) > 1:  # preempt the youngest
-            victim = prompt if prompt >= 0 else latest
-            counts[PREEMPTED] += 1
-            if grows[victim]:
-                origin = tokens[victim] - joined[victim]
-                phases[origin % block] -= 1
-                quotients -= origin // block
-                growing -= 1
-                grows[victim] = False
-            else:
-                in_prompts -= taken[victim]
-                if reserves:
-                    held -= taken[victim]
-            if victim == prompt:
-                prompt, prompt_left = -1, 0
-            else:
-                running[victim] = False
-                decodes -= 1
-                latest = before[victim]
-                if latest >= 0:
-                    after[latest] = -1
-                gained = ticks - joined[victim]
-                context -= tokens[victim] + 1 + gained
-                if gained > 0:
-                    token_s[victim] = last_decode_s
-                kept = 0
-                for i in range(news):
-                    if new[i] != victim:
-                        new[kept] = new[i]
-                        kept += 1
-                news = kept
-                produced = min(remaining[victim] - 1, 1 + gained)
-                tokens[victim] += produced
-                remaining[victim] -= produced
-            if backs == back.size:
-                longer = np.zeros(2 * backs, np.int64)
-                longer[:backs] = back
-                back = longer
-            spot = backs
-            while spot > 0 and back[spot - 1] < victim:
-                back[spot] = back[spot - 1]
-                spot -= 1
-            back[spot] = victim
-            backs += 1
-            if not reserves:
-                held = held_at(ticks + 1, phases, quotients, growing, in_prompts, own_blocks)
-        chunks, dones = 0, 0
-        chunk = pairs = cached = 0.0
-        run_first_s = run_slope_s = 0.0
-        room = 1
-        if prompt >= 0 or backs > 0 or queue < inbox:
-            room = budget - decodes
-            while room > 0:
-                if prompt < 0:
-                    if backs > 0:
-                        first = back[backs - 1]
-                    elif queue < inbox:
-                        first = queue
-                    else:
-                        break
-                    beside = decodes + dones
-                    wanted = blocks_needed(tokens[first], remaining[first], reserves, block, own_blocks)
-                    if beside >= most_running or held + wanted > (beside_others if beside > 0 else blocks):
-                        break
-                    prompt = first
-                    if backs > 0:
-                        backs -= 1
-                    else:
-                        queue += 1
-                    if math.isnan(admit_s[prompt]):
-                        admit_s[prompt] = now_s
-                    taken[prompt] = wanted
-                    in_prompts += wanted
-                    held += wanted
-                    prompt_left = tokens[prompt]
-                now = min(prompt_left, room)
-                past = tokens[prompt] - prompt_left
-                chunk, chunks, cached = chunk + now, chunks + 1, cached + past + now
-                pairs += now * past + now * (now + 1) / 2
-                room -= now
-                prompt_left -= now
-                if prompt_left == 0:
-                    done[dones] = prompt
-                    dones += 1
-                    prompt = -1
-        start_s, steps = now_s, 1
-        if chunks > 0:
-            asked[0], asked[1], asked[2], asked[3], asked[4], asked[5] = decodes, context, chunk, pairs, cached, chunks
-            yield STEP
-            stop_s = start_s + asked[0]
-        elif decodes > 0:
-            room = 1
-            while True:
-                request = leaving[0, 1]
-                if running[request] and ends[request] == leaving[0, 0]:
-                    break
-                pop(leaving, leaving_size)
-                leaving_size -= 1
-            mean = context / decodes
-            cell = np.searchsorted(knots, mean, side="right")
-            if known[decodes, cell] == UNKNOWN:
-                asked[0], asked[1] = decodes, cell
-                yield LINE
-            straight = known[decodes, cell] == STRAIGHT
-            if straight:
-                reach = knots[cell] - mean
-                if reach < least_run_tokens:
-                    reach = float(least_run_tokens)
-                elif reach > mean:
-                    reach = mean
-            else:
-                reach = bent_growth * mean + least_run_tokens
-            most = min(leaving[0, 0] - ticks, max(int(reach), 1))
-            if inbox < place:
-                most = min(most, due[inbox] - steps_done)
-            if (backs > 0 or queue < inbox) and decodes < most_running:
-                first = back[backs - 1] if backs > 0 else queue
-                if held + blocks_needed(tokens[first], remaining[first], reserves, block, own_blocks) <= beside_others:
-                    most = 1
-            steps = most if most > 1 else 1
-            fits = reserves or steps == 1 or held + growing * (steps // block + 1) <= blocks
-            if not fits and held_at(ticks + steps, phases, quotients, growing, in_prompts, own_blocks) > blocks:
-                low, high = 1, steps
-                while high - low > 1:
-                    middle = (low + high) // 2
-                    if held_at(ticks + middle, phases, quotients, growing, in_prompts, own_blocks) <= blocks:
-                        low = middle
-                    else:
-                        high = middle
-                steps = low
-            if straight:
-                run_first_s = lines[decodes, cell, 0] + lines[decodes, cell, 1] * (context - decodes * knots[cell - 1])
-                run_slope_s = lines[decodes, cell, 1] * decodes
-            else:
-                asked[0], asked[1], asked[2], asked[3] = start_s, decodes, context, steps
-                yield BENT
-                run_first_s, run_slope_s = asked[0], asked[1]
-            stop_s = start_s + steps * (run_first_s + run_slope_s * (steps - 1) / 2.0)
+        if state.phase == BEGIN:
+            if state.ended >= limits.report or notes_are_full(state, room):
+                return FLUSH
+            if not take_in(state, requests, limits):
+                return NOTHING
+            begin(state, requests, room, limits)
+            state.phase = BEGUN
+        if state.chunks > 0:
+            wanted = time_step(state, limits, times, tables)
+        elif state.decodes > 0:
+            wanted = time_run(state, requests, room, limits, times, tables)
         else:
-            if place == count:
-                break
-            now_s = times_s[place]
+            state.phase = BEGIN
+            if state.place == requests.size:
+                return NOTHING
+            state.now_s = requests[state.place].time_s
             continue
-
-        # `Replica.arrive`: who comes meanwhile, and whether a run of decodes ends for them.
-        while place < count and times_s[place] < stop_s:
-            came_s, is_first = times_s[place], inbox == place
-            arrival_s[place] = came_s
-            request = place
-            place += 1
-            if chunks > 0:
-                due[request] = steps_done + 1 + lag
-                continue
-            low, high = 1, steps
-            while low < high:
-                middle = (low + high) // 2
-                if start_s + middle * (run_first_s + run_slope_s * (middle - 1) / 2.0) >= came_s:
-                    high = middle
-                else:
-                    low = middle + 1
-            due[request] = steps_done + low + lag
-            if backs > 0 or queue < inbox or not is_first or low + lag >= steps:
-                continue
-            wanted = blocks_needed(tokens[request], remaining[request], reserves, block, own_blocks)
-            if decodes < most_running and held + wanted <= (beside_others if decodes > 0 else blocks):
-                steps = low + lag
-                stop_s = start_s + steps * (run_first_s + run_slope_s * (steps - 1) / 2.0)
-
-        # `Replica.finish`: note what was done, then see off who is done.
-        if counts[RUNS] == runs.shape[0] or counts[GAPS] + news + dones + 3 > gaps.shape[0]:
-            yield FLUSH
-            counts[RUNS] = counts[GAPS] = counts[ENDED] = 0
-        now_s = stop_s
-        note = runs[counts[RUNS]]
-        counts[RUNS] += 1
-        note[0], note[1], note[2], note[3], note[4], note[5] = start_s, stop_s, steps, held, decodes, decodes
-        note[6] = context if chunks > 0 else context + decodes * (steps - 1) / 2.0
-        note[7], note[8], note[9], note[10] = chunk, pairs, cached, chunks
-        if (backs > 0 or queue < place) and room > 0:
-            first = back[backs - 1] if backs > 0 else queue
-            if arrival_s[first] < stop_s:
-                beside = decodes + dones
-                waited_s = stop_s - max(start_s, arrival_s[first])
-                wanted = blocks_needed(tokens[first], remaining[first], reserves, block, own_blocks)
-                if beside >= most_running:
-                    blocked_s[0] += waited_s
-                elif held + wanted > (beside_others if beside > 0 else blocks):
-                    blocked_s[1] += waited_s
-        steps_done += steps
-        if decodes > 0:
-            alike = 0
-            for i in range(news):
-                seen = 0
-                while seen < alike and since_s[seen] != token_s[new[i]]:
-                    seen += 1
-                if seen == alike:
-                    since_s[seen], since_n[seen] = token_s[new[i]], 0
-                    alike += 1
-                since_n[seen] += 1
-            if decodes > news:
-                seen = 0
-                while seen < alike and since_s[seen] != last_decode_s:
-                    seen += 1
-                if seen == alike:
-                    since_s[seen], since_n[seen] = last_decode_s, 0
-                    alike += 1
-                since_n[seen] += decodes - news
-            news = 0
-            if alike == 1 and since_s[0] == start_s:
-                gap = gaps[counts[GAPS]]
-                counts[GAPS] += 1
-                gap[0], gap[1], gap[2] = stop_s, (stop_s - start_s) / steps, decodes * steps
-            else:
-                first_stop_s = stop_s if chunks > 0 else start_s + run_first_s
-                for seen in range(alike):
-                    gap = gaps[counts[GAPS]]
-                    counts[GAPS] += 1
-                    gap[0], gap[1], gap[2] = first_stop_s, first_stop_s - since_s[seen], since_n[seen]
-                if steps > 1:
-                    gap = gaps[counts[GAPS]]
-                    counts[GAPS] += 1
-                    gap[0], gap[1] = stop_s, (stop_s - first_stop_s) / (steps - 1)
-                    gap[2] = decodes * (steps - 1)
-            ticks += steps
-            context += steps * decodes
-            last_decode_s = stop_s
-            while leaving_size > 0 and leaving[0, 0] <= ticks:
-                last, request = leaving[0, 0], leaving[0, 1]
-                pop(leaving, leaving_size)
-                leaving_size -= 1
-                if not running[request] or ends[request] != last:
-                    continue
-                running[request] = False
-                decodes -= 1
-                if before[request] >= 0:
-                    after[before[request]] = after[request]
-                if after[request] >= 0:
-                    before[after[request]] = before[request]
-                else:
-                    latest = before[request]
-                context -= tokens[request] + 1 + (last - joined[request])
-                if grows[request]:
-                    origin = tokens[request] - joined[request]
-                    phases[origin % block] -= 1
-                    quotients -= origin // block
-                    growing -= 1
-                else:
-                    held -= taken[request]
-                end_s[request] = stop_s
-                counts[ENDED] += 1
-        for i in range(dones):
-            request = done[i]
-            if math.isnan(first_s[request]):
-                first_s[request] = stop_s
-            if not math.isnan(token_s[request]):
-                gap = gaps[counts[GAPS]]
-                counts[GAPS] += 1
-                gap[0], gap[1], gap[2] = stop_s, stop_s - token_s[request], 1
-            token_s[request] = stop_s
-            if remaining[request] <= 1:
-                in_prompts -= taken[request]
-                if reserves:
-                    held -= taken[request]
-                end_s[request] = stop_s
-                counts[ENDED] += 1
-                continue
-            joined[request], ends[request] = ticks, ticks + remaining[request] - 1
-            running[request] = True
-            decodes += 1
-            before[request], after[request] = latest, -1
-            if latest >= 0:
-                after[latest] = request
-            latest = request
-            context += tokens[request] + 1
-            if not reserves:
-                in_prompts -= taken[request]
-                origin = tokens[request] - ticks
-                phases[origin % block] += 1
-                quotients += origin // block
-                growing += 1
-                grows[request] = True
-            new[news] = request
-            news += 1
-            if leaving_size == leaving.shape[0]:
-                wider = np.zeros((2 * leaving_size, 2), np.int64)
-                wider[:leaving_size] = leaving
-                leaving = wider
-            push(leaving, leaving_size, ends[request], request)
-            leaving_size += 1
-        if decodes == 0:
-            context = 0.0
-    yield FLUSH
+        if wanted != NOTHING:
+            return wanted
+        arrive(state, requests, limits)
+        finish(state, requests, room, limits)
+        state.phase = BEGIN

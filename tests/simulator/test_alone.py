@@ -10,12 +10,12 @@ import pytest
 
 from hardware_db import EngineCosts
 from planner.engine import KvAllocation, Order, ReplicaConfig, Schedule, Speculation
-from planner.serving import Deployment, Router
+from planner.serving import Deployment, KvTransfer, Router
 from planner.simulator import events
 from planner.simulator.events import PoolRecord, RunRecord, run_events
 from planner.simulator.traffic import DrawnTraffic
 from tests.builders import calibrated
-from tests.simulator_oracle import linear, replica, with_kv_tokens
+from tests.simulator_oracle import gpu, linear, replica, with_kv_tokens
 
 ALONE = "planner.simulator.events.follow_alone"
 
@@ -37,6 +37,10 @@ def assert_same(one: RunRecord, other: RunRecord) -> None:
             a, b = getattr(mine, item.name), getattr(yours, item.name)
             same = np.array_equal(a, b, equal_nan=True) if isinstance(a, np.ndarray) else a == b
             assert same, item.name
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise AssertionError("refused")
 
 
 def both_ways(deployment: Deployment, requests: DrawnTraffic) -> tuple[RunRecord, RunRecord]:
@@ -71,6 +75,56 @@ def test_a_replica_followed_alone_does_what_it_does_on_the_common_clock(seed: in
     deployment = Deployment.mixed(config, int(rng.integers(1, 4)))
     alone, together = both_ways(deployment, requests)
     assert_same(alone, together)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_pools_followed_one_after_the_other_do_what_they_do_on_the_common_clock(seed: int) -> None:
+    """Random limits, links slow or fast, shared or not, memory that runs out in either pool or not."""
+    rng = np.random.default_rng(seed)
+    schedule = Schedule(reserve_outputs=bool(rng.random() < 0.3), watermark=float(rng.choice([0.0, 0.1])))
+    costs = EngineCosts(
+        lag_steps=int(rng.integers(0, 3)),
+        admission_s=float(rng.choice([0.0, 2.0**-6])),
+        request_s=float(rng.choice([0.0, 2.0**-7])),
+        transfer_request_s=float(rng.choice([0.0, 2.0**-8])),
+        source="chosen for the test",
+    )
+    limits = {
+        "max_running_requests": int(rng.choice([2, 8, 64])),
+        "max_batched_tokens": int(rng.choice([64, 256, 2048])),
+        "own_schedule": schedule,
+    }
+    ties, exact = bool(rng.random() < 0.5), bool(rng.random() < 0.5)
+    requests = traffic(seed, 300, float(rng.choice([2.0, 20.0, 60.0])), (400, 250), ties)
+    nic = 50e9 * float(rng.choice([1.0, 1e-2, 1e-3]))
+    configs = []
+    for tokens in (int(rng.choice([1200, 60_000, 90_000])), int(rng.choice([700, 1200, 30_000]))):
+        config = with_kv_tokens(tokens, gpu(nic=nic), **limits)
+        config = config.model_copy(update={"engine": config.engine.model_copy(update={"costs": costs})})
+        configs.append(linear(config) if exact else config)
+    prefill, decode = configs
+    replicas = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+    deployment = Deployment.disaggregated(prefill, decode, replicas)
+    policy = KvTransfer(
+        shared=bool(rng.random() < 0.6),
+        layerwise=bool(rng.random() < 0.5),
+        first_token_from_decode=bool(rng.random() < 0.5),
+    )
+    deployment = deployment.model_copy(update={"transfer": policy})
+    assert_same(*both_ways(deployment, requests))
+
+
+@pytest.mark.parametrize("reserves", [True, False])
+def test_kv_caches_on_their_way_count_among_the_blocks_held(reserves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow link hundreds of prompts wait to be sent; memory is large enough for all of them."""
+    config = replica(gpu(nic=5e8), own_schedule=Schedule(reserve_outputs=reserves))
+    deployment = Deployment.disaggregated(config, config, (2, 2))
+    requests = traffic(6, 300, 60.0, (400, 100), ties=False)
+    together = run_events(deployment, requests, apart=False)
+    monkeypatch.setattr("planner.simulator.events._EventLoop.run", refuse)
+    assert_same(run_events(deployment, requests), together)
+    held, in_step = together.pools[0].runs[:, 3], together.pools[0].runs[:, 9]
+    assert held.max() > 3.0 * in_step.max() / config.engine.kv_block_tokens
 
 
 def test_preemptions_happen_alike() -> None:
@@ -121,14 +175,17 @@ def test_progress_is_reported_as_often_and_up_to_the_end() -> None:
 def test_other_rules_are_left_to_the_common_clock(
     changes: dict[str, Any], router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> None:
-        raise AssertionError("followed alone")
-
     config: ReplicaConfig = replica(**changes)
     deployment = Deployment.mixed(config, 2)
     pools = (deployment.pools[0].model_copy(update={"router": router}),)
     deployment = deployment.model_copy(update={"pools": pools})
     monkeypatch.setattr(ALONE, refuse)
     run_events(deployment, traffic(5, 20, 20.0, (300, 100), ties=False))
-    with pytest.raises(AssertionError, match="followed alone"):
+    with pytest.raises(AssertionError, match="refused"):
         run_events(Deployment.mixed(replica(), 2), traffic(5, 20, 20.0, (300, 100), ties=False))
+
+
+def test_prompts_that_are_sent_piece_by_piece_are_left_to_the_common_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = calibrated(engine="sglang")
+    monkeypatch.setattr(ALONE, refuse)
+    run_events(Deployment.disaggregated(config, config, (1, 1)), traffic(5, 20, 20.0, (300, 100), ties=False))

@@ -2,9 +2,10 @@
 
     python -m tests.studies.scaling [--only requests,replicas] [--write tests/studies/scaling.csv]
 
-Every row is a process of its own, so that nothing is remembered: its CPU time without imports, its wall clock, and the
-most memory it held. The exponent is the slope of log CPU over log size from the row before. Workers are measured with
-whatever executors are installed (Dask and Ray are not among the project's dependencies); the others say so.
+Every row is a process of its own, so that nothing is remembered: its CPU time without imports, that of all processes it
+started, its wall clock, and the most memory it held itself. The exponent is the slope of log CPU over log size from the
+row before. Workers are measured with whatever executors are installed (Dask and Ray are not among the project's
+dependencies); the others say so. Linux only: CPU time of processes that go on is read from /proc.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import csv
 import importlib.util
 import json
 import math
+import os
 import resource
 import subprocess
 import sys
@@ -62,7 +64,7 @@ def of_requests(requests: int) -> int:
     return requests
 
 
-def of_requests_on_a_common_clock(requests: int) -> int:
+def of_requests_on_one_clock(requests: int) -> int:
     deployment = mixed(8)
     pools = (deployment.pools[0].model_copy(update={"router": Router.LEAST_REQUESTS}),)
     simulate(deployment.model_copy(update={"pools": pools}), chat(240.0), requests=requests)
@@ -99,11 +101,11 @@ def _executor(kind: str, workers: int) -> Executor:
 
 
 def of_workers(kind: str, workers: int) -> int:
-    """Eight rates in portions of one: wall clock is what counts, once the workers have started."""
+    """Eight rates in portions of one, once the workers have started."""
     executor = _executor(kind, workers)
     warm = [{"workload.rate_per_s": 5.0 + i} for i in range(workers)]
     planner.sweep("chat-llama-70b", warm, executor=executor, portion=1, overrides=["search.skus=[b200-sxm]"])
-    START["wall"] = time.perf_counter()
+    START.update(cpu=cpu_s(), wall=time.perf_counter())
     found = planner.sweep("chat-llama-70b", SWEPT, executor=executor, portion=1, overrides=["search.skus=[b200-sxm]"])
     assert not found.stopped
     return workers
@@ -113,7 +115,7 @@ STUDIES: dict[str, tuple[Callable[..., int], tuple[int, ...]]] = {
     "configurations": (of_configurations, tuple(GRIDS)),
     "rate": (of_rate, (4, 40, 400, 4_000)),
     "requests": (of_requests, (10_000, 100_000, 1_000_000)),
-    "requests, any router": (of_requests_on_a_common_clock, (10_000, 100_000)),
+    "requests on one clock": (of_requests_on_one_clock, (10_000, 100_000)),
     "replicas": (of_replicas, (1, 8, 64)),
     "workers: processes": (lambda n: of_workers("processes", n), (1, 2)),
     "workers: dask": (lambda n: of_workers("dask", n), (1, 2)),
@@ -123,17 +125,35 @@ START = {"cpu": 0.0, "wall": 0.0}
 """When what is measured began [s]."""
 
 
+def cpu_s() -> float:
+    """CPU time so far [s], of this process and of all that descend from it and go on."""
+    children: dict[int, list[int]] = {}
+    used: dict[int, float] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        children.setdefault(int(words[1]), []).append(int(folder.name))
+        used[int(folder.name)] = sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
+    total, left = time.process_time(), list(children.get(os.getpid(), ()))
+    while left:
+        process = left.pop()
+        total += used[process]
+        left += children.get(process, ())
+    return total
+
+
 def measured(study: str, size: int) -> dict[str, Any]:
     """One row, in this process."""
     function, _ = STUDIES[study]
     if study.startswith("requests") or study == "replicas":
         function(1_000 if study.startswith("requests") else 1)  # compiled code is loaded
-    START.update(cpu=time.process_time(), wall=time.perf_counter())
+    START.update(cpu=cpu_s(), wall=time.perf_counter())
     size = function(size)
-    wall, cpu = time.perf_counter() - START["wall"], time.process_time() - START["cpu"]
+    wall, cpu = time.perf_counter() - START["wall"], cpu_s() - START["cpu"]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
-    cpu_s = "" if study.startswith("workers") else round(cpu, 3)
-    return {"study": study, "size": size, "cpu_s": cpu_s, "wall_s": round(wall, 3), "peak_mb": round(peak)}
+    return {"study": study, "size": size, "cpu_s": round(cpu, 3), "wall_s": round(wall, 3), "peak_mb": round(peak)}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -142,10 +162,10 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         exponent = ""
         if before and before["study"] == row["study"]:
-            took, earlier = (float(each["cpu_s"] or each["wall_s"]) for each in (row, before))
+            took, earlier = (float(each["cpu_s"]) for each in (row, before))
             slope = math.log(took / earlier) / math.log(int(row["size"]) / int(before["size"]))
             exponent = f"{slope:.2f}"
-        figures = [significant(float(row[name]), 3) if row[name] != "" else "" for name in ("cpu_s", "wall_s")]
+        figures = [significant(float(row[name]), 3) for name in ("cpu_s", "wall_s")]
         cells.append([row["study"], f"{int(row['size']):,}", *figures, str(row["peak_mb"]), exponent])
         before = row
     columns = ("grows", "size", "CPU [s]", "wall [s]", "peak [MB]", "exponent")

@@ -1,0 +1,336 @@
+"""`StepTimer.times_s` for one step at a time, compiled: the same sums, with all that is constant worked out once.
+
+Compiled code may ask for step times itself, from the tables of a timer (`step_seconds`, `decode_seconds`). For all
+others `SingleSteps` asks, and adds what the tables do not hold: drafts, and the prompts of rarer kinds of attention.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from planner.core import FloatArray, compiled
+from planner.engine.lookup import CONTEXTS, DECODES, TOKENS, LookupTable
+from planner.roofline import COLUMNS, Driver, attention_s, interpolated, prompt_attention, with_knots
+
+if TYPE_CHECKING:
+    from planner.engine.step_times import StepTimer
+
+OF_TOKENS, OF_ROWS, OF_GROUP_TOKENS, OF_BOTH = range(4)
+"""Curves: over tokens, rows and group tokens, and the first two as one where all tokens are rows."""
+KERNELS, ROOFS = 0, 1
+"""Kinds of seconds."""
+
+
+class StepTables(NamedTuple):
+    """A step timer as compiled code reads it.
+
+    Attributes:
+        dp, shares, queries: attention ranks, parts that decodes are split into, tokens per decode and step.
+        stretch, prompt_stretch: factors on kernels that are replayed, and launched one by one.
+        between_s, launching_s, host_s, sequence_s: between kernels, least of launching them, of the host [s].
+        captured_tokens, captured_decodes, launch_s: most that is replayed, and what launching takes at least [s].
+        kinds: of seconds that are there, 1 (kernels) or 2 (roofs too).
+        has_group: whether anything depends on group tokens.
+        tokens: knots of the curves, shape (knots,).
+        curves: seconds by kind and driver, shape (2, 4, knots) [s].
+        surfaces: of decodes' attention by kind, with their knots, shape (2, 1 + decodes, 1 + contexts) [s].
+        attention, corrections: of prompts (`planner.roofline.attention_s`).
+    """
+
+    dp: float
+    shares: float
+    queries: float
+    stretch: float
+    prompt_stretch: float
+    between_s: float
+    launching_s: float
+    host_s: float
+    sequence_s: float
+    captured_tokens: float
+    captured_decodes: float
+    launch_s: float
+    kinds: int
+    has_group: bool
+    tokens: FloatArray
+    curves: FloatArray
+    surfaces: FloatArray
+    attention: FloatArray
+    corrections: FloatArray
+
+
+_NOTHING = np.zeros((0, 1, 1))
+NO_TABLES = StepTables(
+    dp=1.0,
+    shares=1.0,
+    queries=1.0,
+    stretch=1.0,
+    prompt_stretch=1.0,
+    between_s=0.0,
+    launching_s=0.0,
+    host_s=0.0,
+    sequence_s=0.0,
+    captured_tokens=0.0,
+    captured_decodes=0.0,
+    launch_s=0.0,
+    kinds=0,
+    has_group=False,
+    tokens=np.zeros(0),
+    curves=_NOTHING,
+    surfaces=_NOTHING,
+    attention=np.zeros((0, COLUMNS)),
+    corrections=_NOTHING,
+)
+"""In the place of tables where there are none."""
+
+
+@compiled
+def _curve_at(knots: FloatArray, values: FloatArray, x: float) -> float:
+    """`Curve.at` for one number: a line between two knots, in proportion beyond the last."""
+    last = knots.size - 1
+    if x < knots[0]:
+        return float(values[0])
+    if x >= knots[last]:
+        return float(values[last] * x / knots[last])
+    i, beyond = 0, last
+    while beyond - i > 1:
+        middle = (i + beyond) // 2
+        if x < knots[middle]:
+            beyond = middle
+        else:
+            i = middle
+    return float(values[i] + (values[i + 1] - values[i]) / (knots[i + 1] - knots[i]) * (x - knots[i]))
+
+
+@compiled
+def _surface_at(table: FloatArray, decodes: float, context: float) -> float:
+    """`Surface.at` for one step."""
+    if decodes <= 0.0:
+        return 0.0
+    rows, columns = table.shape[0] - 1, table.shape[1] - 1
+    seconds = interpolated(table, rows, columns, decodes, context)
+    if decodes > table[rows, 0]:
+        seconds *= decodes / table[rows, 0]
+    if context > table[0, columns]:
+        seconds *= context / table[0, columns]
+    return seconds
+
+
+@compiled
+def _tabulated_decode_s(
+    tables: StepTables, curves: FloatArray, surface: FloatArray, tokens: float, decodes: float, context: float
+) -> float:
+    """Seconds of one kind of decodes alone, `tokens` on each rank."""
+    seconds = _curve_at(tables.tokens, curves[OF_BOTH], tokens) + _surface_at(surface, decodes, context)
+    if tables.has_group:
+        seconds += _curve_at(tables.tokens, curves[OF_GROUP_TOKENS], tokens * tables.dp)
+    return seconds
+
+
+@compiled
+def _tabulated_step_s(
+    tables: StepTables,
+    curves: FloatArray,
+    surface: FloatArray,
+    tokens: float,
+    group: float,
+    rows: float,
+    decodes: float,
+    context: float,
+) -> float:
+    """Seconds of one kind of any step, its prompts' attention left out; arguments as in `Load`."""
+    knots = tables.tokens
+    seconds = _curve_at(knots, curves[OF_TOKENS], tokens) + _curve_at(knots, curves[OF_ROWS], rows)
+    seconds += _surface_at(surface, decodes, context)
+    if tables.has_group:
+        seconds += _curve_at(knots, curves[OF_GROUP_TOKENS], group)
+    return seconds
+
+
+@compiled
+def decode_seconds(tables: StepTables, decodes: float, decode_context: float, drafts_s: float) -> float:
+    """Duration of a step of decodes alone.
+
+    Args:
+        tables: of the timer.
+        decodes: sequences.
+        decode_context: tokens they attend to, summed.
+        drafts_s: what drafts add [s].
+
+    Returns:
+        Its duration [s].
+    """
+    own = decodes / tables.shares
+    tokens, context = own * tables.queries, max(decode_context / decodes, 1.0) if decodes > 0.0 else 1.0
+    seconds = (
+        tables.stretch
+        * _tabulated_decode_s(tables, tables.curves[KERNELS], tables.surfaces[KERNELS], tokens, own, context)
+        + tables.between_s
+    )
+    if tables.kinds > 1:
+        seconds = max(
+            seconds, _tabulated_decode_s(tables, tables.curves[ROOFS], tables.surfaces[ROOFS], tokens, own, context)
+        )
+    if own > tables.captured_decodes:
+        seconds = max(seconds, tables.launch_s)
+    return seconds + drafts_s + tables.host_s + tables.sequence_s * own
+
+
+@compiled
+def _chunk_means(
+    chunk_tokens: float, chunk_pairs: float, chunk_context: float, chunks: float
+) -> tuple[float, float, float]:
+    """New, past and cached tokens of one of the chunks of a step, as in `Load.of`."""
+    new = max(chunk_tokens / chunks, 1.0)
+    return new, max(chunk_pairs / chunks / new - (new + 1.0) / 2.0, 0.0), max(chunk_context / chunks - new, 0.0)
+
+
+@compiled
+def step_seconds(
+    tables: StepTables,
+    decodes: float,
+    decode_context: float,
+    chunk_tokens: float,
+    chunk_pairs: float,
+    chunk_context: float,
+    chunks: float,
+    prompts_s: float,
+    drafts_s: float,
+) -> float:
+    """Duration of a step with prompts: what `Load.of` makes of the shape, then the sums of `StepTimer.times_s`.
+
+    Args:
+        tables: of the timer.
+        decodes: as in `StepShape`, like the five that follow.
+        decode_context: tokens.
+        chunk_tokens: tokens.
+        chunk_pairs: query-key pairs.
+        chunk_context: tokens.
+        chunks: of prompts.
+        prompts_s: what the prompts' attention takes [s]; NaN: as the tables say.
+        drafts_s: what drafts add [s].
+
+    Returns:
+        Its duration [s].
+    """
+    busy = max(min(chunks, tables.shares), 1.0)
+    own, prompt, own_chunks = decodes / tables.shares, chunk_tokens / busy, chunks / busy
+    tokens, rows = own * tables.queries + prompt, own * tables.queries + own_chunks
+    group = own * tables.dp * tables.queries + prompt * min(busy, tables.dp)
+    context = max(decode_context / decodes, 1.0) if decodes > 0.0 else 1.0
+    kernels_s = _tabulated_step_s(
+        tables, tables.curves[KERNELS], tables.surfaces[KERNELS], tokens, group, rows, own, context
+    )
+    if chunks > 0.0:
+        if math.isnan(prompts_s):
+            new, past, cached = _chunk_means(chunk_tokens, chunk_pairs, chunk_context, chunks)
+            prompts_s = attention_s(tables.attention, tables.corrections, own_chunks, new, past, cached)
+        kernels_s += prompts_s
+    if chunks > 0.0 and tokens > tables.captured_tokens:
+        seconds = max(tables.prompt_stretch * kernels_s, tables.launching_s)
+    else:
+        seconds = tables.stretch * kernels_s + tables.between_s
+        if tables.kinds > 1:
+            seconds = max(
+                seconds,
+                _tabulated_step_s(
+                    tables, tables.curves[ROOFS], tables.surfaces[ROOFS], tokens, group, rows, own, context
+                ),
+            )
+    return seconds + drafts_s + tables.host_s + tables.sequence_s * own
+
+
+class SingleSteps:
+    """Steps of a timer, one at a time."""
+
+    def __init__(self, timer: StepTimer) -> None:
+        self.prompts = prompt_attention(timer.shape_operators, timer.gpu)
+        self.draft, self.draft_steps = timer.draft, timer.draft_steps
+        self.tables = _tables_of(timer, self.prompts.rows, self.prompts.tables)
+
+    def decode_s(self, decodes: float, decode_context: float) -> float:
+        """`StepTimer.decode_s`."""
+        return decode_seconds(
+            self.tables, float(decodes), float(decode_context), self._drafts_s(decodes, decode_context)
+        )
+
+    def step_s(
+        self,
+        decodes: float,
+        decode_context: float,
+        chunk_tokens: float,
+        chunk_pairs: float,
+        chunk_context: float,
+        chunks: float,
+        prompts_s: float | None = None,
+    ) -> float:
+        """`StepTimer.step_s`."""
+        if not chunks and not chunk_tokens:
+            return self.decode_s(decodes, decode_context)
+        if prompts_s is None:
+            prompts_s = math.nan
+            if self.prompts.others and chunks:
+                new, past, cached = _chunk_means(chunk_tokens, chunk_pairs, chunk_context, chunks)
+                prompts_s = self.prompts(chunks / max(min(chunks, self.tables.shares), 1.0), new, past, cached)
+        return step_seconds(
+            self.tables,
+            float(decodes),
+            float(decode_context),
+            float(chunk_tokens),
+            float(chunk_pairs),
+            float(chunk_context),
+            float(chunks),
+            prompts_s,
+            self._drafts_s(decodes, decode_context),
+        )
+
+    def _drafts_s(self, decodes: float, decode_context: float) -> float:
+        if self.draft is None or not decodes:
+            return 0.0
+        return self.draft_steps * self.draft.decode_s(decodes, decode_context)
+
+
+def _tables_of(timer: StepTimer, attention: FloatArray, corrections: FloatArray) -> StepTables:
+    costs, split = timer.costs, timer.parallelism
+    kinds: list[Callable[[LookupTable], FloatArray]] = [lambda table: table.total_s]
+    if costs.gap_s < 0.0:
+        kinds.append(lambda table: table.roof_s)
+    curves = np.array([_curves_of(timer, seconds_of) for seconds_of in kinds])
+    return StepTables(
+        dp=float(split.dp),
+        shares=float(split.dp * split.pp),
+        queries=float(timer.queries),
+        stretch=float(costs.stretch),
+        prompt_stretch=float(costs.prompt_stretch),
+        between_s=float(costs.gap_s * timer.launches + costs.latent_s * (timer.latent_layers - timer.whole_layers)),
+        launching_s=float(timer.launching_s),
+        host_s=float(costs.step_s),
+        sequence_s=float(costs.sequence_s),
+        captured_tokens=float(costs.captured_tokens),
+        captured_decodes=float(timer.captured),
+        launch_s=float(costs.launch_s * timer.launches),
+        kinds=len(kinds),
+        has_group=bool(curves[:, OF_GROUP_TOKENS].any()),
+        tokens=TOKENS,
+        curves=curves,
+        surfaces=np.array([with_knots(DECODES, CONTEXTS, of(timer.decode_table)) for of in kinds]),
+        attention=attention,
+        corrections=corrections,
+    )
+
+
+def _curves_of(timer: StepTimer, seconds_of: Callable[[LookupTable], FloatArray]) -> FloatArray:
+    """Seconds over `TOKENS` by driver, shape (4, knots).
+
+    Lines over the same number are one line: group tokens are tokens with one attention rank.
+    """
+    by_driver = {driver: seconds_of(curve) for driver, curve in timer.curves.items()}
+    zeros = np.zeros_like(TOKENS)
+    drivers = (Driver.TOKENS, Driver.ROWS, Driver.GROUP_TOKENS)
+    tokens, rows, group = (by_driver.get(driver, zeros) for driver in drivers)
+    if timer.parallelism.dp == 1:
+        tokens, group = tokens + group, zeros
+    return np.array([tokens, rows, group, tokens + rows])
