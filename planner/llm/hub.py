@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import re
-import threading
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -84,17 +84,16 @@ def _is_reachable(name: str, revision: str) -> bool:
     hub: Any = huggingface_hub
     answers: list[bool] = []
 
-    def ask() -> None:
-        try:
-            hub.get_hf_file_metadata(hub.hf_hub_url(name, CONFIG_NAME, revision=revision or None), timeout=ANSWER_S)
-        except Exception as error:  # of whatever library it uses for HTTP, unless it is an answer
-            answers.append("HfHubHTTPError" in {kind.__name__ for kind in type(error).__mro__})
-        else:
-            answers.append(True)
+    def failed(error: BaseException) -> None:  # of whatever library it uses for HTTP, unless it is an answer
+        answers.append("HfHubHTTPError" in {kind.__name__ for kind in type(error).__mro__})
 
-    asked = threading.Thread(target=ask, daemon=True)
-    asked.start()
-    asked.join(ANSWER_S)
+    url = hub.hf_hub_url(name, CONFIG_NAME, revision=revision or None)
+    pool = ThreadPool(1)  # its thread does not keep the process from ending
+    asked = pool.apply_async(
+        hub.get_hf_file_metadata, (url,), {"timeout": ANSWER_S}, lambda _: answers.append(True), failed
+    )
+    asked.wait(ANSWER_S)
+    pool.close()
     return any(answers)
 
 
