@@ -362,8 +362,8 @@ def fleet_picture(plan: Plan) -> alt.LayerChart:
     scale = f"min(1, width / {drawn.width:.0f})" if drawn.width else "1"
     layers = [*_box_layers(drawn, scale), *_gpu_layers(drawn, scale), *_text_layers(drawn, scale)]
     layers += _arrow_layers(drawn, scale)
-    servers = sum(sum(planned.nodes) for planned in plan.deployments)
-    title = titled(f"The fleet: {_gpus_in_words(plan)} in {number_of(servers, 'server')}", _legend_in_words(plan))
+    in_servers = number_of(plan.servers, "server")
+    title = titled(f"The fleet: {_gpus_in_words(plan)} in {in_servers}", _legend_in_words(plan))
     picture = layered(layers, title, max(1, math.ceil(drawn.height)), _description(plan))
     sized: alt.LayerChart = picture.properties(
         width=min(WIDEST_PX, math.ceil(drawn.width) or 1),
@@ -385,7 +385,9 @@ def _legend_in_words(plan: Plan) -> str | list[str]:
     roles = ", ".join(f"{ROLE_LETTERS[role]} {role.value}" for role in dict.fromkeys(pool.role for pool in pools))
     gpus = f"Box: server. Square: GPU ({roles}; hollow: not used)."
     framed = any(pool.config.parallelism.gpus > 1 for pool in pools)
-    return [gpus, "Frame: replica."] if framed else gpus
+    shared = sum(sum(planned.nodes) for planned in plan.deployments) > plan.servers
+    more = [*(["Frame: replica."] if framed else []), *(["Pools drawn apart share servers."] if shared else [])]
+    return [gpus, " ".join(more)] if more else gpus
 
 
 def _description(plan: Plan) -> str:

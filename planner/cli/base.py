@@ -158,7 +158,8 @@ CalibrationFiles = Annotated[
     typer.Option("--calibration", metavar="FILE", help="Use this calibration for its SKU. Repeatable."),
 ]
 CostsFile = Annotated[
-    str | None, typer.Option("--engine-costs", metavar="FILE", help="Engine costs of planner calibrate-serving.")
+    str | None,
+    typer.Option("--engine-costs", metavar="FILE", help="Engine costs that planner calibrate-serving wrote."),
 ]
 
 

@@ -89,7 +89,8 @@ class DeploymentOptions:
         ),
     ] = None
     activations: Annotated[
-        str | None, typer.Option(metavar="DTYPE", help="The same; 16 bit: weights are unpacked (weight only).")
+        str | None,
+        typer.Option(metavar="DTYPE", help="As --weights; at 16 bits, weights are unpacked as they are read."),
     ] = None
     kv: Annotated[str | None, typer.Option(metavar="DTYPE", help="Format of the KV cache.")] = None
     rate: Annotated[float | None, typer.Option(help="Mean arrivals [requests/s].")] = None
@@ -112,7 +113,8 @@ class DeploymentOptions:
         int, typer.Option(help="Chunk budget; vLLM's max_num_batched_tokens, SGLang's chunked_prefill_size.")
     ] = 8192
     max_request_tokens: Annotated[
-        int | None, typer.Option(help="Of one request, input and output; vLLM's max_model_len (default: as needed).")
+        int | None,
+        typer.Option(help="Longest request, input and output together; vLLM's max_model_len (default: as needed)."),
     ] = None
     engine: Annotated[str, typer.Option(help="Engine profile.")] = "vllm"
     router: Annotated[
@@ -130,7 +132,9 @@ class DeploymentOptions:
     ] = None
     concurrency: Annotated[int | None, typer.Option(help="Users in a closed loop, in place of an arrival rate.")] = None
     calibrations: CalibrationFiles = None
-    uncalibrated: Annotated[bool, typer.Option("--uncalibrated", help="Datasheet rooflines: a bound.")] = False
+    uncalibrated: Annotated[
+        bool, typer.Option("--uncalibrated", help="Step times from datasheet rooflines: a lower bound.")
+    ] = False
 
     def request(self) -> PlanRequest:
         """Model, traffic and targets: those of the scenario, changed by what else is given. Raises InputError."""
@@ -321,7 +325,7 @@ def simulate(
     requests: Annotated[
         int | None,
         typer.Option(
-            help=f"Requests, several hundred per replica; by default {SIMULATED_REQUESTS}, of a recording all."
+            help=f"Requests, several hundred per replica (default: {SIMULATED_REQUESTS}, or a whole recording)."
         ),
     ] = None,
     json_file: JsonFile = None,
@@ -378,7 +382,7 @@ def compare(
     seed: Annotated[int, typer.Option(help="Seed of arrivals and lengths, the same for all.")] = 0,
     requests: Annotated[
         int | None,
-        typer.Option(help=f"Requests for each system; by default {SIMULATED_REQUESTS}, of a recording all."),
+        typer.Option(help=f"Requests for each system (default: {SIMULATED_REQUESTS}, or a whole recording)."),
     ] = None,
     rates: Annotated[
         str | None, typer.Option(metavar="R,R,...", help="Also: share within all targets at these rates.")

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 def doctor(
     sku: Annotated[str | None, typer.Option(help="Only this SKU (default: all).", autocompletion=complete_sku)] = None,
-    engine: Annotated[str, typer.Option(help="Engine whose step times are asked for.")] = "vllm",
+    engine: Annotated[str, typer.Option(help="Engine whose step times are looked up.")] = "vllm",
     json_file: JsonFile = None,
 ) -> None:
-    """Say what is installed, what clashes or is missing, and on what the numbers of each SKU rest.
+    """Say what is installed, what clashes or is missing, and what the numbers of each SKU rest on.
 
     \b
     planner doctor

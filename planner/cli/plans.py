@@ -67,7 +67,7 @@ def plan(
     planner plan my.yaml --calibration my-gpu.json
 
     Prints one screen: fleet, cost, targets, alternatives, warnings. --details adds latencies, loads, prices with their
-    sources, what binds and what is assumed; -q leaves the answer alone.
+    sources, what binds and what is assumed; -q prints the answer alone.
 
     Every plan is predicted by theory and simulated request by request before it is printed. Exit code 3: no fleet
     meets the targets within the limits; the diagnosis says what binds and the smallest change that helps.
@@ -111,9 +111,9 @@ def _seen_from(place: Path, folder: Path) -> str:
 def explain(
     subject: PlanOrScenario,
     only: Annotated[
-        str | None, typer.Option(metavar="Q,Q,...", help="Questions to answer, with commas between; `all` for all.")
+        str | None, typer.Option(metavar="Q,Q,...", help="Questions to answer, separated by commas; `all` for all.")
     ] = None,
-    max_solves: Annotated[int, typer.Option(help="Most plans to make; what is left is named.")] = MAX_SOLVES,
+    max_solves: Annotated[int, typer.Option(help="Most plans to make; what is left out is named.")] = MAX_SOLVES,
     api_price: Annotated[
         str | None,
         typer.Option(metavar="IN/OUT", help="USD per million tokens, IN/OUT or IN/CACHED/OUT; else those listed."),
@@ -138,9 +138,9 @@ def explain(
     requirements  what each target, limit and rule costs
     tornado       sensitivity to prices, demand, lengths, shared prefixes and the speed of kernels
     prices        the price of each SKU at which the plan changes
-    api           against hosted APIs: which is cheaper, and from which load on
+    api           hosted APIs: which is cheaper, and from what load on
     runners-up    the next best plans, and why they lost
-    relaxations   of an infeasible request: the smallest change of each part alone that helps
+    relaxations   for an infeasible request: the smallest change of each part that alone helps
     pareto        cost against the rate served and against each TTFT and TPOT target
     confidence    cost against the probability with which every target holds
     measure       what it would be worth to measure each SKU before deciding, and how

@@ -28,7 +28,7 @@ def quickstart(
         str | None, typer.Option(metavar="S/MS", help="p99 TTFT in s / p99 TPOT in ms, or the name of a use.")
     ] = None,
     gpus: Annotated[
-        str | None, typer.Option(metavar="SKU,...[@PROVIDER]", help="GPUs to choose from, and of whom.")
+        str | None, typer.Option(metavar="SKU,...[@PROVIDER]", help="GPUs to choose from, and who sells them.")
     ] = None,
     defaults: Annotated[bool, typer.Option("--yes", "-y", help="Ask nothing: take the default of the rest.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
@@ -41,7 +41,7 @@ def quickstart(
     planner quickstart --llm qwen3-32b --traffic 12 --lengths 1500/400 --yes --out chat.yaml
     planner quickstart --traffic '50000 users' --targets chat --gpus 'h100-sxm @ Lambda' --out users.yaml
 
-    What an option says is not asked. A question is asked again where its answer cannot be read.
+    What an option answers is not asked; an answer that cannot be read is asked for again.
     """
     from planner.scenario import quickstart as first
 

@@ -57,7 +57,7 @@ def check(
     calibrations: CalibrationFiles = None,
     engine_costs: CostsFile = None,
 ) -> None:
-    """Hold what a running fleet measures of itself against its plan.
+    """Compare what a running fleet measures with its plan.
 
     \b
     planner plan my.yaml --json plan.json

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -480,6 +481,26 @@ class Plan:
     def pools(self) -> tuple[Pool, ...]:
         """Every pool of the fleet."""
         return tuple(pool for planned in self.deployments for pool in planned.deployment.pools)
+
+    @property
+    def servers(self) -> int:
+        """Servers of the fleet: replicas of all pools fill those of their SKU, the largest first, none on two unless
+        it is larger than one. Pools that share a server count it once.
+        """
+        room: dict[str, list[int]] = {}
+        for pool in sorted(self.pools, key=lambda pool: -pool.config.parallelism.gpus):
+            gpus, of_server = pool.config.parallelism.gpus, pool.config.sku.node.gpus
+            free, left = room.setdefault(pool.config.sku.id, []), pool.replicas
+            if gpus > of_server:
+                free += [0] * (left * math.ceil(gpus / of_server))
+                continue
+            for place, gpus_free in enumerate(free):
+                fit = min(gpus_free // gpus, left)
+                free[place] -= fit * gpus
+                left -= fit
+            each = of_server // gpus
+            free += [of_server - gpus * min(each, left - placed) for placed in range(0, left, each)]
+        return sum(len(free) for free in room.values())
 
     def latency(self, metric: Metric, *, simulated: bool = False) -> LatencyDistribution:
         """Distribution of a metric over all deployments, weighted by their traffic."""

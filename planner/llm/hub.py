@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import errno
 import re
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from typing import Any
 
 from planner.core import InputError
 from planner.llm.hf_config import CONFIG_NAME, QUANTISATION_NAME
@@ -23,6 +25,9 @@ DEFAULT_CACHE = Path("~/.cache/huggingface/hub")
 """Where huggingface_hub keeps its files unless told otherwise."""
 MAIN = "main"
 """Branch that is meant where no revision is named."""
+ANSWER_S = 5.0
+"""How long the Hub may take for a first answer before it counts as out of reach: a choice. The library itself tries
+again for up to a minute."""
 _NO_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, errno.EEXIST)
 """What the system says of a cache that cannot be written to."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
@@ -53,6 +58,7 @@ def load_from_hub(model: str, *, cache_dir: str | Path | None = None, offline: b
     if not _NAME.fullmatch(name) or ".." in address or (revision and not _REVISION.fullmatch(revision)):
         bound = "is neither a name on the Hugging Face Hub nor a folder"
         raise InputError("llm", model, bound, "write hf:org/name, or hf:org/name@revision")
+    offline = offline or not _is_reachable(name, revision)
     config = _fetched_file(name, CONFIG_NAME, revision, cache_dir, offline)
     if config is None:
         raise InputError("llm", model, f"has no {CONFIG_NAME}", "name a model for text, or a config of your own")
@@ -69,16 +75,41 @@ def _is_folder(path: str) -> bool:
         return False
 
 
+def _is_reachable(name: str, revision: str) -> bool:
+    """Whether the Hub says anything of a model within `ANSWER_S`; an error of its own counts."""
+    try:
+        import huggingface_hub  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - optional, slow to load
+    except ImportError:
+        return False
+    hub: Any = huggingface_hub
+    answers: list[bool] = []
+
+    def failed(error: BaseException) -> None:  # of whatever library it uses for HTTP, unless it is an answer
+        answers.append("HfHubHTTPError" in {kind.__name__ for kind in type(error).__mro__})
+
+    url = hub.hf_hub_url(name, CONFIG_NAME, revision=revision or None)
+    pool = ThreadPool(1)  # its thread does not keep the process from ending
+    asked = pool.apply_async(
+        hub.get_hf_file_metadata, (url,), {"timeout": ANSWER_S}, lambda _: answers.append(True), failed
+    )
+    asked.wait(ANSWER_S)
+    pool.close()
+    return any(answers)
+
+
 def _fetched_file(name: str, file: str, revision: str, cache_dir: str | Path | None, offline: bool) -> Path | None:
     """Path of a file of a model, fetched if need be; None where the model has no such file. Raises InputError."""
     try:
         import huggingface_hub  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - optional, slow to load
     except ImportError:
         return _cached_file(name, file, revision, cache_dir)
+    if offline:  # even `local_files_only` asks the network
+        found = huggingface_hub.try_to_load_from_cache(name, file, cache_dir=cache_dir, revision=revision or None)
+        if not isinstance(found, str) and file == CONFIG_NAME:
+            raise _unreachable(f"{name}@{revision}" if revision else name)
+        return Path(found) if isinstance(found, str) else None
     try:
-        path = huggingface_hub.hf_hub_download(
-            name, file, revision=revision or None, cache_dir=cache_dir, local_files_only=offline
-        )
+        path = huggingface_hub.hf_hub_download(name, file, revision=revision or None, cache_dir=cache_dir)
     except (OSError, ValueError) as error:  # every error of the library is one of these
         _raise_unless_absent(error, name, file, revision)
         return None
@@ -101,8 +132,7 @@ def _raise_unless_absent(error: OSError | ValueError, name: str, file: str, revi
     if kinds & {"LocalEntryNotFoundError", "OfflineModeIsEnabled"}:
         if file == QUANTISATION_NAME:
             return
-        bound = "is not in the cache, and the Hub cannot be reached"
-        raise InputError("llm", full_name, bound, f"{_FIX_OFFLINE}, or {_FIX_LOCAL}") from None
+        raise _unreachable(full_name) from None
     if "EntryNotFoundError" in kinds:
         return
     if isinstance(error, OSError) and error.errno in _NO_PLACE:
@@ -111,6 +141,11 @@ def _raise_unless_absent(error: OSError | ValueError, name: str, file: str, revi
     raise InputError(
         "llm", full_name, f"cannot be fetched ({type(error).__name__})", f"{_FIX_OFFLINE}, or {_FIX_LOCAL}"
     ) from None
+
+
+def _unreachable(full_name: str) -> InputError:
+    bound = "is not in the cache, and the Hub cannot be reached"
+    return InputError("llm", full_name, bound, f"{_FIX_OFFLINE}, or {_FIX_LOCAL}")
 
 
 def _cached_file(name: str, file: str, revision: str, cache_dir: str | Path | None) -> Path | None:

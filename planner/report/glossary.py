@@ -63,7 +63,12 @@ _FLEET = (
     Term("served by", "", "The engine that every replica runs.", "chosen"),
     Term("replicas", "", "Copies of the weights that each run an engine of their own.", "counted"),
     Term("GPUs", "", "GPUs used by the replicas.", "counted"),
-    Term("servers", "", "Servers the pool fills, no replica straddling two unless it is larger.", "counted"),
+    Term(
+        "servers",
+        "",
+        "Servers filled, no replica straddling two unless it is larger; the total counts shared ones once.",
+        "counted",
+    ),
     Term("max running requests", "requests", "Most requests that decode at once on a replica.", "chosen"),
     Term("chunk budget", "tokens", "Most tokens in one step of the engine.", "chosen"),
     Term("requests/s", "1/s", "Mean arrivals served.", "given, and routed by the integer program"),

@@ -420,10 +420,9 @@ def _request_limit_words(pools: Sequence[_NamedPool]) -> str:
 
 
 def _cost_table(plan: Plan, cost: CostBreakdown) -> Table:
-    nodes = sum(sum(planned.nodes) for planned in plan.deployments)
     rows = (
         ("GPUs", " + ".join(f"{count:,} x {sku}" for sku, count in plan.gpus.items())),
-        ("servers", f"{nodes:,}"),
+        ("servers", f"{plan.servers:,}"),
         ("$ per hour", money(cost.usd_per_hour)),
         ("$ per month", money(cost.usd_per_month)),
         ("$ per million input tokens", money(cost.usd_per_million_input_tokens)),

@@ -28,6 +28,7 @@ from planner.workload import Slo
 MAX_METRICS_BYTES = 20_000_000
 """Largest upload, all files together: a day by five minutes of some hundred series for ten replicas. A choice."""
 UPLOAD, INTERVAL, SERVICE = "check-files", "check-interval", "check-service"
+INTERVAL_LABEL = "Seconds between scrapes"
 FILES = "check-read"
 """Of the state of a visit: names and contents of the files, which stay when another tab is open."""
 COMMAND = """curl -sG http://prometheus:9090/api/v1/query_range \\
@@ -102,7 +103,7 @@ def _show_upload() -> None:
             st.caption(components.plain("Read: " + ", ".join(name for name, _ in kept)))
     with right:
         st.number_input(
-            "Seconds between scrapes",
+            INTERVAL_LABEL,
             min_value=1,
             value=None,
             step=60,
@@ -137,9 +138,19 @@ def _watched() -> Upload | None:
     key = digest.hexdigest()
     known = st.session_state.get("check-watched")
     if known is None or known.key != key:
-        known = Upload(read_metrics(*(_page(*file) for file in kept), interval_s=interval_s), key)
+        known = Upload(_metrics(kept, interval_s), key)
         st.session_state["check-watched"] = known
     return known
+
+
+def _metrics(files: Sequence[tuple[str, bytes]], interval_s: float | None) -> ServerMetrics:
+    """What the files say; of a missing time between them by the label that it has here. Raises InputError."""
+    try:
+        return read_metrics(*(_page(*file) for file in files), interval_s=interval_s)
+    except InputError as error:
+        if error.field == "interval_s":
+            raise InputError(INTERVAL_LABEL, error.value, error.bound, error.fix) from None
+        raise
 
 
 def _page(name: str, content: bytes) -> io.StringIO:

@@ -230,7 +230,7 @@ def _missing_interval(plan: Plan) -> str:
 
 def _fleet_card(plan: Plan, costs: CostRange | None) -> components.MetricCard:
     gpus = sum(plan.gpus.values())
-    servers = number_of(sum(sum(planned.nodes) for planned in plan.deployments), "server")
+    servers = number_of(plan.servers, "server")
     ends = ""
     if costs is not None:
         sure = f"with {percent(costs.confidence)} confidence"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from functools import cache
 from itertools import combinations, groupby
@@ -13,6 +14,8 @@ import pytest
 
 from planner.charts import Row, fleets
 from planner.fleet import Plan, plan
+from planner.launch import fleet_of, launch_specs
+from planner.launch.placement import place_replicas, server_numbers
 from planner.roofline import Parallelism
 from planner.serving import Deployment, Pool
 from tests.builders import HARDWARE, replica, small_request
@@ -103,6 +106,18 @@ def test_every_server_has_all_its_gpus(fleet: Plan) -> None:
     for pool, _, rows in pool_rows(fleet):
         for _, group in groupby(rows, key=lambda row: (row["unit"], row["server"])):
             assert [row["gpu"] for row in group] == list(range(1, pool.config.sku.node.gpus + 1))
+
+
+@pytest.mark.parametrize("name", [name for name in SHAPES if name != "large servers"])  # no export starts that SKU
+def test_the_title_counts_servers_as_the_exports_fill_them(name: str) -> None:
+    """Pools of one SKU share servers there, and the picture, which draws them apart, says so."""
+    fleet = SHAPES[name]
+    filled = len(server_numbers(place_replicas(launch_specs(fleet_of(fleet)))))
+    title = fleets.fleet_picture(fleet).to_dict()["title"]
+    text = title["text"] if isinstance(title["text"], str) else title["text"]["expr"]
+    assert re.search(rf"\b{filled:,} servers?\b", text)
+    shared = filled < sum(servers for _, servers, _ in pool_rows(fleet))
+    assert ("share servers" in " ".join(title["subtitle"])) == shared
 
 
 def test_a_replica_has_its_gpus_and_never_straddles_two_servers_unless_it_is_larger(fleet: Plan) -> None:

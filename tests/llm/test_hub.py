@@ -6,6 +6,8 @@ import errno
 import json
 import shutil
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 
 from planner.core import InputError
-from planner.llm import load_llm
+from planner.llm import hub, load_llm
 from planner.llm.hub import load_from_hub
 
 LLAMA = {
@@ -57,17 +59,28 @@ class RevisionNotFoundError(OSError):
 
 
 class StandIn(ModuleType):
-    """huggingface_hub with the files of a dict; records what it was asked."""
+    """huggingface_hub with the files of a dict; records what it was asked. It answers, if only with an error."""
 
     def __init__(self, folder: Path, files: Mapping[str, object], error: Exception | None = None) -> None:
         super().__init__("huggingface_hub")
         self.folder, self.files, self.error = folder, files, error
         self.asked: list[tuple[str, str, str | None, bool]] = []
 
-    def hf_hub_download(
-        self, repo_id: str, filename: str, *, revision: str | None, cache_dir: Path | None, local_files_only: bool
-    ) -> str:
-        self.asked.append((repo_id, filename, revision, local_files_only))
+    def hf_hub_url(self, repo_id: str, filename: str, *, revision: str | None) -> str:
+        return f"https://huggingface.co/{repo_id}/resolve/{revision or 'main'}/{filename}"
+
+    def get_hf_file_metadata(self, url: str, *, timeout: float) -> None:
+        pass
+
+    def try_to_load_from_cache(
+        self, repo_id: str, filename: str, *, cache_dir: Path | None, revision: str | None
+    ) -> str | None:
+        self.asked.append((repo_id, filename, revision, True))
+        path = self.folder / filename
+        return str(path) if path.is_file() else None
+
+    def hf_hub_download(self, repo_id: str, filename: str, *, revision: str | None, cache_dir: Path | None) -> str:
+        self.asked.append((repo_id, filename, revision, False))
         if self.error is not None:
             raise self.error
         if filename not in self.files:
@@ -142,18 +155,49 @@ def test_every_failure_says_what_to_do(
         load_from_hub("hf:acme/x@v2")
 
 
+@pytest.mark.parametrize("is_silent", [True, False], ids=["packets are dropped", "there is no route"])
+def test_without_a_network_it_says_so_at_once(is_silent: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The library would try again and again; what it keeps in its cache is looked for all the same."""
+    stand_in = _installed(monkeypatch, StandIn(tmp_path, {}))
+    end = threading.Event()
+
+    def unreachable(url: str, *, timeout: float) -> None:
+        if is_silent:
+            end.wait(60.0)
+        raise ConnectionError(url)
+
+    monkeypatch.setattr(stand_in, "get_hf_file_metadata", unreachable)
+    monkeypatch.setattr(hub, "ANSWER_S", 0.2)
+    start = time.monotonic()
+    try:
+        with pytest.raises(InputError, match=r"not in the cache, and the Hub cannot be reached\. Fix: connect once"):
+            load_from_hub("hf:acme/tiny-llama")
+        (tmp_path / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
+        assert load_from_hub("hf:acme/tiny-llama").num_layers == 2
+        assert time.monotonic() - start < 10.0
+    finally:
+        end.set()
+    assert {local_only for *_, local_only in stand_in.asked} == {True}
+
+
+def test_an_answer_that_is_an_error_is_an_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    stand_in = _installed(monkeypatch, StandIn(tmp_path, {"config.json": LLAMA}))
+
+    class HfHubHTTPError(OSError):
+        """As huggingface_hub.errors: the base of all that the Hub itself says."""
+
+    def refused(url: str, *, timeout: float) -> None:
+        raise HfHubHTTPError(url)
+
+    monkeypatch.setattr(stand_in, "get_hf_file_metadata", refused)
+    load_from_hub("hf:acme/tiny-llama")
+    assert {local_only for *_, local_only in stand_in.asked} == {False}
+
+
 def test_offline_needs_no_quantisation_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Offline, a model without hf_quant_config.json cannot be told from one whose file was never fetched."""
-    stand_in = StandIn(tmp_path, {"config.json": LLAMA})
-    _installed(monkeypatch, stand_in)
-    plain = stand_in.hf_hub_download
-
-    def offline(repo_id: str, filename: str, **options: object) -> str:
-        if filename != "config.json":
-            raise LocalEntryNotFoundError(filename)
-        return plain(repo_id, filename, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(stand_in, "hf_hub_download", offline)
+    _installed(monkeypatch, StandIn(tmp_path, {}))
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA), encoding="utf-8")
     assert load_from_hub("acme/tiny-llama", offline=True).num_layers == 2
 
 

@@ -36,10 +36,16 @@ def _sources(folder: Path) -> set[str]:
 def _away_from_checkout(wheel: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run an interpreter in `folder` that sees the wheel and third-party packages, never an editable install.
 
-    -S leaves site-packages and its .pth files out; the folder comes back by name, without them.
+    -S leaves site-packages and its .pth files out; the folder comes back by name, without them. Nothing is compiled,
+    since a folder that is used once cannot keep it: bytecode is not written, machine code not made.
     """
     paths = (str(wheel), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "NUMBA_DISABLE_JIT": "1",
+    }
     command = [sys.executable, "-S", *arguments]
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300

@@ -107,3 +107,6 @@ def test_files_that_say_nothing_are_refused_in_a_line(app: AppTest, tmp_path: Pa
     assert "none is of a known server" in line.value and not app.exception
     give(app, LOOP / "after.txt")
     assert "over what time it counted" in app.error[0].value.replace("\\", "")
+    give(app, LOOP / "before.txt", LOOP / "after.txt")
+    said = app.error[0].value.replace("\\", "")
+    assert said.startswith(f"{app.number_input(key='check-interval').label} = ") and "\n" not in said
