@@ -52,8 +52,6 @@ BOUND_MEANINGS = {
     Bound.OVERHEAD: "kernel launches and the engine's own work; not helped by a faster GPU",
 }
 """What a step does while it waits for each resource, and what would make it shorter."""
-LABELLED_FROM = 0.10
-"""Share of a bar from which it has room for its label. A choice."""
 TORNADO_ROW_PX = 44
 """Height of an input of the tornado: two bars."""
 WIDE_BAR_PX = 34
@@ -162,9 +160,9 @@ def waiting_chart(plan: Plan) -> alt.LayerChart:
     named = [
         {**row, "middle": (row["start"] + row["end"]) / 2.0, "label": f"{row['resource']} {percent(row['share'])}"}
         for row in rows
-        if row["share"] >= LABELLED_FROM
     ]
-    text = words(named, INK, "center").encode(x=alt.X("middle:Q", scale=share), y=y)
+    fits = f"datum.share * width >= {LABEL_LETTER_PX} * length(datum.label)"
+    text = words(named, INK, "center").encode(x=alt.X("middle:Q", scale=share), y=y).transform_filter(fits)
     title = titled(_waiting_headline(rows), "Mean step of the engine at the planned load, by theory.")
     pools = len({row["pool"] for row in rows})
     height = AXIS_HEIGHT_PX + LEGEND_HEIGHT_PX + WIDE_BAR_PX * pools

@@ -146,7 +146,7 @@ def interval_note(performance: Performance) -> str:
     if not performance.interval:
         return ""
     means = ", ".join(performance.summary(metric) for metric in performance.interval)
-    return f"Predicted means with the 90 % interval of the kernel fits: {means}."
+    return f"Means with the 90 % interval of the kernel fits: {means}."
 
 
 def class_table(performance: Performance) -> tuple[Table, ...]:
