@@ -101,8 +101,8 @@ def carry_rate(layout: Layout) -> ConstraintRows:
     periods, count = layout.periods, len(layout.usd_per_hour)
     row = layout.pair_unit[:, None] * periods + np.arange(periods)[None, :]
     per_rate = np.repeat(1.0 / layout.pair_rate, periods)
-    units = Terms(np.arange(count * periods), layout.units_column.ravel(), np.ones(count * periods))
-    used = Terms(row.ravel(), layout.rate_column.ravel(), per_rate)
+    units = Terms(np.arange(count * periods), layout.column.units.ravel(), np.ones(count * periods))
+    used = Terms(row.ravel(), layout.column.rates.ravel(), per_rate)
     subjects = [(unit.name,) for unit in layout.problem.units]
     return rows_by_period(layout, "carry_rate", Sense.AT_MOST, subjects, "units[{}].rates_per_s", used, units)
 
@@ -123,7 +123,7 @@ def hand_over(layout: Layout) -> ConstraintRows:
 
     def side(code: int) -> Terms:
         mine = stage == code
-        return Terms(pair_row[mine].ravel(), layout.rate_column[mine].ravel(), np.ones(pair_row[mine].size))
+        return Terms(pair_row[mine].ravel(), layout.column.rates[mine].ravel(), np.ones(pair_row[mine].size))
 
     subjects = [(layout.problem.slices[s].name, layout.channels[c]) for s, c in keys]
     rows = rows_by_period(layout, "hand_over", Sense.AT_MOST, subjects, "units.channel", side(FIRST), side(SECOND))
@@ -240,11 +240,11 @@ def count_starts(layout: Layout) -> ConstraintRows:
     Returns:
         One row for each unit whose start costs something and each period [units].
     """
-    on = layout.units_column[layout.start_units]
+    on = layout.column.units[layout.start_units]
     count, row = on.size, np.arange(on.size)
     before = np.roll(on, 1, axis=1)
     used = Terms(np.tile(row, 2), np.concatenate([on.ravel(), before.ravel()]), np.repeat([1.0, -1.0], count))
-    supply = Terms(row, layout.starts_column.ravel(), np.ones(count))
+    supply = Terms(row, layout.column.starts.ravel(), np.ones(count))
     subjects = [(layout.problem.units[j].name,) for j in layout.start_units]
     return rows_by_period(layout, "count_starts", Sense.AT_MOST, subjects, "units.usd_per_start", used, supply)
 
@@ -265,7 +265,7 @@ def mark_group(layout: Layout) -> ConstraintRows:
         InputError: nothing limits what a group carries.
     """
     names = [(name,) for name in layout.groups]
-    return _rows_that_mark(layout, "mark_group", names, _units_of_groups(layout), layout.groups_column, "max_groups")
+    return _rows_that_mark(layout, "mark_group", names, _units_of_groups(layout), layout.column.groups, "max_groups")
 
 
 def mark_pinned_group(layout: Layout) -> ConstraintRows:
@@ -278,7 +278,7 @@ def mark_pinned_group(layout: Layout) -> ConstraintRows:
         One row for each pinned unit and group of resources it takes.
     """
     names = [(name,) for name in layout.groups]
-    return _rows_that_mark_pins(layout, "mark_pinned_group", names, _units_of_groups(layout), layout.groups_column)
+    return _rows_that_mark_pins(layout, "mark_pinned_group", names, _units_of_groups(layout), layout.column.groups)
 
 
 def mark_kind(layout: Layout) -> ConstraintRows:
@@ -294,7 +294,7 @@ def mark_kind(layout: Layout) -> ConstraintRows:
         InputError: nothing limits what a kind carries.
     """
     return _rows_that_mark(
-        layout, "mark_kind", layout.kind_names(), _units_of_kinds(layout), layout.kinds_column, "units.kind"
+        layout, "mark_kind", layout.kind_names(), _units_of_kinds(layout), layout.column.kinds, "units.kind"
     )
 
 
@@ -308,7 +308,7 @@ def mark_pinned_kind(layout: Layout) -> ConstraintRows:
         One row for each pinned unit of a kind.
     """
     return _rows_that_mark_pins(
-        layout, "mark_pinned_kind", layout.kind_names(), _units_of_kinds(layout), layout.kinds_column
+        layout, "mark_pinned_kind", layout.kind_names(), _units_of_kinds(layout), layout.column.kinds
     )
 
 
@@ -332,7 +332,7 @@ def keep_one_kind(layout: Layout) -> ConstraintRows:
         field="units.kind",
         periods=np.full(count, WHOLE_HORIZON),
         limit=np.ones(count),
-        used=Terms(row, layout.kinds_column, np.ones(len(row))),
+        used=Terms(row, layout.column.kinds, np.ones(len(row))),
     )
 
 
@@ -348,7 +348,7 @@ def within_groups(layout: Layout) -> ConstraintRows:
     most, count = layout.problem.max_groups, len(layout.groups)
     if most is None:
         return no_rows("within_groups")
-    terms = Terms(np.zeros(count, dtype=np.int64), layout.groups_column, np.ones(count))
+    terms = Terms(np.zeros(count, dtype=np.int64), layout.column.groups, np.ones(count))
     return one_row("within_groups", "max_groups", Sense.AT_MOST, float(most), terms)
 
 
@@ -364,8 +364,8 @@ def within_units(layout: Layout) -> ConstraintRows:
     most = layout.problem.max_units
     if most is None:
         return no_rows("within_units")
-    row = np.tile(np.arange(layout.periods), len(layout.units_column))
-    used = Terms(row, layout.units_column.ravel(), np.ones(len(row)))
+    row = np.tile(np.arange(layout.periods), len(layout.column.units))
+    used = Terms(row, layout.column.units.ravel(), np.ones(len(row)))
     rows = rows_by_period(layout, "within_units", Sense.AT_MOST, [()], "max_units", used)
     return replace(rows, limit=np.full(len(rows), float(most)))
 
@@ -461,7 +461,7 @@ def _rows_that_mark(
                 pairs = units[layout.pair_unit] & (layout.pair_slice == s) & (layout.served == is_served)
                 if pairs.any():
                     subjects.append((*name, slice_.name, part))
-                    rates.append(layout.rate_column[pairs])
+                    rates.append(layout.column.rates[pairs])
                     ceiling = layout.ceiling_per_s[s]
                     most.append(ceiling if np.isfinite(ceiling).all() else most_carried_per_s(layout, pairs))
                     marks.append(column)
@@ -535,13 +535,13 @@ def _rows_of_slices(layout: Layout, constraint: str, sense: Sense, shares: Float
         field=f"slices[{{}}].{source}",
         periods=np.where(late, WHOLE_HORIZON, period),
         limit=limit,
-        used=Terms(row.ravel(), layout.rate_column[pairs].ravel(), weight.ravel()),
+        used=Terms(row.ravel(), layout.column.rates[pairs].ravel(), weight.ravel()),
     )
 
 
 def _rows_of_units(layout: Layout, constraint: str, sense: Sense, source: str) -> ConstraintRows:
-    count = layout.units_column.size
-    used = Terms(np.arange(count), layout.units_column.ravel(), np.ones(count))
+    count = layout.column.units.size
+    used = Terms(np.arange(count), layout.column.units.ravel(), np.ones(count))
     subjects = [(unit.name,) for unit in layout.problem.units]
     return rows_by_period(layout, constraint, sense, subjects, f"units[{{}}].{source}", used)
 
@@ -549,8 +549,8 @@ def _rows_of_units(layout: Layout, constraint: str, sense: Sense, source: str) -
 def _rows_of_purchases(
     layout: Layout, constraint: str, sense: Sense, source: str, limits: Sequence[float | None]
 ) -> ConstraintRows:
-    count = layout.blocks_column.size
-    used = Terms(np.arange(count), layout.blocks_column.ravel(), np.repeat(layout.purchase_block, layout.periods))
+    count = layout.column.blocks.size
+    used = Terms(np.arange(count), layout.column.blocks.ravel(), np.repeat(layout.purchase_block, layout.periods))
     field_of = f"resources[{{}}].purchases[{{}}].{source}"
     rows = rows_by_period(layout, constraint, sense, list(layout.purchase_names()), field_of, used)
     return rows_with_limits(rows, limits, layout.periods)
@@ -561,7 +561,7 @@ def _rows_of_use(layout: Layout, constraint: str, source: str) -> ConstraintRows
     periods = np.arange(layout.periods)
     row = layout.take_resource[:, None] * layout.periods + periods[None, :]
     amount = np.repeat(layout.take_amount, layout.periods)
-    used = Terms(row.ravel(), layout.units_column[layout.take_unit].ravel(), amount)
+    used = Terms(row.ravel(), layout.column.units[layout.take_unit].ravel(), amount)
     subjects = [(resource.name,) for resource in layout.problem.resources]
     return rows_by_period(layout, constraint, Sense.AT_MOST, subjects, source, used)
 
@@ -569,4 +569,4 @@ def _rows_of_use(layout: Layout, constraint: str, source: str) -> ConstraintRows
 def _terms_of_purchases(layout: Layout, per_block: FloatArray) -> Terms:
     """What is bought of every resource in every period, rows in the order of `_rows_of_use`."""
     row = layout.purchase_resource[:, None] * layout.periods + np.arange(layout.periods)[None, :]
-    return Terms(row.ravel(), layout.blocks_column.ravel(), np.repeat(per_block, layout.periods))
+    return Terms(row.ravel(), layout.column.blocks.ravel(), np.repeat(per_block, layout.periods))
