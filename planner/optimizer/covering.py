@@ -1,6 +1,6 @@
 """Streams of requests by themselves: a covering knapsack for each, and the fleet of all of them.
 
-Where units serve one slice each and stand still, the cheapest fleet of a slice is a covering knapsack
+Where units stand still, the cheapest fleet of a slice is a covering knapsack
 (`planner.optimizer.knapsack`), solved exactly in milliseconds. Limits are left out and blocks are taken in parts: what
 is found is a lower bound, and it is the answer where it happens to keep the limits. Where it does not, branch and bound
 takes over and the bound is kept.
@@ -26,7 +26,7 @@ class Covering:
 
     Attributes:
         values: by column of the layout.
-        bound_usd_per_hour: no fleet costs less [USD/h].
+        bound_usd_per_hour: no fleet costs less [USD/h]; 0 where units serve several slices.
         keeps_limits: whether the values meet every row of the program.
         counts: units on; shape (slices, units).
     """
@@ -40,16 +40,15 @@ class Covering:
 def cheapest_cover(layout: Layout) -> Covering | None:
     """The cheapest units for every slice by itself, at the largest demand of any period.
 
-    Slices are coupled by blocks and limits only, so the sum is a bound, and the fleet is the answer where it costs no
-    more than that.
+    Where no unit serves two slices, they are coupled by blocks and limits only, so the sum is a bound, and the fleet is
+    the answer where it costs no more than that. Where units serve several, there is a fleet to start from.
 
     Args:
         layout: of the problem.
 
     Returns:
-        None where units serve several slices or move with the periods, for deferrable slices in several periods, pinned
-        units or purchases; where nothing covers a demand, or a front grows beyond
-        `planner.optimizer.knapsack.MAX_LABELS`.
+        None where units move with the periods, for deferrable slices in several periods, pinned units or purchases;
+        where nothing covers a demand, or a front grows beyond `planner.optimizer.knapsack.MAX_LABELS`.
     """
     if not _is_covering(layout):
         return None
@@ -71,15 +70,16 @@ def cheapest_cover(layout: Layout) -> Covering | None:
             return None
         counts[s, units] = cover
     values = _values(layout, counts)
-    return Covering(values, math.fsum((cost * counts.sum(axis=0)).tolist()), keeps_limits(layout, values), counts)
+    is_bound = len(layout.pair_unit) == len(np.unique(layout.pair_unit))
+    bound = math.fsum((cost * counts.sum(axis=0)).tolist()) if is_bound else 0.0
+    return Covering(values, bound, keeps_limits(layout, values), counts)
 
 
 def _is_covering(layout: Layout) -> bool:
     resources = layout.problem.resources
     pinned = any(r.at_least > 0.0 or any(p.at_least > 0.0 for p in r.purchases) for r in resources)
     moves = layout.periods > 1 and (layout.deferrable.any() or not layout.steady.all())
-    of_one_slice = len(layout.pair_unit) == len(np.unique(layout.pair_unit))
-    return bool(of_one_slice and not (pinned or moves or layout.at_least.any() or np.isnan(layout.demand_per_s).any()))
+    return not (pinned or moves or layout.at_least.any() or np.isnan(layout.demand_per_s).any())
 
 
 def _values(layout: Layout, counts: IntArray) -> FloatArray:

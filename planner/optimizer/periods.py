@@ -146,11 +146,11 @@ def _relaxed_by_period(day: Day, time_left_s: Clock) -> tuple[Layout, RelaxedOpt
         known = max(known, bound)
         if best is not None and bound >= best.bound * (1.0 - PRICING_GAP):
             break
-        some = _without_budget(layout.select(everything, pairs))
-        better = relax(tighten_rates(build_program(some, Objective.MIN_COST)), time_left_s())
+        fewer = _without_budget(layout.select(everything, pairs))
+        better = relax(tighten_rates(build_program(fewer, Objective.MIN_COST)), time_left_s())
         if better is None:
             break
-        best, day = better, replace(day, usd_per_block=purchase_prices(some, better))
+        some, best, day = fewer, better, replace(day, usd_per_block=purchase_prices(some, better))
     return some, best, known
 
 

@@ -144,7 +144,7 @@ def scale_program(program: Program) -> ScaledProgram:
     in_proportion = (limit >= largest / LARGEST_LIMIT) & (limit <= largest * LARGEST_LIMIT)
     row_unit = powers_of_two(np.where(in_proportion, limit, largest))
     value = value / row_unit[row]
-    _check_spread(program, row, value)
+    _check_spread(program, row, column, value)
     matrix = sparse.csr_array((value, (row, column)), shape=(count, program.columns))
     limit = limit / row_unit
     is_most = np.concatenate([np.full(len(rows), rows.sense is Sense.AT_MOST) for rows in program.rows])
@@ -220,10 +220,21 @@ def _columns_always_zero(
     return np.unique(column[over])
 
 
-def _check_spread(program: Program, row: IntArray, value: FloatArray) -> None:
+def _check_spread(program: Program, row: IntArray, column: IntArray, value: FloatArray) -> None:
+    """Raises InputError in the words of the request where a rate is too small for its slice, else by the row."""
     size = np.abs(value)
     wrong = np.flatnonzero((size > 0.0) & ~((size > SMALLEST_COEFFICIENT) & (size < LARGEST_COEFFICIENT)))
+    layout = program.layout
     if len(wrong):
+        of_unit = (layout.column.units == column[wrong[0]]).any(axis=1)[layout.pair_unit]
+        pairs = np.flatnonzero(of_unit | (layout.column.rates == column[wrong[0]]).any(axis=1))
+        for p in pairs:
+            demand, unit = layout.ceiling_per_s[layout.pair_slice[p]].max(), layout.problem.units[layout.pair_unit[p]]
+            if math.isfinite(demand) and demand > layout.pair_rate[p] * LARGEST_COEFFICIENT / 2.0:
+                bound = f"takes {demand / layout.pair_rate[p]:.2g} of unit {unit.name!r}"
+                fix = "plan a part of the demand, or leave out pools that small"
+                name = layout.problem.slices[layout.pair_slice[p]].name
+                raise InputError(f"slices[{name}].demand_per_s", float(demand), bound, fix)
         bound = f"scaled coefficient must lie in ({SMALLEST_COEFFICIENT:g}, {LARGEST_COEFFICIENT:g})"
         raise InputError(program.names()[int(row[wrong[0]])], float(size[wrong[0]]), bound, SPREAD_FIX)
 

@@ -10,7 +10,13 @@ import numpy as np
 
 from planner.core import FloatArray
 from planner.optimizer.branching import ProgramMaker, ProgramSolver, SearchAnswer
-from planner.optimizer.checks import check_problem, check_size, least_cost_usd_per_hour, unlimited_unit
+from planner.optimizer.checks import (
+    MOST_UNITS_OF_A_CAP,
+    check_problem,
+    check_size,
+    least_cost_usd_per_hour,
+    unlimited_unit,
+)
 from planner.optimizer.coefficients import mean_cost, smallest_useful_rate
 from planner.optimizer.covering import cheapest_cover
 from planner.optimizer.diagnosis import diagnose
@@ -18,9 +24,9 @@ from planner.optimizer.dominance import dominators
 from planner.optimizer.evaluate_allocation import EvaluatedFleet, constraint_reports, evaluate_fleet
 from planner.optimizer.highs import SolverOutcome
 from planner.optimizer.layout import Layout, build_layout
-from planner.optimizer.periods import PartAnswer, PartSolver, have_nothing_in_common, solve_by_period
+from planner.optimizer.periods import Day, PartAnswer, PartSolver, have_nothing_in_common, solve_by_period
 from planner.optimizer.program import Program, build_program
-from planner.optimizer.relaxation import limit_duals, relax, shortlist
+from planner.optimizer.relaxation import limit_duals, purchase_prices, relax, shortlist
 from planner.optimizer.tightening import tighten_rates
 from planner.optimizer.types import (
     FEASIBILITY_TOLERANCE,
@@ -94,6 +100,7 @@ def solve(
             limits = "demand_per_s, budget_usd_per_hour, max_units, or at_most of a resource"
             summary = f"nothing limits unit {unit!r}: give {limits}"
             return Allocation(status=SolveStatus.UNBOUNDED, diagnosis=Diagnosis(summary=summary))
+        check_size(layout, MOST_UNITS_OF_A_CAP)
         layout = _with_least_rate(layout)
     layout = layout.select(dominators(layout) < 0)
     solver = ProgramSolver(relative_gap, work, time_limit_s)
@@ -102,9 +109,19 @@ def solve(
         return _allocation(objective, result, layout)
     if result.status is SolveStatus.INFEASIBLE:
         if objective is Objective.MIN_COST and _is_large(layout):
-            solver = ProgramSolver(relative_gap, 0.0, 0.0)  # its programs would be too large
+            return Allocation(status=result.status, diagnosis=_diagnosis_of_large(solver, layout))
         return Allocation(status=result.status, diagnosis=diagnose(solver, objective, layout))
     return Allocation(status=result.status)
+
+
+def _diagnosis_of_large(solver: ProgramSolver, layout: Layout) -> Diagnosis:
+    """The conflict in the relaxation of the first period that cannot be served; else the budget's with the bound."""
+    day = Day(layout, np.where(layout.deferrable[:, None], 0.0, layout.demand_per_s), purchase_prices(layout, None))
+    for part in day.parts() if layout.periods > 1 else (layout,):
+        if relax(tighten_rates(build_program(part, Objective.MIN_COST)), solver.time_left_s) is None:
+            return diagnose(solver, Objective.MIN_COST, part, is_relaxed=True)
+    summary = "within_budget cannot hold: what is proved to be the least cost is above budget_usd_per_hour"
+    return Diagnosis(summary=summary, conflict=("within_budget",), is_proven=False)
 
 
 @dataclass(frozen=True)

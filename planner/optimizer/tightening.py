@@ -86,9 +86,9 @@ def _with_unit_rates(program: Program, rate_per_s: FloatArray) -> Program:
 def pool_rates(program: Program) -> Program:
     """The tightened program in fewer columns, and with a largest count for every unit.
 
-    Of units that serve one slice alone only the sum of their rates matters, if they are of one stage, channel, kind and
-    set of groups: ``f_j / r_j <= n_j`` for each of them is ``f / r <= sum_j (r_j / r) n_j``. The sum stands in the
-    column of the first of them; `unpool_rates` gives it back to all.
+    Of units of one stage, channel, kind and set of groups whose rates are in proportion only the sum of what they carry
+    matters: ``sum_s f_js / r_js <= n_j`` for each of them is ``sum_s f_s / r_s <= sum_j (r_j / r) n_j``. The sum stands
+    in the columns of the first of them; `unpool_rates` gives it back to all.
 
     One unit more than carries all there is to carry, ``ceil(sum_s d_s / r_s)``, is of no use (of a unit that stands
     still, or whose start costs something, in the busiest period; but what is pinned stays). Branch and bound over whole
@@ -101,15 +101,12 @@ def pool_rates(program: Program) -> Program:
         The program with fewer rows `carry_rate`, rates that stay 0, and `Program.most`.
     """
     layout, periods = program.layout, np.arange(program.layout.periods)
-    first, rates = _pools(layout), tight_rates_per_s(layout)
-    leads = first == np.arange(len(first))
-    row_of, size = np.arange(len(layout.usd_per_hour)), np.ones((len(layout.usd_per_hour), len(periods)))
-    row_of[layout.pair_unit] = layout.pair_unit[first]
-    own = row_of != np.arange(len(row_of))
-    size[layout.pair_unit] = np.where(own[layout.pair_unit][:, None], rates / rates[first], 1.0)
+    lead, _, size = _pools(layout)
+    leads = np.flatnonzero(lead[layout.pair_unit] == layout.pair_unit)
     used_row = layout.pair_unit[leads][:, None] * len(periods) + periods
-    used = Terms(used_row.ravel(), layout.column.rates[leads].ravel(), 1.0 / rates[leads].ravel())
-    supply = Terms((row_of[:, None] * len(periods) + periods).ravel(), layout.column.units.ravel(), size.ravel())
+    per_rate = 1.0 / tight_rates_per_s(layout)[leads]
+    used = Terms(used_row.ravel(), layout.column.rates[leads].ravel(), per_rate.ravel())
+    supply = Terms((lead[:, None] * len(periods) + periods).ravel(), layout.column.units.ravel(), size.ravel())
     rows = (replace(r, used=used, supply=supply) if r.constraint == "carry_rate" else r for r in program.rows)
     load = _load(layout)
     still = layout.steady.copy()
@@ -117,7 +114,7 @@ def pool_rates(program: Program) -> Program:
     load[still] = load[still].max(axis=1, keepdims=True)
     most = np.full(program.columns, math.inf)
     most[layout.column.units] = np.maximum(np.ceil(load), layout.at_least[:, None])
-    most[layout.column.rates[~leads]] = 0.0
+    most[layout.column.rates[lead[layout.pair_unit] != layout.pair_unit]] = 0.0
     return replace(program, rows=tuple(rows), most=most)
 
 
@@ -131,22 +128,35 @@ def unpool_rates(layout: Layout, values: FloatArray) -> FloatArray:
     Returns:
         By column, with a rate for every pair [1/s].
     """
-    by_unit, first, rates = values.copy(), _pools(layout), tight_rates_per_s(layout)
-    for lead in np.flatnonzero(np.bincount(first) > 1):
-        pairs = np.flatnonzero(first == lead)
-        could = rates[pairs] * values[layout.column.units[layout.pair_unit[pairs]]]
+    by_unit, rates = values.copy(), tight_rates_per_s(layout)
+    lead, pair_of, size = _pools(layout)
+    for first in np.flatnonzero(np.bincount(lead) > 1):
+        units, slices = np.flatnonzero(lead == first), np.flatnonzero(pair_of[first] >= 0)
+        pooled = values[layout.column.rates[pair_of[first, slices]]]
+        used = (pooled / rates[pair_of[first, slices]]).sum(axis=0)
+        could = size[units] * values[layout.column.units[units]]
         before = np.cumsum(could, axis=0) - could
-        by_unit[layout.column.rates[pairs]] = np.clip(values[layout.column.rates[lead]] - before, 0.0, could)
+        share = np.clip(used - before, 0.0, could) / np.where(used > 0.0, used, 1.0)
+        by_unit[layout.column.rates[pair_of[np.ix_(units, slices)]]] = share[:, None] * pooled
     return by_unit
 
 
-def _pools(layout: Layout) -> IntArray:
-    """For each pair the first whose column holds its rate too: of units of one slice that are alike; else itself."""
-    unit, pair = layout.pair_unit, np.arange(len(layout.pair_unit))
-    alone = np.bincount(unit, minlength=len(layout.usd_per_hour))[unit] == 1
-    in_group = np.zeros((len(layout.usd_per_hour), len(layout.groups) + 1), dtype=np.int64)
-    in_group[layout.take_unit, layout.resource_group[layout.take_resource]] = 1  # -1, no group, is the last column
-    place = [layout.pair_slice, layout.stage[unit], layout.channel[unit], layout.unit_kind[unit]]
-    alike = np.column_stack([*place, in_group[unit, :-1], np.where(alone, -1, pair)])
-    _, first, of_pair = np.unique(alike, axis=0, return_index=True, return_inverse=True)
-    return np.asarray(first[of_pair.ravel()])
+def _pools(layout: Layout) -> tuple[IntArray, IntArray, FloatArray]:
+    """Of each unit the first whose columns hold its rates too, its pair of each slice (or -1), and its size.
+
+    The size is what it may carry in units of the first. Shapes (j,), (j, s), (j, t).
+    """
+    count = len(layout.usd_per_hour)
+    rate, pair_of = np.zeros((count, len(layout.deferrable))), np.full((count, len(layout.deferrable)), -1)
+    rate[layout.pair_unit, layout.pair_slice] = layout.pair_rate
+    pair_of[layout.pair_unit, layout.pair_slice] = np.arange(len(layout.pair_unit))
+    largest = rate.max(axis=1, keepdims=True)
+    shape = (rate / np.where(largest > 0.0, largest, 1.0)).round(9)
+    in_group = np.zeros((count, len(layout.groups) + 1))
+    in_group[layout.take_unit, layout.resource_group[layout.take_resource]] = 1.0  # -1, no group, is the last column
+    alike = np.column_stack([layout.stage, layout.channel, layout.unit_kind, in_group[:, :-1], shape])
+    _, first, of_unit = np.unique(alike, axis=0, return_index=True, return_inverse=True)
+    lead, size = first[of_unit.ravel()], np.ones((count, layout.periods))
+    tight, unit = tight_rates_per_s(layout), layout.pair_unit
+    size[unit] = tight / tight[pair_of[lead[unit], layout.pair_slice]]
+    return lead, pair_of, size

@@ -152,8 +152,15 @@ def test_commitments_over_periods_are_solved_to_the_optimum(seed: int, monkeypat
     assert answer.objective == pytest.approx(without_covering(asked, monkeypatch), rel=1e-4)
 
 
-def test_units_of_several_slices_are_no_covering() -> None:
-    assert cheapest_cover(build_layout(problem(5, 1, commitments=False, slices=2))) is None
+def test_several_slices_have_a_fleet_but_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units of one slice each are a fleet, only a dearer one than units that are shared."""
+    asked = problem(5, 1, commitments=False, slices=2)
+    layout = build_layout(asked)
+    cover = cheapest_cover(layout)
+    assert cover is not None and cover.keeps_limits and cover.bound_usd_per_hour == 0.0
+    optimum = without_covering(asked, monkeypatch)
+    assert mean_cost(layout) @ cover.values >= optimum * (1.0 - 1e-5)
+    assert solve(asked, Objective.MIN_COST).objective == pytest.approx(optimum, rel=1e-5)
 
 
 def test_a_limit_that_is_broken_is_left_to_branch_and_bound() -> None:

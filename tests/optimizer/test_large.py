@@ -179,7 +179,10 @@ def test_limits_too_tight_are_proved_and_not_an_error(large: None) -> None:
     problem = hard_instance(1, gpus=100.0, families=24, sizes=3, slices=4, periods=3)
     tight = tuple(one.model_copy(update={"at_most": 1.0}) for one in problem.resources)
     scarce = problem.model_copy(update={"resources": tight})
-    assert not solve(scarce, MIN_COST, relative_gap=0.005).status.has_allocation
+    answer = solve(scarce, MIN_COST, relative_gap=0.005)
+    assert answer.status is SolveStatus.INFEASIBLE and answer.diagnosis is not None
+    assert any(name.startswith("within_resource") for name in answer.diagnosis.conflict)
+    assert answer.diagnosis.summary.endswith("cannot hold together, not even with parts of units")
     one = scarce.model_copy(
         update={
             "slices": tuple(s.model_copy(update={"demand_per_s": s.demand_per_s[:1]}) for s in scarce.slices),
@@ -189,7 +192,9 @@ def test_limits_too_tight_are_proved_and_not_an_error(large: None) -> None:
     assert solve(one, MIN_COST, relative_gap=0.005).status is SolveStatus.INFEASIBLE
     nobody = Slice(name="nobody", demand_per_s=(1.0, 1.0, 1.0))
     lonely = problem.model_copy(update={"slices": (*problem.slices, nobody)})
-    assert not solve(lonely, MIN_COST, relative_gap=0.1).status.has_allocation
+    alone = solve(lonely, MIN_COST, relative_gap=0.1)
+    assert alone.status is SolveStatus.INFEASIBLE
+    assert alone.diagnosis is not None and alone.diagnosis.conflict == ("serve_demand__nobody",)
 
 
 def test_a_budget_below_the_bound_is_infeasible_and_one_above_changes_nothing(large: None) -> None:
@@ -199,7 +204,9 @@ def test_a_budget_below_the_bound_is_infeasible_and_one_above_changes_nothing(la
     rich = problem.model_copy(update={"budget_usd_per_hour": free.cost_usd_per_hour * 1.01})
     assert solve(rich, MIN_COST, relative_gap=0.05).cost_usd_per_hour == free.cost_usd_per_hour
     poor = problem.model_copy(update={"budget_usd_per_hour": lower_bound(free) * 0.9})
-    assert solve(poor, MIN_COST, relative_gap=0.05).status is SolveStatus.INFEASIBLE
+    refused = solve(poor, MIN_COST, relative_gap=0.05)
+    assert refused.status is SolveStatus.INFEASIBLE
+    assert refused.diagnosis is not None and refused.diagnosis.conflict == ("within_budget",)
 
 
 def test_a_limit_of_time_is_kept(large: None) -> None:
@@ -207,7 +214,7 @@ def test_a_limit_of_time_is_kept(large: None) -> None:
     problem = hard_instance(2, gpus=100.0, families=100, sizes=10, slices=12, periods=12)
     begin = time.process_time()
     answer = solve(problem, MIN_COST, time_limit_s=3.0, relative_gap=1e-9)
-    assert time.process_time() - begin < 6.0
+    assert time.process_time() - begin < 4.0
     assert answer.status in (SolveStatus.TIME_LIMIT, SolveStatus.NO_SOLUTION_IN_TIME)
     assert not answer.status.has_allocation or not list(violations(problem, answer))
 
