@@ -184,7 +184,7 @@ def _best_of_all(solver: ProgramSolver, layout: Layout) -> _Best:
                 time_left_s=lambda: solver.time_left_s,
             )
         )
-        if not is_linked and best.fleet is not None:
+        if not (is_linked or layout.kinds or layout.groups) and best.fleet is not None:
             return best  # there is nothing else to the problem
     if not best.is_settled and not solver.is_out_of_time:
         _solve_as_one(solver, best)

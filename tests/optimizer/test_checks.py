@@ -167,3 +167,12 @@ def test_a_pool_too_small_for_its_demand_is_refused_in_words_of_the_request() ->
     stated = problem([unit("large", 1e7, 1.0), unit("tiny", 0.1, 1e-9)], 1e9)
     with pytest.raises(InputError, match=r"slices\[chat\]\.demand_per_s = 1000000000\.0: takes 1e\+10 of unit 'tiny'"):
         solve(stated, MIN_COST)
+
+
+def test_a_limit_of_one_resource_does_not_limit_those_who_take_others() -> None:
+    """The unit of the first resource is loose, whatever is said of the second."""
+    units = [unit("loose", 1.0, 1.0, {"free": 1.0}), unit("held", 1.0, 1.0, {"few": 1.0})]
+    resources = (bought("free", 1.0), Resource(name="few", at_most=3.0))
+    answer = solve(problem(units, resources=resources), MAX_RATE)
+    assert answer.status is SolveStatus.UNBOUNDED
+    assert answer.diagnosis is not None and "'loose'" in answer.diagnosis.summary

@@ -219,3 +219,24 @@ def test_what_a_solver_leaves_of_a_rate_breaks_no_limit():
         values[layout.column.rates[layout.pair_slice == 0]] = 4.0
         values[layout.column.rates[(layout.pair_slice == 1) & (layout.stage[layout.pair_unit] == FIRST)]] = left
         assert keeps_limits(layout, values) is kept
+
+
+def test_the_kinds_groups_and_cheapest_blocks_of_a_cover_are_filled_in() -> None:
+    """16 of the cheaper purchase by eights for nine units, and the marks of what is used, the first of all included."""
+    units = [
+        Unit(name="f", stage=UnitStage.FIRST, kind="a", rates_per_s={"s": 1.0}, takes={"g": 1.0}),
+        Unit(name="dear", stage=UnitStage.FIRST, kind="b", rates_per_s={"s": 1.0}, takes={"g": 1.0}, usd_per_hour=9.0),
+        Unit(name="w", stage=UnitStage.SECOND, rates_per_s={"s": 9.0}, takes={"h": 1.0}),
+    ]
+    ways = (Purchase(name="one", usd_per_hour=3.0), Purchase(name="eight", usd_per_hour=2.0, block=8))
+    resources = (Resource(name="g", group="g", purchases=ways), Resource(name="h", group="h"))
+    stated = FleetProblem(
+        slices=(Slice(name="s", demand_per_s=(9.0,)),), units=tuple(units), resources=resources, max_groups=2
+    )
+    layout = build_layout(stated)
+    cover = cheapest_cover(layout)
+    assert cover is not None and cover.keeps_limits and cover.bound_usd_per_hour == pytest.approx(9 * 2.0)
+    assert cover.values[layout.column.units[:, 0]].tolist() == [9.0, 0.0, 1.0]
+    assert cover.values[layout.column.blocks[:, 0]].tolist() == [0.0, 2.0]
+    assert cover.values[layout.column.kinds].tolist() == [1.0, 0.0]
+    assert cover.values[layout.column.groups].tolist() == [1.0, 1.0]
