@@ -107,7 +107,7 @@ def test_kinds_of_the_largest_demand_serve_all_periods() -> None:
     """Two kinds are each cheapest in one period; only that of the larger demand may be on, beside those of none."""
     stages = {"f": UnitStage.FIRST, "s": UnitStage.SECOND}
     units = [Unit(name="s", stage=stages["s"], rates_per_s={"s": 100.0}, usd_per_hour=1.0)]
-    for kind, rate, usd in (("small", 2.0, 1.0), ("large", 20.0, 6.0)):
+    for kind, rate, usd in (("small", 2.0, 1.0), ("large", 20.0, 4.0)):
         units.append(Unit(name=kind, stage=stages["f"], kind=kind, rates_per_s={"s": rate}, usd_per_hour=usd))
     stated = FleetProblem(
         slices=(Slice(name="s", demand_per_s=(2.0, 20.0)),),
@@ -119,7 +119,7 @@ def test_kinds_of_the_largest_demand_serve_all_periods() -> None:
     assert answer.units == {"s": (1, 1), "large": (1, 1)}
     layout = build_layout(stated)
     fleet = solve_by_period(layout, _exact, 1e-6)
-    assert fleet.values is not None and fleet.usd_per_hour == 7.0
+    assert fleet.values is not None and fleet.usd_per_hour == 5.0
     assert fleet.values[layout.column.kinds].tolist() == [float(name == "large") for _, _, name in layout.kind_names()]
 
 
