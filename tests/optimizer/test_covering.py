@@ -183,14 +183,14 @@ def test_too_many_labels_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     rate = rng.uniform(1.0, 3.0, 40)
     zeros = np.zeros(40, dtype=int)
-    assert least_cost_cover(300.0, rate * rng.uniform(0.99, 1.01, 40), rate, zeros, zeros - 1) is None
+    assert least_cost_cover(300.0, rate * rng.uniform(0.99, 1.01, 40), rate, zeros, zeros - 1, zeros - 1) is None
 
 
 def test_what_would_take_gigabytes_is_given_up() -> None:
     """Units that carry next to nothing: a million million of one would be tried beside every label of the others."""
     rate = np.array([1.0, 1e-12])
     tracemalloc.start()
-    found = least_cost_cover(1.0, np.array([1.0, 1e-12]), rate, np.zeros(2, dtype=int), np.full(2, -1))
+    found = least_cost_cover(1.0, np.array([1.0, 1e-12]), rate, np.zeros(2, dtype=int), np.full(2, -1), np.full(2, -1))
     _, most_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert found is None
@@ -199,9 +199,9 @@ def test_what_would_take_gigabytes_is_given_up() -> None:
 
 def test_stages_without_a_partner_carry_nothing() -> None:
     one = np.ones(1)
-    assert least_cost_cover(1.0, one, one, np.array([FIRST]), np.zeros(1, dtype=int)) is None
+    assert least_cost_cover(1.0, one, one, np.array([FIRST]), np.zeros(1, dtype=int), np.full(1, -1)) is None
     pair = np.ones(2)
-    assert least_cost_cover(1.0, pair, pair, np.array([FIRST, SECOND]), np.array([0, 1])) is None
+    assert least_cost_cover(1.0, pair, pair, np.array([FIRST, SECOND]), np.array([0, 1]), np.full(2, -1)) is None
 
 
 def test_what_a_solver_leaves_of_a_rate_breaks_no_limit():
