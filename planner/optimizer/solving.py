@@ -184,8 +184,9 @@ def _best_of_all(solver: ProgramSolver, layout: Layout) -> _Best:
                 time_left_s=lambda: solver.time_left_s,
             )
         )
-        if not (is_linked or layout.kinds or layout.groups) and best.fleet is not None:
-            return best  # there is nothing else to the problem
+        is_whole = not (layout.kinds or layout.groups) or layout.column.rates.size > RATES_OF_PARTS
+        if not is_linked and is_whole and best.fleet is not None:
+            return best  # there is nothing else to the problem, or too little for what the whole program takes
     if not best.is_settled and not solver.is_out_of_time:
         _solve_as_one(solver, best)
     return best
