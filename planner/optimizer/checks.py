@@ -85,7 +85,7 @@ def check_size(layout: Layout, most_units: int = MOST_UNITS) -> None:
     fewest = np.full(layout.ceiling_per_s.shape, math.inf)
     needed = layout.ceiling_per_s[layout.pair_slice[pairs]] / layout.pair_rate[pairs][:, None]
     np.minimum.at(fewest, layout.pair_slice[pairs], needed)
-    for s in np.flatnonzero((np.isfinite(fewest) & (fewest > MOST_UNITS)).any(axis=1)):
+    for s in np.flatnonzero((np.isfinite(fewest) & (fewest > most_units)).any(axis=1)):
         bound = f"takes {fewest[s].max():.2g} of the largest unit that serves it; at most {most_units:,} can be planned"
         fix = "plan a part of the demand, or offer larger pools"
         name = layout.problem.slices[s].name

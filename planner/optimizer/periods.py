@@ -8,12 +8,15 @@ A fleet comes from the same periods: what is committed to is what the relaxation
 done when the relaxation does it; and each period is solved again with what is held. Whether the fleet keeps what was
 left out is looked at afterwards; where it has too many kinds, it is solved once more with those of the period of the
 largest demand.
+
+Where periods are alike but for a demand that rises in every slice, less of it never costs more: periods between two
+whose costs are the same have that cost too, and the fleet of the larger demand serves them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,7 +27,8 @@ from planner.optimizer.evaluate_allocation import fill_in, keeps_limits
 from planner.optimizer.highs import ROUNDING_TOLERANCE
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import build_program
-from planner.optimizer.relaxation import RelaxedOptimum, purchase_prices, relax, shortlist
+from planner.optimizer.relaxation import RelaxedOptimum, purchase_prices, relax
+from planner.optimizer.shortlist import Relaxer
 from planner.optimizer.tightening import tighten_rates
 from planner.optimizer.types import Objective, Purchase
 
@@ -72,16 +76,22 @@ def have_nothing_in_common(layout: Layout) -> bool:
 
 
 def solve_by_period(
-    layout: Layout, solve_one: PartSolver, gap: float, *, is_large: bool = False, time_left_s: Clock = lambda: math.inf
+    layout: Layout,
+    solve_one: PartSolver,
+    gap: float,
+    *,
+    relaxer: Relaxer | None = None,
+    time_left_s: Clock = lambda: math.inf,
 ) -> PartAnswer:
     """A fleet and a bound from the periods by themselves.
 
     Args:
         layout: of a problem of several periods.
         solve_one: answers a problem of one period.
-        gap: relative gap at which the fleet is good enough.
-        is_large: a single period is too large to be written down: prices come from a relaxation over some pairs then,
-            the bound from relaxations of the periods.
+        gap: relative gap at which the fleet is good enough, and share of its cost by which the fleet of a period may
+            cost more than that of one of less demand before those between them are solved by themselves.
+        relaxer: for problems of which a single period is too large to be written down: prices come from a relaxation
+            over some pairs then, the bound from relaxations of the periods.
         time_left_s: how long linear programs may still take [s].
 
     Returns:
@@ -90,26 +100,30 @@ def solve_by_period(
     firm = np.where(layout.deferrable[:, None], 0.0, layout.demand_per_s)
     day = Day(layout, firm, purchase_prices(layout, None))
     if have_nothing_in_common(layout):
-        parts = day.solve(solve_one)
+        parts = day.solve(solve_one, gap)
         days: Iterator[Day] = iter((day,))
     else:
-        some, relaxed, bounds = _relaxed_by_period(day, time_left_s) if is_large else _relaxed(layout, time_left_s)
+        some, relaxed, bounds = (
+            _relaxed_by_period(day, relaxer, time_left_s) if relaxer else _relaxed(layout, time_left_s)
+        )
         if relaxed is None:
             return PartAnswer(None, math.inf, bounds)
-        if not is_large:
-            parts = replace(day, usd_per_block=purchase_prices(some, relaxed)).solve(solve_one)
         served, blocks = _served(layout, firm, some, relaxed), relaxed.values[some.column.blocks].max(axis=1)
-        votes = (np.round(blocks), np.ceil(blocks - ROUNDING_TOLERANCE))
+        votes: Iterable[FloatArray] = (np.round(blocks), np.ceil(blocks - ROUNDING_TOLERANCE))
+        if not relaxer:
+            priced = replace(day, usd_per_block=purchase_prices(some, relaxed))
+            parts = priced.solve(solve_one, gap)
+            votes = priced.votes(parts)
         held = (np.where(layout.purchase_committed, vote, 0.0) for vote in votes)
         days = (replace(day, demand_per_s=served, held=each) for each in held)
-    bound = bounds if is_large and not have_nothing_in_common(layout) else _mean(layout, parts)
+    bound = bounds if relaxer and not have_nothing_in_common(layout) else _mean(layout, parts)
     best = PartAnswer(None, math.inf, bound)
     for each in days:
-        values = each.fleet(parts if each is day else each.solve(solve_one), solve_one)
+        values = each.fleet(parts if each is day else each.solve(solve_one, gap), solve_one, gap)
         usd = math.inf if values is None else math.fsum((mean_cost(layout) * values).tolist())
         if usd < best.usd_per_hour:
             best = PartAnswer(values, usd, bound)
-        if best.usd_per_hour * (1.0 - gap) <= bound or (is_large and best.values is not None):
+        if best.usd_per_hour * (1.0 - gap) <= bound or (relaxer and best.values is not None):
             break
     return best
 
@@ -126,23 +140,23 @@ def _relaxed(layout: Layout, time_left_s: Clock) -> tuple[Layout, RelaxedOptimum
     return some, relaxed, math.inf if time_left_s() > 0.0 else 0.0
 
 
-def _relaxed_by_period(day: Day, time_left_s: Clock) -> tuple[Layout, RelaxedOptimum | None, float]:
+def _relaxed_by_period(day: Day, relaxer: Relaxer, time_left_s: Clock) -> tuple[Layout, RelaxedOptimum | None, float]:
     """A relaxation over some pairs, and what the periods by themselves prove at its prices.
 
-    Starting from those worth a look by the period, pairs that are at these prices are added until the periods prove
-    what the whole does.
+    Starting from those that pay by the period, pairs that pay at these prices are added until the periods by themselves
+    prove what the whole does.
     """
     layout, everything = day.layout, np.ones(len(day.layout.usd_per_hour), dtype=bool)
     pairs, known = np.zeros(len(layout.pair_unit), dtype=bool), 0.0
-    some, best = layout, None
+    some, best, numbered = layout, None, day.part(0).column.rates
     for _ in range(MOST_PRICINGS):
         bound = 0.0
         for share, part in zip(layout.share.tolist(), day.parts(), strict=True):
-            relaxed = relax(tighten_rates(build_program(part, Objective.MIN_COST)), time_left_s())
+            relaxed = relaxer.relax(part, time_left_s())
             if relaxed is None:
                 return some, best, known if time_left_s() <= 0.0 else math.inf
             bound += share * relaxed.bound
-            pairs |= shortlist(part, relaxed)
+            pairs |= relaxed.active[numbered].any(axis=1)
         known = max(known, bound)
         if best is not None and bound >= best.bound * (1.0 - PRICING_GAP):
             break
@@ -227,12 +241,46 @@ class Day:
         """The problems of all periods."""
         return (self.part(period) for period in range(self.layout.periods))
 
-    def solve(self, solve_one: PartSolver) -> list[PartAnswer]:
+    def solve(self, solve_one: PartSolver, gap: float) -> list[PartAnswer]:
         """An answer for each period; periods of the same demand and prices have the same."""
-        what = np.vstack([self.demand_per_s, self.usd_per_block])
-        _, first, period_of = np.unique(what, axis=1, return_index=True, return_inverse=True)
-        found = [solve_one(self.part(int(period)), len(first) - index) for index, period in enumerate(first)]
-        return [found[index] for index in np.ravel(period_of)]
+        what = np.vstack([self.demand_per_s.sum(axis=0), self.demand_per_s, self.usd_per_block])
+        distinct, first, period_of = np.unique(what, axis=1, return_index=True, return_inverse=True)
+        demand, usd = np.split(distinct[1:], [len(self.demand_per_s)])
+        found: dict[int, PartAnswer] = {}
+
+        def solved(index: int) -> PartAnswer:
+            if index not in found:
+                found[index] = solve_one(self.part(int(first[index])), len(first) - len(found))
+            return found[index]
+
+        def fill(low: int, high: int) -> None:
+            least, most = solved(low), solved(high)
+            if most.values is None or most.usd_per_hour * (1.0 - gap) > least.bound_usd_per_hour:
+                middle = (low + high) // 2
+                if middle > low:
+                    fill(low, middle)
+                    fill(middle, high)
+                return
+            one = self.part(int(first[high]))
+            factor = demand / np.where(demand[:, [high]] > 0.0, demand[:, [high]], 1.0)
+            for index in range(low + 1, high):
+                values = most.values.copy()
+                values[one.column.rates] *= factor[one.pair_slice, index][:, None]
+                found[index] = replace(most, values=values, bound_usd_per_hour=least.bound_usd_per_hour)
+
+        if (np.diff(demand) >= 0.0).all() and (np.diff(usd) == 0.0).all():
+            fill(0, len(first) - 1)
+        return [solved(index) for index in np.ravel(period_of).tolist()]
+
+    def votes(self, parts: list[PartAnswer]) -> Iterator[FloatArray]:
+        """Blocks to commit to: as many as periods ask for by what they pay, then the most that one of them asks for."""
+        blocks = self.part(0).column.blocks[:, 0]
+        asked = np.array([part.values[blocks] for part in parts if part.values is not None]).T
+        if asked.shape[1:] == self.layout.share.shape:
+            pays = self.usd_per_block * self.layout.share
+            total = pays.sum(axis=1)
+            yield np.round((asked * pays).sum(axis=1) / np.where(total > 0.0, total, 1.0))
+            yield np.where(pays > 0.0, asked, 0.0).max(axis=1, initial=0.0)
 
     def together(self, parts: list[PartAnswer]) -> FloatArray | None:
         """The columns of all periods; None where one of them has no fleet."""
@@ -253,7 +301,7 @@ class Day:
         fill_in(layout, values)
         return values
 
-    def fleet(self, parts: list[PartAnswer], solve_one: PartSolver) -> FloatArray | None:
+    def fleet(self, parts: list[PartAnswer], solve_one: PartSolver, gap: float) -> FloatArray | None:
         """The columns of all periods, of the kinds of the largest demand if need be; None: no limits are kept."""
         layout, values = self.layout, self.together(parts)
         if values is None or keeps_limits(layout, values):
@@ -265,7 +313,7 @@ class Day:
         pairs = allowed[layout.pair_unit]
         fewer = layout.select(allowed, pairs)
         of_fewer = replace(self, layout=fewer)
-        found = of_fewer.together(of_fewer.solve(solve_one))
+        found = of_fewer.together(of_fewer.solve(solve_one, gap))
         if found is None:
             return None
         whole = np.zeros(layout.columns)

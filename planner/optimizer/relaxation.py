@@ -1,8 +1,9 @@
-"""The linear relaxation: a bound, the worth of every limit, what committed purchases are worth, what is worth a look.
+"""The linear relaxation: a bound, the worth of every limit, and what committed purchases are worth in each period.
 
 Where nothing but the rate a unit carries asks for more units, their fractional number is n = sum_s f_s / r_s, so that
-the columns n and the rows `carry_rate` drop out: few rows, and as many columns as there are rates. HiGHS solves 270,000
-of them in half a second.
+the columns n and the rows `carry_rate` drop out: few rows, and as many columns as there are rates. Of many columns only
+those that pay are handed to the solver (*sifting*: R. E. Bixby, J. W. Gregory, I. J. Lustig, R. E. Marsten and D. F.
+Shanno 1992, "Very large-scale linear programming", Operations Research 40(5), 885-897).
 """
 
 from __future__ import annotations
@@ -16,40 +17,50 @@ from scipy import sparse
 
 from planner.core import BoolArray, FloatArray, IntArray
 from planner.optimizer.constraints import build_rows
-from planner.optimizer.highs import SolverOutcome, solve_scaled
-from planner.optimizer.layout import Layout
+from planner.optimizer.highs import Solution, SolverOutcome, solve_scaled
+from planner.optimizer.layout import STAGES, Layout
 from planner.optimizer.program import Program, ScaledProgram, scale_program
-from planner.optimizer.tightening import cap_rates, tight_rates_per_s
-from planner.optimizer.types import Objective
+from planner.optimizer.tightening import cap_rates
+from planner.optimizer.types import FEASIBILITY_TOLERANCE, Objective
 
-PAIRS_A_SLICE = 20
-"""Pairs kept for each slice, stage and channel by either measure (`shortlist`). A choice of what is reached in how
-long: pools of one family differ little, so that several sizes of two or three families are among them."""
+SIFTED_COLUMNS = 20_000
+"""Columns beyond which a relaxation is sifted. Affects speed only."""
+SIFTED_AT_ONCE = 4
+"""Columns that are added for each slice, stage, channel and period in a round of sifting. Affects speed only."""
+SIFTING_GAP = 1e-5
+"""Sifting ends when the columns left out could better the goal by this share at most; the bound is less by as much."""
+NOT_SERVED = 100.0
+"""What not serving costs at first, as a multiple of the dearest column; raised a thousandfold while it pays."""
+RAISES = 5
+"""Most often that is tried. The bound holds whatever it costs."""
 
 
 @dataclass(frozen=True)
 class RelaxedOptimum:
-    """An optimum of the relaxation.
+    """An optimum of the relaxation, but for `SIFTING_GAP`.
 
     Attributes:
         bound: no solution is better, in the unit of the goal; of goals that are minimised.
         row_duals: d(goal)/d(limit) by row of the program; 0 for rows `carry_rate` that dropped out.
         values: by column of the program; 0 for units that dropped out.
         excess: what one more request per second of a pair would cost beyond its worth; shape (p, t).
+        active: columns that were handed to the solver.
     """
 
     bound: float
     row_duals: FloatArray
     values: FloatArray
     excess: FloatArray
+    active: BoolArray
 
 
-def relax(program: Program, time_limit_s: float = math.inf) -> RelaxedOptimum | None:
+def relax(program: Program, time_limit_s: float = math.inf, begin: BoolArray | None = None) -> RelaxedOptimum | None:
     """Solve the linear relaxation of a program.
 
     Args:
         program: with rates in its rows `carry_rate` that are tightened or capped.
-        time_limit_s: of the run [s].
+        time_limit_s: of all runs together [s].
+        begin: `RelaxedOptimum.active` of a similar program, from which sifting starts.
 
     Returns:
         None where it has no solution, or where the time ran out.
@@ -59,18 +70,104 @@ def relax(program: Program, time_limit_s: float = math.inf) -> RelaxedOptimum | 
     others = np.ones(scaled.matrix.shape[0], dtype=bool)
     others[scaled.carry_row[substituted]] = False
     lp = _without_units(scaled, substituted, others)
-    solution = solve_scaled(lp, whole=False, time_limit_s=time_limit_s)
+    layout, rates, active = program.layout, program.layout.column.rates, lp.upper > 0.0
+    if active.sum() > SIFTED_COLUMNS:
+        section, most = np.full(program.columns, -1), np.zeros(program.columns)
+        section[rates] = sections(layout)[:, None] * layout.periods + np.arange(layout.periods)
+        most[rates] = layout.ceiling_per_s[layout.pair_slice] / scaled.column_unit[rates]
+        found = _Sifting(lp, section, most, time_limit_s).run(begin)
+        if found is None:
+            return None
+        solution, bound, active = found
+    else:
+        solution = solve_scaled(lp, whole=False, time_limit_s=time_limit_s)
+        bound = solution.goal
     if solution.outcome is not SolverOutcome.PROVEN:
         return None
-    duals, rates = np.zeros(len(others)), program.layout.column.rates
+    duals = np.zeros(len(others))
     duals[others] = solution.row_duals
     reduced = lp.goal - lp.matrix.T @ solution.row_duals
     return RelaxedOptimum(
-        bound=solution.goal * scaled.goal_unit,
+        bound=bound * scaled.goal_unit,
         row_duals=np.asarray(duals * scaled.goal_unit / scaled.row_unit),
         values=np.asarray(solution.values * scaled.column_unit),
         excess=np.asarray(np.maximum(reduced[rates], 0.0) * scaled.goal_unit / scaled.column_unit[rates]),
+        active=active,
     )
+
+
+def sections(layout: Layout) -> IntArray:
+    """Of which slice, stage and channel a pair is.
+
+    Args:
+        layout: of the problem.
+
+    Returns:
+        A number by pair, shape (p,).
+    """
+    place = layout.stage * (len(layout.channels) + 1) + layout.channel + 1
+    return np.asarray(layout.pair_slice * len(STAGES) * (len(layout.channels) + 1) + place[layout.pair_unit])
+
+
+class _Sifting:
+    """A linear program of many columns, solved over those that pay.
+
+    Args:
+        lp: the program.
+        section: of each column that may be left out for a time; -1: always there.
+        most: of all columns of its section together, by column.
+        time_limit_s: of all runs together [s].
+    """
+
+    def __init__(self, lp: ScaledProgram, section: IntArray, most: FloatArray, time_limit_s: float) -> None:
+        self.lp, self.section, self.most, self.time_left_s = lp, section, most, time_limit_s
+        self.columns, self.by_column = len(lp.goal), lp.matrix.T.tocsr()
+        self.free = np.flatnonzero((section >= 0) & (lp.upper > 0.0))
+        needs = np.flatnonzero(lp.low > 0.0)
+        count = len(needs)
+        lack = sparse.csr_array((np.ones(count), (needs, np.arange(count))), shape=(len(lp.low), count))
+        self.matrix = sparse.csr_array(sparse.hstack([lp.matrix, lack]))
+        self.upper = np.append(lp.upper, np.full(count, math.inf))
+        self.integer = np.zeros(self.columns + count, dtype=bool)
+
+    def run(self, begin: BoolArray | None) -> tuple[Solution, float, BoolArray] | None:
+        """Solution, bound and columns used; None where there is no solution, or no time."""
+        active = self.section < 0
+        active[self._best(self.lp.goal, self.free, SIFTED_AT_ONCE)] = True
+        active = active if begin is None else active | begin
+        lack_usd = NOT_SERVED * float(np.abs(self.lp.goal).max(initial=0.0))
+        for _ in range(RAISES):
+            solution, bound = self._run(active, self.lp.goal, lack_usd)
+            if not solution.outcome.has_solution:
+                return None
+            if solution.values[self.columns :].max(initial=0.0) <= FEASIBILITY_TOLERANCE:
+                break
+            if self._run(active, np.zeros(self.columns), 1.0)[1] > FEASIBILITY_TOLERANCE:
+                return None
+            lack_usd *= 1e3
+        return replace(solution, values=solution.values[: self.columns]), bound, active
+
+    def _run(self, active: BoolArray, goal: FloatArray, lack_usd: float) -> tuple[Solution, float]:
+        """The optimum and its bound; `active` grows."""
+        lacks = len(self.upper) - self.columns
+        lp = replace(self.lp, matrix=self.matrix, goal=np.append(goal, np.full(lacks, lack_usd)), integer=self.integer)
+        while True:
+            here = np.append(active, np.ones(lacks, dtype=bool))
+            upper = np.where(here, self.upper, 0.0)
+            solution = solve_scaled(replace(lp, upper=upper), whole=False, time_limit_s=self.time_left_s)
+            self.time_left_s -= solution.seconds
+            if solution.outcome is not SolverOutcome.PROVEN:
+                return replace(solution, outcome=SolverOutcome.UNKNOWN), math.inf
+            reduced = goal - self.by_column @ solution.row_duals
+            pays = self.free[(reduced[self.free] < 0.0) & ~active[self.free]]
+            best = self._best(reduced, pays, 1)
+            could_save = -float((reduced[best] * self.most[best]).sum())
+            if could_save <= SIFTING_GAP * abs(solution.goal):
+                return solution, solution.goal - could_save
+            active[self._best(reduced, pays, SIFTED_AT_ONCE)] = True
+
+    def _best(self, cost: FloatArray, columns: IntArray, count: int) -> IntArray:
+        return np.asarray(columns[best_of_each(self.section[columns], cost[columns], count)])
 
 
 def _without_units(scaled: ScaledProgram, substituted: IntArray, others: BoolArray) -> ScaledProgram:
@@ -83,7 +180,7 @@ def _without_units(scaled: ScaledProgram, substituted: IntArray, others: BoolArr
     number, column = number[is_rate], column[is_rate]
     share = carry.data[is_rate] / own[number]
     count = len(scaled.goal)
-    same = np.setdiff1d(np.arange(count), substituted)
+    same = np.delete(np.arange(count), substituted)
     row, place = np.concatenate([same, substituted[number]]), np.concatenate([same, column])
     back: Any = sparse.csr_array((np.append(np.ones(len(same)), share), (row, place)), shape=(count, count))
     upper = scaled.upper.copy()
@@ -149,29 +246,6 @@ def purchase_prices(layout: Layout, relaxed: RelaxedOptimum | None) -> FloatArra
     scale = np.where(total > 0.0, layout.purchase_usd_per_hour / np.where(total > 0.0, total, 1.0), 1.0)
     split = worth * np.minimum(scale, 1.0)[:, None] / layout.share
     return np.asarray(np.where(committed[:, None], split, price))
-
-
-def shortlist(layout: Layout, relaxed: RelaxedOptimum) -> BoolArray:
-    """The few pairs that are worth a look in one period of very many.
-
-    What a pair costs beyond its worth says how little it would be missed: per request of the large units that serve at
-    least cost, per unit of the small ones that fill up what is left of a demand. Kept are those that carry something or
-    are pinned, and the least missed by either measure.
-
-    Args:
-        layout: of a problem of one period.
-        relaxed: its relaxation.
-
-    Returns:
-        Which pairs, shape (p,).
-    """
-    kept = (relaxed.values[layout.column.rates[:, 0]] > 0.0) | (layout.at_least[layout.pair_unit] > 0)
-    place = (layout.pair_slice, layout.stage[layout.pair_unit], layout.channel[layout.pair_unit])
-    _, section = np.unique(np.column_stack(place), axis=0, return_inverse=True)
-    of_request = relaxed.excess[:, 0]
-    for excess in (of_request, of_request * tight_rates_per_s(layout)[:, 0]):
-        kept[best_of_each(section.ravel(), excess, PAIRS_A_SLICE)] = True
-    return kept
 
 
 def best_of_each(section: IntArray, cost: FloatArray, count: int) -> IntArray:

@@ -26,8 +26,8 @@ from planner.optimizer.highs import SolverOutcome
 from planner.optimizer.layout import Layout, build_layout
 from planner.optimizer.periods import Day, PartAnswer, PartSolver, have_nothing_in_common, solve_by_period
 from planner.optimizer.program import Program, build_program
-from planner.optimizer.relaxation import limit_duals, purchase_prices, relax, shortlist
-from planner.optimizer.tightening import tighten_rates
+from planner.optimizer.relaxation import limit_duals, purchase_prices
+from planner.optimizer.shortlist import Relaxer, shortlist
 from planner.optimizer.types import (
     FEASIBILITY_TOLERANCE,
     Allocation,
@@ -117,8 +117,9 @@ def solve(
 def _diagnosis_of_large(solver: ProgramSolver, layout: Layout) -> Diagnosis:
     """The conflict in the relaxation of the first period that cannot be served; else the budget's with the bound."""
     day = Day(layout, np.where(layout.deferrable[:, None], 0.0, layout.demand_per_s), purchase_prices(layout, None))
+    relaxer = Relaxer()
     for part in day.parts() if layout.periods > 1 else (layout,):
-        if relax(tighten_rates(build_program(part, Objective.MIN_COST)), solver.time_left_s) is None:
+        if relaxer.relax(part, solver.time_left_s) is None:
             return diagnose(solver, Objective.MIN_COST, part, is_relaxed=True)
     summary = "within_budget cannot hold: what is proved to be the least cost is above budget_usd_per_hour"
     return Diagnosis(summary=summary, conflict=("within_budget",), is_proven=False)
@@ -159,7 +160,7 @@ def _search_least_cost(solver: ProgramSolver, layout: Layout) -> _FoundFleet | _
     return _FoundFleet(_status(best.gap, solver), best.fleet, best.gap, bound_rests_on=best.rests_on)
 
 
-def _best_of_all(solver: ProgramSolver, layout: Layout) -> _Best:
+def _best_of_all(solver: ProgramSolver, layout: Layout, relaxer: Relaxer | None = None) -> _Best:
     """The cheapest fleet of several methods, held against the highest of their bounds.
 
     Streams by themselves first (`planner.optimizer.covering`), then periods by themselves
@@ -169,7 +170,7 @@ def _best_of_all(solver: ProgramSolver, layout: Layout) -> _Best:
     best = _Best(solver.relative_gap, layout)
     if solver.is_out_of_time:
         return best
-    is_linked = not have_nothing_in_common(layout)
+    is_linked, relaxer = not have_nothing_in_common(layout), relaxer or Relaxer()
     if not _is_large(layout):
         best.cover()
     if not best.is_settled:
@@ -178,9 +179,9 @@ def _best_of_all(solver: ProgramSolver, layout: Layout) -> _Best:
         best.add(
             solve_by_period(
                 layout,
-                _part_solver(solver),
+                _part_solver(solver, relaxer),
                 solver.relative_gap,
-                is_large=_has_large_periods(layout),
+                relaxer=relaxer if _has_large_periods(layout) else None,
                 time_left_s=lambda: solver.time_left_s,
             )
         )
@@ -188,17 +189,17 @@ def _best_of_all(solver: ProgramSolver, layout: Layout) -> _Best:
         if not is_linked and is_whole and best.fleet is not None:
             return best  # there is nothing else to the problem, or too little for what the whole program takes
     if not best.is_settled and not solver.is_out_of_time:
-        _solve_as_one(solver, best)
+        _solve_as_one(solver, best, relaxer)
     return best
 
 
-def _solve_as_one(solver: ProgramSolver, best: _Best) -> None:
+def _solve_as_one(solver: ProgramSolver, best: _Best, relaxer: Relaxer) -> None:
     """One program by HiGHS. Of a shortlist, its bound is that of the relaxation of all units, if any."""
     layout, is_large = best.layout, _is_large(best.layout)
     pairs = np.ones(len(layout.pair_unit), dtype=bool)
     units = np.ones(len(layout.usd_per_hour), dtype=bool)
     if is_large and layout.periods == 1:
-        relaxed = relax(tighten_rates(build_program(layout, Objective.MIN_COST)), solver.time_left_s)
+        relaxed = relaxer.relax(layout, solver.time_left_s)
         if relaxed is None:
             best.add(PartAnswer(None, math.inf, 0.0 if solver.is_out_of_time else math.inf))
             return
@@ -290,13 +291,13 @@ class _Best:
             self.values, self.fleet = answer.values, fleet
 
 
-def _part_solver(solver: ProgramSolver) -> PartSolver:
+def _part_solver(solver: ProgramSolver, relaxer: Relaxer) -> PartSolver:
     """Solves one of several problems with its part of the work."""
 
     def solve_one(layout: Layout, left: int) -> PartAnswer:
         work = solver.work_left / max(left, 1)
         own = ProgramSolver(solver.relative_gap, work, solver.time_left_s / max(left, 1))
-        best = _best_of_all(own, layout)
+        best = _best_of_all(own, layout, relaxer)
         solver.work_left -= work - own.work_left
         return PartAnswer(best.values, best.fleet.cost_usd_per_hour if best.fleet else math.inf, best.bound)
 

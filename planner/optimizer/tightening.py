@@ -101,7 +101,7 @@ def pool_rates(program: Program) -> Program:
         The program with fewer rows `carry_rate`, rates that stay 0, and `Program.most`.
     """
     layout, periods = program.layout, np.arange(program.layout.periods)
-    lead, _, size = _pools(layout)
+    lead, _, size = pools(layout)
     leads = np.flatnonzero(lead[layout.pair_unit] == layout.pair_unit)
     used_row = layout.pair_unit[leads][:, None] * len(periods) + periods
     per_rate = 1.0 / tight_rates_per_s(layout)[leads]
@@ -129,7 +129,7 @@ def unpool_rates(layout: Layout, values: FloatArray) -> FloatArray:
         By column, with a rate for every pair [1/s].
     """
     by_unit, rates = values.copy(), tight_rates_per_s(layout)
-    lead, pair_of, size = _pools(layout)
+    lead, pair_of, size = pools(layout)
     for first in np.flatnonzero(np.bincount(lead) > 1):
         units, slices = np.flatnonzero(lead == first), np.flatnonzero(pair_of[first] >= 0)
         pooled = values[layout.column.rates[pair_of[first, slices]]]
@@ -138,13 +138,20 @@ def unpool_rates(layout: Layout, values: FloatArray) -> FloatArray:
         before = np.cumsum(could, axis=0) - could
         share = np.clip(used - before, 0.0, could) / np.where(used > 0.0, used, 1.0)
         by_unit[layout.column.rates[pair_of[np.ix_(units, slices)]]] = share[:, None] * pooled
+    is_off = values[layout.column.units][layout.pair_unit] == 0.0
+    by_unit[layout.column.rates[is_off]] = 0.0  # a solver leaves 1e-14 there, and any rate is too much for no unit
     return by_unit
 
 
-def _pools(layout: Layout) -> tuple[IntArray, IntArray, FloatArray]:
-    """Of each unit the first whose columns hold its rates too, its pair of each slice (or -1), and its size.
+def pools(layout: Layout) -> tuple[IntArray, IntArray, FloatArray]:
+    """Units of one stage, channel, kind and set of groups whose rates are in proportion.
 
-    The size is what it may carry in units of the first. Shapes (j,), (j, s), (j, t).
+    Args:
+        layout: of the problem.
+
+    Returns:
+        Of each unit the first of its pool, its pair of each slice (or -1), and what it may carry in units of the first.
+        Shapes (j,), (j, s), (j, t).
     """
     count = len(layout.usd_per_hour)
     rate, pair_of = np.zeros((count, len(layout.deferrable))), np.full((count, len(layout.deferrable)), -1)

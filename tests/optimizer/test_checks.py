@@ -162,6 +162,14 @@ def test_a_cap_beyond_reach_is_refused_by_name(objective) -> None:
         solve(stated, objective)
 
 
+@pytest.mark.parametrize("objective", [MAX_RATE, MAX_RATIO])
+def test_a_cap_of_a_million_units_is_planned(objective) -> None:
+    """Twice as many as least cost takes: the budget buys forty."""
+    answer = solve(problem([unit("a", 1.0, 1.0)], 1e6, budget_usd_per_hour=40.0), objective)
+    assert answer.status is SolveStatus.OPTIMAL
+    assert answer.objective == (40.0 if objective is MAX_RATE else 1.0)
+
+
 def test_a_pool_too_small_for_its_demand_is_refused_in_words_of_the_request() -> None:
     """A billion requests per second by pools of ten million, with a pool of a tenth of a request beside them."""
     stated = problem([unit("large", 1e7, 1.0), unit("tiny", 0.1, 1e-9)], 1e9)

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from planner.optimizer import Allocation, FleetProblem, Slice, SolveStatus, UnitStage, solve, solving
+from planner.optimizer import Allocation, FleetProblem, Slice, SolveStatus, UnitStage, relaxation, solve, solving
 from planner.optimizer.layout import build_layout
 from planner.optimizer.periods import Day
 from planner.optimizer.program import build_program
-from planner.optimizer.relaxation import best_of_each, purchase_prices, relax, shortlist
+from planner.optimizer.relaxation import best_of_each, purchase_prices, relax
+from planner.optimizer.shortlist import shortlist
 from planner.optimizer.tightening import cap_rates, tighten_rates
 from tests.optimizer.large_problems import Explicit, cost_of, hard_instance, small_instance, violations
 from tests.optimizer.problems import MIN_COST
@@ -26,10 +27,11 @@ TOLERANCE = 1e-6
 
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Everything is too large to be written down as one program."""
+    """Everything is too large to be written down as one program, and for the solver's linear programs."""
     monkeypatch.setattr(solving, "_is_large", lambda layout: True)
     monkeypatch.setattr(solving, "_has_large_periods", lambda layout: True)
     monkeypatch.setattr(solving, "RATES_OF_PARTS", 0)
+    monkeypatch.setattr(relaxation, "SIFTED_COLUMNS", 0)
     yield
 
 
@@ -112,14 +114,21 @@ def test_medium_problems_agree_with_the_program_written_out(seed: int, disaggreg
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("disaggregated", [False, True])
-def test_the_relaxation_without_units_is_the_linear_program_written_out(seed: int, disaggregated: bool) -> None:
-    """Units as the sum of what they carry: the optimum of the whole linear program."""
+def test_the_relaxation_is_the_linear_program_written_out(
+    seed: int, disaggregated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Units as the sum of what they carry: its optimum. Sifting ends there too, and its bound is never above it."""
     shape = {"families": 24, "sizes": 3, "slices": 6, "periods": 4}
     problem = hard_instance(seed, gpus=200.0, **shape, disaggregated=disaggregated, proportional=seed % 2 > 0)
     best = Explicit(problem).solve(fractions=True)
-    found = relax(cap_rates(build_program(build_layout(problem), MIN_COST)))
+    program = cap_rates(build_program(build_layout(problem), MIN_COST))
+    found = relax(program)
     assert best is not None and found is not None
     assert found.bound == pytest.approx(best, rel=TOLERANCE)
+    monkeypatch.setattr(relaxation, "SIFTED_COLUMNS", 0)
+    sifted = relax(program)
+    assert sifted is not None and sifted.active.sum() < found.active.sum()
+    assert best * (1.0 - 2e-5) <= sifted.bound <= best * (1.0 + TOLERANCE)
 
 
 @pytest.mark.parametrize("seed", range(20))

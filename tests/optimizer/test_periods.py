@@ -71,6 +71,28 @@ def _reserved() -> Purchase:
     return Purchase(name="reserved", usd_per_hour=1.0, committed=True)
 
 
+def test_periods_between_two_of_the_same_cost_are_not_solved() -> None:
+    """One unit carries all of four demands: the least and the largest are asked, the two between follow."""
+    stated = FleetProblem(
+        slices=(Slice(name="s", demand_per_s=(1.0, 2.0, 3.0, 4.0)),),
+        units=(Unit(name="u", rates_per_s={"s": 5.0}, usd_per_hour=2.0),),
+        periods=tuple(Period(name=f"p{t}") for t in range(4)),
+    )
+    asked = []
+
+    def solve_one(layout, left):
+        asked.append(float(layout.demand_per_s[0, 0]))
+        values = np.zeros(layout.columns)
+        values[layout.column.units[0, 0]], values[layout.column.rates[0, 0]] = 1.0, asked[-1]
+        return PartAnswer(values, 2.0, 2.0)
+
+    found = solve_by_period(build_layout(stated), solve_one, 1e-6)
+    assert asked == [1.0, 4.0]
+    assert (found.usd_per_hour, found.bound_usd_per_hour) == (2.0, 2.0)
+    assert found.values is not None
+    assert found.values[build_layout(stated).column.rates[0]].tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
 def test_periods_of_the_same_demand_are_solved_once() -> None:
     """Of four periods two are alike: three are asked, each with its share of the work, and all four are served."""
     stated = FleetProblem(
@@ -88,7 +110,7 @@ def test_periods_of_the_same_demand_are_solved_once() -> None:
         return PartAnswer(values, 2.0 * units, 2.0 * units)
 
     found = solve_by_period(build_layout(stated), solve_one, 1e-6)
-    assert asked == [(1.0, 3), (2.0, 2), (4.0, 1)]
+    assert asked == [(1.0, 3), (4.0, 2), (2.0, 1)]
     assert found.values is not None and found.values[:4].tolist() == [1.0, 2.0, 1.0, 1.0]
     assert found.usd_per_hour == pytest.approx(2.0 * (1 + 2 * 2 + 3 + 4) / 10)
     assert found.bound_usd_per_hour == pytest.approx(found.usd_per_hour)
