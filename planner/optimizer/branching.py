@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.core import FloatArray
-from planner.optimizer.highs import ROUNDING_TOLERANCE, SolverOutcome, round_integers, solve_scaled
+from planner.optimizer.highs import SolverOutcome, round_integers, solve_scaled
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import Program, ScaledProgram, scale_program
-from planner.optimizer.tightening import limit_counts, pool_rates, tighten_rates, unpool_rates
+from planner.optimizer.tightening import pool_rates, tighten_rates, unpool_rates
 
 LEAST_CHECKS = 100
 """Checks of the solver that every program is granted, whatever work is left: most end at their first node."""
@@ -93,7 +93,7 @@ class ProgramSolver:
         """
         if self.is_out_of_time:
             return SearchAnswer(SolverOutcome.UNKNOWN, np.zeros(0), None)
-        stated = pool_rates(limit_counts(make(layout)))
+        stated = pool_rates(make(layout))
         scaled = scale_program(stated)
         size = max(1, scaled.matrix.nnz)
         solution = solve_scaled(
@@ -110,7 +110,6 @@ class ProgramSolver:
         if not solution.outcome.has_solution:
             return SearchAnswer(solution.outcome, np.zeros(0), bound)
         values = round_integers(solution.values, scaled.integer) * scaled.column_unit
-        values[stated.implied_integer] = np.ceil(values[stated.implied_integer] - ROUNDING_TOLERANCE)
         values[: layout.columns] = unpool_rates(layout, values[: layout.columns])
         return SearchAnswer(solution.outcome, values, bound)
 

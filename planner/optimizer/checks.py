@@ -15,6 +15,8 @@ from planner.optimizer.types import FleetProblem, Objective
 MOST_UNITS = 500_000
 """Units of a slice beyond which a problem is refused: one in a few million is below what a solver's tolerances tell
 from nothing. Measured: demands of 10^7 that take 10^5 units are solved in 0.2 s, of 10^8 HiGHS comes to no end."""
+MOST_UNITS_OF_A_CAP = 100 * MOST_UNITS
+"""The same where the demand is only a cap. Measured: at 10^9 the least that is not nothing counts as nothing."""
 
 
 def check_problem(problem: FleetProblem, objective: Objective, time_limit_s: float, relative_gap: float) -> None:
@@ -69,21 +71,22 @@ def _check_demand(problem: FleetProblem, objective: Objective) -> None:
             raise InputError("min_rate_per_s", least, bound, "lower it to the demand")
 
 
-def check_size(layout: Layout) -> None:
+def check_size(layout: Layout, most_units: int = MOST_UNITS) -> None:
     """Refuse a demand of which the solver could not tell one unit from none.
 
     Args:
-        layout: of a problem of least cost.
+        layout: of the problem.
+        most_units: that a slice may take.
 
     Raises:
-        InputError: a slice needs more than `MOST_UNITS` of every unit that serves it.
+        InputError: a slice needs more than that of every unit that serves it.
     """
     pairs = np.flatnonzero(layout.served)
     fewest = np.full(layout.ceiling_per_s.shape, math.inf)
     needed = layout.ceiling_per_s[layout.pair_slice[pairs]] / layout.pair_rate[pairs][:, None]
     np.minimum.at(fewest, layout.pair_slice[pairs], needed)
-    for s in np.flatnonzero((np.isfinite(fewest) & (fewest > MOST_UNITS)).any(axis=1)):
-        bound = f"takes {fewest[s].max():.2g} of the largest unit that serves it; at most {MOST_UNITS:,} can be planned"
+    for s in np.flatnonzero((np.isfinite(fewest) & (fewest > most_units)).any(axis=1)):
+        bound = f"takes {fewest[s].max():.2g} of the largest unit that serves it; at most {most_units:,} can be planned"
         fix = "plan a part of the demand, or offer larger pools"
         name = layout.problem.slices[s].name
         raise InputError(f"slices[{name}].demand_per_s", float(layout.ceiling_per_s[s].max()), bound, fix)

@@ -26,9 +26,9 @@ def mean_cost(layout: Layout) -> FloatArray:
         USD/h of one of each column; shape (columns,).
     """
     cost = np.zeros(layout.columns)
-    np.add.at(cost, layout.units_column, layout.usd_per_hour[:, None] * layout.share[None, :])
-    np.add.at(cost, layout.blocks_column, layout.purchase_usd_per_hour[:, None] * layout.share[None, :])
-    cost[layout.starts_column] = (layout.usd_per_start[layout.start_units] / layout.problem.hours)[:, None]
+    np.add.at(cost, layout.column.units, layout.usd_per_hour[:, None] * layout.share[None, :])
+    np.add.at(cost, layout.column.blocks, layout.purchase_usd_per_hour[:, None] * layout.share[None, :])
+    cost[layout.column.starts] = (layout.usd_per_start[layout.start_units] / layout.problem.hours)[:, None]
     return cost
 
 
@@ -44,7 +44,7 @@ def mean_rate(layout: Layout) -> FloatArray:
         By column; shape (columns,).
     """
     rate = np.zeros(layout.columns)
-    rate[layout.rate_column[layout.served]] = layout.share[None, :]
+    rate[layout.column.rates[layout.served]] = layout.share[None, :]
     return rate
 
 

@@ -119,6 +119,23 @@ def one_row(constraint: str, source: str, sense: Sense, limit: float, used: Term
     return ConstraintRows(constraint, sense, [()], first, source, np.array([WHOLE_HORIZON]), np.array([limit]), used)
 
 
+def terms_by_period(layout: Layout, subject: IntArray, columns: IntArray, value: FloatArray | float = 1.0) -> Terms:
+    """Terms of rows of `rows_by_period`.
+
+    Args:
+        layout: of the problem.
+        subject: which each entry belongs to, shape (entries,).
+        columns: of each entry in each period, shape (entries, t).
+        value: of each entry, the same in all periods, shape (entries,); or of all.
+
+    Returns:
+        An entry for each period.
+    """
+    row = subject[:, None] * layout.periods + np.arange(layout.periods)
+    every = np.broadcast_to(np.asarray(value, dtype=float).reshape(-1, 1), columns.shape)
+    return Terms(row.ravel(), columns.ravel(), every.ravel())
+
+
 def rows_by_period(
     layout: Layout,
     constraint: str,
@@ -127,8 +144,9 @@ def rows_by_period(
     source: str,
     used: Terms,
     supply: Terms | None = None,
+    limits: Sequence[float | None] | None = None,
 ) -> ConstraintRows:
-    """A row for each subject and period, subject by subject, with limit 0.
+    """A row for each subject and period, subject by subject.
 
     Args:
         layout: of the problem.
@@ -136,35 +154,24 @@ def rows_by_period(
         sense: at most, or at least.
         subjects: what the rows are about.
         source: the input that sets the limit, with {} for each part of a subject.
-        used: terms of what is used; row = index of the subject x periods + period.
+        used: terms of what is used, see `terms_by_period`.
         supply: terms of what is added to the limit.
+        limits: of each subject; None: it has no rows. Without limits they are all 0.
 
     Returns:
-        As many rows as subjects x periods.
+        As many rows as subjects with a limit x periods.
     """
-    return ConstraintRows(
+    values = [0.0] * len(subjects) if limits is None else [math.nan if each is None else each for each in limits]
+    limit = np.repeat(np.array(values, dtype=float), layout.periods)
+    rows = ConstraintRows(
         constraint=constraint,
         sense=sense,
         subjects=subjects,
         subject=np.repeat(np.arange(len(subjects)), layout.periods),
         field=source,
         periods=np.tile(np.arange(layout.periods), len(subjects)),
-        limit=np.zeros(len(subjects) * layout.periods),
+        limit=limit,
         used=used,
         supply=supply or Terms(),
     )
-
-
-def rows_with_limits(rows: ConstraintRows, limits: Sequence[float | None], periods: int) -> ConstraintRows:
-    """The rows of the subjects that have a limit.
-
-    Args:
-        rows: of `rows_by_period`.
-        limits: of each subject; None: unlimited.
-        periods: number of periods.
-
-    Returns:
-        Fewer rows, with their limits.
-    """
-    values = np.repeat(np.array([math.nan if limit is None else limit for limit in limits], dtype=float), periods)
-    return replace(rows, limit=values).select(~np.isnan(values))
+    return rows if limits is None else rows.select(~np.isnan(limit))

@@ -9,7 +9,6 @@ k[j] its own cost [USD/h] and w[j] that of a start [USD], c[r, p] the price [USD
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from planner.optimizer.constraint_rows import (
     no_rows,
     one_row,
     rows_by_period,
-    rows_with_limits,
+    terms_by_period,
 )
 from planner.optimizer.layout import FIRST, SECOND, STAGES, Layout
 from planner.optimizer.types import Objective, Sense
@@ -98,11 +97,8 @@ def carry_rate(layout: Layout) -> ConstraintRows:
     Returns:
         One row for each unit and period [units].
     """
-    periods, count = layout.periods, len(layout.usd_per_hour)
-    row = layout.pair_unit[:, None] * periods + np.arange(periods)[None, :]
-    per_rate = np.repeat(1.0 / layout.pair_rate, periods)
-    units = Terms(np.arange(count * periods), layout.units_column.ravel(), np.ones(count * periods))
-    used = Terms(row.ravel(), layout.rate_column.ravel(), per_rate)
+    units = terms_by_period(layout, np.arange(len(layout.usd_per_hour)), layout.column.units)
+    used = terms_by_period(layout, layout.pair_unit, layout.column.rates, 1.0 / layout.pair_rate)
     subjects = [(unit.name,) for unit in layout.problem.units]
     return rows_by_period(layout, "carry_rate", Sense.AT_MOST, subjects, "units[{}].rates_per_s", used, units)
 
@@ -119,14 +115,11 @@ def hand_over(layout: Layout) -> ConstraintRows:
     stage, width = layout.stage[layout.pair_unit], len(layout.channels)
     keys = [(s, c) for s in range(len(layout.deferrable)) for c in range(width)]
     pair_key = layout.pair_slice * width + layout.channel[layout.pair_unit]
-    pair_row = pair_key[:, None] * layout.periods + np.arange(layout.periods)[None, :]
-
-    def side(code: int) -> Terms:
-        mine = stage == code
-        return Terms(pair_row[mine].ravel(), layout.rate_column[mine].ravel(), np.ones(pair_row[mine].size))
-
+    first, second = (
+        terms_by_period(layout, pair_key[mine], layout.column.rates[mine]) for mine in (stage == FIRST, stage == SECOND)
+    )
     subjects = [(layout.problem.slices[s].name, layout.channels[c]) for s, c in keys]
-    rows = rows_by_period(layout, "hand_over", Sense.AT_MOST, subjects, "units.channel", side(FIRST), side(SECOND))
+    rows = rows_by_period(layout, "hand_over", Sense.AT_MOST, subjects, "units.channel", first, second)
     is_used = np.zeros(len(rows), dtype=bool)
     is_used[rows.used.row] = True
     return rows.select(is_used)
@@ -143,10 +136,10 @@ def hold_resource(layout: Layout) -> ConstraintRows:
     Returns:
         One row for each resource that has purchases and each period [units of the resource].
     """
-    rows = _rows_of_use(layout, "hold_resource", "resources[{}].purchases")
-    blocks = _terms_of_purchases(layout, layout.purchase_block * layout.purchase_usable)
-    is_bought = np.array([bool(resource.purchases) for resource in layout.problem.resources], dtype=bool)
-    return replace(rows, supply=blocks).select(np.repeat(is_bought, layout.periods))
+    usable = layout.purchase_block * layout.purchase_usable
+    blocks = terms_by_period(layout, layout.purchase_resource, layout.column.blocks, usable)
+    limits = [0.0 if resource.purchases else None for resource in layout.problem.resources]
+    return _rows_of_use(layout, "hold_resource", "resources[{}].purchases", limits, blocks)
 
 
 def within_resource(layout: Layout) -> ConstraintRows:
@@ -159,8 +152,7 @@ def within_resource(layout: Layout) -> ConstraintRows:
         One row for each limited resource and period [units of the resource].
     """
     limits = [resource.at_most for resource in layout.problem.resources]
-    rows = _rows_of_use(layout, "within_resource", "resources[{}].at_most")
-    return rows_with_limits(rows, limits, layout.periods)
+    return _rows_of_use(layout, "within_resource", "resources[{}].at_most", limits)
 
 
 def pin_resource(layout: Layout) -> ConstraintRows:
@@ -172,11 +164,11 @@ def pin_resource(layout: Layout) -> ConstraintRows:
     Returns:
         One row for each pinned resource and period [units of the resource].
     """
-    resources = layout.problem.resources
-    subjects = [(resource.name,) for resource in resources]
-    bought = _terms_of_purchases(layout, layout.purchase_block)
-    rows = rows_by_period(layout, "pin_resource", Sense.AT_LEAST, subjects, "resources[{}].at_least", bought)
-    return rows_with_limits(rows, [resource.at_least or None for resource in resources], layout.periods)
+    subjects = [(resource.name,) for resource in layout.problem.resources]
+    limits = [resource.at_least or None for resource in layout.problem.resources]
+    bought = terms_by_period(layout, layout.purchase_resource, layout.column.blocks, layout.purchase_block)
+    source = "resources[{}].at_least"
+    return rows_by_period(layout, "pin_resource", Sense.AT_LEAST, subjects, source, bought, limits=limits)
 
 
 def within_purchase(layout: Layout) -> ConstraintRows:
@@ -214,8 +206,8 @@ def pin_units(layout: Layout) -> ConstraintRows:
     Returns:
         One row for each pinned unit and period [units].
     """
-    rows = _rows_of_units(layout, "pin_units", Sense.AT_LEAST, "at_least")
-    return rows_with_limits(rows, [unit.at_least or None for unit in layout.problem.units], layout.periods)
+    limits = [unit.at_least or None for unit in layout.problem.units]
+    return _rows_of_units(layout, "pin_units", Sense.AT_LEAST, "at_least", limits)
 
 
 def limit_units(layout: Layout) -> ConstraintRows:
@@ -227,8 +219,7 @@ def limit_units(layout: Layout) -> ConstraintRows:
     Returns:
         One row for each limited unit and period [units].
     """
-    rows = _rows_of_units(layout, "limit_units", Sense.AT_MOST, "at_most")
-    return rows_with_limits(rows, [unit.at_most for unit in layout.problem.units], layout.periods)
+    return _rows_of_units(layout, "limit_units", Sense.AT_MOST, "at_most", [u.at_most for u in layout.problem.units])
 
 
 def count_starts(layout: Layout) -> ConstraintRows:
@@ -240,11 +231,10 @@ def count_starts(layout: Layout) -> ConstraintRows:
     Returns:
         One row for each unit whose start costs something and each period [units].
     """
-    on = layout.units_column[layout.start_units]
-    count, row = on.size, np.arange(on.size)
-    before = np.roll(on, 1, axis=1)
-    used = Terms(np.tile(row, 2), np.concatenate([on.ravel(), before.ravel()]), np.repeat([1.0, -1.0], count))
-    supply = Terms(row, layout.starts_column.ravel(), np.ones(count))
+    on, each = layout.column.units[layout.start_units], np.arange(len(layout.start_units))
+    both, sign = np.concatenate([on, np.roll(on, 1, axis=1)]), np.repeat([1.0, -1.0], len(each))
+    used = terms_by_period(layout, np.tile(each, 2), both, sign)
+    supply = terms_by_period(layout, each, layout.column.starts)
     subjects = [(layout.problem.units[j].name,) for j in layout.start_units]
     return rows_by_period(layout, "count_starts", Sense.AT_MOST, subjects, "units.usd_per_start", used, supply)
 
@@ -265,7 +255,7 @@ def mark_group(layout: Layout) -> ConstraintRows:
         InputError: nothing limits what a group carries.
     """
     names = [(name,) for name in layout.groups]
-    return _rows_that_mark(layout, "mark_group", names, _units_of_groups(layout), layout.groups_column, "max_groups")
+    return _rows_that_mark(layout, "mark_group", names, _units_of_groups(layout), layout.column.groups, "max_groups")
 
 
 def mark_pinned_group(layout: Layout) -> ConstraintRows:
@@ -278,7 +268,7 @@ def mark_pinned_group(layout: Layout) -> ConstraintRows:
         One row for each pinned unit and group of resources it takes.
     """
     names = [(name,) for name in layout.groups]
-    return _rows_that_mark_pins(layout, "mark_pinned_group", names, _units_of_groups(layout), layout.groups_column)
+    return _rows_that_mark_pins(layout, "mark_pinned_group", names, _units_of_groups(layout), layout.column.groups)
 
 
 def mark_kind(layout: Layout) -> ConstraintRows:
@@ -294,7 +284,7 @@ def mark_kind(layout: Layout) -> ConstraintRows:
         InputError: nothing limits what a kind carries.
     """
     return _rows_that_mark(
-        layout, "mark_kind", layout.kind_names(), _units_of_kinds(layout), layout.kinds_column, "units.kind"
+        layout, "mark_kind", layout.kind_names(), _units_of_kinds(layout), layout.column.kinds, "units.kind"
     )
 
 
@@ -308,7 +298,7 @@ def mark_pinned_kind(layout: Layout) -> ConstraintRows:
         One row for each pinned unit of a kind.
     """
     return _rows_that_mark_pins(
-        layout, "mark_pinned_kind", layout.kind_names(), _units_of_kinds(layout), layout.kinds_column
+        layout, "mark_pinned_kind", layout.kind_names(), _units_of_kinds(layout), layout.column.kinds
     )
 
 
@@ -332,7 +322,7 @@ def keep_one_kind(layout: Layout) -> ConstraintRows:
         field="units.kind",
         periods=np.full(count, WHOLE_HORIZON),
         limit=np.ones(count),
-        used=Terms(row, layout.kinds_column, np.ones(len(row))),
+        used=Terms(row, layout.column.kinds, np.ones(len(row))),
     )
 
 
@@ -348,7 +338,7 @@ def within_groups(layout: Layout) -> ConstraintRows:
     most, count = layout.problem.max_groups, len(layout.groups)
     if most is None:
         return no_rows("within_groups")
-    terms = Terms(np.zeros(count, dtype=np.int64), layout.groups_column, np.ones(count))
+    terms = Terms(np.zeros(count, dtype=np.int64), layout.column.groups, np.ones(count))
     return one_row("within_groups", "max_groups", Sense.AT_MOST, float(most), terms)
 
 
@@ -364,10 +354,8 @@ def within_units(layout: Layout) -> ConstraintRows:
     most = layout.problem.max_units
     if most is None:
         return no_rows("within_units")
-    row = np.tile(np.arange(layout.periods), len(layout.units_column))
-    used = Terms(row, layout.units_column.ravel(), np.ones(len(row)))
-    rows = rows_by_period(layout, "within_units", Sense.AT_MOST, [()], "max_units", used)
-    return replace(rows, limit=np.full(len(rows), float(most)))
+    used = terms_by_period(layout, np.zeros(len(layout.column.units), dtype=np.int64), layout.column.units)
+    return rows_by_period(layout, "within_units", Sense.AT_MOST, [()], "max_units", used, limits=[float(most)])
 
 
 def within_budget(layout: Layout) -> ConstraintRows:
@@ -461,7 +449,7 @@ def _rows_that_mark(
                 pairs = units[layout.pair_unit] & (layout.pair_slice == s) & (layout.served == is_served)
                 if pairs.any():
                     subjects.append((*name, slice_.name, part))
-                    rates.append(layout.rate_column[pairs])
+                    rates.append(layout.column.rates[pairs])
                     ceiling = layout.ceiling_per_s[s]
                     most.append(ceiling if np.isfinite(ceiling).all() else most_carried_per_s(layout, pairs))
                     marks.append(column)
@@ -535,38 +523,31 @@ def _rows_of_slices(layout: Layout, constraint: str, sense: Sense, shares: Float
         field=f"slices[{{}}].{source}",
         periods=np.where(late, WHOLE_HORIZON, period),
         limit=limit,
-        used=Terms(row.ravel(), layout.rate_column[pairs].ravel(), weight.ravel()),
+        used=Terms(row.ravel(), layout.column.rates[pairs].ravel(), weight.ravel()),
     )
 
 
-def _rows_of_units(layout: Layout, constraint: str, sense: Sense, source: str) -> ConstraintRows:
-    count = layout.units_column.size
-    used = Terms(np.arange(count), layout.units_column.ravel(), np.ones(count))
+def _rows_of_units(
+    layout: Layout, constraint: str, sense: Sense, source: str, limits: Sequence[float | None]
+) -> ConstraintRows:
+    used = terms_by_period(layout, np.arange(len(layout.column.units)), layout.column.units)
     subjects = [(unit.name,) for unit in layout.problem.units]
-    return rows_by_period(layout, constraint, sense, subjects, f"units[{{}}].{source}", used)
+    return rows_by_period(layout, constraint, sense, subjects, f"units[{{}}].{source}", used, limits=limits)
 
 
 def _rows_of_purchases(
     layout: Layout, constraint: str, sense: Sense, source: str, limits: Sequence[float | None]
 ) -> ConstraintRows:
-    count = layout.blocks_column.size
-    used = Terms(np.arange(count), layout.blocks_column.ravel(), np.repeat(layout.purchase_block, layout.periods))
-    field_of = f"resources[{{}}].purchases[{{}}].{source}"
-    rows = rows_by_period(layout, constraint, sense, list(layout.purchase_names()), field_of, used)
-    return rows_with_limits(rows, limits, layout.periods)
+    blocks = layout.column.blocks
+    used = terms_by_period(layout, np.arange(len(blocks)), blocks, layout.purchase_block)
+    names, field_of = list(layout.purchase_names()), f"resources[{{}}].purchases[{{}}].{source}"
+    return rows_by_period(layout, constraint, sense, names, field_of, used, limits=limits)
 
 
-def _rows_of_use(layout: Layout, constraint: str, source: str) -> ConstraintRows:
-    """``sum_j a[j, r] n[j, t]`` for every resource and period."""
-    periods = np.arange(layout.periods)
-    row = layout.take_resource[:, None] * layout.periods + periods[None, :]
-    amount = np.repeat(layout.take_amount, layout.periods)
-    used = Terms(row.ravel(), layout.units_column[layout.take_unit].ravel(), amount)
+def _rows_of_use(
+    layout: Layout, constraint: str, source: str, limits: Sequence[float | None], supply: Terms | None = None
+) -> ConstraintRows:
+    """``sum_j a[j, r] n[j, t]`` for every resource that has a limit and every period."""
+    used = terms_by_period(layout, layout.take_resource, layout.column.units[layout.take_unit], layout.take_amount)
     subjects = [(resource.name,) for resource in layout.problem.resources]
-    return rows_by_period(layout, constraint, Sense.AT_MOST, subjects, source, used)
-
-
-def _terms_of_purchases(layout: Layout, per_block: FloatArray) -> Terms:
-    """What is bought of every resource in every period, rows in the order of `_rows_of_use`."""
-    row = layout.purchase_resource[:, None] * layout.periods + np.arange(layout.periods)[None, :]
-    return Terms(row.ravel(), layout.blocks_column.ravel(), np.repeat(per_block, layout.periods))
+    return rows_by_period(layout, constraint, Sense.AT_MOST, subjects, source, used, supply, limits)

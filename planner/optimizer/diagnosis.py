@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,8 @@ from planner.optimizer.constraints import PIN_MARKS, STRUCTURAL
 from planner.optimizer.highs import SolverOutcome
 from planner.optimizer.layout import Layout, label
 from planner.optimizer.program import Program, build_program
+from planner.optimizer.relaxation import relax
+from planner.optimizer.tightening import tighten_rates
 from planner.optimizer.types import Diagnosis, Objective, Relaxation, Sense
 
 DROP_ORDER = (
@@ -52,7 +54,7 @@ class _Limit:
     largest: float
 
 
-def diagnose(solver: ProgramSolver, objective: Objective, layout: Layout) -> Diagnosis:
+def diagnose(solver: ProgramSolver, objective: Objective, layout: Layout, *, is_relaxed: bool = False) -> Diagnosis:
     """The conflict of an infeasible problem and the ways out of it.
 
     A *deletion filter* drops one limit after another and keeps out those without which the program stays infeasible;
@@ -67,12 +69,26 @@ def diagnose(solver: ProgramSolver, objective: Objective, layout: Layout) -> Dia
         solver: with the time and work that are left; where they run out the result says so (`is_proven`).
         objective: of the problem, proved infeasible.
         layout: of the problem.
+        is_relaxed: the linear relaxation is infeasible already, and the conflict is sought there: of problems too large
+            to be written down as integer programs.
 
     Returns:
-        The conflict, and for each of its limits the nearest value that is feasible.
+        The conflict, and for each of its limits the nearest value that is feasible (of the relaxation none is said).
     """
     limits = _limits(build_program(layout, objective))
-    conflict, is_minimal = _conflict(solver, objective, layout, limits)
+
+    def outcome_of(make: ProgramMaker) -> SolverOutcome:
+        if not is_relaxed:
+            return solver.run(make, layout, relative_gap=_ANY_GAP).outcome
+        if solver.is_out_of_time:
+            return SolverOutcome.UNKNOWN
+        found = relax(tighten_rates(make(layout)), solver.time_left_s)
+        return SolverOutcome.PROVEN if found or solver.is_out_of_time else SolverOutcome.INFEASIBLE
+
+    conflict, is_minimal = _conflict(outcome_of, objective, limits)
+    if is_relaxed:
+        names = tuple(limit.family for limit in conflict)
+        return Diagnosis(summary=f"{_together(names)}, not even with parts of units", conflict=names, is_proven=False)
     relaxations = tuple(_relaxation(solver, objective, layout, limit) for limit in conflict)
     is_proven = is_minimal and all(relaxation.is_proven for relaxation in relaxations)
     return Diagnosis(
@@ -96,14 +112,14 @@ def _limits(program: Program) -> list[_Limit]:
 
 
 def _conflict(
-    solver: ProgramSolver, objective: Objective, layout: Layout, limits: Sequence[_Limit]
+    outcome_of: Callable[[ProgramMaker], SolverOutcome], objective: Objective, limits: Sequence[_Limit]
 ) -> tuple[list[_Limit], bool]:
     """A minimal infeasible set of limits, and whether minimality was proved in time."""
     dropped: set[str] = set()
     is_proven = True
 
     def outcome_without(families: Iterable[str]) -> SolverOutcome:
-        return solver.run(_program_without(objective, dropped | set(families)), layout, relative_gap=_ANY_GAP).outcome
+        return outcome_of(_program_without(objective, dropped | set(families)))
 
     for constraint in DROP_ORDER:
         families = [limit.family for limit in limits if limit.constraint == constraint]
@@ -187,12 +203,15 @@ def _rounded_if_whole(value: float) -> float:
     return whole if math.isclose(value, whole, rel_tol=_WHOLE_TOLERANCE, abs_tol=_WHOLE_TOLERANCE) else value
 
 
-def _summary(names: Sequence[str], relaxations: Sequence[Relaxation], is_proven: bool) -> str:
+def _together(names: Sequence[str]) -> str:
     together = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
-    holds = "cannot hold together" if len(names) > 1 else "cannot hold"
+    return f"{together} {'cannot hold together' if len(names) > 1 else 'cannot hold'}"
+
+
+def _summary(names: Sequence[str], relaxations: Sequence[Relaxation], is_proven: bool) -> str:
     helpful = [str(relaxation) for relaxation in relaxations if relaxation.needed is not None]
     change = "no change of one of them alone is enough" if len(names) > 1 else "no change of it is enough"
     remedy = f"enough is any of: {'; '.join(helpful)}" if helpful else change
     if not is_proven:
         remedy = f"{remedy if helpful else 'no way out found yet'} (the search was cut short: a smaller change may do)"
-    return f"{together} {holds}; {remedy}"
+    return f"{_together(names)}; {remedy}"

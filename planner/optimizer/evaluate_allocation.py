@@ -71,17 +71,14 @@ def evaluate_fleet(
     own = layout.select(used)
     counts = counts[used]
     recomputed = np.zeros(own.columns)
-    recomputed[own.units_column] = counts
-    kept = values[layout.rate_column[used[layout.pair_unit]]]
-    recomputed[own.rate_column] = trimmed_rates(own, kept) if is_routed else routed_rates(own, counts, objective)
-    recomputed[own.blocks_column] = _needed_blocks(own, counts, values[layout.blocks_column])
-    on = counts[own.start_units]
-    recomputed[own.starts_column] = np.maximum(on - np.roll(on, 1, axis=1), 0)
-    recomputed[own.groups_column] = _groups_in_use(own)
-    recomputed[own.kinds_column] = np.bincount(own.unit_kind[own.unit_kind >= 0], minlength=len(own.kinds)) > 0
+    recomputed[own.column.units] = counts
+    kept = values[layout.column.rates[used[layout.pair_unit]]]
+    recomputed[own.column.rates] = trimmed_rates(own, kept) if is_routed else routed_rates(own, counts, objective)
+    recomputed[own.column.blocks] = _needed_blocks(own, counts, values[layout.column.blocks])
+    fill_in(own, recomputed)
     rows = build_rows(objective, own)
     cost = mean_cost(own) * recomputed
-    starts = math.fsum(cost[own.starts_column].ravel().tolist())
+    starts = math.fsum(cost[own.column.starts].ravel().tolist())
     fleet = EvaluatedFleet(
         own, recomputed, rows, math.fsum(cost.tolist()), starts, math.fsum((mean_rate(own) * recomputed).tolist())
     )
@@ -94,8 +91,8 @@ def _needed_units(layout: Layout, values: FloatArray) -> IntArray:
 
     Units whose start costs something, and steady ones, are only cut to the most they need in any period.
     """
-    units = values[layout.units_column].round().astype(np.int64)
-    rates = values[layout.rate_column]
+    units = values[layout.column.units].round().astype(np.int64)
+    rates = values[layout.column.rates]
     ceiling = layout.ceiling_per_s[layout.pair_slice]
     carries = rates > _IDLE_SHARE * np.where(np.isfinite(ceiling), ceiling, 0.0)
     load, is_loaded = np.zeros(units.shape), np.zeros(units.shape, dtype=bool)
@@ -130,11 +127,33 @@ def _needed_blocks(layout: Layout, counts: IntArray, blocks: FloatArray) -> Floa
     return np.maximum(kept, 0.0)
 
 
-def _groups_in_use(layout: Layout) -> FloatArray:
-    group = layout.resource_group[layout.take_resource]
-    in_use = np.zeros(len(layout.groups))
-    in_use[group[group >= 0]] = 1.0
-    return in_use
+def fill_in(layout: Layout, values: FloatArray) -> None:
+    """Set what follows from the units that are on: starts, and the groups and kinds in use.
+
+    Args:
+        layout: of the problem.
+        values: by column, changed in place.
+    """
+    units = values[layout.column.units]
+    on, used = units[layout.start_units], units.max(axis=1, initial=0.0) > 0.0
+    values[layout.column.starts] = np.maximum(on - np.roll(on, 1, axis=1), 0.0)
+    group = layout.resource_group[layout.take_resource[used[layout.take_unit]]]
+    values[layout.column.groups[group[group >= 0]]] = 1.0
+    kind = layout.unit_kind[used]
+    values[layout.column.kinds[kind[kind >= 0]]] = 1.0
+
+
+def keeps_limits(layout: Layout, values: FloatArray) -> bool:
+    """Whether values meet every row of the program of least cost.
+
+    Args:
+        layout: of the problem.
+        values: by column.
+
+    Returns:
+        Whether no row is missed by more than `FEASIBILITY_TOLERANCE`.
+    """
+    return not any(len(missed_rows(rows, values)) for rows in build_rows(Objective.MIN_COST, layout))
 
 
 def _check_limits(fleet: EvaluatedFleet) -> None:

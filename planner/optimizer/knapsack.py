@@ -33,12 +33,7 @@ _COST_ROUNDING = 1e-12
 
 
 def least_cost_cover(
-    demand: float,
-    cost: FloatArray,
-    rate: FloatArray,
-    stage: IntArray,
-    channel: IntArray,
-    kind: IntArray | None = None,
+    demand: float, cost: FloatArray, rate: FloatArray, stage: IntArray, channel: IntArray, kind: IntArray
 ) -> IntArray | None:
     """How many of each unit cover the demand at least cost.
 
@@ -48,245 +43,145 @@ def least_cost_cover(
         rate: of one unit [1/s].
         stage: `WHOLE`, `FIRST` or `SECOND` of each unit.
         channel: of units of the stages FIRST and SECOND.
-        kind: of each unit; of those of one stage and channel only units of one kind (and of kind -1) go together. None:
-            all do.
+        kind: of each unit; of those of one stage and channel only units of one kind (and of kind -1) go together.
 
     Returns:
         Number of each unit; None when nothing covers the demand or there are too many labels.
 
-    >>> least_cost_cover(10.0, np.array([8.0, 2.0]), np.array([5.0, 1.0]), np.zeros(2, int), np.full(2, -1))
+    >>> whole = np.zeros(2, int)
+    >>> least_cost_cover(10.0, np.array([8.0, 2.0]), np.array([5.0, 1.0]), whole, whole - 1, whole - 1)
     array([2, 0])
     """
-    kinds = np.full(len(cost), -1) if kind is None else kind
-    groups: dict[tuple[int, int], _StageUnits] = {}
-    for s, c in zip(stage, channel, strict=True):
-        if (int(s), int(c)) not in groups:
-            index = np.flatnonzero((stage == s) & (channel == c))
-            groups[int(s), int(c)] = _StageUnits(index, cost[index], rate[index], kinds[index])
-    channels = sorted({c for s, c in groups if s == FIRST} & {c for s, c in groups if s == SECOND})
-    routes = [[groups[WHOLE, -1]]] if (WHOLE, -1) in groups else []
-    routes += [[groups[FIRST, c], groups[SECOND, c]] for c in channels]
+    routes = [[np.flatnonzero(stage == WHOLE)]]
+    for code in np.unique(channel[stage != WHOLE]):
+        routes.append([np.flatnonzero((stage == part) & (channel == code)) for part in (FIRST, SECOND)])
+    routes = [route for route in routes if all(len(units) for units in route)]
     if not routes:
         return None
-    known = min(math.fsum(units.cost_of_one_kind(demand) for units in route) for route in routes)
-    cheapest = min(math.fsum(units.least_cost_per_rate for units in route) for route in routes)
-    target = _Target(demand, known * (1.0 + _COST_ROUNDING), cheapest)
-    fronts = [_route_front(route, target) for route in routes]
-    front = fronts[0]
-    for other in fronts[1:]:
-        front = None if front is None or other is None else _side_by_side(front, other, target)
-    if front is None:
+    of_one = np.ceil(demand / rate * (1.0 - _COST_ROUNDING)) * cost
+    known = min(math.fsum(of_one[units].min() for units in route) for route in routes)
+    worth = [[float((cost[units] / rate[units]).min()) for units in route] for route in routes]
+    search = _Search(demand, cost, rate, kind, known * (1.0 + _COST_ROUNDING), min(map(math.fsum, worth)))
+    try:
+        fronts = [
+            [search.front(units, math.fsum(per_rate) - own) for units, own in zip(route, per_rate, strict=True)]
+            for route, per_rate in zip(routes, worth, strict=True)
+        ]
+        best = search.side_by_side([search.in_sequence(*front) for front in fronts])
+    except _TooManyLabelsError:
         return None
-    covers = np.flatnonzero(front.rate >= demand * (1.0 - _COST_ROUNDING))
-    if not len(covers):
-        return None
-    counts = np.zeros(len(cost), dtype=np.int64)
-    front.count(int(covers[np.argmin(front.cost[covers])]), counts)
-    return counts
+    covers = np.flatnonzero(best.rate >= demand * (1.0 - _COST_ROUNDING))
+    return search.counts(best.name[covers[np.argmin(best.cost[covers])]]) if len(covers) else None
 
 
-@dataclass(frozen=True)
-class _StageUnits:
-    """Units of one stage and channel: index in the problem, cost [USD/h], rate [1/s] and kind of each."""
-
-    index: IntArray
-    cost: FloatArray
-    rate: FloatArray
-    kind: IntArray
-
-    @property
-    def least_cost_per_rate(self) -> float:
-        """Of any of the units [USD/h per 1/s]."""
-        return float((self.cost / self.rate).min())
-
-    def cost_of_one_kind(self, demand: float) -> float:
-        """Least cost of covering a demand with copies of a single unit [USD/h]."""
-        return float((np.ceil(demand / self.rate * (1.0 - _COST_ROUNDING)) * self.cost).min())
-
-    def together_with(self, kind: int) -> _StageUnits:
-        """The units of a kind, and those that go with every other."""
-        mine = np.flatnonzero((self.kind == kind) | (self.kind == -1))
-        return _StageUnits(self.index[mine], self.cost[mine], self.rate[mine], self.kind[mine])
-
-
-@dataclass(frozen=True)
-class _Target:
-    """What labels are held against.
-
-    Attributes:
-        demand: to be covered [1/s].
-        most_cost: of the best fleet known; no label beyond it is of use [USD/h].
-        cost_per_rate: cheapest of any route, for what a label does not cover yet [USD/h per 1/s].
-    """
-
-    demand: float
-    most_cost: float
-    cost_per_rate: float
-
-
-class _Front:
-    """Labels by rising cost and rate, and how each was made.
-
-    Attributes:
-        cost, rate: shape (labels,).
-        first, second: of each label, the labels of two other fronts that it was made of.
-        sources: these fronts; None for the front of a single stage.
-    """
-
-    def __init__(
-        self,
-        cost: FloatArray,
-        rate: FloatArray,
-        first: IntArray,
-        second: IntArray,
-        sources: tuple[_Front, _Front] | None,
-    ) -> None:
-        self.cost, self.rate = cost, rate
-        self.first, self.second, self.sources = first, second, sources
-
-    def count(self, label: int, counts: IntArray) -> None:
-        """Add the units of a label to `counts`."""
-        if self.sources is not None:
-            self.sources[0].count(int(self.first[label]), counts)
-            self.sources[1].count(int(self.second[label]), counts)
-
-
-class _StageFront(_Front):
-    """A front of one stage: every label is an earlier one and some copies of one unit (see `_History`)."""
-
-    def __init__(self, labels: _Labels, history: _History) -> None:
-        super().__init__(labels.cost, labels.rate, labels.name, labels.name, None)
-        self.name = labels.name
-        self.parent, self.unit, self.number = history.arrays()
-
-    def count(self, label: int, counts: IntArray) -> None:
-        """Add the units of a label to `counts`, from its last unit back to the first."""
-        at = int(self.name[label])
-        while at > 0:
-            counts[self.unit[at]] += self.number[at]
-            at = int(self.parent[at])
-
-
-class _History:
-    """How labels were made: from an earlier one by so many copies of one unit. Label 0 is the empty fleet."""
-
-    def __init__(self) -> None:
-        start = np.zeros(1, dtype=np.int64)
-        self.parent, self.unit, self.number, self.made = [start], [start], [start], 1
-
-    def add(self, parent: IntArray, unit: int, number: IntArray) -> IntArray:
-        """Names of new labels."""
-        self.parent.append(parent)
-        self.unit.append(np.full(len(parent), unit))
-        self.number.append(number)
-        self.made += len(parent)
-        return np.arange(self.made - len(parent), self.made)
-
-    def arrays(self) -> tuple[IntArray, IntArray, IntArray]:
-        """Parent, unit and number of copies of every label, by name."""
-        return np.concatenate(self.parent), np.concatenate(self.unit), np.concatenate(self.number)
+class _TooManyLabelsError(Exception):
+    """A front is given up."""
 
 
 @dataclass(frozen=True)
 class _Labels:
-    """Cost [USD/h], rate [1/s] and name in the history of some labels; none is worse in both than another."""
+    """Cost [USD/h], rate [1/s] and name of some labels."""
 
     cost: FloatArray
     rate: FloatArray
     name: IntArray
 
-    def pareto(self) -> _Labels:
-        """Those that no other beats, by rising cost and rate."""
-        kept = _pareto(self.cost, self.rate)
+    def unbeaten(self) -> _Labels:
+        """Those that no other beats in both, by rising cost and rate."""
+        order = np.lexsort((-self.rate, self.cost))
+        rate = self.rate[order]
+        kept = order[np.append(True, rate[1:] > np.maximum.accumulate(rate)[:-1])]
         return _Labels(self.cost[kept], self.rate[kept], self.name[kept])
 
 
-def _route_front(route: Sequence[_StageUnits], target: _Target) -> _Front | None:
-    """The front of whole units, or of a first and a second stage that a request passes one after the other."""
-    fronts = []
-    for units in route:
-        others = math.fsum(other.least_cost_per_rate for other in route if other is not units)
-        front = _stage_front(units, target, others)
-        if front is None:
-            return None
-        fronts.append(front)
-    return fronts[0] if len(fronts) == 1 else _in_sequence(fronts[0], fronts[1])
+def _together(parts: Sequence[_Labels]) -> _Labels:
+    columns = zip(*((part.cost, part.rate, part.name) for part in parts), strict=True)
+    return _Labels(*(np.concatenate(column) for column in columns)).unbeaten()
 
 
-def _stage_front(units: _StageUnits, target: _Target, others_per_rate: float) -> _StageFront | None:
-    """The front of one stage: that of each kind, and of them all the best labels.
+class _Search:
+    """Labels, and how each was made: of two others, or of one and some copies of a unit. Label 0 is the empty fleet.
 
-    `others_per_rate` is the cost per rate of the other stages that a request passes [USD/h per 1/s].
+    Args:
+        demand: to be covered [1/s].
+        cost, rate, kind: of each unit.
+        most_cost: of the best fleet known; no label beyond it is of use [USD/h].
+        cost_per_rate: cheapest of any route, for what a label does not cover yet [USD/h per 1/s].
     """
-    history = _History()
-    by_kind = []
-    for kind in [kind for kind in np.unique(units.kind) if kind >= 0] or [-1]:
-        labels = _labels_of_kind(units.together_with(kind), target, others_per_rate, history)
-        if labels is None:
-            return None
-        by_kind.append(labels)
-    every = _Labels(
-        np.concatenate([labels.cost for labels in by_kind]),
-        np.concatenate([labels.rate for labels in by_kind]),
-        np.concatenate([labels.name for labels in by_kind]),
-    )
-    return _StageFront(every.pareto(), history)
 
+    def __init__(
+        self, demand: float, cost: FloatArray, rate: FloatArray, kind: IntArray, most_cost: float, cost_per_rate: float
+    ) -> None:
+        self.demand, self.cost, self.rate, self.kind = demand, cost, rate, kind
+        self.most_cost, self.cost_per_rate = most_cost, cost_per_rate
+        self._parts, self._count = [np.zeros((1, 4), dtype=np.int64)], 1
 
-def _labels_of_kind(units: _StageUnits, target: _Target, others_per_rate: float, history: _History) -> _Labels | None:
-    """Labels of units that go together, the cheapest per rate first."""
-    demand = target.demand
-    labels = _Labels(np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64))
-    for j in np.argsort(units.cost / units.rate, kind="stable"):
-        most = math.ceil(demand / units.rate[j] * (1.0 - _COST_ROUNDING))
-        if len(labels.cost) * most > MAX_PAIRS:
-            return None
-        times = np.arange(1, most + 1)
-        cost = labels.cost[:, None] + times * units.cost[j]
-        rate = labels.rate[:, None] + times * units.rate[j]
-        enough = np.minimum(rate, demand)
-        least = cost + others_per_rate * enough + target.cost_per_rate * (demand - enough)
-        before = rate - units.rate[j]
-        row, column = np.nonzero((least <= target.most_cost) & (before < demand * (1.0 - _COST_ROUNDING)))
-        if not len(row):
-            continue
-        if history.made + len(row) > 8 * MAX_LABELS:
-            return None
-        added = history.add(labels.name[row], int(units.index[j]), times[column])
-        labels = _Labels(
-            np.concatenate([labels.cost, cost[row, column]]),
-            np.concatenate([labels.rate, np.minimum(rate[row, column], demand)]),
-            np.concatenate([labels.name, added]),
-        ).pareto()
-    return labels
+    def _named(self, first: IntArray, second: IntArray | int, unit: int = 0, number: IntArray | int = 0) -> IntArray:
+        """Names of labels made of labels `first` and `second` and so many copies of a unit."""
+        columns = np.broadcast_arrays(first, second, unit, number)
+        self._parts.append(np.column_stack(columns))
+        self._count += len(first)
+        return np.arange(self._count - len(first), self._count)
 
+    def counts(self, label: int) -> IntArray:
+        """Units of a label."""
+        made, counts, left = np.concatenate(self._parts), np.zeros(len(self.cost), dtype=np.int64), [int(label)]
+        while left:
+            first, second, unit, number = made[left.pop()].tolist()
+            counts[unit] += number
+            left += [each for each in (first, second) if each]
+        return counts
 
-def _pareto(cost: FloatArray, rate: FloatArray) -> IntArray:
-    """Indices of the labels that no other beats, by rising cost and rate."""
-    order = np.lexsort((-rate, cost))
-    best = np.maximum.accumulate(rate[order])
-    rises = np.ones(len(order), dtype=bool)
-    rises[1:] = rate[order][1:] > best[:-1]
-    return np.asarray(order[rises])
+    def front(self, units: IntArray, others_per_rate: float) -> _Labels:
+        """The labels of one stage: those of each kind, and of them all the best.
 
+        `others_per_rate` is the cost per rate of the other stages that a request passes [USD/h per 1/s].
+        """
+        kinds = [kind for kind in np.unique(self.kind[units]) if kind >= 0] or [-1]
+        of_kinds = (units[(self.kind[units] == kind) | (self.kind[units] == -1)] for kind in kinds)
+        return _together([self._of_kind(own, others_per_rate) for own in of_kinds])
 
-def _in_sequence(first: _Front, second: _Front) -> _Front:
-    """What two stages do one after the other: of every rate that one of them just carries, the cheapest of both."""
-    rate = np.unique(np.concatenate([first.rate, second.rate]))
-    rate = rate[rate <= min(first.rate[-1], second.rate[-1])]
-    left, right = np.searchsorted(first.rate, rate), np.searchsorted(second.rate, rate)
-    cost = first.cost[left] + second.cost[right]
-    kept = _pareto(cost, rate)
-    return _Front(cost[kept], rate[kept], left[kept], right[kept], (first, second))
+    def _of_kind(self, units: IntArray, others_per_rate: float) -> _Labels:
+        """Labels of units that go together, the cheapest per rate first."""
+        labels, demand, begin = _Labels(np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64)), self.demand, self._count
+        for j in units[np.argsort(self.cost[units] / self.rate[units], kind="stable")].tolist():
+            most = math.ceil(demand / self.rate[j] * (1.0 - _COST_ROUNDING))
+            if len(labels.cost) * most > MAX_PAIRS:
+                raise _TooManyLabelsError
+            times = np.arange(1, most + 1)
+            cost = labels.cost[:, None] + times * self.cost[j]
+            rate = labels.rate[:, None] + times * self.rate[j]
+            enough = np.minimum(rate, demand)
+            least = cost + others_per_rate * enough + self.cost_per_rate * (demand - enough)
+            is_needed = rate - self.rate[j] < demand * (1.0 - _COST_ROUNDING)
+            row, column = np.nonzero((least <= self.most_cost) & is_needed)
+            if self._count - begin + len(row) > 8 * MAX_LABELS:
+                raise _TooManyLabelsError
+            if len(row):
+                name = self._named(labels.name[row], 0, j, times[column])
+                labels = _together([labels, _Labels(cost[row, column], enough[row, column], name)])
+        return labels
 
+    def in_sequence(self, first: _Labels, second: _Labels | None = None) -> _Labels:
+        """What two stages do one after the other: of every rate that one of them just carries, the cheapest of both."""
+        if second is None:
+            return first
+        rate = np.unique(np.concatenate([first.rate, second.rate]))
+        rate = rate[rate <= min(first.rate[-1], second.rate[-1])]
+        left, right = np.searchsorted(first.rate, rate), np.searchsorted(second.rate, rate)
+        name = self._named(first.name[left], second.name[right])
+        return _Labels(first.cost[left] + second.cost[right], rate, name).unbeaten()
 
-def _side_by_side(first: _Front, second: _Front, target: _Target) -> _Front | None:
-    """What two routes do beside one another."""
-    if len(first.cost) * len(second.cost) > MAX_PAIRS:
-        return None
-    cost = first.cost[:, None] + second.cost[None, :]
-    rate = np.minimum(first.rate[:, None] + second.rate[None, :], target.demand)
-    left, right = np.nonzero(cost + target.cost_per_rate * (target.demand - rate) <= target.most_cost)
-    kept = _pareto(cost[left, right], rate[left, right])
-    left, right = left[kept], right[kept]
-    return _Front(cost[left, right], rate[left, right], left, right, (first, second))
+    def side_by_side(self, routes: Sequence[_Labels]) -> _Labels:
+        """What several routes do beside one another."""
+        best = routes[0]
+        for other in routes[1:]:
+            if len(best.cost) * len(other.cost) > MAX_PAIRS:
+                raise _TooManyLabelsError
+            cost = best.cost[:, None] + other.cost[None, :]
+            rate = np.minimum(best.rate[:, None] + other.rate[None, :], self.demand)
+            left, right = np.nonzero(cost + self.cost_per_rate * (self.demand - rate) <= self.most_cost)
+            pairs = _Labels(cost[left, right], rate[left, right], np.arange(len(left))).unbeaten()
+            name = self._named(best.name[left[pairs.name]], other.name[right[pairs.name]])
+            best = _Labels(pairs.cost, pairs.rate, name)
+        return best

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -39,6 +40,22 @@ def label(name: str) -> str:
 
 
 @dataclass(frozen=True)
+class Columns:
+    """Which column stands for what, by thing and period (groups and kinds: by thing), and how many there are.
+
+    `starts` are those of `Layout.start_units`.
+    """
+
+    units: IntArray
+    rates: IntArray
+    blocks: IntArray
+    starts: IntArray
+    groups: IntArray
+    kinds: IntArray
+    count: int
+
+
+@dataclass(frozen=True)
 class Layout:
     """Arrays over units j, slices s, periods t, pairs (unit, slice it can serve) p, purchases q, groups g.
 
@@ -55,12 +72,8 @@ class Layout:
         purchase_resource, purchase_usd_per_hour, purchase_block, purchase_usable, purchase_committed: of each purchase;
             `purchase_usd_per_hour` is per block and hour.
         groups: names of the groups, in use only with `max_groups`; `resource_group` is -1 for none. Shape (r,).
-        units_column: shape (j, t). rate_column: shape (p, t). blocks_column: shape (q, t).
-        start_units: units whose starts cost something; starts_column has shape (their number, t).
         kinds: (stage, channel, name) of each kind where there are several in a stage and channel; `unit_kind` is -1 for
             units of none.
-        groups_column, kinds_column: shapes (g,) and (k,).
-        columns: how many there are.
     """
 
     problem: FleetProblem
@@ -91,19 +104,35 @@ class Layout:
     resource_group: IntArray
     kinds: tuple[tuple[int, int, str], ...]
     unit_kind: IntArray
-    units_column: IntArray
-    rate_column: IntArray
-    blocks_column: IntArray
-    start_units: IntArray
-    starts_column: IntArray
-    groups_column: IntArray
-    kinds_column: IntArray
-    columns: int
 
     @property
     def periods(self) -> int:
         """Number of periods."""
         return len(self.share)
+
+    @cached_property
+    def start_units(self) -> IntArray:
+        """Units whose starts cost something."""
+        return np.flatnonzero((self.usd_per_start > 0.0) & ~self.steady & (self.periods > 1))
+
+    @cached_property
+    def column(self) -> Columns:
+        """Everything numbered through; what stands still has the same column in all periods."""
+        moves = [np.zeros(count, dtype=bool) for count in (len(self.pair_unit), len(self.start_units))]
+        stands = [np.ones(len(each), dtype=bool) for each in (self.groups, self.kinds)]
+        numbered, used = [], 0
+        for still in (self.steady, moves[0], self.purchase_committed, moves[1], *stands):
+            width = np.where(still, 1, self.periods)
+            first = used + np.cumsum(width) - width
+            used += int(width.sum())
+            numbered.append(first[:, None] + np.where(still[:, None], 0, np.arange(self.periods)))
+        units, rates, blocks, starts, groups, kinds = numbered
+        return Columns(units, rates, blocks, starts, groups[:, 0], kinds[:, 0], used)
+
+    @property
+    def columns(self) -> int:
+        """How many there are."""
+        return self.column.count
 
     @property
     def served(self) -> BoolArray:
@@ -127,7 +156,7 @@ class Layout:
         units = tuple(self.problem.units[j] for j in chosen)
         pairs = kept[self.pair_unit] if pairs is None else pairs
         takes = kept[self.take_unit]
-        fewer = replace(
+        return replace(
             self,
             problem=self.problem.model_copy(update={"units": units}),
             stage=self.stage[kept],
@@ -145,29 +174,22 @@ class Layout:
             take_resource=self.take_resource[takes],
             take_amount=self.take_amount[takes],
         )
-        return fewer.numbered()
 
-    def numbered(self) -> Layout:
-        """The layout with its columns numbered."""
-        periods, counter = self.periods, _ColumnCounter()
-        starts = (self.usd_per_start > 0.0) & ~self.steady & (periods > 1)
-        moves = np.zeros(max(len(self.pair_unit), len(starts)), dtype=bool)
-        return replace(
-            self,
-            units_column=counter.columns(self.steady, periods),
-            rate_column=counter.columns(moves[: len(self.pair_unit)], periods),
-            blocks_column=counter.columns(self.purchase_committed, periods),
-            start_units=np.flatnonzero(starts),
-            starts_column=counter.columns(moves[: int(starts.sum())], periods),
-            groups_column=counter.columns(np.ones(len(self.groups), dtype=bool), 1).ravel(),
-            kinds_column=counter.columns(np.ones(len(self.kinds), dtype=bool), 1).ravel(),
-            columns=counter.used,
-        )
+    def columns_of(self, fewer: Layout, kept: BoolArray, pairs: BoolArray) -> IntArray:
+        """For each column of ``fewer = self.select(kept, pairs)``, which one it is here."""
+        mine = np.zeros(fewer.columns, dtype=np.int64)
+        mine[fewer.column.units] = self.column.units[kept]
+        mine[fewer.column.rates] = self.column.rates[pairs]
+        mine[fewer.column.blocks] = self.column.blocks
+        mine[fewer.column.starts] = self.column.starts[kept[self.start_units]]
+        mine[fewer.column.groups] = self.column.groups
+        mine[fewer.column.kinds] = self.column.kinds
+        return mine
 
     def integer(self) -> BoolArray:
         """Which columns hold whole numbers: units, blocks, groups and kinds."""
         whole = np.zeros(self.columns, dtype=bool)
-        for columns in (self.units_column, self.blocks_column, self.groups_column, self.kinds_column):
+        for columns in (self.column.units, self.column.blocks, self.column.groups, self.column.kinds):
             whole[columns.ravel()] = True
         return whole
 
@@ -188,14 +210,14 @@ class Layout:
                 for column, period in zip(row, periods, strict=True):
                     names[column] = stem + (period if moves else "")
 
-        fill(self.units_column, [f"units__{name}" for name in units])
+        fill(self.column.units, [f"units__{name}" for name in units])
         pairs = zip(self.pair_unit, self.pair_slice, strict=True)
-        fill(self.rate_column, [f"rate__{units[j]}__{slices[s]}" for j, s in pairs])
-        fill(self.blocks_column, [f"blocks__{label(r)}__{label(p)}" for r, p in self.purchase_names()])
-        fill(self.starts_column, [f"starts__{units[j]}" for j in self.start_units])
-        for column, group in zip(self.groups_column, self.groups, strict=True):
+        fill(self.column.rates, [f"rate__{units[j]}__{slices[s]}" for j, s in pairs])
+        fill(self.column.blocks, [f"blocks__{label(r)}__{label(p)}" for r, p in self.purchase_names()])
+        fill(self.column.starts, [f"starts__{units[j]}" for j in self.start_units])
+        for column, group in zip(self.column.groups, self.groups, strict=True):
             names[column] = f"uses__{label(group)}"
-        for column, subject in zip(self.kinds_column, self.kind_names(), strict=True):
+        for column, subject in zip(self.column.kinds, self.kind_names(), strict=True):
             names[column] = "__".join(("is", *map(label, subject)))
         return names
 
@@ -222,8 +244,14 @@ def build_layout(problem: FleetProblem) -> Layout:
     deferrable = np.array([slice_.deferrable for slice_ in problem.slices])
     channels = tuple(sorted({unit.channel for unit in units if unit.stage is not UnitStage.WHOLE}))
     channel_code = {name: code for code, name in enumerate(channels)}
-    pair_unit, pair_slice, pair_rate = _pairs(problem)
-    take_unit, take_resource, take_amount = _takes(problem)
+    fix = "add the slice to the problem, or leave its rate out"
+    pair_unit, pair_slice, pair_rate = _entries(
+        problem, "rates_per_s", (s.name for s in problem.slices), "must be the name of a slice", fix
+    )
+    fix = "add the resource to the problem; without purchases and limit it is free"
+    take_unit, take_resource, take_amount = _entries(
+        problem, "takes", (r.name for r in problem.resources), "must be the name of a resource", fix
+    )
     purchases = [(index, p) for index, r in enumerate(problem.resources) for p in r.purchases]
     groups = tuple(dict.fromkeys(r.group for r in problem.resources if r.group))
     groups = groups if problem.max_groups is not None else ()
@@ -231,8 +259,7 @@ def build_layout(problem: FleetProblem) -> Layout:
     kind_keys = [(STAGES.index(u.stage), channel_code.get(u.channel, -1), u.kind) for u in units]
     kinds = _kinds(kind_keys)
     kind_code = {key: code for code, key in enumerate(kinds)}
-    none = np.zeros((0, 0), dtype=np.int64)
-    unnumbered = Layout(
+    return Layout(
         problem=problem,
         share=share,
         demand_per_s=demand,
@@ -263,30 +290,7 @@ def build_layout(problem: FleetProblem) -> Layout:
         resource_group=np.array([group_code.get(r.group, -1) for r in problem.resources], dtype=np.int64),
         kinds=kinds,
         unit_kind=np.array([kind_code.get(key, -1) for key in kind_keys], dtype=np.int64),
-        units_column=none,
-        rate_column=none,
-        blocks_column=none,
-        start_units=none.ravel(),
-        starts_column=none,
-        groups_column=none.ravel(),
-        kinds_column=none.ravel(),
-        columns=0,
     )
-    return unnumbered.numbered()
-
-
-class _ColumnCounter:
-    """Numbers columns one after the other."""
-
-    def __init__(self) -> None:
-        self.used = 0
-
-    def columns(self, still: BoolArray, periods: int) -> IntArray:
-        """One column for what stands still, else one for each period. Shape (things, periods)."""
-        width = np.where(still, 1, periods)
-        first = self.used + np.cumsum(width) - width
-        self.used += int(width.sum())
-        return np.asarray(first[:, None] + np.where(still[:, None], 0, np.arange(periods)[None, :]), dtype=np.int64)
 
 
 def _kinds(keys: Sequence[tuple[int, int, str]]) -> tuple[tuple[int, int, str], ...]:
@@ -296,35 +300,20 @@ def _kinds(keys: Sequence[tuple[int, int, str]]) -> tuple[tuple[int, int, str], 
     return tuple(sorted(key for key in named if count[key[:2]] > 1))
 
 
-def _pairs(problem: FleetProblem) -> tuple[IntArray, IntArray, FloatArray]:
-    """Unit, slice and rate [1/s] of every pair of a unit and a slice it serves."""
-    code = {slice_.name: index for index, slice_ in enumerate(problem.slices)}
-    pair_unit, pair_slice, rates = [], [], []
+def _entries(
+    problem: FleetProblem, field: str, names: Iterable[str], bound: str, fix: str
+) -> tuple[IntArray, IntArray, FloatArray]:
+    """Unit, index of the name and value of every entry above 0 of a mapping that units have."""
+    code = {name: index for index, name in enumerate(names)}
+    found = []
     for index, unit in enumerate(problem.units):
-        for name, rate in unit.rates_per_s.items():
+        for name, value in getattr(unit, field).items():
             if name not in code:
-                fix = "add the slice to the problem, or leave its rate out"
-                raise InputError(f"units[{unit.name}].rates_per_s", name, "must be the name of a slice", fix)
-            pair_unit.append(index)
-            pair_slice.append(code[name])
-            rates.append(rate)
-    return np.array(pair_unit, dtype=np.int64), np.array(pair_slice, dtype=np.int64), np.array(rates, dtype=float)
-
-
-def _takes(problem: FleetProblem) -> tuple[IntArray, IntArray, FloatArray]:
-    """Unit, resource and amount of every resource that a unit takes."""
-    code = {resource.name: index for index, resource in enumerate(problem.resources)}
-    take_unit, take_resource, amounts = [], [], []
-    for index, unit in enumerate(problem.units):
-        for name, amount in unit.takes.items():
-            if name not in code:
-                fix = "add the resource to the problem; without purchases and limit it is free"
-                raise InputError(f"units[{unit.name}].takes", name, "must be the name of a resource", fix)
-            if amount > 0.0:
-                take_unit.append(index)
-                take_resource.append(code[name])
-                amounts.append(amount)
-    return np.array(take_unit, dtype=np.int64), np.array(take_resource, dtype=np.int64), np.array(amounts, dtype=float)
+                raise InputError(f"units[{unit.name}].{field}", name, bound, fix)
+            if value > 0.0:
+                found.append((index, code[name], value))
+    unit_, other, value_ = zip(*found, strict=True) if found else ((), (), ())
+    return np.array(unit_, dtype=np.int64), np.array(other, dtype=np.int64), np.array(value_, dtype=float)
 
 
 def _ceiling_per_s(demand: FloatArray, share: FloatArray, deferrable: BoolArray) -> FloatArray:

@@ -41,7 +41,7 @@ def routed_rates(layout: Layout, units: IntArray, objective: Objective) -> Float
         PlannerError: the units cannot carry what they were chosen for.
     """
     if len(layout.deferrable) == 1 and not layout.deferrable[0]:
-        return np.column_stack([_proportional_rates(layout, units[:, t], t) for t in range(layout.periods)])
+        return np.column_stack([proportional_rates(layout, units[:, t], 0, t) for t in range(layout.periods)])
     served = _served_per_s(layout, units, objective)
     return np.column_stack([_max_min_rates(layout, units[:, t], served[:, t]) for t in range(layout.periods)])
 
@@ -74,19 +74,28 @@ def trimmed_rates(layout: Layout, rates: FloatArray) -> FloatArray:
     return rates
 
 
-def _proportional_rates(layout: Layout, units: IntArray, period: int) -> FloatArray:
-    """Rates of one slice in a period, in proportion to capacity; a channel is as wide as its narrower stage."""
+def proportional_rates(layout: Layout, units: IntArray, slice_: int, period: int) -> FloatArray:
+    """Rates of one slice in a period in proportion to capacity; a channel is as wide as its narrower stage [1/s].
+
+    Args:
+        layout: of the problem.
+        units: how many are on for the slice, shape (j,).
+        slice_: index of the slice.
+        period: index of the period.
+
+    Returns:
+        By pair, shape (p,); no more than the demand.
+    """
     unit = layout.pair_unit
-    capacity = layout.pair_rate * units[unit]
+    width = np.where(layout.pair_slice == slice_, layout.pair_rate * units[unit], 0.0)
     stage, channel = layout.stage[unit], layout.channel[unit]
-    width = capacity.copy()
     for code in range(len(layout.channels)):
         sides = [(stage == part) & (channel == code) for part in (FIRST, SECOND)]
-        both = [float(capacity[side].sum()) for side in sides]
+        both = [float(width[side].sum()) for side in sides]
         for side, whole in zip(sides, both, strict=True):
             width[side] *= min(both) / whole if whole > 0.0 else 0.0
     total = float(width[layout.served].sum())
-    demand = float(layout.demand_per_s[0, period])
+    demand = float(layout.demand_per_s[slice_, period])
     served = total if math.isnan(demand) else min(total, demand)
     return np.asarray(width * (served / total if total > 0.0 else 0.0))
 
@@ -109,11 +118,11 @@ def _served_per_s(layout: Layout, units: IntArray, objective: Objective) -> Floa
     scaled = scale_program(cap_rates(Program(layout, rows, goal, maximise=not least, extra_columns=1)))
     if not least:
         scaled.upper[-1] = 1.0
-    scaled.upper[layout.units_column.ravel()] = 0.0
+    scaled.upper[layout.column.units.ravel()] = 0.0
     solution = solve_scaled(scaled, whole=False)
     if solution.outcome is not SolverOutcome.PROVEN:
         raise PlannerError("units", units.tolist(), "cannot carry what they were chosen for", SPREAD_FIX)
-    rates = (solution.values * scaled.column_unit)[layout.rate_column]
+    rates = (solution.values * scaled.column_unit)[layout.column.rates]
     served = np.zeros_like(demand)
     np.add.at(served, layout.pair_slice[layout.served], rates[layout.served])
     exact = ~np.isnan(layout.mean_demand_per_s) & layout.deferrable & least

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,9 +34,7 @@ class Program:
         goal: coefficient by column of what is minimised or maximised.
         maximise: direction.
         extra_columns: further real columns after those of the layout.
-        fixed_at_zero: columns that stay 0.
-        implied_integer: columns of whole numbers that come out whole without being asked to.
-        most: by column of the layout, more than which is of no use; None: not known.
+        most: by column, more than which is of no use; None: not known.
     """
 
     layout: Layout
@@ -44,8 +42,6 @@ class Program:
     goal: FloatArray
     maximise: bool
     extra_columns: int = 0
-    fixed_at_zero: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    implied_integer: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     most: FloatArray | None = None
 
     @property
@@ -55,20 +51,15 @@ class Program:
 
     def integer(self) -> BoolArray:
         """Which columns hold whole numbers."""
-        whole = np.concatenate([self.layout.integer(), np.zeros(self.extra_columns, dtype=bool)])
-        whole[self.implied_integer] = False
-        return whole
+        return np.concatenate([self.layout.integer(), np.zeros(self.extra_columns, dtype=bool)])
 
     def upper(self) -> FloatArray:
         """Largest value of each column: 1 for a group or kind in use, 0 for a rate of which there is none to carry."""
-        most = np.full(self.columns, math.inf)
-        if self.most is not None:
-            most[: len(self.most)] = self.most
-        most[self.layout.groups_column] = 1.0
-        most[self.layout.kinds_column] = 1.0
+        most = np.full(self.columns, math.inf) if self.most is None else self.most.copy()
+        most[self.layout.column.groups] = 1.0
+        most[self.layout.column.kinds] = 1.0
         idle = self.layout.ceiling_per_s[self.layout.pair_slice] == 0.0
-        most[self.layout.rate_column[idle]] = 0.0
-        most[self.fixed_at_zero] = 0.0
+        most[self.layout.column.rates[idle]] = 0.0
         return most
 
     def names(self) -> list[str]:
@@ -153,7 +144,7 @@ def scale_program(program: Program) -> ScaledProgram:
     in_proportion = (limit >= largest / LARGEST_LIMIT) & (limit <= largest * LARGEST_LIMIT)
     row_unit = powers_of_two(np.where(in_proportion, limit, largest))
     value = value / row_unit[row]
-    _check_spread(program, row, value)
+    _check_spread(program, row, column, value)
     matrix = sparse.csr_array((value, (row, column)), shape=(count, program.columns))
     limit = limit / row_unit
     is_most = np.concatenate([np.full(len(rows), rows.sense is Sense.AT_MOST) for rows in program.rows])
@@ -196,7 +187,7 @@ def _column_unit(program: Program) -> FloatArray:
     np.maximum.at(fastest, layout.pair_slice, layout.pair_rate)
     most = layout.ceiling_per_s.max(axis=1)
     by_slice = powers_of_two(np.where(np.isfinite(most), most, fastest))
-    unit[layout.rate_column] = by_slice[layout.pair_slice][:, None]
+    unit[layout.column.rates] = by_slice[layout.pair_slice][:, None]
     return unit
 
 
@@ -210,8 +201,8 @@ def _carry_row(program: Program) -> IntArray:
             moves = ~layout.steady if layout.periods > 1 else np.ones(len(layout.steady), dtype=bool)
             free = moves & (layout.at_least == 0) & np.isinf(layout.at_most)
             free[layout.start_units] = False
-            number = start + np.arange(layout.units_column.size).reshape(layout.units_column.shape)
-            carry_row[layout.units_column[free]] = number[free]
+            number = start + np.arange(layout.column.units.size).reshape(layout.column.units.shape)
+            carry_row[layout.column.units[free]] = number[free]
         start += len(rows)
     return carry_row
 
@@ -229,10 +220,21 @@ def _columns_always_zero(
     return np.unique(column[over])
 
 
-def _check_spread(program: Program, row: IntArray, value: FloatArray) -> None:
+def _check_spread(program: Program, row: IntArray, column: IntArray, value: FloatArray) -> None:
+    """Raises InputError in the words of the request where a rate is too small for its slice, else by the row."""
     size = np.abs(value)
     wrong = np.flatnonzero((size > 0.0) & ~((size > SMALLEST_COEFFICIENT) & (size < LARGEST_COEFFICIENT)))
+    layout = program.layout
     if len(wrong):
+        of_unit = (layout.column.units == column[wrong[0]]).any(axis=1)[layout.pair_unit]
+        pairs = np.flatnonzero(of_unit | (layout.column.rates == column[wrong[0]]).any(axis=1))
+        for p in pairs:
+            demand, unit = layout.ceiling_per_s[layout.pair_slice[p]].max(), layout.problem.units[layout.pair_unit[p]]
+            if math.isfinite(demand) and demand > layout.pair_rate[p] * LARGEST_COEFFICIENT / 2.0:
+                bound = f"takes {demand / layout.pair_rate[p]:.2g} of unit {unit.name!r}"
+                fix = "plan a part of the demand, or leave out pools that small"
+                name = layout.problem.slices[layout.pair_slice[p]].name
+                raise InputError(f"slices[{name}].demand_per_s", float(demand), bound, fix)
         bound = f"scaled coefficient must lie in ({SMALLEST_COEFFICIENT:g}, {LARGEST_COEFFICIENT:g})"
         raise InputError(program.names()[int(row[wrong[0]])], float(size[wrong[0]]), bound, SPREAD_FIX)
 

@@ -54,32 +54,33 @@ class RelaxedOptimum:
     active: BoolArray
 
 
-def relax(program: Program, begin: BoolArray | None = None) -> RelaxedOptimum | None:
+def relax(program: Program, time_limit_s: float = math.inf, begin: BoolArray | None = None) -> RelaxedOptimum | None:
     """Solve the linear relaxation of a program.
 
     Args:
         program: with rates in its rows `carry_rate` that are tightened or capped.
+        time_limit_s: of all runs together [s].
         begin: `RelaxedOptimum.active` of a similar program, from which sifting starts.
 
     Returns:
-        None where it has no solution.
+        None where it has no solution, or where the time ran out.
     """
-    layout, scaled = program.layout, scale_program(program)
+    scaled = scale_program(program)
     substituted = np.flatnonzero(scaled.carry_row >= 0)
     others = np.ones(scaled.matrix.shape[0], dtype=bool)
     others[scaled.carry_row[substituted]] = False
     lp = _without_units(scaled, substituted, others)
-    rates = layout.rate_column
-    active = lp.upper > 0.0
+    layout, rates, active = program.layout, program.layout.column.rates, lp.upper > 0.0
     if active.sum() > SIFTED_COLUMNS:
-        most = np.zeros(len(lp.goal))
+        section, most = np.full(program.columns, -1), np.zeros(program.columns)
+        section[rates] = sections(layout)[:, None] * layout.periods + np.arange(layout.periods)
         most[rates] = layout.ceiling_per_s[layout.pair_slice] / scaled.column_unit[rates]
-        found = _Sifting(lp, sections(layout, len(lp.goal)), most).run(begin)
+        found = _Sifting(lp, section, most, time_limit_s).run(begin)
         if found is None:
             return None
         solution, bound, active = found
     else:
-        solution = solve_scaled(lp, whole=False)
+        solution = solve_scaled(lp, whole=False, time_limit_s=time_limit_s)
         bound = solution.goal
     if solution.outcome is not SolverOutcome.PROVEN:
         return None
@@ -95,22 +96,17 @@ def relax(program: Program, begin: BoolArray | None = None) -> RelaxedOptimum | 
     )
 
 
-def sections(layout: Layout, columns: int) -> IntArray:
-    """Of which slice, stage, channel and period a rate is.
+def sections(layout: Layout) -> IntArray:
+    """Of which slice, stage and channel a pair is.
 
     Args:
         layout: of the problem.
-        columns: of its program.
 
     Returns:
-        A number by column; -1 for what is no rate.
+        A number by pair, shape (p,).
     """
     place = layout.stage * (len(layout.channels) + 1) + layout.channel + 1
-    places = len(STAGES) * (len(layout.channels) + 1)
-    section = np.full(columns, -1, dtype=np.int64)
-    of_pair = layout.pair_slice * places + place[layout.pair_unit]
-    section[layout.rate_column] = of_pair[:, None] * layout.periods + np.arange(layout.periods)
-    return section
+    return np.asarray(layout.pair_slice * len(STAGES) * (len(layout.channels) + 1) + place[layout.pair_unit])
 
 
 class _Sifting:
@@ -120,10 +116,11 @@ class _Sifting:
         lp: the program.
         section: of each column that may be left out for a time; -1: always there.
         most: of all columns of its section together, by column.
+        time_limit_s: of all runs together [s].
     """
 
-    def __init__(self, lp: ScaledProgram, section: IntArray, most: FloatArray) -> None:
-        self.lp, self.section, self.most = lp, section, most
+    def __init__(self, lp: ScaledProgram, section: IntArray, most: FloatArray, time_limit_s: float) -> None:
+        self.lp, self.section, self.most, self.time_left_s = lp, section, most, time_limit_s
         self.columns, self.by_column = len(lp.goal), lp.matrix.T.tocsr()
         self.free = np.flatnonzero((section >= 0) & (lp.upper > 0.0))
         needs = np.flatnonzero(lp.low > 0.0)
@@ -134,13 +131,15 @@ class _Sifting:
         self.integer = np.zeros(self.columns + count, dtype=bool)
 
     def run(self, begin: BoolArray | None) -> tuple[Solution, float, BoolArray] | None:
-        """Solution, bound and columns used; None where there is no solution."""
+        """Solution, bound and columns used; None where there is no solution, or no time."""
         active = self.section < 0
-        active[best_of_each(self.section, self.lp.goal, self.free, SIFTED_AT_ONCE)] = True
+        active[self._best(self.lp.goal, self.free, SIFTED_AT_ONCE)] = True
         active = active if begin is None else active | begin
         lack_usd = NOT_SERVED * float(np.abs(self.lp.goal).max(initial=0.0))
         for _ in range(RAISES):
             solution, bound = self._run(active, self.lp.goal, lack_usd)
+            if not solution.outcome.has_solution:
+                return None
             if solution.values[self.columns :].max(initial=0.0) <= FEASIBILITY_TOLERANCE:
                 break
             if self._run(active, np.zeros(self.columns), 1.0)[1] > FEASIBILITY_TOLERANCE:
@@ -154,35 +153,47 @@ class _Sifting:
         lp = replace(self.lp, matrix=self.matrix, goal=np.append(goal, np.full(lacks, lack_usd)), integer=self.integer)
         while True:
             here = np.append(active, np.ones(lacks, dtype=bool))
-            solution = solve_scaled(replace(lp, upper=np.where(here, self.upper, 0.0)), whole=False)
+            upper = np.where(here, self.upper, 0.0)
+            solution = solve_scaled(replace(lp, upper=upper), whole=False, time_limit_s=self.time_left_s)
+            self.time_left_s -= solution.seconds
+            if solution.outcome is not SolverOutcome.PROVEN:
+                return replace(solution, outcome=SolverOutcome.UNKNOWN), math.inf
             reduced = goal - self.by_column @ solution.row_duals
             pays = self.free[(reduced[self.free] < 0.0) & ~active[self.free]]
-            best = best_of_each(self.section, reduced, pays, 1)
+            best = self._best(reduced, pays, 1)
             could_save = -float((reduced[best] * self.most[best]).sum())
             if could_save <= SIFTING_GAP * abs(solution.goal):
                 return solution, solution.goal - could_save
-            active[best_of_each(self.section, reduced, pays, SIFTED_AT_ONCE)] = True
+            active[self._best(reduced, pays, SIFTED_AT_ONCE)] = True
+
+    def _best(self, cost: FloatArray, columns: IntArray, count: int) -> IntArray:
+        return np.asarray(columns[best_of_each(self.section[columns], cost[columns], count)])
 
 
-def best_of_each(section: IntArray, cost: FloatArray, columns: IntArray, count: int) -> IntArray:
-    """The cheapest columns of each section.
-
-    Args:
-        section: of every column.
-        cost: of every column.
-        columns: to choose from [indices].
-        count: of each section at most.
-
-    Returns:
-        Indices of columns.
-
-    >>> best_of_each(np.array([0, 1, 0, 1]), np.array([3.0, 1.0, 2.0, 4.0]), np.arange(4), 1)
-    array([2, 1])
-    """
-    order = columns[np.lexsort((cost[columns], section[columns]))]
-    place, own = np.arange(len(order)), section[order]
-    begins = np.append(True, own[1:] != own[:-1])[: len(own)]
-    return np.asarray(order[place - np.maximum.accumulate(np.where(begins, place, 0)) < count])
+def _without_units(scaled: ScaledProgram, substituted: IntArray, others: BoolArray) -> ScaledProgram:
+    """The program with sum_s f_s / r_s in place of some columns n, without their rows `carry_rate`."""
+    carry = scaled.matrix[scaled.carry_row[substituted]].tocoo()
+    number, column = carry.coords
+    is_rate = carry.data > 0.0
+    own = np.zeros(len(substituted))
+    own[number[~is_rate]] = -carry.data[~is_rate]
+    number, column = number[is_rate], column[is_rate]
+    share = carry.data[is_rate] / own[number]
+    count = len(scaled.goal)
+    same = np.delete(np.arange(count), substituted)
+    row, place = np.concatenate([same, substituted[number]]), np.concatenate([same, column])
+    back: Any = sparse.csr_array((np.append(np.ones(len(same)), share), (row, place)), shape=(count, count))
+    upper = scaled.upper.copy()
+    upper[column[scaled.upper[substituted[number]] == 0.0]] = 0.0
+    upper[substituted] = 0.0
+    return replace(
+        scaled,
+        matrix=sparse.csr_array(scaled.matrix[others] @ back),
+        low=scaled.low[others],
+        high=scaled.high[others],
+        goal=back.T @ scaled.goal,
+        upper=upper,
+    )
 
 
 def limit_duals(program: Program) -> dict[str, float]:
@@ -237,35 +248,20 @@ def purchase_prices(layout: Layout, relaxed: RelaxedOptimum | None) -> FloatArra
     return np.asarray(np.where(committed[:, None], split, price))
 
 
-def _without_units(scaled: ScaledProgram, substituted: IntArray, others: BoolArray) -> ScaledProgram:
-    """The program with sum_s f_s / r_s in place of some columns n, without their rows `carry_rate`."""
-    carry = scaled.matrix[scaled.carry_row[substituted]].tocoo()
-    number, column = carry.coords
-    is_rate = carry.data > 0.0
-    own = np.zeros(len(substituted))
-    own[number[~is_rate]] = -carry.data[~is_rate]
-    number, column = number[is_rate], column[is_rate]
-    share = carry.data[is_rate] / own[number]
-    count = len(scaled.goal)
-    stays = np.ones(count, dtype=bool)
-    stays[substituted] = False
-    same = np.flatnonzero(stays)
-    back: Any = sparse.csr_array(
-        (
-            np.concatenate([np.ones(len(same)), share]),
-            (np.concatenate([same, substituted[number]]), np.concatenate([same, column])),
-        ),
-        shape=(count, count),
-    )
-    upper = scaled.upper.copy()
-    upper[column[scaled.upper[substituted[number]] == 0.0]] = 0.0
-    upper[substituted] = 0.0
-    return replace(
-        scaled,
-        matrix=sparse.csr_array(scaled.matrix[others] @ back),
-        low=scaled.low[others],
-        high=scaled.high[others],
-        goal=back.T @ scaled.goal,
-        upper=upper,
-        carry_row=np.full(count, -1, dtype=np.int64),
-    )
+def best_of_each(section: IntArray, cost: FloatArray, count: int) -> IntArray:
+    """Indices of the cheapest of each section.
+
+    Args:
+        section: of each.
+        cost: of each.
+        count: so many of each section at most.
+
+    Returns:
+        Section by section, the cheapest first.
+
+    >>> best_of_each(np.array([0, 1, 0, 1]), np.array([3.0, 1.0, 2.0, 4.0]), 1)
+    array([2, 1])
+    """
+    order = np.lexsort((cost, section))
+    own = section[order]
+    return np.asarray(order[np.arange(len(order)) - np.searchsorted(own, own) < count])

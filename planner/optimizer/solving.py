@@ -10,7 +10,13 @@ import numpy as np
 
 from planner.core import FloatArray
 from planner.optimizer.branching import ProgramMaker, ProgramSolver, SearchAnswer
-from planner.optimizer.checks import check_problem, check_size, least_cost_usd_per_hour, unlimited_unit
+from planner.optimizer.checks import (
+    MOST_UNITS_OF_A_CAP,
+    check_problem,
+    check_size,
+    least_cost_usd_per_hour,
+    unlimited_unit,
+)
 from planner.optimizer.coefficients import mean_cost, smallest_useful_rate
 from planner.optimizer.covering import cheapest_cover
 from planner.optimizer.diagnosis import diagnose
@@ -18,16 +24,9 @@ from planner.optimizer.dominance import dominators
 from planner.optimizer.evaluate_allocation import EvaluatedFleet, constraint_reports, evaluate_fleet
 from planner.optimizer.highs import SolverOutcome
 from planner.optimizer.layout import Layout, build_layout
-from planner.optimizer.periods import (
-    PartAnswer,
-    PartSolver,
-    have_nothing_in_common,
-    of_fewer_units,
-    of_more_units,
-    solve_by_period,
-)
+from planner.optimizer.periods import Day, PartAnswer, PartSolver, have_nothing_in_common, solve_by_period
 from planner.optimizer.program import Program, build_program
-from planner.optimizer.relaxation import limit_duals
+from planner.optimizer.relaxation import limit_duals, purchase_prices
 from planner.optimizer.shortlist import Relaxer, shortlist
 from planner.optimizer.types import (
     FEASIBILITY_TOLERANCE,
@@ -101,6 +100,7 @@ def solve(
             limits = "demand_per_s, budget_usd_per_hour, max_units, or at_most of a resource"
             summary = f"nothing limits unit {unit!r}: give {limits}"
             return Allocation(status=SolveStatus.UNBOUNDED, diagnosis=Diagnosis(summary=summary))
+        check_size(layout, MOST_UNITS_OF_A_CAP)
         layout = _with_least_rate(layout)
     layout = layout.select(dominators(layout) < 0)
     solver = ProgramSolver(relative_gap, work, time_limit_s)
@@ -109,9 +109,20 @@ def solve(
         return _allocation(objective, result, layout)
     if result.status is SolveStatus.INFEASIBLE:
         if objective is Objective.MIN_COST and _is_large(layout):
-            solver = ProgramSolver(relative_gap, 0.0, 0.0)  # its programs would be too large
+            return Allocation(status=result.status, diagnosis=_diagnosis_of_large(solver, layout))
         return Allocation(status=result.status, diagnosis=diagnose(solver, objective, layout))
     return Allocation(status=result.status)
+
+
+def _diagnosis_of_large(solver: ProgramSolver, layout: Layout) -> Diagnosis:
+    """The conflict in the relaxation of the first period that cannot be served; else the budget's with the bound."""
+    day = Day(layout, np.where(layout.deferrable[:, None], 0.0, layout.demand_per_s), purchase_prices(layout, None))
+    relaxer = Relaxer()
+    for part in day.parts() if layout.periods > 1 else (layout,):
+        if relaxer.relax(part, solver.time_left_s) is None:
+            return diagnose(solver, Objective.MIN_COST, part, is_relaxed=True)
+    summary = "within_budget cannot hold: what is proved to be the least cost is above budget_usd_per_hour"
+    return Diagnosis(summary=summary, conflict=("within_budget",), is_proven=False)
 
 
 @dataclass(frozen=True)
@@ -159,19 +170,25 @@ def _best_of_all(solver: ProgramSolver, layout: Layout, relaxer: Relaxer | None 
     best = _Best(solver.relative_gap, layout)
     if solver.is_out_of_time:
         return best
-    is_large, is_linked = _is_large(layout), not have_nothing_in_common(layout)
-    relaxer = relaxer or Relaxer()
-    if not is_large:
+    is_linked, relaxer = not have_nothing_in_common(layout), relaxer or Relaxer()
+    if not _is_large(layout):
         best.cover()
     if not best.is_settled:
         check_size(layout)
-    if not best.is_settled and layout.periods > 1 and (not is_linked or layout.rate_column.size > RATES_OF_PARTS):
-        solve_one = _part_solver(solver, relaxer)
-        of_parts = relaxer if _has_large_periods(layout) else None
-        best.add(solve_by_period(layout, solve_one, solver.relative_gap, of_parts))
-        if not is_linked and best.fleet is not None:
-            return best  # there is nothing else to the problem
-    if not best.is_settled:
+    if not best.is_settled and layout.periods > 1 and (not is_linked or layout.column.rates.size > RATES_OF_PARTS):
+        best.add(
+            solve_by_period(
+                layout,
+                _part_solver(solver, relaxer),
+                solver.relative_gap,
+                relaxer=relaxer if _has_large_periods(layout) else None,
+                time_left_s=lambda: solver.time_left_s,
+            )
+        )
+        is_whole = not (layout.kinds or layout.groups) or layout.column.rates.size > RATES_OF_PARTS
+        if not is_linked and is_whole and best.fleet is not None:
+            return best  # there is nothing else to the problem, or too little for what the whole program takes
+    if not best.is_settled and not solver.is_out_of_time:
         _solve_as_one(solver, best, relaxer)
     return best
 
@@ -179,31 +196,38 @@ def _best_of_all(solver: ProgramSolver, layout: Layout, relaxer: Relaxer | None 
 def _solve_as_one(solver: ProgramSolver, best: _Best, relaxer: Relaxer) -> None:
     """One program by HiGHS. Of a shortlist, its bound is that of the relaxation of all units, if any."""
     layout, is_large = best.layout, _is_large(best.layout)
+    pairs = np.ones(len(layout.pair_unit), dtype=bool)
     units = np.ones(len(layout.usd_per_hour), dtype=bool)
-    pairs = units[layout.pair_unit]
     if is_large and layout.periods == 1:
-        relaxed = relaxer.relax(layout)
-        best.add(PartAnswer(None, math.inf, math.inf if relaxed is None else relaxed.bound))
+        relaxed = relaxer.relax(layout, solver.time_left_s)
         if relaxed is None:
+            best.add(PartAnswer(None, math.inf, 0.0 if solver.is_out_of_time else math.inf))
             return
-        units, pairs = shortlist(layout, relaxed)
+        best.add(PartAnswer(None, math.inf, relaxed.bound))
+        pairs = shortlist(layout, relaxed)
+        units = layout.at_least > 0
+        units[layout.pair_unit[pairs]] = True
     elif is_large:
         if best.values is None:
             return
-        units = np.asarray(best.values[layout.units_column].any(axis=1))
+        units = np.asarray(best.values[layout.column.units].any(axis=1))
         pairs = units[layout.pair_unit]
         if pairs.sum() * layout.periods > MOST_RATES:
             return
     some = layout.select(units, pairs)
-    start = None if best.values is None else of_fewer_units(layout, some, best.values, units, pairs)
+    mine = layout.columns_of(some, units, pairs)
+    start = None if best.values is None else best.values[mine]
     answer = solver.run(lambda own: build_program(own, Objective.MIN_COST), some, start=start)
     bound = math.inf if answer.outcome is SolverOutcome.INFEASIBLE else answer.bound or 0.0
-    values = of_more_units(layout, some, answer.values, units, pairs) if answer.has_values else None
+    values = None
+    if answer.has_values:
+        values = np.zeros(layout.columns)
+        values[mine] = answer.values
     best.add(PartAnswer(values, math.inf, 0.0 if is_large else bound))
 
 
 def _is_large(layout: Layout) -> bool:
-    return layout.rate_column.size > MOST_RATES
+    return layout.column.rates.size > MOST_RATES
 
 
 def _has_large_periods(layout: Layout) -> bool:
@@ -242,11 +266,11 @@ class _Best:
         cover = cheapest_cover(self.layout)
         if cover is None:
             return
-        bound = cover.bound_usd_per_hour or 0.0
+        bound = cover.bound_usd_per_hour
         self.add(PartAnswer(cover.values if cover.keeps_limits else None, math.inf, bound))
         if bound > 0.0:
             units, slices = self.layout.problem.units, self.layout.problem.slices
-            most = cover.counts.max(axis=2)
+            most = cover.counts
             self.rests_on = {
                 units[j].name: tuple(slices[s].name for s in np.flatnonzero(most[:, j]))
                 for j in np.flatnonzero(most.sum(axis=0))
@@ -404,14 +428,14 @@ def _allocation(objective: Objective, result: _FoundFleet, layout: Layout) -> Al
 
 
 def _units(fleet: EvaluatedFleet) -> dict[str, tuple[int, ...]]:
-    counts = fleet.values[fleet.layout.units_column].round().astype(int)
+    counts = fleet.values[fleet.layout.column.units].round().astype(int)
     names = (unit.name for unit in fleet.layout.problem.units)
     return {name: tuple(row) for name, row in zip(names, counts.tolist(), strict=True)}
 
 
 def _bought(fleet: EvaluatedFleet) -> dict[str, dict[str, tuple[float, ...]]]:
     layout = fleet.layout
-    held: FloatArray = fleet.values[layout.blocks_column] * layout.purchase_block[:, None]
+    held: FloatArray = fleet.values[layout.column.blocks] * layout.purchase_block[:, None]
     bought: dict[str, dict[str, tuple[float, ...]]] = {}
     for (resource, purchase), row in zip(layout.purchase_names(), held, strict=True):
         if row.any():
@@ -422,7 +446,7 @@ def _bought(fleet: EvaluatedFleet) -> dict[str, dict[str, tuple[float, ...]]]:
 def _routed_per_s(fleet: EvaluatedFleet) -> dict[str, dict[str, tuple[float, ...]]]:
     layout = fleet.layout
     routed: dict[str, dict[str, tuple[float, ...]]] = {}
-    for j, s, row in zip(layout.pair_unit, layout.pair_slice, fleet.values[layout.rate_column], strict=True):
+    for j, s, row in zip(layout.pair_unit, layout.pair_slice, fleet.values[layout.column.rates], strict=True):
         if row.any():
             unit, slice_ = layout.problem.units[j].name, layout.problem.slices[s].name
             routed.setdefault(unit, {})[slice_] = tuple(row.tolist())

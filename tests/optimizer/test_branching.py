@@ -8,10 +8,23 @@ import time
 import numpy as np
 import pytest
 
-from planner.optimizer import FleetProblem, Objective, Purchase, Resource, Slice, SolveStatus, Unit, highs, solve
+from planner.optimizer import (
+    FleetProblem,
+    Objective,
+    Purchase,
+    Resource,
+    Slice,
+    SolveStatus,
+    Unit,
+    branching,
+    highs,
+    solve,
+)
 from planner.optimizer.branching import ProgramSolver
 from planner.optimizer.layout import build_layout
 from planner.optimizer.program import build_program
+from planner.optimizer.tightening import tighten_rates
+from tests.fleet_oracle import small_problem
 from tests.optimizer.problems import MIN_COST, check_allocation
 
 
@@ -39,7 +52,7 @@ def _spin(until: float) -> None:
 
 def test_a_busy_machine_answers_what_an_idle_one_does() -> None:
     """Cut short by its work, under as many busy processes as the machine has processors and more: word for word."""
-    stated = many_alike(1)
+    stated = many_alike(1, slices=6)
     idle = solve(stated, MIN_COST, work=2e5)
     assert idle.status is SolveStatus.WORK_LIMIT
     crowd = [multiprocessing.Process(target=_spin, args=(time.monotonic() + 60.0,), daemon=True) for _ in range(4)]
@@ -74,21 +87,21 @@ def test_a_start_is_no_dearer_than_what_is_found_from_it() -> None:
 
 
 @pytest.mark.parametrize("objective", Objective)
-def test_counts_that_end_change_no_optimum(objective: Objective, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same programs without a largest count for every unit and block."""
-    from planner.optimizer import branching
-    from tests.fleet_oracle import small_problem
-
+def test_fewer_columns_and_counts_that_end_change_no_optimum(
+    objective: Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same programs only tightened: a column for every rate, and no largest count of a unit."""
     for seed in range(12):
         stated = small_problem(7000 + seed, objective)
-        ended = solve(stated, objective)
+        pooled = solve(stated, objective)
         with monkeypatch.context() as patched:
-            patched.setattr(branching, "limit_counts", lambda program: program)
-            endless = solve(stated, objective)
-        assert ended.status is endless.status, seed
-        assert (ended.objective is None) == (endless.objective is None)
-        if ended.objective is not None:
-            assert ended.objective == pytest.approx(endless.objective, rel=2e-6), seed
+            patched.setattr(branching, "pool_rates", tighten_rates)
+            patched.setattr(branching, "unpool_rates", lambda layout, values: values)
+            plain = solve(stated, objective)
+        assert pooled.status is plain.status, seed
+        assert (pooled.objective is None) == (plain.objective is None)
+        if pooled.objective is not None:
+            assert pooled.objective == pytest.approx(plain.objective, rel=2e-6), seed
 
 
 def test_the_solver_asks_as_often_every_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -153,3 +153,34 @@ def test_large_demands_are_planned_in_little_time_and_memory(demand: float, slic
 def test_a_demand_beyond_reach_is_refused_by_name(demand: float) -> None:
     with pytest.raises(InputError, match=r"slices\[s0\]\.demand_per_s.*at most 500,000 can be planned"):
         solve(pools(demand, 8, 2), MIN_COST)
+
+
+@pytest.mark.parametrize("objective", [MAX_RATE, MAX_RATIO])
+def test_a_cap_beyond_reach_is_refused_by_name(objective) -> None:
+    stated = problem([unit("a", 1.0, 1.0)], 1e9, budget_usd_per_hour=40.0)
+    with pytest.raises(InputError, match=r"slices\[chat\]\.demand_per_s = 1000000000\.0: takes 1e\+09"):
+        solve(stated, objective)
+
+
+@pytest.mark.parametrize("objective", [MAX_RATE, MAX_RATIO])
+def test_a_cap_of_a_million_units_is_planned(objective) -> None:
+    """Twice as many as least cost takes: the budget buys forty."""
+    answer = solve(problem([unit("a", 1.0, 1.0)], 1e6, budget_usd_per_hour=40.0), objective)
+    assert answer.status is SolveStatus.OPTIMAL
+    assert answer.objective == (40.0 if objective is MAX_RATE else 1.0)
+
+
+def test_a_pool_too_small_for_its_demand_is_refused_in_words_of_the_request() -> None:
+    """A billion requests per second by pools of ten million, with a pool of a tenth of a request beside them."""
+    stated = problem([unit("large", 1e7, 1.0), unit("tiny", 0.1, 1e-9)], 1e9)
+    with pytest.raises(InputError, match=r"slices\[chat\]\.demand_per_s = 1000000000\.0: takes 1e\+10 of unit 'tiny'"):
+        solve(stated, MIN_COST)
+
+
+def test_a_limit_of_one_resource_does_not_limit_those_who_take_others() -> None:
+    """The unit of the first resource is loose, whatever is said of the second."""
+    units = [unit("loose", 1.0, 1.0, {"free": 1.0}), unit("held", 1.0, 1.0, {"few": 1.0})]
+    resources = (bought("free", 1.0), Resource(name="few", at_most=3.0))
+    answer = solve(problem(units, resources=resources), MAX_RATE)
+    assert answer.status is SolveStatus.UNBOUNDED
+    assert answer.diagnosis is not None and "'loose'" in answer.diagnosis.summary

@@ -22,7 +22,9 @@ from planner.optimizer import (
     knapsack,
     solve,
 )
-from planner.optimizer.covering import cheapest_cover, keeps_limits
+from planner.optimizer.coefficients import mean_cost
+from planner.optimizer.covering import cheapest_cover
+from planner.optimizer.evaluate_allocation import keeps_limits
 from planner.optimizer.knapsack import least_cost_cover
 from planner.optimizer.layout import FIRST, SECOND, WHOLE, build_layout
 
@@ -125,30 +127,40 @@ def without_covering(asked: FleetProblem, monkeypatch: pytest.MonkeyPatch) -> fl
 
 
 @pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("commitments", [False, True])
-def test_periods_by_themselves_bound_and_often_are_the_whole(
-    seed: int, commitments: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("steady", [False, True])
+def test_the_cover_is_the_optimum_where_nothing_else_is_asked(
+    seed: int, steady: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bound <= optimum <= the covering fleet; without commitments nothing couples the periods, so all three agree."""
-    asked = problem(seed, 3, commitments)
-    cover = cheapest_cover(build_layout(asked))
-    assert cover is not None and cover.keeps_limits and cover.bound_usd_per_hour is not None
+    """One period, or units that stand still: bound, fleet and the optimum of branch and bound agree."""
+    asked = problem(seed, 3 if steady else 1, commitments=steady)
+    units = tuple(unit.model_copy(update={"steady": steady}) for unit in asked.units)
+    asked = asked.model_copy(update={"units": units})
+    layout = build_layout(asked)
+    cover = cheapest_cover(layout)
+    assert cover is not None and cover.keeps_limits
     optimum = without_covering(asked, monkeypatch)
-    assert cover.bound_usd_per_hour <= optimum * (1.0 + 1e-5)
+    assert cover.bound_usd_per_hour == pytest.approx(optimum, rel=1e-5)
+    assert mean_cost(layout) @ cover.values == pytest.approx(optimum, rel=1e-5)
+    assert solve(asked, Objective.MIN_COST).status is SolveStatus.OPTIMAL
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_commitments_over_periods_are_solved_to_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = problem(seed, 3, commitments=True)
+    assert cheapest_cover(build_layout(asked)) is None
     answer = solve(asked, Objective.MIN_COST, relative_gap=1e-5, time_limit_s=20.0)
-    assert answer.objective == pytest.approx(optimum, rel=1e-4)
-    if not commitments:
-        assert cover.bound_usd_per_hour == pytest.approx(optimum, rel=1e-5)
-        assert answer.status is SolveStatus.OPTIMAL
+    assert answer.objective == pytest.approx(without_covering(asked, monkeypatch), rel=1e-4)
 
 
 def test_several_slices_have_a_fleet_but_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Units of one slice each are a fleet, only a dearer one than units that are shared."""
     asked = problem(5, 1, commitments=False, slices=2)
-    cover = cheapest_cover(build_layout(asked))
-    assert cover is not None and cover.bound_usd_per_hour is None
-    answer = solve(asked, Objective.MIN_COST)
-    assert answer.objective == pytest.approx(without_covering(asked, monkeypatch), rel=1e-5)
+    layout = build_layout(asked)
+    cover = cheapest_cover(layout)
+    assert cover is not None and cover.keeps_limits and cover.bound_usd_per_hour == 0.0
+    optimum = without_covering(asked, monkeypatch)
+    assert mean_cost(layout) @ cover.values >= optimum * (1.0 - 1e-5)
+    assert solve(asked, Objective.MIN_COST).objective == pytest.approx(optimum, rel=1e-5)
 
 
 def test_a_limit_that_is_broken_is_left_to_branch_and_bound() -> None:
@@ -171,14 +183,14 @@ def test_too_many_labels_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     rate = rng.uniform(1.0, 3.0, 40)
     zeros = np.zeros(40, dtype=int)
-    assert least_cost_cover(300.0, rate * rng.uniform(0.99, 1.01, 40), rate, zeros, zeros - 1) is None
+    assert least_cost_cover(300.0, rate * rng.uniform(0.99, 1.01, 40), rate, zeros, zeros - 1, zeros - 1) is None
 
 
 def test_what_would_take_gigabytes_is_given_up() -> None:
     """Units that carry next to nothing: a million million of one would be tried beside every label of the others."""
     rate = np.array([1.0, 1e-12])
     tracemalloc.start()
-    found = least_cost_cover(1.0, np.array([1.0, 1e-12]), rate, np.zeros(2, dtype=int), np.full(2, -1))
+    found = least_cost_cover(1.0, np.array([1.0, 1e-12]), rate, np.zeros(2, dtype=int), np.full(2, -1), np.full(2, -1))
     _, most_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert found is None
@@ -187,9 +199,9 @@ def test_what_would_take_gigabytes_is_given_up() -> None:
 
 def test_stages_without_a_partner_carry_nothing() -> None:
     one = np.ones(1)
-    assert least_cost_cover(1.0, one, one, np.array([FIRST]), np.zeros(1, dtype=int)) is None
+    assert least_cost_cover(1.0, one, one, np.array([FIRST]), np.zeros(1, dtype=int), np.full(1, -1)) is None
     pair = np.ones(2)
-    assert least_cost_cover(1.0, pair, pair, np.array([FIRST, SECOND]), np.array([0, 1])) is None
+    assert least_cost_cover(1.0, pair, pair, np.array([FIRST, SECOND]), np.array([0, 1]), np.full(2, -1)) is None
 
 
 def test_what_a_solver_leaves_of_a_rate_breaks_no_limit():
@@ -203,7 +215,28 @@ def test_what_a_solver_leaves_of_a_rate_breaks_no_limit():
     layout = build_layout(FleetProblem(slices=slices, units=units))
     for left, kept in ((4e-9, True), (4e-3, False)):
         values = np.zeros(layout.columns)
-        values[layout.units_column] = 1.0
-        values[layout.rate_column[layout.pair_slice == 0]] = 4.0
-        values[layout.rate_column[(layout.pair_slice == 1) & (layout.stage[layout.pair_unit] == FIRST)]] = left
+        values[layout.column.units] = 1.0
+        values[layout.column.rates[layout.pair_slice == 0]] = 4.0
+        values[layout.column.rates[(layout.pair_slice == 1) & (layout.stage[layout.pair_unit] == FIRST)]] = left
         assert keeps_limits(layout, values) is kept
+
+
+def test_the_kinds_groups_and_cheapest_blocks_of_a_cover_are_filled_in() -> None:
+    """16 of the cheaper purchase by eights for nine units, and the marks of what is used, the first of all included."""
+    units = [
+        Unit(name="f", stage=UnitStage.FIRST, kind="a", rates_per_s={"s": 1.0}, takes={"g": 1.0}),
+        Unit(name="dear", stage=UnitStage.FIRST, kind="b", rates_per_s={"s": 1.0}, takes={"g": 1.0}, usd_per_hour=9.0),
+        Unit(name="w", stage=UnitStage.SECOND, rates_per_s={"s": 9.0}, takes={"h": 1.0}),
+    ]
+    ways = (Purchase(name="one", usd_per_hour=3.0), Purchase(name="eight", usd_per_hour=2.0, block=8))
+    resources = (Resource(name="g", group="g", purchases=ways), Resource(name="h", group="h"))
+    stated = FleetProblem(
+        slices=(Slice(name="s", demand_per_s=(9.0,)),), units=tuple(units), resources=resources, max_groups=2
+    )
+    layout = build_layout(stated)
+    cover = cheapest_cover(layout)
+    assert cover is not None and cover.keeps_limits and cover.bound_usd_per_hour == pytest.approx(9 * 2.0)
+    assert cover.values[layout.column.units[:, 0]].tolist() == [9.0, 0.0, 1.0]
+    assert cover.values[layout.column.blocks[:, 0]].tolist() == [0.0, 2.0]
+    assert cover.values[layout.column.kinds].tolist() == [1.0, 0.0]
+    assert cover.values[layout.column.groups].tolist() == [1.0, 1.0]

@@ -163,3 +163,16 @@ def test_a_diagnosis_cut_short_says_so():
     assert not late.is_proven and not any(r.is_proven for r in late.relaxations)
     assert late.conflict == ("serve_demand__chat", "within_resource__gpu", "within_budget")
     assert late.summary.endswith("no way out found yet (the search was cut short: a smaller change may do)")
+
+
+def test_a_limit_below_one_moves_in_proportion_to_itself():
+    """Half a kW in all periods, of which the only unit takes 0.8: it must rise to 0.8, not to a multiple of one."""
+    periods = (Period(name="night"), Period(name="noon"))
+    stated = problem(
+        [unit("a", 4.0, 1.0, {"kw": 0.8})], 0.2, 0.4, periods=periods, resources=(Resource(name="kw", at_most=0.5),)
+    )
+    found = solve(stated, MIN_COST).diagnosis
+    assert {r.field: r.needed for r in found.relaxations} == {
+        "slices[chat].demand_per_s": None,
+        "resources[kw].at_most": 0.8,
+    }

@@ -53,3 +53,19 @@ def test_several_slices_make_the_largest_load_least_and_then_the_next():
     assert routed["c"]["chat"][0] == pytest.approx(4 * 6 / 14)
     assert routed["a"]["chat"][0] == pytest.approx(10 * 6 / 14)
     assert routed["b"]["code"][0] == pytest.approx(2.0)
+
+
+def test_of_several_slices_what_is_handed_over_is_taken_beside_whole_units():
+    """Two slices through a pair and a pool: the second stage carries what the first does, of either slice."""
+    slices = (chat(6.0), Slice(name="code", demand_per_s=(2.0,)))
+    rates = {"chat": 5.0, "code": 5.0}
+    units = (
+        unit("whole", rates, at_least=1, at_most=1),
+        unit("first", rates, at_least=1, at_most=1, stage=UnitStage.FIRST),
+        unit("second", rates, at_least=1, at_most=1, stage=UnitStage.SECOND),
+    )
+    routed = solve(FleetProblem(slices=slices, units=units), MIN_COST).routed_per_s
+    for name, demand in (("chat", 6.0), ("code", 2.0)):
+        assert routed["first"].get(name, (0.0,))[0] == pytest.approx(routed["second"].get(name, (0.0,))[0])
+        assert routed["first"].get(name, (0.0,))[0] + routed["whole"].get(name, (0.0,))[0] == pytest.approx(demand)
+    assert sum(each[0] for each in routed["first"].values()) == pytest.approx(4.0)

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from planner.optimizer import FleetProblem, Period, Purchase, Resource, Slice, SolveStatus, Unit, UnitStage, solve
+from planner.optimizer.branching import ProgramSolver
 from planner.optimizer.layout import build_layout
 from planner.optimizer.periods import PartAnswer, have_nothing_in_common, solve_by_period
+from planner.optimizer.program import build_program
 from tests.optimizer.problems import MIN_COST, check_allocation
 
 
@@ -81,12 +83,37 @@ def test_periods_between_two_of_the_same_cost_are_not_solved() -> None:
     def solve_one(layout, left):
         asked.append(float(layout.demand_per_s[0, 0]))
         values = np.zeros(layout.columns)
-        values[layout.units_column[0, 0]], values[layout.rate_column[0, 0]] = 1.0, asked[-1]
+        values[layout.column.units[0, 0]], values[layout.column.rates[0, 0]] = 1.0, asked[-1]
         return PartAnswer(values, 2.0, 2.0)
 
     found = solve_by_period(build_layout(stated), solve_one, 1e-6)
     assert asked == [1.0, 4.0]
     assert (found.usd_per_hour, found.bound_usd_per_hour) == (2.0, 2.0)
+    assert found.values is not None
+    assert found.values[build_layout(stated).column.rates[0]].tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_periods_of_the_same_demand_are_solved_once() -> None:
+    """Of four periods two are alike: three are asked, each with its share of the work, and all four are served."""
+    stated = FleetProblem(
+        slices=(Slice(name="s", demand_per_s=(1.0, 4.0, 1.0, 2.0)),),
+        units=(Unit(name="u", rates_per_s={"s": 2.0}, usd_per_hour=2.0),),
+        periods=tuple(Period(name=f"p{t}", hours=h) for t, h in enumerate((1.0, 2.0, 3.0, 4.0))),
+    )
+    asked = []
+
+    def solve_one(layout, left):
+        demand = float(layout.demand_per_s[0, 0])
+        asked.append((demand, left))
+        values, units = np.zeros(layout.columns), np.ceil(demand / 2.0)
+        values[layout.column.units[0, 0]], values[layout.column.rates[0, 0]] = units, demand
+        return PartAnswer(values, 2.0 * units, 2.0 * units)
+
+    found = solve_by_period(build_layout(stated), solve_one, 1e-6)
+    assert asked == [(1.0, 3), (4.0, 2), (2.0, 1)]
+    assert found.values is not None and found.values[:4].tolist() == [1.0, 2.0, 1.0, 1.0]
+    assert found.usd_per_hour == pytest.approx(2.0 * (1 + 2 * 2 + 3 + 4) / 10)
+    assert found.bound_usd_per_hour == pytest.approx(found.usd_per_hour)
 
 
 def test_a_period_that_cannot_be_served_makes_the_whole_infeasible() -> None:
@@ -96,3 +123,29 @@ def test_a_period_that_cannot_be_served_makes_the_whole_infeasible() -> None:
     answer = solve(stated, MIN_COST)
     assert answer.status is SolveStatus.INFEASIBLE
     assert answer.diagnosis is not None and any("within_resource" in name for name in answer.diagnosis.conflict)
+
+
+def test_kinds_of_the_largest_demand_serve_all_periods() -> None:
+    """Two kinds are each cheapest in one period; only that of the larger demand may be on, beside those of none."""
+    stages = {"f": UnitStage.FIRST, "s": UnitStage.SECOND}
+    units = [Unit(name="s", stage=stages["s"], rates_per_s={"s": 100.0}, usd_per_hour=1.0)]
+    for kind, rate, usd in (("small", 2.0, 1.0), ("large", 20.0, 4.0)):
+        units.append(Unit(name=kind, stage=stages["f"], kind=kind, rates_per_s={"s": rate}, usd_per_hour=usd))
+    stated = FleetProblem(
+        slices=(Slice(name="s", demand_per_s=(2.0, 20.0)),),
+        units=tuple(units),
+        periods=(Period(name="night", hours=1.0), Period(name="day", hours=1.0)),
+    )
+    answer = solve(stated, MIN_COST)
+    assert answer.status is SolveStatus.OPTIMAL
+    assert answer.units == {"s": (1, 1), "large": (1, 1)}
+    layout = build_layout(stated)
+    fleet = solve_by_period(layout, _exact, 1e-6)
+    assert fleet.values is not None and fleet.usd_per_hour == 5.0
+    assert fleet.values[layout.column.kinds].tolist() == [float(name == "large") for _, _, name in layout.kind_names()]
+
+
+def _exact(layout, left):
+    """The optimum of one period by the whole program."""
+    answer = ProgramSolver(0.0, 1e7).run(lambda own: build_program(own, MIN_COST), layout)
+    return PartAnswer(answer.values, float(build_program(layout, MIN_COST).goal @ answer.values), answer.bound)

@@ -10,10 +10,12 @@ import highspy
 import numpy as np
 import pytest
 
-from planner.optimizer import Objective, SolveStatus, constraints, solve
+from planner.optimizer import Objective, Period, Purchase, Resource, SolveStatus, constraints, solve
 from planner.optimizer.highs import to_pulp
-from planner.optimizer.program import build_program
-from tests.optimizer.problems import MAX_RATE, MIN_COST, golden_problem
+from planner.optimizer.layout import build_layout
+from planner.optimizer.program import build_program, scale_program
+from planner.optimizer.tightening import pool_rates, unpool_rates
+from tests.optimizer.problems import MAX_RATE, MIN_COST, golden_problem, problem, unit
 from tests.places import DOCS, LP
 
 PACKAGE = Path(constraints.__file__).parent
@@ -78,3 +80,38 @@ def test_every_name_is_documented():
 
 def test_only_one_module_imports_pulp():
     assert [path.name for path in PACKAGE.glob("*.py") if "import pulp" in path.read_text()] == ["highs.py"]
+
+
+def test_a_unit_too_large_for_a_limit_is_left_out_unless_the_limit_can_grow():
+    """Quota 3 rules out a unit that takes 4; what may be bought rules out nothing."""
+    units = [unit("wide", 4.0, 1.0, {"gpu": 4.0}), unit("slim", 1.0, 1.0, {"gpu": 1.0})]
+    buys = (Purchase(name="p", usd_per_hour=1.0),)
+    for resource, ruled_out in (
+        (Resource(name="gpu", at_most=3.0), True),
+        (Resource(name="gpu", purchases=buys), False),
+        (Resource(name="gpu", at_most=4.0, purchases=buys), False),
+    ):
+        program = build_program(problem(units, 3.0, resources=(resource,)), MIN_COST)
+        upper = scale_program(program).upper[program.layout.column.units[:, 0]]
+        assert (upper == 0.0).tolist() == [ruled_out, False]
+
+
+def test_pooled_rates_of_other_units_stay_zero_and_the_last_useful_unit_is_the_ceiling():
+    """10/s by units of 4/s: three at most; of two alike only the first has a rate of its own."""
+    layout = build_layout(problem([unit("a", 4.0, 1.0), unit("b", 2.5, 1.0), unit("pin", 9.0, 1.0, at_least=4)], 10.0))
+    upper = pool_rates(build_program(layout, MIN_COST)).upper()
+    assert upper[layout.column.units[:, 0]].tolist() == [3.0, 4.0, 4.0]
+    assert upper[layout.column.rates[1:, 0]].tolist() == [0.0, 0.0] and np.isinf(upper[layout.column.rates[0, 0]])
+    values = np.zeros(layout.columns)
+    values[layout.column.units[:, 0]] = [1.0, 2.0, 0.0]
+    values[layout.column.rates[0, 0]] = 8.0
+    assert unpool_rates(layout, values)[layout.column.rates[:, 0]].tolist() == [4.0, 4.0, 0.0]
+
+
+def test_what_a_solver_leaves_at_units_that_are_off_is_dropped() -> None:
+    """1e-14 of a request by no unit misses the row that allows it none."""
+    hours = (Period(name="night", hours=1.0), Period(name="day", hours=1.0))
+    layout = build_layout(problem([unit("a", 4.0)], 8.0, 8.0, periods=hours))
+    values = np.zeros(layout.columns)
+    values[layout.column.units[0]], values[layout.column.rates[0]] = (0.0, 2.0), (1e-14, 8.0)
+    assert unpool_rates(layout, values)[layout.column.rates[0]].tolist() == [0.0, 8.0]
