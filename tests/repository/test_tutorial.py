@@ -38,8 +38,6 @@ def _run_steps(text: str, least: int) -> None:
         if command:
             result = CliRunner().invoke(app, shlex.split(command))
             assert result.exit_code == 0, f"planner {command}\n{result.output}"
-            if command.startswith(("evaluate", "simulate")):  # what a reader meets first holds its targets
-                assert not re.search(r"^Overloaded|  NO$", result.stdout, re.MULTILINE), f"planner {command}"
             printed = " ".join(result.output.split())
         for sentence in quoted.split("\n\n"):
             assert " ".join(sentence.split()) in printed, (
