@@ -6,13 +6,12 @@ the plan: those that have step times of that engine's own kernels there, so that
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 from planner.fleet.columns import Column
 from planner.fleet.corrections import Corrections
-from planner.fleet.search import COARSE_GAP, SAME_COST, FleetSearch, market_of, search_fleet
+from planner.fleet.search import COARSE_GAP, FleetSearch, market_of, search_fleet
 from planner.fleet.types import Alternative, PlanRequest, Progress
 from planner.optimizer import Allocation, UnitStage
 from planner.search import Mode, ShiftRule
@@ -26,7 +25,8 @@ def alternatives_of(
 ) -> tuple[Alternative, ...]:
     """The best fleet of each single SKU, of each mode, and of each other engine on the SKUs of the plan, from theory.
 
-    One that is `CLEARLY_DEARER` than the chosen one even at optimistic rates is not examined any closer.
+    A restriction that the plan keeps anyway has the plan's fleet. One that is `CLEARLY_DEARER` than the chosen one even
+    at optimistic rates is not examined any closer.
 
     Args:
         search: that found the plan.
@@ -93,9 +93,13 @@ def _constant(progress: Progress, stage: str) -> Progress:
 def _alternative(
     search: FleetSearch, columns: Sequence[Column], chosen: Allocation, name: str, kind: str
 ) -> Alternative:
-    allocation = search.allocation(columns, search.request.objective) if columns else None
+    is_chosen = kind != "engine" and chosen.units.keys() <= {column.name for column in columns}
+    if is_chosen:
+        allocation: Allocation | None = chosen  # cheaper ones, within what ties are wide, were passed over for it
+    else:
+        allocation = search.allocation(columns, search.request.objective) if columns else None
     clearly_dearer = (1.0 + CLEARLY_DEARER) * chosen.cost_usd_per_hour
-    if allocation is not None and allocation.cost_usd_per_hour <= clearly_dearer:
+    if not is_chosen and allocation is not None and allocation.cost_usd_per_hour <= clearly_dearer:
         families = {(column.service, column.family.name) for column in columns}
 
         def of_families() -> list[Column]:
@@ -107,11 +111,6 @@ def _alternative(
         columns = of_families()
     if allocation is None or not allocation.status.has_allocation:
         return Alternative(name, kind, "none meets the targets within the limits", None, 0.0, False)
-    is_chosen = kind != "engine" and math.isclose(
-        allocation.cost_usd_per_hour, chosen.cost_usd_per_hour, rel_tol=SAME_COST
-    )
-    if is_chosen and chosen.units.keys() <= {column.name for column in columns}:
-        allocation = chosen  # of fleets that cost the same the one that is preferred
     stages = list(UnitStage)
     used = sorted(
         (column for column in columns if column.name in allocation.units),
