@@ -113,7 +113,7 @@ def _ragged_prefill(bench: Workbench, q: Tensor, keys: Tensor, values: Tensor) -
 def _paged_prefill(bench: Workbench, q: Tensor, cache: Tensor) -> Call:
     batch, new, heads, dim = q.shape
     pages = _Pages(bench, cache, PAGE_TOKENS, new)
-    wrapper = pages.library.BatchPrefillWithPagedKVCacheWrapper(bench.workspace, "NHD")
+    wrapper = pages.flashinfer.BatchPrefillWithPagedKVCacheWrapper(bench.workspace, "NHD")
     own = bench.torch.arange(batch + 1, dtype=bench.torch.int32, device=bench.device) * new
     formats = {"q_data_type": bench.dtype, "kv_data_type": cache.dtype}
     sizes = (heads, cache.shape[3], dim, PAGE_TOKENS)
@@ -153,7 +153,7 @@ def _plain_decode(bench: Workbench, q: Tensor, cache: Tensor) -> Call:
 
 def _paged_decode(bench: Workbench, q: Tensor, cache: Tensor) -> Call:
     pages = _Pages(bench, cache, PAGE_TOKENS)
-    wrapper = pages.library.BatchDecodeWithPagedKVCacheWrapper(bench.workspace, "NHD", use_tensor_cores=True)
+    wrapper = pages.flashinfer.BatchDecodeWithPagedKVCacheWrapper(bench.workspace, "NHD", use_tensor_cores=True)
     formats = {"q_data_type": bench.dtype, "kv_data_type": cache.dtype}
     sizes = (q.shape[1], cache.shape[3], cache.shape[4], PAGE_TOKENS)
     wrapper.plan(pages.starts, pages.order, pages.last, *sizes, **formats)
@@ -198,7 +198,7 @@ def _latent_plain_decode(bench: Workbench, q: Tensor, cache: Tensor) -> Call:
 
 def _latent_paged_decode(bench: Workbench, q: Tensor, cache: Tensor) -> Call:
     pages, rank = _Pages(bench, cache[None], PAGE_TOKENS), int(LATENT_RANK)
-    wrapper = pages.library.mla.BatchMLAPagedAttentionWrapper(bench.workspace)
+    wrapper = pages.flashinfer.mla.BatchMLAPagedAttentionWrapper(bench.workspace)
     own = bench.torch.arange(cache.shape[0] + 1, dtype=bench.torch.int32, device=bench.device)
     lengths = bench.torch.full_like(pages.last, cache.shape[1])
     sizes = (q.shape[1], rank, int(LATENT_ROPE), PAGE_TOKENS)
@@ -212,7 +212,7 @@ def _latent_fp8_decode(bench: Workbench, q: Tensor, cache: Tensor) -> Call:
     """TensorRT-LLM's kernel of Blackwell, as FlashInfer offers it; on other GPUs it says that it is none."""
     pages = _Pages(bench, cache[None], LATENT_PAGE_TOKENS)
     batch, context = cache.shape[:2]
-    decode = pages.library.mla.trtllm_batch_decode_with_kv_cache_mla
+    decode = pages.flashinfer.mla.trtllm_batch_decode_with_kv_cache_mla
     lengths = bench.torch.full_like(pages.last, context)
     nope, rank, rope = int(LATENT_KEY - LATENT_ROPE), int(LATENT_RANK), int(LATENT_ROPE)
     (rows,) = pages.of(cache[None])
@@ -237,7 +237,7 @@ class _Pages:
         if tokens % page:
             raise RuntimeError(f"pages of {page} tokens do not divide {tokens}")
         torch, each = bench.torch, tokens // page
-        self.library: Any = flashinfer
+        self.flashinfer: Any = flashinfer
         self.page = page
         self.starts = torch.arange(batch + 1, dtype=torch.int32, device=bench.device) * each
         before = (tokens - new) // page

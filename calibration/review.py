@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibration.assemble import ELEMENTWISE_OPS, GEMM_DTYPES, LATENT_DECODE_BACKENDS
+from calibration.assemble import ELEMENTWISE_OPS, ENGINES, GEMM_DTYPES, LATENT_DECODE_BACKENDS
 from calibration.expected import PASS_KEYS, fit_key, fitted_s
 from calibration.measure import is_cold
 from calibration.operators import KV_BYTES, elementwise_rows
@@ -24,8 +24,6 @@ from planner.core import InputError
 
 MOST_ROWS = 2000
 """Rows of one kernel and backend that are looked at, spread evenly."""
-BACKENDS = {"tensorrt-llm": "trtllm"}
-"""Engine -> backend of the tables, where they are called otherwise."""
 OWN_BACKENDS = ("torch", "measured")
 """Of a run's own tables, and of tables that name none."""
 
@@ -70,7 +68,7 @@ def reviews(folder: Path, calibration: Calibration, sku: GpuSku) -> list[Review]
 
 
 def _is_of(name: str, backend: str, calibration: Calibration, folder: str) -> bool:
-    own = BACKENDS.get(calibration.engine, calibration.engine)
+    own = ENGINES.get(calibration.engine, calibration.engine)
     if name.endswith("_mla"):
         own = LATENT_DECODE_BACKENDS.get(folder, "trtllm") if name == "generation_mla" else "trtllm"
     return backend in (own, *OWN_BACKENDS) or backend in calibration.stack.split(" ", 1)[1]

@@ -94,21 +94,10 @@ def _alternative(
     search: FleetSearch, columns: Sequence[Column], chosen: Allocation, name: str, kind: str
 ) -> Alternative:
     is_chosen = kind != "engine" and chosen.units.keys() <= {column.name for column in columns}
-    if is_chosen:
-        allocation: Allocation | None = chosen  # cheaper ones, within what ties are wide, were passed over for it
+    if is_chosen:  # cheaper fleets, within what ties are wide, were passed over for it
+        allocation: Allocation | None = chosen
     else:
-        allocation = search.allocation(columns, search.request.objective) if columns else None
-    clearly_dearer = (1.0 + CLEARLY_DEARER) * chosen.cost_usd_per_hour
-    if not is_chosen and allocation is not None and allocation.cost_usd_per_hour <= clearly_dearer:
-        families = {(column.service, column.family.name) for column in columns}
-
-        def of_families() -> list[Column]:
-            return [column for column in search.columns.all if (column.service, column.family.name) in families]
-
-        allocation = search.refined_allocation(
-            search.request.objective, of_families, finest_gap=COARSE_GAP, enough_usd_per_hour=clearly_dearer
-        )
-        columns = of_families()
+        allocation, columns = _best(search, columns, (1.0 + CLEARLY_DEARER) * chosen.cost_usd_per_hour)
     if allocation is None or not allocation.status.has_allocation:
         return Alternative(name, kind, "none meets the targets within the limits", None, 0.0, False)
     stages = list(UnitStage)
@@ -125,6 +114,24 @@ def _alternative(
         is_chosen=is_chosen,
         is_bound=not all(column.is_exact for column in used),
     )
+
+
+def _best(
+    search: FleetSearch, columns: Sequence[Column], clearly_dearer: float
+) -> tuple[Allocation | None, Sequence[Column]]:
+    """The best fleet of the columns' families and all columns of these; at optimistic rates where that is dearer."""
+    allocation = search.allocation(columns, search.request.objective) if columns else None
+    if allocation is None or allocation.cost_usd_per_hour > clearly_dearer:
+        return allocation, columns
+    families = {(column.service, column.family.name) for column in columns}
+
+    def of_families() -> list[Column]:
+        return [column for column in search.columns.all if (column.service, column.family.name) in families]
+
+    allocation = search.refined_allocation(
+        search.request.objective, of_families, finest_gap=COARSE_GAP, enough_usd_per_hour=clearly_dearer
+    )
+    return allocation, of_families()
 
 
 def _fleet_summary(used: Sequence[Column], allocation: Allocation, period: int) -> str:

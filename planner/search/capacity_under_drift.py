@@ -1,11 +1,11 @@
 """What pools sustain where the rate of the demand varies, by as few evaluations under that rate as can be.
 
 One latency under a rate that varies takes several steady ones. So the best configuration of a family is chosen by the
-steady theory at the mean rate, and only its rate is then found under the drift. A drift takes about the same share of
-the rate from configurations of one family, which have the same GPUs, role and targets: of two the one that sustains
-less steadily is not expected to sustain more under the drift. Bounds are those of the steady theory, times the largest
-share of the steady rate that was kept so far in the family, or if none is known there in any of its role, with
-`SHARE_MARGIN` on top.
+steady theory at the mean rate, between the loads that the drift evaluates, and only its rate is then found under the
+drift. A drift takes about the same share of the rate from configurations of one family, which have the same GPUs, role
+and targets: of two the one that sustains less steadily is not expected to sustain more under the drift. Bounds are
+those of the steady theory, times the largest share of the steady rate that was kept so far in the family, or if none is
+known there in any of its role, with `SHARE_MARGIN` on top.
 
 Behind a router that takes turns, c replicas differ from fewer at the same rate each only in how even the arrivals of
 one are: their SCV is divided by c (`planner.queueing`). So a pool stands for somewhat larger ones (`stand_in_size`), in

@@ -89,8 +89,9 @@ def pool_slo_margin(pool: Pool, demand: Demand, rate_per_s: float) -> SloMargin:
 def slo_margin_between_nodes(pool: Pool, demand: Demand, rate_per_s: float) -> SloMargin:
     """`pool_slo_margin` at a steady rate, between the two loads next to it at which any drift evaluates the pool.
 
-    log(latency / threshold) is interpolated in sqrt(1 - load), in which it is nearly straight: rates found are within 1
-    to 2 % of those of the queue itself. Shares of requests within targets are not as smooth and not interpolated.
+    log(latency / threshold) is interpolated in sqrt(1 - load), in which it is nearly straight: 39 of 45 rates found
+    were within 2 % of those of the queue itself, two at low loads far off (docs/explanation/search.md). Shares of
+    requests within targets are not as smooth and not interpolated.
 
     Args:
         pool: the pool.
@@ -108,10 +109,9 @@ def slo_margin_between_nodes(pool: Pool, demand: Demand, rate_per_s: float) -> S
     if around is None:
         return pool_slo_margin(pool, demand, rate_per_s)
     limit = pool_limit_per_s(pool, workload)
-    places = [
-        math.sqrt(1.0 - rate / limit) for rate in (*(loaded.workload.rate_per_s for loaded in around), rate_per_s)
-    ]
-    share = (places[0] - places[2]) / (places[0] - places[1])
+    low, high = (loaded.workload.rate_per_s for loaded in around)
+    at_low, at_high, here = (math.sqrt(1.0 - rate / limit) for rate in (low, high, rate_per_s))
+    share = (at_low - here) / (at_low - at_high)
     below, above = (_margin(pool, demand.slo, loaded, loaded.workload) for loaded in around)
     return SloMargin(
         below.log_excess + share * (above.log_excess - below.log_excess),

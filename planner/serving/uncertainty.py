@@ -274,8 +274,8 @@ def known_steps(measured: Mapping[str, MeasuredSteps], replica: ReplicaConfig) -
     Returns:
         Deviations of its step times.
     """
-    own = measured.get(steps_key(replica.sku.id, replica.llm.id))
-    return own if own is not None else measured.get(replica.sku.id, NOT_MEASURED)
+    of_sku = measured.get(replica.sku.id, NOT_MEASURED)
+    return measured.get(steps_key(replica.sku.id, replica.llm.id), of_sku)
 
 
 def at_slow_end(spreads: ReplicaSpreads, deviations: float, measured: MeasuredSteps = NOT_MEASURED) -> StepTimeShift:

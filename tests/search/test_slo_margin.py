@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from hardware_db import select_calibration
@@ -11,8 +12,8 @@ from planner.llm import Precision, load_llm
 from planner.search import Capacity, Demand, PoolOption
 from planner.search.candidates import RATE_TOLERANCE
 from planner.search.capacity import forget_all
-from planner.search.slo_margin import pool_slo_margin
-from planner.serving import Deployment, Role, evaluate, pool_load, sustainable_rate_per_s
+from planner.search.slo_margin import pool_slo_margin, slo_margin_between_nodes
+from planner.serving import Deployment, Role, evaluate, pool_limit_per_s, pool_load, sustainable_rate_per_s
 from planner.serving.pool_load import PoolUnderLoad
 from planner.workload import (
     ArrivalProcess,
@@ -52,6 +53,21 @@ def option(role: Role = Role.MIXED, limit: int = 128) -> PoolOption:
         max_running_requests=limit,
     )
     return PoolOption(role, config)
+
+
+@pytest.mark.parametrize("role", [Role.MIXED, Role.DECODE])
+def test_between_two_loads_a_pool_is_as_far_from_its_targets_as_its_own_queue_says(role: Role) -> None:
+    """At the loads themselves the same; between them within 5 % of a latency, and rising with the rate."""
+    steady, pool = demand(None), option(role).pool(3)
+    limit_per_s = pool_limit_per_s(pool, steady.workload)
+    nodes, between = pool_load.STEADY_NODES[3:6] * limit_per_s, np.linspace(0.5, 0.9, 9) * limit_per_s
+    for rate_per_s in nodes.tolist():
+        own = pool_slo_margin(pool, steady, rate_per_s)
+        assert slo_margin_between_nodes(pool, steady, rate_per_s).log_excess == pytest.approx(own.log_excess, abs=1e-9)
+    found = [slo_margin_between_nodes(pool, steady, rate).log_excess for rate in between.tolist()]
+    own_queues = [pool_slo_margin(pool, steady, rate).log_excess for rate in between.tolist()]
+    assert found == pytest.approx(own_queues, abs=0.05)
+    assert found == sorted(found)
 
 
 def test_the_rate_found_under_drift_is_what_evaluate_holds() -> None:
