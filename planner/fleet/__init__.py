@@ -19,7 +19,7 @@ from planner.fleet.corrections import Corrections
 from planner.fleet.costs import KV_TIERS, SWITCHING
 from planner.fleet.format_warnings import weights_word
 from planner.fleet.planning import hardware_for, plan
-from planner.fleet.search import request_slices
+from planner.fleet.program import request_slices
 from planner.fleet.simulation import requests_to_simulate
 from planner.fleet.slices import slices_of, split_by_length
 from planner.fleet.types import (

@@ -11,7 +11,9 @@ from dataclasses import replace
 
 from planner.fleet.columns import Column
 from planner.fleet.corrections import Corrections
-from planner.fleet.search import COARSE_GAP, FleetSearch, market_of, search_fleet
+from planner.fleet.market import market_of
+from planner.fleet.program import FleetSearch, search_fleet
+from planner.fleet.refinement import COARSE_GAP, refined_allocation
 from planner.fleet.types import Alternative, PlanRequest, Progress
 from planner.optimizer import Allocation, UnitStage
 from planner.search import Mode, ShiftRule
@@ -128,8 +130,8 @@ def _best(
     def of_families() -> list[Column]:
         return [column for column in search.columns.all if (column.service, column.family.name) in families]
 
-    allocation = search.refined_allocation(
-        search.request.objective, of_families, finest_gap=COARSE_GAP, enough_usd_per_hour=clearly_dearer
+    allocation = refined_allocation(
+        search, search.request.objective, of_families, finest_gap=COARSE_GAP, enough_usd_per_hour=clearly_dearer
     )
     return allocation, of_families()
 

@@ -23,16 +23,11 @@ from planner.fleet.corrections import Corrections, traffic_kind
 from planner.fleet.costs import bought_gpus, bought_tiers, cost_breakdown, schedule_of, usd_per_hour_by_sku, with_costs
 from planner.fleet.format_warnings import format_notes, format_warnings
 from planner.fleet.losses import single_replica_warnings, worst_losses
+from planner.fleet.market import Market, market_of
 from planner.fleet.networks import network_notes, network_warnings
-from planner.fleet.search import (
-    FleetSearch,
-    Market,
-    NoFleet,
-    VerifiedFleet,
-    find_fleet,
-    market_of,
-    search_fleet,
-)
+from planner.fleet.program import FleetSearch, search_fleet
+from planner.fleet.refinement import refined_allocation
+from planner.fleet.search import NoFleet, VerifiedFleet, find_fleet
 from planner.fleet.search_notes import search_notes
 from planner.fleet.simulation import run_notes
 from planner.fleet.types import (
@@ -255,7 +250,7 @@ def _cheapest_cascade(
     costs = []
     for _, services in settings:
         search = search_fleet(request, market, (*services, *request.services), shift_of=shift_of)
-        allocation = search.refined_allocation(request.objective) if not search.unserved() else None
+        allocation = refined_allocation(search, request.objective) if not search.unserved() else None
         costs.append(allocation.cost_usd_per_hour if allocation and allocation.status.has_allocation else math.inf)
     point, services = settings[costs.index(min(costs))]
     return point, (*services, *request.services)
@@ -265,7 +260,7 @@ def _flat_usd_per_hour(search: FleetSearch) -> float | None:
     """Cost of the best fleet that serves the largest demand all the time [USD/h]; None without a profile."""
     if search.request.profile is None:
         return None
-    flat = search.refined_allocation(search.request.objective, flat=True)
+    flat = refined_allocation(search, search.request.objective, flat=True)
     return flat.cost_usd_per_hour if flat.status.has_allocation else None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from planner.core import Metric
 from planner.search.slo_margin import LEAST_LOG_EXCESS
@@ -27,6 +28,9 @@ DEFAULT_LATENCY_ELASTICITY = 1.5
 within `RATE_TOLERANCE`."""
 LEAST_ELASTICITY, MOST_ELASTICITY = 0.3, 10.0
 """Limits of the elasticity taken from two points. Affects speed as the default does."""
+LARGEST_STEP = 0.35
+"""Largest step of the log of the rate as long as only one side of the threshold is known: beyond a threshold latency
+grows ever faster. Affects speed, and the result within `RATE_TOLERANCE`."""
 EVALUATIONS_BEFORE_HALVING = 5
 """After a few, rates are halved: a percentile on the edge between two lengths stands still and then leaps. Affects
 speed, and the result within `RATE_TOLERANCE`."""
@@ -89,17 +93,29 @@ class PoolEvaluations:
         slope = self.elasticity(default_elasticity)
         if low == 0.0:
             excess = self.log_excess.get(high, 1.0)
-            return high * math.exp(-min(max(excess / slope, 0.02) * 1.1, 2.0) if math.isfinite(excess) else -0.7)
+            return high * math.exp(-min(max(excess / slope, 0.02) * 1.1, LARGEST_STEP))
         if high == math.inf:
-            return low * math.exp(min(max(-self.log_excess[low] / slope, RATE_TOLERANCE), 0.7))
+            return low * math.exp(min(max(-self.log_excess[low] / slope, RATE_TOLERANCE), LARGEST_STEP))
         at_low, at_high = self.log_excess[low], self.log_excess.get(high, math.inf)
         many = len(self.log_excess) > EVALUATIONS_BEFORE_HALVING
         if not math.isfinite(at_high) or at_low <= LEAST_LOG_EXCESS or many:
             return math.sqrt(low * high)
+        stale = 0.5 ** (self._alike - 1)
+        at_low, at_high = (at_low, at_high * stale) if self._last_held else (at_low * stale, at_high)
         cross = low * (high / low) ** (at_low / (at_low - at_high))
         if cross <= low * (1.0 + RATE_TOLERANCE):
             return min(low * (1.0 + RATE_TOLERANCE), math.sqrt(low * high))
         return float(max(cross * (1.0 - RATE_TOLERANCE / 2.0), low * (1.0 + RATE_TOLERANCE / 2.0)))
+
+    @property
+    def _last_held(self) -> bool:
+        return next(reversed(self.log_excess.values())) <= 0.0
+
+    @property
+    def _alike(self) -> int:
+        """Evaluations in a row, up to the last, that fell on the same side of the threshold."""
+        held = self._last_held
+        return len(list(takewhile(lambda excess: (excess <= 0.0) == held, reversed(self.log_excess.values()))))
 
 
 def on_grid(rate_per_s: float, holds_per_s: float, misses_per_s: float) -> float:

@@ -120,9 +120,14 @@ class Capacity:
         state.best[replicas], state.asked_per_s[replicas] = best, at_most_per_s
         return best
 
-    def rate_per_s(self, member: PoolOption, replicas: int, at_most_per_s: float = math.inf) -> float:
-        """Largest rate [1/s] at which the member meets the targets, rounded down by `RATE_TOLERANCE`; 0 when none."""
-        return self._rate_per_s(self._candidate(member), replicas, at_most_per_s)
+    def rate_per_s(
+        self, member: PoolOption, replicas: int, at_most_per_s: float = math.inf, guess_per_s: float = 0.0
+    ) -> float:
+        """Largest rate [1/s] at which the member meets the targets, rounded down by `RATE_TOLERANCE`; 0 when none.
+
+        It is looked for from `guess_per_s` on; 0: from what is known of the member.
+        """
+        return self._rate_per_s(self._candidate(member), replicas, at_most_per_s, guess_per_s)
 
     def holds(self, member: PoolOption, replicas: int, rate_per_s: float) -> bool:
         """Whether the member meets the targets at a rate [1/s]."""
@@ -238,13 +243,15 @@ class Capacity:
     def _evaluated(self, pool: Pool, rate_per_s: float) -> SloMargin:
         return pool_slo_margin(pool, self._demand, rate_per_s)
 
-    def _rate_per_s(self, candidate: CandidateState, replicas: int, at_most_per_s: float) -> float:
+    def _rate_per_s(
+        self, candidate: CandidateState, replicas: int, at_most_per_s: float, guess_per_s: float = 0.0
+    ) -> float:
         known = self._evaluations(candidate, replicas)
         top = min(at_most_per_s, known.top_per_s)
         role, bound = candidate.option.role, candidate.bound_per_s(replicas)
         if min(candidate.slots, top, bound) <= 0.0:
             return 0.0
-        guess = candidate.estimate_per_s(replicas) or self._first_trial_share[role] * bound
+        guess = guess_per_s or candidate.estimate_per_s(replicas) or self._first_trial_share[role] * bound
         for _ in range(MOST_EVALUATIONS):
             high = min(known.misses_per_s, known.top_per_s * (1.0 + 1e-9))
             if known.holds_per_s >= top:

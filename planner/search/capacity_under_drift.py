@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from planner.search.candidates import GROWTH, RATE_TOLERANCE
 from planner.search.capacity import BestConfig, Capacity
 from planner.search.slo_margin import SloMargin, slo_margin_between_nodes
 from planner.search.types import ConfigurationFamily, Demand, PoolOption
@@ -26,6 +27,8 @@ from planner.workload import ArrivalProcess, Workload
 SHARE_MARGIN = 1.05
 """Factor on the share of its steady rate that a pool of another size keeps under a drift. A choice: it keeps bounds
 optimistic."""
+LIKELY_SHARE = 0.75
+"""Share of its steady rate at which a pool is first tried while none is known. Affects speed."""
 MORE_THAN_ASKED = 2.0
 """Factor on the largest rate that matters up to which steady rates are told apart. A choice: a drift takes less."""
 FEW_REPLICAS = 4
@@ -52,6 +55,7 @@ class CapacityUnderDrift(Capacity):
         self._steady = _SteadyCapacity(replace(demand, workload=steady))
         self._kept_shares: dict[int, float] = {}
         self._kept_in_role: dict[Role, float] = {}
+        self._last_shares: dict[Role, dict[int, float]] = {}
         self._kept_families: dict[int, ConfigurationFamily] = {}
         self._found: dict[tuple[int, int], tuple[float, BestConfig]] = {}
         self._caches = any(kind.prefixes or kind.sessions or kind.prefix_reuse for kind in demand.workload.classes)
@@ -65,8 +69,26 @@ class CapacityUnderDrift(Capacity):
             return known[1].rate_per_s * grown
         kept = self._kept_shares.get(id(family), self._kept_in_role.get(family.role, 1.0))
         share = min(kept * SHARE_MARGIN, 1.0)
-        bound_per_s = self._steady.bound_per_s(family, replicas) * share
+        steady_per_s, one_per_s = self._steady.bound_per_s(family, replicas), self._larger_leave(family, stand_in)
+        bound_per_s = min(steady_per_s * share, one_per_s * replicas)
         return bound_per_s if known is None else max(bound_per_s, known[1].rate_per_s * grown)
+
+    def _likely_share(self, role: Role, replicas: int) -> float:
+        """Share of its steady rate that a pool probably keeps: that of the last one of nearly its size."""
+        seen = self._last_shares.get(role, {1: LIKELY_SHARE})
+        return seen[min(seen, key=lambda size: abs(math.log(size / replicas)))]
+
+    def _larger_leave(self, family: ConfigurationFamily, stand_in: int) -> float:
+        """What rates found for larger pools leave possible for one replica [1/s]."""
+        growth = (1.0 + GROWTH) / (1.0 - RATE_TOLERANCE)
+        return min(
+            (
+                found.rate_per_s / size * growth
+                for (of, size), (asked_per_s, found) in self._found.items()
+                if of == id(family) and size > stand_in and found.rate_per_s < asked_per_s
+            ),
+            default=math.inf,
+        )
 
     def is_exact(self, family: ConfigurationFamily, replicas: int) -> bool:
         """Whether `best` was found already for this pool size, or for the one that stands for it."""
@@ -79,11 +101,14 @@ class CapacityUnderDrift(Capacity):
         found = self._best(family, stand_in, at_most_per_s / grown)
         return replace(found, rate_per_s=min(found.rate_per_s * grown, at_most_per_s))
 
-    def rate_per_s(self, member: PoolOption, replicas: int, at_most_per_s: float = math.inf) -> float:
+    def rate_per_s(
+        self, member: PoolOption, replicas: int, at_most_per_s: float = math.inf, guess_per_s: float = 0.0
+    ) -> float:
         """Largest rate [1/s] at which the member meets the targets under the drift; 0 when none."""
         stand_in = self._stand_in(member, replicas)
         grown = replicas / stand_in
-        return min(super().rate_per_s(member, stand_in, at_most_per_s / grown) * grown, at_most_per_s)
+        found = super().rate_per_s(member, stand_in, at_most_per_s / grown, guess_per_s / grown)
+        return min(found * grown, at_most_per_s)
 
     def _best(self, family: ConfigurationFamily, replicas: int, at_most_per_s: float) -> BestConfig:
         known = self._found.get((id(family), replicas))
@@ -93,9 +118,12 @@ class CapacityUnderDrift(Capacity):
         if steady.member is None:
             found = steady
         else:
-            found = replace(steady, rate_per_s=super().rate_per_s(steady.member, replicas, at_most_per_s))
+            likely_per_s = steady.rate_per_s * self._likely_share(family.role, replicas)
+            rate_per_s = super().rate_per_s(steady.member, replicas, at_most_per_s, likely_per_s)
+            found = replace(steady, rate_per_s=rate_per_s)
             if found.rate_per_s < at_most_per_s:
                 share = found.rate_per_s / steady.rate_per_s
+                self._last_shares.setdefault(family.role, {})[replicas] = share
                 self._kept_shares[id(family)] = max(share, self._kept_shares.get(id(family), 0.0))
                 self._kept_in_role[family.role] = max(share, self._kept_in_role.get(family.role, 0.0))
         self._kept_families[id(family)] = family

@@ -239,6 +239,11 @@ class SteadyCurve:
         return joints[-1], first, token
 
     @cached_property
+    def running_and_step_s(self) -> Callable[[FloatArray], FloatArray]:
+        """Mean number running and mean step [s] by rate, shape (rates, 2)."""
+        return self.between([queue.mean_running, queue.mean_step_s] for queue in self.queues)
+
+    @cached_property
     def waits_for_slots(self) -> bool:
         """Whether answers give out before prompts do."""
         return self.queues[-1].limit == "running"
@@ -354,22 +359,23 @@ class _Path:
         """Mean TTFT at each step [s]."""
         return np.interp(self.first.rates_per_s, self.curve.table_per_s, self.curve.first_s) + self.first.late_s
 
-    def _bins(self, steps: IntArray) -> list[IntArray]:
-        """Steps that requests are told apart by: alike in TTFT, then in TPOT."""
+    def _bins(self, steps: IntArray) -> tuple[IntArray, IntArray]:
+        """Steps ordered by bins that requests are told apart by, alike in TTFT, then in TPOT; and where bins begin."""
         steps = steps[self.requests[steps] > 0.0]
-        bins = []
-        for of_level in _cut(steps, self._mean_first_s, self.requests, LEVEL_EDGES):
-            bins += _cut(of_level, self.decode_per_s, self.requests, np.linspace(0.0, 1.0, HALVES + 1))
-        return bins
+        levels = _cut(np.zeros(steps.size), self._mean_first_s[steps], self.requests[steps], LEVEL_EDGES)
+        bins = _cut(levels, self.decode_per_s[steps], self.requests[steps], np.linspace(0.0, 1.0, HALVES + 1))
+        order = np.argsort(bins, kind="stable")
+        return steps[order], np.flatnonzero(np.diff(bins[order], prepend=-1))
 
     def latencies(self, steps: IntArray) -> QueueLatency:
         """Of the requests that come in some steps."""
-        curve, bins = self.curve, self._bins(steps)
-        weights = np.array([self.requests[places].sum() for places in bins])
-        weights /= weights.sum()
+        curve, (places, starts) = self.curve, self._bins(steps)
+        requests = self.requests[places]
+        in_bins = np.add.reduceat(requests, starts)
+        weights = in_bins / in_bins.sum()
 
         def means(values: FloatArray) -> FloatArray:
-            return np.array([np.average(values[p], weights=self.requests[p]) for p in bins])
+            return np.asarray(np.add.reduceat(values[places] * requests, starts) / in_bins)
 
         first, late_s, decode = means(self.first.rates_per_s), means(self.first.late_s), means(self.decode_per_s)
         mean_first_s = np.interp(np.stack([first, decode]), curve.table_per_s, curve.first_s)
@@ -380,11 +386,7 @@ class _Path:
         def e2e() -> LatencyDistribution:
             return condensed_sample(np.maximum(curve.slices("e2e")(decode) + behind_s[:, None], ttft_s.min()), mass)
 
-        inside = self.decode_per_s[steps]
-        running, step_s = (
-            float(curve.between(getattr(queue, name) for queue in curve.queues)(inside).mean())
-            for name in ("mean_running", "mean_step_s")
-        )
+        running, step_s = curve.running_and_step_s(self.decode_per_s[steps]).mean(axis=0).tolist()
         return replace(
             curve.queues[-1],
             ttft=condensed_sample(ttft_s, mass),
@@ -419,14 +421,31 @@ def _sliced(queue: QueueLatency) -> tuple[LatencyDistribution, LatencyDistributi
     return LatencyDistribution(ttft_s, mass), LatencyDistribution(tpot_s, mass)
 
 
-def _cut(steps: IntArray, values: FloatArray, weights: FloatArray, edges: FloatArray) -> list[IntArray]:
-    """Steps in rising order of `values`, cut into slices of their weight; steps alike stay together."""
-    order = steps[np.argsort(np.round(values[steps], 12), kind="stable")]
-    ranked = values[order]
-    below = np.cumsum(weights[order]) - weights[order] / 2.0
-    slices = np.searchsorted(edges[1:-1] * weights[order].sum(), below, side="right")
-    new = np.append(True, ranked[1:] > ranked[:-1] * (1.0 + 1e-9))
-    slices = slices[np.maximum.accumulate(np.where(new, np.arange(order.size), 0))]
-    if new.sum() < edges.size:
-        slices = np.cumsum(new)
-    return np.split(order, np.flatnonzero(np.diff(slices)) + 1)
+def _cut(groups: FloatArray | IntArray, values: FloatArray, weights: FloatArray, edges: FloatArray) -> IntArray:
+    """Within each group steps in rising order of `values`, cut into slices of their weight; steps alike stay together.
+
+    Args:
+        groups: numbers of the groups, shape (steps,).
+        values: of the steps, likewise.
+        weights: of the steps, > 0, likewise.
+        edges: of the slices, as shares of a group's weight.
+
+    Returns:
+        Numbers of the slices, rising with the group and the value, shape (steps,).
+    """
+    order = np.lexsort((np.round(values, 12), groups))
+    ranked, of_group, weight = values[order], groups[order], weights[order]
+    firsts = np.flatnonzero(np.diff(of_group, prepend=of_group[0] - 1))
+    sizes = np.diff(np.append(firsts, order.size))
+    through = np.cumsum(weight)
+    before, total = through[firsts] - weight[firsts], np.add.reduceat(weight, firsts)
+    below = (through - weight / 2.0 - np.repeat(before, sizes)) / np.repeat(total, sizes)
+    new = np.append(True, (np.diff(of_group) > 0) | (ranked[1:] > ranked[:-1] * (1.0 + 1e-9)))
+    run_starts = np.maximum.accumulate(np.where(new, np.arange(order.size), 0))
+    slices = np.searchsorted(edges[1:-1], np.round(below, 12), side="right")[run_starts]
+    is_few = np.repeat(np.add.reduceat(new, firsts, dtype=np.int64) < edges.size, sizes)
+    slices = np.where(is_few, np.cumsum(new), slices)
+    changes = np.append(False, (np.diff(of_group) > 0) | (np.diff(slices) != 0))
+    numbers = np.empty(order.size, dtype=np.int64)
+    numbers[order] = np.cumsum(changes)
+    return numbers

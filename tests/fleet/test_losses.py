@@ -9,7 +9,8 @@ import pytest
 
 from planner.fleet import Loss, LossOf, Plan, plan
 from planner.fleet.losses import single_replica_warnings, worst_losses
-from planner.fleet.search import market_of, search_fleet
+from planner.fleet.market import market_of
+from planner.fleet.program import search_fleet
 from planner.fleet.types import PlannedDeployment
 from planner.report import plan_to_dict
 from planner.report.plan import markdown

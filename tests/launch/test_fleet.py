@@ -172,7 +172,7 @@ def test_nothing_is_planned_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     for module in (
         "planner.fleet.planning.search_fleet",
-        "planner.fleet.search.solve",
+        "planner.fleet.program.solve",
         "planner.fleet.simulation.evaluate",
     ):
         monkeypatch.setattr(module, refused)

@@ -19,7 +19,9 @@ import numpy as np
 
 from planner.fleet import PlanRequest, plan
 from planner.fleet import confidence as draws
-from planner.fleet.search import find_fleet, market_of, search_fleet
+from planner.fleet.market import market_of
+from planner.fleet.program import search_fleet
+from planner.fleet.search import find_fleet
 from planner.fleet.simulation import run_of
 from planner.fleet.verification import violated_metrics, with_run
 from planner.scenario import load_scenario

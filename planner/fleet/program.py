@@ -1,0 +1,313 @@
+"""The program of a fleet: slices, columns whose rates fall, and its answers at the site where they cost least."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from planner.core import Metric, significant
+from planner.fleet.columns import CandidateColumns, Column, unit_of
+from planner.fleet.corrections import Corrections
+from planner.fleet.market import Market
+from planner.fleet.sites import (
+    best_of,
+    bound_at,
+    gpu_seconds_per_request,
+    in_single_units,
+    is_better,
+    lower_bound,
+    usd_s_per_request,
+)
+from planner.fleet.slices import periods_of, program_slices, slices_of
+from planner.fleet.types import PlanRequest, Progress
+from planner.fleet.verification import ScopedSlo, scoped_slos
+from planner.optimizer import (
+    FEASIBILITY_TOLERANCE,
+    WORK,
+    Allocation,
+    FleetProblem,
+    Objective,
+    Period,
+    Unit,
+    UnitStage,
+    solve,
+)
+from planner.search import ConfigurationFamily, Demand, Mode, Rejection, ShiftRule, capacity_of, find_families
+from planner.supply import SiteSupply, resource_use
+from planner.traffic import DemandSlice, Service
+from planner.workload import LatencyTarget, Slo, Workload
+
+RELATIVE_GAP = 1e-3
+"""Gap to which the fleet is proved best, a dollar in a thousand. A choice that may show in the result."""
+COARSE_WORK = WORK / 10.0
+"""Most work of a solve as long as rates are still being refined. Affects speed only."""
+WITHIN_A_DAY = Slo(targets=(LatencyTarget(metric=Metric.E2E, percentile=0.5, threshold_s=86_400.0),))
+"""Stands for the targets of work that has none."""
+
+
+@dataclass(frozen=True)
+class FleetSearch:
+    """The search for one fleet: what stays the same from solve to solve, and the columns, whose rates fall.
+
+    Attributes:
+        request: what is asked.
+        market: what can be bought.
+        slices: by name.
+        periods: of the demand profile.
+        slos: targets of the slices.
+        columns: units of the program.
+        rejections: SKUs and modes without a family, and why.
+        considered: configurations examined.
+        progress: hears of every solve and simulation.
+    """
+
+    request: PlanRequest
+    market: Market
+    slices: Mapping[str, DemandSlice]
+    periods: tuple[Period, ...]
+    slos: tuple[ScopedSlo, ...]
+    columns: CandidateColumns
+    rejections: tuple[Rejection, ...]
+    considered: int
+    progress: Progress = lambda _: None
+    _units: dict[tuple[int, str], tuple[Column, Unit]] = field(
+        init=False, default_factory=dict, repr=False, compare=False
+    )
+    _without_pairs: set[tuple[int, str]] = field(init=False, default_factory=set, repr=False, compare=False)
+    """Sites, counted, and SKUs whose network between instances is too slow for pairs of pools there."""
+
+    @property
+    def peak(self) -> int:
+        """The period of the largest demand that cannot wait."""
+        online = [slice_ for slice_ in self.slices.values() if not slice_.deferrable] or list(self.slices.values())
+        return max(range(len(self.periods)), key=lambda t: math.fsum(slice_.demand_per_s[t] for slice_ in online))
+
+    def unserved(self) -> tuple[str, ...]:
+        """Slices that no mixed pool, and no prefill pool together with a decode pool, can serve."""
+        by_stage: dict[UnitStage, set[str]] = {stage: set() for stage in UnitStage}
+        for column in self.columns.all:
+            by_stage[column.stage] |= column.rates.keys()
+        served = by_stage[UnitStage.WHOLE] | (by_stage[UnitStage.FIRST] & by_stage[UnitStage.SECOND])
+        return tuple(name for name in self.slices if name not in served)
+
+    def problem(self, columns: Sequence[Column], flat: bool = False, program: int = 0) -> FleetProblem:
+        """The program over some columns at one site; flat: one period of the largest demand of each slice."""
+        limits, site = self.request.limits, self.market.sites[program]
+        skus = self.market.hardware.skus
+        slices, periods = program_slices(tuple(self.slices.values())), self.periods
+        if flat:
+            slices = tuple(
+                slice_.model_copy(update={"demand_per_s": (max(slice_.demand_per_s or (0.0,)),)}) for slice_ in slices
+            )
+            periods = (Period(name="always", hours=math.fsum(period.hours for period in periods)),)
+        return FleetProblem(
+            slices=slices,
+            units=tuple(
+                self._unit(column, program)
+                for column in columns
+                if site.holds(skus[column.family.sku], column.family.gpus)
+                and (column.is_mixed or (program, column.family.sku) not in self._without_pairs)
+            ),
+            resources=site.supply.resources,
+            periods=periods,
+            budget_usd_per_hour=limits.budget_usd_per_hour,
+            max_groups=limits.skus_at_most,
+        )
+
+    def _unit(self, column: Column, program: int) -> Unit:
+        """A column as the program of a site sees it; made anew only where the column is another one."""
+        known = self._units.get((program, column.name))
+        if known is not None and known[0] is column:
+            return known[1]
+        limits, profile, site = self.request.limits, self.request.profile, self.market.sites[program]
+        cheapest = site.supply.cheapest
+        start_h = profile.cold_start_s / 3600.0 if profile else 0.0
+        unit = unit_of(
+            _placed(column, site),
+            resource_use(column.gpus, self.market.hardware.skus, limits, self.request.prices),
+            start_h * math.fsum(count * cheapest[sku] for sku, count in column.gpus.items()),
+            steady=profile is not None and not profile.autoscale,
+        )
+        self._units[program, column.name] = (column, unit)
+        return unit
+
+    def allocation(
+        self,
+        columns: Sequence[Column],
+        objective: Objective,
+        flat: bool = False,
+        gap: float = RELATIVE_GAP,
+        *,
+        singly: bool = False,
+        known: dict[int, float] | None = None,
+    ) -> Allocation:
+        """The program's answer over some columns as their rates stand, at the best site.
+
+        A site whose bound is not better than the best fleet found, by more than the gap, is not solved. With `singly`
+        blocks are bought in parts: a fleet that costs no more, found sooner. `known` are bounds on the cost at sites
+        that hold as long as rates only fall; they are added to.
+        """
+        known = {} if known is None else known
+        work = WORK if gap <= RELATIVE_GAP else COARSE_WORK
+        answers: list[Allocation] = []
+        left: list[float] = []
+        best: float | None = None
+        for program, bound in self._bounds(columns, objective, flat):
+            if best is not None and not is_better(bound, best, objective, gap):
+                left.append(bound)
+                break
+            if best is not None and program in known and not is_better(known[program], best, objective, gap):
+                left.append(known[program])
+                continue
+            problem = self.problem(columns, flat, program)
+            if singly:
+                problem = in_single_units(problem)
+            elif best is not None and objective is Objective.MIN_COST:
+                parts = solve(in_single_units(problem), objective, relative_gap=gap, work=work)
+                tighter = known[program] = max(bound, lower_bound(parts))
+                if not is_better(tighter, best, objective, gap):
+                    left.append(tighter)
+                    continue
+            answer = solve(problem, objective, relative_gap=gap, work=work)
+            answers.append(answer.model_copy(update={"program": program}))
+            if objective is Objective.MIN_COST:
+                known[program] = max(known.get(program, 0.0), lower_bound(answer))
+            if answer.objective is not None and (best is None or is_better(answer.objective, best, objective)):
+                best = answer.objective
+        return best_of(answers, left, objective, FEASIBILITY_TOLERANCE)
+
+    def _bounds(self, columns: Sequence[Column], objective: Objective, flat: bool) -> list[tuple[int, float]]:
+        """Sites at which a fleet may be found, with what none there is better than; best first, at least one."""
+        market = self.market
+        if len(market.sites) == 1:
+            return [(0, 0.0)]
+        spent = gpu_seconds_per_request(columns)
+        demand_per_s = {
+            name: max(slice_.demand_per_s) if flat else self._mean_per_s(slice_) for name, slice_ in self.slices.items()
+        }
+        budget = self.request.limits.budget_usd_per_hour
+        bounds = [
+            (program, bound_at(usd_s_per_request(spent, site, market.hardware), demand_per_s, objective, budget))
+            for program, site in enumerate(market.sites)
+        ]
+        none = math.inf if objective is Objective.MIN_COST else 0.0
+        sign = 1.0 if objective is Objective.MIN_COST else -1.0
+        reachable = sorted((each for each in bounds if each[1] != none), key=lambda each: sign * each[1])
+        return reachable or bounds[:1]
+
+    def _mean_per_s(self, slice_: DemandSlice) -> float:
+        hours = math.fsum(period.hours for period in self.periods)
+        served = zip(slice_.demand_per_s, self.periods, strict=True)
+        return math.fsum(rate * period.hours for rate, period in served) / hours
+
+    def without_pairs(self, allocation: Allocation, skus: Iterable[str]) -> None:
+        """Offer no prefill and decode pools of some SKUs any more where an allocation is bought."""
+        self._without_pairs.update((allocation.program, sku) for sku in skus)
+
+    @property
+    def pairs_left_out(self) -> tuple[str, ...]:
+        """Where no prefill and decode pools are offered any more, a line for each site and SKU."""
+        return tuple(
+            f"pairs of {sku} at {site.name} miss a target over the network between instances there "
+            f"({site.networks[sku].name}, {significant(site.networks[sku].bytes_per_s_per_gpu / 1e9)} GB/s of a GPU); "
+            "plan with search.modes=[mixed] or another prices.provider"
+            for site, sku in ((self.market.sites[program], sku) for program, sku in sorted(self._without_pairs))
+        )
+
+    def chosen(self, allocation: Allocation) -> list[Column]:
+        """The columns an allocation uses; pools that may hand KV caches to one another have a channel in common."""
+        site = self.market.site_of(allocation)
+        return [_placed(column, site) for column in self.columns.chosen(allocation)]
+
+
+def request_slices(request: PlanRequest, services: Sequence[Service]) -> tuple[DemandSlice, ...]:
+    """The slices of a request; its offline work is for the first of the services."""
+    return slices_of(
+        services,
+        split=request.split,
+        profile=request.profile,
+        offline=[(services[0], work) for work in request.offline],
+        growth=request.growth,
+        by_class=request.by_class,
+    )
+
+
+def search_fleet(
+    request: PlanRequest,
+    market: Market,
+    services: Sequence[Service],
+    progress: Progress = lambda _: None,
+    shift_of: ShiftRule | None = None,
+    corrections: Corrections | None = None,
+) -> FleetSearch:
+    """A search with nothing solved yet: slices, and for each the families of configurations that can serve it.
+
+    Args:
+        request: what is asked.
+        market: what can be bought.
+        services: the models served.
+        progress: hears of every solve and simulation.
+        shift_of: how far step times are taken to be off their estimates; None: not at all.
+        corrections: what simulation taught in another plan; None: nothing.
+    """
+    slices = request_slices(request, services)
+    families, capacities = {}, {}
+    rejections: dict[tuple[str, Mode], Rejection] = {}
+    considered = 0
+    for slice_ in slices:
+        service = slice_.service
+        demand = Demand(
+            service.llm,
+            service.precision,
+            Workload(arrivals=slice_.workload.open_arrivals, classes=slice_.workload.classes),
+            slice_.slo or WITHIN_A_DAY,
+            service.max_request_tokens,
+            service.published,
+            shift_of,
+        )
+        family_set = find_families(demand, request.search, market.offers, market.hardware.engines)
+        served, borrowed = _measured(family_set.families) if request.search.measured_only else (family_set.families, ())
+        families[slice_.name], capacities[slice_.name] = served, capacity_of(demand)
+        considered += family_set.considered
+        for rejection in (*family_set.rejections, *borrowed):
+            reason = rejection.reason if len(slices) == 1 else f"{slice_.name}: {rejection.reason}"
+            rejections.setdefault((rejection.sku, rejection.mode), replace(rejection, reason=reason))
+    return FleetSearch(
+        request=request,
+        market=market,
+        slices={slice_.name: slice_ for slice_ in slices},
+        periods=periods_of(request.profile),
+        slos=scoped_slos(slices),
+        columns=CandidateColumns(slices, families, capacities, request.limits, _groups(request, market), corrections),
+        rejections=tuple(rejections.values()),
+        considered=considered,
+        progress=progress,
+    )
+
+
+def _measured(
+    families: Sequence[ConfigurationFamily],
+) -> tuple[tuple[ConfigurationFamily, ...], tuple[Rejection, ...]]:
+    """The families whose step times were measured, and why the others are left out."""
+    measured = tuple(family for family in families if family.is_measured)
+    borrowed = {(family.sku, family.mode) for family in families} - {(family.sku, family.mode) for family in measured}
+    return measured, tuple(
+        Rejection(sku, mode, f"{sku}: its step times are not all its own measurements (search.measured_only)", math.inf)
+        for sku, mode in sorted(borrowed)
+    )
+
+
+def _groups(request: PlanRequest, market: Market) -> dict[str, str]:
+    """By SKU, what it may share KV caches with wherever it is bought: kernels of different vendors lay them out apart.
+
+    With `SearchSpace.pair_skus` off every SKU stands by itself. `_placed` adds the place.
+    """
+    return {offer.sku.id: offer.sku.vendor if request.search.pair_skus else offer.sku.id for offer in market.offers}
+
+
+def _placed(column: Column, site: SiteSupply) -> Column:
+    """A column whose channel says where it is bought: KV caches do not travel between places."""
+    if column.is_mixed:
+        return column
+    return replace(column, channel=f"{column.channel} at {site.places[column.family.sku]}")
