@@ -14,6 +14,7 @@ from planner.fleet.corrections import Corrections
 from planner.fleet.market import market_of
 from planner.fleet.program import FleetSearch, search_fleet
 from planner.fleet.refinement import COARSE_GAP, refined_allocation
+from planner.fleet.search import simplest_allocation
 from planner.fleet.types import Alternative, PlanRequest, Progress
 from planner.optimizer import Allocation, UnitStage
 from planner.search import Mode, ShiftRule
@@ -99,7 +100,7 @@ def _alternative(
     if is_chosen:  # cheaper fleets, within what ties are wide, were passed over for it
         allocation: Allocation | None = chosen
     else:
-        allocation, columns = _best(search, columns, (1.0 + CLEARLY_DEARER) * chosen.cost_usd_per_hour)
+        allocation, columns = _best(search, columns, kind, (1.0 + CLEARLY_DEARER) * chosen.cost_usd_per_hour)
     if allocation is None or not allocation.status.has_allocation:
         return Alternative(name, kind, "none meets the targets within the limits", None, 0.0, False)
     stages = list(UnitStage)
@@ -119,9 +120,12 @@ def _alternative(
 
 
 def _best(
-    search: FleetSearch, columns: Sequence[Column], clearly_dearer: float
+    search: FleetSearch, columns: Sequence[Column], kind: str, clearly_dearer: float
 ) -> tuple[Allocation | None, Sequence[Column]]:
-    """The best fleet of the columns' families and all columns of these; at optimistic rates where that is dearer."""
+    """The best fleet of the columns' families and all columns of these; at optimistic rates where that is dearer.
+
+    Where nothing else may be chosen from, that of another engine, it is as simple to run as the plan is.
+    """
     allocation = search.allocation(columns, search.request.objective) if columns else None
     if allocation is None or allocation.cost_usd_per_hour > clearly_dearer:
         return allocation, columns
@@ -133,6 +137,8 @@ def _best(
     allocation = refined_allocation(
         search, search.request.objective, of_families, finest_gap=COARSE_GAP, enough_usd_per_hour=clearly_dearer
     )
+    if kind == "engine" and allocation.status.has_allocation and allocation.cost_usd_per_hour <= clearly_dearer:
+        allocation = simplest_allocation(search, allocation)
     return allocation, of_families()
 
 
