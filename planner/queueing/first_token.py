@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.core import FloatArray, IntArray
-from planner.queueing.backlog import Backlog
+from planner.queueing.backlog import Backlog, batch_transform, companions_transform
 from planner.queueing.lattice import (
     ComplexArray,
     geometric,
@@ -223,8 +223,9 @@ def _arrived_and_carried(
     tokens = np.arange(float(size)) * backlog.cell
     if view.scv >= 1.0:
         prompt = backlog.prompt_transform
-        transform = poisson_sum_transform(arrivals.rate_per_s * times_s, arrivals.batch_transform(prompt))
-        transform *= arrivals.companions_transform(prompt) * carried
+        batch = batch_transform(prompt, arrivals.prompts_per_batch)
+        transform = poisson_sum_transform(arrivals.rate_per_s * times_s, batch)
+        transform *= companions_transform(prompt, arrivals.prompts_per_batch) * carried
         return sorted_slice_means(tokens, np.maximum(np.fft.irfft(transform, size), 0.0), AHEAD_EDGES)
     windows = view.rate_per_s * times_s
     lacking = excess_arrivals(windows, view.scv)
