@@ -88,8 +88,17 @@ NO_TABLES = StepTables(
 
 
 @compiled
-def _curve_at(knots: FloatArray, values: FloatArray, x: float) -> float:
-    """`Curve.at` for one number: a line between two knots, in proportion beyond the last."""
+def curve_at(knots: FloatArray, values: FloatArray, x: float) -> float:
+    """`Curve.at` for one number: a line between two knots, in proportion beyond the last.
+
+    Args:
+        knots: rising, shape (n,).
+        values: at these, shape (n,).
+        x: where.
+
+    Returns:
+        The value there, in the unit of `values`.
+    """
     last = knots.size - 1
     if x < knots[0]:
         return float(values[0])
@@ -124,9 +133,9 @@ def _tabulated_decode_s(
     tables: StepTables, curves: FloatArray, surface: FloatArray, tokens: float, decodes: float, context: float
 ) -> float:
     """Seconds of one kind of decodes alone, `tokens` on each rank."""
-    seconds = _curve_at(tables.tokens, curves[OF_BOTH], tokens) + _surface_at(surface, decodes, context)
+    seconds = curve_at(tables.tokens, curves[OF_BOTH], tokens) + _surface_at(surface, decodes, context)
     if tables.has_group:
-        seconds += _curve_at(tables.tokens, curves[OF_GROUP_TOKENS], tokens * tables.dp)
+        seconds += curve_at(tables.tokens, curves[OF_GROUP_TOKENS], tokens * tables.dp)
     return seconds
 
 
@@ -143,10 +152,10 @@ def _tabulated_step_s(
 ) -> float:
     """Seconds of one kind of any step, its prompts' attention left out; arguments as in `Load`."""
     knots = tables.tokens
-    seconds = _curve_at(knots, curves[OF_TOKENS], tokens) + _curve_at(knots, curves[OF_ROWS], rows)
+    seconds = curve_at(knots, curves[OF_TOKENS], tokens) + curve_at(knots, curves[OF_ROWS], rows)
     seconds += _surface_at(surface, decodes, context)
     if tables.has_group:
-        seconds += _curve_at(knots, curves[OF_GROUP_TOKENS], group)
+        seconds += curve_at(knots, curves[OF_GROUP_TOKENS], group)
     return seconds
 
 

@@ -174,8 +174,12 @@ class StepTimer:
     @property
     def tables(self) -> StepTables | None:
         """What compiled code asks for the time of any step; None where it takes more than that."""
-        alone = self.draft is None and not self.others and not self._single.prompts.others
-        return self._single.tables if alone else None
+        return None if self._single.prompts.others else self.mean_tables
+
+    @property
+    def mean_tables(self) -> StepTables | None:
+        """The same for steps whose prompts' attention is known."""
+        return None if self.draft is not None or self.others else self._single.tables
 
     @cached_property
     def _single(self) -> SingleSteps:
