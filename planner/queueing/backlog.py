@@ -89,31 +89,31 @@ class TokenArrivals:
 
 
 @compiled
-def batch_transform(prompt: ComplexArray, prompts_per_batch: float) -> ComplexArray:
+def batch_transform(prompt: complex, prompts_per_batch: float) -> complex:
     """Transform of a batch from that of a prompt: z / (b - (b - 1) z), a geometric number of prompts.
 
     Args:
-        prompt: its transform, shape (n,).
+        prompt: z, at one frequency.
         prompts_per_batch: b, their mean number.
 
     Returns:
-        Shape (n,).
+        At the same frequency.
     """
     return prompt / (prompts_per_batch - (prompts_per_batch - 1.0) * prompt)
 
 
 @compiled
-def companions_transform(prompt: ComplexArray, prompts_per_batch: float) -> ComplexArray:
+def companions_transform(prompt: complex, prompts_per_batch: float) -> complex:
     """Transform of the tokens of the batch ahead of a random prompt of it: 1 / (b - (b - 1) z).
 
     The prompts ahead are geometric with mean b - 1: a prompt picked at random is in a size-biased batch.
 
     Args:
-        prompt: transform of one, shape (n,).
+        prompt: z, of one prompt at one frequency.
         prompts_per_batch: b, their mean number.
 
     Returns:
-        Shape (n,).
+        At the same frequency.
     """
     return 1.0 / (prompts_per_batch - (prompts_per_batch - 1.0) * prompt)
 
@@ -416,7 +416,9 @@ def _walk(
     below, full = durations.size, rate_per_s * full_s
     jump = lattice_probabilities(sizes, weights, cell, size)
     prompt = np.fft.rfft(jump)
-    batch = batch_transform(prompt, prompts_per_batch)
+    batch = np.empty(prompt.size, dtype=np.complex128)
+    for k in range(batch.size):
+        batch[k] = batch_transform(prompt[k], prompts_per_batch)
     if prompts_per_batch > 1.0:
         jump = np.fft.irfft(batch, size)
     mean = 0.0

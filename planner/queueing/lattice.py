@@ -50,30 +50,49 @@ def lattice_probabilities(points: FloatArray, weights: FloatArray, cell: float, 
     return distribution
 
 
-def shift_down(distribution: FloatArray, cells: FloatArray) -> FloatArray:
-    """Distribution of max(X - cells, 0) for each row of masses on 0, 1, 2, ...
+@compiled
+def shift_down(distribution: FloatArray, cells: float) -> FloatArray:
+    """Distribution of max(X - cells, 0).
 
     Args:
-        distribution: probability of 0, 1, 2, ... cells, shape (rows, size).
-        cells: >= 0, of each row, shape (rows,); a fraction is shared between the two neighbours.
+        distribution: probability of 0, 1, 2, ... cells, shape (size,).
+        cells: >= 0; a fraction is shared between the two neighbours.
 
     Returns:
-        Probabilities, shape (rows, size).
-
-    >>> shift_down(np.array([[0.25, 0.25, 0.5], [0.0, 0.0, 1.0]]), np.array([0.5, 1.0])).tolist()
-    [[0.375, 0.375, 0.25], [0.0, 1.0, 0.0]]
+        Probabilities, shape (size,).
     """
-    rows, size = distribution.shape
-    whole = np.minimum(cells.astype(np.int64), size)
-    share = (cells - np.floor(cells))[:, None]
-    each = np.arange(rows)[:, None]
-    padded = np.concatenate([distribution, np.zeros((rows, size + 1))], axis=1)
-    moved = padded[each, whole[:, None] + np.arange(size + 1)]
-    shifted = moved[:, :-1] * (1.0 - share) + moved[:, 1:] * share
-    passed = np.concatenate([np.zeros((rows, 1)), np.cumsum(distribution, axis=1)], axis=1)
-    low, high = passed[each, whole[:, None]], passed[each, np.minimum(whole[:, None] + 1, size)]
-    shifted[:, 0] += (low * (1.0 - share) + high * share)[:, 0]
-    return np.asarray(shifted)
+    size, whole = distribution.size, int(cells)
+    share, shifted = cells - whole, np.zeros(distribution.size)
+    for cell in range(size):
+        shifted[max(cell - whole, 0)] += (1.0 - share) * distribution[cell]
+        shifted[max(cell - whole - 1, 0)] += share * distribution[cell]
+    return shifted
+
+
+@compiled
+def interpolated_at(knots: FloatArray, values: FloatArray, x: float) -> float:
+    """`np.interp` for one number.
+
+    Args:
+        knots: rising, shape (n,).
+        values: at these, shape (n,).
+        x: where.
+
+    Returns:
+        The value there, in the unit of `values`.
+    """
+    if x <= knots[0]:
+        return float(values[0])
+    if x >= knots[-1]:
+        return float(values[-1])
+    i, beyond = 0, knots.size - 1
+    while beyond - i > 1:
+        middle = (i + beyond) // 2
+        if x < knots[middle]:
+            beyond = middle
+        else:
+            i = middle
+    return float(values[i] + (values[i + 1] - values[i]) / (knots[i + 1] - knots[i]) * (x - knots[i]))
 
 
 @compiled
