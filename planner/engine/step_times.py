@@ -193,6 +193,10 @@ class StepTimer:
         """Seconds spent waiting for each resource, shape (len(Bound), ...steps)."""
         return self._items(shape, by_family=False)[1]
 
+    def bound(self, shape: StepShape) -> Bound:
+        """The resource that takes most of one step."""
+        return BOUNDS[int(np.argmax(self.bounds_s(shape)))]
+
     def step_time(self, shape: StepShape) -> StepTime:
         """One step, itemised by family and by bound."""
         family_s, bound_s = self._items(shape)

@@ -22,7 +22,7 @@ def slice_means(values: FloatArray, weights: FloatArray, edges: FloatArray) -> F
     [1.5, 3.5]
     """
     rows = values.reshape(-1, values.shape[-1])
-    means = _in_order(rows, np.argsort(rows, axis=1, kind="stable"), _rows(weights, values.shape), edges)
+    means = _in_order(rows, np.argsort(rows, axis=1), _rows(weights, values.shape), edges)
     return means.reshape(*values.shape[:-1], edges.size - 1)
 
 
