@@ -48,6 +48,29 @@ class MeanSteps:
         means = self.tables, self.decode_context, self.chunks, self.attention_tokens, self.attention_s
         return _times_s(*means, decodes.ravel(), prompt_tokens.ravel()).reshape(decodes.shape)
 
+    def decodes_s(self, decodes: FloatArray, decode_context: FloatArray) -> FloatArray:
+        """Duration [s] of steps of decodes alone, of any mean context.
+
+        Args:
+            decodes: sequences, shape (n,).
+            decode_context: tokens that all of them attend to, shape (n,).
+
+        Returns:
+            Shape (n,).
+
+        Raises:
+            Nothing.
+        """
+        return _decodes_s(self.tables, decodes, decode_context)
+
+
+@compiled
+def _decodes_s(tables: StepTables, decodes: FloatArray, decode_context: FloatArray) -> FloatArray:
+    seconds = np.empty(decodes.size)
+    for step in range(decodes.size):
+        seconds[step] = decode_seconds(tables, decodes[step], decode_context[step], 0.0)
+    return seconds
+
 
 @compiled
 def _times_s(

@@ -330,9 +330,9 @@ def _durations_s(server: BatchServer, regime: Regime, tokens: FloatArray, real: 
     alone_s = step_duration_s(server, regime.running, 0.0) if regime.running > 0.0 else 0.0
     real = min(real, regime.chunk)
     share = np.clip((real - tokens) / (real * (1.0 - shrink)), 0.0, 1.0)
-    alike_s = alone_s + shrink * (step_durations_s(server, regime.running, np.minimum(tokens / shrink, real)) - alone_s)
-    several_s = step_durations_s(server, regime.running, np.maximum(tokens, real))
-    return np.asarray(share * alike_s + (1.0 - share) * several_s)
+    both = np.array([np.minimum(tokens / shrink, real), np.maximum(tokens, real)])
+    one_s, several_s = step_durations_s(server, regime.running, both)
+    return np.asarray(share * (alone_s + shrink * (one_s - alone_s)) + (1.0 - share) * several_s)
 
 
 def _reach(server: BatchServer, regime: Regime, arrivals: TokenArrivals, full_s: float) -> float:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from heapq import heappop, heappush
 
@@ -267,14 +267,18 @@ class PoolStepTime:
         """By how much a step of decodes is longer when contexts are one standard deviation above their mean [s].
 
         Args:
-            running: sequences, any shape.
+            running: sequences, shape (n,).
             scv: squared coefficient of variation of the context of one.
         """
-        mean = step_shapes(running, np.zeros_like(running), self.costs)
-        above = np.sqrt(scv * running) * self.costs.decode_context
-        longer = replace(mean, decode_context=mean.decode_context + above)
-        none = np.zeros_like(running)
-        return np.maximum(self.timer.times_s(longer, none) - self.timer.times_s(mean, none), 0.0)
+        mean = running * self.costs.decode_context
+        longer = mean + np.sqrt(scv * running) * self.costs.decode_context
+        return np.maximum(self._decodes_s(running, longer) - self._decodes_s(running, mean), 0.0)
+
+    def _decodes_s(self, running: FloatArray, context: FloatArray) -> FloatArray:
+        """Steps of decodes that attend to so many tokens together [s]."""
+        if self._mean_steps is not None:
+            return self._mean_steps.decodes_s(running, context)
+        return self.timer.times_s(StepShape(running, context))
 
     def _kernels_s(self, running: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
         if self._mean_steps is None and np.ndim(running) == np.ndim(prompt_tokens) == 0:
