@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.core import FloatArray, compiled
-from planner.engine.single_steps import StepTables, curve_at, decode_seconds, step_seconds
+from planner.engine.single_steps import StepTables, curve_at, decode_seconds, seconds_beside_attention
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +86,9 @@ def _times_s(
     for step in range(decodes.size):
         n, tokens = decodes[step], prompt_tokens[step]
         if tokens > 0.0:
-            shape = n, n * decode_context, tokens, 0.0, 0.0, tokens * chunks
             prompts_s = curve_at(attention_tokens, attention_s, tokens)
-            seconds[step] = step_seconds(tables, *shape, prompts_s, 0.0)
+            content = n, n * decode_context, tokens, tokens * chunks, prompts_s
+            seconds[step] = seconds_beside_attention(tables, *content)
         else:
             seconds[step] = decode_seconds(tables, n, n * decode_context, 0.0)
     return seconds

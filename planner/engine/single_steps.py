@@ -225,6 +225,30 @@ def step_seconds(
     Returns:
         Its duration [s].
     """
+    if math.isnan(prompts_s) and chunks > 0.0:
+        new, past, cached = _chunk_means(chunk_tokens, chunk_pairs, chunk_context, chunks)
+        own_chunks = chunks / max(min(chunks, tables.shares), 1.0)
+        prompts_s = attention_s(tables.attention, tables.corrections, own_chunks, new, past, cached)
+    return seconds_beside_attention(tables, decodes, decode_context, chunk_tokens, chunks, prompts_s) + drafts_s
+
+
+@compiled
+def seconds_beside_attention(
+    tables: StepTables, decodes: float, decode_context: float, chunk_tokens: float, chunks: float, prompts_s: float
+) -> float:
+    """`step_seconds` without drafts, where the prompts' attention is known.
+
+    Args:
+        tables: of the timer.
+        decodes: as in `StepShape`, like the three that follow.
+        decode_context: tokens.
+        chunk_tokens: tokens.
+        chunks: of prompts.
+        prompts_s: what the prompts' attention takes [s].
+
+    Returns:
+        Its duration [s].
+    """
     busy = max(min(chunks, tables.shares), 1.0)
     own, prompt, own_chunks = decodes / tables.shares, chunk_tokens / busy, chunks / busy
     tokens, rows = own * tables.queries + prompt, own * tables.queries + own_chunks
@@ -234,9 +258,6 @@ def step_seconds(
         tables, tables.curves[KERNELS], tables.surfaces[KERNELS], tokens, group, rows, own, context
     )
     if chunks > 0.0:
-        if math.isnan(prompts_s):
-            new, past, cached = _chunk_means(chunk_tokens, chunk_pairs, chunk_context, chunks)
-            prompts_s = attention_s(tables.attention, tables.corrections, own_chunks, new, past, cached)
         kernels_s += prompts_s
     if chunks > 0.0 and tokens > tables.captured_tokens:
         seconds = max(tables.prompt_stretch * kernels_s, tables.launching_s)
@@ -249,7 +270,7 @@ def step_seconds(
                     tables, tables.curves[ROOFS], tables.surfaces[ROOFS], tokens, group, rows, own, context
                 ),
             )
-    return seconds + drafts_s + tables.host_s + tables.sequence_s * own
+    return seconds + tables.host_s + tables.sequence_s * own
 
 
 class SingleSteps:

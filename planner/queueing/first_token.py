@@ -214,8 +214,12 @@ def _situations(
     for place in range(GROUPS_BELOW + 2):
         weight[place] *= scale if place < 2 else (thinning if weight[place] > least else 0.0)
     weight[-1], duration_s[-1] = above * full_s * full_thinning, full_s
-    kept = weight > SMALLEST_WEIGHT * weight.sum()
-    return weight[kept], duration_s[kept], bool(kept[-1])
+    kept, likely = 0, SMALLEST_WEIGHT * np.sum(weight)
+    has_left = weight[-1] > likely
+    for place in range(weight.size):
+        if weight[place] > likely:
+            weight[kept], duration_s[kept], kept = weight[place], duration_s[place], kept + 1
+    return weight[:kept], duration_s[:kept], has_left
 
 
 def _tokens_ahead(

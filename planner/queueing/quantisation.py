@@ -70,7 +70,9 @@ def binned_slice_means(values: FloatArray, weights: FloatArray, edges: FloatArra
 def _rows(array: FloatArray, shape: tuple[int, ...]) -> FloatArray:
     """As rows that go with those of a shape: one row for all where every row is the same."""
     if array.ndim <= 1:
-        return np.broadcast_to(array, shape[-1:])[None, :]
+        return (array if array.shape == shape[-1:] else np.full(shape[-1:], array))[None, :]
+    if array.shape == shape:
+        return np.ascontiguousarray(array).reshape(-1, shape[-1])
     return np.ascontiguousarray(np.broadcast_to(array, shape)).reshape(-1, shape[-1])
 
 
