@@ -340,21 +340,26 @@ def _reach(server: BatchServer, regime: Regime, arrivals: TokenArrivals, full_s:
     longest = float(arrivals.sizes.max())
     drift = regime.chunk - arrivals.tokens_per_s * full_s
     scale = arrivals.variance_per_s * full_s / (2.0 * drift)
-    spread = 3.0 * np.sqrt(arrivals.variance_per_s * full_s)
+    spread = 3.0 * math.sqrt(arrivals.variance_per_s * full_s)
     walk = regime.chunk + 2.0 * arrivals.mean_tokens + TAIL_SCALES * scale + spread
     walk = max(walk, regime.chunk + 1.5 * longest)
     tokens = geometric(max(arrivals.mean_tokens / 8.0, 1.0), max(walk, 2.0), REACH_POINTS)
     durations = step_durations_s(server, regime.running, tokens)
-    outpaced = np.flatnonzero(_most_arriving(arrivals, durations, longest) <= tokens)
-    if outpaced.size and tokens[outpaced[0]] < regime.chunk:
-        return float(min(walk, tokens[outpaced[0]]))
-    return float(walk)
+    fluctuation = arrivals.tokens_per_s, arrivals.variance_per_s, longest
+    outpaced = _least_outpaced(tokens, durations, *fluctuation)
+    return min(walk, outpaced) if outpaced < regime.chunk else walk
 
 
-def _most_arriving(arrivals: TokenArrivals, durations: FloatArray, longest: float) -> FloatArray:
-    """Tokens that practically never are exceeded by those arriving in steps of given durations [s]."""
-    mean = arrivals.tokens_per_s * durations
-    return np.asarray(mean + 8.0 * np.sqrt(arrivals.variance_per_s * durations) + 2.0 * longest)
+@compiled
+def _least_outpaced(
+    tokens: FloatArray, durations: FloatArray, tokens_per_s: float, variance_per_s: float, longest: float
+) -> float:
+    """The fewest of the tokens that those arriving while they are served practically never exceed; else infinite."""
+    for place in range(tokens.size):
+        mean, variance = tokens_per_s * durations[place], variance_per_s * durations[place]
+        if mean + 8.0 * math.sqrt(variance) + 2.0 * longest <= tokens[place]:
+            return float(tokens[place])
+    return math.inf
 
 
 @compiled

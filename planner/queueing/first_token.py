@@ -21,6 +21,7 @@ from planner.core import FloatArray, compiled
 from planner.queueing.backlog import Backlog, batch_transform, companions_transform
 from planner.queueing.lattice import (
     ComplexArray,
+    evenly,
     geometric,
     interpolated_at,
     lattice_probabilities,
@@ -337,8 +338,7 @@ def _step_table(server: BatchServer, backlog: Backlog, lengths: CondensedLengths
     chunk = backlog.regime.chunk
     top = min(backlog.below * backlog.cell, chunk)
     alone = lengths.groups - (np.ceil(lengths.groups / chunk) - 1.0) * chunk
-    grids = (np.linspace(1.0, top, TABLE_POINTS), geometric(1.0, chunk, TABLE_POINTS), alone)
-    tokens = np.unique(np.clip(np.concatenate(grids), 1.0, chunk))
-    tokens = np.append(tokens[tokens < chunk], chunk)
-    running = np.append(np.full(tokens.size - 1, backlog.regime.running), backlog.regime.full_running)
+    grids = (evenly(1.0, top, TABLE_POINTS), geometric(1.0, chunk, TABLE_POINTS), alone)
+    tokens = np.append(np.sort(np.minimum(np.maximum(np.concatenate(grids), 1.0), chunk)), chunk)
+    running = np.where(tokens < chunk, backlog.regime.running, backlog.regime.full_running)
     return tokens, step_durations_s(server, running, tokens)

@@ -162,8 +162,25 @@ def _saddle_point(jump: FloatArray, rate: float, down: int) -> float:
 
 
 @lru_cache(maxsize=32)
-def _evenly(count: int) -> FloatArray:
+def _shares(count: int) -> FloatArray:
     return np.linspace(0.0, 1.0, count)
+
+
+def evenly(low: float, high: float, count: int) -> FloatArray:
+    """`np.linspace`, which takes several times as long.
+
+    Args:
+        low: the first.
+        high: the last.
+        count: points.
+
+    Returns:
+        Shape (count,), from `low` to `high`.
+
+    >>> evenly(1.0, 4.0, 3).tolist()
+    [1.0, 2.5, 4.0]
+    """
+    return np.asarray(low + (high - low) * _shares(count))
 
 
 def geometric(low: float, high: float, count: int) -> FloatArray:
@@ -180,7 +197,7 @@ def geometric(low: float, high: float, count: int) -> FloatArray:
     >>> geometric(1.0, 4.0, 3).tolist()
     [1.0, 2.0, 4.0]
     """
-    return np.asarray(low * (high / low) ** _evenly(count))
+    return np.asarray(low * (high / low) ** _shares(count))
 
 
 @compiled
