@@ -296,11 +296,12 @@ def _fast_fluctuation(gaps: FloatArray, noise: GapNoise) -> FloatArray:
     if noise.variance <= 0.0:
         return np.zeros((gaps.size, NOISE_EDGES.size - 1))
     std = np.sqrt(noise.mean_variance(gaps))
-    shapes = noise.prompts.shapes(gaps, gaps * std, NOISE_EDGES)
     order = np.argsort(noise.durations_s, kind="stable")
     one = sorted_slice_means(noise.durations_s[order], noise.probabilities[order], NOISE_EDGES)
-    one = (one - noise.mean_s) / np.sqrt(noise.variance)
-    return np.asarray(std[:, None] * np.where(gaps[:, None] <= 1.0, one, shapes))
+    shapes = np.tile((one - noise.mean_s) / np.sqrt(noise.variance), (gaps.size, 1))
+    if (several := gaps > 1.0).any():
+        shapes[several] = noise.prompts.shapes(gaps[several], (gaps * std)[several], NOISE_EDGES)
+    return np.asarray(std[:, None] * shapes)
 
 
 def _kept_variance(spans: FloatArray) -> FloatArray:
