@@ -201,6 +201,8 @@ def kv_tier_notes(replica: ReplicaConfig) -> tuple[str, ...]:
     Returns:
         A line for each tier; none without.
     """
+    if not replica.schedule.kv_tiers:
+        return ()
     footprint, block, notes = memory_footprint(replica), replica.engine.kv_block_tokens, []
     for loads in tier_loads(replica):
         tier = loads.tier
@@ -221,6 +223,6 @@ def kv_tier_notes(replica: ReplicaConfig) -> tuple[str, ...]:
             f"GB/s per GPU ({origin}); {cost}"
             + ("; holds no more than the GPUs, whose blocks it repeats" if too_small else "")
         )
-    if notes and sequence_bytes_per_gpu(replica):
+    if sequence_bytes_per_gpu(replica):
         notes.append(f"{replica.llm.id}: KV tiers keep windows and recurrent state at the end of a prefix with it")
     return tuple(notes)

@@ -88,8 +88,17 @@ NO_TABLES = StepTables(
 
 
 @compiled
-def _curve_at(knots: FloatArray, values: FloatArray, x: float) -> float:
-    """`Curve.at` for one number: a line between two knots, in proportion beyond the last."""
+def curve_at(knots: FloatArray, values: FloatArray, x: float) -> float:
+    """`Curve.at` for one number: a line between two knots, in proportion beyond the last.
+
+    Args:
+        knots: rising, shape (n,).
+        values: at these, shape (n,).
+        x: where.
+
+    Returns:
+        The value there, in the unit of `values`.
+    """
     last = knots.size - 1
     if x < knots[0]:
         return float(values[0])
@@ -124,9 +133,9 @@ def _tabulated_decode_s(
     tables: StepTables, curves: FloatArray, surface: FloatArray, tokens: float, decodes: float, context: float
 ) -> float:
     """Seconds of one kind of decodes alone, `tokens` on each rank."""
-    seconds = _curve_at(tables.tokens, curves[OF_BOTH], tokens) + _surface_at(surface, decodes, context)
+    seconds = curve_at(tables.tokens, curves[OF_BOTH], tokens) + _surface_at(surface, decodes, context)
     if tables.has_group:
-        seconds += _curve_at(tables.tokens, curves[OF_GROUP_TOKENS], tokens * tables.dp)
+        seconds += curve_at(tables.tokens, curves[OF_GROUP_TOKENS], tokens * tables.dp)
     return seconds
 
 
@@ -143,10 +152,10 @@ def _tabulated_step_s(
 ) -> float:
     """Seconds of one kind of any step, its prompts' attention left out; arguments as in `Load`."""
     knots = tables.tokens
-    seconds = _curve_at(knots, curves[OF_TOKENS], tokens) + _curve_at(knots, curves[OF_ROWS], rows)
+    seconds = curve_at(knots, curves[OF_TOKENS], tokens) + curve_at(knots, curves[OF_ROWS], rows)
     seconds += _surface_at(surface, decodes, context)
     if tables.has_group:
-        seconds += _curve_at(knots, curves[OF_GROUP_TOKENS], group)
+        seconds += curve_at(knots, curves[OF_GROUP_TOKENS], group)
     return seconds
 
 
@@ -216,6 +225,30 @@ def step_seconds(
     Returns:
         Its duration [s].
     """
+    if math.isnan(prompts_s) and chunks > 0.0:
+        new, past, cached = _chunk_means(chunk_tokens, chunk_pairs, chunk_context, chunks)
+        own_chunks = chunks / max(min(chunks, tables.shares), 1.0)
+        prompts_s = attention_s(tables.attention, tables.corrections, own_chunks, new, past, cached)
+    return seconds_beside_attention(tables, decodes, decode_context, chunk_tokens, chunks, prompts_s) + drafts_s
+
+
+@compiled
+def seconds_beside_attention(
+    tables: StepTables, decodes: float, decode_context: float, chunk_tokens: float, chunks: float, prompts_s: float
+) -> float:
+    """`step_seconds` without drafts, where the prompts' attention is known.
+
+    Args:
+        tables: of the timer.
+        decodes: as in `StepShape`, like the three that follow.
+        decode_context: tokens.
+        chunk_tokens: tokens.
+        chunks: of prompts.
+        prompts_s: what the prompts' attention takes [s].
+
+    Returns:
+        Its duration [s].
+    """
     busy = max(min(chunks, tables.shares), 1.0)
     own, prompt, own_chunks = decodes / tables.shares, chunk_tokens / busy, chunks / busy
     tokens, rows = own * tables.queries + prompt, own * tables.queries + own_chunks
@@ -225,9 +258,6 @@ def step_seconds(
         tables, tables.curves[KERNELS], tables.surfaces[KERNELS], tokens, group, rows, own, context
     )
     if chunks > 0.0:
-        if math.isnan(prompts_s):
-            new, past, cached = _chunk_means(chunk_tokens, chunk_pairs, chunk_context, chunks)
-            prompts_s = attention_s(tables.attention, tables.corrections, own_chunks, new, past, cached)
         kernels_s += prompts_s
     if chunks > 0.0 and tokens > tables.captured_tokens:
         seconds = max(tables.prompt_stretch * kernels_s, tables.launching_s)
@@ -240,7 +270,7 @@ def step_seconds(
                     tables, tables.curves[ROOFS], tables.surfaces[ROOFS], tokens, group, rows, own, context
                 ),
             )
-    return seconds + drafts_s + tables.host_s + tables.sequence_s * own
+    return seconds + tables.host_s + tables.sequence_s * own
 
 
 class SingleSteps:

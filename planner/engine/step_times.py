@@ -174,8 +174,12 @@ class StepTimer:
     @property
     def tables(self) -> StepTables | None:
         """What compiled code asks for the time of any step; None where it takes more than that."""
-        alone = self.draft is None and not self.others and not self._single.prompts.others
-        return self._single.tables if alone else None
+        return None if self._single.prompts.others else self.mean_tables
+
+    @property
+    def mean_tables(self) -> StepTables | None:
+        """The same for steps whose prompts' attention is known."""
+        return None if self.draft is not None or self.others else self._single.tables
 
     @cached_property
     def _single(self) -> SingleSteps:
@@ -188,6 +192,10 @@ class StepTimer:
     def bounds_s(self, shape: StepShape) -> FloatArray:
         """Seconds spent waiting for each resource, shape (len(Bound), ...steps)."""
         return self._items(shape, by_family=False)[1]
+
+    def bound(self, shape: StepShape) -> Bound:
+        """The resource that takes most of one step."""
+        return BOUNDS[int(np.argmax(self.bounds_s(shape)))]
 
     def step_time(self, shape: StepShape) -> StepTime:
         """One step, itemised by family and by bound."""

@@ -11,12 +11,14 @@ transform.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
-from planner.core import FloatArray
+from planner.core import FloatArray, compiled
 from planner.queueing.lattice import (
     ComplexArray,
     descent_filter,
@@ -85,18 +87,35 @@ class TokenArrivals:
         prompt = self.mean_tokens / b
         return self.rate_per_s * (b * self.second_moment + 2.0 * b * (b - 1.0) * prompt**2)
 
-    def batch_transform(self, prompt: ComplexArray) -> ComplexArray:
-        """Transform of a batch from that of a prompt: z / (b - (b - 1) z), a geometric number of prompts."""
-        b = self.prompts_per_batch
-        return prompt / (b - (b - 1.0) * prompt)
 
-    def companions_transform(self, prompt: ComplexArray) -> ComplexArray:
-        """Transform of the tokens of the batch ahead of a random prompt of it: 1 / (b - (b - 1) z).
+@compiled
+def batch_transform(prompt: complex, prompts_per_batch: float) -> complex:
+    """Transform of a batch from that of a prompt: z / (b - (b - 1) z), a geometric number of prompts.
 
-        The prompts ahead are geometric with mean b - 1: a prompt picked at random is in a size-biased batch.
-        """
-        b = self.prompts_per_batch
-        return 1.0 / (b - (b - 1.0) * prompt)
+    Args:
+        prompt: z, at one frequency.
+        prompts_per_batch: b, their mean number.
+
+    Returns:
+        At the same frequency.
+    """
+    return prompt / (prompts_per_batch - (prompts_per_batch - 1.0) * prompt)
+
+
+@compiled
+def companions_transform(prompt: complex, prompts_per_batch: float) -> complex:
+    """Transform of the tokens of the batch ahead of a random prompt of it: 1 / (b - (b - 1) z).
+
+    The prompts ahead are geometric with mean b - 1: a prompt picked at random is in a size-biased batch.
+
+    Args:
+        prompt: z, of one prompt at one frequency.
+        prompts_per_batch: b, their mean number.
+
+    Returns:
+        At the same frequency.
+    """
+    return 1.0 / (prompts_per_batch - (prompts_per_batch - 1.0) * prompt)
 
 
 def token_arrivals(
@@ -287,20 +306,16 @@ def solve_backlog(
     chunk = min(regime.chunk, reach)
     if chunk < regime.chunk:
         full_s = step_duration_s(server, regime.running, chunk)
-    below, size = _lattice_size(chunk, reach, arrivals, cells)
+    below, size = _lattice_size(chunk, reach, arrivals.sizes, float(arrivals.sizes @ arrivals.weights), cells)
     cell = chunk / below
-    jump = lattice_probabilities(arrivals.sizes, arrivals.weights, cell, size)
-    prompt = np.fft.rfft(jump)
-    batch = arrivals.batch_transform(prompt)
-    if arrivals.prompts_per_batch > 1.0:
-        jump = np.maximum(np.fft.irfft(batch, size), 0.0)
-    tokens = np.arange(below) * cell
     shrink = arrivals.shrink if real_costs else 1.0
     real = float(arrivals.sizes @ arrivals.weights) / arrivals.shrink
-    durations = _durations_s(server, regime, np.maximum(tokens, 1.0), real, shrink)
+    durations = _durations_s(server, regime, np.maximum(np.arange(below) * cell, 1.0), real, shrink)
     durations[0] = step_duration_s(server, regime.decoding, 0.0) if regime.idle < 1.0 else 1.0 / arrivals.rate_per_s
-    distribution = _stationary(durations, full_s, batch, jump, arrivals.rate_per_s, regime.idle)
-    return Backlog(arrivals, regime, cell, distribution, durations, full_s, prompt)
+    stream = arrivals.sizes, arrivals.weights, arrivals.prompts_per_batch, arrivals.rate_per_s
+    walk = _walk(*stream, cell, size, durations, full_s, float(regime.idle))
+    distribution = _distribution(walk, _bottom_distribution(walk.moves, walk.descent))
+    return Backlog(arrivals, regime, cell, distribution, durations, full_s, walk.prompt)
 
 
 def _durations_s(server: BatchServer, regime: Regime, tokens: FloatArray, real: float, shrink: float) -> FloatArray:
@@ -315,9 +330,9 @@ def _durations_s(server: BatchServer, regime: Regime, tokens: FloatArray, real: 
     alone_s = step_duration_s(server, regime.running, 0.0) if regime.running > 0.0 else 0.0
     real = min(real, regime.chunk)
     share = np.clip((real - tokens) / (real * (1.0 - shrink)), 0.0, 1.0)
-    alike_s = alone_s + shrink * (step_durations_s(server, regime.running, np.minimum(tokens / shrink, real)) - alone_s)
-    several_s = step_durations_s(server, regime.running, np.maximum(tokens, real))
-    return np.asarray(share * alike_s + (1.0 - share) * several_s)
+    both = np.array([np.minimum(tokens / shrink, real), np.maximum(tokens, real)])
+    one_s, several_s = step_durations_s(server, regime.running, both)
+    return np.asarray(share * (alone_s + shrink * (one_s - alone_s)) + (1.0 - share) * several_s)
 
 
 def _reach(server: BatchServer, regime: Regime, arrivals: TokenArrivals, full_s: float) -> float:
@@ -325,64 +340,109 @@ def _reach(server: BatchServer, regime: Regime, arrivals: TokenArrivals, full_s:
     longest = float(arrivals.sizes.max())
     drift = regime.chunk - arrivals.tokens_per_s * full_s
     scale = arrivals.variance_per_s * full_s / (2.0 * drift)
-    spread = 3.0 * np.sqrt(arrivals.variance_per_s * full_s)
+    spread = 3.0 * math.sqrt(arrivals.variance_per_s * full_s)
     walk = regime.chunk + 2.0 * arrivals.mean_tokens + TAIL_SCALES * scale + spread
     walk = max(walk, regime.chunk + 1.5 * longest)
     tokens = geometric(max(arrivals.mean_tokens / 8.0, 1.0), max(walk, 2.0), REACH_POINTS)
     durations = step_durations_s(server, regime.running, tokens)
-    outpaced = np.flatnonzero(_most_arriving(arrivals, durations, longest) <= tokens)
-    if outpaced.size and tokens[outpaced[0]] < regime.chunk:
-        return float(min(walk, tokens[outpaced[0]]))
-    return float(walk)
+    fluctuation = arrivals.tokens_per_s, arrivals.variance_per_s, longest
+    outpaced = _least_outpaced(tokens, durations, *fluctuation)
+    return min(walk, outpaced) if outpaced < regime.chunk else walk
 
 
-def _most_arriving(arrivals: TokenArrivals, durations: FloatArray, longest: float) -> FloatArray:
-    """Tokens that practically never are exceeded by those arriving in steps of given durations [s]."""
-    mean = arrivals.tokens_per_s * durations
-    return np.asarray(mean + 8.0 * np.sqrt(arrivals.variance_per_s * durations) + 2.0 * longest)
+@compiled
+def _least_outpaced(
+    tokens: FloatArray, durations: FloatArray, tokens_per_s: float, variance_per_s: float, longest: float
+) -> float:
+    """The fewest of the tokens that those arriving while they are served practically never exceed; else infinite."""
+    for place in range(tokens.size):
+        mean, variance = tokens_per_s * durations[place], variance_per_s * durations[place]
+        if mean + 8.0 * math.sqrt(variance) + 2.0 * longest <= tokens[place]:
+            return float(tokens[place])
+    return math.inf
 
 
-def _lattice_size(chunk: float, reach: float, arrivals: TokenArrivals, cells: int) -> tuple[int, int]:
+@compiled
+def _lattice_size(chunk: float, reach: float, sizes: FloatArray, mean_size: float, cells: int) -> tuple[int, int]:
     """Lattice points below the chunk, and in all (a power of two)."""
-    prompt = float(arrivals.sizes @ arrivals.weights)
-    cell = max(np.sqrt(chunk * reach / cells), min(prompt / CELLS_PER_PROMPT, chunk / CELLS_PER_CHUNK))
+    cell = max(math.sqrt(chunk * reach / cells), min(mean_size / CELLS_PER_PROMPT, chunk / CELLS_PER_CHUNK))
     cell = max(cell, reach / LARGEST_SIZE)
-    below = max(2, int(np.ceil(chunk / cell)))
-    below //= _common_cells(arrivals.sizes, chunk / below, below)
-    size = 2 ** int(np.ceil(np.log2(max(reach / (chunk / below), 64.0, 2.0 * below))))
+    below = max(2, math.ceil(chunk / cell))
+    below //= _common_cells(sizes, chunk / below, below)
+    size = 2 ** math.ceil(math.log2(max(reach / (chunk / below), 64.0, 2.0 * below)))
     return below, min(size, 2 * LARGEST_SIZE)
 
 
+@compiled
 def _common_cells(sizes: FloatArray, cell: float, below: int) -> int:
     """Largest number of cells that divides the chunk and every prompt: the backlog only visits its multiples."""
-    cells = np.rint(sizes / cell).astype(np.int64)
-    if (np.abs(cells * cell - sizes) > 1e-9 * sizes).any():
-        return 1
-    return int(np.gcd.reduce(np.append(cells, below)))
+    common = below
+    for size in sizes:
+        cells = round(size / cell)
+        if abs(cells * cell - size) > 1e-9 * size:
+            return 1
+        common = math.gcd(common, cells)
+    return common
 
 
-def _stationary(
-    durations: FloatArray, full_s: float, batch: ComplexArray, jump: FloatArray, rate_per_s: float, idle: float
-) -> FloatArray:
-    """Stationary distribution on the lattice, shape of `jump`."""
-    below, size = durations.size, jump.size
-    arriving = np.fft.irfft(poisson_sum_transform(rate_per_s * durations, batch), size)
-    mean_arriving = rate_per_s * durations * float(jump @ np.arange(size))
-    arriving[0] = (1.0 - idle) * arriving[0] + idle * jump
-    mean_arriving[0] = (1.0 - idle) * mean_arriving[0] + idle * float(jump @ np.arange(size))
-    moves = arriving
-    moves[np.arange(below), np.arange(below)] -= 1.0
-    bottom = _bottom_distribution(moves, descent_filter(jump, rate_per_s * full_s, below, size))
-    turn = 2j * np.pi * np.arange(size // 2 + 1) / size
-    remaining = 1.0 - np.exp(turn * below) * poisson_sum_transform(np.array([rate_per_s * full_s]), batch)[0]
-    remaining[0] = 1.0
-    above = np.fft.rfft(bottom @ moves) / remaining
-    drift = below - rate_per_s * full_s * float(jump @ np.arange(size))
-    above[0] = bottom @ (mean_arriving - np.arange(below)) / drift
-    distribution = np.fft.irfft(above, size)
-    distribution[:below] = bottom
-    distribution = np.maximum(distribution, 0.0)
-    return np.asarray(distribution / distribution.sum())
+class _Walk(NamedTuple):
+    """The backlog as a random walk on the lattice.
+
+    Attributes:
+        moves: from each point below the chunk, probabilities of the next backlog less the present one, shape (m, size).
+        mean_moves: mean cells of these, shape (m,).
+        descent: inverse of the descending factor of the walk above, shape (size,).
+        remaining: 1 less the transform of a step from above the chunk, shape (size // 2 + 1,).
+        drift: cells by which that lowers the backlog.
+        prompt: transform of one prompt, shape (size // 2 + 1,).
+    """
+
+    moves: FloatArray
+    mean_moves: FloatArray
+    descent: FloatArray
+    remaining: ComplexArray
+    drift: float
+    prompt: ComplexArray
+
+
+@compiled
+def _walk(
+    sizes: FloatArray,
+    weights: FloatArray,
+    prompts_per_batch: float,
+    rate_per_s: float,
+    cell: float,
+    size: int,
+    durations: FloatArray,
+    full_s: float,
+    idle: float,
+) -> _Walk:
+    """The walk on a lattice of so many cells; arguments as in `TokenArrivals`, `Backlog` and `Regime`."""
+    below, full = durations.size, rate_per_s * full_s
+    jump = lattice_probabilities(sizes, weights, cell, size)
+    prompt = np.fft.rfft(jump)
+    batch = np.empty(prompt.size, dtype=np.complex128)
+    for k in range(batch.size):
+        batch[k] = batch_transform(prompt[k], prompts_per_batch)
+    if prompts_per_batch > 1.0:
+        jump = np.fft.irfft(batch, size)
+    mean = 0.0
+    for place in range(size):
+        jump[place] = max(jump[place], 0.0)
+        mean += jump[place] * place
+    moves = np.fft.irfft(poisson_sum_transform(rate_per_s * durations, batch), size)
+    mean_moves = np.empty(below)
+    for place in range(size):
+        moves[0, place] = (1.0 - idle) * moves[0, place] + idle * jump[place]
+    for row in range(below):
+        moves[row, row] -= 1.0
+        mean_moves[row] = rate_per_s * durations[row] * mean - row
+    mean_moves[0] = (1.0 - idle) * mean_moves[0] + idle * mean
+    remaining = np.empty(batch.size, dtype=np.complex128)
+    for k in range(batch.size):
+        remaining[k] = -np.expm1(2j * math.pi * k / size * below + full * (batch[k] - 1.0))
+    descent = descent_filter(jump, full, below, size)
+    return _Walk(moves, mean_moves, descent, remaining, below - full * mean, prompt)
 
 
 def _bottom_distribution(moves: FloatArray, descent: FloatArray) -> FloatArray:
@@ -391,12 +451,46 @@ def _bottom_distribution(moves: FloatArray, descent: FloatArray) -> FloatArray:
     Row i of `moves` is the distribution of the next backlog minus the present one. Dividing by the descending factor (a
     tail sum for its pole, then `descent`) must leave nothing below the chunk: m equations, one of them redundant.
     """
-    below, size = moves.shape
-    tails = np.cumsum(moves[:, ::-1], axis=1)[:, ::-1]
-    padded = np.concatenate([np.zeros(below), descent, np.zeros(below)])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, size)[1 : below + 1][::-1]
+    tails, windows = _tails(moves, descent)
     equations = windows @ tails.T
     equations[0] = 1.0
-    right = np.zeros(below)
+    right = np.zeros(moves.shape[0])
     right[0] = 1.0
     return np.asarray(np.linalg.solve(equations, right))
+
+
+@compiled
+def _tails(moves: FloatArray, descent: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Tail sums of each row, and the filter moved up by 0, 1, ... cells, both of the shape of `moves`."""
+    below, size = moves.shape
+    tails, windows = np.empty((below, size)), np.zeros((below, size))
+    for row in range(below):
+        total = 0.0
+        for place in range(size - 1, -1, -1):
+            total += moves[row, place]
+            tails[row, place] = total
+        for place in range(row, size):
+            windows[row, place] = descent[place - row]
+    return tails, windows
+
+
+@compiled
+def _distribution(walk: _Walk, bottom: FloatArray) -> FloatArray:
+    """The whole distribution from its part below the chunk, shape (size,)."""
+    below, size = walk.moves.shape
+    moved, mean_moved = np.zeros(size), 0.0
+    for row in range(below):
+        mean_moved += bottom[row] * walk.mean_moves[row]
+        for place in range(size):
+            moved[place] += bottom[row] * walk.moves[row, place]
+    above = np.fft.rfft(moved)
+    above[0] = mean_moved / walk.drift
+    for k in range(1, above.size):
+        above[k] /= walk.remaining[k]
+    distribution, total = np.fft.irfft(above, size), 0.0
+    for place in range(size):
+        distribution[place] = max(bottom[place] if place < below else distribution[place], 0.0)
+        total += distribution[place]
+    for place in range(size):
+        distribution[place] /= total
+    return distribution

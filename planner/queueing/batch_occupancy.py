@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from planner.core import FloatArray
+from planner.core import FloatArray, compiled
 
 LEAST_SPARE = 1e-9
 """Share of its largest rate that a server is taken to have left when it is offered all of it."""
@@ -18,6 +18,8 @@ SMALLEST_CHANCE = 1e-6
 """A smaller chance of finding no slot is lost in rounding."""
 BISECTIONS = 50
 """Halvings of [0, 1] to the root of the GI/M/m equation: to rounding."""
+TINY = float(np.finfo(float).tiny)
+"""Guards the logarithm of a rate of 0."""
 LEAST_WAIT = 0.25
 """Least mean wait of a blocked request [mean completions], whatever the approximations say. A choice."""
 
@@ -104,31 +106,53 @@ def running_distribution(
     >>> round(service.blocked, 4)  # Erlang C: 2 rho^2 / (1 + rho)
     0.6429
     """
-    here, before = counts[1:], counts[:-1]
-    z = max(dispersion, SMALLEST_DISPERSION)
-    more_per_s = (z - 1.0) * before / np.append(step_means_s[1:2], step_means_s[1:-1])
-    births = np.maximum((token_rate_per_s + more_per_s) * step_means_s[1:], np.finfo(float).tiny)
-    weights = np.concatenate([[0.0], np.cumsum(np.log(births / (z * here)))])
-    distribution = np.exp(weights - weights.max())
-    distribution /= distribution.sum()
-    if largest_token_rate_per_s is None:
-        return RunningDistribution(counts=counts, probabilities=distribution, blocked=0.0)
-    made = (
-        float(distribution[1:-1] @ (here[:-1] / step_means_s[1:-1]))
-        + float(distribution[-1]) * largest_token_rate_per_s
-    )
-    spare = max(largest_token_rate_per_s - token_rate_per_s, LEAST_SPARE * largest_token_rate_per_s)
-    distribution[-1] += max(token_rate_per_s - made, 0.0) / spare
-    distribution /= distribution.sum()
+    z, largest = max(dispersion, SMALLEST_DISPERSION), largest_token_rate_per_s
+    if largest is None:
+        return RunningDistribution(counts, _product_form(counts, step_means_s, token_rate_per_s, z), blocked=0.0)
+    distribution = _with_waiting(counts, step_means_s, token_rate_per_s, z, largest)
     if z == 1.0:
-        return RunningDistribution(counts=counts, probabilities=distribution, blocked=float(distribution[-1]))
-    load = min(token_rate_per_s / largest_token_rate_per_s, 1.0 - LEAST_SPARE)
-    plain = running_distribution(counts, step_means_s, token_rate_per_s, 1.0, largest_token_rate_per_s).blocked
-    weights = np.concatenate([[0.0], np.cumsum(np.log(token_rate_per_s * step_means_s[1:] / here))])
+        return RunningDistribution(counts, distribution, blocked=float(distribution[-1]))
+    load = min(token_rate_per_s / largest, 1.0 - LEAST_SPARE)
+    plain = float(_with_waiting(counts, step_means_s, token_rate_per_s, 1.0, largest)[-1])
+    weights = np.concatenate([[0.0], np.cumsum(np.log(token_rate_per_s * step_means_s[1:] / counts[1:]))])
     same = _hayward_blocking(weights, 1.0, load)
     exact = plain / same if same > SMALLEST_CHANCE else 1.0
-    seen = min(exact * _hayward_blocking(weights, z, load), 1.0)
-    return RunningDistribution(counts=counts, probabilities=distribution, blocked=seen)
+    return RunningDistribution(counts, distribution, min(exact * _hayward_blocking(weights, z, load), 1.0))
+
+
+@compiled
+def _product_form(counts: FloatArray, step_means_s: FloatArray, token_rate_per_s: float, z: float) -> FloatArray:
+    """Probabilities of the numbers running without the states beyond the last, shape (N + 1,)."""
+    distribution, largest = np.zeros(counts.size), 0.0
+    for state in range(1, counts.size):
+        more_per_s = (z - 1.0) * counts[state - 1] / step_means_s[max(state - 1, 1)]
+        births = max((token_rate_per_s + more_per_s) * step_means_s[state], TINY)
+        distribution[state] = distribution[state - 1] + math.log(births / (z * counts[state]))
+        largest = max(largest, distribution[state])
+    total = 0.0
+    for state in range(counts.size):
+        distribution[state] = math.exp(distribution[state] - largest)
+        total += distribution[state]
+    for state in range(counts.size):
+        distribution[state] /= total
+    return distribution
+
+
+@compiled
+def _with_waiting(
+    counts: FloatArray, step_means_s: FloatArray, token_rate_per_s: float, z: float, largest_token_rate_per_s: float
+) -> FloatArray:
+    """The same where requests wait in the last state."""
+    distribution = _product_form(counts, step_means_s, token_rate_per_s, z)
+    made = distribution[-1] * largest_token_rate_per_s
+    for state in range(1, counts.size - 1):
+        made += distribution[state] * counts[state] / step_means_s[state]
+    spare = max(largest_token_rate_per_s - token_rate_per_s, LEAST_SPARE * largest_token_rate_per_s)
+    waiting = max(token_rate_per_s - made, 0.0) / spare
+    distribution[-1] += waiting
+    for state in range(counts.size):
+        distribution[state] /= 1.0 + waiting
+    return distribution
 
 
 def _hayward_blocking(weights: FloatArray, dispersion: float, load: float) -> float:

@@ -25,7 +25,7 @@ class ContextSpread:
     """How step times differ between sequences of equal number and other contexts.
 
     Attributes:
-        std_s: standard deviation [s] of a step with so many sequences running, from their contexts; of any shape.
+        std_s: standard deviation [s] of a step with so many sequences running, from their contexts; shape (n,).
         scv: squared coefficient of variation of the context of one running sequence.
     """
 

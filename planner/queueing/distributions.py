@@ -35,7 +35,10 @@ def sum_of_independent(*terms: LatencyDistribution) -> LatencyDistribution:
         return LatencyDistribution.unbounded()
     total = terms[0]
     for term in terms[1:]:
-        left, right = _shortened(total), _shortened(term)
+        left, right = sorted((_shortened(total), _shortened(term)), key=lambda each: -each.support_s.size)
+        if right.support_s.size == 1:
+            total = LatencyDistribution(left.support_s + right.support_s, left.weights)
+            continue
         sums = np.add.outer(left.support_s, right.support_s).ravel()
         total = condensed_with_atom(sums, np.multiply.outer(left.weights, right.weights).ravel())
     return total
@@ -63,7 +66,7 @@ def condensed_with_atom(
         both = np.append(atom, (1.0 - atom) * rest.weights)
         return LatencyDistribution.from_samples(np.append(0.0, rest.support_s), both)
     means = slice_means(times_s, weights, edges)
-    return LatencyDistribution.from_samples(np.maximum.accumulate(means), np.diff(edges))
+    return LatencyDistribution(np.maximum.accumulate(means), np.diff(edges))
 
 
 def lattice_distribution(distribution: FloatArray, cell_s: float) -> LatencyDistribution:
@@ -81,7 +84,7 @@ def lattice_distribution(distribution: FloatArray, cell_s: float) -> LatencyDist
         return LatencyDistribution.constant(0.0)
     means = sorted_slice_means(np.arange(1.0, distribution.size) * cell_s, distribution[1:], DISTRIBUTION_EDGES)
     mass = (1.0 - atom) * np.diff(DISTRIBUTION_EDGES)
-    return LatencyDistribution.from_samples(np.append(0.0, np.maximum.accumulate(means)), np.append(atom, mass))
+    return LatencyDistribution(np.append(0.0, np.maximum.accumulate(means)), np.append(atom, mass))
 
 
 def rescaled_wait(
@@ -128,4 +131,6 @@ def _at_slices(distribution: LatencyDistribution) -> FloatArray:
 
 
 def _shortened(distribution: LatencyDistribution) -> LatencyDistribution:
+    if distribution.support_s.size < TERM_EDGES.size:
+        return distribution
     return condensed_with_atom(distribution.support_s, distribution.weights, TERM_EDGES)

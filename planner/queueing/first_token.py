@@ -12,16 +12,18 @@ renewal process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from planner.core import FloatArray, IntArray
-from planner.queueing.backlog import Backlog
+from planner.core import FloatArray, compiled
+from planner.queueing.backlog import Backlog, batch_transform, companions_transform
 from planner.queueing.lattice import (
     ComplexArray,
+    evenly,
     geometric,
+    interpolated_at,
     lattice_probabilities,
     poisson_sum_transform,
     shift_down,
@@ -37,8 +39,12 @@ AHEAD_EDGES = tail_edges(14)
 """Slices of the tokens ahead of a request, finer towards the many. A choice of resolution."""
 BEHIND_EDGES = np.array([0.0, 0.5, 0.85, 1.0])
 """Slices of the tokens behind a request where there are any."""
-ARRIVAL_POINTS = ((0.5 - np.sqrt(1.0 / 12.0), 0.125, 0.375), (0.5 + np.sqrt(1.0 / 12.0), 0.625, 0.875))
-"""When in a step a request comes: two-point Gauss-Legendre for the tokens before it, four even points for the rest."""
+BEFORE = np.array([0.5 - np.sqrt(1.0 / 12.0), 0.5 + np.sqrt(1.0 / 12.0)])
+"""Share of a step before which a request comes, for the tokens before it: two-point Gauss-Legendre."""
+REST = np.array([[0.875, 0.625], [0.375, 0.125]])
+"""Shares of a step that are left when it comes, at each of these, for the rest of the step: four even points."""
+TINY = float(np.finfo(float).tiny)
+"""Guards divisions by a probability of 0."""
 SMALLEST_WEIGHT = 1e-9
 """Situations less likely than this share of all are left out."""
 COARSE_CHUNK_CELLS = 6
@@ -66,25 +72,6 @@ class ArrivalView:
     missing_prompts: float = 0.0
 
 
-@dataclass(frozen=True, eq=False)
-class _Situations:
-    """Situations an arrival may meet, each with every one of `ARRIVAL_POINTS`.
-
-    Attributes:
-        weight: of each, shape (rows,).
-        duration_s: of the step in progress, shape (rows,).
-        carried: transform of the tokens left over, shape (rows, n).
-        before: share of the step in which came what is ahead, shape (rows,).
-        points: shares of the step after which a request comes, shape (rows, 2).
-    """
-
-    weight: FloatArray
-    duration_s: FloatArray
-    carried: ComplexArray
-    before: FloatArray
-    points: FloatArray
-
-
 def first_token_times(
     server: BatchServer, backlog: Backlog, lengths: CondensedLengths, view: ArrivalView
 ) -> tuple[FloatArray, FloatArray]:
@@ -99,49 +86,84 @@ def first_token_times(
     Returns:
         Times [s] and weights, both of shape (groups, points); the weights of a group sum to 1.
     """
-    rows = _situations(backlog, view)
+    idle = float(backlog.regime.idle), backlog.arrivals.rate_per_s
+    weight, duration_s, has_left = _situations(
+        backlog.distribution, backlog.duration_s, backlog.full_s, *idle, view.thinning, view.full_thinning
+    )
+    ahead, mass = _tokens_ahead(backlog, view, lengths, np.outer(BEFORE, duration_s), has_left)
+    table_tokens, table_s = _step_table(server, backlog, lengths)
+    full_s, chunk = float(table_s[-1]), float(table_tokens[-1])
+    most = math.ceil((float(ahead.max()) + float(lengths.groups.max())) / chunk)
+    windows = np.outer(1.0 - BEFORE, duration_s)[:, :, None] + np.arange(float(most)) * full_s
+    nobody, prompts = _prompts_behind(view, windows)
     behind = slice_means(backlog.arrivals.sizes, backlog.arrivals.weights, BEHIND_EDGES)
     behind *= lengths.mean_prompt / float(behind @ np.diff(BEHIND_EDGES))
-    table = _step_table(server, backlog, lengths)
-    ahead, chance = _tokens_ahead(backlog, rows, view, lengths)
-    behind_it = _PromptsBehind(view, rows.duration_s * (1.0 - rows.before), behind)
-    last, share = _times_to_first_token(backlog, lengths, ahead, behind_it, table)
-    rest = rows.duration_s[:, None] * (1.0 - rows.points)
-    total = last[..., None] + rest[:, None, None, None, :]
-    mass = (rows.weight[:, None] * chance / rest.shape[1])[:, None, :, None, None] * share[..., None]
-    groups = lengths.groups.size
-    weights = np.moveaxis(np.broadcast_to(mass, total.shape), 1, 0).reshape(groups, -1)
-    return np.moveaxis(total, 1, 0).reshape(groups, -1), weights / weights.sum(axis=1, keepdims=True)
+    steps = table_tokens, table_s, duration_s
+    return _times_and_weights(weight, *steps, ahead, mass, lengths.groups, nobody, prompts, behind)
 
 
-@dataclass(frozen=True, eq=False)
-class _PromptsBehind:
-    """Who comes behind a request and is there when its last step begins.
+def _prompts_behind(view: ArrivalView, windows_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Who has come behind a request within the windows [s]: the chance of nobody, and else their mean number."""
+    windows = view.rate_per_s * windows_s
+    nobody = empty_window_probability(windows, view.scv)
+    return nobody, (windows + excess_arrivals(windows, view.scv)) / np.maximum(1.0 - nobody, np.finfo(float).tiny)
 
-    Attributes:
-        view: how requests come.
-        left_s: time left of the step in progress [s], shape (rows,).
-        sizes: tokens of a prompt in slices BEHIND_EDGES.
+
+@compiled
+def _times_and_weights(
+    weight: FloatArray,
+    table_tokens: FloatArray,
+    table_s: FloatArray,
+    duration_s: FloatArray,
+    ahead: FloatArray,
+    mass: FloatArray,
+    groups: FloatArray,
+    nobody: FloatArray,
+    prompts: FloatArray,
+    behind: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Times to the first token and their weights, both of shape (groups, points).
+
+    Args:
+        weight: of each situation that an arrival may meet, shape (S,).
+        table_tokens: prompt tokens of a step, up to a full one, shape (T,).
+        table_s: durations of such steps [s], shape (T,).
+        duration_s: of the step in progress in each situation, shape (S,).
+        ahead: tokens ahead, by instant and situation, shape (2, S, A).
+        mass: of these, shape (2, S, A).
+        groups: tokens of the request itself, shape (Q,).
+        nobody: chance that nobody came behind it by the last of 1, 2, ... steps, shape (2, S, steps).
+        prompts: mean number of those who came where somebody did, same shape.
+        behind: tokens of a prompt in slices BEHIND_EDGES, shape (3,). Given that somebody came, the tokens behind are
+            those of one prompt stretched to the mean number.
     """
-
-    view: ArrivalView
-    left_s: FloatArray
-    sizes: FloatArray
-
-    def points(self, whole: FloatArray, full_s: float) -> tuple[FloatArray, FloatArray]:
-        """Tokens behind and their probabilities, both of shape (*whole.shape, 4), after `whole` full steps.
-
-        Given that somebody came, the distribution is that of one prompt stretched to the mean number.
-        """
-        counts = np.arange(float(whole.max()) + 1.0)
-        windows = self.view.rate_per_s * (self.left_s[:, None] + counts * full_s)
-        nobody = empty_window_probability(windows, self.view.scv)
-        mean = windows + excess_arrivals(windows, self.view.scv)
-        number = mean / np.maximum(1.0 - nobody, np.finfo(float).tiny)
-        at = (np.arange(self.left_s.size)[:, None, None], whole.astype(np.int64))
-        tokens = number[at][..., None] * np.append(0.0, self.sizes)
-        alone = nobody[at][..., None]
-        return tokens, np.concatenate([alone, (1.0 - alone) * np.diff(BEHIND_EDGES)], axis=-1)
+    full_s, chunk = table_s[-1], table_tokens[-1]
+    instants, situations, slices = ahead.shape
+    size = instants * situations * slices * (1 + behind.size) * REST.shape[1]
+    times, weights = np.empty((groups.size, size)), np.empty((groups.size, size))
+    for group in range(groups.size):
+        point, total = 0, 0.0
+        for instant in range(instants):
+            for at in range(situations):
+                for place in range(slices):
+                    tokens = ahead[instant, at, place] + groups[group]
+                    whole = max(math.ceil(tokens / chunk - 1e-9) - 1, 0)
+                    alone, number = nobody[instant, at, whole], prompts[instant, at, whole]
+                    for other in range(1 + behind.size):
+                        more, share = 0.0, alone
+                        if other > 0:
+                            more = number * behind[other - 1]
+                            share = (1.0 - alone) * (BEHIND_EDGES[other] - BEHIND_EDGES[other - 1])
+                        last = min(tokens - whole * chunk + more, chunk)
+                        served_s = whole * full_s + interpolated_at(table_tokens, table_s, last)
+                        for rest in range(REST.shape[1]):
+                            times[group, point] = served_s + duration_s[at] * REST[instant, rest]
+                            weights[group, point] = weight[at] * mass[instant, at, place] * share
+                            total += weights[group, point]
+                            point += 1
+        for point in range(size):
+            weights[group, point] /= total
+    return times, weights
 
 
 def own_steps_s(server: BatchServer, running: float, chunk: float, prompts: FloatArray) -> FloatArray:
@@ -158,125 +180,165 @@ def own_steps_s(server: BatchServer, running: float, chunk: float, prompts: Floa
     return np.asarray(whole * step_duration_s(server, running, chunk) + last)
 
 
-def _situations(backlog: Backlog, view: ArrivalView) -> _Situations:
-    """Time-weighted states of the server, those with prompts thinned to what an arrival meets."""
-    below, size, idle = backlog.below, backlog.distribution.size, backlog.regime.idle
-    spent = backlog.distribution[:below] * backlog.duration_s
-    above = backlog.distribution[below:]
-    full = float(above.sum()) * backlog.full_s
-    empty = float(spent[0]) * (1.0 - idle)
-    waiting = float(backlog.distribution[0]) * idle / backlog.arrivals.rate_per_s
-    freed = (1.0 - view.thinning) * float(spent[1:].sum()) + (1.0 - view.full_thinning) * full
-    weight, duration = [waiting, empty], [0.0, float(backlog.duration_s[0])]
-    scale = 1.0 + freed / max(waiting + empty, np.finfo(float).tiny)
-    weight = [w * scale for w in weight]
-    for points in _duration_groups(below):
-        mass = float(spent[points].sum())
-        if mass > SMALLEST_WEIGHT * spent.sum():
-            weight.append(mass * view.thinning)
-            duration.append(float(spent[points] @ backlog.duration_s[points]) / mass)
-    carried = np.ones((len(weight) + 1, size // 2 + 1), dtype=np.complex128)
-    weight.append(full * view.full_thinning)
-    duration.append(backlog.full_s)
-    if full > 0.0:
-        over = np.zeros(size)
-        over[: size - below] = above / above.sum()
-        carried[-1] = np.fft.rfft(over)
-    kept = np.array(weight) > SMALLEST_WEIGHT * sum(weight)
-    instants: FloatArray = np.repeat(np.array(ARRIVAL_POINTS), int(kept.sum()), axis=0)
-    both = np.tile(np.flatnonzero(kept), len(ARRIVAL_POINTS))
-    return _Situations(np.array(weight)[both], np.array(duration)[both], carried[both], instants[:, 0], instants[:, 1:])
+@compiled
+def _situations(
+    distribution: FloatArray,
+    durations_s: FloatArray,
+    full_s: float,
+    idle: float,
+    rate_per_s: float,
+    thinning: float,
+    full_thinning: float,
+) -> tuple[FloatArray, FloatArray, bool]:
+    """States of the server, time-weighted, those with prompts thinned to what an arrival meets.
 
-
-def _duration_groups(below: int) -> Iterator[IntArray]:
-    """Lattice points from 1 to the chunk in groups of about one step duration."""
-    yield from (np.asarray(group) for group in np.array_split(np.arange(1, below), GROUPS_BELOW) if group.size)
+    Returns:
+        Weight and duration [s] of the step in progress of each, shape (S,), and whether the last of them is a full
+        step, that leaves tokens over.
+    """
+    below, above = durations_s.size, 0.0
+    for cell in range(below, distribution.size):
+        above += distribution[cell]
+    weight, duration_s = np.zeros(GROUPS_BELOW + 3), np.zeros(GROUPS_BELOW + 3)
+    weight[0] = distribution[0] * idle / rate_per_s
+    weight[1], duration_s[1] = distribution[0] * durations_s[0] * (1.0 - idle), durations_s[0]
+    first, spent = 1, 0.0
+    for group in range(GROUPS_BELOW):
+        beyond, moment = first + (below - 1) // GROUPS_BELOW + (1 if group < (below - 1) % GROUPS_BELOW else 0), 0.0
+        for cell in range(first, beyond):
+            weight[2 + group] += distribution[cell] * durations_s[cell]
+            moment += distribution[cell] * durations_s[cell] ** 2
+        duration_s[2 + group] = moment / max(weight[2 + group], TINY)
+        first, spent = beyond, spent + weight[2 + group]
+    least = SMALLEST_WEIGHT * (spent + distribution[0] * durations_s[0])
+    scale = 1.0 + ((1.0 - thinning) * spent + (1.0 - full_thinning) * above * full_s) / max(weight[0] + weight[1], TINY)
+    for place in range(GROUPS_BELOW + 2):
+        weight[place] *= scale if place < 2 else (thinning if weight[place] > least else 0.0)
+    weight[-1], duration_s[-1] = above * full_s * full_thinning, full_s
+    kept, likely = 0, SMALLEST_WEIGHT * np.sum(weight)
+    has_left = weight[-1] > likely
+    for place in range(weight.size):
+        if weight[place] > likely:
+            weight[kept], duration_s[kept], kept = weight[place], duration_s[place], kept + 1
+    return weight[:kept], duration_s[:kept], has_left
 
 
 def _tokens_ahead(
-    backlog: Backlog, rows: _Situations, view: ArrivalView, lengths: CondensedLengths
+    backlog: Backlog, view: ArrivalView, lengths: CondensedLengths, times_s: FloatArray, has_left: bool
 ) -> tuple[FloatArray, FloatArray]:
     """Tokens ahead of the request at the next step: left over, arrived earlier in this step, batch companions.
 
-    Returns points and masses, both of shape (rows, points). Where prompts and chunks have a coarse common measure, the
-    points are its multiples: between them, tokens would take a step too many.
+    Returns points and masses, both of shape (*times_s.shape, points). Where prompts and chunks have a coarse common
+    measure, the points are its multiples: between them, tokens would take a step too many.
     """
-    ahead = _arrived_and_carried(backlog, rows.duration_s * rows.before, view, lengths, rows.carried)
+    ahead = _arrived_and_left(backlog, view, lengths, times_s, has_left)
     mass = np.broadcast_to(np.diff(AHEAD_EDGES), ahead.shape)
     if backlog.below >= COARSE_CHUNK_CELLS:
-        return ahead, mass
+        return ahead, np.ascontiguousarray(mass)
     low = np.floor(ahead / backlog.cell + 1e-9)
     high_share = np.clip(ahead / backlog.cell - low, 0.0, 1.0)
-    points = np.concatenate([low, low + 1.0], axis=1) * backlog.cell
-    return points, np.concatenate([mass * (1.0 - high_share), mass * high_share], axis=1)
+    points = np.concatenate([low, low + 1.0], axis=2) * backlog.cell
+    return points, np.concatenate([mass * (1.0 - high_share), mass * high_share], axis=2)
 
 
-def _arrived_and_carried(
-    backlog: Backlog, times_s: FloatArray, view: ArrivalView, lengths: CondensedLengths, carried: ComplexArray
+def _arrived_and_left(
+    backlog: Backlog, view: ArrivalView, lengths: CondensedLengths, times_s: FloatArray, has_left: bool
 ) -> FloatArray:
-    """Tokens that arrived within the times [s] and those carried over, in slices AHEAD_EDGES, shape (times, 14).
+    """Tokens that arrived within the times [s] and those left over, in slices AHEAD_EDGES, shape (*times_s.shape, 14).
 
     Of a regular stream whole prompts came within the times, as many as a renewal process brings; what else it lacks
-    against a Poisson stream is missing in the tokens carried over.
+    against a Poisson stream is missing in the tokens left over.
     """
-    size, arrivals = backlog.distribution.size, backlog.arrivals
-    tokens = np.arange(float(size)) * backlog.cell
+    arrivals, left = backlog.arrivals, _left_over(backlog.distribution, backlog.below)
     if view.scv >= 1.0:
-        prompt = backlog.prompt_transform
-        transform = poisson_sum_transform(arrivals.rate_per_s * times_s, arrivals.batch_transform(prompt))
-        transform *= arrivals.companions_transform(prompt) * carried
-        return sorted_slice_means(tokens, np.maximum(np.fft.irfft(transform, size), 0.0), AHEAD_EDGES)
-    windows = view.rate_per_s * times_s
-    lacking = excess_arrivals(windows, view.scv)
-    left = np.fft.irfft(carried, size)
-    missing = np.maximum(view.missing_prompts + lacking, 0.0) * lengths.mean_prompt / backlog.cell
-    prompt = np.fft.rfft(lattice_probabilities(lengths.prompts, lengths.prompt_weights, backlog.cell, size))
-    transform = np.fft.rfft(shift_down(left, missing)) * _renewal_transform(windows, view.scv, prompt)
-    return sorted_slice_means(tokens, np.maximum(np.fft.irfft(transform, size), 0.0), AHEAD_EDGES)
+        stream = backlog.prompt_transform, arrivals.prompts_per_batch
+        arrived = _poisson_arrivals(*stream, arrivals.rate_per_s * times_s.ravel())
+        missing = np.zeros(times_s.size)
+    else:
+        windows = view.rate_per_s * times_s.ravel()
+        lacking = excess_arrivals(windows, view.scv)
+        missing = np.maximum(view.missing_prompts + lacking, 0.0) * lengths.mean_prompt / backlog.cell
+        prompts = lengths.prompts, lengths.prompt_weights, backlog.cell, left.size
+        arrived = _renewal_arrivals(*prompts, *_binomial(windows, view.scv))
+    situations = times_s.shape[1] if has_left else times_s.size + 1
+    ahead = _with_left_over(arrived, left, missing, situations)
+    ahead = sorted_slice_means(np.arange(float(left.size)) * backlog.cell, ahead, AHEAD_EDGES)
+    return ahead.reshape(*times_s.shape, -1)
 
 
-def _renewal_transform(windows: FloatArray, scv: float, prompt: ComplexArray) -> ComplexArray:
-    """Transforms of the tokens of the prompts in windows before an arrival, shape (windows, *prompt.shape).
+def _binomial(windows: FloatArray, scv: float) -> tuple[FloatArray, FloatArray]:
+    """Trials and chance of a binomial number of prompts in windows before an arrival, each shape (n,).
 
-    Their number is binomial with the renewal process's mean and (to whole trials) variance.
+    It has the renewal process's mean and (to whole trials) variance.
     """
     mean, variance = count_moments(windows, scv)
     trials = np.maximum(np.ceil(mean**2 / np.maximum(mean - variance, SMALLEST_WEIGHT) - SMALLEST_WEIGHT), 1.0)
-    chance = (mean / trials)[:, None]
-    return np.asarray((1.0 - chance + chance * prompt[None, :]) ** trials[:, None])
+    return trials, mean / trials
 
 
-def _times_to_first_token(
-    backlog: Backlog,
-    lengths: CondensedLengths,
-    ahead: FloatArray,
-    behind: _PromptsBehind,
-    table: _StepTable,
-) -> tuple[FloatArray, FloatArray]:
-    """Time [s] from the next step boundary to the first token, and its weights; (rows, groups, ahead, behind)."""
-    chunk, full_s = backlog.regime.chunk, float(table.duration_s[-1])
-    tokens = ahead[:, None, :] + lengths.groups[None, :, None]
-    whole = np.maximum(np.ceil(tokens / chunk - 1e-9) - 1.0, 0.0)
-    more, share = behind.points(whole, full_s)
-    last = np.minimum((tokens - whole * chunk)[..., None] + more, chunk)
-    return (whole * full_s)[..., None] + np.interp(last, table.tokens, table.duration_s), share
+@compiled
+def _left_over(distribution: FloatArray, below: int) -> FloatArray:
+    """Distribution of the tokens that a full step leaves of the backlog it began with, shape of `distribution`."""
+    left, above = np.zeros(distribution.size), 0.0
+    for cell in range(below, distribution.size):
+        above += distribution[cell]
+    for cell in range(below, distribution.size):
+        left[cell - below] = distribution[cell] / max(above, TINY)
+    return left
 
 
-@dataclass(frozen=True, eq=False)
-class _StepTable:
-    """Durations [s] of steps by their prompt tokens, up to the full step; both of shape (n,)."""
+@compiled
+def _poisson_arrivals(prompt: ComplexArray, prompts_per_batch: float, batches: FloatArray) -> ComplexArray:
+    """Transforms of the tokens of so many batches on average, and of the companions of a prompt; row by row."""
+    batch = np.empty(prompt.size, dtype=np.complex128)
+    for k in range(prompt.size):
+        batch[k] = batch_transform(prompt[k], prompts_per_batch)
+    arrived = poisson_sum_transform(batches, batch)
+    for row in range(batches.size):
+        for k in range(prompt.size):
+            arrived[row, k] *= companions_transform(prompt[k], prompts_per_batch)
+    return arrived
 
-    tokens: FloatArray
-    duration_s: FloatArray
+
+@compiled
+def _renewal_arrivals(
+    prompts: FloatArray, weights: FloatArray, cell: float, size: int, trials: FloatArray, chances: FloatArray
+) -> ComplexArray:
+    """Transforms of the tokens of a binomial number of prompts; row by row."""
+    prompt = np.fft.rfft(lattice_probabilities(prompts, weights, cell, size))
+    arrived = np.empty((trials.size, prompt.size), dtype=np.complex128)
+    for row in range(trials.size):
+        for k in range(prompt.size):
+            arrived[row, k] = (1.0 - chances[row] + chances[row] * prompt[k]) ** trials[row]
+    return arrived
 
 
-def _step_table(server: BatchServer, backlog: Backlog, lengths: CondensedLengths) -> _StepTable:
-    """The table at enough points to interpolate; the last steps of lone prompts are among them."""
+@compiled
+def _with_left_over(arrived: ComplexArray, left: FloatArray, missing: FloatArray, situations: int) -> FloatArray:
+    """Distributions of tokens that arrived and of those left over, less what is missing of these [cells]; by row.
+
+    Of `situations` rows each the last has something left over.
+    """
+    for row in range(situations - 1, missing.size, situations):
+        over = np.fft.rfft(shift_down(left, missing[row]))
+        for k in range(over.size):
+            arrived[row, k] *= over[k]
+    ahead = np.fft.irfft(arrived, left.size)
+    for row in range(missing.size):
+        for cell in range(left.size):
+            ahead[row, cell] = max(ahead[row, cell], 0.0)
+    return ahead
+
+
+def _step_table(server: BatchServer, backlog: Backlog, lengths: CondensedLengths) -> tuple[FloatArray, FloatArray]:
+    """Prompt tokens of steps up to the full one, at enough points to interpolate, and durations [s]; both shape (n,).
+
+    The last steps of lone prompts are among them.
+    """
     chunk = backlog.regime.chunk
     top = min(backlog.below * backlog.cell, chunk)
     alone = lengths.groups - (np.ceil(lengths.groups / chunk) - 1.0) * chunk
-    grids = (np.linspace(1.0, top, TABLE_POINTS), geometric(1.0, chunk, TABLE_POINTS), alone)
-    tokens = np.unique(np.clip(np.concatenate(grids), 1.0, chunk))
-    tokens = np.append(tokens[tokens < chunk], chunk)
-    running = np.append(np.full(tokens.size - 1, backlog.regime.running), backlog.regime.full_running)
-    return _StepTable(tokens, step_durations_s(server, running, tokens))
+    grids = (evenly(1.0, top, TABLE_POINTS), geometric(1.0, chunk, TABLE_POINTS), alone)
+    tokens = np.append(np.sort(np.minimum(np.maximum(np.concatenate(grids), 1.0), chunk)), chunk)
+    running = np.where(tokens < chunk, backlog.regime.running, backlog.regime.full_running)
+    return tokens, step_durations_s(server, running, tokens)

@@ -7,14 +7,16 @@ number running.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from planner.core import FloatArray
+from planner.core import FloatArray, compiled
 from planner.queueing.backlog import COARSE_CELLS, Backlog, TokenArrivals, solve_backlog
 from planner.queueing.batch_occupancy import RunningDistribution, running_distribution
 from planner.queueing.capacity import RUNNING
+from planner.queueing.lattice import interpolated_at
 from planner.queueing.met_prompts import MetPrompts
 from planner.queueing.offered_load import Burstiness, OfferedLoad, burstiness
 from planner.queueing.renewal import excess_arrivals, index_of_dispersion
@@ -85,17 +87,18 @@ def _consistent_state(
     """The step curve T(n) and the distribution of n, consistent: T is solved where the distribution has its mass."""
     stream = offered.tokens(bursts.in_step)
     solved = [_decoding_backlog(offered, n, stream) for n in anchors]
+    estimate = _estimate(offered, solved, bursts)
     for _ in range(refinements):
-        distribution = _estimate(offered, solved, bursts).distribution
+        distribution = estimate.distribution
         wanted = (distribution.mean + 1.0, distribution.mean + 1.0 + UPPER_ANCHOR_STDS * distribution.std)
         spacing = ANCHOR_SPACING_STDS * max(distribution.std, 1.0)
         new = [n for n in wanted if all(abs(n - backlog.regime.decoding) > spacing for backlog in solved)]
         if not new:
             break
         solved += [_decoding_backlog(offered, n, stream) for n in new]
-    estimate = _estimate(offered, solved, bursts)
+        estimate = _estimate(offered, solved, bursts)
     distribution, means = estimate.distribution, estimate.step_means_s
-    noise = _step_noise(offered, estimate.nearest, bursts).damped(_memory_share(distribution))
+    noise = estimate.noise.damped(_memory_share(distribution))
     span = max(distribution.std, 1.0)
     rise = np.interp([distribution.mean + 1.0, distribution.mean + 1.0 + span], offered.counts, means)
     slope = offered.gap_rate_per_s * float(rise[1] - rise[0]) / span
@@ -109,12 +112,12 @@ class _RunningEstimate:
     Attributes:
         distribution: of n.
         step_means_s: the curve T(n) through the points [s].
-        nearest: the point nearest to the mean of n.
+        noise: fluctuation of the steps at the point nearest to the mean of n.
     """
 
     distribution: RunningDistribution
     step_means_s: FloatArray
-    nearest: Backlog
+    noise: GapNoise
 
 
 def _estimate(offered: OfferedLoad, solved: list[Backlog], bursts: Burstiness) -> _RunningEstimate:
@@ -131,7 +134,7 @@ def _estimate(offered: OfferedLoad, solved: list[Backlog], bursts: Burstiness) -
     stay = means + float(noise.start_excess_s(gaps)[0]) * _memory_share(guess)
     stay = np.maximum(stay, np.minimum(offered.decode_steps_s, means))
     distribution = running_distribution(offered.counts, stay, offered.gap_rate_per_s, z, largest)
-    return _RunningEstimate(distribution, means, nearest)
+    return _RunningEstimate(distribution, means, noise)
 
 
 def _step_noise(offered: OfferedLoad, backlog: Backlog, bursts: Burstiness) -> GapNoise:
@@ -201,13 +204,26 @@ def _step_curve(offered: OfferedLoad, solved: list[Backlog]) -> FloatArray:
     """T(n) [s] at each of `counts`: linear through the solved points, full steps beyond the critical number."""
     points = sorted({b.regime.decoding: b.mean_gap_s for b in solved}.items())
     n, t = np.array([p[0] for p in points]), np.array([p[1] for p in points])
-    counts, full = offered.counts, offered.full_steps_s
-    if n.size == 1:
-        curve = np.full(counts.size, t[0])
-    else:
-        slopes = np.maximum(np.diff(t) / np.diff(n), 0.0)
-        curve = np.interp(counts, n, t)
-        curve += slopes[-1] * np.maximum(counts - n[-1], 0.0) - slopes[0] * np.maximum(n[0] - counts, 0.0)
-    if offered.server.prompts_first:
-        return np.asarray(np.maximum(curve, LEAST_STEP_SHARE * t[0]))
-    return np.where(counts >= offered.critical, full, np.clip(curve, LEAST_STEP_SHARE * t[0], full))
+    full_from = math.inf if offered.server.prompts_first else offered.critical
+    return _through_points(n, t, offered.counts, offered.full_steps_s, full_from)
+
+
+@compiled
+def _through_points(
+    n: FloatArray, t: FloatArray, counts: FloatArray, full_s: FloatArray, full_from: float
+) -> FloatArray:
+    """T at each of `counts` [s]: lines through (n, t), extrapolated upwards; full steps at most, and from a number on.
+
+    That number is infinite where prompts go first and full steps are no bound.
+    """
+    curve, last = np.empty(counts.size), n.size - 1
+    first_slope = max((t[1] - t[0]) / (n[1] - n[0]), 0.0) if last > 0 else 0.0
+    last_slope = max((t[last] - t[last - 1]) / (n[last] - n[last - 1]), 0.0) if last > 0 else 0.0
+    for place in range(counts.size):
+        seconds = interpolated_at(n, t, counts[place])
+        seconds += last_slope * max(counts[place] - n[last], 0.0) - first_slope * max(n[0] - counts[place], 0.0)
+        seconds = max(seconds, LEAST_STEP_SHARE * t[0])
+        if full_from < math.inf:
+            seconds = full_s[place] if counts[place] >= full_from else min(seconds, full_s[place])
+        curve[place] = seconds
+    return curve

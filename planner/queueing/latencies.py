@@ -105,7 +105,7 @@ def condensed_sample(times: FloatArray, weights: FloatArray) -> LatencyDistribut
     if values.size < POINT_EDGES.size:
         return LatencyDistribution.from_samples(values, mass)
     means = slice_means(values, mass, POINT_EDGES)
-    return LatencyDistribution.from_samples(np.maximum.accumulate(means), np.diff(POINT_EDGES))
+    return LatencyDistribution(np.maximum.accumulate(means), np.diff(POINT_EDGES))
 
 
 def with_slot_wait(first_s: FloatArray, blocking: Blocking) -> FloatArray:

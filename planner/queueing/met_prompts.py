@@ -11,12 +11,13 @@ much larger, and rarer, as makes the variance what the caller knows it to be; no
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from planner.core import FloatArray
-from planner.queueing.quantisation import sorted_slice_means
+from planner.core import FloatArray, compiled
+from planner.queueing.quantisation import slice_means_in_rows
 
 SUM_CELLS = 256
 """Lattice cells of the sum. A choice of resolution: jumps far below a cell widen a sum, which is then close to normal
@@ -29,6 +30,8 @@ BEYOND_LARGEST = 1.2
 """... and at least at this multiple of the largest jump. A choice."""
 LEAST_S = 1e-15
 """Guards divisions by a time of 0 [s]."""
+TINY = float(np.finfo(float).tiny)
+"""Guards a division by a variance of 0."""
 
 
 @dataclass(frozen=True)
@@ -58,46 +61,100 @@ class MetPrompts:
         Returns:
             Slice means [-] of mean 0 and variance 1, shape (G, slices); 0 where nothing varies.
         """
-        jumps_s, rates = self._jumps(gaps)
-        clusters = np.maximum(std_s**2 / np.maximum((jumps_s**2 * rates).sum(axis=1), LEAST_S**2), 1.0)[:, None]
-        most_s = gaps[:, None] * np.maximum(self.full_s, np.tile(self.added_s, PART_MIDDLES.size + 1))
-        grown_s = np.minimum(jumps_s * clusters, most_s)
-        return _compound_poisson(grown_s, rates * jumps_s / np.maximum(grown_s, LEAST_S), edges)
-
-    def _jumps(self, gaps: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """What one prompt adds to k steps [s], and how many prompts do that, both of shape (G, Q times parts)."""
-        shared = np.minimum(self.steps, gaps[:, None])
-        whole = self.per_step * (np.abs(self.steps - gaps[:, None]) + 1.0)
-        part = self.per_step * 2.0 * (shared - 1.0).clip(0.0) / PART_MIDDLES.size
-        sizes = [shared, *(np.maximum(shared * middle, 1.0) for middle in PART_MIDDLES)]
-        jumps_s = np.concatenate([size * self.added_s for size in sizes], axis=1)
-        return jumps_s, np.concatenate([whole, *[part] * PART_MIDDLES.size], axis=1)
+        jumps_s, rates, most_s = _jumps(self.per_step, self.steps, self.added_s, self.full_s, gaps)
+        return _compound_poisson(jumps_s, rates, most_s, std_s, edges)
 
 
-def _compound_poisson(jumps: FloatArray, rates: FloatArray, edges: FloatArray) -> FloatArray:
-    """Standardised slice means of sums of jumps that come at these rates, row by row, shape (G, slices)."""
-    mean, variance = (jumps * rates).sum(axis=1), (jumps**2 * rates).sum(axis=1)
-    top = np.maximum(_lattice_end(mean, variance), BEYOND_LARGEST * jumps.max(axis=1))
-    cell = np.maximum(top, LEAST_S)[:, None] / (SUM_CELLS - 1)
-    place = jumps / cell
-    below = np.minimum(place.astype(np.int64), SUM_CELLS - 2)
-    above_share, row = place - below, np.arange(jumps.shape[0])[:, None] * SUM_CELLS
-    counted = np.concatenate([(below + row).ravel(), (below + row + 1).ravel()])
-    weights = np.concatenate([(rates * (1.0 - above_share)).ravel(), (rates * above_share).ravel()])
-    levy = np.bincount(counted, weights, jumps.shape[0] * SUM_CELLS).reshape(-1, SUM_CELLS)
-    transform = np.exp(np.fft.rfft(levy, axis=1) - rates.sum(axis=1)[:, None])
-    chance = np.maximum(np.fft.irfft(transform, SUM_CELLS, axis=1), 0.0)
-    means = sorted_slice_means(np.arange(float(SUM_CELLS)), chance, edges)
-    mass = np.diff(edges)
-    centred = means - (means @ mass)[:, None]
-    return np.asarray(centred / np.sqrt(np.maximum(centred**2 @ mass, np.finfo(float).tiny))[:, None])
+@compiled
+def _jumps(
+    per_step: FloatArray, steps: FloatArray, added_s: FloatArray, full_s: float, gaps: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """What one prompt adds to k steps [s], how many prompts do that, and the most that a cluster adds [s].
+
+    Arguments as in `MetPrompts`; all of shape (G, Q times parts).
+    """
+    parts = 1 + PART_MIDDLES.size
+    jumps_s = np.empty((gaps.size, parts * steps.size))
+    rates, most_s = np.empty(jumps_s.shape), np.empty(jumps_s.shape)
+    for row in range(gaps.size):
+        for at in range(parts * steps.size):
+            part, group = at // steps.size, at % steps.size
+            shared = min(steps[group], gaps[row])
+            if part == 0:
+                jumps_s[row, at] = shared * added_s[group]
+                rates[row, at] = per_step[group] * (abs(steps[group] - gaps[row]) + 1.0)
+            else:
+                jumps_s[row, at] = max(shared * PART_MIDDLES[part - 1], 1.0) * added_s[group]
+                rates[row, at] = per_step[group] * 2.0 * max(shared - 1.0, 0.0) / PART_MIDDLES.size
+            most_s[row, at] = gaps[row] * max(full_s, added_s[group])
+    return jumps_s, rates, most_s
 
 
-def _lattice_end(mean: FloatArray, variance: FloatArray) -> FloatArray:
+@compiled
+def _compound_poisson(
+    jumps_s: FloatArray, rates: FloatArray, most_s: FloatArray, std_s: FloatArray, edges: FloatArray
+) -> FloatArray:
+    """Standardised slice means of sums of clusters of jumps, row by row, shape (G, slices)."""
+    rows, cells = jumps_s.shape[0], np.empty((1, SUM_CELLS))
+    levy, total = np.zeros((rows, SUM_CELLS)), np.empty(rows)
+    for row in range(rows):
+        total[row] = _add_clusters(levy[row], jumps_s[row], rates[row], most_s[row], std_s[row])
+    transform = np.fft.rfft(levy)
+    for row in range(rows):
+        for k in range(transform.shape[1]):
+            transform[row, k] = np.exp(transform[row, k] - total[row])
+    chance = np.fft.irfft(transform, SUM_CELLS)
+    for cell in range(SUM_CELLS):
+        cells[0, cell] = cell
+        for row in range(rows):
+            chance[row, cell] = max(chance[row, cell], 0.0)
+    means = slice_means_in_rows(cells, chance, edges)
+    for row in range(rows):
+        _standardise(means[row], edges)
+    return means
+
+
+@compiled
+def _add_clusters(levy: FloatArray, jumps_s: FloatArray, rates: FloatArray, most_s: FloatArray, std_s: float) -> float:
+    """Put the rates of clusters of jumps on a lattice that holds their sum; all of them together."""
+    alone, largest, mean, variance, total = 0.0, 0.0, 0.0, 0.0, 0.0
+    for kind in range(jumps_s.size):
+        alone += jumps_s[kind] ** 2 * rates[kind]
+    clusters = max(std_s**2 / max(alone, LEAST_S**2), 1.0)
+    for kind in range(jumps_s.size):
+        jump = min(jumps_s[kind] * clusters, most_s[kind])
+        mean += rates[kind] * jumps_s[kind]
+        variance += rates[kind] * jumps_s[kind] * jump
+        largest = max(largest, jump)
+    cell_s = max(_lattice_end(mean, variance), BEYOND_LARGEST * largest, LEAST_S) / (SUM_CELLS - 1)
+    for kind in range(jumps_s.size):
+        jump = min(jumps_s[kind] * clusters, most_s[kind])
+        rate = rates[kind] * jumps_s[kind] / max(jump, LEAST_S)
+        below = min(int(jump / cell_s), SUM_CELLS - 2)
+        levy[below] += rate * (1.0 - (jump / cell_s - below))
+        levy[below + 1] += rate * (jump / cell_s - below)
+        total += rate
+    return total
+
+
+@compiled
+def _standardise(means: FloatArray, edges: FloatArray) -> None:
+    """Bring slice means to mean 0 and variance 1."""
+    mean, variance = 0.0, 0.0
+    for at in range(means.size):
+        mean += means[at] * (edges[at + 1] - edges[at])
+    for at in range(means.size):
+        variance += (means[at] - mean) ** 2 * (edges[at + 1] - edges[at])
+    for at in range(means.size):
+        means[at] = (means[at] - mean) / math.sqrt(max(variance, TINY))
+
+
+@compiled
+def _lattice_end(mean: float, variance: float) -> float:
     """`DEVIATIONS` above the mean, of the sum as the lattice has it: cells add at most mean * cell to the variance.
 
     With t the end, (t - mean)^2 = DEVIATIONS^2 (variance + mean t / (cells - 1)).
     """
     per_end = DEVIATIONS**2 * mean / (SUM_CELLS - 1)
     beyond = per_end**2 + 4.0 * (per_end * mean + DEVIATIONS**2 * variance)
-    return np.asarray(mean + (per_end + np.sqrt(beyond)) / 2.0)
+    return mean + (per_end + math.sqrt(beyond)) / 2.0

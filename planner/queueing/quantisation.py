@@ -22,7 +22,7 @@ def slice_means(values: FloatArray, weights: FloatArray, edges: FloatArray) -> F
     [1.5, 3.5]
     """
     rows = values.reshape(-1, values.shape[-1])
-    means = _in_order(rows, np.argsort(rows, axis=1, kind="stable"), _rows(weights, values.shape), edges)
+    means = _in_order(rows, np.argsort(rows, axis=1), _rows(weights, values.shape), edges)
     return means.reshape(*values.shape[:-1], edges.size - 1)
 
 
@@ -37,7 +37,7 @@ def sorted_slice_means(values: FloatArray, weights: FloatArray, edges: FloatArra
     Returns:
         Shape (..., slices), in the unit of `values`.
     """
-    means = _sorted(_rows(values, weights.shape), _rows(weights, weights.shape), edges)
+    means = slice_means_in_rows(_rows(values, weights.shape), _rows(weights, weights.shape), edges)
     return means.reshape(*weights.shape[:-1], edges.size - 1)
 
 
@@ -70,13 +70,24 @@ def binned_slice_means(values: FloatArray, weights: FloatArray, edges: FloatArra
 def _rows(array: FloatArray, shape: tuple[int, ...]) -> FloatArray:
     """As rows that go with those of a shape: one row for all where every row is the same."""
     if array.ndim <= 1:
-        return np.broadcast_to(array, shape[-1:])[None, :]
+        return (array if array.shape == shape[-1:] else np.full(shape[-1:], array))[None, :]
+    if array.shape == shape:
+        return np.ascontiguousarray(array).reshape(-1, shape[-1])
     return np.ascontiguousarray(np.broadcast_to(array, shape)).reshape(-1, shape[-1])
 
 
 @compiled
-def _sorted(values: FloatArray, weights: FloatArray, edges: FloatArray) -> FloatArray:
-    """Means of the slices of each row; values or weights of one row stand for all."""
+def slice_means_in_rows(values: FloatArray, weights: FloatArray, edges: FloatArray) -> FloatArray:
+    """`sorted_slice_means` for compiled code: means of the slices of each row.
+
+    Args:
+        values: rising along each row, shape (rows, n), or (1, n) for all.
+        weights: >= 0, with a positive sum, shape (rows, n), or (1, n) for all.
+        edges: of the slices, from 0 to 1, shape (slices + 1,).
+
+    Returns:
+        Shape (rows, slices), in the unit of `values`.
+    """
     size, slices = weights.shape[1], edges.size - 1
     rows = max(values.shape[0], weights.shape[0])
     means = np.empty((rows, slices))
@@ -109,4 +120,4 @@ def _in_order(values: FloatArray, order: IntArray, weights: FloatArray, edges: F
         for place in range(values.shape[1]):
             ranked[row, place] = values[row, order[row, place]]
             mass[row, place] = weight[order[row, place]]
-    return _sorted(ranked, mass, edges)
+    return slice_means_in_rows(ranked, mass, edges)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.core import FloatArray, InputError
+from planner.core import FloatArray, InputError, compiled
 from planner.queueing.contexts import ContextSpread
 
 
@@ -56,12 +57,20 @@ def step_durations_s(server: BatchServer, running: ArrayLike, prompt_tokens: Arr
         raise InputError(
             "server.step_s", durations.shape, f"must answer in the shape of its arguments, {n.shape}", "use numpy"
         )
-    if durations.size and not (durations.min() > 0.0 and durations.max() < np.inf):
+    if not _are_usable(durations.ravel()):
         bad = ~(np.isfinite(durations) & (durations > 0.0))
         where = f"{float(n[bad].flat[0]):g} running, {float(p[bad].flat[0]):g} prompt tokens"
         fix = f"check the step time of {where}"
         raise InputError("server.step_s", float(durations[bad].flat[0]), "must be finite and > 0 s", fix)
     return durations
+
+
+@compiled
+def _are_usable(durations: FloatArray) -> bool:
+    usable = True
+    for place in range(durations.size):
+        usable = usable and 0.0 < durations[place] < math.inf
+    return usable
 
 
 @lru_cache(maxsize=4096)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.core import FloatArray
+from planner.core import FloatArray, compiled
 from planner.queueing.backlog import Backlog
 from planner.queueing.met_prompts import MetPrompts
 from planner.queueing.quantisation import sorted_slice_means
@@ -188,41 +188,76 @@ def token_gap_times(
         Times [s] and weights, each shape (gaps, points).
     """
     slow = slowly_varying_times(gaps, slow_s, memory_steps)
-    floor = np.minimum(slowly_varying_times(gaps, floor_s, memory_steps), slow)[:, :, None]
+    floor = np.minimum(slowly_varying_times(gaps, floor_s, memory_steps), slow)
     fast = _fast_fluctuation(gaps, noise) * _coherence(gaps, noise, slow, memory_steps)[:, None]
-    added = slow[:, :, None] - floor
-    above = np.maximum(added + fast[:, None, :], 0.0)
-    above *= (added[:, :, 0] / np.maximum(above @ np.diff(NOISE_EDGES), SHORTEST_S))[:, :, None]
     prompts_s = max(float(slow_s.mean() - floor_s.mean()), LEAST_SHARE * noise.mean_s)
-    grown = np.maximum(1.0 + noise.start_excess_s(gaps) / prompts_s, 0.0)[:, None, None]
-    above, share = size_biased_mixture(above, np.diff(NOISE_EDGES), grown)
-    times = np.concatenate([floor + above, floor], axis=2)
-    weights = np.concatenate(
-        [share * np.minimum(grown, 1.0), np.broadcast_to(np.maximum(1.0 - grown, 0.0), floor.shape)], axis=2
-    )
-    return np.minimum(times, np.maximum(floor, longest_s)).reshape(gaps.size, -1), weights.reshape(gaps.size, -1)
+    grown = np.maximum(1.0 + noise.start_excess_s(gaps) / prompts_s, 0.0)
+    return _points(slow, floor, fast, np.diff(NOISE_EDGES), grown, longest_s)
 
 
-def size_biased_mixture(above: FloatArray, mass: FloatArray, grown: FloatArray) -> tuple[FloatArray, FloatArray]:
+@compiled
+def _points(
+    slow: FloatArray, floor: FloatArray, fast: FloatArray, mass: FloatArray, grown: FloatArray, longest_s: float
+) -> tuple[FloatArray, FloatArray]:
+    """Times [s] and weights at each slow and each noise point, and at steps without prompts; (gaps, points).
+
+    Args:
+        slow: mean steps [s], shape (gaps, slow points).
+        floor: steps without prompts [s], same shape.
+        fast: deviations from the mean [s], shape (gaps, noise points).
+        mass: of the noise points, shape (noise points,).
+        grown: factor on what prompts add, shape (gaps,).
+        longest_s: no step is longer [s].
+    """
+    (gaps, places), points = slow.shape, mass.size + 1
+    times, weights = np.empty((gaps, places * points)), np.empty((gaps, places * points))
+    above = np.empty(mass.size)
+    for gap in range(gaps):
+        for place in range(places):
+            without, mean = floor[gap, place], 0.0
+            for point in range(mass.size):
+                above[point] = max(slow[gap, place] - without + fast[gap, point], 0.0)
+                mean += above[point] * mass[point]
+            for point in range(mass.size):
+                above[point] *= (slow[gap, place] - without) / max(mean, SHORTEST_S)
+            added, share = size_biased_mixture(above, mass, grown[gap])
+            first = place * points
+            for point in range(mass.size):
+                times[gap, first + point] = min(without + added[point], max(without, longest_s))
+                weights[gap, first + point] = share[point] * min(grown[gap], 1.0)
+            times[gap, first + mass.size] = without
+            weights[gap, first + mass.size] = max(1.0 - grown[gap], 0.0)
+    return times, weights
+
+
+@compiled
+def size_biased_mixture(above: FloatArray, mass: FloatArray, grown: float) -> tuple[FloatArray, FloatArray]:
     """What prompts add to the steps, once its mean has grown by a factor above 1 because more prompts came.
 
     One more prompt (or cluster) than usual makes a Poisson sum X size-biased: weights X / E[X], mean E[X^2] / E[X]. A
     mixture with that distribution has the mean wanted; what it cannot reach is made up by stretching.
 
     Args:
-        above: what prompts add [s], shape (gaps, slow points, noise points).
+        above: what prompts add [s], shape (noise points,).
         mass: of the noise points, shape (noise points,).
-        grown: factor on the mean, shape (gaps, 1, 1); 1 and less change nothing.
+        grown: factor on the mean; 1 and less change nothing.
 
     Returns:
         What prompts add [s] and its weights, both of the shape of `above`.
     """
-    relative = above / np.maximum(above @ mass, SHORTEST_S)[:, :, None]
-    spread = np.maximum(relative**2 @ mass - 1.0, LEAST_SHARE)[:, :, None]
-    biased = np.clip((grown - 1.0) / spread, 0.0, 1.0)
-    reached = 1.0 + biased * spread
-    share = mass * (1.0 - biased + biased * relative)
-    return above * np.maximum(grown / reached, 1.0), share
+    mean, square = 0.0, 0.0
+    for point in range(mass.size):
+        mean += above[point] * mass[point]
+        square += above[point] ** 2 * mass[point]
+    mean = max(mean, SHORTEST_S)
+    spread = max(square / mean**2 - 1.0, LEAST_SHARE)
+    biased = min(max((grown - 1.0) / spread, 0.0), 1.0)
+    stretch = max(grown / (1.0 + biased * spread), 1.0)
+    added, share = np.empty(mass.size), np.empty(mass.size)
+    for point in range(mass.size):
+        added[point] = above[point] * stretch
+        share[point] = mass[point] * (1.0 - biased + biased * above[point] / mean)
+    return added, share
 
 
 def slowly_varying_times(gaps: FloatArray, slow_s: FloatArray, memory_steps: float) -> FloatArray:
@@ -261,11 +296,12 @@ def _fast_fluctuation(gaps: FloatArray, noise: GapNoise) -> FloatArray:
     if noise.variance <= 0.0:
         return np.zeros((gaps.size, NOISE_EDGES.size - 1))
     std = np.sqrt(noise.mean_variance(gaps))
-    shapes = noise.prompts.shapes(gaps, gaps * std, NOISE_EDGES)
     order = np.argsort(noise.durations_s, kind="stable")
     one = sorted_slice_means(noise.durations_s[order], noise.probabilities[order], NOISE_EDGES)
-    one = (one - noise.mean_s) / np.sqrt(noise.variance)
-    return np.asarray(std[:, None] * np.where(gaps[:, None] <= 1.0, one, shapes))
+    shapes = np.tile((one - noise.mean_s) / np.sqrt(noise.variance), (gaps.size, 1))
+    if (several := gaps > 1.0).any():
+        shapes[several] = noise.prompts.shapes(gaps[several], (gaps * std)[several], NOISE_EDGES)
+    return np.asarray(std[:, None] * shapes)
 
 
 def _kept_variance(spans: FloatArray) -> FloatArray:

@@ -8,6 +8,7 @@ loops are in `planner.serving.closed_loop`, static batches in `planner.serving.s
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -328,13 +329,17 @@ def _tandem(
 
     A first token from the decode pool takes a step there before the O - 1 that follow it.
     """
-    queue, lengths = decode.queue, decode.lengths
-    e2e = sum_of_independent(prompt, transfer, queue.e2e)
+    queue, lengths, ready = decode.queue, decode.lengths, sum_of_independent(prompt, transfer)
     if not deployment.transfer.first_token_from_decode:
         tpot, itl = tandem_tpot(queue, lengths, transfer), tandem_itl(queue, lengths, transfer)
-        return _TandemLatencies(prompt, tpot, itl, e2e)
-    ttft = sum_of_independent(prompt, transfer, queue.ttft, queue.itl)
-    return _TandemLatencies(ttft, queue.tpot, queue.itl, sum_of_independent(e2e, queue.itl))
+        return _TandemLatencies(prompt, tpot, itl, _later_sum(ready, queue.e2e))
+    ttft = sum_of_independent(ready, queue.ttft, queue.itl)
+    return _TandemLatencies(ttft, queue.tpot, queue.itl, _later_sum(ready, queue.e2e, queue.itl))
+
+
+def _later_sum(*terms: LatencyDistribution) -> LatencyDistribution:
+    """`sum_of_independent`, computed when it is looked at."""
+    return LatencyDistribution.later(partial(sum_of_independent, *terms), sum(term.mean_s for term in terms))
 
 
 def _tandem_classes(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from heapq import heappop, heappush
 
@@ -267,17 +267,21 @@ class PoolStepTime:
         """By how much a step of decodes is longer when contexts are one standard deviation above their mean [s].
 
         Args:
-            running: sequences, any shape.
+            running: sequences, shape (n,).
             scv: squared coefficient of variation of the context of one.
         """
-        mean = step_shapes(running, np.zeros_like(running), self.costs)
-        above = np.sqrt(scv * running) * self.costs.decode_context
-        longer = replace(mean, decode_context=mean.decode_context + above)
-        none = np.zeros_like(running)
-        return np.maximum(self.timer.times_s(longer, none) - self.timer.times_s(mean, none), 0.0)
+        mean = running * self.costs.decode_context
+        longer = mean + np.sqrt(scv * running) * self.costs.decode_context
+        return np.maximum(self._decodes_s(running, longer) - self._decodes_s(running, mean), 0.0)
+
+    def _decodes_s(self, running: FloatArray, context: FloatArray) -> FloatArray:
+        """Steps of decodes that attend to so many tokens together [s]."""
+        if self._mean_steps is not None:
+            return self._mean_steps.decodes_s(running, context)
+        return self.timer.times_s(StepShape(running, context))
 
     def _kernels_s(self, running: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
-        if np.ndim(running) == np.ndim(prompt_tokens) == 0:
+        if self._mean_steps is None and np.ndim(running) == np.ndim(prompt_tokens) == 0:
             n, p = float(running), float(prompt_tokens)
             apart = self.separate_phases and n and p
             return np.asarray(self._one_s(n, 0.0) + self._one_s(0.0, p) if apart else self._one_s(n, p))
@@ -289,14 +293,18 @@ class PoolStepTime:
 
     def _mixed_s(self, running: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
         """Steps of prompts beside decodes [s]."""
-        attention_s = self._attention_s(prompt_tokens)
-        if self._mean_steps.is_whole:
-            return self._mean_steps.times_s(running, prompt_tokens, attention_s)
+        if self._mean_steps is not None:
+            return self._mean_steps.times_s(running, prompt_tokens)
+        attention_s = np.interp(prompt_tokens, self.attention_tokens, self.attention_s)
         return self.timer.times_s(step_shapes(running, prompt_tokens, self.costs), attention_s)
 
     @cached_property
-    def _mean_steps(self) -> MeanSteps:
-        return MeanSteps(self.timer, self.costs.decode_context, self.costs.chunks)
+    def _mean_steps(self) -> MeanSteps | None:
+        """Reads the same from tables; None where steps take more than these hold."""
+        tables, costs = self.timer.mean_tables, self.costs
+        if tables is None:
+            return None
+        return MeanSteps(tables, costs.decode_context, costs.chunks, self.attention_tokens, self.attention_s)
 
     def _one_s(self, n: float, p: float) -> float:
         """One step of n running sequences and p prompt tokens [s]."""
@@ -311,9 +319,6 @@ class PoolStepTime:
         decode_s = self._mixed_s(running, zero) * (running > 0.0)
         prompt_s = self._mixed_s(zero, prompt_tokens) * (prompt_tokens > 0.0)
         return np.asarray(decode_s + prompt_s)
-
-    def _attention_s(self, prompt_tokens: FloatArray | float) -> FloatArray:
-        return np.asarray(np.interp(prompt_tokens, self.attention_tokens, self.attention_s))
 
 
 @dataclass(frozen=True)

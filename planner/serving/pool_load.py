@@ -148,7 +148,7 @@ class PoolUnderLoad:
 
     def _bound(self, running: float, prompt_tokens: float) -> Bound:
         shape = step_shapes(np.array(max(running, 1e-9)), np.array(prompt_tokens), self.model.costs)
-        return self.model.pool.config.timer.step_time(shape).bound
+        return self.model.pool.config.timer.bound(shape)
 
 
 def pool_under_load(pool: Pool, workload: Workload) -> PoolUnderLoad:

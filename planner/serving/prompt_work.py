@@ -15,7 +15,8 @@ import numpy as np
 
 from planner.core import FloatArray
 from planner.queueing import QueueLatency, e2e_distribution, largest_mixed_rate, own_steps_s
-from planner.serving.pool import PoolModel, last_piece_s, own_encoder_s, step_shapes
+from planner.roofline import StepShape
+from planner.serving.pool import PoolModel, last_piece_s, own_encoder_s
 from planner.serving.types import Role
 from planner.workload import TokenLengths
 
@@ -150,11 +151,13 @@ def own_attention_s(step_times: ByStepTimes, prompts: tuple[float, ...], chunk: 
     tokens = np.clip(sizes[:, None] - past, 0.0, chunk)
     prompt, step = np.nonzero(tokens)
     each, before = tokens[prompt, step], past[step]
-    mean = step_shapes(np.zeros_like(each), each, model.costs)
+    costs = model.costs
     pairs = each * before + each * (each + 1.0) / 2.0
     pieces = np.maximum(each / model.pool.config.max_batched_tokens, 1.0)
     cached = pieces * before + (pieces + 1.0) * each / 2.0
-    own = replace(mean, chunk_pairs=pairs, chunk_context=cached, chunks=pieces)
-    timer = model.pool.config.timer
-    beyond_s = (timer.prompts_s(own) - timer.prompts_s(mean)) * model.pool.config.costs.prompt_stretch
+    own = np.array([each, pairs, cached, pieces])
+    mean = np.outer([1.0, costs.pairs, costs.context, costs.chunks], each)
+    none = np.zeros(2 * each.size)
+    seconds = model.pool.config.timer.prompts_s(StepShape(none, none, *np.concatenate([own, mean], axis=1)))
+    beyond_s = (seconds[: each.size] - seconds[each.size :]) * model.pool.config.costs.prompt_stretch
     return tuple(np.bincount(prompt, beyond_s, sizes.size).tolist())

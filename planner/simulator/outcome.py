@@ -297,7 +297,7 @@ def _bound(timer: StepTimer, steps: FloatArray, shapes: FloatArray) -> Bound:
     `steps` has shape (runs,), `shapes` has shape (fields of `StepShape`, runs).
     """
     if not steps.any():
-        return timer.step_time(StepShape(1.0, 1.0)).bound
+        return timer.bound(StepShape(1.0, 1.0))
     seconds = np.zeros(len(Bound))
     has_prompts = shapes[-1] > 0.0
     for which in (np.flatnonzero(has_prompts), np.flatnonzero(~has_prompts)):

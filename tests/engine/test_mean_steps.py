@@ -8,11 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.engine import MeanSteps, Speculation
+from planner.engine import MeanSteps, Speculation, StepTimer
 from planner.roofline import Parallelism, StepShape
 from tests.builders import calibrated, replica
 
 CONTEXT, CHUNKS, PAIRS, CACHED = 1234.5, 1.0 / 700.0, 410.0, 1.3
+
+
+def mean_steps(timer: StepTimer, tokens: np.ndarray, attention_s: np.ndarray) -> MeanSteps:
+    assert timer.mean_tables is not None
+    return MeanSteps(timer.mean_tables, CONTEXT, CHUNKS, tokens, attention_s)
 
 
 def shapes(decodes: np.ndarray, tokens: np.ndarray) -> StepShape:
@@ -36,17 +41,18 @@ def test_they_take_what_the_step_timer_says(model: str, changes: dict[str, Any],
     numbers = np.array([0.0, 0.3, 1.0, 2.5, 40.0, 333.3, 20_000.0])
     decodes, tokens = (each.ravel() for each in np.meshgrid(numbers, np.append(numbers, 1.5e6)))
     decodes, tokens = decodes[decodes + tokens > 0.0], tokens[decodes + tokens > 0.0]
-    steps, shape = MeanSteps(timer, CONTEXT, CHUNKS), shapes(decodes, tokens)
-    prompts_s = timer.prompts_s(shapes(0.0 * tokens, np.maximum(tokens, 1.0)))
-    assert steps.is_whole
-    assert np.allclose(steps.times_s(decodes, tokens, prompts_s), timer.times_s(shape, prompts_s), rtol=1e-12, atol=0.0)
+    asked = np.append(numbers[1:], 1.5e6)
+    attention_s = timer.prompts_s(shapes(0.0 * asked, asked))
+    prompts_s = np.interp(tokens, asked, attention_s)
+    steps, expected = mean_steps(timer, asked, attention_s), timer.times_s(shapes(decodes, tokens), prompts_s)
+    assert np.allclose(steps.times_s(decodes, tokens), expected, rtol=1e-12, atol=0.0)
 
 
 @pytest.mark.parametrize("captured", [0.0, 8.0])
 def test_batches_beyond_the_captured_sizes_are_launched_one_by_one(captured: float) -> None:
     timer = replace(calibrated("llama-3.1-8b").timer, captured=captured)
     decodes, none = np.array([1.0, 8.0, 9.0, 300.0]), np.zeros(4)
-    seconds = MeanSteps(timer, CONTEXT, CHUNKS).times_s(decodes, none, none)
+    seconds = mean_steps(timer, np.ones(1), none[:1]).times_s(decodes, none)
     assert np.allclose(seconds, timer.times_s(shapes(decodes, none)), rtol=1e-12, atol=0.0)
     assert seconds[2] >= timer.costs.launch_s * timer.launches
 
@@ -54,5 +60,5 @@ def test_batches_beyond_the_captured_sizes_are_launched_one_by_one(captured: flo
 def test_what_depends_on_more_than_mean_content_is_left_to_the_step_timer() -> None:
     drafting = replica(speculation=Speculation(draft_tokens=2, acceptance=0.7, draft_cost=0.05)).timer
     staged = replace(drafting, draft=None, others=(replica().timer,))
-    assert not MeanSteps(drafting, CONTEXT, CHUNKS).is_whole
-    assert not MeanSteps(staged, CONTEXT, CHUNKS).is_whole
+    assert drafting.mean_tables is None
+    assert staged.mean_tables is None

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import norm
 
 from planner.core import FloatArray
-from planner.queueing.met_prompts import MetPrompts
+from planner.queueing.met_prompts import MetPrompts, _jumps
 from planner.queueing.quantisation import slice_means
 from planner.workload import tail_edges
 
@@ -42,7 +42,8 @@ def test_sums_are_those_of_prompts_thrown_at_random(gaps: int) -> None:
 def test_mean_and_variance_of_the_jumps_are_exact() -> None:
     """A prompt of m steps shares j of K on average m K / (m + K - 1) over its places: the mean is rate m K."""
     prompts = MetPrompts(np.array([0.01]), np.array([8.0]), np.array([0.5]), 0.5)
-    jumps_s, rates = prompts._jumps(np.array([3.0, 8.0, 40.0]))
+    gaps = np.array([3.0, 8.0, 40.0])
+    jumps_s, rates, _ = _jumps(prompts.per_step, prompts.steps, prompts.added_s, prompts.full_s, gaps)
     assert (jumps_s * rates).sum(axis=1) == pytest.approx(0.01 * 8.0 * 0.5 * np.array([3.0, 8.0, 40.0]), rel=0.03)
 
 
