@@ -31,6 +31,8 @@ MAX_METRICS_BYTES = 20_000_000
 UPLOAD, INTERVAL, LONGEST, SHOWN = "check-files", "check-interval", "check-longest", "check-shown"
 INTERVAL_LABEL = "Seconds between scrapes"
 NOT_WATCHED = "not watched"
+INPUT_WIDTH_PX = 235
+"""Of the inputs beside the files: two in a row on a tablet, as the metrics above."""
 FILES = "check-read"
 """Of the state of a visit: names and contents of the files, which stay when another tab is open."""
 COMMAND = """curl -sG http://prometheus:9090/api/v1/query_range \\
@@ -90,22 +92,20 @@ def show(page: Page) -> None:
 
 
 def _show_upload() -> None:
-    left, right = st.columns([3, 1], gap="large")
-    with left:
-        st.file_uploader(
-            "Metrics of the servers (vLLM, SGLang, TensorRT-LLM, Dynamo)",
-            type=["json", "txt", "prom"],
-            accept_multiple_files=True,
-            max_upload_size=components.whole_megabytes(MAX_METRICS_BYTES),
-            key=UPLOAD,
-            on_change=_keep_files,
-            help="Answers of Prometheus (JSON), or one or two scrapes of /metrics in the order of their names; of "
-            "every replica of the plan's models. Read in memory, for this visit only.",
-        )
-        kept = st.session_state.get(FILES) or ()
-        if kept:
-            st.caption(components.plain("Read: " + ", ".join(name for name, _ in kept)))
-    with right:
+    st.file_uploader(
+        "Metrics of the servers (vLLM, SGLang, TensorRT-LLM, Dynamo)",
+        type=["json", "txt", "prom"],
+        accept_multiple_files=True,
+        max_upload_size=components.whole_megabytes(MAX_METRICS_BYTES),
+        key=UPLOAD,
+        on_change=_keep_files,
+        help="Answers of Prometheus (JSON), or one or two scrapes of /metrics in the order of their names; of "
+        "every replica of the plan's models. Read in memory, for this visit only.",
+    )
+    kept = st.session_state.get(FILES) or ()
+    if kept:
+        st.caption(components.plain("Read: " + ", ".join(name for name, _ in kept)))
+    with st.container(horizontal=True):
         st.number_input(
             INTERVAL_LABEL,
             min_value=1,
@@ -113,6 +113,7 @@ def _show_upload() -> None:
             step=60,
             placeholder="as the files say",
             key=INTERVAL,
+            width=INPUT_WIDTH_PX,
             help="Between two scrapes, or from the start of the servers to the only one. Answers of Prometheus say it.",
         )
         st.number_input(
@@ -122,6 +123,7 @@ def _show_upload() -> None:
             step=1024,
             placeholder="as the files say",
             key=LONGEST,
+            width=INPUT_WIDTH_PX,
             help="That the servers take (max_model_len): the upper end of the last bucket of lengths.",
         )
     if not kept:
