@@ -20,6 +20,7 @@ from planner.engine import StepTimeShift
 from planner.launch import served_models
 from planner.traffic import load_lengths
 from tests.analysis.test_running_fleet import REQUESTS, page
+from tests.traffic.test_prometheus import recorded_page
 
 PAGES = Path(__file__).parents[1] / "data" / "metrics"
 
@@ -107,6 +108,18 @@ def test_pages_of_the_prometheus_client_are_held_against_a_plan(folder: Path, tm
     assert ttft["measured_s"] == pytest.approx(0.03 + 1e-4 * sum(inputs) / 1500.0, rel=1e-6)
     assert "the servers do not say what a token took" in " ".join(out.split())
     assert "traffic as measured" in out
+
+
+def test_a_recorded_page_is_held_against_a_plan_and_teaches_no_step_times(folder: Path, tmp_path: Path) -> None:
+    """A vLLM server of another kind after one request: it is read, and what it cannot tell is said."""
+    (tmp_path / "page.txt").write_text(recorded_page(), encoding="utf-8")
+    options = (folder / "plan.json", tmp_path / "page.txt", "--interval", 60.0)
+    code, out, err = _run("check", *options, "--json", tmp_path / "check.json")
+    assert code == 0, err
+    found = json.loads((tmp_path / "check.json").read_text(encoding="utf-8"))["running_fleet"]
+    assert {one["metric"] for one in found["latencies"]} == {"ttft", "itl", "e2e"}
+    assert found["measured_steps"] is None
+    assert "1 requests were watched; watch 1,000 or more" in " ".join(out.split())
 
 
 SEVERAL = """
