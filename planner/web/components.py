@@ -41,7 +41,7 @@ STYLE = """<style>
 @media (max-width: 1100px) {
     .planner-table table {font-size: 0.8rem; min-width: 0}
     .planner-table th, .planner-table td {padding: 0.3rem 0.35rem; max-width: 20rem}
-    .planner-table td:not(.number, .short) {min-width: 8.5rem}
+    .planner-table td:not(.number, .short) {min-width: 7rem}
     .planner-table th {max-width: 5.5rem}
 }
 @media (max-width: 640px) {
