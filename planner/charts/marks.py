@@ -27,8 +27,11 @@ LABEL_LETTER_PX = 6.6
 """Width of a letter of a label: a little more than the average, so that labels never overlap. A choice."""
 NARROW_PX = 420
 """Width of the page's column below which titles take more lines and legends more rows: that of a phone. A choice."""
-ON_A_PHONE = f"containerSize()[0] < {NARROW_PX}"
-"""Vega expression: whether a chart is that narrow; not in a picture, which has no page around it."""
+ON_A_PHONE = f"width >= 0 && containerSize()[0] < {NARROW_PX}"
+"""Vega expression: whether a chart is that narrow; not in a picture, which has no page around it.
+
+It names the signal `width`, or Vega would not ask again when the page is resized.
+"""
 TITLE_LETTERS, LINE_LETTERS = 38, 58
 """Characters of a title and of a line below it that a phone of 390 px shows whole."""
 PHONE_LEGEND_PX, SYMBOL_PX = 300, 36
@@ -68,6 +71,7 @@ def titled(text: str, subtitle: str | list[str], offset_px: int | None = None) -
         anchor="start",
         subtitleColor=GREY,
         offset=offset,
+        limit=alt.ExprRef("width >= 0 ? containerSize()[0] || 0 : 0"),  # 0 is none, of a picture without a page
     )
 
 

@@ -19,7 +19,7 @@ import typer
 import planner
 from planner.cli import demand, deployments, doctor, measurements, plans, quickstart, running
 from planner.cli.base import STDOUT, JsonFile, app, check_outputs, deliver, write
-from planner.cli.completion import complete_llm, complete_sku
+from planner.cli.completion import as_bash_splits, complete_llm, complete_sku
 
 if TYPE_CHECKING:
     from planner.core import Table
@@ -31,7 +31,8 @@ def main() -> None:
         if getattr(sys, name) is None:  # closed by whoever started the program
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the end
         getattr(sys, name).reconfigure(errors="replace")
-    app(prog_name="planner")
+    with as_bash_splits():
+        app(prog_name="planner")
 
 
 @app.callback(invoke_without_command=True)

@@ -6,10 +6,14 @@ neither numpy nor YAML nor the records that the paths are of. `python -m planner
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import importlib.util
+import io
+import os
 import re
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,11 +23,12 @@ from planner.presets import preset
 
 SETTINGS = "settings.csv"
 """Packaged: dotted path, and the values it can take with ``|`` between; empty where they are not a few words."""
-SKU, LLM = "<sku>", "<llm>"
-"""Stand for any SKU, any packaged model."""
+SKU, LLM, LENGTHS, PROFILE, ENGINE = "<sku>", "<llm>", "<lengths>", "<profile>", "<engine>"
+"""Stand for any SKU, and any packaged model, distribution of lengths, profile and engine."""
 _LEFT_OUT = ("schema_version", "own_hardware")
 """Fields that nobody sets on a command line."""
-_LLM_FIELDS = ("llm",)
+_NAMED = {"llm": LLM, "lengths": LENGTHS, "preset": LENGTHS, "profile": PROFILE, "engine": ENGINE, "skus": f"[{SKU}]"}
+"""Fields, by the last word of their path, that take a name of what is packaged."""
 _INDEX = re.compile(r"\.\d+(?=\.|$)")
 
 
@@ -70,7 +75,14 @@ def _typed_paths(known: str, path: str) -> Iterator[str]:
 
 
 def _values(values: str) -> tuple[str, ...]:
-    return _packaged("llms", ".json") if values == LLM else tuple(value for value in values.split("|") if value)
+    """The words that stand for values; of a list, each alone in brackets."""
+    if values.startswith("[<"):
+        return tuple(f"[{name}]" for name in _values(values[1:-1]))
+    named = {LLM: ("llms", ".json"), LENGTHS: ("lengths", ".csv"), PROFILE: ("profiles", ".csv")}
+    if values in named:
+        return _packaged(*named[values])
+    folders = {SKU: "skus", ENGINE: "engines"}
+    return _in_database(folders[values]) if values in folders else tuple(filter(None, values.split("|")))
 
 
 @cache
@@ -79,12 +91,16 @@ def _settings() -> dict[str, str]:
     return {row["path"]: row["values"] for row in csv.DictReader(text.splitlines())}
 
 
-@cache
 def _skus() -> tuple[str, ...]:
-    """Ids of the SKU files, whose names they are; the database itself takes longer to load than one likes to wait."""
+    return _in_database("skus")
+
+
+@cache
+def _in_database(kind: str) -> tuple[str, ...]:
+    """Ids of the files of a kind, whose names they are; the database itself takes longer to load than one waits."""
     spec = importlib.util.find_spec("hardware_db")
     folders = spec.submodule_search_locations if spec else None
-    return tuple(sorted(file.stem for folder in folders or () for file in Path(folder, "skus").glob("*.toml")))
+    return tuple(sorted(file.stem for folder in folders or () for file in Path(folder, kind).glob("*.toml")))
 
 
 @cache
@@ -92,6 +108,55 @@ def _packaged(folder: str, ending: str) -> tuple[str, ...]:
     """Names of the packaged files of a folder."""
     files = preset(folder).iterdir()
     return tuple(sorted(file.name.removesuffix(ending) for file in files if file.name.endswith(ending)))
+
+
+# --- words as bash splits them ----------------------------------------------------------------------------------------
+
+BASH = "complete_bash"
+"""What the script that Typer installs puts into `VARIABLE` when bash asks."""
+VARIABLE = "_PLANNER_COMPLETE"
+
+
+def joined_words(words: Sequence[str], current: int) -> tuple[list[str], str]:
+    """Words of a command line up to the current one, put together where bash split them at ``=``.
+
+    Args:
+        words: as bash splits them (``COMP_WORDBREAKS``): ``objective=max`` are three.
+        current: index of the one to complete.
+
+    Returns:
+        The words, the current one last, and the beginning of it that bash does not want to hear again.
+
+    >>> joined_words(["planner", "plan", "--set", "objective", "=", "max"], 5)
+    (['planner', 'plan', '--set', 'objective=max'], 'objective=')
+    """
+    joined: list[str] = []
+    before = ""
+    for index, word in enumerate(words[: current + 1]):
+        split = index > 0 and "=" in (word, words[index - 1])
+        before = joined[-1] if split else ""
+        joined[len(joined) - split :] = [before + word]
+    return joined, joined[-1] if words[current : current + 1] == ["="] else before
+
+
+@contextlib.contextmanager
+def as_bash_splits() -> Iterator[None]:
+    """Where bash asks what to offer, answer about whole words, and say only what it does not have yet.
+
+    Bash ends words at ``=``, so that ``--set objective=`` would be completed as if ``objective`` were all of it.
+    """
+    if os.environ.get(VARIABLE) != BASH:
+        yield
+        return
+    words = os.environ.get("COMP_WORDS", "").split("\n")
+    joined, before = joined_words(words, min(int(os.environ.get("COMP_CWORD", "0")), len(words) - 1))
+    os.environ |= {"COMP_WORDS": "\n".join(joined), "COMP_CWORD": str(len(joined) - 1)}
+    offered = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(offered):
+            yield
+    finally:
+        sys.stdout.write("".join(line.removeprefix(before) for line in offered.getvalue().splitlines(keepends=True)))
 
 
 # --- the list, from the schema ----------------------------------------------------------------------------------------
@@ -112,22 +177,34 @@ def settings_of(schema: Mapping[str, Any]) -> dict[str, str]:
 
 def _walk(path: str, field: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The path of a field, and of all fields in it, in each of its forms."""
-    if path.rpartition(".")[2] in _LLM_FIELDS:
+    named = _NAMED.get(path.rpartition(".")[2], "")
+    if named == LLM:
         yield path, LLM
         return
     if "$ref" in field:
         field = definitions[field["$ref"].rpartition("/")[2]]
-    kind = field.get("type")
-    values = "true|false" if kind == "boolean" else "|".join(map(str, field.get("enum", ())))
-    yield path, values
+    items = field.get("items")
+    yield path, named or _words(field) or "|".join(f"[{word}]" for word in _listed_words(items, definitions))
     for form in field.get("anyOf", ()):
         yield from _walk(path, form, definitions)
     for name, inner in field.get("properties", {}).items():
         yield from _walk(f"{path}.{name}", inner, definitions)
-    if isinstance(items := field.get("items"), Mapping) and ("$ref" in items or "anyOf" in items):
+    if isinstance(items, Mapping) and ("$ref" in items or "anyOf" in items):
         yield from ((inner, values) for inner, values in _walk(f"{path}.0", items, definitions) if inner != f"{path}.0")
     if isinstance(inner := field.get("additionalProperties"), Mapping):
         yield from _walk(f"{path}.{SKU}", inner, definitions)
+
+
+def _words(field: Mapping[str, Any]) -> str:
+    return "true|false" if field.get("type") == "boolean" else "|".join(map(str, field.get("enum", ())))
+
+
+def _listed_words(items: object, definitions: Mapping[str, Any]) -> list[str]:
+    """The words that elements of a list are, where they are a few."""
+    if not isinstance(items, Mapping):
+        return []
+    element = definitions[items["$ref"].rpartition("/")[2]] if "$ref" in items else items
+    return list(filter(None, _words(element).split("|")))
 
 
 def settings_text() -> str:

@@ -77,15 +77,12 @@ def check(
     request = load_request(plan)
     hardware = hardware_for(request.search.engine, calibrations, engine_costs)
     fleet = read_fleet(plan, hardware)
-    if recalibrate and request.cascade is not None:
-        fix = "plan again with --set and the step times that it prints"
-        raise InputError("--recalibrate", "cascade", "its models share one stream of requests", fix)
     names = _watched_services(fleet, service, model)
     options = {"interval_s": interval, "engine": engine, "max_tokens": max_tokens}
     watched = [_watch(fleet, name, model or names[name], files, options, request.measured_steps) for name in names]
+    alone = not request.services and request.cascade is None
     if len(watched) == 1:
         ((_, running, _),) = watched
-        alone = not request.services
         deliver(
             lambda: running_report.report(running, alone),
             (json_file, lambda: json_text(running_report.running_document(running))),
@@ -94,12 +91,12 @@ def check(
     else:
         _deliver_several(watched, json_file, md_file)
     if recalibrate:
-        _plan_again(plan, watched, calibrations, engine_costs)
+        _plan_again(plan, watched, alone, calibrations, engine_costs)
 
 
 def _watched_services(fleet: Fleet, service: str | None, model: str | None) -> dict[str, str | None]:
     """The models of the plan to look at, and which of the metrics' models each is: None where there is one only."""
-    from planner.launch import launch_specs
+    from planner.launch import served_models
 
     names = list(dict.fromkeys(one.service for one in fleet.deployments))
     if service is not None and service not in names:
@@ -108,7 +105,7 @@ def _watched_services(fleet: Fleet, service: str | None, model: str | None) -> d
         return {service or names[0]: None}
     if model is not None:
         raise InputError("--model", model, "the plan has several models", f"add --service: {', '.join(names)}")
-    served = {spec.service: spec.model for spec in launch_specs(fleet)}
+    served = served_models(fleet)
     unnamed = [name for name in names if not served[name]]
     if unnamed:
         bound = "the plan does not say under which name it is served"
@@ -155,6 +152,7 @@ def _deliver_several(
 def _plan_again(
     plan: str,
     watched: list[tuple[str, RunningFleet, ServerMetrics]],
+    alone: bool,
     calibrations: list[str] | None,
     engine_costs: str | None,
 ) -> None:
@@ -163,15 +161,10 @@ def _plan_again(
     from planner.fleet import planning
     from planner.report import terminal
     from planner.report import what_if as what_if_report
-    from planner.scenario import load_request, measured_changes, measured_changes_of_models, recorded_corrections
+    from planner.scenario import load_request, measured_changes, recorded_corrections
 
     before = load_request(plan)
-    others = [one.name for one in before.services]
-    if others:
-        learned = measured_changes_of_models(watched, others, before.measured_steps)
-    else:
-        ((_, running, metrics),) = watched
-        learned = measured_changes(running, metrics, before.measured_steps)
+    learned = measured_changes(before, watched)
     assignments: list[str] = []
     changed = []
     for label, fields in learned.items():
@@ -182,6 +175,6 @@ def _plan_again(
         replanner = Replanner(hardware=hardware, progress=say, corrections=recorded_corrections(plan))
         result = changes.what_if(before, changed, replanner)
     deliver(lambda: what_if_report.report(result))
-    if others and "step times as measured" in learned:
+    if not alone and "step times as measured" in learned:
         steps = json.dumps(learned["step times as measured"]["measured_steps"])
         deliver(f"plan with it: --set 'measured_steps={steps}'")

@@ -18,6 +18,7 @@ from planner.fleet.confidence import deviations_of
 from planner.fleet.corrections import Corrections
 from planner.fleet.costs import KV_TIERS, SWITCHING
 from planner.fleet.format_warnings import weights_word
+from planner.fleet.packing import PackedPool, packed_replicas, server_count
 from planner.fleet.planning import hardware_for, plan
 from planner.fleet.program import request_slices
 from planner.fleet.simulation import requests_to_simulate
@@ -53,6 +54,7 @@ __all__ = [
     "CostBreakdown",
     "Loss",
     "LossOf",
+    "PackedPool",
     "Plan",
     "PlanConfidence",
     "PlanRequest",
@@ -67,6 +69,7 @@ __all__ = [
     "columns",
     "deviations_of",
     "hardware_for",
+    "packed_replicas",
     "plan",
     "planning",
     "pool_name",
@@ -74,6 +77,7 @@ __all__ = [
     "requests_to_simulate",
     "routed_slo",
     "routed_workload",
+    "server_count",
     "shifted_deployment",
     "shifted_hardware",
     "slices",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,6 +13,7 @@ from pydantic import Field, model_validator
 from hardware_db import OwnHardware, Price
 from planner.core import FloatArray, Frozen, InputError, Metric
 from planner.fleet.corrections import Corrections
+from planner.fleet.packing import PackedPool, server_count
 from planner.llm import LlmSpec, Precision, require_context
 from planner.optimizer import Allocation, Objective, SolveStatus
 from planner.search import DeploymentOption, Dominated, PoolOption, Rejection, SearchSpace
@@ -230,7 +230,7 @@ class PlannedDeployment:
         simulated: from request-level simulation; the prediction again where the plan was not simulated.
         usd_per_hour: of all its pools.
         pool_usd_per_hour: of each pool, its share of what its SKU's GPUs cost.
-        nodes: servers per pool, replicas never straddling two.
+        nodes: servers of each pool by itself; `Plan.servers` counts those that pools share once.
         slices: rate of each slice routed to it [1/s].
         run: what `simulated` is about; None where the plan was not simulated.
     """
@@ -484,23 +484,8 @@ class Plan:
 
     @property
     def servers(self) -> int:
-        """Servers of the fleet: replicas of all pools fill those of their SKU, the largest first, none on two unless
-        it is larger than one. Pools that share a server count it once.
-        """
-        room: dict[str, list[int]] = {}
-        for pool in sorted(self.pools, key=lambda pool: -pool.config.parallelism.gpus):
-            gpus, of_server = pool.config.parallelism.gpus, pool.config.sku.node.gpus
-            free, left = room.setdefault(pool.config.sku.id, []), pool.replicas
-            if gpus > of_server:
-                free += [0] * (left * math.ceil(gpus / of_server))
-                continue
-            for place, gpus_free in enumerate(free):
-                fit = min(gpus_free // gpus, left)
-                free[place] -= fit * gpus
-                left -= fit
-            each = of_server // gpus
-            free += [of_server - gpus * min(each, left - placed) for placed in range(0, left, each)]
-        return sum(len(free) for free in room.values())
+        """Servers of the fleet as `packed_replicas` fills them: one that several pools share counts once."""
+        return server_count([PackedPool.of(pool) for pool in self.pools])
 
     def latency(self, metric: Metric, *, simulated: bool = False) -> LatencyDistribution:
         """Distribution of a metric over all deployments, weighted by their traffic."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.core import BoolArray, Metric
+from planner.fleet.packing import PackedPool, server_count
 from planner.fleet.pairing import UsedPool
 from planner.fleet.simulation import MAX_SIMULATED_REQUESTS, busiest_part, evaluated, run_of, simulated
 from planner.fleet.types import (
@@ -214,12 +215,13 @@ def _deployed(
     """A deployment by theory."""
     rates_per_s = dict(pools[0].rates_per_s)
     workload = routed_workload(slices, rates_per_s)
+    deployment = option.deployment(tuple(pool.replicas for pool in pools))
     surviving = option.deployment(tuple(pool.surviving for pool in pools))
     predicted = evaluated(surviving, workload)
     return PlannedDeployment(
         service=pools[0].service,
         option=option,
-        deployment=option.deployment(tuple(pool.replicas for pool in pools)),
+        deployment=deployment,
         surviving=surviving,
         workload=workload,
         slo=routed_slo(slices, rates_per_s),
@@ -228,17 +230,9 @@ def _deployed(
         simulated=predicted,
         usd_per_hour=0.0,
         pool_usd_per_hour=(0.0,) * len(pools),
-        nodes=tuple(_nodes(pool) for pool in pools),
+        nodes=tuple(server_count([PackedPool.of(pool)]) for pool in deployment.pools),
         slices=rates_per_s,
     )
-
-
-def _nodes(pool: UsedPool) -> int:
-    """Servers for a pool, none of whose replicas straddles two servers unless it is larger than one."""
-    gpus, node_gpus = pool.option.gpus, pool.option.config.sku.node.gpus
-    if gpus > node_gpus:
-        return pool.replicas * math.ceil(gpus / node_gpus)
-    return math.ceil(pool.replicas / (node_gpus // gpus))
 
 
 # --- targets --------------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from planner.launch.flags import EngineFlag, FlagKind, engine_flags
 from planner.launch.fleet import Fleet, LaunchedDeployment, fleet_of, read_fleet
 from planner.launch.readme import README_NAME
 from planner.launch.scripts import COMPOSE_NAME
-from planner.launch.spec import LaunchSpec, launch_specs
+from planner.launch.spec import LaunchSpec, launch_specs, served_models
 from planner.launch.versions import CheckedVersion, checked_versions, versions_text
 
 __all__ = [
@@ -52,6 +52,7 @@ __all__ = [
     "launch_files",
     "launch_specs",
     "read_fleet",
+    "served_models",
 ]
 
 

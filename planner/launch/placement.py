@@ -1,7 +1,7 @@
 """Where each replica of a fleet runs: its servers, its GPUs there, and ports that no other process of a server has.
 
-Replicas fill the servers of their SKU one after the other, the largest first, none straddling two unless it is larger
-than one. GPUs are numbered as the driver numbers them, servers from 1.
+Replicas fill servers as the plan counts them (`planner.fleet.packed_replicas`). GPUs are numbered as the driver numbers
+them, servers from 1.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from planner.fleet import PackedPool, packed_replicas
 from planner.launch.own_ports import OWN_PORT_STEP, OwnPort
 from planner.launch.spec import FIRST_PORT, NVIDIA, LaunchSpec
 
@@ -56,31 +57,19 @@ class PlacedReplica:
 
 def place_replicas(specs: Sequence[LaunchSpec]) -> tuple[PlacedReplica, ...]:
     """Every replica of every pool on its servers, pool by pool."""
-    filled: list[tuple[str, int]] = []
-    places: dict[tuple[str, int], tuple[tuple[int, ...], tuple[int, ...]]] = {}
-    for spec in sorted(specs, key=lambda spec: -spec.gpus):
-        for number in range(1, spec.replicas + 1):
-            room = [at for at, (sku, used) in enumerate(filled) if sku == spec.sku and _fits(spec, used)]
-            if not room or spec.servers > 1:
-                room = list(range(len(filled), len(filled) + spec.servers))
-                filled += [(spec.sku, 0)] * spec.servers
-            servers = tuple(room[: spec.servers])
-            first = filled[servers[0]][1]
-            for at in servers:
-                filled[at] = (spec.sku, spec.node_gpus if spec.servers > 1 else first + spec.gpus_each)
-            places[spec.name, number] = servers, tuple(range(first, first + spec.gpus_each))
-    in_order = [(spec, number) for spec in specs for number in range(1, spec.replicas + 1)]
-    names = {at: None for spec, number in in_order for at in places[spec.name, number][0]}
-    numbers = {at: number for number, at in enumerate(names, start=1)}
+    packed = packed_replicas([PackedPool(spec.sku, spec.gpus, spec.node_gpus, spec.replicas) for spec in specs])
+    in_order = dict.fromkeys(server for pool in packed for replica in pool for server in replica.servers)
+    numbers = {server: number for number, server in enumerate(in_order, start=1)}
     return tuple(
-        PlacedReplica(spec, number, tuple(numbers[at] for at in servers), gpus)
-        for spec, number in in_order
-        for servers, gpus in [places[spec.name, number]]
+        PlacedReplica(
+            spec,
+            number,
+            tuple(numbers[server] for server in replica.servers),
+            tuple(range(replica.first_gpu, replica.first_gpu + spec.gpus_each)),
+        )
+        for spec, pool in zip(specs, packed, strict=True)
+        for number, replica in enumerate(pool, start=1)
     )
-
-
-def _fits(spec: LaunchSpec, used: int) -> bool:
-    return spec.servers == 1 and used + spec.gpus <= spec.node_gpus
 
 
 def server_numbers(replicas: Iterable[PlacedReplica]) -> list[int]:

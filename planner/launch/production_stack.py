@@ -3,7 +3,9 @@
 Read on 2026-11-24 in vllm-project/production-stack: helm/values.schema.json and helm/values.yaml at e8cb495 (release
 vllm-stack-0.1.13), helm/templates/deployment-vllm-multi.yaml at 010004e (how fields become flags: a prefix cache that
 is not asked for is switched off, `/dev/shm` is mounted where `tensorParallelSize` stands, and further words follow as
-`extraArgs`), helm/templates/deployment-router.yaml at 04d2c33 (the router finds pods by all labels of the engines).
+`extraArgs`), helm/templates/deployment-router.yaml at 04d2c33 (the router finds pods by all labels of the engines). On
+2026-11-25 .github/workflows/scheduled-release.yml at 4e9ae00: the run that releases a chart pushes the router's image
+of the same commit, tagged ``v`` and the version of the chart (pull request 801, after issue 787 had asked for it).
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ SWITCHES = {
 SHM_SIZE = "16Gi"
 """Most shared memory of an engine. A choice: memory is taken as it is used."""
 UNKNOWN_MODEL = "set-checkpoint"
+CHART, ROUTER_IMAGE = "vllm-stack (chart)", "lmcache/lmstack-router"
+"""What `presets/target_versions.csv` calls the chart, and the router's image."""
 MODEL_NAME = "pool"
 """Name of the only entry of `modelSpec`, by which the chart names its objects."""
 MAX_RELEASE = 40
@@ -119,6 +123,8 @@ def values(pool: LaunchSpec) -> dict[str, Any]:
             "modelSpec": [model],
         },
         "routerSpec": {
+            "repository": ROUTER_IMAGE,
+            "tag": version_of("production-stack", f"{ROUTER_IMAGE} (image)"),
             "routingLogic": POLICIES.get(Router(pool.router), POLICIES[Router.ROUND_ROBIN]),
             "labels": {GROUP_LABEL: f"{pool.deployment_name}-router"},
         },
@@ -145,7 +151,7 @@ def _vllm_config(pool: LaunchSpec) -> dict[str, Any]:
 
 
 def _readme(fleet: Fleet, specs: Sequence[LaunchSpec]) -> str:
-    version = version_of("production-stack", "vllm-stack (chart)")
+    version = version_of("production-stack", CHART)
     commands = "\n".join(
         f"helm install {release_name(spec)} vllm/vllm-stack --version {version} -f {spec.deployment_name}.values.yaml"
         for spec in specs
@@ -175,8 +181,7 @@ def _readme(fleet: Fleet, specs: Sequence[LaunchSpec]) -> str:
 
 
 _ROUTER_TAG = (
-    "The chart takes the router's image `lmcache/lmstack-router` at the tag `latest`: its project pushes an image for "
-    "every change of the router and says of none that it belongs to this chart, so that none is pinned here. Once it "
-    "runs, pin what runs: `kubectl get pods -o jsonpath='{..imageID}'` names its digest, for `routerSpec.repository` "
-    "(`lmcache/lmstack-router@sha256`) and `routerSpec.tag` (what follows the colon)."
+    f"The router's image `{ROUTER_IMAGE}` is pinned to the tag that the project's release run pushes with this chart; "
+    "the chart alone would take `latest`. It is built for amd64. Where the tag is missing, `v0.1.12` of the release "
+    "before has been seen to run; `kubectl get pods -o jsonpath='{..imageID}'` names the digest of what runs."
 )

@@ -142,6 +142,14 @@ def launch_specs(fleet: Fleet) -> tuple[LaunchSpec, ...]:
     return tuple(specs)
 
 
+def served_models(fleet: Fleet) -> dict[str, str]:
+    """By service, the name under which its servers are started and label their metrics; empty where it is not known.
+
+    Raises as `launch_specs`.
+    """
+    return {spec.service: spec.model for spec in launch_specs(fleet)}
+
+
 def deployments(specs: Iterable[LaunchSpec]) -> list[tuple[LaunchSpec, ...]]:
     """Pools grouped by the deployment they belong to."""
     return [tuple(pools) for _, pools in groupby(specs, key=lambda spec: spec.deployment)]

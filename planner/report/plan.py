@@ -347,6 +347,10 @@ def _named_pools(plan: Plan) -> list[_NamedPool]:
 def fleet_table(plan: Plan) -> Table:
     """Every pool: its GPUs, servers, traffic and cost."""
     pools = _named_pools(plan)
+    shared = sum(sum(planned.nodes) for planned in plan.deployments) > plan.servers
+    note = (
+        f"Pools share servers: the fleet has {plan.servers:,}, each pool by itself what its row says." if shared else ""
+    )
     rows = tuple(
         (
             named.name,
@@ -358,7 +362,7 @@ def fleet_table(plan: Plan) -> Table:
         for named in pools
     )
     columns = (*POOL_COLUMNS, "servers", "requests/s", "USD/hour")
-    return Table("Fleet", columns, rows)
+    return Table("Fleet", columns, rows, note)
 
 
 def _engine_table(plan: Plan) -> Table:

@@ -23,7 +23,7 @@ from planner.scenario.catalogue import SloPreset, slo_presets
 from planner.scenario.checkpoint_formats import formats_with
 from planner.scenario.files import MAX_SCENARIO_BYTES, list_scenarios, parse_fields, scenario_content
 from planner.scenario.input_fixes import fixes_for_error
-from planner.scenario.measured_fleet import measured_changes, measured_changes_of_models
+from planner.scenario.measured_fleet import measured_changes
 from planner.scenario.read import (
     SCENARIO_KEY,
     build_request,
@@ -73,7 +73,6 @@ __all__ = [
     "load_request",
     "load_scenario",
     "measured_changes",
-    "measured_changes_of_models",
     "parse_fields",
     "peak_quantities",
     "plan_document_at",

@@ -18,6 +18,7 @@ from planner.traffic.prometheus import (
     MetricQuantity,
     ServerMetrics,
     metric_names,
+    models_in_metrics,
     read_metrics,
 )
 from planner.traffic.readers import describe, read_any_trace
@@ -80,6 +81,7 @@ __all__ = [
     "mean_image_tokens",
     "mean_images",
     "metric_names",
+    "models_in_metrics",
     "name_of",
     "preset_arrivals",
     "preset_scv",

@@ -298,6 +298,39 @@ def read_metrics(
     return _Server.of(series, engine, model).metrics(interval_s, max_tokens, notes)
 
 
+def models_in_metrics(*sources: Source) -> tuple[tuple[str, str], ...]:
+    r"""Of whom there are metrics: engines with their models, as `read_metrics` takes them; ``""`` without a label.
+
+    Raises InputError for files that cannot be read, and metrics of no known server.
+
+    >>> import io
+    >>> models_in_metrics(io.StringIO('vllm:prompt_tokens_total{model_name="org/small"} 60000\n'))
+    (('vllm', 'org/small'),)
+    """
+    found = _series_by_engine(item for source in sources for item in read_series(source))
+    return tuple((engine, model) for engine in sorted(found) for model in _models_of(found[engine]) or [""])
+
+
+def _series_by_engine(series: Iterable[Series]) -> dict[str, list[Series]]:
+    """The series of each exporter under their plain names. Raises InputError where there is none."""
+    by_engine: dict[str, list[Series]] = {}
+    read = 0
+    for item in series:
+        read += 1
+        recognised = _engine_and_name(item.name)
+        if recognised is not None:
+            exporter, name = recognised
+            by_engine.setdefault(exporter, []).append(Series(name, item.labels, item.times_s, item.values))
+    if not by_engine:
+        fix = f"query names that begin with {' or '.join(PREFIXES.values())}"
+        raise InputError("metrics", f"{read} series", "none is of a known server", fix)
+    return by_engine
+
+
+def _models_of(series: Iterable[Series]) -> list[str]:
+    return sorted({name for item in series if (name := _model_of(item)) is not None})
+
+
 def _series_of_files(
     files: Sequence[Sequence[Series]], interval_s: float | None, notes: list[str]
 ) -> tuple[Series, ...]:
@@ -338,18 +371,8 @@ class _Server:
 
     @classmethod
     def of(cls, series: Iterable[Series], engine: str | None, model: str | None) -> _Server:
-        by_engine: dict[str, list[Series]] = {}
-        read = 0
-        for item in series:
-            read += 1
-            recognised = _engine_and_name(item.name)
-            if recognised is not None:
-                exporter, name = recognised
-                by_engine.setdefault(exporter, []).append(Series(name, item.labels, item.times_s, item.values))
+        by_engine = _series_by_engine(series)
         engines = sorted(by_engine)
-        if not engines:
-            fix = f"query names that begin with {' or '.join(PREFIXES.values())}"
-            raise InputError("metrics", f"{read} series", "none is of a known server", fix)
         if engine is not None and engine not in engines:
             raise UnknownNameError("engine", engine, engines)
         if engine is None and len(engines) > 1:
@@ -518,7 +541,7 @@ def _engine_and_name(metric: str) -> tuple[str, str] | None:
 
 def _series_of_model(series: Sequence[Series], model: str | None) -> tuple[str, tuple[Series, ...]]:
     """The series of one model, and its name: the only one there is, or the one asked for."""
-    models = sorted({name for item in series if (name := _model_of(item)) is not None})
+    models = _models_of(series)
     if model is not None:
         alike = [name for name in models if name.lower() == model.lower()]  # Dynamo writes them in lower case
         if not alike:

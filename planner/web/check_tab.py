@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import streamlit as st
 
@@ -16,19 +16,23 @@ from hardware_db import HardwareDb
 from planner.analysis import RunningFleet, ServedTraffic, WhatIf, changes, compare_running_fleet
 from planner.core import InputError, PlannerError
 from planner.fleet import Plan, PlannedDeployment, PlanRequest, Progress
+from planner.launch import fleet_of, served_models
 from planner.report import running_fleet as running_report
 from planner.report import what_if as what_if_report
 from planner.scenario import full_content, measured_changes, scenario_of_text
 from planner.serving import MeasuredSteps
-from planner.traffic import ServerMetrics, read_metrics
+from planner.traffic import ServerMetrics, models_in_metrics, read_metrics
 from planner.web import bounds, components, results, session
 from planner.web.results import Page
 from planner.workload import Slo
 
 MAX_METRICS_BYTES = 20_000_000
 """Largest upload, all files together: a day by five minutes of some hundred series for ten replicas. A choice."""
-UPLOAD, INTERVAL, SERVICE = "check-files", "check-interval", "check-service"
+UPLOAD, INTERVAL, LONGEST, SHOWN = "check-files", "check-interval", "check-longest", "check-shown"
 INTERVAL_LABEL = "Seconds between scrapes"
+NOT_WATCHED = "not watched"
+INPUT_WIDTH_PX = 235
+"""Of the inputs beside the files: two in a row on a tablet, as the metrics above."""
 FILES = "check-read"
 """Of the state of a visit: names and contents of the files, which stay when another tab is open."""
 COMMAND = """curl -sG http://prometheus:9090/api/v1/query_range \\
@@ -49,6 +53,9 @@ HINTS = {
     "mean of": "Which latency.",
     "unit": "Of the values in this row.",
 }
+T = TypeVar("T")
+Watched = tuple[str, RunningFleet, ServerMetrics]
+"""A model of the plan: its service, how it runs, and the metrics that say so."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +63,11 @@ class Upload:
     """What was uploaded.
 
     Attributes:
-        metrics: read from it.
+        metrics: read from it, by service of the plan.
         key: tells it from any other upload.
     """
 
-    metrics: ServerMetrics
+    metrics: Mapping[str, ServerMetrics]
     key: str
 
 
@@ -71,13 +78,12 @@ def show(page: Page) -> None:
         st.info("No feasible fleet yet, so there is nothing to hold measurements against.")
         return
     _show_upload()
-    served = _service(page.plan)
     try:
-        watched = _watched()
-        if watched is not None:
-            running = _compared(page, served, watched)
-            _show_comparison(page, running)
-            _show_next_plan(page, running, watched)
+        upload = _upload(page.plan)
+        if upload is not None and upload.metrics:
+            watched = _compared(page, upload)
+            _show_comparison(page, watched)
+            _show_next_plan(page, watched, upload)
     except PlannerError as error:
         st.error(components.plain(str(error)))
 
@@ -86,22 +92,20 @@ def show(page: Page) -> None:
 
 
 def _show_upload() -> None:
-    left, right = st.columns([3, 1], gap="large")
-    with left:
-        st.file_uploader(
-            "Metrics of the servers (vLLM, SGLang, TensorRT-LLM, Dynamo)",
-            type=["json", "txt", "prom"],
-            accept_multiple_files=True,
-            max_upload_size=components.whole_megabytes(MAX_METRICS_BYTES),
-            key=UPLOAD,
-            on_change=_keep_files,
-            help="Answers of Prometheus (JSON), or one or two scrapes of /metrics in the order of their names; of "
-            "every replica of one model. Read in memory, for this visit only.",
-        )
-        kept = st.session_state.get(FILES) or ()
-        if kept:
-            st.caption(components.plain("Read: " + ", ".join(name for name, _ in kept)))
-    with right:
+    st.file_uploader(
+        "Metrics of the servers (vLLM, SGLang, TensorRT-LLM, Dynamo)",
+        type=["json", "txt", "prom"],
+        accept_multiple_files=True,
+        max_upload_size=components.whole_megabytes(MAX_METRICS_BYTES),
+        key=UPLOAD,
+        on_change=_keep_files,
+        help="Answers of Prometheus (JSON), or one or two scrapes of /metrics in the order of their names; of "
+        "every replica of the plan's models. Read in memory, for this visit only.",
+    )
+    kept = st.session_state.get(FILES) or ()
+    if kept:
+        st.caption(components.plain("Read: " + ", ".join(name for name, _ in kept)))
+    with st.container(horizontal=True):
         st.number_input(
             INTERVAL_LABEL,
             min_value=1,
@@ -109,7 +113,18 @@ def _show_upload() -> None:
             step=60,
             placeholder="as the files say",
             key=INTERVAL,
+            width=INPUT_WIDTH_PX,
             help="Between two scrapes, or from the start of the servers to the only one. Answers of Prometheus say it.",
+        )
+        st.number_input(
+            "Longest input [tokens]",
+            min_value=1,
+            value=None,
+            step=1024,
+            placeholder="as the files say",
+            key=LONGEST,
+            width=INPUT_WIDTH_PX,
+            help="That the servers take (max_model_len): the upper end of the last bucket of lengths.",
         )
     if not kept:
         with st.expander("How to get them", icon=":material/terminal:"):
@@ -122,8 +137,8 @@ def _keep_files() -> None:
     st.session_state[FILES] = tuple(sorted((file.name, file.getvalue()) for file in files))
 
 
-def _watched() -> Upload | None:
-    """What the files say; None where there are none. Raises InputError."""
+def _upload(plan: Plan) -> Upload | None:
+    """What the files say of every model of the plan that is watched; None without files. Raises InputError."""
     kept: Sequence[tuple[str, bytes]] = st.session_state.get(FILES) or ()
     if not kept:
         return None
@@ -131,22 +146,79 @@ def _watched() -> Upload | None:
     if size > MAX_METRICS_BYTES:
         bound = f"have {size:,} bytes, more than {MAX_METRICS_BYTES:,}"
         raise InputError("files", f"{len(kept)} files", bound, "ask for fewer series, or a longer step")
-    interval_s = st.session_state.get(INTERVAL)
-    digest = hashlib.sha256(repr(interval_s).encode())
+    digest = hashlib.sha256()
     for name, content in kept:
         digest.update(repr((name, len(content))).encode() + content)
-    key = digest.hexdigest()
-    known = st.session_state.get("check-watched")
-    if known is None or known.key != key:
-        known = Upload(_metrics(kept, interval_s), key)
-        st.session_state["check-watched"] = known
-    return known
+    chosen = _chosen_models(plan, _once("check-models", digest.hexdigest(), partial(_models, kept)))
+    options = {"interval_s": st.session_state.get(INTERVAL), "max_tokens": st.session_state.get(LONGEST)}
+    digest.update(repr((chosen, options)).encode())
+    read = partial(_metrics, kept, chosen, options)
+    return Upload(_once("check-watched", digest.hexdigest(), read), digest.hexdigest())
 
 
-def _metrics(files: Sequence[tuple[str, bytes]], interval_s: float | None) -> ServerMetrics:
-    """What the files say; of a missing time between them by the label that it has here. Raises InputError."""
+def _once(place: str, key: str, compute: Callable[[], T]) -> T:
+    """A result that a visit keeps until its key changes."""
+    known = st.session_state.get(place)
+    if known is None or known[0] != key:
+        known = st.session_state[place] = (key, compute())
+    found: T = known[1]
+    return found
+
+
+def _models(files: Sequence[tuple[str, bytes]]) -> tuple[tuple[str, str], ...]:
+    return models_in_metrics(*(_page(*file) for file in files))
+
+
+def _chosen_models(plan: Plan, found: Sequence[tuple[str, str]]) -> dict[str, tuple[str, str]]:
+    """By service of the plan, the engine and the model of the metrics that watch it; those that nothing does left out.
+
+    A model is recognised by the name under which the exports serve it. Where that is not everything there is to say,
+    one is asked.
+    """
+    services = list(dict.fromkeys(one.service for one in plan.deployments))
+    if len(services) == len(found) == 1:
+        return {services[0]: found[0]}
+    several = len({engine for engine, _ in found}) > 1
+    options = {
+        f"{model} ({engine})" if several and model else model or engine: (engine, model) for engine, model in found
+    }
+    served, chosen = _served(plan), {}
+    with st.container(horizontal=True):
+        for service in services:
+            names = [NOT_WATCHED, *options]
+            known = [name for name, (_, model) in options.items() if model.lower() == served[service].lower() != ""]
+            name = st.selectbox(
+                components.plain(service),
+                names,
+                index=names.index(known[0]) if known else 0,
+                key=f"check-model-{results.name_of((service, tuple(found)))}",
+                persist_state="session",
+                help="Which model of the metrics it is. Recognised by the name under which the exports serve it.",
+            )
+            if name in options:
+                chosen[service] = options[name]
+    if not chosen:
+        st.info("None of the metrics is recognised as a model of the plan. Say above which is which.")
+    return chosen
+
+
+def _served(plan: Plan) -> dict[str, str]:
+    """By service, the name under which the exports serve it; empty where they do not know."""
     try:
-        return read_metrics(*(_page(*file) for file in files), interval_s=interval_s)
+        return served_models(fleet_of(plan))
+    except PlannerError:  # no export of this fleet, which can be watched all the same
+        return {one.service: "" for one in plan.deployments}
+
+
+def _metrics(
+    files: Sequence[tuple[str, bytes]], chosen: Mapping[str, tuple[str, str]], options: Mapping[str, Any]
+) -> dict[str, ServerMetrics]:
+    """By service what the files say; of a missing time between them by the label it has here. Raises InputError."""
+    try:
+        return {
+            service: read_metrics(*(_page(*file) for file in files), engine=engine, model=model or None, **options)
+            for service, (engine, model) in chosen.items()
+        }
     except InputError as error:
         if error.field == "interval_s":
             raise InputError(INTERVAL_LABEL, error.value, error.bound, error.fix) from None
@@ -163,22 +235,18 @@ def _page(name: str, content: bytes) -> io.StringIO:
     return page
 
 
-def _service(plan: Plan) -> tuple[PlannedDeployment, ...]:
-    """The deployments of one model, chosen where there are several."""
-    names = list(dict.fromkeys(one.service for one in plan.deployments))
-    chosen = names[0]
-    if len(names) > 1:
-        chosen = components.choose_one("Model", names, SERVICE, help="Which one was watched.")
-    return tuple(one for one in plan.deployments if one.service == chosen)
-
-
 # --- beside the plan --------------------------------------------------------------------------------------------------
 
 
-def _compared(page: Page, served: Sequence[PlannedDeployment], watched: Upload) -> RunningFleet:
-    compute = partial(_compare, tuple(served), watched.metrics, dict(page.request.measured_steps))
-    place = (served[0].service, page.plan.simulated)
-    return results.compute_once(("check", page.key, place, watched.key), compute, "Comparing")
+def _compared(page: Page, upload: Upload) -> list[Watched]:
+    """Every model that is watched beside its plan, in the order of the plan."""
+    found: list[Watched] = []
+    for service, metrics in upload.metrics.items():
+        served = tuple(one for one in page.plan.deployments if one.service == service)
+        compute = partial(_compare, served, metrics, dict(page.request.measured_steps))
+        key = ("check", page.key, service, page.plan.simulated, upload.key)
+        found.append((service, results.compute_once(key, compute, "Comparing"), metrics))
+    return found
 
 
 def _compare(
@@ -188,13 +256,24 @@ def _compare(
     return compare_running_fleet([ServedTraffic(one.deployment, one.workload) for one in served], slo, metrics, known)
 
 
-def _show_comparison(page: Page, running: RunningFleet) -> None:
-    st.markdown(f"**{components.plain(running_report.headline(running))}**")
+def _show_comparison(page: Page, watched: Sequence[Watched]) -> None:
+    alone = _is_alone(page.request)
+    _, running, _ = watched[0]
+    if alone:
+        st.markdown(f"**{components.plain(running_report.headline(running))}**")
+    else:
+        components.bullets([f"{name}: {running_report.headline(running)}" for name, running, _ in watched])
+    if len(watched) > 1:
+        shown = components.choose_one("Model", [name for name, _, _ in watched], SHOWN, wrap=True)
+        _, running, _ = next(one for one in watched if one[0] == shown)
     for place, table in enumerate(running_report.tables(running)):
         components.table(table, f"check-{place}", HINTS)
+    pages = [
+        running_report.markdown(page.request.name if alone else name, running, alone) for name, running, _ in watched
+    ]
     st.download_button(
         "Report as Markdown",
-        running_report.markdown(page.request.name, running),
+        "\n".join(pages),
         file_name="check.md",
         mime="text/markdown",
         icon=":material/download:",
@@ -202,24 +281,24 @@ def _show_comparison(page: Page, running: RunningFleet) -> None:
     )
     if running.measured_steps is not None:
         st.markdown("**Step times**")
-        components.bullets(running_report.step_time_lines(running))
+        components.bullets(running_report.step_time_lines(running, alone))
     if running.notes:
         st.markdown("**Read with care**")
         components.bullets(running.notes)
 
 
+def _is_alone(request: PlanRequest) -> bool:
+    """Whether the plan has one model."""
+    return not request.services and request.cascade is None
+
+
 # --- the plan that knows it -------------------------------------------------------------------------------------------
 
 
-def _show_next_plan(page: Page, running: RunningFleet, watched: Upload) -> None:
+def _show_next_plan(page: Page, watched: Sequence[Watched], upload: Upload) -> None:
     st.subheader("What would change?")
-    if len({one.service for one in page.plan.deployments}) > 1:
-        st.info(
-            "The plan is of several models: `planner check plan.json day.json --recalibrate` plans them again together."
-        )
-        return
-    learned = measured_changes(running, watched.metrics, page.request.measured_steps)
-    name = f"recalibrate-{watched.key[:12]}"
+    learned = measured_changes(page.request, watched)
+    name = f"recalibrate-{upload.key[:12]}"
     if not results.is_requested(name, page):
         words = " and ".join(learned)
         results.request_button(
@@ -228,12 +307,12 @@ def _show_next_plan(page: Page, running: RunningFleet, watched: Upload) -> None:
         return
     steps, content = [], page.content
     for label, fields in learned.items():
-        content = _normal({**content, **fields})
+        content = _normal(session.with_changes(content, fields))
         request = results.request_of(json.dumps(content, sort_keys=True))
         bounds.check(content, request)
         steps.append((label, request))
     compute = partial(_plan_again, page.request, tuple(steps), page.hardware, page.plan)
-    key = ("recalibrated", page.key, page.plan.simulated, watched.key)
+    key = ("recalibrated", page.key, page.plan.simulated, upload.key)
     found = results.compute_once(key, compute, "Planning again")
     st.markdown(f"**{components.plain(what_if_report.headline(found))}**")
     for place, table in enumerate(what_if_report.tables(found)):

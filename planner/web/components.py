@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -39,8 +39,9 @@ STYLE = """<style>
 .planner-table :is(th, td):first-child {position: sticky; left: 0; z-index: 1; background: light-dark(#ffffff, #171614);
     padding-left: 0}
 @media (max-width: 1100px) {
-    .planner-table table {font-size: 0.8rem}
+    .planner-table table {font-size: 0.8rem; min-width: 0}
     .planner-table th, .planner-table td {padding: 0.3rem 0.35rem; max-width: 20rem}
+    .planner-table td:not(.number, .short) {min-width: 7rem}
     .planner-table th {max-width: 5.5rem}
 }
 @media (max-width: 640px) {
@@ -108,17 +109,32 @@ def metric_cards(cards: Sequence[MetricCard], key: str) -> None:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def table(shown: Table, key: str, hints: Mapping[str, str] | None = None) -> None:
+def table_with_notes(shown: Table, key: str, hints: Mapping[str, str]) -> None:
+    """A table whose last column is prose: there stands a number, and the prose under the table, each text once.
+
+    Rows are then as high as the rest of them. The CSV has every row with its text.
+    """
+    notes = list(dict.fromkeys(row[-1] for row in shown.rows if row[-1]))
+    numbers = {note: str(number) for number, note in enumerate(notes, start=1)} | {"": ""}
+    rows = tuple((*row[:-1], numbers[row[-1]]) for row in shown.rows)
+    table(replace(shown, rows=rows), key, hints, in_full=shown)
+    if notes:
+        st.caption("\n".join(f"{numbers[note]}. {plain(note)}" for note in notes))
+
+
+def table(shown: Table, key: str, hints: Mapping[str, str] | None = None, in_full: Table | None = None) -> None:
     """A table under its title, with a definition behind every heading and number, and its CSV.
 
     Args:
         shown: what to show.
         key: unique on the page.
         hints: definitions by heading or by name of a row; they override those of the glossary.
+        in_full: what the CSV holds, where that is more than is shown.
     """
+    rows = (in_full or shown).rows
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown(f"**{plain(shown.title)}**", width="content")
-        csv_button(shown.title, shown.columns, shown.rows, f"csv-{key}")
+        csv_button(shown.title, shown.columns, rows, f"csv-{key}")
     st.html(html_table(shown, hints or {}))
     if shown.note:
         st.caption(plain(shown.note))

@@ -22,12 +22,6 @@ FRAME_ROW_PX, FRAME_HEAD_PX, FRAME_LIMIT_PX = 35, 38, 460
 """Height of a row and of the heading of a data frame, and its greatest height."""
 NAMED_GPUS = 8
 """Most GPUs of a search that are named on the map; more labels would overlap."""
-NOTES_KEY = "hardware-notes"
-NOTES_STYLE = f"""<style>
-[class*="st-key-{NOTES_KEY}"] .planner-table table {{min-width: 58rem; width: 100%}}
-[class*="st-key-{NOTES_KEY}"] .planner-table td:last-child {{overflow-wrap: anywhere; min-width: 16rem}}
-</style>"""
-"""Style of tables with notes: the notes have the rest of the page."""
 COLUMN = st.column_config
 GPU_COLUMNS = {
     "gpu": COLUMN.TextColumn("GPU", help="Id in scenarios, files and links.", pinned=True, width=170),
@@ -158,7 +152,7 @@ def show_gpus(page: Page) -> None:
     shown = charts.sku_map_rows(page.hardware, dtype, page.request.search.engine, {*_used_skus(page), *searched, sku})
     components.chart(charts.sku_map(shown, dtype), shown, f"GPUs by {dtype} peak and bandwidth", "gpu-map")
     record = page.hardware.skus[sku]
-    _table_with_notes(fact_sheet(record), "gpu-facts", {**FACT_HINTS, **_meanings(record)})
+    components.table_with_notes(fact_sheet(record), "gpu-facts", {**FACT_HINTS, **_meanings(record)})
 
 
 def gpu_rows(page: Page) -> list[Row]:
@@ -218,13 +212,8 @@ def _matching_rows(rows: list[Row], words: str) -> list[Row]:
 
 
 def fact_sheet(sku: GpuSku) -> Table:
-    """Every number of a GPU with its kind, source and day; equal notes are not repeated."""
-    rows: list[tuple[str, ...]] = []
-    last_note = ""
-    for quantity, fact in user_hardware.facts_of(sku):
-        *cells, note = _fact_cells(quantity, fact)
-        rows.append((*cells, "as above" if note and note == last_note else note))
-        last_note = note or last_note
+    """Every number of a GPU with its kind, source and day."""
+    rows = [_fact_cells(quantity, fact) for quantity, fact in user_hardware.facts_of(sku)]
     gpu = f"{sku.vendor} {sku.architecture}, {sku.year}; {sku.scale_up.link}, {sku.scale_up.topology}"
     note = f"{gpu}; confidence {sku.confidence}. {sku.note}".strip()
     columns = ("Fact", "Value", "Unit", "Kind", "Source", "Read on", "Note")
@@ -306,7 +295,7 @@ def show_calibrations(page: Page) -> None:
         return
     used = [_calibration_name(calibration) for calibration in used_calibrations(page)]
     chosen = st.selectbox("Kernels of", list(names), index=_first_index(list(names), used), key="calibration")
-    _table_with_notes(kernel_table(names[chosen]), "calibration-kernels", FIT_HINTS)
+    components.table_with_notes(kernel_table(names[chosen]), "calibration-kernels", FIT_HINTS)
 
 
 def _calibration_name(calibration: Calibration) -> str:
@@ -368,13 +357,6 @@ def kernel_table(calibration: Calibration) -> Table:
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
-
-
-def _table_with_notes(shown: Table, key: str, hints: dict[str, str]) -> None:
-    """A table whose last column is prose, which has the rest of the page, on as many lines as it needs."""
-    st.html(NOTES_STYLE)
-    with st.container(key=f"{NOTES_KEY}-{key}"):
-        components.table(shown, key, hints)
 
 
 def _data_frame(rows: list[Row], columns: dict[str, Any], name: str) -> None:

@@ -55,14 +55,14 @@ def running(truth: Deployment, workload: Workload) -> ServerMetrics:
     return read_metrics(io.StringIO(page(truth, workload)), interval_s=REQUESTS / workload.rate_per_s)
 
 
-def page(truth: Deployment, workload: Workload) -> str:
+def page(truth: Deployment, workload: Workload, requests: int = REQUESTS) -> str:
     """What servers of these step times would say of this traffic, as one scrape of vLLM's counters and histograms."""
-    found = simulate(truth, workload, seed=5, requests=REQUESTS)
+    found = simulate(truth, workload, seed=5, requests=requests)
     lengths = workload.lengths
     lines = [
-        f"vllm:request_success_total {REQUESTS}",
-        f"vllm:prompt_tokens_total {REQUESTS * lengths.mean_input}",
-        f"vllm:generation_tokens_total {REQUESTS * lengths.mean_output}",
+        f"vllm:request_success_total {requests}",
+        f"vllm:prompt_tokens_total {requests * lengths.mean_input}",
+        f"vllm:generation_tokens_total {requests * lengths.mean_output}",
         f"vllm:num_requests_running {workload.rate_per_s * found.e2e.mean_s}",
         "vllm:num_requests_waiting 0",
         "vllm:kv_cache_usage_perc 0.25",

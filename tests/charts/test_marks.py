@@ -101,6 +101,7 @@ def test_on_a_phone_a_long_title_is_broken_and_its_words_are_the_same() -> None:
     )
     assert title_of(spec) == long
     assert "containerSize()" in spec["title"]["text"]["expr"]
+    assert all("width" in spec["title"][part]["expr"] for part in ("text", "limit")), "asked again when it changes"
     assert all(len(line) <= 58 for line in spec["title"]["subtitle"])
     assert marks.titled("The fleet: 5 GPUs", "said").text == "The fleet: 5 GPUs"
 

@@ -17,9 +17,10 @@ from planner.cli.plans import plan
 from planner.cli.running import check
 from planner.core import rebuilt
 from planner.engine import StepTimeShift
-from planner.launch import launch_specs
+from planner.launch import served_models
 from planner.traffic import load_lengths
 from tests.analysis.test_running_fleet import REQUESTS, page
+from tests.traffic.test_prometheus import recorded_page
 
 PAGES = Path(__file__).parents[1] / "data" / "metrics"
 
@@ -109,6 +110,18 @@ def test_pages_of_the_prometheus_client_are_held_against_a_plan(folder: Path, tm
     assert "traffic as measured" in out
 
 
+def test_a_recorded_page_is_held_against_a_plan_and_teaches_no_step_times(folder: Path, tmp_path: Path) -> None:
+    """A vLLM server of another kind after one request: it is read, and what it cannot tell is said."""
+    (tmp_path / "page.txt").write_text(recorded_page(), encoding="utf-8")
+    options = (folder / "plan.json", tmp_path / "page.txt", "--interval", 60.0)
+    code, out, err = _run("check", *options, "--json", tmp_path / "check.json")
+    assert code == 0, err
+    found = json.loads((tmp_path / "check.json").read_text(encoding="utf-8"))["running_fleet"]
+    assert {one["metric"] for one in found["latencies"]} == {"ttft", "itl", "e2e"}
+    assert found["measured_steps"] is None
+    assert "1 requests were watched; watch 1,000 or more" in " ".join(out.split())
+
+
 SEVERAL = """
 name: two models
 llm: llama-3.1-8b
@@ -126,7 +139,7 @@ SLOW = {"small": 1.05}
 """Factor on the steps of each model; 1.15 where it is not named."""
 
 
-def _labelled(text: str, model: str) -> str:
+def labelled(text: str, model: str) -> str:
     """Every sample of a page with the label that says whose it is."""
     lines = []
     for line in text.splitlines():
@@ -144,14 +157,14 @@ def test_each_model_of_a_plan_turns_its_own_step_times_and_all_are_planned_again
     code, _, err = _run("plan", scenario, "--json", document)
     assert code == 0, err
     fleet = read_fleet(document)
-    served = {spec.service: spec.model for spec in launch_specs(fleet)}
+    served = served_models(fleet)
     text = ""
     for launched in fleet.deployments:
         factor = SLOW.get(launched.service, 1.15)
         slow = StepTimeShift(decode=factor, prompt=factor)
         pools = tuple(rebuilt(pool, config=rebuilt(pool.config, shift=slow)) for pool in launched.deployment.pools)
         truth = rebuilt(launched.deployment, pools=pools)
-        text += _labelled(page(truth, launched.workload), served[launched.service])
+        text += labelled(page(truth, launched.workload), served[launched.service])
     (tmp_path / "metrics.txt").write_text(text, encoding="utf-8")
     options = (document, tmp_path / "metrics.txt", "--interval", REQUESTS / 20.0)
     code, out, err = _run("check", *options, "--json", tmp_path / "check.json", "--recalibrate")
@@ -178,7 +191,7 @@ def test_metrics_of_one_model_only_are_checked_with_its_name(tmp_path: Path) -> 
     scenario.write_text(SEVERAL, encoding="utf-8")
     assert _run("plan", scenario, "--json", document)[0] == 0
     launched = next(one for one in read_fleet(document).deployments if one.service == "small")
-    (tmp_path / "metrics.txt").write_text(_labelled(page(launched.deployment, launched.workload), "mine"), "utf-8")
+    (tmp_path / "metrics.txt").write_text(labelled(page(launched.deployment, launched.workload), "mine"), "utf-8")
     options = (document, tmp_path / "metrics.txt", "--interval", REQUESTS / 20.0)
     code, _, err = _run("check", *options)
     assert code == 2 and "mine" in err
@@ -187,3 +200,38 @@ def test_metrics_of_one_model_only_are_checked_with_its_name(tmp_path: Path) -> 
     code, out, err = _run("check", *options, "--service", "small", "--recalibrate")
     assert code == 0, err
     assert "runs as planned" in " ".join(out.split()) and "h100-sxm/qwen2.5-7b" in out
+
+
+CASCADE = """
+name: a small one tries first
+llm: llama-3.1-8b
+workload: {rate_per_s: 20.0, drift: none, lengths: {input_tokens: 1000, output_tokens: 200}}
+slo: [{metric: tpot, percentile: 0.9, threshold_s: 0.03}]
+search: {skus: [h100-sxm], modes: [mixed], tp: [1], max_batched_tokens: [4096], max_running_requests: [128]}
+simulation: {requests: 2000}
+cascade: {llm: qwen2.5-7b, least_quality: 0.8, points: [{escalated: 0.4, quality: 0.9}]}
+"""
+
+
+def test_a_cascade_is_planned_again_with_the_stream_of_its_small_model(tmp_path: Path) -> None:
+    """The small model gets every request: its rate is the scenario's, and each model has step times of its own."""
+    scenario, document = tmp_path / "two.yaml", tmp_path / "plan.json"
+    scenario.write_text(CASCADE, encoding="utf-8")
+    code, _, err = _run("plan", scenario, "--json", document)
+    assert code == 0, err
+    fleet = read_fleet(document)
+    served = served_models(fleet)
+    text = ""
+    for launched in fleet.deployments:
+        requests = round(REQUESTS * launched.workload.rate_per_s / 20.0)
+        text += labelled(page(launched.deployment, launched.workload, requests), served[launched.service])
+    (tmp_path / "metrics.txt").write_text(text, encoding="utf-8")
+    options = (document, tmp_path / "metrics.txt", "--interval", REQUESTS / 20.0)
+    code, out, err = _run("check", *options, "--recalibrate")
+    assert code == 0, err
+    assert "traffic as measured" in out and "step times as measured" in out
+    (setting,) = re.findall(r"--set '(measured_steps[^']+)'", " ".join(out.split()))
+    assert set(json.loads(setting.partition("=")[2])) == {"h100-sxm/llama-3.1-8b", "h100-sxm/qwen2.5-7b"}
+    large = ("--service", "llama-3.1-8b", "--model", served["llama-3.1-8b"])
+    code, _, err = _run("check", *options, *large, "--recalibrate")
+    assert code == 2 and "qwen2.5-7b was not watched" in err

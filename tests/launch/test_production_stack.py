@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -64,6 +65,15 @@ def test_values_are_of_the_chart_s_schema_and_become_the_planned_flags(plan: Pla
     assert f"{model['repository']}:{model['tag']}" == spec.image and model["modelURL"] == spec.model
     assert model["replicaCount"] == spec.replicas
     assert set(model["resources"]["limits"].values()) == {str(spec.gpus)}
+
+
+def test_the_router_is_pinned_to_the_release_of_the_chart() -> None:
+    """The run that releases chart X pushes the router as vX (scheduled-release.yml at 4e9ae00); no moving tag."""
+    files = launch.export_files(fleet_of(PLANS[0]), "production-stack")
+    router = values(PLANS[0])["routerSpec"]
+    (chart,) = set(re.findall(r"vllm/vllm-stack --version (\S+)", files["README.md"]))
+    assert (router["repository"], router["tag"]) == ("lmcache/lmstack-router", f"v{chart}")
+    assert ":latest" not in "".join(files.values())
 
 
 def test_each_release_has_engines_and_a_router_that_find_no_other_s() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import planner
-from planner.core import Metric, Table, money, percent, significant
+from planner.core import Metric, Table, money, percent, rebuilt, significant
 from planner.engine import images_s
 from planner.fleet import AGREEMENT, Plan
 from planner.fleet.types import Agreement
@@ -170,6 +170,16 @@ def test_several_deployments_are_numbered_and_their_servers_counted_once(plan: P
     nodes = [_number({r["what"]: r["value"] for r in _rows(_table(p, "Cost"))}["servers"]) for p in (plan, twice)]
     assert nodes == [len(server_numbers(place_replicas(launch_specs(fleet_of(p))))) for p in (plan, twice)]
     assert nodes[0] <= sum(_number(row["servers"]) for row in _rows(_table(plan, "Fleet")))
+
+
+def test_a_fleet_whose_pools_share_servers_says_so_under_its_rows(plan: Plan) -> None:
+    (planned,) = plan.deployments[:1]
+    pools = tuple(rebuilt(pool, replicas=1) for pool in planned.deployment.pools)
+    small = dataclasses.replace(planned, deployment=rebuilt(planned.deployment, pools=pools), nodes=(1,) * len(pools))
+    one, two = (dataclasses.replace(plan, deployments=(small,) * count) for count in (1, 2))
+    assert two.servers < sum(_number(row["servers"]) for row in _rows(_table(two, "Fleet")))
+    assert f"the fleet has {two.servers}" in _table(two, "Fleet").note
+    assert (len(pools) > 1) == bool(_table(one, "Fleet").note)
 
 
 def test_every_pool_shows_what_binds_it(plan: Plan) -> None:

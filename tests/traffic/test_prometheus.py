@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import math
@@ -12,9 +13,9 @@ import numpy as np
 import pytest
 
 from planner.core import InputError, Metric, UnknownNameError
-from planner.traffic import load_lengths, read_metrics
+from planner.traffic import load_lengths, models_in_metrics, read_metrics
 from planner.traffic.prometheus import PREFIXES, MetricQuantity, metric_names
-from tests.places import DATA
+from tests.places import DATA, REFERENCE
 
 LAW = load_lengths("azure-2023-conv")
 HOUR_S = 3600.0
@@ -41,6 +42,44 @@ def _served(rate: Callable[[float], float]) -> dict[str, Callable[[float], float
 
 def _steady(time: float) -> float:
     return 2.0 * time
+
+
+# --- a page that was recorded -----------------------------------------------------------------------------------------
+
+
+def recorded_page() -> str:
+    """The page of a vLLM server that is kept as a table (`tests/reference/vllm_scrape.csv`, with its source)."""
+    lines = (REFERENCE / "vllm_scrape.csv").read_text(encoding="utf-8").splitlines()
+    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+    page = ""
+    for row in rows:
+        name, _, value = row["label"].partition("=")
+        label = f'{name}="{value}",' if name else ""
+        page += f'vllm:{row["metric"]}{{{label}model_name="facebook/opt-125m"}} {row["value"]}\n'
+    return page
+
+
+def test_a_recorded_page_of_vllm_is_recognised_and_its_parts_add_up() -> None:
+    """One request: the time to its first token and its six gaps are its whole latency, to the clock's microseconds."""
+    assert models_in_metrics(io.StringIO(recorded_page())) == (("vllm", "facebook/opt-125m"),)
+    found = read_metrics(io.StringIO(recorded_page()), interval_s=60.0)
+    assert (found.engine, found.model, found.requests) == ("vllm", "facebook/opt-125m", 1.0)
+    assert found.rate_per_s() == pytest.approx(1.0 / 60.0)
+    assert (found.lengths.mean_input, found.lengths.mean_output) == pytest.approx((5.0, 7.0))
+    latencies = {one.metric: one for one in found.latencies}
+    assert set(latencies) == {Metric.TTFT, Metric.ITL, Metric.E2E}
+    gaps = latencies[Metric.ITL]
+    assert gaps.count == found.lengths.mean_output - 1.0, "one observation a gap, despite the name of the metric"
+    whole_s = latencies[Metric.TTFT].mean_s + gaps.count * gaps.mean_s
+    assert latencies[Metric.E2E].mean_s == pytest.approx(whole_s, abs=1e-5)
+    assert latencies[Metric.E2E].mean_s == pytest.approx(0.50343, abs=1e-5)
+
+
+def test_what_a_recorded_page_does_not_say_is_left_out() -> None:
+    """This release counted no prefix hits; its gauges are those of an idle server."""
+    found = read_metrics(io.StringIO(recorded_page()), interval_s=60.0)
+    assert found.prefix_share is None and found.drift is None
+    assert (found.mean_running, found.mean_waiting, found.kv_usage, found.preempted) == (0.0, 0.0, 0.0, 0.0)
 
 
 # --- names ----------------------------------------------------------------------------------------------------------

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import html
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,14 @@ from streamlit.testing.v1 import AppTest
 
 import planner
 from planner.analysis import ServedTraffic, compare_running_fleet
+from planner.core import rebuilt
+from planner.engine import StepTimeShift
+from planner.launch import fleet_of, served_models
 from planner.report import running_fleet as report
-from planner.scenario import full_content, read_scenario
+from planner.scenario import full_content, read_scenario, scenario_of_text
 from planner.traffic import read_metrics
+from tests.analysis.test_running_fleet import REQUESTS, page
+from tests.cli.test_running import labelled
 from tests.places import DOCS
 
 LOOP = DOCS / "tutorial" / "loop"
@@ -110,3 +117,77 @@ def test_files_that_say_nothing_are_refused_in_a_line(app: AppTest, tmp_path: Pa
     give(app, LOOP / "before.txt", LOOP / "after.txt")
     said = app.error[0].value.replace("\\", "")
     assert said.startswith(f"{app.number_input(key='check-interval').label} = ") and "\n" not in said
+
+
+SEVERAL: dict[str, Any] = {
+    "name": "two models",
+    "services": [{"name": "small", "llm": "qwen2.5-7b"}],
+}
+"""Beside the model of the loop; with its traffic and targets."""
+
+
+@pytest.fixture(scope="module")
+def two_models(content: dict[str, Any]) -> dict[str, Any]:
+    shared = {name: content[name] for name in ("workload", "slo")}
+    (small,) = SEVERAL["services"]
+    return full_content(scenario_of_text(json.dumps({**content, **SEVERAL, "services": [{**small, **shared}]})))
+
+
+@pytest.fixture(scope="module")
+def metrics_of_two(two_models: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One scrape of both models, 15 and 5 % slower than estimated, each under the name that the exports give it."""
+    plan = planner.plan(planner.load_scenario(two_models), simulate=False, alternatives=False)
+    names, text = served_models(fleet_of(plan)), ""
+    for one in plan.deployments:
+        factor = 1.05 if one.service == "small" else 1.15
+        shift = StepTimeShift(decode=factor, prompt=factor)
+        pools = tuple(rebuilt(pool, config=rebuilt(pool.config, shift=shift)) for pool in one.deployment.pools)
+        text += labelled(page(rebuilt(one.deployment, pools=pools), one.workload), names[one.service])
+    file = tmp_path_factory.mktemp("two") / "metrics.txt"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_several_models_are_recognised_seen_and_planned_again_together(
+    two_models: dict[str, Any], metrics_of_two: Path
+) -> None:
+    app = AppTest.from_function(tab, default_timeout=TIMEOUT_S, args=(two_models,)).run()
+    app.number_input(key="check-interval").set_value(round(REQUESTS / 20.0))
+    give(app, metrics_of_two)
+    assert not app.exception and not app.error, text(app)
+    assert [box.label for box in app.selectbox] == ["llama-3.1-8b", "small"]
+    assert "Llama-3.1-8B" in str(app.selectbox[0].value) and "Qwen2.5-7B" in str(app.selectbox[1].value)
+    headlines = text(app).replace("\\", "")
+    assert "- llama-3.1-8b: " in headlines and "- small: " in headlines
+    shown = app.get("html")[0].proto.body
+    app.segmented_control(key="check-shown").set_value("small").run()
+    assert app.get("html")[0].proto.body != shown
+    (ask,) = [button for button in app.button if str(button.key).startswith("ask-recalibrate")]
+    assert "traffic as measured and step times as measured" in ask.label
+    ask.click().run()
+    assert not app.exception and not app.error, text(app)
+    app.button(key="check-use").click().run()
+    steps = app.session_state["scenario"]["measured_steps"]
+    assert steps["l40s/llama-3.1-8b"]["steps"] > steps["l40s/qwen2.5-7b"]["steps"] > 0.0
+    measured = app.session_state["scenario"]["services"][0]["workload"]["rate_per_s"]
+    assert measured == pytest.approx(20.0, rel=1e-3)
+
+
+def test_a_model_that_servers_call_otherwise_is_said_and_another_left_out(
+    two_models: dict[str, Any], metrics_of_two: Path, tmp_path: Path
+) -> None:
+    renamed = tmp_path / "renamed.txt"
+    renamed.write_text(
+        re.sub(r'model_name="[^"]*Qwen[^"]*"', 'model_name="ours"', metrics_of_two.read_text("utf-8")), "utf-8"
+    )
+    app = AppTest.from_function(tab, default_timeout=TIMEOUT_S, args=(two_models,)).run()
+    app.number_input(key="check-interval").set_value(round(REQUESTS / 20.0))
+    give(app, renamed)
+    assert "Llama-3.1-8B" in str(app.selectbox[0].value) and app.selectbox[1].value == "not watched"
+    assert "- small: " not in text(app).replace("\\", "")
+    app.selectbox[1].set_value("ours").run()
+    assert not app.exception and not app.error, text(app)
+    assert "- small: " in text(app).replace("\\", "")
+    app.selectbox[0].set_value("not watched").run()
+    app.selectbox[1].set_value("not watched").run()
+    assert "Say above which is which" in text(app) and not app.button

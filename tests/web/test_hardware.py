@@ -13,7 +13,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import planner
-from hardware_db import Dtype, HardwareDb, OwnHardware, load_hardware, select_price, with_own_hardware
+from hardware_db import Dtype, Fact, HardwareDb, OwnHardware, load_hardware, select_price, with_own_hardware
 from planner.charts import hardware as charts
 from planner.fleet import hardware_for
 from planner.roofline import ridge_point_flops_per_byte
@@ -64,6 +64,20 @@ def scenario(app: AppTest) -> dict[str, Any]:
 def text_of(app: AppTest) -> str:
     shown = [*app.markdown, *app.caption, *app.info, *app.error]
     return "\n".join([one.value for one in shown] + [one.proto.body for one in app.get("html")]).replace("\\", "")
+
+
+def test_rows_of_facts_are_even_and_every_note_is_readable_under_them() -> None:
+    """A remark of three lines in the first row made it five times as high as the next."""
+    app = tab()
+    (table,) = [one.proto.body for one in app.get("html") if "Peak bf16" in one.proto.body]
+    facts = [fact for _, fact in user_hardware.facts_of(HARDWARE.skus["h100-sxm"]) if isinstance(fact, Fact)]
+    notes = {fact.note for fact in facts if fact.note}
+    assert max(map(len, notes)) > 100, "there is a long one"
+    listed = next(one.value for one in app.caption if one.value.startswith("1. ")).replace("\\", "").splitlines()
+    assert {line.partition(". ")[2] for line in listed} == notes
+    cells = re.findall(r"<tr>(.*?)</tr>", table)[1:]
+    numbers = [re.sub("<[^>]*>", "", row.rpartition("<td")[2].partition(">")[2]) for row in cells]
+    assert {int(number) for number in numbers if number} == set(range(1, len(notes) + 1))
 
 
 # --- charts -----------------------------------------------------------------------------------------------------------
