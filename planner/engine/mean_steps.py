@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.core import FloatArray, compiled
-from planner.engine.single_steps import StepTables, curve_at, decode_seconds, seconds_beside_attention
+from planner.engine.single_steps import StepTables, curve_at, seconds_beside_attention
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +45,8 @@ class MeanSteps:
         Raises:
             Nothing.
         """
-        means = self.tables, self.decode_context, self.chunks, self.attention_tokens, self.attention_s
-        return _times_s(*means, decodes.ravel(), prompt_tokens.ravel()).reshape(decodes.shape)
+        context = decodes.ravel() * self.decode_context
+        return self._times_s(decodes.ravel(), context, prompt_tokens.ravel()).reshape(decodes.shape)
 
     def decodes_s(self, decodes: FloatArray, decode_context: FloatArray) -> FloatArray:
         """Duration [s] of steps of decodes alone, of any mean context.
@@ -61,34 +61,27 @@ class MeanSteps:
         Raises:
             Nothing.
         """
-        return _decodes_s(self.tables, decodes, decode_context)
+        return self._times_s(decodes, decode_context, np.zeros(decodes.size))
 
-
-@compiled
-def _decodes_s(tables: StepTables, decodes: FloatArray, decode_context: FloatArray) -> FloatArray:
-    seconds = np.empty(decodes.size)
-    for step in range(decodes.size):
-        seconds[step] = decode_seconds(tables, decodes[step], decode_context[step], 0.0)
-    return seconds
+    def _times_s(self, decodes: FloatArray, decode_context: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
+        attention = self.chunks, self.attention_tokens, self.attention_s
+        return _times_s(self.tables, *attention, decodes, decode_context, prompt_tokens)
 
 
 @compiled
 def _times_s(
     tables: StepTables,
-    decode_context: float,
     chunks: float,
     attention_tokens: FloatArray,
     attention_s: FloatArray,
     decodes: FloatArray,
+    decode_context: FloatArray,
     prompt_tokens: FloatArray,
 ) -> FloatArray:
     seconds = np.empty(decodes.size)
     for step in range(decodes.size):
-        n, tokens = decodes[step], prompt_tokens[step]
-        if tokens > 0.0:
-            prompts_s = curve_at(attention_tokens, attention_s, tokens)
-            content = n, n * decode_context, tokens, tokens * chunks, prompts_s
-            seconds[step] = seconds_beside_attention(tables, *content)
-        else:
-            seconds[step] = decode_seconds(tables, n, n * decode_context, 0.0)
+        tokens = prompt_tokens[step]
+        prompts_s = curve_at(attention_tokens, attention_s, tokens)
+        content = decodes[step], decode_context[step], tokens, tokens * chunks, prompts_s
+        seconds[step] = seconds_beside_attention(tables, *content)
     return seconds

@@ -270,6 +270,8 @@ def seconds_beside_attention(
                     tables, tables.curves[ROOFS], tables.surfaces[ROOFS], tokens, group, rows, own, context
                 ),
             )
+        if chunks == 0.0 and own > tables.captured_decodes:
+            seconds = max(seconds, tables.launch_s)
     return seconds + tables.host_s + tables.sequence_s * own
 
 
