@@ -153,7 +153,12 @@ def keeps_limits(layout: Layout, values: FloatArray) -> bool:
     Returns:
         Whether no row is missed by more than `FEASIBILITY_TOLERANCE`.
     """
-    return not any(len(missed_rows(rows, values)) for rows in build_rows(Objective.MIN_COST, layout))
+    on = values[layout.column.units].any(axis=1) | (layout.at_least > 0)  # others, that carry nothing, miss no limit
+    on[layout.pair_unit[values[layout.column.rates].any(axis=1)]] = True
+    pairs = on[layout.pair_unit]
+    some = layout.select(on)
+    own = values[layout.columns_of(some, on, pairs)]
+    return not any(len(missed_rows(rows, own)) for rows in build_rows(Objective.MIN_COST, some))
 
 
 def _check_limits(fleet: EvaluatedFleet) -> None:
