@@ -112,6 +112,8 @@ def hand_over(layout: Layout) -> ConstraintRows:
     Returns:
         One row for each period, slice and channel in which a FIRST unit serves the slice [1/s].
     """
+    if not layout.channels:
+        return no_rows("hand_over")
     stage, width = layout.stage[layout.pair_unit], len(layout.channels)
     keys = [(s, c) for s in range(len(layout.deferrable)) for c in range(width)]
     pair_key = layout.pair_slice * width + layout.channel[layout.pair_unit]
@@ -233,6 +235,8 @@ def count_starts(layout: Layout) -> ConstraintRows:
     Returns:
         One row for each unit whose start costs something and each period [units].
     """
+    if not len(layout.start_units):
+        return no_rows("count_starts")
     on, each = layout.column.units[layout.start_units], np.arange(len(layout.start_units))
     both, sign = np.concatenate([on, np.roll(on, 1, axis=1)]), np.repeat([1.0, -1.0], len(each))
     used = terms_by_period(layout, np.tile(each, 2), both, sign)
@@ -313,6 +317,8 @@ def keep_one_kind(layout: Layout) -> ConstraintRows:
     Returns:
         One row for each stage and channel with several kinds.
     """
+    if not layout.kinds:
+        return no_rows("keep_one_kind")
     places = sorted({key[:2] for key in layout.kinds})
     row = np.array([places.index(key[:2]) for key in layout.kinds], dtype=np.int64)
     count = len(places)
@@ -468,6 +474,8 @@ def _rows_that_mark_pins(
 ) -> ConstraintRows:
     """``column >= 1`` for each name and each of its pinned units, which comes first in the subject."""
     pinned = layout.at_least > 0
+    if not pinned.any():
+        return no_rows(constraint)
     pins = [(int(j), index) for index, units in enumerate(members) for j in np.flatnonzero(units & pinned)]
     count = len(pins)
     marks = np.array([columns[index] for _, index in pins], dtype=np.int64)

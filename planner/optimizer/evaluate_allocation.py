@@ -48,6 +48,11 @@ class EvaluatedFleet:
         """Rate served per cost [1/s per USD/h]; infinite for a free fleet."""
         return self.rate_per_s / self.cost_usd_per_hour if self.cost_usd_per_hour else math.inf
 
+    @property
+    def keeps_limits(self) -> bool:
+        """Whether no row is missed by more than `FEASIBILITY_TOLERANCE`."""
+        return not any(len(missed_rows(rows, self.values)) for rows in self.rows)
+
 
 def evaluate_fleet(
     objective: Objective, layout: Layout, values: FloatArray, *, is_routed: bool = False
@@ -66,6 +71,15 @@ def evaluate_fleet(
     Raises:
         PlannerError: the fleet misses a row by more than `FEASIBILITY_TOLERANCE`, so the solver was wrong.
     """
+    fleet = recomputed_fleet(objective, layout, values, is_routed=is_routed)
+    _check_limits(fleet)
+    return fleet
+
+
+def recomputed_fleet(
+    objective: Objective, layout: Layout, values: FloatArray, *, is_routed: bool = False
+) -> EvaluatedFleet:
+    """`evaluate_fleet` of what may miss a limit: see `EvaluatedFleet.keeps_limits`."""
     counts = _needed_units(layout, values)
     used: BoolArray = np.asarray(counts.any(axis=1))
     own = layout.select(used)
@@ -79,11 +93,9 @@ def evaluate_fleet(
     rows = build_rows(objective, own)
     cost = mean_cost(own) * recomputed
     starts = math.fsum(cost[own.column.starts].ravel().tolist())
-    fleet = EvaluatedFleet(
+    return EvaluatedFleet(
         own, recomputed, rows, math.fsum(cost.tolist()), starts, math.fsum((mean_rate(own) * recomputed).tolist())
     )
-    _check_limits(fleet)
-    return fleet
 
 
 def _needed_units(layout: Layout, values: FloatArray) -> IntArray:

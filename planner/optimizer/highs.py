@@ -34,6 +34,10 @@ _NO_SOLUTION = {"kInfeasible", "kUnboundedOrInfeasible"}
 _STOPPED = {"kTimeLimit", "kInterrupt", "kIterationLimit", "kUnknown"}
 START_NODES = 20
 """HiGHS option `mip_max_start_nodes`: a start names all whole numbers, so that hardly more than one is needed."""
+_SUB_PROGRAMS = ("feasibility_jump", "rins", "rens")
+"""HiGHS options `mip_heuristic_run_...` that look for better solutions beside the tree."""
+FEW_ENTRIES = 5_000
+"""Entries below which a program is solved without them: its tree is done before they are. Affects speed only."""
 _ROW_WISE, _MINIMISE = 2, 1
 """HiGHS `MatrixFormat::kRowwise` and `ObjSense::kMinimize`."""
 
@@ -129,6 +133,8 @@ def solve_scaled(
     }
     if not whole:
         options["presolve"] = "off"
+    elif matrix.nnz < FEW_ENTRIES:
+        options |= {f"mip_heuristic_run_{name}": False for name in _SUB_PROGRAMS}
     for name, value in options.items():
         solver.setOptionValue(name, value)
     columns = len(kept)
