@@ -55,7 +55,7 @@ class EvaluatedFleet:
 
 
 def evaluate_fleet(
-    objective: Objective, layout: Layout, values: FloatArray, *, is_routed: bool = False
+    objective: Objective, layout: Layout, values: FloatArray, *, is_routed: bool = False, may_miss: bool = False
 ) -> EvaluatedFleet:
     """The fleet of a solution, without units and blocks that are not needed.
 
@@ -64,6 +64,7 @@ def evaluate_fleet(
         layout: of the units that were searched.
         values: by column of that layout, integers rounded.
         is_routed: the rates are kept, but for what is too much, instead of being spread evenly.
+        may_miss: the values may miss a limit, which `EvaluatedFleet.keeps_limits` then says.
 
     Returns:
         The units in use, with all that follows from them.
@@ -71,15 +72,6 @@ def evaluate_fleet(
     Raises:
         PlannerError: the fleet misses a row by more than `FEASIBILITY_TOLERANCE`, so the solver was wrong.
     """
-    fleet = recomputed_fleet(objective, layout, values, is_routed=is_routed)
-    _check_limits(fleet)
-    return fleet
-
-
-def recomputed_fleet(
-    objective: Objective, layout: Layout, values: FloatArray, *, is_routed: bool = False
-) -> EvaluatedFleet:
-    """`evaluate_fleet` of what may miss a limit: see `EvaluatedFleet.keeps_limits`."""
     counts = _needed_units(layout, values)
     used: BoolArray = np.asarray(counts.any(axis=1))
     own = layout.select(used)
@@ -93,9 +85,12 @@ def recomputed_fleet(
     rows = build_rows(objective, own)
     cost = mean_cost(own) * recomputed
     starts = math.fsum(cost[own.column.starts].ravel().tolist())
-    return EvaluatedFleet(
+    fleet = EvaluatedFleet(
         own, recomputed, rows, math.fsum(cost.tolist()), starts, math.fsum((mean_rate(own) * recomputed).tolist())
     )
+    if not may_miss:
+        _check_limits(fleet)
+    return fleet
 
 
 def _needed_units(layout: Layout, values: FloatArray) -> IntArray:

@@ -21,7 +21,7 @@ from planner.optimizer.coefficients import mean_cost, smallest_useful_rate
 from planner.optimizer.covering import cheapest_cover
 from planner.optimizer.diagnosis import diagnose
 from planner.optimizer.dominance import dominators
-from planner.optimizer.evaluate_allocation import EvaluatedFleet, constraint_reports, evaluate_fleet, recomputed_fleet
+from planner.optimizer.evaluate_allocation import EvaluatedFleet, constraint_reports, evaluate_fleet
 from planner.optimizer.highs import SolverOutcome
 from planner.optimizer.layout import Layout, build_layout
 from planner.optimizer.periods import Day, PartAnswer, PartSolver, have_nothing_in_common, solve_by_period
@@ -269,7 +269,7 @@ class _Best:
         if cover is None:
             return
         bound = cover.bound_usd_per_hour
-        fleet = recomputed_fleet(Objective.MIN_COST, self.layout, cover.values)
+        fleet = evaluate_fleet(Objective.MIN_COST, self.layout, cover.values, may_miss=True)
         self.add(PartAnswer(None, math.inf, bound))
         if fleet.keeps_limits:
             self.values, self.fleet = cover.values, fleet
