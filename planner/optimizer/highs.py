@@ -33,7 +33,7 @@ START_NODES = 20
 """HiGHS option `mip_max_start_nodes`: a start names all whole numbers, so that hardly more than one is needed."""
 _SUB_PROGRAMS = ("feasibility_jump", "rins", "rens")
 """HiGHS options `mip_heuristic_run_...` that look for better solutions beside the tree."""
-FEW_ENTRIES = 5_000
+FEW_ENTRIES = 2_000
 """Entries below which a program is solved without them: its tree is done before they are. Affects speed only."""
 _ROW_WISE, _MINIMISE = 2, 1
 """HiGHS `MatrixFormat::kRowwise` and `ObjSense::kMinimize`."""
@@ -89,7 +89,6 @@ def solve_scaled(
     time_limit_s: float = math.inf,
     relative_gap: float = 0.0,
     absolute_gap: float = 0.0,
-    lower: FloatArray | None = None,
     most_checks: float = math.inf,
     start: FloatArray | None = None,
 ) -> Solution:
@@ -101,7 +100,6 @@ def solve_scaled(
         time_limit_s: of this run [s].
         relative_gap: stop when the proved |bound - goal| / |goal| is at most this.
         absolute_gap: stop when the proved |bound - goal| is at most this [goal of the scaled program].
-        lower: least value of each column, shape (columns,); default: 0.
         most_checks: of an integer program, after how many of `Solution.checks` it stops; one thread asks them in the
             same order whatever else the machine does.
         start: a solution that is known, by column; only its whole numbers are used.
@@ -139,7 +137,7 @@ def solve_scaled(
         return _without_columns(scaled)
     solver.passModel(
         columns, len(rows), matrix.nnz, _ROW_WISE, _MINIMISE, 0.0,
-        scaled.goal[kept], np.zeros(columns) if lower is None else lower[kept], scaled.upper[kept],
+        scaled.goal[kept], np.zeros(columns), scaled.upper[kept],
         scaled.low[rows], scaled.high[rows],
         matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32), matrix.data,
         (scaled.integer[kept] & whole).astype(np.int32),
