@@ -208,7 +208,9 @@ def limit_duals(program: Program) -> dict[str, float]:
     relaxed = relax(cap_rates(program))
     total: dict[str, float] = {}
     start = 0
-    for rows in program.rows if relaxed is not None else ():
+    if relaxed is None:
+        return total
+    for rows in program.rows:
         if rows.constraint not in STRUCTURAL:
             duals = relaxed.row_duals[start : start + len(rows)].tolist()
             for family, value in zip(rows.families(), duals, strict=True):
