@@ -34,7 +34,8 @@ START_NODES = 20
 _SUB_PROGRAMS = ("feasibility_jump", "rins", "rens")
 """HiGHS options `mip_heuristic_run_...` that look for better solutions beside the tree."""
 FEW_ENTRIES = 2_000
-"""Entries below which a program is solved without them: its tree is done before they are. Affects speed only."""
+"""Entries below which a program is solved without them: its tree is done before they are. A choice that affects speed,
+and which of the fleets within the gap is found."""
 _ROW_WISE, _MINIMISE = 2, 1
 """HiGHS `MatrixFormat::kRowwise` and `ObjSense::kMinimize`."""
 
