@@ -164,12 +164,12 @@ class FleetSearch:
             if singly:
                 problem = in_single_units(problem)
             elif best is not None and objective is Objective.MIN_COST:
-                parts = solve(in_single_units(problem), objective, relative_gap=gap, work=work)
+                parts = solve(in_single_units(problem), objective, relative_gap=gap, work=work, duals=False)
                 tighter = known[program] = max(bound, lower_bound(parts))
                 if not is_better(tighter, best, objective, gap):
                     left.append(tighter)
                     continue
-            answer = solve(problem, objective, relative_gap=gap, work=work)
+            answer = solve(problem, objective, relative_gap=gap, work=work, duals=not singly)
             answers.append(answer.model_copy(update={"program": program}))
             if objective is Objective.MIN_COST:
                 known[program] = max(known.get(program, 0.0), lower_bound(answer))

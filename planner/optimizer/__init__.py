@@ -27,7 +27,6 @@ same on every machine, unless the caller sets one in seconds.
 from __future__ import annotations
 
 from planner.optimizer import branching, constraints, covering, highs, knapsack, relaxation, solving
-from planner.optimizer.highs import to_pulp
 from planner.optimizer.program import Program
 from planner.optimizer.solving import WORK, solve
 from planner.optimizer.types import (
@@ -76,5 +75,4 @@ __all__ = [
     "relaxation",
     "solve",
     "solving",
-    "to_pulp",
 ]

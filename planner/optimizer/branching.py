@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from planner.core import FloatArray
 from planner.optimizer.highs import SolverOutcome, round_integers, solve_scaled
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import Program, ScaledProgram, scale_program
-from planner.optimizer.tightening import pool_rates, tighten_rates, unpool_rates
+from planner.optimizer.tightening import pool_rates, unpool_rates
 
 LEAST_CHECKS = 100
 """Checks of the solver that every program is granted, whatever work is left: most end at their first node."""
@@ -112,22 +112,6 @@ class ProgramSolver:
         values = round_integers(solution.values, scaled.integer) * scaled.column_unit
         values[: layout.columns] = unpool_rates(layout, values[: layout.columns])
         return SearchAnswer(solution.outcome, values, bound)
-
-    def reoptimise_real_columns(self, program: Program, values: FloatArray) -> FloatArray:
-        """The best real columns for the whole numbers found, to the precision of a linear program.
-
-        Args:
-            program: whose solution.
-            values: of a solution, by column.
-
-        Returns:
-            By column; the values given where the linear program was not solved.
-        """
-        scaled = scale_program(tighten_rates(program))
-        fixed = np.where(scaled.integer, values, 0.0)
-        upper = np.where(scaled.integer, np.maximum(fixed, 0.0), scaled.upper)
-        solution = solve_scaled(replace(scaled, upper=upper), whole=False, lower=fixed)
-        return solution.values * scaled.column_unit if solution.outcome is SolverOutcome.PROVEN else values
 
 
 def _scaled_start(stated: Program, scaled: ScaledProgram, values: FloatArray) -> FloatArray:

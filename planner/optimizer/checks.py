@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from planner.core import BoolArray, FloatArray, InputError
-from planner.optimizer.highs import check_names
 from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout, label
 from planner.optimizer.types import FleetProblem, Objective
 
@@ -32,7 +32,8 @@ def check_problem(problem: FleetProblem, objective: Objective, time_limit_s: flo
         InputError: names that are equal as labels, pinned resources that cannot be bought, demand missing or below the
             least rate, time or gap out of range.
     """
-    check_names("unit", [unit.name for unit in problem.units])
+    names = [unit.name for unit in problem.units]
+    _check_names("unit", names, names)
     _check_labels("slice", [slice_.name for slice_ in problem.slices])
     _check_labels("period", [period.name for period in problem.periods])
     _check_labels("resource", [resource.name for resource in problem.resources])
@@ -52,7 +53,16 @@ def check_problem(problem: FleetProblem, objective: Objective, time_limit_s: flo
 
 
 def _check_labels(kind: str, names: list[str]) -> None:
-    check_names(kind, [label(name) for name in names], names)
+    _check_names(kind, [label(name) for name in names], names)
+
+
+def _check_names(kind: str, labels: list[str], names: list[str]) -> None:
+    """Refuse names whose labels, as they stand in a program, are equal."""
+    by_label = Counter(labels)
+    twice = [name for name, text in zip(names, labels, strict=True) if by_label[text] > 1]
+    if twice:
+        bound = f"two {kind} names are equal once all but letters and digits is replaced by _"
+        raise InputError(f"{kind} name", twice[:2], bound, f"rename one of the {len(twice)}")
 
 
 def _check_demand(problem: FleetProblem, objective: Objective) -> None:

@@ -112,6 +112,8 @@ def hand_over(layout: Layout) -> ConstraintRows:
     Returns:
         One row for each period, slice and channel in which a FIRST unit serves the slice [1/s].
     """
+    if not layout.channels:
+        return no_rows("hand_over")
     stage, width = layout.stage[layout.pair_unit], len(layout.channels)
     keys = [(s, c) for s in range(len(layout.deferrable)) for c in range(width)]
     pair_key = layout.pair_slice * width + layout.channel[layout.pair_unit]
@@ -166,6 +168,8 @@ def pin_resource(layout: Layout) -> ConstraintRows:
     """
     subjects = [(resource.name,) for resource in layout.problem.resources]
     limits = [resource.at_least or None for resource in layout.problem.resources]
+    if not _any(limits):
+        return no_rows("pin_resource")
     bought = terms_by_period(layout, layout.purchase_resource, layout.column.blocks, layout.purchase_block)
     source = "resources[{}].at_least"
     return rows_by_period(layout, "pin_resource", Sense.AT_LEAST, subjects, source, bought, limits=limits)
@@ -231,6 +235,8 @@ def count_starts(layout: Layout) -> ConstraintRows:
     Returns:
         One row for each unit whose start costs something and each period [units].
     """
+    if not len(layout.start_units):
+        return no_rows("count_starts")
     on, each = layout.column.units[layout.start_units], np.arange(len(layout.start_units))
     both, sign = np.concatenate([on, np.roll(on, 1, axis=1)]), np.repeat([1.0, -1.0], len(each))
     used = terms_by_period(layout, np.tile(each, 2), both, sign)
@@ -311,6 +317,8 @@ def keep_one_kind(layout: Layout) -> ConstraintRows:
     Returns:
         One row for each stage and channel with several kinds.
     """
+    if not layout.kinds:
+        return no_rows("keep_one_kind")
     places = sorted({key[:2] for key in layout.kinds})
     row = np.array([places.index(key[:2]) for key in layout.kinds], dtype=np.int64)
     count = len(places)
@@ -441,27 +449,23 @@ def _rows_that_mark(
     source: str,
 ) -> ConstraintRows:
     """``sum f <= m column`` over the members of each name, by slice, part of the service and period."""
-    subjects: list[tuple[str, ...]] = []
-    rates, most, marks = [], [], []
-    for name, units, column in zip(names, members, columns, strict=True):
-        for s, slice_ in enumerate(layout.problem.slices):
-            for part, is_served in (("served", True), ("second", False)):
-                pairs = units[layout.pair_unit] & (layout.pair_slice == s) & (layout.served == is_served)
-                if pairs.any():
-                    subjects.append((*name, slice_.name, part))
-                    rates.append(layout.column.rates[pairs])
-                    ceiling = layout.ceiling_per_s[s]
-                    most.append(ceiling if np.isfinite(ceiling).all() else most_carried_per_s(layout, pairs))
-                    marks.append(column)
-    if not subjects:
+    if not names:
         return no_rows(constraint)
+    slices, ceiling = len(layout.deferrable), layout.ceiling_per_s
+    who, pair = np.nonzero(np.array(members)[:, layout.pair_unit])
+    key = (who * slices + layout.pair_slice[pair]) * 2 + ~layout.served[pair]
+    distinct, row = np.unique(key, return_inverse=True)
+    mark, own, part = distinct // (2 * slices), distinct // 2 % slices, distinct % 2
+    most = ceiling[own]
+    for index in np.flatnonzero(np.isinf(most).any(axis=1)):
+        most[index] = most_carried_per_s(layout, np.isin(np.arange(len(layout.pair_unit)), pair[row == index]))
     if not np.isfinite(most).all():
         bound, fix = "needs to know the most that can be carried", "give every slice a demand, or a limit to every unit"
         raise InputError(source, names[0], bound, fix)
-    periods = np.arange(layout.periods)
-    row = [np.tile(index * layout.periods + periods, len(pairs)) for index, pairs in enumerate(rates)]
-    used = Terms(np.concatenate(row), np.concatenate([c.ravel() for c in rates]), np.ones(sum(c.size for c in rates)))
-    supply = Terms(np.arange(len(marks) * layout.periods), np.repeat(marks, layout.periods), np.concatenate(most))
+    shown = zip(mark.tolist(), own.tolist(), part.tolist(), strict=True)
+    subjects = [(*names[k], layout.problem.slices[s].name, ("served", "second")[p]) for k, s, p in shown]
+    used = terms_by_period(layout, row, layout.column.rates[pair])
+    supply = Terms(np.arange(most.size), np.repeat(columns[mark], layout.periods), most.ravel())
     return rows_by_period(layout, constraint, Sense.AT_MOST, subjects, source, used, supply)
 
 
@@ -470,6 +474,8 @@ def _rows_that_mark_pins(
 ) -> ConstraintRows:
     """``column >= 1`` for each name and each of its pinned units, which comes first in the subject."""
     pinned = layout.at_least > 0
+    if not pinned.any():
+        return no_rows(constraint)
     pins = [(int(j), index) for index, units in enumerate(members) for j in np.flatnonzero(units & pinned)]
     count = len(pins)
     marks = np.array([columns[index] for _, index in pins], dtype=np.int64)
@@ -483,6 +489,10 @@ def _rows_that_mark_pins(
         limit=np.ones(count),
         used=Terms(np.arange(count), marks, np.ones(count)),
     )
+
+
+def _any(limits: Sequence[float | None]) -> bool:
+    return any(limit is not None for limit in limits)
 
 
 def _units_of_kinds(layout: Layout) -> list[BoolArray]:
@@ -530,6 +540,8 @@ def _rows_of_slices(layout: Layout, constraint: str, sense: Sense, shares: Float
 def _rows_of_units(
     layout: Layout, constraint: str, sense: Sense, source: str, limits: Sequence[float | None]
 ) -> ConstraintRows:
+    if not _any(limits):
+        return no_rows(constraint)
     used = terms_by_period(layout, np.arange(len(layout.column.units)), layout.column.units)
     subjects = [(unit.name,) for unit in layout.problem.units]
     return rows_by_period(layout, constraint, sense, subjects, f"units[{{}}].{source}", used, limits=limits)
@@ -538,6 +550,8 @@ def _rows_of_units(
 def _rows_of_purchases(
     layout: Layout, constraint: str, sense: Sense, source: str, limits: Sequence[float | None]
 ) -> ConstraintRows:
+    if not _any(limits):
+        return no_rows(constraint)
     blocks = layout.column.blocks
     used = terms_by_period(layout, np.arange(len(blocks)), blocks, layout.purchase_block)
     names, field_of = list(layout.purchase_names()), f"resources[{{}}].purchases[{{}}].{source}"
@@ -548,6 +562,8 @@ def _rows_of_use(
     layout: Layout, constraint: str, source: str, limits: Sequence[float | None], supply: Terms | None = None
 ) -> ConstraintRows:
     """``sum_j a[j, r] n[j, t]`` for every resource that has a limit and every period."""
+    if not _any(limits):
+        return no_rows(constraint)
     used = terms_by_period(layout, layout.take_resource, layout.column.units[layout.take_unit], layout.take_amount)
     subjects = [(resource.name,) for resource in layout.problem.resources]
     return rows_by_period(layout, constraint, Sense.AT_MOST, subjects, source, used, supply, limits)

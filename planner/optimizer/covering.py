@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.core import FloatArray, IntArray
-from planner.optimizer.evaluate_allocation import fill_in, keeps_limits
+from planner.optimizer.coefficients import mean_cost
+from planner.optimizer.evaluate_allocation import fill_in
 from planner.optimizer.knapsack import least_cost_cover
-from planner.optimizer.layout import Layout
+from planner.optimizer.layout import WHOLE, Layout
 from planner.optimizer.load_split import proportional_rates
 
 
@@ -25,15 +26,13 @@ class Covering:
     """What was found without limits.
 
     Attributes:
-        values: by column of the layout.
+        values: by column of the layout, limits or not.
         bound_usd_per_hour: no fleet costs less [USD/h]; 0 where units serve several slices.
-        keeps_limits: whether the values meet every row of the program.
         counts: units on; shape (slices, units).
     """
 
     values: FloatArray
     bound_usd_per_hour: float
-    keeps_limits: bool
     counts: IntArray
 
 
@@ -53,26 +52,40 @@ def cheapest_cover(layout: Layout) -> Covering | None:
     if not _is_covering(layout):
         return None
     usable = layout.purchase_block * layout.purchase_usable
-    cost = layout.usd_per_hour.copy()
-    price = np.full(len(layout.problem.resources), math.inf)
+    price, block = np.full((2, len(layout.problem.resources)), math.inf)
     np.minimum.at(price, layout.purchase_resource, layout.purchase_usd_per_hour / usable)
-    np.add.at(
-        cost, layout.take_unit, layout.take_amount * np.where(np.isfinite(price), price, 0.0)[layout.take_resource]
-    )
+    np.minimum.at(block, layout.purchase_resource, usable)
+    price, block = np.where(np.isfinite(price), price, 0.0), np.where(np.isfinite(block), block, 0.0)
+    usd = layout.take_amount * price[layout.take_resource]
+    cost, block_usd = layout.usd_per_hour.copy(), np.zeros(len(layout.usd_per_hour))
+    np.add.at(cost, layout.take_unit, usd)
+    block_usd[layout.take_unit[usd > 0.0]] = (block * price)[layout.take_resource[usd > 0.0]]
+    counts = _counts(layout, cost, None)
+    if counts is None:
+        return None
+    is_bound = len(layout.pair_unit) == len(np.unique(layout.pair_unit))
+    bound = math.fsum((cost * counts.sum(axis=0)).tolist()) if is_bound else 0.0
+    values = _values(layout, counts)
+    in_blocks = _counts(layout, cost, block_usd) if (layout.purchase_block > 1.0).any() else None
+    if in_blocks is not None:
+        values = min(values, _values(layout, in_blocks), key=lambda each: float(mean_cost(layout) @ each))
+    return Covering(values, bound, counts)
+
+
+def _counts(layout: Layout, cost: FloatArray, block_usd: FloatArray | None) -> IntArray | None:
+    """Units of every slice by itself, shape (slices, units); None where one cannot be covered."""
     demand = layout.demand_per_s.max(axis=1)
     counts = np.zeros((len(demand), len(cost)), dtype=np.int64)
     for s in np.flatnonzero(demand > 0.0):
         pairs = layout.pair_slice == s
         units, rate = layout.pair_unit[pairs], np.minimum(layout.pair_rate[pairs], demand[s])
         place = layout.stage[units], layout.channel[units], layout.unit_kind[units]
-        cover = least_cost_cover(float(demand[s]), cost[units], rate, *place)
+        blocks = None if block_usd is None else block_usd[units]
+        cover = least_cost_cover(float(demand[s]), cost[units], rate, *place, blocks)
         if cover is None:
             return None
         counts[s, units] = cover
-    values = _values(layout, counts)
-    is_bound = len(layout.pair_unit) == len(np.unique(layout.pair_unit))
-    bound = math.fsum((cost * counts.sum(axis=0)).tolist()) if is_bound else 0.0
-    return Covering(values, bound, keeps_limits(layout, values), counts)
+    return counts
 
 
 def _is_covering(layout: Layout) -> bool:
@@ -83,7 +96,7 @@ def _is_covering(layout: Layout) -> bool:
 
 
 def _values(layout: Layout, counts: IntArray) -> FloatArray:
-    """The columns of these units: all of a slice's equally loaded, and of each resource the cheapest purchase."""
+    """The columns of these units: all of a slice's equally loaded, and of each resource the cheapest purchases."""
     values, total = np.zeros(layout.columns), counts.sum(axis=0)
     values[layout.column.units] = total[:, None]
     for s, units in enumerate(counts):
@@ -91,9 +104,14 @@ def _values(layout: Layout, counts: IntArray) -> FloatArray:
             values[layout.column.rates[:, t]] += proportional_rates(layout, units, s, t)
     taken, usable = np.zeros(len(layout.problem.resources)), layout.purchase_block * layout.purchase_usable
     np.add.at(taken, layout.take_resource, layout.take_amount * total[layout.take_unit])
-    for resource in np.unique(layout.purchase_resource):
+    for resource in np.unique(layout.purchase_resource[taken[layout.purchase_resource] > 0.0]):
         mine = np.flatnonzero(layout.purchase_resource == resource)
-        best = mine[np.argmin(layout.purchase_usd_per_hour[mine] / usable[mine])]
-        values[layout.column.blocks[best]] = math.ceil(taken[resource] / usable[best] - 1e-9)
+        whole, usd, blocks = np.full(len(mine), WHOLE), layout.purchase_usd_per_hour[mine], None
+        if len(mine) > 1:
+            blocks = least_cost_cover(float(taken[resource]), usd, usable[mine], whole, whole, whole)
+        if blocks is None:
+            best = np.arange(len(mine)) == np.argmin(usd / usable[mine])
+            blocks = np.where(best, np.ceil(taken[resource] / usable[mine] - 1e-9), 0.0)
+        values[layout.column.blocks[mine]] = blocks[:, None]
     fill_in(layout, values)
     return values

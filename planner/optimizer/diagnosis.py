@@ -39,8 +39,8 @@ _NOT_LIMITS = STRUCTURAL | {"hold_resource", "cap_at_demand"}
 """Constraints that are never dropped: they set no limit (what is taken must be bought) or conflict with nothing."""
 _ANY_GAP = 1e9
 """Relative gap so wide that the first solution ends the search: only its existence is asked for."""
-_WHOLE_TOLERANCE = 1e-9
-"""A limit found this close to a whole number is reported as that number."""
+_WHOLE_TOLERANCE = 1e-7
+"""A limit found this close to a whole number is reported as that number: ten times the solver's tolerance."""
 
 
 @dataclass(frozen=True)
@@ -187,8 +187,7 @@ def _relaxation(solver: ProgramSolver, objective: Objective, layout: Layout, lim
     answer = solver.run(make, layout)
     needed = None
     if answer.has_values:
-        share = float(solver.reoptimise_real_columns(make(layout), answer.values)[-1])
-        needed = _rounded_if_whole(share * (limit.largest or 1.0))
+        needed = _rounded_if_whole(float(answer.values[-1]) * (limit.largest or 1.0))
     return Relaxation(
         name=limit.family,
         field=limit.field,

@@ -7,12 +7,11 @@ from collections import defaultdict
 import numpy as np
 
 from planner.core import FloatArray, IntArray
-from planner.optimizer.layout import Layout, build_layout
-from planner.optimizer.types import FleetProblem
+from planner.optimizer.layout import Layout
 
 
-def dominated_units(problem: FleetProblem) -> dict[str, str]:
-    """Units that another is at least as good as, one for one.
+def dominators(layout: Layout) -> IntArray:
+    """For each unit one that is at least as good, one for one, and itself not dominated.
 
     Unit a dominates b of the same stage, channel and kind that takes the same resources, when one of a costs no more
     (nor does its start), takes no more of any resource, carries no less of every slice, is not limited in number, is
@@ -20,29 +19,18 @@ def dominated_units(problem: FleetProblem) -> dict[str, str]:
     objective as good, whatever the integers. Of equal ones the first stays. Time O(n^2) within a kind, vectorised.
 
     Args:
-        problem: in records.
-
-    Returns:
-        Name of each dominated unit -> name of one that dominates it and is itself not dominated.
-
-    >>> from planner.optimizer.types import Slice, Unit
-    >>> make = lambda name, rate, cost: Unit(name=name, rates_per_s={"chat": rate}, usd_per_hour=cost)
-    >>> units = (make("slow", 1.0, 2.0), make("fast", 3.0, 2.0), make("dear", 3.0, 4.0), make("small", 0.5, 1.0))
-    >>> dominated_units(FleetProblem(slices=(Slice(name="chat", demand_per_s=(9.0,)),), units=units))
-    {'slow': 'fast', 'dear': 'fast'}
-    """
-    names = [unit.name for unit in problem.units]
-    return {names[b]: names[a] for b, a in enumerate(dominators(build_layout(problem)).tolist()) if a >= 0}
-
-
-def dominators(layout: Layout) -> IntArray:
-    """For each unit one that dominates it (`dominated_units`) and is itself not dominated.
-
-    Args:
         layout: of the problem.
 
     Returns:
         Index of a unit, -1 for none; shape (j,).
+
+    >>> from planner.optimizer.layout import build_layout
+    >>> from planner.optimizer.types import FleetProblem, Slice, Unit
+    >>> make = lambda name, rate, cost: Unit(name=name, rates_per_s={"chat": rate}, usd_per_hour=cost)
+    >>> units = (make("slow", 1.0, 2.0), make("fast", 3.0, 2.0), make("dear", 3.0, 4.0), make("small", 0.5, 1.0))
+    >>> chat = Slice(name="chat", demand_per_s=(9.0,))
+    >>> dominators(build_layout(FleetProblem(slices=(chat,), units=units))).tolist()
+    [1, -1, 1, -1]
     """
     dominator = np.full(len(layout.usd_per_hour), -1, dtype=np.int64)
     burden = _burden(layout)

@@ -48,9 +48,14 @@ class EvaluatedFleet:
         """Rate served per cost [1/s per USD/h]; infinite for a free fleet."""
         return self.rate_per_s / self.cost_usd_per_hour if self.cost_usd_per_hour else math.inf
 
+    @property
+    def keeps_limits(self) -> bool:
+        """Whether no row is missed by more than `FEASIBILITY_TOLERANCE`."""
+        return not any(len(missed_rows(rows, self.values)) for rows in self.rows)
+
 
 def evaluate_fleet(
-    objective: Objective, layout: Layout, values: FloatArray, *, is_routed: bool = False
+    objective: Objective, layout: Layout, values: FloatArray, *, is_routed: bool = False, may_miss: bool = False
 ) -> EvaluatedFleet:
     """The fleet of a solution, without units and blocks that are not needed.
 
@@ -59,6 +64,7 @@ def evaluate_fleet(
         layout: of the units that were searched.
         values: by column of that layout, integers rounded.
         is_routed: the rates are kept, but for what is too much, instead of being spread evenly.
+        may_miss: the values may miss a limit, which `EvaluatedFleet.keeps_limits` then says.
 
     Returns:
         The units in use, with all that follows from them.
@@ -82,7 +88,8 @@ def evaluate_fleet(
     fleet = EvaluatedFleet(
         own, recomputed, rows, math.fsum(cost.tolist()), starts, math.fsum((mean_rate(own) * recomputed).tolist())
     )
-    _check_limits(fleet)
+    if not may_miss:
+        _check_limits(fleet)
     return fleet
 
 
@@ -153,7 +160,12 @@ def keeps_limits(layout: Layout, values: FloatArray) -> bool:
     Returns:
         Whether no row is missed by more than `FEASIBILITY_TOLERANCE`.
     """
-    return not any(len(missed_rows(rows, values)) for rows in build_rows(Objective.MIN_COST, layout))
+    on = values[layout.column.units].any(axis=1) | (layout.at_least > 0)  # others, that carry nothing, miss no limit
+    on[layout.pair_unit[values[layout.column.rates].any(axis=1)]] = True
+    pairs = on[layout.pair_unit]
+    some = layout.select(on)
+    own = values[layout.columns_of(some, on, pairs)]
+    return not any(len(missed_rows(rows, own)) for rows in build_rows(Objective.MIN_COST, some))
 
 
 def _check_limits(fleet: EvaluatedFleet) -> None:

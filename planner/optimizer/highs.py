@@ -1,4 +1,4 @@
-"""A program given to HiGHS, and made into a PuLP problem for LP files. The only importer of pulp.
+"""A program given to HiGHS.
 
 What the solver says is turned into plain values here: "Optimal" is only what HiGHS proved, and integers are rounded,
 never truncated.
@@ -7,19 +7,16 @@ never truncated.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
 import highspy
 import numpy as np
-import pulp
 from scipy import sparse
 
-from planner.core import BoolArray, FloatArray, InputError, IntArray, PlannerError
-from planner.optimizer.program import SPREAD_FIX, Program, ScaledProgram
-from planner.optimizer.types import Sense
+from planner.core import BoolArray, FloatArray, IntArray, PlannerError
+from planner.optimizer.program import SPREAD_FIX, ScaledProgram
 
 SOLVER_TOLERANCE = 1e-8
 """HiGHS options `mip_feasibility_tolerance` and `primal_feasibility_tolerance`, on rows scaled to about 1.
@@ -34,6 +31,11 @@ _NO_SOLUTION = {"kInfeasible", "kUnboundedOrInfeasible"}
 _STOPPED = {"kTimeLimit", "kInterrupt", "kIterationLimit", "kUnknown"}
 START_NODES = 20
 """HiGHS option `mip_max_start_nodes`: a start names all whole numbers, so that hardly more than one is needed."""
+_SUB_PROGRAMS = ("feasibility_jump", "rins", "rens")
+"""HiGHS options `mip_heuristic_run_...` that look for better solutions beside the tree."""
+FEW_ENTRIES = 2_000
+"""Entries below which a program is solved without them: its tree is done before they are. A choice that affects speed,
+and which of the fleets within the gap is found."""
 _ROW_WISE, _MINIMISE = 2, 1
 """HiGHS `MatrixFormat::kRowwise` and `ObjSense::kMinimize`."""
 
@@ -88,7 +90,6 @@ def solve_scaled(
     time_limit_s: float = math.inf,
     relative_gap: float = 0.0,
     absolute_gap: float = 0.0,
-    lower: FloatArray | None = None,
     most_checks: float = math.inf,
     start: FloatArray | None = None,
 ) -> Solution:
@@ -100,7 +101,6 @@ def solve_scaled(
         time_limit_s: of this run [s].
         relative_gap: stop when the proved |bound - goal| / |goal| is at most this.
         absolute_gap: stop when the proved |bound - goal| is at most this [goal of the scaled program].
-        lower: least value of each column, shape (columns,); default: 0.
         most_checks: of an integer program, after how many of `Solution.checks` it stops; one thread asks them in the
             same order whatever else the machine does.
         start: a solution that is known, by column; only its whole numbers are used.
@@ -129,6 +129,8 @@ def solve_scaled(
     }
     if not whole:
         options["presolve"] = "off"
+    elif matrix.nnz < FEW_ENTRIES:
+        options |= {f"mip_heuristic_run_{name}": False for name in _SUB_PROGRAMS}
     for name, value in options.items():
         solver.setOptionValue(name, value)
     columns = len(kept)
@@ -136,7 +138,7 @@ def solve_scaled(
         return _without_columns(scaled)
     solver.passModel(
         columns, len(rows), matrix.nnz, _ROW_WISE, _MINIMISE, 0.0,
-        scaled.goal[kept], np.zeros(columns) if lower is None else lower[kept], scaled.upper[kept],
+        scaled.goal[kept], np.zeros(columns), scaled.upper[kept],
         scaled.low[rows], scaled.high[rows],
         matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32), matrix.data,
         (scaled.integer[kept] & whole).astype(np.int32),
@@ -242,57 +244,3 @@ def round_integers(values: FloatArray, integer: BoolArray) -> FloatArray:
         bound = f"is not a whole number to {ROUNDING_TOLERANCE}"
         raise PlannerError(f"column {int(off[0])}", float(values[off[0]]), bound, SPREAD_FIX)
     return np.maximum(rounded, 0.0)
-
-
-def to_pulp(program: Program) -> pulp.LpProblem:
-    """The program as stated, as a PuLP problem under its own names, e.g. to write an LP file.
-
-    Args:
-        program: in its own units.
-
-    Returns:
-        The problem, with variables in the order of their names.
-
-    Raises:
-        InputError: two names are equal once they are reduced to what an LP file can hold.
-    """
-    problem = pulp.LpProblem("fleet", pulp.LpMaximize if program.maximise else pulp.LpMinimize)
-    names = [*program.layout.column_names(), *(f"extra_{index}" for index in range(program.extra_columns))]
-    integer, upper = program.integer(), program.upper()
-    touched = {int(c) for rows in program.rows for terms in (rows.used, rows.supply) for c in terms.column}
-    touched |= set(np.flatnonzero(program.goal).tolist())
-    check_names("column", [names[column] for column in sorted(touched)])
-    variables = {}
-    for column in sorted(touched, key=names.__getitem__):
-        category = pulp.LpInteger if integer[column] else pulp.LpContinuous
-        most = float(upper[column]) if math.isfinite(upper[column]) else None
-        variables[column] = problem.add_variable(names[column], 0, most, category)
-    problem += pulp.lpSum(float(program.goal[c]) * variables[c] for c in sorted(touched) if program.goal[c])
-    for rows in program.rows:
-        left: list[dict[int, float]] = [{} for _ in range(len(rows))]
-        for terms, sign in ((rows.used, 1.0), (rows.supply, -1.0)):
-            for row, column, value in zip(terms.row, terms.column, terms.value, strict=True):
-                left[row][int(column)] = left[row].get(int(column), 0.0) + sign * float(value)
-        for name, terms_of_row, limit in zip(rows.names(program.layout), left, rows.limit, strict=True):
-            expression = pulp.lpSum(value * variables[column] for column, value in terms_of_row.items() if value)
-            is_most = rows.sense is Sense.AT_MOST
-            problem += (expression <= float(limit) if is_most else expression >= float(limit)), name
-    return problem
-
-
-def check_names(kind: str, labels: list[str], names: list[str] | None = None) -> None:
-    """Refuse names whose labels are equal.
-
-    Args:
-        kind: what they name, for the message.
-        labels: as they stand in a program.
-        names: what the labels were made of; default: the labels.
-
-    Raises:
-        InputError: two labels are equal.
-    """
-    by_label = Counter(labels)
-    twice = [name for name, text in zip(names or labels, labels, strict=True) if by_label[text] > 1]
-    if twice:
-        bound = f"two {kind} names are equal once all but letters and digits is replaced by _"
-        raise InputError(f"{kind} name", twice[:2], bound, f"rename one of the {len(twice)}")

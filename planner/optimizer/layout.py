@@ -197,30 +197,6 @@ class Layout:
         """Resource and purchase, in the order of the purchases."""
         return ((r.name, p.name) for r in self.problem.resources for p in r.purchases)
 
-    def column_names(self) -> list[str]:
-        """One for each column, e.g. ``rate__<unit>__<slice>__<period>``; without the period where it stands still."""
-        problem = self.problem
-        units, slices = [label(unit.name) for unit in problem.units], [label(slice_.name) for slice_ in problem.slices]
-        periods = [f"__{label(period.name)}" for period in problem.periods]
-        names = [""] * self.columns
-
-        def fill(columns: IntArray, stems: Sequence[str]) -> None:
-            for row, stem in zip(columns, stems, strict=True):
-                moves = len(set(row.tolist())) > 1
-                for column, period in zip(row, periods, strict=True):
-                    names[column] = stem + (period if moves else "")
-
-        fill(self.column.units, [f"units__{name}" for name in units])
-        pairs = zip(self.pair_unit, self.pair_slice, strict=True)
-        fill(self.column.rates, [f"rate__{units[j]}__{slices[s]}" for j, s in pairs])
-        fill(self.column.blocks, [f"blocks__{label(r)}__{label(p)}" for r, p in self.purchase_names()])
-        fill(self.column.starts, [f"starts__{units[j]}" for j in self.start_units])
-        for column, group in zip(self.column.groups, self.groups, strict=True):
-            names[column] = f"uses__{label(group)}"
-        for column, subject in zip(self.column.kinds, self.kind_names(), strict=True):
-            names[column] = "__".join(("is", *map(label, subject)))
-        return names
-
     def kind_names(self) -> list[tuple[str, str, str]]:
         """UnitStage, channel and name of each kind."""
         return [(STAGES[stage].value, self.channels[channel], name) for stage, channel, name in self.kinds]

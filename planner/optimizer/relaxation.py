@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from planner.core import BoolArray, FloatArray, IntArray
-from planner.optimizer.constraints import build_rows
+from planner.optimizer.constraints import STRUCTURAL, build_rows
 from planner.optimizer.highs import Solution, SolverOutcome, solve_scaled
 from planner.optimizer.layout import STAGES, Layout
 from planner.optimizer.program import Program, ScaledProgram, scale_program
@@ -203,14 +203,19 @@ def limit_duals(program: Program) -> dict[str, float]:
         program: as stated.
 
     Returns:
-        By family of rows [goal per unit of the limit]; empty if the relaxation has no solution.
+        By family of rows that a report lists [goal per unit of the limit]; empty if the relaxation has no solution.
     """
     relaxed = relax(cap_rates(program))
     total: dict[str, float] = {}
-    if relaxed is not None:
-        families = [family for rows in program.rows for family in rows.families()]
-        for family, value in zip(families, relaxed.row_duals.tolist(), strict=True):
-            total[family] = total.get(family, 0.0) + value
+    start = 0
+    if relaxed is None:
+        return total
+    for rows in program.rows:
+        if rows.constraint not in STRUCTURAL:
+            duals = relaxed.row_duals[start : start + len(rows)].tolist()
+            for family, value in zip(rows.families(), duals, strict=True):
+                total[family] = total.get(family, 0.0) + value
+        start += len(rows)
     return {family: value + 0.0 for family, value in total.items()}
 
 

@@ -59,6 +59,7 @@ def solve(
     time_limit_s: float = math.inf,
     relative_gap: float = 1e-6,
     work: float = WORK,
+    duals: bool = True,
 ) -> Allocation:
     """The best allocation of whole units, or what stands in its way.
 
@@ -71,6 +72,7 @@ def solve(
         time_limit_s: for all runs of the solver together, diagnosis included [s].
         relative_gap: allowed |best possible - objective| / |objective|.
         work: what is done at most before the best found is returned as it is, see `planner.optimizer.branching`.
+        duals: also solve the relaxation for `ConstraintReport.dual`; not for answers whose report nobody reads.
 
     Returns:
         The allocation, or a status without one and the diagnosis.
@@ -106,7 +108,7 @@ def solve(
     solver = ProgramSolver(relative_gap, work, time_limit_s)
     result = _SEARCHES[objective](solver, layout)
     if isinstance(result, _FoundFleet):
-        return _allocation(objective, result, layout)
+        return _allocation(objective, result, layout, duals)
     if result.status is SolveStatus.INFEASIBLE:
         if objective is Objective.MIN_COST and _is_large(layout):
             return Allocation(status=result.status, diagnosis=_diagnosis_of_large(solver, layout))
@@ -267,7 +269,10 @@ class _Best:
         if cover is None:
             return
         bound = cover.bound_usd_per_hour
-        self.add(PartAnswer(cover.values if cover.keeps_limits else None, math.inf, bound))
+        fleet = evaluate_fleet(Objective.MIN_COST, self.layout, cover.values, may_miss=True)
+        self.add(PartAnswer(None, math.inf, bound))
+        if fleet.keeps_limits:
+            self.values, self.fleet = cover.values, fleet
         if bound > 0.0:
             units, slices = self.layout.problem.units, self.layout.problem.slices
             most = cover.counts
@@ -401,11 +406,11 @@ def _gap(objective: float, bound: float | None, worse: float) -> float | None:
     return max(0.0, worse * (objective - bound)) / abs(objective) if objective else 0.0
 
 
-def _allocation(objective: Objective, result: _FoundFleet, layout: Layout) -> Allocation:
+def _allocation(objective: Objective, result: _FoundFleet, layout: Layout, with_duals: bool) -> Allocation:
     """The answer as records; the duals are those of the program over `layout`. Large problems come without."""
     fleet = result.fleet
-    is_linear = not _is_large(layout) and objective is not Objective.MAX_RATE_PER_COST
-    duals: Mapping[str, float] = limit_duals(build_program(layout, objective)) if is_linear else {}
+    has_duals = with_duals and not _is_large(layout) and objective is not Objective.MAX_RATE_PER_COST
+    duals: Mapping[str, float] = limit_duals(build_program(layout, objective)) if has_duals else {}
     value = {
         Objective.MIN_COST: fleet.cost_usd_per_hour,
         Objective.MAX_RATE: fleet.rate_per_s,

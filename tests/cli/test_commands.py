@@ -768,7 +768,6 @@ def test_help_loads_nothing_heavy() -> None:
     assert not set(done.stdout.split()) & {
         "numpy",
         "scipy",
-        "pulp",
         "highspy",
         "yaml",
         "rich.console",

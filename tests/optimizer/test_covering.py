@@ -137,7 +137,7 @@ def test_the_cover_is_the_optimum_where_nothing_else_is_asked(
     asked = asked.model_copy(update={"units": units})
     layout = build_layout(asked)
     cover = cheapest_cover(layout)
-    assert cover is not None and cover.keeps_limits
+    assert cover is not None and keeps_limits(layout, cover.values)
     optimum = without_covering(asked, monkeypatch)
     assert cover.bound_usd_per_hour == pytest.approx(optimum, rel=1e-5)
     assert mean_cost(layout) @ cover.values == pytest.approx(optimum, rel=1e-5)
@@ -157,7 +157,7 @@ def test_several_slices_have_a_fleet_but_no_bound(monkeypatch: pytest.MonkeyPatc
     asked = problem(5, 1, commitments=False, slices=2)
     layout = build_layout(asked)
     cover = cheapest_cover(layout)
-    assert cover is not None and cover.keeps_limits and cover.bound_usd_per_hour == 0.0
+    assert cover is not None and keeps_limits(layout, cover.values) and cover.bound_usd_per_hour == 0.0
     optimum = without_covering(asked, monkeypatch)
     assert mean_cost(layout) @ cover.values >= optimum * (1.0 - 1e-5)
     assert solve(asked, Objective.MIN_COST).objective == pytest.approx(optimum, rel=1e-5)
@@ -172,8 +172,9 @@ def test_a_limit_that_is_broken_is_left_to_branch_and_bound() -> None:
         for n, usd, m in (("a", 1.0, 2.0), ("b", 3.0, None))
     ]
     asked = FleetProblem(slices=(Slice(name="s", demand_per_s=(5.0,)),), units=(cheap, dear), resources=tuple(buy))
-    cover = cheapest_cover(build_layout(asked))
-    assert cover is not None and not cover.keeps_limits
+    layout = build_layout(asked)
+    cover = cheapest_cover(layout)
+    assert cover is not None and not keeps_limits(layout, cover.values)
     assert cover.bound_usd_per_hour == pytest.approx(5.0)
     assert solve(asked, Objective.MIN_COST).cost_usd_per_hour == pytest.approx(2.0 * 1.0 + 3.0 * 3.0)
 
@@ -222,7 +223,7 @@ def test_what_a_solver_leaves_of_a_rate_breaks_no_limit():
 
 
 def test_the_kinds_groups_and_cheapest_blocks_of_a_cover_are_filled_in() -> None:
-    """16 of the cheaper purchase by eights for nine units, and the marks of what is used, the first of all included."""
+    """Eight and one for nine units, not twice eight, and the marks of what is used, the first of all included."""
     units = [
         Unit(name="f", stage=UnitStage.FIRST, kind="a", rates_per_s={"s": 1.0}, takes={"g": 1.0}),
         Unit(name="dear", stage=UnitStage.FIRST, kind="b", rates_per_s={"s": 1.0}, takes={"g": 1.0}, usd_per_hour=9.0),
@@ -235,8 +236,42 @@ def test_the_kinds_groups_and_cheapest_blocks_of_a_cover_are_filled_in() -> None
     )
     layout = build_layout(stated)
     cover = cheapest_cover(layout)
-    assert cover is not None and cover.keeps_limits and cover.bound_usd_per_hour == pytest.approx(9 * 2.0)
+    assert cover is not None and keeps_limits(layout, cover.values)
+    assert cover.bound_usd_per_hour == pytest.approx(9 * 2.0)
     assert cover.values[layout.column.units[:, 0]].tolist() == [9.0, 0.0, 1.0]
-    assert cover.values[layout.column.blocks[:, 0]].tolist() == [0.0, 2.0]
+    assert cover.values[layout.column.blocks[:, 0]].tolist() == [1.0, 1.0]
     assert cover.values[layout.column.kinds].tolist() == [1.0, 0.0]
     assert cover.values[layout.column.groups].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_blocks_of_one_stage_are_filled_as_well_as_branch_and_bound_fills_them(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Units of one stage share blocks only with units of the same resource, so that the fleet in blocks is the best."""
+    rng = np.random.default_rng([23, seed])
+    resources = tuple(
+        Resource(
+            name=f"r{k}",
+            purchases=(
+                Purchase(name="p", usd_per_hour=float(rng.uniform(1.0, 6.0)), block=int(rng.choice([1, 4, 8]))),
+            ),
+        )
+        for k in range(3)
+    )
+    units = tuple(
+        Unit(
+            name=f"u{j}",
+            rates_per_s={"s": float(size * rng.uniform(0.8, 1.2))},
+            takes={f"r{j % 3}": float(size)},
+        )
+        for j, size in enumerate(rng.integers(1, 7, size=15).tolist())
+    )
+    demand = float(rng.uniform(5.0, 40.0))
+    asked = FleetProblem(slices=(Slice(name="s", demand_per_s=(demand,)),), units=units, resources=resources)
+    layout = build_layout(asked)
+    cover = cheapest_cover(layout)
+    assert cover is not None
+    optimum = without_covering(asked, monkeypatch)
+    assert cover.bound_usd_per_hour <= optimum * (1.0 + 1e-9)
+    assert mean_cost(layout) @ cover.values == pytest.approx(optimum, rel=1e-6)

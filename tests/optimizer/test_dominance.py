@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from planner.optimizer import FleetProblem, Resource, Slice, UnitStage
-from planner.optimizer.dominance import dominated_units
-from tests.optimizer.problems import chat, problem, unit
+from tests.optimizer.problems import chat, dominated_units, problem, unit
 
 
 def test_dominance_needs_every_property():

@@ -6,11 +6,8 @@ import highspy
 import numpy as np
 import pytest
 
-from planner.core import InputError, PlannerError
+from planner.core import PlannerError
 from planner.optimizer import highs
-from planner.optimizer.highs import to_pulp
-from planner.optimizer.program import build_program
-from tests.optimizer.problems import MIN_COST, problem, unit
 
 
 def test_integers_are_rounded_not_truncated_and_fractions_refused():
@@ -32,10 +29,3 @@ def test_a_solver_that_fails_is_an_error_not_an_answer(monkeypatch):
     monkeypatch.setattr(type(solver), "getModelStatus", lambda self: Broken)
     with pytest.raises(PlannerError, match=r"solver status = 'kSolveError': HiGHS neither solved the program nor ran"):
         highs.solver_outcome(solver)
-
-
-def test_labels_that_collide_are_refused_in_files():
-    with pytest.raises(
-        InputError, match=r"column name = .*: two column names are equal once all but letters and digits"
-    ):
-        to_pulp(build_program(problem([unit("a-b", 1.0, 1.0), unit("a b", 1.0, 1.0)], 1.0), MIN_COST))

@@ -8,8 +8,8 @@ import pulp
 import pytest
 
 from planner.optimizer import Period, solve
-from planner.optimizer.highs import to_pulp
 from planner.optimizer.program import build_program
+from tests.optimizer.as_pulp import to_pulp
 from tests.optimizer.problems import MAX_RATE, MIN_COST, medium_problem, problem, unit, with_resource
 
 

@@ -22,12 +22,11 @@ from planner.optimizer import (
     UnitStage,
     solve,
 )
-from planner.optimizer.dominance import dominated_units
 from planner.optimizer.evaluate_allocation import evaluate_fleet
-from planner.optimizer.highs import to_pulp
 from planner.optimizer.layout import build_layout
 from planner.optimizer.program import build_program
 from tests.fleet_oracle import Fleets, small_problem
+from tests.optimizer.as_pulp import to_pulp
 from tests.optimizer.problems import (
     FOUND,
     MAX_RATE,
@@ -37,6 +36,7 @@ from tests.optimizer.problems import (
     chat,
     check_against_brute_force,
     check_allocation,
+    dominated_units,
     golden_problem,
     medium_problem,
     problem,

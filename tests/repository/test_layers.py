@@ -26,7 +26,6 @@ from tests.repository.layers import (
 
 KERNELS = ("planner.roofline", "planner.queueing", "planner.optimizer")
 OWNERS = {
-    "pulp": {"planner.optimizer"},
     "highspy": {"planner.optimizer"},
     "altair": {"planner.charts"},
     "streamlit": {"planner.web"},
@@ -90,7 +89,7 @@ def test_every_package_says_what_it_answers_and_what_others_may_use() -> None:
     [
         (layer_violations, "planner.brand_new", "", "is in no layer"),
         (layer_violations, "planner.roofline", "from planner.queueing import BatchServer", "imports planner.queueing"),
-        (layer_violations, "planner.queueing.decode", "import pulp", "third party allowed here: numpy, scipy"),
+        (layer_violations, "planner.queueing.decode", "import highspy", "third party allowed here: numpy, scipy"),
         (layer_violations, "planner.llm.sizes", "from planner import plan", "only the faces"),
         (layer_violations, "planner.llm.sizes", "from planner import roofline", "may import of ours"),
         (layer_violations, "planner.llm.sizes", "from . import roofline", "relative"),
@@ -111,7 +110,7 @@ def test_every_package_says_what_it_answers_and_what_others_may_use() -> None:
         (habit_violations, "planner.llm.sizes", "try:\n    f()\nexcept:\n    pass", "catches everything"),
         (habit_violations, "planner.llm.sizes", "raise NotImplementedError", "NotImplementedError"),
         (habit_violations, "planner.llm.sizes", "# TO" + "DO later", "unfinished"),
-        (habit_violations, "planner.llm.sizes", "importlib.import_module('pulp')", "imports by name"),
+        (habit_violations, "planner.llm.sizes", "importlib.import_module('highspy')", "imports by name"),
     ],
 )
 def test_scan_catches(scan: Scan, module: str, source: str, complaint: str) -> None:
@@ -123,7 +122,7 @@ def test_scan_catches(scan: Scan, module: str, source: str, complaint: str) -> N
     ("scan", "module", "source"),
     [
         (layer_violations, "planner.queueing.mixed", "from planner.queueing.server import BatchServer\nimport math"),
-        (layer_violations, "planner.optimizer", "import pulp"),
+        (layer_violations, "planner.optimizer", "import highspy"),
         (layer_violations, "planner", "if TYPE_CHECKING:\n    from planner.fleet import plan"),
         (layer_violations, "calibration.measure", "def f():\n    import torch"),
         (layer_violations, "app", "import planner\nfrom planner import charts\nimport streamlit as st"),
@@ -143,13 +142,13 @@ def _loaded_by(statement: str) -> set[str]:
 
 
 def test_importing_planner_loads_nothing_heavy() -> None:
-    assert not _loaded_by("import planner") & {"numpy", "scipy", "pydantic", "pulp", "yaml", "typer", "rich"}
+    assert not _loaded_by("import planner") & {"numpy", "scipy", "pydantic", "highspy", "yaml", "typer", "rich"}
 
 
 def test_a_step_time_never_loads_a_solver_or_a_screen() -> None:
     loaded = _loaded_by("import planner; planner.step_time")
     assert "planner.engine.replica" in loaded
-    assert not loaded & {"pulp", "highspy", "scipy", "streamlit", "altair", "pandas", "torch", "typer"}
+    assert not loaded & {"highspy", "scipy", "streamlit", "altair", "pandas", "torch", "typer"}
 
 
 # A path that starts a word. The same letters inside a URL or a relative path pass.
