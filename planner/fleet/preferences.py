@@ -20,8 +20,8 @@ from functools import partial
 from planner.fleet.columns import CandidateColumns, Column
 from planner.optimizer import Allocation
 
-Best = Callable[[Callable[[], list[Column]]], Allocation | None]
-"""The cheapest fleet of some columns; None where it costs too much."""
+Best = Callable[[Callable[[], list[Column]], float], Allocation | None]
+"""The cheapest fleet of some columns; None where it costs too much, or not less than so much [USD/h]."""
 STRAY_SHARE = 0.1
 """Share of a service's traffic below which a kind of pool is a stray. A choice."""
 PLAINNESS = 0.25
@@ -41,12 +41,21 @@ def plainest(columns: CandidateColumns, cheapest: Allocation, best: Best) -> All
         strays = stray_kinds(columns, chosen)
         rules = [_not_of(strays)] if strays else _in_one_mode(min(services_in_both_modes(columns, chosen)))
         wanted = [[*kept, rule] for rule in rules]
-        answers = [(best(partial(_preferred, columns, each)), each) for each in wanted]
-        found = [(answer, each) for answer, each in answers if answer is not None]
-        if not found:
+        found = _cheapest(best, [partial(_preferred, columns, each) for each in wanted])
+        if found is None:
             return chosen
-        chosen, kept = min(found, key=lambda pair: pair[0].objective or math.inf)
+        chosen, kept = found[0], wanted[found[1]]
     return chosen
+
+
+def _cheapest(best: Best, choices: Sequence[Callable[[], list[Column]]]) -> tuple[Allocation, int] | None:
+    """The cheapest fleet of any of some columns, and of which; the first of equals. None where all cost too much."""
+    found: tuple[Allocation, int] | None = None
+    for place, columns in enumerate(choices):
+        answer = best(columns, math.inf if found is None else found[0].objective or 0.0)
+        if answer is not None:
+            found = answer, place
+    return found
 
 
 def is_plain(columns: CandidateColumns, allocation: Allocation) -> bool:
@@ -109,10 +118,9 @@ def most_preferred(columns: CandidateColumns, chosen: Allocation, best: Best, be
         wanted = [[*kept, preference] for preference in preferences]
         if any(_are_all(columns.chosen(chosen), each) for each in wanted):
             continue
-        answers = [(cheap_enough(partial(_preferred, columns, each)), each) for each in wanted]
-        found = [(answer, each) for answer, each in answers if answer is not None]
-        if found:
-            chosen, kept = min(found, key=lambda pair: pair[0].objective or math.inf)
+        found = _cheapest(cheap_enough, [partial(_preferred, columns, each) for each in wanted])
+        if found is not None:
+            chosen, kept = found[0], wanted[found[1]]
     return chosen
 
 
@@ -121,10 +129,10 @@ def with_fewest_kinds(columns: CandidateColumns, chosen: Allocation, best: Best)
     while True:
         kinds = columns.members(chosen)
         fewer_kinds = [[kind for kind in kinds if kind is not left_out] for left_out in kinds] if len(kinds) > 1 else []
-        simpler = [answer for fewer in fewer_kinds if (answer := best(partial(columns.of_members, fewer))) is not None]
-        if not simpler:
+        simpler = _cheapest(best, [partial(columns.of_members, fewer) for fewer in fewer_kinds])
+        if simpler is None:
             return chosen
-        chosen = min(simpler, key=lambda answer: answer.objective or math.inf)
+        chosen = simpler[0]
 
 
 def _one_sku(columns: Sequence[Column]) -> tuple[_Preference, ...]:

@@ -326,9 +326,10 @@ def _best_within(
     most = (of.objective or 0.0) * (1.0 + excess + SAME_COST)
     need_be_plain = like is not None and is_plain(columns, like)
 
-    def best(allowed: Callable[[], list[Column]]) -> Allocation | None:
-        found = refined_allocation(search, objective, allowed, finest_gap=finest_gap, enough_usd_per_hour=most)
-        if found.objective is None or found.objective > most:
+    def best(allowed: Callable[[], list[Column]], below: float) -> Allocation | None:
+        enough = min(most, below * (1.0 - SAME_COST))
+        found = refined_allocation(search, objective, allowed, finest_gap=finest_gap, enough_usd_per_hour=enough)
+        if found.objective is None or found.objective > enough:
             return None
         return None if need_be_plain and not is_plain(columns, found) else found
 

@@ -57,14 +57,14 @@ class CapacityUnderDrift(Capacity):
         self._kept_in_role: dict[Role, float] = {}
         self._last_shares: dict[Role, dict[int, float]] = {}
         self._kept_families: dict[int, ConfigurationFamily] = {}
-        self._found: dict[tuple[int, int], tuple[float, BestConfig]] = {}
+        self._found: dict[int, dict[int, tuple[float, BestConfig]]] = {}
         self._caches = any(kind.prefixes or kind.sessions or kind.prefix_reuse for kind in demand.workload.classes)
 
     def bound_per_s(self, family: ConfigurationFamily, replicas: int) -> float:
         """Optimistic bound [1/s] on what members sustain with so many replicas."""
         stand_in = self._stand_in(family.members[0], replicas)
         grown = replicas / stand_in
-        known = self._found.get((id(family), stand_in))
+        known = self._found.get(id(family), {}).get(stand_in)
         if known is not None and known[1].rate_per_s < known[0]:
             return known[1].rate_per_s * grown
         kept = self._kept_shares.get(id(family), self._kept_in_role.get(family.role, 1.0))
@@ -84,15 +84,15 @@ class CapacityUnderDrift(Capacity):
         return min(
             (
                 found.rate_per_s / size * growth
-                for (of, size), (asked_per_s, found) in self._found.items()
-                if of == id(family) and size > stand_in and found.rate_per_s < asked_per_s
+                for size, (asked_per_s, found) in self._found.get(id(family), {}).items()
+                if size > stand_in and found.rate_per_s < asked_per_s
             ),
             default=math.inf,
         )
 
     def is_exact(self, family: ConfigurationFamily, replicas: int) -> bool:
         """Whether `best` was found already for this pool size, or for the one that stands for it."""
-        return (id(family), self._stand_in(family.members[0], replicas)) in self._found
+        return self._stand_in(family.members[0], replicas) in self._found.get(id(family), {})
 
     def best(self, family: ConfigurationFamily, replicas: int, at_most_per_s: float = math.inf) -> BestConfig:
         """The member that sustains most steadily, and what it sustains under the drift."""
@@ -111,7 +111,7 @@ class CapacityUnderDrift(Capacity):
         return min(found * grown, at_most_per_s)
 
     def _best(self, family: ConfigurationFamily, replicas: int, at_most_per_s: float) -> BestConfig:
-        known = self._found.get((id(family), replicas))
+        known = self._found.get(id(family), {}).get(replicas)
         if known is not None and (known[1].rate_per_s < known[0] or at_most_per_s <= known[0]):
             return replace(known[1], rate_per_s=min(known[1].rate_per_s, at_most_per_s))
         steady = self._steady.best(family, replicas, MORE_THAN_ASKED * at_most_per_s)
@@ -127,7 +127,7 @@ class CapacityUnderDrift(Capacity):
                 self._kept_shares[id(family)] = max(share, self._kept_shares.get(id(family), 0.0))
                 self._kept_in_role[family.role] = max(share, self._kept_in_role.get(family.role, 0.0))
         self._kept_families[id(family)] = family
-        self._found[id(family), replicas] = (at_most_per_s, found)
+        self._found.setdefault(id(family), {})[replicas] = (at_most_per_s, found)
         return found
 
     def _stand_in(self, member: PoolOption, replicas: int) -> int:

@@ -103,9 +103,9 @@ def fleet(usd_per_hour: float, **rates_per_s: float) -> Any:
 def cheapest_of(*fleets: Any) -> Any:
     """The cheapest of some fleets that takes columns which are allowed only."""
 
-    def best(allowed: Callable[[], list[Any]]) -> Any:
+    def best(allowed: Callable[[], list[Any]], below: float) -> Any:
         names = {column.name for column in allowed()}
-        left = [each for each in fleets if each.routed_per_s.keys() <= names]
+        left = [each for each in fleets if each.routed_per_s.keys() <= names and each.objective < below]
         return min(left, key=lambda each: each.objective, default=None)
 
     return best
