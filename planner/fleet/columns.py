@@ -512,6 +512,14 @@ class CandidateColumns:
     def _set(self, column: Column) -> None:
         """Replace the column of the same name; one that carries nothing is removed."""
         rates = {name: rate for name, rate in column.rates.items() if rate.rate_per_s > 0.0}
+        known = self._by_name.get(column.name)
+        if (
+            known is not None
+            and known.member is column.member
+            and known.surviving == column.surviving
+            and known.rates == rates
+        ):
+            return  # the program keeps the unit that it made of that object
         if rates:
             self._by_name[column.name] = replace(column, rates=rates)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from planner.core import UnknownNameError
@@ -41,7 +42,7 @@ def test_a_step_that_waits_for_memory_shortens_as_bandwidth_grows() -> None:
     for sku in ("h100-sxm", "h200-sxm"):
         model = on(replica(), sku).model
         assert model is not None
-        step_s[sku] = float(model.server.step_s(1.0, 0.0))
+        step_s[sku] = float(model.server.step_s(np.array(1.0), np.array(0.0)))
     assert step_s["h100-sxm"] / step_s["h200-sxm"] == pytest.approx(4.8 / 3.35, rel=1e-3)
 
 
