@@ -2,7 +2,8 @@
 
 Errors that name field, value, bound and fix (`errors`), frozen records (`record`), versions of files (`versions`),
 latency metrics (`metrics`), numbers and tables as text (`tables`), files that are written whole (`whole_files`),
-functions that numba compiles (`compiled`), units (`units`), and names for arrays in signatures (`arrays`).
+functions that numba compiles (`compiled`, `interpolation`), units (`units`), and names for arrays in signatures
+(`arrays`).
 """
 
 from planner.core.arrays import BoolArray, FloatArray, IntArray
@@ -15,6 +16,7 @@ from planner.core.errors import (
     from_validation_error,
     shorten,
 )
+from planner.core.interpolation import interpolated_at
 from planner.core.metrics import Metric
 from planner.core.record import Frozen, Record, rebuilt
 from planner.core.tables import (
@@ -55,6 +57,7 @@ __all__ = [
     "compiled",
     "duration",
     "from_validation_error",
+    "interpolated_at",
     "markdown_table",
     "markdown_text",
     "money",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from planner.core import FloatArray, compiled
+from planner.core import FloatArray, compiled, interpolated_at
 from planner.engine.lookup import CONTEXTS, DECODES, TOKENS, LookupTable
 from planner.roofline import COLUMNS, Driver, attention_s, interpolated, prompt_attention, with_knots
 
@@ -99,19 +99,9 @@ def curve_at(knots: FloatArray, values: FloatArray, x: float) -> float:
     Returns:
         The value there, in the unit of `values`.
     """
-    last = knots.size - 1
-    if x < knots[0]:
-        return float(values[0])
-    if x >= knots[last]:
-        return float(values[last] * x / knots[last])
-    i, beyond = 0, last
-    while beyond - i > 1:
-        middle = (i + beyond) // 2
-        if x < knots[middle]:
-            beyond = middle
-        else:
-            i = middle
-    return float(values[i] + (values[i + 1] - values[i]) / (knots[i + 1] - knots[i]) * (x - knots[i]))
+    if x >= knots[-1]:
+        return float(values[-1] * x / knots[-1])
+    return interpolated_at(knots, values, x)
 
 
 @compiled

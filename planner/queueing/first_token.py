@@ -17,13 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.core import FloatArray, compiled
+from planner.core import FloatArray, compiled, interpolated_at
 from planner.queueing.backlog import Backlog, batch_transform, companions_transform
 from planner.queueing.lattice import (
     ComplexArray,
     evenly,
     geometric,
-    interpolated_at,
     lattice_probabilities,
     poisson_sum_transform,
     shift_down,

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.core import FloatArray, compiled
+from planner.core import FloatArray, compiled, interpolated_at
 from planner.queueing.backlog import COARSE_CELLS, Backlog, TokenArrivals, solve_backlog
 from planner.queueing.batch_occupancy import RunningDistribution, running_distribution
 from planner.queueing.capacity import RUNNING
-from planner.queueing.lattice import interpolated_at
 from planner.queueing.met_prompts import MetPrompts
 from planner.queueing.offered_load import Burstiness, OfferedLoad, burstiness
 from planner.queueing.renewal import excess_arrivals, index_of_dispersion

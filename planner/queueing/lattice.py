@@ -70,32 +70,6 @@ def shift_down(distribution: FloatArray, cells: float) -> FloatArray:
 
 
 @compiled
-def interpolated_at(knots: FloatArray, values: FloatArray, x: float) -> float:
-    """`np.interp` for one number.
-
-    Args:
-        knots: rising, shape (n,).
-        values: at these, shape (n,).
-        x: where.
-
-    Returns:
-        The value there, in the unit of `values`.
-    """
-    if x <= knots[0]:
-        return float(values[0])
-    if x >= knots[-1]:
-        return float(values[-1])
-    i, beyond = 0, knots.size - 1
-    while beyond - i > 1:
-        middle = (i + beyond) // 2
-        if x < knots[middle]:
-            beyond = middle
-        else:
-            i = middle
-    return float(values[i] + (values[i + 1] - values[i]) / (knots[i + 1] - knots[i]) * (x - knots[i]))
-
-
-@compiled
 def descent_filter(jump: FloatArray, rate: float, down: int, size: int) -> FloatArray:
     """Inverse of the descending Wiener-Hopf factor of a random walk, apart from its pole at 1.
 

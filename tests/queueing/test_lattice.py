@@ -8,7 +8,6 @@ import pytest
 from planner.queueing.lattice import (
     SHORT_STEP,
     descent_filter,
-    interpolated_at,
     lattice_probabilities,
     poisson_sum_transform,
     shift_down,
@@ -26,13 +25,6 @@ def test_each_point_goes_to_its_neighbours_and_the_mean_is_kept() -> None:
 def test_what_is_shifted_below_zero_stays_there() -> None:
     assert shift_down(np.array([0.25, 0.25, 0.5]), 0.5).tolist() == [0.375, 0.375, 0.25]
     assert shift_down(np.array([0.0, 0.0, 1.0]), 1.0).tolist() == [0.0, 1.0, 0.0]
-
-
-def test_lines_between_knots_are_those_of_numpy() -> None:
-    knots, values = np.array([1.0, 2.0, 2.0, 5.0]), np.array([3.0, -1.0, 4.0, 0.5])
-    asked = np.array([0.0, 1.0, 1.7, 2.0, 2.4, 5.0, 9.0])
-    found = [interpolated_at(knots, values, float(x)) for x in asked]
-    assert found == pytest.approx(np.interp(asked, knots, values))
 
 
 def test_exponentials_that_follow_from_their_neighbours_are_exact() -> None:
