@@ -80,7 +80,7 @@ def check(
     names = _watched_services(fleet, service, model)
     options = {"interval_s": interval, "engine": engine, "max_tokens": max_tokens}
     watched = [_watch(fleet, name, model or names[name], files, options, request.measured_steps) for name in names]
-    alone = not request.services and request.cascade is None
+    alone = request.has_one_model
     if len(watched) == 1:
         ((_, running, _),) = watched
         deliver(
@@ -91,7 +91,7 @@ def check(
     else:
         _deliver_several(watched, json_file, md_file)
     if recalibrate:
-        _plan_again(plan, watched, alone, calibrations, engine_costs)
+        _plan_again(plan, watched, calibrations, engine_costs)
 
 
 def _watched_services(fleet: Fleet, service: str | None, model: str | None) -> dict[str, str | None]:
@@ -152,7 +152,6 @@ def _deliver_several(
 def _plan_again(
     plan: str,
     watched: list[tuple[str, RunningFleet, ServerMetrics]],
-    alone: bool,
     calibrations: list[str] | None,
     engine_costs: str | None,
 ) -> None:
@@ -175,6 +174,6 @@ def _plan_again(
         replanner = Replanner(hardware=hardware, progress=say, corrections=recorded_corrections(plan))
         result = changes.what_if(before, changed, replanner)
     deliver(lambda: what_if_report.report(result))
-    if not alone and "step times as measured" in learned:
+    if not before.has_one_model and "step times as measured" in learned:
         steps = json.dumps(learned["step times as measured"]["measured_steps"])
         deliver(f"plan with it: --set 'measured_steps={steps}'")

@@ -99,6 +99,11 @@ class PlanRequest(Frozen):
         """Every model of the fleet."""
         return (self.main, *self.services)
 
+    @property
+    def has_one_model(self) -> bool:
+        """Whether one model serves everything."""
+        return not self.services and self.cascade is None
+
 
 @dataclass(frozen=True)
 class CostBreakdown:

@@ -45,7 +45,7 @@ def measured_changes(
     changes: dict[str, dict[str, Any]] = {"traffic as measured": traffic}
     fleets = [running for _, running, _ in watched]
     learned = learned_steps(fleets)
-    if len(places) == 1 and request.cascade is None:
+    if request.has_one_model:
         learned = {one.sku: one.measured_steps for one in fleets if one.measured_steps is not None}
     if learned:
         known = {**request.measured_steps, **learned}

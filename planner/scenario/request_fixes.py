@@ -183,7 +183,7 @@ def _rate(rate_per_s: float) -> dict[str, Any]:
 
 def _is_one_demand(request: PlanRequest) -> bool:
     """Whether the demand of the program is the rate of the scenario."""
-    one_service = len(request.all_services) == 1 and request.cascade is None and request.split is None
+    one_service = request.has_one_model and request.split is None
     return one_service and not request.by_class and request.profile is None and request.growth == 1.0
 
 

@@ -48,8 +48,6 @@ NODE_STEPS = 6
 """Steps of sqrt(1 - load) between the two. A choice: resolution against time."""
 NODE_LOADS = 1.0 - np.linspace(math.sqrt(1.0 - IDLE_LOAD), math.sqrt(1.0 - MOST_NODE_LOAD), 2 * NODE_STEPS + 1) ** 2
 """Loads at which steady queues are evaluated: every other one, all where the rate varies less than `NARROW_RATIO`."""
-MIDDLE_LOAD = float(NODE_LOADS[NODE_STEPS])
-"""The node in the middle, where the share of prompts in the work of a pool is taken."""
 NARROW_RATIO = 1.8
 """Ratio of the largest to the smallest rate of a path below which it varies little. A choice as above."""
 FEW_STEPS = 3

@@ -257,7 +257,7 @@ def _compare(
 
 
 def _show_comparison(page: Page, watched: Sequence[Watched]) -> None:
-    alone = _is_alone(page.request)
+    alone = page.request.has_one_model
     _, running, _ = watched[0]
     if alone:
         st.markdown(f"**{components.plain(running_report.headline(running))}**")
@@ -285,11 +285,6 @@ def _show_comparison(page: Page, watched: Sequence[Watched]) -> None:
     if running.notes:
         st.markdown("**Read with care**")
         components.bullets(running.notes)
-
-
-def _is_alone(request: PlanRequest) -> bool:
-    """Whether the plan has one model."""
-    return not request.services and request.cascade is None
 
 
 # --- the plan that knows it -------------------------------------------------------------------------------------------

@@ -139,6 +139,15 @@ SLOW = {"small": 1.05}
 """Factor on the steps of each model; 1.15 where it is not named."""
 
 
+def planned(folder: Path, scenario: str) -> tuple[Path, Path]:
+    """The files of a scenario and of its plan."""
+    written, document = folder / "two.yaml", folder / "plan.json"
+    written.write_text(scenario, encoding="utf-8")
+    code, _, err = _run("plan", written, "--json", document)
+    assert code == 0, err
+    return written, document
+
+
 def labelled(text: str, model: str) -> str:
     """Every sample of a page with the label that says whose it is."""
     lines = []
@@ -152,10 +161,7 @@ def labelled(text: str, model: str) -> str:
 
 def test_each_model_of_a_plan_turns_its_own_step_times_and_all_are_planned_again(tmp_path: Path) -> None:
     """Two models on one SKU, steps 15 and 5 % slower than estimated: each is found, and the next plan knows both."""
-    scenario, document = tmp_path / "two.yaml", tmp_path / "plan.json"
-    scenario.write_text(SEVERAL, encoding="utf-8")
-    code, _, err = _run("plan", scenario, "--json", document)
-    assert code == 0, err
+    scenario, document = planned(tmp_path, SEVERAL)
     fleet = read_fleet(document)
     served = served_models(fleet)
     text = ""
@@ -187,9 +193,7 @@ def test_each_model_of_a_plan_turns_its_own_step_times_and_all_are_planned_again
 
 
 def test_metrics_of_one_model_only_are_checked_with_its_name(tmp_path: Path) -> None:
-    scenario, document = tmp_path / "two.yaml", tmp_path / "plan.json"
-    scenario.write_text(SEVERAL, encoding="utf-8")
-    assert _run("plan", scenario, "--json", document)[0] == 0
+    _, document = planned(tmp_path, SEVERAL)
     launched = next(one for one in read_fleet(document).deployments if one.service == "small")
     (tmp_path / "metrics.txt").write_text(labelled(page(launched.deployment, launched.workload), "mine"), "utf-8")
     options = (document, tmp_path / "metrics.txt", "--interval", REQUESTS / 20.0)
@@ -215,10 +219,7 @@ cascade: {llm: qwen2.5-7b, least_quality: 0.8, points: [{escalated: 0.4, quality
 
 def test_a_cascade_is_planned_again_with_the_stream_of_its_small_model(tmp_path: Path) -> None:
     """The small model gets every request: its rate is the scenario's, and each model has step times of its own."""
-    scenario, document = tmp_path / "two.yaml", tmp_path / "plan.json"
-    scenario.write_text(CASCADE, encoding="utf-8")
-    code, _, err = _run("plan", scenario, "--json", document)
-    assert code == 0, err
+    _, document = planned(tmp_path, CASCADE)
     fleet = read_fleet(document)
     served = served_models(fleet)
     text = ""
