@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from planner.fleet.columns import Column
 from planner.fleet.corrections import Corrections
+from planner.fleet.filling import filled_allocation
 from planner.fleet.market import market_of
 from planner.fleet.program import FleetSearch, search_fleet
 from planner.fleet.refinement import COARSE_GAP, refined_allocation
@@ -139,6 +140,8 @@ def _best(
     )
     if kind == "engine" and allocation.status.has_allocation and allocation.cost_usd_per_hour <= clearly_dearer:
         allocation = simplest_allocation(search, allocation)
+    if all(column.is_exact for column in search.columns.chosen(allocation)):
+        allocation = filled_allocation(search, allocation)
     return allocation, of_families()
 
 

@@ -375,6 +375,27 @@ class CandidateColumns:
         names = {**(same.rates if same else {}), **dict.fromkeys(rates_per_s)}
         self._set(replace(column, rates={name: self._rate(column, name) for name in names}))
 
+    def enlarged(self, column: Column, count: int, routed_per_s: Mapping[str, float]) -> Column:
+        """Some units as one with a surviving replica more, which carries at least what these do.
+
+        Args:
+            column: with a configuration, and true rates of what is routed to it.
+            count: of such units.
+            routed_per_s: to all of them, by slice [1/s].
+        """
+        if column.member is None:
+            raise ValueError(f"{column.name} has no configuration yet: refine it before it is enlarged")
+        larger = self._sized(column.service, column.member, count * column.surviving + 1)
+        if self.is_witnessed(column.name):
+            self.witness(column.member, column.service, larger.surviving, routed_per_s)
+        known = self._by_name.get(larger.name, larger).rates
+        carried = {name: replace(rate, rate_per_s=count * rate.rate_per_s) for name, rate in column.rates.items()}
+        rates = {
+            name: max(rate, known.get(name, rate), key=lambda each: each.rate_per_s) for name, rate in carried.items()
+        }
+        self._set(replace(larger, rates={**known, **rates}))
+        return self._by_name[larger.name]
+
     def is_witnessed(self, name: str) -> bool:
         """Whether a column has rates that simulation found, whatever theory says of them."""
         return any(column == name for column, _ in self._witnessed)

@@ -6,6 +6,7 @@
    much as its misses say, and what is expected of those not simulated yet; repeat from 1.
 4. Of a fleet that holds, simulate those with a replica fewer (`planner.fleet.smaller_fleets`); what holds against
    theory becomes a unit of its own; repeat from 1.
+5. Add replicas on GPUs that are paid for and idle (`planner.fleet.filling`).
 
 The rates of steps 1 and 2 only ever fall, so their answer is optimal over the rates of theory of all units; with steps
 3 and 4 it is optimal over these as simulation corrected them.
@@ -20,6 +21,7 @@ from functools import partial
 
 from planner.core import Metric, with_unit
 from planner.fleet.columns import Column
+from planner.fleet.filling import SAME_COST, filled_allocation
 from planner.fleet.networks import on_networks
 from planner.fleet.pairing import UsedPool, deployments_of, used_pools
 from planner.fleet.preferences import (
@@ -48,8 +50,6 @@ from planner.search import DeploymentOption
 from planner.serving import Role
 from planner.supply import FleetLimits, SiteSupply
 
-SAME_COST = 1e-9
-"""Relative difference up to which two fleets cost the same; rounding of the solver."""
 LEAST_REQUESTS_TO_OVERRULE = 5000
 """Simulated requests below which a simulation says too little to overrule theory: fifty beyond a p99. A choice."""
 SHARE_KEPT_AFTER_MISS = 0.97
@@ -107,9 +107,11 @@ def find_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet:
     for _ in range(MAX_ROUNDS):
         trial = _trial(search, simulate, held)
         if isinstance(trial, NoFleet):
-            if held is None and trial.allocation is None and isinstance(outcome, VerifiedFleet):
-                return _missed(search, outcome)
-            return held or trial
+            if held is not None:
+                break
+            return (
+                _missed(search, outcome) if trial.allocation is None and isinstance(outcome, VerifiedFleet) else trial
+            )
         if trial is None:
             break
         outcome = trial.fleet
@@ -119,9 +121,19 @@ def find_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet:
         held = _cheaper(held, trial.fleet)
         if not simulate or not (_witness_smaller(search, trial, left) or trial.raise_expectations(search)):
             break
-    if held is None and isinstance(outcome, VerifiedFleet):
-        return _missed(search, outcome)
-    return held or outcome
+    if held is not None:
+        return _filled(search, held, simulate)
+    return _missed(search, outcome) if isinstance(outcome, VerifiedFleet) else outcome
+
+
+def _filled(search: FleetSearch, fleet: VerifiedFleet, simulate: bool) -> VerifiedFleet:
+    """A fleet that holds, with replicas on its idle GPUs where it still holds with them."""
+    allocation = filled_allocation(search, fleet.allocation)
+    if allocation is fleet.allocation:
+        return fleet
+    groups = _on_site(search, allocation, _wanted(search, allocation))
+    deployments, violations = _verify(search, groups, search.request.simulated_requests if simulate else None)
+    return fleet if any(violations) else replace(fleet, allocation=allocation, deployments=deployments)
 
 
 def _missed(search: FleetSearch, last: VerifiedFleet) -> NoFleet:
@@ -214,13 +226,12 @@ def _trial(search: FleetSearch, simulate: bool, held: VerifiedFleet | None) -> _
         cheapest = refined_allocation(search, search.request.objective)
         allocation = simplest_allocation(search, cheapest)
         if not allocation.status.has_allocation:
-            diagnosed = None if search.unserved() else diagnosed_allocation(search)
+            diagnosed = None if search.unserved() else diagnosed_allocation(search, simulate)
             return NoFleet(diagnosed, left_out=search.pairs_left_out)
         if held is not None and not _costs_less(allocation, held.allocation):
             return None
-        networks = search.market.site_of(allocation).networks
-        wanted = deployments_of(used_pools(search.chosen(allocation), allocation, search.peak))
-        groups = [(on_networks(option, pools, networks), pools) for option, pools in wanted]
+        wanted = _wanted(search, allocation)
+        groups = _on_site(search, allocation, wanted)
         deployments, violations = _verify(search, groups, None)
         too_slow = _too_slow_networks(search, wanted, groups, violations)
         if not too_slow:
@@ -233,6 +244,17 @@ def _trial(search: FleetSearch, simulate: bool, held: VerifiedFleet | None) -> _
     is_dearer = allocation.cost_usd_per_hour > cheapest.cost_usd_per_hour * (1.0 + SAME_COST)
     passed_over = cheapest.cost_usd_per_hour if is_dearer else None
     return _Trial(VerifiedFleet(allocation, deployments, passed_over), groups, violations)
+
+
+def _wanted(search: FleetSearch, allocation: Allocation) -> Groups:
+    """The pools of an allocation that serve together, on the networks of reference servers."""
+    return deployments_of(used_pools(search.chosen(allocation), allocation, search.peak))
+
+
+def _on_site(search: FleetSearch, allocation: Allocation, groups: Groups) -> Groups:
+    """The same pools on the networks of the site where they are bought."""
+    networks = search.market.site_of(allocation).networks
+    return [(on_networks(option, pools, networks), pools) for option, pools in groups]
 
 
 def _too_slow_networks(
@@ -345,17 +367,34 @@ def _excess_of_few(search: FleetSearch, of: Allocation) -> float:
     return max(simplicity, SHARE_OF_A_GPU * dearest / of.objective)
 
 
-def diagnosed_allocation(search: FleetSearch) -> Allocation:
-    """Why nothing fits, and what would, by true rates: those of the cheapest fleet and of the most that can be had."""
+def diagnosed_allocation(search: FleetSearch, simulate: bool) -> Allocation:
+    """Why nothing fits, and what would, by true rates: those of the cheapest fleet and of the most that can be had.
+
+    With `simulate` a fleet is looked for that holds without any limit. Where the same limits stand in its way, the
+    changes are those that it needs where it is bought: whoever makes one of them gets a fleet that holds.
+    """
     loosened = replace(
         search,
         request=search.request.model_copy(update={"limits": FleetLimits()}),
         market=replace(search.market, sites=tuple(_without_limits_at(site) for site in search.market.sites)),
     )
-    refined_allocation(loosened, Objective.MIN_COST)
-    refined_allocation(search, Objective.MAX_RATE)
-    exact = [column for column in search.columns.all if column.is_exact]
-    return search.allocation(exact, search.request.objective)
+    exists = refined_allocation(loosened, Objective.MIN_COST).status.has_allocation
+    by_theory = _limits_in_the_way(search, lambda: search.columns.all)
+    fleet = find_fleet(loosened, simulate) if exists and simulate else None
+    if not isinstance(fleet, VerifiedFleet):
+        return by_theory
+    there = replace(search, market=replace(search.market, sites=(search.market.site_of(fleet.allocation),)))
+    of_fleet = partial(search.columns.of_members, search.columns.members(fleet.allocation))
+    verified = _limits_in_the_way(there, of_fleet)
+    if by_theory.diagnosis is None or verified.diagnosis is None:
+        return by_theory
+    return verified if verified.diagnosis.conflict == by_theory.diagnosis.conflict else by_theory
+
+
+def _limits_in_the_way(search: FleetSearch, columns: Callable[[], list[Column]]) -> Allocation:
+    """What the program says of columns with true rates, among them those that carry the most within the limits."""
+    refined_allocation(search, Objective.MAX_RATE, columns)
+    return search.allocation([column for column in columns() if column.is_exact], search.request.objective)
 
 
 def _without_limits_at(site: SiteSupply) -> SiteSupply:

@@ -125,7 +125,7 @@ def bought_words(plan: Plan) -> str:
         if by_server and not plan.schedule and not is_apart and block > 1 and held > used:
             servers = number_of(round(held / block), f"{sku} server")
             idle = round(held - used)
-            parts.append(f"1 of {servers} partly used ({idle} of {held:.0f} GPUs idle{_room_words(plan, sku, idle)})")
+            parts.append(f"1 of {servers} partly used ({idle} of {held:.0f} GPUs idle)")
         if not by_server and not is_apart and held % block:
             whole = math.ceil(held / block) * block
             more = money((whole - held) * max(price.usd_per_gpu_hour for price, _ in sold))
@@ -136,13 +136,6 @@ def bought_words(plan: Plan) -> str:
         f"PRICE {stale_days(price, day)} DAYS OLD ({price.sku}, {price.provider})" for price in dict.fromkeys(stale)
     ]
     return ", ".join(parts)
-
-
-def _room_words(plan: Plan, sku: str, idle: int) -> str:
-    """Replicas that idle GPUs would hold, which cost nothing more."""
-    pools = [pool for planned in plan.deployments for pool in planned.deployment.pools if pool.config.sku.id == sku]
-    replicas = idle // min(pool.gpus // pool.replicas for pool in pools)
-    return f", room for {number_of(replicas, 'more replica')}" if replicas else ""
 
 
 def _services(request: PlanRequest) -> tuple[Service, ...]:

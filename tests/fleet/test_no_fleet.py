@@ -49,3 +49,16 @@ def test_a_fleet_that_misses_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None
     answer = planned(*drift)
     assert not answer.feasible
     assert answer.diagnosis[0].startswith("no fleet was found that holds")
+
+
+def test_the_budget_that_is_said_to_be_enough_is() -> None:
+    """By theory three B200 are enough, and in simulation they miss: four are named, and bought with that budget."""
+    traffic = ("workload.rate_per_s=8", "workload.drift={cv: 0.5, correlation_time_s: 60}", "search.modes=[mixed]")
+    none = planned(*traffic, "limits.budget_usd_per_hour=5")
+    assert none.allocation is not None and none.allocation.diagnosis is not None
+    (enough,) = (each.needed for each in none.allocation.diagnosis.relaxations if each.field == "budget_usd_per_hour")
+    assert enough is not None
+    by_theory = plan(load_scenario("chat-llama-70b", [*CHAT, *traffic]), alternatives=False, simulate=False)
+    assert by_theory.cost is not None and by_theory.cost.usd_per_hour < enough
+    bought = planned(*traffic, f"limits.budget_usd_per_hour={enough}")
+    assert bought.cost is not None and bought.cost.usd_per_hour == pytest.approx(enough)
