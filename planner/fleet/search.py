@@ -379,19 +379,19 @@ def diagnosed_allocation(search: FleetSearch, simulate: bool) -> Allocation:
         market=replace(search.market, sites=tuple(_without_limits_at(site) for site in search.market.sites)),
     )
     exists = refined_allocation(loosened, Objective.MIN_COST).status.has_allocation
-    by_theory = _limits_in_the_way(search, lambda: search.columns.all)
+    by_theory = _what_conflicts(search, lambda: search.columns.all)
     fleet = find_fleet(loosened, simulate) if exists and simulate else None
     if not isinstance(fleet, VerifiedFleet):
         return by_theory
     there = replace(search, market=replace(search.market, sites=(search.market.site_of(fleet.allocation),)))
     of_fleet = partial(search.columns.of_members, search.columns.members(fleet.allocation))
-    verified = _limits_in_the_way(there, of_fleet)
+    verified = _what_conflicts(there, of_fleet)
     if by_theory.diagnosis is None or verified.diagnosis is None:
         return by_theory
     return verified if verified.diagnosis.conflict == by_theory.diagnosis.conflict else by_theory
 
 
-def _limits_in_the_way(search: FleetSearch, columns: Callable[[], list[Column]]) -> Allocation:
+def _what_conflicts(search: FleetSearch, columns: Callable[[], list[Column]]) -> Allocation:
     """What the program says of columns with true rates, among them those that carry the most within the limits."""
     refined_allocation(search, Objective.MAX_RATE, columns)
     return search.allocation([column for column in columns() if column.is_exact], search.request.objective)
