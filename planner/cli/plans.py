@@ -67,7 +67,8 @@ def plan(
     planner plan my.yaml --calibration my-gpu.json
 
     Prints one screen: fleet, cost, targets, alternatives, warnings. --details adds latencies, loads, prices with their
-    sources, what binds and what is assumed; -q prints the answer alone.
+    sources, what binds and what is assumed; -q prints the answer alone, and looks for no alternatives unless a file is
+    to have them.
 
     Every plan is predicted by theory and simulated request by request before it is printed. Exit code 3: no fleet
     meets the targets within the limits; the diagnosis says what binds and the smallest change that helps.
@@ -82,8 +83,9 @@ def plan(
     content, folder = read_scenario(scenario, assignments or ())
     request = build_request(content, folder)
     hardware = hardware_for(request.search.engine, calibrations, engine_costs)
+    are_read = not quiet or json_file is not None or md_file is not None
     with terminal.progress() as say:
-        result = planner.plan(request, hardware, progress=say)
+        result = planner.plan(request, hardware, progress=say, alternatives=are_read)
     written = content.model_dump(mode="json", exclude_unset=True)
     place = Path() if json_file in (None, STDOUT) else Path(json_file).parent
     start = _seen_from(place, folder) if any(file_references(written)) else ""
