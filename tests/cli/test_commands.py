@@ -130,11 +130,25 @@ def test_the_answer_is_one_screen_and_one_line_on_request(scenario: str) -> None
     lines = _run("plan", scenario).stdout.splitlines()
     assert len(lines) <= 40
     assert {"Fleet", "Cost", "Targets", "More"} <= set(lines)
-    quick = _run("plan", scenario, "-q")
-    (line,) = quick.stdout.splitlines()
+    (line,) = _run("plan", scenario, "-q").stdout.splitlines()
     assert " ".join(lines).startswith(line)
-    assert "alternatives" not in quick.stderr, "they take a third of the time and would not be shown"
     assert "exclude each other" in _complaint(_run("plan", scenario, "-q", "--details"))["bound"]
+
+
+def test_one_line_waits_for_no_alternatives_that_nobody_reads(
+    scenario: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+    real = planner.plan
+
+    def listening(*args: Any, alternatives: bool, **more: Any) -> planner.Plan:
+        asked.append(alternatives)
+        return real(*args, alternatives=alternatives, **more)
+
+    monkeypatch.setattr(planner, "plan", listening)
+    for options in ([], ["-q"], ["-q", "--json", str(tmp_path / "plan.json")]):
+        assert _run("plan", scenario, *options).exit_code == 0
+    assert asked == [True, False, True]
 
 
 @pytest.mark.parametrize("options", [[], ["--details"]])
