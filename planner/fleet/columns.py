@@ -375,25 +375,27 @@ class CandidateColumns:
         names = {**(same.rates if same else {}), **dict.fromkeys(rates_per_s)}
         self._set(replace(column, rates={name: self._rate(column, name) for name in names}))
 
-    def enlarged(self, column: Column, count: int, routed_per_s: Mapping[str, float]) -> Column:
-        """Some units as one with a surviving replica more, which carries at least what these do.
+    def enlarged(self, units: Mapping[str, int], routed_per_s: Mapping[str, float]) -> Column:
+        """All units of one configuration as one with a surviving replica more, which carries at least what they do.
 
         Args:
-            column: with a configuration, and true rates of what is routed to it.
-            count: of such units.
+            units: how many by column, with true rates of what is routed to them.
             routed_per_s: to all of them, by slice [1/s].
         """
+        parts = [(self._by_name[name], count) for name, count in units.items()]
+        column, _ = parts[0]
         if column.member is None:
             raise ValueError(f"{column.name} has no configuration yet: refine it before it is enlarged")
-        larger = self._sized(column.service, column.member, count * column.surviving + 1)
-        if self.is_witnessed(column.name):
-            self.witness(column.member, column.service, larger.surviving, routed_per_s)
-        known = self._by_name.get(larger.name, larger).rates
-        carried = {name: replace(rate, rate_per_s=count * rate.rate_per_s) for name, rate in column.rates.items()}
-        rates = {
-            name: max(rate, known.get(name, rate), key=lambda each: each.rate_per_s) for name, rate in carried.items()
-        }
-        self._set(replace(larger, rates={**known, **rates}))
+        surviving = sum(count * part.surviving for part, count in parts) + 1
+        larger = self._sized(column.service, column.member, surviving)
+        if any(self.is_witnessed(name) for name in units):
+            self.witness(column.member, column.service, surviving, routed_per_s)
+        rates = dict(self._by_name.get(larger.name, larger).rates)
+        for name in set.intersection(*(set(part.rates) for part, _ in parts)):
+            together_per_s = math.fsum(count * part.rates[name].rate_per_s for part, count in parts)
+            carried = SliceRate(together_per_s, all(part.rates[name].is_exact for part, _ in parts))
+            rates[name] = max(carried, rates.get(name, carried), key=lambda each: each.rate_per_s)
+        self._set(replace(larger, rates=rates))
         return self._by_name[larger.name]
 
     def is_witnessed(self, name: str) -> bool:

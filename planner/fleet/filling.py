@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from planner.fleet.columns import Column
+from planner.fleet.pairing import used_pools
 from planner.fleet.program import FleetSearch
 from planner.optimizer import Allocation, Objective
 
@@ -38,38 +38,20 @@ def filled_allocation(search: FleetSearch, allocation: Allocation) -> Allocation
 def _with_a_replica_more(search: FleetSearch, allocation: Allocation) -> Allocation | None:
     """The fleet with one of its pools larger for the same money, the busiest that can be; None where none can be."""
     columns = search.columns.chosen(allocation)
-    idle = {
-        sku: round(math.fsum(held for (held,) in allocation.bought[sku].values()) - _in_use(columns, allocation, sku))
-        for sku in {column.family.sku for column in columns}
-    }
-    for column in sorted(columns, key=lambda column: -_load(column, allocation)):
-        if idle[column.family.sku] < column.family.gpus:
+    idle = {sku: math.fsum(held for (held,) in bought.values()) for sku, bought in allocation.bought.items()}
+    for column in columns:
+        for sku, gpus in column.gpus.items():
+            idle[sku] -= allocation.units[column.name][0] * gpus
+    for pool in sorted(used_pools(columns, allocation, 0), key=lambda pool: -pool.capacity_share):
+        config = pool.option.config
+        if round(idle[config.sku.id]) < config.parallelism.gpus:
             continue
-        (count,) = allocation.units[column.name]
-        routed = {name: rate_per_s for name, (rate_per_s,) in _routed(column, allocation).items()}
-        larger = search.columns.enlarged(column, count, routed)
-        rest = [other for other in columns if other is not column]
+        units = {name: allocation.units[name][0] for name in pool.columns}
+        larger = search.columns.enlarged(units, pool.rates_per_s)
+        rest = [column for column in columns if column.name not in units]
         found = search.allocation([*rest, larger], Objective.MIN_COST)
         costs_as_much = found.objective is not None and found.program == allocation.program
         costs_as_much = costs_as_much and found.cost_usd_per_hour <= allocation.cost_usd_per_hour * (1.0 + SAME_COST)
         if costs_as_much and larger.name in found.units:
             return found
     return None
-
-
-def _in_use(columns: list[Column], allocation: Allocation, sku: str) -> int:
-    """GPUs of a SKU that replicas run on."""
-    return sum(allocation.units[column.name][0] * column.gpus.get(sku, 0) for column in columns)
-
-
-def _load(column: Column, allocation: Allocation) -> float:
-    """Share of what its pools could carry that is routed to a column."""
-    routed = _routed(column, allocation).items()
-    busy = math.fsum(rate_per_s / column.rates[name].rate_per_s for name, (rate_per_s,) in routed)
-    return busy / allocation.units[column.name][0]
-
-
-def _routed(column: Column, allocation: Allocation) -> dict[str, tuple[float, ...]]:
-    """What is routed to the units of a column in each period, by slice [1/s]."""
-    routed = allocation.routed_per_s.get(column.name, {})
-    return {name: rates for name, rates in routed.items() if max(rates) > 0.0}

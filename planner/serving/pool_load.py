@@ -212,11 +212,12 @@ def _hits_fall_with_rate(workload: Workload) -> bool:
 
 
 def _shorter(workload: Workload, inputs: float, outputs: float) -> Workload:
-    """The same requests with inputs and outputs times factors of at most 1."""
+    """The same requests with inputs and outputs times factors of at most 1; of sessions what is new in each turn."""
     classes = []
     for kind in workload.classes:
-        lengths = kind.lengths.scaled(inputs, outputs, kind.lengths.max_total)
-        classes.append(kind.model_copy(update={"lengths": lengths}))
+        sessions = kind.sessions and kind.sessions.scaled(inputs, outputs)
+        lengths = sessions.lengths if sessions else kind.lengths.scaled(inputs, outputs, kind.lengths.max_total)
+        classes.append(kind.model_copy(update={"lengths": lengths, "sessions": sessions}))
     return Workload(arrivals=workload.arrivals, classes=tuple(classes))
 
 

@@ -25,7 +25,7 @@ from typing import Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from planner.core import BoolArray, FloatArray, Frozen, InputError, IntArray
+from planner.core import BoolArray, FloatArray, Frozen, InputError, IntArray, rebuilt
 from planner.workload.checks import MAX_TOKENS
 from planner.workload.lengths import TokenLengths
 
@@ -142,6 +142,20 @@ class Sessions(Frozen):
         weights = self._fits(inputs, outputs) * survival[:, None] / paths
         reached = int(weights.any(axis=1).sum())
         return SessionRequests(inputs[:reached], outputs[:reached], weights[:reached])
+
+    def scaled(self, inputs: float, outputs: float) -> Sessions:
+        """The same sessions with new and system prompt tokens, and answers, times factors, in whole tokens.
+
+        >>> chat = Sessions(turns=2, per_turn=TokenLengths.constant(100, 50), system_prompt_tokens=20)
+        >>> chat.scaled(0.9, 1.0).requests.inputs[:2].ravel().tolist()
+        [108.0, 248.0]
+        """
+        return rebuilt(
+            self,
+            per_turn=self.per_turn.scaled(inputs, outputs, MAX_TOKENS),
+            first_turn=self.first_turn and self.first_turn.scaled(inputs, outputs, MAX_TOKENS),
+            system_prompt_tokens=round(self.system_prompt_tokens * inputs),
+        )
 
     @property
     def mean_requests(self) -> float:

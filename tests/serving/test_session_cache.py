@@ -6,7 +6,15 @@ import pytest
 from hardware_db import load_hardware
 from planner.engine import ReplicaConfig, Schedule
 from planner.llm import load_llm
-from planner.serving import Deployment, Pool, Role, Router, evaluate, largest_stable_rate_per_s
+from planner.serving import (
+    Deployment,
+    Pool,
+    Role,
+    Router,
+    evaluate,
+    input_capacity_share,
+    largest_stable_rate_per_s,
+)
 from planner.serving.prefix_cache import behind_cache
 from planner.serving.session_cache import away_share, behind_session_cache, busy_factor
 from planner.simulator import simulate
@@ -50,6 +58,11 @@ def test_more_memory_never_hits_less(router: Router) -> None:
     workload = Workload.of_sessions(5.0, SESSIONS)
     shares = [behind_cache(pool_of(4, router), workload, room, 2.0).hit_share for room in np.geomspace(1e3, 1e6, 12)]
     assert all(np.diff(shares) >= -1e-9)
+
+
+def test_what_sessions_say_again_is_cached_and_costs_less_than_the_same_prompts_alone() -> None:
+    talking, apart = Workload.of_sessions(5.0, SESSIONS), Workload.of(5.0, SESSIONS.lengths)
+    assert 0.0 < input_capacity_share(pool_of(), talking) < input_capacity_share(pool_of(), apart) < 1.0
 
 
 def test_keeping_sessions_where_they_are_never_hits_less() -> None:
