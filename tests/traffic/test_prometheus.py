@@ -137,6 +137,15 @@ def test_every_name_says_where_it_was_read() -> None:
         assert there >= set(MetricQuantity) - {MetricQuantity.TPOT, MetricQuantity.LOOKED_UP_TOKENS}
 
 
+def test_a_running_vllm_has_a_name_for_every_quantity() -> None:
+    """Version 0.32; what a gauge or counter is called there is what the table calls it, or an older name is kept."""
+    there = {row["metric"] for row in recorded_rows(LOADED)}
+    for quantity in {one.quantity for one in metric_names() if one.engine == "vllm"}:
+        names = [one for one in metric_names() if one.engine == "vllm" and one.quantity is quantity]
+        written = {one.metric.removeprefix("vllm:") + "_count" * (one.kind == "histogram") for one in names}
+        assert written & there, quantity
+
+
 # --- scrapes --------------------------------------------------------------------------------------------------------
 
 
