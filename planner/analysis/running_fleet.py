@@ -250,7 +250,7 @@ def compare_running_fleet(
     latencies = tuple(_latencies(measured.latencies, planned, expected, with_part))
     seen, factor, notes = _step_times(fleet, expected, measured)
     if seen is None and any(one.finding is Finding.STEP_TIMES for one in latencies):
-        notes += ("a plan made again rests on step times as estimated, which do not explain these latencies",)
+        notes += ("a plan made again rests on the step times of the first, which do not explain these latencies",)
     return RunningFleet(
         quantities=tuple(_quantities(fleet, planned, measured)),
         latencies=latencies,

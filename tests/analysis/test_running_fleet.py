@@ -185,7 +185,7 @@ def test_steps_that_no_estimate_explains_teach_nothing() -> None:
     fleet = compared(running(slower(4.0), PLANNED.at_rate(1.0)))
     assert fleet.measured_steps is None
     assert any("explains what a token took: look first at engine flags" in note for note in fleet.notes)
-    assert "rests on step times as estimated" in fleet.notes[-1]
+    assert "rests on the step times of the first" in fleet.notes[-1]
 
 
 def test_too_little_to_learn_from_says_so() -> None:

@@ -148,7 +148,7 @@ def test_a_recorded_load_is_held_against_a_plan_and_planned_again(folder: Path, 
     assert "not explained by the traffic, most likely the step times" in said
     assert found["measured_steps"] is None and "step times as measured" not in said
     assert "look first at engine flags" in said
-    assert "a plan made again rests on step times as estimated, which do not explain these latencies" in said
+    assert "a plan made again rests on the step times of the first, which do not explain these latencies" in said
     assert "traffic as measured" in said
 
 
