@@ -249,6 +249,8 @@ def compare_running_fleet(
     with_part = {part: fleet.predicted((part,)) for part in fleet.parts}
     latencies = tuple(_latencies(measured.latencies, planned, expected, with_part))
     seen, factor, notes = _step_times(fleet, expected, measured)
+    if seen is None and any(one.finding is Finding.STEP_TIMES for one in latencies):
+        notes += ("a plan made again rests on the step times of the first, which do not explain these latencies",)
     return RunningFleet(
         quantities=tuple(_quantities(fleet, planned, measured)),
         latencies=latencies,
@@ -519,6 +521,10 @@ def _step_times(
     if why or per_token is None:
         return None, 1.0, (f"step times are not inferred: {why}",)
     seen = _seen(lambda z: fleet.predicted(fleet.parts, z).mean_s(per_token.metric), per_token.mean_s, TPOT_ERROR)
+    if abs(seen.deviations) >= MOST_DEVIATIONS:
+        estimates = f"{MOST_DEVIATIONS:g} standard deviations of the estimates"
+        why = f"none within {estimates} explains what a token took: {_ELSEWHERE}"
+        return None, 1.0, (f"step times are not inferred: {why}",)
     if fleet.predicted(fleet.parts, seen.deviations).load > MOST_LOAD:
         why = "with the steps that tokens suggest the fleet is as good as full; watch it at a quieter time"
         return None, 1.0, (f"step times are not inferred: {why}",)
@@ -561,8 +567,11 @@ class _Seen:
         direction = "slower" if self.deviations > 0.0 else "faster"
         return (
             f"{what} are {abs(self.deviations):.1f} standard deviations {direction} than estimated, further than "
-            "estimates are off: look first at engine flags, clocks, other work on the GPUs and what servers measure",
+            f"estimates are off: {_ELSEWHERE}",
         )
+
+
+_ELSEWHERE = "look first at engine flags, clocks, other work on the GPUs and what servers measure"
 
 
 def _why_not(

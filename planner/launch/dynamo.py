@@ -5,8 +5,9 @@ dgd-reference.mdx, dcd-reference.mdx (085a77e) for ``nvidia.com/v1beta1``, ``spe
 (frontend, worker, prefill, decode), ``replicas``, ``multinode.nodeCount`` and ``podTemplate`` whose container is called
 ``main``, and ``backendFramework``; docs/kubernetes/deployment/multinode-deployment.md (055373f) for replicas on several
 servers, whose words the operator writes; docs/kubernetes/dgd-kv-routing.md (78c06cb) for events of the KV cache;
-examples/backends/trtllm/deploy/v1beta1/agg-with-config.yaml (2ac51dd) for an engine's own file. Flags of the router
-and of the backends: dynamo/common/configuration/groups/router_args.py, dynamo/vllm/backend_args.py and
+examples/backends/trtllm/deploy/v1beta1/agg-with-config.yaml (2ac51dd) for an engine's own file. On 2026-11-26 the
+definition of the resource: deploy/operator/config/crd/bases/nvidia.com_dynamographdeployments.yaml (0fddc01). Flags of
+the router and of the backends: dynamo/common/configuration/groups/router_args.py, dynamo/vllm/backend_args.py and
 dynamo/trtllm/backend_args.py of the wheel ai-dynamo 1.6.1 on PyPI. Engine flags besides are those of the engine.
 """
 

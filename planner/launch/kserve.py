@@ -4,9 +4,10 @@ Fields read on 2026-11-22 in kserve/kserve: pkg/apis/serving/v1alpha2/llm_infere
 samples in docs/samples/llmisvc: agentic-tool-calling/nemotron-3-ultra-pd.yaml at 79fa799 (image, prefill and decode,
 flags in VLLM_ADDITIONAL_ARGS), multi-gpu-vendor at 2276e82 (AMD), and single-node-gpu at 2d5370a (the SGLang runtime,
 whose arguments are those of the engine); config/llmisvcconfig/config-llm-worker-pipeline-parallel.yaml at 04184a4 (how
-replicas on several servers are started). InferenceService: models of the wheel kserve 0.21.0 on PyPI
-(kserve/models/v1beta1_predictor_spec.py); name of the container and annotation of the deployment mode: documentation in
-kserve/website, read on 2026-11-24.
+replicas on several servers are started). On 2026-11-26: the definition of the resource, config/crd/full/llmisvc at
+2d5370a, and config-sglang-template.yaml at 26da579, which puts the arguments of the container behind those of its own.
+InferenceService: models of the wheel kserve 0.21.0 on PyPI (kserve/models/v1beta1_predictor_spec.py); name of the
+container and annotation of the deployment mode: documentation in kserve/website, read on 2026-11-24.
 """
 
 from __future__ import annotations
@@ -213,5 +214,6 @@ _PLAIN = (
 )
 _RUNTIME = (
     "`spec.runtime` is newer than KServe 0.20: `kubectl explain llminferenceservice.spec.runtime` says whether yours "
-    "has it. A KServe without it drops the field and starts vLLM."
+    "has it. A KServe without it drops the field and starts vLLM. KServe calls this runtime "
+    "experimental."
 )

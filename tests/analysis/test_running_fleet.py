@@ -180,6 +180,14 @@ def test_steps_further_off_than_estimates_ever_are_ask_for_another_reason() -> N
     assert any("look first at engine flags" in note for note in of_slower_steps().notes)
 
 
+def test_steps_that_no_estimate_explains_teach_nothing() -> None:
+    """Steps of four times the estimated ones are another server: what it cannot tell is said, not the nearest guess."""
+    fleet = compared(running(slower(4.0), PLANNED.at_rate(1.0)))
+    assert fleet.measured_steps is None
+    assert any("explains what a token took: look first at engine flags" in note for note in fleet.notes)
+    assert "rests on the step times of the first" in fleet.notes[-1]
+
+
 def test_too_little_to_learn_from_says_so() -> None:
     metrics = running(DEPLOYMENT, PLANNED)
     few = ServerMetrics(**{**vars(metrics), "requests": 100.0})

@@ -20,7 +20,7 @@ from planner.engine import StepTimeShift
 from planner.launch import served_models
 from planner.traffic import load_lengths
 from tests.analysis.test_running_fleet import REQUESTS, page
-from tests.traffic.test_prometheus import recorded_page
+from tests.recorded_pages import LOADED, LOADED_CLIENT, LOADED_S, SINGLE, recorded_page, recorded_rows
 
 PAGES = Path(__file__).parents[1] / "data" / "metrics"
 
@@ -112,7 +112,7 @@ def test_pages_of_the_prometheus_client_are_held_against_a_plan(folder: Path, tm
 
 def test_a_recorded_page_is_held_against_a_plan_and_teaches_no_step_times(folder: Path, tmp_path: Path) -> None:
     """A vLLM server of another kind after one request: it is read, and what it cannot tell is said."""
-    (tmp_path / "page.txt").write_text(recorded_page(), encoding="utf-8")
+    (tmp_path / "page.txt").write_text(recorded_page(SINGLE), encoding="utf-8")
     options = (folder / "plan.json", tmp_path / "page.txt", "--interval", 60.0)
     code, out, err = _run("check", *options, "--json", tmp_path / "check.json")
     assert code == 0, err
@@ -120,6 +120,36 @@ def test_a_recorded_page_is_held_against_a_plan_and_teaches_no_step_times(folder
     assert {one["metric"] for one in found["latencies"]} == {"ttft", "itl", "e2e"}
     assert found["measured_steps"] is None
     assert "1 requests were watched; watch 1,000 or more" in " ".join(out.split())
+
+
+def test_a_recorded_load_is_held_against_a_plan_and_planned_again(folder: Path, tmp_path: Path) -> None:
+    """A vLLM on a processor, as if it ran the plan: the counts are its client's, and no step time explains its tokens.
+
+    What its traffic asks for is planned; nothing is learned of steps, and the answer says so.
+    """
+    for column in ("before", "after"):
+        (tmp_path / f"{column}.txt").write_text(recorded_page(LOADED, column), encoding="utf-8")
+    pages = (tmp_path / "before.txt", tmp_path / "after.txt", "--interval", LOADED_S)
+    code, out, err = _run("check", folder / "plan.json", *pages, "--json", tmp_path / "check.json", "--recalibrate")
+    assert code == 0, err
+    found = json.loads((tmp_path / "check.json").read_text(encoding="utf-8"))["running_fleet"]
+    client = recorded_rows(LOADED_CLIENT)
+    totals = {
+        name: sum(int(row[name]) for row in client) for name in ("input_tokens", "output_tokens", "cached_tokens")
+    }
+    measured = {one["name"]: one["measured"] for one in found["quantities"]}
+    assert measured["requests"] * LOADED_S == pytest.approx(len(client))
+    assert measured["input tokens"] * len(client) == pytest.approx(totals["input_tokens"])
+    assert measured["output tokens"] * len(client) == pytest.approx(totals["output_tokens"])
+    assert measured["prefix hits"] == pytest.approx(totals["cached_tokens"] / totals["input_tokens"])
+    said = " ".join(out.split())
+    assert len(found["latencies"]) == 4
+    assert all(one["measured_s"] > 2.0 * one["expected_interval_s"][1] for one in found["latencies"])
+    assert "not explained by the traffic, most likely the step times" in said
+    assert found["measured_steps"] is None and "step times as measured" not in said
+    assert "look first at engine flags" in said
+    assert "a plan made again rests on the step times of the first, which do not explain these latencies" in said
+    assert "traffic as measured" in said
 
 
 SEVERAL = """

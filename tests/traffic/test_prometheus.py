@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -12,10 +11,11 @@ from datetime import date
 import numpy as np
 import pytest
 
-from planner.core import InputError, Metric, UnknownNameError
-from planner.traffic import load_lengths, models_in_metrics, read_metrics
+from planner.core import FloatArray, InputError, Metric, UnknownNameError
+from planner.traffic import ServerMetrics, load_lengths, models_in_metrics, read_metrics
 from planner.traffic.prometheus import PREFIXES, MetricQuantity, metric_names
-from tests.places import DATA, REFERENCE
+from tests.places import DATA
+from tests.recorded_pages import LOADED, LOADED_CLIENT, LOADED_S, SINGLE, recorded_page, recorded_rows
 
 LAW = load_lengths("azure-2023-conv")
 HOUR_S = 3600.0
@@ -44,25 +44,13 @@ def _steady(time: float) -> float:
     return 2.0 * time
 
 
-# --- a page that was recorded -----------------------------------------------------------------------------------------
-
-
-def recorded_page() -> str:
-    """The page of a vLLM server that is kept as a table (`tests/reference/vllm_scrape.csv`, with its source)."""
-    lines = (REFERENCE / "vllm_scrape.csv").read_text(encoding="utf-8").splitlines()
-    rows = csv.DictReader(line for line in lines if not line.startswith("#"))
-    page = ""
-    for row in rows:
-        name, _, value = row["label"].partition("=")
-        label = f'{name}="{value}",' if name else ""
-        page += f'vllm:{row["metric"]}{{{label}model_name="facebook/opt-125m"}} {row["value"]}\n'
-    return page
+# --- pages that were recorded ----------------------------------------------------------------------------------------
 
 
 def test_a_recorded_page_of_vllm_is_recognised_and_its_parts_add_up() -> None:
     """One request: the time to its first token and its six gaps are its whole latency, to the clock's microseconds."""
-    assert models_in_metrics(io.StringIO(recorded_page())) == (("vllm", "facebook/opt-125m"),)
-    found = read_metrics(io.StringIO(recorded_page()), interval_s=60.0)
+    assert models_in_metrics(io.StringIO(recorded_page(SINGLE))) == (("vllm", "facebook/opt-125m"),)
+    found = read_metrics(io.StringIO(recorded_page(SINGLE)), interval_s=60.0)
     assert (found.engine, found.model, found.requests) == ("vllm", "facebook/opt-125m", 1.0)
     assert found.rate_per_s() == pytest.approx(1.0 / 60.0)
     assert (found.lengths.mean_input, found.lengths.mean_output) == pytest.approx((5.0, 7.0))
@@ -77,9 +65,60 @@ def test_a_recorded_page_of_vllm_is_recognised_and_its_parts_add_up() -> None:
 
 def test_what_a_recorded_page_does_not_say_is_left_out() -> None:
     """This release counted no prefix hits; its gauges are those of an idle server."""
-    found = read_metrics(io.StringIO(recorded_page()), interval_s=60.0)
+    found = read_metrics(io.StringIO(recorded_page(SINGLE)), interval_s=60.0)
     assert found.prefix_share is None and found.drift is None
     assert (found.mean_running, found.mean_waiting, found.kv_usage, found.preempted) == (0.0, 0.0, 0.0, 0.0)
+
+
+def _under_load() -> tuple[ServerMetrics, dict[str, FloatArray]]:
+    """What is read of a vLLM that served a load, and the same requests at their client, column by column."""
+    pages = (io.StringIO(recorded_page(LOADED, column)) for column in ("before", "after"))
+    requests = recorded_rows(LOADED_CLIENT)
+    columns = {name: np.array([float(row[name]) for row in requests]) for name in requests[0]}
+    return read_metrics(*pages, interval_s=LOADED_S), columns
+
+
+def test_a_loaded_server_counts_the_requests_and_tokens_that_its_client_counts() -> None:
+    found, client = _under_load()
+    requests = len(client["ttft_s"])
+    assert (found.engine, found.model, found.requests, found.preempted) == ("vllm", "tiny-llama", requests, 0.0)
+    assert found.rate_per_s() == pytest.approx(requests / LOADED_S)
+    lengths = found.lengths
+    assert (lengths.mean_input, lengths.mean_output) == pytest.approx(
+        (client["input_tokens"].mean(), client["output_tokens"].mean())
+    )
+    assert found.prefix_share == pytest.approx(client["cached_tokens"].sum() / client["input_tokens"].sum())
+    for values, truth in ((lengths.inputs, "input_tokens"), (lengths.outputs, "output_tokens")):
+        mean = float(values @ lengths.probabilities)
+        deviation = math.sqrt(float((values - mean) ** 2 @ lengths.probabilities))
+        assert deviation == pytest.approx(client[truth].std(), rel=0.2)
+
+
+def test_a_loaded_server_measures_the_latencies_of_its_client_but_for_the_way_to_it() -> None:
+    """Tokens of a request are timed alike at both ends; to its arrival at the server a request takes its way."""
+    found, client = _under_load()
+    latencies = {one.metric: one for one in found.latencies}
+    tokens = client["output_tokens"] - 1.0
+    spent_s = client["e2e_s"] - client["ttft_s"]
+    truth = {Metric.TTFT: client["ttft_s"], Metric.E2E: client["e2e_s"], Metric.TPOT: spent_s / tokens}
+    assert set(latencies) == {*truth, Metric.ITL}
+    assert {one.count for one in found.latencies} == {float(len(tokens)), tokens.sum()}
+    assert latencies[Metric.TPOT].mean_s == pytest.approx(truth[Metric.TPOT].mean(), rel=0.01)
+    assert latencies[Metric.ITL].mean_s == pytest.approx(spent_s.sum() / tokens.sum(), rel=0.01)
+    to_server_s = [truth[metric].mean() - latencies[metric].mean_s for metric in (Metric.TTFT, Metric.E2E)]
+    assert min(to_server_s) > 0.0 and max(to_server_s) < 0.1 * truth[Metric.TTFT].mean()
+    assert to_server_s[0] == pytest.approx(to_server_s[1], abs=0.005), "the same way, before the first token"
+    for p, seconds in latencies[Metric.TPOT].quantiles_s:
+        at_client_s = float(np.quantile(truth[Metric.TPOT], p))
+        low, high = _bucket_of_tokens(at_client_s)
+        assert low <= seconds <= high
+
+
+def _bucket_of_tokens(seconds: float) -> tuple[float, float]:
+    """Ends of vLLM's bucket of a time per output token [s]."""
+    edges = [0.0, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5]
+    place = int(np.searchsorted(edges, seconds, side="left"))
+    return edges[place - 1], edges[place]
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
@@ -96,6 +135,15 @@ def test_every_name_says_where_it_was_read() -> None:
     for engine in ("vllm", "sglang"):
         there = {one.quantity for one in metric_names() if one.engine == engine}
         assert there >= set(MetricQuantity) - {MetricQuantity.TPOT, MetricQuantity.LOOKED_UP_TOKENS}
+
+
+def test_a_running_vllm_has_a_name_for_every_quantity() -> None:
+    """Version 0.32; what a gauge or counter is called there is what the table calls it, or an older name is kept."""
+    there = {row["metric"] for row in recorded_rows(LOADED)}
+    for quantity in {one.quantity for one in metric_names() if one.engine == "vllm"}:
+        names = [one for one in metric_names() if one.engine == "vllm" and one.quantity is quantity]
+        written = {one.metric.removeprefix("vllm:") + "_count" * (one.kind == "histogram") for one in names}
+        assert written & there, quantity
 
 
 # --- scrapes --------------------------------------------------------------------------------------------------------
