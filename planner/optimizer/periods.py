@@ -323,8 +323,4 @@ class Day:
 
 def _with_held(purchase: Purchase, held: float | None) -> Purchase:
     """A committed purchase of which so much is there already; None: of which nothing is decided."""
-    return (
-        purchase.model_copy(update={"at_least": 0.0, "at_most": held})
-        if purchase.committed and held is not None
-        else purchase
-    )
+    return purchase.model_copy(update={"at_most": held}) if purchase.committed and held is not None else purchase

@@ -15,7 +15,6 @@ from planner.optimizer.checks import (
     check_problem,
     check_size,
     least_cost_usd_per_hour,
-    unlimited_unit,
 )
 from planner.optimizer.coefficients import mean_cost, smallest_useful_rate
 from planner.optimizer.covering import cheapest_cover
@@ -78,9 +77,9 @@ def solve(
         The allocation, or a status without one and the diagnosis.
 
     Raises:
-        InputError: a duplicate name; a slice or resource that the problem does not have; `min_cost` with a slice
-            without demand; a minimum rate above the demand; `max_rate_per_cost` with units that cost nothing; a pinned
-            resource that cannot be bought; a demand that takes too many units; a time limit or gap out of range.
+        InputError: a duplicate name; a slice or resource that the problem does not have; a minimum rate above the
+            demand; `max_rate_per_cost` with units that cost nothing; a pinned resource that cannot be bought; a demand
+            that takes too many units; a time limit or gap out of range.
 
     >>> from planner.optimizer.types import Slice, Unit
     >>> cheap = Unit(name="cheap", rates_per_s={"chat": 1.0}, usd_per_hour=2.0)
@@ -98,10 +97,6 @@ def solve(
         return Allocation(status=SolveStatus.INFEASIBLE, diagnosis=Diagnosis(summary=none))
     layout = build_layout(problem)
     if objective is not Objective.MIN_COST:
-        if unit := unlimited_unit(layout):
-            limits = "demand_per_s, budget_usd_per_hour, max_units, or at_most of a resource"
-            summary = f"nothing limits unit {unit!r}: give {limits}"
-            return Allocation(status=SolveStatus.UNBOUNDED, diagnosis=Diagnosis(summary=summary))
         check_size(layout, MOST_UNITS_OF_A_CAP)
         layout = _with_least_rate(layout)
     layout = layout.select(dominators(layout) < 0)
@@ -207,8 +202,7 @@ def _solve_as_one(solver: ProgramSolver, best: _Best, relaxer: Relaxer) -> None:
             return
         best.add(PartAnswer(None, math.inf, relaxed.bound))
         pairs = shortlist(layout, relaxed)
-        units = layout.at_least > 0
-        units[layout.pair_unit[pairs]] = True
+        units = np.isin(np.arange(len(units)), layout.pair_unit[pairs])
     elif is_large:
         if best.values is None:
             return

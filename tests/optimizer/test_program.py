@@ -94,9 +94,9 @@ def test_a_unit_too_large_for_a_limit_is_left_out_unless_the_limit_can_grow():
 
 def test_pooled_rates_of_other_units_stay_zero_and_the_last_useful_unit_is_the_ceiling():
     """10/s by units of 4/s: three at most; of two alike only the first has a rate of its own."""
-    layout = build_layout(problem([unit("a", 4.0, 1.0), unit("b", 2.5, 1.0), unit("pin", 9.0, 1.0, at_least=4)], 10.0))
+    layout = build_layout(problem([unit("a", 4.0, 1.0), unit("b", 2.5, 1.0), unit("c", 9.0, 1.0)], 10.0))
     upper = pool_rates(build_program(layout, MIN_COST)).upper()
-    assert upper[layout.column.units[:, 0]].tolist() == [3.0, 4.0, 4.0]
+    assert upper[layout.column.units[:, 0]].tolist() == [3.0, 4.0, 2.0]
     assert upper[layout.column.rates[1:, 0]].tolist() == [0.0, 0.0] and np.isinf(upper[layout.column.rates[0, 0]])
     values = np.zeros(layout.columns)
     values[layout.column.units[:, 0]] = [1.0, 2.0, 0.0]
