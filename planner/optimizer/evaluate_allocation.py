@@ -149,24 +149,6 @@ def fill_in(layout: Layout, values: FloatArray) -> None:
     values[layout.column.kinds[kind[kind >= 0]]] = 1.0
 
 
-def keeps_limits(layout: Layout, values: FloatArray) -> bool:
-    """Whether values meet every row of the program of least cost.
-
-    Args:
-        layout: of the problem.
-        values: by column.
-
-    Returns:
-        Whether no row is missed by more than `FEASIBILITY_TOLERANCE`.
-    """
-    on = values[layout.column.units].any(axis=1)  # others, that carry nothing, miss no limit
-    on[layout.pair_unit[values[layout.column.rates].any(axis=1)]] = True
-    pairs = on[layout.pair_unit]
-    some = layout.select(on)
-    own = values[layout.columns_of(some, on, pairs)]
-    return not any(len(missed_rows(rows, own)) for rows in build_rows(Objective.MIN_COST, some))
-
-
 def _check_limits(fleet: EvaluatedFleet) -> None:
     """Raises PlannerError where the fleet misses a row."""
     for rows in fleet.rows:

@@ -23,12 +23,18 @@ from planner.optimizer import (
     solve,
 )
 from planner.optimizer.coefficients import mean_cost
+from planner.optimizer.constraints import build_rows
 from planner.optimizer.covering import cheapest_cover
-from planner.optimizer.evaluate_allocation import keeps_limits
+from planner.optimizer.evaluate_allocation import missed_rows
 from planner.optimizer.knapsack import least_cost_cover
-from planner.optimizer.layout import FIRST, SECOND, WHOLE, build_layout
+from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout, build_layout
 
 KINDS = 4
+
+
+def keeps_limits(layout: Layout, values: FloatArray) -> bool:
+    """Whether no row of the whole program is missed."""
+    return not any(len(missed_rows(rows, values)) for rows in build_rows(Objective.MIN_COST, layout))
 
 
 def by_branch_and_bound(
