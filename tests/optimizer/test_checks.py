@@ -9,7 +9,9 @@ import tracemalloc
 import pytest
 
 from planner.core import InputError
-from planner.optimizer import FleetProblem, Purchase, Resource, Slice, SolveStatus, solve
+from planner.optimizer import FleetProblem, Period, Purchase, Resource, Slice, SolveStatus, solve
+from planner.optimizer.checks import least_cost_usd_per_hour
+from planner.optimizer.layout import build_layout
 from tests.optimizer.problems import MAX_RATE, MAX_RATIO, MIN_COST, bought, chat, problem, unit
 
 ONE = unit("a", 1.0, 1.0)
@@ -155,3 +157,12 @@ def test_a_pool_too_small_for_its_demand_is_refused_in_words_of_the_request() ->
     stated = problem([unit("large", 1e7, 1.0), unit("tiny", 0.1, 1e-9)], 1e9)
     with pytest.raises(InputError, match=r"slices\[chat\]\.demand_per_s = 1000000000\.0: takes 1e\+10 of unit 'tiny'"):
         solve(stated, MIN_COST)
+
+
+@pytest.mark.parametrize(("committed", "least"), [(True, 8.5), (False, 2.875)])
+def test_the_least_cost_of_anything_is_a_unit_in_the_shortest_period(committed: bool, least: float) -> None:
+    """Two GPUs at 3 USD/h, of which 80 % are usable: 7.5 all day where committed, a quarter of it for the night."""
+    gpu = bought("gpu", 3.0, committed=committed, usable_share=0.8)
+    night = (Period(name="night", hours=6.0), Period(name="day", hours=18.0))
+    stated = problem([unit("a", 1.0, 4.0, {"gpu": 2.0})], 1.0, 1.0, periods=night, resources=(gpu,))
+    assert least_cost_usd_per_hour(build_layout(stated)) == pytest.approx(least)

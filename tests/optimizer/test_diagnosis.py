@@ -171,3 +171,13 @@ def test_a_limit_below_one_moves_in_proportion_to_itself():
         "slices[chat].demand_per_s": None,
         "resources[kw].at_most": 0.8,
     }
+
+
+def test_a_limit_of_nothing_is_lifted_to_what_is_needed():
+    """Three units of one GPU each where there is none: no demand but none at all would do, or three GPUs."""
+    none = Resource(name="gpu", at_most=0.0)
+    found = solve(problem([unit("a", 1.0, 1.0, {"gpu": 1.0})], 3.0, resources=(none,)), MIN_COST).diagnosis
+    assert [(r.field, r.needed) for r in found.relaxations] == [
+        ("slices[chat].demand_per_s", None),
+        ("resources[gpu].at_most", 3.0),
+    ]

@@ -15,7 +15,7 @@ from planner.optimizer import Allocation, FleetProblem, Slice, SolveStatus, Unit
 from planner.optimizer.layout import build_layout
 from planner.optimizer.periods import Day
 from planner.optimizer.program import build_program
-from planner.optimizer.relaxation import best_of_each, purchase_prices, relax
+from planner.optimizer.relaxation import best_of_each, purchase_prices, relax, sections
 from planner.optimizer.shortlist import shortlist
 from planner.optimizer.tightening import cap_rates, tighten_rates
 from tests.optimizer.large_problems import Explicit, cost_of, hard_instance, small_instance, violations
@@ -272,3 +272,12 @@ def test_the_best_of_each_section() -> None:
     found = best_of_each(section, cost, 3)
     wanted = [sorted(np.flatnonzero(section == s).tolist(), key=lambda c: cost[c])[:3] for s in range(6)]
     assert found.tolist() == [index for best in wanted for index in best]
+
+
+def test_sections_are_slice_stage_and_channel() -> None:
+    """A number for each of them, and the same only for pairs that agree in all three."""
+    layout = build_layout(hard_instance(1, families=24, sizes=2, slices=5, periods=1, disaggregated=True))
+    unit = layout.pair_unit
+    places = zip(layout.pair_slice.tolist(), layout.stage[unit].tolist(), layout.channel[unit].tolist(), strict=True)
+    both = set(zip(places, sections(layout).tolist(), strict=True))
+    assert len(both) == len({place for place, _ in both}) == len({number for _, number in both}) > 5 * 3

@@ -68,3 +68,9 @@ def test_of_several_slices_what_is_handed_over_is_taken_beside_whole_units():
         assert rates["first"][name] == pytest.approx(rates["second"][name])
         assert rates["first"][name] + rates["whole"][name] == pytest.approx(demand)
     assert sum(rates["first"].values()) == pytest.approx(4.0)
+
+
+def test_less_than_a_request_per_second_is_split_too():
+    """Half a request per second over 1/s and 3/s."""
+    rates = routed([(unit("a", 1.0), 1), (unit("b", 3.0), 1)], chat(0.5))
+    assert (rates["a"]["chat"], rates["b"]["chat"]) == (0.125, 0.375)
