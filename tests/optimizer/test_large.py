@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 from planner.optimizer import Allocation, FleetProblem, Slice, SolveStatus, UnitStage, relaxation, solve, solving
-from planner.optimizer.layout import build_layout
+from planner.optimizer.layout import Layout, build_layout
 from planner.optimizer.periods import Day
 from planner.optimizer.program import build_program
 from planner.optimizer.relaxation import best_of_each, purchase_prices, relax, sections
@@ -119,7 +120,8 @@ def test_the_relaxation_is_the_linear_program_written_out(
 ) -> None:
     """Units as the sum of what they carry: its optimum. Sifting ends there too, and its bound is never above it."""
     shape = {"families": 24, "sizes": 3, "slices": 6, "periods": 4}
-    problem = hard_instance(seed, gpus=200.0, **shape, disaggregated=disaggregated, proportional=seed % 2 > 0)
+    features = {"disaggregated": disaggregated, "proportional": seed % 2 > 0, "starts": seed > 5}
+    problem = hard_instance(seed, gpus=200.0, **shape, **features)
     best = Explicit(problem).solve(fractions=True)
     program = cap_rates(build_program(build_layout(problem), MIN_COST))
     found = relax(program)
@@ -281,3 +283,19 @@ def test_sections_are_slice_stage_and_channel() -> None:
     places = zip(layout.pair_slice.tolist(), layout.stage[unit].tolist(), layout.channel[unit].tolist(), strict=True)
     both = set(zip(places, sections(layout).tolist(), strict=True))
     assert len(both) == len({place for place, _ in both}) == len({number for _, number in both}) > 5 * 3
+
+
+def test_too_many_periods_together_are_left_to_themselves(large: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where not even the units of the fleet found fit into one program, none of several periods is written down."""
+    monkeypatch.setattr(solving, "MOST_RATES", 0)
+    periods, plain = [], solving.ProgramSolver.run
+
+    def seen(solver: solving.ProgramSolver, make: solving.ProgramMaker, layout: Layout, **given: Any) -> Any:
+        periods.append(layout.periods)
+        return plain(solver, make, layout, **given)
+
+    monkeypatch.setattr(solving.ProgramSolver, "run", seen)
+    problem = hard_instance(1, gpus=40.0, families=12, sizes=2, slices=2, periods=2)
+    answer = solve(problem, MIN_COST, relative_gap=1e-6)
+    assert answer.status.has_allocation and not list(violations(problem, answer))
+    assert set(periods) == {1}
