@@ -321,5 +321,6 @@ def test_a_bound_rests_on_the_cover_of_each_slice_and_on_nothing_where_units_ser
     answer = solve(FleetProblem(slices=slices, units=tuple(each)), Objective.MIN_COST)
     assert dict(answer.bound_rests_on) == {"s1": ("s",), "t1": ("t",)}
     both = Unit(name="both", rates_per_s={"s": 1.0, "t": 1.0}, usd_per_hour=1.5)
-    answer = solve(FleetProblem(slices=slices, units=(*each, both)), Objective.MIN_COST)
-    assert dict(answer.bound_rests_on) == {}
+    for more in (both, both.model_copy(update={"usd_per_hour": 0.0})):
+        answer = solve(FleetProblem(slices=slices, units=(*each, more)), Objective.MIN_COST)
+        assert dict(answer.bound_rests_on) == {}

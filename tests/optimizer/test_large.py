@@ -122,6 +122,8 @@ def test_the_relaxation_is_the_linear_program_written_out(
     shape = {"families": 24, "sizes": 3, "slices": 6, "periods": 4}
     features = {"disaggregated": disaggregated, "proportional": seed % 2 > 0, "starts": seed > 5}
     problem = hard_instance(seed, gpus=200.0, **shape, **features)
+    dear = (u.model_copy(update={"usd_per_start": 400.0 * u.usd_per_start}) for u in problem.units)  # kept on
+    problem = problem.model_copy(update={"units": tuple(dear)})
     best = Explicit(problem).solve(fractions=True)
     program = cap_rates(build_program(build_layout(problem), MIN_COST))
     found = relax(program)
