@@ -162,13 +162,17 @@ def _exact(layout, left):
     return PartAnswer(answer.values, float(build_program(layout, MIN_COST).goal @ answer.values), answer.bound)
 
 
-def test_work_that_may_wait_fills_what_is_left() -> None:
-    """1 and 3 by the clock and a mean of 2 that may wait, on four GPUs: 3 and 1 of it. Who asks for nothing gets it."""
-    able = dict.fromkeys(("clock", "waits", "none"), 1.0)
+@pytest.mark.parametrize("size", [1.0, 0.25])
+def test_work_that_may_wait_fills_what_is_left(size: float) -> None:
+    """In units of one GPU's rate: 1 and 3 by the clock and a mean of 2 that may wait, on four GPUs: 3 and 1.
+
+    Who asks for nothing gets it.
+    """
+    able = dict.fromkeys(("clock", "waits", "none"), size)
     stated = FleetProblem(
         slices=(
-            Slice(name="clock", demand_per_s=(1.0, 3.0)),
-            Slice(name="waits", demand_per_s=(0.0, 4.0), deferrable=True),
+            Slice(name="clock", demand_per_s=(size, 3.0 * size)),
+            Slice(name="waits", demand_per_s=(0.0, 4.0 * size), deferrable=True),
             Slice(name="none", demand_per_s=(0.0, 0.0), deferrable=True),
         ),
         units=(Unit(name="u", rates_per_s=able, takes={"g": 1.0}),),
@@ -180,7 +184,7 @@ def test_work_that_may_wait_fills_what_is_left() -> None:
     assert found.values is not None and found.usd_per_hour == pytest.approx(4.0)
     assert found.bound_usd_per_hour == pytest.approx(2.0)  # of what may not wait
     assert found.values[layout.column.units[0]].tolist() == [4.0, 4.0]
-    assert found.values[layout.column.rates[1]].tolist() == pytest.approx([3.0, 1.0])
+    assert found.values[layout.column.rates[1]].tolist() == pytest.approx([3.0 * size, size])
 
 
 def test_a_vote_that_is_proved_best_is_the_last() -> None:
