@@ -278,13 +278,20 @@ def test_the_best_of_each_section() -> None:
     assert found.tolist() == [index for best in wanted for index in best]
 
 
-def test_sections_are_slice_stage_and_channel() -> None:
+@pytest.mark.parametrize("channels", [1, 2])
+def test_sections_are_slice_stage_and_channel(channels: int) -> None:
     """A number for each of them, and the same only for pairs that agree in all three."""
-    layout = build_layout(hard_instance(1, families=24, sizes=2, slices=5, periods=1, disaggregated=True))
+    problem = hard_instance(1, families=24, sizes=2, slices=5, periods=1, disaggregated=True)
+    if channels == 1:
+        one = (u if u.stage is UnitStage.WHOLE else u.model_copy(update={"channel": "one"}) for u in problem.units)
+        problem = problem.model_copy(update={"units": tuple(one)})
+    layout = build_layout(problem)
     unit = layout.pair_unit
     places = zip(layout.pair_slice.tolist(), layout.stage[unit].tolist(), layout.channel[unit].tolist(), strict=True)
     both = set(zip(places, sections(layout).tolist(), strict=True))
-    assert len(both) == len({place for place, _ in both}) == len({number for _, number in both}) > 5 * 3
+    assert (
+        len(both) == len({place for place, _ in both}) == len({number for _, number in both}) >= 5 * (1 + 2 * channels)
+    )
 
 
 def test_too_many_periods_together_are_left_to_themselves(large: None, monkeypatch: pytest.MonkeyPatch) -> None:
