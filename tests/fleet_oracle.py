@@ -102,7 +102,7 @@ class Fleets:
         """Most units that could be of use, by unit."""
         tops = []
         for unit in self.problem.units:
-            top = unit.at_least
+            top = 0
             for t in range(len(self.hours)):
                 use = sum(
                     self.ceiling(s, t) / unit.rates_per_s[s.name]
@@ -110,7 +110,7 @@ class Fleets:
                     if s.name in unit.rates_per_s
                 )
                 top = max(top, math.ceil(use - EPS))
-            tops.append(min(top, 99 if unit.at_most is None else unit.at_most))
+            tops.append(top)
         return tops
 
     def ceiling(self, one, t):
@@ -125,14 +125,14 @@ class Fleets:
     def size(self):
         count = 1
         for unit, top in zip(self.problem.units, self.tops, strict=True):
-            count *= (top - unit.at_least + 1) ** (1 if unit.steady else len(self.hours))
+            count *= (top + 1) ** (1 if unit.steady else len(self.hours))
         return count
 
     def everything(self):
-        """Every (units by unit and period) that keeps to the units' own limits."""
+        """Every (units by unit and period) that may be of use."""
         choices = []
         for unit, top in zip(self.problem.units, self.tops, strict=True):
-            numbers = range(unit.at_least, top + 1)
+            numbers = range(top + 1)
             if unit.steady:
                 choices.append([(n,) * len(self.hours) for n in numbers])
             else:
@@ -161,7 +161,7 @@ class Fleets:
         first, *more = self.problem.slices
         if first.deferrable:  # then it is alone
             could = sum(h * line[-1][0] for h, line in zip(self.hours, lines, strict=True))
-            need = self.total(first) * (1.0 if self.must_serve_all else first.least_share)
+            need = self.total(first) if self.must_serve_all else 0.0
             return min(could, self.total(first)) / self.horizon if could >= need - EPS else -math.inf
         second = more[0] if more else None
         if second is not None and second.deferrable:  # only asked with must_serve_all
@@ -173,8 +173,7 @@ class Fleets:
         rate = 0.0
         for t, (h, line) in enumerate(zip(self.hours, lines, strict=True)):
             caps = (first.demand_per_s[t], second.demand_per_s[t] if second else 0.0)
-            shares = (first.least_share, second.least_share if second else 0.0)
-            least = caps if self.must_serve_all else (caps[0] * shares[0], caps[1] * shares[1])
+            least = caps if self.must_serve_all else (0.0, 0.0)
             rate += h * most_of(line, caps, least)
         return rate / self.horizon
 
@@ -212,18 +211,15 @@ class Fleets:
         return best
 
     def _blocks(self, purchase, need):
-        low = math.ceil(purchase.at_least / purchase.block - EPS)
-        high = max(low, math.ceil(need / purchase.usable_share / purchase.block - EPS))
+        high = max(0, math.ceil(need / purchase.usable_share / purchase.block - EPS))
         if purchase.at_most is not None:
             high = min(high, math.floor(purchase.at_most / purchase.block + EPS))
-        return range(low, high + 1)
+        return range(high + 1)
 
     def cost(self, fleet):
         """Mean cost, infinite where a limit other than the budget is missed."""
         problem = self.problem
         by_period = list(zip(*fleet, strict=True))
-        if problem.max_units is not None and any(sum(row) > problem.max_units for row in by_period):
-            return math.inf
         if problem.max_groups is not None:
             used = [unit for unit, row in zip(problem.units, fleet, strict=True) if any(row)]
             groups = {r.group for r in problem.resources for u in used if r.group and u.takes.get(r.name)}
@@ -311,7 +307,6 @@ def _small_problem(rng, objective):
             name=f"s{i}",
             demand_per_s=tuple(quarters(rng, 0 if yes(0.1) else 1, 5) for _ in periods),
             deferrable=last_waits and i == count - 1,
-            least_share=float(rng.choice([0.0, 0.0, 0.25, 0.5])),
         )
         for i in range(count)
     )
@@ -339,7 +334,6 @@ def _small_problem(rng, objective):
         periods=periods,
         budget_usd_per_hour=quarters(rng, 2, 24) if yes(0.3) else None,
         min_rate_per_s=0.5 if not least_cost and yes(0.2) and sum(slices[0].demand_per_s) > 2.0 else None,
-        max_units=int(rng.integers(2, 8)) if yes(0.2) else None,
         max_groups=1 if yes(0.2) else None,
     )
 
@@ -351,7 +345,6 @@ def _purchase(rng, name, yes):
         usd_per_hour=quarters(rng, 0, 3) + 0.25,
         committed=yes(0.35),
         block=block,
-        at_least=float(block) if yes(0.1) else 0.0,
         at_most=float(rng.integers(2, 12)) if yes(0.2) else None,
         usable_share=float(rng.choice([1.0, 1.0, 0.75, 0.5])),
     )
@@ -359,7 +352,6 @@ def _purchase(rng, name, yes):
 
 def _unit(rng, index, stage, slices, yes):
     chosen = [one for one in slices if yes(0.8)] or [slices[0]]
-    pinned = 1 if yes(0.1) else 0
     return Unit(
         name=f"u{index}",
         stage=stage,
@@ -369,7 +361,5 @@ def _unit(rng, index, stage, slices, yes):
         takes={name: float(rng.integers(1, 4)) for name in ("x", "y") if yes(0.55)},
         usd_per_hour=quarters(rng, 0, 3) + 0.25,
         usd_per_start=quarters(rng, 0, 4) if yes(0.3) else 0.0,
-        at_least=pinned,
-        at_most=pinned + int(rng.integers(0, 3)) if yes(0.2) else None,
         steady=yes(0.2),
     )

@@ -26,7 +26,6 @@ same on every machine, unless the caller sets one in seconds.
 
 from __future__ import annotations
 
-from planner.optimizer import branching, constraints, covering, highs, knapsack, relaxation, solving
 from planner.optimizer.program import Program
 from planner.optimizer.solving import WORK, solve
 from planner.optimizer.types import (
@@ -67,12 +66,5 @@ __all__ = [
     "SolveStatus",
     "Unit",
     "UnitStage",
-    "branching",
-    "constraints",
-    "covering",
-    "highs",
-    "knapsack",
-    "relaxation",
     "solve",
-    "solving",
 ]

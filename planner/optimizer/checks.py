@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from planner.core import BoolArray, FloatArray, InputError
+from planner.core import FloatArray, InputError
 from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout, label
 from planner.optimizer.types import FleetProblem, Objective
 
@@ -24,13 +24,13 @@ def check_problem(problem: FleetProblem, objective: Objective, time_limit_s: flo
 
     Args:
         problem: in records.
-        objective: decides whether slices may be without a demand.
+        objective: decides whether a least rate is asked for.
         time_limit_s: must be above 0 [s].
         relative_gap: must lie in [0, 1).
 
     Raises:
-        InputError: names that are equal as labels, pinned resources that cannot be bought, demand missing or below the
-            least rate, time or gap out of range.
+        InputError: names that are equal as labels, pinned resources that cannot be bought, demand below the least
+            rate, time or gap out of range.
     """
     names = [unit.name for unit in problem.units]
     _check_names("unit", names, names)
@@ -66,19 +66,14 @@ def _check_names(kind: str, labels: list[str], names: list[str]) -> None:
 
 
 def _check_demand(problem: FleetProblem, objective: Objective) -> None:
-    open_ended = [slice_.name for slice_ in problem.slices if slice_.demand_per_s is None]
-    if objective is Objective.MIN_COST:
-        if open_ended:
-            field = f"slices[{open_ended[0]}].demand_per_s"
-            raise InputError(field, None, "min_cost needs a demand to serve", "give it, or choose max_rate")
-        return
     least = problem.min_rate_per_s
-    if least is not None and not open_ended:
-        hours = [period.hours for period in problem.periods]
-        demand = math.fsum(np.dot(slice_.demand_per_s or (), hours) / problem.hours for slice_ in problem.slices)
-        if least > demand:
-            bound = f"must be <= the mean demand = {demand:g}"
-            raise InputError("min_rate_per_s", least, bound, "lower it to the demand")
+    if objective is Objective.MIN_COST or least is None:
+        return
+    hours = [period.hours for period in problem.periods]
+    demand = math.fsum(np.dot(slice_.demand_per_s, hours) / problem.hours for slice_ in problem.slices)
+    if least > demand:
+        bound = f"must be <= the mean demand = {demand:g}"
+        raise InputError("min_rate_per_s", least, bound, "lower it to the demand")
 
 
 def check_size(layout: Layout, most_units: int = MOST_UNITS) -> None:
@@ -102,46 +97,8 @@ def check_size(layout: Layout, most_units: int = MOST_UNITS) -> None:
         raise InputError(f"slices[{name}].demand_per_s", float(layout.ceiling_per_s[s].max()), bound, fix)
 
 
-def unlimited_unit(layout: Layout) -> str | None:
-    """Name of a unit whose number no limit counts and which can serve ever more.
-
-    All coefficients are >= 0, so the served rate grows without end exactly when such a unit does a slice without
-    demand as a WHOLE, or as a FIRST with a SECOND of the kind that takes what it hands over.
-
-    Args:
-        layout: of the problem.
-
-    Returns:
-        Its name; None if there is none.
-    """
-    unlimited = _unlimited_units(layout)
-    open_ended = np.isnan(layout.demand_per_s[:, 0])
-    chosen = np.flatnonzero(unlimited[layout.pair_unit] & open_ended[layout.pair_slice])
-    stage, channel = layout.stage[layout.pair_unit], layout.channel[layout.pair_unit]
-    taken = {(layout.pair_slice[p], channel[p]) for p in chosen if stage[p] == SECOND}
-    for p in chosen:
-        is_taken = stage[p] == FIRST and (layout.pair_slice[p], channel[p]) in taken
-        if stage[p] == WHOLE or is_taken:
-            return str(layout.problem.units[layout.pair_unit[p]].name)
-    return None
-
-
-def _unlimited_units(layout: Layout) -> BoolArray:
-    """Units whose number no limit counts; shape (j,)."""
-    problem = layout.problem
-    free_of_budget = problem.budget_usd_per_hour is None
-    unlimited: BoolArray = np.isinf(layout.at_most) & ((layout.usd_per_hour == 0.0) | free_of_budget)
-    if problem.max_units is not None:
-        unlimited = np.zeros_like(unlimited)
-    for index, resource in enumerate(problem.resources):
-        endless = [p for p in resource.purchases if p.at_most is None and (free_of_budget or p.usd_per_hour == 0.0)]
-        if resource.at_most is not None or (resource.purchases and not endless):
-            unlimited[layout.take_unit[layout.take_resource == index]] = False
-    return unlimited
-
-
 def least_cost_usd_per_hour(layout: Layout) -> float:
-    """Least cost of any fleet that serves something [USD/h]: the pinned purchases, or the cheapest unit for one period.
+    """Least cost of any fleet that serves something [USD/h]: that of the cheapest unit for one period.
 
     Args:
         layout: of the problem.
@@ -152,11 +109,10 @@ def least_cost_usd_per_hour(layout: Layout) -> float:
     Raises:
         InputError: something is served for nothing, so it has no rate per cost.
     """
-    pinned = math.fsum(p.at_least * p.usd_per_hour for r in layout.problem.resources for p in r.purchases)
     unit = _least_unit_cost(layout)
     stages = [unit[layout.stage == stage] for stage in (WHOLE, FIRST, SECOND)]
     whole, first, second = (float(costs.min(initial=math.inf)) for costs in stages)
-    least = max(pinned, min(whole, first + second))
+    least = min(whole, first + second)
     if least == 0.0:
         free = layout.problem.units[int(np.argmin(unit))].name
         fix = "give it or what it takes a price, or choose max_rate"

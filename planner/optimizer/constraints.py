@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from planner.core import BoolArray, FloatArray, InputError, IntArray
-from planner.optimizer.coefficients import mean_cost, mean_rate, most_carried_per_s, smallest_useful_rate
+from planner.core import BoolArray, IntArray
+from planner.optimizer.coefficients import mean_cost, mean_rate, smallest_useful_rate
 from planner.optimizer.constraint_rows import (
     WHOLE_HORIZON,
     ConstraintRows,
@@ -38,9 +38,9 @@ def serve_demand(layout: Layout) -> ConstraintRows:
         layout: of the problem.
 
     Returns:
-        One row for each slice with a demand and each period [1/s]; of a deferrable slice one over the horizon.
+        One row for each slice and period [1/s]; of a deferrable slice one over the horizon.
     """
-    return _rows_of_slices(layout, "serve_demand", Sense.AT_LEAST, np.ones(len(layout.deferrable)), "demand_per_s")
+    return _rows_of_slices(layout, "serve_demand", Sense.AT_LEAST)
 
 
 def cap_at_demand(layout: Layout) -> ConstraintRows:
@@ -52,21 +52,7 @@ def cap_at_demand(layout: Layout) -> ConstraintRows:
     Returns:
         Rows as those of `serve_demand` [1/s].
     """
-    return _rows_of_slices(layout, "cap_at_demand", Sense.AT_MOST, np.ones(len(layout.deferrable)), "demand_per_s")
-
-
-def serve_least_share(layout: Layout) -> ConstraintRows:
-    """Of each slice its least share is served: ``sum_j f[j, s, t] >= least_share[s] d[s, t]``.
-
-    Args:
-        layout: of the problem.
-
-    Returns:
-        Rows as those of `serve_demand`, of slices whose least share is above 0 [1/s].
-    """
-    shares = np.array([slice_.least_share for slice_ in layout.problem.slices])
-    rows = _rows_of_slices(layout, "serve_least_share", Sense.AT_LEAST, shares, "least_share")
-    return rows.select(shares[rows.subject] > 0.0)
+    return _rows_of_slices(layout, "cap_at_demand", Sense.AT_MOST)
 
 
 def serve_minimum(layout: Layout) -> ConstraintRows:
@@ -185,45 +171,12 @@ def within_purchase(layout: Layout) -> ConstraintRows:
         One row for each limited purchase and period [units of the resource].
     """
     limits = [purchase.at_most for resource in layout.problem.resources for purchase in resource.purchases]
-    return _rows_of_purchases(layout, "within_purchase", Sense.AT_MOST, "at_most", limits)
-
-
-def pin_purchase(layout: Layout) -> ConstraintRows:
-    """As much is bought under each option as is pinned: ``g[r, p] b[r, p, t] >= at_least[r, p]``.
-
-    Args:
-        layout: of the problem.
-
-    Returns:
-        One row for each pinned purchase and period [units of the resource].
-    """
-    limits = [purchase.at_least or None for resource in layout.problem.resources for purchase in resource.purchases]
-    return _rows_of_purchases(layout, "pin_purchase", Sense.AT_LEAST, "at_least", limits)
-
-
-def pin_units(layout: Layout) -> ConstraintRows:
-    """As many units are on as are pinned: ``n[j, t] >= at_least[j]``.
-
-    Args:
-        layout: of the problem.
-
-    Returns:
-        One row for each pinned unit and period [units].
-    """
-    limits = [unit.at_least or None for unit in layout.problem.units]
-    return _rows_of_units(layout, "pin_units", Sense.AT_LEAST, "at_least", limits)
-
-
-def limit_units(layout: Layout) -> ConstraintRows:
-    """No more units are on than are allowed: ``n[j, t] <= at_most[j]``.
-
-    Args:
-        layout: of the problem.
-
-    Returns:
-        One row for each limited unit and period [units].
-    """
-    return _rows_of_units(layout, "limit_units", Sense.AT_MOST, "at_most", [u.at_most for u in layout.problem.units])
+    if not _any(limits):
+        return no_rows("within_purchase")
+    blocks, source = layout.column.blocks, "resources[{}].purchases[{}].at_most"
+    used = terms_by_period(layout, np.arange(len(blocks)), blocks, layout.purchase_block)
+    names = list(layout.purchase_names())
+    return rows_by_period(layout, "within_purchase", Sense.AT_MOST, names, source, used, limits=limits)
 
 
 def count_starts(layout: Layout) -> ConstraintRows:
@@ -248,33 +201,16 @@ def count_starts(layout: Layout) -> ConstraintRows:
 def mark_group(layout: Layout) -> ConstraintRows:
     """A group that carries anything is in use: ``sum_{j in g} f[j, s, t] <= m y[g]``.
 
-    m is the most that can be carried: the demand, or `most_carried_per_s` where there is none. Units of stage SECOND
-    are counted apart from the others.
+    m is the most that can be carried, the demand. Units of stage SECOND are counted apart from the others.
 
     Args:
         layout: of the problem.
 
     Returns:
         One row for each group, slice, part of the service and period [1/s].
-
-    Raises:
-        InputError: nothing limits what a group carries.
     """
     names = [(name,) for name in layout.groups]
     return _rows_that_mark(layout, "mark_group", names, _units_of_groups(layout), layout.column.groups, "max_groups")
-
-
-def mark_pinned_group(layout: Layout) -> ConstraintRows:
-    """A group whose units are pinned is in use: ``y[g] >= 1``.
-
-    Args:
-        layout: of the problem.
-
-    Returns:
-        One row for each pinned unit and group of resources it takes.
-    """
-    names = [(name,) for name in layout.groups]
-    return _rows_that_mark_pins(layout, "mark_pinned_group", names, _units_of_groups(layout), layout.column.groups)
 
 
 def mark_kind(layout: Layout) -> ConstraintRows:
@@ -285,26 +221,9 @@ def mark_kind(layout: Layout) -> ConstraintRows:
 
     Returns:
         One row for each kind, slice, part of the service and period [1/s].
-
-    Raises:
-        InputError: nothing limits what a kind carries.
     """
     return _rows_that_mark(
         layout, "mark_kind", layout.kind_names(), _units_of_kinds(layout), layout.column.kinds, "units.kind"
-    )
-
-
-def mark_pinned_kind(layout: Layout) -> ConstraintRows:
-    """A kind whose units are pinned is in use: ``w[k] >= 1``.
-
-    Args:
-        layout: of the problem.
-
-    Returns:
-        One row for each pinned unit of a kind.
-    """
-    return _rows_that_mark_pins(
-        layout, "mark_pinned_kind", layout.kind_names(), _units_of_kinds(layout), layout.column.kinds
     )
 
 
@@ -350,22 +269,6 @@ def within_groups(layout: Layout) -> ConstraintRows:
     return one_row("within_groups", "max_groups", Sense.AT_MOST, float(most), terms)
 
 
-def within_units(layout: Layout) -> ConstraintRows:
-    """The fleet is not too large to run: ``sum_j n[j, t] <= max_units``.
-
-    Args:
-        layout: of the problem.
-
-    Returns:
-        One row for each period [units], or none without `max_units`.
-    """
-    most = layout.problem.max_units
-    if most is None:
-        return no_rows("within_units")
-    used = terms_by_period(layout, np.zeros(len(layout.column.units), dtype=np.int64), layout.column.units)
-    return rows_by_period(layout, "within_units", Sense.AT_MOST, [()], "max_units", used, limits=[float(most)])
-
-
 def within_budget(layout: Layout) -> ConstraintRows:
     """The fleet is affordable: `mean_cost` ``<= budget_usd_per_hour``.
 
@@ -388,23 +291,17 @@ _UNDER_EVERY_OBJECTIVE: tuple[Constraint, ...] = (
     carry_rate,
     hand_over,
     hold_resource,
-    within_units,
     mark_group,
-    mark_pinned_group,
     mark_kind,
-    mark_pinned_kind,
     keep_one_kind,
     within_groups,
     within_resource,
     pin_resource,
     within_purchase,
-    pin_purchase,
-    pin_units,
-    limit_units,
     count_starts,
     within_budget,
 )
-_OF_GREATEST_RATES: tuple[Constraint, ...] = (serve_minimum, serve_least_share, cap_at_demand, *_UNDER_EVERY_OBJECTIVE)
+_OF_GREATEST_RATES: tuple[Constraint, ...] = (serve_minimum, cap_at_demand, *_UNDER_EVERY_OBJECTIVE)
 CONSTRAINTS: Mapping[Objective, tuple[Constraint, ...]] = {
     Objective.MIN_COST: (serve_demand, *_UNDER_EVERY_OBJECTIVE),
     Objective.MAX_RATE: _OF_GREATEST_RATES,
@@ -412,17 +309,9 @@ CONSTRAINTS: Mapping[Objective, tuple[Constraint, ...]] = {
 }
 """Constraints of each objective, in the order of their rows."""
 
-PIN_MARKS = frozenset({"mark_pinned_group", "mark_pinned_kind"})
-"""Constraints that follow from `pin_units`."""
-STRUCTURAL = PIN_MARKS | {
-    "carry_rate",
-    "hand_over",
-    "hold_resource",
-    "count_starts",
-    "mark_group",
-    "mark_kind",
-    "keep_one_kind",
-}
+STRUCTURAL = frozenset(
+    {"carry_rate", "hand_over", "hold_resource", "count_starts", "mark_group", "mark_kind", "keep_one_kind"}
+)
 """Constraints that define what a fleet is. No input sets their limits, and no report lists them."""
 
 
@@ -451,44 +340,17 @@ def _rows_that_mark(
     """``sum f <= m column`` over the members of each name, by slice, part of the service and period."""
     if not names:
         return no_rows(constraint)
-    slices, ceiling = len(layout.deferrable), layout.ceiling_per_s
+    slices = len(layout.deferrable)
     who, pair = np.nonzero(np.array(members)[:, layout.pair_unit])
     key = (who * slices + layout.pair_slice[pair]) * 2 + ~layout.served[pair]
     distinct, row = np.unique(key, return_inverse=True)
     mark, own, part = distinct // (2 * slices), distinct // 2 % slices, distinct % 2
-    most = ceiling[own]
-    for index in np.flatnonzero(np.isinf(most).any(axis=1)):
-        most[index] = most_carried_per_s(layout, np.isin(np.arange(len(layout.pair_unit)), pair[row == index]))
-    if not np.isfinite(most).all():
-        bound, fix = "needs to know the most that can be carried", "give every slice a demand, or a limit to every unit"
-        raise InputError(source, names[0], bound, fix)
+    most = layout.ceiling_per_s[own]
     shown = zip(mark.tolist(), own.tolist(), part.tolist(), strict=True)
     subjects = [(*names[k], layout.problem.slices[s].name, ("served", "second")[p]) for k, s, p in shown]
     used = terms_by_period(layout, row, layout.column.rates[pair])
     supply = Terms(np.arange(most.size), np.repeat(columns[mark], layout.periods), most.ravel())
     return rows_by_period(layout, constraint, Sense.AT_MOST, subjects, source, used, supply)
-
-
-def _rows_that_mark_pins(
-    layout: Layout, constraint: str, names: Sequence[tuple[str, ...]], members: Sequence[BoolArray], columns: IntArray
-) -> ConstraintRows:
-    """``column >= 1`` for each name and each of its pinned units, which comes first in the subject."""
-    pinned = layout.at_least > 0
-    if not pinned.any():
-        return no_rows(constraint)
-    pins = [(int(j), index) for index, units in enumerate(members) for j in np.flatnonzero(units & pinned)]
-    count = len(pins)
-    marks = np.array([columns[index] for _, index in pins], dtype=np.int64)
-    return ConstraintRows(
-        constraint=constraint,
-        sense=Sense.AT_LEAST,
-        subjects=[(layout.problem.units[j].name, *names[index]) for j, index in pins],
-        subject=np.arange(count),
-        field="units[{}].at_least",
-        periods=np.full(count, WHOLE_HORIZON),
-        limit=np.ones(count),
-        used=Terms(np.arange(count), marks, np.ones(count)),
-    )
 
 
 def _any(limits: Sequence[float | None]) -> bool:
@@ -510,17 +372,16 @@ def _units_of_groups(layout: Layout) -> list[BoolArray]:
     return takers
 
 
-def _rows_of_slices(layout: Layout, constraint: str, sense: Sense, shares: FloatArray, source: str) -> ConstraintRows:
-    """``sum_j f`` against a share of the demand: in each period, or over the horizon where it is deferrable."""
+def _rows_of_slices(layout: Layout, constraint: str, sense: Sense) -> ConstraintRows:
+    """``sum_j f`` against the demand: in each period, or over the horizon where it is deferrable."""
     periods = layout.periods
-    wanted = ~np.isnan(layout.demand_per_s[:, 0])
-    height = np.where(layout.deferrable, 1, periods) * wanted
+    height = np.where(layout.deferrable, 1, periods)
     first = np.cumsum(height) - height
     slices = np.repeat(np.arange(len(height)), height)
     period = np.arange(len(slices)) - first[slices]
     late = layout.deferrable[slices]
-    limit = np.where(late, layout.mean_demand_per_s[slices], layout.demand_per_s[slices, period]) * shares[slices]
-    pairs = layout.served & wanted[layout.pair_slice]
+    limit = np.where(late, layout.mean_demand_per_s[slices], layout.demand_per_s[slices, period])
+    pairs = layout.served
     own = layout.pair_slice[pairs]
     waits = layout.deferrable[own][:, None]
     row = first[own][:, None] + np.where(waits, 0, np.arange(periods)[None, :])
@@ -530,32 +391,11 @@ def _rows_of_slices(layout: Layout, constraint: str, sense: Sense, shares: Float
         sense=sense,
         subjects=[(slice_.name,) for slice_ in layout.problem.slices],
         subject=slices,
-        field=f"slices[{{}}].{source}",
+        field="slices[{}].demand_per_s",
         periods=np.where(late, WHOLE_HORIZON, period),
         limit=limit,
         used=Terms(row.ravel(), layout.column.rates[pairs].ravel(), weight.ravel()),
     )
-
-
-def _rows_of_units(
-    layout: Layout, constraint: str, sense: Sense, source: str, limits: Sequence[float | None]
-) -> ConstraintRows:
-    if not _any(limits):
-        return no_rows(constraint)
-    used = terms_by_period(layout, np.arange(len(layout.column.units)), layout.column.units)
-    subjects = [(unit.name,) for unit in layout.problem.units]
-    return rows_by_period(layout, constraint, sense, subjects, f"units[{{}}].{source}", used, limits=limits)
-
-
-def _rows_of_purchases(
-    layout: Layout, constraint: str, sense: Sense, source: str, limits: Sequence[float | None]
-) -> ConstraintRows:
-    if not _any(limits):
-        return no_rows(constraint)
-    blocks = layout.column.blocks
-    used = terms_by_period(layout, np.arange(len(blocks)), blocks, layout.purchase_block)
-    names, field_of = list(layout.purchase_names()), f"resources[{{}}].purchases[{{}}].{source}"
-    return rows_by_period(layout, constraint, sense, names, field_of, used, limits=limits)
 
 
 def _rows_of_use(

@@ -46,7 +46,7 @@ def cheapest_cover(layout: Layout) -> Covering | None:
         layout: of the problem.
 
     Returns:
-        None where units move with the periods, for deferrable slices in several periods, pinned units or purchases;
+        None where units move with the periods, for deferrable slices in several periods, pinned resources;
         where nothing covers a demand, or a front grows beyond `planner.optimizer.knapsack.MAX_LABELS`.
     """
     if not _is_covering(layout):
@@ -90,9 +90,9 @@ def _counts(layout: Layout, cost: FloatArray, block_usd: FloatArray | None) -> I
 
 def _is_covering(layout: Layout) -> bool:
     resources = layout.problem.resources
-    pinned = any(r.at_least > 0.0 or any(p.at_least > 0.0 for p in r.purchases) for r in resources)
+    pinned = any(r.at_least > 0.0 for r in resources)
     moves = layout.periods > 1 and (layout.deferrable.any() or not layout.steady.all())
-    return not (pinned or moves or layout.at_least.any() or np.isnan(layout.demand_per_s).any())
+    return not (pinned or moves)
 
 
 def _values(layout: Layout, counts: IntArray) -> FloatArray:

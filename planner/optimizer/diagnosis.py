@@ -12,25 +12,20 @@ from planner.core import BoolArray
 from planner.optimizer.branching import ProgramMaker, ProgramSolver
 from planner.optimizer.coefficients import mean_cost
 from planner.optimizer.constraint_rows import ConstraintRows, Terms
-from planner.optimizer.constraints import PIN_MARKS, STRUCTURAL
+from planner.optimizer.constraints import STRUCTURAL
 from planner.optimizer.highs import SolverOutcome
-from planner.optimizer.layout import Layout, label
+from planner.optimizer.layout import Layout
 from planner.optimizer.program import Program, build_program
 from planner.optimizer.relaxation import relax
 from planner.optimizer.tightening import tighten_rates
 from planner.optimizer.types import Diagnosis, Objective, Relaxation, Sense
 
 DROP_ORDER = (
-    "limit_units",
-    "within_units",
     "within_groups",
     "within_resource",
     "within_purchase",
-    "pin_units",
-    "pin_purchase",
     "pin_resource",
     "within_budget",
-    "serve_least_share",
     "serve_minimum",
     "serve_demand",
 )
@@ -139,9 +134,7 @@ def _program_without(objective: Objective, dropped: set[str]) -> ProgramMaker:
 
     def make(layout: Layout) -> Program:
         program = build_program(layout, objective)
-        kept = (
-            rows.select(~_rows_of_families(rows, dropped) & ~_marks_of_pins(rows, dropped)) for rows in program.rows
-        )
+        kept = (rows.select(~_rows_of_families(rows, dropped)) for rows in program.rows)
         return replace(program, rows=tuple(rows for rows in kept if len(rows)), goal=mean_cost(layout), maximise=False)
 
     return make
@@ -150,13 +143,6 @@ def _program_without(objective: Objective, dropped: set[str]) -> ProgramMaker:
 def _rows_of_families(rows: ConstraintRows, families: Iterable[str]) -> BoolArray:
     chosen = set(families)
     return np.array([family in chosen for family in rows.families()], dtype=bool)
-
-
-def _marks_of_pins(rows: ConstraintRows, dropped: set[str]) -> BoolArray:
-    """Rows that follow from a pin that is dropped."""
-    if rows.constraint not in PIN_MARKS:
-        return np.zeros(len(rows), dtype=bool)
-    return np.array([f"pin_units__{label(rows.subjects[i][0])}" in dropped for i in rows.subject], dtype=bool)
 
 
 def _program_with_limit_freed(objective: Objective, limit: _Limit) -> ProgramMaker:

@@ -14,9 +14,9 @@ def dominators(layout: Layout) -> IntArray:
     """For each unit one that is at least as good, one for one, and itself not dominated.
 
     Unit a dominates b of the same stage, channel and kind that takes the same resources, when one of a costs no more
-    (nor does its start), takes no more of any resource, carries no less of every slice, is not limited in number, is
-    steady only if b is, and b is not pinned. Then replacing each unit of b by one of a keeps every limit and every
-    objective as good, whatever the integers. Of equal ones the first stays. Time O(n^2) within a kind, vectorised.
+    (nor does its start), takes no more of any resource, carries no less of every slice, and is steady only if b is.
+    Then replacing each unit of b by one of a keeps every limit and every objective as good, whatever the integers. Of
+    equal ones the first stays. Time O(n^2) within a kind, vectorised.
 
     Args:
         layout: of the problem.
@@ -65,14 +65,12 @@ def _dominators_among(layout: Layout, burden: FloatArray, members: IntArray) -> 
     """`dominators` within units that can be compared; shape (members,)."""
     own = burden[members]
     own = own[:, (own != own[0]).any(axis=0)]  # what all have alike decides nothing
-    unlimited = np.isinf(layout.at_most[members])
     steady = layout.steady[members]
-    unpinned = layout.at_least[members] == 0
 
     good = np.ones((len(members), len(members)), dtype=bool)
     for column in own.T:
         good &= column[None, :] <= column[:, None]
-    good &= unlimited[None, :] & unpinned[:, None] & (~steady[None, :] | steady[:, None])
+    good &= ~steady[None, :] | steady[:, None]
     strict = good & (~good.T | np.tri(len(members), k=-1, dtype=bool))
     best = ~strict.any(axis=1)
     first = np.argmax(strict & best[None, :], axis=1)

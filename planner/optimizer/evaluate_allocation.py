@@ -94,14 +94,14 @@ def evaluate_fleet(
 
 
 def _needed_units(layout: Layout, values: FloatArray) -> IntArray:
-    """Units on, no more than carry the load they were given, nor fewer than are pinned. Shape (j, t).
+    """Units on, no more than carry the load they were given. Shape (j, t).
 
     Units whose start costs something, and steady ones, are only cut to the most they need in any period.
     """
     units = values[layout.column.units].round().astype(np.int64)
     rates = values[layout.column.rates]
     ceiling = layout.ceiling_per_s[layout.pair_slice]
-    carries = rates > _IDLE_SHARE * np.where(np.isfinite(ceiling), ceiling, 0.0)
+    carries = rates > _IDLE_SHARE * ceiling
     load, is_loaded = np.zeros(units.shape), np.zeros(units.shape, dtype=bool)
     np.add.at(load, layout.pair_unit, np.where(carries, rates, 0.0) / layout.pair_rate[:, None])
     np.logical_or.at(is_loaded, layout.pair_unit, carries)
@@ -109,7 +109,7 @@ def _needed_units(layout: Layout, values: FloatArray) -> IntArray:
     still = layout.steady.copy()
     still[layout.start_units] = True
     needed = np.where(still[:, None], needed.max(axis=1, keepdims=True, initial=0), needed)
-    return np.asarray(np.minimum(units, np.maximum(needed, layout.at_least[:, None])))
+    return np.asarray(np.minimum(units, needed))
 
 
 def _needed_blocks(layout: Layout, counts: IntArray, blocks: FloatArray) -> FloatArray:
@@ -119,7 +119,6 @@ def _needed_blocks(layout: Layout, counts: IntArray, blocks: FloatArray) -> Floa
     """
     kept = blocks.copy()
     usable, size = layout.purchase_block * layout.purchase_usable, layout.purchase_block
-    pinned = [purchase.at_least for resource in layout.problem.resources for purchase in resource.purchases]
     for index, resource in enumerate(layout.problem.resources):
         mine = np.flatnonzero(layout.purchase_resource == index)
         takes = layout.take_resource == index
@@ -128,7 +127,7 @@ def _needed_blocks(layout: Layout, counts: IntArray, blocks: FloatArray) -> Floa
         for q in order:
             over = (usable[mine] @ kept[mine] - taken) / usable[q]
             above_pin = (size[mine] @ kept[mine] - resource.at_least) / size[q]
-            spare = np.minimum(np.minimum(over, above_pin), kept[q] - pinned[q] / size[q])
+            spare = np.minimum(np.minimum(over, above_pin), kept[q])
             spare = np.floor(spare + _WHOLE_TOLERANCE * (1.0 + kept[q]))
             kept[q] -= np.maximum(spare.min() if layout.purchase_committed[q] else spare, 0.0)
     return np.maximum(kept, 0.0)
@@ -148,24 +147,6 @@ def fill_in(layout: Layout, values: FloatArray) -> None:
     values[layout.column.groups[group[group >= 0]]] = 1.0
     kind = layout.unit_kind[used]
     values[layout.column.kinds[kind[kind >= 0]]] = 1.0
-
-
-def keeps_limits(layout: Layout, values: FloatArray) -> bool:
-    """Whether values meet every row of the program of least cost.
-
-    Args:
-        layout: of the problem.
-        values: by column.
-
-    Returns:
-        Whether no row is missed by more than `FEASIBILITY_TOLERANCE`.
-    """
-    on = values[layout.column.units].any(axis=1) | (layout.at_least > 0)  # others, that carry nothing, miss no limit
-    on[layout.pair_unit[values[layout.column.rates].any(axis=1)]] = True
-    pairs = on[layout.pair_unit]
-    some = layout.select(on)
-    own = values[layout.columns_of(some, on, pairs)]
-    return not any(len(missed_rows(rows, own)) for rows in build_rows(Objective.MIN_COST, some))
 
 
 def _check_limits(fleet: EvaluatedFleet) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import highspy
 import numpy as np
-from scipy import sparse
 
 from planner.core import BoolArray, FloatArray, IntArray, PlannerError
 from planner.optimizer.program import SPREAD_FIX, ScaledProgram
@@ -67,8 +66,7 @@ class Solution:
         values: of each column; empty without a solution.
         goal: of the values; infinite without.
         bound: no solution has a smaller goal; minus infinity if nothing was proved.
-        row_duals, reduced_costs: of a linear program; empty for an integer one. A column that is left out because it
-            can only be 0 has the reduced cost infinity.
+        row_duals: of a linear program; empty for an integer one.
         seconds: taken by the run.
         checks: of an integer program, how often the solver asked whether to stop: the same on every machine.
     """
@@ -78,7 +76,6 @@ class Solution:
     goal: float
     bound: float
     row_duals: FloatArray
-    reduced_costs: FloatArray
     seconds: float
     checks: int = 0
 
@@ -111,10 +108,8 @@ def solve_scaled(
     Raises:
         PlannerError: HiGHS neither solved the program nor came to a limit.
     """
-    kept = np.flatnonzero(scaled.upper > 0.0)
+    kept = np.flatnonzero((scaled.upper > 0.0) | (np.arange(len(scaled.upper)) == 0))  # HiGHS asks for one at least
     matrix = scaled.matrix[:, kept]
-    rows = _rows_that_matter(scaled, matrix)
-    matrix = matrix[rows]
     solver = highspy.Highs()
     options: dict[str, Any] = {
         "output_flag": False,
@@ -134,12 +129,10 @@ def solve_scaled(
     for name, value in options.items():
         solver.setOptionValue(name, value)
     columns = len(kept)
-    if not columns:
-        return _without_columns(scaled)
     solver.passModel(
-        columns, len(rows), matrix.nnz, _ROW_WISE, _MINIMISE, 0.0,
+        columns, len(scaled.low), matrix.nnz, _ROW_WISE, _MINIMISE, 0.0,
         scaled.goal[kept], np.zeros(columns), scaled.upper[kept],
-        scaled.low[rows], scaled.high[rows],
+        scaled.low, scaled.high,
         matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32), matrix.data,
         (scaled.integer[kept] & whole).astype(np.int32),
     )  # fmt: skip
@@ -150,7 +143,7 @@ def solve_scaled(
     if whole:
         solver.cbMipInterrupt += counter
     solver.run()
-    return _solution(solver, scaled, kept, rows, whole, counter.checks)
+    return _solution(solver, scaled, kept, whole, counter.checks)
 
 
 class _CheckCounter:
@@ -165,41 +158,18 @@ class _CheckCounter:
             event.interrupt()
 
 
-def _rows_that_matter(scaled: ScaledProgram, matrix: sparse.csr_array) -> IntArray:
-    """Indices of all rows but the empty ones that hold anyway."""
-    is_empty = np.diff(matrix.indptr) == 0
-    holds = (scaled.low <= 0.0) & (scaled.high >= 0.0)
-    return np.flatnonzero(~(is_empty & holds))
-
-
-def _solution(
-    solver: highspy.Highs, scaled: ScaledProgram, kept: IntArray, rows: IntArray, whole: bool, checks: int
-) -> Solution:
+def _solution(solver: highspy.Highs, scaled: ScaledProgram, kept: IntArray, whole: bool, checks: int) -> Solution:
     outcome, info, point = solver_outcome(solver), solver.getInfo(), solver.getSolution()
-    values, reduced = np.zeros(0), np.zeros(0)
-    row_duals = np.zeros(0)
+    values, row_duals = np.zeros(0), np.zeros(0)
     if outcome.has_solution:
         values = np.zeros(len(scaled.goal))
         values[kept] = point.col_value
     if outcome is SolverOutcome.PROVEN and not whole:
-        reduced = np.full(len(scaled.goal), math.inf)
-        reduced[kept] = point.col_dual
-        row_duals = np.zeros(len(scaled.low))
-        row_duals[rows] = point.row_dual
+        row_duals = np.array(point.row_dual)
     goal = float(scaled.goal @ values) if outcome.has_solution else math.inf
     proved = float(info.mip_dual_bound) if whole else (goal if outcome is SolverOutcome.PROVEN else -math.inf)
     bound = proved if math.isfinite(proved) else -math.inf
-    return Solution(outcome, values, goal, bound, row_duals, reduced, solver.getRunTime(), checks)
-
-
-def _without_columns(scaled: ScaledProgram) -> Solution:
-    """All columns are 0, which either meets the rows or not."""
-    meets = bool((scaled.low <= SOLVER_TOLERANCE).all() and (scaled.high >= -SOLVER_TOLERANCE).all())
-    nothing, columns = np.zeros(0), len(scaled.goal)
-    if not meets:
-        return Solution(SolverOutcome.INFEASIBLE, nothing, math.inf, -math.inf, nothing, nothing, 0.0)
-    duals, reduced = np.zeros(len(scaled.low)), np.full(columns, math.inf)
-    return Solution(SolverOutcome.PROVEN, np.zeros(columns), 0.0, 0.0, duals, reduced, 0.0)
+    return Solution(outcome, values, goal, bound, row_duals, solver.getRunTime(), checks)
 
 
 def solver_outcome(solver: highspy.Highs) -> SolverOutcome:

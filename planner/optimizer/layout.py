@@ -7,7 +7,6 @@ purchases, a problem of one period) has one column for all periods.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -62,11 +61,11 @@ class Layout:
     Attributes:
         problem: what the arrays were read from.
         share: of the horizon, by period; sums to 1. Shape (t,).
-        demand_per_s: NaN where as much as can be served. Shape (s, t).
+        demand_per_s: shape (s, t).
         deferrable: by slice.
-        ceiling_per_s: most of a slice that is ever carried in a period; infinite without a demand. Shape (s, t).
+        ceiling_per_s: most of a slice that is ever carried in a period; shape (s, t).
         stage, channel: code by unit; channels are numbered.
-        usd_per_hour, usd_per_start, at_least, at_most, steady: of each unit; `at_most` is infinite where None.
+        usd_per_hour, usd_per_start, steady: of each unit.
         pair_unit, pair_slice, pair_rate: of each pair.
         take_unit, take_resource, take_amount: one entry for each resource a unit takes (> 0).
         purchase_resource, purchase_usd_per_hour, purchase_block, purchase_usable, purchase_committed: of each purchase;
@@ -86,8 +85,6 @@ class Layout:
     channels: tuple[str, ...]
     usd_per_hour: FloatArray
     usd_per_start: FloatArray
-    at_least: IntArray
-    at_most: FloatArray
     steady: BoolArray
     pair_unit: IntArray
     pair_slice: IntArray
@@ -141,7 +138,7 @@ class Layout:
 
     @property
     def mean_demand_per_s(self) -> FloatArray:
-        """Of each slice over the horizon; NaN where as much as can be served."""
+        """Of each slice over the horizon."""
         return np.asarray(self.demand_per_s @ self.share)
 
     def select(self, kept: BoolArray, pairs: BoolArray | None = None) -> Layout:
@@ -163,8 +160,6 @@ class Layout:
             channel=self.channel[kept],
             usd_per_hour=self.usd_per_hour[kept],
             usd_per_start=self.usd_per_start[kept],
-            at_least=self.at_least[kept],
-            at_most=self.at_most[kept],
             steady=self.steady[kept],
             unit_kind=self.unit_kind[kept],
             pair_unit=number[self.pair_unit[pairs]],
@@ -214,9 +209,9 @@ def build_layout(problem: FleetProblem) -> Layout:
     Raises:
         InputError: a unit serves a slice or takes a resource that the problem does not have.
     """
-    units, periods = problem.units, len(problem.periods)
+    units = problem.units
     share = np.array([period.hours for period in problem.periods]) / problem.hours
-    demand = np.array([s.demand_per_s or (math.nan,) * periods for s in problem.slices])
+    demand = np.array([slice_.demand_per_s for slice_ in problem.slices], dtype=float)
     deferrable = np.array([slice_.deferrable for slice_ in problem.slices])
     channels = tuple(sorted({unit.channel for unit in units if unit.stage is not UnitStage.WHOLE}))
     channel_code = {name: code for code, name in enumerate(channels)}
@@ -248,8 +243,6 @@ def build_layout(problem: FleetProblem) -> Layout:
         channels=channels,
         usd_per_hour=np.array([unit.usd_per_hour for unit in units], dtype=float),
         usd_per_start=np.array([unit.usd_per_start for unit in units], dtype=float),
-        at_least=np.array([unit.at_least for unit in units], dtype=np.int64),
-        at_most=np.array([math.inf if unit.at_most is None else unit.at_most for unit in units], dtype=float),
         steady=np.array([unit.steady for unit in units], dtype=bool),
         pair_unit=pair_unit,
         pair_slice=pair_slice,
@@ -295,5 +288,4 @@ def _entries(
 def _ceiling_per_s(demand: FloatArray, share: FloatArray, deferrable: BoolArray) -> FloatArray:
     """Deferrable work may all be done in one period: ceiling[s, t] = sum_u share_u demand[s, u] / share_t."""
     at_once = (demand @ share)[:, None] / share[None, :]
-    most = np.where(deferrable[:, None], at_once, demand)
-    return np.asarray(np.where(np.isnan(most), math.inf, most))
+    return np.asarray(np.where(deferrable[:, None], at_once, demand))

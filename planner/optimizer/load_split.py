@@ -11,7 +11,7 @@ from scipy import sparse
 from planner.core import BoolArray, FloatArray, IntArray, PlannerError
 from planner.optimizer.coefficients import mean_rate
 from planner.optimizer.constraint_rows import Terms
-from planner.optimizer.constraints import cap_at_demand, carry_rate, hand_over, serve_demand, serve_least_share
+from planner.optimizer.constraints import cap_at_demand, carry_rate, hand_over, serve_demand
 from planner.optimizer.highs import SolverOutcome, solve_scaled
 from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout
 from planner.optimizer.program import SPREAD_FIX, Program, ScaledProgram, scale_program
@@ -95,8 +95,7 @@ def proportional_rates(layout: Layout, units: IntArray, slice_: int, period: int
         for side, whole in zip(sides, both, strict=True):
             width[side] *= min(both) / whole if whole > 0.0 else 0.0
     total = float(width[layout.served].sum())
-    demand = float(layout.demand_per_s[slice_, period])
-    served = total if math.isnan(demand) else min(total, demand)
+    served = min(total, float(layout.demand_per_s[slice_, period]))
     return np.asarray(width * (served / total if total > 0.0 else 0.0))
 
 
@@ -105,16 +104,16 @@ def _served_per_s(layout: Layout, units: IntArray, objective: Objective) -> Floa
 
     Deferrable work is put where it makes the largest load of any period least.
     """
-    demand = np.nan_to_num(layout.demand_per_s)
+    demand = layout.demand_per_s
     if objective is Objective.MIN_COST and not layout.deferrable.any():
         return demand
     least = objective is Objective.MIN_COST
     carry = carry_rate(layout)
     level = np.full(units.size, layout.columns)
     loaded = replace(carry, supply=Terms(np.arange(units.size), level, units.ravel().astype(float)))
-    limits = (serve_demand(layout),) if least else (serve_least_share(layout), cap_at_demand(layout))
+    limit = serve_demand(layout) if least else cap_at_demand(layout)
     goal = np.append(np.zeros(layout.columns) if least else mean_rate(layout), 1.0 if least else 0.0)
-    rows = tuple(rows for rows in (loaded, hand_over(layout), *limits) if len(rows))
+    rows = tuple(rows for rows in (loaded, hand_over(layout), limit) if len(rows))
     scaled = scale_program(cap_rates(Program(layout, rows, goal, maximise=not least, extra_columns=1)))
     if not least:
         scaled.upper[-1] = 1.0
@@ -125,7 +124,7 @@ def _served_per_s(layout: Layout, units: IntArray, objective: Objective) -> Floa
     rates = (solution.values * scaled.column_unit)[layout.column.rates]
     served = np.zeros_like(demand)
     np.add.at(served, layout.pair_slice[layout.served], rates[layout.served])
-    exact = ~np.isnan(layout.mean_demand_per_s) & layout.deferrable & least
+    exact = layout.deferrable & least
     total = served @ layout.share
     factor = np.where(exact & (total > 0.0), layout.mean_demand_per_s / np.where(total > 0.0, total, 1.0), 1.0)
     served = served * factor[:, None]

@@ -23,7 +23,7 @@ import numpy as np
 
 from planner.core import FloatArray
 from planner.optimizer.coefficients import mean_cost
-from planner.optimizer.evaluate_allocation import fill_in, keeps_limits
+from planner.optimizer.evaluate_allocation import evaluate_fleet, fill_in
 from planner.optimizer.highs import ROUNDING_TOLERANCE
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import build_program
@@ -304,7 +304,7 @@ class Day:
     def fleet(self, parts: list[PartAnswer], solve_one: PartSolver, gap: float) -> FloatArray | None:
         """The columns of all periods, of the kinds of the largest demand if need be; None: no limits are kept."""
         layout, values = self.layout, self.together(parts)
-        if values is None or keeps_limits(layout, values):
+        if values is None or _keeps_limits(layout, values):
             return values
         peak = values[layout.column.units[:, int(self.demand_per_s.sum(axis=0).argmax())]] > 0.0
         allowed = (layout.unit_kind < 0) | np.isin(layout.unit_kind, layout.unit_kind[peak])
@@ -318,13 +318,13 @@ class Day:
             return None
         whole = np.zeros(layout.columns)
         whole[layout.columns_of(fewer, allowed, pairs)] = found
-        return whole if keeps_limits(layout, whole) else None
+        return whole if _keeps_limits(layout, whole) else None
+
+
+def _keeps_limits(layout: Layout, values: FloatArray) -> bool:
+    return evaluate_fleet(Objective.MIN_COST, layout, values, is_routed=True, may_miss=True).keeps_limits
 
 
 def _with_held(purchase: Purchase, held: float | None) -> Purchase:
     """A committed purchase of which so much is there already; None: of which nothing is decided."""
-    return (
-        purchase.model_copy(update={"at_least": 0.0, "at_most": held})
-        if purchase.committed and held is not None
-        else purchase
-    )
+    return purchase.model_copy(update={"at_most": held}) if purchase.committed and held is not None else purchase

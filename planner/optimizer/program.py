@@ -79,7 +79,7 @@ def build_program(problem: FleetProblem | Layout, objective: Objective, ratio: f
         The program in its own units.
 
     Raises:
-        InputError: a name that the problem does not have, or nothing that limits what a group carries.
+        InputError: a name that the problem does not have.
     """
     layout = problem if isinstance(problem, Layout) else build_layout(problem)
     cost, rate = mean_cost(layout), mean_rate(layout)
@@ -180,26 +180,22 @@ def _entries(rows: Iterable[ConstraintRows]) -> tuple[IntArray, IntArray, FloatA
 
 
 def _column_unit(program: Program) -> FloatArray:
-    """Rates in powers of two of the largest demand of their slice; without demand, of the largest rate."""
+    """Rates in powers of two of the largest demand of their slice."""
     layout = program.layout
     unit = np.ones(program.columns)
-    fastest = np.zeros(len(layout.deferrable))
-    np.maximum.at(fastest, layout.pair_slice, layout.pair_rate)
-    most = layout.ceiling_per_s.max(axis=1)
-    by_slice = powers_of_two(np.where(np.isfinite(most), most, fastest))
+    by_slice = powers_of_two(layout.ceiling_per_s.max(axis=1))
     unit[layout.column.rates] = by_slice[layout.pair_slice][:, None]
     return unit
 
 
 def _carry_row(program: Program) -> IntArray:
-    """See `ScaledProgram.carry_row`: not steady, free to start, and neither pinned nor limited by itself."""
+    """See `ScaledProgram.carry_row`: not steady, and free to start."""
     layout = program.layout
     carry_row = np.full(program.columns, -1, dtype=np.int64)
     start = 0
     for rows in program.rows:
         if rows.constraint == "carry_rate":
-            moves = ~layout.steady if layout.periods > 1 else np.ones(len(layout.steady), dtype=bool)
-            free = moves & (layout.at_least == 0) & np.isinf(layout.at_most)
+            free = ~layout.steady if layout.periods > 1 else np.ones(len(layout.steady), dtype=bool)
             free[layout.start_units] = False
             number = start + np.arange(layout.column.units.size).reshape(layout.column.units.shape)
             carry_row[layout.column.units[free]] = number[free]
@@ -230,7 +226,7 @@ def _check_spread(program: Program, row: IntArray, column: IntArray, value: Floa
         pairs = np.flatnonzero(of_unit | (layout.column.rates == column[wrong[0]]).any(axis=1))
         for p in pairs:
             demand, unit = layout.ceiling_per_s[layout.pair_slice[p]].max(), layout.problem.units[layout.pair_unit[p]]
-            if math.isfinite(demand) and demand > layout.pair_rate[p] * LARGEST_COEFFICIENT / 2.0:
+            if demand > layout.pair_rate[p] * LARGEST_COEFFICIENT / 2.0:
                 bound = f"takes {demand / layout.pair_rate[p]:.2g} of unit {unit.name!r}"
                 fix = "plan a part of the demand, or leave out pools that small"
                 name = layout.problem.slices[layout.pair_slice[p]].name

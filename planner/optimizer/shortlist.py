@@ -40,7 +40,7 @@ class Relaxer:
 def shortlist(layout: Layout, relaxed: RelaxedOptimum) -> BoolArray:
     """The pairs that are worth a look: all units of a pool (`pools`) or none, slice by slice.
 
-    Kept are those of which one carries something or is pinned, and the least missed by either measure.
+    Kept are those of which one carries something, and the least missed by either measure.
 
     Args:
         layout: of a problem of one period.
@@ -60,4 +60,4 @@ def shortlist(layout: Layout, relaxed: RelaxedOptimum) -> BoolArray:
         least = np.full(len(first), math.inf)
         np.minimum.at(least, of_pair, excess)
         kept[best_of_each(sections(layout)[first], least, POOLS_A_SLICE)] = True
-    return np.asarray(kept[of_pair] | (layout.at_least[layout.pair_unit] > 0))
+    return np.asarray(kept[of_pair])

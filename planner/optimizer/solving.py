@@ -15,7 +15,6 @@ from planner.optimizer.checks import (
     check_problem,
     check_size,
     least_cost_usd_per_hour,
-    unlimited_unit,
 )
 from planner.optimizer.coefficients import mean_cost, smallest_useful_rate
 from planner.optimizer.covering import cheapest_cover
@@ -78,9 +77,9 @@ def solve(
         The allocation, or a status without one and the diagnosis.
 
     Raises:
-        InputError: a duplicate name; a slice or resource that the problem does not have; `min_cost` with a slice
-            without demand; a minimum rate above the demand; `max_rate_per_cost` with units that cost nothing; a pinned
-            resource that cannot be bought; a demand that takes too many units; a time limit or gap out of range.
+        InputError: a duplicate name; a slice or resource that the problem does not have; a minimum rate above the
+            demand; `max_rate_per_cost` with units that cost nothing; a pinned resource that cannot be bought; a demand
+            that takes too many units; a time limit or gap out of range.
 
     >>> from planner.optimizer.types import Slice, Unit
     >>> cheap = Unit(name="cheap", rates_per_s={"chat": 1.0}, usd_per_hour=2.0)
@@ -98,10 +97,6 @@ def solve(
         return Allocation(status=SolveStatus.INFEASIBLE, diagnosis=Diagnosis(summary=none))
     layout = build_layout(problem)
     if objective is not Objective.MIN_COST:
-        if unit := unlimited_unit(layout):
-            limits = "demand_per_s, budget_usd_per_hour, max_units, or at_most of a resource"
-            summary = f"nothing limits unit {unit!r}: give {limits}"
-            return Allocation(status=SolveStatus.UNBOUNDED, diagnosis=Diagnosis(summary=summary))
         check_size(layout, MOST_UNITS_OF_A_CAP)
         layout = _with_least_rate(layout)
     layout = layout.select(dominators(layout) < 0)
@@ -109,11 +104,11 @@ def solve(
     result = _SEARCHES[objective](solver, layout)
     if isinstance(result, _FoundFleet):
         return _allocation(objective, result, layout, duals)
-    if result.status is SolveStatus.INFEASIBLE:
-        if objective is Objective.MIN_COST and _is_large(layout):
-            return Allocation(status=result.status, diagnosis=_diagnosis_of_large(solver, layout))
-        return Allocation(status=result.status, diagnosis=diagnose(solver, objective, layout))
-    return Allocation(status=result.status)
+    if result is not SolveStatus.INFEASIBLE:
+        return Allocation(status=result)
+    if objective is Objective.MIN_COST and _is_large(layout):
+        return Allocation(status=result, diagnosis=_diagnosis_of_large(solver, layout))
+    return Allocation(status=result, diagnosis=diagnose(solver, objective, layout))
 
 
 def _diagnosis_of_large(solver: ProgramSolver, layout: Layout) -> Diagnosis:
@@ -146,19 +141,12 @@ class _FoundFleet:
     bound_rests_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _NoFleet:
-    """Nothing was found: proved impossible, or time or work ran out."""
-
-    status: SolveStatus
-
-
-def _search_least_cost(solver: ProgramSolver, layout: Layout) -> _FoundFleet | _NoFleet:
+def _search_least_cost(solver: ProgramSolver, layout: Layout) -> _FoundFleet | SolveStatus:
     best = _best_of_all(solver, layout)
     if math.isinf(best.bound):
-        return _NoFleet(SolveStatus.INFEASIBLE)
+        return SolveStatus.INFEASIBLE
     if best.fleet is None:
-        return _NoFleet(SolveStatus.NO_SOLUTION_IN_TIME)
+        return SolveStatus.NO_SOLUTION_IN_TIME
     return _FoundFleet(_status(best.gap, solver), best.fleet, best.gap, bound_rests_on=best.rests_on)
 
 
@@ -207,8 +195,7 @@ def _solve_as_one(solver: ProgramSolver, best: _Best, relaxer: Relaxer) -> None:
             return
         best.add(PartAnswer(None, math.inf, relaxed.bound))
         pairs = shortlist(layout, relaxed)
-        units = layout.at_least > 0
-        units[layout.pair_unit[pairs]] = True
+        units = np.isin(np.arange(len(units)), layout.pair_unit[pairs])
     elif is_large:
         if best.values is None:
             return
@@ -317,7 +304,7 @@ def _with_least_rate(layout: Layout) -> Layout:
     return replace(layout, problem=layout.problem.model_copy(update={"min_rate_per_s": least}))
 
 
-def _search_greatest_rate(solver: ProgramSolver, layout: Layout) -> _FoundFleet | _NoFleet:
+def _search_greatest_rate(solver: ProgramSolver, layout: Layout) -> _FoundFleet | SolveStatus:
     """Greatest rate, then the least cost at that rate (to the relative gap). The gap reported is that of the rate."""
     first = solver.run(lambda own: build_program(own, Objective.MAX_RATE), layout)
     if not first.has_values:
@@ -337,7 +324,7 @@ def _search_greatest_rate(solver: ProgramSolver, layout: Layout) -> _FoundFleet 
     return _found_fleet(solver, last, fleet, _gap(fleet.rate_per_s, first.bound, -1.0))
 
 
-def _search_greatest_ratio(solver: ProgramSolver, layout: Layout) -> _FoundFleet | _NoFleet:
+def _search_greatest_ratio(solver: ProgramSolver, layout: Layout) -> _FoundFleet | SolveStatus:
     """Dinkelbach's method: maximise rate - q cost, set q to the ratio found, until no allocation has more than 0.
 
     F(q) = max(rate - q cost) is convex and falling, and F(q) = 0 exactly at the greatest ratio: W. Dinkelbach 1967,
@@ -378,9 +365,9 @@ _SEARCHES = {
 }
 
 
-def _no_fleet(answer: SearchAnswer) -> _NoFleet:
+def _no_fleet(answer: SearchAnswer) -> SolveStatus:
     infeasible = answer.outcome is SolverOutcome.INFEASIBLE
-    return _NoFleet(SolveStatus.INFEASIBLE if infeasible else SolveStatus.NO_SOLUTION_IN_TIME)
+    return SolveStatus.INFEASIBLE if infeasible else SolveStatus.NO_SOLUTION_IN_TIME
 
 
 def _found_fleet(solver: ProgramSolver, answer: SearchAnswer, fleet: EvaluatedFleet, gap: float | None) -> _FoundFleet:

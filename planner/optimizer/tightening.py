@@ -91,7 +91,7 @@ def pool_rates(program: Program) -> Program:
     in the columns of the first of them; `unpool_rates` gives it back to all.
 
     One unit more than carries all there is to carry, ``ceil(sum_s d_s / r_s)``, is of no use (of a unit that stands
-    still, or whose start costs something, in the busiest period; but what is pinned stays). Branch and bound over whole
+    still, or whose start costs something, in the busiest period). Branch and bound over whole
     numbers without an end takes twice as long.
 
     Args:
@@ -113,7 +113,7 @@ def pool_rates(program: Program) -> Program:
     still[layout.start_units] = True
     load[still] = load[still].max(axis=1, keepdims=True)
     most = np.full(program.columns, math.inf)
-    most[layout.column.units] = np.maximum(np.ceil(load), layout.at_least[:, None])
+    most[layout.column.units] = np.ceil(load)
     most[layout.column.rates[lead[layout.pair_unit] != layout.pair_unit]] = 0.0
     return replace(program, rows=tuple(rows), most=most)
 

@@ -51,8 +51,6 @@ class SolveStatus(StrEnum):
     """Time or work ran out before any allocation was found, and before it was proved that there is none."""
     INFEASIBLE = "infeasible"
     """Proved that no allocation serves what must be served within the limits. See `Allocation.diagnosis`."""
-    UNBOUNDED = "unbounded"
-    """No limit stops the served rate from growing, so there is no best allocation."""
 
     @property
     def has_allocation(self) -> bool:
@@ -85,15 +83,12 @@ ALWAYS = Period(name="always")
 class Slice(Frozen):
     """A stream of requests that may be routed in parts: one row of the demand.
 
-    `demand_per_s` is by period; None (allowed where the objective is a greatest rate): as much as can be served. A
-    deferrable slice is work that may wait: only its total over the horizon counts. `least_share` of the demand is
-    served in every period (deferrable: over the horizon) under the objectives that need not serve all of it.
+    `demand_per_s` is by period. A deferrable slice is work that may wait: only its total over the horizon counts.
     """
 
     name: str = Field(min_length=1)
-    demand_per_s: tuple[NonNegative, ...] | None = None
+    demand_per_s: tuple[NonNegative, ...]
     deferrable: bool = False
-    least_share: float = Field(default=0.0, ge=0.0, le=1.0)
 
 
 class UnitStage(StrEnum):
@@ -124,7 +119,6 @@ class Unit(Frozen):
         takes: of each resource, by name, while on (GPUs, kW, kg CO2e/h ...).
         usd_per_hour: cost while on, besides that of the resources.
         usd_per_start: cost of switching one unit on (the time its resources are held before it serves).
-        at_least, at_most: units on in every period.
         steady: as many in every period.
     """
 
@@ -136,8 +130,6 @@ class Unit(Frozen):
     takes: Mapping[str, NonNegative] = Field(default_factory=dict)
     usd_per_hour: NonNegative = 0.0
     usd_per_start: NonNegative = 0.0
-    at_least: int = Field(default=0, ge=0)
-    at_most: int | None = Field(default=None, ge=0)
     steady: bool = False
 
 
@@ -149,7 +141,7 @@ class Purchase(Frozen):
         usd_per_hour: of one unit of the resource.
         committed: bought for the whole horizon and paid whether used or not; otherwise bought by period.
         block: bought in whole multiples of this many.
-        at_least, at_most: units of the resource.
+        at_most: units of the resource.
         usable_share: of what is bought, the rest being headroom (spot).
     """
 
@@ -157,7 +149,6 @@ class Purchase(Frozen):
     usd_per_hour: NonNegative
     committed: bool = False
     block: int = Field(default=1, ge=1)
-    at_least: NonNegative = 0.0
     at_most: NonNegative | None = None
     usable_share: Share = 1.0
 
@@ -189,14 +180,13 @@ class FleetProblem(Frozen):
     periods: tuple[Period, ...] = Field(default=(ALWAYS,), min_length=1)
     budget_usd_per_hour: NonNegative | None = Field(default=None, description="most mean cost [USD/h]")
     min_rate_per_s: AboveZero | None = Field(default=None, description="mean rate that max_* objectives must serve")
-    max_units: int | None = Field(default=None, ge=0, description="most units on in any period")
     max_groups: int | None = Field(default=None, ge=1, description="most groups of resources in use")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         count = len(self.periods)
         for slice_ in self.slices:
-            if slice_.demand_per_s is not None and len(slice_.demand_per_s) != count:
+            if len(slice_.demand_per_s) != count:
                 bound = f"needs one value for each of {count} periods"
                 raise InputError(f"slice {slice_.name!r} demand_per_s", len(slice_.demand_per_s), bound)
         return self
@@ -271,7 +261,7 @@ class Allocation(Frozen):
         rate_per_s: served, mean over the horizon [1/s].
         constraints: every limit; not the rows of single units.
         iterates: max_rate_per_cost: Dinkelbach's rising ratios.
-        diagnosis: given when infeasible or unbounded.
+        diagnosis: given when infeasible.
         program: which of several programs was solved, as the caller counts them.
         bound_rests_on: by unit, slices that it serves in the fleet behind the bound, where that is another fleet.
 

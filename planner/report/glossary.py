@@ -187,16 +187,11 @@ _PROGRAM = (
     Term("binding", "", "Whether the limit is used up.", "integer program"),
     Term("serve_demand", "1/s", "All that arrives is served.", "given"),
     Term("cap_at_demand", "1/s", "No more is served than arrives.", "given"),
-    Term("serve_least_share", "1/s", "Of each part of the traffic its least share is served.", "given"),
     Term("serve_minimum", "1/s", "At least this much is served.", "given"),
     Term("within_resource", "GPUs, kW, kg", "No more of a resource is used than is allowed.", "given"),
     Term("pin_resource", "GPUs", "At least so much of a resource is used.", "given"),
     Term("within_purchase", "GPUs", "No more is bought in one way than can be had (a quota, GPUs owned).", "given"),
-    Term("pin_purchase", "GPUs", "At least so much is bought in one way.", "given"),
-    Term("pin_units", "replicas", "At least so many replicas run.", "given"),
-    Term("limit_units", "replicas", "At most so many replicas run.", "given"),
     Term("within_groups", "SKUs", "No more different SKUs than allowed.", "given"),
-    Term("within_units", "replicas", "No more replicas than the fleet may have.", "given"),
     Term("within_budget", "USD/h", "The fleet costs no more than the budget.", "given"),
 )
 _WHY = (

@@ -114,7 +114,6 @@ def _small_instance(random: np.random.Generator) -> FleetProblem:
         ]
         if random.random() < 0.6:
             committed = float(random.uniform(0.5, 2.5))
-            low = maybe(0.2, float(random.integers(1, 4))) or 0.0
             high = maybe(0.4, float(random.integers(4, 13)))
             ways.append(
                 Purchase(
@@ -122,7 +121,6 @@ def _small_instance(random: np.random.Generator) -> FleetProblem:
                     usd_per_hour=committed,
                     committed=True,
                     block=int(random.choice([1, 3])),
-                    at_least=low,
                     at_most=high,
                 )
             )
@@ -151,8 +149,6 @@ def _small_instance(random: np.random.Generator) -> FleetProblem:
                 takes={f"r{random.integers(0, 3)}": float(size), "kw": float(random.uniform(0.5, 1.0)) * size},
                 usd_per_hour=float(random.uniform(0.0, 1.0)) if random.random() < 0.3 else 0.0,
                 usd_per_start=float(random.uniform(0.0, 3.0)) if random.random() < 0.5 else 0.0,
-                at_least=1 if random.random() < 0.08 else 0,
-                at_most=int(random.integers(1, 4)) if random.random() < 0.3 else None,
             )
         )
     return FleetProblem(
@@ -167,7 +163,6 @@ def _small_instance(random: np.random.Generator) -> FleetProblem:
         units=tuple(units),
         resources=tuple(resources),
         periods=tuple(Period(name=f"p{t}", hours=float(random.choice([1.0, 2.0, 6.0]))) for t in range(periods)),
-        max_units=int(random.integers(4, 12)) if random.random() < 0.2 else None,
     )
 
 
@@ -201,11 +196,7 @@ class Explicit:
         problem = self.problem
         periods = range(len(problem.periods))
         share = [period.hours / problem.hours for period in problem.periods]
-        on = {
-            (u.name, t): self._new(u.usd_per_hour * share[t], u.at_least, u.at_most, 1)
-            for u in problem.units
-            for t in periods
-        }
+        on = {(u.name, t): self._new(u.usd_per_hour * share[t], 0.0, None, 1) for u in problem.units for t in periods}
         rate = {
             (u.name, s, t): self._new(0.0, 0.0, None, 0) for u in problem.units for s in u.rates_per_s for t in periods
         }
@@ -266,10 +257,9 @@ class Explicit:
             held: list[dict[int, float]] = [{} for _ in share]
             for way in resource.purchases:
                 high = None if way.at_most is None else np.floor(way.at_most / way.block)
-                low = np.ceil(way.at_least / way.block)
-                once = self._new(way.usd_per_hour * way.block, low, high, 1) if way.committed else -1
+                once = self._new(way.usd_per_hour * way.block, 0.0, high, 1) if way.committed else -1
                 for t, part in enumerate(share):
-                    blocks = once if way.committed else self._new(part * way.usd_per_hour * way.block, low, high, 1)
+                    blocks = once if way.committed else self._new(part * way.usd_per_hour * way.block, 0.0, high, 1)
                     hold[t][blocks] = -way.usable_share * way.block
                     held[t][blocks] = float(way.block)
             for t in range(len(share)):
@@ -278,9 +268,6 @@ class Explicit:
                 if resource.purchases:
                     self._row(hold[t], -np.inf, 0.0)
                     self._row(held[t], resource.at_least, np.inf)
-        if problem.max_units is not None:
-            for t in range(len(share)):
-                self._row({on[u.name, t]: 1.0 for u in problem.units}, -np.inf, problem.max_units)
 
     def solve(self, *, fractions: bool = False, gap: float = 0.0, time_limit_s: float = 20.0) -> float | None:
         """Least cost; None: infeasible."""
@@ -309,8 +296,6 @@ def violations(problem: FleetProblem, answer: Allocation) -> Iterator[str]:  # n
 
     for unit in problem.units:
         for t in periods:
-            if not unit.at_least <= count(unit.name, t) <= (np.inf if unit.at_most is None else unit.at_most):
-                yield f"{unit.name} has {count(unit.name, t)} on in {t}"
             busy = sum(r[t] / unit.rates_per_s[s] for s, r in answer.routed_per_s.get(unit.name, {}).items())
             if busy > count(unit.name, t) * slack + 1e-12:
                 yield f"{unit.name} is overfull in {t}: {busy}"
@@ -349,7 +334,7 @@ def violations(problem: FleetProblem, answer: Allocation) -> Iterator[str]:  # n
                 held += amount[t]
                 if abs(amount[t] / way.block - round(amount[t] / way.block)) > 1e-9:
                     yield f"{way.name} not in blocks"
-                if not way.at_least <= amount[t] <= (np.inf if way.at_most is None else way.at_most):
+                if not 0.0 <= amount[t] <= (np.inf if way.at_most is None else way.at_most):
                     yield f"{way.name} out of bounds"
                 if way.committed and amount[t] != amount[0]:
                     yield f"{way.name} changes"
@@ -358,9 +343,6 @@ def violations(problem: FleetProblem, answer: Allocation) -> Iterator[str]:  # n
     kinds = {(by_name[n].stage, by_name[n].channel, by_name[n].kind) for n in answer.units if by_name[n].kind}
     if len(kinds) > len({(stage, channel) for stage, channel, _ in kinds}):
         yield f"mixed kinds: {kinds}"
-    for t in periods:
-        if problem.max_units is not None and sum(count(name, t) for name in answer.units) > problem.max_units:
-            yield "max_units"
 
 
 def cost_of(problem: FleetProblem, answer: Allocation) -> float:

@@ -42,13 +42,7 @@ def bought(name, usd, **change):
 
 
 def problem(units, *demand, **change):
-    return FleetProblem(
-        **{"slices": (chat(*demand),) if demand else (chat_without_end(),), "units": tuple(units), **change}
-    )
-
-
-def chat_without_end():
-    return Slice(name="chat")
+    return FleetProblem(**{"slices": (chat(*demand),), "units": tuple(units), **change})
 
 
 def dominated_units(stated):
@@ -81,10 +75,9 @@ def check_allocation(answer: Allocation, stated: FleetProblem, objective):
         one = by_name[name]
         cost += one.usd_per_hour * sum(h * n for h, n in zip(hours, counts, strict=True)) / horizon
         starts += one.usd_per_start * sum(max(0, n - counts[t - 1]) for t, n in enumerate(counts)) / horizon
-        assert min(counts) >= one.at_least and max(counts) <= (math.inf if one.at_most is None else one.at_most)
         assert not one.steady or len(set(counts)) == 1
         routed = answer.routed_per_s.get(name, {})
-        assert one.at_least or any(sum(rates) > 0.0 for rates in routed.values()), "units that carry nothing"
+        assert any(sum(rates) > 0.0 for rates in routed.values()), "units that carry nothing"
         for t, n in enumerate(counts):
             assert sum(rates[t] / one.rates_per_s[s] for s, rates in routed.items()) <= n * (1 + 1e-6) + 1e-9
     for resource in stated.resources:
@@ -193,15 +186,13 @@ def value(stated, objective):
 def golden_problem():
     return FleetProblem(
         slices=(
-            chat(6.0, 20.0, least_share=0.5),
+            chat(6.0, 20.0),
             Slice(name="night work", demand_per_s=(1.0, 3.0), deferrable=True),
         ),
         units=(
-            unit(
-                "mixed", {"chat": 4.0, "night work": 8.0}, 0.5, {"gpu-a": 2.0}, usd_per_start=0.4, at_least=1, at_most=6
-            ),
+            unit("mixed", {"chat": 4.0, "night work": 8.0}, 0.5, {"gpu-a": 2.0}, usd_per_start=0.4),
             unit("prefill", 5.0, 0.0, {"gpu-a": 1.0, "kw": 0.7}, stage=UnitStage.FIRST, channel="fp8"),
-            unit("decode tp8", 3.5, 0.0, {"gpu b": 2.0}, stage=UnitStage.SECOND, channel="fp8", kind="tp8", at_least=0),
+            unit("decode tp8", 3.5, 0.0, {"gpu b": 2.0}, stage=UnitStage.SECOND, channel="fp8", kind="tp8"),
             unit(
                 "decode",
                 2.5,
@@ -211,7 +202,6 @@ def golden_problem():
                 channel="fp8",
                 kind="tp4",
                 steady=True,
-                at_least=1,
             ),
         ),
         resources=(
@@ -221,7 +211,7 @@ def golden_problem():
                 at_most=12.0,
                 purchases=(
                     Purchase(name="on demand", usd_per_hour=2.0, block=2, at_most=10.0),
-                    Purchase(name="reserved", usd_per_hour=1.25, committed=True, at_least=1.0),
+                    Purchase(name="reserved", usd_per_hour=1.25, committed=True),
                 ),
             ),
             Resource(
@@ -235,6 +225,5 @@ def golden_problem():
         periods=(Period(name="night", hours=8.0), Period(name="day", hours=16.0)),
         budget_usd_per_hour=30.0,
         min_rate_per_s=5.0,
-        max_units=12,
         max_groups=2,
     )

@@ -25,7 +25,7 @@ from planner.optimizer.layout import build_layout
 from planner.optimizer.program import build_program
 from planner.optimizer.tightening import tighten_rates
 from tests.fleet_oracle import small_problem
-from tests.optimizer.problems import MIN_COST, check_allocation
+from tests.optimizer.problems import MAX_RATE, MIN_COST, check_allocation, problem, unit
 
 
 def many_alike(seed: int, slices: int = 3, count: int = 40) -> FleetProblem:
@@ -116,3 +116,13 @@ def test_the_solver_asks_as_often_every_time(monkeypatch: pytest.MonkeyPatch) ->
         ProgramSolver(0.0, 3e5).run(lambda own: build_program(own, MIN_COST), layout)
     assert seen[0].checks == seen[1].checks > 0
     assert (seen[0].bound, seen[0].goal) == (seen[1].bound, seen[1].goal)
+
+
+def test_goal_and_bound_of_a_greatest_rate_are_in_requests_per_second() -> None:
+    """16 USD/h buy three units of 4/s at 5 USD/h; of least cost, five of them for 20 requests per second."""
+    few = problem([unit("a", 4.0, 5.0)], 20.0, budget_usd_per_hour=16.0)
+    for stated, objective, best in ((few, MAX_RATE, 12.0), (problem([unit("a", 4.0, 5.0)], 20.0), MIN_COST, 25.0)):
+        layout = build_layout(stated)
+        program = build_program(layout, objective)
+        answer = ProgramSolver(0.0, 1e7).run(lambda own, goal=objective: build_program(own, goal), layout)
+        assert program.goal @ answer.values == pytest.approx(best) and answer.bound == pytest.approx(best)

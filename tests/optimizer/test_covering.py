@@ -23,12 +23,18 @@ from planner.optimizer import (
     solve,
 )
 from planner.optimizer.coefficients import mean_cost
+from planner.optimizer.constraints import build_rows
 from planner.optimizer.covering import cheapest_cover
-from planner.optimizer.evaluate_allocation import keeps_limits
+from planner.optimizer.evaluate_allocation import missed_rows
 from planner.optimizer.knapsack import least_cost_cover
-from planner.optimizer.layout import FIRST, SECOND, WHOLE, build_layout
+from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout, build_layout
 
 KINDS = 4
+
+
+def keeps_limits(layout: Layout, values: FloatArray) -> bool:
+    """Whether no row of the whole program is missed."""
+    return not any(len(missed_rows(rows, values)) for rows in build_rows(Objective.MIN_COST, layout))
 
 
 def by_branch_and_bound(
@@ -275,3 +281,46 @@ def test_blocks_of_one_stage_are_filled_as_well_as_branch_and_bound_fills_them(
     optimum = without_covering(asked, monkeypatch)
     assert cover.bound_usd_per_hour <= optimum * (1.0 + 1e-9)
     assert mean_cost(layout) @ cover.values == pytest.approx(optimum, rel=1e-6)
+
+
+def test_cheap_blocks_are_filled_too() -> None:
+    """Nine requests per second by GPUs at 10 cents in blocks of eight, or beside them at 15 cents: 0.95, not 1.60."""
+    units = (
+        Unit(name="in block", rates_per_s={"s": 1.0}, takes={"g": 1.0}),
+        Unit(name="beside", rates_per_s={"s": 1.0}, usd_per_hour=0.15),
+    )
+    blocks = Resource(name="g", purchases=(Purchase(name="p", usd_per_hour=0.1, block=8),))
+    layout = build_layout(
+        FleetProblem(slices=(Slice(name="s", demand_per_s=(9.0,)),), units=units, resources=(blocks,))
+    )
+    cover = cheapest_cover(layout)
+    assert cover is not None and cover.bound_usd_per_hour == pytest.approx(0.9)
+    assert mean_cost(layout) @ cover.values == pytest.approx(0.95)
+
+
+def test_labels_are_counted_kind_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where one kind has just not too many, another of the same units beside it is not one too many either."""
+    rng = np.random.default_rng(1)
+    rate = rng.uniform(1.0, 3.0, 6)
+    cost = rate * rng.uniform(0.99, 1.01, 6)
+
+    def is_found(most: int, kinds: int) -> bool:
+        monkeypatch.setattr(knapsack, "MAX_LABELS", most)
+        rates, costs = np.append(np.tile(rate, kinds), 30.0), np.append(np.tile(cost, kinds), 1.0)
+        stage, kind = np.append(np.full(6 * kinds, FIRST), SECOND), np.append(np.repeat(np.arange(kinds), 6), -1)
+        return least_cost_cover(20.0, costs, rates, stage, np.zeros(len(kind), dtype=int), kind) is not None
+
+    most = next(most for most in range(1, 1000) if is_found(most, 1))
+    assert most > 1 and is_found(most, 2)
+
+
+def test_a_bound_rests_on_the_cover_of_each_slice_and_on_nothing_where_units_serve_several() -> None:
+    """By the cheaper unit of each slice; where one serves two slices there is no bound of slices by themselves."""
+    slices = tuple(Slice(name=name, demand_per_s=(3.0,)) for name in ("s", "t"))
+    each = [Unit(name=f"{n}{usd:g}", rates_per_s={n: 1.0}, usd_per_hour=usd) for n in ("s", "t") for usd in (1.0, 2.0)]
+    answer = solve(FleetProblem(slices=slices, units=tuple(each)), Objective.MIN_COST)
+    assert dict(answer.bound_rests_on) == {"s1": ("s",), "t1": ("t",)}
+    both = Unit(name="both", rates_per_s={"s": 1.0, "t": 1.0}, usd_per_hour=1.5)
+    for more in (both, both.model_copy(update={"usd_per_hour": 0.0})):
+        answer = solve(FleetProblem(slices=slices, units=(*each, more)), Objective.MIN_COST)
+        assert dict(answer.bound_rests_on) == {}

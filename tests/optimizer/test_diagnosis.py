@@ -22,16 +22,11 @@ from tests.optimizer.problems import MAX_RATE, MIN_COST, chat, problem, unit, wi
 def without(stated, family):
     """The problem without one limit, by the name of its rows."""
     kind, *about = family.split("__")
-    if kind in ("within_units", "within_groups", "within_budget"):
-        key = {"within_units": "max_units", "within_groups": "max_groups", "within_budget": "budget_usd_per_hour"}[kind]
+    if kind in ("within_groups", "within_budget"):
+        key = {"within_groups": "max_groups", "within_budget": "budget_usd_per_hour"}[kind]
         return stated.model_copy(update={key: None})
     if kind == "serve_demand":
         return with_demand(stated, about[0], 0.0)
-    if kind in ("pin_units", "limit_units"):  # a pin also marks the group and the kind of its unit
-        change = {"at_least": 0} if kind == "pin_units" else {"at_most": None}
-        return stated.model_copy(
-            update={"units": tuple(u.model_copy(update=change if u.name == about[0] else {}) for u in stated.units)}
-        )
     return with_resource(stated, kind, about, None if kind.startswith("within") else 0.0)
 
 
@@ -63,7 +58,7 @@ def feasible(stated):
 def test_a_diagnosis_is_a_minimal_conflict_with_the_smallest_ways_out():
     """By brute force: without any one of them the rest holds together; what is needed is enough, less is not."""
     checked = helped = 0
-    for seed in range(70):
+    for seed in range(120):
         stated = small_problem(seed, MIN_COST)
         if Fleets(stated, True).outcomes:
             continue
@@ -139,7 +134,7 @@ def test_all_periods_of_a_limit_are_one():
 
 
 def test_nothing_fits_is_infeasible_not_an_empty_fleet():
-    answer = solve(problem([unit("a", 4.0, 5.0)], budget_usd_per_hour=4.0), MAX_RATE)
+    answer = solve(problem([unit("a", 4.0, 5.0)], 9.0, budget_usd_per_hour=4.0), MAX_RATE)
     assert answer.status is SolveStatus.INFEASIBLE
     assert answer.diagnosis.conflict == ("serve_minimum", "within_budget")
     assert [r.needed for r in answer.diagnosis.relaxations] == [None, 5.0]
@@ -176,3 +171,13 @@ def test_a_limit_below_one_moves_in_proportion_to_itself():
         "slices[chat].demand_per_s": None,
         "resources[kw].at_most": 0.8,
     }
+
+
+def test_a_limit_of_nothing_is_lifted_to_what_is_needed():
+    """Three units of one GPU each where there is none: no demand but none at all would do, or three GPUs."""
+    none = Resource(name="gpu", at_most=0.0)
+    found = solve(problem([unit("a", 1.0, 1.0, {"gpu": 1.0})], 3.0, resources=(none,)), MIN_COST).diagnosis
+    assert [(r.field, r.needed) for r in found.relaxations] == [
+        ("slices[chat].demand_per_s", None),
+        ("resources[gpu].at_most", 3.0),
+    ]

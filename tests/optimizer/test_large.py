@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 from planner.optimizer import Allocation, FleetProblem, Slice, SolveStatus, UnitStage, relaxation, solve, solving
-from planner.optimizer.layout import build_layout
+from planner.optimizer.layout import Layout, build_layout
 from planner.optimizer.periods import Day
 from planner.optimizer.program import build_program
-from planner.optimizer.relaxation import best_of_each, purchase_prices, relax
+from planner.optimizer.relaxation import best_of_each, purchase_prices, relax, sections
 from planner.optimizer.shortlist import shortlist
 from planner.optimizer.tightening import cap_rates, tighten_rates
 from tests.optimizer.large_problems import Explicit, cost_of, hard_instance, small_instance, violations
@@ -119,7 +120,10 @@ def test_the_relaxation_is_the_linear_program_written_out(
 ) -> None:
     """Units as the sum of what they carry: its optimum. Sifting ends there too, and its bound is never above it."""
     shape = {"families": 24, "sizes": 3, "slices": 6, "periods": 4}
-    problem = hard_instance(seed, gpus=200.0, **shape, disaggregated=disaggregated, proportional=seed % 2 > 0)
+    features = {"disaggregated": disaggregated, "proportional": seed % 2 > 0, "starts": seed > 5}
+    problem = hard_instance(seed, gpus=200.0, **shape, **features)
+    dear = (u.model_copy(update={"usd_per_start": 400.0 * u.usd_per_start}) for u in problem.units)  # kept on
+    problem = problem.model_copy(update={"units": tuple(dear)})
     best = Explicit(problem).solve(fractions=True)
     program = cap_rates(build_program(build_layout(problem), MIN_COST))
     found = relax(program)
@@ -170,14 +174,13 @@ def test_the_prices_of_the_relaxation_are_the_best_split() -> None:
     )
 
 
-def test_a_shortlist_holds_an_optimum_of_the_relaxation_and_what_is_pinned() -> None:
+def test_a_shortlist_holds_an_optimum_of_the_relaxation() -> None:
     problem = hard_instance(1, gpus=100.0, families=60, sizes=5, slices=8, periods=1)
-    pinned = problem.units[-1].model_copy(update={"at_least": 1})
-    layout = build_layout(problem.model_copy(update={"units": (*problem.units[:-1], pinned)}))
+    layout = build_layout(problem)
     whole = relax(tighten_rates(build_program(layout, MIN_COST)))
     assert whole is not None
     pairs = shortlist(layout, whole)
-    assert pairs[layout.pair_unit == len(layout.stage) - 1].all() and pairs.sum() < 0.7 * len(pairs)
+    assert pairs.sum() < 0.7 * len(pairs)
     everything = np.ones(len(layout.stage), dtype=bool)
     few = relax(tighten_rates(build_program(layout.select(everything, pairs), MIN_COST)))
     assert few is not None and few.bound == pytest.approx(whole.bound, rel=1e-6)
@@ -273,3 +276,35 @@ def test_the_best_of_each_section() -> None:
     found = best_of_each(section, cost, 3)
     wanted = [sorted(np.flatnonzero(section == s).tolist(), key=lambda c: cost[c])[:3] for s in range(6)]
     assert found.tolist() == [index for best in wanted for index in best]
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_sections_are_slice_stage_and_channel(channels: int) -> None:
+    """A number for each of them, and the same only for pairs that agree in all three."""
+    problem = hard_instance(1, families=24, sizes=2, slices=5, periods=1, disaggregated=True)
+    if channels == 1:
+        one = (u if u.stage is UnitStage.WHOLE else u.model_copy(update={"channel": "one"}) for u in problem.units)
+        problem = problem.model_copy(update={"units": tuple(one)})
+    layout = build_layout(problem)
+    unit = layout.pair_unit
+    places = zip(layout.pair_slice.tolist(), layout.stage[unit].tolist(), layout.channel[unit].tolist(), strict=True)
+    both = set(zip(places, sections(layout).tolist(), strict=True))
+    assert (
+        len(both) == len({place for place, _ in both}) == len({number for _, number in both}) >= 5 * (1 + 2 * channels)
+    )
+
+
+def test_too_many_periods_together_are_left_to_themselves(large: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where not even the units of the fleet found fit into one program, none of several periods is written down."""
+    monkeypatch.setattr(solving, "MOST_RATES", 0)
+    periods, plain = [], solving.ProgramSolver.run
+
+    def seen(solver: solving.ProgramSolver, make: solving.ProgramMaker, layout: Layout, **given: Any) -> Any:
+        periods.append(layout.periods)
+        return plain(solver, make, layout, **given)
+
+    monkeypatch.setattr(solving.ProgramSolver, "run", seen)
+    problem = hard_instance(1, gpus=40.0, families=12, sizes=2, slices=2, periods=2)
+    answer = solve(problem, MIN_COST, relative_gap=1e-6)
+    assert answer.status.has_allocation and not list(violations(problem, answer))
+    assert set(periods) == {1}

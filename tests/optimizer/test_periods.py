@@ -5,10 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.optimizer import FleetProblem, Period, Purchase, Resource, Slice, SolveStatus, Unit, UnitStage, solve
+from planner.optimizer import (
+    FleetProblem,
+    Period,
+    Purchase,
+    Resource,
+    Slice,
+    SolveStatus,
+    Unit,
+    UnitStage,
+    solve,
+    solving,
+)
 from planner.optimizer.branching import ProgramSolver
 from planner.optimizer.layout import build_layout
-from planner.optimizer.periods import PartAnswer, have_nothing_in_common, solve_by_period
+from planner.optimizer.periods import Day, PartAnswer, have_nothing_in_common, solve_by_period
 from planner.optimizer.program import build_program
 from tests.optimizer.problems import MIN_COST, check_allocation
 
@@ -149,3 +160,87 @@ def _exact(layout, left):
     """The optimum of one period by the whole program."""
     answer = ProgramSolver(0.0, 1e7).run(lambda own: build_program(own, MIN_COST), layout)
     return PartAnswer(answer.values, float(build_program(layout, MIN_COST).goal @ answer.values), answer.bound)
+
+
+@pytest.mark.parametrize("size", [1.0, 0.25])
+def test_work_that_may_wait_fills_what_is_left(size: float) -> None:
+    """In units of one GPU's rate: 1 and 3 by the clock and a mean of 2 that may wait, on four GPUs: 3 and 1.
+
+    Who asks for nothing gets it.
+    """
+    able = dict.fromkeys(("clock", "waits", "none"), size)
+    stated = FleetProblem(
+        slices=(
+            Slice(name="clock", demand_per_s=(size, 3.0 * size)),
+            Slice(name="waits", demand_per_s=(0.0, 4.0 * size), deferrable=True),
+            Slice(name="none", demand_per_s=(0.0, 0.0), deferrable=True),
+        ),
+        units=(Unit(name="u", rates_per_s=able, takes={"g": 1.0}),),
+        resources=(Resource(name="g", purchases=(Purchase(name="p", usd_per_hour=1.0),), at_most=4.0),),
+        periods=(Period(name="night"), Period(name="day")),
+    )
+    layout = build_layout(stated)
+    found = solve_by_period(layout, _exact, 1e-6)
+    assert found.values is not None and found.usd_per_hour == pytest.approx(4.0)
+    assert found.bound_usd_per_hour == pytest.approx(2.0)  # of what may not wait
+    assert found.values[layout.column.units[0]].tolist() == [4.0, 4.0]
+    assert found.values[layout.column.rates[1]].tolist() == pytest.approx([3.0 * size, size])
+
+
+def test_a_vote_that_is_proved_best_is_the_last() -> None:
+    """Commitments at a tenth of the price for 4 and 3: all vote for 4, and nothing is asked for another vote."""
+    ways = (Purchase(name="od", usd_per_hour=10.0), _reserved())
+    stated = FleetProblem(
+        slices=(Slice(name="s", demand_per_s=(4.0, 3.0)),),
+        units=(Unit(name="u", rates_per_s={"s": 1.0}, takes={"g": 1.0}),),
+        resources=(Resource(name="g", purchases=ways),),
+        periods=(Period(name="night"), Period(name="day")),
+    )
+    asked = []
+    layout = build_layout(stated)
+    found = solve_by_period(layout, lambda own, left: asked.append(left) or _exact(own, left), 1e-6)
+    assert found.usd_per_hour == found.bound_usd_per_hour == pytest.approx(4.0)
+    assert asked == [2, 1] * 2
+
+
+def test_periods_vote_with_what_they_pay() -> None:
+    """2 blocks for a quarter of the horizon, 6 for the rest: 5 on average, 6 at most; who pays nothing has no vote."""
+    stated = FleetProblem(
+        slices=(Slice(name="s", demand_per_s=(2.0, 6.0)),),
+        units=(Unit(name="u", rates_per_s={"s": 1.0}, takes={"g": 1.0}),),
+        resources=(Resource(name="g", purchases=(_reserved(),)),),
+        periods=(Period(name="night", hours=6.0), Period(name="day", hours=18.0)),
+    )
+    layout = build_layout(stated)
+    for usd, votes in (((4.0, 4.0), [5.0, 6.0]), ((4.0, 0.0), [2.0, 2.0]), ((0.0, 0.0), [0.0, 0.0])):
+        day = Day(layout, layout.demand_per_s, np.array([usd]))
+        parts = [_exact(part, 1) for part in Day(layout, layout.demand_per_s, np.ones((1, 2))).parts()]
+        assert [vote.tolist() for vote in day.votes(parts)] == [[vote] for vote in votes]
+    assert not list(day.votes([parts[0], PartAnswer(None, np.inf, 0.0)]))
+
+
+def test_demand_of_nothing_beside_one_that_rises_stays_nothing() -> None:
+    """One unit carries all of four demands, and none of the slice that has none."""
+    stated = FleetProblem(
+        slices=(Slice(name="s", demand_per_s=(1.0, 2.0, 3.0, 4.0)), Slice(name="none", demand_per_s=(0.0,) * 4)),
+        units=(Unit(name="u", rates_per_s={"s": 5.0, "none": 5.0}, usd_per_hour=2.0),),
+        periods=tuple(Period(name=f"p{t}") for t in range(4)),
+    )
+    layout = build_layout(stated)
+    found = solve_by_period(layout, _exact, 1e-6)
+    assert found.values is not None
+    assert found.values[layout.column.rates].tolist() == [pytest.approx([1.0, 2.0, 3.0, 4.0]), [0.0] * 4]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_only_periods_that_nothing_links_are_solved_by_themselves_where_they_are_few(
+    linked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stated = day(0)
+    if linked:
+        stated = stated.model_copy(update={"slices": (stated.slices[0].model_copy(update={"deferrable": True}),)})
+    seen = []
+    plain = solving.solve_by_period
+    monkeypatch.setattr(solving, "solve_by_period", lambda *a, **k: seen.append(a) or plain(*a, **k))
+    assert solve(stated, MIN_COST).status is SolveStatus.OPTIMAL
+    assert len(seen) == (0 if linked else 1)

@@ -10,12 +10,23 @@ import highspy
 import numpy as np
 import pytest
 
-from planner.optimizer import Objective, Period, Purchase, Resource, SolveStatus, constraints, solve
+from planner.optimizer import (
+    FleetProblem,
+    Objective,
+    Period,
+    Purchase,
+    Resource,
+    Slice,
+    SolveStatus,
+    UnitStage,
+    constraints,
+    solve,
+)
 from planner.optimizer.layout import build_layout
 from planner.optimizer.program import build_program, scale_program
-from planner.optimizer.tightening import pool_rates, unpool_rates
+from planner.optimizer.tightening import pool_rates, pools, unpool_rates
 from tests.optimizer.as_pulp import to_pulp
-from tests.optimizer.problems import MAX_RATE, MIN_COST, golden_problem, problem, unit
+from tests.optimizer.problems import MAX_RATE, MIN_COST, chat, golden_problem, problem, unit
 from tests.places import DOCS, LP
 
 PACKAGE = Path(constraints.__file__).parent
@@ -94,9 +105,9 @@ def test_a_unit_too_large_for_a_limit_is_left_out_unless_the_limit_can_grow():
 
 def test_pooled_rates_of_other_units_stay_zero_and_the_last_useful_unit_is_the_ceiling():
     """10/s by units of 4/s: three at most; of two alike only the first has a rate of its own."""
-    layout = build_layout(problem([unit("a", 4.0, 1.0), unit("b", 2.5, 1.0), unit("pin", 9.0, 1.0, at_least=4)], 10.0))
+    layout = build_layout(problem([unit("a", 4.0, 1.0), unit("b", 2.5, 1.0), unit("c", 9.0, 1.0)], 10.0))
     upper = pool_rates(build_program(layout, MIN_COST)).upper()
-    assert upper[layout.column.units[:, 0]].tolist() == [3.0, 4.0, 4.0]
+    assert upper[layout.column.units[:, 0]].tolist() == [3.0, 4.0, 2.0]
     assert upper[layout.column.rates[1:, 0]].tolist() == [0.0, 0.0] and np.isinf(upper[layout.column.rates[0, 0]])
     values = np.zeros(layout.columns)
     values[layout.column.units[:, 0]] = [1.0, 2.0, 0.0]
@@ -111,3 +122,24 @@ def test_what_a_solver_leaves_at_units_that_are_off_is_dropped() -> None:
     values = np.zeros(layout.columns)
     values[layout.column.units[0]], values[layout.column.rates[0]] = (0.0, 2.0), (1e-14, 8.0)
     assert unpool_rates(layout, values)[layout.column.rates[0]].tolist() == [0.0, 8.0]
+
+
+def test_units_are_pooled_with_their_like_only() -> None:
+    """Of one stage, channel, kind and set of groups, and with rates in proportion; in units of the first of them."""
+    stage = {"stage": UnitStage.FIRST, "channel": "c", "kind": "k"}
+    units = [
+        unit("small", {"chat": 1.0, "code": 2.0}, takes={"x": 1.0}, **stage),
+        unit("twice", {"chat": 2.0, "code": 4.0}, takes={"x": 2.0}, **stage),
+        unit("skewed", {"chat": 2.0, "code": 3.0}, takes={"x": 2.0}, **stage),
+        unit("other group", {"chat": 1.0, "code": 2.0}, takes={"y": 1.0}, **stage),
+        unit("no group", {"chat": 1.0, "code": 2.0}, **stage),
+        unit("other kind", {"chat": 1.0, "code": 2.0}, takes={"x": 1.0}, **stage | {"kind": "m"}),
+        unit("other channel", {"chat": 1.0, "code": 2.0}, takes={"x": 1.0}, **stage | {"channel": "d"}),
+        unit("other stage", {"chat": 1.0, "code": 2.0}, takes={"x": 1.0}, **stage | {"stage": UnitStage.SECOND}),
+    ]
+    slices = (chat(90.0), Slice(name="code", demand_per_s=(90.0,)))
+    resources = (Resource(name="x", group="x"), Resource(name="y", group="y"))
+    stated = FleetProblem(slices=slices, units=tuple(units), resources=resources, max_groups=1)
+    lead, _, size = pools(build_layout(stated))
+    assert lead.tolist() == [0, 0, 2, 3, 4, 5, 6, 7]
+    assert size[:2, 0].tolist() == [1.0, 2.0]

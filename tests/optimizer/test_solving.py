@@ -158,16 +158,6 @@ def test_deferrable_work_fills_the_valley():
     assert answer.routed_per_s["a"]["batch"] == pytest.approx((1.0, 0.0))
 
 
-def test_a_pinned_unit_stays_and_an_owned_machine_is_paid_for():
-    owned = Resource(
-        name="own", purchases=(Purchase(name="owned", usd_per_hour=0.5, committed=True, at_least=4.0, at_most=4.0),)
-    )
-    units = [unit("a", 1.0, 1.0), unit("idle", 1.0, 2.0, at_least=1), unit("mine", 1.0, takes={"own": 1.0})]
-    answer = solve(problem(units, 3.0, resources=(owned,)), MIN_COST)
-    assert answer.units == {"idle": (1,), "mine": (2,)}
-    assert answer.cost_usd_per_hour == 2.0 + 4 * 0.5
-
-
 def test_max_rate_spends_no_more_than_it_needs():
     """Both serve the whole demand; a solver that stops at the rate may return the dear one."""
     answer = solve(
@@ -228,7 +218,7 @@ def hard_problem(**change):
     takes = [{f"r{j}": float(w) for j, w in enumerate(row)} for row in weights]
     units = [unit(f"u{i}", float(v), float(v), take) for i, (v, take) in enumerate(zip(values, takes, strict=True))]
     resources = tuple(Resource(name=f"r{j}", at_most=1000.0) for j in range(20))
-    return problem(units, resources=resources).model_copy(update=change)
+    return problem(units, 1e4, resources=resources).model_copy(update=change)
 
 
 @pytest.mark.parametrize("objective", [MAX_RATE, MAX_RATIO])
@@ -269,23 +259,6 @@ def test_the_gap_bounds_the_distance_to_the_optimum():
                 answer = solve(stated, objective, relative_gap=0.2)
                 assert answer.status in FOUND and answer.gap <= 0.2 + 1e-6
                 assert worse * (answer.objective * (1 - worse * answer.gap) - expected[0]) <= 1e-9 * expected[0]
-
-
-@pytest.mark.parametrize("objective", [MAX_RATE, MAX_RATIO])
-def test_unbounded_says_what_is_missing(objective):
-    held = [unit("first", 1.0, stage=UnitStage.FIRST), unit("second", 1.0, 1.0, {"x": 1.0}, stage=UnitStage.SECOND)]
-    stated = problem(
-        [*held, unit("loose", 1.0, 1.0, {"y": 1.0})], resources=(Resource(name="x", at_most=3.0), bought("y", 1.0))
-    )
-    answer = solve(stated, objective)
-    assert answer.status is SolveStatus.UNBOUNDED
-    assert answer.diagnosis.summary.startswith(
-        "nothing limits unit 'loose': give demand_per_s, budget_usd_per_hour, max_units"
-    )
-    kept = solve(stated.model_copy(update={"units": tuple(held)}), objective)
-    assert (kept.status, kept.rate_per_s, kept.units) == (SolveStatus.OPTIMAL, 3.0, {"first": (3,), "second": (3,)})
-    limited = solve(stated.model_copy(update={"budget_usd_per_hour": 7.0}), MAX_RATE)
-    assert (limited.status, limited.rate_per_s) == (SolveStatus.OPTIMAL, 3.0 + 2.0)
 
 
 def test_without_units_there_is_a_diagnosis():
@@ -347,27 +320,24 @@ def test_the_order_of_units_does_not_matter_and_the_dominated_do_not_either():
         objective = list(Objective)[seed % 3]
         stated = small_problem(seed, objective)
         last = stated.units[-1]
-        worse = last.model_copy(
-            update={"name": "worse", "usd_per_hour": last.usd_per_hour + 0.5, "at_least": 0, "at_most": None}
-        )
+        worse = last.model_copy(update={"name": "worse", "usd_per_hour": last.usd_per_hour + 0.5})
         more = stated.model_copy(update={"units": (worse, *reversed(stated.units))})
         dropped += "worse" in dominated_units(more)
-        assert value(more, objective) == pytest.approx(value(stated, objective), rel=1e-9) or last.at_most is not None
+        assert value(more, objective) == pytest.approx(value(stated, objective), rel=1e-9)
     assert dropped > 7
 
 
 def test_tighter_limits_are_never_cheaper():
-    """Half the quota, half the budget, half the units, one group, a unit less: no cheaper, and no more is served."""
+    """Half the quota, half the budget, one group, a unit less: no cheaper, and no more is served."""
     for seed in range(5):
         for objective in (MIN_COST, MAX_RATE):
             stated = small_problem(seed, objective)
             before = value(stated, objective)
             tighter = [
                 stated.model_copy(update={"budget_usd_per_hour": 0.5 * (stated.budget_usd_per_hour or 16.0)}),
-                stated.model_copy(update={"max_units": (stated.max_units or 6) // 2}),
                 stated.model_copy(update={"max_groups": 1}),
                 with_resource(stated, "within_resource", ["x"], 0.5 * (stated.resources[0].at_most or 8.0)),
-                stated.model_copy(update={"units": stated.units[1:]}) if not stated.units[0].at_least else stated,
+                stated.model_copy(update={"units": stated.units[1:]}),
             ]
             for changed in tighter:
                 after = value(changed, objective) if changed.units else before
