@@ -126,5 +126,14 @@ def markdown(name: str, running: RunningFleet, alone: bool = True) -> str:
 
 
 def running_document(running: RunningFleet) -> dict[str, Any]:
-    """The comparison as a JSON document."""
-    return document("running_fleet", running)
+    """The comparison as a JSON document, with what each row says of its figures."""
+    written = document("running_fleet", running)
+    fleet = written["running_fleet"]
+    for row, latency in zip(fleet["latencies"], running.latencies, strict=True):
+        as_planned = latency.finding is Finding.AS_PLANNED
+        row |= {"finding": latency.finding.value, "reason": None if as_planned else latency.reason}
+    for row, target in zip(fleet["targets"], running.targets, strict=True):
+        row["is_met"] = target.is_met
+    for row, quantity in zip(fleet["quantities"], running.quantities, strict=True):
+        row["differs"] = quantity.differs
+    return written

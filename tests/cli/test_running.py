@@ -66,6 +66,8 @@ def test_metrics_are_held_against_the_plan_and_the_next_plan_knows(folder: Path)
     found = json.loads((folder / "check.json").read_text(encoding="utf-8"))["running_fleet"]
     assert found["sku"] == "h100-sxm"
     assert found["steps_factor"] == pytest.approx(1.15, rel=0.05)
+    said = {(row["metric"], row["finding"], row["reason"]) for row in found["latencies"]}
+    assert ("tpot", "not explained by the traffic", "step times") in said
     assert "step times as measured" in out
     known = found["measured_steps"]
     fields = ", ".join(f"{name}: {value}" for name, value in known.items())
