@@ -36,7 +36,7 @@ test: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@$(BIN)/mypy > $(VENV)/mypy.txt 2>&1 & mypy=$$!; \
-	$(BIN)/planner plan $(SCENARIO) -q > $(VENV)/compiled.txt 2>&1; \
+	$(BIN)/planner plan chat-llama-70b --set workload.drift=none --set "search.skus=[h100-sxm]" --set "search.tp=[8]" -q > $(VENV)/compiled.txt 2>&1; \
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder; tests=$$?; \
 	wait $$mypy; types=$$?; cat $(VENV)/mypy.txt; exit $$((tests | types))
 
