@@ -24,15 +24,19 @@ help:
 plan: $(VENV)/runtime.stamp
 	$(BIN)/planner plan $(SCENARIO)
 
-# Types are checked beside the tests, so that no core idles meanwhile, and complained of after them.
+# Types are checked beside the tests, so that no core idles meanwhile, and complained of after them. A first plan compiles
+# what numba compiles once, which both cores would otherwise do at the same time; a fault in it is for the tests to tell.
 # Files go to the two cores in order of name: the slow ones (pages, the browser, calibration) come early, doctests last.
-# One thread of linear algebra each: more would take the cores from one another.
+# One thread of linear algebra each: more would take the cores from one another. Bytecode is kept whatever the container
+# says: some hundred processes of the tests would each compile the package anew.
 test coverage: export OMP_NUM_THREADS = 1
 test coverage: export OPENBLAS_NUM_THREADS = 1
+test coverage: export PYTHONDONTWRITEBYTECODE =
 test: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@$(BIN)/mypy > $(VENV)/mypy.txt 2>&1 & mypy=$$!; \
+	$(BIN)/planner plan chat-llama-70b --set workload.drift=none --set "search.skus=[h100-sxm]" --set "search.tp=[8]" -q > $(VENV)/compiled.txt 2>&1; \
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder; tests=$$?; \
 	wait $$mypy; types=$$?; cat $(VENV)/mypy.txt; exit $$((tests | types))
 

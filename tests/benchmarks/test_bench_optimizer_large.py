@@ -16,7 +16,7 @@ from planner.optimizer.relaxation import purchase_prices
 from planner.optimizer.shortlist import Relaxer
 from tests.optimizer.large_problems import hard_instance, violations
 
-SMALL: dict[str, int] = {"families": 40, "sizes": 6, "slices": 8, "periods": 4}
+SMALL: dict[str, int] = {"families": 20, "sizes": 4, "slices": 4, "periods": 3}
 """What is run where nothing is timed."""
 
 

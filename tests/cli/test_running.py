@@ -180,6 +180,12 @@ def planned(folder: Path, scenario: str) -> tuple[Path, Path]:
     return written, document
 
 
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The files of a scenario of two models and of its plan."""
+    return planned(tmp_path_factory.mktemp("several"), SEVERAL)
+
+
 def labelled(text: str, model: str) -> str:
     """Every sample of a page with the label that says whose it is."""
     lines = []
@@ -191,9 +197,11 @@ def labelled(text: str, model: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_each_model_of_a_plan_turns_its_own_step_times_and_all_are_planned_again(tmp_path: Path) -> None:
+def test_each_model_of_a_plan_turns_its_own_step_times_and_all_are_planned_again(
+    several: tuple[Path, Path], tmp_path: Path
+) -> None:
     """Two models on one SKU, steps 15 and 5 % slower than estimated: each is found, and the next plan knows both."""
-    scenario, document = planned(tmp_path, SEVERAL)
+    scenario, document = several
     fleet = read_fleet(document)
     served = served_models(fleet)
     text = ""
@@ -224,8 +232,8 @@ def test_each_model_of_a_plan_turns_its_own_step_times_and_all_are_planned_again
     assert " ".join(out.split()).count("runs as planned") == 2
 
 
-def test_metrics_of_one_model_only_are_checked_with_its_name(tmp_path: Path) -> None:
-    _, document = planned(tmp_path, SEVERAL)
+def test_metrics_of_one_model_only_are_checked_with_its_name(several: tuple[Path, Path], tmp_path: Path) -> None:
+    _, document = several
     launched = next(one for one in read_fleet(document).deployments if one.service == "small")
     (tmp_path / "metrics.txt").write_text(labelled(page(launched.deployment, launched.workload), "mine"), "utf-8")
     options = (document, tmp_path / "metrics.txt", "--interval", REQUESTS / 20.0)

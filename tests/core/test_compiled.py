@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 MODULE = """
 from planner.core import compiled
 
@@ -42,24 +40,24 @@ def answer(folder: Path) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("damage", ["cut off", "another's", "no folder"])
-def test_kept_code_that_is_damaged_or_cannot_be_kept_is_made_again(damage: str, tmp_path: Path) -> None:
-    """Every process answers, though the files of the one before are of no use."""
-    (tmp_path / "halves.py").write_text(MODULE)
-    if damage == "no folder":
-        (tmp_path / "__pycache__").write_text("a file in the place of the folder")
-    assert answer(tmp_path) == "0.75"
-    kept = sorted(tmp_path.glob("__pycache__/*.nb*"))
-    assert bool(kept) == (damage != "no folder")
-    for file in kept:
-        file.write_bytes(file.read_bytes()[:40] if damage == "cut off" else b"\x80\x04N.")
-    assert answer(tmp_path) == "0.75"
-
-
-def test_kept_code_is_made_again_when_a_module_it_calls_has_changed(tmp_path: Path) -> None:
-    """The change is one byte in place of another, in the module that is called only."""
+def test_kept_code_that_is_damaged_or_of_before_a_change_is_made_again(tmp_path: Path) -> None:
+    """Every process answers, though the files of the one before are of no use: cut off, another's, or made before a
+    module that is called only was changed, by one byte in place of another."""
     (tmp_path / "parts.py").write_text(MODULE)
     (tmp_path / "halves.py").write_text(CALLER)
     assert answer(tmp_path) == "0.375"
+    kept = sorted(tmp_path.glob("__pycache__/*.nb*"))
+    assert kept
+    for damaged in (lambda content: content[:40], lambda content: b"\x80\x04N."):
+        for file in kept:
+            file.write_bytes(damaged(file.read_bytes()))
+        assert answer(tmp_path) == "0.375"
     (tmp_path / "parts.py").write_text(MODULE.replace("/ 2.0", "/ 4.0"))
     assert answer(tmp_path) == "0.09375"
+
+
+def test_code_that_cannot_be_kept_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / "halves.py").write_text(MODULE)
+    (tmp_path / "__pycache__").write_text("a file in the place of the folder")
+    assert answer(tmp_path) == "0.75"
+    assert not list(tmp_path.glob("**/*.nb*"))

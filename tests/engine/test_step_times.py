@@ -201,7 +201,8 @@ class TestScalarStepTimer:
 
     @pytest.mark.parametrize("fits", FITS)
     def test_with_every_fit(self, fits: str) -> None:
-        for model in MODELS:
+        # A third of the models, another third with the next fit: most GPUs have three fits of the same kernel forms.
+        for model in list(MODELS)[list(FITS).index(fits) % 3 :: 3]:
             self.same(timer(model, FP8, FITS[fits]))
 
     @pytest.mark.parametrize("costs", [FREE, HOSTED, OVERLAPPED], ids=["free", "hosted", "overlapped"])
@@ -267,11 +268,11 @@ class TestPhysics:
         """No operator is faster than its own FLOPs at the peak, or its own bytes at the bandwidth."""
         fitted = FITS[fits]
         sku, random = HARDWARE.skus[fitted.sku], np.random.default_rng(3)
-        int4 = Precision(weights=Dtype.INT4)
-        for model, split in MODELS.items():
+        int4, first = Precision(weights=Dtype.INT4), list(FITS).index(fits)
+        for place, (model, split) in enumerate(MODELS.items()):
             shape = steps(60, int(random.integers(100)))
             load = Load.of(shape, split)
-            for precision, skew in ((Precision(), 0.8), (FP8, 0.0), (int4, 0.8)):
+            for turn, (precision, skew) in enumerate(((Precision(), 0.8), (FP8, 0.0), (int4, 0.8))):
                 gpu, roof = CalibratedGpu(sku, fitted), np.zeros(60)
                 for one in step_operators(load_llm(model), sku, precision, split, skew):
                     work = one.work(load)
@@ -281,8 +282,9 @@ class TestPhysics:
                     seconds = operator_seconds(one, load, gpu, link)
                     assert np.all(seconds >= one.count * least * (1 - 1e-12)), (model, one)
                     roof += one.count * least
-                found = timer(model, precision, fitted, skew=skew).times_s(shape)
-                assert np.all(found >= roof * 0.995), model
+                if (first + place + turn) % 3 == 0:  # tables of these very operators, which are dear to make
+                    found = timer(model, precision, fitted, skew=skew).times_s(shape)
+                    assert np.all(found >= roof * 0.995), model
 
     @pytest.mark.parametrize("fits", FITS)
     def test_no_collective_sends_faster_than_its_link(self, fits: str) -> None:

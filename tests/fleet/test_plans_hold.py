@@ -40,7 +40,7 @@ def test_misses_are_published() -> None:
             assert f"| {row['seed']} |" in DOCUMENT
 
 
-@pytest.mark.parametrize("seed", [6, 11])
+@pytest.mark.parametrize("seed", [6])
 def test_a_row_is_what_planning_finds_today(seed: int) -> None:
     """Costs, not set-ups: rerun the study when this moves."""
     (row,) = [one for one in ROWS if one["seed"] == str(seed)]

@@ -39,7 +39,7 @@ def _run(*arguments: object) -> str:
     return " ".join(done.stdout.split())
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+@pytest.mark.parametrize("engine", ["vllm", "tensorrt-llm"])
 def test_a_fleet_that_was_planned_exported_started_and_loaded_teaches_the_next_plan(
     engine: str, tmp_path: Path
 ) -> None:

@@ -113,8 +113,8 @@ def imports_of(tree: ast.AST, at_load: bool = True, type_checking: bool = False)
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             yield from imports_of(ast.Module(body=node.body, type_ignores=[]), at_load, type_checking=True)
             yield from imports_of(ast.Module(body=node.orelse, type_ignores=[]), at_load, type_checking)
-        else:
-            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        elif not isinstance(node, ast.expr):  # which holds no statements
+            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
             yield from imports_of(node, at_load and not inside, type_checking)
 
 

@@ -80,8 +80,17 @@ def test_wheel_loads_its_hardware(unpacked_wheel: Path, tmp_path: Path) -> None:
 
 
 def test_wheel_plans_a_preset(unpacked_wheel: Path, tmp_path: Path) -> None:
-    """From the command line to the printed plan, with few choices and requests: every file on the way is packaged."""
-    few = ("workload.drift=none", "search.skus=[h100-sxm]", "search.modes=[mixed]", "search.tp=[8]")
+    """From the command line to the printed plan, with few choices and requests: every file on the way is packaged.
+
+    Uncalibrated, since a plan's confidence takes dozens of evaluations, and here each is interpreted.
+    """
+    few = (
+        "workload.drift=none",
+        "search.calibrated=false",
+        "search.skus=[h100-sxm]",
+        "search.modes=[mixed]",
+        "search.tp=[8]",
+    )
     changes = (*few, "search.max_running_requests=[256]", "search.max_batched_tokens=[8192]", "simulation.requests=200")
     options = [word for change in changes for word in ("--set", change)]
     done = _away_from_checkout(unpacked_wheel, tmp_path, "-m", "planner.cli", "plan", "chat-llama-70b", *options)
