@@ -37,6 +37,9 @@ were. A choice: larger simulates more configurations, smaller may pass over a be
 LEAST_KEPT = 0.1
 """Share of its rate by theory below which a configuration is given up: a fleet many times as large as theory has it
 holds by no merit of its own. A choice."""
+TRIALS_OF_A_FAMILY = 3
+"""Configurations of a family that miss before others of it are expected to be no better. A choice: the first that
+misses has the largest limits, and smaller ones may well hold where it did not."""
 MISSES_BEFORE_LARGER_CUTS = 2
 """Misses after which a configuration loses more each time: it may not hold at any rate worth having. A choice."""
 _ROUNDING = 1e-9
@@ -448,14 +451,15 @@ class CandidateColumns:
     def _kept_share(self, service: str, role: Role, member: PoolOption | None, family: str | None = None) -> float:
         """Share of its rate by theory that simulation leaves a configuration, or one that is not known yet.
 
-        Configurations of one family differ in limits of the engine only: none is expected to be better than the best
-        of those that were simulated.
+        Configurations of one family differ in limits of the engine only: after `TRIALS_OF_A_FAMILY` none is expected
+        to be better than the best of those that were simulated.
         """
         expected = self._expected.get((service, role), 1.0)
         if family is None:
             family = "" if member is None else self._family_of.get((service, pool_name(member)), "")
         of_family = self._kept.get((service, role), {}).get(family, {})
-        alike = min(expected, max(of_family.values(), default=1.0))
+        better = BETTER_THAN_BEST if len(of_family) < TRIALS_OF_A_FAMILY else 1.0
+        alike = min(expected, max(of_family.values(), default=1.0) * better)
         return alike if member is None else of_family.get(pool_name(member), alike)
 
     def _rate(self, column: Column, name: str) -> SliceRate:

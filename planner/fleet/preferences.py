@@ -110,7 +110,7 @@ def most_preferred(columns: CandidateColumns, chosen: Allocation, best: Best, be
     kept: list[_Preference] = []
     for preferences_of, cheap_enough in (
         (lambda _: _MEASURED, best),
-        (_one_sku, best_of_few),
+        (lambda _: _one_sku(columns.all), best_of_few),
         (lambda _: _MIXED, best_of_few),
         (_one_family, best_of_few),
     ):
@@ -136,7 +136,7 @@ def with_fewest_kinds(columns: CandidateColumns, chosen: Allocation, best: Best)
 
 
 def _one_sku(columns: Sequence[Column]) -> tuple[_Preference, ...]:
-    """For each SKU of some columns, to have it alone."""
+    """For each SKU of some columns, to have it alone: the simplest fleet may have one that the cheapest has not."""
 
     def alone(sku: str) -> _Preference:
         return lambda column: column.family.sku == sku
