@@ -212,9 +212,7 @@ def test_what_was_not_simulated_is_expected_to_be_little_better_than_what_was() 
     }
     kept = 0.5 * module.BETTER_THAN_BEST
     for size in SIZES:
-        assert expected[one.name, size] == pytest.approx(
-            0.5 * 10.0 * size
-        )  # of its own family: no better than the best
+        assert expected[one.name, size] == pytest.approx(kept * 10.0 * size)
         assert expected[other.name, size] == pytest.approx(kept * 10.0 * size)
         assert expected[apart.name, size] == pytest.approx(10.0 * size)  # of another role
     assert not columns.held(other.members[0], "chat", share=0.8)
@@ -223,6 +221,23 @@ def test_what_was_not_simulated_is_expected_to_be_little_better_than_what_was() 
     assert [column.rates["all"].rate_per_s for column in left] == pytest.approx(
         [kept * 1.2 * module.BETTER_THAN_BEST * 10.0 * column.surviving for column in left]
     )
+
+
+def test_a_family_is_given_up_after_a_few_of_its_configurations_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first to miss has the largest limits: smaller ones may hold where it did not, but not for ever."""
+    monkeypatch.setattr(module, "TRIALS_OF_A_FAMILY", 2)
+    kind = family(1)
+    flat = Table({(kind.name, size, each.name): 10.0 * size for each in kind.members for size in SIZES}, 1.0)
+    columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
+
+    def expected() -> float:
+        (column,) = (each for each in columns.all if each.member is None and each.surviving == 1)
+        return column.rates["all"].rate_per_s / 10.0
+
+    columns.lower(kind.members[0], "chat", share=1.0, kept=0.5)
+    assert expected() == pytest.approx(0.5 * module.BETTER_THAN_BEST)
+    columns.lower(kind.members[1], "chat", share=1.0, kept=0.5)
+    assert expected() == pytest.approx(0.5)
 
 
 def test_lower_rates_make_larger_pools_worth_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
