@@ -42,8 +42,9 @@ def short_headline(plan: Plan) -> str:
         rate = f"{significant(served)} of {rate}"
     price = dollars(plan.cost.usd_per_month)
     peak = " at peak on up to" if plan.schedule else " on"
+    where = f" at {_listed(plan.places)}" if plan.places else ""
     return (
-        f"Serve {models} at {rate} requests/s{peak} {fleet_words(plan)} for {price} a month: "
+        f"Serve {models} at {rate} requests/s{peak} {fleet_words(plan)}{where} for {price} a month: "
         f"{replica_words(plan)}, {target_words(plan)}."
     )
 

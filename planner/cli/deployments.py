@@ -125,7 +125,10 @@ class DeploymentOptions:
     ] = None
     prefix_cache: Annotated[
         bool | None,
-        typer.Option("--prefix-cache/--no-prefix-cache", help="Keep shared prefixes in the KV cache (default: off)."),
+        typer.Option(
+            "--prefix-cache/--no-prefix-cache",
+            help="Keep shared prefixes in the KV cache (default: if the traffic has any).",
+        ),
     ] = None
     arrivals: Annotated[
         str | None, typer.Option(metavar="FILE", help="Replay this trace (CSV), rescaled to --rate if given.")
@@ -175,7 +178,7 @@ class DeploymentOptions:
 
         request = self.request()
         router = look_up("--router", self.router, {router.value: router for router in Router})
-        schedule = self._schedule_changes()
+        schedule = self._schedule_changes(request.workload)
         hardware = hardware_for(self.engine, self.calibrations)
 
         def config(option: str, name: str, tp: int) -> ReplicaConfig:
@@ -219,11 +222,13 @@ class DeploymentOptions:
         )
         return rebuilt(config, own_schedule=config.schedule.model_copy(update=schedule)) if schedule else config
 
-    def _schedule_changes(self) -> dict[str, object]:
-        """Fields of the engine's schedule that options set otherwise."""
+    def _schedule_changes(self, workload: Workload) -> dict[str, object]:
+        """Fields of the engine's schedule that options, or prefixes in the traffic, set otherwise."""
         from planner.engine import Order
+        from planner.search import may_share_prefixes
 
-        changes: dict[str, object] = {} if self.prefix_cache is None else {"prefix_cache": self.prefix_cache}
+        caches = may_share_prefixes(workload) or None if self.prefix_cache is None else self.prefix_cache
+        changes: dict[str, object] = {} if caches is None else {"prefix_cache": caches}
         if self.schedule_order is not None:
             orders = {order.value: order for order in Order}
             changes["order"] = look_up("--schedule-order", self.schedule_order, orders)

@@ -53,6 +53,9 @@ def quickstart(
     place = Path(FILE if out == STDOUT else out)
     text = first.quickstart_text(first.Answers(**answers), place.stem, place.parent)
     write(out, lambda: text)
+    for line in text.splitlines():
+        if first.GUESS in line:
+            typer.echo(f"a guess, count yours: {line.partition('#')[0].strip()}", err=True)
     if out != STDOUT:
         typer.echo(f"wrote {out}; now: planner plan {out}")
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from hardware_db import OwnHardware, Price
+from hardware_db import ANYWHERE, OwnHardware, Price
 from planner.core import FloatArray, Frozen, InputError, Metric
 from planner.fleet.corrections import Corrections
 from planner.fleet.packing import PackedPool, server_count
@@ -18,7 +18,7 @@ from planner.llm import LlmSpec, Precision, require_context
 from planner.optimizer import Allocation, Objective, SolveStatus
 from planner.search import DeploymentOption, Dominated, PoolOption, Rejection, SearchSpace
 from planner.serving import Deployment, MeasuredSteps, Performance, Pool
-from planner.supply import FleetLimits, PricePolicy
+from planner.supply import OWN_PRICE_SOURCE, FleetLimits, PricePolicy, Site
 from planner.traffic import Cascade, DemandProfile, Forecast, LengthSplit, OfflineWork, Service, require_encoder
 from planner.workload import LatencyDistribution, LatencyTarget, RecordedArrivals, Slo, Workload
 
@@ -473,6 +473,19 @@ class Plan:
     def feasible(self) -> bool:
         """Whether there is a fleet to run."""
         return bool(self.deployments)
+
+    @property
+    def listed_prices(self) -> tuple[Price, ...]:
+        """Prices of somebody who sells, of what is bought; not those that the request gives itself."""
+        prices = (bought.price for bought in self.bought if bought.price is not None)
+        return tuple(price for price in prices if price.source_url != OWN_PRICE_SOURCE)
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Who sells the GPUs, by name, and where a region was chosen: ``Lambda``, ``GCP europe-west4``."""
+        listed = sorted(self.listed_prices, key=lambda price: price.region not in ANYWHERE)
+        regions = {price.provider: price.region for price in listed}
+        return tuple(Site(provider=provider, region=region).name for provider, region in sorted(regions.items()))
 
     @property
     def gpus(self) -> dict[str, int]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hardware_db import ANYWHERE, EngineProfile, stale_days
+from hardware_db import EngineProfile, stale_days
 from planner.core import (
     Metric,
     Table,
@@ -46,7 +46,7 @@ from planner.report.performance import (
 )
 from planner.report.replays import replay_table
 from planner.serving import Pool
-from planner.supply import OWN_PRICE_SOURCE, SPOT, STALE_PRICE_DAYS, Granularity, Site
+from planner.supply import SPOT, STALE_PRICE_DAYS, Granularity
 from planner.traffic import Service, mean_image_tokens, mean_images
 from planner.workload import LatencyDistribution, Slo, TokenLengths
 
@@ -107,13 +107,7 @@ def headline(plan: Plan) -> str:
 
 def bought_words(plan: Plan) -> str:
     """Where the GPUs are bought, which of them idle since they come in servers, and prices that are old."""
-    prices = [bought.price for bought in plan.bought if bought.price is not None]
-    listed = [price for price in prices if price.source_url != OWN_PRICE_SOURCE]
-    regions: dict[str, str] = {}
-    for price in sorted(listed, key=lambda price: price.region not in ANYWHERE):
-        regions[price.provider] = price.region
-    places = [Site(provider=provider, region=region).name for provider, region in sorted(regions.items())]
-    parts = [f" at {' and '.join(places)}" if places else ""]
+    parts = [f" at {' and '.join(plan.places)}" if plan.places else ""]
     for sku, used in plan.gpus.items():
         sold = [(bought.price, bought.gpus[0]) for bought in plan.bought if bought.sku == sku and bought.price]
         held = sum(gpus for _, gpus in sold)
@@ -131,7 +125,7 @@ def bought_words(plan: Plan) -> str:
             more = money((whole - held) * max(price.usd_per_gpu_hour for price, _ in sold))
             parts.append(f"sold there in {block}s only: {whole} cost {more} more (prices.granularity=instance)")
     day = plan.request.prices.day
-    stale = [price for price in listed if stale_days(price, day) > STALE_PRICE_DAYS]
+    stale = [price for price in plan.listed_prices if stale_days(price, day) > STALE_PRICE_DAYS]
     parts += [
         f"PRICE {stale_days(price, day)} DAYS OLD ({price.sku}, {price.provider})" for price in dict.fromkeys(stale)
     ]

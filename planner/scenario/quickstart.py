@@ -10,7 +10,8 @@ from pathlib import Path
 import yaml
 
 from hardware_db import HardwareDb, load_hardware
-from planner.core import InputError, UnknownNameError, shorten
+from planner.core import InputError, Metric, UnknownNameError, shorten
+from planner.fleet import PlanRequest
 from planner.llm import load_llm
 from planner.scenario.catalogue import slo_presets
 from planner.scenario.read import build_request, scenario_of_text
@@ -18,6 +19,8 @@ from planner.traffic import list_recordings, load_lengths
 
 REQUESTS_PER_USER_PER_DAY = 10
 """Of users of whom nothing else is said. A choice, and the line that writes it asks for a count."""
+GUESS = "A GUESS"
+"""In the comment of a line that nobody was asked about."""
 DAY = "azure-2024-conv-day"
 """Shape of a day where the traffic is given by the day: that of a published trace of conversations."""
 EVERY_SKU = "all"
@@ -40,7 +43,7 @@ class Question:
 
 QUESTIONS = (
     Question("llm", "Model (`planner llms`, the path of a config.json, or hf:OWNER/NAME)", "llama-3.1-8b"),
-    Question("traffic", "Traffic: 20 (requests/s), 1500000/day, or 50000 users", "20"),
+    Question("traffic", "Traffic: 20 (requests/s), 1500000/day, 50000 users, or 120 waiting at once", "20"),
     Question("lengths", "Tokens in/out: 1000/200, a trace (CSV), or azure-2023-conv, -code", "azure-2023-conv"),
     Question("targets", "Targets: p99 TTFT in s / p99 TPOT in ms, or chat, code, rag, reasoning", "1/50"),
     Question("gpus", "GPUs (`planner skus`), or all; @ PROVIDER where it must be one", "h100-sxm, h200-sxm"),
@@ -69,12 +72,18 @@ def quickstart_text(answers: Answers, name: str, folder: Path = Path()) -> str:
 
     Raises InputError naming the answer that cannot be read, UnknownNameError for names that are in no table.
     """
+    text = _text(answers, name, 1.0)
+    request = build_request(scenario_of_text(text), folder)
+    return _text(answers, name, _answer_s(request)) if _AT_ONCE.fullmatch(answers.traffic.strip()) else text
+
+
+def _text(answers: Answers, name: str, answer_s: float) -> str:
     lines = (
         "# Written by `planner quickstart`. To plan it: planner plan FILE. Every field: planner schema.",
         f"name: {_yaml(name)}",
         f"llm: {_yaml(answers.llm)} # as published; precision: {{weights: fp8, activations: fp8}} asks for a format",
         "workload:",
-        *(f"  {line}" for line in (*_traffic(answers.traffic), *_lengths(answers.lengths))),
+        *(f"  {line}" for line in (*_traffic(answers.traffic, answer_s), *_lengths(answers.lengths))),
         "slo: # all of these have to hold at once",
         *(f"  - {target}" for target in _targets(answers.targets)),
         "# confidence: 0.9 # probability with which they hold, uncertain as step times are",
@@ -82,9 +91,7 @@ def quickstart_text(answers: Answers, name: str, folder: Path = Path()) -> str:
         *([f"profile: {DAY} # how the demand moves over the day; yours: {{trace: FILE}}"] if _by_day(answers) else []),
         "# limits: {budget_usd_per_hour: 100} # or gpus, power_kw, ...: docs/how-to/plan-a-fleet.md",
     )
-    text = "\n".join(lines) + "\n"
-    build_request(scenario_of_text(text), folder)
-    return text
+    return "\n".join(lines) + "\n"
 
 
 def check_answer(option: str, answer: str) -> None:
@@ -113,19 +120,34 @@ def _number(option: str, text: str, fix: str) -> float:
 
 _BY_DAY = re.compile(r"(.+?)\s*(?:/\s*day|per day|a day)", re.IGNORECASE)
 _USERS = re.compile(r"(.+?)\s*users?", re.IGNORECASE)
+_AT_ONCE = re.compile(
+    r"([\d.,]+)\s*(?:[a-z]+\s+)?(?:waiting at once|waiting|at once|at the same time|concurrent)", re.IGNORECASE
+)
 
 
 def _by_day(answers: Answers) -> bool:
     return bool(_BY_DAY.fullmatch(answers.traffic.strip()) or _USERS.fullmatch(answers.traffic.strip()))
 
 
-def _traffic(answer: str) -> tuple[str, ...]:
-    """The lines that say how much comes."""
-    answer, fix = answer.strip(), "write e.g. 20, 1500000/day or 50000 users"
+def _answer_s(request: PlanRequest) -> float:
+    """Time of a mean request whose first token and tokens take as long as the targets allow [s]."""
+    allowed_s = {target.metric: target.threshold_s for target in request.slo.targets}
+    tokens = request.workload.lengths.mean_output - 1.0
+    return allowed_s.get(Metric.TTFT, 0.0) + tokens * allowed_s.get(Metric.TPOT, 0.0)
+
+
+def _traffic(answer: str, answer_s: float = 1.0) -> tuple[str, ...]:
+    """The lines that say how much comes; of those who wait at once, for an answer that takes `answer_s`."""
+    answer, fix = answer.strip(), "write e.g. 20, 1500000/day, 50000 users or 120 waiting at once"
+    if waiting := _AT_ONCE.fullmatch(answer):
+        rate_per_s = _number("traffic", waiting[1], fix) / answer_s
+        return (
+            f"rate_per_s: {rate_per_s:.4g} # {waiting[1]} waiting, each as long as targets allow (Little's law)",
+        )
     if users := _USERS.fullmatch(answer):
         return (
             f"users: {_number('traffic', users[1], fix):g}",
-            f"requests_per_user_per_day: {REQUESTS_PER_USER_PER_DAY} # A GUESS: count yours",
+            f"requests_per_user_per_day: {REQUESTS_PER_USER_PER_DAY} # {GUESS}: count yours",
         )
     if by_day := _BY_DAY.fullmatch(answer):
         return (f"requests_per_day: {_number('traffic', by_day[1], fix):g}",)

@@ -10,7 +10,7 @@ from planner.search.cache_keys import BoundedCache
 from planner.search.capacity import Capacity, worth_sizes
 from planner.search.capacity_under_drift import CapacityUnderDrift, capacity_of
 from planner.search.enumerate import FamilySet, find_families
-from planner.search.limits import largest_budget
+from planner.search.limits import largest_budget, may_share_prefixes
 from planner.search.swap_sku import PoolOnSku, on_sku
 from planner.search.types import (
     ConfigurationFamily,
@@ -44,6 +44,7 @@ __all__ = [
     "capacity_of",
     "find_families",
     "largest_budget",
+    "may_share_prefixes",
     "on_sku",
     "worth_sizes",
 ]

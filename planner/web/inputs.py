@@ -144,8 +144,13 @@ def model_inputs() -> None:
 
 
 def _with_llm(llm: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Another model, with the formats of the scenario where it can be had in them, and no limit on its requests."""
-    return {"llm": llm, "max_request_tokens": None, **formats_with(llm, session.value("precision"))}
+    """Another model, with the formats of the scenario where it can be had in them, and no limit on its requests.
+
+    What was named after an example, or after the model before, is named after it: reports bear that name.
+    """
+    given = session.value("name") not in {*list_scenarios(), session.value("llm")}
+    named = {} if given or not isinstance(llm, str) else {"name": llm}
+    return {"llm": llm, "max_request_tokens": None, **formats_with(llm, session.value("precision")), **named}
 
 
 def other_services_note() -> str:

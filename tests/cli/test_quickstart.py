@@ -44,6 +44,18 @@ def test_options_are_not_asked_for_and_yes_asks_nothing() -> None:
     assert [question.option for question in QUESTIONS if question.text in asked.stderr] == ["gpus"]
 
 
+@pytest.mark.parametrize("answer", ["120 waiting at once", "120 developers at the same time", "120 concurrent"])
+def test_those_who_wait_at_once_ask_as_often_as_the_targets_let_them(answer: str) -> None:
+    """Little's law: 2 s and 399 gaps of 30 ms a request, 120 of them under way."""
+    done = _run("--traffic", answer, "--lengths", "6000/400", "--targets", "2/30", "--yes", "--out", "-")
+    assert yaml.safe_load(done.stdout)["workload"]["rate_per_s"] == pytest.approx(120 / (2 + 399 * 0.03), rel=1e-3)
+
+
+def test_a_guess_is_said_where_the_file_is_written() -> None:
+    done = _run("--traffic", "50000 users", "--yes", "--out", "-")
+    assert done.stderr == "a guess, count yours: requests_per_user_per_day: 10\n"
+
+
 def test_nobody_to_answer_is_one_line_and_code_2(tmp_path: Path) -> None:
     done = _run("--out", str(tmp_path / "x.yaml"), typed="phi-4\n")
     assert done.exit_code == 2
