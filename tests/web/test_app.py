@@ -439,6 +439,16 @@ def test_a_commitment_without_a_price_is_explained(by_theory: None) -> None:
     assert any("h20" in line and "price" in line for line in complaints(app))
 
 
+def test_what_was_named_after_an_example_is_named_after_the_model_chosen(by_theory: None) -> None:
+    """Reports and files bear that name: a plan of one model is not to be sent on under another one's."""
+    app = small(name="chat-llama-70b")
+    app.selectbox(key="llm").set_value("llama-3.1-8b").run()
+    assert at(app, "name") == "llama-3.1-8b"
+    app = small(name="for the board")
+    app.selectbox(key="llm").set_value("llama-3.1-8b").run()
+    assert at(app, "name") == "for the board"
+
+
 # --- uploads ----------------------------------------------------------------------------------------------------------
 
 
