@@ -24,6 +24,7 @@ from planner.traffic import read_metrics
 from tests.analysis.test_running_fleet import REQUESTS, page
 from tests.cli.test_running import labelled
 from tests.places import DOCS
+from tests.recorded_pages import LOADED, LOADED_CLIENT, LOADED_S, recorded_page, recorded_rows
 
 LOOP = DOCS / "tutorial" / "loop"
 """A scenario, and two scrapes of its fleet ten minutes apart."""
@@ -104,6 +105,22 @@ def test_the_button_plans_with_what_was_measured_and_the_scenario_takes_it(app: 
     assert kept["measured_steps"]["l40s"]["steps_error"] < 0.3
     assert kept["workload"]["rate_per_s"] == pytest.approx(20.0, rel=0.05)
     assert app.session_state["past"], "undo takes it back"
+
+
+def test_pages_of_a_real_server_under_load_are_read_and_planned_with(app: AppTest, tmp_path: Path) -> None:
+    """A vLLM that served another model on a processor: all differs, and what was measured is planned for."""
+    pages = [tmp_path / name for name in ("after.txt", "before.txt")]
+    for file in pages:
+        file.write_text(recorded_page(LOADED, file.stem), encoding="utf-8")
+    app.number_input(key="check-interval").set_value(round(LOADED_S))
+    give(app, *pages)
+    assert not app.exception and not app.error, text(app)
+    (ask,) = [button for button in app.button if str(button.key).startswith("ask-recalibrate")]
+    ask.click().run()
+    assert not app.exception and not app.error, text(app)
+    app.button(key="check-use").click().run()
+    requests = len(recorded_rows(LOADED_CLIENT))
+    assert app.session_state["scenario"]["workload"]["rate_per_s"] == pytest.approx(requests / LOADED_S, rel=0.01)
 
 
 def test_files_that_say_nothing_are_refused_in_a_line(app: AppTest, tmp_path: Path) -> None:
