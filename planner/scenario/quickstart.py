@@ -141,9 +141,7 @@ def _traffic(answer: str, answer_s: float = 1.0) -> tuple[str, ...]:
     answer, fix = answer.strip(), "write e.g. 20, 1500000/day, 50000 users or 120 waiting at once"
     if waiting := _AT_ONCE.fullmatch(answer):
         rate_per_s = _number("traffic", waiting[1], fix) / answer_s
-        return (
-            f"rate_per_s: {rate_per_s:.4g} # {waiting[1]} waiting, each as long as targets allow (Little's law)",
-        )
+        return (f"rate_per_s: {rate_per_s:.4g} # {waiting[1]} waiting, each as long as targets allow (Little's law)",)
     if users := _USERS.fullmatch(answer):
         return (
             f"users: {_number('traffic', users[1], fix):g}",
