@@ -148,7 +148,7 @@ def _with_llm(llm: Any) -> dict[str, Any]:  # noqa: ANN401
 
     What was named after an example, or after the model before, is named after it: reports bear that name.
     """
-    given = session.value("name") not in {*list_scenarios(), session.value("llm")}
+    given = session.value("name") not in [*list_scenarios(), session.value("llm")]
     named = {} if given or not isinstance(llm, str) else {"name": llm}
     return {"llm": llm, "max_request_tokens": None, **formats_with(llm, session.value("precision")), **named}
 

@@ -459,6 +459,8 @@ def test_an_uploaded_model_is_planned(by_theory: None) -> None:
     assert "Serve acme-8b at" in headline(app)
     assert load_llm(dict(at(app, "llm"))).name == "acme-8b"  # type: ignore[call-overload]
     assert usd_per_month(app) < usd_per_month(small(precision="null"))  # 8 billion weights instead of 70
+    app.selectbox(key="llm").set_value("llama-3.1-8b").run()
+    assert not app.exception and at(app, "llm") == "llama-3.1-8b"
 
 
 @pytest.mark.parametrize("name", ["azure_2023_conv_head.csv", "mooncake_like.jsonl", "burstgpt_like.csv"])
