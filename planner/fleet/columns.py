@@ -506,6 +506,13 @@ class CandidateColumns:
 
         The column without a member goes on to stand for the slices that are still unknown.
         """
+        asked = {name: self._first_asked(column, name) for name in names}
+        for name, first in asked.items():
+            if first is not column:
+                self._choose_members(first, [name])
+        names = [name for name, first in asked.items() if first is column]
+        if asked and not names:
+            return
         for name in names:
             family = self._families[column.service][column.family.name][name]
             asked_per_s = self._asked_per_s(column, name)
@@ -519,6 +526,24 @@ class CandidateColumns:
                 self._set(replace(new, rates={**rates, name: self._rate(new, name)}))
         kept = {name: rate for name, rate in column.rates.items() if name not in names} if names else {}
         self._set(replace(column, rates=kept))
+
+    def _first_asked(self, column: Column, name: str) -> Column:
+        """The column itself, or before any of its family is known the one that by its bound carries a whole slice.
+
+        Rates per replica grow with the pool, so that this one's bounds those of all smaller ones.
+        """
+        family = self._families[column.service][column.family.name][name]
+        if not self._capacities[name].is_new(family):
+            return column
+        carry_all = [
+            each
+            for each in self.all
+            if (each.service, each.family, each.member) == (column.service, column.family, None)
+            and name in each.rates
+            and each.rates[name].rate_per_s >= self._demand_per_s[name] * (1.0 - _ROUNDING)
+        ]
+        smallest = min(carry_all, key=lambda each: each.surviving, default=column)
+        return max(smallest, column, key=lambda each: each.surviving)
 
     def _member_rates(self, column: Column) -> dict[str, SliceRate]:
         """What is known of a new column of a member, for the slices that it can serve at all."""

@@ -104,6 +104,10 @@ class Capacity:
             return 0.0  # a replica of a smaller pool sustains no more than as good as none
         return float(state.bounds_per_s(replicas).max(initial=0.0))
 
+    def is_new(self, family: ConfigurationFamily) -> bool:
+        """Whether `best` was found for no pool size yet."""
+        return not self._family(family).best
+
     def is_exact(self, family: ConfigurationFamily, replicas: int) -> bool:
         """Whether `best` was found already for this pool size."""
         return replicas in self._family(family).best

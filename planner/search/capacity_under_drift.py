@@ -2,10 +2,11 @@
 
 One latency under a rate that varies takes several steady ones. So the best configuration of a family is chosen by the
 steady theory at the mean rate, between the loads that the drift evaluates, and only its rate is then found under the
-drift. A drift takes about the same share of the rate from configurations of one family, which have the same GPUs, role
-and targets: of two the one that sustains less steadily is not expected to sustain more under the drift. Bounds are
-those of the steady theory, times the largest share of the steady rate that was kept so far in the family, or if none is
-known there in any of its role, with `SHARE_MARGIN` on top.
+drift. Smaller pools of the family take the same configuration: which one is best changes little with the size. A drift
+takes about the same share of the rate from configurations of one family, which have the same GPUs, role and targets: of
+two the one that sustains less steadily is not expected to sustain more under the drift. Bounds are those of the steady
+theory, times the largest share of the steady rate that was kept so far in the family, or if none is known there in any
+of its role, with `SHARE_MARGIN` on top.
 
 Behind a router that takes turns, c replicas differ from fewer at the same rate each only in how even the arrivals of
 one are: their SCV is divided by c (`planner.queueing`). So a pool stands for somewhat larger ones (`stand_in_size`), in
@@ -90,12 +91,16 @@ class CapacityUnderDrift(Capacity):
             default=math.inf,
         )
 
+    def is_new(self, family: ConfigurationFamily) -> bool:
+        """Whether `best` was found for no pool size yet."""
+        return not self._found.get(id(family))
+
     def is_exact(self, family: ConfigurationFamily, replicas: int) -> bool:
         """Whether `best` was found already for this pool size, or for the one that stands for it."""
         return self._stand_in(family.members[0], replicas) in self._found.get(id(family), {})
 
     def best(self, family: ConfigurationFamily, replicas: int, at_most_per_s: float = math.inf) -> BestConfig:
-        """The member that sustains most steadily, and what it sustains under the drift."""
+        """The member that sustains most steadily, with so many replicas or more, and its own rate under the drift."""
         stand_in = self._stand_in(family.members[0], replicas)
         grown = replicas / stand_in
         found = self._best(family, stand_in, at_most_per_s / grown)
@@ -114,21 +119,39 @@ class CapacityUnderDrift(Capacity):
         known = self._found.get(id(family), {}).get(replicas)
         if known is not None and (known[1].rate_per_s < known[0] or at_most_per_s <= known[0]):
             return replace(known[1], rate_per_s=min(known[1].rate_per_s, at_most_per_s))
-        steady = self._steady.best(family, replicas, MORE_THAN_ASKED * at_most_per_s)
-        if steady.member is None:
-            found = steady
+        larger = self._nearest_larger(family, replicas)
+        if larger is None:
+            found = self._first_best(family, replicas, at_most_per_s)
         else:
-            likely_per_s = steady.rate_per_s * self._likely_share(family.role, replicas)
-            rate_per_s = super().rate_per_s(steady.member, replicas, at_most_per_s, likely_per_s)
-            found = replace(steady, rate_per_s=rate_per_s)
-            if found.rate_per_s < at_most_per_s:
-                share = found.rate_per_s / steady.rate_per_s
-                self._last_shares.setdefault(family.role, {})[replicas] = share
-                self._kept_shares[id(family)] = max(share, self._kept_shares.get(id(family), 0.0))
-                self._kept_in_role[family.role] = max(share, self._kept_in_role.get(family.role, 0.0))
+            size, member, rate_per_s = larger
+            likely_per_s = rate_per_s * replicas / size
+            found = BestConfig(member, super().rate_per_s(member, replicas, at_most_per_s, likely_per_s))
         self._kept_families[id(family)] = family
         self._found.setdefault(id(family), {})[replicas] = (at_most_per_s, found)
         return found
+
+    def _first_best(self, family: ConfigurationFamily, replicas: int, at_most_per_s: float) -> BestConfig:
+        """The member that sustains most steadily, and what of that it keeps under the drift."""
+        steady = self._steady.best(family, replicas, MORE_THAN_ASKED * at_most_per_s)
+        if steady.member is None:
+            return steady
+        likely_per_s = steady.rate_per_s * self._likely_share(family.role, replicas)
+        rate_per_s = super().rate_per_s(steady.member, replicas, at_most_per_s, likely_per_s)
+        if rate_per_s < at_most_per_s:
+            share = rate_per_s / steady.rate_per_s
+            self._last_shares.setdefault(family.role, {})[replicas] = share
+            self._kept_shares[id(family)] = max(share, self._kept_shares.get(id(family), 0.0))
+            self._kept_in_role[family.role] = max(share, self._kept_in_role.get(family.role, 0.0))
+        return replace(steady, rate_per_s=rate_per_s)
+
+    def _nearest_larger(self, family: ConfigurationFamily, replicas: int) -> tuple[int, PoolOption, float] | None:
+        """The smallest pool of at least so many replicas that a member was chosen for, it, and its rate [1/s]."""
+        larger = [
+            (size, found.member, found.rate_per_s)
+            for size, (_, found) in self._found.get(id(family), {}).items()
+            if size >= replicas and found.member is not None
+        ]
+        return min(larger, key=lambda each: each[0], default=None)
 
     def _stand_in(self, member: PoolOption, replicas: int) -> int:
         """The pool size that is judged in place of another; what a cache holds depends on the size itself."""

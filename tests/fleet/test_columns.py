@@ -12,7 +12,7 @@ from planner.core import Metric
 from planner.fleet import columns as module
 from planner.fleet.columns import CandidateColumns, replicas_with_spares, unit_of
 from planner.llm import Precision, load_llm
-from planner.optimizer import Allocation, FleetProblem, Objective, Slice, Unit, UnitStage, solve
+from planner.optimizer import Allocation, FleetProblem, Objective, Slice, SolveStatus, Unit, UnitStage, solve
 from planner.search import ConfigurationFamily, PoolOption
 from planner.serving import Role
 from planner.supply import FleetLimits
@@ -56,6 +56,9 @@ class Table:
 
     def bound_per_s(self, kind: ConfigurationFamily, replicas: int) -> float:
         return self.slack * max(self.true[kind.name, replicas, one.name] for one in kind.members)
+
+    def is_new(self, kind: ConfigurationFamily) -> bool:
+        return all(name != kind.name for name, _ in self.asked)
 
     def best(self, kind: ConfigurationFamily, replicas: int, at_most: float) -> Best:
         self.asked.append((kind.name, replicas))
@@ -150,6 +153,22 @@ def test_a_unit_for_two_slices_has_one_configuration_and_its_own_rate_of_each() 
         for name, expected in (("short", (30.0, 20.0)), ("long", (5.0, 8.0))):
             if name in answer.routed_per_s[column.name]:
                 assert column.rates[name].rate_per_s <= column.surviving * expected[place] + 1e-9
+
+
+def test_of_a_new_family_the_pool_that_may_carry_all_is_asked_first() -> None:
+    """What it really carries bounds every smaller pool; only then is the small one asked that the answer has."""
+    kind = family(2)
+    true = {(kind.name, size, one.name): 30.0 * size for size in SIZES for one in kind.members}
+    capacity = Table(true, slack=1.2)
+    columns = CandidateColumns([part("chat")], {"chat": [kind]}, {"chat": capacity}, FleetLimits(), SITES)  # type: ignore[dict-item]
+    (single,) = (column for column in columns.all if column.surviving == 1)
+    chosen = Allocation(
+        status=SolveStatus.OPTIMAL, units={single.name: (4,)}, routed_per_s={single.name: {"chat": (DEMAND_PER_S,)}}
+    )
+    assert columns.refine(chosen)
+    assert capacity.asked == [(kind.name, 3)]  # by the bound 3 x 36 suffice, 2 do not
+    assert columns.refine(chosen)
+    assert capacity.asked == [(kind.name, 3), (kind.name, 1)]
 
 
 def test_what_carries_nothing_is_gone_rather_than_an_error() -> None:

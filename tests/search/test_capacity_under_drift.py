@@ -44,6 +44,17 @@ def test_bounds_stay_above_the_rates_of_other_sizes() -> None:
     assert under_drift.is_exact(some, 4) and not under_drift.is_exact(some, 3)
 
 
+def test_a_smaller_pool_takes_the_member_of_a_larger_one_and_loses_little_by_it() -> None:
+    """The truth is the best member's own rate; of a smaller pool only that of one member is looked for."""
+    some, after, alone = family(), capacity_of(demand(DRIFT)), capacity_of(demand(DRIFT))
+    assert after.is_new(some)
+    larger = after.best(some, 4)
+    assert not after.is_new(some)
+    smaller, own = after.best(some, 2), alone.best(some, 2)
+    assert smaller.member is larger.member
+    assert smaller.rate_per_s == pytest.approx(own.rate_per_s, rel=3.0 * RATE_TOLERANCE)
+
+
 @pytest.mark.parametrize("replicas", [5, 11, 23])
 def test_a_pool_that_another_stands_for_has_its_own_rate_within_the_tolerance(replicas: int) -> None:
     """The truth is every size solved itself; two rates are each known to the tolerance, and theory is uneven by 1 %."""
