@@ -98,6 +98,22 @@ def _in_one_mode(service: str) -> list[_Preference]:
     return [alone(True), alone(False)]
 
 
+def of_one_family(columns: CandidateColumns, cheapest: Allocation, best: Best) -> Allocation | None:
+    """Where a measured fleet serves one model: the cheapest of one family of measured mixed pools; None if too dear.
+
+    Nothing is simpler, so that where there is one no other fleet need be looked for.
+    """
+    chosen = columns.chosen(cheapest)
+    if len({column.service for column in columns.all}) > 1 or not _are_all(chosen, _MEASURED):
+        return None
+    if _are_all(chosen, _MIXED) and len({column.family.name for column in chosen}) == 1:
+        return cheapest
+    simplest = [*_MEASURED, *_MIXED]
+    families = _one_family([column for column in columns.all if _are_all([column], simplest)])
+    found = _cheapest(best, [partial(_preferred, columns, [*simplest, family]) for family in families])
+    return None if found is None else found[0]
+
+
 def most_preferred(columns: CandidateColumns, chosen: Allocation, best: Best, best_of_few: Best) -> Allocation:
     """A fleet all of whose pools are measured, then of one SKU too, then mixed, then of one degree of parallelism.
 

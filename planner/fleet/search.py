@@ -30,6 +30,7 @@ from planner.fleet.preferences import (
     Best,
     is_plain,
     most_preferred,
+    of_one_family,
     plainest,
     with_fewest_kinds,
 )
@@ -320,16 +321,21 @@ def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation
     Predictions are not so exact that such differences count. In this order a fleet is preferred whose GPUs were all
     measured, that has one SKU, and that is mixed: two mixed replicas survive the loss of one, a prefill and a decode
     replica do not. Then kinds of pools are left out one by one, each time the one without which the rest costs least.
+    A fleet that is all of that within a tie of the cheapest is looked for before any other.
     """
     objective, columns = search.request.objective, search.columns
     if objective is not Objective.MIN_COST or cheapest.objective is None:
         return cheapest
     simplicity, lasting = search.request.search.simplicity, cheapest
-    if simplicity > 0.0:
-        lasting = plainest(columns, cheapest, _best_within(search, PLAINNESS, cheapest, RELATIVE_GAP))
-    best = _best_within(search, simplicity, lasting, COARSE_GAP, like=lasting)
-    best_of_few = _best_within(search, _excess_of_few(search, lasting), lasting, COARSE_GAP, like=lasting)
-    chosen = with_fewest_kinds(columns, most_preferred(columns, lasting, best, best_of_few), best_of_few)
+    best_of_few = _best_within(search, _excess_of_few(search, cheapest), cheapest, COARSE_GAP)
+    chosen = of_one_family(columns, cheapest, best_of_few) if simplicity > 0.0 else None
+    if chosen is None:
+        if simplicity > 0.0:
+            lasting = plainest(columns, cheapest, _best_within(search, PLAINNESS, cheapest, RELATIVE_GAP))
+        best = _best_within(search, simplicity, lasting, COARSE_GAP, like=lasting)
+        best_of_few = _best_within(search, _excess_of_few(search, lasting), lasting, COARSE_GAP, like=lasting)
+        chosen = most_preferred(columns, lasting, best, best_of_few)
+    chosen = with_fewest_kinds(columns, chosen, best_of_few)
     if chosen is not lasting:
         chosen = refined_allocation(search, objective, partial(columns.of_members, columns.members(chosen)))
     if chosen.objective is None:

@@ -156,6 +156,20 @@ def test_among_few_gpus_one_sku_is_worth_more_than_a_tie() -> None:
     assert preferences.most_preferred(kinds, both, within_5_percent, within_5_percent) is both
 
 
+def test_a_fleet_of_one_family_within_a_tie_is_taken_before_any_other_is_looked_at() -> None:
+    """It is as simple as the longer way would end; not for a fleet with kernels lent by others, nor too dear."""
+    kinds: Any = Kinds("mixed b200 tp1", "mixed b200 tp2", "mixed h200")
+    cheapest = fleet(91.9, mixed_b200_tp1=38.0, mixed_h200=2.0)
+    one, other = fleet(94.5, mixed_b200_tp1=40.0), fleet(94.4, mixed_b200_tp2=40.0)
+    within = cheapest_of(cheapest, one, other)
+    assert preferences.of_one_family(kinds, cheapest, within) is other
+    assert preferences.of_one_family(kinds, one, cheapest_of(other)) is one  # is that already
+    assert preferences.of_one_family(kinds, cheapest, cheapest_of(cheapest)) is None
+    assert preferences.most_preferred(kinds, cheapest, within, within) is other
+    kinds.all[2].is_measured = False
+    assert preferences.of_one_family(kinds, cheapest, within) is None
+
+
 def test_one_sku_may_cost_half_a_gpu_more_and_no_further() -> None:
     """Two models on few GPUs, where 5 % are less than a step. With no ties at all the cheapest stands."""
     two = (
