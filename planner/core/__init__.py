@@ -9,6 +9,7 @@ functions that numba compiles (`compiled`, `interpolation`), units (`units`), an
 from planner.core.arrays import BoolArray, FloatArray, IntArray
 from planner.core.compiled import compiled
 from planner.core.errors import (
+    MISSING_FIELD,
     InputError,
     PlannerError,
     UnknownNameError,
@@ -39,6 +40,7 @@ from planner.core.whole_files import write_all_whole, write_whole
 __all__ = [
     "CALIBRATION",
     "HOURS_PER_MONTH",
+    "MISSING_FIELD",
     "PLAN",
     "SCENARIO",
     "VERSION_KEY",

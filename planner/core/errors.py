@@ -69,6 +69,10 @@ def shorten(value: object) -> str:
     return text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 4] + "..." + text[-1]
 
 
+MISSING_FIELD = "required field is missing"
+"""Bound of errors about fields that a record must have."""
+
+
 def from_validation_error(error: ValidationError, prefix: str = "") -> InputError:
     """The first complaint of a pydantic `ValidationError` as one instructive `InputError`.
 
@@ -86,7 +90,7 @@ def from_validation_error(error: ValidationError, prefix: str = "") -> InputErro
     if isinstance(nested, PlannerError):
         return _with_place(nested, prefix, first["loc"], rest)
     if kind == "missing":
-        return InputError(field, "(missing)", "required field is missing", f"add {field.rsplit('.', 1)[-1]}{rest}")
+        return InputError(field, "(missing)", MISSING_FIELD, f"add {field.rsplit('.', 1)[-1]}{rest}")
     if kind == "extra_forbidden":
         return InputError(field, first["input"], "unknown field", f"remove it or correct its spelling{rest}")
     return InputError(field, first["input"], first["msg"].removeprefix("Value error, "), _fix_of(kind, context) + rest)

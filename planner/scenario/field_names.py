@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from planner.core import InputError
+from planner.core import MISSING_FIELD, InputError
 from planner.presets import ENGINE_LIMITS, engine_limit_names
 from planner.scenario.types import Scenario
 
@@ -19,6 +19,30 @@ MISSPELLED, ALIKE = 0.8, 0.6
 before the same name at another place, the second after it."""
 UNKNOWN_FIELD = "unknown field"
 """Bound of the errors that `planner.core.from_validation_error` makes of fields that a record does not have."""
+
+
+EXAMPLES = {
+    "llm": "llm: qwen3-32b",
+    "workload": "workload: {rate_per_s: 20, lengths: azure-2023-conv}",
+    "slo": "slo: [{metric: ttft, percentile: 0.95, threshold_s: 1.0}]",
+    "search": "search: {skus: [h100-sxm, b200-sxm]}",
+    "search.skus": "skus: [h100-sxm, b200-sxm]",
+}
+"""What a field looks like that every scenario must have."""
+_LISTS = {"llm": "`planner llms` lists models", "search": "`planner skus` lists GPUs"}
+_WHOLE = "`planner quickstart` writes a whole scenario"
+
+
+def with_example(error: InputError) -> InputError:
+    """An error about a field that every scenario must have, with one as it may be; any other error as it is.
+
+    >>> with_example(InputError("search.skus", "(missing)", MISSING_FIELD)).fix
+    'add e.g. skus: [h100-sxm, b200-sxm]; `planner skus` lists GPUs'
+    """
+    if error.bound != MISSING_FIELD or error.field not in EXAMPLES:
+        return error
+    more = _LISTS.get(error.field.partition(".")[0], _WHOLE)
+    return InputError(error.field, error.value, error.bound, f"add e.g. {EXAMPLES[error.field]}; {more}")
 
 
 def with_nearest_name(error: InputError, engines: Iterable[str] = ()) -> InputError:

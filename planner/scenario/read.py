@@ -21,7 +21,7 @@ from planner.fleet import Corrections, PlanRequest
 from planner.llm import LlmSpec, Precision, list_llms, load_llm, published_precisions
 from planner.scenario.arrivals import arrivals_of, length_factors, refuse_beside, replay_of
 from planner.scenario.checkpoint_formats import formats_with
-from planner.scenario.field_names import with_nearest_name
+from planner.scenario.field_names import with_example, with_nearest_name
 from planner.scenario.files import (
     MAX_SCENARIO_BYTES,
     check_depth,
@@ -122,7 +122,7 @@ def _validate(content: dict[str, Any]) -> Scenario:
     try:
         return Scenario.model_validate(content)
     except ValidationError as error:
-        raise with_nearest_name(from_validation_error(error), _engines_in(content)) from None
+        raise with_example(with_nearest_name(from_validation_error(error), _engines_in(content))) from None
     except TypeError:  # records take their fields by name
         name = next(_nontext_keys(content), content)
         bound = "has fields whose names are no text"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import yaml
 from pydantic import BaseModel
 
 from planner.core import InputError
 from planner.launch import engine_flags
 from planner.presets import ENGINE_LIMITS, engine_limit_names
-from planner.scenario import Scenario, load_scenario
+from planner.scenario import Scenario, load_scenario, read_scenario
+from planner.scenario.field_names import EXAMPLES
 
 MISSPELLED = [
     ("prices.providers=[aws]", "did you mean prices.provider?"),
@@ -80,3 +84,22 @@ def test_every_engine_names_every_limit_as_its_flags_do() -> None:
         assert set(limits) == set(ENGINE_LIMITS)
         flags = " ".join(flag.flag for flag in engine_flags() if flag.engine == engine).replace("-", "_").split()
         assert {f"__{name}" for name in limits.values()} <= set(flags)
+
+
+def test_whoever_adds_each_missing_field_as_shown_ends_with_a_scenario() -> None:
+    """From an empty file on: every error names a field and how it may look, until nothing is missing."""
+    content: dict[str, Any] = {}
+    asked = []
+    while len(asked) <= len(EXAMPLES):
+        try:
+            read_scenario(content)
+            break
+        except InputError as error:
+            assert f"add e.g. {EXAMPLES[error.field]}; `planner " in str(error)
+            asked.append(error.field)
+            content |= yaml.safe_load(EXAMPLES[error.field])
+    assert sorted(asked) == sorted(field for field in EXAMPLES if "." not in field)
+    with pytest.raises(InputError, match=r"search\.skus = .*add e\.g\. skus: \["):
+        read_scenario(content | {"search": {}})
+    content["search"] = yaml.safe_load(EXAMPLES["search.skus"])
+    assert read_scenario(content)[0].search.skus == ("h100-sxm", "b200-sxm")
