@@ -216,7 +216,7 @@ class _Judge:
         holds = np.zeros(DRAWS, dtype=bool)
         found, verdict = self._verified()
         self._note(found, verdict, known, holds)
-        faster: BoolArray = (self.logs[:, None] <= self.logs).all(axis=2)
+        faster = np.all(self.logs[:, None] <= self.logs, axis=2)
         while not known.all():
             open_draws = np.flatnonzero(~known)
             among = faster[np.ix_(open_draws, open_draws)]

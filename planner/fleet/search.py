@@ -352,16 +352,26 @@ def _best_within(
     """The cheapest fleet of some columns if it is dearer by no more than a share, and as plain as another one is."""
     objective, columns = search.request.objective, search.columns
     most = (of.objective or 0.0) * (1.0 + excess + SAME_COST)
-    need_be_plain = like is not None and is_plain(columns, like)
 
-    def best(allowed: Callable[[], list[Column]], below: float) -> Allocation | None:
+    def cheapest(allowed: Callable[[], list[Column]], below: float) -> Allocation | None:
         enough = min(most, below * (1.0 - SAME_COST))
         found = refined_allocation(search, objective, allowed, finest_gap=finest_gap, enough_usd_per_hour=enough)
-        if found.objective is None or found.objective > enough:
-            return None
-        return None if need_be_plain and not is_plain(columns, found) else found
+        return None if found.objective is None or found.objective > enough else found
 
-    return best
+    def plain(allowed: Callable[[], list[Column]], below: float) -> Allocation | None:
+        def too(others: Callable[[], list[Column]], below_others: float) -> Allocation | None:
+            return cheapest(partial(_in_both, allowed, others), min(below, below_others))
+
+        found = cheapest(allowed, below)
+        found = None if found is None else plainest(columns, found, too)
+        return found if found is not None and is_plain(columns, found) else None
+
+    return plain if like is not None and is_plain(columns, like) else cheapest
+
+
+def _in_both(some: Callable[[], list[Column]], others: Callable[[], list[Column]]) -> list[Column]:
+    names = {column.name for column in others()}
+    return [column for column in some() if column.name in names]
 
 
 def _excess_of_few(search: FleetSearch, of: Allocation) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from planner.fleet import Plan, plan, preferences
+from planner.fleet import search as fleet_search
 from planner.scenario import load_scenario
 
 CHAT = (
@@ -168,6 +170,28 @@ def test_a_fleet_of_one_family_within_a_tie_is_taken_before_any_other_is_looked_
     assert preferences.most_preferred(kinds, cheapest, within, within) is other
     kinds.all[2].is_measured = False
     assert preferences.of_one_family(kinds, cheapest, within) is None
+
+
+def test_of_measured_fleets_the_plain_one_counts_where_a_stray_makes_another_cheaper(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """H100 and a stray A100 at 40.0, both measured; plain are MI300X with lent kernels at 41.4, and H100 at 41.6."""
+    kinds: Any = Kinds("prefill h100", "decode h100", "mixed a100", "prefill mi300x", "decode mi300x")
+    for column in kinds.all[3:]:
+        column.is_measured = False
+    stray = fleet(40.0, prefill_h100=29.7, decode_h100=29.7, mixed_a100=0.3)
+    lent, own = fleet(41.4, prefill_mi300x=30.0, decode_mi300x=30.0), fleet(41.6, prefill_h100=30.0, decode_h100=30.0)
+    among = cheapest_of(stray, lent, own)
+    none = SimpleNamespace(objective=None)
+    monkeypatch.setattr(
+        fleet_search, "refined_allocation", lambda _, __, allowed, **limits: among(allowed, math.inf) or none
+    )
+    search: Any = SimpleNamespace(request=SimpleNamespace(objective=None), columns=kinds)
+    assert preferences.plainest(kinds, stray, cheapest_of(lent, own)) is lent
+    best = fleet_search._best_within(search, 0.05, lent, 0.01, like=lent)
+    assert preferences.most_preferred(kinds, lent, best, best) is own
+    too_dear = fleet_search._best_within(search, 0.001, lent, 0.01, like=lent)
+    assert preferences.most_preferred(kinds, lent, too_dear, too_dear) is lent
 
 
 def test_one_sku_may_cost_half_a_gpu_more_and_no_further() -> None:
