@@ -1,9 +1,8 @@
 """The answer to a plan in a sentence and four numbers, each with how sure it is and where it comes from.
 
 `short_headline`, the fleet in words, cost and headroom, each with its interval and its provenance. The interval of the
-cost is what exact estimates would do with, and what 95 % confidence takes; that of the headroom is the calibration's
-(`planner.fleet.calibration_bounds`): every kernel at the slow and at the fast end of the middle 90 % of its
-measurements.
+cost is what exact estimates would do with, and what 95 % confidence takes; the headroom is that at the confidence of
+the plan, beside what it would be on exact estimates.
 """
 
 from __future__ import annotations
@@ -254,8 +253,13 @@ def range_words(low: float | None, value: float, high: float | None, confidence:
 
 
 def headroom_words(headroom: Headroom) -> str:
-    """The interval of the headroom, or why there is none."""
-    if headroom.interval is None:
+    """With how slow steps a headroom is reckoned, and what it would be with those estimated.
+
+    >>> headroom_words(Headroom(0.02, "p99 TTFT", 0.98, 0.9, 0.6))
+    'at 90 %; +60 % if exact'
+    """
+    if headroom.estimated_share is None:
         return "no interval: not calibrated"
-    slow, fast = headroom.interval
-    return f"{change(slow)} to {change(fast)} (90 %)"
+    if headroom.confidence == EXACT_ESTIMATES:
+        return "step times as estimated"
+    return f"at {percent(headroom.confidence)}; {change(headroom.estimated_share)} if exact"

@@ -44,7 +44,12 @@ _FLEET = (
         "Cost of the fleet over the output tokens it makes at the planned load, input tokens apart.",
         "listed prices over given traffic",
     ),
-    Term("Headroom", "%", "Growth of the demand at which this fleet first misses a target.", "predicted by theory"),
+    Term(
+        "Headroom",
+        "%",
+        "Growth of the demand up to which this fleet keeps its targets with the confidence asked for.",
+        "predicted by theory",
+    ),
     Term("pool", "", "Identical replicas in one role: prefill, decode or mixed.", "chosen by the integer program"),
     Term("mixed", "", "A pool whose replicas run prompts and answers in the same steps.", "chosen"),
     Term("prefill", "", "A pool that processes prompts up to the first output token.", "chosen"),

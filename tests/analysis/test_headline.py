@@ -124,21 +124,22 @@ def test_price_names_provider_commitment_and_day() -> None:
 # --- how sure -------------------------------------------------------------------------------------------------------
 
 
-def test_headroom_is_where_the_first_target_breaks() -> None:
+def test_estimated_headroom_is_where_the_first_target_breaks_with_step_times_as_estimated() -> None:
     found = chat()
     room = headroom(found)
     planned = found.deployments[0]
-    rate = planned.workload.rate_per_s * (1.0 + room.share)
+    assert room.estimated_share is not None and room.estimated_share > room.share
+    rate = planned.workload.rate_per_s * (1.0 + room.estimated_share)
     assert evaluate(planned.deployment, planned.workload.at_rate(0.999 * rate)).meets(planned.slo)
     assert not evaluate(planned.deployment, planned.workload.at_rate(1.02 * rate)).meets(planned.slo)
-    assert room.interval is not None
-    slow, fast = room.interval
-    assert slow <= room.share <= fast
+    exact = headroom(chat("confidence=0.5"))
+    assert exact.share == exact.estimated_share
+    assert headline.headroom_words(exact) == "step times as estimated"
 
 
 def test_uncalibrated_plans_have_no_interval() -> None:
     bare = chat("search.calibrated=false")
-    assert headroom(bare).interval is None
+    assert headroom(bare).estimated_share is None
     assert headline.cost_range(bare, hardware_for(bare.request)) is None
 
 
