@@ -43,7 +43,7 @@ from planner.fleet.types import (
 from planner.fleet.verification import agreements, replayed_targets, simulated_long_enough, target_checks
 from planner.optimizer import Allocation, SolveStatus
 from planner.search import Rejection, ShiftRule
-from planner.supply import spot_shortfalls
+from planner.supply import region_notes, region_warnings, spot_shortfalls
 from planner.traffic import CascadePoint, Service
 
 MAX_TIGHTENINGS = 3
@@ -133,10 +133,15 @@ def _plan(
             deployments,
             bought,
             fleet.passed_over_usd_per_hour,
-            (*network_notes(deployments, hardware), *market.site_of(allocation).supply.assumptions),
+            (
+                *network_notes(deployments, hardware),
+                *market.site_of(allocation).supply.assumptions,
+                *region_notes(request.search.skus, request.prices, hardware),
+            ),
         ),
         warnings=(
             *_warnings(market, bought, targets, means),
+            *region_warnings((each.price for each in bought if each.price is not None), request.prices, hardware),
             *network_warnings(deployments, bought, hardware),
             *format_warnings(deployments),
             *single_replica_warnings(deployments),

@@ -78,7 +78,9 @@ class PricePolicy(Frozen):
         default=("on_demand",), min_length=1, description="ways of buying to choose from"
     )
     provider: str | None = None
-    region: str | None = None
+    region: str | None = Field(
+        default=None, description="as its provider calls it, or an area such as europe, eu, us, asia"
+    )
     min_confidence: str = "medium"
     as_of: date | None = Field(default=None, description="day the plan is made for; default: today")
     usd_per_gpu_hour: Mapping[str, float] = Field(
