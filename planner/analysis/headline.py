@@ -8,7 +8,7 @@ the plan, beside what it would be on exact estimates.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hardware_db import ANYWHERE, GpuSku, HardwareDb
@@ -40,12 +40,40 @@ def short_headline(plan: Plan) -> str:
     if served < (1.0 - 1e-6) * asked and plan.escalated is None:
         rate = f"{significant(served)} of {rate}"
     price = dollars(plan.cost.usd_per_month)
+    names = {pool.config.sku.id: sku_words(pool.config.sku) for pool in plan.pools}
     peak = " at peak on up to" if plan.schedule else " on"
-    where = f" at {_listed(plan.places)}" if plan.places else ""
+    own = own_words(plan, lambda sku, count: f"{count:,} × {names.get(sku, sku)}")
+    where = f" ({own})" if own else place_words(plan)
     return (
         f"Serve {models} at {rate} requests/s{peak} {fleet_words(plan)}{where} for {price} a month: "
         f"{replica_words(plan)}, {target_words(plan)}."
     )
+
+
+def place_words(plan: Plan) -> str:
+    """`` at`` whoever sells the GPUs; empty where nobody's listed price is paid."""
+    return f" at {_listed(plan.places)}" if plan.places else ""
+
+
+def own_words(plan: Plan, counted: Callable[[str, int], str]) -> str:
+    """How many GPUs are one's own and how many are rented, and where; empty where none is one's own.
+
+    Args:
+        plan: with a fleet.
+        counted: a SKU and how many of it, in words; where the fleet has one SKU, its counts stand alone.
+    """
+    own, rented = plan.own_gpus, {sku: count for sku, count in plan.rented_gpus.items() if count}
+    own = {sku: count for sku, count in own.items() if count}
+    if not own:
+        return ""
+    if not rented:
+        return "all your own"
+
+    def words(gpus: Mapping[str, int]) -> str:
+        alone = len(own | rented) == 1
+        return " + ".join(f"{count:,}" if alone else counted(sku, count) for sku, count in gpus.items())
+
+    return f"{words(own)} of your own, {words(rented)} rented{place_words(plan)}"
 
 
 def _listed(names: Sequence[str]) -> str:

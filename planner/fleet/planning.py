@@ -43,7 +43,7 @@ from planner.fleet.types import (
 from planner.fleet.verification import agreements, replayed_targets, simulated_long_enough, target_checks
 from planner.optimizer import Allocation, SolveStatus
 from planner.search import Rejection, ShiftRule
-from planner.supply import region_notes, region_warnings, spot_shortfalls
+from planner.supply import OWNED, region_notes, region_warnings, spot_shortfalls
 from planner.traffic import CascadePoint, Service
 
 MAX_TIGHTENINGS = 3
@@ -304,7 +304,21 @@ def _assumptions(
         )
     notes += [str(note) for note in market.supply.notes]
     notes += assumptions
+    notes += _pin_notes(request, bought)
     return tuple(dict.fromkeys(notes))
+
+
+def _pin_notes(request: PlanRequest, bought: Sequence[BoughtGpus]) -> list[str]:
+    """Of SKUs with GPUs of one's own: a pin that rented ones help to meet, since it counts all."""
+    notes = []
+    for sku, count in request.limits.pinned.items():
+        own = sum(min(each.gpus) for each in bought if each.sku == sku and each.purchase == OWNED)
+        if sku in request.prices.owned and own < count:
+            notes.append(
+                f"limits.pinned.{sku}={count} counts GPUs of one's own and rented ones alike: {own:g} of one's own are "
+                "in the fleet"
+            )
+    return notes
 
 
 def _warnings(

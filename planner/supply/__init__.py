@@ -8,7 +8,7 @@ case others fail (`spares`).
 
 from planner.supply.costs import supply_cost
 from planner.supply.price_lists import PriceList, prices_csv, read_prices, with_prices
-from planner.supply.prices import OWN_PRICE_SOURCE, is_committed, offered_prices
+from planner.supply.prices import OWN_PRICE_SOURCE, OWNED, is_committed, offered_prices
 from planner.supply.regions import region_notes, region_warnings
 from planner.supply.resources import Supply, build_supply, resource_use, spot_shortfalls, switching_resource
 from planner.supply.sites import InstanceNetwork, SiteSupply, site_supplies
@@ -26,6 +26,7 @@ from planner.supply.types import (
 )
 
 __all__ = [
+    "OWNED",
     "OWN_PRICE_SOURCE",
     "SPOT",
     "STALE_PRICE_DAYS",
