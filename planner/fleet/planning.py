@@ -43,6 +43,7 @@ from planner.fleet.types import (
 from planner.fleet.verification import agreements, replayed_targets, simulated_long_enough, target_checks
 from planner.optimizer import Allocation, SolveStatus
 from planner.search import Rejection, ShiftRule
+from planner.serving import known_hit_notes
 from planner.supply import OWNED, region_notes, region_warnings, spot_shortfalls
 from planner.traffic import CascadePoint, Service
 
@@ -145,6 +146,7 @@ def _plan(
             *network_warnings(deployments, bought, hardware),
             *format_warnings(deployments),
             *single_replica_warnings(deployments),
+            *_known_hit_warnings(deployments),
         ),
         considered=search.considered,
         elapsed_s=time.perf_counter() - started,
@@ -281,7 +283,8 @@ def _assumptions(
     assumptions: Sequence[str],
 ) -> tuple[str, ...]:
     """What the numbers take for granted, each said once."""
-    notes = [note for planned in deployments for note in planned.predicted.assumptions]
+    warned = _known_hit_warnings(deployments)
+    notes = [note for planned in deployments for note in planned.predicted.assumptions if note not in warned]
     notes += format_notes(deployments)
     notes += search_notes(request, deployments)
     if any(planned.surviving != planned.deployment for planned in deployments):
@@ -305,6 +308,12 @@ def _assumptions(
     notes += [str(note) for note in market.supply.notes]
     notes += assumptions
     notes += _pin_notes(request, bought)
+    return tuple(dict.fromkeys(notes))
+
+
+def _known_hit_warnings(deployments: Sequence[PlannedDeployment]) -> tuple[str, ...]:
+    """Where a known hit rate is counted at every replica of a pool whose router heeds no prefixes."""
+    notes = (note for planned in deployments for note in known_hit_notes(planned.surviving, planned.workload))
     return tuple(dict.fromkeys(notes))
 
 
