@@ -280,6 +280,17 @@ def range_words(low: float | None, value: float, high: float | None, confidence:
     return f"the same if exact and at {sure}" if end == start else f"{start} if exact, {end} at {sure}"
 
 
+def output_share_words(plan: Plan) -> str:
+    """What the cost of output tokens leaves out where prefill has GPUs of its own; empty where all is mixed.
+
+    A price of output tokens alone is no measure between a mixed fleet and one of pairs.
+    """
+    cost = plan.cost
+    if cost is None or not any(planned.deployment.is_disaggregated for planned in plan.deployments):
+        return ""
+    return f"without prefill pools: {dollars(cost.usd_per_million_input_tokens)} per million input tokens"
+
+
 def headroom_words(headroom: Headroom) -> str:
     """With how slow steps a headroom is reckoned, and what it would be with those estimated.
 

@@ -284,7 +284,8 @@ def _token_card(plan: Plan, cost: CostBreakdown, costs: CostRange | None) -> com
         "take from its largest stable rate; a prefill pool is all input, a decode pool all output. Cost as listed, "
         f"over tokens as given. {INTERVAL_HINT}"
     )
-    return components.MetricCard("Per million output tokens", headline.dollars(usd), hint, interval)
+    below = "; ".join(filter(None, (interval, headline.output_share_words(plan))))
+    return components.MetricCard("Per million output tokens", headline.dollars(usd), hint, below)
 
 
 def _headroom_card(plan: Plan, headroom: Headroom | None) -> components.MetricCard:
