@@ -6,9 +6,10 @@
 True
 """
 
+from hardware_db.areas import ANYWHERE, area_called, area_names, regions_in, sellers_without_regions
 from hardware_db.fits import select_calibration, with_calibration, with_engine_costs, with_own_hardware
 from hardware_db.loader import kv_tier_facts, load_hardware, read_calibration, read_sku
-from hardware_db.pricing import ANYWHERE, instance_of, is_cited, listed_prices, select_price, stale_days
+from hardware_db.pricing import instance_of, is_cited, listed_prices, select_price, stale_days
 from hardware_db.schema import (
     Calibration,
     Coefficient,
@@ -33,6 +34,7 @@ from hardware_db.schema import (
     NodeSku,
     OwnHardware,
     Price,
+    ProviderRegion,
     ScaleUp,
     SpareLayers,
     StateReuse,
@@ -64,10 +66,13 @@ __all__ = [
     "NodeSku",
     "OwnHardware",
     "Price",
+    "ProviderRegion",
     "ScaleUp",
     "SpareLayers",
     "StateReuse",
     "Topology",
+    "area_called",
+    "area_names",
     "instance_of",
     "is_cited",
     "kv_tier_facts",
@@ -75,8 +80,10 @@ __all__ = [
     "load_hardware",
     "read_calibration",
     "read_sku",
+    "regions_in",
     "select_calibration",
     "select_price",
+    "sellers_without_regions",
     "stale_days",
     "with_calibration",
     "with_engine_costs",

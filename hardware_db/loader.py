@@ -19,7 +19,7 @@ from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import Field
 
@@ -34,6 +34,7 @@ from hardware_db.schema import (
     KvTierFacts,
     KvTierKind,
     Price,
+    ProviderRegion,
 )
 from planner.core import CALIBRATION, Frozen, InputError, UnknownNameError
 
@@ -41,8 +42,13 @@ MAX_CALIBRATION_BYTES = 50_000_000
 """Largest calibration file that is read; those shipped are below 100 kB."""
 INSTANCES = "instances.csv"
 """Beside the price lists: what is sold in which sizes, and the network between instances."""
+REGIONS = "regions.csv"
+"""Beside them too: where the regions of providers lie."""
 MAX_TOML_BYTES = 1_000_000
 """Largest file of a SKU or an engine; those shipped are below 10 kB."""
+
+
+_Row = TypeVar("_Row", bound=Frozen)
 
 
 class _Source(Frozen):
@@ -82,6 +88,7 @@ def load_hardware(extra_skus_dir: Path | None = None) -> HardwareDb:
         engines=packaged.engines,
         calibrations=packaged.calibrations,
         instances=packaged.instances,
+        regions=packaged.regions,
     )
 
 
@@ -91,11 +98,15 @@ def _packaged() -> HardwareDb:
     return HardwareDb(
         skus=_read_skus(root / "skus"),
         prices=tuple(
-            price for file in _files(root / "prices", ".csv") if file.name != INSTANCES for price in _read_prices(file)
+            price
+            for file in _files(root / "prices", ".csv")
+            if file.name not in (INSTANCES, REGIONS)
+            for price in _read_prices(file)
         ),
         engines=_read_engines(root / "engines"),
         calibrations=tuple(_read_calibration(file) for file in _files(root / "calibrations", ".json")),
-        instances=tuple(_read_instances(root / "prices" / INSTANCES)),
+        instances=tuple(_read_rows(root / "prices" / INSTANCES, Instance)),
+        regions=tuple(_read_rows(root / "prices" / REGIONS, ProviderRegion)),
     )
 
 
@@ -174,20 +185,16 @@ def _read_prices(file: Traversable) -> Iterator[Price]:
     rows = csv.DictReader(io.StringIO(file.read_text(encoding="utf-8")))
     with _located(f"{file.name} line 1"):
         _check_price_columns(rows.fieldnames or ())
-    for row in rows:
-        with _located(f"{file.name} line {rows.line_num}"):
-            if None in row:
-                raise InputError("row", row[None], "more cells than the header has columns", "quote cells with commas")
-            yield Price(**{column: cell for column, cell in row.items() if cell})
+    return _read_rows(file, Price)
 
 
-def _read_instances(file: Traversable) -> Iterator[Instance]:
+def _read_rows(file: Traversable, row_type: type[_Row]) -> Iterator[_Row]:
     rows = csv.DictReader(io.StringIO(file.read_text(encoding="utf-8")))
     for row in rows:
         with _located(f"{file.name} line {rows.line_num}"):
             if None in row:
                 raise InputError("row", row[None], "more cells than the header has columns", "quote cells with commas")
-            yield Instance(**{column: cell for column, cell in row.items() if cell})
+            yield row_type(**{column: cell for column, cell in row.items() if cell})
 
 
 def _check_price_columns(columns: Sequence[str]) -> None:

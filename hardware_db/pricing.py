@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import date
 
+from hardware_db.areas import ANYWHERE, area_called, area_names, regions_in, sellers_without_regions
 from hardware_db.schema import Confidence, HardwareDb, Instance, Price
 from planner.core import UnknownNameError
-
-ANYWHERE = frozenset({"any", "all"})
-"""Regions of a price that holds in every region of its provider."""
 
 
 def select_price(
@@ -25,9 +23,10 @@ def select_price(
     """The cheapest price of one GPU-hour [USD] that matches, or None when nothing is listed.
 
     A reading supersedes every older one of the same SKU, provider, region, instance type and commitment: the older
-    one never wins, whatever its price. Of two equal prices the one read last is returned. `provider` and `region`
-    are compared literally; a price listed for `ANYWHERE` holds in every region that its provider has prices of.
-    With `not_before` only prices read on that day or later count.
+    one never wins, whatever its price. Of two equal prices the one read last is returned. `provider` is compared
+    literally; `region` is that of a provider or an area (`area_names`). A price listed for `ANYWHERE` holds in every
+    region that its provider has prices of; in an area, those of `sellers_without_regions` count too. With `not_before`
+    only prices read on that day or later count.
 
     Raises:
         UnknownNameError: `sku` has no record, or no listed price has that commitment, provider or region, or
@@ -77,14 +76,21 @@ def listed_prices(
     if provider is not None:
         _check_known("prices.provider", provider, {price.provider for price in db.prices})
     if region is not None:
-        _check_known("prices.region", region, {price.region for price in db.prices})
-    widely = {price.provider for price in db.prices if price.region == region}
+        _check_known("prices.region", region, _region_names(db, region))
+    places = regions_in(db, region) if region is not None else frozenset()
+    widely = {provider for provider, _ in places}
+    if region is not None and area_called(db, region) is not None:
+        widely |= sellers_without_regions(db)
     matching = [
         price
         for price in _current(price for price in db.prices if price.sku == sku)
         if price.commitment == commitment
         and provider in (None, price.provider)
-        and (region in (None, price.region) or (price.region in ANYWHERE and price.provider in widely))
+        and (
+            region is None
+            or (price.provider, price.region) in places
+            or (price.region in ANYWHERE and price.provider in widely)
+        )
         and (not_before is None or price.retrieved_on >= not_before)
         and _rank(price.confidence) >= _rank(min_confidence)
     ]
@@ -127,6 +133,12 @@ def stale_days(price: Price, today: date) -> int:
     8
     """
     return (today - price.retrieved_on).days
+
+
+def _region_names(db: HardwareDb, region: str) -> set[str]:
+    """Every name of a region or an area; the name asked for among them where it is another way of writing one."""
+    also = {region} if area_called(db, region) is not None else set[str]()
+    return {price.region for price in db.prices} | set(area_names(db)) | also
 
 
 def _current(prices: Iterable[Price]) -> list[Price]:

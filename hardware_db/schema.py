@@ -219,6 +219,16 @@ class Instance(Frozen):
     note: str = ""
 
 
+class ProviderRegion(Frozen):
+    """Where a region of a provider lies: one row of ``prices/regions.csv``."""
+
+    provider: str
+    region: str
+    country: str = Field(default="", pattern="^([A-Z]{2})?$", description="ISO 3166; empty: not one country")
+    continent: str
+    source: str = Field(min_length=8, description="where the provider says so")
+
+
 class Coefficient(Frozen):
     """A fitted number with its 90 % interval."""
 
@@ -581,6 +591,7 @@ class HardwareDb(Frozen):
     engines: Mapping[str, EngineProfile]
     calibrations: tuple[Calibration, ...] = ()
     instances: tuple[Instance, ...] = Field(default=(), description="sizes in which GPUs are sold, and their network")
+    regions: tuple[ProviderRegion, ...] = Field(default=(), description="where regions of providers lie")
     own: OwnHardware = Field(default=OwnHardware(), description="what of it a user brought along")
 
     @model_validator(mode="after")

@@ -20,7 +20,7 @@ from planner.analysis.autoscaling import Autoscaler, AutoscalingDay, PlayedFleet
 from planner.analysis.changes import Change, WhatIf, WhatIfSide
 from planner.analysis.fleet_capacity import Headroom, headroom, is_calibrated, period_capacities_per_s
 from planner.analysis.fleet_growth import FleetGrowth, FleetHorizon, NextFleet, fleet_growth, next_purchases
-from planner.analysis.headline import EXACT_ESTIMATES, CostRange, fleet_words, sku_words
+from planner.analysis.headline import EXACT_ESTIMATES, CostRange, fleet_words, own_words, place_words, sku_words
 from planner.analysis.load_response import LoadResponses, Signal
 from planner.analysis.perturbations import numeric_requirements, price_now, requirements
 from planner.analysis.purchase_alternatives import (
@@ -140,7 +140,9 @@ __all__ = [
     "offer_from_plan",
     "outcome_of",
     "own_price",
+    "own_words",
     "period_capacities_per_s",
+    "place_words",
     "planned_offer",
     "price_now",
     "price_range",

@@ -6,20 +6,22 @@ Nothing is planned again here: the deployments stay as they are and are evaluate
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from planner.analysis.types import KeptFleet
 from planner.fleet import (
+    Corrections,
     Plan,
     PlannedDeployment,
     Progress,
     ScheduledPeriod,
+    deviations_of,
     pool_name,
-    shifted_deployment,
+    slower_deployment,
 )
-from planner.serving import NORMAL_95, Deployment, Performance, evaluate, sustainable_rate_per_s
+from planner.serving import Deployment, Performance, evaluate, sustainable_rate_per_s
 from planner.workload import LatencyDistribution, Slo, Workload
 
 SEARCHED_FACTOR = 3.0
@@ -43,17 +45,31 @@ def kept_fleet(
         deployment: what becomes of each deployment.
         cost_factor: on the cost of the plan.
     """
+    fleets = [deployment(planned.surviving) for planned in plan.deployments]
+    return _kept(plan, fleets, workload, cost_factor)
+
+
+def _kept(
+    plan: Plan,
+    fleets: Sequence[Deployment],
+    workload: Callable[[Workload], Workload] = lambda workload: workload,
+    cost_factor: float = 1.0,
+    shares: Sequence[float] | None = None,
+) -> KeptFleet:
+    """The fleet with other deployments for its own, of whose rates by theory these shares are kept (None: all)."""
     margins = [
-        _margin(planned, deployment(planned.surviving), workload(planned.workload)) for planned in plan.deployments
+        _margin(planned, fleet, workload(planned.workload))
+        for planned, fleet in zip(plan.deployments, fleets, strict=True)
     ]
     worst = max(margins, key=lambda margin: (margin.ratio, margin.tightest))
     planned_per_s = sum(planned.workload.arrivals.rate_per_s for planned in plan.deployments)
+    kept = shares or [1.0] * len(margins)
     return KeptFleet(
         holds=worst.ratio <= 1.0,
         tightest=worst.tightest,
         tightest_ratio=worst.ratio,
         usd_per_hour=cost_factor * plan.cost.usd_per_hour if plan.cost else math.inf,
-        rate_per_s=planned_per_s * min(margin.growth for margin in margins),
+        rate_per_s=planned_per_s * min(share * margin.growth for share, margin in zip(kept, margins, strict=True)),
     )
 
 
@@ -130,20 +146,24 @@ def _ratios(performance: Performance, slo: Slo) -> list[tuple[float, str]]:
 
 @dataclass(frozen=True)
 class Headroom:
-    """How much more the fleet could serve within every target, by theory, the traffic split as planned.
+    """How much more the fleet could serve within every target, the traffic split as planned.
+
+    By the rates that it was planned with: of theory, as simulation corrected them, with step times as slow as the
+    confidence asked for has them. Demand that has grown by more asks for another plan.
 
     Attributes:
         share: most it serves over the demand, less 1.
-        tightest: the target nearest to its threshold.
+        tightest: the target nearest to its threshold, with these step times.
         tightest_ratio: its latency over its threshold.
-        interval: `share` with every kernel at the slow and at the fast end of the middle 90 % of its measurements;
-            None where nothing is calibrated.
+        confidence: that the plan was made for.
+        estimated_share: `share` with step times as estimated; None where nothing is calibrated.
     """
 
     share: float
     tightest: str
     tightest_ratio: float
-    interval: tuple[float, float] | None
+    confidence: float
+    estimated_share: float | None
 
 
 def is_calibrated(plan: Plan) -> bool:
@@ -151,25 +171,45 @@ def is_calibrated(plan: Plan) -> bool:
     return any(pool.config.calibration is not None for pool in plan.pools)
 
 
-def headroom(plan: Plan, progress: Progress = lambda _: None) -> Headroom:
-    """How much the demand may grow before the fleet misses a target (see `kept_fleet`).
+def headroom(plan: Plan, progress: Progress = lambda _: None, *, corrections: Corrections | None = None) -> Headroom:
+    """How much the demand may grow before the fleet has to be planned anew.
 
     Args:
         plan: feasible.
-        progress: called before each of up to three evaluations, a second each for a fleet of three deployments.
+        progress: called before each of up to two evaluations, a second each for a fleet of three deployments.
+        corrections: what the plan was made with where it was not simulated itself; None: `Plan.corrections`.
     """
-    progress("largest demand of this fleet")
-    kept = kept_fleet(plan)
+    learned, request = corrections or plan.corrections, plan.request
+    shares = [1.0 if learned is None else _share_kept(planned, learned) for planned in plan.deployments]
     demand_per_s = sum(planned.workload.arrivals.rate_per_s for planned in plan.deployments)
-    interval = None
+
+    def kept_with(deviations: float) -> KeptFleet:
+        fleets = [slower_deployment(planned, deviations, request.measured_steps) for planned in plan.deployments]
+        return _kept(plan, fleets, shares=shares)
+
+    progress("largest demand of this fleet")
+    deviations = deviations_of(request.confidence)
+    if deviations and learned is not None:
+        deviations += learned.deviations
+    slow = kept_with(deviations)
+    estimated_share = None
     if is_calibrated(plan):
-        ends = []
-        for name, deviations in (("slow", NORMAL_95), ("fast", -NORMAL_95)):
-            progress(f"the same with {name} kernels")
-            shifted = partial(shifted_deployment, deviations=deviations)
-            ends.append(kept_fleet(plan, deployment=shifted))
-        interval = (ends[0].rate_per_s / demand_per_s - 1.0, ends[1].rate_per_s / demand_per_s - 1.0)
-    return Headroom(kept.rate_per_s / demand_per_s - 1.0, kept.tightest, kept.tightest_ratio, interval)
+        progress("the same with step times as estimated")
+        estimated = kept_with(0.0) if deviations else slow
+        estimated_share = estimated.rate_per_s / demand_per_s - 1.0
+    share = slow.rate_per_s / demand_per_s - 1.0
+    return Headroom(share, slow.tightest, slow.tightest_ratio, request.confidence, estimated_share)
+
+
+def _share_kept(planned: PlannedDeployment, learned: Corrections) -> float:
+    """Of the rate that a deployment has by theory, the share that simulation left it; more than 1 where it held more.
+
+    Of a prefill and a decode pool the smaller share: the one that is short limits both.
+    """
+    return min(
+        learned.share_of(planned.service, option.role, pool_name(option), pool.replicas)
+        for option, pool in zip(planned.option.pools, planned.surviving.pools, strict=True)
+    )
 
 
 # --- hour by hour ---------------------------------------------------------------------------------------------------

@@ -131,7 +131,9 @@ def next_purchases(
         if not found.feasible or found.cost is None:
             purchases.append(NextFleet(needed, factor, "", {}, {}, float("inf"), until))
             break
-        until = forecast.holds_until(factor * (1.0 + max(0.0, headroom(found).share)), percentile)
+        until = forecast.holds_until(
+            factor * (1.0 + max(0.0, headroom(found, corrections=plan.corrections).share)), percentile
+        )
         more = {sku: found.gpus.get(sku, 0) - before.get(sku, 0) for sku in {**before, **found.gpus}}
         changed = {sku: number for sku, number in more.items() if number}
         purchases.append(

@@ -1,15 +1,14 @@
 """The answer to a plan in a sentence and four numbers, each with how sure it is and where it comes from.
 
 `short_headline`, the fleet in words, cost and headroom, each with its interval and its provenance. The interval of the
-cost is what exact estimates would do with, and what 95 % confidence takes; that of the headroom is the calibration's
-(`planner.fleet.calibration_bounds`): every kernel at the slow and at the fast end of the middle 90 % of its
-measurements.
+cost is what exact estimates would do with, and what 95 % confidence takes; the headroom is that at the confidence of
+the plan, beside what it would be on exact estimates.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hardware_db import ANYWHERE, GpuSku, HardwareDb
@@ -41,12 +40,40 @@ def short_headline(plan: Plan) -> str:
     if served < (1.0 - 1e-6) * asked and plan.escalated is None:
         rate = f"{significant(served)} of {rate}"
     price = dollars(plan.cost.usd_per_month)
+    names = {pool.config.sku.id: sku_words(pool.config.sku) for pool in plan.pools}
     peak = " at peak on up to" if plan.schedule else " on"
-    where = f" at {_listed(plan.places)}" if plan.places else ""
+    own = own_words(plan, lambda sku, count: f"{count:,} × {names.get(sku, sku)}")
+    where = f" ({own})" if own else place_words(plan)
     return (
         f"Serve {models} at {rate} requests/s{peak} {fleet_words(plan)}{where} for {price} a month: "
         f"{replica_words(plan)}, {target_words(plan)}."
     )
+
+
+def place_words(plan: Plan) -> str:
+    """`` at`` whoever sells the GPUs; empty where nobody's listed price is paid."""
+    return f" at {_listed(plan.places)}" if plan.places else ""
+
+
+def own_words(plan: Plan, counted: Callable[[str, int], str]) -> str:
+    """How many GPUs are one's own and how many are rented, and where; empty where none is one's own.
+
+    Args:
+        plan: with a fleet.
+        counted: a SKU and how many of it, in words; where the fleet has one SKU, its counts stand alone.
+    """
+    own, rented = plan.own_gpus, {sku: count for sku, count in plan.rented_gpus.items() if count}
+    own = {sku: count for sku, count in own.items() if count}
+    if not own:
+        return ""
+    if not rented:
+        return "all your own"
+
+    def words(gpus: Mapping[str, int]) -> str:
+        alone = len(own | rented) == 1
+        return " + ".join(f"{count:,}" if alone else counted(sku, count) for sku, count in gpus.items())
+
+    return f"{words(own)} of your own, {words(rented)} rented{place_words(plan)}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -253,9 +280,25 @@ def range_words(low: float | None, value: float, high: float | None, confidence:
     return f"the same if exact and at {sure}" if end == start else f"{start} if exact, {end} at {sure}"
 
 
+def output_share_words(plan: Plan) -> str:
+    """What the cost of output tokens leaves out where prefill has GPUs of its own; empty where all is mixed.
+
+    A price of output tokens alone is no measure between a mixed fleet and one of pairs.
+    """
+    cost = plan.cost
+    if cost is None or not any(planned.deployment.is_disaggregated for planned in plan.deployments):
+        return ""
+    return f"without prefill pools: {dollars(cost.usd_per_million_input_tokens)} per million input tokens"
+
+
 def headroom_words(headroom: Headroom) -> str:
-    """The interval of the headroom, or why there is none."""
-    if headroom.interval is None:
+    """With how slow steps a headroom is reckoned, and what it would be with those estimated.
+
+    >>> headroom_words(Headroom(0.02, "p99 TTFT", 0.98, 0.9, 0.6))
+    'at 90 %; +60 % if exact'
+    """
+    if headroom.estimated_share is None:
         return "no interval: not calibrated"
-    slow, fast = headroom.interval
-    return f"{change(slow)} to {change(fast)} (90 %)"
+    if headroom.confidence == EXACT_ESTIMATES:
+        return "step times as estimated"
+    return f"at {percent(headroom.confidence)}; {change(headroom.estimated_share)} if exact"

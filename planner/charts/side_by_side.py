@@ -57,6 +57,9 @@ class ComparedQuantity:
 
 COMPARED_QUANTITIES = {
     "Cost per month": ComparedQuantity("usd_per_month", "Cost per month", "USD per month", "usd"),
+    "Cost per million tokens": ComparedQuantity(
+        "usd_per_million_tokens", "Cost per million tokens", "USD per million input and output tokens", "usd"
+    ),
     "Cost per million output tokens": ComparedQuantity(
         "usd_per_million_output_tokens", "Cost per million output tokens", "USD per million output tokens", "usd"
     ),
@@ -73,9 +76,9 @@ def side_rows(sides: Sequence[PlanSide], reference: PlanSide | None = None) -> l
     """The quantities of every side, in the order given.
 
     Returns rows with name, is_reference, is_feasible (it has a fleet), fleet, reason, gpus, is_bound (usd_per_month is
-    a lower bound), usd_per_month, usd_per_million_input_tokens and usd_per_million_output_tokens [USD], tightest (name
-    of the target with the least left), tightest_share (its latency over its threshold), is_fitted and step_times.
-    Quantities are None without a fleet.
+    a lower bound), usd_per_month, usd_per_million_tokens, usd_per_million_input_tokens and
+    usd_per_million_output_tokens [USD], tightest (name of the target with the least left), tightest_share (its latency
+    over its threshold), is_fitted and step_times. Quantities are None without a fleet.
     """
     return [_side_row(side, side is reference) for side in sides]
 
@@ -92,6 +95,7 @@ def _side_row(side: PlanSide, is_reference: bool) -> Row:
         "gpus": side.gpus if cost else None,
         "is_bound": cost is None and side.usd_per_month is not None,
         "usd_per_month": side.usd_per_month,
+        "usd_per_million_tokens": cost.usd_per_million_tokens if cost else None,
         "usd_per_million_input_tokens": cost.usd_per_million_input_tokens if cost else None,
         "usd_per_million_output_tokens": cost.usd_per_million_output_tokens if cost else None,
         "tightest": check.target.name if check else None,

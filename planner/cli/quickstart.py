@@ -25,7 +25,8 @@ def quickstart(
     traffic: Annotated[str | None, typer.Option(help="20 (requests/s), 1500000/day, or '50000 users'.")] = None,
     lengths: Annotated[str | None, typer.Option(help="Tokens as IN/OUT, a preset, or a trace (CSV).")] = None,
     targets: Annotated[
-        str | None, typer.Option(metavar="S/MS", help="p99 TTFT in s / p99 TPOT in ms, or the name of a use.")
+        str | None,
+        typer.Option(metavar="S/MS", help="p99 TTFT in s / p99 TPOT in ms, in words, or the name of a use."),
     ] = None,
     gpus: Annotated[
         str | None, typer.Option(metavar="SKU,...[@PROVIDER]", help="GPUs to choose from, and who sells them.")
@@ -39,6 +40,7 @@ def quickstart(
     \b
     planner quickstart
     planner quickstart --llm qwen3-32b --traffic 12 --lengths 1500/400 --yes --out chat.yaml
+    planner quickstart --targets 'p95 TTFT 500 ms, p50 TPOT 30 ms' --out strict.yaml
     planner quickstart --traffic '50000 users' --targets chat --gpus 'h100-sxm @ Lambda' --out users.yaml
 
     What an option answers is not asked; an answer that cannot be read is asked for again.

@@ -14,7 +14,7 @@ from planner.fleet.calibration_bounds import (
     target_ranges_s,
 )
 from planner.fleet.cascades import cascade_services
-from planner.fleet.confidence import deviations_of
+from planner.fleet.confidence import deviations_of, slower_deployment
 from planner.fleet.corrections import Corrections
 from planner.fleet.costs import KV_TIERS, SWITCHING
 from planner.fleet.format_warnings import weights_word
@@ -82,6 +82,7 @@ __all__ = [
     "shifted_hardware",
     "slices",
     "slices_of",
+    "slower_deployment",
     "split_by_length",
     "target_ranges_s",
     "weights_word",

@@ -29,11 +29,12 @@ from planner.engine import ReplicaConfig, StepTimeShift
 from planner.fleet.simulation import evaluated
 from planner.fleet.types import PlanConfidence, PlannedDeployment
 from planner.fleet.verification import ScopedSlo, missing_over_allowed, violated_metrics
-from planner.search import DeploymentOption, ShiftRule
+from planner.search import DeploymentOption, PoolOption, ShiftRule
 from planner.serving import (
     NOT_MEASURED,
     Deployment,
     MeasuredSteps,
+    Pool,
     ReplicaSpreads,
     Role,
     StandardNormals,
@@ -111,29 +112,51 @@ def as_estimated(
         planned: as it was found.
         measured: by SKU or model on a SKU, what is known of step times.
     """
-    rule, lengths = slow_rule(0.0, measured), planned.workload.lengths
-
-    def expected(config: ReplicaConfig, role: Role) -> ReplicaConfig:
-        own = config if config.shift is None else rebuilt(config, shift=None)
-        if rule is None or known_steps(measured, config) == NOT_MEASURED:
-            return own
-        return rebuilt(own, shift=rule(own, role, lengths.mean_input, lengths.mean_output))
-
-    option = DeploymentOption(
-        planned.option.mode,
-        tuple(replace(pool, config=expected(pool.config, pool.role)) for pool in planned.option.pools),
-    )
-    surviving = _reconfigured(planned.surviving, [pool.config for pool in option.pools])
+    configs = _slower_configs(planned, planned.option.pools, 0.0, measured)
+    pools = zip(planned.option.pools, configs, strict=True)
+    surviving = _reconfigured(planned.surviving, configs)
     predicted = evaluated(surviving, planned.workload)
     return replace(
         planned,
-        option=option,
-        deployment=_reconfigured(planned.deployment, [pool.config for pool in option.pools]),
+        option=DeploymentOption(planned.option.mode, tuple(replace(pool, config=own) for pool, own in pools)),
+        deployment=_reconfigured(planned.deployment, configs),
         surviving=surviving,
         predicted=predicted,
         simulated=predicted,
         run=None,
     )
+
+
+def slower_deployment(
+    planned: PlannedDeployment, deviations: float, measured: Mapping[str, MeasuredSteps] = NOTHING_MEASURED
+) -> Deployment:
+    """What is left of a deployment when what may fail has failed, with step times as `slow_rule` has them.
+
+    Args:
+        planned: as estimated.
+        deviations: standard deviations that its step times are slower than is to be expected; negative: faster.
+        measured: by SKU or model on a SKU, what is known of step times.
+    """
+    surviving = planned.surviving
+    return _reconfigured(surviving, _slower_configs(planned, surviving.pools, deviations, measured))
+
+
+def _slower_configs(
+    planned: PlannedDeployment,
+    pools: Sequence[Pool | PoolOption],
+    deviations: float,
+    measured: Mapping[str, MeasuredSteps],
+) -> list[ReplicaConfig]:
+    """The replicas of its pools; those that nothing is known of and nothing is to slow down have no shift."""
+    rule, lengths = slow_rule(deviations, measured), planned.workload.lengths
+
+    def slower(config: ReplicaConfig, role: Role) -> ReplicaConfig:
+        own = config if config.shift is None else rebuilt(config, shift=None)
+        if rule is None or (not deviations and known_steps(measured, config) == NOT_MEASURED):
+            return own
+        return rebuilt(own, shift=rule(own, role, lengths.mean_input, lengths.mean_output))
+
+    return [slower(pool.config, pool.role) for pool in pools]
 
 
 def _reconfigured(deployment: Deployment, configs: Sequence[ReplicaConfig]) -> Deployment:

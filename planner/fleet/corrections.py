@@ -107,3 +107,21 @@ class Corrections(Frozen):
         """These, or none where requests come otherwise."""
         kind = traffic_kind(workload)
         return self if kind == self.traffic else Corrections(traffic=kind, deviations=self.deviations)
+
+    def share_of(self, service: str, role: Role, configuration: str, surviving: int) -> float:
+        """Of the rate that a pool of the plan's fleet has by theory, the share it keeps; more where it held more.
+
+        Args:
+            service: it serves.
+            role: of the pool.
+            configuration: of its replicas, as `pool_name` has it.
+            surviving: replicas that are left when those that may fail have failed.
+        """
+        kept = [one.share for one in self.kept if (one.service, one.configuration) == (service, configuration)]
+        expected = [one.share for one in self.expected if (one.service, one.role) == (service, role)]
+        held = [
+            max(pool.ratios.values())
+            for pool in self.held
+            if (pool.service, pool.configuration, pool.surviving) == (service, configuration, surviving)
+        ]
+        return max(held + (kept or expected or [1.0])[:1])

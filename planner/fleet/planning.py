@@ -43,7 +43,8 @@ from planner.fleet.types import (
 from planner.fleet.verification import agreements, replayed_targets, simulated_long_enough, target_checks
 from planner.optimizer import Allocation, SolveStatus
 from planner.search import Rejection, ShiftRule
-from planner.supply import spot_shortfalls
+from planner.serving import known_hit_notes
+from planner.supply import OWNED, region_notes, region_warnings, spot_shortfalls
 from planner.traffic import CascadePoint, Service
 
 MAX_TIGHTENINGS = 3
@@ -133,13 +134,19 @@ def _plan(
             deployments,
             bought,
             fleet.passed_over_usd_per_hour,
-            (*network_notes(deployments, hardware), *market.site_of(allocation).supply.assumptions),
+            (
+                *network_notes(deployments, hardware),
+                *market.site_of(allocation).supply.assumptions,
+                *region_notes(request.search.skus, request.prices, hardware),
+            ),
         ),
         warnings=(
             *_warnings(market, bought, targets, means),
+            *region_warnings((each.price for each in bought if each.price is not None), request.prices, hardware),
             *network_warnings(deployments, bought, hardware),
             *format_warnings(deployments),
             *single_replica_warnings(deployments),
+            *_known_hit_warnings(deployments),
         ),
         considered=search.considered,
         elapsed_s=time.perf_counter() - started,
@@ -276,7 +283,8 @@ def _assumptions(
     assumptions: Sequence[str],
 ) -> tuple[str, ...]:
     """What the numbers take for granted, each said once."""
-    notes = [note for planned in deployments for note in planned.predicted.assumptions]
+    warned = _known_hit_warnings(deployments)
+    notes = [note for planned in deployments for note in planned.predicted.assumptions if note not in warned]
     notes += format_notes(deployments)
     notes += search_notes(request, deployments)
     if any(planned.surviving != planned.deployment for planned in deployments):
@@ -299,7 +307,27 @@ def _assumptions(
         )
     notes += [str(note) for note in market.supply.notes]
     notes += assumptions
+    notes += _pin_notes(request, bought)
     return tuple(dict.fromkeys(notes))
+
+
+def _known_hit_warnings(deployments: Sequence[PlannedDeployment]) -> tuple[str, ...]:
+    """Where a known hit rate is counted at every replica of a pool whose router heeds no prefixes."""
+    notes = (note for planned in deployments for note in known_hit_notes(planned.surviving, planned.workload))
+    return tuple(dict.fromkeys(notes))
+
+
+def _pin_notes(request: PlanRequest, bought: Sequence[BoughtGpus]) -> list[str]:
+    """Of SKUs with GPUs of one's own: a pin that rented ones help to meet, since it counts all."""
+    notes = []
+    for sku, count in request.limits.pinned.items():
+        own = sum(min(each.gpus) for each in bought if each.sku == sku and each.purchase == OWNED)
+        if sku in request.prices.owned and own < count:
+            notes.append(
+                f"limits.pinned.{sku}={count} counts GPUs of one's own and rented ones alike: {own:g} of one's own are "
+                "in the fleet"
+            )
+    return notes
 
 
 def _warnings(

@@ -95,6 +95,12 @@ class NoFleet:
 
 
 def find_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet:
+    """The cheapest fleet that holds, with replicas on GPUs of it that are paid for and idle."""
+    found = _least_fleet(search, simulate)
+    return _filled(search, found, simulate) if isinstance(found, VerifiedFleet) else found
+
+
+def _least_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet:
     """Solve, deploy and verify; lower the rates of what misses a target and repeat, until everything holds.
 
     What misses by theory at the pool sizes and rates it was given is not simulated. A fleet that holds stands until a
@@ -123,7 +129,7 @@ def find_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet:
         if not simulate or not (_witness_smaller(search, trial, left) or trial.raise_expectations(search)):
             break
     if held is not None:
-        return _filled(search, held, simulate)
+        return held
     return _missed(search, outcome) if isinstance(outcome, VerifiedFleet) else outcome
 
 
@@ -396,7 +402,7 @@ def diagnosed_allocation(search: FleetSearch, simulate: bool) -> Allocation:
     )
     exists = refined_allocation(loosened, Objective.MIN_COST).status.has_allocation
     by_theory = _what_conflicts(search, lambda: search.columns.all)
-    fleet = find_fleet(loosened, simulate) if exists and simulate else None
+    fleet = _least_fleet(loosened, simulate) if exists and simulate else None
     if not isinstance(fleet, VerifiedFleet):
         return by_theory
     there = replace(search, market=replace(search.market, sites=(search.market.site_of(fleet.allocation),)))

@@ -18,7 +18,7 @@ from planner.llm import LlmSpec, Precision, require_context
 from planner.optimizer import Allocation, Objective, SolveStatus
 from planner.search import DeploymentOption, Dominated, PoolOption, Rejection, SearchSpace
 from planner.serving import Deployment, MeasuredSteps, Performance, Pool
-from planner.supply import OWN_PRICE_SOURCE, FleetLimits, PricePolicy, Site
+from planner.supply import OWN_PRICE_SOURCE, OWNED, FleetLimits, PricePolicy, Site
 from planner.traffic import Cascade, DemandProfile, Forecast, LengthSplit, OfflineWork, Service, require_encoder
 from planner.workload import LatencyDistribution, LatencyTarget, RecordedArrivals, Slo, Workload
 
@@ -486,6 +486,20 @@ class Plan:
         listed = sorted(self.listed_prices, key=lambda price: price.region not in ANYWHERE)
         regions = {price.provider: price.region for price in listed}
         return tuple(Site(provider=provider, region=region).name for provider, region in sorted(regions.items()))
+
+    @property
+    def own_gpus(self) -> dict[str, int]:
+        """GPUs of one's own by SKU id, those of the period that uses the most."""
+        return {bought.sku: round(max(bought.gpus)) for bought in self.bought if bought.purchase == OWNED}
+
+    @property
+    def rented_gpus(self) -> dict[str, int]:
+        """GPUs at somebody's price by SKU id, those of the period that rents the most."""
+        held: dict[str, FloatArray] = {}
+        for bought in self.bought:
+            if bought.price is not None:
+                held[bought.sku] = held.get(bought.sku, 0.0) + np.array(bought.gpus)
+        return {sku: round(float(gpus.max())) for sku, gpus in held.items()}
 
     @property
     def gpus(self) -> dict[str, int]:

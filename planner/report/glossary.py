@@ -41,10 +41,15 @@ _FLEET = (
     Term(
         "Per million output tokens",
         "USD",
-        "Cost of the fleet over the output tokens it makes at the planned load, input tokens apart.",
+        "Share of the cost for answers over the tokens written at the planned load; of pools apart, the decode pool.",
         "listed prices over given traffic",
     ),
-    Term("Headroom", "%", "Growth of the demand at which this fleet first misses a target.", "predicted by theory"),
+    Term(
+        "Headroom",
+        "%",
+        "Growth of the demand up to which this fleet keeps its targets with the confidence asked for.",
+        "predicted by theory",
+    ),
     Term("pool", "", "Identical replicas in one role: prefill, decode or mixed.", "chosen by the integer program"),
     Term("mixed", "", "A pool whose replicas run prompts and answers in the same steps.", "chosen"),
     Term("prefill", "", "A pool that processes prompts up to the first output token.", "chosen"),
@@ -98,6 +103,7 @@ _MONEY = (
     Term("confidence", "", "How far the price can be trusted: high, medium or low.", "hardware database"),
     Term("cost", "USD/h", "Cost of the fleet for an hour.", "listed prices times GPUs"),
     Term("price", "USD/GPU-h", "Least price of one GPU for an hour that applies now.", "listed, or given"),
+    Term("USD per million tokens", "USD", "Cost of the fleet over all tokens, read and written.", "listed prices"),
     Term("USD per million input tokens", "USD", "What prompts cost at the planned load.", "listed prices"),
     Term("USD per million output tokens", "USD", "What answers cost at the planned load.", "listed prices"),
 )

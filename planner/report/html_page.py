@@ -167,7 +167,15 @@ def _metric_boxes(plan: Plan, costs: CostRange | None, headroom: Headroom | None
         (
             "Per million output tokens",
             headline.dollars(cost.usd_per_million_output_tokens),
-            _range_words(plan, cost, costs, "usd_per_million_output_tokens"),
+            "; ".join(
+                filter(
+                    None,
+                    (
+                        _range_words(plan, cost, costs, "usd_per_million_output_tokens"),
+                        headline.output_share_words(plan),
+                    ),
+                )
+            ),
         ),
     ]
     if headroom is not None:

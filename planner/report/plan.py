@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hardware_db import EngineProfile, stale_days
+from planner.analysis import own_words, place_words
 from planner.core import (
     Metric,
     Table,
@@ -106,8 +107,9 @@ def headline(plan: Plan) -> str:
 
 
 def bought_words(plan: Plan) -> str:
-    """Where the GPUs are bought, which of them idle since they come in servers, and prices that are old."""
-    parts = [f" at {' and '.join(plan.places)}" if plan.places else ""]
+    """Which GPUs are one's own, where others are bought, which idle since they come in servers, and old prices."""
+    own = own_words(plan, lambda sku, count: f"{count:,} x {sku}")
+    parts = [f" ({own})" if own else place_words(plan)]
     for sku, used in plan.gpus.items():
         sold = [(bought.price, bought.gpus[0]) for bought in plan.bought if bought.sku == sku and bought.price]
         held = sum(gpus for _, gpus in sold)

@@ -61,6 +61,7 @@ _SIDE_ROWS = (
     "GPUs",
     "cost [USD/h]",
     "cost [USD/month]",
+    "USD per million tokens",
     "USD per million input tokens",
     "USD per million output tokens",
     "served [requests/s]",
@@ -72,11 +73,12 @@ _SIDE_ROWS = (
 def _side_cells(side: WhatIfSide) -> tuple[str, ...]:
     outcome, cost = side.outcome, side.cost
     gpus = ", ".join(f"{count} x {sku}" for sku, count in outcome.gpus.items())
-    costs: tuple[str, ...] = ("-",) * 4
+    costs: tuple[str, ...] = ("-",) * 5
     if cost is not None:
         costs = (
             money(cost.usd_per_hour),
             money(cost.usd_per_month),
+            money(cost.usd_per_million_tokens),
             money(cost.usd_per_million_input_tokens),
             money(cost.usd_per_million_output_tokens),
         )

@@ -24,6 +24,17 @@ GUESS = "A GUESS"
 DAY = "azure-2024-conv-day"
 """Shape of a day where the traffic is given by the day: that of a published trace of conversations."""
 EVERY_SKU = "all"
+USUAL_PERCENTILE = 0.99
+"""Of targets that name none."""
+IN_ORDER = (Metric.TTFT, Metric.TPOT)
+"""What targets without a metric are about."""
+METRIC_WORDS = {
+    Metric.TTFT: "time to the first token",
+    Metric.TPOT: "time per token after it",
+    Metric.E2E: "time to the last token",
+    Metric.ITL: "gap between two tokens",
+}
+"""In the comment of a target."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,11 @@ QUESTIONS = (
     Question("llm", "Model (`planner llms`, the path of a config.json, or hf:OWNER/NAME)", "llama-3.1-8b"),
     Question("traffic", "Traffic: 20 (requests/s), 1500000/day, 50000 users, or 120 waiting at once", "20"),
     Question("lengths", "Tokens in/out: 1000/200, a trace (CSV), or azure-2023-conv, -code", "azure-2023-conv"),
-    Question("targets", "Targets: p99 TTFT in s / p99 TPOT in ms, or chat, code, rag, reasoning", "1/50"),
+    Question(
+        "targets",
+        "Targets: p99 TTFT in s / p99 TPOT in ms, or as p95 TTFT 500 ms, p50 TPOT 30 ms, or chat, code, rag, reasoning",
+        "1/50",
+    ),
     Question("gpus", "GPUs (`planner skus`), or all; @ PROVIDER where it must be one", "h100-sxm, h200-sxm"),
 )
 """In the order in which they are asked."""
@@ -183,15 +198,42 @@ def _targets(answer: str) -> tuple[str, ...]:
             f"{{metric: {target.metric}, percentile: {target.percentile:g}, threshold_s: {target.threshold_s:g}}}"
             for target in one.targets
         )
-    fix = "write p99 TTFT in s / p99 TPOT in ms, e.g. 1/50"
-    sides = answer.replace("ms", "").replace("s", "").split("/")
-    if len(sides) != 2:
-        raise InputError("targets", answer, "must be two numbers", fix)
-    ttft_s, tpot_ms = (_number("targets", side, fix) for side in sides)
-    return (
-        f"{{metric: ttft, percentile: 0.99, threshold_s: {ttft_s:g}}} # time to the first token",
-        f"{{metric: tpot, percentile: 0.99, threshold_s: {tpot_ms / 1e3:g}}} # time per token after it",
-    )
+    if re.fullmatch(r"[\d.,]+", answer.strip()):
+        raise InputError("targets", answer, "must be two numbers", _TARGETS_FIX)
+    lines, percentile = [], USUAL_PERCENTILE
+    for place, part in enumerate(_BETWEEN_TARGETS.split(answer.strip())):
+        metric, percentile, threshold_s = _target(part, place, percentile)
+        fields = f"metric: {metric.value}, percentile: {percentile:g}, threshold_s: {threshold_s:g}"
+        lines.append(f"{{{fields}}} # {METRIC_WORDS[metric]}")
+    return tuple(lines)
+
+
+_BETWEEN_TARGETS = re.compile(r"\s*(?:/|;|,(?!\d)|\band\b)\s*", re.IGNORECASE)
+_PERCENTILE = re.compile(r"\bp\s?(\d+(?:\.\d+)?)\b|\b(\d+(?:\.\d+)?)\s*%", re.IGNORECASE)
+_METRIC = re.compile(rf"\b({'|'.join(metric.value for metric in Metric)})\b", re.IGNORECASE)
+_TIME = re.compile(r"(?:<=?|≤|under|below|within)?\s*([\d.,]+)\s*(ms|s)?", re.IGNORECASE)
+_TARGETS_FIX = "write p99 TTFT in s / p99 TPOT in ms, e.g. 1/50, or p95 TTFT 500 ms, p50 TPOT 30 ms"
+
+
+def _target(part: str, place: int, percentile: float) -> tuple[Metric, float, float]:
+    """Metric, percentile and threshold [s] of one target in words; what is left out is as in the one before it.
+
+    Without a metric the first is TTFT and the second TPOT; without a unit these are in s and in ms.
+    """
+    said = _PERCENTILE.search(part)
+    if said is not None:
+        percentile = round(float(said[1] or said[2]) / 100.0, 6)
+        if not 0.0 < percentile < 1.0:
+            raise InputError("targets", part, "has no percentile between 0 and 100", _TARGETS_FIX)
+    named = _METRIC.search(rest := _PERCENTILE.sub(" ", part, count=1))
+    if named is None and place >= len(IN_ORDER):
+        raise InputError("targets", part, "does not say of which time", f"{_TARGETS_FIX}; times: ttft, tpot, e2e, itl")
+    metric = IN_ORDER[place] if named is None else Metric(named[1].lower())
+    time = _TIME.fullmatch(" ".join(_METRIC.sub(" ", rest, count=1).split()))
+    if time is None:
+        raise InputError("targets", part, "is no target", _TARGETS_FIX)
+    unit = (time[2] or ("ms" if metric in (Metric.TPOT, Metric.ITL) else "s")).lower()
+    return metric, percentile, _number("targets", time[1], _TARGETS_FIX) / (1e3 if unit == "ms" else 1.0)
 
 
 def _search(answer: str, hardware: HardwareDb) -> tuple[str, ...]:

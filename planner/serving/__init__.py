@@ -38,7 +38,7 @@ from planner.serving.pool_load import (
 )
 from planner.serving.prefix_cache import behind_cache, has_prefixes
 from planner.serving.rates import MOST_STABLE_SHARE, RateSweep, log_excess, rate_sweep, sustainable_rate_per_s
-from planner.serving.session_cache import AFFINITY_LIMIT
+from planner.serving.session_cache import AFFINITY_LIMIT, known_hit_notes
 from planner.serving.settling import requests_to_settle
 from planner.serving.types import (
     TRANSFER_SHARE,
@@ -114,6 +114,7 @@ __all__ = [
     "has_prefixes",
     "input_capacity_share",
     "is_sparse",
+    "known_hit_notes",
     "known_steps",
     "kv_token_time_s",
     "largest_stable_rate_per_s",

@@ -59,7 +59,7 @@ from planner.serving.request_classes import (
     waiting_groups,
 )
 from planner.serving.router import with_joint
-from planner.serving.session_cache import session_notes
+from planner.serving.session_cache import known_hit_notes, session_notes
 from planner.serving.static_batching import STATIC_ASSUMPTIONS, static_queue
 from planner.serving.types import (
     ClassPerformance,
@@ -108,7 +108,8 @@ def evaluate(deployment: Deployment, workload: Workload, *, horizon_s: float | N
     if horizon_s is not None and not performance.stable:
         performance = _overloaded(deployment, _at_factor(workload, 1.0), horizon_s, performance)
     performance = _with_notes(deployment, workload.lengths, performance)
-    notes = (*performance.assumptions, *session_notes(deployment, workload))
+    cached = (*session_notes(deployment, workload), *known_hit_notes(deployment, workload))
+    notes = (*performance.assumptions, *cached)
     performance = replace(performance, assumptions=notes)
     return _with_intervals(deployment, workload.lengths, performance)
 

@@ -261,6 +261,38 @@ def session_notes(deployment: Deployment, workload: Workload) -> tuple[str, ...]
     return tuple(note for note, applies in notes.items() if applies)
 
 
+def known_hit_notes(deployment: Deployment, workload: Workload) -> tuple[str, ...]:
+    """What a known hit rate takes for granted of routers that heed no prefixes, for each such pool.
+
+    `behind_known_hits` gives every replica the whole share. That is true of what all users share, such as a system
+    prompt. A user's own context is at the replica that saw it last: 1 request in so many replicas goes there.
+
+    Args:
+        deployment: the pools.
+        workload: their requests.
+
+    Returns:
+        A sentence each; none where no hit rate is given, one replica sees everything or the router heeds prefixes.
+
+    Raises:
+        Nothing.
+    """
+    share = max(kind.prefix_hit_rate for kind in workload.classes)
+    if not share:
+        return ()
+    return tuple(
+        f"workload.prefix_hit_rate: {share:.0%} of a prompt is taken to be found at each of {pool.replicas} replicas. "
+        f"Behind a {pool.router} router that holds of what all users share; of one user's own history 1 request in "
+        f"{pool.replicas} finds it. Where it is their own: search.router=prefix_affinity, or workload.sessions in "
+        "place of the rate"
+        for pool in deployment.pools
+        if pool.replicas > 1
+        and pool.router is not Router.PREFIX_AFFINITY
+        and pool.role is not Role.DECODE
+        and pool.config.schedule.prefix_cache
+    )
+
+
 def reused_share(pool: Pool, requests: RequestClass, workload: Workload, room_tokens: float, running: float) -> float:
     """Share of the prompt tokens that the caches of a pool find by the curve of a recording.
 

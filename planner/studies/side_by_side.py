@@ -253,13 +253,16 @@ def scenario_table(sides: Sequence[PlanSide]) -> Table:
         "GPUs": [f"{side.gpus:,}" if side.feasible else NONE for side in sides],
         "serves [requests/s]": [significant(side.served_per_s) if side.feasible else NONE for side in sides],
         "$ per month": [_month_cell(side, sides[0]) for side in sides],
+        "$ per million tokens": [_cost_cell(side, "usd_per_million_tokens") for side in sides],
         "$ per million input tokens": [_cost_cell(side, "usd_per_million_input_tokens") for side in sides],
         "$ per million output tokens": [_cost_cell(side, "usd_per_million_output_tokens") for side in sides],
         **_target_rows(sides),
         "mean TTFT": [_mean_latency(side, Metric.TTFT) for side in sides],
         "mean TPOT": [_mean_latency(side, Metric.TPOT) for side in sides],
         "tightest target": [side.tightest.target.name if side.tightest else NONE for side in sides],
-        "headroom": [percent(1.0 - share_of_threshold(side.tightest)) if side.tightest else NONE for side in sides],
+        "left of its threshold": [
+            percent(1.0 - share_of_threshold(side.tightest)) if side.tightest else NONE for side in sides
+        ],
         "step times from": [side.step_times or NONE for side in sides],
         "judged by": [_verified_by(side) for side in sides],
     }
@@ -293,6 +296,10 @@ def _month_cell(side: PlanSide, first: PlanSide) -> str:
         return NONE
     usd, difference = money(side.plan.cost.usd_per_month), change_of_cost(side, first)
     return usd if side is first or difference in ("", SAME) else f"{usd} ({difference})"
+
+
+def _left_of_threshold(side: PlanSide) -> str:
+    return percent(1.0 - share_of_threshold(side.tightest)) if side.tightest else NONE
 
 
 def _cost_cell(side: PlanSide, field: str) -> str:

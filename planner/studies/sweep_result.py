@@ -45,12 +45,13 @@ class SweepPoint:
         usd_per_month: the same for a mean month.
         usd_per_million_input_tokens: as in `planner.fleet.types.CostBreakdown`.
         usd_per_million_output_tokens: the same for output.
+        usd_per_million_tokens: cost over all tokens, of either kind: what fleets of any mode can be compared by.
         rate_per_s: what the fleet serves [1/s].
         goodput_per_s: of it, requests that meet every target [1/s].
         gpus: by SKU.
         fleet: its pools in words.
         tightest: the target with the least left.
-        tightest_ratio: its predicted latency over its threshold: 1 less this is the headroom.
+        tightest_ratio: its predicted latency over its threshold.
         targets_met: whether every target holds, in simulation too if the sweep simulates.
         binding: limits that bind.
         alternatives: USD/h of the best fleet restricted to one SKU or one mode, None where there is none; empty
@@ -67,6 +68,7 @@ class SweepPoint:
     usd_per_month: float | None = None
     usd_per_million_input_tokens: float | None = None
     usd_per_million_output_tokens: float | None = None
+    usd_per_million_tokens: float | None = None
     rate_per_s: float | None = None
     goodput_per_s: float | None = None
     gpus: Mapping[str, int] = field(default_factory=dict)
@@ -194,12 +196,12 @@ def headline(sweep: Sweep) -> str:
 
 
 def table(sweep: Sweep, most: int = MAX_TABLE_POINTS) -> Table:
-    """The first points as a table: what each sets, and its cost, fleet and headroom, or why it has none."""
+    """The first points as a table: what each sets, and its cost, fleet and tightest target, or why it has none."""
     rows = tuple(
         (*(str(_cell(point.values.get(path, "-"))) for path in sweep.paths), *_figure_cells(point))
         for point in sweep.points[:most]
     )
-    columns = (*sweep.paths, "USD/hour", "$ per million output tokens", "fleet", "tightest target")
+    columns = (*sweep.paths, "USD/hour", "$ per million tokens", "fleet", "tightest target")
     left = len(sweep.points) - len(rows)
     note = f"{number_of(left, 'more point')} not shown: write them with --csv." if left else ""
     return Table("Points", columns, rows, note)
@@ -208,6 +210,6 @@ def table(sweep: Sweep, most: int = MAX_TABLE_POINTS) -> Table:
 def _figure_cells(point: SweepPoint) -> tuple[str, ...]:
     if point.usd_per_hour is None:
         return ("-", "-", f"{point.status}: {point.reason}", "-")
-    output, ratio = point.usd_per_million_output_tokens, point.tightest_ratio
+    tokens, ratio = point.usd_per_million_tokens, point.tightest_ratio
     tightest = point.tightest if ratio is None else f"{point.tightest} at {percent(ratio)}"
-    return (money(point.usd_per_hour), "-" if output is None else money(output), point.fleet, tightest)
+    return (money(point.usd_per_hour), "-" if tokens is None else money(tokens), point.fleet, tightest)

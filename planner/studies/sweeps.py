@@ -106,6 +106,7 @@ def _point_of_plan(task: Task, result: Plan, seconds: float) -> SweepPoint:
         usd_per_month=cost.usd_per_month,
         usd_per_million_input_tokens=_finite(cost.usd_per_million_input_tokens),
         usd_per_million_output_tokens=_finite(cost.usd_per_million_output_tokens),
+        usd_per_million_tokens=_finite(cost.usd_per_million_tokens),
         rate_per_s=outcome.rate_per_s,
         goodput_per_s=cost.goodput_per_s,
         gpus=dict(outcome.gpus),

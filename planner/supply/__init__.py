@@ -2,12 +2,14 @@
 
 Prices and the terms they hold under (`prices`, `price_lists`), what spot capacity is worth (`spot`), purchase options
 (`purchase_options`), GPUs, power and CO2 as resources of the integer program (`resources`), where they are bought
-together (`sites`), what a fleet of them costs (`costs`), and replicas kept in case others fail (`spares`).
+together (`sites`), what a region leaves out (`regions`), what a fleet of them costs (`costs`), and replicas kept in
+case others fail (`spares`).
 """
 
 from planner.supply.costs import supply_cost
 from planner.supply.price_lists import PriceList, prices_csv, read_prices, with_prices
-from planner.supply.prices import OWN_PRICE_SOURCE, is_committed, offered_prices
+from planner.supply.prices import OWN_PRICE_SOURCE, OWNED, is_committed, offered_prices
+from planner.supply.regions import region_notes, region_warnings
 from planner.supply.resources import Supply, build_supply, resource_use, spot_shortfalls, switching_resource
 from planner.supply.sites import InstanceNetwork, SiteSupply, site_supplies
 from planner.supply.spares import replicas_that_may_fail
@@ -24,6 +26,7 @@ from planner.supply.types import (
 )
 
 __all__ = [
+    "OWNED",
     "OWN_PRICE_SOURCE",
     "SPOT",
     "STALE_PRICE_DAYS",
@@ -43,6 +46,8 @@ __all__ = [
     "offered_prices",
     "prices_csv",
     "read_prices",
+    "region_notes",
+    "region_warnings",
     "replicas_that_may_fail",
     "resource_use",
     "site_supplies",

@@ -78,7 +78,9 @@ class PricePolicy(Frozen):
         default=("on_demand",), min_length=1, description="ways of buying to choose from"
     )
     provider: str | None = None
-    region: str | None = None
+    region: str | None = Field(
+        default=None, description="as its provider calls it, or an area such as europe, eu, us, asia"
+    )
     min_confidence: str = "medium"
     as_of: date | None = Field(default=None, description="day the plan is made for; default: today")
     usd_per_gpu_hour: Mapping[str, float] = Field(
@@ -127,7 +129,7 @@ class FleetLimits(Frozen):
     co2_kg_per_hour: float | None = Field(default=None, gt=0)
     co2_kg_per_kwh: float | None = Field(default=None, ge=0, description="of the grid; needed for co2_kg_per_hour")
     skus_at_most: int | None = Field(default=None, ge=1, description="most different SKUs")
-    pinned: Mapping[str, int] = Field(default_factory=dict, description="fewest GPUs by SKU id")
+    pinned: Mapping[str, int] = Field(default_factory=dict, description="fewest GPUs by SKU id, own and rented")
     forbidden: tuple[str, ...] = Field(default=(), description="SKU ids that may not be used")
     existing: Mapping[str, int] = Field(default_factory=dict, description="GPUs running today by SKU id")
     switching_usd_per_gpu: float = Field(

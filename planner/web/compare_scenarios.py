@@ -38,13 +38,14 @@ HINTS = {
     "GPUs": "GPUs of the fleet, all pools (counted)",
     "serves [requests/s]": "Requests per second that the fleet serves, all models (planned)",
     "$ per month": "Cost of the fleet for a month [USD]; in brackets against the first column (prices times GPUs)",
+    "$ per million tokens": "USD per million tokens, read and written: the whole cost of the fleet (predicted)",
     "$ per million input tokens": "USD per million input tokens: their share of the fleet's cost by step time "
     "(predicted)",
     "$ per million output tokens": "USD per million output tokens: what input tokens leave of the cost (predicted)",
     "mean TTFT": "Mean time to the first token; in brackets the 90 % interval of the kernel fits (predicted)",
     "mean TPOT": "Mean time per output token; in brackets the 90 % interval of the kernel fits (predicted)",
     "tightest target": "The latency target with the least left",
-    "headroom": "What is left of the tightest target's threshold; negative: missed (see 'judged by')",
+    "left of its threshold": "What is left of the tightest target's threshold; negative: missed (see 'judged by')",
     "step times from": "Measurements that kernel times are fitted to. Carried over: the shares of peak measured on "
     "another GPU. Datasheet peaks: no measurements, times are the shortest that there can be (fitted or assumed)",
     "judged by": "Whether the latencies against targets are simulated or predicted by theory",

@@ -10,7 +10,17 @@ from typing import Any
 
 import streamlit as st
 
-from hardware_db import HardwareDb, OwnHardware, Price, load_hardware, with_own_hardware
+from hardware_db import (
+    ANYWHERE,
+    HardwareDb,
+    OwnHardware,
+    Price,
+    area_names,
+    load_hardware,
+    regions_in,
+    sellers_without_regions,
+    with_own_hardware,
+)
 from planner.core import InputError, PlannerError, money, number_of
 from planner.scenario import ScenarioPrices
 from planner.search import Mode
@@ -95,13 +105,20 @@ def price_inputs(hardware: HardwareDb, skus: list[str]) -> None:
         ),
     )
     provider, region = session.value("prices.provider"), session.value("prices.region")
-    regions = sorted(
-        {price.region for price in hardware.prices if provider in (None, price.provider)} | {region} - {None}
-    )
+    listed = {price.region for price in hardware.prices if provider in (None, price.provider)}
+    sells_anywhere = provider is None or provider in sellers_without_regions(hardware)
+    areas = [
+        area
+        for area in area_names(hardware)
+        if sells_anywhere or any(seller == provider for seller, _ in regions_in(hardware, area))
+    ]
+    regions = [*areas, *sorted(((listed - ANYWHERE) | {region}) - {None, *areas})]
     st.selectbox(
         "Region",
         [ANY_REGION, *regions],
-        help="Where GPUs are rented. Prices that hold everywhere count too.",
+        help="Where GPUs are rented: an area of the world, or a region as its provider calls it. Of sellers whose "
+        "price holds in all their regions, those count that are listed in the region too; in an area also those of "
+        "which no region is known: the plan then says what to check.",
         **session.bind(
             "region", region or ANY_REGION, lambda name: {"prices.region": None if name == ANY_REGION else name}
         ),

@@ -155,10 +155,11 @@ def _rate_cards(planned: PlannedDeployment, sweep: LatencyGrowth) -> list[Metric
             ends,
         ),
         MetricCard(
-            "Headroom",
+            "Headroom if exact",
             change(headroom) if headroom < FACTOR_FROM else f"{significant(1.0 + headroom)} x",
-            "Sustainable over planned rate, less one. (predicted) Below: with kernels at the slow end of the "
-            "calibration's interval.",
+            "Sustainable over planned rate, less one, with step times as estimated. (predicted) The headroom above the "
+            "tabs has them as slow as the confidence asked for reckons with. Below: with kernels at the slow end of "
+            "the calibration's interval.",
             lowest,
         ),
         MetricCard(

@@ -10,13 +10,15 @@ from streamlit.delta_generator import DeltaGenerator
 from planner.analysis import CostRange, Headroom, fleet_growth, headline, headroom, is_calibrated
 from planner.charts import fleets
 from planner.core import change, number_of, percent, significant, with_unit
-from planner.fleet import CostBreakdown, Plan, TargetCheck
+from planner.fleet import CostBreakdown, Plan, PlanRequest, TargetCheck
 from planner.web import components, infeasible, results, session
 from planner.web.latency_targets import next_confidence
 from planner.web.results import Page
 
 LAST = "last-headline"
 """Of the state of a visit: the sentence of the last answer shown."""
+USUAL_CONFIDENCE: float = PlanRequest.model_fields["confidence"].default
+"""That plans are made for where nobody asks for another."""
 INTERVAL_FOLLOWS = "interval follows"
 """Under a metric whose interval is still to be computed."""
 
@@ -30,7 +32,7 @@ def show(page: Page) -> None:
     st.session_state[LAST] = sentence
     provisional = "" if page.plan.simulated else "Provisional: "
     st.markdown(f"#### {provisional}{_with_unbroken_counts(components.plain(sentence))}")
-    _slow_end(page)
+    _unsure(page)
     _status(page)
     st.markdown(components.plain(targets_line(page.plan)))
     components.metric_cards(_metric_cards(page, page.plan.cost), "answer")
@@ -52,32 +54,33 @@ def _target_in_words(check: TargetCheck, is_simulated: bool) -> str:
     return f"{check.of} {check.target.name} {with_unit(seconds, check.target.metric)} of {limit}{missed}".strip()
 
 
-def _slow_end(page: Page) -> None:
-    """Where the slow end of the interval would miss targets: that, and a button that plans for more confidence."""
-    words = slow_end_words(cached_headroom(page))
+def _unsure(page: Page) -> None:
+    """Where the targets hold with less than the usual confidence: that, and a button that plans for more."""
+    words = unsure_words(page.plan)
     following = remedy_confidence(page.plan)
     if not words:
         return
-    with st.container(horizontal=True, vertical_alignment="center", key="slow-end"):
+    with st.container(horizontal=True, vertical_alignment="center", key="unsure"):
         st.markdown(f":orange[:material/warning:] {components.plain(words)}", width="stretch")
         if following is not None:
             st.button(
                 _remedy_label(following, cached_cost_range(page)),
                 on_click=session.change,
                 args=({"confidence": following},),
-                key="slow-end-confidence",
+                key="unsure-confidence",
                 icon=":material/shield:",
                 help="Plans again so that every target holds with this probability, uncertain as step times are.",
             )
 
 
-def slow_end_words(headroom: Headroom | None) -> str:
-    """What slow kernels would mean at the demand asked for; empty where the targets would hold, or it is not known."""
-    if headroom is None or headroom.interval is None or headroom.interval[0] >= 0.0:
+def unsure_words(plan: Plan) -> str:
+    """How often the fleet would miss a target, where that is more often than plans are usually made for; else empty."""
+    found = plan.confidence
+    if found is None or found.uncalibrated or found.holds >= USUAL_CONFIDENCE - found.error:
         return ""
     return (
-        "Were every kernel at the slow end of its measurements, targets would be missed: the fleet would carry "
-        f"{percent(-headroom.interval[0])} less than is asked."
+        f"With a probability of {percent(1.0 - found.holds)} step times are so much slower than estimated that a "
+        "target is missed."
     )
 
 
@@ -281,14 +284,15 @@ def _token_card(plan: Plan, cost: CostBreakdown, costs: CostRange | None) -> com
         "take from its largest stable rate; a prefill pool is all input, a decode pool all output. Cost as listed, "
         f"over tokens as given. {INTERVAL_HINT}"
     )
-    return components.MetricCard("Per million output tokens", headline.dollars(usd), hint, interval)
+    below = "; ".join(filter(None, (interval, headline.output_share_words(plan))))
+    return components.MetricCard("Per million output tokens", headline.dollars(usd), hint, below)
 
 
 def _headroom_card(plan: Plan, headroom: Headroom | None) -> components.MetricCard:
     hint = (
-        "By how much the demand may grow before this fleet misses a target, with traffic split as planned. Predicted "
-        "by theory at the calibrated step times. Interval: every kernel at the slow and at the fast end of the middle "
-        "90 % of its measurements; below zero, the fleet would miss a target at today's demand."
+        "By how much the demand may grow before a plan for it buys more: with step times as slow as the confidence "
+        "asked for reckons with, traffic split as planned, and what simulation taught of this traffic. Predicted by "
+        "theory. Below: the same with step times exactly as estimated."
     )
     if headroom is None:
         status = INTERVAL_FOLLOWS if plan.simulated else "follows the simulation"

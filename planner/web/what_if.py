@@ -35,6 +35,7 @@ HINTS = {
     "GPUs": "GPUs by SKU (optimised).",
     "cost [USD/h]": "Price of all GPUs for an hour [USD/h]: listed or given prices times GPUs.",
     "cost [USD/month]": "The same for a month of 730 hours [USD/month].",
+    "USD per million tokens": "Cost of the fleet over all tokens served, read and written.",
     "USD per million input tokens": "Share of the cost for prompts over the prompt tokens served.",
     "USD per million output tokens": "Share of the cost for answers over the tokens written.",
 }
@@ -286,7 +287,7 @@ def _metric_cards(compared: WhatIf) -> list[components.MetricCard]:
     before, after = compared.before.outcome, compared.after.outcome
     gpus = [sum(outcome.gpus.values()) for outcome in (before, after)]
     token_usd = [
-        math.nan if side.cost is None else side.cost.usd_per_million_output_tokens
+        math.nan if side.cost is None else side.cost.usd_per_million_tokens
         for side in (compared.before, compared.after)
     ]
     return [
@@ -303,9 +304,10 @@ def _metric_cards(compared: WhatIf) -> list[components.MetricCard]:
             _before_text(f"{gpus[0]:,}", gpus[0], gpus[1]),
         ),
         components.MetricCard(
-            "$ per million output tokens",
+            "$ per million tokens",
             f"${money(token_usd[1])}",
-            "Share of the cost for answers over the tokens written [USD per million] (predicted).",
+            "Cost of the fleet over all tokens, read and written [USD per million]: one figure for mixed replicas and "
+            "for pools apart (predicted).",
             _before_text(f"${money(token_usd[0])}", token_usd[0], token_usd[1]),
         ),
         components.MetricCard(

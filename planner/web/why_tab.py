@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from threading import Lock
@@ -12,21 +12,25 @@ import streamlit as st
 import planner
 from hardware_db import HardwareDb
 from planner.analysis import (
+    EXACT_ESTIMATES,
+    CostRange,
     Explanation,
     PlanMeasure,
     PlanQuestion,
     Replanner,
     explain,
+    headline,
+    is_calibrated,
     numeric_requirements,
     requirements,
 )
 from planner.charts import reasons
 from planner.core import Table, percent, significant
-from planner.fleet import Corrections, Plan, PlanRequest, Progress
+from planner.fleet import Corrections, Plan, PlanRequest, Progress, TargetCheck
 from planner.optimizer import ConstraintReport
 from planner.report import ROUNDING, explanation
 from planner.scenario import limit_in_words
-from planner.web import components, results, what_if
+from planner.web import components, results, summary, what_if
 from planner.web.results import Page
 
 AUTOMATIC_S = 4.0
@@ -162,7 +166,7 @@ def show(page: Page) -> None:
         st.info("No feasible fleet yet, so there is nothing to explain. What would help is listed above.")
         return
     st.subheader("What limits this fleet", anchor=False)
-    _limits(page.plan)
+    _limits(page.plan, summary.cached_cost_range(page))
     st.subheader("What if", anchor=False)
     what_if.show(page)
     st.subheader("What would change it", anchor=False)
@@ -172,8 +176,8 @@ def show(page: Page) -> None:
 # --- what limits ------------------------------------------------------------------------------------------------------
 
 
-def _limits(plan: Plan) -> None:
-    components.bullets(limits_in_words(plan))
+def _limits(plan: Plan, costs: CostRange | None) -> None:
+    components.bullets(limits_in_words(plan, costs))
     components.chart(reasons.target_chart(plan), reasons.target_rows(plan), "Targets", "why-targets")
     components.chart(reasons.waiting_chart(plan), reasons.waiting_rows(plan), "What steps wait for", "why-waiting")
     components.chart(
@@ -184,14 +188,17 @@ def _limits(plan: Plan) -> None:
         components.table(table, "why-limits", LIMIT_HINTS)
 
 
-def limits_in_words(plan: Plan) -> list[str]:
-    """What limits a fleet, a sentence each: its tightest target, what runs out first, the limits that bind."""
+def limits_in_words(plan: Plan, costs: CostRange | None = None) -> list[str]:
+    """What limits a fleet, a sentence each: its tightest target, what runs out first, the limits that bind.
+
+    Args:
+        plan: feasible.
+        costs: what it would cost on exact estimates; None: not known (yet).
+    """
     lines = []
-    checks = sorted(plan.targets, key=lambda check: -check.predicted_s / check.target.threshold_s)
-    if checks:
-        ratio = checks[0].predicted_s / checks[0].target.threshold_s
-        of = f"{checks[0].of}: " if checks[0].of else ""
-        lines.append(f"Tightest target: {of}{checks[0].target.name}, at {percent(ratio)} of its threshold by theory.")
+    if plan.targets:
+        lines.append(f"Tightest target: {_tightest(plan.targets)} of its threshold by theory.")
+    lines += _confidence_lines(plan, costs)
     for name, _, _, performance in reasons.pools_of(plan):
         first = performance.limit.value.replace("_", " ").replace("kv", "KV")
         lines.append(
@@ -200,8 +207,34 @@ def limits_in_words(plan: Plan) -> list[str]:
         )
     binding = [limit_in_words(row.field, row.limit, plan.request) for row in _distinct_limits(plan) if row.is_tight]
     if binding:
-        lines.append(f"Binding, so that the fleet can be no cheaper: {', '.join(dict.fromkeys(binding))}.")
+        lines.append(f"Binding: {', '.join(dict.fromkeys(binding))}.")
     return lines
+
+
+def _tightest(checks: Sequence[TargetCheck]) -> str:
+    """The target nearest to its threshold, or furthest beyond it, by theory: ``p99 TPOT, at 71 %``."""
+    check = max(checks, key=lambda check: check.predicted_s / check.target.threshold_s)
+    of = f"{check.of}: " if check.of else ""
+    return f"{of}{check.target.name}, at {percent(check.predicted_s / check.target.threshold_s)}"
+
+
+def _confidence_lines(plan: Plan, costs: CostRange | None) -> list[str]:
+    """Where step times were taken for slower than estimated: what that leaves of the targets, and what it costs."""
+    confidence = plan.request.confidence
+    if confidence == EXACT_ESTIMATES or not plan.slow_targets or not is_calibrated(plan):
+        return []
+    words = (
+        f"The fleet is for {percent(confidence)} confidence: with step times as slow as that reckons with, the "
+        f"tightest target is {_tightest(plan.slow_targets)} of its threshold."
+    )
+    if costs is not None and costs.low is not None and plan.cost is not None:
+        exact = costs.low
+        if exact.usd_per_hour < plan.cost.usd_per_hour:
+            price = headline.dollars(exact.usd_per_month)
+            words += (
+                f" Were the estimates exact, {costs.low_fleet} for {price} a month would do: the rest buys confidence."
+            )
+    return [words]
 
 
 def _distinct_limits(plan: Plan) -> list[ConstraintReport]:

@@ -166,10 +166,11 @@ class ClosedLoop(Frozen):
     def refusal(self, lacks: str) -> InputError:
         """What to raise where a distribution of arrivals is needed."""
         return InputError(
-            "workload.arrivals",
-            f"closed loop of {self.concurrency}",
-            f"a closed loop has {lacks}",
-            "simulate it, or give an ArrivalProcess at the rate that the simulation found",
+            "workload.concurrency",
+            self.concurrency,
+            f"a closed loop has {lacks}: its users send as fast as they are answered",
+            "in its place give workload.rate_per_s, or workload.users and requests_per_user_per_day; what rate a "
+            "closed loop comes to on a given deployment, planner simulate says",
         )
 
     def start_times_s(self) -> FloatArray:

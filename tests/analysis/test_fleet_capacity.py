@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from planner.analysis.fleet_capacity import kept_fleet
+from planner.analysis.fleet_capacity import headroom, kept_fleet
 from planner.core import Metric, rebuilt
-from planner.fleet import plan
+from planner.fleet import Corrections, Plan, plan, pool_name
+from planner.fleet.corrections import HeldPool, KeptShare, traffic_kind
+from planner.scenario import load_scenario
 from planner.serving import evaluate, sustainable_rate_per_s
 from planner.workload import LatencyTarget, RequestClass, Slo, TokenLengths, Workload
-from tests.builders import small_request
+from tests.builders import SMALL_CHAT, small_request
 from tests.made_up_plans import QUICK, REAL, REQUEST
 
 REAL_REPLICAS = REAL.deployments[0].deployment.pools[0].replicas
@@ -86,3 +88,52 @@ class TestKeptFleet:
         assert any(kind.ttft.quantile_s(0.9) > kinds[kind.name][1] for kind in more)
         just = evaluate(one.surviving, load.at_rate(0.99 * kept.rate_per_s)).classes
         assert all(kind.ttft.quantile_s(0.9) <= kinds[kind.name][1] for kind in just)
+
+
+def planned_at(rate_per_s: float, corrections: Corrections | None = None) -> Plan:
+    """The chat of the packaged scenario on eight H100 a replica, with the confidence that is usual, by theory."""
+    request = load_scenario("chat-llama-70b", (*SMALL_CHAT, f"workload.rate_per_s={rate_per_s}"))
+    assert request.confidence == 0.9
+    return plan(request, simulate=False, alternatives=False, corrections=corrections)
+
+
+class TestHeadroom:
+    """Headroom is what planning again says: demand within it needs nothing more, demand beyond it does."""
+
+    @pytest.mark.parametrize("rate_per_s", [10.0, 20.0, 60.0])
+    def test_planning_again_buys_more_beyond_the_headroom_and_not_within(self, rate_per_s: float) -> None:
+        found = planned_at(rate_per_s)
+        room = headroom(found)
+        assert 0.0 < room.share < (room.estimated_share or 0.0)
+        assert planned_at(rate_per_s * (1.0 + 0.97 * room.share)).gpus == found.gpus
+        more = planned_at(rate_per_s * (1.0 + 1.03 * room.share))
+        assert sum(more.gpus.values()) > sum(found.gpus.values())
+        # what step times as estimated leave free is no headroom: a plan for half of that difference buys more
+        between = (room.share + (room.estimated_share or 0.0)) / 2.0
+        assert sum(planned_at(rate_per_s * (1.0 + between)).gpus.values()) > sum(found.gpus.values())
+
+    def test_what_simulation_took_of_the_rates_is_no_headroom(self) -> None:
+        first = planned_at(20.0)
+        (option,) = first.deployments[0].option.pools
+        kind, service = traffic_kind(first.request.workload), first.deployments[0].service
+        cut = KeptShare(
+            service=service, role=option.role, family=option.name, configuration=pool_name(option), share=0.8
+        )
+        learned = Corrections(traffic=kind, kept=(cut,))
+        assert 1.0 + headroom(first, corrections=learned).share == pytest.approx(0.8 * (1.0 + headroom(first).share))
+        held = HeldPool(
+            service=service,
+            configuration=pool_name(option),
+            surviving=first.deployments[0].surviving.pools[0].replicas,
+            ratios={"all": 1.1},
+        )
+        more = replace(first, corrections=Corrections(traffic=kind, kept=(cut,), held=(held,)))
+        assert 1.0 + headroom(more).share == pytest.approx(1.1 * (1.0 + headroom(first).share))
+
+    def test_a_plan_tightened_to_its_confidence_is_asked_with_these_step_times(self) -> None:
+        first = planned_at(20.0)
+        tightened = Corrections(traffic=traffic_kind(first.request.workload), deviations=0.5)
+        again = headroom(planned_at(20.0, tightened), corrections=tightened)
+        assert again.share < headroom(first).share
+        beyond = planned_at(20.0 * (1.0 + 1.03 * again.share), tightened)
+        assert sum(beyond.gpus.values()) > sum(planned_at(20.0, tightened).gpus.values())

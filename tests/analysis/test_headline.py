@@ -10,6 +10,7 @@ import pytest
 import planner
 from planner.analysis import headline, headroom
 from planner.fleet import Plan, hardware_for, plan
+from planner.report.plan import headline as report_headline
 from planner.scenario import load_scenario
 from planner.serving import Deployment, evaluate
 from tests.builders import SMALL_CHAT, disaggregated, mixed, small_request
@@ -121,24 +122,50 @@ def test_price_names_provider_commitment_and_day() -> None:
     assert bought.price.retrieved_on.isoformat() in source
 
 
+def with_own(found: Plan, own: int) -> Plan:
+    """The plan with so many of its GPUs one's own, and the rest of them rented as they are."""
+    (bought,) = found.bought
+    mine = replace(bought, purchase="owned", price=None, gpus=(float(own),))
+    rest = replace(bought, gpus=(bought.gpus[0] - own,))
+    return replace(found, bought=(mine, rest) if rest.gpus[0] else (mine,))
+
+
+def test_gpus_of_ones_own_are_told_apart_from_rented_ones() -> None:
+    found = chat()
+    (bought,) = found.bought
+    assert bought.price is not None
+    total = round(bought.gpus[0])
+    seller = bought.price.provider
+    some, every = with_own(found, 16), with_own(found, total)
+    assert f" (16 of your own, {total - 16} rented at {seller}) for $" in headline.short_headline(some)
+    assert " (all your own) for $" in headline.short_headline(every) and seller not in headline.short_headline(every)
+    assert f"(16 of your own, {total - 16} rented at {seller})" in report_headline(some)
+    assert f" at {seller} for $" in headline.short_headline(found)
+    second = replace(bought, sku="l40s", gpus=(3.0,))
+    both = replace(some, bought=(*some.bought, second))
+    words = headline.own_words(both, lambda sku, count: f"{count} x {sku}")
+    assert words == f"16 x h100-sxm of your own, {total - 16} x h100-sxm + 3 x l40s rented at {seller}"
+
+
 # --- how sure -------------------------------------------------------------------------------------------------------
 
 
-def test_headroom_is_where_the_first_target_breaks() -> None:
+def test_estimated_headroom_is_where_the_first_target_breaks_with_step_times_as_estimated() -> None:
     found = chat()
     room = headroom(found)
     planned = found.deployments[0]
-    rate = planned.workload.rate_per_s * (1.0 + room.share)
+    assert room.estimated_share is not None and room.estimated_share > room.share
+    rate = planned.workload.rate_per_s * (1.0 + room.estimated_share)
     assert evaluate(planned.deployment, planned.workload.at_rate(0.999 * rate)).meets(planned.slo)
     assert not evaluate(planned.deployment, planned.workload.at_rate(1.02 * rate)).meets(planned.slo)
-    assert room.interval is not None
-    slow, fast = room.interval
-    assert slow <= room.share <= fast
+    exact = headroom(chat("confidence=0.5"))
+    assert exact.share == exact.estimated_share
+    assert headline.headroom_words(exact) == "step times as estimated"
 
 
 def test_uncalibrated_plans_have_no_interval() -> None:
     bare = chat("search.calibrated=false")
-    assert headroom(bare).interval is None
+    assert headroom(bare).estimated_share is None
     assert headline.cost_range(bare, hardware_for(bare.request)) is None
 
 

@@ -201,6 +201,27 @@ class TestMoneyAndSupply:
         found = planned(prices={"owned": owned})
         assert any(one.purchase == "owned" for one in found.bought)
         assert cost(found) < cost(BASE)
+        assert set(found.own_gpus) == {"h100-sxm"} and found.own_gpus["h100-sxm"] <= 2
+        assert found.gpus["h100-sxm"] <= found.own_gpus["h100-sxm"] + found.rented_gpus.get("h100-sxm", 0)
+
+    def test_a_known_hit_rate_behind_a_router_that_heeds_no_prefixes_is_warned_of_once(self) -> None:
+        load = {"rate_per_s": 200.0, "prefix_hit_rate": 0.4}
+        cached = {"skus": ["h100-sxm"], "prefix_cache": [True]}
+        found = planned(workload=load, search=cached)
+        assert found.deployments[0].surviving.pools[0].replicas > 1
+        assert sum("workload.prefix_hit_rate" in warning for warning in found.warnings) == 1
+        assert not any("workload.prefix_hit_rate" in note for note in found.assumptions)
+        affine = planned(workload=load, search={**cached, "router": "prefix_affinity"})
+        assert not any("workload.prefix_hit_rate" in note for note in (*affine.warnings, *affine.assumptions))
+
+    def test_a_pin_that_rented_gpus_help_to_meet_says_so(self) -> None:
+        owned = {"h100-sxm": {"count": 2, "capex_usd_per_gpu": 0.0}}
+        pinned = {"search": {"skus": ["h100-sxm"]}, "limits": {"pinned": {"h100-sxm": 4}}}
+        found = planned(prices={"owned": owned}, **pinned)
+        assert sum(one.gpus[0] for one in found.bought) >= 4
+        (note,) = (note for note in found.assumptions if note.startswith("limits.pinned.h100-sxm=4"))
+        assert "2 of one's own" in note
+        assert not any("limits.pinned" in note for note in planned(**pinned).assumptions)
 
     def test_spot_is_bought_with_headroom_that_is_enough_for_what_is_bought(self) -> None:
         """Outside truth: the binomial distribution of instances that are up, at the number actually bought."""

@@ -267,7 +267,7 @@ def test_more_growth_is_more_of_everything_alike() -> None:
         ({"services": [service()], "growth": math.nan}, "growth = nan: must be finite"),
         (
             {"services": [service(workload=Workload.closed(8, CONV))]},
-            "a closed loop has no arrival rate of its own. Fix: simulate it, or give an ArrivalProcess",
+            r"workload.concurrency = 8: a closed loop has no arrival rate of its own: .*Fix: in its place give ",
         ),
         (
             {"services": [service()], "split": LengthSplit(input_tokens=(5, 5))},

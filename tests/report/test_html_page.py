@@ -156,10 +156,10 @@ def test_figures_show_their_intervals() -> None:
     assert REAL.cost is not None
     usd = REAL.cost.usd_per_month
     dear = dataclasses.replace(REAL.cost, usd_per_month=2.0 * usd)
-    costs, headroom = CostRange(REAL.cost, dear, "", ""), Headroom(0.25, "p95 TTFT", 0.8, (-0.1, 0.5))
+    costs, headroom = CostRange(REAL.cost, dear, "", ""), Headroom(0.05, "p95 TTFT", 0.8, 0.9, 0.5)
     text = Page(html(REAL, day=DAY, costs=costs, headroom=headroom)).text
     assert f"${usd:,.0f} if exact, ${2.0 * usd:,.0f} at 95 %" in text
-    assert "−10 % to +50 % (90 %)" in text
+    assert "+5.0 %" in text and "at 90 %; +50 % if exact" in text
     assert "no interval: not calibrated" in _page(REAL).text
 
 

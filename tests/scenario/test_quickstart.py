@@ -70,6 +70,30 @@ def test_targets_of_a_use_are_the_published_ones(tmp_path: Path, use: str) -> No
     assert _request(tmp_path, targets=use).slo.targets == known.targets
 
 
+@pytest.mark.parametrize(
+    ("targets", "read"),
+    [
+        ("1/50", [("ttft", 0.99, 1.0), ("tpot", 0.99, 0.05)]),
+        ("1s / 50ms", [("ttft", 0.99, 1.0), ("tpot", 0.99, 0.05)]),
+        ("p95 TTFT 500 ms", [("ttft", 0.95, 0.5)]),
+        ("500 ms p50", [("ttft", 0.5, 0.5)]),
+        ("p95 1/50", [("ttft", 0.95, 1.0), ("tpot", 0.95, 0.05)]),
+        ("p95 TTFT < 1,500 ms, p50 TPOT 30", [("ttft", 0.95, 1.5), ("tpot", 0.5, 0.03)]),
+        ("TTFT 2 s and e2e p99.9 20 s", [("ttft", 0.99, 2.0), ("e2e", 0.999, 20.0)]),
+        ("90 % ttft 1 s; p99 ttft 3 s", [("ttft", 0.9, 1.0), ("ttft", 0.99, 3.0)]),
+    ],
+)
+def test_targets_may_name_their_percentile(tmp_path: Path, targets: str, read: list[tuple[str, float, float]]) -> None:
+    found = _request(tmp_path, targets=targets).slo.targets
+    assert [(target.metric.value, target.percentile, pytest.approx(target.threshold_s)) for target in found] == read
+
+
+@pytest.mark.parametrize("targets", ["p100 TTFT 1 s", "p95", "1/50/3", "fast 1 s", "p95 TTFT 500 ms 3"])
+def test_targets_that_cannot_be_read_say_how_to_write_them(targets: str) -> None:
+    with pytest.raises(InputError, match="p95 TTFT 500 ms, p50 TPOT 30 ms"):
+        check_answer("targets", targets)
+
+
 def test_a_provider_goes_behind_an_at(tmp_path: Path) -> None:
     request = _request(tmp_path, gpus="h100-sxm @ Lambda")
     assert request.prices.provider == "Lambda"
@@ -93,7 +117,7 @@ BAD = [
     ("lengths", "1000/0", "1"),
     ("lengths", "none.csv", "no such file"),
     ("targets", "1", "must be two numbers"),
-    ("targets", "1/fast", "is no number"),
+    ("targets", "1/fast", "is no target"),
     ("targets", "chatty", "unknown name"),
     ("gpus", "", "names no GPU"),
     ("gpus", "h100", "unknown name"),

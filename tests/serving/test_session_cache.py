@@ -99,6 +99,21 @@ def test_known_hits_are_those_of_the_simulation(share: float) -> None:
     assert theory.ttft.mean_s == pytest.approx(simulated.ttft.mean_s, rel=0.1)
 
 
+def test_a_known_hit_rate_at_several_replicas_says_whose_prefixes_it_is_true_of() -> None:
+    """Outside truth: sessions at four replicas in turn find their own history a quarter as often as at one."""
+    kind = RequestClass(lengths=TokenLengths.constant(1600, 100), prefix_hit_rate=0.4)
+    workload = Workload(arrivals=Workload.of(4.0, kind.lengths).arrivals, classes=(kind,))
+
+    def notes(replicas: int, router: Router = Router.ROUND_ROBIN, load: Workload = workload) -> list[str]:
+        found = evaluate(Deployment(pools=(pool_of(replicas, router),)), load)
+        return [note for note in found.assumptions if "workload.prefix_hit_rate" in note]
+
+    (note,) = notes(4)
+    assert "each of 4 replicas" in note and "1 request in 4" in note and "search.router=prefix_affinity" in note
+    assert not notes(1) and not notes(4, Router.PREFIX_AFFINITY)
+    assert not notes(4, load=Workload.of(4.0, kind.lengths))
+
+
 def test_requests_sent_elsewhere_are_those_counted_one_by_one() -> None:
     """Requests thrown at six replicas: how often that of one more has twice the mean and one more already."""
     generator = np.random.default_rng(0)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hardware_db import load_hardware
-from planner.analysis import outcome_of
+from planner.analysis import headline, outcome_of
 from planner.charts import side_by_side, systems
 from planner.core import HOURS_PER_MONTH, InputError, PlannerError, UnknownNameError
 from planner.fleet import Alternative, Plan, PlanRequest, plan
@@ -295,3 +295,28 @@ def test_requests_are_left_as_they_were() -> None:
     before = REQUEST.model_dump()
     restricted: PlanRequest = on_one_sku(REQUEST, "l40s")
     assert restricted.search.skus == ("l40s",) and REQUEST.model_dump() == before
+
+
+def test_the_whole_cost_of_a_token_does_not_depend_on_which_pool_reads_and_which_writes() -> None:
+    """Outside truth: the cost of an hour over the tokens of an hour, for mixed pools and for pairs alike."""
+    load = {"rate_per_s": 30.0, "lengths": {"input_tokens": 800, "output_tokens": 150}}
+    mixed, pair = (
+        plan(
+            small_request(workload=load, search={"modes": [mode], "skus": ["h100-sxm"], "tp": [1]}),
+            simulate=False,
+            alternatives=False,
+        )
+        for mode in ("mixed", "disaggregated")
+    )
+    for found in (mixed, pair):
+        assert found.cost is not None
+        tokens = 3600.0 * 30.0 * (800 + 150)
+        assert found.cost.usd_per_million_tokens == pytest.approx(1e6 * found.cost.usd_per_hour / tokens)
+    assert headline.output_share_words(mixed) == ""
+    assert "per million input tokens" in headline.output_share_words(pair)
+    (decode,) = (pool for pool in pair.pools if pool.role.value == "decode")
+    (bought,) = pair.bought
+    assert pair.cost is not None  # alone, the output figure counts the decode pool only
+    assert pair.cost.usd_per_million_output_tokens == pytest.approx(
+        1e6 * bought.usd_per_hour * decode.gpus / sum(pair.gpus.values()) / (3600.0 * 30.0 * 150)
+    )

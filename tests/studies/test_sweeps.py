@@ -97,6 +97,7 @@ def by_hand(rate: float) -> dict[str, Any]:
     return {
         "usd_per_hour": made.cost.usd_per_hour,
         "usd_per_month": made.cost.usd_per_month,
+        "usd_per_million_tokens": made.cost.usd_per_million_tokens,
         "usd_per_million_output_tokens": made.cost.usd_per_million_output_tokens,
         "gpus": made.gpus,
     }

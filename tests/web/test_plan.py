@@ -16,7 +16,7 @@ pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
 from streamlit.testing.v1 import AppTest
 
 import planner
-from planner.analysis import Headroom, headline, headroom
+from planner.analysis import headline
 from planner.core import with_unit
 from planner.fleet import Plan, PlanConfidence, hardware_for
 from planner.launch import TARGETS, export_files, fleet_of
@@ -85,14 +85,15 @@ def test_a_fleet_that_simulation_changed_is_not_swapped_without_a_word() -> None
     assert summary.swapped_words(simulated(), fewer) == ""  # not simulated yet
 
 
-def test_the_slow_end_of_the_interval_stands_above_the_figures_with_its_remedy() -> None:
-    """The interval of the headroom is the engine's own; the button writes the next confidence into the scenario."""
-    slow, fast = (Headroom(0.3, "p99 TTFT", 0.7, (share, 0.8)) for share in (-0.15, 0.02))
-    assert "15 % less than is asked" in summary.slow_end_words(slow)
-    assert summary.slow_end_words(fast) == summary.slow_end_words(None) == ""
-    found = headroom(simulated())
-    assert found.interval is not None
-    assert bool(summary.slow_end_words(found)) == (found.interval[0] < 0.0)
+def test_a_fleet_that_holds_less_surely_than_usual_is_told_of_above_the_figures() -> None:
+    plan = simulated()
+    unsure, sure, unknown = (
+        replace(plan, confidence=PlanConfidence(0.5, holds, 0.01, uncalibrated))
+        for holds, uncalibrated in ((0.79, ()), (0.9, ()), (0.79, ("mi250",)))
+    )
+    assert "21 % step times are so much slower" in summary.unsure_words(unsure)
+    assert summary.unsure_words(sure) == summary.unsure_words(unknown) == ""
+    assert summary.unsure_words(replace(plan, confidence=None)) == ""
 
 
 def test_the_remedy_asks_for_more_than_the_fleet_reaches_already() -> None:
@@ -133,7 +134,7 @@ def test_intervals_follow_and_say_their_probability() -> None:
     app = run(complete=True)
     assert app.metric[3].value.startswith(("+", "−"))
     assert all("at 95 %" in metric.delta for metric in app.metric[1:3])
-    assert "(90 %)" in app.metric[3].delta
+    assert app.metric[3].delta.startswith("at 90 %; +") and app.metric[3].delta.endswith("if exact")
 
 
 def test_before_the_simulation_it_says_theory_and_asks_for_nothing_more() -> None:

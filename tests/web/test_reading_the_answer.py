@@ -52,5 +52,5 @@ def test_the_figures_are_those_of_the_example() -> None:
     for field in ("usd_per_month", "usd_per_million_output_tokens"):
         value, low, high = (getattr(ends, field) for ends in (cost, costs.low, costs.high))
         assert f"*{headline.dollars(value)}; {headline.range_words(low, value, high)}*" in TEXT
-    slow = summary.slow_end_words(found)
-    assert slow and slow.rstrip(".") in TEXT
+    unsure = summary.unsure_words(plan())
+    assert unsure and unsure.rstrip(".") in TEXT

@@ -11,9 +11,11 @@ pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
 from streamlit.testing.v1 import AppTest
 
 import planner
+from planner.analysis import CostRange
+from planner.core import percent, rebuilt
 from planner.scenario import full_content, read_scenario
 from planner.traffic import load_lengths
-from planner.web import what_if
+from planner.web import what_if, why_tab
 from planner.web.session import with_changes
 from tests.charts.titles import title_of
 
@@ -198,3 +200,19 @@ def test_the_smallest_change_of_each_requirement_is_found_on_request() -> None:
     assert not app.exception
     labels = [button.label for button in app.button if button.key and button.key.startswith("relaxation-")]
     assert labels == ["Without forbidden SKUs"]
+
+
+def test_what_binds_is_confidence_where_step_times_are_taken_for_slower() -> None:
+    """The tightest target by estimates is far from its threshold; the fleet is what slow step times ask for."""
+    request = planner.load_scenario("chat-llama-70b", [f"{name}={json.dumps(value)}" for name, value in SMALL.items()])
+    found = planner.plan(request, simulate=False, alternatives=False)
+    ratios = [check.predicted_s / check.target.threshold_s for check in found.slow_targets]
+    exact = planner.plan(rebuilt(request, confidence=0.5), simulate=False, alternatives=False)
+    assert found.cost is not None and exact.cost is not None and exact.cost.usd_per_hour < found.cost.usd_per_hour
+    costs = CostRange(exact.cost, None, "fewer", "")
+    (line,) = (line for line in why_tab.limits_in_words(found, costs) if "confidence" in line)
+    assert "for 90 % confidence: with step times as slow as that reckons with, the tightest target is" in line
+    assert f"at {percent(max(ratios))} of its threshold" in line
+    assert "fewer for $" in line and "the rest buys confidence" in line
+    assert not any("no cheaper" in line for line in why_tab.limits_in_words(found, costs))
+    assert not any("confidence" in line for line in why_tab.limits_in_words(exact, costs))

@@ -112,17 +112,20 @@ def test_users_start_evenly_over_the_ramp(users: int, requests: int, ramp_s: flo
 
 def test_the_rate_of_a_closed_loop_is_an_outcome() -> None:
     workload = Workload.closed(8, TokenLengths.constant(10, 5))
-    fix = "Fix: simulate it, or give an ArrivalProcess at the rate that the simulation found"
-    head = "workload.arrivals = 'closed loop of 8': a closed loop has no"
-    with pytest.raises(InputError, match=re.escape(f"{head} arrival rate of its own. {fix}")):
+    fix = (
+        "its users send as fast as they are answered. Fix: in its place give workload.rate_per_s, or workload.users "
+        "and requests_per_user_per_day; what rate a closed loop comes to on a given deployment, planner simulate says"
+    )
+    head = "workload.concurrency = 8: a closed loop has no"
+    with pytest.raises(InputError, match=re.escape(f"{head} arrival rate of its own: {fix}")):
         workload.rate_per_s  # noqa: B018
-    with pytest.raises(InputError, match=re.escape(f"{head} rate that could be set to 3/s. {fix}")):
+    with pytest.raises(InputError, match=re.escape(f"{head} rate that could be set to 3/s: {fix}")):
         workload.at_rate(3.0)
-    with pytest.raises(InputError, match=re.escape(f"{head} arrivals of which 0.5 could be split off. {fix}")):
+    with pytest.raises(InputError, match=re.escape(f"{head} arrivals of which 0.5 could be split off: {fix}")):
         workload.arrivals.split(0.5)
-    with pytest.raises(InputError, match=re.escape(f"{head} distribution of arrivals. {fix}")):
+    with pytest.raises(InputError, match=re.escape(f"{head} distribution of arrivals: {fix}")):
         workload.open_arrivals  # noqa: B018
-    with pytest.raises(InputError, match=re.escape(f"{head} distribution of interarrival times. {fix}")):
+    with pytest.raises(InputError, match=re.escape(f"{head} distribution of interarrival times: {fix}")):
         workload.arrivals.scv  # noqa: B018
 
 
