@@ -18,13 +18,15 @@ import streamlit as st
 from planner.core import InputError, PlannerError, Table
 from planner.report import csv_text, html_table
 from planner.scenario import Fix, fixes_for_error
-from planner.web import picture_files, session
+from planner.web import field_labels, picture_files, session
 
 METRIC_WIDTH_PX = 235
 """Keeps four metrics in a row on a wide page and two on a narrow one."""
 MEGABYTE = 1_000_000
 STYLE = """<style>
 .stMainBlockContainer {padding: 4rem 2rem 4rem}
+[data-testid=stSidebar] :is(.st-key-plan-bar, [data-testid=stLayoutWrapper]:has(> .st-key-plan-bar)) {position: sticky;
+    bottom: 0; z-index: 3; background: light-dark(#f0f2f6, #262730); padding: 0.5rem 0}
 .planner-table {overflow-x: auto; max-width: 100%}
 .planner-table table {border-collapse: separate; border-spacing: 0; min-width: max-content; font-size: 0.85rem;
     font-variant-numeric: tabular-nums}
@@ -302,8 +304,12 @@ def fix_button(fix: Fix, key: str) -> None:
 
 
 def plain(text: str) -> str:
-    """Text that Streamlit's Markdown shows as it is: no formulas, colours or emphasis; addresses become links."""
-    return " ".join(word if word.startswith("https://") else _escape(word) for word in text.split(" "))
+    """Text that Streamlit's Markdown shows as it is: no formulas, colours or emphasis; addresses become links.
+
+    Fields of the scenario are called as the page calls them.
+    """
+    words = field_labels.with_labels(text).split(" ")
+    return " ".join(word if word.startswith("https://") else _escape(word) for word in words)
 
 
 def _escape(word: str) -> str:

@@ -2,6 +2,9 @@
 
 The scenario, plain data as a YAML file has it, is the only state. A widget is *bound* to it: it shows what the scenario
 says and writes back what the visitor does, so that links, files and undo need to change the scenario only.
+
+What widgets write is gathered until it is planned, since filling in five of them is one question; links, files,
+examples and every button plan at once, with what was gathered.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ DEFAULT = "chat-llama-70b"
 """The packaged scenario that a visitor starts with."""
 TAB = "tab"
 """Parameter of the address that names the open tab; the only one that is not part of the scenario."""
+AT_EACH_CHANGE = "plan-at-each-change"
+"""Of the state of a visit: whether every change of a widget is planned at once."""
 MAX_HISTORY = 100
 
 Changes = Mapping[str, Any]
@@ -60,7 +65,7 @@ def start() -> None:
         remember()
     base = query.get(url.BASE, DEFAULT)
     state.base = base if base in list_scenarios() else DEFAULT
-    state.scenario = content
+    state.scenario = state.planned = content
 
 
 def name_dropped(dropped: Sequence[PlannerError]) -> None:
@@ -87,9 +92,30 @@ def today() -> str:
 
 
 def content() -> Content:
-    """The scenario as it stands; only `change` changes it."""
+    """The scenario as its widgets show it."""
     scenario: Content = st.session_state.scenario
     return scenario
+
+
+def planned_content() -> Content:
+    """The scenario that the page answers: `content` but for changes that are not planned yet."""
+    planned: Content = st.session_state.get("planned", content())
+    return planned
+
+
+def is_pending() -> bool:
+    """Whether widgets were changed and not planned since."""
+    return "scenario" in st.session_state and planned_content() != content()
+
+
+def plan_changes() -> None:
+    """Answer the scenario as its widgets show it."""
+    st.session_state.planned = content()
+
+
+def drop_changes() -> None:
+    """Back to the scenario that the page answers; one step of the history."""
+    replace_scenario(planned_content())
 
 
 def value(path: str, default: object = None) -> Any:  # noqa: ANN401
@@ -114,12 +140,17 @@ def with_changes(before: Mapping[str, Any], changes: Changes) -> Content:
 
 
 def change(changes: Changes) -> None:
-    """Set values by dotted path; one step of the history."""
+    """Set values by dotted path and plan; one step of the history."""
     replace_scenario(with_changes(content(), changes))
 
 
 def replace_scenario(new: Content, base: str | None = None) -> None:
-    """Put another scenario in place of this one; one step of the history."""
+    """Put another scenario in place of this one and plan it; one step of the history."""
+    _put(new, base)
+    plan_changes()
+
+
+def _put(new: Content, base: str | None = None) -> None:
     if new == content() and base is None:
         return
     remember()
@@ -153,7 +184,7 @@ def remember() -> None:
 
 
 def undo() -> None:
-    """Back to the scenario before the last change."""
+    """Back to the scenario before the last change; planned at once unless changes were being gathered."""
     _step("past", "future")
 
 
@@ -163,12 +194,14 @@ def redo() -> None:
 
 
 def _step(source: str, target: str) -> None:
-    state = st.session_state
+    state, gathers = st.session_state, is_pending()
     if state[source]:
         state[target] = [*state[target], state.scenario]
         state.scenario = state[source][-1]
         state[source] = state[source][:-1]
         state.complaint = None
+        if not gathers:
+            plan_changes()
 
 
 def has_past() -> bool:
@@ -185,8 +218,8 @@ def has_future() -> bool:
 
 
 def key() -> str:
-    """The scenario as one line of JSON; results are cached by it."""
-    return json.dumps(content(), sort_keys=True)
+    """The scenario that is answered as one line of JSON; results are cached by it."""
+    return json.dumps(planned_content(), sort_keys=True)
 
 
 def yaml_text() -> str:
@@ -237,7 +270,9 @@ def bind(key: str, shown: object, changes: Callable[[Any], Changes]) -> dict[str
 
 def _write(key: str, changes: Callable[[Any], Changes]) -> None:
     try:
-        change(changes(st.session_state[key]))
+        _put(with_changes(content(), changes(st.session_state[key])))
+        if st.session_state.get(AT_EACH_CHANGE):
+            plan_changes()
     except InputError as error:
         st.session_state.complaint = error
 
