@@ -9,6 +9,7 @@
     results     plans and everything else that takes time: cached by scenario, with progress
     picture_files   buttons that save a chart as PNG or SVG
     components  metrics, tables, charts, choices, uploads and errors, each with what explains it
+    concerns    the warnings that stand by the headline
     summary     the answer: a sentence, four metrics and the fleet; without a fleet `infeasible`
     *_tab       one tab each; compare_*, cost_*, hardware_* and latency_* are sections of theirs
 
@@ -23,6 +24,7 @@ from planner.web import (
     compare_systems,
     compare_tab,
     components,
+    concerns,
     cost_tab,
     field_labels,
     hardware_tab,
@@ -49,6 +51,7 @@ __all__ = [
     "compare_systems",
     "compare_tab",
     "components",
+    "concerns",
     "cost_tab",
     "field_labels",
     "hardware_tab",

@@ -24,7 +24,7 @@ from planner.report import json_text, plan_to_dict
 from planner.report import plan as report
 from planner.scenario import list_scenarios, load_scenario, scenario_text
 from planner.scenario.url import packaged_content
-from planner.web import plan_tab, summary
+from planner.web import concerns, plan_tab, summary
 from tests.builders import SMALL_CHAT
 
 
@@ -88,19 +88,19 @@ def test_a_fleet_that_simulation_changed_is_not_swapped_without_a_word() -> None
 def test_the_slow_end_of_the_interval_stands_above_the_figures_with_its_remedy() -> None:
     """The interval of the headroom is the engine's own; the button writes the next confidence into the scenario."""
     slow, fast = (Headroom(0.3, "p99 TTFT", 0.7, (share, 0.8)) for share in (-0.15, 0.02))
-    assert "15 % less than is asked" in summary.slow_end_words(slow)
-    assert summary.slow_end_words(fast) == summary.slow_end_words(None) == ""
+    assert "15 % less than is asked" in concerns.slow_end_words(slow)
+    assert concerns.slow_end_words(fast) == concerns.slow_end_words(None) == ""
     found = headroom(simulated())
     assert found.interval is not None
-    assert bool(summary.slow_end_words(found)) == (found.interval[0] < 0.0)
+    assert bool(concerns.slow_end_words(found)) == (found.interval[0] < 0.0)
 
 
 def test_the_remedy_asks_for_more_than_the_fleet_reaches_already() -> None:
     plan = simulated()
     for reached, offered in ((0.8, 0.95), (0.93, 0.95), (0.951, 0.99), (0.995, None)):
         known = replace(plan, confidence=PlanConfidence(0.9, reached, 0.01))
-        assert summary.remedy_confidence(known) == offered
-    assert summary.remedy_confidence(replace(plan, confidence=None)) == 0.95
+        assert concerns.remedy_confidence(known) == offered
+    assert concerns.remedy_confidence(replace(plan, confidence=None)) == 0.95
 
 
 def test_every_target_stands_above_the_figures_with_what_it_comes_to() -> None:
@@ -178,6 +178,34 @@ def test_a_schedule_is_shown_where_the_demand_moves() -> None:
 def test_warnings_are_told() -> None:
     shown = texts(run("prices.as_of=2027-12-01", simulate=False))
     assert "stale" in shown
+
+
+def test_the_gravest_warnings_stand_open_with_what_helps_and_the_rest_is_folded() -> None:
+    """A replica alone and one seller, of a plan that says five more things."""
+    app = run("workload.rate_per_s=0.5", "confidence=0.5", simulate=False)
+    (alone,) = [item.value for item in app.markdown if "the service stops" in item.value]
+    assert "1 of 1 mixed replica" in alone and ":orange[" in alone
+    (button,) = [one for one in app.button if str(one.key).startswith("loss-")]
+    assert button.label == "Plan for a lost server"  # which is that of the replica, too
+
+    plan = replace(simulated(), warnings=("p99 TTFT: simulated 2 s misses the target", *"abcde"))
+    known = [concern.text for concern in concerns.concerns(plan, None, None)]
+    assert known[0] == plan.warnings[0] and "".join(known[-6:-1]) == "abcde"
+    (seller,) = {purchase.price.provider for purchase in plan.bought if purchase.price is not None}
+    assert seller in known[-1] and f"{sum(plan.gpus.values())} GPUs" in known[-1]
+    assert len(known) > concerns.MOST_OPEN
+
+
+def test_what_is_planned_for_is_no_warning() -> None:
+    """The engine holds the targets without the replica; a fleet that somebody owns has no seller."""
+    plan = simulated()
+    lost = [loss for loss in plan.losses if not loss.holds]
+    texts = " ".join(concern.text for concern in concerns.concerns(plan, None, None))
+    assert texts.count("fails (") == len({loss.failed for loss in lost})
+    held = replace(plan, losses=tuple(replace(loss, holds=True) for loss in plan.losses))
+    assert "fails (" not in " ".join(concern.text for concern in concerns.concerns(held, None, None))
+    owned = replace(plan, bought=tuple(replace(purchase, price=None) for purchase in plan.bought))
+    assert concerns.one_seller(owned) == ""
 
 
 def test_without_a_fleet_the_tab_says_what_it_would_show() -> None:
