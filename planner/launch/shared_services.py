@@ -1,8 +1,9 @@
 """A service that several deployments serve, e.g. pools of two SKUs: how its traffic is divided between their addresses.
 
 The routers of the engines have no flag for the weight of a replica (`tests/reference/launch/program_flags.csv`), and
-equal turns over pools of different GPUs would overload the slower. So each pool keeps its router, and one nginx may stand in front of them, whose turns are weighted (directive ``weight`` of
-https://nginx.org/en/docs/http/ngx_http_upstream_module.html, read 2026-11-26) by the planned rates.
+equal turns over pools of different GPUs would overload the slower. So each pool keeps its router, and one nginx may
+stand in front of them, whose turns are weighted by the planned rates (directive ``weight`` of
+https://nginx.org/en/docs/http/ngx_http_upstream_module.html, read 2026-11-26).
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def _service_parts(service: str, members: list[Member]) -> list[str]:
         f"{name_text(service)} is served by {len(members)} deployments, each with an address of its own: the number is "
         "in the names of files and objects. Send each its share; equal turns would overload the slower.",
         f"For one address put nginx in front: `{_file_name(service)}` takes weighted turns, once ADDRESS_01 and so on "
-        "are replaced by the addresses (host:port). The routers of the engines have no weights, so each pool keeps its own."
+        "are replaced by the addresses (host:port). Routers of engines have no weights; each pool keeps its own."
         if _is_one_kind(members)
         else "They were planned for different kinds of requests: divide them by kind, which weights cannot.",
     ]

@@ -84,8 +84,10 @@ def _loss(loss: Loss) -> Concern:
         what, text, changes = "server", "Plan for a lost server", {"limits.survives_node_loss": True}
     else:
         what, text, changes = "replica", "Plan one spare replica", {"limits.spare_replicas": 1}
-    if loss.target is None or not math.isfinite(loss.predicted_s):
+    if loss.target is None:
         words = f"If one {what} fails ({loss.failed}), the service stops."
+    elif not math.isfinite(loss.predicted_s):
+        words = f"If one {what} fails ({loss.failed}), what is left cannot carry the traffic: queues grow without end."
     else:
         of = f"{loss.scope}: " if loss.scope else ""
         late = with_unit(loss.predicted_s, loss.target.metric)

@@ -20,7 +20,7 @@ def plan_bar() -> None:
     """
     with st.container(key="plan-bar", gap="small"):
         with st.container(horizontal=True, vertical_alignment="center"):
-            st.button("Plan", key="plan-now", type="primary", on_click=_plan, icon=":material/calculate:", width=110)
+            st.button("Plan", key="plan-now", type="primary", on_click=_plan, width=70)
             st.toggle(
                 "at each change",
                 key=session.AT_EACH_CHANGE,
