@@ -137,9 +137,15 @@ def table(shown: Table, key: str, hints: Mapping[str, str] | None = None, in_ful
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown(f"**{plain(shown.title)}**", width="content")
         csv_button(shown.title, shown.columns, rows, f"csv-{key}")
-    st.html(html_table(shown, hints or {}))
+    st.html(html_table(replace(shown, rows=tuple(map(_labelled, shown.rows))), hints or {}))
     if shown.note:
         st.caption(plain(shown.note))
+
+
+def _labelled(row: Sequence[Any]) -> tuple[Any, ...]:
+    """A row with fields called as the page calls them, but for its name, by which it is explained."""
+    name, *cells = row
+    return (name, *(field_labels.with_labels(cell) if isinstance(cell, str) else cell for cell in cells))
 
 
 def csv_button(name: str, columns: Sequence[str], rows: Sequence[Sequence[object]], key: str) -> None:

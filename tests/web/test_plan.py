@@ -196,6 +196,11 @@ def test_the_gravest_warnings_stand_open_with_what_helps_and_the_rest_is_folded(
     assert len(known) > concerns.MOST_OPEN
 
 
+def test_the_table_of_losses_names_the_widget_that_buys_them() -> None:
+    shown = texts(run("workload.rate_per_s=0.5", "confidence=0.5", simulate=False))
+    assert "“Survive the loss of a server” (sidebar, Goal › Growth and failures; in a file" in shown
+
+
 def test_what_is_planned_for_is_no_warning() -> None:
     """The engine holds the targets without the replica; a fleet that somebody owns has no seller."""
     plan = simulated()
