@@ -25,8 +25,9 @@ METRIC_WIDTH_PX = 235
 MEGABYTE = 1_000_000
 STYLE = """<style>
 .stMainBlockContainer {padding: 4rem 2rem 4rem}
+[data-testid=stSidebarContent] {scroll-padding-bottom: 8rem}
 [data-testid=stSidebar] :is(.st-key-plan-bar, [data-testid=stLayoutWrapper]:has(> .st-key-plan-bar)) {position: sticky;
-    bottom: 0; z-index: 3; background: light-dark(#f0f2f6, #262730); padding: 0.5rem 0}
+    bottom: 0; z-index: 3; background: light-dark(#f8f8f7, #21201d); padding: 0.5rem 0}
 .planner-table {overflow-x: auto; max-width: 100%}
 .planner-table table {border-collapse: separate; border-spacing: 0; min-width: max-content; font-size: 0.85rem;
     font-variant-numeric: tabular-nums}

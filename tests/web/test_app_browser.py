@@ -188,8 +188,9 @@ def test_the_plan_is_given_as_a_file(page: webdriver.Chrome, downloads: Path) ->
 
 def test_a_number_that_is_still_being_typed_is_planned_by_one_click(page: webdriver.Chrome) -> None:
     """The click takes the focus from the field and presses the button: neither is lost; the button is in sight."""
-    field = page.find_element(By.CSS_SELECTOR, ".st-key-rate input")
     for text in ("41", "40"):
+        field = page.find_element(By.CSS_SELECTOR, ".st-key-rate input")
+        page.execute_script("arguments[0].scrollIntoView({block: 'center'})", field)
         field.click()
         field.send_keys(Keys.CONTROL, "a")
         field.send_keys(text)
