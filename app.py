@@ -72,8 +72,9 @@ def answer() -> None:
     While changes are gathered the old answer stays, marked as old, and nothing more is computed for it.
     """
     if session.is_pending():
-        pending.mark()
-        if not results.is_planned(session.key()):
+        has_answer = results.is_planned(session.key())
+        pending.mark(has_answer=has_answer)
+        if not has_answer:
             return
     progress_place = st.container(key="under-way")
     if not results.is_planned(session.key()):

@@ -48,12 +48,12 @@ def _changed() -> str:
     return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def mark() -> None:
-    """Above an answer to other inputs than the sidebar shows: that it is, and the two ways on."""
+def mark(*, has_answer: bool) -> None:
+    """Above an answer to other inputs than the sidebar shows, or where it would stand: that, and the two ways on."""
     with st.container(key="inputs-changed", horizontal=True, vertical_alignment="center"):
         st.markdown(
             f":orange[:material/edit:] **The inputs have changed** ({components.plain(_changed())}). "
-            "What stands below is for those before.",
+            + ("What stands below is for those before." if has_answer else "Press Plan once they are complete."),
             width="stretch",
         )
         st.button("Plan", key="plan-changes", type="primary", on_click=_plan, icon=":material/calculate:")

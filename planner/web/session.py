@@ -37,6 +37,8 @@ TAB = "tab"
 """Parameter of the address that names the open tab; the only one that is not part of the scenario."""
 AT_EACH_CHANGE = "plan-at-each-change"
 """Of the state of a visit: whether every change of a widget is planned at once."""
+CHANGED = "changed-since-the-last-run"
+"""Of the state of a visit: whether an input or a button changed the scenario since the script last ran."""
 MAX_HISTORY = 100
 
 Changes = Mapping[str, Any]
@@ -47,14 +49,20 @@ Changes = Mapping[str, Any]
 
 
 def start() -> None:
-    """Read the address at the start of a visit, and whenever it has changed (a link, the back button)."""
+    """Read the address at the start of a visit, and whenever it has changed (a link, the back button).
+
+    A browser that has not heard of the last address yet sends the one before along with the next input: that is no
+    step back, or the input would be lost.
+    """
     state = st.session_state
     query = {name: text for name, text in st.query_params.to_dict().items() if name != TAB}
-    if "scenario" in state and query == state.written:
+    was_changed = state.pop(CHANGED, False)
+    if "scenario" in state and (query == state.written or (was_changed and query in state.get("addresses", []))):
         return
     state.setdefault("past", [])
     state.setdefault("future", [])
     state.written = query
+    state.addresses = [query]
     state.complaint = None
     opened = links.from_link(query, DEFAULT)
     content = opened.content
@@ -155,6 +163,7 @@ def _put(new: Content, base: str | None = None) -> None:
         return
     remember()
     st.session_state.scenario = new
+    st.session_state[CHANGED] = True
     st.session_state.complaint = None
     if base is not None:
         st.session_state.base = base
@@ -199,7 +208,7 @@ def _step(source: str, target: str) -> None:
         state[target] = [*state[target], state.scenario]
         state.scenario = state[source][-1]
         state[source] = state[source][:-1]
-        state.complaint = None
+        state[CHANGED], state.complaint = True, None
         if not gathers:
             plan_changes()
 
@@ -241,6 +250,7 @@ def write_address() -> bool:
             del st.query_params[name]
         st.query_params.update(wanted)
         state.written = wanted
+        state.addresses = [*state.get("addresses", []), wanted][-MAX_HISTORY:]
     return fits
 
 

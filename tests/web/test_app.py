@@ -205,6 +205,34 @@ def test_an_address_opens_the_same_page_again(by_theory: None) -> None:
     assert headline(again) == headline(app)
 
 
+def put_address(app: AppTest, address: Mapping[str, str]) -> None:
+    """What the browser says that its address is."""
+    for name in query(app):
+        del app.query_params[name]
+    for name, value in address.items():
+        app.query_params[name] = value
+
+
+def test_an_input_that_comes_with_the_address_before_is_kept(by_theory: None) -> None:
+    """Of a browser that lags behind: neither this input nor the last one is lost, nor planned."""
+    app = opened(gathers=True)
+    first = query(app)
+    number("rate", 12.0)(app)
+    put_address(app, first)
+    number("spares", 1)(app)
+    assert at(app, "workload.rate_per_s") == 12.0 and at(app, "limits.spare_replicas") == 1 and is_marked(app)
+    assert query(app)["workload.rate_per_s"] == "12.0"
+
+
+def test_the_back_button_opens_the_address_before(by_theory: None) -> None:
+    app = small()
+    first = query(app)
+    number("rate", 12.0)(app)
+    put_address(app, first)
+    app.run()
+    assert at(app, "workload.rate_per_s") == 10.0 and not is_marked(app)
+
+
 def test_the_open_tab_is_part_of_the_address_and_no_change_of_the_scenario(by_theory: None) -> None:
     app = small(tab="Cost")
     assert app.session_state["tab"] == "Cost"
@@ -309,8 +337,9 @@ def test_while_changes_are_gathered_nothing_is_begun(monkeypatch: pytest.MonkeyP
     content = with_changes(packaged_content("chat-llama-70b"), {"workload.rate_per_s": 10.25})
     app.session_state["scenario"] = with_changes(content, {"growth": 2.0})
     app.session_state["planned"], app.session_state["written"] = content, dict(query(app))
-    for name, empty in {"past": [], "future": [], "complaint": None, "base": "chat-llama-70b"}.items():
-        app.session_state[name] = empty
+    empty = {"past": [], "future": [], "complaint": None, "base": "chat-llama-70b", "addresses": []}
+    for name, value in empty.items():
+        app.session_state[name] = value
     app.run()
     assert not app.exception and is_marked(app) and not app.metric and not app.get("progress")
 
