@@ -13,13 +13,15 @@ from typing import Any
 import streamlit as st
 
 from planner.analysis import CostRange, Headroom, headline
-from planner.core import number_of, percent, with_unit
+from planner.core import number_of, percent, significant, with_unit
 from planner.fleet import Loss, LossOf, Plan
 from planner.web import components, session
 from planner.web.latency_targets import next_confidence
 
 MOST_OPEN = 3
 """Warnings that stand open. A choice."""
+LONG_S = 10.0
+"""Latencies from here on are said in seconds [s]. A choice."""
 STOPS = "its loss stops the service"
 """End of the engine's warnings of pools of one replica, which the loss of a replica says better."""
 
@@ -90,7 +92,8 @@ def _loss(loss: Loss) -> Concern:
         words = f"If one {what} fails ({loss.failed}), what is left cannot carry the traffic: queues grow without end."
     else:
         of = f"{loss.scope}: " if loss.scope else ""
-        late = with_unit(loss.predicted_s, loss.target.metric)
+        is_long = loss.predicted_s >= LONG_S
+        late = f"{significant(loss.predicted_s)} s" if is_long else with_unit(loss.predicted_s, loss.target.metric)
         limit = with_unit(loss.target.threshold_s, loss.target.metric)
         words = f"If one {what} fails ({loss.failed}), {of}{loss.target.name} settles at {late} instead of {limit}."
     hint = f"Plans again so that every target holds without one {what} as well: dearer."
