@@ -82,6 +82,7 @@ def concerns(plan: Plan, headroom: Headroom | None, costs: CostRange | None) -> 
 
 def _loss(loss: Loss) -> Concern:
     """A loss that the fleet does not survive, and the button that plans for it."""
+    changes: Mapping[str, Any]
     if loss.of is LossOf.SERVER:
         what, text, changes = "server", "Plan for a lost server", {"limits.survives_node_loss": True}
     else:

@@ -337,9 +337,9 @@ def test_while_changes_are_gathered_nothing_is_begun(monkeypatch: pytest.MonkeyP
     content = with_changes(packaged_content("chat-llama-70b"), {"workload.rate_per_s": 10.25})
     app.session_state["scenario"] = with_changes(content, {"growth": 2.0})
     app.session_state["planned"], app.session_state["written"] = content, dict(query(app))
-    empty = {"past": [], "future": [], "complaint": None, "base": "chat-llama-70b", "addresses": []}
-    for name, value in empty.items():
-        app.session_state[name] = value
+    empty: dict[str, object] = {"past": [], "future": [], "complaint": None, "base": "chat-llama-70b", "addresses": []}
+    for name, nothing in empty.items():
+        app.session_state[name] = nothing
     app.run()
     assert not app.exception and is_marked(app) and not app.metric and not app.get("progress")
 
