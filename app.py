@@ -1,7 +1,7 @@
 """The web app: scenario -> plan -> answer and tabs. Run it with ``streamlit run app.py``.
 
 The parts are in `planner.web`; every number comes from `planner.plan` and `planner.analysis`, every picture from
-`planner.charts`. Every change of a widget plans again.
+`planner.charts`. Changes of widgets are gathered until they are planned.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from planner.web import (
     hardware_tab,
     inputs,
     latency_tab,
+    pending,
     plan_tab,
     results,
     roofline_tab,
@@ -53,6 +54,7 @@ def main() -> None:
     session.start()
     with st.sidebar:
         inputs.show()
+        pending.plan_bar()
     session.write_address()
     with st.container():
         components.show_complaint()
@@ -65,14 +67,22 @@ def main() -> None:
 
 
 def answer() -> None:
-    """The plan with its tabs, and above it what is still under way. An old answer goes before a new one is begun."""
+    """The plan with its tabs, and above it what is still under way. An old answer goes before a new one is begun.
+
+    While changes are gathered the old answer stays, marked as old, and nothing more is computed for it.
+    """
+    if session.is_pending():
+        has_answer = results.is_planned(session.key())
+        pending.mark(has_answer=has_answer)
+        if not has_answer:
+            return
     progress_place = st.container(key="under-way")
     if not results.is_planned(session.key()):
         summary.show_outdated(st.empty())
         with progress_place:
-            results.page_of(session.content(), session.key())
+            results.page_of(session.planned_content(), session.key())
         st.rerun()
-    page = results.page_of(session.content(), session.key())
+    page = results.page_of(session.planned_content(), session.key())
     with st.container(key="answer"):
         summary.show(page)
         tabs = st.tabs(list(TABS), key=session.TAB, on_change="rerun", bind="query-params")
@@ -80,6 +90,8 @@ def answer() -> None:
             if tab.open:
                 with tab:
                     show_tab(show, page)
+    if session.is_pending():
+        return
     with progress_place:
         is_new = results.check_by_simulation(page) or summary.find_interval(page)
     if is_new:

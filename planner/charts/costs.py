@@ -356,7 +356,12 @@ def api_cost_chart(plan: Plan, apis: Sequence[ApiBreakEven]) -> alt.LayerChart:
     right = max((row["rate_per_s"] for row in rows), default=1.0)
     asked = max((row["usd_per_month"] for row in rows if row["point"] == "planned"), default=usd)
     top = min(Y_MARGIN * asked, Y_LIMIT * usd) or 1.0
-    x = alt.X("rate_per_s:Q", title="Demand (requests/s, mean)", scale=alt.Scale(domain=[0.0, right], nice=False))
+    x = alt.X(
+        "rate_per_s:Q",
+        title="Demand (requests/s, mean)",
+        scale=alt.Scale(domain=[0.0, right], nice=False),
+        axis=alt.Axis(tickCount=8),
+    )
     y = alt.Y(
         "usd_per_month:Q",
         title="USD per month",

@@ -32,6 +32,7 @@ from planner.launch.flags import EngineFlag, FlagKind, engine_flags
 from planner.launch.fleet import Fleet, LaunchedDeployment, fleet_of, read_fleet
 from planner.launch.readme import README_NAME
 from planner.launch.scripts import COMPOSE_NAME
+from planner.launch.shared_services import shared_service_files, shared_services_text
 from planner.launch.spec import LaunchSpec, launch_specs, served_models
 from planner.launch.versions import CheckedVersion, checked_versions, versions_text
 
@@ -64,11 +65,13 @@ class Target:
         name: as the command line calls it.
         title: one line for a list.
         write: a fleet as files, name -> content.
+        starts: whether these files start it; others look at it.
     """
 
     name: str
     title: str
     write: Callable[[Fleet], dict[str, str]]
+    starts: bool = True
 
 
 _TARGETS = (
@@ -82,10 +85,15 @@ _TARGETS = (
     Target("dynamo", "NVIDIA Dynamo graph deployments", dynamo.files),
     Target("ray-serve", "Ray Serve LLM applications (vLLM)", ray_serve.files),
     Target("skypilot", "SkyPilot tasks and services", skypilot.files),
-    Target("observability", "Prometheus rules and a Grafana dashboard of the plan", observability.files),
-    Target("autoscaling", "KEDA cron, HPA, settings of Dynamo's planner and llm-d's autoscaler", autoscaling.files),
-    Target("finance", "the fleet and its cost as CSV (FOCUS) and for Excel", finance.files),
-    Target("benchmarks", "benchmark scripts that send the planned traffic", benchmarks.files),
+    Target("observability", "Prometheus rules and a Grafana dashboard of the plan", observability.files, starts=False),
+    Target(
+        "autoscaling",
+        "KEDA cron, HPA, settings of Dynamo's planner and llm-d's autoscaler",
+        autoscaling.files,
+        starts=False,
+    ),
+    Target("finance", "the fleet and its cost as CSV (FOCUS) and for Excel", finance.files, starts=False),
+    Target("benchmarks", "benchmark scripts that send the planned traffic", benchmarks.files, starts=False),
 )
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _TARGETS})
 
@@ -100,7 +108,8 @@ def export_files(fleet: Fleet, target: str) -> dict[str, str]:
     if target not in TARGETS:
         raise UnknownNameError("--to", target, TARGETS)
     files = TARGETS[target].write(fleet)
-    return {**files, README_NAME: files[README_NAME] + versions_text(target)}
+    shared, text = (shared_service_files(fleet), shared_services_text(fleet)) if TARGETS[target].starts else ({}, "")
+    return {**files, **shared, README_NAME: files[README_NAME] + text + versions_text(target)}
 
 
 def launch_files(plan: Plan) -> dict[str, str]:

@@ -77,7 +77,7 @@ def closing_sections(
     """The end of a README: the targets, how to check them, what is not written, notes, sources."""
     return [
         "## What was promised",
-        "\n".join([*map(_target_line, fleet.deployments), *_shared_service_lines(fleet)]),
+        "\n".join(map(_target_line, fleet.deployments)),
         "## How to check it",
         f"A replica is ready when `curl -f http://SERVER:PORT{specs[0].health_path}` succeeds. Then send the planned "
         "rate with the planned input and output tokens for long enough that the tail shows (p99 needs thousands of "
@@ -100,14 +100,3 @@ def _target_line(launched: LaunchedDeployment) -> str:
         f"- {name_text(launched.service)}: {rate} requests/s of {significant(lengths.mean_input)} input "
         f"and {significant(lengths.mean_output)} output tokens on average{beside}; {targets or 'no latency targets'}."
     )
-
-
-def _shared_service_lines(fleet: Fleet) -> list[str]:
-    """A line for each service that several deployments share, since nothing here divides its traffic."""
-    names = [launched.service for launched in fleet.deployments]
-    return [
-        f"- {name_text(name)} is served by {names.count(name)} deployments, each with an address of its "
-        "own: send each the requests and the rate above."
-        for name in dict.fromkeys(names)
-        if names.count(name) > 1
-    ]

@@ -4,9 +4,12 @@
     session     the scenario of one visitor, its history and its link; widgets that show and change one field
     inputs      the sidebar: model, traffic, targets, hardware, goal
     bounds      what a visitor may ask of this server
+    pending     what was changed and is not planned yet
+    field_labels   fields of the scenario as the page calls them
     results     plans and everything else that takes time: cached by scenario, with progress
     picture_files   buttons that save a chart as PNG or SVG
     components  metrics, tables, charts, choices, uploads and errors, each with what explains it
+    concerns    the warnings that stand by the headline
     summary     the answer: a sentence, four metrics and the fleet; without a fleet `infeasible`
     *_tab       one tab each; compare_*, cost_*, hardware_* and latency_* are sections of theirs
 
@@ -21,13 +24,16 @@ from planner.web import (
     compare_systems,
     compare_tab,
     components,
+    concerns,
     cost_tab,
+    field_labels,
     hardware_tab,
     inputs,
     latency_growth,
     latency_tab,
     latency_targets,
     links,
+    pending,
     picture_files,
     plan_tab,
     results,
@@ -45,13 +51,16 @@ __all__ = [
     "compare_systems",
     "compare_tab",
     "components",
+    "concerns",
     "cost_tab",
+    "field_labels",
     "hardware_tab",
     "inputs",
     "latency_growth",
     "latency_tab",
     "latency_targets",
     "links",
+    "pending",
     "picture_files",
     "plan_tab",
     "results",

@@ -116,7 +116,7 @@ def _save_inputs(saved: list[dict[str, Any]]) -> None:
 
 
 def _save() -> None:
-    add(st.session_state.get("compare-name") or "scenario", session.content())
+    add(st.session_state.get("compare-name") or "scenario", session.planned_content())
     st.session_state["compare-name"] = ""
 
 

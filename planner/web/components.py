@@ -18,13 +18,16 @@ import streamlit as st
 from planner.core import InputError, PlannerError, Table
 from planner.report import csv_text, html_table
 from planner.scenario import Fix, fixes_for_error
-from planner.web import picture_files, session
+from planner.web import field_labels, picture_files, session
 
 METRIC_WIDTH_PX = 235
 """Keeps four metrics in a row on a wide page and two on a narrow one."""
 MEGABYTE = 1_000_000
 STYLE = """<style>
 .stMainBlockContainer {padding: 4rem 2rem 4rem}
+[data-testid=stSidebarContent] {scroll-padding-bottom: 8rem}
+[data-testid=stSidebar] :is(.st-key-plan-bar, [data-testid=stLayoutWrapper]:has(> .st-key-plan-bar)) {position: sticky;
+    bottom: 0; z-index: 3; background: light-dark(#f8f8f7, #21201d); padding: 0.5rem 0}
 .planner-table {overflow-x: auto; max-width: 100%}
 .planner-table table {border-collapse: separate; border-spacing: 0; min-width: max-content; font-size: 0.85rem;
     font-variant-numeric: tabular-nums}
@@ -135,9 +138,15 @@ def table(shown: Table, key: str, hints: Mapping[str, str] | None = None, in_ful
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown(f"**{plain(shown.title)}**", width="content")
         csv_button(shown.title, shown.columns, rows, f"csv-{key}")
-    st.html(html_table(shown, hints or {}))
+    st.html(html_table(replace(shown, rows=tuple(map(_labelled, shown.rows))), hints or {}))
     if shown.note:
         st.caption(plain(shown.note))
+
+
+def _labelled(row: Sequence[Any]) -> tuple[Any, ...]:
+    """A row with fields called as the page calls them, but for its name, by which it is explained."""
+    name, *cells = row
+    return (name, *(field_labels.with_labels(cell) if isinstance(cell, str) else cell for cell in cells))
 
 
 def csv_button(name: str, columns: Sequence[str], rows: Sequence[Sequence[object]], key: str) -> None:
@@ -302,8 +311,12 @@ def fix_button(fix: Fix, key: str) -> None:
 
 
 def plain(text: str) -> str:
-    """Text that Streamlit's Markdown shows as it is: no formulas, colours or emphasis; addresses become links."""
-    return " ".join(word if word.startswith("https://") else _escape(word) for word in text.split(" "))
+    """Text that Streamlit's Markdown shows as it is: no formulas, colours or emphasis; addresses become links.
+
+    Fields of the scenario are called as the page calls them.
+    """
+    words = field_labels.with_labels(text).split(" ")
+    return " ".join(word if word.startswith("https://") else _escape(word) for word in words)
 
 
 def _escape(word: str) -> str:

@@ -17,6 +17,17 @@ from planner.web import components, inputs_formats, inputs_hardware, inputs_traf
 MAX_CONFIG_BYTES = 1_000_000
 """Largest config.json that is read; published ones have a few thousand bytes."""
 UPLOADED = "uploaded config.json"
+OWN_MODEL = """
+Time and memory follow from the shape of a model, not from what its weights say.
+
+- **A fine-tune, a merge of the same size, LoRA merged in**: choose the base model; it has the same shape.
+- **LoRA adapters beside their base**: choose the base, and set `search.lora` in the scenario file
+  (e.g. `{adapters: 8, rank: 16}`; *Scenario* above saves and opens it).
+- **Another shape, or not in the list**: drop its `config.json` below. No weights are read.
+- **Quantised yourself**: its `config.json` says so; or choose the base and the format below.
+- **On the Hugging Face Hub**: the command line takes `hf:OWNER/NAME`; here drop the `config.json` of its page.
+"""
+"""What to choose for a model of one's own; `docs/how-to/fine-tuned.md` at length."""
 OWN_TARGETS = "own"
 OBJECTIVES = {
     Objective.MIN_COST.value: "Least cost for all requests",
@@ -129,6 +140,8 @@ def model_inputs() -> None:
         format_func=lambda name: _uploaded_name(llm) if name == UPLOADED else name,
         **session.bind("llm", shown, lambda name: {} if name == UPLOADED else _with_llm(name)),
     )
+    with st.popover("Fine-tuned, or not in the list?", icon=":material/help:", type="tertiary"):
+        st.markdown(OWN_MODEL)
     components.upload(
         "or drop a config.json",
         ["json"],

@@ -29,6 +29,7 @@ TRACE_CELLS = 300
 CONSTANT = "constant"
 HISTOGRAM = "histogram"
 OTHER = "other"
+SIDES = ("input", "output")
 FIRST_IMAGE_SIZE = "1024x768"
 """Size [pixels] of images when their number is set first. A choice, to be changed beside it."""
 _NO_ARRIVALS: session.Changes = {
@@ -39,8 +40,8 @@ _NO_ARRIVALS: session.Changes = {
 }
 """Poisson arrivals of one class: what other lengths start from."""
 _IMAGE_SIZE = re.compile(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", re.IGNORECASE)
-MEAN_SLIDER_FACTOR = 4
-"""Sliders scale the mean length of a preset by up to this factor, up and down."""
+MEAN_STEP_TOKENS = 100.0
+"""Of the buttons beside a mean length. A choice."""
 
 
 def show() -> None:
@@ -92,9 +93,9 @@ def lengths_inputs() -> None:
                 f"{side.capitalize()} tokens", 1, MAX_TOKENS, **session.bind_field(f"{side}-tokens", path)
             )
     elif kind == "preset":
-        mean_sliders(_preset_name(lengths), lengths)
+        mean_inputs(_preset_name(lengths), lengths)
     if distribution is not None and kind != CONSTANT:
-        for side in ("input", "output"):
+        for side in SIDES:
             st.altair_chart(length_histogram(distribution, side), key=f"lengths-{side}", height=110)
 
 
@@ -153,26 +154,27 @@ def distribution_of(lengths: Any) -> TokenLengths | None:  # noqa: ANN401
     return lengths_of(lengths)
 
 
-def mean_sliders(preset: str, lengths: Any) -> None:  # noqa: ANN401
-    """Sliders of the means of a preset, which scale all its requests."""
+def mean_inputs(preset: str, lengths: Any) -> None:  # noqa: ANN401
+    """The means of a preset, which scale all its requests; each as it is, the preset's own rounded to whole tokens."""
     distribution = load_lengths(preset)
-    for side, own in (("input", distribution.mean_input), ("output", distribution.mean_output)):
+    columns = st.columns(2)
+    for column, side, own in zip(columns, SIDES, (distribution.mean_input, distribution.mean_output), strict=True):
         name = f"mean_{side}_tokens"
         given = lengths.get(name) if isinstance(lengths, Mapping) else None
-        shown = round(given or own)
-        least, most = max(1, round(own / MEAN_SLIDER_FACTOR)), round(own * MEAN_SLIDER_FACTOR)
-        st.slider(
+        column.number_input(
             f"Mean {side} tokens",
-            min(least, shown),
-            max(most, shown),
+            1.0,
+            float(MAX_TOKENS),
+            step=MEAN_STEP_TOKENS,
+            format="%g",
             help=f"{preset} has {own:,.0f}; other values scale all its requests.",
-            **session.bind(f"mean-{side}", shown, _MeanChange(preset, lengths, name, own)),
+            **session.bind(f"mean-{side}", float(given or round(own)), _MeanChange(preset, lengths, name, own)),
         )
 
 
 @dataclass(frozen=True)
 class _MeanChange:
-    """What a slider of a mean changes: the preset with that mean, or its bare name once both means are its own."""
+    """What the field of a mean changes: the preset with that mean, or its bare name once both means are its own."""
 
     preset: str
     lengths: Any

@@ -116,11 +116,14 @@ def compute_once(key: Hashable, compute: Callable[[Progress], T], what: str) -> 
 
     `compute` is given a function to call with each stage; a `functools.partial` is computed in a process of its own,
     anything else, which takes a moment, here. The key must hold everything that the result depends on.
-    Raises Stopped once the visitor stopped it; until "Go on" it is not begun again.
+    Raises Stopped once the visitor stopped it, until "Go on", and while changes of the inputs are gathered.
     """
     known = store().get(key)
     if known is not None:
         return known  # type: ignore[return-value]
+    if session.is_pending():
+        st.caption("Not computed: the inputs have changed. Press Plan.")
+        raise Stopped(what)
     name = name_of(key)
     if st.session_state.get(STOPPED) == name:
         _stopped_line(what, name)

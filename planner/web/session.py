@@ -2,6 +2,9 @@
 
 The scenario, plain data as a YAML file has it, is the only state. A widget is *bound* to it: it shows what the scenario
 says and writes back what the visitor does, so that links, files and undo need to change the scenario only.
+
+What widgets write is gathered until it is planned, since filling in five of them is one question; links, files,
+examples and every button plan at once, with what was gathered.
 """
 
 from __future__ import annotations
@@ -32,6 +35,10 @@ DEFAULT = "chat-llama-70b"
 """The packaged scenario that a visitor starts with."""
 TAB = "tab"
 """Parameter of the address that names the open tab; the only one that is not part of the scenario."""
+AT_EACH_CHANGE = "plan-at-each-change"
+"""Of the state of a visit: whether every change of a widget is planned at once."""
+CHANGED = "changed-since-the-last-run"
+"""Of the state of a visit: whether an input or a button changed the scenario since the script last ran."""
 MAX_HISTORY = 100
 
 Changes = Mapping[str, Any]
@@ -42,14 +49,20 @@ Changes = Mapping[str, Any]
 
 
 def start() -> None:
-    """Read the address at the start of a visit, and whenever it has changed (a link, the back button)."""
+    """Read the address at the start of a visit, and whenever it has changed (a link, the back button).
+
+    A browser that has not heard of the last address yet sends the one before along with the next input: that is no
+    step back, or the input would be lost.
+    """
     state = st.session_state
     query = {name: text for name, text in st.query_params.to_dict().items() if name != TAB}
-    if "scenario" in state and query == state.written:
+    was_changed = state.pop(CHANGED, False)
+    if "scenario" in state and (query == state.written or (was_changed and query in state.get("addresses", []))):
         return
     state.setdefault("past", [])
     state.setdefault("future", [])
     state.written = query
+    state.addresses = [query]
     state.complaint = None
     opened = links.from_link(query, DEFAULT)
     content = opened.content
@@ -60,7 +73,7 @@ def start() -> None:
         remember()
     base = query.get(url.BASE, DEFAULT)
     state.base = base if base in list_scenarios() else DEFAULT
-    state.scenario = content
+    state.scenario = state.planned = content
 
 
 def name_dropped(dropped: Sequence[PlannerError]) -> None:
@@ -87,9 +100,30 @@ def today() -> str:
 
 
 def content() -> Content:
-    """The scenario as it stands; only `change` changes it."""
+    """The scenario as its widgets show it."""
     scenario: Content = st.session_state.scenario
     return scenario
+
+
+def planned_content() -> Content:
+    """The scenario that the page answers: `content` but for changes that are not planned yet."""
+    planned: Content = st.session_state.get("planned", content())
+    return planned
+
+
+def is_pending() -> bool:
+    """Whether widgets were changed and not planned since."""
+    return "scenario" in st.session_state and planned_content() != content()
+
+
+def plan_changes() -> None:
+    """Answer the scenario as its widgets show it."""
+    st.session_state.planned = content()
+
+
+def drop_changes() -> None:
+    """Back to the scenario that the page answers; one step of the history."""
+    replace_scenario(planned_content())
 
 
 def value(path: str, default: object = None) -> Any:  # noqa: ANN401
@@ -114,16 +148,22 @@ def with_changes(before: Mapping[str, Any], changes: Changes) -> Content:
 
 
 def change(changes: Changes) -> None:
-    """Set values by dotted path; one step of the history."""
+    """Set values by dotted path and plan; one step of the history."""
     replace_scenario(with_changes(content(), changes))
 
 
 def replace_scenario(new: Content, base: str | None = None) -> None:
-    """Put another scenario in place of this one; one step of the history."""
+    """Put another scenario in place of this one and plan it; one step of the history."""
+    _put(new, base)
+    plan_changes()
+
+
+def _put(new: Content, base: str | None = None) -> None:
     if new == content() and base is None:
         return
     remember()
     st.session_state.scenario = new
+    st.session_state[CHANGED] = True
     st.session_state.complaint = None
     if base is not None:
         st.session_state.base = base
@@ -153,7 +193,7 @@ def remember() -> None:
 
 
 def undo() -> None:
-    """Back to the scenario before the last change."""
+    """Back to the scenario before the last change; planned at once unless changes were being gathered."""
     _step("past", "future")
 
 
@@ -163,12 +203,14 @@ def redo() -> None:
 
 
 def _step(source: str, target: str) -> None:
-    state = st.session_state
+    state, gathers = st.session_state, is_pending()
     if state[source]:
         state[target] = [*state[target], state.scenario]
         state.scenario = state[source][-1]
         state[source] = state[source][:-1]
-        state.complaint = None
+        state[CHANGED], state.complaint = True, None
+        if not gathers:
+            plan_changes()
 
 
 def has_past() -> bool:
@@ -185,8 +227,8 @@ def has_future() -> bool:
 
 
 def key() -> str:
-    """The scenario as one line of JSON; results are cached by it."""
-    return json.dumps(content(), sort_keys=True)
+    """The scenario that is answered as one line of JSON; results are cached by it."""
+    return json.dumps(planned_content(), sort_keys=True)
 
 
 def yaml_text() -> str:
@@ -208,6 +250,7 @@ def write_address() -> bool:
             del st.query_params[name]
         st.query_params.update(wanted)
         state.written = wanted
+        state.addresses = [*state.get("addresses", []), wanted][-MAX_HISTORY:]
     return fits
 
 
@@ -237,7 +280,9 @@ def bind(key: str, shown: object, changes: Callable[[Any], Changes]) -> dict[str
 
 def _write(key: str, changes: Callable[[Any], Changes]) -> None:
     try:
-        change(changes(st.session_state[key]))
+        _put(with_changes(content(), changes(st.session_state[key])))
+        if st.session_state.get(AT_EACH_CHANGE):
+            plan_changes()
     except InputError as error:
         st.session_state.complaint = error
 

@@ -10,15 +10,12 @@ from streamlit.delta_generator import DeltaGenerator
 from planner.analysis import CostRange, Headroom, fleet_growth, headline, headroom, is_calibrated
 from planner.charts import fleets
 from planner.core import change, number_of, percent, significant, with_unit
-from planner.fleet import CostBreakdown, Plan, PlanRequest, TargetCheck
-from planner.web import components, infeasible, results, session
-from planner.web.latency_targets import next_confidence
+from planner.fleet import CostBreakdown, Plan, TargetCheck
+from planner.web import components, concerns, infeasible, results
 from planner.web.results import Page
 
 LAST = "last-headline"
 """Of the state of a visit: the sentence of the last answer shown."""
-USUAL_CONFIDENCE: float = PlanRequest.model_fields["confidence"].default
-"""That plans are made for where nobody asks for another."""
 INTERVAL_FOLLOWS = "interval follows"
 """Under a metric whose interval is still to be computed."""
 
@@ -32,9 +29,9 @@ def show(page: Page) -> None:
     st.session_state[LAST] = sentence
     provisional = "" if page.plan.simulated else "Provisional: "
     st.markdown(f"#### {provisional}{_with_unbroken_counts(components.plain(sentence))}")
-    _unsure(page)
     _status(page)
     st.markdown(components.plain(targets_line(page.plan)))
+    concerns.show(page.plan, cached_cost_range(page))
     components.metric_cards(_metric_cards(page, page.plan.cost), "answer")
     _growth_line(page)
     components.chart(fleets.fleet_picture(page.plan), fleets.fleet_rows(page.plan), "Fleet", "fleet")
@@ -52,50 +49,6 @@ def _target_in_words(check: TargetCheck, is_simulated: bool) -> str:
     limit = with_unit(check.target.threshold_s, check.target.metric)
     missed = "" if check.met else ", missed"
     return f"{check.of} {check.target.name} {with_unit(seconds, check.target.metric)} of {limit}{missed}".strip()
-
-
-def _unsure(page: Page) -> None:
-    """Where the targets hold with less than the usual confidence: that, and a button that plans for more."""
-    words = unsure_words(page.plan)
-    following = remedy_confidence(page.plan)
-    if not words:
-        return
-    with st.container(horizontal=True, vertical_alignment="center", key="unsure"):
-        st.markdown(f":orange[:material/warning:] {components.plain(words)}", width="stretch")
-        if following is not None:
-            st.button(
-                _remedy_label(following, cached_cost_range(page)),
-                on_click=session.change,
-                args=({"confidence": following},),
-                key="unsure-confidence",
-                icon=":material/shield:",
-                help="Plans again so that every target holds with this probability, uncertain as step times are.",
-            )
-
-
-def unsure_words(plan: Plan) -> str:
-    """How often the fleet would miss a target, where that is more often than plans are usually made for; else empty."""
-    found = plan.confidence
-    if found is None or found.uncalibrated or found.holds >= USUAL_CONFIDENCE - found.error:
-        return ""
-    return (
-        f"With a probability of {percent(1.0 - found.holds)} step times are so much slower than estimated that a "
-        "target is missed."
-    )
-
-
-def remedy_confidence(plan: Plan) -> float | None:
-    """The confidence offered next, beyond what was asked and what this fleet reaches anyway; None beyond the last."""
-    reached = 0.0 if plan.confidence is None else round(plan.confidence.holds, 2)
-    return next_confidence(max(plan.request.confidence, reached))
-
-
-def _remedy_label(confidence: float, costs: CostRange | None) -> str:
-    """What planning with more confidence is called, with its cost where that is known."""
-    label = f"Plan with {percent(confidence)} confidence"
-    if costs is None or costs.high is None or costs.confidence != confidence:
-        return label
-    return f"{label}: {components.plain(headline.dollars(costs.high.usd_per_month))} a month"
 
 
 def show_outdated(place: DeltaGenerator) -> None:
@@ -163,7 +116,7 @@ def _cost_range_key(page: Page) -> tuple[str, str]:
 
 
 def _status(page: Page) -> None:
-    """Badges that say how the numbers are known, and the warnings; what simulation changed of the fleet."""
+    """Badges that say how the numbers are known, and what simulation changed of the fleet."""
     plan = page.plan
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         checked = plan.simulated and all(check.met for check in plan.targets)
@@ -180,9 +133,6 @@ def _status(page: Page) -> None:
             color="green" if calibration == "Calibrated" else "orange",
             help=_hint_list("How step times are known", headline.calibration_sources(plan)),
         )
-        if plan.warnings:
-            with st.popover(number_of(len(plan.warnings), "warning"), icon=":material/warning:", type="tertiary"):
-                components.bullets(plan.warnings)
     change_line = swapped_words(results.known_theory_plan(page), plan)
     if change_line:
         st.caption(components.plain(change_line))

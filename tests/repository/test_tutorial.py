@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import shlex
 import shutil
@@ -15,6 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from planner.cli.base import app
+from planner.presets import preset
 from tests.places import DOCS
 
 TUTORIAL = (DOCS / "tutorial" / "first-plan.md").read_text(encoding="utf-8")
@@ -84,6 +86,16 @@ def test_commands_of_the_how_to_pages_are_ones_the_command_line_takes() -> None:
     for command in commands:
         name, *arguments = shlex.split(command)
         cli.commands[name].make_context(name, arguments)
+
+
+def test_a_fine_tune_is_planned_as_its_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a folder with the config of the base alone, as Hugging Face has it, and with adapters beside the base."""
+    config = json.loads(preset("llms", "llama-3.3-70b-instruct.json").read_text(encoding="utf-8"))
+    (tmp_path / "my-tune").mkdir()
+    published = {name: value for name, value in config.items() if not name.startswith("_")}
+    (tmp_path / "my-tune" / "config.json").write_text(json.dumps(published), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    _run_steps((DOCS / "how-to" / "fine-tuned.md").read_text(encoding="utf-8"), least=2)
 
 
 # --- the loop ---------------------------------------------------------------------------------------------------------

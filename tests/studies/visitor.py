@@ -74,6 +74,7 @@ def in_the_app() -> list[tuple[str, float]]:
         chosen.send_keys(*[Keys.BACKSPACE] * 12)  # takes away what is chosen
         enter(page, "SKUs", "h100-sxm")
         tick("GPU")
+        page.find_element(By.CSS_SELECTOR, ".st-key-plan-now button").click()
         browser.wait_for(lambda: "Serve qwen3-32b at 12 requests/s" in browser.main_text(page), "an answer", PATIENCE_S)
         tick("an answer by theory")
         browser.settle(page, "the answer", PATIENCE_S)

@@ -21,7 +21,7 @@ from planner.llm import list_llms, load_llm
 from planner.scenario import scenario_text, slo_presets
 from planner.scenario.url import packaged_content
 from planner.traffic import load_lengths, read_any_trace
-from planner.web import latency_growth, results, summary
+from planner.web import latency_growth, results, session, summary
 from planner.web.session import with_changes
 from tests.builders import SMALL_CHAT
 
@@ -56,9 +56,10 @@ LLAMA = {
 Act = Callable[[AppTest], object]
 
 
-def opened(query: Mapping[str, str] = SMALL) -> AppTest:
-    """The page as it opens from an address."""
+def opened(query: Mapping[str, str] = SMALL, *, gathers: bool = False) -> AppTest:
+    """The page as it opens from an address; it plans at each change unless it is to gather changes."""
     app = AppTest.from_file(str(APP), default_timeout=TIMEOUT_S)
+    app.session_state[session.AT_EACH_CHANGE] = not gathers
     for name, value in query.items():
         app.query_params[name] = value
     return app.run()
@@ -204,6 +205,34 @@ def test_an_address_opens_the_same_page_again(by_theory: None) -> None:
     assert headline(again) == headline(app)
 
 
+def put_address(app: AppTest, address: Mapping[str, str]) -> None:
+    """What the browser says that its address is."""
+    for name in query(app):
+        del app.query_params[name]
+    for name, value in address.items():
+        app.query_params[name] = value
+
+
+def test_an_input_that_comes_with_the_address_before_is_kept(by_theory: None) -> None:
+    """Of a browser that lags behind: neither this input nor the last one is lost, nor planned."""
+    app = opened(gathers=True)
+    first = query(app)
+    number("rate", 12.0)(app)
+    put_address(app, first)
+    number("spares", 1)(app)
+    assert at(app, "workload.rate_per_s") == 12.0 and at(app, "limits.spare_replicas") == 1 and is_marked(app)
+    assert query(app)["workload.rate_per_s"] == "12.0"
+
+
+def test_the_back_button_opens_the_address_before(by_theory: None) -> None:
+    app = small()
+    first = query(app)
+    number("rate", 12.0)(app)
+    put_address(app, first)
+    app.run()
+    assert at(app, "workload.rate_per_s") == 10.0 and not is_marked(app)
+
+
 def test_the_open_tab_is_part_of_the_address_and_no_change_of_the_scenario(by_theory: None) -> None:
     app = small(tab="Cost")
     assert app.session_state["tab"] == "Cost"
@@ -233,6 +262,88 @@ def test_a_bad_address_is_refused_in_one_line(
     assert at(app, "simulation.requests") == 500 and at(app, "workload.lengths") == "azure-2023-conv"
 
 
+# --- gathered changes -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def planned_rates(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Rates [1/s] of the scenarios that were planned, in their order."""
+    rates: list[float] = []
+    plan = planner.plan
+
+    def counted(request: planner.PlanRequest, *rest: object, **options: object) -> planner.Plan:
+        rates.append(request.workload.rate_per_s)
+        return plan(request, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(planner, "plan", counted)
+    return rates
+
+
+def is_marked(app: AppTest) -> bool:
+    """Whether the answer is said to be for other inputs."""
+    return any("The inputs have changed" in item.value for item in app.markdown)
+
+
+def test_five_inputs_are_one_plan(by_theory: None, planned_rates: list[float]) -> None:
+    """Until Plan is pressed the answer stays, marked as old; then it is that of the address with all five."""
+    app = opened(gathers=True)
+    before = headline(app)
+    planned_rates.clear()
+    number("rate", 12.75)(app)
+    number("slo-0-threshold", 700.0)(app)
+    number("slo-1-threshold", 45.0)(app)
+    number("mean-input", 1500.0)(app)
+    number("spares", 1)(app)
+    assert planned_rates == [] and is_marked(app) and headline(app) == before
+    (waits,) = [item.value for item in app.caption if "not planned yet" in item.value]
+    assert all(label in waits for label in ("Traffic in", "Targets for", "Token lengths", "Spare replicas"))
+    address = query(app)
+    press(app, "plan-now")
+    assert planned_rates == [12.75] and not is_marked(app)
+    shows_an_answer(app)
+    assert headline(app) != before and headline(app) == headline(opened(address))
+
+
+def test_gathered_changes_are_dropped_in_one_step_and_undone_one_by_one(by_theory: None) -> None:
+    app = opened(gathers=True)
+    first, before = scenario(app), headline(app)
+    number("rate", 12.0)(app)
+    number("spares", 1)(app)
+    press(app, "undo")
+    assert is_marked(app) and at(app, "workload.rate_per_s") == 12.0 and at(app, "limits.spare_replicas") == 0
+    press(app, "drop-changes")
+    assert not is_marked(app) and scenario(app) == first and headline(app) == before
+
+
+def test_a_button_plans_at_once_with_what_was_gathered(by_theory: None) -> None:
+    """An example, a file or a fix is a question of its own; so is switching to planning at each change."""
+    app = opened(gathers=True)
+    number("rate", 12.0)(app)
+    upload(app, "config-file", "acme-8b.json", json.dumps(LLAMA).encode())
+    assert not is_marked(app) and "Serve acme-8b at 12 requests/s" in headline(app)
+    number("rate", 13.0)(app)
+    app.toggle(key=session.AT_EACH_CHANGE).set_value(True).run()
+    assert not is_marked(app) and "at 13 requests/s" in headline(app)
+    number("rate", 14.0)(app)
+    assert not is_marked(app) and "at 14 requests/s" in headline(app)
+
+
+def test_while_changes_are_gathered_nothing_is_begun(monkeypatch: pytest.MonkeyPatch, by_theory: None) -> None:
+    """Nor for an answer that was still under way: it would be begun again at every change."""
+    monkeypatch.setattr(results, "theory_plan", lambda *_: pytest.fail("planned"))
+    app = AppTest.from_file(str(APP), default_timeout=TIMEOUT_S)
+    for name, value in {**SMALL, "workload.rate_per_s": "10.25"}.items():
+        app.query_params[name] = value
+    content = with_changes(packaged_content("chat-llama-70b"), {"workload.rate_per_s": 10.25})
+    app.session_state["scenario"] = with_changes(content, {"growth": 2.0})
+    app.session_state["planned"], app.session_state["written"] = content, dict(query(app))
+    empty: dict[str, object] = {"past": [], "future": [], "complaint": None, "base": "chat-llama-70b", "addresses": []}
+    for name, nothing in empty.items():
+        app.session_state[name] = nothing
+    app.run()
+    assert not app.exception and is_marked(app) and not app.metric and not app.get("progress")
+
+
 # --- directions -------------------------------------------------------------------------------------------------------
 
 
@@ -241,10 +352,8 @@ DEARER: dict[str, Act] = {
     "tighter TPOT": number("slo-1-threshold", 35.0),
     "higher percentile": choice("slo-1-percentile", 0.999),
     "more requests": number("rate", 15.0),
-    "longer inputs": lambda app: app.slider(key="mean-input").set_value(2000).run(),
-    "longer outputs": lambda app: (
-        app.slider(key="mean-output").set_value(1000).run()
-    ),  # a little longer ones lower p99 TPOT
+    "longer inputs": number("mean-input", 2000.0),
+    "longer outputs": number("mean-output", 1000.0),  # a little longer ones lower p99 TPOT
     "burstier": number("scv", 20.0),
     "spare replicas": number("spares", 2),
     "growth": number("growth", 2.0),
@@ -378,12 +487,22 @@ def test_every_request_alike(by_theory: None) -> None:
     assert usd_per_month(app) <= long
 
 
-def test_a_mean_is_moved_there_and_back(by_theory: None) -> None:
+def test_a_mean_is_typed_and_emptied_again(by_theory: None) -> None:
+    """Any number, to the token and beyond four times the trace's own mean, and shown as it was given."""
     app = small()
-    own = app.slider(key="mean-input").value
-    app.slider(key="mean-input").set_value(2000).run()
-    assert at(app, "workload.lengths.mean_input_tokens") == 2000.0
-    app.slider(key="mean-input").set_value(own).run()
+    own = app.number_input(key="mean-input").value
+    number("mean-input", 3140.0)(app)
+    number("mean-output", 12.5)(app)
+    assert at(app, "workload.lengths") == {
+        "preset": "azure-2023-conv",
+        "mean_input_tokens": 3140.0,
+        "mean_output_tokens": 12.5,
+    }
+    assert [app.number_input(key=f"mean-{side}").value for side in ("input", "output")] == [3140.0, 12.5]
+    distribution = planner.load_scenario(scenario(app)).workload.classes[0].lengths
+    assert distribution.mean_input == pytest.approx(3140.0, rel=0.01)
+    number("mean-output", round(load_lengths("azure-2023-conv").mean_output))(app)
+    number("mean-input", own)(app)
     assert at(app, "workload.lengths") == "azure-2023-conv"
 
 

@@ -1,5 +1,6 @@
-"""The page in a real browser, from a clean start: it plans, follows a slider, takes a trace, opens every tab, gives the
-plan as a file and comes back from its address; it fits two widths and complains of nothing.
+"""The page in a real browser, from a clean start: it plans, gathers what a slider and a field say until Plan, takes a
+trace, opens every tab, gives the plan as a file and comes back from its address; it fits two widths and complains of
+nothing.
 
 Needs Debian's chromium and chromedriver and the extra `app`; skipped with the reason where one is absent. The pictures
 of the documentation are made by `python -m tests.studies.pictures`.
@@ -185,11 +186,29 @@ def test_the_plan_is_given_as_a_file(page: webdriver.Chrome, downloads: Path) ->
     assert plan["cost"]["usd_per_month"] == pytest.approx(usd_per_month(page), abs=1.0)
 
 
-def test_the_plan_follows_a_slider(page: webdriver.Chrome) -> None:
+def test_a_number_that_is_still_being_typed_is_planned_by_one_click(page: webdriver.Chrome) -> None:
+    """The click takes the focus from the field and presses the button: neither is lost; the button is in sight."""
+    for text in ("41", "40"):
+        field = page.find_element(By.CSS_SELECTOR, ".st-key-rate input")
+        page.execute_script("arguments[0].scrollIntoView({block: 'center'})", field)
+        field.click()
+        field.send_keys(Keys.CONTROL, "a")
+        field.send_keys(text)
+        button = page.find_element(By.CSS_SELECTOR, ".st-key-plan-now button")
+        assert page.execute_script("return arguments[0].getBoundingClientRect().bottom <= innerHeight", button)
+        button.click()
+        wait_for(lambda text=text: f"at {text} requests/s on" in main_text(page), f"{text} requests/s")  # type: ignore[misc]
+        settle(page, "the answer")
+
+
+def test_the_plan_follows_a_slider_once_it_is_asked_for(page: webdriver.Chrome) -> None:
     before = usd_per_month(page)
     slider = page.find_element(By.CSS_SELECTOR, ".st-key-rate-slider :is([role=slider], input[type=range])")
     page.execute_script("arguments[0].focus()", slider)  # it is there for keyboards and hidden from sight
     ActionChains(page).send_keys(*[Keys.ARROW_RIGHT] * 8).perform()
+    wait_for(lambda: "The inputs have changed" in main_text(page), "the mark on the old answer")
+    assert "at 40 requests/s on" in main_text(page) and usd_per_month(page) == before
+    page.find_element(By.CSS_SELECTOR, ".st-key-plan-changes button").click()
     wait_for(lambda: "at 48 requests/s on" in main_text(page) and is_settled(page), "the plan for 48 requests/s")
     assert usd_per_month(page) > before
 
@@ -223,17 +242,19 @@ def test_the_console_is_quiet(page: webdriver.Chrome) -> None:
 PLACES = """
 const charts = [...document.querySelectorAll("[data-testid=stMain] [data-testid=stVegaLiteChart] svg.marks")];
 const within = (e, box) => { const at = e.getBoundingClientRect(); return [at.left - box.left, at.top - box.top]; };
-const legends = chart => [...chart.querySelectorAll(".role-legend-label text, .role-title-text text")];
+const words = ".role-legend-label text, .role-title-text text, .role-axis-label text";
+const shown = e => getComputedStyle(e).opacity !== "0";
+const legends = chart => [...chart.querySelectorAll(words)].filter(shown);
 return charts.map(chart => legends(chart).map(e => [e.textContent, ...within(e, chart.getBoundingClientRect())]));
 """
-"""Words of titles and legends of every chart, and where in it they stand [px]."""
+"""Words of titles, legends and axes of every chart, and where in it they stand [px]."""
 
 
-@pytest.mark.parametrize(("tab", "width", "before"), [("Why", 390, 1440), ("Latency", 1440, 390)])
+@pytest.mark.parametrize(("tab", "width", "before"), [("Why", 390, 1440), ("Latency", 1440, 390), ("Cost", 390, 1440)])
 def test_a_chart_looks_the_same_however_its_page_came_to_be_as_wide(
     page: webdriver.Chrome, tab: str, width: int, before: int
 ) -> None:
-    """A phone that is turned: titles and legends are broken anew, as where the chart is drawn at that width.
+    """A phone that is turned: titles and legends are broken, and axes have ticks, as in a chart drawn at that width.
 
     It comes last: a page that was drawn for a phone keeps its sidebar shut.
     """

@@ -24,7 +24,7 @@ from planner.report import json_text, plan_to_dict
 from planner.report import plan as report
 from planner.scenario import list_scenarios, load_scenario, scenario_text
 from planner.scenario.url import packaged_content
-from planner.web import plan_tab, summary
+from planner.web import concerns, plan_tab, summary
 from tests.builders import SMALL_CHAT
 
 
@@ -91,17 +91,17 @@ def test_a_fleet_that_holds_less_surely_than_usual_is_told_of_above_the_figures(
         replace(plan, confidence=PlanConfidence(0.5, holds, 0.01, uncalibrated))
         for holds, uncalibrated in ((0.79, ()), (0.9, ()), (0.79, ("mi250",)))
     )
-    assert "21 % step times are so much slower" in summary.unsure_words(unsure)
-    assert summary.unsure_words(sure) == summary.unsure_words(unknown) == ""
-    assert summary.unsure_words(replace(plan, confidence=None)) == ""
+    assert "21 % step times are so much slower" in concerns.unsure_words(unsure)
+    assert concerns.unsure_words(sure) == concerns.unsure_words(unknown) == ""
+    assert concerns.unsure_words(replace(plan, confidence=None)) == ""
 
 
 def test_the_remedy_asks_for_more_than_the_fleet_reaches_already() -> None:
     plan = simulated()
     for reached, offered in ((0.8, 0.95), (0.93, 0.95), (0.951, 0.99), (0.995, None)):
         known = replace(plan, confidence=PlanConfidence(0.9, reached, 0.01))
-        assert summary.remedy_confidence(known) == offered
-    assert summary.remedy_confidence(replace(plan, confidence=None)) == 0.95
+        assert concerns.remedy_confidence(known) == offered
+    assert concerns.remedy_confidence(replace(plan, confidence=None)) == 0.95
 
 
 def test_every_target_stands_above_the_figures_with_what_it_comes_to() -> None:
@@ -179,6 +179,39 @@ def test_a_schedule_is_shown_where_the_demand_moves() -> None:
 def test_warnings_are_told() -> None:
     shown = texts(run("prices.as_of=2027-12-01", simulate=False))
     assert "stale" in shown
+
+
+def test_the_gravest_warnings_stand_open_with_what_helps_and_the_rest_is_folded() -> None:
+    """A replica alone and one seller, of a plan that says five more things."""
+    app = run("workload.rate_per_s=0.5", "confidence=0.5", simulate=False)
+    (alone,) = [item.value for item in app.markdown if "the service stops" in item.value]
+    assert "1 of 1 mixed replica" in alone and ":orange[" in alone
+    (button,) = [one for one in app.button if str(one.key).startswith("loss-")]
+    assert button.label == "Plan for a lost server"  # which is that of the replica, too
+
+    plan = replace(simulated(), warnings=("p99 TTFT: simulated 2 s misses the target", *"abcde"))
+    known = [concern.text for concern in concerns.concerns(plan, None)]
+    assert known[0] == plan.warnings[0] and "".join(known[-6:-1]) == "abcde"
+    (seller,) = {purchase.price.provider for purchase in plan.bought if purchase.price is not None}
+    assert seller in known[-1] and f"{sum(plan.gpus.values())} GPUs" in known[-1]
+    assert len(known) > concerns.MOST_OPEN
+
+
+def test_the_table_of_losses_names_the_widget_that_buys_them() -> None:
+    shown = texts(run("workload.rate_per_s=0.5", "confidence=0.5", simulate=False))
+    assert "“Survive the loss of a server” (sidebar, Goal › Growth and failures; in a file" in shown
+
+
+def test_what_is_planned_for_is_no_warning() -> None:
+    """The engine holds the targets without the replica; a fleet that somebody owns has no seller."""
+    plan = simulated()
+    lost = [loss for loss in plan.losses if not loss.holds]
+    texts = " ".join(concern.text for concern in concerns.concerns(plan, None))
+    assert texts.count("fails (") == len({loss.failed for loss in lost})
+    held = replace(plan, losses=tuple(replace(loss, holds=True) for loss in plan.losses))
+    assert "fails (" not in " ".join(concern.text for concern in concerns.concerns(held, None))
+    owned = replace(plan, bought=tuple(replace(purchase, price=None) for purchase in plan.bought))
+    assert concerns.one_seller(owned) == ""
 
 
 def test_without_a_fleet_the_tab_says_what_it_would_show() -> None:

@@ -1,0 +1,146 @@
+"""What stands by the headline because it may overturn it: the warnings of a plan in order of weight, with what helps.
+
+Three at most stand open; the rest is folded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import streamlit as st
+
+from planner.analysis import CostRange, headline
+from planner.core import number_of, percent, significant, with_unit
+from planner.fleet import Loss, LossOf, Plan, PlanRequest
+from planner.web import components, session
+from planner.web.latency_targets import next_confidence
+
+USUAL_CONFIDENCE: float = PlanRequest.model_fields["confidence"].default
+"""That plans are made for where nobody asks for another."""
+MOST_OPEN = 3
+"""Warnings that stand open. A choice."""
+LONG_S = 10.0
+"""Latencies from here on are said in seconds [s]. A choice."""
+STOPS = "its loss stops the service"
+"""End of the engine's warnings of pools of one replica, which the loss of a replica says better."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """A button: what it is called, the changes that it makes, its key and its hint."""
+
+    label: str
+    changes: Mapping[str, Any]
+    key: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class Concern:
+    """One warning, and the button that does something about it where there is one."""
+
+    text: str
+    remedy: Remedy | None = None
+
+
+def show(plan: Plan, costs: CostRange | None) -> None:
+    """The gravest open, each with its remedy; the rest behind a click."""
+    known = list(concerns(plan, costs))
+    for concern in known[:MOST_OPEN]:
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.markdown(f":orange[:material/warning:] {components.plain(concern.text)}", width="stretch")
+            if concern.remedy is not None:
+                st.button(
+                    concern.remedy.label,
+                    on_click=session.change,
+                    args=(concern.remedy.changes,),
+                    key=concern.remedy.key,
+                    icon=":material/shield:",
+                    help=concern.remedy.hint,
+                )
+    folded = [concern.text for concern in known[MOST_OPEN:]]
+    if folded:
+        with st.popover(number_of(len(folded), "further warning"), icon=":material/warning:", type="tertiary"):
+            components.bullets(folded)
+
+
+def concerns(plan: Plan, costs: CostRange | None) -> Iterator[Concern]:
+    """Of a feasible plan, the gravest first: missed targets, unsure ones, losses, what else it says, its one seller."""
+    missed = [line for line in plan.warnings if "misses the target" in line]
+    yield from map(Concern, missed)
+    unsure = unsure_words(plan)
+    if unsure:
+        yield Concern(unsure, _more_confidence(plan, costs))
+    losses = {loss.failed: loss for loss in plan.losses if not loss.holds}  # of one replica each, the server stands
+    yield from map(_loss, losses.values())
+    said = [line for line in plan.warnings if line not in missed and not (losses and line.endswith(STOPS))]
+    yield from map(Concern, said)
+    if one_seller(plan):
+        yield Concern(one_seller(plan))
+
+
+def _loss(loss: Loss) -> Concern:
+    """A loss that the fleet does not survive, and the button that plans for it."""
+    changes: Mapping[str, Any]
+    if loss.of is LossOf.SERVER:
+        what, text, changes = "server", "Plan for a lost server", {"limits.survives_node_loss": True}
+    else:
+        what, text, changes = "replica", "Plan one spare replica", {"limits.spare_replicas": 1}
+    if loss.target is None:
+        words = f"If one {what} fails ({loss.failed}), the service stops."
+    elif not math.isfinite(loss.predicted_s):
+        words = f"If one {what} fails ({loss.failed}), what is left cannot carry the traffic: queues grow without end."
+    else:
+        of = f"{loss.scope}: " if loss.scope else ""
+        is_long = loss.predicted_s >= LONG_S
+        late = f"{significant(loss.predicted_s)} s" if is_long else with_unit(loss.predicted_s, loss.target.metric)
+        limit = with_unit(loss.target.threshold_s, loss.target.metric)
+        words = f"If one {what} fails ({loss.failed}), {of}{loss.target.name} settles at {late} instead of {limit}."
+    hint = f"Plans again so that every target holds without one {what} as well: dearer."
+    return Concern(words, Remedy(text, changes, f"loss-{loss.of}", hint))
+
+
+def one_seller(plan: Plan) -> str:
+    """That all is rented from one provider, whose stock and outages no plan knows; empty where it is not so."""
+    prices = [purchase.price for purchase in plan.bought if any(purchase.gpus)]
+    sellers = {price.provider for price in prices if price is not None}
+    if None in prices or len(sellers) != 1:
+        return ""
+    count = number_of(sum(plan.gpus.values()), "GPU")
+    (seller,) = sellers
+    return (
+        f"All {count} are to be had from {seller}, and stop together in an outage there. Prices are as listed: "
+        "whether so many are free is not known here."
+    )
+
+
+def unsure_words(plan: Plan) -> str:
+    """How often the fleet would miss a target, where that is more often than plans are usually made for; else empty."""
+    found = plan.confidence
+    if found is None or found.uncalibrated or found.holds >= USUAL_CONFIDENCE - found.error:
+        return ""
+    return (
+        f"With a probability of {percent(1.0 - found.holds)} step times are so much slower than estimated that a "
+        "target is missed."
+    )
+
+
+def remedy_confidence(plan: Plan) -> float | None:
+    """The confidence offered next, beyond what was asked and what this fleet reaches anyway; None beyond the last."""
+    reached = 0.0 if plan.confidence is None else round(plan.confidence.holds, 2)
+    return next_confidence(max(plan.request.confidence, reached))
+
+
+def _more_confidence(plan: Plan, costs: CostRange | None) -> Remedy | None:
+    """Planning with more confidence, with its cost where that is known."""
+    following = remedy_confidence(plan)
+    if following is None:
+        return None
+    label = f"Plan with {percent(following)} confidence"
+    if costs is not None and costs.high is not None and costs.confidence == following:
+        label += f": {components.plain(headline.dollars(costs.high.usd_per_month))} a month"
+    hint = "Plans again so that every target holds with this probability, uncertain as step times are."
+    return Remedy(label, {"confidence": following}, "unsure-confidence", hint)

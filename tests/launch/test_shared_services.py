@@ -1,0 +1,75 @@
+"""One service of two SKUs: every export says that it has two addresses, and divides the traffic as it was planned."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from planner import launch
+from planner.fleet import Plan
+from planner.launch import TARGETS, fleet_of
+from planner.workload import RequestClass, TokenLengths, Workload
+from tests.builders import HARDWARE
+from tests.launch.test_launch import mixed
+from tests.places import ROOT
+
+RATES = (9.0, 3.0)
+CONF = "main.front.nginx.conf"
+
+
+def two_skus(*lengths: TokenLengths) -> Plan:
+    """A service on H100 and L40S, three quarters of it on the former; of requests of each kind."""
+    parts = [mixed("vllm", 3).deployments[0], mixed("vllm", 2, sku=HARDWARE.skus["l40s"]).deployments[0]]
+    kinds = lengths or (parts[0].workload.classes[0].lengths,) * 2
+    deployments = tuple(
+        replace(
+            part,
+            workload=Workload(
+                arrivals=part.workload.open_arrivals.at_rate(rate), classes=(RequestClass(name="all", lengths=kind),)
+            ),
+        )
+        for part, rate, kind in zip(parts, RATES, kinds, strict=True)
+    )
+    return replace(mixed(), deployments=deployments)
+
+
+@pytest.mark.parametrize("target", [name for name, target in TARGETS.items() if target.starts])
+def test_every_export_says_what_each_address_gets(target: str) -> None:
+    files = launch.export_files(fleet_of(two_skus()), target)
+    text = files["README.md"]
+    assert "One service, several addresses" in text and CONF in text
+    (first,), (second,) = (re.findall(rf"\| 0{n} \| ([^\n]+) \|\n", text) for n in (1, 2))
+    assert first.endswith("h100-sxm | 9 | 75 %") and second.endswith("l40s | 3 | 25 %")
+    assert "deployments, each with an address of its own" in text
+    servers = re.findall(r"server (\S+) weight=(\d+);", files[CONF])
+    shares = [int(weight) / sum(int(weight) for _, weight in servers) for _, weight in servers]
+    assert shares == [rate / sum(RATES) for rate in RATES]
+
+
+def test_no_router_of_an_engine_has_weights() -> None:
+    """Of the flags that their own parsers list, none would divide the traffic as planned."""
+    flags = (ROOT / "tests" / "reference" / "launch" / "program_flags.csv").read_text(encoding="utf-8").splitlines()
+    routers = [line for line in flags if line.startswith(("vllm-router,", "sglang_router", "trtllm-serve disagg"))]
+    assert len(routers) > 100 and not [line for line in routers if "weight" in line]
+
+
+def test_one_deployment_and_what_starts_nothing_say_nothing_of_it() -> None:
+    assert "several addresses" not in launch.export_files(fleet_of(mixed()), "compose")["README.md"]
+    assert CONF not in launch.export_files(fleet_of(two_skus()), "finance")
+
+
+def test_kinds_of_requests_are_not_divided_by_weights() -> None:
+    """Long prompts that were planned on one pool must not reach the other."""
+    files = launch.export_files(
+        fleet_of(two_skus(TokenLengths.constant(3000, 100), TokenLengths.constant(100, 100))), "scripts"
+    )
+    assert CONF not in files and "divide them by kind" in files["README.md"]
+
+
+def test_several_services_are_not_shared() -> None:
+    plan = two_skus()
+    named = [replace(part, service=name) for part, name in zip(plan.deployments, "ab", strict=True)]
+    files = launch.export_files(fleet_of(replace(plan, deployments=tuple(named))), "scripts")
+    assert "several addresses" not in files["README.md"]
