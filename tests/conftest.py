@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -24,6 +26,20 @@ collect_ignore_glob = ["studies/[!_t]*.py"]
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("repeatable")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Iterator[None]:
+    """Of the modules of the tests only those with examples are searched for them: each search loads and walks a module."""
+    found = yield
+    has_examples = ">>> " in file_path.read_text(encoding="utf-8") if file_path.suffix == ".py" else False
+    return [one for one in found if has_examples or not isinstance(one, DoctestModule)]
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: the garbage collector need not go through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -77,6 +93,15 @@ def _charts_are_validated_once() -> None:
         from altair.utils import schemapi
 
         schemapi.disable_debug_mode()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_are_built_once() -> None:
+    """Every call of typer's runner turns all functions of the command line into commands, which keep no state."""
+    if "typer" in sys.modules:
+        from typer import testing
+
+        testing._get_command = functools.cache(testing._get_command)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)
