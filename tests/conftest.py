@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import json
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.doctest import DoctestModule
@@ -30,7 +32,7 @@ settings.load_profile("repeatable")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(file_path: Path) -> Iterator[None]:
-    """Of the modules of the tests only those with examples are searched for them: each search loads and walks a module."""
+    """Of the modules of the tests only those with examples are searched for them: a search walks the whole module."""
     found = yield
     has_examples = ">>> " in file_path.read_text(encoding="utf-8") if file_path.suffix == ".py" else False
     return [one for one in found if has_examples or not isinstance(one, DoctestModule)]
@@ -88,11 +90,33 @@ def _components_are_looked_for_once() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _charts_are_validated_once() -> None:
-    """As a whole, when they are turned into Vega-Lite, and not every part of them before that as well."""
+    """As a whole, when they are turned into Vega-Lite, and not every part of them before that as well.
+
+    What a page draws again is valid still, and which class stands for which part of the schema never changes.
+    """
     if "altair" in sys.modules:
         from altair.utils import schemapi
 
         schemapi.disable_debug_mode()
+        validate, seen = schemapi.SchemaBase.validate.__func__, set[tuple[type, str]]()
+        fill, tables = schemapi._FromDict.__init__, dict[tuple[type, ...], Any]()
+
+        def validate_once(cls: type, instance: dict[str, Any], schema: dict[str, Any] | None = None) -> None:
+            shape = {name: part for name, part in instance.items() if name != "datasets"}  # rows of anything
+            key = (cls, json.dumps(shape, default=repr))
+            if schema is not None or key not in seen:
+                validate(cls, instance, schema)
+                seen.add(key)
+
+        def fill_once(self: schemapi._FromDict, classes: Iterable[type]) -> None:
+            found = tuple(classes)
+            if found not in tables:
+                fill(self, found)
+                tables[found] = self.class_dict
+            self.class_dict = tables[found]
+
+        schemapi.SchemaBase.validate = classmethod(validate_once)
+        schemapi._FromDict.__init__ = fill_once
 
 
 @pytest.fixture(scope="session", autouse=True)
