@@ -176,7 +176,7 @@ def test_set_changes_the_scenario(scenario: str) -> None:
 
 
 def test_command_and_library_give_the_same_plan(scenario: str) -> None:
-    result = planner.plan(planner.load_scenario(scenario))
+    result = planner.fleet.plan(planner.load_scenario(scenario))
     assert result.cost is not None
     written = json.loads(_run("plan", scenario, "--json", "-").stdout)
     assert written["cost"]["usd_per_hour"] == result.cost.usd_per_hour
