@@ -90,6 +90,22 @@ def _components_are_looked_for_once() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _pages_are_waited_for_asleep() -> None:
+    """AppTest looks a thousand times a second whether the page is there, which slows the thread that draws it."""
+    if "streamlit" in sys.modules:
+        from streamlit.testing.v1 import local_script_runner
+
+        look = local_script_runner.require_widgets_deltas
+
+        def wait(runner: local_script_runner.LocalScriptRunner, timeout: float = 3.0) -> None:
+            if runner._script_thread is not None:
+                runner._script_thread.join(timeout)
+            look(runner, timeout if runner.script_stopped() else 0.0)
+
+        local_script_runner.require_widgets_deltas = wait
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _charts_are_validated_once() -> None:
     """As a whole, when they are turned into Vega-Lite, and not every part of them before that as well.
 

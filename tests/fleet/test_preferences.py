@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,7 @@ CHAT = (
 )
 
 
+@cache
 def planned(*changes: str) -> Plan:
     return plan(load_scenario("chat-llama-70b", [*CHAT, *changes]), simulate=False, alternatives=False)
 

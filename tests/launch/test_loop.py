@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer import Typer
@@ -39,15 +40,29 @@ def _run(*arguments: object) -> str:
     return " ".join(done.stdout.split())
 
 
-@pytest.mark.parametrize("engine", ["vllm", "tensorrt-llm"])
-def test_a_fleet_that_was_planned_exported_started_and_loaded_teaches_the_next_plan(
-    engine: str, tmp_path: Path
-) -> None:
-    """Steps of the stand-ins take 1.2 times what was planned with: found, and planned with."""
-    scenario, document, deploy = (tmp_path / name for name in ("my.yaml", "plan.json", "deploy"))
+def _planned(engine: str, folder: Path) -> tuple[Path, Path, Path]:
+    """The files of a scenario, of its plan, and the folder of its export."""
+    scenario, document, deploy = (folder / name for name in ("my.yaml", "plan.json", "deploy"))
     scenario.write_text(SCENARIO.format(engine=engine), encoding="utf-8")
     _run("plan", scenario, "--json", document)
     _run("export", document, "--to", "scripts", "--out", deploy)
+    return scenario, document, deploy
+
+
+def _checked(document: Path, metrics: tuple[Path | str | float, ...], requests: int) -> tuple[dict[str, Any], str]:
+    """What `planner check` finds of a load and prints; it counts every request and its tokens."""
+    printed = _run("check", document, *metrics, "--json", document.with_name("check.json"), "--recalibrate")
+    found = json.loads(document.with_name("check.json").read_text(encoding="utf-8"))["running_fleet"]
+    measured = {one["name"]: one["measured"] for one in found["quantities"]}
+    assert measured["requests"] * float(metrics[-1]) == pytest.approx(requests)
+    assert [measured["input tokens"], measured["output tokens"]] == pytest.approx(LENGTHS)
+    assert measured["prefix hits"] == 0.0 and measured.get("preemptions", 0.0) == 0.0
+    return {**found, "measured": measured}, printed
+
+
+def test_a_fleet_that_was_planned_exported_started_and_loaded_teaches_the_next_plan(tmp_path: Path) -> None:
+    """Steps of the stand-ins take 1.2 times what was planned with: found, and planned with."""
+    scenario, document, deploy = _planned("vllm", tmp_path)
     with started(document, deploy, tmp_path, SLOWER) as fleet:
         fleet.load(RATE_PER_S, 40)
         for _ in range(TRIES):
@@ -57,16 +72,24 @@ def test_a_fleet_that_was_planned_exported_started_and_loaded_teaches_the_next_p
             if late_s < LATE_S:
                 break
     metrics = (tmp_path / "first.txt", tmp_path / "second.txt", "--interval", took_s)
-    printed = _run("check", document, *metrics, "--json", tmp_path / "check.json", "--recalibrate")
-    found = json.loads((tmp_path / "check.json").read_text(encoding="utf-8"))["running_fleet"]
-    measured = {one["name"]: one["measured"] for one in found["quantities"]}
-    assert measured["requests"] * took_s == pytest.approx(REQUESTS)
-    assert [measured["input tokens"], measured["output tokens"]] == pytest.approx(LENGTHS)
-    assert measured["prefix hits"] == 0.0 and measured.get("preemptions", 0.0) == 0.0
-    assert ("preemptions" in measured) is (engine != "tensorrt-llm"), "which has no metric of it"
+    found, printed = _checked(document, metrics, REQUESTS)
+    assert "preemptions" in found["measured"]
     assert found["steps_factor"] == pytest.approx(SLOWER, rel=0.06)
     assert "step times as measured" in printed
     (setting,) = re.findall(r"--set '(measured_steps[^']+)'", printed)
     again = tmp_path / "again.json"
     _run("plan", scenario, "--set", setting, "--json", again)
     assert "runs as planned" in _run("check", again, *metrics)
+
+
+def test_a_fleet_of_tensorrt_llm_is_checked_by_its_own_metrics(tmp_path: Path) -> None:
+    """Other names at another address, and none of preemptions; what step times follow from is read alike."""
+    _, document, deploy = _planned("tensorrt-llm", tmp_path)
+    with started(document, deploy, tmp_path, SLOWER) as fleet:
+        fleet.load(RATE_PER_S, 10)
+        (tmp_path / "first.txt").write_text(fleet.scrape(), encoding="utf-8")
+        took_s, _ = fleet.load(RATE_PER_S, 60)
+        (tmp_path / "second.txt").write_text(fleet.scrape(), encoding="utf-8")
+    found, _ = _checked(document, (tmp_path / "first.txt", tmp_path / "second.txt", "--interval", took_s), 60)
+    assert "preemptions" not in found["measured"]
+    assert found["steps_factor"] > 1.0
