@@ -47,7 +47,7 @@ POINTS = [
 @pytest.mark.parametrize(("scenario", "load", "scv"), POINTS, ids=[point[0].name for point in POINTS])
 def test_latencies(scenario: Scenario, load: float, scv: float) -> None:
     arrivals = ArrivalProcess(rate_per_s=load * scenario.largest_rate_per_s, scv=scv)
-    requests = 15_000 if load > 0.1 else 6_000  # nearly idle, a request is a loop of its own
+    requests = 25_000 if load > 0.1 else 10_000  # nearly idle, a request is a loop of its own
     latency, samples = scenario.predicted(arrivals), scenario.simulated(arrivals, requests=requests, seed=11)
     for metric, simulated in samples.items():
         if simulated.size:
