@@ -467,7 +467,7 @@ FEW = {"simulate": ("--requests", "200"), "compare": ("--requests", "200", "--sy
 
 def test_examples_of_the_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: str) -> None:
     """Plans are only parsed: they are run by tests of their own. A packaged scenario is simulated for a while only, and
-    two systems are compared: that its recording is replayed to the end, and what all systems do, have tests of their own, too."""
+    two systems are compared: that its recording is replayed to the end, and what all systems do, are other tests."""
     monkeypatch.chdir(tmp_path)
     Path("my.yaml").write_text(Path(scenario).read_text(encoding="utf-8"), encoding="utf-8")
     _measured_files(tmp_path)
