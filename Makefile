@@ -29,6 +29,8 @@ plan: $(VENV)/runtime.stamp
 # Files go to the two cores in order of name: the slow ones (pages, the browser, calibration) come early, doctests last.
 # One thread of linear algebra each: more would take the cores from one another. Bytecode is kept whatever the container
 # says: some hundred processes of the tests would each compile the package anew.
+# On a clean clone both workers would rewrite every assert, so that it says its values should it fail: what fails is run
+# once more for that.
 test coverage: export OMP_NUM_THREADS = 1
 test coverage: export OPENBLAS_NUM_THREADS = 1
 test coverage: export PYTHONDONTWRITEBYTECODE =
@@ -37,7 +39,8 @@ test: $(VENV)/dev.stamp
 	$(BIN)/ruff format --check .
 	@$(BIN)/mypy > $(VENV)/mypy.txt 2>&1 & mypy=$$!; \
 	$(BIN)/planner plan chat-llama-70b --set workload.drift=none --set "search.skus=[h100-sxm]" --set "search.tp=[8]" -q > $(VENV)/compiled.txt 2>&1; \
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder; tests=$$?; \
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder --assert=plain; tests=$$?; \
+	[ $$tests -ne 1 ] || $(BIN)/python -m pytest -q --last-failed; \
 	wait $$mypy; types=$$?; cat $(VENV)/mypy.txt; exit $$((tests | types))
 
 coverage: $(VENV)/dev.stamp

@@ -176,7 +176,7 @@ def test_set_changes_the_scenario(scenario: str) -> None:
 
 
 def test_command_and_library_give_the_same_plan(scenario: str) -> None:
-    result = planner.plan(planner.load_scenario(scenario))
+    result = planner.fleet.plan(planner.load_scenario(scenario))
     assert result.cost is not None
     written = json.loads(_run("plan", scenario, "--json", "-").stdout)
     assert written["cost"]["usd_per_hour"] == result.cost.usd_per_hour
@@ -467,7 +467,7 @@ FEW = {"simulate": ("--requests", "200"), "compare": ("--requests", "200", "--sy
 
 def test_examples_of_the_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: str) -> None:
     """Plans are only parsed: they are run by tests of their own. A packaged scenario is simulated for a while only, and
-    by two systems: that its recording is replayed to the end, and what all systems do, have tests of their own, too."""
+    two systems are compared: that its recording is replayed to the end, and what all systems do, are other tests."""
     monkeypatch.chdir(tmp_path)
     Path("my.yaml").write_text(Path(scenario).read_text(encoding="utf-8"), encoding="utf-8")
     _measured_files(tmp_path)
@@ -486,7 +486,7 @@ def test_examples_of_the_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 continue  # plan.json of a plan: tests/cli/test_explain.py, tests/cli/test_export.py
             planner.load_scenario(rest[0], [rest[i + 1] for i, option in enumerate(rest) if option == "--set"])
         else:
-            few = FEW.get(command, ()) if "chat-llama-70b" in rest else ()
+            few = FEW.get(command, ()) if "chat-llama-70b" in rest or command == "compare" else ()
             done = CliRunner().invoke(app, [command, *rest, *few], prog_name="planner", input="\n" * 5)
             assert done.exit_code == 0, (command, rest)
             if command in ("evaluate", "simulate"):  # what is shown first holds its targets

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,7 @@ CHAT = (
 )
 
 
+@cache
 def planned(*changes: str) -> Plan:
     return plan(load_scenario("chat-llama-70b", [*CHAT, *changes]), simulate=False, alternatives=False)
 

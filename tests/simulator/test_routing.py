@@ -47,7 +47,7 @@ def routed(router: Router, replicas: int, config: ReplicaConfig | None = None) -
     return Deployment(pools=(pool,))
 
 
-def mean_response(router: Router, replicas: int, load: float, seeds: int = 2) -> float:
+def mean_response(router: Router, replicas: int, load: float, seeds: int = 1) -> float:
     """Mean time in the system in services, over some seeds."""
     workload = Workload.of(replicas * load / SERVICE_S, EXPONENTIAL)
     runs = [simulate(routed(router, replicas), workload, requests=20_000, seed=seed) for seed in range(seeds)]
