@@ -123,14 +123,20 @@ def _profile_settings(page: Page) -> None:
             help="From ordering a GPU until its replica serves. Paid for at every start.",
             width=200,
             **session.bind(
-                "cost-cold-start", profile.cold_start_s, lambda new: {"profile": {**given, "cold_start_s": new or 0.0}}
+                "cost-cold-start",
+                profile.cold_start_s,
+                lambda new: {"profile": {**given, "cold_start_s": new or 0.0}},
+                at_once=True,
             ),
         )
         st.toggle(
             "Pools may change size",
             help="Off: one fleet, sized for the largest demand.",
             **session.bind(
-                "cost-autoscale", profile.autoscale, lambda new: {"profile": {**given, "autoscale": bool(new)}}
+                "cost-autoscale",
+                profile.autoscale,
+                lambda new: {"profile": {**given, "autoscale": bool(new)}},
+                at_once=True,
             ),
         )
         st.button(

@@ -263,25 +263,26 @@ def complaint() -> PlannerError | None:
 # --- widgets ----------------------------------------------------------------------------------------------------------
 
 
-def bind(key: str, shown: object, changes: Callable[[Any], Changes]) -> dict[str, Any]:
+def bind(key: str, shown: object, changes: Callable[[Any], Changes], *, at_once: bool = False) -> dict[str, Any]:
     """Arguments that bind a widget to the scenario: ``st.slider("Rate", 1, 100, **bind("rate", rate, write))``.
 
     Args:
         key: of the widget.
         shown: what the scenario says, as the widget shows it.
         changes: from what the visitor chose to the values to set.
+        at_once: planned at once, as of a widget that stands with the answer.
 
     The widget must be given no value of its own.
     """
     if key not in st.session_state or st.session_state[key] != shown:
         st.session_state[key] = shown
-    return {"key": key, "on_change": _write, "args": (key, changes)}
+    return {"key": key, "on_change": _write, "args": (key, changes, at_once)}
 
 
-def _write(key: str, changes: Callable[[Any], Changes]) -> None:
+def _write(key: str, changes: Callable[[Any], Changes], at_once: bool) -> None:
     try:
         _put(with_changes(content(), changes(st.session_state[key])))
-        if st.session_state.get(AT_EACH_CHANGE):
+        if at_once or st.session_state.get(AT_EACH_CHANGE):
             plan_changes()
     except InputError as error:
         st.session_state.complaint = error

@@ -26,7 +26,7 @@ def _page(content: dict) -> None:  # type: ignore[type-arg]
 
     if "scenario" not in st.session_state:
         session.start()
-        st.session_state.scenario = content
+        session.replace_scenario(content)
     page = results.page_of(session.content(), session.key())
     compare_tab.show(page)
     if results.check_by_simulation(page):
@@ -188,7 +188,7 @@ def test_a_scenario_is_saved_changed_saved_again_and_compared() -> None:
     app = _open("Scenarios")
     assert "Nothing saved yet" in _texts(app)
     _save(app, "as it was")
-    app.session_state.scenario = _content("workload.rate_per_s=60")
+    app.session_state.scenario = app.session_state.planned = _content("workload.rate_per_s=60")
     app.run()
     _save(app, "more")
     tables = _tables(app)
@@ -205,7 +205,7 @@ def test_a_scenario_is_saved_changed_saved_again_and_compared() -> None:
 def test_saved_scenarios_are_renamed_opened_and_removed() -> None:
     app = _open("Scenarios")
     _save(app, "one")
-    app.session_state.scenario = _content("workload.rate_per_s=60")
+    app.session_state.scenario = app.session_state.planned = _content("workload.rate_per_s=60")
     app.run()
     _save(app, "one")
     assert _names(app) == ["one", "one 2"]

@@ -37,7 +37,7 @@ def run_tab() -> None:
 
     if "scenario" not in st.session_state:
         session.start()
-        st.session_state.scenario = json.loads(st.session_state.small)
+        session.replace_scenario(json.loads(st.session_state.small))
         st.session_state.past = []
     hardware_tab.show(results.page_of(session.content(), session.key()))
 
