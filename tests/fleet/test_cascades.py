@@ -190,7 +190,7 @@ def test_a_small_model_that_leaves_nothing_is_refused_with_a_way_out(before: Slo
         (
             service("large", Workload.closed(4, CONV)),
             cascade([(0.5, 1.0)]),
-            "closed loop has no distribution of arrivals. Fix",
+            "closed loop has no distribution of arrivals: its users send as fast as they are answered. Fix",
         ),
     ],
 )
