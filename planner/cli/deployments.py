@@ -28,7 +28,7 @@ from planner.cli.base import (
     require_fleet,
 )
 from planner.cli.completion import complete_llm, complete_scenario, complete_sku
-from planner.core import InputError
+from planner.core import InputError, rebuilt
 
 if TYPE_CHECKING:
     from hardware_db import HardwareDb
@@ -330,7 +330,8 @@ def simulate(
     requests: Annotated[
         int | None,
         typer.Option(
-            help=f"Requests, several hundred per replica (default: {SIMULATED_REQUESTS}, or a whole recording)."
+            help=f"Requests, several hundred per replica (default: {SIMULATED_REQUESTS}, a whole recording or closed "
+            "loop)."
         ),
     ] = None,
     json_file: JsonFile = None,
@@ -346,16 +347,20 @@ def simulate(
             --router least_requests --schedule-order shortest_first
     """
     from planner.report import terminal
-    from planner.workload import RecordedArrivals
+    from planner.workload import ClosedLoop, RecordedArrivals, Workload
 
     setting = _given_setting(options)
     check_outputs(json_file)
-    recording = setting.workload.arrivals
-    if requests is None and not isinstance(recording, RecordedArrivals):
-        requests = SIMULATED_REQUESTS
-    count = len(recording.times_s) if isinstance(recording, RecordedArrivals) and requests is None else requests or 0
+    workload, arrivals = setting.workload, setting.workload.arrivals
+    if isinstance(arrivals, ClosedLoop):
+        arrivals = arrivals if requests is None else rebuilt(arrivals, requests=requests)
+        workload, count = Workload(arrivals=arrivals, classes=workload.classes), arrivals.total_requests
+    elif isinstance(arrivals, RecordedArrivals):
+        count = len(arrivals.times_s) if requests is None else requests
+    else:
+        count = requests = SIMULATED_REQUESTS if requests is None else requests
     with terminal.bar(f"simulating {count:,} requests") as say:
-        performance = planner.simulate(setting.deployment, setting.workload, seed=seed, requests=requests, progress=say)
+        performance = planner.simulate(setting.deployment, workload, seed=seed, requests=requests, progress=say)
     _deliver_performance(setting, performance, json_file)
 
 

@@ -79,7 +79,10 @@ def other_engines(search: FleetSearch, chosen: Allocation) -> dict[str, tuple[st
 
 
 def _on_engine(request: PlanRequest, engine: str, skus: Sequence[str]) -> PlanRequest:
-    space = request.search.model_copy(update={"engine": engine, "more_engines": (), "skus": tuple(skus)})
+    """The request for another engine on some SKUs, and on those that have to be bought whatever serves."""
+    pinned = [sku for sku, count in request.limits.pinned.items() if count]
+    wanted = tuple(dict.fromkeys((*skus, *pinned)))
+    space = request.search.model_copy(update={"engine": engine, "more_engines": (), "skus": wanted})
     return request.model_copy(update={"search": space})
 
 

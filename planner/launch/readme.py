@@ -78,6 +78,7 @@ def closing_sections(
     return [
         "## What was promised",
         "\n".join(map(_target_line, fleet.deployments)),
+        *_checkpoint_parts(specs),
         "## How to check it",
         f"A replica is ready when `curl -f http://SERVER:PORT{specs[0].health_path}` succeeds. Then send the planned "
         "rate with the planned input and output tokens for long enough that the tail shows (p99 needs thousands of "
@@ -86,6 +87,19 @@ def closing_sections(
         "## Notes",
         bullets(map(markdown_text, dict.fromkeys(notes))),
         SOURCES,
+    ]
+
+
+def _checkpoint_parts(specs: Sequence[LaunchSpec]) -> list[str]:
+    """Which repositories are served, and what to change for a fine-tune; nothing where the user names all."""
+    models = {spec.model for spec in specs if spec.model}
+    if not models:
+        return []
+    names = ", ".join(map(name_text, sorted(models)))
+    return [
+        "## What is served",
+        f"{names}. To serve a fine-tune of it, or a copy of your own, put that repository or folder in place of this "
+        "name wherever it stands in these files; it has to have the format that was planned for.",
     ]
 
 

@@ -51,7 +51,8 @@ def load_llm(llm: Mapping[str, object] | str | Path) -> LlmSpec:
 def _from_path(path: str, presets: tuple[str, ...]) -> LlmSpec:
     near = difflib.get_close_matches(id_of(path), presets, n=1)
     if near and not _exists(path):
-        raise InputError("llm", path, "no such file or folder", f"give a config.json, or the preset {near[0]}")
+        hub = f", or {PREFIX}{path} where that is its name on the Hugging Face Hub" if path.count("/") == 1 else ""
+        raise InputError("llm", path, "no such file or folder", f"give a config.json, or the preset {near[0]}{hub}")
     return LlmSpec.from_config(path)
 
 

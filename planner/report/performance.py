@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from planner.core import Metric, Table, duration, number_of, percent, significant, unit, with_unit
 from planner.llm import main_format
@@ -26,6 +26,13 @@ LOAD_COLUMNS = ("pool", "from", "utilisation", "gives out first", "bound", "runn
 LOAD_NOTE = (
     "Utilisation: offered over largest stable rate (predicted), share of time busy (simulated). Bound: what most of "
     "the step time waits for. Running requests: mean per replica. KV held: mean share of the KV capacity reserved."
+)
+
+
+STEADY_PART = "steady part"
+STEADY_NOTE = (
+    "A closed loop begins with all users at once and ends with the last ones alone; both are counted, as benchmark "
+    f"clients do. The {STEADY_PART}: requests sent after every user has had a first answer and before anyone's last."
 )
 
 
@@ -60,30 +67,34 @@ def performance_tables(deployment: Deployment, performance: Performance, slo: Sl
     engines = tuple((str(pool.role), *engine_cells(pool)) for pool in deployment.pools)
     source = "predicted" if performance.method is Method.ANALYTIC else "simulated"
     loads = tuple((str(pool.role), source, *load_cells(pool)) for pool in performance.pools)
-    latencies = ((metric, source, performance.distribution(metric)) for metric in Metric)
+    parts = {source: performance} | ({STEADY_PART: performance.steady} if performance.steady else {})
+    latencies = ((metric, part, of.distribution(metric)) for metric in Metric for part, of in parts.items())
+    notes = filter(None, (interval_note(performance), STEADY_NOTE if performance.steady else ""))
     return (
         Table("Deployment", POOL_COLUMNS, pools),
         Table("Engine settings", ("pool", *ENGINE_COLUMNS), engines),
-        *([_target_table(performance, slo, source)] if slo else []),
-        latency_table(latencies, interval_note(performance)),
+        *([_target_table(parts, slo)] if slo else []),
+        latency_table(latencies, " ".join(notes)),
         *confidence_table(performance),
         *class_table(performance),
         Table("Load of each pool", LOAD_COLUMNS, loads, LOAD_NOTE),
     )
 
 
-def _target_table(performance: Performance, slo: Slo, source: str) -> Table:
+def _target_table(parts: Mapping[str, Performance], slo: Slo) -> Table:
+    """Targets with the latency of each part of a run, and whether the last part meets them."""
+    *_, judged = parts.values()
     rows = tuple(
         (
             f"{target.name} [{unit(target.metric)}]",
             duration(target.threshold_s, target.metric),
-            duration(performance.latency_s(target), target.metric),
-            "yes" if performance.latency_s(target) <= target.threshold_s else "NO",
+            *(duration(of.latency_s(target), target.metric) for of in parts.values()),
+            "yes" if judged.latency_s(target) <= target.threshold_s else "NO",
         )
         for target in slo.targets
     )
-    note = f"Goodput: {significant(performance.goodput_per_s(slo))} requests/s meet every target."
-    return Table("Targets", ("target", "at most", source, "met"), rows, note)
+    note = f"Goodput: {significant(judged.goodput_per_s(slo))} requests/s meet every target."
+    return Table("Targets", ("target", "at most", *parts, "met"), rows, note)
 
 
 # --- parts that a plan shows too ------------------------------------------------------------------------------------

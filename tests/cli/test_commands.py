@@ -223,6 +223,21 @@ def test_evaluate_and_simulate_answer_alike(command: str, method: str) -> None:
     assert pool["precision"] == {"weights": "bf16", "activations": "bf16", "kv_cache": "bf16", "parts": []}
 
 
+def test_a_closed_loop_is_as_long_as_asked_and_its_steady_part_stands_beside_the_burst() -> None:
+    """32 users who begin at once wait for each other's prompts: no latency that the loop has afterwards."""
+    loop = [*GIVEN, "--concurrency", "32"]
+    loop = [value for place, value in enumerate(loop) if "--rate" not in loop[max(place - 1, 0) : place + 1]]
+    assert _json("simulate", *loop, "--requests", "200")["performance"]["requests"] == 200
+    assert _json("simulate", *loop)["performance"]["requests"] == 320  # ten of each
+    shown = _run("simulate", *loop, "--requests", "400").stdout
+    (whole,), (steady,) = (
+        [float(row.split(name)[1].split()[2]) for row in shown.splitlines() if row.startswith("TTFT") and name in row]
+        for name in ("simulated", "steady part")
+    )
+    assert steady < whole
+    assert "begins with all users at once" in " ".join(shown.split())
+
+
 def test_options_reach_the_deployment() -> None:
     written = _json(
         "evaluate", "--llm", "llama-3.1-8b", "--rate", "8", "--lengths", "azure-2023-conv", "--scv", "azure-2023-conv",

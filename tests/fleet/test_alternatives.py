@@ -56,3 +56,13 @@ def test_engines_are_compared_where_their_kernels_were_measured(
     found = by_theory(scenario(sku, **search), alternatives=True)
     assert found.feasible
     assert {each.restriction for each in found.alternatives if each.kind == "engine"} == engines
+
+
+def test_other_engines_are_compared_beside_gpus_that_have_to_be_bought_and_do_not_serve() -> None:
+    """The pinned H100 idle beside A100 that serve: every other engine pays for them too."""
+    content = scenario("a100-sxm-80gb", "h100-sxm")
+    content["prices"] |= {"usd_per_gpu_hour": {"a100-sxm-80gb": 0.1, "h100-sxm": 30.0}}
+    pinned = by_theory(content | {"limits": {"pinned": {"h100-sxm": 1}}}, alternatives=True)
+    assert pinned.feasible
+    costs = {each.restriction: each.usd_per_hour for each in pinned.alternatives if each.kind == "engine"}
+    assert costs and all(cost is not None and cost >= 30.0 for cost in costs.values())

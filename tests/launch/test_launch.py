@@ -299,6 +299,7 @@ def test_scripts_parse_and_compose_has_what_a_service_needs(engine: str, tmp_pat
         assert spec.health_path in service["healthcheck"]["test"][-1]
         assert "meta-llama/Llama-3.1-8B" in service["command"]
     assert f"| {spec.name} | 2 | 2 x h100-sxm | 1 |" in files[README_NAME]
+    assert "## What is served" in files[README_NAME] and "To serve a fine-tune of it" in files[README_NAME]
 
 
 @pytest.mark.parametrize("name", NASTY)
@@ -322,6 +323,7 @@ def test_names_of_users_stay_text(name: str, engine: str, tmp_path: Path) -> Non
     (service,) = yaml.safe_load(files[COMPOSE_NAME])["services"].values()
     words = " ".join(service["command"])
     assert name not in words and re.search(r"\$\{MODEL_[A-Z0-9_]+:\?", words)
+    assert "## What is served" not in files[README_NAME]  # whoever starts it has to say
 
 
 def test_a_script_runs_the_command_with_the_model_it_is_given(tmp_path: Path) -> None:

@@ -560,7 +560,9 @@ def test_unknown_name_suggests_near_ones() -> None:
 
 
 def test_hub_name_suggests_the_preset() -> None:
-    with pytest.raises(InputError, match=r"no such file or folder.*the preset llama-3\.1-8b"):
+    with pytest.raises(
+        InputError, match=r"no such file or folder.*the preset llama-3\.1-8b, or hf:meta-llama/Llama-3\.1-8B where"
+    ):
         load_llm("meta-llama/Llama-3.1-8B")
 
 
