@@ -83,17 +83,17 @@ def performance_tables(deployment: Deployment, performance: Performance, slo: Sl
 
 def _target_table(parts: Mapping[str, Performance], slo: Slo) -> Table:
     """Targets with the latency of each part of a run, and whether the last part meets them."""
-    *_, judged = parts.values()
+    *_, last = parts.values()
     rows = tuple(
         (
             f"{target.name} [{unit(target.metric)}]",
             duration(target.threshold_s, target.metric),
             *(duration(of.latency_s(target), target.metric) for of in parts.values()),
-            "yes" if judged.latency_s(target) <= target.threshold_s else "NO",
+            "yes" if last.latency_s(target) <= target.threshold_s else "NO",
         )
         for target in slo.targets
     )
-    note = f"Goodput: {significant(judged.goodput_per_s(slo))} requests/s meet every target."
+    note = f"Goodput: {significant(last.goodput_per_s(slo))} requests/s meet every target."
     return Table("Targets", ("target", "at most", *parts, "met"), rows, note)
 
 
