@@ -2,11 +2,11 @@
 
 One latency under a rate that varies takes several steady ones. So the best configuration of a family is chosen by the
 steady theory at the mean rate, between the loads that the drift evaluates, and only its rate is then found under the
-drift. Smaller pools of the family take the same configuration: which one is best changes little with the size. A drift
-takes about the same share of the rate from configurations of one family, which have the same GPUs, role and targets: of
-two the one that sustains less steadily is not expected to sustain more under the drift. Bounds are those of the steady
-theory, times the largest share of the steady rate that was kept so far in the family, or if none is known there in any
-of its role, with `SHARE_MARGIN` on top.
+drift. Smaller pools of the family take the same configuration: which one is best changes little with the size, and
+pools of one configuration become one. A drift takes about the same share of the rate from configurations of one family,
+which have the same GPUs, role and targets: of two the one that sustains less steadily is not expected to sustain more
+under the drift. Bounds are those of the steady theory, times the largest share of the steady rate that was kept so far
+in the family, or if none is known there in any of its role, with `SHARE_MARGIN` on top.
 
 Behind a router that takes turns, c replicas differ from fewer at the same rate each only in how even the arrivals of
 one are: their SCV is divided by c (`planner.queueing`). So a pool stands for somewhat larger ones (`stand_in_size`), in
@@ -119,11 +119,11 @@ class CapacityUnderDrift(Capacity):
         known = self._found.get(id(family), {}).get(replicas)
         if known is not None and (known[1].rate_per_s < known[0] or at_most_per_s <= known[0]):
             return replace(known[1], rate_per_s=min(known[1].rate_per_s, at_most_per_s))
-        larger = self._nearest_larger(family, replicas)
-        if larger is None:
+        largest = self._largest(family, replicas)
+        if largest is None:
             found = self._first_best(family, replicas, at_most_per_s)
         else:
-            size, member, rate_per_s = larger
+            size, member, rate_per_s = largest
             likely_per_s = rate_per_s * replicas / size
             found = BestConfig(member, super().rate_per_s(member, replicas, at_most_per_s, likely_per_s))
         self._kept_families[id(family)] = family
@@ -144,14 +144,15 @@ class CapacityUnderDrift(Capacity):
             self._kept_in_role[family.role] = max(share, self._kept_in_role.get(family.role, 0.0))
         return replace(steady, rate_per_s=rate_per_s)
 
-    def _nearest_larger(self, family: ConfigurationFamily, replicas: int) -> tuple[int, PoolOption, float] | None:
-        """The smallest pool of at least so many replicas that a member was chosen for, it, and its rate [1/s]."""
-        larger = [
-            (size, found.member, found.rate_per_s)
-            for size, (_, found) in self._found.get(id(family), {}).items()
-            if size >= replicas and found.member is not None
+    def _largest(self, family: ConfigurationFamily, replicas: int) -> tuple[int, PoolOption, float] | None:
+        """The largest pool that a member was chosen for, it, and its rate [1/s]; None if none has so many replicas."""
+        found = [
+            (size, best.member, best.rate_per_s)
+            for size, (_, best) in self._found.get(id(family), {}).items()
+            if best.member is not None
         ]
-        return min(larger, key=lambda each: each[0], default=None)
+        largest = max(found, key=lambda each: each[0], default=None)
+        return largest if largest is not None and largest[0] >= replicas else None
 
     def _stand_in(self, member: PoolOption, replicas: int) -> int:
         """The pool size that is judged in place of another; what a cache holds depends on the size itself."""
