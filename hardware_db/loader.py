@@ -105,8 +105,8 @@ def _packaged() -> HardwareDb:
         ),
         engines=_read_engines(root / "engines"),
         calibrations=tuple(_read_calibration(file) for file in _files(root / "calibrations", ".json")),
-        instances=tuple(_read_rows(root / "prices" / INSTANCES, Instance)),
-        regions=tuple(_read_rows(root / "prices" / REGIONS, ProviderRegion)),
+        instances=tuple(_records(INSTANCES, _rows(root / "prices" / INSTANCES), Instance)),
+        regions=tuple(_records(REGIONS, _rows(root / "prices" / REGIONS), ProviderRegion)),
     )
 
 
@@ -171,7 +171,7 @@ _LISTS = ("families", "kinds", "beside", "architectures")
 
 
 def _read_support(file: Traversable) -> Iterator[EngineSupport]:
-    rows = csv.DictReader(io.StringIO(file.read_text(encoding="utf-8")))
+    rows = _rows(file)
     for row in rows:
         with _located(f"{file.name} line {rows.line_num}"):
             if None in row:
@@ -182,19 +182,23 @@ def _read_support(file: Traversable) -> Iterator[EngineSupport]:
 
 
 def _read_prices(file: Traversable) -> Iterator[Price]:
-    rows = csv.DictReader(io.StringIO(file.read_text(encoding="utf-8")))
+    rows = _rows(file)
     with _located(f"{file.name} line 1"):
         _check_price_columns(rows.fieldnames or ())
-    return _read_rows(file, Price)
+    return _records(file.name, rows, Price)
 
 
-def _read_rows(file: Traversable, row_type: type[_Row]) -> Iterator[_Row]:
-    rows = csv.DictReader(io.StringIO(file.read_text(encoding="utf-8")))
+def _rows(file: Traversable) -> csv.DictReader[str]:
+    return csv.DictReader(io.StringIO(file.read_text(encoding="utf-8")))
+
+
+def _records(name: str, rows: csv.DictReader[str], record: type[_Row]) -> Iterator[_Row]:
+    """A record of each row; an empty cell is a field that is not given."""
     for row in rows:
-        with _located(f"{file.name} line {rows.line_num}"):
+        with _located(f"{name} line {rows.line_num}"):
             if None in row:
                 raise InputError("row", row[None], "more cells than the header has columns", "quote cells with commas")
-            yield row_type(**{column: cell for column, cell in row.items() if cell})
+            yield record(**{column: cell for column, cell in row.items() if cell})
 
 
 def _check_price_columns(columns: Sequence[str]) -> None:

@@ -78,8 +78,9 @@ def concerns(plan: Plan, costs: CostRange | None) -> Iterator[Concern]:
     yield from map(_loss, losses.values())
     said = [line for line in plan.warnings if line not in missed and not (losses and line.endswith(STOPS))]
     yield from map(Concern, said)
-    if one_seller(plan):
-        yield Concern(one_seller(plan))
+    alone = one_seller(plan)
+    if alone:
+        yield Concern(alone)
 
 
 def _loss(loss: Loss) -> Concern:
