@@ -16,7 +16,6 @@ from planner.fleet.calibration_bounds import (
 from planner.fleet.cascades import cascade_services
 from planner.fleet.confidence import deviations_of, slower_deployment
 from planner.fleet.corrections import Corrections
-from planner.fleet.costs import KV_TIERS, SWITCHING
 from planner.fleet.format_warnings import weights_word
 from planner.fleet.packing import PackedPool, packed_replicas, server_count
 from planner.fleet.planning import hardware_for, plan
@@ -25,6 +24,8 @@ from planner.fleet.simulation import requests_to_simulate
 from planner.fleet.slices import slices_of, split_by_length
 from planner.fleet.types import (
     AGREEMENT,
+    KV_TIERS,
+    SWITCHING,
     Alternative,
     BoughtGpus,
     CostBreakdown,
@@ -39,6 +40,7 @@ from planner.fleet.types import (
     ScheduledPeriod,
     SimulatedRun,
     TargetCheck,
+    gpu_servers,
     pool_name,
 )
 from planner.fleet.verification import routed_slo, routed_workload
@@ -68,6 +70,7 @@ __all__ = [
     "cascade_services",
     "columns",
     "deviations_of",
+    "gpu_servers",
     "hardware_for",
     "packed_replicas",
     "plan",

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from planner.engine import kv_tiers_usd_per_gpu_hour
@@ -62,25 +63,36 @@ class Column:
     Attributes:
         service: whose requests it serves.
         family: what is bought.
-        replicas: size of the pool.
         surviving: replicas that are left when those that may fail have failed; what the rates are of.
+        limits: which may fail, and the fewest of a pool.
         member: the configuration; None as long as it is the best one for whatever is served.
         rates: by slice.
         channel: prefill pools only send KV caches to decode pools of the same one; empty for mixed pools.
+        servers: over which it is spread at least.
     """
 
     service: str
     family: ConfigurationFamily
-    replicas: int
     surviving: int
+    limits: FleetLimits
     member: PoolOption | None
     rates: Mapping[str, SliceRate]
     channel: str = ""
+    servers: int = 1
 
     @property
     def name(self) -> str:
-        """E.g. ``llama-3.1-8b mixed h100-sxm TP2 c2048 b128 x3``."""
-        return f"{self.service} {self.kind} x{self.replicas}"
+        """E.g. ``llama-3.1-8b mixed h100-sxm TP2 c2048 b128 x3``, of three surviving replicas."""
+        return f"{self.service} {self.kind} x{self.surviving}"
+
+    @cached_property
+    def replicas(self) -> int:
+        """Size of the pool: the fewest of which so many survive, at least the fewest allowed."""
+        node_gpus, gpus = self.family.members[0].config.sku.node.gpus, self.family.gpus
+        replicas = self.surviving
+        while replicas - replicas_that_may_fail(replicas, gpus, node_gpus, self.limits, self.servers) < self.surviving:
+            replicas += 1
+        return max(replicas, self.limits.replicas_at_least)
 
     @property
     def kind(self) -> str:
@@ -218,8 +230,7 @@ class CandidateColumns:
     def _sized(self, service: str, member: PoolOption, surviving: int) -> Column:
         """A column of a configuration with so many surviving replicas, without rates."""
         known = self.of_members([(service, member)])[0]
-        replicas = replicas_with_spares(surviving, known.family, self._limits)
-        return replace(known, surviving=surviving, replicas=replicas, rates={})
+        return replace(known, surviving=surviving, rates={})
 
     def corrections(self, traffic: TrafficKind, used: Iterable[str], deviations: float) -> Corrections:
         """What simulation taught so far.
@@ -430,9 +441,9 @@ class CandidateColumns:
             for surviving in sorted(sizes):
                 if (service, name, surviving) not in self._sizes:
                     self._sizes.add((service, name, surviving))
-                    self._set(self._family_column(service, name, surviving, self._limits))
+                    self._set(self._family_column(service, name, surviving))
 
-    def _family_column(self, service: str, family: str, surviving: int, limits: FleetLimits) -> Column:
+    def _family_column(self, service: str, family: str, surviving: int) -> Column:
         """A column whose rates are bounds, for every slice that some member of the family can serve."""
         by_slice = self._families[service][family]
         widest = max(by_slice.values(), key=lambda sliced: len(sliced.members))
@@ -440,8 +451,8 @@ class CandidateColumns:
         column = Column(
             service=service,
             family=widest,
-            replicas=replicas_with_spares(surviving, widest, limits),
             surviving=surviving,
+            limits=self._limits,
             member=None,
             rates={},
             channel="" if widest.role is Role.MIXED else channel,
@@ -576,15 +587,6 @@ class CandidateColumns:
             self._by_name[column.name] = replace(column, rates=rates)
         else:
             self._by_name.pop(column.name, None)
-
-
-def replicas_with_spares(surviving: int, family: ConfigurationFamily, limits: FleetLimits) -> int:
-    """Replicas to buy so that so many survive when those that may fail have failed; at least the fewest allowed."""
-    node_gpus = family.members[0].config.sku.node.gpus
-    replicas = surviving
-    while replicas - replicas_that_may_fail(replicas, family.gpus, node_gpus, limits) < surviving:
-        replicas += 1
-    return max(replicas, limits.replicas_at_least)
 
 
 def unit_of(column: Column, takes: Mapping[str, float], usd_per_start: float, steady: bool) -> Unit:

@@ -9,17 +9,20 @@ from dataclasses import replace
 from hardware_db import Price
 from planner.core import HOURS_PER_MONTH
 from planner.fleet.columns import Column
-from planner.fleet.types import BoughtGpus, CostBreakdown, PlannedDeployment, ScheduledPeriod, pool_name
+from planner.fleet.types import (
+    KV_TIERS,
+    SWITCHING,
+    BoughtGpus,
+    CostBreakdown,
+    PlannedDeployment,
+    ScheduledPeriod,
+    pool_name,
+)
 from planner.fleet.verification import ScopedSlo, goodput_per_s
 from planner.optimizer import Allocation, Period
 from planner.serving import input_capacity_share
 from planner.supply import Supply, supply_cost, switching_resource
 from planner.traffic import DemandSlice
-
-SWITCHING = "switching"
-"""In place of a purchase option: what it costs that GPUs are new to the fleet."""
-KV_TIERS = "KV tiers"
-"""In place of a purchase option: host memory, drives and stores behind GPUs, where these have a price of their own."""
 
 
 def bought_gpus(allocation: Allocation, supply: Supply, periods: Sequence[Period]) -> tuple[BoughtGpus, ...]:

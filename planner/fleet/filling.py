@@ -7,6 +7,7 @@ runs sixteen. The program does not say so, since fleets of both sizes cost the s
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from planner.fleet.pairing import used_pools
 from planner.fleet.program import FleetSearch
@@ -38,8 +39,9 @@ def filled_allocation(search: FleetSearch, allocation: Allocation) -> Allocation
 def _with_a_replica_more(search: FleetSearch, allocation: Allocation) -> Allocation | None:
     """The fleet with one of its pools larger for the same money, the busiest that can be; None where none can be."""
     columns = search.columns.chosen(allocation)
+    there = replace(search, market=replace(search.market, sites=(search.market.site_of(allocation),)))
     idle = {sku: math.fsum(held for (held,) in bought.values()) for sku, bought in allocation.bought.items()}
-    for column in columns:
+    for column in search.chosen(allocation):
         for sku, gpus in column.gpus.items():
             idle[sku] -= allocation.units[column.name][0] * gpus
     for pool in sorted(used_pools(columns, allocation, 0), key=lambda pool: -pool.capacity_share):
@@ -49,9 +51,9 @@ def _with_a_replica_more(search: FleetSearch, allocation: Allocation) -> Allocat
         units = {name: allocation.units[name][0] for name in pool.columns}
         larger = search.columns.enlarged(units, pool.rates_per_s)
         rest = [column for column in columns if column.name not in units]
-        found = search.allocation([*rest, larger], Objective.MIN_COST)
-        costs_as_much = found.objective is not None and found.program == allocation.program
-        costs_as_much = costs_as_much and found.cost_usd_per_hour <= allocation.cost_usd_per_hour * (1.0 + SAME_COST)
-        if costs_as_much and larger.name in found.units:
-            return found
+        found = there.allocation([*rest, larger], Objective.MIN_COST)
+        most_usd_per_hour = allocation.cost_usd_per_hour * (1.0 + SAME_COST)
+        costs_more = found.objective is None or found.cost_usd_per_hour > most_usd_per_hour
+        if not costs_more and larger.name in found.units:
+            return found.model_copy(update={"program": allocation.program})
     return None

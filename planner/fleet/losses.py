@@ -1,10 +1,10 @@
 """Does the fleet survive the loss of a replica, or of a server? By theory, without planning again.
 
-Each pool in turn loses one replica, or those of one server; the loss that hurts most is the answer. Its deployment
-keeps its traffic with what is left; where several deployments serve the same slices, each takes a share in proportion
-to what it still sustains. Latencies [s] are those after queues have settled, in the period of the largest demand, with
-the rest of the fleet as planned. A loss within what may fail (`FleetLimits`) is what the plan was verified without, and
-is not evaluated again.
+Each pool in turn loses one replica, or all pools what they have on one server (`planner.fleet.packing`); the loss that
+hurts most is the answer. A deployment keeps its traffic with what is left; where several serve the same slices, each
+takes a share in proportion to what it still sustains. Latencies [s] are those after queues have settled, in the period
+of the largest demand, with the rest of the fleet as planned. A loss within what may fail (`FleetLimits`) is what the
+plan was verified without, and is not evaluated again.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.core import number_of
+from planner.fleet.packing import PackedPool, lost_with_a_server, packed_replicas
 from planner.fleet.pairing import shared_rates
 from planner.fleet.simulation import evaluated
 from planner.fleet.types import Loss, LossOf, PlannedDeployment, TargetCheck
 from planner.fleet.verification import ScopedSlo, routed_workload, target_checks, violated_metrics
-from planner.serving import Pool
-from planner.supply import FleetLimits, replicas_that_may_fail
 from planner.traffic import DemandSlice
-
-LIMITS = {LossOf.REPLICA: FleetLimits(spare_replicas=1), LossOf.SERVER: FleetLimits(survives_node_loss=True)}
-"""What buys each."""
 
 
 def worst_losses(
-    deployments: Sequence[PlannedDeployment], slos: Sequence[ScopedSlo], slices: Mapping[str, DemandSlice]
+    deployments: Sequence[PlannedDeployment],
+    slos: Sequence[ScopedSlo],
+    slices: Mapping[str, DemandSlice],
+    bought: Mapping[str, Sequence[int]] | None = None,
 ) -> tuple[Loss, ...]:
     """The replica and the server whose loss hurts most.
 
@@ -35,14 +34,24 @@ def worst_losses(
         deployments: the fleet.
         slos: its targets.
         slices: of the traffic, by name.
+        bought: GPUs of every server that is bought, by SKU; None: as many as the replicas take.
     """
+    by_place = {
+        (place, index): pool
+        for place, planned in enumerate(deployments)
+        for index, pool in enumerate(planned.deployment.pools)
+    }
+    packing = packed_replicas([PackedPool.of(pool) for pool in by_place.values()], bought)
+    failures = {
+        LossOf.REPLICA: [{pool: 1} for pool in by_place],
+        LossOf.SERVER: [
+            {pool: lost for pool, lost in zip(by_place, on_server, strict=True) if lost}
+            for on_server in lost_with_a_server(packing)
+        ],
+    }
     return tuple(
         max(
-            (
-                _loss(_Failure(of, deployments, place, index), slos, slices)
-                for place, planned in enumerate(deployments)
-                for index in range(len(planned.deployment.pools))
-            ),
+            (_loss(_Failure(of, deployments, lost), slos, slices) for lost in failures[of]),
             key=lambda loss: (not loss.holds, loss.share_of_threshold, loss.target is None),
         )
         for of in LossOf
@@ -68,37 +77,42 @@ def _alike(deployments: Sequence[PlannedDeployment], place: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _Failure:
-    """A pool of a deployment, by their places, loses replicas."""
+    """What is lost at once: replicas by the place of their deployment in the fleet and of their pool in that."""
 
     of: LossOf
     deployments: Sequence[PlannedDeployment]
-    place: int
-    index: int
-
-    @property
-    def planned(self) -> PlannedDeployment:
-        return self.deployments[self.place]
-
-    @property
-    def pool(self) -> Pool:
-        return self.planned.deployment.pools[self.index]
-
-    @property
-    def lost(self) -> int:
-        """Replicas."""
-        gpus, node_gpus = self.pool.config.parallelism.gpus, self.pool.config.sku.node.gpus
-        return replicas_that_may_fail(self.pool.replicas, gpus, node_gpus, LIMITS[self.of])
+    lost: Mapping[tuple[int, int], int]
 
     @property
     def words(self) -> str:
-        return f"{self.lost} of {number_of(self.pool.replicas, f'{self.pool.role} replica')}"
+        """E.g. ``1 of 8 prefill replicas and 1 of 4 decode replicas``."""
+        several = len({planned.service for planned in self.deployments}) > 1
+        parts = []
+        for (place, index), lost in self.lost.items():
+            planned = self.deployments[place]
+            pool = planned.deployment.pools[index]
+            of = f" of {planned.service}" if several else ""
+            parts.append(f"{lost} of {number_of(pool.replicas, f'{pool.role} replica')}{of}")
+        return " and ".join(parts)
+
+    @property
+    def places(self) -> list[int]:
+        """Of the deployments that lose replicas."""
+        return list(dict.fromkeys(place for place, _ in self.lost))
 
     def left(self, number: int) -> tuple[int, ...]:
         """Replicas of each pool of a deployment that are left."""
-        counts = [pool.replicas for pool in self.deployments[number].deployment.pools]
-        if number == self.place:
-            counts[self.index] -= self.lost
-        return tuple(counts)
+        pools = self.deployments[number].deployment.pools
+        return tuple(pool.replicas - self.lost.get((number, index), 0) for index, pool in enumerate(pools))
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether it leaves what the fleet was verified with."""
+        return all(
+            left >= rated.replicas
+            for place in self.places
+            for left, rated in zip(self.left(place), self.deployments[place].surviving.pools, strict=True)
+        )
 
     def sustained_per_s(self, number: int) -> float:
         """What a deployment still sustains [1/s], in proportion to the replicas it was rated at."""
@@ -106,17 +120,28 @@ class _Failure:
         pairs = zip(self.left(number), planned.surviving.pools, strict=True)
         return planned.sustained_per_s * min(left / rated.replicas for left, rated in pairs)
 
+    def gone(self, number: int) -> str:
+        """The roles of a deployment of which nothing is left."""
+        pools = self.deployments[number].deployment.pools
+        roles = (pool.role.value for pool, left in zip(pools, self.left(number), strict=True) if not left)
+        return " and no ".join(f"{role} replica" for role in roles)
+
 
 def _loss(failure: _Failure, slos: Sequence[ScopedSlo], slices: Mapping[str, DemandSlice]) -> Loss:
-    planned = failure.planned
-    if failure.left(failure.place)[failure.index] >= planned.surviving.pools[failure.index].replicas:
-        checks = target_checks((planned,), slos)
-        return _answer(failure, not violated_metrics(planned, slos, by_theory=False), checks)
-    changed = _changed(failure, slices)
-    if not changed:
-        return Loss(failure.of, failure.words, False, None, math.inf, f"no {failure.pool.role} replica is left")
-    holds = all(each.predicted.stable and not violated_metrics(each, slos) for each in changed)
-    return _answer(failure, holds, [check for each in changed for check in target_checks((each,), slos)])
+    if failure.is_planned:
+        lost = [failure.deployments[place] for place in failure.places]
+        holds = not any(violated_metrics(planned, slos, by_theory=False) for planned in lost)
+        return _answer(failure, holds, target_checks(lost, slos))
+    changed: dict[int, PlannedDeployment] = {}
+    for place in failure.places:
+        if place in changed:
+            continue
+        own = _changed(failure, place, slices)
+        if not own:
+            return Loss(failure.of, failure.words, False, None, math.inf, f"no {failure.gone(place)} is left")
+        changed |= own
+    holds = all(each.predicted.stable and not violated_metrics(each, slos) for each in changed.values())
+    return _answer(failure, holds, [check for each in changed.values() for check in target_checks((each,), slos)])
 
 
 def _answer(failure: _Failure, holds: bool, checks: Sequence[TargetCheck]) -> Loss:
@@ -126,22 +151,22 @@ def _answer(failure: _Failure, holds: bool, checks: Sequence[TargetCheck]) -> Lo
     return Loss(failure.of, failure.words, holds, worst.target, worst.predicted_s, worst.of)
 
 
-def _changed(failure: _Failure, slices: Mapping[str, DemandSlice]) -> list[PlannedDeployment]:
-    """The deployments whose replicas or traffic change, evaluated; none: nothing is left to serve these slices."""
-    alike = _alike(failure.deployments, failure.place)
+def _changed(failure: _Failure, place: int, slices: Mapping[str, DemandSlice]) -> dict[int, PlannedDeployment]:
+    """The deployments that serve what one of them does, by place and evaluated; none: nothing is left that does."""
+    alike = _alike(failure.deployments, place)
     sustained_per_s = [failure.sustained_per_s(number) for number in alike]
     if not any(sustained_per_s):
-        return []
+        return {}
     rates_per_s: list[dict[str, float]] = [{} for _ in alike]
-    for name in failure.planned.slices:
+    for name in failure.deployments[place].slices:
         shares = shared_rates([failure.deployments[number].slices[name] for number in alike], sustained_per_s)
         for rates, share in zip(rates_per_s, shares, strict=True):
             rates[name] = share
-    return [
-        _evaluated(failure.deployments[number], failure.left(number), rates, slices)
+    return {
+        number: _evaluated(failure.deployments[number], failure.left(number), rates, slices)
         for number, rates, sustained in zip(alike, rates_per_s, sustained_per_s, strict=True)
         if sustained > 0.0
-    ]
+    }
 
 
 def _evaluated(

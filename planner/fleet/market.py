@@ -13,6 +13,10 @@ from planner.optimizer import Allocation
 from planner.search import Offer, Rejection
 from planner.supply import SiteSupply, Supply, build_supply, site_supplies
 
+SPREADS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Servers over which pools may be spread where the loss of one must not matter: each number is a program of its own. A
+choice: between two of them the smaller is counted on; over more than the last, pools are spread as over that."""
+
 
 @dataclass(frozen=True)
 class Market:
@@ -58,6 +62,14 @@ def market_of(request: PlanRequest, hardware: HardwareDb, spot_shares: Mapping[s
             raise UnknownNameError("search.engine", name, hardware.engines)
     supply = build_supply(space.skus, request.prices, limits, hardware, spot_shares=spot_shares)
     sites = site_supplies(space.skus, request.prices, limits, hardware, spot_shares=spot_shares)
+    if limits.survives_node_loss and request.profile is None:
+        sites += tuple(
+            site.spread(hardware.skus[sku], servers)
+            for site in sites
+            for sku in site.places
+            if site.holds(hardware.skus[sku], hardware.skus[sku].node.gpus)
+            for servers in SPREADS
+        )
     offers = tuple(
         Offer(
             sku=hardware.skus[sku],

@@ -39,6 +39,7 @@ from planner.fleet.types import (
     PlanRequest,
     Progress,
     TargetCheck,
+    gpu_servers,
 )
 from planner.fleet.verification import agreements, replayed_targets, simulated_long_enough, target_checks
 from planner.optimizer import Allocation, SolveStatus
@@ -105,7 +106,7 @@ def _plan(
     slow_targets = target_checks(fleet.deployments, search.slos)
     fleet = replace(fleet, deployments=_as_estimated(search, fleet.deployments, simulate))
     progress("adding up")
-    chosen = search.columns.chosen(allocation)
+    chosen = search.chosen(allocation)
     bought = (
         *bought_gpus(allocation, market.site_of(allocation).supply, search.periods),
         *bought_tiers(allocation, chosen, search.periods),
@@ -157,7 +158,7 @@ def _plan(
         escalated=point.escalated if point else None,
         simulated=simulate,
         replays=replayed_targets(deployments, search.slos),
-        losses=worst_losses(deployments, search.slos, search.slices),
+        losses=worst_losses(deployments, search.slos, search.slices, gpu_servers(bought, market.hardware.skus)),
         confidence=confidence,
         slow_targets=slow_targets,
         corrections=corrections,

@@ -10,6 +10,7 @@ from planner.core import Metric, significant
 from planner.fleet.columns import CandidateColumns, Column, unit_of
 from planner.fleet.corrections import Corrections
 from planner.fleet.market import Market
+from planner.fleet.packing import PackedPool, lost_with_a_server, packed_replicas, servers_bought
 from planner.fleet.sites import (
     best_of,
     bound_at,
@@ -123,10 +124,11 @@ class FleetSearch:
         limits, profile, site = self.request.limits, self.request.profile, self.market.sites[program]
         cheapest = site.supply.cheapest
         start_h = profile.cold_start_s / 3600.0 if profile else 0.0
+        placed = _placed(column, site)
         unit = unit_of(
-            _placed(column, site),
-            resource_use(column.gpus, self.market.hardware.skus, limits, self.request.prices),
-            start_h * math.fsum(count * cheapest[sku] for sku, count in column.gpus.items()),
+            placed,
+            resource_use(placed.gpus, self.market.hardware.skus, limits, self.request.prices),
+            start_h * math.fsum(count * cheapest[sku] for sku, count in placed.gpus.items()),
             steady=profile is not None and not profile.autoscale,
         )
         self._units[program, column.name] = (column, unit)
@@ -146,7 +148,8 @@ class FleetSearch:
 
         A site whose bound is not better than the best fleet found, by more than the gap, is not solved. With `singly`
         blocks are bought in parts: a fleet that costs no more, found sooner. `known` are bounds on the cost at sites
-        that hold as long as rates only fall; they are added to.
+        that hold as long as rates only fall; they are added to. A fleet whose replicas cannot be spread as its pools
+        were taken to be is none: what it would cost is a bound on others.
         """
         known = {} if known is None else known
         work = WORK if gap <= RELATIVE_GAP else COARSE_WORK
@@ -170,9 +173,13 @@ class FleetSearch:
                     left.append(tighter)
                     continue
             answer = solve(problem, objective, relative_gap=gap, work=work, duals=not singly)
-            answers.append(answer.model_copy(update={"program": program}))
+            answer = answer.model_copy(update={"program": program})
             if objective is Objective.MIN_COST:
                 known[program] = max(known.get(program, 0.0), lower_bound(answer))
+            if not singly and not self._is_spread(answer):
+                left.append(known.get(program, bound))
+                continue
+            answers.append(answer)
             if answer.objective is not None and (best is None or is_better(answer.objective, best, objective)):
                 best = answer.objective
         return best_of(answers, left, objective, FEASIBILITY_TOLERANCE)
@@ -182,15 +189,21 @@ class FleetSearch:
         market = self.market
         if len(market.sites) == 1:
             return [(0, 0.0)]
-        spent = gpu_seconds_per_request(columns)
+        spent = {
+            servers: gpu_seconds_per_request([replace(column, servers=servers) for column in columns])
+            for servers in {site.servers_at_least for site in market.sites}
+        }
         demand_per_s = {
             name: max(slice_.demand_per_s) if flat else self._mean_per_s(slice_) for name, slice_ in self.slices.items()
         }
         budget = self.request.limits.budget_usd_per_hour
-        bounds = [
-            (program, bound_at(usd_s_per_request(spent, site, market.hardware), demand_per_s, objective, budget))
-            for program, site in enumerate(market.sites)
-        ]
+        bounds = []
+        for program, site in enumerate(market.sites):
+            usd_s = usd_s_per_request(spent[site.servers_at_least], site, market.hardware)
+            bound = bound_at(usd_s, demand_per_s, objective, budget)
+            if objective is Objective.MIN_COST:
+                bound = max(bound, site.usd_per_hour_at_least)
+            bounds.append((program, bound))
         none = math.inf if objective is Objective.MIN_COST else 0.0
         sign = 1.0 if objective is Objective.MIN_COST else -1.0
         reachable = sorted((each for each in bounds if each[1] != none), key=lambda each: sign * each[1])
@@ -203,20 +216,53 @@ class FleetSearch:
 
     def without_pairs(self, allocation: Allocation, skus: Iterable[str]) -> None:
         """Offer no prefill and decode pools of some SKUs any more where an allocation is bought."""
-        self._without_pairs.update((allocation.program, sku) for sku in skus)
+        place = self.market.site_of(allocation)
+        sizes = {sku: place.most_gpus.get(sku) for sku in skus}
+        for program, site in enumerate(self.market.sites):
+            if site.name == place.name:
+                same = (sku for sku, gpus in sizes.items() if site.most_gpus.get(sku) == gpus)
+                self._without_pairs.update((program, sku) for sku in same)
 
     @property
     def pairs_left_out(self) -> tuple[str, ...]:
         """Where no prefill and decode pools are offered any more, a line for each site and SKU."""
-        return tuple(
+        lines = (
             f"pairs of {sku} at {site.name} miss a target over the network between instances there "
             f"({site.networks[sku].name}, {significant(site.networks[sku].bytes_per_s_per_gpu / 1e9)} GB/s of a GPU); "
             "plan with search.modes=[mixed] or another prices.provider"
             for site, sku in ((self.market.sites[program], sku) for program, sku in sorted(self._without_pairs))
         )
+        return tuple(dict.fromkeys(lines))
+
+    def _is_spread(self, answer: Allocation) -> bool:
+        """Whether with any server that is lost a fleet loses no more than may fail."""
+        if self.market.site_of(answer).servers_at_least == 1 or not answer.status.has_allocation:
+            return True
+        columns, skus = self.chosen(answer), self.market.hardware.skus
+        bought = servers_bought(
+            ((sku, name, gpus) for sku, options in answer.bought.items() for name, gpus in options.items()), skus
+        )
+        counts = [round(answer.units[column.name][0]) * column.replicas for column in columns]
+        packing = packed_replicas(
+            [
+                PackedPool(column.family.sku, column.family.gpus, skus[column.family.sku].node.gpus, count)
+                for column, count in zip(columns, counts, strict=True)
+            ],
+            bought,
+        )
+        spare = self.request.limits.spare_replicas
+        return all(
+            count - spare - lost >= round(answer.units[column.name][0]) * column.surviving
+            for on_server in lost_with_a_server(packing)
+            for column, count, lost in zip(columns, counts, on_server, strict=True)
+            if lost
+        )
 
     def chosen(self, allocation: Allocation) -> list[Column]:
-        """The columns an allocation uses; pools that may hand KV caches to one another have a channel in common."""
+        """The columns an allocation uses, at the size that they have where they are bought.
+
+        Pools that may hand KV caches to one another have a channel in common.
+        """
         site = self.market.site_of(allocation)
         return [_placed(column, site) for column in self.columns.chosen(allocation)]
 
@@ -308,6 +354,7 @@ def _groups(request: PlanRequest, market: Market) -> dict[str, str]:
 
 def _placed(column: Column, site: SiteSupply) -> Column:
     """A column whose channel says where it is bought: KV caches do not travel between places."""
-    if column.is_mixed:
+    if column.is_mixed and column.servers == site.servers_at_least:
         return column
-    return replace(column, channel=f"{column.channel} at {site.places[column.family.sku]}")
+    channel = "" if column.is_mixed else f"{column.channel} at {site.places[column.family.sku]}"
+    return replace(column, channel=channel, servers=site.servers_at_least)

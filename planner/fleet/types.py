@@ -10,10 +10,10 @@ from typing import Any, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from hardware_db import ANYWHERE, OwnHardware, Price
+from hardware_db import ANYWHERE, GpuSku, OwnHardware, Price
 from planner.core import FloatArray, Frozen, InputError, Metric
 from planner.fleet.corrections import Corrections
-from planner.fleet.packing import PackedPool, server_count
+from planner.fleet.packing import PackedPool, server_count, servers_bought
 from planner.llm import LlmSpec, Precision, require_context
 from planner.optimizer import Allocation, Objective, SolveStatus
 from planner.search import DeploymentOption, Dominated, PoolOption, Rejection, SearchSpace
@@ -133,6 +133,12 @@ class CostBreakdown:
     goodput_per_s: float
     requests_per_usd: float
     usd_per_user_month: float | None = None
+
+
+SWITCHING = "switching"
+"""In place of a purchase option: what it costs that GPUs are new to the fleet."""
+KV_TIERS = "KV tiers"
+"""In place of a purchase option: host memory, drives and stores behind GPUs, where these have a price of their own."""
 
 
 @dataclass(frozen=True)
@@ -516,12 +522,20 @@ class Plan:
 
     @property
     def servers(self) -> int:
-        """Servers of the fleet as `packed_replicas` fills them: one that several pools share counts once."""
-        return server_count([PackedPool.of(pool) for pool in self.pools])
+        """Servers of the fleet as `packed_replicas` spreads replicas: one that several pools share counts once."""
+        pools = self.pools
+        bought = gpu_servers(self.bought, {pool.config.sku.id: pool.config.sku for pool in pools})
+        return server_count([PackedPool.of(pool) for pool in pools], bought)
 
     def latency(self, metric: Metric, *, simulated: bool = False) -> LatencyDistribution:
         """Distribution of a metric over all deployments, weighted by their traffic."""
         return latency_over(self.deployments, metric, simulated=simulated)
+
+
+def gpu_servers(bought: Sequence[BoughtGpus], skus: Mapping[str, GpuSku]) -> dict[str, tuple[int, ...]]:
+    """GPUs of every server that is bought, by SKU; `skus` are those that count, by id."""
+    held = ((one.sku, one.purchase, one.gpus) for one in bought if one.purchase not in (SWITCHING, KV_TIERS))
+    return servers_bought(held, skus)
 
 
 def latency_over(deployments: Sequence[PlannedDeployment], metric: Metric, *, simulated: bool) -> LatencyDistribution:

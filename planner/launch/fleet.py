@@ -92,6 +92,7 @@ class Fleet:
         schedule: the fleet in each period of the profile; empty without one.
         bought: GPUs by purchase option; empty where a document does not hold them.
         day: that the plan is for; None where it is made up.
+        survives_node_loss: whether it was planned to lose any one server.
     """
 
     name: str
@@ -100,6 +101,7 @@ class Fleet:
     schedule: tuple[ScheduledPeriod, ...] = ()
     bought: tuple[BoughtGpus, ...] = ()
     day: date | None = None
+    survives_node_loss: bool = False
 
 
 def fleet_of(plan: Plan) -> Fleet:
@@ -110,7 +112,8 @@ def fleet_of(plan: Plan) -> Fleet:
         for planned in plan.deployments
     )
     request = plan.request
-    return Fleet(request.name, deployments, request.profile, plan.schedule, plan.bought, request.prices.day)
+    survives = request.limits.survives_node_loss
+    return Fleet(request.name, deployments, request.profile, plan.schedule, plan.bought, request.prices.day, survives)
 
 
 def _figures_of(planned: PlannedDeployment) -> PlannedFigures:
@@ -150,7 +153,8 @@ def read_fleet(path: str | Path, hardware: HardwareDb | None = None) -> Fleet:
     reader = _Reader(hardware_for(request, hardware), _slices(request, document.get("escalated")))
     deployments = tuple(reader.deployment(place, record) for place, record in planned)
     schedule, bought = (_as_far_as_held(read, document.get(name)) for name, read in _RECORDS.items())
-    return Fleet(request.name, deployments, request.profile, schedule or (), bought or (), request.prices.day)
+    day, survives = request.prices.day, request.limits.survives_node_loss
+    return Fleet(request.name, deployments, request.profile, schedule or (), bought or (), day, survives)
 
 
 def _as_far_as_held(read: Callable[[Any], Read], content: object) -> Read | None:

@@ -1,7 +1,7 @@
 """Where each replica of a fleet runs: its servers, its GPUs there, and ports that no other process of a server has.
 
-Replicas fill servers as the plan counts them (`planner.fleet.packed_replicas`). GPUs are numbered as the driver numbers
-them, servers from 1.
+Replicas are spread over servers as the plan counts them (`planner.fleet.packed_replicas`). GPUs are numbered as the
+driver numbers them, servers from 1.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ class PlacedReplica:
 
 def place_replicas(specs: Sequence[LaunchSpec]) -> tuple[PlacedReplica, ...]:
     """Every replica of every pool on its servers, pool by pool."""
-    packed = packed_replicas([PackedPool(spec.sku, spec.gpus, spec.node_gpus, spec.replicas) for spec in specs])
+    packed = packed_replicas(
+        [PackedPool(spec.sku, spec.gpus, spec.node_gpus, spec.replicas) for spec in specs],
+        {spec.sku: spec.sku_servers for spec in specs},
+    )
     in_order = dict.fromkeys(server for pool in packed for replica in pool for server in replica.servers)
     numbers = {server: number for number, server in enumerate(in_order, start=1)}
     return tuple(

@@ -111,6 +111,9 @@ def config_map(spec: LaunchSpec) -> dict[str, Any]:
 
 
 def _deployment(spec: LaunchSpec, place: PodPlace) -> dict[str, Any]:
+    template = pod_template(spec, place)
+    if spec.replicas > 1:
+        template["spec"]["topologySpreadConstraints"] = [_spread(spec)]
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -118,7 +121,7 @@ def _deployment(spec: LaunchSpec, place: PodPlace) -> dict[str, Any]:
         "spec": {
             "replicas": spec.replicas,
             "selector": {"matchLabels": {POOL_LABEL: object_name(spec)}},
-            "template": pod_template(spec, place),
+            "template": template,
         },
     }
 
@@ -161,6 +164,19 @@ def pod_template(spec: LaunchSpec, place: PodPlace, further: bool = False) -> di
     if place.before and not further:
         pod["initContainers"] = [dict(container) for container in place.before]
     return {"metadata": metadata, "spec": pod}
+
+
+def _spread(spec: LaunchSpec) -> dict[str, Any]:
+    """Pods of a pool are spread over nodes; where the plan counts on that, one waits rather than break it.
+
+    Fields: https://docs.rs/k8s-pb/latest/k8s_pb/api/core/v1/struct.TopologySpreadConstraint.html, read 2026-11-26.
+    """
+    return {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule" if spec.must_spread else "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {POOL_LABEL: object_name(spec), PART_LABEL: SERVES}},
+    }
 
 
 def container(spec: LaunchSpec, place: PodPlace, further: bool = False) -> dict[str, Any]:

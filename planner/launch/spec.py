@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 from hardware_db import Dtype
 from planner.core import UnsupportedFeatureError
 from planner.engine import ReplicaConfig, RequestLimit, request_limit
+from planner.fleet import gpu_servers
 from planner.launch.engine_options import (
     RenderedOptions,
     chosen_options,
@@ -66,6 +67,8 @@ class LaunchSpec:
         health_path: HTTP path that answers once the server is ready.
         router: how requests are spread over the replicas, by its name in the plan.
         notes: what the flags do not say.
+        sku_servers: GPUs of every server of its SKU that the plan buys; empty: as many as the replicas take.
+        must_spread: whether the plan counts on its replicas being spread over servers, so that one may be lost.
     """
 
     name: str
@@ -96,6 +99,8 @@ class LaunchSpec:
     health_path: str
     router: str
     notes: tuple[str, ...]
+    sku_servers: tuple[int, ...] = ()
+    must_spread: bool = False
 
     @property
     def config_name(self) -> str:
@@ -135,10 +140,14 @@ def launch_specs(fleet: Fleet) -> tuple[LaunchSpec, ...]:
         UnsupportedFeatureError: an engine has no verified flag for what was chosen, which the message names.
     """
     specs: list[LaunchSpec] = []
+    skus = {pool.config.sku.id: pool.config.sku for one in fleet.deployments for pool in one.deployment.pools}
+    servers = gpu_servers(fleet.bought, skus)
     for number, launched in enumerate(fleet.deployments):
         _require_one_engine(launched)
         for index in range(len(launched.deployment.pools)):
-            specs.append(launch_spec(launched, index, len(specs), number))
+            spec = launch_spec(launched, index, len(specs), number)
+            where = {"sku_servers": servers.get(spec.sku, ()), "must_spread": fleet.survives_node_loss}
+            specs.append(replace(spec, **where))
     return tuple(specs)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from hardware_db import ANYWHERE, GpuSku, HardwareDb, Price, instance_of
@@ -53,6 +53,8 @@ class SiteSupply:
         most_gpus: by SKU, most GPUs that a replica may have in one server; a SKU not named has no such limit.
         networks: by SKU, what instances have between them where that is stated and slower than what the reference
             server of the SKU has.
+        servers_at_least: of a fleet that is bought here, over which each of its pools is spread; more than one only
+            where that is of a single SKU.
     """
 
     name: str
@@ -60,11 +62,30 @@ class SiteSupply:
     places: Mapping[str, str]
     most_gpus: Mapping[str, int]
     networks: Mapping[str, InstanceNetwork]
+    servers_at_least: int = 1
 
     def holds(self, sku: GpuSku, gpus: int) -> bool:
         """Can a replica of so many GPUs of a SKU be bought here?"""
         here = sku.id in self.places
         return here and min(gpus, sku.node.gpus) <= self.most_gpus.get(sku.id, sku.node.gpus)
+
+    @property
+    def usd_per_hour_at_least(self) -> float:
+        """Cost of the GPUs that any fleet has here [USD/h]; 0 where that depends on the fleet."""
+        if self.servers_at_least == 1:
+            return 0.0
+        least = {resource.name: resource.at_least for resource in self.supply.resources}
+        return math.fsum(self.supply.cheapest[sku] * least[sku] for sku in self.places)
+
+    def spread(self, sku: GpuSku, servers: int) -> SiteSupply:
+        """The site for fleets of a single SKU on so many whole servers of it at least."""
+        fewest = float(servers * sku.node.gpus)
+        resources = tuple(
+            each.model_copy(update={"at_least": max(each.at_least, fewest)}) if each.name == sku.id else each
+            for each in self.supply.resources
+        )
+        supply = replace(self.supply, resources=resources)
+        return replace(self, supply=supply, places={sku.id: self.places[sku.id]}, servers_at_least=servers)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 
 from planner.core import Metric
 from planner.fleet import columns as module
-from planner.fleet.columns import CandidateColumns, replicas_with_spares, unit_of
+from planner.fleet.columns import CandidateColumns, Column, unit_of
 from planner.llm import Precision, load_llm
 from planner.optimizer import Allocation, FleetProblem, Objective, Slice, SolveStatus, Unit, UnitStage, solve
 from planner.search import ConfigurationFamily, PoolOption
@@ -282,16 +282,20 @@ def test_the_first_miss_that_another_pool_may_have_caused_lowers_nothing() -> No
 
 
 @pytest.mark.parametrize(
-    ("limits", "replicas"),
+    ("limits", "servers", "replicas"),
     [
-        (FleetLimits(), 4),
-        (FleetLimits(spare_replicas=1), 5),
-        (FleetLimits(replicas_at_least=6), 6),
-        (FleetLimits(survives_node_loss=True), 12),  # 8 replicas of one GPU to a server of 8: twelve leave four
+        (FleetLimits(), 1, 4),
+        (FleetLimits(spare_replicas=1), 1, 5),
+        (FleetLimits(replicas_at_least=6), 1, 6),
+        (FleetLimits(survives_node_loss=True), 1, 12),  # 8 replicas of one GPU to a server of 8: twelve leave four
+        (FleetLimits(survives_node_loss=True), 2, 8),  # four on each of two servers
+        (FleetLimits(survives_node_loss=True), 5, 5),  # one on each of five
+        (FleetLimits(survives_node_loss=True, spare_replicas=1), 5, 7),  # seven on five: one has two
     ],
 )
-def test_spares_are_bought_on_top(limits: FleetLimits, replicas: int) -> None:
-    assert replicas_with_spares(4, family(1), limits) == replicas
+def test_spares_are_bought_on_top(limits: FleetLimits, servers: int, replicas: int) -> None:
+    column = Column("chat", family(1), 4, limits, None, {}, servers=servers)
+    assert (column.replicas, column.gpus) == (replicas, {column.family.sku: replicas})
 
 
 def test_stages_of_the_program_are_roles_of_pools() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.fleet import Loss, LossOf, Plan, plan
+from planner.fleet import Loss, LossOf, PackedPool, Plan, packed_replicas, plan
 from planner.fleet.losses import single_replica_warnings, worst_losses
 from planner.fleet.market import market_of
 from planner.fleet.program import search_fleet
@@ -97,10 +97,40 @@ def test_a_single_replica_stops_the_service_and_is_pointed_out() -> None:
 
 
 def test_a_pool_that_is_gone_is_worse_than_one_that_falls_behind() -> None:
-    """Four prefill replicas and two decode replicas: a server of two takes half of the one and all of the other."""
-    assert [pool.replicas for pool in SPLIT.pools] == [4, 2]
-    assert loss(SPLIT, LossOf.SERVER).failed == "2 of 2 decode replicas"
-    assert loss(SPLIT, LossOf.SERVER).scope == "no decode replica is left"
+    """Four prefill replicas and a decode replica on three servers of two: one server has the decode replica."""
+    one = SPLIT.deployments[0]
+    answer = losses_of(SPLIT, (resized(SPLIT, 4, 1),))[LossOf.SERVER]
+    assert len(one.deployment.pools) == 2
+    assert answer.failed == "1 of 4 prefill replicas and 1 of 1 decode replica"
+    assert answer.scope == "no decode replica is left"
+
+
+@pytest.mark.parametrize("found", [SPLIT, planned("search.modes=[disaggregated]", "limits.survives_node_loss=true")])
+def test_a_server_takes_what_it_has_of_every_pool_at_once(found: Plan) -> None:
+    """Held against taking every server of the packing in turn, with `evaluate` of what is left."""
+    one = found.deployments[0]
+    sizes = [pool.replicas for pool in one.deployment.pools]
+    on: dict[int, list[int]] = {}
+    for index, replicas in enumerate(packed_replicas([PackedPool.of(pool) for pool in one.deployment.pools])):
+        for replica in replicas:
+            on.setdefault(replica.servers[0], [0] * len(sizes))[index] += 1
+    left = [[size - lost for size, lost in zip(sizes, lost_there, strict=True)] for lost_there in on.values()]
+    holds = [
+        min(counts) > 0 and evaluate(one.option.deployment(counts), one.workload).meets(one.slo) for counts in left
+    ]
+    assert loss(found, LossOf.SERVER).holds is all(holds)
+    assert all(holds) is found.request.limits.survives_node_loss
+
+
+def test_a_fleet_that_is_spread_survives_on_fewer_gpus_than_one_whose_servers_fill_up() -> None:
+    """Two of three prefill and of three decode replicas of half a server do: one of each is on every server of three.
+
+    Where each pool fills servers by itself, the loss of one takes two of each, so that four and four are needed.
+    """
+    spread = planned("search.modes=[disaggregated]", "limits.survives_node_loss=true")
+    (one,) = spread.deployments
+    assert all(a.replicas > b.replicas for a, b in zip(one.deployment.pools, one.surviving.pools, strict=True))
+    assert sum(spread.gpus.values()) < sum(4 * (pool.replicas + 2) for pool in one.surviving.pools)
 
 
 def test_deployments_of_one_slice_take_over_in_proportion_to_what_they_sustain() -> None:

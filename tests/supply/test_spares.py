@@ -49,6 +49,17 @@ def test_no_failure_that_is_allowed_leaves_fewer_than_surviving() -> None:
         assert min(left) == surviving(replicas, gpus, node, limits)
 
 
+def test_over_several_servers_no_failure_that_is_allowed_leaves_fewer_than_surviving() -> None:
+    """Replicas dealt to servers in turn: the fullest of them is the worst that can be lost."""
+    for replicas, servers, spares in itertools.product(range(1, 13), range(1, 6), (0, 1, 2)):
+        if replicas > 4 * servers:  # of two GPUs, four to a server
+            continue
+        limits = FleetLimits(spare_replicas=spares, survives_node_loss=True)
+        dealt = [len(range(first, replicas, servers)) for first in range(servers)]
+        expected = replicas - min(replicas, spares + max(dealt))
+        assert replicas - replicas_that_may_fail(replicas, 2, 8, limits, servers) == expected
+
+
 def test_without_limits_nothing_is_spare() -> None:
     for replicas in range(6):
         assert surviving(replicas, 2, 8, FleetLimits()) == replicas
@@ -118,8 +129,9 @@ def test_published_failure_rate_of_h100() -> None:
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: replicas_on_server(0, 8), "gpus_per_replica = 0: must be >= 1 GPU"),
-        (lambda: replicas_on_server(1, 0), "node_gpus = 0: must be >= 1 GPU"),
+        (lambda: replicas_on_server(1, 0, 8), "gpus_per_replica = 0: must be >= 1 GPU"),
+        (lambda: replicas_on_server(1, 1, 0), "node_gpus = 0: must be >= 1 GPU"),
+        (lambda: replicas_on_server(1, 1, 8, 0), "servers = 0: must be >= 1"),
         (lambda: surviving(-1, 1, 8, FleetLimits()), "replicas = -1: must be >= 0"),
         (lambda: availability(0.0, 1.0), "up_h = 0.0: must be finite and > 0 h"),
         (lambda: availability(1.0, -1.0), "down_h = -1.0: must be finite and >= 0 h"),
