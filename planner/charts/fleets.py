@@ -386,7 +386,11 @@ def _legend_in_words(plan: Plan) -> str | list[str]:
     gpus = f"Box: server. Square: GPU ({roles}; hollow: not used)."
     framed = any(pool.config.parallelism.gpus > 1 for pool in pools)
     shared = sum(sum(planned.nodes) for planned in plan.deployments) > plan.servers
-    more = [*(["Frame: replica."] if framed else []), *(["Pools drawn apart share servers."] if shared else [])]
+    spread = ", and each is spread over them" if plan.request.limits.survives_node_loss else ""
+    more = [
+        *(["Frame: replica."] if framed else []),
+        *([f"Pools drawn apart share servers{spread}."] if shared else []),
+    ]
     return [gpus, " ".join(more)] if more else gpus
 
 

@@ -139,9 +139,9 @@ class _Servers:
         self._sizes: list[int] = []
         for sku, sizes in bought.items():
             for size in sizes:
-                self.open(sku, size)
+                self.opened(sku, size)
 
-    def open(self, sku: str, gpus: int) -> int:
+    def opened(self, sku: str, gpus: int) -> int:
         """A further server with so many GPUs."""
         self.of_sku.setdefault(sku, []).append(len(self.free))
         self.free.append(gpus)
@@ -180,7 +180,7 @@ def _whole(pool: PackedPool, servers: _Servers) -> Iterator[PackedReplica]:
     spanned = -(-pool.gpus // pool.server_gpus)
     for _ in range(pool.replicas):
         own, empty = empty[:spanned], empty[spanned:]
-        own += [servers.open(pool.sku, pool.server_gpus) for _ in range(spanned - len(own))]
+        own += [servers.opened(pool.sku, pool.server_gpus) for _ in range(spanned - len(own))]
         yield servers.place(own, pool.server_gpus)
 
 
@@ -191,7 +191,7 @@ def _first_fit(pool: PackedPool, servers: _Servers) -> Iterator[PackedReplica]:
         of_sku = servers.of_sku.get(pool.sku, [])
         while place < len(of_sku) and servers.free[of_sku[place]] < pool.gpus:
             place += 1
-        at = of_sku[place] if place < len(of_sku) else servers.open(pool.sku, pool.server_gpus)
+        at = of_sku[place] if place < len(of_sku) else servers.opened(pool.sku, pool.server_gpus)
         yield servers.place([at], pool.gpus)
 
 
@@ -203,7 +203,7 @@ def _spread(pool: PackedPool, servers: _Servers) -> Iterator[PackedReplica]:
         while queue and servers.free[queue[0][2]] < pool.gpus:
             heapq.heappop(queue)
         if not queue:
-            queue = [(0, 0, servers.open(pool.sku, pool.server_gpus))]
+            queue = [(0, 0, servers.opened(pool.sku, pool.server_gpus))]
         mine, _, at = heapq.heappop(queue)
         yield servers.place([at], pool.gpus)
         heapq.heappush(queue, (mine + 1, -servers.free[at], at))

@@ -190,7 +190,9 @@ class FleetSearch:
         if len(market.sites) == 1:
             return [(0, 0.0)]
         spent = {
-            servers: gpu_seconds_per_request([replace(column, servers=servers) for column in columns])
+            servers: gpu_seconds_per_request(
+                columns if servers == 1 else [replace(each, servers=servers) for each in columns]
+            )
             for servers in {site.servers_at_least for site in market.sites}
         }
         demand_per_s = {

@@ -146,8 +146,8 @@ def launch_specs(fleet: Fleet) -> tuple[LaunchSpec, ...]:
         _require_one_engine(launched)
         for index in range(len(launched.deployment.pools)):
             spec = launch_spec(launched, index, len(specs), number)
-            where = {"sku_servers": servers.get(spec.sku, ()), "must_spread": fleet.survives_node_loss}
-            specs.append(replace(spec, **where))
+            on = servers.get(spec.sku, ())
+            specs.append(replace(spec, sku_servers=on, must_spread=fleet.survives_node_loss))
     return tuple(specs)
 
 

@@ -247,6 +247,20 @@ def test_scaling_keeps_the_planned_replicas_and_asks_the_engines_own_metric() ->
     assert "trtllm_num_requests_waiting" in scaled_too["spec"]["triggers"][0]["metadata"]["query"]
 
 
+@pytest.mark.parametrize(("survives", "unsatisfiable"), [(True, "DoNotSchedule"), (False, "ScheduleAnyway")])
+def test_pods_of_a_pool_are_spread_over_nodes_and_wait_where_the_plan_counts_on_it(
+    survives: bool, unsatisfiable: str
+) -> None:
+    plan = pair("vllm")
+    limits = plan.request.limits.model_copy(update={"survives_node_loss": survives})
+    plan = replace(plan, request=plan.request.model_copy(update={"limits": limits}))
+    for pool in (one for one in kinds(objects(plan), "Deployment") if not one["metadata"]["name"].endswith("router")):
+        (spread,) = pool["spec"]["template"]["spec"]["topologySpreadConstraints"]
+        labels = pool["spec"]["template"]["metadata"]["labels"]
+        assert spread["labelSelector"]["matchLabels"].items() <= labels.items(), "it counts the pods of this pool"
+        assert (spread["maxSkew"], spread["whenUnsatisfiable"]) == (1, unsatisfiable)
+
+
 def test_pools_behind_a_router_with_a_fixed_list_are_scraped_and_not_scaled() -> None:
     found = objects(pair("tensorrt-llm"))
     assert len(kinds(found, "PodMonitor")) == 2 and not kinds(found, "ScaledObject")
