@@ -97,13 +97,16 @@ def network_warnings(
         hardware: with the instances of providers.
 
     Returns:
-        The lines; none for mixed pools, or where the scale-up link carries the caches.
+        The lines; none for mixed pools, where the scale-up link carries the caches, or where all is in one instance.
     """
     skus = _skus_on_networks(deployments)
+    rented = {sku: sum(max(each.gpus) for each in bought if each.sku == sku and each.price is not None) for sku in skus}
     lines = []
     for purchase in bought:
         instance = instance_of(hardware, purchase.price) if purchase.price is not None else None
         if instance is None or purchase.sku not in skus or instance.network_bytes_per_s is not None:
+            continue
+        if rented[purchase.sku] <= instance.gpus:
             continue
         if instance.network is NetworkKind.TCP:
             wanted = significant(skus[purchase.sku].node.nic_bytes_per_s_per_gpu.value * instance.gpus / 1e9)

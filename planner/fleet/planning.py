@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from threadpoolctl import threadpool_limits
 
 from hardware_db import HardwareDb, load_hardware, with_own_hardware
-from planner.core import with_unit
+from planner.core import Metric, with_unit
 from planner.fleet.alternatives import alternatives_of
 from planner.fleet.cascades import cascade_services
 from planner.fleet.confidence import as_estimated, confidence_of, deviations_of, slow_rule
@@ -40,6 +40,7 @@ from planner.fleet.types import (
     Progress,
     TargetCheck,
     gpu_servers,
+    latency_over,
 )
 from planner.fleet.verification import agreements, replayed_targets, simulated_long_enough, target_checks
 from planner.optimizer import Allocation, SolveStatus
@@ -139,6 +140,7 @@ def _plan(
                 *network_notes(deployments, hardware),
                 *market.site_of(allocation).supply.assumptions,
                 *region_notes(request.search.skus, request.prices, hardware),
+                *_gap_notes(targets, deployments),
             ),
         ),
         warnings=(
@@ -316,6 +318,20 @@ def _known_hit_warnings(deployments: Sequence[PlannedDeployment]) -> tuple[str, 
     """Where a known hit rate is counted at every replica of a pool whose router heeds no prefixes."""
     notes = (note for planned in deployments for note in known_hit_notes(planned.surviving, planned.workload))
     return tuple(dict.fromkeys(notes))
+
+
+def _gap_notes(targets: Sequence[TargetCheck], deployments: Sequence[PlannedDeployment]) -> list[str]:
+    """Where single gaps between tokens are longer than what is asked of their mean, and nothing is asked of them."""
+    asked = [check.target for check in targets]
+    if any(target.metric is Metric.ITL for target in asked):
+        return []
+    gaps = latency_over(deployments, Metric.ITL, simulated=False)
+    return [
+        f"{target.name} is of the mean gap of a request: single gaps (ITL) reach {with_unit(gap_s, Metric.ITL)} at the "
+        "same percentile, where a prompt is processed beside; a target on itl limits them"
+        for target in dict.fromkeys(asked)
+        if target.metric is Metric.TPOT and (gap_s := gaps.quantile_s(target.percentile)) > target.threshold_s
+    ]
 
 
 def _pin_notes(request: PlanRequest, bought: Sequence[BoughtGpus]) -> list[str]:
