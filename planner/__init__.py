@@ -49,6 +49,7 @@ _HOME = {
     "Plan": "planner.fleet",
     "PlanRequest": "planner.fleet",
     "plan": "planner.fleet",
+    "plan_of_given": "planner.fleet",
     "list_lengths": "planner.traffic",
     "list_llms": "planner.llm",
     "list_scenarios": "planner.scenario",
@@ -148,6 +149,7 @@ __all__ = [
     "load_scenario",
     "memory_footprint",
     "plan",
+    "plan_of_given",
     "rate_sweep",
     "read_any_trace",
     "read_fleet",
@@ -177,7 +179,7 @@ if TYPE_CHECKING:
         memory_footprint,
         step_time,
     )
-    from planner.fleet import Plan, PlanRequest, plan
+    from planner.fleet import Plan, PlanRequest, plan, plan_of_given
     from planner.launch import read_fleet
     from planner.llm import LlmSpec, Precision, list_llms, load_from_hub, load_llm
     from planner.report import frame, frames

@@ -17,6 +17,7 @@ from planner.fleet.cascades import cascade_services
 from planner.fleet.confidence import deviations_of, slower_deployment
 from planner.fleet.corrections import Corrections
 from planner.fleet.format_warnings import weights_word
+from planner.fleet.given import plan_of_given
 from planner.fleet.packing import PackedPool, packed_replicas, server_count
 from planner.fleet.planning import hardware_for, plan
 from planner.fleet.program import request_slices
@@ -74,6 +75,7 @@ __all__ = [
     "hardware_for",
     "packed_replicas",
     "plan",
+    "plan_of_given",
     "planning",
     "pool_name",
     "request_slices",

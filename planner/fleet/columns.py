@@ -389,6 +389,16 @@ class CandidateColumns:
         names = {**(same.rates if same else {}), **dict.fromkeys(rates_per_s)}
         self._set(replace(column, rates={name: self._rate(column, name) for name in names}))
 
+    def given(self, service: str, family: str, surviving: int, rates_per_s: Mapping[str, float]) -> Column:
+        """A pool of a family with one member that carries these rates [1/s], whatever theory says of it."""
+        bare = self._family_column(service, family, surviving)
+        (member,) = bare.family.members
+        rates = {name: SliceRate(rate_per_s, is_exact=True) for name, rate_per_s in rates_per_s.items()}
+        channel = "" if bare.is_mixed else "given"
+        column = replace(bare, member=member, rates=rates, channel=channel)
+        self._by_name[column.name] = column
+        return column
+
     def enlarged(self, units: Mapping[str, int], routed_per_s: Mapping[str, float]) -> Column:
         """All units of one configuration as one with a surviving replica more, which carries at least what they do.
 

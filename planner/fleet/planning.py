@@ -102,11 +102,38 @@ def _plan(
     if isinstance(result.outcome, NoFleet):
         corrections = result.search.columns.corrections(known.traffic, (), deviations) if simulate else None
         return _infeasible_plan(result.search, result.outcome, time.perf_counter() - started, corrections)
-    search, fleet, point = result.search, result.outcome, result.cascade_point
-    market, allocation = search.market, fleet.allocation
+    search, fleet = result.search, result.outcome
     slow_targets = target_checks(fleet.deployments, search.slos)
     fleet = replace(fleet, deployments=_as_estimated(search, fleet.deployments, simulate))
     progress("adding up")
+    corrections = None
+    if simulate:
+        corrections = search.columns.corrections(known.traffic, fleet.allocation.units, deviations)
+    shift_of = slow_rule(deviations_of(request.confidence) + deviations, request.measured_steps)
+    others = alternatives_of(search, fleet.allocation, shift_of, corrections) if alternatives else ()
+    point = result.cascade_point
+    found = described_plan(search, fleet, simulate)
+    return replace(
+        found,
+        alternatives=others,
+        elapsed_s=time.perf_counter() - started,
+        flat_usd_per_hour=_flat_usd_per_hour(search),
+        escalated=point.escalated if point else None,
+        confidence=confidence,
+        slow_targets=slow_targets,
+        corrections=corrections,
+    )
+
+
+def described_plan(search: FleetSearch, fleet: VerifiedFleet, simulate: bool) -> Plan:
+    """A fleet with what it costs, how it stands to every target, and what that takes for granted.
+
+    Args:
+        search: that found it.
+        fleet: with step times as estimated.
+        simulate: whether it was simulated.
+    """
+    request, market, allocation, hardware = search.request, search.market, fleet.allocation, search.market.hardware
     chosen = search.chosen(allocation)
     bought = (
         *bought_gpus(allocation, market.site_of(allocation).supply, search.periods),
@@ -114,20 +141,17 @@ def _plan(
     )
     deployments = with_costs(fleet.deployments, usd_per_hour_by_sku(bought))
     users = request.users * request.growth if request.users is not None else None
-    cost = cost_breakdown(allocation, deployments, search.slos, users)
     targets = target_checks(deployments, search.slos)
     means = agreements(deployments) if simulate else ()
-    corrections = search.columns.corrections(known.traffic, allocation.units, deviations) if simulate else None
-    shift_of = slow_rule(deviations_of(request.confidence) + deviations, request.measured_steps)
     return Plan(
         request=request,
         status=allocation.status,
         allocation=allocation,
         deployments=deployments,
-        cost=cost,
+        cost=cost_breakdown(allocation, deployments, search.slos, users),
         targets=targets,
         agreement=means,
-        alternatives=alternatives_of(search, allocation, shift_of, corrections) if alternatives else (),
+        alternatives=(),
         rejections=(*search.rejections, *market.unpriced),
         diagnosis=(),
         assumptions=_assumptions(
@@ -152,18 +176,13 @@ def _plan(
             *_known_hit_warnings(deployments),
         ),
         considered=search.considered,
-        elapsed_s=time.perf_counter() - started,
+        elapsed_s=0.0,
         bought=bought,
         schedule=schedule_of(allocation, chosen, search.slices, search.periods, bought),
-        flat_usd_per_hour=_flat_usd_per_hour(search),
         dominated=tuple(search.columns.dominated.values()),
-        escalated=point.escalated if point else None,
         simulated=simulate,
         replays=replayed_targets(deployments, search.slos),
-        losses=worst_losses(deployments, search.slos, search.slices, gpu_servers(bought, market.hardware.skus)),
-        confidence=confidence,
-        slow_targets=slow_targets,
-        corrections=corrections,
+        losses=worst_losses(deployments, search.slos, search.slices, gpu_servers(bought, hardware.skus)),
     )
 
 

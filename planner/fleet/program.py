@@ -288,6 +288,7 @@ def search_fleet(
     progress: Progress = lambda _: None,
     shift_of: ShiftRule | None = None,
     corrections: Corrections | None = None,
+    given: Sequence[ConfigurationFamily] = (),
 ) -> FleetSearch:
     """A search with nothing solved yet: slices, and for each the families of configurations that can serve it.
 
@@ -298,9 +299,11 @@ def search_fleet(
         progress: hears of every solve and simulation.
         shift_of: how far step times are taken to be off their estimates; None: not at all.
         corrections: what simulation taught in another plan; None: nothing.
+        given: families that serve every slice; none: those of the search space.
     """
     slices = request_slices(request, services)
-    families, capacities = {}, {}
+    families: dict[str, tuple[ConfigurationFamily, ...]] = {}
+    capacities = {}
     rejections: dict[tuple[str, Mode], Rejection] = {}
     considered = 0
     for slice_ in slices:
@@ -314,9 +317,13 @@ def search_fleet(
             service.published,
             shift_of,
         )
+        capacities[slice_.name] = capacity_of(demand)
+        if given:
+            families[slice_.name] = tuple(given)
+            continue
         family_set = find_families(demand, request.search, market.offers, market.hardware.engines)
         served, borrowed = _measured(family_set.families) if request.search.measured_only else (family_set.families, ())
-        families[slice_.name], capacities[slice_.name] = served, capacity_of(demand)
+        families[slice_.name] = served
         considered += family_set.considered
         for rejection in (*family_set.rejections, *borrowed):
             reason = rejection.reason if len(slices) == 1 else f"{slice_.name}: {rejection.reason}"

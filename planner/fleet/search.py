@@ -264,6 +264,13 @@ def _on_site(search: FleetSearch, allocation: Allocation, groups: Groups) -> Gro
     return [(on_networks(option, pools, networks), pools) for option, pools in groups]
 
 
+def verified_groups(
+    search: FleetSearch, allocation: Allocation, groups: Groups, requests: int | None
+) -> tuple[PlannedDeployment, ...]:
+    """Pools that serve together where an allocation is bought, evaluated and, with a number of requests, simulated."""
+    return _verify(search, _on_site(search, allocation, groups), requests)[0]
+
+
 def _too_slow_networks(
     search: FleetSearch, wanted: Groups, groups: Groups, violations: Sequence[frozenset[Metric]]
 ) -> set[str]:

@@ -29,7 +29,7 @@ def summary(plan: Plan) -> Report:
     """A plan on one screen. Numbers and words are those of the whole report."""
     if plan.cost is None:
         return Report(headline(plan), lists={"Why, and what would help": _first(plan.diagnosis, MOST_REASONS)})
-    tables = [_fleet_table(plan), _cost_table(plan.cost), _target_table(plan), *_alternative_tables(plan, plan.cost)]
+    tables = [_fleet_table(plan), _cost_table(plan.cost), target_table(plan), *_alternative_tables(plan, plan.cost)]
     more = (f"{ALL_OF_IT}: latencies, load, prices and sources, what binds, what is assumed",)
     return Report(headline(plan), tuple(tables), {"Warnings": _first(plan.warnings, MOST_WARNINGS), "More": more})
 
@@ -59,7 +59,7 @@ def _cost_table(cost: CostBreakdown) -> Table:
     return Table("Cost", columns, (cells,))
 
 
-def _target_table(plan: Plan) -> Table:
+def target_table(plan: Plan) -> Table:
     """Every target by theory, in simulation, and with step times as slow as the fleet is planned for."""
     slow = plan.slow_targets if len(plan.slow_targets) == len(plan.targets) else (None,) * len(plan.targets)
     rows = []

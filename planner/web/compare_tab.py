@@ -1,4 +1,4 @@
-"""The tab *Compare*: serving systems, the same request on each GPU alone, and saved scenarios side by side."""
+"""The tab *Compare*: serving systems, the same request on each GPU alone, saved scenarios, and a fleet of one's own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from planner.studies import (
     priced_skus,
     sku_table,
 )
-from planner.web import compare_scenarios, compare_systems, components
+from planner.web import compare_scenarios, compare_systems, components, own_fleet
 from planner.web.compare_scenarios import quantity_chart
 from planner.web.results import Page, compute_once
 
@@ -65,8 +65,9 @@ def show(page: Page) -> None:
         "Compare",
         list(SECTIONS),
         "compare-section",
+        wrap=True,
         help="Serving systems: the same GPUs and requests, used in other ways. GPUs: the same request on each GPU "
-        "alone. Scenarios: what you saved, side by side.",
+        "alone. Scenarios: what you saved, side by side. Your own fleet: one that you run or have in mind.",
     )
     SECTIONS[chosen](page)
 
@@ -155,5 +156,6 @@ SECTIONS = {
     "Serving systems": compare_systems.show,
     "GPUs": show_gpus,
     "Scenarios": compare_scenarios.show,
+    "Your own fleet": own_fleet.show,
 }
 """What the tab can show."""

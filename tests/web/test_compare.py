@@ -246,3 +246,36 @@ def test_an_uploaded_scenario_is_added_and_a_bad_one_explained() -> None:
     assert not app.exception
     assert _names(app) == ["half"]
     assert "names a file" in _texts(app)
+
+
+# --- a fleet of one's own ---------------------------------------------------------------------------------------------
+
+
+def _try(app: AppTest) -> AppTest:
+    next(button for button in app.button if button.label == "Try it").click().run()
+    assert not app.exception
+    return app
+
+
+def test_the_form_starts_with_the_plan_which_costs_what_the_plan_does_and_holds() -> None:
+    app = _try(_open("Your own fleet"))
+    shown = _texts(app)
+    assert "meets every target with a probability of" in shown and "as the plan does" in shown
+    assert ">p99 TTFT [ms]<" in _tables(app)
+
+
+def test_a_fleet_too_small_says_what_it_keeps_up_with_and_one_that_does_not_fit_why() -> None:
+    app = _open("Your own fleet")
+    app.number_input(key="own-fleet-mixed-replicas").set_value(1)
+    assert "does not keep up with" in _texts(_try(app)) and "requests/s by theory" in _texts(app)
+    app.selectbox(key="own-fleet-mixed-sku").set_value("l40s")
+    app.selectbox(key="own-fleet-mixed-tp").set_value(1)
+    assert "memory" in _texts(_try(app))
+
+
+def test_pools_of_their_own_for_prefill_and_decode_may_be_tried() -> None:
+    app = _open("Your own fleet")
+    app.session_state["own-fleet-mode"] = "Prefill and decode"
+    app.run()
+    shown = _texts(_try(app))
+    assert " prefill + " in shown and " decode " in shown and "against the plan" in shown

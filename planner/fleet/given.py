@@ -1,0 +1,154 @@
+"""A fleet that is given, not searched for: does it meet the targets, with which probability, and what would it cost?
+
+The answer is a `Plan` of exactly these pools, made of the same parts as one that was searched for: latencies by theory
+and simulation, the probability over what step times may be off by, losses, and the cheapest way to buy its GPUs. That
+it misses a target is an answer. Limits of what may be bought do not count, since it is there or will be.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from threadpoolctl import threadpool_limits
+
+from hardware_db import HardwareDb
+from planner.core import InputError, rebuilt
+from planner.fleet.confidence import confidence_of, deviations_of, slow_rule, slower_deployment
+from planner.fleet.market import market_of
+from planner.fleet.pairing import UsedPool, deployments_of
+from planner.fleet.planning import described_plan, hardware_for
+from planner.fleet.program import FleetSearch, search_fleet
+from planner.fleet.search import VerifiedFleet, verified_groups
+from planner.fleet.simulation import evaluated
+from planner.fleet.types import Plan, PlannedDeployment, PlanRequest, Progress
+from planner.fleet.verification import target_checks
+from planner.optimizer import Objective
+from planner.search import ConfigurationFamily, PoolOption
+from planner.serving import Deployment, sustainable_rate_per_s
+from planner.supply import FleetLimits
+
+SEARCHED_FACTOR = 4.0
+"""Largest rate that is looked for, over the demand. A choice: beyond it the fleet is several times too large."""
+
+
+def plan_of_given(
+    request: PlanRequest,
+    deployment: Deployment,
+    hardware: HardwareDb | None = None,
+    progress: Progress = lambda _: None,
+    *,
+    simulate: bool = True,
+) -> Plan:
+    """What a fleet of one deployment is for the traffic and the targets of a request.
+
+    Args:
+        request: traffic, targets, prices and confidence; of its limits none counts.
+        deployment: mixed, or a prefill and a decode pool, with step times as estimated.
+        hardware: SKUs, prices and engines; the packaged database when None.
+        progress: called with the name of each stage as it starts.
+        simulate: verify it by simulation too, where it keeps up.
+
+    Returns:
+        A plan of these pools. `PlannedDeployment.sustained_per_s` is the largest rate within the targets [1/s], up to
+        `SEARCHED_FACTOR` times the demand.
+
+    Raises:
+        InputError: several services, a cascade, a demand profile or work that may wait; a deployment that does not
+            fit; or GPUs that nobody sells where the request buys.
+        UnknownNameError: SKUs of which nothing is known.
+    """
+    _require_one_steady_service(request)
+    started = time.perf_counter()
+    with threadpool_limits(limits=1, user_api="blas"):
+        return replace(
+            _given(request, deployment, hardware_for(request, hardware), progress, simulate),
+            elapsed_s=time.perf_counter() - started,
+        )
+
+
+def _require_one_steady_service(request: PlanRequest) -> None:
+    for field, several in (
+        ("services", len(request.all_services) > 1),
+        ("cascade", request.cascade is not None),
+        ("profile", request.profile is not None),
+        ("offline", bool(request.offline)),
+    ):
+        if several:
+            bound = "a given fleet is looked at for one model at its busiest rate"
+            raise InputError(field, "(given)", bound, f"leave {field} out")
+
+
+def _given(
+    request: PlanRequest, deployment: Deployment, hardware: HardwareDb, progress: Progress, simulate: bool
+) -> Plan:
+    engines = list(dict.fromkeys(pool.config.engine.id for pool in deployment.pools))
+    skus = tuple(dict.fromkeys(pool.config.sku.id for pool in deployment.pools))
+    space = request.search.model_copy(update={"skus": skus, "engine": engines[0], "more_engines": tuple(engines[1:])})
+    asked = request.model_copy(update={"search": space, "limits": FleetLimits()})
+    market = market_of(asked, hardware)
+    if market.unpriced:
+        raise InputError("deployment.pools.sku", market.unpriced[0].sku, market.unpriced[0].reason, "give its price")
+    rule, lengths = slow_rule(0.0, request.measured_steps), request.workload.lengths
+    options = []
+    for pool in deployment.pools:
+        shift = None if rule is None else rule(pool.config, pool.role, lengths.mean_input, lengths.mean_output)
+        config = pool.config if shift is None else rebuilt(pool.config, shift=shift)
+        options.append(PoolOption(pool.role, config, pool.router))
+    search = search_fleet(asked, market, asked.all_services, progress, given=[_family_of(option) for option in options])
+    fleet = _verified(search, options, [pool.replicas for pool in deployment.pools], simulate)
+    progress("adding up")
+    found = described_plan(search, fleet, fleet.deployments[0].run is not None)
+    deviations = deviations_of(request.confidence)
+    slow = [_slower(planned, deviations, request) for planned in fleet.deployments]
+    confidence = None
+    if simulate:
+        progress("drawing what step times may be off by")
+        confidence = confidence_of(
+            fleet.deployments, search.slos, request.confidence, request.seed, request.measured_steps
+        )
+    return replace(found, slow_targets=target_checks(slow, search.slos), confidence=confidence)
+
+
+def _family_of(option: PoolOption) -> ConfigurationFamily:
+    return ConfigurationFamily(option.role, (option,))
+
+
+def _verified(
+    search: FleetSearch, options: Sequence[PoolOption], replicas: Sequence[int], simulate: bool
+) -> VerifiedFleet:
+    """The pools with all traffic, bought where that costs least."""
+    service = next(iter(search.slices.values())).service.name
+    demand_per_s = {name: max(slice_.demand_per_s) for name, slice_ in search.slices.items()}
+    columns = [
+        search.columns.given(service, _family_of(option).name, count, demand_per_s)
+        for option, count in zip(options, replicas, strict=True)
+    ]
+    allocation = search.allocation(columns, Objective.MIN_COST)
+    if not allocation.status.has_allocation:
+        sku = options[0].config.sku.id
+        raise InputError("deployment", sku, "cannot be bought at any one site", "change prices.provider or its pools")
+    pools = [
+        UsedPool(service, option, count, count, demand_per_s, 1.0, (column.name,), column.channel)
+        for option, count, column in zip(options, replicas, columns, strict=True)
+    ]
+    groups = deployments_of(pools)
+    deployments = verified_groups(search, allocation, groups, None)
+    if simulate and all(planned.predicted.stable for planned in deployments):
+        search.progress("simulating")
+        deployments = verified_groups(search, allocation, groups, search.request.simulated_requests)
+    return VerifiedFleet(allocation, tuple(map(_with_largest_rate, deployments)), None)
+
+
+def _slower(planned: PlannedDeployment, deviations: float, request: PlanRequest) -> PlannedDeployment:
+    """By theory with step times that many standard deviations slower."""
+    surviving = slower_deployment(planned, deviations, request.measured_steps)
+    predicted = evaluated(surviving, planned.workload)
+    return replace(planned, surviving=surviving, predicted=predicted, simulated=predicted, run=None)
+
+
+def _with_largest_rate(planned: PlannedDeployment) -> PlannedDeployment:
+    most_per_s = SEARCHED_FACTOR * planned.workload.rate_per_s
+    rate_per_s = sustainable_rate_per_s(planned.deployment, planned.workload, planned.slo, at_most=most_per_s)
+    return replace(planned, sustained_per_s=rate_per_s)

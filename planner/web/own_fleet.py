@@ -1,0 +1,169 @@
+"""Of the tab *Compare*: a fleet of the visitor's own under the traffic and targets of the page, beside the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import streamlit as st
+
+from hardware_db import HardwareDb, select_calibration
+from planner.charts import fleets
+from planner.core import PlannerError, money, percent, significant
+from planner.engine import ReplicaConfig
+from planner.fleet import PlanRequest, Progress, plan_of_given
+from planner.report import plan_summary
+from planner.roofline import Parallelism
+from planner.serving import Deployment, Pool, Role
+from planner.studies import SAME, PlanSide, change_of_cost
+from planner.web import components
+from planner.web.results import Page, compute_once
+
+MIXED, SEPARATE = "Mixed", "Prefill and decode"
+ROLES = {MIXED: (Role.MIXED,), SEPARATE: (Role.PREFILL, Role.DECODE)}
+ASKED = "own-fleet-asked"
+"""Key of the fleet that was tried last, in the state of the visit."""
+MOST_REPLICAS, MOST_TOKENS, MOST_RUNNING = 4096, 131_072, 16_384
+"""Bounds of what is typed in. Choices: beyond every fleet and setting of an engine that is known."""
+GPUS_OF_A_REPLICA = (1, 2, 4, 8, 16)
+HINTS = {
+    "target": "Latency target: percentile of the requests and metric (given)",
+    "at most": "Its threshold (given)",
+    "predicted": "Latency of this fleet (predicted)",
+    "simulated": "Latency of this fleet (simulated; predicted where it does not keep up)",
+    "if slow": "With step times as slow as the confidence of the scenario has them (predicted)",
+    "met": "Whether the target is met (simulated)",
+    "met if slow": "Whether it is met with slow step times too (predicted)",
+}
+
+
+@dataclass(frozen=True)
+class OwnPool:
+    """A pool as it was typed in.
+
+    Attributes:
+        role: of its replicas.
+        sku: id.
+        tp: GPUs of a replica.
+        replicas: how many.
+        max_running_requests: batch limit.
+        max_batched_tokens: chunk budget.
+    """
+
+    role: Role
+    sku: str
+    tp: int
+    replicas: int
+    max_running_requests: int
+    max_batched_tokens: int
+
+
+def show(page: Page) -> None:
+    """The form, and what the fleet that was tried last is for this traffic."""
+    st.caption(
+        "A fleet that you run or have in mind, under the traffic and targets of this page: does it hold, with which "
+        "probability, up to which rate, and what would it cost? Model, formats and engine are those of the scenario."
+    )
+    mode = components.choose_one("Pools", list(ROLES), "own-fleet-mode")
+    with st.form("own-fleet", border=True):
+        pools = [_pool_inputs(page, role) for role in ROLES[mode]]
+        if st.form_submit_button("Try it", icon=":material/play_arrow:"):
+            st.session_state[ASKED] = tuple(pools)
+    asked: tuple[OwnPool, ...] | None = st.session_state.get(ASKED)
+    if asked is None:
+        return
+    compute = partial(tried_side, page.request, asked, page.hardware)
+    _show_side(page, compute_once(("own fleet", page.key, asked), compute, "Trying your fleet"))
+
+
+def _pool_inputs(page: Page, role: Role) -> OwnPool:
+    """One line of inputs; at first those of the plan's own pool of that role, else of its first one."""
+    like = next((pool for pool in page.plan.pools if pool.role is role), next(iter(page.plan.pools), None))
+    skus = list(page.hardware.skus)
+    sku = like.config.sku.id if like else page.request.search.skus[0]
+    tp = like.config.parallelism.gpus if like else 1
+    sizes = sorted({*GPUS_OF_A_REPLICA, tp})
+    key, name = f"own-fleet-{role.value}", "" if role is Role.MIXED else f"{role.value.capitalize()}: "
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        chosen_sku = st.selectbox(f"{name}GPU", skus, index=skus.index(sku), key=f"{key}-sku", width=200)
+        chosen_tp = st.selectbox(
+            "GPUs per replica", sizes, index=sizes.index(tp), key=f"{key}-tp", width=130, help="Tensor parallelism"
+        )
+        replicas = _number("Replicas", f"{key}-replicas", like.replicas if like else 1, MOST_REPLICAS)
+        running = like.config.max_running_requests if like else 256
+        tokens = like.config.max_batched_tokens if like else 8192
+        running = _number("Batch limit", f"{key}-running", running, MOST_RUNNING, "Requests of a replica, max_num_seqs")
+        tokens = _number("Chunk budget", f"{key}-tokens", tokens, MOST_TOKENS, "Tokens of a step")
+    return OwnPool(role, chosen_sku, chosen_tp, replicas, running, tokens)
+
+
+def _number(label: str, key: str, value: int, most: int, hint: str | None = None) -> int:
+    return int(st.number_input(label, 1, most, min(value, most), key=key, width=130, help=hint))
+
+
+def tried_side(
+    request: PlanRequest, pools: Sequence[OwnPool], hardware: HardwareDb, progress: Progress = lambda _: None
+) -> PlanSide:
+    """These pools under a request, as one side of a comparison; what is refused is a side with the reason."""
+    try:
+        deployment = Deployment(pools=tuple(_pool(request, pool, hardware) for pool in pools))
+        tried = plan_of_given(request, deployment, hardware, progress)
+    except PlannerError as error:
+        return PlanSide("your fleet", request, None, str(error))
+    return PlanSide("your fleet", request, tried)
+
+
+def _pool(request: PlanRequest, pool: OwnPool, hardware: HardwareDb) -> Pool:
+    engine = request.search.engine
+    config = ReplicaConfig(
+        llm=request.llm,
+        sku=hardware.skus[pool.sku],
+        engine=hardware.engines[engine],
+        precision=request.precision,
+        parallelism=Parallelism(tp=pool.tp),
+        max_running_requests=pool.max_running_requests,
+        max_batched_tokens=pool.max_batched_tokens,
+        max_request_tokens=request.max_request_tokens,
+        calibration=select_calibration(hardware, pool.sku, engine) if request.search.calibrated else None,
+    )
+    return Pool(role=pool.role, config=config, replicas=pool.replicas, router=request.search.router)
+
+
+# --- showing ----------------------------------------------------------------------------------------------------------
+
+
+def _show_side(page: Page, side: PlanSide) -> None:
+    if side.plan is None:
+        st.info(components.plain(side.refusal))
+        return
+    reference = PlanSide("the plan", page.request, page.plan) if page.plan.feasible else None
+    st.markdown(f"**{components.plain(headline(side, reference))}**")
+    components.table(plan_summary.target_table(side.plan), "own-fleet-targets", HINTS)
+    if side.plan.warnings:
+        components.bullets(side.plan.warnings)
+    components.chart(fleets.fleet_picture(side.plan), fleets.fleet_rows(side.plan), "your fleet", "own-fleet-picture")
+
+
+def headline(side: PlanSide, reference: PlanSide | None) -> str:
+    """Whether the fleet holds, with which probability, up to which rate, and what it costs beside the plan."""
+    tried = side.plan
+    if tried is None or tried.cost is None:
+        return side.refusal
+    (planned,) = tried.deployments
+    most = f"{significant(planned.sustained_per_s)} requests/s by theory"
+    missed = [check.target.name for check in tried.targets if not check.met]
+    if not planned.predicted.stable:
+        demand = f"{significant(planned.workload.rate_per_s)} requests/s"
+        holds = f"does not keep up with {demand}; it meets the targets up to {most}"
+    elif missed:
+        holds = f"misses {', '.join(missed)}; it meets the targets up to {most}"
+    else:
+        found = tried.confidence
+        sure = f" with a probability of {percent(found.holds)} ({percent(found.asked)} asked)" if found else ""
+        holds = f"meets every target{sure}, up to {most}"
+    text = f"{planned.deployment.summary} {holds}. It costs {money(tried.cost.usd_per_month)} USD per month"
+    change = change_of_cost(side, reference)
+    if not change:
+        return f"{text}."
+    return f"{text}, as the plan does." if change == SAME else f"{text}, {change} against the plan."

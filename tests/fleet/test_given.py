@@ -1,0 +1,95 @@
+"""A given fleet, against the plan it may be, against `evaluate`, and in what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from hardware_db import select_calibration
+from planner.core import InputError
+from planner.engine import ReplicaConfig
+from planner.fleet import Plan, plan, plan_of_given
+from planner.roofline import Parallelism
+from planner.scenario import load_scenario
+from planner.serving import Deployment, evaluate, sustainable_rate_per_s
+from tests.builders import HARDWARE, SMALL_CHAT
+
+REQUEST = load_scenario("chat-llama-70b", [*SMALL_CHAT, "search.tp=[4]", "confidence=0.5"])
+
+
+def replica(sku: str = "h100-sxm", tp: int = 4, **changes: int) -> ReplicaConfig:
+    return ReplicaConfig(
+        llm=REQUEST.llm,
+        sku=HARDWARE.skus[sku],
+        engine=HARDWARE.engines["vllm"],
+        precision=REQUEST.precision,
+        parallelism=Parallelism(tp=tp),
+        calibration=select_calibration(HARDWARE, sku, "vllm"),
+        **changes,
+    )
+
+
+@pytest.fixture(scope="module", params=["mixed", "disaggregated"])
+def planned(request: pytest.FixtureRequest) -> Plan:
+    return plan(
+        load_scenario(
+            "chat-llama-70b", [*SMALL_CHAT, "search.tp=[4]", "confidence=0.5", f"search.modes=[{request.param}]"]
+        ),
+        simulate=False,
+        alternatives=False,
+    )
+
+
+def test_the_fleet_of_a_plan_is_what_the_plan_says_of_it(planned: Plan) -> None:
+    (one,) = planned.deployments
+    given = plan_of_given(planned.request, one.deployment, simulate=False)
+    assert [check.predicted_s for check in given.targets] == [check.predicted_s for check in planned.targets]
+    assert given.cost is not None and planned.cost is not None
+    assert given.cost.usd_per_hour == pytest.approx(planned.cost.usd_per_hour)
+    assert given.servers == planned.servers and given.gpus == planned.gpus
+    assert [loss.holds for loss in given.losses] == [loss.holds for loss in planned.losses]
+
+
+@pytest.mark.parametrize("replicas", [3, 6, 12])
+def test_it_meets_its_targets_where_evaluate_says_so_and_up_to_the_rate_that_it_sustains(replicas: int) -> None:
+    given = plan_of_given(REQUEST, Deployment.mixed(replica(), replicas), simulate=False)
+    (one,) = given.deployments
+    held = evaluate(one.deployment, one.workload)
+    assert all(check.met for check in given.targets) is (held.stable and held.meets(one.slo))
+    most_per_s = sustainable_rate_per_s(one.deployment, one.workload, one.slo, at_most=4.0 * one.workload.rate_per_s)
+    assert one.sustained_per_s == most_per_s
+    assert all(check.met for check in given.targets) is (most_per_s >= one.workload.rate_per_s)
+
+
+def test_what_does_not_keep_up_is_an_answer_and_is_not_simulated() -> None:
+    given = plan_of_given(REQUEST, Deployment.mixed(replica(), 1))
+    assert not given.simulated and not any(check.met for check in given.targets)
+    assert given.confidence is not None and given.confidence.holds < 0.01
+
+
+def test_a_fleet_with_room_is_simulated_and_holds_more_surely_than_one_without() -> None:
+    tight, ample = (plan_of_given(REQUEST, Deployment.mixed(replica(), count)) for count in (6, 12))
+    assert ample.simulated and all(check.met for check in ample.targets)
+    assert tight.confidence is not None and ample.confidence is not None
+    assert tight.confidence.holds < ample.confidence.holds > 0.9
+    assert [check.predicted_s for check in ample.slow_targets] == [check.predicted_s for check in ample.targets], (
+        "confidence 0.5 is no slower than estimated"
+    )
+
+
+def test_limits_of_what_is_bought_do_not_count() -> None:
+    limits = REQUEST.limits.model_copy(update={"budget_usd_per_hour": 1.0, "gpus": {"h100-sxm": 0}})
+    given = plan_of_given(REQUEST.model_copy(update={"limits": limits}), Deployment.mixed(replica(), 6), simulate=False)
+    assert given.cost is not None and given.cost.usd_per_hour > 1.0
+
+
+def test_what_cannot_be_answered_is_refused_with_the_way_out() -> None:
+    day = load_scenario("chat-llama-70b", [*SMALL_CHAT, "profile={factors: [0.5, 1.0], period_hours: 12}"])
+    with pytest.raises(InputError, match="profile"):
+        plan_of_given(day, Deployment.mixed(replica(), 6), simulate=False)
+    unpriced = REQUEST.prices.model_copy(update={"provider": "AWS"})
+    with pytest.raises(InputError, match="mi300x"):
+        plan_of_given(
+            REQUEST.model_copy(update={"prices": unpriced}), Deployment.mixed(replica("mi300x"), 2), simulate=False
+        )
+    with pytest.raises(InputError, match="memory"):
+        plan_of_given(REQUEST, Deployment.mixed(replica("l40s", tp=1), 2), simulate=False)
