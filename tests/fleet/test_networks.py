@@ -23,22 +23,24 @@ SCENARIO: dict[str, Any] = {
 }
 
 
-def planned(hardware: HardwareDb | None, sku: str, mode: str, **prices: Any) -> Plan:
+def planned(hardware: HardwareDb | None, sku: str, mode: str, rate_per_s: float = 30.0, **prices: Any) -> Plan:
     search = {"skus": [sku], "modes": [mode], "tp": [1], "max_batched_tokens": [2048], "max_running_requests": [128]}
-    content = {**SCENARIO, "search": search, "prices": {"as_of": "2026-11-21", **prices}}
+    workload = {**SCENARIO["workload"], "rate_per_s": rate_per_s}
+    content = {**SCENARIO, "workload": workload, "search": search, "prices": {"as_of": "2026-11-21", **prices}}
     return plan(load_scenario(content), hardware, simulate=False, alternatives=False)
 
 
 @pytest.mark.parametrize(
-    ("provider", "mode", "warns"),
+    ("provider", "mode", "rate_per_s", "warns"),
     [
-        ("Lambda", "disaggregated", True),  # Ethernet of a rate that is not stated
-        ("Lambda", "mixed", False),  # nothing is handed over
-        ("CoreWeave", "disaggregated", False),  # InfiniBand NDR 8x400, as in the reference server
+        ("Lambda", "disaggregated", 300.0, True),  # Ethernet of a rate that is not stated
+        ("Lambda", "disaggregated", 30.0, False),  # one instance of two GPUs has both pools
+        ("Lambda", "mixed", 300.0, False),  # nothing is handed over
+        ("CoreWeave", "disaggregated", 300.0, False),  # InfiniBand NDR 8x400, as in the reference server
     ],
 )
-def test_plain_tcp_of_unknown_rate_is_named(provider: str, mode: str, warns: bool) -> None:
-    found = planned(None, "b200-sxm", mode, provider=provider)
+def test_plain_tcp_of_unknown_rate_is_named(provider: str, mode: str, rate_per_s: float, warns: bool) -> None:
+    found = planned(None, "b200-sxm", mode, rate_per_s, provider=provider)
     assert found.feasible
     said = [line for line in found.warnings if "the network between instances" in line]
     assert bool(said) == warns
