@@ -33,10 +33,10 @@ def planned(hardware: HardwareDb | None, sku: str, mode: str, rate_per_s: float 
 @pytest.mark.parametrize(
     ("provider", "mode", "rate_per_s", "warns"),
     [
-        ("Lambda", "disaggregated", 300.0, True),  # Ethernet of a rate that is not stated
+        ("Lambda", "disaggregated", 600.0, True),  # Ethernet of a rate that is not stated
         ("Lambda", "disaggregated", 30.0, False),  # one instance of two GPUs has both pools
-        ("Lambda", "mixed", 300.0, False),  # nothing is handed over
-        ("CoreWeave", "disaggregated", 300.0, False),  # InfiniBand NDR 8x400, as in the reference server
+        ("Lambda", "mixed", 600.0, False),  # nothing is handed over
+        ("CoreWeave", "disaggregated", 600.0, False),  # InfiniBand NDR 8x400, as in the reference server
     ],
 )
 def test_plain_tcp_of_unknown_rate_is_named(provider: str, mode: str, rate_per_s: float, warns: bool) -> None:
