@@ -26,7 +26,7 @@ def show() -> None:
         list(choices) if named in choices else [named, *choices],
         help="The checkpoints there are of this model, with the bytes of their weights, and what engines make of its "
         "16-bit weights on loading. Any other format can be asked for in the scenario file.",
-        **session.bind("precision", named, lambda name: {"precision": choices.get(name, precision)}),
+        **session.bind("precision", named, lambda name: {"precision": _changed(precision, named, name, choices)}),
     )
     kept = (precision or {}).get("kv_cache")
     st.selectbox(
@@ -76,6 +76,17 @@ def _name_of(precision: dict[str, Any] | None, choices: dict[str, dict[str, Any]
         return AS_PUBLISHED
     asked = _weights(precision)
     return next((name for name, formats in choices.items() if formats and _weights(formats) == asked), OF_SCENARIO)
+
+
+def _changed(
+    precision: dict[str, Any] | None, named: str, name: str, choices: dict[str, dict[str, Any] | None]
+) -> dict[str, Any] | None:
+    """The formats of another choice; a KV cache that was not that of the checkpoint before is kept."""
+    chosen, before = choices.get(name, precision), choices.get(named)
+    if chosen is None or precision is None:
+        return chosen
+    own = None if before is None else before["kv_cache"]
+    return chosen if precision.get("kv_cache") in (None, own) else {**chosen, "kv_cache": precision["kv_cache"]}
 
 
 def _weights(precision: dict[str, Any]) -> Precision:
