@@ -53,6 +53,10 @@ def plan(
     md_file: MarkdownFile = None,
     details: Annotated[bool, typer.Option("--details", help="Print everything the plan says.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer on one line.")] = False,
+    fleet: Annotated[
+        str | None,
+        typer.Option(metavar="POOLS", help="Take this fleet, e.g. '12 x h100-sxm TP4', and search none."),
+    ] = None,
     assignments: Assignments = None,
     calibrations: CalibrationFiles = None,
     engine_costs: CostsFile = None,
@@ -65,14 +69,18 @@ def plan(
     planner plan chat-llama-70b --set slo.0.threshold_s=0.5 --set prices.usd_per_gpu_hour.h100-sxm=2.10
     planner plan my.yaml --json plan.json --md report.md
     planner plan my.yaml --calibration my-gpu.json
+    planner plan my.yaml --fleet '13 x b200-sxm TP1 prefill + 3 x b200-sxm TP1 b512 decode'
 
     Prints one screen: fleet, cost, targets, alternatives, warnings. --details adds latencies, loads, prices with their
     sources, what binds and what is assumed; -q prints the answer alone, and looks for no alternatives unless a file is
     to have them.
 
     Every plan is predicted by theory and simulated request by request before it is printed. Exit code 3: no fleet
-    meets the targets within the limits; the diagnosis says what binds and the smallest change that helps.
+    meets the targets within the limits; the diagnosis says what binds and the smallest change that helps. Of a fleet
+    that is given (--fleet: replicas, GPU, degrees, c chunk budget, b batch limit, role; joined by +) it says whether it
+    holds, with which probability and at which cost, limits apart; exit code 3: it misses a target.
     """
+    from planner.fleet import deployment_in_words
     from planner.report import growth, json_text, plan_summary, plan_to_dict, terminal
     from planner.report import plan as plan_report
     from planner.scenario import build_request, file_references, read_scenario
@@ -85,7 +93,10 @@ def plan(
     hardware = hardware_for(request.search.engine, calibrations, engine_costs)
     are_read = not quiet or json_file is not None or md_file is not None
     with terminal.progress() as say:
-        result = planner.plan(request, hardware, progress=say, alternatives=are_read)
+        if fleet is None:
+            result = planner.plan(request, hardware, progress=say, alternatives=are_read)
+        else:
+            result = planner.plan_of_given(request, deployment_in_words(fleet, request, hardware), hardware, say)
     written = content.model_dump(mode="json", exclude_unset=True)
     place = Path() if json_file in (None, STDOUT) else Path(json_file).parent
     start = _seen_from(place, folder) if any(file_references(written)) else ""
@@ -96,7 +107,7 @@ def plan(
 
     outputs = (json_file, lambda: json_text(plan_to_dict(result))), (md_file, lambda: plan_report.markdown(result))
     deliver(plan_report.headline(result) if quiet else shown, *outputs)
-    if not result.feasible:
+    if not result.feasible or (fleet is not None and not all(check.met for check in result.targets)):
         raise typer.Exit(INFEASIBLE)
 
 

@@ -17,7 +17,7 @@ from planner.fleet.cascades import cascade_services
 from planner.fleet.confidence import deviations_of, slower_deployment
 from planner.fleet.corrections import Corrections
 from planner.fleet.format_warnings import weights_word
-from planner.fleet.given import plan_of_given
+from planner.fleet.given import deployment_in_words, given_replica, plan_of_given
 from planner.fleet.packing import PackedPool, packed_replicas, server_count
 from planner.fleet.planning import hardware_for, plan
 from planner.fleet.program import request_slices
@@ -70,7 +70,9 @@ __all__ = [
     "calibration_ends",
     "cascade_services",
     "columns",
+    "deployment_in_words",
     "deviations_of",
+    "given_replica",
     "gpu_servers",
     "hardware_for",
     "packed_replicas",

@@ -7,14 +7,16 @@ it misses a target is an answer. Limits of what may be bought do not count, sinc
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 
 from threadpoolctl import threadpool_limits
 
-from hardware_db import HardwareDb
-from planner.core import InputError, rebuilt
+from hardware_db import HardwareDb, select_calibration
+from planner.core import InputError, UnknownNameError, rebuilt
+from planner.engine import ReplicaConfig
 from planner.fleet.confidence import confidence_of, deviations_of, slow_rule, slower_deployment
 from planner.fleet.market import market_of
 from planner.fleet.pairing import UsedPool, deployments_of
@@ -25,10 +27,19 @@ from planner.fleet.simulation import evaluated
 from planner.fleet.types import Plan, PlannedDeployment, PlanRequest, Progress
 from planner.fleet.verification import target_checks
 from planner.optimizer import Objective
-from planner.search import ConfigurationFamily, PoolOption
-from planner.serving import Deployment, sustainable_rate_per_s
+from planner.roofline import Parallelism
+from planner.search import ConfigurationFamily, PoolOption, may_share_prefixes
+from planner.serving import Deployment, Pool, Role, sustainable_rate_per_s
 from planner.supply import FleetLimits
 
+DEFAULT_RUNNING, DEFAULT_TOKENS = 256, 8192
+"""Batch limit [requests] and chunk budget [tokens] of a replica unless they are given. Choices: those of the commands
+`evaluate` and `simulate`."""
+_POOL = re.compile(
+    r"(?P<replicas>[1-9]\d{0,5}) ?[x×] ?(?P<sku>[a-z0-9.-]+)(?P<knobs>( (TP|PP|DP|EP|c|b)[1-9]\d{0,6})*)"
+    r"( (?P<role>mixed|prefill|decode))?"
+)
+_KNOB = re.compile(r"(TP|PP|DP|EP|c|b)(\d+)")
 SEARCHED_FACTOR = 4.0
 """Largest rate that is looked for, over the demand. A choice: beyond it the fleet is several times too large."""
 
@@ -66,6 +77,74 @@ def plan_of_given(
             _given(request, deployment, hardware_for(request, hardware), progress, simulate),
             elapsed_s=time.perf_counter() - started,
         )
+
+
+def deployment_in_words(text: str, request: PlanRequest, hardware: HardwareDb) -> Deployment:
+    """Pools as plans name them: ``12 x h100-sxm TP4``, ``13 x b200-sxm TP1 prefill + 3 x b200-sxm TP2 b512 decode``.
+
+    Args:
+        text: pools joined by ``+``: replicas, SKU id, degrees (TP, PP, DP, EP; 1 unless given), c and b with the chunk
+            budget [tokens] and the batch limit [requests] of a replica, and the role (mixed unless given).
+        request: whose model, formats, first engine and router they have.
+        hardware: SKUs and engines.
+
+    Raises:
+        InputError: words that are no pools, or pools that do not serve together.
+        UnknownNameError: a SKU that is not known.
+    """
+    return Deployment(pools=tuple(_pool_in_words(part.strip(), request, hardware) for part in text.split(" + ")))
+
+
+def _pool_in_words(text: str, request: PlanRequest, hardware: HardwareDb) -> Pool:
+    found = _POOL.fullmatch(text)
+    if found is None:
+        raise InputError("fleet", text, "is not a pool", "write e.g. '12 x h100-sxm TP4 c8192 b256 mixed'")
+    if found["sku"] not in hardware.skus:
+        raise UnknownNameError("fleet", found["sku"], hardware.skus)
+    numbers = {name.lower(): int(count) for name, count in _KNOB.findall(found["knobs"])}
+    degrees = {name: numbers[name] for name in ("tp", "pp", "dp", "ep") if name in numbers}
+    config = given_replica(
+        request,
+        hardware,
+        found["sku"],
+        Role(found["role"] or Role.MIXED),
+        Parallelism(**degrees),
+        numbers.get("b", DEFAULT_RUNNING),
+        numbers.get("c", DEFAULT_TOKENS),
+    )
+    role = Role(found["role"] or Role.MIXED)
+    return Pool(role=role, config=config, replicas=int(found["replicas"]), router=request.search.router)
+
+
+def given_replica(
+    request: PlanRequest,
+    hardware: HardwareDb,
+    sku: str,
+    role: Role,
+    parallelism: Parallelism,
+    max_running_requests: int,
+    max_batched_tokens: int,
+) -> ReplicaConfig:
+    """A replica of the model of a request, set up as its first engine sets it up, with measured step times if it may.
+
+    Shared prefixes are cached where the traffic has any. Raises InputError for a split that makes no replica.
+    """
+    engine = hardware.engines[request.search.engine]
+    config = ReplicaConfig(
+        llm=request.llm,
+        sku=hardware.skus[sku],
+        engine=engine,
+        precision=request.precision,
+        parallelism=parallelism,
+        max_running_requests=max_running_requests,
+        max_batched_tokens=max_batched_tokens,
+        max_request_tokens=request.max_request_tokens,
+        calibration=select_calibration(hardware, sku, engine.id) if request.search.calibrated else None,
+        lora=request.search.lora,
+    )
+    if role is Role.DECODE or not may_share_prefixes(request.workload):
+        return config
+    return rebuilt(config, own_schedule=config.schedule.model_copy(update={"prefix_cache": True}))
 
 
 def _require_one_steady_service(request: PlanRequest) -> None:

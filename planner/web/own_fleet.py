@@ -8,11 +8,10 @@ from functools import partial
 
 import streamlit as st
 
-from hardware_db import HardwareDb, select_calibration
+from hardware_db import HardwareDb
 from planner.charts import fleets
 from planner.core import PlannerError, money, percent, significant
-from planner.engine import ReplicaConfig
-from planner.fleet import PlanRequest, Progress, plan_of_given
+from planner.fleet import PlanRequest, Progress, given_replica, plan_of_given
 from planner.report import plan_summary
 from planner.roofline import Parallelism
 from planner.serving import Deployment, Pool, Role
@@ -115,17 +114,14 @@ def tried_side(
 
 
 def _pool(request: PlanRequest, pool: OwnPool, hardware: HardwareDb) -> Pool:
-    engine = request.search.engine
-    config = ReplicaConfig(
-        llm=request.llm,
-        sku=hardware.skus[pool.sku],
-        engine=hardware.engines[engine],
-        precision=request.precision,
-        parallelism=Parallelism(tp=pool.tp),
-        max_running_requests=pool.max_running_requests,
-        max_batched_tokens=pool.max_batched_tokens,
-        max_request_tokens=request.max_request_tokens,
-        calibration=select_calibration(hardware, pool.sku, engine) if request.search.calibrated else None,
+    config = given_replica(
+        request,
+        hardware,
+        pool.sku,
+        pool.role,
+        Parallelism(tp=pool.tp),
+        pool.max_running_requests,
+        pool.max_batched_tokens,
     )
     return Pool(role=pool.role, config=config, replicas=pool.replicas, router=request.search.router)
 

@@ -126,6 +126,20 @@ def test_a_plan_document_names_no_folder_of_the_machine(tmp_path: Path) -> None:
     assert load_request(moved / "plans" / "p.json").workload.lengths.mean_input == pytest.approx(245)
 
 
+def test_a_given_fleet_is_planned_with_and_its_document_starts_it(scenario: str, tmp_path: Path) -> None:
+    """Its exit code says whether it holds; with more traffic than it carries it does not."""
+    document = tmp_path / "given.json"
+    done = _run("plan", scenario, "--fleet", "2 x h100-sxm TP1 c2048", "--json", str(document))
+    assert done.exit_code == 0, done.stderr
+    (pool,) = json.loads(document.read_text(encoding="utf-8"))["deployments"][0]["deployment"]["pools"]
+    assert (pool["sku"], pool["replicas"], pool["max_batched_tokens"]) == ("h100-sxm", 2, 2048)
+    assert "01-main-mixed-2:" in _run("export", str(document), "--to", "compose").stdout
+    many = _run("plan", scenario, "--fleet", "1 x h100-sxm TP1", "--set", "workload.rate_per_s=5000")
+    assert many.exit_code == 3 and "NOT all targets held" in many.stdout
+    wrong = _run("plan", scenario, "--fleet", "two h100")
+    assert wrong.exit_code == 2 and "12 x h100-sxm TP4" in wrong.stderr
+
+
 def test_the_answer_is_one_screen_and_one_line_on_request(scenario: str) -> None:
     lines = _run("plan", scenario).stdout.splitlines()
     assert len(lines) <= 40

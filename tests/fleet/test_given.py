@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hardware_db import select_calibration
-from planner.core import InputError
+from planner.core import InputError, UnknownNameError
 from planner.engine import ReplicaConfig
-from planner.fleet import Plan, plan, plan_of_given
+from planner.fleet import Plan, deployment_in_words, plan, plan_of_given
 from planner.roofline import Parallelism
 from planner.scenario import load_scenario
 from planner.serving import Deployment, evaluate, sustainable_rate_per_s
@@ -93,3 +93,43 @@ def test_what_cannot_be_answered_is_refused_with_the_way_out() -> None:
         )
     with pytest.raises(InputError, match="memory"):
         plan_of_given(REQUEST, Deployment.mixed(replica("l40s", tp=1), 2), simulate=False)
+
+
+# --- in words ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "12 x h100-sxm TP4 mixed",
+        "13 x b200-sxm TP1 prefill + 3 x b200-sxm TP2 decode",
+        "2 x h200-sxm TP2 PP2 mixed",
+    ],
+)
+def test_fleets_are_read_as_plans_name_them(words: str) -> None:
+    assert deployment_in_words(words, REQUEST, HARDWARE).summary == words
+
+
+def test_limits_of_a_replica_are_read_and_have_defaults() -> None:
+    (pool,) = deployment_in_words("2 x h100-sxm TP4 c2048 b128", REQUEST, HARDWARE).pools
+    assert (pool.config.max_batched_tokens, pool.config.max_running_requests) == (2048, 128)
+    (pool,) = deployment_in_words("2 x h100-sxm TP4", REQUEST, HARDWARE).pools
+    assert (pool.config.max_batched_tokens, pool.config.max_running_requests) == (8192, 256)
+    assert pool.config.calibration is not None
+
+
+@pytest.mark.parametrize("words", ["", "h100-sxm TP4", "0 x h100-sxm", "2 x h100-sxm TP4 serving", "2 x h100-sxm + "])
+def test_words_that_are_no_pools_are_refused_with_an_example(words: str) -> None:
+    with pytest.raises(InputError, match="12 x h100-sxm TP4"):
+        deployment_in_words(words, REQUEST, HARDWARE)
+
+
+def test_an_unknown_gpu_is_named_with_those_there_are() -> None:
+    with pytest.raises(UnknownNameError, match="h1000"):
+        deployment_in_words("2 x h1000", REQUEST, HARDWARE)
+
+
+def test_shared_prefixes_are_cached_where_prompts_are_served() -> None:
+    agents = load_scenario("agents-qwen3-coder-30b")
+    prefill, decode = deployment_in_words("2 x h100-sxm TP2 prefill + 2 x h100-sxm TP2 decode", agents, HARDWARE).pools
+    assert prefill.config.schedule.prefix_cache and not decode.config.schedule.prefix_cache
