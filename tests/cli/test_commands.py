@@ -133,7 +133,7 @@ def test_a_given_fleet_is_planned_with_and_its_document_starts_it(scenario: str,
     assert done.exit_code == 0, done.stderr
     (pool,) = json.loads(document.read_text(encoding="utf-8"))["deployments"][0]["deployment"]["pools"]
     assert (pool["sku"], pool["replicas"], pool["max_batched_tokens"]) == ("h100-sxm", 2, 2048)
-    assert "01-main-mixed-2:" in _run("export", str(document), "--to", "compose").stdout
+    assert "-mixed-2:" in _run("export", str(document), "--to", "compose").stdout
     many = _run("plan", scenario, "--fleet", "1 x h100-sxm TP1", "--set", "workload.rate_per_s=5000")
     assert many.exit_code == 3 and "NOT all targets held" in many.stdout
     wrong = _run("plan", scenario, "--fleet", "two h100")
