@@ -18,7 +18,7 @@ from planner.analysis.api_prices import (
 )
 from planner.analysis.autoscaling import Autoscaler, AutoscalingDay, PlayedFleet, simulate_autoscaler
 from planner.analysis.changes import Change, WhatIf, WhatIfSide
-from planner.analysis.fleet_capacity import Headroom, headroom, is_calibrated, period_capacities_per_s
+from planner.analysis.fleet_capacity import headroom, is_calibrated, period_capacities_per_s
 from planner.analysis.fleet_growth import FleetGrowth, FleetHorizon, NextFleet, fleet_growth, next_purchases
 from planner.analysis.headline import EXACT_ESTIMATES, CostRange, fleet_words, own_words, place_words, sku_words
 from planner.analysis.load_response import LoadResponses, Signal
@@ -53,6 +53,7 @@ from planner.analysis.types import (
     BreakEvenPrice,
     ConfidencePoint,
     Explanation,
+    Headroom,
     KeptFleet,
     Marginal,
     MeasurementValue,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from planner.analysis.types import KeptFleet
+from planner.analysis.types import Headroom, KeptFleet
 from planner.fleet import (
     Corrections,
     Plan,
@@ -142,28 +142,6 @@ def _ratios(performance: Performance, slo: Slo) -> list[tuple[float, str]]:
 
 
 # --- headroom -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Headroom:
-    """How much more the fleet could serve within every target, the traffic split as planned.
-
-    By the rates that it was planned with: of theory, as simulation corrected them, with step times as slow as the
-    confidence asked for has them. Demand that has grown by more asks for another plan.
-
-    Attributes:
-        share: most it serves over the demand, less 1.
-        tightest: the target nearest to its threshold, with these step times.
-        tightest_ratio: its latency over its threshold.
-        confidence: that the plan was made for.
-        estimated_share: `share` with step times as estimated; None where nothing is calibrated.
-    """
-
-    share: float
-    tightest: str
-    tightest_ratio: float
-    confidence: float
-    estimated_share: float | None
 
 
 def is_calibrated(plan: Plan) -> bool:

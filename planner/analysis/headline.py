@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hardware_db import ANYWHERE, GpuSku, HardwareDb
-from planner.analysis.fleet_capacity import Headroom, is_calibrated
+from planner.analysis.fleet_capacity import is_calibrated
+from planner.analysis.types import Headroom
 from planner.core import change, money, number_of, percent, rebuilt, significant
 from planner.fleet import KV_TIERS, BoughtGpus, CostBreakdown, Plan, Progress, weights_word
 from planner.fleet import plan as make_plan

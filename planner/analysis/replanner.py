@@ -56,7 +56,7 @@ class Replanner:
         self._solve = solve or self._by_theory
         self._at_most = at_most
         self._progress = progress or (lambda _: None)
-        self._corrections = corrections
+        self.corrections = corrections
         self._known: list[tuple[PlanningCase, Plan | InputError]] = []
 
     def outcome(self, asked: PlanRequest | PlanningCase) -> PlanOutcome:
@@ -101,7 +101,7 @@ class Replanner:
             lambda _: self._progress(stage),
             simulate=False,
             alternatives=False,
-            corrections=self._corrections,
+            corrections=self.corrections,
         )
 
 

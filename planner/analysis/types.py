@@ -65,6 +65,8 @@ class PlanQuestion(StrEnum):
     """Cost against goodput and against each target."""
     CONFIDENCE = "confidence"
     """Cost against the probability with which every target holds."""
+    HEADROOM = "headroom"
+    """How much the demand may grow before more has to be bought."""
     MEASURE = "measure"
     """What it would be worth to measure each SKU before deciding."""
 
@@ -423,6 +425,28 @@ class ApiBreakEven:
 
 
 @dataclass(frozen=True)
+class Headroom:
+    """How much more the fleet could serve within every target, the traffic split as planned.
+
+    By the rates that it was planned with: of theory, as simulation corrected them, with step times as slow as the
+    confidence asked for has them. Demand that has grown by more asks for another plan.
+
+    Attributes:
+        share: most it serves over the demand, less 1.
+        tightest: the target nearest to its threshold, with these step times.
+        tightest_ratio: its latency over its threshold.
+        confidence: that the plan was made for.
+        estimated_share: `share` with step times as estimated; None where nothing is calibrated.
+    """
+
+    share: float
+    tightest: str
+    tightest_ratio: float
+    confidence: float
+    estimated_share: float | None
+
+
+@dataclass(frozen=True)
 class Explanation:
     """All answers about one plan.
 
@@ -432,6 +456,7 @@ class Explanation:
         outcome: the plan itself.
         marginals, steps, requirements, tornado, prices, api, runners_up, relaxations, pareto, confidence,
             measurements: by question; empty where not asked.
+        headroom: how much the demand may grow; None where not asked.
         answered: questions that were.
         unanswered: question and why not, e.g. that the number of solves ran out.
         solves: programs that were solved for it.
@@ -452,6 +477,7 @@ class Explanation:
     pareto: tuple[Pareto, ...] = ()
     confidence: tuple[ConfidencePoint, ...] = ()
     measurements: tuple[MeasurementValue, ...] = ()
+    headroom: Headroom | None = None
     answered: tuple[PlanQuestion, ...] = ()
     unanswered: Mapping[str, str] = field(default_factory=dict)
     solves: int = 0

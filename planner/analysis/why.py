@@ -15,6 +15,7 @@ from itertools import count as numbered
 from typing import Any
 
 from planner.analysis.api_prices import api_break_even
+from planner.analysis.fleet_capacity import headroom
 from planner.analysis.perturbations import (
     NumericRequirement,
     Requirement,
@@ -30,6 +31,7 @@ from planner.analysis.sensitivity import break_even_prices, pareto, tornado
 from planner.analysis.types import (
     ApiPrice,
     Explanation,
+    Headroom,
     Marginal,
     PlanMeasure,
     PlanOutcome,
@@ -285,6 +287,10 @@ def explain(
     )
 
 
+def _headroom(plan: Plan, replanner: Replanner) -> Headroom | None:
+    return headroom(plan, corrections=replanner.corrections) if plan.feasible else None
+
+
 def _answer(question: PlanQuestion, plan: Plan, replanner: Replanner, api_prices: Sequence[ApiPrice]) -> dict[str, Any]:
     """The field of an `Explanation` that answers a question."""
     answers: dict[PlanQuestion, tuple[str, Callable[[], object]]] = {
@@ -298,6 +304,7 @@ def _answer(question: PlanQuestion, plan: Plan, replanner: Replanner, api_prices
         PlanQuestion.RELAXATIONS: ("relaxations", lambda: smallest_relaxations(plan, replanner)),
         PlanQuestion.PARETO: ("pareto", lambda: pareto(plan.request, replanner)),
         PlanQuestion.CONFIDENCE: ("confidence", lambda: confidence_curve(plan, replanner)),
+        PlanQuestion.HEADROOM: ("headroom", lambda: _headroom(plan, replanner)),
         PlanQuestion.MEASURE: ("measurements", lambda: measurement_values(plan, replanner)),
     }
     name, answer = answers[question]

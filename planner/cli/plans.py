@@ -156,10 +156,11 @@ def explain(
     relaxations   for an infeasible request: the smallest change of each part that alone helps
     pareto        cost against the rate served and against each TTFT and TPOT target
     confidence    cost against the probability with which every target holds
+    headroom      how much the demand may grow before more has to be bought
     measure       what it would be worth to measure each SKU before deciding, and how
 
-    Left out unless asked for: steps, pareto and measure. Exit code 3: there is no fleet; the relaxations say what would
-    help.
+    Left out unless asked for: steps, pareto, headroom and measure. Exit code 3: there is no fleet; the relaxations say
+    what would help.
     """
     from planner.analysis import Replanner, why
     from planner.fleet import planning

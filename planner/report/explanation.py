@@ -12,6 +12,7 @@ from planner.analysis import (
     BreakEvenPrice,
     ConfidencePoint,
     Explanation,
+    Headroom,
     KeptFleet,
     Marginal,
     MeasurementValue,
@@ -25,7 +26,7 @@ from planner.analysis import (
     SmallestRelaxation,
     gain,
 )
-from planner.core import Table, markdown_table, money, number_of, percent, significant
+from planner.core import Table, change, markdown_table, money, number_of, percent, significant
 from planner.report.json_documents import plain
 from planner.report.layout import Report, markdown_list, markdown_page
 from planner.report.plan import planner_version
@@ -59,6 +60,7 @@ def sentences(explanation: Explanation) -> tuple[str, ...]:
         *(_runner_up_line(runner_up, measure) for runner_up in explanation.runners_up),
         *_relaxation_lines(explanation),
         *_confidence_lines(explanation.confidence, measure),
+        *_headroom_lines(explanation.headroom),
         *_measurement_lines(explanation),
     ]
     lines += [f"Not answered: {question}: {why}" for question, why in explanation.unanswered.items()]
@@ -238,6 +240,16 @@ def _confidence_lines(points: Sequence[ConfidencePoint], measure: PlanMeasure) -
     if not steps:
         words.append(f"{percent(points[-1].confidence)} confidence costs no more")
     return [f"{words[0]}; {', '.join(words[1:])}."]
+
+
+def _headroom_lines(found: Headroom | None) -> list[str]:
+    if found is None:
+        return []
+    grows = f"may grow by {percent(found.share)}" if found.share >= 0.0 else f"must fall by {percent(-found.share)}"
+    exact = "" if found.estimated_share is None else f", {change(found.estimated_share)} if estimates are exact"
+    now = f"{found.tightest}, now at {percent(found.tightest_ratio)} of its threshold"
+    sure = percent(found.confidence)
+    return [f"Demand {grows} before another plan is needed, at {sure} confidence{exact}; nearest: {now}."]
 
 
 def _alike(points: Sequence[ConfidencePoint], measure: PlanMeasure) -> list[list[ConfidencePoint]]:

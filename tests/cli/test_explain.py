@@ -12,10 +12,10 @@ import typer
 import yaml
 from typer.testing import CliRunner, Result
 
-from planner.analysis import PlanQuestion
+from planner.analysis import PlanQuestion, headroom
 from planner.cli.base import OneLineErrors
 from planner.cli.plans import explain, what_if
-from planner.core import InputError
+from planner.core import InputError, percent
 from planner.fleet import plan
 from planner.report import json_text, plan_to_dict, write_text
 from planner.scenario import load_request, load_scenario, plan_document_at, recorded_usd_per_hour
@@ -101,6 +101,14 @@ class TestExplain:
         (found,) = json.loads(result.stdout)["explanation"]["api"]
         # 20/s * 3600 s * 1100 tokens * 100 USD per million
         assert found["api_usd_per_hour"] == pytest.approx(20 * 3600 * 1100 * 1e-4)
+
+    def test_headroom_is_that_of_the_plan(self, scenario: Path) -> None:
+        result = run("explain", scenario, "--only", "headroom", "--json", "-")
+        (found,) = [json.loads(result.stdout)["explanation"]["headroom"]]
+        expected = headroom(plan(load_scenario(scenario), simulate=False, alternatives=False))
+        assert found["share"] == pytest.approx(expected.share, rel=1e-9)
+        said = " ".join(run("explain", scenario, "--only", "headroom").stdout.split())
+        assert f"Demand may grow by {percent(expected.share)} before another plan is needed" in said
 
     def test_the_bound_on_plans_is_kept_and_what_is_left_is_named(self, scenario: Path) -> None:
         alone = run("explain", scenario, "--only", "requirements", "--json", "-")
