@@ -35,7 +35,7 @@ from planner.core import InputError, UnknownNameError
 if TYPE_CHECKING:
     from hardware_db import HardwareDb
     from planner.analysis import ApiPrice, PlanQuestion
-    from planner.fleet import Corrections, PlanRequest, Progress
+    from planner.fleet import Corrections, Plan, PlanRequest, Progress
     from planner.launch import Fleet, Target
     from planner.report import Report
 
@@ -78,7 +78,8 @@ def plan(
     Every plan is predicted by theory and simulated request by request before it is printed. Exit code 3: no fleet
     meets the targets within the limits; the diagnosis says what binds and the smallest change that helps. Of a fleet
     that is given (--fleet: replicas, GPU, degrees, c chunk budget, b batch limit, role; joined by +) it says whether it
-    holds, with which probability and at which cost, limits apart; exit code 3: it misses a target.
+    holds, with which probability and at which cost, limits apart; exit code 3: it misses a target, or holds with less
+    than the confidence asked for.
     """
     from planner.fleet import deployment_in_words
     from planner.report import growth, json_text, plan_summary, plan_to_dict, terminal
@@ -107,8 +108,24 @@ def plan(
 
     outputs = (json_file, lambda: json_text(plan_to_dict(result))), (md_file, lambda: plan_report.markdown(result))
     deliver(plan_report.headline(result) if quiet else shown, *outputs)
-    if not result.feasible or (fleet is not None and not all(check.met for check in result.targets)):
+    if not result.feasible or (fleet is not None and not _holds(result)):
         raise typer.Exit(INFEASIBLE)
+
+
+def _holds(given: Plan) -> bool:
+    """Whether a given fleet meets its targets, and with the probability asked for."""
+    sure = given.confidence
+    return all(check.met for check in given.targets) and (sure is None or sure.holds >= sure.asked - sure.error)
+
+
+def _refuse_given(subject: str) -> None:
+    """Refuse what is made again where the fleet of a plan document was given: another fleet would be answered for."""
+    from planner.scenario import plan_document_at
+
+    document = plan_document_at(subject)
+    if document is not None and document.get("given"):
+        bound = "is of a fleet that was given, and would be searched for again"
+        raise InputError("plan", subject, bound, "explain its scenario, or plan the fleet with --set and --fleet")
 
 
 def _seen_from(place: Path, folder: Path) -> str:
@@ -171,6 +188,7 @@ def explain(
     questions = _questions(only)
     if max_solves < 1:
         raise InputError("--max-solves", max_solves, "must be >= 1", "allow a few hundred")
+    _refuse_given(subject)
     request = load_request(subject, assignments or ())
     recorded = None if assignments else recorded_usd_per_hour(subject)
     prices = _api_prices(request, api_price)

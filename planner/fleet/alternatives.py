@@ -104,14 +104,11 @@ def _alternative(
     if is_chosen:  # cheaper fleets, within what ties are wide, were passed over for it
         allocation: Allocation | None = chosen
     else:
-        allocation, columns = _best(search, columns, kind, (1.0 + CLEARLY_DEARER) * chosen.cost_usd_per_hour)
+        allocation = _best(search, columns, kind, (1.0 + CLEARLY_DEARER) * chosen.cost_usd_per_hour)
     if allocation is None or not allocation.status.has_allocation:
         return Alternative(name, kind, "none meets the targets within the limits", None, 0.0, False)
     stages = list(UnitStage)
-    used = sorted(
-        (column for column in columns if column.name in allocation.units),
-        key=lambda column: stages.index(column.stage),
-    )
+    used = sorted(search.chosen(allocation), key=lambda column: stages.index(column.stage))
     return Alternative(
         restriction=name,
         kind=kind,
@@ -123,16 +120,14 @@ def _alternative(
     )
 
 
-def _best(
-    search: FleetSearch, columns: Sequence[Column], kind: str, clearly_dearer: float
-) -> tuple[Allocation | None, Sequence[Column]]:
-    """The best fleet of the columns' families and all columns of these; at optimistic rates where that is dearer.
+def _best(search: FleetSearch, columns: Sequence[Column], kind: str, clearly_dearer: float) -> Allocation | None:
+    """The best fleet of the columns' families; at optimistic rates where that is dearer.
 
     Where nothing else may be chosen from, that of another engine, it is as simple to run as the plan is.
     """
     allocation = search.allocation(columns, search.request.objective) if columns else None
     if allocation is None or allocation.cost_usd_per_hour > clearly_dearer:
-        return allocation, columns
+        return allocation
     families = {(column.service, column.family.name) for column in columns}
 
     def of_families() -> list[Column]:
@@ -145,7 +140,7 @@ def _best(
         allocation = simplest_allocation(search, allocation)
     if all(column.is_exact for column in search.columns.chosen(allocation)):
         allocation = filled_allocation(search, allocation)
-    return allocation, of_families()
+    return allocation
 
 
 def _fleet_summary(used: Sequence[Column], allocation: Allocation, period: int) -> str:

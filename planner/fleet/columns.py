@@ -7,9 +7,10 @@ so that the program's answer, once all its units have true rates, is optimal ove
 
 Simulation corrects them (`CandidateColumns.lower`): a configuration that missed a target keeps a share of what theory
 says it carries, at every size. What was not simulated yet is expected to keep `BETTER_THAN_BEST` times the largest
-share that any configuration of its role kept: what theory does not see in the traffic it does not see for the others
-either. A pool that was simulated and held where theory says it would not becomes a unit with the rates it held
-(`CandidateColumns.witness`): one unit more with true rates, which no bound has to cover.
+share that any configuration of its role kept: what theory does not see in traffic that varies it does not see for the
+others either (`BETTER_WHERE_STEADY` at first where it does not vary). A pool that was simulated and held where theory
+says it would not becomes a unit with the rates it held (`CandidateColumns.witness`): one unit more with true rates,
+which no bound has to cover.
 
 A unit that serves several slices has one configuration: the best member for each of the slices it was chosen for
 becomes a unit of its own, with its rates of all slices. A compromise that is best for none of them is not searched.
@@ -23,6 +24,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+from planner.core import percent
 from planner.engine import kv_tiers_usd_per_gpu_hour
 from planner.fleet.corrections import Corrections, ExpectedShare, HeldPool, KeptShare, TrafficKind
 from planner.fleet.types import pool_name
@@ -31,10 +33,14 @@ from planner.search import Capacity, ConfigurationFamily, Dominated, Mode, PoolO
 from planner.serving import Role
 from planner.supply import FleetLimits, replicas_that_may_fail
 from planner.traffic import DemandSlice
+from planner.workload import RecordedArrivals, Workload
 
 BETTER_THAN_BEST = 1.1
 """How much more of its rate by theory a configuration may keep that was not simulated yet than the best of those that
 were. A choice: larger simulates more configurations, smaller may pass over a better one."""
+BETTER_WHERE_STEADY, OPEN_TRIALS = 1.5, 4
+"""The same where the rate neither varies nor was recorded, for so many misses: theory then errs about one configuration
+more than about another, not about what it does not see in the traffic. Choices as above."""
 LEAST_KEPT = 0.1
 """Share of its rate by theory below which a configuration is given up: a fleet many times as large as theory has it
 holds by no merit of its own. A choice."""
@@ -175,6 +181,7 @@ class CandidateColumns:
         self._expected: dict[tuple[str, Role], float] = {}
         self._family_of: dict[tuple[str, str], str] = {}
         self._misses: dict[tuple[str, str], int] = {}
+        self._is_steady = not any(_varies(slice_.workload) for slice_ in slices)
         self._demand_per_s = {
             slice_.name: math.inf if slice_.deferrable else max(slice_.demand_per_s) for slice_ in slices
         }
@@ -207,7 +214,7 @@ class CandidateColumns:
                 of_role = self._kept.setdefault((kept.service, kept.role), {})
                 of_role.setdefault(kept.family, {})[kept.configuration] = kept.share
         for expected in corrections.expected:
-            best[expected.role] = max(best.get(expected.role, 0.0), expected.share / BETTER_THAN_BEST)
+            best[expected.role] = max(best.get(expected.role, 0.0), expected.share / self._better())
         self._expected |= {(service, role): share for service in self._families for role, share in best.items()}
 
     def _add_held(self, pool: HeldPool) -> None:
@@ -254,6 +261,16 @@ class CandidateColumns:
             ),
             held=tuple(self._held[name] for name in used if name in self._held),
             deviations=deviations,
+        )
+
+    @property
+    def expectations(self) -> tuple[str, ...]:
+        """What is expected of configurations that were not simulated, a line for each role where that is less."""
+        return tuple(
+            f"{role} configurations that were not simulated count with {percent(share)} of their rates by theory, as "
+            "simulation left the best that was: a cheaper one among them may be passed over"
+            for (_, role), share in self._expected.items()
+            if share < 1.0
         )
 
     @property
@@ -336,7 +353,7 @@ class CandidateColumns:
         of_role = self._kept.setdefault((service, member.role), {})
         of_role.setdefault(self._family_of[key], {})[key[1]] = left if left >= LEAST_KEPT else 0.0
         best = max(share for of_family in of_role.values() for share in of_family.values())
-        self._expected[service, member.role] = max(min(BETTER_THAN_BEST * best, 1.0), LEAST_KEPT)
+        self._expected[service, member.role] = max(min(self._better() * best, 1.0), LEAST_KEPT)
         self._add_sizes(service)
         self.of_members([(service, member)])
         self._correct(service, member.role)
@@ -353,12 +370,17 @@ class CandidateColumns:
             Whether more is expected now than before.
         """
         expected = self._expected.get((service, member.role), 1.0)
-        now = min(BETTER_THAN_BEST * share * self._kept_share(service, member.role, member), 1.0)
+        now = min(self._better() * share * self._kept_share(service, member.role, member), 1.0)
         if now <= expected:
             return False
         self._expected[service, member.role] = now
         self._correct(service, member.role)
         return True
+
+    def _better(self) -> float:
+        """How much more a configuration may keep that was not simulated than the best of those that were."""
+        open_still = self._is_steady and sum(self._misses.values()) <= OPEN_TRIALS
+        return BETTER_WHERE_STEADY if open_still else BETTER_THAN_BEST
 
     def _correct(self, service: str, role: Role) -> None:
         """Bring the rates of a role up to date."""
@@ -479,7 +501,7 @@ class CandidateColumns:
         if family is None:
             family = "" if member is None else self._family_of.get((service, pool_name(member)), "")
         of_family = self._kept.get((service, role), {}).get(family, {})
-        better = BETTER_THAN_BEST if len(of_family) < TRIALS_OF_A_FAMILY else 1.0
+        better = self._better() if len(of_family) < TRIALS_OF_A_FAMILY else 1.0
         alike = min(expected, max(of_family.values(), default=1.0) * better)
         return alike if member is None else of_family.get(pool_name(member), alike)
 
@@ -597,6 +619,11 @@ class CandidateColumns:
             self._by_name[column.name] = replace(column, rates=rates)
         else:
             self._by_name.pop(column.name, None)
+
+
+def _varies(workload: Workload) -> bool:
+    """Whether its rate does, or its arrivals were recorded."""
+    return isinstance(workload.arrivals, RecordedArrivals) or workload.open_arrivals.drift is not None
 
 
 def unit_of(column: Column, takes: Mapping[str, float], usd_per_start: float, steady: bool) -> Unit:

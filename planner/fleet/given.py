@@ -19,6 +19,7 @@ from planner.core import InputError, UnknownNameError, rebuilt
 from planner.engine import ReplicaConfig
 from planner.fleet.confidence import confidence_of, deviations_of, slow_rule, slower_deployment
 from planner.fleet.market import market_of
+from planner.fleet.packing import PackedPool, lost_with_a_server, packed_replicas, servers_bought
 from planner.fleet.pairing import UsedPool, deployments_of
 from planner.fleet.planning import described_plan, hardware_for
 from planner.fleet.program import FleetSearch, search_fleet
@@ -26,7 +27,7 @@ from planner.fleet.search import VerifiedFleet, verified_groups
 from planner.fleet.simulation import evaluated
 from planner.fleet.types import Plan, PlannedDeployment, PlanRequest, Progress
 from planner.fleet.verification import target_checks
-from planner.optimizer import Objective
+from planner.optimizer import Allocation, Objective
 from planner.roofline import Parallelism
 from planner.search import ConfigurationFamily, PoolOption, may_share_prefixes
 from planner.serving import Deployment, Pool, Role, sustainable_rate_per_s
@@ -55,7 +56,7 @@ def plan_of_given(
     """What a fleet of one deployment is for the traffic and the targets of a request.
 
     Args:
-        request: traffic, targets, prices and confidence; of its limits none counts.
+        request: traffic, targets, prices and confidence; of its limits those of what may fail count.
         deployment: mixed, or a prefill and a decode pool, with step times as estimated.
         hardware: SKUs, prices and engines; the packaged database when None.
         progress: called with the name of each stage as it starts.
@@ -165,6 +166,7 @@ def _given(
     engines = list(dict.fromkeys(pool.config.engine.id for pool in deployment.pools))
     skus = tuple(dict.fromkeys(pool.config.sku.id for pool in deployment.pools))
     space = request.search.model_copy(update={"skus": skus, "engine": engines[0], "more_engines": tuple(engines[1:])})
+    failing = {name: getattr(request.limits, name) for name in ("spare_replicas", "survives_node_loss")}
     asked = request.model_copy(update={"search": space, "limits": FleetLimits()})
     market = market_of(asked, hardware)
     if market.unpriced:
@@ -176,8 +178,10 @@ def _given(
         config = pool.config if shift is None else rebuilt(pool.config, shift=shift)
         options.append(PoolOption(pool.role, config, pool.router))
     search = search_fleet(asked, market, asked.all_services, progress, given=[_family_of(option) for option in options])
-    fleet = _verified(search, options, [pool.replicas for pool in deployment.pools], simulate)
+    replicas = [pool.replicas for pool in deployment.pools]
+    fleet = _verified(search, options, replicas, FleetLimits(**failing), simulate)
     progress("adding up")
+    search = replace(search, request=asked.model_copy(update={"limits": FleetLimits(**failing)}))
     found = described_plan(search, fleet, fleet.deployments[0].run is not None)
     deviations = deviations_of(request.confidence)
     slow = [_slower(planned, deviations, request) for planned in fleet.deployments]
@@ -187,7 +191,7 @@ def _given(
         confidence = confidence_of(
             fleet.deployments, search.slos, request.confidence, request.seed, request.measured_steps
         )
-    return replace(found, slow_targets=target_checks(slow, search.slos), confidence=confidence)
+    return replace(found, slow_targets=target_checks(slow, search.slos), confidence=confidence, given=True)
 
 
 def _family_of(option: PoolOption) -> ConfigurationFamily:
@@ -195,9 +199,9 @@ def _family_of(option: PoolOption) -> ConfigurationFamily:
 
 
 def _verified(
-    search: FleetSearch, options: Sequence[PoolOption], replicas: Sequence[int], simulate: bool
+    search: FleetSearch, options: Sequence[PoolOption], replicas: Sequence[int], limits: FleetLimits, simulate: bool
 ) -> VerifiedFleet:
-    """The pools with all traffic, bought where that costs least."""
+    """The pools with all traffic and without what may fail, bought where that costs least."""
     service = next(iter(search.slices.values())).service.name
     demand_per_s = {name: max(slice_.demand_per_s) for name, slice_ in search.slices.items()}
     columns = [
@@ -208,9 +212,10 @@ def _verified(
     if not allocation.status.has_allocation:
         sku = options[0].config.sku.id
         raise InputError("deployment", sku, "cannot be bought at any one site", "change prices.provider or its pools")
+    left = _left(search, allocation, options, replicas, limits)
     pools = [
-        UsedPool(service, option, count, count, demand_per_s, 1.0, (column.name,), column.channel)
-        for option, count, column in zip(options, replicas, columns, strict=True)
+        UsedPool(service, option, count, surviving, demand_per_s, 1.0, (column.name,), column.channel)
+        for option, count, surviving, column in zip(options, replicas, left, columns, strict=True)
     ]
     groups = deployments_of(pools)
     deployments = verified_groups(search, allocation, groups, None)
@@ -218,6 +223,31 @@ def _verified(
         search.progress("simulating")
         deployments = verified_groups(search, allocation, groups, search.request.simulated_requests)
     return VerifiedFleet(allocation, tuple(map(_with_largest_rate, deployments)), None)
+
+
+def _left(
+    search: FleetSearch,
+    allocation: Allocation,
+    options: Sequence[PoolOption],
+    replicas: Sequence[int],
+    limits: FleetLimits,
+) -> list[int]:
+    """Replicas of each pool that are left when those that may fail have failed, the worst of the servers among them."""
+    bought = servers_bought(
+        ((sku, name, gpus) for sku, options in allocation.bought.items() for name, gpus in options.items()),
+        search.market.hardware.skus,
+    )
+    packing = packed_replicas(
+        [PackedPool.of(option.pool(n)) for option, n in zip(options, replicas, strict=True)], bought
+    )
+    worst = [max(lost) for lost in zip(*lost_with_a_server(packing), strict=True)]
+    lost = [limits.spare_replicas + (most if limits.survives_node_loss else 0) for most in worst]
+    left = [count - gone for count, gone in zip(replicas, lost, strict=True)]
+    if min(left) < 1:
+        bound = f"of a pool of {replicas[left.index(min(left))]} nothing is left when {max(lost)} may fail"
+        fix = "give it more replicas, or leave limits.spare_replicas and limits.survives_node_loss out"
+        raise InputError("fleet", replicas, bound, fix)
+    return left
 
 
 def _slower(planned: PlannedDeployment, deviations: float, request: PlanRequest) -> PlannedDeployment:

@@ -3,8 +3,8 @@
 Each pool in turn loses one replica, or all pools what they have on one server (`planner.fleet.packing`); the loss that
 hurts most is the answer. A deployment keeps its traffic with what is left; where several serve the same slices, each
 takes a share in proportion to what it still sustains. Latencies [s] are those after queues have settled, in the period
-of the largest demand, with the rest of the fleet as planned. A loss within what may fail (`FleetLimits`) is what the
-plan was verified without, and is not evaluated again.
+of the largest demand, with the rest of the fleet as planned. What may fail (`FleetLimits`) is what the plan was
+verified without: it is not evaluated again, and what leaves more holds as well.
 """
 
 from __future__ import annotations
@@ -106,13 +106,13 @@ class _Failure:
         return tuple(pool.replicas - self.lost.get((number, index), 0) for index, pool in enumerate(pools))
 
     @property
-    def is_planned(self) -> bool:
-        """Whether it leaves what the fleet was verified with."""
-        return all(
-            left >= rated.replicas
+    def more_than_planned(self) -> list[int]:
+        """Of every pool of what loses some, replicas left beyond those that it was verified with."""
+        return [
+            left - rated.replicas
             for place in self.places
             for left, rated in zip(self.left(place), self.deployments[place].surviving.pools, strict=True)
-        )
+        ]
 
     def sustained_per_s(self, number: int) -> float:
         """What a deployment still sustains [1/s], in proportion to the replicas it was rated at."""
@@ -128,10 +128,12 @@ class _Failure:
 
 
 def _loss(failure: _Failure, slos: Sequence[ScopedSlo], slices: Mapping[str, DemandSlice]) -> Loss:
-    if failure.is_planned:
+    more, planned_for = failure.more_than_planned, False
+    if min(more) >= 0:
         lost = [failure.deployments[place] for place in failure.places]
-        holds = not any(violated_metrics(planned, slos, by_theory=False) for planned in lost)
-        return _answer(failure, holds, target_checks(lost, slos))
+        planned_for = not any(violated_metrics(planned, slos, by_theory=False) for planned in lost)
+        if not any(more):
+            return _answer(failure, planned_for, target_checks(lost, slos))
     changed: dict[int, PlannedDeployment] = {}
     for place in failure.places:
         if place in changed:
@@ -141,6 +143,7 @@ def _loss(failure: _Failure, slos: Sequence[ScopedSlo], slices: Mapping[str, Dem
             return Loss(failure.of, failure.words, False, None, math.inf, f"no {failure.gone(place)} is left")
         changed |= own
     holds = all(each.predicted.stable and not violated_metrics(each, slos) for each in changed.values())
+    holds = holds or planned_for
     return _answer(failure, holds, [check for each in changed.values() for check in target_checks((each,), slos)])
 
 

@@ -165,6 +165,7 @@ def described_plan(search: FleetSearch, fleet: VerifiedFleet, simulate: bool) ->
                 *market.site_of(allocation).supply.assumptions,
                 *region_notes(request.search.skus, request.prices, hardware),
                 *_gap_notes(targets, deployments),
+                *search.columns.expectations,
             ),
         ),
         warnings=(

@@ -445,6 +445,7 @@ class Plan:
         corrections: what simulation taught about rates of theory; None where there was none.
         scenario: what the request was written as, if it was; with it `planner explain` can plan again.
         scenario_folder: where its relative paths start, as seen from the folder the plan is written to.
+        given: whether its fleet was given, not searched for.
     """
 
     request: PlanRequest
@@ -474,6 +475,7 @@ class Plan:
     corrections: Corrections | None = None
     scenario: Mapping[str, Any] | None = None
     scenario_folder: str = ""
+    given: bool = False
 
     @property
     def feasible(self) -> bool:

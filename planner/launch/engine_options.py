@@ -191,8 +191,8 @@ def _tier_options(config: ReplicaConfig, role: Role) -> list[EngineOption]:
 
 
 def _kv_option(precision: Precision) -> EngineOption:
-    cache_format = "16bit" if precision.kv_cache in SIXTEEN_BIT else precision.kv_cache.value
-    return EngineOption("precision.kv_cache", precision.kv_cache.value, {f"kv_cache={cache_format}": cache_format})
+    cache_format = precision.kv_cache.value
+    return EngineOption("precision.kv_cache", cache_format, {f"kv_cache={cache_format}": cache_format})
 
 
 def _extra_options(config: ReplicaConfig) -> list[EngineOption]:

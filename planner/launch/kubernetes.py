@@ -125,7 +125,8 @@ def as_stateful(manifest: dict[str, Any]) -> dict[str, Any]:
     """A Deployment as a StatefulSet, whose pods have names that a router's file can list; others as they are."""
     if manifest["kind"] != "Deployment":
         return manifest
-    spec = {**manifest["spec"], "serviceName": manifest["metadata"]["name"], "podManagementPolicy": "Parallel"}
+    spec = {name: value for name, value in manifest["spec"].items() if name != "strategy"}  # one pod at a time anyway
+    spec |= {"serviceName": manifest["metadata"]["name"], "podManagementPolicy": "Parallel"}
     return {**manifest, "kind": "StatefulSet", "spec": spec}
 
 

@@ -120,6 +120,7 @@ def _deployment(spec: LaunchSpec, place: PodPlace) -> dict[str, Any]:
         "metadata": {"name": object_name(spec), "labels": {POOL_LABEL: object_name(spec), **place.labels}},
         "spec": {
             "replicas": spec.replicas,
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
             "selector": {"matchLabels": {POOL_LABEL: object_name(spec)}},
             "template": template,
         },
@@ -169,12 +170,15 @@ def pod_template(spec: LaunchSpec, place: PodPlace, further: bool = False) -> di
 def _spread(spec: LaunchSpec) -> dict[str, Any]:
     """Pods of a pool are spread over nodes; where the plan counts on that, one waits rather than break it.
 
+    Nodes that are down or drained, which have a taint, count as none.
+
     Fields: https://docs.rs/k8s-pb/latest/k8s_pb/api/core/v1/struct.TopologySpreadConstraint.html, read 2026-11-26.
     """
     return {
         "maxSkew": 1,
         "topologyKey": "kubernetes.io/hostname",
         "whenUnsatisfiable": "DoNotSchedule" if spec.must_spread else "ScheduleAnyway",
+        "nodeTaintsPolicy": "Honor",
         "labelSelector": {"matchLabels": {POOL_LABEL: object_name(spec), PART_LABEL: SERVES}},
     }
 

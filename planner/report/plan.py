@@ -99,11 +99,22 @@ def headline(plan: Plan) -> str:
     latencies = ", ".join(
         f"{check.target.name} {with_unit(check.predicted_s, check.target.metric)}" for check in plan.targets
     )
+    latencies += _without_words(plan)
     how = "in simulation" if plan.simulated else "in theory"
     held = f"all targets held {how}" if all(check.met for check in plan.targets) else "NOT all targets held"
     held = ", ".join(filter(None, (held, confidence_words(plan))))
     cost = f"{money(plan.cost.usd_per_hour)} USD/hour{bought_words(plan)}"
     return f"Serve {models} at {rate} requests/s on {fleet}: {cost}; {latencies}; {held}; {_calibration_words(plan)}."
+
+
+def _without_words(plan: Plan) -> str:
+    """What the latencies are without: what may fail; empty where nothing may."""
+    limits, parts = plan.request.limits, []
+    if limits.survives_node_loss:
+        parts.append("any one server")
+    if limits.spare_replicas:
+        parts.append(number_of(limits.spare_replicas, "replica") + " of every pool")
+    return f" without {' and '.join(parts)}" if parts else ""
 
 
 def bought_words(plan: Plan) -> str:

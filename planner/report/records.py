@@ -344,6 +344,7 @@ class PlanDocument:
     elapsed_s: float
     scenario: Mapping[str, Any] | None
     scenario_folder: str
+    given: bool
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import pytest
 from planner.core import Metric
 from planner.fleet import columns as module
 from planner.fleet.columns import CandidateColumns, Column, unit_of
+from planner.fleet.corrections import TrafficKind
 from planner.llm import Precision, load_llm
 from planner.optimizer import Allocation, FleetProblem, Objective, Slice, SolveStatus, Unit, UnitStage, solve
 from planner.search import ConfigurationFamily, PoolOption
@@ -216,7 +217,8 @@ def test_a_rate_that_was_not_asked_for_in_full_is_asked_for_again() -> None:
     assert again.rates["all"].rate_per_s == DEMAND_PER_S  # 0.8 of 180
 
 
-def test_what_was_not_simulated_is_expected_to_be_little_better_than_what_was() -> None:
+def test_what_was_not_simulated_is_expected_to_be_little_better_than_what_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OPEN_TRIALS", 0)
     one, other, third, apart = family(1), family(2), family(4), family(2, Role.PREFILL)
     families = [one, other, third, apart]
     flat = Table(
@@ -245,6 +247,7 @@ def test_what_was_not_simulated_is_expected_to_be_little_better_than_what_was() 
 def test_a_family_is_given_up_after_a_few_of_its_configurations_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first to miss has the largest limits: smaller ones may hold where it did not, but not for ever."""
     monkeypatch.setattr(module, "TRIALS_OF_A_FAMILY", 2)
+    monkeypatch.setattr(module, "OPEN_TRIALS", 0)
     kind = family(1)
     flat = Table({(kind.name, size, each.name): 10.0 * size for each in kind.members for size in SIZES}, 1.0)
     columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
@@ -261,12 +264,33 @@ def test_a_family_is_given_up_after_a_few_of_its_configurations_missed(monkeypat
 
 def test_lower_rates_make_larger_pools_worth_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = family(1)
+    monkeypatch.setattr(module, "OPEN_TRIALS", 0)
     monkeypatch.setattr(module, "worth_sizes", lambda *asked: range(1, round(asked[2] / 10.0) + 1))
     flat = Table({(kind.name, size, each.name): 10.0 * size for each in kind.members for size in range(1, 99)}, 1.0)
     columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
     assert max(column.surviving for column in columns.all) == 10
     columns.lower(kind.members[0], "chat", share=1.0, kept=0.5)
     assert max(column.surviving for column in columns.all) == round(10 / (0.5 * module.BETTER_THAN_BEST))
+
+
+def test_under_a_steady_rate_the_first_misses_say_little_of_others() -> None:
+    """There theory errs about one configuration, not about the traffic: others may still keep all of their rates."""
+    one, other = family(1), family(2)
+    flat = Table(
+        {(kind.name, size, each.name): 10.0 * size for kind in (one, other) for each in kind.members for size in SIZES},
+        1.0,
+    )
+    columns = CandidateColumns([part("all")], {"all": [one, other]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
+
+    def expected() -> float:
+        found = (each for each in columns.all if each.member is None and each.family.name == other.name)
+        return next(each.rates["all"].rate_per_s / (10.0 * each.surviving) for each in found)
+
+    for miss in range(1, module.OPEN_TRIALS + 2):
+        columns.lower(one.members[0], "chat", share=1.0, kept=0.97)
+        kept = columns.corrections(TrafficKind(arrivals="renewal", drifts=False), (), 0.0).kept[0].share
+        better = module.BETTER_WHERE_STEADY if miss <= module.OPEN_TRIALS else module.BETTER_THAN_BEST
+        assert expected() == pytest.approx(min(1.0, better * kept))
 
 
 def test_the_first_miss_that_another_pool_may_have_caused_lowers_nothing() -> None:

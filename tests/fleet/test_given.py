@@ -133,3 +133,19 @@ def test_shared_prefixes_are_cached_where_prompts_are_served() -> None:
     agents = load_scenario("agents-qwen3-coder-30b")
     prefill, decode = deployment_in_words("2 x h100-sxm TP2 prefill + 2 x h100-sxm TP2 decode", agents, HARDWARE).pools
     assert prefill.config.schedule.prefix_cache and not decode.config.schedule.prefix_cache
+
+
+# --- what may fail ----------------------------------------------------------------------------------------------------
+
+
+def test_a_given_fleet_is_looked_at_without_what_may_fail() -> None:
+    """Six replicas of half a server each on three servers: with one lost, four are left."""
+    limits = REQUEST.limits.model_copy(update={"survives_node_loss": True})
+    request = REQUEST.model_copy(update={"limits": limits})
+    given = plan_of_given(request, Deployment.mixed(replica(), 6), simulate=False)
+    (one,) = given.deployments
+    assert [pool.replicas for pool in one.surviving.pools] == [4]
+    bare = plan_of_given(REQUEST, Deployment.mixed(replica(), 4), simulate=False)
+    assert [check.predicted_s for check in given.targets] == [check.predicted_s for check in bare.targets]
+    with pytest.raises(InputError, match="nothing is left"):
+        plan_of_given(request, Deployment.mixed(replica(), 2), simulate=False)

@@ -102,7 +102,7 @@ def test_every_row_names_its_source_and_the_version_that_is_planned_with() -> No
 def test_every_engine_of_the_database_has_what_a_launch_always_needs() -> None:
     for engine in ENGINES:
         knobs = {row.knob for row in engine_flags() if row.engine == engine}
-        assert {"image", "command", "health", "memory_fraction", "max_model_len", "kv_cache=16bit"} <= knobs
+        assert {"image", "command", "health", "memory_fraction", "max_model_len", "kv_cache=bf16"} <= knobs
 
 
 @pytest.mark.parametrize("engine", ENGINES)
