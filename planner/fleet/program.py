@@ -173,7 +173,7 @@ class FleetSearch:
                     left.append(tighter)
                     continue
             answer = solve(problem, objective, relative_gap=gap, work=work, duals=not singly)
-            answer = answer.model_copy(update={"program": program})
+            answer = self._without_own_pins(answer.model_copy(update={"program": program}))
             if objective is Objective.MIN_COST:
                 known[program] = max(known.get(program, 0.0), lower_bound(answer))
             if not singly and not self._is_spread(answer):
@@ -235,6 +235,14 @@ class FleetSearch:
             for site, sku in ((self.market.sites[program], sku) for program, sku in sorted(self._without_pairs))
         )
         return tuple(dict.fromkeys(lines))
+
+    def _without_own_pins(self, answer: Allocation) -> Allocation:
+        """An answer without the limits that only say over how many servers it was looked for."""
+        if self.market.site_of(answer).servers_at_least == 1:
+            return answer
+        own = {f"resources[{sku}].at_least" for sku in self.market.site_of(answer).places}
+        own -= {f"resources[{sku}].at_least" for sku in self.request.limits.pinned}
+        return answer.model_copy(update={"constraints": tuple(c for c in answer.constraints if c.field not in own)})
 
     def _is_spread(self, answer: Allocation) -> bool:
         """Whether with any server that is lost a fleet loses no more than may fail."""
