@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from planner.core import markdown_text, significant, with_unit
 from planner.launch.escaping import one_line
 from planner.launch.fleet import Fleet, LaunchedDeployment
+from planner.launch.placement import place_replicas, replicas_of, server_numbers
 from planner.launch.spec import FIRST_PORT, LaunchSpec
 
 README_NAME = "README.md"
@@ -78,6 +79,7 @@ def closing_sections(
     return [
         "## What was promised",
         "\n".join(map(_target_line, fleet.deployments)),
+        *_loss_parts(fleet, specs),
         *_checkpoint_parts(specs),
         "## How to check it",
         f"A replica is ready when `curl -f http://SERVER:PORT{specs[0].health_path}` succeeds. Then send the planned "
@@ -87,6 +89,25 @@ def closing_sections(
         "## Notes",
         bullets(map(markdown_text, dict.fromkeys(notes))),
         SOURCES,
+    ]
+
+
+def _loss_parts(fleet: Fleet, specs: Sequence[LaunchSpec]) -> list[str]:
+    """What the loss of a server takes, where the plan counts on one; nothing where it does not."""
+    if not fleet.survives_node_loss:
+        return []
+    most: dict[str, int] = {}
+    replicas = place_replicas(specs)
+    for server in server_numbers(replicas):
+        for spec in specs:
+            here = sum(server in replica.servers for replica in replicas_of(replicas, spec))
+            most[spec.name] = max(most.get(spec.name, 0), here)
+    held = ", ".join(f"{most[spec.name]} of the {spec.replicas:,} replicas of {spec.name}" for spec in specs)
+    return [
+        "## When a server is lost",
+        f"Every target holds without any one server, as long as none has more than {held}: keep the replicas of a pool "
+        "apart wherever they are started again. A router is one process: while it is down with its server nothing is "
+        "served, and requests under way on a lost replica fail. Both are outside of what was promised.",
     ]
 
 

@@ -259,6 +259,8 @@ def test_pods_of_a_pool_are_spread_over_nodes_and_wait_where_the_plan_counts_on_
         labels = pool["spec"]["template"]["metadata"]["labels"]
         assert spread["labelSelector"]["matchLabels"].items() <= labels.items(), "it counts the pods of this pool"
         assert (spread["maxSkew"], spread["whenUnsatisfiable"]) == (1, unsatisfiable)
+        assert spread["nodeTaintsPolicy"] == "Honor", "a node that is down is none to spread over"
+    assert ("When a server is lost" in exported(plan)["README.md"]) is survives
 
 
 def test_pools_behind_a_router_with_a_fixed_list_are_scraped_and_not_scaled() -> None:
