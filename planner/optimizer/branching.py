@@ -9,42 +9,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
 from planner.core import FloatArray
-from planner.optimizer.highs import SolverOutcome, round_integers, solve_scaled
-from planner.optimizer.layout import Layout
-from planner.optimizer.program import Program, ScaledProgram, scale_program
+from planner.optimizer.highs import Solution, SolverOutcome, round_integers, solve_scaled
+from planner.optimizer.program import Program, scale_program
 from planner.optimizer.tightening import pool_rates, unpool_rates
 
 LEAST_CHECKS = 100
 """Checks of the solver that every program is granted, whatever work is left: most end at their first node."""
-
-ProgramMaker = Callable[[Layout], Program]
-"""States a question over units."""
-
-
-@dataclass(frozen=True)
-class SearchAnswer:
-    """What one search found.
-
-    Attributes:
-        outcome: see `SolverOutcome`.
-        values: by column of the layout, integers rounded; empty without a solution.
-        bound: no solution has a better goal than this; None if nothing was proved.
-    """
-
-    outcome: SolverOutcome
-    values: FloatArray
-    bound: float | None
-
-    @property
-    def has_values(self) -> bool:
-        """Whether there is a solution."""
-        return self.outcome.has_solution
 
 
 class ProgramSolver:
@@ -73,29 +48,29 @@ class ProgramSolver:
 
     def run(
         self,
-        make: ProgramMaker,
-        layout: Layout,
+        program: Program,
         absolute_gap: float = 0.0,
         relative_gap: float | None = None,
         start: FloatArray | None = None,
-    ) -> SearchAnswer:
-        """Solve the integer program ``make(layout)``. It must not be unbounded.
+    ) -> Solution:
+        """Solve an integer program. It must not be unbounded.
 
         Args:
-            make: the program over a layout's units.
-            layout: of the units.
+            program: as stated.
             absolute_gap: also stop when |bound - goal| is at most this, in the unit of the goal.
             relative_gap: instead of the solver's.
             start: values by column of the layout that are known to be a solution.
 
         Returns:
-            The best solution, with what is proved.
+            The best solution, integers rounded, with what is proved, in the units of the program.
         """
         if self.is_out_of_time:
-            return SearchAnswer(SolverOutcome.UNKNOWN, np.zeros(0), None)
-        stated = pool_rates(make(layout))
-        scaled = scale_program(stated)
+            return Solution(SolverOutcome.UNKNOWN, np.zeros(0), math.inf, math.inf, np.zeros(0))
+        layout, scaled = program.layout, scale_program(pool_rates(program))
         size = max(1, scaled.matrix.nnz)
+        if start is not None:  # none above its limit; extra columns are 0
+            start = np.append(start, np.zeros(program.extra_columns)) / scaled.column_unit
+            start = np.minimum(start, scaled.upper)
         solution = solve_scaled(
             scaled,
             whole=True,
@@ -103,19 +78,12 @@ class ProgramSolver:
             relative_gap=self.relative_gap if relative_gap is None else relative_gap,
             absolute_gap=absolute_gap / abs(scaled.goal_unit),
             most_checks=max(LEAST_CHECKS, self.work_left / size),
-            start=None if start is None else _scaled_start(stated, scaled, start),
+            start=start,
         )
         self.work_left -= solution.checks * size
-        bound = solution.bound * scaled.goal_unit if math.isfinite(solution.bound) else None
+        goal, bound = solution.goal * scaled.goal_unit, solution.bound * scaled.goal_unit
         if not solution.outcome.has_solution:
-            return SearchAnswer(solution.outcome, np.zeros(0), bound)
+            return replace(solution, goal=goal, bound=bound)
         values = round_integers(solution.values, scaled.integer) * scaled.column_unit
         values[: layout.columns] = unpool_rates(layout, values[: layout.columns])
-        return SearchAnswer(solution.outcome, values, bound)
-
-
-def _scaled_start(stated: Program, scaled: ScaledProgram, values: FloatArray) -> FloatArray:
-    """Whole numbers of a solution as the solver counts them, none above its limit; extra columns are 0."""
-    start = np.zeros(stated.columns)
-    start[: len(values)] = values
-    return np.minimum(start / scaled.column_unit, scaled.upper)
+        return replace(solution, values=values, goal=goal, bound=bound)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.core import FloatArray, IntArray
-from planner.optimizer.coefficients import mean_cost
 from planner.optimizer.evaluate_allocation import fill_in
 from planner.optimizer.knapsack import least_cost_cover
 from planner.optimizer.layout import WHOLE, Layout
@@ -51,41 +50,21 @@ def cheapest_cover(layout: Layout) -> Covering | None:
     """
     if not _is_covering(layout):
         return None
-    usable = layout.purchase_block * layout.purchase_usable
-    price, block = np.full((2, len(layout.problem.resources)), math.inf)
-    np.minimum.at(price, layout.purchase_resource, layout.purchase_usd_per_hour / usable)
-    np.minimum.at(block, layout.purchase_resource, usable)
-    price, block = np.where(np.isfinite(price), price, 0.0), np.where(np.isfinite(block), block, 0.0)
-    usd = layout.take_amount * price[layout.take_resource]
-    cost, block_usd = layout.usd_per_hour.copy(), np.zeros(len(layout.usd_per_hour))
-    np.add.at(cost, layout.take_unit, usd)
-    block_usd[layout.take_unit[usd > 0.0]] = (block * price)[layout.take_resource[usd > 0.0]]
-    counts = _counts(layout, cost, None)
-    if counts is None:
-        return None
-    is_bound = len(layout.pair_unit) == len(np.unique(layout.pair_unit))
-    bound = math.fsum((cost * counts.sum(axis=0)).tolist()) if is_bound else 0.0
-    values = _values(layout, counts)
-    in_blocks = _counts(layout, cost, block_usd) if (layout.purchase_block > 1.0).any() else None
-    if in_blocks is not None:
-        values = min(values, _values(layout, in_blocks), key=lambda each: float(mean_cost(layout) @ each))
-    return Covering(values, bound, counts)
-
-
-def _counts(layout: Layout, cost: FloatArray, block_usd: FloatArray | None) -> IntArray | None:
-    """Units of every slice by itself, shape (slices, units); None where one cannot be covered."""
-    demand = layout.demand_per_s.max(axis=1)
+    price = layout.cheapest(layout.purchase_usd_per_hour / layout.purchase_usable)
+    cost, demand = layout.usd_per_hour.copy(), layout.demand_per_s.max(axis=1)
+    np.add.at(cost, layout.take_unit, layout.take_amount * price[layout.take_resource])
     counts = np.zeros((len(demand), len(cost)), dtype=np.int64)
     for s in np.flatnonzero(demand > 0.0):
         pairs = layout.pair_slice == s
         units, rate = layout.pair_unit[pairs], np.minimum(layout.pair_rate[pairs], demand[s])
         place = layout.stage[units], layout.channel[units], layout.unit_kind[units]
-        blocks = None if block_usd is None else block_usd[units]
-        cover = least_cost_cover(float(demand[s]), cost[units], rate, *place, blocks)
+        cover = least_cost_cover(float(demand[s]), cost[units], rate, *place)
         if cover is None:
             return None
         counts[s, units] = cover
-    return counts
+    is_bound = len(layout.pair_unit) == len(np.unique(layout.pair_unit))
+    bound = math.fsum((cost * counts.sum(axis=0)).tolist()) if is_bound else 0.0
+    return Covering(_values(layout, counts), bound, counts)
 
 
 def _is_covering(layout: Layout) -> bool:
@@ -102,8 +81,7 @@ def _values(layout: Layout, counts: IntArray) -> FloatArray:
     for s, units in enumerate(counts):
         for t in range(layout.periods):
             values[layout.column.rates[:, t]] += proportional_rates(layout, units, s, t)
-    taken, usable = np.zeros(len(layout.problem.resources)), layout.purchase_block * layout.purchase_usable
-    np.add.at(taken, layout.take_resource, layout.take_amount * total[layout.take_unit])
+    taken, usable = layout.taken(total[:, None])[:, 0], layout.purchase_usable
     for resource in np.unique(layout.purchase_resource[taken[layout.purchase_resource] > 0.0]):
         mine = np.flatnonzero(layout.purchase_resource == resource)
         whole, usd, blocks = np.full(len(mine), WHOLE), layout.purchase_usd_per_hour[mine], None

@@ -8,16 +8,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.core import BoolArray
-from planner.optimizer.branching import ProgramMaker, ProgramSolver
-from planner.optimizer.coefficients import mean_cost
-from planner.optimizer.constraint_rows import ConstraintRows, Terms
+from planner.optimizer.branching import ProgramSolver
+from planner.optimizer.constraint_rows import ConstraintRows
 from planner.optimizer.constraints import STRUCTURAL
 from planner.optimizer.highs import SolverOutcome
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import Program, build_program
 from planner.optimizer.relaxation import relax
-from planner.optimizer.tightening import tighten_rates
 from planner.optimizer.types import Diagnosis, Objective, Relaxation, Sense
 
 DROP_ORDER = (
@@ -70,28 +67,24 @@ def diagnose(solver: ProgramSolver, objective: Objective, layout: Layout, *, is_
     Returns:
         The conflict, and for each of its limits the nearest value that is feasible (of the relaxation none is said).
     """
-    limits = _limits(build_program(layout, objective))
+    program = build_program(layout, objective)
 
-    def outcome_of(make: ProgramMaker) -> SolverOutcome:
+    def outcome_of(fewer: Program) -> SolverOutcome:
         if not is_relaxed:
-            return solver.run(make, layout, relative_gap=_ANY_GAP).outcome
+            return solver.run(fewer, relative_gap=_ANY_GAP).outcome
         if solver.is_out_of_time:
             return SolverOutcome.UNKNOWN
-        found = relax(tighten_rates(make(layout)), solver.time_left_s)
+        found = relax(fewer, solver.time_left_s)
         return SolverOutcome.PROVEN if found or solver.is_out_of_time else SolverOutcome.INFEASIBLE
 
-    conflict, is_minimal = _conflict(outcome_of, objective, limits)
+    conflict, is_minimal = _conflict(outcome_of, program)
+    names = tuple(limit.family for limit in conflict)
     if is_relaxed:
-        names = tuple(limit.family for limit in conflict)
         return Diagnosis(summary=f"{_together(names)}, not even with parts of units", conflict=names, is_proven=False)
-    relaxations = tuple(_relaxation(solver, objective, layout, limit) for limit in conflict)
+    relaxations = tuple(_relaxation(solver, program, limit) for limit in conflict)
     is_proven = is_minimal and all(relaxation.is_proven for relaxation in relaxations)
-    return Diagnosis(
-        summary=_summary([limit.family for limit in conflict], relaxations, is_proven),
-        conflict=tuple(limit.family for limit in conflict),
-        relaxations=relaxations,
-        is_proven=is_proven,
-    )
+    summary = _summary(names, relaxations, is_proven)
+    return Diagnosis(summary=summary, conflict=names, relaxations=relaxations, is_proven=is_proven)
 
 
 def _limits(program: Program) -> list[_Limit]:
@@ -106,15 +99,12 @@ def _limits(program: Program) -> list[_Limit]:
     return list(limits.values())
 
 
-def _conflict(
-    outcome_of: Callable[[ProgramMaker], SolverOutcome], objective: Objective, limits: Sequence[_Limit]
-) -> tuple[list[_Limit], bool]:
+def _conflict(outcome_of: Callable[[Program], SolverOutcome], program: Program) -> tuple[list[_Limit], bool]:
     """A minimal infeasible set of limits, and whether minimality was proved in time."""
-    dropped: set[str] = set()
-    is_proven = True
+    limits, dropped, is_proven = _limits(program), set[str](), True
 
     def outcome_without(families: Iterable[str]) -> SolverOutcome:
-        return outcome_of(_program_without(objective, dropped | set(families)))
+        return outcome_of(_without(program, dropped.union(families)))
 
     for constraint in DROP_ORDER:
         families = [limit.family for limit in limits if limit.constraint == constraint]
@@ -129,50 +119,39 @@ def _conflict(
     return [limit for limit in limits if limit.family not in dropped], is_proven
 
 
-def _program_without(objective: Objective, dropped: set[str]) -> ProgramMaker:
+def _without(program: Program, dropped: set[str]) -> Program:
     """The program without some limits, and the cost as its goal."""
-
-    def make(layout: Layout) -> Program:
-        program = build_program(layout, objective)
-        kept = (rows.select(~_rows_of_families(rows, dropped)) for rows in program.rows)
-        return replace(program, rows=tuple(rows for rows in kept if len(rows)), goal=mean_cost(layout), maximise=False)
-
-    return make
+    rows = (rows.select(np.array([family not in dropped for family in rows.families()])) for rows in program.rows)
+    kept = tuple(each for each in rows if len(each))
+    return replace(program, rows=kept, goal=program.layout.mean_cost, maximise=False)
 
 
-def _rows_of_families(rows: ConstraintRows, families: Iterable[str]) -> BoolArray:
-    chosen = set(families)
-    return np.array([family in chosen for family in rows.families()], dtype=bool)
-
-
-def _program_with_limit_freed(objective: Objective, limit: _Limit) -> ProgramMaker:
+def _with_limit_freed(program: Program, limit: _Limit) -> Program:
     """The program whose one limit is v times what it was, v a column of its own; goal: least v, or greatest."""
 
-    def make(layout: Layout) -> Program:
-        program = build_program(layout, objective)
-        freed: list[ConstraintRows] = []
-        for rows in program.rows:
-            if rows.constraint != limit.constraint:
-                freed.append(rows)
-                continue
-            mine = _rows_of_families(rows, [limit.family])
-            own, others = rows.select(mine), rows.select(~mine)
-            shape = own.limit if limit.largest > 0.0 else np.ones(len(own))
-            moved = Terms(np.arange(len(own)), np.full(len(own), layout.columns), shape)
-            freed += [others] if len(others) else []
-            freed.append(replace(own, limit=np.zeros(len(own)), supply=moved))
-        goal = np.append(np.zeros(layout.columns), 1.0)
-        return Program(layout, tuple(freed), goal, limit.sense is Sense.AT_LEAST, extra_columns=1)
+    def freed(rows: ConstraintRows) -> ConstraintRows:
+        mine = np.flatnonzero([family == limit.family for family in rows.families()])
+        shape = rows.limit[mine] if limit.largest > 0.0 else np.ones(len(mine))
+        left = rows.limit.copy()
+        left[mine] = 0.0
+        return replace(
+            rows,
+            limit=left,
+            row=np.append(rows.row, mine),
+            column=np.append(rows.column, np.full(len(mine), program.layout.columns)),
+            value=np.append(rows.value, -shape),
+        )
 
-    return make
+    rows = tuple(freed(each) if each.constraint == limit.constraint else each for each in program.rows)
+    goal = np.append(np.zeros(program.layout.columns), 1.0)
+    return Program(program.layout, rows, goal, limit.sense is Sense.AT_LEAST, extra_columns=1)
 
 
-def _relaxation(solver: ProgramSolver, objective: Objective, layout: Layout, limit: _Limit) -> Relaxation:
+def _relaxation(solver: ProgramSolver, program: Program, limit: _Limit) -> Relaxation:
     """The nearest value of one limit that is feasible with all others unchanged: its largest over the periods."""
-    make = _program_with_limit_freed(objective, limit)
-    answer = solver.run(make, layout)
+    answer = solver.run(_with_limit_freed(program, limit))
     needed = None
-    if answer.has_values:
+    if answer.outcome.has_solution:
         needed = _rounded_if_whole(float(answer.values[-1]) * (limit.largest or 1.0))
     return Relaxation(
         name=limit.family,

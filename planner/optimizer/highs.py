@@ -14,7 +14,7 @@ from typing import Any
 import highspy
 import numpy as np
 
-from planner.core import BoolArray, FloatArray, IntArray, PlannerError
+from planner.core import BoolArray, FloatArray, PlannerError
 from planner.optimizer.program import SPREAD_FIX, ScaledProgram
 
 SOLVER_TOLERANCE = 1e-8
@@ -59,15 +59,14 @@ class SolverOutcome(Enum):
 
 @dataclass(frozen=True)
 class Solution:
-    """What one run found, in the units of the system.
+    """What one run found, in the units of what was solved.
 
     Attributes:
         outcome: see `SolverOutcome`.
         values: of each column; empty without a solution.
         goal: of the values; infinite without.
-        bound: no solution has a smaller goal; minus infinity if nothing was proved.
-        row_duals: of a linear program; empty for an integer one.
-        seconds: taken by the run.
+        bound: no solution has a better goal; infinite if nothing was proved.
+        row_duals: of a linear program that was solved; else empty.
         checks: of an integer program, how often the solver asked whether to stop: the same on every machine.
     """
 
@@ -76,7 +75,6 @@ class Solution:
     goal: float
     bound: float
     row_duals: FloatArray
-    seconds: float
     checks: int = 0
 
 
@@ -139,37 +137,26 @@ def solve_scaled(
     if start is not None:
         named = np.flatnonzero(scaled.integer[kept])
         solver.setSolution(len(named), named.astype(np.int32), start[kept][named])
-    counter = _CheckCounter(most_checks)
-    if whole:
-        solver.cbMipInterrupt += counter
-    solver.run()
-    return _solution(solver, scaled, kept, whole, counter.checks)
+    checks = 0
 
-
-class _CheckCounter:
-    """Counts how often the solver asks whether to stop, and says so after the last that is allowed."""
-
-    def __init__(self, most: float) -> None:
-        self.checks, self.most = 0, most
-
-    def __call__(self, event: highspy.highs.HighsCallbackEvent) -> None:
-        self.checks += 1
-        if self.checks > self.most:
+    def count_checks(event: highspy.highs.HighsCallbackEvent) -> None:
+        nonlocal checks
+        checks += 1
+        if checks > most_checks:
             event.interrupt()
 
-
-def _solution(solver: highspy.Highs, scaled: ScaledProgram, kept: IntArray, whole: bool, checks: int) -> Solution:
-    outcome, info, point = solver_outcome(solver), solver.getInfo(), solver.getSolution()
-    values, row_duals = np.zeros(0), np.zeros(0)
+    if whole:
+        solver.cbMipInterrupt += count_checks
+    solver.run()
+    outcome, point = solver_outcome(solver), solver.getSolution()
+    is_solved = outcome is SolverOutcome.PROVEN
+    values = np.zeros(len(scaled.goal) if outcome.has_solution else 0)
     if outcome.has_solution:
-        values = np.zeros(len(scaled.goal))
         values[kept] = point.col_value
-    if outcome is SolverOutcome.PROVEN and not whole:
-        row_duals = np.array(point.row_dual)
     goal = float(scaled.goal @ values) if outcome.has_solution else math.inf
-    proved = float(info.mip_dual_bound) if whole else (goal if outcome is SolverOutcome.PROVEN else -math.inf)
-    bound = proved if math.isfinite(proved) else -math.inf
-    return Solution(outcome, values, goal, bound, row_duals, solver.getRunTime(), checks)
+    bound = float(solver.getInfo().mip_dual_bound) if whole else (goal if is_solved else -math.inf)
+    row_duals = np.array(point.row_dual) if is_solved and not whole else np.zeros(0)
+    return Solution(outcome, values, goal, bound if math.isfinite(bound) else -math.inf, row_duals, checks)
 
 
 def solver_outcome(solver: highspy.Highs) -> SolverOutcome:

@@ -33,18 +33,9 @@ _COST_ROUNDING = 1e-12
 
 
 def least_cost_cover(
-    demand: float,
-    cost: FloatArray,
-    rate: FloatArray,
-    stage: IntArray,
-    channel: IntArray,
-    kind: IntArray,
-    block_usd: FloatArray | None = None,
+    demand: float, cost: FloatArray, rate: FloatArray, stage: IntArray, channel: IntArray, kind: IntArray
 ) -> IntArray | None:
     """How many of each unit cover the demand at least cost.
-
-    With `block_usd`, units for which that is the same pay for whole blocks together. It is exact where all of them are
-    in one stage, and elsewhere a fleet that stages do not share blocks in.
 
     Args:
         demand: [1/s], above 0.
@@ -53,7 +44,6 @@ def least_cost_cover(
         stage: `WHOLE`, `FIRST` or `SECOND` of each unit.
         channel: of units of the stages FIRST and SECOND.
         kind: of each unit; of those of one stage and channel only units of one kind (and of kind -1) go together.
-        block_usd: what a block costs of what each unit takes [USD/h]; None: parts of blocks can be had.
 
     Returns:
         Number of each unit; None when nothing covers the demand or there are too many labels.
@@ -62,17 +52,16 @@ def least_cost_cover(
     >>> least_cost_cover(10.0, np.array([8.0, 2.0]), np.array([5.0, 1.0]), whole, whole - 1, whole - 1)
     array([2, 0])
     """
-    block = np.zeros(len(cost)) if block_usd is None else block_usd
-    routes = [[np.flatnonzero((stage == WHOLE) & (block == each))] for each in np.unique(block)]
+    routes = [[np.flatnonzero(stage == WHOLE)]]
     for code in np.unique(channel[stage != WHOLE]):
         routes.append([np.flatnonzero((stage == part) & (channel == code)) for part in (FIRST, SECOND)])
     routes = [route for route in routes if all(len(units) for units in route)]
     if not routes:
         return None
-    of_one = _in_blocks(np.ceil(demand / rate * (1.0 - _COST_ROUNDING)) * cost, block)
+    of_one = np.ceil(demand / rate * (1.0 - _COST_ROUNDING)) * cost
     known = min(math.fsum(of_one[units].min() for units in route) for route in routes)
     worth = [[float((cost[units] / rate[units]).min()) for units in route] for route in routes]
-    search = _Search(demand, cost, rate, kind, block, known * (1.0 + _COST_ROUNDING), min(map(math.fsum, worth)))
+    search = _Search(demand, cost, rate, kind, known * (1.0 + _COST_ROUNDING), min(map(math.fsum, worth)))
     try:
         fronts = [
             [search.front(units, math.fsum(per_rate) - own) for units, own in zip(route, per_rate, strict=True)]
@@ -83,12 +72,6 @@ def least_cost_cover(
         return None
     covers = np.flatnonzero(best.rate >= demand * (1.0 - _COST_ROUNDING))
     return search.counts(best.name[covers[np.argmin(best.cost[covers])]]) if len(covers) else None
-
-
-def _in_blocks(cost: FloatArray, block_usd: FloatArray | float) -> FloatArray:
-    """Costs raised to whole blocks; a block of 0 is none."""
-    size = np.where(np.asarray(block_usd) > 0.0, block_usd, 1.0)
-    return np.where(np.asarray(block_usd) > 0.0, np.ceil(cost / size * (1.0 - _COST_ROUNDING)) * size, cost)
 
 
 class _TooManyLabelsError(Exception):
@@ -126,7 +109,7 @@ class _Search:
 
     Args:
         demand: to be covered [1/s].
-        cost, rate, kind, block: of each unit, see `least_cost_cover`.
+        cost, rate, kind: of each unit, see `least_cost_cover`.
         most_cost: of the best fleet known; no label beyond it is of use [USD/h].
         cost_per_rate: cheapest of any route, for what a label does not cover yet [USD/h per 1/s].
     """
@@ -137,11 +120,10 @@ class _Search:
         cost: FloatArray,
         rate: FloatArray,
         kind: IntArray,
-        block: FloatArray,
         most_cost: float,
         cost_per_rate: float,
     ) -> None:
-        self.demand, self.cost, self.rate, self.kind, self.block = demand, cost, rate, kind, block
+        self.demand, self.cost, self.rate, self.kind = demand, cost, rate, kind
         self.most_cost, self.cost_per_rate = most_cost, cost_per_rate
         self._parts, self._count = [np.zeros((1, 4), dtype=np.int64)], 1
 
@@ -173,8 +155,7 @@ class _Search:
         units = units[least <= self.most_cost]
         kinds = [kind for kind in np.unique(self.kind[units]) if kind >= 0] or [-1]
         of_kinds = (units[(self.kind[units] == kind) | (self.kind[units] == -1)] for kind in kinds)
-        parts = [own[self.block[own] == block] for own in of_kinds for block in np.unique(self.block[own])]
-        return _together([self._of_kind(own, others_per_rate) for own in parts] or [_Labels.of_nothing()])
+        return _together([self._of_kind(own, others_per_rate) for own in of_kinds])
 
     def _of_kind(self, units: IntArray, others_per_rate: float) -> _Labels:
         """Labels of units that go together, the cheapest per rate first."""
@@ -195,7 +176,7 @@ class _Search:
             if len(row):
                 name = self._named(labels.name[row], 0, j, times[column])
                 labels = _together([labels, _Labels(cost[row, column], enough[row, column], name)])
-        return _Labels(_in_blocks(labels.cost, self.block[units[0]]), labels.rate, labels.name).unbeaten()
+        return labels
 
     def in_sequence(self, first: _Labels, second: _Labels | None = None) -> _Labels:
         """What two stages do one after the other: of every rate that one of them just carries, the cheapest of both."""

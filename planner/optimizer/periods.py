@@ -8,9 +8,6 @@ A fleet comes from the same periods: what is committed to is what the relaxation
 done when the relaxation does it; and each period is solved again with what is held. Whether the fleet keeps what was
 left out is looked at afterwards; where it has too many kinds, it is solved once more with those of the period of the
 largest demand.
-
-Where periods are alike but for a demand that rises in every slice, less of it never costs more: periods between two
-whose costs are the same have that cost too, and the fleet of the larger demand serves them.
 """
 
 from __future__ import annotations
@@ -22,14 +19,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.core import FloatArray
-from planner.optimizer.coefficients import mean_cost
 from planner.optimizer.evaluate_allocation import evaluate_fleet, fill_in
 from planner.optimizer.highs import ROUNDING_TOLERANCE
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import build_program
 from planner.optimizer.relaxation import RelaxedOptimum, purchase_prices, relax
-from planner.optimizer.shortlist import Relaxer
-from planner.optimizer.tightening import tighten_rates
 from planner.optimizer.types import Objective, Purchase
 
 HELD_PRICE = 0.1
@@ -47,12 +41,10 @@ class PartAnswer:
 
     Attributes:
         values: of a fleet that keeps all limits, by column; None: none was found.
-        usd_per_hour: its cost; infinite without one.
         bound_usd_per_hour: no fleet costs less [USD/h]; infinite where it was proved that there is none.
     """
 
     values: FloatArray | None
-    usd_per_hour: float
     bound_usd_per_hour: float
 
 
@@ -80,7 +72,7 @@ def solve_by_period(
     solve_one: PartSolver,
     gap: float,
     *,
-    relaxer: Relaxer | None = None,
+    is_large: bool = False,
     time_left_s: Clock = lambda: math.inf,
 ) -> PartAnswer:
     """A fleet and a bound from the periods by themselves.
@@ -90,8 +82,8 @@ def solve_by_period(
         solve_one: answers a problem of one period.
         gap: relative gap at which the fleet is good enough, and share of its cost by which the fleet of a period may
             cost more than that of one of less demand before those between them are solved by themselves.
-        relaxer: for problems of which a single period is too large to be written down: prices come from a relaxation
-            over some pairs then, the bound from relaxations of the periods.
+        is_large: a single period is too large to be written down: prices come from a relaxation over some pairs then,
+            the bound from relaxations of the periods.
         time_left_s: how long linear programs may still take [s].
 
     Returns:
@@ -101,29 +93,25 @@ def solve_by_period(
     day = Day(layout, firm, purchase_prices(layout, None))
     if have_nothing_in_common(layout):
         parts = day.solve(solve_one, gap)
-        days: Iterator[Day] = iter((day,))
-    else:
-        some, relaxed, bounds = (
-            _relaxed_by_period(day, relaxer, time_left_s) if relaxer else _relaxed(layout, time_left_s)
-        )
-        if relaxed is None:
-            return PartAnswer(None, math.inf, bounds)
-        served, blocks = _served(layout, firm, some, relaxed), relaxed.values[some.column.blocks].max(axis=1)
-        votes: Iterable[FloatArray] = (np.round(blocks), np.ceil(blocks - ROUNDING_TOLERANCE))
-        if not relaxer:
-            priced = replace(day, usd_per_block=purchase_prices(some, relaxed))
-            parts = priced.solve(solve_one, gap)
-            votes = priced.votes(parts)
-        held = (np.where(layout.purchase_committed, vote, 0.0) for vote in votes)
-        days = (replace(day, demand_per_s=served, held=each) for each in held)
-    bound = bounds if relaxer and not have_nothing_in_common(layout) else _mean(layout, parts)
-    best = PartAnswer(None, math.inf, bound)
-    for each in days:
-        values = each.fleet(parts if each is day else each.solve(solve_one, gap), solve_one, gap)
-        usd = math.inf if values is None else math.fsum((mean_cost(layout) * values).tolist())
-        if usd < best.usd_per_hour:
-            best = PartAnswer(values, usd, bound)
-        if best.usd_per_hour * (1.0 - gap) <= bound or (relaxer and best.values is not None):
+        return PartAnswer(day.fleet(parts, solve_one, gap), _mean(layout, parts))
+    some, relaxed, bound = _relaxed_by_period(day, time_left_s) if is_large else _relaxed(layout, time_left_s)
+    if relaxed is None:
+        return PartAnswer(None, bound)
+    blocks = relaxed.values[some.column.blocks].max(axis=1)
+    votes: Iterable[FloatArray] = (np.round(blocks), np.ceil(blocks - ROUNDING_TOLERANCE))
+    if not is_large:
+        priced = replace(day, usd_per_block=purchase_prices(some, relaxed))
+        parts = priced.solve(solve_one, gap)
+        votes, bound = priced.votes(parts), _mean(layout, parts)
+    day = replace(day, demand_per_s=_served(layout, firm, some, relaxed))
+    best, least = PartAnswer(None, bound), math.inf
+    for vote in votes:
+        held = replace(day, held=np.where(layout.purchase_committed, vote, 0.0))
+        values = held.fleet(held.solve(solve_one, gap), solve_one, gap)
+        usd = math.inf if values is None else math.fsum((layout.mean_cost * values).tolist())
+        if usd < least:
+            best, least = PartAnswer(values, bound), usd
+        if least * (1.0 - gap) <= bound or (is_large and values is not None):
             break
     return best
 
@@ -136,11 +124,11 @@ def _mean(layout: Layout, parts: Sequence[PartAnswer]) -> float:
 def _relaxed(layout: Layout, time_left_s: Clock) -> tuple[Layout, RelaxedOptimum | None, float]:
     """The relaxation of the whole; without one, its bound: infinite but for a lack of time."""
     some = _without_budget(layout)
-    relaxed = relax(tighten_rates(build_program(some, Objective.MIN_COST)), time_left_s())
+    relaxed = relax(build_program(some, Objective.MIN_COST), time_left_s())
     return some, relaxed, math.inf if time_left_s() > 0.0 else 0.0
 
 
-def _relaxed_by_period(day: Day, relaxer: Relaxer, time_left_s: Clock) -> tuple[Layout, RelaxedOptimum | None, float]:
+def _relaxed_by_period(day: Day, time_left_s: Clock) -> tuple[Layout, RelaxedOptimum | None, float]:
     """A relaxation over some pairs, and what the periods by themselves prove at its prices.
 
     Starting from those that pay by the period, pairs that pay at these prices are added until the periods by themselves
@@ -148,23 +136,22 @@ def _relaxed_by_period(day: Day, relaxer: Relaxer, time_left_s: Clock) -> tuple[
     """
     layout, everything = day.layout, np.ones(len(day.layout.usd_per_hour), dtype=bool)
     pairs, known = np.zeros(len(layout.pair_unit), dtype=bool), 0.0
-    some, best, numbered = layout, None, day.part(0).column.rates
+    some, best = layout, None
     for _ in range(MOST_PRICINGS):
         bound = 0.0
         for share, part in zip(layout.share.tolist(), day.parts(), strict=True):
-            relaxed = relaxer.relax(part, time_left_s())
+            relaxed = relax(build_program(part, Objective.MIN_COST), time_left_s())
             if relaxed is None:
                 return some, best, known if time_left_s() <= 0.0 else math.inf
             bound += share * relaxed.bound
-            pairs |= relaxed.active[numbered].any(axis=1)
+            pairs |= relaxed.compared
         known = max(known, bound)
         if best is not None and bound >= best.bound * (1.0 - PRICING_GAP):
             break
-        fewer = _without_budget(layout.select(everything, pairs))
-        better = relax(tighten_rates(build_program(fewer, Objective.MIN_COST)), time_left_s())
+        fewer, better, _ = _relaxed(layout.select(everything, pairs), time_left_s)
         if better is None:
             break
-        some, best, day = fewer, better, replace(day, usd_per_block=purchase_prices(some, better))
+        some, best, day = fewer, better, replace(day, usd_per_block=purchase_prices(fewer, better))
     return some, best, known
 
 
@@ -210,12 +197,7 @@ class Day:
             )
             for r in problem.resources
         )
-        slices = tuple(
-            slice_.model_copy(update={"demand_per_s": (float(rate),), "deferrable": False})
-            for slice_, rate in zip(problem.slices, demand[:, 0], strict=True)
-        )
         update = {
-            "slices": slices,
             "resources": resources,
             "periods": problem.periods[:1],
             "budget_usd_per_hour": None,
@@ -242,9 +224,13 @@ class Day:
         return (self.part(period) for period in range(self.layout.periods))
 
     def solve(self, solve_one: PartSolver, gap: float) -> list[PartAnswer]:
-        """An answer for each period; periods of the same demand and prices have the same."""
+        """An answer for each period; periods of the same demand and prices have the same.
+
+        Where periods are alike but for a demand that rises in every slice, less of it never costs more: those between
+        two whose costs are the same but for the gap have that cost too, and the fleet of the larger demand serves them.
+        """
         what = np.vstack([self.demand_per_s.sum(axis=0), self.demand_per_s, self.usd_per_block])
-        distinct, first, period_of = np.unique(what, axis=1, return_index=True, return_inverse=True)
+        distinct, first, of_period = np.unique(what, axis=1, return_index=True, return_inverse=True)
         demand, usd = np.split(distinct[1:], [len(self.demand_per_s)])
         found: dict[int, PartAnswer] = {}
 
@@ -254,23 +240,22 @@ class Day:
             return found[index]
 
         def fill(low: int, high: int) -> None:
-            least, most = solved(low), solved(high)
-            if most.values is None or most.usd_per_hour * (1.0 - gap) > least.bound_usd_per_hour:
+            least, most, one = solved(low), solved(high), self.part(int(first[high]))
+            if most.values is None or one.mean_cost @ most.values * (1.0 - gap) > least.bound_usd_per_hour:
                 middle = (low + high) // 2
                 if middle > low:
                     fill(low, middle)
                     fill(middle, high)
                 return
-            one = self.part(int(first[high]))
             factor = demand / np.where(demand[:, [high]] > 0.0, demand[:, [high]], 1.0)
             for index in range(low + 1, high):
                 values = most.values.copy()
                 values[one.column.rates] *= factor[one.pair_slice, index][:, None]
-                found[index] = replace(most, values=values, bound_usd_per_hour=least.bound_usd_per_hour)
+                found[index] = PartAnswer(values, least.bound_usd_per_hour)
 
         if (np.diff(demand) >= 0.0).all() and (np.diff(usd) == 0.0).all():
             fill(0, len(first) - 1)
-        return [solved(index) for index in np.ravel(period_of).tolist()]
+        return [solved(index) for index in np.ravel(of_period).tolist()]
 
     def votes(self, parts: list[PartAnswer]) -> Iterator[FloatArray]:
         """Blocks to commit to: as many as periods ask for by what they pay, then the most that one of them asks for."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 
 from planner.core import FloatArray, IntArray
-from planner.optimizer.constraint_rows import ConstraintRows, Terms
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import Program
 
@@ -17,35 +16,22 @@ _MAX_RATE_OVER_CEILING = 1e8
 solver's range: it shifts results by less than 1e-8 of that."""
 
 
-def tight_rates_per_s(layout: Layout) -> FloatArray:
-    """Rates of units as `tighten_rates` states them [1/s]: r min(1, sum_s d_s / r_s).
+def capped_rates_per_s(layout: Layout) -> FloatArray:
+    """Rates of units, none out of all proportion to the demand: at most 10^8 times all there is to carry [1/s].
 
     Args:
         layout: of the problem.
 
     Returns:
-        By pair and period, none out of all proportion to the demand; shape (p, t).
+        By pair and period; shape (p, t).
     """
-    load = _load(layout)
-    useful = np.where(load > 0.0, np.minimum(load, 1.0), 1.0)
-    return np.minimum(layout.pair_rate[:, None] * useful[layout.pair_unit], _rate_cap_per_s(layout))
+    ceiling = layout.pair_ceiling_per_s
+    most = np.where(ceiling > 0.0, ceiling * _MAX_RATE_OVER_CEILING, math.inf)
+    return np.minimum(layout.pair_rate[:, None], most)
 
 
-def _load(layout: Layout) -> FloatArray:
-    """Units that would carry all there is to carry by themselves: sum_s d_s / r_s. Shape (j, t)."""
-    load = np.zeros((len(layout.usd_per_hour), layout.periods))
-    np.add.at(load, layout.pair_unit, layout.ceiling_per_s[layout.pair_slice] / layout.pair_rate[:, None])
-    return load
-
-
-def _rate_cap_per_s(layout: Layout) -> FloatArray:
-    """Largest rate of a pair in a period: `_MAX_RATE_OVER_CEILING` times all there is to carry [1/s]. Shape (p, t)."""
-    ceiling = layout.ceiling_per_s[layout.pair_slice]
-    return np.where(ceiling > 0.0, ceiling * _MAX_RATE_OVER_CEILING, math.inf)
-
-
-def tighten_rates(program: Program) -> Program:
-    """The same whole solutions with a tighter relaxation and rates of one size.
+def tight_rates_per_s(layout: Layout) -> FloatArray:
+    """Rates of units with the same whole solutions and a tighter relaxation [1/s]: r min(1, sum_s d_s / r_s), capped.
 
     If one unit has the share L = sum_s d_s / r_s < 1 of itself to give at most (d_s all there is to carry), then
     ``sum_s f_s / r_s <= n`` may be ``<= L n`` for whole n: no more than L is ever used, and none without a unit. For a
@@ -55,32 +41,39 @@ def tighten_rates(program: Program) -> Program:
     programming problems", ORSA Journal on Computing 6(4).
 
     Args:
-        program: as stated.
+        layout: of the problem.
 
     Returns:
-        The program with other coefficients in its rows `carry_rate`.
+        By pair and period; shape (p, t).
     """
-    return _with_unit_rates(program, tight_rates_per_s(program.layout))
+    load = _load(layout)
+    useful = np.where(load > 0.0, np.minimum(load, 1.0), 1.0)
+    return np.minimum(layout.pair_rate[:, None] * useful[layout.pair_unit], capped_rates_per_s(layout))
 
 
-def cap_rates(program: Program) -> Program:
-    """The program with its own relaxation: only rates out of all proportion to the demand are cut.
+def _load(layout: Layout) -> FloatArray:
+    """Units that would carry all there is to carry by themselves: sum_s d_s / r_s. Shape (j, t)."""
+    load = np.zeros((len(layout.usd_per_hour), layout.periods))
+    np.add.at(load, layout.pair_unit, layout.pair_ceiling_per_s / layout.pair_rate[:, None])
+    return load
+
+
+def with_rates(program: Program, rate_per_s: FloatArray) -> Program:
+    """The program with other rates in its rows `carry_rate`.
 
     Args:
         program: as stated.
+        rate_per_s: of each pair in each period, shape (p, t).
 
     Returns:
-        The program with other coefficients in its rows `carry_rate`.
+        The program with other coefficients.
     """
-    layout = program.layout
-    return _with_unit_rates(program, np.minimum(layout.pair_rate[:, None], _rate_cap_per_s(layout)))
-
-
-def _with_unit_rates(program: Program, rate_per_s: FloatArray) -> Program:
-    def cut(rows: ConstraintRows) -> ConstraintRows:
-        return replace(rows, used=replace(rows.used, value=1.0 / rate_per_s.ravel()))
-
-    return replace(program, rows=tuple(cut(r) if r.constraint == "carry_rate" else r for r in program.rows))
+    used = 1.0 / rate_per_s.ravel()
+    rows = (
+        replace(rows, value=np.append(used, rows.value[used.size :])) if rows.constraint == "carry_rate" else rows
+        for rows in program.rows
+    )
+    return replace(program, rows=tuple(rows))
 
 
 def pool_rates(program: Program) -> Program:
@@ -91,8 +84,7 @@ def pool_rates(program: Program) -> Program:
     in the columns of the first of them; `unpool_rates` gives it back to all.
 
     One unit more than carries all there is to carry, ``ceil(sum_s d_s / r_s)``, is of no use (of a unit that stands
-    still, or whose start costs something, in the busiest period). Branch and bound over whole
-    numbers without an end takes twice as long.
+    still, or whose start costs something, in the busiest period).
 
     Args:
         program: as stated.
@@ -103,15 +95,15 @@ def pool_rates(program: Program) -> Program:
     layout, periods = program.layout, np.arange(program.layout.periods)
     lead, _, size = pools(layout)
     leads = np.flatnonzero(lead[layout.pair_unit] == layout.pair_unit)
-    used_row = layout.pair_unit[leads][:, None] * len(periods) + periods
-    per_rate = 1.0 / tight_rates_per_s(layout)[leads]
-    used = Terms(used_row.ravel(), layout.column.rates[leads].ravel(), per_rate.ravel())
-    supply = Terms((lead[:, None] * len(periods) + periods).ravel(), layout.column.units.ravel(), size.ravel())
-    rows = (replace(r, used=used, supply=supply) if r.constraint == "carry_rate" else r for r in program.rows)
+    unit = np.concatenate([layout.pair_unit[leads], lead])
+    pooled = {
+        "row": (unit[:, None] * len(periods) + periods).ravel(),
+        "column": np.concatenate([layout.column.rates[leads], layout.column.units]).ravel(),
+        "value": np.concatenate([1.0 / tight_rates_per_s(layout)[leads], -size]).ravel(),
+    }
+    rows = (replace(r, **pooled) if r.constraint == "carry_rate" else r for r in program.rows)
     load = _load(layout)
-    still = layout.steady.copy()
-    still[layout.start_units] = True
-    load[still] = load[still].max(axis=1, keepdims=True)
+    load[layout.is_still] = load[layout.is_still].max(axis=1, keepdims=True)
     most = np.full(program.columns, math.inf)
     most[layout.column.units] = np.ceil(load)
     most[layout.column.rates[lead[layout.pair_unit] != layout.pair_unit]] = 0.0

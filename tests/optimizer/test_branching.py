@@ -23,7 +23,7 @@ from planner.optimizer import (
 from planner.optimizer.branching import ProgramSolver
 from planner.optimizer.layout import build_layout
 from planner.optimizer.program import build_program
-from planner.optimizer.tightening import tighten_rates
+from planner.optimizer.tightening import tight_rates_per_s, with_rates
 from tests.fleet_oracle import small_problem
 from tests.optimizer.problems import MAX_RATE, MIN_COST, check_allocation, problem, unit
 
@@ -80,8 +80,8 @@ def test_a_start_is_no_dearer_than_what_is_found_from_it() -> None:
     """The optimum of one run, given to another that may hardly search: it has nothing to add."""
     layout = build_layout(many_alike(3, slices=1))
     solver = ProgramSolver(1e-3, 1e8)
-    best = solver.run(lambda own: build_program(own, MIN_COST), layout)
-    again = ProgramSolver(0.5, 0.0).run(lambda own: build_program(own, MIN_COST), layout, start=best.values)
+    best = solver.run(build_program(layout, MIN_COST))
+    again = ProgramSolver(0.5, 0.0).run(build_program(layout, MIN_COST), start=best.values)
     goal = build_program(layout, MIN_COST).goal
     assert goal @ again.values <= goal @ best.values * (1.0 + 1e-9)
 
@@ -95,7 +95,7 @@ def test_fewer_columns_and_counts_that_end_change_no_optimum(
         stated = small_problem(7000 + seed, objective)
         pooled = solve(stated, objective)
         with monkeypatch.context() as patched:
-            patched.setattr(branching, "pool_rates", tighten_rates)
+            patched.setattr(branching, "pool_rates", lambda p: with_rates(p, tight_rates_per_s(p.layout)))
             patched.setattr(branching, "unpool_rates", lambda layout, values: values)
             plain = solve(stated, objective)
         assert pooled.status is plain.status, seed
@@ -113,7 +113,7 @@ def test_the_solver_asks_as_often_every_time(monkeypatch: pytest.MonkeyPatch) ->
     )
     layout = build_layout(many_alike(4))
     for _ in range(2):
-        ProgramSolver(0.0, 3e5).run(lambda own: build_program(own, MIN_COST), layout)
+        ProgramSolver(0.0, 3e5).run(build_program(layout, MIN_COST))
     assert seen[0].checks == seen[1].checks > 0
     assert (seen[0].bound, seen[0].goal) == (seen[1].bound, seen[1].goal)
 
@@ -124,5 +124,5 @@ def test_goal_and_bound_of_a_greatest_rate_are_in_requests_per_second() -> None:
     for stated, objective, best in ((few, MAX_RATE, 12.0), (problem([unit("a", 4.0, 5.0)], 20.0), MIN_COST, 25.0)):
         layout = build_layout(stated)
         program = build_program(layout, objective)
-        answer = ProgramSolver(0.0, 1e7).run(lambda own, goal=objective: build_program(own, goal), layout)
+        answer = ProgramSolver(0.0, 1e7).run(program)
         assert program.goal @ answer.values == pytest.approx(best) and answer.bound == pytest.approx(best)

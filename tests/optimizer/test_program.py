@@ -14,7 +14,6 @@ from planner.optimizer import (
     FleetProblem,
     Objective,
     Period,
-    Purchase,
     Resource,
     Slice,
     SolveStatus,
@@ -23,7 +22,7 @@ from planner.optimizer import (
     solve,
 )
 from planner.optimizer.layout import build_layout
-from planner.optimizer.program import build_program, scale_program
+from planner.optimizer.program import build_program
 from planner.optimizer.tightening import pool_rates, pools, unpool_rates
 from tests.optimizer.as_pulp import to_pulp
 from tests.optimizer.problems import MAX_RATE, MIN_COST, chat, golden_problem, problem, unit
@@ -87,20 +86,6 @@ def test_every_name_is_documented():
     text = "".join(path.read_text(encoding="utf-8") for path in (DOCS / "explanation").glob("*.md"))
     missing = [name for name in [*GOLDEN_NAMES, *(status.value for status in SolveStatus)] if f"`{name}" not in text]
     assert not missing
-
-
-def test_a_unit_too_large_for_a_limit_is_left_out_unless_the_limit_can_grow():
-    """Quota 3 rules out a unit that takes 4; what may be bought rules out nothing."""
-    units = [unit("wide", 4.0, 1.0, {"gpu": 4.0}), unit("slim", 1.0, 1.0, {"gpu": 1.0})]
-    buys = (Purchase(name="p", usd_per_hour=1.0),)
-    for resource, ruled_out in (
-        (Resource(name="gpu", at_most=3.0), True),
-        (Resource(name="gpu", purchases=buys), False),
-        (Resource(name="gpu", at_most=4.0, purchases=buys), False),
-    ):
-        program = build_program(problem(units, 3.0, resources=(resource,)), MIN_COST)
-        upper = scale_program(program).upper[program.layout.column.units[:, 0]]
-        assert (upper == 0.0).tolist() == [ruled_out, False]
 
 
 def test_pooled_rates_of_other_units_stay_zero_and_the_last_useful_unit_is_the_ceiling():
