@@ -122,25 +122,24 @@ def rows_by_period(
     Returns:
         As many rows as subjects with a limit x periods.
     """
-    is_limited = np.array([limits is None or limits[index] is not None for index in range(len(subjects))], dtype=bool)
+    values = [0.0] * len(subjects) if limits is None else limits
+    is_limited = np.array([value is not None for value in values], dtype=bool)
+    if not is_limited.any():
+        none = np.zeros(0, dtype=np.int64)
+        return ConstraintRows(constraint, sense, (), none, source, none, np.zeros(0), none, none, np.zeros(0))
     width = entries[0][1].shape[1]
-    period = np.arange(width) if width == layout.periods else np.full(1, WHOLE_HORIZON)
-    parts = [(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), np.zeros(0))]
-    for subject, columns, value in entries if is_limited.any() else ():
-        every = np.broadcast_to(np.asarray(value, dtype=float).reshape(-1, 1), columns.shape)
-        parts.append(((subject[:, None] * width + np.arange(width)).ravel(), columns.ravel(), every.ravel()))
-    row, column, entry = (np.concatenate(part) for part in zip(*parts, strict=True))
-    limit = np.array([each or 0.0 for each in limits or [0.0] * len(subjects)], dtype=float)
+    row = [(subject[:, None] * width + np.arange(width)).ravel() for subject, _, _ in entries]
+    value = [np.broadcast_to(np.reshape(value, (-1, 1)), columns.shape).ravel() for _, columns, value in entries]
     every_row = ConstraintRows(
         constraint=constraint,
         sense=sense,
         subjects=subjects,
         subject=np.repeat(np.arange(len(subjects)), width),
         field=source,
-        periods=np.tile(period, len(subjects)),
-        limit=np.repeat(limit, width),
-        row=row,
-        column=column,
-        value=entry,
+        periods=np.tile(np.arange(width) if width == layout.periods else WHOLE_HORIZON, len(subjects)),
+        limit=np.repeat([float(value or 0.0) for value in values], width),
+        row=np.concatenate(row),
+        column=np.concatenate([columns.ravel() for _, columns, _ in entries]),
+        value=np.concatenate(value).astype(np.float64),
     )
     return every_row if is_limited.all() else every_row.select(np.repeat(is_limited, width))

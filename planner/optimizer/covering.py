@@ -9,33 +9,17 @@ takes over and the bound is kept.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from planner.core import FloatArray, IntArray
-from planner.optimizer.evaluate_allocation import fill_in
+from planner.optimizer.evaluate_allocation import PartAnswer
 from planner.optimizer.knapsack import least_cost_cover
 from planner.optimizer.layout import WHOLE, Layout
 from planner.optimizer.load_split import proportional_rates
 
 
-@dataclass(frozen=True)
-class Covering:
-    """What was found without limits.
-
-    Attributes:
-        values: by column of the layout, limits or not.
-        bound_usd_per_hour: no fleet costs less [USD/h]; 0 where units serve several slices.
-        counts: units on; shape (slices, units).
-    """
-
-    values: FloatArray
-    bound_usd_per_hour: float
-    counts: IntArray
-
-
-def cheapest_cover(layout: Layout) -> Covering | None:
+def cheapest_cover(layout: Layout) -> PartAnswer | None:
     """The cheapest units for every slice by itself, at the largest demand of any period.
 
     Where no unit serves two slices, they are coupled by blocks and limits only, so the sum is a bound, and the fleet is
@@ -45,10 +29,12 @@ def cheapest_cover(layout: Layout) -> Covering | None:
         layout: of the problem.
 
     Returns:
-        None where units move with the periods, for deferrable slices in several periods, pinned resources;
-        where nothing covers a demand, or a front grows beyond `planner.optimizer.knapsack.MAX_LABELS`.
+        A fleet that may miss limits, and a bound [USD/h], 0 where units serve several slices. None where units move
+        with the periods, for deferrable slices in several periods, pinned resources; where nothing covers a demand, or
+        a front grows beyond `planner.optimizer.knapsack.MAX_LABELS`.
     """
-    if not _is_covering(layout):
+    pinned = any(resource.at_least > 0.0 for resource in layout.problem.resources)
+    if pinned or (layout.periods > 1 and (layout.deferrable.any() or not layout.steady.all())):
         return None
     price = layout.cheapest(layout.purchase_usd_per_hour / layout.purchase_usable)
     cost, demand = layout.usd_per_hour.copy(), layout.demand_per_s.max(axis=1)
@@ -64,14 +50,7 @@ def cheapest_cover(layout: Layout) -> Covering | None:
         counts[s, units] = cover
     is_bound = len(layout.pair_unit) == len(np.unique(layout.pair_unit))
     bound = math.fsum((cost * counts.sum(axis=0)).tolist()) if is_bound else 0.0
-    return Covering(_values(layout, counts), bound, counts)
-
-
-def _is_covering(layout: Layout) -> bool:
-    resources = layout.problem.resources
-    pinned = any(r.at_least > 0.0 for r in resources)
-    moves = layout.periods > 1 and (layout.deferrable.any() or not layout.steady.all())
-    return not (pinned or moves)
+    return PartAnswer(_values(layout, counts), bound)
 
 
 def _values(layout: Layout, counts: IntArray) -> FloatArray:
@@ -91,5 +70,5 @@ def _values(layout: Layout, counts: IntArray) -> FloatArray:
             best = np.arange(len(mine)) == np.argmin(usd / usable[mine])
             blocks = np.where(best, np.ceil(taken[resource] / usable[mine] - 1e-9), 0.0)
         values[layout.column.blocks[mine]] = blocks[:, None]
-    fill_in(layout, values)
+    layout.fill_in(values)
     return values

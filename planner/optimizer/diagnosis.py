@@ -10,7 +10,6 @@ import numpy as np
 
 from planner.optimizer.branching import ProgramSolver
 from planner.optimizer.constraint_rows import ConstraintRows
-from planner.optimizer.constraints import STRUCTURAL
 from planner.optimizer.highs import SolverOutcome
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import Program, build_program
@@ -26,9 +25,8 @@ DROP_ORDER = (
     "serve_minimum",
     "serve_demand",
 )
-"""Order in which limits are dropped. A choice of which conflict is reported: with the budget rather than a resource."""
-_NOT_LIMITS = STRUCTURAL | {"hold_resource", "cap_at_demand"}
-"""Constraints that are never dropped: they set no limit (what is taken must be bought) or conflict with nothing."""
+"""Order in which limits are dropped: a choice of which conflict is reported, with the budget rather than a resource.
+Other rows set no limit (what is taken must be bought) or conflict with nothing."""
 _ANY_GAP = 1e9
 """Relative gap so wide that the first solution ends the search: only its existence is asked for."""
 _WHOLE_TOLERANCE = 1e-7
@@ -91,7 +89,7 @@ def _limits(program: Program) -> list[_Limit]:
     """Every limit of a program once, in the order of its rows."""
     limits: dict[str, _Limit] = {}
     for rows in program.rows:
-        if rows.constraint in _NOT_LIMITS:
+        if rows.constraint not in DROP_ORDER:
             continue
         for family, source, value in zip(rows.families(), rows.fields(), rows.limit.tolist(), strict=True):
             largest = max(value, limits[family].largest if family in limits else 0.0)

@@ -23,6 +23,19 @@ _IDLE_SHARE = 1e-7
 
 
 @dataclass(frozen=True)
+class PartAnswer:
+    """What is known of a problem.
+
+    Attributes:
+        values: of a fleet that keeps all limits, by column; None: none was found.
+        bound_usd_per_hour: no fleet costs less [USD/h]; infinite where it was proved that there is none.
+    """
+
+    values: FloatArray | None
+    bound_usd_per_hour: float
+
+
+@dataclass(frozen=True)
 class EvaluatedFleet:
     """Whole units and blocks, with all that follows from them.
 
@@ -79,7 +92,7 @@ def evaluate_fleet(
     kept = values[layout.column.rates[used[layout.pair_unit]]]
     recomputed[own.column.rates] = trimmed_rates(own, kept) if is_routed else routed_rates(own, counts, objective)
     recomputed[own.column.blocks] = _needed_blocks(own, counts, values[layout.column.blocks])
-    fill_in(own, recomputed)
+    own.fill_in(recomputed)
     cost, rate = own.mean_cost * recomputed, own.mean_rate * recomputed
     fleet = EvaluatedFleet(
         own,
@@ -128,22 +141,6 @@ def _needed_blocks(layout: Layout, counts: IntArray, blocks: FloatArray) -> Floa
         spare = np.floor(spare + _WHOLE_TOLERANCE * (1.0 + kept[q]))
         kept[q] -= np.maximum(spare.min() if committed[q] else spare, 0.0)
     return np.maximum(kept, 0.0)
-
-
-def fill_in(layout: Layout, values: FloatArray) -> None:
-    """Set what follows from the units that are on: starts, and the groups and kinds in use.
-
-    Args:
-        layout: of the problem.
-        values: by column, changed in place.
-    """
-    units = values[layout.column.units]
-    on, used = units[layout.start_units], units.max(axis=1, initial=0.0) > 0.0
-    values[layout.column.starts] = np.maximum(on - np.roll(on, 1, axis=1), 0.0)
-    group = layout.resource_group[layout.take_resource[used[layout.take_unit]]]
-    values[layout.column.groups[group[group >= 0]]] = 1.0
-    kind = layout.unit_kind[used]
-    values[layout.column.kinds[kind[kind >= 0]]] = 1.0
 
 
 def constraint_reports(fleet: EvaluatedFleet, duals: Mapping[str, float]) -> tuple[ConstraintReport, ...]:

@@ -22,6 +22,9 @@ from planner.optimizer.types import FleetProblem, Resource, Slice, UnitStage
 STAGES = (UnitStage.WHOLE, UnitStage.FIRST, UnitStage.SECOND)
 WHOLE, FIRST, SECOND = range(3)
 """Codes of the stages in `Layout.stage`."""
+_MAX_RATE_OVER_CEILING = 1e8
+"""A unit is rated at no more than this many times all there is to carry. A choice that keeps coefficients in the
+solver's range: it shifts results by less than 1e-8 of that."""
 
 
 def label(name: str) -> str:
@@ -183,6 +186,61 @@ class Layout:
         least = float(useful[self.pair_ceiling_per_s > 0.0].min(initial=math.inf))
         return least if math.isfinite(least) else 0.0
 
+    @property
+    def are_periods_linked(self) -> bool:
+        """Whether purchases, units or work of several periods depend on one another at least cost."""
+        are_linked = self.purchase_committed.any() or self.is_still.any() or self.deferrable.any()
+        return self.periods > 1 and bool(are_linked)
+
+    @cached_property
+    def load(self) -> FloatArray:
+        """Units that would carry all there is to carry by themselves: sum_s d_s / r_s. Shape (j, t)."""
+        load = np.zeros((len(self.usd_per_hour), self.periods))
+        np.add.at(load, self.pair_unit, self.pair_ceiling_per_s / self.pair_rate[:, None])
+        return load
+
+    @cached_property
+    def capped_rates_per_s(self) -> FloatArray:
+        """Rates of units, none out of all proportion to what there is to carry; shape (p, t)."""
+        ceiling = self.pair_ceiling_per_s
+        return np.minimum(self.pair_rate[:, None], np.where(ceiling > 0.0, ceiling * _MAX_RATE_OVER_CEILING, math.inf))
+
+    @cached_property
+    def tight_rates_per_s(self) -> FloatArray:
+        """Rates of units with the same whole solutions and a tighter relaxation: r min(1, sum_s d_s / r_s); (p, t).
+
+        If one unit has the share L = sum_s d_s / r_s < 1 of itself to give at most (d_s all there is to carry), then
+        ``sum_s f_s / r_s <= n`` may be ``<= L n`` for whole n: no more than L is ever used, and none without a unit.
+        For a single slice that is r = min(r, d), and it keeps r x (a count that is 1e-8 off zero) from serving
+        anything.
+
+        Source: coefficient tightening, M. W. P. Savelsbergh 1994, "Preprocessing and probing techniques for mixed
+        integer programming problems", ORSA Journal on Computing 6(4).
+        """
+        useful = np.where(self.load > 0.0, np.minimum(self.load, 1.0), 1.0)
+        return np.minimum(self.pair_rate[:, None] * useful[self.pair_unit], self.capped_rates_per_s)
+
+    @cached_property
+    def pools(self) -> tuple[IntArray, IntArray, FloatArray]:
+        """Units of one stage, channel, kind and set of groups whose rates are in proportion.
+
+        Of each unit the first of its pool, its pair of each slice (or -1), and what it may carry in units of the first.
+        Shapes (j,), (j, s), (j, t).
+        """
+        count, slices = len(self.usd_per_hour), len(self.deferrable)
+        rate, pair_of = np.zeros((count, slices)), np.full((count, slices), -1)
+        rate[self.pair_unit, self.pair_slice] = self.pair_rate
+        pair_of[self.pair_unit, self.pair_slice] = np.arange(len(self.pair_unit))
+        shape = (rate / np.maximum(rate.max(axis=1, keepdims=True), np.finfo(float).tiny)).round(9)
+        in_group = np.zeros((count, len(self.groups) + 1))
+        in_group[self.take_unit, self.resource_group[self.take_resource]] = 1.0  # -1, no group, is the last column
+        alike = np.column_stack([self.stage, self.channel, self.unit_kind, in_group[:, :-1], shape])
+        _, first, of_unit = np.unique(alike, axis=0, return_index=True, return_inverse=True)
+        lead, size = first[of_unit.ravel()], np.ones((count, self.periods))
+        tight, unit = self.tight_rates_per_s, self.pair_unit
+        size[unit] = tight / tight[pair_of[lead[unit], self.pair_slice]]
+        return lead, pair_of, size
+
     def cheapest(self, usd: FloatArray) -> FloatArray:
         """The least of prices by purchase [USD/h], for each resource; 0 where there is none."""
         least = np.full(len(self.resource_group), math.inf)
@@ -248,6 +306,16 @@ class Layout:
         for columns in (self.column.units, self.column.blocks, self.column.groups, self.column.kinds):
             whole[columns.ravel()] = True
         return whole
+
+    def fill_in(self, values: FloatArray) -> None:
+        """Set, in values by column, what follows from the units that are on: starts, groups and kinds in use."""
+        units = values[self.column.units]
+        on, used = units[self.start_units], units.max(axis=1, initial=0.0) > 0.0
+        values[self.column.starts] = np.maximum(on - np.roll(on, 1, axis=1), 0.0)
+        group = self.resource_group[self.take_resource[used[self.take_unit]]]
+        values[self.column.groups[group[group >= 0]]] = 1.0
+        kind = self.unit_kind[used]
+        values[self.column.kinds[kind[kind >= 0]]] = 1.0
 
     def purchase_names(self) -> Iterator[tuple[str, str]]:
         """Resource and purchase, in the order of the purchases."""

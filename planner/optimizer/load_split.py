@@ -13,7 +13,7 @@ from planner.optimizer.constraints import cap_at_demand, carry_rate, hand_over, 
 from planner.optimizer.highs import Solution, SolverOutcome, solve_scaled
 from planner.optimizer.layout import FIRST, SECOND, Layout
 from planner.optimizer.program import SPREAD_FIX, Program, scale_program
-from planner.optimizer.tightening import capped_rates_per_s, with_rates
+from planner.optimizer.tightening import with_rates
 from planner.optimizer.types import Objective
 
 MAX_LOAD_LEVELS = 16
@@ -157,7 +157,7 @@ def _carried(
     )
     rows = tuple(rows for rows in (loads, hand_over(layout), served) if len(rows))
     program = Program(layout, rows, goal, maximise=False, extra_columns=len(goal) - layout.columns)
-    scaled = scale_program(with_rates(program, capped_rates_per_s(layout)))
+    scaled = scale_program(with_rates(program, layout.capped_rates_per_s))
     solution = solve_scaled(scaled, whole=False)
     if solution.outcome is not SolverOutcome.PROVEN:
         return solution, None

@@ -13,58 +13,28 @@ largest demand.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.core import FloatArray
-from planner.optimizer.evaluate_allocation import evaluate_fleet, fill_in
+from planner.optimizer.evaluate_allocation import PartAnswer, evaluate_fleet
 from planner.optimizer.highs import ROUNDING_TOLERANCE
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import build_program
-from planner.optimizer.relaxation import RelaxedOptimum, purchase_prices, relax
+from planner.optimizer.relaxation import RelaxedOptimum, purchase_prices, relax, undominated_pairs
 from planner.optimizer.types import Objective, Purchase
 
 HELD_PRICE = 0.1
 """What using a block that is held counts, as a share of its price: so little that it is used before anything is bought,
 but not for nothing, or one would not be told from two. A choice."""
-MOST_PRICINGS = 4
-"""Most often that prices are taken from a relaxation over some pairs. A choice of what is proved in how long."""
-PRICING_GAP = 1e-3
-"""Prices are good enough when the periods by themselves prove all but this share of that relaxation. A choice."""
-
-
-@dataclass(frozen=True)
-class PartAnswer:
-    """What is known of a problem.
-
-    Attributes:
-        values: of a fleet that keeps all limits, by column; None: none was found.
-        bound_usd_per_hour: no fleet costs less [USD/h]; infinite where it was proved that there is none.
-    """
-
-    values: FloatArray | None
-    bound_usd_per_hour: float
 
 
 Clock = Callable[[], float]
 """Seconds left."""
 PartSolver = Callable[[Layout, int], PartAnswer]
 """Answers a problem of one period, given how many may be asked at most from this one on."""
-
-
-def have_nothing_in_common(layout: Layout) -> bool:
-    """Whether a problem of least cost has several periods that neither purchases, nor units, nor work link.
-
-    Args:
-        layout: of the problem.
-
-    Returns:
-        False too where there is one period.
-    """
-    linked = layout.purchase_committed.any() or layout.steady.any() or layout.deferrable.any()
-    return layout.periods > 1 and not linked and not len(layout.start_units)
 
 
 def solve_by_period(
@@ -82,8 +52,7 @@ def solve_by_period(
         solve_one: answers a problem of one period.
         gap: relative gap at which the fleet is good enough, and share of its cost by which the fleet of a period may
             cost more than that of one of less demand before those between them are solved by themselves.
-        is_large: a single period is too large to be written down: prices come from a relaxation over some pairs then,
-            the bound from relaxations of the periods.
+        is_large: a single period is too large to be written down: the bound is that of the relaxation then.
         time_left_s: how long linear programs may still take [s].
 
     Returns:
@@ -91,14 +60,15 @@ def solve_by_period(
     """
     firm = np.where(layout.deferrable[:, None], 0.0, layout.demand_per_s)
     day = Day(layout, firm, purchase_prices(layout, None))
-    if have_nothing_in_common(layout):
+    if not layout.are_periods_linked:
         parts = day.solve(solve_one, gap)
         return PartAnswer(day.fleet(parts, solve_one, gap), _mean(layout, parts))
-    some, relaxed, bound = _relaxed_by_period(day, time_left_s) if is_large else _relaxed(layout, time_left_s)
+    some = _undominated(day) if is_large else _without(layout, budget_usd_per_hour=None)
+    relaxed = relax(build_program(some, Objective.MIN_COST), time_left_s())
     if relaxed is None:
-        return PartAnswer(None, bound)
+        return PartAnswer(None, math.inf if time_left_s() > 0.0 else 0.0)
     blocks = relaxed.values[some.column.blocks].max(axis=1)
-    votes: Iterable[FloatArray] = (np.round(blocks), np.ceil(blocks - ROUNDING_TOLERANCE))
+    bound, votes = relaxed.bound, iter((np.round(blocks), np.ceil(blocks - ROUNDING_TOLERANCE)))
     if not is_large:
         priced = replace(day, usd_per_block=purchase_prices(some, relaxed))
         parts = priced.solve(solve_one, gap)
@@ -121,43 +91,31 @@ def _mean(layout: Layout, parts: Sequence[PartAnswer]) -> float:
     return math.fsum(share * part.bound_usd_per_hour for share, part in zip(layout.share, parts, strict=True))
 
 
-def _relaxed(layout: Layout, time_left_s: Clock) -> tuple[Layout, RelaxedOptimum | None, float]:
-    """The relaxation of the whole; without one, its bound: infinite but for a lack of time."""
-    some = _without_budget(layout)
-    relaxed = relax(build_program(some, Objective.MIN_COST), time_left_s())
-    return some, relaxed, math.inf if time_left_s() > 0.0 else 0.0
+def _undominated(day: Day) -> Layout:
+    """The problem but for what links periods beside purchases and work that may wait, over pairs that none betters.
 
-
-def _relaxed_by_period(day: Day, time_left_s: Clock) -> tuple[Layout, RelaxedOptimum | None, float]:
-    """A relaxation over some pairs, and what the periods by themselves prove at its prices.
-
-    Starting from those that pay by the period, pairs that pay at these prices are added until the periods by themselves
-    prove what the whole does.
+    Which pair betters which in a period is the same at all prices, so that its relaxation is that of all pairs.
     """
-    layout, everything = day.layout, np.ones(len(day.layout.usd_per_hour), dtype=bool)
-    pairs, known = np.zeros(len(layout.pair_unit), dtype=bool), 0.0
-    some, best = layout, None
-    for _ in range(MOST_PRICINGS):
-        bound = 0.0
-        for share, part in zip(layout.share.tolist(), day.parts(), strict=True):
-            relaxed = relax(build_program(part, Objective.MIN_COST), time_left_s())
-            if relaxed is None:
-                return some, best, known if time_left_s() <= 0.0 else math.inf
-            bound += share * relaxed.bound
-            pairs |= relaxed.compared
-        known = max(known, bound)
-        if best is not None and bound >= best.bound * (1.0 - PRICING_GAP):
-            break
-        fewer, better, _ = _relaxed(layout.select(everything, pairs), time_left_s)
-        if better is None:
-            break
-        some, best, day = fewer, better, replace(day, usd_per_block=purchase_prices(fewer, better))
-    return some, best, known
+    layout, pairs = day.layout, np.zeros(len(day.layout.pair_unit), dtype=bool)
+    for part in replace(day, demand_per_s=layout.ceiling_per_s).parts():
+        pairs |= undominated_pairs(build_program(part, Objective.MIN_COST))
+    return _unlinked(layout).select(np.ones(len(layout.usd_per_hour), dtype=bool), pairs)
 
 
-def _without_budget(layout: Layout) -> Layout:
-    """Whether a fleet can be paid for is for the caller to say, who knows the bound."""
-    return replace(layout, problem=layout.problem.model_copy(update={"budget_usd_per_hour": None}))
+def _without(layout: Layout, **limits: None) -> Layout:
+    """The problem without some limits, e.g. the budget, which the caller holds against the bound."""
+    return replace(layout, problem=layout.problem.model_copy(update=limits))
+
+
+def _unlinked(layout: Layout) -> Layout:
+    """The problem without starts, steadiness, groups and the budget."""
+    return replace(
+        _without(layout, budget_usd_per_hour=None, max_groups=None),
+        usd_per_start=np.zeros_like(layout.usd_per_start),
+        steady=np.zeros_like(layout.steady),
+        groups=(),
+        resource_group=np.full_like(layout.resource_group, -1),
+    )
 
 
 def _served(layout: Layout, firm: FloatArray, some: Layout, relaxed: RelaxedOptimum) -> FloatArray:
@@ -188,35 +146,25 @@ class Day:
 
     def part(self, period: int) -> Layout:
         """The problem of one period."""
-        layout, problem = self.layout, self.layout.problem
+        layout, problem = _unlinked(self.layout), self.layout.problem
         demand, usd = self.demand_per_s[:, [period]], self.usd_per_block[:, period]
-        held = iter(() if self.held is None else (self.held * layout.purchase_block).tolist())
-        resources = tuple(
-            r.model_copy(
-                update={"purchases": tuple(_with_held(purchase, next(held, None)) for purchase in r.purchases)}
-            )
-            for r in problem.resources
-        )
-        update = {
-            "resources": resources,
-            "periods": problem.periods[:1],
-            "budget_usd_per_hour": None,
-            "max_groups": None,
-        }
+        update: dict[str, object] = {"periods": problem.periods[:1]}
         is_held = layout.purchase_committed & (self.held is not None)
+        if self.held is not None:
+            held = iter((self.held * layout.purchase_block).tolist())
+            update["resources"] = tuple(
+                r.model_copy(update={"purchases": tuple(_with_at_most(p, next(held)) for p in r.purchases)})
+                for r in problem.resources
+            )
         return replace(
             layout,
-            problem=problem.model_copy(update=update),
+            problem=layout.problem.model_copy(update=update),
             share=np.ones(1),
             demand_per_s=demand,
             ceiling_per_s=demand,
             deferrable=np.zeros_like(layout.deferrable),
-            usd_per_start=np.zeros_like(layout.usd_per_start),
-            steady=np.zeros_like(layout.steady),
             purchase_usd_per_hour=np.where(is_held, HELD_PRICE * usd, usd),
             purchase_committed=np.zeros(len(usd), dtype=bool),
-            groups=(),
-            resource_group=np.full_like(layout.resource_group, -1),
         )
 
     def parts(self) -> Iterator[Layout]:
@@ -283,7 +231,7 @@ class Day:
         if self.held is not None:
             columns = layout.column.blocks[layout.purchase_committed]
             values[columns] = self.held[layout.purchase_committed][:, None]
-        fill_in(layout, values)
+        layout.fill_in(values)
         return values
 
     def fleet(self, parts: list[PartAnswer], solve_one: PartSolver, gap: float) -> FloatArray | None:
@@ -310,6 +258,6 @@ def _keeps_limits(layout: Layout, values: FloatArray) -> bool:
     return evaluate_fleet(Objective.MIN_COST, layout, values, is_routed=True, may_miss=True).keeps_limits
 
 
-def _with_held(purchase: Purchase, held: float | None) -> Purchase:
-    """A committed purchase of which so much is there already; None: of which nothing is decided."""
-    return purchase.model_copy(update={"at_most": held}) if purchase.committed and held is not None else purchase
+def _with_at_most(purchase: Purchase, held: float) -> Purchase:
+    """A committed purchase of which so much is there already."""
+    return purchase.model_copy(update={"at_most": held}) if purchase.committed else purchase

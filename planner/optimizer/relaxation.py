@@ -18,11 +18,13 @@ from planner.optimizer.constraints import STRUCTURAL, build_rows
 from planner.optimizer.highs import SolverOutcome, solve_scaled
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import Program, ScaledProgram, scale_program
-from planner.optimizer.tightening import capped_rates_per_s, tight_rates_per_s, with_rates
+from planner.optimizer.tightening import with_rates
 from planner.optimizer.types import Objective
 
 FEW_COLUMNS = 20_000
 """Columns up to which a relaxation is handed over whole. Affects speed only."""
+POOLS_A_SLICE = 2
+"""Pools kept for each slice, stage and channel by either measure. A choice of what is reached in how long."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +36,12 @@ class RelaxedOptimum:
         row_duals: d(goal)/d(limit) by row of the program; 0 for rows `carry_rate` that dropped out.
         values: by column of the program; 0 for units that dropped out.
         excess: what one more request per second of a pair would cost beyond its worth; shape (p, t).
-        compared: pairs that no other betters in some period, shape (p,).
     """
 
     bound: float
     row_duals: FloatArray
     values: FloatArray
     excess: FloatArray
-    compared: BoolArray
 
 
 def relax(program: Program, time_limit_s: float = math.inf, *, is_tight: bool = True) -> RelaxedOptimum | None:
@@ -50,13 +50,13 @@ def relax(program: Program, time_limit_s: float = math.inf, *, is_tight: bool = 
     Args:
         program: as stated.
         time_limit_s: of the solver [s].
-        is_tight: with `tight_rates_per_s`; else the program's own relaxation, but for rates out of all proportion.
+        is_tight: with `Layout.tight_rates_per_s`; else the program's own, but for rates out of all proportion.
 
     Returns:
         None where it has no solution, or where the time ran out.
     """
     layout, rates = program.layout, program.layout.column.rates
-    rate_per_s = tight_rates_per_s(layout) if is_tight else capped_rates_per_s(layout)
+    rate_per_s = layout.tight_rates_per_s if is_tight else layout.capped_rates_per_s
     scaled = scale_program(with_rates(program, rate_per_s))
     lp, is_left = _without_units(program, scaled, rate_per_s)
     kept = lp.upper > 0.0
@@ -73,7 +73,6 @@ def relax(program: Program, time_limit_s: float = math.inf, *, is_tight: bool = 
         row_duals=np.asarray(duals * scaled.goal_unit / scaled.row_unit),
         values=np.asarray(solution.values * scaled.column_unit),
         excess=np.asarray(np.maximum(reduced[rates], 0.0) * scaled.goal_unit / scaled.column_unit[rates]),
-        compared=np.asarray(kept[rates].any(axis=1)),
     )
 
 
@@ -131,6 +130,50 @@ def _undominated(lp: ScaledProgram) -> BoolArray:
         best = best[group]
         kept &= (best < 0) | (best == np.arange(len(row))) | (burden[best] > burden).any(axis=1)
     return kept
+
+
+def undominated_pairs(program: Program) -> BoolArray:
+    """Pairs that no other betters in any period, whatever blocks cost: the relaxation needs no others.
+
+    Args:
+        program: as stated.
+
+    Returns:
+        Which pairs, shape (p,).
+    """
+    rate_per_s = program.layout.tight_rates_per_s
+    lp, _ = _without_units(program, scale_program(with_rates(program, rate_per_s)), rate_per_s)
+    return np.asarray(_undominated(lp)[program.layout.column.rates].any(axis=1))
+
+
+def shortlist(layout: Layout, relaxed: RelaxedOptimum) -> BoolArray:
+    """The pairs that are worth a look: all units of a pool (`Layout.pools`) or none, slice by slice.
+
+    Kept are those of which one carries something, and of each slice, stage and channel the least missed: what a pair
+    costs beyond its worth per request (of the large units that serve at least cost) or per unit (of the small ones that
+    fill up what is left of a demand).
+
+    Args:
+        layout: of a problem of one period.
+        relaxed: its relaxation.
+
+    Returns:
+        Which pairs, shape (p,).
+    """
+    carries = relaxed.values[layout.column.rates[:, 0]] > 0.0
+    slices = len(layout.deferrable)
+    place = layout.pools[0][layout.pair_unit] * slices + layout.pair_slice
+    stage = layout.stage[layout.pair_unit] * (len(layout.channels) + 1) + layout.channel[layout.pair_unit] + 1
+    section = stage * slices + layout.pair_slice
+    _, first, of_pair = np.unique(place, return_index=True, return_inverse=True)
+    kept = np.zeros(len(first), dtype=bool)
+    kept[of_pair[carries]] = True
+    of_request = relaxed.excess[:, 0]
+    for excess in (of_request, of_request * layout.tight_rates_per_s[:, 0]):
+        least = np.full(len(first), math.inf)
+        np.minimum.at(least, of_pair, excess)
+        kept[best_of_each(section[first], least, POOLS_A_SLICE)] = True
+    return np.asarray(kept[of_pair])
 
 
 def limit_duals(program: Program) -> dict[str, float]:

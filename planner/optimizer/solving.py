@@ -13,13 +13,12 @@ from planner.optimizer.branching import ProgramSolver
 from planner.optimizer.checks import MOST_UNITS_OF_A_CAP, check_problem, check_size, least_cost_usd_per_hour
 from planner.optimizer.covering import cheapest_cover
 from planner.optimizer.diagnosis import diagnose
-from planner.optimizer.evaluate_allocation import EvaluatedFleet, constraint_reports, evaluate_fleet
+from planner.optimizer.evaluate_allocation import EvaluatedFleet, PartAnswer, constraint_reports, evaluate_fleet
 from planner.optimizer.highs import Solution, SolverOutcome
 from planner.optimizer.layout import Layout, build_layout
-from planner.optimizer.periods import Day, PartAnswer, have_nothing_in_common, solve_by_period
+from planner.optimizer.periods import Day, solve_by_period
 from planner.optimizer.program import build_program
-from planner.optimizer.relaxation import limit_duals, purchase_prices, relax
-from planner.optimizer.shortlist import shortlist
+from planner.optimizer.relaxation import limit_duals, purchase_prices, relax, shortlist
 from planner.optimizer.types import (
     FEASIBILITY_TOLERANCE,
     Allocation,
@@ -190,7 +189,7 @@ class _LeastCost:
         if self.is_over:
             return
         check_size(layout)
-        is_linked = not have_nothing_in_common(layout)
+        is_linked = layout.are_periods_linked
         if layout.periods > 1 and (is_mid_size or not is_linked):
             is_large, solver = _has_large_periods(layout), self.solver
             self._add(
@@ -212,13 +211,14 @@ class _LeastCost:
         cover = cheapest_cover(self.layout)
         if cover is None:
             return
-        self._add(PartAnswer(cover.values, cover.bound_usd_per_hour), may_miss=True)
-        if cover.bound_usd_per_hour > 0.0:
-            units, slices = self.layout.problem.units, self.layout.problem.slices
-            self.rests_on = {
-                units[j].name: tuple(slices[s].name for s in np.flatnonzero(cover.counts[:, j]))
-                for j in np.flatnonzero(cover.counts.sum(axis=0))
-            }
+        self._add(cover, may_miss=True)
+        if cover.values is not None and cover.bound_usd_per_hour > 0.0:
+            layout, units, slices = self.layout, self.layout.problem.units, self.layout.problem.slices
+            rests_on: dict[str, tuple[str, ...]] = {}
+            for pair in np.flatnonzero(cover.values[layout.column.rates].any(axis=1)):
+                unit = units[layout.pair_unit[pair]].name
+                rests_on[unit] = (*rests_on.get(unit, ()), slices[layout.pair_slice[pair]].name)
+            self.rests_on = rests_on
 
     def _solve_part(self, part: Layout, left: int) -> PartAnswer:
         """One of so many problems, with its part of the work."""

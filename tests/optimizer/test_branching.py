@@ -23,7 +23,7 @@ from planner.optimizer import (
 from planner.optimizer.branching import ProgramSolver
 from planner.optimizer.layout import build_layout
 from planner.optimizer.program import build_program
-from planner.optimizer.tightening import tight_rates_per_s, with_rates
+from planner.optimizer.tightening import with_rates
 from tests.fleet_oracle import small_problem
 from tests.optimizer.problems import MAX_RATE, MIN_COST, check_allocation, problem, unit
 
@@ -52,7 +52,7 @@ def _spin(until: float) -> None:
 
 def test_a_busy_machine_answers_what_an_idle_one_does() -> None:
     """Cut short by its work, under as many busy processes as the machine has processors and more: word for word."""
-    stated = many_alike(1, slices=6)
+    stated = many_alike(2, slices=6)
     idle = solve(stated, MIN_COST, work=2e5)
     assert idle.status is SolveStatus.WORK_LIMIT
     crowd = [multiprocessing.Process(target=_spin, args=(time.monotonic() + 60.0,), daemon=True) for _ in range(4)]
@@ -95,7 +95,7 @@ def test_fewer_columns_and_counts_that_end_change_no_optimum(
         stated = small_problem(7000 + seed, objective)
         pooled = solve(stated, objective)
         with monkeypatch.context() as patched:
-            patched.setattr(branching, "pool_rates", lambda p: with_rates(p, tight_rates_per_s(p.layout)))
+            patched.setattr(branching, "pool_rates", lambda p: with_rates(p, p.layout.tight_rates_per_s))
             patched.setattr(branching, "unpool_rates", lambda layout, values: values)
             plain = solve(stated, objective)
         assert pooled.status is plain.status, seed

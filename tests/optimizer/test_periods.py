@@ -18,8 +18,9 @@ from planner.optimizer import (
     solving,
 )
 from planner.optimizer.branching import ProgramSolver
-from planner.optimizer.layout import build_layout
-from planner.optimizer.periods import Day, PartAnswer, have_nothing_in_common, solve_by_period
+from planner.optimizer.evaluate_allocation import PartAnswer
+from planner.optimizer.layout import Layout, build_layout
+from planner.optimizer.periods import Day, solve_by_period
 from planner.optimizer.program import build_program
 from tests.optimizer.problems import MIN_COST, check_allocation
 
@@ -57,7 +58,7 @@ def test_periods_by_themselves_are_as_good_as_the_whole_program(
     stated = day(seed, slices, stages=stages)
     answer = solve(stated, MIN_COST)
     with monkeypatch.context() as patched:
-        patched.setattr("planner.optimizer.solving.have_nothing_in_common", lambda layout: False)
+        patched.setattr(Layout, "are_periods_linked", True)
         patched.setattr("planner.optimizer.solving.cheapest_cover", lambda layout: None)
         whole = solve(stated, MIN_COST)
     assert answer.status is whole.status is SolveStatus.OPTIMAL
@@ -72,7 +73,7 @@ def usd_per_hour(stated: FleetProblem, found: PartAnswer) -> float:
 
 def test_what_links_periods_is_seen() -> None:
     free = day(0)
-    assert have_nothing_in_common(build_layout(free))
+    assert not build_layout(free).are_periods_linked
     unit = free.units[0]
     for changed in (
         {"units": (unit.model_copy(update={"steady": True}), *free.units[1:])},
@@ -80,7 +81,7 @@ def test_what_links_periods_is_seen() -> None:
         {"slices": (free.slices[0].model_copy(update={"deferrable": True}),)},
         {"resources": (Resource(name="g1"), Resource(name="g0", purchases=(_reserved(),)))},
     ):
-        assert not have_nothing_in_common(build_layout(free.model_copy(update=changed))), changed
+        assert build_layout(free.model_copy(update=changed)).are_periods_linked, changed
 
 
 def _reserved() -> Purchase:

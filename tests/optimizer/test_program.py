@@ -23,7 +23,7 @@ from planner.optimizer import (
 )
 from planner.optimizer.layout import build_layout
 from planner.optimizer.program import build_program
-from planner.optimizer.tightening import pool_rates, pools, unpool_rates
+from planner.optimizer.tightening import pool_rates, unpool_rates
 from tests.optimizer.as_pulp import to_pulp
 from tests.optimizer.problems import MAX_RATE, MIN_COST, chat, golden_problem, problem, unit
 from tests.places import DOCS, LP
@@ -125,6 +125,6 @@ def test_units_are_pooled_with_their_like_only() -> None:
     slices = (chat(90.0), Slice(name="code", demand_per_s=(90.0,)))
     resources = (Resource(name="x", group="x"), Resource(name="y", group="y"))
     stated = FleetProblem(slices=slices, units=tuple(units), resources=resources, max_groups=1)
-    lead, _, size = pools(build_layout(stated))
+    lead, _, size = build_layout(stated).pools
     assert lead.tolist() == [0, 0, 2, 3, 4, 5, 6, 7]
     assert size[:2, 0].tolist() == [1.0, 2.0]
