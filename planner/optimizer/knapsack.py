@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from planner.core import FloatArray, IntArray
+from planner.core import BoolArray, FloatArray, IntArray
 from planner.optimizer.layout import FIRST, SECOND, WHOLE
 
 MAX_LABELS = 20_000
@@ -86,11 +86,6 @@ class _Labels:
     rate: FloatArray
     name: IntArray
 
-    @classmethod
-    def of_nothing(cls) -> _Labels:
-        """The empty fleet."""
-        return cls(np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64))
-
     def unbeaten(self) -> _Labels:
         """Those that no other beats in both, by rising cost and rate."""
         order = np.lexsort((-self.rate, self.cost))
@@ -99,67 +94,71 @@ class _Labels:
         return _Labels(self.cost[kept], self.rate[kept], self.name[kept])
 
 
+_NOTHING = _Labels(np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64))
+"""The empty fleet, which is label 0."""
+
+
 def _together(parts: Sequence[_Labels]) -> _Labels:
     columns = zip(*((part.cost, part.rate, part.name) for part in parts), strict=True)
     return _Labels(*(np.concatenate(column) for column in columns)).unbeaten()
 
 
+@dataclass
 class _Search:
-    """Labels, and how each was made: of two others, or of one and some copies of a unit. Label 0 is the empty fleet.
+    """Labels, and how each was made: of two others, or of one and some copies of a unit.
 
-    Args:
+    Attributes:
         demand: to be covered [1/s].
         cost, rate, kind: of each unit, see `least_cost_cover`.
         most_cost: of the best fleet known; no label beyond it is of use [USD/h].
         cost_per_rate: cheapest of any route, for what a label does not cover yet [USD/h per 1/s].
+        made: two labels, a unit and its number, of every label.
+        labels: how many there are.
     """
 
-    def __init__(
-        self,
-        demand: float,
-        cost: FloatArray,
-        rate: FloatArray,
-        kind: IntArray,
-        most_cost: float,
-        cost_per_rate: float,
-    ) -> None:
-        self.demand, self.cost, self.rate, self.kind = demand, cost, rate, kind
-        self.most_cost, self.cost_per_rate = most_cost, cost_per_rate
-        self._parts, self._count = [np.zeros((1, 4), dtype=np.int64)], 1
+    demand: float
+    cost: FloatArray
+    rate: FloatArray
+    kind: IntArray
+    most_cost: float
+    cost_per_rate: float
+    made: list[IntArray] = field(default_factory=lambda: [np.zeros((1, 4), dtype=np.int64)])
+    labels: int = 1
 
-    def _named(self, first: IntArray, second: IntArray | int, unit: int = 0, number: IntArray | int = 0) -> IntArray:
+    def named(self, first: IntArray, second: IntArray | int, unit: int = 0, number: IntArray | int = 0) -> IntArray:
         """Names of labels made of labels `first` and `second` and so many copies of a unit."""
-        made = np.empty((len(first), 4), dtype=np.int64)
-        for column, part in enumerate((first, second, unit, number)):
-            made[:, column] = part
-        self._parts.append(made)
-        self._count += len(first)
-        return np.arange(self._count - len(first), self._count)
+        self.made.append(np.stack(np.broadcast_arrays(first, second, unit, number), axis=1))
+        self.labels += len(first)
+        return np.arange(self.labels - len(first), self.labels)
 
     def counts(self, label: int) -> IntArray:
         """Units of a label."""
-        made, counts, left = np.concatenate(self._parts), np.zeros(len(self.cost), dtype=np.int64), [int(label)]
+        made, counts, left = np.concatenate(self.made), np.zeros(len(self.cost), dtype=np.int64), [int(label)]
         while left:
             first, second, unit, number = made[left.pop()].tolist()
             counts[unit] += number
             left += [each for each in (first, second) if each]
         return counts
 
-    def front(self, units: IntArray, others_per_rate: float) -> _Labels:
-        """The labels of one stage: those of each kind, and of them all the best.
+    def is_useful(self, cost: FloatArray, rate: FloatArray, others_per_rate: float = 0.0) -> BoolArray:
+        """Whether labels may be part of a fleet no dearer than the best known.
 
         `others_per_rate` is the cost per rate of the other stages that a request passes [USD/h per 1/s].
         """
-        enough = np.minimum(self.rate[units], self.demand)
-        least = self.cost[units] + others_per_rate * enough + self.cost_per_rate * (self.demand - enough)
-        units = units[least <= self.most_cost]
+        enough = np.minimum(rate, self.demand)
+        least = cost + others_per_rate * enough + self.cost_per_rate * (self.demand - enough)
+        return np.asarray(least <= self.most_cost)
+
+    def front(self, units: IntArray, others_per_rate: float) -> _Labels:
+        """The labels of one stage: those of each kind, and of them all the best."""
+        units = units[self.is_useful(self.cost[units], self.rate[units], others_per_rate)]
         kinds = [kind for kind in np.unique(self.kind[units]) if kind >= 0] or [-1]
         of_kinds = (units[(self.kind[units] == kind) | (self.kind[units] == -1)] for kind in kinds)
         return _together([self._of_kind(own, others_per_rate) for own in of_kinds])
 
     def _of_kind(self, units: IntArray, others_per_rate: float) -> _Labels:
         """Labels of units that go together, the cheapest per rate first."""
-        labels, demand, begin = _Labels.of_nothing(), self.demand, self._count
+        labels, demand, begin = _NOTHING, self.demand, self.labels
         for j in units[np.argsort(self.cost[units] / self.rate[units], kind="stable")].tolist():
             most = math.ceil(demand / self.rate[j] * (1.0 - _COST_ROUNDING))
             if len(labels.cost) * most > MAX_PAIRS:
@@ -167,15 +166,14 @@ class _Search:
             times = np.arange(1, most + 1)
             cost = labels.cost[:, None] + times * self.cost[j]
             rate = labels.rate[:, None] + times * self.rate[j]
-            enough = np.minimum(rate, demand)
-            least = cost + others_per_rate * enough + self.cost_per_rate * (demand - enough)
             is_needed = rate - self.rate[j] < demand * (1.0 - _COST_ROUNDING)
-            row, column = np.nonzero((least <= self.most_cost) & is_needed)
-            if self._count - begin + len(row) > 8 * MAX_LABELS:
+            row, column = np.nonzero(self.is_useful(cost, rate, others_per_rate) & is_needed)
+            if self.labels - begin + len(row) > 8 * MAX_LABELS:
                 raise _TooManyLabelsError
             if len(row):
-                name = self._named(labels.name[row], 0, j, times[column])
-                labels = _together([labels, _Labels(cost[row, column], enough[row, column], name)])
+                name = self.named(labels.name[row], 0, j, times[column])
+                more = _Labels(cost[row, column], np.minimum(rate[row, column], demand), name)
+                labels = _together([labels, more])
         return labels
 
     def in_sequence(self, first: _Labels, second: _Labels | None = None) -> _Labels:
@@ -185,7 +183,7 @@ class _Search:
         rate = np.unique(np.concatenate([first.rate, second.rate]))
         rate = rate[rate <= min(first.rate[-1], second.rate[-1])]
         left, right = np.searchsorted(first.rate, rate), np.searchsorted(second.rate, rate)
-        name = self._named(first.name[left], second.name[right])
+        name = self.named(first.name[left], second.name[right])
         return _Labels(first.cost[left] + second.cost[right], rate, name).unbeaten()
 
     def side_by_side(self, routes: Sequence[_Labels]) -> _Labels:
@@ -196,8 +194,8 @@ class _Search:
                 raise _TooManyLabelsError
             cost = best.cost[:, None] + other.cost[None, :]
             rate = np.minimum(best.rate[:, None] + other.rate[None, :], self.demand)
-            left, right = np.nonzero(cost + self.cost_per_rate * (self.demand - rate) <= self.most_cost)
+            left, right = np.nonzero(self.is_useful(cost, rate))
             pairs = _Labels(cost[left, right], rate[left, right], np.arange(len(left))).unbeaten()
-            name = self._named(best.name[left[pairs.name]], other.name[right[pairs.name]])
+            name = self.named(best.name[left[pairs.name]], other.name[right[pairs.name]])
             best = _Labels(pairs.cost, pairs.rate, name)
         return best

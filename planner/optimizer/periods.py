@@ -1,19 +1,16 @@
 """Problems of several periods, solved one period after the other.
 
-What links the periods is priced: a committed purchase is bought by the period, at prices of which the mean is no more
-than what it costs (`planner.optimizer.relaxation.purchase_prices`); starts, steadiness, the budget, kinds and groups
-over all periods, and work that may wait, are left out. So the sum over periods of what each costs at least is a bound.
-
-A fleet comes from the same periods: what is committed to is what the relaxation holds, rounded; work that may wait is
-done when the relaxation does it; and each period is solved again with what is held. Whether the fleet keeps what was
-left out is looked at afterwards; where it has too many kinds, it is solved once more with those of the period of the
-largest demand.
+Where purchases, units and work of the periods are not linked, the mean over periods of what each costs at least is a
+bound. Where they are, the bound is that of the relaxation of the whole, and the periods do as it does: what is
+committed to is what it holds, rounded, and work that may wait is done when it does it. Starts, steadiness, the budget,
+kinds and groups over all periods are left out, and whether the fleet keeps them is looked at afterwards; where it has
+too many kinds, it is solved once more with those of the period of the largest demand.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,109 +20,90 @@ from planner.optimizer.evaluate_allocation import PartAnswer, evaluate_fleet
 from planner.optimizer.highs import ROUNDING_TOLERANCE
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import build_program
-from planner.optimizer.relaxation import RelaxedOptimum, purchase_prices, relax, undominated_pairs
+from planner.optimizer.relaxation import RelaxedOptimum, undominated_pairs
 from planner.optimizer.types import Objective, Purchase
 
 HELD_PRICE = 0.1
 """What using a block that is held counts, as a share of its price: so little that it is used before anything is bought,
 but not for nothing, or one would not be told from two. A choice."""
 
-
-Clock = Callable[[], float]
-"""Seconds left."""
 PartSolver = Callable[[Layout, int], PartAnswer]
 """Answers a problem of one period, given how many may be asked at most from this one on."""
 
 
-def solve_by_period(
-    layout: Layout,
-    solve_one: PartSolver,
-    gap: float,
-    *,
-    is_large: bool = False,
-    time_left_s: Clock = lambda: math.inf,
-) -> PartAnswer:
-    """A fleet and a bound from the periods by themselves.
+def solve_by_period(layout: Layout, solve_one: PartSolver, gap: float) -> PartAnswer:
+    """A fleet and a bound from periods that nothing links.
 
     Args:
         layout: of a problem of several periods.
         solve_one: answers a problem of one period.
         gap: relative gap at which the fleet is good enough, and share of its cost by which the fleet of a period may
             cost more than that of one of less demand before those between them are solved by themselves.
-        is_large: a single period is too large to be written down: the bound is that of the relaxation then.
-        time_left_s: how long linear programs may still take [s].
 
     Returns:
-        The best fleet of all periods that was found to keep all limits, with the bound.
+        The fleet of all periods, if it keeps all limits, with the bound.
     """
-    firm = np.where(layout.deferrable[:, None], 0.0, layout.demand_per_s)
-    day = Day(layout, firm, purchase_prices(layout, None))
-    if not layout.are_periods_linked:
-        parts = day.solve(solve_one, gap)
-        return PartAnswer(day.fleet(parts, solve_one, gap), _mean(layout, parts))
-    some = _undominated(day) if is_large else _without(layout, budget_usd_per_hour=None)
-    relaxed = relax(build_program(some, Objective.MIN_COST), time_left_s())
-    if relaxed is None:
-        return PartAnswer(None, math.inf if time_left_s() > 0.0 else 0.0)
-    blocks = relaxed.values[some.column.blocks].max(axis=1)
-    bound, votes = relaxed.bound, iter((np.round(blocks), np.ceil(blocks - ROUNDING_TOLERANCE)))
-    if not is_large:
-        priced = replace(day, usd_per_block=purchase_prices(some, relaxed))
-        parts = priced.solve(solve_one, gap)
-        votes, bound = priced.votes(parts), _mean(layout, parts)
-    day = replace(day, demand_per_s=_served(layout, firm, some, relaxed))
-    best, least = PartAnswer(None, bound), math.inf
-    for vote in votes:
-        held = replace(day, held=np.where(layout.purchase_committed, vote, 0.0))
-        values = held.fleet(held.solve(solve_one, gap), solve_one, gap)
-        usd = math.inf if values is None else math.fsum((layout.mean_cost * values).tolist())
-        if usd < least:
-            best, least = PartAnswer(values, bound), usd
-        if least * (1.0 - gap) <= bound or (is_large and values is not None):
-            break
-    return best
+    day = Day(layout, layout.demand_per_s)
+    parts = day.solve(solve_one, gap)
+    bound = math.fsum(share * part.bound_usd_per_hour for share, part in zip(layout.share, parts, strict=True))
+    return PartAnswer(day.fleet(parts, solve_one, gap), bound)
 
 
-def _mean(layout: Layout, parts: Sequence[PartAnswer]) -> float:
-    """Bound on the whole from those of its periods."""
-    return math.fsum(share * part.bound_usd_per_hour for share, part in zip(layout.share, parts, strict=True))
+def fleet_by_period(
+    layout: Layout, some: Layout, relaxed: RelaxedOptimum, solve_one: PartSolver, gap: float
+) -> FloatArray | None:
+    """A fleet from periods that hold what the relaxation of the whole does.
+
+    Args:
+        layout: of a problem of several periods.
+        some: of what was relaxed, the problem or `undominated` of it.
+        relaxed: its relaxation.
+        solve_one: answers a problem of one period.
+        gap: see `solve_by_period`.
+
+    Returns:
+        By column; None: none was found that keeps all limits.
+    """
+    served = np.zeros_like(layout.demand_per_s)
+    np.add.at(served, some.pair_slice[some.served], relaxed.values[some.column.rates[some.served]])
+    total = (served @ layout.share)[:, None]
+    waits = np.where(total > 0.0, served * layout.mean_demand_per_s[:, None] / np.where(total > 0.0, total, 1.0), 0.0)
+    blocks = np.where(layout.purchase_committed, relaxed.values[some.column.blocks].max(axis=1), 0.0)
+    for held in (np.round(blocks), np.ceil(blocks - ROUNDING_TOLERANCE)):
+        day = Day(layout, np.where(layout.deferrable[:, None], waits, layout.demand_per_s), held)
+        values = day.fleet(day.solve(solve_one, gap), solve_one, gap)
+        if values is not None:
+            return values
+    return None
 
 
-def _undominated(day: Day) -> Layout:
+def undominated(layout: Layout) -> Layout:
     """The problem but for what links periods beside purchases and work that may wait, over pairs that none betters.
 
     Which pair betters which in a period is the same at all prices, so that its relaxation is that of all pairs.
+
+    Args:
+        layout: of a problem too large to be written down.
+
+    Returns:
+        Of all units, with fewer pairs.
     """
-    layout, pairs = day.layout, np.zeros(len(day.layout.pair_unit), dtype=bool)
-    for part in replace(day, demand_per_s=layout.ceiling_per_s).parts():
+    pairs = np.zeros(len(layout.pair_unit), dtype=bool)
+    for part in Day(layout, layout.ceiling_per_s).parts():
         pairs |= undominated_pairs(build_program(part, Objective.MIN_COST))
     return _unlinked(layout).select(np.ones(len(layout.usd_per_hour), dtype=bool), pairs)
-
-
-def _without(layout: Layout, **limits: None) -> Layout:
-    """The problem without some limits, e.g. the budget, which the caller holds against the bound."""
-    return replace(layout, problem=layout.problem.model_copy(update=limits))
 
 
 def _unlinked(layout: Layout) -> Layout:
     """The problem without starts, steadiness, groups and the budget."""
     return replace(
-        _without(layout, budget_usd_per_hour=None, max_groups=None),
+        layout,
+        problem=layout.problem.model_copy(update={"budget_usd_per_hour": None, "max_groups": None}),
         usd_per_start=np.zeros_like(layout.usd_per_start),
         steady=np.zeros_like(layout.steady),
         groups=(),
         resource_group=np.full_like(layout.resource_group, -1),
     )
-
-
-def _served(layout: Layout, firm: FloatArray, some: Layout, relaxed: RelaxedOptimum) -> FloatArray:
-    """What each period serves [1/s]: of work that may wait as much as the relaxation, and no less in all."""
-    done = np.zeros_like(firm)
-    np.add.at(done, some.pair_slice[some.served], relaxed.values[some.column.rates[some.served]])
-    total = done @ layout.share
-    factor = np.where(total > 0.0, layout.mean_demand_per_s / np.where(total > 0.0, total, 1.0), 0.0)
-    waits = np.where((total > 0.0)[:, None], done * factor[:, None], layout.demand_per_s)
-    return np.where(layout.deferrable[:, None], waits, firm)
 
 
 @dataclass(frozen=True)
@@ -135,19 +113,17 @@ class Day:
     Attributes:
         layout: of the problem.
         demand_per_s: what each period serves; shape (s, t).
-        usd_per_block: of each purchase in each period; shape (q, t).
         held: blocks of committed purchases that are there already; None: they are bought by the period.
     """
 
     layout: Layout
     demand_per_s: FloatArray
-    usd_per_block: FloatArray
     held: FloatArray | None = None
 
     def part(self, period: int) -> Layout:
         """The problem of one period."""
         layout, problem = _unlinked(self.layout), self.layout.problem
-        demand, usd = self.demand_per_s[:, [period]], self.usd_per_block[:, period]
+        demand, usd = self.demand_per_s[:, [period]], layout.purchase_usd_per_hour
         update: dict[str, object] = {"periods": problem.periods[:1]}
         is_held = layout.purchase_committed & (self.held is not None)
         if self.held is not None:
@@ -172,14 +148,14 @@ class Day:
         return (self.part(period) for period in range(self.layout.periods))
 
     def solve(self, solve_one: PartSolver, gap: float) -> list[PartAnswer]:
-        """An answer for each period; periods of the same demand and prices have the same.
+        """An answer for each period; periods of the same demand have the same.
 
         Where periods are alike but for a demand that rises in every slice, less of it never costs more: those between
         two whose costs are the same but for the gap have that cost too, and the fleet of the larger demand serves them.
         """
-        what = np.vstack([self.demand_per_s.sum(axis=0), self.demand_per_s, self.usd_per_block])
-        distinct, first, of_period = np.unique(what, axis=1, return_index=True, return_inverse=True)
-        demand, usd = np.split(distinct[1:], [len(self.demand_per_s)])
+        by_sum = np.vstack([self.demand_per_s.sum(axis=0), self.demand_per_s])
+        distinct, first, of_period = np.unique(by_sum, axis=1, return_index=True, return_inverse=True)
+        demand = distinct[1:]
         found: dict[int, PartAnswer] = {}
 
         def solved(index: int) -> PartAnswer:
@@ -201,19 +177,9 @@ class Day:
                 values[one.column.rates] *= factor[one.pair_slice, index][:, None]
                 found[index] = PartAnswer(values, least.bound_usd_per_hour)
 
-        if (np.diff(demand) >= 0.0).all() and (np.diff(usd) == 0.0).all():
+        if (np.diff(demand) >= 0.0).all():
             fill(0, len(first) - 1)
         return [solved(index) for index in np.ravel(of_period).tolist()]
-
-    def votes(self, parts: list[PartAnswer]) -> Iterator[FloatArray]:
-        """Blocks to commit to: as many as periods ask for by what they pay, then the most that one of them asks for."""
-        blocks = self.part(0).column.blocks[:, 0]
-        asked = np.array([part.values[blocks] for part in parts if part.values is not None]).T
-        if asked.shape[1:] == self.layout.share.shape:
-            pays = self.usd_per_block * self.layout.share
-            total = pays.sum(axis=1)
-            yield np.round((asked * pays).sum(axis=1) / np.where(total > 0.0, total, 1.0))
-            yield np.where(pays > 0.0, asked, 0.0).max(axis=1, initial=0.0)
 
     def together(self, parts: list[PartAnswer]) -> FloatArray | None:
         """The columns of all periods; None where one of them has no fleet."""

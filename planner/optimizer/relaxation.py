@@ -1,4 +1,4 @@
-"""The linear relaxation: a bound, the worth of every limit, and what committed purchases are worth in each period.
+"""The linear relaxation: a bound, the worth of every limit, and which few pairs of very many are worth a look.
 
 Where nothing but the rate a unit carries asks for more units, their fractional number is n = sum_s f_s / r_s, so that
 the columns n and the rows `carry_rate` drop out: few rows, and as many columns as there are rates. Of many columns only
@@ -14,12 +14,11 @@ import numpy as np
 from scipy import sparse
 
 from planner.core import BoolArray, FloatArray, IntArray
-from planner.optimizer.constraints import STRUCTURAL, build_rows
+from planner.optimizer.constraints import STRUCTURAL
 from planner.optimizer.highs import SolverOutcome, solve_scaled
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import Program, ScaledProgram, scale_program
 from planner.optimizer.tightening import with_rates
-from planner.optimizer.types import Objective
 
 FEW_COLUMNS = 20_000
 """Columns up to which a relaxation is handed over whole. Affects speed only."""
@@ -195,40 +194,6 @@ def limit_duals(program: Program) -> dict[str, float]:
                 total[family] = total.get(family, 0.0) + value
         start += len(rows)
     return {family: value + 0.0 for family, value in total.items()}
-
-
-def purchase_prices(layout: Layout, relaxed: RelaxedOptimum | None) -> FloatArray:
-    """What a block of each purchase costs in each period, that of committed ones split over the periods [USD/h].
-
-    A committed block is worth w_t in period t, the dual price of what it holds as a mean over the horizon; a block by
-    the period never more than it costs. With any prices w_t / share_t of which the mean is no more than what the block
-    costs, no fleet costs less than its periods by themselves do (weak duality), and these are the best in the
-    relaxation.
-
-    Source: A. M. Geoffrion 1974, "Lagrangean relaxation for integer programming", Mathematical Programming Study 2.
-
-    Args:
-        layout: of a problem of least cost.
-        relaxed: its relaxation; None: the price is the same in all periods.
-
-    Returns:
-        Shape (purchases, periods).
-    """
-    price = np.repeat(layout.purchase_usd_per_hour[:, None], layout.periods, axis=1)
-    committed = layout.purchase_committed
-    if relaxed is None or not committed.any():
-        return price
-    worth = np.zeros((len(layout.problem.resources), layout.periods))
-    start = 0
-    for rows in build_rows(Objective.MIN_COST, layout):
-        if rows.constraint == "hold_resource":
-            worth[rows.subject, rows.periods] = np.maximum(-relaxed.row_duals[start : start + len(rows)], 0.0)
-        start += len(rows)
-    worth = worth[layout.purchase_resource] * layout.purchase_usable[:, None]
-    total = worth.sum(axis=1)
-    scale = np.where(total > 0.0, layout.purchase_usd_per_hour / np.where(total > 0.0, total, 1.0), 1.0)
-    split = worth * np.minimum(scale, 1.0)[:, None] / layout.share
-    return np.asarray(np.where(committed[:, None], split, price))
 
 
 def best_of_each(section: IntArray, cost: FloatArray, count: int) -> IntArray:

@@ -16,9 +16,9 @@ from planner.optimizer.diagnosis import diagnose
 from planner.optimizer.evaluate_allocation import EvaluatedFleet, PartAnswer, constraint_reports, evaluate_fleet
 from planner.optimizer.highs import Solution, SolverOutcome
 from planner.optimizer.layout import Layout, build_layout
-from planner.optimizer.periods import Day, solve_by_period
+from planner.optimizer.periods import Day, fleet_by_period, solve_by_period, undominated
 from planner.optimizer.program import build_program
-from planner.optimizer.relaxation import limit_duals, purchase_prices, relax, shortlist
+from planner.optimizer.relaxation import RelaxedOptimum, limit_duals, relax, shortlist
 from planner.optimizer.types import (
     FEASIBILITY_TOLERANCE,
     Allocation,
@@ -103,8 +103,8 @@ def solve(
 
 def _diagnosis_of_large(solver: ProgramSolver, layout: Layout) -> Diagnosis:
     """The conflict in the relaxation of the first period that cannot be served; else the budget's with the bound."""
-    day = Day(layout, np.where(layout.deferrable[:, None], 0.0, layout.demand_per_s), purchase_prices(layout, None))
-    for part in day.parts() if layout.periods > 1 else (layout,):
+    firm = np.where(layout.deferrable[:, None], 0.0, layout.demand_per_s)
+    for part in Day(layout, firm).parts() if layout.periods > 1 else (layout,):
         if relax(build_program(part, Objective.MIN_COST), solver.time_left_s) is None:
             return diagnose(solver, Objective.MIN_COST, part, is_relaxed=True)
     summary = "within_budget cannot hold: what is proved to be the least cost is above budget_usd_per_hour"
@@ -144,10 +144,6 @@ def _is_large(layout: Layout) -> bool:
     return layout.column.rates.size > MOST_RATES
 
 
-def _has_large_periods(layout: Layout) -> bool:
-    return len(layout.pair_unit) > MOST_RATES
-
-
 class _LeastCost:
     """The cheapest fleet of several methods, held against the highest of their bounds.
 
@@ -181,28 +177,25 @@ class _LeastCost:
 
         What one of them proves suffices; the fleet of one is where the next starts.
         """
-        layout, is_mid_size = self.layout, self.layout.column.rates.size > RATES_OF_PARTS
-        if self.solver.is_out_of_time:
+        layout, solver = self.layout, self.solver
+        if solver.is_out_of_time:
             return
         if not _is_large(layout):
             self._cover()
         if self.is_over:
             return
         check_size(layout)
-        is_linked = layout.are_periods_linked
-        if layout.periods > 1 and (is_mid_size or not is_linked):
-            is_large, solver = _has_large_periods(layout), self.solver
-            self._add(
-                solve_by_period(
-                    layout,
-                    self._solve_part,
-                    solver.relative_gap,
-                    is_large=is_large,
-                    time_left_s=lambda: solver.time_left_s,
-                )
-            )
-            if not is_linked and self.fleet is not None and (is_mid_size or not (layout.kinds or layout.groups)):
+        is_mid_size = layout.column.rates.size > RATES_OF_PARTS
+        if layout.periods > 1 and not layout.are_periods_linked:
+            self._add(solve_by_period(layout, self._solve_part, solver.relative_gap))
+            if self.fleet is not None and (is_mid_size or not (layout.kinds or layout.groups)):
                 return  # there is nothing else to the problem, or too little for what the whole program takes
+        elif layout.periods > 1 and is_mid_size:
+            some = undominated(layout) if _is_large(layout) else layout
+            relaxed = self._relax(some)
+            if relaxed is not None:
+                values = fleet_by_period(layout, some, relaxed, self._solve_part, solver.relative_gap)
+                self._add(PartAnswer(values, 0.0))
         if not self.is_over:
             self._solve_as_one()
 
@@ -219,6 +212,13 @@ class _LeastCost:
                 unit = units[layout.pair_unit[pair]].name
                 rests_on[unit] = (*rests_on.get(unit, ()), slices[layout.pair_slice[pair]].name)
             self.rests_on = rests_on
+
+    def _relax(self, layout: Layout) -> RelaxedOptimum | None:
+        """The relaxation, of which the bound is kept; None where it has no solution, or where the time ran out."""
+        relaxed = relax(build_program(layout, Objective.MIN_COST), self.solver.time_left_s)
+        none = 0.0 if self.solver.is_out_of_time else math.inf
+        self._add(PartAnswer(None, none if relaxed is None else relaxed.bound))
+        return relaxed
 
     def _solve_part(self, part: Layout, left: int) -> PartAnswer:
         """One of so many problems, with its part of the work."""
@@ -237,11 +237,9 @@ class _LeastCost:
         layout, is_large = self.layout, _is_large(self.layout)
         pairs = np.ones(len(layout.pair_unit), dtype=bool)
         if is_large and layout.periods == 1:
-            relaxed = relax(build_program(layout, Objective.MIN_COST), self.solver.time_left_s)
+            relaxed = self._relax(layout)
             if relaxed is None:
-                self._add(PartAnswer(None, 0.0 if self.solver.is_out_of_time else math.inf))
                 return
-            self._add(PartAnswer(None, relaxed.bound))
             pairs = shortlist(layout, relaxed)
         elif is_large:
             if self.values is None:

@@ -26,9 +26,9 @@ from planner.optimizer import (
 )
 from planner.optimizer.highs import Solution, solve_scaled
 from planner.optimizer.layout import build_layout
-from planner.optimizer.periods import Day
+from planner.optimizer.periods import undominated
 from planner.optimizer.program import Program, ScaledProgram, build_program
-from planner.optimizer.relaxation import best_of_each, purchase_prices, relax, shortlist, undominated_pairs
+from planner.optimizer.relaxation import best_of_each, relax, shortlist, undominated_pairs
 from tests.optimizer.large_problems import Explicit, cost_of, hard_instance, small_instance, violations
 from tests.optimizer.problems import MIN_COST
 
@@ -40,7 +40,6 @@ TOLERANCE = 1e-6
 def large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Everything is too large to be written down as one program, and for the solver's linear programs."""
     monkeypatch.setattr(solving, "_is_large", lambda layout: True)
-    monkeypatch.setattr(solving, "_has_large_periods", lambda layout: True)
     monkeypatch.setattr(solving, "RATES_OF_PARTS", 0)
     monkeypatch.setattr(relaxation, "FEW_COLUMNS", 0)
     yield
@@ -145,44 +144,42 @@ def test_the_relaxation_is_the_linear_program_written_out(
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_split_of_a_price_proves_a_bound(seed: int) -> None:
-    """Weak duality: committed prices split over the periods at random never prove more than the relaxed optimum."""
+def test_pairs_that_another_betters_are_not_missed_at_any_price(seed: int) -> None:
+    """At three price lists: the tightened relaxation of all pairs, between the stated one and the least cost."""
     problem = small_instance(seed, starts=False)
-    firm = tuple(one.model_copy(update={"deferrable": False}) for one in problem.slices)
-    problem = problem.model_copy(update={"slices": firm})
-    best = Explicit(problem).solve(fractions=True)
-    layout = build_layout(problem)
     random = np.random.default_rng(seed)
     for _ in range(3):
-        weight = random.dirichlet(np.full(layout.periods, 0.5), len(layout.purchase_committed)) / layout.share
-        price = purchase_prices(layout, None) * np.where(layout.purchase_committed[:, None], weight, 1.0)
-        parts = [
-            relax(build_program(p, MIN_COST), is_tight=False) for p in Day(layout, layout.demand_per_s, price).parts()
-        ]
-        if best is None or any(part is None for part in parts):
-            assert best is None
-            continue
-        proved = sum(share * part.bound for share, part in zip(layout.share, parts, strict=True) if part is not None)
-        assert proved <= best * (1.0 + TOLERANCE) + 1e-9
+        priced = tuple(
+            one.model_copy(
+                update={
+                    "purchases": tuple(
+                        way.model_copy(update={"usd_per_hour": way.usd_per_hour * random.uniform(0.2, 5.0)})
+                        for way in one.purchases
+                    )
+                }
+            )
+            for one in problem.resources
+        )
+        stated = problem.model_copy(update={"resources": priced})
+        explicit, layout = Explicit(stated), build_layout(stated)
+        least, best = explicit.solve(fractions=True), explicit.solve(gap=2e-3)
+        of_all, of_few = (relax(build_program(each, MIN_COST)) for each in (layout, undominated(layout)))
+        assert (of_few is None) == (of_all is None)
+        if best is not None and least is not None:
+            assert of_all is not None and of_few is not None
+            assert of_few.bound == pytest.approx(of_all.bound, rel=TOLERANCE)
+            assert least * (1.0 - TOLERANCE) <= of_few.bound <= best * (1.0 + TOLERANCE) + 1e-9
 
 
-def test_the_prices_of_the_relaxation_are_the_best_split() -> None:
-    """At them the periods by themselves prove what the whole relaxation does: strong duality."""
-    problem = hard_instance(1, gpus=100.0, families=24, sizes=3, slices=4, periods=3)
+def test_of_very_many_pairs_few_are_left() -> None:
+    """Of 60 families in pools of five: as good as all of them, and an eighth as many."""
+    problem = hard_instance(1, gpus=100.0, families=60, sizes=5, slices=8, periods=3)
     layout = build_layout(problem)
-    whole = relax(build_program(layout, MIN_COST))
-    assert whole is not None
-    day = Day(layout, layout.demand_per_s, purchase_prices(layout, whole))
-    parts = [relax(build_program(part, MIN_COST)) for part in day.parts()]
-    proved = sum(share * part.bound for share, part in zip(layout.share, parts, strict=True) if part is not None)
-    assert proved == pytest.approx(whole.bound, rel=1e-6)
-    even = [
-        relax(build_program(p, MIN_COST))
-        for p in Day(layout, layout.demand_per_s, purchase_prices(layout, None)).parts()
-    ]
-    assert sum(s * p.bound for s, p in zip(layout.share, even, strict=True) if p is not None) != pytest.approx(
-        proved, rel=1e-3
-    )
+    fewer = undominated(layout)
+    assert len(fewer.pair_unit) < len(layout.pair_unit) / 8.0
+    of_all, of_few = (relax(build_program(each, MIN_COST)) for each in (layout, fewer))
+    assert of_all is not None and of_few is not None
+    assert of_few.bound == pytest.approx(of_all.bound, rel=TOLERANCE)
 
 
 def test_a_shortlist_holds_an_optimum_of_the_relaxation() -> None:
