@@ -77,7 +77,7 @@ def fleet_by_period(
     return None
 
 
-def undominated(layout: Layout) -> Layout:
+def undominated(layout: Layout) -> tuple[Layout, FloatArray]:
     """The problem but for what links periods beside purchases and work that may wait, over pairs that none betters.
 
     Which pair betters which in a period is the same at all prices, so that its relaxation is that of all pairs.
@@ -86,12 +86,13 @@ def undominated(layout: Layout) -> Layout:
         layout: of a problem too large to be written down.
 
     Returns:
-        Of all units, with fewer pairs.
+        Of all units, with fewer pairs; and their tight rates (of units that serve all that they can) [1/s].
     """
     pairs = np.zeros(len(layout.pair_unit), dtype=bool)
     for part in Day(layout, layout.ceiling_per_s).parts():
         pairs |= undominated_pairs(build_program(part, Objective.MIN_COST))
-    return _unlinked(layout).select(np.ones(len(layout.usd_per_hour), dtype=bool), pairs)
+    some = _unlinked(layout).select(np.ones(len(layout.usd_per_hour), dtype=bool), pairs)
+    return some, layout.tight_rates_per_s[pairs]
 
 
 def _unlinked(layout: Layout) -> Layout:

@@ -43,19 +43,21 @@ class RelaxedOptimum:
     excess: FloatArray
 
 
-def relax(program: Program, time_limit_s: float = math.inf, *, is_tight: bool = True) -> RelaxedOptimum | None:
+def relax(
+    program: Program, time_limit_s: float = math.inf, rate_per_s: FloatArray | None = None
+) -> RelaxedOptimum | None:
     """Solve the linear relaxation of a program.
 
     Args:
         program: as stated.
         time_limit_s: of the solver [s].
-        is_tight: with `Layout.tight_rates_per_s`; else the program's own, but for rates out of all proportion.
+        rate_per_s: of each pair in each period, shape (p, t); default: `Layout.tight_rates_per_s`.
 
     Returns:
         None where it has no solution, or where the time ran out.
     """
     layout, rates = program.layout, program.layout.column.rates
-    rate_per_s = layout.tight_rates_per_s if is_tight else layout.capped_rates_per_s
+    rate_per_s = layout.tight_rates_per_s if rate_per_s is None else rate_per_s
     scaled = scale_program(with_rates(program, rate_per_s))
     lp, is_left = _without_units(program, scaled, rate_per_s)
     kept = lp.upper > 0.0
@@ -184,7 +186,7 @@ def limit_duals(program: Program) -> dict[str, float]:
     Returns:
         By family of rows that a report lists [goal per unit of the limit]; empty if the relaxation has no solution.
     """
-    relaxed = relax(program, is_tight=False)
+    relaxed = relax(program, rate_per_s=program.layout.capped_rates_per_s)
     total: dict[str, float] = {}
     start = 0
     for rows in program.rows if relaxed else ():

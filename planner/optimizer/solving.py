@@ -191,8 +191,8 @@ class _LeastCost:
             if self.fleet is not None and (is_mid_size or not (layout.kinds or layout.groups)):
                 return  # there is nothing else to the problem, or too little for what the whole program takes
         elif layout.periods > 1 and is_mid_size:
-            some = undominated(layout) if _is_large(layout) else layout
-            relaxed = self._relax(some)
+            some, rate_per_s = undominated(layout) if _is_large(layout) else (layout, None)
+            relaxed = self._relax(some, rate_per_s)
             if relaxed is not None:
                 values = fleet_by_period(layout, some, relaxed, self._solve_part, solver.relative_gap)
                 self._add(PartAnswer(values, 0.0))
@@ -213,9 +213,9 @@ class _LeastCost:
                 rests_on[unit] = (*rests_on.get(unit, ()), slices[layout.pair_slice[pair]].name)
             self.rests_on = rests_on
 
-    def _relax(self, layout: Layout) -> RelaxedOptimum | None:
+    def _relax(self, layout: Layout, rate_per_s: FloatArray | None = None) -> RelaxedOptimum | None:
         """The relaxation, of which the bound is kept; None where it has no solution, or where the time ran out."""
-        relaxed = relax(build_program(layout, Objective.MIN_COST), self.solver.time_left_s)
+        relaxed = relax(build_program(layout, Objective.MIN_COST), self.solver.time_left_s, rate_per_s)
         none = 0.0 if self.solver.is_out_of_time else math.inf
         self._add(PartAnswer(None, none if relaxed is None else relaxed.bound))
         return relaxed
