@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from planner.optimizer.branching import ProgramSolver
 from planner.optimizer.constraint_rows import ConstraintRows
-from planner.optimizer.highs import SolverOutcome
+from planner.optimizer.highs import ProgramSolver, SolverOutcome
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import Program, build_program
 from planner.optimizer.relaxation import relax
@@ -31,17 +30,6 @@ _ANY_GAP = 1e9
 """Relative gap so wide that the first solution ends the search: only its existence is asked for."""
 _WHOLE_TOLERANCE = 1e-7
 """A limit found this close to a whole number is reported as that number: ten times the solver's tolerance."""
-
-
-@dataclass(frozen=True)
-class _Limit:
-    """Rows that differ in the period only: one limit."""
-
-    constraint: str
-    family: str
-    field: str
-    sense: Sense
-    largest: float
 
 
 def diagnose(solver: ProgramSolver, objective: Objective, layout: Layout, *, is_relaxed: bool = False) -> Diagnosis:
@@ -76,36 +64,33 @@ def diagnose(solver: ProgramSolver, objective: Objective, layout: Layout, *, is_
         return SolverOutcome.PROVEN if found or solver.is_out_of_time else SolverOutcome.INFEASIBLE
 
     conflict, is_minimal = _conflict(outcome_of, program)
-    names = tuple(limit.family for limit in conflict)
+    names = tuple(conflict)
     if is_relaxed:
         return Diagnosis(summary=f"{_together(names)}, not even with parts of units", conflict=names, is_proven=False)
-    relaxations = tuple(_relaxation(solver, program, limit) for limit in conflict)
+    relaxations = tuple(_relaxation(solver, program, name, limit) for name, limit in conflict.items())
     is_proven = is_minimal and all(relaxation.is_proven for relaxation in relaxations)
     summary = _summary(names, relaxations, is_proven)
     return Diagnosis(summary=summary, conflict=names, relaxations=relaxations, is_proven=is_proven)
 
 
-def _limits(program: Program) -> list[_Limit]:
-    """Every limit of a program once, in the order of its rows."""
-    limits: dict[str, _Limit] = {}
-    for rows in program.rows:
-        if rows.constraint not in DROP_ORDER:
-            continue
-        for family, source, value in zip(rows.families(), rows.fields(), rows.limit.tolist(), strict=True):
-            largest = max(value, limits[family].largest if family in limits else 0.0)
-            limits[family] = _Limit(rows.constraint, family, source, rows.sense, largest)
-    return list(limits.values())
-
-
-def _conflict(outcome_of: Callable[[Program], SolverOutcome], program: Program) -> tuple[list[_Limit], bool]:
-    """A minimal infeasible set of limits, and whether minimality was proved in time."""
-    limits, dropped, is_proven = _limits(program), set[str](), True
+def _conflict(
+    outcome_of: Callable[[Program], SolverOutcome], program: Program
+) -> tuple[dict[str, ConstraintRows], bool]:
+    """A minimal infeasible set of limits, each the rows of one family, and whether minimality was proved in time."""
+    dropped: set[str] = set()
+    is_proven = True
 
     def outcome_without(families: Iterable[str]) -> SolverOutcome:
         return outcome_of(_without(program, dropped.union(families)))
 
+    limits = {
+        name: rows.select(np.array([each == name for each in rows.families()]))
+        for rows in program.rows
+        if rows.constraint in DROP_ORDER
+        for name in dict.fromkeys(rows.families())
+    }
     for constraint in DROP_ORDER:
-        families = [limit.family for limit in limits if limit.constraint == constraint]
+        families = [name for name, rows in limits.items() if rows.constraint == constraint]
         if len(families) > 1 and outcome_without(families) is SolverOutcome.INFEASIBLE:
             dropped |= set(families)
             continue
@@ -114,7 +99,7 @@ def _conflict(outcome_of: Callable[[Program], SolverOutcome], program: Program) 
             if outcome is SolverOutcome.INFEASIBLE:
                 dropped.add(family)
             is_proven &= outcome is not SolverOutcome.UNKNOWN
-    return [limit for limit in limits if limit.family not in dropped], is_proven
+    return {name: rows for name, rows in limits.items() if name not in dropped}, is_proven
 
 
 def _without(program: Program, dropped: set[str]) -> Program:
@@ -124,37 +109,27 @@ def _without(program: Program, dropped: set[str]) -> Program:
     return replace(program, rows=kept, goal=program.layout.mean_cost, maximise=False)
 
 
-def _with_limit_freed(program: Program, limit: _Limit) -> Program:
-    """The program whose one limit is v times what it was, v a column of its own; goal: least v, or greatest."""
+def _relaxation(solver: ProgramSolver, program: Program, name: str, limit: ConstraintRows) -> Relaxation:
+    """The nearest value of one limit that is feasible with all others unchanged: its largest over the periods.
 
-    def freed(rows: ConstraintRows) -> ConstraintRows:
-        mine = np.flatnonzero([family == limit.family for family in rows.families()])
-        shape = rows.limit[mine] if limit.largest > 0.0 else np.ones(len(mine))
-        left = rows.limit.copy()
-        left[mine] = 0.0
-        return replace(
-            rows,
-            limit=left,
-            row=np.append(rows.row, mine),
-            column=np.append(rows.column, np.full(len(mine), program.layout.columns)),
-            value=np.append(rows.value, -shape),
-        )
-
-    rows = tuple(freed(each) if each.constraint == limit.constraint else each for each in program.rows)
-    goal = np.append(np.zeros(program.layout.columns), 1.0)
-    return Program(program.layout, rows, goal, limit.sense is Sense.AT_LEAST, extra_columns=1)
-
-
-def _relaxation(solver: ProgramSolver, program: Program, limit: _Limit) -> Relaxation:
-    """The nearest value of one limit that is feasible with all others unchanged: its largest over the periods."""
-    answer = solver.run(_with_limit_freed(program, limit))
-    needed = None
-    if answer.outcome.has_solution:
-        needed = _rounded_if_whole(float(answer.values[-1]) * (limit.largest or 1.0))
+    It is v times what it was in all periods, v a column of its own; goal: least v, or greatest.
+    """
+    largest, column = max(float(limit.limit.max()), 0.0), program.layout.columns
+    freed = replace(
+        limit,
+        limit=np.zeros(len(limit)),
+        row=np.append(limit.row, np.arange(len(limit))),
+        column=np.append(limit.column, np.full(len(limit), column)),
+        value=np.append(limit.value, -limit.limit if largest > 0.0 else -np.ones(len(limit))),
+    )
+    goal = np.append(np.zeros(column), 1.0)
+    rows = (*_without(program, {name}).rows, freed)
+    answer = solver.run(Program(program.layout, rows, goal, limit.sense is Sense.AT_LEAST, extra_columns=1))
+    needed = _rounded_if_whole(float(answer.values[-1]) * (largest or 1.0)) if answer.outcome.has_solution else None
     return Relaxation(
-        name=limit.family,
-        field=limit.field,
-        limit=limit.largest,
+        name=name,
+        field=limit.fields()[0],
+        limit=largest,
         needed=needed or None,
         is_proven=answer.outcome in (SolverOutcome.PROVEN, SolverOutcome.INFEASIBLE),
     )

@@ -1,13 +1,16 @@
-"""A program given to HiGHS.
+"""Programs given to HiGHS, with limits on work and time that all of them share.
 
 What the solver says is turned into plain values here: "Optimal" is only what HiGHS proved, and integers are rounded,
-never truncated.
+never truncated. Work is counted in what does not depend on the machine: how often the solver asks whether to stop,
+times the entries of the program, so that the same question gets the same answer on a busy machine. Only a caller who
+sets a limit in seconds gets an answer that depends on them.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
@@ -15,7 +18,7 @@ import highspy
 import numpy as np
 
 from planner.core import BoolArray, FloatArray, PlannerError
-from planner.optimizer.program import SPREAD_FIX, ScaledProgram
+from planner.optimizer.program import SPREAD_FIX, Program, ScaledProgram, pool_rates, scale_program, unpool_rates
 
 SOLVER_TOLERANCE = 1e-8
 """HiGHS options `mip_feasibility_tolerance` and `primal_feasibility_tolerance`, on rows scaled to about 1.
@@ -24,19 +27,15 @@ A hundredth of `FEASIBILITY_TOLERANCE`, so that a solution of the solver passes 
 """
 ROUNDING_TOLERANCE = 1e-4
 """Largest distance of a solver's integer from a whole number; more is no rounding but a failure."""
-FEASIBLE = 2
-"""HiGHS `SolutionStatus::kSolutionStatusFeasible` of `HighsInfo.primal_solution_status`."""
-_NO_SOLUTION = {"kInfeasible", "kUnboundedOrInfeasible"}
-_STOPPED = {"kTimeLimit", "kInterrupt", "kIterationLimit", "kUnknown"}
-START_NODES = 20
-"""HiGHS option `mip_max_start_nodes`: a start names all whole numbers, so that hardly more than one is needed."""
 _SUB_PROGRAMS = ("feasibility_jump", "rins", "rens")
 """HiGHS options `mip_heuristic_run_...` that look for better solutions beside the tree."""
 FEW_ENTRIES = 2_000
 """Entries below which a program is solved without them: its tree is done before they are. A choice that affects speed,
 and which of the fleets within the gap is found."""
-_ROW_WISE, _MINIMISE = 2, 1
-"""HiGHS `MatrixFormat::kRowwise` and `ObjSense::kMinimize`."""
+_ROW_WISE, _MINIMISE, _FEASIBLE = 2, 1, 2
+"""HiGHS `MatrixFormat::kRowwise`, `ObjSense::kMinimize` and `SolutionStatus::kSolutionStatusFeasible`."""
+LEAST_CHECKS = 100
+"""Checks of the solver that every program is granted, whatever work is left: most end at their first node."""
 
 
 class SolverOutcome(Enum):
@@ -118,7 +117,6 @@ def solve_scaled(
         "mip_abs_gap": absolute_gap,
         "time_limit": max(0.0, time_limit_s),
         "mip_allow_restart": False,  # on some hundred columns they take longer than they save, with blocks by a third
-        "mip_max_start_nodes": START_NODES,
     }
     if not whole:
         options["presolve"] = "off"
@@ -174,10 +172,10 @@ def solver_outcome(solver: highspy.Highs) -> SolverOutcome:
     status = solver.getModelStatus().name
     if status == "kOptimal":
         return SolverOutcome.PROVEN
-    if status in _NO_SOLUTION:  # no program given here is unbounded, so: infeasible
+    if status in ("kInfeasible", "kUnboundedOrInfeasible"):
         return SolverOutcome.INFEASIBLE
-    if status in _STOPPED:
-        has_point = solver.getInfo().primal_solution_status == FEASIBLE
+    if status in ("kTimeLimit", "kInterrupt", "kIterationLimit", "kUnknown"):
+        has_point = solver.getInfo().primal_solution_status == _FEASIBLE
         return SolverOutcome.FOUND if has_point else SolverOutcome.UNKNOWN
     raise PlannerError("solver status", status, "HiGHS neither solved the program nor ran out of time", SPREAD_FIX)
 
@@ -201,3 +199,70 @@ def round_integers(values: FloatArray, integer: BoolArray) -> FloatArray:
         bound = f"is not a whole number to {ROUNDING_TOLERANCE}"
         raise PlannerError(f"column {int(off[0])}", float(values[off[0]]), bound, SPREAD_FIX)
     return np.maximum(rounded, 0.0)
+
+
+class ProgramSolver:
+    """Solves integer programs by HiGHS, with one limit for all of them.
+
+    Args:
+        relative_gap: stop when the proved |bound - goal| / |goal| is at most this.
+        work: checks x entries of all programs together.
+        time_limit_s: from now on [s]; a linear program and bookkeeping come on top.
+    """
+
+    def __init__(self, relative_gap: float, work: float, time_limit_s: float = math.inf) -> None:
+        self.relative_gap = relative_gap
+        self.work_left = work
+        self._deadline = time.monotonic() + time_limit_s
+
+    @property
+    def time_left_s(self) -> float:
+        """Until the limit [s]; infinite without one."""
+        return self._deadline - time.monotonic()
+
+    @property
+    def is_out_of_time(self) -> bool:
+        """Whether the limit in seconds was reached."""
+        return self.time_left_s <= 0.0
+
+    def run(
+        self,
+        program: Program,
+        absolute_gap: float = 0.0,
+        relative_gap: float | None = None,
+        start: FloatArray | None = None,
+    ) -> Solution:
+        """Solve an integer program. It must not be unbounded.
+
+        Args:
+            program: as stated.
+            absolute_gap: also stop when |bound - goal| is at most this, in the unit of the goal.
+            relative_gap: instead of the solver's.
+            start: values by column of the layout that are known to be a solution.
+
+        Returns:
+            The best solution, integers rounded, with what is proved, in the units of the program.
+        """
+        if self.is_out_of_time:
+            return Solution(SolverOutcome.UNKNOWN, np.zeros(0), math.inf, math.inf, np.zeros(0))
+        layout, scaled = program.layout, scale_program(pool_rates(program))
+        size = max(1, scaled.matrix.nnz)
+        if start is not None:  # none above its limit; extra columns are 0
+            start = np.append(start, np.zeros(program.extra_columns)) / scaled.column_unit
+            start = np.minimum(start, scaled.upper)
+        solution = solve_scaled(
+            scaled,
+            whole=True,
+            time_limit_s=self.time_left_s,
+            relative_gap=self.relative_gap if relative_gap is None else relative_gap,
+            absolute_gap=absolute_gap / abs(scaled.goal_unit),
+            most_checks=max(LEAST_CHECKS, self.work_left / size),
+            start=start,
+        )
+        self.work_left -= solution.checks * size
+        goal, bound = solution.goal * scaled.goal_unit, solution.bound * scaled.goal_unit
+        if not solution.outcome.has_solution:
+            return replace(solution, goal=goal, bound=bound)
+        values = round_integers(solution.values, scaled.integer) * scaled.column_unit
+        values[: layout.columns] = unpool_rates(layout, values[: layout.columns])
+        return replace(solution, values=values, goal=goal, bound=bound)

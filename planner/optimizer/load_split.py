@@ -12,8 +12,7 @@ from planner.optimizer.constraint_rows import ConstraintRows
 from planner.optimizer.constraints import cap_at_demand, carry_rate, hand_over, serve_demand
 from planner.optimizer.highs import Solution, SolverOutcome, solve_scaled
 from planner.optimizer.layout import FIRST, SECOND, Layout
-from planner.optimizer.program import SPREAD_FIX, Program, scale_program
-from planner.optimizer.tightening import with_rates
+from planner.optimizer.program import SPREAD_FIX, Program, scale_program, with_rates
 from planner.optimizer.types import Objective
 
 MAX_LOAD_LEVELS = 16

@@ -17,8 +17,7 @@ from planner.core import BoolArray, FloatArray, IntArray
 from planner.optimizer.constraints import STRUCTURAL
 from planner.optimizer.highs import SolverOutcome, solve_scaled
 from planner.optimizer.layout import Layout
-from planner.optimizer.program import Program, ScaledProgram, scale_program
-from planner.optimizer.tightening import with_rates
+from planner.optimizer.program import Program, ScaledProgram, scale_program, with_rates
 
 FEW_COLUMNS = 20_000
 """Columns up to which a relaxation is handed over whole. Affects speed only."""
@@ -57,9 +56,7 @@ def relax(
         None where it has no solution, or where the time ran out.
     """
     layout, rates = program.layout, program.layout.column.rates
-    rate_per_s = layout.tight_rates_per_s if rate_per_s is None else rate_per_s
-    scaled = scale_program(with_rates(program, rate_per_s))
-    lp, is_left = _without_units(program, scaled, rate_per_s)
+    lp, is_left = _without_units(program, layout.tight_rates_per_s if rate_per_s is None else rate_per_s)
     kept = lp.upper > 0.0
     if kept.sum() > FEW_COLUMNS:
         kept = _undominated(lp)
@@ -70,16 +67,16 @@ def relax(
     duals[is_left] = solution.row_duals
     reduced = lp.goal - lp.matrix.T @ solution.row_duals
     return RelaxedOptimum(
-        bound=solution.goal * scaled.goal_unit,
-        row_duals=np.asarray(duals * scaled.goal_unit / scaled.row_unit),
-        values=np.asarray(solution.values * scaled.column_unit),
-        excess=np.asarray(np.maximum(reduced[rates], 0.0) * scaled.goal_unit / scaled.column_unit[rates]),
+        bound=solution.goal * lp.goal_unit,
+        row_duals=np.asarray(duals * lp.goal_unit / lp.row_unit),
+        values=np.asarray(solution.values * lp.column_unit),
+        excess=np.asarray(np.maximum(reduced[rates], 0.0) * lp.goal_unit / lp.column_unit[rates]),
     )
 
 
-def _without_units(program: Program, scaled: ScaledProgram, rate_per_s: FloatArray) -> tuple[ScaledProgram, BoolArray]:
+def _without_units(program: Program, rate_per_s: FloatArray) -> tuple[ScaledProgram, BoolArray]:
     """The program with sum_s f_s / r_s in place of the units that move freely, and which rows are left of it."""
-    layout = program.layout
+    layout, scaled = program.layout, scale_program(with_rates(program, rate_per_s))
     is_free = ~layout.is_still if layout.periods > 1 else np.ones(len(layout.steady), dtype=bool)
     is_left = np.concatenate(
         [
@@ -142,8 +139,7 @@ def undominated_pairs(program: Program) -> BoolArray:
     Returns:
         Which pairs, shape (p,).
     """
-    rate_per_s = program.layout.tight_rates_per_s
-    lp, _ = _without_units(program, scale_program(with_rates(program, rate_per_s)), rate_per_s)
+    lp, _ = _without_units(program, program.layout.tight_rates_per_s)
     return np.asarray(_undominated(lp)[program.layout.column.rates].any(axis=1))
 
 

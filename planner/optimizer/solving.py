@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from planner.core import FloatArray
-from planner.optimizer.branching import ProgramSolver
 from planner.optimizer.checks import MOST_UNITS_OF_A_CAP, check_problem, check_size, least_cost_usd_per_hour
 from planner.optimizer.covering import cheapest_cover
 from planner.optimizer.diagnosis import diagnose
 from planner.optimizer.evaluate_allocation import EvaluatedFleet, PartAnswer, constraint_reports, evaluate_fleet
-from planner.optimizer.highs import Solution, SolverOutcome
+from planner.optimizer.highs import ProgramSolver, Solution, SolverOutcome
 from planner.optimizer.layout import Layout, build_layout
 from planner.optimizer.periods import Day, fleet_by_period, solve_by_period, undominated
 from planner.optimizer.program import build_program
@@ -29,7 +28,7 @@ from planner.optimizer.types import (
 )
 
 WORK = 2e7
-"""Work of a solve, diagnosis included (`planner.optimizer.branching`): a few seconds of one core. A choice."""
+"""Work of a solve, diagnosis included (`planner.optimizer.highs`): a few seconds of one core. A choice."""
 MAX_RATIO_STEPS = 50
 """Most Dinkelbach steps; more means a stall. Convergence is superlinear (S. Schaible 1976, "Fractional programming II,
 on Dinkelbach's algorithm", Management Science 22(8)), so a handful is usual."""
@@ -62,7 +61,7 @@ def solve(
         objective: what is best.
         time_limit_s: for all runs of the solver together, diagnosis included [s].
         relative_gap: allowed |best possible - objective| / |objective|.
-        work: what is done at most before the best found is returned as it is, see `planner.optimizer.branching`.
+        work: what is done at most before the best found is returned as it is, see `planner.optimizer.highs`.
         duals: also solve the relaxation for `ConstraintReport.dual`; not for answers whose report nobody reads.
 
     Returns:

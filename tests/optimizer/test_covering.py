@@ -19,12 +19,11 @@ from planner.optimizer import (
     SolveStatus,
     Unit,
     UnitStage,
-    knapsack,
+    covering,
     solve,
 )
 from planner.optimizer.constraints import build_rows
-from planner.optimizer.covering import cheapest_cover
-from planner.optimizer.knapsack import least_cost_cover
+from planner.optimizer.covering import cheapest_cover, least_cost_cover
 from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout, build_layout
 
 KINDS = 4
@@ -184,7 +183,7 @@ def test_a_limit_that_is_broken_is_left_to_branch_and_bound() -> None:
 
 
 def test_too_many_labels_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(knapsack, "MAX_LABELS", 1)
+    monkeypatch.setattr(covering, "MAX_LABELS", 1)
     rng = np.random.default_rng(1)
     rate = rng.uniform(1.0, 3.0, 40)
     zeros = np.zeros(40, dtype=int)
@@ -255,7 +254,7 @@ def test_labels_are_counted_kind_by_kind(monkeypatch: pytest.MonkeyPatch) -> Non
     cost = rate * rng.uniform(0.99, 1.01, 6)
 
     def is_found(most: int, kinds: int) -> bool:
-        monkeypatch.setattr(knapsack, "MAX_LABELS", most)
+        monkeypatch.setattr(covering, "MAX_LABELS", most)
         rates, costs = np.append(np.tile(rate, kinds), 30.0), np.append(np.tile(cost, kinds), 1.0)
         stage, kind = np.append(np.full(6 * kinds, FIRST), SECOND), np.append(np.repeat(np.arange(kinds), 6), -1)
         return least_cost_cover(20.0, costs, rates, stage, np.zeros(len(kind), dtype=int), kind) is not None

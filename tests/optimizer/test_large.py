@@ -19,7 +19,7 @@ from planner.optimizer import (
     Slice,
     SolveStatus,
     UnitStage,
-    branching,
+    highs,
     relaxation,
     solve,
     solving,
@@ -238,8 +238,8 @@ def test_a_limit_of_time_is_kept(large: None, monkeypatch: pytest.MonkeyPatch) -
         limits.append(options["time_limit_s"])
         return solve_scaled(scaled, **options | {"time_limit_s": min(1.0, options["time_limit_s"])})
 
-    monkeypatch.setattr(branching, "solve_scaled", a_second_each)
-    monkeypatch.setattr(branching, "time", SimpleNamespace(monotonic=lambda: float(len(limits))))
+    monkeypatch.setattr(highs, "solve_scaled", a_second_each)
+    monkeypatch.setattr(highs, "time", SimpleNamespace(monotonic=lambda: float(len(limits))))
     answer = solve(problem, MIN_COST, time_limit_s=4.0, relative_gap=1e-9)
     assert 1 <= len(limits) <= 4
     assert all(0.0 < limit <= 4.0 - number for number, limit in enumerate(limits))

@@ -17,8 +17,8 @@ from planner.optimizer import (
     solve,
     solving,
 )
-from planner.optimizer.branching import ProgramSolver
 from planner.optimizer.evaluate_allocation import PartAnswer
+from planner.optimizer.highs import ProgramSolver
 from planner.optimizer.layout import Layout, build_layout
 from planner.optimizer.periods import fleet_by_period, solve_by_period
 from planner.optimizer.program import build_program

@@ -22,8 +22,7 @@ from planner.optimizer import (
     solve,
 )
 from planner.optimizer.layout import build_layout
-from planner.optimizer.program import build_program
-from planner.optimizer.tightening import pool_rates, unpool_rates
+from planner.optimizer.program import build_program, pool_rates, unpool_rates
 from tests.optimizer.as_pulp import to_pulp
 from tests.optimizer.problems import MAX_RATE, MIN_COST, chat, golden_problem, problem, unit
 from tests.places import DOCS, LP
