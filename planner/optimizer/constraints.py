@@ -22,15 +22,12 @@ Constraint = Callable[[Layout], ConstraintRows]
 
 
 def serve_demand(layout: Layout) -> ConstraintRows:
-    """All that arrives is served: ``sum_j f[j, s, t] >= d[s, t]`` over units of stages WHOLE and FIRST.
+    """All that arrives is served: ``sum_j f[j, s, t] >= d[s, t]`` over units of stages WHOLE and FIRST [1/s].
 
-    Deferrable: ``sum_t h_t/H sum_j f >= sum_t h_t/H d``.
+    Of a deferrable slice one row over the horizon: ``sum_t h_t/H sum_j f >= sum_t h_t/H d``.
 
     Args:
         layout: of the problem.
-
-    Returns:
-        One row for each slice and period [1/s]; of a deferrable slice one over the horizon.
     """
     return _rows_of_slices(layout, "serve_demand", Sense.AT_LEAST)
 
@@ -70,13 +67,12 @@ def carry_rate(layout: Layout) -> ConstraintRows:
 
 
 def hand_over(layout: Layout) -> ConstraintRows:
-    """What the first stage hands over is taken: ``sum_FIRST f[j, s, t] <= sum_SECOND f[j, s, t]`` in each channel.
+    """What the first stage hands over is taken: ``sum_FIRST f[j, s, t] <= sum_SECOND f[j, s, t]`` [1/s].
+
+    For each period, slice and channel in which a FIRST unit serves the slice.
 
     Args:
         layout: of the problem.
-
-    Returns:
-        One row for each period, slice and channel in which a FIRST unit serves the slice [1/s].
     """
     stage, width = layout.stage[layout.pair_unit], len(layout.channels)
     staged = np.flatnonzero(layout.channel[layout.pair_unit] >= 0)
@@ -90,15 +86,12 @@ def hand_over(layout: Layout) -> ConstraintRows:
 
 
 def hold_resource(layout: Layout) -> ConstraintRows:
-    """What units take was bought: ``sum_j a[j, r] n[j, t] <= sum_p usable_share[r, p] g[r, p] b[r, p, t]``.
+    """What units take was bought: ``sum_j a[j, r] n[j, t] <= sum_p usable_share[r, p] g[r, p] b[r, p, t]`` [units].
 
-    Resources without purchases are there already.
+    In each period; resources without purchases are there already.
 
     Args:
         layout: of the problem.
-
-    Returns:
-        One row for each resource that has purchases and each period [units of the resource].
     """
     bought = layout.purchase_resource, layout.column.blocks, -layout.purchase_usable
     limits = [0.0 if resource.purchases else None for resource in layout.problem.resources]
@@ -108,7 +101,7 @@ def hold_resource(layout: Layout) -> ConstraintRows:
 
 
 def within_resource(layout: Layout) -> ConstraintRows:
-    """No limited resource is overdrawn in any period: ``sum_j a[j, r] n[j, t] <= at_most[r]`` [units of r].
+    """No limited resource is overdrawn in any period: ``sum_j a[j, r] n[j, t] <= at_most[r]`` [units].
 
     Args:
         layout: of the problem.
@@ -120,7 +113,7 @@ def within_resource(layout: Layout) -> ConstraintRows:
 
 
 def pin_resource(layout: Layout) -> ConstraintRows:
-    """As much is bought as is pinned, in each period: ``sum_p g[r, p] b[r, p, t] >= at_least[r]`` [units of r].
+    """As much is bought as is pinned, in each period: ``sum_p g[r, p] b[r, p, t] >= at_least[r]`` [units].
 
     Args:
         layout: of the problem.
@@ -131,7 +124,7 @@ def pin_resource(layout: Layout) -> ConstraintRows:
 
 
 def within_purchase(layout: Layout) -> ConstraintRows:
-    """No limited purchase is overdrawn in any period: ``g[r, p] b[r, p, t] <= at_most[r, p]`` [units of r].
+    """No limited purchase is overdrawn in any period: ``g[r, p] b[r, p, t] <= at_most[r, p]`` [units].
 
     Args:
         layout: of the problem.
@@ -143,13 +136,12 @@ def within_purchase(layout: Layout) -> ConstraintRows:
 
 
 def count_starts(layout: Layout) -> ConstraintRows:
-    """Units switched on are counted: ``n[j, t] - n[j, t-1] <= z[j, t]``; the last period comes before the first.
+    """Units switched on are counted [units]: ``n[j, t] - n[j, t-1] <= z[j, t]``, where a start costs something.
+
+    The last period comes before the first.
 
     Args:
         layout: of the problem.
-
-    Returns:
-        One row for each unit whose start costs something and each period [units].
     """
     on, each = layout.column.units[layout.start_units], np.arange(len(layout.start_units))
     started: tuple[Entries, ...] = ((each, on, 1.0), (each, np.roll(on, 1, axis=1), -1.0))
@@ -159,15 +151,12 @@ def count_starts(layout: Layout) -> ConstraintRows:
 
 
 def mark_group(layout: Layout) -> ConstraintRows:
-    """A group that carries anything is in use: ``sum_{j in g} f[j, s, t] <= m y[g]``.
+    """A group that carries anything is in use: ``sum_{j in g} f[j, s, t] <= m y[g]``, for each g, s and t [1/s].
 
     m is the most that can be carried, the demand. Units of stage SECOND are counted apart from the others.
 
     Args:
         layout: of the problem.
-
-    Returns:
-        One row for each group, slice, part of the service and period [1/s].
     """
     is_member = np.zeros((len(layout.groups), len(layout.usd_per_hour)), dtype=bool)
     group = layout.resource_group[layout.take_resource]
@@ -177,13 +166,10 @@ def mark_group(layout: Layout) -> ConstraintRows:
 
 
 def mark_kind(layout: Layout) -> ConstraintRows:
-    """A kind that carries anything is in use: ``sum_{j of kind k} f[j, s, t] <= m w[k]``, with m as in `mark_group`.
+    """A kind that carries anything is in use: ``sum_{j of kind k} f[j, s, t] <= m w[k]``, as in `mark_group` [1/s].
 
     Args:
         layout: of the problem.
-
-    Returns:
-        One row for each kind, slice, part of the service and period [1/s].
     """
     is_member = layout.unit_kind == np.arange(len(layout.kinds))[:, None]
     return _rows_that_mark(layout, "mark_kind", layout.kind_names(), is_member, layout.column.kinds, "units.kind")

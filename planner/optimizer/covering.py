@@ -55,21 +55,37 @@ def cheapest_cover(layout: Layout) -> PartAnswer | None:
     pinned = any(resource.at_least > 0.0 for resource in layout.problem.resources)
     if pinned or (layout.periods > 1 and (layout.deferrable.any() or not layout.steady.all())):
         return None
-    price = layout.cheapest(layout.purchase_usd_per_hour / layout.purchase_usable)
-    cost, demand = layout.usd_per_hour.copy(), layout.demand_per_s.max(axis=1)
-    np.add.at(cost, layout.take_unit, layout.take_amount * price[layout.take_resource])
+    usd = layout.purchase_usd_per_hour / layout.purchase_usable
+    price, block = layout.cheapest(usd), layout.cheapest(layout.purchase_usable)
+    taken = layout.take_amount * price[layout.take_resource]
+    cost, block_usd = layout.usd_per_hour.copy(), np.zeros(len(layout.usd_per_hour))
+    np.add.at(cost, layout.take_unit, taken)
+    counts = _counts(layout, cost, block_usd)
+    if counts is None:
+        return None
+    is_bound = len(layout.pair_unit) == len(np.unique(layout.pair_unit))
+    bound = math.fsum((cost * counts.sum(axis=0)).tolist()) if is_bound else 0.0
+    values = _values(layout, counts)
+    block_usd[layout.take_unit[taken > 0.0]] = (block * price)[layout.take_resource[taken > 0.0]]
+    in_blocks = _counts(layout, cost, block_usd) if (layout.purchase_block > 1.0).any() else None
+    if in_blocks is not None:
+        values = min(values, _values(layout, in_blocks), key=lambda each: float(layout.mean_cost @ each))
+    return PartAnswer(values, bound)
+
+
+def _counts(layout: Layout, cost: FloatArray, block_usd: FloatArray) -> IntArray | None:
+    """Units of every slice by itself, shape (slices, units); None where one cannot be covered."""
+    demand = layout.demand_per_s.max(axis=1)
     counts = np.zeros((len(demand), len(cost)), dtype=np.int64)
     for s in np.flatnonzero(demand > 0.0):
         pairs = layout.pair_slice == s
         units, rate = layout.pair_unit[pairs], np.minimum(layout.pair_rate[pairs], demand[s])
         place = layout.stage[units], layout.channel[units], layout.unit_kind[units]
-        cover = least_cost_cover(float(demand[s]), cost[units], rate, *place)
+        cover = least_cost_cover(float(demand[s]), cost[units], rate, *place, block_usd[units])
         if cover is None:
             return None
         counts[s, units] = cover
-    is_bound = len(layout.pair_unit) == len(np.unique(layout.pair_unit))
-    bound = math.fsum((cost * counts.sum(axis=0)).tolist()) if is_bound else 0.0
-    return PartAnswer(_values(layout, counts), bound)
+    return counts
 
 
 def _values(layout: Layout, counts: IntArray) -> FloatArray:
@@ -94,9 +110,18 @@ def _values(layout: Layout, counts: IntArray) -> FloatArray:
 
 
 def least_cost_cover(
-    demand: float, cost: FloatArray, rate: FloatArray, stage: IntArray, channel: IntArray, kind: IntArray
+    demand: float,
+    cost: FloatArray,
+    rate: FloatArray,
+    stage: IntArray,
+    channel: IntArray,
+    kind: IntArray,
+    block_usd: FloatArray | None = None,
 ) -> IntArray | None:
     """How many of each unit cover the demand at least cost.
+
+    With `block_usd`, units for which that is the same pay for whole blocks together. It is exact where all of them are
+    in one stage, and elsewhere a fleet that stages do not share blocks in.
 
     Args:
         demand: [1/s], above 0.
@@ -105,6 +130,7 @@ def least_cost_cover(
         stage: `WHOLE`, `FIRST` or `SECOND` of each unit.
         channel: of units of the stages FIRST and SECOND.
         kind: of each unit; of those of one stage and channel only units of one kind (and of kind -1) go together.
+        block_usd: what a block costs of what each unit takes [USD/h]; 0, or None: parts of blocks can be had.
 
     Returns:
         Number of each unit; None when nothing covers the demand or there are too many labels.
@@ -113,16 +139,17 @@ def least_cost_cover(
     >>> least_cost_cover(10.0, np.array([8.0, 2.0]), np.array([5.0, 1.0]), whole, whole - 1, whole - 1)
     array([2, 0])
     """
-    routes = [[np.flatnonzero(stage == WHOLE)]]
+    block = np.zeros(len(cost)) if block_usd is None else block_usd
+    routes = [[np.flatnonzero((stage == WHOLE) & (block == each))] for each in np.unique(block)]
     for code in np.unique(channel[stage != WHOLE]):
         routes.append([np.flatnonzero((stage == part) & (channel == code)) for part in (FIRST, SECOND)])
     routes = [route for route in routes if all(len(units) for units in route)]
     if not routes:
         return None
-    of_one = np.ceil(demand / rate * (1.0 - _COST_ROUNDING)) * cost
+    of_one = _in_blocks(np.ceil(demand / rate * (1.0 - _COST_ROUNDING)) * cost, block)
     known = min(math.fsum(of_one[units].min() for units in route) for route in routes)
     worth = [[float((cost[units] / rate[units]).min()) for units in route] for route in routes]
-    search = _Search(demand, cost, rate, kind, known * (1.0 + _COST_ROUNDING), min(map(math.fsum, worth)))
+    search = _Search(demand, cost, rate, kind, block, known * (1.0 + _COST_ROUNDING), min(map(math.fsum, worth)))
     try:
         fronts = [
             [search.front(units, math.fsum(per_rate) - own) for units, own in zip(route, per_rate, strict=True)]
@@ -133,6 +160,12 @@ def least_cost_cover(
         return None
     covers = np.flatnonzero(best.rate >= demand * (1.0 - _COST_ROUNDING))
     return search.counts(best.name[covers[np.argmin(best.cost[covers])]]) if len(covers) else None
+
+
+def _in_blocks(cost: FloatArray, block_usd: FloatArray | float) -> FloatArray:
+    """Costs raised to whole blocks; a block of 0 is none."""
+    size = np.where(np.asarray(block_usd) > 0.0, block_usd, 1.0)
+    return np.where(np.asarray(block_usd) > 0.0, np.ceil(cost / size * (1.0 - _COST_ROUNDING)) * size, cost)
 
 
 class _TooManyLabelsError(Exception):
@@ -170,7 +203,7 @@ class _Search:
 
     Attributes:
         demand: to be covered [1/s].
-        cost, rate, kind: of each unit, see `least_cost_cover`.
+        cost, rate, kind, block: of each unit, see `least_cost_cover`.
         most_cost: of the best fleet known; no label beyond it is of use [USD/h].
         cost_per_rate: cheapest of any route, for what a label does not cover yet [USD/h per 1/s].
         made: two labels, a unit and its number, of every label.
@@ -181,6 +214,7 @@ class _Search:
     cost: FloatArray
     rate: FloatArray
     kind: IntArray
+    block: FloatArray
     most_cost: float
     cost_per_rate: float
     made: list[IntArray] = field(default_factory=lambda: [np.zeros((1, 4), dtype=np.int64)])
@@ -188,7 +222,10 @@ class _Search:
 
     def named(self, first: IntArray, second: IntArray | int, unit: int = 0, number: IntArray | int = 0) -> IntArray:
         """Names of labels made of labels `first` and `second` and so many copies of a unit."""
-        self.made.append(np.stack(np.broadcast_arrays(first, second, unit, number), axis=1))
+        made = np.empty((len(first), 4), dtype=np.int64)
+        for column, part in enumerate((first, second, unit, number)):
+            made[:, column] = part
+        self.made.append(made)
         self.labels += len(first)
         return np.arange(self.labels - len(first), self.labels)
 
@@ -215,7 +252,8 @@ class _Search:
         units = units[self.is_useful(self.cost[units], self.rate[units], others_per_rate)]
         kinds = [kind for kind in np.unique(self.kind[units]) if kind >= 0] or [-1]
         of_kinds = (units[(self.kind[units] == kind) | (self.kind[units] == -1)] for kind in kinds)
-        return _together([self._of_kind(own, others_per_rate) for own in of_kinds])
+        parts = [own[self.block[own] == block] for own in of_kinds for block in np.unique(self.block[own])]
+        return _together([self._of_kind(own, others_per_rate) for own in parts] or [_NOTHING])
 
     def _of_kind(self, units: IntArray, others_per_rate: float) -> _Labels:
         """Labels of units that go together, the cheapest per rate first."""
@@ -235,7 +273,7 @@ class _Search:
                 name = self.named(labels.name[row], 0, j, times[column])
                 more = _Labels(cost[row, column], np.minimum(rate[row, column], demand), name)
                 labels = _together([labels, more])
-        return labels
+        return _Labels(_in_blocks(labels.cost, self.block[units[0]]), labels.rate, labels.name).unbeaten()
 
     def in_sequence(self, first: _Labels, second: _Labels | None = None) -> _Labels:
         """What two stages do one after the other: of every rate that one of them just carries, the cheapest of both."""

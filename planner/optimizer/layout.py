@@ -242,7 +242,7 @@ class Layout:
         return lead, pair_of, size
 
     def cheapest(self, usd: FloatArray) -> FloatArray:
-        """The least of prices by purchase [USD/h], for each resource; 0 where there is none."""
+        """The least of what purchases cost (or of their sizes), for each resource; 0 where there is none."""
         least = np.full(len(self.resource_group), math.inf)
         np.minimum.at(least, self.purchase_resource, usd)
         return np.where(np.isfinite(least), least, 0.0)

@@ -247,6 +247,54 @@ def test_the_kinds_groups_and_cheapest_blocks_of_a_cover_are_filled_in() -> None
     assert cover.values[layout.column.groups].tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_blocks_of_one_stage_are_filled_as_well_as_branch_and_bound_fills_them(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Units of one stage share blocks only with units of the same resource, so that the fleet in blocks is the best."""
+    rng = np.random.default_rng([23, seed])
+    resources = tuple(
+        Resource(
+            name=f"r{k}",
+            purchases=(
+                Purchase(name="p", usd_per_hour=float(rng.uniform(1.0, 6.0)), block=int(rng.choice([1, 4, 8]))),
+            ),
+        )
+        for k in range(3)
+    )
+    units = tuple(
+        Unit(
+            name=f"u{j}",
+            rates_per_s={"s": float(size * rng.uniform(0.8, 1.2))},
+            takes={f"r{j % 3}": float(size)},
+        )
+        for j, size in enumerate(rng.integers(1, 7, size=15).tolist())
+    )
+    demand = float(rng.uniform(5.0, 40.0))
+    asked = FleetProblem(slices=(Slice(name="s", demand_per_s=(demand,)),), units=units, resources=resources)
+    layout = build_layout(asked)
+    cover = cheapest_cover(layout)
+    assert cover is not None
+    optimum = without_covering(asked, monkeypatch)
+    assert cover.bound_usd_per_hour <= optimum * (1.0 + 1e-9)
+    assert layout.mean_cost @ cover.values == pytest.approx(optimum, rel=1e-6)
+
+
+def test_cheap_blocks_are_filled_too() -> None:
+    """Nine requests per second by GPUs at 10 cents in blocks of eight, or beside them at 15 cents: 0.95, not 1.60."""
+    units = (
+        Unit(name="in block", rates_per_s={"s": 1.0}, takes={"g": 1.0}),
+        Unit(name="beside", rates_per_s={"s": 1.0}, usd_per_hour=0.15),
+    )
+    blocks = Resource(name="g", purchases=(Purchase(name="p", usd_per_hour=0.1, block=8),))
+    layout = build_layout(
+        FleetProblem(slices=(Slice(name="s", demand_per_s=(9.0,)),), units=units, resources=(blocks,))
+    )
+    cover = cheapest_cover(layout)
+    assert cover is not None and cover.bound_usd_per_hour == pytest.approx(0.9)
+    assert layout.mean_cost @ cover.values == pytest.approx(0.95)
+
+
 def test_labels_are_counted_kind_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one kind has just not too many, another of the same units beside it is not one too many either."""
     rng = np.random.default_rng(1)
