@@ -68,8 +68,8 @@ def fleet_by_period(
     np.add.at(served, some.pair_slice[some.served], relaxed.values[some.column.rates[some.served]])
     total = (served @ layout.share)[:, None]
     waits = np.where(total > 0.0, served * layout.mean_demand_per_s[:, None] / np.where(total > 0.0, total, 1.0), 0.0)
-    blocks = np.where(layout.purchase_committed, relaxed.values[some.column.blocks].max(axis=1), 0.0)
-    for held in (np.round(blocks), np.ceil(blocks - ROUNDING_TOLERANCE)):
+    blocks: FloatArray = relaxed.values[some.column.blocks].max(axis=1) * layout.purchase_committed
+    for held in (np.floor(blocks + 0.5), np.ceil(blocks - ROUNDING_TOLERANCE)):
         day = Day(layout, np.where(layout.deferrable[:, None], waits, layout.demand_per_s), held)
         values = day.fleet(day.solve(solve_one, gap), solve_one, gap)
         if values is not None:

@@ -126,12 +126,12 @@ def pool_rates(program: Program) -> Program:
     lead, _, size = layout.pools
     leads = np.flatnonzero(lead[layout.pair_unit] == layout.pair_unit)
     unit = np.concatenate([layout.pair_unit[leads], lead])
-    pooled = {
-        "row": (unit[:, None] * len(periods) + periods).ravel(),
-        "column": np.concatenate([layout.column.rates[leads], layout.column.units]).ravel(),
-        "value": np.concatenate([1.0 / layout.tight_rates_per_s[leads], -size]).ravel(),
-    }
-    rows = (replace(r, **pooled) if r.constraint == "carry_rate" else r for r in program.rows)
+    row = (unit[:, None] * len(periods) + periods).ravel()
+    column = np.concatenate([layout.column.rates[leads], layout.column.units]).ravel()
+    value = np.concatenate([1.0 / layout.tight_rates_per_s[leads], -size]).ravel()
+    rows = (
+        replace(r, row=row, column=column, value=value) if r.constraint == "carry_rate" else r for r in program.rows
+    )
     load = layout.load.copy()
     load[layout.is_still] = load[layout.is_still].max(axis=1, keepdims=True)
     most = np.full(program.columns, math.inf)

@@ -243,7 +243,7 @@ class _LeastCost:
         elif is_large:
             if self.values is None:
                 return
-            pairs = np.asarray(self.values[layout.column.units].any(axis=1)[layout.pair_unit])
+            pairs = np.any(self.values[layout.column.units[layout.pair_unit]], axis=1)
             if pairs.sum() * layout.periods > MOST_RATES:
                 return
         units = np.isin(np.arange(len(layout.usd_per_hour)), layout.pair_unit[pairs])
