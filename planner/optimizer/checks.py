@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
 
 import numpy as np
 
-from planner.core import FloatArray, InputError
+from planner.core import InputError
 from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout, label
 from planner.optimizer.types import FleetProblem, Objective
 
@@ -32,19 +31,17 @@ def check_problem(problem: FleetProblem, objective: Objective, time_limit_s: flo
         InputError: names that are equal as labels, pinned resources that cannot be bought, demand below the least
             rate, time or gap out of range.
     """
-    names = [unit.name for unit in problem.units]
-    _check_names("unit", names, names)
-    _check_labels("slice", [slice_.name for slice_ in problem.slices])
-    _check_labels("period", [period.name for period in problem.periods])
-    _check_labels("resource", [resource.name for resource in problem.resources])
-    _check_labels("group", list({resource.group for resource in problem.resources} - {""}))
-    for resource in problem.resources:
-        _check_labels(f"purchase of {resource.name!r}", [purchase.name for purchase in resource.purchases])
+    resources = problem.resources
+    _check_names("unit", [unit.name for unit in problem.units], are_labels=False)
+    _check_names("slice", [slice_.name for slice_ in problem.slices])
+    _check_names("period", [period.name for period in problem.periods])
+    _check_names("resource", [resource.name for resource in resources])
+    _check_names("group", list({resource.group for resource in resources} - {""}))
+    for resource in resources:
+        _check_names(f"purchase of {resource.name!r}", [purchase.name for purchase in resource.purchases])
         if resource.at_least > 0.0 and not resource.purchases:
-            fix = "give it a purchase, or drop at_least"
-            raise InputError(
-                f"resources[{resource.name}].at_least", resource.at_least, "there is no way to buy any", fix
-            )
+            field, fix = f"resources[{resource.name}].at_least", "give it a purchase, or drop at_least"
+            raise InputError(field, resource.at_least, "there is no way to buy any", fix)
     if not time_limit_s > 0.0:
         raise InputError("time_limit_s", time_limit_s, "must be > 0 s", "give the solver some time, e.g. 10")
     if not 0.0 <= relative_gap < 1.0:
@@ -52,14 +49,11 @@ def check_problem(problem: FleetProblem, objective: Objective, time_limit_s: flo
     _check_demand(problem, objective)
 
 
-def _check_labels(kind: str, names: list[str]) -> None:
-    _check_names(kind, [label(name) for name in names], names)
-
-
-def _check_names(kind: str, labels: list[str], names: list[str]) -> None:
-    """Refuse names whose labels, as they stand in a program, are equal."""
-    by_label = Counter(labels)
-    twice = [name for name, text in zip(names, labels, strict=True) if by_label[text] > 1]
+def _check_names(kind: str, names: list[str], *, are_labels: bool = True) -> None:
+    """Refuse names that are equal, or whose labels are, as they stand in a program."""
+    labels = [label(name) if are_labels else name for name in names]
+    count = Counter(labels)
+    twice = [name for name, text in zip(names, labels, strict=True) if count[text] > 1]
     if twice:
         bound = f"two {kind} names are equal once all but letters and digits is replaced by _"
         raise InputError(f"{kind} name", twice[:2], bound, f"rename one of the {len(twice)}")
@@ -88,7 +82,7 @@ def check_size(layout: Layout, most_units: int = MOST_UNITS) -> None:
     """
     pairs = np.flatnonzero(layout.served)
     fewest = np.full(layout.ceiling_per_s.shape, math.inf)
-    needed = layout.ceiling_per_s[layout.pair_slice[pairs]] / layout.pair_rate[pairs][:, None]
+    needed = (layout.pair_ceiling_per_s / layout.pair_rate[:, None])[pairs]
     np.minimum.at(fewest, layout.pair_slice[pairs], needed)
     for s in np.flatnonzero((np.isfinite(fewest) & (fewest > most_units)).any(axis=1)):
         bound = f"takes {fewest[s].max():.2g} of the largest unit that serves it; at most {most_units:,} can be planned"
@@ -109,30 +103,15 @@ def least_cost_usd_per_hour(layout: Layout) -> float:
     Raises:
         InputError: something is served for nothing, so it has no rate per cost.
     """
-    unit = _least_unit_cost(layout)
-    stages = [unit[layout.stage == stage] for stage in (WHOLE, FIRST, SECOND)]
-    whole, first, second = (float(costs.min(initial=math.inf)) for costs in stages)
-    least = min(whole, first + second)
+    shortest = float(layout.share.min())
+    usd = layout.purchase_usd_per_hour / layout.purchase_usable
+    price = layout.cheapest(np.where(layout.purchase_committed, usd, usd * shortest))
+    unit = layout.usd_per_hour * shortest
+    np.add.at(unit, layout.take_unit, layout.take_amount * price[layout.take_resource])
+    whole, first, second = (unit[layout.stage == stage].min(initial=math.inf) for stage in (WHOLE, FIRST, SECOND))
+    least = float(min(whole, first + second))
     if least == 0.0:
         free = layout.problem.units[int(np.argmin(unit))].name
         fix = "give it or what it takes a price, or choose max_rate"
         raise InputError(f"units[{free}].usd_per_hour", 0.0, "what is served for nothing has no rate per cost", fix)
     return least
-
-
-def _least_unit_cost(layout: Layout) -> FloatArray:
-    """Of one unit on in the shortest period, its resources at the cheapest price [USD/h over the horizon]."""
-    shortest = float(layout.share.min())
-    price = np.array([_cheapest_price(layout, r) for r in range(len(layout.resource_group))])
-    cost = layout.usd_per_hour * shortest
-    np.add.at(cost, layout.take_unit, layout.take_amount * price[layout.take_resource])
-    return cost
-
-
-def _cheapest_price(layout: Layout, resource: int) -> float:
-    shortest = float(layout.share.min())
-    prices: Sequence[float] = [
-        p.usd_per_hour / p.usable_share * (1.0 if p.committed else shortest)
-        for p in layout.problem.resources[resource].purchases
-    ]
-    return min(prices, default=0.0)

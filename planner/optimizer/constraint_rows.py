@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -11,30 +9,18 @@ import numpy as np
 
 from planner.core import BoolArray, FloatArray, IntArray
 from planner.optimizer.layout import Layout, label
-from planner.optimizer.types import Sense
+from planner.optimizer.types import FEASIBILITY_TOLERANCE, Sense
 
 WHOLE_HORIZON = -1
 """Period of a row that holds over the horizon and not in each period."""
 
-
-@dataclass(frozen=True)
-class Terms:
-    """``value x[column]`` is added to row `row`, for each entry."""
-
-    row: IntArray = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    column: IntArray = dataclasses.field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    value: FloatArray = dataclasses.field(default_factory=lambda: np.zeros(0))
-
-    def select_rows(self, kept: BoolArray) -> Terms:
-        """The terms of the kept rows, which are numbered anew."""
-        number = np.cumsum(kept) - 1
-        mine = kept[self.row]
-        return Terms(number[self.row[mine]], self.column[mine], self.value[mine])
+Entries = tuple[IntArray, IntArray, FloatArray | float]
+"""Subject of each entry, shape (entries,); its column in each period, (entries, t); its value, or that of all."""
 
 
 @dataclass(frozen=True)
 class ConstraintRows:
-    """``sum used x  sense  limit + sum supply x``, for each row of one constraint.
+    """``sum value x[column]  sense  limit``, for each row of one constraint.
 
     Attributes:
         constraint: name of its function.
@@ -43,9 +29,8 @@ class ConstraintRows:
         subject: index of what each row is about; rows of one subject differ in the period only.
         field: the input that sets the limit, in the words of `FleetProblem`, with {} for the parts of the subject.
         periods: index of each row's period, or `WHOLE_HORIZON`.
-        limit: constant part of the limit.
-        used: terms of what is used.
-        supply: terms of what is added to the limit.
+        limit: of each row; what adds to a limit is an entry below 0.
+        row, column, value: of each entry.
     """
 
     constraint: str
@@ -55,8 +40,9 @@ class ConstraintRows:
     field: str
     periods: IntArray
     limit: FloatArray
-    used: Terms
-    supply: Terms = dataclasses.field(default_factory=Terms)
+    row: IntArray
+    column: IntArray
+    value: FloatArray
 
     def __len__(self) -> int:
         return len(self.limit)
@@ -79,61 +65,38 @@ class ConstraintRows:
 
     def select(self, kept: BoolArray) -> ConstraintRows:
         """The rows that are kept."""
+        number, mine = np.cumsum(kept) - 1, kept[self.row]
         return replace(
             self,
             subject=self.subject[kept],
             periods=self.periods[kept],
             limit=self.limit[kept],
-            used=self.used.select_rows(kept),
-            supply=self.supply.select_rows(kept),
+            row=number[self.row[mine]],
+            column=self.column[mine],
+            value=self.value[mine],
         )
 
+    def used(self, values: FloatArray) -> FloatArray:
+        """Left side of each row, by the values of the columns."""
+        return self._summed(self.value * values[self.column])
 
-def no_rows(constraint: str) -> ConstraintRows:
-    """A constraint that nothing asks for.
+    def slack(self, values: FloatArray) -> FloatArray:
+        """What is left of each limit, by the values of the columns; below 0 where it is missed."""
+        left = self.limit - self.used(values)
+        return left if self.sense is Sense.AT_MOST else -left
 
-    Args:
-        constraint: name of its function.
+    def missed(self, values: FloatArray) -> IntArray:
+        """Indices of rows that are missed by more than `FEASIBILITY_TOLERANCE` of the limit or of what is added up.
 
-    Returns:
-        No rows.
-    """
-    none = np.zeros(0, dtype=np.int64)
-    return ConstraintRows(constraint, Sense.AT_MOST, [], none, "", none, np.zeros(0), Terms())
+        What is handed over in one slice is measured against the most of any.
+        """
+        size = np.maximum(np.abs(self.limit), self._summed(np.abs(self.value * values[self.column])))
+        if self.constraint == "hand_over":
+            size = np.full_like(size, size.max(initial=0.0))
+        return np.flatnonzero(self.slack(values) < -FEASIBILITY_TOLERANCE * size)
 
-
-def one_row(constraint: str, source: str, sense: Sense, limit: float, used: Terms) -> ConstraintRows:
-    """A row over the whole horizon.
-
-    Args:
-        constraint: name of its function.
-        source: the input that sets the limit.
-        sense: at most, or at least.
-        limit: constant limit.
-        used: terms of what is used, all of row 0.
-
-    Returns:
-        The row, about nothing in particular.
-    """
-    first = np.zeros(1, dtype=np.int64)
-    return ConstraintRows(constraint, sense, [()], first, source, np.array([WHOLE_HORIZON]), np.array([limit]), used)
-
-
-def terms_by_period(layout: Layout, subject: IntArray, columns: IntArray, value: FloatArray | float = 1.0) -> Terms:
-    """Terms of rows of `rows_by_period`.
-
-    Args:
-        layout: of the problem.
-        subject: which each entry belongs to, shape (entries,).
-        columns: of each entry in each period, shape (entries, t).
-        value: of each entry, the same in all periods, shape (entries,); or of all.
-
-    Returns:
-        An entry for each period.
-    """
-    row = subject[:, None] * layout.periods + np.arange(layout.periods)
-    every = np.broadcast_to(np.asarray(value, dtype=float).reshape(-1, 1), columns.shape)
-    return Terms(row.ravel(), columns.ravel(), every.ravel())
+    def _summed(self, entries: FloatArray) -> FloatArray:
+        return np.bincount(self.row, weights=entries, minlength=len(self)).astype(np.float64)
 
 
 def rows_by_period(
@@ -142,8 +105,7 @@ def rows_by_period(
     sense: Sense,
     subjects: Sequence[tuple[str, ...]],
     source: str,
-    used: Terms,
-    supply: Terms | None = None,
+    *entries: Entries,
     limits: Sequence[float | None] | None = None,
 ) -> ConstraintRows:
     """A row for each subject and period, subject by subject.
@@ -154,24 +116,30 @@ def rows_by_period(
         sense: at most, or at least.
         subjects: what the rows are about.
         source: the input that sets the limit, with {} for each part of a subject.
-        used: terms of what is used, see `terms_by_period`.
-        supply: terms of what is added to the limit.
+        entries: of the rows; with columns of shape (entries, 1) of rows over the horizon instead.
         limits: of each subject; None: it has no rows. Without limits they are all 0.
 
     Returns:
         As many rows as subjects with a limit x periods.
     """
-    values = [0.0] * len(subjects) if limits is None else [math.nan if each is None else each for each in limits]
-    limit = np.repeat(np.array(values, dtype=float), layout.periods)
-    rows = ConstraintRows(
+    values = [0.0] * len(subjects) if limits is None else limits
+    is_limited = np.array([value is not None for value in values], dtype=bool)
+    if not is_limited.any():
+        none = np.zeros(0, dtype=np.int64)
+        return ConstraintRows(constraint, sense, (), none, source, none, np.zeros(0), none, none, np.zeros(0))
+    width = entries[0][1].shape[1]
+    row = [(subject[:, None] * width + np.arange(width)).ravel() for subject, _, _ in entries]
+    value = [np.broadcast_to(np.reshape(value, (-1, 1)), columns.shape).ravel() for _, columns, value in entries]
+    every_row = ConstraintRows(
         constraint=constraint,
         sense=sense,
         subjects=subjects,
-        subject=np.repeat(np.arange(len(subjects)), layout.periods),
+        subject=np.repeat(np.arange(len(subjects)), width),
         field=source,
-        periods=np.tile(np.arange(layout.periods), len(subjects)),
-        limit=limit,
-        used=used,
-        supply=supply or Terms(),
+        periods=np.tile(np.arange(width) if width == layout.periods else WHOLE_HORIZON, len(subjects)),
+        limit=np.repeat([float(value or 0.0) for value in values], width),
+        row=np.concatenate(row),
+        column=np.concatenate([columns.ravel() for _, columns, _ in entries]),
+        value=np.concatenate(value).astype(np.float64),
     )
-    return rows if limits is None else rows.select(~np.isnan(limit))
+    return every_row if is_limited.all() else every_row.select(np.repeat(is_limited, width))

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from planner.core import BoolArray
-from planner.optimizer.branching import ProgramMaker, ProgramSolver
-from planner.optimizer.coefficients import mean_cost
-from planner.optimizer.constraint_rows import ConstraintRows, Terms
-from planner.optimizer.constraints import STRUCTURAL
-from planner.optimizer.highs import SolverOutcome
+from planner.optimizer.constraint_rows import ConstraintRows
+from planner.optimizer.highs import ProgramSolver, SolverOutcome
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import Program, build_program
 from planner.optimizer.relaxation import relax
-from planner.optimizer.tightening import tighten_rates
 from planner.optimizer.types import Diagnosis, Objective, Relaxation, Sense
 
 DROP_ORDER = (
@@ -29,24 +24,12 @@ DROP_ORDER = (
     "serve_minimum",
     "serve_demand",
 )
-"""Order in which limits are dropped. A choice of which conflict is reported: with the budget rather than a resource."""
-_NOT_LIMITS = STRUCTURAL | {"hold_resource", "cap_at_demand"}
-"""Constraints that are never dropped: they set no limit (what is taken must be bought) or conflict with nothing."""
+"""Order in which limits are dropped: a choice of which conflict is reported, with the budget rather than a resource.
+Other rows set no limit (what is taken must be bought) or conflict with nothing."""
 _ANY_GAP = 1e9
 """Relative gap so wide that the first solution ends the search: only its existence is asked for."""
 _WHOLE_TOLERANCE = 1e-7
 """A limit found this close to a whole number is reported as that number: ten times the solver's tolerance."""
-
-
-@dataclass(frozen=True)
-class _Limit:
-    """Rows that differ in the period only: one limit."""
-
-    constraint: str
-    family: str
-    field: str
-    sense: Sense
-    largest: float
 
 
 def diagnose(solver: ProgramSolver, objective: Objective, layout: Layout, *, is_relaxed: bool = False) -> Diagnosis:
@@ -70,54 +53,44 @@ def diagnose(solver: ProgramSolver, objective: Objective, layout: Layout, *, is_
     Returns:
         The conflict, and for each of its limits the nearest value that is feasible (of the relaxation none is said).
     """
-    limits = _limits(build_program(layout, objective))
+    program = build_program(layout, objective)
 
-    def outcome_of(make: ProgramMaker) -> SolverOutcome:
+    def outcome_of(fewer: Program) -> SolverOutcome:
         if not is_relaxed:
-            return solver.run(make, layout, relative_gap=_ANY_GAP).outcome
+            return solver.run(fewer, relative_gap=_ANY_GAP).outcome
         if solver.is_out_of_time:
             return SolverOutcome.UNKNOWN
-        found = relax(tighten_rates(make(layout)), solver.time_left_s)
+        found = relax(fewer, solver.time_left_s)
         return SolverOutcome.PROVEN if found or solver.is_out_of_time else SolverOutcome.INFEASIBLE
 
-    conflict, is_minimal = _conflict(outcome_of, objective, limits)
+    conflict, is_minimal = _conflict(outcome_of, program)
+    names = tuple(conflict)
     if is_relaxed:
-        names = tuple(limit.family for limit in conflict)
         return Diagnosis(summary=f"{_together(names)}, not even with parts of units", conflict=names, is_proven=False)
-    relaxations = tuple(_relaxation(solver, objective, layout, limit) for limit in conflict)
+    relaxations = tuple(_relaxation(solver, program, name, limit) for name, limit in conflict.items())
     is_proven = is_minimal and all(relaxation.is_proven for relaxation in relaxations)
-    return Diagnosis(
-        summary=_summary([limit.family for limit in conflict], relaxations, is_proven),
-        conflict=tuple(limit.family for limit in conflict),
-        relaxations=relaxations,
-        is_proven=is_proven,
-    )
-
-
-def _limits(program: Program) -> list[_Limit]:
-    """Every limit of a program once, in the order of its rows."""
-    limits: dict[str, _Limit] = {}
-    for rows in program.rows:
-        if rows.constraint in _NOT_LIMITS:
-            continue
-        for family, source, value in zip(rows.families(), rows.fields(), rows.limit.tolist(), strict=True):
-            largest = max(value, limits[family].largest if family in limits else 0.0)
-            limits[family] = _Limit(rows.constraint, family, source, rows.sense, largest)
-    return list(limits.values())
+    summary = _summary(names, relaxations, is_proven)
+    return Diagnosis(summary=summary, conflict=names, relaxations=relaxations, is_proven=is_proven)
 
 
 def _conflict(
-    outcome_of: Callable[[ProgramMaker], SolverOutcome], objective: Objective, limits: Sequence[_Limit]
-) -> tuple[list[_Limit], bool]:
-    """A minimal infeasible set of limits, and whether minimality was proved in time."""
+    outcome_of: Callable[[Program], SolverOutcome], program: Program
+) -> tuple[dict[str, ConstraintRows], bool]:
+    """A minimal infeasible set of limits, each the rows of one family, and whether minimality was proved in time."""
     dropped: set[str] = set()
     is_proven = True
 
     def outcome_without(families: Iterable[str]) -> SolverOutcome:
-        return outcome_of(_program_without(objective, dropped | set(families)))
+        return outcome_of(_without(program, dropped.union(families)))
 
+    limits = {
+        name: rows.select(np.array([each == name for each in rows.families()]))
+        for rows in program.rows
+        if rows.constraint in DROP_ORDER
+        for name in dict.fromkeys(rows.families())
+    }
     for constraint in DROP_ORDER:
-        families = [limit.family for limit in limits if limit.constraint == constraint]
+        families = [name for name, rows in limits.items() if rows.constraint == constraint]
         if len(families) > 1 and outcome_without(families) is SolverOutcome.INFEASIBLE:
             dropped |= set(families)
             continue
@@ -126,58 +99,37 @@ def _conflict(
             if outcome is SolverOutcome.INFEASIBLE:
                 dropped.add(family)
             is_proven &= outcome is not SolverOutcome.UNKNOWN
-    return [limit for limit in limits if limit.family not in dropped], is_proven
+    return {name: rows for name, rows in limits.items() if name not in dropped}, is_proven
 
 
-def _program_without(objective: Objective, dropped: set[str]) -> ProgramMaker:
+def _without(program: Program, dropped: set[str]) -> Program:
     """The program without some limits, and the cost as its goal."""
-
-    def make(layout: Layout) -> Program:
-        program = build_program(layout, objective)
-        kept = (rows.select(~_rows_of_families(rows, dropped)) for rows in program.rows)
-        return replace(program, rows=tuple(rows for rows in kept if len(rows)), goal=mean_cost(layout), maximise=False)
-
-    return make
+    rows = (rows.select(np.array([family not in dropped for family in rows.families()])) for rows in program.rows)
+    kept = tuple(each for each in rows if len(each))
+    return replace(program, rows=kept, goal=program.layout.mean_cost, maximise=False)
 
 
-def _rows_of_families(rows: ConstraintRows, families: Iterable[str]) -> BoolArray:
-    chosen = set(families)
-    return np.array([family in chosen for family in rows.families()], dtype=bool)
+def _relaxation(solver: ProgramSolver, program: Program, name: str, limit: ConstraintRows) -> Relaxation:
+    """The nearest value of one limit that is feasible with all others unchanged: its largest over the periods.
 
-
-def _program_with_limit_freed(objective: Objective, limit: _Limit) -> ProgramMaker:
-    """The program whose one limit is v times what it was, v a column of its own; goal: least v, or greatest."""
-
-    def make(layout: Layout) -> Program:
-        program = build_program(layout, objective)
-        freed: list[ConstraintRows] = []
-        for rows in program.rows:
-            if rows.constraint != limit.constraint:
-                freed.append(rows)
-                continue
-            mine = _rows_of_families(rows, [limit.family])
-            own, others = rows.select(mine), rows.select(~mine)
-            shape = own.limit if limit.largest > 0.0 else np.ones(len(own))
-            moved = Terms(np.arange(len(own)), np.full(len(own), layout.columns), shape)
-            freed += [others] if len(others) else []
-            freed.append(replace(own, limit=np.zeros(len(own)), supply=moved))
-        goal = np.append(np.zeros(layout.columns), 1.0)
-        return Program(layout, tuple(freed), goal, limit.sense is Sense.AT_LEAST, extra_columns=1)
-
-    return make
-
-
-def _relaxation(solver: ProgramSolver, objective: Objective, layout: Layout, limit: _Limit) -> Relaxation:
-    """The nearest value of one limit that is feasible with all others unchanged: its largest over the periods."""
-    make = _program_with_limit_freed(objective, limit)
-    answer = solver.run(make, layout)
-    needed = None
-    if answer.has_values:
-        needed = _rounded_if_whole(float(answer.values[-1]) * (limit.largest or 1.0))
+    It is v times what it was in all periods, v a column of its own; goal: least v, or greatest.
+    """
+    largest, column = max(float(limit.limit.max()), 0.0), program.layout.columns
+    freed = replace(
+        limit,
+        limit=np.zeros(len(limit)),
+        row=np.append(limit.row, np.arange(len(limit))),
+        column=np.append(limit.column, np.full(len(limit), column)),
+        value=np.append(limit.value, -limit.limit if largest > 0.0 else -np.ones(len(limit))),
+    )
+    goal = np.append(np.zeros(column), 1.0)
+    rows = (*_without(program, {name}).rows, freed)
+    answer = solver.run(Program(program.layout, rows, goal, limit.sense is Sense.AT_LEAST, extra_columns=1))
+    needed = _rounded_if_whole(float(answer.values[-1]) * (largest or 1.0)) if answer.outcome.has_solution else None
     return Relaxation(
-        name=limit.family,
-        field=limit.field,
-        limit=limit.largest,
+        name=name,
+        field=limit.fields()[0],
+        limit=largest,
         needed=needed or None,
         is_proven=answer.outcome in (SolverOutcome.PROVEN, SolverOutcome.INFEASIBLE),
     )

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from planner.core import BoolArray, FloatArray, IntArray, PlannerError
-from planner.optimizer.coefficients import mean_cost, mean_rate
-from planner.optimizer.constraint_rows import ConstraintRows, Terms
+from planner.core import FloatArray, IntArray, PlannerError
+from planner.optimizer.constraint_rows import ConstraintRows
 from planner.optimizer.constraints import STRUCTURAL, build_rows
 from planner.optimizer.layout import Layout
 from planner.optimizer.load_split import routed_rates, trimmed_rates
 from planner.optimizer.program import SPREAD_FIX
-from planner.optimizer.types import FEASIBILITY_TOLERANCE, ConstraintReport, Objective, Sense
+from planner.optimizer.types import ConstraintReport, Objective
 
 _WHOLE_TOLERANCE = 1e-9
 """A sum this share off a whole number is that number; far above float rounding, far below one unit."""
 _IDLE_SHARE = 1e-7
 """A rate below this share of all there is to carry is none: ten times the solver's tolerance."""
+
+
+@dataclass(frozen=True)
+class PartAnswer:
+    """What is known of a problem.
+
+    Attributes:
+        values: of a fleet that keeps all limits, by column; None: none was found.
+        bound_usd_per_hour: no fleet costs less [USD/h]; infinite where it was proved that there is none.
+    """
+
+    values: FloatArray | None
+    bound_usd_per_hour: float
 
 
 @dataclass(frozen=True)
@@ -50,8 +62,8 @@ class EvaluatedFleet:
 
     @property
     def keeps_limits(self) -> bool:
-        """Whether no row is missed by more than `FEASIBILITY_TOLERANCE`."""
-        return not any(len(missed_rows(rows, self.values)) for rows in self.rows)
+        """Whether no row is missed (`ConstraintRows.missed`)."""
+        return not any(len(rows.missed(self.values)) for rows in self.rows)
 
 
 def evaluate_fleet(
@@ -73,23 +85,27 @@ def evaluate_fleet(
         PlannerError: the fleet misses a row by more than `FEASIBILITY_TOLERANCE`, so the solver was wrong.
     """
     counts = _needed_units(layout, values)
-    used: BoolArray = np.asarray(counts.any(axis=1))
-    own = layout.select(used)
-    counts = counts[used]
+    used = np.asarray(counts.any(axis=1))
+    own, counts = layout.select(used), counts[used]
     recomputed = np.zeros(own.columns)
     recomputed[own.column.units] = counts
     kept = values[layout.column.rates[used[layout.pair_unit]]]
     recomputed[own.column.rates] = trimmed_rates(own, kept) if is_routed else routed_rates(own, counts, objective)
     recomputed[own.column.blocks] = _needed_blocks(own, counts, values[layout.column.blocks])
-    fill_in(own, recomputed)
-    rows = build_rows(objective, own)
-    cost = mean_cost(own) * recomputed
-    starts = math.fsum(cost[own.column.starts].ravel().tolist())
+    own.fill_in(recomputed)
+    cost, rate = own.mean_cost * recomputed, own.mean_rate * recomputed
     fleet = EvaluatedFleet(
-        own, recomputed, rows, math.fsum(cost.tolist()), starts, math.fsum((mean_rate(own) * recomputed).tolist())
+        own,
+        recomputed,
+        build_rows(objective, own),
+        math.fsum(cost.tolist()),
+        math.fsum(cost[own.column.starts].ravel().tolist()),
+        math.fsum(rate.tolist()),
     )
-    if not may_miss:
-        _check_limits(fleet)
+    for rows in () if may_miss else fleet.rows:
+        for row in rows.missed(recomputed).tolist():
+            bound = f"units miss their limit {rows.sense.value} {rows.limit[row]:g}"
+            raise PlannerError(rows.names(own)[row], float(rows.used(recomputed)[row]), bound, SPREAD_FIX)
     return fleet
 
 
@@ -100,15 +116,12 @@ def _needed_units(layout: Layout, values: FloatArray) -> IntArray:
     """
     units = values[layout.column.units].round().astype(np.int64)
     rates = values[layout.column.rates]
-    ceiling = layout.ceiling_per_s[layout.pair_slice]
-    carries = rates > _IDLE_SHARE * ceiling
+    carries = rates > _IDLE_SHARE * layout.pair_ceiling_per_s
     load, is_loaded = np.zeros(units.shape), np.zeros(units.shape, dtype=bool)
     np.add.at(load, layout.pair_unit, np.where(carries, rates, 0.0) / layout.pair_rate[:, None])
     np.logical_or.at(is_loaded, layout.pair_unit, carries)
     needed = np.maximum(np.ceil(load - _IDLE_SHARE), is_loaded).astype(np.int64)
-    still = layout.steady.copy()
-    still[layout.start_units] = True
-    needed = np.where(still[:, None], needed.max(axis=1, keepdims=True, initial=0), needed)
+    needed = np.where(layout.is_still[:, None], needed.max(axis=1, keepdims=True, initial=0), needed)
     return np.asarray(np.minimum(units, needed))
 
 
@@ -117,84 +130,17 @@ def _needed_blocks(layout: Layout, counts: IntArray, blocks: FloatArray) -> Floa
 
     Exact where a resource has one purchase that is not committed: it is the ceiling of what is taken.
     """
-    kept = blocks.copy()
-    usable, size = layout.purchase_block * layout.purchase_usable, layout.purchase_block
-    for index, resource in enumerate(layout.problem.resources):
-        mine = np.flatnonzero(layout.purchase_resource == index)
-        takes = layout.take_resource == index
-        taken = layout.take_amount[takes] @ counts[layout.take_unit[takes]]
-        order = sorted(mine, key=lambda q: (layout.purchase_committed[q], -layout.purchase_usd_per_hour[q] / usable[q]))
-        for q in order:
-            over = (usable[mine] @ kept[mine] - taken) / usable[q]
-            above_pin = (size[mine] @ kept[mine] - resource.at_least) / size[q]
-            spare = np.minimum(np.minimum(over, above_pin), kept[q])
-            spare = np.floor(spare + _WHOLE_TOLERANCE * (1.0 + kept[q]))
-            kept[q] -= np.maximum(spare.min() if layout.purchase_committed[q] else spare, 0.0)
+    kept, taken = blocks.copy(), layout.taken(counts)
+    usable, size, committed = layout.purchase_usable, layout.purchase_block, layout.purchase_committed
+    for q in np.lexsort((-layout.purchase_usd_per_hour / usable, committed)).tolist():
+        resource = layout.purchase_resource[q]
+        mine = layout.purchase_resource == resource
+        over = (usable[mine] @ kept[mine] - taken[resource]) / usable[q]
+        above_pin = (size[mine] @ kept[mine] - layout.problem.resources[resource].at_least) / size[q]
+        spare = np.minimum(np.minimum(over, above_pin), kept[q])
+        spare = np.floor(spare + _WHOLE_TOLERANCE * (1.0 + kept[q]))
+        kept[q] -= np.maximum(spare.min() if committed[q] else spare, 0.0)
     return np.maximum(kept, 0.0)
-
-
-def fill_in(layout: Layout, values: FloatArray) -> None:
-    """Set what follows from the units that are on: starts, and the groups and kinds in use.
-
-    Args:
-        layout: of the problem.
-        values: by column, changed in place.
-    """
-    units = values[layout.column.units]
-    on, used = units[layout.start_units], units.max(axis=1, initial=0.0) > 0.0
-    values[layout.column.starts] = np.maximum(on - np.roll(on, 1, axis=1), 0.0)
-    group = layout.resource_group[layout.take_resource[used[layout.take_unit]]]
-    values[layout.column.groups[group[group >= 0]]] = 1.0
-    kind = layout.unit_kind[used]
-    values[layout.column.kinds[kind[kind >= 0]]] = 1.0
-
-
-def _check_limits(fleet: EvaluatedFleet) -> None:
-    """Raises PlannerError where the fleet misses a row."""
-    for rows in fleet.rows:
-        missed = missed_rows(rows, fleet.values)
-        if len(missed):
-            used, limit = (float(side[missed[0]]) for side in used_and_limits(rows, fleet.values))
-            bound = f"units miss their limit {rows.sense.value} {limit:g}"
-            raise PlannerError(rows.names(fleet.layout)[int(missed[0])], used, bound, SPREAD_FIX)
-
-
-def missed_rows(rows: ConstraintRows, values: FloatArray) -> IntArray:
-    """Rows that are missed by more than `FEASIBILITY_TOLERANCE`.
-
-    A slack is measured against the limit; where that moves with the rates, against the largest of all.
-
-    Args:
-        rows: of one constraint.
-        values: by column.
-
-    Returns:
-        Their indices.
-    """
-    used, limit = used_and_limits(rows, values)
-    slack = limit - used if rows.sense is Sense.AT_MOST else used - limit
-    size = np.maximum(np.abs(limit), np.abs(used))
-    if rows.constraint == "hand_over":
-        size = np.full_like(size, size.max(initial=0.0))
-    return np.flatnonzero(slack < -FEASIBILITY_TOLERANCE * size)
-
-
-def used_and_limits(rows: ConstraintRows, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """What is used, and the limit, of each row.
-
-    Args:
-        rows: of one constraint.
-        values: by column.
-
-    Returns:
-        Use and limit, each of shape (rows,), in the unit of the constraint.
-    """
-
-    def summed(terms: Terms) -> FloatArray:
-        weights = terms.value * values[terms.column]
-        return np.bincount(terms.row, weights=weights, minlength=len(rows)).astype(np.float64)
-
-    return summed(rows.used), rows.limit + summed(rows.supply)
 
 
 def constraint_reports(fleet: EvaluatedFleet, duals: Mapping[str, float]) -> tuple[ConstraintReport, ...]:
@@ -207,32 +153,20 @@ def constraint_reports(fleet: EvaluatedFleet, duals: Mapping[str, float]) -> tup
     Returns:
         In the order of the program's rows, without those that only say what a fleet is (`STRUCTURAL`).
     """
-    reports = []
+    reports: dict[str, ConstraintReport] = {}
     for rows in fleet.rows:
         if rows.constraint in STRUCTURAL:
             continue
-        used, limit = used_and_limits(rows, fleet.values)
-        families, fields = rows.families(), rows.fields()
-        slack = limit - used if rows.sense is Sense.AT_MOST else used - limit
-        reports += [
-            ConstraintReport(
-                name=families[row],
-                field=fields[row],
-                sense=rows.sense,
-                limit=float(limit[row]),
-                used=float(used[row]),
-                slack=float(slack[row]),
-                dual=duals.get(families[row]),
-            )
-            for row in _tightest(families, slack)
-        ]
-    return tuple(reports)
-
-
-def _tightest(families: Sequence[str], slack: FloatArray) -> list[int]:
-    """Of each family the row with least slack, in the order of the families."""
-    best: dict[str, int] = {}
-    for row, family in enumerate(families):
-        if family not in best or slack[row] < slack[best[family]]:
-            best[family] = row
-    return list(best.values())
+        used, slack, fields = rows.used(fleet.values).tolist(), rows.slack(fleet.values).tolist(), rows.fields()
+        for row, family in enumerate(rows.families()):
+            if family not in reports or slack[row] < reports[family].slack:
+                reports[family] = ConstraintReport(
+                    name=family,
+                    field=fields[row],
+                    sense=rows.sense,
+                    limit=float(rows.limit[row]),
+                    used=used[row],
+                    slack=slack[row],
+                    dual=duals.get(family),
+                )
+    return tuple(reports.values())

@@ -1,21 +1,24 @@
-"""A program given to HiGHS.
+"""Programs given to HiGHS, with limits on work and time that all of them share.
 
 What the solver says is turned into plain values here: "Optimal" is only what HiGHS proved, and integers are rounded,
-never truncated.
+never truncated. Work is counted in what does not depend on the machine: how often the solver asks whether to stop,
+times the entries of the program, so that the same question gets the same answer on a busy machine. Only a caller who
+sets a limit in seconds gets an answer that depends on them.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
 import highspy
 import numpy as np
 
-from planner.core import BoolArray, FloatArray, IntArray, PlannerError
-from planner.optimizer.program import SPREAD_FIX, ScaledProgram
+from planner.core import BoolArray, FloatArray, PlannerError
+from planner.optimizer.program import SPREAD_FIX, Program, ScaledProgram, pool_rates, scale_program, unpool_rates
 
 SOLVER_TOLERANCE = 1e-8
 """HiGHS options `mip_feasibility_tolerance` and `primal_feasibility_tolerance`, on rows scaled to about 1.
@@ -24,19 +27,15 @@ A hundredth of `FEASIBILITY_TOLERANCE`, so that a solution of the solver passes 
 """
 ROUNDING_TOLERANCE = 1e-4
 """Largest distance of a solver's integer from a whole number; more is no rounding but a failure."""
-FEASIBLE = 2
-"""HiGHS `SolutionStatus::kSolutionStatusFeasible` of `HighsInfo.primal_solution_status`."""
-_NO_SOLUTION = {"kInfeasible", "kUnboundedOrInfeasible"}
-_STOPPED = {"kTimeLimit", "kInterrupt", "kIterationLimit", "kUnknown"}
-START_NODES = 20
-"""HiGHS option `mip_max_start_nodes`: a start names all whole numbers, so that hardly more than one is needed."""
 _SUB_PROGRAMS = ("feasibility_jump", "rins", "rens")
 """HiGHS options `mip_heuristic_run_...` that look for better solutions beside the tree."""
 FEW_ENTRIES = 2_000
 """Entries below which a program is solved without them: its tree is done before they are. A choice that affects speed,
 and which of the fleets within the gap is found."""
-_ROW_WISE, _MINIMISE = 2, 1
-"""HiGHS `MatrixFormat::kRowwise` and `ObjSense::kMinimize`."""
+_ROW_WISE, _MINIMISE, _FEASIBLE = 2, 1, 2
+"""HiGHS `MatrixFormat::kRowwise`, `ObjSense::kMinimize` and `SolutionStatus::kSolutionStatusFeasible`."""
+LEAST_CHECKS = 100
+"""Checks of the solver that every program is granted, whatever work is left: most end at their first node."""
 
 
 class SolverOutcome(Enum):
@@ -59,15 +58,14 @@ class SolverOutcome(Enum):
 
 @dataclass(frozen=True)
 class Solution:
-    """What one run found, in the units of the system.
+    """What one run found, in the units of what was solved.
 
     Attributes:
         outcome: see `SolverOutcome`.
         values: of each column; empty without a solution.
         goal: of the values; infinite without.
-        bound: no solution has a smaller goal; minus infinity if nothing was proved.
-        row_duals: of a linear program; empty for an integer one.
-        seconds: taken by the run.
+        bound: no solution has a better goal; infinite if nothing was proved.
+        row_duals: of a linear program that was solved; else empty.
         checks: of an integer program, how often the solver asked whether to stop: the same on every machine.
     """
 
@@ -76,7 +74,6 @@ class Solution:
     goal: float
     bound: float
     row_duals: FloatArray
-    seconds: float
     checks: int = 0
 
 
@@ -120,7 +117,6 @@ def solve_scaled(
         "mip_abs_gap": absolute_gap,
         "time_limit": max(0.0, time_limit_s),
         "mip_allow_restart": False,  # on some hundred columns they take longer than they save, with blocks by a third
-        "mip_max_start_nodes": START_NODES,
     }
     if not whole:
         options["presolve"] = "off"
@@ -139,37 +135,26 @@ def solve_scaled(
     if start is not None:
         named = np.flatnonzero(scaled.integer[kept])
         solver.setSolution(len(named), named.astype(np.int32), start[kept][named])
-    counter = _CheckCounter(most_checks)
-    if whole:
-        solver.cbMipInterrupt += counter
-    solver.run()
-    return _solution(solver, scaled, kept, whole, counter.checks)
+    checks = 0
 
-
-class _CheckCounter:
-    """Counts how often the solver asks whether to stop, and says so after the last that is allowed."""
-
-    def __init__(self, most: float) -> None:
-        self.checks, self.most = 0, most
-
-    def __call__(self, event: highspy.highs.HighsCallbackEvent) -> None:
-        self.checks += 1
-        if self.checks > self.most:
+    def count_checks(event: highspy.highs.HighsCallbackEvent) -> None:
+        nonlocal checks
+        checks += 1
+        if checks > most_checks:
             event.interrupt()
 
-
-def _solution(solver: highspy.Highs, scaled: ScaledProgram, kept: IntArray, whole: bool, checks: int) -> Solution:
-    outcome, info, point = solver_outcome(solver), solver.getInfo(), solver.getSolution()
-    values, row_duals = np.zeros(0), np.zeros(0)
+    if whole:
+        solver.cbMipInterrupt += count_checks
+    solver.run()
+    outcome, point = solver_outcome(solver), solver.getSolution()
+    is_solved = outcome is SolverOutcome.PROVEN
+    values = np.zeros(len(scaled.goal) if outcome.has_solution else 0)
     if outcome.has_solution:
-        values = np.zeros(len(scaled.goal))
         values[kept] = point.col_value
-    if outcome is SolverOutcome.PROVEN and not whole:
-        row_duals = np.array(point.row_dual)
     goal = float(scaled.goal @ values) if outcome.has_solution else math.inf
-    proved = float(info.mip_dual_bound) if whole else (goal if outcome is SolverOutcome.PROVEN else -math.inf)
-    bound = proved if math.isfinite(proved) else -math.inf
-    return Solution(outcome, values, goal, bound, row_duals, solver.getRunTime(), checks)
+    bound = float(solver.getInfo().mip_dual_bound) if whole else (goal if is_solved else -math.inf)
+    row_duals = np.array(point.row_dual) if is_solved and not whole else np.zeros(0)
+    return Solution(outcome, values, goal, bound if math.isfinite(bound) else -math.inf, row_duals, checks)
 
 
 def solver_outcome(solver: highspy.Highs) -> SolverOutcome:
@@ -187,10 +172,10 @@ def solver_outcome(solver: highspy.Highs) -> SolverOutcome:
     status = solver.getModelStatus().name
     if status == "kOptimal":
         return SolverOutcome.PROVEN
-    if status in _NO_SOLUTION:  # no program given here is unbounded, so: infeasible
+    if status in ("kInfeasible", "kUnboundedOrInfeasible"):
         return SolverOutcome.INFEASIBLE
-    if status in _STOPPED:
-        has_point = solver.getInfo().primal_solution_status == FEASIBLE
+    if status in ("kTimeLimit", "kInterrupt", "kIterationLimit", "kUnknown"):
+        has_point = solver.getInfo().primal_solution_status == _FEASIBLE
         return SolverOutcome.FOUND if has_point else SolverOutcome.UNKNOWN
     raise PlannerError("solver status", status, "HiGHS neither solved the program nor ran out of time", SPREAD_FIX)
 
@@ -214,3 +199,70 @@ def round_integers(values: FloatArray, integer: BoolArray) -> FloatArray:
         bound = f"is not a whole number to {ROUNDING_TOLERANCE}"
         raise PlannerError(f"column {int(off[0])}", float(values[off[0]]), bound, SPREAD_FIX)
     return np.maximum(rounded, 0.0)
+
+
+class ProgramSolver:
+    """Solves integer programs by HiGHS, with one limit for all of them.
+
+    Args:
+        relative_gap: stop when the proved |bound - goal| / |goal| is at most this.
+        work: checks x entries of all programs together.
+        time_limit_s: from now on [s]; a linear program and bookkeeping come on top.
+    """
+
+    def __init__(self, relative_gap: float, work: float, time_limit_s: float = math.inf) -> None:
+        self.relative_gap = relative_gap
+        self.work_left = work
+        self._deadline = time.monotonic() + time_limit_s
+
+    @property
+    def time_left_s(self) -> float:
+        """Until the limit [s]; infinite without one."""
+        return self._deadline - time.monotonic()
+
+    @property
+    def is_out_of_time(self) -> bool:
+        """Whether the limit in seconds was reached."""
+        return self.time_left_s <= 0.0
+
+    def run(
+        self,
+        program: Program,
+        absolute_gap: float = 0.0,
+        relative_gap: float | None = None,
+        start: FloatArray | None = None,
+    ) -> Solution:
+        """Solve an integer program. It must not be unbounded.
+
+        Args:
+            program: as stated.
+            absolute_gap: also stop when |bound - goal| is at most this, in the unit of the goal.
+            relative_gap: instead of the solver's.
+            start: values by column of the layout that are known to be a solution.
+
+        Returns:
+            The best solution, integers rounded, with what is proved, in the units of the program.
+        """
+        if self.is_out_of_time:
+            return Solution(SolverOutcome.UNKNOWN, np.zeros(0), math.inf, math.inf, np.zeros(0))
+        layout, scaled = program.layout, scale_program(pool_rates(program))
+        size = max(1, scaled.matrix.nnz)
+        if start is not None:  # none above its limit; extra columns are 0
+            start = np.append(start, np.zeros(program.extra_columns)) / scaled.column_unit
+            start = np.minimum(start, scaled.upper)
+        solution = solve_scaled(
+            scaled,
+            whole=True,
+            time_limit_s=self.time_left_s,
+            relative_gap=self.relative_gap if relative_gap is None else relative_gap,
+            absolute_gap=absolute_gap / abs(scaled.goal_unit),
+            most_checks=max(LEAST_CHECKS, self.work_left / size),
+            start=start,
+        )
+        self.work_left -= solution.checks * size
+        goal, bound = solution.goal * scaled.goal_unit, solution.bound * scaled.goal_unit
+        if not solution.outcome.has_solution:
+            return replace(solution, goal=goal, bound=bound)
+        values = round_integers(solution.values, scaled.integer) * scaled.column_unit
+        values[: layout.columns] = unpool_rates(layout, values[: layout.columns])
+        return replace(solution, values=values, goal=goal, bound=bound)

@@ -7,20 +7,24 @@ purchases, a problem of one period) has one column for all periods.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from planner.core import BoolArray, FloatArray, InputError, IntArray
-from planner.optimizer.types import FleetProblem, UnitStage
+from planner.optimizer.types import FleetProblem, Resource, Slice, UnitStage
 
 STAGES = (UnitStage.WHOLE, UnitStage.FIRST, UnitStage.SECOND)
 WHOLE, FIRST, SECOND = range(3)
 """Codes of the stages in `Layout.stage`."""
+_MAX_RATE_OVER_CEILING = 1e8
+"""A unit is rated at no more than this many times all there is to carry. A choice that keeps coefficients in the
+solver's range: it shifts results by less than 1e-8 of that."""
 
 
 def label(name: str) -> str:
@@ -68,8 +72,8 @@ class Layout:
         usd_per_hour, usd_per_start, steady: of each unit.
         pair_unit, pair_slice, pair_rate: of each pair.
         take_unit, take_resource, take_amount: one entry for each resource a unit takes (> 0).
-        purchase_resource, purchase_usd_per_hour, purchase_block, purchase_usable, purchase_committed: of each purchase;
-            `purchase_usd_per_hour` is per block and hour.
+        purchase_resource, purchase_usd_per_hour, purchase_block, purchase_usable, purchase_committed: of each purchase,
+            money, size and what is usable of it by block.
         groups: names of the groups, in use only with `max_groups`; `resource_group` is -1 for none. Shape (r,).
         kinds: (stage, channel, name) of each kind where there are several in a stage and channel; `unit_kind` is -1 for
             units of none.
@@ -113,6 +117,13 @@ class Layout:
         return np.flatnonzero((self.usd_per_start > 0.0) & ~self.steady & (self.periods > 1))
 
     @cached_property
+    def is_still(self) -> BoolArray:
+        """Units that do not follow the demand freely: steady ones, and those whose starts cost something."""
+        is_still = self.steady.copy()
+        is_still[self.start_units] = True
+        return is_still
+
+    @cached_property
     def column(self) -> Columns:
         """Everything numbered through; what stands still has the same column in all periods."""
         moves = [np.zeros(count, dtype=bool) for count in (len(self.pair_unit), len(self.start_units))]
@@ -140,6 +151,114 @@ class Layout:
     def mean_demand_per_s(self) -> FloatArray:
         """Of each slice over the horizon."""
         return np.asarray(self.demand_per_s @ self.share)
+
+    @property
+    def pair_ceiling_per_s(self) -> FloatArray:
+        """Most that a pair ever carries in a period, its slice's ceiling; shape (p, t)."""
+        return np.asarray(self.ceiling_per_s[self.pair_slice])
+
+    @cached_property
+    def mean_cost(self) -> FloatArray:
+        """Mean cost over the horizon of one of each column [USD/h].
+
+        ``sum_t h_t/H (sum_j k n + sum_flexible c g b) + sum_committed c g b + sum w z / H``
+        """
+        cost = np.zeros(self.columns)
+        np.add.at(cost, self.column.units, self.usd_per_hour[:, None] * self.share)
+        np.add.at(cost, self.column.blocks, self.purchase_usd_per_hour[:, None] * self.share)
+        cost[self.column.starts] = (self.usd_per_start[self.start_units] / self.problem.hours)[:, None]
+        return cost
+
+    @cached_property
+    def mean_rate(self) -> FloatArray:
+        """Mean rate served by each column: ``sum_t h_t/H sum_s sum_j f[j, s, t]`` over WHOLE and FIRST units."""
+        rate = np.zeros(self.columns)
+        rate[self.column.rates[self.served]] = self.share
+        return rate
+
+    @property
+    def smallest_useful_rate_per_s(self) -> float:
+        """Least mean rate of a fleet that serves anything: ``min h_t/H min(r[j, s], d[s, t])`` over d > 0.
+
+        Of deferrable work, d is what a period has to do if all of it is done then. 0 where there is nothing to serve.
+        """
+        useful = np.minimum(self.pair_rate[:, None], self.pair_ceiling_per_s) * self.share
+        least = float(useful[self.pair_ceiling_per_s > 0.0].min(initial=math.inf))
+        return least if math.isfinite(least) else 0.0
+
+    @property
+    def are_periods_linked(self) -> bool:
+        """Whether purchases, units or work of several periods depend on one another at least cost."""
+        are_linked = self.purchase_committed.any() or self.is_still.any() or self.deferrable.any()
+        return self.periods > 1 and bool(are_linked)
+
+    @cached_property
+    def load(self) -> FloatArray:
+        """Units that would carry all there is to carry by themselves: sum_s d_s / r_s. Shape (j, t)."""
+        load = np.zeros((len(self.usd_per_hour), self.periods))
+        np.add.at(load, self.pair_unit, self.pair_ceiling_per_s / self.pair_rate[:, None])
+        return load
+
+    @cached_property
+    def capped_rates_per_s(self) -> FloatArray:
+        """Rates of units, none out of all proportion to what there is to carry; shape (p, t)."""
+        ceiling = self.pair_ceiling_per_s
+        return np.minimum(self.pair_rate[:, None], np.where(ceiling > 0.0, ceiling * _MAX_RATE_OVER_CEILING, math.inf))
+
+    @cached_property
+    def tight_rates_per_s(self) -> FloatArray:
+        """Rates of units with the same whole solutions and a tighter relaxation: r min(1, sum_s d_s / r_s); (p, t).
+
+        If one unit has the share L = sum_s d_s / r_s < 1 of itself to give at most (d_s all there is to carry), then
+        ``sum_s f_s / r_s <= n`` may be ``<= L n`` for whole n: no more than L is ever used, and none without a unit.
+        For a single slice that is r = min(r, d), and it keeps r x (a count that is 1e-8 off zero) from serving
+        anything.
+
+        Source: coefficient tightening, M. W. P. Savelsbergh 1994, "Preprocessing and probing techniques for mixed
+        integer programming problems", ORSA Journal on Computing 6(4).
+        """
+        useful = np.where(self.load > 0.0, np.minimum(self.load, 1.0), 1.0)
+        return np.minimum(self.pair_rate[:, None] * useful[self.pair_unit], self.capped_rates_per_s)
+
+    @cached_property
+    def pools(self) -> tuple[IntArray, IntArray, FloatArray]:
+        """Units of one stage, channel, kind and set of groups whose rates are in proportion.
+
+        Of each unit the first of its pool, its pair of each slice (or -1), and what it may carry in units of the first.
+        Shapes (j,), (j, s), (j, t).
+        """
+        count, slices = len(self.usd_per_hour), len(self.deferrable)
+        rate, pair_of = np.zeros((count, slices)), np.full((count, slices), -1)
+        rate[self.pair_unit, self.pair_slice] = self.pair_rate
+        pair_of[self.pair_unit, self.pair_slice] = np.arange(len(self.pair_unit))
+        shape = (rate / np.maximum(rate.max(axis=1, keepdims=True), np.finfo(float).tiny)).round(9)
+        in_group = np.zeros((count, len(self.groups) + 1))
+        in_group[self.take_unit, self.resource_group[self.take_resource]] = 1.0  # -1, no group, is the last column
+        alike = np.column_stack([self.stage, self.channel, self.unit_kind, in_group[:, :-1], shape])
+        _, first, of_unit = np.unique(alike, axis=0, return_index=True, return_inverse=True)
+        lead, size = first[of_unit.ravel()], np.ones((count, self.periods))
+        tight, unit = self.tight_rates_per_s, self.pair_unit
+        size[unit] = tight / tight[pair_of[lead[unit], self.pair_slice]]
+        return lead, pair_of, size
+
+    def cheapest(self, usd: FloatArray) -> FloatArray:
+        """The least of what purchases cost (or of their sizes), for each resource; 0 where there is none."""
+        least = np.full(len(self.resource_group), math.inf)
+        np.minimum.at(least, self.purchase_resource, usd)
+        return np.where(np.isfinite(least), least, 0.0)
+
+    def taken(self, units: FloatArray | IntArray) -> FloatArray:
+        """What so many units take of each resource.
+
+        Args:
+            units: shape (j, t).
+
+        Returns:
+            Shape (r, t), in units of the resource.
+        """
+        taken = np.zeros((len(self.resource_group), units.shape[1]))
+        np.add.at(taken, self.take_resource, self.take_amount[:, None] * units[self.take_unit])
+        return taken
 
     def select(self, kept: BoolArray, pairs: BoolArray | None = None) -> Layout:
         """The layout of the problem with fewer units, or fewer slices for some of them.
@@ -188,6 +307,16 @@ class Layout:
             whole[columns.ravel()] = True
         return whole
 
+    def fill_in(self, values: FloatArray) -> None:
+        """Set, in values by column, what follows from the units that are on: starts, groups and kinds in use."""
+        units = values[self.column.units]
+        on, used = units[self.start_units], units.max(axis=1, initial=0.0) > 0.0
+        values[self.column.starts] = np.maximum(on - np.roll(on, 1, axis=1), 0.0)
+        group = self.resource_group[self.take_resource[used[self.take_unit]]]
+        values[self.column.groups[group[group >= 0]]] = 1.0
+        kind = self.unit_kind[used]
+        values[self.column.kinds[kind[kind >= 0]]] = 1.0
+
     def purchase_names(self) -> Iterator[tuple[str, str]]:
         """Resource and purchase, in the order of the purchases."""
         return ((r.name, p.name) for r in self.problem.resources for p in r.purchases)
@@ -209,37 +338,37 @@ def build_layout(problem: FleetProblem) -> Layout:
     Raises:
         InputError: a unit serves a slice or takes a resource that the problem does not have.
     """
-    units = problem.units
+    units, resources = problem.units, problem.resources
     share = np.array([period.hours for period in problem.periods]) / problem.hours
     demand = np.array([slice_.demand_per_s for slice_ in problem.slices], dtype=float)
     deferrable = np.array([slice_.deferrable for slice_ in problem.slices])
-    channels = tuple(sorted({unit.channel for unit in units if unit.stage is not UnitStage.WHOLE}))
-    channel_code = {name: code for code, name in enumerate(channels)}
-    fix = "add the slice to the problem, or leave its rate out"
-    pair_unit, pair_slice, pair_rate = _entries(
-        problem, "rates_per_s", (s.name for s in problem.slices), "must be the name of a slice", fix
-    )
-    fix = "add the resource to the problem; without purchases and limit it is free"
-    take_unit, take_resource, take_amount = _entries(
-        problem, "takes", (r.name for r in problem.resources), "must be the name of a resource", fix
-    )
-    purchases = [(index, p) for index, r in enumerate(problem.resources) for p in r.purchases]
-    groups = tuple(dict.fromkeys(r.group for r in problem.resources if r.group))
-    groups = groups if problem.max_groups is not None else ()
-    group_code = {name: code for code, name in enumerate(groups)}
-    kind_keys = [(STAGES.index(u.stage), channel_code.get(u.channel, -1), u.kind) for u in units]
-    kinds = _kinds(kind_keys)
+    at_once = (demand @ share)[:, None] / share  # deferrable work may all be done in one period
+    staged = [unit.stage is not UnitStage.WHOLE for unit in units]
+    channels = tuple(sorted({unit.channel for unit, is_staged in zip(units, staged, strict=True) if is_staged}))
+    places = [
+        (STAGES.index(unit.stage), channels.index(unit.channel) if is_staged else -1)
+        for unit, is_staged in zip(units, staged, strict=True)
+    ]
+    named = {(*place, unit.kind) for place, unit in zip(places, units, strict=True) if unit.kind and place[1] >= 0}
+    several = Counter(key[:2] for key in named)
+    kinds = tuple(sorted(key for key in named if several[key[:2]] > 1))
     kind_code = {key: code for code, key in enumerate(kinds)}
+    groups = tuple(dict.fromkeys(r.group for r in resources if r.group)) if problem.max_groups is not None else ()
+    purchases = [(index, p) for index, r in enumerate(resources) for p in r.purchases]
+    pair_unit, pair_slice, pair_rate = _entries(
+        problem, "rates_per_s", "slice", "add the slice to the problem, or leave its rate out"
+    )
+    take_unit, take_resource, take_amount = _entries(
+        problem, "takes", "resource", "add the resource to the problem; without purchases and limit it is free"
+    )
     return Layout(
         problem=problem,
         share=share,
         demand_per_s=demand,
         deferrable=deferrable,
-        ceiling_per_s=_ceiling_per_s(demand, share, deferrable),
-        stage=np.array([STAGES.index(unit.stage) for unit in units], dtype=np.int64),
-        channel=np.array(
-            [channel_code.get(u.channel, -1) if u.stage is not UnitStage.WHOLE else -1 for u in units], int
-        ),
+        ceiling_per_s=np.where(deferrable[:, None], at_once, demand),
+        stage=np.array([stage for stage, _ in places], dtype=np.int64),
+        channel=np.array([channel for _, channel in places], dtype=np.int64),
         channels=channels,
         usd_per_hour=np.array([unit.usd_per_hour for unit in units], dtype=float),
         usd_per_start=np.array([unit.usd_per_start for unit in units], dtype=float),
@@ -253,39 +382,29 @@ def build_layout(problem: FleetProblem) -> Layout:
         purchase_resource=np.array([index for index, _ in purchases], dtype=np.int64),
         purchase_usd_per_hour=np.array([p.usd_per_hour * p.block for _, p in purchases], dtype=float),
         purchase_block=np.array([p.block for _, p in purchases], dtype=float),
-        purchase_usable=np.array([p.usable_share for _, p in purchases], dtype=float),
+        purchase_usable=np.array([p.block * p.usable_share for _, p in purchases], dtype=float),
         purchase_committed=np.array([p.committed for _, p in purchases], dtype=bool),
         groups=groups,
-        resource_group=np.array([group_code.get(r.group, -1) for r in problem.resources], dtype=np.int64),
+        resource_group=np.array(
+            [groups.index(r.group) if r.group in groups else -1 for r in resources], dtype=np.int64
+        ),
         kinds=kinds,
-        unit_kind=np.array([kind_code.get(key, -1) for key in kind_keys], dtype=np.int64),
+        unit_kind=np.array(
+            [kind_code.get((*place, unit.kind), -1) for place, unit in zip(places, units, strict=True)], dtype=np.int64
+        ),
     )
 
 
-def _kinds(keys: Sequence[tuple[int, int, str]]) -> tuple[tuple[int, int, str], ...]:
-    """Those of stages FIRST and SECOND with a name, where there is more than one in the stage and channel."""
-    named = {key for key in keys if key[2] and key[0] != WHOLE}
-    count = Counter(key[:2] for key in named)
-    return tuple(sorted(key for key in named if count[key[:2]] > 1))
-
-
-def _entries(
-    problem: FleetProblem, field: str, names: Iterable[str], bound: str, fix: str
-) -> tuple[IntArray, IntArray, FloatArray]:
-    """Unit, index of the name and value of every entry above 0 of a mapping that units have."""
-    code = {name: index for index, name in enumerate(names)}
+def _entries(problem: FleetProblem, field: str, what: str, fix: str) -> tuple[IntArray, IntArray, FloatArray]:
+    """Unit, index of the slice or resource, and value of every entry above 0 of a mapping that units have."""
+    things: Sequence[Slice | Resource] = problem.slices if what == "slice" else problem.resources
+    code = {thing.name: index for index, thing in enumerate(things)}
     found = []
     for index, unit in enumerate(problem.units):
         for name, value in getattr(unit, field).items():
             if name not in code:
-                raise InputError(f"units[{unit.name}].{field}", name, bound, fix)
+                raise InputError(f"units[{unit.name}].{field}", name, f"must be the name of a {what}", fix)
             if value > 0.0:
                 found.append((index, code[name], value))
     unit_, other, value_ = zip(*found, strict=True) if found else ((), (), ())
     return np.array(unit_, dtype=np.int64), np.array(other, dtype=np.int64), np.array(value_, dtype=float)
-
-
-def _ceiling_per_s(demand: FloatArray, share: FloatArray, deferrable: BoolArray) -> FloatArray:
-    """Deferrable work may all be done in one period: ceiling[s, t] = sum_u share_u demand[s, u] / share_t."""
-    at_once = (demand @ share)[:, None] / share[None, :]
-    return np.asarray(np.where(deferrable[:, None], at_once, demand))

@@ -6,16 +6,13 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from scipy import sparse
 
 from planner.core import BoolArray, FloatArray, IntArray, PlannerError
-from planner.optimizer.coefficients import mean_rate
-from planner.optimizer.constraint_rows import Terms
+from planner.optimizer.constraint_rows import ConstraintRows
 from planner.optimizer.constraints import cap_at_demand, carry_rate, hand_over, serve_demand
-from planner.optimizer.highs import SolverOutcome, solve_scaled
-from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout
-from planner.optimizer.program import SPREAD_FIX, Program, ScaledProgram, scale_program
-from planner.optimizer.tightening import cap_rates
+from planner.optimizer.highs import Solution, SolverOutcome, solve_scaled
+from planner.optimizer.layout import FIRST, SECOND, Layout
+from planner.optimizer.program import SPREAD_FIX, Program, scale_program, with_rates
 from planner.optimizer.types import Objective
 
 MAX_LOAD_LEVELS = 16
@@ -43,7 +40,8 @@ def routed_rates(layout: Layout, units: IntArray, objective: Objective) -> Float
     if len(layout.deferrable) == 1 and not layout.deferrable[0]:
         return np.column_stack([proportional_rates(layout, units[:, t], 0, t) for t in range(layout.periods)])
     served = _served_per_s(layout, units, objective)
-    return np.column_stack([_max_min_rates(layout, units[:, t], served[:, t]) for t in range(layout.periods)])
+    firm = np.zeros_like(layout.deferrable)
+    return _max_min_rates(replace(layout, demand_per_s=served, ceiling_per_s=served, deferrable=firm), units)
 
 
 def trimmed_rates(layout: Layout, rates: FloatArray) -> FloatArray:
@@ -104,94 +102,62 @@ def _served_per_s(layout: Layout, units: IntArray, objective: Objective) -> Floa
 
     Deferrable work is put where it makes the largest load of any period least.
     """
-    demand = layout.demand_per_s
-    if objective is Objective.MIN_COST and not layout.deferrable.any():
+    demand, least = layout.demand_per_s, objective is Objective.MIN_COST
+    if least and not layout.deferrable.any():
         return demand
-    least = objective is Objective.MIN_COST
-    carry = carry_rate(layout)
-    level = np.full(units.size, layout.columns)
-    loaded = replace(carry, supply=Terms(np.arange(units.size), level, units.ravel().astype(float)))
-    limit = serve_demand(layout) if least else cap_at_demand(layout)
-    goal = np.append(np.zeros(layout.columns) if least else mean_rate(layout), 1.0 if least else 0.0)
-    rows = tuple(rows for rows in (loaded, hand_over(layout), limit) if len(rows))
-    scaled = scale_program(cap_rates(Program(layout, rows, goal, maximise=not least, extra_columns=1)))
-    if not least:
-        scaled.upper[-1] = 1.0
-    scaled.upper[layout.column.units.ravel()] = 0.0
-    solution = solve_scaled(scaled, whole=False)
-    if solution.outcome is not SolverOutcome.PROVEN:
+    level, rows = (math.nan, serve_demand(layout)) if least else (1.0, cap_at_demand(layout))
+    goal = np.append(np.zeros(layout.columns), 1.0) if least else np.append(-layout.mean_rate, 0.0)
+    _, rates = _carried(layout, units, np.full(units.shape, level), rows, goal)
+    if rates is None:
         raise PlannerError("units", units.tolist(), "cannot carry what they were chosen for", SPREAD_FIX)
-    rates = (solution.values * scaled.column_unit)[layout.column.rates]
     served = np.zeros_like(demand)
     np.add.at(served, layout.pair_slice[layout.served], rates[layout.served])
-    exact = layout.deferrable & least
     total = served @ layout.share
-    factor = np.where(exact & (total > 0.0), layout.mean_demand_per_s / np.where(total > 0.0, total, 1.0), 1.0)
-    served = served * factor[:, None]
+    exact = layout.deferrable & least & (total > 0.0)
+    served *= np.where(exact, layout.mean_demand_per_s / np.where(exact, total, 1.0), 1.0)[:, None]
     return np.where(layout.deferrable[:, None] | (not least), np.minimum(served, layout.ceiling_per_s), demand)
 
 
-def _max_min_rates(layout: Layout, units: IntArray, served: FloatArray) -> FloatArray:
-    """Rates of one period with the largest load least, then the next largest, and so on."""
-    active = np.flatnonzero((units[layout.pair_unit] > 0) & (served[layout.pair_slice] > 0.0))
-    rates = np.zeros(len(layout.pair_unit))
-    if not len(active):
-        return rates
-    loads = served[layout.pair_slice[active]] / (layout.pair_rate[active] * units[layout.pair_unit[active]])
-    members, unit_row = np.unique(layout.pair_unit[active], return_inverse=True)
-    fixed = np.full(len(members), math.nan)
-    shares = np.zeros(len(active))
-    balance, wanted = _balance_rows(layout, active, served)
+def _max_min_rates(layout: Layout, units: IntArray) -> FloatArray:
+    """Rates that serve all of firm slices with the largest load of each period least, then the next largest."""
+    level = np.where(units > 0, math.nan, 0.0)
+    goal = np.append(np.zeros(layout.columns), np.ones(layout.periods))
+    best = None
     for _ in range(MAX_LOAD_LEVELS):
-        solution = solve_scaled(_level_program(loads, unit_row, fixed, balance, wanted), whole=False)
-        if solution.outcome is not SolverOutcome.PROVEN:
-            if np.isnan(fixed).all():
-                raise PlannerError("units", units.tolist(), "cannot carry what they were chosen for", SPREAD_FIX)
+        solution, rates = _carried(layout, units, level, serve_demand(layout), goal)
+        if rates is None:
             break
-        shares = solution.values[:-1]
-        level = float(solution.values[-1])
-        holds = np.isnan(fixed) & (np.abs(solution.row_duals[: len(members)]) > _LOAD_TOLERANCE)
-        fixed[holds] = level
-        if level <= _LOAD_TOLERANCE or not holds.any() or not np.isnan(fixed).any():
+        best, reached = rates, solution.values[layout.columns :]
+        is_held = np.abs(solution.row_duals[: units.size].reshape(units.shape)) > _LOAD_TOLERANCE
+        held = np.isnan(level) & is_held
+        level = np.where(held, reached, level)
+        if not held.any() or not (np.isnan(level) & (reached > _LOAD_TOLERANCE)).any():
             break
-    rates[active] = np.where(shares > _LOAD_TOLERANCE, shares, 0.0) * served[layout.pair_slice[active]]
-    return rates
+    if best is None:
+        raise PlannerError("units", units.tolist(), "cannot carry what they were chosen for", SPREAD_FIX)
+    return trimmed_rates(layout, np.where(best > _LOAD_TOLERANCE * layout.pair_ceiling_per_s, best, 0.0))
 
 
-def _balance_rows(layout: Layout, active: IntArray, served: FloatArray) -> tuple[sparse.csr_array, FloatArray]:
-    """Rows over shares of a slice: all of it is served, and what is handed over is taken."""
-    unit, own = layout.pair_unit[active], layout.pair_slice[active]
-    stage, channel = layout.stage[unit], layout.channel[unit]
-    count, width = len(served), len(layout.channels)
-    column = np.arange(len(active))
-    first: BoolArray = stage != SECOND
-    staged: BoolArray = stage != WHOLE
-    row = np.concatenate([own[first], count + own[staged] * width + channel[staged]])
-    value = np.concatenate([np.ones(first.sum()), np.where(stage[staged] == FIRST, 1.0, -1.0)])
-    where = (row, np.concatenate([column[first], column[staged]]))
-    matrix = sparse.csr_array((value, where), shape=(count * (1 + width), len(active)))
-    return matrix, np.concatenate([(served > 0.0).astype(float), np.zeros(count * width)])
+def _carried(
+    layout: Layout, units: IntArray, level: FloatArray, served: ConstraintRows, goal: FloatArray
+) -> tuple[Solution, FloatArray | None]:
+    """Solution and rates [1/s] of a program of loads, None where there are none; rows `carry_rate` come first.
 
-
-def _level_program(
-    loads: FloatArray, unit_row: IntArray, fixed: FloatArray, balance: sparse.csr_array, wanted: FloatArray
-) -> ScaledProgram:
-    """Least u with sum of loads <= u on every free unit and <= its own level on the others."""
-    columns, members = len(loads), len(fixed)
-    free = np.isnan(fixed)
-    carry = sparse.csr_array((loads, (unit_row, np.arange(columns))), shape=(members, columns))
-    level = sparse.csr_array(np.append(np.where(free, -1.0, 0.0), np.zeros(len(wanted)))[:, None])
-    matrix = sparse.csr_array(sparse.hstack([sparse.vstack([carry, balance]), level]))
-    none = np.full(columns + 1, -1, dtype=np.int64)
-    return ScaledProgram(
-        matrix=matrix,
-        low=np.concatenate([np.full(members, -math.inf), wanted]),
-        high=np.concatenate([np.where(free, 0.0, fixed), wanted]),
-        goal=np.append(np.zeros(columns), 1.0),
-        upper=np.full(columns + 1, math.inf),
-        integer=np.zeros(columns + 1, dtype=bool),
-        carry_row=none,
-        column_unit=np.ones(columns + 1),
-        row_unit=np.ones(members + len(wanted)),
-        goal_unit=1.0,
+    No unit is loaded to more than its `level`, shape (j, t); where that is nan, to no more than one of the columns that
+    `goal`, to be least, has beyond those of the layout: that of the period, or the only one.
+    """
+    carry, entries, is_free = carry_rate(layout), layout.column.rates.size, np.isnan(level)
+    levels = np.broadcast_to(np.arange(layout.columns, len(goal)), units.shape)
+    loads = replace(
+        carry,
+        column=np.append(carry.column[:entries], levels),
+        value=np.append(carry.value[:entries], np.where(is_free, -units, 0.0)),
+        limit=np.where(is_free, 0.0, units * level).ravel(),
     )
+    rows = tuple(rows for rows in (loads, hand_over(layout), served) if len(rows))
+    program = Program(layout, rows, goal, maximise=False, extra_columns=len(goal) - layout.columns)
+    scaled = scale_program(with_rates(program, layout.capped_rates_per_s))
+    solution = solve_scaled(scaled, whole=False)
+    if solution.outcome is not SolverOutcome.PROVEN:
+        return solution, None
+    return solution, (solution.values * scaled.column_unit)[layout.column.rates]

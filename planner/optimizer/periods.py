@@ -1,186 +1,110 @@
 """Problems of several periods, solved one period after the other.
 
-What links the periods is priced: a committed purchase is bought by the period, at prices of which the mean is no more
-than what it costs (`planner.optimizer.relaxation.purchase_prices`); starts, steadiness, the budget, kinds and groups
-over all periods, and work that may wait, are left out. So the sum over periods of what each costs at least is a bound.
-
-A fleet comes from the same periods: what is committed to is what the relaxation holds, rounded; work that may wait is
-done when the relaxation does it; and each period is solved again with what is held. Whether the fleet keeps what was
-left out is looked at afterwards; where it has too many kinds, it is solved once more with those of the period of the
-largest demand.
-
-Where periods are alike but for a demand that rises in every slice, less of it never costs more: periods between two
-whose costs are the same have that cost too, and the fleet of the larger demand serves them.
+Where purchases, units and work of the periods are not linked, the mean over periods of what each costs at least is a
+bound. Where they are, the bound is that of the relaxation of the whole, and the periods do as it does: what is
+committed to is what it holds, rounded, and work that may wait is done when it does it. Starts, steadiness, the budget,
+kinds and groups over all periods are left out, and whether the fleet keeps them is looked at afterwards; where it has
+too many kinds, it is solved once more with those of the period of the largest demand.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.core import FloatArray
-from planner.optimizer.coefficients import mean_cost
-from planner.optimizer.evaluate_allocation import evaluate_fleet, fill_in
+from planner.optimizer.evaluate_allocation import PartAnswer, evaluate_fleet
 from planner.optimizer.highs import ROUNDING_TOLERANCE
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import build_program
-from planner.optimizer.relaxation import RelaxedOptimum, purchase_prices, relax
-from planner.optimizer.shortlist import Relaxer
-from planner.optimizer.tightening import tighten_rates
+from planner.optimizer.relaxation import RelaxedOptimum, undominated_pairs
 from planner.optimizer.types import Objective, Purchase
 
 HELD_PRICE = 0.1
 """What using a block that is held counts, as a share of its price: so little that it is used before anything is bought,
 but not for nothing, or one would not be told from two. A choice."""
-MOST_PRICINGS = 4
-"""Most often that prices are taken from a relaxation over some pairs. A choice of what is proved in how long."""
-PRICING_GAP = 1e-3
-"""Prices are good enough when the periods by themselves prove all but this share of that relaxation. A choice."""
 
-
-@dataclass(frozen=True)
-class PartAnswer:
-    """What is known of a problem.
-
-    Attributes:
-        values: of a fleet that keeps all limits, by column; None: none was found.
-        usd_per_hour: its cost; infinite without one.
-        bound_usd_per_hour: no fleet costs less [USD/h]; infinite where it was proved that there is none.
-    """
-
-    values: FloatArray | None
-    usd_per_hour: float
-    bound_usd_per_hour: float
-
-
-Clock = Callable[[], float]
-"""Seconds left."""
 PartSolver = Callable[[Layout, int], PartAnswer]
 """Answers a problem of one period, given how many may be asked at most from this one on."""
 
 
-def have_nothing_in_common(layout: Layout) -> bool:
-    """Whether a problem of least cost has several periods that neither purchases, nor units, nor work link.
-
-    Args:
-        layout: of the problem.
-
-    Returns:
-        False too where there is one period.
-    """
-    linked = layout.purchase_committed.any() or layout.steady.any() or layout.deferrable.any()
-    return layout.periods > 1 and not linked and not len(layout.start_units)
-
-
-def solve_by_period(
-    layout: Layout,
-    solve_one: PartSolver,
-    gap: float,
-    *,
-    relaxer: Relaxer | None = None,
-    time_left_s: Clock = lambda: math.inf,
-) -> PartAnswer:
-    """A fleet and a bound from the periods by themselves.
+def solve_by_period(layout: Layout, solve_one: PartSolver, gap: float) -> PartAnswer:
+    """A fleet and a bound from periods that nothing links.
 
     Args:
         layout: of a problem of several periods.
         solve_one: answers a problem of one period.
         gap: relative gap at which the fleet is good enough, and share of its cost by which the fleet of a period may
             cost more than that of one of less demand before those between them are solved by themselves.
-        relaxer: for problems of which a single period is too large to be written down: prices come from a relaxation
-            over some pairs then, the bound from relaxations of the periods.
-        time_left_s: how long linear programs may still take [s].
 
     Returns:
-        The best fleet of all periods that was found to keep all limits, with the bound.
+        The fleet of all periods, if it keeps all limits, with the bound.
     """
-    firm = np.where(layout.deferrable[:, None], 0.0, layout.demand_per_s)
-    day = Day(layout, firm, purchase_prices(layout, None))
-    if have_nothing_in_common(layout):
-        parts = day.solve(solve_one, gap)
-        days: Iterator[Day] = iter((day,))
-    else:
-        some, relaxed, bounds = (
-            _relaxed_by_period(day, relaxer, time_left_s) if relaxer else _relaxed(layout, time_left_s)
-        )
-        if relaxed is None:
-            return PartAnswer(None, math.inf, bounds)
-        served, blocks = _served(layout, firm, some, relaxed), relaxed.values[some.column.blocks].max(axis=1)
-        votes: Iterable[FloatArray] = (np.round(blocks), np.ceil(blocks - ROUNDING_TOLERANCE))
-        if not relaxer:
-            priced = replace(day, usd_per_block=purchase_prices(some, relaxed))
-            parts = priced.solve(solve_one, gap)
-            votes = priced.votes(parts)
-        held = (np.where(layout.purchase_committed, vote, 0.0) for vote in votes)
-        days = (replace(day, demand_per_s=served, held=each) for each in held)
-    bound = bounds if relaxer and not have_nothing_in_common(layout) else _mean(layout, parts)
-    best = PartAnswer(None, math.inf, bound)
-    for each in days:
-        values = each.fleet(parts if each is day else each.solve(solve_one, gap), solve_one, gap)
-        usd = math.inf if values is None else math.fsum((mean_cost(layout) * values).tolist())
-        if usd < best.usd_per_hour:
-            best = PartAnswer(values, usd, bound)
-        if best.usd_per_hour * (1.0 - gap) <= bound or (relaxer and best.values is not None):
-            break
-    return best
+    day = Day(layout, layout.demand_per_s)
+    parts = day.solve(solve_one, gap)
+    bound = math.fsum(share * part.bound_usd_per_hour for share, part in zip(layout.share, parts, strict=True))
+    return PartAnswer(day.fleet(parts, solve_one, gap), bound)
 
 
-def _mean(layout: Layout, parts: Sequence[PartAnswer]) -> float:
-    """Bound on the whole from those of its periods."""
-    return math.fsum(share * part.bound_usd_per_hour for share, part in zip(layout.share, parts, strict=True))
+def fleet_by_period(
+    layout: Layout, some: Layout, relaxed: RelaxedOptimum, solve_one: PartSolver, gap: float
+) -> FloatArray | None:
+    """A fleet from periods that hold what the relaxation of the whole does.
 
+    Args:
+        layout: of a problem of several periods.
+        some: of what was relaxed, the problem or `undominated` of it.
+        relaxed: its relaxation.
+        solve_one: answers a problem of one period.
+        gap: see `solve_by_period`.
 
-def _relaxed(layout: Layout, time_left_s: Clock) -> tuple[Layout, RelaxedOptimum | None, float]:
-    """The relaxation of the whole; without one, its bound: infinite but for a lack of time."""
-    some = _without_budget(layout)
-    relaxed = relax(tighten_rates(build_program(some, Objective.MIN_COST)), time_left_s())
-    return some, relaxed, math.inf if time_left_s() > 0.0 else 0.0
-
-
-def _relaxed_by_period(day: Day, relaxer: Relaxer, time_left_s: Clock) -> tuple[Layout, RelaxedOptimum | None, float]:
-    """A relaxation over some pairs, and what the periods by themselves prove at its prices.
-
-    Starting from those that pay by the period, pairs that pay at these prices are added until the periods by themselves
-    prove what the whole does.
+    Returns:
+        By column; None: none was found that keeps all limits.
     """
-    layout, everything = day.layout, np.ones(len(day.layout.usd_per_hour), dtype=bool)
-    pairs, known = np.zeros(len(layout.pair_unit), dtype=bool), 0.0
-    some, best, numbered = layout, None, day.part(0).column.rates
-    for _ in range(MOST_PRICINGS):
-        bound = 0.0
-        for share, part in zip(layout.share.tolist(), day.parts(), strict=True):
-            relaxed = relaxer.relax(part, time_left_s())
-            if relaxed is None:
-                return some, best, known if time_left_s() <= 0.0 else math.inf
-            bound += share * relaxed.bound
-            pairs |= relaxed.active[numbered].any(axis=1)
-        known = max(known, bound)
-        if best is not None and bound >= best.bound * (1.0 - PRICING_GAP):
-            break
-        fewer = _without_budget(layout.select(everything, pairs))
-        better = relax(tighten_rates(build_program(fewer, Objective.MIN_COST)), time_left_s())
-        if better is None:
-            break
-        some, best, day = fewer, better, replace(day, usd_per_block=purchase_prices(some, better))
-    return some, best, known
+    served = np.zeros_like(layout.demand_per_s)
+    np.add.at(served, some.pair_slice[some.served], relaxed.values[some.column.rates[some.served]])
+    total = (served @ layout.share)[:, None]
+    waits = np.where(total > 0.0, served * layout.mean_demand_per_s[:, None] / np.where(total > 0.0, total, 1.0), 0.0)
+    blocks: FloatArray = relaxed.values[some.column.blocks].max(axis=1) * layout.purchase_committed
+    for held in (np.floor(blocks + 0.5), np.ceil(blocks - ROUNDING_TOLERANCE)):
+        day = Day(layout, np.where(layout.deferrable[:, None], waits, layout.demand_per_s), held)
+        values = day.fleet(day.solve(solve_one, gap), solve_one, gap)
+        if values is not None:
+            return values
+    return None
 
 
-def _without_budget(layout: Layout) -> Layout:
-    """Whether a fleet can be paid for is for the caller to say, who knows the bound."""
-    return replace(layout, problem=layout.problem.model_copy(update={"budget_usd_per_hour": None}))
+def undominated(layout: Layout) -> tuple[Layout, FloatArray]:
+    """The problem but for what links periods beside purchases and work that may wait, over pairs that none betters.
+
+    Which pair betters which in a period is the same at all prices, so that its relaxation is that of all pairs.
+
+    Args:
+        layout: of a problem too large to be written down.
+
+    Returns:
+        Of all units, with fewer pairs; and their tight rates (of units that serve all that they can) [1/s].
+    """
+    pairs = np.zeros(len(layout.pair_unit), dtype=bool)
+    for part in Day(layout, layout.ceiling_per_s).parts():
+        pairs |= undominated_pairs(build_program(part, Objective.MIN_COST))
+    some = _unlinked(layout).select(np.ones(len(layout.usd_per_hour), dtype=bool), pairs)
+    return some, layout.tight_rates_per_s[pairs]
 
 
-def _served(layout: Layout, firm: FloatArray, some: Layout, relaxed: RelaxedOptimum) -> FloatArray:
-    """What each period serves [1/s]: of work that may wait as much as the relaxation, and no less in all."""
-    done = np.zeros_like(firm)
-    np.add.at(done, some.pair_slice[some.served], relaxed.values[some.column.rates[some.served]])
-    total = done @ layout.share
-    factor = np.where(total > 0.0, layout.mean_demand_per_s / np.where(total > 0.0, total, 1.0), 0.0)
-    waits = np.where((total > 0.0)[:, None], done * factor[:, None], layout.demand_per_s)
-    return np.where(layout.deferrable[:, None], waits, firm)
+def _unlinked(layout: Layout) -> Layout:
+    """The problem without starts, steadiness, groups and the budget."""
+    return replace(
+        layout,
+        problem=layout.problem.model_copy(update={"budget_usd_per_hour": None, "max_groups": None}),
+        usd_per_start=np.zeros_like(layout.usd_per_start),
+        steady=np.zeros_like(layout.steady),
+        groups=(),
+        resource_group=np.full_like(layout.resource_group, -1),
+    )
 
 
 @dataclass(frozen=True)
@@ -190,51 +114,34 @@ class Day:
     Attributes:
         layout: of the problem.
         demand_per_s: what each period serves; shape (s, t).
-        usd_per_block: of each purchase in each period; shape (q, t).
         held: blocks of committed purchases that are there already; None: they are bought by the period.
     """
 
     layout: Layout
     demand_per_s: FloatArray
-    usd_per_block: FloatArray
     held: FloatArray | None = None
 
     def part(self, period: int) -> Layout:
         """The problem of one period."""
-        layout, problem = self.layout, self.layout.problem
-        demand, usd = self.demand_per_s[:, [period]], self.usd_per_block[:, period]
-        held = iter(() if self.held is None else (self.held * layout.purchase_block).tolist())
-        resources = tuple(
-            r.model_copy(
-                update={"purchases": tuple(_with_held(purchase, next(held, None)) for purchase in r.purchases)}
-            )
-            for r in problem.resources
-        )
-        slices = tuple(
-            slice_.model_copy(update={"demand_per_s": (float(rate),), "deferrable": False})
-            for slice_, rate in zip(problem.slices, demand[:, 0], strict=True)
-        )
-        update = {
-            "slices": slices,
-            "resources": resources,
-            "periods": problem.periods[:1],
-            "budget_usd_per_hour": None,
-            "max_groups": None,
-        }
+        layout, problem = _unlinked(self.layout), self.layout.problem
+        demand, usd = self.demand_per_s[:, [period]], layout.purchase_usd_per_hour
+        update: dict[str, object] = {"periods": problem.periods[:1]}
         is_held = layout.purchase_committed & (self.held is not None)
+        if self.held is not None:
+            held = iter((self.held * layout.purchase_block).tolist())
+            update["resources"] = tuple(
+                r.model_copy(update={"purchases": tuple(_with_at_most(p, next(held)) for p in r.purchases)})
+                for r in problem.resources
+            )
         return replace(
             layout,
-            problem=problem.model_copy(update=update),
+            problem=layout.problem.model_copy(update=update),
             share=np.ones(1),
             demand_per_s=demand,
             ceiling_per_s=demand,
             deferrable=np.zeros_like(layout.deferrable),
-            usd_per_start=np.zeros_like(layout.usd_per_start),
-            steady=np.zeros_like(layout.steady),
             purchase_usd_per_hour=np.where(is_held, HELD_PRICE * usd, usd),
             purchase_committed=np.zeros(len(usd), dtype=bool),
-            groups=(),
-            resource_group=np.full_like(layout.resource_group, -1),
         )
 
     def parts(self) -> Iterator[Layout]:
@@ -242,10 +149,14 @@ class Day:
         return (self.part(period) for period in range(self.layout.periods))
 
     def solve(self, solve_one: PartSolver, gap: float) -> list[PartAnswer]:
-        """An answer for each period; periods of the same demand and prices have the same."""
-        what = np.vstack([self.demand_per_s.sum(axis=0), self.demand_per_s, self.usd_per_block])
-        distinct, first, period_of = np.unique(what, axis=1, return_index=True, return_inverse=True)
-        demand, usd = np.split(distinct[1:], [len(self.demand_per_s)])
+        """An answer for each period; periods of the same demand have the same.
+
+        Where periods are alike but for a demand that rises in every slice, less of it never costs more: those between
+        two whose costs are the same but for the gap have that cost too, and the fleet of the larger demand serves them.
+        """
+        by_sum = np.vstack([self.demand_per_s.sum(axis=0), self.demand_per_s])
+        distinct, first, of_period = np.unique(by_sum, axis=1, return_index=True, return_inverse=True)
+        demand = distinct[1:]
         found: dict[int, PartAnswer] = {}
 
         def solved(index: int) -> PartAnswer:
@@ -254,33 +165,22 @@ class Day:
             return found[index]
 
         def fill(low: int, high: int) -> None:
-            least, most = solved(low), solved(high)
-            if most.values is None or most.usd_per_hour * (1.0 - gap) > least.bound_usd_per_hour:
+            least, most, one = solved(low), solved(high), self.part(int(first[high]))
+            if most.values is None or one.mean_cost @ most.values * (1.0 - gap) > least.bound_usd_per_hour:
                 middle = (low + high) // 2
                 if middle > low:
                     fill(low, middle)
                     fill(middle, high)
                 return
-            one = self.part(int(first[high]))
             factor = demand / np.where(demand[:, [high]] > 0.0, demand[:, [high]], 1.0)
             for index in range(low + 1, high):
                 values = most.values.copy()
                 values[one.column.rates] *= factor[one.pair_slice, index][:, None]
-                found[index] = replace(most, values=values, bound_usd_per_hour=least.bound_usd_per_hour)
+                found[index] = PartAnswer(values, least.bound_usd_per_hour)
 
-        if (np.diff(demand) >= 0.0).all() and (np.diff(usd) == 0.0).all():
+        if (np.diff(demand) >= 0.0).all():
             fill(0, len(first) - 1)
-        return [solved(index) for index in np.ravel(period_of).tolist()]
-
-    def votes(self, parts: list[PartAnswer]) -> Iterator[FloatArray]:
-        """Blocks to commit to: as many as periods ask for by what they pay, then the most that one of them asks for."""
-        blocks = self.part(0).column.blocks[:, 0]
-        asked = np.array([part.values[blocks] for part in parts if part.values is not None]).T
-        if asked.shape[1:] == self.layout.share.shape:
-            pays = self.usd_per_block * self.layout.share
-            total = pays.sum(axis=1)
-            yield np.round((asked * pays).sum(axis=1) / np.where(total > 0.0, total, 1.0))
-            yield np.where(pays > 0.0, asked, 0.0).max(axis=1, initial=0.0)
+        return [solved(index) for index in np.ravel(of_period).tolist()]
 
     def together(self, parts: list[PartAnswer]) -> FloatArray | None:
         """The columns of all periods; None where one of them has no fleet."""
@@ -298,7 +198,7 @@ class Day:
         if self.held is not None:
             columns = layout.column.blocks[layout.purchase_committed]
             values[columns] = self.held[layout.purchase_committed][:, None]
-        fill_in(layout, values)
+        layout.fill_in(values)
         return values
 
     def fleet(self, parts: list[PartAnswer], solve_one: PartSolver, gap: float) -> FloatArray | None:
@@ -325,6 +225,6 @@ def _keeps_limits(layout: Layout, values: FloatArray) -> bool:
     return evaluate_fleet(Objective.MIN_COST, layout, values, is_routed=True, may_miss=True).keeps_limits
 
 
-def _with_held(purchase: Purchase, held: float | None) -> Purchase:
-    """A committed purchase of which so much is there already; None: of which nothing is decided."""
-    return purchase.model_copy(update={"at_most": held}) if purchase.committed and held is not None else purchase
+def _with_at_most(purchase: Purchase, held: float) -> Purchase:
+    """A committed purchase of which so much is there already."""
+    return purchase.model_copy(update={"at_most": held}) if purchase.committed else purchase

@@ -1,21 +1,20 @@
-"""A fleet problem as an integer program in plain numbers, and the same in numbers a solver is comfortable with."""
+"""A fleet problem as an integer program in plain numbers; the same in fewer columns, and in numbers for a solver."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from planner.core import BoolArray, FloatArray, InputError, IntArray
-from planner.optimizer.coefficients import mean_cost, mean_rate
 from planner.optimizer.constraint_rows import ConstraintRows
 from planner.optimizer.constraints import build_rows
 from planner.optimizer.layout import Layout, build_layout
-from planner.optimizer.types import FEASIBILITY_TOLERANCE, FleetProblem, Objective, Sense
+from planner.optimizer.types import FleetProblem, Objective, Sense
 
 LARGEST_LIMIT = 2.0**20
 """Rows whose limit is more than a million times their largest coefficient are scaled by the coefficient instead."""
@@ -58,8 +57,7 @@ class Program:
         most = np.full(self.columns, math.inf) if self.most is None else self.most.copy()
         most[self.layout.column.groups] = 1.0
         most[self.layout.column.kinds] = 1.0
-        idle = self.layout.ceiling_per_s[self.layout.pair_slice] == 0.0
-        most[self.layout.column.rates[idle]] = 0.0
+        most[self.layout.column.rates[self.layout.pair_ceiling_per_s == 0.0]] = 0.0
         return most
 
     def names(self) -> list[str]:
@@ -82,26 +80,99 @@ def build_program(problem: FleetProblem | Layout, objective: Objective, ratio: f
         InputError: a name that the problem does not have.
     """
     layout = problem if isinstance(problem, Layout) else build_layout(problem)
-    cost, rate = mean_cost(layout), mean_rate(layout)
     goals: Mapping[Objective, FloatArray] = {
-        Objective.MIN_COST: cost,
-        Objective.MAX_RATE: rate,
-        Objective.MAX_RATE_PER_COST: rate - ratio * cost,
+        Objective.MIN_COST: layout.mean_cost,
+        Objective.MAX_RATE: layout.mean_rate,
+        Objective.MAX_RATE_PER_COST: layout.mean_rate - ratio * layout.mean_cost,
     }
     return Program(layout, build_rows(objective, layout), goals[objective], objective is not Objective.MIN_COST)
 
 
+def with_rates(program: Program, rate_per_s: FloatArray) -> Program:
+    """The program with other rates in its rows `carry_rate`.
+
+    Args:
+        program: as stated.
+        rate_per_s: of each pair in each period, shape (p, t).
+
+    Returns:
+        The program with other coefficients.
+    """
+    used = 1.0 / rate_per_s.ravel()
+    rows = (
+        replace(rows, value=np.append(used, rows.value[used.size :])) if rows.constraint == "carry_rate" else rows
+        for rows in program.rows
+    )
+    return replace(program, rows=tuple(rows))
+
+
+def pool_rates(program: Program) -> Program:
+    """The tightened program in fewer columns, and with a largest count for every unit.
+
+    Of units of one stage, channel, kind and set of groups whose rates are in proportion only the sum of what they carry
+    matters: ``sum_s f_js / r_js <= n_j`` for each of them is ``sum_s f_s / r_s <= sum_j (r_j / r) n_j``. The sum stands
+    in the columns of the first of them; `unpool_rates` gives it back to all.
+
+    One unit more than carries all there is to carry, ``ceil(sum_s d_s / r_s)``, is of no use (of a unit that stands
+    still, or whose start costs something, in the busiest period).
+
+    Args:
+        program: as stated.
+
+    Returns:
+        The program with fewer rows `carry_rate`, rates that stay 0, and `Program.most`.
+    """
+    layout, periods = program.layout, np.arange(program.layout.periods)
+    lead, _, size = layout.pools
+    leads = np.flatnonzero(lead[layout.pair_unit] == layout.pair_unit)
+    unit = np.concatenate([layout.pair_unit[leads], lead])
+    row = (unit[:, None] * len(periods) + periods).ravel()
+    column = np.concatenate([layout.column.rates[leads], layout.column.units]).ravel()
+    value = np.concatenate([1.0 / layout.tight_rates_per_s[leads], -size]).ravel()
+    rows = (
+        replace(r, row=row, column=column, value=value) if r.constraint == "carry_rate" else r for r in program.rows
+    )
+    load = layout.load.copy()
+    load[layout.is_still] = load[layout.is_still].max(axis=1, keepdims=True)
+    most = np.full(program.columns, math.inf)
+    most[layout.column.units] = np.ceil(load)
+    most[layout.column.rates[lead[layout.pair_unit] != layout.pair_unit]] = 0.0
+    return replace(program, rows=tuple(rows), most=most)
+
+
+def unpool_rates(layout: Layout, values: FloatArray) -> FloatArray:
+    """Values of `pool_rates` by unit: filled one after the other, so that what is not needed carries nothing.
+
+    Args:
+        layout: of the program.
+        values: by column of the layout, pooled.
+
+    Returns:
+        By column, with a rate for every pair [1/s].
+    """
+    by_unit, rates = values.copy(), layout.tight_rates_per_s
+    lead, pair_of, size = layout.pools
+    for first in np.flatnonzero(np.bincount(lead) > 1):
+        units, slices = np.flatnonzero(lead == first), np.flatnonzero(pair_of[first] >= 0)
+        pooled = values[layout.column.rates[pair_of[first, slices]]]
+        used = (pooled / rates[pair_of[first, slices]]).sum(axis=0)
+        could = size[units] * values[layout.column.units[units]]
+        before = np.cumsum(could, axis=0) - could
+        share = np.clip(used - before, 0.0, could) / np.where(used > 0.0, used, 1.0)
+        by_unit[layout.column.rates[pair_of[np.ix_(units, slices)]]] = share[:, None] * pooled
+    is_off = values[layout.column.units][layout.pair_unit] == 0.0
+    by_unit[layout.column.rates[is_off]] = 0.0  # a solver leaves 1e-14 there, and any rate is too much for no unit
+    return by_unit
+
+
 @dataclass(frozen=True)
 class ScaledProgram:
-    """``low <= matrix x <= high``, ``0 <= x <= upper``, some x whole, goal least: what a solver takes.
+    """A program ``least goal x  with  low <= matrix x <= high, 0 <= x <= upper`` for a solver.
 
     Attributes:
-        matrix: rows x columns, sparse.
-        low, high: of each row.
-        goal: to be minimised, by column.
-        upper: of each column.
-        integer: which columns hold whole numbers.
-        carry_row: by column. For units that only `carry_rate` asks for, the number of that row; -1 for all others.
+        matrix: rows by columns, as a scipy array (which has no element type of its own).
+        low, high: by row.
+        goal, upper, integer: by column.
         column_unit: size of a scaled column in the program's unit.
         row_unit: size of a scaled row in the program's unit.
         goal_unit: program's goal = this x goal; negative where it is maximised.
@@ -113,7 +184,6 @@ class ScaledProgram:
     goal: FloatArray
     upper: FloatArray
     integer: BoolArray
-    carry_row: IntArray
     column_unit: FloatArray
     row_unit: FloatArray
     goal_unit: float
@@ -134,105 +204,54 @@ def scale_program(program: Program) -> ScaledProgram:
     Raises:
         InputError: sizes within one row are too far apart for a solver to see the smallest.
     """
-    count = sum(len(rows) for rows in program.rows)
-    row, column, value = _entries(program.rows)
-    column_unit = _column_unit(program)
+    layout = program.layout
+    first = np.cumsum([0, *map(len, program.rows)])
+    row = np.concatenate([rows.row + start for rows, start in zip(program.rows, first[:-1], strict=True)])
+    column, value, limit = (
+        np.concatenate([getattr(rows, name) for rows in program.rows]) for name in ("column", "value", "limit")
+    )
+    is_most = np.concatenate([np.full(len(rows), rows.sense is Sense.AT_MOST) for rows in program.rows])
+    column_unit = np.ones(program.columns)
+    column_unit[layout.column.rates] = powers_of_two(layout.ceiling_per_s.max(axis=1))[layout.pair_slice][:, None]
     value = value * column_unit[column]
-    largest = np.zeros(count)
+    largest = np.zeros(len(limit))
     np.maximum.at(largest, row, np.abs(value))
-    limit = np.concatenate([rows.limit for rows in program.rows]) if program.rows else np.zeros(0)
     in_proportion = (limit >= largest / LARGEST_LIMIT) & (limit <= largest * LARGEST_LIMIT)
     row_unit = powers_of_two(np.where(in_proportion, limit, largest))
     value = value / row_unit[row]
     _check_spread(program, row, column, value)
-    matrix = sparse.csr_array((value, (row, column)), shape=(count, program.columns))
-    limit = limit / row_unit
-    is_most = np.concatenate([np.full(len(rows), rows.sense is Sense.AT_MOST) for rows in program.rows])
     goal = program.goal * column_unit
     goal_unit = float(powers_of_two(np.abs(goal).max(initial=0.0, keepdims=True))[0])
-    upper = program.upper() / column_unit
-    integer = program.integer()
-    upper[_columns_always_zero(matrix, limit, is_most, integer)] = 0.0
     return ScaledProgram(
-        matrix=matrix,
-        low=np.where(is_most, -math.inf, limit),
-        high=np.where(is_most, limit, math.inf),
+        matrix=sparse.csr_array((value, (row, column)), shape=(len(limit), program.columns)),
+        low=np.where(is_most, -math.inf, limit / row_unit),
+        high=np.where(is_most, limit / row_unit, math.inf),
         goal=(-goal if program.maximise else goal) / goal_unit,
-        upper=upper,
-        integer=integer,
-        carry_row=_carry_row(program),
+        upper=program.upper() / column_unit,
+        integer=program.integer(),
         column_unit=column_unit,
         row_unit=row_unit,
         goal_unit=-goal_unit if program.maximise else goal_unit,
     )
 
 
-def _entries(rows: Iterable[ConstraintRows]) -> tuple[IntArray, IntArray, FloatArray]:
-    """Row, column and value of ``used - supply``, numbered through."""
-    row, column, value, start = [np.zeros(0, int)], [np.zeros(0, int)], [np.zeros(0)], 0
-    for block in rows:
-        for terms, sign in ((block.used, 1.0), (block.supply, -1.0)):
-            row.append(terms.row + start)
-            column.append(terms.column)
-            value.append(sign * terms.value)
-        start += len(block)
-    return np.concatenate(row), np.concatenate(column), np.concatenate(value)
-
-
-def _column_unit(program: Program) -> FloatArray:
-    """Rates in powers of two of the largest demand of their slice."""
-    layout = program.layout
-    unit = np.ones(program.columns)
-    by_slice = powers_of_two(layout.ceiling_per_s.max(axis=1))
-    unit[layout.column.rates] = by_slice[layout.pair_slice][:, None]
-    return unit
-
-
-def _carry_row(program: Program) -> IntArray:
-    """See `ScaledProgram.carry_row`: not steady, and free to start."""
-    layout = program.layout
-    carry_row = np.full(program.columns, -1, dtype=np.int64)
-    start = 0
-    for rows in program.rows:
-        if rows.constraint == "carry_rate":
-            free = ~layout.steady if layout.periods > 1 else np.ones(len(layout.steady), dtype=bool)
-            free[layout.start_units] = False
-            number = start + np.arange(layout.column.units.size).reshape(layout.column.units.shape)
-            carry_row[layout.column.units[free]] = number[free]
-        start += len(rows)
-    return carry_row
-
-
-def _columns_always_zero(
-    matrix: sparse.csr_array, limit: FloatArray, is_most: BoolArray, integer: BoolArray
-) -> IntArray:
-    """Whole columns of which already one exceeds a limit that nothing adds to."""
-    entries = matrix.tocoo()
-    row, column = entries.coords
-    adds = np.zeros(len(limit), dtype=bool)
-    adds[row[entries.data < 0.0]] = True
-    caps = is_most & ~adds
-    over = caps[row] & integer[column] & (entries.data > limit[row] * (1.0 + 10.0 * FEASIBILITY_TOLERANCE))
-    return np.unique(column[over])
-
-
 def _check_spread(program: Program, row: IntArray, column: IntArray, value: FloatArray) -> None:
     """Raises InputError in the words of the request where a rate is too small for its slice, else by the row."""
     size = np.abs(value)
     wrong = np.flatnonzero((size > 0.0) & ~((size > SMALLEST_COEFFICIENT) & (size < LARGEST_COEFFICIENT)))
-    layout = program.layout
-    if len(wrong):
-        of_unit = (layout.column.units == column[wrong[0]]).any(axis=1)[layout.pair_unit]
-        pairs = np.flatnonzero(of_unit | (layout.column.rates == column[wrong[0]]).any(axis=1))
-        for p in pairs:
-            demand, unit = layout.ceiling_per_s[layout.pair_slice[p]].max(), layout.problem.units[layout.pair_unit[p]]
-            if demand > layout.pair_rate[p] * LARGEST_COEFFICIENT / 2.0:
-                bound = f"takes {demand / layout.pair_rate[p]:.2g} of unit {unit.name!r}"
-                fix = "plan a part of the demand, or leave out pools that small"
-                name = layout.problem.slices[layout.pair_slice[p]].name
-                raise InputError(f"slices[{name}].demand_per_s", float(demand), bound, fix)
-        bound = f"scaled coefficient must lie in ({SMALLEST_COEFFICIENT:g}, {LARGEST_COEFFICIENT:g})"
-        raise InputError(program.names()[int(row[wrong[0]])], float(size[wrong[0]]), bound, SPREAD_FIX)
+    if not len(wrong):
+        return
+    layout, at = program.layout, column[wrong[0]]
+    of_unit = (layout.column.units == at).any(axis=1)[layout.pair_unit]
+    takes = layout.pair_ceiling_per_s.max(axis=1) / layout.pair_rate
+    is_small = (of_unit | (layout.column.rates == at).any(axis=1)) & (takes > LARGEST_COEFFICIENT / 2.0)
+    for p in np.flatnonzero(is_small):
+        bound = f"takes {takes[p]:.2g} of unit {layout.problem.units[layout.pair_unit[p]].name!r}"
+        fix = "plan a part of the demand, or leave out pools that small"
+        name = layout.problem.slices[layout.pair_slice[p]].name
+        raise InputError(f"slices[{name}].demand_per_s", float(layout.pair_ceiling_per_s[p].max()), bound, fix)
+    bound = f"scaled coefficient must lie in ({SMALLEST_COEFFICIENT:g}, {LARGEST_COEFFICIENT:g})"
+    raise InputError(program.names()[int(row[wrong[0]])], float(size[wrong[0]]), bound, SPREAD_FIX)
 
 
 def powers_of_two(values: FloatArray) -> FloatArray:

@@ -9,24 +9,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from planner.core import FloatArray
-from planner.optimizer.branching import ProgramMaker, ProgramSolver, SearchAnswer
-from planner.optimizer.checks import (
-    MOST_UNITS_OF_A_CAP,
-    check_problem,
-    check_size,
-    least_cost_usd_per_hour,
-)
-from planner.optimizer.coefficients import mean_cost, smallest_useful_rate
+from planner.optimizer.checks import MOST_UNITS_OF_A_CAP, check_problem, check_size, least_cost_usd_per_hour
 from planner.optimizer.covering import cheapest_cover
 from planner.optimizer.diagnosis import diagnose
-from planner.optimizer.dominance import dominators
-from planner.optimizer.evaluate_allocation import EvaluatedFleet, constraint_reports, evaluate_fleet
-from planner.optimizer.highs import SolverOutcome
+from planner.optimizer.evaluate_allocation import EvaluatedFleet, PartAnswer, constraint_reports, evaluate_fleet
+from planner.optimizer.highs import ProgramSolver, Solution, SolverOutcome
 from planner.optimizer.layout import Layout, build_layout
-from planner.optimizer.periods import Day, PartAnswer, PartSolver, have_nothing_in_common, solve_by_period
-from planner.optimizer.program import Program, build_program
-from planner.optimizer.relaxation import limit_duals, purchase_prices
-from planner.optimizer.shortlist import Relaxer, shortlist
+from planner.optimizer.periods import Day, fleet_by_period, solve_by_period, undominated
+from planner.optimizer.program import build_program
+from planner.optimizer.relaxation import RelaxedOptimum, limit_duals, relax, shortlist
 from planner.optimizer.types import (
     FEASIBILITY_TOLERANCE,
     Allocation,
@@ -37,7 +28,7 @@ from planner.optimizer.types import (
 )
 
 WORK = 2e7
-"""Work of a solve, diagnosis included (`planner.optimizer.branching`): a few seconds of one core. A choice."""
+"""Work of a solve, diagnosis included (`planner.optimizer.highs`): a few seconds of one core. A choice."""
 MAX_RATIO_STEPS = 50
 """Most Dinkelbach steps; more means a stall. Convergence is superlinear (S. Schaible 1976, "Fractional programming II,
 on Dinkelbach's algorithm", Management Science 22(8)), so a handful is usual."""
@@ -70,7 +61,7 @@ def solve(
         objective: what is best.
         time_limit_s: for all runs of the solver together, diagnosis included [s].
         relative_gap: allowed |best possible - objective| / |objective|.
-        work: what is done at most before the best found is returned as it is, see `planner.optimizer.branching`.
+        work: what is done at most before the best found is returned as it is, see `planner.optimizer.highs`.
         duals: also solve the relaxation for `ConstraintReport.dual`; not for answers whose report nobody reads.
 
     Returns:
@@ -98,133 +89,62 @@ def solve(
     layout = build_layout(problem)
     if objective is not Objective.MIN_COST:
         check_size(layout, MOST_UNITS_OF_A_CAP)
-        layout = _with_least_rate(layout)
-    layout = layout.select(dominators(layout) < 0)
     solver = ProgramSolver(relative_gap, work, time_limit_s)
-    result = _SEARCHES[objective](solver, layout)
-    if isinstance(result, _FoundFleet):
-        return _allocation(objective, result, layout, duals)
-    if result is not SolveStatus.INFEASIBLE:
-        return Allocation(status=result)
+    found = _SEARCHES[objective](solver, layout)
+    if found.fleet is not None:
+        return _allocation(objective, found, found.fleet, layout, duals)
+    if found.status is not SolveStatus.INFEASIBLE:
+        return Allocation(status=found.status)
     if objective is Objective.MIN_COST and _is_large(layout):
-        return Allocation(status=result, diagnosis=_diagnosis_of_large(solver, layout))
-    return Allocation(status=result, diagnosis=diagnose(solver, objective, layout))
+        return Allocation(status=found.status, diagnosis=_diagnosis_of_large(solver, layout))
+    return Allocation(status=found.status, diagnosis=diagnose(solver, objective, layout))
 
 
 def _diagnosis_of_large(solver: ProgramSolver, layout: Layout) -> Diagnosis:
     """The conflict in the relaxation of the first period that cannot be served; else the budget's with the bound."""
-    day = Day(layout, np.where(layout.deferrable[:, None], 0.0, layout.demand_per_s), purchase_prices(layout, None))
-    relaxer = Relaxer()
-    for part in day.parts() if layout.periods > 1 else (layout,):
-        if relaxer.relax(part, solver.time_left_s) is None:
+    firm = np.where(layout.deferrable[:, None], 0.0, layout.demand_per_s)
+    for part in Day(layout, firm).parts() if layout.periods > 1 else (layout,):
+        if relax(build_program(part, Objective.MIN_COST), solver.time_left_s) is None:
             return diagnose(solver, Objective.MIN_COST, part, is_relaxed=True)
     summary = "within_budget cannot hold: what is proved to be the least cost is above budget_usd_per_hour"
     return Diagnosis(summary=summary, conflict=("within_budget",), is_proven=False)
 
 
 @dataclass(frozen=True)
-class _FoundFleet:
-    """A fleet, and how good it is known to be.
+class _Found:
+    """How a search ended.
 
     Attributes:
-        status: with an allocation.
-        fleet: recomputed from whole numbers.
+        status: of it.
+        fleet: recomputed from whole numbers; None: there is none.
         gap: proved |best possible - objective| / |objective|; None: nothing was proved.
         iterates: Dinkelbach's ratios.
         bound_rests_on: see `Allocation`.
     """
 
     status: SolveStatus
-    fleet: EvaluatedFleet
-    gap: float | None
+    fleet: EvaluatedFleet | None = None
+    gap: float | None = None
     iterates: tuple[float, ...] = ()
     bound_rests_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def _search_least_cost(solver: ProgramSolver, layout: Layout) -> _FoundFleet | SolveStatus:
-    best = _best_of_all(solver, layout)
-    if math.isinf(best.bound):
-        return SolveStatus.INFEASIBLE
-    if best.fleet is None:
-        return SolveStatus.NO_SOLUTION_IN_TIME
-    return _FoundFleet(_status(best.gap, solver), best.fleet, best.gap, bound_rests_on=best.rests_on)
-
-
-def _best_of_all(solver: ProgramSolver, layout: Layout, relaxer: Relaxer | None = None) -> _Best:
-    """The cheapest fleet of several methods, held against the highest of their bounds.
-
-    Streams by themselves first (`planner.optimizer.covering`), then periods by themselves
-    (`planner.optimizer.periods`), then one program by HiGHS: of all units or, where those are too many, of a shortlist.
-    What one of them proves suffices; the fleet of one is where the next starts.
-    """
-    best = _Best(solver.relative_gap, layout)
-    if solver.is_out_of_time:
-        return best
-    is_linked, relaxer = not have_nothing_in_common(layout), relaxer or Relaxer()
-    if not _is_large(layout):
-        best.cover()
-    if not best.is_settled:
-        check_size(layout)
-    if not best.is_settled and layout.periods > 1 and (not is_linked or layout.column.rates.size > RATES_OF_PARTS):
-        best.add(
-            solve_by_period(
-                layout,
-                _part_solver(solver, relaxer),
-                solver.relative_gap,
-                relaxer=relaxer if _has_large_periods(layout) else None,
-                time_left_s=lambda: solver.time_left_s,
-            )
-        )
-        is_whole = not (layout.kinds or layout.groups) or layout.column.rates.size > RATES_OF_PARTS
-        if not is_linked and is_whole and best.fleet is not None:
-            return best  # there is nothing else to the problem, or too little for what the whole program takes
-    if not best.is_settled and not solver.is_out_of_time:
-        _solve_as_one(solver, best, relaxer)
-    return best
-
-
-def _solve_as_one(solver: ProgramSolver, best: _Best, relaxer: Relaxer) -> None:
-    """One program by HiGHS. Of a shortlist, its bound is that of the relaxation of all units, if any."""
-    layout, is_large = best.layout, _is_large(best.layout)
-    pairs = np.ones(len(layout.pair_unit), dtype=bool)
-    units = np.ones(len(layout.usd_per_hour), dtype=bool)
-    if is_large and layout.periods == 1:
-        relaxed = relaxer.relax(layout, solver.time_left_s)
-        if relaxed is None:
-            best.add(PartAnswer(None, math.inf, 0.0 if solver.is_out_of_time else math.inf))
-            return
-        best.add(PartAnswer(None, math.inf, relaxed.bound))
-        pairs = shortlist(layout, relaxed)
-        units = np.isin(np.arange(len(units)), layout.pair_unit[pairs])
-    elif is_large:
-        if best.values is None:
-            return
-        units = np.asarray(best.values[layout.column.units].any(axis=1))
-        pairs = units[layout.pair_unit]
-        if pairs.sum() * layout.periods > MOST_RATES:
-            return
-    some = layout.select(units, pairs)
-    mine = layout.columns_of(some, units, pairs)
-    start = None if best.values is None else best.values[mine]
-    answer = solver.run(lambda own: build_program(own, Objective.MIN_COST), some, start=start)
-    bound = math.inf if answer.outcome is SolverOutcome.INFEASIBLE else answer.bound or 0.0
-    values = None
-    if answer.has_values:
-        values = np.zeros(layout.columns)
-        values[mine] = answer.values
-    best.add(PartAnswer(values, math.inf, 0.0 if is_large else bound))
+def _search_least_cost(solver: ProgramSolver, layout: Layout) -> _Found:
+    search = _LeastCost(solver, layout)
+    search.run()
+    if math.isinf(search.bound):
+        return _Found(SolveStatus.INFEASIBLE)
+    if search.fleet is None:
+        return _Found(SolveStatus.NO_SOLUTION_IN_TIME)
+    return _Found(_status(search.gap, solver), search.fleet, search.gap, bound_rests_on=search.rests_on)
 
 
 def _is_large(layout: Layout) -> bool:
     return layout.column.rates.size > MOST_RATES
 
 
-def _has_large_periods(layout: Layout) -> bool:
-    return len(layout.pair_unit) > MOST_RATES
-
-
-class _Best:
-    """The cheapest fleet of a problem so far, and the highest bound.
+class _LeastCost:
+    """The cheapest fleet of several methods, held against the highest of their bounds.
 
     Attributes:
         values: of the fleet, by column of the layout; None: there is none yet.
@@ -233,8 +153,8 @@ class _Best:
         rests_on: see `Allocation.bound_rests_on`.
     """
 
-    def __init__(self, relative_gap: float, layout: Layout) -> None:
-        self.relative_gap, self.layout = relative_gap, layout
+    def __init__(self, solver: ProgramSolver, layout: Layout) -> None:
+        self.solver, self.layout = solver, layout
         self.values: FloatArray | None = None
         self.fleet: EvaluatedFleet | None = None
         self.bound = 0.0
@@ -246,30 +166,100 @@ class _Best:
         return math.inf if self.fleet is None else _gap(self.fleet.cost_usd_per_hour, self.bound, 1.0) or 0.0
 
     @property
-    def is_settled(self) -> bool:
-        """Whether the fleet is as good as was asked for, or it is proved that there is none."""
-        return math.isinf(self.bound) or self.gap <= self.relative_gap + FEASIBILITY_TOLERANCE
+    def is_over(self) -> bool:
+        """Whether the fleet is as good as was asked for, it is proved that there is none, or the time ran out."""
+        is_settled = math.isinf(self.bound) or self.gap <= self.solver.relative_gap + FEASIBILITY_TOLERANCE
+        return is_settled or self.solver.is_out_of_time
 
-    def cover(self) -> None:
-        """Every stream by itself."""
+    def run(self) -> None:
+        """Streams by themselves, then periods by themselves, then one program.
+
+        What one of them proves suffices; the fleet of one is where the next starts.
+        """
+        layout, solver = self.layout, self.solver
+        if solver.is_out_of_time:
+            return
+        if not _is_large(layout):
+            self._cover()
+        if self.is_over:
+            return
+        check_size(layout)
+        is_mid_size = layout.column.rates.size > RATES_OF_PARTS
+        if layout.periods > 1 and not layout.are_periods_linked:
+            self._add(solve_by_period(layout, self._solve_part, solver.relative_gap))
+            if self.fleet is not None and (is_mid_size or not (layout.kinds or layout.groups)):
+                return  # there is nothing else to the problem, or too little for what the whole program takes
+        elif layout.periods > 1 and is_mid_size:
+            some, rate_per_s = undominated(layout) if _is_large(layout) else (layout, None)
+            relaxed = self._relax(some, rate_per_s)
+            if relaxed is not None:
+                values = fleet_by_period(layout, some, relaxed, self._solve_part, solver.relative_gap)
+                self._add(PartAnswer(values, 0.0))
+        if not self.is_over:
+            self._solve_as_one()
+
+    def _cover(self) -> None:
+        """Every stream by itself (`planner.optimizer.covering`)."""
         cover = cheapest_cover(self.layout)
         if cover is None:
             return
-        bound = cover.bound_usd_per_hour
-        fleet = evaluate_fleet(Objective.MIN_COST, self.layout, cover.values, may_miss=True)
-        self.add(PartAnswer(None, math.inf, bound))
-        if fleet.keeps_limits:
-            self.values, self.fleet = cover.values, fleet
-        if bound > 0.0:
-            units, slices = self.layout.problem.units, self.layout.problem.slices
-            most = cover.counts
-            self.rests_on = {
-                units[j].name: tuple(slices[s].name for s in np.flatnonzero(most[:, j]))
-                for j in np.flatnonzero(most.sum(axis=0))
-            }
+        self._add(cover, may_miss=True)
+        if cover.values is not None and cover.bound_usd_per_hour > 0.0:
+            layout, units, slices = self.layout, self.layout.problem.units, self.layout.problem.slices
+            rests_on: dict[str, tuple[str, ...]] = {}
+            for pair in np.flatnonzero(cover.values[layout.column.rates].any(axis=1)):
+                unit = units[layout.pair_unit[pair]].name
+                rests_on[unit] = (*rests_on.get(unit, ()), slices[layout.pair_slice[pair]].name)
+            self.rests_on = rests_on
 
-    def add(self, answer: PartAnswer) -> None:
-        """A fleet that keeps all limits, if there is one, and a bound."""
+    def _relax(self, layout: Layout, rate_per_s: FloatArray | None = None) -> RelaxedOptimum | None:
+        """The relaxation, of which the bound is kept; None where it has no solution, or where the time ran out."""
+        relaxed = relax(build_program(layout, Objective.MIN_COST), self.solver.time_left_s, rate_per_s)
+        none = 0.0 if self.solver.is_out_of_time else math.inf
+        self._add(PartAnswer(None, none if relaxed is None else relaxed.bound))
+        return relaxed
+
+    def _solve_part(self, part: Layout, left: int) -> PartAnswer:
+        """One of so many problems, with its part of the work."""
+        work = self.solver.work_left / left
+        own = ProgramSolver(self.solver.relative_gap, work, self.solver.time_left_s / left)
+        search = _LeastCost(own, part)
+        search.run()
+        self.solver.work_left -= work - own.work_left
+        return PartAnswer(search.values, search.bound)
+
+    def _solve_as_one(self) -> None:
+        """One program by HiGHS: of all units, of a shortlist, or of those of the fleet that is known.
+
+        Of a shortlist, its bound is that of the relaxation of all units, if any.
+        """
+        layout, is_large = self.layout, _is_large(self.layout)
+        pairs = np.ones(len(layout.pair_unit), dtype=bool)
+        if is_large and layout.periods == 1:
+            relaxed = self._relax(layout)
+            if relaxed is None:
+                return
+            pairs = shortlist(layout, relaxed)
+        elif is_large:
+            if self.values is None:
+                return
+            pairs = np.any(self.values[layout.column.units[layout.pair_unit]], axis=1)
+            if pairs.sum() * layout.periods > MOST_RATES:
+                return
+        units = np.isin(np.arange(len(layout.usd_per_hour)), layout.pair_unit[pairs])
+        some = layout.select(units, pairs)
+        mine = layout.columns_of(some, units, pairs)
+        start = None if self.values is None else self.values[mine]
+        answer = self.solver.run(build_program(some, Objective.MIN_COST), start=start)
+        values = None
+        if answer.outcome.has_solution:
+            values = np.zeros(layout.columns)
+            values[mine] = answer.values
+        bound = math.inf if answer.outcome is SolverOutcome.INFEASIBLE else max(answer.bound, 0.0)
+        self._add(PartAnswer(values, 0.0 if is_large else bound))
+
+    def _add(self, answer: PartAnswer, *, may_miss: bool = False) -> None:
+        """A fleet, if there is one (it keeps all limits, unless it may miss them), and a bound."""
         if answer.bound_usd_per_hour > self.bound * (1.0 + _SAME_RATIO):
             self.bound, self.rests_on = answer.bound_usd_per_hour, {}
         budget = self.layout.problem.budget_usd_per_hour
@@ -278,53 +268,30 @@ class _Best:
         if answer.values is None:
             return
         is_routed = _is_large(self.layout)  # spreading the load evenly takes a program for each period
-        fleet = evaluate_fleet(Objective.MIN_COST, self.layout, answer.values, is_routed=is_routed)
+        fleet = evaluate_fleet(Objective.MIN_COST, self.layout, answer.values, is_routed=is_routed, may_miss=may_miss)
+        if may_miss and not fleet.keeps_limits:
+            return
         if self.fleet is None or fleet.cost_usd_per_hour < self.fleet.cost_usd_per_hour:
             self.values, self.fleet = answer.values, fleet
 
 
-def _part_solver(solver: ProgramSolver, relaxer: Relaxer) -> PartSolver:
-    """Solves one of several problems with its part of the work."""
-
-    def solve_one(layout: Layout, left: int) -> PartAnswer:
-        work = solver.work_left / max(left, 1)
-        own = ProgramSolver(solver.relative_gap, work, solver.time_left_s / max(left, 1))
-        best = _best_of_all(own, layout, relaxer)
-        solver.work_left -= work - own.work_left
-        return PartAnswer(best.values, best.fleet.cost_usd_per_hour if best.fleet else math.inf, best.bound)
-
-    return solve_one
-
-
-def _with_least_rate(layout: Layout) -> Layout:
-    """The default of `serve_minimum` is that of all units, so that it stays when some are left out."""
-    least = layout.problem.min_rate_per_s or smallest_useful_rate(layout)
-    if not least:
-        return layout
-    return replace(layout, problem=layout.problem.model_copy(update={"min_rate_per_s": least}))
-
-
-def _search_greatest_rate(solver: ProgramSolver, layout: Layout) -> _FoundFleet | SolveStatus:
+def _search_greatest_rate(solver: ProgramSolver, layout: Layout) -> _Found:
     """Greatest rate, then the least cost at that rate (to the relative gap). The gap reported is that of the rate."""
-    first = solver.run(lambda own: build_program(own, Objective.MAX_RATE), layout)
-    if not first.has_values:
+    first = last = solver.run(build_program(layout, Objective.MAX_RATE))
+    if not first.outcome.has_solution:
         return _no_fleet(first)
     fleet = evaluate_fleet(Objective.MAX_RATE, layout, first.values)
-    last = first
     if fleet.rate_per_s > 0.0:
         at_that_rate = layout.problem.model_copy(update={"min_rate_per_s": fleet.rate_per_s})
-
-        def cheapest(own: Layout) -> Program:
-            return replace(build_program(own, Objective.MAX_RATE), goal=mean_cost(own), maximise=False)
-
-        second = solver.run(cheapest, replace(layout, problem=at_that_rate), start=first.values)
-        if second.has_values:
+        program = build_program(replace(layout, problem=at_that_rate), Objective.MAX_RATE)
+        second = solver.run(replace(program, goal=layout.mean_cost, maximise=False), start=first.values)
+        if second.outcome.has_solution:
             fleet = evaluate_fleet(Objective.MAX_RATE, layout, second.values)
         last = second if first.outcome is SolverOutcome.PROVEN else first
-    return _found_fleet(solver, last, fleet, _gap(fleet.rate_per_s, first.bound, -1.0))
+    return _found(solver, last, fleet, _gap(fleet.rate_per_s, first.bound, -1.0))
 
 
-def _search_greatest_ratio(solver: ProgramSolver, layout: Layout) -> _FoundFleet | SolveStatus:
+def _search_greatest_ratio(solver: ProgramSolver, layout: Layout) -> _Found:
     """Dinkelbach's method: maximise rate - q cost, set q to the ratio found, until no allocation has more than 0.
 
     F(q) = max(rate - q cost) is convex and falling, and F(q) = 0 exactly at the greatest ratio: W. Dinkelbach 1967,
@@ -336,9 +303,10 @@ def _search_greatest_ratio(solver: ProgramSolver, layout: Layout) -> _FoundFleet
     fleets: list[EvaluatedFleet] = []
     ratio, upper = 0.0, math.inf
     for _ in range(MAX_RATIO_STEPS):
-        answer = solver.run(_parametric(ratio), layout, solver.relative_gap * ratio * least_cost)
-        upper = min(upper, math.inf if answer.bound is None else ratio + max(0.0, answer.bound) / least_cost)
-        if not answer.has_values:
+        program = build_program(layout, Objective.MAX_RATE_PER_COST, ratio)
+        answer = solver.run(program, solver.relative_gap * ratio * least_cost)
+        upper = min(upper, ratio + max(0.0, answer.bound) / least_cost)
+        if not answer.outcome.has_solution:
             break
         fleet = evaluate_fleet(Objective.MAX_RATE_PER_COST, layout, answer.values)
         if fleet.rate_per_cost <= ratio * (1.0 + _SAME_RATIO):
@@ -350,12 +318,8 @@ def _search_greatest_ratio(solver: ProgramSolver, layout: Layout) -> _FoundFleet
     if not fleets:
         return _no_fleet(answer)
     gap = max(0.0, upper / ratio - 1.0) if math.isfinite(upper) else None
-    best = _found_fleet(solver, answer, fleets[-1], gap)
+    best = _found(solver, answer, fleets[-1], gap)
     return replace(best, iterates=tuple(fleet.rate_per_cost for fleet in fleets))
-
-
-def _parametric(ratio: float) -> ProgramMaker:
-    return lambda own: build_program(own, Objective.MAX_RATE_PER_COST, ratio)
 
 
 _SEARCHES = {
@@ -365,14 +329,14 @@ _SEARCHES = {
 }
 
 
-def _no_fleet(answer: SearchAnswer) -> SolveStatus:
+def _no_fleet(answer: Solution) -> _Found:
     infeasible = answer.outcome is SolverOutcome.INFEASIBLE
-    return SolveStatus.INFEASIBLE if infeasible else SolveStatus.NO_SOLUTION_IN_TIME
+    return _Found(SolveStatus.INFEASIBLE if infeasible else SolveStatus.NO_SOLUTION_IN_TIME)
 
 
-def _found_fleet(solver: ProgramSolver, answer: SearchAnswer, fleet: EvaluatedFleet, gap: float | None) -> _FoundFleet:
+def _found(solver: ProgramSolver, answer: Solution, fleet: EvaluatedFleet, gap: float | None) -> _Found:
     is_proven = answer.outcome is SolverOutcome.PROVEN
-    return _FoundFleet(_status(gap if is_proven else None, solver), fleet, gap)
+    return _Found(_status(gap if is_proven else None, solver), fleet, gap)
 
 
 def _status(gap: float | None, solver: ProgramSolver) -> SolveStatus:
@@ -382,20 +346,21 @@ def _status(gap: float | None, solver: ProgramSolver) -> SolveStatus:
     return SolveStatus.OPTIMAL if gap <= FEASIBILITY_TOLERANCE else SolveStatus.WITHIN_GAP
 
 
-def _gap(objective: float, bound: float | None, worse: float) -> float | None:
+def _gap(objective: float, bound: float, worse: float) -> float | None:
     """(objective - bound) / |objective|, with the objective recomputed from whole units; 0 for a free fleet.
 
     Never below 0: dropping what is not needed may end a rounding beyond the bound. `worse` is +1 where a greater
-    objective is worse, -1 where a smaller one is.
+    objective is worse, -1 where a smaller one is; None without a bound.
     """
-    if bound is None:
+    if math.isinf(bound):
         return None
     return max(0.0, worse * (objective - bound)) / abs(objective) if objective else 0.0
 
 
-def _allocation(objective: Objective, result: _FoundFleet, layout: Layout, with_duals: bool) -> Allocation:
+def _allocation(
+    objective: Objective, found: _Found, fleet: EvaluatedFleet, layout: Layout, with_duals: bool
+) -> Allocation:
     """The answer as records; the duals are those of the program over `layout`. Large problems come without."""
-    fleet = result.fleet
     has_duals = with_duals and not _is_large(layout) and objective is not Objective.MAX_RATE_PER_COST
     duals: Mapping[str, float] = limit_duals(build_program(layout, objective)) if has_duals else {}
     value = {
@@ -404,9 +369,9 @@ def _allocation(objective: Objective, result: _FoundFleet, layout: Layout, with_
         Objective.MAX_RATE_PER_COST: fleet.rate_per_cost,
     }
     return Allocation(
-        status=result.status,
+        status=found.status,
         objective=value[objective],
-        gap=result.gap,
+        gap=found.gap,
         units=_units(fleet),
         bought=_bought(fleet),
         routed_per_s=_routed_per_s(fleet),
@@ -414,8 +379,8 @@ def _allocation(objective: Objective, result: _FoundFleet, layout: Layout, with_
         starts_usd_per_hour=fleet.starts_usd_per_hour,
         rate_per_s=fleet.rate_per_s,
         constraints=constraint_reports(fleet, duals),
-        iterates=result.iterates,
-        bound_rests_on=result.bound_rests_on,
+        iterates=found.iterates,
+        bound_rests_on=found.bound_rests_on,
     )
 
 

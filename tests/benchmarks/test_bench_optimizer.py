@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from planner.optimizer import FleetProblem, Objective, Purchase, Resource, Slice, SolveStatus, Unit, UnitStage, solve
-from planner.optimizer.dominance import dominators
-from planner.optimizer.layout import build_layout
 
 PRICES = {f"sku{i}": usd for i, usd in enumerate([2.5, 0.8, 1.6, 3.0, 5.0, 0.4, 1.1, 2.0, 3.9, 6.5, 0.6, 1.3, 4.4])}
 """Assumed cost of one device [USD/h], of the sizes that rent today."""
@@ -63,8 +61,3 @@ def test_3000_units_one_slice_nearly_proved(benchmark):
     rounds = 1 if benchmark.disabled else 3
     answer = benchmark.pedantic(solve, (many_units(1), Objective.MIN_COST), {"relative_gap": 1e-4}, rounds=rounds)
     assert answer.status.has_allocation
-
-
-def test_dominance_among_3000_units(benchmark):
-    problem = many_units(1)
-    assert (benchmark(lambda: dominators(build_layout(problem))) >= 0).mean() > 0.5

@@ -12,8 +12,8 @@ import pytest
 from planner.optimizer import Objective, solve
 from planner.optimizer.layout import build_layout
 from planner.optimizer.periods import Day
-from planner.optimizer.relaxation import purchase_prices
-from planner.optimizer.shortlist import Relaxer
+from planner.optimizer.program import build_program
+from planner.optimizer.relaxation import relax
 from tests.optimizer.large_problems import hard_instance, violations
 
 SMALL: dict[str, int] = {"families": 20, "sizes": 4, "slices": 4, "periods": 3}
@@ -32,6 +32,6 @@ def test_five_thousand_units_64_slices_24_hours(benchmark: Any, seed: int) -> No
 def test_the_relaxation_of_one_hour_of_them(benchmark: Any) -> None:
     """5,000 units x 64 slices: 280,000 rates."""
     layout = build_layout(hard_instance(1, **(SMALL if benchmark.disabled else {})))
-    part = Day(layout, layout.demand_per_s, purchase_prices(layout, None)).part(0)
-    found = benchmark.pedantic(lambda: Relaxer().relax(part), rounds=1)
+    part = Day(layout, layout.demand_per_s).part(0)
+    found = benchmark.pedantic(lambda: relax(build_program(part, Objective.MIN_COST)), rounds=1)
     assert found is not None and found.bound > 0.0

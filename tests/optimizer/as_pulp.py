@@ -44,7 +44,7 @@ def to_pulp(program: Program) -> pulp.LpProblem:
     problem = pulp.LpProblem("fleet", pulp.LpMaximize if program.maximise else pulp.LpMinimize)
     names = [*column_names(program.layout), *(f"extra_{index}" for index in range(program.extra_columns))]
     integer, upper = program.integer(), program.upper()
-    touched = {int(c) for rows in program.rows for terms in (rows.used, rows.supply) for c in terms.column}
+    touched = {int(c) for rows in program.rows for c in rows.column}
     touched |= set(np.flatnonzero(program.goal).tolist())
     variables = {}
     for column in sorted(touched, key=names.__getitem__):
@@ -54,9 +54,8 @@ def to_pulp(program: Program) -> pulp.LpProblem:
     problem += pulp.lpSum(float(program.goal[c]) * variables[c] for c in sorted(touched) if program.goal[c])
     for rows in program.rows:
         left: list[dict[int, float]] = [{} for _ in range(len(rows))]
-        for terms, sign in ((rows.used, 1.0), (rows.supply, -1.0)):
-            for row, column, value in zip(terms.row, terms.column, terms.value, strict=True):
-                left[row][int(column)] = left[row].get(int(column), 0.0) + sign * float(value)
+        for row, column, value in zip(rows.row, rows.column, rows.value, strict=True):
+            left[row][int(column)] = left[row].get(int(column), 0.0) + float(value)
         for name, terms_of_row, limit in zip(rows.names(program.layout), left, rows.limit, strict=True):
             expression = pulp.lpSum(value * variables[column] for column, value in terms_of_row.items() if value)
             is_most = rows.sense is Sense.AT_MOST

@@ -20,8 +20,6 @@ from planner.optimizer import (
     UnitStage,
     solve,
 )
-from planner.optimizer.dominance import dominators
-from planner.optimizer.layout import build_layout
 from tests.fleet_oracle import Fleets, small_problem
 
 MIN_COST, MAX_RATE, MAX_RATIO = Objective.MIN_COST, Objective.MAX_RATE, Objective.MAX_RATE_PER_COST
@@ -43,12 +41,6 @@ def bought(name, usd, **change):
 
 def problem(units, *demand, **change):
     return FleetProblem(**{"slices": (chat(*demand),), "units": tuple(units), **change})
-
-
-def dominated_units(stated):
-    """Name of each dominated unit -> name of one that dominates it."""
-    names = [each.name for each in stated.units]
-    return {names[b]: names[a] for b, a in enumerate(dominators(build_layout(stated)).tolist()) if a >= 0}
 
 
 def check_against_brute_force(seed, objective):

@@ -19,14 +19,11 @@ from planner.optimizer import (
     SolveStatus,
     Unit,
     UnitStage,
-    knapsack,
+    covering,
     solve,
 )
-from planner.optimizer.coefficients import mean_cost
 from planner.optimizer.constraints import build_rows
-from planner.optimizer.covering import cheapest_cover
-from planner.optimizer.evaluate_allocation import missed_rows
-from planner.optimizer.knapsack import least_cost_cover
+from planner.optimizer.covering import cheapest_cover, least_cost_cover
 from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout, build_layout
 
 KINDS = 4
@@ -34,7 +31,7 @@ KINDS = 4
 
 def keeps_limits(layout: Layout, values: FloatArray) -> bool:
     """Whether no row of the whole program is missed."""
-    return not any(len(missed_rows(rows, values)) for rows in build_rows(Objective.MIN_COST, layout))
+    return not any(len(rows.missed(values)) for rows in build_rows(Objective.MIN_COST, layout))
 
 
 def by_branch_and_bound(
@@ -146,7 +143,7 @@ def test_the_cover_is_the_optimum_where_nothing_else_is_asked(
     assert cover is not None and keeps_limits(layout, cover.values)
     optimum = without_covering(asked, monkeypatch)
     assert cover.bound_usd_per_hour == pytest.approx(optimum, rel=1e-5)
-    assert mean_cost(layout) @ cover.values == pytest.approx(optimum, rel=1e-5)
+    assert layout.mean_cost @ cover.values == pytest.approx(optimum, rel=1e-5)
     assert solve(asked, Objective.MIN_COST).status is SolveStatus.OPTIMAL
 
 
@@ -165,7 +162,7 @@ def test_several_slices_have_a_fleet_but_no_bound(monkeypatch: pytest.MonkeyPatc
     cover = cheapest_cover(layout)
     assert cover is not None and keeps_limits(layout, cover.values) and cover.bound_usd_per_hour == 0.0
     optimum = without_covering(asked, monkeypatch)
-    assert mean_cost(layout) @ cover.values >= optimum * (1.0 - 1e-5)
+    assert layout.mean_cost @ cover.values >= optimum * (1.0 - 1e-5)
     assert solve(asked, Objective.MIN_COST).objective == pytest.approx(optimum, rel=1e-5)
 
 
@@ -186,7 +183,7 @@ def test_a_limit_that_is_broken_is_left_to_branch_and_bound() -> None:
 
 
 def test_too_many_labels_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(knapsack, "MAX_LABELS", 1)
+    monkeypatch.setattr(covering, "MAX_LABELS", 1)
     rng = np.random.default_rng(1)
     rate = rng.uniform(1.0, 3.0, 40)
     zeros = np.zeros(40, dtype=int)
@@ -280,7 +277,7 @@ def test_blocks_of_one_stage_are_filled_as_well_as_branch_and_bound_fills_them(
     assert cover is not None
     optimum = without_covering(asked, monkeypatch)
     assert cover.bound_usd_per_hour <= optimum * (1.0 + 1e-9)
-    assert mean_cost(layout) @ cover.values == pytest.approx(optimum, rel=1e-6)
+    assert layout.mean_cost @ cover.values == pytest.approx(optimum, rel=1e-6)
 
 
 def test_cheap_blocks_are_filled_too() -> None:
@@ -295,7 +292,7 @@ def test_cheap_blocks_are_filled_too() -> None:
     )
     cover = cheapest_cover(layout)
     assert cover is not None and cover.bound_usd_per_hour == pytest.approx(0.9)
-    assert mean_cost(layout) @ cover.values == pytest.approx(0.95)
+    assert layout.mean_cost @ cover.values == pytest.approx(0.95)
 
 
 def test_labels_are_counted_kind_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,7 +302,7 @@ def test_labels_are_counted_kind_by_kind(monkeypatch: pytest.MonkeyPatch) -> Non
     cost = rate * rng.uniform(0.99, 1.01, 6)
 
     def is_found(most: int, kinds: int) -> bool:
-        monkeypatch.setattr(knapsack, "MAX_LABELS", most)
+        monkeypatch.setattr(covering, "MAX_LABELS", most)
         rates, costs = np.append(np.tile(rate, kinds), 30.0), np.append(np.tile(cost, kinds), 1.0)
         stage, kind = np.append(np.full(6 * kinds, FIRST), SECOND), np.append(np.repeat(np.arange(kinds), 6), -1)
         return least_cost_cover(20.0, costs, rates, stage, np.zeros(len(kind), dtype=int), kind) is not None

@@ -11,8 +11,8 @@ from planner.optimizer import (
     constraints,
     solve,
 )
-from planner.optimizer.branching import ProgramSolver
 from planner.optimizer.diagnosis import diagnose
+from planner.optimizer.highs import ProgramSolver
 from planner.optimizer.layout import build_layout
 from planner.optimizer.program import build_program
 from tests.fleet_oracle import Fleets, small_problem

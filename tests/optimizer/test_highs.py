@@ -1,13 +1,129 @@
-"""What the solver says, turned into values."""
+"""What the solver says, turned into values; limits of work: the same answer on an idle and on a busy machine."""
 
 from __future__ import annotations
+
+import multiprocessing
+import time
 
 import highspy
 import numpy as np
 import pytest
 
 from planner.core import PlannerError
-from planner.optimizer import highs
+from planner.optimizer import (
+    FleetProblem,
+    Objective,
+    Purchase,
+    Resource,
+    Slice,
+    SolveStatus,
+    Unit,
+    highs,
+    solve,
+)
+from planner.optimizer.highs import ProgramSolver
+from planner.optimizer.layout import build_layout
+from planner.optimizer.program import build_program, with_rates
+from tests.fleet_oracle import small_problem
+from tests.optimizer.problems import MAX_RATE, MIN_COST, check_allocation, problem, unit
+
+
+def many_alike(seed: int, slices: int = 3, count: int = 40) -> FleetProblem:
+    """Units of about equal worth and very different sizes, in blocks: branch and bound takes long to prove the best."""
+    rng = np.random.default_rng(seed)
+    names = [f"s{i}" for i in range(slices)]
+    units = []
+    for index in range(count):
+        size = float(rng.integers(2, 12))
+        rates = {name: size * float(rng.uniform(0.9, 1.1)) for name in names}
+        units.append(Unit(name=f"u{index}", rates_per_s=rates, takes={f"g{index % 2}": size}, usd_per_hour=0.25))
+    demand = tuple(Slice(name=name, demand_per_s=(float(rng.uniform(30.0, 60.0)),)) for name in names)
+    resources = tuple(
+        Resource(name=f"g{sku}", purchases=(Purchase(name="p", usd_per_hour=1.0 + 0.02 * sku, block=8),))
+        for sku in range(2)
+    )
+    return FleetProblem(slices=demand, units=tuple(units), resources=resources)
+
+
+def _spin(until: float) -> None:
+    while time.monotonic() < until:
+        pass
+
+
+def test_a_busy_machine_answers_what_an_idle_one_does() -> None:
+    """Cut short by its work, under as many busy processes as the machine has processors and more: word for word."""
+    stated = many_alike(2, slices=6)
+    idle = solve(stated, MIN_COST, work=2e5)
+    assert idle.status is SolveStatus.WORK_LIMIT
+    crowd = [multiprocessing.Process(target=_spin, args=(time.monotonic() + 60.0,), daemon=True) for _ in range(4)]
+    for process in crowd:
+        process.start()
+    try:
+        assert solve(stated, MIN_COST, work=2e5) == idle
+    finally:
+        for process in crowd:
+            process.terminate()
+            process.join()
+    check_allocation(idle, stated, MIN_COST)
+
+
+def test_more_work_never_finds_a_dearer_fleet_or_proves_less() -> None:
+    stated = many_alike(2)
+    answers = [solve(stated, MIN_COST, work=work) for work in (1e5, 1e6, 1e7)]
+    costs = [answer.cost_usd_per_hour for answer in answers]
+    bounds = [answer.cost_usd_per_hour * (1.0 - (answer.gap or 0.0)) for answer in answers]
+    assert costs == sorted(costs, reverse=True)
+    assert bounds == pytest.approx(sorted(bounds))
+
+
+def test_a_start_is_no_dearer_than_what_is_found_from_it() -> None:
+    """The optimum of one run, given to another that may hardly search: it has nothing to add."""
+    layout = build_layout(many_alike(3, slices=1))
+    solver = ProgramSolver(1e-3, 1e8)
+    best = solver.run(build_program(layout, MIN_COST))
+    again = ProgramSolver(0.5, 0.0).run(build_program(layout, MIN_COST), start=best.values)
+    goal = build_program(layout, MIN_COST).goal
+    assert goal @ again.values <= goal @ best.values * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_fewer_columns_and_counts_that_end_change_no_optimum(
+    objective: Objective, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same programs only tightened: a column for every rate, and no largest count of a unit."""
+    for seed in range(12):
+        stated = small_problem(7000 + seed, objective)
+        pooled = solve(stated, objective)
+        with monkeypatch.context() as patched:
+            patched.setattr(highs, "pool_rates", lambda p: with_rates(p, p.layout.tight_rates_per_s))
+            patched.setattr(highs, "unpool_rates", lambda layout, values: values)
+            plain = solve(stated, objective)
+        assert pooled.status is plain.status, seed
+        assert (pooled.objective is None) == (plain.objective is None)
+        if pooled.objective is not None:
+            assert pooled.objective == pytest.approx(plain.objective, rel=2e-6), seed
+
+
+def test_the_solver_asks_as_often_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What work is counted in: the checks of two runs of one program."""
+    seen = []
+    plain = highs.solve_scaled
+    monkeypatch.setattr("planner.optimizer.highs.solve_scaled", lambda *a, **k: seen.append(plain(*a, **k)) or seen[-1])
+    layout = build_layout(many_alike(4))
+    for _ in range(2):
+        ProgramSolver(0.0, 3e5).run(build_program(layout, MIN_COST))
+    assert seen[0].checks == seen[1].checks > 0
+    assert (seen[0].bound, seen[0].goal) == (seen[1].bound, seen[1].goal)
+
+
+def test_goal_and_bound_of_a_greatest_rate_are_in_requests_per_second() -> None:
+    """16 USD/h buy three units of 4/s at 5 USD/h; of least cost, five of them for 20 requests per second."""
+    few = problem([unit("a", 4.0, 5.0)], 20.0, budget_usd_per_hour=16.0)
+    for stated, objective, best in ((few, MAX_RATE, 12.0), (problem([unit("a", 4.0, 5.0)], 20.0), MIN_COST, 25.0)):
+        layout = build_layout(stated)
+        program = build_program(layout, objective)
+        answer = ProgramSolver(0.0, 1e7).run(program)
+        assert program.goal @ answer.values == pytest.approx(best) and answer.bound == pytest.approx(best)
 
 
 def test_integers_are_rounded_not_truncated_and_fractions_refused():

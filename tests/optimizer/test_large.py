@@ -19,18 +19,16 @@ from planner.optimizer import (
     Slice,
     SolveStatus,
     UnitStage,
-    branching,
+    highs,
     relaxation,
     solve,
     solving,
 )
 from planner.optimizer.highs import Solution, solve_scaled
-from planner.optimizer.layout import Layout, build_layout
-from planner.optimizer.periods import Day
-from planner.optimizer.program import ScaledProgram, build_program
-from planner.optimizer.relaxation import best_of_each, purchase_prices, relax, sections
-from planner.optimizer.shortlist import shortlist
-from planner.optimizer.tightening import cap_rates, tighten_rates
+from planner.optimizer.layout import build_layout
+from planner.optimizer.periods import undominated
+from planner.optimizer.program import Program, ScaledProgram, build_program
+from planner.optimizer.relaxation import best_of_each, relax, shortlist, undominated_pairs
 from tests.optimizer.large_problems import Explicit, cost_of, hard_instance, small_instance, violations
 from tests.optimizer.problems import MIN_COST
 
@@ -42,9 +40,8 @@ TOLERANCE = 1e-6
 def large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Everything is too large to be written down as one program, and for the solver's linear programs."""
     monkeypatch.setattr(solving, "_is_large", lambda layout: True)
-    monkeypatch.setattr(solving, "_has_large_periods", lambda layout: True)
     monkeypatch.setattr(solving, "RATES_OF_PARTS", 0)
-    monkeypatch.setattr(relaxation, "SIFTED_COLUMNS", 0)
+    monkeypatch.setattr(relaxation, "FEW_COLUMNS", 0)
     yield
 
 
@@ -129,71 +126,71 @@ def test_medium_problems_agree_with_the_program_written_out(seed: int, disaggreg
 def test_the_relaxation_is_the_linear_program_written_out(
     seed: int, disaggregated: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Units as the sum of what they carry: its optimum. Sifting ends there too, and its bound is never above it."""
+    """Units as the sum of what they carry: its optimum, with all columns and with those that no other betters."""
     shape = {"families": 24, "sizes": 3, "slices": 6, "periods": 4}
     features = {"disaggregated": disaggregated, "proportional": seed % 2 > 0, "starts": seed > 5}
     problem = hard_instance(seed, gpus=200.0, **shape, **features)
     dear = (u.model_copy(update={"usd_per_start": 400.0 * u.usd_per_start}) for u in problem.units)  # kept on
     problem = problem.model_copy(update={"units": tuple(dear)})
     best = Explicit(problem).solve(fractions=True)
-    program = cap_rates(build_program(build_layout(problem), MIN_COST))
-    found = relax(program)
+    program = build_program(build_layout(problem), MIN_COST)
+    found = relax(program, rate_per_s=program.layout.capped_rates_per_s)
     assert best is not None and found is not None
     assert found.bound == pytest.approx(best, rel=TOLERANCE)
-    monkeypatch.setattr(relaxation, "SIFTED_COLUMNS", 0)
-    sifted = relax(program)
-    assert sifted is not None and sifted.active.sum() < found.active.sum()
-    assert best * (1.0 - 2e-5) <= sifted.bound <= best * (1.0 + TOLERANCE)
+    monkeypatch.setattr(relaxation, "FEW_COLUMNS", 0)
+    fewer = relax(program, rate_per_s=program.layout.capped_rates_per_s)
+    assert fewer is not None and undominated_pairs(program).all() == features["starts"]
+    assert fewer.bound == pytest.approx(best, rel=TOLERANCE)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_split_of_a_price_proves_a_bound(seed: int) -> None:
-    """Weak duality: committed prices split over the periods at random never prove more than the relaxed optimum."""
+def test_pairs_that_another_betters_are_not_missed_at_any_price(seed: int) -> None:
+    """At three price lists: the tightened relaxation of all pairs, and no more than the least cost."""
     problem = small_instance(seed, starts=False)
-    firm = tuple(one.model_copy(update={"deferrable": False}) for one in problem.slices)
-    problem = problem.model_copy(update={"slices": firm})
-    best = Explicit(problem).solve(fractions=True)
-    layout = build_layout(problem)
     random = np.random.default_rng(seed)
     for _ in range(3):
-        weight = random.dirichlet(np.full(layout.periods, 0.5), len(layout.purchase_committed)) / layout.share
-        price = purchase_prices(layout, None) * np.where(layout.purchase_committed[:, None], weight, 1.0)
-        parts = [relax(cap_rates(build_program(p, MIN_COST))) for p in Day(layout, layout.demand_per_s, price).parts()]
-        if best is None or any(part is None for part in parts):
-            assert best is None
-            continue
-        proved = sum(share * part.bound for share, part in zip(layout.share, parts, strict=True) if part is not None)
-        assert proved <= best * (1.0 + TOLERANCE) + 1e-9
+        priced = tuple(
+            one.model_copy(
+                update={
+                    "purchases": tuple(
+                        way.model_copy(update={"usd_per_hour": way.usd_per_hour * random.uniform(0.2, 5.0)})
+                        for way in one.purchases
+                    )
+                }
+            )
+            for one in problem.resources
+        )
+        stated = problem.model_copy(update={"resources": priced})
+        best, layout = Explicit(stated).solve(gap=2e-3), build_layout(stated)
+        fewer, rate_per_s = undominated(layout)
+        of_all, of_few = relax(build_program(layout, MIN_COST)), relax(build_program(fewer, MIN_COST), 9.0, rate_per_s)
+        assert (of_few is None) == (of_all is None)
+        if best is not None:
+            assert of_all is not None and of_few is not None
+            assert of_few.bound == pytest.approx(of_all.bound, rel=TOLERANCE)
+            assert of_few.bound <= best * (1.0 + TOLERANCE) + 1e-9
 
 
-def test_the_prices_of_the_relaxation_are_the_best_split() -> None:
-    """At them the periods by themselves prove what the whole relaxation does: strong duality."""
-    problem = hard_instance(1, gpus=100.0, families=24, sizes=3, slices=4, periods=3)
+def test_of_very_many_pairs_few_are_left() -> None:
+    """Of 60 families in pools of five: as good as all of them, and an eighth as many."""
+    problem = hard_instance(1, gpus=100.0, families=60, sizes=5, slices=8, periods=3)
     layout = build_layout(problem)
-    whole = relax(tighten_rates(build_program(layout, MIN_COST)))
-    assert whole is not None
-    day = Day(layout, layout.demand_per_s, purchase_prices(layout, whole))
-    parts = [relax(tighten_rates(build_program(part, MIN_COST))) for part in day.parts()]
-    proved = sum(share * part.bound for share, part in zip(layout.share, parts, strict=True) if part is not None)
-    assert proved == pytest.approx(whole.bound, rel=1e-6)
-    even = [
-        relax(tighten_rates(build_program(p, MIN_COST)))
-        for p in Day(layout, layout.demand_per_s, purchase_prices(layout, None)).parts()
-    ]
-    assert sum(s * p.bound for s, p in zip(layout.share, even, strict=True) if p is not None) != pytest.approx(
-        proved, rel=1e-3
-    )
+    fewer, rate_per_s = undominated(layout)
+    assert len(fewer.pair_unit) < len(layout.pair_unit) / 8.0
+    of_all, of_few = relax(build_program(layout, MIN_COST)), relax(build_program(fewer, MIN_COST), 9.0, rate_per_s)
+    assert of_all is not None and of_few is not None
+    assert of_few.bound == pytest.approx(of_all.bound, rel=TOLERANCE)
 
 
 def test_a_shortlist_holds_an_optimum_of_the_relaxation() -> None:
     problem = hard_instance(1, gpus=100.0, families=60, sizes=5, slices=8, periods=1)
     layout = build_layout(problem)
-    whole = relax(tighten_rates(build_program(layout, MIN_COST)))
+    whole = relax(build_program(layout, MIN_COST))
     assert whole is not None
     pairs = shortlist(layout, whole)
     assert pairs.sum() < 0.7 * len(pairs)
     everything = np.ones(len(layout.stage), dtype=bool)
-    few = relax(tighten_rates(build_program(layout.select(everything, pairs), MIN_COST)))
+    few = relax(build_program(layout.select(everything, pairs), MIN_COST))
     assert few is not None and few.bound == pytest.approx(whole.bound, rel=1e-6)
 
 
@@ -241,8 +238,8 @@ def test_a_limit_of_time_is_kept(large: None, monkeypatch: pytest.MonkeyPatch) -
         limits.append(options["time_limit_s"])
         return solve_scaled(scaled, **options | {"time_limit_s": min(1.0, options["time_limit_s"])})
 
-    monkeypatch.setattr(branching, "solve_scaled", a_second_each)
-    monkeypatch.setattr(branching, "time", SimpleNamespace(monotonic=lambda: float(len(limits))))
+    monkeypatch.setattr(highs, "solve_scaled", a_second_each)
+    monkeypatch.setattr(highs, "time", SimpleNamespace(monotonic=lambda: float(len(limits))))
     answer = solve(problem, MIN_COST, time_limit_s=4.0, relative_gap=1e-9)
     assert 1 <= len(limits) <= 4
     assert all(0.0 < limit <= 4.0 - number for number, limit in enumerate(limits))
@@ -297,30 +294,14 @@ def test_the_best_of_each_section() -> None:
     assert found.tolist() == [index for best in wanted for index in best]
 
 
-@pytest.mark.parametrize("channels", [1, 2])
-def test_sections_are_slice_stage_and_channel(channels: int) -> None:
-    """A number for each of them, and the same only for pairs that agree in all three."""
-    problem = hard_instance(1, families=24, sizes=2, slices=5, periods=1, disaggregated=True)
-    if channels == 1:
-        one = (u if u.stage is UnitStage.WHOLE else u.model_copy(update={"channel": "one"}) for u in problem.units)
-        problem = problem.model_copy(update={"units": tuple(one)})
-    layout = build_layout(problem)
-    unit = layout.pair_unit
-    places = zip(layout.pair_slice.tolist(), layout.stage[unit].tolist(), layout.channel[unit].tolist(), strict=True)
-    both = set(zip(places, sections(layout).tolist(), strict=True))
-    assert (
-        len(both) == len({place for place, _ in both}) == len({number for _, number in both}) >= 5 * (1 + 2 * channels)
-    )
-
-
 def test_too_many_periods_together_are_left_to_themselves(large: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where not even the units of the fleet found fit into one program, none of several periods is written down."""
     monkeypatch.setattr(solving, "MOST_RATES", 0)
     periods, plain = [], solving.ProgramSolver.run
 
-    def seen(solver: solving.ProgramSolver, make: solving.ProgramMaker, layout: Layout, **given: Any) -> Any:
-        periods.append(layout.periods)
-        return plain(solver, make, layout, **given)
+    def seen(solver: solving.ProgramSolver, program: Program, **given: Any) -> Any:
+        periods.append(program.layout.periods)
+        return plain(solver, program, **given)
 
     monkeypatch.setattr(solving.ProgramSolver, "run", seen)
     problem = hard_instance(1, gpus=40.0, families=12, sizes=2, slices=2, periods=2)

@@ -17,10 +17,12 @@ from planner.optimizer import (
     solve,
     solving,
 )
-from planner.optimizer.branching import ProgramSolver
-from planner.optimizer.layout import build_layout
-from planner.optimizer.periods import Day, PartAnswer, have_nothing_in_common, solve_by_period
+from planner.optimizer.evaluate_allocation import PartAnswer
+from planner.optimizer.highs import ProgramSolver
+from planner.optimizer.layout import Layout, build_layout
+from planner.optimizer.periods import fleet_by_period, solve_by_period
 from planner.optimizer.program import build_program
+from planner.optimizer.relaxation import relax
 from tests.optimizer.problems import MIN_COST, check_allocation
 
 
@@ -57,7 +59,7 @@ def test_periods_by_themselves_are_as_good_as_the_whole_program(
     stated = day(seed, slices, stages=stages)
     answer = solve(stated, MIN_COST)
     with monkeypatch.context() as patched:
-        patched.setattr("planner.optimizer.solving.have_nothing_in_common", lambda layout: False)
+        patched.setattr(Layout, "are_periods_linked", True)
         patched.setattr("planner.optimizer.solving.cheapest_cover", lambda layout: None)
         whole = solve(stated, MIN_COST)
     assert answer.status is whole.status is SolveStatus.OPTIMAL
@@ -65,9 +67,14 @@ def test_periods_by_themselves_are_as_good_as_the_whole_program(
     check_allocation(answer, stated, MIN_COST)
 
 
+def usd_per_hour(stated: FleetProblem, found: PartAnswer) -> float:
+    """What the fleet of an answer costs."""
+    return float(build_layout(stated).mean_cost @ found.values)
+
+
 def test_what_links_periods_is_seen() -> None:
     free = day(0)
-    assert have_nothing_in_common(build_layout(free))
+    assert not build_layout(free).are_periods_linked
     unit = free.units[0]
     for changed in (
         {"units": (unit.model_copy(update={"steady": True}), *free.units[1:])},
@@ -75,7 +82,7 @@ def test_what_links_periods_is_seen() -> None:
         {"slices": (free.slices[0].model_copy(update={"deferrable": True}),)},
         {"resources": (Resource(name="g1"), Resource(name="g0", purchases=(_reserved(),)))},
     ):
-        assert not have_nothing_in_common(build_layout(free.model_copy(update=changed))), changed
+        assert build_layout(free.model_copy(update=changed)).are_periods_linked, changed
 
 
 def _reserved() -> Purchase:
@@ -95,11 +102,11 @@ def test_periods_between_two_of_the_same_cost_are_not_solved() -> None:
         asked.append(float(layout.demand_per_s[0, 0]))
         values = np.zeros(layout.columns)
         values[layout.column.units[0, 0]], values[layout.column.rates[0, 0]] = 1.0, asked[-1]
-        return PartAnswer(values, 2.0, 2.0)
+        return PartAnswer(values, 2.0)
 
     found = solve_by_period(build_layout(stated), solve_one, 1e-6)
     assert asked == [1.0, 4.0]
-    assert (found.usd_per_hour, found.bound_usd_per_hour) == (2.0, 2.0)
+    assert (usd_per_hour(stated, found), found.bound_usd_per_hour) == (2.0, 2.0)
     assert found.values is not None
     assert found.values[build_layout(stated).column.rates[0]].tolist() == [1.0, 2.0, 3.0, 4.0]
 
@@ -118,13 +125,13 @@ def test_periods_of_the_same_demand_are_solved_once() -> None:
         asked.append((demand, left))
         values, units = np.zeros(layout.columns), np.ceil(demand / 2.0)
         values[layout.column.units[0, 0]], values[layout.column.rates[0, 0]] = units, demand
-        return PartAnswer(values, 2.0 * units, 2.0 * units)
+        return PartAnswer(values, 2.0 * units)
 
     found = solve_by_period(build_layout(stated), solve_one, 1e-6)
     assert asked == [(1.0, 3), (4.0, 2), (2.0, 1)]
     assert found.values is not None and found.values[:4].tolist() == [1.0, 2.0, 1.0, 1.0]
-    assert found.usd_per_hour == pytest.approx(2.0 * (1 + 2 * 2 + 3 + 4) / 10)
-    assert found.bound_usd_per_hour == pytest.approx(found.usd_per_hour)
+    assert usd_per_hour(stated, found) == pytest.approx(2.0 * (1 + 2 * 2 + 3 + 4) / 10)
+    assert found.bound_usd_per_hour == pytest.approx(usd_per_hour(stated, found))
 
 
 def test_a_period_that_cannot_be_served_makes_the_whole_infeasible() -> None:
@@ -152,14 +159,14 @@ def test_kinds_of_the_largest_demand_serve_all_periods() -> None:
     assert answer.units == {"s": (1, 1), "large": (1, 1)}
     layout = build_layout(stated)
     fleet = solve_by_period(layout, _exact, 1e-6)
-    assert fleet.values is not None and fleet.usd_per_hour == 5.0
+    assert fleet.values is not None and usd_per_hour(stated, fleet) == 5.0
     assert fleet.values[layout.column.kinds].tolist() == [float(name == "large") for _, _, name in layout.kind_names()]
 
 
 def _exact(layout, left):
     """The optimum of one period by the whole program."""
-    answer = ProgramSolver(0.0, 1e7).run(lambda own: build_program(own, MIN_COST), layout)
-    return PartAnswer(answer.values, float(build_program(layout, MIN_COST).goal @ answer.values), answer.bound)
+    answer = ProgramSolver(0.0, 1e7).run(build_program(layout, MIN_COST))
+    return PartAnswer(answer.values, answer.bound)
 
 
 @pytest.mark.parametrize("size", [1.0, 0.25])
@@ -180,15 +187,21 @@ def test_work_that_may_wait_fills_what_is_left(size: float) -> None:
         periods=(Period(name="night"), Period(name="day")),
     )
     layout = build_layout(stated)
-    found = solve_by_period(layout, _exact, 1e-6)
-    assert found.values is not None and found.usd_per_hour == pytest.approx(4.0)
-    assert found.bound_usd_per_hour == pytest.approx(2.0)  # of what may not wait
-    assert found.values[layout.column.units[0]].tolist() == [4.0, 4.0]
-    assert found.values[layout.column.rates[1]].tolist() == pytest.approx([3.0 * size, size])
+    values = held_by_relaxation(layout, _exact)
+    assert values is not None and layout.mean_cost @ values == pytest.approx(4.0)
+    assert values[layout.column.units[0]].tolist() == [4.0, 4.0]
+    assert values[layout.column.rates[1]].tolist() == pytest.approx([3.0 * size, size])
 
 
-def test_a_vote_that_is_proved_best_is_the_last() -> None:
-    """Commitments at a tenth of the price for 4 and 3: all vote for 4, and nothing is asked for another vote."""
+def held_by_relaxation(layout, solve_one):
+    """The columns of a fleet whose periods hold what the relaxation of the whole does."""
+    relaxed = relax(build_program(layout, MIN_COST))
+    assert relaxed is not None
+    return fleet_by_period(layout, layout, relaxed, solve_one, 1e-6)
+
+
+def test_what_the_relaxation_commits_to_is_held_and_paid_once() -> None:
+    """Commitments at a tenth of the price for 4 and 3: four are held, nothing is hired, each period is asked once."""
     ways = (Purchase(name="od", usd_per_hour=10.0), _reserved())
     stated = FleetProblem(
         slices=(Slice(name="s", demand_per_s=(4.0, 3.0)),),
@@ -198,25 +211,28 @@ def test_a_vote_that_is_proved_best_is_the_last() -> None:
     )
     asked = []
     layout = build_layout(stated)
-    found = solve_by_period(layout, lambda own, left: asked.append(left) or _exact(own, left), 1e-6)
-    assert found.usd_per_hour == found.bound_usd_per_hour == pytest.approx(4.0)
-    assert asked == [2, 1] * 2
+    values = held_by_relaxation(layout, lambda own, left: asked.append(left) or _exact(own, left))
+    assert values is not None and layout.mean_cost @ values == pytest.approx(4.0)
+    assert values[layout.column.blocks].tolist() == [[0.0, 0.0], [4.0, 4.0]]
+    assert asked == [2, 1]
 
 
-def test_periods_vote_with_what_they_pay() -> None:
-    """2 blocks for a quarter of the horizon, 6 for the rest: 5 on average, 6 at most; who pays nothing has no vote."""
+def test_where_fewer_blocks_do_not_do_more_are_held() -> None:
+    """2.4 blocks of four for the night and the day, nothing by the hour: two do not carry it, three do."""
     stated = FleetProblem(
-        slices=(Slice(name="s", demand_per_s=(2.0, 6.0)),),
-        units=(Unit(name="u", rates_per_s={"s": 1.0}, takes={"g": 1.0}),),
-        resources=(Resource(name="g", purchases=(_reserved(),)),),
-        periods=(Period(name="night", hours=6.0), Period(name="day", hours=18.0)),
+        slices=(Slice(name="s", demand_per_s=(9.6, 9.6)),),
+        units=(Unit(name="u", rates_per_s={"s": 1.2}, takes={"g": 1.2}),),
+        resources=(Resource(name="g", purchases=(_reserved().model_copy(update={"block": 4}),)),),
+        periods=(Period(name="night"), Period(name="day")),
     )
     layout = build_layout(stated)
-    for usd, votes in (((4.0, 4.0), [5.0, 6.0]), ((4.0, 0.0), [2.0, 2.0]), ((0.0, 0.0), [0.0, 0.0])):
-        day = Day(layout, layout.demand_per_s, np.array([usd]))
-        parts = [_exact(part, 1) for part in Day(layout, layout.demand_per_s, np.ones((1, 2))).parts()]
-        assert [vote.tolist() for vote in day.votes(parts)] == [[vote] for vote in votes]
-    assert not list(day.votes([parts[0], PartAnswer(None, np.inf, 0.0)]))
+    values = held_by_relaxation(layout, lambda own, left: _exact_or_none(own))
+    assert values is not None and values[layout.column.blocks].tolist() == [[3.0, 3.0]]
+
+
+def _exact_or_none(layout):
+    answer = ProgramSolver(0.0, 1e7).run(build_program(layout, MIN_COST))
+    return PartAnswer(answer.values if answer.outcome.has_solution else None, 0.0)
 
 
 def test_demand_of_nothing_beside_one_that_rises_stays_nothing() -> None:

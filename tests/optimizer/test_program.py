@@ -14,7 +14,6 @@ from planner.optimizer import (
     FleetProblem,
     Objective,
     Period,
-    Purchase,
     Resource,
     Slice,
     SolveStatus,
@@ -23,8 +22,7 @@ from planner.optimizer import (
     solve,
 )
 from planner.optimizer.layout import build_layout
-from planner.optimizer.program import build_program, scale_program
-from planner.optimizer.tightening import pool_rates, pools, unpool_rates
+from planner.optimizer.program import build_program, pool_rates, unpool_rates
 from tests.optimizer.as_pulp import to_pulp
 from tests.optimizer.problems import MAX_RATE, MIN_COST, chat, golden_problem, problem, unit
 from tests.places import DOCS, LP
@@ -89,20 +87,6 @@ def test_every_name_is_documented():
     assert not missing
 
 
-def test_a_unit_too_large_for_a_limit_is_left_out_unless_the_limit_can_grow():
-    """Quota 3 rules out a unit that takes 4; what may be bought rules out nothing."""
-    units = [unit("wide", 4.0, 1.0, {"gpu": 4.0}), unit("slim", 1.0, 1.0, {"gpu": 1.0})]
-    buys = (Purchase(name="p", usd_per_hour=1.0),)
-    for resource, ruled_out in (
-        (Resource(name="gpu", at_most=3.0), True),
-        (Resource(name="gpu", purchases=buys), False),
-        (Resource(name="gpu", at_most=4.0, purchases=buys), False),
-    ):
-        program = build_program(problem(units, 3.0, resources=(resource,)), MIN_COST)
-        upper = scale_program(program).upper[program.layout.column.units[:, 0]]
-        assert (upper == 0.0).tolist() == [ruled_out, False]
-
-
 def test_pooled_rates_of_other_units_stay_zero_and_the_last_useful_unit_is_the_ceiling():
     """10/s by units of 4/s: three at most; of two alike only the first has a rate of its own."""
     layout = build_layout(problem([unit("a", 4.0, 1.0), unit("b", 2.5, 1.0), unit("c", 9.0, 1.0)], 10.0))
@@ -140,6 +124,6 @@ def test_units_are_pooled_with_their_like_only() -> None:
     slices = (chat(90.0), Slice(name="code", demand_per_s=(90.0,)))
     resources = (Resource(name="x", group="x"), Resource(name="y", group="y"))
     stated = FleetProblem(slices=slices, units=tuple(units), resources=resources, max_groups=1)
-    lead, _, size = pools(build_layout(stated))
+    lead, _, size = build_layout(stated).pools
     assert lead.tolist() == [0, 0, 2, 3, 4, 5, 6, 7]
     assert size[:2, 0].tolist() == [1.0, 2.0]

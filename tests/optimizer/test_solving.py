@@ -36,7 +36,6 @@ from tests.optimizer.problems import (
     chat,
     check_against_brute_force,
     check_allocation,
-    dominated_units,
     golden_problem,
     medium_problem,
     problem,
@@ -315,16 +314,13 @@ def test_units_of_money_and_of_time_do_not_matter(money, time):
 
 
 def test_the_order_of_units_does_not_matter_and_the_dominated_do_not_either():
-    dropped = 0
     for seed in range(21):
         objective = list(Objective)[seed % 3]
         stated = small_problem(seed, objective)
         last = stated.units[-1]
         worse = last.model_copy(update={"name": "worse", "usd_per_hour": last.usd_per_hour + 0.5})
         more = stated.model_copy(update={"units": (worse, *reversed(stated.units))})
-        dropped += "worse" in dominated_units(more)
         assert value(more, objective) == pytest.approx(value(stated, objective), rel=1e-9)
-    assert dropped > 7
 
 
 def test_tighter_limits_are_never_cheaper():
