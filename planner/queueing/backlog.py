@@ -44,6 +44,8 @@ TAIL_SCALES = 9.0
 """Reach of the lattice in mean overshoots of the walk: exp(-9) of the tail is cut off."""
 LEAST_MASS = 1e-300
 """Guards a division by a probability of 0."""
+TINY = float(np.finfo(float).tiny)
+"""Guards a division by tokens of which there are none."""
 LARGEST_PROMPT_LOAD = 0.98
 """Bound on the share of the time that prompt tokens add to the steps, so that the elasticity stays finite. A choice."""
 SMALLEST_SHRINK = 0.05
@@ -71,9 +73,14 @@ class TokenArrivals:
     shrink: float = 1.0
 
     @cached_property
+    def mean_prompt(self) -> float:
+        """Mean tokens of a prompt of the stream."""
+        return float(self.sizes @ self.weights)
+
+    @property
     def mean_tokens(self) -> float:
         """Mean tokens of a batch."""
-        return float(self.sizes @ self.weights) * self.prompts_per_batch
+        return self.mean_prompt * self.prompts_per_batch
 
     @cached_property
     def tokens_per_s(self) -> float:
@@ -81,11 +88,15 @@ class TokenArrivals:
         return self.rate_per_s * self.mean_tokens
 
     @cached_property
+    def longest(self) -> float:
+        """Tokens of the longest prompt."""
+        return float(self.sizes.max())
+
+    @cached_property
     def variance_per_s(self) -> float:
         """Growth of the variance of the tokens arrived, rate * E[batch^2] [tokens^2/s]."""
         b = self.prompts_per_batch
-        prompt = self.mean_tokens / b
-        return self.rate_per_s * (b * self.second_moment + 2.0 * b * (b - 1.0) * prompt**2)
+        return self.rate_per_s * (b * self.second_moment + 2.0 * b * (b - 1.0) * self.mean_prompt**2)
 
 
 @compiled
@@ -168,55 +179,45 @@ class Regime:
         return step_duration_s(server, self.full_running, self.chunk)
 
 
-@dataclass(frozen=True, eq=False)
-class Backlog:
+class Backlog(NamedTuple):
     """Stationary backlog at the start of a step (or of an idle period).
 
     Attributes:
         arrivals: the token stream it was solved for.
         regime: what stood still.
         cell: lattice spacing [tokens].
-        distribution: probability of 0, cell, 2 cell, ... tokens, shape (size,).
         duration_s: of steps that start with less than a chunk, shape (m,), m cell = chunk; entry 0 is a step without
             prompts.
         full_s: duration of a full step.
-        prompt_transform: of one prompt of the stream on the lattice.
+        chain: what was found.
     """
 
     arrivals: TokenArrivals
     regime: Regime
     cell: float
-    distribution: FloatArray
     duration_s: FloatArray
     full_s: float
-    prompt_transform: ComplexArray
+    chain: Chain
 
     @property
     def below(self) -> int:
         """Lattice points below the chunk."""
         return self.duration_s.size
 
-    @cached_property
-    def step_probabilities(self) -> FloatArray:
-        """Probability of each point below the chunk at the start of a real step; a full step last, shape (m + 1,)."""
-        mass = np.append(self.distribution[: self.below], self.distribution[self.below :].sum())
-        mass[0] *= 1.0 - self.regime.idle
-        return np.asarray(mass / mass.sum())
+    @property
+    def distribution(self) -> FloatArray:
+        """Probability of 0, cell, 2 cell, ... tokens, shape (size,)."""
+        return self.chain.distribution
 
-    @cached_property
-    def step_durations_s(self) -> FloatArray:
-        """Durations [s] that go with `step_probabilities`."""
-        return np.append(self.duration_s, self.full_s)
-
-    @cached_property
+    @property
     def mean_step_s(self) -> float:
         """Mean duration of a step [s]."""
-        return float(self.step_probabilities @ self.step_durations_s)
+        return self.chain.mean_step_s
 
-    @cached_property
-    def step_variance(self) -> float:
-        """Variance of the duration of a step [s^2]."""
-        return float(self.step_probabilities @ (self.step_durations_s - self.mean_step_s) ** 2)
+    @property
+    def step_durations_s(self) -> FloatArray:
+        """Durations [s] that go with `Chain.step_probabilities`, shape (m + 1,)."""
+        return np.append(self.duration_s, self.full_s)
 
     @property
     def prompts_first(self) -> bool:
@@ -226,35 +227,21 @@ class Backlog:
     @property
     def mean_gap_s(self) -> float:
         """Mean time [s] from one decode step to the next; where prompts go first theirs are in between."""
-        return self.mean_step_s / float(self.step_probabilities[0]) if self.prompts_first else self.mean_step_s
-
-    @property
-    def mean_tokens(self) -> float:
-        """Mean backlog at the start of a step [tokens]."""
-        return float(self.distribution @ np.arange(self.distribution.size)) * self.cell
+        return self.mean_step_s / float(self.chain.step_probabilities[0]) if self.prompts_first else self.mean_step_s
 
     @property
     def mean_rest_s(self) -> float:
         """Mean rest of the step in progress at a random instant [s]."""
-        return (self.mean_step_s + self.step_variance / self.mean_step_s) / 2.0
+        return (self.mean_step_s + self.chain.step_variance / self.mean_step_s) / 2.0
 
-    @cached_property
+    @property
     def elasticity(self) -> float:
         """Relative growth of the mean step time per relative growth of the token rate, at a fixed number running.
 
         With f = dtau/dp averaged over the tokens served, a step of mean T serves y = rate T tokens, so dT = f dy gives
         dlnT / dln rate = rate f / (1 - rate f), >= 0.
         """
-        tokens = np.arange(self.below + 1.0) * self.cell
-        durations = self.step_durations_s
-        slope = np.zeros(tokens.size)
-        slope[1:-1] = (durations[2:] - durations[:-2]) / (2.0 * self.cell)
-        slope[-1] = (durations[-1] - durations[0]) / tokens[-1]
-        if self.prompts_first:
-            slope[1:] = durations[1:] / tokens[1:]
-        served = self.step_probabilities * tokens
-        mean_slope = float(served @ slope) / max(float(served.sum()), np.finfo(float).tiny)
-        load = min(self.arrivals.tokens_per_s * mean_slope, LARGEST_PROMPT_LOAD)
+        load = min(self.arrivals.tokens_per_s * self.chain.mean_slope_s, LARGEST_PROMPT_LOAD)
         return load / (1.0 - load)
 
     def mean_ahead_s(self, kept: float) -> float:
@@ -267,12 +254,34 @@ class Backlog:
         Args:
             kept: arrivals in the step in progress over those of a Poisson stream.
         """
-        above = self.distribution[self.below :]
-        carried = float(above @ np.arange(float(above.size))) * self.cell / max(float(above.sum()), LEAST_MASS)
-        full = float(self.step_probabilities[-1]) * self.full_s / self.mean_step_s
-        tokens = carried * full + kept * self.arrivals.tokens_per_s * self.mean_rest_s * (2.0 - full)
+        full = float(self.chain.step_probabilities[-1]) * self.full_s / self.mean_step_s
+        tokens = self.chain.mean_left * full + kept * self.arrivals.tokens_per_s * self.mean_rest_s * (2.0 - full)
         shared_s = 0.0 if self.prompts_first else (1.0 - full) * float(self.duration_s[0])
         return tokens * (self.full_s - shared_s) / self.regime.chunk
+
+
+class Chain(NamedTuple):
+    """A backlog as a Markov chain, solved.
+
+    Attributes:
+        distribution: probability of 0, 1, 2, ... cells, shape (size,).
+        prompt: transform of one prompt on the lattice, shape (size // 2 + 1,).
+        step_probabilities: of each point below the chunk at the start of a real step; a full step last, shape (m + 1,).
+        mean_step_s: mean duration of a step [s].
+        step_variance: variance of the duration of a step [s^2].
+        mean_tokens: mean backlog at the start of a step [tokens].
+        mean_left: mean tokens that a full step leaves.
+        mean_slope_s: by which a step grows with its prompt tokens, averaged over those [s/token].
+    """
+
+    distribution: FloatArray
+    prompt: ComplexArray
+    step_probabilities: FloatArray
+    mean_step_s: float
+    step_variance: float
+    mean_tokens: float
+    mean_left: float
+    mean_slope_s: float
 
 
 def solve_backlog(
@@ -306,16 +315,16 @@ def solve_backlog(
     chunk = min(regime.chunk, reach)
     if chunk < regime.chunk:
         full_s = step_duration_s(server, regime.running, chunk)
-    below, size = _lattice_size(chunk, reach, arrivals.sizes, float(arrivals.sizes @ arrivals.weights), cells)
+    below, size = _lattice_size(chunk, reach, arrivals.sizes, arrivals.mean_prompt, cells)
     cell = chunk / below
     shrink = arrivals.shrink if real_costs else 1.0
-    real = float(arrivals.sizes @ arrivals.weights) / arrivals.shrink
+    real = arrivals.mean_prompt / arrivals.shrink
     durations = _durations_s(server, regime, np.maximum(np.arange(below) * cell, 1.0), real, shrink)
     durations[0] = step_duration_s(server, regime.decoding, 0.0) if regime.idle < 1.0 else 1.0 / arrivals.rate_per_s
     stream = arrivals.sizes, arrivals.weights, arrivals.prompts_per_batch, arrivals.rate_per_s
-    walk = _walk(*stream, cell, size, durations, full_s, float(regime.idle))
-    distribution = _distribution(walk, _bottom_distribution(walk.moves, walk.descent))
-    return Backlog(arrivals, regime, cell, distribution, durations, full_s, walk.prompt)
+    prompts_first = regime.running == 0.0 < regime.decoding
+    chain = _solved(*stream, cell, size, durations, full_s, float(regime.idle), prompts_first)
+    return Backlog(arrivals, regime, cell, durations, full_s, chain)
 
 
 def _durations_s(server: BatchServer, regime: Regime, tokens: FloatArray, real: float, shrink: float) -> FloatArray:
@@ -337,12 +346,14 @@ def _durations_s(server: BatchServer, regime: Regime, tokens: FloatArray, real: 
 
 def _reach(server: BatchServer, regime: Regime, arrivals: TokenArrivals, full_s: float) -> float:
     """Backlog [tokens] that is practically never exceeded: mean, fluctuation in a step, and tail of the walk."""
-    longest = float(arrivals.sizes.max())
+    longest = arrivals.longest
     drift = regime.chunk - arrivals.tokens_per_s * full_s
     scale = arrivals.variance_per_s * full_s / (2.0 * drift)
     spread = 3.0 * math.sqrt(arrivals.variance_per_s * full_s)
     walk = regime.chunk + 2.0 * arrivals.mean_tokens + TAIL_SCALES * scale + spread
     walk = max(walk, regime.chunk + 1.5 * longest)
+    if 2.0 * longest >= regime.chunk:  # no backlog below a chunk is never exceeded
+        return walk
     tokens = geometric(max(arrivals.mean_tokens / 8.0, 1.0), max(walk, 2.0), REACH_POINTS)
     durations = step_durations_s(server, regime.running, tokens)
     fluctuation = arrivals.tokens_per_s, arrivals.variance_per_s, longest
@@ -385,28 +396,8 @@ def _common_cells(sizes: FloatArray, cell: float, below: int) -> int:
     return common
 
 
-class _Walk(NamedTuple):
-    """The backlog as a random walk on the lattice.
-
-    Attributes:
-        moves: from each point below the chunk, probabilities of the next backlog less the present one, shape (m, size).
-        mean_moves: mean cells of these, shape (m,).
-        descent: inverse of the descending factor of the walk above, shape (size,).
-        remaining: 1 less the transform of a step from above the chunk, shape (size // 2 + 1,).
-        drift: cells by which that lowers the backlog.
-        prompt: transform of one prompt, shape (size // 2 + 1,).
-    """
-
-    moves: FloatArray
-    mean_moves: FloatArray
-    descent: FloatArray
-    remaining: ComplexArray
-    drift: float
-    prompt: ComplexArray
-
-
 @compiled
-def _walk(
+def _solved(
     sizes: FloatArray,
     weights: FloatArray,
     prompts_per_batch: float,
@@ -416,8 +407,9 @@ def _walk(
     durations: FloatArray,
     full_s: float,
     idle: float,
-) -> _Walk:
-    """The walk on a lattice of so many cells; arguments as in `TokenArrivals`, `Backlog` and `Regime`."""
+    prompts_first: bool,  # noqa: FBT001 - compiled code takes no keywords
+) -> Chain:
+    """The chain on a lattice of so many cells; arguments as in `TokenArrivals`, `Backlog` and `Regime`."""
     below, full = durations.size, rate_per_s * full_s
     jump = lattice_probabilities(sizes, weights, cell, size)
     prompt = np.fft.rfft(jump)
@@ -431,66 +423,89 @@ def _walk(
         jump[place] = max(jump[place], 0.0)
         mean += jump[place] * place
     moves = np.fft.irfft(poisson_sum_transform(rate_per_s * durations, batch), size)
-    mean_moves = np.empty(below)
     for place in range(size):
         moves[0, place] = (1.0 - idle) * moves[0, place] + idle * jump[place]
     for row in range(below):
         moves[row, row] -= 1.0
-        mean_moves[row] = rate_per_s * durations[row] * mean - row
-    mean_moves[0] = (1.0 - idle) * mean_moves[0] + idle * mean
-    remaining = np.empty(batch.size, dtype=np.complex128)
-    for k in range(batch.size):
-        remaining[k] = -np.expm1(2j * math.pi * k / size * below + full * (batch[k] - 1.0))
-    descent = descent_filter(jump, full, below, size)
-    return _Walk(moves, mean_moves, descent, remaining, below - full * mean, prompt)
-
-
-def _bottom_distribution(moves: FloatArray, descent: FloatArray) -> FloatArray:
-    """The part of the distribution below the chunk, up to a factor, shape (m,).
-
-    Row i of `moves` is the distribution of the next backlog minus the present one. Dividing by the descending factor (a
-    tail sum for its pole, then `descent`) must leave nothing below the chunk: m equations, one of them redundant.
-    """
-    tails, windows = _tails(moves, descent)
-    equations = windows @ tails.T
-    equations[0] = 1.0
-    right = np.zeros(moves.shape[0])
-    right[0] = 1.0
-    return np.asarray(np.linalg.solve(equations, right))
-
-
-@compiled
-def _tails(moves: FloatArray, descent: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Tail sums of each row, and the filter moved up by 0, 1, ... cells, both of the shape of `moves`."""
-    below, size = moves.shape
-    tails, windows = np.empty((below, size)), np.zeros((below, size))
-    for row in range(below):
-        total = 0.0
-        for place in range(size - 1, -1, -1):
-            total += moves[row, place]
-            tails[row, place] = total
-        for place in range(row, size):
-            windows[row, place] = descent[place - row]
-    return tails, windows
-
-
-@compiled
-def _distribution(walk: _Walk, bottom: FloatArray) -> FloatArray:
-    """The whole distribution from its part below the chunk, shape (size,)."""
-    below, size = walk.moves.shape
+    bottom = _bottom_distribution(moves, descent_filter(jump, full, below, size))
     moved, mean_moved = np.zeros(size), 0.0
     for row in range(below):
-        mean_moved += bottom[row] * walk.mean_moves[row]
+        cells = rate_per_s * durations[row] * mean - row
+        mean_moved += bottom[row] * ((1.0 - idle) * cells + idle * mean if row == 0 else cells)
         for place in range(size):
-            moved[place] += bottom[row] * walk.moves[row, place]
+            moved[place] += bottom[row] * moves[row, place]
     above = np.fft.rfft(moved)
-    above[0] = mean_moved / walk.drift
+    above[0] = mean_moved / (below - full * mean)
     for k in range(1, above.size):
-        above[k] /= walk.remaining[k]
+        above[k] /= -np.expm1(2j * math.pi * k / size * below + full * (batch[k] - 1.0))
     distribution, total = np.fft.irfft(above, size), 0.0
     for place in range(size):
         distribution[place] = max(bottom[place] if place < below else distribution[place], 0.0)
         total += distribution[place]
     for place in range(size):
         distribution[place] /= total
-    return distribution
+    return _chain(distribution, prompt, cell, durations, full_s, idle, prompts_first)
+
+
+@compiled
+def _bottom_distribution(moves: FloatArray, descent: FloatArray) -> FloatArray:
+    """The part of the distribution below the chunk, up to a factor, shape (m,).
+
+    Row i of `moves` is the distribution of the next backlog minus the present one. Dividing by the descending factor (a
+    tail sum for its pole, then `descent`) must leave nothing below the chunk: m equations, one of them redundant.
+    """
+    below, size = moves.shape
+    tails, windows = np.empty((size, below)), np.zeros((below, size))
+    for row in range(below):
+        total = 0.0
+        for place in range(size - 1, -1, -1):
+            total += moves[row, place]
+            tails[place, row] = total
+        for place in range(row, size):
+            windows[row, place] = descent[place - row]
+    equations, right = windows @ tails, np.zeros(below)
+    equations[0], right[0] = 1.0, 1.0
+    return np.linalg.solve(equations, right)
+
+
+@compiled
+def _chain(
+    distribution: FloatArray,
+    prompt: ComplexArray,
+    cell: float,
+    durations: FloatArray,
+    full_s: float,
+    idle: float,
+    prompts_first: bool,  # noqa: FBT001 - as above
+) -> Chain:
+    """What follows from the distribution of the backlog for its steps."""
+    below, above, tokens, left = durations.size, 0.0, 0.0, 0.0
+    for place in range(distribution.size):
+        tokens += distribution[place] * place
+        if place >= below:
+            above += distribution[place]
+            left += distribution[place] * (place - below)
+    probabilities, total = np.empty(below + 1), 0.0
+    for place in range(below + 1):
+        probabilities[place] = distribution[place] if place < below else above
+        probabilities[place] *= 1.0 - idle if place == 0 else 1.0
+        total += probabilities[place]
+    mean_s, variance, served, grown_s = 0.0, 0.0, 0.0, 0.0
+    for place in range(below + 1):
+        probabilities[place] /= total
+        mean_s += probabilities[place] * (durations[place] if place < below else full_s)
+    for place in range(below + 1):
+        seconds = durations[place] if place < below else full_s
+        variance += probabilities[place] * (seconds - mean_s) ** 2
+        if place > 0:
+            if prompts_first:
+                slope_s = seconds / (place * cell)
+            elif place == below:
+                slope_s = (seconds - durations[0]) / (place * cell)
+            else:
+                slope_s = ((durations[place + 1] if place < below - 1 else full_s) - durations[place - 1]) / (2.0 * cell)
+            served += probabilities[place] * place * cell
+            grown_s += probabilities[place] * place * cell * slope_s
+    left *= cell / max(above, LEAST_MASS)
+    slope = grown_s / max(served, TINY)
+    return Chain(distribution, prompt, probabilities, mean_s, variance, tokens * cell, left, slope)

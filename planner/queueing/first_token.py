@@ -27,7 +27,7 @@ from planner.queueing.lattice import (
     poisson_sum_transform,
     shift_down,
 )
-from planner.queueing.quantisation import slice_means, sorted_slice_means
+from planner.queueing.quantisation import Sample, slice_means, sorted_slice_means
 from planner.queueing.renewal import count_moments, empty_window_probability, excess_arrivals
 from planner.queueing.server import BatchServer, step_duration_s, step_durations_s
 from planner.workload import CondensedLengths, tail_edges
@@ -73,8 +73,8 @@ class ArrivalView:
 
 def first_token_times(
     server: BatchServer, backlog: Backlog, lengths: CondensedLengths, view: ArrivalView
-) -> tuple[FloatArray, FloatArray]:
-    """Distribution of the TTFT [s] for each prompt group, as points and their weights.
+) -> Sample:
+    """Distribution of the TTFT [s] for each prompt group, as a weighted sample.
 
     Args:
         server: one server.
@@ -83,7 +83,7 @@ def first_token_times(
         view: how the backlog at an arrival differs from that at a random instant.
 
     Returns:
-        Times [s] and weights, both of shape (groups, points); the weights of a group sum to 1.
+        Times [s], a row for each group; the weights of a row sum to 1.
     """
     idle = float(backlog.regime.idle), backlog.arrivals.rate_per_s
     weight, duration_s, has_left = _situations(
@@ -98,7 +98,7 @@ def first_token_times(
     behind = slice_means(backlog.arrivals.sizes, backlog.arrivals.weights, BEHIND_EDGES)
     behind *= lengths.mean_prompt / float(behind @ np.diff(BEHIND_EDGES))
     steps = table_tokens, table_s, duration_s
-    return _times_and_weights(weight, *steps, ahead, mass, lengths.groups, nobody, prompts, behind)
+    return Sample(*_served(weight, *steps, ahead, mass, lengths.groups, nobody, prompts, behind))
 
 
 def _prompts_behind(view: ArrivalView, windows_s: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -109,7 +109,7 @@ def _prompts_behind(view: ArrivalView, windows_s: FloatArray) -> tuple[FloatArra
 
 
 @compiled
-def _times_and_weights(
+def _served(
     weight: FloatArray,
     table_tokens: FloatArray,
     table_s: FloatArray,
@@ -120,8 +120,8 @@ def _times_and_weights(
     nobody: FloatArray,
     prompts: FloatArray,
     behind: FloatArray,
-) -> tuple[FloatArray, FloatArray]:
-    """Times to the first token and their weights, both of shape (groups, points).
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Times of the steps up to the first token, their weights, and what is left of the step in progress, as a sample.
 
     Args:
         weight: of each situation that an arrival may meet, shape (S,).
@@ -138,8 +138,9 @@ def _times_and_weights(
     """
     full_s, chunk = table_s[-1], table_tokens[-1]
     instants, situations, slices = ahead.shape
-    size = instants * situations * slices * (1 + behind.size) * REST.shape[1]
+    size = instants * situations * slices * (1 + behind.size)
     times, weights = np.empty((groups.size, size)), np.empty((groups.size, size))
+    rests = np.empty((size, REST.shape[1]))
     for group in range(groups.size):
         point, total = 0, 0.0
         for instant in range(instants):
@@ -154,15 +155,16 @@ def _times_and_weights(
                             more = number * behind[other - 1]
                             share = (1.0 - alone) * (BEHIND_EDGES[other] - BEHIND_EDGES[other - 1])
                         last = min(tokens - whole * chunk + more, chunk)
-                        served_s = whole * full_s + interpolated_at(table_tokens, table_s, last)
-                        for rest in range(REST.shape[1]):
-                            times[group, point] = served_s + duration_s[at] * REST[instant, rest]
-                            weights[group, point] = weight[at] * mass[instant, at, place] * share
-                            total += weights[group, point]
-                            point += 1
+                        times[group, point] = whole * full_s + interpolated_at(table_tokens, table_s, last)
+                        weights[group, point] = weight[at] * mass[instant, at, place] * share
+                        total += weights[group, point]
+                        if group == 0:
+                            for rest in range(REST.shape[1]):
+                                rests[point, rest] = duration_s[at] * REST[instant, rest]
+                        point += 1
         for point in range(size):
             weights[group, point] /= total
-    return times, weights
+    return times, weights, rests
 
 
 def own_steps_s(server: BatchServer, running: float, chunk: float, prompts: FloatArray) -> FloatArray:
@@ -250,7 +252,7 @@ def _arrived_and_left(
     """
     arrivals, left = backlog.arrivals, _left_over(backlog.distribution, backlog.below)
     if view.scv >= 1.0:
-        stream = backlog.prompt_transform, arrivals.prompts_per_batch
+        stream = backlog.chain.prompt, arrivals.prompts_per_batch
         arrived = _poisson_arrivals(*stream, arrivals.rate_per_s * times_s.ravel())
         missing = np.zeros(times_s.size)
     else:

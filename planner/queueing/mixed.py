@@ -121,8 +121,8 @@ def _prompts_alone(offered: OfferedLoad) -> QueueLatency:
     alone = solved.regime(0.0, 0.0, idle=1.0)
     backlog = solve_backlog(solved.server, alone, solved.tokens(bursts.in_queue))
     busy = solve_backlog(solved.server, alone, solved.tokens(bursts.in_step), COARSE_CELLS)
-    times, weights = first_token_times(solved.server, backlog, solved.lengths, bursts.view)
-    first_s = binned_slice_means(times, weights, FIRST_EDGES) * _wait_stretch(utilisation)
+    met = [first_token_times(solved.server, backlog, solved.lengths, bursts.view)]
+    first_s = binned_slice_means(met, FIRST_EDGES) * _wait_stretch(utilisation)
     ttft = condensed_sample(first_s, np.outer(solved.lengths.group_weights, np.diff(FIRST_EDGES)))
     return QueueLatency(
         stable=True,
@@ -147,8 +147,7 @@ def _prompts_and_decodes(offered: OfferedLoad) -> QueueLatency:
     state = running_state(solved)
     backlogs = _backlogs_at_batches(solved, state)
     met = [first_token_times(solved.server, backlog, solved.lengths, state.burstiness.view) for backlog in backlogs]
-    times, weights = (np.concatenate(pieces, axis=1) for pieces in zip(*met, strict=True))
-    first_s = binned_slice_means(times, weights, FIRST_EDGES) * _wait_stretch(utilisation)
+    first_s = binned_slice_means(met, FIRST_EDGES) * _wait_stretch(utilisation)
     first_s = with_slot_wait(first_s, _blocking(solved, state, utilisation))
     gaps = solved.lengths.gaps
     gap_times_s = _gap_times(solved, state)

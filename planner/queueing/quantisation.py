@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
 from planner.core import FloatArray, IntArray, compiled
+
+BINS = 512
+"""Between the smallest and the largest of many values. A choice of resolution."""
+
+
+class Sample(NamedTuple):
+    """A weighted sample, row by row.
+
+    Attributes:
+        values: > 0, shape (rows, n).
+        weights: >= 0, shape (rows, n).
+        later: equally likely additions to each of the values, shape (n, additions).
+    """
+
+    values: FloatArray
+    weights: FloatArray
+    later: FloatArray
 
 
 def slice_means(values: FloatArray, weights: FloatArray, edges: FloatArray) -> FloatArray:
@@ -41,30 +62,56 @@ def sorted_slice_means(values: FloatArray, weights: FloatArray, edges: FloatArra
     return means.reshape(*weights.shape[:-1], edges.size - 1)
 
 
-def binned_slice_means(values: FloatArray, weights: FloatArray, edges: FloatArray, bins: int = 512) -> FloatArray:
-    """`slice_means` of many positive samples, after sorting them into bins of constant ratio.
+def binned_slice_means(samples: Sequence[Sample], edges: FloatArray) -> FloatArray:
+    """`slice_means` of many positive samples together, after sorting them into `BINS` bins of constant ratio.
 
     A bin is known by its mean, so that means are exact and slices are off by less than a bin.
 
     Args:
-        values: > 0, shape (rows, n).
-        weights: >= 0, shape (rows, n).
+        samples: each with as many rows, and a weight of 1 in each of them.
         edges: of the slices, from 0 to 1, shape (slices + 1,).
-        bins: between the smallest and the largest value.
 
     Returns:
-        Shape (rows, slices), in the unit of `values`.
+        Shape (rows, slices), in the unit of the values.
     """
-    size = values.shape[0]
-    low, high = float(values.min()), float(values.max())
+    ends = np.array([_ends(*sample) for sample in samples])
+    low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
+    rows = samples[0].values.shape[0]
     if not high > low * (1.0 + 1e-9):
-        return np.full((size, edges.size - 1), low)
-    place = (np.log(values / low) * ((bins - 1) / np.log(high / low)) + 0.5).astype(np.int64)
-    place += np.arange(size)[:, None] * bins
-    mass = np.bincount(place.ravel(), weights.ravel(), size * bins).astype(np.float64)
-    moment = np.bincount(place.ravel(), (weights * values).ravel(), size * bins)
-    means = moment / np.maximum(mass, np.finfo(float).tiny)
-    return sorted_slice_means(means.reshape(size, bins), mass.reshape(size, bins), edges)
+        return np.full((rows, edges.size - 1), low)
+    bins = np.zeros((2, rows, BINS))
+    for sample in samples:
+        _add_to_bins(*sample, low, (BINS - 1) / math.log(high / low), bins)
+    return slice_means_in_rows(bins[1] / np.maximum(bins[0], np.finfo(float).tiny), bins[0], edges)
+
+
+@compiled
+def _ends(values: FloatArray, weights: FloatArray, later: FloatArray) -> tuple[float, float]:
+    """The smallest and the largest value of a sample."""
+    low, high = math.inf, 0.0
+    for place in range(values.shape[1]):
+        least, most = math.inf, 0.0
+        for row in range(values.shape[0]):
+            least, most = min(least, values[row, place]), max(most, values[row, place])
+        for more in later[place]:
+            low, high = min(low, least + more), max(high, most + more)
+    return low, high
+
+
+@compiled
+def _add_to_bins(
+    values: FloatArray, weights: FloatArray, later: FloatArray, low: float, bins_per_log: float, bins: FloatArray
+) -> None:
+    """Add the weights of a sample, and these times its values, to bins from `low` on, shape (2, rows, BINS)."""
+    share = 1.0 / later.shape[1]
+    for row in range(values.shape[0]):
+        for place in range(values.shape[1]):
+            weight = weights[row, place] * share
+            for more in later[place]:
+                value = values[row, place] + more
+                at = int(math.log(value / low) * bins_per_log + 0.5)
+                bins[0, row, at] += weight
+                bins[1, row, at] += weight * value
 
 
 def _rows(array: FloatArray, shape: tuple[int, ...]) -> FloatArray:

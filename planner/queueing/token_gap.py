@@ -134,7 +134,7 @@ def gap_noise(
     Returns:
         Mean [s], variance [s^2] and correlation of the steps, and what the start of a decode adds [s].
     """
-    variance, mean = backlog.step_variance, backlog.mean_step_s
+    variance, mean = backlog.chain.step_variance, backlog.mean_step_s
     per_token_s = backlog.elasticity / backlog.arrivals.tokens_per_s
     long_run = per_token_s**2 * mean * token_variance_per_s
     ratio = max(long_run / variance, 1.0) if variance > 0.0 else 1.0
@@ -144,13 +144,13 @@ def gap_noise(
         mean_s=mean,
         variance=variance,
         correlation=(ratio - 1.0) / (ratio + 1.0),
-        start_s=(behind - (0.0 if backlog.prompts_first else backlog.mean_tokens)) * per_token_s,
+        start_s=(behind - (0.0 if backlog.prompts_first else backlog.chain.mean_tokens)) * per_token_s,
         left=behind / mean_prompt,
         followers=followers,
         per_prompt_s=mean_prompt * per_token_s,
         prompts=prompts,
         durations_s=backlog.step_durations_s,
-        probabilities=backlog.step_probabilities,
+        probabilities=backlog.chain.step_probabilities,
     )
 
 
@@ -164,8 +164,8 @@ def _backlog_after_a_prompt(backlog: Backlog, mean_prompt: float, first_s: float
     """
     token_rate, below = backlog.arrivals.tokens_per_s, backlog.below
     tokens = np.arange(below) * backlog.cell
-    ended = np.where(tokens > 0.0, np.maximum(1.0, tokens / mean_prompt), 0.0) @ backlog.step_probabilities[:below]
-    alone = float(backlog.step_probabilities[0]) * float(backlog.duration_s[0]) / backlog.mean_step_s
+    ended = np.where(tokens > 0.0, np.maximum(1.0, tokens / mean_prompt), 0.0) @ backlog.chain.step_probabilities[:below]
+    alone = float(backlog.chain.step_probabilities[0]) * float(backlog.duration_s[0]) / backlog.mean_step_s
     part = min(max(float(ended) * mean_prompt / (token_rate * backlog.mean_step_s), alone), 1.0)
     served = token_rate * part * backlog.mean_rest_s + (1.0 - part) * backlog.regime.chunk / 2.0
     return max(token_rate * first_s - served, 0.0)
