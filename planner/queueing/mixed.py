@@ -5,6 +5,7 @@ Latencies of a request that meets a given number running are averaged over the d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -258,7 +259,7 @@ def _gap_times(
     slow, floor = (sorted_slice_means(curve, made, SLOW_EDGES) for curve in curves)
     longest = float(np.interp(distribution.mean + 2.0 * distribution.std, counts, offered.full_steps_s))
     memory = offered.lengths.residual_gaps / (1.0 - state.slope)
-    return lambda noise, gaps: token_gap_times(gaps, noise, slow, floor, memory, longest)
+    return lambda noise, gaps: token_gap_times(gaps, noise, state.steps, slow, floor, memory, longest)
 
 
 def _interrupted_gap_times_s(
@@ -274,7 +275,7 @@ def _interrupted_gap_times_s(
     own_s = own_steps_s(offered.server, 0.0, offered.max_batched_tokens, lengths.groups)
     own_scv = float((own_s / float(own_s @ lengths.group_weights) - 1.0) ** 2 @ lengths.group_weights)
     mean_s, followers = load / arrivals.rate_per_s, noise.followers
-    left = arrivals.rate_per_s * float(floor_s.mean()) if noise.left is None else noise.left
+    left = arrivals.rate_per_s * float(floor_s.mean()) if math.isnan(noise.left) else noise.left
     expected = left * followers.first_s / float(followers.weights @ followers.first_s)
     stream = PromptStream(
         rate_per_s=arrivals.rate_per_s,
