@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.core import FloatArray, compiled, interpolated_at
+from planner.core import FloatArray, compiled
 from planner.queueing.backlog import Backlog, batch_transform, companions_transform
 from planner.queueing.lattice import (
     ComplexArray,
@@ -140,7 +140,7 @@ def _served(
     instants, situations, slices = ahead.shape
     size = instants * situations * slices * (1 + behind.size)
     times, weights = np.empty((groups.size, size)), np.empty((groups.size, size))
-    rests = np.empty((size, REST.shape[1]))
+    rests, knot = np.empty((size, REST.shape[1])), 0
     for group in range(groups.size):
         point, total = 0, 0.0
         for instant in range(instants):
@@ -155,7 +155,8 @@ def _served(
                             more = number * behind[other - 1]
                             share = (1.0 - alone) * (BEHIND_EDGES[other] - BEHIND_EDGES[other - 1])
                         last = min(tokens - whole * chunk + more, chunk)
-                        times[group, point] = whole * full_s + interpolated_at(table_tokens, table_s, last)
+                        last_s, knot = _read_near(table_tokens, table_s, last, knot)
+                        times[group, point] = whole * full_s + last_s
                         weights[group, point] = weight[at] * mass[instant, at, place] * share
                         total += weights[group, point]
                         if group == 0:
@@ -165,6 +166,21 @@ def _served(
         for point in range(size):
             weights[group, point] /= total
     return times, weights, rests
+
+
+@compiled
+def _read_near(knots: FloatArray, values: FloatArray, x: float, knot: int) -> tuple[float, int]:
+    """`interpolated_at`, looked for from a knot on; and the knot below."""
+    if x <= knots[0]:
+        return values[0], 0
+    if x >= knots[-1]:
+        return values[-1], knots.size - 2
+    while x < knots[knot]:
+        knot -= 1
+    while x >= knots[knot + 1]:
+        knot += 1
+    rise = (values[knot + 1] - values[knot]) / (knots[knot + 1] - knots[knot])
+    return values[knot] + rise * (x - knots[knot]), knot
 
 
 def own_steps_s(server: BatchServer, running: float, chunk: float, prompts: FloatArray) -> FloatArray:

@@ -12,6 +12,8 @@ from planner.core import FloatArray, IntArray, compiled
 
 BINS = 512
 """Between the smallest and the largest of many values. A choice of resolution."""
+LEADING_BITS = 4096
+"""Values told apart at most before a bin is looked for. Affects speed."""
 
 
 class Sample(NamedTuple):
@@ -79,9 +81,11 @@ def binned_slice_means(samples: Sequence[Sample], edges: FloatArray) -> FloatArr
     rows = samples[0].values.shape[0]
     if not high > low * (1.0 + 1e-9):
         return np.full((rows, edges.size - 1), low)
+    lower = np.exp(np.log(low) + (np.arange(BINS + 1.0) - 0.5) * (math.log(high / low) / (BINS - 1)))
+    lower[0], lower[-1] = low, math.inf
     bins = np.zeros((2, rows, BINS))
     for sample in samples:
-        _add_to_bins(*sample, low, (BINS - 1) / math.log(high / low), bins)
+        _add_to_bins(*sample, lower, high, bins)
     return slice_means_in_rows(bins[1] / np.maximum(bins[0], np.finfo(float).tiny), bins[0], edges)
 
 
@@ -100,18 +104,45 @@ def _ends(values: FloatArray, weights: FloatArray, later: FloatArray) -> tuple[f
 
 @compiled
 def _add_to_bins(
-    values: FloatArray, weights: FloatArray, later: FloatArray, low: float, bins_per_log: float, bins: FloatArray
+    values: FloatArray, weights: FloatArray, later: FloatArray, lower: FloatArray, high: float, bins: FloatArray
 ) -> None:
-    """Add the weights of a sample, and these times its values, to bins from `low` on, shape (2, rows, BINS)."""
-    share = 1.0 / later.shape[1]
-    for row in range(values.shape[0]):
-        for place in range(values.shape[1]):
-            weight = weights[row, place] * share
-            for more in later[place]:
-                value = values[row, place] + more
-                at = int(math.log(value / low) * bins_per_log + 0.5)
+    """Add the weights of a sample, and these times its values, to bins, shape (2, rows, BINS).
+
+    The bits of a positive float, read as a whole number, rise with it: a table of the leading ones leads to the bin.
+
+    Args:
+        values: as in `Sample`.
+        weights: likewise.
+        later: likewise.
+        lower: lower edge of each bin and of what is beyond the last, shape (BINS + 1,).
+        high: largest value.
+        bins: that are added to.
+    """
+    rows, size, additions = values.shape[0], values.shape[1], later.shape[1]
+    ends = np.array([lower[0], high]).view(np.int64)
+    dropped = 0
+    while (ends[1] >> dropped) - (ends[0] >> dropped) >= LEADING_BITS:
+        dropped += 1
+    first, at = np.empty((ends[1] >> dropped) - (ends[0] >> dropped) + 1, dtype=np.int64), 0
+    bits = lower.view(np.int64)
+    for place in range(first.size):
+        while at < BINS - 1 and bits[at + 1] >> dropped < (ends[0] >> dropped) + place:
+            at += 1
+        first[place] = at
+    value = np.empty(size * additions)
+    leading = value.view(np.int64)
+    for row in range(rows):
+        for place in range(size):
+            for more in range(additions):
+                value[place * additions + more] = values[row, place] + later[place, more]
+        for place in range(size):
+            weight = weights[row, place] / additions
+            for which in range(place * additions, (place + 1) * additions):
+                at = first[(leading[which] >> dropped) - (ends[0] >> dropped)]
+                while value[which] >= lower[at + 1]:
+                    at += 1
                 bins[0, row, at] += weight
-                bins[1, row, at] += weight * value
+                bins[1, row, at] += weight * value[which]
 
 
 def _rows(array: FloatArray, shape: tuple[int, ...]) -> FloatArray:
