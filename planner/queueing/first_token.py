@@ -141,6 +141,9 @@ def _served(
     size = instants * situations * slices * (1 + behind.size)
     times, weights = np.empty((groups.size, size)), np.empty((groups.size, size))
     rests, knot = np.empty((size, REST.shape[1])), 0
+    rises = np.zeros(table_s.size)
+    for place in range(table_s.size - 1):
+        rises[place] = (table_s[place + 1] - table_s[place]) / max(table_tokens[place + 1] - table_tokens[place], TINY)
     for group in range(groups.size):
         point, total = 0, 0.0
         for instant in range(instants):
@@ -155,7 +158,8 @@ def _served(
                             more = number * behind[other - 1]
                             share = (1.0 - alone) * (BEHIND_EDGES[other] - BEHIND_EDGES[other - 1])
                         last = min(tokens - whole * chunk + more, chunk)
-                        last_s, knot = _read_near(table_tokens, table_s, last, knot)
+                        knot = _knot_near(table_tokens, last, knot)
+                        last_s = table_s[knot] + rises[knot] * (last - table_tokens[knot])
                         times[group, point] = whole * full_s + last_s
                         weights[group, point] = weight[at] * mass[instant, at, place] * share
                         total += weights[group, point]
@@ -169,18 +173,13 @@ def _served(
 
 
 @compiled
-def _read_near(knots: FloatArray, values: FloatArray, x: float, knot: int) -> tuple[float, int]:
-    """`interpolated_at`, looked for from a knot on; and the knot below."""
-    if x <= knots[0]:
-        return values[0], 0
-    if x >= knots[-1]:
-        return values[-1], knots.size - 2
-    while x < knots[knot]:
-        knot -= 1
-    while x >= knots[knot + 1]:
+def _knot_near(knots: FloatArray, x: float, knot: int) -> int:
+    """The last of rising knots at or below x, which is not below the first; looked for from a knot on."""
+    while knot < knots.size - 1 and x >= knots[knot + 1]:
         knot += 1
-    rise = (values[knot + 1] - values[knot]) / (knots[knot + 1] - knots[knot])
-    return values[knot] + rise * (x - knots[knot]), knot
+    while x < knots[knot] and knot > 0:
+        knot -= 1
+    return knot
 
 
 def own_steps_s(server: BatchServer, running: float, chunk: float, prompts: FloatArray) -> FloatArray:
@@ -326,7 +325,12 @@ def _renewal_arrivals(
     arrived = np.empty((trials.size, prompt.size), dtype=np.complex128)
     for row in range(trials.size):
         for k in range(prompt.size):
-            arrived[row, k] = (1.0 - chances[row] + chances[row] * prompt[k]) ** trials[row]
+            one, left = 1.0 - chances[row] + chances[row] * prompt[k], int(trials[row])
+            arrived[row, k] = 1.0
+            while left > 0:
+                if left % 2 == 1:
+                    arrived[row, k] *= one
+                one, left = one * one, left // 2
     return arrived
 
 
