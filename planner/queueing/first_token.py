@@ -48,6 +48,8 @@ SMALLEST_WEIGHT = 1e-9
 """Situations less likely than this share of all are left out."""
 COARSE_CHUNK_CELLS = 6
 """Fewer lattice cells than this in a chunk come from a common measure of chunk and prompts, not from resolution."""
+KNOT_CELLS = 256
+"""Cells of a chunk by which its place in the table of step times is found. Affects speed."""
 TABLE_POINTS = 48
 """Prompt tokens at which the duration of the last step is tabulated, on each of two grids. A choice of resolution."""
 
@@ -140,8 +142,10 @@ def _served(
     instants, situations, slices = ahead.shape
     size = instants * situations * slices * (1 + behind.size)
     times, weights = np.empty((groups.size, size)), np.empty((groups.size, size))
-    rests, knot = np.empty((size, REST.shape[1])), 0
-    rises = np.zeros(table_s.size)
+    rests = np.empty((size, REST.shape[1]))
+    rises, first = np.zeros(table_s.size), np.zeros(KNOT_CELLS + 1, dtype=np.int64)
+    for cell in range(1, KNOT_CELLS + 1):
+        first[cell] = _last_knot(table_tokens, cell / KNOT_CELLS * chunk * (1.0 - 1e-12), first[cell - 1])
     for place in range(table_s.size - 1):
         rises[place] = (table_s[place + 1] - table_s[place]) / max(table_tokens[place + 1] - table_tokens[place], TINY)
     for group in range(groups.size):
@@ -157,8 +161,8 @@ def _served(
                         if other > 0:
                             more = number * behind[other - 1]
                             share = (1.0 - alone) * (BEHIND_EDGES[other] - BEHIND_EDGES[other - 1])
-                        last = min(tokens - whole * chunk + more, chunk)
-                        knot = _knot_near(table_tokens, last, knot)
+                        last = min(max(tokens - whole * chunk + more, table_tokens[0]), chunk)
+                        knot = _last_knot(table_tokens, last, first[int(last / chunk * KNOT_CELLS)])
                         last_s = table_s[knot] + rises[knot] * (last - table_tokens[knot])
                         times[group, point] = whole * full_s + last_s
                         weights[group, point] = weight[at] * mass[instant, at, place] * share
@@ -173,12 +177,10 @@ def _served(
 
 
 @compiled
-def _knot_near(knots: FloatArray, x: float, knot: int) -> int:
-    """The last of rising knots at or below x, which is not below the first; looked for from a knot on."""
+def _last_knot(knots: FloatArray, x: float, knot: int) -> int:
+    """The last of rising knots at or below x, from one at or below it on."""
     while knot < knots.size - 1 and x >= knots[knot + 1]:
         knot += 1
-    while x < knots[knot] and knot > 0:
-        knot -= 1
     return knot
 
 
