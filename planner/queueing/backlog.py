@@ -44,6 +44,9 @@ TAIL_SCALES = 9.0
 """Reach of the lattice in mean overshoots of the walk: exp(-9) of the tail is cut off."""
 LEAST_MASS = 1e-300
 """Guards a division by a probability of 0."""
+SMALL_PRODUCT = 2**17
+"""Multiplications in one product of matrices at most: for more of them OpenBLAS starts threads, which on busy cores
+wait for one another for milliseconds."""
 TINY = float(np.finfo(float).tiny)
 """Guards a division by tokens of which there are none."""
 LARGEST_PROMPT_LOAD = 0.98
@@ -455,15 +458,20 @@ def _bottom_distribution(moves: FloatArray, descent: FloatArray) -> FloatArray:
     tail sum for its pole, then `descent`) must leave nothing below the chunk: m equations, one of them redundant.
     """
     below, size = moves.shape
-    tails, windows = np.empty((size, below)), np.zeros((below, size))
+    tails, block = np.empty((size, below)), size
     for row in range(below):
         total = 0.0
         for place in range(size - 1, -1, -1):
             total += moves[row, place]
             tails[place, row] = total
-        for place in range(row, size):
-            windows[row, place] = descent[place - row]
-    equations, right = windows @ tails, np.zeros(below)
+    while block > 1 and below * below * block > SMALL_PRODUCT:
+        block //= 2
+    equations, right, windows = np.zeros((below, below)), np.zeros(below), np.zeros((below, block))
+    for first in range(0, size, block):
+        for row in range(below):
+            for place in range(max(row - first, 0), block):
+                windows[row, place] = descent[first + place - row]
+        equations += np.dot(windows, tails[first : first + block])
     equations[0], right[0] = 1.0, 1.0
     return np.linalg.solve(equations, right)
 
