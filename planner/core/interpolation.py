@@ -33,3 +33,23 @@ def interpolated_at(knots: FloatArray, values: FloatArray, x: float) -> float:
         else:
             i = middle
     return float(values[i] + (values[i + 1] - values[i]) / (knots[i + 1] - knots[i]) * (x - knots[i]))
+
+
+@compiled
+def last_knot(knots: FloatArray, x: float, knot: int) -> int:
+    """The last of rising knots at or below a number, looked for from one of these knots on.
+
+    Args:
+        knots: rising, shape (n,).
+        x: where.
+        knot: number of a knot at or below x.
+
+    Returns:
+        Number of the knot.
+
+    Raises:
+        Nothing.
+    """
+    while knot < knots.size - 1 and x >= knots[knot + 1]:
+        knot += 1
+    return knot

@@ -321,8 +321,7 @@ def solve_backlog(
     below, size = _lattice_size(chunk, reach, arrivals.sizes, arrivals.mean_prompt, cells)
     cell = chunk / below
     shrink = arrivals.shrink if real_costs else 1.0
-    real = arrivals.mean_prompt / arrivals.shrink
-    durations = _durations_s(server, regime, np.maximum(np.arange(below) * cell, 1.0), real, shrink)
+    durations = _durations_s(server, regime, below, cell, arrivals.mean_prompt / arrivals.shrink, shrink)
     durations[0] = step_duration_s(server, regime.decoding, 0.0) if regime.idle < 1.0 else 1.0 / arrivals.rate_per_s
     stream = arrivals.sizes, arrivals.weights, arrivals.prompts_per_batch, arrivals.rate_per_s
     prompts_first = regime.running == 0.0 < regime.decoding
@@ -330,21 +329,46 @@ def solve_backlog(
     return Backlog(arrivals, regime, cell, durations, full_s, chain)
 
 
-def _durations_s(server: BatchServer, regime: Regime, tokens: FloatArray, real: float, shrink: float) -> FloatArray:
-    """Durations [s] of steps of so many tokens of prompts shrunk by a factor.
+def _durations_s(
+    server: BatchServer, regime: Regime, below: int, cell: float, real: float, shrink: float
+) -> FloatArray:
+    """Durations [s] of steps of 0, 1, 2, ... cells of prompts shrunk by a factor; of 0 that of a token.
 
     Up to a shrunk prompt a step takes tau(0) + shrink (tau(p / shrink) - tau(0)), the shrunk share of what a real one
     adds. From a real prompt of `real` tokens on, the step holds as many tokens of several, and takes their time. In
     between a mean of the two, by where p lies.
     """
-    if shrink == 1.0:
-        return step_durations_s(server, regime.running, tokens)
-    alone_s = step_duration_s(server, regime.running, 0.0) if regime.running > 0.0 else 0.0
     real = min(real, regime.chunk)
-    share = np.clip((real - tokens) / (real * (1.0 - shrink)), 0.0, 1.0)
-    both = np.array([np.minimum(tokens / shrink, real), np.maximum(tokens, real)])
-    one_s, several_s = step_durations_s(server, regime.running, both)
-    return np.asarray(share * (alone_s + shrink * (one_s - alone_s)) + (1.0 - share) * several_s)
+    tokens = _tokens_of_steps(below, cell, real, shrink)
+    asked_s = step_durations_s(server, np.full(tokens.size, regime.running), tokens)
+    if shrink == 1.0:
+        return asked_s
+    alone_s = step_duration_s(server, regime.running, 0.0) if regime.running > 0.0 else 0.0
+    return _of_shrunk(asked_s, cell, real, shrink, alone_s)
+
+
+@compiled
+def _tokens_of_steps(below: int, cell: float, real: float, shrink: float) -> FloatArray:
+    """Prompt tokens of the steps, where prompts are shrunk both of one prompt's and of several prompts'."""
+    tokens = np.empty(below if shrink == 1.0 else 2 * below)
+    for place in range(below):
+        prompt = max(place * cell, 1.0)
+        tokens[place] = prompt if shrink == 1.0 else min(prompt / shrink, real)
+        if shrink < 1.0:
+            tokens[below + place] = max(prompt, real)
+    return tokens
+
+
+@compiled
+def _of_shrunk(asked_s: FloatArray, cell: float, real: float, shrink: float, alone_s: float) -> FloatArray:
+    """Durations of steps with shrunk prompts from both."""
+    below = asked_s.size // 2
+    durations = np.empty(below)
+    for place in range(below):
+        share = min(max((real - max(place * cell, 1.0)) / (real * (1.0 - shrink)), 0.0), 1.0)
+        one_s = alone_s + shrink * (asked_s[place] - alone_s)
+        durations[place] = share * one_s + (1.0 - share) * asked_s[below + place]
+    return durations
 
 
 def _reach(server: BatchServer, regime: Regime, arrivals: TokenArrivals, full_s: float) -> float:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.core import FloatArray, compiled
+from planner.core import FloatArray, compiled, last_knot
 from planner.queueing.backlog import Backlog, batch_transform, companions_transform
 from planner.queueing.lattice import (
     ComplexArray,
@@ -145,7 +145,7 @@ def _served(
     rests = np.empty((size, REST.shape[1]))
     rises, first = np.zeros(table_s.size), np.zeros(KNOT_CELLS + 1, dtype=np.int64)
     for cell in range(1, KNOT_CELLS + 1):
-        first[cell] = _last_knot(table_tokens, cell / KNOT_CELLS * chunk * (1.0 - 1e-12), first[cell - 1])
+        first[cell] = last_knot(table_tokens, cell / KNOT_CELLS * chunk * (1.0 - 1e-12), first[cell - 1])
     for place in range(table_s.size - 1):
         rises[place] = (table_s[place + 1] - table_s[place]) / max(table_tokens[place + 1] - table_tokens[place], TINY)
     for group in range(groups.size):
@@ -162,7 +162,7 @@ def _served(
                             more = number * behind[other - 1]
                             share = (1.0 - alone) * (BEHIND_EDGES[other] - BEHIND_EDGES[other - 1])
                         last = min(max(tokens - whole * chunk + more, table_tokens[0]), chunk)
-                        knot = _last_knot(table_tokens, last, first[int(last / chunk * KNOT_CELLS)])
+                        knot = last_knot(table_tokens, last, first[int(last / chunk * KNOT_CELLS)])
                         last_s = table_s[knot] + rises[knot] * (last - table_tokens[knot])
                         times[group, point] = whole * full_s + last_s
                         weights[group, point] = weight[at] * mass[instant, at, place] * share
@@ -174,14 +174,6 @@ def _served(
         for point in range(size):
             weights[group, point] /= total
     return times, weights, rests
-
-
-@compiled
-def _last_knot(knots: FloatArray, x: float, knot: int) -> int:
-    """The last of rising knots at or below x, from one at or below it on."""
-    while knot < knots.size - 1 and x >= knots[knot + 1]:
-        knot += 1
-    return knot
 
 
 def own_steps_s(server: BatchServer, running: float, chunk: float, prompts: FloatArray) -> FloatArray:
@@ -358,10 +350,22 @@ def _step_table(server: BatchServer, backlog: Backlog, lengths: CondensedLengths
 
     The last steps of lone prompts are among them.
     """
-    chunk = backlog.regime.chunk
-    top = min(backlog.below * backlog.cell, chunk)
-    alone = lengths.groups - (np.ceil(lengths.groups / chunk) - 1.0) * chunk
-    grids = (evenly(1.0, top, TABLE_POINTS), geometric(1.0, chunk, TABLE_POINTS), alone)
-    tokens = np.append(np.sort(np.minimum(np.maximum(np.concatenate(grids), 1.0), chunk)), chunk)
-    running = np.where(tokens < chunk, backlog.regime.running, backlog.regime.full_running)
+    regime = backlog.regime
+    top = min(backlog.below * backlog.cell, regime.chunk)
+    grids = evenly(1.0, top, TABLE_POINTS), geometric(1.0, regime.chunk, TABLE_POINTS)
+    tokens = _sorted_tokens(*grids, lengths.groups, regime.chunk)
+    running = np.full(tokens.size, regime.running)
+    running[np.searchsorted(tokens, regime.chunk) :] = regime.full_running
     return tokens, step_durations_s(server, running, tokens)
+
+
+@compiled
+def _sorted_tokens(even: FloatArray, growing: FloatArray, groups: FloatArray, chunk: float) -> FloatArray:
+    """Two grids, the last steps of lone prompts and the chunk, rising."""
+    tokens = np.empty(even.size + growing.size + groups.size + 1)
+    tokens[: even.size], tokens[even.size : -1 - groups.size], tokens[-1] = even, growing, chunk
+    for group in range(groups.size):
+        tokens[-2 - group] = groups[group] - (math.ceil(groups[group] / chunk) - 1.0) * chunk
+    for place in range(tokens.size - 1):
+        tokens[place] = min(max(tokens[place], 1.0), chunk)
+    return np.sort(tokens)

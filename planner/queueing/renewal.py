@@ -160,6 +160,24 @@ def excess_at(known: Renewal, window: float) -> float:
 
 
 @compiled
+def excess_from(known: Renewal, window: float, knot: int) -> float:
+    """The same where the last of the tabulated windows at or below it is known.
+
+    Args:
+        known: the renewal function of the SCV.
+        window: x [mean gaps].
+        knot: number of that window.
+
+    Returns:
+        M(x) - x.
+    """
+    if knot == known.windows.size - 1:
+        return (known.scv - 1.0) / 2.0
+    rise = (known.excess[knot + 1] - known.excess[knot]) / (known.windows[knot + 1] - known.windows[knot])
+    return known.excess[knot] + rise * (window - known.windows[knot])
+
+
+@compiled
 def _excess(known: Renewal, windows: FloatArray) -> FloatArray:
     """The same of many, shape (n,)."""
     found = np.empty(windows.size)

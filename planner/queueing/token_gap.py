@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.core import FloatArray, compiled
+from planner.core import FloatArray, compiled, last_knot
 from planner.queueing.backlog import Backlog, Chain
 from planner.queueing.met_prompts import MetPrompts
 from planner.queueing.quantisation import sorted_slice_means
-from planner.queueing.renewal import Renewal, excess_at, renewal
+from planner.queueing.renewal import Renewal, excess_at, excess_from, renewal
 from planner.workload import tail_edges
 
 NOISE_EDGES = tail_edges(16)
@@ -67,8 +67,12 @@ def _surplus(followers: Followers, spans_s: FloatArray) -> FloatArray:
     for place in range(followers.first_s.size):
         first, weight = followers.rate_per_s * followers.first_s[place], followers.weights[place]
         known += weight * excess_at(followers.counts, first)
+        knot, before = 0, first
         for at in range(spans_s.size):
-            more[at] += weight * excess_at(followers.counts, first + followers.rate_per_s * spans_s[at])
+            window = first + followers.rate_per_s * spans_s[at]
+            knot = last_knot(followers.counts.windows, window, knot if window >= before else 0)
+            more[at] += weight * excess_from(followers.counts, window, knot)
+            before = window
     return more - (known if followers.counts.scv < 1.0 else max(known, followers.batched))
 
 
