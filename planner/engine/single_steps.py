@@ -188,6 +188,35 @@ def _chunk_means(
 
 
 @compiled
+def attention_seconds(
+    tables: StepTables,
+    chunk_tokens: FloatArray,
+    chunk_pairs: FloatArray,
+    chunk_context: FloatArray,
+    chunks: FloatArray,
+) -> FloatArray:
+    """What the prompts' attention takes in each of many steps.
+
+    Args:
+        tables: of the timer.
+        chunk_tokens: as in `StepShape`, like the three that follow, shape (steps,).
+        chunk_pairs: query-key pairs.
+        chunk_context: tokens.
+        chunks: of prompts.
+
+    Returns:
+        Shape (steps,) [s].
+    """
+    seconds = np.zeros(chunks.size)
+    for step in range(chunks.size):
+        if chunks[step] > 0.0:
+            new, past, cached = _chunk_means(chunk_tokens[step], chunk_pairs[step], chunk_context[step], chunks[step])
+            own_chunks = chunks[step] / max(min(chunks[step], tables.shares), 1.0)
+            seconds[step] = attention_s(tables.attention, tables.corrections, own_chunks, new, past, cached)
+    return seconds
+
+
+@compiled
 def step_seconds(
     tables: StepTables,
     decodes: float,
