@@ -170,6 +170,7 @@ def decode_latencies(
         weights=lengths.gap_groups * among[:, None],
         prompts=lengths.groups,
         gaps=np.append(lengths.gaps, 0.0),
+        levels=1,
     )
     return DecodeLatencies(condensed_sample(tokens, shares), e2e_distribution(joint), joint)
 
@@ -213,6 +214,7 @@ def first_token_distribution(lengths: CondensedLengths, first_s: FloatArray) -> 
         weights=lengths.group_weights[None, :],
         prompts=lengths.groups,
         gaps=np.zeros(1),
+        levels=1,
     )
 
 
