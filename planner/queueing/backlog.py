@@ -434,7 +434,7 @@ def _solved(
     durations: FloatArray,
     full_s: float,
     idle: float,
-    prompts_first: bool,  # noqa: FBT001 - compiled code takes no keywords
+    prompts_first: bool,
 ) -> Chain:
     """The chain on a lattice of so many cells; arguments as in `TokenArrivals`, `Backlog` and `Regime`."""
     below, full = durations.size, rate_per_s * full_s
@@ -461,8 +461,16 @@ def _solved(
         mean_moved += bottom[row] * ((1.0 - idle) * cells + idle * mean if row == 0 else cells)
         for place in range(size):
             moved[place] += bottom[row] * moves[row, place]
+    distribution = _distribution(bottom, moved, mean_moved / (below - full * mean), full, batch)
+    return _chain(distribution, prompt, cell, durations, full_s, idle, prompts_first)
+
+
+@compiled
+def _distribution(bottom: FloatArray, moved: FloatArray, total: float, full: float, batch: ComplexArray) -> FloatArray:
+    """The whole distribution from its part below the chunk, and what that part moves to; shape (size,)."""
+    below, size = bottom.size, moved.size
     above = np.fft.rfft(moved)
-    above[0] = mean_moved / (below - full * mean)
+    above[0] = total
     for k in range(1, above.size):
         above[k] /= -np.expm1(2j * math.pi * k / size * below + full * (batch[k] - 1.0))
     distribution, total = np.fft.irfft(above, size), 0.0
@@ -471,7 +479,7 @@ def _solved(
         total += distribution[place]
     for place in range(size):
         distribution[place] /= total
-    return _chain(distribution, prompt, cell, durations, full_s, idle, prompts_first)
+    return distribution
 
 
 @compiled
@@ -508,7 +516,7 @@ def _chain(
     durations: FloatArray,
     full_s: float,
     idle: float,
-    prompts_first: bool,  # noqa: FBT001 - as above
+    prompts_first: bool,
 ) -> Chain:
     """What follows from the distribution of the backlog for its steps."""
     below, above, tokens, left = durations.size, 0.0, 0.0, 0.0
@@ -523,21 +531,21 @@ def _chain(
         probabilities[place] *= 1.0 - idle if place == 0 else 1.0
         total += probabilities[place]
     mean_s, variance, served, grown_s = 0.0, 0.0, 0.0, 0.0
+    seconds = np.append(durations, full_s)
     for place in range(below + 1):
         probabilities[place] /= total
-        mean_s += probabilities[place] * (durations[place] if place < below else full_s)
+        mean_s += probabilities[place] * seconds[place]
     for place in range(below + 1):
-        seconds = durations[place] if place < below else full_s
-        variance += probabilities[place] * (seconds - mean_s) ** 2
-        if place > 0:
-            if prompts_first:
-                slope_s = seconds / (place * cell)
-            elif place == below:
-                slope_s = (seconds - durations[0]) / (place * cell)
-            else:
-                slope_s = ((durations[place + 1] if place < below - 1 else full_s) - durations[place - 1]) / (2.0 * cell)
-            served += probabilities[place] * place * cell
-            grown_s += probabilities[place] * place * cell * slope_s
+        variance += probabilities[place] * (seconds[place] - mean_s) ** 2
+    for place in range(1, below + 1):
+        if prompts_first:
+            slope_s = seconds[place] / (place * cell)
+        elif place == below:
+            slope_s = (full_s - durations[0]) / (place * cell)
+        else:
+            slope_s = (seconds[place + 1] - seconds[place - 1]) / (2.0 * cell)
+        served += probabilities[place] * place * cell
+        grown_s += probabilities[place] * place * cell * slope_s
     left *= cell / max(above, LEAST_MASS)
     slope = grown_s / max(served, TINY)
     return Chain(distribution, prompt, probabilities, mean_s, variance, tokens * cell, left, slope)

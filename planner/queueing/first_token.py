@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from planner.core import FloatArray, compiled, last_knot
+from planner.core import FloatArray, IntArray, compiled, last_knot
 from planner.queueing.backlog import Backlog, batch_transform, companions_transform
 from planner.queueing.lattice import (
     ComplexArray,
@@ -73,9 +73,7 @@ class ArrivalView:
     missing_prompts: float = 0.0
 
 
-def first_token_times(
-    server: BatchServer, backlog: Backlog, lengths: CondensedLengths, view: ArrivalView
-) -> Sample:
+def first_token_times(server: BatchServer, backlog: Backlog, lengths: CondensedLengths, view: ArrivalView) -> Sample:
     """Distribution of the TTFT [s] for each prompt group, as a weighted sample.
 
     Args:
@@ -142,38 +140,46 @@ def _served(
     instants, situations, slices = ahead.shape
     size = instants * situations * slices * (1 + behind.size)
     times, weights = np.empty((groups.size, size)), np.empty((groups.size, size))
-    rests = np.empty((size, REST.shape[1]))
-    rises, first = np.zeros(table_s.size), np.zeros(KNOT_CELLS + 1, dtype=np.int64)
-    for cell in range(1, KNOT_CELLS + 1):
-        first[cell] = last_knot(table_tokens, cell / KNOT_CELLS * chunk * (1.0 - 1e-12), first[cell - 1])
-    for place in range(table_s.size - 1):
-        rises[place] = (table_s[place + 1] - table_s[place]) / max(table_tokens[place + 1] - table_tokens[place], TINY)
+    rises, first = _lines(table_tokens, table_s)
+    shares = np.append(0.0, np.diff(BEHIND_EDGES))
     for group in range(groups.size):
         point, total = 0, 0.0
-        for instant in range(instants):
-            for at in range(situations):
-                for place in range(slices):
-                    tokens = ahead[instant, at, place] + groups[group]
-                    whole = max(math.ceil(tokens / chunk - 1e-9) - 1, 0)
-                    alone, number = nobody[instant, at, whole], prompts[instant, at, whole]
-                    for other in range(1 + behind.size):
-                        more, share = 0.0, alone
-                        if other > 0:
-                            more = number * behind[other - 1]
-                            share = (1.0 - alone) * (BEHIND_EDGES[other] - BEHIND_EDGES[other - 1])
-                        last = min(max(tokens - whole * chunk + more, table_tokens[0]), chunk)
-                        knot = last_knot(table_tokens, last, first[int(last / chunk * KNOT_CELLS)])
-                        last_s = table_s[knot] + rises[knot] * (last - table_tokens[knot])
-                        times[group, point] = whole * full_s + last_s
-                        weights[group, point] = weight[at] * mass[instant, at, place] * share
-                        total += weights[group, point]
-                        if group == 0:
-                            for rest in range(REST.shape[1]):
-                                rests[point, rest] = duration_s[at] * REST[instant, rest]
-                        point += 1
+        for at in range(instants * situations):
+            instant, situation = at // situations, at % situations
+            for place in range(slices):
+                tokens = ahead[instant, situation, place] + groups[group]
+                whole = max(math.ceil(tokens / chunk - 1e-9) - 1, 0)
+                alone, number = nobody[instant, situation, whole], prompts[instant, situation, whole]
+                for other in range(1 + behind.size):
+                    more = 0.0 if other == 0 else number * behind[other - 1]
+                    share = alone if other == 0 else (1.0 - alone) * shares[other]
+                    last = min(max(tokens - whole * chunk + more, table_tokens[0]), chunk)
+                    knot = last_knot(table_tokens, last, first[int(last / chunk * KNOT_CELLS)])
+                    last_s = table_s[knot] + rises[knot] * (last - table_tokens[knot])
+                    times[group, point] = whole * full_s + last_s
+                    weights[group, point] = weight[situation] * mass[instant, situation, place] * share
+                    total += weights[group, point]
+                    point += 1
         for point in range(size):
             weights[group, point] /= total
+    rests = np.empty((size, REST.shape[1]))
+    for point in range(size):
+        at = point // (slices * (1 + behind.size))
+        for rest in range(REST.shape[1]):
+            rests[point, rest] = duration_s[at % situations] * REST[at // situations, rest]
     return times, weights, rests
+
+
+@compiled
+def _lines(table_tokens: FloatArray, table_s: FloatArray) -> tuple[FloatArray, IntArray]:
+    """By how much step times rise from each knot of a table on [s/token], and the last knot below each cell."""
+    rises, first = np.zeros(table_s.size), np.zeros(KNOT_CELLS + 1, dtype=np.int64)
+    for place in range(table_s.size - 1):
+        rises[place] = (table_s[place + 1] - table_s[place]) / max(table_tokens[place + 1] - table_tokens[place], TINY)
+    for cell in range(1, KNOT_CELLS + 1):
+        edge = cell / KNOT_CELLS * table_tokens[-1] * (1.0 - 1e-12)
+        first[cell] = last_knot(table_tokens, edge, first[cell - 1])
+    return rises, first
 
 
 def own_steps_s(server: BatchServer, running: float, chunk: float, prompts: FloatArray) -> FloatArray:

@@ -230,7 +230,7 @@ def _thinning(
     rate_per_s: float,
     counts: Renewal,
 ) -> tuple[float, float]:
-    """Share of steps with prompts that is left when a request of a regular stream arrives: of others than full, of full.
+    """Share of steps with prompts that is left when a request of a regular stream arrives: of not full ones, of full.
 
     While a prompt is around for x mean gaps, M(x) arrive instead of x. Steps that are not full belong to prompts of
     one step, full ones to `long` prompts, each for as long as it is around. Where there are no prompts of the kind,

@@ -120,9 +120,7 @@ class GapNoise(NamedTuple):
         return np.asarray((self.start_s * (1.0 - self.correlation**gaps) + late) / gaps)
 
 
-def gap_noise(
-    backlog: Backlog, token_variance_per_s: float, mean_prompt: float, followers: Followers
-) -> GapNoise:
+def gap_noise(backlog: Backlog, token_variance_per_s: float, mean_prompt: float, followers: Followers) -> GapNoise:
     """Fluctuation of the steps around the mean at a fixed number running.
 
     Over many steps the total time T_K satisfies T_K = K a + f A(T_K): its variance per step is
