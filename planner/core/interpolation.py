@@ -25,6 +25,24 @@ def interpolated_at(knots: FloatArray, values: FloatArray, x: float) -> float:
         return float(values[0])
     if x >= knots[-1]:
         return float(values[-1])
+    i = knot_below(knots, x)
+    return float(values[i] + (values[i + 1] - values[i]) / (knots[i + 1] - knots[i]) * (x - knots[i]))
+
+
+@compiled
+def knot_below(knots: FloatArray, x: float) -> int:
+    """The last of rising knots at or below a number that lies between the first and the last.
+
+    Args:
+        knots: rising, shape (n,).
+        x: where.
+
+    Returns:
+        Number of the knot; the last but one at most.
+
+    Raises:
+        Nothing.
+    """
     i, beyond = 0, knots.size - 1
     while beyond - i > 1:
         middle = (i + beyond) // 2
@@ -32,7 +50,7 @@ def interpolated_at(knots: FloatArray, values: FloatArray, x: float) -> float:
             beyond = middle
         else:
             i = middle
-    return float(values[i] + (values[i + 1] - values[i]) / (knots[i + 1] - knots[i]) * (x - knots[i]))
+    return i
 
 
 @compiled
