@@ -17,6 +17,7 @@ from planner.queueing.capacity import decode_limit
 from planner.queueing.contexts import ContextSpread, spread_by_contexts
 from planner.queueing.latencies import (
     FIRST_EDGES,
+    FIRST_MASS,
     Blocking,
     QueueLatency,
     condensed_sample,
@@ -73,7 +74,7 @@ def decode_pool(
     busy = running.probabilities[1:]
     return QueueLatency(
         stable=True,
-        ttft=condensed_sample(wait_s, np.diff(FIRST_EDGES)),
+        ttft=condensed_sample(wait_s, FIRST_MASS),
         tpot=latencies.tpot,
         e2e=latencies.e2e,
         itl=gap_distribution(step_means_s[1:], busy * running.counts[1:]),

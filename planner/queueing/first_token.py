@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -27,7 +28,7 @@ from planner.queueing.lattice import (
     poisson_sum_transform,
     shift_down,
 )
-from planner.queueing.quantisation import Sample, slice_means, sorted_slice_means
+from planner.queueing.quantisation import Sample, sorted_slice_means
 from planner.queueing.renewal import count_moments, empty_window_probability, excess_arrivals
 from planner.queueing.server import BatchServer, step_duration_s, step_durations_s
 from planner.workload import CondensedLengths, tail_edges
@@ -36,8 +37,12 @@ GROUPS_BELOW = 4
 """Groups of steps with less than a full chunk, told apart by their duration. A choice of resolution."""
 AHEAD_EDGES = tail_edges(14)
 """Slices of the tokens ahead of a request, finer towards the many. A choice of resolution."""
+AHEAD_MASS = np.diff(AHEAD_EDGES)
+"""Their probabilities."""
 BEHIND_EDGES = np.array([0.0, 0.5, 0.85, 1.0])
 """Slices of the tokens behind a request where there are any."""
+BEHIND_MASS = np.diff(BEHIND_EDGES)
+"""Their probabilities."""
 BEFORE = np.array([0.5 - np.sqrt(1.0 / 12.0), 0.5 + np.sqrt(1.0 / 12.0)])
 """Share of a step before which a request comes, for the tokens before it: two-point Gauss-Legendre."""
 REST = np.array([[0.875, 0.625], [0.375, 0.125]])
@@ -95,10 +100,15 @@ def first_token_times(server: BatchServer, backlog: Backlog, lengths: CondensedL
     most = math.ceil((float(ahead.max()) + float(lengths.groups.max())) / chunk)
     windows = np.outer(1.0 - BEFORE, duration_s)[:, :, None] + np.arange(float(most)) * full_s
     nobody, prompts = _prompts_behind(view, windows)
-    behind = slice_means(backlog.arrivals.sizes, backlog.arrivals.weights, BEHIND_EDGES)
-    behind *= lengths.mean_prompt / float(behind @ np.diff(BEHIND_EDGES))
     steps = table_tokens, table_s, duration_s
-    return Sample(*_served(weight, *steps, ahead, mass, lengths.groups, nobody, prompts, behind))
+    return Sample(*_served(weight, *steps, ahead, mass, lengths.groups, nobody, prompts, _tokens_behind(lengths)))
+
+
+@lru_cache(maxsize=64)
+def _tokens_behind(lengths: CondensedLengths) -> FloatArray:
+    """Tokens of a prompt in slices BEHIND_EDGES, shape (3,)."""
+    behind = sorted_slice_means(lengths.prompts, lengths.prompt_weights, BEHIND_EDGES)
+    return np.asarray(behind * (lengths.mean_prompt / float(behind @ BEHIND_MASS)))
 
 
 def _prompts_behind(view: ArrivalView, windows_s: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -141,7 +151,6 @@ def _served(
     size = instants * situations * slices * (1 + behind.size)
     times, weights = np.empty((groups.size, size)), np.empty((groups.size, size))
     rises, first = _lines(table_tokens, table_s)
-    shares = np.append(0.0, np.diff(BEHIND_EDGES))
     for group in range(groups.size):
         point, total = 0, 0.0
         for at in range(instants * situations):
@@ -152,7 +161,7 @@ def _served(
                 alone, number = nobody[instant, situation, whole], prompts[instant, situation, whole]
                 for other in range(1 + behind.size):
                     more = 0.0 if other == 0 else number * behind[other - 1]
-                    share = alone if other == 0 else (1.0 - alone) * shares[other]
+                    share = alone if other == 0 else (1.0 - alone) * BEHIND_MASS[other - 1]
                     last = min(max(tokens - whole * chunk + more, table_tokens[0]), chunk)
                     knot = last_knot(table_tokens, last, first[int(last / chunk * KNOT_CELLS)])
                     last_s = table_s[knot] + rises[knot] * (last - table_tokens[knot])
@@ -248,7 +257,7 @@ def _tokens_ahead(
     measure, the points are its multiples: between them, tokens would take a step too many.
     """
     ahead = _arrived_and_left(backlog, view, lengths, times_s, has_left)
-    mass = np.broadcast_to(np.diff(AHEAD_EDGES), ahead.shape)
+    mass = np.broadcast_to(AHEAD_MASS, ahead.shape)
     if backlog.below >= COARSE_CHUNK_CELLS:
         return ahead, np.ascontiguousarray(mass)
     low = np.floor(ahead / backlog.cell + 1e-9)

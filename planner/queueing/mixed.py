@@ -21,6 +21,7 @@ from planner.queueing.first_token import first_token_times, own_steps_s
 from planner.queueing.fixed_point import CLOSEST_TO_CRITICAL, RunningState, running_state
 from planner.queueing.latencies import (
     FIRST_EDGES,
+    FIRST_MASS,
     NEGLIGIBLE,
     Blocking,
     QueueLatency,
@@ -124,7 +125,7 @@ def _prompts_alone(offered: OfferedLoad) -> QueueLatency:
     busy = solve_backlog(solved.server, alone, solved.tokens(bursts.in_step), COARSE_CELLS)
     met = [first_token_times(solved.server, backlog, solved.lengths, bursts.view)]
     first_s = binned_slice_means(met, FIRST_EDGES) * _wait_stretch(utilisation)
-    ttft = condensed_sample(first_s, np.outer(solved.lengths.group_weights, np.diff(FIRST_EDGES)))
+    ttft = _ttft(solved, first_s)
     return QueueLatency(
         stable=True,
         ttft=ttft,
@@ -159,7 +160,7 @@ def _prompts_and_decodes(offered: OfferedLoad) -> QueueLatency:
 
     return QueueLatency(
         stable=True,
-        ttft=condensed_sample(first_s, np.outer(solved.lengths.group_weights, np.diff(FIRST_EDGES))),
+        ttft=_ttft(solved, first_s),
         tpot=latencies.tpot,
         e2e=latencies.e2e,
         itl=LatencyDistribution.later(single_gap),
@@ -169,6 +170,12 @@ def _prompts_and_decodes(offered: OfferedLoad) -> QueueLatency:
         limit=offered.limit.limit,
         joint=latencies.joint,
     )
+
+
+def _ttft(offered: OfferedLoad, first_s: FloatArray) -> LatencyDistribution:
+    """TTFT of all requests from slices FIRST_EDGES of each prompt group, shape (groups, slices)."""
+    shares = offered.lengths.group_weights[:, None] * FIRST_MASS
+    return LatencyDistribution.later(lambda: condensed_sample(first_s, shares), float((first_s * shares).sum()))
 
 
 def _backlogs_at_batches(offered: OfferedLoad, state: RunningState) -> list[Backlog]:

@@ -20,6 +20,8 @@ from planner.workload import tail_edges
 
 NOISE_EDGES = tail_edges(16)
 """Slices of the fast fluctuation of a mean of steps: the noise points. A choice of resolution."""
+NOISE_MASS = np.diff(NOISE_EDGES)
+"""Their probabilities."""
 LEAST_SHARE = 1e-6
 """Guards divisions: least prompt time as a share of the step, least relative variance of what prompts add."""
 SHORTEST_S = 1e-15
@@ -209,7 +211,7 @@ def token_gap_times(
     fast = _fast_fluctuation(gaps, noise, *steps) * _coherence(gaps, noise, slow, memory_steps)[:, None]
     prompts_s = max(float(slow_s.mean() - floor_s.mean()), LEAST_SHARE * noise.mean_s)
     grown = np.maximum(1.0 + noise.start_excess_s(gaps) / prompts_s, 0.0)
-    return _points(slow, floor, fast, np.diff(NOISE_EDGES), grown, longest_s)
+    return _points(slow, floor, fast, NOISE_MASS, grown, longest_s)
 
 
 @compiled

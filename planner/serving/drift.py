@@ -66,6 +66,8 @@ LEVEL_EDGES = tail_edges(LEVELS)
 """Slices of requests by TTFT, finer towards the longest. A choice."""
 SLICE_EDGES = tail_edges(384)
 """Slices in which distributions of nodes are interpolated. A choice of resolution."""
+SLICE_MASS = np.diff(SLICE_EDGES)
+"""Their probabilities."""
 TABLE_LOADS = np.concatenate([np.linspace(0.0, MOST_NODE_LOAD, 196), 1.0 - np.geomspace(0.0245, 1e-5, 60)])
 """Loads at which the number in a queue is tabulated. A choice of resolution."""
 LEAST_S = 1e-12
@@ -378,7 +380,7 @@ class _Path:
         first, late_s, decode = means(self.first.rates_per_s), means(self.first.late_s), means(self.decode_per_s)
         mean_first_s = np.interp(np.stack([first, decode]), curve.table_per_s, curve.first_s)
         behind_s = late_s + mean_first_s[0] - mean_first_s[1]
-        mass = weights[:, None] * np.diff(SLICE_EDGES)
+        mass = weights[:, None] * SLICE_MASS
         ttft_s = curve.slices("ttft")(first) + late_s[:, None]
 
         def e2e() -> LatencyDistribution:
@@ -414,9 +416,8 @@ class _Path:
 
 def _sliced(queue: QueueLatency) -> tuple[LatencyDistribution, LatencyDistribution]:
     """TTFT and TPOT alone, at `SLICE_EDGES`."""
-    mass = np.diff(SLICE_EDGES)
     ttft_s, tpot_s = (sorted_slice_means(d.support_s, d.weights, SLICE_EDGES) for d in (queue.ttft, queue.tpot))
-    return LatencyDistribution(ttft_s, mass), LatencyDistribution(tpot_s, mass)
+    return LatencyDistribution(ttft_s, SLICE_MASS), LatencyDistribution(tpot_s, SLICE_MASS)
 
 
 def _cut(groups: FloatArray | IntArray, values: FloatArray, weights: FloatArray, edges: FloatArray) -> IntArray:
