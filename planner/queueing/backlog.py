@@ -325,7 +325,11 @@ def solve_backlog(
     durations[0] = step_duration_s(server, regime.decoding, 0.0) if regime.idle < 1.0 else 1.0 / arrivals.rate_per_s
     stream = arrivals.sizes, arrivals.weights, arrivals.prompts_per_batch, arrivals.rate_per_s
     prompts_first = regime.running == 0.0 < regime.decoding
-    chain = _solved(*stream, cell, size, durations, full_s, float(regime.idle), prompts_first)
+    walk = _walk(*stream, cell, size, durations, full_s, float(regime.idle))
+    right = np.zeros(below)
+    right[0] = 1.0
+    bottom = np.linalg.solve(walk.equations, right)
+    chain = _chain(walk, bottom, cell, durations, full_s, float(regime.idle), prompts_first)
     return Backlog(arrivals, regime, cell, durations, full_s, chain)
 
 
@@ -423,8 +427,28 @@ def _common_cells(sizes: FloatArray, cell: float, below: int) -> int:
     return common
 
 
+class _Walk(NamedTuple):
+    """The backlog as a random walk on the lattice.
+
+    Attributes:
+        moves: from each point below the chunk, probabilities of the next backlog less the present one, shape (m, size).
+        mean_moves: mean cells of these, shape (m,).
+        remaining: 1 less the transform of a step from above the chunk, shape (size // 2 + 1,).
+        drift: cells by which that lowers the backlog.
+        prompt: transform of one prompt, shape (size // 2 + 1,).
+        equations: for the part of the distribution below the chunk, shape (m, m).
+    """
+
+    moves: FloatArray
+    mean_moves: FloatArray
+    remaining: ComplexArray
+    drift: float
+    prompt: ComplexArray
+    equations: FloatArray
+
+
 @compiled
-def _solved(
+def _walk(
     sizes: FloatArray,
     weights: FloatArray,
     prompts_per_batch: float,
@@ -434,60 +458,41 @@ def _solved(
     durations: FloatArray,
     full_s: float,
     idle: float,
-    prompts_first: bool,
-) -> Chain:
-    """The chain on a lattice of so many cells; arguments as in `TokenArrivals`, `Backlog` and `Regime`."""
+) -> _Walk:
+    """The walk on a lattice of so many cells; arguments as in `TokenArrivals`, `Backlog` and `Regime`."""
     below, full = durations.size, rate_per_s * full_s
     jump = lattice_probabilities(sizes, weights, cell, size)
     prompt = np.fft.rfft(jump)
-    batch = np.empty(prompt.size, dtype=np.complex128)
+    batch, remaining = np.empty(prompt.size, dtype=np.complex128), np.empty(prompt.size, dtype=np.complex128)
     for k in range(batch.size):
         batch[k] = batch_transform(prompt[k], prompts_per_batch)
+        remaining[k] = -np.expm1(2j * math.pi * k / size * below + full * (batch[k] - 1.0))
     if prompts_per_batch > 1.0:
         jump = np.fft.irfft(batch, size)
-    mean = 0.0
+    mean, rates = 0.0, np.empty(below)
     for place in range(size):
         jump[place] = max(jump[place], 0.0)
         mean += jump[place] * place
-    moves = np.fft.irfft(poisson_sum_transform(rate_per_s * durations, batch), size)
+    for row in range(below):
+        rates[row] = rate_per_s * durations[row]
+    moves = np.fft.irfft(poisson_sum_transform(rates, batch), size)
     for place in range(size):
         moves[0, place] = (1.0 - idle) * moves[0, place] + idle * jump[place]
     for row in range(below):
         moves[row, row] -= 1.0
-    bottom = _bottom_distribution(moves, descent_filter(jump, full, below, size))
-    moved, mean_moved = np.zeros(size), 0.0
-    for row in range(below):
-        cells = rate_per_s * durations[row] * mean - row
-        mean_moved += bottom[row] * ((1.0 - idle) * cells + idle * mean if row == 0 else cells)
-        for place in range(size):
-            moved[place] += bottom[row] * moves[row, place]
-    distribution = _distribution(bottom, moved, mean_moved / (below - full * mean), full, batch)
-    return _chain(distribution, prompt, cell, durations, full_s, idle, prompts_first)
+        rates[row] = rates[row] * mean - row
+    rates[0] = (1.0 - idle) * rates[0] + idle * mean
+    equations = _equations(moves, descent_filter(jump, full, below, size))
+    return _Walk(moves, rates, remaining, below - full * mean, prompt, equations)
 
 
 @compiled
-def _distribution(bottom: FloatArray, moved: FloatArray, total: float, full: float, batch: ComplexArray) -> FloatArray:
-    """The whole distribution from its part below the chunk, and what that part moves to; shape (size,)."""
-    below, size = bottom.size, moved.size
-    above = np.fft.rfft(moved)
-    above[0] = total
-    for k in range(1, above.size):
-        above[k] /= -np.expm1(2j * math.pi * k / size * below + full * (batch[k] - 1.0))
-    distribution, total = np.fft.irfft(above, size), 0.0
-    for place in range(size):
-        distribution[place] = max(bottom[place] if place < below else distribution[place], 0.0)
-        total += distribution[place]
-    for place in range(size):
-        distribution[place] /= total
-    return distribution
-
-
-@compiled
-def _bottom_distribution(moves: FloatArray, descent: FloatArray) -> FloatArray:
-    """The part of the distribution below the chunk, up to a factor, shape (m,).
+def _equations(moves: FloatArray, descent: FloatArray) -> FloatArray:
+    """Equations for the part of the distribution below the chunk, up to a factor, shape (m, m).
 
     Row i of `moves` is the distribution of the next backlog minus the present one. Dividing by the descending factor (a
-    tail sum for its pole, then `descent`) must leave nothing below the chunk: m equations, one of them redundant.
+    tail sum for its pole, then `descent`) must leave nothing below the chunk: m equations, one of them redundant, whose
+    place that of the factor takes.
     """
     below, size = moves.shape
     tails, block = np.empty((size, below)), size
@@ -498,40 +503,45 @@ def _bottom_distribution(moves: FloatArray, descent: FloatArray) -> FloatArray:
             tails[place, row] = total
     while block > 1 and below * below * block > SMALL_PRODUCT:
         block //= 2
-    equations, right, windows = np.zeros((below, below)), np.zeros(below), np.zeros((below, block))
+    equations, windows = np.zeros((below, below)), np.zeros((below, block))
     for first in range(0, size, block):
         for row in range(below):
             for place in range(max(row - first, 0), block):
                 windows[row, place] = descent[first + place - row]
-        equations += np.dot(windows, tails[first : first + block])
-    equations[0], right[0] = 1.0, 1.0
-    return np.linalg.solve(equations, right)
+        part = np.dot(windows, tails[first : first + block])
+        for row in range(1, below):
+            for column in range(below):
+                equations[row, column] += part[row, column]
+    for column in range(below):
+        equations[0, column] = 1.0
+    return equations
 
 
 @compiled
 def _chain(
-    distribution: FloatArray,
-    prompt: ComplexArray,
+    walk: _Walk,
+    bottom: FloatArray,
     cell: float,
     durations: FloatArray,
     full_s: float,
     idle: float,
     prompts_first: bool,
 ) -> Chain:
-    """What follows from the distribution of the backlog for its steps."""
+    """The chain from the part of its distribution below the chunk; other arguments as in `Backlog` and `Regime`."""
     below, above, tokens, left = durations.size, 0.0, 0.0, 0.0
+    distribution = _distribution(walk, bottom)
     for place in range(distribution.size):
         tokens += distribution[place] * place
         if place >= below:
             above += distribution[place]
             left += distribution[place] * (place - below)
-    probabilities, total = np.empty(below + 1), 0.0
+    probabilities, seconds, total = np.empty(below + 1), np.empty(below + 1), 0.0
     for place in range(below + 1):
+        seconds[place] = durations[place] if place < below else full_s
         probabilities[place] = distribution[place] if place < below else above
         probabilities[place] *= 1.0 - idle if place == 0 else 1.0
         total += probabilities[place]
     mean_s, variance, served, grown_s = 0.0, 0.0, 0.0, 0.0
-    seconds = np.append(durations, full_s)
     for place in range(below + 1):
         probabilities[place] /= total
         mean_s += probabilities[place] * seconds[place]
@@ -547,5 +557,27 @@ def _chain(
         served += probabilities[place] * place * cell
         grown_s += probabilities[place] * place * cell * slope_s
     left *= cell / max(above, LEAST_MASS)
-    slope = grown_s / max(served, TINY)
-    return Chain(distribution, prompt, probabilities, mean_s, variance, tokens * cell, left, slope)
+    slope_s = grown_s / max(served, TINY)
+    return Chain(distribution, walk.prompt, probabilities, mean_s, variance, tokens * cell, left, slope_s)
+
+
+@compiled
+def _distribution(walk: _Walk, bottom: FloatArray) -> FloatArray:
+    """The whole distribution from its part below the chunk, shape (size,)."""
+    below, size = walk.moves.shape
+    moved, mean_moved = np.zeros(size), 0.0
+    for row in range(below):
+        mean_moved += bottom[row] * walk.mean_moves[row]
+        for place in range(size):
+            moved[place] += bottom[row] * walk.moves[row, place]
+    above = np.fft.rfft(moved)
+    above[0] = mean_moved / walk.drift
+    for k in range(1, above.size):
+        above[k] /= walk.remaining[k]
+    distribution, total = np.fft.irfft(above, size), 0.0
+    for place in range(size):
+        distribution[place] = max(bottom[place] if place < below else distribution[place], 0.0)
+        total += distribution[place]
+    for place in range(size):
+        distribution[place] /= total
+    return distribution

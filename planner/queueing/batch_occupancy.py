@@ -136,7 +136,9 @@ def _product_form(counts: FloatArray, step_means_s: FloatArray, token_rate_per_s
         births = max((token_rate_per_s + more_per_s) * step_means_s[state], TINY)
         logs[state] = logs[state - 1] + math.log(births / (z * counts[state]))
         largest = max(largest, logs[state])
-    return logs - largest
+    for state in range(counts.size):
+        logs[state] -= largest
+    return logs
 
 
 @compiled
@@ -146,7 +148,9 @@ def _probabilities(logs: FloatArray) -> FloatArray:
     for state in range(logs.size):
         distribution[state] = math.exp(logs[state])
         total += distribution[state]
-    return distribution / total
+    for state in range(logs.size):
+        distribution[state] /= total
+    return distribution
 
 
 @compiled

@@ -368,19 +368,9 @@ def _step_table(server: BatchServer, backlog: Backlog, lengths: CondensedLengths
     regime = backlog.regime
     top = min(backlog.below * backlog.cell, regime.chunk)
     grids = evenly(1.0, top, TABLE_POINTS), geometric(1.0, regime.chunk, TABLE_POINTS)
-    tokens = _sorted_tokens(*grids, lengths.groups, regime.chunk)
+    alone = lengths.groups - (np.ceil(lengths.groups / regime.chunk) - 1.0) * regime.chunk
+    tokens = np.sort(np.concatenate([*grids, alone, [regime.chunk]]))
+    tokens = np.minimum(np.maximum(tokens, 1.0), regime.chunk)
     running = np.full(tokens.size, regime.running)
     running[np.searchsorted(tokens, regime.chunk) :] = regime.full_running
     return tokens, step_durations_s(server, running, tokens)
-
-
-@compiled
-def _sorted_tokens(even: FloatArray, growing: FloatArray, groups: FloatArray, chunk: float) -> FloatArray:
-    """Two grids, the last steps of lone prompts and the chunk, rising."""
-    tokens = np.empty(even.size + growing.size + groups.size + 1)
-    tokens[: even.size], tokens[even.size : -1 - groups.size], tokens[-1] = even, growing, chunk
-    for group in range(groups.size):
-        tokens[-2 - group] = groups[group] - (math.ceil(groups[group] / chunk) - 1.0) * chunk
-    for place in range(tokens.size - 1):
-        tokens[place] = min(max(tokens[place], 1.0), chunk)
-    return np.sort(tokens)

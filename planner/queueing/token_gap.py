@@ -62,10 +62,9 @@ def _thinning(followers: Followers) -> float:
 @compiled
 def _surplus(followers: Followers, spans_s: FloatArray) -> FloatArray:
     """Prompts by which the arrivals within the spans [s] after the first token exceed the mean."""
-    more = np.zeros(spans_s.size)
+    more, known = np.zeros(spans_s.size), 0.0
     if followers.counts.scv == 1.0:
         return more
-    known = 0.0
     for place in range(followers.first_s.size):
         first, weight = followers.rate_per_s * followers.first_s[place], followers.weights[place]
         known += weight * excess_at(followers.counts, first)
@@ -75,7 +74,9 @@ def _surplus(followers: Followers, spans_s: FloatArray) -> FloatArray:
             knot = last_knot(followers.counts.windows, window, knot if window >= before else 0)
             more[at] += weight * excess_from(followers.counts, window, knot)
             before = window
-    return more - (known if followers.counts.scv < 1.0 else max(known, followers.batched))
+    for at in range(spans_s.size):
+        more[at] -= known if followers.counts.scv < 1.0 else max(known, followers.batched)
+    return more
 
 
 class GapNoise(NamedTuple):
