@@ -328,7 +328,7 @@ def solve_backlog(
     walk = _walk(*stream, cell, size, durations, full_s, float(regime.idle))
     right = np.zeros(below)
     right[0] = 1.0
-    bottom = np.linalg.solve(walk.equations, right)
+    bottom: FloatArray = np.linalg.solve(walk.equations, right)
     chain = _chain(walk, bottom, cell, durations, full_s, float(regime.idle), prompts_first)
     return Backlog(arrivals, regime, cell, durations, full_s, chain)
 

@@ -174,7 +174,7 @@ def excess_from(known: Renewal, window: float, knot: int) -> float:
     if knot == known.windows.size - 1:
         return (known.scv - 1.0) / 2.0
     rise = (known.excess[knot + 1] - known.excess[knot]) / (known.windows[knot + 1] - known.windows[knot])
-    return known.excess[knot] + rise * (window - known.windows[knot])
+    return float(known.excess[knot] + rise * (window - known.windows[knot]))
 
 
 @compiled

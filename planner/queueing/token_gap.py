@@ -181,7 +181,7 @@ def _backlog_after_a_prompt(
     alone = chain.step_probabilities[0] * duration_s[0] / chain.mean_step_s
     part = min(max(ended * mean_prompt / (token_rate * chain.mean_step_s), alone), 1.0)
     served = token_rate * part * mean_rest_s + (1.0 - part) * chunk / 2.0
-    return _thinning(followers) * max(token_rate * first_s - served, 0.0)
+    return float(_thinning(followers) * max(token_rate * first_s - served, 0.0))
 
 
 def token_gap_times(

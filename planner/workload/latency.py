@@ -49,7 +49,7 @@ class MadeLater:
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401
         """A field that was not computed so far."""
-        names = self.__dataclass_fields__  # type: ignore[attr-defined]
+        names = self.__dataclass_fields__
         if name not in names or "_make" not in self.__dict__:
             raise AttributeError(name)
         made = self.__dict__.pop("_make")()
@@ -58,7 +58,7 @@ class MadeLater:
 
     def __getstate__(self) -> dict[str, Any]:
         """What is kept of it: the fields, not how they are computed."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}  # type: ignore[attr-defined]
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
 @dataclass(frozen=True, eq=False)
