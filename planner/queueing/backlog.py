@@ -200,7 +200,7 @@ class Backlog(NamedTuple):
     cell: float
     duration_s: FloatArray
     full_s: float
-    chain: Chain
+    chain: StepChain
 
     @property
     def below(self) -> int:
@@ -219,7 +219,7 @@ class Backlog(NamedTuple):
 
     @property
     def step_durations_s(self) -> FloatArray:
-        """Durations [s] that go with `Chain.step_probabilities`, shape (m + 1,)."""
+        """Durations [s] that go with `StepChain.step_probabilities`, shape (m + 1,)."""
         return np.append(self.duration_s, self.full_s)
 
     @property
@@ -263,7 +263,7 @@ class Backlog(NamedTuple):
         return tokens * (self.full_s - shared_s) / self.regime.chunk
 
 
-class Chain(NamedTuple):
+class StepChain(NamedTuple):
     """A backlog as a Markov chain, solved.
 
     Attributes:
@@ -526,7 +526,7 @@ def _chain(
     full_s: float,
     idle: float,
     prompts_first: bool,
-) -> Chain:
+) -> StepChain:
     """The chain from the part of its distribution below the chunk; other arguments as in `Backlog` and `Regime`."""
     below, above, tokens, left = durations.size, 0.0, 0.0, 0.0
     distribution = _distribution(walk, bottom)
@@ -558,7 +558,7 @@ def _chain(
         grown_s += probabilities[place] * place * cell * slope_s
     left *= cell / max(above, LEAST_MASS)
     slope_s = grown_s / max(served, TINY)
-    return Chain(distribution, walk.prompt, probabilities, mean_s, variance, tokens * cell, left, slope_s)
+    return StepChain(distribution, walk.prompt, probabilities, mean_s, variance, tokens * cell, left, slope_s)
 
 
 @compiled

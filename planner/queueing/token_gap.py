@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.core import FloatArray, compiled, last_knot
-from planner.queueing.backlog import Backlog, Chain
+from planner.queueing.backlog import Backlog, StepChain
 from planner.queueing.met_prompts import MetPrompts
 from planner.queueing.quantisation import sorted_slice_means
 from planner.queueing.renewal import Renewal, excess_at, excess_from, renewal
@@ -157,7 +157,7 @@ def gap_noise(backlog: Backlog, token_variance_per_s: float, mean_prompt: float,
 
 @compiled
 def _backlog_after_a_prompt(
-    chain: Chain,
+    chain: StepChain,
     cell: float,
     duration_s: FloatArray,
     token_rate: float,
