@@ -328,8 +328,8 @@ def solve_backlog(
     walk = _walk(*stream, cell, size, durations, full_s, float(regime.idle))
     right = np.zeros(below)
     right[0] = 1.0
-    bottom: FloatArray = np.linalg.solve(walk.equations, right)
-    chain = _chain(walk, bottom, cell, durations, full_s, float(regime.idle), prompts_first)
+    bottom = np.linalg.solve(walk.equations, right)
+    chain = _chain(walk, np.asarray(bottom, dtype=np.float64), cell, durations, full_s, float(regime.idle), prompts_first)
     return Backlog(arrivals, regime, cell, durations, full_s, chain)
 
 
