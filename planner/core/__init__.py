@@ -17,7 +17,7 @@ from planner.core.errors import (
     from_validation_error,
     shorten,
 )
-from planner.core.interpolation import interpolated_at
+from planner.core.interpolation import interpolated_at, knot_below, last_knot
 from planner.core.metrics import Metric
 from planner.core.record import Frozen, Record, rebuilt
 from planner.core.tables import (
@@ -60,6 +60,8 @@ __all__ = [
     "duration",
     "from_validation_error",
     "interpolated_at",
+    "knot_below",
+    "last_knot",
     "markdown_table",
     "markdown_text",
     "money",

@@ -45,8 +45,9 @@ class MeanSteps:
         Raises:
             Nothing.
         """
-        context = decodes.ravel() * self.decode_context
-        return self._times_s(decodes.ravel(), context, prompt_tokens.ravel()).reshape(decodes.shape)
+        if decodes.ndim != 1:
+            return self.times_s(decodes.ravel(), prompt_tokens.ravel()).reshape(decodes.shape)
+        return self._times_s(decodes, decodes * self.decode_context, prompt_tokens)
 
     def decodes_s(self, decodes: FloatArray, decode_context: FloatArray) -> FloatArray:
         """Duration [s] of steps of decodes alone, of any mean context.

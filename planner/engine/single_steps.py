@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from planner.core import FloatArray, compiled, interpolated_at
+from planner.core import FloatArray, compiled, interpolated_at, knot_below
 from planner.engine.lookup import CONTEXTS, DECODES, TOKENS, LookupTable
-from planner.roofline import COLUMNS, Driver, attention_s, interpolated, prompt_attention, with_knots
+from planner.roofline import COLUMNS, Driver, attention_s, cell_of, prompt_attention, value_in, with_knots
 
 if TYPE_CHECKING:
     from planner.engine.step_times import StepTimer
 
 OF_TOKENS, OF_ROWS, OF_GROUP_TOKENS, OF_BOTH = range(4)
 """Curves: over tokens, rows and group tokens, and the first two as one where all tokens are rows."""
-KERNELS, ROOFS = 0, 1
-"""Kinds of seconds."""
+KERNELS = 0
+"""Kind of seconds; roofs are the last kind, where they are there."""
 
 
 class StepTables(NamedTuple):
@@ -105,48 +105,61 @@ def curve_at(knots: FloatArray, values: FloatArray, x: float) -> float:
 
 
 @compiled
-def _surface_at(table: FloatArray, decodes: float, context: float) -> float:
-    """`Surface.at` for one step."""
-    if decodes <= 0.0:
-        return 0.0
-    rows, columns = table.shape[0] - 1, table.shape[1] - 1
-    seconds = interpolated(table, rows, columns, decodes, context)
-    if decodes > table[rows, 0]:
-        seconds *= decodes / table[rows, 0]
-    if context > table[0, columns]:
-        seconds *= context / table[0, columns]
-    return seconds
+def _curves_at(tables: StepTables, driver: int, x: float) -> tuple[float, float]:
+    """`Curve.at` for one number, of both kinds; where there are no roofs the kernels twice."""
+    knots, values, roofs = tables.tokens, tables.curves[KERNELS, driver], tables.curves[tables.kinds - 1, driver]
+    if x >= knots[-1]:
+        return values[-1] * x / knots[-1], roofs[-1] * x / knots[-1]
+    if x <= knots[0]:
+        return values[0], roofs[0]
+    i = knot_below(knots, x)
+    return (
+        values[i] + (values[i + 1] - values[i]) / (knots[i + 1] - knots[i]) * (x - knots[i]),
+        roofs[i] + (roofs[i + 1] - roofs[i]) / (knots[i + 1] - knots[i]) * (x - knots[i]),
+    )
 
 
 @compiled
-def _tabulated_decode_s(
-    tables: StepTables, curves: FloatArray, surface: FloatArray, tokens: float, decodes: float, context: float
-) -> float:
-    """Seconds of one kind of decodes alone, `tokens` on each rank."""
-    seconds = curve_at(tables.tokens, curves[OF_BOTH], tokens) + _surface_at(surface, decodes, context)
+def _surfaces_at(tables: StepTables, decodes: float, context: float) -> tuple[float, float]:
+    """`Surface.at` for one step, of both kinds likewise."""
+    if decodes <= 0.0:
+        return 0.0, 0.0
+    table, other = tables.surfaces[KERNELS], tables.surfaces[tables.kinds - 1]
+    rows, columns = table.shape[0] - 1, table.shape[1] - 1
+    i, u, j, v = cell_of(table, rows, columns, decodes, context)
+    seconds, roof_s = value_in(table, i, u, j, v), value_in(other, i, u, j, v)
+    if decodes > table[rows, 0]:
+        seconds, roof_s = seconds * (decodes / table[rows, 0]), roof_s * (decodes / table[rows, 0])
+    if context > table[0, columns]:
+        seconds, roof_s = seconds * (context / table[0, columns]), roof_s * (context / table[0, columns])
+    return seconds, roof_s
+
+
+@compiled
+def _tabulated_decode_s(tables: StepTables, tokens: float, decodes: float, context: float) -> tuple[float, float]:
+    """Seconds of decodes alone, `tokens` on each rank: of kernels, and of roofs."""
+    own, roof = _curves_at(tables, OF_BOTH, tokens)
+    attention, attention_roof = _surfaces_at(tables, decodes, context)
+    seconds, roof_s = own + attention, roof + attention_roof
     if tables.has_group:
-        seconds += curve_at(tables.tokens, curves[OF_GROUP_TOKENS], tokens * tables.dp)
-    return seconds
+        group, group_roof = _curves_at(tables, OF_GROUP_TOKENS, tokens * tables.dp)
+        seconds, roof_s = seconds + group, roof_s + group_roof
+    return seconds, roof_s
 
 
 @compiled
 def _tabulated_step_s(
-    tables: StepTables,
-    curves: FloatArray,
-    surface: FloatArray,
-    tokens: float,
-    group: float,
-    rows: float,
-    decodes: float,
-    context: float,
-) -> float:
-    """Seconds of one kind of any step, its prompts' attention left out; arguments as in `Load`."""
-    knots = tables.tokens
-    seconds = curve_at(knots, curves[OF_TOKENS], tokens) + curve_at(knots, curves[OF_ROWS], rows)
-    seconds += _surface_at(surface, decodes, context)
+    tables: StepTables, tokens: float, group: float, rows: float, decodes: float, context: float
+) -> tuple[float, float]:
+    """The same of any step, its prompts' attention left out; arguments as in `Load`."""
+    own, roof = _curves_at(tables, OF_TOKENS, tokens)
+    of_rows, rows_roof = _curves_at(tables, OF_ROWS, rows)
+    attention, attention_roof = _surfaces_at(tables, decodes, context)
+    seconds, roof_s = own + of_rows + attention, roof + rows_roof + attention_roof
     if tables.has_group:
-        seconds += curve_at(knots, curves[OF_GROUP_TOKENS], group)
-    return seconds
+        of_group, group_roof = _curves_at(tables, OF_GROUP_TOKENS, group)
+        seconds, roof_s = seconds + of_group, roof_s + group_roof
+    return seconds, roof_s
 
 
 @compiled
@@ -164,15 +177,10 @@ def decode_seconds(tables: StepTables, decodes: float, decode_context: float, dr
     """
     own = decodes / tables.shares
     tokens, context = own * tables.queries, max(decode_context / decodes, 1.0) if decodes > 0.0 else 1.0
-    seconds = (
-        tables.stretch
-        * _tabulated_decode_s(tables, tables.curves[KERNELS], tables.surfaces[KERNELS], tokens, own, context)
-        + tables.between_s
-    )
+    kernels_s, roof_s = _tabulated_decode_s(tables, tokens, own, context)
+    seconds = tables.stretch * kernels_s + tables.between_s
     if tables.kinds > 1:
-        seconds = max(
-            seconds, _tabulated_decode_s(tables, tables.curves[ROOFS], tables.surfaces[ROOFS], tokens, own, context)
-        )
+        seconds = max(seconds, roof_s)
     if own > tables.captured_decodes:
         seconds = max(seconds, tables.launch_s)
     return seconds + drafts_s + tables.host_s + tables.sequence_s * own
@@ -185,6 +193,35 @@ def _chunk_means(
     """New, past and cached tokens of one of the chunks of a step, as in `Load.of`."""
     new = max(chunk_tokens / chunks, 1.0)
     return new, max(chunk_pairs / chunks / new - (new + 1.0) / 2.0, 0.0), max(chunk_context / chunks - new, 0.0)
+
+
+@compiled
+def attention_seconds(
+    tables: StepTables,
+    chunk_tokens: FloatArray,
+    chunk_pairs: FloatArray,
+    chunk_context: FloatArray,
+    chunks: FloatArray,
+) -> FloatArray:
+    """What the prompts' attention takes in each of many steps.
+
+    Args:
+        tables: of the timer.
+        chunk_tokens: as in `StepShape`, like the three that follow, shape (steps,).
+        chunk_pairs: query-key pairs.
+        chunk_context: tokens.
+        chunks: of prompts.
+
+    Returns:
+        Shape (steps,) [s].
+    """
+    seconds = np.zeros(chunks.size)
+    for step in range(chunks.size):
+        if chunks[step] > 0.0:
+            new, past, cached = _chunk_means(chunk_tokens[step], chunk_pairs[step], chunk_context[step], chunks[step])
+            own_chunks = chunks[step] / max(min(chunks[step], tables.shares), 1.0)
+            seconds[step] = attention_s(tables.attention, tables.corrections, own_chunks, new, past, cached)
+    return seconds
 
 
 @compiled
@@ -244,9 +281,7 @@ def seconds_beside_attention(
     tokens, rows = own * tables.queries + prompt, own * tables.queries + own_chunks
     group = own * tables.dp * tables.queries + prompt * min(busy, tables.dp)
     context = max(decode_context / decodes, 1.0) if decodes > 0.0 else 1.0
-    kernels_s = _tabulated_step_s(
-        tables, tables.curves[KERNELS], tables.surfaces[KERNELS], tokens, group, rows, own, context
-    )
+    kernels_s, roof_s = _tabulated_step_s(tables, tokens, group, rows, own, context)
     if chunks > 0.0:
         kernels_s += prompts_s
     if chunks > 0.0 and tokens > tables.captured_tokens:
@@ -254,12 +289,7 @@ def seconds_beside_attention(
     else:
         seconds = tables.stretch * kernels_s + tables.between_s
         if tables.kinds > 1:
-            seconds = max(
-                seconds,
-                _tabulated_step_s(
-                    tables, tables.curves[ROOFS], tables.surfaces[ROOFS], tokens, group, rows, own, context
-                ),
-            )
+            seconds = max(seconds, roof_s)
         if chunks == 0.0 and own > tables.captured_decodes:
             seconds = max(seconds, tables.launch_s)
     return seconds + tables.host_s + tables.sequence_s * own

@@ -34,7 +34,7 @@ from planner.engine.lookup import (
     operator_time,
 )
 from planner.engine.scheduler import Speculation
-from planner.engine.single_steps import SingleSteps, StepTables
+from planner.engine.single_steps import SingleSteps, StepTables, attention_seconds
 from planner.llm import DraftSpec, LlmSpec, Precision, pipeline_stages
 from planner.roofline import (
     Bound,
@@ -128,7 +128,12 @@ class StepTimer:
 
     def prompts_s(self, shape: StepShape) -> FloatArray:
         """Time [s] the attention of each step's prompts takes on its own, shape (...steps)."""
-        return np.asarray(self._prompts_s(Load.of(_arrays(shape), self.parallelism, self.queries)))
+        steps = _arrays(shape)
+        if self._single.prompts.others:
+            return np.asarray(self._prompts_s(Load.of(steps, self.parallelism, self.queries)))
+        contents = steps.chunk_tokens, steps.chunk_pairs, steps.chunk_context, steps.chunks
+        flat = (np.ascontiguousarray(content).ravel() for content in contents)
+        return attention_seconds(self._single.tables, *flat).reshape(np.shape(steps.chunks))
 
     def times_s(self, shape: StepShape, prompts_s: FloatArray | None = None) -> FloatArray:
         """Duration [s] of each step, shape (...steps); `prompts_s` where it is known already."""

@@ -44,6 +44,11 @@ TAIL_SCALES = 9.0
 """Reach of the lattice in mean overshoots of the walk: exp(-9) of the tail is cut off."""
 LEAST_MASS = 1e-300
 """Guards a division by a probability of 0."""
+SMALL_PRODUCT = 2**17
+"""Multiplications in one product of matrices at most: for more of them OpenBLAS starts threads, which on busy cores
+wait for one another for milliseconds."""
+TINY = float(np.finfo(float).tiny)
+"""Guards a division by tokens of which there are none."""
 LARGEST_PROMPT_LOAD = 0.98
 """Bound on the share of the time that prompt tokens add to the steps, so that the elasticity stays finite. A choice."""
 SMALLEST_SHRINK = 0.05
@@ -71,9 +76,14 @@ class TokenArrivals:
     shrink: float = 1.0
 
     @cached_property
+    def mean_prompt(self) -> float:
+        """Mean tokens of a prompt of the stream."""
+        return float(self.sizes @ self.weights)
+
+    @property
     def mean_tokens(self) -> float:
         """Mean tokens of a batch."""
-        return float(self.sizes @ self.weights) * self.prompts_per_batch
+        return self.mean_prompt * self.prompts_per_batch
 
     @cached_property
     def tokens_per_s(self) -> float:
@@ -81,11 +91,15 @@ class TokenArrivals:
         return self.rate_per_s * self.mean_tokens
 
     @cached_property
+    def longest(self) -> float:
+        """Tokens of the longest prompt."""
+        return float(self.sizes.max())
+
+    @cached_property
     def variance_per_s(self) -> float:
         """Growth of the variance of the tokens arrived, rate * E[batch^2] [tokens^2/s]."""
         b = self.prompts_per_batch
-        prompt = self.mean_tokens / b
-        return self.rate_per_s * (b * self.second_moment + 2.0 * b * (b - 1.0) * prompt**2)
+        return self.rate_per_s * (b * self.second_moment + 2.0 * b * (b - 1.0) * self.mean_prompt**2)
 
 
 @compiled
@@ -168,55 +182,45 @@ class Regime:
         return step_duration_s(server, self.full_running, self.chunk)
 
 
-@dataclass(frozen=True, eq=False)
-class Backlog:
+class Backlog(NamedTuple):
     """Stationary backlog at the start of a step (or of an idle period).
 
     Attributes:
         arrivals: the token stream it was solved for.
         regime: what stood still.
         cell: lattice spacing [tokens].
-        distribution: probability of 0, cell, 2 cell, ... tokens, shape (size,).
         duration_s: of steps that start with less than a chunk, shape (m,), m cell = chunk; entry 0 is a step without
             prompts.
         full_s: duration of a full step.
-        prompt_transform: of one prompt of the stream on the lattice.
+        chain: what was found.
     """
 
     arrivals: TokenArrivals
     regime: Regime
     cell: float
-    distribution: FloatArray
     duration_s: FloatArray
     full_s: float
-    prompt_transform: ComplexArray
+    chain: StepChain
 
     @property
     def below(self) -> int:
         """Lattice points below the chunk."""
         return self.duration_s.size
 
-    @cached_property
-    def step_probabilities(self) -> FloatArray:
-        """Probability of each point below the chunk at the start of a real step; a full step last, shape (m + 1,)."""
-        mass = np.append(self.distribution[: self.below], self.distribution[self.below :].sum())
-        mass[0] *= 1.0 - self.regime.idle
-        return np.asarray(mass / mass.sum())
+    @property
+    def distribution(self) -> FloatArray:
+        """Probability of 0, cell, 2 cell, ... tokens, shape (size,)."""
+        return self.chain.distribution
 
-    @cached_property
-    def step_durations_s(self) -> FloatArray:
-        """Durations [s] that go with `step_probabilities`."""
-        return np.append(self.duration_s, self.full_s)
-
-    @cached_property
+    @property
     def mean_step_s(self) -> float:
         """Mean duration of a step [s]."""
-        return float(self.step_probabilities @ self.step_durations_s)
+        return self.chain.mean_step_s
 
-    @cached_property
-    def step_variance(self) -> float:
-        """Variance of the duration of a step [s^2]."""
-        return float(self.step_probabilities @ (self.step_durations_s - self.mean_step_s) ** 2)
+    @property
+    def step_durations_s(self) -> FloatArray:
+        """Durations [s] that go with `StepChain.step_probabilities`, shape (m + 1,)."""
+        return np.append(self.duration_s, self.full_s)
 
     @property
     def prompts_first(self) -> bool:
@@ -226,35 +230,21 @@ class Backlog:
     @property
     def mean_gap_s(self) -> float:
         """Mean time [s] from one decode step to the next; where prompts go first theirs are in between."""
-        return self.mean_step_s / float(self.step_probabilities[0]) if self.prompts_first else self.mean_step_s
-
-    @property
-    def mean_tokens(self) -> float:
-        """Mean backlog at the start of a step [tokens]."""
-        return float(self.distribution @ np.arange(self.distribution.size)) * self.cell
+        return self.mean_step_s / float(self.chain.step_probabilities[0]) if self.prompts_first else self.mean_step_s
 
     @property
     def mean_rest_s(self) -> float:
         """Mean rest of the step in progress at a random instant [s]."""
-        return (self.mean_step_s + self.step_variance / self.mean_step_s) / 2.0
+        return (self.mean_step_s + self.chain.step_variance / self.mean_step_s) / 2.0
 
-    @cached_property
+    @property
     def elasticity(self) -> float:
         """Relative growth of the mean step time per relative growth of the token rate, at a fixed number running.
 
         With f = dtau/dp averaged over the tokens served, a step of mean T serves y = rate T tokens, so dT = f dy gives
         dlnT / dln rate = rate f / (1 - rate f), >= 0.
         """
-        tokens = np.arange(self.below + 1.0) * self.cell
-        durations = self.step_durations_s
-        slope = np.zeros(tokens.size)
-        slope[1:-1] = (durations[2:] - durations[:-2]) / (2.0 * self.cell)
-        slope[-1] = (durations[-1] - durations[0]) / tokens[-1]
-        if self.prompts_first:
-            slope[1:] = durations[1:] / tokens[1:]
-        served = self.step_probabilities * tokens
-        mean_slope = float(served @ slope) / max(float(served.sum()), np.finfo(float).tiny)
-        load = min(self.arrivals.tokens_per_s * mean_slope, LARGEST_PROMPT_LOAD)
+        load = min(self.arrivals.tokens_per_s * self.chain.mean_slope_s, LARGEST_PROMPT_LOAD)
         return load / (1.0 - load)
 
     def mean_ahead_s(self, kept: float) -> float:
@@ -267,12 +257,34 @@ class Backlog:
         Args:
             kept: arrivals in the step in progress over those of a Poisson stream.
         """
-        above = self.distribution[self.below :]
-        carried = float(above @ np.arange(float(above.size))) * self.cell / max(float(above.sum()), LEAST_MASS)
-        full = float(self.step_probabilities[-1]) * self.full_s / self.mean_step_s
-        tokens = carried * full + kept * self.arrivals.tokens_per_s * self.mean_rest_s * (2.0 - full)
+        full = float(self.chain.step_probabilities[-1]) * self.full_s / self.mean_step_s
+        tokens = self.chain.mean_left * full + kept * self.arrivals.tokens_per_s * self.mean_rest_s * (2.0 - full)
         shared_s = 0.0 if self.prompts_first else (1.0 - full) * float(self.duration_s[0])
         return tokens * (self.full_s - shared_s) / self.regime.chunk
+
+
+class StepChain(NamedTuple):
+    """A backlog as a Markov chain, solved.
+
+    Attributes:
+        distribution: probability of 0, 1, 2, ... cells, shape (size,).
+        prompt: transform of one prompt on the lattice, shape (size // 2 + 1,).
+        step_probabilities: of each point below the chunk at the start of a real step; a full step last, shape (m + 1,).
+        mean_step_s: mean duration of a step [s].
+        step_variance: variance of the duration of a step [s^2].
+        mean_tokens: mean backlog at the start of a step [tokens].
+        mean_left: mean tokens that a full step leaves.
+        mean_slope_s: by which a step grows with its prompt tokens, averaged over those [s/token].
+    """
+
+    distribution: FloatArray
+    prompt: ComplexArray
+    step_probabilities: FloatArray
+    mean_step_s: float
+    step_variance: float
+    mean_tokens: float
+    mean_left: float
+    mean_slope_s: float
 
 
 def solve_backlog(
@@ -306,43 +318,73 @@ def solve_backlog(
     chunk = min(regime.chunk, reach)
     if chunk < regime.chunk:
         full_s = step_duration_s(server, regime.running, chunk)
-    below, size = _lattice_size(chunk, reach, arrivals.sizes, float(arrivals.sizes @ arrivals.weights), cells)
+    below, size = _lattice_size(chunk, reach, arrivals.sizes, arrivals.mean_prompt, cells)
     cell = chunk / below
     shrink = arrivals.shrink if real_costs else 1.0
-    real = float(arrivals.sizes @ arrivals.weights) / arrivals.shrink
-    durations = _durations_s(server, regime, np.maximum(np.arange(below) * cell, 1.0), real, shrink)
+    durations = _durations_s(server, regime, below, cell, arrivals.mean_prompt / arrivals.shrink, shrink)
     durations[0] = step_duration_s(server, regime.decoding, 0.0) if regime.idle < 1.0 else 1.0 / arrivals.rate_per_s
     stream = arrivals.sizes, arrivals.weights, arrivals.prompts_per_batch, arrivals.rate_per_s
+    prompts_first = regime.running == 0.0 < regime.decoding
     walk = _walk(*stream, cell, size, durations, full_s, float(regime.idle))
-    distribution = _distribution(walk, _bottom_distribution(walk.moves, walk.descent))
-    return Backlog(arrivals, regime, cell, distribution, durations, full_s, walk.prompt)
+    right = np.zeros(below)
+    right[0] = 1.0
+    bottom = np.linalg.solve(walk.equations, right)
+    chain = _chain(walk, np.asarray(bottom, dtype=np.float64), cell, durations, full_s, float(regime.idle), prompts_first)
+    return Backlog(arrivals, regime, cell, durations, full_s, chain)
 
 
-def _durations_s(server: BatchServer, regime: Regime, tokens: FloatArray, real: float, shrink: float) -> FloatArray:
-    """Durations [s] of steps of so many tokens of prompts shrunk by a factor.
+def _durations_s(
+    server: BatchServer, regime: Regime, below: int, cell: float, real: float, shrink: float
+) -> FloatArray:
+    """Durations [s] of steps of 0, 1, 2, ... cells of prompts shrunk by a factor; of 0 that of a token.
 
     Up to a shrunk prompt a step takes tau(0) + shrink (tau(p / shrink) - tau(0)), the shrunk share of what a real one
     adds. From a real prompt of `real` tokens on, the step holds as many tokens of several, and takes their time. In
     between a mean of the two, by where p lies.
     """
-    if shrink == 1.0:
-        return step_durations_s(server, regime.running, tokens)
-    alone_s = step_duration_s(server, regime.running, 0.0) if regime.running > 0.0 else 0.0
     real = min(real, regime.chunk)
-    share = np.clip((real - tokens) / (real * (1.0 - shrink)), 0.0, 1.0)
-    both = np.array([np.minimum(tokens / shrink, real), np.maximum(tokens, real)])
-    one_s, several_s = step_durations_s(server, regime.running, both)
-    return np.asarray(share * (alone_s + shrink * (one_s - alone_s)) + (1.0 - share) * several_s)
+    tokens = _tokens_of_steps(below, cell, real, shrink)
+    asked_s = step_durations_s(server, np.full(tokens.size, regime.running), tokens)
+    if shrink == 1.0:
+        return asked_s
+    alone_s = step_duration_s(server, regime.running, 0.0) if regime.running > 0.0 else 0.0
+    return _of_shrunk(asked_s, cell, real, shrink, alone_s)
+
+
+@compiled
+def _tokens_of_steps(below: int, cell: float, real: float, shrink: float) -> FloatArray:
+    """Prompt tokens of the steps, where prompts are shrunk both of one prompt's and of several prompts'."""
+    tokens = np.empty(below if shrink == 1.0 else 2 * below)
+    for place in range(below):
+        prompt = max(place * cell, 1.0)
+        tokens[place] = prompt if shrink == 1.0 else min(prompt / shrink, real)
+        if shrink < 1.0:
+            tokens[below + place] = max(prompt, real)
+    return tokens
+
+
+@compiled
+def _of_shrunk(asked_s: FloatArray, cell: float, real: float, shrink: float, alone_s: float) -> FloatArray:
+    """Durations of steps with shrunk prompts from both."""
+    below = asked_s.size // 2
+    durations = np.empty(below)
+    for place in range(below):
+        share = min(max((real - max(place * cell, 1.0)) / (real * (1.0 - shrink)), 0.0), 1.0)
+        one_s = alone_s + shrink * (asked_s[place] - alone_s)
+        durations[place] = share * one_s + (1.0 - share) * asked_s[below + place]
+    return durations
 
 
 def _reach(server: BatchServer, regime: Regime, arrivals: TokenArrivals, full_s: float) -> float:
     """Backlog [tokens] that is practically never exceeded: mean, fluctuation in a step, and tail of the walk."""
-    longest = float(arrivals.sizes.max())
+    longest = arrivals.longest
     drift = regime.chunk - arrivals.tokens_per_s * full_s
     scale = arrivals.variance_per_s * full_s / (2.0 * drift)
     spread = 3.0 * math.sqrt(arrivals.variance_per_s * full_s)
     walk = regime.chunk + 2.0 * arrivals.mean_tokens + TAIL_SCALES * scale + spread
     walk = max(walk, regime.chunk + 1.5 * longest)
+    if 2.0 * longest >= regime.chunk:  # no backlog below a chunk is never exceeded
+        return walk
     tokens = geometric(max(arrivals.mean_tokens / 8.0, 1.0), max(walk, 2.0), REACH_POINTS)
     durations = step_durations_s(server, regime.running, tokens)
     fluctuation = arrivals.tokens_per_s, arrivals.variance_per_s, longest
@@ -391,18 +433,18 @@ class _Walk(NamedTuple):
     Attributes:
         moves: from each point below the chunk, probabilities of the next backlog less the present one, shape (m, size).
         mean_moves: mean cells of these, shape (m,).
-        descent: inverse of the descending factor of the walk above, shape (size,).
         remaining: 1 less the transform of a step from above the chunk, shape (size // 2 + 1,).
         drift: cells by which that lowers the backlog.
         prompt: transform of one prompt, shape (size // 2 + 1,).
+        equations: for the part of the distribution below the chunk, shape (m, m).
     """
 
     moves: FloatArray
     mean_moves: FloatArray
-    descent: FloatArray
     remaining: ComplexArray
     drift: float
     prompt: ComplexArray
+    equations: FloatArray
 
 
 @compiled
@@ -421,57 +463,102 @@ def _walk(
     below, full = durations.size, rate_per_s * full_s
     jump = lattice_probabilities(sizes, weights, cell, size)
     prompt = np.fft.rfft(jump)
-    batch = np.empty(prompt.size, dtype=np.complex128)
+    batch, remaining = np.empty(prompt.size, dtype=np.complex128), np.empty(prompt.size, dtype=np.complex128)
     for k in range(batch.size):
         batch[k] = batch_transform(prompt[k], prompts_per_batch)
+        remaining[k] = -np.expm1(2j * math.pi * k / size * below + full * (batch[k] - 1.0))
     if prompts_per_batch > 1.0:
         jump = np.fft.irfft(batch, size)
-    mean = 0.0
+    mean, rates = 0.0, np.empty(below)
     for place in range(size):
         jump[place] = max(jump[place], 0.0)
         mean += jump[place] * place
-    moves = np.fft.irfft(poisson_sum_transform(rate_per_s * durations, batch), size)
-    mean_moves = np.empty(below)
+    for row in range(below):
+        rates[row] = rate_per_s * durations[row]
+    moves = np.fft.irfft(poisson_sum_transform(rates, batch), size)
     for place in range(size):
         moves[0, place] = (1.0 - idle) * moves[0, place] + idle * jump[place]
     for row in range(below):
         moves[row, row] -= 1.0
-        mean_moves[row] = rate_per_s * durations[row] * mean - row
-    mean_moves[0] = (1.0 - idle) * mean_moves[0] + idle * mean
-    remaining = np.empty(batch.size, dtype=np.complex128)
-    for k in range(batch.size):
-        remaining[k] = -np.expm1(2j * math.pi * k / size * below + full * (batch[k] - 1.0))
-    descent = descent_filter(jump, full, below, size)
-    return _Walk(moves, mean_moves, descent, remaining, below - full * mean, prompt)
-
-
-def _bottom_distribution(moves: FloatArray, descent: FloatArray) -> FloatArray:
-    """The part of the distribution below the chunk, up to a factor, shape (m,).
-
-    Row i of `moves` is the distribution of the next backlog minus the present one. Dividing by the descending factor (a
-    tail sum for its pole, then `descent`) must leave nothing below the chunk: m equations, one of them redundant.
-    """
-    tails, windows = _tails(moves, descent)
-    equations = windows @ tails.T
-    equations[0] = 1.0
-    right = np.zeros(moves.shape[0])
-    right[0] = 1.0
-    return np.asarray(np.linalg.solve(equations, right))
+        rates[row] = rates[row] * mean - row
+    rates[0] = (1.0 - idle) * rates[0] + idle * mean
+    equations = _equations(moves, descent_filter(jump, full, below, size))
+    return _Walk(moves, rates, remaining, below - full * mean, prompt, equations)
 
 
 @compiled
-def _tails(moves: FloatArray, descent: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Tail sums of each row, and the filter moved up by 0, 1, ... cells, both of the shape of `moves`."""
+def _equations(moves: FloatArray, descent: FloatArray) -> FloatArray:
+    """Equations for the part of the distribution below the chunk, up to a factor, shape (m, m).
+
+    Row i of `moves` is the distribution of the next backlog minus the present one. Dividing by the descending factor (a
+    tail sum for its pole, then `descent`) must leave nothing below the chunk: m equations, one of them redundant, whose
+    place that of the factor takes.
+    """
     below, size = moves.shape
-    tails, windows = np.empty((below, size)), np.zeros((below, size))
+    tails, block = np.empty((size, below)), size
     for row in range(below):
         total = 0.0
         for place in range(size - 1, -1, -1):
             total += moves[row, place]
-            tails[row, place] = total
-        for place in range(row, size):
-            windows[row, place] = descent[place - row]
-    return tails, windows
+            tails[place, row] = total
+    while block > 1 and below * below * block > SMALL_PRODUCT:
+        block //= 2
+    equations, windows = np.zeros((below, below)), np.zeros((below, block))
+    for first in range(0, size, block):
+        for row in range(below):
+            for place in range(max(row - first, 0), block):
+                windows[row, place] = descent[first + place - row]
+        part = np.dot(windows, tails[first : first + block])
+        for row in range(1, below):
+            for column in range(below):
+                equations[row, column] += part[row, column]
+    for column in range(below):
+        equations[0, column] = 1.0
+    return equations
+
+
+@compiled
+def _chain(
+    walk: _Walk,
+    bottom: FloatArray,
+    cell: float,
+    durations: FloatArray,
+    full_s: float,
+    idle: float,
+    prompts_first: bool,
+) -> StepChain:
+    """The chain from the part of its distribution below the chunk; other arguments as in `Backlog` and `Regime`."""
+    below, above, tokens, left = durations.size, 0.0, 0.0, 0.0
+    distribution = _distribution(walk, bottom)
+    for place in range(distribution.size):
+        tokens += distribution[place] * place
+        if place >= below:
+            above += distribution[place]
+            left += distribution[place] * (place - below)
+    probabilities, seconds, total = np.empty(below + 1), np.empty(below + 1), 0.0
+    for place in range(below + 1):
+        seconds[place] = durations[place] if place < below else full_s
+        probabilities[place] = distribution[place] if place < below else above
+        probabilities[place] *= 1.0 - idle if place == 0 else 1.0
+        total += probabilities[place]
+    mean_s, variance, served, grown_s = 0.0, 0.0, 0.0, 0.0
+    for place in range(below + 1):
+        probabilities[place] /= total
+        mean_s += probabilities[place] * seconds[place]
+    for place in range(below + 1):
+        variance += probabilities[place] * (seconds[place] - mean_s) ** 2
+    for place in range(1, below + 1):
+        if prompts_first:
+            slope_s = seconds[place] / (place * cell)
+        elif place == below:
+            slope_s = (full_s - durations[0]) / (place * cell)
+        else:
+            slope_s = (seconds[place + 1] - seconds[place - 1]) / (2.0 * cell)
+        served += probabilities[place] * place * cell
+        grown_s += probabilities[place] * place * cell * slope_s
+    left *= cell / max(above, LEAST_MASS)
+    slope_s = grown_s / max(served, TINY)
+    return StepChain(distribution, walk.prompt, probabilities, mean_s, variance, tokens * cell, left, slope_s)
 
 
 @compiled

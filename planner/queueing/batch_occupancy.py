@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,29 +24,22 @@ LEAST_WAIT = 0.25
 """Least mean wait of a blocked request [mean completions], whatever the approximations say. A choice."""
 
 
-@dataclass(frozen=True, eq=False)
-class RunningDistribution:
+class RunningDistribution(NamedTuple):
     """Stationary number of running sequences.
 
     Attributes:
         counts: numbers running, sorted, from 0, shape (N + 1,).
         probabilities: of these, seen at a random instant, shape (N + 1,).
         blocked: probability that an arrival finds no free slot.
+        mean: number running.
+        std: standard deviation of the number running.
     """
 
     counts: FloatArray
     probabilities: FloatArray
     blocked: float
-
-    @cached_property
-    def mean(self) -> float:
-        """Mean running."""
-        return float(self.probabilities @ self.counts)
-
-    @cached_property
-    def std(self) -> float:
-        """Standard deviation of the number running."""
-        return float(np.sqrt(self.probabilities @ (self.counts - self.mean) ** 2))
+    mean: float
+    std: float
 
     @property
     def empty(self) -> float:
@@ -71,7 +64,7 @@ def running_distribution(
     step_means_s: FloatArray,
     token_rate_per_s: float,
     dispersion: float,
-    largest_token_rate_per_s: float | None = None,
+    largest_token_rate_per_s: float = math.inf,
 ) -> RunningDistribution:
     """Distribution of the number running when n of them advance once per T(n).
 
@@ -94,7 +87,7 @@ def running_distribution(
         step_means_s: T at each of them [s], shape (N + 1,); entry 0 is not used.
         token_rate_per_s: lambda E[K], decode tokens offered [1/s].
         dispersion: z, > 0.
-        largest_token_rate_per_s: of a server with all N slots taken [1/s]; None where there are more slots than N.
+        largest_token_rate_per_s: of a server with all N slots taken [1/s]; infinite where there are more slots than N.
 
     Returns:
         Probabilities of the numbers running, and the probability that an arrival finds no slot.
@@ -106,44 +99,69 @@ def running_distribution(
     >>> round(service.blocked, 4)  # Erlang C: 2 rho^2 / (1 + rho)
     0.6429
     """
-    z, largest = max(dispersion, SMALLEST_DISPERSION), largest_token_rate_per_s
-    if largest is None:
-        return RunningDistribution(counts, _product_form(counts, step_means_s, token_rate_per_s, z), blocked=0.0)
-    distribution = _with_waiting(counts, step_means_s, token_rate_per_s, z, largest)
-    if z == 1.0:
-        return RunningDistribution(counts, distribution, blocked=float(distribution[-1]))
-    load = min(token_rate_per_s / largest, 1.0 - LEAST_SPARE)
-    plain = float(_with_waiting(counts, step_means_s, token_rate_per_s, 1.0, largest)[-1])
-    weights = np.concatenate([[0.0], np.cumsum(np.log(token_rate_per_s * step_means_s[1:] / counts[1:]))])
-    same = _hayward_blocking(weights, 1.0, load)
-    exact = plain / same if same > SMALLEST_CHANCE else 1.0
-    return RunningDistribution(counts, distribution, min(exact * _hayward_blocking(weights, z, load), 1.0))
+    return _running(counts, step_means_s, token_rate_per_s, dispersion, largest_token_rate_per_s)
+
+
+@compiled
+def _running(
+    counts: FloatArray, step_means_s: FloatArray, token_rate_per_s: float, dispersion: float, largest: float
+) -> RunningDistribution:
+    z, blocked = max(dispersion, SMALLEST_DISPERSION), 0.0
+    distribution = _probabilities(_product_form(counts, step_means_s, token_rate_per_s, z))
+    if largest < math.inf:
+        _add_waiting(distribution, counts, step_means_s, token_rate_per_s, largest)
+        blocked = distribution[-1]
+        if z != 1.0:
+            load = min(token_rate_per_s / largest, 1.0 - LEAST_SPARE)
+            logs = _product_form(counts, step_means_s, token_rate_per_s, 1.0)
+            same, other = _hayward_blocking(logs, 1.0, load), _hayward_blocking(logs, z, load)
+            plain = _probabilities(logs)
+            _add_waiting(plain, counts, step_means_s, token_rate_per_s, largest)
+            exact = plain[-1] / same if same > SMALLEST_CHANCE else 1.0
+            blocked = min(exact * other, 1.0)
+    mean, square = 0.0, 0.0
+    for state in range(counts.size):
+        mean += distribution[state] * counts[state]
+    for state in range(counts.size):
+        square += distribution[state] * (counts[state] - mean) ** 2
+    return RunningDistribution(counts, distribution, blocked, mean, math.sqrt(square))
 
 
 @compiled
 def _product_form(counts: FloatArray, step_means_s: FloatArray, token_rate_per_s: float, z: float) -> FloatArray:
-    """Probabilities of the numbers running without the states beyond the last, shape (N + 1,)."""
-    distribution, largest = np.zeros(counts.size), 0.0
+    """Logarithms of the probabilities of the numbers running over the largest of them, shape (N + 1,)."""
+    logs, largest = np.zeros(counts.size), 0.0
     for state in range(1, counts.size):
         more_per_s = (z - 1.0) * counts[state - 1] / step_means_s[max(state - 1, 1)]
         births = max((token_rate_per_s + more_per_s) * step_means_s[state], TINY)
-        distribution[state] = distribution[state - 1] + math.log(births / (z * counts[state]))
-        largest = max(largest, distribution[state])
-    total = 0.0
+        logs[state] = logs[state - 1] + math.log(births / (z * counts[state]))
+        largest = max(largest, logs[state])
     for state in range(counts.size):
-        distribution[state] = math.exp(distribution[state] - largest)
+        logs[state] -= largest
+    return logs
+
+
+@compiled
+def _probabilities(logs: FloatArray) -> FloatArray:
+    """Probabilities without the states beyond the last, shape (N + 1,)."""
+    distribution, total = np.empty(logs.size), 0.0
+    for state in range(logs.size):
+        distribution[state] = math.exp(logs[state])
         total += distribution[state]
-    for state in range(counts.size):
+    for state in range(logs.size):
         distribution[state] /= total
     return distribution
 
 
 @compiled
-def _with_waiting(
-    counts: FloatArray, step_means_s: FloatArray, token_rate_per_s: float, z: float, largest_token_rate_per_s: float
-) -> FloatArray:
-    """The same where requests wait in the last state."""
-    distribution = _product_form(counts, step_means_s, token_rate_per_s, z)
+def _add_waiting(
+    distribution: FloatArray,
+    counts: FloatArray,
+    step_means_s: FloatArray,
+    token_rate_per_s: float,
+    largest_token_rate_per_s: float,
+) -> None:
+    """Add those who wait to the last state."""
     made = distribution[-1] * largest_token_rate_per_s
     for state in range(1, counts.size - 1):
         made += distribution[state] * counts[state] / step_means_s[state]
@@ -152,26 +170,28 @@ def _with_waiting(
     distribution[-1] += waiting
     for state in range(counts.size):
         distribution[state] /= 1.0 + waiting
-    return distribution
 
 
-def _hayward_blocking(weights: FloatArray, dispersion: float, load: float) -> float:
+@compiled
+def _hayward_blocking(logs: FloatArray, dispersion: float, load: float) -> float:
     """Probability that an arrival of a stream z times as variable as Poisson finds all slots taken.
 
     Erlang's formula with slots and load divided by z: requests count in bundles of z. The product form becomes
     pi(n)^(1/z), every z-th state of it; beyond the last slot it falls by the load per bundle.
 
     Args:
-        weights: logarithm of the product form for z = 1 over the numbers running, shape (N + 1,).
+        logs: of the product form for z = 1 over the numbers running, shape (N + 1,).
         dispersion: z.
         load: offered over largest rate, < 1.
 
     Source: Hayward's approximation, Fredericks, "Congestion in blocking systems - a simple approximation technique",
     Bell System Technical Journal 59 (1980) 805-827.
     """
-    distribution = np.exp((weights - weights.max()) / dispersion)
-    waiting = float(distribution[-1]) / (1.0 - load)
-    return waiting / (float(distribution[:-1].sum()) / dispersion + waiting)
+    below = 0.0
+    for state in range(logs.size - 1):
+        below += math.exp(logs[state] / dispersion)
+    waiting = math.exp(logs[-1] / dispersion) / (1.0 - load)
+    return waiting / (below / dispersion + waiting)
 
 
 def idle_share_at_arrivals(load: float, arrival_scv: float) -> float:

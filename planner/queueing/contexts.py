@@ -18,6 +18,10 @@ from planner.workload import tail_edges
 
 CONTEXT_EDGES = tail_edges(8)
 """Slices of the contexts of all running sequences together. A choice of resolution."""
+CONTEXT_MASS = np.diff(CONTEXT_EDGES)
+"""Their probabilities."""
+MIDDLES = ndtri((CONTEXT_EDGES[:-1] + CONTEXT_EDGES[1:]) / 2.0)
+"""Their middles in standard deviations of a normal variable."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +42,9 @@ class ContextSpread:
         Gamma distribution by Wilson and Hilferty, PNAS 17 (1931) 684-688, of skewness 2 sqrt(SCV / n).
         """
         skewness = np.maximum(2.0 * np.sqrt(self.scv / np.maximum(counts, 1.0)), 1e-6)[:, None]
-        middles = ndtri((CONTEXT_EDGES[:-1] + CONTEXT_EDGES[1:]) / 2.0)
-        cube = np.maximum(1.0 + skewness * middles / 6.0 - skewness**2 / 36.0, 0.0) ** 3
-        mass = np.diff(CONTEXT_EDGES)
-        centred = cube - (cube @ mass)[:, None]
-        return np.asarray(self.std_s(counts)[:, None] * centred / np.sqrt(centred**2 @ mass)[:, None])
+        cube = np.maximum(1.0 + skewness * MIDDLES / 6.0 - skewness**2 / 36.0, 0.0) ** 3
+        centred = cube - (cube @ CONTEXT_MASS)[:, None]
+        return np.asarray(self.std_s(counts)[:, None] * centred / np.sqrt(centred**2 @ CONTEXT_MASS)[:, None])
 
 
 def spread_by_contexts(
@@ -67,5 +69,5 @@ def spread_by_contexts(
     noise = contexts.noise_s(counts)
     spread = [(curve[:, None] + noise).ravel() for curve in curves_s]
     order = np.argsort(spread[0], kind="stable")
-    mass = (shares[:, None] * np.diff(CONTEXT_EDGES)).ravel()
+    mass = (shares[:, None] * CONTEXT_MASS).ravel()
     return mass[order], tuple(curve[order] for curve in spread)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from planner.core import FloatArray
@@ -15,6 +17,7 @@ from planner.queueing.capacity import decode_limit
 from planner.queueing.contexts import ContextSpread, spread_by_contexts
 from planner.queueing.latencies import (
     FIRST_EDGES,
+    FIRST_MASS,
     Blocking,
     QueueLatency,
     condensed_sample,
@@ -71,7 +74,7 @@ def decode_pool(
     busy = running.probabilities[1:]
     return QueueLatency(
         stable=True,
-        ttft=condensed_sample(wait_s, np.diff(FIRST_EDGES)),
+        ttft=condensed_sample(wait_s, FIRST_MASS),
         tpot=latencies.tpot,
         e2e=latencies.e2e,
         itl=gap_distribution(step_means_s[1:], busy * running.counts[1:]),
@@ -96,7 +99,7 @@ def _steps_and_running(
     last = int(min(slots, 1.5 * middle + 12.0 * np.sqrt(max(z, 1.0) * middle) + 20.0))
     counts = np.arange(last + 1.0)
     step_means_s = step_durations_s(server, np.maximum(counts, 1.0), 0.0)
-    largest = slots / float(step_means_s[-1]) if last == slots else None
+    largest = slots / float(step_means_s[-1]) if last == slots else math.inf
     return step_means_s, running_distribution(counts, step_means_s, token_rate, z, largest)
 
 

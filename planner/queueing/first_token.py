@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from planner.core import FloatArray, compiled, interpolated_at
+from planner.core import FloatArray, IntArray, compiled, last_knot
 from planner.queueing.backlog import Backlog, batch_transform, companions_transform
 from planner.queueing.lattice import (
     ComplexArray,
@@ -27,7 +28,7 @@ from planner.queueing.lattice import (
     poisson_sum_transform,
     shift_down,
 )
-from planner.queueing.quantisation import slice_means, sorted_slice_means
+from planner.queueing.quantisation import Sample, sorted_slice_means
 from planner.queueing.renewal import count_moments, empty_window_probability, excess_arrivals
 from planner.queueing.server import BatchServer, step_duration_s, step_durations_s
 from planner.workload import CondensedLengths, tail_edges
@@ -36,8 +37,12 @@ GROUPS_BELOW = 4
 """Groups of steps with less than a full chunk, told apart by their duration. A choice of resolution."""
 AHEAD_EDGES = tail_edges(14)
 """Slices of the tokens ahead of a request, finer towards the many. A choice of resolution."""
+AHEAD_MASS = np.diff(AHEAD_EDGES)
+"""Their probabilities."""
 BEHIND_EDGES = np.array([0.0, 0.5, 0.85, 1.0])
 """Slices of the tokens behind a request where there are any."""
+BEHIND_MASS = np.diff(BEHIND_EDGES)
+"""Their probabilities."""
 BEFORE = np.array([0.5 - np.sqrt(1.0 / 12.0), 0.5 + np.sqrt(1.0 / 12.0)])
 """Share of a step before which a request comes, for the tokens before it: two-point Gauss-Legendre."""
 REST = np.array([[0.875, 0.625], [0.375, 0.125]])
@@ -48,6 +53,8 @@ SMALLEST_WEIGHT = 1e-9
 """Situations less likely than this share of all are left out."""
 COARSE_CHUNK_CELLS = 6
 """Fewer lattice cells than this in a chunk come from a common measure of chunk and prompts, not from resolution."""
+KNOT_CELLS = 256
+"""Cells of a chunk by which its place in the table of step times is found. Affects speed."""
 TABLE_POINTS = 48
 """Prompt tokens at which the duration of the last step is tabulated, on each of two grids. A choice of resolution."""
 
@@ -71,10 +78,8 @@ class ArrivalView:
     missing_prompts: float = 0.0
 
 
-def first_token_times(
-    server: BatchServer, backlog: Backlog, lengths: CondensedLengths, view: ArrivalView
-) -> tuple[FloatArray, FloatArray]:
-    """Distribution of the TTFT [s] for each prompt group, as points and their weights.
+def first_token_times(server: BatchServer, backlog: Backlog, lengths: CondensedLengths, view: ArrivalView) -> Sample:
+    """Distribution of the TTFT [s] for each prompt group, as a weighted sample.
 
     Args:
         server: one server.
@@ -83,7 +88,7 @@ def first_token_times(
         view: how the backlog at an arrival differs from that at a random instant.
 
     Returns:
-        Times [s] and weights, both of shape (groups, points); the weights of a group sum to 1.
+        Times [s], a row for each group; the weights of a row sum to 1.
     """
     idle = float(backlog.regime.idle), backlog.arrivals.rate_per_s
     weight, duration_s, has_left = _situations(
@@ -95,10 +100,15 @@ def first_token_times(
     most = math.ceil((float(ahead.max()) + float(lengths.groups.max())) / chunk)
     windows = np.outer(1.0 - BEFORE, duration_s)[:, :, None] + np.arange(float(most)) * full_s
     nobody, prompts = _prompts_behind(view, windows)
-    behind = slice_means(backlog.arrivals.sizes, backlog.arrivals.weights, BEHIND_EDGES)
-    behind *= lengths.mean_prompt / float(behind @ np.diff(BEHIND_EDGES))
     steps = table_tokens, table_s, duration_s
-    return _times_and_weights(weight, *steps, ahead, mass, lengths.groups, nobody, prompts, behind)
+    return Sample(*_served(weight, *steps, ahead, mass, lengths.groups, nobody, prompts, _tokens_behind(lengths)))
+
+
+@lru_cache(maxsize=64)
+def _tokens_behind(lengths: CondensedLengths) -> FloatArray:
+    """Tokens of a prompt in slices BEHIND_EDGES, shape (3,)."""
+    behind = sorted_slice_means(lengths.prompts, lengths.prompt_weights, BEHIND_EDGES)
+    return np.asarray(behind * (lengths.mean_prompt / float(behind @ BEHIND_MASS)))
 
 
 def _prompts_behind(view: ArrivalView, windows_s: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -109,7 +119,7 @@ def _prompts_behind(view: ArrivalView, windows_s: FloatArray) -> tuple[FloatArra
 
 
 @compiled
-def _times_and_weights(
+def _served(
     weight: FloatArray,
     table_tokens: FloatArray,
     table_s: FloatArray,
@@ -120,8 +130,8 @@ def _times_and_weights(
     nobody: FloatArray,
     prompts: FloatArray,
     behind: FloatArray,
-) -> tuple[FloatArray, FloatArray]:
-    """Times to the first token and their weights, both of shape (groups, points).
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Times of the steps up to the first token, their weights, and what is left of the step in progress, as a sample.
 
     Args:
         weight: of each situation that an arrival may meet, shape (S,).
@@ -138,31 +148,47 @@ def _times_and_weights(
     """
     full_s, chunk = table_s[-1], table_tokens[-1]
     instants, situations, slices = ahead.shape
-    size = instants * situations * slices * (1 + behind.size) * REST.shape[1]
+    size = instants * situations * slices * (1 + behind.size)
     times, weights = np.empty((groups.size, size)), np.empty((groups.size, size))
+    rises, first = _lines(table_tokens, table_s)
     for group in range(groups.size):
         point, total = 0, 0.0
-        for instant in range(instants):
-            for at in range(situations):
-                for place in range(slices):
-                    tokens = ahead[instant, at, place] + groups[group]
-                    whole = max(math.ceil(tokens / chunk - 1e-9) - 1, 0)
-                    alone, number = nobody[instant, at, whole], prompts[instant, at, whole]
-                    for other in range(1 + behind.size):
-                        more, share = 0.0, alone
-                        if other > 0:
-                            more = number * behind[other - 1]
-                            share = (1.0 - alone) * (BEHIND_EDGES[other] - BEHIND_EDGES[other - 1])
-                        last = min(tokens - whole * chunk + more, chunk)
-                        served_s = whole * full_s + interpolated_at(table_tokens, table_s, last)
-                        for rest in range(REST.shape[1]):
-                            times[group, point] = served_s + duration_s[at] * REST[instant, rest]
-                            weights[group, point] = weight[at] * mass[instant, at, place] * share
-                            total += weights[group, point]
-                            point += 1
+        for at in range(instants * situations):
+            instant, situation = at // situations, at % situations
+            for place in range(slices):
+                tokens = ahead[instant, situation, place] + groups[group]
+                whole = max(math.ceil(tokens / chunk - 1e-9) - 1, 0)
+                alone, number = nobody[instant, situation, whole], prompts[instant, situation, whole]
+                for other in range(1 + behind.size):
+                    more = 0.0 if other == 0 else number * behind[other - 1]
+                    share = alone if other == 0 else (1.0 - alone) * BEHIND_MASS[other - 1]
+                    last = min(max(tokens - whole * chunk + more, table_tokens[0]), chunk)
+                    knot = last_knot(table_tokens, last, first[int(last / chunk * KNOT_CELLS)])
+                    last_s = table_s[knot] + rises[knot] * (last - table_tokens[knot])
+                    times[group, point] = whole * full_s + last_s
+                    weights[group, point] = weight[situation] * mass[instant, situation, place] * share
+                    total += weights[group, point]
+                    point += 1
         for point in range(size):
             weights[group, point] /= total
-    return times, weights
+    rests = np.empty((size, REST.shape[1]))
+    for point in range(size):
+        at = point // (slices * (1 + behind.size))
+        for rest in range(REST.shape[1]):
+            rests[point, rest] = duration_s[at % situations] * REST[at // situations, rest]
+    return times, weights, rests
+
+
+@compiled
+def _lines(table_tokens: FloatArray, table_s: FloatArray) -> tuple[FloatArray, IntArray]:
+    """By how much step times rise from each knot of a table on [s/token], and the last knot below each cell."""
+    rises, first = np.zeros(table_s.size), np.zeros(KNOT_CELLS + 1, dtype=np.int64)
+    for place in range(table_s.size - 1):
+        rises[place] = (table_s[place + 1] - table_s[place]) / max(table_tokens[place + 1] - table_tokens[place], TINY)
+    for cell in range(1, KNOT_CELLS + 1):
+        edge = cell / KNOT_CELLS * table_tokens[-1] * (1.0 - 1e-12)
+        first[cell] = last_knot(table_tokens, edge, first[cell - 1])
+    return rises, first
 
 
 def own_steps_s(server: BatchServer, running: float, chunk: float, prompts: FloatArray) -> FloatArray:
@@ -231,7 +257,7 @@ def _tokens_ahead(
     measure, the points are its multiples: between them, tokens would take a step too many.
     """
     ahead = _arrived_and_left(backlog, view, lengths, times_s, has_left)
-    mass = np.broadcast_to(np.diff(AHEAD_EDGES), ahead.shape)
+    mass = np.broadcast_to(AHEAD_MASS, ahead.shape)
     if backlog.below >= COARSE_CHUNK_CELLS:
         return ahead, np.ascontiguousarray(mass)
     low = np.floor(ahead / backlog.cell + 1e-9)
@@ -250,7 +276,7 @@ def _arrived_and_left(
     """
     arrivals, left = backlog.arrivals, _left_over(backlog.distribution, backlog.below)
     if view.scv >= 1.0:
-        stream = backlog.prompt_transform, arrivals.prompts_per_batch
+        stream = backlog.chain.prompt, arrivals.prompts_per_batch
         arrived = _poisson_arrivals(*stream, arrivals.rate_per_s * times_s.ravel())
         missing = np.zeros(times_s.size)
     else:
@@ -308,7 +334,12 @@ def _renewal_arrivals(
     arrived = np.empty((trials.size, prompt.size), dtype=np.complex128)
     for row in range(trials.size):
         for k in range(prompt.size):
-            arrived[row, k] = (1.0 - chances[row] + chances[row] * prompt[k]) ** trials[row]
+            one, left = 1.0 - chances[row] + chances[row] * prompt[k], int(trials[row])
+            arrived[row, k] = 1.0
+            while left > 0:
+                if left % 2 == 1:
+                    arrived[row, k] *= one
+                one, left = one * one, left // 2
     return arrived
 
 
@@ -334,10 +365,12 @@ def _step_table(server: BatchServer, backlog: Backlog, lengths: CondensedLengths
 
     The last steps of lone prompts are among them.
     """
-    chunk = backlog.regime.chunk
-    top = min(backlog.below * backlog.cell, chunk)
-    alone = lengths.groups - (np.ceil(lengths.groups / chunk) - 1.0) * chunk
-    grids = (evenly(1.0, top, TABLE_POINTS), geometric(1.0, chunk, TABLE_POINTS), alone)
-    tokens = np.append(np.sort(np.minimum(np.maximum(np.concatenate(grids), 1.0), chunk)), chunk)
-    running = np.where(tokens < chunk, backlog.regime.running, backlog.regime.full_running)
+    regime = backlog.regime
+    top = min(backlog.below * backlog.cell, regime.chunk)
+    grids = evenly(1.0, top, TABLE_POINTS), geometric(1.0, regime.chunk, TABLE_POINTS)
+    alone = lengths.groups - (np.ceil(lengths.groups / regime.chunk) - 1.0) * regime.chunk
+    tokens = np.sort(np.concatenate([*grids, alone, [regime.chunk]]))
+    tokens = np.minimum(np.maximum(tokens, 1.0), regime.chunk)
+    running = np.full(tokens.size, regime.running)
+    running[np.searchsorted(tokens, regime.chunk) :] = regime.full_running
     return tokens, step_durations_s(server, running, tokens)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from planner.queueing.batch_occupancy import RunningDistribution, running_distri
 from planner.queueing.capacity import RUNNING
 from planner.queueing.met_prompts import MetPrompts
 from planner.queueing.offered_load import Burstiness, OfferedLoad, burstiness
-from planner.queueing.renewal import excess_arrivals, index_of_dispersion
+from planner.queueing.renewal import excess_at, index_of_dispersion, renewal
 from planner.queueing.server import step_duration_s
 from planner.queueing.token_gap import LARGEST_FEEDBACK, Followers, GapNoise, gap_noise
 
@@ -50,6 +51,7 @@ class RunningState:
         step_means_s: T at each of the numbers running of `distribution` [s].
         burstiness: of the arrivals, at this number running.
         noise: fluctuation of the steps near the mean number running.
+        steps: those steps, and the prompts in them.
         slope: lambda E[K] dT/dn, the feedback of the number running on itself, in [0, 0.9].
     """
 
@@ -57,6 +59,7 @@ class RunningState:
     step_means_s: FloatArray
     burstiness: Burstiness
     noise: GapNoise
+    steps: tuple[Backlog, MetPrompts]
     slope: float
 
 
@@ -73,16 +76,44 @@ def running_state(offered: OfferedLoad) -> RunningState:
     bursts = burstiness(offered, running, step_s)
     anchors = (running + 1.0, 1.2 * running + 2.0)
     if offered.arrivals.scv != 1.0:
-        rough = _consistent_state(offered, bursts, anchors, refinements=0)
+        rough = _consistent(offered, bursts, anchors, refinements=0)
         mean, std = rough.distribution.mean, max(rough.distribution.std, SMALLEST_STD)
-        bursts = burstiness(offered, mean, float(np.interp(mean + 1.0, offered.counts, rough.step_means_s)))
+        bursts = burstiness(offered, mean, interpolated_at(offered.counts, rough.step_means_s, mean + 1.0))
         anchors = (mean + 1.0, mean + 1.0 + UPPER_ANCHOR_STDS * std)
-    return _consistent_state(offered, bursts, anchors, REFINEMENTS)
+    found = _consistent(offered, bursts, anchors, REFINEMENTS)
+    distribution, means = found.distribution, found.step_means_s
+    span = max(distribution.std, 1.0)
+    here, above = (interpolated_at(offered.counts, means, distribution.mean + 1.0 + more) for more in (0.0, span))
+    slope = offered.gap_rate_per_s * (above - here) / span
+    return RunningState(
+        distribution=distribution,
+        step_means_s=means,
+        burstiness=bursts,
+        noise=found.noise.damped(_memory_share(distribution)),
+        steps=(found.nearest, _met_prompts(offered, found.nearest)),
+        slope=min(max(slope, 0.0), LARGEST_FEEDBACK),
+    )
 
 
-def _consistent_state(
+class _RunningEstimate(NamedTuple):
+    """The number running n, from some solved points of T(n).
+
+    Attributes:
+        distribution: of n.
+        step_means_s: the curve T(n) through the points [s].
+        nearest: the point nearest to the mean of n.
+        noise: fluctuation of the steps there.
+    """
+
+    distribution: RunningDistribution
+    step_means_s: FloatArray
+    nearest: Backlog
+    noise: GapNoise
+
+
+def _consistent(
     offered: OfferedLoad, bursts: Burstiness, anchors: tuple[float, float], refinements: int
-) -> RunningState:
+) -> _RunningEstimate:
     """The step curve T(n) and the distribution of n, consistent: T is solved where the distribution has its mass."""
     stream = offered.tokens(bursts.in_step)
     solved = [_decoding_backlog(offered, n, stream) for n in anchors]
@@ -96,44 +127,23 @@ def _consistent_state(
             break
         solved += [_decoding_backlog(offered, n, stream) for n in new]
         estimate = _estimate(offered, solved, bursts)
-    distribution, means = estimate.distribution, estimate.step_means_s
-    noise = estimate.noise.damped(_memory_share(distribution))
-    span = max(distribution.std, 1.0)
-    rise = np.interp([distribution.mean + 1.0, distribution.mean + 1.0 + span], offered.counts, means)
-    slope = offered.gap_rate_per_s * float(rise[1] - rise[0]) / span
-    return RunningState(distribution, means, bursts, noise, min(max(slope, 0.0), LARGEST_FEEDBACK))
-
-
-@dataclass(frozen=True, eq=False)
-class _RunningEstimate:
-    """The number running n, from some solved points of T(n).
-
-    Attributes:
-        distribution: of n.
-        step_means_s: the curve T(n) through the points [s].
-        noise: fluctuation of the steps at the point nearest to the mean of n.
-    """
-
-    distribution: RunningDistribution
-    step_means_s: FloatArray
-    noise: GapNoise
+    return estimate
 
 
 def _estimate(offered: OfferedLoad, solved: list[Backlog], bursts: Burstiness) -> _RunningEstimate:
     """The number running from solved points of T(n)."""
-    means = _step_curve(offered, solved)
-    gaps = np.array([max(offered.lengths.mean_gaps / offered.lengths.decoding, 1.0)])
-    largest = None
+    means, counts, token_rate = _step_curve(offered, solved), offered.counts, offered.gap_rate_per_s
+    gaps = max(offered.lengths.mean_gaps / offered.lengths.decoding, 1.0)
+    largest = math.inf
     if offered.limit.limit == RUNNING:
         largest = offered.limit.rate_per_s * offered.lengths.mean_gaps
-    guess = running_distribution(offered.counts, means, offered.gap_rate_per_s, 1.0, largest)
+    guess = running_distribution(counts, means, token_rate, 1.0, largest)
     nearest = min(solved, key=lambda b: abs(b.regime.decoding - guess.mean - 1.0))
     z = _running_dispersion(offered, nearest, guess.mean)
     noise = _step_noise(offered, nearest, bursts)
-    stay = means + float(noise.start_excess_s(gaps)[0]) * _memory_share(guess)
-    stay = np.maximum(stay, np.minimum(offered.decode_steps_s, means))
-    distribution = running_distribution(offered.counts, stay, offered.gap_rate_per_s, z, largest)
-    return _RunningEstimate(distribution, means, noise)
+    start_s = float(noise.start_excess_s(np.array([gaps]))[0]) * _memory_share(guess)
+    stay = np.maximum(means + start_s, np.minimum(offered.decode_steps_s, means))
+    return _RunningEstimate(running_distribution(counts, stay, token_rate, z, largest), means, nearest, noise)
 
 
 def _step_noise(offered: OfferedLoad, backlog: Backlog, bursts: Burstiness) -> GapNoise:
@@ -142,16 +152,15 @@ def _step_noise(offered: OfferedLoad, backlog: Backlog, bursts: Burstiness) -> G
     Until its first token a request waits for the rest of the step in progress, for the tokens that this leaves of the
     backlog and those that came meanwhile, and for its own steps.
     """
-    lengths = offered.lengths
-    in_step = np.array([offered.rate_per_s * backlog.mean_rest_s])
-    kept = min(1.0 + float(excess_arrivals(in_step, min(offered.arrivals.scv, 1.0))[0] / in_step[0]), 1.0)
+    lengths, scv, rest_s = offered.lengths, offered.arrivals.scv, backlog.mean_rest_s
+    in_step = offered.rate_per_s * rest_s
+    kept = min(1.0 + excess_at(renewal(min(scv, 1.0)), in_step) / in_step, 1.0)
     ahead_s = backlog.mean_ahead_s(max(kept, 0.0))
-    first_s = backlog.mean_rest_s + np.add.outer(ahead_s * EXPONENTIAL_POINTS, offered.own_s)
-    weights = np.outer(EXPONENTIAL_WEIGHTS, lengths.group_weights)
+    first_s = np.add.outer(rest_s + ahead_s * EXPONENTIAL_POINTS, offered.own_s)
+    weights = np.multiply.outer(EXPONENTIAL_WEIGHTS, lengths.group_weights)
     batched = max(bursts.in_step - 1.0, 0.0) / 2.0
-    followers = Followers(offered.rate_per_s, offered.arrivals.scv, first_s.ravel(), weights.ravel(), batched)
-    prompts = _met_prompts(offered, backlog)
-    return gap_noise(backlog, offered.token_variance_per_s, lengths.mean_prompt, followers, prompts)
+    followers = Followers(offered.rate_per_s, renewal(scv), first_s.ravel(), weights.ravel(), batched)
+    return gap_noise(backlog, offered.token_variance_per_s, lengths.mean_prompt, followers)
 
 
 def _met_prompts(offered: OfferedLoad, backlog: Backlog) -> MetPrompts:

@@ -13,12 +13,18 @@ from planner.workload import CondensedLengths, JointDistribution, LatencyDistrib
 
 POINT_EDGES = tail_edges(512)
 """Slices of a returned distribution, one support point each, finer towards the tail. A choice of resolution."""
+POINT_MASS = np.diff(POINT_EDGES)
+"""Their probabilities."""
 FIRST_EDGES = tail_edges(40)
 """Slices of the TTFT of a prompt group."""
+FIRST_MASS = np.diff(FIRST_EDGES)
+"""Their probabilities."""
 START_EDGES = tail_edges(10)
 """Slices of the TTFT of the requests of one output length within an E2E."""
 TOKEN_EDGES = tail_edges(24)
 """Slices of the TPOT of requests of one output length."""
+TOKEN_MASS = np.diff(TOKEN_EDGES)
+"""Their probabilities."""
 GAP_TIME_EDGES = tail_edges(10)
 """Slices of the TPOT within an E2E."""
 WAIT_EDGES = tail_edges(12)
@@ -105,7 +111,7 @@ def condensed_sample(times: FloatArray, weights: FloatArray) -> LatencyDistribut
     if values.size < POINT_EDGES.size:
         return LatencyDistribution.from_samples(values, mass)
     means = slice_means(values, mass, POINT_EDGES)
-    return LatencyDistribution(np.maximum.accumulate(means), np.diff(POINT_EDGES))
+    return LatencyDistribution(np.maximum.accumulate(means), POINT_MASS)
 
 
 def with_slot_wait(first_s: FloatArray, blocking: Blocking) -> FloatArray:
@@ -122,7 +128,7 @@ def with_slot_wait(first_s: FloatArray, blocking: Blocking) -> FloatArray:
     if waits.size == 1:
         return first_s
     total = first_s[:, :, None] + waits
-    share = np.broadcast_to(np.diff(FIRST_EDGES)[:, None] * chance, total.shape)
+    share = np.broadcast_to(FIRST_MASS[:, None] * chance, total.shape)
     rows = (first_s.shape[0], -1)
     return slice_means(total.reshape(rows), share.reshape(rows), FIRST_EDGES)
 
@@ -158,18 +164,19 @@ def decode_latencies(
     """
     token_s = slice_means(gap_times_s, mass, TOKEN_EDGES)
     tokens = np.append(token_s.ravel(), 0.0)
-    chance = np.outer(lengths.gap_weights * lengths.decoding, np.diff(TOKEN_EDGES))
+    chance = np.outer(lengths.gap_weights * lengths.decoding, TOKEN_MASS)
     done_at_once = max(1.0 - lengths.decoding, 0.0)
     shares = np.append(chance.ravel(), done_at_once)
     among = np.append(lengths.gap_weights * lengths.decoding, done_at_once)
     joint = JointDistribution(
         first_s=first_s,
-        first_mass=np.diff(FIRST_EDGES),
+        first_mass=FIRST_MASS,
         token_s=np.concatenate([token_s, np.zeros((1, token_s.shape[1]))]),
-        token_mass=np.diff(TOKEN_EDGES),
+        token_mass=TOKEN_MASS,
         weights=lengths.gap_groups * among[:, None],
         prompts=lengths.groups,
         gaps=np.append(lengths.gaps, 0.0),
+        levels=1,
     )
     return DecodeLatencies(condensed_sample(tokens, shares), e2e_distribution(joint), joint)
 
@@ -207,12 +214,13 @@ def first_token_distribution(lengths: CondensedLengths, first_s: FloatArray) -> 
     """
     return JointDistribution(
         first_s=first_s,
-        first_mass=np.diff(FIRST_EDGES),
+        first_mass=FIRST_MASS,
         token_s=np.zeros((1, 1)),
         token_mass=np.ones(1),
         weights=lengths.group_weights[None, :],
         prompts=lengths.groups,
         gaps=np.zeros(1),
+        levels=1,
     )
 
 

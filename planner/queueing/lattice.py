@@ -70,6 +70,19 @@ def shift_down(distribution: FloatArray, cells: float) -> FloatArray:
 
 
 @compiled
+def cis(angle: float) -> complex:
+    """exp(i angle), in half the time of a complex exponential.
+
+    Args:
+        angle: [radians].
+
+    Returns:
+        On the unit circle.
+    """
+    return complex(math.cos(angle), math.sin(angle))
+
+
+@compiled
 def descent_filter(jump: FloatArray, rate: float, down: int, size: int) -> FloatArray:
     """Inverse of the descending Wiener-Hopf factor of a random walk, apart from its pole at 1.
 
@@ -100,17 +113,24 @@ def descent_filter(jump: FloatArray, rate: float, down: int, size: int) -> Float
         likely[cell] *= math.exp(tilt * cell)
     tilted = np.fft.rfft(likely)
     # Numerator and denominator lie right of the imaginary axis, so the principal logarithm is continuous.
+    turn, around, shrunk = 2.0 * math.pi / length, 1.0 + 0.0j, math.exp(-tilt)
+    once = complex(math.cos(turn), math.sin(turn))
     for k in range(length // 2 + 1):
-        turn = 2j * math.pi * k / length - tilt
-        if k > 0 or tilt > 0.0:
-            tilted[k] = np.log(np.expm1(turn * down + rate * (tilted[k] - 1.0)) / np.expm1(turn))
-        else:
+        if k == 0 and tilt == 0.0:
             tilted[k] = math.log(down - rate * mean)
+            continue
+        above = cis(rate * tilted[k].imag + turn * k * down)
+        above = above * math.exp(rate * (tilted[k].real - 1.0) - tilt * down) - 1.0
+        ratio = above * (shrunk * around - 1.0).conjugate()
+        square = (shrunk * around.real - 1.0) ** 2 + (shrunk * around.imag) ** 2
+        size_log = 0.5 * math.log((ratio.real**2 + ratio.imag**2) / square**2)
+        tilted[k] = complex(size_log, math.atan2(ratio.imag, ratio.real))
+        around *= once
     cepstrum = np.fft.irfft(tilted, length)
     cepstrum[: length // 2] = 0.0
     factor = np.fft.rfft(cepstrum)
     for k in range(factor.size):
-        factor[k] = np.exp(-factor[k])
+        factor[k] = math.exp(-factor[k].real) * cis(-factor[k].imag)
     coefficients = np.fft.irfft(factor, length)
     descending = np.empty(size)
     for place in range(size):
@@ -195,7 +215,9 @@ def poisson_sum_transform(rates: FloatArray, transform: ComplexArray) -> Complex
         step = rates[row] - rates[row - 1] if row > 0 else rates[row]
         if row == 0 or abs(step) > SHORT_STEP:
             for place in range(transform.size):
-                sums[row, place] = np.exp(rates[row] * (transform[place] - 1.0))
+                sums[row, place] = math.exp(rates[row] * (transform[place].real - 1.0)) * cis(
+                    rates[row] * transform[place].imag
+                )
         else:
             for place in range(transform.size):
                 x = step * (transform[place] - 1.0)

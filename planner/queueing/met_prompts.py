@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.core import FloatArray, compiled
+from planner.queueing.lattice import cis
 from planner.queueing.quantisation import slice_means_in_rows
 
 SUM_CELLS = 256
@@ -102,7 +103,7 @@ def _compound_poisson(
     transform = np.fft.rfft(levy)
     for row in range(rows):
         for k in range(transform.shape[1]):
-            transform[row, k] = np.exp(transform[row, k] - total[row])
+            transform[row, k] = math.exp(transform[row, k].real - total[row]) * cis(transform[row, k].imag)
     chance = np.fft.irfft(transform, SUM_CELLS)
     for cell in range(SUM_CELLS):
         cells[0, cell] = cell

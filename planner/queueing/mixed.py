@@ -5,6 +5,7 @@ Latencies of a request that meets a given number running are averaged over the d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,7 @@ from planner.queueing.first_token import first_token_times, own_steps_s
 from planner.queueing.fixed_point import CLOSEST_TO_CRITICAL, RunningState, running_state
 from planner.queueing.latencies import (
     FIRST_EDGES,
+    FIRST_MASS,
     NEGLIGIBLE,
     Blocking,
     QueueLatency,
@@ -121,9 +123,9 @@ def _prompts_alone(offered: OfferedLoad) -> QueueLatency:
     alone = solved.regime(0.0, 0.0, idle=1.0)
     backlog = solve_backlog(solved.server, alone, solved.tokens(bursts.in_queue))
     busy = solve_backlog(solved.server, alone, solved.tokens(bursts.in_step), COARSE_CELLS)
-    times, weights = first_token_times(solved.server, backlog, solved.lengths, bursts.view)
-    first_s = binned_slice_means(times, weights, FIRST_EDGES) * _wait_stretch(utilisation)
-    ttft = condensed_sample(first_s, np.outer(solved.lengths.group_weights, np.diff(FIRST_EDGES)))
+    met = [first_token_times(solved.server, backlog, solved.lengths, bursts.view)]
+    first_s = binned_slice_means(met, FIRST_EDGES) * _wait_stretch(utilisation)
+    ttft = _ttft(solved, first_s)
     return QueueLatency(
         stable=True,
         ttft=ttft,
@@ -147,8 +149,7 @@ def _prompts_and_decodes(offered: OfferedLoad) -> QueueLatency:
     state = running_state(solved)
     backlogs = _backlogs_at_batches(solved, state)
     met = [first_token_times(solved.server, backlog, solved.lengths, state.burstiness.view) for backlog in backlogs]
-    times, weights = (np.concatenate(pieces, axis=1) for pieces in zip(*met, strict=True))
-    first_s = binned_slice_means(times, weights, FIRST_EDGES) * _wait_stretch(utilisation)
+    first_s = binned_slice_means(met, FIRST_EDGES) * _wait_stretch(utilisation)
     first_s = with_slot_wait(first_s, _blocking(solved, state, utilisation))
     gaps = solved.lengths.gaps
     gap_times_s = _gap_times(solved, state)
@@ -159,7 +160,7 @@ def _prompts_and_decodes(offered: OfferedLoad) -> QueueLatency:
 
     return QueueLatency(
         stable=True,
-        ttft=condensed_sample(first_s, np.outer(solved.lengths.group_weights, np.diff(FIRST_EDGES))),
+        ttft=_ttft(solved, first_s),
         tpot=latencies.tpot,
         e2e=latencies.e2e,
         itl=LatencyDistribution.later(single_gap),
@@ -169,6 +170,12 @@ def _prompts_and_decodes(offered: OfferedLoad) -> QueueLatency:
         limit=offered.limit.limit,
         joint=latencies.joint,
     )
+
+
+def _ttft(offered: OfferedLoad, first_s: FloatArray) -> LatencyDistribution:
+    """TTFT of all requests from slices FIRST_EDGES of each prompt group, shape (groups, slices)."""
+    shares = offered.lengths.group_weights[:, None] * FIRST_MASS
+    return LatencyDistribution.later(lambda: condensed_sample(first_s, shares), float((first_s * shares).sum()))
 
 
 def _backlogs_at_batches(offered: OfferedLoad, state: RunningState) -> list[Backlog]:
@@ -259,7 +266,7 @@ def _gap_times(
     slow, floor = (sorted_slice_means(curve, made, SLOW_EDGES) for curve in curves)
     longest = float(np.interp(distribution.mean + 2.0 * distribution.std, counts, offered.full_steps_s))
     memory = offered.lengths.residual_gaps / (1.0 - state.slope)
-    return lambda noise, gaps: token_gap_times(gaps, noise, slow, floor, memory, longest)
+    return lambda noise, gaps: token_gap_times(gaps, noise, state.steps, slow, floor, memory, longest)
 
 
 def _interrupted_gap_times_s(
@@ -275,7 +282,7 @@ def _interrupted_gap_times_s(
     own_s = own_steps_s(offered.server, 0.0, offered.max_batched_tokens, lengths.groups)
     own_scv = float((own_s / float(own_s @ lengths.group_weights) - 1.0) ** 2 @ lengths.group_weights)
     mean_s, followers = load / arrivals.rate_per_s, noise.followers
-    left = arrivals.rate_per_s * float(floor_s.mean()) if noise.left is None else noise.left
+    left = arrivals.rate_per_s * float(floor_s.mean()) if math.isnan(noise.left) else noise.left
     expected = left * followers.first_s / float(followers.weights @ followers.first_s)
     stream = PromptStream(
         rate_per_s=arrivals.rate_per_s,

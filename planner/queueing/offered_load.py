@@ -7,12 +7,12 @@ from functools import cached_property
 
 import numpy as np
 
-from planner.core import FloatArray
+from planner.core import BoolArray, FloatArray, compiled
 from planner.queueing.backlog import Regime, TokenArrivals, token_arrivals
 from planner.queueing.capacity import RUNNING, FluidLimit
 from planner.queueing.first_token import ArrivalView, own_steps_s
 from planner.queueing.lattice import geometric
-from planner.queueing.renewal import excess_arrivals, index_of_dispersion
+from planner.queueing.renewal import Renewal, excess_at, index_of_dispersion, renewal
 from planner.queueing.server import BatchServer, step_duration_s, step_durations_s
 from planner.workload import ArrivalProcess, CondensedLengths
 
@@ -213,29 +213,35 @@ def burstiness(offered: OfferedLoad, running: float, step_s: float) -> Burstines
     in_step = max(in_queue, index_of_dispersion(offered.rate_per_s * step_s, scv))
     if scv >= 1.0:
         return Burstiness(in_step, in_queue, ArrivalView(offered.rate_per_s, scv))
-    view = ArrivalView(
-        offered.rate_per_s,
-        scv,
-        thinning=_thinning(offered, running, step_s, long=False),
-        full_thinning=_thinning(offered, running, step_s, long=True),
-        missing_prompts=(1.0 - in_queue) / 2.0,
-    )
+    own_s, long = offered.own_s, offered.lengths.groups > offered.chunk(running)
+    remembered = step_s, 1.0 + offered.relaxation_steps(running), offered.rate_per_s
+    thinning, full_thinning = _thinning(own_s, offered.lengths.group_weights, long, *remembered, renewal(scv))
+    view = ArrivalView(offered.rate_per_s, scv, thinning, full_thinning, (1.0 - in_queue) / 2.0)
     return Burstiness(in_step, in_queue, view)
 
 
-def _thinning(offered: OfferedLoad, running: float, step_s: float, *, long: bool) -> float:
-    """Share of steps with prompts that is left when a request of a regular stream arrives: of full steps, or of others.
+@compiled
+def _thinning(
+    own_s: FloatArray,
+    weights: FloatArray,
+    long: BoolArray,
+    step_s: float,
+    memory: float,
+    rate_per_s: float,
+    counts: Renewal,
+) -> tuple[float, float]:
+    """Share of steps with prompts that is left when a request of a regular stream arrives: of not full ones, of full.
 
     While a prompt is around for x mean gaps, M(x) arrive instead of x. Steps that are not full belong to prompts of
     one step, full ones to `long` prompts, each for as long as it is around. Where there are no prompts of the kind,
     those of the other kind stand for them.
     """
-    own_s = offered.own_s
-    windows = offered.rate_per_s * (step_s + own_s) * (1.0 + offered.relaxation_steps(running))
-    kept = np.clip(1.0 + excess_arrivals(windows, offered.arrivals.scv) / windows, 0.0, 1.0)
-    spent = offered.lengths.group_weights * own_s
-    fills_steps = offered.lengths.groups > offered.chunk(running)
-    prompts = fills_steps if long else ~fills_steps
-    if not prompts.any():
-        prompts = ~prompts
-    return float(kept[prompts] @ spent[prompts] / spent[prompts].sum())
+    kept, spent = np.zeros(2), np.zeros(2)
+    for group in range(own_s.size):
+        window = rate_per_s * (step_s + own_s[group]) * memory
+        weight, kind = weights[group] * own_s[group], 1 if long[group] else 0
+        kept[kind] += weight * min(max(1.0 + excess_at(counts, window) / window, 0.0), 1.0)
+        spent[kind] += weight
+    short = 0 if spent[0] > 0.0 else 1
+    full = 1 if spent[1] > 0.0 else 0
+    return kept[short] / spent[short], kept[full] / spent[full]

@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
 from planner.core import FloatArray, IntArray, compiled
+
+BINS = 512
+"""Between the smallest and the largest of many values. A choice of resolution."""
+LEADING_BITS = 4096
+"""Values told apart at most before a bin is looked for. Affects speed."""
+
+
+class Sample(NamedTuple):
+    """A weighted sample, row by row.
+
+    Attributes:
+        values: > 0, shape (rows, n).
+        weights: >= 0, shape (rows, n).
+        later: equally likely additions to each of the values, shape (n, additions).
+    """
+
+    values: FloatArray
+    weights: FloatArray
+    later: FloatArray
 
 
 def slice_means(values: FloatArray, weights: FloatArray, edges: FloatArray) -> FloatArray:
@@ -41,30 +64,85 @@ def sorted_slice_means(values: FloatArray, weights: FloatArray, edges: FloatArra
     return means.reshape(*weights.shape[:-1], edges.size - 1)
 
 
-def binned_slice_means(values: FloatArray, weights: FloatArray, edges: FloatArray, bins: int = 512) -> FloatArray:
-    """`slice_means` of many positive samples, after sorting them into bins of constant ratio.
+def binned_slice_means(samples: Sequence[Sample], edges: FloatArray) -> FloatArray:
+    """`slice_means` of many positive samples together, after sorting them into `BINS` bins of constant ratio.
 
     A bin is known by its mean, so that means are exact and slices are off by less than a bin.
 
     Args:
-        values: > 0, shape (rows, n).
-        weights: >= 0, shape (rows, n).
+        samples: each with as many rows, and a weight of 1 in each of them.
         edges: of the slices, from 0 to 1, shape (slices + 1,).
-        bins: between the smallest and the largest value.
 
     Returns:
-        Shape (rows, slices), in the unit of `values`.
+        Shape (rows, slices), in the unit of the values.
     """
-    size = values.shape[0]
-    low, high = float(values.min()), float(values.max())
+    ends = np.array([_ends(*sample) for sample in samples])
+    low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
+    rows = samples[0].values.shape[0]
     if not high > low * (1.0 + 1e-9):
-        return np.full((size, edges.size - 1), low)
-    place = (np.log(values / low) * ((bins - 1) / np.log(high / low)) + 0.5).astype(np.int64)
-    place += np.arange(size)[:, None] * bins
-    mass = np.bincount(place.ravel(), weights.ravel(), size * bins).astype(np.float64)
-    moment = np.bincount(place.ravel(), (weights * values).ravel(), size * bins)
-    means = moment / np.maximum(mass, np.finfo(float).tiny)
-    return sorted_slice_means(means.reshape(size, bins), mass.reshape(size, bins), edges)
+        return np.full((rows, edges.size - 1), low)
+    lower = np.exp(np.log(low) + (np.arange(BINS + 1.0) - 0.5) * (math.log(high / low) / (BINS - 1)))
+    lower[0], lower[-1] = low, math.inf
+    bins = np.zeros((2, rows, BINS))
+    for sample in samples:
+        _add_to_bins(*sample, lower, high, bins)
+    return slice_means_in_rows(bins[1] / np.maximum(bins[0], np.finfo(float).tiny), bins[0], edges)
+
+
+@compiled
+def _ends(values: FloatArray, weights: FloatArray, later: FloatArray) -> tuple[float, float]:
+    """The smallest and the largest value of a sample."""
+    low, high = math.inf, 0.0
+    for place in range(values.shape[1]):
+        least, most = math.inf, 0.0
+        for row in range(values.shape[0]):
+            least, most = min(least, values[row, place]), max(most, values[row, place])
+        for more in later[place]:
+            low, high = min(low, least + more), max(high, most + more)
+    return low, high
+
+
+@compiled
+def _add_to_bins(
+    values: FloatArray, weights: FloatArray, later: FloatArray, lower: FloatArray, high: float, bins: FloatArray
+) -> None:
+    """Add the weights of a sample, and these times its values, to bins, shape (2, rows, BINS).
+
+    The bits of a positive float, read as a whole number, rise with it: a table of the leading ones leads to the bin.
+
+    Args:
+        values: as in `Sample`.
+        weights: likewise.
+        later: likewise.
+        lower: lower edge of each bin and of what is beyond the last, shape (BINS + 1,).
+        high: largest value.
+        bins: that are added to.
+    """
+    rows, size, additions = values.shape[0], values.shape[1], later.shape[1]
+    ends = np.array([lower[0], high]).view(np.int64)
+    dropped = 0
+    while (ends[1] >> dropped) - (ends[0] >> dropped) >= LEADING_BITS:
+        dropped += 1
+    first, at = np.empty((ends[1] >> dropped) - (ends[0] >> dropped) + 1, dtype=np.int64), 0
+    bits = lower.view(np.int64)
+    for place in range(first.size):
+        while at < BINS - 1 and bits[at + 1] >> dropped < (ends[0] >> dropped) + place:
+            at += 1
+        first[place] = at
+    value = np.empty(size * additions)
+    leading = value.view(np.int64)
+    for row in range(rows):
+        for place in range(size):
+            for more in range(additions):
+                value[place * additions + more] = values[row, place] + later[place, more]
+        for place in range(size):
+            weight = weights[row, place] / additions
+            for which in range(place * additions, (place + 1) * additions):
+                at = first[(leading[which] >> dropped) - (ends[0] >> dropped)]
+                while value[which] >= lower[at + 1]:
+                    at += 1
+                bins[0, row, at] += weight
+                bins[1, row, at] += weight * value[which]
 
 
 def _rows(array: FloatArray, shape: tuple[int, ...]) -> FloatArray:

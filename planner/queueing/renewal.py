@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gammainc, gammaincc
 
-from planner.core import FloatArray
+from planner.core import FloatArray, compiled, interpolated_at
 from planner.workload import ArrivalProcess
 
 SMALLEST_SCV = 0.02
@@ -98,11 +98,7 @@ def excess_arrivals(windows: FloatArray, scv: float) -> FloatArray:
     >>> round(float(excess_arrivals(np.array([2.0]), 0.5)[0]), 4)  # Erlang-2: -1/4 + exp(-4 x) / 4
     -0.2499
     """
-    if scv == 1.0:
-        return np.zeros_like(windows)
-    scv = max(scv, SMALLEST_SCV)
-    table = _renewal_table(scv)
-    return np.asarray(np.interp(windows, table.windows, table.excess, right=(scv - 1.0) / 2.0))
+    return _excess(renewal(scv), np.ravel(windows)).reshape(np.shape(windows))
 
 
 def index_of_dispersion(window: float, scv: float) -> float:
@@ -124,34 +120,88 @@ def index_of_dispersion(window: float, scv: float) -> float:
     >>> round(index_of_dispersion(1.0, 0.5), 3)  # Erlang-2: 1/2 + (1 - exp(-4 x)) / (8 x)
     0.623
     """
-    if scv == 1.0 or window <= 0.0:
+    if window <= 0.0:
         return 1.0
-    scv = max(scv, SMALLEST_SCV)
-    table = _renewal_table(scv)
-    beyond = max(window - LARGEST_WINDOW, 0.0) * (scv - 1.0) / 2.0
-    return 1.0 + 2.0 * (float(np.interp(window, table.windows, table.integral)) + beyond) / window
+    known = renewal(scv)
+    beyond = max(window - LARGEST_WINDOW, 0.0) * (known.scv - 1.0) / 2.0
+    return 1.0 + 2.0 * (interpolated_at(known.windows, known.integral, window) + beyond) / window
 
 
-@dataclass(frozen=True, eq=False)
-class _RenewalTable:
-    """The renewal function M of one SCV; all of shape (QUADRATURE_POINTS + 1,).
+class Renewal(NamedTuple):
+    """The renewal function M of one SCV, for compiled code; arrays of shape (QUADRATURE_POINTS + 1,).
 
     Attributes:
+        scv: of the gaps.
         windows: x [mean gaps].
         excess: M(x) - x.
         integral: of the excess from 0 to x.
     """
 
+    scv: float
     windows: FloatArray
     excess: FloatArray
     integral: FloatArray
 
 
+@compiled
+def excess_at(known: Renewal, window: float) -> float:
+    """`excess_arrivals` of one window.
+
+    Args:
+        known: the renewal function of the SCV.
+        window: x [mean gaps].
+
+    Returns:
+        M(x) - x.
+    """
+    if window > LARGEST_WINDOW:
+        return (known.scv - 1.0) / 2.0
+    return interpolated_at(known.windows, known.excess, window)
+
+
+@compiled
+def excess_from(known: Renewal, window: float, knot: int) -> float:
+    """The same where the last of the tabulated windows at or below it is known.
+
+    Args:
+        known: the renewal function of the SCV.
+        window: x [mean gaps].
+        knot: number of that window.
+
+    Returns:
+        M(x) - x.
+    """
+    if knot == known.windows.size - 1:
+        return (known.scv - 1.0) / 2.0
+    rise = (known.excess[knot + 1] - known.excess[knot]) / (known.windows[knot + 1] - known.windows[knot])
+    return float(known.excess[knot] + rise * (window - known.windows[knot]))
+
+
+@compiled
+def _excess(known: Renewal, windows: FloatArray) -> FloatArray:
+    """The same of many, shape (n,)."""
+    found = np.empty(windows.size)
+    for place in range(windows.size):
+        found[place] = excess_at(known, windows[place])
+    return found
+
+
 @lru_cache(maxsize=256)
-def _renewal_table(scv: float) -> _RenewalTable:
+def renewal(scv: float) -> Renewal:
+    """The renewal function of an SCV of the gaps, of at least `SMALLEST_SCV`; remembered for the latest 256.
+
+    Args:
+        scv: of the gaps.
+
+    Returns:
+        The function at enough windows to interpolate.
+    """
+    scv = max(scv, SMALLEST_SCV)
     points = LARGEST_WINDOW * np.linspace(0.0, 1.0, QUADRATURE_POINTS + 1) ** 3
     last = LARGEST_WINDOW + 12.0 * np.sqrt(max(LARGEST_WINDOW * scv, 1.0)) + 12.0 * max(scv, 1.0)
+    if scv == 1.0:
+        return Renewal(scv, points, np.zeros(points.size), np.zeros(points.size))
     shapes = np.arange(1, int(last) + 1) / scv
     excess = gammainc(shapes[:, None], points[None, :] / scv).sum(axis=0) - points
     steps = np.diff(points) * (excess[1:] + excess[:-1]) / 2.0
-    return _RenewalTable(points, excess, np.concatenate([[0.0], np.cumsum(steps)]))
+    return Renewal(scv, points, excess, np.concatenate([[0.0], np.cumsum(steps)]))

@@ -6,19 +6,22 @@ and the start, because a request begins to decode right after a prompt was serve
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from typing import NamedTuple
 
 import numpy as np
 
-from planner.core import FloatArray, compiled
-from planner.queueing.backlog import Backlog
+from planner.core import FloatArray, compiled, last_knot
+from planner.queueing.backlog import Backlog, StepChain
 from planner.queueing.met_prompts import MetPrompts
 from planner.queueing.quantisation import sorted_slice_means
-from planner.queueing.renewal import excess_arrivals
+from planner.queueing.renewal import Renewal, excess_at, excess_from, renewal
 from planner.workload import tail_edges
 
 NOISE_EDGES = tail_edges(16)
 """Slices of the fast fluctuation of a mean of steps: the noise points. A choice of resolution."""
+NOISE_MASS = np.diff(NOISE_EDGES)
+"""Their probabilities."""
 LEAST_SHARE = 1e-6
 """Guards divisions: least prompt time as a share of the step, least relative variance of what prompts add."""
 SHORTEST_S = 1e-15
@@ -27,46 +30,56 @@ LARGEST_FEEDBACK = 0.9
 """Bound on lambda E[K] dT/dn, the feedback that lengthens the memory of the number running. A choice."""
 
 
-@dataclass(frozen=True)
-class Followers:
+class Followers(NamedTuple):
     """Arrivals behind a request: more (or fewer) than behind a random instant, for arrivals in bursts (or regular).
 
     Attributes:
         rate_per_s: arrivals [1/s].
-        scv: of their gaps.
+        counts: of the arrivals.
         first_s: from the arrival of a request to its first token [s], shape (F,).
         weights: probabilities of these, shape (F,).
         batched: companions of a request that its batch already stands for.
     """
 
     rate_per_s: float
-    scv: float
+    counts: Renewal
     first_s: FloatArray
     weights: FloatArray
     batched: float
 
-    @property
-    def thinning(self) -> float:
-        """Arrivals until the first token over those of a Poisson process, at most 1."""
-        if self.scv >= 1.0:
-            return 1.0
-        windows = self.rate_per_s * self.first_s
-        lacking = float(self.weights @ excess_arrivals(windows, self.scv)) / float(self.weights @ windows)
-        return min(1.0, 1.0 + lacking)
 
-    def surplus(self, spans_s: FloatArray) -> FloatArray:
-        """Prompts by which the arrivals within the spans [s] after the first token exceed the mean."""
-        if self.scv == 1.0:
-            return np.zeros_like(spans_s)
-        first = self.rate_per_s * self.first_s
-        ends = first + self.rate_per_s * np.append(spans_s, 0.0)[:, None]
-        more = excess_arrivals(ends, self.scv) @ self.weights
-        known = float(more[-1]) if self.scv < 1.0 else max(float(more[-1]), self.batched)
-        return np.asarray(more[:-1] - known)
+@compiled
+def _thinning(followers: Followers) -> float:
+    """Arrivals until the first token over those of a Poisson process, at most 1."""
+    lacking, number = 0.0, 0.0
+    for place in range(followers.first_s.size):
+        window = followers.rate_per_s * followers.first_s[place]
+        lacking += followers.weights[place] * excess_at(followers.counts, window)
+        number += followers.weights[place] * window
+    return min(1.0, 1.0 + lacking / number)
 
 
-@dataclass(frozen=True)
-class GapNoise:
+@compiled
+def _surplus(followers: Followers, spans_s: FloatArray) -> FloatArray:
+    """Prompts by which the arrivals within the spans [s] after the first token exceed the mean."""
+    more, known = np.zeros(spans_s.size), 0.0
+    if followers.counts.scv == 1.0:
+        return more
+    for place in range(followers.first_s.size):
+        first, weight = followers.rate_per_s * followers.first_s[place], followers.weights[place]
+        known += weight * excess_at(followers.counts, first)
+        knot, before = 0, first
+        for at in range(spans_s.size):
+            window = first + followers.rate_per_s * spans_s[at]
+            knot = last_knot(followers.counts.windows, window, knot if window >= before else 0)
+            more[at] += weight * excess_from(followers.counts, window, knot)
+            before = window
+    for at in range(spans_s.size):
+        more[at] -= known if followers.counts.scv < 1.0 else max(known, followers.batched)
+    return more
+
+
+class GapNoise(NamedTuple):
     """Fluctuation of step durations while the number running stands still.
 
     Attributes:
@@ -74,32 +87,26 @@ class GapNoise:
         variance: of one step [s^2].
         correlation: of neighbouring steps, in [0, 1).
         start_s: excess of the first steps of a request over the mean, summed [s].
-        left: mean prompts left behind at a first token; None for steps at random instants.
+        left: mean prompts left behind at a first token; NaN for steps at random instants.
         followers: what arrives behind a request.
         per_prompt_s: what one prompt more adds to the time of many steps [s].
-        prompts: that a request meets.
-        durations_s: of a step, shape (D,).
-        probabilities: of these durations, shape (D,).
     """
 
     mean_s: float
     variance: float
     correlation: float
     start_s: float
-    left: float | None
+    left: float
     followers: Followers
     per_prompt_s: float
-    prompts: MetPrompts
-    durations_s: FloatArray
-    probabilities: FloatArray
 
     def damped(self, share: float) -> GapNoise:
         """The same with its memory and its start reduced to a share: few slots keep the backlog from building up."""
-        return replace(self, correlation=self.correlation * share, start_s=self.start_s * share)
+        return self._replace(correlation=self.correlation * share, start_s=self.start_s * share)
 
     def anywhere(self) -> GapNoise:
         """The same for steps at random instants instead of right after a first token."""
-        return replace(self, start_s=0.0, left=None, followers=replace(self.followers, scv=1.0))
+        return self._replace(start_s=0.0, left=math.nan, followers=self.followers._replace(counts=renewal(1.0)))
 
     def mean_variance(self, gaps: FloatArray) -> FloatArray:
         """Variance [s^2] of the mean of k successive steps with geometrically fading correlation r.
@@ -112,13 +119,11 @@ class GapNoise:
 
     def start_excess_s(self, gaps: FloatArray) -> FloatArray:
         """What the start adds to the mean of k steps [s]: the backlog left behind, and who follows the request."""
-        late = self.followers.surplus(gaps * self.mean_s) * self.per_prompt_s
+        late = _surplus(self.followers, gaps * self.mean_s) * self.per_prompt_s
         return np.asarray((self.start_s * (1.0 - self.correlation**gaps) + late) / gaps)
 
 
-def gap_noise(
-    backlog: Backlog, token_variance_per_s: float, mean_prompt: float, followers: Followers, prompts: MetPrompts
-) -> GapNoise:
+def gap_noise(backlog: Backlog, token_variance_per_s: float, mean_prompt: float, followers: Followers) -> GapNoise:
     """Fluctuation of the steps around the mean at a fixed number running.
 
     Over many steps the total time T_K satisfies T_K = K a + f A(T_K): its variance per step is
@@ -129,32 +134,38 @@ def gap_noise(
         token_variance_per_s: long-run variance of the tokens arriving, rate * (Var L + SCV E[L]^2) [tokens^2/s].
         mean_prompt: E[L] [tokens].
         followers: what arrives while a request decodes.
-        prompts: that it meets.
 
     Returns:
         Mean [s], variance [s^2] and correlation of the steps, and what the start of a decode adds [s].
     """
-    variance, mean = backlog.step_variance, backlog.mean_step_s
+    variance, mean = backlog.chain.step_variance, backlog.mean_step_s
     per_token_s = backlog.elasticity / backlog.arrivals.tokens_per_s
     long_run = per_token_s**2 * mean * token_variance_per_s
     ratio = max(long_run / variance, 1.0) if variance > 0.0 else 1.0
-    first_s = float(followers.weights @ followers.first_s)
-    behind = followers.thinning * _backlog_after_a_prompt(backlog, mean_prompt, first_s)
+    rest = backlog.arrivals.tokens_per_s, backlog.mean_rest_s, backlog.regime.chunk
+    behind = _backlog_after_a_prompt(backlog.chain, backlog.cell, backlog.duration_s, *rest, mean_prompt, followers)
     return GapNoise(
         mean_s=mean,
         variance=variance,
         correlation=(ratio - 1.0) / (ratio + 1.0),
-        start_s=(behind - (0.0 if backlog.prompts_first else backlog.mean_tokens)) * per_token_s,
+        start_s=(behind - (0.0 if backlog.prompts_first else backlog.chain.mean_tokens)) * per_token_s,
         left=behind / mean_prompt,
         followers=followers,
         per_prompt_s=mean_prompt * per_token_s,
-        prompts=prompts,
-        durations_s=backlog.step_durations_s,
-        probabilities=backlog.step_probabilities,
     )
 
 
-def _backlog_after_a_prompt(backlog: Backlog, mean_prompt: float, first_s: float) -> float:
+@compiled
+def _backlog_after_a_prompt(
+    chain: StepChain,
+    cell: float,
+    duration_s: FloatArray,
+    token_rate: float,
+    mean_rest_s: float,
+    chunk: float,
+    mean_prompt: float,
+    followers: Followers,
+) -> float:
     """Mean backlog [tokens] at the step boundary where a random prompt has just been finished.
 
     First come, first served, all of it came in the time to first token [s], less what was served with the prompt: a
@@ -162,23 +173,32 @@ def _backlog_after_a_prompt(backlog: Backlog, mean_prompt: float, first_s: float
     many prompts end in steps that are not full as find no other (as many leave nobody behind as find nobody), however
     coarse the lattice is. Source: Little, and level crossing of the number of prompts.
     """
-    token_rate, below = backlog.arrivals.tokens_per_s, backlog.below
-    tokens = np.arange(below) * backlog.cell
-    ended = np.where(tokens > 0.0, np.maximum(1.0, tokens / mean_prompt), 0.0) @ backlog.step_probabilities[:below]
-    alone = float(backlog.step_probabilities[0]) * float(backlog.duration_s[0]) / backlog.mean_step_s
-    part = min(max(float(ended) * mean_prompt / (token_rate * backlog.mean_step_s), alone), 1.0)
-    served = token_rate * part * backlog.mean_rest_s + (1.0 - part) * backlog.regime.chunk / 2.0
-    return max(token_rate * first_s - served, 0.0)
+    ended, first_s = 0.0, 0.0
+    for place in range(1, duration_s.size):
+        ended += max(1.0, place * cell / mean_prompt) * chain.step_probabilities[place]
+    for place in range(followers.first_s.size):
+        first_s += followers.first_s[place] * followers.weights[place]
+    alone = chain.step_probabilities[0] * duration_s[0] / chain.mean_step_s
+    part = min(max(ended * mean_prompt / (token_rate * chain.mean_step_s), alone), 1.0)
+    served = token_rate * part * mean_rest_s + (1.0 - part) * chunk / 2.0
+    return float(_thinning(followers) * max(token_rate * first_s - served, 0.0))
 
 
 def token_gap_times(
-    gaps: FloatArray, noise: GapNoise, slow_s: FloatArray, floor_s: FloatArray, memory_steps: float, longest_s: float
+    gaps: FloatArray,
+    noise: GapNoise,
+    steps: tuple[Backlog, MetPrompts],
+    slow_s: FloatArray,
+    floor_s: FloatArray,
+    memory_steps: float,
+    longest_s: float,
 ) -> tuple[FloatArray, FloatArray]:
     """Times per output token [s] of requests with `gaps` steps and their weights, both of shape (gaps, points).
 
     Args:
         gaps: numbers of steps, > 0, shape (G,).
         noise: of the steps.
+        steps: those that fluctuate, and the prompts in them.
         slow_s: mean step at equally likely numbers running [s], shape (S,).
         floor_s: step without prompts at these [s], shape (S,).
         memory_steps: steps over which the number running is remembered.
@@ -189,10 +209,10 @@ def token_gap_times(
     """
     slow = slowly_varying_times(gaps, slow_s, memory_steps)
     floor = np.minimum(slowly_varying_times(gaps, floor_s, memory_steps), slow)
-    fast = _fast_fluctuation(gaps, noise) * _coherence(gaps, noise, slow, memory_steps)[:, None]
+    fast = _fast_fluctuation(gaps, noise, *steps) * _coherence(gaps, noise, slow, memory_steps)[:, None]
     prompts_s = max(float(slow_s.mean() - floor_s.mean()), LEAST_SHARE * noise.mean_s)
     grown = np.maximum(1.0 + noise.start_excess_s(gaps) / prompts_s, 0.0)
-    return _points(slow, floor, fast, np.diff(NOISE_EDGES), grown, longest_s)
+    return _points(slow, floor, fast, NOISE_MASS, grown, longest_s)
 
 
 @compiled
@@ -288,7 +308,7 @@ def _coherence(gaps: FloatArray, noise: GapNoise, slow: FloatArray, memory_steps
     return np.asarray(np.sqrt(1.0 + 2.0 * correlation * slow.std(axis=1) / np.sqrt(noise.mean_variance(gaps))))
 
 
-def _fast_fluctuation(gaps: FloatArray, noise: GapNoise) -> FloatArray:
+def _fast_fluctuation(gaps: FloatArray, noise: GapNoise, backlog: Backlog, prompts: MetPrompts) -> FloatArray:
     """Deviation [s] of the mean of k steps from its mean at the noise points, shape (gaps, 16).
 
     One step has its own distribution; several have that of the prompts in them (`planner.queueing.met_prompts`).
@@ -296,11 +316,12 @@ def _fast_fluctuation(gaps: FloatArray, noise: GapNoise) -> FloatArray:
     if noise.variance <= 0.0:
         return np.zeros((gaps.size, NOISE_EDGES.size - 1))
     std = np.sqrt(noise.mean_variance(gaps))
-    order = np.argsort(noise.durations_s, kind="stable")
-    one = sorted_slice_means(noise.durations_s[order], noise.probabilities[order], NOISE_EDGES)
+    durations_s = backlog.step_durations_s
+    order = np.argsort(durations_s, kind="stable")
+    one = sorted_slice_means(durations_s[order], backlog.chain.step_probabilities[order], NOISE_EDGES)
     shapes = np.tile((one - noise.mean_s) / np.sqrt(noise.variance), (gaps.size, 1))
     if (several := gaps > 1.0).any():
-        shapes[several] = noise.prompts.shapes(gaps[several], (gaps * std)[several], NOISE_EDGES)
+        shapes[several] = prompts.shapes(gaps[several], (gaps * std)[several], NOISE_EDGES)
     return np.asarray(std[:, None] * shapes)
 
 

@@ -93,7 +93,7 @@ from planner.roofline.operators import (
     operator_seconds,
 )
 from planner.roofline.recurrent_kernels import RecurrentHeads, recurrent_decode_s, recurrent_prefill_s
-from planner.roofline.scalar import COLUMNS, attention_s, interpolated, prompt_attention, with_knots
+from planner.roofline.scalar import COLUMNS, attention_s, cell_of, prompt_attention, value_in, with_knots
 from planner.roofline.shape import Bound, Load, OperatorFamily, Parallelism, StepShape
 from planner.roofline.splits import require_split
 from planner.roofline.step import draft_operators, step_operators
@@ -152,6 +152,7 @@ __all__ = [
     "attention_s",
     "block_decode_s",
     "block_prefill_s",
+    "cell_of",
     "check_kernel_fit",
     "chosen_decode_index_s",
     "chosen_decode_s",
@@ -178,7 +179,6 @@ __all__ = [
     "half_precision",
     "index_scores_s",
     "index_selection_s",
-    "interpolated",
     "kernel_activations",
     "knot_position",
     "kv_heads_per_gpu",
@@ -200,5 +200,6 @@ __all__ = [
     "sparse_token_s",
     "state_groups_per_gpu",
     "step_operators",
+    "value_in",
     "with_knots",
 ]

@@ -103,6 +103,23 @@ def interpolated(table: FloatArray, rows: int, columns: int, first: float, secon
     Returns:
         The value at one point.
     """
+    return value_in(table, *cell_of(table, rows, columns, first, second))
+
+
+@compiled
+def cell_of(table: FloatArray, rows: int, columns: int, first: float, second: float) -> tuple[int, float, int, float]:
+    """Where a point lies in a table; arguments as of `interpolated`.
+
+    Args:
+        table: with its knots.
+        rows: knots of the first grid.
+        columns: knots of the second.
+        first: where, on the first.
+        second: where, on the second.
+
+    Returns:
+        Row and column of the knots below, each followed by the share of the way to the next.
+    """
     if first <= table[1, 0]:
         i, u = 1, 0.0
     elif first >= table[rows, 0]:
@@ -129,6 +146,23 @@ def interpolated(table: FloatArray, rows: int, columns: int, first: float, secon
             else:
                 j = middle
         v = (second - table[0, j]) / (table[0, j + 1] - table[0, j])
+    return i, u, j, v
+
+
+@compiled
+def value_in(table: FloatArray, i: int, u: float, j: int, v: float) -> float:
+    """The value of a table at a place that `cell_of` found.
+
+    Args:
+        table: values, with the knots of the one that was looked in.
+        i: row of the knot below.
+        u: share of the way to the next.
+        j: column of the knot below.
+        v: share of the way to the next.
+
+    Returns:
+        The value there.
+    """
     w = 1.0 - v
     near = table[i, j] * w + table[i, j + 1] * v
     return float(near * (1.0 - u) + (table[i + 1, j] * w + table[i + 1, j + 1] * v) * u)

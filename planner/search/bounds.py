@@ -28,6 +28,7 @@ i = SCV / replicas, so that the bound of a pool size holds for all smaller pools
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -104,7 +105,7 @@ def pool_class(replicas: int) -> int:
     >>> pool_class(5) == pool_class(6), pool_class(1000)
     (True, 8)
     """
-    return int(np.searchsorted(POOL_SIZES, replicas))
+    return bisect_left(POOL_SIZES, replicas)
 
 
 @dataclass(frozen=True, eq=False)

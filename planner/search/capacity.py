@@ -102,7 +102,7 @@ class Capacity:
             return known.rate_per_s
         if any(size > replicas and found.member is None for size, found in state.best.items()):
             return 0.0  # a replica of a smaller pool sustains no more than as good as none
-        return float(state.bounds_per_s(replicas).max(initial=0.0))
+        return state.bound_per_s(replicas)
 
     def is_new(self, family: ConfigurationFamily) -> bool:
         """Whether `best` was found for no pool size yet."""
@@ -375,7 +375,7 @@ class _FamilyState:
         self.candidates = candidates
         self.best: dict[int, BestConfig] = {}
         self.asked_per_s: dict[int, float] = {}
-        self._screened: dict[int, FloatArray] = {}
+        self._screened: dict[int, list[tuple[float, CandidateState]]] = {}
 
     @cached_property
     def _groups(self) -> list[tuple[StepTimeGroup, IntArray]]:
@@ -393,34 +393,38 @@ class _FamilyState:
     def _slots(self) -> FloatArray:
         return np.array([candidate.slots for candidate in self.candidates])
 
-    def bounds_per_s(self, replicas: int) -> FloatArray:
-        """Optimistic bounds of all members [1/s], shape (members,)."""
-        per_replica = self._screened.get(pool_class(replicas))
-        if per_replica is None:
+    def _screened_per_s(self, replicas: int) -> list[tuple[float, CandidateState]]:
+        """Bounds of members by the screen alone, for each replica of such a pool [1/s], the highest first."""
+        known = self._screened.get(pool_class(replicas))
+        if known is None:
             per_replica = np.zeros(len(self.candidates))
             for group, places in self._groups:
                 budgets, slots = self._max_batched_tokens[places], self._slots[places]
                 per_replica[places] = group.screen.bounds_per_s(replicas, budgets, slots) / replicas
             per_replica[self._slots <= 0.0] = 0.0
-            self._screened[pool_class(replicas)] = per_replica
-        screened = np.asarray(replicas * per_replica)
-        if not any(candidate.evaluations for candidate in self.candidates):
-            return screened
-        learned = [
-            candidate.learned_per_s(replicas) if candidate.evaluations else math.inf for candidate in self.candidates
-        ]
-        return np.asarray(np.minimum(screened, np.array(learned)))
+            known = sorted(zip(per_replica.tolist(), self.candidates, strict=True), key=lambda each: -each[0])
+            self._screened[pool_class(replicas)] = known
+        return known
+
+    def bound_per_s(self, replicas: int) -> float:
+        """Optimistic bound on what the best member sustains [1/s]."""
+        bound = 0.0
+        for per_replica, candidate in self._screened_per_s(replicas):
+            if replicas * per_replica <= bound:
+                break
+            bound = max(bound, min(replicas * per_replica, candidate.learned_per_s(replicas)))
+        return bound
 
     def most_promising_first(self, replicas: int, first_trial_share: float) -> list[CandidateState]:
         """Members by what they probably sustain, of equal ones the most slots first."""
-        bounds = self.bounds_per_s(replicas).tolist()
-        guesses = [
-            (candidate.estimate_per_s(replicas) if candidate.evaluations else None)
-            or UNTRIED_DISCOUNT * first_trial_share * bound
-            for candidate, bound in zip(self.candidates, bounds, strict=True)
-        ]
-        order = sorted(range(len(self.candidates)), key=lambda i: (-guesses[i], -self.candidates[i].slots))
-        return [self.candidates[i] for i in order]
+        by_screen = {id(candidate): per_replica for per_replica, candidate in self._screened_per_s(replicas)}
+
+        def guess_per_s(candidate: CandidateState) -> float:
+            seen = candidate.estimate_per_s(replicas) if candidate.evaluations else None
+            bound = min(replicas * by_screen[id(candidate)], candidate.learned_per_s(replicas))
+            return seen or UNTRIED_DISCOUNT * first_trial_share * bound
+
+        return sorted(self.candidates, key=lambda candidate: (-guess_per_s(candidate), -candidate.slots))
 
 
 def worth_sizes(family: ConfigurationFamily, capacity: Capacity, demand_per_s: float) -> tuple[int, ...]:

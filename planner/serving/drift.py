@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.interpolate import PchipInterpolator
 
-from planner.core import FloatArray, IntArray
+from planner.core import FloatArray, IntArray, compiled, interpolated_at
 from planner.queueing import QueueLatency, condensed_sample, sorted_slice_means
 from planner.workload import JointDistribution, LatencyDistribution, RateDrift, forgetting_means, tail_edges
 
@@ -66,12 +66,16 @@ LEVEL_EDGES = tail_edges(LEVELS)
 """Slices of requests by TTFT, finer towards the longest. A choice."""
 SLICE_EDGES = tail_edges(384)
 """Slices in which distributions of nodes are interpolated. A choice of resolution."""
+SLICE_MASS = np.diff(SLICE_EDGES)
+"""Their probabilities."""
 TABLE_LOADS = np.concatenate([np.linspace(0.0, MOST_NODE_LOAD, 196), 1.0 - np.geomspace(0.0245, 1e-5, 60)])
 """Loads at which the number in a queue is tabulated. A choice of resolution."""
 LEAST_S = 1e-12
 """A time of 0 on a logarithmic scale [s]."""
-SAME_STATE = 1e-6
+SAME_STATE = 1e-9
 """Relative change of the number in a queue from which on a path repeats."""
+MOST_CYCLES = 8
+"""Most times that a path is followed until it repeats. A choice: queues that forget nothing in so long hardly exist."""
 
 
 def busiest_minute(drift: RateDrift) -> float:
@@ -276,8 +280,8 @@ class _Followed:
 def _follow(curve: SteadyCurve, inflow_per_s: FloatArray, step_s: float, number: FloatArray) -> _Followed:
     """Solve dN/dt = lambda - mu(N) along a path that repeats, by implicit Euler steps.
 
-    An implicit step is N + h mu(N) = N0 + h lambda, whose left side is tabulated. The path is cut into stretches that
-    are followed side by side, each from where the one before it ended, until nothing changes.
+    An implicit step is N + h mu(N) = N0 + h lambda, whose left side is tabulated. The path is followed again from where
+    it ended until it ends there.
 
     Args:
         curve: of the pool.
@@ -285,34 +289,32 @@ def _follow(curve: SteadyCurve, inflow_per_s: FloatArray, step_s: float, number:
         step_s: h.
         number: N at `curve.table_per_s`.
     """
-    rates, limit, size = curve.table_per_s, curve.limit_per_s, inflow_per_s.size
+    rates, limit = curve.table_per_s, curve.limit_per_s
     number = np.maximum.accumulate(number)
-    left = number + step_s * rates
-    stretches = max(int(math.sqrt(size)), 1)
-    length = -(-size // stretches)
-    stretches = -(-size // length)
-    inflow = np.resize(inflow_per_s, stretches * length).reshape(stretches, length).T
-    ends = np.full(stretches, float(np.interp(inflow_per_s.mean(), rates, number)))
-    found, served = np.zeros_like(inflow), np.zeros_like(inflow)
-    starts = ends
-    for _ in range(4 * stretches + 4):
-        starts = np.roll(ends, 1)
-        starts[0] = found[size - 1 - (stretches - 1) * length, -1] if found.any() else ends[0]
-        state = starts
-        for place in range(length):
-            total = state + step_s * inflow[place]
-            served[place] = np.interp(total, left, rates)
-            state = total - step_s * served[place]
-            found[place] = state
-        if np.allclose(state, ends, rtol=SAME_STATE, atol=SAME_STATE):
-            break
-        ends = state.copy()
-    after = found.T.ravel()[:size]
+    start = interpolated_at(rates, number, float(inflow_per_s.mean()))
+    rates_per_s, after = _followed(inflow_per_s, step_s, rates, number + step_s * rates, start)
     before = np.append(after[-1], after[:-1])
-    top = float(np.interp(curve.top_per_s, rates, number))
+    top = interpolated_at(rates, number, curve.top_per_s)
     late_s = (np.maximum(before - top, 0.0) + np.maximum(after - top, 0.0)) / (2.0 * limit)
-    rates_per_s = served.T.ravel()[:size]
     return _Followed(np.minimum(rates_per_s, curve.top_per_s), late_s, rates_per_s)
+
+
+@compiled
+def _followed(
+    inflow_per_s: FloatArray, step_s: float, rates_per_s: FloatArray, left: FloatArray, number: float
+) -> tuple[FloatArray, FloatArray]:
+    """What flows out in each step [1/s], and the number in the queue after it, from one to begin with."""
+    served, after = np.empty(inflow_per_s.size), np.empty(inflow_per_s.size)
+    for _ in range(MOST_CYCLES):
+        before = number
+        for step in range(inflow_per_s.size):
+            total = number + step_s * inflow_per_s[step]
+            served[step] = interpolated_at(left, rates_per_s, total)
+            number = total - step_s * served[step]
+            after[step] = number
+        if abs(number - before) <= SAME_STATE * (1.0 + before):
+            break
+    return served, after
 
 
 def _ahead(values: FloatArray, step_s: float, memory_s: float) -> FloatArray:
@@ -378,7 +380,7 @@ class _Path:
         first, late_s, decode = means(self.first.rates_per_s), means(self.first.late_s), means(self.decode_per_s)
         mean_first_s = np.interp(np.stack([first, decode]), curve.table_per_s, curve.first_s)
         behind_s = late_s + mean_first_s[0] - mean_first_s[1]
-        mass = weights[:, None] * np.diff(SLICE_EDGES)
+        mass = weights[:, None] * SLICE_MASS
         ttft_s = curve.slices("ttft")(first) + late_s[:, None]
 
         def e2e() -> LatencyDistribution:
@@ -394,7 +396,7 @@ class _Path:
             mean_running=running,
             mean_step_s=step_s,
             utilisation=float(self.work_per_s[steps].mean()) / curve.limit_per_s,
-            joint=self._joint(weights, first, late_s, decode),
+            joint=JointDistribution.made_by(lambda: self._joint(weights, first, late_s, decode)),
         )
 
     def _joint(
@@ -414,9 +416,8 @@ class _Path:
 
 def _sliced(queue: QueueLatency) -> tuple[LatencyDistribution, LatencyDistribution]:
     """TTFT and TPOT alone, at `SLICE_EDGES`."""
-    mass = np.diff(SLICE_EDGES)
     ttft_s, tpot_s = (sorted_slice_means(d.support_s, d.weights, SLICE_EDGES) for d in (queue.ttft, queue.tpot))
-    return LatencyDistribution(ttft_s, mass), LatencyDistribution(tpot_s, mass)
+    return LatencyDistribution(ttft_s, SLICE_MASS), LatencyDistribution(tpot_s, SLICE_MASS)
 
 
 def _cut(groups: FloatArray | IntArray, values: FloatArray, weights: FloatArray, edges: FloatArray) -> IntArray:

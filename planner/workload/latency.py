@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,8 +33,36 @@ _STUDENT |= {15: 2.145, 16: 2.131, 17: 2.120, 18: 2.110, 19: 2.101, 20: 2.093}
 """97.5 % points of Student's t with b - 1 degrees of freedom, by b (any table)."""
 
 
+class MadeLater:
+    """A record whose fields, none of which has a default, may be computed when one of them is looked at."""
+
+    @classmethod
+    def made_by(cls, make: Callable[[], Self]) -> Self:
+        """The record that `make` answers with, which is asked once.
+
+        Args:
+            make: computes it.
+        """
+        record = object.__new__(cls)
+        record.__dict__["_make"] = make
+        return record
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        """A field that was not computed so far."""
+        names = self.__dataclass_fields__
+        if name not in names or "_make" not in self.__dict__:
+            raise AttributeError(name)
+        made = self.__dict__.pop("_make")()
+        self.__dict__.update({each: getattr(made, each) for each in names})
+        return self.__dict__[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is kept of it: the fields, not how they are computed."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
 @dataclass(frozen=True, eq=False)
-class LatencyDistribution:
+class LatencyDistribution(MadeLater):
     """A non-negative latency [s] as sorted support points and their probabilities.
 
     Build with `from_samples`; the fields are sorted and the weights sum to 1.
@@ -66,7 +94,7 @@ class LatencyDistribution:
         return cls(support_s=values[order], weights=mass[order] / total)
 
     @classmethod
-    def later(cls, make: Callable[[], LatencyDistribution], mean_s: float | None = None) -> Self:
+    def later(cls, make: Callable[[], Self], mean_s: float | None = None) -> Self:
         """The distribution that `make` answers with, which is asked when something of it is looked at.
 
         Args:
@@ -77,21 +105,9 @@ class LatencyDistribution:
         >>> d.mean_s
         2.0
         """
-        distribution = object.__new__(cls)
-        distribution.__dict__.update(_make=make, _mean_s=mean_s)
+        distribution = cls.made_by(make)
+        distribution.__dict__["_mean_s"] = mean_s
         return distribution
-
-    def __getattr__(self, name: str) -> FloatArray:
-        """A field that was not computed so far."""
-        if name in {"support_s", "weights"} and "_make" in self.__dict__:
-            made: LatencyDistribution = self.__dict__["_make"]()
-            self.__dict__.update(support_s=made.support_s, weights=made.weights)
-            return made.support_s if name == "support_s" else made.weights
-        raise AttributeError(name)
-
-    def __getstate__(self) -> dict[str, FloatArray]:
-        """What is kept of it: the fields, not how they are computed."""
-        return {"support_s": self.support_s, "weights": self.weights}
 
     @classmethod
     def constant(cls, value_s: float) -> Self:
@@ -165,7 +181,7 @@ class LatencyDistribution:
 
 
 @dataclass(frozen=True, eq=False)
-class JointDistribution:
+class JointDistribution(MadeLater):
     """TTFT and TPOT of a request together: independent of each other once its prompt and its output length are known.
 
     Attributes:
@@ -187,7 +203,7 @@ class JointDistribution:
     weights: FloatArray
     prompts: FloatArray
     gaps: FloatArray
-    levels: int = 1
+    levels: int
 
     @classmethod
     def independent(cls, ttft: LatencyDistribution, tpot: LatencyDistribution) -> Self:
@@ -201,6 +217,7 @@ class JointDistribution:
             weights=certain,
             prompts=certain[0],
             gaps=certain[0],
+            levels=1,
         )
 
     def within(self, ttft_s: float, tpot_s: float) -> float:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from planner.queueing.quantisation import binned_slice_means, slice_means
+from planner.queueing.quantisation import Sample, binned_slice_means, slice_means
 from planner.workload import tail_edges
 
 
@@ -28,10 +28,22 @@ class TestSlices:
         generator = np.random.default_rng(0)
         values, weights = generator.exponential(size=(5, 3000)) + 0.01, generator.random((5, 3000))
         edges = tail_edges(12)
-        sorted_out, binned = slice_means(values, weights, edges), binned_slice_means(values, weights, edges)
+        apart = [
+            Sample(values[:, part], weights[:, part], np.zeros((1500, 1))) for part in (slice(1500), slice(1500, 3000))
+        ]
+        sorted_out, binned = slice_means(values, weights, edges), binned_slice_means(apart, edges)
         assert binned @ np.diff(edges) == pytest.approx(sorted_out @ np.diff(edges), rel=1e-12)
         assert binned == pytest.approx(sorted_out, rel=0.02)
 
+    def test_additions_are_values_of_their_own(self) -> None:
+        generator = np.random.default_rng(1)
+        values, later = generator.exponential(size=(3, 40)) + 0.01, generator.exponential(size=(40, 5))
+        weights, edges = generator.random((3, 40)), tail_edges(12)
+        every = (values[:, :, None] + later).reshape(3, 200)
+        apart = Sample(every, np.repeat(weights / 5.0, 5, axis=1), np.zeros((200, 1)))
+        together = binned_slice_means([Sample(values, weights, later)], edges)
+        assert together == pytest.approx(binned_slice_means([apart], edges), rel=1e-12)
+
     def test_samples_that_are_alike_are_their_means(self) -> None:
-        edges = tail_edges(12)
-        assert np.array_equal(binned_slice_means(np.full((2, 5), 3.0), np.ones((2, 5)), edges), np.full((2, 12), 3.0))
+        edges, alike = tail_edges(12), Sample(np.full((2, 5), 3.0), np.ones((2, 5)), np.zeros((5, 1)))
+        assert np.array_equal(binned_slice_means([alike], edges), np.full((2, 12), 3.0))

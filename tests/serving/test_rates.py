@@ -91,6 +91,7 @@ def test_joint_distribution_of_dependent_groups() -> None:
         np.eye(2) / 2.0,
         np.arange(2.0),
         np.arange(2.0),
+        1,
     )
     assert distribution.within(5.0, 5.0) == 0.5
     assert distribution.within(10.0, 5.0) == 0.5
