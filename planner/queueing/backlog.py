@@ -329,7 +329,9 @@ def solve_backlog(
     right = np.zeros(below)
     right[0] = 1.0
     bottom = np.linalg.solve(walk.equations, right)
-    chain = _chain(walk, np.asarray(bottom, dtype=np.float64), cell, durations, full_s, float(regime.idle), prompts_first)
+    chain = _chain(
+        walk, np.asarray(bottom, dtype=np.float64), cell, durations, full_s, float(regime.idle), prompts_first
+    )
     return Backlog(arrivals, regime, cell, durations, full_s, chain)
 
 
