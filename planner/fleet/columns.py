@@ -209,12 +209,11 @@ class CandidateColumns:
         """
         best: dict[Role, float] = {}
         for kept in corrections.kept:
-            best[kept.role] = max(best.get(kept.role, 0.0), kept.share)
             if kept.service in self._families:
                 of_role = self._kept.setdefault((kept.service, kept.role), {})
                 of_role.setdefault(kept.family, {})[kept.configuration] = kept.share
         for expected in corrections.expected:
-            best[expected.role] = max(best.get(expected.role, 0.0), expected.share / self._better())
+            best[expected.role] = max(best.get(expected.role, 0.0), expected.share)
         self._expected |= {(service, role): share for service in self._families for role, share in best.items()}
 
     def _add_held(self, pool: HeldPool) -> None:
@@ -247,18 +246,29 @@ class CandidateColumns:
             used: names of the columns of the fleet; pools that carried more than theory says are told of these only.
             deviations: with which the fleet was planned beyond those asked for.
         """
+        kept = {
+            (service, name): KeptShare(service=service, role=role, family=family, configuration=name, share=share)
+            for (service, role), of_role in self._kept.items()
+            for family, shares in of_role.items()
+            for name, share in shares.items()
+        }
+        expected = [
+            ExpectedShare(service=service, role=role, share=max(self._best_kept(service, role), share / self._better()))
+            for (service, role), share in self._expected.items()
+        ]
+        of_others = {(each.service, each.role) for each in expected}
+        for column in (self._by_name[name] for name in used if name in self._by_name):
+            key = (column.service, column.family.role)
+            if column.member is not None and key in of_others:  # it held as it is
+                share, name = self._kept_share(*key, column.member), pool_name(column.member)
+                own = KeptShare(
+                    service=column.service, role=key[1], family=column.family.name, configuration=name, share=share
+                )
+                kept.setdefault((column.service, name), own)
         return Corrections(
             traffic=traffic,
-            kept=tuple(
-                KeptShare(service=service, role=role, family=family, configuration=name, share=share)
-                for (service, role), of_role in self._kept.items()
-                for family, shares in of_role.items()
-                for name, share in shares.items()
-            ),
-            expected=tuple(
-                ExpectedShare(service=service, role=role, share=share)
-                for (service, role), share in self._expected.items()
-            ),
+            kept=tuple(kept.values()),
+            expected=tuple(expected),
             held=tuple(self._held[name] for name in used if name in self._held),
             deviations=deviations,
         )
@@ -352,7 +362,7 @@ class CandidateColumns:
         left = cut * self._kept_share(service, member.role, member)
         of_role = self._kept.setdefault((service, member.role), {})
         of_role.setdefault(self._family_of[key], {})[key[1]] = left if left >= LEAST_KEPT else 0.0
-        best = max(share for of_family in of_role.values() for share in of_family.values())
+        best = self._best_kept(service, member.role)
         self._expected[service, member.role] = max(min(self._better() * best, 1.0), LEAST_KEPT)
         self._add_sizes(service)
         self.of_members([(service, member)])
@@ -376,6 +386,11 @@ class CandidateColumns:
         self._expected[service, member.role] = now
         self._correct(service, member.role)
         return True
+
+    def _best_kept(self, service: str, role: Role) -> float:
+        """Largest share that a configuration kept after it missed."""
+        of_role = self._kept.get((service, role), {})
+        return max((share for of_family in of_role.values() for share in of_family.values()), default=0.0)
 
     def _better(self) -> float:
         """How much more a configuration may keep that was not simulated than the best of those that were."""
@@ -503,7 +518,9 @@ class CandidateColumns:
         of_family = self._kept.get((service, role), {}).get(family, {})
         better = self._better() if len(of_family) < TRIALS_OF_A_FAMILY else 1.0
         alike = min(expected, max(of_family.values(), default=1.0) * better)
-        return alike if member is None else of_family.get(pool_name(member), alike)
+        if member is None:  # the best of the family, of which some are known
+            return max([alike, *of_family.values()])
+        return of_family.get(pool_name(member), alike)
 
     def _rate(self, column: Column, name: str) -> SliceRate:
         """What a column carries of a slice as far as is known: true where theory was asked far enough, else a bound."""
