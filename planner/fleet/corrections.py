@@ -57,7 +57,7 @@ class KeptShare(Frozen):
 
 
 class ExpectedShare(Frozen):
-    """Share of their rates by theory that configurations not simulated were expected to keep.
+    """Share of their rates by theory that configurations not simulated are expected to keep: that of the best tried.
 
     Attributes:
         service: they serve.

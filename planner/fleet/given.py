@@ -19,7 +19,7 @@ from planner.core import InputError, UnknownNameError, rebuilt
 from planner.engine import ReplicaConfig
 from planner.fleet.confidence import confidence_of, deviations_of, slow_rule, slower_deployment
 from planner.fleet.market import market_of
-from planner.fleet.packing import PackedPool, lost_with_a_server, packed_replicas, servers_bought
+from planner.fleet.packing import PackedPool
 from planner.fleet.pairing import UsedPool, deployments_of
 from planner.fleet.planning import described_plan, hardware_for
 from planner.fleet.program import FleetSearch, search_fleet
@@ -233,14 +233,8 @@ def _left(
     limits: FleetLimits,
 ) -> list[int]:
     """Replicas of each pool that are left when those that may fail have failed, the worst of the servers among them."""
-    bought = servers_bought(
-        ((sku, name, gpus) for sku, options in allocation.bought.items() for name, gpus in options.items()),
-        search.market.hardware.skus,
-    )
-    packing = packed_replicas(
-        [PackedPool.of(option.pool(n)) for option, n in zip(options, replicas, strict=True)], bought
-    )
-    worst = [max(lost) for lost in zip(*lost_with_a_server(packing), strict=True)]
+    pools = [PackedPool.of(option.pool(count)) for option, count in zip(options, replicas, strict=True)]
+    worst = [max(lost) for lost in zip(*search.server_losses(allocation, pools), strict=True)]
     lost = [limits.spare_replicas + (most if limits.survives_node_loss else 0) for most in worst]
     left = [count - gone for count, gone in zip(replicas, lost, strict=True)]
     if min(left) < 1:

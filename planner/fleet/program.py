@@ -249,24 +249,23 @@ class FleetSearch:
         if self.market.site_of(answer).servers_at_least == 1 or not answer.status.has_allocation:
             return True
         columns, skus = self.chosen(answer), self.market.hardware.skus
-        bought = servers_bought(
-            ((sku, name, gpus) for sku, options in answer.bought.items() for name, gpus in options.items()), skus
-        )
         counts = [round(answer.units[column.name][0]) * column.replicas for column in columns]
-        packing = packed_replicas(
-            [
-                PackedPool(column.family.sku, column.family.gpus, skus[column.family.sku].node.gpus, count)
-                for column, count in zip(columns, counts, strict=True)
-            ],
-            bought,
-        )
+        pools = [
+            PackedPool(column.family.sku, column.family.gpus, skus[column.family.sku].node.gpus, count)
+            for column, count in zip(columns, counts, strict=True)
+        ]
         spare = self.request.limits.spare_replicas
         return all(
             count - spare - lost >= round(answer.units[column.name][0]) * column.surviving
-            for on_server in lost_with_a_server(packing)
+            for on_server in self.server_losses(answer, pools)
             for column, count, lost in zip(columns, counts, on_server, strict=True)
             if lost
         )
+
+    def server_losses(self, allocation: Allocation, pools: Sequence[PackedPool]) -> list[tuple[int, ...]]:
+        """Replicas of every pool that are lost with a server that an allocation buys (`lost_with_a_server`)."""
+        held = ((sku, name, gpus) for sku, options in allocation.bought.items() for name, gpus in options.items())
+        return lost_with_a_server(packed_replicas(pools, servers_bought(held, self.market.hardware.skus)))
 
     def chosen(self, allocation: Allocation) -> list[Column]:
         """The columns an allocation uses, at the size that they have where they are bought.
