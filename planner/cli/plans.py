@@ -125,7 +125,7 @@ def _refuse_given(subject: str) -> None:
     document = plan_document_at(subject)
     if document is not None and document.get("given"):
         bound = "is of a fleet that was given, and would be searched for again"
-        raise InputError("plan", subject, bound, "explain its scenario, or plan the fleet with --set and --fleet")
+        raise InputError("plan", subject, bound, "ask it of its scenario, or plan the fleet with --set and --fleet")
 
 
 def _seen_from(place: Path, folder: Path) -> str:
@@ -274,6 +274,7 @@ def what_if(
     check_outputs(json_file, md_file)
     if not assignments:
         raise InputError("--set", "(missing)", "there is nothing to change", "give e.g. --set workload.rate_per_s=80")
+    _refuse_given(subject)
     before = load_request(subject)
     changed = [(last, load_request(subject, assignments[: index + 1])) for index, last in enumerate(assignments)]
     hardware = planning.hardware_for(before, hardware_for(before.search.engine, calibrations, engine_costs))

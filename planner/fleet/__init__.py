@@ -17,7 +17,13 @@ from planner.fleet.cascades import cascade_services
 from planner.fleet.confidence import deviations_of, slower_deployment
 from planner.fleet.corrections import Corrections
 from planner.fleet.format_warnings import weights_word
-from planner.fleet.given import deployment_in_words, given_replica, plan_of_given
+from planner.fleet.given import (
+    DEFAULT_RUNNING,
+    DEFAULT_TOKENS,
+    deployment_in_words,
+    given_replica,
+    plan_of_given,
+)
 from planner.fleet.packing import PackedPool, packed_replicas, server_count
 from planner.fleet.planning import hardware_for, plan
 from planner.fleet.program import request_slices
@@ -49,6 +55,8 @@ from planner.fleet.verification import routed_slo, routed_workload
 __all__ = [
     "AGREEMENT",
     "BOUND_PROBABILITY",
+    "DEFAULT_RUNNING",
+    "DEFAULT_TOKENS",
     "KV_TIERS",
     "SWITCHING",
     "Alternative",

@@ -104,16 +104,16 @@ def _pool_in_words(text: str, request: PlanRequest, hardware: HardwareDb) -> Poo
         raise UnknownNameError("fleet", found["sku"], hardware.skus)
     numbers = {name.lower(): int(count) for name, count in _KNOB.findall(found["knobs"])}
     degrees = {name: numbers[name] for name in ("tp", "pp", "dp", "ep") if name in numbers}
+    role = Role(found["role"] or Role.MIXED)
     config = given_replica(
         request,
         hardware,
         found["sku"],
-        Role(found["role"] or Role.MIXED),
+        role,
         Parallelism(**degrees),
         numbers.get("b", DEFAULT_RUNNING),
         numbers.get("c", DEFAULT_TOKENS),
     )
-    role = Role(found["role"] or Role.MIXED)
     return Pool(role=role, config=config, replicas=int(found["replicas"]), router=request.search.router)
 
 

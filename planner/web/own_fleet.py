@@ -11,7 +11,7 @@ import streamlit as st
 from hardware_db import HardwareDb
 from planner.charts import fleets
 from planner.core import PlannerError, money, percent, significant
-from planner.fleet import PlanRequest, Progress, given_replica, plan_of_given
+from planner.fleet import DEFAULT_RUNNING, DEFAULT_TOKENS, PlanRequest, Progress, given_replica, plan_of_given
 from planner.report import plan_summary
 from planner.roofline import Parallelism
 from planner.serving import Deployment, Pool, Role
@@ -90,8 +90,8 @@ def _pool_inputs(page: Page, role: Role) -> OwnPool:
             "GPUs per replica", sizes, index=sizes.index(tp), key=f"{key}-tp", width=130, help="Tensor parallelism"
         )
         replicas = _number("Replicas", f"{key}-replicas", like.replicas if like else 1, MOST_REPLICAS)
-        running = like.config.max_running_requests if like else 256
-        tokens = like.config.max_batched_tokens if like else 8192
+        running = like.config.max_running_requests if like else DEFAULT_RUNNING
+        tokens = like.config.max_batched_tokens if like else DEFAULT_TOKENS
         running = _number("Batch limit", f"{key}-running", running, MOST_RUNNING, "Requests of a replica, max_num_seqs")
         tokens = _number("Chunk budget", f"{key}-tokens", tokens, MOST_TOKENS, "Tokens of a step")
     return OwnPool(role, chosen_sku, chosen_tp, replicas, running, tokens)

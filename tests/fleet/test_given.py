@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from hardware_db import select_calibration
 from planner.core import InputError, UnknownNameError
 from planner.engine import ReplicaConfig
 from planner.fleet import Plan, deployment_in_words, plan, plan_of_given
 from planner.roofline import Parallelism
 from planner.scenario import load_scenario
 from planner.serving import Deployment, evaluate, sustainable_rate_per_s
-from tests.builders import HARDWARE, SMALL_CHAT
+from tests.builders import HARDWARE, SMALL_CHAT, calibrated
 
 REQUEST = load_scenario("chat-llama-70b", [*SMALL_CHAT, "search.tp=[4]", "confidence=0.5"])
 
 
-def replica(sku: str = "h100-sxm", tp: int = 4, **changes: int) -> ReplicaConfig:
-    return ReplicaConfig(
-        llm=REQUEST.llm,
-        sku=HARDWARE.skus[sku],
-        engine=HARDWARE.engines["vllm"],
-        precision=REQUEST.precision,
-        parallelism=Parallelism(tp=tp),
-        calibration=select_calibration(HARDWARE, sku, "vllm"),
-        **changes,
-    )
+def replica(sku: str = "h100-sxm", tp: int = 4) -> ReplicaConfig:
+    return calibrated(REQUEST.llm.id, sku, precision=REQUEST.precision, parallelism=Parallelism(tp=tp))
 
 
 @pytest.fixture(scope="module", params=["mixed", "disaggregated"])
