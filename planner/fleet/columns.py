@@ -19,7 +19,8 @@ becomes a unit of its own, with its rates of all slices. A compromise that is be
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -41,6 +42,12 @@ were. A choice: larger simulates more configurations, smaller may pass over a be
 BETTER_WHERE_STEADY, OPEN_TRIALS = 1.5, 4
 """The same where the rate neither varies nor was recorded, for so many misses: theory then errs about one configuration
 more than about another, not about what it does not see in the traffic. Choices as above."""
+CAREFUL_SHARE = 0.85
+"""Share of its rate by theory at which what was not simulated is looked for first, once something missed: of fleets
+that cost the same the one with room is tried before those without. A choice: theory errs by 5 to 12 %."""
+MANY_MISSES = 16
+"""Misses after which what was not simulated is looked for with that share alone: an answer that holds, and may cost
+more, comes before the search ends without one. A choice."""
 LEAST_KEPT = 0.1
 """Share of its rate by theory below which a configuration is given up: a fleet many times as large as theory has it
 holds by no merit of its own. A choice."""
@@ -192,6 +199,8 @@ class CandidateColumns:
                 self._families.setdefault(slice_.service.name, {}).setdefault(family.name, {})[slice_.name] = family
                 names = [(slice_.service.name, pool_name(member)) for member in family.members]
                 self._family_of |= dict.fromkeys(names, family.name)
+        self._untried: dict[tuple[str, str], dict[str, ConfigurationFamily]] = {}
+        self._untried_share = 1.0
         self._by_name: dict[str, Column] = {}
         self._sizes: set[tuple[str, str, int]] = set()
         if corrections is not None:
@@ -341,7 +350,17 @@ class CandidateColumns:
                 worst[found.sku, found.mode] = max(before, found, key=lambda miss: miss.ratio)
         return list(worst.values())
 
-    def lower(self, member: PoolOption, service: str, share: float, kept: float, *, is_doubtful: bool = False) -> None:
+    def lower(
+        self,
+        member: PoolOption,
+        service: str,
+        share: float,
+        kept: float,
+        *,
+        is_doubtful: bool = False,
+        is_full: bool = False,
+        missed_at: tuple[int, Mapping[str, float]] | None = None,
+    ) -> None:
         """Lower what a configuration carries, at every pool size, after it missed a target with `share` of its rates.
 
         What made theory too optimistic at one size makes it so at the others, and pools of one configuration are put
@@ -353,20 +372,68 @@ class CandidateColumns:
             share: of its rates that was routed to it.
             kept: share of that at which it may hold; more is taken after `MISSES_BEFORE_LARGER_CUTS` misses.
             is_doubtful: another pool may be why it missed: the first such miss lowers nothing.
+            is_full: requests waited for a place in it; else one of its family with more places would do as it did.
+            missed_at: its surviving replicas and what was routed to them, by slice [1/s]: where theory was asked only
+                whether it carries the demand, `share` is of that, and of what it carries by theory it is less.
         """
         key = (service, pool_name(member))
         self._misses[key] = self._misses.get(key, 0) + 1
         if is_doubtful and self._misses[key] == 1:
             return
+        if missed_at is not None and self._is_steady:
+            share = min(share, self._share_of_all(member, service, *missed_at))
         cut = min(1.0, share) * kept ** max(1, self._misses[key] - MISSES_BEFORE_LARGER_CUTS)
         left = cut * self._kept_share(service, member.role, member)
         of_role = self._kept.setdefault((service, member.role), {})
         of_role.setdefault(self._family_of[key], {})[key[1]] = left if left >= LEAST_KEPT else 0.0
+        self._untried_share = self._usual_share
         best = self._best_kept(service, member.role)
         self._expected[service, member.role] = max(min(self._better() * best, 1.0), LEAST_KEPT)
         self._add_sizes(service)
         self.of_members([(service, member)])
         self._correct(service, member.role)
+        self._offer_others(member, service, is_full=is_full)
+
+    def _share_of_all(
+        self, member: PoolOption, service: str, surviving: int, rates_per_s: Mapping[str, float]
+    ) -> float:
+        """Share of all that a pool carries as its rates are known, however much that is, that was routed to it."""
+        kept = self._kept_share(service, member.role, member)
+        most_per_s = {name: self._capacities[name].rate_per_s(member, surviving) for name in rates_per_s}
+        return math.fsum(rate / most_per_s[name] for name, rate in rates_per_s.items() if most_per_s[name]) / kept
+
+    def _offer_others(self, missed: PoolOption, service: str, *, is_full: bool) -> None:
+        """Offer the other members of a family at every size; what missed has columns of its own.
+
+        Of members that carry all that is asked by theory one was chosen, and another may hold where that one missed.
+        Where the rate varies it is not expected to: see `BETTER_WHERE_STEADY`.
+        """
+        family = self._family_of[service, pool_name(missed)]
+        if not self._is_steady or len(self._kept[service, missed.role][family]) >= TRIALS_OF_A_FAMILY:
+            return
+
+        def does_as_well(member: PoolOption) -> bool:
+            own, other = missed.config, member.config
+            more_places = own.max_running_requests <= other.max_running_requests and not is_full
+            return own.max_batched_tokens == other.max_batched_tokens and (
+                own.max_running_requests == other.max_running_requests or more_places
+            )
+
+        untried = {}
+        for name, sliced in self._open_families(service, family).items():
+            others = tuple(member for member in sliced.members if not does_as_well(member))
+            if others:
+                untried[name] = replace(sliced, members=others)
+        self._untried[service, family] = untried
+        for column in self.all:
+            if (column.service, column.family.name, column.member) == (service, family, None):
+                del self._by_name[column.name]
+        self._sizes = {size for size in self._sizes if size[:2] != (service, family)}
+        self._add_sizes(service)
+
+    def _open_families(self, service: str, family: str) -> dict[str, ConfigurationFamily]:
+        """By slice, the members of a family that may still be chosen."""
+        return self._untried.get((service, family), self._families[service][family])
 
     def held(self, member: PoolOption, service: str, share: float) -> bool:
         """Expect more of configurations that were not simulated, after one held with so much room.
@@ -386,6 +453,28 @@ class CandidateColumns:
         self._expected[service, member.role] = now
         self._correct(service, member.role)
         return True
+
+    @contextmanager
+    def carefully(self) -> Iterator[bool]:
+        """Within it, what was not simulated counts with `CAREFUL_SHARE` of its rates; whether that is worth trying."""
+        if not self._is_steady or not self._misses:
+            yield False
+            return
+        self._count_untried(CAREFUL_SHARE)
+        try:
+            yield True
+        finally:
+            self._count_untried(self._usual_share)
+
+    @property
+    def _usual_share(self) -> float:
+        """Share of their rates by theory with which configurations count at first that were not simulated."""
+        return CAREFUL_SHARE if self._is_steady and sum(self._misses.values()) > MANY_MISSES else 1.0
+
+    def _count_untried(self, share: float) -> None:
+        self._untried_share = share
+        for column in self.all:
+            self._set(self._corrected(column))
 
     def _best_kept(self, service: str, role: Role) -> float:
         """Largest share that a configuration kept after it missed."""
@@ -468,7 +557,7 @@ class CandidateColumns:
         wanted = {(service, pool_name(member)): member for service, member in members}
         for column in [column for column in self.all if column.member is None]:
             for (service, name), member in wanted.items():
-                fits = service == column.service and name in {pool_name(option) for option in column.family.members}
+                fits = service == column.service and self._family_of[service, name] == column.family.name
                 new = replace(column, member=member, rates={})
                 if fits and new.name not in self._by_name:
                     self._set(replace(new, rates=self._member_rates(new)))
@@ -480,7 +569,8 @@ class CandidateColumns:
 
     def _add_sizes(self, service: str) -> None:
         """A column for every family of a service and every pool size that is worth it and has none yet."""
-        for name, by_slice in self._families[service].items():
+        for name in self._families[service]:
+            by_slice = self._open_families(service, name)
             sizes: set[int] = set()
             for slice_name, family in by_slice.items():
                 wanted_per_s = self._largest_per_s[slice_name] / self._expected.get((service, family.role), 1.0)
@@ -492,7 +582,7 @@ class CandidateColumns:
 
     def _family_column(self, service: str, family: str, surviving: int) -> Column:
         """A column whose rates are bounds, for every slice that some member of the family can serve."""
-        by_slice = self._families[service][family]
+        by_slice = self._open_families(service, family)
         widest = max(by_slice.values(), key=lambda sliced: len(sliced.members))
         channel = f"{service} {widest.kv_cache} {self._sites[widest.sku]}"
         column = Column(
@@ -517,9 +607,9 @@ class CandidateColumns:
             family = "" if member is None else self._family_of.get((service, pool_name(member)), "")
         of_family = self._kept.get((service, role), {}).get(family, {})
         better = self._better() if len(of_family) < TRIALS_OF_A_FAMILY else 1.0
-        alike = min(expected, max(of_family.values(), default=1.0) * better)
-        if member is None:  # the best of the family, of which some are known
-            return max([alike, *of_family.values()])
+        alike = min(expected, max(of_family.values(), default=1.0) * better, self._untried_share)
+        if member is None:  # the best of those that may be chosen, of which some are known
+            return alike if (service, family) in self._untried else max([alike, *of_family.values()])
         return of_family.get(pool_name(member), alike)
 
     def _rate(self, column: Column, name: str) -> SliceRate:
@@ -530,8 +620,9 @@ class CandidateColumns:
             theory.rate_per_s < theory.asked_per_s or kept * theory.asked_per_s >= most_per_s * (1.0 - _ROUNDING)
         )
         if theory is None or not is_exact:
-            family = self._families[column.service][column.family.name][name]
-            rate_per_s = self._capacities[name].bound_per_s(family, column.surviving)
+            key = (column.service, column.family.name)
+            by_slice = self._open_families(*key) if column.member is None else self._families[key[0]][key[1]]
+            rate_per_s = self._capacities[name].bound_per_s(by_slice[name], column.surviving)
         else:
             rate_per_s = theory.rate_per_s
         rate_per_s = min(kept * rate_per_s, most_per_s)
@@ -574,7 +665,7 @@ class CandidateColumns:
         if asked and not names:
             return
         for name in names:
-            family = self._families[column.service][column.family.name][name]
+            family = self._open_families(column.service, column.family.name)[name]
             asked_per_s = self._asked_per_s(column, name)
             best = self._capacities[name].best(family, column.surviving, asked_per_s)
             self.dominated |= {dominated.name: dominated for dominated in best.dominated}
@@ -592,7 +683,7 @@ class CandidateColumns:
 
         Rates per replica grow with the pool, so that this one's bounds those of all smaller ones.
         """
-        family = self._families[column.service][column.family.name][name]
+        family = self._open_families(column.service, column.family.name)[name]
         if not self._capacities[name].is_new(family):
             return column
         carry_all = [

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from planner.core import Metric, significant
 from planner.fleet.columns import CandidateColumns, Column, unit_of
@@ -172,17 +173,38 @@ class FleetSearch:
                 if not is_better(tighter, best, objective, gap):
                     left.append(tighter)
                     continue
-            answer = solve(problem, objective, relative_gap=gap, work=work, duals=not singly)
-            answer = self._without_own_pins(answer.model_copy(update={"program": program}))
+            solved = partial(self._solved_at, program, objective=objective, gap=gap, work=work, duals=not singly)
+            answer = solved(problem)
             if objective is Objective.MIN_COST:
                 known[program] = max(known.get(program, 0.0), lower_bound(answer))
-            if not singly and not self._is_spread(answer):
+            fleet = answer if singly else self._spread(answer, problem, solved)
+            if fleet is not answer:
                 left.append(known.get(program, bound))
-                continue
-            answers.append(answer)
-            if answer.objective is not None and (best is None or is_better(answer.objective, best, objective)):
-                best = answer.objective
+            if fleet is not None:
+                answers.append(fleet)
+                best = _better_of(best, fleet.objective, objective)
         return best_of(answers, left, objective, FEASIBILITY_TOLERANCE)
+
+    def _solved_at(
+        self, program: int, problem: FleetProblem, *, objective: Objective, gap: float, work: float, duals: bool
+    ) -> Allocation:
+        answer = solve(problem, objective, relative_gap=gap, work=work, duals=duals)
+        return self._without_own_pins(answer.model_copy(update={"program": program}))
+
+    def _spread(
+        self, answer: Allocation, problem: FleetProblem, solved: Callable[[FleetProblem], Allocation]
+    ) -> Allocation | None:
+        """An answer that is spread as its pools were taken to be; else one without replicas that fill a server.
+
+        What these fill others cannot be spread over. None: that one is not spread either.
+        """
+        if self._is_spread(answer):
+            return answer
+        skus, families = self.market.hardware.skus, {column.name: column.family for column in self.columns.all}
+        small = {name for name, family in families.items() if family.gpus < skus[family.sku].node.gpus}
+        units = tuple(unit for unit in problem.units if unit.name in small)
+        other = solved(problem.model_copy(update={"units": units}))
+        return other if self._is_spread(other) else None
 
     def _bounds(self, columns: Sequence[Column], objective: Objective, flat: bool) -> list[tuple[int, float]]:
         """Sites at which a fleet may be found, with what none there is better than; best first, at least one."""
@@ -274,6 +296,12 @@ class FleetSearch:
         """
         site = self.market.site_of(allocation)
         return [_placed(column, site) for column in self.columns.chosen(allocation)]
+
+
+def _better_of(best: float | None, value: float | None, objective: Objective) -> float | None:
+    if best is None or value is None:
+        return value if best is None else best
+    return value if is_better(value, best, objective) else best
 
 
 def request_slices(request: PlanRequest, services: Sequence[Service]) -> tuple[DemandSlice, ...]:

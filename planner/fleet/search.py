@@ -48,7 +48,7 @@ from planner.fleet.verification import (
 )
 from planner.optimizer import Allocation, Objective, Resource, SolveStatus
 from planner.search import DeploymentOption
-from planner.serving import Role
+from planner.serving import PoolLimit, Role
 from planner.supply import FleetLimits, SiteSupply
 
 LEAST_REQUESTS_TO_OVERRULE = 5000
@@ -60,6 +60,11 @@ MISS_GROWTH = 10.0
 choice: 8 to 12 in replays of recordings on pools of 8 to 11 replicas, more where the rate is steady."""
 LEAST_MISSED = 0.1
 """Misses over those allowed below which it is not concluded how much more a pool would carry. A choice."""
+NEAR_MISS = 2.0
+"""Misses by theory over those allowed up to which simulation decides. A choice: 7 % of the rate by `MISS_GROWTH`, and
+theory was too careful by up to 12 %."""
+PLACES = frozenset({PoolLimit.RUNNING_REQUESTS, PoolLimit.KV_CAPACITY})
+"""What a simulated pool is short of when requests waited for a place in it."""
 MAX_ROUNDS = 30
 """Fleets verified before the last one is shown as it stands, with what it misses. A choice that rarely matters."""
 
@@ -103,8 +108,8 @@ def find_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet:
 def _least_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet:
     """Solve, deploy and verify; lower the rates of what misses a target and repeat, until everything holds.
 
-    What misses by theory at the pool sizes and rates it was given is not simulated. A fleet that holds stands until a
-    cheaper one holds too, or none is cheaper by the rates known.
+    What misses by theory at the pool sizes and rates it was given is not simulated, unless it misses by little. A fleet
+    that holds stands until a cheaper one holds too, or none is cheaper by the rates known.
     """
     if search.unserved():
         return NoFleet(None)
@@ -184,16 +189,25 @@ class _Trial:
         """Lower the rates of what missed a target, by what that says of the rate at which it may hold.
 
         First tokens wait for prompts more than for a place to decode: of a pair that misses TTFT alone the decode pool
-        is lowered only when that happens again. Where links between the pools cannot carry the KV caches, only the pool
-        with fewer links is lowered.
+        is lowered only where that happens again by theory, or requests waited for a place in its simulation. Where
+        links between the pools cannot carry the KV caches, only the pool with fewer links is lowered.
         """
         for (_, pools), deployment, metrics in zip(self.groups, self.fleet.deployments, self.violations, strict=True):
             missed = missing_over_allowed(deployment, search.slos)
-            for pool in (pool for pool in _short_of_links(pools, deployment) or pools if pool.may_cause(metrics)):
+            for pool in (pool for pool in _to_blame(pools, deployment, metrics) if pool.may_cause(metrics)):
                 caused = [missed[metric] for metric in metrics & missed.keys() if pool.may_cause({metric})]
                 kept = min(_share_that_holds(max([*caused, 1.0])), SHARE_KEPT_AFTER_MISS)
-                is_doubtful = pool.option.role is Role.DECODE and metrics == {Metric.TTFT}
-                search.columns.lower(pool.option, pool.service, pool.capacity_share, kept, is_doubtful=is_doubtful)
+                is_doubtful = pool.option.role is Role.DECODE and metrics == {Metric.TTFT} and deployment.run is None
+                is_full = pool.option.role in _short_of_places(deployment)
+                search.columns.lower(
+                    pool.option,
+                    pool.service,
+                    pool.capacity_share,
+                    kept,
+                    is_doubtful=is_doubtful,
+                    is_full=is_full,
+                    missed_at=(pool.surviving, pool.rates_per_s),
+                )
 
     def raise_expectations(self, search: FleetSearch) -> bool:
         """Expect more of what was not simulated where what was held with room; whether that changed anything."""
@@ -207,6 +221,19 @@ class _Trial:
                 share = pool.capacity_share * _share_that_holds(max(caused, default=1.0))
                 raised.append(search.columns.held(pool.option, pool.service, share))
         return any(raised)
+
+
+def _to_blame(pools: Sequence[UsedPool], planned: PlannedDeployment, metrics: frozenset[Metric]) -> Sequence[UsedPool]:
+    """The pools of a deployment that may be why it missed these metrics."""
+    if planned.run is not None and metrics == {Metric.TTFT}:
+        to_blame = {Role.MIXED, Role.PREFILL, *_short_of_places(planned)}
+        return [pool for pool in pools if pool.option.role in to_blame]
+    return _short_of_links(pools, planned) or pools
+
+
+def _short_of_places(planned: PlannedDeployment) -> set[Role]:
+    """Roles of the pools in which requests waited for a place in a simulation; without one none."""
+    return {pool.role for pool in planned.simulated.pools if planned.run is not None and pool.limit in PLACES}
 
 
 def _short_of_links(pools: Sequence[UsedPool], planned: PlannedDeployment) -> list[UsedPool]:
@@ -231,7 +258,7 @@ def _trial(search: FleetSearch, simulate: bool, held: VerifiedFleet | None) -> _
     """Solve, deploy and verify once; None where the best fleet is not cheaper than one that holds."""
     while True:
         cheapest = refined_allocation(search, search.request.objective)
-        allocation = simplest_allocation(search, cheapest)
+        allocation = _with_room(search, cheapest) or simplest_allocation(search, cheapest)
         if not allocation.status.has_allocation:
             diagnosed = None if search.unserved() else diagnosed_allocation(search, simulate)
             return NoFleet(diagnosed, left_out=search.pairs_left_out)
@@ -246,11 +273,51 @@ def _trial(search: FleetSearch, simulate: bool, held: VerifiedFleet | None) -> _
         search.without_pairs(allocation, too_slow)
     if simulate and not any(violations):
         deployments, violations = _verify(search, groups, search.request.simulated_requests)
+    elif simulate and _may_hold(search, deployments):
+        deployments, violations = _overruled(search, groups)
     if not deployments:
         return NoFleet(allocation)
     is_dearer = allocation.cost_usd_per_hour > cheapest.cost_usd_per_hour * (1.0 + SAME_COST)
     passed_over = cheapest.cost_usd_per_hour if is_dearer else None
     return _Trial(VerifiedFleet(allocation, deployments, passed_over), groups, violations)
+
+
+def _with_room(search: FleetSearch, cheapest: Allocation) -> Allocation | None:
+    """A fleet that costs no more than the cheapest and has room by theory, after others missed; None: no such."""
+    cost = cheapest.objective
+    if search.request.objective is not Objective.MIN_COST or cost is None:
+        return None
+    with search.columns.carefully() as worth:
+        if not worth:
+            return None
+        most = cost * (1.0 + SAME_COST)
+        found = refined_allocation(search, Objective.MIN_COST, enough_usd_per_hour=most)
+        if found.objective is None or found.objective > most:
+            return None
+        found = simplest_allocation(search, found)
+    return with_bound(found, cost * (1.0 - (cheapest.gap or 0.0))) if found.cost_usd_per_hour <= most else None
+
+
+def _may_overrule(search: FleetSearch) -> bool:
+    """Whether what simulation finds may count against theory where that is too careful."""
+    enough = search.request.simulated_requests >= LEAST_REQUESTS_TO_OVERRULE
+    return enough and search.request.objective is Objective.MIN_COST
+
+
+def _may_hold(search: FleetSearch, deployments: Sequence[PlannedDeployment]) -> bool:
+    """Whether a fleet that misses by theory misses by so little that a simulation may find that it holds."""
+    near = [max(missing_over_allowed(planned, search.slos).values(), default=0.0) for planned in deployments]
+    return _may_overrule(search) and max(near, default=math.inf) <= NEAR_MISS
+
+
+def _overruled(search: FleetSearch, groups: Groups) -> tuple[tuple[PlannedDeployment, ...], list[frozenset[Metric]]]:
+    """`_verify` where simulation decides against theory: pools of what holds become units that carry what they did."""
+    deployments, _ = _verify(search, groups, search.request.simulated_requests)
+    violations = [violated_metrics(planned, search.slos, by_theory=False) for planned in deployments]
+    if not any(violations):
+        for pool in (pool for _, pools in groups for pool in pools):
+            search.columns.witness(pool.option, pool.service, pool.surviving, pool.rates_per_s)
+    return deployments, violations
 
 
 def _wanted(search: FleetSearch, allocation: Allocation) -> Groups:
@@ -295,8 +362,7 @@ def _cheaper(first: VerifiedFleet | None, second: VerifiedFleet) -> VerifiedFlee
 
 def _witness_smaller(search: FleetSearch, trial: _Trial, left: Questions) -> bool:
     """Whether some smaller fleet holds in simulation; its pools are units of the program from now on."""
-    request = search.request
-    if request.objective is not Objective.MIN_COST or request.simulated_requests < LEAST_REQUESTS_TO_OVERRULE:
+    if not _may_overrule(search):
         return False
 
     def verified(option: DeploymentOption, pools: tuple[UsedPool, ...], requests: int) -> PlannedDeployment:

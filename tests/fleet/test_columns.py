@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -67,7 +68,7 @@ class Table:
         rate = self.true[kind.name, replicas, member.name]
         return Best(member if rate > 0.0 else None, min(rate, at_most))
 
-    def rate_per_s(self, member: PoolOption, replicas: int, at_most: float) -> float:
+    def rate_per_s(self, member: PoolOption, replicas: int, at_most: float = math.inf) -> float:
         (found,) = {rate for (_, size, name), rate in self.true.items() if (size, name) == (replicas, member.name)}
         return min(found, at_most)
 
@@ -330,3 +331,100 @@ def test_stages_of_the_program_are_roles_of_pools() -> None:
     units = [unit_of(column, dict.fromkeys(column.gpus, 1.0), 0.0, steady=False) for column in columns.all]
     assert {unit.stage for unit in units} == set(UnitStage)
     assert {unit.channel for unit in units if unit.stage is not UnitStage.WHOLE} == {"chat bf16 here"}
+
+
+def offered(columns: CandidateColumns, kind: ConfigurationFamily) -> set[str]:
+    """The members of a family that may still be chosen."""
+    open_ = [column for column in columns.all if column.member is None and column.family.name == kind.name]
+    return {member.name for column in open_ for member in column.family.members}
+
+
+def test_after_a_miss_under_a_steady_rate_the_others_of_the_family_are_offered() -> None:
+    """By theory either member carries all: the one that was chosen says nothing of how the other does in simulation."""
+    kind = family(1)
+    plenty = Table({(kind.name, size, one.name): 60.0 * size for one in kind.members for size in SIZES}, 1.0)
+    columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": plenty}, FleetLimits(), SITES)  # type: ignore[dict-item]
+    (first,) = columns.chosen(settled(columns, DEMAND_PER_S, kind.name))
+    assert first.member is not None
+    columns.lower(first.member, "chat", share=1.0, kept=0.5)
+    assert offered(columns, kind) == {one.name for one in kind.members} - {first.member.name}
+    (second,) = columns.chosen(settled(columns, DEMAND_PER_S, kind.name))
+    assert second.surviving == first.surviving
+    assert second.member not in (None, first.member)
+
+
+def test_where_the_rate_varies_they_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_varies", lambda _: True)
+    kind = family(1)
+    rates = table(3, [kind])
+    columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": rates}, FleetLimits(), SITES)  # type: ignore[dict-item]
+    columns.lower(kind.members[0], "chat", share=1.0, kept=0.5)
+    assert offered(columns, kind) == {one.name for one in kind.members}
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_more_places_are_offered_only_where_requests_waited_for_one(is_full: bool) -> None:
+    members = tuple(PoolOption(Role.MIXED, replica(max_running_requests=running)) for running in (64, 128, 256))
+    kind = ConfigurationFamily(Role.MIXED, members)
+    flat = Table({(kind.name, size, one.name): 10.0 * size for one in members for size in SIZES}, 1.0)
+    columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
+    columns.lower(members[1], "chat", share=1.0, kept=0.97, is_full=is_full)
+    others = {members[0].name, members[2].name} if is_full else {members[0].name}
+    assert offered(columns, kind) == others
+
+
+def test_what_missed_keeps_a_share_of_all_that_it_carries_by_theory() -> None:
+    """Theory, asked for the demand of 100, did not say that it would carry 180: at less than 100 it still misses."""
+    kind = family(1)
+    plenty = Table({(kind.name, size, one.name): 45.0 * size**2 for one in kind.members for size in SIZES}, 1.0)
+    columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": plenty}, FleetLimits(), SITES)  # type: ignore[dict-item]
+    (column,) = columns.chosen(settled(columns, DEMAND_PER_S, kind.name))
+    assert column.member is not None
+    columns.lower(column.member, "chat", share=1.0, kept=0.97, missed_at=(column.surviving, {"all": DEMAND_PER_S}))
+    (kept,) = columns.corrections(TrafficKind(arrivals="renewal", drifts=False), (), 0.0).kept
+    assert kept.share == pytest.approx(0.97 * DEMAND_PER_S / 180.0)
+    left = next(each for each in columns.all if each.name == column.name)
+    assert left.rates["all"].rate_per_s == pytest.approx(0.97 * DEMAND_PER_S)
+
+
+def test_what_has_room_is_looked_for_first_and_rates_are_as_before_after_that() -> None:
+    one, other = family(1), family(2)
+    flat = Table(
+        {(kind.name, size, each.name): 10.0 * size for kind in (one, other) for each in kind.members for size in SIZES},
+        1.0,
+    )
+    columns = CandidateColumns([part("all")], {"all": [one, other]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
+
+    def rates() -> dict[str, float]:
+        return {each.name: each.rates["all"].rate_per_s for each in columns.all}
+
+    with columns.carefully() as is_worth_it:
+        assert not is_worth_it  # nothing missed yet
+    columns.lower(one.members[0], "chat", share=1.0, kept=0.97)
+    before = rates()
+    with columns.carefully() as is_worth_it:
+        assert is_worth_it
+        careful = rates()
+    assert rates() == pytest.approx(before)
+    for column in columns.all:
+        share = 1.0 if column.member is one.members[0] else module.CAREFUL_SHARE
+        assert careful[column.name] == pytest.approx(share * before[column.name])
+
+
+def test_after_many_misses_nothing_that_was_not_simulated_counts_with_all_of_its_rates() -> None:
+    one, other = family(1), family(2)
+    flat = Table(
+        {(kind.name, size, each.name): 10.0 * size for kind in (one, other) for each in kind.members for size in SIZES},
+        1.0,
+    )
+    columns = CandidateColumns([part("all")], {"all": [one, other]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
+
+    def share_of_the_other() -> float:
+        (column,) = (each for each in columns.all if each.family.name == other.name and each.surviving == 2)
+        return column.rates["all"].rate_per_s / 20.0
+
+    for _ in range(module.MANY_MISSES):
+        columns.lower(one.members[0], "chat", share=1.0, kept=1.0)
+    assert share_of_the_other() == 1.0
+    columns.lower(one.members[0], "chat", share=1.0, kept=1.0)
+    assert share_of_the_other() == pytest.approx(module.CAREFUL_SHARE)
