@@ -5,12 +5,9 @@ A unit starts with optimistic rates (`Capacity.bound_per_s`). Only for the units
 member of the family searched for and its true rate computed (`CandidateColumns.refine`); these rates only ever fall,
 so that the program's answer, once all its units have true rates, is optimal over the true rates of all.
 
-Simulation corrects them (`CandidateColumns.lower`): a configuration that missed a target keeps a share of what theory
-says it carries, at every size. What was not simulated yet is expected to keep `BETTER_THAN_BEST` times the largest
-share that any configuration of its role kept: what theory does not see in traffic that varies it does not see for the
-others either (`BETTER_WHERE_STEADY` at first where it does not vary). A pool that was simulated and held where theory
-says it would not becomes a unit with the rates it held (`CandidateColumns.witness`): one unit more with true rates,
-which no bound has to cover.
+Simulation corrects them (`CandidateColumns.lower`, `planner.fleet.kept_shares`). A pool that was simulated and held
+where theory says it would not becomes a unit with the rates it held (`CandidateColumns.witness`): one unit more with
+true rates, which no bound has to cover.
 
 A unit that serves several slices has one configuration: the best member for each of the slices it was chosen for
 becomes a unit of its own, with its rates of all slices. A compromise that is best for none of them is not searched.
@@ -25,9 +22,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-from planner.core import percent
 from planner.engine import kv_tiers_usd_per_gpu_hour
-from planner.fleet.corrections import Corrections, ExpectedShare, HeldPool, KeptShare, TrafficKind
+from planner.fleet.corrections import Corrections, HeldPool, KeptShare, TrafficKind
+from planner.fleet.kept_shares import LEAST_KEPT, KeptShares
 from planner.fleet.types import pool_name
 from planner.optimizer import Allocation, Unit, UnitStage
 from planner.search import Capacity, ConfigurationFamily, Dominated, Mode, PoolOption, Rejection, worth_sizes
@@ -36,26 +33,6 @@ from planner.supply import FleetLimits, replicas_that_may_fail
 from planner.traffic import DemandSlice
 from planner.workload import RecordedArrivals, Workload
 
-BETTER_THAN_BEST = 1.1
-"""How much more of its rate by theory a configuration may keep that was not simulated yet than the best of those that
-were. A choice: larger simulates more configurations, smaller may pass over a better one."""
-BETTER_WHERE_STEADY, OPEN_TRIALS = 1.5, 4
-"""The same where the rate neither varies nor was recorded, for so many misses: theory then errs about one configuration
-more than about another, not about what it does not see in the traffic. Choices as above."""
-CAREFUL_SHARE = 0.85
-"""Share of its rate by theory at which what was not simulated is looked for first, once something missed: of fleets
-that cost the same the one with room is tried before those without. A choice: theory errs by 5 to 12 %."""
-MANY_MISSES = 16
-"""Misses after which what was not simulated is looked for with that share alone: an answer that holds, and may cost
-more, comes before the search ends without one. A choice."""
-LEAST_KEPT = 0.1
-"""Share of its rate by theory below which a configuration is given up: a fleet many times as large as theory has it
-holds by no merit of its own. A choice."""
-TRIALS_OF_A_FAMILY = 3
-"""Configurations of a family that miss before others of it are expected to be no better. A choice: the first that
-misses has the largest limits, and smaller ones may well hold where it did not."""
-MISSES_BEFORE_LARGER_CUTS = 2
-"""Misses after which a configuration loses more each time: it may not hold at any rate worth having. A choice."""
 _ROUNDING = 1e-9
 """Share by which a rate that was seen to hold is raised, so that the program may route all of it."""
 STAGE_OF_ROLE = {Role.MIXED: UnitStage.WHOLE, Role.PREFILL: UnitStage.FIRST, Role.DECODE: UnitStage.SECOND}
@@ -184,11 +161,8 @@ class CandidateColumns:
         self.dominated: dict[str, Dominated] = {}
         self._capacities = capacities
         self._theory: dict[tuple[str, str], _TheoryRate] = {}
-        self._kept: dict[tuple[str, Role], dict[str, dict[str, float]]] = {}
-        self._expected: dict[tuple[str, Role], float] = {}
         self._family_of: dict[tuple[str, str], str] = {}
-        self._misses: dict[tuple[str, str], int] = {}
-        self._is_steady = not any(_varies(slice_.workload) for slice_ in slices)
+        self._shares = KeptShares(is_steady=not any(_varies(slice_.workload) for slice_ in slices))
         self._demand_per_s = {
             slice_.name: math.inf if slice_.deferrable else max(slice_.demand_per_s) for slice_ in slices
         }
@@ -200,30 +174,14 @@ class CandidateColumns:
                 names = [(slice_.service.name, pool_name(member)) for member in family.members]
                 self._family_of |= dict.fromkeys(names, family.name)
         self._untried: dict[tuple[str, str], dict[str, ConfigurationFamily]] = {}
-        self._untried_share = 1.0
         self._by_name: dict[str, Column] = {}
         self._sizes: set[tuple[str, str, int]] = set()
         if corrections is not None:
-            self._take_over(corrections)
+            self._shares.take_over(corrections, self._families)
         for service in self._families:
             self._add_sizes(service)
         for pool in corrections.held if corrections is not None else ():
             self._add_held(pool)
-
-    def _take_over(self, corrections: Corrections) -> None:
-        """Start from the shares that simulation left in another plan.
-
-        No simulation will try what was not simulated: it is expected to keep what the best of those that were kept, and
-        no more. So are services that the other plan did not have.
-        """
-        best: dict[Role, float] = {}
-        for kept in corrections.kept:
-            if kept.service in self._families:
-                of_role = self._kept.setdefault((kept.service, kept.role), {})
-                of_role.setdefault(kept.family, {})[kept.configuration] = kept.share
-        for expected in corrections.expected:
-            best[expected.role] = max(best.get(expected.role, 0.0), expected.share)
-        self._expected |= {(service, role): share for service in self._families for role, share in best.items()}
 
     def _add_held(self, pool: HeldPool) -> None:
         """Add the unit of a pool that carried more than theory says in another plan: as much more here."""
@@ -255,21 +213,12 @@ class CandidateColumns:
             used: names of the columns of the fleet; pools that carried more than theory says are told of these only.
             deviations: with which the fleet was planned beyond those asked for.
         """
-        kept = {
-            (service, name): KeptShare(service=service, role=role, family=family, configuration=name, share=share)
-            for (service, role), of_role in self._kept.items()
-            for family, shares in of_role.items()
-            for name, share in shares.items()
-        }
-        expected = [
-            ExpectedShare(service=service, role=role, share=max(self._best_kept(service, role), share / self._better()))
-            for (service, role), share in self._expected.items()
-        ]
+        kept, expected = self._shares.all_kept(), self._shares.all_expected()
         of_others = {(each.service, each.role) for each in expected}
         for column in (self._by_name[name] for name in used if name in self._by_name):
             key = (column.service, column.family.role)
             if column.member is not None and key in of_others:  # it held as it is
-                share, name = self._kept_share(*key, column.member), pool_name(column.member)
+                share, name = self._kept_share(column.service, column.member), pool_name(column.member)
                 own = KeptShare(
                     service=column.service, role=key[1], family=column.family.name, configuration=name, share=share
                 )
@@ -285,12 +234,7 @@ class CandidateColumns:
     @property
     def expectations(self) -> tuple[str, ...]:
         """What is expected of configurations that were not simulated, a line for each role where that is less."""
-        return tuple(
-            f"{role} configurations that were not simulated count with {percent(share)} of their rates by theory, as "
-            "simulation left the best that was: a cheaper one among them may be passed over"
-            for (_, role), share in self._expected.items()
-            if share < 1.0
-        )
+        return self._shares.expectations
 
     @property
     def all(self) -> list[Column]:
@@ -376,19 +320,13 @@ class CandidateColumns:
             missed_at: its surviving replicas and what was routed to them, by slice [1/s]: where theory was asked only
                 whether it carries the demand, `share` is of that, and of what it carries by theory it is less.
         """
-        key = (service, pool_name(member))
-        self._misses[key] = self._misses.get(key, 0) + 1
-        if is_doubtful and self._misses[key] == 1:
+        name = pool_name(member)
+        misses = self._shares.count_miss(service, name)
+        if is_doubtful and misses == 1:
             return
-        if missed_at is not None and self._is_steady:
+        if missed_at is not None and self._shares.is_steady:
             share = min(share, self._share_of_all(member, service, *missed_at))
-        cut = min(1.0, share) * kept ** max(1, self._misses[key] - MISSES_BEFORE_LARGER_CUTS)
-        left = cut * self._kept_share(service, member.role, member)
-        of_role = self._kept.setdefault((service, member.role), {})
-        of_role.setdefault(self._family_of[key], {})[key[1]] = left if left >= LEAST_KEPT else 0.0
-        self._untried_share = self._usual_share
-        best = self._best_kept(service, member.role)
-        self._expected[service, member.role] = max(min(self._better() * best, 1.0), LEAST_KEPT)
+        self._shares.miss(service, member.role, self._family_of[service, name], name, share, kept)
         self._add_sizes(service)
         self.of_members([(service, member)])
         self._correct(service, member.role)
@@ -398,7 +336,7 @@ class CandidateColumns:
         self, member: PoolOption, service: str, surviving: int, rates_per_s: Mapping[str, float]
     ) -> float:
         """Share of all that a pool carries as its rates are known, however much that is, that was routed to it."""
-        kept = self._kept_share(service, member.role, member)
+        kept = max(self._kept_share(service, member), LEAST_KEPT)
         most_per_s = {name: self._capacities[name].rate_per_s(member, surviving) for name in rates_per_s}
         return math.fsum(rate / most_per_s[name] for name, rate in rates_per_s.items() if most_per_s[name]) / kept
 
@@ -406,10 +344,10 @@ class CandidateColumns:
         """Offer the other members of a family at every size; what missed has columns of its own.
 
         Of members that carry all that is asked by theory one was chosen, and another may hold where that one missed.
-        Where the rate varies it is not expected to: see `BETTER_WHERE_STEADY`.
+        Where the rate varies it is not expected to: see `planner.fleet.kept_shares`.
         """
         family = self._family_of[service, pool_name(missed)]
-        if not self._is_steady or len(self._kept[service, missed.role][family]) >= TRIALS_OF_A_FAMILY:
+        if not self._shares.is_open(service, missed.role, family):
             return
 
         def does_as_well(member: PoolOption) -> bool:
@@ -446,45 +384,25 @@ class CandidateColumns:
         Returns:
             Whether more is expected now than before.
         """
-        expected = self._expected.get((service, member.role), 1.0)
-        now = min(self._better() * share * self._kept_share(service, member.role, member), 1.0)
-        if now <= expected:
+        name = pool_name(member)
+        if not self._shares.held(service, member.role, self._family_of[service, name], name, share):
             return False
-        self._expected[service, member.role] = now
         self._correct(service, member.role)
         return True
 
     @contextmanager
     def carefully(self) -> Iterator[bool]:
-        """Within it, what was not simulated counts with `CAREFUL_SHARE` of its rates; whether that is worth trying."""
-        if not self._is_steady or not self._misses:
-            yield False
-            return
-        self._count_untried(CAREFUL_SHARE)
-        try:
-            yield True
-        finally:
-            self._count_untried(self._usual_share)
+        """`KeptShares.carefully`, with the rates of all columns as they are then, and afterwards as they were."""
+        with self._shares.carefully() as is_worth_it:
+            if is_worth_it:
+                self._correct_all()
+            yield is_worth_it
+        if is_worth_it:
+            self._correct_all()
 
-    @property
-    def _usual_share(self) -> float:
-        """Share of their rates by theory with which configurations count at first that were not simulated."""
-        return CAREFUL_SHARE if self._is_steady and sum(self._misses.values()) > MANY_MISSES else 1.0
-
-    def _count_untried(self, share: float) -> None:
-        self._untried_share = share
+    def _correct_all(self) -> None:
         for column in self.all:
             self._set(self._corrected(column))
-
-    def _best_kept(self, service: str, role: Role) -> float:
-        """Largest share that a configuration kept after it missed."""
-        of_role = self._kept.get((service, role), {})
-        return max((share for of_family in of_role.values() for share in of_family.values()), default=0.0)
-
-    def _better(self) -> float:
-        """How much more a configuration may keep that was not simulated than the best of those that were."""
-        open_still = self._is_steady and sum(self._misses.values()) <= OPEN_TRIALS
-        return BETTER_WHERE_STEADY if open_still else BETTER_THAN_BEST
 
     def _correct(self, service: str, role: Role) -> None:
         """Bring the rates of a role up to date."""
@@ -573,7 +491,7 @@ class CandidateColumns:
             by_slice = self._open_families(service, name)
             sizes: set[int] = set()
             for slice_name, family in by_slice.items():
-                wanted_per_s = self._largest_per_s[slice_name] / self._expected.get((service, family.role), 1.0)
+                wanted_per_s = self._largest_per_s[slice_name] / self._shares.expected(service, family.role)
                 sizes |= set(worth_sizes(family, self._capacities[slice_name], wanted_per_s))
             for surviving in sorted(sizes):
                 if (service, name, surviving) not in self._sizes:
@@ -596,25 +514,24 @@ class CandidateColumns:
         )
         return replace(column, rates={name: self._rate(column, name) for name in by_slice})
 
-    def _kept_share(self, service: str, role: Role, member: PoolOption | None, family: str | None = None) -> float:
-        """Share of its rate by theory that simulation leaves a configuration, or one that is not known yet.
+    def _kept_share(self, service: str, member: PoolOption) -> float:
+        """Share of its rates by theory that simulation leaves a configuration."""
+        name = pool_name(member)
+        return self._shares.of(service, member.role, self._family_of[service, name], name)
 
-        Configurations of one family differ in limits of the engine only: after `TRIALS_OF_A_FAMILY` none is expected
-        to be better than the best of those that were simulated.
-        """
-        expected = self._expected.get((service, role), 1.0)
-        if family is None:
-            family = "" if member is None else self._family_of.get((service, pool_name(member)), "")
-        of_family = self._kept.get((service, role), {}).get(family, {})
-        better = self._better() if len(of_family) < TRIALS_OF_A_FAMILY else 1.0
-        alike = min(expected, max(of_family.values(), default=1.0) * better, self._untried_share)
-        if member is None:  # the best of those that may be chosen, of which some are known
-            return alike if (service, family) in self._untried else max([alike, *of_family.values()])
-        return of_family.get(pool_name(member), alike)
+    def _kept_of(self, column: Column) -> float:
+        """The same of a column; of one without a member that of the best that may be chosen."""
+        if column.member is not None:
+            return self._kept_share(column.service, column.member)
+        family = (column.service, column.family.role, column.family.name)
+        untried = self._shares.of_untried(*family)
+        if (column.service, column.family.name) in self._untried:
+            return untried
+        return max([untried, *self._shares.tried(*family).values()])
 
     def _rate(self, column: Column, name: str) -> SliceRate:
         """What a column carries of a slice as far as is known: true where theory was asked far enough, else a bound."""
-        kept = self._kept_share(column.service, column.family.role, column.member, column.family.name)
+        kept = self._kept_of(column)
         most_per_s, theory = self._demand_per_s[name], self._theory.get((column.name, name))
         is_exact = theory is not None and (
             theory.rate_per_s < theory.asked_per_s or kept * theory.asked_per_s >= most_per_s * (1.0 - _ROUNDING)
@@ -637,7 +554,7 @@ class CandidateColumns:
 
     def _asked_per_s(self, column: Column, name: str) -> float:
         """Rate by theory above which a column need not be known."""
-        kept = self._kept_share(column.service, column.family.role, column.member, column.family.name)
+        kept = self._kept_of(column)
         kept = max(kept, LEAST_KEPT)
         return self._demand_per_s[name] / kept
 

@@ -11,6 +11,7 @@ import pytest
 
 from planner.core import Metric
 from planner.fleet import columns as module
+from planner.fleet import kept_shares as shares
 from planner.fleet.columns import CandidateColumns, Column, unit_of
 from planner.fleet.corrections import TrafficKind
 from planner.llm import Precision, load_llm
@@ -219,7 +220,7 @@ def test_a_rate_that_was_not_asked_for_in_full_is_asked_for_again() -> None:
 
 
 def test_what_was_not_simulated_is_expected_to_be_little_better_than_what_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "OPEN_TRIALS", 0)
+    monkeypatch.setattr(shares, "OPEN_TRIALS", 0)
     one, other, third, apart = family(1), family(2), family(4), family(2, Role.PREFILL)
     families = [one, other, third, apart]
     flat = Table(
@@ -232,7 +233,7 @@ def test_what_was_not_simulated_is_expected_to_be_little_better_than_what_was(mo
         for column in columns.all
         if column.member is None
     }
-    kept = 0.5 * module.BETTER_THAN_BEST
+    kept = 0.5 * shares.BETTER_THAN_BEST
     for size in SIZES:
         assert expected[one.name, size] == pytest.approx(kept * 10.0 * size)
         assert expected[other.name, size] == pytest.approx(kept * 10.0 * size)
@@ -241,14 +242,14 @@ def test_what_was_not_simulated_is_expected_to_be_little_better_than_what_was(mo
     assert columns.held(other.members[0], "chat", share=1.2)  # better than expected: so may the others be
     left = [column for column in columns.all if column.member is None and column.family.name == third.name]
     assert [column.rates["all"].rate_per_s for column in left] == pytest.approx(
-        [kept * 1.2 * module.BETTER_THAN_BEST * 10.0 * column.surviving for column in left]
+        [kept * 1.2 * shares.BETTER_THAN_BEST * 10.0 * column.surviving for column in left]
     )
 
 
 def test_a_family_is_given_up_after_a_few_of_its_configurations_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first to miss has the largest limits: smaller ones may hold where it did not, but not for ever."""
-    monkeypatch.setattr(module, "TRIALS_OF_A_FAMILY", 2)
-    monkeypatch.setattr(module, "OPEN_TRIALS", 0)
+    monkeypatch.setattr(shares, "TRIALS_OF_A_FAMILY", 2)
+    monkeypatch.setattr(shares, "OPEN_TRIALS", 0)
     kind = family(1)
     flat = Table({(kind.name, size, each.name): 10.0 * size for each in kind.members for size in SIZES}, 1.0)
     columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
@@ -258,20 +259,20 @@ def test_a_family_is_given_up_after_a_few_of_its_configurations_missed(monkeypat
         return column.rates["all"].rate_per_s / 10.0
 
     columns.lower(kind.members[0], "chat", share=1.0, kept=0.5)
-    assert expected() == pytest.approx(0.5 * module.BETTER_THAN_BEST)
+    assert expected() == pytest.approx(0.5 * shares.BETTER_THAN_BEST)
     columns.lower(kind.members[1], "chat", share=1.0, kept=0.5)
     assert expected() == pytest.approx(0.5)
 
 
 def test_lower_rates_make_larger_pools_worth_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = family(1)
-    monkeypatch.setattr(module, "OPEN_TRIALS", 0)
+    monkeypatch.setattr(shares, "OPEN_TRIALS", 0)
     monkeypatch.setattr(module, "worth_sizes", lambda *asked: range(1, round(asked[2] / 10.0) + 1))
     flat = Table({(kind.name, size, each.name): 10.0 * size for each in kind.members for size in range(1, 99)}, 1.0)
     columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
     assert max(column.surviving for column in columns.all) == 10
     columns.lower(kind.members[0], "chat", share=1.0, kept=0.5)
-    assert max(column.surviving for column in columns.all) == round(10 / (0.5 * module.BETTER_THAN_BEST))
+    assert max(column.surviving for column in columns.all) == round(10 / (0.5 * shares.BETTER_THAN_BEST))
 
 
 def test_under_a_steady_rate_the_first_misses_say_little_of_others() -> None:
@@ -287,10 +288,10 @@ def test_under_a_steady_rate_the_first_misses_say_little_of_others() -> None:
         found = (each for each in columns.all if each.member is None and each.family.name == other.name)
         return next(each.rates["all"].rate_per_s / (10.0 * each.surviving) for each in found)
 
-    for miss in range(1, module.OPEN_TRIALS + 2):
+    for miss in range(1, shares.OPEN_TRIALS + 2):
         columns.lower(one.members[0], "chat", share=1.0, kept=0.97)
         kept = columns.corrections(TrafficKind(arrivals="renewal", drifts=False), (), 0.0).kept[0].share
-        better = module.BETTER_WHERE_STEADY if miss <= module.OPEN_TRIALS else module.BETTER_THAN_BEST
+        better = shares.BETTER_WHERE_STEADY if miss <= shares.OPEN_TRIALS else shares.BETTER_THAN_BEST
         assert expected() == pytest.approx(min(1.0, better * kept))
 
 
@@ -407,7 +408,7 @@ def test_what_has_room_is_looked_for_first_and_rates_are_as_before_after_that() 
         careful = rates()
     assert rates() == pytest.approx(before)
     for column in columns.all:
-        share = 1.0 if column.member is one.members[0] else module.CAREFUL_SHARE
+        share = 1.0 if column.member is one.members[0] else shares.CAREFUL_SHARE
         assert careful[column.name] == pytest.approx(share * before[column.name])
 
 
@@ -423,8 +424,8 @@ def test_after_many_misses_nothing_that_was_not_simulated_counts_with_all_of_its
         (column,) = (each for each in columns.all if each.family.name == other.name and each.surviving == 2)
         return column.rates["all"].rate_per_s / 20.0
 
-    for _ in range(module.MANY_MISSES):
+    for _ in range(shares.MANY_MISSES):
         columns.lower(one.members[0], "chat", share=1.0, kept=1.0)
     assert share_of_the_other() == 1.0
     columns.lower(one.members[0], "chat", share=1.0, kept=1.0)
-    assert share_of_the_other() == pytest.approx(module.CAREFUL_SHARE)
+    assert share_of_the_other() == pytest.approx(shares.CAREFUL_SHARE)
