@@ -76,6 +76,11 @@ class ConstraintRows:
             value=self.value[mine],
         )
 
+    def of_columns(self, kept: BoolArray) -> ConstraintRows:
+        """The same rows over the columns that are kept."""
+        mine = kept[self.column]
+        return replace(self, row=self.row[mine], column=self.column[mine], value=self.value[mine])
+
     def used(self, values: FloatArray) -> FloatArray:
         """Left side of each row, by the values of the columns."""
         return self._summed(self.value * values[self.column])

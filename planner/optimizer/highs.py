@@ -29,7 +29,7 @@ ROUNDING_TOLERANCE = 1e-4
 """Largest distance of a solver's integer from a whole number; more is no rounding but a failure."""
 _SUB_PROGRAMS = ("feasibility_jump", "rins", "rens")
 """HiGHS options `mip_heuristic_run_...` that look for better solutions beside the tree."""
-FEW_ENTRIES = 2_000
+FEW_ENTRIES = 1_000
 """Entries below which a program is solved without them: its tree is done before they are. A choice that affects speed,
 and which of the fleets within the gap is found."""
 _ROW_WISE, _MINIMISE, _FEASIBLE = 2, 1, 2
@@ -208,10 +208,13 @@ class ProgramSolver:
         relative_gap: stop when the proved |bound - goal| / |goal| is at most this.
         work: checks x entries of all programs together.
         time_limit_s: from now on [s]; a linear program and bookkeeping come on top.
+        absolute_gap: also stop when |bound - goal| is at most this, in the unit of the goal.
     """
 
-    def __init__(self, relative_gap: float, work: float, time_limit_s: float = math.inf) -> None:
-        self.relative_gap = relative_gap
+    def __init__(
+        self, relative_gap: float, work: float, time_limit_s: float = math.inf, absolute_gap: float = 0.0
+    ) -> None:
+        self.relative_gap, self.absolute_gap = relative_gap, absolute_gap
         self.work_left = work
         self._deadline = time.monotonic() + time_limit_s
 
@@ -228,7 +231,7 @@ class ProgramSolver:
     def run(
         self,
         program: Program,
-        absolute_gap: float = 0.0,
+        absolute_gap: float | None = None,
         relative_gap: float | None = None,
         start: FloatArray | None = None,
     ) -> Solution:
@@ -236,7 +239,7 @@ class ProgramSolver:
 
         Args:
             program: as stated.
-            absolute_gap: also stop when |bound - goal| is at most this, in the unit of the goal.
+            absolute_gap: instead of the solver's.
             relative_gap: instead of the solver's.
             start: values by column of the layout that are known to be a solution.
 
@@ -255,7 +258,7 @@ class ProgramSolver:
             whole=True,
             time_limit_s=self.time_left_s,
             relative_gap=self.relative_gap if relative_gap is None else relative_gap,
-            absolute_gap=absolute_gap / abs(scaled.goal_unit),
+            absolute_gap=(self.absolute_gap if absolute_gap is None else absolute_gap) / abs(scaled.goal_unit),
             most_checks=max(LEAST_CHECKS, self.work_left / size),
             start=start,
         )

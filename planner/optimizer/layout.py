@@ -221,8 +221,16 @@ class Layout:
         return np.minimum(self.pair_rate[:, None] * useful[self.pair_unit], self.capped_rates_per_s)
 
     @cached_property
+    def section(self) -> IntArray:
+        """One number for each stage, channel, kind and set of groups of resources; shape (j,)."""
+        in_group = np.zeros((len(self.usd_per_hour), len(self.groups) + 1))
+        in_group[self.take_unit, self.resource_group[self.take_resource]] = 1.0  # -1, no group, is the last column
+        alike = np.column_stack([self.stage, self.channel, self.unit_kind, in_group[:, :-1]])
+        return np.unique(alike, axis=0, return_inverse=True)[1].ravel()
+
+    @cached_property
     def pools(self) -> tuple[IntArray, IntArray, FloatArray]:
-        """Units of one stage, channel, kind and set of groups whose rates are in proportion.
+        """Units of one `section` whose rates are in proportion.
 
         Of each unit the first of its pool, its pair of each slice (or -1), and what it may carry in units of the first.
         Shapes (j,), (j, s), (j, t).
@@ -232,9 +240,7 @@ class Layout:
         rate[self.pair_unit, self.pair_slice] = self.pair_rate
         pair_of[self.pair_unit, self.pair_slice] = np.arange(len(self.pair_unit))
         shape = (rate / np.maximum(rate.max(axis=1, keepdims=True), np.finfo(float).tiny)).round(9)
-        in_group = np.zeros((count, len(self.groups) + 1))
-        in_group[self.take_unit, self.resource_group[self.take_resource]] = 1.0  # -1, no group, is the last column
-        alike = np.column_stack([self.stage, self.channel, self.unit_kind, in_group[:, :-1], shape])
+        alike = np.column_stack([self.section, shape])
         _, first, of_unit = np.unique(alike, axis=0, return_index=True, return_inverse=True)
         lead, size = first[of_unit.ravel()], np.ones((count, self.periods))
         tight, unit = self.tight_rates_per_s, self.pair_unit

@@ -19,8 +19,7 @@ from planner.core import FloatArray
 from planner.optimizer.evaluate_allocation import PartAnswer, evaluate_fleet
 from planner.optimizer.highs import ROUNDING_TOLERANCE
 from planner.optimizer.layout import Layout
-from planner.optimizer.program import build_program
-from planner.optimizer.relaxation import RelaxedOptimum, undominated_pairs
+from planner.optimizer.relaxation import RelaxedOptimum, undominated
 from planner.optimizer.types import Objective, Purchase
 
 HELD_PRICE = 0.1
@@ -56,7 +55,7 @@ def fleet_by_period(
 
     Args:
         layout: of a problem of several periods.
-        some: of what was relaxed, the problem or `undominated` of it.
+        some: of what was relaxed, the problem or `undominated_day` of it.
         relaxed: its relaxation.
         solve_one: answers a problem of one period.
         gap: see `solve_by_period`.
@@ -77,7 +76,7 @@ def fleet_by_period(
     return None
 
 
-def undominated(layout: Layout) -> tuple[Layout, FloatArray]:
+def undominated_day(layout: Layout) -> tuple[Layout, FloatArray]:
     """The problem but for what links periods beside purchases and work that may wait, over pairs that none betters.
 
     Which pair betters which in a period is the same at all prices, so that its relaxation is that of all pairs.
@@ -88,11 +87,9 @@ def undominated(layout: Layout) -> tuple[Layout, FloatArray]:
     Returns:
         Of all units, with fewer pairs; and their tight rates (of units that serve all that they can) [1/s].
     """
-    pairs = np.zeros(len(layout.pair_unit), dtype=bool)
-    for part in Day(layout, layout.ceiling_per_s).parts():
-        pairs |= undominated_pairs(build_program(part, Objective.MIN_COST))
-    some = _unlinked(layout).select(np.ones(len(layout.usd_per_hour), dtype=bool), pairs)
-    return some, layout.tight_rates_per_s[pairs]
+    free = _unlinked(layout)
+    pairs = undominated(free, free.tight_rates_per_s)
+    return free.select(np.ones(len(free.stage), dtype=bool), pairs), free.tight_rates_per_s[pairs]
 
 
 def _unlinked(layout: Layout) -> Layout:

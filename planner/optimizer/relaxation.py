@@ -20,9 +20,10 @@ from planner.optimizer.layout import Layout
 from planner.optimizer.program import Program, ScaledProgram, scale_program, with_rates
 
 FEW_COLUMNS = 20_000
-"""Columns up to which a relaxation is handed over whole. Affects speed only."""
-POOLS_A_SLICE = 2
-"""Pools kept for each slice, stage and channel by either measure. A choice of what is reached in how long."""
+"""Columns up to which a relaxation of one period is handed over whole. Affects speed only."""
+POOLS_A_SLICE = 4
+"""Pools kept for each slice, stage and channel by either measure. A choice of what is reached in how long: with fewer
+the programs are smaller, but good fleets are rarer and take longer to find."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,11 @@ class RelaxedOptimum:
         bound: no solution is better, in the unit of the goal; of goals that are minimised.
         row_duals: d(goal)/d(limit) by row of the program; 0 for rows `carry_rate` that dropped out.
         values: by column of the program; 0 for units that dropped out.
-        excess: what one more request per second of a pair would cost beyond its worth; shape (p, t).
     """
 
     bound: float
     row_duals: FloatArray
     values: FloatArray
-    excess: FloatArray
 
 
 def relax(
@@ -55,95 +54,95 @@ def relax(
     Returns:
         None where it has no solution, or where the time ran out.
     """
-    layout, rates = program.layout, program.layout.column.rates
-    lp, is_left = _without_units(program, layout.tight_rates_per_s if rate_per_s is None else rate_per_s)
-    kept = lp.upper > 0.0
-    if kept.sum() > FEW_COLUMNS:
-        kept = _undominated(lp)
-    solution = solve_scaled(replace(lp, upper=np.where(kept, lp.upper, 0.0)), whole=False, time_limit_s=time_limit_s)
+    layout = program.layout
+    rate_per_s = layout.tight_rates_per_s if rate_per_s is None else rate_per_s
+    pairs = np.ones(len(rate_per_s), dtype=bool)
+    if layout.periods == 1 and program.columns > FEW_COLUMNS:
+        pairs = undominated(layout, rate_per_s)
+    lp, is_left = _without_units(program, rate_per_s, pairs)
+    solution = solve_scaled(lp, whole=False, time_limit_s=time_limit_s)
     if solution.outcome is not SolverOutcome.PROVEN:
         return None
     duals = np.zeros(len(is_left))
-    duals[is_left] = solution.row_duals
-    reduced = lp.goal - lp.matrix.T @ solution.row_duals
-    return RelaxedOptimum(
-        bound=solution.goal * lp.goal_unit,
-        row_duals=np.asarray(duals * lp.goal_unit / lp.row_unit),
-        values=np.asarray(solution.values * lp.column_unit),
-        excess=np.asarray(np.maximum(reduced[rates], 0.0) * lp.goal_unit / lp.column_unit[rates]),
-    )
+    duals[is_left] = solution.row_duals * lp.goal_unit / lp.row_unit
+    return RelaxedOptimum(solution.goal * lp.goal_unit, duals, np.asarray(solution.values * lp.column_unit))
 
 
-def _without_units(program: Program, rate_per_s: FloatArray) -> tuple[ScaledProgram, BoolArray]:
-    """The program with sum_s f_s / r_s in place of the units that move freely, and which rows are left of it."""
-    layout, scaled = program.layout, scale_program(with_rates(program, rate_per_s))
-    is_free = ~layout.is_still if layout.periods > 1 else np.ones(len(layout.steady), dtype=bool)
+def _without_units(program: Program, rate_per_s: FloatArray, pairs: BoolArray) -> tuple[ScaledProgram, BoolArray]:
+    """The program of some pairs, sum_s f_s / r_s in place of units that move freely, and which rows are left of it."""
+    layout, width = program.layout, program.layout.periods
+    is_free = ~layout.is_still if width > 1 else np.ones(len(layout.steady), dtype=bool)
+    kept = np.ones(program.columns, dtype=bool)
+    kept[layout.column.rates[~pairs]] = False
+    rows = with_rates(program, rate_per_s).rows
+    scaled = scale_program(replace(program, rows=tuple(each.of_columns(kept) for each in rows)))
     is_left = np.concatenate(
-        [
-            np.repeat(~is_free, layout.periods) if rows.constraint == "carry_rate" else np.ones(len(rows), dtype=bool)
-            for rows in program.rows
-        ]
+        [np.repeat(~is_free, width) if each.constraint == "carry_rate" else np.ones(len(each), bool) for each in rows]
     )
-    pairs = is_free[layout.pair_unit]
-    units, own = layout.column.units[layout.pair_unit[pairs]].ravel(), layout.column.rates[pairs].ravel()
-    same = np.setdiff1d(np.arange(program.columns), layout.column.units[is_free])
-    share = np.append(np.ones(len(same)), scaled.column_unit[own] / rate_per_s[pairs].ravel())
+    moving = pairs & is_free[layout.pair_unit]
+    units, own = layout.column.units[layout.pair_unit[moving]].ravel(), layout.column.rates[moving].ravel()
+    same = np.setdiff1d(np.flatnonzero(kept), layout.column.units[is_free])
+    share = np.append(np.ones(len(same)), scaled.column_unit[own] / rate_per_s[moving].ravel())
     where = (np.append(same, units), np.append(same, own))
     back = sparse.csr_array((share, where), shape=(program.columns, program.columns))
-    upper = scaled.upper.copy()
-    upper[layout.column.units[is_free]] = 0.0
     lp = replace(
         scaled,
         matrix=sparse.csr_array(scaled.matrix[is_left] @ back),
         low=scaled.low[is_left],
         high=scaled.high[is_left],
-        goal=back.T @ scaled.goal,
-        upper=upper,
+        goal=np.asarray(back.T @ scaled.goal),
+        upper=np.where(kept & ~np.isin(np.arange(program.columns), layout.column.units[is_free]), scaled.upper, 0.0),
+        row_unit=scaled.row_unit[is_left],
     )
     return lp, is_left
 
 
-def _undominated(lp: ScaledProgram) -> BoolArray:
-    """All columns but those of which another, without a limit, is no worse in the goal and in any row.
-
-    Only columns with entries in the same rows are compared, and only with those that are best in the goal or in a row.
-    """
-    by_column = lp.matrix.tocsc()
-    by_column.sort_indices()
-    count = np.diff(by_column.indptr)
-    is_entry = np.arange(count.max(initial=0)) < count[:, None]
-    row, burden = np.full(is_entry.shape, -1), np.zeros(is_entry.shape)
-    row[is_entry] = by_column.indices
-    burden[is_entry] = by_column.data * np.where(np.isfinite(lp.high), 1.0, -1.0)[by_column.indices]
-    burden = np.column_stack([burden, lp.goal])
-    order = np.lexsort(row.T)
-    group = np.zeros(len(row), dtype=np.int64)
-    group[order[1:]] = np.cumsum((row[order[1:]] != row[order[:-1]]).any(axis=1))
-    kept, total = lp.upper > 0.0, burden.sum(axis=1)
-    for measure in burden.T:
-        free = np.flatnonzero(kept & np.isinf(lp.upper))
-        first = free[best_of_each(group[free], np.column_stack([measure, total])[free], 1)]
-        best = np.full(len(row), -1)
-        best[group[first]] = first
-        best = best[group]
-        kept &= (best < 0) | (best == np.arange(len(row))) | (burden[best] > burden).any(axis=1)
-    return kept
-
-
-def undominated_pairs(program: Program) -> BoolArray:
+def undominated(layout: Layout, rate_per_s: FloatArray) -> BoolArray:
     """Pairs that no other betters in any period, whatever blocks cost: the relaxation needs no others.
 
+    One betters another of its slice that takes the same resources, in the same part of the service, where it takes no
+    more of any and costs no more, per request. Each is held only against those that are best in one of these. (The
+    dominated columns of presolve: E. D. Andersen and K. D. Andersen 1995, "Presolving in linear programming",
+    Mathematical Programming 71.)
+
     Args:
-        program: as stated.
+        layout: of a problem whose units move freely.
+        rate_per_s: of each pair in each period, shape (p, t).
 
     Returns:
         Which pairs, shape (p,).
     """
-    lp, _ = _without_units(program, program.layout.tight_rates_per_s)
-    return np.asarray(_undominated(lp)[program.layout.column.rates].any(axis=1))
+    order = np.lexsort((layout.take_resource, layout.take_unit))
+    unit = layout.take_unit[order]
+    place = np.arange(len(unit)) - np.searchsorted(unit, unit)
+    resource = np.full((len(layout.stage), place.max(initial=-1) + 1), -1)
+    amount = np.zeros(resource.shape)
+    resource[unit, place], amount[unit, place] = layout.take_resource[order], layout.take_amount[order]
+    _, alike = np.unique(np.column_stack([layout.section, resource]), axis=0, return_inverse=True)
+    group = alike.ravel()[layout.pair_unit] * len(layout.deferrable) + layout.pair_slice
+    burden = np.column_stack([amount, layout.usd_per_hour])[layout.pair_unit]
+    kept = np.zeros(len(rate_per_s), dtype=bool)
+    by_period = np.where(layout.pair_ceiling_per_s > 0.0, rate_per_s, 0.0).T
+    for rate in {each.tobytes(): each for each in by_period}.values():
+        mine = np.flatnonzero(rate)
+        kept[mine] |= _unbettered(group[mine], burden[mine] / rate[mine, None])
+    return kept
 
 
-def shortlist(layout: Layout, relaxed: RelaxedOptimum) -> BoolArray:
+def _unbettered(group: IntArray, burden: FloatArray) -> BoolArray:
+    """Which are no worse in some column than that of their group which is best in one; of equal ones the first."""
+    every, total, kept = np.arange(len(group)), burden.sum(axis=1), np.ones(len(group), dtype=bool)
+    best = np.zeros(group.max(initial=-1) + 1, dtype=np.int64)
+    for measure in burden.T:
+        left = np.flatnonzero(kept)
+        first = left[best_of_each(group[left], np.column_stack([measure, total])[left], 1)]
+        best[group[first]] = first
+        of_group = best[group]
+        kept &= (of_group == every) | (burden[of_group] > burden).any(axis=1)
+    return kept
+
+
+def shortlist(program: Program, relaxed: RelaxedOptimum) -> BoolArray:
     """The pairs that are worth a look: all units of a pool (`Layout.pools`) or none, slice by slice.
 
     Kept are those of which one carries something, and of each slice, stage and channel the least missed: what a pair
@@ -151,12 +150,18 @@ def shortlist(layout: Layout, relaxed: RelaxedOptimum) -> BoolArray:
     fill up what is left of a demand).
 
     Args:
-        layout: of a problem of one period.
+        program: of one period.
         relaxed: its relaxation.
 
     Returns:
         Which pairs, shape (p,).
     """
+    layout, start, missed = program.layout, 0, program.goal.copy()
+    for rows in program.rows:
+        np.subtract.at(missed, rows.column, rows.value * relaxed.row_duals[start + rows.row])
+        start += len(rows)
+    rate, of_unit = layout.tight_rates_per_s[:, 0], missed[layout.column.units[layout.pair_unit, 0]]
+    of_request = missed[layout.column.rates[:, 0]] + of_unit / rate
     carries = relaxed.values[layout.column.rates[:, 0]] > 0.0
     slices = len(layout.deferrable)
     place = layout.pools[0][layout.pair_unit] * slices + layout.pair_slice
@@ -165,8 +170,7 @@ def shortlist(layout: Layout, relaxed: RelaxedOptimum) -> BoolArray:
     _, first, of_pair = np.unique(place, return_index=True, return_inverse=True)
     kept = np.zeros(len(first), dtype=bool)
     kept[of_pair[carries]] = True
-    of_request = relaxed.excess[:, 0]
-    for excess in (of_request, of_request * layout.tight_rates_per_s[:, 0]):
+    for excess in (of_request, of_request * rate):
         least = np.full(len(first), math.inf)
         np.minimum.at(least, of_pair, excess)
         kept[best_of_each(section[first], least, POOLS_A_SLICE)] = True
@@ -208,7 +212,7 @@ def best_of_each(section: IntArray, cost: FloatArray, count: int) -> IntArray:
     >>> best_of_each(np.array([0, 1, 0, 1]), np.array([3.0, 1.0, 2.0, 4.0]), 1)
     array([2, 1])
     """
-    keys = cost.reshape(len(cost), -1).T[::-1]
+    keys = np.atleast_2d(cost.T)[::-1]
     order = np.lexsort((*keys, section))
     own = section[order]
     return np.asarray(order[np.arange(len(order)) - np.searchsorted(own, own) < count])

@@ -15,8 +15,8 @@ from planner.optimizer.diagnosis import diagnose
 from planner.optimizer.evaluate_allocation import EvaluatedFleet, PartAnswer, constraint_reports, evaluate_fleet
 from planner.optimizer.highs import ProgramSolver, Solution, SolverOutcome
 from planner.optimizer.layout import Layout, build_layout
-from planner.optimizer.periods import Day, fleet_by_period, solve_by_period, undominated
-from planner.optimizer.program import build_program
+from planner.optimizer.periods import Day, fleet_by_period, solve_by_period, undominated_day
+from planner.optimizer.program import Program, build_program
 from planner.optimizer.relaxation import RelaxedOptimum, limit_duals, relax, shortlist
 from planner.optimizer.types import (
     FEASIBILITY_TOLERANCE,
@@ -38,6 +38,9 @@ solved by themselves, each over a shortlist where it is too large itself. Affect
 docs/explanation/optimizer.md."""
 RATES_OF_PARTS = 2_000
 """Rates from which periods that are linked are solved by themselves first. Affects speed and gaps only."""
+GAP_OF_PARTS = 0.5
+"""Share of the gap asked for that periods and shortlists may use up by themselves; the rest is for what commitments and
+pairs left out cost. A choice."""
 _SAME_RATIO = 1e-9
 """Ratios closer than this share are the same: far above float rounding, far below `FEASIBILITY_TOLERANCE`."""
 
@@ -168,8 +171,10 @@ class _LeastCost:
     @property
     def is_over(self) -> bool:
         """Whether the fleet is as good as was asked for, it is proved that there is none, or the time ran out."""
-        is_settled = math.isinf(self.bound) or self.gap <= self.solver.relative_gap + FEASIBILITY_TOLERANCE
-        return is_settled or self.solver.is_out_of_time
+        is_close = self.gap <= self.solver.relative_gap + FEASIBILITY_TOLERANCE
+        if self.fleet is not None:
+            is_close |= self.fleet.cost_usd_per_hour - self.bound <= self.solver.absolute_gap
+        return math.isinf(self.bound) or is_close or self.solver.is_out_of_time
 
     def run(self) -> None:
         """Streams by themselves, then periods by themselves, then one program.
@@ -190,8 +195,8 @@ class _LeastCost:
             if self.fleet is not None and (is_mid_size or not (layout.kinds or layout.groups)):
                 return  # there is nothing else to the problem, or too little for what the whole program takes
         elif layout.periods > 1 and is_mid_size:
-            some, rate_per_s = undominated(layout) if _is_large(layout) else (layout, None)
-            relaxed = self._relax(some, rate_per_s)
+            some, rate_per_s = undominated_day(layout) if _is_large(layout) else (layout, None)
+            relaxed = self._relax(build_program(some, Objective.MIN_COST), rate_per_s)
             if relaxed is not None:
                 values = fleet_by_period(layout, some, relaxed, self._solve_part, solver.relative_gap)
                 self._add(PartAnswer(values, 0.0))
@@ -212,17 +217,17 @@ class _LeastCost:
                 rests_on[unit] = (*rests_on.get(unit, ()), slices[layout.pair_slice[pair]].name)
             self.rests_on = rests_on
 
-    def _relax(self, layout: Layout, rate_per_s: FloatArray | None = None) -> RelaxedOptimum | None:
+    def _relax(self, program: Program, rate_per_s: FloatArray | None = None) -> RelaxedOptimum | None:
         """The relaxation, of which the bound is kept; None where it has no solution, or where the time ran out."""
-        relaxed = relax(build_program(layout, Objective.MIN_COST), self.solver.time_left_s, rate_per_s)
+        relaxed = relax(program, self.solver.time_left_s, rate_per_s)
         none = 0.0 if self.solver.is_out_of_time else math.inf
         self._add(PartAnswer(None, none if relaxed is None else relaxed.bound))
         return relaxed
 
     def _solve_part(self, part: Layout, left: int) -> PartAnswer:
-        """One of so many problems, with its part of the work."""
-        work = self.solver.work_left / left
-        own = ProgramSolver(self.solver.relative_gap, work, self.solver.time_left_s / left)
+        """One of so many problems, with its part of the work; close enough if it costs little of the whole too much."""
+        work, gap = self.solver.work_left / left, self.solver.relative_gap
+        own = ProgramSolver(gap, work, self.solver.time_left_s / left, GAP_OF_PARTS * gap * self.bound)
         search = _LeastCost(own, part)
         search.run()
         self.solver.work_left -= work - own.work_left
@@ -236,10 +241,11 @@ class _LeastCost:
         layout, is_large = self.layout, _is_large(self.layout)
         pairs = np.ones(len(layout.pair_unit), dtype=bool)
         if is_large and layout.periods == 1:
-            relaxed = self._relax(layout)
+            program = build_program(layout, Objective.MIN_COST)
+            relaxed = self._relax(program)
             if relaxed is None:
                 return
-            pairs = shortlist(layout, relaxed)
+            pairs = shortlist(program, relaxed)
         elif is_large:
             if self.values is None:
                 return
@@ -250,7 +256,8 @@ class _LeastCost:
         some = layout.select(units, pairs)
         mine = layout.columns_of(some, units, pairs)
         start = None if self.values is None else self.values[mine]
-        answer = self.solver.run(build_program(some, Objective.MIN_COST), start=start)
+        gap = self.solver.relative_gap * (GAP_OF_PARTS if is_large else 1.0)
+        answer = self.solver.run(build_program(some, Objective.MIN_COST), relative_gap=gap, start=start)
         values = None
         if answer.outcome.has_solution:
             values = np.zeros(layout.columns)
