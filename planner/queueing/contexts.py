@@ -48,7 +48,7 @@ class ContextSpread:
 
 
 def spread_by_contexts(
-    curves_s: tuple[FloatArray, ...], shares: FloatArray, counts: FloatArray, contexts: ContextSpread | None
+    curves_s: tuple[FloatArray, ...], shares: FloatArray, noise_s: FloatArray | None
 ) -> tuple[FloatArray, tuple[FloatArray, ...]]:
     """Step times that depend on how many run, spread by how much context these happen to have.
 
@@ -58,16 +58,14 @@ def spread_by_contexts(
     Args:
         curves_s: step times at each number running [s], each of shape (N,); the first decides the order.
         shares: of these numbers, shape (N,).
-        counts: the numbers, shape (N,).
-        contexts: how contexts differ; None where they do not.
+        noise_s: what contexts add at each of them [s], shape (N, slices); None where they do not differ.
 
     Returns:
         Shares and the curves [s], sorted by the first, each of shape (N,) or (N times slices,).
     """
-    if contexts is None:
+    if noise_s is None:
         return shares, curves_s
-    noise = contexts.noise_s(counts)
-    spread = [(curve[:, None] + noise).ravel() for curve in curves_s]
+    spread = [(curve[:, None] + noise_s).ravel() for curve in curves_s]
     order = np.argsort(spread[0], kind="stable")
     mass = (shares[:, None] * CONTEXT_MASS).ravel()
     return mass[order], tuple(curve[order] for curve in spread)

@@ -133,7 +133,9 @@ def _gap_times_s(
     A request sees the number running that tokens see.
     """
     made, (steps_s,) = spread_by_contexts(
-        (step_means_s[1:],), running.seen_by_tokens(step_means_s), running.counts[1:], contexts
+        (step_means_s[1:],),
+        running.seen_by_tokens(step_means_s),
+        None if contexts is None else contexts.noise_s(running.counts[1:]),
     )
     slow = sorted_slice_means(steps_s, made, SLOW_EDGES)
     at = int(min(round(running.mean), step_means_s.size - 2))

@@ -28,7 +28,7 @@ from planner.queueing.lattice import (
     poisson_sum_transform,
     shift_down,
 )
-from planner.queueing.quantisation import Sample, sorted_slice_means
+from planner.queueing.quantisation import Sample, slice_means_in_rows, sorted_slice_means
 from planner.queueing.renewal import count_moments, empty_window_probability, excess_arrivals
 from planner.queueing.server import BatchServer, step_duration_s, step_durations_s
 from planner.workload import CondensedLengths, tail_edges
@@ -55,6 +55,8 @@ COARSE_CHUNK_CELLS = 6
 """Fewer lattice cells than this in a chunk come from a common measure of chunk and prompts, not from resolution."""
 KNOT_CELLS = 256
 """Cells of a chunk by which its place in the table of step times is found. Affects speed."""
+CELLS_BELOW = KNOT_CELLS * (1.0 - 1e-12)
+"""Their number, so that a place rounded up never falls into the cell above it."""
 TABLE_POINTS = 48
 """Prompt tokens at which the duration of the last step is tabulated, on each of two grids. A choice of resolution."""
 
@@ -151,26 +153,28 @@ def _served(
     size = instants * situations * slices * (1 + behind.size)
     times, weights = np.empty((groups.size, size)), np.empty((groups.size, size))
     rises, first = _lines(table_tokens, table_s)
+    total, per_chunk = 0.0, 1.0 / chunk
+    for at in range(instants * situations):
+        for place in range(slices):
+            total += weight[at % situations] * mass[at // situations, at % situations, place]
     for group in range(groups.size):
-        point, total = 0, 0.0
+        point = 0
         for at in range(instants * situations):
             instant, situation = at // situations, at % situations
             for place in range(slices):
                 tokens = ahead[instant, situation, place] + groups[group]
-                whole = max(math.ceil(tokens / chunk - 1e-9) - 1, 0)
+                whole = max(math.ceil(tokens * per_chunk - 1e-9) - 1, 0)
+                chance = weight[situation] * mass[instant, situation, place] / total
                 alone, number = nobody[instant, situation, whole], prompts[instant, situation, whole]
                 for other in range(1 + behind.size):
                     more = 0.0 if other == 0 else number * behind[other - 1]
                     share = alone if other == 0 else (1.0 - alone) * BEHIND_MASS[other - 1]
                     last = min(max(tokens - whole * chunk + more, table_tokens[0]), chunk)
-                    knot = last_knot(table_tokens, last, first[int(last / chunk * KNOT_CELLS)])
+                    knot = last_knot(table_tokens, last, first[int(last * per_chunk * CELLS_BELOW)])
                     last_s = table_s[knot] + rises[knot] * (last - table_tokens[knot])
                     times[group, point] = whole * full_s + last_s
-                    weights[group, point] = weight[situation] * mass[instant, situation, place] * share
-                    total += weights[group, point]
+                    weights[group, point] = chance * share
                     point += 1
-        for point in range(size):
-            weights[group, point] /= total
     rests = np.empty((size, REST.shape[1]))
     for point in range(size):
         at = point // (slices * (1 + behind.size))
@@ -274,7 +278,7 @@ def _arrived_and_left(
     Of a regular stream whole prompts came within the times, as many as a renewal process brings; what else it lacks
     against a Poisson stream is missing in the tokens left over.
     """
-    arrivals, left = backlog.arrivals, _left_over(backlog.distribution, backlog.below)
+    arrivals, size = backlog.arrivals, backlog.distribution.size
     if view.scv >= 1.0:
         stream = backlog.chain.prompt, arrivals.prompts_per_batch
         arrived = _poisson_arrivals(*stream, arrivals.rate_per_s * times_s.ravel())
@@ -283,12 +287,11 @@ def _arrived_and_left(
         windows = view.rate_per_s * times_s.ravel()
         lacking = excess_arrivals(windows, view.scv)
         missing = np.maximum(view.missing_prompts + lacking, 0.0) * lengths.mean_prompt / backlog.cell
-        prompts = lengths.prompts, lengths.prompt_weights, backlog.cell, left.size
+        prompts = lengths.prompts, lengths.prompt_weights, backlog.cell, size
         arrived = _renewal_arrivals(*prompts, *_binomial(windows, view.scv))
     situations = times_s.shape[1] if has_left else times_s.size + 1
-    ahead = _with_left_over(arrived, left, missing, situations)
-    ahead = sorted_slice_means(np.arange(float(left.size)) * backlog.cell, ahead, AHEAD_EDGES)
-    return ahead.reshape(*times_s.shape, -1)
+    chain = backlog.distribution, backlog.below, backlog.cell
+    return _with_left_over(arrived, *chain, missing, situations).reshape(*times_s.shape, -1)
 
 
 def _binomial(windows: FloatArray, scv: float) -> tuple[FloatArray, FloatArray]:
@@ -344,20 +347,24 @@ def _renewal_arrivals(
 
 
 @compiled
-def _with_left_over(arrived: ComplexArray, left: FloatArray, missing: FloatArray, situations: int) -> FloatArray:
-    """Distributions of tokens that arrived and of those left over, less what is missing of these [cells]; by row.
+def _with_left_over(
+    arrived: ComplexArray, distribution: FloatArray, below: int, cell: float, missing: FloatArray, situations: int
+) -> FloatArray:
+    """Tokens that arrived and those left over, less what is missing of these [cells], in slices AHEAD_EDGES; by row.
 
     Of `situations` rows each the last has something left over.
     """
+    left, tokens = _left_over(distribution, below), np.empty((1, distribution.size))
     for row in range(situations - 1, missing.size, situations):
         over = np.fft.rfft(shift_down(left, missing[row]))
         for k in range(over.size):
             arrived[row, k] *= over[k]
     ahead = np.fft.irfft(arrived, left.size)
-    for row in range(missing.size):
-        for cell in range(left.size):
-            ahead[row, cell] = max(ahead[row, cell], 0.0)
-    return ahead
+    for place in range(left.size):
+        tokens[0, place] = place * cell
+        for row in range(missing.size):
+            ahead[row, place] = max(ahead[row, place], 0.0)
+    return slice_means_in_rows(tokens, ahead, AHEAD_EDGES)
 
 
 def _step_table(server: BatchServer, backlog: Backlog, lengths: CondensedLengths) -> tuple[FloatArray, FloatArray]:
@@ -365,12 +372,21 @@ def _step_table(server: BatchServer, backlog: Backlog, lengths: CondensedLengths
 
     The last steps of lone prompts are among them.
     """
-    regime = backlog.regime
-    top = min(backlog.below * backlog.cell, regime.chunk)
+    regime, top = backlog.regime, min(backlog.below * backlog.cell, backlog.regime.chunk)
     grids = evenly(1.0, top, TABLE_POINTS), geometric(1.0, regime.chunk, TABLE_POINTS)
-    alone = lengths.groups - (np.ceil(lengths.groups / regime.chunk) - 1.0) * regime.chunk
-    tokens = np.sort(np.concatenate([*grids, alone, [regime.chunk]]))
-    tokens = np.minimum(np.maximum(tokens, 1.0), regime.chunk)
-    running = np.full(tokens.size, regime.running)
-    running[np.searchsorted(tokens, regime.chunk) :] = regime.full_running
+    beside = float(regime.running), float(regime.full_running)
+    running, tokens = _table_steps(*grids, lengths.groups, float(regime.chunk), *beside)
     return tokens, step_durations_s(server, running, tokens)
+
+
+@compiled
+def _table_steps(
+    even: FloatArray, sparse: FloatArray, groups: FloatArray, chunk: float, running: float, full_running: float
+) -> tuple[FloatArray, FloatArray]:
+    """Sequences and prompt tokens of steps up to the full one: two grids, and the last steps of lone prompts."""
+    tokens = np.empty(even.size + sparse.size + groups.size + 1)
+    tokens[: even.size], tokens[even.size : -groups.size - 1], tokens[-1] = even, sparse, chunk
+    for group in range(groups.size):
+        tokens[even.size + sparse.size + group] = groups[group] - (math.ceil(groups[group] / chunk) - 1.0) * chunk
+    tokens = np.sort(np.minimum(np.maximum(tokens, 1.0), chunk))
+    return np.where(tokens < chunk, running, full_running), tokens

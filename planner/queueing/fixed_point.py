@@ -78,12 +78,14 @@ def running_state(offered: OfferedLoad) -> RunningState:
     if offered.arrivals.scv != 1.0:
         rough = _consistent(offered, bursts, anchors, refinements=0)
         mean, std = rough.distribution.mean, max(rough.distribution.std, SMALLEST_STD)
-        bursts = burstiness(offered, mean, interpolated_at(offered.counts, rough.step_means_s, mean + 1.0))
+        bursts = burstiness(offered, mean, interpolated_at(offered.scales.counts, rough.step_means_s, mean + 1.0))
         anchors = (mean + 1.0, mean + 1.0 + UPPER_ANCHOR_STDS * std)
     found = _consistent(offered, bursts, anchors, REFINEMENTS)
     distribution, means = found.distribution, found.step_means_s
     span = max(distribution.std, 1.0)
-    here, above = (interpolated_at(offered.counts, means, distribution.mean + 1.0 + more) for more in (0.0, span))
+    here, above = (
+        interpolated_at(offered.scales.counts, means, distribution.mean + 1.0 + more) for more in (0.0, span)
+    )
     slope = offered.gap_rate_per_s * (above - here) / span
     return RunningState(
         distribution=distribution,
@@ -132,7 +134,7 @@ def _consistent(
 
 def _estimate(offered: OfferedLoad, solved: list[Backlog], bursts: Burstiness) -> _RunningEstimate:
     """The number running from solved points of T(n)."""
-    means, counts, token_rate = _step_curve(offered, solved), offered.counts, offered.gap_rate_per_s
+    means, counts, token_rate = _step_curve(offered, solved), offered.scales.counts, offered.gap_rate_per_s
     gaps = max(offered.lengths.mean_gaps / offered.lengths.decoding, 1.0)
     largest = math.inf
     if offered.limit.limit == RUNNING:
@@ -142,7 +144,7 @@ def _estimate(offered: OfferedLoad, solved: list[Backlog], bursts: Burstiness) -
     z = _running_dispersion(offered, nearest, guess.mean)
     noise = _step_noise(offered, nearest, bursts)
     start_s = float(noise.start_excess_s(np.array([gaps]))[0]) * _memory_share(guess)
-    stay = np.maximum(means + start_s, np.minimum(offered.decode_steps_s, means))
+    stay = np.maximum(means + start_s, np.minimum(offered.scales.decode_steps_s, means))
     return _RunningEstimate(running_distribution(counts, stay, token_rate, z, largest), means, nearest, noise)
 
 
@@ -213,7 +215,7 @@ def _step_curve(offered: OfferedLoad, solved: list[Backlog]) -> FloatArray:
     points = sorted({b.regime.decoding: b.mean_gap_s for b in solved}.items())
     n, t = np.array([p[0] for p in points]), np.array([p[1] for p in points])
     full_from = math.inf if offered.server.prompts_first else offered.critical
-    return _through_points(n, t, offered.counts, offered.full_steps_s, full_from)
+    return _through_points(n, t, offered.scales.counts, offered.scales.full_steps_s, full_from)
 
 
 @compiled

@@ -156,13 +156,13 @@ def decode_latencies(
     Args:
         lengths: of the requests.
         first_s: TTFT [s] of each prompt group in slices FIRST_EDGES, shape (groups, slices).
-        gap_times_s: times per output token [s] for each entry of `lengths.gaps`, shape (gaps, points).
+        gap_times_s: times per output token [s] for each entry of `lengths.gaps`, best in rising runs, (gaps, points).
         mass: of these points, shape (points,) or (gaps, points).
 
     Returns:
         The three distributions [s]; a request of one output token has a TPOT of 0.
     """
-    token_s = slice_means(gap_times_s, mass, TOKEN_EDGES)
+    token_s = slice_means(gap_times_s, mass, TOKEN_EDGES, runs=True)
     tokens = np.append(token_s.ravel(), 0.0)
     chance = np.outer(lengths.gap_weights * lengths.decoding, TOKEN_MASS)
     done_at_once = max(1.0 - lengths.decoding, 0.0)

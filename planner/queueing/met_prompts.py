@@ -129,6 +129,8 @@ def _add_clusters(levy: FloatArray, jumps_s: FloatArray, rates: FloatArray, most
         largest = max(largest, jump)
     cell_s = max(_lattice_end(mean, variance), BEYOND_LARGEST * largest, LEAST_S) / (SUM_CELLS - 1)
     for kind in range(jumps_s.size):
+        if rates[kind] == 0.0:
+            continue
         jump = min(jumps_s[kind] * clusters, most_s[kind])
         rate = rates[kind] * jumps_s[kind] / max(jump, LEAST_S)
         below = min(int(jump / cell_s), SUM_CELLS - 2)

@@ -259,12 +259,13 @@ def _gap_times(
     """
     if offered.server.prompts_first:
         return partial(_interrupted_gap_times_s, offered, state)
-    counts, distribution = offered.counts, state.distribution
+    scales, distribution = offered.scales, state.distribution
+    counts = scales.counts
     seen, made = state.step_means_s[1:], distribution.seen_by_tokens(state.step_means_s)
-    alone = np.minimum(np.interp(counts[1:], counts + 1.0, offered.decode_steps_s), seen)
-    made, curves = spread_by_contexts((seen, alone), made, counts[1:], offered.server.contexts)
+    alone = np.minimum(np.interp(counts[1:], counts + 1.0, scales.decode_steps_s), seen)
+    made, curves = spread_by_contexts((seen, alone), made, scales.context_noise_s)
     slow, floor = (sorted_slice_means(curve, made, SLOW_EDGES) for curve in curves)
-    longest = float(np.interp(distribution.mean + 2.0 * distribution.std, counts, offered.full_steps_s))
+    longest = float(np.interp(distribution.mean + 2.0 * distribution.std, counts, scales.full_steps_s))
     memory = offered.lengths.residual_gaps / (1.0 - state.slope)
     return lambda noise, gaps: token_gap_times(gaps, noise, state.steps, slow, floor, memory, longest)
 
@@ -274,9 +275,9 @@ def _interrupted_gap_times_s(
 ) -> tuple[FloatArray, FloatArray]:
     """The same where prompts go first; a step at a random instant finds those that came in the step before it."""
     lengths, arrivals, distribution = offered.lengths, offered.arrivals, state.distribution
-    made, counts = distribution.seen_by_tokens(state.step_means_s), offered.counts
-    alone = np.interp(counts[1:], counts + 1.0, offered.decode_steps_s)
-    shares, (alone,) = spread_by_contexts((alone,), made, counts[1:], offered.server.contexts)
+    made, scales = distribution.seen_by_tokens(state.step_means_s), offered.scales
+    alone = np.interp(scales.counts[1:], scales.counts + 1.0, scales.decode_steps_s)
+    shares, (alone,) = spread_by_contexts((alone,), made, scales.context_noise_s)
     floor_s = sorted_slice_means(alone, shares, SLOW_EDGES)
     load = max(1.0 - float(floor_s.mean()) / float(state.step_means_s[1:] @ made), LEAST_PROMPT_LOAD)
     own_s = own_steps_s(offered.server, 0.0, offered.max_batched_tokens, lengths.groups)

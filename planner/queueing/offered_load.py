@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
-from planner.core import BoolArray, FloatArray, compiled
+from planner.core import BoolArray, FloatArray, compiled, interpolated_at
 from planner.queueing.backlog import Regime, TokenArrivals, token_arrivals
 from planner.queueing.capacity import RUNNING, FluidLimit
 from planner.queueing.first_token import ArrivalView, own_steps_s
@@ -24,6 +24,59 @@ SEARCH_MARGIN = 1.6
 """The number running is followed up to this multiple of its value at the largest stable rate. A choice."""
 EXTRA_COUNTS = 20.0
 """Numbers running followed beyond that, for servers of few slots. A choice."""
+
+
+@dataclass(frozen=True, eq=False)
+class ServerScales:
+    """What a server does with requests of some lengths at any rate.
+
+    Attributes:
+        counts: numbers running worth following, 0, d, 2 d, ..., N d, shape (N + 1,). Where slots give out first, state
+            i has i slots taken, of which the share d decodes; elsewhere d = 1.
+        chunks: prompt tokens of a full step at each of these, shape (N + 1,).
+        full_steps_s: its duration [s], shape (N + 1,).
+        decode_steps_s: duration of a step without prompts with one sequence more than each of `counts` [s], (N + 1,).
+        context_noise_s: what contexts add to a step with each of `counts[1:]` running [s], shape (N, slices) (None
+            where these are alike).
+    """
+
+    counts: FloatArray
+    chunks: FloatArray
+    full_steps_s: FloatArray
+    decode_steps_s: FloatArray
+    context_noise_s: FloatArray | None
+
+
+@lru_cache(maxsize=64)
+def server_scales(server: BatchServer, lengths: CondensedLengths, limit: FluidLimit) -> ServerScales:
+    """What a server does with requests of some lengths at any rate; remembered, since rates of one server are many.
+
+    Args:
+        server: the server.
+        lengths: of its requests.
+        limit: its largest stable rate.
+
+    Returns:
+        Numbers running, and their steps [s].
+
+    Raises InputError when a step time is not finite and positive.
+    """
+    slots, budget = server.max_running, float(server.max_batched_tokens)
+    # Slots decode but for those that prompts hold.
+    decoding = max(1.0, min(slots * lengths.mean_gaps / (lengths.mean_gaps + limit.prefill_steps), budget - 1.0))
+    if limit.limit == RUNNING:
+        taken = max(1, int(min(slots, budget - 1.0)))
+        counts = np.arange(float(taken + 1)) * (decoding / taken)
+    else:
+        counts = np.arange(float(int(min(decoding, SEARCH_MARGIN * limit.running + EXTRA_COUNTS)) + 1))
+    chunks = np.clip(budget - counts, 1.0, max(slots * lengths.mean_prompt, 1.0))
+    return ServerScales(
+        counts=counts,
+        chunks=chunks,
+        full_steps_s=step_durations_s(server, counts, chunks),
+        decode_steps_s=step_durations_s(server, counts + 1.0, 0.0),
+        context_noise_s=None if server.contexts is None else server.contexts.noise_s(counts[1:]),
+    )
 
 
 @dataclass(frozen=True)
@@ -69,48 +122,17 @@ class OfferedLoad:
         return self.rate_per_s * (self.lengths.prompt_second_moment + (self.arrivals.scv - 1.0) * mean**2)
 
     @cached_property
-    def slots(self) -> float:
-        """Most sequences decoding at once: the slots less those that prompts hold."""
-        gaps = self.lengths.mean_gaps
-        share = gaps / (gaps + self.limit.prefill_steps)
-        return max(1.0, min(self.server.max_running * share, self.server.max_batched_tokens - 1.0))
-
-    @cached_property
-    def counts(self) -> FloatArray:
-        """Numbers running worth following, 0, d, 2 d, ..., N d.
-
-        Where slots give out first, state i has i slots taken, of which the share d decodes; elsewhere d = 1.
-        """
-        most = SEARCH_MARGIN * self.limit.running + EXTRA_COUNTS
-        if self.limit.limit != RUNNING:
-            return np.arange(float(int(min(self.slots, most)) + 1))
-        taken = max(1, int(min(self.server.max_running, self.server.max_batched_tokens - 1.0)))
-        return np.arange(float(taken + 1)) * (self.slots / taken)
-
-    @cached_property
-    def full_steps_s(self) -> FloatArray:
-        """Duration [s] of a full step at each of `counts`."""
-        return step_durations_s(self.server, self.counts, self._chunks)
-
-    @cached_property
-    def decode_steps_s(self) -> FloatArray:
-        """Duration [s] of a step without prompts with one sequence more than each of `counts`."""
-        return step_durations_s(self.server, self.counts + 1.0, 0.0)
-
-    @cached_property
-    def _chunks(self) -> FloatArray:
-        few = max(self.server.max_running * self.lengths.mean_prompt, 1.0)
-        return np.clip(self.max_batched_tokens - self.counts, 1.0, few)
+    def scales(self) -> ServerScales:
+        """What does not depend on the rate."""
+        return server_scales(self.server, self.lengths, self.limit)
 
     @cached_property
     def critical(self) -> float:
         """Number running at which full steps only just keep up with the prompts (never, where these go first)."""
-        if self.server.prompts_first:
-            return float(self.counts[-1]) + 1.0
-        spare = self._chunks - self.token_rate_per_s * self.full_steps_s
-        if spare[-1] > 0.0:
-            return float(self.counts[-1]) + 1.0
-        return float(np.interp(0.0, -spare, self.counts))
+        counts, chunks, full_steps_s = self.scales.counts, self.scales.chunks, self.scales.full_steps_s
+        if self.server.prompts_first or chunks[-1] > self.token_rate_per_s * full_steps_s[-1]:
+            return float(counts[-1]) + 1.0
+        return interpolated_at(self.token_rate_per_s * full_steps_s - chunks, counts, 0.0)
 
     @property
     def max_batched_tokens(self) -> float:
@@ -133,14 +155,11 @@ class OfferedLoad:
 
         A lower bound: step times are convex in the prompt tokens.
         """
-        times = geometric(1e-3, 1.0, FLUID_POINTS) * self.limit.step_s
-        running = np.minimum(self.gap_rate_per_s * times, FLUID_CEILING * self.limit.running)
-        tokens = np.minimum(self.token_rate_per_s * times, self.max_batched_tokens - running)
-        excess = step_durations_s(self.server, running, tokens) - times
-        above = int(np.flatnonzero(excess <= 0.0)[0]) if excess[-1] <= 0.0 else times.size - 1
-        low = max(above - 1, 0)
-        step_s = float(np.interp(0.0, -excess[[low, above]], times[[low, above]]))
-        return min(self.gap_rate_per_s * step_s, FLUID_CEILING * self.limit.running), step_s
+        most, loads = FLUID_CEILING * self.limit.running, (self.gap_rate_per_s, self.token_rate_per_s)
+        times_s = geometric(1e-3, 1.0, FLUID_POINTS) * self.limit.step_s
+        running, tokens = _fluid_content(times_s, *loads, most, self.max_batched_tokens)
+        step_s = _first_met(times_s, step_durations_s(self.server, running, tokens))
+        return min(self.gap_rate_per_s * step_s, most), step_s
 
     def relaxation_steps(self, running: float) -> float:
         """Steps in which a backlog is forgotten, variance per step / drift^2 of the walk of full steps."""
@@ -173,6 +192,32 @@ class OfferedLoad:
         """Whether full steps beside `running` decodes serve more prompt tokens than arrive."""
         chunk = self.chunk(running)
         return chunk > self.token_rate_per_s * step_duration_s(self.server, running, chunk)
+
+
+@compiled
+def _fluid_content(
+    times_s: FloatArray, gap_rate_per_s: float, token_rate_per_s: float, most: float, max_batched_tokens: float
+) -> tuple[FloatArray, FloatArray]:
+    """Sequences and prompt tokens of average steps that take so long [s]."""
+    running, tokens = np.empty(times_s.size), np.empty(times_s.size)
+    for place in range(times_s.size):
+        running[place] = min(gap_rate_per_s * times_s[place], most)
+        tokens[place] = min(token_rate_per_s * times_s[place], max_batched_tokens - running[place])
+    return running, tokens
+
+
+@compiled
+def _first_met(times_s: FloatArray, needed_s: FloatArray) -> float:
+    """The first of rising times that is as long as is needed, by a line from the one before it; else the last [s]."""
+    if needed_s[-1] >= times_s[-1]:
+        return float(times_s[-1])
+    above = 0
+    while needed_s[above] > times_s[above]:
+        above += 1
+    if above == 0:
+        return float(times_s[0])
+    missing_s, spare_s = needed_s[above - 1] - times_s[above - 1], times_s[above] - needed_s[above]
+    return float(times_s[above - 1] + (times_s[above] - times_s[above - 1]) * missing_s / (missing_s + spare_s))
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ LEAST_SHARE = 1e-6
 """Guards divisions: least prompt time as a share of the step, least relative variance of what prompts add."""
 SHORTEST_S = 1e-15
 """Guards a division by a time of 0 [s]."""
+SHORTEST_SPAN = 1e-3
+"""Least span [memory times] told from none: the variance left is 1 up to it."""
 LARGEST_FEEDBACK = 0.9
 """Bound on lambda E[K] dT/dn, the feedback that lengthens the memory of the number running. A choice."""
 
@@ -207,46 +209,62 @@ def token_gap_times(
     Returns:
         Times [s] and weights, each shape (gaps, points).
     """
-    slow = slowly_varying_times(gaps, slow_s, memory_steps)
-    floor = np.minimum(slowly_varying_times(gaps, floor_s, memory_steps), slow)
-    fast = _fast_fluctuation(gaps, noise, *steps) * _coherence(gaps, noise, slow, memory_steps)[:, None]
-    prompts_s = max(float(slow_s.mean() - floor_s.mean()), LEAST_SHARE * noise.mean_s)
-    grown = np.maximum(1.0 + noise.start_excess_s(gaps) / prompts_s, 0.0)
-    return _points(slow, floor, fast, NOISE_MASS, grown, longest_s)
+    std_s = np.sqrt(noise.mean_variance(gaps))
+    shapes, late_s = _fast_fluctuation(gaps, std_s, noise, *steps), noise.start_excess_s(gaps)
+    at = noise.variance > 0.0, max(noise.mean_s, SHORTEST_S), memory_steps, longest_s
+    return _points(gaps, std_s, shapes, late_s, slow_s, floor_s, NOISE_MASS, *at)
 
 
 @compiled
 def _points(
-    slow: FloatArray, floor: FloatArray, fast: FloatArray, mass: FloatArray, grown: FloatArray, longest_s: float
+    gaps: FloatArray,
+    std_s: FloatArray,
+    shapes: FloatArray,
+    late_s: FloatArray,
+    slow_s: FloatArray,
+    floor_s: FloatArray,
+    mass: FloatArray,
+    varies: bool,
+    mean_s: float,
+    memory_steps: float,
+    longest_s: float,
 ) -> tuple[FloatArray, FloatArray]:
-    """Times [s] and weights at each slow and each noise point, and at steps without prompts; (gaps, points).
+    """Times [s] and weights at each slow point: at steps without prompts, then at each noise point; (gaps, points).
 
     Args:
-        slow: mean steps [s], shape (gaps, slow points).
-        floor: steps without prompts [s], same shape.
-        fast: deviations from the mean [s], shape (gaps, noise points).
+        gaps: numbers of steps, shape (gaps,).
+        std_s: standard deviations of their means while the number running stands still [s], shape (gaps,).
+        shapes: deviations over these, rising, shape (gaps, noise points).
+        late_s: what the start adds to the mean [s], shape (gaps,).
+        slow_s: mean step at equally likely numbers running [s], shape (S,).
+        floor_s: step without prompts at these [s], shape (S,).
         mass: of the noise points, shape (noise points,).
-        grown: factor on what prompts add, shape (gaps,).
+        varies: whether single steps do.
+        mean_s: of the steps.
+        memory_steps: steps over which the number running is remembered.
         longest_s: no step is longer [s].
     """
-    (gaps, places), points = slow.shape, mass.size + 1
-    times, weights = np.empty((gaps, places * points)), np.empty((gaps, places * points))
-    above = np.empty(mass.size)
-    for gap in range(gaps):
+    places, points = slow_s.size, mass.size + 1
+    slow, floor = slowly_varying_times(gaps, slow_s, memory_steps), slowly_varying_times(gaps, floor_s, memory_steps)
+    times, weights = np.empty((gaps.size, places * points)), np.empty((gaps.size, places * points))
+    prompts_s, above = max(np.mean(slow_s) - np.mean(floor_s), LEAST_SHARE * mean_s), np.empty(mass.size)
+    for gap in range(gaps.size):
+        fast_s = std_s[gap] * _coherence(gaps[gap] / memory_steps, std_s[gap], np.std(slow[gap])) if varies else 0.0
+        grown = max(1.0 + late_s[gap] / prompts_s, 0.0)
         for place in range(places):
-            without, mean = floor[gap, place], 0.0
+            without, mean = min(floor[gap, place], slow[gap, place]), 0.0
             for point in range(mass.size):
-                above[point] = max(slow[gap, place] - without + fast[gap, point], 0.0)
+                above[point] = max(slow[gap, place] - without + fast_s * shapes[gap, point], 0.0)
                 mean += above[point] * mass[point]
             for point in range(mass.size):
                 above[point] *= (slow[gap, place] - without) / max(mean, SHORTEST_S)
-            added, share = size_biased_mixture(above, mass, grown[gap])
+            added, share = size_biased_mixture(above, mass, grown)
             first = place * points
+            times[gap, first] = without
+            weights[gap, first] = max(1.0 - grown, 0.0)
             for point in range(mass.size):
-                times[gap, first + point] = min(without + added[point], max(without, longest_s))
-                weights[gap, first + point] = share[point] * min(grown[gap], 1.0)
-            times[gap, first + mass.size] = without
-            weights[gap, first + mass.size] = max(1.0 - grown[gap], 0.0)
+                times[gap, first + 1 + point] = min(without + added[point], max(without, longest_s))
+                weights[gap, first + 1 + point] = share[point] * min(grown, 1.0)
     return times, weights
 
 
@@ -280,55 +298,60 @@ def size_biased_mixture(above: FloatArray, mass: FloatArray, grown: float) -> tu
     return added, share
 
 
+@compiled
 def slowly_varying_times(gaps: FloatArray, slow_s: FloatArray, memory_steps: float) -> FloatArray:
     """Mean step [s] over `gaps` steps where only the number running moves, shape (gaps, slow points).
 
-    The deviations from the mean shrink as the mean of an exponentially forgetting process over that span does.
+    The deviations from the mean shrink as the mean of an exponentially forgetting process over that span does: of its
+    variance the share 2 (exp(-x) - 1 + x) / x^2 is left, x the span in memory times.
 
     Args:
         gaps: numbers of steps, shape (G,).
         slow_s: mean step at equally likely numbers running [s], shape (S,).
         memory_steps: steps over which the number running is remembered.
     """
-    lasting = np.sqrt(_kept_variance(gaps / memory_steps))
-    return np.asarray(slow_s.mean() + (slow_s - slow_s.mean())[None, :] * lasting[:, None])
+    times, mean = np.empty((gaps.size, slow_s.size)), np.mean(slow_s)
+    for gap in range(gaps.size):
+        x = max(gaps[gap] / memory_steps, SHORTEST_SPAN)
+        lasting = math.sqrt(2.0 * (math.expm1(-x) + x) / x**2)
+        for place in range(slow_s.size):
+            times[gap, place] = mean + (slow_s[place] - mean) * lasting
+    return times
 
 
-def _coherence(gaps: FloatArray, noise: GapNoise, slow: FloatArray, memory_steps: float) -> FloatArray:
-    """Factor on the fast fluctuation because the number running follows it, shape (gaps,).
+@compiled
+def _coherence(span: float, fast_s: float, slow_s: float) -> float:
+    """Factor on the fast fluctuation because the number running follows it.
 
     The prompts that lengthen the steps decode next and raise the number running. Over k steps the two deviations have
     the correlation 1 - (1 - exp(-x)) / x, x = k / memory (none at first, full in the long run), which adds twice the
     product of their standard deviations to the variance.
+
+    Args:
+        span: x.
+        fast_s: standard deviation of the fast fluctuation [s].
+        slow_s: of the slow one [s].
     """
-    if noise.variance <= 0.0:
-        return np.ones(gaps.size)
-    x = np.maximum(gaps / memory_steps, 1e-6)
-    correlation = 1.0 + np.expm1(-x) / x
-    return np.asarray(np.sqrt(1.0 + 2.0 * correlation * slow.std(axis=1) / np.sqrt(noise.mean_variance(gaps))))
+    x = max(span, 1e-6)
+    return math.sqrt(1.0 + 2.0 * (1.0 + math.expm1(-x) / x) * slow_s / fast_s)
 
 
-def _fast_fluctuation(gaps: FloatArray, noise: GapNoise, backlog: Backlog, prompts: MetPrompts) -> FloatArray:
-    """Deviation [s] of the mean of k steps from its mean at the noise points, shape (gaps, 16).
+def _fast_fluctuation(
+    gaps: FloatArray, std_s: FloatArray, noise: GapNoise, backlog: Backlog, prompts: MetPrompts
+) -> FloatArray:
+    """Deviation of the mean of k steps over its standard deviation at the noise points, shape (gaps, 16).
 
     One step has its own distribution; several have that of the prompts in them (`planner.queueing.met_prompts`).
     """
     if noise.variance <= 0.0:
-        return np.zeros((gaps.size, NOISE_EDGES.size - 1))
-    std = np.sqrt(noise.mean_variance(gaps))
+        return np.zeros((gaps.size, NOISE_MASS.size))
+    several = gaps > 1.0
+    if several.all():
+        return prompts.shapes(gaps, gaps * std_s, NOISE_EDGES)
     durations_s = backlog.step_durations_s
     order = np.argsort(durations_s, kind="stable")
     one = sorted_slice_means(durations_s[order], backlog.chain.step_probabilities[order], NOISE_EDGES)
     shapes = np.tile((one - noise.mean_s) / np.sqrt(noise.variance), (gaps.size, 1))
-    if (several := gaps > 1.0).any():
-        shapes[several] = prompts.shapes(gaps[several], (gaps * std)[several], NOISE_EDGES)
-    return np.asarray(std[:, None] * shapes)
-
-
-def _kept_variance(spans: FloatArray) -> FloatArray:
-    """Share of the variance of an exponentially forgetting process left in its mean over a span [memory times].
-
-    2 (exp(-x) - 1 + x) / x^2.
-    """
-    x = np.maximum(spans, 1e-3)
-    return np.asarray(2.0 * (np.expm1(-x) + x) / x**2)
+    if several.any():
+        shapes[several] = prompts.shapes(gaps[several], (gaps * std_s)[several], NOISE_EDGES)
+    return shapes

@@ -31,7 +31,7 @@ def test_slices_are_those_of_gamma_distributed_contexts(running: int) -> None:
 def test_the_mean_stays_and_the_variance_is_added() -> None:
     counts, shares = np.arange(1.0, 9.0), np.full(8, 1.0 / 8.0)
     steps = 0.01 + 0.002 * counts
-    mass, (curve,) = spread_by_contexts((steps,), shares, counts, spread(0.5))
+    mass, (curve,) = spread_by_contexts((steps,), shares, spread(0.5).noise_s(counts))
     assert curve @ mass == pytest.approx(steps @ shares)
     variance = (curve - curve @ mass) ** 2 @ mass
     own = PER_CONTEXT_S**2 * 0.5 * counts.mean()
@@ -42,7 +42,7 @@ def test_the_mean_stays_and_the_variance_is_added() -> None:
 def test_no_spread_changes_nothing() -> None:
     counts = np.arange(1.0, 5.0)
     given = counts / 10.0
-    shares, (curve,) = spread_by_contexts((counts,), given, counts, None)
+    shares, (curve,) = spread_by_contexts((counts,), given, None)
     assert shares is given and curve is counts
 
 
