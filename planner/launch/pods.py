@@ -92,11 +92,12 @@ def gpu_tolerations(spec: LaunchSpec) -> list[dict[str, str]]:
 
 
 def pool_objects(spec: LaunchSpec, place: PodPlace) -> list[dict[str, Any]]:
-    """The engine's own file, if it needs one, and the pods of a pool."""
+    """The engine's own file, if it needs one, the pods of a pool, and how many of several may be evicted at once."""
     objects = [config_map(spec)] if spec.configuration else []
     if spec.servers > 1:
         return [*objects, _leader_worker_set(spec, place)]
-    return [*objects, _deployment(spec, place)]
+    budget = [_disruption_budget(spec)] if spec.replicas > 1 else []
+    return [*objects, _deployment(spec, place), *budget]
 
 
 def config_map(spec: LaunchSpec) -> dict[str, Any]:
@@ -123,6 +124,24 @@ def _deployment(spec: LaunchSpec, place: PodPlace) -> dict[str, Any]:
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
             "selector": {"matchLabels": {POOL_LABEL: object_name(spec)}},
             "template": template,
+        },
+    }
+
+
+def _disruption_budget(spec: LaunchSpec) -> dict[str, Any]:
+    """Nodes are drained one replica at a time; a lone one may be evicted, or its node would never be drained.
+
+    Pods that are not ready do not hold a node back. Fields:
+    https://docs.rs/k8s-openapi/latest/k8s_openapi/api/policy/v1/struct.PodDisruptionBudgetSpec.html, read 2026-11-26.
+    """
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": object_name(spec), "labels": {POOL_LABEL: object_name(spec)}},
+        "spec": {
+            "maxUnavailable": 1,
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+            "selector": {"matchLabels": {POOL_LABEL: object_name(spec)}},
         },
     }
 

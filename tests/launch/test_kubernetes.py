@@ -263,6 +263,24 @@ def test_pods_of_a_pool_are_spread_over_nodes_and_wait_where_the_plan_counts_on_
     assert ("When a server is lost" in exported(plan)["README.md"]) is survives
 
 
+@pytest.mark.parametrize("target", ["kubernetes", "llm-d"])
+def test_nodes_are_drained_one_replica_of_a_pool_at_a_time(target: str) -> None:
+    """A budget for the pods of every pool of several; one for a lone pod would keep its node for ever."""
+    found = objects(pair("vllm"), target)
+    pools = {
+        one["metadata"]["name"]: one["spec"]
+        for one in kinds(found, "Deployment")
+        if not one["metadata"]["name"].endswith("router")
+    }
+    budgets = {one["metadata"]["name"]: one["spec"] for one in kinds(found, "PodDisruptionBudget")}
+    assert budgets.keys() == {name for name, pool in pools.items() if pool["replicas"] > 1}
+    assert budgets
+    for name, budget in budgets.items():
+        assert budget["maxUnavailable"] == 1
+        labels = pools[name]["template"]["metadata"]["labels"]
+        assert budget["selector"]["matchLabels"].items() <= labels.items()
+
+
 def test_pools_behind_a_router_with_a_fixed_list_are_scraped_and_not_scaled() -> None:
     found = objects(pair("tensorrt-llm"))
     assert len(kinds(found, "PodMonitor")) == 2 and not kinds(found, "ScaledObject")
@@ -379,14 +397,15 @@ def test_llm_d_serves_the_pods_that_carry_the_labels_of_its_router_values() -> N
     values = yaml.safe_load(files["llm-01-main.router.values.yaml"])["router"]
     picker = yaml.safe_load(values["epp"]["pluginsCustomConfig"][values["epp"]["pluginsConfigFile"]])
     assert picker["kind"] == "EndpointPickerConfig"
-    for one in objects(pair("vllm"), "llm-d"):
+    for one in kinds(objects(pair("vllm"), "llm-d"), "Deployment"):
         labels = one["spec"]["template"]["metadata"]["labels"]
         assert values["modelServers"]["matchLabels"].items() <= labels.items()
         assert labels["llm-d.ai/role"] == ("prefill" if "prefill" in one["metadata"]["name"] else "decode")
 
 
 def test_a_decode_replica_of_llm_d_stands_behind_a_sidecar_at_the_serving_port() -> None:
-    prefill, decode = (one["spec"]["template"]["spec"] for one in objects(pair("vllm"), "llm-d"))
+    pods = kinds(objects(pair("vllm"), "llm-d"), "Deployment")
+    prefill, decode = (one["spec"]["template"]["spec"] for one in pods)
     (sidecar,) = decode["initContainers"]
     assert sidecar["restartPolicy"] == "Always", "Kubernetes runs an init container beside the others only so"
     served = [pod["containers"][0]["ports"][0]["containerPort"] for pod in (prefill, decode)]
