@@ -39,17 +39,13 @@ def alternatives_of(
         corrections: what simulation taught of the plan; None: it was not simulated.
     """
     space = search.request.search
-    by_sku = [
-        (sku, "sku", [column for column in search.columns.all if column.family.sku == sku])
-        for sku in dict.fromkeys(space.skus)
-    ]
-    by_mode = [
-        (mode.value, "mode", [column for column in search.columns.all if column.is_mixed is (mode is Mode.MIXED)])
-        for mode in dict.fromkeys(space.modes)
-    ]
-    alternatives = [
-        _alternative(_quiet(search, name), columns, chosen, name, kind) for name, kind, columns in by_sku + by_mode
-    ]
+    alternatives = []
+    for sku in dict.fromkeys(space.skus):
+        columns = [column for column in search.columns.all if column.family.sku == sku]
+        alternatives.append(_alternative(_quiet(search, sku), columns, chosen, sku, "sku"))
+    for mode in dict.fromkeys(space.modes):  # each looks at the columns as the one before left them
+        columns = [column for column in search.columns.all if column.is_mixed is (mode is Mode.MIXED)]
+        alternatives.append(_alternative(_quiet(search, mode.value), columns, chosen, mode.value, "mode"))
     for engine, skus in other_engines(search, chosen).items():
         own = _quiet(search, engine)
         request = _on_engine(search.request, engine, skus)

@@ -66,3 +66,30 @@ def test_other_engines_are_compared_beside_gpus_that_have_to_be_bought_and_do_no
     assert pinned.feasible
     costs = {each.restriction: each.usd_per_hour for each in pinned.alternatives if each.kind == "engine"}
     assert costs and all(cost is not None and cost >= 30.0 for cost in costs.values())
+
+
+def test_a_mode_is_compared_after_what_a_sku_before_it_taught() -> None:
+    """Looking at one SKU gives pools their true rates, and the mode is then looked at with these; planning for that
+    mode alone costs no less."""
+    skus = {"a100-sxm-80gb": 1.6, "b200-sxm": 6.0, "h200-sxm": 3.4518, "rtx-pro-6000-blackwell-server": 1.85}
+    limits = {"max_running_requests": [64, 256], "max_batched_tokens": [1024, 2048, 8192]}
+    content = scenario(*skus, modes=["mixed", "disaggregated"], **limits)
+    del content["search"]["tp"]
+    content |= {
+        "precision": {"weights": "bf16", "activations": "bf16", "kv_cache": "bf16"},
+        "workload": {
+            "rate_per_s": 60.2,
+            "lengths": {"input_tokens": 512, "output_tokens": 256},
+            "drift": {"cv": 0.2, "correlation_time_s": 600.0},
+        },
+        "slo": [
+            {"metric": "ttft", "percentile": 0.95, "threshold_s": 0.5},
+            {"metric": "tpot", "percentile": 0.95, "threshold_s": 0.08},
+        ],
+        "prices": {"as_of": "2026-11-21", "usd_per_gpu_hour": skus},
+    }
+    found = by_theory(content, alternatives=True)
+    (pairs,) = (each for each in found.alternatives if each.restriction == "disaggregated")
+    alone = by_theory(content | {"search": {**content["search"], "modes": ["disaggregated"]}})
+    assert alone.cost is not None and pairs.usd_per_hour is not None
+    assert pairs.usd_per_hour <= alone.cost.usd_per_hour * 1.01
