@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import stdtrit
 
 from planner.core import BoolArray, Metric
 from planner.fleet.packing import PackedPool, server_count
@@ -41,8 +42,8 @@ from planner.workload import (
 BATCHES = 20
 """Batches of consecutive requests that the error of a simulated share is read from (Law, Simulation Modeling and
 Analysis, ch. 9)."""
-STUDENT_95 = 2.093
-"""97.5 % point of Student's t with `BATCHES` - 1 degrees of freedom (any table)."""
+FEWEST_CYCLES = 4
+"""Cycles of a drift from which on the error of a share is read off them. A choice: three would double t."""
 Z_95 = 1.96
 """Two-sided 95 % quantile of the normal distribution."""
 SMALLEST_ERROR = 0.2
@@ -339,28 +340,35 @@ def _reaches(share: SimulatedShare, asked: float) -> bool:
     return (share.value if is_sharp else share.least) >= asked - ROUNDING
 
 
-def simulated_share(planned: PlannedDeployment, scoped: ScopedSlo, target: LatencyTarget) -> SimulatedShare:
+def simulated_share(
+    planned: PlannedDeployment, scoped: ScopedSlo, target: LatencyTarget, *, within_cycle: bool = False
+) -> SimulatedShare:
     """Share of a run's requests under these targets that are within the threshold of one of them.
 
-    In the busiest part of a run the share if all other requests were.
+    In the busiest part of a run the share if all other requests were. Its error is that of `_sampling_error`.
     """
     value = _of_whole_run(planned, _latency(planned, scoped, target.metric, simulated=True).cdf(target.threshold_s))
     requests = planned.simulated.requests * _scoped_rate_per_s(planned, scoped) / math.fsum(planned.slices.values())
     samples_s = planned.simulated.samples_s.get(target.metric)
     within = np.ones(0, dtype=bool) if samples_s is None else samples_s <= target.threshold_s
-    return SimulatedShare(value, _sampling_error(planned, target.percentile, requests, within))
+    return SimulatedShare(value, _sampling_error(planned, target.percentile, requests, within, within_cycle))
 
 
-def _sampling_error(planned: PlannedDeployment, asked: float, requests: float, within: BoolArray) -> float:
+def _sampling_error(
+    planned: PlannedDeployment, asked: float, requests: float, within: BoolArray, within_cycle: bool
+) -> float:
     """Half-width of the 95 % interval of a share that is about as large as asked.
 
-    A replay has none: targets are to hold on that recording. Requests drawn at a rate that drifts come in batches that
-    are unlike by the drift itself, so that they count as independent.
+    A replay has none: targets are to hold on that recording. Batches of requests drawn at a rate that drifts are unlike
+    by the drift itself, so that they are whole cycles of it; of fewer than `FEWEST_CYCLES` requests count as
+    independent, or with `within_cycle` in batches all the same: an error that is too large.
     """
     if planned.run is not None and planned.run.recording is not None:
         return 0.0
-    error = Z_95 * math.sqrt(asked * (1.0 - asked) / max(1.0, requests))
-    return error if _follows_path(planned) else error * _clustering(within)
+    error, cycles = Z_95 * math.sqrt(asked * (1.0 - asked) / max(1.0, requests)), _cycles(planned)
+    if cycles >= FEWEST_CYCLES:
+        return error * _clustering(within, round(min(cycles, BATCHES)))
+    return error * _clustering(within, BATCHES) if within_cycle else error
 
 
 def _of_whole_run(planned: PlannedDeployment, share: float) -> float:
@@ -369,38 +377,43 @@ def _of_whole_run(planned: PlannedDeployment, share: float) -> float:
     return share if whole is None else 1.0 - (1.0 - share) * planned.simulated.requests / whole
 
 
-def joint_share(planned: PlannedDeployment, scoped: ScopedSlo) -> SimulatedShare:
-    """Share of a run's requests that meet every threshold at once."""
+def joint_share(planned: PlannedDeployment, scoped: ScopedSlo, *, within_cycle: bool = False) -> SimulatedShare:
+    """Share of a run's requests that meet every threshold at once; its error as in `simulated_share`."""
     value, share = _of_whole_run(planned, planned.simulated.attainment(scoped.slo)), scoped.slo.attainment or 1.0
     samples_s = planned.simulated.samples_s
     targets = [target for target in scoped.slo.targets if target.metric in samples_s]
     met = [samples_s[target.metric] <= target.threshold_s for target in targets]
     together = np.logical_and.reduce(met) if met else np.ones(0, dtype=bool)
-    return SimulatedShare(value, _sampling_error(planned, share, planned.simulated.requests, together))
+    error = _sampling_error(planned, share, planned.simulated.requests, together, within_cycle)
+    return SimulatedShare(value, error)
 
 
-def _clustering(within: BoolArray) -> float:
+def _clustering(within: BoolArray, batches: int) -> float:
     """By how much more a share varies than that of independent requests would, at least 1, from batches.
 
     Misses come together: what one request waits for the next waits for too. With p_i the share of batch i of b and p
     that of all the half-width is t(b - 1) sqrt(sum (p_i - p)^2 / (b (b - 1))) (batch means: Law, ch. 9).
     """
-    if within.size < BATCHES or within.all() or not within.any():
+    if within.size < batches or within.all() or not within.any():
         return 1.0
     mean = float(within.mean())
-    shares = np.array([batch.mean() for batch in np.array_split(within, BATCHES)])
-    batched = STUDENT_95 * math.sqrt(float(np.square(shares - mean).sum()) / (BATCHES * (BATCHES - 1)))
+    shares = np.array([batch.mean() for batch in np.array_split(within, batches)])
+    student = float(stdtrit(batches - 1, 0.975))
+    batched = student * math.sqrt(float(np.square(shares - mean).sum()) / (batches * (batches - 1)))
     return max(1.0, batched / (Z_95 * math.sqrt(mean * (1.0 - mean) / within.size)))
 
 
-def open_targets(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> list[float]:
+def open_targets(planned: PlannedDeployment, slos: Sequence[ScopedSlo], *, within_cycle: bool = False) -> list[float]:
     """Of the targets that a run leaves open, its sampling error over that from which on it is long enough."""
     errors = []
     for scoped in (scoped for scoped in slos if scoped.applies_to(planned)):
         if scoped.slo.attainment is not None and scoped.covers(planned):
-            found = [(joint_share(planned, scoped), scoped.slo.attainment)]
+            found = [(joint_share(planned, scoped, within_cycle=within_cycle), scoped.slo.attainment)]
         else:
-            found = [(simulated_share(planned, scoped, target), target.percentile) for target in scoped.slo.targets]
+            found = [
+                (simulated_share(planned, scoped, target, within_cycle=within_cycle), target.percentile)
+                for target in scoped.slo.targets
+            ]
         errors += [
             share.error / _smallest_error(asked) for share, asked in found if abs(share.value - asked) < share.error
         ]
@@ -409,17 +422,16 @@ def open_targets(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> list[
 
 def _says_too_little(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> bool:
     """Whether a run of drawn requests leaves a target open although a longer one could decide it."""
-    return not _follows_path(planned) and max(open_targets(planned, slos), default=0.0) > 1.0
+    return max(open_targets(planned, slos, within_cycle=True), default=0.0) > 1.0
 
 
-def _follows_path(planned: PlannedDeployment) -> bool:
-    """Whether a run follows a recording or a drift, which are what the targets are to hold on, and no sample."""
-    if planned.run is None:
-        return False
-    arrivals = planned.run.workload.arrivals
-    return isinstance(arrivals, RecordedArrivals) or (
-        isinstance(arrivals, ArrivalProcess) and arrivals.drift is not None
-    )
+def _cycles(planned: PlannedDeployment) -> float:
+    """Cycles of a drift that a run sees; infinite without a drift, where any batch of requests is like any other."""
+    arrivals = planned.workload.arrivals if planned.run is None else planned.run.workload.arrivals
+    if planned.run is None or not isinstance(arrivals, ArrivalProcess) or arrivals.drift is None:
+        return math.inf
+    measured_s = planned.simulated.requests / arrivals.rate_per_s
+    return measured_s / arrivals.drift.duration_s
 
 
 def _scoped_rate_per_s(planned: PlannedDeployment, scoped: ScopedSlo) -> float:

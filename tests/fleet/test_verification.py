@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from planner.fleet import PlannedDeployment, requests_to_simulate, routed_worklo
 from planner.fleet.costs import with_costs
 from planner.fleet.pairing import UsedPool
 from planner.fleet.verification import (
+    ScopedSlo,
     missing_over_allowed,
     scoped_slos,
     simulated_share,
@@ -24,7 +26,7 @@ from planner.llm import Precision, load_llm
 from planner.search import DeploymentOption, Mode, PoolOption
 from planner.serving import Performance, Role, evaluate
 from planner.traffic import DemandSlice, Service
-from planner.workload import LatencyDistribution, LatencyTarget, RequestClass, Slo, TokenLengths, Workload
+from planner.workload import LatencyDistribution, LatencyTarget, RateDrift, RequestClass, Slo, TokenLengths, Workload
 from tests.builders import chat, mixed, replica
 
 
@@ -168,3 +170,54 @@ def _of(planned: PlannedDeployment, ttft_s: FloatArray) -> Performance:
     ttft = LatencyDistribution.from_samples(ttft_s)
     samples = {**planned.simulated.samples_s, Metric.TTFT: ttft_s}
     return replace(planned.simulated, ttft=ttft, samples_s=samples, requests=ttft_s.size)
+
+
+CYCLE_S = 50.0
+SWINGING = RateDrift.of([1.6, 1.4, 0.6, 0.4], CYCLE_S / 4.0)
+
+
+def drifting() -> dict[str, DemandSlice]:
+    """The short requests at a rate that drifts: 1,500 to a cycle at 30/s."""
+    whole = BOTH.model_copy(update={"arrivals": BOTH.open_arrivals.model_copy(update={"drift": SWINGING})})
+    service = SERVICE.model_copy(update={"workload": whole})
+    return {"short": DemandSlice("short", service, whole.only("short"), slo(0.5), (whole.only("short").rate_per_s,))}
+
+
+@pytest.mark.parametrize(("quantile", "is_longer"), [(0.905, True), (0.99, False)])
+def test_a_share_that_a_cycle_of_a_drift_may_owe_to_luck_is_looked_at_over_several(
+    quantile: float, is_longer: bool
+) -> None:
+    """Misses come together at the peaks of the rate: one cycle more or less of them decides what is near the target."""
+    option, slices = DeploymentOption(Mode.MIXED, (PoolOption(Role.MIXED, replica()),)), drifting()
+
+    def verified(slos: Sequence[ScopedSlo]) -> PlannedDeployment:
+        return verify_deployment(option, [pool({"short": 30.0}, 1)], slices, 1, 1500, slos=slos)
+
+    one = verified(())
+    assert one.run is not None and one.run.requests is not None
+    scoped = scoped_slos([replace(slices["short"], slo=slo(one.simulated.ttft.quantile_s(quantile)))])
+    run = verified(scoped).run
+    assert run is not None and run.requests is not None
+    cycles = run.requests / 30.0 / CYCLE_S
+    assert (cycles > 4.0) is is_longer
+    assert is_longer or run.requests == one.run.requests
+
+
+def test_the_error_of_several_cycles_is_that_of_their_shares() -> None:
+    """The oracle: the spread of the shares of many runs of eight cycles, whose peaks all miss alike but for a part that
+    the requests of a cycle have in common. Batches that part peaks from valleys would say several times as much."""
+    option, rng = DeploymentOption(Mode.MIXED, (PoolOption(Role.MIXED, replica()),)), np.random.default_rng(2)
+    base = verify_deployment(option, [pool({"short": 30.0}, 1)], drifting(), 1, 13_000)
+    (scoped,) = scoped_slos([drifting()["short"]])
+    assert base.run is not None
+    values, errors = [], []
+    for _ in range(200):
+        common = np.repeat(rng.normal(0.0, 0.05, 8), 1500)
+        peaks = np.tile(np.repeat([0.75, 1.0], 750), 8)
+        within = rng.random(12_000) < np.clip(peaks + common, 0.0, 1.0)
+        run = replace(base, simulated=_of(base, np.where(within, 0.1, 9.9)))
+        share = simulated_share(run, scoped, scoped.slo.targets[0])
+        values.append(share.value)
+        errors.append(share.error)
+    covered = np.mean(np.abs(np.array(values) - np.mean(values)) <= errors)
+    assert 0.9 <= covered <= 0.99
