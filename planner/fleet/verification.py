@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import stdtrit
 
 from planner.core import BoolArray, Metric
 from planner.fleet.packing import PackedPool, server_count
@@ -30,6 +29,7 @@ from planner.fleet.types import (
 from planner.search import DeploymentOption
 from planner.traffic import DemandSlice
 from planner.workload import (
+    STUDENT_95,
     ArrivalProcess,
     LatencyDistribution,
     LatencyTarget,
@@ -398,8 +398,7 @@ def _clustering(within: BoolArray, batches: int) -> float:
         return 1.0
     mean = float(within.mean())
     shares = np.array([batch.mean() for batch in np.array_split(within, batches)])
-    student = float(stdtrit(batches - 1, 0.975))
-    batched = student * math.sqrt(float(np.square(shares - mean).sum()) / (batches * (batches - 1)))
+    batched = STUDENT_95[batches] * math.sqrt(float(np.square(shares - mean).sum()) / (batches * (batches - 1)))
     return max(1.0, batched / (Z_95 * math.sqrt(mean * (1.0 - mean) / within.size)))
 
 

@@ -28,8 +28,8 @@ ones 95 % intervals of a p99 held the truth of a queue at load 0.7 in 61 to 79 o
 with these in 81 to 91."""
 FEWEST_IN_TAIL = 2.0
 """Least mean number of requests beyond the percentile in one batch: 1000 requests for a p99. A choice."""
-_STUDENT = {5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262, 11: 2.228, 12: 2.201, 13: 2.179, 14: 2.160}
-_STUDENT |= {15: 2.145, 16: 2.131, 17: 2.120, 18: 2.110, 19: 2.101, 20: 2.093}
+STUDENT_95 = {4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262, 11: 2.228, 12: 2.201}
+STUDENT_95 |= {13: 2.179, 14: 2.160, 15: 2.145, 16: 2.131, 17: 2.120, 18: 2.110, 19: 2.101, 20: 2.093}
 """97.5 % points of Student's t with b - 1 degrees of freedom, by b (any table)."""
 
 
@@ -329,5 +329,5 @@ def batch_quantile_interval(samples_s: ArrayLike, probability: float) -> tuple[f
     cuts = np.array_split(values, batches)
     quantiles = [LatencyDistribution.from_samples(batch).quantile_s(probability) for batch in cuts]
     spread = float(np.sqrt(np.square(np.subtract(quantiles, whole)).sum() / (batches * (batches - 1))))
-    half = _STUDENT[batches] * spread
+    half = STUDENT_95[batches] * spread
     return max(0.0, whole - half), whole + half
