@@ -43,7 +43,8 @@ BATCHES = 20
 """Batches of consecutive requests that the error of a simulated share is read from (Law, Simulation Modeling and
 Analysis, ch. 9)."""
 FEWEST_CYCLES = 4
-"""Cycles of a drift from which on the error of a share is read off them. A choice: three would double t."""
+"""Cycles of a drift from which on the error of a share is read off them. A choice: Student's t of three is a third
+larger."""
 Z_95 = 1.96
 """Two-sided 95 % quantile of the normal distribution."""
 SMALLEST_ERROR = 0.2
@@ -426,8 +427,8 @@ def _says_too_little(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> b
 
 def _cycles(planned: PlannedDeployment) -> float:
     """Cycles of a drift that a run sees; infinite without a drift, where any batch of requests is like any other."""
-    arrivals = planned.workload.arrivals if planned.run is None else planned.run.workload.arrivals
-    if planned.run is None or not isinstance(arrivals, ArrivalProcess) or arrivals.drift is None:
+    arrivals = None if planned.run is None else planned.run.workload.arrivals
+    if not isinstance(arrivals, ArrivalProcess) or arrivals.drift is None:
         return math.inf
     measured_s = planned.simulated.requests / arrivals.rate_per_s
     return measured_s / arrivals.drift.duration_s

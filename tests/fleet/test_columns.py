@@ -91,6 +91,13 @@ def table(seed: int, families: list[ConfigurationFamily], slack: float = 1.3) ->
     return Table(true, slack)
 
 
+def flat_table(*families: ConfigurationFamily) -> Table:
+    """Ten requests per second from every replica of every member, and bounds that are no higher."""
+    return Table(
+        {(kind.name, size, each.name): 10.0 * size for kind in families for each in kind.members for size in SIZES}, 1.0
+    )
+
+
 def solved(columns: CandidateColumns, demand: Mapping[str, float], usd: Mapping[str, float]) -> Allocation:
     units = [
         unit_of(column, {}, 0.0, steady=False).model_copy(
@@ -251,7 +258,7 @@ def test_a_family_is_given_up_after_a_few_of_its_configurations_missed(monkeypat
     monkeypatch.setattr(shares, "TRIALS_OF_A_FAMILY", 2)
     monkeypatch.setattr(shares, "OPEN_TRIALS", 0)
     kind = family(1)
-    flat = Table({(kind.name, size, each.name): 10.0 * size for each in kind.members for size in SIZES}, 1.0)
+    flat = flat_table(kind)
     columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
 
     def expected() -> float:
@@ -278,10 +285,7 @@ def test_lower_rates_make_larger_pools_worth_a_column(monkeypatch: pytest.Monkey
 def test_under_a_steady_rate_the_first_misses_say_little_of_others() -> None:
     """There theory errs about one configuration, not about the traffic: others may still keep all of their rates."""
     one, other = family(1), family(2)
-    flat = Table(
-        {(kind.name, size, each.name): 10.0 * size for kind in (one, other) for each in kind.members for size in SIZES},
-        1.0,
-    )
+    flat = flat_table(one, other)
     columns = CandidateColumns([part("all")], {"all": [one, other]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
 
     def expected() -> float:
@@ -297,7 +301,7 @@ def test_under_a_steady_rate_the_first_misses_say_little_of_others() -> None:
 
 def test_the_first_miss_that_another_pool_may_have_caused_lowers_nothing() -> None:
     kind = family(1)
-    flat = Table({(kind.name, size, each.name): 10.0 * size for each in kind.members for size in SIZES}, 1.0)
+    flat = flat_table(kind)
     columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
     before = [column.rates for column in columns.all]
     columns.lower(kind.members[0], "chat", share=1.0, kept=0.5, is_doubtful=True)
@@ -390,10 +394,7 @@ def test_what_missed_keeps_a_share_of_all_that_it_carries_by_theory() -> None:
 
 def test_what_has_room_is_looked_for_first_and_rates_are_as_before_after_that() -> None:
     one, other = family(1), family(2)
-    flat = Table(
-        {(kind.name, size, each.name): 10.0 * size for kind in (one, other) for each in kind.members for size in SIZES},
-        1.0,
-    )
+    flat = flat_table(one, other)
     columns = CandidateColumns([part("all")], {"all": [one, other]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
 
     def rates() -> dict[str, float]:
@@ -414,10 +415,7 @@ def test_what_has_room_is_looked_for_first_and_rates_are_as_before_after_that() 
 
 def test_after_many_misses_nothing_that_was_not_simulated_counts_with_all_of_its_rates() -> None:
     one, other = family(1), family(2)
-    flat = Table(
-        {(kind.name, size, each.name): 10.0 * size for kind in (one, other) for each in kind.members for size in SIZES},
-        1.0,
-    )
+    flat = flat_table(one, other)
     columns = CandidateColumns([part("all")], {"all": [one, other]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
 
     def share_of_the_other() -> float:
