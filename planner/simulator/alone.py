@@ -18,6 +18,7 @@ from planner.core import FloatArray, IntArray
 from planner.engine import NO_TABLES, Batching, KvAllocation, Order, Preemption
 from planner.serving import PoolLimit, Role
 from planner.simulator.clock import BENT_RUN_GROWTH, CONTEXT_KNOTS, LEAST_RUN_TOKENS, StepClock
+from planner.simulator.prefix_loop import prefix_room
 from planner.simulator.replica import Replica
 from planner.simulator.step_loop import (
     BENDS,
@@ -55,8 +56,13 @@ def follows_alone(replica: Replica) -> bool:
         and rules.tokens_per_step == 1.0
         and rules.tokens_per_decode == rules.micro_batches == 1
         and not (replica.has_extras or replica.ledger.encode_s)
-        and replica.shared is None
+        and (replica.shared is None or _shares_alone(replica))
     )
+
+
+def _shares_alone(replica: Replica) -> bool:
+    """Whether prompts share prefixes of a mixed pool as `planner.simulator.prefix_loop` has it."""
+    return replica.rules.role is Role.MIXED and replica.tiers is None and not replica.ledger.system_tokens
 
 
 def follow_alone(
@@ -82,7 +88,7 @@ def follow_alone(
     """
     rules, ledger, clock, memory = replica.rules, replica.ledger, replica.clock, replica.rules.memory
     most = min(rules.max_running, requests.size) + 1
-    records = _records(replica, requests, times_s, lengths)
+    records, prefix_blocks = _records(replica, requests, times_s, lengths)
     limits = Limits(
         running=rules.max_running,
         budget=rules.max_batched_tokens,
@@ -92,6 +98,7 @@ def follow_alone(
         block=memory.block_tokens,
         own_blocks=memory.sequence_blocks,
         reserves=rules.reserves,
+        shares=rules.shares_prefixes,
         comes_ready=rules.role is Role.DECODE,
         answers=clock.timer.tables is not None,
         bent_growth=BENT_RUN_GROWTH,
@@ -106,11 +113,12 @@ def follow_alone(
         done=np.zeros(most, dtype=np.int64),
         since_s=np.zeros(most + 1),
         since=np.zeros(most + 1),
+        prefixes=prefix_room(prefix_blocks),
         runs=np.empty((NOTES, RUN_FIELDS)),
         gaps=np.empty((NOTES + 2 * most + 3, GAP_FIELDS)),
     )
     state = np.zeros(1, dtype=STATE)[0]
-    state.latest = state.prompt = -1
+    state.latest = state.prompt = state.oldest = state.newest = -1
     state.last_decode_s = math.nan
     tables = clock.timer.tables or NO_TABLES
     times = StepTimes(_KNOTS, *clock.tables(most), np.zeros(6))
@@ -126,6 +134,9 @@ def follow_alone(
             _answer(wanted, clock, times)
     for name in ("arrival_s", "admit_s", "first_s", "end_s"):
         np.frombuffer(getattr(ledger, name))[requests] = records[name]
+    if rules.shares_prefixes:
+        for request, blocks in zip(requests.tolist(), records["hits"].tolist(), strict=True):
+            ledger.hits[request] = blocks * memory.block_tokens
     replica.blocked_s[PoolLimit.RUNNING_REQUESTS] = float(state.blocked_running_s)
     replica.blocked_s[PoolLimit.KV_CAPACITY] = float(state.blocked_kv_s)
     replica.preempted = int(state.preempted)
@@ -150,13 +161,24 @@ def _answer(wanted: int, clock: StepClock, times: StepTimes) -> None:
 
 def _records(
     replica: Replica, requests: IntArray, times_s: FloatArray, lengths: tuple[IntArray, IntArray]
-) -> NDArray[np.void]:
-    """Requests before they come."""
+) -> tuple[NDArray[np.void], IntArray]:
+    """Requests before they come, and the blocks of the prefixes that they share, by number there."""
+    ledger = replica.ledger
     records = np.zeros(requests.size, dtype=REQUEST)
     for name in ("arrival_s", "admit_s", "began_s", "first_s", "end_s"):
         records[name] = math.nan
-    records["time_s"], records["token_s"] = times_s, np.frombuffer(replica.ledger.token_s)[requests]
+    records["time_s"], records["token_s"] = times_s, np.frombuffer(ledger.token_s)[requests]
     records["tokens"], records["remaining"] = (tokens[requests] for tokens in lengths)
-    for name in ("due", "before", "after"):
+    for name in ("due", "before", "after", "prefix"):
         records[name] = -1
-    return records
+    if not replica.rules.shares_prefixes:
+        return records, np.zeros(0, dtype=np.int64)
+    reusable = np.minimum(np.array(ledger.prefix_tokens)[requests], records["tokens"])
+    records["whole"] = reusable // replica.rules.memory.block_tokens
+    prefixes = np.array(ledger.prefix)[requests]
+    shares = (records["whole"] > 0) & (prefixes >= 0)
+    _, numbers = np.unique(prefixes[shares], return_inverse=True)
+    records["prefix"][shares] = numbers
+    blocks = np.zeros(numbers.max(initial=-1) + 1, dtype=np.int64)
+    np.maximum.at(blocks, numbers, records["whole"][shares])
+    return records, blocks

@@ -12,13 +12,14 @@ and those that wait are ranges of numbers, and whoever was preempted waits befor
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.core import FloatArray, IntArray, compiled
 from planner.engine import StepTables, decode_seconds, step_seconds
+from planner.simulator.prefix_loop import PrefixRoom, Record, blocks_saved, free, publish, take, trim
 
 NOTHING, STEP, LINE, BENT, FLUSH = range(5)
 """What `follow` wants: the duration of a step, a line of durations, a run where they bend, its notes taken away."""
@@ -30,21 +31,19 @@ FREE, RUNNING_REQUESTS, KV_CAPACITY = 0, 1, 2
 """What keeps a request out of a step."""
 RUN_FIELDS, GAP_FIELDS = 11, 3
 """Numbers of an entry of `ReplicaState.runs` and `gaps`."""
-Record = Any
-"""One record of an array of them."""
-
 REQUEST = np.dtype(
     (
         np.record,
         [(name, np.float64) for name in ("time_s", "arrival_s", "admit_s", "began_s", "first_s", "end_s", "token_s")]
         + [(name, np.int64) for name in ("tokens", "remaining", "due", "joined", "ends", "taken", "before", "after")]
-        + [(name, np.int64) for name in ("grows", "runs")],
+        + [(name, np.int64) for name in ("grows", "runs", "prefix", "whole", "shared", "hits")],
     )
 )
 """A request: when it comes, arrived, was admitted, when the step began that ended its prompt, first and last token, its
 latest token [s]; tokens its prompt step must process (a preempted one's grow by what it had made), output tokens still
 to come; `Sequence.due`, `joined`, `ends` and `blocks`; who joined before and after it; whether it counts in the blocks
-that grow, and whether it decodes. Numbers are -1 and times NaN before they are known."""
+that grow, and whether it decodes; `Sequence.prefix`, `whole_blocks` and `shared_blocks`, and blocks found when it was
+admitted first. Numbers are -1 and times NaN before they are known."""
 STATE = np.dtype(
     (
         np.record,
@@ -52,6 +51,7 @@ STATE = np.dtype(
         + [(name, np.int64) for name in ("leaving", "prompt", "prompt_left", "held", "in_prompts", "quotients")]
         + [(name, np.int64) for name in ("growing", "ticks", "steps_done", "steps", "chunks", "room", "phase", "alike")]
         + [(name, np.int64) for name in ("runs", "gaps", "ended", "preempted")]
+        + [(name, np.int64) for name in ("saved", "idle", "oldest", "newest", "kept_ends")]
         + [(name, np.float64) for name in ("now_s", "context", "last_decode_s", "start_s", "stop_s")]
         + [(name, np.float64) for name in ("first_s", "slope_s", "chunk", "pairs", "cached")]
         + [(name, np.float64) for name in ("blocked_running_s", "blocked_kv_s")],
@@ -61,8 +61,10 @@ STATE = np.dtype(
 among them and end their prompts in this step, entries of the heap of ends; the prompt in progress and what is left of
 it; blocks held, those of prompts, and what `EvenlyGrowingCache` counts; decode steps done, steps done, and of the step
 or run under way steps, chunks and what is left of the budget; notes of runs and of gaps, requests that ended since the
-last FLUSH, preemptions; time, total context, end of the last decode step, start and end of what is under way, its first
-step and growth [s], and the rest of its `StepShape`; seconds the first waiting request was held back by each cap."""
+last FLUSH, preemptions; of a prefix cache `PrefixBlocks.saved` and `idle_blocks`, the runs that have been idle for
+longest and for least long, and prefixes whose end is kept; time, total context, end of the last decode step, start and
+end of what is under way, its first step and growth [s], and the rest of its `StepShape`; seconds the first waiting
+request was held back by each cap."""
 
 
 class Limits(NamedTuple):
@@ -73,6 +75,7 @@ class Limits(NamedTuple):
         blocks, beside_others: KV blocks, and those of them that a request may take into use beside others.
         block, own_blocks: tokens of a block, blocks of a sequence beside its tokens.
         reserves: whether a sequence takes blocks for all its tokens at once.
+        shares: whether prompts share blocks of prefixes.
         comes_ready: whether requests come with their KV cache.
         answers: whether the tables of step times hold that of every step.
         bent_growth: share by which the mean context grows in a run where there is no line.
@@ -88,6 +91,7 @@ class Limits(NamedTuple):
     block: int
     own_blocks: int
     reserves: bool
+    shares: bool
     comes_ready: bool
     answers: bool
     bent_growth: float
@@ -104,6 +108,7 @@ class Room(NamedTuple):
         back: requests that wait again, the next one last, shape (n,).
         new, done: that decode and have made no step yet, and whose prompts end in this step; each shape (n,).
         since_s, since: times of latest tokens [s] and how many sequences had theirs then; each shape (n,).
+        prefixes: the prefix cache.
         runs, gaps: notes as in `ReplicaState`, filled in from 0 after every FLUSH; shapes (entries, fields).
     """
 
@@ -114,6 +119,7 @@ class Room(NamedTuple):
     done: IntArray
     since_s: FloatArray
     since: FloatArray
+    prefixes: PrefixRoom
     runs: FloatArray
     gaps: FloatArray
 
@@ -181,7 +187,7 @@ def held_at(state: Record, room: Room, limits: Limits, tick: int) -> int:
     """`EvenlyGrowingCache._held_at`: blocks of all once `tick` decode steps are done."""
     phases, block = room.phases, limits.block
     quotient, phase = tick // block, tick % block
-    held = state.in_prompts + state.quotients + state.growing * (quotient + 1 + limits.own_blocks)
+    held = state.in_prompts + state.quotients + state.growing * (quotient + 1 + limits.own_blocks) - state.saved
     if phase > 0:
         for full in range(block + 1 - phase, block):
             held += phases[full]
@@ -190,20 +196,34 @@ def held_at(state: Record, room: Room, limits: Limits, tick: int) -> int:
 
 
 @compiled
-def blocks_needed(request: Record, limits: Limits) -> int:
-    """`ReservedCache.blocks_needed` of a waiting request, or `GrowingCache`'s for its prompt and first decode."""
+def blocks_taken(request: Record, limits: Limits) -> int:
+    """`ReservedCache._blocks` of a waiting request, or `GrowingCache`'s for its prompt and first decode."""
     length = request.tokens + (request.remaining if limits.reserves else min(1, request.remaining))
     return int((length + limits.block - 1) // limits.block + limits.own_blocks)
 
 
 @compiled
-def binding_cap(state: Record, request: Record, limits: Limits) -> int:
+def blocks_needed(request: Record, room: Room, limits: Limits) -> int:
+    """`ReservedCache.blocks_needed`: the same without those that are there and in use."""
+    taken = blocks_taken(request, limits)
+    return taken - blocks_saved(request, room.prefixes, limits.block, limits.own_blocks) if limits.shares else taken
+
+
+@compiled
+def trim_prefixes(state: Record, room: Room, limits: Limits) -> None:
+    """Keep no more idle blocks of prefixes than there is room for."""
+    if limits.shares:
+        trim(state, room.prefixes, limits.blocks - state.held, limits.own_blocks)
+
+
+@compiled
+def binding_cap(state: Record, request: Record, room: Room, limits: Limits) -> int:
     """`ReplicaState._binding_cap`: what keeps a waiting request out of the step."""
     running = state.decodes + state.dones
     if running >= limits.running:
         return RUNNING_REQUESTS
-    room = limits.beside_others if running > 0 else limits.blocks
-    return KV_CAPACITY if state.held + blocks_needed(request, limits) > room else FREE
+    most = limits.beside_others if running > 0 else limits.blocks
+    return KV_CAPACITY if state.held + blocks_needed(request, room, limits) > most else FREE
 
 
 @compiled
@@ -221,6 +241,10 @@ def first_waiting(state: Record, room: Room) -> int:
 @compiled
 def drop(state: Record, request: Record, room: Room, limits: Limits) -> None:
     """Give the blocks of a sequence back."""
+    if limits.shares:
+        saved = state.saved
+        free(state, request, room.prefixes)
+        state.held -= state.saved - saved
     if request.grows > 0:
         origin = request.tokens - request.joined
         room.phases[origin % limits.block] -= 1
@@ -319,11 +343,19 @@ def admit(state: Record, requests: Record, room: Room, limits: Limits) -> int:
         state.backs -= 1
     else:
         state.queue += 1
-    if math.isnan(request.admit_s):
+    is_new = math.isnan(request.admit_s)
+    if is_new:
         request.admit_s = state.now_s
-    request.taken = blocks_needed(request, limits)
+    request.taken = blocks_taken(request, limits)
     state.in_prompts += request.taken
     state.held += request.taken
+    if limits.shares:
+        saved = state.saved
+        take(state, request, room.prefixes, limits.block, limits.own_blocks)
+        state.held -= state.saved - saved
+        if is_new:
+            request.hits = request.shared
+    trim_prefixes(state, room, limits)
     return number
 
 
@@ -353,6 +385,7 @@ def make_room(state: Record, requests: Record, room: Room, limits: Limits) -> No
     while True:
         if not limits.reserves:
             state.held = held_at(state, room, limits, state.ticks + 1)
+        trim_prefixes(state, room, limits)
         if state.held <= limits.blocks or state.decodes + (1 if state.prompt >= 0 else 0) <= 1:
             return
         preempt(state, requests, room, limits)
@@ -362,7 +395,7 @@ def make_room(state: Record, requests: Record, room: Room, limits: Limits) -> No
 def join_ready(state: Record, requests: Record, room: Room, limits: Limits) -> None:
     """`AdmittingReplica._join_ready`: admit who comes with a KV cache, to decode in this step."""
     while limits.comes_ready and state.prompt < 0 and state.backs == 0 and state.queue < state.inbox:
-        if binding_cap(state, requests[state.queue], limits) != FREE:
+        if binding_cap(state, requests[state.queue], room, limits) != FREE:
             return
         join(state, requests, room, limits, admit(state, requests, room, limits))
 
@@ -375,10 +408,10 @@ def add_chunks(state: Record, requests: Record, room: Room, limits: Limits) -> N
         if state.prompt < 0:
             if state.backs == 0 and (limits.comes_ready or state.queue == state.inbox):
                 return
-            if binding_cap(state, requests[first_waiting(state, room)], limits) != FREE:
+            if binding_cap(state, requests[first_waiting(state, room)], room, limits) != FREE:
                 return
             state.prompt = admit(state, requests, room, limits)
-            state.prompt_left = requests[state.prompt].tokens
+            state.prompt_left = requests[state.prompt].tokens - requests[state.prompt].shared * limits.block
         now = min(state.prompt_left, state.room)
         past = requests[state.prompt].tokens - state.prompt_left
         state.chunks += 1
@@ -423,7 +456,7 @@ def steps_of_run(state: Record, requests: Record, room: Room, limits: Limits, st
     most = min(room.leaving[0, 0] - state.ticks, max(int(reach), 1))
     if state.inbox < state.place:
         most = min(most, requests[state.inbox].due - state.steps_done)
-    if waits(state) and binding_cap(state, requests[first_waiting(state, room)], limits) == FREE:
+    if waits(state) and binding_cap(state, requests[first_waiting(state, room)], room, limits) == FREE:
         most = 1
     steps = int(max(most, 1))
     if limits.reserves or steps == 1:
@@ -448,7 +481,7 @@ def run_end_s(state: Record, steps: int) -> float:
 
 
 @compiled
-def arrive(state: Record, requests: Record, limits: Limits) -> None:
+def arrive(state: Record, requests: Record, room: Room, limits: Limits) -> None:
     """`AdmittingReplica.arrive`: who comes before the step or run ends, and whether a run ends for them."""
     while state.place < requests.size and requests[state.place].time_s < state.stop_s:
         request, is_first = requests[state.place], state.inbox == state.place
@@ -468,7 +501,7 @@ def arrive(state: Record, requests: Record, limits: Limits) -> None:
         request.due = state.steps_done + low + limits.lag
         if waits(state) or not is_first or low + limits.lag >= state.steps:
             continue
-        if binding_cap(state, request, limits) == FREE:
+        if binding_cap(state, request, room, limits) == FREE:
             state.steps = low + limits.lag
             state.stop_s = run_end_s(state, state.steps)
 
@@ -486,7 +519,7 @@ def note_run(state: Record, requests: Record, room: Room, limits: Limits) -> Non
     first = requests[first_waiting(state, room)]
     if first.arrival_s < state.stop_s:
         waited_s = state.stop_s - max(state.start_s, first.arrival_s)
-        cap = binding_cap(state, first, limits)
+        cap = binding_cap(state, first, room, limits)
         if cap == RUNNING_REQUESTS:
             state.blocked_running_s += waited_s
         elif cap == KV_CAPACITY:
@@ -538,6 +571,30 @@ def note_gaps(state: Record, requests: Record, room: Room) -> None:
 
 
 @compiled
+def end_prompts(state: Record, requests: Record, room: Room, limits: Limits) -> None:
+    """`Replica._end_prompts`: first tokens of the prompts that ended."""
+    for i in range(state.dones):
+        number = room.done[i]
+        request = requests[number]
+        request.began_s = state.start_s
+        if math.isnan(request.first_s):
+            request.first_s = state.stop_s
+        if not math.isnan(request.token_s):
+            note_gap(state, room, state.stop_s, state.stop_s - request.token_s, 1.0)
+        request.token_s = state.stop_s
+        if limits.shares:
+            saved = state.saved
+            publish(state, request, room.prefixes, limits.own_blocks)
+            state.held -= state.saved - saved
+        if request.remaining <= 1:
+            drop(state, request, room, limits)
+            request.end_s = state.stop_s
+            state.ended += 1
+        else:
+            join(state, requests, room, limits, number)
+
+
+@compiled
 def finish(state: Record, requests: Record, room: Room, limits: Limits) -> None:
     """`Replica.finish`: note what was done, then see off who is done."""
     note_run(state, requests, room, limits)
@@ -548,6 +605,10 @@ def finish(state: Record, requests: Record, room: Room, limits: Limits) -> None:
         state.ticks += state.steps
         state.context += state.steps * state.decodes
         state.last_decode_s = state.stop_s
+        if limits.shares:
+            if not limits.reserves:
+                state.held = held_at(state, room, limits, state.ticks)
+            trim_prefixes(state, room, limits)
     while state.leaving > 0 and room.leaving[0, 0] <= state.ticks:
         number = room.leaving[0, 1]
         request = requests[number]
@@ -558,21 +619,7 @@ def finish(state: Record, requests: Record, room: Room, limits: Limits) -> None:
         leave(state, requests, number)
         request.end_s = state.stop_s
         state.ended += 1
-    for i in range(state.dones):
-        number = room.done[i]
-        request = requests[number]
-        request.began_s = state.start_s
-        if math.isnan(request.first_s):
-            request.first_s = state.stop_s
-        if not math.isnan(request.token_s):
-            note_gap(state, room, state.stop_s, state.stop_s - request.token_s, 1.0)
-        request.token_s = state.stop_s
-        if request.remaining <= 1:
-            drop(state, request, room, limits)
-            request.end_s = state.stop_s
-            state.ended += 1
-        else:
-            join(state, requests, room, limits, number)
+    end_prompts(state, requests, room, limits)
     if state.decodes == 0:
         state.context = 0.0
 
@@ -666,6 +713,6 @@ def follow(state: Record, requests: Record, room: Room, limits: Limits, times: S
             continue
         if wanted != NOTHING:
             return wanted
-        arrive(state, requests, limits)
+        arrive(state, requests, room, limits)
         finish(state, requests, room, limits)
         state.phase = BEGIN

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from hardware_db import EngineCosts
-from planner.engine import KvAllocation, Order, ReplicaConfig, Schedule, Speculation
+from planner.engine import (
+    KvAllocation,
+    Order,
+    ReplicaConfig,
+    Schedule,
+    Speculation,
+    memory_footprint,
+)
+from planner.roofline import Parallelism
 from planner.serving import Deployment, KvTransfer, Router
 from planner.simulator import events
 from planner.simulator.events import PoolRecord, RunRecord, run_events
@@ -114,6 +122,49 @@ def test_pools_followed_one_after_the_other_do_what_they_do_on_the_common_clock(
     assert_same(*both_ways(deployment, requests))
 
 
+def with_prefixes(requests: DrawnTraffic, seed: int, groups: int, longest: int) -> DrawnTraffic:
+    """Prompts that begin with one of some prefixes, longer ones than that; a fifth has a share that is just known."""
+    rng = np.random.default_rng((seed, 1))
+    prefix = rng.integers(0, groups, requests.sent_s.size)
+    tokens = rng.integers(1, longest, groups)[prefix]
+    own = rng.random(prefix.size) < 0.2
+    known = np.where(own, rng.integers(0, requests.inputs), np.minimum(tokens, requests.inputs))
+    return replace(requests, prefix=np.where(own, -1, prefix), prefix_tokens=known)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_prompts_share_prefixes_alike(seed: int) -> None:
+    """Few prefixes or many, short prompts that have a part of one, memory in which they stay or are dropped."""
+    rng = np.random.default_rng(seed)
+    schedule = Schedule(
+        prefix_cache=True, reserve_outputs=bool(rng.random() < 0.3), watermark=float(rng.choice([0.0, 0.1]))
+    )
+    limits = {"max_running_requests": int(rng.choice([4, 64])), "max_batched_tokens": int(rng.choice([64, 2048]))}
+    config = with_kv_tokens(int(rng.choice([900, 2000, 30_000])), own_schedule=schedule, **limits)
+    requests = traffic(seed, 400, float(rng.choice([4.0, 30.0])), (500, 200), ties=bool(rng.random() < 0.5))
+    requests = with_prefixes(requests, seed, int(rng.choice([1, 5, 60])), int(rng.choice([40, 400])))
+    alone, together = both_ways(Deployment.mixed(linear(config), int(rng.integers(1, 4))), requests)
+    assert_same(alone, together)
+    assert alone.pools[0].hits.sum() > 0
+
+
+@pytest.mark.parametrize("blocks", [1500, 500])
+def test_windows_kept_of_the_ends_of_prefixes_are_kept_alike(blocks: int) -> None:
+    """Half of the layers see a window: of a prefix without its end nothing is found, and an end takes blocks."""
+    own = {"parallelism": Parallelism(tp=4), "own_schedule": Schedule(prefix_cache=True, reserve_outputs=False)}
+    config = calibrated("gpt-oss-120b", **own)
+    room = memory_footprint(config)
+    spare = room.kv_capacity_bytes * (1.0 - blocks / room.kv_blocks)
+    fraction = config.engine.memory_fraction * (1.0 - spare / room.usable_bytes)
+    config = calibrated("gpt-oss-120b", memory_fraction=fraction, **own)
+    assert memory_footprint(config).kv_blocks == pytest.approx(blocks, abs=2)
+    assert memory_footprint(config).sequence_blocks > 0
+    requests = with_prefixes(traffic(7, 400, 20.0, (3000, 300), ties=False), 7, 30, 1500)
+    alone, together = both_ways(Deployment.mixed(config, 2), requests)
+    assert_same(alone, together)
+    assert alone.pools[0].hits.sum() > 0
+
+
 @pytest.mark.parametrize("reserves", [True, False])
 def test_kv_caches_on_their_way_count_among_the_blocks_held(reserves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow link hundreds of prompts wait to be sent; memory is large enough for all of them."""
@@ -134,11 +185,12 @@ def test_preemptions_happen_alike() -> None:
     assert_same(alone, together)
 
 
-@pytest.mark.parametrize("model", ["llama-3.1-8b", "gpt-oss-120b", "deepseek-v3"])
-def test_calibrated_replicas_do_alike(model: str) -> None:
-    config = calibrated(model, max_batched_tokens=2048)
+@pytest.mark.parametrize(("model", "tp"), [("llama-3.1-8b", 1), ("gpt-oss-120b", 4), ("deepseek-v3", 16)])
+def test_calibrated_replicas_do_alike(model: str, tp: int) -> None:
+    config = calibrated(model, max_batched_tokens=2048, parallelism=Parallelism(tp=tp, across_domains=tp > 8))
     alone, together = both_ways(Deployment.mixed(config, 3), traffic(2, 600, 30.0, (3000, 500), ties=False))
     assert_same(alone, together)
+    assert not np.isnan(alone.end_s).any()
 
 
 @pytest.mark.parametrize("initial", [0, 40])
@@ -166,7 +218,6 @@ def test_progress_is_reported_as_often_and_up_to_the_end() -> None:
         ({"own_schedule": Schedule(mixed_steps=False)}, Router.ROUND_ROBIN),
         ({"own_schedule": Schedule(whole_prompts=True)}, Router.ROUND_ROBIN),
         ({"own_schedule": Schedule(receive_interval_steps=4)}, Router.ROUND_ROBIN),
-        ({"own_schedule": Schedule(prefix_cache=True)}, Router.ROUND_ROBIN),
         ({"own_schedule": Schedule(kv=KvAllocation.CONTIGUOUS, longest_tokens=2048)}, Router.ROUND_ROBIN),
         ({"speculation": Speculation(draft_tokens=2, acceptance=0.7, draft_cost=0.05)}, Router.ROUND_ROBIN),
         ({"mask_s": 1e-4}, Router.ROUND_ROBIN),
@@ -183,6 +234,16 @@ def test_other_rules_are_left_to_the_common_clock(
     run_events(deployment, traffic(5, 20, 20.0, (300, 100), ties=False))
     with pytest.raises(AssertionError, match="refused"):
         run_events(Deployment.mixed(replica(), 2), traffic(5, 20, 20.0, (300, 100), ties=False))
+
+
+def test_prefill_pools_that_share_prefixes_are_left_to_the_common_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits to be sent keeps its prefix in use, until it has been."""
+    config = replica(own_schedule=Schedule(prefix_cache=True))
+    monkeypatch.setattr(ALONE, refuse)
+    requests = traffic(5, 20, 20.0, (300, 100), ties=False)
+    run_events(Deployment.disaggregated(config, config, (1, 1)), requests)
+    with pytest.raises(AssertionError, match="refused"):
+        run_events(Deployment.mixed(config, 2), requests)
 
 
 def test_prompts_that_are_sent_piece_by_piece_are_left_to_the_common_clock(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,89 @@
+"""The cheapest fleet over true rates: which sites are solved, and that leaving some out loses none."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import pytest
+
+from hardware_db import load_hardware
+from planner.fleet import program as module
+from planner.fleet.market import market_of
+from planner.fleet.program import FleetSearch, search_fleet
+from planner.fleet.refinement import refined_allocation
+from planner.fleet.sites import bound_at, gpu_seconds_per_request, usd_s_per_request
+from planner.optimizer import Objective, SolveStatus
+from planner.scenario import load_scenario
+from tests.builders import SMALL_CHAT
+
+SPREAD = (*SMALL_CHAT, "limits.survives_node_loss=true", "search.skus=[h100-sxm,b200-sxm]", "confidence=0.5")
+"""Fleets over two servers, over three, and so on, of either SKU at every provider: each is a site of its own."""
+
+
+def searched(*changes: str) -> FleetSearch:
+    request = load_scenario("chat-llama-70b", list(changes))
+    hardware = load_hardware()
+    return search_fleet(request, market_of(request, hardware, {}), request.all_services)
+
+
+@cache
+def cheapest_usd_per_hour() -> float:
+    found = refined_allocation(searched(*SPREAD), Objective.MIN_COST)
+    assert found.objective is not None
+    return found.objective
+
+
+def test_bounds_of_sites_are_those_of_their_own_columns_in_rising_order() -> None:
+    """Bounds are computed when a site is next; computed beforehand for all of them they are the same."""
+    search = searched(*SPREAD)
+    (name, slice_) = next(iter(search.slices.items()))
+    beforehand = {}
+    for number, site in enumerate(search.market.sites):
+        own = [module._over(site.servers_at_least, column) for column in search.columns.all]
+        usd_s = usd_s_per_request(gpu_seconds_per_request(own), site, search.market.hardware)
+        usd = bound_at(usd_s, {name: slice_.demand_per_s[0]}, Objective.MIN_COST, None)
+        beforehand[number] = max(usd, site.usd_per_hour_at_least)
+    assert len({site.servers_at_least for site in search.market.sites}) > 3
+    seen = list(search._bounds(search.columns.all, Objective.MIN_COST, flat=False))
+    assert [usd for _, usd in seen] == sorted(usd for _, usd in seen)
+    assert dict(seen) == pytest.approx({number: usd for number, usd in beforehand.items() if usd < math.inf})
+
+
+@pytest.mark.parametrize("share", [1.0, 1.2])
+def test_a_fleet_that_costs_no_more_than_is_asked_is_found(share: float) -> None:
+    most = cheapest_usd_per_hour() * share
+    found = refined_allocation(searched(*SPREAD), Objective.MIN_COST, most_usd_per_hour=most)
+    assert found.objective == pytest.approx(cheapest_usd_per_hour())
+
+
+def test_where_every_fleet_costs_more_none_is_found() -> None:
+    found = refined_allocation(searched(*SPREAD), Objective.MIN_COST, most_usd_per_hour=0.97 * cheapest_usd_per_hour())
+    assert not found.status.has_allocation or found.cost_usd_per_hour > 0.97 * cheapest_usd_per_hour()
+
+
+def test_sites_whose_bounds_are_above_what_is_asked_are_not_solved(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("solved")
+
+    search = searched(*SPREAD)
+    (_, bound), *_ = search._bounds(search.columns.all, Objective.MIN_COST, flat=False)
+    monkeypatch.setattr(module, "solve", refuse)
+    found = search.allocation(search.columns.all, Objective.MIN_COST, most_usd_per_hour=0.99 * bound)
+    assert found.status is SolveStatus.INFEASIBLE
+    with pytest.raises(AssertionError, match="solved"):
+        search.allocation(search.columns.all, Objective.MIN_COST, most_usd_per_hour=bound)
+
+
+def test_bounds_kept_from_solve_to_solve_hold_over_true_rates() -> None:
+    """No site's bound is above what a fleet there costs once all its rates are true."""
+    search = searched(*SPREAD)
+    known: dict[int, float] = {}
+    search.allocation(search.columns.all, Objective.MIN_COST, singly=True, known=known)
+    refined_allocation(search, Objective.MIN_COST)
+    exact = [column for column in search.columns.all if column.is_exact]
+    later: dict[int, float] = {}
+    search.allocation(exact, Objective.MIN_COST, known=later)
+    assert known and later
+    for site in known.keys() & later.keys():
+        assert known[site] <= later[site] * (1.0 + 1e-9)
