@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from heapq import heapify, heappop, heappush
 
 from planner.core import Metric, significant
 from planner.fleet.columns import CandidateColumns, Column, unit_of
@@ -13,11 +14,10 @@ from planner.fleet.corrections import Corrections
 from planner.fleet.market import Market
 from planner.fleet.packing import PackedPool, lost_with_a_server, packed_replicas, servers_bought
 from planner.fleet.sites import (
-    best_of,
+    SiteAnswers,
     bound_at,
     gpu_seconds_per_request,
     in_single_units,
-    is_better,
     lower_bound,
     usd_s_per_request,
 )
@@ -25,7 +25,6 @@ from planner.fleet.slices import periods_of, program_slices, slices_of
 from planner.fleet.types import PlanRequest, Progress
 from planner.fleet.verification import ScopedSlo, scoped_slos
 from planner.optimizer import (
-    FEASIBILITY_TOLERANCE,
     WORK,
     Allocation,
     FleetProblem,
@@ -144,46 +143,44 @@ class FleetSearch:
         *,
         singly: bool = False,
         known: dict[int, float] | None = None,
+        most_usd_per_hour: float = math.inf,
     ) -> Allocation:
         """The program's answer over some columns as their rates stand, at the best site.
 
-        A site whose bound is not better than the best fleet found, by more than the gap, is not solved. With `singly`
+        A site whose bound is not better than the best fleet found, by more than the gap, is not solved, and none whose
+        bound is more than `most_usd_per_hour`: where that is true of all, the answer is infeasible. With `singly`
         blocks are bought in parts: a fleet that costs no more, found sooner. `known` are bounds on the cost at sites
         that hold as long as rates only fall; they are added to. A fleet whose replicas cannot be spread as its pools
         were taken to be is none: what it would cost is a bound on others.
         """
-        known = {} if known is None else known
+        found = SiteAnswers(objective, gap, most_usd_per_hour, {} if known is None else known)
         work = WORK if gap <= RELATIVE_GAP else COARSE_WORK
-        answers: list[Allocation] = []
-        left: list[float] = []
-        best: float | None = None
         for program, bound in self._bounds(columns, objective, flat):
-            if best is not None and not is_better(bound, best, objective, gap):
-                left.append(bound)
+            if not found.may_do(bound):
+                found.left.append(bound)
                 break
-            if best is not None and program in known and not is_better(known[program], best, objective, gap):
-                left.append(known[program])
+            if not found.may_do(found.known.get(program, bound)):
+                found.left.append(found.known[program])
                 continue
             problem = self.problem(columns, flat, program)
             if singly:
                 problem = in_single_units(problem)
-            elif best is not None and objective is Objective.MIN_COST:
+            elif found.best is not None and objective is Objective.MIN_COST:
                 parts = solve(in_single_units(problem), objective, relative_gap=gap, work=work, duals=False)
-                tighter = known[program] = max(bound, lower_bound(parts))
-                if not is_better(tighter, best, objective, gap):
-                    left.append(tighter)
+                tighter = found.known[program] = max(bound, lower_bound(parts))
+                if not found.may_do(tighter):
+                    found.left.append(tighter)
                     continue
             solved = partial(self._solved_at, program, objective=objective, gap=gap, work=work, duals=not singly)
             answer = solved(problem)
             if objective is Objective.MIN_COST:
-                known[program] = max(known.get(program, 0.0), lower_bound(answer))
+                found.known[program] = max(found.known.get(program, 0.0), lower_bound(answer))
             fleet = answer if singly else self._spread(answer, problem, solved)
             if fleet is not answer:
-                left.append(known.get(program, bound))
+                found.left.append(found.known.get(program, bound))
             if fleet is not None:
-                answers.append(fleet)
-                best = _better_of(best, fleet.objective, objective)
-        return best_of(answers, left, objective, FEASIBILITY_TOLERANCE)
+                found.answers.append(fleet)
+        return found.best_allocation
 
     def _solved_at(
         self, program: int, problem: FleetProblem, *, objective: Objective, gap: float, work: float, duals: bool
@@ -206,32 +203,46 @@ class FleetSearch:
         other = solved(problem.model_copy(update={"units": units}))
         return other if self._is_spread(other) else None
 
-    def _bounds(self, columns: Sequence[Column], objective: Objective, flat: bool) -> list[tuple[int, float]]:
-        """Sites at which a fleet may be found, with what none there is better than; best first, at least one."""
-        market = self.market
-        if len(market.sites) == 1:
-            return [(0, 0.0)]
-        spent = {
-            servers: gpu_seconds_per_request(
-                columns if servers == 1 else [replace(each, servers=servers) for each in columns]
-            )
-            for servers in {site.servers_at_least for site in market.sites}
-        }
+    def _bounds(self, columns: Sequence[Column], objective: Objective, flat: bool) -> Iterator[tuple[int, float]]:
+        """Sites at which a fleet may be found, with what none there is better than; best first, at least one.
+
+        That of a site costs a pass over all columns. A pool spread over more servers loses no more with one, so that
+        what is spent over the most servers bounds all, until a site is next.
+        """
+        sites = self.market.sites
+        if len(sites) == 1:
+            yield 0, 0.0
+            return
         demand_per_s = {
             name: max(slice_.demand_per_s) if flat else self._mean_per_s(slice_) for name, slice_ in self.slices.items()
         }
         budget = self.request.limits.budget_usd_per_hour
-        bounds = []
-        for program, site in enumerate(market.sites):
-            usd_s = usd_s_per_request(spent[site.servers_at_least], site, market.hardware)
+        spent = cache(lambda servers: gpu_seconds_per_request([_over(servers, column) for column in columns]))
+        sign = 1.0 if objective is Objective.MIN_COST else -1.0
+
+        def signed(program: int, servers: int) -> tuple[float, int, bool]:
+            site = sites[program]
+            usd_s = usd_s_per_request(spent(servers), site, self.market.hardware)
             bound = bound_at(usd_s, demand_per_s, objective, budget)
             if objective is Objective.MIN_COST:
                 bound = max(bound, site.usd_per_hour_at_least)
-            bounds.append((program, bound))
+            return sign * bound, program, servers == site.servers_at_least
+
+        most = max(site.servers_at_least for site in sites)
+        waiting = [signed(program, most if site.servers_at_least > 1 else 1) for program, site in enumerate(sites)]
+        heapify(waiting)
+        first = waiting[0][1]
+        is_any = False
         none = math.inf if objective is Objective.MIN_COST else 0.0
-        sign = 1.0 if objective is Objective.MIN_COST else -1.0
-        reachable = sorted((each for each in bounds if each[1] != none), key=lambda each: sign * each[1])
-        return reachable or bounds[:1]
+        while waiting and waiting[0][0] != none:
+            bound, program, is_own = heappop(waiting)
+            if is_own:
+                is_any = True
+                yield program, sign * bound
+            else:
+                heappush(waiting, signed(program, sites[program].servers_at_least))
+        if not is_any:
+            yield first, none
 
     def _mean_per_s(self, slice_: DemandSlice) -> float:
         hours = math.fsum(period.hours for period in self.periods)
@@ -296,12 +307,6 @@ class FleetSearch:
         """
         site = self.market.site_of(allocation)
         return [_placed(column, site) for column in self.columns.chosen(allocation)]
-
-
-def _better_of(best: float | None, value: float | None, objective: Objective) -> float | None:
-    if best is None or value is None:
-        return value if best is None else best
-    return value if is_better(value, best, objective) else best
 
 
 def request_slices(request: PlanRequest, services: Sequence[Service]) -> tuple[DemandSlice, ...]:
@@ -398,7 +403,12 @@ def _groups(request: PlanRequest, market: Market) -> dict[str, str]:
 
 def _placed(column: Column, site: SiteSupply) -> Column:
     """A column whose channel says where it is bought: KV caches do not travel between places."""
-    if column.is_mixed and column.servers == site.servers_at_least:
+    column = _over(site.servers_at_least, column)
+    if column.is_mixed:
         return column
-    channel = "" if column.is_mixed else f"{column.channel} at {site.places[column.family.sku]}"
-    return replace(column, channel=channel, servers=site.servers_at_least)
+    return replace(column, channel=f"{column.channel} at {site.places[column.family.sku]}")
+
+
+def _over(servers: int, column: Column) -> Column:
+    """A column that is spread over so many servers at least."""
+    return column if column.servers == servers else replace(column, servers=servers)

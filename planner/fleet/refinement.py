@@ -37,22 +37,26 @@ def refined_allocation(
     flat: bool = False,
     finest_gap: float = RELATIVE_GAP,
     enough_usd_per_hour: float = math.inf,
+    most_usd_per_hour: float = math.inf,
 ) -> Allocation:
     """The best fleet over the true rates of all columns.
 
     Args:
         search: the program and its columns, whose rates are replaced.
         objective: of the program.
-        columns: asked before every solve for the columns that may be chosen; None: all.
+        columns: asked before every solve for the columns that may be chosen, those of the same configurations every
+            time; None: all.
         flat: one period of the largest demand of each slice.
         finest_gap: to which the last answer is proved.
         enough_usd_per_hour: cost from which on it does not matter how much more it is: the answer then has optimistic
             rates or parts of blocks, with which no fleet costs less.
+        most_usd_per_hour: fleets that cost more are not looked for.
 
     Returns:
-        The fleet, with its gap to a bound on what any costs.
+        The fleet, with its gap to a bound on what any costs; infeasible, or one that costs more, where none costs at
+        most `most_usd_per_hour`.
     """
-    return _Refinement(search, objective, columns, flat, finest_gap, enough_usd_per_hour).run()
+    return _Refinement(search, objective, columns, flat, finest_gap, enough_usd_per_hour, most_usd_per_hour).run()
 
 
 def with_bound(allocation: Allocation, usd_per_hour: float) -> Allocation:
@@ -72,6 +76,7 @@ class _Refinement:
     flat: bool
     finest_gap: float
     enough_usd_per_hour: float
+    most_usd_per_hour: float
     gap: float = COARSE_GAP
     singly: bool = False
     best: Allocation | None = None
@@ -83,9 +88,7 @@ class _Refinement:
         while True:
             self.search.progress("solving")
             answer = self._solved(self._offered())
-            if self.columns is not None:
-                self.known.clear()  # more columns may be asked for next time
-            if answer.status.has_allocation and answer.cost_usd_per_hour > self.enough_usd_per_hour:
+            if self._is_too_dear(answer):
                 return answer
             if answer.status.has_allocation and self.search.columns.refine(answer):
                 near = self._near_enough(lower_bound(answer))
@@ -105,8 +108,20 @@ class _Refinement:
 
     def _solved(self, columns: list[Column]) -> Allocation:
         return self.search.allocation(
-            columns, self.objective, self.flat, self.gap, singly=self.singly, known=self.known
+            columns,
+            self.objective,
+            self.flat,
+            self.gap,
+            singly=self.singly,
+            known=self.known,
+            most_usd_per_hour=self.most_usd_per_hour,
         )
+
+    def _is_too_dear(self, answer: Allocation) -> bool:
+        """Whether no fleet is as cheap as is asked: costs only rise as rates fall and blocks are bought whole."""
+        if not answer.status.has_allocation:
+            return answer.status is SolveStatus.INFEASIBLE and self.most_usd_per_hour < math.inf
+        return answer.cost_usd_per_hour > min(self.enough_usd_per_hour, self.most_usd_per_hour)
 
     def _coarsely(self) -> None:
         """Solve coarsely again; in whole blocks a coarse answer would take as long."""
@@ -132,19 +147,33 @@ class _Refinement:
     def _near_enough(self, bound_usd_per_hour: float) -> Allocation | None:
         """A fleet of columns with true rates than which none is cheaper by a share that matters; None if none is known.
 
-        It is looked for again only where the bound is not too far below the last one; bought in parts it is found in
-        no time.
+        It is looked for again only where the bound is not too far below the last one; bought in parts, always, but only
+        where it may be near enough.
         """
         if self.objective is not Objective.MIN_COST:
             return None
         tie = max(RELATIVE_GAP, SHARE_OF_A_TIE * self.search.request.search.simplicity)
         gap = math.inf if self.best is None else with_bound(self.best, bound_usd_per_hour).gap or 0.0
         if gap > tie and (self.singly or self.best is None or gap <= WORTH_A_TRIAL * tie):
-            exact = [column for column in self._offered() if column.is_exact]
-            found = self.search.allocation(exact, self.objective, self.flat, singly=self.singly) if exact else None
+            most = bound_usd_per_hour / (1.0 - tie) if self.singly else math.inf
+            found = self._exact(most)
             if found is not None and found.objective is not None:
                 self.best = found
         if self.best is None:
             return None
         proved = with_bound(self.best, bound_usd_per_hour)
         return proved if (proved.gap or 0.0) <= tie else None
+
+    def _exact(self, most_usd_per_hour: float) -> Allocation | None:
+        """The cheapest fleet of columns with true rates; None where no column has them."""
+        exact = [column for column in self._offered() if column.is_exact]
+        if not exact:
+            return None
+        return self.search.allocation(
+            exact,
+            self.objective,
+            self.flat,
+            singly=self.singly,
+            known=dict(self.known),  # of these columns bounds may be higher
+            most_usd_per_hour=most_usd_per_hour,
+        )

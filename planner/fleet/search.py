@@ -291,7 +291,7 @@ def _with_room(search: FleetSearch, cheapest: Allocation) -> Allocation | None:
         if not worth:
             return None
         most = cost * (1.0 + SAME_COST)
-        found = refined_allocation(search, Objective.MIN_COST, enough_usd_per_hour=most)
+        found = refined_allocation(search, Objective.MIN_COST, most_usd_per_hour=most)
         if found.objective is None or found.objective > most:
             return None
         found = simplest_allocation(search, found)
@@ -434,7 +434,7 @@ def _best_within(
 
     def cheapest(allowed: Callable[[], list[Column]], below: float) -> Allocation | None:
         enough = min(most, below * (1.0 - SAME_COST))
-        found = refined_allocation(search, objective, allowed, finest_gap=finest_gap, enough_usd_per_hour=enough)
+        found = refined_allocation(search, objective, allowed, finest_gap=finest_gap, most_usd_per_hour=enough)
         return None if found.objective is None or found.objective > enough else found
 
     def plain(allowed: Callable[[], list[Column]], below: float) -> Allocation | None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from hardware_db import HardwareDb
 from planner.fleet.columns import Column
-from planner.optimizer import Allocation, FleetProblem, Objective, SolveStatus, UnitStage
+from planner.optimizer import FEASIBILITY_TOLERANCE, Allocation, FleetProblem, Objective, SolveStatus, UnitStage
 from planner.supply import SiteSupply
 
 _Key = tuple[str, UnitStage, str, int]
@@ -132,3 +133,44 @@ def best_of(answers: Sequence[Allocation], left: Sequence[float], objective: Obj
     if cut_short:
         status = cut_short[0]
     return best.model_copy(update={"gap": gap, "status": status})
+
+
+@dataclass(frozen=True)
+class SiteAnswers:
+    """What was found at the sites looked at so far.
+
+    Attributes:
+        objective: of the program.
+        gap: by which a fleet must be better than another to be looked for.
+        most_usd_per_hour: at `MIN_COST`, fleets that cost more are not looked for.
+        known: by site, counted, what no fleet there costs less than [USD/h]; added to.
+        answers: of the sites solved.
+        left: bounds of those that were not.
+    """
+
+    objective: Objective
+    gap: float
+    most_usd_per_hour: float
+    known: dict[int, float]
+    answers: list[Allocation] = field(default_factory=list)
+    left: list[float] = field(default_factory=list)
+
+    @property
+    def best(self) -> float | None:
+        """The objective of the best of them; None: no fleet yet."""
+        sign = 1.0 if self.objective is Objective.MIN_COST else -1.0
+        found = [answer.objective for answer in self.answers if answer.objective is not None]
+        return min(found, key=lambda value: sign * value, default=None)
+
+    def may_do(self, bound: float) -> bool:
+        """Whether a site where no fleet is better than this may have one that is looked for."""
+        if self.objective is Objective.MIN_COST and bound > self.most_usd_per_hour:
+            return False
+        return self.best is None or is_better(bound, self.best, self.objective, self.gap)
+
+    @property
+    def best_allocation(self) -> Allocation:
+        """See `best_of`; infeasible where no site was worth solving."""
+        if not self.answers:
+            return Allocation(status=SolveStatus.INFEASIBLE)
+        return best_of(self.answers, self.left, self.objective, FEASIBILITY_TOLERANCE)
