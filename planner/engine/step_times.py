@@ -34,7 +34,7 @@ from planner.engine.lookup import (
     operator_time,
 )
 from planner.engine.scheduler import Speculation
-from planner.engine.single_steps import SingleSteps, StepTables, attention_seconds
+from planner.engine.single_steps import NO_TABLES, SingleSteps, StepTables, attention_seconds
 from planner.llm import DraftSpec, LlmSpec, Precision, pipeline_stages
 from planner.roofline import (
     Bound,
@@ -177,13 +177,19 @@ class StepTimer:
         return max(seconds, *(other.decode_s(decodes, context) for other in self.others)) if self.others else seconds
 
     @property
-    def tables(self) -> StepTables | None:
-        """What compiled code asks for the time of any step; None where it takes more than that."""
-        return None if self._single.prompts.others else self.mean_tables
+    def tables(self) -> tuple[StepTables, StepTables, float] | None:
+        """What compiled code asks for the time of any step: of the model, of a draft, and how many of these it takes.
+
+        None where it takes more than that.
+        """
+        draft = self.draft
+        if self.others or self._single.prompts.others or (draft is not None and (draft.others or draft.draft)):
+            return None
+        return self._single.tables, NO_TABLES if draft is None else draft._single.tables, self.draft_steps
 
     @property
     def mean_tables(self) -> StepTables | None:
-        """The same for steps whose prompts' attention is known."""
+        """The tables of steps without drafts whose prompts' attention is known."""
         return None if self.draft is not None or self.others else self._single.tables
 
     @cached_property

@@ -53,8 +53,7 @@ def follows_alone(replica: Replica) -> bool:
         and schedule.receive_interval_steps == 1
         and schedule.kv is KvAllocation.PAGED
         and schedule.on_preemption is Preemption.RECOMPUTE
-        and rules.tokens_per_step == 1.0
-        and rules.tokens_per_decode == rules.micro_batches == 1
+        and rules.micro_batches == 1
         and not (replica.has_extras or replica.ledger.encode_s)
         and (replica.shared is None or _shares_alone(replica))
     )
@@ -89,10 +88,14 @@ def follow_alone(
     rules, ledger, clock, memory = replica.rules, replica.ledger, replica.clock, replica.rules.memory
     most = min(rules.max_running, requests.size) + 1
     records, prefix_blocks = _records(replica, requests, times_s, lengths)
+    answers = clock.timer.tables
+    tables, drafts, draft_steps = answers or (NO_TABLES, NO_TABLES, 0.0)
     limits = Limits(
         running=rules.max_running,
         budget=rules.max_batched_tokens,
         lag=rules.lag_steps,
+        gains=rules.tokens_per_step,
+        takes=rules.tokens_per_decode,
         blocks=memory.blocks,
         beside_others=memory.blocks - memory.free_blocks,
         block=memory.block_tokens,
@@ -100,14 +103,14 @@ def follow_alone(
         reserves=rules.reserves,
         shares=rules.shares_prefixes,
         comes_ready=rules.role is Role.DECODE,
-        answers=clock.timer.tables is not None,
+        answers=answers is not None,
         bent_growth=BENT_RUN_GROWTH,
         least_run_tokens=LEAST_RUN_TOKENS,
         report=every,
     )
     room = Room(
         phases=np.zeros(memory.block_tokens, dtype=np.int64),
-        leaving=np.zeros((most, 2), dtype=np.int64),
+        leaving=np.zeros((most, 3), dtype=np.int64),
         back=np.zeros(most, dtype=np.int64),
         new=np.zeros(most, dtype=np.int64),
         done=np.zeros(most, dtype=np.int64),
@@ -120,8 +123,7 @@ def follow_alone(
     state = np.zeros(1, dtype=STATE)[0]
     state.latest = state.prompt = state.oldest = state.newest = -1
     state.last_decode_s = math.nan
-    tables = clock.timer.tables or NO_TABLES
-    times = StepTimes(_KNOTS, *clock.tables(most), np.zeros(6))
+    times = StepTimes(_KNOTS, *clock.tables(most), drafts, draft_steps, np.zeros(6))
     wanted = FLUSH
     while wanted != NOTHING:
         wanted = follow(state, records, room, limits, times, tables)
@@ -168,6 +170,7 @@ def _records(
     for name in ("arrival_s", "admit_s", "began_s", "first_s", "end_s"):
         records[name] = math.nan
     records["time_s"], records["token_s"] = times_s, np.frombuffer(ledger.token_s)[requests]
+    records["request"] = requests
     records["tokens"], records["remaining"] = (tokens[requests] for tokens in lengths)
     for name in ("due", "before", "after", "prefix"):
         records[name] = -1

@@ -35,15 +35,16 @@ REQUEST = np.dtype(
     (
         np.record,
         [(name, np.float64) for name in ("time_s", "arrival_s", "admit_s", "began_s", "first_s", "end_s", "token_s")]
+        + [("base", np.float64)]
         + [(name, np.int64) for name in ("tokens", "remaining", "due", "joined", "ends", "taken", "before", "after")]
-        + [(name, np.int64) for name in ("grows", "runs", "prefix", "whole", "shared", "hits")],
+        + [(name, np.int64) for name in ("request", "grows", "runs", "prefix", "whole", "shared", "hits")],
     )
 )
 """A request: when it comes, arrived, was admitted, when the step began that ended its prompt, first and last token, its
-latest token [s]; tokens its prompt step must process (a preempted one's grow by what it had made), output tokens still
-to come; `Sequence.due`, `joined`, `ends` and `blocks`; who joined before and after it; whether it counts in the blocks
-that grow, and whether it decodes; `Sequence.prefix`, `whole_blocks` and `shared_blocks`, and blocks found when it was
-admitted first. Numbers are -1 and times NaN before they are known."""
+latest token [s]; of `GrowingCache.base` its own; tokens its prompt step must process (a preempted one's grow by what it
+had made), output tokens still to come; `Sequence.due`, `joined`, `ends` and `blocks`; who joined before and after it;
+`Sequence.request`; whether it counts in the blocks that grow, and whether it decodes; `Sequence.prefix`, `whole_blocks`
+and `shared_blocks`, and blocks found when it was admitted first. Numbers are -1 and times NaN before they are known."""
 STATE = np.dtype(
     (
         np.record,
@@ -72,6 +73,7 @@ class Limits(NamedTuple):
 
     Attributes:
         running, budget, lag: most running requests, chunk budget [tokens], steps until an arrival is looked at.
+        gains, takes: tokens that a sequence gains in a decode step, and takes of the chunk budget.
         blocks, beside_others: KV blocks, and those of them that a request may take into use beside others.
         block, own_blocks: tokens of a block, blocks of a sequence beside its tokens.
         reserves: whether a sequence takes blocks for all its tokens at once.
@@ -86,6 +88,8 @@ class Limits(NamedTuple):
     running: int
     budget: int
     lag: int
+    gains: float
+    takes: int
     blocks: int
     beside_others: int
     block: int
@@ -104,7 +108,7 @@ class Room(NamedTuple):
 
     Attributes:
         phases: sequences whose last block is so full, shape (tokens of a block,).
-        leaving: heap of (`Sequence.ends`, request), shape (n, 2).
+        leaving: heap of (`Sequence.ends`, `Sequence.request`, request), shape (n, 3).
         back: requests that wait again, the next one last, shape (n,).
         new, done: that decode and have made no step yet, and whose prompts end in this step; each shape (n,).
         since_s, since: times of latest tokens [s] and how many sequences had theirs then; each shape (n,).
@@ -131,12 +135,15 @@ class StepTimes(NamedTuple):
         knots: mean contexts between which step times of decodes are lines, shape (cells,).
         lines: duration at the knot before a cell [s] and growth [s/token], shape (decodes, cells, 2).
         known: whether a line is known, shape (decodes, cells).
+        drafts, draft_steps: tables of a draft, and how many of those a step takes.
         asked: what is asked for and the answer, shape (6,).
     """
 
     knots: FloatArray
     lines: FloatArray
     known: NDArray[np.int8]
+    drafts: StepTables
+    draft_steps: float
     asked: FloatArray
 
 
@@ -151,43 +158,56 @@ def admitted_s(times_s: FloatArray, admission_s: float) -> FloatArray:
 
 
 @compiled
-def push(heap: IntArray, size: int, ends: int, request: int) -> None:
-    """Add to a binary heap of (ends, request), shape (n, 2), of which `size` rows are in use."""
+def comes_before(heap: IntArray, one: int, ends: int, place: int) -> bool:
+    """Whether a row of a heap comes before who ends then and has that place among all requests."""
+    return bool(heap[one, 0] < ends or (heap[one, 0] == ends and heap[one, 1] < place))
+
+
+@compiled
+def push(heap: IntArray, size: int, ends: int, place: int, request: int) -> None:
+    """Add to a binary heap of (ends, place among all requests, request), shape (n, 3); `size` rows are in use."""
     child = size
     while child > 0:
         parent = (child - 1) // 2
-        if heap[parent, 0] <= ends:
+        if comes_before(heap, parent, ends, place):
             break
-        heap[child, 0], heap[child, 1] = heap[parent, 0], heap[parent, 1]
+        heap[child] = heap[parent]
         child = parent
-    heap[child, 0], heap[child, 1] = ends, request
+    heap[child, 0], heap[child, 1], heap[child, 2] = ends, place, request
 
 
 @compiled
 def pop(heap: IntArray, size: int) -> None:
     """Take the first out of a heap of `size` rows."""
     last = size - 1
-    ends, request = heap[last, 0], heap[last, 1]
+    ends, place, request = heap[last, 0], heap[last, 1], heap[last, 2]
     parent = 0
     while True:
         child = 2 * parent + 1
         if child >= last:
             break
-        if child + 1 < last and heap[child + 1, 0] < heap[child, 0]:
+        if child + 1 < last and comes_before(heap, child + 1, heap[child, 0], heap[child, 1]):
             child += 1
-        if heap[child, 0] >= ends:
+        if not comes_before(heap, child, ends, place):
             break
-        heap[parent, 0], heap[parent, 1] = heap[child, 0], heap[child, 1]
+        heap[parent] = heap[child]
         parent = child
-    heap[parent, 0], heap[parent, 1] = ends, request
+    heap[parent, 0], heap[parent, 1], heap[parent, 2] = ends, place, request
 
 
 @compiled
-def held_at(state: Record, room: Room, limits: Limits, tick: int) -> int:
-    """`EvenlyGrowingCache._held_at`: blocks of all once `tick` decode steps are done."""
+def held_at(state: Record, requests: Record, room: Room, limits: Limits, tick: int) -> int:
+    """`GrowingCache._held_at`: blocks of all once `tick` decode steps are done; `EvenlyGrowingCache`'s where it is."""
     phases, block = room.phases, limits.block
+    held = state.in_prompts - state.saved
+    if limits.gains != 1.0:
+        gained, number = limits.gains * tick, state.latest
+        while number >= 0:
+            held += math.ceil((requests[number].base + gained) / block) + limits.own_blocks
+            number = requests[number].before
+        return int(held)
     quotient, phase = tick // block, tick % block
-    held = state.in_prompts + state.quotients + state.growing * (quotient + 1 + limits.own_blocks) - state.saved
+    held += state.quotients + state.growing * (quotient + 1 + limits.own_blocks)
     if phase > 0:
         for full in range(block + 1 - phase, block):
             held += phases[full]
@@ -198,8 +218,9 @@ def held_at(state: Record, room: Room, limits: Limits, tick: int) -> int:
 @compiled
 def blocks_taken(request: Record, limits: Limits) -> int:
     """`ReservedCache._blocks` of a waiting request, or `GrowingCache`'s for its prompt and first decode."""
-    length = request.tokens + (request.remaining if limits.reserves else min(1, request.remaining))
-    return int((length + limits.block - 1) // limits.block + limits.own_blocks)
+    length = request.tokens + (request.remaining if limits.reserves else min(limits.gains, request.remaining))
+    blocks: int = math.ceil(length / limits.block)
+    return blocks + limits.own_blocks
 
 
 @compiled
@@ -239,6 +260,16 @@ def first_waiting(state: Record, room: Room) -> int:
 
 
 @compiled
+def count_growing(state: Record, request: Record, room: Room, limits: Limits, sign: int) -> None:
+    """`EvenlyGrowingCache._count`: one more of those that grow alike, or one less."""
+    if limits.gains == 1.0:
+        origin = request.tokens - request.joined
+        room.phases[origin % limits.block] += sign
+        state.quotients += sign * (origin // limits.block)
+    state.growing += sign
+
+
+@compiled
 def drop(state: Record, request: Record, room: Room, limits: Limits) -> None:
     """Give the blocks of a sequence back."""
     if limits.shares:
@@ -246,10 +277,7 @@ def drop(state: Record, request: Record, room: Room, limits: Limits) -> None:
         free(state, request, room.prefixes)
         state.held -= state.saved - saved
     if request.grows > 0:
-        origin = request.tokens - request.joined
-        room.phases[origin % limits.block] -= 1
-        state.quotients -= origin // limits.block
-        state.growing -= 1
+        count_growing(state, request, room, limits, -1)
         request.grows = 0
         return
     if request.runs == 0:
@@ -276,13 +304,12 @@ def leave(state: Record, requests: Record, number: int) -> None:
 def join(state: Record, requests: Record, room: Room, limits: Limits, number: int) -> None:
     """`AdmittingReplica._join`: decode from the next step on."""
     request = requests[number]
-    request.joined, request.ends = state.ticks, state.ticks + request.remaining - 1
+    request.joined = state.ticks
+    request.ends = state.ticks + math.ceil((request.remaining - 1) / limits.gains - 1e-9)
     state.in_prompts -= request.taken
     if not limits.reserves:
-        origin = request.tokens - request.joined
-        room.phases[origin % limits.block] += 1
-        state.quotients += origin // limits.block
-        state.growing += 1
+        request.base = request.tokens - limits.gains * request.joined
+        count_growing(state, request, room, limits, 1)
         request.grows = 1
     request.runs = 1
     state.decodes += 1
@@ -293,7 +320,7 @@ def join(state: Record, requests: Record, room: Room, limits: Limits, number: in
     state.context += request.tokens + 1
     room.new[state.news] = number
     state.news += 1
-    push(room.leaving, state.leaving, request.ends, number)
+    push(room.leaving, state.leaving, request.ends, request.request, number)
     state.leaving += 1
 
 
@@ -310,11 +337,11 @@ def preempt(state: Record, requests: Record, room: Room, limits: Limits) -> None
         leave(state, requests, number)
         size, state.leaving = state.leaving, 0
         for i in range(size):
-            ends, other = room.leaving[i, 0], room.leaving[i, 1]
+            ends, place, other = room.leaving[i, 0], room.leaving[i, 1], room.leaving[i, 2]
             if other != number:
-                push(room.leaving, state.leaving, ends, other)
+                push(room.leaving, state.leaving, ends, place, other)
                 state.leaving += 1
-        gained = state.ticks - victim.joined
+        gained = limits.gains * (state.ticks - victim.joined)
         state.context -= victim.tokens + 1 + gained
         if gained > 0:
             victim.token_s = state.last_decode_s
@@ -323,7 +350,7 @@ def preempt(state: Record, requests: Record, room: Room, limits: Limits) -> None
             if room.new[i] != number:
                 room.new[state.news] = room.new[i]
                 state.news += 1
-        produced = min(victim.remaining - 1, 1 + gained)
+        produced = min(victim.remaining - 1, 1 + int(gained))
         victim.tokens += produced
         victim.remaining -= produced
     spot = state.backs
@@ -384,7 +411,7 @@ def make_room(state: Record, requests: Record, room: Room, limits: Limits) -> No
     """`PreemptingReplica.make_room`: preempt until every decoding sequence has blocks for the next step."""
     while True:
         if not limits.reserves:
-            state.held = held_at(state, room, limits, state.ticks + 1)
+            state.held = held_at(state, requests, room, limits, state.ticks + 1)
         trim_prefixes(state, room, limits)
         if state.held <= limits.blocks or state.decodes + (1 if state.prompt >= 0 else 0) <= 1:
             return
@@ -403,7 +430,7 @@ def join_ready(state: Record, requests: Record, room: Room, limits: Limits) -> N
 @compiled
 def add_chunks(state: Record, requests: Record, room: Room, limits: Limits) -> None:
     """`DecidingReplica._prompt_step`: what of the prompts goes into the step beside its decodes."""
-    state.room = limits.budget - state.decodes
+    state.room = limits.budget - state.decodes * limits.takes
     while state.room > 0:
         if state.prompt < 0:
             if state.backs == 0 and (limits.comes_ready or state.queue == state.inbox):
@@ -453,7 +480,7 @@ def steps_of_run(state: Record, requests: Record, room: Room, limits: Limits, st
             reach = float(limits.least_run_tokens)
         elif reach > mean:
             reach = mean
-    most = min(room.leaving[0, 0] - state.ticks, max(int(reach), 1))
+    most = min(room.leaving[0, 0] - state.ticks, max(int(reach / limits.gains), 1))
     if state.inbox < state.place:
         most = min(most, requests[state.inbox].due - state.steps_done)
     if waits(state) and binding_cap(state, requests[first_waiting(state, room)], room, limits) == FREE:
@@ -461,12 +488,12 @@ def steps_of_run(state: Record, requests: Record, room: Room, limits: Limits, st
     steps = int(max(most, 1))
     if limits.reserves or steps == 1:
         return steps
-    fits = state.held + state.growing * (steps // limits.block + 1) <= limits.blocks
-    if not fits and held_at(state, room, limits, state.ticks + steps) > limits.blocks:
+    fits = limits.gains == 1.0 and state.held + state.growing * (steps // limits.block + 1) <= limits.blocks
+    if not fits and held_at(state, requests, room, limits, state.ticks + steps) > limits.blocks:
         low, high = 1, steps
         while high - low > 1:
             middle = (low + high) // 2
-            if held_at(state, room, limits, state.ticks + middle) <= limits.blocks:
+            if held_at(state, requests, room, limits, state.ticks + middle) <= limits.blocks:
                 low = middle
             else:
                 high = middle
@@ -512,7 +539,7 @@ def note_run(state: Record, requests: Record, room: Room, limits: Limits) -> Non
     note, decodes = room.runs[state.runs], state.decodes
     state.runs += 1
     note[0], note[1], note[2], note[3] = state.start_s, state.stop_s, state.steps, state.held
-    note[4], note[5], note[6] = decodes, decodes, state.context + decodes * (state.steps - 1) / 2.0
+    note[4], note[5], note[6] = decodes, decodes, state.context + decodes * limits.gains * (state.steps - 1) / 2.0
     note[7], note[8], note[9], note[10] = state.chunk, state.pairs, state.cached, state.chunks
     if state.room <= 0 or not (state.backs > 0 or state.queue < state.place):
         return
@@ -603,18 +630,18 @@ def finish(state: Record, requests: Record, room: Room, limits: Limits) -> None:
     if state.decodes > 0:
         note_gaps(state, requests, room)
         state.ticks += state.steps
-        state.context += state.steps * state.decodes
+        state.context += state.steps * state.decodes * limits.gains
         state.last_decode_s = state.stop_s
         if limits.shares:
             if not limits.reserves:
-                state.held = held_at(state, room, limits, state.ticks)
+                state.held = held_at(state, requests, room, limits, state.ticks)
             trim_prefixes(state, room, limits)
     while state.leaving > 0 and room.leaving[0, 0] <= state.ticks:
-        number = room.leaving[0, 1]
+        number = room.leaving[0, 2]
         request = requests[number]
         pop(room.leaving, state.leaving)
         state.leaving -= 1
-        state.context -= request.tokens + 1 + (request.ends - request.joined)
+        state.context -= request.tokens + 1 + limits.gains * (request.ends - request.joined)
         drop(state, request, room, limits)
         leave(state, requests, number)
         request.end_s = state.stop_s
@@ -632,12 +659,20 @@ def notes_are_full(state: Record, room: Room) -> bool:
 
 
 @compiled
+def drafts_s(times: StepTimes, decodes: float, context: float) -> float:
+    """What drafts add to a step [s]."""
+    if times.draft_steps == 0.0 or decodes == 0.0:
+        return 0.0
+    return times.draft_steps * decode_seconds(times.drafts, decodes, context, 0.0)
+
+
+@compiled
 def time_step(state: Record, limits: Limits, times: StepTimes, tables: StepTables) -> int:
     """Find out when a step with prompts ends; what is wanted for that."""
     asked, decodes, chunks = times.asked, float(state.decodes), float(state.chunks)
     if limits.answers:
         content = decodes, state.context, state.chunk, state.pairs, state.cached, chunks
-        asked[0] = step_seconds(tables, *content, math.nan, 0.0)
+        asked[0] = step_seconds(tables, *content, math.nan, drafts_s(times, decodes, state.context))
     elif state.phase == BEGUN:
         asked[0], asked[1], asked[2] = decodes, state.context, state.chunk
         asked[3], asked[4], asked[5] = state.pairs, state.cached, chunks
@@ -660,10 +695,11 @@ def time_run(state: Record, requests: Record, room: Room, limits: Limits, times:
     if straight:
         at_knot_s, per_token_s = times.lines[decodes, cell, 0], times.lines[decodes, cell, 1]
         state.first_s = at_knot_s + per_token_s * (context - decodes * times.knots[cell - 1])
-        state.slope_s = per_token_s * decodes
+        state.slope_s = per_token_s * decodes * limits.gains
     elif limits.answers:
-        state.first_s = decode_seconds(tables, float(decodes), context, 0.0)
-        last_s = decode_seconds(tables, float(decodes), context + state.steps * decodes * 1.0, 0.0)
+        last = context + state.steps * decodes * limits.gains
+        state.first_s = decode_seconds(tables, float(decodes), context, drafts_s(times, float(decodes), context))
+        last_s = decode_seconds(tables, float(decodes), last, drafts_s(times, float(decodes), last))
         state.slope_s = (last_s - state.first_s) / state.steps
     elif state.phase == BEGUN:
         asked[0], asked[1], asked[2], asked[3] = state.start_s, decodes, context, state.steps

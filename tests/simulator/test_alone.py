@@ -122,6 +122,43 @@ def test_pools_followed_one_after_the_other_do_what_they_do_on_the_common_clock(
     assert_same(*both_ways(deployment, requests))
 
 
+def speculating(rng: np.random.Generator) -> Speculation:
+    """Drafts of one to four tokens that cost something or not."""
+    return Speculation(
+        draft_tokens=int(rng.integers(1, 5)),
+        acceptance=float(rng.choice([0.0, 0.3, 0.75, 1.0])),
+        draft_cost=float(rng.choice([0.0, 0.05])),
+    )
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_sequences_that_gain_several_tokens_a_step_do_alike(seed: int) -> None:
+    """Mixed pools and pairs, blocks reserved or taken as sequences grow by fractions, and preempted."""
+    rng = np.random.default_rng(seed)
+    schedule = Schedule(reserve_outputs=bool(rng.random() < 0.3), watermark=float(rng.choice([0.0, 0.1])))
+    limits = {"max_running_requests": int(rng.choice([4, 64])), "max_batched_tokens": int(rng.choice([64, 2048]))}
+    config = with_kv_tokens(
+        int(rng.choice([700, 2000, 30_000])), own_schedule=schedule, speculation=speculating(rng), **limits
+    )
+    requests = traffic(seed, 300, float(rng.choice([4.0, 40.0])), (400, 250), ties=bool(rng.random() < 0.5))
+    mixed = Deployment.mixed(config, int(rng.integers(1, 4)))
+    pair = Deployment.disaggregated(with_kv_tokens(60_000, own_schedule=schedule, **limits), config, (2, 2))
+    assert_same(*both_ways(mixed if rng.random() < 0.6 else pair, requests))
+
+
+@pytest.mark.parametrize("model", ["deepseek-v3", "qwen3.5-27b"])
+def test_drafts_of_a_model_of_its_own_are_timed_alike(model: str) -> None:
+    """One whose steps are all in tables, drafts included, and one whose recurrence is timed outside the loop."""
+    shape = {"parallelism": Parallelism(tp=16, across_domains=True)} if model == "deepseek-v3" else {}
+    config = calibrated(
+        model, speculation=Speculation(draft_tokens=2, acceptance=0.8), max_batched_tokens=2048, **shape
+    )
+    assert (config.timer.tables is not None) == (model == "deepseek-v3")
+    alone, together = both_ways(Deployment.mixed(config, 2), traffic(8, 300, 20.0, (3000, 300), ties=False))
+    assert_same(alone, together)
+    assert not np.isnan(alone.end_s).any()
+
+
 def with_prefixes(requests: DrawnTraffic, seed: int, groups: int, longest: int) -> DrawnTraffic:
     """Prompts that begin with one of some prefixes, longer ones than that; a fifth has a share that is just known."""
     rng = np.random.default_rng((seed, 1))
@@ -219,7 +256,6 @@ def test_progress_is_reported_as_often_and_up_to_the_end() -> None:
         ({"own_schedule": Schedule(whole_prompts=True)}, Router.ROUND_ROBIN),
         ({"own_schedule": Schedule(receive_interval_steps=4)}, Router.ROUND_ROBIN),
         ({"own_schedule": Schedule(kv=KvAllocation.CONTIGUOUS, longest_tokens=2048)}, Router.ROUND_ROBIN),
-        ({"speculation": Speculation(draft_tokens=2, acceptance=0.7, draft_cost=0.05)}, Router.ROUND_ROBIN),
         ({"mask_s": 1e-4}, Router.ROUND_ROBIN),
     ],
 )
