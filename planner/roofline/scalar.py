@@ -4,7 +4,7 @@ The simulator asks for one step after another, where a formula over arrays costs
 are the two things that a step with prompts needs: interpolation in a table (`interpolated`) and the attention of its
 prompts (`prompt_attention`). The equations are those of `planner.roofline.attention_kernels` and of
 `planner.roofline.attention_operators`, in the same letters; tests hold the two against each other. Grouped and latent
-attention are compiled, over rows of constants, so that compiled code may ask for them too.
+attention and recurrences are compiled, over rows of constants, so that compiled code may ask for them too.
 
 Prompts come as four numbers, those of `Load`: chunks, and the mean new, past and cached tokens of one.
 """
@@ -48,7 +48,7 @@ from planner.roofline.operators import ACTIVATION_BYTES, Operator
 
 PromptSecondsOfOne = Callable[[float, float, float, float], float]
 """Seconds of an operator over all its layers from (chunks, new, past, cached), chunks > 0."""
-GROUPED, LATENT = 0, 1
+GROUPED, LATENT, RECURRENT = 0, 1, 2
 """Kinds of attention that are written out for compiled code."""
 (
     KIND,
@@ -77,15 +77,21 @@ GROUPED, LATENT = 0, 1
     SPARSE_SMS,
     FIRST_KNOTS,
     SECOND_KNOTS,
+    STATE_S,
+    CHAIN_S,
+    FITTED_STATE_S,
     COLUMNS,
-) = range(27)
+) = range(30)
 """Columns of the constants of an operator. On its roofline: kind, layers, most keys of a query (0: all), and seconds of
 a query-key pair (of latent attention: a channel of one), of a token read and of what one new token moves; of latent
 attention the channels per head of the expanded and of the absorbed form, and the expansion of a cached token [s].
 By a fitted form, where there is one: start [s], a pair of one head at the kernel's share of peak [s] and of all heads
 at peak [s], heads, extra keys each query row costs, rows of all processors' thread blocks that are not hidden, order of
 the p-norm, share of the bandwidth, reads of a new and of a past token [s], expansion of a cached token [s], start [s],
-time of a token [s] and processors (0: none) of the kernel over chosen keys, and knots of the correction (0: none)."""
+time of a token [s] and processors (0: none) of the kernel over chosen keys, and knots of the correction (0: none). Of a
+recurrence `PAIR_S` and `TOKEN_S` are FLOPs and traffic of a token, and so is `NEW_S` at the kernel's shares of peak;
+beside them what moves the state of a sequence [s], a token in the chain of its sequence [s] and the state at the
+kernel's share of the bandwidth [s]."""
 
 
 @compiled
@@ -269,8 +275,23 @@ def _latent_s(row: FloatArray, table: FloatArray, chunks: float, new: float, pas
 
 
 @compiled
+def _recurrent_s(row: FloatArray, table: FloatArray, chunks: float, new: float) -> float:
+    """One layer of `Recurrence`: `recurrent_prefill_s`, never below its roofline."""
+    least = chunks * max(new * row[PAIR_S], row[STATE_S] + new * row[TOKEN_S])
+    if row[IS_FITTED] == 0.0:
+        return float(least)
+    work, chain = chunks * (row[FITTED_STATE_S] + new * row[NEW_S]), new * row[CHAIN_S]
+    more, less = max(work, chain), min(work, chain)
+    took = row[START_S] + more * (1.0 + (less / more) ** row[ORDER]) ** (1.0 / row[ORDER])
+    if row[FIRST_KNOTS] > 0.0:
+        sizes = math.log2(new), math.log2(chunks * row[HEADS])
+        took *= math.exp(interpolated(table, int(row[FIRST_KNOTS]), int(row[SECOND_KNOTS]), sizes[0], sizes[1]))
+    return float(max(took, least))
+
+
+@compiled
 def attention_s(rows: FloatArray, tables: FloatArray, chunks: float, new: float, past: float, cached: float) -> float:
-    """Seconds of grouped and latent attention of a step's prompts over all their layers.
+    """Seconds of grouped and latent attention and of recurrences of a step's prompts over all their layers.
 
     Args:
         rows: constants of each operator, shape (operators, COLUMNS).
@@ -288,6 +309,8 @@ def attention_s(rows: FloatArray, tables: FloatArray, chunks: float, new: float,
         row, table = rows[i], tables[i]
         if row[KIND] == LATENT:
             total += row[COUNT] * _latent_s(row, table, chunks, new, past, cached)
+        elif row[KIND] == RECURRENT:
+            total += row[COUNT] * _recurrent_s(row, table, chunks, new)
         else:
             total += row[COUNT] * _grouped_s(row, table, chunks, new, past, cached)
     return total
@@ -297,7 +320,7 @@ class PromptAttention:
     """Seconds of a step's prompts from (chunks, new, past, cached), chunks > 0.
 
     Attributes:
-        rows, tables: of grouped and latent attention, as `attention_s` wants them.
+        rows, tables: of grouped and latent attention and recurrences, as `attention_s` wants them.
         others: the other operators.
     """
 
@@ -336,23 +359,17 @@ def prompt_attention(operators: Sequence[Operator], gpu: CalibratedGpu) -> Promp
     tables: list[FloatArray] = []
     others: list[PromptSecondsOfOne] = []
     for operator in operators:
-        if isinstance(operator, GroupedPrefill | LatentPrefill):
+        if isinstance(operator, GroupedPrefill | LatentPrefill | Recurrence):
             if isinstance(operator, ChosenPrefill) and (seconds := operator.prompt_seconds(gpu)) is not None:
                 least_s = partial(_roofline_s, _row(_latent_roofline(operator, gpu)))
                 others.append(_ModuleKernel(operator.count, least_s, seconds, operator.top_k))
                 continue
-            row, correction = (
-                _latent_constants(operator, gpu)
-                if isinstance(operator, LatentPrefill)
-                else _grouped_constants(operator, gpu)
-            )
+            row, correction = _constants(operator, gpu)
             tables.append(_correction_table(correction))
             first, second = tables[-1].shape
             rows.append(_row({**row, FIRST_KNOTS: first - 1, SECOND_KNOTS: second - 1}))
         elif isinstance(operator, IndexScores):
             others.append(_index_timer(operator, gpu))
-        elif isinstance(operator, Recurrence):
-            others.append(_recurrence_timer(operator, gpu))
         elif isinstance(operator, CompressedPrefill):
             others.append(_compressed_timer(operator, gpu))
         elif isinstance(operator, BlockPrefill):
@@ -412,6 +429,17 @@ def _fitted(
         ORDER: form.order,
         MEMORY_EFFICIENCY: form.memory_efficiency,
     }
+
+
+def _constants(
+    operator: GroupedPrefill | LatentPrefill | Recurrence, gpu: CalibratedGpu
+) -> tuple[dict[int, float], SizeCorrection | None]:
+    """Constants of an operator by column, and its correction."""
+    if isinstance(operator, Recurrence):
+        return _recurrent_constants(operator, gpu)
+    return (
+        _latent_constants(operator, gpu) if isinstance(operator, LatentPrefill) else _grouped_constants(operator, gpu)
+    )
 
 
 def _grouped_constants(operator: GroupedPrefill, gpu: CalibratedGpu) -> tuple[dict[int, float], SizeCorrection | None]:
@@ -483,6 +511,32 @@ def _latent_constants(operator: LatentPrefill, gpu: CalibratedGpu) -> tuple[dict
         sparse_token_s = operator.sparse_token_s(chosen, gpu)
         reads |= {SPARSE_START_S: chosen.start_s, SPARSE_TOKEN_S: sparse_token_s, SPARSE_SMS: peaks.sms}
     return {**roofline, **fitted, **reads}, form.correction
+
+
+def _recurrent_constants(operator: Recurrence, gpu: CalibratedGpu) -> tuple[dict[int, float], SizeCorrection | None]:
+    """Constants of a recurrence, and its correction."""
+    shape, (flops_per_s, bytes_per_s) = operator.shape, _peaks(operator, gpu)
+    roofline = {
+        KIND: RECURRENT,
+        COUNT: operator.count,
+        PAIR_S: shape.scan_flops / flops_per_s,
+        TOKEN_S: shape.token_bytes / bytes_per_s,
+        STATE_S: shape.state_bytes / bytes_per_s,
+    }
+    form = gpu.form(RecurrentPrefillForm, *operator.fit_keys)
+    if form is None or gpu.first_key(*operator.decode_keys) is None:
+        return roofline, None
+    moved = form.memory_efficiency * bytes_per_s
+    fitted = {
+        IS_FITTED: 1.0,
+        START_S: form.start_s,
+        NEW_S: roofline[PAIR_S] / form.compute_efficiency + shape.passed_bytes / moved,
+        FITTED_STATE_S: shape.state_bytes / moved,
+        CHAIN_S: form.token_s,
+        ORDER: form.order,
+        HEADS: shape.heads,
+    }
+    return {**roofline, **fitted}, form.correction
 
 
 @dataclass(frozen=True, slots=True)
@@ -583,82 +637,6 @@ def _index_timer(operator: IndexScores, gpu: CalibratedGpu) -> PromptSecondsOfOn
         score_s=SCORE_BYTES / ratio / bytes_per_s,
         top_k=operator.top_k * ratio,
         sms=gpu.peaks(operator.dtype).sms,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _RecurrenceRoofline:
-    """`Recurrence` on its roofline: seconds of a token's FLOPs and traffic, and of a sequence's state."""
-
-    count: float
-    flops_s: float
-    token_s: float
-    state_s: float
-
-    def layer_s(self, chunks: float, new: float) -> float:
-        """Of one layer."""
-        flops_s, traffic_s = new * self.flops_s, self.state_s + new * self.token_s
-        return chunks * (flops_s if flops_s > traffic_s else traffic_s)
-
-    def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
-        return self.count * self.layer_s(chunks, new)
-
-
-@dataclass(frozen=True, slots=True)
-class _RecurrenceKernel:
-    """`Recurrence` by `recurrent_prefill_s`, never below its roofline.
-
-    Attributes:
-        roofline: of the operator.
-        start_s: of the form [s].
-        token_s: of a token's FLOPs and traffic at the kernels' shares of the peaks [s].
-        state_s: of a sequence's state at the kernels' share of the bandwidth [s].
-        chain_s: of a token in the chain of its sequence [s].
-        order: of the p-norm.
-        heads: on this GPU.
-        correction: factor at two sizes, if the form has one.
-    """
-
-    roofline: _RecurrenceRoofline
-    start_s: float
-    token_s: float
-    state_s: float
-    chain_s: float
-    order: float
-    heads: float
-    correction: Callable[[float, float], float] | None
-
-    def __call__(self, chunks: float, new: float, past: float, cached: float) -> float:
-        work, chain = chunks * (self.state_s + new * self.token_s), new * self.chain_s
-        more, less = (work, chain) if work > chain else (chain, work)
-        took: float = self.start_s + more * (1.0 + (less / more) ** self.order) ** (1.0 / self.order)
-        if self.correction is not None:
-            took *= self.correction(new, chunks * self.heads)
-        ideal = self.roofline.layer_s(chunks, new)
-        return self.roofline.count * (took if took > ideal else ideal)
-
-
-def _recurrence_timer(operator: Recurrence, gpu: CalibratedGpu) -> PromptSecondsOfOne:
-    shape, (flops_per_s, bytes_per_s) = operator.shape, _peaks(operator, gpu)
-    roofline = _RecurrenceRoofline(
-        count=operator.count,
-        flops_s=shape.scan_flops / flops_per_s,
-        token_s=shape.token_bytes / bytes_per_s,
-        state_s=shape.state_bytes / bytes_per_s,
-    )
-    form = gpu.form(RecurrentPrefillForm, *operator.fit_keys)
-    if form is None or gpu.first_key(*operator.decode_keys) is None:
-        return roofline
-    moved = form.memory_efficiency * bytes_per_s
-    return _RecurrenceKernel(
-        roofline=roofline,
-        start_s=form.start_s,
-        token_s=roofline.flops_s / form.compute_efficiency + shape.passed_bytes / moved,
-        state_s=shape.state_bytes / moved,
-        chain_s=form.token_s,
-        order=form.order,
-        heads=shape.heads,
-        correction=None if form.correction is None else _correction(form.correction),
     )
 
 

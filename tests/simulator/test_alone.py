@@ -148,12 +148,12 @@ def test_sequences_that_gain_several_tokens_a_step_do_alike(seed: int) -> None:
 
 @pytest.mark.parametrize("model", ["deepseek-v3", "qwen3.5-27b"])
 def test_drafts_of_a_model_of_its_own_are_timed_alike(model: str) -> None:
-    """One whose steps are all in tables, drafts included, and one whose recurrence is timed outside the loop."""
+    """One with latent attention and one with recurrences: their steps are all in tables, those of their drafts too."""
     shape = {"parallelism": Parallelism(tp=16, across_domains=True)} if model == "deepseek-v3" else {}
     config = calibrated(
         model, speculation=Speculation(draft_tokens=2, acceptance=0.8), max_batched_tokens=2048, **shape
     )
-    assert (config.timer.tables is not None) == (model == "deepseek-v3")
+    assert config.timer.tables is not None
     alone, together = both_ways(Deployment.mixed(config, 2), traffic(8, 300, 20.0, (3000, 300), ties=False))
     assert_same(alone, together)
     assert not np.isnan(alone.end_s).any()
