@@ -149,7 +149,7 @@ def test_sequences_that_gain_several_tokens_a_step_do_alike(seed: int) -> None:
 @pytest.mark.parametrize("model", ["deepseek-v3", "qwen3.5-27b"])
 def test_drafts_of_a_model_of_its_own_are_timed_alike(model: str) -> None:
     """One with latent attention and one with recurrences: their steps are all in tables, those of their drafts too."""
-    shape = {"parallelism": Parallelism(tp=16, across_domains=True)} if model == "deepseek-v3" else {}
+    shape: dict[str, Any] = {"parallelism": Parallelism(tp=16, across_domains=True)} if model == "deepseek-v3" else {}
     config = calibrated(
         model, speculation=Speculation(draft_tokens=2, acceptance=0.8), max_batched_tokens=2048, **shape
     )
@@ -188,7 +188,10 @@ def test_prompts_share_prefixes_alike(seed: int) -> None:
 @pytest.mark.parametrize("blocks", [1500, 500])
 def test_windows_kept_of_the_ends_of_prefixes_are_kept_alike(blocks: int) -> None:
     """Half of the layers see a window: of a prefix without its end nothing is found, and an end takes blocks."""
-    own = {"parallelism": Parallelism(tp=4), "own_schedule": Schedule(prefix_cache=True, reserve_outputs=False)}
+    own: dict[str, Any] = {
+        "parallelism": Parallelism(tp=4),
+        "own_schedule": Schedule(prefix_cache=True, reserve_outputs=False),
+    }
     config = calibrated("gpt-oss-120b", **own)
     room = memory_footprint(config)
     spare = room.kv_capacity_bytes * (1.0 - blocks / room.kv_blocks)
