@@ -217,8 +217,8 @@ def replica_spreads(replica: ReplicaConfig, role: Role, mean_input: float, mean_
     prompt = StepShape(0.0, 0.0, tokens, tokens * (mean_input + 1.0) / 2.0, mean_input, 1.0)
     context = mean_input + mean_output / 2.0
     return ReplicaSpreads(
-        decode_kernels=step_spread(replica, StepShape(REFERENCE_DECODES, REFERENCE_DECODES * context)),
-        prompt_kernels=step_spread(replica, prompt),
+        decode_kernels=_known_spread(replica, StepShape(REFERENCE_DECODES, REFERENCE_DECODES * context)),
+        prompt_kernels=_known_spread(replica, prompt),
         borrowed=BORROWED_SPREAD if replica.calibration.sku != replica.sku.id else 0.0,
         group=GROUP_SPREADS[kind if role is Role.MIXED else ServingKind.DISAGGREGATED],
         prompt_s=replica.timer.step_time(prompt).total_s * mean_input / tokens,
@@ -537,6 +537,18 @@ class _Part(NamedTuple):
     """Whether the fit is of another kind of layer than these."""
     share: float
     """Of the time of their family."""
+
+
+_SPREADS_OF_STEPS: WeakKeyDictionary[StepTimer, dict[StepShape, float]] = WeakKeyDictionary()
+"""Spreads of the steps asked for so far, by their timers: replicas in several roles have the same."""
+
+
+def _known_spread(replica: ReplicaConfig, shape: StepShape) -> float:
+    """`step_spread` of a calibrated replica, kept as long as its timer lives."""
+    known = _SPREADS_OF_STEPS.setdefault(replica.timer, {})
+    if shape not in known:
+        known[shape] = step_spread(replica, shape)
+    return known[shape]
 
 
 _PARTS_OF_REPLICAS: WeakKeyDictionary[StepTimer, dict[OperatorFamily, tuple[_Part, ...]]] = WeakKeyDictionary()
