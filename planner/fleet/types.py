@@ -319,29 +319,28 @@ class LossOf(StrEnum):
 
 @dataclass(frozen=True)
 class Loss:
-    """The worst loss of its kind, by theory.
+    """The worst loss of its kind, by theory as far as simulation did not show that it sees too little.
 
     Attributes:
         of: a replica, or all replicas of a pool on one server.
         failed: e.g. ``1 of 8 prefill replicas``.
-        holds: whether every target holds with what is left.
+        holds: whether every target holds with what is left, with step times as slow as the fleet was planned for.
+        holds_as_estimated: the same with step times as estimated.
         target: the one that is nearest to its threshold or furthest beyond it; None where none applies or nothing is
             left.
-        predicted_s: its latency then; infinite where nothing is left.
+        predicted_s: its latency then, as estimated [s]; infinite where nothing is left.
+        slow_s: the same with step times as slow as the fleet was planned for [s].
         scope: the traffic under the target, if not all; where nothing is left, that.
     """
 
     of: LossOf
     failed: str
     holds: bool
+    holds_as_estimated: bool
     target: LatencyTarget | None
     predicted_s: float
+    slow_s: float
     scope: str = ""
-
-    @property
-    def share_of_threshold(self) -> float:
-        """Predicted latency over the threshold."""
-        return self.predicted_s / (self.target.threshold_s if self.target is not None else 1.0)
 
     @property
     def setting(self) -> str:

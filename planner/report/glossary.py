@@ -155,11 +155,17 @@ _LOSSES = (
     Term("loss of", "", "What fails: one replica, or the replicas of a pool that are on one server.", "counted"),
     Term("a replica", "", "One replica of any pool fails.", "counted"),
     Term("a server", "", "All replicas of any pool that one server holds fail.", "counted"),
-    Term("survives", "", "Whether every target holds with what is left.", "predicted by queueing theory"),
+    Term(
+        "survives",
+        "",
+        "Whether every target holds with what is left: yes with the confidence of the plan, or as estimated only.",
+        "predicted by queueing theory",
+    ),
     Term("worst: without", "", "The replicas whose loss hurts most.", "predicted by queueing theory"),
     Term("nearest target", "", "The target that is nearest to its threshold, or furthest beyond it.", "predicted"),
-    Term("latency then", "s", "Its latency with what is left, and its threshold.", "predicted by queueing theory"),
-    Term("to survive it", "", "The setting that plans a fleet which survives it.", "given"),
+    Term(
+        "to survive it", "", "The setting that plans a fleet that survives it with the confidence of the plan.", "given"
+    ),
 )
 _SEARCH = (
     Term("only", "", "The one SKU or mode that the fleet is restricted to.", "chosen"),

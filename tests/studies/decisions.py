@@ -16,7 +16,7 @@ from typing import Any
 
 from planner.analysis.headline import fleet_words, replica_words
 from planner.core import percent
-from planner.fleet import LossOf, Plan, plan
+from planner.fleet import Loss, LossOf, Plan, plan
 from planner.scenario import load_scenario
 from tests.builders import HARDWARE
 from tests.places import DOCS
@@ -209,13 +209,17 @@ def figures_of(found: Plan) -> dict[str, str]:
         "pools": replica_words(found),
         "USD per hour": f"{found.cost.usd_per_hour:,.2f}",
         "bought": ", ".join(sorted({f"{one.price.provider}" if one.price else one.purchase for one in found.bought})),
-        "loss of a replica": "yes" if all(loss.holds for loss in found.losses if loss.of is LossOf.REPLICA) else "no",
+        "loss of a replica": "yes" if all(_survives(loss) for loss in found.losses) else "no",
     }
     if found.confidence is not None:
         said["holds with"] = percent(found.confidence.holds)
     if found.allocation is not None and found.request.objective == "max_rate":
         said["requests per second"] = f"{found.allocation.rate_per_s:.3g}"
     return said
+
+
+def _survives(loss: Loss) -> bool:
+    return loss.holds_as_estimated or loss.of is not LossOf.REPLICA
 
 
 def known() -> dict[str, dict[str, str]]:
@@ -228,7 +232,11 @@ def sentence_of(figures: dict[str, str]) -> str:
     if "pools" not in figures:
         return f"**Plan.** None: {figures['why']}."
     served = f" {figures['requests per second']} requests/s." if "requests per second" in figures else ""
-    survives = "survives the loss of a replica" if figures["loss of a replica"] == "yes" else "no replica may fail"
+    survives = (
+        "survives the loss of a replica, as estimated"
+        if figures["loss of a replica"] == "yes"
+        else "no replica may fail"
+    )
     return (
         f"**Plan.** {figures['fleet']}: {figures['pools']}. {figures['USD per hour']} USD/h ({figures['bought']}); "
         f"holds with {figures['holds with']}; {survives}.{served}"
