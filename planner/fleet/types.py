@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hardware_db import ANYWHERE, GpuSku, OwnHardware, Price
-from planner.core import FloatArray, Frozen, InputError, Metric
+from planner.core import FloatArray, Frozen, InputError, Metric, rough_share, share_with_error
 from planner.fleet.corrections import Corrections
 from planner.fleet.packing import PackedPool, server_count, servers_bought
 from planner.llm import LlmSpec, Precision, require_context
@@ -269,7 +269,18 @@ def pool_name(option: PoolOption) -> str:
 
 @dataclass(frozen=True)
 class TargetCheck:
-    """A target against prediction and simulation, over all traffic it applies to; `of` names that if it is not all."""
+    """A target against prediction and simulation, over all traffic it applies to.
+
+    Attributes:
+        target: what was asked.
+        predicted_s: latency at its percentile, by theory [s].
+        simulated_s: the same in simulation [s].
+        simulated_attainment: share of the requests within the threshold.
+        met: whether it holds.
+        of: the traffic it applies to, if not all.
+        simulated_error: half-width of the 95 % interval of that share; 0 of a recording, and where nothing was
+            simulated.
+    """
 
     target: LatencyTarget
     predicted_s: float
@@ -277,6 +288,12 @@ class TargetCheck:
     simulated_attainment: float
     met: bool
     of: str = ""
+    simulated_error: float = 0.0
+
+    @property
+    def share_words(self) -> str:
+        """The share within the threshold, in as many digits as are known."""
+        return share_with_error(self.simulated_attainment, self.simulated_error, self.target.percentile)
 
 
 @dataclass(frozen=True)
@@ -363,6 +380,11 @@ class PlanConfidence:
     holds: float
     error: float
     uncalibrated: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The probability, in as many digits as the draws say."""
+        return rough_share(self.holds, self.error, self.asked)
 
     @property
     def least(self) -> float:

@@ -17,7 +17,7 @@ def confidence_words(plan: Plan) -> str:
     found = plan.confidence
     if found is None or found.uncalibrated:
         return ""
-    return f"holds with {percent(found.holds)} ({percent(found.asked)} asked)"
+    return f"holds with {found.words} ({percent(found.asked)} asked)"
 
 
 def confidence_table(plan: Plan) -> Table | None:
@@ -28,8 +28,8 @@ def confidence_table(plan: Plan) -> Table | None:
     if found.uncalibrated:
         note = f"Not known with which probability it holds: step times of {', '.join(found.uncalibrated)} are bounds."
     else:
-        error = f"+- {percent(found.error)} for the number of draws"
-        note = f"All targets at once: {confidence_words(plan)}, {error}. {NOTE}"
+        error = f"a standard error of {percent(found.error)} from the number of draws"
+        note = f"All targets at once: {confidence_words(plan)}, with {error}. {NOTE}"
     pairs = zip(plan.targets, plan.slow_targets, strict=True)
     return Table("Confidence", COLUMNS, tuple(_cells(estimated, slow) for estimated, slow in pairs), note)
 
@@ -41,5 +41,5 @@ def _cells(estimated: TargetCheck, slow: TargetCheck) -> tuple[str, ...]:
         with_unit(estimated.target.threshold_s, metric),
         with_unit(estimated.simulated_s, metric),
         with_unit(slow.simulated_s, metric),
-        percent(slow.simulated_attainment),
+        slow.share_words,
     )

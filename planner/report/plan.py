@@ -445,7 +445,7 @@ def _target_table(plan: Plan) -> Table:
     for check in plan.targets:
         target, metric = check.target, check.target.metric
         latencies = (duration(s, metric) for s in (target.threshold_s, check.predicted_s, check.simulated_s))
-        attained = (percent(target.percentile), percent(check.simulated_attainment))
+        attained = (percent(target.percentile), check.share_words)
         of = f"{check.of}: " if check.of else ""
         rows.append((f"{of}{target.name} [{unit(metric)}]", *latencies, *attained, "yes" if check.met else "NO"))
     columns = ("target", "at most", "predicted", "simulated", "wanted share", "simulated share", "met")

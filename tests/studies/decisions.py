@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from planner.analysis.headline import fleet_words, replica_words
-from planner.core import percent
 from planner.fleet import Loss, LossOf, Plan, plan
 from planner.scenario import load_scenario
 from tests.builders import HARDWARE
@@ -212,7 +211,7 @@ def figures_of(found: Plan) -> dict[str, str]:
         "loss of a replica": "yes" if all(_survives(loss) for loss in found.losses) else "no",
     }
     if found.confidence is not None:
-        said["holds with"] = percent(found.confidence.holds)
+        said["holds with"] = found.confidence.words
     if found.allocation is not None and found.request.objective == "max_rate":
         said["requests per second"] = f"{found.allocation.rate_per_s:.3g}"
     return said
