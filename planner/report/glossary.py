@@ -136,7 +136,12 @@ _LOAD = (
     Term(
         "utilisation", "%", "Offered over largest stable rate (predicted); share of time busy (simulated).", "see from"
     ),
-    Term("gives out first", "", "What the pool runs out of first as the rate grows.", "predicted"),
+    Term(
+        "gives out first",
+        "",
+        "What the pool runs out of first as the rate grows, if no target is missed before.",
+        "see from",
+    ),
     Term("bound", "", "Resource that most of the step time waits for: compute, memory, link, overhead.", "roofline"),
     Term("running requests", "requests", "Requests that decode at once on a replica, time average.", "see from"),
     Term("step", "ms", "Mean duration of one step of the engine.", "roofline, fitted where calibrated"),

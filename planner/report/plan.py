@@ -37,12 +37,12 @@ from planner.report.losses import loss_table
 from planner.report.performance import (
     ENGINE_COLUMNS,
     LOAD_COLUMNS,
-    LOAD_NOTE,
     POOL_COLUMNS,
     engine_cells,
     interval_note,
     latency_table,
     load_cells,
+    load_note,
     pool_cells,
 )
 from planner.report.replays import replay_table
@@ -472,7 +472,9 @@ def _load_table(plan: Plan) -> Table:
         for named in _named_pools(plan)
         for source, performance in (("predicted", named.planned.predicted), ("simulated", named.planned.simulated))
     ]
-    return Table("Load of each pool", LOAD_COLUMNS, tuple(rows), LOAD_NOTE)
+    performances = [of for planned in plan.deployments for of in (planned.predicted, planned.simulated)]
+    note = load_note(pool for performance in performances for pool in performance.pools)
+    return Table("Load of each pool", LOAD_COLUMNS, tuple(rows), note)
 
 
 def _alternative_table(plan: Plan, cost: CostBreakdown) -> Table:

@@ -16,8 +16,9 @@ from planner.fleet import AGREEMENT, Plan
 from planner.fleet.types import Agreement
 from planner.launch import fleet_of, launch_specs
 from planner.launch.placement import place_replicas, server_numbers
+from planner.report import LIMITS
 from planner.report import plan as report
-from planner.serving import Performance, Role
+from planner.serving import Performance, PoolLimit, Role
 from planner.workload import (
     Images,
     LatencyDistribution,
@@ -187,6 +188,10 @@ def test_every_pool_shows_what_binds_it(plan: Plan) -> None:
     performances = [p for planned in plan.deployments for p in (planned.predicted, planned.simulated)]
     assert len(rows) == sum(len(performance.pools) for performance in performances)
     assert {row["bound"] for row in rows} <= {"compute", "memory", "link", "overhead"}
+    note = _table(plan, "Load of each pool").note
+    limits = {pool.limit for performance in performances for pool in performance.pools}
+    assert all(f"{row['gives out first']}: " in note for row in rows), "what gives out is explained under it"
+    assert [limit for limit in PoolLimit if LIMITS[limit] in note] == [limit for limit in PoolLimit if limit in limits]
     assert all(0.0 <= _number(row["utilisation"]) <= 100.0 for row in rows)
     assert all(0.0 <= _number(row["KV held"]) <= 100.0 for row in rows)
 
