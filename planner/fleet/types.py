@@ -423,6 +423,7 @@ class Alternative:
         rate_per_s: what it serves.
         is_chosen: whether it costs and serves what the plan does.
         is_bound: `usd_per_hour` is a lower bound from optimistic rates; no closer look, as that is more already.
+        why_not: of one that costs no more than the plan, why it is not the plan; empty where it costs more.
     """
 
     restriction: str
@@ -432,6 +433,7 @@ class Alternative:
     rate_per_s: float
     is_chosen: bool
     is_bound: bool = False
+    why_not: str = ""
 
 
 @dataclass(frozen=True, eq=False)

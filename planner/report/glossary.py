@@ -175,6 +175,7 @@ _LOSSES = (
 _SEARCH = (
     Term("only", "", "The one SKU or mode that the fleet is restricted to.", "chosen"),
     Term("best fleet", "", "n x SKU TPk: n replicas of k GPUs each, the cheapest that holds every target.", "theory"),
+    Term("why it is not the plan", "", "Of a fleet that costs no more than the plan, what the search knows.", "search"),
     Term("mode", "", "Mixed, or disaggregated: prefill and decode in pools of their own.", "given"),
     Term("why nothing is offered", "", "The nearest reason why no configuration holds the targets.", "predicted"),
     Term("relax by", "factor", "Factor on that target from which something is offered; -: none helps.", "predicted"),

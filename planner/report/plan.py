@@ -482,17 +482,25 @@ def _alternative_table(plan: Plan, cost: CostBreakdown) -> Table:
     order = sorted(
         plan.alternatives, key=lambda a: (kinds.index(a.kind), math.inf if a.usd_per_hour is None else a.usd_per_hour)
     )
-    rows = tuple(alternative_cells(alternative, cost) for alternative in order)
-    columns = ("only", "best fleet", "requests/s", "USD/hour", "difference", "difference %")
     note = (
         "n x SKU TPk: n replicas of k GPUs each. From theory, not simulated: one that is a little cheaper than the "
         "plan may have to grow as the plan did. >=: at optimistic rates it costs that much already, so it was not "
         "looked at any closer. Engines: on the SKUs of the plan. Difference: USD/hour against the plan."
     )
-    return Table("Best alternative per SKU, mode and engine", columns, rows, note)
+    return alternative_table("Best alternative per SKU, mode and engine", order, cost, note)
 
 
-def alternative_cells(alternative: Alternative, cost: CostBreakdown) -> tuple[str, ...]:
+def alternative_table(title: str, alternatives: Sequence[Alternative], cost: CostBreakdown, note: str) -> Table:
+    """Fleets beside the plan; with a column that says why one is not the plan where any costs no more."""
+    columns = ("only", "best fleet", "requests/s", "USD/hour", "difference", "difference %")
+    rows = tuple(_alternative_cells(alternative, cost) for alternative in alternatives)
+    if any(alternative.why_not for alternative in alternatives):
+        columns = (*columns, "why it is not the plan")
+        rows = tuple((*row, one.why_not or "-") for row, one in zip(rows, alternatives, strict=True))
+    return Table(title, columns, rows, note)
+
+
+def _alternative_cells(alternative: Alternative, cost: CostBreakdown) -> tuple[str, ...]:
     """Restriction, fleet, requests/s, USD/hour, and its difference to the plan in USD/hour and in percent."""
     if alternative.usd_per_hour is None:
         return (alternative.restriction, alternative.summary, "-", "-", "-", "-")

@@ -12,7 +12,7 @@ from planner.core import Table, duration, money, unit
 from planner.fleet import CostBreakdown, Plan
 from planner.report.confidence import confidence_words
 from planner.report.layout import Report
-from planner.report.plan import alternative_cells, fleet_table, headline
+from planner.report.plan import alternative_table, fleet_table, headline
 
 ALTERNATIVES = 3
 """Alternatives that are shown. A choice: the next SKU, the other mode, and one more."""
@@ -91,6 +91,5 @@ def _alternative_tables(plan: Plan, cost: CostBreakdown) -> list[Table]:
     shown = list({one.summary: one for one in reversed(others)}.values())[::-1][:ALTERNATIVES]
     if not shown:
         return []
-    rows = tuple(alternative_cells(one, cost) for one in shown)
     note = "From theory. >=: at least that much, at optimistic rates."
-    return [Table("Alternatives", ("only", "best fleet", "requests/s", "USD/hour", "difference", "%"), rows, note)]
+    return [alternative_table("Alternatives", shown, cost, note)]

@@ -146,6 +146,15 @@ def test_alternatives_show_their_distance_from_the_plan(plan: Plan) -> None:
         assert _number(row["difference %"]) == pytest.approx(100 * difference / plan.cost.usd_per_hour, abs=0.51)
 
 
+def test_a_reason_stands_in_the_row_of_what_is_cheaper_and_takes_no_column_where_there_is_none(plan: Plan) -> None:
+    bare = tuple(dataclasses.replace(one, why_not="") for one in plan.alternatives)
+    assert len(_table(dataclasses.replace(plan, alternatives=bare), ALTERNATIVES).columns) == 6
+    cheaper = (dataclasses.replace(bare[0], why_not="2 SKUs where 1 will do"), *bare[1:])
+    rows = _rows(_table(dataclasses.replace(plan, alternatives=cheaper), ALTERNATIVES))
+    reasons = {row["only"]: row["why it is not the plan"] for row in rows}
+    assert reasons.pop(cheaper[0].restriction) == "2 SKUs where 1 will do" and set(reasons.values()) == {"-"}
+
+
 def test_an_alternative_that_does_not_exist_has_no_numbers() -> None:
     """70.6 B parameters in bf16 are 141 GB: they do not fit one H100 of 80 GiB."""
     row = _rows(_table(_plan("llm=llama-3.1-70b", "search.tp=[1, 4]", "limits.gpus.l40s=0"), ALTERNATIVES))
