@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from hardware_db import HardwareDb, select_calibration
 from planner.core import InputError, UnknownNameError, rebuilt
 from planner.engine import ReplicaConfig
-from planner.fleet.confidence import at_deviations, by_theory, confidence_of, deviations_of, rate_factors, slow_rule
+from planner.fleet.confidence import at_deviations, confidence_of, deviations_of, rate_factors, slow_rule
 from planner.fleet.market import market_of
 from planner.fleet.packing import PackedPool
 from planner.fleet.pairing import UsedPool, deployments_of
@@ -184,15 +184,14 @@ def _given(
     deviations = deviations_of(request.confidence)
     slow = [at_deviations(planned, deviations, request.measured_steps) for planned in fleet.deployments]
     factors = rate_factors(fleet.deployments, search.slos)
-    found = described_plan(search, fleet, fleet.deployments[0].run is not None, slow, factors)
+    found = described_plan(search, fleet, fleet.deployments[0].run is not None, slow, factors, given=True)
     confidence = None
     if simulate:
         progress("drawing what step times may be off by")
         confidence = confidence_of(
             fleet.deployments, search.slos, request.confidence, request.seed, request.measured_steps, factors
         )
-    as_slow = [by_theory(planned, factor) for planned, factor in zip(slow, factors, strict=True)]
-    return replace(found, slow_targets=target_checks(as_slow, search.slos), confidence=confidence, given=True)
+    return replace(found, slow_targets=target_checks(slow, search.slos), confidence=confidence)
 
 
 def _family_of(option: PoolOption) -> ConfigurationFamily:

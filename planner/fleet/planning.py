@@ -133,6 +133,8 @@ def described_plan(
     simulate: bool,
     slow: Sequence[PlannedDeployment],
     factors: Sequence[float],
+    *,
+    given: bool = False,
 ) -> Plan:
     """A fleet with what it costs, how it stands to every target, and what that takes for granted.
 
@@ -142,6 +144,7 @@ def described_plan(
         simulate: whether it was simulated.
         slow: its deployments with step times as slow as it was planned for.
         factors: of each, that on its rate at which theory of fewer replicas misses as much as simulation would.
+        given: it was not searched for.
     """
     request, market, allocation, hardware = search.request, search.market, fleet.allocation, search.market.hardware
     chosen = search.chosen(allocation)
@@ -177,6 +180,7 @@ def described_plan(
                 *_gap_notes(targets, deployments),
                 *search.columns.expectations,
             ),
+            given,
         ),
         warnings=(
             *_warnings(market, bought, targets, means),
@@ -193,6 +197,7 @@ def described_plan(
         dominated=tuple(search.columns.dominated.values()),
         simulated=simulate,
         replays=replayed_targets(deployments, search.slos),
+        given=given,
         losses=worst_losses(deployments, slow, factors, search.slos, search.slices, gpu_servers(bought, hardware.skus)),
     )
 
@@ -340,12 +345,13 @@ def _assumptions(
     bought: Sequence[BoughtGpus],
     passed_over_usd_per_hour: float | None,
     assumptions: Sequence[str],
+    given: bool,
 ) -> tuple[str, ...]:
     """What the numbers take for granted, each said once."""
     warned = _known_hit_warnings(deployments)
     notes = [note for planned in deployments for note in planned.predicted.assumptions if note not in warned]
     notes += format_notes(deployments)
-    notes += search_notes(request, deployments)
+    notes += search_notes(request, deployments, given=given)
     if any(planned.surviving != planned.deployment for planned in deployments):
         notes.append("latencies are those of the replicas that are left when those that may fail have failed")
     notes += [note for planned in deployments if planned.run is not None for note in run_notes(planned.run)]

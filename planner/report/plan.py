@@ -55,18 +55,27 @@ DISTRIBUTION_NAME = "llm-capacity-planner"
 ROUNDING = 1e-5
 """Share of a limit below which a slack is shown as 0. A choice: ten times the tolerance of the solver."""
 
+SEARCHED = (
+    "Fleet: an integer program over all configurations and pool sizes, each at the largest rate at which it meets "
+    "every target (an optimistic bound for those it does not choose); what missed a target in simulation was given "
+    "fewer requests per replica and the program solved again."
+)
 METHOD = (
     "Step times: a roofline of every operator (compute, HBM, links), summed over one step of the engine.",
     "Predicted latencies: queueing theory on those step times, with the SCV of the arrivals and the joint lengths.",
     "Simulated latencies: the chosen fleet served request by request under the same step times; the two share the "
     "roofline, so their agreement checks the queueing theory, not the hardware.",
-    "Fleet: an integer program over all configurations and pool sizes, each at the largest rate at which it meets "
-    "every target (an optimistic bound for those it does not choose); what missed a target in simulation was given "
-    "fewer requests per replica and the program solved again.",
+    SEARCHED,
     "Goodput: simulated requests per second that meet every target at once. Goodput per dollar: goodput over cost.",
     "Input and output tokens share the cost of a mixed pool by what they take from its largest rate; a prefill pool is "
     "all input, a decode pool all output.",
 )
+
+
+def method(plan: Plan) -> tuple[str, ...]:
+    """How the numbers of a plan were found, a line each."""
+    given = "Fleet: as given; its GPUs are bought where that costs least."
+    return tuple(given if plan.given and line is SEARCHED else line for line in METHOD)
 
 
 def token_distributions(lengths: TokenLengths) -> tuple[LatencyDistribution, LatencyDistribution]:
@@ -203,8 +212,9 @@ def tables(plan: Plan) -> tuple[Table, ...]:
             _load_table(plan),
         ]
         shown += _routing_tables(plan) + _schedule_tables(plan, plan.cost)
-        shown += [_alternative_table(plan, plan.cost), *([_agreement_table(plan)] if plan.agreement else [])]
-    if plan.allocation is not None and plan.allocation.constraints:
+        shown += [_alternative_table(plan, plan.cost)] if plan.alternatives else []
+        shown += [_agreement_table(plan)] if plan.agreement else []
+    if plan.allocation is not None and plan.allocation.constraints and not plan.given:
         shown.append(_constraint_table(plan, plan.allocation))
     if plan.cost is not None:
         shown.append(_price_table(plan))
@@ -239,9 +249,15 @@ def _request_table(plan: Plan) -> Table:
         ("lengths", _length_words(request.workload.lengths)),
         *_image_rows(plan),
         ("targets", _target_words(request.slo)),
-        ("objective", request.objective.replace("_", " ")),
+        *(
+            [("fleet", "as given")]
+            if plan.given
+            else [
+                ("objective", request.objective.replace("_", " ")),
+                ("searched", f"{considered} of {', '.join(search.skus)}; {', '.join(search.modes)}"),
+            ]
+        ),
         ("limits", _limit_words(plan)),
-        ("searched", f"{considered} of {', '.join(search.skus)}; {', '.join(search.modes)}"),
         ("planned in", f"{significant(plan.elapsed_s)} s"),
     ]
     return Table("Request", ("what", "value"), tuple(rows))
@@ -633,7 +649,7 @@ def markdown(plan: Plan) -> str:
         *_section("Warnings", plan.warnings),
         *map(markdown_table, tables(plan)),
         *_section("What is assumed", plan_assumptions(plan)),
-        *_section("Method", METHOD),
+        *_section("Method", method(plan)),
         f"Planned by {DISTRIBUTION_NAME} {version} in {elapsed} s, seed {plan.request.seed}.",
     ]
     title = f"Capacity plan: {markdown_text(plan.request.name)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from planner.core import Table, duration, money, unit
+from planner.core import Table, duration, money, percent, unit
 from planner.fleet import CostBreakdown, Plan
 from planner.report.confidence import confidence_words
 from planner.report.layout import Report
@@ -77,7 +77,9 @@ def target_table(plan: Plan) -> Table:
             )
         )
     sure = confidence_words(plan)
-    note = f"All at once: {sure}. If slow: every step as slow as was planned for." if sure else ""
+    reckoned = f"{percent(plan.request.confidence)} confidence reckons with, by theory"
+    how = reckoned if plan.given else "was planned for"
+    note = f"All at once: {sure}. If slow: every step as slow as {how}." if sure else ""
     columns = ("target", "at most", "predicted", "simulated", "if slow", "met", "met if slow")
     return Table("Targets", columns, tuple(rows), note)
 
