@@ -184,8 +184,8 @@ def _after(failure: _Failure, slos: Sequence[ScopedSlo], slices: Mapping[str, De
         lost = [failure.deployments[place] for place in failure.places]
         planned_for = not any(violated_metrics(one, slos, by_theory=one.run is None) for one in lost)
         if not any(more) and all(one.run is not None for one in lost):
-            checks = target_checks(lost, slos)
-            return _Aftermath(planned_for, [replace(check, predicted_s=check.simulated_s) for check in checks])
+            verified = target_checks(lost, slos)
+            return _Aftermath(planned_for, [replace(check, predicted_s=check.simulated_s) for check in verified])
     changed: dict[int, PlannedDeployment] = {}
     for place in failure.places:
         if place in changed:

@@ -508,7 +508,7 @@ def _alternative_table(plan: Plan, cost: CostBreakdown) -> Table:
 
 def alternative_table(title: str, alternatives: Sequence[Alternative], cost: CostBreakdown, note: str) -> Table:
     """Fleets beside the plan; with a column that says why one is not the plan where any costs no more."""
-    columns = ("only", "best fleet", "requests/s", "USD/hour", "difference", "difference %")
+    columns: tuple[str, ...] = ("only", "best fleet", "requests/s", "USD/hour", "difference", "difference %")
     rows = tuple(_alternative_cells(alternative, cost) for alternative in alternatives)
     if any(alternative.why_not for alternative in alternatives):
         columns = (*columns, "why it is not the plan")
