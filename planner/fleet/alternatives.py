@@ -162,7 +162,7 @@ def _why_not(search: FleetSearch, chosen: Allocation, other: Allocation, kind: s
     if search.request.objective is not Objective.MIN_COST or _costs_more(other, chosen):
         return ""
     if kind == "engine":
-        return "this engine was not searched (search.more_engines)"
+        return "not searched for: search.more_engines"
     simplicity = search.request.search.simplicity
     for reason, excess in (
         (less_plain(search.columns, chosen, other), PLAINNESS if simplicity else 0.0),

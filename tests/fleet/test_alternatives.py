@@ -145,7 +145,7 @@ def test_what_costs_more_needs_no_reason_and_other_engines_name_the_field_that_s
         if each.usd_per_hour is not None and each.usd_per_hour > found.cost.usd_per_hour * 1.001:
             assert each.why_not == ""
         elif each.kind == "engine":
-            assert each.why_not == "this engine was not searched (search.more_engines)"
+            assert each.why_not == "not searched for: search.more_engines"
 
 
 @pytest.mark.parametrize(("rate_per_s", "tpot_s"), [(100.0, 0.06), (30.0, 0.015)])
