@@ -137,7 +137,7 @@ def target_words(plan: Plan) -> str:
     missed = [f"{check.of} {check.target.name}".strip() for check in plan.targets if not check.met]
     found = plan.confidence
     if not missed and found is not None and not found.uncalibrated:
-        return f"all targets held with {percent(found.holds)} probability"
+        return f"all targets held with {found.words} probability"
     if not missed:
         return "all targets held"
     return f"{len(missed)} of {number_of(len(plan.targets), 'target')} missed ({', '.join(missed)})"

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 from planner.core.metrics import Metric
 
+MOST_DECIMALS = 6
+"""Of a percentage that is nearly what was asked. A choice."""
 _SHOWN_IN_S = frozenset({Metric.E2E})
 """Metrics shown in seconds; the others last milliseconds."""
-_NUMBER = re.compile(r"[-+]?[\d,]*\.?\d+( %| x)?|unbounded|undefined|-|")
+_NUMBER = re.compile(r"(> )?[-+]?[\d,]*\.?\d+( ± [\d.]+)?( %| x)?|unbounded|undefined|-|")
 """What a cell of a column of numbers may hold."""
 
 
@@ -80,8 +82,69 @@ def percent(fraction: float, *, signed: bool = False) -> str:
     value = 100.0 * fraction
     if not math.isfinite(value):
         return significant(value)
-    decimals = 2 if 99.0 < value < 99.995 else 1 if 0.0 < abs(value) < 9.95 else 0
-    return f"{value:{'+' if signed else ''},.{decimals}f} %"
+    return f"{value:{'+' if signed else ''},.{_decimals(value)}f} %"
+
+
+def _decimals(value: float) -> int:
+    """Decimals of a percentage."""
+    return 2 if 99.0 < value < 99.995 else 1 if 0.0 < abs(value) < 9.95 else 0
+
+
+def rough_share(share: float, error: float, asked: float) -> str:
+    """A share that is known within an error, for a sentence: whole percents at most, or as many digits as are known.
+
+    Args:
+        share: as found, 0 to 1.
+        error: its standard error, or the half-width of an interval.
+        asked: what it is held against; a share below it is never rounded up to it.
+
+    >>> rough_share(0.9913, 0.005, 0.9), rough_share(0.9988, 0.0025, 0.9), rough_share(0.8962, 0.015, 0.9)
+    ('99 %', 'over 99 %', '89.6 %')
+    """
+    decimals = max(0, math.floor(-math.log10(200.0 * error))) if error > 0.0 else _decimals(100.0 * share)
+    decimals = min(decimals, _decimals(100.0 * share))
+    if float(f"{100.0 * share:.{decimals}f}") >= 100.0 and share < 1.0:
+        return f"over {math.floor(100.0 * (share - error) * 10**decimals) / 10**decimals:g} %"
+    return f"{100.0 * share:.{_told_apart(share, asked, decimals)}f} %"
+
+
+def share_with_error(share: float, error: float, asked: float) -> str:
+    """A share with the half-width of its interval, in as many digits as that supports; without an error as it is.
+
+    Args:
+        share: as found, 0 to 1.
+        error: half-width of its interval; 0: it was counted, not sampled.
+        asked: what it is held against; neither a share nor the end of an interval below it is rounded up to it.
+
+    >>> share_with_error(0.9913, 0.0048, 0.99), share_with_error(0.9998, 0.002, 0.99)
+    ('99.1 ± 0.5 %', '> 99.7 %')
+    >>> share_with_error(0.9896, 0.002, 0.99), share_with_error(0.9496, 0.0, 0.95)
+    ('98.96 ± 0.20 %', '94.96 %')
+    """
+    if error <= 0.0:
+        decimals = _decimals(100.0 * share)
+        return f"{100.0 * share:.{_told_apart(share, asked, decimals)}f} %"
+    decimals = max(0, -math.floor(math.log10(100.0 * error)))
+    if share + error >= 1.0:
+        return f"> {math.floor(100.0 * (share - error) * 10**decimals) / 10**decimals:.{decimals}f} %"
+    decimals = _told_apart(share, asked, decimals, error)
+    return f"{100.0 * share:.{decimals}f} ± {100.0 * error:.{decimals}f} %"
+
+
+def _told_apart(share: float, asked: float, decimals: int, error: float = 0.0) -> int:
+    """Decimals from which on a share below what was asked, or one that may be within its error, does not look like it.
+
+    Those of percentages, at least as many as given.
+    """
+    for below in (0.0, error):
+        while share - below < asked and decimals < MOST_DECIMALS and _reaches(share, below, asked, decimals):
+            decimals += 1
+    return decimals
+
+
+def _reaches(share: float, below: float, asked: float, decimals: int) -> bool:
+    said = round(100.0 * share, decimals) - round(100.0 * below, decimals)
+    return said >= 100.0 * asked - 0.1**MOST_DECIMALS
 
 
 def change(fraction: float) -> str:

@@ -50,7 +50,7 @@ from planner.fleet.types import (
     gpu_servers,
     pool_name,
 )
-from planner.fleet.verification import routed_slo, routed_workload
+from planner.fleet.verification import ScopedSlo, joint_share, routed_slo, routed_workload
 
 __all__ = [
     "AGREEMENT",
@@ -73,6 +73,7 @@ __all__ = [
     "Progress",
     "ReplayedTarget",
     "ScheduledPeriod",
+    "ScopedSlo",
     "SimulatedRun",
     "TargetCheck",
     "calibration_ends",
@@ -83,6 +84,7 @@ __all__ = [
     "given_replica",
     "gpu_servers",
     "hardware_for",
+    "joint_share",
     "packed_replicas",
     "plan",
     "plan_of_given",

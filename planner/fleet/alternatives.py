@@ -1,27 +1,33 @@
 """What the best fleet would be under a restriction, beside the one that was planned: one SKU, one mode, another engine.
 
-By theory, with what simulation taught of the plan (`planner.fleet.corrections`). Engines are compared on the SKUs of
-the plan: those that have step times of that engine's own kernels there, so that nothing borrowed is compared.
+By theory, with what simulation taught of the plan (`planner.fleet.corrections`), and as simple to run as a plan of that
+restriction alone would be (`planner.fleet.preferences`). Engines are compared on the SKUs of the plan: those that have
+step times of that engine's own kernels there, so that nothing borrowed is compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
-from planner.fleet.columns import Column
+from planner.core import percent
+from planner.fleet.columns import CandidateColumns, Column
 from planner.fleet.corrections import Corrections
-from planner.fleet.filling import filled_allocation
+from planner.fleet.filling import SAME_COST, filled_allocation
 from planner.fleet.market import market_of
+from planner.fleet.preferences import PLAINNESS, less_measured, less_plain, less_simple
 from planner.fleet.program import FleetSearch, search_fleet
 from planner.fleet.refinement import COARSE_GAP, refined_allocation
-from planner.fleet.search import simplest_allocation
+from planner.fleet.search import excess_of_few, simplest_allocation
 from planner.fleet.types import Alternative, PlanRequest, Progress
-from planner.optimizer import Allocation, UnitStage
+from planner.optimizer import Allocation, Objective, UnitStage
 from planner.search import Mode, ShiftRule
 
 CLEARLY_DEARER = 0.15
 """Share by which an alternative must be dearer, at optimistic rates, to be shown by that bound alone. A choice."""
+NOT_LOOKED_AT = "clearly dearer, not looked at any closer"
+"""In place of the fleet of such a bound where that mixes SKUs, as nobody would: its rates are not true ones."""
 
 
 def alternatives_of(
@@ -38,22 +44,42 @@ def alternatives_of(
         shift_of: how far step times were taken to be off.
         corrections: what simulation taught of the plan; None: it was not simulated.
     """
-    space = search.request.search
+    space, simulated = search.request.search, corrections is not None
+    restrictions = [(sku, "sku", partial(_is_of_sku, sku)) for sku in dict.fromkeys(space.skus)]
+    restrictions += [(mode.value, "mode", partial(_is_of_mode, mode)) for mode in dict.fromkeys(space.modes)]
     alternatives = []
-    for sku in dict.fromkeys(space.skus):
-        columns = [column for column in search.columns.all if column.family.sku == sku]
-        alternatives.append(_alternative(_quiet(search, sku), columns, chosen, sku, "sku"))
-    for mode in dict.fromkeys(space.modes):  # each looks at the columns as the one before left them
-        columns = [column for column in search.columns.all if column.is_mixed is (mode is Mode.MIXED)]
-        alternatives.append(_alternative(_quiet(search, mode.value), columns, chosen, mode.value, "mode"))
+    for name, kind, keeps in restrictions:  # each looks at the columns as the one before left them
+        own = replace(_quiet(search, name), columns=_Only(search.columns, keeps))
+        alternatives.append(_alternative(own, chosen, name, kind, simulated))
     for engine, skus in other_engines(search, chosen).items():
         own = _quiet(search, engine)
         request = _on_engine(search.request, engine, skus)
         market = market_of(request, search.market.hardware)
         services = list({slice_.service.name: slice_.service for slice_ in search.slices.values()}.values())
         again = search_fleet(request, market, services, own.progress, shift_of, corrections)
-        alternatives.append(_alternative(again, again.columns.all, chosen, engine, "engine"))
+        alternatives.append(_alternative(again, chosen, engine, "engine", simulated))
     return tuple(alternatives)
+
+
+class _Only(CandidateColumns):
+    """Columns of some families only. What is asked of them is known to all the columns that they are taken from."""
+
+    def __init__(self, columns: CandidateColumns, keeps: Callable[[Column], bool]) -> None:
+        vars(self).update(vars(columns))
+        self._keeps = keeps
+
+    @property
+    def all(self) -> list[Column]:
+        """Those of the families."""
+        return [column for column in super().all if self._keeps(column)]
+
+
+def _is_of_sku(sku: str, column: Column) -> bool:
+    return column.family.sku == sku
+
+
+def _is_of_mode(mode: Mode, column: Column) -> bool:
+    return column.is_mixed is (mode is Mode.MIXED)
 
 
 def other_engines(search: FleetSearch, chosen: Allocation) -> dict[str, tuple[str, ...]]:
@@ -93,50 +119,67 @@ def _constant(progress: Progress, stage: str) -> Progress:
     return lambda _: progress(stage)
 
 
-def _alternative(
-    search: FleetSearch, columns: Sequence[Column], chosen: Allocation, name: str, kind: str
-) -> Alternative:
-    is_chosen = kind != "engine" and chosen.units.keys() <= {column.name for column in columns}
+def _alternative(search: FleetSearch, chosen: Allocation, name: str, kind: str, simulated: bool) -> Alternative:
+    is_chosen = kind != "engine" and chosen.units.keys() <= {column.name for column in search.columns.all}
     if is_chosen:  # cheaper fleets, within what ties are wide, were passed over for it
         allocation: Allocation | None = chosen
     else:
-        allocation = _best(search, columns, kind, (1.0 + CLEARLY_DEARER) * chosen.cost_usd_per_hour)
+        allocation = _best(search, (1.0 + CLEARLY_DEARER) * chosen.cost_usd_per_hour)
     if allocation is None or not allocation.status.has_allocation:
         return Alternative(name, kind, "none meets the targets within the limits", None, 0.0, False)
     stages = list(UnitStage)
     used = sorted(search.chosen(allocation), key=lambda column: stages.index(column.stage))
+    is_bound = not all(column.is_exact for column in used)
+    is_of_several = len({(one.service, one.family.sku) for one in used}) > len({one.service for one in used})
     return Alternative(
         restriction=name,
         kind=kind,
-        summary=_fleet_summary(used, allocation, search.peak),
+        summary=NOT_LOOKED_AT if is_bound and is_of_several else _fleet_summary(used, allocation, search.peak),
         usd_per_hour=allocation.cost_usd_per_hour,
         rate_per_s=allocation.rate_per_s,
         is_chosen=is_chosen,
-        is_bound=not all(column.is_exact for column in used),
+        is_bound=is_bound,
+        why_not="" if is_chosen or is_bound else _why_not(search, chosen, allocation, kind, simulated),
     )
 
 
-def _best(search: FleetSearch, columns: Sequence[Column], kind: str, clearly_dearer: float) -> Allocation | None:
-    """The best fleet of the columns' families; at optimistic rates where that is dearer.
-
-    Where nothing else may be chosen from, that of another engine, it is as simple to run as the plan is.
-    """
-    allocation = search.allocation(columns, search.request.objective) if columns else None
+def _best(search: FleetSearch, clearly_dearer: float) -> Allocation | None:
+    """The fleet that a plan of these columns alone would be; at optimistic rates where that is dearer."""
+    objective = search.request.objective
+    allocation = search.allocation(search.columns.all, objective) if search.columns.all else None
     if allocation is None or allocation.cost_usd_per_hour > clearly_dearer:
         return allocation
-    families = {(column.service, column.family.name) for column in columns}
-
-    def of_families() -> list[Column]:
-        return [column for column in search.columns.all if (column.service, column.family.name) in families]
-
-    allocation = refined_allocation(
-        search, search.request.objective, of_families, finest_gap=COARSE_GAP, enough_usd_per_hour=clearly_dearer
-    )
-    if kind == "engine" and allocation.status.has_allocation and allocation.cost_usd_per_hour <= clearly_dearer:
+    allocation = refined_allocation(search, objective, finest_gap=COARSE_GAP, enough_usd_per_hour=clearly_dearer)
+    if allocation.status.has_allocation and allocation.cost_usd_per_hour <= clearly_dearer:
         allocation = simplest_allocation(search, allocation)
     if all(column.is_exact for column in search.columns.chosen(allocation)):
         allocation = filled_allocation(search, allocation)
     return allocation
+
+
+def _why_not(search: FleetSearch, chosen: Allocation, other: Allocation, kind: str, simulated: bool) -> str:
+    """Why a fleet that costs no more than the plan is not the plan, as far as the search knows; else empty."""
+    if search.request.objective is not Objective.MIN_COST or _costs_more(other, chosen):
+        return ""
+    if kind == "engine":
+        return "not searched for: search.more_engines"
+    simplicity = search.request.search.simplicity
+    for reason, excess in (
+        (less_plain(search.columns, chosen, other), PLAINNESS if simplicity else 0.0),
+        (less_measured(search.columns, chosen, other), simplicity),
+        (less_simple(search.columns, chosen, other), excess_of_few(search, other)),
+    ):
+        if reason and chosen.cost_usd_per_hour <= (1.0 + excess + SAME_COST) * other.cost_usd_per_hour:
+            return f"{reason} (search.simplicity)"
+    if not _costs_more(chosen, other):
+        return ""
+    if simulated:
+        return "by theory alone: the plan was simulated, this was not"
+    return f"the plan is the cheapest to within {percent(chosen.gap)}" if chosen.gap else ""
+
+
+def _costs_more(one: Allocation, other: Allocation) -> bool:
+    return one.cost_usd_per_hour > (1.0 + SAME_COST) * other.cost_usd_per_hour
 
 
 def _fleet_summary(used: Sequence[Column], allocation: Allocation, period: int) -> str:

@@ -112,7 +112,20 @@ def as_estimated(
         planned: as it was found.
         measured: by SKU or model on a SKU, what is known of step times.
     """
-    configs = _slower_configs(planned, planned.option.pools, 0.0, measured)
+    return at_deviations(planned, 0.0, measured)
+
+
+def at_deviations(
+    planned: PlannedDeployment, deviations: float, measured: Mapping[str, MeasuredSteps]
+) -> PlannedDeployment:
+    """A deployment with step times as `slow_rule` has them; evaluated, not simulated again.
+
+    Args:
+        planned: as it was found.
+        deviations: standard deviations that its step times are slower than is to be expected.
+        measured: by SKU or model on a SKU, what is known of step times.
+    """
+    configs = _slower_configs(planned, planned.option.pools, deviations, measured)
     pools = zip(planned.option.pools, configs, strict=True)
     surviving = _reconfigured(planned.surviving, configs)
     predicted = evaluated(surviving, planned.workload)
@@ -173,6 +186,7 @@ def confidence_of(
     asked: float,
     seed: int,
     measured: Mapping[str, MeasuredSteps] = NOTHING_MEASURED,
+    factors: Sequence[float] | None = None,
 ) -> PlanConfidence:
     """The probability that every deployment meets every target, over draws of what step times may be off by.
 
@@ -182,11 +196,12 @@ def confidence_of(
         asked: what the plan was made for.
         seed: of the draws; fleets of the same seed are judged by the same draws.
         measured: by SKU or model on a SKU, what is known of step times.
+        factors: `rate_factors` of the deployments, where they are known.
     """
     holds: BoolArray = np.ones(DRAWS, dtype=bool)
     evaluations, unknown = 0, set[str]()
-    for planned in deployments:
-        judge = _Judge(planned, slos, seed, measured)
+    for planned, factor in zip(deployments, factors or rate_factors(deployments, slos), strict=True):
+        judge = _Judge(planned, slos, seed, measured, factor)
         holds &= judge.holds()
         evaluations += judge.evaluations
         unknown |= judge.uncalibrated
@@ -205,8 +220,9 @@ class _Judge:
         slos: Sequence[ScopedSlo],
         seed: int,
         measured: Mapping[str, MeasuredSteps],
+        rate_factor: float = 1.0,
     ) -> None:
-        self.planned, self.slos = planned, slos
+        self.planned, self.slos, self.rate_factor = planned, slos, rate_factor
         lengths = planned.workload.lengths
         self.estimate = as_estimated(planned)
         self.spreads = [
@@ -219,7 +235,6 @@ class _Judge:
             if spreads is None
         }
         self.logs = self._drawn(seed, measured)
-        self.rate_factor = _rate_factor(planned, slos)
         self.evaluations = 0
 
     def _drawn(self, seed: int, measured: Mapping[str, MeasuredSteps]) -> FloatArray:
@@ -282,7 +297,7 @@ class _Judge:
             rebuilt(pool.config, shift=shift) for pool, shift in zip(self.estimate.surviving.pools, shifts, strict=True)
         ]
         surviving = _reconfigured(self.estimate.surviving, configs)
-        return _by_theory(replace(self.estimate, surviving=surviving), self.rate_factor)
+        return by_theory(replace(self.estimate, surviving=surviving), self.rate_factor)
 
 
 def _logs(
@@ -317,14 +332,23 @@ def _normals(seed: int, *what: str) -> FloatArray:
     return np.random.default_rng([seed, zlib.crc32(" ".join(what).encode())]).standard_normal(DRAWS)
 
 
-def _by_theory(planned: PlannedDeployment, rate_factor: float) -> PlannedDeployment:
+def by_theory(planned: PlannedDeployment, rate_factor: float) -> PlannedDeployment:
     """A deployment evaluated at so many times its rate."""
-    workload = planned.workload
-    if rate_factor != 1.0:
-        arrivals = workload.open_arrivals
-        workload = Workload(arrivals=arrivals.at_rate(rate_factor * arrivals.rate_per_s), classes=workload.classes)
-    performance = evaluate(planned.surviving, workload)
+    performance = evaluate(planned.surviving, at_factor(planned.workload, rate_factor))
     return replace(planned, predicted=performance, simulated=performance, run=None)
+
+
+def at_factor(workload: Workload, rate_factor: float) -> Workload:
+    """A workload at so many times its rate."""
+    if rate_factor == 1.0:
+        return workload
+    arrivals = workload.open_arrivals
+    return Workload(arrivals=arrivals.at_rate(rate_factor * arrivals.rate_per_s), classes=workload.classes)
+
+
+def rate_factors(deployments: Sequence[PlannedDeployment], slos: Sequence[ScopedSlo]) -> tuple[float, ...]:
+    """Of each deployment the factor on its rate at which theory has as many requests miss as its simulation had."""
+    return tuple(_rate_factor(planned, slos) for planned in deployments)
 
 
 def _rate_factor(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> float:
@@ -340,8 +364,8 @@ def _rate_factor(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> float
         return 1.0
 
     def misses_less(factor: float) -> bool:
-        by_theory = missing_over_allowed(_by_theory(planned, factor), slos)
-        return max(by_theory.values(), default=0.0) < simulated
+        missed = missing_over_allowed(by_theory(planned, factor), slos)
+        return max(missed.values(), default=0.0) < simulated
 
     low, high = 1.0, MOST_BEYOND_THEORY
     if not misses_less(low):

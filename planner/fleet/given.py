@@ -17,14 +17,13 @@ from threadpoolctl import threadpool_limits
 from hardware_db import HardwareDb, select_calibration
 from planner.core import InputError, UnknownNameError, rebuilt
 from planner.engine import ReplicaConfig
-from planner.fleet.confidence import confidence_of, deviations_of, slow_rule, slower_deployment
+from planner.fleet.confidence import at_deviations, confidence_of, deviations_of, rate_factors, slow_rule
 from planner.fleet.market import market_of
 from planner.fleet.packing import PackedPool
 from planner.fleet.pairing import UsedPool, deployments_of
 from planner.fleet.planning import described_plan, hardware_for
 from planner.fleet.program import FleetSearch, search_fleet
 from planner.fleet.search import VerifiedFleet, verified_groups
-from planner.fleet.simulation import evaluated
 from planner.fleet.types import Plan, PlannedDeployment, PlanRequest, Progress
 from planner.fleet.verification import target_checks
 from planner.optimizer import Allocation, Objective
@@ -182,16 +181,17 @@ def _given(
     fleet = _verified(search, options, replicas, FleetLimits(**failing), simulate)
     progress("adding up")
     search = replace(search, request=asked.model_copy(update={"limits": FleetLimits(**failing)}))
-    found = described_plan(search, fleet, fleet.deployments[0].run is not None)
     deviations = deviations_of(request.confidence)
-    slow = [_slower(planned, deviations, request) for planned in fleet.deployments]
+    slow = [at_deviations(planned, deviations, request.measured_steps) for planned in fleet.deployments]
+    factors = rate_factors(fleet.deployments, search.slos)
+    found = described_plan(search, fleet, fleet.deployments[0].run is not None, slow, factors, given=True)
     confidence = None
     if simulate:
         progress("drawing what step times may be off by")
         confidence = confidence_of(
-            fleet.deployments, search.slos, request.confidence, request.seed, request.measured_steps
+            fleet.deployments, search.slos, request.confidence, request.seed, request.measured_steps, factors
         )
-    return replace(found, slow_targets=target_checks(slow, search.slos), confidence=confidence, given=True)
+    return replace(found, slow_targets=target_checks(slow, search.slos), confidence=confidence)
 
 
 def _family_of(option: PoolOption) -> ConfigurationFamily:
@@ -242,13 +242,6 @@ def _left(
         fix = "give it more replicas, or leave limits.spare_replicas and limits.survives_node_loss out"
         raise InputError("fleet", replicas, bound, fix)
     return left
-
-
-def _slower(planned: PlannedDeployment, deviations: float, request: PlanRequest) -> PlannedDeployment:
-    """By theory with step times that many standard deviations slower."""
-    surviving = slower_deployment(planned, deviations, request.measured_steps)
-    predicted = evaluated(surviving, planned.workload)
-    return replace(planned, surviving=surviving, predicted=predicted, simulated=predicted, run=None)
 
 
 def _with_largest_rate(planned: PlannedDeployment) -> PlannedDeployment:

@@ -3,7 +3,10 @@
 Each pool in turn loses one replica, or all pools what they have on one server (`planner.fleet.packing`); the loss that
 hurts most is the answer. A deployment keeps its traffic with what is left; where several serve the same slices, each
 takes a share in proportion to what it still sustains. Latencies [s] are those after queues have settled, in the period
-of the largest demand, with the rest of the fleet as planned. What may fail (`FleetLimits`) is what the plan was
+of the largest demand, with the rest of the fleet as planned.
+
+It is judged as the plan was: with step times as slow as that reckons with (`planner.fleet.confidence`), and with so
+much more traffic that theory misses as much as the simulation did. What may fail (`FleetLimits`) is what the plan was
 verified without: it is not evaluated again, and what leaves more holds as well.
 """
 
@@ -14,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from planner.core import number_of
+from planner.fleet.confidence import at_factor
 from planner.fleet.packing import PackedPool, lost_with_a_server, packed_replicas
 from planner.fleet.pairing import shared_rates
 from planner.fleet.simulation import evaluated
@@ -24,6 +28,8 @@ from planner.traffic import DemandSlice
 
 def worst_losses(
     deployments: Sequence[PlannedDeployment],
+    slow: Sequence[PlannedDeployment],
+    factors: Sequence[float],
     slos: Sequence[ScopedSlo],
     slices: Mapping[str, DemandSlice],
     bought: Mapping[str, Sequence[int]] | None = None,
@@ -31,7 +37,9 @@ def worst_losses(
     """The replica and the server whose loss hurts most.
 
     Args:
-        deployments: the fleet.
+        deployments: the fleet, with step times as estimated.
+        slow: the same with step times as slow as the fleet was planned for, simulated or not.
+        factors: of each deployment, that on its rate at which theory misses as much as its simulation did.
         slos: its targets.
         slices: of the traffic, by name.
         bought: GPUs of every server that is bought, by SKU; None: as many as the replicas take.
@@ -50,11 +58,31 @@ def worst_losses(
         ],
     }
     return tuple(
-        max(
-            (_loss(_Failure(of, deployments, lost), slos, slices) for lost in failures[of]),
-            key=lambda loss: (not loss.holds, loss.share_of_threshold, loss.target is None),
-        )
-        for of in LossOf
+        _worst([_Failure(of, slow, factors, lost) for lost in failures[of]], deployments, slos, slices) for of in LossOf
+    )
+
+
+def _worst(
+    failures: Sequence[_Failure],
+    estimated: Sequence[PlannedDeployment],
+    slos: Sequence[ScopedSlo],
+    slices: Mapping[str, DemandSlice],
+) -> Loss:
+    """The failure that hurts most where steps are slow, and what it does to the fleet as estimated."""
+    found = ((failure, _after(failure, slos, slices)) for failure in failures)
+    failure, slow = max(found, key=lambda each: each[1].severity)
+    if slow.gone:
+        return Loss(failure.of, failure.words, False, False, None, math.inf, math.inf, slow.gone)
+    expected = _after(replace(failure, deployments=estimated), slos, slices)
+    as_estimated = slow.holds or expected.holds
+    worst = slow.worst
+    if worst is None:
+        least_s, slow_s = (0.0 if holds else math.inf for holds in (as_estimated, slow.holds))
+        return Loss(failure.of, failure.words, slow.holds, as_estimated, None, least_s, slow_s)
+    alike = (check for check in expected.checks if (check.of, check.target) == (worst.of, worst.target))
+    expected_s = max(check.predicted_s for check in alike)
+    return Loss(
+        failure.of, failure.words, slow.holds, as_estimated, worst.target, expected_s, worst.predicted_s, worst.of
     )
 
 
@@ -81,6 +109,7 @@ class _Failure:
 
     of: LossOf
     deployments: Sequence[PlannedDeployment]
+    factors: Sequence[float]
     lost: Mapping[tuple[int, int], int]
 
     @property
@@ -127,31 +156,47 @@ class _Failure:
         return " and no ".join(f"{role} replica" for role in roles)
 
 
-def _loss(failure: _Failure, slos: Sequence[ScopedSlo], slices: Mapping[str, DemandSlice]) -> Loss:
+@dataclass(frozen=True)
+class _Aftermath:
+    """What is left of a fleet after a failure: whether it holds, its targets, and the roles of which nothing is."""
+
+    holds: bool
+    checks: Sequence[TargetCheck] = ()
+    gone: str = ""
+
+    @property
+    def worst(self) -> TargetCheck | None:
+        """The target that is nearest to its threshold, or furthest beyond it."""
+        return max(self.checks, key=lambda check: check.predicted_s / check.target.threshold_s, default=None)
+
+    @property
+    def severity(self) -> tuple[bool, float, bool]:
+        """By which failures are compared."""
+        worst = self.worst
+        if worst is None:
+            return not self.holds, 0.0 if self.holds else math.inf, True
+        return not self.holds, worst.predicted_s / worst.target.threshold_s, False
+
+
+def _after(failure: _Failure, slos: Sequence[ScopedSlo], slices: Mapping[str, DemandSlice]) -> _Aftermath:
     more, planned_for = failure.more_than_planned, False
     if min(more) >= 0:
         lost = [failure.deployments[place] for place in failure.places]
-        planned_for = not any(violated_metrics(planned, slos, by_theory=False) for planned in lost)
-        if not any(more):
-            return _answer(failure, planned_for, target_checks(lost, slos))
+        planned_for = not any(violated_metrics(one, slos, by_theory=one.run is None) for one in lost)
+        if not any(more) and all(one.run is not None for one in lost):
+            verified = target_checks(lost, slos)
+            return _Aftermath(planned_for, [replace(check, predicted_s=check.simulated_s) for check in verified])
     changed: dict[int, PlannedDeployment] = {}
     for place in failure.places:
         if place in changed:
             continue
         own = _changed(failure, place, slices)
         if not own:
-            return Loss(failure.of, failure.words, False, None, math.inf, f"no {failure.gone(place)} is left")
+            return _Aftermath(False, gone=f"no {failure.gone(place)} is left")
         changed |= own
     holds = all(each.predicted.stable and not violated_metrics(each, slos) for each in changed.values())
-    holds = holds or planned_for
-    return _answer(failure, holds, [check for each in changed.values() for check in target_checks((each,), slos)])
-
-
-def _answer(failure: _Failure, holds: bool, checks: Sequence[TargetCheck]) -> Loss:
-    worst = max(checks, key=lambda check: check.predicted_s / check.target.threshold_s, default=None)
-    if worst is None:
-        return Loss(failure.of, failure.words, holds, None, 0.0 if holds else math.inf, "")
-    return Loss(failure.of, failure.words, holds, worst.target, worst.predicted_s, worst.of)
+    checks = [check for each in changed.values() for check in target_checks((each,), slos)]
+    return _Aftermath(holds or planned_for, checks)
 
 
 def _changed(failure: _Failure, place: int, slices: Mapping[str, DemandSlice]) -> dict[int, PlannedDeployment]:
@@ -166,23 +211,21 @@ def _changed(failure: _Failure, place: int, slices: Mapping[str, DemandSlice]) -
         for rates, share in zip(rates_per_s, shares, strict=True):
             rates[name] = share
     return {
-        number: _evaluated(failure.deployments[number], failure.left(number), rates, slices)
+        number: _evaluated(failure, number, rates, slices)
         for number, rates, sustained in zip(alike, rates_per_s, sustained_per_s, strict=True)
         if sustained > 0.0
     }
 
 
 def _evaluated(
-    planned: PlannedDeployment,
-    left: tuple[int, ...],
-    rates_per_s: Mapping[str, float],
-    slices: Mapping[str, DemandSlice],
+    failure: _Failure, number: int, rates_per_s: Mapping[str, float], slices: Mapping[str, DemandSlice]
 ) -> PlannedDeployment:
-    """A deployment with these replicas and rates, by theory alone."""
-    deployment = planned.option.deployment(left)
+    """What is left of a deployment at these rates, by theory alone."""
+    planned = failure.deployments[number]
+    deployment = planned.option.deployment(failure.left(number))
     same = all(math.isclose(rate, planned.slices[name]) for name, rate in rates_per_s.items())
     workload = planned.workload if same else routed_workload(slices, rates_per_s)
-    found = evaluated(deployment, workload)
+    found = evaluated(deployment, at_factor(workload, failure.factors[number]))
     return replace(
         planned,
         surviving=deployment,

@@ -18,7 +18,7 @@ from hardware_db import HardwareDb, load_hardware, with_own_hardware
 from planner.core import Metric, with_unit
 from planner.fleet.alternatives import alternatives_of
 from planner.fleet.cascades import cascade_services
-from planner.fleet.confidence import as_estimated, confidence_of, deviations_of, slow_rule
+from planner.fleet.confidence import as_estimated, confidence_of, deviations_of, rate_factors, slow_rule
 from planner.fleet.corrections import Corrections, traffic_kind
 from planner.fleet.costs import bought_gpus, bought_tiers, cost_breakdown, schedule_of, usd_per_hour_by_sku, with_costs
 from planner.fleet.format_warnings import format_notes, format_warnings
@@ -41,6 +41,7 @@ from planner.fleet.types import (
     TargetCheck,
     gpu_servers,
     latency_over,
+    pool_name,
 )
 from planner.fleet.verification import agreements, replayed_targets, simulated_long_enough, target_checks
 from planner.optimizer import Allocation, SolveStatus
@@ -99,12 +100,12 @@ def _plan(
     known: Corrections,
 ) -> Plan:
     started = time.perf_counter()
-    result, confidence, deviations = _search_with_confidence(request, hardware, progress, simulate, known)
+    result, deviations = _search_with_confidence(request, hardware, progress, simulate, known)
     if isinstance(result.outcome, NoFleet):
         corrections = result.search.columns.corrections(known.traffic, (), deviations) if simulate else None
         return _infeasible_plan(result.search, result.outcome, time.perf_counter() - started, corrections)
-    search, fleet = result.search, result.outcome
-    slow_targets = target_checks(fleet.deployments, search.slos)
+    search, fleet, slow = result.search, result.outcome, result.outcome.deployments
+    slow_targets = target_checks(slow, search.slos)
     fleet = replace(fleet, deployments=_as_estimated(search, fleet.deployments, simulate))
     progress("adding up")
     corrections = None
@@ -113,26 +114,37 @@ def _plan(
     shift_of = slow_rule(deviations_of(request.confidence) + deviations, request.measured_steps)
     others = alternatives_of(search, fleet.allocation, shift_of, corrections) if alternatives else ()
     point = result.cascade_point
-    found = described_plan(search, fleet, simulate)
+    found = described_plan(search, fleet, simulate, slow, _factors_for_fewer(result, slow, corrections or known))
     return replace(
         found,
         alternatives=others,
         elapsed_s=time.perf_counter() - started,
         flat_usd_per_hour=_flat_usd_per_hour(search),
         escalated=point.escalated if point else None,
-        confidence=confidence,
+        confidence=result.confidence,
         slow_targets=slow_targets,
         corrections=corrections,
     )
 
 
-def described_plan(search: FleetSearch, fleet: VerifiedFleet, simulate: bool) -> Plan:
+def described_plan(
+    search: FleetSearch,
+    fleet: VerifiedFleet,
+    simulate: bool,
+    slow: Sequence[PlannedDeployment],
+    factors: Sequence[float],
+    *,
+    given: bool = False,
+) -> Plan:
     """A fleet with what it costs, how it stands to every target, and what that takes for granted.
 
     Args:
         search: that found it.
         fleet: with step times as estimated.
         simulate: whether it was simulated.
+        slow: its deployments with step times as slow as it was planned for.
+        factors: of each, that on its rate at which theory of fewer replicas misses as much as simulation would.
+        given: it was not searched for.
     """
     request, market, allocation, hardware = search.request, search.market, fleet.allocation, search.market.hardware
     chosen = search.chosen(allocation)
@@ -168,6 +180,7 @@ def described_plan(search: FleetSearch, fleet: VerifiedFleet, simulate: bool) ->
                 *_gap_notes(targets, deployments),
                 *search.columns.expectations,
             ),
+            given,
         ),
         warnings=(
             *_warnings(market, bought, targets, means),
@@ -184,7 +197,8 @@ def described_plan(search: FleetSearch, fleet: VerifiedFleet, simulate: bool) ->
         dominated=tuple(search.columns.dominated.values()),
         simulated=simulate,
         replays=replayed_targets(deployments, search.slos),
-        losses=worst_losses(deployments, search.slos, search.slices, gpu_servers(bought, hardware.skus)),
+        given=given,
+        losses=worst_losses(deployments, slow, factors, search.slos, search.slices, gpu_servers(bought, hardware.skus)),
     )
 
 
@@ -196,36 +210,60 @@ class _SearchResult:
         search: the last one made.
         outcome: what it found.
         cascade_point: the setting that was planned; None without a cascade.
+        confidence: with which probability it holds; None where it was not simulated.
+        rate_factors: of each deployment, the factor on its rate at which theory misses as much as its simulation did;
+            empty where it was not simulated.
     """
 
     search: FleetSearch
     outcome: VerifiedFleet | NoFleet
     cascade_point: CascadePoint | None
+    confidence: PlanConfidence | None = None
+    rate_factors: tuple[float, ...] = ()
 
 
 def _search_with_confidence(
     request: PlanRequest, hardware: HardwareDb, progress: Progress, simulate: bool, known: Corrections
-) -> tuple[_SearchResult, PlanConfidence | None, float]:
+) -> tuple[_SearchResult, float]:
     """The fleet, planned with slower step times until it holds with the probability asked for; and with which it does.
 
-    Of plans by theory alone (many in a row) only the first is made. The last of the three are the deviations it was
+    Of plans by theory alone (many in a row) only the first is made. The last of the two are the deviations it was
     planned with beyond those asked for.
     """
     asked = deviations_of(request.confidence)
     more = known.deviations if asked else 0.0
     result = _search_with_spot_reserve(request, hardware, progress, simulate, asked + more, known)
-    for _ in range(MAX_TIGHTENINGS):
-        if not simulate or isinstance(result.outcome, NoFleet):
-            return result, None, more
+    tightened = 0
+    while simulate and not isinstance(result.outcome, NoFleet):
         progress("drawing what step times may be off by")
-        confidence = confidence_of(
-            result.outcome.deployments, result.search.slos, request.confidence, request.seed, request.measured_steps
-        )
-        if not asked or confidence.holds >= request.confidence - confidence.error:
+        deployments, slos = result.outcome.deployments, result.search.slos
+        factors = rate_factors(deployments, slos)
+        confidence = confidence_of(deployments, slos, request.confidence, request.seed, request.measured_steps, factors)
+        result = replace(result, confidence=confidence, rate_factors=factors)
+        enough = not asked or confidence.holds >= request.confidence - confidence.error
+        if enough or tightened == MAX_TIGHTENINGS:
             break
+        tightened += 1
         more += max(asked - deviations_of(confidence.least), LEAST_TIGHTENING)
         result = _search_with_spot_reserve(request, hardware, progress, simulate, asked + more, known)
-    return result, confidence, more
+    return result, more
+
+
+def _factors_for_fewer(
+    result: _SearchResult, deployments: Sequence[PlannedDeployment], taught: Corrections
+) -> tuple[float, ...]:
+    """Of each deployment, the factor on its rate at which theory sees what simulation saw of it, and of what missed."""
+    of_run = result.rate_factors or (1.0,) * len(deployments)
+    return tuple(
+        max(
+            seen,
+            *(
+                1.0 / taught.share_of(planned.service, option.role, pool_name(option), pool.replicas)
+                for option, pool in zip(planned.option.pools, planned.surviving.pools, strict=True)
+            ),
+        )
+        for planned, seen in zip(deployments, of_run, strict=True)
+    )
 
 
 def _as_estimated(
@@ -307,12 +345,13 @@ def _assumptions(
     bought: Sequence[BoughtGpus],
     passed_over_usd_per_hour: float | None,
     assumptions: Sequence[str],
+    given: bool,
 ) -> tuple[str, ...]:
     """What the numbers take for granted, each said once."""
     warned = _known_hit_warnings(deployments)
     notes = [note for planned in deployments for note in planned.predicted.assumptions if note not in warned]
     notes += format_notes(deployments)
-    notes += search_notes(request, deployments)
+    notes += search_notes(request, deployments, given=given)
     if any(planned.surviving != planned.deployment for planned in deployments):
         notes.append("latencies are those of the replicas that are left when those that may fail have failed")
     notes += [note for planned in deployments if planned.run is not None for note in run_notes(planned.run)]

@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from planner.core import percent
 from planner.fleet.columns import CandidateColumns, Column
 from planner.optimizer import Allocation
 
@@ -149,6 +150,38 @@ def with_fewest_kinds(columns: CandidateColumns, chosen: Allocation, best: Best)
         if simpler is None:
             return chosen
         chosen = simpler[0]
+
+
+def less_plain(columns: CandidateColumns, chosen: Allocation, other: Allocation) -> str:
+    """Why another fleet is less plain than the one chosen, in words; empty where it is not."""
+    if not is_plain(columns, chosen) or is_plain(columns, other):
+        return ""
+    if stray_kinds(columns, other):
+        return f"some of its pools carry less than {percent(STRAY_SHARE)} of the requests"
+    return "it serves a model by mixed replicas and by pairs of pools at once"
+
+
+def less_measured(columns: CandidateColumns, chosen: Allocation, other: Allocation) -> str:
+    """Which step times of another fleet were not measured, where all of the one chosen were; empty where none."""
+    if not _are_all(columns.chosen(chosen), _MEASURED):
+        return ""
+    borrowed = dict.fromkeys(column.family.sku for column in columns.chosen(other) if not column.is_measured)
+    return f"step times of {', '.join(borrowed)} were not all measured" if borrowed else ""
+
+
+def less_simple(columns: CandidateColumns, chosen: Allocation, other: Allocation) -> str:
+    """Why another fleet is less simple than the one chosen, by what is preferred first; empty where it is not."""
+    pairs = columns.chosen(chosen), columns.chosen(other)
+    ours, others = (len({column.family.sku for column in used}) for used in pairs)
+    if ours != others:
+        return f"{others} SKUs where {ours} will do" if ours < others else ""
+    ours_mixed, others_mixed = (_are_all(used, _MIXED) for used in pairs)
+    if ours_mixed is not others_mixed:
+        return "mixed replicas are simpler to run than pairs of pools" if ours_mixed else ""
+    ours, others = (len({(column.service, column.family.name) for column in used}) for used in pairs)
+    if ours == others:
+        ours, others = len(columns.members(chosen)), len(columns.members(other))
+    return f"{others} kinds of pools where {ours} will do" if ours < others else ""
 
 
 def _one_sku(columns: Sequence[Column]) -> tuple[_Preference, ...]:

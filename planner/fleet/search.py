@@ -406,13 +406,13 @@ def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation
     if objective is not Objective.MIN_COST or cheapest.objective is None:
         return cheapest
     simplicity, lasting = search.request.search.simplicity, cheapest
-    best_of_few = _best_within(search, _excess_of_few(search, cheapest), cheapest, COARSE_GAP)
+    best_of_few = _best_within(search, excess_of_few(search, cheapest), cheapest, COARSE_GAP)
     chosen = of_one_family(columns, cheapest, best_of_few) if simplicity > 0.0 else None
     if chosen is None:
         if simplicity > 0.0:
             lasting = plainest(columns, cheapest, _best_within(search, PLAINNESS, cheapest, RELATIVE_GAP))
         best = _best_within(search, simplicity, lasting, COARSE_GAP, like=lasting)
-        best_of_few = _best_within(search, _excess_of_few(search, lasting), lasting, COARSE_GAP, like=lasting)
+        best_of_few = _best_within(search, excess_of_few(search, lasting), lasting, COARSE_GAP, like=lasting)
         chosen = most_preferred(columns, lasting, best, best_of_few)
     chosen = with_fewest_kinds(columns, chosen, best_of_few)
     if chosen is not lasting:
@@ -453,7 +453,7 @@ def _in_both(some: Callable[[], list[Column]], others: Callable[[], list[Column]
     return [column for column in some() if column.name in names]
 
 
-def _excess_of_few(search: FleetSearch, of: Allocation) -> float:
+def excess_of_few(search: FleetSearch, of: Allocation) -> float:
     """Share of its cost up to which a fleet that is simpler to run may be dearer: a tie, or `SHARE_OF_A_GPU`."""
     simplicity, usd_per_gpu_hour = search.request.search.simplicity, search.market.site_of(of).supply.cheapest
     if simplicity == 0.0 or not of.objective:

@@ -11,21 +11,25 @@ from planner.search import SearchSpace, largest_budget
 from planner.serving import Pool, Role
 
 
-def search_notes(request: PlanRequest, deployments: Sequence[PlannedDeployment]) -> tuple[str, ...]:
+def search_notes(
+    request: PlanRequest, deployments: Sequence[PlannedDeployment], *, given: bool = False
+) -> tuple[str, ...]:
     """What to know of the search behind a plan.
 
     Args:
         request: as planned.
         deployments: of the plan.
+        given: the fleet was not searched for: nothing was left out, and no limit chosen.
 
     Returns:
         A line on what was left out unasked with how to turn it on, and one for every limit at the edge of its list.
     """
-    lines = [_left_out(request)]
+    lines = [] if given else [_left_out(request)]
     for planned in deployments:
         most = largest_budget(planned.workload)
         lines += [line for pool in planned.deployment.pools for line in _cache_lines(request, pool)]
-        lines += [line for pool in planned.deployment.pools for line in _edges(request.search, pool, most)]
+        if not given:
+            lines += [line for pool in planned.deployment.pools for line in _edges(request.search, pool, most)]
     return tuple(dict.fromkeys(filter(None, lines)))
 
 

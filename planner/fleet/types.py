@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from hardware_db import ANYWHERE, GpuSku, OwnHardware, Price
-from planner.core import FloatArray, Frozen, InputError, Metric
+from planner.core import FloatArray, Frozen, InputError, Metric, rough_share, share_with_error
 from planner.fleet.corrections import Corrections
 from planner.fleet.packing import PackedPool, server_count, servers_bought
 from planner.llm import LlmSpec, Precision, require_context
@@ -269,7 +269,18 @@ def pool_name(option: PoolOption) -> str:
 
 @dataclass(frozen=True)
 class TargetCheck:
-    """A target against prediction and simulation, over all traffic it applies to; `of` names that if it is not all."""
+    """A target against prediction and simulation, over all traffic it applies to.
+
+    Attributes:
+        target: what was asked.
+        predicted_s: latency at its percentile, by theory [s].
+        simulated_s: the same in simulation [s].
+        simulated_attainment: share of the requests within the threshold.
+        met: whether it holds.
+        of: the traffic it applies to, if not all.
+        simulated_error: half-width of the 95 % interval of that share; 0 of a recording, and where nothing was
+            simulated.
+    """
 
     target: LatencyTarget
     predicted_s: float
@@ -277,6 +288,12 @@ class TargetCheck:
     simulated_attainment: float
     met: bool
     of: str = ""
+    simulated_error: float = 0.0
+
+    @property
+    def share_words(self) -> str:
+        """The share within the threshold, in as many digits as are known."""
+        return share_with_error(self.simulated_attainment, self.simulated_error, self.target.percentile)
 
 
 @dataclass(frozen=True)
@@ -319,29 +336,28 @@ class LossOf(StrEnum):
 
 @dataclass(frozen=True)
 class Loss:
-    """The worst loss of its kind, by theory.
+    """The worst loss of its kind, by theory as far as simulation did not show that it sees too little.
 
     Attributes:
         of: a replica, or all replicas of a pool on one server.
         failed: e.g. ``1 of 8 prefill replicas``.
-        holds: whether every target holds with what is left.
+        holds: whether every target holds with what is left, with step times as slow as the fleet was planned for.
+        holds_as_estimated: the same with step times as estimated.
         target: the one that is nearest to its threshold or furthest beyond it; None where none applies or nothing is
             left.
-        predicted_s: its latency then; infinite where nothing is left.
+        predicted_s: its latency then, as estimated [s]; infinite where nothing is left.
+        slow_s: the same with step times as slow as the fleet was planned for [s].
         scope: the traffic under the target, if not all; where nothing is left, that.
     """
 
     of: LossOf
     failed: str
     holds: bool
+    holds_as_estimated: bool
     target: LatencyTarget | None
     predicted_s: float
+    slow_s: float
     scope: str = ""
-
-    @property
-    def share_of_threshold(self) -> float:
-        """Predicted latency over the threshold."""
-        return self.predicted_s / (self.target.threshold_s if self.target is not None else 1.0)
 
     @property
     def setting(self) -> str:
@@ -364,6 +380,11 @@ class PlanConfidence:
     holds: float
     error: float
     uncalibrated: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """The probability, in as many digits as the draws say."""
+        return rough_share(self.holds, self.error, self.asked)
 
     @property
     def least(self) -> float:
@@ -402,6 +423,7 @@ class Alternative:
         rate_per_s: what it serves.
         is_chosen: whether it costs and serves what the plan does.
         is_bound: `usd_per_hour` is a lower bound from optimistic rates; no closer look, as that is more already.
+        why_not: of one that costs no more than the plan, why it is not the plan; empty where it costs more.
     """
 
     restriction: str
@@ -411,6 +433,7 @@ class Alternative:
     rate_per_s: float
     is_chosen: bool
     is_bound: bool = False
+    why_not: str = ""
 
 
 @dataclass(frozen=True, eq=False)

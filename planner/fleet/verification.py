@@ -7,6 +7,7 @@ they are request classes of its workload then, and each `ScopedSlo` is verified 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -485,9 +486,17 @@ def target_checks(planned: Sequence[PlannedDeployment], slos: Sequence[ScopedSlo
                     met=all(_is_met(deployment, scoped, target) for deployment in serving)
                     and (any_simulated or predicted.quantile_s(target.percentile) <= target.threshold_s),
                     of=scoped.name if len(slos) > 1 else "",
+                    simulated_error=_error_over(serving, scoped, target),
                 )
             )
     return tuple(checks)
+
+
+def _error_over(serving: Sequence[PlannedDeployment], scoped: ScopedSlo, target: LatencyTarget) -> float:
+    """Half-width of the 95 % interval of a share over several deployments, which are simulated apart."""
+    rates = [(_scoped_rate_per_s(planned, scoped), planned) for planned in serving if planned.run is not None]
+    errors = (rate * simulated_share(planned, scoped, target).error for rate, planned in rates)
+    return math.hypot(*errors) / max(math.fsum(rate for rate, _ in rates), sys.float_info.min)
 
 
 def _is_met(planned: PlannedDeployment, scoped: ScopedSlo, target: LatencyTarget) -> bool:

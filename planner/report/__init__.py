@@ -32,7 +32,7 @@ from planner.report.json_documents import (
     write_texts,
 )
 from planner.report.layout import Report
-from planner.report.performance import class_table, confidence_table, performance_report
+from planner.report.performance import LIMITS, class_table, confidence_table, limit_name, performance_report
 from planner.report.plan import (
     ROUNDING,
     diagnosis,
@@ -45,6 +45,7 @@ from planner.report.plan import (
 )
 
 __all__ = [
+    "LIMITS",
     "ROUNDING",
     "Report",
     "autoscaling",
@@ -65,6 +66,7 @@ __all__ = [
     "html_table",
     "json_documents",
     "json_text",
+    "limit_name",
     "markdown",
     "performance_report",
     "plain",

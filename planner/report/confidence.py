@@ -8,7 +8,7 @@ from planner.fleet import Plan, TargetCheck
 COLUMNS = ("target", "threshold", "as estimated", "if slow", "share within it if slow")
 NOTE = (
     "Step times are estimates: kernels scatter about their fits, and models, GPUs and engines about those. If slow: "
-    "every step of the fleet is slower at once, by as much as it was planned for."
+    "every step of the fleet is slower at once, by as much as "
 )
 
 
@@ -17,7 +17,7 @@ def confidence_words(plan: Plan) -> str:
     found = plan.confidence
     if found is None or found.uncalibrated:
         return ""
-    return f"holds with {percent(found.holds)} ({percent(found.asked)} asked)"
+    return f"holds with {found.words} ({percent(found.asked)} asked)"
 
 
 def confidence_table(plan: Plan) -> Table | None:
@@ -28,18 +28,27 @@ def confidence_table(plan: Plan) -> Table | None:
     if found.uncalibrated:
         note = f"Not known with which probability it holds: step times of {', '.join(found.uncalibrated)} are bounds."
     else:
-        error = f"+- {percent(found.error)} for the number of draws"
-        note = f"All targets at once: {confidence_words(plan)}, {error}. {NOTE}"
+        error = f"a standard error of {percent(found.error)} from the number of draws"
+        note = f"All targets at once: {confidence_words(plan)}, with {error}. {NOTE}{_how_slow(plan)}"
     pairs = zip(plan.targets, plan.slow_targets, strict=True)
-    return Table("Confidence", COLUMNS, tuple(_cells(estimated, slow) for estimated, slow in pairs), note)
+    return Table("Confidence", COLUMNS, tuple(_cells(estimated, slow, plan.given) for estimated, slow in pairs), note)
 
 
-def _cells(estimated: TargetCheck, slow: TargetCheck) -> tuple[str, ...]:
+def _how_slow(plan: Plan) -> str:
+    if not plan.given:
+        return "it was planned for."
+    asked = percent(plan.request.confidence)
+    return (
+        f"{asked} confidence reckons with. All of it by theory: a fleet that is given is simulated as estimated only."
+    )
+
+
+def _cells(estimated: TargetCheck, slow: TargetCheck, by_theory: bool) -> tuple[str, ...]:
     metric = estimated.target.metric
     return (
         f"{estimated.of}: {estimated.target.name}" if estimated.of else estimated.target.name,
         with_unit(estimated.target.threshold_s, metric),
-        with_unit(estimated.simulated_s, metric),
+        with_unit(estimated.predicted_s if by_theory else estimated.simulated_s, metric),
         with_unit(slow.simulated_s, metric),
-        percent(slow.simulated_attainment),
+        slow.share_words,
     )

@@ -136,7 +136,12 @@ _LOAD = (
     Term(
         "utilisation", "%", "Offered over largest stable rate (predicted); share of time busy (simulated).", "see from"
     ),
-    Term("gives out first", "", "What the pool runs out of first as the rate grows.", "predicted"),
+    Term(
+        "gives out first",
+        "",
+        "What the pool runs out of first as the rate grows, if no target is missed before.",
+        "see from",
+    ),
     Term("bound", "", "Resource that most of the step time waits for: compute, memory, link, overhead.", "roofline"),
     Term("running requests", "requests", "Requests that decode at once on a replica, time average.", "see from"),
     Term("step", "ms", "Mean duration of one step of the engine.", "roofline, fitted where calibrated"),
@@ -155,15 +160,22 @@ _LOSSES = (
     Term("loss of", "", "What fails: one replica, or the replicas of a pool that are on one server.", "counted"),
     Term("a replica", "", "One replica of any pool fails.", "counted"),
     Term("a server", "", "All replicas of any pool that one server holds fail.", "counted"),
-    Term("survives", "", "Whether every target holds with what is left.", "predicted by queueing theory"),
+    Term(
+        "survives",
+        "",
+        "Whether every target holds with what is left: yes with the confidence of the plan, or as estimated only.",
+        "predicted by queueing theory",
+    ),
     Term("worst: without", "", "The replicas whose loss hurts most.", "predicted by queueing theory"),
     Term("nearest target", "", "The target that is nearest to its threshold, or furthest beyond it.", "predicted"),
-    Term("latency then", "s", "Its latency with what is left, and its threshold.", "predicted by queueing theory"),
-    Term("to survive it", "", "The setting that plans a fleet which survives it.", "given"),
+    Term(
+        "to survive it", "", "The setting that plans a fleet that survives it with the confidence of the plan.", "given"
+    ),
 )
 _SEARCH = (
     Term("only", "", "The one SKU or mode that the fleet is restricted to.", "chosen"),
     Term("best fleet", "", "n x SKU TPk: n replicas of k GPUs each, the cheapest that holds every target.", "theory"),
+    Term("why it is not the plan", "", "Of a fleet that costs no more than the plan, what the search knows.", "search"),
     Term("mode", "", "Mixed, or disaggregated: prefill and decode in pools of their own.", "given"),
     Term("why nothing is offered", "", "The nearest reason why no configuration holds the targets.", "predicted"),
     Term("relax by", "factor", "Factor on that target from which something is offered; -: none helps.", "predicted"),

@@ -114,7 +114,7 @@ def html(
         *(_section(table) for table in tables),
         _list("Where the numbers come from", (*headline.calibration_sources(plan), *headline.price_sources(plan))),
         _list("What is assumed", report.plan_assumptions(plan)),
-        _list("Method", report.METHOD),
+        _list("Method", report.method(plan)),
         _terms(tables),
         f"<footer>Planned by {escape(version)} in {significant(plan.elapsed_s)} s, seed {plan.request.seed}; written "
         f"on {escape(today)}.</footer>",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from planner.core import Metric, Table, duration, number_of, percent, significant, unit, with_unit
 from planner.llm import main_format
 from planner.report.layout import Report
-from planner.serving import ClassPerformance, Deployment, Method, Performance, Pool, PoolPerformance, Role
+from planner.serving import ClassPerformance, Deployment, Method, Performance, Pool, PoolLimit, PoolPerformance, Role
 from planner.workload import LatencyDistribution, Slo
 
 LATENCY_PERCENTILES = (0.5, 0.95, 0.99, 0.999)
@@ -25,8 +26,23 @@ ANY = "any"
 LOAD_COLUMNS = ("pool", "from", "utilisation", "gives out first", "bound", "running requests", "step [ms]", "KV held")
 LOAD_NOTE = (
     "Utilisation: offered over largest stable rate (predicted), share of time busy (simulated). Bound: what most of "
-    "the step time waits for. Running requests: mean per replica. KV held: mean share of the KV capacity reserved."
+    "the step time waits for. Running requests: mean per replica. KV held: mean share of the KV capacity reserved. "
+    "Gives out first: what would end the growth of the rate if no target did before (predicted), what kept requests "
+    "waiting, or else the bound (simulated). Of it"
 )
+_STEPS = "steps take all the time there is, most of it for "
+LIMITS: Mapping[PoolLimit, str] = MappingProxyType(
+    {
+        PoolLimit.COMPUTE: f"{_STEPS}arithmetic (what helps: replicas, faster GPUs, smaller weight formats)",
+        PoolLimit.MEMORY: f"{_STEPS}reading weights and KV caches (replicas, bandwidth, smaller formats)",
+        PoolLimit.LINK: f"{_STEPS}sending between the GPUs of a replica (replicas of fewer GPUs, faster links)",
+        PoolLimit.OVERHEAD: f"{_STEPS}the engine around its kernels (larger steps: batch limit, chunk budget)",
+        PoolLimit.KV_CAPACITY: "memory is full of KV caches (smaller KV format, more GPU memory in a replica)",
+        PoolLimit.RUNNING_REQUESTS: "the places under the batch limit are taken (search.max_running_requests)",
+        PoolLimit.BATCHED_TOKENS: "prompts that are not split do not fit beside decodes (search.max_batched_tokens)",
+    }
+)
+"""What it means that a pool runs out of something first, and in brackets what one would change."""
 
 
 STEADY_PART = "steady part"
@@ -77,7 +93,7 @@ def performance_tables(deployment: Deployment, performance: Performance, slo: Sl
         latency_table(latencies, " ".join(notes)),
         *confidence_table(performance),
         *class_table(performance),
-        Table("Load of each pool", LOAD_COLUMNS, loads, LOAD_NOTE),
+        Table("Load of each pool", LOAD_COLUMNS, loads, load_note(performance.pools)),
     )
 
 
@@ -129,12 +145,23 @@ def load_cells(pool: PoolPerformance) -> tuple[str, ...]:
     """Cells under `LOAD_COLUMNS`, without the name of the pool and where the numbers are from."""
     return (
         percent(pool.utilisation),
-        pool.limit.replace("_", " "),
+        limit_name(pool.limit),
         str(pool.bound),
         significant(pool.mean_running),
         significant(1e3 * pool.mean_step_s),
         percent(pool.kv_occupancy),
     )
+
+
+def limit_name(limit: PoolLimit) -> str:
+    """What a pool runs out of, e.g. ``KV capacity``."""
+    return limit.replace("_", " ").replace("kv", "KV")
+
+
+def load_note(pools: Iterable[PoolPerformance]) -> str:
+    """How the loads of pools are read, and what it means that they run out of what they do."""
+    words = (f"{limit_name(limit)}: {LIMITS[limit]}" for limit in dict.fromkeys(pool.limit for pool in pools))
+    return f"{LOAD_NOTE} {'; '.join(words)}."
 
 
 def latency_table(distributions: Iterable[tuple[Metric, str, LatencyDistribution]], note: str = "") -> Table:

@@ -37,12 +37,12 @@ from planner.report.losses import loss_table
 from planner.report.performance import (
     ENGINE_COLUMNS,
     LOAD_COLUMNS,
-    LOAD_NOTE,
     POOL_COLUMNS,
     engine_cells,
     interval_note,
     latency_table,
     load_cells,
+    load_note,
     pool_cells,
 )
 from planner.report.replays import replay_table
@@ -55,18 +55,27 @@ DISTRIBUTION_NAME = "llm-capacity-planner"
 ROUNDING = 1e-5
 """Share of a limit below which a slack is shown as 0. A choice: ten times the tolerance of the solver."""
 
+SEARCHED = (
+    "Fleet: an integer program over all configurations and pool sizes, each at the largest rate at which it meets "
+    "every target (an optimistic bound for those it does not choose); what missed a target in simulation was given "
+    "fewer requests per replica and the program solved again."
+)
 METHOD = (
     "Step times: a roofline of every operator (compute, HBM, links), summed over one step of the engine.",
     "Predicted latencies: queueing theory on those step times, with the SCV of the arrivals and the joint lengths.",
     "Simulated latencies: the chosen fleet served request by request under the same step times; the two share the "
     "roofline, so their agreement checks the queueing theory, not the hardware.",
-    "Fleet: an integer program over all configurations and pool sizes, each at the largest rate at which it meets "
-    "every target (an optimistic bound for those it does not choose); what missed a target in simulation was given "
-    "fewer requests per replica and the program solved again.",
+    SEARCHED,
     "Goodput: simulated requests per second that meet every target at once. Goodput per dollar: goodput over cost.",
     "Input and output tokens share the cost of a mixed pool by what they take from its largest rate; a prefill pool is "
     "all input, a decode pool all output.",
 )
+
+
+def method(plan: Plan) -> tuple[str, ...]:
+    """How the numbers of a plan were found, a line each."""
+    given = "Fleet: as given; its GPUs are bought where that costs least."
+    return tuple(given if plan.given and line is SEARCHED else line for line in METHOD)
 
 
 def token_distributions(lengths: TokenLengths) -> tuple[LatencyDistribution, LatencyDistribution]:
@@ -203,8 +212,9 @@ def tables(plan: Plan) -> tuple[Table, ...]:
             _load_table(plan),
         ]
         shown += _routing_tables(plan) + _schedule_tables(plan, plan.cost)
-        shown += [_alternative_table(plan, plan.cost), *([_agreement_table(plan)] if plan.agreement else [])]
-    if plan.allocation is not None and plan.allocation.constraints:
+        shown += [_alternative_table(plan, plan.cost)] if plan.alternatives else []
+        shown += [_agreement_table(plan)] if plan.agreement else []
+    if plan.allocation is not None and plan.allocation.constraints and not plan.given:
         shown.append(_constraint_table(plan, plan.allocation))
     if plan.cost is not None:
         shown.append(_price_table(plan))
@@ -239,9 +249,15 @@ def _request_table(plan: Plan) -> Table:
         ("lengths", _length_words(request.workload.lengths)),
         *_image_rows(plan),
         ("targets", _target_words(request.slo)),
-        ("objective", request.objective.replace("_", " ")),
+        *(
+            [("fleet", "as given")]
+            if plan.given
+            else [
+                ("objective", request.objective.replace("_", " ")),
+                ("searched", f"{considered} of {', '.join(search.skus)}; {', '.join(search.modes)}"),
+            ]
+        ),
         ("limits", _limit_words(plan)),
-        ("searched", f"{considered} of {', '.join(search.skus)}; {', '.join(search.modes)}"),
         ("planned in", f"{significant(plan.elapsed_s)} s"),
     ]
     return Table("Request", ("what", "value"), tuple(rows))
@@ -445,7 +461,7 @@ def _target_table(plan: Plan) -> Table:
     for check in plan.targets:
         target, metric = check.target, check.target.metric
         latencies = (duration(s, metric) for s in (target.threshold_s, check.predicted_s, check.simulated_s))
-        attained = (percent(target.percentile), percent(check.simulated_attainment))
+        attained = (percent(target.percentile), check.share_words)
         of = f"{check.of}: " if check.of else ""
         rows.append((f"{of}{target.name} [{unit(metric)}]", *latencies, *attained, "yes" if check.met else "NO"))
     columns = ("target", "at most", "predicted", "simulated", "wanted share", "simulated share", "met")
@@ -472,7 +488,9 @@ def _load_table(plan: Plan) -> Table:
         for named in _named_pools(plan)
         for source, performance in (("predicted", named.planned.predicted), ("simulated", named.planned.simulated))
     ]
-    return Table("Load of each pool", LOAD_COLUMNS, tuple(rows), LOAD_NOTE)
+    performances = [of for planned in plan.deployments for of in (planned.predicted, planned.simulated)]
+    note = load_note(pool for performance in performances for pool in performance.pools)
+    return Table("Load of each pool", LOAD_COLUMNS, tuple(rows), note)
 
 
 def _alternative_table(plan: Plan, cost: CostBreakdown) -> Table:
@@ -480,17 +498,25 @@ def _alternative_table(plan: Plan, cost: CostBreakdown) -> Table:
     order = sorted(
         plan.alternatives, key=lambda a: (kinds.index(a.kind), math.inf if a.usd_per_hour is None else a.usd_per_hour)
     )
-    rows = tuple(alternative_cells(alternative, cost) for alternative in order)
-    columns = ("only", "best fleet", "requests/s", "USD/hour", "difference", "difference %")
     note = (
         "n x SKU TPk: n replicas of k GPUs each. From theory, not simulated: one that is a little cheaper than the "
         "plan may have to grow as the plan did. >=: at optimistic rates it costs that much already, so it was not "
         "looked at any closer. Engines: on the SKUs of the plan. Difference: USD/hour against the plan."
     )
-    return Table("Best alternative per SKU, mode and engine", columns, rows, note)
+    return alternative_table("Best alternative per SKU, mode and engine", order, cost, note)
 
 
-def alternative_cells(alternative: Alternative, cost: CostBreakdown) -> tuple[str, ...]:
+def alternative_table(title: str, alternatives: Sequence[Alternative], cost: CostBreakdown, note: str) -> Table:
+    """Fleets beside the plan; with a column that says why one is not the plan where any costs no more."""
+    columns: tuple[str, ...] = ("only", "best fleet", "requests/s", "USD/hour", "difference", "difference %")
+    rows = tuple(_alternative_cells(alternative, cost) for alternative in alternatives)
+    if any(alternative.why_not for alternative in alternatives):
+        columns = (*columns, "why it is not the plan")
+        rows = tuple((*row, one.why_not or "-") for row, one in zip(rows, alternatives, strict=True))
+    return Table(title, columns, rows, note)
+
+
+def _alternative_cells(alternative: Alternative, cost: CostBreakdown) -> tuple[str, ...]:
     """Restriction, fleet, requests/s, USD/hour, and its difference to the plan in USD/hour and in percent."""
     if alternative.usd_per_hour is None:
         return (alternative.restriction, alternative.summary, "-", "-", "-", "-")
@@ -623,7 +649,7 @@ def markdown(plan: Plan) -> str:
         *_section("Warnings", plan.warnings),
         *map(markdown_table, tables(plan)),
         *_section("What is assumed", plan_assumptions(plan)),
-        *_section("Method", METHOD),
+        *_section("Method", method(plan)),
         f"Planned by {DISTRIBUTION_NAME} {version} in {elapsed} s, seed {plan.request.seed}.",
     ]
     title = f"Capacity plan: {markdown_text(plan.request.name)}"

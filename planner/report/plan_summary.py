@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from planner.core import Table, duration, money, unit
+from planner.core import Table, duration, money, percent, unit
 from planner.fleet import CostBreakdown, Plan
 from planner.report.confidence import confidence_words
 from planner.report.layout import Report
-from planner.report.plan import alternative_cells, fleet_table, headline
+from planner.report.plan import alternative_table, fleet_table, headline
 
 ALTERNATIVES = 3
 """Alternatives that are shown. A choice: the next SKU, the other mode, and one more."""
@@ -77,7 +77,9 @@ def target_table(plan: Plan) -> Table:
             )
         )
     sure = confidence_words(plan)
-    note = f"All at once: {sure}. If slow: every step as slow as was planned for." if sure else ""
+    reckoned = f"{percent(plan.request.confidence)} confidence reckons with, by theory"
+    how = reckoned if plan.given else "was planned for"
+    note = f"All at once: {sure}. If slow: every step as slow as {how}." if sure else ""
     columns = ("target", "at most", "predicted", "simulated", "if slow", "met", "met if slow")
     return Table("Targets", columns, tuple(rows), note)
 
@@ -91,6 +93,5 @@ def _alternative_tables(plan: Plan, cost: CostBreakdown) -> list[Table]:
     shown = list({one.summary: one for one in reversed(others)}.values())[::-1][:ALTERNATIVES]
     if not shown:
         return []
-    rows = tuple(alternative_cells(one, cost) for one in shown)
     note = "From theory. >=: at least that much, at optimistic rates."
-    return [Table("Alternatives", ("only", "best fleet", "requests/s", "USD/hour", "difference", "%"), rows, note)]
+    return [alternative_table("Alternatives", shown, cost, note)]

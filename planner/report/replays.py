@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from planner.core import Table, percent, significant
+from planner.core import Table, percent, share_with_error, significant
 from planner.fleet import Plan, ReplayedTarget
 
-MOST_DECIMALS = 6
-"""Of a share that is hardly missed: no run has more requests than tell it. A choice."""
 COLUMNS = ("replay", "requests", "minutes", "target", "wanted share", "share", "worst minute", "share in it")
 NOTE = (
     "Every request of the recording at the time and with the lengths it came, through the planned replicas. Shares: "
@@ -32,21 +30,7 @@ def _cells(replayed: ReplayedTarget) -> tuple[str, ...]:
         significant(replayed.duration_s / 60.0),
         f"{of}{replayed.target.name}",
         percent(replayed.target.percentile),
-        _measured(replayed.attainment, replayed.target.percentile),
+        share_with_error(replayed.attainment, 0.0, replayed.target.percentile),
         f"{int(replayed.worst_minute_s // 60)}",
-        _measured(replayed.worst_minute_attainment, replayed.target.percentile),
+        share_with_error(replayed.worst_minute_attainment, 0.0, replayed.target.percentile),
     )
-
-
-def _measured(share: float, wanted: float) -> str:
-    """A share in percent, with the digits that tell it from a wanted one that it misses.
-
-    >>> _measured(0.9876, 0.95), _measured(0.9496, 0.95), _measured(0.94996, 0.95)
-    ('99 %', '94.96 %', '94.996 %')
-    """
-    decimals = 2
-    while (
-        share < wanted and decimals < MOST_DECIMALS and f"{100 * share:.{decimals}f}" == f"{100 * wanted:.{decimals}f}"
-    ):
-        decimals += 1
-    return f"{100 * share:.{decimals}f} %" if share < wanted and percent(share) == percent(wanted) else percent(share)

@@ -21,8 +21,11 @@ HOURS_PER_YEAR = 8766.0
 UNIT_SUSPICION = 0.75
 """Share of the GPUs of an instance by which a price may differ from the median before its unit is doubted.
 
-A choice: 6 times the median for instances of 8 GPUs. Prices of one SKU and commitment differ by up to about 4 times.
+A choice: 6 times the median for instances of 8 GPUs.
 """
+USUAL_SPREAD = 4.0
+"""Times by which prices of one SKU and commitment differ anyway: of smaller instances no unit can be doubted. A choice:
+on demand GPUs are listed for 0.4 to 2.5 times their medians."""
 OWN_PRICE_SOURCE = "given in the request"
 """Source of a price of one's own."""
 OWNED = "owned"
@@ -181,7 +184,8 @@ def _problems(price: Price, day: date, usable: Sequence[Price]) -> list[tuple[Pr
         problems.append((PriceProblem.STALE, f"{age} days old, {'no younger one' if price in usable else 'ignored'}"))
     others = [other.usd_per_gpu_hour for other in usable if other != price]
     times = price.usd_per_gpu_hour / median(others) if others else 1.0
-    if price.gpus_per_instance > 1 and max(times, 1.0 / times) >= UNIT_SUSPICION * price.gpus_per_instance:
+    doubted_from = UNIT_SUSPICION * price.gpus_per_instance
+    if doubted_from > USUAL_SPREAD and max(times, 1.0 / times) >= doubted_from:
         problems.append(
             (PriceProblem.UNIT, f"{times:.2g} times the median of {len(others)} others; check gpus_per_instance")
         )

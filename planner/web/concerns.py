@@ -13,7 +13,7 @@ from typing import Any
 import streamlit as st
 
 from planner.analysis import CostRange, headline
-from planner.core import number_of, percent, significant, with_unit
+from planner.core import Metric, number_of, percent, significant, with_unit
 from planner.fleet import Loss, LossOf, Plan, PlanRequest
 from planner.web import components, session
 from planner.web.latency_targets import next_confidence
@@ -68,22 +68,27 @@ def show(plan: Plan, costs: CostRange | None) -> None:
 
 
 def concerns(plan: Plan, costs: CostRange | None) -> Iterator[Concern]:
-    """Of a feasible plan, the gravest first: missed targets, unsure ones, losses, what else it says, its one seller."""
+    """Of a feasible plan, the gravest first.
+
+    Missed targets, unsure ones, losses that it does not survive, what else it says, losses that it survives only with
+    step times as estimated, its one seller.
+    """
     missed = [line for line in plan.warnings if "misses the target" in line]
     yield from map(Concern, missed)
     unsure = unsure_words(plan)
     if unsure:
         yield Concern(unsure, _more_confidence(plan, costs))
     losses = {loss.failed: loss for loss in plan.losses if not loss.holds}  # of one replica each, the server stands
-    yield from map(_loss, losses.values())
+    yield from (_loss(loss, plan) for loss in losses.values() if not loss.holds_as_estimated)
     said = [line for line in plan.warnings if line not in missed and not (losses and line.endswith(STOPS))]
     yield from map(Concern, said)
+    yield from (_loss(loss, plan) for loss in losses.values() if loss.holds_as_estimated)
     alone = one_seller(plan)
     if alone:
         yield Concern(alone)
 
 
-def _loss(loss: Loss) -> Concern:
+def _loss(loss: Loss, plan: Plan) -> Concern:
     """A loss that the fleet does not survive, and the button that plans for it."""
     changes: Mapping[str, Any]
     if loss.of is LossOf.SERVER:
@@ -96,12 +101,22 @@ def _loss(loss: Loss) -> Concern:
         words = f"If one {what} fails ({loss.failed}), what is left cannot carry the traffic: queues grow without end."
     else:
         of = f"{loss.scope}: " if loss.scope else ""
-        is_long = loss.predicted_s >= LONG_S
-        late = f"{significant(loss.predicted_s)} s" if is_long else with_unit(loss.predicted_s, loss.target.metric)
         limit = with_unit(loss.target.threshold_s, loss.target.metric)
-        words = f"If one {what} fails ({loss.failed}), {of}{loss.target.name} settles at {late} instead of {limit}."
+        expected = f"{of}{loss.target.name} settles at {_late(loss.predicted_s, loss.target.metric)}"
+        if loss.holds_as_estimated:
+            slow = _late(loss.slow_s, loss.target.metric)
+            words = (
+                f"If one {what} fails ({loss.failed}), {expected} of {limit} as estimated, but at {slow} where steps "
+                f"are as slow as {percent(plan.request.confidence)} confidence reckons with."
+            )
+        else:
+            words = f"If one {what} fails ({loss.failed}), {expected} instead of {limit}."
     hint = f"Plans again so that every target holds without one {what} as well: dearer."
     return Concern(words, Remedy(text, changes, f"loss-{loss.of}", hint))
+
+
+def _late(latency_s: float, metric: Metric) -> str:
+    return f"{significant(latency_s)} s" if LONG_S <= latency_s < math.inf else with_unit(latency_s, metric)
 
 
 def one_seller(plan: Plan) -> str:

@@ -9,9 +9,9 @@ from functools import partial
 import streamlit as st
 
 from planner.analysis import EXACT_ESTIMATES
-from planner.core import Metric, percent, with_unit
+from planner.core import Metric, percent, share_with_error, with_unit
 from planner.engine import ReplicaConfig
-from planner.fleet import Plan, TargetCheck, target_ranges_s
+from planner.fleet import Plan, ScopedSlo, TargetCheck, joint_share, target_ranges_s
 from planner.web import components, results, session
 from planner.web.components import MetricCard
 from planner.web.results import Page
@@ -47,11 +47,9 @@ def verdict(plan: Plan) -> str:
     joint = _joint_attainments(plan)
     if joint is not None and plan.request.slo.attainment is not None:
         predicted, simulated = joint
-        in_simulation = f", {percent(simulated)} in simulation" if plan.simulated else ""
+        in_simulation = f", {simulated} in simulation" if plan.simulated else ""
         target = f"the target is {percent(plan.request.slo.attainment)}"
-        return (
-            f"Within all thresholds at once: {percent(predicted)} of the requests in theory{in_simulation}; {target}."
-        )
+        return f"Within all thresholds at once: {predicted} of the requests in theory{in_simulation}; {target}."
     how = "in theory and in simulation" if plan.simulated else "in theory; the simulation is under way"
     missed = [_target_name(check) for check in plan.targets if not check.met]
     closest = max(plan.targets, key=lambda check: check.predicted_s / check.target.threshold_s)
@@ -109,11 +107,11 @@ def _simulated_card(plan: Plan, check: TargetCheck) -> MetricCard:
         f"step times as the prediction. Below: the share within {with_unit(target.threshold_s, target.metric)}, and "
         f"the share wanted. A shortfall no larger than the sampling error counts as held."
     )
-    shares = f"{percent(check.simulated_attainment)} within; wanted {percent(target.percentile)}"
+    shares = f"{check.share_words} within; wanted {percent(target.percentile)}"
     return MetricCard(label, with_unit(check.simulated_s, target.metric), hint, shares)
 
 
-def _joint_attainments(plan: Plan) -> tuple[float, float] | None:
+def _joint_attainments(plan: Plan) -> tuple[str, str] | None:
     """Shares of requests within all thresholds at once, predicted and simulated; None without a joint target."""
     slo = plan.request.slo
     deployments = [planned for planned in plan.deployments if planned.slo == slo]
@@ -122,7 +120,14 @@ def _joint_attainments(plan: Plan) -> tuple[float, float] | None:
     rate = math.fsum(planned.workload.rate_per_s for planned in deployments)
     predicted = math.fsum(planned.predicted.attainment(slo) * planned.workload.rate_per_s for planned in deployments)
     simulated = math.fsum(planned.simulated.attainment(slo) * planned.workload.rate_per_s for planned in deployments)
-    return predicted / rate, simulated / rate
+    scopes = [ScopedSlo(planned.service, slo, frozenset(planned.slices)) for planned in deployments]
+    errors = (
+        joint_share(planned, scoped).error * planned.workload.rate_per_s
+        for planned, scoped in zip(deployments, scopes, strict=True)
+        if planned.run is not None
+    )
+    share = share_with_error(simulated / rate, math.hypot(*errors) / rate, slo.attainment)
+    return share_with_error(predicted / rate, 0.0, slo.attainment), share
 
 
 def _joint_attainment_cards(plan: Plan) -> list[MetricCard]:
@@ -134,8 +139,8 @@ def _joint_attainment_cards(plan: Plan) -> list[MetricCard]:
         "Share of requests that meet all thresholds at once, the target here. Predicted by queueing theory on step "
         f"times {provenance(plan)}; simulated request by request. The percentiles of single targets do not count."
     )
-    simulated = f"simulated {percent(shares[1])}" if plan.simulated else "simulation under way"
-    return [MetricCard(f"Within all targets, wanted {percent(wanted)}", percent(shares[0]), hint, simulated)]
+    simulated = f"simulated {shares[1]}" if plan.simulated else "simulation under way"
+    return [MetricCard(f"Within all targets, wanted {percent(wanted)}", shares[0], hint, simulated)]
 
 
 def provenance(plan: Plan) -> str:
@@ -199,7 +204,7 @@ def confidence_in_words(plan: Plan) -> str:
         return f"{how} With which probability it does follows the simulation."
     if found.uncalibrated:
         return f"{how} Step times of {', '.join(found.uncalibrated)} are bounds, so that the probability is not known."
-    return f"{how} This fleet does with a probability of {percent(found.holds)}."
+    return f"{how} This fleet does with a probability of {found.words}."
 
 
 def next_confidence(confidence: float) -> float | None:

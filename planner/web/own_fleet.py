@@ -156,7 +156,7 @@ def headline(side: PlanSide, reference: PlanSide | None) -> str:
         holds = f"misses {', '.join(missed)}; it meets the targets up to {most}"
     else:
         found = tried.confidence
-        sure = f" with a probability of {percent(found.holds)} ({percent(found.asked)} asked)" if found else ""
+        sure = f" with a probability of {found.words} ({percent(found.asked)} asked)" if found else ""
         holds = f"meets every target{sure}, up to {most}"
     text = f"{planned.deployment.summary} {holds}. It costs {money(tried.cost.usd_per_month)} USD per month"
     change = change_of_cost(side, reference)

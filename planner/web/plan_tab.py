@@ -52,7 +52,7 @@ def show(page: Page) -> None:
         st.markdown("**Assumed**")
         components.bullets(report.plan_assumptions(plan))
         st.markdown("**Method**")
-        components.bullets(report.METHOD)
+        components.bullets(report.method(plan))
 
 
 def _table(tables: Mapping[str, Table], title: str) -> None:

@@ -28,7 +28,7 @@ from planner.charts import reasons
 from planner.core import Table, percent, significant
 from planner.fleet import Corrections, Plan, PlanRequest, Progress, TargetCheck
 from planner.optimizer import ConstraintReport
-from planner.report import ROUNDING, explanation
+from planner.report import LIMITS, ROUNDING, explanation, limit_name
 from planner.scenario import limit_in_words
 from planner.web import components, results, summary, what_if
 from planner.web.results import Page
@@ -200,10 +200,10 @@ def limits_in_words(plan: Plan, costs: CostRange | None = None) -> list[str]:
         lines.append(f"Tightest target: {_tightest(plan.targets)} of its threshold by theory.")
     lines += _confidence_lines(plan, costs)
     for name, _, _, performance in reasons.pools_of(plan):
-        first = performance.limit.value.replace("_", " ").replace("kv", "KV")
         lines.append(
             f"{name[:1].upper()}{name[1:]}: {percent(performance.utilisation)} of its largest stable rate in use. "
-            f"As the rate grows, the first limit is {first}; the mean step waits mostly for {performance.bound.value}."
+            f"Were the rate to grow past every target, {limit_name(performance.limit)} would give out first: "
+            f"{LIMITS[performance.limit]}. The mean step waits mostly for {performance.bound.value}."
         )
     binding = [limit_in_words(row.field, row.limit, plan.request) for row in _distinct_limits(plan) if row.is_tight]
     if binding:

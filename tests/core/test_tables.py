@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.core import Metric, Table, duration, money, number_of, percent, significant, unit, with_unit
+from planner.core import (
+    Metric,
+    Table,
+    duration,
+    money,
+    number_of,
+    percent,
+    rough_share,
+    share_with_error,
+    significant,
+    unit,
+    with_unit,
+)
 
 
 def _read(text: str) -> float:
@@ -41,6 +53,39 @@ def test_percent_is_within_a_point_of_the_fraction(fraction: float) -> None:
 def test_a_miss_is_never_rounded_up_to_everything() -> None:
     assert percent(0.9999) == "99.99 %"
     assert percent(1.0) == "100 %"
+
+
+SHARES = st.floats(min_value=0.5, max_value=1.0)
+ERRORS = st.floats(min_value=1e-4, max_value=0.1)
+
+
+@given(SHARES, ERRORS, st.sampled_from([0.5, 0.9, 0.95, 0.99, 0.999]))
+def test_a_sampled_share_is_said_within_its_error_and_no_digit_finer(share: float, error: float, asked: float) -> None:
+    text = share_with_error(share, error, asked)
+    said, _, half = text.removesuffix(" %").partition(" ± ")
+    if text.startswith("> "):
+        assert share + error >= 1.0
+        least = float(said.removeprefix("> ")) / 100.0
+        assert least - 1e-12 <= share - error < least + 10.0 ** -len(said.partition(".")[2]) / 100.0 + 1e-12
+        return
+    assert float(said) / 100.0 == pytest.approx(share, abs=error)
+    is_near_asked = 0.0 < asked - share < error
+    assert is_near_asked or len(half.strip("0.").replace(".", "")) <= 2, "one digit of the error, two where it is 10"
+
+
+@given(SHARES, ERRORS, st.sampled_from([0.5, 0.9, 0.95, 0.99, 0.999]))
+def test_no_share_below_what_was_asked_reads_as_if_it_held(share: float, error: float, asked: float) -> None:
+    if asked - share > 1e-6:
+        for text in (share_with_error(share, error, asked), share_with_error(share, 0.0, asked)):
+            assert text.startswith("> ") or float(text.removesuffix(" %").partition(" ± ")[0]) < 100.0 * asked
+        rough = rough_share(share, error, asked)
+        assert rough.startswith("over ") or float(rough.removesuffix(" %")) < 100.0 * asked
+
+
+def test_a_probability_counted_in_few_draws_has_no_hundredths() -> None:
+    """400 of 400 draws hold: Jeffreys' estimate is 0.9988 with a standard error of a quarter of a point."""
+    assert rough_share(400.5 / 401.0, 0.0025, 0.9) == "over 99 %"
+    assert rough_share(0.9214, 0.0135, 0.9) == "92 %"
 
 
 @pytest.mark.parametrize("show", [significant, money, percent])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner.fleet import Plan, plan
+from planner.fleet import Alternative, Plan, plan
 from planner.scenario import load_scenario
 
 
@@ -93,3 +93,82 @@ def test_a_mode_is_compared_after_what_a_sku_before_it_taught() -> None:
     alone = by_theory(content | {"search": {**content["search"], "modes": ["disaggregated"]}})
     assert alone.cost is not None and pairs.usd_per_hour is not None
     assert pairs.usd_per_hour <= alone.cost.usd_per_hour * 1.01
+
+
+TIED = (
+    "workload.drift=none",
+    "confidence=0.5",
+    "prices.granularity=gpu",
+    "search.tp=[1]",
+    "search.max_running_requests=[256]",
+    "search.max_batched_tokens=[1024, 4096]",
+)
+
+
+def tied(*changes: str) -> Plan:
+    request = load_scenario("chat-llama-70b", [*TIED, *changes])
+    return plan(request, simulate=False, alternatives=True)
+
+
+def alternative(found: Plan, restriction: str) -> Alternative:
+    return next(each for each in found.alternatives if each.restriction == restriction)
+
+
+def test_an_alternative_that_costs_no_more_says_which_preference_passed_it_over() -> None:
+    """Seven B200 in either mode (`test_preferences`): a pair falls behind by the preference for mixed replicas."""
+    found = tied("search.skus=[b200-sxm]")
+    pairs = alternative(found, "disaggregated")
+    assert found.cost is not None and pairs.usd_per_hour == pytest.approx(found.cost.usd_per_hour)
+    assert not pairs.is_chosen
+    assert pairs.why_not == "mixed replicas are simpler to run than pairs of pools (search.simplicity)"
+    assert all(not each.why_not for each in found.alternatives if each.is_chosen or each.usd_per_hour is None)
+
+
+def test_a_cheaper_sku_that_was_not_measured_says_so_and_without_ties_it_is_the_plan() -> None:
+    """MI300X has kernels lent by other GPUs, and is priced here a little below B200."""
+    alone = [
+        tied(f"search.skus=[{sku}]", "search.simplicity=0", *prices)
+        for sku, *prices in (("b200-sxm",), ("mi300x", "prices.usd_per_gpu_hour={mi300x: 1.0}"))
+    ]
+    measured, borrowed = (one.cost.usd_per_hour for one in alone if one.cost is not None)
+    near = ("search.skus=[b200-sxm, mi300x]", f"prices.usd_per_gpu_hour={{mi300x: {0.98 * measured / borrowed}}}")
+    passed = alternative(tied(*near), "mi300x")
+    assert passed.why_not == "step times of mi300x were not all measured (search.simplicity)"
+    exact = tied(*near, "search.simplicity=0")
+    assert all("search.simplicity" not in each.why_not for each in exact.alternatives)
+
+
+def test_what_costs_more_needs_no_reason_and_other_engines_name_the_field_that_searches_them() -> None:
+    found = by_theory(scenario("h100-sxm", "a100-sxm-80gb"), alternatives=True)
+    assert found.cost is not None
+    for each in found.alternatives:
+        if each.usd_per_hour is not None and each.usd_per_hour > found.cost.usd_per_hour * 1.001:
+            assert each.why_not == ""
+        elif each.kind == "engine":
+            assert each.why_not == "not searched for: search.more_engines"
+
+
+@pytest.mark.parametrize(("rate_per_s", "tpot_s"), [(100.0, 0.06), (30.0, 0.015)])
+def test_an_alternative_of_a_mode_is_the_fleet_that_a_plan_of_that_mode_is(rate_per_s: float, tpot_s: float) -> None:
+    """Of one SKU where that is a tie: cheapest are pairs of two, H100 or L40S for prompts and A100 for the rest."""
+    content = scenario("h100-sxm", "a100-sxm-80gb", "l40s", "b200-sxm", modes=["mixed", "disaggregated"])
+    del content["search"]["tp"]
+    content["workload"]["rate_per_s"] = rate_per_s
+    content["slo"] = [
+        {"metric": "ttft", "percentile": 0.99, "threshold_s": 1.0},
+        {"metric": "tpot", "percentile": 0.99, "threshold_s": tpot_s},
+    ]
+    pairs = alternative(by_theory(content, alternatives=True), "disaggregated")
+    alone = by_theory(content | {"search": {**content["search"], "modes": ["disaggregated"]}})
+    assert alone.cost is not None and not pairs.is_bound
+    assert pairs.usd_per_hour == pytest.approx(alone.cost.usd_per_hour)
+    (sku,) = alone.gpus
+    assert pairs.summary.count(sku) == 2 and " + " in pairs.summary
+
+
+def test_a_bound_at_optimistic_rates_names_no_fleet_of_several_skus() -> None:
+    """B200 for prompts and H100 for the rest at 115 USD/h: planned in that mode it is 480 USD/h of B200 alone."""
+    found = plan(load_scenario("chat-llama-70b", ["workload.drift=none", "slo.0.threshold_s=0.5"]), simulate=False)
+    pairs = alternative(found, "disaggregated")
+    assert pairs.is_bound and pairs.usd_per_hour is not None
+    assert pairs.summary == "clearly dearer, not looked at any closer"

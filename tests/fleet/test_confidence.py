@@ -59,7 +59,7 @@ def factor_that_holds(one: PlannedDeployment, slos: list[ScopedSlo]) -> float:
             for pool in one.surviving.pools
         )
         slower = replace(one, surviving=rebuilt(one.surviving, pools=pools))
-        low, high = (middle, high) if not violated_metrics(found_by._by_theory(slower, 1.0), slos) else (low, middle)
+        low, high = (middle, high) if not violated_metrics(found_by.by_theory(slower, 1.0), slos) else (low, middle)
     return low
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from planner.core import InputError, UnknownNameError
+from planner.core import InputError, UnknownNameError, with_unit
 from planner.engine import ReplicaConfig
 from planner.fleet import Plan, deployment_in_words, plan, plan_of_given
+from planner.report import markdown, tables
 from planner.roofline import Parallelism
 from planner.scenario import load_scenario
 from planner.serving import Deployment, evaluate, sustainable_rate_per_s
@@ -65,6 +66,28 @@ def test_a_fleet_with_room_is_simulated_and_holds_more_surely_than_one_without()
     assert [check.predicted_s for check in ample.slow_targets] == [check.predicted_s for check in ample.targets], (
         "confidence 0.5 is no slower than estimated"
     )
+
+
+def test_nothing_is_said_of_a_search_that_was_not_made() -> None:
+    """No configurations were searched, none passed over, no limit stands at the edge of a list it was chosen from."""
+    given = plan_of_given(REQUEST, Deployment.mixed(replica(), 6), simulate=False)
+    searched = plan(REQUEST, simulate=False)
+    own, usual = markdown(given), markdown(searched)
+    for said in ("| searched |", "integer program", "Best alternative", "not looked at unless"):
+        assert said in usual and said not in own
+    assert "| fleet | as given |" in own
+
+
+def test_slow_and_estimated_latencies_that_stand_side_by_side_are_both_by_theory() -> None:
+    """Slow steps are not simulated here: beside a simulated latency they looked faster than those estimated."""
+    request = load_scenario("chat-llama-70b", [*SMALL_CHAT, "search.tp=[4]", "workload.rate_per_s=24"])
+    given = plan_of_given(request, Deployment.mixed(replica(), 5))
+    (table,) = (each for each in tables(given) if each.title == "Confidence")
+    for row, check, slow in zip(table.rows, given.targets, given.slow_targets, strict=True):
+        asked = check.target.metric
+        assert row[2:4] == (with_unit(check.predicted_s, asked), with_unit(slow.predicted_s, asked))
+        assert slow.predicted_s > check.predicted_s != check.simulated_s
+    assert "by theory" in table.note
 
 
 def test_limits_of_what_is_bought_do_not_count() -> None:

@@ -165,6 +165,20 @@ def test_a_share_just_above_the_target_in_a_short_run_is_no_hold() -> None:
     assert naive_missed > 3 * max(missed_next, 1)
 
 
+def test_the_error_of_a_share_is_said_where_the_share_is() -> None:
+    """That it is judged by, so that a share above the target beside NO is explained; two like runs leave 1/sqrt(2)."""
+    option = DeploymentOption(Mode.MIXED, (PoolOption(Role.MIXED, replica()),))
+    scoped = next(iter(scoped_slos([parts()["short"]])))
+    base = verify_deployment(option, [pool({"short": 30.0}, 1)], parts(), seed=1, simulated_requests=2000)
+    late = np.where(np.arange(2000) % 11 == 0, 9.9, 0.1)  # 90.9 % within, 90 % asked
+    run = replace(base, simulated=_of(base, late))
+    one, two = (target_checks([run] * count, [scoped])[0] for count in (1, 2))
+    assert one.simulated_error == pytest.approx(1.96 * math.sqrt(0.9 * 0.1 / 2000))
+    assert two.simulated_error == pytest.approx(one.simulated_error / math.sqrt(2.0))
+    assert one.share_words == "90.9 ± 1.3 %" and not one.met
+    assert target_checks([replace(base, run=None)], [scoped])[0].simulated_error == 0.0
+
+
 def _of(planned: PlannedDeployment, ttft_s: FloatArray) -> Performance:
     """The simulated performance with other first tokens."""
     ttft = LatencyDistribution.from_samples(ttft_s)

@@ -16,8 +16,9 @@ from planner.fleet import AGREEMENT, Plan
 from planner.fleet.types import Agreement
 from planner.launch import fleet_of, launch_specs
 from planner.launch.placement import place_replicas, server_numbers
+from planner.report import LIMITS
 from planner.report import plan as report
-from planner.serving import Performance, Role
+from planner.serving import Performance, PoolLimit, Role
 from planner.workload import (
     Images,
     LatencyDistribution,
@@ -145,6 +146,15 @@ def test_alternatives_show_their_distance_from_the_plan(plan: Plan) -> None:
         assert _number(row["difference %"]) == pytest.approx(100 * difference / plan.cost.usd_per_hour, abs=0.51)
 
 
+def test_a_reason_stands_in_the_row_of_what_is_cheaper_and_takes_no_column_where_there_is_none(plan: Plan) -> None:
+    bare = tuple(dataclasses.replace(one, why_not="") for one in plan.alternatives)
+    assert len(_table(dataclasses.replace(plan, alternatives=bare), ALTERNATIVES).columns) == 6
+    cheaper = (dataclasses.replace(bare[0], why_not="2 SKUs where 1 will do"), *bare[1:])
+    rows = _rows(_table(dataclasses.replace(plan, alternatives=cheaper), ALTERNATIVES))
+    reasons = {row["only"]: row["why it is not the plan"] for row in rows}
+    assert reasons.pop(cheaper[0].restriction) == "2 SKUs where 1 will do" and set(reasons.values()) == {"-"}
+
+
 def test_an_alternative_that_does_not_exist_has_no_numbers() -> None:
     """70.6 B parameters in bf16 are 141 GB: they do not fit one H100 of 80 GiB."""
     row = _rows(_table(_plan("llm=llama-3.1-70b", "search.tp=[1, 4]", "limits.gpus.l40s=0"), ALTERNATIVES))
@@ -187,6 +197,10 @@ def test_every_pool_shows_what_binds_it(plan: Plan) -> None:
     performances = [p for planned in plan.deployments for p in (planned.predicted, planned.simulated)]
     assert len(rows) == sum(len(performance.pools) for performance in performances)
     assert {row["bound"] for row in rows} <= {"compute", "memory", "link", "overhead"}
+    note = _table(plan, "Load of each pool").note
+    limits = {pool.limit for performance in performances for pool in performance.pools}
+    assert all(f"{row['gives out first']}: " in note for row in rows), "what gives out is explained under it"
+    assert [limit for limit in PoolLimit if LIMITS[limit] in note] == [limit for limit in PoolLimit if limit in limits]
     assert all(0.0 <= _number(row["utilisation"]) <= 100.0 for row in rows)
     assert all(0.0 <= _number(row["KV held"]) <= 100.0 for row in rows)
 

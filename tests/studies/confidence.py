@@ -65,7 +65,7 @@ def judged(case: str) -> dict[str, Any]:
     search = search_fleet(request, market_of(request, HARDWARE), request.all_services)
     holds, simulated = np.ones(WORLDS, dtype=bool), np.ones(SIMULATED, dtype=bool)
     for planned in found.deployments:
-        judge = draws._Judge(planned, search.slos, SEED)
+        judge = draws._Judge(planned, search.slos, SEED, {}, *draws.rate_factors([planned], search.slos))
         holds &= judge.holds()[:WORLDS]
         for world in range(SIMULATED):
             true = judge._at(judge.logs[world])

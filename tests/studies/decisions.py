@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from planner.analysis.headline import fleet_words, replica_words
-from planner.core import percent
 from planner.fleet import LossOf, Plan, plan
 from planner.scenario import load_scenario
 from tests.builders import HARDWARE
@@ -209,13 +208,19 @@ def figures_of(found: Plan) -> dict[str, str]:
         "pools": replica_words(found),
         "USD per hour": f"{found.cost.usd_per_hour:,.2f}",
         "bought": ", ".join(sorted({f"{one.price.provider}" if one.price else one.purchase for one in found.bought})),
-        "loss of a replica": "yes" if all(loss.holds for loss in found.losses if loss.of is LossOf.REPLICA) else "no",
+        "loss of a replica": _survives(found),
     }
     if found.confidence is not None:
-        said["holds with"] = percent(found.confidence.holds)
+        said["holds with"] = found.confidence.words
     if found.allocation is not None and found.request.objective == "max_rate":
         said["requests per second"] = f"{found.allocation.rate_per_s:.3g}"
     return said
+
+
+def _survives(found: Plan) -> str:
+    """Whether it survives the loss of a replica with the confidence asked, only as estimated, or not."""
+    (loss,) = (loss for loss in found.losses if loss.of is LossOf.REPLICA)
+    return "yes" if loss.holds else "as estimated" if loss.holds_as_estimated else "no"
 
 
 def known() -> dict[str, dict[str, str]]:
@@ -223,12 +228,19 @@ def known() -> dict[str, dict[str, str]]:
     return dict(json.loads(FIGURES.read_text(encoding="utf-8"))) if FIGURES.exists() else {}
 
 
+SURVIVAL = {
+    "yes": "survives the loss of a replica",
+    "as estimated": "survives the loss of a replica, as estimated",
+    "no": "no replica may fail",
+}
+
+
 def sentence_of(figures: dict[str, str]) -> str:
     """A plan in one line."""
     if "pools" not in figures:
         return f"**Plan.** None: {figures['why']}."
     served = f" {figures['requests per second']} requests/s." if "requests per second" in figures else ""
-    survives = "survives the loss of a replica" if figures["loss of a replica"] == "yes" else "no replica may fail"
+    survives = SURVIVAL[figures["loss of a replica"]]
     return (
         f"**Plan.** {figures['fleet']}: {figures['pools']}. {figures['USD per hour']} USD/h ({figures['bought']}); "
         f"holds with {figures['holds with']}; {survives}.{served}"

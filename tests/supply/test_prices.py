@@ -191,6 +191,8 @@ def test_instance_prices_in_the_wrong_column_are_doubted() -> None:
     shared_twice = make_price(provider="Twice", usd_per_gpu_hour=3.0 / 8, gpus_per_instance=8)
     notes = price_notes(["h100-sxm"], policy(), db_with(*fair, whole, shared_twice))
     assert {(n.problem, n.provider) for n in notes} == {(PriceProblem.UNIT, "Whole"), (PriceProblem.UNIT, "Twice")}
+    pair = make_price(provider="Pair", usd_per_gpu_hour=0.61 * 3.0, gpus_per_instance=2)
+    assert not [note for note in price_notes(["h100-sxm"], policy(), db_with(*fair, pair)) if note.provider == "Pair"]
     ways = sorted({price.commitment for price in DB.prices})
     everything = price_notes(DB.skus, policy(commitments=ways, spot=SPOT, min_confidence="low"), DB)
     assert [str(note) for note in everything if note.problem is PriceProblem.UNIT] == []

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
 from streamlit.testing.v1 import AppTest
 
-from planner.core import Metric, percent
+from planner.core import Metric
 from planner.engine import memory_footprint
 from planner.fleet import Plan, plan
 from planner.scenario import load_scenario
@@ -237,7 +237,7 @@ def test_the_confidence_found_is_told_once_it_is_known() -> None:
     found = reference(SMALL)
     assert found.confidence is not None
     text = latency_targets.confidence_in_words(found)
-    assert text.endswith(f"with a probability of {percent(found.confidence.holds)}.")
+    assert text.endswith(f"with a probability of {found.confidence.words}.")
     assert "follows the simulation" in latency_targets.confidence_in_words(replace(found, confidence=None))
     unknown = replace(found, confidence=replace(found.confidence, uncalibrated=("h100-sxm",)))
     assert "of h100-sxm are bounds" in latency_targets.confidence_in_words(unknown)

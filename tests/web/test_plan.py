@@ -191,7 +191,8 @@ def test_the_gravest_warnings_stand_open_with_what_helps_and_the_rest_is_folded(
 
     plan = replace(simulated(), warnings=("p99 TTFT: simulated 2 s misses the target", *"abcde"))
     known = [concern.text for concern in concerns.concerns(plan, None)]
-    assert known[0] == plan.warnings[0] and "".join(known[-6:-1]) == "abcde"
+    assert known[0] == plan.warnings[0] and "".join(known[-7:-2]) == "abcde"
+    assert "as estimated, but" in known[-2]  # a loss that it survives with step times as estimated
     (seller,) = {purchase.price.provider for purchase in plan.bought if purchase.price is not None}
     assert seller in known[-1] and f"{sum(plan.gpus.values())} GPUs" in known[-1]
     assert len(known) > concerns.MOST_OPEN
@@ -212,6 +213,18 @@ def test_what_is_planned_for_is_no_warning() -> None:
     assert "fails (" not in " ".join(concern.text for concern in concerns.concerns(held, None))
     owned = replace(plan, bought=tuple(replace(purchase, price=None) for purchase in plan.bought))
     assert concerns.one_seller(owned) == ""
+
+
+def test_what_survives_only_as_estimated_is_said_with_both_latencies_after_graver_things() -> None:
+    """It is no outage that is to be expected: a plan for 90 % has next to no room beyond them."""
+    plan = simulated()
+    unsure = plan.losses[0]
+    assert unsure.holds_as_estimated and not unsure.holds
+    graver = replace(plan.losses[1], failed="all", holds_as_estimated=False, target=None)
+    texts = [one.text for one in concerns.concerns(replace(plan, losses=(unsure, graver)), None)]
+    expected, slow = (f"{1e3 * seconds:.1f} ms" for seconds in (unsure.predicted_s, unsure.slow_s))
+    said = f"settles at {expected} of 50 ms as estimated, but at {slow} where steps are as slow as 90 % confidence"
+    assert said in texts[-2] and any("the service stops" in text for text in texts[:-2])
 
 
 def test_without_a_fleet_the_tab_says_what_it_would_show() -> None:
