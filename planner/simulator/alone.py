@@ -110,12 +110,9 @@ def follow_alone(
     )
     room = Room(
         phases=np.zeros(memory.block_tokens, dtype=np.int64),
-        leaving=np.zeros((most, 3), dtype=np.int64),
-        back=np.zeros(most, dtype=np.int64),
-        new=np.zeros(most, dtype=np.int64),
-        done=np.zeros(most, dtype=np.int64),
-        since_s=np.zeros(most + 1),
-        since=np.zeros(most + 1),
+        leaving=np.zeros((most, 2), dtype=np.int64),
+        numbers=np.zeros((3, most), dtype=np.int64),
+        since=np.zeros((2, most + 1)),
         prefixes=prefix_room(prefix_blocks),
         runs=np.empty((NOTES, RUN_FIELDS)),
         gaps=np.empty((NOTES + 2 * most + 3, GAP_FIELDS)),

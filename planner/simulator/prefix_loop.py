@@ -17,40 +17,34 @@ Record = Any
 """One record of an array of them."""
 
 
+FIRST, CACHED, USED, HAS_END = range(4)
+"""Of each prefix: number of its first block, how many of its first blocks are there and are in use, and whether its end
+is kept beside its blocks."""
+USERS, PREFIX, BEGINS, ENDS, OLDER, NEWER = range(6)
+"""Of each block: sequences that use its prefix up to it, its prefix, of the idle run that ends with it the first block,
+of the one that begins with it the last; of the former the last blocks of the runs that have been idle for longer and
+for less long, -1: none."""
+
+
 class PrefixRoom(NamedTuple):
-    """Arrays of a prefix cache: of n prefixes with `blocks` blocks in all.
+    """Arrays of a prefix cache; few, since compiled calls hand over every field of each.
 
     Attributes:
-        first: number of the first block of each prefix, and `blocks`; shape (n + 1,).
-        cached, used: of each prefix, how many of its first blocks are there, and are in use; each shape (n,).
-        has_end: whether its end is kept beside its blocks, shape (n,).
-        users: sequences that use a prefix up to this block, shape (blocks,).
-        prefix: whose block this is, shape (blocks,).
-        begins: of the idle run that ends with this block its first one, shape (blocks,).
-        ends: of the idle run that begins with this block its last one, shape (blocks,).
-        older, newer: last blocks of the runs that have been idle for longer and for less long; -1: none. Each shape
-            (blocks,).
+        prefixes: of each prefix the numbers above, shape (4, prefixes).
+        blocks: of each of their blocks, shape (6, blocks).
     """
 
-    first: IntArray
-    cached: IntArray
-    used: IntArray
-    has_end: IntArray
-    users: IntArray
-    prefix: IntArray
-    begins: IntArray
-    ends: IntArray
-    older: IntArray
-    newer: IntArray
+    prefixes: IntArray
+    blocks: IntArray
 
 
 def prefix_room(blocks: IntArray) -> PrefixRoom:
-    """An empty cache for prefixes of so many blocks, shape (n,)."""
-    first = np.concatenate([[0], np.cumsum(blocks)]).astype(np.int64)
-    cached, used, has_end = (np.zeros(blocks.size, dtype=np.int64) for _ in range(3))
-    users, begins, ends, older, newer = (np.zeros(first[-1], dtype=np.int64) for _ in range(5))
-    prefix = np.repeat(np.arange(blocks.size), blocks)
-    return PrefixRoom(first, cached, used, has_end, users, prefix, begins, ends, older, newer)
+    """An empty cache for prefixes of so many blocks, shape (prefixes,)."""
+    of_prefixes = np.zeros((4, blocks.size), dtype=np.int64)
+    of_prefixes[FIRST] = np.cumsum(blocks) - blocks
+    of_blocks = np.zeros((6, int(blocks.sum())), dtype=np.int64)
+    of_blocks[PREFIX] = np.repeat(np.arange(blocks.size), blocks)
+    return PrefixRoom(of_prefixes, of_blocks)
 
 
 @compiled
@@ -61,7 +55,7 @@ def hits(request: Record, cache: PrefixRoom, block: int, end_blocks: int) -> int
     found = min(request.whole, (request.tokens - 1) // block)
     if request.prefix < 0:
         return int(found)
-    found = min(found, cache.cached[request.prefix])
+    found = min(found, cache.prefixes[CACHED, request.prefix])
     return 0 if end_blocks > 0 and found < request.whole else int(found)
 
 
@@ -70,19 +64,19 @@ def blocks_saved(request: Record, cache: PrefixRoom, block: int, end_blocks: int
     """`PrefixBlocks.blocks_saved`: blocks it would share with sequences that use them now."""
     if request.prefix < 0:
         return 0
-    return int(min(hits(request, cache, block, end_blocks), cache.used[request.prefix]))
+    return int(min(hits(request, cache, block, end_blocks), cache.prefixes[USED, request.prefix]))
 
 
 @compiled
 def unlink(state: Record, cache: PrefixRoom, last: int) -> None:
     """Take a run out of the order in which runs became idle."""
-    older, newer = cache.older[last], cache.newer[last]
+    older, newer = cache.blocks[OLDER, last], cache.blocks[NEWER, last]
     if older >= 0:
-        cache.newer[older] = newer
+        cache.blocks[NEWER, older] = newer
     else:
         state.oldest = newer
     if newer >= 0:
-        cache.older[newer] = older
+        cache.blocks[OLDER, newer] = older
     else:
         state.newest = older
 
@@ -90,12 +84,12 @@ def unlink(state: Record, cache: PrefixRoom, last: int) -> None:
 @compiled
 def use_idle(state: Record, cache: PrefixRoom, prefix: int, length: int, bottom: int) -> None:
     """`PrefixBlocks._use_idle`: the first `length` blocks of a prefix are in use, of which the first `bottom` were."""
-    begin, stop = cache.first[prefix] + bottom, cache.first[prefix] + length
-    cached = cache.first[prefix] + cache.cached[prefix]
+    begin, stop = cache.prefixes[FIRST, prefix] + bottom, cache.prefixes[FIRST, prefix] + length
+    cached = cache.prefixes[FIRST, prefix] + cache.prefixes[CACHED, prefix]
     while begin < min(stop, cached):
-        last = cache.ends[begin]
+        last = cache.blocks[ENDS, begin]
         if last >= stop:
-            cache.begins[last], cache.ends[stop] = stop, last
+            cache.blocks[BEGINS, last], cache.blocks[ENDS, stop] = stop, last
             state.idle -= stop - begin
             return
         unlink(state, cache, last)
@@ -107,22 +101,22 @@ def use_idle(state: Record, cache: PrefixRoom, prefix: int, length: int, bottom:
 def add_user(state: Record, request: Record, cache: PrefixRoom) -> None:
     """`PrefixBlocks._add`, but for what is idle: a sequence uses its shared blocks."""
     prefix, length = request.prefix, request.shared
-    cache.users[cache.first[prefix] + length - 1] += 1
-    before = cache.used[prefix]
-    cache.used[prefix] = max(before, length)
-    state.saved += length - (cache.used[prefix] - before)
+    cache.blocks[USERS, cache.prefixes[FIRST, prefix] + length - 1] += 1
+    before = cache.prefixes[USED, prefix]
+    cache.prefixes[USED, prefix] = max(before, length)
+    state.saved += length - (cache.prefixes[USED, prefix] - before)
 
 
 @compiled
 def remove_user(state: Record, request: Record, cache: PrefixRoom) -> None:
     """`PrefixBlocks._remove`: a sequence does not use its shared blocks any more."""
     prefix, length = request.prefix, request.shared
-    first, before = cache.first[prefix], cache.used[prefix]
-    cache.users[first + length - 1] -= 1
+    first, before = cache.prefixes[FIRST, prefix], cache.prefixes[USED, prefix]
+    cache.blocks[USERS, first + length - 1] -= 1
     left = before
-    while left > 0 and cache.users[first + left - 1] == 0:
+    while left > 0 and cache.blocks[USERS, first + left - 1] == 0:
         left -= 1
-    cache.used[prefix] = left
+    cache.prefixes[USED, prefix] = left
     state.saved -= length - (before - left)
 
 
@@ -131,7 +125,7 @@ def take(state: Record, request: Record, cache: PrefixRoom, block: int, end_bloc
     """`PrefixBlocks.take`: admit a sequence, which uses the blocks that are there."""
     request.shared = hits(request, cache, block, end_blocks)
     if request.shared > 0 and request.prefix >= 0:
-        use_idle(state, cache, request.prefix, request.shared, cache.used[request.prefix])
+        use_idle(state, cache, request.prefix, request.shared, cache.prefixes[USED, request.prefix])
         add_user(state, request, cache)
 
 
@@ -141,14 +135,14 @@ def publish(state: Record, request: Record, cache: PrefixRoom, end_blocks: int) 
     prefix = request.prefix
     if request.whole == 0 or prefix < 0:
         return
-    bottom = cache.used[prefix]
+    bottom = cache.prefixes[USED, prefix]
     if request.shared > 0:
         remove_user(state, request, cache)
     request.shared = request.whole
     use_idle(state, cache, prefix, request.whole, bottom)
-    cache.cached[prefix] = max(cache.cached[prefix], request.whole)
-    if end_blocks > 0 and cache.has_end[prefix] == 0:
-        cache.has_end[prefix] = 1
+    cache.prefixes[CACHED, prefix] = max(cache.prefixes[CACHED, prefix], request.whole)
+    if end_blocks > 0 and cache.prefixes[HAS_END, prefix] == 0:
+        cache.prefixes[HAS_END, prefix] = 1
         state.kept_ends += 1
     add_user(state, request, cache)
 
@@ -158,18 +152,21 @@ def free(state: Record, request: Record, cache: PrefixRoom) -> None:
     """`PrefixBlocks.free`: release the shared blocks of a sequence that ends or is preempted."""
     prefix = request.prefix
     if request.shared > 0 and prefix >= 0:
-        before = cache.used[prefix]
+        before = cache.prefixes[USED, prefix]
         remove_user(state, request, cache)
-        if cache.used[prefix] < before:
-            begin, last = cache.first[prefix] + cache.used[prefix], cache.first[prefix] + before - 1
-            cache.begins[last], cache.ends[begin] = begin, last
-            cache.older[last], cache.newer[last] = state.newest, -1
+        if cache.prefixes[USED, prefix] < before:
+            begin, last = (
+                cache.prefixes[FIRST, prefix] + cache.prefixes[USED, prefix],
+                cache.prefixes[FIRST, prefix] + before - 1,
+            )
+            cache.blocks[BEGINS, last], cache.blocks[ENDS, begin] = begin, last
+            cache.blocks[OLDER, last], cache.blocks[NEWER, last] = state.newest, -1
             if state.newest >= 0:
-                cache.newer[state.newest] = last
+                cache.blocks[NEWER, state.newest] = last
             else:
                 state.oldest = last
             state.newest = last
-            state.idle += before - cache.used[prefix]
+            state.idle += before - cache.prefixes[USED, prefix]
     request.shared = 0
 
 
@@ -181,20 +178,20 @@ def trim(state: Record, cache: PrefixRoom, room: int, end_blocks: int) -> None:
         if excess <= 0:
             return
         last = state.oldest
-        prefix, begin = cache.prefix[last], cache.begins[last]
-        beside = end_blocks * cache.has_end[prefix]
+        prefix, begin = cache.blocks[PREFIX, last], cache.blocks[BEGINS, last]
+        beside = end_blocks * cache.prefixes[HAS_END, prefix]
         left = max(begin, last + 1 - max(excess - beside, 1))
         unlink(state, cache, last)
         if left > begin:
             shorter = left - 1
-            cache.begins[shorter], cache.ends[begin] = begin, shorter
-            cache.older[shorter], cache.newer[shorter] = -1, state.oldest
+            cache.blocks[BEGINS, shorter], cache.blocks[ENDS, begin] = begin, shorter
+            cache.blocks[OLDER, shorter], cache.blocks[NEWER, shorter] = -1, state.oldest
             if state.oldest >= 0:
-                cache.older[state.oldest] = shorter
+                cache.blocks[OLDER, state.oldest] = shorter
             else:
                 state.newest = shorter
             state.oldest = shorter
         state.idle -= last + 1 - left
-        cache.cached[prefix] = left - cache.first[prefix]
-        state.kept_ends -= cache.has_end[prefix]
-        cache.has_end[prefix] = 0
+        cache.prefixes[CACHED, prefix] = left - cache.prefixes[FIRST, prefix]
+        state.kept_ends -= cache.prefixes[HAS_END, prefix]
+        cache.prefixes[HAS_END, prefix] = 0

@@ -29,22 +29,27 @@ UNKNOWN, STRAIGHT, BENDS = 0, 1, 2
 """What is known of a cell of the table of lines."""
 FREE, RUNNING_REQUESTS, KV_CAPACITY = 0, 1, 2
 """What keeps a request out of a step."""
+BACK, NEW, DONE = range(3)
+"""Rows of `Room.numbers`."""
+AT_S, COUNT = range(2)
+"""Rows of `Room.since`."""
+PLACES = 2**31
+"""More than any request's number: who ends first, and of those who end at once who was sent first, in one number."""
 RUN_FIELDS, GAP_FIELDS = 11, 3
 """Numbers of an entry of `ReplicaState.runs` and `gaps`."""
 REQUEST = np.dtype(
     (
         np.record,
         [(name, np.float64) for name in ("time_s", "arrival_s", "admit_s", "began_s", "first_s", "end_s", "token_s")]
-        + [("base", np.float64)]
         + [(name, np.int64) for name in ("tokens", "remaining", "due", "joined", "ends", "taken", "before", "after")]
         + [(name, np.int64) for name in ("request", "grows", "runs", "prefix", "whole", "shared", "hits")],
     )
 )
 """A request: when it comes, arrived, was admitted, when the step began that ended its prompt, first and last token, its
-latest token [s]; of `GrowingCache.base` its own; tokens its prompt step must process (a preempted one's grow by what it
-had made), output tokens still to come; `Sequence.due`, `joined`, `ends` and `blocks`; who joined before and after it;
-`Sequence.request`; whether it counts in the blocks that grow, and whether it decodes; `Sequence.prefix`, `whole_blocks`
-and `shared_blocks`, and blocks found when it was admitted first. Numbers are -1 and times NaN before they are known."""
+latest token [s]; tokens its prompt step must process (a preempted one's grow by what it had made), output tokens still
+to come; `Sequence.due`, `joined`, `ends` and `blocks`; who joined before and after it; `Sequence.request`; whether it
+counts in the blocks that grow, and whether it decodes; `Sequence.prefix`, `whole_blocks` and `shared_blocks`, and
+blocks found when it was admitted first. Numbers are -1 and times NaN before they are known."""
 STATE = np.dtype(
     (
         np.record,
@@ -104,24 +109,21 @@ class Limits(NamedTuple):
 
 
 class Room(NamedTuple):
-    """Arrays of a replica.
+    """Arrays of a replica; few, since every call counts the references to each of them.
 
     Attributes:
         phases: sequences whose last block is so full, shape (tokens of a block,).
-        leaving: heap of (`Sequence.ends`, `Sequence.request`, request), shape (n, 3).
-        back: requests that wait again, the next one last, shape (n,).
-        new, done: that decode and have made no step yet, and whose prompts end in this step; each shape (n,).
-        since_s, since: times of latest tokens [s] and how many sequences had theirs then; each shape (n,).
+        leaving: heap of (`Sequence.ends` * `PLACES` + `Sequence.request`, request), shape (n, 2).
+        numbers: requests that wait again (the next one last), that decode and have made no step yet, and whose prompts
+            end in this step; shape (3, n).
+        since: times of latest tokens [s], and how many sequences had theirs then, shape (2, n).
         prefixes: the prefix cache.
         runs, gaps: notes as in `ReplicaState`, filled in from 0 after every FLUSH; shapes (entries, fields).
     """
 
     phases: IntArray
     leaving: IntArray
-    back: IntArray
-    new: IntArray
-    done: IntArray
-    since_s: FloatArray
+    numbers: IntArray
     since: FloatArray
     prefixes: PrefixRoom
     runs: FloatArray
@@ -158,41 +160,35 @@ def admitted_s(times_s: FloatArray, admission_s: float) -> FloatArray:
 
 
 @compiled
-def comes_before(heap: IntArray, one: int, ends: int, place: int) -> bool:
-    """Whether a row of a heap comes before who ends then and has that place among all requests."""
-    return bool(heap[one, 0] < ends or (heap[one, 0] == ends and heap[one, 1] < place))
-
-
-@compiled
-def push(heap: IntArray, size: int, ends: int, place: int, request: int) -> None:
-    """Add to a binary heap of (ends, place among all requests, request), shape (n, 3); `size` rows are in use."""
+def push(heap: IntArray, size: int, key: int, request: int) -> None:
+    """Add to a binary heap of (key, request), shape (n, 2), of which `size` rows are in use."""
     child = size
     while child > 0:
         parent = (child - 1) // 2
-        if comes_before(heap, parent, ends, place):
+        if heap[parent, 0] <= key:
             break
-        heap[child] = heap[parent]
+        heap[child, 0], heap[child, 1] = heap[parent, 0], heap[parent, 1]
         child = parent
-    heap[child, 0], heap[child, 1], heap[child, 2] = ends, place, request
+    heap[child, 0], heap[child, 1] = key, request
 
 
 @compiled
 def pop(heap: IntArray, size: int) -> None:
     """Take the first out of a heap of `size` rows."""
     last = size - 1
-    ends, place, request = heap[last, 0], heap[last, 1], heap[last, 2]
+    key, request = heap[last, 0], heap[last, 1]
     parent = 0
     while True:
         child = 2 * parent + 1
         if child >= last:
             break
-        if child + 1 < last and comes_before(heap, child + 1, heap[child, 0], heap[child, 1]):
+        if child + 1 < last and heap[child + 1, 0] < heap[child, 0]:
             child += 1
-        if not comes_before(heap, child, ends, place):
+        if heap[child, 0] >= key:
             break
-        heap[parent] = heap[child]
+        heap[parent, 0], heap[parent, 1] = heap[child, 0], heap[child, 1]
         parent = child
-    heap[parent, 0], heap[parent, 1], heap[parent, 2] = ends, place, request
+    heap[parent, 0], heap[parent, 1] = key, request
 
 
 @compiled
@@ -203,8 +199,10 @@ def held_at(state: Record, requests: Record, room: Room, limits: Limits, tick: i
     if limits.gains != 1.0:
         gained, number = limits.gains * tick, state.latest
         while number >= 0:
-            held += math.ceil((requests[number].base + gained) / block) + limits.own_blocks
-            number = requests[number].before
+            request = requests[number]
+            base = request.tokens - limits.gains * request.joined
+            held += math.ceil((base + gained) / block) + limits.own_blocks
+            number = request.before
         return int(held)
     quotient, phase = tick // block, tick % block
     held += state.quotients + state.growing * (quotient + 1 + limits.own_blocks)
@@ -218,8 +216,10 @@ def held_at(state: Record, requests: Record, room: Room, limits: Limits, tick: i
 @compiled
 def blocks_taken(request: Record, limits: Limits) -> int:
     """`ReservedCache._blocks` of a waiting request, or `GrowingCache`'s for its prompt and first decode."""
-    length = request.tokens + (request.remaining if limits.reserves else min(limits.gains, request.remaining))
-    blocks: int = math.ceil(length / limits.block)
+    if limits.reserves or limits.gains == 1.0:
+        length = request.tokens + (request.remaining if limits.reserves else min(1, request.remaining))
+        return int((length + limits.block - 1) // limits.block + limits.own_blocks)
+    blocks: int = math.ceil((request.tokens + min(limits.gains, request.remaining)) / limits.block)
     return blocks + limits.own_blocks
 
 
@@ -256,7 +256,7 @@ def waits(state: Record) -> bool:
 @compiled
 def first_waiting(state: Record, room: Room) -> int:
     """The next to be admitted: whoever was preempted before those that are new."""
-    return int(room.back[state.backs - 1]) if state.backs > 0 else int(state.queue)
+    return int(room.numbers[BACK, state.backs - 1]) if state.backs > 0 else int(state.queue)
 
 
 @compiled
@@ -308,7 +308,6 @@ def join(state: Record, requests: Record, room: Room, limits: Limits, number: in
     request.ends = state.ticks + math.ceil((request.remaining - 1) / limits.gains - 1e-9)
     state.in_prompts -= request.taken
     if not limits.reserves:
-        request.base = request.tokens - limits.gains * request.joined
         count_growing(state, request, room, limits, 1)
         request.grows = 1
     request.runs = 1
@@ -318,9 +317,9 @@ def join(state: Record, requests: Record, room: Room, limits: Limits, number: in
         requests[state.latest].after = number
     state.latest = number
     state.context += request.tokens + 1
-    room.new[state.news] = number
+    room.numbers[NEW, state.news] = number
     state.news += 1
-    push(room.leaving, state.leaving, request.ends, request.request, number)
+    push(room.leaving, state.leaving, request.ends * PLACES + request.request, number)
     state.leaving += 1
 
 
@@ -337,9 +336,9 @@ def preempt(state: Record, requests: Record, room: Room, limits: Limits) -> None
         leave(state, requests, number)
         size, state.leaving = state.leaving, 0
         for i in range(size):
-            ends, place, other = room.leaving[i, 0], room.leaving[i, 1], room.leaving[i, 2]
+            key, other = room.leaving[i, 0], room.leaving[i, 1]
             if other != number:
-                push(room.leaving, state.leaving, ends, place, other)
+                push(room.leaving, state.leaving, key, other)
                 state.leaving += 1
         gained = limits.gains * (state.ticks - victim.joined)
         state.context -= victim.tokens + 1 + gained
@@ -347,17 +346,17 @@ def preempt(state: Record, requests: Record, room: Room, limits: Limits) -> None
             victim.token_s = state.last_decode_s
         news, state.news = state.news, 0
         for i in range(news):
-            if room.new[i] != number:
-                room.new[state.news] = room.new[i]
+            if room.numbers[NEW, i] != number:
+                room.numbers[NEW, state.news] = room.numbers[NEW, i]
                 state.news += 1
         produced = min(victim.remaining - 1, 1 + int(gained))
         victim.tokens += produced
         victim.remaining -= produced
     spot = state.backs
-    while spot > 0 and room.back[spot - 1] < number:
-        room.back[spot] = room.back[spot - 1]
+    while spot > 0 and room.numbers[BACK, spot - 1] < number:
+        room.numbers[BACK, spot] = room.numbers[BACK, spot - 1]
         spot -= 1
-    room.back[spot] = number
+    room.numbers[BACK, spot] = number
     state.backs += 1
 
 
@@ -448,7 +447,7 @@ def add_chunks(state: Record, requests: Record, room: Room, limits: Limits) -> N
         state.room -= now
         state.prompt_left -= now
         if state.prompt_left == 0:
-            room.done[state.dones] = state.prompt
+            room.numbers[DONE, state.dones] = state.prompt
             state.dones += 1
             state.prompt = -1
 
@@ -480,7 +479,7 @@ def steps_of_run(state: Record, requests: Record, room: Room, limits: Limits, st
             reach = float(limits.least_run_tokens)
         elif reach > mean:
             reach = mean
-    most = min(room.leaving[0, 0] - state.ticks, max(int(reach / limits.gains), 1))
+    most = min(room.leaving[0, 0] // PLACES - state.ticks, max(int(reach / limits.gains), 1))
     if state.inbox < state.place:
         most = min(most, requests[state.inbox].due - state.steps_done)
     if waits(state) and binding_cap(state, requests[first_waiting(state, room)], room, limits) == FREE:
@@ -565,12 +564,12 @@ def note_gap(state: Record, room: Room, end_s: float, gap_s: float, count: float
 def count_since(state: Record, room: Room, token_s: float, count: float) -> None:
     """Add so many sequences to those that had their latest token then."""
     seen = 0
-    while seen < state.alike and room.since_s[seen] != token_s:
+    while seen < state.alike and room.since[AT_S, seen] != token_s:
         seen += 1
     if seen == state.alike:
-        room.since_s[seen], room.since[seen] = token_s, 0.0
+        room.since[AT_S, seen], room.since[COUNT, seen] = token_s, 0.0
         state.alike += 1
-    room.since[seen] += count
+    room.since[COUNT, seen] += count
 
 
 @compiled
@@ -580,19 +579,19 @@ def note_gaps(state: Record, requests: Record, room: Room) -> None:
     first_stop_s = stop_s if state.chunks > 0 else start_s + state.first_s
     state.alike = 0
     for i in range(state.news):
-        request = requests[room.new[i]]
+        request = requests[room.numbers[NEW, i]]
         count_since(state, room, request.token_s, 1.0)
         if math.isnan(request.first_s):
             request.first_s = first_stop_s
     if decodes > state.news:
         count_since(state, room, state.last_decode_s, float(decodes - state.news))
     state.news = 0
-    if state.alike == 1 and room.since_s[0] == start_s:
+    if state.alike == 1 and room.since[AT_S, 0] == start_s:
         note_gap(state, room, stop_s, (stop_s - start_s) / steps, float(decodes * steps))
         return
     for seen in range(state.alike):
-        if not math.isnan(room.since_s[seen]):
-            note_gap(state, room, first_stop_s, first_stop_s - room.since_s[seen], room.since[seen])
+        if not math.isnan(room.since[AT_S, seen]):
+            note_gap(state, room, first_stop_s, first_stop_s - room.since[AT_S, seen], room.since[COUNT, seen])
     if steps > 1:
         note_gap(state, room, stop_s, (stop_s - first_stop_s) / (steps - 1), float(decodes * (steps - 1)))
 
@@ -601,7 +600,7 @@ def note_gaps(state: Record, requests: Record, room: Room) -> None:
 def end_prompts(state: Record, requests: Record, room: Room, limits: Limits) -> None:
     """`Replica._end_prompts`: first tokens of the prompts that ended."""
     for i in range(state.dones):
-        number = room.done[i]
+        number = room.numbers[DONE, i]
         request = requests[number]
         request.began_s = state.start_s
         if math.isnan(request.first_s):
@@ -636,8 +635,8 @@ def finish(state: Record, requests: Record, room: Room, limits: Limits) -> None:
             if not limits.reserves:
                 state.held = held_at(state, requests, room, limits, state.ticks)
             trim_prefixes(state, room, limits)
-    while state.leaving > 0 and room.leaving[0, 0] <= state.ticks:
-        number = room.leaving[0, 2]
+    while state.leaving > 0 and room.leaving[0, 0] < (state.ticks + 1) * PLACES:
+        number = room.leaving[0, 1]
         request = requests[number]
         pop(room.leaving, state.leaving)
         state.leaving -= 1
@@ -654,7 +653,7 @@ def finish(state: Record, requests: Record, room: Room, limits: Limits) -> None:
 @compiled
 def notes_are_full(state: Record, room: Room) -> bool:
     """Whether those of another step may find no room."""
-    gaps = room.new.size + room.done.size + 3
+    gaps = 2 * room.numbers.shape[1] + 3
     return bool(state.runs == room.runs.shape[0] or state.gaps + gaps > room.gaps.shape[0])
 
 
