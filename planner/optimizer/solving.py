@@ -65,10 +65,11 @@ def solve(
         time_limit_s: for all runs of the solver together, diagnosis included [s].
         relative_gap: allowed |best possible - objective| / |objective|.
         work: what is done at most before the best found is returned as it is, see `planner.optimizer.highs`.
-        duals: also solve the relaxation for `ConstraintReport.dual`; not for answers whose report nobody reads.
+        duals: also solve the relaxation for `ConstraintReport.dual`, and diagnose what is infeasible; not for answers
+            whose report nobody reads.
 
     Returns:
-        The allocation, or a status without one and the diagnosis.
+        The allocation, or a status without one and, with `duals`, the diagnosis.
 
     Raises:
         InputError: a duplicate name; a slice or resource that the problem does not have; a minimum rate above the
@@ -96,7 +97,7 @@ def solve(
     found = _SEARCHES[objective](solver, layout)
     if found.fleet is not None:
         return _allocation(objective, found, found.fleet, layout, duals)
-    if found.status is not SolveStatus.INFEASIBLE:
+    if found.status is not SolveStatus.INFEASIBLE or not duals:
         return Allocation(status=found.status)
     if objective is Objective.MIN_COST and _is_large(layout):
         return Allocation(status=found.status, diagnosis=_diagnosis_of_large(solver, layout))

@@ -84,6 +84,18 @@ def test_a_diagnosis_is_a_minimal_conflict_with_the_smallest_ways_out():
     assert checked > 10 and helped > 10
 
 
+def test_an_answer_that_nobody_reads_is_infeasible_all_the_same_but_not_diagnosed():
+    """Brute force says which; of several sites all but one are asked only whether there is a fleet."""
+    checked = 0
+    for seed in range(120):
+        stated = small_problem(seed, MIN_COST)
+        if not Fleets(stated, True).outcomes:
+            found = solve(stated, MIN_COST, duals=False)
+            assert found.status is SolveStatus.INFEASIBLE and found.diagnosis is None
+            checked += 1
+    assert checked > 10
+
+
 def all_limits(stated):
     """Every limit of a problem as named rows, read off the program of the whole problem."""
     program = build_program(stated, MIN_COST)
