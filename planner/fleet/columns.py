@@ -2,8 +2,9 @@
 
 The capacity of k replicas behind one router is more than k times that of one, so each pool size is a unit of its own.
 A unit starts with optimistic rates (`Capacity.bound_per_s`). Only for the units that the program chooses is the best
-member of the family searched for and its true rate computed (`CandidateColumns.refine`); these rates only ever fall,
-so that the program's answer, once all its units have true rates, is optimal over the true rates of all.
+member of the family searched for and its true rate computed (`CandidateColumns.refine`); these rates fall, so that the
+program's answer, once all its units have true rates, is optimal over the true rates of all. Where a bound turns out to
+have been too low, which under a drift it may, that is counted (`CandidateColumns.rises`).
 
 Simulation corrects them (`CandidateColumns.lower`, `planner.fleet.kept_shares`). A pool that was simulated and held
 where theory says it would not becomes a unit with the rates it held (`CandidateColumns.witness`): one unit more with
@@ -133,7 +134,13 @@ class _TheoryRate(NamedTuple):
 
 
 class CandidateColumns:
-    """All units of a plan, with the rates of theory as far as they are known and as simulation corrected them."""
+    """All units of a plan, with the rates of theory as far as they are known and as simulation corrected them.
+
+    Attributes:
+        dominated: members that another one of their family betters, by name.
+        rises: how often a rate rose. Under a drift bounds rest on shares that other families kept, which may be too
+            low; what was concluded from rates before does not hold then.
+    """
 
     def __init__(
         self,
@@ -154,6 +161,7 @@ class CandidateColumns:
             sites: by SKU, where it stands: prefill and decode pools serve together on one site only.
             corrections: what simulation taught in another plan; None: nothing.
         """
+        self.rises = 0
         self._sites = sites
         self._limits = limits
         self._witnessed: dict[tuple[str, str], float] = {}
@@ -587,6 +595,7 @@ class CandidateColumns:
             best = self._capacities[name].best(family, column.surviving, asked_per_s)
             self.dominated |= {dominated.name: dominated for dominated in best.dominated}
             if best.member is not None:
+                self._note_rise(column.rates.get(name), best.rate_per_s * self._kept_share(column.service, best.member))
                 new = replace(column, member=best.member, rates={})
                 self._theory[new.name, name] = _TheoryRate(best.rate_per_s, asked_per_s)
                 known = self._by_name.get(new.name)
@@ -640,10 +649,17 @@ class CandidateColumns:
             and known.rates == rates
         ):
             return  # the program keeps the unit that it made of that object
+        if known is not None:
+            for name, rate in rates.items():
+                self._note_rise(known.rates.get(name), rate.rate_per_s)
         if rates:
             self._by_name[column.name] = replace(column, rates=rates)
         else:
             self._by_name.pop(column.name, None)
+
+    def _note_rise(self, before: SliceRate | None, rate_per_s: float) -> None:
+        if before is not None and rate_per_s > before.rate_per_s * (1.0 + _ROUNDING):
+            self.rises += 1
 
 
 def _varies(workload: Workload) -> bool:

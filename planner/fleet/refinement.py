@@ -1,7 +1,7 @@
 """From optimistic rates to true ones: the cheapest fleet, though only the rates of chosen columns are computed.
 
-The program is solved, the optimistic rates that its answer rests on are replaced by true ones, and so on. Rates only
-ever fall, so that the answer whose columns all have true rates is optimal over the true rates of all. The same program
+The program is solved, the optimistic rates that its answer rests on are replaced by true ones, and so on. Rates fall,
+so that the answer whose columns all have true rates is optimal over the true rates of all. The same program
 over columns with true rates alone gives a fleet that can be had; once no fleet can be cheaper by a share that matters,
 the rest need not be refined.
 
@@ -81,6 +81,7 @@ class _Refinement:
     singly: bool = False
     best: Allocation | None = None
     known: dict[int, float] = field(default_factory=dict)
+    rises: int = 0
 
     def run(self) -> Allocation:
         """Solve and refine until nothing is left to refine."""
@@ -107,6 +108,9 @@ class _Refinement:
         return self.search.columns.all if self.columns is None else self.columns()
 
     def _solved(self, columns: list[Column]) -> Allocation:
+        if self.rises != self.search.columns.rises:
+            self.known.clear()
+            self.rises = self.search.columns.rises
         return self.search.allocation(
             columns,
             self.objective,

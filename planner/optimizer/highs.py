@@ -107,7 +107,7 @@ def solve_scaled(
     """
     kept = np.flatnonzero((scaled.upper > 0.0) | (np.arange(len(scaled.upper)) == 0))  # HiGHS asks for one at least
     matrix = scaled.matrix[:, kept]
-    solver = highspy.Highs()
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]
     options: dict[str, Any] = {
         "output_flag": False,
         "threads": 1,

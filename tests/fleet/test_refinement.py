@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -11,7 +12,7 @@ from hardware_db import load_hardware
 from planner.fleet import program as module
 from planner.fleet.market import market_of
 from planner.fleet.program import FleetSearch, search_fleet
-from planner.fleet.refinement import refined_allocation
+from planner.fleet.refinement import _Refinement, refined_allocation
 from planner.fleet.sites import bound_at, gpu_seconds_per_request, usd_s_per_request
 from planner.optimizer import Objective, SolveStatus
 from planner.scenario import load_scenario
@@ -87,3 +88,24 @@ def test_bounds_kept_from_solve_to_solve_hold_over_true_rates() -> None:
     assert known and later
     for site in known.keys() & later.keys():
         assert known[site] <= later[site] * (1.0 + 1e-9)
+
+
+def test_what_was_concluded_from_rates_is_forgotten_once_one_rose(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a drift bounds rest on what other families kept: a rate above its bound makes bounds of sites wrong."""
+    search = searched(*SPREAD)
+    column = next(column for column in search.columns.all if column.member is None)
+    assert search.columns.rises == 0
+    rates = {name: replace(rate, rate_per_s=0.9 * rate.rate_per_s) for name, rate in column.rates.items()}
+    search.columns._set(replace(column, rates=rates))
+    assert search.columns.rises == 0
+    search.columns._set(column)
+    assert search.columns.rises == len(column.rates)
+
+    seen: list[dict[int, float]] = []
+    refinement = _Refinement(search, Objective.MIN_COST, None, False, 1e-3, math.inf, math.inf, known={0: 1.0})
+    monkeypatch.setattr(FleetSearch, "allocation", lambda *_, known, **__: seen.append(dict(known)))
+    for rises in (search.columns.rises, search.columns.rises, search.columns.rises + 1):
+        search.columns.rises = rises
+        refinement._solved([])
+        refinement.known[0] = 1.0
+    assert seen == [{}, {0: 1.0}, {}]
