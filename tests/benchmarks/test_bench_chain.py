@@ -25,7 +25,6 @@ def test_ten_thousand_step_times(benchmark: Any, model: str, prompts: bool) -> N
     full = StepShape(n, 900 * n, 3 * n, 40 * n, 5 * n, n / 10)
     times_s = benchmark(timer.times_s, full if prompts else StepShape(n, 900 * n))
     assert times_s.shape == (10_000,)
-    assert benchmark.disabled or benchmark.stats.stats.median < 0.05
 
 
 @pytest.mark.parametrize("prompts", [False, True], ids=["decodes", "with prompts"])
@@ -36,7 +35,6 @@ def test_one_step_time(benchmark: Any, model: str, prompts: bool) -> None:
     chunks = (2048.0, 2048.0 * 3000, 5048.0, 1.0)
     seconds = benchmark(timer.step_s, 100, 2e5, *chunks) if prompts else benchmark(timer.decode_s, 100, 2e5)
     assert seconds > 0.0
-    assert benchmark.disabled or benchmark.stats.stats.median < (10e-6 if prompts else 4e-6)
 
 
 @pytest.mark.benchmark(group="theory")
@@ -71,7 +69,6 @@ def test_one_closed_loop(benchmark: Any, model: str, split: bool) -> None:
     deployment = Deployment.disaggregated(config, config) if split else Deployment.mixed(config)
     found = benchmark(evaluate, deployment, Workload.closed(64, CHAT))
     assert found.steady is not None
-    assert benchmark.disabled or benchmark.stats.stats.median < 0.005
 
 
 def test_the_worked_example(benchmark: Any) -> None:

