@@ -64,6 +64,15 @@ SMALL_CHAT = (
 )
 """Overrides of the packaged chat-llama-70b with which it is planned in a second or two: few choices, and a fleet whose
 targets hold so clearly that a short simulation shows it."""
+ONE_GPU_REPLICAS = (
+    "workload.drift=none",
+    "confidence=0.5",
+    "prices.granularity=gpu",
+    "search.tp=[1]",
+    "search.max_running_requests=[256]",
+    "search.max_batched_tokens=[1024, 4096]",
+)
+"""Of the worked example at a steady rate: replicas of one GPU, few limits, GPUs bought singly."""
 
 
 def small_request(**changes: Any) -> PlanRequest:

@@ -8,6 +8,7 @@ import pytest
 
 from planner.fleet import Alternative, Plan, plan
 from planner.scenario import load_scenario
+from tests.builders import ONE_GPU_REPLICAS
 
 
 def scenario(*skus: str, **search: Any) -> dict[str, Any]:
@@ -95,18 +96,8 @@ def test_a_mode_is_compared_after_what_a_sku_before_it_taught() -> None:
     assert pairs.usd_per_hour <= alone.cost.usd_per_hour * 1.01
 
 
-TIED = (
-    "workload.drift=none",
-    "confidence=0.5",
-    "prices.granularity=gpu",
-    "search.tp=[1]",
-    "search.max_running_requests=[256]",
-    "search.max_batched_tokens=[1024, 4096]",
-)
-
-
 def tied(*changes: str) -> Plan:
-    request = load_scenario("chat-llama-70b", [*TIED, *changes])
+    request = load_scenario("chat-llama-70b", [*ONE_GPU_REPLICAS, *changes])
     return plan(request, simulate=False, alternatives=True)
 
 

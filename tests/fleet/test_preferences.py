@@ -13,20 +13,12 @@ import pytest
 from planner.fleet import Plan, plan, preferences
 from planner.fleet import search as fleet_search
 from planner.scenario import load_scenario
-
-CHAT = (
-    "workload.drift=none",
-    "confidence=0.5",
-    "prices.granularity=gpu",
-    "search.tp=[1]",
-    "search.max_running_requests=[256]",
-    "search.max_batched_tokens=[1024, 4096]",
-)
+from tests.builders import ONE_GPU_REPLICAS
 
 
 @cache
 def planned(*changes: str) -> Plan:
-    return plan(load_scenario("chat-llama-70b", [*CHAT, *changes]), simulate=False, alternatives=False)
+    return plan(load_scenario("chat-llama-70b", [*ONE_GPU_REPLICAS, *changes]), simulate=False, alternatives=False)
 
 
 def usd_per_hour(of: Plan) -> float:
