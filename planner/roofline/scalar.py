@@ -216,6 +216,20 @@ def _roofline_s(row: FloatArray, chunks: float, new: float, cached: float, pairs
 
 
 @compiled
+def _p_norm(one: float, other: float, order: float) -> float:
+    """`planner.roofline.arithmetic.p_norm` of two numbers."""
+    more, less = max(one, other), min(one, other)
+    return float(more * (1.0 + (less / more) ** order) ** (1.0 / order))
+
+
+@compiled
+def _factor(row: FloatArray, table: FloatArray, first: float, second: float) -> float:
+    """`SizeCorrection.factor` of two sizes > 0."""
+    knots = int(row[FIRST_KNOTS]), int(row[SECOND_KNOTS])
+    return math.exp(interpolated(table, knots[0], knots[1], math.log2(first), math.log2(second)))
+
+
+@compiled
 def _kernel_s(
     row: FloatArray,
     table: FloatArray,
@@ -230,13 +244,11 @@ def _kernel_s(
     traffic_s = chunks * (new * row[NEW_S] + read * row[PAST_S])
     work, least = chunks * row[HEADS] * (pairs + row[ROW_TOKENS] * new), row[LEAST_ROWS] * (longest + row[ROW_TOKENS])
     compute, memory = max(work, least) * row[HEAD_PAIR_S], traffic_s / row[MEMORY_EFFICIENCY]
-    more, less = max(compute, memory), min(compute, memory)
-    took = more * (1.0 + (less / more) ** row[ORDER]) ** (1.0 / row[ORDER])
+    took = _p_norm(compute, memory, row[ORDER])
     if row[FIRST_KNOTS] == 0.0:
         return took, 1.0, 0.0
     tokens = past + new
-    sizes = math.log2(tokens), math.log2(chunks * new / tokens * row[HEADS])
-    factor = math.exp(interpolated(table, int(row[FIRST_KNOTS]), int(row[SECOND_KNOTS]), sizes[0], sizes[1]))
+    factor = _factor(row, table, tokens, chunks * new / tokens * row[HEADS])
     return took, factor, max(chunks * pairs * row[IDEAL_PAIR_S], traffic_s)
 
 
@@ -281,11 +293,9 @@ def _recurrent_s(row: FloatArray, table: FloatArray, chunks: float, new: float) 
     if row[IS_FITTED] == 0.0:
         return float(least)
     work, chain = chunks * (row[FITTED_STATE_S] + new * row[NEW_S]), new * row[CHAIN_S]
-    more, less = max(work, chain), min(work, chain)
-    took = row[START_S] + more * (1.0 + (less / more) ** row[ORDER]) ** (1.0 / row[ORDER])
+    took = row[START_S] + _p_norm(work, chain, row[ORDER])
     if row[FIRST_KNOTS] > 0.0:
-        sizes = math.log2(new), math.log2(chunks * row[HEADS])
-        took *= math.exp(interpolated(table, int(row[FIRST_KNOTS]), int(row[SECOND_KNOTS]), sizes[0], sizes[1]))
+        took *= _factor(row, table, new, chunks * row[HEADS])
     return float(max(took, least))
 
 

@@ -98,13 +98,20 @@ def use_idle(state: Record, cache: PrefixRoom, prefix: int, length: int, bottom:
 
 
 @compiled
+def save(state: Record, blocks: int) -> None:
+    """So many blocks more are used without being held alone."""
+    state.saved += blocks
+    state.held -= blocks
+
+
+@compiled
 def add_user(state: Record, request: Record, cache: PrefixRoom) -> None:
     """`PrefixBlocks._add`, but for what is idle: a sequence uses its shared blocks."""
     prefix, length = request.prefix, request.shared
     cache.blocks[USERS, cache.prefixes[FIRST, prefix] + length - 1] += 1
     before = cache.prefixes[USED, prefix]
     cache.prefixes[USED, prefix] = max(before, length)
-    state.saved += length - (cache.prefixes[USED, prefix] - before)
+    save(state, length - (cache.prefixes[USED, prefix] - before))
 
 
 @compiled
@@ -117,7 +124,7 @@ def remove_user(state: Record, request: Record, cache: PrefixRoom) -> None:
     while left > 0 and cache.blocks[USERS, first + left - 1] == 0:
         left -= 1
     cache.prefixes[USED, prefix] = left
-    state.saved -= length - (before - left)
+    save(state, (before - left) - length)
 
 
 @compiled

@@ -273,9 +273,7 @@ def count_growing(state: Record, request: Record, room: Room, limits: Limits, si
 def drop(state: Record, request: Record, room: Room, limits: Limits) -> None:
     """Give the blocks of a sequence back."""
     if limits.shares:
-        saved = state.saved
         free(state, request, room.prefixes)
-        state.held -= state.saved - saved
     if request.grows > 0:
         count_growing(state, request, room, limits, -1)
         request.grows = 0
@@ -376,9 +374,7 @@ def admit(state: Record, requests: Record, room: Room, limits: Limits) -> int:
     state.in_prompts += request.taken
     state.held += request.taken
     if limits.shares:
-        saved = state.saved
         take(state, request, room.prefixes, limits.block, limits.own_blocks)
-        state.held -= state.saved - saved
         if is_new:
             request.hits = request.shared
     trim_prefixes(state, room, limits)
@@ -609,9 +605,7 @@ def end_prompts(state: Record, requests: Record, room: Room, limits: Limits) -> 
             note_gap(state, room, state.stop_s, state.stop_s - request.token_s, 1.0)
         request.token_s = state.stop_s
         if limits.shares:
-            saved = state.saved
             publish(state, request, room.prefixes, limits.own_blocks)
-            state.held -= state.saved - saved
         if request.remaining <= 1:
             drop(state, request, room, limits)
             request.end_s = state.stop_s
