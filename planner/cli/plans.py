@@ -78,8 +78,8 @@ def plan(
     Every plan is predicted by theory and simulated request by request before it is printed. Exit code 3: no fleet
     meets the targets within the limits; the diagnosis says what binds and the smallest change that helps. Of a fleet
     that is given (--fleet: replicas, GPU, degrees, c chunk budget, b batch limit, role; joined by +) it says whether it
-    holds, with which probability and at which cost, limits apart; exit code 3: it misses a target, or holds with less
-    than the confidence asked for.
+    holds, with which probability and at which cost, limits apart, in the formats and with the drafts that a plan would
+    take; exit code 3: it misses a target, or holds with less than the confidence asked for.
     """
     from planner.fleet import deployment_in_words
     from planner.report import growth, json_text, plan_summary, plan_to_dict, terminal

@@ -21,7 +21,6 @@ from planner.fleet.given import (
     DEFAULT_RUNNING,
     DEFAULT_TOKENS,
     deployment_in_words,
-    given_replica,
     plan_of_given,
 )
 from planner.fleet.packing import PackedPool, packed_replicas, server_count
@@ -81,7 +80,6 @@ __all__ = [
     "columns",
     "deployment_in_words",
     "deviations_of",
-    "given_replica",
     "gpu_servers",
     "hardware_for",
     "joint_share",

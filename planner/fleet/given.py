@@ -7,6 +7,7 @@ it misses a target is an answer. Limits of what may be bought do not count, sinc
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Sequence
@@ -15,8 +16,8 @@ from dataclasses import replace
 from threadpoolctl import threadpool_limits
 
 from hardware_db import HardwareDb, select_calibration
-from planner.core import InputError, UnknownNameError, rebuilt
-from planner.engine import ReplicaConfig
+from planner.core import InputError, PlannerError, UnknownNameError, rebuilt
+from planner.engine import require_room
 from planner.fleet.confidence import at_deviations, confidence_of, deviations_of, rate_factors, slow_rule
 from planner.fleet.market import market_of
 from planner.fleet.packing import PackedPool
@@ -25,12 +26,12 @@ from planner.fleet.planning import described_plan, hardware_for
 from planner.fleet.program import FleetSearch, search_fleet
 from planner.fleet.search import VerifiedFleet, verified_groups
 from planner.fleet.types import Plan, PlannedDeployment, PlanRequest, Progress
-from planner.fleet.verification import target_checks
+from planner.fleet.verification import simulated_long_enough, target_checks
 from planner.optimizer import Allocation, Objective
-from planner.roofline import Parallelism
-from planner.search import ConfigurationFamily, PoolOption, may_share_prefixes
-from planner.serving import Deployment, Pool, Role, sustainable_rate_per_s
+from planner.search import ConfigurationFamily, Demand, Offer, PoolOption, setups_of
+from planner.serving import Deployment, Pool, Role, largest_stable_rate_per_s, sustainable_rate_per_s
 from planner.supply import FleetLimits
+from planner.workload import Workload
 
 DEFAULT_RUNNING, DEFAULT_TOKENS = 256, 8192
 """Batch limit [requests] and chunk budget [tokens] of a replica unless they are given. Choices: those of the commands
@@ -82,6 +83,9 @@ def plan_of_given(
 def deployment_in_words(text: str, request: PlanRequest, hardware: HardwareDb) -> Deployment:
     """Pools as plans name them: ``12 x h100-sxm TP4``, ``13 x b200-sxm TP1 prefill + 3 x b200-sxm TP2 b512 decode``.
 
+    What the words leave open is set up as a plan would: of the formats, caches and drafts that `request.search` may
+    choose among, the first with which the fleet serves most within the targets, to `SearchSpace.simplicity`.
+
     Args:
         text: pools joined by ``+``: replicas, SKU id, degrees (TP, PP, DP, EP; 1 unless given), c and b with the chunk
             budget [tokens] and the batch limit [requests] of a replica, and the role (mixed unless given).
@@ -89,62 +93,70 @@ def deployment_in_words(text: str, request: PlanRequest, hardware: HardwareDb) -
         hardware: SKUs and engines.
 
     Raises:
-        InputError: words that are no pools, or pools that do not serve together.
+        InputError: words that are no pools, or pools that do not fit or serve together however they are set up.
         UnknownNameError: a SKU that is not known.
     """
-    return Deployment(pools=tuple(_pool_in_words(part.strip(), request, hardware) for part in text.split(" + ")))
+    pools = [_pools_in_words(part.strip(), request, hardware) for part in text.split(" + ")]
+    found, refusals = [], list[PlannerError]()
+    for together in itertools.product(*pools):
+        try:
+            deployment = Deployment(pools=together)
+            for pool in together:
+                require_room(pool.config, request.workload.lengths.max_total)
+        except InputError as error:
+            refusals.append(error)
+        else:
+            found.append(deployment)
+    if not found:
+        raise refusals[0]
+    if len(found) == 1:
+        return found[0]
+    most_per_s = [_most_per_s(deployment, request) for deployment in found]
+    enough = tuple((1.0 - request.search.simplicity) * most for most in max(most_per_s))
+    return next(deployment for deployment, most in zip(found, most_per_s, strict=True) if most >= enough)
 
 
-def _pool_in_words(text: str, request: PlanRequest, hardware: HardwareDb) -> Pool:
+def _most_per_s(deployment: Deployment, request: PlanRequest) -> tuple[float, float]:
+    """Largest rates within the targets, and that are stable [1/s]."""
+    service = request.main
+    workload = Workload(arrivals=service.workload.open_arrivals, classes=service.workload.classes)
+    most_per_s = SEARCHED_FACTOR * request.growth * workload.rate_per_s
+    return (
+        sustainable_rate_per_s(deployment, workload, service.slo, at_most=most_per_s),
+        largest_stable_rate_per_s(deployment, workload),
+    )
+
+
+def _pools_in_words(text: str, request: PlanRequest, hardware: HardwareDb) -> list[Pool]:
+    """The pool that is meant, in every way it may be set up."""
     found = _POOL.fullmatch(text)
     if found is None:
         raise InputError("fleet", text, "is not a pool", "write e.g. '12 x h100-sxm TP4 c8192 b256 mixed'")
-    if found["sku"] not in hardware.skus:
-        raise UnknownNameError("fleet", found["sku"], hardware.skus)
+    sku, role, service = found["sku"], Role(found["role"] or Role.MIXED), request.main
+    if sku not in hardware.skus:
+        raise UnknownNameError("fleet", sku, hardware.skus)
     numbers = {name.lower(): int(count) for name, count in _KNOB.findall(found["knobs"])}
-    degrees = {name: numbers[name] for name in ("tp", "pp", "dp", "ep") if name in numbers}
-    role = Role(found["role"] or Role.MIXED)
-    config = given_replica(
-        request,
-        hardware,
-        found["sku"],
+    degrees = {name: (numbers.get(name, 1),) for name in ("tp", "pp", "dp", "ep")}
+    space = request.search.model_copy(update={**degrees, "more_engines": ()})
+    engine = hardware.engines[space.engine]
+    calibration = select_calibration(hardware, sku, engine.id) if space.calibrated else None
+    configs = setups_of(
+        Demand(
+            llm=service.llm,
+            precision=service.precision,
+            workload=service.workload,
+            slo=service.slo,
+            max_request_tokens=service.max_request_tokens,
+            published=service.published,
+        ),
+        space,
+        Offer(hardware.skus[sku], {engine.id: calibration}),
+        hardware.engines,
         role,
-        Parallelism(**degrees),
-        numbers.get("b", DEFAULT_RUNNING),
         numbers.get("c", DEFAULT_TOKENS),
+        numbers.get("b", DEFAULT_RUNNING),
     )
-    return Pool(role=role, config=config, replicas=int(found["replicas"]), router=request.search.router)
-
-
-def given_replica(
-    request: PlanRequest,
-    hardware: HardwareDb,
-    sku: str,
-    role: Role,
-    parallelism: Parallelism,
-    max_running_requests: int,
-    max_batched_tokens: int,
-) -> ReplicaConfig:
-    """A replica of the model of a request, set up as its first engine sets it up, with measured step times if it may.
-
-    Shared prefixes are cached where the traffic has any. Raises InputError for a split that makes no replica.
-    """
-    engine = hardware.engines[request.search.engine]
-    config = ReplicaConfig(
-        llm=request.llm,
-        sku=hardware.skus[sku],
-        engine=engine,
-        precision=request.precision,
-        parallelism=parallelism,
-        max_running_requests=max_running_requests,
-        max_batched_tokens=max_batched_tokens,
-        max_request_tokens=request.max_request_tokens,
-        calibration=select_calibration(hardware, sku, engine.id) if request.search.calibrated else None,
-        lora=request.search.lora,
-    )
-    if role is Role.DECODE or not may_share_prefixes(request.workload):
-        return config
-    return rebuilt(config, own_schedule=config.schedule.model_copy(update={"prefix_cache": True}))
+    return [Pool(role=role, config=config, replicas=int(found["replicas"]), router=space.router) for config in configs]
 
 
 def _require_one_steady_service(request: PlanRequest) -> None:
@@ -181,17 +193,28 @@ def _given(
     fleet = _verified(search, options, replicas, FleetLimits(**failing), simulate)
     progress("adding up")
     search = replace(search, request=asked.model_copy(update={"limits": FleetLimits(**failing)}))
-    deviations = deviations_of(request.confidence)
-    slow = [at_deviations(planned, deviations, request.measured_steps) for planned in fleet.deployments]
-    factors = rate_factors(fleet.deployments, search.slos)
+    slow = [_slow(search, planned) for planned in fleet.deployments]
+    factors = rate_factors(slow, search.slos)
     found = described_plan(search, fleet, fleet.deployments[0].run is not None, slow, factors, given=True)
     confidence = None
     if simulate:
         progress("drawing what step times may be off by")
-        confidence = confidence_of(
-            fleet.deployments, search.slos, request.confidence, request.seed, request.measured_steps, factors
-        )
+        confidence = confidence_of(slow, search.slos, request.confidence, request.seed, request.measured_steps, factors)
     return replace(found, slow_targets=target_checks(slow, search.slos), confidence=confidence)
+
+
+def _slow(search: FleetSearch, planned: PlannedDeployment) -> PlannedDeployment:
+    """A deployment with step times as slow as a plan is made for, simulated where it was as estimated and keeps up.
+
+    That is what a plan is judged by: near its targets a simulation shows what theory does not see.
+    """
+    request = search.request
+    slow = at_deviations(planned, deviations_of(request.confidence), request.measured_steps)
+    if slow.surviving == planned.surviving:
+        return planned
+    if planned.run is None or not slow.predicted.stable:
+        return slow
+    return simulated_long_enough(slow, search.slos, request.seed, request.simulated_requests, search.progress)
 
 
 def _family_of(option: PoolOption) -> ConfigurationFamily:

@@ -31,24 +31,19 @@ def confidence_table(plan: Plan) -> Table | None:
         error = f"a standard error of {percent(found.error)} from the number of draws"
         note = f"All targets at once: {confidence_words(plan)}, with {error}. {NOTE}{_how_slow(plan)}"
     pairs = zip(plan.targets, plan.slow_targets, strict=True)
-    return Table("Confidence", COLUMNS, tuple(_cells(estimated, slow, plan.given) for estimated, slow in pairs), note)
+    return Table("Confidence", COLUMNS, tuple(_cells(estimated, slow) for estimated, slow in pairs), note)
 
 
 def _how_slow(plan: Plan) -> str:
-    if not plan.given:
-        return "it was planned for."
-    asked = percent(plan.request.confidence)
-    return (
-        f"{asked} confidence reckons with. All of it by theory: a fleet that is given is simulated as estimated only."
-    )
+    return f"{percent(plan.request.confidence)} confidence reckons with." if plan.given else "it was planned for."
 
 
-def _cells(estimated: TargetCheck, slow: TargetCheck, by_theory: bool) -> tuple[str, ...]:
+def _cells(estimated: TargetCheck, slow: TargetCheck) -> tuple[str, ...]:
     metric = estimated.target.metric
     return (
         f"{estimated.of}: {estimated.target.name}" if estimated.of else estimated.target.name,
         with_unit(estimated.target.threshold_s, metric),
-        with_unit(estimated.predicted_s if by_theory else estimated.simulated_s, metric),
+        with_unit(estimated.simulated_s, metric),
         with_unit(slow.simulated_s, metric),
         slow.share_words,
     )

@@ -77,7 +77,7 @@ def target_table(plan: Plan) -> Table:
             )
         )
     sure = confidence_words(plan)
-    reckoned = f"{percent(plan.request.confidence)} confidence reckons with, by theory"
+    reckoned = f"{percent(plan.request.confidence)} confidence reckons with"
     how = reckoned if plan.given else "was planned for"
     note = f"All at once: {sure}. If slow: every step as slow as {how}." if sure else ""
     columns = ("target", "at most", "predicted", "simulated", "if slow", "met", "met if slow")

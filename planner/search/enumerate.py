@@ -94,6 +94,40 @@ def find_families(
     return FamilySet(families, rejections, tally.considered, left_out)
 
 
+def setups_of(
+    demand: Demand,
+    search: SearchSpace,
+    offer: Offer,
+    engines: Mapping[str, EngineProfile],
+    role: Role,
+    max_batched_tokens: int,
+    max_running_requests: int,
+) -> tuple[ReplicaConfig, ...]:
+    """Every way to set up a replica in the splits that a search space names: number formats, caches and drafts.
+
+    Args:
+        demand: model, formats and lengths.
+        search: with all degrees given; lists of limits, targets and what memory holds do not count.
+        offer: the SKU.
+        engines: profiles by id, those of `search.engines` among them.
+        role: of the pool.
+        max_batched_tokens: chunk budget of a replica [tokens].
+        max_running_requests: its batch limit [requests].
+
+    Raises:
+        InputError: none of them makes a replica; why the first does not.
+    """
+    found, refusals = [], list[PlannerError]()
+    for variant in _variants(demand, search, offer, engines, role):
+        try:
+            found.append(_base(variant, demand, max_batched_tokens, max_running_requests))
+        except PlannerError as error:
+            refusals.append(error)
+    if not found:
+        raise refusals[0]
+    return tuple(found)
+
+
 @dataclass(frozen=True)
 class _Miss:
     """Why a configuration is dropped, and how far its worst target is from the threshold (latency / threshold)."""

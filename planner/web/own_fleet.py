@@ -11,10 +11,16 @@ import streamlit as st
 from hardware_db import HardwareDb
 from planner.charts import fleets
 from planner.core import PlannerError, money, percent, significant
-from planner.fleet import DEFAULT_RUNNING, DEFAULT_TOKENS, PlanRequest, Progress, given_replica, plan_of_given
+from planner.fleet import (
+    DEFAULT_RUNNING,
+    DEFAULT_TOKENS,
+    PlanRequest,
+    Progress,
+    deployment_in_words,
+    plan_of_given,
+)
 from planner.report import plan_summary
-from planner.roofline import Parallelism
-from planner.serving import Deployment, Pool, Role
+from planner.serving import Role
 from planner.studies import SAME, PlanSide, change_of_cost
 from planner.web import components
 from planner.web.results import Page, compute_once
@@ -23,9 +29,13 @@ MIXED, SEPARATE = "Mixed", "Prefill and decode"
 ROLES = {MIXED: (Role.MIXED,), SEPARATE: (Role.PREFILL, Role.DECODE)}
 ASKED = "own-fleet-asked"
 """Key of the fleet that was tried last, in the state of the visit."""
+SPLIT_HELP = (
+    "Degrees of tensor (TP), pipeline (PP), data (DP) and expert parallelism (EP); type another, e.g. TP1 DP8 EP8"
+)
 MOST_REPLICAS, MOST_TOKENS, MOST_RUNNING = 4096, 131_072, 16_384
 """Bounds of what is typed in. Choices: beyond every fleet and setting of an engine that is known."""
-GPUS_OF_A_REPLICA = (1, 2, 4, 8, 16)
+SPLITS = ("TP1", "TP2", "TP4", "TP8")
+"""Splits to choose from besides that of the plan; others are typed in."""
 HINTS = {
     "target": "Latency target: percentile of the requests and metric (given)",
     "at most": "Its threshold (given)",
@@ -44,7 +54,7 @@ class OwnPool:
     Attributes:
         role: of its replicas.
         sku: id.
-        tp: GPUs of a replica.
+        split: degrees of a replica, e.g. ``TP1 DP4 EP4``.
         replicas: how many.
         max_running_requests: batch limit.
         max_batched_tokens: chunk budget.
@@ -52,17 +62,24 @@ class OwnPool:
 
     role: Role
     sku: str
-    tp: int
+    split: str
     replicas: int
     max_running_requests: int
     max_batched_tokens: int
+
+    @property
+    def words(self) -> str:
+        """As plans name it."""
+        limits = f"c{self.max_batched_tokens} b{self.max_running_requests}"
+        return f"{self.replicas} x {self.sku} {self.split.strip()} {limits} {self.role}"
 
 
 def show(page: Page) -> None:
     """The form, and what the fleet that was tried last is for this traffic."""
     st.caption(
         "A fleet that you run or have in mind, under the traffic and targets of this page: does it hold, with which "
-        "probability, up to which rate, and what would it cost? Model, formats and engine are those of the scenario."
+        "probability, up to which rate, and what would it cost? Model and engine are those of the scenario; formats, "
+        "caches and drafts that it leaves open are those with which the fleet serves most."
     )
     mode = components.choose_one("Pools", list(ROLES), "own-fleet-mode")
     with st.form("own-fleet", border=True):
@@ -81,20 +98,20 @@ def _pool_inputs(page: Page, role: Role) -> OwnPool:
     like = next((pool for pool in page.plan.pools if pool.role is role), next(iter(page.plan.pools), None))
     skus = list(page.hardware.skus)
     sku = like.config.sku.id if like else page.request.search.skus[0]
-    tp = like.config.parallelism.gpus if like else 1
-    sizes = sorted({*GPUS_OF_A_REPLICA, tp})
+    split = like.config.parallelism.label if like else SPLITS[0]
+    choices = list(dict.fromkeys((split, *SPLITS)))
     key, name = f"own-fleet-{role.value}", "" if role is Role.MIXED else f"{role.value.capitalize()}: "
     with st.container(horizontal=True, vertical_alignment="bottom"):
         chosen_sku = st.selectbox(f"{name}GPU", skus, index=skus.index(sku), key=f"{key}-sku", width=200)
-        chosen_tp = st.selectbox(
-            "GPUs per replica", sizes, index=sizes.index(tp), key=f"{key}-tp", width=130, help="Tensor parallelism"
+        chosen_split = st.selectbox(
+            "Split of a replica", choices, key=f"{key}-split", width=150, help=SPLIT_HELP, accept_new_options=True
         )
         replicas = _number("Replicas", f"{key}-replicas", like.replicas if like else 1, MOST_REPLICAS)
         running = like.config.max_running_requests if like else DEFAULT_RUNNING
         tokens = like.config.max_batched_tokens if like else DEFAULT_TOKENS
         running = _number("Batch limit", f"{key}-running", running, MOST_RUNNING, "Requests of a replica, max_num_seqs")
         tokens = _number("Chunk budget", f"{key}-tokens", tokens, MOST_TOKENS, "Tokens of a step")
-    return OwnPool(role, chosen_sku, chosen_tp, replicas, running, tokens)
+    return OwnPool(role, chosen_sku, chosen_split or SPLITS[0], replicas, running, tokens)
 
 
 def _number(label: str, key: str, value: int, most: int, hint: str | None = None) -> int:
@@ -106,24 +123,11 @@ def tried_side(
 ) -> PlanSide:
     """These pools under a request, as one side of a comparison; what is refused is a side with the reason."""
     try:
-        deployment = Deployment(pools=tuple(_pool(request, pool, hardware) for pool in pools))
+        deployment = deployment_in_words(" + ".join(pool.words for pool in pools), request, hardware)
         tried = plan_of_given(request, deployment, hardware, progress)
     except PlannerError as error:
         return PlanSide("your fleet", request, None, str(error))
     return PlanSide("your fleet", request, tried)
-
-
-def _pool(request: PlanRequest, pool: OwnPool, hardware: HardwareDb) -> Pool:
-    config = given_replica(
-        request,
-        hardware,
-        pool.sku,
-        pool.role,
-        Parallelism(tp=pool.tp),
-        pool.max_running_requests,
-        pool.max_batched_tokens,
-    )
-    return Pool(role=pool.role, config=config, replicas=pool.replicas, router=request.search.router)
 
 
 # --- showing ----------------------------------------------------------------------------------------------------------

@@ -269,7 +269,7 @@ def test_a_fleet_too_small_says_what_it_keeps_up_with_and_one_that_does_not_fit_
     app.number_input(key="own-fleet-mixed-replicas").set_value(1)
     assert "does not keep up with" in _texts(_try(app)) and "requests/s by theory" in _texts(app)
     app.selectbox(key="own-fleet-mixed-sku").set_value("l40s")
-    app.selectbox(key="own-fleet-mixed-tp").set_value(1)
+    app.selectbox(key="own-fleet-mixed-split").set_value("TP1")
     assert "memory" in _texts(_try(app))
 
 
