@@ -361,7 +361,9 @@ class EngineCosts(Frozen):
     users, beyond the 256 that SGLang captures, take what they would replayed, not `prompt_stretch` of their kernels.)
 
     A request reaches the scheduler `request_s` after it was sent, requests one by one `admission_s` apart, and is
-    looked at `lag_steps` step boundaries later, because engines prepare a step while the one before it runs. Where
+    looked at `lag_steps` step boundaries later, because engines prepare a step while the one before it runs. The first
+    wave of a benchmark on a server that was just started waits `fresh_s` more, while kernels are compiled and loaded.
+    Where
     prefill and decode have pools of their own, every KV transfer takes `transfer_request_s` beside what its bytes take
     on the link.
     """
@@ -379,6 +381,11 @@ class EngineCosts(Frozen):
     latent_prompt_s: float = Field(default=0.0, ge=0, description="more host time per such layer in steps with prompts")
     expert_prompt_s: float = Field(default=0.0, ge=0, description="the same per layer of routed experts")
     request_s: float = Field(default=0.0, ge=0, description="HTTP, tokenisation and hand-over of a request")
+    fresh_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="until a fresh server takes up its first requests; served traffic does not see it",
+    )
     admission_s: float = Field(default=0.0, ge=0, description="time between two requests that arrive together")
     transfer_request_s: float = Field(default=0.0, ge=0, description="per KV transfer: router, descriptors, take-over")
     draft_acceptance: float = Field(default=0.7, ge=0, le=1, description="of a drafted token, the ones before it right")

@@ -488,13 +488,15 @@ class PlainReplica:
     def held_back(self) -> bool:
         """TensorRT-LLM's wait for company."""
         schedule = self.config.schedule
-        decoding = any(one.decodes for one in self.active)
+        wanted = schedule.batch_wait_requests
+        decoding = sum(one.decodes for one in self.active) >= max(1, wanted)
         may = decoding and self.idle_prompt() and bool(self.waiting) and self.fits(next(self.ordered()))
         if not schedule.batch_wait_steps or not may:
             self.waited = 0
             return False
-        enough = schedule.batch_wait_fill * self.config.max_batched_tokens
-        if self.waited >= schedule.batch_wait_steps or sum(one.prompt for one in self.waiting) >= enough:
+        fill = schedule.batch_wait_fill * self.config.max_batched_tokens
+        enough = len(self.waiting) >= wanted if wanted else sum(one.prompt for one in self.waiting) >= fill
+        if self.waited >= schedule.batch_wait_steps or enough:
             self.waited = 0
             return False
         self.waited += 1

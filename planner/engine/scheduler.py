@@ -88,6 +88,9 @@ class Schedule(Frozen):
         batch_wait_steps: while sequences decode, waiting prompts are held back for at most this many steps
             (TensorRT-LLM: batch_wait_timeout_iters).
         batch_wait_fill: or until their tokens reach this share of the chunk budget (batch_wait_max_tokens_ratio).
+        batch_wait_requests: or until so many of them wait, or fewer sequences decode; 0: however many. (TensorRT-LLM's
+            enable_balance waits for a prompt on every attention rank while all of them decode,
+            `_balance_adp_requests` of its PyExecutor; timeout_iters is `batch_wait_steps`.)
         receive_interval_steps: steps between looks at new requests while sequences decode (SGLang:
             scheduler-recv-interval).
         reserve_outputs: KV blocks for input and output are reserved on admission, so that nothing is preempted.
@@ -110,6 +113,7 @@ class Schedule(Frozen):
     whole_prompts: bool = False
     batch_wait_steps: int = Field(default=0, ge=0, le=10_000)
     batch_wait_fill: float = Field(default=0.0, ge=0.0, le=1.0)
+    batch_wait_requests: int = Field(default=0, ge=0, le=10_000)
     receive_interval_steps: int = Field(default=1, ge=1, le=10_000)
     reserve_outputs: bool = True
     batching: Batching = Batching.CONTINUOUS

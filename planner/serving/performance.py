@@ -476,7 +476,7 @@ def _queueing_assumptions(deployment: Deployment) -> tuple[str, ...]:
 def _unknown_policies(pool: Pool) -> list[str]:
     config, schedule = pool.config, pool.config.schedule
     apart = pool.role is Role.MIXED and not schedule.mixed_steps
-    held = schedule.batch_wait_steps > 0 and schedule.batch_wait_fill > 0.0
+    held = schedule.batch_wait_steps > 0 and max(schedule.batch_wait_fill, schedule.batch_wait_requests) > 0.0
     notes = {
         "a step of prompts and the decode step after it count as one": apart,
         "prompts are split over steps, though the engine keeps them whole": schedule.whole_prompts,

@@ -104,17 +104,24 @@ class AdmittingReplica(PreemptingReplica):
 
     def _holds_prompts_back(self) -> bool:
         """Whether waiting prompts must wait for company while decodes run."""
-        waits = self.schedule.batch_wait_steps
-        idle = not (waits and self.decoding and self.waiting) or self.prompt is not None
+        waits, wanted = self.schedule.batch_wait_steps, self.schedule.batch_wait_requests
+        idle = not (waits and len(self.decoding) >= max(wanted, 1) and self.waiting) or self.prompt is not None
         if idle or self._binding_cap(self.waiting.first(), 0) is not None:
             self.hold_until = None
             return False
         if self.hold_until is None:
             self.hold_until = self.ticks + waits
-        enough = self.schedule.batch_wait_fill * self.rules.max_batched_tokens
-        if self.ticks >= self.hold_until or sum(sequence.tokens for sequence in self.waiting) >= enough:
+        if self.ticks >= self.hold_until or self._are_enough():
             self.hold_until = None
         return self.hold_until is not None
+
+    def _are_enough(self) -> bool:
+        """Whether so many prompts wait that no more are waited for."""
+        wanted = self.schedule.batch_wait_requests
+        if wanted:
+            return len(self.waiting) >= wanted
+        enough = self.schedule.batch_wait_fill * self.rules.max_batched_tokens
+        return sum(sequence.tokens for sequence in self.waiting) >= enough
 
     def _join_ready(self) -> None:
         """Admit sequences that come with their KV cache: they decode in this step."""

@@ -109,18 +109,20 @@ def run_events(
     classes: tuple[RequestClass, ...] = (),
     progress: Progress | None = None,
     apart: bool = True,
+    ready_s: float = 0.0,
 ) -> RunRecord:
     """Every request through the deployment; in a closed loop each end sends the next, until all are sent.
 
     `seed` is that of routers that choose at random, `classes` are those of the workload (none: all requests alike).
     `apart`: replicas that nothing else concerns are followed one by one, which is quicker and comes to the same.
+    `ready_s`: no request is taken up before [s].
     """
     if apart:
-        loop = _EventLoop(deployment, traffic, seed, classes, progress)
+        loop = _EventLoop(deployment, traffic, seed, classes, progress, ready_s)
         record = loop.run_apart() if loop.knows_no_others() else None
         if record is not None:
             return record
-    return _EventLoop(deployment, traffic, seed, classes, progress).run()
+    return _EventLoop(deployment, traffic, seed, classes, progress, ready_s).run()
 
 
 def in_order_of_sending(traffic: DrawnTraffic, record: RunRecord) -> tuple[DrawnTraffic, RunRecord]:
@@ -389,7 +391,9 @@ class _EventLoop:
         seed: int,
         classes: tuple[RequestClass, ...],
         progress: Progress | None,
+        ready_s: float,
     ) -> None:
+        self.ready_s = ready_s
         self.late_first = deployment.is_disaggregated and deployment.transfer.first_token_from_decode
         seeds = np.random.SeedSequence(seed, spawn_key=(1,)).generate_state(len(deployment.pools), np.uint64)
         self.pools = [
@@ -414,7 +418,7 @@ class _EventLoop:
         """Until nothing is left to happen."""
         events = self.events
         events += [
-            (sent_s + self.request_s, _ARRIVAL, 0, request, -1)
+            (max(sent_s + self.request_s, self.ready_s), _ARRIVAL, 0, request, -1)
             for request, sent_s in enumerate(self.sent_s)
             if sent_s <= self.until_s
         ]
@@ -447,7 +451,7 @@ class _EventLoop:
 
     def run_apart(self) -> RunRecord | None:
         """Each replica by itself; None where KV caches that wait to be sent would take up room that is wanted."""
-        now_s = np.array(self.sent_s) + self.request_s
+        now_s = np.maximum(np.array(self.sent_s) + self.request_s, self.ready_s)
         order = np.argsort(now_s, kind="stable")
         self.pools[0].router.take_turns(order)
         if self.link is None:

@@ -29,7 +29,8 @@ Other fields of `ReplicaConfig.schedule` (`planner.engine.Schedule`) change the 
 - with `whole_prompts` a prompt joins a step only if it fits in what is left of the budget; one longer than the whole
   budget goes where no other prompt is; `PoolLimit.BATCHED_TOKENS` says where prompts wait for decodes to end for it;
 - with `batch_wait_steps` the prompts that could be admitted beside running decodes wait until all waiting prompts have
-  `batch_wait_fill * max_batched_tokens` tokens, or for that many steps;
+  `batch_wait_fill * max_batched_tokens` tokens, or for that many steps; with `batch_wait_requests`, until so many wait,
+  as long as no fewer decode;
 - with `receive_interval_steps` above 1, arrivals are looked at only so many decode steps after the last look, or after
   a step with prompts;
 - without `reserve_outputs` a request takes blocks for its prompt and a decode step when it is admitted, and one more
@@ -104,6 +105,7 @@ def simulate(
     warmup_fraction: float = 0.1,
     drawn: tuple[IntArray, IntArray] | None = None,
     initial_requests: int = 0,
+    ready_s: float = 0.0,
     progress: Progress | None = None,
 ) -> Performance:
     """Latencies of a deployment under a workload, from simulating requests one by one. Repeats for one seed.
@@ -138,6 +140,8 @@ def simulate(
             ones; n is `initial_requests` + `requests` + `warmup_fraction` of them when open, the requests of the loop
             when closed.
         initial_requests: open: so many more are there at time 0, a backlog to start with; they are not measured.
+        ready_s: time from which on requests are taken up [s]; those sent before wait, as at a server that still loads
+            kernels.
         progress: called at most 100 times with the share of all requests that have ended, in (0, 1].
 
     Returns:
@@ -171,7 +175,7 @@ def simulate(
     else:
         traffic = draw(workload, sent, seed, drawn, initial=initial_requests, adapters=_adapters(deployment))
     _require_room(deployment, workload, traffic, drawn is not None)
-    record = run_events(deployment, traffic, seed=seed, classes=workload.classes, progress=progress)
+    record = run_events(deployment, traffic, seed=seed, classes=workload.classes, progress=progress, ready_s=ready_s)
     if talking:
         traffic, record = in_order_of_sending(traffic, record)
         ends_s = np.array([settling + warmup, settling + requests]) / workload.rate_per_s

@@ -66,6 +66,7 @@ SEARCH_RANGES: Mapping[str, SearchRange] = {
     "latent_prompt_s": SearchRange(5e-4, 2e-2),
     "expert_prompt_s": SearchRange(2e-4, 2e-2),
     "transfer_request_s": SearchRange(5e-2, 5.0),
+    "fresh_s": SearchRange(1.0, 20.0),
 }
 """Constants that can be fitted, those that most runs determine first. Bounds are far outside what engines need."""
 DEFAULT_NAMES = tuple(SEARCH_RANGES)[:8]

@@ -93,6 +93,12 @@ class WorkerSettings(Frozen):
     memory_fraction: float | None = Field(default=None, gt=0, le=1, description="as the engine reads it")
 
 
+BALANCE_TIMEOUT_STEPS = "50"
+"""Steps that TensorRT-LLM waits for a prompt on every attention rank (`AttentionDpConfig.timeout_iters`)."""
+COLD = "1 test request"
+"""How settings say that a server was not warmed up."""
+
+
 class Statistic(StrEnum):
     """Which number stands for a run's requests."""
 
@@ -164,6 +170,7 @@ class ServingPoint(MeasuredRun):
     servers: tuple[WorkerSettings, ...] = Field(min_length=1, max_length=2, description="mixed; or prefill and decode")
     schedule: Schedule
     draft_tokens: int = Field(default=0, ge=0)
+    cold: bool = Field(default=False, description="its server had answered a single request before")
     checkpoint: str = Field(default="", description="its name on the Hugging Face Hub, where it is stated")
     moe_backend: str = Field(default="", description="kernels of the routed experts, where they are stated")
     unknown: tuple[str, ...] = ()
@@ -417,6 +424,7 @@ def _point_of(row: Row, link: Row, settings: Row) -> ServingPoint:
     fraction = leading_share(settings.get("kv_memory_fraction", ""), "kv_memory_fraction")
     return ServingPoint(
         **labels,
+        cold=COLD in fields.text("client_warmup"),
         quantisation=f"{row.get('gemm_quant_mode', '')} {row.get('moe_quant_mode', '')}".strip(),
         kv_cache=_kv_cache(fields, engine),
         input_tokens=fields.whole("input_tokens"),
@@ -426,7 +434,7 @@ def _point_of(row: Row, link: Row, settings: Row) -> ServingPoint:
         concurrency=concurrency,
         requests=client.requests,
         servers=_server_settings(fields, engine, concurrency, dp, draft, fraction),
-        schedule=_schedule(fields, engine, concurrency),
+        schedule=_schedule(fields, engine, concurrency, dp),
         draft_tokens=draft,
         statistic=_statistic(row),
         mean_ttft_s=_milliseconds(row, f"{_statistic(row)}_ttft_ms"),
@@ -519,18 +527,21 @@ def _kv_cache(fields: _Fields, engine: str) -> Dtype:
     return Dtype.FP8 if text.startswith("fp8") else Dtype.BF16
 
 
-def _schedule(fields: _Fields, engine: str, concurrency: int) -> Schedule:
+def _schedule(fields: _Fields, engine: str, concurrency: int, ranks: int) -> Schedule:
     mixed_text = fields.settings.get("mixed_steps", "") or fields.row.get("mixed_steps", "")
     other = fields.settings.get("other_settings", "")
     mixed = not mixed_text.startswith("no") if mixed_text else engine != "sglang"
     if not mixed_text:
         fields.unknown.append("mixed_steps")
-    wait_steps, fill = 0, 0.0
+    wait_steps, fill, wanted = 0, 0.0, 0
     wait = re.search(r"batch_wait_timeout_iters (\d+) and batch_wait_max_tokens_ratio (\d+(?:\.\d+)?)", other)
     lengths = (fields.whole("input_tokens"), fields.whole("output_tokens"))
     tp = fields.number("attention_tp", "tp_size") or 1
     if wait and lengths == (1024, 1024) and tp < 8:
         wait_steps, fill = _whole_number(wait.group(1)), float(wait.group(2))
+    balance = re.search(r"with attention DP:.*enable_balance(?:, timeout_iters (\d+))?", other)
+    if balance and ranks > 1:
+        wait_steps, wanted = _whole_number(balance.group(1) or BALANCE_TIMEOUT_STEPS), _until_each_has_one(ranks)
     interval = re.search(r"scheduler-recv-interval:? (\d+)(?: steps if concurrency >= (\d+), else (\d+))?", other)
     receive = 1
     if interval:
@@ -541,10 +552,22 @@ def _schedule(fields: _Fields, engine: str, concurrency: int) -> Schedule:
         whole_prompts="whole prompts" in mixed_text or (engine == "tensorrt-llm"),
         batch_wait_steps=wait_steps,
         batch_wait_fill=fill,
+        batch_wait_requests=wanted,
         receive_interval_steps=receive,
         reserve_outputs=engine == "tensorrt-llm",
         captured_decodes=_captured_decodes(fields, concurrency),
     )
+
+
+def _until_each_has_one(ranks: int) -> int:
+    """Requests that wait, on average, until one is on every rank: ranks * (1 + 1/2 + ... + 1/ranks), as coupons collect.
+
+    A request goes to the rank that has fewest, which is the one where one has just ended: any of them.
+
+    >>> [_until_each_has_one(ranks) for ranks in (2, 4, 8)]
+    [3, 8, 22]
+    """
+    return round(ranks * sum(1.0 / k for k in range(1, ranks + 1)))
 
 
 def _captured_decodes(fields: _Fields, concurrency: int) -> int | None:

@@ -22,7 +22,7 @@ from planner.simulator import simulate
 from planner.validation.checkpoint_formats import precision_of
 from planner.validation.checkpoint_names import model_of
 from planner.validation.measured_runs import RefusedRun, ServingPoint, Statistic, WorkerSettings
-from planner.workload import TokenLengths, Workload
+from planner.workload import ClosedLoop, TokenLengths, Workload
 
 UNPREDICTED_ERROR = 1.0
 """Relative error of a point without a prediction."""
@@ -133,9 +133,21 @@ class ReplayedRun:
 
 
 def replayed(run: ReplayedRun) -> Performance:
-    """What a run's client measures: over all its requests, the first burst and the last stragglers included."""
-    requests = run.lengths[0].size
-    return simulate(run.deployment, run.workload, requests=requests, warmup_fraction=0.0, drawn=run.lengths)
+    """What a run's client measures: over all its requests, the first burst and the last stragglers included.
+
+    One server is started for each run of a closed loop, so that its first wave waits (`EngineCosts.fresh_s`); prefill
+    and decode servers answer other requests before (README of the reference data, "warm-up").
+    """
+    requests, costs = run.lengths[0].size, run.deployment.pools[0].config.costs
+    is_fresh = isinstance(run.workload.arrivals, ClosedLoop) and not run.deployment.is_disaggregated
+    return simulate(
+        run.deployment,
+        run.workload,
+        requests=requests,
+        warmup_fraction=0.0,
+        drawn=run.lengths,
+        ready_s=costs.fresh_s if is_fresh else 0.0,
+    )
 
 
 def prediction_of(point: ServingPoint, run: ReplayedRun) -> Prediction:

@@ -65,6 +65,7 @@ def random_replica(rng: np.random.Generator) -> ReplicaConfig:
         receive_interval_steps=int(rng.choice([1, 1, 4, 30])),
         batch_wait_steps=waits,
         batch_wait_fill=float(rng.choice([0.3, 1.0])) if waits else 0.0,
+        batch_wait_requests=int(rng.choice([0, 0, 2, 4])) if waits else 0,
     )
     costs = EngineCosts(
         request_s=float(rng.choice([0.0, 2.0**-6])),
@@ -235,6 +236,17 @@ def test_time_outside_the_engine_is_part_of_ttft() -> None:
     assert late.samples_s[Metric.TPOT] == pytest.approx(fast.samples_s[Metric.TPOT], rel=1e-9)
 
 
+def test_the_first_wave_waits_until_the_server_is_ready_and_nothing_else_changes() -> None:
+    """All that happens does so later by as much: only requests that were sent before the server was ready notice."""
+    drawn, loop = uniform(500, 60, 40), Workload.closed(4, TokenLengths.constant(1, 1), requests=40)
+    deployment = Deployment.mixed(linear(replica()))
+    warm, fresh = (simulate(deployment, loop, drawn=drawn, ready_s=s) for s in (0.0, 2.0))
+    later = np.where(np.arange(40) < 4, 2.0, 0.0)
+    for metric in (Metric.TTFT, Metric.E2E):
+        assert fresh.samples_s[metric] - warm.samples_s[metric] == pytest.approx(later, abs=1e-9)
+    assert fresh.samples_s[Metric.TPOT] == pytest.approx(warm.samples_s[Metric.TPOT], rel=1e-9)
+
+
 def test_lengths_are_drawn_from_the_workload_where_none_are_given() -> None:
     lengths = TokenLengths.from_pairs([100, 900], [5, 50])
     workload = Workload.closed(4, lengths)
@@ -320,6 +332,20 @@ def test_a_batch_wait_holds_a_prompt_for_its_steps_beside_decodes() -> None:
     assert waiting[0] == plain[0] == filled[0]  # nothing decodes beside the first
     assert waiting[1] - plain[1] == pytest.approx(20 * step, rel=0.01)
     assert filled[1] == plain[1]
+
+
+def test_a_prompt_waits_for_others_only_beside_as_many_decodes() -> None:
+    """As with attention ranks that are to get a prompt each: all decode, or none of them is waited for."""
+    drawn = np.array([16, 16, 64]), np.array([400, 400, 1])
+    waits = {"batch_wait_steps": 20}
+    plain, two, three = (
+        pair(scheduled(replica(), **fields), drawn, 0.5).samples_s[Metric.TTFT]
+        for fields in ({}, {**waits, "batch_wait_requests": 2}, {**waits, "batch_wait_requests": 3})
+    )
+    step = linear(replica()).timer.decode_s(2, 150)
+    assert two[2] - plain[2] == pytest.approx(20 * step, rel=0.02), "two decode, and one of two prompts waits"
+    assert three[2] == plain[2], "of three ranks one is idle"
+    assert two[1] == plain[1], "of two ranks one was idle"
 
 
 def test_a_receive_interval_delays_by_half_an_interval_on_average() -> None:

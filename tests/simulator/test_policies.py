@@ -126,6 +126,7 @@ def base(rng: np.random.Generator) -> dict[str, object]:
         "watermark": float(rng.choice([0.0, 0.0, 0.05, 0.3])),
         "batch_wait_steps": int(rng.choice([0, 0, 5])),
         "batch_wait_fill": 0.5,
+        "batch_wait_requests": int(rng.choice([0, 0, 2])),
     }
 
 

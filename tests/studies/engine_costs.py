@@ -51,9 +51,17 @@ from planner.validation.scores import serving_class
 
 COMMON = ("sequence_s", "gap_s", "launch_s", "request_s", "admission_s", "stretch", "prompt_stretch")
 LATENT = ("latent_s", "latent_prompt_s", "transfer_request_s")
-NAMES_OF = {"vllm": COMMON, "tensorrt-llm": (*COMMON, *LATENT), "sglang": (*COMMON, *LATENT, "expert_prompt_s")}
+NAMES_OF = {
+    "vllm": COMMON,
+    "tensorrt-llm": (*COMMON, *LATENT),
+    "sglang": (*COMMON, *LATENT, "expert_prompt_s", "fresh_s"),
+}
 """Constants that are fitted for each engine: those that some of its runs depend on. Host time per layer of experts is
 SGLang's only; TensorRT-LLM's runs of gpt-oss and Qwen3-235B show none."""
+COMPILES = frozenset({"sglang"})
+"""Engines that compile kernels for the sizes they meet. Of a cold server the first wave waits: SGLang's on B200 for 50
+to 100 s, as long in runs of 10 and of 50 requests a user, so that mean TTFTs of such runs say nothing of served
+traffic. Runs of the other engines on cold servers differ in nothing from those on warm ones."""
 POOLING_SD = 0.7
 """Standard deviation of a constant between architectures, in search coordinates: a factor of two. A choice."""
 PRIOR_SD = 1.5
@@ -79,7 +87,14 @@ def architecture(db: HardwareDb, sku: str) -> str:
 
 def ttft_weight(point: ServingPoint) -> float:
     """Weight of a log error of TTFT."""
+    if waits_for_compilers(point):
+        return 0.0
     return UNDOCUMENTED_TTFT_WEIGHT if point.unknown else TTFT_WEIGHT
+
+
+def waits_for_compilers(point: ServingPoint) -> bool:
+    """Whether the mean TTFT of a run is mostly kernels that were compiled (`COMPILES`)."""
+    return point.cold and point.engine in COMPILES
 
 
 def drawn(points: Sequence[ServingPoint], most: int) -> list[ServingPoint]:
@@ -338,6 +353,7 @@ def fit_engine(engine: str, points: Sequence[ServingPoint], db: HardwareDb, most
 def judged_run(task: tuple[ServingPoint, EngineCosts]) -> tuple[object, ...]:
     """The row of one run played with constants that its group had no part in."""
     point, costs = task
+    ttft_s = None if waits_for_compilers(point) else point.mean_ttft_s
     head = (
         point.id,
         point.engine,
@@ -354,12 +370,12 @@ def judged_run(task: tuple[ServingPoint, EngineCosts]) -> tuple[object, ...]:
         lengths = float(run.lengths[0].mean()), float(run.lengths[1].mean())
         spread = kernel_spreads(run.deployment, *lengths, [pool.mean_running for pool in seen.pools], seen.ttft.mean_s)
     except PlannerError as error:
-        return (*head, point.mean_tpot_s, None, point.mean_ttft_s, None, None, None, None, str(error)[:200])
+        return (*head, point.mean_tpot_s, None, ttft_s, None, None, None, None, str(error)[:200])
     return (
         *head,
         point.mean_tpot_s,
         _short(seen.tpot.mean_s),
-        point.mean_ttft_s,
+        ttft_s,
         _short(seen.ttft.mean_s),
         _short(spread.tpot),
         _short(spread.ttft),

@@ -58,6 +58,28 @@ def _server(point: ServingPoint) -> Any:
 
 
 @pytest.mark.parametrize(
+    ("words", "ranks", "expected"),
+    [
+        ("with attention DP: enable_balance, timeout_iters 60, batching_wait_iters 0", 4, (60, 8)),
+        ("TRTLLM_ENABLE_PDL=1; with attention DP: MNNVL all-to-all if EP > 1, enable_balance", 2, (50, 3)),
+        ("with attention DP: enable_balance, timeout_iters 60, batching_wait_iters 0", 1, (0, 0)),
+        ("low-precision MoE combine", 4, (0, 0)),
+    ],
+)
+def test_prompts_wait_for_one_on_every_attention_rank_where_ranks_are_balanced(
+    tmp_path: Path, words: str, ranks: int, expected: tuple[int, int]
+) -> None:
+    row = {"engine": "trtllm", "model": "deepseek-ai/DeepSeek-R1", "sku": "b200_sxm", "attention_dp_size": str(ranks)}
+    schedule = _read(tmp_path, row, {"other_settings": words, "attention_dp": f"{ranks}"}).schedule
+    assert (schedule.batch_wait_steps, schedule.batch_wait_requests) == expected
+
+
+def test_a_server_that_had_answered_one_request_is_cold(tmp_path: Path) -> None:
+    words = {"1 test request (same prompt as request 1)": True, "2 x concurrency requests": False, "": False}
+    assert {text: _read(tmp_path, {}, {"client_warmup": text}).cold for text in words} == words
+
+
+@pytest.mark.parametrize(
     ("text", "number"),
     [
         ("8192", 8192),

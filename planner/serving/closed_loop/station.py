@@ -215,7 +215,8 @@ def station_of(pool: Pool, lengths: TokenLengths, loop: ClosedLoop) -> Station:
     interval = float(schedule.receive_interval_steps)
     delay_ticks = math.ceil(late_ticks - 1e-9) if interval <= 1.0 else late_ticks + (interval - 1.0) / 2.0
     per_tick = busy / max(float(ticks @ lengths.probabilities), 1.0)
-    fill = schedule.batch_wait_fill * config.max_batched_tokens / max(lengths.mean_input * per_tick, 1e-12)
-    hold = min(float(schedule.batch_wait_steps), fill)
+    fill = schedule.batch_wait_fill * config.max_batched_tokens / lengths.mean_input
+    enough_ticks = (schedule.batch_wait_requests or fill) / max(per_tick, 1e-12)
+    hold = min(float(schedule.batch_wait_steps), enough_ticks)
     delay_ticks += config.costs.lag_steps + hold / 2.0
     return replace(prompt_only, delay_ticks=delay_ticks, look_ticks=max(interval, hold, 1.0))
