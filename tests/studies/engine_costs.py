@@ -53,7 +53,7 @@ COMMON = ("sequence_s", "gap_s", "launch_s", "request_s", "admission_s", "stretc
 LATENT = ("latent_s", "latent_prompt_s", "transfer_request_s")
 NAMES_OF = {
     "vllm": COMMON,
-    "tensorrt-llm": (*COMMON, *LATENT),
+    "tensorrt-llm": (*COMMON, *LATENT, "fresh_s"),
     "sglang": (*COMMON, *LATENT, "expert_prompt_s", "fresh_s"),
 }
 """Constants that are fitted for each engine: those that some of its runs depend on. Host time per layer of experts is
