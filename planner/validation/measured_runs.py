@@ -560,7 +560,7 @@ def _schedule(fields: _Fields, engine: str, concurrency: int, ranks: int) -> Sch
 
 
 def _until_each_has_one(ranks: int) -> int:
-    """Requests that wait, on average, until one is on every rank: ranks * (1 + 1/2 + ... + 1/ranks), as coupons collect.
+    """Requests that wait until one is on every rank, on average: ranks * (1 + 1/2 + ... + 1/ranks), as coupons collect.
 
     A request goes to the rank that has fewest, which is the one where one has just ended: any of them.
 
