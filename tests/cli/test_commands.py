@@ -805,11 +805,6 @@ def test_places_are_checked_before_the_work(scenario: str, tmp_path: Path, monke
 # --- the process ----------------------------------------------------------------------------------------------------
 
 
-def _process(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "planner.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-
-
 def test_help_loads_nothing_heavy() -> None:
     code = "import sys, planner.cli; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
@@ -821,12 +816,6 @@ def test_help_loads_nothing_heavy() -> None:
         "rich.console",
         "planner.report.plan",
     }
-
-
-def test_process_exits_with_the_code_and_one_line(tmp_path: Path) -> None:
-    done = _process("plan", str(tmp_path / "none.yaml"))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert LINE.fullmatch(done.stderr)
 
 
 MARKDOWN_THEN_TABLES = """
