@@ -833,7 +833,8 @@ for more in (["--md", "-"], []):
 def test_output_that_cannot_be_encoded_does_not_crash(tmp_path: Path) -> None:
     """A narrow terminal encoding costs a character, not the plan: as Markdown and as tables."""
     path = tmp_path / "s.yaml"
-    path.write_text(yaml.safe_dump({**SCENARIO, "name": "L\u00e4nge \u2264 1"}, allow_unicode=True), encoding="utf-8")
+    content = {**SCENARIO, "name": "L\u00e4nge \u2264 1", "confidence": 0.5}
+    path.write_text(yaml.safe_dump(content, allow_unicode=True), encoding="utf-8")
     command = [sys.executable, "-c", MARKDOWN_THEN_TABLES]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

@@ -22,7 +22,8 @@ SCHEMA = [sys.executable, "-m", "planner.cli", "schema"]
 
 
 def _run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # Python warns of forks beside threads
+    environment = {**os.environ, **one_thread, "PYTHONPATH": str(ROOT)}
     return subprocess.run(  # type: ignore[call-overload,no-any-return]
         command, env=environment, stderr=subprocess.PIPE, text=True, check=False, timeout=60, **options
     )
