@@ -106,17 +106,21 @@ def _text(path: Path) -> str:
 
 
 def _parse(name: str, text: str) -> ColumnTable:
+    rows = csv.reader(io.StringIO(text))
     try:
-        rows = list(csv.reader(io.StringIO(text)))
+        header = next(rows, [])
+        columns: list[list[str]] = [[] for _ in header]
+        number = 1
+        for number, row in enumerate(rows, start=2):
+            if len(row) != len(header):
+                raise InputError(f"{name} line {number}", row, f"must have {len(header)} cells", "correct that line")
+            for column, cell in zip(columns, row, strict=True):
+                column.append(cell)
     except csv.Error as error:
         raise InputError("table", name, f"is no CSV table ({error})", "write it again") from None
-    if len(rows) < 2:
+    if number < 2:
         raise InputError("table", name, "has no rows", "give a CSV file with a header and measurements")
-    width = len(rows[0])
-    wrong = next((i for i, row in enumerate(rows) if len(row) != width), None)
-    if wrong is not None:
-        raise InputError(f"{name} line {wrong + 1}", rows[wrong], f"must have {width} cells", "correct that line")
-    return ColumnTable({column: _typed(values) for column, *values in zip(*rows, strict=True)})
+    return ColumnTable({column: _typed(values) for column, values in zip(header, columns, strict=True)})
 
 
 def _typed(values: list[str]) -> NDArray[Any]:

@@ -70,8 +70,9 @@ def unpacked_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for package in ("planner", "hardware_db", "calibration"):
         shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
     built = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", str(source), "--no-deps", "--no-build-isolation", "-w", str(built)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    command = [sys.executable, "-c", build, str(built)]  # as a build frontend has it made (PEP 517)
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     target = tmp_path_factory.mktemp("unpacked")
     with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:

@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import streamlit as st
@@ -20,6 +20,8 @@ from planner.web import components, inputs_rate, session
 from planner.web.inputs_arrivals import arrival_inputs
 from planner.workload import MAX_IMAGE_PIXELS, MAX_IMAGES, MAX_TOKENS, MAX_TURNS, TokenLengths
 
+drawn_histogram = lru_cache(maxsize=64)(length_histogram)
+"""Lengths change seldom: their pictures are drawn once, and not at every run of the script."""
 MAX_TRACE_UPLOAD_BYTES = 20_000_000
 """Largest trace that is read; the Python API reads five times as much."""
 TRACE_WINDOWS = 100
@@ -96,7 +98,7 @@ def lengths_inputs() -> None:
         mean_inputs(_preset_name(lengths), lengths)
     if distribution is not None and kind != CONSTANT:
         for side in SIDES:
-            st.altair_chart(length_histogram(distribution, side), key=f"lengths-{side}", height=110)
+            st.altair_chart(drawn_histogram(distribution, side), key=f"lengths-{side}", height=110)
 
 
 def session_inputs() -> None:

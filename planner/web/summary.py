@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import lru_cache, partial
+from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -34,7 +35,26 @@ def show(page: Page) -> None:
     concerns.show(page.plan, cached_cost_range(page))
     components.metric_cards(_metric_cards(page, page.plan.cost), "answer")
     _growth_line(page)
-    components.chart(fleets.fleet_picture(page.plan), fleets.fleet_rows(page.plan), "Fleet", "fleet")
+    components.chart(_drawn_fleet(_ThisPlan(page.plan)), fleets.fleet_rows(page.plan), "Fleet", "fleet")
+
+
+class _ThisPlan:
+    """A plan as the key of what is made of it: equal to itself only, since to compare two takes long."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def __hash__(self) -> int:
+        return id(self.plan)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ThisPlan) and other.plan is self.plan
+
+
+@lru_cache(maxsize=8)
+def _drawn_fleet(of: _ThisPlan) -> Any:  # noqa: ANN401 - an Altair chart
+    """The picture of a fleet, drawn once and not at every run of the script."""
+    return fleets.fleet_picture(of.plan)
 
 
 def targets_line(plan: Plan) -> str:

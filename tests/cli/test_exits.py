@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -21,61 +22,105 @@ SCHEMA = [sys.executable, "-m", "planner.cli", "schema"]
 
 
 def _run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # Python warns of forks beside threads
+    environment = {**os.environ, **one_thread, "PYTHONPATH": str(ROOT)}
     return subprocess.run(  # type: ignore[call-overload,no-any-return]
         command, env=environment, stderr=subprocess.PIPE, text=True, check=False, timeout=60, **options
     )
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_ctrl_c_is_130_for_every_command(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_is_130_for_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted() -> NoReturn:
         raise KeyboardInterrupt
 
-    (command,) = (one for one in app.registered_commands if one.name == name)
-    monkeypatch.setattr(command, "callback", interrupted)
-    done = CliRunner().invoke(app, [name], prog_name="planner")
-    assert (done.exit_code, done.output) == (130, "")
+    for command in app.registered_commands:
+        monkeypatch.setattr(command, "callback", interrupted)
+    for name in COMMANDS:
+        done = CliRunner().invoke(app, [name], prog_name="planner")
+        assert (done.exit_code, done.output) == (130, ""), name
 
 
-INTERRUPTED = """
-import os, signal, sys, time
-import planner
+CHILDREN = """
+import json, os, signal, sys, time
+import planner, planner.report, planner.scenario, planner.simulator
 from planner.cli import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a program in the background inherits that it is ignored
-def simulate(*given, **more):
+
+def interrupted(*given, **more):
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(20)
-planner.simulate = simulate
-sys.argv[1:1] = ["simulate"]
-main()
-"""
 
-
-def test_ctrl_c_in_the_middle_of_the_work_is_130_without_a_word() -> None:
-    done = _run([sys.executable, "-c", INTERRUPTED, *GIVEN, "--requests", "1000"], stdout=subprocess.PIPE)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
-
-
-def test_a_reader_that_leaves_is_no_error() -> None:
-    """As `planner schema | head -1` does; 141 is what the shell says of a program that SIGPIPE ended."""
+def without_reader():
     reader, writer = os.pipe()
     os.close(reader)
-    try:
-        done = _run(SCHEMA, stdout=writer)
-    finally:
-        os.close(writer)
-    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+    return writer
+
+found = []
+for stdout, arguments in json.loads(sys.argv[1]):
+    errors = os.memfd_create("stderr")
+    if not (child := os.fork()):
+        if stdout == "interrupted":
+            planner.simulate = interrupted
+        elif stdout == "full":
+            os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+        elif stdout == "left":
+            os.dup2(without_reader(), 1)
+        os.dup2(errors, 2)
+        sys.argv = ["planner", *arguments]
+        main()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.lseek(errors, 0, os.SEEK_SET)
+    found.append((code, os.read(errors, 100_000).decode()))
+print(json.dumps(found))
+"""
+"""Each command runs and ends in a process of its own, which has the modules from the one before it: they take longer
+to load than any of these commands."""
+CHILD_COMMANDS: list[tuple[str, list[str]]] = [
+    ("interrupted", ["simulate", *GIVEN, "--requests", "1000"]),
+    ("left", ["schema"]),
+    *(("full", arguments) for arguments in (["schema"], ["plan", "--help"], ["--version"])),
+    ("shown", ["plan", "none.yaml"]),
+]
+Children = dict[tuple[str, ...], tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def children() -> Children:
+    """Exit code and standard error by what is done to standard output and the first words of the command.
+
+    Whatever a child shows comes before the answer of the process that started it.
+    """
+    if not hasattr(os, "memfd_create"):
+        pytest.skip("no memfd_create on this system")
+    done = _run([sys.executable, "-c", CHILDREN, json.dumps(CHILD_COMMANDS)], stdout=subprocess.PIPE)
+    (line,) = done.stdout.splitlines()
+    assert (done.returncode, done.stderr) == (0, "")
+    ends = [(code, said) for code, said in json.loads(line)]
+    return {(stdout, *words[:2]): end for (stdout, words), end in zip(CHILD_COMMANDS, ends, strict=True)}
+
+
+def test_ctrl_c_in_the_middle_of_the_work_is_130_without_a_word(children: Children) -> None:
+    assert children["interrupted", "simulate", "--llm"] == (130, "")
+
+
+def test_a_reader_that_leaves_is_no_error(children: Children) -> None:
+    """As `planner schema | head -1` does; 141 is what the shell says of a program that SIGPIPE ended."""
+    assert children["left", "schema"] == (128 + signal.SIGPIPE, "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
 @pytest.mark.parametrize("arguments", [["schema"], ["plan", "--help"], ["--version"]], ids=" ".join)
-def test_a_full_stdout_is_one_line(arguments: list[str]) -> None:
-    with Path("/dev/full").open("w", encoding="utf-8") as full:
-        done = _run([sys.executable, "-m", "planner.cli", *arguments], stdout=full)
-    assert done.returncode == 2
-    assert LINE.fullmatch(done.stderr), done.stderr
-    assert "No space left on device" in done.stderr
+def test_a_full_stdout_is_one_line(arguments: list[str], children: Children) -> None:
+    code, said = children["full", *arguments]
+    assert code == 2
+    assert LINE.fullmatch(said), said
+    assert "No space left on device" in said
+
+
+def test_a_process_ends_with_the_code_and_one_line(children: Children) -> None:
+    code, said = children["shown", "plan", "none.yaml"]
+    assert code == 2
+    assert LINE.fullmatch(said), said
 
 
 def test_a_closed_stdout_costs_the_text_alone(tmp_path: Path) -> None:

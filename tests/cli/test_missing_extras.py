@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from planner.cli import installation
 from tests.places import ROOT
 
@@ -55,18 +57,12 @@ def test_every_extra_for_users_is_tried() -> None:
     assert brought <= NAMES
 
 
-def test_commands_need_no_extra() -> None:
-    commands = (
-        ("evaluate", *FLEET),
-        ("simulate", *FLEET, "--requests", "200"),
-        ("doctor", "--sku", "h100-sxm"),
-        ("schema",),
-    )
-    for command, (code, out, err) in zip(commands, run(*(("planner.cli", *one) for one in commands)), strict=True):
-        assert (code, err) == (0, ""), command
-        assert out, command
-
-
+FREE = (
+    ("planner.cli", "evaluate", *FLEET),
+    ("planner.cli", "simulate", *FLEET, "--requests", "200"),
+    ("planner.cli", "doctor", "--sku", "h100-sxm"),
+    ("planner.cli", "schema"),
+)
 NEEDING = {
     ("planner.cli", "compare", *FLEET, "--plot", "x.html"): "module = 'altair': is not installed; it is for the web",
     ("planner.cli", "plan", "chat-llama-70b", "--set", "llm=hf:a/b"): "huggingface_hub is not installed",
@@ -75,11 +71,28 @@ NEEDING = {
 }
 
 
-def test_what_is_missing_is_one_line_and_exit_code_2() -> None:
-    for (command, said), (code, out, err) in zip(NEEDING.items(), run(*NEEDING), strict=True):
-        assert (code, out) == (2, ""), command
-        (line,) = err.splitlines()
-        assert line.startswith("error: ")
-        assert said in line
-        assert "Fix: pip install" in line
+@pytest.fixture(scope="module")
+def ends() -> dict[tuple[str, ...], tuple[int, str, str]]:
+    """How each command ended."""
+    commands = (*FREE, *NEEDING)
+    return dict(zip(commands, run(*commands), strict=True))
+
+
+@pytest.mark.parametrize("command", FREE, ids=lambda command: command[1])
+def test_commands_need_no_extra(command: tuple[str, ...], ends: dict[tuple[str, ...], tuple[int, str, str]]) -> None:
+    code, out, err = ends[command]
+    assert (code, err) == (0, "")
+    assert out
+
+
+@pytest.mark.parametrize("command", NEEDING, ids=lambda command: " ".join(command[:2]))
+def test_what_is_missing_is_one_line_and_exit_code_2(
+    command: tuple[str, ...], ends: dict[tuple[str, ...], tuple[int, str, str]]
+) -> None:
+    code, out, err = ends[command]
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("error: ")
+    assert NEEDING[command] in line
+    assert "Fix: pip install" in line
     assert not Path(ROOT / "x.html").exists() and not Path(ROOT / "x.json").exists()

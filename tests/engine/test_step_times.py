@@ -265,26 +265,29 @@ class TestPhysics:
 
     @pytest.mark.parametrize("fits", FITS)
     def test_no_prediction_implies_more_than_a_peak(self, fits: str) -> None:
-        """No operator is faster than its own FLOPs at the peak, or its own bytes at the bandwidth."""
+        """No operator is faster than its own FLOPs at the peak, or its own bytes at the bandwidth.
+
+        Every fit meets every model at one of three precisions; the fits together meet them all.
+        """
         fitted = FITS[fits]
         sku, random = HARDWARE.skus[fitted.sku], np.random.default_rng(3)
         int4, first = Precision(weights=Dtype.INT4), list(FITS).index(fits)
         for place, (model, split) in enumerate(MODELS.items()):
             shape = steps(60, int(random.integers(100)))
             load = Load.of(shape, split)
-            for turn, (precision, skew) in enumerate(((Precision(), 0.8), (FP8, 0.0), (int4, 0.8))):
-                gpu, roof = CalibratedGpu(sku, fitted), np.zeros(60)
-                for one in step_operators(load_llm(model), sku, precision, split, skew):
-                    work = one.work(load)
-                    peak = sku.peak_flops_per_s[one.dtype].value
-                    least = np.maximum(work.flops / peak, work.hbm_bytes / sku.hbm_bandwidth_bytes_per_s.value)
-                    link = getattr(one, "link_bytes_per_s", math.inf)
-                    seconds = operator_seconds(one, load, gpu, link)
-                    assert np.all(seconds >= one.count * least * (1 - 1e-12)), (model, one)
-                    roof += one.count * least
-                if (first + place + turn) % 9 == 0:  # tables of these very operators, which are dear to make
-                    found = timer(model, precision, fitted, skew=skew).times_s(shape)
-                    assert np.all(found >= roof * 0.995), model
+            precision, skew = ((Precision(), 0.8), (FP8, 0.0), (int4, 0.8))[(first + place) % 3]
+            gpu, roof = CalibratedGpu(sku, fitted), np.zeros(60)
+            for one in step_operators(load_llm(model), sku, precision, split, skew):
+                work = one.work(load)
+                peak = sku.peak_flops_per_s[one.dtype].value
+                least = np.maximum(work.flops / peak, work.hbm_bytes / sku.hbm_bandwidth_bytes_per_s.value)
+                link = getattr(one, "link_bytes_per_s", math.inf)
+                seconds = operator_seconds(one, load, gpu, link)
+                assert np.all(seconds >= one.count * least * (1 - 1e-12)), (model, one)
+                roof += one.count * least
+            if (first + place) % 5 == 0:  # tables of these very operators, which are dear to make
+                found = timer(model, precision, fitted, skew=skew).times_s(shape)
+                assert np.all(found >= roof * 0.995), model
 
     @pytest.mark.parametrize("fits", FITS)
     def test_no_collective_sends_faster_than_its_link(self, fits: str) -> None:

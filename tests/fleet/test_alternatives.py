@@ -18,7 +18,7 @@ def scenario(*skus: str, **search: Any) -> dict[str, Any]:
         "precision": {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8"},
         "workload": {"rate_per_s": 30.0, "lengths": {"input_tokens": 1000, "output_tokens": 200}},
         "slo": [{"metric": "tpot", "percentile": 0.99, "threshold_s": 0.03}],
-        "search": {"skus": list(skus), "tp": [1], "modes": ["mixed"], **search},
+        "search": {"skus": list(skus), "tp": [1], "modes": ["mixed"]} | search,
         "prices": {"as_of": "2026-11-21"},
         "confidence": 0.5,
     }
@@ -142,8 +142,7 @@ def test_what_costs_more_needs_no_reason_and_other_engines_name_the_field_that_s
 @pytest.mark.parametrize(("rate_per_s", "tpot_s"), [(100.0, 0.06), (30.0, 0.015)])
 def test_an_alternative_of_a_mode_is_the_fleet_that_a_plan_of_that_mode_is(rate_per_s: float, tpot_s: float) -> None:
     """Of one SKU where that is a tie: cheapest are pairs of two, H100 or L40S for prompts and A100 for the rest."""
-    content = scenario("h100-sxm", "a100-sxm-80gb", "l40s", "b200-sxm", modes=["mixed", "disaggregated"])
-    del content["search"]["tp"]
+    content = scenario("h100-sxm", "a100-sxm-80gb", "l40s", "b200-sxm", modes=["mixed", "disaggregated"], tp=[1, 2])
     content["workload"]["rate_per_s"] = rate_per_s
     content["slo"] = [
         {"metric": "ttft", "percentile": 0.99, "threshold_s": 1.0},

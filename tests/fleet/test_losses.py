@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -45,14 +47,33 @@ def resized(found: Plan, *replicas: int) -> PlannedDeployment:
     return replace(one, deployment=deployment, surviving=deployment)
 
 
-EDGE = planned()
-SPLIT = planned("search.modes=[disaggregated]")
+@cache
+def edge() -> Plan:
+    """A mixed fleet."""
+    return planned()
+
+
+@cache
+def split() -> Plan:
+    """A pair of pools."""
+    return planned("search.modes=[disaggregated]")
+
+
+@cache
+def spread() -> Plan:
+    """A pair of pools, each spread over servers."""
+    return planned("search.modes=[disaggregated]", "limits.survives_node_loss=true")
+
+
 PAIR = "workload.rate_per_s=0.5"
 
 
-@pytest.mark.parametrize("found", [EDGE, SPLIT], ids=["mixed", "disaggregated"])
+@pytest.mark.parametrize("fleet", [edge, split], ids=["mixed", "disaggregated"])
 @pytest.mark.parametrize("more", [0, 1, 2])
-def test_a_replica_may_be_lost_exactly_where_every_pool_holds_with_one_fewer(found: Plan, more: int) -> None:
+def test_a_replica_may_be_lost_exactly_where_every_pool_holds_with_one_fewer(
+    fleet: Callable[[], Plan], more: int
+) -> None:
+    found = fleet()
     one = found.deployments[0]
     sizes = [pool.replicas + more for pool in one.deployment.pools]
     answer = losses_of(found, (resized(found, *sizes),))[LossOf.REPLICA]
@@ -64,7 +85,7 @@ def test_a_replica_may_be_lost_exactly_where_every_pool_holds_with_one_fewer(fou
 
 
 def test_a_fleet_sized_to_the_edge_says_no_with_the_latency_that_evaluate_says() -> None:
-    one, answer = EDGE.deployments[0], loss(EDGE, LossOf.REPLICA)
+    one, answer = edge().deployments[0], loss(edge(), LossOf.REPLICA)
     (pool,) = one.deployment.pools
     left = evaluate(one.option.deployment((pool.replicas - 1,)), one.workload)
     assert not answer.holds and answer.failed == f"1 of {pool.replicas} mixed replicas"
@@ -86,7 +107,7 @@ def test_the_setting_that_is_named_buys_it(modes: str, of: LossOf) -> None:
 
 def test_a_server_takes_the_replicas_it_holds() -> None:
     """Two replicas of four GPUs to a server of eight."""
-    answer = losses_of(EDGE, (resized(EDGE, 5),))[LossOf.SERVER]
+    answer = losses_of(edge(), (resized(edge(), 5),))[LossOf.SERVER]
     assert answer.failed == "2 of 5 mixed replicas"
 
 
@@ -98,21 +119,22 @@ def test_a_single_replica_stops_the_service_and_is_pointed_out() -> None:
         assert answer.failed == "1 of 1 mixed replica"
         assert answer.scope == "no mixed replica is left"
     assert "mixed pool of 1 replica: its loss stops the service" in found.warnings
-    assert not single_replica_warnings(EDGE.deployments)
+    assert not single_replica_warnings(edge().deployments)
 
 
 def test_a_pool_that_is_gone_is_worse_than_one_that_falls_behind() -> None:
     """Four prefill replicas and a decode replica on three servers of two: one server has the decode replica."""
-    one = SPLIT.deployments[0]
-    answer = losses_of(SPLIT, (resized(SPLIT, 4, 1),))[LossOf.SERVER]
+    one = split().deployments[0]
+    answer = losses_of(split(), (resized(split(), 4, 1),))[LossOf.SERVER]
     assert len(one.deployment.pools) == 2
     assert answer.failed == "1 of 4 prefill replicas and 1 of 1 decode replica"
     assert answer.scope == "no decode replica is left"
 
 
-@pytest.mark.parametrize("found", [SPLIT, planned("search.modes=[disaggregated]", "limits.survives_node_loss=true")])
-def test_a_server_takes_what_it_has_of_every_pool_at_once(found: Plan) -> None:
+@pytest.mark.parametrize("fleet", [split, spread])
+def test_a_server_takes_what_it_has_of_every_pool_at_once(fleet: Callable[[], Plan]) -> None:
     """Held against taking every server of the packing in turn, with `evaluate` of what is left."""
+    found = fleet()
     one = found.deployments[0]
     sizes = [pool.replicas for pool in one.deployment.pools]
     on: dict[int, list[int]] = {}
@@ -140,15 +162,15 @@ def test_a_fleet_that_is_spread_survives_on_fewer_gpus_than_one_whose_servers_fi
 
 def test_deployments_of_one_slice_take_over_in_proportion_to_what_they_sustain() -> None:
     """Two halves of a fleet of 2n are that fleet: n - 1 and n of them share what 2n served."""
-    one = EDGE.deployments[0]
+    one = edge().deployments[0]
     (pool,) = one.deployment.pools
     rate_per_s = one.workload.rate_per_s
-    rated = replace(resized(EDGE, pool.replicas), sustained_per_s=rate_per_s)
+    rated = replace(resized(edge(), pool.replicas), sustained_per_s=rate_per_s)
     name = next(iter(one.slices))
     half = {name: rate_per_s / 2.0}
     halves = tuple(replace(rated, slices=half) for _ in range(2))
     assert not single_replica_warnings(tuple(replace(each, deployment=each.option.deployment((1,))) for each in halves))
-    answer = losses_of(EDGE, halves)[LossOf.REPLICA]
+    answer = losses_of(edge(), halves)[LossOf.REPLICA]
     shares = [(pool.replicas - 1) / (2 * pool.replicas - 1), pool.replicas / (2 * pool.replicas - 1)]
     targets = one.slo.targets
     worst = 0.0
@@ -161,17 +183,16 @@ def test_deployments_of_one_slice_take_over_in_proportion_to_what_they_sustain()
     assert answer.predicted_s / answer.target.threshold_s == pytest.approx(worst, rel=1e-6)
 
 
-@pytest.mark.parametrize("limit", ["replicas_at_least=1", "replicas_at_least=3", "replicas_at_least=5"])
-@pytest.mark.parametrize("rate_per_s", [5.5, 12.0, 17.0])
+@pytest.mark.parametrize(("rate_per_s", "least"), [(5.5, 1), (5.5, 3), (12.0, 5), (17.0, 1)])
 def test_what_survives_with_the_confidence_asked_is_what_the_setting_buys_no_more_for(
-    rate_per_s: float, limit: str
+    rate_per_s: float, least: int
 ) -> None:
     """Held against planning again: the setting buys by the same confidence, and its fleet is simulated.
 
     At 17 requests/s three replicas hold by theory and miss in simulation: a fleet of four must not say that it
     survives.
     """
-    asked = (f"workload.rate_per_s={rate_per_s}", f"limits.{limit}")
+    asked = (f"workload.rate_per_s={rate_per_s}", f"limits.replicas_at_least={least}")
     bare, spared, exact = (
         simulated(*asked, *more)
         for more in ((), ("limits.spare_replicas=1",), ("limits.spare_replicas=1", "confidence=0.5"))
@@ -192,10 +213,10 @@ def replicas_of(found: Plan) -> int:
 
 
 def test_latencies_are_those_of_slow_steps_and_of_the_rate_at_which_theory_sees_what_simulation_did() -> None:
-    one, deviations, factor = EDGE.deployments[0], 0.5, 1.05
+    one, deviations, factor = edge().deployments[0], 0.5, 1.05
     (pool,) = one.deployment.pools
-    fleet = resized(EDGE, pool.replicas + 2)
-    answer = losses_of(EDGE, (fleet,), deviations, factor)[LossOf.REPLICA]
+    fleet = resized(edge(), pool.replicas + 2)
+    answer = losses_of(edge(), (fleet,), deviations, factor)[LossOf.REPLICA]
     more = one.workload.model_copy(
         update={"arrivals": one.workload.open_arrivals.at_rate(factor * one.workload.rate_per_s)}
     )
@@ -218,8 +239,8 @@ def test_a_fleet_that_survives_only_as_estimated_says_so() -> None:
 
 
 def test_it_is_said_in_the_report_and_in_the_document() -> None:
-    text, document = markdown(EDGE), plan_to_dict(EDGE)
+    text, document = markdown(edge()), plan_to_dict(edge())
     assert "| a replica | no | " in text and "limits.spare_replicas=1" in text
     assert [(each["of"], each["holds"]) for each in document["losses"]] == [
-        (each.of.value, each.holds) for each in EDGE.losses
+        (each.of.value, each.holds) for each in edge().losses
     ]

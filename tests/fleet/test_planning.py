@@ -35,8 +35,8 @@ def faster_memory(factor: float) -> HardwareDb:
 
 
 def alone(request: PlanRequest, hardware: HardwareDb = HARDWARE) -> Plan:
-    """A plan that is simulated but not compared with others, which changes nothing about it."""
-    return plan(request, hardware, alternatives=False)
+    """A plan by theory, compared with no others: simulations of so few requests would change nothing about it."""
+    return plan(request, hardware, simulate=False, alternatives=False)
 
 
 class TestPlan:

@@ -31,7 +31,13 @@ QWEN = {
         {"metric": "ttft", "percentile": 0.99, "threshold_s": 2.0},
         {"metric": "tpot", "percentile": 0.99, "threshold_s": 0.06},
     ],
-    "search": {"skus": ["h100-sxm"], "modes": ["mixed", "disaggregated"], "tp": [4]},
+    "search": {
+        "skus": ["h100-sxm"],
+        "modes": ["mixed", "disaggregated"],
+        "tp": [4],
+        "max_running_requests": [64, 128, 256],
+        "max_batched_tokens": [2048, 4096, 8192],
+    },
     "limits": {"survives_node_loss": True},
     "prices": {"as_of": "2026-11-26", "usd_per_gpu_hour": {"h100-sxm": 3.2}},
 }

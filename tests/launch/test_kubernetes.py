@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -92,6 +93,7 @@ PLANS = [
 TARGETS = ("kubernetes", "kserve", "llm-d")
 
 
+@cache
 def manifests() -> list[tuple[str, Plan]]:
     """Every target with every plan that it does not refuse."""
     found = []

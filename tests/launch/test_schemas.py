@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import pytest
@@ -32,16 +33,18 @@ REFUSED: Mapping[tuple[str, str], str] = {
 """What a target has no words for, by shape and target: the field that its error names."""
 
 
-def exported(shape: str, target: str) -> dict[str, str]:
+@cache
+def exported(shape: str, target: str) -> Mapping[str, str]:
     """The files of a shape."""
     return launch.export_files(fleet_of(SHAPES[shape][0]), target)
 
 
-def objects_of(files: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Every Kubernetes object among files."""
-    for name, text in files.items():
-        documents = yaml.safe_load_all(text) if name.endswith(".yaml") else ()
-        yield from (one for one in documents if isinstance(one, dict) and "apiVersion" in one and "kind" in one)
+@cache
+def objects_of(shape: str, target: str) -> tuple[dict[str, Any], ...]:
+    """Every Kubernetes object among the files of a shape; nobody changes them."""
+    texts = (text for name, text in exported(shape, target).items() if name.endswith(".yaml"))
+    documents = (one for text in texts for one in yaml.safe_load_all(text))
+    return tuple(one for one in documents if isinstance(one, dict) and "apiVersion" in one and "kind" in one)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -53,7 +56,7 @@ def test_every_shape_is_exported_by_the_schemas_or_refused_by_name(shape: str, t
         return
     files = exported(shape, target)
     assert len(files) > 1 and files[README_NAME].startswith("# ")
-    for one in objects_of(files):
+    for one in objects_of(shape, target):
         if one["kind"] != "Kustomization":
             assert not object_breaks(one), one["kind"]
 
@@ -65,7 +68,7 @@ def test_a_schema_refuses_a_misspelt_field_a_wrong_type_and_another_word() -> No
         for shape in SHAPES:
             if (shape, target) in REFUSED:
                 continue
-            for one in objects_of(exported(shape, target)):
+            for one in objects_of(shape, target):
                 if one["kind"] in seen or one["kind"] == "Kustomization":
                     continue
                 seen.add(one["kind"])

@@ -69,6 +69,12 @@ parsed = functools.lru_cache(maxsize=1)(ast.parse)
 """The tree of a text: several scans of one module read it once."""
 
 
+@functools.lru_cache(maxsize=1)
+def nodes_of(source: str) -> tuple[ast.AST, ...]:
+    """Every node of the tree of a text."""
+    return tuple(ast.walk(parsed(source)))
+
+
 def module_of(path: Path) -> str:
     """Dotted name of a file below the root."""
     parts = path.with_suffix("").parts
@@ -197,7 +203,7 @@ def _effects(source: str) -> Iterator[tuple[str, int, str]]:
         top = item.module.split(".")[0]
         if top == "time" or top in MACHINE_MODULES:
             yield CLOCK if top == "time" else MACHINE, item.line, f"imports {item.module}"
-    for node in ast.walk(parsed(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Call):
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))
             if called in FILE_CALLS or called in CLOCK_CALLS:
@@ -209,7 +215,7 @@ def effect_violations(module: str, source: str) -> list[str]:
     row = ROWS.get(package_of(module))
     allowed = row.outside if row else frozenset()
     found = [f"{module}:{line} {how}: {kind}" for kind, line, how in effects_of(source) if kind not in allowed]
-    for node in ast.walk(parsed(source)):
+    for node in nodes_of(source):
         unseeded = isinstance(node, ast.Call) and not node.args and not node.keywords
         if unseeded and getattr(node.func, "attr", getattr(node.func, "id", "")) in SEEDED:
             found.append(f"{module}:{node.lineno} draws without a seed: take it as an argument")
@@ -227,7 +233,7 @@ def habit_violations(module: str, source: str) -> list[str]:
     """Unfinished or all-swallowing code, and imports hidden from this scan, one line each."""
     lines = enumerate(source.splitlines(), start=1)
     found = [f"{module}:{number} is marked unfinished" for number, line in lines if UNFINISHED.search(line)]
-    for node in ast.walk(parsed(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Name) and node.id == "NotImplementedError":
             found.append(f"{module}:{node.lineno} NotImplementedError: finish it or raise a PlannerError")
         if isinstance(node, ast.ExceptHandler):

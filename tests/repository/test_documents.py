@@ -7,9 +7,8 @@ import re
 
 import pytest
 
-from docs import packages
 from tests.places import DOCS, ROOT
-from tests.repository.layers import SOURCES, TABLE
+from tests.repository.layers import SOURCES
 
 DESIGN = (DOCS / "design.md").read_text(encoding="utf-8")
 
@@ -59,18 +58,6 @@ def test_the_places_of_the_design_are_there() -> None:
     assert all(re.search(r"`[\w/]+(/|\.py)`", row) for row in rows)
     named = re.findall(r"`((?:planner|hardware_db|tests|calibration)/[\w/.]*)`", DESIGN)
     assert not [place for place in named if not (ROOT / place).exists()]
-
-
-def test_the_picture_shows_the_packages_as_they_are() -> None:
-    drawn = {package for band in packages.BANDS.values() for package in band}
-    assert drawn == {packages.short(row.package) for row in TABLE}
-    assert packages.PICTURE.read_text(encoding="utf-8") == packages.svg(), "draw it anew: python -m docs.packages"
-
-
-def test_bands_follow_the_layers() -> None:
-    """What flows goes down the page or stays within a band."""
-    row = {package: place for place, band in enumerate(packages.BANDS.values()) for package in band}
-    assert [flow for flow in packages.flows() if row[flow[0]] > row[flow[1]]] == []
 
 
 def test_pages_are_of_four_kinds() -> None:

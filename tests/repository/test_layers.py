@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from docs import packages
 from tests.places import ROOT
 from tests.repository.layers import (
     FACADE,
@@ -58,6 +59,21 @@ def test_the_table_allows_no_more_than_is_used() -> None:
     for row in TABLE:
         mine = [source for module, source in SOURCES.items() if package_of(module) == row.package]
         assert {kind for source in mine for kind, _, _ in effects_of(source)} == row.outside, row.package
+
+
+# the picture of docs/design.md, whose arrows are the imports
+
+
+def test_the_picture_shows_the_packages_as_they_are() -> None:
+    drawn = {package for band in packages.BANDS.values() for package in band}
+    assert drawn == {packages.short(row.package) for row in TABLE}
+    assert packages.PICTURE.read_text(encoding="utf-8") == packages.svg(), "draw it anew: python -m docs.packages"
+
+
+def test_bands_follow_the_layers() -> None:
+    """What flows goes down the page or stays within a band."""
+    row = {package: place for place, band in enumerate(packages.BANDS.values()) for package in band}
+    assert [flow for flow in packages.flows() if row[flow[0]] > row[flow[1]]] == []
 
 
 def test_kernels_are_mutually_ignorant() -> None:

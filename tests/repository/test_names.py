@@ -58,14 +58,19 @@ def _identifiers(source: str) -> Iterator[tuple[str, int]]:
 
 
 def test_identifiers_use_the_words_of_the_glossary() -> None:
+    """Only texts are parsed that have such a word anywhere, a quarter of them."""
     avoided = avoided_words()
     assert len(avoided) >= 10
+
+    def is_avoided(name: str) -> bool:
+        return name in avoided or bool(words_of(name) & avoided)
+
     found = [
         f"{module}:{line} {name}"
         for module, source in SOURCES.items()
-        if package_of(module) != "calibration"
+        if package_of(module) != "calibration" and any(map(is_avoided, set(re.findall(r"[^\W\d]\w*", source))))
         for name, line in _identifiers(source)
-        if name in avoided or words_of(name) & avoided
+        if is_avoided(name)
     ]
     assert found == []
 

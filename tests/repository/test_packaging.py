@@ -35,14 +35,19 @@ def _sources(folder: Path) -> set[str]:
     }
 
 
-def _with_machine_code(wheel: Path) -> bool:
-    """Give a wheel what numba has compiled in the checkout, if anything; it is told by the time of its source."""
-    kept = [path for path in (ROOT / "planner").rglob("*.nb[ci]") if not (wheel / path.relative_to(ROOT)).exists()]
-    for path in kept:
-        (wheel / path.relative_to(ROOT)).parent.mkdir(exist_ok=True)
-        shutil.copy2(path, wheel / path.relative_to(ROOT))
-    for path in (ROOT / "planner").rglob("*.py"):
-        shutil.copystat(path, wheel / path.relative_to(ROOT))
+def _with_compiled_code(wheel: Path) -> bool:
+    """Give a wheel what Python and numba have compiled in the checkout, if anything, by times and sizes of the sources.
+
+    Returns:
+        Whether there is machine code of numba.
+    """
+    for package in PACKAGES:
+        for kept in (ROOT / package).rglob("__pycache__/*"):
+            if kept.suffix in (".pyc", ".nbc", ".nbi") and not (copy := wheel / kept.relative_to(ROOT)).exists():
+                copy.parent.mkdir(exist_ok=True)
+                shutil.copy2(kept, copy)
+        for path in (ROOT / package).rglob("*.py"):
+            shutil.copystat(path, wheel / path.relative_to(ROOT))
     return any((wheel / "planner" / "queueing").rglob("*.nbi"))
 
 
@@ -50,14 +55,14 @@ def _away_from_checkout(wheel: Path, folder: Path, *arguments: str) -> subproces
     """Run an interpreter in `folder` that sees the wheel and third-party packages, never an editable install.
 
     -S leaves site-packages and its .pth files out; the folder comes back by name, without them. Nothing is compiled,
-    since a folder that is used once cannot keep it: bytecode is not written, and the machine code is the checkout's.
+    since a folder that is used once cannot keep it: bytecode and machine code are the checkout's.
     """
     paths = (str(wheel), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "NUMBA_DISABLE_JIT": str(int(not _with_machine_code(wheel))),
+        "NUMBA_DISABLE_JIT": str(int(not _with_compiled_code(wheel))),
     }
     command = [sys.executable, "-S", *arguments]
     return subprocess.run(

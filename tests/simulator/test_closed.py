@@ -95,7 +95,11 @@ def random_case(seed: int) -> tuple[Deployment, Workload, tuple[IntArray, IntArr
     return deployment, Workload(arrivals=loop, classes=(RequestClass(lengths=TokenLengths.constant(1, 1)),)), drawn
 
 
-@pytest.mark.parametrize("seed", range(110))
+CASES = (*range(50), 64, 66, 86, 100, 109)
+"""Of random ones the first fifty, and those of the next sixty in which memory runs out."""
+
+
+@pytest.mark.parametrize("seed", CASES)
 def test_closed_loops_equal_the_plain_loop(seed: int) -> None:
     deployment, workload, drawn = random_case(seed)
     result = simulate(deployment, workload, drawn=drawn)
@@ -108,9 +112,7 @@ def test_closed_loops_equal_the_plain_loop(seed: int) -> None:
 
 def test_the_cases_cover_preemption_in_both_kinds_of_pool() -> None:
     pools = [
-        pool
-        for case in map(random_case, range(110))
-        for pool in run_events(case[0], draw(case[1], 0, 0, case[2])).pools
+        pool for case in map(random_case, CASES) for pool in run_events(case[0], draw(case[1], 0, 0, case[2])).pools
     ]
     assert {pool.pool.role for pool in pools if pool.preempted} == {Role.MIXED, Role.DECODE}
     assert sum(pool.preempted for pool in pools) > 100

@@ -182,7 +182,7 @@ def test_preemptions_are_counted_per_request() -> None:
 
 
 def test_intervals_hold_the_true_percentiles_of_an_m_g_1_queue() -> None:
-    """60 runs of a queue with one server; the truth is Lindley's recursion over a million other arrivals."""
+    """30 runs of a queue with one server; the truth is Lindley's recursion over a million other arrivals."""
     inputs = np.arange(50, 513)
     service = TIMER.step_s(0.0, 0.0, inputs, inputs * (inputs + 1) / 2, inputs, 1.0)  # type: ignore[arg-type]
     rate = 0.6 / np.mean(service)
@@ -193,13 +193,13 @@ def test_intervals_hold_the_true_percentiles_of_an_m_g_1_queue() -> None:
     truth = {percentile: np.quantile(response, percentile) for percentile in (0.5, 0.99)}
     workload = Workload.of(rate, TokenLengths.from_pairs(inputs, np.ones_like(inputs)))
     held = dict.fromkeys(truth, 0)
-    for seed in range(60):
+    for seed in range(30):
         run = simulate(Deployment.mixed(SERVER), workload, requests=2500, seed=seed)
         for percentile, true_s in truth.items():
             interval = run.confidence_s(Metric.TTFT, percentile)
             assert interval is not None
             held[percentile] += interval[0] <= true_s <= interval[1]
-    assert all(51 <= count <= 60 for count in held.values()), held
+    assert all(25 <= count <= 30 for count in held.values()), held
 
 
 def test_progress_rises_to_the_whole_and_changes_nothing() -> None:

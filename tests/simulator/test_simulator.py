@@ -346,12 +346,12 @@ def test_decode_pool_without_work_is_idle() -> None:
 
 @pytest.mark.parametrize("load", [1.1, 1.3, 4.0])
 def test_overload_is_seen(load: float) -> None:
-    assert [prompt_queue(load, 4000, seed)[0].stable for seed in range(6)] == [False] * 6
+    assert [prompt_queue(load, 4000, seed)[0].stable for seed in range(3)] == [False] * 3
 
 
 @pytest.mark.parametrize("load", [0.3, 0.8, 0.95])
 def test_load_below_capacity_is_stable(load: float) -> None:
-    assert [prompt_queue(load, 4000, seed)[0].stable for seed in range(10)] == [True] * 10
+    assert [prompt_queue(load, 4000, seed)[0].stable for seed in range(5)] == [True] * 5
 
 
 def test_overloaded_decode_pool_is_seen_and_named() -> None:

@@ -30,6 +30,14 @@ def pool() -> Iterator[WorkerPool]:
     pool.close()
 
 
+@pytest.fixture(scope="module")
+def single() -> Iterator[WorkerPool]:
+    """A pool of one process, which takes seconds to start."""
+    pool = WorkerPool(1, LIMIT_BYTES)
+    yield pool
+    pool.close()
+
+
 def quiet(stage: str) -> None:
     """Nobody listens."""
 
@@ -84,50 +92,38 @@ def test_too_much_memory_ends_that_job_alone(pool: WorkerPool) -> None:
     assert pool.run(partial(jobs.take_memory, 1000), "hog", quiet) == 1000
 
 
-def test_who_leaves_stops_the_job_and_frees_its_place() -> None:
-    pool = WorkerPool(1, LIMIT_BYTES)
-    try:
-        first = pool.run(jobs.process_id, "me", quiet)
-        with pytest.raises(Left):
-            pool.run(partial(jobs.count, 10_000, 0.01), "me", leave_at("3"))
-        began = time.monotonic()
-        assert pool.run(jobs.process_id, "you", quiet) == first  # the same one: it heard at its next stage
-        assert time.monotonic() - began < 60.0  # the job would have taken 100 s
-    finally:
-        pool.close()
+def test_who_leaves_stops_the_job_and_frees_its_place(single: WorkerPool) -> None:
+    first = single.run(jobs.process_id, "me", quiet)
+    with pytest.raises(Left):
+        single.run(partial(jobs.count, 10_000, 0.01), "me", leave_at("3"))
+    began = time.monotonic()
+    assert single.run(jobs.process_id, "you", quiet) == first  # the same one: it heard at its next stage
+    assert time.monotonic() - began < 60.0  # the job would have taken 100 s
 
 
-def test_a_job_that_says_nothing_is_ended_and_replaced() -> None:
-    pool = WorkerPool(1, LIMIT_BYTES)
-    try:
-        first = pool.run(jobs.process_id, "me", quiet)
-        with pytest.raises(Left):
-            pool.run(partial(jobs.sleep, 600.0), "me", leave_at(""))
-        assert pool.run(jobs.process_id, "me", quiet) != first
-    finally:
-        pool.close()
-
-
-def test_askers_are_served_in_the_order_they_came() -> None:
-    pool = WorkerPool(1, LIMIT_BYTES)
+def test_askers_are_served_in_the_order_they_came(single: WorkerPool) -> None:
     served: list[str] = []
     said: dict[str, set[str]] = {"a": set(), "b": set(), "c": set()}
 
     def ask(name: str) -> None:
-        pool.run(partial(jobs.count, 5, 0.1), name, said[name].add)
+        single.run(partial(jobs.count, 5, 0.1), name, said[name].add)
         served.append(name)
 
-    try:
-        threads = [threading.Thread(target=ask, args=(name,)) for name in said]
-        for thread in threads:
-            thread.start()
-            time.sleep(0.05)
-        for thread in threads:
-            thread.join()
-    finally:
-        pool.close()
+    threads = [threading.Thread(target=ask, args=(name,)) for name in said]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join()
     assert served == ["a", "b", "c"]
     assert "waiting for a free place" in said["b"] and any("before you" in stage for stage in said["c"])
+
+
+def test_a_job_that_says_nothing_is_ended_and_replaced(single: WorkerPool) -> None:
+    first = single.run(jobs.process_id, "me", quiet)
+    with pytest.raises(Left):
+        single.run(partial(jobs.sleep, 600.0), "me", leave_at(""))
+    assert single.run(jobs.process_id, "me", quiet) != first
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="priorities of threads are Linux's")
