@@ -206,7 +206,7 @@ class _LeastCost:
 
     def _cover(self) -> None:
         """Every stream by itself (`planner.optimizer.covering`)."""
-        cover = cheapest_cover(self.layout)
+        cover = cheapest_cover(self.layout, self.solver.relative_gap)
         if cover is None:
             return
         self._add(cover, may_miss=True)
