@@ -121,7 +121,7 @@ class _Cover:
             cost, counts = self._cheapest(most)
             self.bound = max(self.bound, min(cost, most))
             is_wrong = counts is not None and self._add(counts)
-            enough = self.cost * (1.0 - gap)
+            enough = self.cost * (1.0 - gap * (1.0 - _SAME))  # the gap itself may round to more
             if not is_bound or self.bound >= min(enough, math.inf) or (cost <= most and not is_wrong):
                 return
             if is_wrong and is_scarce[self.counted].any():
