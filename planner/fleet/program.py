@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 from planner.core import Metric, significant
 from planner.fleet.columns import CandidateColumns, Column, unit_of
@@ -30,6 +31,7 @@ from planner.optimizer import (
     FleetProblem,
     Objective,
     Period,
+    SolveStatus,
     Unit,
     UnitStage,
     solve,
@@ -165,16 +167,24 @@ class FleetSearch:
             problem = self.problem(columns, flat, program)
             if singly:
                 problem = in_single_units(problem)
-            elif found.best is not None and objective is Objective.MIN_COST:
-                parts = solve(in_single_units(problem), objective, relative_gap=gap, work=work, duals=False)
-                tighter = found.known[program] = max(bound, lower_bound(parts))
-                if not found.may_do(tighter):
-                    found.left.append(tighter)
-                    continue
-            solved = partial(self._solved_at, program, objective=objective, gap=gap, work=work, duals=not singly)
+            is_cheapest = objective is Objective.MIN_COST
+            least = max(found.known.get(program, 0.0), bound) if is_cheapest else 0.0
+            most = found.dearest_usd_per_hour if is_cheapest else math.inf
+            solved = partial(
+                self._solved_at,
+                program,
+                objective=objective,
+                relative_gap=gap,
+                work=work,
+                duals=not singly,
+                at_least_usd_per_hour=least,
+                most_usd_per_hour=most,
+            )
             answer = solved(problem)
-            if objective is Objective.MIN_COST:
-                found.known[program] = max(found.known.get(program, 0.0), lower_bound(answer))
+            if is_cheapest:
+                found.known[program] = max(least, min(lower_bound(answer), most))
+            if answer.status is SolveStatus.INFEASIBLE and most < math.inf:
+                found.left.append(most)
             fleet = answer if singly else self._spread(answer, problem, solved)
             if fleet is not answer:
                 found.left.append(found.known.get(program, bound))
@@ -182,10 +192,8 @@ class FleetSearch:
                 found.answers.append(fleet)
         return found.best_allocation
 
-    def _solved_at(
-        self, program: int, problem: FleetProblem, *, objective: Objective, gap: float, work: float, duals: bool
-    ) -> Allocation:
-        answer = solve(problem, objective, relative_gap=gap, work=work, duals=duals)
+    def _solved_at(self, program: int, problem: FleetProblem, **asked: Any) -> Allocation:
+        answer = solve(problem, **asked)
         return self._without_own_pins(answer.model_copy(update={"program": program}))
 
     def _spread(

@@ -38,6 +38,7 @@ def refined_allocation(
     finest_gap: float = RELATIVE_GAP,
     enough_usd_per_hour: float = math.inf,
     most_usd_per_hour: float = math.inf,
+    at_least_usd_per_hour: float = 0.0,
 ) -> Allocation:
     """The best fleet over the true rates of all columns.
 
@@ -51,12 +52,15 @@ def refined_allocation(
         enough_usd_per_hour: cost from which on it does not matter how much more it is: the answer then has optimistic
             rates or parts of blocks, with which no fleet costs less.
         most_usd_per_hour: fleets that cost more are not looked for.
+        at_least_usd_per_hour: what no fleet costs less than, wherever it is bought: of some columns, the bound of all.
 
     Returns:
         The fleet, with its gap to a bound on what any costs; infeasible, or one that costs more, where none costs at
         most `most_usd_per_hour`.
     """
-    return _Refinement(search, objective, columns, flat, finest_gap, enough_usd_per_hour, most_usd_per_hour).run()
+    known = dict.fromkeys(range(len(search.market.sites)), at_least_usd_per_hour)
+    asked = search, objective, columns, flat, finest_gap, enough_usd_per_hour, most_usd_per_hour
+    return _Refinement(*asked, known=known, rises=search.columns.rises).run()
 
 
 def with_bound(allocation: Allocation, usd_per_hour: float) -> Allocation:
@@ -160,6 +164,8 @@ class _Refinement:
         gap = math.inf if self.best is None else with_bound(self.best, bound_usd_per_hour).gap or 0.0
         if gap > tie and (self.singly or self.best is None or gap <= WORTH_A_TRIAL * tie):
             most = bound_usd_per_hour / (1.0 - tie) if self.singly else math.inf
+            if self.best is not None and self.best.objective is not None:
+                most = min(most, self.best.objective)
             found = self._exact(most)
             if found is not None and found.objective is not None:
                 self.best = found

@@ -169,6 +169,12 @@ class SiteAnswers:
         return self.best is None or is_better(bound, self.best, self.objective, self.gap)
 
     @property
+    def dearest_usd_per_hour(self) -> float:
+        """What a fleet of least cost may cost at most to be looked for [USD/h]."""
+        best = math.inf if self.best is None else self.best * (1.0 - self.gap)
+        return min(best, self.most_usd_per_hour)
+
+    @property
     def best_allocation(self) -> Allocation:
         """See `best_of`; infeasible where no site was worth solving."""
         if not self.answers:

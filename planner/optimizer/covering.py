@@ -37,7 +37,7 @@ from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout
 from planner.optimizer.load_split import proportional_rates
 from planner.optimizer.program import build_program
 from planner.optimizer.relaxation import relax
-from planner.optimizer.types import Objective
+from planner.optimizer.types import FEASIBILITY_TOLERANCE, Objective
 
 MAX_LABELS = 20_000
 """Labels beyond which a front is given up. A choice of speed: branch and bound is not slower from there."""
@@ -51,7 +51,9 @@ _SAME = 1e-9
 """Share by which amounts and their costs differ that are the same: above rounding, far below tolerances."""
 
 
-def cheapest_cover(layout: Layout, gap: float = 0.0) -> PartAnswer | None:
+def cheapest_cover(
+    layout: Layout, gap: float = 0.0, at_least_usd_per_hour: float = 0.0, most_usd_per_hour: float = math.inf
+) -> PartAnswer | None:
     """The cheapest units for every slice by itself, at the largest demand of any period.
 
     Where no unit serves two slices, they are coupled by resources and limits only: resources are counted until the
@@ -60,6 +62,8 @@ def cheapest_cover(layout: Layout, gap: float = 0.0) -> PartAnswer | None:
     Args:
         layout: of the problem.
         gap: share of its cost by which the fleet may be dearer than the bound.
+        at_least_usd_per_hour: a bound that is known.
+        most_usd_per_hour: dearer fleets are not looked for; a bound above it says that there is no other.
 
     Returns:
         A fleet that may miss limits, and a bound [USD/h]: 0 where units serve several slices, infinite where nothing
@@ -68,7 +72,7 @@ def cheapest_cover(layout: Layout, gap: float = 0.0) -> PartAnswer | None:
     """
     if layout.periods > 1 and (layout.deferrable.any() or not layout.steady.all()):
         return None
-    cover = _Cover(layout)
+    cover = _Cover(layout, at_least_usd_per_hour, most_usd_per_hour * (1.0 + 2.0 * FEASIBILITY_TOLERANCE))
     is_bound = len(layout.pair_unit) == len(np.unique(layout.pair_unit))
     with suppress(_TooManyLabelsError):
         cover.run(gap, is_bound)
@@ -89,12 +93,13 @@ class _Cover:
         counted: which resources are.
         least: of each slice, what no units for it cost less than at these prices [USD/h].
         bound: no fleet costs less [USD/h]; infinite where there is none.
+        most: fleets that cost more are not looked for [USD/h].
         cost: of the best fleet [USD/h]; infinite where it misses limits of resources.
         values: of that, by column; None: there is none yet.
     """
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
+    def __init__(self, layout: Layout, at_least: float = 0.0, most: float = math.inf) -> None:
+        self.layout, self.bound, self.most = layout, at_least, most
         self.demand = layout.demand_per_s.max(axis=1)
         self.price = layout.cheapest(layout.purchase_usd_per_hour / layout.purchase_usable)
         self.surplus = np.zeros(len(self.price))
@@ -107,7 +112,7 @@ class _Cover:
         self.most_blocks = np.fromiter(blocks, dtype=float)
         self.counted = np.zeros(len(self.price), dtype=bool)
         self.least = np.zeros(len(self.demand))
-        self.bound, self.cost = 0.0, math.inf
+        self.cost = math.inf
         self.values: FloatArray | None = None
 
     def run(self, gap: float, is_bound: bool) -> None:
@@ -122,7 +127,7 @@ class _Cover:
             self.bound = max(self.bound, min(cost, most))
             is_wrong = counts is not None and self._add(counts)
             enough = self.cost * (1.0 - gap * (1.0 - _SAME))  # the gap itself may round to more
-            if not is_bound or self.bound >= min(enough, math.inf) or (cost <= most and not is_wrong):
+            if not is_bound or self.bound >= min(enough, self.most) or (cost <= most and not is_wrong):
                 return
             if is_wrong and is_scarce[self.counted].any():
                 is_scarce[:] = False
@@ -132,7 +137,7 @@ class _Cover:
                     return
                 continue
             rise *= 1.0 if cost <= most else RISE
-            most = min(self.bound * (1.0 + rise), enough) if rise <= 1.0 else enough
+            most = min(self.bound * (1.0 + rise) if rise <= 1.0 else math.inf, enough, self.most)
 
     def _price(self) -> bool:
         """Price resources as the relaxation does, from which on none is counted; whether it has a solution."""
