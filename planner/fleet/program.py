@@ -18,7 +18,6 @@ from planner.fleet.sites import (
     SiteAnswers,
     bound_at,
     gpu_seconds_per_request,
-    in_single_units,
     lower_bound,
     usd_s_per_request,
 )
@@ -143,17 +142,16 @@ class FleetSearch:
         flat: bool = False,
         gap: float = RELATIVE_GAP,
         *,
-        singly: bool = False,
         known: dict[int, float] | None = None,
         most_usd_per_hour: float = math.inf,
     ) -> Allocation:
         """The program's answer over some columns as their rates stand, at the best site.
 
         A site whose bound is not better than the best fleet found, by more than the gap, is not solved, and none whose
-        bound is more than `most_usd_per_hour`: where that is true of all, the answer is infeasible. With `singly`
-        blocks are bought in parts: a fleet that costs no more, found sooner. `known` are bounds on the cost at sites
-        that hold as long as rates only fall; they are added to. A fleet whose replicas cannot be spread as its pools
-        were taken to be is none: what it would cost is a bound on others.
+        bound is more than `most_usd_per_hour`: where that is true of all, the answer is infeasible. At a site, fleets
+        are only looked for that may be better than the best so far, and no dearer than that. `known` are bounds on the
+        cost at sites that hold as long as rates only fall; they are added to. A fleet whose replicas cannot be spread
+        as its pools were taken to be is none: what it would cost is a bound on others.
         """
         found = SiteAnswers(objective, gap, most_usd_per_hour, {} if known is None else known)
         work = WORK if gap <= RELATIVE_GAP else COARSE_WORK
@@ -165,8 +163,6 @@ class FleetSearch:
                 found.left.append(found.known[program])
                 continue
             problem = self.problem(columns, flat, program)
-            if singly:
-                problem = in_single_units(problem)
             is_cheapest = objective is Objective.MIN_COST
             least = max(found.known.get(program, 0.0), bound) if is_cheapest else 0.0
             most = found.dearest_usd_per_hour if is_cheapest else math.inf
@@ -176,7 +172,6 @@ class FleetSearch:
                 objective=objective,
                 relative_gap=gap,
                 work=work,
-                duals=not singly,
                 at_least_usd_per_hour=least,
                 most_usd_per_hour=most,
             )
@@ -185,7 +180,7 @@ class FleetSearch:
                 found.known[program] = max(least, min(lower_bound(answer), most))
             if answer.status is SolveStatus.INFEASIBLE and most < math.inf:
                 found.left.append(most)
-            fleet = answer if singly else self._spread(answer, problem, solved)
+            fleet = self._spread(answer, problem, solved)
             if fleet is not answer:
                 found.left.append(found.known.get(program, bound))
             if fleet is not None:

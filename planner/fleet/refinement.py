@@ -4,15 +4,13 @@ The program is solved, the optimistic rates that its answer rests on are replace
 so that the answer whose columns all have true rates is optimal over the true rates of all. The same program
 over columns with true rates alone gives a fleet that can be had; once no fleet can be cheaper by a share that matters,
 the rest need not be refined.
-
-Where GPUs are sold in blocks, they are bought in parts at first: a fleet that costs no more, found sooner.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from planner.fleet.columns import Column
 from planner.fleet.program import RELATIVE_GAP, FleetSearch
@@ -25,6 +23,8 @@ SHARE_OF_A_TIE = 0.2
 """Gap within which a fleet is as good as the cheapest, as a share of the difference in cost that is a tie
 (`SearchSpace.simplicity`), where that is more than `RELATIVE_GAP`: a dollar in a hundred by default. A choice that may
 show in the result."""
+HOPED_SHARE = float(__import__("os").environ.get("HOPED","0.9"))
+"""Of an optimistic rate"""
 WORTH_A_TRIAL = 3.0
 """Of these gaps the bound may fall short of the cheapest fleet known before no other is looked for. Affects speed."""
 
@@ -58,7 +58,7 @@ def refined_allocation(
         The fleet, with its gap to a bound on what any costs; infeasible, or one that costs more, where none costs at
         most `most_usd_per_hour`.
     """
-    known = dict.fromkeys(range(len(search.market.sites)), at_least_usd_per_hour)
+    known = dict.fromkeys(range(len(search.market.sites)), at_least_usd_per_hour) if at_least_usd_per_hour else {}
     asked = search, objective, columns, flat, finest_gap, enough_usd_per_hour, most_usd_per_hour
     return _Refinement(*asked, known=known, rises=search.columns.rises).run()
 
@@ -72,7 +72,7 @@ def with_bound(allocation: Allocation, usd_per_hour: float) -> Allocation:
 
 @dataclass
 class _Refinement:
-    """What is asked, and how far it has come: to which gap, in parts of blocks or not, and the best fleet known."""
+    """What is asked, and how far it has come: to which gap, and the best fleet known."""
 
     search: FleetSearch
     objective: Objective
@@ -82,36 +82,60 @@ class _Refinement:
     enough_usd_per_hour: float
     most_usd_per_hour: float
     gap: float = COARSE_GAP
-    singly: bool = False
     best: Allocation | None = None
     known: dict[int, float] = field(default_factory=dict)
     rises: int = 0
 
     def run(self) -> Allocation:
         """Solve and refine until nothing is left to refine."""
-        self.singly = self.objective is Objective.MIN_COST and self.search.market.sells_blocks
+        coarse_gap = self.gap = self._coarse_gap()
         while True:
             self.search.progress("solving")
-            answer = self._solved(self._offered())
-            if self._is_too_dear(answer):
+            most = self._dearest_usd_per_hour()
+            answer = self._solved(self._offered(), most)
+            is_none = answer.objective is None or answer.objective > most
+            if self.best is not None and self.is_decided and is_none:
+                bound = most if answer.status is SolveStatus.INFEASIBLE else min(most, *self.known.values())
+                if bound == most or self.gap <= self.finest_gap:
+                    return with_bound(self.best, bound)
+                self.gap = self.finest_gap
+            elif self._is_too_dear(answer):
                 return answer
-            if answer.status.has_allocation and self.search.columns.refine(answer):
-                near = self._near_enough(lower_bound(answer))
-                if near is not None and not self.singly:
-                    return near
+            elif answer.status.has_allocation and self.search.columns.refine(answer):
+                near = self._near_enough(answer)
                 if near is not None:
-                    self._in_blocks()
-                else:
-                    self._coarsely()
-            elif self.singly:
-                self._in_blocks()
+                    return near
+                self.gap = coarse_gap
             elif self._is_last(answer):
                 return answer
+
+    def _coarse_gap(self) -> float:
+        """The gap to begin with: the finest where units stand still and serve one slice, which is solved exactly."""
+        profile = self.search.request.profile
+        stands_still = self.flat or profile is None or not profile.autoscale
+        is_exact = stands_still and self.objective is Objective.MIN_COST and not self.search.columns.are_shared
+        return self.finest_gap if is_exact else COARSE_GAP
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is only asked if any fleet is clearly cheaper than the best known: where units are shared."""
+        return self.objective is Objective.MIN_COST and self.search.columns.are_shared
+
+    @property
+    def tie(self) -> float:
+        """Share of its cost by which a fleet may be dearer than another that is as good."""
+        return max(RELATIVE_GAP, SHARE_OF_A_TIE * self.search.request.search.simplicity)
+
+    def _dearest_usd_per_hour(self) -> float:
+        """What a fleet may cost at most to be looked for."""
+        if self.best is None or self.best.objective is None or not self.is_decided:
+            return self.most_usd_per_hour
+        return min(self.most_usd_per_hour, self.best.objective * (1.0 - self.tie))
 
     def _offered(self) -> list[Column]:
         return self.search.columns.all if self.columns is None else self.columns()
 
-    def _solved(self, columns: list[Column]) -> Allocation:
+    def _solved(self, columns: list[Column], most_usd_per_hour: float) -> Allocation:
         if self.rises != self.search.columns.rises:
             self.known.clear()
             self.rises = self.search.columns.rises
@@ -120,9 +144,8 @@ class _Refinement:
             self.objective,
             self.flat,
             self.gap,
-            singly=self.singly,
             known=self.known,
-            most_usd_per_hour=self.most_usd_per_hour,
+            most_usd_per_hour=most_usd_per_hour,
         )
 
     def _is_too_dear(self, answer: Allocation) -> bool:
@@ -131,59 +154,75 @@ class _Refinement:
             return answer.status is SolveStatus.INFEASIBLE and self.most_usd_per_hour < math.inf
         return answer.cost_usd_per_hour > min(self.enough_usd_per_hour, self.most_usd_per_hour)
 
-    def _coarsely(self) -> None:
-        """Solve coarsely again; in whole blocks a coarse answer would take as long."""
-        if self.singly or not self.search.market.sells_blocks:
-            self.gap = COARSE_GAP
-
-    def _in_blocks(self) -> None:
-        self.gap, self.singly, self.best = self.finest_gap, False, None
-
     def _is_last(self, answer: Allocation) -> bool:
         """Whether an answer that rests on true rates alone is proved as far as it can be; else to which gap next."""
         is_finest = self.gap <= self.finest_gap
         if not answer.status.has_allocation:
             last = is_finest or answer.diagnosis is not None
         elif is_finest and answer.status.is_cut_short and self.search.columns.refine_bound(answer):
-            self._coarsely()
+            self.gap = COARSE_GAP
             return False
+        elif self.is_decided and (answer.gap or 0.0) > self.tie and not is_finest:
+            self.best = answer
+            return False
+        elif self.is_decided:
+            last = True
         else:
             last = is_finest or (answer.gap is not None and answer.gap <= self.finest_gap)
         self.gap = self.finest_gap
         return last
 
-    def _near_enough(self, bound_usd_per_hour: float) -> Allocation | None:
+    def _near_enough(self, answer: Allocation) -> Allocation | None:
         """A fleet of columns with true rates than which none is cheaper by a share that matters; None if none is known.
 
-        It is looked for again only where the bound is not too far below the last one; bought in parts, always, but only
-        where it may be near enough.
+        Among what may still be refined it is looked for in what is likely to hold: optimistic rates are taken to be
+        `HOPED_SHARE` of themselves. It is looked for among true rates only where the bound is not too far below the
+        last one.
         """
-        if self.objective is not Objective.MIN_COST:
+        if self.objective is not Objective.MIN_COST or answer.objective is None:
             return None
-        tie = max(RELATIVE_GAP, SHARE_OF_A_TIE * self.search.request.search.simplicity)
-        gap = math.inf if self.best is None else with_bound(self.best, bound_usd_per_hour).gap or 0.0
-        if gap > tie and (self.singly or self.best is None or gap <= WORTH_A_TRIAL * tie):
-            most = bound_usd_per_hour / (1.0 - tie) if self.singly else math.inf
-            if self.best is not None and self.best.objective is not None:
-                most = min(most, self.best.objective)
-            found = self._exact(most)
-            if found is not None and found.objective is not None:
+        bound = lower_bound(answer)
+        found = self._hoped(max(answer.objective if self.is_decided else 0.0, bound / (1.0 - self.tie)))
+        if found is not None:
+            self.best = found
+        gap = math.inf if self.best is None else with_bound(self.best, bound).gap or 0.0
+        if found is None and gap > self.tie and (self.best is None or gap <= WORTH_A_TRIAL * self.tie):
+            most = math.inf if self.best is None or self.best.objective is None else self.best.objective
+            found = self._cheapest([column for column in self._offered() if column.is_exact], most)
+            if found is not None:
                 self.best = found
         if self.best is None:
             return None
-        proved = with_bound(self.best, bound_usd_per_hour)
-        return proved if (proved.gap or 0.0) <= tie else None
+        proved = with_bound(self.best, bound)
+        return proved if (proved.gap or 0.0) <= self.tie else None
 
-    def _exact(self, most_usd_per_hour: float) -> Allocation | None:
-        """The cheapest fleet of columns with true rates; None where no column has them."""
-        exact = [column for column in self._offered() if column.is_exact]
-        if not exact:
+    def _hoped(self, most_usd_per_hour: float) -> Allocation | None:
+        """A fleet of true rates that costs at most so much; None where none is likely to."""
+        while True:
+            found = self._cheapest([_as_hoped(column) for column in self._offered()], most_usd_per_hour)
+            if found is None or not self.search.columns.refine(found):
+                return found
+
+    def _cheapest(self, columns: list[Column], most_usd_per_hour: float) -> Allocation | None:
+        """The cheapest fleet of columns whose rates are no more than those known; None where it costs more than that."""
+        if not columns:
             return None
-        return self.search.allocation(
-            exact,
+        found = self.search.allocation(
+            columns,
             self.objective,
             self.flat,
-            singly=self.singly,
             known=dict(self.known),  # of these columns bounds may be higher
             most_usd_per_hour=most_usd_per_hour,
         )
+        return None if found.objective is None or found.objective > most_usd_per_hour else found
+
+
+def _as_hoped(column: Column) -> Column:
+    """A column with what optimistic rates are likely to come to."""
+    if column.is_exact:
+        return column
+    share = {True: 1.0, False: HOPED_SHARE}
+    rates = {
+        name: replace(rate, rate_per_s=share[rate.is_exact] * rate.rate_per_s) for name, rate in column.rates.items()
+    }
+    return replace(column, rates=rates)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from hardware_db import HardwareDb
 from planner.fleet.columns import Column
-from planner.optimizer import FEASIBILITY_TOLERANCE, Allocation, FleetProblem, Objective, SolveStatus, UnitStage
+from planner.optimizer import FEASIBILITY_TOLERANCE, Allocation, Objective, SolveStatus, UnitStage
 from planner.supply import SiteSupply
 
 _Key = tuple[str, UnitStage, str, int]
@@ -85,17 +85,6 @@ def is_better(one: float, other: float, objective: Objective, margin: float = 0.
     if objective is Objective.MIN_COST:
         return one < other * (1.0 - margin)
     return one > other * (1.0 + margin)
-
-
-def in_single_units(problem: FleetProblem) -> FleetProblem:
-    """The program with all that is bought in blocks bought singly: solved quickly, and no dearer."""
-    resources = tuple(
-        resource.model_copy(
-            update={"purchases": tuple(each.model_copy(update={"block": 1}) for each in resource.purchases)}
-        )
-        for resource in problem.resources
-    )
-    return problem.model_copy(update={"resources": resources})
 
 
 def lower_bound(answer: Allocation) -> float:
