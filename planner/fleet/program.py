@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from heapq import heapify, heappop, heappush
-from typing import Any
 
 from planner.core import Metric, significant
 from planner.fleet.columns import CandidateColumns, Column, unit_of
@@ -166,15 +165,15 @@ class FleetSearch:
             is_cheapest = objective is Objective.MIN_COST
             least = max(found.known.get(program, 0.0), bound) if is_cheapest else 0.0
             most = found.dearest_usd_per_hour if is_cheapest else math.inf
-            solved = partial(
-                self._solved_at,
-                program,
+            asked = partial(
+                solve,
                 objective=objective,
                 relative_gap=gap,
                 work=work,
                 at_least_usd_per_hour=least,
                 most_usd_per_hour=most,
             )
+            solved = partial(self._solved_at, program, asked)
             answer = solved(problem)
             if is_cheapest:
                 found.known[program] = max(least, min(lower_bound(answer), most))
@@ -187,9 +186,10 @@ class FleetSearch:
                 found.answers.append(fleet)
         return found.best_allocation
 
-    def _solved_at(self, program: int, problem: FleetProblem, **asked: Any) -> Allocation:
-        answer = solve(problem, **asked)
-        return self._without_own_pins(answer.model_copy(update={"program": program}))
+    def _solved_at(
+        self, program: int, solved: Callable[[FleetProblem], Allocation], problem: FleetProblem
+    ) -> Allocation:
+        return self._without_own_pins(solved(problem).model_copy(update={"program": program}))
 
     def _spread(
         self, answer: Allocation, problem: FleetProblem, solved: Callable[[FleetProblem], Allocation]

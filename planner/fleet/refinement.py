@@ -23,10 +23,10 @@ SHARE_OF_A_TIE = 0.2
 """Gap within which a fleet is as good as the cheapest, as a share of the difference in cost that is a tie
 (`SearchSpace.simplicity`), where that is more than `RELATIVE_GAP`: a dollar in a hundred by default. A choice that may
 show in the result."""
-HOPED_SHARE = float(__import__("os").environ.get("HOPED","0.9"))
-"""Of an optimistic rate"""
-WORTH_A_TRIAL = 3.0
-"""Of these gaps the bound may fall short of the cheapest fleet known before no other is looked for. Affects speed."""
+HOPED_SHARE = 0.9
+"""Share of optimistic rates with which fleets are looked for that are likely to hold. True rates were 0.5 to 1 of the
+optimistic ones in plans of one and two models. A choice: with more, fewer of those found hold; with less, fewer are
+found."""
 
 
 def refined_allocation(
@@ -173,28 +173,20 @@ class _Refinement:
         return last
 
     def _near_enough(self, answer: Allocation) -> Allocation | None:
-        """A fleet of columns with true rates than which none is cheaper by a share that matters; None if none is known.
+        """A fleet of true rates than which none is cheaper by a share that matters; None if none is known.
 
-        Among what may still be refined it is looked for in what is likely to hold: optimistic rates are taken to be
-        `HOPED_SHARE` of themselves. It is looked for among true rates only where the bound is not too far below the
-        last one.
+        Where units are shared it is looked for in what is likely to hold, up to the cost of the optimistic one.
         """
         if self.objective is not Objective.MIN_COST or answer.objective is None:
             return None
         bound = lower_bound(answer)
-        found = self._hoped(max(answer.objective if self.is_decided else 0.0, bound / (1.0 - self.tie)))
-        if found is not None:
-            self.best = found
-        gap = math.inf if self.best is None else with_bound(self.best, bound).gap or 0.0
-        if found is None and gap > self.tie and (self.best is None or gap <= WORTH_A_TRIAL * self.tie):
-            most = math.inf if self.best is None or self.best.objective is None else self.best.objective
+        most = bound / (1.0 - self.tie)
+        if self.is_decided:
+            found = self.best = self._hoped(max(most, answer.objective)) or self.best
+        else:
             found = self._cheapest([column for column in self._offered() if column.is_exact], most)
-            if found is not None:
-                self.best = found
-        if self.best is None:
-            return None
-        proved = with_bound(self.best, bound)
-        return proved if (proved.gap or 0.0) <= self.tie else None
+        proved = None if found is None else with_bound(found, bound)
+        return None if proved is None or (proved.gap or 0.0) > self.tie else proved
 
     def _hoped(self, most_usd_per_hour: float) -> Allocation | None:
         """A fleet of true rates that costs at most so much; None where none is likely to."""
@@ -204,7 +196,7 @@ class _Refinement:
                 return found
 
     def _cheapest(self, columns: list[Column], most_usd_per_hour: float) -> Allocation | None:
-        """The cheapest fleet of columns whose rates are no more than those known; None where it costs more than that."""
+        """The cheapest fleet of columns, whose rates are no more than those known; None where it costs more."""
         if not columns:
             return None
         found = self.search.allocation(

@@ -220,7 +220,10 @@ class _Cover:
             found.append((s, units, search))
         usd = [self._usd(resource, total.use[:, 1 + k]) for k, resource in enumerate(resources.tolist())]
         cost = total.use[:, 0] - self.surplus[~self.counted].sum() + sum(usd)
-        best = int(np.argmin(cost))
+        same = np.flatnonzero(cost <= cost.min() * (1.0 + _SAME))
+        best = int(
+            same[np.argmin((total.use @ worth)[same])]
+        )  # of equal cost that which leaves most of its blocks free
         counts = np.zeros((len(self.demand), len(use)), dtype=np.int64)
         for (s, units, search), name in zip(found, chosen[best].tolist(), strict=True):
             counts[s, units] = search.counts(name)
@@ -303,7 +306,7 @@ class _Labels:
     """What some labels use, their rate [1/s] and their name.
 
     Attributes:
-        use: cost but for that of what is counted [USD/h], and the amount of each counted resource; shape (labels, 1 + r).
+        use: cost but for that of counted resources [USD/h], and the amount of each of these; shape (labels, 1 + r).
         rate, name: shape (labels,).
     """
 

@@ -168,9 +168,7 @@ class _LeastCost:
         rests_on: see `Allocation.bound_rests_on`.
     """
 
-    def __init__(
-        self, solver: ProgramSolver, layout: Layout, at_least: float = 0.0, most: float = math.inf
-    ) -> None:
+    def __init__(self, solver: ProgramSolver, layout: Layout, at_least: float = 0.0, most: float = math.inf) -> None:
         self.solver, self.layout, self.most = solver, layout, most
         if layout.problem.budget_usd_per_hour is not None:
             self.most = min(most, layout.problem.budget_usd_per_hour)

@@ -310,7 +310,13 @@ def test_what_shares_resources_is_covered_as_cheaply_as_by_the_whole_program(see
     upper = np.full(width, np.inf)
     upper[layout.column.kinds] = 1.0
     options = {"mip_rel_gap": 1e-7}
-    found = milp(layout.mean_cost, constraints=constraints, bounds=Bounds(0.0, upper), integrality=layout.integer(), options=options)
+    found = milp(
+        layout.mean_cost,
+        constraints=constraints,
+        bounds=Bounds(0.0, upper),
+        integrality=layout.integer(),
+        options=options,
+    )
     optimum = math.inf if found.x is None else float(found.fun)
     cover = cheapest_cover(layout)
     assert cover is not None and cover.bound_usd_per_hour == pytest.approx(optimum, rel=1e-6)
