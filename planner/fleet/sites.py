@@ -16,6 +16,8 @@ from planner.fleet.columns import Column
 from planner.optimizer import FEASIBILITY_TOLERANCE, Allocation, Objective, SolveStatus, UnitStage
 from planner.supply import SiteSupply
 
+SHARE_OF_GAP = 0.1
+"""Share of the gap asked for by which a fleet at another site must be cheaper to be looked for. Affects gaps only."""
 _Key = tuple[str, UnitStage, str, int]
 """A slice, a stage, a SKU and the GPUs of a replica of it."""
 
@@ -160,7 +162,7 @@ class SiteAnswers:
     @property
     def dearest_usd_per_hour(self) -> float:
         """What a fleet of least cost may cost at most to be looked for [USD/h]."""
-        best = math.inf if self.best is None else self.best * (1.0 - self.gap)
+        best = math.inf if self.best is None else self.best * (1.0 - SHARE_OF_GAP * self.gap)
         return min(best, self.most_usd_per_hour)
 
     @property

@@ -322,11 +322,15 @@ class _Labels:
         """Those that no other beats in cost and rate, by rising cost and rate; by default of the same amounts taken."""
         if not len(self.rate):
             return self
-        same = np.zeros((len(self.rate), 0)) if cost is not None else self.use[:, 1:]
-        order = np.lexsort((-self.rate, self.use[:, 0] if cost is None else cost, *same.T))
-        rate, same = self.rate[order], same[order]
-        is_other = np.append(False, (same[1:] != same[:-1]).any(axis=1))
-        place = np.searchsorted(np.sort(rate), rate) + len(rate) * np.cumsum(is_other)  # above all of those before
+        if cost is not None or self.use.shape[1] == 1:
+            order = np.lexsort((-self.rate, self.use[:, 0] if cost is None else cost))
+            place = self.rate[order]
+        else:
+            same = self.use[:, 1:]
+            order = np.lexsort((-self.rate, self.use[:, 0], *same.T))
+            is_other = np.append(False, (same[order[1:]] != same[order[:-1]]).any(axis=1))
+            place = np.searchsorted(np.sort(self.rate), self.rate[order])
+            place += len(order) * np.cumsum(is_other)  # above all of those before
         return self.at(order[np.append(True, place[1:] > np.maximum.accumulate(place)[:-1])])
 
 
