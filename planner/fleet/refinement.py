@@ -50,7 +50,7 @@ def refined_allocation(
         flat: one period of the largest demand of each slice.
         finest_gap: to which the last answer is proved.
         enough_usd_per_hour: cost from which on it does not matter how much more it is: the answer then has optimistic
-            rates or parts of blocks, with which no fleet costs less.
+            rates, with which no fleet costs less.
         most_usd_per_hour: fleets that cost more are not looked for.
         at_least_usd_per_hour: what no fleet costs less than, wherever it is bought: of some columns, the bound of all.
 
@@ -149,7 +149,7 @@ class _Refinement:
         )
 
     def _is_too_dear(self, answer: Allocation) -> bool:
-        """Whether no fleet is as cheap as is asked: costs only rise as rates fall and blocks are bought whole."""
+        """Whether no fleet is as cheap as is asked: costs only rise as rates fall."""
         if not answer.status.has_allocation:
             return answer.status is SolveStatus.INFEASIBLE and self.most_usd_per_hour < math.inf
         return answer.cost_usd_per_hour > min(self.enough_usd_per_hour, self.most_usd_per_hour)

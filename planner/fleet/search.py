@@ -406,7 +406,12 @@ def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation
     objective, columns = search.request.objective, search.columns
     if objective is not Objective.MIN_COST or cheapest.objective is None:
         return cheapest
-    simplicity, lasting, least = search.request.search.simplicity, cheapest, lower_bound(cheapest)
+    simplicity, lasting, rises = search.request.search.simplicity, cheapest, columns.rises
+
+    def least() -> float:
+        """What no fleet of any columns costs less than [USD/h]; nothing is known once a rate rose."""
+        return lower_bound(cheapest) if columns.rises == rises else 0.0
+
     best_of_few = _best_within(search, excess_of_few(search, cheapest), cheapest, COARSE_GAP, least)
     chosen = of_one_family(columns, cheapest, best_of_few) if simplicity > 0.0 else None
     if chosen is None:
@@ -418,7 +423,7 @@ def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation
     chosen = with_fewest_kinds(columns, chosen, best_of_few)
     if chosen is not lasting:
         of_chosen = partial(columns.of_members, columns.members(chosen))
-        chosen = refined_allocation(search, objective, of_chosen, at_least_usd_per_hour=least)
+        chosen = refined_allocation(search, objective, of_chosen, at_least_usd_per_hour=least())
     if chosen.objective is None:
         chosen = lasting
     if chosen is cheapest or chosen.objective is None:
@@ -432,7 +437,7 @@ def _best_within(
     excess: float,
     of: Allocation,
     finest_gap: float,
-    at_least_usd_per_hour: float,
+    at_least_usd_per_hour: Callable[[], float],
     like: Allocation | None = None,
 ) -> Best:
     """The cheapest fleet of some columns if it is dearer by no more than a share, and as plain as another one is."""
@@ -447,7 +452,7 @@ def _best_within(
             allowed,
             finest_gap=finest_gap,
             most_usd_per_hour=enough,
-            at_least_usd_per_hour=at_least_usd_per_hour,
+            at_least_usd_per_hour=at_least_usd_per_hour(),
         )
         return None if found.objective is None or found.objective > enough else found
 

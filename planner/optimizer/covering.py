@@ -233,7 +233,7 @@ class _Cover:
         """What must be bought of a resource at least [usable units], pinned ones included."""
         layout, mine = self.layout, self.layout.purchase_resource == resource
         usable = (layout.purchase_usable / layout.purchase_block)[mine].min(initial=1.0)
-        return np.maximum(taken, usable * layout.problem.resources[resource].at_least)
+        return np.asarray(np.maximum(taken, usable * layout.problem.resources[resource].at_least))
 
     def _shop(self, resource: int, need: float, most_usd: float) -> tuple[_Search, _Labels]:
         """Ways to buy of a resource what may be a part of so much for at most so many USD/h."""
@@ -329,8 +329,8 @@ class _Labels:
             same = self.use[:, 1:]
             order = np.lexsort((-self.rate, self.use[:, 0], *same.T))
             is_other = np.append(False, (same[order[1:]] != same[order[:-1]]).any(axis=1))
-            place = np.searchsorted(np.sort(self.rate), self.rate[order])
-            place += len(order) * np.cumsum(is_other)  # above all of those before
+            above_others = len(order) * np.cumsum(is_other, dtype=float)
+            place = np.searchsorted(np.sort(self.rate), self.rate[order]) + above_others
         return self.at(order[np.append(True, place[1:] > np.maximum.accumulate(place)[:-1])])
 
 
@@ -424,7 +424,7 @@ class _Search:
                 self.front(np.flatnonzero(units), kind, math.fsum(per_rate) - own)
                 for units, own in zip(route, per_rate, strict=True)
             ]
-            ways.append(fronts[0] if len(fronts) == 1 else self.joined(*fronts, np.minimum)[0].unbeaten())
+            ways.append(fronts[0] if len(fronts) == 1 else self.joined(fronts[0], fronts[1], np.minimum)[0].unbeaten())
         *fewer, most = sorted(ways, key=lambda way: len(way.rate))
         for way in fewer:
             none = self.joined(none, way, np.add)[0].unbeaten()
