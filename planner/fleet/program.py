@@ -176,7 +176,7 @@ class FleetSearch:
             solved = partial(self._solved_at, program, asked)
             answer = solved(problem)
             if is_cheapest:
-                found.known[program] = max(least, min(lower_bound(answer), most))
+                found.known[program] = max(least, min(lower_bound(answer), most), answer.at_least_usd_per_hour)
             if answer.status is SolveStatus.INFEASIBLE and most < math.inf:
                 found.left.append(most)
             fleet = self._spread(answer, problem, solved)

@@ -108,7 +108,7 @@ def solve(
     if found.fleet is not None:
         return _allocation(objective, found, found.fleet, layout, duals)
     if found.status is not SolveStatus.INFEASIBLE or not duals or most_usd_per_hour < math.inf:
-        return Allocation(status=found.status)
+        return Allocation(status=found.status, at_least_usd_per_hour=found.at_least)
     if objective is Objective.MIN_COST and _is_large(layout):
         return Allocation(status=found.status, diagnosis=_diagnosis_of_large(solver, layout))
     return Allocation(status=found.status, diagnosis=diagnose(solver, objective, layout))
@@ -133,7 +133,7 @@ class _Found:
         fleet: recomputed from whole numbers; None: there is none.
         gap: proved |best possible - objective| / |objective|; None: nothing was proved.
         iterates: Dinkelbach's ratios.
-        bound_rests_on: see `Allocation`.
+        bound_rests_on, at_least: see `Allocation`.
     """
 
     status: SolveStatus
@@ -141,13 +141,14 @@ class _Found:
     gap: float | None = None
     iterates: tuple[float, ...] = ()
     bound_rests_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    at_least: float = 0.0
 
 
 def _search_least_cost(solver: ProgramSolver, layout: Layout, at_least: float, most: float) -> _Found:
     search = _LeastCost(solver, layout, at_least, most)
     search.run()
     if math.isinf(search.bound):
-        return _Found(SolveStatus.INFEASIBLE)
+        return _Found(SolveStatus.INFEASIBLE, at_least=search.beyond)
     if search.fleet is None:
         return _Found(SolveStatus.NO_SOLUTION_IN_TIME)
     return _Found(_status(search.gap, solver), search.fleet, search.gap, bound_rests_on=search.rests_on)
@@ -164,6 +165,7 @@ class _LeastCost:
         values: of the fleet, by column of the layout; None: there is none yet.
         fleet: the same, recomputed.
         bound: no fleet costs less [USD/h]; infinite where it was proved that there is none.
+        beyond: the same before it was above `most`; else 0.
         most: fleets that cost more are not looked for [USD/h].
         rests_on: see `Allocation.bound_rests_on`.
     """
@@ -174,7 +176,7 @@ class _LeastCost:
             self.most = min(most, layout.problem.budget_usd_per_hour)
         self.values: FloatArray | None = None
         self.fleet: EvaluatedFleet | None = None
-        self.bound = at_least
+        self.bound, self.beyond = at_least, 0.0
         self.rests_on: dict[str, tuple[str, ...]] = {}
 
     @property
@@ -291,8 +293,8 @@ class _LeastCost:
         """A fleet, if there is one (it keeps all limits, unless it may miss them), and a bound."""
         if answer.bound_usd_per_hour > self.bound * (1.0 + _SAME_RATIO):
             self.bound, self.rests_on = answer.bound_usd_per_hour, {}
-        if self.bound > self.most * (1.0 + FEASIBILITY_TOLERANCE):
-            self.bound = math.inf
+        if self.most * (1.0 + FEASIBILITY_TOLERANCE) < self.bound < math.inf:
+            self.beyond, self.bound = self.bound, math.inf
         if answer.values is None:
             return
         is_routed = _is_large(self.layout)  # spreading the load evenly takes a program for each period
