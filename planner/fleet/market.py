@@ -36,13 +36,6 @@ class Market:
     offers: tuple[Offer, ...]
     unpriced: tuple[Rejection, ...]
 
-    @property
-    def sells_blocks(self) -> bool:
-        """Whether GPUs of some SKU are sold in blocks somewhere."""
-        return any(
-            each.block > 1 for site in self.sites for resource in site.supply.resources for each in resource.purchases
-        )
-
     def site_of(self, allocation: Allocation) -> SiteSupply:
         """Where the fleet of an allocation is bought."""
         return self.sites[allocation.program]

@@ -17,7 +17,6 @@ from planner.fleet.sites import (
     SiteAnswers,
     bound_at,
     gpu_seconds_per_request,
-    in_single_units,
     lower_bound,
     usd_s_per_request,
 )
@@ -30,6 +29,7 @@ from planner.optimizer import (
     FleetProblem,
     Objective,
     Period,
+    SolveStatus,
     Unit,
     UnitStage,
     solve,
@@ -141,17 +141,16 @@ class FleetSearch:
         flat: bool = False,
         gap: float = RELATIVE_GAP,
         *,
-        singly: bool = False,
         known: dict[int, float] | None = None,
         most_usd_per_hour: float = math.inf,
     ) -> Allocation:
         """The program's answer over some columns as their rates stand, at the best site.
 
         A site whose bound is not better than the best fleet found, by more than the gap, is not solved, and none whose
-        bound is more than `most_usd_per_hour`: where that is true of all, the answer is infeasible. With `singly`
-        blocks are bought in parts: a fleet that costs no more, found sooner. `known` are bounds on the cost at sites
-        that hold as long as rates only fall; they are added to. A fleet whose replicas cannot be spread as its pools
-        were taken to be is none: what it would cost is a bound on others.
+        bound is more than `most_usd_per_hour`: where that is true of all, the answer is infeasible. At a site, fleets
+        are only looked for that may be better than the best so far, and no dearer than that. `known` are bounds on the
+        cost at sites that hold as long as rates only fall; they are added to. A fleet whose replicas cannot be spread
+        as its pools were taken to be is none: what it would cost is a bound on others.
         """
         found = SiteAnswers(objective, gap, most_usd_per_hour, {} if known is None else known)
         work = WORK if gap <= RELATIVE_GAP else COARSE_WORK
@@ -163,19 +162,24 @@ class FleetSearch:
                 found.left.append(found.known[program])
                 continue
             problem = self.problem(columns, flat, program)
-            if singly:
-                problem = in_single_units(problem)
-            elif found.best is not None and objective is Objective.MIN_COST:
-                parts = solve(in_single_units(problem), objective, relative_gap=gap, work=work, duals=False)
-                tighter = found.known[program] = max(bound, lower_bound(parts))
-                if not found.may_do(tighter):
-                    found.left.append(tighter)
-                    continue
-            solved = partial(self._solved_at, program, objective=objective, gap=gap, work=work, duals=not singly)
+            is_cheapest = objective is Objective.MIN_COST
+            least = max(found.known.get(program, 0.0), bound) if is_cheapest else 0.0
+            most = found.dearest_usd_per_hour if is_cheapest else math.inf
+            asked = partial(
+                solve,
+                objective=objective,
+                relative_gap=gap,
+                work=work,
+                at_least_usd_per_hour=least,
+                most_usd_per_hour=most,
+            )
+            solved = partial(self._solved_at, program, asked)
             answer = solved(problem)
-            if objective is Objective.MIN_COST:
-                found.known[program] = max(found.known.get(program, 0.0), lower_bound(answer))
-            fleet = answer if singly else self._spread(answer, problem, solved)
+            if is_cheapest:
+                found.known[program] = max(least, min(lower_bound(answer), most), answer.at_least_usd_per_hour)
+            if answer.status is SolveStatus.INFEASIBLE and most < math.inf:
+                found.left.append(most)
+            fleet = self._spread(answer, problem, solved)
             if fleet is not answer:
                 found.left.append(found.known.get(program, bound))
             if fleet is not None:
@@ -183,10 +187,9 @@ class FleetSearch:
         return found.best_allocation
 
     def _solved_at(
-        self, program: int, problem: FleetProblem, *, objective: Objective, gap: float, work: float, duals: bool
+        self, program: int, solved: Callable[[FleetProblem], Allocation], problem: FleetProblem
     ) -> Allocation:
-        answer = solve(problem, objective, relative_gap=gap, work=work, duals=duals)
-        return self._without_own_pins(answer.model_copy(update={"program": program}))
+        return self._without_own_pins(solved(problem).model_copy(update={"program": program}))
 
     def _spread(
         self, answer: Allocation, problem: FleetProblem, solved: Callable[[FleetProblem], Allocation]

@@ -4,15 +4,13 @@ The program is solved, the optimistic rates that its answer rests on are replace
 so that the answer whose columns all have true rates is optimal over the true rates of all. The same program
 over columns with true rates alone gives a fleet that can be had; once no fleet can be cheaper by a share that matters,
 the rest need not be refined.
-
-Where GPUs are sold in blocks, they are bought in parts at first: a fleet that costs no more, found sooner.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from planner.fleet.columns import Column
 from planner.fleet.program import RELATIVE_GAP, FleetSearch
@@ -25,8 +23,10 @@ SHARE_OF_A_TIE = 0.2
 """Gap within which a fleet is as good as the cheapest, as a share of the difference in cost that is a tie
 (`SearchSpace.simplicity`), where that is more than `RELATIVE_GAP`: a dollar in a hundred by default. A choice that may
 show in the result."""
-WORTH_A_TRIAL = 3.0
-"""Of these gaps the bound may fall short of the cheapest fleet known before no other is looked for. Affects speed."""
+HOPED_SHARE = 0.9
+"""Share of optimistic rates with which fleets are looked for that are likely to hold. True rates were 0.5 to 1 of the
+optimistic ones in plans of one and two models. A choice: with more, fewer of those found hold; with less, fewer are
+found."""
 
 
 def refined_allocation(
@@ -38,6 +38,7 @@ def refined_allocation(
     finest_gap: float = RELATIVE_GAP,
     enough_usd_per_hour: float = math.inf,
     most_usd_per_hour: float = math.inf,
+    at_least_usd_per_hour: float = 0.0,
 ) -> Allocation:
     """The best fleet over the true rates of all columns.
 
@@ -49,14 +50,17 @@ def refined_allocation(
         flat: one period of the largest demand of each slice.
         finest_gap: to which the last answer is proved.
         enough_usd_per_hour: cost from which on it does not matter how much more it is: the answer then has optimistic
-            rates or parts of blocks, with which no fleet costs less.
+            rates, with which no fleet costs less.
         most_usd_per_hour: fleets that cost more are not looked for.
+        at_least_usd_per_hour: what no fleet costs less than, wherever it is bought: of some columns, the bound of all.
 
     Returns:
         The fleet, with its gap to a bound on what any costs; infeasible, or one that costs more, where none costs at
         most `most_usd_per_hour`.
     """
-    return _Refinement(search, objective, columns, flat, finest_gap, enough_usd_per_hour, most_usd_per_hour).run()
+    known = dict.fromkeys(range(len(search.market.sites)), at_least_usd_per_hour) if at_least_usd_per_hour else {}
+    asked = search, objective, columns, flat, finest_gap, enough_usd_per_hour, most_usd_per_hour
+    return _Refinement(*asked, known=known, rises=search.columns.rises).run()
 
 
 def with_bound(allocation: Allocation, usd_per_hour: float) -> Allocation:
@@ -68,7 +72,7 @@ def with_bound(allocation: Allocation, usd_per_hour: float) -> Allocation:
 
 @dataclass
 class _Refinement:
-    """What is asked, and how far it has come: to which gap, in parts of blocks or not, and the best fleet known."""
+    """What is asked, and how far it has come: to which gap, and the best fleet known."""
 
     search: FleetSearch
     objective: Objective
@@ -78,36 +82,60 @@ class _Refinement:
     enough_usd_per_hour: float
     most_usd_per_hour: float
     gap: float = COARSE_GAP
-    singly: bool = False
     best: Allocation | None = None
     known: dict[int, float] = field(default_factory=dict)
     rises: int = 0
 
     def run(self) -> Allocation:
         """Solve and refine until nothing is left to refine."""
-        self.singly = self.objective is Objective.MIN_COST and self.search.market.sells_blocks
+        coarse_gap = self.gap = self._coarse_gap()
         while True:
             self.search.progress("solving")
-            answer = self._solved(self._offered())
-            if self._is_too_dear(answer):
+            most = self._dearest_usd_per_hour()
+            answer = self._solved(self._offered(), most)
+            is_none = answer.objective is None or answer.objective > most
+            if self.best is not None and self.is_decided and is_none:
+                bound = most if answer.status is SolveStatus.INFEASIBLE else min(most, *self.known.values())
+                if bound == most or self.gap <= self.finest_gap:
+                    return with_bound(self.best, bound)
+                self.gap = self.finest_gap
+            elif self._is_too_dear(answer):
                 return answer
-            if answer.status.has_allocation and self.search.columns.refine(answer):
-                near = self._near_enough(lower_bound(answer))
-                if near is not None and not self.singly:
-                    return near
+            elif answer.status.has_allocation and self.search.columns.refine(answer):
+                near = self._near_enough(answer)
                 if near is not None:
-                    self._in_blocks()
-                else:
-                    self._coarsely()
-            elif self.singly:
-                self._in_blocks()
+                    return near
+                self.gap = coarse_gap
             elif self._is_last(answer):
                 return answer
+
+    def _coarse_gap(self) -> float:
+        """The gap to begin with: the finest where units stand still and serve one slice, which is solved exactly."""
+        profile = self.search.request.profile
+        stands_still = self.flat or profile is None or not profile.autoscale
+        is_exact = stands_still and self.objective is Objective.MIN_COST and not self.search.columns.are_shared
+        return self.finest_gap if is_exact else COARSE_GAP
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it is only asked if any fleet is clearly cheaper than the best known: where units are shared."""
+        return self.objective is Objective.MIN_COST and self.search.columns.are_shared
+
+    @property
+    def tie(self) -> float:
+        """Share of its cost by which a fleet may be dearer than another that is as good."""
+        return max(RELATIVE_GAP, SHARE_OF_A_TIE * self.search.request.search.simplicity)
+
+    def _dearest_usd_per_hour(self) -> float:
+        """What a fleet may cost at most to be looked for."""
+        if self.best is None or self.best.objective is None or not self.is_decided:
+            return self.most_usd_per_hour
+        return min(self.most_usd_per_hour, self.best.objective * (1.0 - self.tie))
 
     def _offered(self) -> list[Column]:
         return self.search.columns.all if self.columns is None else self.columns()
 
-    def _solved(self, columns: list[Column]) -> Allocation:
+    def _solved(self, columns: list[Column], most_usd_per_hour: float) -> Allocation:
         if self.rises != self.search.columns.rises:
             self.known.clear()
             self.rises = self.search.columns.rises
@@ -116,24 +144,15 @@ class _Refinement:
             self.objective,
             self.flat,
             self.gap,
-            singly=self.singly,
             known=self.known,
-            most_usd_per_hour=self.most_usd_per_hour,
+            most_usd_per_hour=most_usd_per_hour,
         )
 
     def _is_too_dear(self, answer: Allocation) -> bool:
-        """Whether no fleet is as cheap as is asked: costs only rise as rates fall and blocks are bought whole."""
+        """Whether no fleet is as cheap as is asked: costs only rise as rates fall."""
         if not answer.status.has_allocation:
             return answer.status is SolveStatus.INFEASIBLE and self.most_usd_per_hour < math.inf
         return answer.cost_usd_per_hour > min(self.enough_usd_per_hour, self.most_usd_per_hour)
-
-    def _coarsely(self) -> None:
-        """Solve coarsely again; in whole blocks a coarse answer would take as long."""
-        if self.singly or not self.search.market.sells_blocks:
-            self.gap = COARSE_GAP
-
-    def _in_blocks(self) -> None:
-        self.gap, self.singly, self.best = self.finest_gap, False, None
 
     def _is_last(self, answer: Allocation) -> bool:
         """Whether an answer that rests on true rates alone is proved as far as it can be; else to which gap next."""
@@ -141,43 +160,61 @@ class _Refinement:
         if not answer.status.has_allocation:
             last = is_finest or answer.diagnosis is not None
         elif is_finest and answer.status.is_cut_short and self.search.columns.refine_bound(answer):
-            self._coarsely()
+            self.gap = COARSE_GAP
             return False
+        elif self.is_decided and (answer.gap or 0.0) > self.tie and not is_finest:
+            self.best = answer
+            return False
+        elif self.is_decided:
+            last = True
         else:
             last = is_finest or (answer.gap is not None and answer.gap <= self.finest_gap)
         self.gap = self.finest_gap
         return last
 
-    def _near_enough(self, bound_usd_per_hour: float) -> Allocation | None:
-        """A fleet of columns with true rates than which none is cheaper by a share that matters; None if none is known.
+    def _near_enough(self, answer: Allocation) -> Allocation | None:
+        """A fleet of true rates than which none is cheaper by a share that matters; None if none is known.
 
-        It is looked for again only where the bound is not too far below the last one; bought in parts, always, but only
-        where it may be near enough.
+        Where units are shared it is looked for in what is likely to hold, up to the cost of the optimistic one.
         """
-        if self.objective is not Objective.MIN_COST:
+        if self.objective is not Objective.MIN_COST or answer.objective is None:
             return None
-        tie = max(RELATIVE_GAP, SHARE_OF_A_TIE * self.search.request.search.simplicity)
-        gap = math.inf if self.best is None else with_bound(self.best, bound_usd_per_hour).gap or 0.0
-        if gap > tie and (self.singly or self.best is None or gap <= WORTH_A_TRIAL * tie):
-            most = bound_usd_per_hour / (1.0 - tie) if self.singly else math.inf
-            found = self._exact(most)
-            if found is not None and found.objective is not None:
-                self.best = found
-        if self.best is None:
-            return None
-        proved = with_bound(self.best, bound_usd_per_hour)
-        return proved if (proved.gap or 0.0) <= tie else None
+        bound = lower_bound(answer)
+        most = bound / (1.0 - self.tie)
+        if self.is_decided:
+            found = self.best = self._hoped(max(most, answer.objective)) or self.best
+        else:
+            found = self._cheapest([column for column in self._offered() if column.is_exact], most)
+        proved = None if found is None else with_bound(found, bound)
+        return None if proved is None or (proved.gap or 0.0) > self.tie else proved
 
-    def _exact(self, most_usd_per_hour: float) -> Allocation | None:
-        """The cheapest fleet of columns with true rates; None where no column has them."""
-        exact = [column for column in self._offered() if column.is_exact]
-        if not exact:
+    def _hoped(self, most_usd_per_hour: float) -> Allocation | None:
+        """A fleet of true rates that costs at most so much; None where none is likely to."""
+        while True:
+            found = self._cheapest([_as_hoped(column) for column in self._offered()], most_usd_per_hour)
+            if found is None or not self.search.columns.refine(found):
+                return found
+
+    def _cheapest(self, columns: list[Column], most_usd_per_hour: float) -> Allocation | None:
+        """The cheapest fleet of columns, whose rates are no more than those known; None where it costs more."""
+        if not columns:
             return None
-        return self.search.allocation(
-            exact,
+        found = self.search.allocation(
+            columns,
             self.objective,
             self.flat,
-            singly=self.singly,
             known=dict(self.known),  # of these columns bounds may be higher
             most_usd_per_hour=most_usd_per_hour,
         )
+        return None if found.objective is None or found.objective > most_usd_per_hour else found
+
+
+def _as_hoped(column: Column) -> Column:
+    """A column with what optimistic rates are likely to come to."""
+    if column.is_exact:
+        return column
+    share = {True: 1.0, False: HOPED_SHARE}
+    rates = {
+        name: replace(rate, rate_per_s=share[rate.is_exact] * rate.rate_per_s) for name, rate in column.rates.items()
+    }
+    return replace(column, rates=rates)

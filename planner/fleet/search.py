@@ -37,6 +37,7 @@ from planner.fleet.preferences import (
 from planner.fleet.program import RELATIVE_GAP, FleetSearch
 from planner.fleet.refinement import COARSE_GAP, refined_allocation, with_bound
 from planner.fleet.simulation import run_of
+from planner.fleet.sites import lower_bound
 from planner.fleet.smaller_fleets import Groups, Questions, smaller_pools_that_hold
 from planner.fleet.types import PlannedDeployment
 from planner.fleet.verification import (
@@ -405,18 +406,24 @@ def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation
     objective, columns = search.request.objective, search.columns
     if objective is not Objective.MIN_COST or cheapest.objective is None:
         return cheapest
-    simplicity, lasting = search.request.search.simplicity, cheapest
-    best_of_few = _best_within(search, excess_of_few(search, cheapest), cheapest, COARSE_GAP)
+    simplicity, lasting, rises = search.request.search.simplicity, cheapest, columns.rises
+
+    def least() -> float:
+        """What no fleet of any columns costs less than [USD/h]; nothing is known once a rate rose."""
+        return lower_bound(cheapest) if columns.rises == rises else 0.0
+
+    best_of_few = _best_within(search, excess_of_few(search, cheapest), cheapest, COARSE_GAP, least)
     chosen = of_one_family(columns, cheapest, best_of_few) if simplicity > 0.0 else None
     if chosen is None:
         if simplicity > 0.0:
-            lasting = plainest(columns, cheapest, _best_within(search, PLAINNESS, cheapest, RELATIVE_GAP))
-        best = _best_within(search, simplicity, lasting, COARSE_GAP, like=lasting)
-        best_of_few = _best_within(search, excess_of_few(search, lasting), lasting, COARSE_GAP, like=lasting)
+            lasting = plainest(columns, cheapest, _best_within(search, PLAINNESS, cheapest, RELATIVE_GAP, least))
+        best = _best_within(search, simplicity, lasting, COARSE_GAP, least, like=lasting)
+        best_of_few = _best_within(search, excess_of_few(search, lasting), lasting, COARSE_GAP, least, like=lasting)
         chosen = most_preferred(columns, lasting, best, best_of_few)
     chosen = with_fewest_kinds(columns, chosen, best_of_few)
     if chosen is not lasting:
-        chosen = refined_allocation(search, objective, partial(columns.of_members, columns.members(chosen)))
+        of_chosen = partial(columns.of_members, columns.members(chosen))
+        chosen = refined_allocation(search, objective, of_chosen, at_least_usd_per_hour=least())
     if chosen.objective is None:
         chosen = lasting
     if chosen is cheapest or chosen.objective is None:
@@ -426,7 +433,12 @@ def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation
 
 
 def _best_within(
-    search: FleetSearch, excess: float, of: Allocation, finest_gap: float, like: Allocation | None = None
+    search: FleetSearch,
+    excess: float,
+    of: Allocation,
+    finest_gap: float,
+    at_least_usd_per_hour: Callable[[], float],
+    like: Allocation | None = None,
 ) -> Best:
     """The cheapest fleet of some columns if it is dearer by no more than a share, and as plain as another one is."""
     objective, columns = search.request.objective, search.columns
@@ -434,7 +446,14 @@ def _best_within(
 
     def cheapest(allowed: Callable[[], list[Column]], below: float) -> Allocation | None:
         enough = min(most, below * (1.0 - SAME_COST))
-        found = refined_allocation(search, objective, allowed, finest_gap=finest_gap, most_usd_per_hour=enough)
+        found = refined_allocation(
+            search,
+            objective,
+            allowed,
+            finest_gap=finest_gap,
+            most_usd_per_hour=enough,
+            at_least_usd_per_hour=at_least_usd_per_hour(),
+        )
         return None if found.objective is None or found.objective > enough else found
 
     def plain(allowed: Callable[[], list[Column]], below: float) -> Allocation | None:

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 
 from hardware_db import HardwareDb
 from planner.fleet.columns import Column
-from planner.optimizer import FEASIBILITY_TOLERANCE, Allocation, FleetProblem, Objective, SolveStatus, UnitStage
+from planner.optimizer import FEASIBILITY_TOLERANCE, Allocation, Objective, SolveStatus, UnitStage
 from planner.supply import SiteSupply
 
+SHARE_OF_GAP = 0.1
+"""Share of the gap asked for by which a fleet at another site must be cheaper to be looked for. Affects gaps only."""
 _Key = tuple[str, UnitStage, str, int]
 """A slice, a stage, a SKU and the GPUs of a replica of it."""
 
@@ -87,17 +89,6 @@ def is_better(one: float, other: float, objective: Objective, margin: float = 0.
     return one > other * (1.0 + margin)
 
 
-def in_single_units(problem: FleetProblem) -> FleetProblem:
-    """The program with all that is bought in blocks bought singly: solved quickly, and no dearer."""
-    resources = tuple(
-        resource.model_copy(
-            update={"purchases": tuple(each.model_copy(update={"block": 1}) for each in resource.purchases)}
-        )
-        for resource in problem.resources
-    )
-    return problem.model_copy(update={"resources": resources})
-
-
 def lower_bound(answer: Allocation) -> float:
     """What no fleet costs less than, by the answer of a program of least cost [USD/h]; inf where there is none."""
     if answer.status is SolveStatus.INFEASIBLE:
@@ -167,6 +158,12 @@ class SiteAnswers:
         if self.objective is Objective.MIN_COST and bound > self.most_usd_per_hour:
             return False
         return self.best is None or is_better(bound, self.best, self.objective, self.gap)
+
+    @property
+    def dearest_usd_per_hour(self) -> float:
+        """What a fleet of least cost may cost at most to be looked for [USD/h]."""
+        best = math.inf if self.best is None else self.best * (1.0 - SHARE_OF_GAP * self.gap)
+        return min(best, self.most_usd_per_hour)
 
     @property
     def best_allocation(self) -> Allocation:

@@ -1,9 +1,5 @@
 """Streams of requests by themselves: a covering knapsack for each, solved exactly by label setting.
 
-Where units stand still, the cheapest fleet of a slice is a covering knapsack. Limits are left out and blocks are taken
-in parts: what is found is a lower bound, and it is the answer where it happens to keep the limits. Where it does not,
-branch and bound takes over and the bound is kept.
-
 A unit j has a rate r_j and a cost c_j; the least cost that covers the demand d is a covering knapsack (S. Martello and
 P. Toth 1990, "Knapsack Problems", ch. 3). With prefill and decode units it is one for each stage, joined by the rate
 that passes from one to the other:
@@ -13,15 +9,25 @@ that passes from one to the other:
 
 Units of the stages FIRST and SECOND are of one kind per channel, so that such a stage has one front for each kind and
 the least of them is taken. A front is a set of *labels* (cost, rate), none worse in both than another, grown unit by
-unit. A label is kept only while its cost and the cheapest cost per rate of what is still missing stay below the best
-fleet known, so that hardly any are.
+unit. A label is kept only while its cost and the cheapest cost per rate of what is still missing stay below what a
+fleet may cost, so that hardly any are.
+
+Streams share resources, which are sold in blocks and limited. At first that is left out: any part of a block can be
+had, and as much as is asked for. That relaxes the problem: its optimum is a bound, and the answer where it happens to
+be a fleet. Where it is not, the resources that it is wrong about are *counted*: labels are (cost, taken, rate), and
+what all streams take is paid in whole blocks and kept within its limits. That is repeated until the optimum is a fleet.
+(A state space that is relaxed and refined where it is wrong: G. Righini and M. Salani 2008, "New dynamic programming
+algorithms for the resource constrained elementary shortest path problem", Networks 51(3).) Whole blocks cost no less
+than their parts, so that fleets of at most so much are among labels whose parts cost no more: that limit starts at the
+bound and rises.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -29,99 +35,244 @@ from planner.core import BoolArray, FloatArray, IntArray
 from planner.optimizer.evaluate_allocation import PartAnswer
 from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout
 from planner.optimizer.load_split import proportional_rates
+from planner.optimizer.program import build_program
+from planner.optimizer.relaxation import relax
+from planner.optimizer.types import FEASIBILITY_TOLERANCE, Objective
 
 MAX_LABELS = 20_000
 """Labels beyond which a front is given up. A choice of speed: branch and bound is not slower from there."""
 MAX_PAIRS = 100 * MAX_LABELS
 """Labels that are formed at once before the best are kept: 16 MB a column. A choice of memory."""
+FIRST_RISE, RISE = 0.01, 1.5
+"""Share of the bound by which the limit of cost rises first, and how much more each time. A choice of speed."""
 _COST_ROUNDING = 1e-12
 """Share by which floating-point sums of costs may differ that are equal."""
+_SAME = 1e-9
+"""Share by which amounts and their costs differ that are the same: above rounding, far below tolerances."""
 
 
-def cheapest_cover(layout: Layout) -> PartAnswer | None:
+def cheapest_cover(
+    layout: Layout, gap: float = 0.0, at_least_usd_per_hour: float = 0.0, most_usd_per_hour: float = math.inf
+) -> PartAnswer | None:
     """The cheapest units for every slice by itself, at the largest demand of any period.
 
-    Where no unit serves two slices, they are coupled by blocks and limits only, so the sum is a bound, and the fleet is
-    the answer where it costs no more than that. Where units serve several, there is a fleet to start from.
+    Where no unit serves two slices, they are coupled by resources and limits only: resources are counted until the
+    fleet is close enough to the bound. Where units serve several slices, there is a fleet to start from.
 
     Args:
         layout: of the problem.
+        gap: share of its cost by which the fleet may be dearer than the bound.
+        at_least_usd_per_hour: a bound that is known.
+        most_usd_per_hour: dearer fleets are not looked for; a bound above it says that there is no other.
 
     Returns:
-        A fleet that may miss limits, and a bound [USD/h], 0 where units serve several slices. None where units move
-        with the periods, for deferrable slices in several periods, pinned resources; where nothing covers a demand, or
-        a front grows beyond `MAX_LABELS`.
+        A fleet that may miss limits, and a bound [USD/h]: 0 where units serve several slices, infinite where nothing
+        serves all slices. None where units move with the periods, for deferrable slices in several periods; where
+        no slices by themselves are served, or a front grows beyond `MAX_LABELS`.
     """
-    pinned = any(resource.at_least > 0.0 for resource in layout.problem.resources)
-    if pinned or (layout.periods > 1 and (layout.deferrable.any() or not layout.steady.all())):
+    if layout.periods > 1 and (layout.deferrable.any() or not layout.steady.all()):
         return None
-    usd = layout.purchase_usd_per_hour / layout.purchase_usable
-    price, block = layout.cheapest(usd), layout.cheapest(layout.purchase_usable)
-    taken = layout.take_amount * price[layout.take_resource]
-    cost, block_usd = layout.usd_per_hour.copy(), np.zeros(len(layout.usd_per_hour))
-    np.add.at(cost, layout.take_unit, taken)
-    counts = _counts(layout, cost, block_usd)
-    if counts is None:
-        return None
+    cover = _Cover(layout, at_least_usd_per_hour, most_usd_per_hour * (1.0 + 2.0 * FEASIBILITY_TOLERANCE))
     is_bound = len(layout.pair_unit) == len(np.unique(layout.pair_unit))
-    bound = math.fsum((cost * counts.sum(axis=0)).tolist()) if is_bound else 0.0
-    values = _values(layout, counts)
-    block_usd[layout.take_unit[taken > 0.0]] = (block * price)[layout.take_resource[taken > 0.0]]
-    in_blocks = _counts(layout, cost, block_usd) if (layout.purchase_block > 1.0).any() else None
-    if in_blocks is not None:
-        values = min(values, _values(layout, in_blocks), key=lambda each: float(layout.mean_cost @ each))
-    return PartAnswer(values, bound)
+    with suppress(_TooManyLabelsError):
+        cover.run(gap, is_bound)
+    bound = cover.bound if is_bound else 0.0
+    return PartAnswer(cover.values, bound) if cover.values is not None or math.isinf(bound) else None
 
 
-def _counts(layout: Layout, cost: FloatArray, block_usd: FloatArray) -> IntArray | None:
-    """Units of every slice by itself, shape (slices, units); None where one cannot be covered."""
-    demand = layout.demand_per_s.max(axis=1)
-    counts = np.zeros((len(demand), len(cost)), dtype=np.int64)
-    for s in np.flatnonzero(demand > 0.0):
-        pairs = layout.pair_slice == s
-        units, rate = layout.pair_unit[pairs], np.minimum(layout.pair_rate[pairs], demand[s])
-        place = layout.stage[units], layout.channel[units], layout.unit_kind[units]
-        cover = least_cost_cover(float(demand[s]), cost[units], rate, *place, block_usd[units])
-        if cover is None:
-            return None
-        counts[s, units] = cover
-    return counts
+class _Cover:
+    """The search of `cheapest_cover`.
 
+    A resource has one price for all of it, at first that of its cheapest purchase. Where as much is not to be had at
+    that price, it is that of the relaxation, where limits make it scarce: what an amount u costs is at least
+    ``price u - surplus``, with the surplus of what can be had for less (a Lagrangian bound: M. L. Fisher 1981, "The
+    Lagrangian relaxation method for solving integer programming problems", Management Science 27(1)).
 
-def _values(layout: Layout, counts: IntArray) -> FloatArray:
-    """The columns of these units: all of a slice's equally loaded, and of each resource the cheapest purchases."""
-    values, total = np.zeros(layout.columns), counts.sum(axis=0)
-    values[layout.column.units] = total[:, None]
-    for s, units in enumerate(counts):
-        for t in range(layout.periods):
-            values[layout.column.rates[:, t]] += proportional_rates(layout, units, s, t)
-    taken, usable = layout.taken(total[:, None])[:, 0], layout.purchase_usable
-    for resource in np.unique(layout.purchase_resource[taken[layout.purchase_resource] > 0.0]):
-        mine = np.flatnonzero(layout.purchase_resource == resource)
-        whole, usd, blocks = np.full(len(mine), WHOLE), layout.purchase_usd_per_hour[mine], None
-        if len(mine) > 1:
-            blocks = least_cost_cover(float(taken[resource]), usd, usable[mine], whole, whole, whole)
-        if blocks is None:
-            best = np.arange(len(mine)) == np.argmin(usd / usable[mine])
-            blocks = np.where(best, np.ceil(taken[resource] / usable[mine] - 1e-9), 0.0)
-        values[layout.column.blocks[mine]] = blocks[:, None]
-    layout.fill_in(values)
-    return values
+    Attributes:
+        price, surplus: of each resource [USD/h of one, USD/h].
+        counted: which resources are.
+        least: of each slice, what no units for it cost less than at these prices [USD/h].
+        bound: no fleet costs less [USD/h]; infinite where there is none.
+        most: fleets that cost more are not looked for [USD/h].
+        cost: of the best fleet [USD/h]; infinite where it misses limits of resources.
+        values: of that, by column; None: there is none yet.
+    """
+
+    def __init__(self, layout: Layout, at_least: float = 0.0, most: float = math.inf) -> None:
+        self.layout, self.bound, self.most = layout, at_least, most
+        self.demand = layout.demand_per_s.max(axis=1)
+        self.price = layout.cheapest(layout.purchase_usd_per_hour / layout.purchase_usable)
+        self.surplus = np.zeros(len(self.price))
+        self.takes = np.zeros((len(layout.usd_per_hour), len(self.price)))
+        self.takes[layout.take_unit, layout.take_resource] = layout.take_amount
+        resources = layout.problem.resources
+        self.room = np.array([math.inf if r.at_most is None else r.at_most * (1.0 + _SAME) for r in resources])
+        purchases = (purchase for resource in resources for purchase in resource.purchases)
+        blocks = (math.inf if p.at_most is None else math.floor(p.at_most / p.block + _SAME) for p in purchases)
+        self.most_blocks = np.fromiter(blocks, dtype=float)
+        self.counted = np.zeros(len(self.price), dtype=bool)
+        self.least = np.zeros(len(self.demand))
+        self.cost = math.inf
+        self.values: FloatArray | None = None
+
+    def run(self, gap: float, is_bound: bool) -> None:
+        """Count more resources, and look among dearer fleets, until the best is proved to be within the gap.
+
+        Without a bound to prove only the first fleet is looked for.
+        """
+        most, rise, is_scarce = math.inf, FIRST_RISE, self.room < math.inf
+        is_scarce[self.layout.purchase_resource[self.most_blocks < math.inf]] = True
+        while True:
+            cost, counts = self._cheapest(most)
+            self.bound = max(self.bound, min(cost, most))
+            is_wrong = counts is not None and self._add(counts)
+            enough = self.cost * (1.0 - gap * (1.0 - _SAME))  # the gap itself may round to more
+            if not is_bound or self.bound >= min(enough, self.most) or (cost <= most and not is_wrong):
+                return
+            if is_wrong and is_scarce[self.counted].any():
+                is_scarce[:] = False
+                most = math.inf
+                if not self._price():
+                    self.bound = math.inf
+                    return
+                continue
+            rise *= 1.0 if cost <= most else RISE
+            most = min(self.bound * (1.0 + rise) if rise <= 1.0 else math.inf, enough, self.most)
+
+    def _price(self) -> bool:
+        """Price resources as the relaxation does, from which on none is counted; whether it has a solution."""
+        program, dual, start = build_program(self.layout, Objective.MIN_COST), np.zeros(len(self.price)), 0
+        relaxed = relax(program)
+        if relaxed is None:
+            return False
+        code = {resource.name: index for index, resource in enumerate(self.layout.problem.resources)}
+        for rows in program.rows:
+            if rows.constraint in ("hold_resource", "within_resource"):
+                subject = np.array([code[name] for name, *_ in rows.subjects], dtype=np.int64)[rows.subject]
+                np.subtract.at(dual, subject, relaxed.row_duals[start : start + len(rows)])
+            start += len(rows)
+        self.price = np.maximum(self.price, dual)
+        self.surplus = np.array([self._surplus(resource) for resource in range(len(dual))])
+        self.counted[:] = False
+        return True
+
+    def _surplus(self, resource: int) -> float:
+        """The most that amounts of a resource cost less than by its price [USD/h]."""
+        layout, mine = self.layout, np.flatnonzero(self.layout.purchase_resource == resource)
+        usable, left, price = layout.purchase_usable[mine], float(self.room[resource]), float(self.price[resource])
+        if not len(mine):
+            return left * price if price else 0.0
+        saved = price - layout.purchase_usd_per_hour[mine] / usable
+        total = 0.0
+        for q in np.argsort(-saved).tolist():
+            amount = min(left, float(self.most_blocks[mine[q]] * usable[q]))
+            if saved[q] <= _SAME * price or amount == 0.0:
+                break
+            total, left = total + amount * float(saved[q]), left - amount if amount < left else 0.0
+        return total
+
+    def _add(self, counts: IntArray) -> bool:
+        """Keep the fleet of these units, shape (slices, units), if it is the best; whether more is counted now."""
+        layout, total = self.layout, counts.sum(axis=0)
+        taken, values = total @ self.takes, np.zeros(layout.columns)
+        usd = np.zeros(len(taken))
+        for resource, amount in enumerate(taken.tolist()):
+            usd[resource], blocks = self._bought(resource, amount)
+            values[layout.column.blocks[layout.purchase_resource == resource]] = blocks[:, None]
+        cost = float(layout.usd_per_hour @ total) + math.fsum(usd.tolist())
+        if self.values is None or cost < self.cost:
+            values[layout.column.units] = total[:, None]
+            for s, units in enumerate(counts):
+                for t in range(layout.periods):
+                    values[layout.column.rates[:, t]] += proportional_rates(layout, units, s, t)
+            layout.fill_in(values)
+            self.values, self.cost = values, cost
+        is_wrong = (usd > (self.price * taken - self.surplus) * (1.0 + _SAME)) & ~self.counted
+        self.counted |= is_wrong
+        return bool(is_wrong.any())
+
+    def _cheapest(self, most: float) -> tuple[float, IntArray | None]:
+        """The least cost, and its units, shape (slices, units), among those whose parts cost no more than so much.
+
+        Without a limit it is kept what each slice costs by itself: no fleet of it costs less.
+        """
+        layout, resources = self.layout, np.flatnonzero(self.counted)
+        most += float(self.surplus.sum())
+        use = layout.usd_per_hour + self.takes @ np.where(self.counted, 0.0, self.price)
+        use = np.column_stack([use, self.takes[:, resources]])
+        worth, room = np.append(1.0, self.price[resources]), np.append(math.inf, self.room[resources])
+        chosen, total = np.zeros((1, 0), dtype=np.int64), _nothing(len(worth))
+        together = _Search(0.0, use, np.zeros(len(use)), worth, room, most)
+        found = []
+        for s in np.flatnonzero(self.demand > 0.0).tolist():
+            pairs = layout.pair_slice == s
+            units, rate = layout.pair_unit[pairs], np.minimum(layout.pair_rate[pairs], self.demand[s])
+            of_others = float(self.least.sum() - self.least[s])
+            search = _Search(float(self.demand[s]), use[units], rate, worth, room, most - of_others)
+            covers = search.covers(layout.stage[units], layout.channel[units], layout.unit_kind[units])
+            if math.isinf(most) and len(covers.rate):
+                self.least[s] = float((covers.use @ worth).min())
+            together.most_cost = most - float(self.least[s + 1 :].sum())
+            total, left, right = together.joined(total, covers, np.minimum)
+            if not len(left):
+                return math.inf, None
+            chosen = np.column_stack([chosen[left], covers.name[right]])
+            found.append((s, units, search))
+        usd = [self._usd(resource, total.use[:, 1 + k]) for k, resource in enumerate(resources.tolist())]
+        cost = total.use[:, 0] - self.surplus[~self.counted].sum() + sum(usd)
+        same = np.flatnonzero(cost <= cost.min() * (1.0 + _SAME))
+        best = int(
+            same[np.argmin((total.use @ worth)[same])]
+        )  # of equal cost that which leaves most of its blocks free
+        counts = np.zeros((len(self.demand), len(use)), dtype=np.int64)
+        for (s, units, search), name in zip(found, chosen[best].tolist(), strict=True):
+            counts[s, units] = search.counts(name)
+        return float(cost[best]), counts
+
+    def _needed(self, resource: int, taken: FloatArray) -> FloatArray:
+        """What must be bought of a resource at least [usable units], pinned ones included."""
+        layout, mine = self.layout, self.layout.purchase_resource == resource
+        usable = (layout.purchase_usable / layout.purchase_block)[mine].min(initial=1.0)
+        return np.asarray(np.maximum(taken, usable * layout.problem.resources[resource].at_least))
+
+    def _shop(self, resource: int, need: float, most_usd: float) -> tuple[_Search, _Labels]:
+        """Ways to buy of a resource what may be a part of so much for at most so many USD/h."""
+        layout, mine = self.layout, self.layout.purchase_resource == resource
+        usd, usable = layout.purchase_usd_per_hour[mine, None], layout.purchase_usable[mine]
+        search = _Search(need, usd, usable, np.ones(1), np.full(1, math.inf), most_usd, most=self.most_blocks[mine])
+        return search, search.chain(np.arange(len(usd)))
+
+    def _usd(self, resource: int, taken: FloatArray) -> FloatArray:
+        """What amounts of a resource cost at least [USD/h]; infinite where so much is not to be had."""
+        need = self._needed(resource, taken)
+        _, ways = self._shop(resource, float(need.max()), math.inf)
+        return np.asarray(np.append(ways.use[:, 0], math.inf)[np.searchsorted(ways.rate, need * (1.0 - _SAME))])
+
+    def _bought(self, resource: int, taken: float) -> tuple[float, FloatArray]:
+        """The least cost of so much of a resource [USD/h], infinite where that is not to be had, and its blocks."""
+        layout, mine = self.layout, self.layout.purchase_resource == resource
+        need = float(self._needed(resource, np.array([taken]))[0])
+        is_beyond = math.inf if taken > self.room[resource] else 0.0
+        if not mine.any() or need == 0.0:
+            return is_beyond, np.zeros(int(mine.sum()))
+        blocks = np.ceil(need / layout.purchase_usable[mine] - _SAME)
+        usd = blocks * np.where(blocks > self.most_blocks[mine], math.inf, layout.purchase_usd_per_hour[mine])
+        best = int(np.argmin(usd))
+        cost, blocks = float(usd[best]), np.where(np.arange(len(usd)) == best, blocks, 0.0)
+        if len(usd) > 1:
+            try:
+                search, ways = self._shop(resource, need, cost * (1.0 + _COST_ROUNDING))
+            except _TooManyLabelsError:
+                return cost + is_beyond, blocks
+            if ways.rate[-1] >= need * (1.0 - _SAME):
+                cost, blocks = float(ways.use[-1, 0]), search.counts(int(ways.name[-1])).astype(float)
+        return cost + is_beyond, blocks
 
 
 def least_cost_cover(
-    demand: float,
-    cost: FloatArray,
-    rate: FloatArray,
-    stage: IntArray,
-    channel: IntArray,
-    kind: IntArray,
-    block_usd: FloatArray | None = None,
+    demand: float, cost: FloatArray, rate: FloatArray, stage: IntArray, channel: IntArray, kind: IntArray
 ) -> IntArray | None:
     """How many of each unit cover the demand at least cost.
-
-    With `block_usd`, units for which that is the same pay for whole blocks together. It is exact where all of them are
-    in one stage, and elsewhere a fleet that stages do not share blocks in.
 
     Args:
         demand: [1/s], above 0.
@@ -130,7 +281,6 @@ def least_cost_cover(
         stage: `WHOLE`, `FIRST` or `SECOND` of each unit.
         channel: of units of the stages FIRST and SECOND.
         kind: of each unit; of those of one stage and channel only units of one kind (and of kind -1) go together.
-        block_usd: what a block costs of what each unit takes [USD/h]; 0, or None: parts of blocks can be had.
 
     Returns:
         Number of each unit; None when nothing covers the demand or there are too many labels.
@@ -139,33 +289,12 @@ def least_cost_cover(
     >>> least_cost_cover(10.0, np.array([8.0, 2.0]), np.array([5.0, 1.0]), whole, whole - 1, whole - 1)
     array([2, 0])
     """
-    block = np.zeros(len(cost)) if block_usd is None else block_usd
-    routes = [[np.flatnonzero((stage == WHOLE) & (block == each))] for each in np.unique(block)]
-    for code in np.unique(channel[stage != WHOLE]):
-        routes.append([np.flatnonzero((stage == part) & (channel == code)) for part in (FIRST, SECOND)])
-    routes = [route for route in routes if all(len(units) for units in route)]
-    if not routes:
-        return None
-    of_one = _in_blocks(np.ceil(demand / rate * (1.0 - _COST_ROUNDING)) * cost, block)
-    known = min(math.fsum(of_one[units].min() for units in route) for route in routes)
-    worth = [[float((cost[units] / rate[units]).min()) for units in route] for route in routes]
-    search = _Search(demand, cost, rate, kind, block, known * (1.0 + _COST_ROUNDING), min(map(math.fsum, worth)))
+    search = _Search(demand, cost[:, None], rate, np.ones(1), np.full(1, math.inf), math.inf)
     try:
-        fronts = [
-            [search.front(units, math.fsum(per_rate) - own) for units, own in zip(route, per_rate, strict=True)]
-            for route, per_rate in zip(routes, worth, strict=True)
-        ]
-        best = search.side_by_side([search.in_sequence(*front) for front in fronts])
+        covers = search.covers(stage, channel, kind)
     except _TooManyLabelsError:
         return None
-    covers = np.flatnonzero(best.rate >= demand * (1.0 - _COST_ROUNDING))
-    return search.counts(best.name[covers[np.argmin(best.cost[covers])]]) if len(covers) else None
-
-
-def _in_blocks(cost: FloatArray, block_usd: FloatArray | float) -> FloatArray:
-    """Costs raised to whole blocks; a block of 0 is none."""
-    size = np.where(np.asarray(block_usd) > 0.0, block_usd, 1.0)
-    return np.where(np.asarray(block_usd) > 0.0, np.ceil(cost / size * (1.0 - _COST_ROUNDING)) * size, cost)
+    return search.counts(int(covers.name[0])) if len(covers.rate) else None
 
 
 class _TooManyLabelsError(Exception):
@@ -174,27 +303,45 @@ class _TooManyLabelsError(Exception):
 
 @dataclass(frozen=True)
 class _Labels:
-    """Cost [USD/h], rate [1/s] and name of some labels."""
+    """What some labels use, their rate [1/s] and their name.
 
-    cost: FloatArray
+    Attributes:
+        use: cost but for that of counted resources [USD/h], and the amount of each of these; shape (labels, 1 + r).
+        rate, name: shape (labels,).
+    """
+
+    use: FloatArray
     rate: FloatArray
     name: IntArray
 
-    def unbeaten(self) -> _Labels:
-        """Those that no other beats in both, by rising cost and rate."""
-        order = np.lexsort((-self.rate, self.cost))
-        rate = self.rate[order]
-        kept = order[np.append(True, rate[1:] > np.maximum.accumulate(rate)[:-1])]
-        return _Labels(self.cost[kept], self.rate[kept], self.name[kept])
+    def at(self, index: IntArray) -> _Labels:
+        """Some of them."""
+        return _Labels(self.use[index], self.rate[index], self.name[index])
+
+    def unbeaten(self, cost: FloatArray | None = None) -> _Labels:
+        """Those that no other beats in cost and rate, by rising cost and rate; by default of the same amounts taken."""
+        if not len(self.rate):
+            return self
+        if cost is not None or self.use.shape[1] == 1:
+            order = np.lexsort((-self.rate, self.use[:, 0] if cost is None else cost))
+            place = self.rate[order]
+        else:
+            same = self.use[:, 1:]
+            order = np.lexsort((-self.rate, self.use[:, 0], *same.T))
+            is_other = np.append(False, (same[order[1:]] != same[order[:-1]]).any(axis=1))
+            above_others = len(order) * np.cumsum(is_other, dtype=float)
+            place = np.searchsorted(np.sort(self.rate), self.rate[order]) + above_others
+        return self.at(order[np.append(True, place[1:] > np.maximum.accumulate(place)[:-1])])
 
 
-_NOTHING = _Labels(np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64))
-"""The empty fleet, which is label 0."""
+def _nothing(columns: int) -> _Labels:
+    """The empty fleet, which is label 0."""
+    return _Labels(np.zeros((1, columns)), np.zeros(1), np.zeros(1, dtype=np.int64))
 
 
 def _together(parts: Sequence[_Labels]) -> _Labels:
-    columns = zip(*((part.cost, part.rate, part.name) for part in parts), strict=True)
-    return _Labels(*(np.concatenate(column) for column in columns)).unbeaten()
+    columns = zip(*((part.use, part.rate, part.name) for part in parts), strict=True)
+    return _Labels(*(np.concatenate(column) for column in columns))
 
 
 @dataclass
@@ -203,22 +350,32 @@ class _Search:
 
     Attributes:
         demand: to be covered [1/s].
-        cost, rate, kind, block: of each unit, see `least_cost_cover`.
-        most_cost: of the best fleet known; no label beyond it is of use [USD/h].
+        use, rate: of each unit, as those of `_Labels`.
+        worth: least price of what each column of `use` counts; of the first 1.
+        room: most of each column that there is.
+        most_cost: labels whose least cost is more are of no use [USD/h].
+        most: of each unit, how many there are.
         cost_per_rate: cheapest of any route, for what a label does not cover yet [USD/h per 1/s].
         made: two labels, a unit and its number, of every label.
         labels: how many there are.
     """
 
     demand: float
-    cost: FloatArray
+    use: FloatArray
     rate: FloatArray
-    kind: IntArray
-    block: FloatArray
+    worth: FloatArray
+    room: FloatArray
     most_cost: float
-    cost_per_rate: float
+    most: FloatArray | None = None
+    cost_per_rate: float = 0.0
     made: list[IntArray] = field(default_factory=lambda: [np.zeros((1, 4), dtype=np.int64)])
     labels: int = 1
+
+    def __post_init__(self) -> None:
+        self.cost = self.use @ self.worth
+        self.size = self.use @ np.where(self.worth > 0.0, self.worth, 1.0)
+        share = self.use / np.where(self.size > 0.0, self.size, 1.0)[:, None]
+        self.direction = np.unique(share.round(9), axis=0, return_inverse=True)[1].ravel()
 
     def named(self, first: IntArray, second: IntArray | int, unit: int = 0, number: IntArray | int = 0) -> IntArray:
         """Names of labels made of labels `first` and `second` and so many copies of a unit."""
@@ -231,7 +388,7 @@ class _Search:
 
     def counts(self, label: int) -> IntArray:
         """Units of a label."""
-        made, counts, left = np.concatenate(self.made), np.zeros(len(self.cost), dtype=np.int64), [int(label)]
+        made, counts, left = np.concatenate(self.made), np.zeros(len(self.rate), dtype=np.int64), [int(label)]
         while left:
             first, second, unit, number = made[left.pop()].tolist()
             counts[unit] += number
@@ -239,62 +396,110 @@ class _Search:
         return counts
 
     def is_useful(self, cost: FloatArray, rate: FloatArray, others_per_rate: float = 0.0) -> BoolArray:
-        """Whether labels may be part of a fleet no dearer than the best known.
+        """Whether labels may be part of a fleet that costs no more than may be.
 
         `others_per_rate` is the cost per rate of the other stages that a request passes [USD/h per 1/s].
         """
         enough = np.minimum(rate, self.demand)
         least = cost + others_per_rate * enough + self.cost_per_rate * (self.demand - enough)
-        return np.asarray(least <= self.most_cost)
+        return np.asarray(least <= self.most_cost * (1.0 + _COST_ROUNDING))
 
-    def front(self, units: IntArray, others_per_rate: float) -> _Labels:
+    def covers(self, stage: IntArray, channel: IntArray, kind: IntArray) -> _Labels:
+        """What covers the demand, the cheapest first; see `least_cost_cover`."""
+        routes = [[(stage == WHOLE) & (self.direction == each)] for each in np.unique(self.direction[stage == WHOLE])]
+        for code in np.unique(channel[stage != WHOLE]):
+            routes.append([(stage == part) & (channel == code) for part in (FIRST, SECOND)])
+        routes = [route for route in routes if all(units.any() for units in route)]
+        none = _nothing(len(self.worth))
+        if not routes:
+            return none.at(np.zeros(0, dtype=np.int64))
+        if math.isinf(self.most_cost):
+            of_one = np.ceil(self.demand / self.rate * (1.0 - _COST_ROUNDING)) * self.cost
+            self.most_cost = min(math.fsum(of_one[units].min() for units in route) for route in routes)
+        worth = [[float((self.cost[units] / self.rate[units]).min()) for units in route] for route in routes]
+        self.cost_per_rate = min(map(math.fsum, worth))
+        ways = []
+        for route, per_rate in zip(routes, worth, strict=True):
+            fronts = [
+                self.front(np.flatnonzero(units), kind, math.fsum(per_rate) - own)
+                for units, own in zip(route, per_rate, strict=True)
+            ]
+            ways.append(fronts[0] if len(fronts) == 1 else self.joined(fronts[0], fronts[1], np.minimum)[0].unbeaten())
+        *fewer, most = sorted(ways, key=lambda way: len(way.rate))
+        for way in fewer:
+            none = self.joined(none, way, np.add)[0].unbeaten()
+        best = self.joined(none, most, np.add, least_rate=self.demand)[0]
+        best = best.at(np.flatnonzero(best.rate >= self.demand * (1.0 - _COST_ROUNDING)))
+        best = replace(best, rate=np.zeros(len(best.rate))).unbeaten()
+        return best.at(np.argsort(best.use @ self.worth, kind="stable"))
+
+    def front(self, units: IntArray, kind: IntArray, others_per_rate: float) -> _Labels:
         """The labels of one stage: those of each kind, and of them all the best."""
         units = units[self.is_useful(self.cost[units], self.rate[units], others_per_rate)]
-        kinds = [kind for kind in np.unique(self.kind[units]) if kind >= 0] or [-1]
-        of_kinds = (units[(self.kind[units] == kind) | (self.kind[units] == -1)] for kind in kinds)
-        parts = [own[self.block[own] == block] for own in of_kinds for block in np.unique(self.block[own])]
-        return _together([self._of_kind(own, others_per_rate) for own in parts] or [_NOTHING])
+        fronts = []
+        for each in [code for code in np.unique(kind[units]) if code >= 0] or [-1]:
+            own, front = units[(kind[units] == each) | (kind[units] == -1)], _nothing(len(self.worth))
+            for direction in np.unique(self.direction[own]):
+                chain = self.chain(own[self.direction[own] == direction], others_per_rate)
+                front = self.joined(front, chain, np.add, others_per_rate)[0].unbeaten()
+            fronts.append(front)
+        return _together(fronts).unbeaten()
 
-    def _of_kind(self, units: IntArray, others_per_rate: float) -> _Labels:
-        """Labels of units that go together, the cheapest per rate first."""
-        labels, demand, begin = _NOTHING, self.demand, self.labels
-        for j in units[np.argsort(self.cost[units] / self.rate[units], kind="stable")].tolist():
+    def chain(self, units: IntArray, others_per_rate: float = 0.0) -> _Labels:
+        """Labels of units that use the same in proportion, the cheapest per rate first."""
+        labels, demand, begin = _nothing(len(self.worth)), self.demand, self.labels
+        for j in units[np.argsort(self.size[units] / self.rate[units], kind="stable")].tolist():
             most = math.ceil(demand / self.rate[j] * (1.0 - _COST_ROUNDING))
-            if len(labels.cost) * most > MAX_PAIRS:
+            most = most if self.most is None else int(min(most, self.most[j]))
+            if len(labels.rate) * most > MAX_PAIRS:
                 raise _TooManyLabelsError
             times = np.arange(1, most + 1)
-            cost = labels.cost[:, None] + times * self.cost[j]
+            cost = (labels.use @ self.worth)[:, None] + times * self.cost[j]
             rate = labels.rate[:, None] + times * self.rate[j]
             is_needed = rate - self.rate[j] < demand * (1.0 - _COST_ROUNDING)
             row, column = np.nonzero(self.is_useful(cost, rate, others_per_rate) & is_needed)
+            use = labels.use[row] + times[column, None] * self.use[j]
+            has_room = np.flatnonzero((use <= self.room).all(axis=1))
+            row, column, use = row[has_room], column[has_room], use[has_room]
             if self.labels - begin + len(row) > 8 * MAX_LABELS:
                 raise _TooManyLabelsError
             if len(row):
                 name = self.named(labels.name[row], 0, j, times[column])
-                more = _Labels(cost[row, column], np.minimum(rate[row, column], demand), name)
-                labels = _together([labels, more])
-        return _Labels(_in_blocks(labels.cost, self.block[units[0]]), labels.rate, labels.name).unbeaten()
+                more = _together([labels, _Labels(use, np.minimum(rate[row, column], demand), name)])
+                labels = more.unbeaten(more.use @ np.where(self.worth > 0.0, self.worth, 1.0))
+        return labels
 
-    def in_sequence(self, first: _Labels, second: _Labels | None = None) -> _Labels:
-        """What two stages do one after the other: of every rate that one of them just carries, the cheapest of both."""
-        if second is None:
-            return first
-        rate = np.unique(np.concatenate([first.rate, second.rate]))
-        rate = rate[rate <= min(first.rate[-1], second.rate[-1])]
-        left, right = np.searchsorted(first.rate, rate), np.searchsorted(second.rate, rate)
+    def joined(
+        self, first: _Labels, second: _Labels, rate_of: np.ufunc, others_per_rate: float = 0.0, least_rate: float = 0.0
+    ) -> tuple[_Labels, IntArray, IntArray]:
+        """Labels of the useful pairs of two sets, and which of each these are; rates are added, or the lesser counts.
+
+        With `least_rate`, of rates that are added, only of pairs that carry so much.
+        """
+        order = np.argsort(second.rate, kind="stable")
+        enough = least_rate * (1.0 - _COST_ROUNDING) - first.rate
+        begin = np.searchsorted(second.rate[order], enough if least_rate else np.zeros(len(enough)))
+        ends = np.cumsum(len(order) - begin)
+        if len(ends) and ends[-1] > 20 * MAX_PAIRS:
+            raise _TooManyLabelsError
+        one, other = first.use @ self.worth, second.use @ self.worth
+        found, row = [(np.zeros(0, dtype=np.int64),) * 2], 0
+        while row < len(ends):
+            before = ends[row] - (len(order) - begin[row])
+            until = max(row + 1, int(np.searchsorted(ends, before + MAX_PAIRS, side="right")))
+            count = len(order) - begin[row:until]
+            left = np.repeat(np.arange(row, until), count)
+            place = np.arange(len(left)) - np.repeat(np.cumsum(count) - len(order), count)
+            right = order[place]
+            rate = np.minimum(rate_of(first.rate[left], second.rate[right]), self.demand)
+            is_useful = np.flatnonzero(self.is_useful(one[left] + other[right], rate, others_per_rate))
+            left, right = left[is_useful], right[is_useful]
+            has_room = (first.use[left] + second.use[right] <= self.room).all(axis=1)
+            found.append((left[has_room], right[has_room]))
+            row = until
+        left, right = (np.concatenate(each) for each in zip(*found, strict=True))
+        if len(left) > MAX_PAIRS:
+            raise _TooManyLabelsError
+        rate = np.minimum(rate_of(first.rate[left], second.rate[right]), self.demand)
         name = self.named(first.name[left], second.name[right])
-        return _Labels(first.cost[left] + second.cost[right], rate, name).unbeaten()
-
-    def side_by_side(self, routes: Sequence[_Labels]) -> _Labels:
-        """What several routes do beside one another."""
-        best = routes[0]
-        for other in routes[1:]:
-            if len(best.cost) * len(other.cost) > MAX_PAIRS:
-                raise _TooManyLabelsError
-            cost = best.cost[:, None] + other.cost[None, :]
-            rate = np.minimum(best.rate[:, None] + other.rate[None, :], self.demand)
-            left, right = np.nonzero(self.is_useful(cost, rate))
-            pairs = _Labels(cost[left, right], rate[left, right], np.arange(len(left))).unbeaten()
-            name = self.named(best.name[left[pairs.name]], other.name[right[pairs.name]])
-            best = _Labels(pairs.cost, pairs.rate, name)
-        return best
+        return _Labels(first.use[left] + second.use[right], rate, name), left, right

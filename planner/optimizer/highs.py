@@ -86,6 +86,8 @@ def solve_scaled(
     absolute_gap: float = 0.0,
     most_checks: float = math.inf,
     start: FloatArray | None = None,
+    target: float = -math.inf,
+    cutoff: float = math.inf,
 ) -> Solution:
     """Solve a program by HiGHS, with whole numbers or as its linear relaxation. It must not be unbounded.
 
@@ -98,6 +100,8 @@ def solve_scaled(
         most_checks: of an integer program, after how many of `Solution.checks` it stops; one thread asks them in the
             same order whatever else the machine does.
         start: a solution that is known, by column; only its whole numbers are used.
+        target: of an integer program, a goal that is good enough [goal of the scaled program].
+        cutoff: of an integer program, solutions of a greater goal are not looked for; no bound is above it [same].
 
     Returns:
         What was found and proved, in the units of the scaled program.
@@ -116,6 +120,8 @@ def solve_scaled(
         "mip_rel_gap": relative_gap,
         "mip_abs_gap": absolute_gap,
         "time_limit": max(0.0, time_limit_s),
+        "objective_target": target,
+        "objective_bound": cutoff,
         "mip_allow_restart": False,  # on some hundred columns they take longer than they save, with blocks by a third
     }
     if not whole:
@@ -152,7 +158,7 @@ def solve_scaled(
     if outcome.has_solution:
         values[kept] = point.col_value
     goal = float(scaled.goal @ values) if outcome.has_solution else math.inf
-    bound = float(solver.getInfo().mip_dual_bound) if whole else (goal if is_solved else -math.inf)
+    bound = min(float(solver.getInfo().mip_dual_bound), cutoff) if whole else (goal if is_solved else -math.inf)
     row_duals = np.array(point.row_dual) if is_solved and not whole else np.zeros(0)
     return Solution(outcome, values, goal, bound if math.isfinite(bound) else -math.inf, row_duals, checks)
 
@@ -174,7 +180,7 @@ def solver_outcome(solver: highspy.Highs) -> SolverOutcome:
         return SolverOutcome.PROVEN
     if status in ("kInfeasible", "kUnboundedOrInfeasible"):
         return SolverOutcome.INFEASIBLE
-    if status in ("kTimeLimit", "kInterrupt", "kIterationLimit", "kUnknown"):
+    if status in ("kTimeLimit", "kInterrupt", "kIterationLimit", "kUnknown", "kObjectiveTarget"):
         has_point = solver.getInfo().primal_solution_status == _FEASIBLE
         return SolverOutcome.FOUND if has_point else SolverOutcome.UNKNOWN
     raise PlannerError("solver status", status, "HiGHS neither solved the program nor ran out of time", SPREAD_FIX)
@@ -234,6 +240,8 @@ class ProgramSolver:
         absolute_gap: float | None = None,
         relative_gap: float | None = None,
         start: FloatArray | None = None,
+        target: float = -math.inf,
+        cutoff: float = math.inf,
     ) -> Solution:
         """Solve an integer program. It must not be unbounded.
 
@@ -242,6 +250,8 @@ class ProgramSolver:
             absolute_gap: instead of the solver's.
             relative_gap: instead of the solver's.
             start: values by column of the layout that are known to be a solution.
+            target: of what is minimised, a goal that is good enough.
+            cutoff: of what is minimised, solutions of a greater goal are not looked for.
 
         Returns:
             The best solution, integers rounded, with what is proved, in the units of the program.
@@ -261,6 +271,8 @@ class ProgramSolver:
             absolute_gap=(self.absolute_gap if absolute_gap is None else absolute_gap) / abs(scaled.goal_unit),
             most_checks=max(LEAST_CHECKS, self.work_left / size),
             start=start,
+            target=target / abs(scaled.goal_unit),
+            cutoff=cutoff / abs(scaled.goal_unit),
         )
         self.work_left -= solution.checks * size
         goal, bound = solution.goal * scaled.goal_unit, solution.bound * scaled.goal_unit

@@ -41,6 +41,8 @@ RATES_OF_PARTS = 2_000
 GAP_OF_PARTS = 0.5
 """Share of the gap asked for that periods and shortlists may use up by themselves; the rest is for what commitments and
 pairs left out cost. A choice."""
+SHARE_OF_COVERS = 0.1
+"""Share of the gap asked for to which covers are proved: it costs next to nothing. Affects gaps only."""
 _SAME_RATIO = 1e-9
 """Ratios closer than this share are the same: far above float rounding, far below `FEASIBILITY_TOLERANCE`."""
 
@@ -53,6 +55,8 @@ def solve(
     relative_gap: float = 1e-6,
     work: float = WORK,
     duals: bool = True,
+    at_least_usd_per_hour: float = 0.0,
+    most_usd_per_hour: float = math.inf,
 ) -> Allocation:
     """The best allocation of whole units, or what stands in its way.
 
@@ -67,6 +71,9 @@ def solve(
         work: what is done at most before the best found is returned as it is, see `planner.optimizer.highs`.
         duals: also solve the relaxation for `ConstraintReport.dual`, and diagnose what is infeasible; not for answers
             whose report nobody reads.
+        at_least_usd_per_hour: at least cost, what it is known that no allocation costs less than.
+        most_usd_per_hour: at least cost, allocations that cost more are not looked for: *infeasible* where it is proved
+            that there are no others, and not diagnosed.
 
     Returns:
         The allocation, or a status without one and, with `duals`, the diagnosis.
@@ -94,11 +101,14 @@ def solve(
     if objective is not Objective.MIN_COST:
         check_size(layout, MOST_UNITS_OF_A_CAP)
     solver = ProgramSolver(relative_gap, work, time_limit_s)
-    found = _SEARCHES[objective](solver, layout)
+    if objective is Objective.MIN_COST:
+        found = _search_least_cost(solver, layout, at_least_usd_per_hour, most_usd_per_hour)
+    else:
+        found = _SEARCHES[objective](solver, layout)
     if found.fleet is not None:
         return _allocation(objective, found, found.fleet, layout, duals)
-    if found.status is not SolveStatus.INFEASIBLE or not duals:
-        return Allocation(status=found.status)
+    if found.status is not SolveStatus.INFEASIBLE or not duals or most_usd_per_hour < math.inf:
+        return Allocation(status=found.status, at_least_usd_per_hour=found.at_least)
     if objective is Objective.MIN_COST and _is_large(layout):
         return Allocation(status=found.status, diagnosis=_diagnosis_of_large(solver, layout))
     return Allocation(status=found.status, diagnosis=diagnose(solver, objective, layout))
@@ -123,7 +133,7 @@ class _Found:
         fleet: recomputed from whole numbers; None: there is none.
         gap: proved |best possible - objective| / |objective|; None: nothing was proved.
         iterates: Dinkelbach's ratios.
-        bound_rests_on: see `Allocation`.
+        bound_rests_on, at_least: see `Allocation`.
     """
 
     status: SolveStatus
@@ -131,13 +141,14 @@ class _Found:
     gap: float | None = None
     iterates: tuple[float, ...] = ()
     bound_rests_on: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    at_least: float = 0.0
 
 
-def _search_least_cost(solver: ProgramSolver, layout: Layout) -> _Found:
-    search = _LeastCost(solver, layout)
+def _search_least_cost(solver: ProgramSolver, layout: Layout, at_least: float, most: float) -> _Found:
+    search = _LeastCost(solver, layout, at_least, most)
     search.run()
     if math.isinf(search.bound):
-        return _Found(SolveStatus.INFEASIBLE)
+        return _Found(SolveStatus.INFEASIBLE, at_least=search.beyond)
     if search.fleet is None:
         return _Found(SolveStatus.NO_SOLUTION_IN_TIME)
     return _Found(_status(search.gap, solver), search.fleet, search.gap, bound_rests_on=search.rests_on)
@@ -154,14 +165,18 @@ class _LeastCost:
         values: of the fleet, by column of the layout; None: there is none yet.
         fleet: the same, recomputed.
         bound: no fleet costs less [USD/h]; infinite where it was proved that there is none.
+        beyond: the same before it was above `most`; else 0.
+        most: fleets that cost more are not looked for [USD/h].
         rests_on: see `Allocation.bound_rests_on`.
     """
 
-    def __init__(self, solver: ProgramSolver, layout: Layout) -> None:
-        self.solver, self.layout = solver, layout
+    def __init__(self, solver: ProgramSolver, layout: Layout, at_least: float = 0.0, most: float = math.inf) -> None:
+        self.solver, self.layout, self.most = solver, layout, most
+        if layout.problem.budget_usd_per_hour is not None:
+            self.most = min(most, layout.problem.budget_usd_per_hour)
         self.values: FloatArray | None = None
         self.fleet: EvaluatedFleet | None = None
-        self.bound = 0.0
+        self.bound, self.beyond = at_least, 0.0
         self.rests_on: dict[str, tuple[str, ...]] = {}
 
     @property
@@ -183,6 +198,7 @@ class _LeastCost:
         What one of them proves suffices; the fleet of one is where the next starts.
         """
         layout, solver = self.layout, self.solver
+        self._add(PartAnswer(None, self.bound))
         if solver.is_out_of_time:
             return
         if not _is_large(layout):
@@ -206,7 +222,8 @@ class _LeastCost:
 
     def _cover(self) -> None:
         """Every stream by itself (`planner.optimizer.covering`)."""
-        cover = cheapest_cover(self.layout)
+        gap = SHARE_OF_COVERS * self.solver.relative_gap
+        cover = cheapest_cover(self.layout, gap, self.bound, self.most)
         if cover is None:
             return
         self._add(cover, may_miss=True)
@@ -258,7 +275,13 @@ class _LeastCost:
         mine = layout.columns_of(some, units, pairs)
         start = None if self.values is None else self.values[mine]
         gap = self.solver.relative_gap * (GAP_OF_PARTS if is_large else 1.0)
-        answer = self.solver.run(build_program(some, Objective.MIN_COST), relative_gap=gap, start=start)
+        answer = self.solver.run(
+            build_program(some, Objective.MIN_COST),
+            relative_gap=gap,
+            start=start,
+            target=self.bound / (1.0 - gap),
+            cutoff=self.most * (1.0 + 2.0 * FEASIBILITY_TOLERANCE),
+        )
         values = None
         if answer.outcome.has_solution:
             values = np.zeros(layout.columns)
@@ -270,9 +293,8 @@ class _LeastCost:
         """A fleet, if there is one (it keeps all limits, unless it may miss them), and a bound."""
         if answer.bound_usd_per_hour > self.bound * (1.0 + _SAME_RATIO):
             self.bound, self.rests_on = answer.bound_usd_per_hour, {}
-        budget = self.layout.problem.budget_usd_per_hour
-        if budget is not None and self.bound > budget * (1.0 + FEASIBILITY_TOLERANCE):
-            self.bound = math.inf
+        if self.most * (1.0 + FEASIBILITY_TOLERANCE) < self.bound < math.inf:
+            self.beyond, self.bound = self.bound, math.inf
         if answer.values is None:
             return
         is_routed = _is_large(self.layout)  # spreading the load evenly takes a program for each period
@@ -331,7 +353,6 @@ def _search_greatest_ratio(solver: ProgramSolver, layout: Layout) -> _Found:
 
 
 _SEARCHES = {
-    Objective.MIN_COST: _search_least_cost,
     Objective.MAX_RATE: _search_greatest_rate,
     Objective.MAX_RATE_PER_COST: _search_greatest_ratio,
 }

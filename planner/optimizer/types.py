@@ -263,6 +263,7 @@ class Allocation(Frozen):
         iterates: max_rate_per_cost: Dinkelbach's rising ratios.
         diagnosis: given when infeasible.
         program: which of several programs was solved, as the caller counts them.
+        at_least_usd_per_hour: where all cost more than may be, what they cost at least [USD/h]; else 0.
         bound_rests_on: by unit, slices that it serves in the fleet behind the bound, where that is another fleet.
 
     Plan files keep the names `cost_per_h` and `starts_usd_per_h`, under which they were first written.
@@ -281,6 +282,7 @@ class Allocation(Frozen):
     iterates: tuple[float, ...] = ()
     diagnosis: Diagnosis | None = None
     program: int = Field(default=0, ge=0, exclude=True)
+    at_least_usd_per_hour: float = Field(default=0.0, ge=0, exclude=True)
     bound_rests_on: Mapping[str, tuple[str, ...]] = Field(default_factory=dict, exclude=True)
 
     @property

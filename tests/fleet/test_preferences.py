@@ -182,9 +182,9 @@ def test_of_measured_fleets_the_plain_one_counts_where_a_stray_makes_another_che
     )
     search: Any = SimpleNamespace(request=SimpleNamespace(objective=None), columns=kinds)
     assert preferences.plainest(kinds, stray, cheapest_of(lent, own)) is lent
-    best = fleet_search._best_within(search, 0.05, lent, 0.01, like=lent)
+    best = fleet_search._best_within(search, 0.05, lent, 0.01, lambda: 0.0, like=lent)
     assert preferences.most_preferred(kinds, lent, best, best) is own
-    too_dear = fleet_search._best_within(search, 0.001, lent, 0.01, like=lent)
+    too_dear = fleet_search._best_within(search, 0.001, lent, 0.01, lambda: 0.0, like=lent)
     assert preferences.most_preferred(kinds, lent, too_dear, too_dear) is lent
 
 

@@ -80,7 +80,7 @@ def test_bounds_kept_from_solve_to_solve_hold_over_true_rates() -> None:
     """No site's bound is above what a fleet there costs once all its rates are true."""
     search = searched(*SPREAD)
     known: dict[int, float] = {}
-    search.allocation(search.columns.all, Objective.MIN_COST, singly=True, known=known)
+    search.allocation(search.columns.all, Objective.MIN_COST, gap=0.01, known=known)
     refined_allocation(search, Objective.MIN_COST)
     exact = [column for column in search.columns.all if column.is_exact]
     later: dict[int, float] = {}
@@ -106,6 +106,6 @@ def test_what_was_concluded_from_rates_is_forgotten_once_one_rose(monkeypatch: p
     monkeypatch.setattr(FleetSearch, "allocation", lambda *_, known, **__: seen.append(dict(known)))
     for rises in (search.columns.rises, search.columns.rises, search.columns.rises + 1):
         search.columns.rises = rises
-        refinement._solved([])
+        refinement._solved([], math.inf)
         refinement.known[0] = 1.0
     assert seen == [{}, {0: 1.0}, {}]

@@ -381,3 +381,19 @@ def test_a_large_problem_is_handed_on_and_agrees(monkeypatch):
 
 def test_an_unlimited_budget_may_be_written_as_a_large_one():
     assert solve(problem([unit("a", 1.0, 0.3)], 2.0, budget_usd_per_hour=1e12), MIN_COST).units == {"a": (2,)}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_dearer_fleets_are_not_looked_for_and_known_bounds_suffice(seed):
+    """Just above the least cost, found by enumeration, there is a fleet; just below there is none."""
+    stated = small_problem(3000 + seed, MIN_COST)
+    expected = Fleets(stated, True).best(MIN_COST)
+    if expected is None or expected[0] <= 0.0:
+        return
+    least = expected[0]
+    found = solve(stated, MIN_COST, most_usd_per_hour=least)
+    assert found.objective == pytest.approx(least)
+    none = solve(stated, MIN_COST, most_usd_per_hour=0.999 * least)
+    assert none.status is SolveStatus.INFEASIBLE and none.diagnosis is None
+    known = solve(stated, MIN_COST, at_least_usd_per_hour=least, relative_gap=0.1)
+    assert known.objective is not None and least * (1.0 - 1e-6) <= known.objective <= least / 0.9 * (1.0 + 1e-6)
