@@ -110,11 +110,11 @@ class _Refinement:
                 return answer
 
     def _coarse_gap(self) -> float:
-        """The gap to begin with: the finest where units stand still and serve one slice, which is solved exactly."""
-        profile = self.search.request.profile
+        """The gap to begin with: the finest where covering solves the program exactly (`planner.optimizer`)."""
+        profile, limits = self.search.request.profile, self.search.request.limits
         stands_still = self.flat or profile is None or not profile.autoscale
-        is_exact = stands_still and self.objective is Objective.MIN_COST and not self.search.columns.are_shared
-        return self.finest_gap if is_exact else COARSE_GAP
+        is_covered = stands_still and not self.search.columns.are_shared and limits.skus_at_most is None
+        return self.finest_gap if is_covered and self.objective is Objective.MIN_COST else COARSE_GAP
 
     @property
     def is_decided(self) -> bool:
