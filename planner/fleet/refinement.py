@@ -110,11 +110,11 @@ class _Refinement:
                 return answer
 
     def _coarse_gap(self) -> float:
-        """The gap to begin with: the finest where units stand still and serve one slice, which is solved exactly."""
-        profile = self.search.request.profile
+        """The gap to begin with: the finest where covering solves the program exactly (`planner.optimizer`)."""
+        profile, limits = self.search.request.profile, self.search.request.limits
         stands_still = self.flat or profile is None or not profile.autoscale
-        is_exact = stands_still and self.objective is Objective.MIN_COST and not self.search.columns.are_shared
-        return self.finest_gap if is_exact else COARSE_GAP
+        is_covered = stands_still and not self.search.columns.are_shared and limits.skus_at_most is None
+        return self.finest_gap if is_covered and self.objective is Objective.MIN_COST else COARSE_GAP
 
     @property
     def is_decided(self) -> bool:
@@ -175,18 +175,20 @@ class _Refinement:
     def _near_enough(self, answer: Allocation) -> Allocation | None:
         """A fleet of true rates than which none is cheaper by a share that matters; None if none is known.
 
-        Where units are shared it is looked for in what is likely to hold, up to the cost of the optimistic one.
+        Where units are shared it is looked for in what is likely to hold, up to the cost of the optimistic one, and a
+        tie is close enough; elsewhere programs are solved so quickly that a closer bound costs next to nothing.
         """
         if self.objective is not Objective.MIN_COST or answer.objective is None:
             return None
         bound = lower_bound(answer)
-        most = bound / (1.0 - self.tie)
+        tie = self.tie if self.is_decided else RELATIVE_GAP
+        most = bound / (1.0 - tie)
         if self.is_decided:
             found = self.best = self._hoped(max(most, answer.objective)) or self.best
         else:
             found = self._cheapest([column for column in self._offered() if column.is_exact], most)
         proved = None if found is None else with_bound(found, bound)
-        return None if proved is None or (proved.gap or 0.0) > self.tie else proved
+        return None if proved is None or (proved.gap or 0.0) > tie else proved
 
     def _hoped(self, most_usd_per_hour: float) -> Allocation | None:
         """A fleet of true rates that costs at most so much; None where none is likely to."""
