@@ -245,8 +245,8 @@ class _Cover:
     def _usd(self, resource: int, taken: FloatArray) -> FloatArray:
         """What amounts of a resource cost at least [USD/h]; infinite where so much is not to be had."""
         need = self._needed(resource, taken)
-        _, ways = self._shop(resource, float(need.max()), math.inf)
-        return np.asarray(np.append(ways.use[:, 0], math.inf)[np.searchsorted(ways.rate, need * (1.0 - _SAME))])
+        _, labels = self._shop(resource, float(need.max()), math.inf)
+        return np.asarray(np.append(labels.use[:, 0], math.inf)[np.searchsorted(labels.rate, need * (1.0 - _SAME))])
 
     def _bought(self, resource: int, taken: float) -> tuple[float, FloatArray]:
         """The least cost of so much of a resource [USD/h], infinite where that is not to be had, and its blocks."""
@@ -261,11 +261,11 @@ class _Cover:
         cost, blocks = float(usd[best]), np.where(np.arange(len(usd)) == best, blocks, 0.0)
         if len(usd) > 1:
             try:
-                search, ways = self._shop(resource, need, cost * (1.0 + _COST_ROUNDING))
+                search, labels = self._shop(resource, need, cost * (1.0 + _COST_ROUNDING))
             except _TooManyLabelsError:
                 return cost + is_beyond, blocks
-            if ways.rate[-1] >= need * (1.0 - _SAME):
-                cost, blocks = float(ways.use[-1, 0]), search.counts(int(ways.name[-1])).astype(float)
+            if labels.rate[-1] >= need * (1.0 - _SAME):
+                cost, blocks = float(labels.use[-1, 0]), search.counts(int(labels.name[-1])).astype(float)
         return cost + is_beyond, blocks
 
 
@@ -418,16 +418,18 @@ class _Search:
             self.most_cost = min(math.fsum(of_one[units].min() for units in route) for route in routes)
         worth = [[float((self.cost[units] / self.rate[units]).min()) for units in route] for route in routes]
         self.cost_per_rate = min(map(math.fsum, worth))
-        ways = []
+        by_route = []
         for route, per_rate in zip(routes, worth, strict=True):
             fronts = [
                 self.front(np.flatnonzero(units), kind, math.fsum(per_rate) - own)
                 for units, own in zip(route, per_rate, strict=True)
             ]
-            ways.append(fronts[0] if len(fronts) == 1 else self.joined(fronts[0], fronts[1], np.minimum)[0].unbeaten())
-        *fewer, most = sorted(ways, key=lambda way: len(way.rate))
-        for way in fewer:
-            none = self.joined(none, way, np.add)[0].unbeaten()
+            by_route.append(
+                fronts[0] if len(fronts) == 1 else self.joined(fronts[0], fronts[1], np.minimum)[0].unbeaten()
+            )
+        *fewer, most = sorted(by_route, key=lambda one: len(one.rate))
+        for one in fewer:
+            none = self.joined(none, one, np.add)[0].unbeaten()
         best = self.joined(none, most, np.add, least_rate=self.demand)[0]
         best = best.at(np.flatnonzero(best.rate >= self.demand * (1.0 - _COST_ROUNDING)))
         best = replace(best, rate=np.zeros(len(best.rate))).unbeaten()

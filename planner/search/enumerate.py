@@ -114,6 +114,9 @@ def setups_of(
         max_batched_tokens: chunk budget of a replica [tokens].
         max_running_requests: its batch limit [requests].
 
+    Returns:
+        Replicas, whether or not they fit in memory; plain ones in the model's own format first.
+
     Raises:
         InputError: none of them makes a replica; why the first does not.
     """
