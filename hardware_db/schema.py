@@ -363,9 +363,8 @@ class EngineCosts(Frozen):
     A request reaches the scheduler `request_s` after it was sent, requests one by one `admission_s` apart, and is
     looked at `lag_steps` step boundaries later, because engines prepare a step while the one before it runs. The first
     wave of a benchmark on a server that was just started waits `fresh_s` more, while kernels are compiled and loaded.
-    Where
-    prefill and decode have pools of their own, every KV transfer takes `transfer_request_s` beside what its bytes take
-    on the link.
+    Where prefill and decode have pools of their own, every KV transfer takes `transfer_request_s` beside what its bytes
+    take on the link.
     """
 
     step_s: float = Field(default=0.0, ge=0, description="host time of a step that is not hidden")

@@ -81,6 +81,10 @@ DEFAULT_MAX_RUNNING_REQUESTS = {"vllm": 1024, "sglang": 2048, "tensorrt-llm": 20
 """Sequences running at once on each attention rank where nothing is stated: engine defaults on datacentre GPUs."""
 LIMITS_PER_RANK = ("vllm", "tensorrt-llm")
 """Engines whose stated limits are those of one attention rank; SGLang divides its limit among the ranks."""
+BALANCE_TIMEOUT_STEPS = 50
+"""Steps that TensorRT-LLM waits for a prompt on every attention rank (`AttentionDpConfig.timeout_iters`)."""
+COLD = "1 test request"
+"""How settings say that a server was not warmed up."""
 
 
 class WorkerSettings(Frozen):
@@ -91,12 +95,6 @@ class WorkerSettings(Frozen):
     max_batched_tokens: int = Field(ge=16)
     max_running_requests: int = Field(ge=1)
     memory_fraction: float | None = Field(default=None, gt=0, le=1, description="as the engine reads it")
-
-
-BALANCE_TIMEOUT_STEPS = "50"
-"""Steps that TensorRT-LLM waits for a prompt on every attention rank (`AttentionDpConfig.timeout_iters`)."""
-COLD = "1 test request"
-"""How settings say that a server was not warmed up."""
 
 
 class Statistic(StrEnum):
@@ -541,7 +539,8 @@ def _schedule(fields: _Fields, engine: str, concurrency: int, ranks: int) -> Sch
         wait_steps, fill = _whole_number(wait.group(1)), float(wait.group(2))
     balance = re.search(r"with attention DP:.*enable_balance(?:, timeout_iters (\d+))?", other)
     if balance and ranks > 1:
-        wait_steps, wanted = _whole_number(balance.group(1) or BALANCE_TIMEOUT_STEPS), _until_each_has_one(ranks)
+        wait_steps = _whole_number(balance.group(1)) if balance.group(1) else BALANCE_TIMEOUT_STEPS
+        wanted = _until_each_has_one(ranks)
     interval = re.search(r"scheduler-recv-interval:? (\d+)(?: steps if concurrency >= (\d+), else (\d+))?", other)
     receive = 1
     if interval:
