@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from planner.core import BoolArray, FloatArray, IntArray
+from planner.core import BoolArray, FloatArray, IntArray, compiled
 from planner.optimizer.evaluate_allocation import PartAnswer
 from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout
 from planner.optimizer.load_split import proportional_rates
@@ -301,6 +301,83 @@ class _TooManyLabelsError(Exception):
     """A front is given up."""
 
 
+@compiled
+def _chained(
+    use: FloatArray,
+    rate: FloatArray,
+    most: FloatArray,
+    columns: FloatArray,
+    limits: tuple[float, float, float, float],
+    most_labels: int,
+) -> tuple[FloatArray, IntArray, int]:
+    """The labels of units that are taken one after another, none of which another beats in size and rate.
+
+    Args:
+        use: of each unit, as that of `_Labels`; shape (units, columns).
+        rate: of each unit [1/s].
+        most: of each unit.
+        columns: worth of each column of `use`, its weight in the size of labels, and its room; shape (3, columns).
+        limits: demand [1/s], most a label may cost [USD/h], and the costs per rate of what a label lacks and of the
+            other stages [USD/h per 1/s].
+        most_labels: that may be formed; a hundred times as many may be looked at for one unit.
+
+    Returns:
+        Rate and use of each label; which label, unit and number each label that was formed is made of, then which of
+        these the labels are, 0 being the empty fleet and k the one formed k-th; and how many were formed, -1 where
+        they are too many.
+    """
+    worth, weight, room = columns
+    demand, most_cost, per_rate, others_per_rate = limits
+    width = use.shape[1]
+    labels, label = np.zeros((1, 1 + width)), np.zeros(1, dtype=np.int64)
+    made, formed = np.empty((16, 3), dtype=np.int64), 0
+    for j in range(len(rate)):
+        if len(labels) * most[j] > 100 * most_labels:
+            return labels, made, -1
+        more, count = np.empty((16, 1 + width)), 0
+        for a in range(len(labels)):
+            for number in range(1, int(most[j]) + 1):
+                total = labels[a, 0] + number * rate[j]
+                if total - rate[j] >= demand * (1.0 - _COST_ROUNDING):
+                    break
+                cost, has_room = 0.0, True
+                for c in range(width):
+                    amount = labels[a, 1 + c] + number * use[j, c]
+                    cost += amount * worth[c]
+                    has_room = has_room and amount <= room[c]
+                enough = min(total, demand)
+                if cost + others_per_rate * enough + per_rate * (demand - enough) > most_cost or not has_room:
+                    continue
+                if count == len(more):
+                    more = np.concatenate((more, np.empty_like(more)))
+                if formed == len(made):
+                    made = np.concatenate((made, np.empty_like(made)))
+                more[count, 0] = enough
+                for c in range(width):
+                    more[count, 1 + c] = labels[a, 1 + c] + number * use[j, c]
+                made[formed] = label[a], j, number
+                count, formed = count + 1, formed + 1
+        if formed > most_labels:
+            return labels, made, -1
+        if not count:
+            continue
+        labels = np.concatenate((labels, more[:count]))
+        label = np.concatenate((label, np.arange(formed - count + 1, formed + 1)))
+        size = np.zeros(len(labels))
+        for c in range(width):
+            size += labels[:, 1 + c] * weight[c]
+        order = np.argsort(-labels[:, 0], kind="mergesort")
+        order = order[np.argsort(size[order], kind="mergesort")]
+        best, kept = -1.0, 0
+        for place in order:
+            if labels[place, 0] > best:
+                best, order[kept], kept = labels[place, 0], place, kept + 1
+        labels, label = labels[order[:kept]], label[order[:kept]]
+    made = np.concatenate((made[:formed], np.empty((len(label), 3), dtype=np.int64)))
+    made[formed:, 0] = label
+    return labels, made, formed
+
+
 @dataclass(frozen=True)
 class _Labels:
     """What some labels use, their rate [1/s] and their name.
@@ -377,7 +454,9 @@ class _Search:
         share = self.use / np.where(self.size > 0.0, self.size, 1.0)[:, None]
         self.direction = np.unique(share.round(9), axis=0, return_inverse=True)[1].ravel()
 
-    def named(self, first: IntArray, second: IntArray | int, unit: int = 0, number: IntArray | int = 0) -> IntArray:
+    def named(
+        self, first: IntArray, second: IntArray | int, unit: IntArray | int = 0, number: IntArray | int = 0
+    ) -> IntArray:
         """Names of labels made of labels `first` and `second` and so many copies of a unit."""
         made = np.empty((len(first), 4), dtype=np.int64)
         for column, part in enumerate((first, second, unit, number)):
@@ -441,35 +520,31 @@ class _Search:
         fronts = []
         for each in [code for code in np.unique(kind[units]) if code >= 0] or [-1]:
             own, front = units[(kind[units] == each) | (kind[units] == -1)], _nothing(len(self.worth))
-            for direction in np.unique(self.direction[own]):
+            for place, direction in enumerate(np.unique(self.direction[own])):
                 chain = self.chain(own[self.direction[own] == direction], others_per_rate)
-                front = self.joined(front, chain, np.add, others_per_rate)[0].unbeaten()
+                front = self.joined(front, chain, np.add, others_per_rate)[0].unbeaten() if place else chain
             fronts.append(front)
         return _together(fronts).unbeaten()
 
     def chain(self, units: IntArray, others_per_rate: float = 0.0) -> _Labels:
         """Labels of units that use the same in proportion, the cheapest per rate first."""
-        labels, demand, begin = _nothing(len(self.worth)), self.demand, self.labels
-        for j in units[np.argsort(self.size[units] / self.rate[units], kind="stable")].tolist():
-            most = math.ceil(demand / self.rate[j] * (1.0 - _COST_ROUNDING))
-            most = most if self.most is None else int(min(most, self.most[j]))
-            if len(labels.rate) * most > MAX_PAIRS:
-                raise _TooManyLabelsError
-            times = np.arange(1, most + 1)
-            cost = (labels.use @ self.worth)[:, None] + times * self.cost[j]
-            rate = labels.rate[:, None] + times * self.rate[j]
-            is_needed = rate - self.rate[j] < demand * (1.0 - _COST_ROUNDING)
-            row, column = np.nonzero(self.is_useful(cost, rate, others_per_rate) & is_needed)
-            use = labels.use[row] + times[column, None] * self.use[j]
-            has_room = np.flatnonzero((use <= self.room).all(axis=1))
-            row, column, use = row[has_room], column[has_room], use[has_room]
-            if self.labels - begin + len(row) > 8 * MAX_LABELS:
-                raise _TooManyLabelsError
-            if len(row):
-                name = self.named(labels.name[row], 0, j, times[column])
-                more = _together([labels, _Labels(use, np.minimum(rate[row, column], demand), name)])
-                labels = more.unbeaten(more.use @ np.where(self.worth > 0.0, self.worth, 1.0))
-        return labels
+        units = units[np.argsort(self.size[units] / self.rate[units], kind="stable")]
+        most = np.ceil(self.demand / self.rate[units] * (1.0 - _COST_ROUNDING))
+        most = most if self.most is None else np.minimum(most, self.most[units])
+        use, made, last = _chained(
+            self.use[units],
+            self.rate[units],
+            most,
+            np.stack([self.worth, np.where(self.worth > 0.0, self.worth, 1.0), self.room]),
+            (self.demand, self.most_cost * (1.0 + _COST_ROUNDING), self.cost_per_rate, others_per_rate),
+            8 * MAX_LABELS,
+        )
+        if last < 0:
+            raise _TooManyLabelsError
+        before = self.labels - 1
+        first, number, label = made[:last, 0], made[:last, 2], made[last:, 0]
+        self.named(np.where(first > 0, first + before, 0), 0, units[made[:last, 1]], number)
+        return _Labels(use[:, 1:], use[:, 0], np.where(label > 0, label + before, 0))
 
     def joined(
         self, first: _Labels, second: _Labels, rate_of: np.ufunc, others_per_rate: float = 0.0, least_rate: float = 0.0
