@@ -302,9 +302,48 @@ class _TooManyLabelsError(Exception):
 
 
 @compiled
+def _unbeaten(cost: FloatArray, rate: FloatArray) -> IntArray:
+    """The places of those that no other beats in cost and rate, by rising cost and rate; shapes (labels,)."""
+    order = np.argsort(-rate, kind="mergesort")
+    order = order[np.argsort(cost[order], kind="mergesort")]
+    best, kept = -1.0, 0
+    for place in order:
+        if rate[place] > best:
+            best, order[kept], kept = rate[place], place, kept + 1
+    return order[:kept]
+
+
+@compiled
+def _with_copies(
+    labels: FloatArray, unit: FloatArray, most: float, columns: FloatArray, limits: tuple[float, float, float, float]
+) -> FloatArray:
+    """Labels with 1, 2, ... copies of a unit, as far as these are of use; arguments and rows are those of `_chained`.
+
+    Returns:
+        Of each, the place of the label, the number of copies, its rate and its use.
+    """
+    demand, most_cost, per_rate, others_per_rate = limits
+    found, count = np.empty((16, 2 + len(unit))), 0
+    for a in range(len(labels)):
+        for number in range(1, int(most) + 1):
+            if labels[a, 0] + (number - 1) * unit[0] >= demand * (1.0 - _COST_ROUNDING):
+                break
+            if count == len(found):
+                found = np.concatenate((found, np.empty_like(found)))
+            row, cost, has_room = found[count], 0.0, True
+            row[0], row[1], row[2] = a, number, min(labels[a, 0] + number * unit[0], demand)
+            for c in range(len(columns[0])):
+                row[3 + c] = labels[a, 1 + c] + number * unit[1 + c]
+                cost += row[3 + c] * columns[0, c]
+                has_room = has_room and row[3 + c] <= columns[2, c]
+            if has_room and cost + others_per_rate * row[2] + per_rate * (demand - row[2]) <= most_cost:
+                count += 1
+    return found[:count]
+
+
+@compiled
 def _chained(
-    use: FloatArray,
-    rate: FloatArray,
+    units: FloatArray,
     most: FloatArray,
     columns: FloatArray,
     limits: tuple[float, float, float, float],
@@ -313,10 +352,9 @@ def _chained(
     """The labels of units that are taken one after another, none of which another beats in size and rate.
 
     Args:
-        use: of each unit, as that of `_Labels`; shape (units, columns).
-        rate: of each unit [1/s].
+        units: rate of each [1/s], and its use as that of `_Labels`; shape (units, 1 + columns).
         most: of each unit.
-        columns: worth of each column of `use`, its weight in the size of labels, and its room; shape (3, columns).
+        columns: worth of each column of the use, its weight in the size of labels, and its room; shape (3, columns).
         limits: demand [1/s], most a label may cost [USD/h], and the costs per rate of what a label lacks and of the
             other stages [USD/h per 1/s].
         most_labels: that may be formed; a hundred times as many may be looked at for one unit.
@@ -326,56 +364,25 @@ def _chained(
         these the labels are, 0 being the empty fleet and k the one formed k-th; and how many were formed, -1 where
         they are too many.
     """
-    worth, weight, room = columns
-    demand, most_cost, per_rate, others_per_rate = limits
-    width = use.shape[1]
-    labels, label = np.zeros((1, 1 + width)), np.zeros(1, dtype=np.int64)
-    made, formed = np.empty((16, 3), dtype=np.int64), 0
-    for j in range(len(rate)):
+    labels, label, made = np.zeros((1, units.shape[1])), np.zeros(1, dtype=np.int64), np.zeros((1, 3), dtype=np.int64)
+    for j in range(len(units)):
         if len(labels) * most[j] > 100 * most_labels:
             return labels, made, -1
-        more, count = np.empty((16, 1 + width)), 0
-        for a in range(len(labels)):
-            for number in range(1, int(most[j]) + 1):
-                total = labels[a, 0] + number * rate[j]
-                if total - rate[j] >= demand * (1.0 - _COST_ROUNDING):
-                    break
-                cost, has_room = 0.0, True
-                for c in range(width):
-                    amount = labels[a, 1 + c] + number * use[j, c]
-                    cost += amount * worth[c]
-                    has_room = has_room and amount <= room[c]
-                enough = min(total, demand)
-                if cost + others_per_rate * enough + per_rate * (demand - enough) > most_cost or not has_room:
-                    continue
-                if count == len(more):
-                    more = np.concatenate((more, np.empty_like(more)))
-                if formed == len(made):
-                    made = np.concatenate((made, np.empty_like(made)))
-                more[count, 0] = enough
-                for c in range(width):
-                    more[count, 1 + c] = labels[a, 1 + c] + number * use[j, c]
-                made[formed] = label[a], j, number
-                count, formed = count + 1, formed + 1
-        if formed > most_labels:
+        found = _with_copies(labels, units[j], most[j], columns, limits)
+        forms = np.empty((len(found), 3), dtype=np.int64)
+        forms[:, 0], forms[:, 1], forms[:, 2] = label[found[:, 0].astype(np.int64)], j, found[:, 1]
+        label = np.concatenate((label, np.arange(len(made), len(made) + len(found))))
+        labels, made = np.concatenate((labels, found[:, 2:])), np.concatenate((made, forms))
+        if len(made) > most_labels:
             return labels, made, -1
-        if not count:
-            continue
-        labels = np.concatenate((labels, more[:count]))
-        label = np.concatenate((label, np.arange(formed - count + 1, formed + 1)))
         size = np.zeros(len(labels))
-        for c in range(width):
-            size += labels[:, 1 + c] * weight[c]
-        order = np.argsort(-labels[:, 0], kind="mergesort")
-        order = order[np.argsort(size[order], kind="mergesort")]
-        best, kept = -1.0, 0
-        for place in order:
-            if labels[place, 0] > best:
-                best, order[kept], kept = labels[place, 0], place, kept + 1
-        labels, label = labels[order[:kept]], label[order[:kept]]
-    made = np.concatenate((made[:formed], np.empty((len(label), 3), dtype=np.int64)))
-    made[formed:, 0] = label
-    return labels, made, formed
+        for c in range(len(columns[0])):
+            size += labels[:, 1 + c] * columns[1, c]
+        kept = _unbeaten(size, labels[:, 0])
+        labels, label = labels[kept], label[kept]
+    last = np.zeros((len(label), 3), dtype=np.int64)
+    last[:, 0] = label
+    return labels, np.concatenate((made[1:], last)), len(made) - 1
 
 
 @dataclass(frozen=True)
@@ -395,19 +402,17 @@ class _Labels:
         """Some of them."""
         return _Labels(self.use[index], self.rate[index], self.name[index])
 
-    def unbeaten(self, cost: FloatArray | None = None) -> _Labels:
-        """Those that no other beats in cost and rate, by rising cost and rate; by default of the same amounts taken."""
+    def unbeaten(self) -> _Labels:
+        """Those that no other of the same amounts taken beats in cost and rate, by rising cost and rate."""
+        if self.use.shape[1] == 1:
+            return self.at(_unbeaten(self.use[:, 0], self.rate))
         if not len(self.rate):
             return self
-        if cost is not None or self.use.shape[1] == 1:
-            order = np.lexsort((-self.rate, self.use[:, 0] if cost is None else cost))
-            place = self.rate[order]
-        else:
-            same = self.use[:, 1:]
-            order = np.lexsort((-self.rate, self.use[:, 0], *same.T))
-            is_other = np.append(False, (same[order[1:]] != same[order[:-1]]).any(axis=1))
-            above_others = len(order) * np.cumsum(is_other, dtype=float)
-            place = np.searchsorted(np.sort(self.rate), self.rate[order]) + above_others
+        same = self.use[:, 1:]
+        order = np.lexsort((-self.rate, self.use[:, 0], *same.T))
+        is_other = np.append(False, (same[order[1:]] != same[order[:-1]]).any(axis=1))
+        above_others = len(order) * np.cumsum(is_other, dtype=float)
+        place = np.searchsorted(np.sort(self.rate), self.rate[order]) + above_others
         return self.at(order[np.append(True, place[1:] > np.maximum.accumulate(place)[:-1])])
 
 
@@ -532,8 +537,7 @@ class _Search:
         most = np.ceil(self.demand / self.rate[units] * (1.0 - _COST_ROUNDING))
         most = most if self.most is None else np.minimum(most, self.most[units])
         use, made, last = _chained(
-            self.use[units],
-            self.rate[units],
+            np.column_stack([self.rate[units], self.use[units]]),
             most,
             np.stack([self.worth, np.where(self.worth > 0.0, self.worth, 1.0), self.room]),
             (self.demand, self.most_cost * (1.0 + _COST_ROUNDING), self.cost_per_rate, others_per_rate),
