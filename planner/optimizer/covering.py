@@ -213,7 +213,7 @@ class _Cover:
             if math.isinf(most) and len(covers.rate):
                 self.least[s] = float((covers.use @ worth).min())
             together.most_cost = most - float(self.least[s + 1 :].sum())
-            total, left, right = together.joined(total, covers, np.minimum)
+            total, left, right = together.joined(total, covers, least=True)
             if not len(left):
                 return math.inf, None
             chosen = np.column_stack([chosen[left], covers.name[right]])
@@ -306,11 +306,22 @@ def _unbeaten(cost: FloatArray, rate: FloatArray) -> IntArray:
     """The places of those that no other beats in cost and rate, by rising cost and rate; shapes (labels,)."""
     order = np.argsort(-rate, kind="mergesort")
     order = order[np.argsort(cost[order], kind="mergesort")]
-    best, kept = -1.0, 0
-    for place in order:
+    return _sieved(order, np.zeros((len(rate), 0)), rate)
+
+
+@compiled
+def _sieved(order: IntArray, same: FloatArray, rate: FloatArray) -> IntArray:
+    """Those in this order, by rising cost among equal rows of `same`, that carry more than those of the row before."""
+    best, kept = -1.0, np.empty_like(order)
+    count = 0
+    for i in range(len(order)):
+        place = order[i]
+        for c in range(same.shape[1]):
+            if same[place, c] != same[order[i - 1], c]:
+                best = -1.0
         if rate[place] > best:
-            best, order[kept], kept = rate[place], place, kept + 1
-    return order[:kept]
+            best, kept[count], count = rate[place], place, count + 1
+    return kept[:count]
 
 
 @compiled
@@ -385,6 +396,51 @@ def _chained(
     return labels, np.concatenate((made[1:], last)), len(made) - 1
 
 
+@compiled
+def _pairs(
+    first: FloatArray,
+    second: FloatArray,
+    columns: FloatArray,
+    limits: tuple[float, float, float, float],
+    asked: tuple[bool, float, int],
+) -> tuple[IntArray, IntArray]:
+    """Which pairs of two sets of labels are of use.
+
+    Args:
+        first: rate of each label [1/s] and its use.
+        second: the same by rising rate.
+        columns: worth of each column of the use and its room; shape (2, columns).
+        limits: those of `_chained`.
+        asked: whether the least of two rates counts, not their sum; what they must carry [1/s]; how many there may be,
+            of twenty times as many that are looked at.
+
+    Returns:
+        Place in the first, and in the second; one more than there may be where they are too many.
+    """
+    demand, most_cost, per_rate, others_per_rate = limits
+    is_least, enough, most = asked
+    begin = np.searchsorted(second[:, 0], enough - first[:, 0])
+    if (len(second) - begin).sum() > 20 * most:
+        return np.zeros(most + 1, dtype=np.int64), begin
+    pairs, count = np.empty((16, 2), dtype=np.int64), 0
+    for a in range(len(first)):
+        for b in range(begin[a], len(second)):
+            rate = min(first[a, 0], second[b, 0]) if is_least else first[a, 0] + second[b, 0]
+            rate, cost, has_room = min(rate, demand), 0.0, True
+            for c in range(len(columns[0])):
+                amount = first[a, 1 + c] + second[b, 1 + c]
+                cost += amount * columns[0, c]
+                has_room = has_room and amount <= columns[1, c]
+            if has_room and cost + others_per_rate * rate + per_rate * (demand - rate) <= most_cost:
+                if count == len(pairs):
+                    pairs = np.concatenate((pairs, np.empty_like(pairs)))
+                pairs[count] = a, b
+                count += 1
+                if count > most:
+                    return pairs[:count, 0], pairs[:count, 1]
+    return pairs[:count, 0], pairs[:count, 1]
+
+
 @dataclass(frozen=True)
 class _Labels:
     """What some labels use, their rate [1/s] and their name.
@@ -404,16 +460,8 @@ class _Labels:
 
     def unbeaten(self) -> _Labels:
         """Those that no other of the same amounts taken beats in cost and rate, by rising cost and rate."""
-        if self.use.shape[1] == 1:
-            return self.at(_unbeaten(self.use[:, 0], self.rate))
-        if not len(self.rate):
-            return self
-        same = self.use[:, 1:]
-        order = np.lexsort((-self.rate, self.use[:, 0], *same.T))
-        is_other = np.append(False, (same[order[1:]] != same[order[:-1]]).any(axis=1))
-        above_others = len(order) * np.cumsum(is_other, dtype=float)
-        place = np.searchsorted(np.sort(self.rate), self.rate[order]) + above_others
-        return self.at(order[np.append(True, place[1:] > np.maximum.accumulate(place)[:-1])])
+        order = np.lexsort((-self.rate, self.use[:, 0], *self.use.T[1:]))
+        return self.at(_sieved(order, self.use[:, 1:], self.rate))
 
 
 def _nothing(columns: int) -> _Labels:
@@ -508,13 +556,11 @@ class _Search:
                 self.front(np.flatnonzero(units), kind, math.fsum(per_rate) - own)
                 for units, own in zip(route, per_rate, strict=True)
             ]
-            by_route.append(
-                fronts[0] if len(fronts) == 1 else self.joined(fronts[0], fronts[1], np.minimum)[0].unbeaten()
-            )
+            by_route.append(fronts[0] if len(fronts) == 1 else self.joined(*fronts, least=True)[0].unbeaten())
         *fewer, most = sorted(by_route, key=lambda one: len(one.rate))
         for one in fewer:
-            none = self.joined(none, one, np.add)[0].unbeaten()
-        best = self.joined(none, most, np.add, least_rate=self.demand)[0]
+            none = self.joined(none, one)[0].unbeaten()
+        best = self.joined(none, most, enough=self.demand)[0]
         best = best.at(np.flatnonzero(best.rate >= self.demand * (1.0 - _COST_ROUNDING)))
         best = replace(best, rate=np.zeros(len(best.rate))).unbeaten()
         return best.at(np.argsort(best.use @ self.worth, kind="stable"))
@@ -527,7 +573,7 @@ class _Search:
             own, front = units[(kind[units] == each) | (kind[units] == -1)], _nothing(len(self.worth))
             for place, direction in enumerate(np.unique(self.direction[own])):
                 chain = self.chain(own[self.direction[own] == direction], others_per_rate)
-                front = self.joined(front, chain, np.add, others_per_rate)[0].unbeaten() if place else chain
+                front = self.joined(front, chain, others_per_rate=others_per_rate)[0].unbeaten() if place else chain
             fronts.append(front)
         return _together(fronts).unbeaten()
 
@@ -551,36 +597,23 @@ class _Search:
         return _Labels(use[:, 1:], use[:, 0], np.where(label > 0, label + before, 0))
 
     def joined(
-        self, first: _Labels, second: _Labels, rate_of: np.ufunc, others_per_rate: float = 0.0, least_rate: float = 0.0
+        self, first: _Labels, second: _Labels, *, least: bool = False, others_per_rate: float = 0.0, enough: float = 0.0
     ) -> tuple[_Labels, IntArray, IntArray]:
-        """Labels of the useful pairs of two sets, and which of each these are; rates are added, or the lesser counts.
+        """Labels of the useful pairs of two sets, and which of each these are; rates are added, or the least counts.
 
-        With `least_rate`, of rates that are added, only of pairs that carry so much.
+        `enough`: only pairs that carry so much; of rates that are added.
         """
         order = np.argsort(second.rate, kind="stable")
-        enough = least_rate * (1.0 - _COST_ROUNDING) - first.rate
-        begin = np.searchsorted(second.rate[order], enough if least_rate else np.zeros(len(enough)))
-        ends = np.cumsum(len(order) - begin)
-        if len(ends) and ends[-1] > 20 * MAX_PAIRS:
-            raise _TooManyLabelsError
-        one, other = first.use @ self.worth, second.use @ self.worth
-        found, row = [(np.zeros(0, dtype=np.int64),) * 2], 0
-        while row < len(ends):
-            before = ends[row] - (len(order) - begin[row])
-            until = max(row + 1, int(np.searchsorted(ends, before + MAX_PAIRS, side="right")))
-            count = len(order) - begin[row:until]
-            left = np.repeat(np.arange(row, until), count)
-            place = np.arange(len(left)) - np.repeat(np.cumsum(count) - len(order), count)
-            right = order[place]
-            rate = np.minimum(rate_of(first.rate[left], second.rate[right]), self.demand)
-            is_useful = np.flatnonzero(self.is_useful(one[left] + other[right], rate, others_per_rate))
-            left, right = left[is_useful], right[is_useful]
-            has_room = (first.use[left] + second.use[right] <= self.room).all(axis=1)
-            found.append((left[has_room], right[has_room]))
-            row = until
-        left, right = (np.concatenate(each) for each in zip(*found, strict=True))
+        left, place = _pairs(
+            np.column_stack([first.rate, first.use]),
+            np.column_stack([second.rate[order], second.use[order]]),
+            np.stack([self.worth, self.room]),
+            (self.demand, self.most_cost * (1.0 + _COST_ROUNDING), self.cost_per_rate, others_per_rate),
+            (least, enough * (1.0 - _COST_ROUNDING), MAX_PAIRS),
+        )
         if len(left) > MAX_PAIRS:
             raise _TooManyLabelsError
-        rate = np.minimum(rate_of(first.rate[left], second.rate[right]), self.demand)
+        right, rate_of = order[place], np.minimum if least else np.add
+        total = np.minimum(rate_of(first.rate[left], second.rate[right]), self.demand)
         name = self.named(first.name[left], second.name[right])
-        return _Labels(first.use[left] + second.use[right], rate, name), left, right
+        return _Labels(first.use[left] + second.use[right], total, name), left, right
