@@ -302,18 +302,9 @@ class _TooManyLabelsError(Exception):
 
 
 @compiled
-def _unbeaten(cost: FloatArray, rate: FloatArray) -> IntArray:
-    """The places of those that no other beats in cost and rate, by rising cost and rate; shapes (labels,)."""
-    order = np.argsort(-rate, kind="mergesort")
-    order = order[np.argsort(cost[order], kind="mergesort")]
-    return _sieved(order, np.zeros((len(rate), 0)), rate)
-
-
-@compiled
 def _sieved(order: IntArray, same: FloatArray, rate: FloatArray) -> IntArray:
     """Those in this order, by rising cost among equal rows of `same`, that carry more than those of the row before."""
-    best, kept = -1.0, np.empty_like(order)
-    count = 0
+    best, kept, count = -1.0, np.empty_like(order), 0
     for i in range(len(order)):
         place = order[i]
         for c in range(same.shape[1]):
@@ -325,120 +316,138 @@ def _sieved(order: IntArray, same: FloatArray, rate: FloatArray) -> IntArray:
 
 
 @compiled
-def _with_copies(
-    labels: FloatArray, unit: FloatArray, most: float, columns: FloatArray, limits: tuple[float, float, float, float]
-) -> FloatArray:
-    """Labels with 1, 2, ... copies of a unit, as far as these are of use; arguments and rows are those of `_chained`.
+def _grown(rows: FloatArray) -> FloatArray:
+    """The same rows with room for as many more."""
+    more = np.empty((2 * len(rows), rows.shape[1]))
+    for i in range(len(rows)):
+        for c in range(rows.shape[1]):
+            more[i, c] = rows[i, c]
+    return more
+
+
+@compiled
+def _with_label(front: FloatArray, count: int, label: FloatArray) -> int:
+    """Put a label where it belongs in a front, unless another betters it, and leave out those that it betters.
+
+    Args:
+        front: room for one more after `count` labels; of each its size and rate first, both rising.
+        count: of labels.
+        label: as those of the front.
 
     Returns:
-        Of each, the place of the label, the number of copies, its rate and its use.
+        How many there are now.
     """
-    demand, most_cost, per_rate, others_per_rate = limits
-    found, count = np.empty((16, 2 + len(unit))), 0
-    for a in range(len(labels)):
-        for number in range(1, int(most) + 1):
-            if labels[a, 0] + (number - 1) * unit[0] >= demand * (1.0 - _COST_ROUNDING):
-                break
-            if count == len(found):
-                found = np.concatenate((found, np.empty_like(found)))
-            row, cost, has_room = found[count], 0.0, True
-            row[0], row[1], row[2] = a, number, min(labels[a, 0] + number * unit[0], demand)
-            for c in range(len(columns[0])):
-                row[3 + c] = labels[a, 1 + c] + number * unit[1 + c]
-                cost += row[3 + c] * columns[0, c]
-                has_room = has_room and row[3 + c] <= columns[2, c]
-            if has_room and cost + others_per_rate * row[2] + per_rate * (demand - row[2]) <= most_cost:
-                count += 1
-    return found[:count]
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if front[middle, 0] < label[0]:
+            low = middle + 1
+        else:
+            high = middle
+    if (low > 0 and front[low - 1, 1] >= label[1]) or (
+        low < count and front[low, 0] == label[0] and front[low, 1] >= label[1]
+    ):
+        return count
+    while high < count and front[high, 1] <= label[1]:
+        high += 1
+    moved = count - high
+    for k in range(moved):
+        i = high + k if high > low else count - 1 - k
+        for c in range(len(label)):
+            front[i + 1 + low - high, c] = front[i, c]
+    for c in range(len(label)):
+        front[low, c] = label[c]
+    return low + 1 + moved
 
 
 @compiled
 def _chained(
     units: FloatArray,
-    most: FloatArray,
+    most: IntArray,
     columns: FloatArray,
     limits: tuple[float, float, float, float],
     most_labels: int,
-) -> tuple[FloatArray, IntArray, int]:
-    """The labels of units that are taken one after another, none of which another beats in size and rate.
+) -> tuple[FloatArray, FloatArray]:
+    """The labels of units that are taken one after another, none of which another betters in size and rate.
 
     Args:
         units: rate of each [1/s], and its use as that of `_Labels`; shape (units, 1 + columns).
         most: of each unit.
-        columns: worth of each column of the use, its weight in the size of labels, and its room; shape (3, columns).
+        columns: worth of each column of the use, its room, and its weight in the size of labels; shape (3, columns).
         limits: demand [1/s], most a label may cost [USD/h], and the costs per rate of what a label lacks and of the
             other stages [USD/h per 1/s].
-        most_labels: that may be formed; a hundred times as many may be looked at for one unit.
+        most_labels: that may be formed, and a twentieth of those that may be looked at for one unit; with one more it
+            is given up.
 
     Returns:
-        Rate and use of each label; which label, unit and number each label that was formed is made of, then which of
-        these the labels are, 0 being the empty fleet and k the one formed k-th; and how many were formed, -1 where
-        they are too many.
+        Size, rate and use of each label, and which it is: 0 the empty fleet, k the one formed k-th; and of all formed
+        which label, unit and number they are made of.
     """
-    labels, label, made = np.zeros((1, units.shape[1])), np.zeros(1, dtype=np.int64), np.zeros((1, 3), dtype=np.int64)
+    demand, most_cost, per_rate, others_per_rate = limits
+    width = 2 + columns.shape[1]
+    front, label, made = np.zeros((16, width + 1)), np.zeros(width + 1), np.empty((16, 3))
+    count, formed = 1, 0
     for j in range(len(units)):
-        if len(labels) * most[j] > 100 * most_labels:
-            return labels, made, -1
-        found = _with_copies(labels, units[j], most[j], columns, limits)
-        forms = np.empty((len(found), 3), dtype=np.int64)
-        forms[:, 0], forms[:, 1], forms[:, 2] = label[found[:, 0].astype(np.int64)], j, found[:, 1]
-        label = np.concatenate((label, np.arange(len(made), len(made) + len(found))))
-        labels, made = np.concatenate((labels, found[:, 2:])), np.concatenate((made, forms))
-        if len(made) > most_labels:
-            return labels, made, -1
-        size = np.zeros(len(labels))
-        for c in range(len(columns[0])):
-            size += labels[:, 1 + c] * columns[1, c]
-        kept = _unbeaten(size, labels[:, 0])
-        labels, label = labels[kept], label[kept]
-    last = np.zeros((len(label), 3), dtype=np.int64)
-    last[:, 0] = label
-    return labels, np.concatenate((made[1:], last)), len(made) - 1
+        before, old = _grown(front), count
+        if old * most[j] > 20 * most_labels:
+            return front[:count], np.empty((most_labels + 1, 3))
+        for a in range(old):
+            for number in range(1, most[j] + 1):
+                if before[a, 1] + (number - 1) * units[j, 0] >= demand * (1.0 - _COST_ROUNDING) or formed > most_labels:
+                    break
+                label[0], label[1] = 0.0, min(before[a, 1] + number * units[j, 0], demand)
+                cost, has_room = others_per_rate * label[1] + per_rate * (demand - label[1]), True
+                for c in range(2, width):
+                    label[c] = before[a, c] + number * units[j, c - 1]
+                    cost += label[c] * columns[0, c - 2]
+                    has_room = has_room and label[c] <= columns[1, c - 2]
+                    label[0] += label[c] * columns[2, c - 2]
+                if has_room and cost <= most_cost:
+                    if formed == len(made):
+                        made = _grown(made)
+                    made[formed, 0], made[formed, 1], made[formed, 2], formed = before[a, width], j, number, formed + 1
+                    label[width] = formed
+                    front = _grown(front) if count == len(front) else front
+                    count = _with_label(front, count, label)
+    return front[:count], made[:formed]
 
 
 @compiled
 def _pairs(
     first: FloatArray,
     second: FloatArray,
+    begin: IntArray,
     columns: FloatArray,
     limits: tuple[float, float, float, float],
-    asked: tuple[bool, float, int],
-) -> tuple[IntArray, IntArray]:
+    asked: tuple[bool, int],
+) -> IntArray:
     """Which pairs of two sets of labels are of use.
 
     Args:
         first: rate of each label [1/s] and its use.
-        second: the same by rising rate.
-        columns: worth of each column of the use and its room; shape (2, columns).
+        second: the same.
+        begin: of each of the first, from which of the second on pairs are looked at.
+        columns: worth of each column of the use, and its room; shape (2 or more, columns).
         limits: those of `_chained`.
-        asked: whether the least of two rates counts, not their sum; what they must carry [1/s]; how many there may be,
-            of twenty times as many that are looked at.
+        asked: whether the least of two rates counts, not their sum; how many pairs are listed at most.
 
     Returns:
-        Place in the first, and in the second; one more than there may be where they are too many.
+        Place in the first and in the second, shape (pairs, 2).
     """
     demand, most_cost, per_rate, others_per_rate = limits
-    is_least, enough, most = asked
-    begin = np.searchsorted(second[:, 0], enough - first[:, 0])
-    if (len(second) - begin).sum() > 20 * most:
-        return np.zeros(most + 1, dtype=np.int64), begin
-    pairs, count = np.empty((16, 2), dtype=np.int64), 0
+    is_least, most = asked
+    pairs, count = np.empty((most, 2), dtype=np.int64), 0
     for a in range(len(first)):
         for b in range(begin[a], len(second)):
             rate = min(first[a, 0], second[b, 0]) if is_least else first[a, 0] + second[b, 0]
             rate, cost, has_room = min(rate, demand), 0.0, True
-            for c in range(len(columns[0])):
-                amount = first[a, 1 + c] + second[b, 1 + c]
-                cost += amount * columns[0, c]
-                has_room = has_room and amount <= columns[1, c]
-            if has_room and cost + others_per_rate * rate + per_rate * (demand - rate) <= most_cost:
-                if count == len(pairs):
-                    pairs = np.concatenate((pairs, np.empty_like(pairs)))
-                pairs[count] = a, b
-                count += 1
-                if count > most:
-                    return pairs[:count, 0], pairs[:count, 1]
-    return pairs[:count, 0], pairs[:count, 1]
+            for c in range(1, first.shape[1]):
+                amount = first[a, c] + second[b, c]
+                cost += amount * columns[0, c - 1]
+                has_room = has_room and amount <= columns[1, c - 1]
+            if has_room and cost + others_per_rate * rate + per_rate * (demand - rate) <= most_cost and count < most:
+                pairs[count, 0], pairs[count, 1], count = a, b, count + 1
+    return pairs[:count]
 
 
 @dataclass(frozen=True)
@@ -457,6 +466,11 @@ class _Labels:
     def at(self, index: IntArray) -> _Labels:
         """Some of them."""
         return _Labels(self.use[index], self.rate[index], self.name[index])
+
+    @property
+    def columns(self) -> FloatArray:
+        """Rate and use of each, shape (labels, 2 + r)."""
+        return np.column_stack([self.rate, self.use])
 
     def unbeaten(self) -> _Labels:
         """Those that no other of the same amounts taken beats in cost and rate, by rising cost and rate."""
@@ -503,9 +517,18 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.cost = self.use @ self.worth
-        self.size = self.use @ np.where(self.worth > 0.0, self.worth, 1.0)
+        self.size = self.use @ self.columns[2]
         share = self.use / np.where(self.size > 0.0, self.size, 1.0)[:, None]
         self.direction = np.unique(share.round(9), axis=0, return_inverse=True)[1].ravel()
+
+    @property
+    def columns(self) -> FloatArray:
+        """Worth, room and weight of each column of `use`."""
+        return np.stack([self.worth, self.room, np.where(self.worth > 0.0, self.worth, 1.0)])
+
+    def limits(self, others_per_rate: float) -> tuple[float, float, float, float]:
+        """Those of `_chained`."""
+        return self.demand, self.most_cost * (1.0 + _COST_ROUNDING), self.cost_per_rate, others_per_rate
 
     def named(
         self, first: IntArray, second: IntArray | int, unit: IntArray | int = 0, number: IntArray | int = 0
@@ -582,19 +605,14 @@ class _Search:
         units = units[np.argsort(self.size[units] / self.rate[units], kind="stable")]
         most = np.ceil(self.demand / self.rate[units] * (1.0 - _COST_ROUNDING))
         most = most if self.most is None else np.minimum(most, self.most[units])
-        use, made, last = _chained(
-            np.column_stack([self.rate[units], self.use[units]]),
-            most,
-            np.stack([self.worth, np.where(self.worth > 0.0, self.worth, 1.0), self.room]),
-            (self.demand, self.most_cost * (1.0 + _COST_ROUNDING), self.cost_per_rate, others_per_rate),
-            8 * MAX_LABELS,
-        )
-        if last < 0:
+        use = np.column_stack([self.rate[units], self.use[units]])
+        front, made = _chained(use, most.astype(np.int64), self.columns, self.limits(others_per_rate), 8 * MAX_LABELS)
+        if len(made) > 8 * MAX_LABELS:
             raise _TooManyLabelsError
+        (first, unit, number), label = made.astype(np.int64).T, front[:, -1].astype(np.int64)
         before = self.labels - 1
-        first, number, label = made[:last, 0], made[:last, 2], made[last:, 0]
-        self.named(np.where(first > 0, first + before, 0), 0, units[made[:last, 1]], number)
-        return _Labels(use[:, 1:], use[:, 0], np.where(label > 0, label + before, 0))
+        self.named(np.where(first > 0, first + before, 0), 0, units[unit], number)
+        return _Labels(front[:, 2:-1], front[:, 1], np.where(label > 0, label + before, 0))
 
     def joined(
         self, first: _Labels, second: _Labels, *, least: bool = False, others_per_rate: float = 0.0, enough: float = 0.0
@@ -604,16 +622,16 @@ class _Search:
         `enough`: only pairs that carry so much; of rates that are added.
         """
         order = np.argsort(second.rate, kind="stable")
-        left, place = _pairs(
-            np.column_stack([first.rate, first.use]),
-            np.column_stack([second.rate[order], second.use[order]]),
-            np.stack([self.worth, self.room]),
-            (self.demand, self.most_cost * (1.0 + _COST_ROUNDING), self.cost_per_rate, others_per_rate),
-            (least, enough * (1.0 - _COST_ROUNDING), MAX_PAIRS),
-        )
-        if len(left) > MAX_PAIRS:
+        begin = np.searchsorted(second.rate[order], enough * (1.0 - _COST_ROUNDING) - first.rate)
+        looked_at = len(begin) * len(order) - int(begin.sum())
+        if looked_at > 20 * MAX_PAIRS:
             raise _TooManyLabelsError
-        right, rate_of = order[place], np.minimum if least else np.add
-        total = np.minimum(rate_of(first.rate[left], second.rate[right]), self.demand)
+        most = min(looked_at, MAX_PAIRS + 1)
+        limits = self.limits(others_per_rate)
+        pairs = _pairs(first.columns, second.at(order).columns, begin, self.columns, limits, (least, most))
+        if len(pairs) > MAX_PAIRS:
+            raise _TooManyLabelsError
+        left, right, rate_of = pairs[:, 0], order[pairs[:, 1]], np.minimum if least else np.add
+        rate = np.minimum(rate_of(first.rate[left], second.rate[right]), self.demand)
         name = self.named(first.name[left], second.name[right])
-        return _Labels(first.use[left] + second.use[right], total, name), left, right
+        return _Labels(first.use[left] + second.use[right], rate, name), left, right
