@@ -35,6 +35,7 @@ TPOT = {
     "p99 TPOT simulated [ms]": rf"p99 TPOT \[ms\] +{NUMBER} +{NUMBER} +({NUMBER})",
 }
 PLAN = {"fleet": FLEET, "USD a month": MONTH}
+HOLDS = {"holds with": r"holds\s+with\s+(\d+ %)"}
 SIMULATED = {
     "p99 TTFT simulated [ms]": rf"p99 TTFT ({NUMBER}) ms",
     "p99 TPOT simulated [ms]": rf"p99 TPOT ({NUMBER}) ms",
@@ -73,7 +74,6 @@ def _moved(end: str) -> str:
 
 CHAT = "planner plan chat-llama-70b"
 RAG = "planner plan rag-llama-70b"
-RAG_IF = "planner what-if rag-llama-70b"
 REASONING_IF = "planner what-if reasoning-qwen3-32b"
 REASONING = "planner plan reasoning-qwen3-32b"
 MIXED_B200 = "planner simulate --scenario chat-llama-70b --sku b200-sxm --mode mixed --max-batched-tokens 1024"
@@ -84,7 +84,7 @@ PICKS: Mapping[str, Mapping[str, str]] = {
         **PLAN,
         **TTFT,
         **TPOT,
-        "holds with": r"holds\s+with\s+(\d+ %)",
+        **HOLDS,
         "p99 TTFT with slow steps [ms]": rf"p99 TTFT +{NUMBER} ms +{NUMBER} ms +({NUMBER}) ms",
         "p99 TPOT with slow steps [ms]": rf"p99 TPOT +{NUMBER} ms +{NUMBER} ms +({NUMBER}) ms",
         "share within TPOT with slow steps": rf"p99 TPOT +{NUMBER} ms +{NUMBER} ms +{NUMBER} ms +({NUMBER} %)",
@@ -96,10 +96,10 @@ PICKS: Mapping[str, Mapping[str, str]] = {
         "disaggregated [USD/h]": _only("disaggregated"),
     },
     f"{CHAT} --set confidence=0.5": {**PLAN, **TTFT, **TPOT},
-    f"{CHAT} --set slo.0.threshold_s=0.5": {**PLAN, **TTFT},
+    f"{CHAT} --set slo.0.threshold_s=0.5": {**PLAN, **TTFT, **HOLDS},
     f"{MIXED_B200} --replicas 10": SIMULATED,
     f"{MIXED_B200} --replicas 11": SIMULATED,
-    f"{MIXED_B200} --replicas 14": SIMULATED,
+    f"{MIXED_B200} --replicas 16": SIMULATED,
     f"{CHAT} --set workload.drift=none": {**PLAN, **TTFT},
     f"{CHAT} --set prices.commitments=[reserved_1yr]": PLAN,
     f"{CHAT} --set prices.commitments=[reserved]": PLAN,
@@ -111,10 +111,10 @@ PICKS: Mapping[str, Mapping[str, str]] = {
         "mixed pool in use": _pool("mixed"),
     },
     f"{RAG} --set search.prefix_cache=[false]": PLAN,
-    f"{RAG_IF} --set workload.prefixes.groups=2000": AFTER,
-    f"{RAG_IF} --set slo.0.threshold_s=1.0": {**AFTER, "p99 TTFT [ms]": _after("p99 TTFT")},
-    f"{CHUNKS}[1024]": {**PLAN, **TTFT, **TPOT},
-    f"{CHUNKS}[8192]": {**PLAN, **TTFT, **TPOT},
+    f"{RAG} --set workload.prefixes.groups=2000": PLAN,
+    f"{RAG} --set slo.0.threshold_s=1.0": {**PLAN, **TTFT},
+    f"{CHUNKS}[1024]": {**PLAN, **TTFT, **TPOT, **HOLDS},
+    f"{CHUNKS}[8192]": {**PLAN, **TTFT, **TPOT, **HOLDS},
     REASONING: {
         **PLAN,
         **TTFT,
