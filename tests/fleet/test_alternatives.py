@@ -157,8 +157,9 @@ def test_an_alternative_of_a_mode_is_the_fleet_that_a_plan_of_that_mode_is(rate_
 
 
 def test_a_bound_at_optimistic_rates_names_no_fleet_of_several_skus() -> None:
-    """B200 for prompts and H100 for the rest at 115 USD/h: planned in that mode it is 480 USD/h of B200 alone."""
-    found = plan(load_scenario("chat-llama-70b", ["workload.drift=none", "slo.0.threshold_s=0.5"]), simulate=False)
+    """B200 for prompts and H100 for the rest at 115 USD/h: planned in that mode it is 1,536 USD/h of B200 alone."""
+    changes = ["workload.drift=none", "slo.0.threshold_s=0.5", "confidence=0.83"]
+    found = plan(load_scenario("chat-llama-70b", changes), simulate=False)
     pairs = alternative(found, "disaggregated")
     assert pairs.is_bound and pairs.usd_per_hour is not None
     assert pairs.summary == "clearly dearer, not looked at any closer"

@@ -29,7 +29,7 @@ QWEN = {
     },
     "slo": [
         {"metric": "ttft", "percentile": 0.99, "threshold_s": 2.0},
-        {"metric": "tpot", "percentile": 0.99, "threshold_s": 0.06},
+        {"metric": "tpot", "percentile": 0.99, "threshold_s": 0.055},
     ],
     "search": {
         "skus": ["h100-sxm"],

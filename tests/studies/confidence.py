@@ -4,12 +4,13 @@
 times drawn from what they may be off by, other draws than those the plan was made with. It prints and writes, for each
 case (`confidence.csv`): the share of worlds in which every target holds by theory; in the first `SIMULATED` of them
 also by simulation; and what the fleet costs beside the mean cost of fleets planned in the first `CLAIRVOYANT` worlds
-with step times known.
+with step times known, those left out in which no fleet holds.
 """
 
 from __future__ import annotations
 
 import csv
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,18 @@ from tests.builders import HARDWARE
 WORLDS, SIMULATED, CLAIRVOYANT = 200, 40, 30
 SEED = 2026
 RESULTS = Path(__file__).with_name("confidence.csv")
-FIELDS = ("case", "fleet", "usd_per_hour", "says", "worlds", "holds", "simulated", "holds_simulated", "clairvoyant_usd")
+FIELDS = (
+    "case",
+    "fleet",
+    "usd_per_hour",
+    "says",
+    "worlds",
+    "holds",
+    "simulated",
+    "holds_simulated",
+    "clairvoyant",
+    "clairvoyant_usd",
+)
 CHAT: dict[str, Any] = {
     "name": "chat",
     "confidence": 0.9,
@@ -72,6 +84,7 @@ def judged(case: str) -> dict[str, Any]:
             run = run_of(true.surviving, planned.workload, 10_000, true.predicted)
             played = with_run(replace(true, workload=planned.workload), run, world, lambda _: None)
             simulated[world] &= not violated_metrics(played, search.slos, by_theory=False)
+    known_usd = [clairvoyant_usd(request, world) for world in range(CLAIRVOYANT)]
     return {
         "case": case,
         "fleet": " + ".join(planned.deployment.summary for planned in found.deployments),
@@ -81,15 +94,17 @@ def judged(case: str) -> dict[str, Any]:
         "holds": round(float(holds.mean()), 3),
         "simulated": SIMULATED,
         "holds_simulated": round(float(simulated.mean()), 3),
-        "clairvoyant_usd": round(float(np.mean([clairvoyant_usd(request, world) for world in range(CLAIRVOYANT)])), 2),
+        "clairvoyant": int(np.isfinite(known_usd).sum()),
+        "clairvoyant_usd": round(float(np.nanmean(known_usd)), 2),
     }
 
 
 def clairvoyant_usd(request: PlanRequest, world: int) -> float:
-    """Cost of the fleet planned by theory where the step times of a world are known [USD/h]."""
+    """Cost of the fleet planned by theory where the step times of a world are known [USD/h]; nan where none holds."""
     market = market_of(request, HARDWARE)
     search = search_fleet(request, market, request.all_services, shift_of=draws.drawn_rule(SEED, world))
-    return find_fleet(search, simulate=False).allocation.cost_usd_per_hour
+    allocation = find_fleet(search, simulate=False).allocation
+    return math.nan if allocation is None else allocation.cost_usd_per_hour
 
 
 def main(cases: list[str]) -> None:

@@ -43,6 +43,17 @@ def plan() -> planner.Plan:
     return planner.plan(planner.load_scenario(opened()))
 
 
+@cache
+def busier() -> Content:
+    """The same at 14 requests/s, where simulation changes the fleet: six GPUs in place of the five of theory."""
+    return {**opened(), "workload": {**opened()["workload"], "rate_per_s": 14.0}}
+
+
+@cache
+def corrected() -> planner.Plan:
+    return planner.plan(planner.load_scenario(busier()))
+
+
 def asked(request: PlanRequest) -> PlanRequest:
     """Without what is no part of the question."""
     return request.model_copy(update={"name": ""})
@@ -73,20 +84,20 @@ def fleet_of(made: planner.Plan) -> tuple[dict[str, int], float]:
 
 def test_what_if_and_why_start_from_the_fleet_shown() -> None:
     """Simulation changed the fleet here, so that what theory alone would compare with is another one."""
-    request = planner.load_scenario(opened())
+    request = planner.load_scenario(busier())
     hardware = planning.hardware_for(request)
     theory = planner.plan(request, hardware, simulate=False, alternatives=False)
-    assert fleet_of(theory) != fleet_of(plan())
-    page = results.Page(opened(), "shown", request, hardware, plan())
-    assert fleet_of(results.compared_plan(page, request, page.key)) == fleet_of(plan())
-    again = results.replanner(plan(), hardware, lambda _: None).plan(request)
-    assert fleet_of(again) == fleet_of(plan())
+    assert fleet_of(theory) != fleet_of(corrected())
+    page = results.Page(busier(), "shown", request, hardware, corrected())
+    assert fleet_of(results.compared_plan(page, request, page.key)) == fleet_of(corrected())
+    again = results.replanner(corrected(), hardware, lambda _: None).plan(request)
+    assert fleet_of(again) == fleet_of(corrected())
 
 
 def test_the_commands_what_if_and_explain_start_from_the_fleet_printed(tmp_path: Path) -> None:
     document = tmp_path / "plan.json"
-    document.write_text(json_text({**plan_to_dict(plan()), "scenario": opened()}), encoding="utf-8")
-    gpus, usd = fleet_of(plan())
+    document.write_text(json_text({**plan_to_dict(corrected()), "scenario": busier()}), encoding="utf-8")
+    gpus, usd = fleet_of(corrected())
     dearer = ["--set", "prices.usd_per_gpu_hour.h100-sxm=6.4"]
     done = CliRunner().invoke(app, ["what-if", str(document), *dearer, "--json", "-"])
     assert done.exit_code == 0, done.output
