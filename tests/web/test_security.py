@@ -52,12 +52,17 @@ def _is_there(name: str) -> bool:
 
 def test_a_visit_touches_no_file_process_or_socket() -> None:
     """A visit whose address names files: planned, and tabs opened. Reading what is installed is let be."""
-    opened()  # what is loaded once is loaded
-    with watched() as seen:
-        app = opened(**{"workload.rate_per_s": "3.25", "prices.file": "/etc/passwd", "name": "/etc/shadow"})
+
+    def visited(**address: str) -> AppTest:
+        app = opened(**address)
         for tab in ("Why", "Latency", "Compare", "Hardware"):
             app.query_params["tab"] = tab
             app.run()
+        return app
+
+    visited()  # what is loaded once is loaded
+    with watched() as seen:
+        app = visited(**{"workload.rate_per_s": "3.25", "prices.file": "/etc/passwd", "name": "/etc/shadow"})
     assert not app.exception
     assert [event for event in seen if not event.startswith((f"open {ROOT / 'app.py'}", "open /proc/"))] == []
 
