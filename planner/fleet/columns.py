@@ -188,17 +188,21 @@ class CandidateColumns:
             self._shares.take_over(corrections, self._families)
         for service in self._families:
             self._add_sizes(service)
+        for kept in corrections.kept if corrections is not None else ():
+            self.of_members((kept.service, member) for member in self._named(kept.service, kept.configuration))
         for pool in corrections.held if corrections is not None else ():
-            self._add_held(pool)
+            for member in self._named(pool.service, pool.configuration):
+                self._add_held(pool, member)
 
-    def _add_held(self, pool: HeldPool) -> None:
-        """Add the unit of a pool that carried more than theory says in another plan: as much more here."""
-        family = self._family_of.get((pool.service, pool.configuration))
-        if family is None:
-            return
-        by_slice = self._families[pool.service][family]
+    def _named(self, service: str, configuration: str) -> list[PoolOption]:
+        """The member of that name, if there is one."""
+        by_slice = self._families[service][family] if (family := self._family_of.get((service, configuration))) else {}
         members = {pool_name(member): member for of in by_slice.values() for member in of.members}
-        member = members[pool.configuration]
+        return [members[configuration]] if members else []
+
+    def _add_held(self, pool: HeldPool, member: PoolOption) -> None:
+        """Add the unit of a pool that carried more than theory says in another plan: as much more here."""
+        by_slice = self._families[pool.service][self._family_of[pool.service, pool.configuration]]
         column = self._sized(pool.service, member, pool.surviving)
         ratios = {name: ratio for name, ratio in pool.ratios.items() if name in by_slice}
         for name in ratios:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import planner
-from planner.fleet import Plan, PlanRequest
-from planner.fleet.corrections import traffic_kind
+from planner.fleet import Corrections, Plan, PlanRequest, pool_name
+from planner.fleet.corrections import ExpectedShare, KeptShare, traffic_kind
+from planner.serving import Role
 from tests.builders import HARDWARE
 
 LARGER = {"rate_per_s": 10.0, "replay": "azure-2023-conv"}
@@ -65,6 +66,30 @@ def test_theory_with_corrections_comes_to_the_fleet_of_the_plan(is_larger: bool)
     assert [one.deployment.summary for one in corrected.deployments] == [
         one.deployment.summary for one in plan.deployments
     ]
+
+
+def test_a_configuration_that_held_where_the_choice_of_theory_missed_is_offered() -> None:
+    """By theory one with smaller chunks is chosen, of which a plan was taught that it keeps half its rate."""
+    chunks = {"skus": ["l40s"], "modes": ["mixed"], "tp": [1], "max_running_requests": [128]}
+    asked = request(
+        {"rate_per_s": 12.0, "lengths": {"input_tokens": 800, "output_tokens": 100}, "drift": "none"},
+        search={**chunks, "max_batched_tokens": [512, 1024]},
+    )
+    (first,) = by_theory(asked, None).deployments
+    name = pool_name(first.option.pools[0])
+    other = name.replace("c512", "c1024") if "c512" in name else name.replace("c1024", "c512")
+    only = asked.model_copy(
+        update={"search": asked.search.model_copy(update={"max_batched_tokens": (1024 if "c1024" in other else 512,)})}
+    )
+    cost = by_theory(only, None).cost
+    same = {"service": first.service, "role": Role.MIXED, "family": "mixed l40s TP1 kv fp8"}
+    shares = {name: 0.5, other: 1.0}
+    kept = tuple(KeptShare(**same, configuration=each, share=share) for each, share in shares.items())
+    expected = (ExpectedShare(service=first.service, role=Role.MIXED, share=0.5),)
+    taught = Corrections(traffic=traffic_kind(asked.workload), kept=kept, expected=expected, held=(), deviations=0.0)
+    again = planner.plan(asked, HARDWARE, simulate=False, alternatives=False, corrections=taught)
+    assert [pool_name(one.option.pools[0]) for one in again.deployments] == [other]
+    assert again.cost is not None and cost is not None and again.cost.usd_per_hour == pytest.approx(cost.usd_per_hour)
 
 
 def test_they_hold_for_the_same_traffic_at_other_prices() -> None:
