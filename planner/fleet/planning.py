@@ -21,6 +21,7 @@ from planner.fleet.cascades import cascade_services
 from planner.fleet.confidence import as_estimated, confidence_of, deviations_of, rate_factors, slow_rule
 from planner.fleet.corrections import Corrections, traffic_kind
 from planner.fleet.costs import bought_gpus, bought_tiers, cost_breakdown, schedule_of, usd_per_hour_by_sku, with_costs
+from planner.fleet.filling import SAME_COST
 from planner.fleet.format_warnings import format_notes, format_warnings
 from planner.fleet.losses import single_replica_warnings, worst_losses
 from planner.fleet.market import Market, market_of
@@ -227,26 +228,38 @@ def _search_with_confidence(
 ) -> tuple[_SearchResult, float]:
     """The fleet, planned with slower step times until it holds with the probability asked for; and with which it does.
 
-    Of plans by theory alone (many in a row) only the first is made. The last of the two are the deviations it was
-    planned with beyond those asked for.
+    Of plans by theory alone (many in a row) only the first is made. One that holds with less than was asked, but by no
+    more than the draws tell, gives way to a surer one that costs no more. The last of the two are the deviations it
+    was planned with beyond those asked for.
     """
     asked = deviations_of(request.confidence)
     more = known.deviations if asked else 0.0
     result = _search_with_spot_reserve(request, hardware, progress, simulate, asked + more, known)
-    tightened = 0
-    while simulate and not isinstance(result.outcome, NoFleet):
+    nearly: tuple[_SearchResult, float] | None = None
+    for tightened in range(MAX_TIGHTENINGS + 1):
+        if not simulate or isinstance(result.outcome, NoFleet):
+            break
         progress("drawing what step times may be off by")
         deployments, slos = result.outcome.deployments, result.search.slos
         factors = rate_factors(deployments, slos)
         confidence = confidence_of(deployments, slos, request.confidence, request.seed, request.measured_steps, factors)
         result = replace(result, confidence=confidence, rate_factors=factors)
-        enough = not asked or confidence.holds >= request.confidence - confidence.error
-        if enough or tightened == MAX_TIGHTENINGS:
+        if not asked or nearly is not None or confidence.holds >= request.confidence or tightened == MAX_TIGHTENINGS:
             break
-        tightened += 1
+        if confidence.holds >= request.confidence - confidence.error:
+            nearly = result, more
         more += max(asked - deviations_of(confidence.least), LEAST_TIGHTENING)
         result = _search_with_spot_reserve(request, hardware, progress, simulate, asked + more, known)
-    return result, more
+    return (result, more) if nearly is None or _is_surer(result, nearly[0]) else nearly
+
+
+def _is_surer(result: _SearchResult, than: _SearchResult) -> bool:
+    """Whether a fleet holds with a higher probability than another and costs no more."""
+    one, other = result.outcome, than.outcome
+    if isinstance(one, NoFleet) or isinstance(other, NoFleet) or result.confidence is None or than.confidence is None:
+        return False
+    is_as_cheap = one.allocation.cost_usd_per_hour <= other.allocation.cost_usd_per_hour * (1.0 + SAME_COST)
+    return is_as_cheap and result.confidence.holds > than.confidence.holds
 
 
 def _factors_for_fewer(
