@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from planner.core import FloatArray
+from planner.core import FloatArray, IntArray
 from planner.optimizer import (
     FleetProblem,
     Objective,
@@ -20,14 +20,27 @@ from planner.optimizer import (
     SolveStatus,
     Unit,
     UnitStage,
-    covering,
+    labels,
     solve,
 )
 from planner.optimizer.constraints import build_rows
-from planner.optimizer.covering import cheapest_cover, least_cost_cover
+from planner.optimizer.covering import cheapest_cover
+from planner.optimizer.labels import LabelSearch, TooManyLabelsError
 from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout, build_layout
 
 KINDS = 4
+
+
+def least_cost_cover(
+    demand: float, cost: FloatArray, rate: FloatArray, stage: IntArray, channel: IntArray, kind: IntArray
+) -> IntArray | None:
+    """How many of each unit cover the demand at least cost; None when nothing does or there are too many labels."""
+    search = LabelSearch(demand, cost[:, None], rate, np.ones(1), np.full(1, math.inf), math.inf)
+    try:
+        covers = search.covers(stage, channel, kind)
+    except TooManyLabelsError:
+        return None
+    return search.counts(int(covers.name[0])) if len(covers.rate) else None
 
 
 def keeps_limits(layout: Layout, values: FloatArray) -> bool:
@@ -197,7 +210,7 @@ def test_where_limits_leave_no_fleet_the_bound_is_infinite() -> None:
 
 
 def test_too_many_labels_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(covering, "MAX_LABELS", 1)
+    monkeypatch.setattr(labels, "MAX_LABELS", 1)
     rng = np.random.default_rng(1)
     rate = rng.uniform(1.0, 3.0, 40)
     zeros = np.zeros(40, dtype=int)
@@ -384,7 +397,7 @@ def test_labels_are_counted_kind_by_kind(monkeypatch: pytest.MonkeyPatch) -> Non
     cost = rate * rng.uniform(0.99, 1.01, 6)
 
     def is_found(most: int, kinds: int) -> bool:
-        monkeypatch.setattr(covering, "MAX_LABELS", most)
+        monkeypatch.setattr(labels, "MAX_LABELS", most)
         rates, costs = np.append(np.tile(rate, kinds), 30.0), np.append(np.tile(cost, kinds), 1.0)
         stage, kind = np.append(np.full(6 * kinds, FIRST), SECOND), np.append(np.repeat(np.arange(kinds), 6), -1)
         return least_cost_cover(20.0, costs, rates, stage, np.zeros(len(kind), dtype=int), kind) is not None
