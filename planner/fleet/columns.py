@@ -170,6 +170,7 @@ class CandidateColumns:
         self._capacities = capacities
         self._theory: dict[tuple[str, str], _TheoryRate] = {}
         self._family_of: dict[tuple[str, str], str] = {}
+        self._member_of: dict[tuple[str, str], PoolOption] = {}
         self._shares = KeptShares(is_steady=not any(_varies(slice_.workload) for slice_ in slices))
         self._demand_per_s = {
             slice_.name: math.inf if slice_.deferrable else max(slice_.demand_per_s) for slice_ in slices
@@ -179,8 +180,9 @@ class CandidateColumns:
         for slice_ in slices:
             for family in families[slice_.name]:
                 self._families.setdefault(slice_.service.name, {}).setdefault(family.name, {})[slice_.name] = family
-                names = [(slice_.service.name, pool_name(member)) for member in family.members]
-                self._family_of |= dict.fromkeys(names, family.name)
+                members = {(slice_.service.name, pool_name(member)): member for member in family.members}
+                self._member_of |= members
+                self._family_of |= dict.fromkeys(members, family.name)
         self._untried: dict[tuple[str, str], dict[str, ConfigurationFamily]] = {}
         self._by_name: dict[str, Column] = {}
         self._sizes: set[tuple[str, str, int]] = set()
@@ -188,21 +190,18 @@ class CandidateColumns:
             self._shares.take_over(corrections, self._families)
         for service in self._families:
             self._add_sizes(service)
-        for kept in corrections.kept if corrections is not None else ():
-            self.of_members((kept.service, member) for member in self._named(kept.service, kept.configuration))
-        for pool in corrections.held if corrections is not None else ():
-            for member in self._named(pool.service, pool.configuration):
-                self._add_held(pool, member)
+        if corrections is not None:
+            tried = [(kept.service, kept.configuration) for kept in corrections.kept]
+            self.of_members((key[0], self._member_of[key]) for key in tried if key in self._member_of)
+            for pool in corrections.held:
+                self._add_held(pool)
 
-    def _named(self, service: str, configuration: str) -> list[PoolOption]:
-        """The member of that name, if there is one."""
-        by_slice = self._families[service][family] if (family := self._family_of.get((service, configuration))) else {}
-        members = {pool_name(member): member for of in by_slice.values() for member in of.members}
-        return [members[configuration]] if members else []
-
-    def _add_held(self, pool: HeldPool, member: PoolOption) -> None:
+    def _add_held(self, pool: HeldPool) -> None:
         """Add the unit of a pool that carried more than theory says in another plan: as much more here."""
-        by_slice = self._families[pool.service][self._family_of[pool.service, pool.configuration]]
+        key = (pool.service, pool.configuration)
+        if key not in self._member_of:
+            return
+        member, by_slice = self._member_of[key], self._families[pool.service][self._family_of[key]]
         column = self._sized(pool.service, member, pool.surviving)
         ratios = {name: ratio for name, ratio in pool.ratios.items() if name in by_slice}
         for name in ratios:

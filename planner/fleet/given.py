@@ -23,12 +23,12 @@ from planner.fleet.market import market_of
 from planner.fleet.packing import PackedPool
 from planner.fleet.pairing import UsedPool, deployments_of
 from planner.fleet.planning import described_plan, hardware_for
-from planner.fleet.program import FleetSearch, search_fleet
+from planner.fleet.program import FleetSearch, demand_of, search_fleet
 from planner.fleet.search import VerifiedFleet, verified_groups
 from planner.fleet.types import Plan, PlannedDeployment, PlanRequest, Progress
 from planner.fleet.verification import simulated_long_enough, target_checks
 from planner.optimizer import Allocation, Objective
-from planner.search import ConfigurationFamily, Demand, Offer, PoolOption, setups_of
+from planner.search import ConfigurationFamily, Offer, PoolOption, setups_of
 from planner.serving import Deployment, Pool, Role, largest_stable_rate_per_s, sustainable_rate_per_s
 from planner.supply import FleetLimits
 from planner.workload import Workload
@@ -141,14 +141,7 @@ def _pools_in_words(text: str, request: PlanRequest, hardware: HardwareDb) -> li
     engine = hardware.engines[space.engine]
     calibration = select_calibration(hardware, sku, engine.id) if space.calibrated else None
     configs = setups_of(
-        Demand(
-            llm=service.llm,
-            precision=service.precision,
-            workload=service.workload,
-            slo=service.slo,
-            max_request_tokens=service.max_request_tokens,
-            published=service.published,
-        ),
+        demand_of(service, service.workload, service.slo),
         space,
         Offer(hardware.skus[sku], {engine.id: calibration}),
         hardware.engines,

@@ -324,6 +324,29 @@ def request_slices(request: PlanRequest, services: Sequence[Service]) -> tuple[D
     )
 
 
+def demand_of(service: Service, workload: Workload, slo: Slo, shift_of: ShiftRule | None = None) -> Demand:
+    """What configurations are judged by that serve a model.
+
+    Args:
+        service: the model, its formats, and what engines are told to take of one request.
+        workload: of it that is to be served.
+        slo: its targets.
+        shift_of: how far step times are taken to be off their estimates; None: not at all.
+
+    Returns:
+        The demand.
+    """
+    return Demand(
+        llm=service.llm,
+        precision=service.precision,
+        workload=workload,
+        slo=slo,
+        max_request_tokens=service.max_request_tokens,
+        published=service.published,
+        shift_of=shift_of,
+    )
+
+
 def search_fleet(
     request: PlanRequest,
     market: Market,
@@ -351,15 +374,8 @@ def search_fleet(
     considered = 0
     for slice_ in slices:
         service = slice_.service
-        demand = Demand(
-            service.llm,
-            service.precision,
-            Workload(arrivals=slice_.workload.open_arrivals, classes=slice_.workload.classes),
-            slice_.slo or WITHIN_A_DAY,
-            service.max_request_tokens,
-            service.published,
-            shift_of,
-        )
+        workload = Workload(arrivals=slice_.workload.open_arrivals, classes=slice_.workload.classes)
+        demand = demand_of(service, workload, slice_.slo or WITHIN_A_DAY, shift_of)
         capacities[slice_.name] = capacity_of(demand)
         if given:
             families[slice_.name] = tuple(given)

@@ -32,6 +32,16 @@ class TooManyLabelsError(Exception):
 
 
 @compiled
+def _is_useful(cost: float, rate: float, limits: tuple[float, float, float, float]) -> bool:
+    """Whether a label of this cost and rate (the demand at most) may be part of a fleet that costs no more than may be.
+
+    Where it is not compiled, arrays may take the place of both. `limits`: those of `_chained`.
+    """
+    demand, most_cost, per_rate, others_per_rate = limits
+    return cost + others_per_rate * rate + per_rate * (demand - rate) <= most_cost
+
+
+@compiled
 def _sieved(order: IntArray, same: FloatArray, rate: FloatArray) -> IntArray:
     """Those in this order, by rising cost among equal rows of `same`, that carry more than those of the row before."""
     best, kept, count = -1.0, np.empty_like(order), 0
@@ -113,8 +123,7 @@ def _chained(
         Size, rate and use of each label, and which it is: 0 the empty fleet, k the one formed k-th; and of all formed
         which label, unit and number they are made of.
     """
-    demand, most_cost, per_rate, others_per_rate = limits
-    width = 2 + columns.shape[1]
+    demand, width = limits[0], 2 + columns.shape[1]
     front, label, made = np.zeros((16, width + 1)), np.zeros(width + 1), np.empty((16, 3))
     count, formed = 1, 0
     for j in range(len(units)):
@@ -126,13 +135,13 @@ def _chained(
                 if before[a, 1] + (number - 1) * units[j, 0] >= demand * (1.0 - COST_ROUNDING) or formed > most_labels:
                     break
                 label[0], label[1] = 0.0, min(before[a, 1] + number * units[j, 0], demand)
-                cost, has_room = others_per_rate * label[1] + per_rate * (demand - label[1]), True
+                cost, has_room = 0.0, True
                 for c in range(2, width):
                     label[c] = before[a, c] + number * units[j, c - 1]
                     cost += label[c] * columns[0, c - 2]
                     has_room = has_room and label[c] <= columns[1, c - 2]
                     label[0] += label[c] * columns[2, c - 2]
-                if has_room and cost <= most_cost:
+                if has_room and _is_useful(cost, label[1], limits):
                     if formed == len(made):
                         made = _grown(made)
                     made[formed, 0], made[formed, 1], made[formed, 2], formed = before[a, width], j, number, formed + 1
@@ -164,18 +173,17 @@ def _pairs(
     Returns:
         Place in the first and in the second, shape (pairs, 2).
     """
-    demand, most_cost, per_rate, others_per_rate = limits
     is_least, most = asked
     pairs, count = np.empty((most, 2), dtype=np.int64), 0
     for a in range(len(first)):
         for b in range(begin[a], len(second)):
             rate = min(first[a, 0], second[b, 0]) if is_least else first[a, 0] + second[b, 0]
-            rate, cost, has_room = min(rate, demand), 0.0, True
+            cost, has_room = 0.0, True
             for c in range(1, first.shape[1]):
                 amount = first[a, c] + second[b, c]
                 cost += amount * columns[0, c - 1]
                 has_room = has_room and amount <= columns[1, c - 1]
-            if has_room and cost + others_per_rate * rate + per_rate * (demand - rate) <= most_cost and count < most:
+            if count < most and has_room and _is_useful(cost, min(rate, limits[0]), limits):
                 pairs[count, 0], pairs[count, 1], count = a, b, count + 1
     return pairs[:count]
 
@@ -198,7 +206,7 @@ class Labels:
         return Labels(self.use[index], self.rate[index], self.name[index])
 
     @property
-    def columns(self) -> FloatArray:
+    def rows(self) -> FloatArray:
         """Rate and use of each, shape (labels, 2 + r)."""
         return np.column_stack([self.rate, self.use])
 
@@ -292,9 +300,8 @@ class LabelSearch:
 
         `others_per_rate` is the cost per rate of the other stages that a request passes [USD/h per 1/s].
         """
-        enough = np.minimum(rate, self.demand)
-        least = cost + others_per_rate * enough + self.cost_per_rate * (self.demand - enough)
-        return np.asarray(least <= self.most_cost * (1.0 + COST_ROUNDING))
+        useful = _is_useful.source(cost, np.minimum(rate, self.demand), self.limits(others_per_rate))  # type: ignore[arg-type]
+        return np.asarray(useful)
 
     def covers(self, stage: IntArray, channel: IntArray, kind: IntArray) -> Labels:
         """What covers the demand, the cheapest first.
@@ -371,7 +378,7 @@ class LabelSearch:
             raise TooManyLabelsError
         most = min(looked_at, MAX_PAIRS + 1)
         limits = self.limits(others_per_rate)
-        pairs = _pairs(first.columns, second.at(order).columns, begin, self.columns, limits, (least, most))
+        pairs = _pairs(first.rows, second.at(order).rows, begin, self.columns, limits, (least, most))
         if len(pairs) > MAX_PAIRS:
             raise TooManyLabelsError
         left, right, rate_of = pairs[:, 0], order[pairs[:, 1]], np.minimum if least else np.add
