@@ -7,12 +7,12 @@ The compiled code is kept beside the module, or where that may not be written in
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from pickle import PickleError
 from types import FunctionType
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,10 +38,13 @@ class Compiled(Generic[P, T]):
 
     Attributes:
         source: the function, in the part of Python and numpy that numba knows. It may call other compiled ones.
+        makes_arrays: whether it makes arrays or returns any. Only then are references to arrays counted, at every call
+            and for every array in its arguments: that took nine tenths of the time of a loop of small functions.
     """
 
-    def __init__(self, source: Callable[P, T]) -> None:
+    def __init__(self, source: Callable[P, T], *, makes_arrays: bool = False) -> None:
         self.source = source
+        self.makes_arrays = makes_arrays
         self._machine_code: Callable[..., Any] | None = None
         self._made: dict[tuple[bool, bool], Callable[..., Any]] = {}
 
@@ -73,7 +76,13 @@ class Compiled(Generic[P, T]):
             copy = FunctionType(source.__code__, seen, source.__name__, source.__defaults__, source.__closure__)
             copy.__qualname__ = f"{source.__qualname__}_{'inner_' if inner else ''}{self.version}"
             wrap: Any = numba.njit
-            made = wrap(cache=kept, no_cpython_wrapper=inner, no_cfunc_wrapper=True, forceinline=inner)
+            made = wrap(
+                cache=kept,
+                no_cpython_wrapper=inner,
+                no_cfunc_wrapper=True,
+                forceinline=inner,
+                _nrt=self.makes_arrays,  # numba's runtime: memory of arrays and the references to it
+            )
             self._made[kept, inner] = made(copy)
         return self._made[kept, inner]
 
@@ -102,8 +111,22 @@ def _function(source: Callable[..., Any]) -> FunctionType:
     return source
 
 
-def compiled(source: Callable[P, T]) -> Compiled[P, T]:
+@overload
+def compiled(source: Callable[P, T]) -> Compiled[P, T]: ...
+
+
+@overload
+def compiled(*, makes_arrays: bool) -> Callable[[Callable[P, T]], Compiled[P, T]]: ...
+
+
+def compiled(
+    source: Callable[P, T] | None = None, *, makes_arrays: bool = False
+) -> Compiled[P, T] | Callable[[Callable[P, T]], Compiled[P, T]]:
     """The function, compiled when it is first called.
+
+    Args:
+        source: the function.
+        makes_arrays: whether it makes arrays or returns any; one that does and does not say so fails when compiled.
 
     >>> @compiled
     ... def twice(x):
@@ -111,4 +134,6 @@ def compiled(source: Callable[P, T]) -> Compiled[P, T]:
     >>> twice.source(3.0)
     6.0
     """
+    if source is None:
+        return partial(Compiled, makes_arrays=makes_arrays)
     return Compiled(source)

@@ -69,7 +69,7 @@ class MeanSteps:
         return _times_s(self.tables, *attention, decodes, decode_context, prompt_tokens)
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _times_s(
     tables: StepTables,
     chunks: float,

@@ -195,7 +195,7 @@ def _chunk_means(
     return new, max(chunk_pairs / chunks / new - (new + 1.0) / 2.0, 0.0), max(chunk_context / chunks - new, 0.0)
 
 
-@compiled
+@compiled(makes_arrays=True)
 def attention_seconds(
     tables: StepTables,
     chunk_tokens: FloatArray,

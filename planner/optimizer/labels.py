@@ -41,7 +41,7 @@ def _is_useful(cost: float, rate: float, limits: tuple[float, float, float, floa
     return cost + others_per_rate * rate + per_rate * (demand - rate) <= most_cost
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _sieved(order: IntArray, same: FloatArray, rate: FloatArray) -> IntArray:
     """Those in this order, by rising cost among equal rows of `same`, that carry more than those of the row before."""
     best, kept, count = -1.0, np.empty_like(order), 0
@@ -55,7 +55,7 @@ def _sieved(order: IntArray, same: FloatArray, rate: FloatArray) -> IntArray:
     return kept[:count]
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _grown(rows: FloatArray) -> FloatArray:
     """The same rows with room for as many more."""
     more = np.empty((2 * len(rows), rows.shape[1]))
@@ -100,7 +100,7 @@ def _with_label(front: FloatArray, count: int, label: FloatArray) -> int:
     return low + 1 + moved
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _chained(
     units: FloatArray,
     most: IntArray,
@@ -151,7 +151,7 @@ def _chained(
     return front[:count], made[:formed]
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _pairs(
     first: FloatArray,
     second: FloatArray,

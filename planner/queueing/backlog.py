@@ -353,7 +353,7 @@ def _durations_s(
     return _of_shrunk(asked_s, cell, real, shrink, alone_s)
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _tokens_of_steps(below: int, cell: float, real: float, shrink: float) -> FloatArray:
     """Prompt tokens of the steps, where prompts are shrunk both of one prompt's and of several prompts'."""
     tokens = np.empty(below if shrink == 1.0 else 2 * below)
@@ -365,7 +365,7 @@ def _tokens_of_steps(below: int, cell: float, real: float, shrink: float) -> Flo
     return tokens
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _of_shrunk(asked_s: FloatArray, cell: float, real: float, shrink: float, alone_s: float) -> FloatArray:
     """Durations of steps with shrunk prompts from both."""
     below = asked_s.size // 2
@@ -449,7 +449,7 @@ class _Walk(NamedTuple):
     equations: FloatArray
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _walk(
     sizes: FloatArray,
     weights: FloatArray,
@@ -488,7 +488,7 @@ def _walk(
     return _Walk(moves, rates, remaining, below - full * mean, prompt, equations)
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _equations(moves: FloatArray, descent: FloatArray) -> FloatArray:
     """Equations for the part of the distribution below the chunk, up to a factor, shape (m, m).
 
@@ -519,7 +519,7 @@ def _equations(moves: FloatArray, descent: FloatArray) -> FloatArray:
     return equations
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _chain(
     walk: _Walk,
     bottom: FloatArray,
@@ -563,7 +563,7 @@ def _chain(
     return StepChain(distribution, walk.prompt, probabilities, mean_s, variance, tokens * cell, left, slope_s)
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _distribution(walk: _Walk, bottom: FloatArray) -> FloatArray:
     """The whole distribution from its part below the chunk, shape (size,)."""
     below, size = walk.moves.shape

@@ -102,7 +102,7 @@ def running_distribution(
     return _running(counts, step_means_s, token_rate_per_s, dispersion, largest_token_rate_per_s)
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _running(
     counts: FloatArray, step_means_s: FloatArray, token_rate_per_s: float, dispersion: float, largest: float
 ) -> RunningDistribution:
@@ -127,7 +127,7 @@ def _running(
     return RunningDistribution(counts, distribution, blocked, mean, math.sqrt(square))
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _product_form(counts: FloatArray, step_means_s: FloatArray, token_rate_per_s: float, z: float) -> FloatArray:
     """Logarithms of the probabilities of the numbers running over the largest of them, shape (N + 1,)."""
     logs, largest = np.zeros(counts.size), 0.0
@@ -141,7 +141,7 @@ def _product_form(counts: FloatArray, step_means_s: FloatArray, token_rate_per_s
     return logs
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _probabilities(logs: FloatArray) -> FloatArray:
     """Probabilities without the states beyond the last, shape (N + 1,)."""
     distribution, total = np.empty(logs.size), 0.0

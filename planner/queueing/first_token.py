@@ -120,7 +120,7 @@ def _prompts_behind(view: ArrivalView, windows_s: FloatArray) -> tuple[FloatArra
     return nobody, (windows + excess_arrivals(windows, view.scv)) / np.maximum(1.0 - nobody, np.finfo(float).tiny)
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _served(
     weight: FloatArray,
     table_tokens: FloatArray,
@@ -183,7 +183,7 @@ def _served(
     return times, weights, rests
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _lines(table_tokens: FloatArray, table_s: FloatArray) -> tuple[FloatArray, IntArray]:
     """By how much step times rise from each knot of a table on [s/token], and the last knot below each cell."""
     rises, first = np.zeros(table_s.size), np.zeros(KNOT_CELLS + 1, dtype=np.int64)
@@ -209,7 +209,7 @@ def own_steps_s(server: BatchServer, running: float, chunk: float, prompts: Floa
     return np.asarray(whole * step_duration_s(server, running, chunk) + last)
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _situations(
     distribution: FloatArray,
     durations_s: FloatArray,
@@ -304,7 +304,7 @@ def _binomial(windows: FloatArray, scv: float) -> tuple[FloatArray, FloatArray]:
     return trials, mean / trials
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _left_over(distribution: FloatArray, below: int) -> FloatArray:
     """Distribution of the tokens that a full step leaves of the backlog it began with, shape of `distribution`."""
     left, above = np.zeros(distribution.size), 0.0
@@ -315,7 +315,7 @@ def _left_over(distribution: FloatArray, below: int) -> FloatArray:
     return left
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _poisson_arrivals(prompt: ComplexArray, prompts_per_batch: float, batches: FloatArray) -> ComplexArray:
     """Transforms of the tokens of so many batches on average, and of the companions of a prompt; row by row."""
     batch = np.empty(prompt.size, dtype=np.complex128)
@@ -328,7 +328,7 @@ def _poisson_arrivals(prompt: ComplexArray, prompts_per_batch: float, batches: F
     return arrived
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _renewal_arrivals(
     prompts: FloatArray, weights: FloatArray, cell: float, size: int, trials: FloatArray, chances: FloatArray
 ) -> ComplexArray:
@@ -346,7 +346,7 @@ def _renewal_arrivals(
     return arrived
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _with_left_over(
     arrived: ComplexArray, distribution: FloatArray, below: int, cell: float, missing: FloatArray, situations: int
 ) -> FloatArray:
@@ -379,7 +379,7 @@ def _step_table(server: BatchServer, backlog: Backlog, lengths: CondensedLengths
     return tokens, step_durations_s(server, running, tokens)
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _table_steps(
     even: FloatArray, sparse: FloatArray, groups: FloatArray, chunk: float, running: float, full_running: float
 ) -> tuple[FloatArray, FloatArray]:

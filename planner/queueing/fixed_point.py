@@ -218,7 +218,7 @@ def _step_curve(offered: OfferedLoad, solved: list[Backlog]) -> FloatArray:
     return _through_points(n, t, offered.scales.counts, offered.scales.full_steps_s, full_from)
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _through_points(
     n: FloatArray, t: FloatArray, counts: FloatArray, full_s: FloatArray, full_from: float
 ) -> FloatArray:

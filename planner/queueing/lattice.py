@@ -28,7 +28,7 @@ SHORT_STEP = 0.01
 """Steps of the rate up to which an exponential follows from its neighbour by a series."""
 
 
-@compiled
+@compiled(makes_arrays=True)
 def lattice_probabilities(points: FloatArray, weights: FloatArray, cell: float, size: int) -> FloatArray:
     """Spread a distribution over 0, cell, 2 cell, ...: each point goes to its two neighbours, so that the mean is kept.
 
@@ -50,7 +50,7 @@ def lattice_probabilities(points: FloatArray, weights: FloatArray, cell: float, 
     return distribution
 
 
-@compiled
+@compiled(makes_arrays=True)
 def shift_down(distribution: FloatArray, cells: float) -> FloatArray:
     """Distribution of max(X - cells, 0).
 
@@ -82,7 +82,7 @@ def cis(angle: float) -> complex:
     return complex(math.cos(angle), math.sin(angle))
 
 
-@compiled
+@compiled(makes_arrays=True)
 def descent_filter(jump: FloatArray, rate: float, down: int, size: int) -> FloatArray:
     """Inverse of the descending Wiener-Hopf factor of a random walk, apart from its pole at 1.
 
@@ -194,7 +194,7 @@ def geometric(low: float, high: float, count: int) -> FloatArray:
     return np.asarray(low * (high / low) ** _shares(count))
 
 
-@compiled
+@compiled(makes_arrays=True)
 def poisson_sum_transform(rates: FloatArray, transform: ComplexArray) -> ComplexArray:
     """Transforms of sums of a Poisson number of terms: exp(rate (transform - 1)).
 

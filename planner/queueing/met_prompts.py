@@ -66,7 +66,7 @@ class MetPrompts:
         return _compound_poisson(jumps_s, rates, most_s, std_s, edges)
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _jumps(
     per_step: FloatArray, steps: FloatArray, added_s: FloatArray, full_s: float, gaps: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -91,7 +91,7 @@ def _jumps(
     return jumps_s, rates, most_s
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _compound_poisson(
     jumps_s: FloatArray, rates: FloatArray, most_s: FloatArray, std_s: FloatArray, edges: FloatArray
 ) -> FloatArray:

@@ -194,7 +194,7 @@ class OfferedLoad:
         return chunk > self.token_rate_per_s * step_duration_s(self.server, running, chunk)
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _fluid_content(
     times_s: FloatArray, gap_rate_per_s: float, token_rate_per_s: float, most: float, max_batched_tokens: float
 ) -> tuple[FloatArray, FloatArray]:
@@ -265,7 +265,7 @@ def burstiness(offered: OfferedLoad, running: float, step_s: float) -> Burstines
     return Burstiness(in_step, in_queue, view)
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _thinning(
     own_s: FloatArray,
     weights: FloatArray,

@@ -104,7 +104,7 @@ def _ends(values: FloatArray, weights: FloatArray, later: FloatArray) -> tuple[f
     return low, high
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _add_to_bins(
     values: FloatArray, weights: FloatArray, later: FloatArray, lower: FloatArray, high: float, bins: FloatArray
 ) -> None:
@@ -156,7 +156,7 @@ def _rows(array: FloatArray, shape: tuple[int, ...]) -> FloatArray:
     return np.ascontiguousarray(np.broadcast_to(array, shape)).reshape(-1, shape[-1])
 
 
-@compiled
+@compiled(makes_arrays=True)
 def slice_means_in_rows(values: FloatArray, weights: FloatArray, edges: FloatArray) -> FloatArray:
     """`sorted_slice_means` for compiled code: means of the slices of each row.
 
@@ -191,7 +191,7 @@ def slice_means_in_rows(values: FloatArray, weights: FloatArray, edges: FloatArr
     return means
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _in_order(values: FloatArray, order: IntArray, weights: FloatArray, edges: FloatArray) -> FloatArray:
     """The same of rows that are not sorted, in their order."""
     ranked, mass = np.empty(values.shape), np.empty(values.shape)

@@ -177,7 +177,7 @@ def excess_from(known: Renewal, window: float, knot: int) -> float:
     return float(known.excess[knot] + rise * (window - known.windows[knot]))
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _excess(known: Renewal, windows: FloatArray) -> FloatArray:
     """The same of many, shape (n,)."""
     found = np.empty(windows.size)

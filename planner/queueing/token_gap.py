@@ -61,7 +61,7 @@ def _thinning(followers: Followers) -> float:
     return min(1.0, 1.0 + lacking / number)
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _surplus(followers: Followers, spans_s: FloatArray) -> FloatArray:
     """Prompts by which the arrivals within the spans [s] after the first token exceed the mean."""
     more, known = np.zeros(spans_s.size), 0.0
@@ -215,7 +215,7 @@ def token_gap_times(
     return _points(gaps, std_s, shapes, late_s, slow_s, floor_s, NOISE_MASS, *at)
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _points(
     gaps: FloatArray,
     std_s: FloatArray,
@@ -268,7 +268,7 @@ def _points(
     return times, weights
 
 
-@compiled
+@compiled(makes_arrays=True)
 def size_biased_mixture(above: FloatArray, mass: FloatArray, grown: float) -> tuple[FloatArray, FloatArray]:
     """What prompts add to the steps, once its mean has grown by a factor above 1 because more prompts came.
 
@@ -298,7 +298,7 @@ def size_biased_mixture(above: FloatArray, mass: FloatArray, grown: float) -> tu
     return added, share
 
 
-@compiled
+@compiled(makes_arrays=True)
 def slowly_varying_times(gaps: FloatArray, slow_s: FloatArray, memory_steps: float) -> FloatArray:
     """Mean step [s] over `gaps` steps where only the number running moves, shape (gaps, slow points).
 

@@ -299,7 +299,7 @@ def _follow(curve: SteadyCurve, inflow_per_s: FloatArray, step_s: float, number:
     return _Followed(np.minimum(rates_per_s, curve.top_per_s), late_s, rates_per_s)
 
 
-@compiled
+@compiled(makes_arrays=True)
 def _followed(
     inflow_per_s: FloatArray, step_s: float, rates_per_s: FloatArray, left: FloatArray, number: float
 ) -> tuple[FloatArray, FloatArray]:

@@ -149,7 +149,7 @@ class StepTimes(NamedTuple):
     asked: FloatArray
 
 
-@compiled
+@compiled(makes_arrays=True)
 def admitted_s(times_s: FloatArray, admission_s: float) -> FloatArray:
     """When requests come to their replica [s]: each `admission_s` after the one before it at the earliest."""
     come_s, free_s = np.empty(times_s.size), 0.0

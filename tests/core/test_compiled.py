@@ -8,7 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numba.core.errors import TypingError
 
 MODULE = """
 from planner.core import compiled
@@ -77,3 +79,45 @@ def test_code_that_cannot_be_kept_is_made_again(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "__pycache__").write_text("a file in the place of the folder")
     assert answer_here(tmp_path, monkeypatch) == "0.75"
     assert not list(tmp_path.glob("**/*.nb*"))
+
+
+ARRAYS = """
+import numpy as np
+from planner.core import compiled
+
+@compiled
+def total(values):
+    sum_ = 0.0
+    for i in range(values.size):
+        sum_ += values[i]
+    return sum_
+
+@compiled(makes_arrays=True)
+def doubled(values):
+    twice = np.empty(values.size)
+    for i in range(values.size):
+        twice[i] = 2.0 * values[i]
+    return twice, total(twice)
+
+@compiled
+def says_nothing(values):
+    return np.zeros(values.size)
+"""
+
+
+def test_arrays_live_as_long_as_they_are_used_and_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Functions that make arrays count references to them, those that only read them do not: between the two no array
+    is freed that is in use, and none is kept."""
+    (tmp_path / "halves.py").write_text(ARRAYS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "halves", raising=False)
+    importlib.invalidate_caches()
+    halves = importlib.import_module("halves")
+    values = np.arange(1000.0)
+    results = [halves.doubled(values) for _ in range(100)]
+    assert all(total == 999000.0 and np.array_equal(twice, 2.0 * values) for twice, total in results)
+    assert halves.total(values) == 499500.0
+    assert {twice.base.refcount for twice, _ in results} == {1}
+    assert sys.getrefcount(values) == 2
+    with pytest.raises(TypingError, match="array"):
+        halves.says_nothing(values)
