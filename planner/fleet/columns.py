@@ -71,7 +71,7 @@ class Column:
     channel: str = ""
     servers: int = 1
 
-    @property
+    @cached_property
     def name(self) -> str:
         """E.g. ``llama-3.1-8b mixed h100-sxm TP2 c2048 b128 x3``, of three surviving replicas."""
         return f"{self.service} {self.kind} x{self.surviving}"

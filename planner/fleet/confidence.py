@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from types import MappingProxyType
 
@@ -77,14 +77,23 @@ def slow_rule(deviations: float, measured: Mapping[str, MeasuredSteps]) -> Shift
         deviations: of what is not known.
         measured: by SKU or model on a SKU, what is known of step times.
     """
-    if not deviations and not measured:
-        return None
+    return _SlowSteps(deviations, tuple(measured.items())) if deviations or measured else None
 
-    def shift_of(config: ReplicaConfig, role: Role, mean_input: float, mean_output: float) -> StepTimeShift | None:
+
+@dataclass(frozen=True)
+class _SlowSteps:
+    """The rule of `slow_rule`; two of the same content are equal, so that what was found by one is found again."""
+
+    deviations: float
+    measured: tuple[tuple[str, MeasuredSteps], ...]
+
+    def __call__(
+        self, config: ReplicaConfig, role: Role, mean_input: float, mean_output: float
+    ) -> StepTimeShift | None:
         spreads = replica_spreads(config, role, mean_input, mean_output)
-        return None if spreads is None else at_slow_end(spreads, deviations, known_steps(measured, config))
-
-    return shift_of
+        if spreads is None:
+            return None
+        return at_slow_end(spreads, self.deviations, known_steps(dict(self.measured), config))
 
 
 def drawn_rule(seed: int, draw: int) -> ShiftRule:

@@ -60,8 +60,15 @@ def forget_keys() -> None:
     _KEYS.clear()
 
 
-def _content_key(record: BaseModel | None) -> Hashable:
-    """A name for the content of a large record, worked out once for each object."""
+def content_key(record: BaseModel | None) -> Hashable:
+    """Names the content of a large record, worked out once for each object.
+
+    Args:
+        record: the record.
+
+    Returns:
+        The same key for records of the same content.
+    """
     known = _KEYS.get(id(record))
     if known is not None and known[0][0] is record:
         return known[1]
@@ -97,7 +104,7 @@ def group_key(config: ReplicaConfig) -> Hashable:
     known = _KEYS.get(ids)
     if known is not None and all(a is b for a, b in zip(known[0], shared_settings(config), strict=True)):
         return known[1]
-    large = tuple(_content_key(record) for record in (config.llm, config.sku, config.engine, config.calibration))
+    large = tuple(content_key(record) for record in (config.llm, config.sku, config.engine, config.calibration))
     key = hash_once((*large, *shared_settings(config)[len(large) :]))
     return _KEYS.put(ids, (shared_settings(config), key))[1]
 

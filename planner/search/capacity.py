@@ -33,6 +33,7 @@ from planner.search.candidates import (
     PoolEvaluations,
     on_grid,
 )
+from planner.search.enumerate import forget_families
 from planner.search.slo_margin import SloMargin, pool_slo_margin
 from planner.search.step_time_groups import StepTimeGroup, forget_groups, step_time_group
 from planner.search.types import ConfigurationFamily, Demand, Dominated, PoolOption, Rejection
@@ -76,9 +77,10 @@ _TOP_RATES: BoundedCache[float] = BoundedCache(MOST_REMEMBERED)
 
 
 def forget_all() -> None:
-    """Forget every latency and every step-time group found in this process."""
+    """Forget every latency, family and step-time group found in this process."""
     _MARGINS.clear()
     _TOP_RATES.clear()
+    forget_families()
     forget_groups()
 
 

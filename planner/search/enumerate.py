@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -31,7 +31,7 @@ from planner.engine import (
 )
 from planner.llm import SIXTEEN_BIT, Precision, offered_on, weight_bytes
 from planner.roofline import Parallelism, StepShape
-from planner.search.cache_keys import demand_key
+from planner.search.cache_keys import BoundedCache, content_key, demand_key, hash_once
 from planner.search.limits import batch_limits, chunk_budgets, may_share_prefixes
 from planner.search.splits import Split, splits
 from planner.search.step_time_groups import StepTimeGroup, step_time_group, with_limits
@@ -47,6 +47,8 @@ OUTCLASSED = 0.5
 rates of families that matter were 0.46 to 0.97 of their bounds (docs/explanation/search.md)."""
 MANY_REPLICAS = 1 << 20
 """A pool that stands for one of any size."""
+MOST_SEARCHES = 64
+"""Searches whose families are kept in memory. A choice: affects speed only."""
 ROLES = {Mode.MIXED: (Role.MIXED,), Mode.DISAGGREGATED: (Role.PREFILL, Role.DECODE)}
 
 
@@ -67,10 +69,15 @@ class FamilySet:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
+_FOUND: BoundedCache[FamilySet] = BoundedCache(MOST_SEARCHES)
+
+
 def find_families(
     demand: Demand, search: SearchSpace, offers: Sequence[Offer], engines: Mapping[str, EngineProfile]
 ) -> FamilySet:
     """Everything the search space holds on the offered SKUs that may meet the targets, by family.
+
+    What was found is kept for the process: a change of price, rate or limits looks through no grid again.
 
     Args:
         demand: lengths, kind of arrivals and targets; its rate does not matter.
@@ -81,6 +88,31 @@ def find_families(
     Returns:
         Families, and why the rest was left out (configurations [-] by reason).
     """
+    key = _search_key(demand, search, offers, engines)
+    return _FOUND.get(key) or _FOUND.put(key, _found_families(demand, search, offers, engines))
+
+
+def forget_families() -> None:
+    """Forget what was found."""
+    _FOUND.clear()
+
+
+def _search_key(
+    demand: Demand, search: SearchSpace, offers: Sequence[Offer], engines: Mapping[str, EngineProfile]
+) -> Hashable:
+    """Names all that a search depends on."""
+    model = (content_key(demand.llm), demand.precision, demand.published, demand.max_request_tokens, demand.shift_of)
+    had = tuple(
+        (content_key(offer.sku), *((engine, content_key(one)) for engine, one in sorted(offer.calibrations.items())))
+        for offer in offers
+    )
+    run_by = tuple(content_key(engines[engine]) for engine in search.engines)
+    return hash_once((demand_key(demand), model, content_key(search), had, run_by))
+
+
+def _found_families(
+    demand: Demand, search: SearchSpace, offers: Sequence[Offer], engines: Mapping[str, EngineProfile]
+) -> FamilySet:
     tally = _Tally()
     for offer in offers:
         if offer.sku.id in search.skus:

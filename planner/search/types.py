@@ -225,12 +225,12 @@ class ConfigurationFamily:
     role: Role
     members: tuple[PoolOption, ...]
 
-    @property
+    @cached_property
     def sku(self) -> str:
         """SKU id."""
         return self.members[0].config.sku.id
 
-    @property
+    @cached_property
     def gpus(self) -> int:
         """Of one replica."""
         return self.members[0].gpus
@@ -240,7 +240,7 @@ class ConfigurationFamily:
         """Of deployments that it is part of."""
         return Mode.MIXED if self.role is Role.MIXED else Mode.DISAGGREGATED
 
-    @property
+    @cached_property
     def is_measured(self) -> bool:
         """Whether its step times come from kernels measured on its own SKU, none of them lent by another."""
         config = self.members[0].config
