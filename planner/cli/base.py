@@ -241,8 +241,8 @@ def deliver(report: Callable[[], Report] | str, *outputs: tuple[str | None, Call
 
 def require_fleet(plan: Plan) -> None:
     """End the command where a scenario that had to be planned first has no fleet: its diagnosis is printed."""
-    from planner.report import Report, diagnosis, headline, terminal
+    from planner.report import Report, headline, more_reasons, terminal
 
     if not plan.feasible:
-        terminal.show(Report(headline(plan), lists={"Why, and what would help": diagnosis(plan)}))
+        terminal.show(Report(headline(plan), lists={"Why, and what would help": more_reasons(plan)}))
         raise typer.Exit(INFEASIBLE)

@@ -488,11 +488,11 @@ def _with_scenario_fields(line: str) -> str:
 
 
 def _diagnosis(search: FleetSearch, allocation: Allocation | None, rejections: Sequence[Rejection]) -> tuple[str, ...]:
-    """The binding limit and the smallest change that makes the request feasible, one line each."""
+    """The limits that bind with the smallest changes that help, and those of which no change does, one line each."""
     if allocation is not None and allocation.diagnosis is not None:
         diagnosis = allocation.diagnosis
-        changes = [f"smallest change: {relaxation}" for relaxation in diagnosis.relaxations]
-        return tuple(_with_scenario_fields(line) for line in (diagnosis.summary, *changes))
+        useless = [str(change) for change in diagnosis.relaxations if change.needed is None]
+        return tuple(_with_scenario_fields(line) for line in (diagnosis.summary, *useless))
     if allocation is not None:
         return (f"the solver ended with {allocation.status}: no fleet found",)
     lines = [f"no configuration meets the targets; {rejection.reason}" for rejection in rejections]

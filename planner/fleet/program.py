@@ -17,6 +17,7 @@ from planner.fleet.sites import (
     SiteAnswers,
     bound_at,
     gpu_seconds_per_request,
+    in_whole_blocks,
     lower_bound,
     usd_s_per_request,
 )
@@ -189,7 +190,8 @@ class FleetSearch:
     def _solved_at(
         self, program: int, solved: Callable[[FleetProblem], Allocation], problem: FleetProblem
     ) -> Allocation:
-        return self._without_own_pins(solved(problem).model_copy(update={"program": program}))
+        answer = self._without_own_pins(solved(problem).model_copy(update={"program": program}))
+        return in_whole_blocks(answer, self.market.sites[program], self.request.limits)
 
     def _spread(
         self, answer: Allocation, problem: FleetProblem, solved: Callable[[FleetProblem], Allocation]

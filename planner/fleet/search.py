@@ -485,7 +485,7 @@ def diagnosed_allocation(search: FleetSearch, simulate: bool) -> Allocation:
     """Why nothing fits, and what would, by true rates: those of the cheapest fleet and of the most that can be had.
 
     With `simulate` a fleet is looked for that holds without any limit. Where the same limits stand in its way, the
-    changes are those that it needs where it is bought: whoever makes one of them gets a fleet that holds.
+    changes are those that its configurations need, which were simulated.
     """
     loosened = replace(
         search,
@@ -497,9 +497,8 @@ def diagnosed_allocation(search: FleetSearch, simulate: bool) -> Allocation:
     fleet = _least_fleet(loosened, simulate) if exists and simulate else None
     if not isinstance(fleet, VerifiedFleet):
         return by_theory
-    there = replace(search, market=replace(search.market, sites=(search.market.site_of(fleet.allocation),)))
     of_fleet = partial(search.columns.of_members, search.columns.members(fleet.allocation))
-    verified = _what_conflicts(there, of_fleet)
+    verified = _what_conflicts(search, of_fleet)
     if by_theory.diagnosis is None or verified.diagnosis is None:
         return by_theory
     return verified if verified.diagnosis.conflict == by_theory.diagnosis.conflict else by_theory

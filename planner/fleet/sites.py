@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from hardware_db import HardwareDb
 from planner.fleet.columns import Column
-from planner.optimizer import FEASIBILITY_TOLERANCE, Allocation, Objective, SolveStatus, UnitStage
-from planner.supply import SiteSupply
+from planner.optimizer import FEASIBILITY_TOLERANCE, Allocation, Objective, Relaxation, SolveStatus, UnitStage
+from planner.supply import FleetLimits, SiteSupply
 
 SHARE_OF_GAP = 0.1
 """Share of the gap asked for by which a fleet at another site must be cheaper to be looked for. Affects gaps only."""
@@ -107,7 +107,7 @@ def best_of(answers: Sequence[Allocation], left: Sequence[float], objective: Obj
     """
     found = [answer for answer in answers if answer.status.has_allocation and answer.objective is not None]
     if not found:
-        return answers[0]
+        return _with_nearest_changes(answers)
     sign = 1.0 if objective is Objective.MIN_COST else -1.0
     best = min(found, key=lambda answer: sign * (answer.objective or 0.0))
     if len(answers) == 1 and not left:
@@ -124,6 +124,57 @@ def best_of(answers: Sequence[Allocation], left: Sequence[float], objective: Obj
     if cut_short:
         status = cut_short[0]
     return best.model_copy(update={"gap": gap, "status": status})
+
+
+def _with_nearest_changes(answers: Sequence[Allocation]) -> Allocation:
+    """The first of answers without a fleet, each limit that conflicts moved only as far as it must where least will do.
+
+    Only sites count where the same limits conflict: elsewhere they are others' business.
+    """
+    first = answers[0]
+    if first.diagnosis is None:
+        return first
+    same = [
+        each.diagnosis for each in answers if each.diagnosis and each.diagnosis.conflict == first.diagnosis.conflict
+    ]
+    nearest = tuple(min(one, key=_far) for one in zip(*(each.relaxations for each in same), strict=True))
+    return first.model_copy(update={"diagnosis": first.diagnosis.model_copy(update={"relaxations": nearest})})
+
+
+def _far(change: Relaxation) -> float:
+    """How far a limit must move; inf where that does not help."""
+    return math.inf if change.needed is None else abs(change.needed - change.limit)
+
+
+def in_whole_blocks(answer: Allocation, site: SiteSupply, limits: FleetLimits) -> Allocation:
+    """An answer whose diagnosis speaks of limits of GPUs as they are set, and of as many as are sold at once.
+
+    A limit counts what may be held. Where all is sold in blocks the program has it rounded down to whole blocks, and
+    what is used of the last block is less than what must be held of it.
+
+    Args:
+        answer: of a program at the site.
+        site: where the GPUs are bought.
+        limits: as they are set.
+    """
+    if answer.diagnosis is None:
+        return answer
+    blocks = {
+        f"resources[{resource.name}].at_most": (resource.name, {purchase.block for purchase in resource.purchases})
+        for resource in site.supply.resources
+    }
+
+    def as_set(change: Relaxation) -> Relaxation:
+        sku, sizes = blocks.get(change.field, ("", set[int]()))
+        if len(sizes) != 1 or change.needed is None:
+            return change
+        (size,) = sizes
+        asked = limits.gpus.get(sku, round(change.limit))
+        limit = float(asked) if asked // size * size == change.limit else change.limit
+        return change.model_copy(update={"limit": limit, "needed": float(math.ceil(change.needed / size) * size)})
+
+    changes = tuple(as_set(change) for change in answer.diagnosis.relaxations)
+    return answer.model_copy(update={"diagnosis": answer.diagnosis.model_copy(update={"relaxations": changes})})
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -64,13 +64,12 @@ def diagnose(solver: ProgramSolver, objective: Objective, layout: Layout, *, is_
         return SolverOutcome.PROVEN if found or solver.is_out_of_time else SolverOutcome.INFEASIBLE
 
     conflict, is_minimal = _conflict(outcome_of, program)
-    names = tuple(conflict)
+    names, fields = tuple(conflict), tuple(limit.fields()[0] for limit in conflict.values())
     if is_relaxed:
-        return Diagnosis(summary=f"{_together(names)}, not even with parts of units", conflict=names, is_proven=False)
+        return Diagnosis(conflict=names, fields=fields, is_proven=False, note=", not even with parts of units")
     relaxations = tuple(_relaxation(solver, program, name, limit) for name, limit in conflict.items())
     is_proven = is_minimal and all(relaxation.is_proven for relaxation in relaxations)
-    summary = _summary(names, relaxations, is_proven)
-    return Diagnosis(summary=summary, conflict=names, relaxations=relaxations, is_proven=is_proven)
+    return Diagnosis(conflict=names, fields=fields, relaxations=relaxations, is_proven=is_proven)
 
 
 def _conflict(
@@ -138,17 +137,3 @@ def _relaxation(solver: ProgramSolver, program: Program, name: str, limit: Const
 def _rounded_if_whole(value: float) -> float:
     whole = float(round(value))
     return whole if math.isclose(value, whole, rel_tol=_WHOLE_TOLERANCE, abs_tol=_WHOLE_TOLERANCE) else value
-
-
-def _together(names: Sequence[str]) -> str:
-    together = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
-    return f"{together} {'cannot hold together' if len(names) > 1 else 'cannot hold'}"
-
-
-def _summary(names: Sequence[str], relaxations: Sequence[Relaxation], is_proven: bool) -> str:
-    helpful = [str(relaxation) for relaxation in relaxations if relaxation.needed is not None]
-    change = "no change of one of them alone is enough" if len(names) > 1 else "no change of it is enough"
-    remedy = f"enough is any of: {'; '.join(helpful)}" if helpful else change
-    if not is_proven:
-        remedy = f"{remedy if helpful else 'no way out found yet'} (the search was cut short: a smaller change may do)"
-    return f"{_together(names)}; {remedy}"

@@ -96,7 +96,7 @@ def solve(
     check_problem(problem, objective, time_limit_s, relative_gap)
     if not problem.units:
         none = "there is no unit to choose from: give at least one that meets its latency targets"
-        return Allocation(status=SolveStatus.INFEASIBLE, diagnosis=Diagnosis(summary=none))
+        return Allocation(status=SolveStatus.INFEASIBLE, diagnosis=Diagnosis(note=none))
     layout = build_layout(problem)
     if objective is not Objective.MIN_COST:
         check_size(layout, MOST_UNITS_OF_A_CAP)
@@ -120,8 +120,8 @@ def _diagnosis_of_large(solver: ProgramSolver, layout: Layout) -> Diagnosis:
     for part in Day(layout, firm).parts() if layout.periods > 1 else (layout,):
         if relax(build_program(part, Objective.MIN_COST), solver.time_left_s) is None:
             return diagnose(solver, Objective.MIN_COST, part, is_relaxed=True)
-    summary = "within_budget cannot hold: what is proved to be the least cost is above budget_usd_per_hour"
-    return Diagnosis(summary=summary, conflict=("within_budget",), is_proven=False)
+    note = ": what is proved to be the least cost is above it"
+    return Diagnosis(conflict=("within_budget",), fields=("budget_usd_per_hour",), is_proven=False, note=note)
 
 
 @dataclass(frozen=True)

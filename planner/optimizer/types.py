@@ -6,6 +6,7 @@ limit is counted in. A quantity "by period" has one entry for each of `FleetProb
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Self
@@ -23,6 +24,9 @@ FEASIBILITY_TOLERANCE = 1e-6
 
 Ten HiGHS-default primal tolerances (1e-7, HiGHS option `primal_feasibility_tolerance`): far below any measured rate.
 """
+
+SHOWN_DIGITS = 5
+"""Significant digits of the change of a limit that is not whole: cents of a hundred dollars."""
 
 
 class Objective(StrEnum):
@@ -229,20 +233,46 @@ class Relaxation(Frozen):
     is_proven: bool = Field(default=True, description="False when time ran out: the change may be too large")
 
     def __str__(self) -> str:
-        """For example ``budget_usd_per_hour 40 -> 57.3``."""
-        change = "no change of it alone helps" if self.needed is None else f"-> {self.needed:.10g}"
+        """For example ``budget_usd_per_hour 40 -> 57.3``; rounded so that what is said is enough."""
+        change = "no change of it alone helps" if self.needed is None else f"-> {self._shown(self.needed):.10g}"
         return f"{self.field} {self.limit:.10g} {change}"
+
+    def _shown(self, needed: float) -> float:
+        if needed == round(needed):
+            return needed
+        cell = 10.0 ** (math.floor(math.log10(abs(needed))) + 1 - SHOWN_DIGITS)
+        away = math.ceil if needed > self.limit else math.floor
+        return float(away(round(needed / cell, 6)) * cell)
 
 
 class Diagnosis(Frozen):
     """Why there is no allocation."""
 
-    summary: str
     conflict: tuple[str, ...] = Field(
         default=(), description="names of constraints that cannot hold together; dropping any one would do"
     )
+    fields: tuple[str, ...] = Field(default=(), description="of each, the input that sets it")
     relaxations: tuple[Relaxation, ...] = Field(default=(), description="one for each constraint of the conflict")
     is_proven: bool = Field(default=True, description="False when time ran out: the conflict may not be minimal")
+    note: str = Field(default="", description="what there is to say where no change was looked for")
+
+    @property
+    def summary(self) -> str:
+        """The inputs that conflict, and the changes of which any one is enough."""
+        if not self.fields:
+            return self.note
+        together = f"{', '.join(self.fields[:-1])} and {self.fields[-1]}" if len(self.fields) > 1 else self.fields[0]
+        together += " cannot hold together" if len(self.fields) > 1 else " cannot hold"
+        if self.note:
+            return together + self.note
+        helpful = [str(relaxation) for relaxation in self.relaxations if relaxation.needed is not None]
+        change = "no change of one of them alone is enough" if len(self.fields) > 1 else "no change of it is enough"
+        remedy = f"enough is any of: {'; '.join(helpful)}" if helpful else change
+        if not self.is_proven:
+            remedy = (
+                f"{remedy if helpful else 'no way out found yet'} (the search was cut short: a smaller change may do)"
+            )
+        return f"{together}; {remedy}"
 
 
 class Allocation(Frozen):

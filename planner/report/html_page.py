@@ -109,7 +109,7 @@ def html(
         f'<p class="answer"><strong>{_linked(report.headline(plan))}</strong></p>',
         *([f'<p class="notice">{escape(_NOT_SIMULATED)}</p>'] if plan.feasible and not plan.simulated else []),
         _metric_boxes(plan, costs, headroom),
-        _list("Why it is infeasible, and what would help", report.diagnosis(plan)),
+        _list("Why it is infeasible, and what would help", report.more_reasons(plan)),
         _list("Warnings", plan.warnings),
         *(_section(table) for table in tables),
         _list("Where the numbers come from", (*headline.calibration_sources(plan), *headline.price_sources(plan))),

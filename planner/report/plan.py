@@ -235,6 +235,11 @@ def diagnosis(plan: Plan) -> tuple[str, ...]:
     return tuple(line for line in plan.diagnosis if not line.endswith(reasons))
 
 
+def more_reasons(plan: Plan) -> tuple[str, ...]:
+    """`diagnosis` without what the headline says."""
+    return tuple(line for line in diagnosis(plan) if line != plan.diagnosis[0])
+
+
 def _request_table(plan: Plan) -> Table:
     request, search = plan.request, plan.request.search
     arrivals = request.workload.arrivals
@@ -637,7 +642,11 @@ def _relaxation_cell(ratio: float) -> str:
 
 def report(plan: Plan) -> Report:
     """The plan as a terminal shows it."""
-    lists = {"Why, and what would help": diagnosis(plan), "Warnings": plan.warnings, "Assumed": plan_assumptions(plan)}
+    lists = {
+        "Why, and what would help": more_reasons(plan),
+        "Warnings": plan.warnings,
+        "Assumed": plan_assumptions(plan),
+    }
     return Report(headline(plan), tables(plan), lists)
 
 
@@ -645,7 +654,7 @@ def markdown(plan: Plan) -> str:
     """The plan as a report in GitHub Markdown: answer, tables, warnings, assumptions, method, version."""
     version, elapsed = planner_version(), significant(plan.elapsed_s)
     sections = [
-        *_section("Why it is infeasible, and what would help", diagnosis(plan)),
+        *_section("Why it is infeasible, and what would help", more_reasons(plan)),
         *_section("Warnings", plan.warnings),
         *map(markdown_table, tables(plan)),
         *_section("What is assumed", plan_assumptions(plan)),

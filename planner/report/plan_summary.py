@@ -28,7 +28,7 @@ ALL_OF_IT = "planner plan ... --details"
 def summary(plan: Plan) -> Report:
     """A plan on one screen. Numbers and words are those of the whole report."""
     if plan.cost is None:
-        return Report(headline(plan), lists={"Why, and what would help": _first(plan.diagnosis, MOST_REASONS)})
+        return Report(headline(plan), lists={"Why, and what would help": _first(plan.diagnosis[1:], MOST_REASONS)})
     tables = [_fleet_table(plan), _cost_table(plan.cost), target_table(plan), *_alternative_tables(plan, plan.cost)]
     more = (f"{ALL_OF_IT}: latencies, load, prices and sources, what binds, what is assumed",)
     return Report(headline(plan), tuple(tables), {"Warnings": _first(plan.warnings, MOST_WARNINGS), "More": more})

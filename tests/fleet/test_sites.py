@@ -64,6 +64,42 @@ def test_a_pair_is_bought_at_one_place_even_where_two_would_be_cheaper() -> None
             assert len({pool.config.sku.id for pool in deployment.deployment.pools}) == 1
 
 
+@pytest.mark.parametrize(("provider", "sold_by"), [("P", 8), (None, 1)])
+def test_what_is_said_to_be_enough_is_as_limits_are_set_and_where_least_will_do(
+    provider: str | None, sold_by: int
+) -> None:
+    """Of GPUs sold by the eight a limit between is one of whole servers, of those sold singly it is what it says."""
+
+    def limited(*changes: str) -> Plan:
+        given = {**SCENARIO, "prices": {"as_of": "2026-11-21", "granularity": "instance", "provider": provider}}
+        request = load_scenario(
+            {**given, "confidence": 0.5}, ["search.modes=[mixed]", "search.skus=[h100-sxm]", *changes]
+        )
+        return plan(request, MARKET, simulate=False, alternatives=False)
+
+    busy = "workload.rate_per_s=260"
+    (singly,) = plan(
+        load_scenario(
+            {**SCENARIO, "confidence": 0.5, "prices": {"as_of": "2026-11-21", "granularity": "gpu"}},
+            ["search.modes=[mixed]", "search.skus=[h100-sxm]", busy],
+        ),
+        MARKET,
+        simulate=False,
+        alternatives=False,
+    ).gpus.values()
+    most = singly - 1
+    assert singly > 8 and singly % 8, "neither less than a server nor whole ones: choose another rate"
+    none = limited(busy, f"limits.gpus.h100-sxm={most}")
+    enough = -(-singly // sold_by) * sold_by
+    assert not none.feasible
+    assert f"limits.gpus.h100-sxm {most} -> {enough}" in none.diagnosis[0]
+    assert none.diagnosis[0].startswith("requests/s of llama-3.1-8b and limits.gpus.h100-sxm cannot hold together; ")
+    assert limited(busy, f"limits.gpus.h100-sxm={enough}").feasible
+    rate = float(none.diagnosis[0].split("requests/s of llama-3.1-8b 260 -> ")[1].split(";")[0])
+    within_tolerance = 0.985 * rate  # of the rates that pools sustain
+    assert limited(f"workload.rate_per_s={within_tolerance}", f"limits.gpus.h100-sxm={most}").feasible
+
+
 def test_old_prices_are_in_the_headline() -> None:
     by_eight = with_prices(load_hardware(), [make_price(provider="P", gpus_per_instance=8, retrieved_on="2026-01-01")])
     text = headline(planned(by_eight, "skus=[h100-sxm]", granularity="instance"))

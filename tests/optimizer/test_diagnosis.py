@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.optimizer import (
     FleetProblem,
     Period,
+    Relaxation,
     Resource,
     Slice,
     SolveStatus,
@@ -156,7 +157,7 @@ def test_a_slice_nobody_serves_is_the_conflict():
     stated = FleetProblem(slices=(chat(1.0), Slice(name="code", demand_per_s=(1.0,))), units=(unit("a", 1.0, 1.0),))
     found = solve(stated, MIN_COST).diagnosis
     assert found.conflict == ("serve_demand__code",)
-    assert found.summary == "serve_demand__code cannot hold; no change of it is enough"
+    assert found.summary == "slices[code].demand_per_s cannot hold; no change of it is enough"
 
 
 def test_a_diagnosis_cut_short_says_so():
@@ -170,6 +171,14 @@ def test_a_diagnosis_cut_short_says_so():
     assert not late.is_proven and not any(r.is_proven for r in late.relaxations)
     assert late.conflict == ("serve_demand__chat", "within_resource__gpu", "within_budget")
     assert late.summary.endswith("no way out found yet (the search was cut short: a smaller change may do)")
+
+
+def test_what_is_shown_of_a_change_is_enough():
+    """Rounded to the side on which the limit holds."""
+    less = Relaxation(name="serve_demand__chat", field="slices[chat].demand_per_s", limit=40.0, needed=22.1258181)
+    more = Relaxation(name="within_budget", field="budget_usd_per_hour", limit=50.0, needed=96.000012)
+    whole = Relaxation(name="within_resource__gpu", field="resources[gpu].at_most", limit=8.0, needed=123_457.0)
+    assert [str(each).rpartition(" ")[2] for each in (less, more, whole)] == ["22.125", "96.001", "123457"]
 
 
 def test_a_limit_below_one_moves_in_proportion_to_itself():

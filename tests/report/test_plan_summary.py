@@ -83,6 +83,6 @@ def test_a_target_missed_with_slow_steps_says_so(crowded: Plan) -> None:
 def test_an_infeasible_plan_says_why(crowded: Plan) -> None:
     none = replace(crowded, cost=None, deployments=(), diagnosis=("nearest: a100 TP1", *map(str, range(30))))
     short = summary(none)
-    assert short.headline.startswith("No fleet serves")
-    assert short.lists["Why, and what would help"][0] == "nearest: a100 TP1"
+    assert short.headline.startswith("No fleet serves") and "nearest: a100 TP1" in short.headline
+    assert short.lists["Why, and what would help"][:2] == ("0", "1")
     assert not short.tables
