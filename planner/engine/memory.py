@@ -682,11 +682,8 @@ def _transferred_bytes(llm: LlmSpec, replica: ReplicaConfig, input_tokens: NDArr
     copied = [(tp * _kv_share(group, tp), llm.with_layers((group,))) for group in llm.layers]
     per_token = _transferred_bytes_per_token(llm, replica, tp)
     transferred = np.asarray(input_tokens * per_token + state_bytes(llm), dtype=np.float64)
-    windowed = [(copies, alone) for copies, alone in copied if _window(alone.layers[0])]
-    if not windowed:
-        return transferred
-    distinct, index = np.unique(np.asarray(input_tokens), return_inverse=True)
-    windows = np.array(
-        [sum(copies * kv_window_bytes(alone, kv, tokens) for copies, alone in windowed) for tokens in distinct.tolist()]
-    )
-    return np.asarray(transferred + windows[index])
+    for copies, alone in copied:
+        window = _window(alone.layers[0])
+        if window:
+            transferred += copies * kv_window_bytes(alone, kv, 1.0) * np.minimum(input_tokens, window)
+    return transferred

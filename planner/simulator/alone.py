@@ -117,13 +117,14 @@ def follow_alone(
         runs=np.empty((NOTES, RUN_FIELDS)),
         gaps=np.empty((NOTES + 2 * most + 3, GAP_FIELDS)),
     )
-    state = np.zeros(1, dtype=STATE)[0]
+    states = np.zeros(1, dtype=STATE).view(np.recarray)
+    state = states[0]
     state.latest = state.prompt = state.oldest = state.newest = -1
     state.last_decode_s = math.nan
     times = StepTimes(_KNOTS, *clock.tables(most), drafts, draft_steps, np.zeros(6))
     wanted = FLUSH
     while wanted != NOTHING:
-        wanted = follow(state, records, room, limits, times, tables)
+        wanted = follow(states, records, room, limits, times, tables)
         if wanted in (FLUSH, NOTHING):
             replica.runs.frombytes(room.runs[: state.runs].tobytes())
             replica.gaps.frombytes(room.gaps[: state.gaps].tobytes())
