@@ -40,8 +40,12 @@ def pytest_collect_file(file_path: Path) -> Iterator[None]:
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays to the end: the garbage collector need not go through it, now or later."""
+    """What was collected stays to the end: the garbage collector need not go through it, now or later.
+
+    It looks at new objects by ten thousands: by 700, as Python sets it, it takes a twentieth of the time of all tests.
+    """
     gc.freeze()
+    gc.set_threshold(10_000)
     gc.enable()
 
 
