@@ -7,6 +7,7 @@ imports it; arrows that follow from others (a -> b -> c makes a -> c needless) a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from tests.repository.layers import edges
@@ -61,6 +62,7 @@ def flows() -> list[tuple[str, str]]:
     """Pairs (from, to) of packages, without those that follow from others."""
     imports = {short(package): {short(name) for name in names} for package, names in edges().items()}
 
+    @cache
     def reached(package: str) -> set[str]:
         return imports[package].union(*(reached(name) for name in imports[package]))
 

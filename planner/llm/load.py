@@ -14,6 +14,7 @@ from planner.llm.spec import LlmSpec, id_of
 from planner.presets import preset
 
 
+@functools.cache
 def list_llms() -> tuple[str, ...]:
     """Ids of the presets that ship with the package, sorted.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,18 @@ SLO = Slo(
         LatencyTarget(metric=Metric.TPOT, percentile=0.9, threshold_s=0.02),
     )
 )
-ROWS = latencies.banded_rate_rows(FITTED, WORKLOAD, SLO, points=5)
-CROSSINGS = latencies.crossing_rows(FITTED, WORKLOAD, SLO)
+
+
+@cache
+def banded() -> list[Row]:
+    """The curves, each with the ends of its interval."""
+    return latencies.banded_rate_rows(FITTED, WORKLOAD, SLO, points=5)
+
+
+@cache
+def crossings() -> list[Row]:
+    """Where the curves meet their targets."""
+    return latencies.crossing_rows(FITTED, WORKLOAD, SLO)
 
 
 def distribution_of(row: Row, deployment: Deployment) -> float:
@@ -44,7 +55,7 @@ def distribution_of(row: Row, deployment: Deployment) -> float:
 def test_the_curve_and_both_ends_are_what_evaluate_says() -> None:
     ends = calibration_ends(FITTED)
     assert ends is not None
-    for row in ROWS[:: len(ROWS) // 4]:
+    for row in banded()[:: len(banded()) // 4]:
         assert row["latency_ms"] == pytest.approx(distribution_of(row, FITTED))
         assert row["low_ms"] == pytest.approx(distribution_of(row, ends[0]))
         if row["high_ms"] is not None:
@@ -52,7 +63,7 @@ def test_the_curve_and_both_ends_are_what_evaluate_says() -> None:
 
 
 def test_the_curve_lies_between_the_ends_of_its_interval() -> None:
-    for row in ROWS:
+    for row in banded():
         assert row["low_ms"] <= row["latency_ms"] * (1 + 1e-9)
         assert row["high_ms"] is None or row["latency_ms"] <= row["high_ms"] * (1 + 1e-9)
 
@@ -62,7 +73,7 @@ def test_slow_kernels_are_overloaded_before_fitted_ones() -> None:
     assert ends is not None
     slow, fitted = (largest_stable_rate_per_s(each, WORKLOAD) for each in (ends[1], FITTED))
     assert slow < fitted
-    for row in ROWS:
+    for row in banded():
         assert (row["high_ms"] is None) == (row["rate_per_s"] >= slow)
 
 
@@ -89,14 +100,14 @@ def test_too_few_or_many_rates_are_refused(points: int) -> None:
 
 
 def test_a_target_holds_up_to_its_crossing_and_not_beyond() -> None:
-    for row, target in zip(CROSSINGS, SLO.targets, strict=True):
+    for row, target in zip(crossings(), SLO.targets, strict=True):
         assert row["crosses"] and row["target"] == target.name
         assert distribution_of(row, FITTED) <= row["latency_ms"]
         assert distribution_of({**row, "rate_per_s": 1.03 * row["rate_per_s"]}, FITTED) > row["latency_ms"]
 
 
 def test_the_first_crossing_is_the_sustainable_rate() -> None:
-    first = min(row["rate_per_s"] for row in CROSSINGS)
+    first = min(row["rate_per_s"] for row in crossings())
     assert first == pytest.approx(sustainable_rate_per_s(FITTED, WORKLOAD, SLO), rel=0.01)
 
 
@@ -178,11 +189,16 @@ def test_a_target_is_a_point_at_its_threshold_and_share() -> None:
 # --- a long prompt --------------------------------------------------------------------------------------------------
 
 RUNNING, CONTEXT, PROMPT, CHUNK = 20, 1000, 8000, 1024
-LONG = latency_distributions.long_prompt_rows(CONFIG, PROMPT, CHUNK, RUNNING, CONTEXT)
+
+
+@cache
+def long_prompt() -> list[Row]:
+    """A long prompt, whole and in chunks."""
+    return latency_distributions.long_prompt_rows(CONFIG, PROMPT, CHUNK, RUNNING, CONTEXT)
 
 
 def test_a_whole_prompt_stalls_for_exactly_one_step_with_it() -> None:
-    whole = latency_distributions.long_prompt_outcomes(LONG)[0]
+    whole = latency_distributions.long_prompt_outcomes(long_prompt())[0]
     contexts = [CONTEXT + latency_distributions.TOKENS_BEFORE + 1] * RUNNING
     assert whole["stretched"] == 1
     assert whole["longest_gap_ms"] == pytest.approx(1e3 * step_time(CONFIG, contexts, [(PROMPT, 0)]).total_s)
@@ -190,15 +206,15 @@ def test_a_whole_prompt_stalls_for_exactly_one_step_with_it() -> None:
 
 
 def test_chunks_stretch_as_many_gaps_as_there_are_chunks_and_each_less() -> None:
-    whole, chunked = latency_distributions.long_prompt_outcomes(LONG)
+    whole, chunked = latency_distributions.long_prompt_outcomes(long_prompt())
     assert chunked["stretched"] == math.ceil(PROMPT / (CHUNK - RUNNING))
     assert chunked["longest_gap_ms"] < whole["longest_gap_ms"]
     assert chunked["prompt_ttft_ms"] > whole["prompt_ttft_ms"]  # weights are read once per chunk
 
 
 def test_gaps_follow_one_another_and_the_prompt_comes_at_time_zero() -> None:
-    for system in {row["system"] for row in LONG}:
-        mine = [row for row in LONG if row["system"] == system]
+    for system in {row["system"] for row in long_prompt()}:
+        mine = [row for row in long_prompt() if row["system"] == system]
         assert all(row["end_ms"] - row["start_ms"] == pytest.approx(row["gap_ms"]) for row in mine)
         joined = [row for row in mine if row["has_prompt"]]
         assert joined[0]["start_ms"] == pytest.approx(0.0, abs=1e-6)
@@ -221,7 +237,7 @@ def pictures() -> dict[str, dict[str, Any]]:
     )
     gaps = latency_distributions.distribution_rows({"predicted": runs[0].itl}, Metric.ITL)
     found = {
-        metric.value: latencies.rate_panel(ROWS, SLO, metric, CROSSINGS, points, "2 x H100")
+        metric.value: latencies.rate_panel(banded(), SLO, metric, crossings(), points, "2 x H100")
         for metric in latencies.shown_metrics(SLO)
     }
     return {
@@ -230,7 +246,7 @@ def pictures() -> dict[str, dict[str, Any]]:
         "tail": latency_distributions.distribution_chart(
             gaps, [], Metric.ITL, "2 x H100", logarithmic=True, tail=True
         ).to_dict(),
-        "prompt": latency_distributions.long_prompt_chart(LONG, SLO, "8,000 tokens").to_dict(),
+        "prompt": latency_distributions.long_prompt_chart(long_prompt(), SLO, "8,000 tokens").to_dict(),
     }
 
 
@@ -271,5 +287,5 @@ def test_an_open_band_reaches_beyond_the_top_of_the_picture(drawn: dict[str, dic
     picture = drawn["ttft"]
     area = next(layer for layer in picture["layer"] if layer["mark"]["type"] == "area")
     top = area["encoding"]["y"]["scale"]["domain"][1]
-    assert any(row["high_ms"] is None for row in ROWS)
+    assert any(row["high_ms"] is None for row in banded())
     assert max(row["high"] for row in picture["datasets"][area["data"]["name"]]) >= top

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from dataclasses import replace
+from functools import cache
 from statistics import NormalDist
 from typing import Any
 
@@ -41,7 +42,10 @@ def planned(confidence: float = 0.5, *, simulate: bool = False, **changes: Any) 
     return plan(request, simulate=simulate, alternatives=False)
 
 
-BASE = planned()
+@cache
+def base() -> Plan:
+    """The plan that the others change."""
+    return planned()
 
 
 def targets_of(found: Plan, *only: LatencyTarget) -> list[ScopedSlo]:
@@ -119,10 +123,10 @@ class TestProbability:
 
     def test_one_target_that_goes_with_the_steps_alone_holds_by_the_normal_distribution(self) -> None:
         """TPOT has one uncertain factor, of kernels and model: P = Phi(log(factor that still holds) / sd)."""
-        one = BASE.deployments[0]
+        one = base().deployments[0]
         tpot = [target for target in one.slo.targets if target.metric.value == "tpot"]
         near = {"threshold_s": 1.6 * one.predicted.latency_s(tpot[0])}
-        slos = targets_of(BASE, tpot[0].model_copy(update=near))
+        slos = targets_of(base(), tpot[0].model_copy(update=near))
         lengths = one.workload.lengths
         config = one.surviving.pools[0].config
         spreads = replica_spreads(config, Role.MIXED, lengths.mean_input, lengths.mean_output)
@@ -130,15 +134,15 @@ class TestProbability:
         within = math.log(factor_that_holds(one, slos))
         kernels = (spreads.decode_kernels, spreads.prompt_kernels)
         low, high = sorted(math.hypot(kernel, spreads.group.tpot) for kernel in kernels)
-        found = confidence_of(BASE.deployments, slos, 0.5, seed=1)
+        found = confidence_of(base().deployments, slos, 0.5, seed=1)
         expected = [NormalDist().cdf(within / spread) for spread in (high, low)]
         assert expected[0] - 3 * found.error <= found.holds <= expected[1] + 3 * found.error
         assert 0.6 < found.holds < 0.99  # neither end: the case says something
 
     def test_what_follows_from_other_draws_is_what_each_draw_says_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(found_by, "DRAWS", 60)
-        slos = targets_of(BASE)
-        judge = found_by._Judge(BASE.deployments[0], slos, seed=4, measured={})
+        slos = targets_of(base())
+        judge = found_by._Judge(base().deployments[0], slos, seed=4, measured={})
         by_itself = [judge._holds_at(logs) for logs in judge.logs]
         judge.evaluations = 0
         assert judge.holds().tolist() == by_itself
@@ -146,9 +150,9 @@ class TestProbability:
 
     def test_deployments_on_one_gpu_and_engine_are_off_together(self) -> None:
         """Two deployments alike hold and miss in the same draws: the probability of both is that of one."""
-        slos = targets_of(BASE)
-        one = confidence_of(BASE.deployments, slos, 0.5, seed=2)
-        two = confidence_of([*BASE.deployments, *BASE.deployments], slos, 0.5, seed=2)
+        slos = targets_of(base())
+        one = confidence_of(base().deployments, slos, 0.5, seed=2)
+        two = confidence_of([*base().deployments, *base().deployments], slos, 0.5, seed=2)
         assert two.holds == one.holds < 1.0
 
     def test_what_is_not_calibrated_has_no_known_probability(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import pytest
@@ -39,7 +40,10 @@ def cost(found: Plan) -> float:
     return found.cost.usd_per_hour if found.cost else math.inf
 
 
-BASE = planned()
+@cache
+def base() -> Plan:
+    """The plan that the others change."""
+    return planned()
 
 
 OTHER: dict[str, Any] = {
@@ -59,7 +63,7 @@ class TestServices:
     def test_models_that_share_nothing_cost_what_they_cost_apart(self) -> None:
         """No limit couples them and GPUs are bought singly: the program separates."""
         together = planned(services=[OTHER])
-        assert cost(together) == pytest.approx(cost(BASE) + cost(self.alone()), rel=1e-3)
+        assert cost(together) == pytest.approx(cost(base()) + cost(self.alone()), rel=1e-3)
         assert {one.service for one in together.deployments} == {"llama-3.1-8b", "code"}
         assert {check.of for check in together.targets} == {"llama-3.1-8b", "code"}
 
@@ -114,16 +118,16 @@ class TestTime:
 
     def test_a_profile_that_stands_still_is_no_profile(self) -> None:
         still = planned(profile={"factors": [1.0, 1.0], "period_hours": 12.0})
-        assert cost(still) == pytest.approx(cost(BASE), rel=1e-6)
-        assert still.flat_usd_per_hour == pytest.approx(cost(BASE), rel=1e-6)
+        assert cost(still) == pytest.approx(cost(base()), rel=1e-6)
+        assert still.flat_usd_per_hour == pytest.approx(cost(base()), rel=1e-6)
 
     def test_following_costs_between_the_mean_and_the_peak(self) -> None:
         """Closed form: never below demand-proportional cost at the best rate per dollar, never above flat."""
         found = planned(profile={"factors": [0.25, 1.0], "period_hours": 12.0})
         night = planned(workload={"rate_per_s": 0.25 * 30.0})
-        assert cost(found) <= cost(BASE) + 1e-9
-        assert cost(found) == pytest.approx((cost(BASE) + cost(night)) / 2.0, rel=1e-3)
-        assert found.flat_usd_per_hour == pytest.approx(cost(BASE), rel=1e-3)
+        assert cost(found) <= cost(base()) + 1e-9
+        assert cost(found) == pytest.approx((cost(base()) + cost(night)) / 2.0, rel=1e-3)
+        assert found.flat_usd_per_hour == pytest.approx(cost(base()), rel=1e-3)
         assert [period.hours for period in found.schedule] == [12.0, 12.0]
 
     def test_without_autoscaling_the_fleet_never_changes(self) -> None:
@@ -163,7 +167,7 @@ class TestMoneyAndSupply:
     """Ways of buying and limits."""
 
     def test_costs_are_what_was_bought_to_the_cent(self) -> None:
-        for found in (BASE, planned(prices={"granularity": "node"}), planned(limits={"spare_replicas": 1})):
+        for found in (base(), planned(prices={"granularity": "node"}), planned(limits={"spare_replicas": 1})):
             assert found.allocation is not None
             assert cost(found) == pytest.approx(found.allocation.cost_usd_per_hour, abs=1e-9)
             assert cost(found) == pytest.approx(math.fsum(one.usd_per_hour for one in found.bought), abs=1e-9)
@@ -186,7 +190,7 @@ class TestMoneyAndSupply:
     def test_a_limit_holds_and_never_saves_money(self, limits: dict[str, Any], holds: Callable[[Plan], bool]) -> None:
         found = planned(limits=limits)
         assert not found.feasible or holds(found)
-        assert cost(found) >= cost(BASE) - 1e-9
+        assert cost(found) >= cost(base()) - 1e-9
 
     def test_a_fleet_with_spares_keeps_its_promise_without_them(self) -> None:
         found = planned(limits={"spare_replicas": 1})
@@ -194,13 +198,13 @@ class TestMoneyAndSupply:
             for pool, left in zip(one.deployment.pools, one.surviving.pools, strict=True):
                 assert left.replicas < pool.replicas
         assert all(check.met for check in found.targets)
-        assert cost(found) > cost(BASE)
+        assert cost(found) > cost(base())
 
     def test_written_off_hardware_is_used_before_it_is_rented(self) -> None:
         owned = {"h100-sxm": {"count": 2, "capex_usd_per_gpu": 0.0}}
         found = planned(prices={"owned": owned})
         assert any(one.purchase == "owned" for one in found.bought)
-        assert cost(found) < cost(BASE)
+        assert cost(found) < cost(base())
         assert set(found.own_gpus) == {"h100-sxm"} and found.own_gpus["h100-sxm"] <= 2
         assert found.gpus["h100-sxm"] <= found.own_gpus["h100-sxm"] + found.rented_gpus.get("h100-sxm", 0)
 
@@ -241,7 +245,7 @@ class TestMoneyAndSupply:
     def test_adapters_share_their_base_and_take_memory_and_time(self) -> None:
         found = planned(search={"lora": {"adapters": 32, "rank": 64, "slots": 8}})
         assert all(pool.config.lora for one in found.deployments for pool in one.deployment.pools)
-        assert cost(found) >= cost(BASE) - 1e-9
+        assert cost(found) >= cost(base()) - 1e-9
 
     def test_growth_is_the_same_as_more_demand(self) -> None:
         assert cost(planned(growth=2.0)) == pytest.approx(cost(planned(workload={"rate_per_s": 60.0})), rel=1e-3)
@@ -262,7 +266,7 @@ class TestChoices:
         ids=str,
     )
     def test_more_choice_never_costs_more(self, search: dict[str, Any]) -> None:
-        assert cost(planned(search=search)) <= cost(BASE) * (1 + 0.016)  # rates are found to 1.5 %
+        assert cost(planned(search=search)) <= cost(base()) * (1 + 0.016)  # rates are found to 1.5 %
 
     def test_prefill_and_decode_may_be_of_different_skus(self) -> None:
         apart = planned(search={"modes": ["disaggregated"]})

@@ -20,7 +20,7 @@ app = Typer(cls=OneLineErrors, rich_markup_mode=None, add_completion=False)
 for command in (plan, export, check):
     app.command()(command)
 
-RATE_PER_S, REQUESTS, FEW, SLOWER = 20.0, 1200, 60, 1.2
+RATE_PER_S, REQUESTS, FEW, SLOWER = 20.0, 1050, 60, 1.2
 TRIES = 4
 """Loads at most, of which a busy machine may have sent the first ones late."""
 SCENARIO = """

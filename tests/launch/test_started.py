@@ -17,7 +17,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import count
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ STUB = Path(__file__).with_name("stub_engine.py")
 FLAGS = Path(__file__).parents[1] / "reference" / "launch" / "program_flags.csv"
 PROGRAMS = ("vllm", "python3", "trtllm-serve", "vllm-router", "nginx")
 MODEL = "meta-llama/Llama-3.1-8B"
-RUNS = count(1)
+RUNS = cycle(range(25))
 H200, MI300X = HARDWARE.skus["h200-sxm"], HARDWARE.skus["mi300x"]
 
 
@@ -96,6 +96,9 @@ class Site:
                 f'#!/bin/sh\nexec {sys.executable} -I -S {STUB} {program} "$@"\n', encoding="utf-8"
             )
             (programs / program).chmod(0o755)
+        quick = programs / "sleep"  # of the scripts, which look every second whether an engine answers
+        quick.write_text('#!/bin/sh\nexec /bin/sleep "0.$1"\n', encoding="utf-8")
+        quick.chmod(0o755)
         run, process = next(RUNS), os.getpid() % 60000
         self.addresses = {n: f"127.{16 + process // 250}.{process % 250}.{10 * run + n}" for n in range(1, servers + 1)}
         self.environment = {

@@ -46,7 +46,7 @@ def simulated(name: str, preemptive: bool) -> tuple[list[np.ndarray], list[np.nd
         here = kinds == k
         sizes[here] = rng.choice(work.support_s, int(here.sum()), p=work.weights)
     arrive, kind, left = times.tolist(), kinds.tolist(), sizes.tolist()
-    started, ended = np.full(count, np.nan), np.empty(count)
+    started, ended = [-1.0] * count, [0.0] * count
     queue: list[tuple[int, int]] = []
     now, busy, nxt = 0.0, -1, 0
     while nxt < count or busy >= 0:
@@ -64,9 +64,9 @@ def simulated(name: str, preemptive: bool) -> tuple[list[np.ndarray], list[np.nd
             now, ended[busy], busy = end, end, -1
         if busy < 0 and queue:
             busy = heappop(queue)[1]
-            if np.isnan(started[busy]):
+            if started[busy] < 0.0:
                 started[busy] = now
-    waits, sojourns = started - times, ended - times
+    waits, sojourns = np.array(started) - times, np.array(ended) - times
     return [waits[kinds == k] for k in range(len(rates))], [sojourns[kinds == k] for k in range(len(rates))]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import cache
 
 import numpy as np
 import pytest
@@ -74,7 +75,13 @@ def simulated(
     now_s, head, budget = 0.0, 0, server.max_batched_tokens
     first_s, end_s, left = np.zeros(inputs.size), np.zeros(inputs.size), inputs.astype(float)
     waiting: deque[int] = deque()
-    running: dict[int, int] = {}
+    running, steps = 0, 0
+    leaving: dict[int, list[int]] = {}
+
+    @cache
+    def decodes_s(requests: int) -> float:
+        return float(server.step_s(np.array(float(requests)), np.array(0.0)))
+
     while head < inputs.size or waiting or running:
         while head < inputs.size and arrival_s[head] <= now_s:
             waiting.append(head)
@@ -89,13 +96,16 @@ def simulated(
                     ended.append(waiting.popleft())
             now_s += float(server.step_s(np.array(0.0), np.array(budget - room)))
             first_s[ended] = end_s[ended] = now_s
-            running |= {request: int(gaps[request]) for request in ended if gaps[request]}
+            for request in ended:
+                if gaps[request]:
+                    running += 1
+                    leaving.setdefault(steps + int(gaps[request]), []).append(request)
         elif running:
-            now_s += float(server.step_s(np.array(float(len(running))), np.array(0.0)))
-            for request in [request for request, steps in running.items() if steps == 1]:
-                del running[request]
-                end_s[request] = now_s
-            running = {request: steps - (request in running) for request, steps in running.items()}
+            now_s += decodes_s(running)
+            steps += 1
+            done = leaving.pop(steps, [])
+            end_s[done] = now_s
+            running -= len(done)
         else:
             now_s = float(arrival_s[head])
     kept = np.arange(inputs.size) >= inputs.size // 10

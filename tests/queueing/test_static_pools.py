@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 
 import numpy as np
 import pytest
@@ -35,6 +36,11 @@ def simulated(
     one: StaticServer, rate: float, lengths: TokenLengths, count: int, seed: int = 3
 ) -> dict[str, np.ndarray]:
     """TTFT, TPOT, E2E and batch size of every request at one server, batch by batch."""
+
+    @cache
+    def step_s(b: int) -> float:
+        return float(one.step_s(np.array(float(b)), np.array(1.0)))
+
     times = ArrivalProcess(rate_per_s=rate).sample_times_s(count, seed)
     inputs, outputs = lengths.sample(count, seed + 1)
     ttft, tpot, e2e, sizes = (np.zeros(count) for _ in range(4))
@@ -46,7 +52,7 @@ def simulated(
         batch = slice(i, min(i + one.largest_batch, int(np.searchsorted(times, start, side="right"))))
         b = batch.stop - i
         first = start + float(one.prefill_s(np.array(float(b)), np.array(float(inputs[batch].max()))))
-        step = float(one.step_s(np.array(float(b)), np.array(1.0)))
+        step = step_s(b)
         ttft[batch] = first - times[batch]
         tpot[batch] = np.where(outputs[batch] > 1, step, 0.0)
         e2e[batch] = ttft[batch] + (outputs[batch] - 1) * step

@@ -4,33 +4,38 @@ from __future__ import annotations
 
 import json
 from datetime import date
+from functools import cache
 
-from planner.analysis import Replanner, fleet_growth, next_purchases
+from planner.analysis import FleetGrowth, Replanner, fleet_growth, next_purchases
 from planner.report import Report, growth, json_text
 from planner.traffic import Forecast
 from tests.made_up_plans import REAL
 
-FOUND = next_purchases(
-    REAL,
-    fleet_growth(REAL, Forecast(start=date(2026, 12, 1), growth_per_month=0.1, growth_uncertainty=0.02)),
-    Replanner(),
-    count=1,
-)
+
+@cache
+def found() -> FleetGrowth:
+    """What has to be bought next."""
+    return next_purchases(
+        REAL,
+        fleet_growth(REAL, Forecast(start=date(2026, 12, 1), growth_per_month=0.1, growth_uncertainty=0.02)),
+        Replanner(),
+        count=1,
+    )
 
 
 def test_the_report_names_every_horizon_and_the_next_fleet() -> None:
-    shown = growth.report(FOUND)
-    assert FOUND.words in shown.headline
+    shown = growth.report(found())
+    assert found().words in shown.headline
     until, following = shown.tables
-    assert [row[1] for row in until.rows] == [str(horizon.until) for horizon in FOUND.horizons]
-    assert following.rows[0][0] == FOUND.purchases[0].needed_from.isoformat()
-    assert FOUND.purchases[0].fleet in growth.markdown("made up", FOUND)
+    assert [row[1] for row in until.rows] == [str(horizon.until) for horizon in found().horizons]
+    assert following.rows[0][0] == found().purchases[0].needed_from.isoformat()
+    assert found().purchases[0].fleet in growth.markdown("made up", found())
 
 
 def test_the_document_is_json_with_dates_as_text() -> None:
-    document = json.loads(json_text(growth.growth_document(FOUND)))["growth"]
-    assert document["purchases"][0]["gpus"] == FOUND.purchases[0].gpus
-    assert document["horizons"][0]["until"] == str(FOUND.horizons[0].until)
+    document = json.loads(json_text(growth.growth_document(found())))["growth"]
+    assert document["purchases"][0]["gpus"] == found().purchases[0].gpus
+    assert document["horizons"][0]["until"] == str(found().horizons[0].until)
     assert document["forecast"]["growth_per_month"] == 0.1
 
 

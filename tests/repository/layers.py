@@ -71,8 +71,20 @@ parsed = functools.lru_cache(maxsize=1)(ast.parse)
 
 @functools.lru_cache(maxsize=1)
 def nodes_of(source: str) -> tuple[ast.AST, ...]:
-    """Every node of the tree of a text."""
-    return tuple(ast.walk(parsed(source)))
+    """Every node of the tree of a text, without those that say of a name whether it is read or set.
+
+    >>> [type(node).__name__ for node in nodes_of("x = f(1)")]
+    ['Module', 'Assign', 'Name', 'Call', 'Name', 'Constant']
+    """
+    found: list[ast.AST] = [parsed(source)]
+    for node in found:  # which grows: `ast.walk` in half the time
+        for name in node._fields:
+            below = getattr(node, name, None)
+            if isinstance(below, list):
+                found += [one for one in below if isinstance(one, ast.AST)]
+            elif isinstance(below, ast.AST) and name != "ctx":
+                found.append(below)
+    return tuple(found)
 
 
 def module_of(path: Path) -> str:

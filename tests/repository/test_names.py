@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.places import DOCS
-from tests.repository.layers import SOURCES, package_of, parsed
+from tests.repository.layers import SOURCES, nodes_of, package_of
 
 KERNELS = ("planner.roofline", "planner.queueing", "planner.optimizer")
 """Here every public function is a card, without exception."""
@@ -46,7 +46,7 @@ def words_of(name: str) -> set[str]:
 
 
 def _identifiers(source: str) -> Iterator[tuple[str, int]]:
-    for node in ast.walk(parsed(source)):
+    for node in nodes_of(source):
         if isinstance(node, ast.Name):
             yield node.id, node.lineno
         elif isinstance(node, ast.arg):

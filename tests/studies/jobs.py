@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 from planner.core import InputError
+from planner.studies import workers
 
 Say = Callable[[str], None]
 
@@ -38,6 +39,12 @@ def fail(say: Say) -> float:
 
 def take_memory(size_bytes: int, say: Say) -> int:
     return len(bytearray(size_bytes))
+
+
+def call_short(seconds: float, say: Say) -> float:
+    """Set up to when the process takes a job for a short one; what it was."""
+    before_s, workers.SHORT_S = workers.SHORT_S, seconds
+    return before_s
 
 
 def niceness(seconds: float, say: Say) -> int:

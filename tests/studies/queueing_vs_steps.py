@@ -97,26 +97,27 @@ class StepLoop:
     def __init__(
         self, server: BatchServer, arrival_s: FloatArray, inputs: NDArray[np.int64], gaps: NDArray[np.int64]
     ) -> None:
-        self.server, self.arrival_s, self.inputs, self.gaps = server, arrival_s, inputs, gaps
-        self.first_s, self.end_s = np.zeros(inputs.size), np.zeros(inputs.size)
-        self.remaining = inputs.copy()
+        self.server = server
+        self.arrival_s, self.inputs, self.gaps = arrival_s.tolist(), inputs.tolist(), gaps.tolist()  # quick to index
+        self.first_s, self.end_s = [0.0] * inputs.size, [0.0] * inputs.size
+        self.remaining = inputs.tolist()
         self.now_s, self.step, self.running, self.admitted, self.head = 0.0, 0, 0, 0, 0
         self.leaving: dict[int, list[int]] = {}
         self.durations_s: dict[tuple[int, int], float] = {}
 
     def run(self) -> tuple[FloatArray, FloatArray]:
         """First-token and end times [s] of every request."""
-        while self.head < self.inputs.size or self.running:
+        while self.head < len(self.inputs) or self.running:
             self._admit()
             if self.running or self.head < self.admitted:
                 self._serve()
-            elif self.admitted < self.inputs.size:
-                self.now_s = max(self.now_s, float(self.arrival_s[self.admitted]))
-        return self.first_s, self.end_s
+            elif self.admitted < len(self.inputs):
+                self.now_s = max(self.now_s, self.arrival_s[self.admitted])
+        return np.array(self.first_s), np.array(self.end_s)
 
     def _admit(self) -> None:
         while (
-            self.admitted < self.inputs.size
+            self.admitted < len(self.inputs)
             and self.arrival_s[self.admitted] <= self.now_s
             and self.running + self.admitted - self.head < self.server.max_running
         ):
@@ -129,13 +130,14 @@ class StepLoop:
         room, finished = self.server.max_batched_tokens - self.running, self.head
         budget = room
         while finished < self.admitted and budget > 0:
-            served = min(int(self.remaining[finished]), budget)
+            served = min(self.remaining[finished], budget)
             self.remaining[finished] -= served
             budget -= served
-            finished += int(self.remaining[finished] == 0)
+            finished += self.remaining[finished] == 0
         self.now_s += self._duration_s(self.running, room - budget)
         done = self.leaving.pop(self.step, [])
-        self.end_s[done] = self.now_s
+        for request in done:
+            self.end_s[request] = self.now_s
         self.running -= len(done)
         self.step += 1
         for request in range(self.head, finished):
@@ -146,7 +148,7 @@ class StepLoop:
         self.first_s[request] = self.end_s[request] = self.now_s
         if self.gaps[request]:
             self.running += 1
-            self.leaving.setdefault(step + int(self.gaps[request]) - 1, []).append(request)
+            self.leaving.setdefault(step + self.gaps[request] - 1, []).append(request)
 
     def _duration_s(self, running: int, tokens: int) -> float:
         if (running, tokens) not in self.durations_s:

@@ -119,7 +119,8 @@ def test_askers_are_served_in_the_order_they_came(single: WorkerPool) -> None:
     assert "waiting for a free place" in said["b"] and any("before you" in stage for stage in said["c"])
 
 
-def test_a_job_that_says_nothing_is_ended_and_replaced(single: WorkerPool) -> None:
+def test_a_job_that_says_nothing_is_ended_and_replaced(single: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "PATIENCE_S", 0.5)
     first = single.run(jobs.process_id, "me", quiet)
     with pytest.raises(Left):
         single.run(partial(jobs.sleep, 600.0), "me", leave_at(""))
@@ -129,6 +130,9 @@ def test_a_job_that_says_nothing_is_ended_and_replaced(single: WorkerPool) -> No
 @pytest.mark.skipif(sys.platform != "linux", reason="priorities of threads are Linux's")
 def test_a_long_job_gives_way_and_the_next_does_not(pool: WorkerPool) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
-    long_job = partial(jobs.niceness, workers.SHORT_S + 2.0)
+    short_s = 0.5
+    before_s = pool.run(partial(jobs.call_short, short_s), "me", quiet)  # in that process, which "me" keeps
+    long_job = partial(jobs.niceness, short_s + 2.0)
     assert pool.run(long_job, "me", quiet) == max(own, workers.LONG_JOB_NICENESS)
     assert pool.run(partial(jobs.niceness, 0.1), "me", quiet) == own
+    assert pool.run(partial(jobs.call_short, before_s), "me", quiet) == short_s

@@ -65,9 +65,9 @@ def opened(query: Mapping[str, str] = SMALL, *, gathers: bool = False) -> AppTes
     return app.run()
 
 
-def small(**more: str) -> AppTest:
+def small(*, gathers: bool = False, **more: str) -> AppTest:
     """The small scenario with other values; two underscores stand for a dot."""
-    return opened({**SMALL, **{name.replace("__", "."): value for name, value in more.items()}})
+    return opened({**SMALL, **{name.replace("__", "."): value for name, value in more.items()}}, gathers=gathers)
 
 
 @pytest.fixture
@@ -464,7 +464,7 @@ def test_a_saved_scenario_is_opened_again(by_theory: None) -> None:
 
 
 def test_targets_of_a_use(by_theory: None) -> None:
-    app = small()
+    app = small(gathers=True)
     assert app.selectbox(key="slo").value == "own"
     choice("slo", "rag")(app)
     (preset,) = (preset for preset in slo_presets() if preset.name == "rag")
@@ -489,7 +489,7 @@ def test_every_request_alike(by_theory: None) -> None:
 
 def test_a_mean_is_typed_and_emptied_again(by_theory: None) -> None:
     """Any number, to the token and beyond four times the trace's own mean, and shown as it was given."""
-    app = small()
+    app = small(gathers=True)  # the fields alone are looked at
     own = app.number_input(key="mean-input").value
     number("mean-input", 3140.0)(app)
     number("mean-output", 12.5)(app)
@@ -507,7 +507,7 @@ def test_a_mean_is_typed_and_emptied_again(by_theory: None) -> None:
 
 
 def test_number_and_slider_of_the_rate_say_the_same(by_theory: None) -> None:
-    app = small()
+    app = small(gathers=True)
     app.select_slider(key="rate-slider").set_value(12.0).run()
     assert app.number_input(key="rate").value == at(app, "workload.rate_per_s") == 12.0
 
@@ -560,10 +560,10 @@ def test_a_commitment_without_a_price_is_explained(by_theory: None) -> None:
 
 def test_what_was_named_after_an_example_is_named_after_the_model_chosen(by_theory: None) -> None:
     """Reports and files bear that name: a plan of one model is not to be sent on under another one's."""
-    app = small(name="chat-llama-70b")
+    app = small(name="chat-llama-70b", gathers=True)
     app.selectbox(key="llm").set_value("llama-3.1-8b").run()
     assert at(app, "name") == "llama-3.1-8b"
-    app = small(name="for the board")
+    app = small(name="for the board", gathers=True)
     app.selectbox(key="llm").set_value("llama-3.1-8b").run()
     assert at(app, "name") == "for the board"
 

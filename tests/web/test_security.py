@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 
 from planner.core import Table
 from planner.report import html_table
-from planner.web import compare_scenarios, components
+from planner.web import compare_scenarios, components, latency_growth
 from tests.builders import SMALL_CHAT
 from tests.fuzz.guard import watched
 from tests.places import ROOT
@@ -50,8 +50,9 @@ def _is_there(name: str) -> bool:
     return any(f"def {name}(" in path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
 
 
-def test_a_visit_touches_no_file_process_or_socket() -> None:
+def test_a_visit_touches_no_file_process_or_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     """A visit whose address names files: planned, and tabs opened. Reading what is installed is let be."""
+    monkeypatch.setattr(latency_growth, "SWEEP_POINTS", 3)
 
     def visited(**address: str) -> AppTest:
         app = opened(**address)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.core import InputError
@@ -46,6 +46,7 @@ def test_sum_of_two_exponentials_is_erlang() -> None:
         assert 1 - (1 + t) * math.exp(-t) == pytest.approx(p, abs=0.004)
 
 
+@settings(max_examples=40)  # of lists that take long to draw
 @given(st.lists(st.floats(0.0, 100.0, allow_subnormal=False), min_size=300, max_size=600))
 def test_condensing_keeps_the_mean_and_moves_no_quantile_past_its_slice(samples: list[float]) -> None:
     full = LatencyDistribution.from_samples(samples)
