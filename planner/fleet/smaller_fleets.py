@@ -34,7 +34,7 @@ PILOT_SHARE = 0.3
 LONGER = 3
 """How much longer a run is made that leaves a target open. A choice."""
 BUDGET_RUNS = 6.0
-"""Requests that may be simulated to find smaller fleets, in runs of a plan's simulation. A choice."""
+"""Runs as long as a plan's simulation that may be made to find smaller fleets; of a recording, replays. A choice."""
 
 
 @dataclass
@@ -43,16 +43,16 @@ class Questions:
 
     Attributes:
         requests: of a plan's simulation.
-        spent: requests simulated so far.
+        spent: runs of that length so far, where a recording is replayed of its length.
     """
 
     requests: int
-    spent: int = 0
+    spent: float = 0.0
 
     @property
     def may_ask(self) -> bool:
         """Whether anything is left."""
-        return self.spent < BUDGET_RUNS * self.requests
+        return self.spent < BUDGET_RUNS
 
 
 @dataclass(frozen=True)
@@ -142,11 +142,12 @@ def _holds(fleet: _Held, changed: dict[int, tuple[UsedPool, ...]], simulate: Sim
     for place, pools in changed.items():
         option, known = fleet.groups[place][0], fleet.deployments[place]
         is_replay = known.run is not None and known.run.recording is not None
+        whole = known.simulated.requests if is_replay else questions.requests
         for requests in (questions.requests,) if is_replay else _run_lengths(questions.requests):
             if not questions.may_ask:
                 return False
             planned = simulate(option, pools, requests)
-            questions.spent += planned.simulated.requests
+            questions.spent += planned.simulated.requests / whole
             missed = bool(violated_metrics(planned, fleet.slos, by_theory=False))
             is_open = bool(open_targets(planned, fleet.slos))
             if missed and (not is_open or requests >= questions.requests):

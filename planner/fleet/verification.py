@@ -46,6 +46,9 @@ Analysis, ch. 9)."""
 FEWEST_CYCLES = 4
 """Cycles of a drift from which on the error of a share is read off them. A choice: Student's t of three is a third
 larger."""
+FEW_BUNCHES = (3.0, 4.74)
+"""Upper 95 % limit of the mean number of events where none and where one was seen (Poisson, exact: -ln 0.05 = 3.0, the
+"rule of three"; Garwood 1936)."""
 Z_95 = 1.96
 """Two-sided 95 % quantile of the normal distribution."""
 SMALLEST_ERROR = 0.2
@@ -363,14 +366,20 @@ def _sampling_error(
 
     A replay has none: targets are to hold on that recording. Batches of requests drawn at a rate that drifts are unlike
     by the drift itself, so that they are whole cycles of it; of fewer than `FEWEST_CYCLES` requests count as
-    independent, or with `within_cycle` in batches all the same: an error that is too large.
+    independent, or with `within_cycle` in batches all the same: an error that is too large. Where none or one of these
+    batches misses anything, how misses bunch is not seen: of such a run the error is the share of batches of which the
+    next may miss all (`FEW_BUNCHES`).
     """
     if planned.run is not None and planned.run.recording is not None:
         return 0.0
     error, cycles = Z_95 * math.sqrt(asked * (1.0 - asked) / max(1.0, requests)), _cycles(planned)
     if cycles >= FEWEST_CYCLES:
         return error * _clustering(within, round(min(cycles, BATCHES)))
-    return error * _clustering(within, BATCHES) if within_cycle else error
+    if not within_cycle or within.size < BATCHES:
+        return error
+    bunches = sum(not batch.all() for batch in np.array_split(within, BATCHES))
+    unseen = FEW_BUNCHES[bunches] / BATCHES if bunches < len(FEW_BUNCHES) else 0.0
+    return max(error * _clustering(within, BATCHES), unseen)
 
 
 def _of_whole_run(planned: PlannedDeployment, share: float) -> float:

@@ -273,7 +273,8 @@ def size_biased_mixture(above: FloatArray, mass: FloatArray, grown: float) -> tu
     """What prompts add to the steps, once its mean has grown by a factor above 1 because more prompts came.
 
     One more prompt (or cluster) than usual makes a Poisson sum X size-biased: weights X / E[X], mean E[X^2] / E[X]. A
-    mixture with that distribution has the mean wanted; what it cannot reach is made up by stretching.
+    mixture with that distribution has the mean wanted; what it cannot reach is made up by stretching. Prompts that add
+    nothing, as those on a server that is all but idle, leave the weights as they are.
 
     Args:
         above: what prompts add [s], shape (noise points,).
@@ -287,9 +288,10 @@ def size_biased_mixture(above: FloatArray, mass: FloatArray, grown: float) -> tu
     for point in range(mass.size):
         mean += above[point] * mass[point]
         square += above[point] ** 2 * mass[point]
+    adds = mean > SHORTEST_S
     mean = max(mean, SHORTEST_S)
     spread = max(square / mean**2 - 1.0, LEAST_SHARE)
-    biased = min(max((grown - 1.0) / spread, 0.0), 1.0)
+    biased = min(max((grown - 1.0) / spread, 0.0), 1.0) if adds else 0.0
     stretch = max(grown / (1.0 + biased * spread), 1.0)
     added, share = np.empty(mass.size), np.empty(mass.size)
     for point in range(mass.size):

@@ -55,6 +55,11 @@ NOT_REPRODUCED = {
     "From 4/s on the mix is cheaper than any single SKU, everywhere",
 }
 """Published claims that our fleets contradict; docs/studies/melange.md says why."""
+SIZES_NOT_REPRODUCED = {
+    "loose: A100's lead over A10G grows with the size (fig. 3a)",
+    "loose: SKUs that are best at some size (fig. 5)",
+}
+"""The same of our rates."""
 LLM = load_llm("llama-2-7b")
 HARDWARE = load_hardware()
 
@@ -96,8 +101,8 @@ def test_claims_about_fleets_hold_of_ours_but_for_those_published_as_failing(cla
 
 
 @pytest.mark.parametrize("claim", SIZE_CLAIMS, ids=lambda claim: claim.name)
-def test_claims_about_request_sizes_hold_of_our_rates(claim: SizeClaim) -> None:
-    assert claim.holds(RATES[MAIN, 120], RATES[MAIN, 40])
+def test_claims_about_request_sizes_hold_of_our_rates_but_for_those_published_as_failing(claim: SizeClaim) -> None:
+    assert claim.holds(RATES[MAIN, 120], RATES[MAIN, 40]) == (claim.name not in SIZES_NOT_REPRODUCED)
 
 
 def test_the_cheapest_single_sku_is_mostly_theirs() -> None:
@@ -159,14 +164,11 @@ def test_longer_answers_and_longer_prompts_lower_the_rate(sku: str) -> None:
 
 
 def test_committed_rates_are_those_of_the_code() -> None:
-    """Stale results would show: run `python -m tests.studies.melange` when this fails.
-
-    The committed rates are from before preemptions were counted, which takes up to 17 % where memory is small.
-    """
+    """Stale results would show: run `python -m tests.studies.melange` when this fails."""
     main = melange.variants()[MAIN]
     for sku, size in (("a10g", (250, 250)), ("h100", (4000, 500))):
         committed = RATES[MAIN, 120][sku][INPUTS.index(size[0]), OUTPUTS.index(size[1])]
-        assert melange.rate_per_s(main, sku, *size, 0.120) == pytest.approx(committed, rel=0.2)
+        assert melange.rate_per_s(main, sku, *size, 0.120) == pytest.approx(committed, rel=0.01)
 
 
 # ------------------------------------------------------------------------------------------------ request lengths

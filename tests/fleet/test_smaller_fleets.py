@@ -130,6 +130,31 @@ def test_no_more_is_simulated_than_may_be() -> None:
     assert 3 <= smaller[0].surviving < 60
 
 
+@pytest.mark.usefixtures("by_rule")
+def test_a_long_recording_is_replayed_as_often_as_a_short_one() -> None:
+    """However many requests it has: 44 of 46 replicas, though a replay is as long as 18 runs of a plan."""
+    sizes = []
+    for recorded in (REQUESTS // 4, 18 * REQUESTS):
+        judge = Judge(10.0 / 44.0)
+
+        def replay(
+            option: DeploymentOption,
+            pools: tuple[UsedPool, ...],
+            requests: int,
+            judge: Judge = judge,
+            recorded: int = recorded,
+        ) -> PlannedDeployment:
+            return judge(option, pools, recorded)
+
+        known = SimpleNamespace(run=SimpleNamespace(recording="an hour"), simulated=SimpleNamespace(requests=recorded))
+        groups = [(OPTION, (pool(46),))]
+        smaller = smaller_pools_that_hold(groups, [cast(PlannedDeployment, known)], (), replay, Questions(REQUESTS))
+        assert [each.surviving for each in smaller] == [44]
+        sizes.append([replicas for replicas, *_ in judge.runs])
+    assert sizes[0] == sizes[1]
+    assert len(sizes[0]) <= BUDGET_RUNS
+
+
 SLO = Slo(targets=(LatencyTarget(metric=Metric.TTFT, percentile=0.9, threshold_s=0.5),))
 
 

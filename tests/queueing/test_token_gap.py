@@ -23,3 +23,11 @@ class TestSizeBiasedMixture:
         assert share.min() >= 0.0
         assert share.sum() == pytest.approx(1.0)
         assert float((values * share).sum()) == pytest.approx(0.6 * grown)
+
+    @pytest.mark.parametrize("grown", [1.0, 1.00001, 5.0])
+    def test_what_adds_nothing_keeps_its_weights(self, grown: float) -> None:
+        """They have to sum to 1 on a server so idle that no prompt is ever met, which once divided by zero."""
+        mass = np.array([0.4, 0.3, 0.2, 0.1])
+        values, share = size_biased_mixture(np.zeros(4), mass, grown)
+        assert values.tolist() == [0.0] * 4
+        assert share == pytest.approx(mass)

@@ -43,6 +43,12 @@ class TestLoadToZero:
         alone = step_time(replica(), chunks=[(1000, 0)]).total_s
         assert evaluate(mixed(), LONE).ttft.mean_s == pytest.approx(alone, rel=0.02)
 
+    @pytest.mark.parametrize("rate_per_s", [1e-3, 1e-4, 1e-5, 1e-7])
+    def test_mixed_tpot_is_a_decode_step_however_seldom_requests_come(self, rate_per_s: float) -> None:
+        config = calibrated(sku="l4")
+        found = evaluate(Deployment.mixed(config), Workload.of(rate_per_s, TokenLengths.constant(200, 1000)))
+        assert found.tpot.mean_s == pytest.approx(step_time(config, [700]).total_s, rel=0.001)
+
     def test_mixed_ttft_in_chunks_is_the_sum_of_the_chunks(self) -> None:
         config = replica(max_batched_tokens=256)
         chunks = [(256, 0), (256, 256), (256, 512), (232, 768)]

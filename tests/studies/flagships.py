@@ -4,7 +4,7 @@ Ten requests a second of 4,000 prompt and 1,000 answer tokens, p99 TTFT 3 s and 
 publisher wrote it, every degree of parallelism left to the planner. Writes `flagships.csv`, which
 docs/studies/flagships.md shows. From the root of the checkout:
 
-    python -m tests.studies.flagships          # some two minutes; CPU seconds are of a process of its own each
+    python -m tests.studies.flagships          # some three minutes; CPU seconds are of a process of its own each
     python -m tests.studies.flagships table    # the table of the document, from the rows
 """
 

@@ -2,7 +2,7 @@
 
 Writes `tests/studies/literature.csv`, which docs/studies/literature.md explains. From the root of the checkout:
 
-    python -m tests.studies.literature                 # everything, some ten minutes
+    python -m tests.studies.literature                 # everything, a minute or two
     python -m tests.studies.literature steps chunked   # only these parts
     python -m tests.studies.literature tables          # the tables of the document, from the file
 
