@@ -68,10 +68,10 @@ OWN_SPECULATION = frozenset({"mtp", "nextn", "eagle", "true", "yes", "on"})
 DEFAULT_MAX_BATCHED_TOKENS = {"vllm": 8192, "sglang": 8192, "tensorrt-llm": 8192}
 """Chunk budget where nothing is stated: the engines' own defaults (vLLM V1 on datacentre GPUs, SGLang's
 chunked-prefill-size, TensorRT-LLM's max_num_tokens)."""
-UNSTATED_WHOLE_PROMPTS = 2
-"""Whole prompts beside all decodes in a step of TensorRT-LLM where its token limit is not stated. Fitted: with 2 the
-TTFT of Qwen3-32B on H100 is met best (of 2, 4, 5 and the engine's default); other models are held out
-(docs/studies/accuracy.md)."""
+UNSTATED_ROOM_TOKENS = 1500
+"""Tokens that a step of TensorRT-LLM has room for beside a whole prompt and all decodes where its token limit is not
+stated: what AIConfigurator writes, whose authors made the reference runs that state none (max_num_tokens of
+src/aiconfigurator/generator/rule_plugin/trtllm.rule, github.com/ai-dynamo/aiconfigurator)."""
 UNSTATED_PREFILL_TOKENS = 65_536
 """Chunk budget of a prefill server where none is stated: one of those stated for disaggregated SGLang servers."""
 UNSTATED_LENGTH_SPREAD = 0.2
@@ -83,6 +83,10 @@ LIMITS_PER_RANK = ("vllm", "tensorrt-llm")
 """Engines whose stated limits are those of one attention rank; SGLang divides its limit among the ranks."""
 BALANCE_TIMEOUT_STEPS = 50
 """Steps that TensorRT-LLM waits for a prompt on every attention rank (`AttentionDpConfig.timeout_iters`)."""
+ONE_SERVER = "AIConfigurator"
+"""In the source of settings: its benchmark sends all loads to one server, each after 2 x concurrency requests
+(backend_templates/benchmark/bench_run.sh.j2 of its generator, github.com/ai-dynamo/aiconfigurator). TensorRT-LLM's runs
+of that source are such; SGLang's have one load for each set-up."""
 COLD = "1 test request"
 """How settings say that a server was not warmed up."""
 
@@ -169,6 +173,7 @@ class ServingPoint(MeasuredRun):
     schedule: Schedule
     draft_tokens: int = Field(default=0, ge=0)
     cold: bool = Field(default=False, description="its server had answered a single request before")
+    fresh: bool = Field(default=True, description="its server was started for it; else it had served other loads")
     checkpoint: str = Field(default="", description="its name on the Hugging Face Hub, where it is stated")
     moe_backend: str = Field(default="", description="kernels of the routed experts, where they are stated")
     unknown: tuple[str, ...] = ()
@@ -423,6 +428,7 @@ def _point_of(row: Row, link: Row, settings: Row) -> ServingPoint:
     return ServingPoint(
         **labels,
         cold=COLD in fields.text("client_warmup"),
+        fresh=engine != "tensorrt-llm" or ONE_SERVER not in settings.get("source", ""),
         quantisation=f"{row.get('gemm_quant_mode', '')} {row.get('moe_quant_mode', '')}".strip(),
         kv_cache=_kv_cache(fields, engine),
         input_tokens=fields.whole("input_tokens"),
@@ -642,7 +648,7 @@ def _token_limit(fields: _Fields, engine: str, concurrency: int, draft: int) -> 
     if "not set" not in text:
         fields.unknown.append("max_num_tokens")
         if engine == "tensorrt-llm":
-            return UNSTATED_WHOLE_PROMPTS * isl + concurrency
+            return isl + UNSTATED_ROOM_TOKENS + concurrency
     return DEFAULT_MAX_BATCHED_TOKENS.get(engine, 8192)
 
 

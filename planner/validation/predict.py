@@ -114,11 +114,13 @@ class ReplayedRun:
         deployment: the servers.
         workload: what the client sent.
         lengths: input and output tokens in order of sending, each of shape (n,).
+        fresh: whether its first wave waits (`EngineCosts.fresh_s`).
     """
 
     deployment: Deployment
     workload: Workload
     lengths: tuple[IntArray, IntArray]
+    fresh: bool = False
 
     @classmethod
     def of(cls, point: ServingPoint, db: HardwareDb) -> ReplayedRun:
@@ -129,24 +131,24 @@ class ReplayedRun:
             workload = Workload.closed(point.concurrency, distribution, requests=inputs.size, ramp_s=point.ramp_s)
         else:
             workload = Workload.of(point.request_rate_per_s, distribution, scv=point.arrival_scv)
-        return cls(deployment_of(point, db), workload, (inputs, outputs))
+        fresh = point.fresh and isinstance(workload.arrivals, ClosedLoop) and not point.disaggregated
+        return cls(deployment_of(point, db), workload, (inputs, outputs), fresh)
 
 
 def replayed(run: ReplayedRun) -> Performance:
     """What a run's client measures: over all its requests, the first burst and the last stragglers included.
 
-    One server is started for each run of a closed loop, so that its first wave waits (`EngineCosts.fresh_s`); prefill
-    and decode servers answer other requests before (README of the reference data, "warm-up").
+    One server is started for each run of a closed loop, so that its first wave waits (`EngineCosts.fresh_s`), unless
+    the run says otherwise (`ServingPoint.fresh`); prefill and decode servers answer other requests before (README of
+    the reference data, "warm-up").
     """
-    requests, costs = run.lengths[0].size, run.deployment.pools[0].config.costs
-    is_fresh = isinstance(run.workload.arrivals, ClosedLoop) and not run.deployment.is_disaggregated
     return simulate(
         run.deployment,
         run.workload,
-        requests=requests,
+        requests=run.lengths[0].size,
         warmup_fraction=0.0,
         drawn=run.lengths,
-        ready_s=costs.fresh_s if is_fresh else 0.0,
+        ready_s=run.deployment.pools[0].config.costs.fresh_s if run.fresh else 0.0,
     )
 
 

@@ -72,6 +72,9 @@ observation."""
 UNDOCUMENTED_TTFT_WEIGHT = 0.1
 """In place of `TTFT_WEIGHT` for runs whose token or sequence limits nobody has published: their TTFT depends on these
 more than on anything that is fitted. A choice."""
+KNOWN_LIMITS = frozenset({"tensorrt-llm"})
+"""Engines whose unpublished limits are known all the same: those that the tool of their authors writes
+(`planner.validation.measured_runs.UNSTATED_ROOM_TOKENS`)."""
 SLOWEST_S = 0.8
 """Runs that take longer to play than this are left out of the fit (not of the judgement). A choice; affects speed."""
 MAX_EVALUATIONS = 5
@@ -89,7 +92,7 @@ def ttft_weight(point: ServingPoint) -> float:
     """Weight of a log error of TTFT."""
     if waits_for_compilers(point):
         return 0.0
-    return UNDOCUMENTED_TTFT_WEIGHT if point.unknown else TTFT_WEIGHT
+    return UNDOCUMENTED_TTFT_WEIGHT if point.unknown and point.engine not in KNOWN_LIMITS else TTFT_WEIGHT
 
 
 def waits_for_compilers(point: ServingPoint) -> bool:

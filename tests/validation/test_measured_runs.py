@@ -14,7 +14,7 @@ from planner.core import InputError
 from planner.validation import read_serving_points, read_serving_runs
 from planner.validation.measured_runs import (
     DEFAULT_MAX_RUNNING_REQUESTS,
-    UNSTATED_WHOLE_PROMPTS,
+    UNSTATED_ROOM_TOKENS,
     RefusedRun,
     ServingPoint,
     leading_number,
@@ -107,7 +107,7 @@ def test_a_text_means_the_number_it_starts_with(text: str, number: int | None) -
         ("max(8192, ceil64(concurrency + isl + 64))", {}, {}, 8192),
         ("max(8192, ceil64(concurrency + isl + 64))", {"input_tokens": "8192"}, {}, 8320),  # 8272 -> 8320
         ("ceil64((mtp+1) x max_num_seqs + isl + 64)", {}, {"speculative": "mtp"}, 1152),  # 4 * 16 + 1024 + 64 = 1152
-        ("", {"engine": "trtllm"}, {}, UNSTATED_WHOLE_PROMPTS * 1024 + 16),
+        ("", {"engine": "trtllm"}, {}, 1024 + UNSTATED_ROOM_TOKENS + 16),
         ("", {}, {}, 8192),
     ],
 )

@@ -51,11 +51,12 @@ def test_one_user_waits_for_one_prompt_and_then_for_its_own_decodes() -> None:
 
 
 def test_a_fresh_server_delays_the_first_of_ten_requests_of_a_closed_loop_alone() -> None:
-    """What is planned, an open loop, and prefill and decode servers see nothing of it."""
+    """What is planned, an open loop, prefill and decode servers and a server that served before see nothing of it."""
     warm, fresh = with_costs(EngineCosts()), with_costs(EngineCosts(fresh_s=2.0))
     server = WorkerSettings(workers=1, parallelism=Parallelism(tp=2), max_batched_tokens=4096, max_running_requests=8)
     for point, later_s in (
         (point_with(requests=10), 0.2),
+        (point_with(requests=10, fresh=False), 0.0),
         (point_with(request_rate_per_s=0.01, arrival_scv=0.0), 0.0),
         (point_with(servers=(server, server)), 0.0),
     ):
