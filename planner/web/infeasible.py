@@ -15,7 +15,7 @@ import planner
 from hardware_db import HardwareDb
 from planner.analysis import Explanation, PlanQuestion, explain
 from planner.core import money
-from planner.fleet import Plan, Progress
+from planner.fleet import Corrections, Plan, Progress
 from planner.report import explanation
 from planner.report import plan as report
 from planner.scenario import CompletedFix, Content, Fix, request_fixes
@@ -69,23 +69,27 @@ def _fixes(page: Page) -> None:
 def _completed_fix(page: Page, proposal: Fix) -> CompletedFix | None:
     """A proposal followed until there is a fleet; None where it leads to none."""
     key = ("fix", page.key, json.dumps(dict(proposal.changes), sort_keys=True))
-    compute = partial(_followed, page.content, proposal, page.hardware)
+    compute = partial(_followed, page.content, page.plan.corrections, proposal, page.hardware)
     (fix,) = results.compute_once(key, compute, "Looking for what would help")
     if fix is not None:  # what its button leads to is known
         results.store().put(("theory", _key_with_changes(page.content, fix.fix.changes)), fix.plan)
     return fix
 
 
-def _followed(content: Content, proposal: Fix, hardware: HardwareDb, progress: Progress) -> tuple[CompletedFix | None]:
+def _followed(
+    content: Content, known: Corrections | None, proposal: Fix, hardware: HardwareDb, progress: Progress
+) -> tuple[CompletedFix | None]:
     """A proposal for a scenario, and what else it needs."""
     progress(proposal.text)
-    return (request_fixes.complete_fix(proposal, partial(_plan_with_changes, content, progress), hardware),)
+    return (request_fixes.complete_fix(proposal, partial(_plan_with_changes, content, known, progress), hardware),)
 
 
-def _plan_with_changes(content: Content, progress: Progress, changes: Mapping[str, Any]) -> Plan:
-    """The plan of a scenario with changes, by theory."""
+def _plan_with_changes(
+    content: Content, known: Corrections | None, progress: Progress, changes: Mapping[str, Any]
+) -> Plan:
+    """The plan of a scenario with changes, by theory as far as simulation corrected it."""
     request = results.request_of(_key_with_changes(content, changes))
-    return planner.plan(request, None, progress, simulate=False, alternatives=False)
+    return planner.plan(request, None, progress, simulate=False, alternatives=False, corrections=known)
 
 
 def _key_with_changes(content: Content, changes: Mapping[str, Any]) -> str:

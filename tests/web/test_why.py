@@ -11,11 +11,12 @@ pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
 from streamlit.testing.v1 import AppTest
 
 import planner
+from hardware_db import load_hardware
 from planner.analysis import CostRange
 from planner.core import percent, rebuilt
-from planner.scenario import full_content, read_scenario
+from planner.scenario import full_content, read_scenario, request_fixes
 from planner.traffic import load_lengths
-from planner.web import what_if, why_tab
+from planner.web import infeasible, what_if, why_tab
 from planner.web.session import with_changes
 from tests.charts.titles import title_of
 
@@ -200,6 +201,26 @@ def test_the_smallest_change_of_each_requirement_is_found_on_request() -> None:
     assert not app.exception
     labels = [button.label for button in app.button if button.key and button.key.startswith("relaxation-")]
     assert labels == ["Without forbidden SKUs"]
+
+
+def test_a_fix_needs_what_it_allows_where_theory_alone_would_do_with_less() -> None:
+    """By theory three B200 are enough, in simulation they miss: with one more allowed there are four, not three."""
+    content = content_with(
+        {
+            "workload.rate_per_s": 8.0,
+            "workload.drift": {"cv": 0.5, "correlation_time_s": 60},
+            "search.skus": ["b200-sxm"],
+            "search.tp": [1],
+            "confidence": 0.5,
+            "limits.gpus": {"b200-sxm": 3},
+        }
+    )
+    request = planner.load_scenario(content)
+    none = planner.plan(request, alternatives=False)
+    (fix,) = (fix for fix in request_fixes.fixes(none) if "limits.gpus" in fix.changes)
+    (completed,) = infeasible._followed(content, none.corrections, fix, load_hardware(), lambda _: None)
+    assert completed is not None and fix.text == "Allow 4 x b200-sxm (now 3)"
+    assert completed.plan.gpus == {"b200-sxm": 4}
 
 
 def test_what_binds_is_confidence_where_step_times_are_taken_for_slower() -> None:
