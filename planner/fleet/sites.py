@@ -129,16 +129,20 @@ def best_of(answers: Sequence[Allocation], left: Sequence[float], objective: Obj
 def _with_nearest_changes(answers: Sequence[Allocation]) -> Allocation:
     """The first of answers without a fleet, each limit that conflicts moved only as far as it must where least will do.
 
-    Only sites count where the same limits conflict: elsewhere they are others' business.
+    Only sites where the same limits conflict say how far these must move.
     """
-    first = answers[0]
-    if first.diagnosis is None:
-        return first
-    same = [
-        each.diagnosis for each in answers if each.diagnosis and each.diagnosis.conflict == first.diagnosis.conflict
+    first = answers[0].diagnosis
+    if first is None:
+        return answers[0]
+    alike = [
+        each.diagnosis.relaxations
+        for each in answers
+        if each.diagnosis
+        and each.diagnosis.conflict == first.conflict
+        and len(each.diagnosis.relaxations) == len(first.relaxations)
     ]
-    nearest = tuple(min(one, key=_far) for one in zip(*(each.relaxations for each in same), strict=True))
-    return first.model_copy(update={"diagnosis": first.diagnosis.model_copy(update={"relaxations": nearest})})
+    nearest = tuple(min(one, key=_far) for one in zip(*alike, strict=True))
+    return answers[0].model_copy(update={"diagnosis": first.model_copy(update={"relaxations": nearest})})
 
 
 def _far(change: Relaxation) -> float:
