@@ -77,7 +77,7 @@ def find_families(
 ) -> FamilySet:
     """Everything the search space holds on the offered SKUs that may meet the targets, by family.
 
-    What was found is kept for the process: a change of price, rate or limits looks through no grid again.
+    What was found is kept for the process: a change of price, limits or a steady rate looks through no grid again.
 
     Args:
         demand: lengths, kind of arrivals and targets; its rate does not matter.
