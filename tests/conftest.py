@@ -128,25 +128,6 @@ def _scripts_are_compiled_once() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _widgets_look_up_one_value() -> None:
-    """A list or a number looks whether its value is None in a copy of all values: a tenth of the time of a page."""
-    if "streamlit" in sys.modules:
-        from streamlit.elements.widgets import number_input, selectbox
-        from streamlit.runtime.state import get_session_state
-
-        class Looked:
-            """The state of a session, which is asked for one value instead."""
-
-            def __init__(self) -> None:
-                self.filtered_state = get_session_state()
-
-            def __getattr__(self, name: str) -> Any:
-                return getattr(self.filtered_state, name)
-
-        number_input.get_session_state = selectbox.get_session_state = Looked  # type: ignore[attr-defined]
-
-
-@pytest.fixture(scope="session", autouse=True)
 def _charts_are_validated_once() -> None:
     """As a whole, when they are turned into Vega-Lite, and not every part of them before that as well.
 

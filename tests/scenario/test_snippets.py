@@ -30,10 +30,8 @@ from planner.scenario.snippets import (
 from planner.supply import read_prices
 from planner.traffic import RecognisedTrace, Trace, read_metrics, read_trace
 from planner.workload import RateDrift
+from tests.builders import YAML_LOADER
 from tests.places import DATA, DOCS
-
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""That of libyaml where PyYAML has it: twenty times as fast."""
 
 
 def _recorded(requests: int = 3000) -> RecognisedTrace:
@@ -48,7 +46,7 @@ def _recorded(requests: int = 3000) -> RecognisedTrace:
 def _scenario(fragment: dict[str, Any]) -> dict[str, Any]:
     """A packaged scenario with its workload and the like replaced."""
     content = read_scenario("chat-llama-70b")[0].model_dump(mode="json", exclude_defaults=True)
-    return {**content, **yaml.load(snippet_text(fragment), Loader=LOADER)}
+    return {**content, **yaml.load(snippet_text(fragment), Loader=YAML_LOADER)}
 
 
 def test_a_trace_becomes_a_workload_with_its_rate_scv_and_means() -> None:

@@ -27,9 +27,8 @@ from planner.core import InputError, UnknownNameError
 from planner.fleet import hardware_for
 from planner.scenario import Scenario, url, user_hardware
 from planner.scenario.user_hardware import edited_sku, facts_of
+from tests.builders import YAML_LOADER
 
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""That of libyaml where PyYAML has it: twenty times as fast."""
 HARDWARE = load_hardware()
 H100 = HARDWARE.skus["h100-sxm"]
 DAY = date(2026, 11, 22)
@@ -228,7 +227,7 @@ def test_a_scenario_with_own_hardware_survives_yaml() -> None:
     after = changed(before, user_hardware.changes_with_sku(before, mine, 2.5, searched=True))
     after = changed(after, user_hardware.changes_with_calibration(after, calibration()))
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    again = Scenario(**yaml.load(yaml.dump(after, Dumper=dumper), Loader=LOADER))
+    again = Scenario(**yaml.load(yaml.dump(after, Dumper=dumper), Loader=YAML_LOADER))
     assert url.full_content(again) == after
     assert again.own_hardware == OwnHardware(skus=(mine,), calibrations=(calibration(),))
     request = planner.load_scenario(after)
