@@ -19,7 +19,7 @@ from planner.core.errors import (
 )
 from planner.core.interpolation import interpolated_at, knot_below, last_knot
 from planner.core.metrics import Metric
-from planner.core.record import Frozen, Record, rebuilt
+from planner.core.record import Frozen, Record, checked_once, rebuilt
 from planner.core.tables import (
     Table,
     change,
@@ -58,6 +58,7 @@ __all__ = [
     "UnknownNameError",
     "UnsupportedFeatureError",
     "change",
+    "checked_once",
     "compiled",
     "duration",
     "from_validation_error",

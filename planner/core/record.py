@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -44,3 +46,21 @@ def rebuilt(record: Record, **updates: Any) -> Record:  # noqa: ANN401
     """
     fields = {name: getattr(record, name) for name in type(record).model_fields}
     return type(record)(**{**fields, **updates})
+
+
+def checked_once(check: Callable[[Record], Record]) -> Callable[[Record], Record]:
+    """A validator of a large record that looks at the same values once.
+
+    Pydantic runs the validators of a record again for every other record that holds it.
+    """
+
+    @wraps(check)
+    def checked(record: Record) -> Record:
+        values = [getattr(record, name) for name in type(record).model_fields]
+        known = vars(record).get("_checked")
+        if known is None or any(value is not before for value, before in zip(values, known, strict=True)):
+            check(record)
+            vars(record)["_checked"] = values
+        return record
+
+    return checked

@@ -35,7 +35,16 @@ from planner.optimizer import (
     UnitStage,
     solve,
 )
-from planner.search import ConfigurationFamily, Demand, Mode, Rejection, ShiftRule, capacity_of, find_families
+from planner.search import (
+    ConfigurationFamily,
+    Demand,
+    Mode,
+    Rejection,
+    ShiftRule,
+    capacity_of,
+    find_families,
+    with_rounded_bursts,
+)
 from planner.supply import SiteSupply, resource_use
 from planner.traffic import DemandSlice, Service
 from planner.workload import LatencyTarget, Slo, Workload
@@ -382,7 +391,7 @@ def search_fleet(
         if given:
             families[slice_.name] = tuple(given)
             continue
-        family_set = find_families(demand, request.search, market.offers, market.hardware.engines)
+        family_set = find_families(with_rounded_bursts(demand), request.search, market.offers, market.hardware.engines)
         served, borrowed = _measured(family_set.families) if request.search.measured_only else (family_set.families, ())
         families[slice_.name] = served
         considered += family_set.considered

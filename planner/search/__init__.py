@@ -8,7 +8,7 @@ the true rate of those that the program chooses, evaluating as few `candidates` 
 
 from planner.search.cache_keys import BoundedCache
 from planner.search.capacity import Capacity, worth_sizes
-from planner.search.capacity_under_drift import CapacityUnderDrift, capacity_of
+from planner.search.capacity_under_drift import CapacityUnderDrift, capacity_of, with_rounded_bursts
 from planner.search.enumerate import FamilySet, find_families, setups_of
 from planner.search.limits import largest_budget, may_share_prefixes
 from planner.search.swap_sku import PoolOnSku, on_sku
@@ -47,5 +47,6 @@ __all__ = [
     "may_share_prefixes",
     "on_sku",
     "setups_of",
+    "with_rounded_bursts",
     "worth_sizes",
 ]

@@ -29,9 +29,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gammaincc
@@ -39,6 +40,7 @@ from scipy.special import gammaincc
 from planner.core import BoolArray, FloatArray, IntArray, Metric
 from planner.engine import ReplicaConfig, memory_footprint
 from planner.roofline import StepShape
+from planner.search.cache_keys import hash_once
 from planner.search.prompt_times import (
     SHORTEST_S,
     PromptSteps,
@@ -399,9 +401,59 @@ def screen(
         decoding=share,
         scv=_least_scv(demand.workload.open_arrivals),
         allowed_misses=_allowed_misses(demand.slo, role, some_decode),
-        counted_wait=COUNTED_SHARE if router in (Router.ROUND_ROBIN, Router.RANDOM) else 0.0,
+        counted_wait=_counted_wait(router),
         most_running=most_running,
     )
+
+
+def rescreened(known: Screen, demand: Demand, router: Router) -> Screen:
+    """The same step times before requests of the same lengths that come otherwise or have other targets.
+
+    Args:
+        known: bounds of the group.
+        demand: with the lengths of `known`.
+        router: of the pool.
+
+    Returns:
+        Its bounds [requests/s], for the budgets of `known`.
+    """
+    some_decode = known.steps.distribution.mean_gaps > 0.0
+    return replace(
+        known,
+        scv=_least_scv(demand.workload.open_arrivals),
+        allowed_misses=_allowed_misses(demand.slo, known.role, some_decode),
+        counted_wait=_counted_wait(router),
+    )
+
+
+class BoundsKey(NamedTuple):
+    """Names what bounds on the configurations of a group depend on, beside these.
+
+    Attributes:
+        lengths: what step times depend on: lengths, and what requests share.
+        demand: these, the least variability of the arrivals, and targets.
+    """
+
+    lengths: Hashable
+    demand: Hashable
+
+
+def bounds_key(demand: Demand) -> BoundsKey:
+    """Names what bounds depend on; the rate of the demand, and how it varies, do not matter.
+
+    Args:
+        demand: the demand.
+
+    Returns:
+        Equal parts for demands that are alike in them.
+    """
+    kinds = (kind if kind.slo is None else kind.model_copy(update={"slo": None}) for kind in demand.workload.classes)
+    lengths = hash_once(tuple(kinds))
+    return BoundsKey(lengths, hash_once((lengths, _least_scv(demand.workload.open_arrivals), demand.slo)))
+
+
+def _counted_wait(router: Router) -> float:
+    return COUNTED_SHARE if router in (Router.ROUND_ROBIN, Router.RANDOM) else 0.0
 
 
 def _numbers_running(base: ReplicaConfig, most: float, count: int) -> FloatArray:

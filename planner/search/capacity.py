@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from planner.core import FloatArray, IntArray, with_unit
-from planner.search.bounds import pool_class
+from planner.search.bounds import bounds_key, pool_class
 from planner.search.cache_keys import BoundedCache, config_key, demand_key, shared_settings
 from planner.search.candidates import (
     DEFAULT_LATENCY_ELASTICITY,
@@ -89,7 +89,7 @@ class Capacity:
 
     def __init__(self, demand: Demand) -> None:
         self._demand = demand
-        self._key = demand_key(demand)
+        self._key, self._of_bounds = demand_key(demand), bounds_key(demand)
         self._families: dict[int, _FamilyState] = {}
         self._candidates: dict[Hashable, CandidateState] = {}
         self._first_trial_share = dict.fromkeys(Role, FIRST_TRIAL_SHARE)
@@ -195,7 +195,7 @@ class Capacity:
 
     def _group(self, member: PoolOption, max_batched_tokens: set[int], most_running: int) -> StepTimeGroup:
         return step_time_group(
-            member.config, member.role, self._demand, self._key, max_batched_tokens, most_running, member.router
+            member.config, member.role, self._demand, self._of_bounds, max_batched_tokens, most_running, member.router
         )
 
     def _new_candidate(self, member: PoolOption, group: StepTimeGroup) -> CandidateState:

@@ -50,7 +50,7 @@ class CapacityUnderDrift(Capacity):
     """Rates that pools sustain under a demand whose rate varies."""
 
     def __init__(self, demand: Demand) -> None:
-        demand = replace(demand, workload=_rounded(demand.workload))
+        demand = with_rounded_bursts(demand)
         super().__init__(demand)
         steady = Workload(arrivals=demand.workload.open_arrivals.steady, classes=demand.workload.classes)
         self._steady = _SteadyCapacity(replace(demand, workload=steady))
@@ -181,6 +181,27 @@ def stand_in_size(replicas: int) -> int:
     return power + power // 2 if replicas >= power + power // 2 else power
 
 
+def with_rounded_bursts(demand: Demand) -> Demand:
+    """The demand with the burstiness beside a drift as a renewal process, to a quarter.
+
+    A recording tells it no better, and copies of it put together have another at every rate: of nearly equal ones the
+    same steady queues are solved, and the same families found.
+
+    Args:
+        demand: lengths, arrivals and targets.
+
+    Returns:
+        The same where the rate does not vary.
+    """
+    arrivals: ArrivalProcess = demand.workload.open_arrivals
+    if arrivals.drift is None or not arrivals.dispersion:
+        return demand
+    renewal = arrivals.as_renewal(RESIDUAL_GAPS)
+    same = {"scv": round(renewal.scv / SCV_STEP) * SCV_STEP, "drift": arrivals.drift}
+    workload = Workload(arrivals=renewal.model_copy(update=same), classes=demand.workload.classes)
+    return replace(demand, workload=workload)
+
+
 def capacity_of(demand: Demand) -> Capacity:
     """What pools sustain under a demand, whose rate may vary.
 
@@ -191,17 +212,3 @@ def capacity_of(demand: Demand) -> Capacity:
         Rates [requests/s] by family and pool size.
     """
     return Capacity(demand) if demand.workload.open_arrivals.drift is None else CapacityUnderDrift(demand)
-
-
-def _rounded(workload: Workload) -> Workload:
-    """The same requests with the burstiness beside the drift as a renewal process, to a quarter.
-
-    A recording tells it no better, and copies of it put together have another at every rate: of nearly equal ones the
-    same steady queues are solved.
-    """
-    arrivals: ArrivalProcess = workload.open_arrivals
-    if not arrivals.dispersion:
-        return workload
-    renewal = arrivals.as_renewal(RESIDUAL_GAPS)
-    same = {"scv": round(renewal.scv / SCV_STEP) * SCV_STEP, "drift": arrivals.drift}
-    return Workload(arrivals=renewal.model_copy(update=same), classes=workload.classes)

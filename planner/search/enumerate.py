@@ -31,7 +31,8 @@ from planner.engine import (
 )
 from planner.llm import SIXTEEN_BIT, Precision, offered_on, weight_bytes
 from planner.roofline import Parallelism, StepShape
-from planner.search.cache_keys import BoundedCache, content_key, demand_key, hash_once
+from planner.search.bounds import BoundsKey, bounds_key
+from planner.search.cache_keys import BoundedCache, content_key, hash_once
 from planner.search.limits import batch_limits, chunk_budgets, may_share_prefixes
 from planner.search.splits import Split, splits
 from planner.search.step_time_groups import StepTimeGroup, step_time_group, with_limits
@@ -88,8 +89,9 @@ def find_families(
     Returns:
         Families, and why the rest was left out (configurations [-] by reason).
     """
-    key = _search_key(demand, search, offers, engines)
-    return _FOUND.get(key) or _FOUND.put(key, _found_families(demand, search, offers, engines))
+    of_demand = bounds_key(demand)
+    key = _search_key(demand, of_demand, search, offers, engines)
+    return _FOUND.get(key) or _FOUND.put(key, _found_families(demand, of_demand, search, offers, engines))
 
 
 def forget_families() -> None:
@@ -98,7 +100,11 @@ def forget_families() -> None:
 
 
 def _search_key(
-    demand: Demand, search: SearchSpace, offers: Sequence[Offer], engines: Mapping[str, EngineProfile]
+    demand: Demand,
+    of_demand: BoundsKey,
+    search: SearchSpace,
+    offers: Sequence[Offer],
+    engines: Mapping[str, EngineProfile],
 ) -> Hashable:
     """Names all that a search depends on."""
     model = (content_key(demand.llm), demand.precision, demand.published, demand.max_request_tokens, demand.shift_of)
@@ -107,13 +113,17 @@ def _search_key(
         for offer in offers
     )
     run_by = tuple(content_key(engines[engine]) for engine in search.engines)
-    return hash_once((demand_key(demand), model, content_key(search), had, run_by))
+    return hash_once((of_demand, model, content_key(search), had, run_by))
 
 
 def _found_families(
-    demand: Demand, search: SearchSpace, offers: Sequence[Offer], engines: Mapping[str, EngineProfile]
+    demand: Demand,
+    of_demand: BoundsKey,
+    search: SearchSpace,
+    offers: Sequence[Offer],
+    engines: Mapping[str, EngineProfile],
 ) -> FamilySet:
-    tally = _Tally()
+    tally = _Tally(of_demand)
     for offer in offers:
         if offer.sku.id in search.skus:
             for mode in dict.fromkeys(search.modes):
@@ -184,6 +194,7 @@ FamilyKey = tuple[Role, str, Parallelism, Dtype, tuple[KvTier, ...]]
 class _Tally:
     """What was found and dropped so far; of a family, bounds per replica in a pool of one and of many [1/s]."""
 
+    of_demand: BoundsKey
     members: dict[FamilyKey, list[PoolOption]] = field(default_factory=dict)
     bounds: dict[FamilyKey, tuple[float, float]] = field(default_factory=dict)
     misses: dict[tuple[str, Mode], _Miss] = field(default_factory=dict)
@@ -472,7 +483,7 @@ def _members(
         return [], NOTHING, _Miss(shortfall)
     base = _shifted(base, role, demand)
     try:
-        group = step_time_group(base, role, demand, demand_key(demand), budgets, limits[-1], search.router)
+        group = step_time_group(base, role, demand, tally.of_demand, budgets, limits[-1], search.router)
     except PlannerError as error:
         tally.drop(_refusal(error), len(grid))
         return [], NOTHING, _Miss(error.bound)

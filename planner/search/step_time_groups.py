@@ -7,8 +7,8 @@ twice.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from planner.core import InputError
@@ -20,7 +20,7 @@ from planner.engine import (
     must_hold_tokens,
     require_room,
 )
-from planner.search.bounds import Screen, screen
+from planner.search.bounds import BoundsKey, Screen, rescreened, screen
 from planner.search.cache_keys import BoundedCache, forget_keys, group_key
 from planner.search.types import Demand
 from planner.serving import (
@@ -136,19 +136,23 @@ def with_limits(base: ReplicaConfig, max_batched_tokens: int, max_running_reques
 
 
 _GROUPS: BoundedCache[StepTimeGroup] = BoundedCache(MOST_GROUPS)
+"""By configuration, role, router and what bounds depend on."""
+_SAME_TIMES: BoundedCache[StepTimeGroup] = BoundedCache(MOST_GROUPS)
+"""By configuration, role and lengths: groups of the same step times and memory, whatever they were judged by."""
 
 
 def forget_groups() -> None:
     """Forget every group, and the keys they are kept under."""
     forget_keys()
     _GROUPS.clear()
+    _SAME_TIMES.clear()
 
 
 def step_time_group(
     config: ReplicaConfig,
     role: Role,
     demand: Demand,
-    of_demand: Hashable,
+    of_demand: BoundsKey,
     max_batched_tokens: Iterable[int],
     most_running: int,
     router: Router = Router.ROUND_ROBIN,
@@ -159,7 +163,7 @@ def step_time_group(
         config: any configuration of it.
         role: of the pool.
         demand: what it is judged by.
-        of_demand: `demand_key(demand)`.
+        of_demand: `bounds_key(demand)`.
         max_batched_tokens: chunk budgets that will be asked for.
         most_running: largest batch limit that will be asked for.
         router: of the pool.
@@ -167,12 +171,24 @@ def step_time_group(
     Returns:
         The group, with bounds [requests/s] for these budgets and all asked for before.
     """
-    key = (group_key(config), role, router, of_demand)
-    known, wanted = _GROUPS.get(key), set(max_batched_tokens)
-    if known is not None:
-        have = {int(budget) for budget in known.screen.steps.max_batched_tokens}
-        if wanted <= have and most_running <= known.screen.most_running:
-            return known
-        wanted, most_running = wanted | have, max(most_running, int(known.screen.most_running))
+    of_times = (group_key(config), role, of_demand.lengths)
+    key = (*of_times[:2], router, of_demand.demand)
+    wanted = set(max_batched_tokens)
+    known = _GROUPS.get(key)
+    if known is not None and _covers(known, wanted, most_running):
+        return known
+    alike = _SAME_TIMES.get(of_times)
+    if alike is not None and not _covers(alike, wanted, most_running):
+        wanted |= {int(budget) for budget in alike.screen.steps.max_batched_tokens}
+        most_running, alike = max(most_running, int(alike.screen.most_running)), None
+    if alike is not None:
+        return _GROUPS.put(key, replace(alike, demand=demand, screen=rescreened(alike.screen, demand, router)))
     screened = screen(config, role, demand, sorted(wanted), float(most_running), router)
-    return _GROUPS.put(key, StepTimeGroup(config, role, demand, memory_footprint(config), screened))
+    group = StepTimeGroup(config, role, demand, memory_footprint(config), screened)
+    return _GROUPS.put(key, _SAME_TIMES.put(of_times, group))
+
+
+def _covers(group: StepTimeGroup, max_batched_tokens: set[int], most_running: int) -> bool:
+    """Whether its bounds are for all these."""
+    have = {int(budget) for budget in group.screen.steps.max_batched_tokens}
+    return max_batched_tokens <= have and most_running <= group.screen.most_running

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field, model_validator
 
-from planner.core import FloatArray, Frozen, InputError, IntArray
+from planner.core import FloatArray, Frozen, InputError, IntArray, checked_once
 from planner.workload.checks import MAX_TOKENS, check_draw, checked_tokens, checked_weights, read_only
 from planner.workload.images import Images
 
@@ -44,6 +44,7 @@ class TokenLengths(Frozen):
     )
 
     @model_validator(mode="after")
+    @checked_once
     def _consistent(self) -> Self:
         sizes = {len(self.input_tokens), len(self.output_tokens), len(self.weights)}
         if len(sizes) != 1:

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from planner.core import BoolArray, FloatArray, Frozen, InputError, IntArray
+from planner.core import BoolArray, FloatArray, Frozen, InputError, IntArray, checked_once
 from planner.workload.arrivals import MAX_SCV, ArrivalProcess
 from planner.workload.checks import checked_tokens, read_only
 from planner.workload.drift import measured_drift
@@ -69,6 +69,7 @@ class RecordedArrivals(Frozen):
     )
 
     @model_validator(mode="after")
+    @checked_once
     def _consistent(self) -> Self:
         columns = (self.times_s, self.input_tokens, self.output_tokens, self.class_index or self.times_s)
         sizes = {len(column) for column in columns}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import cached_property
 from itertools import product
+from typing import Self
 
 import numpy as np
 import pytest
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from planner.core import FloatArray, Frozen, InputError
-from planner.core.record import rebuilt
+from planner.core.record import checked_once, rebuilt
 
 
 class Inner(Frozen):
@@ -99,3 +100,28 @@ def test_a_copy_with_changes_is_checked_and_forgets_what_was_derived() -> None:
 def test_what_is_no_such_record_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(InputError):
         Inner(**fields)
+
+
+def test_a_large_record_is_checked_once_however_many_records_hold_it() -> None:
+    """Pydantic runs its validators again for each of them."""
+    looked_at = []
+
+    class Large(Frozen):
+        values: tuple[int, ...]
+
+        @model_validator(mode="after")
+        @checked_once
+        def _positive(self) -> Self:
+            looked_at.append(self.values)
+            if min(self.values) < 0:
+                raise InputError("values", min(self.values), "must be >= 0")
+            return self
+
+    class Holder(Frozen):
+        large: Large
+
+    large = Large(values=(1, 2))
+    assert Holder(large=large) == Holder(large=large) and looked_at == [(1, 2)]
+    for _ in range(2):
+        with pytest.raises(InputError):  # a copy that was not checked is, and found wrong each time
+            Holder(large=large.model_copy(update={"values": (-1,)}))

@@ -16,7 +16,7 @@ from planner.engine import ReplicaConfig, Schedule, Speculation
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
 from planner.search import Demand
-from planner.search.bounds import POOL_SIZES, Screen, pool_class, screen
+from planner.search.bounds import POOL_SIZES, Screen, bounds_key, pool_class, screen
 from planner.search.prompt_times import convex_below, prompt_steps
 from planner.search.step_time_groups import step_time_group
 from planner.serving import (
@@ -217,7 +217,7 @@ def test_the_bound_holds_behind_prefix_caches() -> None:
     for limit, router in itertools.product((16, 256), (Router.ROUND_ROBIN, Router.PREFIX_AFFINITY)):
         config = replica(asked, "h100-sxm", 1, True, 2048, limit, own_schedule=Schedule(prefix_cache=True))
         pool = Pool(role=Role.MIXED, config=config, replicas=4, router=router)
-        at = step_time_group(config, Role.MIXED, asked, "prefix caches", BUDGETS, 256)
+        at = step_time_group(config, Role.MIXED, asked, bounds_key(asked), BUDGETS, 256)
         bound = at.screen.bound_per_s(4, 2048, at.slots(2048, limit))
         assert bound > 0.0 and not holds(pool, asked, JUST_ABOVE * bound)
 

@@ -14,11 +14,23 @@ from planner.core import InputError, Metric, with_unit
 from planner.engine import KvTier, ReplicaConfig, Speculation
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
-from planner.search import Demand, FamilySet, Mode, Offer, SearchSpace, find_families
+from planner.scenario import load_scenario
+from planner.search import Demand, FamilySet, Mode, Offer, SearchSpace, find_families, with_rounded_bursts
+from planner.search import enumerate as enumerate_module
+from planner.search.bounds import bounds_key
 from planner.search.cache_keys import group_key
-from planner.search.step_time_groups import step_time_group, with_limits
+from planner.search.step_time_groups import forget_groups, step_time_group, with_limits
 from planner.serving import Deployment, Pool, Role, evaluate, pool_model
-from planner.workload import LatencyTarget, RequestClass, SharedPrefixes, Slo, TokenLengths, Workload
+from planner.workload import (
+    ArrivalProcess,
+    LatencyTarget,
+    RecordedArrivals,
+    RequestClass,
+    SharedPrefixes,
+    Slo,
+    TokenLengths,
+    Workload,
+)
 from tests.builders import CHAT, FP8, HARDWARE
 
 SKUS = ("h100-sxm", "a100-sxm-80gb")
@@ -39,9 +51,18 @@ def slo(ttft_s: float = 0.5, tpot_s: float = 0.03) -> Slo:
     return Slo(targets=targets)
 
 
-def demand(model: str = "llama-3.1-8b", goals: Slo | None = None, lengths: TokenLengths = CHAT) -> Demand:
+POISSON = ArrivalProcess(rate_per_s=10.0)
+
+
+def demand(
+    model: str = "llama-3.1-8b",
+    goals: Slo | None = None,
+    lengths: TokenLengths = CHAT,
+    arrivals: ArrivalProcess = POISSON,
+) -> Demand:
     """Chat."""
-    return Demand(load_llm(model), Precision(), Workload.of(10.0, lengths), goals or slo())
+    workload = Workload(arrivals=arrivals, classes=(RequestClass(lengths=lengths),))
+    return Demand(load_llm(model), Precision(), workload, goals or slo())
 
 
 def found(asked: Demand | None = None, **changes: Any) -> FamilySet:
@@ -140,10 +161,45 @@ def test_slots_are_those_of_the_pool_model(model: str, role: Role) -> None:
         max_batched_tokens=512,
         max_running_requests=8,
     )
-    at = step_time_group(config, role, asked, "a test", (512, 8192), 1024)
+    at = step_time_group(config, role, asked, bounds_key(asked), (512, 8192), 1024)
     for budget, limit in itertools.product((512, 8192), (8, 1024)):
         pool = Pool(role=role, config=with_limits(config, budget, limit), replicas=1)
         assert at.slots(budget, limit) == pytest.approx(pool_model(pool, CHAT).max_running, rel=1e-12)
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_bounds_of_other_targets_and_arrivals_are_those_of_a_group_made_for_them(role: Role) -> None:
+    """Step times are shared between demands of the same lengths; nothing else may be."""
+    config = found().families[0].members[0].config
+    first = demand()
+    other = demand(goals=slo(0.2, 0.008), arrivals=ArrivalProcess(rate_per_s=1.0, scv=3.0))
+
+    def bounds(asked: Demand) -> list[float]:
+        at = step_time_group(config, role, asked, bounds_key(asked), (512, 2048), 128)
+        return [at.screen.bound_per_s(replicas, 2048, at.slots(2048, 128)) for replicas in (1, 4)]
+
+    forget_groups()
+    alone = bounds(other)
+    forget_groups()
+    assert bounds(first) != alone
+    assert bounds(other) == alone
+
+
+def test_a_recording_at_another_rate_looks_through_no_grid_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bursts beside the drift differ at every rate, by less than anyone knows them."""
+    request, searches = load_scenario("chat-llama-70b"), []
+    arrivals = request.workload.arrivals
+    assert isinstance(arrivals, RecordedArrivals)
+    demands = [with_rounded_bursts(demand(arrivals=arrivals.at_rate(rate).process)) for rate in (40.0, 42.0, 50.0)]
+    real = enumerate_module._found_families
+
+    def counted(*given: Any) -> FamilySet:
+        searches.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(enumerate_module, "_found_families", counted)
+    enumerate_module.forget_families()
+    assert len({id(found(asked)) for asked in demands}) == len(searches) == 1
 
 
 def test_what_misses_a_target_even_when_idle_does_so_by_full_evaluation() -> None:
