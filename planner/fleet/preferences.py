@@ -35,25 +35,40 @@ _MEASURED: tuple[_Preference, ...] = (lambda column: column.is_measured,)
 _MIXED: tuple[_Preference, ...] = (lambda column: column.is_mixed,)
 
 
-def plainest(columns: CandidateColumns, cheapest: Allocation, best: Best) -> Allocation:
-    """The cheapest fleet without strays that serves each service in one mode, or the nearest to that found."""
-    chosen, kept = cheapest, list[_Preference]()
+def plainest(columns: CandidateColumns, cheapest: Allocation, best: Best, tie: float) -> Allocation:
+    """The cheapest fleet without strays that serves each service in one mode, or the nearest to that found.
+
+    Another fleet than the same one with more of what are no strays has to be cheaper than that by more than a tie.
+
+    Args:
+        columns: to choose from.
+        cheapest: the fleet to start from.
+        best: the cheapest fleet of some columns.
+        tie: share of the cost that does not count.
+    """
+    chosen, kept, below = cheapest, list[_Preference](), math.inf
+    main = {_kind(column) for column in columns.chosen(cheapest)} - (strays := stray_kinds(columns, cheapest))
+    same = best(partial(_preferred, columns, [_only(main)]), below) if strays and main else None
+    if same is not None and is_plain(columns, same):
+        below = (same.objective or 0.0) * (1.0 - tie)
     while not is_plain(columns, chosen):
         strays = stray_kinds(columns, chosen)
         rules = [_not_of(strays)] if strays else _in_one_mode(min(services_in_both_modes(columns, chosen)))
         wanted = [[*kept, rule] for rule in rules]
-        found = _cheapest(best, [partial(_preferred, columns, each) for each in wanted])
+        found = _cheapest(best, [partial(_preferred, columns, each) for each in wanted], below)
         if found is None:
-            return chosen
+            return chosen if same is None or below == math.inf else same
         chosen, kept = found[0], wanted[found[1]]
     return chosen
 
 
-def _cheapest(best: Best, choices: Sequence[Callable[[], list[Column]]]) -> tuple[Allocation, int] | None:
+def _cheapest(
+    best: Best, choices: Sequence[Callable[[], list[Column]]], below: float = math.inf
+) -> tuple[Allocation, int] | None:
     """The cheapest fleet of any of some columns, and of which; the first of equals. None where all cost too much."""
     found: tuple[Allocation, int] | None = None
     for place, columns in enumerate(choices):
-        answer = best(columns, math.inf if found is None else found[0].objective or 0.0)
+        answer = best(columns, below if found is None else found[0].objective or 0.0)
         if answer is not None:
             found = answer, place
     return found
@@ -88,6 +103,10 @@ def _kind(column: Column) -> tuple[str, str]:
 
 def _not_of(kinds: set[tuple[str, str]]) -> _Preference:
     return lambda column: _kind(column) not in kinds
+
+
+def _only(kinds: set[tuple[str, str]]) -> _Preference:
+    return lambda column: _kind(column) in kinds
 
 
 def _in_one_mode(service: str) -> list[_Preference]:

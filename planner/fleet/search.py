@@ -416,7 +416,8 @@ def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation
     chosen = of_one_family(columns, cheapest, best_of_few) if simplicity > 0.0 else None
     if chosen is None:
         if simplicity > 0.0:
-            lasting = plainest(columns, cheapest, _best_within(search, PLAINNESS, cheapest, RELATIVE_GAP, least))
+            within = _best_within(search, PLAINNESS, cheapest, RELATIVE_GAP, least)
+            lasting = plainest(columns, cheapest, within, simplicity)
         best = _best_within(search, simplicity, lasting, COARSE_GAP, least, like=lasting)
         best_of_few = _best_within(search, excess_of_few(search, lasting), lasting, COARSE_GAP, least, like=lasting)
         chosen = most_preferred(columns, lasting, best, best_of_few)
@@ -461,7 +462,7 @@ def _best_within(
             return cheapest(partial(_in_both, allowed, others), min(below, below_others))
 
         found = cheapest(allowed, below)
-        found = None if found is None else plainest(columns, found, too)
+        found = None if found is None else plainest(columns, found, too, search.request.search.simplicity)
         return found if found is not None and is_plain(columns, found) else None
 
     return plain if like is not None and is_plain(columns, like) else cheapest

@@ -1,12 +1,14 @@
 """What pools sustain where the rate of the demand varies, by as few evaluations under that rate as can be.
 
 One latency under a rate that varies takes several steady ones. So the best configuration of a family is chosen by the
-steady theory at the mean rate, between the loads that the drift evaluates, and only its rate is then found under the
-drift. Smaller pools of the family take the same configuration: which one is best changes little with the size, and
-pools of one configuration become one. A drift takes about the same share of the rate from configurations of one family,
-which have the same GPUs, role and targets: of two the one that sustains less steadily is not expected to sustain more
-under the drift. Bounds are those of the steady theory, times the largest share of the steady rate that was kept so far
-in the family, or if none is known there in any of its role, with `SHARE_MARGIN` on top.
+steady theory, between the loads that the drift evaluates, and only its rate is then found under the drift. Where
+lengths drift as well, it is chosen for requests as they are while most work comes (`planner.serving.length_mixes`):
+what these must meet at least, and their rate, also bound what is sustained. Smaller pools of the family take the same
+configuration: which one is best changes little with the size, and pools of one configuration become one. A drift takes
+about the same share of the rate from configurations of one family, which have the same GPUs, role and targets: of two
+the one that sustains less steadily is not expected to sustain more under the drift. Bounds are those of the steady
+theory, times the largest share of the steady rate that was kept so far in the family, or if none is known there in any
+of its role, with `SHARE_MARGIN` on top.
 
 Behind a router that takes turns, c replicas differ from fewer at the same rate each only in how even the arrivals of
 one are: their SCV is divided by c (`planner.queueing`). So a pool stands for somewhat larger ones (`stand_in_size`), in
@@ -17,12 +19,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
 
 from planner.search.candidates import GROWTH, RATE_TOLERANCE
 from planner.search.capacity import BestConfig, Capacity
-from planner.search.slo_margin import SloMargin, slo_margin_between_nodes
+from planner.search.slo_margin import SloMargin, slo_margin_between_nodes, slo_of_share
 from planner.search.types import ConfigurationFamily, Demand, PoolOption
-from planner.serving import RESIDUAL_GAPS, Pool, Role, Router
+from planner.serving import RESIDUAL_GAPS, Pool, Role, Router, length_mixes
 from planner.workload import ArrivalProcess, Workload
 
 SHARE_MARGIN = 1.05
@@ -46,14 +51,20 @@ class _SteadyCapacity(Capacity):
         return slo_margin_between_nodes(pool, self._demand, rate_per_s)
 
 
+class _Steady(NamedTuple):
+    """Steady rates by which configurations are told apart, and the most of them that is kept under the drift."""
+
+    capacity: _SteadyCapacity
+    most: float
+
+
 class CapacityUnderDrift(Capacity):
     """Rates that pools sustain under a demand whose rate varies."""
 
     def __init__(self, demand: Demand) -> None:
         demand = with_rounded_bursts(demand)
         super().__init__(demand)
-        steady = Workload(arrivals=demand.workload.open_arrivals.steady, classes=demand.workload.classes)
-        self._steady = _SteadyCapacity(replace(demand, workload=steady))
+        self._by_role: dict[Role, _Steady] = {}
         self._kept_shares: dict[int, float] = {}
         self._kept_in_role: dict[Role, float] = {}
         self._last_shares: dict[Role, dict[int, float]] = {}
@@ -68,15 +79,15 @@ class CapacityUnderDrift(Capacity):
         known = self._found.get(id(family), {}).get(stand_in)
         if known is not None and known[1].rate_per_s < known[0]:
             return known[1].rate_per_s * grown
-        kept = self._kept_shares.get(id(family), self._kept_in_role.get(family.role, 1.0))
-        share = min(kept * SHARE_MARGIN, 1.0)
-        steady_per_s, one_per_s = self._steady.bound_per_s(family, replicas), self._larger_leave(family, stand_in)
+        kept = self._kept_shares.get(id(family), self._kept_in_role.get(family.role, math.inf))
+        steady, one_per_s = self._steady(family.role), self._larger_leave(family, stand_in)
+        share, steady_per_s = min(kept * SHARE_MARGIN, steady.most), steady.capacity.bound_per_s(family, replicas)
         bound_per_s = min(steady_per_s * share, one_per_s * replicas)
         return bound_per_s if known is None else max(bound_per_s, known[1].rate_per_s * grown)
 
     def _likely_share(self, role: Role, replicas: int) -> float:
         """Share of its steady rate that a pool probably keeps: that of the last one of nearly its size."""
-        seen = self._last_shares.get(role, {1: LIKELY_SHARE})
+        seen = self._last_shares.get(role, {1: min(LIKELY_SHARE, self._steady(role).most)})
         return seen[min(seen, key=lambda size: abs(math.log(size / replicas)))]
 
     def _larger_leave(self, family: ConfigurationFamily, stand_in: int) -> float:
@@ -119,8 +130,10 @@ class CapacityUnderDrift(Capacity):
         known = self._found.get(id(family), {}).get(replicas)
         if known is not None and (known[1].rate_per_s < known[0] or at_most_per_s <= known[0]):
             return replace(known[1], rate_per_s=min(known[1].rate_per_s, at_most_per_s))
-        largest = self._largest(family, replicas)
-        if largest is None:
+        largest, between = self._largest(family, replicas), self._between(family, replicas)
+        if between is not None:
+            found, at_most_per_s = between, math.inf
+        elif largest is None:
             found = self._first_best(family, replicas, at_most_per_s)
         else:
             size, member, rate_per_s = largest
@@ -130,9 +143,30 @@ class CapacityUnderDrift(Capacity):
         self._found.setdefault(id(family), {})[replicas] = (at_most_per_s, found)
         return found
 
+    def _between(self, family: ConfigurationFamily, replicas: int) -> BestConfig | None:
+        """From a smaller and a larger pool of one member: what a replica sustains goes linearly with the SCV it sees.
+
+        Behind a router that takes turns that is in proportion to 1 / replicas. None where no two such pools are known.
+        """
+        if self._caches or family.members[0].router is not Router.ROUND_ROBIN:
+            return None
+        known = [
+            (size, best)
+            for size, (asked_per_s, best) in self._found.get(id(family), {}).items()
+            if best.member is not None and best.rate_per_s < asked_per_s
+        ]
+        smaller = max((each for each in known if each[0] < replicas), key=lambda each: each[0], default=None)
+        larger = min((each for each in known if each[0] > replicas), key=lambda each: each[0], default=None)
+        if smaller is None or larger is None or smaller[1].member is not larger[1].member:
+            return None
+        sizes = [1.0 / larger[0], 1.0 / smaller[0]]
+        per_replica = [best.rate_per_s / size for size, best in (larger, smaller)]
+        rate_per_s = replicas * float(np.interp(1.0 / replicas, sizes, per_replica))
+        return BestConfig(larger[1].member, rate_per_s)
+
     def _first_best(self, family: ConfigurationFamily, replicas: int, at_most_per_s: float) -> BestConfig:
         """The member that sustains most steadily, and what of that it keeps under the drift."""
-        steady = self._steady.best(family, replicas, MORE_THAN_ASKED * at_most_per_s)
+        steady = self._steady(family.role).capacity.best(family, replicas, MORE_THAN_ASKED * at_most_per_s)
         if steady.member is None:
             return steady
         likely_per_s = steady.rate_per_s * self._likely_share(family.role, replicas)
@@ -143,6 +177,19 @@ class CapacityUnderDrift(Capacity):
             self._kept_shares[id(family)] = max(share, self._kept_shares.get(id(family), 0.0))
             self._kept_in_role[family.role] = max(share, self._kept_in_role.get(family.role, 0.0))
         return replace(steady, rate_per_s=rate_per_s)
+
+    def _steady(self, role: Role) -> _Steady:
+        """By what configurations of a role are told apart and bounded."""
+        if role not in self._by_role:
+            arrivals, classes = self._demand.workload.open_arrivals.steady, self._demand.workload.classes
+            demand, most = replace(self._demand, workload=Workload(arrivals=arrivals, classes=classes)), 1.0
+            mixes = length_mixes(self._demand.workload, role)
+            required = slo_of_share(demand.slo, mixes[-1][0].share) if mixes else None
+            if required is not None:
+                mix, busiest = mixes[-1]
+                demand, most = replace(demand, workload=busiest, slo=required), 1.0 / mix.rate
+            self._by_role[role] = _Steady(_SteadyCapacity(demand), most)
+        return self._by_role[role]
 
     def _largest(self, family: ConfigurationFamily, replicas: int) -> tuple[int, PoolOption, float] | None:
         """The largest pool that a member was chosen for, it, and its rate [1/s]; None if none has so many replicas."""

@@ -130,19 +130,39 @@ def _busy_margin(pool: Pool, slo: Slo, workload: Workload) -> SloMargin | None:
     if busy.share <= 0.0:
         return None
 
-    def within(share: float) -> float:
-        return 1.0 - (1.0 - share) / busy.share
+    required = slo_of_share(slo, busy.share)
+    if required is None:
+        return None
+    margin = _margin(pool, required, busy.loaded, busy.workload)
+    return margin if margin.log_excess > 0.0 else None
+
+
+def slo_of_share(slo: Slo, share: float) -> Slo | None:
+    """What a share of the requests must meet at least, though none of the others misses a target.
+
+    Args:
+        slo: of all requests.
+        share: in (0, 1].
+
+    Returns:
+        Targets at lower percentiles; None where all of that share may miss them.
+
+    Raises:
+        Nothing.
+    """
+
+    def within(of_all: float) -> float:
+        return 1.0 - (1.0 - of_all) / share
 
     targets = tuple(
         target.model_copy(update={"percentile": within(target.percentile)})
         for target in slo.targets
         if within(target.percentile) > 0.0
     )
-    if not targets or (slo.attainment is not None and within(slo.attainment) <= 0.0):
-        return None
     attainment = None if slo.attainment is None else within(slo.attainment)
-    margin = _margin(pool, Slo(targets=targets, attainment=attainment), busy.loaded, busy.workload)
-    return margin if margin.log_excess > 0.0 else None
+    if not targets or (attainment is not None and attainment <= 0.0):
+        return None
+    return Slo(targets=targets, attainment=attainment)
 
 
 def _margin(pool: Pool, slo: Slo, loaded: PoolUnderLoad, workload: Workload) -> SloMargin:

@@ -19,6 +19,11 @@ the path TTFT is that of the steady queue at the rate at which it would hold as 
 the largest steady one evaluated, and TPOT the same for the second queue. Steps are binned by both, and all requests are
 the mixture of the bins by the requests that come in them.
 
+What requests are like may move with the rate: while most work comes their prompts may be long and their answers short.
+Steady queues are those of the mix of lengths in force, of which there are a few (`planner.workload.RateDrift.mixes`);
+the number in the queue is what it was when the mix changes. Rates of different mixes are compared as loads, shares of
+the largest stable rate.
+
 Steady queues are evaluated at `NODE_LOADS` of the largest stable rate, whatever the rate asked for, so that a search
 for a rate evaluates few; between them slices of distributions are interpolated by a monotone cubic in sqrt(1 - load) of
 the logarithm (Fritsch and Carlson, SIAM J. Numerical Analysis 17, 1980).
@@ -27,9 +32,10 @@ the logarithm (Fritsch and Carlson, SIAM J. Numerical Analysis 17, 1980).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -38,6 +44,8 @@ from scipy.interpolate import PchipInterpolator
 from planner.core import FloatArray, IntArray, compiled, interpolated_at
 from planner.queueing import QueueLatency, condensed_sample, sorted_slice_means
 from planner.workload import JointDistribution, LatencyDistribution, RateDrift, forgetting_means, tail_edges
+
+Array = TypeVar("Array", FloatArray, IntArray)
 
 MOST_NODE_LOAD = 0.975
 """Largest share of the largest stable rate at which a steady queue is evaluated. A choice: nearer to the limit it takes
@@ -50,7 +58,7 @@ NODE_LOADS = 1.0 - np.linspace(math.sqrt(1.0 - IDLE_LOAD), math.sqrt(1.0 - MOST_
 """Loads at which steady queues are evaluated: every other one, all where the rate varies less than `NARROW_RATIO`."""
 NARROW_RATIO = 1.8
 """Ratio of the largest to the smallest rate of a path below which it varies little. A choice as above."""
-FEW_STEPS = 3
+FEW_STEPS = 2
 """Where a path covers fewer steps, a node more on either side gives the curves their slopes. A choice as above."""
 RARE_SHARE = 0.02
 """Share of the requests, those at the smallest rates, for which no node of their own is evaluated. A choice."""
@@ -61,9 +69,7 @@ MOST_STEPS_A_WINDOW = 16
 MINUTE_S = 60.0
 """Length of the busiest minute [s]; definition."""
 LEVELS, HALVES = 16, 2
-"""Bins of a path by TTFT, each in so many by TPOT. A choice of resolution."""
-LEVEL_EDGES = tail_edges(LEVELS)
-"""Slices of requests by TTFT, finer towards the longest. A choice."""
+"""Bins of a path by TTFT, finer towards the longest, each in so many by TPOT. A choice of resolution."""
 SLICE_EDGES = tail_edges(384)
 """Slices in which distributions of nodes are interpolated. A choice of resolution."""
 SLICE_MASS = np.diff(SLICE_EDGES)
@@ -91,6 +97,43 @@ def busiest_minute(drift: RateDrift) -> float:
     return float(factors[_minute(factors, step_s)].mean())
 
 
+@dataclass(eq=False)
+class SteadyQueues:
+    """A pool before steady requests of one mix of lengths.
+
+    Attributes:
+        solve: its queue at a rate [1/s]; asked for nodes that do not depend on the rate of the demand.
+        limit_per_s: its largest stable rate.
+        curves: through the nodes evaluated so far, by their loads, to which new ones are added.
+    """
+
+    solve: Callable[[float], QueueLatency]
+    limit_per_s: float
+    curves: dict[tuple[float, ...], SteadyCurve | None] = field(default_factory=dict)
+
+    def between(self, loads: FloatArray, low: float, high: float) -> SteadyCurve | None:
+        """Through the nodes of `loads` around those from `low` to `high`; None where none of them is stable."""
+        nodes = _around(loads, low, high)
+        if nodes not in self.curves:
+            self.curves[nodes] = SteadyCurve.of(self.solve, self.limit_per_s, nodes)
+        return self.curves[nodes]
+
+
+@dataclass(frozen=True)
+class MixedWindows:
+    """Windows of a drift whose requests have one mix of lengths, and the pool before these.
+
+    Attributes:
+        queues: the pool.
+        windows: their places.
+        work: of a request of the mix over that of one of all.
+    """
+
+    queues: SteadyQueues
+    windows: IntArray
+    work: float = 1.0
+
+
 @dataclass(frozen=True, eq=False)
 class QueueUnderDrift:
     """The queue of a pool whose rate varies.
@@ -112,48 +155,53 @@ class QueueUnderDrift:
 
 
 def queue_under_drift(
-    solve: Callable[[float], QueueLatency],
-    limit_per_s: float,
+    queues: SteadyQueues,
     rate_per_s: float,
     drift: RateDrift,
     growth: tuple[float, float] = (0.0, 1.0),
-    curves: dict[tuple[float, ...], SteadyCurve | None] | None = None,
+    mixes: Sequence[MixedWindows] = (),
 ) -> QueueUnderDrift:
     """The queue of a pool whose rate varies.
 
     Args:
-        solve: its steady queue at a rate [1/s]; asked for nodes that do not depend on `rate_per_s`.
-        limit_per_s: largest stable rate of the pool.
+        queues: the pool before requests of all lengths.
         rate_per_s: mean rate.
         drift: factors on it.
         growth: relative growth of the work of a request over that of its input and of its output. It matters where the
             lengths of requests drift as well: a window of twice the work counts as one of twice the rate.
-        curves: through the nodes evaluated so far, by their rates, to which new ones are added; of the same `solve`.
+        mixes: the pool before requests of the lengths of some windows, for all windows; none: one mix.
 
     Returns:
-        Latencies [s] of all requests, and of those of the busiest minute; that of `solve`, unstable, where the mean
+        Latencies [s] of all requests, and of those of the busiest minute; that of `queues`, unstable, where the mean
         rate is more than the pool can serve.
     """
     factors, step_s = _steps(drift, drift.array)
     minute = _minute(factors, step_s)
-    if rate_per_s >= limit_per_s:
-        return QueueUnderDrift(solve(rate_per_s), None, minute)
-    loads = _steps(drift, drift.work(*growth))[0] * (rate_per_s / limit_per_s)
+    if rate_per_s >= queues.limit_per_s:
+        return QueueUnderDrift(queues.solve(rate_per_s), None, minute)
+    mixes = mixes or (MixedWindows(queues, np.arange(drift.array.size)),)
+    of_windows: IntArray = np.empty(drift.array.size, dtype=np.int64)
+    for place, each in enumerate(mixes):
+        of_windows[each.windows] = place
+    largest_per_s = np.array([each.work * each.queues.limit_per_s for each in mixes])
+    mix, work = _steps(drift, of_windows)[0], _steps(drift, drift.work(*growth))[0]
+    loads = work * rate_per_s / largest_per_s[mix]
     order = np.argsort(loads)
-    rare = int(np.searchsorted(np.cumsum(loads[order]), RARE_SHARE * loads.sum()))
-    rates = _node_loads(float(loads[order][rare]), float(loads.max())) * limit_per_s
-    curves, nodes = {} if curves is None else curves, tuple(rates.tolist())
-    if nodes not in curves:
-        curves[nodes] = SteadyCurve.of(solve, limit_per_s, nodes)
-    curve = curves[nodes]
-    if curve is None:
-        return QueueUnderDrift(solve(rate_per_s), None, minute)
-    path = _Path.of(curve, factors, loads * limit_per_s, step_s)
+    rare = float(loads[order][int(np.searchsorted(np.cumsum(loads[order]), RARE_SHARE * loads.sum()))])
+    nodes = NODE_LOADS if loads.max() < NARROW_RATIO * rare else NODE_LOADS[::2]
+    ends = [(float(own.min()), float(own.max())) for own in (loads[mix == place] for place in range(len(mixes)))]
+    curves = [
+        each.queues.between(nodes, max(low, min(rare, high)), high)
+        for each, (low, high) in zip(mixes, ends, strict=True)
+    ]
+    if any(curve is None for curve in curves):
+        return QueueUnderDrift(queues.solve(rate_per_s), None, minute)
+    path = _Path.of([curve for curve in curves if curve is not None], mix, factors, loads, step_s)
     return QueueUnderDrift(path.latencies(np.arange(factors.size)), path, minute)
 
 
-def _steps(drift: RateDrift, factors: FloatArray) -> tuple[FloatArray, float]:
-    """Factors of the windows over equal steps, and the length of a step [s]."""
+def _steps(drift: RateDrift, factors: Array) -> tuple[Array, float]:
+    """What the windows have, over equal steps, and the length of a step [s]."""
     windows = factors.size
     each = min(max(PATH_STEPS // windows, 1), MOST_STEPS_A_WINDOW)
     return np.repeat(factors, each), drift.window_s / each
@@ -168,61 +216,56 @@ def _minute(factors: FloatArray, step_s: float) -> IntArray:
     return (first + np.arange(length)) % size
 
 
-def _node_loads(low: float, high: float) -> FloatArray:
-    """Loads of the nodes around those from `low` to `high`, and where these are few of their neighbours, rising."""
-    loads = NODE_LOADS if high < NARROW_RATIO * low else NODE_LOADS[::2]
-    last = loads.size - 1
-    below = min(max(int(np.searchsorted(loads, low * (1.0 + 1e-9), side="right")) - 1, 0), last - 1)
-    above = max(min(int(np.searchsorted(loads, high * (1.0 - 1e-9))), last), below + 1)
+def _around(nodes: FloatArray, low: float, high: float) -> tuple[float, ...]:
+    """The nodes around loads from `low` to `high`, and where these are few of their neighbours, rising."""
+    last = nodes.size - 1
+    below = min(max(int(np.searchsorted(nodes, low * (1.0 + 1e-9), side="right")) - 1, 0), last - 1)
+    above = max(min(int(np.searchsorted(nodes, high * (1.0 - 1e-9))), last), below + 1)
     if above - below < FEW_STEPS:
         below, above = max(below - 1, 0), min(above + 1, last)
-    return np.asarray(loads[below : above + 1])
+    return tuple(nodes[below : above + 1].tolist())
 
 
 @dataclass(frozen=True, eq=False)
 class SteadyCurve:
-    """Steady queues of one pool at rising rates."""
+    """Steady queues of one pool at rising loads, shares of its largest stable rate."""
 
     limit_per_s: float
-    rates_per_s: FloatArray
+    loads: FloatArray
     queues: tuple[QueueLatency, ...]
     _slices: dict[str, Callable[[FloatArray], FloatArray]] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, solve: Callable[[float], QueueLatency], limit_per_s: float, rates_per_s: tuple[float, ...]
+        cls, solve: Callable[[float], QueueLatency], limit_per_s: float, loads: tuple[float, ...]
     ) -> SteadyCurve | None:
-        """At some rates; None where none is stable."""
-        solved = [(rate, solve(rate)) for rate in rates_per_s]
-        stable = [(rate, queue) for rate, queue in solved if queue.stable]
+        """At some loads; None where none is stable."""
+        solved = [(load, solve(load * limit_per_s)) for load in loads]
+        stable = [(load, queue) for load, queue in solved if queue.stable]
         if not stable:
             return None
-        return cls(limit_per_s, np.array([rate for rate, _ in stable]), tuple(queue for _, queue in stable))
+        return cls(limit_per_s, np.array([load for load, _ in stable]), tuple(queue for _, queue in stable))
 
     @property
-    def top_per_s(self) -> float:
-        """Largest rate evaluated."""
-        return float(self.rates_per_s[-1])
-
-    def _places(self, rates_per_s: FloatArray) -> FloatArray:
-        return -np.sqrt(np.maximum(1.0 - rates_per_s / self.limit_per_s, 0.0))
+    def top(self) -> float:
+        """Largest load evaluated."""
+        return float(self.loads[-1])
 
     def between(self, of_nodes: Iterable[ArrayLike]) -> Callable[[FloatArray], FloatArray]:
-        """Times [s] or numbers of each node, carried to rates, shape (rates, ...)."""
+        """Times [s] or numbers of each node, carried to loads, shape (loads, ...)."""
         values = np.array(list(of_nodes))
-        if self.rates_per_s.size == 1:
-            return lambda rates_per_s: np.repeat(values, rates_per_s.size, axis=0)
-        curve = PchipInterpolator(self._places(self.rates_per_s), np.log(np.maximum(values, LEAST_S)))
+        if self.loads.size == 1:
+            return lambda loads: np.repeat(values, loads.size, axis=0)
+        curve = PchipInterpolator(_places(self.loads), np.log(np.maximum(values, LEAST_S)))
 
-        def at(rates_per_s: FloatArray) -> FloatArray:
-            inside = np.clip(rates_per_s, self.rates_per_s[0], self.top_per_s)
-            found = np.exp(curve(self._places(inside)))
+        def at(loads: FloatArray) -> FloatArray:
+            found = np.exp(curve(_places(np.clip(loads, self.loads[0], self.top))))
             return np.where(found > 2.0 * LEAST_S, found, 0.0)
 
         return at
 
     def slices(self, name: str) -> Callable[[FloatArray], FloatArray]:
-        """The distribution of that name at `SLICE_EDGES` [s] by rate, shape (rates, slices)."""
+        """The distribution of that name at `SLICE_EDGES` [s] by load, shape (loads, slices)."""
         if name not in self._slices:
             distributions: list[LatencyDistribution] = [getattr(queue, name) for queue in self.queues]
             sliced = (sorted_slice_means(d.support_s, d.weights, SLICE_EDGES) for d in distributions)
@@ -233,7 +276,7 @@ class SteadyCurve:
     def joints(
         self,
     ) -> tuple[JointDistribution, Callable[[FloatArray], FloatArray], Callable[[FloatArray], FloatArray]]:
-        """A joint distribution for its shape, and TTFT and TPOT [s] of its groups by rate, shape (rates, ...)."""
+        """A joint distribution for its shape, and TTFT and TPOT [s] of its groups by load, shape (loads, ...)."""
         joints = [queue.joint for queue in self.queues if queue.joint is not None]
         if len(joints) < len(self.queues) or len({(joint.first_s.shape, joint.token_s.shape) for joint in joints}) > 1:
             joints = [JointDistribution.independent(*_sliced(queue)) for queue in self.queues]
@@ -242,7 +285,7 @@ class SteadyCurve:
 
     @cached_property
     def running_and_step_s(self) -> Callable[[FloatArray], FloatArray]:
-        """Mean number running and mean step [s] by rate, shape (rates, 2)."""
+        """Mean number running and mean step [s] by load, shape (loads, 2)."""
         return self.between([queue.mean_running, queue.mean_step_s] for queue in self.queues)
 
     @cached_property
@@ -251,66 +294,77 @@ class SteadyCurve:
         return self.queues[-1].limit == "running"
 
     @cached_property
-    def table_per_s(self) -> FloatArray:
-        """Rates at which numbers in the queues are tabulated."""
-        return TABLE_LOADS * self.limit_per_s
-
-    @cached_property
     def first_s(self) -> FloatArray:
-        """Mean TTFT at `table_per_s` [s]; beyond the last node as 1 / (1 - load)."""
-        means = self.between(queue.ttft.mean_s for queue in self.queues)(self.table_per_s)
-        spare = 1.0 - np.minimum(self.top_per_s, self.table_per_s) / self.limit_per_s
-        return np.asarray(means * spare / (1.0 - TABLE_LOADS))
+        """Mean TTFT at `TABLE_LOADS` [s]; beyond the last node as 1 / (1 - load)."""
+        means = self.between(queue.ttft.mean_s for queue in self.queues)(TABLE_LOADS)
+        return np.asarray(means * (1.0 - np.minimum(self.top, TABLE_LOADS)) / (1.0 - TABLE_LOADS))
 
     @cached_property
     def decode_s(self) -> FloatArray:
-        """Mean time from first to last token at `table_per_s` [s]."""
-        return self.between(max(queue.e2e.mean_s - queue.ttft.mean_s, 0.0) for queue in self.queues)(self.table_per_s)
+        """Mean time from first to last token at `TABLE_LOADS` [s]."""
+        return self.between(max(queue.e2e.mean_s - queue.ttft.mean_s, 0.0) for queue in self.queues)(TABLE_LOADS)
+
+
+def _places(loads: FloatArray) -> FloatArray:
+    """Where loads lie on the scale on which latencies are nearly straight."""
+    return -np.sqrt(np.maximum(1.0 - loads, 0.0))
 
 
 @dataclass(frozen=True, eq=False)
 class _Followed:
-    """A queue along a path: the rate at which it would steadily hold as many [1/s], and the wait beyond [s]."""
+    """A queue along a path: the load at which it would steadily hold as many, the wait beyond [s], what it serves."""
 
-    rates_per_s: FloatArray
+    loads: FloatArray
     late_s: FloatArray
     outflow_per_s: FloatArray
 
 
-def _follow(curve: SteadyCurve, inflow_per_s: FloatArray, step_s: float, number: FloatArray) -> _Followed:
+def _follow(
+    curves: Sequence[SteadyCurve], mix: IntArray, inflow_per_s: FloatArray, step_s: float, numbers: Sequence[FloatArray]
+) -> _Followed:
     """Solve dN/dt = lambda - mu(N) along a path that repeats, by implicit Euler steps.
 
-    An implicit step is N + h mu(N) = N0 + h lambda, whose left side is tabulated. The path is followed again from where
-    it ended until it ends there.
+    An implicit step is N + h mu(N) = N0 + h lambda, whose left side is tabulated for each mix. The path is followed
+    again from where it ended until it ends there.
 
     Args:
-        curve: of the pool.
-        inflow_per_s: lambda of each step, shape (steps,).
+        curves: of the pool, by mix.
+        mix: in force at each step, shape (steps,).
+        inflow_per_s: lambda of each step, likewise.
         step_s: h.
-        number: N at `curve.table_per_s`.
+        numbers: N of each mix at `TABLE_LOADS`.
     """
-    rates, limit = curve.table_per_s, curve.limit_per_s
-    number = np.maximum.accumulate(number)
-    start = interpolated_at(rates, number, float(inflow_per_s.mean()))
-    rates_per_s, after = _followed(inflow_per_s, step_s, rates, number + step_s * rates, start)
+    number = np.maximum.accumulate(np.array(numbers), axis=1)
+    limit_per_s = np.array([curve.limit_per_s for curve in curves])
+    loads = inflow_per_s / limit_per_s[mix]
+    start = float(np.mean([interpolated_at(TABLE_LOADS, number[m], float(loads.mean())) for m in range(len(curves))]))
+    left = number + step_s * limit_per_s[:, None] * TABLE_LOADS
+    served, after = _followed(inflow_per_s, mix, step_s, TABLE_LOADS, limit_per_s, left, start)
     before = np.append(after[-1], after[:-1])
-    top = interpolated_at(rates, number, curve.top_per_s)
-    late_s = (np.maximum(before - top, 0.0) + np.maximum(after - top, 0.0)) / (2.0 * limit)
-    return _Followed(np.minimum(rates_per_s, curve.top_per_s), late_s, rates_per_s)
+    tops = np.array([curve.top for curve in curves])
+    top = np.array([interpolated_at(TABLE_LOADS, number[m], tops[m]) for m in range(len(curves))])[mix]
+    late_s = (np.maximum(before - top, 0.0) + np.maximum(after - top, 0.0)) / (2.0 * limit_per_s[mix])
+    return _Followed(np.minimum(served, tops[mix]), late_s, served * limit_per_s[mix])
 
 
 @compiled(makes_arrays=True)
 def _followed(
-    inflow_per_s: FloatArray, step_s: float, rates_per_s: FloatArray, left: FloatArray, number: float
+    inflow_per_s: FloatArray,
+    mix: IntArray,
+    step_s: float,
+    loads: FloatArray,
+    limit_per_s: FloatArray,
+    left: FloatArray,
+    number: float,
 ) -> tuple[FloatArray, FloatArray]:
-    """What flows out in each step [1/s], and the number in the queue after it, from one to begin with."""
+    """The load of what flows out in each step, and the number in the queue after it, from one to begin with."""
     served, after = np.empty(inflow_per_s.size), np.empty(inflow_per_s.size)
     for _ in range(MOST_CYCLES):
         before = number
         for step in range(inflow_per_s.size):
             total = number + step_s * inflow_per_s[step]
-            served[step] = interpolated_at(left, rates_per_s, total)
-            number = total - step_s * served[step]
+            served[step] = interpolated_at(left[mix[step]], loads, total)
+            number = total - step_s * limit_per_s[mix[step]] * served[step]
             after[step] = number
         if abs(number - before) <= SAME_STATE * (1.0 + before):
             break
@@ -329,89 +383,179 @@ class _Path:
     """What requests meet at each step of a path, each array of shape (steps,).
 
     Attributes:
-        curve: of the pool.
+        curves: of the pool, by mix.
+        mix: in force.
         requests: that arrive, in any unit.
-        work_per_s: rate of requests of mean length that would bring as much work.
+        loads: that they bring, shares of the largest stable rate.
         first: the queue that TTFT goes by.
-        decode_per_s: steady rate that TPOT goes by.
+        decode_loads: steady load that TPOT goes by.
     """
 
-    curve: SteadyCurve
+    curves: Sequence[SteadyCurve]
+    mix: IntArray
     requests: FloatArray
-    work_per_s: FloatArray
+    loads: FloatArray
     first: _Followed
-    decode_per_s: FloatArray
+    decode_loads: FloatArray
 
     @classmethod
-    def of(cls, curve: SteadyCurve, requests: FloatArray, work_per_s: FloatArray, step_s: float) -> _Path:
-        table = curve.table_per_s
-        prompts, answers = table * curve.first_s, table * curve.decode_s
-        if curve.waits_for_slots:
-            first = decode = _follow(curve, work_per_s, step_s, prompts + answers)
+    def of(
+        cls, curves: Sequence[SteadyCurve], mix: IntArray, requests: FloatArray, loads: FloatArray, step_s: float
+    ) -> _Path:
+        limit_per_s = np.array([curve.limit_per_s for curve in curves])
+        arriving_per_s = loads * limit_per_s[mix]
+        prompts, answers = (
+            [TABLE_LOADS * curve.limit_per_s * (curve.decode_s if decode else curve.first_s) for curve in curves]
+            for decode in (False, True)
+        )
+        if curves[-1].waits_for_slots:
+            both = [first + decode for first, decode in zip(prompts, answers, strict=True)]
+            first = decode = _follow(curves, mix, arriving_per_s, step_s, both)
         else:
-            first = _follow(curve, work_per_s, step_s, prompts)
-            decode = _follow(curve, first.outflow_per_s, step_s, answers)
-        lasts_s = float(np.interp(work_per_s.mean(), table, curve.decode_s))
-        return cls(curve, requests, work_per_s, first, _ahead(decode.rates_per_s, step_s, lasts_s / 2.0))
+            first = _follow(curves, mix, arriving_per_s, step_s, prompts)
+            decode = _follow(curves, mix, first.outflow_per_s, step_s, answers)
+        mean = float(loads.mean())
+        each_s = np.array([np.interp(mean, TABLE_LOADS, curve.decode_s) for curve in curves])
+        lasts_s = float(np.average(each_s[mix], weights=requests))
+        return cls(curves, mix, requests, loads, first, _ahead(decode.loads, step_s, lasts_s / 2.0))
 
     @cached_property
     def _mean_first_s(self) -> FloatArray:
         """Mean TTFT at each step [s]."""
-        return np.interp(self.first.rates_per_s, self.curve.table_per_s, self.curve.first_s) + self.first.late_s
+        return self._of_curves(lambda curve, loads: np.interp(loads, TABLE_LOADS, curve.first_s), self.first.loads)
 
-    def _bins(self, steps: IntArray) -> tuple[IntArray, IntArray]:
-        """Steps ordered by bins that requests are told apart by, alike in TTFT, then in TPOT; and where bins begin."""
-        steps = steps[self.requests[steps] > 0.0]
-        levels = _cut(np.zeros(steps.size), self._mean_first_s[steps], self.requests[steps], LEVEL_EDGES)
-        bins = _cut(levels, self.decode_per_s[steps], self.requests[steps], np.linspace(0.0, 1.0, HALVES + 1))
-        order = np.argsort(bins, kind="stable")
-        return steps[order], np.flatnonzero(np.diff(bins[order], prepend=-1))
+    def _of_curves(self, of: Callable[[SteadyCurve, FloatArray], FloatArray], loads: FloatArray) -> FloatArray:
+        """A function of the curve in force and the load, at each step."""
+        values = np.empty(loads.size)
+        for place, curve in enumerate(self.curves):
+            here = self.mix == place
+            values[here] = of(curve, loads[here])
+        return values
 
     def latencies(self, steps: IntArray) -> QueueLatency:
         """Of the requests that come in some steps."""
-        curve, (places, starts) = self.curve, self._bins(steps)
-        requests = self.requests[places]
-        in_bins = np.add.reduceat(requests, starts)
-        weights = in_bins / in_bins.sum()
-
-        def means(values: FloatArray) -> FloatArray:
-            return np.asarray(np.add.reduceat(values[places] * requests, starts) / in_bins)
-
-        first, late_s, decode = means(self.first.rates_per_s), means(self.first.late_s), means(self.decode_per_s)
-        mean_first_s = np.interp(np.stack([first, decode]), curve.table_per_s, curve.first_s)
-        behind_s = late_s + mean_first_s[0] - mean_first_s[1]
+        steps = steps[self.requests[steps] > 0.0]
+        parts = [
+            self._binned(curve, steps[self.mix[steps] == place])
+            for place, curve in enumerate(self.curves)
+            if np.any(self.mix[steps] == place)
+        ]
+        weights = np.concatenate([part.requests for part in parts]) / sum(part.requests.sum() for part in parts)
         mass = weights[:, None] * SLICE_MASS
-        ttft_s = curve.slices("ttft")(first) + late_s[:, None]
+        ttft_s = np.concatenate([part.ttft_s for part in parts])
 
         def e2e() -> LatencyDistribution:
-            return condensed_sample(np.maximum(curve.slices("e2e")(decode) + behind_s[:, None], ttft_s.min()), mass)
+            later_s = np.concatenate([part.slices("e2e") + part.behind_s[:, None] for part in parts])
+            return condensed_sample(np.maximum(later_s, ttft_s.min()), mass)
 
-        running, step_s = curve.running_and_step_s(self.decode_per_s[steps]).mean(axis=0).tolist()
+        def itl() -> LatencyDistribution:
+            return condensed_sample(np.concatenate([part.slices("itl") for part in parts]), mass)
+
+        running, step_s = (
+            float(self._of_curves(partial(_running_or_step, which), self.decode_loads)[steps].mean())
+            for which in (0, 1)
+        )
         return replace(
-            curve.queues[-1],
+            parts[-1].curve.queues[-1],
             ttft=condensed_sample(ttft_s, mass),
-            tpot=condensed_sample(curve.slices("tpot")(decode), mass),
+            tpot=condensed_sample(np.concatenate([part.slices("tpot") for part in parts]), mass),
             e2e=LatencyDistribution.later(e2e),
-            itl=LatencyDistribution.later(lambda: condensed_sample(curve.slices("itl")(decode), mass)),
+            itl=LatencyDistribution.later(itl),
             mean_running=running,
             mean_step_s=step_s,
-            utilisation=float(self.work_per_s[steps].mean()) / curve.limit_per_s,
-            joint=JointDistribution.made_by(lambda: self._joint(weights, first, late_s, decode)),
+            utilisation=float(self.loads[steps].mean()),
+            joint=JointDistribution.made_by(lambda: _joint(parts, weights)),
         )
 
-    def _joint(
-        self, weights: FloatArray, first: FloatArray, late_s: FloatArray, decode: FloatArray
-    ) -> JointDistribution:
-        """TTFT and TPOT together: independent of each other once prompt, output and bin are known."""
-        steady, first_of, token_of = self.curve.joints
-        return replace(
-            steady,
-            first_s=np.concatenate(list(first_of(first) + late_s[:, None, None]), axis=1),
-            first_mass=np.outer(weights, steady.first_mass).ravel(),
-            token_s=np.concatenate(list(token_of(decode)), axis=1),
-            token_mass=np.outer(weights, steady.token_mass).ravel(),
-            levels=weights.size,
+    def _binned(self, curve: SteadyCurve, steps: IntArray) -> _Bins:
+        """Steps of one mix by what requests in them meet: alike in TTFT, then in TPOT."""
+        edges = tail_edges(-(-LEVELS // len(self.curves)))
+        mean_first_s = np.interp(self.first.loads[steps], TABLE_LOADS, curve.first_s) + self.first.late_s[steps]
+        levels = _cut(np.zeros(steps.size), mean_first_s, self.requests[steps], edges)
+        bins = _cut(levels, self.decode_loads[steps], self.requests[steps], np.linspace(0.0, 1.0, HALVES + 1))
+        order = np.argsort(bins, kind="stable")
+        places, starts = steps[order], np.flatnonzero(np.diff(bins[order], prepend=-1))
+        in_bins = np.add.reduceat(self.requests[places], starts)
+        first, late_s, decode = (
+            np.add.reduceat(values[places] * self.requests[places], starts) / in_bins
+            for values in (self.first.loads, self.first.late_s, self.decode_loads)
         )
+        return _Bins(curve, in_bins, first, late_s, decode)
+
+
+@dataclass(frozen=True, eq=False)
+class _Bins:
+    """Steps of one mix that requests meet about the same in, each array of shape (bins,).
+
+    Attributes:
+        curve: of the mix.
+        requests: that arrive, in any unit.
+        first: load that TTFT goes by.
+        late_s: what it is later by [s].
+        decode: load that TPOT goes by.
+    """
+
+    curve: SteadyCurve
+    requests: FloatArray
+    first: FloatArray
+    late_s: FloatArray
+    decode: FloatArray
+
+    @property
+    def ttft_s(self) -> FloatArray:
+        """TTFT in slices [s], shape (bins, slices)."""
+        return self.curve.slices("ttft")(self.first) + self.late_s[:, None]
+
+    def slices(self, name: str) -> FloatArray:
+        """What goes by the load of decodes, in slices [s], likewise."""
+        return self.curve.slices(name)(self.decode)
+
+    @property
+    def behind_s(self) -> FloatArray:
+        """By how much TTFT is later than at the load that decodes go by [s]."""
+        at_first_s, at_decode_s = np.interp(np.stack([self.first, self.decode]), TABLE_LOADS, self.curve.first_s)
+        return np.asarray(self.late_s + at_first_s - at_decode_s)
+
+
+def _running_or_step(which: int, curve: SteadyCurve, loads: FloatArray) -> FloatArray:
+    return curve.running_and_step_s(loads)[:, which]
+
+
+def _joint(parts: Sequence[_Bins], weights: FloatArray) -> JointDistribution:
+    """TTFT and TPOT together: independent of each other once prompt, output and bin are known.
+
+    Prompts and outputs of a mix are in as many groups as those of another, scaled; where they are not, lengths are not
+    told apart.
+    """
+    known = [part.curve.joints for part in parts]
+    alike = {(steady.first_s.shape, steady.token_s.shape) for steady, _, _ in known}
+    if len(alike) > 1:
+        mass = np.outer(weights, SLICE_MASS).ravel()
+        ttft_s = np.concatenate([part.ttft_s for part in parts]).ravel()
+        tpot_s = np.concatenate([part.slices("tpot") for part in parts]).ravel()
+        whole = JointDistribution.independent(LatencyDistribution(ttft_s, mass), LatencyDistribution(tpot_s, mass))
+        return replace(whole, levels=weights.size)
+    shares = [float(part.requests.sum()) for part in parts]
+    first_s, token_s = [], []
+    for part, (_, first_of, token_of) in zip(parts, known, strict=True):
+        first_s += list(first_of(part.first) + part.late_s[:, None, None])
+        token_s += list(token_of(part.decode))
+    steady = known[-1][0]
+
+    def mean(name: str) -> FloatArray:
+        return np.asarray(np.average([getattr(each, name) for each, _, _ in known], axis=0, weights=shares))
+
+    return replace(
+        steady,
+        first_s=np.concatenate(first_s, axis=1),
+        first_mass=np.outer(weights, steady.first_mass).ravel(),
+        token_s=np.concatenate(token_s, axis=1),
+        token_mass=np.outer(weights, steady.token_mass).ravel(),
+        weights=mean("weights"),
+        prompts=mean("prompts"),
+        gaps=mean("gaps"),
+        levels=weights.size,
+    )
 
 
 def _sliced(queue: QueueLatency) -> tuple[LatencyDistribution, LatencyDistribution]:

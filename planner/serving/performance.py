@@ -32,7 +32,7 @@ from planner.queueing import (
     work_variance_per_s,
 )
 from planner.serving.closed_loop import closed_loop_performance
-from planner.serving.drift import busiest_minute, queue_under_drift
+from planner.serving.drift import SteadyQueues, busiest_minute, queue_under_drift
 from planner.serving.kv_transfer import (
     piecewise_transfers,
     taken_by_others,
@@ -214,7 +214,7 @@ def _static(deployment: Deployment, workload: Workload) -> Performance:
     def solve(rate_per_s: float) -> QueueLatency:
         return static_queue(pool, steady.at_rate(rate_per_s))[0]
 
-    varying = queue_under_drift(solve, limit, workload.rate_per_s, drift)
+    varying = queue_under_drift(SteadyQueues(solve, limit), workload.rate_per_s, drift)
     performance = _of_one_pool(workload, varying.everything, static_queue(pool, steady)[1], assumptions)
     if not performance.stable:
         return performance

@@ -15,7 +15,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from scipy.optimize import brentq
@@ -33,7 +33,7 @@ from planner.queueing import (
     prefill_pool,
 )
 from planner.roofline import Bound
-from planner.serving.drift import NODE_LOADS, QueueUnderDrift, SteadyCurve, queue_under_drift
+from planner.serving.drift import NODE_LOADS, MixedWindows, QueueUnderDrift, SteadyQueues, queue_under_drift
 from planner.serving.full_memory import FullMemory, full_memory, with_preemptions
 from planner.serving.pool import (
     PoolModel,
@@ -49,7 +49,16 @@ from planner.serving.session_cache import busy_factor, reused_share
 from planner.serving.static_batching import largest_static_rate_per_s
 from planner.serving.tier_loads import PoolLoads
 from planner.serving.types import Deployment, Pool, PoolLimit, PoolPerformance, Role
-from planner.workload import MAX_SCV, ArrivalProcess, LatencyDistribution, RateDrift, TokenLengths, Workload
+from planner.workload import (
+    MAX_SCV,
+    ArrivalProcess,
+    LatencyDistribution,
+    LengthMix,
+    RateDrift,
+    RequestClass,
+    TokenLengths,
+    Workload,
+)
 
 MOST_PASSES, HITS_TOLERANCE = 6, 0.05
 """Times that a pool with sessions is solved for its hits at most, and the relative change of misses that ends it. A
@@ -69,8 +78,10 @@ SHORTER = 0.9
 """Factor on lengths by which it is seen what they cost. A choice: near 1, and beyond what rounding to tokens does."""
 STEADY_NODES = np.concatenate([NODE_LOADS[:2], NODE_LOADS[2::2]])
 """Loads between which steady pools are interpolated: those of a drift, and one more where they are far apart."""
-MOST_WITH_CURVES = 16
+MOST_WITH_CURVES = 32
 """Of these, pools whose interpolated curves are kept: a megabyte each. A choice as below."""
+MOST_SCALED = 64
+"""Lengths times factors that are kept. A choice: affects speed only."""
 LARGE_RECORDS = ("llm", "sku", "engine", "calibration")
 """Records of a configuration that are told apart by what they are and not by what they hold. Affects speed only."""
 MOST_STEADY_POOLS = 512
@@ -211,14 +222,46 @@ def _hits_fall_with_rate(workload: Workload) -> bool:
     return any(kind.sessions is not None or kind.prefix_reuse is not None for kind in workload.classes)
 
 
-def _shorter(workload: Workload, inputs: float, outputs: float) -> Workload:
-    """The same requests with inputs and outputs times factors of at most 1; of sessions what is new in each turn."""
+@lru_cache(maxsize=MOST_SCALED)
+def _scaled_classes(kinds: tuple[RequestClass, ...], inputs: float, outputs: float) -> tuple[RequestClass, ...]:
+    """The same requests with inputs and outputs times factors; of sessions what is new in each turn."""
     classes = []
-    for kind in workload.classes:
+    for kind in kinds:
         sessions = kind.sessions and kind.sessions.scaled(inputs, outputs)
         lengths = sessions.lengths if sessions else kind.lengths.scaled(inputs, outputs, kind.lengths.max_total)
         classes.append(kind.model_copy(update={"lengths": lengths, "sessions": sessions}))
-    return Workload(arrivals=workload.arrivals, classes=tuple(classes))
+    return tuple(classes)
+
+
+def length_mixes(workload: Workload, role: Role) -> tuple[tuple[LengthMix, Workload], ...]:
+    """What requests are like while little work comes, and while much does, the busiest last.
+
+    Work is prompt tokens in a prefill pool, output tokens in a decode pool, and both in a mixed one.
+
+    Args:
+        workload: whose rate varies.
+        role: of the pool that serves it.
+
+    Returns:
+        Mixes of lengths, each with steady requests like that; none where lengths do not drift.
+
+    Raises:
+        Nothing.
+    """
+    drift = workload.open_arrivals.drift
+    if drift is None or not drift.input_factors:
+        return ()
+    lengths = workload.lengths
+    inputs = lengths.mean_input / (lengths.mean_input + lengths.mean_output)
+    by_inputs = {Role.MIXED: inputs, Role.PREFILL: 1.0, Role.DECODE: 0.0}[role]
+    mixes = drift.mixes(by_inputs, 1.0 - by_inputs)
+    return tuple((mix, _scaled(workload, mix.inputs, mix.outputs)) for mix in mixes) if len(mixes) > 1 else ()
+
+
+def _scaled(workload: Workload, inputs: float, outputs: float) -> Workload:
+    """Steady requests as these with inputs and outputs times factors."""
+    arrivals = workload.open_arrivals.steady
+    return Workload(arrivals=arrivals, classes=_scaled_classes(workload.classes, inputs, outputs))
 
 
 @dataclass(eq=False)
@@ -229,13 +272,11 @@ class _SteadyPools:
         pool: the pool.
         workload: its requests; the rate does not matter.
         known: by rate [1/s].
-        curves: through them.
     """
 
     pool: Pool
     workload: Workload
     known: dict[float, PoolUnderLoad] = field(default_factory=dict)
-    curves: dict[tuple[float, ...], SteadyCurve | None] = field(default_factory=dict)
 
     @cached_property
     def limit_per_s(self) -> float:
@@ -250,7 +291,7 @@ class _SteadyPools:
         the prompt tokens per second and c times the output tokens per second add up to 1, whatever a is.
         """
         by_inputs, by_outputs = (
-            (1.0 - self.limit_per_s / pool_limit_per_s(self.pool, _shorter(self.workload, *factors))) / (1.0 - SHORTER)
+            (1.0 - self.limit_per_s / pool_limit_per_s(self.pool, _scaled(self.workload, *factors))) / (1.0 - SHORTER)
             for factors in ((SHORTER, 1.0), (1.0, SHORTER))
         )
         return max(by_inputs, 0.0), max(by_outputs, 0.0)
@@ -282,21 +323,35 @@ class _SteadyPools:
         memory_s = max(FOLLOWED_S, LIFETIMES_FOLLOWED * loaded.queue.e2e.mean_s) if loaded.queue.stable else FOLLOWED_S
         return BusyWindows(loaded, loaded.workload, float(requests[loads(memory_s) >= node].sum()))
 
+    @cached_property
+    def queues(self) -> SteadyQueues:
+        """The queue of the pool by rate, and curves through those solved."""
+        return SteadyQueues(lambda rate_per_s: self.at(rate_per_s).queue, self.limit_per_s)
+
+    def mixes(self, workload: Workload) -> tuple[MixedWindows, ...]:
+        """The pool before the requests of windows in which they are alike; none where they are in all."""
+        by_inputs, by_outputs = self.growth
+        parts = []
+        for mix, steady in length_mixes(workload, self.pool.role):
+            pools = _steady_pools(self.pool, steady)
+            _keep_curves(pools)
+            work = 1.0 + by_inputs * (mix.inputs - 1.0) + by_outputs * (mix.outputs - 1.0)
+            parts.append(MixedWindows(pools.queues, mix.windows, work))
+        return tuple(parts)
+
     def under_drift(self, workload: Workload) -> PoolUnderLoad:
         """The pool under a workload whose rate varies; hits of its caches are those of the node nearest to the mean."""
         arrivals = workload.open_arrivals
         rate_per_s, drift = arrivals.rate_per_s, arrivals.drift
         assert drift is not None
         growth = self.growth if drift.input_factors else (0.0, 1.0)
-
-        def solve(rate: float) -> QueueLatency:
-            return self.at(rate).queue
-
         _keep_curves(self)
-        varying = queue_under_drift(solve, self.limit_per_s, rate_per_s, drift, growth, self.curves)
-        path = varying.path
-        nodes = [rate_per_s] if path is None else path.curve.rates_per_s.tolist()
-        nearest = min(nodes, key=lambda rate: abs(rate - rate_per_s))
+        mixes = self.mixes(workload) if drift.input_factors else ()
+        varying = queue_under_drift(self.queues, rate_per_s, drift, growth, mixes)
+        nearest = rate_per_s
+        if varying.path is not None:
+            nodes = STEADY_NODES * self.limit_per_s
+            nearest = float(nodes[np.argmin(np.abs(nodes - rate_per_s))])
         node = self.at(nearest)
         return replace(
             node,
@@ -411,7 +466,7 @@ def _keep_curves(pools: _SteadyPools) -> None:
     _WITH_CURVES[id(pools)] = pools
     _WITH_CURVES.move_to_end(id(pools))
     while len(_WITH_CURVES) > MOST_WITH_CURVES:
-        _WITH_CURVES.popitem(last=False)[1].curves.clear()
+        _WITH_CURVES.popitem(last=False)[1].queues.curves.clear()
 
 
 def _steady_pools(pool: Pool, workload: Workload) -> _SteadyPools:

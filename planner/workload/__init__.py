@@ -13,7 +13,7 @@ from planner.workload.arrivals import (
 )
 from planner.workload.checks import MAX_TOKENS
 from planner.workload.condensed import CondensedLengths, condensed_lengths, probability_slices, tail_edges
-from planner.workload.drift import MAX_RATE_CV, RateDrift, forgetting_means, measured_drift
+from planner.workload.drift import MAX_RATE_CV, LengthMix, RateDrift, forgetting_means, measured_drift
 from planner.workload.images import MAX_IMAGE_PIXELS, MAX_IMAGE_SIZES, MAX_IMAGES, ImageMix, Images, ImageSize
 from planner.workload.latency import STUDENT_95, JointDistribution, LatencyDistribution, batch_quantile_interval
 from planner.workload.lengths import MAX_LENGTH_CELLS, SharedPrefixes, TokenLengths, zipf
@@ -44,6 +44,7 @@ __all__ = [
     "JointDistribution",
     "LatencyDistribution",
     "LatencyTarget",
+    "LengthMix",
     "PrefixReuse",
     "RateDrift",
     "RecordedArrivals",

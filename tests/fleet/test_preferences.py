@@ -113,8 +113,27 @@ def test_a_kind_of_pool_that_carries_next_to_nothing_is_left_out() -> None:
     strays = fleet(102.4, mixed_b200=38.3, mixed_h100_tp2=1.7), fleet(108.8, mixed_b200=37.0, mixed_h100_tp4=3.0)
     plain = fleet(120.8, mixed_b200=40.0)
     assert preferences.stray_kinds(kinds, strays[0]) == {("chat", "mixed h100 tp2")}
-    assert preferences.plainest(kinds, strays[0], cheapest_of(*strays, plain)) is plain
-    assert preferences.plainest(kinds, strays[0], cheapest_of(*strays)) is strays[1]  # nothing else can be had
+    assert preferences.plainest(kinds, strays[0], cheapest_of(*strays, plain), 0.0) is plain
+    assert preferences.plainest(kinds, strays[0], cheapest_of(*strays), 0.0) is strays[1]  # nothing else can be had
+
+
+def test_strays_are_not_left_out_one_after_another_for_less_than_a_tie() -> None:
+    """32 B200 beside ever other strays: the same B200 without any are 4 % dearer than the last of these."""
+    kinds: Any = Kinds("mixed b200", "mixed h100 tp2", "mixed h100 tp4", "mixed h200", "mixed a100")
+    strays = [
+        fleet(usd_per_hour, **{"mixed_b200": 97.0, kind: 3.0})
+        for usd_per_hour, kind in ((211.2, "mixed_h100_tp2"), (214.4, "mixed_h100_tp4"), (217.6, "mixed_h200"))
+    ]
+    same, plain = fleet(225.0, mixed_b200=100.0), fleet(220.8, mixed_a100=100.0)
+    asked: list[set[str]] = []
+    among = cheapest_of(*strays, same, plain)
+
+    def counted(allowed: Callable[[], list[Any]], below: float) -> Any:
+        asked.append({column.name for column in allowed()})
+        return among(allowed, below)
+
+    assert preferences.plainest(kinds, strays[0], counted, 0.05) is same and len(asked) == 2
+    assert preferences.plainest(kinds, strays[0], among, 0.01) is plain
 
 
 def test_a_pool_of_a_tenth_or_more_is_no_stray() -> None:
@@ -138,9 +157,9 @@ def test_a_service_is_run_in_one_mode() -> None:
     both = fleet(33.95, mixed_a=5.0, prefill_a=15.0, decode_a=15.0)
     pairs, mixed = fleet(40.74, prefill_a=20.0, decode_a=20.0), fleet(41.0, mixed_a=20.0)
     assert not preferences.is_plain(kinds, both)
-    assert preferences.plainest(kinds, both, cheapest_of(both, pairs, mixed)) is pairs
-    assert preferences.plainest(kinds, both, cheapest_of(both, mixed)) is mixed
-    assert preferences.plainest(kinds, both, cheapest_of(both)) is both
+    assert preferences.plainest(kinds, both, cheapest_of(both, pairs, mixed), 0.0) is pairs
+    assert preferences.plainest(kinds, both, cheapest_of(both, mixed), 0.0) is mixed
+    assert preferences.plainest(kinds, both, cheapest_of(both), 0.0) is both
 
 
 def test_among_few_gpus_one_sku_is_worth_more_than_a_tie() -> None:
@@ -180,8 +199,10 @@ def test_of_measured_fleets_the_plain_one_counts_where_a_stray_makes_another_che
     monkeypatch.setattr(
         fleet_search, "refined_allocation", lambda _, __, allowed, **limits: among(allowed, math.inf) or none
     )
-    search: Any = SimpleNamespace(request=SimpleNamespace(objective=None), columns=kinds)
-    assert preferences.plainest(kinds, stray, cheapest_of(lent, own)) is lent
+    search: Any = SimpleNamespace(
+        request=SimpleNamespace(objective=None, search=SimpleNamespace(simplicity=0.05)), columns=kinds
+    )
+    assert preferences.plainest(kinds, stray, cheapest_of(lent, own), 0.0) is lent
     best = fleet_search._best_within(search, 0.05, lent, 0.01, lambda: 0.0, like=lent)
     assert preferences.most_preferred(kinds, lent, best, best) is own
     too_dear = fleet_search._best_within(search, 0.001, lent, 0.01, lambda: 0.0, like=lent)

@@ -9,7 +9,7 @@ import pytest
 from planner.search import Capacity, CapacityUnderDrift, ConfigurationFamily, capacity_of
 from planner.search.candidates import RATE_TOLERANCE
 from planner.serving import Role, Router
-from planner.workload import RateDrift
+from planner.workload import ArrivalProcess, RateDrift
 from tests.search.test_slo_margin import demand, option
 
 DRIFT = RateDrift.random(0.3, 300.0, seed=5)
@@ -71,3 +71,31 @@ def test_what_a_router_sees_of_all_replicas_is_found_for_every_size() -> None:
     member = replace(option(limit=96), router=Router.LEAST_REQUESTS)
     own = Capacity(demand(DRIFT)).rate_per_s(member, 5)
     assert capacity_of(demand(DRIFT)).rate_per_s(member, 5) == pytest.approx(own, rel=1e-9)
+
+
+def test_a_size_between_two_known_ones_is_read_off_them_and_sustains_about_that() -> None:
+    """What a replica sustains goes with the SCV of its arrivals, the pool's over the number of replicas."""
+    some, under_drift = ConfigurationFamily(role=Role.MIXED, members=(option(limit=96),)), capacity_of(demand(DRIFT))
+    for size in (12, 1):
+        under_drift.best(some, size)
+    before = under_drift.evaluations
+    for size in (2, 3, 4, 6):
+        found = under_drift.best(some, size)
+        assert found.member is some.members[0] and under_drift.is_exact(some, size)
+        assert found.rate_per_s == pytest.approx(Capacity(demand(DRIFT)).rate_per_s(found.member, size), rel=0.03)
+    assert under_drift.evaluations == before
+
+
+@pytest.mark.parametrize("role", [Role.MIXED, Role.PREFILL])
+def test_bounds_hold_where_prompts_are_longest_when_most_come(role: Role) -> None:
+    """They are of the requests of the busiest windows, at their rate and what they must meet at least."""
+    factors, inputs = (0.8,) * 8 + (1.8,) * 2, (0.9,) * 8 + (1.0 + 0.1 * 6.4 / 3.6,) * 2
+    drift = RateDrift(window_s=60.0, factors=factors, input_factors=inputs, output_factors=(1.0,) * 10)
+    asked = demand(drift)
+    member = replace(option(limit=96), role=role)
+    some, under_drift = ConfigurationFamily(role=role, members=(member,)), capacity_of(asked)
+    bounds = {size: under_drift.bound_per_s(some, size) for size in (1, 4)}
+    even = replace(asked, workload=asked.workload.model_copy(update={"arrivals": ArrivalProcess(rate_per_s=1.0)}))
+    for size, bound_per_s in bounds.items():
+        assert under_drift.best(some, size).rate_per_s <= bound_per_s
+        assert bound_per_s < Capacity(even).bound_per_s(some, size)  # and closer than those of a steady rate

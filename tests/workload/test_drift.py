@@ -13,6 +13,7 @@ from scipy.integrate import solve_ivp
 
 from planner.core import InputError
 from planner.workload import ArrivalProcess, RateDrift, measured_drift
+from planner.workload.drift import MIX_STEP
 
 FACTORS = st.lists(st.floats(0.0, 50.0), min_size=2, max_size=30).filter(lambda rates: sum(rates) > 0.1)
 
@@ -263,3 +264,22 @@ def test_a_stretch_keeps_the_lengths_of_its_windows() -> None:
 def test_a_stretch_in_which_nobody_comes_is_none() -> None:
     stretch, mean = RateDrift.of([0.0] * 50 + [1.0] * 2, 60.0).stretch_like_all(180.0)
     assert mean > 0.0 and max(stretch.factors) > 0.0
+
+
+@given(FACTORS, st.integers(0, 10_000))
+def test_mixes_are_all_windows_once_and_bring_what_all_of_them_bring(rates: list[float], seed: int) -> None:
+    drift = RateDrift.of(rates, 60.0)
+    inputs = np.random.default_rng(seed).uniform(0.5, 1.5, len(rates))
+    inputs /= np.average(inputs, weights=drift.array)
+    drift = drift.model_copy(update={"input_factors": tuple(inputs.tolist())})
+    mixes = drift.mixes(1.0, 0.0)
+    assert sorted(np.concatenate([mix.windows for mix in mixes]).tolist()) == list(range(len(rates)))
+    assert sum(mix.share for mix in mixes) == pytest.approx(1.0)
+    assert sum(mix.share * mix.inputs for mix in mixes) == pytest.approx(1.0, abs=0.5 * MIX_STEP + 1e-9)
+    work = drift.work(1.0, 0.0)
+    assert len(mixes) < 2 or work[mixes[-1].windows].min() >= work[mixes[0].windows].max()
+
+
+def test_requests_that_are_alike_all_the_time_have_one_mix() -> None:
+    drift = RateDrift(window_s=60.0, factors=(0.5, 1.5), input_factors=(1.015, 0.995), output_factors=(1.0, 1.0))
+    assert [(mix.windows.tolist(), mix.rate, mix.inputs) for mix in drift.mixes(1.0, 1.0)] == [([0, 1], 1.0, 1.0)]
