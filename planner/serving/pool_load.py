@@ -223,12 +223,20 @@ def _hits_fall_with_rate(workload: Workload) -> bool:
 
 
 @lru_cache(maxsize=MOST_SCALED)
-def _scaled_classes(kinds: tuple[RequestClass, ...], inputs: float, outputs: float) -> tuple[RequestClass, ...]:
-    """The same requests with inputs and outputs times factors; of sessions what is new in each turn."""
+def _scaled_classes(
+    kinds: tuple[RequestClass, ...], inputs: float, outputs: float, *, tilted: bool
+) -> tuple[RequestClass, ...]:
+    """The same requests with mean inputs and outputs times factors; of sessions what is new in each turn.
+
+    Tilted: long or short ones of them come more often, where that can be; else each is longer or shorter.
+    """
     classes = []
     for kind in kinds:
         sessions = kind.sessions and kind.sessions.scaled(inputs, outputs)
-        lengths = sessions.lengths if sessions else kind.lengths.scaled(inputs, outputs, kind.lengths.max_total)
+        lengths = sessions.lengths if sessions else None
+        if lengths is None and tilted:
+            lengths = kind.lengths.tilted(inputs, outputs)
+        lengths = lengths or kind.lengths.scaled(inputs, outputs, kind.lengths.max_total)
         classes.append(kind.model_copy(update={"lengths": lengths, "sessions": sessions}))
     return tuple(classes)
 
@@ -255,13 +263,15 @@ def length_mixes(workload: Workload, role: Role) -> tuple[tuple[LengthMix, Workl
     inputs = lengths.mean_input / (lengths.mean_input + lengths.mean_output)
     by_inputs = {Role.MIXED: inputs, Role.PREFILL: 1.0, Role.DECODE: 0.0}[role]
     mixes = drift.mixes(by_inputs, 1.0 - by_inputs)
-    return tuple((mix, _scaled(workload, mix.inputs, mix.outputs)) for mix in mixes) if len(mixes) > 1 else ()
+    if len(mixes) < 2:
+        return ()
+    return tuple((mix, _scaled(workload, mix.inputs, mix.outputs, tilted=True)) for mix in mixes)
 
 
-def _scaled(workload: Workload, inputs: float, outputs: float) -> Workload:
-    """Steady requests as these with inputs and outputs times factors."""
-    arrivals = workload.open_arrivals.steady
-    return Workload(arrivals=arrivals, classes=_scaled_classes(workload.classes, inputs, outputs))
+def _scaled(workload: Workload, inputs: float, outputs: float, *, tilted: bool = False) -> Workload:
+    """Steady requests as these with mean inputs and outputs times factors."""
+    classes = _scaled_classes(workload.classes, inputs, outputs, tilted=tilted)
+    return Workload(arrivals=workload.open_arrivals.steady, classes=classes)
 
 
 @dataclass(eq=False)

@@ -16,6 +16,8 @@ from planner.workload.images import Images
 
 MAX_LENGTH_CELLS = 200_000
 """Most cells of one distribution of lengths; `planner.traffic` condenses millions of requests to thousands."""
+SAME_MEAN = 1e-6
+"""To which share of the means tilted lengths must have those asked for. A choice."""
 MAX_PREFIXES = 100_000
 """Most distinct shared prefixes of one class."""
 
@@ -174,6 +176,39 @@ class TokenLengths(Frozen):
         output_tokens = np.clip(np.rint(self.outputs * outputs), 1.0, most_tokens - 1.0)
         input_tokens = np.clip(np.rint(self.inputs * inputs), 1.0, most_tokens - output_tokens)
         return TokenLengths.from_pairs(input_tokens, output_tokens, self.probabilities, self.source, self.images)
+
+    def tilted(self, inputs: float, outputs: float) -> TokenLengths | None:
+        """The same lengths, some more often than before, so that their means are times factors; None: they cannot be.
+
+        Of all probabilities with these means those nearest to the present ones (relative entropy): these times
+        exp(a input + b output). Csiszar, "I-divergence geometry of probability distributions and minimization
+        problems", Annals of Probability 3, 1975.
+
+        >>> tilted = TokenLengths.from_pairs([100, 300], [50, 50]).tilted(1.25, 1.0)
+        >>> [round(weight, 6) for weight in tilted.weights], round(tilted.mean_input, 3)
+        ([0.25, 0.75], 250.0)
+        """
+        from scipy.optimize import root  # noqa: PLC0415  (a step time loads no scipy)
+
+        apart = np.stack([self.inputs / self.mean_input - inputs, self.outputs / self.mean_output - outputs])
+
+        def weights(powers: FloatArray) -> FloatArray:
+            exponents = powers @ apart
+            return np.asarray(self.probabilities * np.exp(exponents - exponents.max()))
+
+        def means(powers: FloatArray) -> FloatArray:
+            mass = weights(powers)
+            return np.asarray(apart @ mass / mass.sum())
+
+        def covariance(powers: FloatArray) -> FloatArray:
+            mass, mean = weights(powers), means(powers)
+            return np.asarray((apart * mass) @ apart.T / mass.sum() - np.outer(mean, mean))
+
+        powers = root(means, np.zeros(2), jac=covariance).x
+        if np.abs(means(powers)).max() > SAME_MEAN:
+            return None
+        mass = np.where(self.probabilities > 0.0, np.maximum(weights(powers), np.finfo(float).tiny), 0.0)
+        return TokenLengths.from_pairs(self.inputs, self.outputs, mass / mass.sum(), self.source, self.images)
 
     def sample_cells(self, count: int, seed: int) -> IntArray:
         """Cells of `count` independent draws, shape (count,). Repeats for one seed."""

@@ -109,3 +109,28 @@ def test_lengths_refuse_fields_given_directly() -> None:
         TokenLengths(input_tokens=(1, 1), output_tokens=(1, 0), weights=(1.0, 1.0))
     with pytest.raises(InputError, match=re.escape("weights[0] = nan: Input should be a finite number")):
         TokenLengths(input_tokens=(1,), output_tokens=(1,), weights=(math.nan,))
+
+
+@given(cells, st.floats(0.8, 1.25), st.floats(0.8, 1.25))
+def test_tilted_lengths_have_the_means_asked_for_and_are_the_same_lengths(
+    rows: list[tuple[int, int, float]], inputs: float, outputs: float
+) -> None:
+    """Their probabilities over the old ones are an exponential of the lengths, which makes them the nearest such."""
+    lengths = _from_cells(rows)
+    tilted = lengths.tilted(inputs, outputs)
+    if tilted is None:
+        return
+    assert tilted.mean_input == pytest.approx(inputs * lengths.mean_input, rel=1e-5)
+    assert tilted.mean_output == pytest.approx(outputs * lengths.mean_output, rel=1e-5)
+    assert tilted.input_tokens == lengths.input_tokens and tilted.max_total == lengths.max_total
+    likely = tilted.probabilities > 1e-9
+    logs = np.log(tilted.probabilities[likely] / lengths.probabilities[likely])
+    of = np.stack([lengths.inputs[likely], lengths.outputs[likely], np.ones(logs.size)], axis=1) / 1e4
+    left = logs - of @ np.linalg.lstsq(of, logs, rcond=None)[0]
+    assert np.abs(left).max() < 1e-3 * max(np.abs(logs).max(), 1.0)
+
+
+def test_lengths_that_cannot_have_means_are_not_tilted() -> None:
+    assert TokenLengths.constant(1000, 100).tilted(1.1, 1.0) is None
+    assert TokenLengths.from_pairs([500, 1000], [100, 100]).tilted(1.4, 1.0) is None  # beyond the longest
+    assert TokenLengths.from_pairs([500, 1000], [100, 100]).tilted(1.2, 1.0) is not None
