@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
 from planner.fleet import plan
 from planner.scenario import load_scenario
@@ -72,3 +74,40 @@ def _opened(page: Any, address: str, until: str) -> None:
     painted = "return performance.getEntriesByName('first-contentful-paint').length"
     answered = "return document.querySelectorAll('[data-testid=stMetric]').length"
     browser.wait_for(lambda: page.execute_script(painted if until == "paint" else answered), f"the first {until}")
+
+
+STAGES = {"theory": "requests/s on", "checked": "Checked by simulation", "complete": ""}
+"""What the page says from a stage on; the last is when nothing more is to come."""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("until", list(STAGES))
+def test_a_change_on_the_page(benchmark: Any, tmp_path: Path, until: str) -> None:
+    """From the click on *Plan*, another rate typed, to a stage; the page was complete (targets: 0.7, 2.5 and 6 s)."""
+    if benchmark.disabled:
+        pytest.skip("tests/web/test_app_browser.py changes the page in every run; --benchmark-enable times it")
+    if not (browser.BROWSER.exists() and browser.DRIVER.exists()):
+        pytest.skip(f"needs {browser.BROWSER} and {browser.DRIVER}; on Debian: apt install chromium chromium-driver")
+    with browser.app_server() as address, browser.chromium(tmp_path / "profile", tmp_path) as page:
+        page.get(address)
+        browser.settle(page, "the first plan")
+        field = page.find_element(By.CSS_SELECTOR, ".st-key-rate input")
+        rates = iter(("42", "50", "45"))
+
+        def typed() -> tuple[tuple[Any, str, str], dict[str, Any]]:
+            browser.settle(page, "the plan before")
+            rate = next(rates)
+            field.click()
+            field.send_keys(Keys.CONTROL, "a")
+            field.send_keys(rate)
+            return (page, rate, until), {}
+
+        benchmark.pedantic(_changed, setup=typed, rounds=3)
+
+
+def _changed(page: Any, rate: str, until: str) -> None:
+    page.find_element(By.CSS_SELECTOR, ".st-key-plan-now button").click()
+    browser.wait_for(lambda: f"at {rate} requests/s on" in browser.main_text(page), f"an answer for {rate} requests/s")
+    if until == "complete":
+        browser.settle(page, "everything")
+    browser.wait_for(lambda: STAGES[until] in browser.main_text(page), f"the stage {until}")
