@@ -29,7 +29,7 @@ ROUNDING_TOLERANCE = 1e-4
 """Largest distance of a solver's integer from a whole number; more is no rounding but a failure."""
 _SUB_PROGRAMS = ("feasibility_jump", "rins", "rens")
 """HiGHS options `mip_heuristic_run_...` that look for better solutions beside the tree."""
-FEW_ENTRIES = 1_000
+FEW_ENTRIES = 2_000
 """Entries below which a program is solved without them: its tree is done before they are. A choice that affects speed,
 and which of the fleets within the gap is found."""
 _ROW_WISE, _MINIMISE, _FEASIBLE = 2, 1, 2
