@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
@@ -113,7 +114,7 @@ class _Cover:
         most, rise, is_scarce = math.inf, FIRST_RISE, self.room < math.inf
         is_scarce[self.layout.purchase_resource[self.most_blocks < math.inf]] = True
         while True:
-            cost, counts = self._cheapest(most)
+            cost, counts = self._cheapest(most, gap)
             self.bound = max(self.bound, min(cost, most))
             is_wrong = counts is not None and self._add(counts)
             enough = self.cost * (1.0 - gap * (1.0 - _SAME))  # the gap itself may round to more
@@ -181,10 +182,11 @@ class _Cover:
         self.counted |= is_wrong
         return bool(is_wrong.any())
 
-    def _cheapest(self, most: float) -> tuple[float, IntArray | None]:
+    def _cheapest(self, most: float, gap: float) -> tuple[float, IntArray | None]:
         """The least cost, and its units, shape (slices, units), among those whose parts cost no more than so much.
 
-        Without a limit it is kept what each slice costs by itself: no fleet of it costs less.
+        Without a limit it is kept what each slice costs by itself: no fleet of it costs less. There units may be dearer
+        than the least cost by the gap.
         """
         layout, resources = self.layout, np.flatnonzero(self.counted)
         most += float(self.surplus.sum())
@@ -199,14 +201,15 @@ class _Cover:
             units, rate = layout.pair_unit[pairs], np.minimum(layout.pair_rate[pairs], self.demand[s])
             of_others = float(self.least.sum() - self.least[s])
             search = LabelSearch(float(self.demand[s]), use[units], rate, worth, room, most - of_others)
-            covers = search.covers(layout.stage[units], layout.channel[units], layout.unit_kind[units])
+            covers = search.covers(layout.stage[units], layout.channel[units], layout.unit_kind[units], gap)
             if math.isinf(most) and len(covers.rate):
-                self.least[s] = float((covers.use @ worth).min())
+                self.least[s] = float((covers.use @ worth).min()) - search.slack
             together.most_cost = most - float(self.least[s + 1 :].sum())
             total, left, right = together.joined(total, covers, least=True)
             if not len(left):
                 return math.inf, None
-            chosen = np.column_stack([chosen[left], covers.name[right]])
+            total = replace(total, name=np.arange(len(left))).unbeaten()
+            chosen = np.column_stack([chosen[left], covers.name[right]])[total.name]
             found.append((s, units, search))
         usd = [self._usd(resource, total.use[:, 1 + k]) for k, resource in enumerate(resources.tolist())]
         cost = total.use[:, 0] - self.surplus[~self.counted].sum() + sum(usd)
@@ -217,7 +220,7 @@ class _Cover:
         counts = np.zeros((len(self.demand), len(use)), dtype=np.int64)
         for (s, units, search), name in zip(found, chosen[best].tolist(), strict=True):
             counts[s, units] = search.counts(name)
-        return float(cost[best]), counts
+        return float(cost[best]) - math.fsum(search.slack for _, _, search in found), counts
 
     def _needed(self, resource: int, taken: FloatArray) -> FloatArray:
         """What must be bought of a resource at least [usable units], pinned ones included."""
