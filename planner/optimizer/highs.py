@@ -30,8 +30,8 @@ ROUNDING_TOLERANCE = 1e-4
 _SUB_PROGRAMS = ("feasibility_jump", "rins", "rens")
 """HiGHS options `mip_heuristic_run_...` that look for better solutions beside the tree."""
 FEW_ENTRIES = 2_000
-"""Entries below which a program is solved without them: its tree is done before they are. A choice that affects speed,
-and which of the fleets within the gap is found."""
+"""Entries below which a program with a start is solved without them: its tree is done before they are. A choice that
+affects speed, and which of the fleets within the gap is found."""
 _ROW_WISE, _MINIMISE, _FEASIBLE = 2, 1, 2
 """HiGHS `MatrixFormat::kRowwise`, `ObjSense::kMinimize` and `SolutionStatus::kSolutionStatusFeasible`."""
 LEAST_CHECKS = 100
@@ -126,7 +126,7 @@ def solve_scaled(
     }
     if not whole:
         options["presolve"] = "off"
-    elif matrix.nnz < FEW_ENTRIES:
+    elif matrix.nnz < FEW_ENTRIES and start is not None:
         options |= {f"mip_heuristic_run_{name}": False for name in _SUB_PROGRAMS}
     for name, value in options.items():
         solver.setOptionValue(name, value)
