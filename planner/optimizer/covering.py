@@ -94,8 +94,6 @@ class _Cover:
         self.demand = layout.demand_per_s.max(axis=1)
         self.price = layout.cheapest(layout.purchase_usd_per_hour / layout.purchase_usable)
         self.surplus = np.zeros(len(self.price))
-        self.takes = np.zeros((len(layout.usd_per_hour), len(self.price)))
-        self.takes[layout.take_unit, layout.take_resource] = layout.take_amount
         resources = layout.problem.resources
         self.room = np.array([math.inf if r.at_most is None else r.at_most * (1.0 + _SAME) for r in resources])
         purchases = (purchase for resource in resources for purchase in resource.purchases)
@@ -132,16 +130,15 @@ class _Cover:
 
     def _price(self) -> bool:
         """Price resources as the relaxation does, from which on none is counted; whether it has a solution."""
-        program, dual, start = build_program(self.layout, Objective.MIN_COST), np.zeros(len(self.price)), 0
+        program, dual = build_program(self.layout, Objective.MIN_COST), np.zeros(len(self.price))
         relaxed = relax(program)
         if relaxed is None:
             return False
         code = {resource.name: index for index, resource in enumerate(self.layout.problem.resources)}
-        for rows in program.rows:
+        for rows, duals in relaxed.duals_of(program):
             if rows.constraint in ("hold_resource", "within_resource"):
                 subject = np.array([code[name] for name, *_ in rows.subjects], dtype=np.int64)[rows.subject]
-                np.subtract.at(dual, subject, relaxed.row_duals[start : start + len(rows)])
-            start += len(rows)
+                np.subtract.at(dual, subject, duals)
         self.price = np.maximum(self.price, dual)
         self.surplus = np.array([self._surplus(resource) for resource in range(len(dual))])
         self.counted[:] = False
@@ -165,7 +162,7 @@ class _Cover:
     def _add(self, counts: IntArray) -> bool:
         """Keep the fleet of these units, shape (slices, units), if it is the best; whether more is counted now."""
         layout, total = self.layout, counts.sum(axis=0)
-        taken, values = total @ self.takes, np.zeros(layout.columns)
+        taken, values = total @ layout.takes, np.zeros(layout.columns)
         usd = np.zeros(len(taken))
         for resource, amount in enumerate(taken.tolist()):
             usd[resource], blocks = self._bought(resource, amount)
@@ -190,8 +187,8 @@ class _Cover:
         """
         layout, resources = self.layout, np.flatnonzero(self.counted)
         most += float(self.surplus.sum())
-        use = layout.usd_per_hour + self.takes @ np.where(self.counted, 0.0, self.price)
-        use = np.column_stack([use, self.takes[:, resources]])
+        use = layout.usd_per_hour + layout.takes @ np.where(self.counted, 0.0, self.price)
+        use = np.column_stack([use, layout.takes[:, resources]])
         worth, room = np.append(1.0, self.price[resources]), np.append(math.inf, self.room[resources])
         chosen, total = np.zeros((1, 0), dtype=np.int64), empty_fleet(len(worth))
         together = LabelSearch(0.0, use, np.zeros(len(use)), worth, room, most)
