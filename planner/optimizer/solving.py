@@ -282,7 +282,6 @@ class _LeastCost:
             build_program(some, Objective.MIN_COST),
             relative_gap=gap,
             start=start,
-            target=self.bound / (1.0 - gap),
             cutoff=self.most * (1.0 + 2.0 * FEASIBILITY_TOLERANCE),
         )
         values = None
