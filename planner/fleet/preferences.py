@@ -35,19 +35,20 @@ _MEASURED: tuple[_Preference, ...] = (lambda column: column.is_measured,)
 _MIXED: tuple[_Preference, ...] = (lambda column: column.is_mixed,)
 
 
-def plainest(columns: CandidateColumns, cheapest: Allocation, best: Best) -> Allocation:
+def plainest(columns: CandidateColumns, cheapest: Allocation, best: Best, tie: float = 0.0) -> Allocation:
     """The cheapest fleet without strays that serves each service in one mode, or the nearest to that found.
 
-    One of some kinds of a fleet that is not plain is found in no time; others are then looked for only below its cost.
+    One of some kinds of a fleet that is not plain is found in no time; others are then looked for only below its cost,
+    by more than a share of it that is a tie.
     """
     chosen, kept = cheapest, list[_Preference]()
     plain: Allocation | None = None
     while not is_plain(columns, chosen):
-        below = math.inf if plain is None else plain.objective or 0.0
+        below = math.inf if plain is None else (plain.objective or 0.0) * (1.0 - tie)
         of_main = _cheapest(best, [partial(_preferred, columns, each) for each in _main_kinds(columns, chosen)], below)
         if of_main is not None and is_plain(columns, of_main[0]):
             plain = of_main[0]
-            below = plain.objective or 0.0
+            below = (plain.objective or 0.0) * (1.0 - tie)
         strays = stray_kinds(columns, chosen)
         rules = [_not_of(strays)] if strays else _in_one_mode(min(services_in_both_modes(columns, chosen)))
         wanted = [[*kept, rule] for rule in rules]

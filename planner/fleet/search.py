@@ -416,8 +416,8 @@ def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation
     chosen = of_one_family(columns, cheapest, best_of_few) if simplicity > 0.0 else None
     if chosen is None:
         if simplicity > 0.0:
-            finest_gap = COARSE_GAP if columns.are_shared else RELATIVE_GAP
-            lasting = plainest(columns, cheapest, _best_within(search, PLAINNESS, cheapest, finest_gap, least))
+            finest_gap, tie = (COARSE_GAP, simplicity) if columns.are_shared else (RELATIVE_GAP, 0.0)
+            lasting = plainest(columns, cheapest, _best_within(search, PLAINNESS, cheapest, finest_gap, least), tie)
         best = _best_within(search, simplicity, lasting, COARSE_GAP, least, like=lasting)
         best_of_few = _best_within(search, excess_of_few(search, lasting), lasting, COARSE_GAP, least, like=lasting)
         chosen = most_preferred(columns, lasting, best, best_of_few)
