@@ -36,6 +36,8 @@ from planner.workload import RecordedArrivals, Workload
 
 _ROUNDING = 1e-9
 """Share by which a rate that was seen to hold is raised, so that the program may route all of it."""
+MOST_REPLICAS = 1_000_000
+"""Of one pool: what `planner.serving.Pool` takes."""
 STAGE_OF_ROLE = {Role.MIXED: UnitStage.WHOLE, Role.PREFILL: UnitStage.FIRST, Role.DECODE: UnitStage.SECOND}
 
 
@@ -508,7 +510,8 @@ class CandidateColumns:
             sizes: set[int] = set()
             for slice_name, family in by_slice.items():
                 wanted_per_s = self._largest_per_s[slice_name] / self._shares.expected(service, family.role)
-                sizes |= set(worth_sizes(family, self._capacities[slice_name], wanted_per_s))
+                worth = worth_sizes(family, self._capacities[slice_name], wanted_per_s)
+                sizes |= {surviving for surviving in worth if surviving <= MOST_REPLICAS}
             for surviving in sorted(sizes):
                 if (service, name, surviving) not in self._sizes:
                     self._sizes.add((service, name, surviving))

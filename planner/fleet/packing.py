@@ -112,7 +112,13 @@ def server_count(pools: Sequence[PackedPool], bought: Mapping[str, Sequence[int]
 
     >>> server_count([PackedPool("h100-sxm", 2, 8, 2), PackedPool("h100-sxm", 4, 8, 1)])
     1
+    >>> server_count([PackedPool("h100-sxm", 3, 8, 5)]), server_count([PackedPool("h100-sxm", 16, 8, 5)])
+    (3, 10)
     """
+    if len(pools) == 1 and bought is None:
+        (pool,) = pools
+        on_one = pool.server_gpus // pool.gpus
+        return math.ceil(pool.replicas / on_one) if on_one else pool.replicas * -(-pool.gpus // pool.server_gpus)
     return len({server for pool in packed_replicas(pools, bought) for replica in pool for server in replica.servers})
 
 

@@ -38,7 +38,8 @@ _MIXED: tuple[_Preference, ...] = (lambda column: column.is_mixed,)
 def plainest(columns: CandidateColumns, cheapest: Allocation, best: Best, tie: float) -> Allocation:
     """The cheapest fleet without strays that serves each service in one mode, or the nearest to that found.
 
-    Another fleet than the same one with more of what are no strays has to be cheaper than that by more than a tie.
+    One of some kinds of a fleet that is not plain is found in no time; others are then looked for only below its cost,
+    by more than a share of it that is a tie.
 
     Args:
         columns: to choose from.
@@ -46,29 +47,42 @@ def plainest(columns: CandidateColumns, cheapest: Allocation, best: Best, tie: f
         best: the cheapest fleet of some columns.
         tie: share of the cost that does not count.
     """
-    chosen, kept, below = cheapest, list[_Preference](), math.inf
-    main = {_kind(column) for column in columns.chosen(cheapest)} - (strays := stray_kinds(columns, cheapest))
-    same = best(partial(_preferred, columns, [_only(main)]), below) if strays and main else None
-    if same is not None and is_plain(columns, same):
-        below = (same.objective or 0.0) * (1.0 - tie)
+    chosen, kept = cheapest, list[_Preference]()
+    plain: Allocation | None = None
     while not is_plain(columns, chosen):
+        below = math.inf if plain is None else (plain.objective or 0.0) * (1.0 - tie)
+        of_main = _cheapest(best, [partial(_preferred, columns, each) for each in _main_kinds(columns, chosen)], below)
+        if of_main is not None and is_plain(columns, of_main[0]):
+            plain = of_main[0]
+            below = (plain.objective or 0.0) * (1.0 - tie)
         strays = stray_kinds(columns, chosen)
         rules = [_not_of(strays)] if strays else _in_one_mode(min(services_in_both_modes(columns, chosen)))
         wanted = [[*kept, rule] for rule in rules]
         found = _cheapest(best, [partial(_preferred, columns, each) for each in wanted], below)
         if found is None:
-            return chosen if same is None or below == math.inf else same
+            return plain or chosen
         chosen, kept = found[0], wanted[found[1]]
     return chosen
 
 
+def _main_kinds(columns: CandidateColumns, allocation: Allocation) -> list[list[_Preference]]:
+    """The kinds of a fleet without its strays; where it serves a service in both modes, those of either."""
+    strays, both = stray_kinds(columns, allocation), services_in_both_modes(columns, allocation)
+    kinds = {_kind(column) for column in columns.chosen(allocation)} - strays
+
+    def of_mode(mixed: bool) -> list[_Preference]:
+        return [lambda column: _kind(column) in kinds and (column.service not in both or column.is_mixed is mixed)]
+
+    return [of_mode(True), of_mode(False)] if both else [of_mode(True)]
+
+
 def _cheapest(
-    best: Best, choices: Sequence[Callable[[], list[Column]]], below: float = math.inf
+    best: Best, choices: Sequence[Callable[[], list[Column]]], below_usd_per_hour: float = math.inf
 ) -> tuple[Allocation, int] | None:
     """The cheapest fleet of any of some columns, and of which; the first of equals. None where all cost too much."""
     found: tuple[Allocation, int] | None = None
     for place, columns in enumerate(choices):
-        answer = best(columns, below if found is None else found[0].objective or 0.0)
+        answer = best(columns, below_usd_per_hour if found is None else found[0].objective or 0.0)
         if answer is not None:
             found = answer, place
     return found
@@ -103,10 +117,6 @@ def _kind(column: Column) -> tuple[str, str]:
 
 def _not_of(kinds: set[tuple[str, str]]) -> _Preference:
     return lambda column: _kind(column) not in kinds
-
-
-def _only(kinds: set[tuple[str, str]]) -> _Preference:
-    return lambda column: _kind(column) in kinds
 
 
 def _in_one_mode(service: str) -> list[_Preference]:

@@ -63,6 +63,11 @@ def refined_allocation(
     return _Refinement(*asked, known=known, rises=search.columns.rises).run()
 
 
+def tie_of(search: FleetSearch) -> float:
+    """Share of its cost by which a fleet may be dearer than another that is as good."""
+    return max(RELATIVE_GAP, SHARE_OF_A_TIE * search.request.search.simplicity)
+
+
 def with_bound(allocation: Allocation, usd_per_hour: float) -> Allocation:
     """An allocation with its gap to a bound on what any costs [USD/h]."""
     gap = max(1.0 - usd_per_hour / (allocation.objective or math.inf), 0.0)
@@ -88,7 +93,6 @@ class _Refinement:
 
     def run(self) -> Allocation:
         """Solve and refine until nothing is left to refine."""
-        coarse_gap = self.gap = self._coarse_gap()
         while True:
             self.search.progress("solving")
             most = self._dearest_usd_per_hour()
@@ -105,16 +109,9 @@ class _Refinement:
                 near = self._near_enough(answer)
                 if near is not None:
                     return near
-                self.gap = coarse_gap
+                self.gap = COARSE_GAP
             elif self._is_last(answer):
                 return answer
-
-    def _coarse_gap(self) -> float:
-        """The gap to begin with: the finest where covering solves the program exactly (`planner.optimizer`)."""
-        profile, limits = self.search.request.profile, self.search.request.limits
-        stands_still = self.flat or profile is None or not profile.autoscale
-        is_covered = stands_still and not self.search.columns.are_shared and limits.skus_at_most is None
-        return self.finest_gap if is_covered and self.objective is Objective.MIN_COST else COARSE_GAP
 
     @property
     def is_decided(self) -> bool:
@@ -123,8 +120,8 @@ class _Refinement:
 
     @property
     def tie(self) -> float:
-        """Share of its cost by which a fleet may be dearer than another that is as good."""
-        return max(RELATIVE_GAP, SHARE_OF_A_TIE * self.search.request.search.simplicity)
+        """See `tie_of`."""
+        return tie_of(self.search)
 
     def _dearest_usd_per_hour(self) -> float:
         """What a fleet may cost at most to be looked for."""
@@ -193,11 +190,13 @@ class _Refinement:
     def _hoped(self, most_usd_per_hour: float) -> Allocation | None:
         """A fleet of true rates that costs at most so much; None where none is likely to."""
         while True:
-            found = self._cheapest([_as_hoped(column) for column in self._offered()], most_usd_per_hour)
+            found = self._cheapest([_as_hoped(column) for column in self._offered()], most_usd_per_hour, self.tie)
             if found is None or not self.search.columns.refine(found):
                 return found
 
-    def _cheapest(self, columns: list[Column], most_usd_per_hour: float) -> Allocation | None:
+    def _cheapest(
+        self, columns: list[Column], most_usd_per_hour: float, gap: float = RELATIVE_GAP
+    ) -> Allocation | None:
         """The cheapest fleet of columns, whose rates are no more than those known; None where it costs more."""
         if not columns:
             return None
@@ -205,6 +204,7 @@ class _Refinement:
             columns,
             self.objective,
             self.flat,
+            gap,
             known=dict(self.known),  # of these columns bounds may be higher
             most_usd_per_hour=most_usd_per_hour,
         )

@@ -35,7 +35,7 @@ from planner.fleet.preferences import (
     with_fewest_kinds,
 )
 from planner.fleet.program import RELATIVE_GAP, FleetSearch
-from planner.fleet.refinement import COARSE_GAP, refined_allocation, with_bound
+from planner.fleet.refinement import COARSE_GAP, refined_allocation, tie_of, with_bound
 from planner.fleet.simulation import run_of
 from planner.fleet.sites import lower_bound
 from planner.fleet.smaller_fleets import Groups, Questions, smaller_pools_that_hold
@@ -416,7 +416,8 @@ def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation
     chosen = of_one_family(columns, cheapest, best_of_few) if simplicity > 0.0 else None
     if chosen is None:
         if simplicity > 0.0:
-            within = _best_within(search, PLAINNESS, cheapest, RELATIVE_GAP, least)
+            finest_gap = COARSE_GAP if columns.are_shared else RELATIVE_GAP
+            within = _best_within(search, PLAINNESS, cheapest, finest_gap, least)
             lasting = plainest(columns, cheapest, within, simplicity)
         best = _best_within(search, simplicity, lasting, COARSE_GAP, least, like=lasting)
         best_of_few = _best_within(search, excess_of_few(search, lasting), lasting, COARSE_GAP, least, like=lasting)
@@ -446,7 +447,7 @@ def _best_within(
     most = (of.objective or 0.0) * (1.0 + excess + SAME_COST)
 
     def cheapest(allowed: Callable[[], list[Column]], below: float) -> Allocation | None:
-        enough = min(most, below * (1.0 - SAME_COST))
+        enough = min(most, below * (1.0 - (tie_of(search) if columns.are_shared else SAME_COST)))
         found = refined_allocation(
             search,
             objective,

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
@@ -93,8 +94,6 @@ class _Cover:
         self.demand = layout.demand_per_s.max(axis=1)
         self.price = layout.cheapest(layout.purchase_usd_per_hour / layout.purchase_usable)
         self.surplus = np.zeros(len(self.price))
-        self.takes = np.zeros((len(layout.usd_per_hour), len(self.price)))
-        self.takes[layout.take_unit, layout.take_resource] = layout.take_amount
         resources = layout.problem.resources
         self.room = np.array([math.inf if r.at_most is None else r.at_most * (1.0 + _SAME) for r in resources])
         purchases = (purchase for resource in resources for purchase in resource.purchases)
@@ -113,7 +112,7 @@ class _Cover:
         most, rise, is_scarce = math.inf, FIRST_RISE, self.room < math.inf
         is_scarce[self.layout.purchase_resource[self.most_blocks < math.inf]] = True
         while True:
-            cost, counts = self._cheapest(most)
+            cost, counts = self._cheapest(most, gap)
             self.bound = max(self.bound, min(cost, most))
             is_wrong = counts is not None and self._add(counts)
             enough = self.cost * (1.0 - gap * (1.0 - _SAME))  # the gap itself may round to more
@@ -131,16 +130,15 @@ class _Cover:
 
     def _price(self) -> bool:
         """Price resources as the relaxation does, from which on none is counted; whether it has a solution."""
-        program, dual, start = build_program(self.layout, Objective.MIN_COST), np.zeros(len(self.price)), 0
+        program, dual = build_program(self.layout, Objective.MIN_COST), np.zeros(len(self.price))
         relaxed = relax(program)
         if relaxed is None:
             return False
         code = {resource.name: index for index, resource in enumerate(self.layout.problem.resources)}
-        for rows in program.rows:
+        for rows, duals in relaxed.duals_of(program):
             if rows.constraint in ("hold_resource", "within_resource"):
                 subject = np.array([code[name] for name, *_ in rows.subjects], dtype=np.int64)[rows.subject]
-                np.subtract.at(dual, subject, relaxed.row_duals[start : start + len(rows)])
-            start += len(rows)
+                np.subtract.at(dual, subject, duals)
         self.price = np.maximum(self.price, dual)
         self.surplus = np.array([self._surplus(resource) for resource in range(len(dual))])
         self.counted[:] = False
@@ -164,7 +162,7 @@ class _Cover:
     def _add(self, counts: IntArray) -> bool:
         """Keep the fleet of these units, shape (slices, units), if it is the best; whether more is counted now."""
         layout, total = self.layout, counts.sum(axis=0)
-        taken, values = total @ self.takes, np.zeros(layout.columns)
+        taken, values = total @ layout.takes, np.zeros(layout.columns)
         usd = np.zeros(len(taken))
         for resource, amount in enumerate(taken.tolist()):
             usd[resource], blocks = self._bought(resource, amount)
@@ -181,15 +179,16 @@ class _Cover:
         self.counted |= is_wrong
         return bool(is_wrong.any())
 
-    def _cheapest(self, most: float) -> tuple[float, IntArray | None]:
+    def _cheapest(self, most: float, gap: float) -> tuple[float, IntArray | None]:
         """The least cost, and its units, shape (slices, units), among those whose parts cost no more than so much.
 
-        Without a limit it is kept what each slice costs by itself: no fleet of it costs less.
+        Without a limit it is kept what each slice costs by itself: no fleet of it costs less. There units may be dearer
+        than the least cost by the gap.
         """
         layout, resources = self.layout, np.flatnonzero(self.counted)
         most += float(self.surplus.sum())
-        use = layout.usd_per_hour + self.takes @ np.where(self.counted, 0.0, self.price)
-        use = np.column_stack([use, self.takes[:, resources]])
+        use = layout.usd_per_hour + layout.takes @ np.where(self.counted, 0.0, self.price)
+        use = np.column_stack([use, layout.takes[:, resources]])
         worth, room = np.append(1.0, self.price[resources]), np.append(math.inf, self.room[resources])
         chosen, total = np.zeros((1, 0), dtype=np.int64), empty_fleet(len(worth))
         together = LabelSearch(0.0, use, np.zeros(len(use)), worth, room, most)
@@ -199,14 +198,15 @@ class _Cover:
             units, rate = layout.pair_unit[pairs], np.minimum(layout.pair_rate[pairs], self.demand[s])
             of_others = float(self.least.sum() - self.least[s])
             search = LabelSearch(float(self.demand[s]), use[units], rate, worth, room, most - of_others)
-            covers = search.covers(layout.stage[units], layout.channel[units], layout.unit_kind[units])
+            covers = search.covers(layout.stage[units], layout.channel[units], layout.unit_kind[units], gap)
             if math.isinf(most) and len(covers.rate):
-                self.least[s] = float((covers.use @ worth).min())
+                self.least[s] = float((covers.use @ worth).min()) - search.slack
             together.most_cost = most - float(self.least[s + 1 :].sum())
             total, left, right = together.joined(total, covers, least=True)
             if not len(left):
                 return math.inf, None
-            chosen = np.column_stack([chosen[left], covers.name[right]])
+            total = replace(total, name=np.arange(len(left))).unbeaten()
+            chosen = np.column_stack([chosen[left], covers.name[right]])[total.name]
             found.append((s, units, search))
         usd = [self._usd(resource, total.use[:, 1 + k]) for k, resource in enumerate(resources.tolist())]
         cost = total.use[:, 0] - self.surplus[~self.counted].sum() + sum(usd)
@@ -217,7 +217,7 @@ class _Cover:
         counts = np.zeros((len(self.demand), len(use)), dtype=np.int64)
         for (s, units, search), name in zip(found, chosen[best].tolist(), strict=True):
             counts[s, units] = search.counts(name)
-        return float(cost[best]), counts
+        return float(cost[best]) - math.fsum(search.slack for _, _, search in found), counts
 
     def _needed(self, resource: int, taken: FloatArray) -> FloatArray:
         """What must be bought of a resource at least [usable units], pinned ones included."""

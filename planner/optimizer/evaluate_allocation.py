@@ -130,7 +130,7 @@ def _needed_blocks(layout: Layout, counts: IntArray, blocks: FloatArray) -> Floa
 
     Exact where a resource has one purchase that is not committed: it is the ceiling of what is taken.
     """
-    kept, taken = blocks.copy(), layout.taken(counts)
+    kept, taken = blocks.copy(), layout.takes.T @ counts
     usable, size, committed = layout.purchase_usable, layout.purchase_block, layout.purchase_committed
     for q in np.lexsort((-layout.purchase_usd_per_hour / usable, committed)).tolist():
         resource = layout.purchase_resource[q]

@@ -30,8 +30,8 @@ ROUNDING_TOLERANCE = 1e-4
 _SUB_PROGRAMS = ("feasibility_jump", "rins", "rens")
 """HiGHS options `mip_heuristic_run_...` that look for better solutions beside the tree."""
 FEW_ENTRIES = 1_000
-"""Entries below which a program is solved without them: its tree is done before they are. A choice that affects speed,
-and which of the fleets within the gap is found."""
+"""Entries below which a program is solved without them, twice as many where it has a start: its tree is done before
+they are. A choice that affects speed, and which of the fleets within the gap is found."""
 _ROW_WISE, _MINIMISE, _FEASIBLE = 2, 1, 2
 """HiGHS `MatrixFormat::kRowwise`, `ObjSense::kMinimize` and `SolutionStatus::kSolutionStatusFeasible`."""
 LEAST_CHECKS = 100
@@ -86,7 +86,6 @@ def solve_scaled(
     absolute_gap: float = 0.0,
     most_checks: float = math.inf,
     start: FloatArray | None = None,
-    target: float = -math.inf,
     cutoff: float = math.inf,
 ) -> Solution:
     """Solve a program by HiGHS, with whole numbers or as its linear relaxation. It must not be unbounded.
@@ -100,8 +99,8 @@ def solve_scaled(
         most_checks: of an integer program, after how many of `Solution.checks` it stops; one thread asks them in the
             same order whatever else the machine does.
         start: a solution that is known, by column; only its whole numbers are used.
-        target: of an integer program, a goal that is good enough [goal of the scaled program].
-        cutoff: of an integer program, solutions of a greater goal are not looked for; no bound is above it [same].
+        cutoff: of an integer program, solutions of a greater goal are not looked for; no bound is above it [goal of the
+            scaled program].
 
     Returns:
         What was found and proved, in the units of the scaled program.
@@ -120,13 +119,12 @@ def solve_scaled(
         "mip_rel_gap": relative_gap,
         "mip_abs_gap": absolute_gap,
         "time_limit": max(0.0, time_limit_s),
-        "objective_target": target,
         "objective_bound": cutoff,
         "mip_allow_restart": False,  # on some hundred columns they take longer than they save, with blocks by a third
     }
     if not whole:
         options["presolve"] = "off"
-    elif matrix.nnz < FEW_ENTRIES:
+    elif matrix.nnz < (FEW_ENTRIES if start is None else 2 * FEW_ENTRIES):
         options |= {f"mip_heuristic_run_{name}": False for name in _SUB_PROGRAMS}
     for name, value in options.items():
         solver.setOptionValue(name, value)
@@ -180,7 +178,7 @@ def solver_outcome(solver: highspy.Highs) -> SolverOutcome:
         return SolverOutcome.PROVEN
     if status in ("kInfeasible", "kUnboundedOrInfeasible"):
         return SolverOutcome.INFEASIBLE
-    if status in ("kTimeLimit", "kInterrupt", "kIterationLimit", "kUnknown", "kObjectiveTarget"):
+    if status in ("kTimeLimit", "kInterrupt", "kIterationLimit", "kUnknown"):
         has_point = solver.getInfo().primal_solution_status == _FEASIBLE
         return SolverOutcome.FOUND if has_point else SolverOutcome.UNKNOWN
     raise PlannerError("solver status", status, "HiGHS neither solved the program nor ran out of time", SPREAD_FIX)
@@ -240,7 +238,6 @@ class ProgramSolver:
         absolute_gap: float | None = None,
         relative_gap: float | None = None,
         start: FloatArray | None = None,
-        target: float = -math.inf,
         cutoff: float = math.inf,
     ) -> Solution:
         """Solve an integer program. It must not be unbounded.
@@ -250,7 +247,6 @@ class ProgramSolver:
             absolute_gap: instead of the solver's.
             relative_gap: instead of the solver's.
             start: values by column of the layout that are known to be a solution.
-            target: of what is minimised, a goal that is good enough.
             cutoff: of what is minimised, solutions of a greater goal are not looked for.
 
         Returns:
@@ -271,7 +267,6 @@ class ProgramSolver:
             absolute_gap=(self.absolute_gap if absolute_gap is None else absolute_gap) / abs(scaled.goal_unit),
             most_checks=max(LEAST_CHECKS, self.work_left / size),
             start=start,
-            target=target / abs(scaled.goal_unit),
             cutoff=cutoff / abs(scaled.goal_unit),
         )
         self.work_left -= solution.checks * size

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 
@@ -21,8 +22,8 @@ from planner.optimizer.layout import FIRST, SECOND, WHOLE
 
 MAX_LABELS = 20_000
 """Labels beyond which a front is given up. A choice of speed: branch and bound is not slower from there."""
-MAX_PAIRS = 100 * MAX_LABELS
-"""Labels that are formed at once before the best are kept: 16 MB a column. A choice of memory."""
+MAX_PAIRS = 25 * MAX_LABELS
+"""Labels that are formed at once before the best are kept: 4 MB a column. A choice of speed and memory."""
 COST_ROUNDING = 1e-12
 """Share by which floating-point sums of costs may differ that are equal."""
 
@@ -245,6 +246,7 @@ class LabelSearch:
         most_cost: labels whose least cost is more are of no use [USD/h].
         most: of each unit, how many there are.
         cost_per_rate: cheapest of any route, for what a label does not cover yet [USD/h per 1/s].
+        slack: what covers may be too dear by [USD/h].
         made: two labels, a unit and its number, of every label.
         labels: how many there are.
     """
@@ -257,6 +259,7 @@ class LabelSearch:
     most_cost: float
     most: FloatArray | None = None
     cost_per_rate: float = 0.0
+    slack: float = 0.0
     made: list[IntArray] = field(default_factory=lambda: [np.zeros((1, 4), dtype=np.int64)])
     labels: int = 1
 
@@ -303,13 +306,16 @@ class LabelSearch:
         useful = _is_useful.source(cost, np.minimum(rate, self.demand), self.limits(others_per_rate))  # type: ignore[arg-type]
         return np.asarray(useful)
 
-    def covers(self, stage: IntArray, channel: IntArray, kind: IntArray) -> Labels:
+    def covers(self, stage: IntArray, channel: IntArray, kind: IntArray, gap: float = 0.0) -> Labels:
         """What covers the demand, the cheapest first.
+
+        Without a limit of cost that is one fleet alone, where nothing is cheaper than it by more than a gap.
 
         Args:
             stage: `WHOLE`, `FIRST` or `SECOND` of each unit.
             channel: of units of the stages FIRST and SECOND.
             kind: of each unit; of one stage and channel only units of one kind (and of kind -1) go together.
+            gap: share of the cost.
         """
         routes = [[(stage == WHOLE) & (self.direction == each)] for each in np.unique(self.direction[stage == WHOLE])]
         for code in np.unique(channel[stage != WHOLE]):
@@ -318,11 +324,20 @@ class LabelSearch:
         none = empty_fleet(len(self.worth))
         if not routes:
             return none.at(np.zeros(0, dtype=np.int64))
-        if math.isinf(self.most_cost):
-            of_one = np.ceil(self.demand / self.rate * (1.0 - COST_ROUNDING)) * self.cost
-            self.most_cost = min(math.fsum(of_one[units].min() for units in route) for route in routes)
         worth = [[float((self.cost[units] / self.rate[units]).min()) for units in route] for route in routes]
         self.cost_per_rate = min(map(math.fsum, worth))
+        if math.isinf(self.most_cost):
+            of_routes = ([self.greedy(np.flatnonzero(units), kind) for units in route] for route in routes)
+            greedy = min((list(chain.from_iterable(stages)) for stages in of_routes), key=self.cost_of)
+            self.most_cost = self.cost_of(greedy)
+            least = self.cost_per_rate * self.demand
+            if least >= self.most_cost * (1.0 - gap):
+                self.slack = self.most_cost - least
+                name = np.zeros(1, dtype=np.int64)
+                for unit, number in greedy:
+                    name = self.named(name, 0, unit, number)
+                use = sum((number * self.use[unit] for unit, number in greedy), np.zeros(len(self.worth)))
+                return Labels(use[None], np.zeros(1), name)
         by_route = []
         for route, per_rate in zip(routes, worth, strict=True):
             fronts = [
@@ -337,6 +352,32 @@ class LabelSearch:
         best = best.at(np.flatnonzero(best.rate >= self.demand * (1.0 - COST_ROUNDING)))
         best = replace(best, rate=np.zeros(len(best.rate))).unbeaten()
         return best.at(np.argsort(best.use @ self.worth, kind="stable"))
+
+    def cost_of(self, taken: Sequence[tuple[int, int]]) -> float:
+        """Cost of units and their numbers [USD/h]."""
+        return math.fsum(number * float(self.cost[unit]) for unit, number in taken)
+
+    def greedy(self, units: IntArray, kind: IntArray) -> list[tuple[int, int]]:
+        """Units of a stage and their numbers that cover the demand: as many of the cheapest per rate as are used whole.
+
+        What is left is carried by copies of one unit, at the step where that costs least. Of the kind of the first.
+        """
+        units = units[np.argsort(self.cost[units] / self.rate[units], kind="stable")]
+        units = units[(kind[units] == kind[units[0]]) | (kind[units] == -1)]
+
+        def with_last(taken: list[tuple[int, int]], left: float) -> list[tuple[int, int]]:
+            number = np.ceil(left / self.rate[units] * (1.0 - COST_ROUNDING))
+            last = int(np.argmin(number * self.cost[units]))
+            return [*taken, (int(units[last]), int(number[last]))]
+
+        taken, left = list[tuple[int, int]](), self.demand
+        fleets = [with_last(taken, left)]
+        for unit in units.tolist():
+            whole = int(left / self.rate[unit])
+            if whole:
+                taken, left = [*taken, (unit, whole)], max(left - whole * float(self.rate[unit]), 0.0)
+                fleets.append(with_last(taken, left))
+        return min(fleets, key=self.cost_of)
 
     def front(self, units: IntArray, kind: IntArray, others_per_rate: float) -> Labels:
         """The labels of one stage: those of each kind, and of them all the best."""

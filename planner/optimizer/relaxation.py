@@ -8,12 +8,14 @@ those are handed to the solver that no other betters.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import sparse
 
 from planner.core import BoolArray, FloatArray, IntArray
+from planner.optimizer.constraint_rows import ConstraintRows
 from planner.optimizer.constraints import STRUCTURAL
 from planner.optimizer.highs import SolverOutcome, solve_scaled
 from planner.optimizer.layout import Layout
@@ -39,6 +41,11 @@ class RelaxedOptimum:
     bound: float
     row_duals: FloatArray
     values: FloatArray
+
+    def duals_of(self, program: Program) -> Iterator[tuple[ConstraintRows, FloatArray]]:
+        """The rows of each constraint of the program that was relaxed, and their duals."""
+        begin = np.cumsum([0, *map(len, program.rows)])
+        return zip(program.rows, np.split(self.row_duals, begin[1:-1]), strict=True)
 
 
 def relax(
@@ -112,12 +119,9 @@ def undominated(layout: Layout, rate_per_s: FloatArray) -> BoolArray:
     Returns:
         Which pairs, shape (p,).
     """
-    order = np.lexsort((layout.take_resource, layout.take_unit))
-    unit = layout.take_unit[order]
-    place = np.arange(len(unit)) - np.searchsorted(unit, unit)
-    resource = np.full((len(layout.stage), place.max(initial=-1) + 1), -1)
-    amount = np.zeros(resource.shape)
-    resource[unit, place], amount[unit, place] = layout.take_resource[order], layout.take_amount[order]
+    order = np.argsort(layout.takes == 0.0, axis=1, kind="stable")  # of each unit what it takes comes first
+    amount = np.take_along_axis(layout.takes, order, axis=1)[:, : (layout.takes > 0.0).sum(axis=1).max(initial=0)]
+    resource = np.where(amount > 0.0, order[:, : amount.shape[1]], -1)
     _, alike = np.unique(np.column_stack([layout.section, resource]), axis=0, return_inverse=True)
     group = alike.ravel()[layout.pair_unit] * len(layout.deferrable) + layout.pair_slice
     burden = np.column_stack([amount, layout.usd_per_hour])[layout.pair_unit]
@@ -156,10 +160,9 @@ def shortlist(program: Program, relaxed: RelaxedOptimum) -> BoolArray:
     Returns:
         Which pairs, shape (p,).
     """
-    layout, start, missed = program.layout, 0, program.goal.copy()
-    for rows in program.rows:
-        np.subtract.at(missed, rows.column, rows.value * relaxed.row_duals[start + rows.row])
-        start += len(rows)
+    layout, missed = program.layout, program.goal.copy()
+    for rows, duals in relaxed.duals_of(program):
+        np.subtract.at(missed, rows.column, rows.value * duals[rows.row])
     rate, of_unit = layout.tight_rates_per_s[:, 0], missed[layout.column.units[layout.pair_unit, 0]]
     of_request = missed[layout.column.rates[:, 0]] + of_unit / rate
     carries = relaxed.values[layout.column.rates[:, 0]] > 0.0
@@ -188,13 +191,10 @@ def limit_duals(program: Program) -> dict[str, float]:
     """
     relaxed = relax(program, rate_per_s=program.layout.capped_rates_per_s)
     total: dict[str, float] = {}
-    start = 0
-    for rows in program.rows if relaxed else ():
-        if relaxed and rows.constraint not in STRUCTURAL:
-            duals = relaxed.row_duals[start : start + len(rows)].tolist()
-            for family, value in zip(rows.families(), duals, strict=True):
+    for rows, duals in relaxed.duals_of(program) if relaxed else ():
+        if rows.constraint not in STRUCTURAL:
+            for family, value in zip(rows.families(), duals.tolist(), strict=True):
                 total[family] = total.get(family, 0.0) + value
-        start += len(rows)
     return {family: value + 0.0 for family, value in total.items()}
 
 

@@ -257,7 +257,10 @@ class _LeastCost:
         Of a shortlist, its bound is that of the relaxation of all units, if any.
         """
         layout, is_large = self.layout, _is_large(self.layout)
-        pairs = np.ones(len(layout.pair_unit), dtype=bool)
+        units = layout.unbettered()
+        if self.values is not None:
+            units |= self.values[layout.column.units].any(axis=1)
+        pairs = units[layout.pair_unit]
         if is_large and layout.periods == 1:
             program = build_program(layout, Objective.MIN_COST)
             relaxed = self._relax(program)
@@ -279,7 +282,6 @@ class _LeastCost:
             build_program(some, Objective.MIN_COST),
             relative_gap=gap,
             start=start,
-            target=self.bound / (1.0 - gap),
             cutoff=self.most * (1.0 + 2.0 * FEASIBILITY_TOLERANCE),
         )
         values = None

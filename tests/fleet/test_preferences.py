@@ -73,6 +73,8 @@ def test_a_tie_costs_no_more_than_it_may(simplicity: float) -> None:
 class Kinds:
     """Columns of one size each, by name: role, then rate [1/s] of the fleet that has them."""
 
+    are_shared = False
+
     def __init__(self, *names: str) -> None:
         self.all = [
             SimpleNamespace(
@@ -134,6 +136,16 @@ def test_strays_are_not_left_out_one_after_another_for_less_than_a_tie() -> None
 
     assert preferences.plainest(kinds, strays[0], counted, 0.05) is same and len(asked) == 2
     assert preferences.plainest(kinds, strays[0], among, 0.01) is plain
+
+
+def test_a_plain_fleet_of_the_kinds_at_hand_is_not_given_up_for_a_dearer_one() -> None:
+    """What is a stray in one fleet may carry enough in another: without it for good, the end would be 127.92 USD/h."""
+    kinds: Any = Kinds("mixed b200", "mixed h100 tp1", "mixed h100 tp2", "mixed a100", "mixed h200")
+    cheapest = fleet(115.2, mixed_b200=32.0, mixed_h100_tp1=2.0, mixed_h100_tp2=6.0)
+    nearly = fleet(118.4, mixed_b200=32.0, mixed_h100_tp2=3.0, mixed_a100=5.0)
+    plain, other = fleet(121.6, mixed_b200=32.0, mixed_h100_tp2=8.0), fleet(127.92, mixed_b200=20.0, mixed_h200=20.0)
+    assert preferences.plainest(kinds, cheapest, cheapest_of(cheapest, nearly, plain, other), 0.0) is plain
+    assert preferences.plainest(kinds, cheapest, cheapest_of(cheapest, nearly, other), 0.0) is other
 
 
 def test_a_pool_of_a_tenth_or_more_is_no_stray() -> None:

@@ -217,11 +217,32 @@ def test_too_many_labels_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert least_cost_cover(300.0, rate * rng.uniform(0.99, 1.01, 40), rate, zeros, zeros - 1, zeros - 1) is None
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_of_very_many_units_a_fleet_within_the_gap_needs_no_labels(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A million requests per second by units of one to five hundred, against what scipy finds and proves."""
+    monkeypatch.setattr(labels, "MAX_LABELS", 0)
+    rng = np.random.default_rng(seed)
+    rate = np.concatenate([2.0 ** np.arange(9), rng.uniform(1.0, 500.0, 20)])
+    cost = rate * rng.uniform(1.0, 1.2, len(rate)) + 0.1
+    units = [
+        Unit(name=f"u{j}", rates_per_s={"s": r}, usd_per_hour=c)
+        for j, (r, c) in enumerate(zip(rate, cost, strict=True))
+    ]
+    layout = build_layout(FleetProblem(slices=(Slice(name="s", demand_per_s=(1e6,)),), units=tuple(units)))
+    cover = cheapest_cover(layout, 1e-3)
+    assert cover is not None and cover.values is not None and keeps_limits(layout, cover.values)
+    best = milp(cost, constraints=LinearConstraint(rate, 1e6), integrality=np.ones(len(rate)))
+    usd = float(layout.mean_cost @ cover.values)
+    assert cover.bound_usd_per_hour <= best.fun * (1.0 + 1e-9) and best.mip_dual_bound <= usd * (1.0 + 1e-9)
+    assert usd * (1.0 - 1e-3) <= cover.bound_usd_per_hour * (1.0 + 1e-9)
+
+
 def test_what_would_take_gigabytes_is_given_up() -> None:
     """Units that carry next to nothing: a million million of one would be tried beside every label of the others."""
     rate = np.array([1.0, 1e-12])
+    cost = np.array([1.0, 1.0001e-12])
     tracemalloc.start()
-    found = least_cost_cover(1.0, np.array([1.0, 1e-12]), rate, np.zeros(2, dtype=int), np.full(2, -1), np.full(2, -1))
+    found = least_cost_cover(1.5, cost, rate, np.zeros(2, dtype=int), np.full(2, -1), np.full(2, -1))
     _, most_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert found is None

@@ -22,7 +22,7 @@ from planner.optimizer import (
     solve,
 )
 from planner.optimizer.highs import ProgramSolver
-from planner.optimizer.layout import build_layout
+from planner.optimizer.layout import Layout, build_layout
 from planner.optimizer.program import build_program, with_rates
 from tests.fleet_oracle import small_problem
 from tests.optimizer.problems import MAX_RATE, MIN_COST, check_allocation, problem, unit
@@ -102,6 +102,29 @@ def test_fewer_columns_and_counts_that_end_change_no_optimum(
         assert (pooled.objective is None) == (plain.objective is None)
         if pooled.objective is not None:
             assert pooled.objective == pytest.approx(plain.objective, rel=2e-6), seed
+
+
+def test_units_that_another_betters_are_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same programs over all units: every unit beside one as good, one worse and one that betters it."""
+    left_out = 0
+    for seed in range(24):
+        stated = small_problem(7100 + seed, MIN_COST)
+        worse = [
+            one.model_copy(update={"name": f"{one.name} {share}", "rates_per_s": lower, "usd_per_hour": more})
+            for one in stated.units
+            for share, more in ((1.0, one.usd_per_hour), (0.8, one.usd_per_hour + 0.1), (2.0, one.usd_per_hour))
+            for lower in [{name: share * rate for name, rate in one.rates_per_s.items()}]
+        ]
+        units = stated.model_copy(update={"units": (*worse, *stated.units)})
+        with monkeypatch.context() as patched:
+            patched.setattr("planner.optimizer.solving.cheapest_cover", lambda *_: None)
+            fewer = solve(units, MIN_COST)
+            left_out += int((~build_layout(units).unbettered()).sum())
+            patched.setattr(Layout, "unbettered", lambda layout: np.ones(len(layout.stage), dtype=bool))
+            every = solve(units, MIN_COST)
+        assert fewer.status is every.status, seed
+        assert fewer.objective == (every.objective if every.objective is None else pytest.approx(every.objective)), seed
+    assert left_out > 150
 
 
 def test_the_solver_asks_as_often_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
