@@ -143,7 +143,7 @@ class TestProbability:
         monkeypatch.setattr(found_by, "DRAWS", 60)
         slos = targets_of(base())
         judge = found_by._Judge(base().deployments[0], slos, seed=4, measured={})
-        by_itself = [judge._holds_at(logs) for logs in judge.logs]
+        by_itself = [judge._verified_at(logs)[0] for logs in judge.logs]
         judge.evaluations = 0
         assert judge.holds().tolist() == by_itself
         assert 0 < sum(by_itself) < 60 and judge.evaluations < 40
@@ -199,3 +199,20 @@ def test_plans_for_90_percent_hold_in_nine_worlds_of_ten() -> None:
         shares = " | ".join(f"{100.0 * float(row[name]):.0f} %" for name in ("says", "holds", "holds_simulated"))
         costs = " | ".join(f"{float(row[name]):.2f}" for name in ("usd_per_hour", "clairvoyant_usd"))
         assert f"{shares} | {costs} |" in quoted
+
+
+def test_a_plane_says_what_it_may_be_off_by_and_nothing_of_too_few() -> None:
+    rng = np.random.default_rng(1)
+    logs = rng.normal(0.0, 0.1, (40, 3))
+    truth = logs @ [2.5, 14.0, 0.1] - 0.4 + rng.uniform(-0.05, 0.05, 40)
+    plane = found_by._Plane()
+    for place in range(40):
+        read_off, doubt = plane.log_misses(logs)
+        near = len(plane.found)
+        assert math.isinf(doubt) is (near < 3 + 1 + found_by.MORE_THAN_A_PLANE)
+        if near > 12:  # enough that chance does not let a plane through noise look exact
+            assert np.abs(read_off - truth)[np.abs(truth) <= found_by.NEAR_LOG_MISSES].max() <= doubt
+        plane.add(logs[place], float(truth[place]))
+    assert len(plane.found) == int((np.abs(truth) <= found_by.NEAR_LOG_MISSES).sum()) < 40
+    plane.add(logs[0], -math.inf)  # nobody misses anything: says nothing of how many would
+    assert all(map(math.isfinite, plane.found))

@@ -93,7 +93,7 @@ PICKS: Mapping[str, Mapping[str, str]] = {
         "h200-sxm, at least [USD/h]": _at_least("h200-sxm"),
         "h100-sxm, at least [USD/h]": _at_least("h100-sxm"),
         "mi300x, at least [USD/h]": _at_least("mi300x"),
-        "disaggregated [USD/h]": _only("disaggregated"),
+        "disaggregated, at least [USD/h]": _at_least("disaggregated"),
     },
     f"{CHAT} --set confidence=0.5": {**PLAN, **TTFT, **TPOT},
     f"{CHAT} --set slo.0.threshold_s=0.5": {**PLAN, **TTFT, **HOLDS},
