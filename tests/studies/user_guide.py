@@ -59,7 +59,7 @@ def _only(sku: str) -> str:
 
 def _at_least(sku: str) -> str:
     """A bound on that, where it is too dear to be looked at closer."""
-    return rf"\n{sku} +\d[^\n]*?  +{NUMBER} +>= ({NUMBER}) "
+    return rf"\n{sku} +\S[^\n]*?  +{NUMBER} +>= ({NUMBER}) "
 
 
 def _pool(role: str) -> str:
