@@ -91,12 +91,13 @@ def test_a_change_on_the_page(benchmark: Any, tmp_path: Path, until: str) -> Non
     with browser.app_server() as address, browser.chromium(tmp_path / "profile", tmp_path) as page:
         page.get(address)
         browser.settle(page, "the first plan")
-        field = page.find_element(By.CSS_SELECTOR, ".st-key-rate input")
         rates = iter(("42", "50", "45"))
 
         def typed() -> tuple[tuple[Any, str, str], dict[str, Any]]:
             browser.settle(page, "the plan before")
             rate = next(rates)
+            field = page.find_element(By.CSS_SELECTOR, ".st-key-rate input")
+            page.execute_script("arguments[0].scrollIntoView({block: 'center'})", field)
             field.click()
             field.send_keys(Keys.CONTROL, "a")
             field.send_keys(rate)
