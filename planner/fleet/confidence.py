@@ -11,8 +11,8 @@ slower than estimated (that quantile of the normal distribution), which is exact
 more where others have to hold too; `planner.fleet.planning` plans with more deviations until the draws say it is
 enough. Each deployment is judged by theory. Slower steps never bring a latency down, so that most draws are known to
 hold or to miss from another that is slower, or faster, in everything: two dozen evaluations stand for all. Near the
-targets the logarithm of the misses goes linearly with those of the step times, so that where a plane through some
-evaluations leaves no open draw in doubt the rest are read off it.
+targets the logarithm of the misses may go linearly with those of the step times: where a plane through some
+evaluations foretold others and leaves no open draw in doubt, the rest are read off it.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ LEAST_MISSED = 0.1
 RATE_TOLERANCE = 0.01
 """To which that factor is found. A choice."""
 NEAR_LOG_MISSES = 1.5
-"""Logarithm of misses over those allowed up to which it goes linearly with those of step times: as seen."""
-MORE_THAN_A_PLANE = 2
-"""Evaluations near the targets beyond those that a plane goes through exactly. A choice."""
+"""Logarithm of misses over those allowed up to which it may go linearly with those of step times: as seen."""
+FORETOLD = 3
+"""Evaluations that a plane through the ones before must have foretold before it is believed. A choice."""
 IN_DOUBT = 3.0
-"""Largest error of the plane's own evaluations times which a draw this near to the targets is in doubt. A choice."""
+"""Largest error of what it foretold times which a draw this near to the targets is in doubt. A choice."""
 LEAST_DOUBT = 0.02
 """The same logarithm, of misses that are counted on a lattice: a choice."""
 
@@ -278,13 +278,13 @@ class _Judge:
         asked = _Plane()
         while not known.all():
             open_draws = np.flatnonzero(~known)
-            read_off, doubt = asked.log_misses(self.logs[open_draws])
-            if doubt < np.abs(read_off).min():
+            read_off = asked.log_misses(self.logs[open_draws])
+            if read_off is not None and asked.doubt < np.abs(read_off).min():
                 holds[open_draws] = read_off <= 0.0
                 break
             among = faster[np.ix_(open_draws, open_draws)]
             says_most = np.argmax(np.minimum(among.sum(axis=0), among.sum(axis=1)))
-            logs = self.logs[open_draws[says_most if math.isinf(doubt) else np.abs(read_off).argmin()]]
+            logs = self.logs[open_draws[says_most if read_off is None else np.abs(read_off).argmin()]]
             verdict, log_misses = self._verified_at(logs)
             asked.add(logs, log_misses)
             self._note(logs, verdict, known, holds)
@@ -336,21 +336,29 @@ class _Plane:
 
     logs: list[FloatArray] = field(default_factory=list)
     found: list[float] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)
 
     def add(self, logs: FloatArray, log_misses: float) -> None:
-        """What was evaluated, where it is near."""
+        """What was evaluated: what it is off by from what was foretold, and where it is near a point of the plane."""
+        foretold = self.log_misses(logs[None])
+        if foretold is not None:
+            self.errors.append(abs(float(foretold[0]) - log_misses))
         if abs(log_misses) <= NEAR_LOG_MISSES:
             self.logs.append(logs)
             self.found.append(log_misses)
 
-    def log_misses(self, logs: FloatArray) -> tuple[FloatArray, float]:
-        """At other step times, shape (draws,), and how far it may be off: infinite where too few are known."""
-        if len(self.found) < logs.shape[1] + 1 + MORE_THAN_A_PLANE:
-            return np.zeros(len(logs)), math.inf
-        points, found = np.column_stack([np.array(self.logs), np.ones(len(self.found))]), np.array(self.found)
-        plane = np.linalg.lstsq(points, found, rcond=None)[0]
-        error = float(np.abs(points @ plane - found).max())
-        return np.column_stack([logs, np.ones(len(logs))]) @ plane, max(IN_DOUBT * error, LEAST_DOUBT)
+    def log_misses(self, logs: FloatArray) -> FloatArray | None:
+        """At other step times, shape (draws,); None where too few are known."""
+        if len(self.found) <= logs.shape[1] + 1:
+            return None
+        points = np.column_stack([np.array(self.logs), np.ones(len(self.found))])
+        plane = np.linalg.lstsq(points, np.array(self.found), rcond=None)[0]
+        return np.asarray(np.column_stack([logs, np.ones(len(logs))]) @ plane)
+
+    @property
+    def doubt(self) -> float:
+        """How far that may be off; infinite as long as it foretold too little."""
+        return max(IN_DOUBT * max(self.errors), LEAST_DOUBT) if len(self.errors) >= FORETOLD else math.inf
 
 
 def _logs(

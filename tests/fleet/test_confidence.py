@@ -201,18 +201,25 @@ def test_plans_for_90_percent_hold_in_nine_worlds_of_ten() -> None:
         assert f"{shares} | {costs} |" in quoted
 
 
-def test_a_plane_says_what_it_may_be_off_by_and_nothing_of_too_few() -> None:
+def test_a_plane_is_believed_as_far_as_it_foretold() -> None:
     rng = np.random.default_rng(1)
-    logs = rng.normal(0.0, 0.1, (40, 3))
-    truth = logs @ [2.5, 14.0, 0.1] - 0.4 + rng.uniform(-0.05, 0.05, 40)
+    logs = rng.normal(0.0, 0.1, (60, 3))
+    truth = logs @ [2.5, 14.0, 0.1] - 0.4 + rng.uniform(-0.05, 0.05, 60)
     plane = found_by._Plane()
     for place in range(40):
-        read_off, doubt = plane.log_misses(logs)
-        near = len(plane.found)
-        assert math.isinf(doubt) is (near < 3 + 1 + found_by.MORE_THAN_A_PLANE)
-        if near > 12:  # enough that chance does not let a plane through noise look exact
-            assert np.abs(read_off - truth)[np.abs(truth) <= found_by.NEAR_LOG_MISSES].max() <= doubt
+        read_off = plane.log_misses(logs)
+        assert (read_off is None) is (len(plane.found) <= 4)
+        if len(plane.found) > 10 and read_off is not None:
+            assert np.abs(read_off - truth)[40:].max() <= plane.doubt
         plane.add(logs[place], float(truth[place]))
-    assert len(plane.found) == int((np.abs(truth) <= found_by.NEAR_LOG_MISSES).sum()) < 40
-    plane.add(logs[0], -math.inf)  # nobody misses anything: says nothing of how many would
-    assert all(map(math.isfinite, plane.found))
+    assert plane.doubt < 1.0
+    plane.add(logs[50], -math.inf)  # nobody misses anything where some should have: it is not believed any more
+    assert math.isinf(plane.doubt) and all(map(math.isfinite, plane.found))
+
+
+def test_where_misses_do_not_go_linearly_every_draw_in_doubt_is_evaluated() -> None:
+    """A cliff: next to nobody misses until everybody does."""
+    plane = found_by._Plane()
+    for step, found in ((-0.3, -1.2), (-0.2, -1.1), (-0.1, -1.0), (0.0, -0.9), (0.1, 1.4), (0.2, 6.0)):
+        plane.add(np.array([step]), found)
+    assert plane.doubt > 3.0
