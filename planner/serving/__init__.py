@@ -9,6 +9,7 @@ many rates. The same question request by request is answered by `planner.simulat
 """
 
 from planner.serving.kv_transfer import kv_token_time_s, tandem_itl, tandem_tpot, transfer_distribution
+from planner.serving.length_mixes import length_mixes
 from planner.serving.long_prompt import chunk_count, longest_prompt_tokens, prompt_gaps
 from planner.serving.performance import evaluate
 from planner.serving.pool import (
@@ -31,7 +32,6 @@ from planner.serving.pool_load import (
     decoding_only,
     input_capacity_share,
     largest_stable_rate_per_s,
-    length_mixes,
     pool_limit_per_s,
     pool_under_load,
     steady_pools_around,

@@ -15,7 +15,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from scipy.optimize import brentq
@@ -35,6 +35,7 @@ from planner.queueing import (
 from planner.roofline import Bound
 from planner.serving.drift import NODE_LOADS, MixedWindows, QueueUnderDrift, SteadyQueues, queue_under_drift
 from planner.serving.full_memory import FullMemory, full_memory, with_preemptions
+from planner.serving.length_mixes import length_mixes, scaled_workload
 from planner.serving.pool import (
     PoolModel,
     lengths_in_steps,
@@ -53,9 +54,7 @@ from planner.workload import (
     MAX_SCV,
     ArrivalProcess,
     LatencyDistribution,
-    LengthMix,
     RateDrift,
-    RequestClass,
     TokenLengths,
     Workload,
 )
@@ -80,8 +79,6 @@ STEADY_NODES = np.concatenate([NODE_LOADS[:2], NODE_LOADS[2::2]])
 """Loads between which steady pools are interpolated: those of a drift, and one more where they are far apart."""
 MOST_WITH_CURVES = 32
 """Of these, pools whose interpolated curves are kept: a megabyte each. A choice as below."""
-MOST_SCALED = 64
-"""Lengths times factors that are kept. A choice: affects speed only."""
 LARGE_RECORDS = ("llm", "sku", "engine", "calibration")
 """Records of a configuration that are told apart by what they are and not by what they hold. Affects speed only."""
 MOST_STEADY_POOLS = 512
@@ -222,58 +219,6 @@ def _hits_fall_with_rate(workload: Workload) -> bool:
     return any(kind.sessions is not None or kind.prefix_reuse is not None for kind in workload.classes)
 
 
-@lru_cache(maxsize=MOST_SCALED)
-def _scaled_classes(
-    kinds: tuple[RequestClass, ...], inputs: float, outputs: float, *, tilted: bool
-) -> tuple[RequestClass, ...]:
-    """The same requests with mean inputs and outputs times factors; of sessions what is new in each turn.
-
-    Tilted: long or short ones of them come more often, where that can be; else each is longer or shorter.
-    """
-    classes = []
-    for kind in kinds:
-        sessions = kind.sessions and kind.sessions.scaled(inputs, outputs)
-        lengths = sessions.lengths if sessions else None
-        if lengths is None and tilted:
-            lengths = kind.lengths.tilted(inputs, outputs)
-        lengths = lengths or kind.lengths.scaled(inputs, outputs, kind.lengths.max_total)
-        classes.append(kind.model_copy(update={"lengths": lengths, "sessions": sessions}))
-    return tuple(classes)
-
-
-def length_mixes(workload: Workload, role: Role) -> tuple[tuple[LengthMix, Workload], ...]:
-    """What requests are like while little work comes, and while much does, the busiest last.
-
-    Work is prompt tokens in a prefill pool, output tokens in a decode pool, and both in a mixed one.
-
-    Args:
-        workload: whose rate varies.
-        role: of the pool that serves it.
-
-    Returns:
-        Mixes of lengths, each with steady requests like that; none where lengths do not drift.
-
-    Raises:
-        Nothing.
-    """
-    drift = workload.open_arrivals.drift
-    if drift is None or not drift.input_factors:
-        return ()
-    lengths = workload.lengths
-    inputs = lengths.mean_input / (lengths.mean_input + lengths.mean_output)
-    by_inputs = {Role.MIXED: inputs, Role.PREFILL: 1.0, Role.DECODE: 0.0}[role]
-    mixes = drift.mixes(by_inputs, 1.0 - by_inputs)
-    if len(mixes) < 2:
-        return ()
-    return tuple((mix, _scaled(workload, mix.inputs, mix.outputs, tilted=True)) for mix in mixes)
-
-
-def _scaled(workload: Workload, inputs: float, outputs: float, *, tilted: bool = False) -> Workload:
-    """Steady requests as these with mean inputs and outputs times factors."""
-    classes = _scaled_classes(workload.classes, inputs, outputs, tilted=tilted)
-    return Workload(arrivals=workload.open_arrivals.steady, classes=classes)
-
-
 @dataclass(eq=False)
 class _SteadyPools:
     """A pool at steady rates, evaluated as they are asked for.
@@ -301,7 +246,8 @@ class _SteadyPools:
         the prompt tokens per second and c times the output tokens per second add up to 1, whatever a is.
         """
         by_inputs, by_outputs = (
-            (1.0 - self.limit_per_s / pool_limit_per_s(self.pool, _scaled(self.workload, *factors))) / (1.0 - SHORTER)
+            (1.0 - self.limit_per_s / pool_limit_per_s(self.pool, scaled_workload(self.workload, *factors)))
+            / (1.0 - SHORTER)
             for factors in ((SHORTER, 1.0), (1.0, SHORTER))
         )
         return max(by_inputs, 0.0), max(by_outputs, 0.0)

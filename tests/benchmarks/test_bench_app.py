@@ -57,14 +57,18 @@ def test_a_slider_moved_from_the_default(benchmark: Any, change: str) -> None:
     assert benchmark.pedantic(_by_theory, args=(*few, change), setup=start, rounds=1 if benchmark.disabled else 3)
 
 
+def _skip_unless_timed(benchmark: Any) -> None:
+    if benchmark.disabled:
+        pytest.skip("tests/web/test_app_browser.py uses the page in every run; --benchmark-enable times it")
+    if not (browser.BROWSER.exists() and browser.DRIVER.exists()):
+        pytest.skip(f"needs {browser.BROWSER} and {browser.DRIVER}; on Debian: apt install chromium chromium-driver")
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("until", ["paint", "answer"])
 def test_the_page_opens(benchmark: Any, tmp_path: Path, until: str) -> None:
     """From the address to the first paint (target: 3 s) and to the first answer by theory; the server is new."""
-    if benchmark.disabled:
-        pytest.skip("tests/web/test_app_browser.py opens the page in every run; --benchmark-enable times it")
-    if not (browser.BROWSER.exists() and browser.DRIVER.exists()):
-        pytest.skip(f"needs {browser.BROWSER} and {browser.DRIVER}; on Debian: apt install chromium chromium-driver")
+    _skip_unless_timed(benchmark)
     with browser.app_server() as address, browser.chromium(tmp_path / "profile", tmp_path) as page:
         benchmark.pedantic(_opened, args=(page, address, until), rounds=1)
 
@@ -84,10 +88,7 @@ STAGES = {"theory": "requests/s on", "checked": "Checked by simulation", "comple
 @pytest.mark.parametrize("until", list(STAGES))
 def test_a_change_on_the_page(benchmark: Any, tmp_path: Path, until: str) -> None:
     """From the click on *Plan*, another rate typed, to a stage; the page was complete (targets: 0.7, 2.5 and 6 s)."""
-    if benchmark.disabled:
-        pytest.skip("tests/web/test_app_browser.py changes the page in every run; --benchmark-enable times it")
-    if not (browser.BROWSER.exists() and browser.DRIVER.exists()):
-        pytest.skip(f"needs {browser.BROWSER} and {browser.DRIVER}; on Debian: apt install chromium chromium-driver")
+    _skip_unless_timed(benchmark)
     with browser.app_server() as address, browser.chromium(tmp_path / "profile", tmp_path) as page:
         page.get(address)
         browser.settle(page, "the first plan")
