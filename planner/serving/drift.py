@@ -34,7 +34,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -419,19 +419,6 @@ class _Path:
         lasts_s = float(np.average(each_s[mix], weights=requests))
         return cls(curves, mix, requests, loads, first, _ahead(decode.loads, step_s, lasts_s / 2.0))
 
-    @cached_property
-    def _mean_first_s(self) -> FloatArray:
-        """Mean TTFT at each step [s]."""
-        return self._of_curves(lambda curve, loads: np.interp(loads, TABLE_LOADS, curve.first_s), self.first.loads)
-
-    def _of_curves(self, of: Callable[[SteadyCurve, FloatArray], FloatArray], loads: FloatArray) -> FloatArray:
-        """A function of the curve in force and the load, at each step."""
-        values = np.empty(loads.size)
-        for place, curve in enumerate(self.curves):
-            here = self.mix == place
-            values[here] = of(curve, loads[here])
-        return values
-
     def latencies(self, steps: IntArray) -> QueueLatency:
         """Of the requests that come in some steps."""
         steps = steps[self.requests[steps] > 0.0]
@@ -451,10 +438,11 @@ class _Path:
         def itl() -> LatencyDistribution:
             return condensed_sample(np.concatenate([part.slices("itl") for part in parts]), mass)
 
-        running, step_s = (
-            float(self._of_curves(partial(_running_or_step, which), self.decode_loads)[steps].mean())
-            for which in (0, 1)
-        )
+        at_steps = [
+            curve.running_and_step_s(self.decode_loads[steps[self.mix[steps] == place]])
+            for place, curve in enumerate(self.curves)
+        ]
+        running, step_s = np.concatenate(at_steps).mean(axis=0).tolist()
         return replace(
             parts[-1].curve.queues[-1],
             ttft=condensed_sample(ttft_s, mass),
@@ -517,15 +505,11 @@ class _Bins:
         return np.asarray(self.late_s + at_first_s - at_decode_s)
 
 
-def _running_or_step(which: int, curve: SteadyCurve, loads: FloatArray) -> FloatArray:
-    return curve.running_and_step_s(loads)[:, which]
-
-
 def _joint(parts: Sequence[_Bins], weights: FloatArray) -> JointDistribution:
     """TTFT and TPOT together: independent of each other once prompt, output and bin are known.
 
-    Prompts and outputs of a mix are in as many groups as those of another, scaled; where they are not, lengths are not
-    told apart.
+    Prompts and outputs of a mix are in as many groups as those of another; where they are not, lengths are not told
+    apart.
     """
     known = [part.curve.joints for part in parts]
     alike = {(steady.first_s.shape, steady.token_s.shape) for steady, _, _ in known}
