@@ -29,15 +29,13 @@ from planner.fleet.kept_shares import LEAST_KEPT, KeptShares
 from planner.fleet.types import pool_name
 from planner.optimizer import Allocation, Unit, UnitStage
 from planner.search import Capacity, ConfigurationFamily, Dominated, Mode, PoolOption, Rejection, worth_sizes
-from planner.serving import Role
+from planner.serving import MOST_REPLICAS, Role
 from planner.supply import FleetLimits, replicas_that_may_fail
 from planner.traffic import DemandSlice
 from planner.workload import RecordedArrivals, Workload
 
 _ROUNDING = 1e-9
 """Share by which a rate that was seen to hold is raised, so that the program may route all of it."""
-MOST_REPLICAS = 1_000_000
-"""Of one pool: what `planner.serving.Pool` takes."""
 STAGE_OF_ROLE = {Role.MIXED: UnitStage.WHOLE, Role.PREFILL: UnitStage.FIRST, Role.DECODE: UnitStage.SECOND}
 
 

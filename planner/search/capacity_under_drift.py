@@ -94,13 +94,14 @@ class CapacityUnderDrift(Capacity):
         """What rates found for larger pools leave possible for one replica [1/s]."""
         growth = (1.0 + GROWTH) / (1.0 - RATE_TOLERANCE)
         return min(
-            (
-                found.rate_per_s / size * growth
-                for size, (asked_per_s, found) in self._found.get(id(family), {}).items()
-                if size > stand_in and found.rate_per_s < asked_per_s
-            ),
+            (found.rate_per_s / size * growth for size, found in self._exhausted(family) if size > stand_in),
             default=math.inf,
         )
+
+    def _exhausted(self, family: ConfigurationFamily) -> list[tuple[int, BestConfig]]:
+        """Pool sizes with the best found for them, where that is less than was asked for."""
+        found = self._found.get(id(family), {})
+        return [(size, best) for size, (asked_per_s, best) in found.items() if best.rate_per_s < asked_per_s]
 
     def is_new(self, family: ConfigurationFamily) -> bool:
         """Whether `best` was found for no pool size yet."""
@@ -150,11 +151,7 @@ class CapacityUnderDrift(Capacity):
         """
         if self._caches or family.members[0].router is not Router.ROUND_ROBIN:
             return None
-        known = [
-            (size, best)
-            for size, (asked_per_s, best) in self._found.get(id(family), {}).items()
-            if best.member is not None and best.rate_per_s < asked_per_s
-        ]
+        known = [(size, best) for size, best in self._exhausted(family) if best.member is not None]
         smaller = max((each for each in known if each[0] < replicas), key=lambda each: each[0], default=None)
         larger = min((each for each in known if each[0] > replicas), key=lambda each: each[0], default=None)
         if smaller is None or larger is None or smaller[1].member is not larger[1].member:

@@ -42,6 +42,7 @@ from planner.serving.rates import MOST_STABLE_SHARE, RateSweep, log_excess, rate
 from planner.serving.session_cache import AFFINITY_LIMIT, known_hit_notes
 from planner.serving.settling import requests_to_settle
 from planner.serving.types import (
+    MOST_REPLICAS,
     TRANSFER_SHARE,
     ClassPerformance,
     Deployment,
@@ -77,6 +78,7 @@ from planner.serving.uncertainty import (
 
 __all__ = [
     "AFFINITY_LIMIT",
+    "MOST_REPLICAS",
     "MOST_STABLE_SHARE",
     "NORMAL_95",
     "NOT_MEASURED",

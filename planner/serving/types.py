@@ -20,6 +20,9 @@ from planner.engine import ReplicaConfig, require_supported
 from planner.roofline import Bound
 from planner.workload import JointDistribution, LatencyDistribution, LatencyTarget, Slo, batch_quantile_interval
 
+MOST_REPLICAS = 1_000_000
+"""Most replicas of one pool: more is a slip of the pen. A choice."""
+
 
 class Role(StrEnum):
     """What a pool does."""
@@ -79,7 +82,7 @@ class Pool(Frozen):
 
     role: Role
     config: ReplicaConfig
-    replicas: int = Field(ge=1, le=1_000_000)
+    replicas: int = Field(ge=1, le=MOST_REPLICAS)
     router: Router = Router.ROUND_ROBIN
 
     @property
