@@ -24,6 +24,8 @@ from planner.fleet import (
 from planner.serving import Deployment, Performance, evaluate, sustainable_rate_per_s
 from planner.workload import LatencyDistribution, Slo, Workload
 
+RATE_TOLERANCE = 0.005
+"""Relative tolerance of what a fleet carries: it is shown in whole percent. A choice."""
 SEARCHED_FACTOR = 3.0
 """Capacity of an hour is searched for up to so many times the demand of the deployment. A choice: more is cut off."""
 
@@ -95,7 +97,8 @@ def _margin(planned: PlannedDeployment, fleet: Deployment, load: Workload) -> _M
     most_per_s = math.inf
     for slo, names in _slos_by_class(planned, load):
         ratios += _ratios(_of_classes(performance, names), slo)
-        most_per_s = min(most_per_s, sustainable_rate_per_s(fleet, load, slo, partial(_evaluated_for, names)))
+        judge = partial(_evaluated_for, names)
+        most_per_s = min(most_per_s, sustainable_rate_per_s(fleet, load, slo, judge, RATE_TOLERANCE))
     ratio, tightest = max(ratios)
     return _Margin(ratio, tightest, most_per_s / planned.workload.arrivals.rate_per_s)
 
@@ -154,7 +157,7 @@ def headroom(plan: Plan, progress: Progress = lambda _: None, *, corrections: Co
 
     Args:
         plan: feasible.
-        progress: called before each of up to two evaluations, a second each for a fleet of three deployments.
+        progress: called before each of up to two searches, half a second each for a pool under a recording.
         corrections: what the plan was made with where it was not simulated itself; None: `Plan.corrections`.
     """
     learned, request = corrections or plan.corrections, plan.request
@@ -176,6 +179,8 @@ def headroom(plan: Plan, progress: Progress = lambda _: None, *, corrections: Co
         estimated = kept_with(0.0) if deviations else slow
         estimated_share = estimated.rate_per_s / demand_per_s - 1.0
     share = slow.rate_per_s / demand_per_s - 1.0
+    if plan.simulated and all(check.met for check in plan.slow_targets):  # at the demand itself, with steps as slow
+        share = max(share, 0.0)
     return Headroom(share, slow.tightest, slow.tightest_ratio, request.confidence, estimated_share)
 
 

@@ -2,7 +2,8 @@
 
 Everything here asks `planner.serving.performance.evaluate` at several rates. As the rate grows from nothing to the
 limit of stability every percentile grows without bound, so "how far is the worst target from its threshold" crosses
-zero once; the crossing is found by a bracketing secant method on the logarithm of that ratio.
+zero once; the crossing is found by a secant method on the logarithm of that ratio: steps from the workload's own rate
+until the crossing lies between two, then a bracketing one.
 """
 
 from __future__ import annotations
@@ -36,6 +37,13 @@ LEAST_MISSING_SHARE = 1e-9
 """A share of 0 of the requests that miss their thresholds, on a logarithmic scale."""
 LEAST_SECANT_SHARE = 0.02
 """Of the bracket, how far a trial stays away from its ends. Affects speed only."""
+LEAST_START = 0.05
+"""Share of the largest rate below which the workload's own is no place to start from. Affects speed only."""
+GUESSED_SLOPE, LEAST_SLOPE = 1.0, 0.2
+"""Of the logarithm of a latency over that of the rate: before two rates are known, and at least. Affect speed only."""
+SMALLEST_STEP, LARGEST_STEP = math.log(1.01), math.log(4.0)
+"""By how much a step towards a crossing changes the logarithm of the rate: the first at least, each later one at least
+twice as much as the one before, and any at most. Affect speed only."""
 
 
 def log_excess(performance: Performance, slo: Slo) -> float:
@@ -72,7 +80,7 @@ def sustainable_rate_per_s(
 
     Args:
         deployment: the pools.
-        workload: mix and burstiness; its own rate does not matter.
+        workload: mix and burstiness; its own rate is where the search starts and does not matter beyond the tolerance.
         slo: the targets.
         judge: what answers for a rate: `evaluate`, or a call of `simulate` with a fixed seed (the same random numbers
             at every rate keep the curve monotone).
@@ -87,11 +95,10 @@ def sustainable_rate_per_s(
     def excess(rate_per_s: float) -> float:
         return log_excess(judge(deployment, workload.at_rate(rate_per_s)), slo)
 
-    low, high = IDLE_SHARE * top, top
-    at_high = excess(high)
+    start_per_s = workload.rate_per_s if LEAST_START < workload.rate_per_s / top < 1.0 else top / 2.0
+    low, at_low, high, at_high = _bracket(excess, start_per_s, top, tolerance)
     if at_high <= 0.0:
         return high
-    at_low = excess(low)
     if at_low > 0.0:
         return 0.0
     side = 0
@@ -107,6 +114,29 @@ def sustainable_rate_per_s(
             high, at_high = middle, at_middle
             at_low, side = (at_low / 2.0 if side == -1 else at_low), -1
     return low
+
+
+def _bracket(
+    excess: Callable[[float], float], start_per_s: float, top_per_s: float, tolerance: float
+) -> tuple[float, float, float, float]:
+    """Two rates about the crossing with the excess at each: from a start up or down, where its slope says.
+
+    The last step up is to the largest rate, where the lower of the two is not known to be near; the last down to an
+    idle deployment.
+    """
+    idle_per_s, slope, least = IDLE_SHARE * top_per_s, GUESSED_SLOPE, SMALLEST_STEP
+    near, at_near = start_per_s, excess(start_per_s)
+    is_below = at_near <= 0.0
+    while True:
+        step = min(max(abs(at_near) / slope + tolerance, least), LARGEST_STEP)
+        far = min(near * math.exp(step), top_per_s) if is_below else max(near * math.exp(-step), idle_per_s)
+        at_far = excess(far)
+        if (at_far <= 0.0) != is_below or far in (top_per_s, idle_per_s):
+            break
+        if math.isfinite(at_near):
+            slope = max((at_far - at_near) / math.log(far / near), LEAST_SLOPE)
+        near, at_near, least = far, at_far, 2.0 * least
+    return (near, at_near, far, at_far) if is_below else (far, at_far, near, at_near)
 
 
 def _secant_crossing(low: float, high: float, at_low: float, at_high: float) -> float:

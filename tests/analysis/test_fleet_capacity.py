@@ -130,6 +130,24 @@ class TestHeadroom:
         more = replace(first, corrections=Corrections(traffic=kind, kept=(cut,), held=(held,)))
         assert 1.0 + headroom(more).share == pytest.approx(1.1 * (1.0 + headroom(first).share))
 
+    def test_a_fleet_that_held_in_simulation_carries_its_own_demand(self) -> None:
+        """What others of its configuration missed does not say that it cannot, where it was seen to."""
+        first = planned_at(20.0)
+        (option,) = first.deployments[0].option.pools
+        cut = KeptShare(
+            service=first.deployments[0].service,
+            role=option.role,
+            family=option.name,
+            configuration=pool_name(option),
+            share=0.5,
+        )
+        learned = Corrections(traffic=traffic_kind(first.request.workload), kept=(cut,))
+        assert headroom(first, corrections=learned).share < 0.0
+        held = replace(first, simulated=True, corrections=learned, slow_targets=first.targets)
+        assert headroom(held).share == 0.0
+        missed = tuple(replace(check, met=False) for check in first.targets)
+        assert headroom(replace(held, slow_targets=missed)).share < 0.0
+
     def test_a_plan_tightened_to_its_confidence_is_asked_with_these_step_times(self) -> None:
         first = planned_at(20.0)
         tightened = Corrections(traffic=traffic_kind(first.request.workload), deviations=0.5)

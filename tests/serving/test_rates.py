@@ -47,6 +47,30 @@ def test_rate_of_a_queue_with_a_closed_form() -> None:
     assert found == pytest.approx(mu - math.log(100.0) / 0.5, rel=0.01)
 
 
+@pytest.mark.parametrize("share", [1e-6, 0.3, 0.99, 1.5])
+@pytest.mark.parametrize("scale", [0.6, 0.8, 1.0])
+def test_the_rate_found_does_not_depend_on_where_the_search_starts(share: float, scale: float) -> None:
+    """From far below, near, at the limit and beyond it; the crossing lies anywhere."""
+    mu = scale * largest_stable_rate_per_s(POOL, chat(1.0))
+    asked: list[float] = []
+
+    def judge(deployment: Deployment, workload: Workload) -> Performance:
+        asked.append(workload.rate_per_s)
+        return one_server(scale)(deployment, workload)  # type: ignore[operator, no-any-return]
+
+    found = sustainable_rate_per_s(POOL, chat(share * mu), SLO, judge)
+    assert found == pytest.approx(mu - math.log(100.0) / 0.5, rel=0.01)
+    assert len(asked) <= 12
+
+
+def test_a_latency_that_does_not_rise_with_the_rate_holds_up_to_the_limit() -> None:
+    """Steps grow although the crossing seems near at every one of them."""
+    near = replace(BASE, ttft=LatencyDistribution.constant(0.4999), tpot=LatencyDistribution.constant(0.01), joint=None)
+    limit = largest_stable_rate_per_s(POOL, chat(1.0))
+    found = sustainable_rate_per_s(POOL, chat(0.001 * limit), SLO, lambda *_: near)
+    assert found == pytest.approx(limit, rel=0.01)
+
+
 @pytest.mark.parametrize("slo", [SLO, Slo(targets=(TTFT, TPOT), attainment=0.9), Slo(targets=(TPOT,))])
 def test_targets_hold_at_the_rate_found_and_fail_a_little_above(slo: Slo) -> None:
     rate = sustainable_rate_per_s(POOL, chat(1.0), slo)
