@@ -93,7 +93,7 @@ def answer() -> None:
     if session.is_pending():
         return
     with progress_place:
-        is_new = results.check_by_simulation(page) or summary.find_interval(page)
+        is_new = results.check_by_simulation(page) or summary.complete(page)
     if is_new:
         st.rerun()
 

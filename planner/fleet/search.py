@@ -189,9 +189,10 @@ class _Trial:
     def lower_rates(self, search: FleetSearch) -> None:
         """Lower the rates of what missed a target, by what that says of the rate at which it may hold.
 
-        First tokens wait for prompts more than for a place to decode: of a pair that misses TTFT alone the decode pool
-        is lowered only where that happens again by theory, or requests waited for a place in its simulation. Where
-        links between the pools cannot carry the KV caches, only the pool with fewer links is lowered.
+        First tokens wait for prompts more than for a place to decode: of a pair that misses TTFT alone the prefill pool
+        is lowered, by theory from the second time on the decode pool too. Where requests waited for a place in its
+        simulation only the decode pool is: if prompts were late too, the next fleet shows it. Where links between the
+        pools cannot carry the KV caches, only the pool with fewer links is lowered.
         """
         for (_, pools), deployment, metrics in zip(self.groups, self.fleet.deployments, self.violations, strict=True):
             missed = missing_over_allowed(deployment, search.slos)
@@ -227,7 +228,7 @@ class _Trial:
 def _to_blame(pools: Sequence[UsedPool], planned: PlannedDeployment, metrics: frozenset[Metric]) -> Sequence[UsedPool]:
     """The pools of a deployment that may be why it missed these metrics."""
     if planned.run is not None and metrics == {Metric.TTFT}:
-        to_blame = {Role.MIXED, Role.PREFILL, *_short_of_places(planned)}
+        to_blame = {Role.DECODE} & _short_of_places(planned) or {Role.MIXED, Role.PREFILL}
         return [pool for pool in pools if pool.option.role in to_blame]
     return _short_of_links(pools, planned) or pools
 

@@ -12,10 +12,13 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection, Pipe
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from hardware_db import HardwareDb, load_hardware
@@ -40,6 +43,10 @@ _PACKAGED = "\0packaged hardware"
 _STAGE, _RESULT, _REFUSED, _FAULT, _STOPPED, _ENDED = range(6)
 
 
+class _Gone(Exception):  # noqa: N818 - no error: whoever asked has gone
+    """Ends a job for which nobody waits any more."""
+
+
 class WorkerPool:
     """Processes that are started when they are needed, up to a number, and kept.
 
@@ -56,10 +63,10 @@ class WorkerPool:
         self._stopping: list[_Worker] = []
         self._line: list[object] = []
 
-    def start_one(self) -> None:
-        """Have a process ready for the first asker."""
+    def start(self, count: int) -> None:
+        """Have so many processes ready for those who ask first, as far as there may be as many."""
         with self._lock:
-            if not self._idle:
+            while len(self._idle) < min(count, self._most) - self._busy:
                 self._idle.append(_Worker.started(self._memory_bytes))
 
     def run(self, job: Job[T], asker: str, say: Say) -> T:
@@ -89,6 +96,48 @@ class WorkerPool:
         if kind == _ENDED:
             raise self._too_large()
         raise RuntimeError(value)
+
+    def run_together(
+        self,
+        jobs: Sequence[Job[Any]],
+        askers: Sequence[str],
+        say: Callable[[int, str], None],
+        keep: Callable[[int, Any], None],
+    ) -> None:
+        """Several jobs: those of one asker one after the other, those of several side by side.
+
+        Args:
+            jobs: as `run` takes them.
+            askers: one for each job.
+            say: called from here with the number of a job and its stage; what it raises ends all jobs.
+            keep: called from here with the number of a job and its result, as soon as there is one.
+
+        Raises as `run`, once the jobs of the other askers are done.
+        """
+        heard: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        gone = threading.Event()
+
+        def tell(number: int, stage: str) -> None:
+            if gone.is_set():
+                raise _Gone
+            heard.put(partial(say, number, stage))
+
+        def ask(asker: str) -> None:
+            for number, job in enumerate(jobs):
+                if askers[number] == asker:
+                    heard.put(partial(keep, number, self.run(job, asker, partial(tell, number))))
+
+        names = dict.fromkeys(askers)
+        with ThreadPoolExecutor(len(names)) as threads:
+            runs = [threads.submit(ask, name) for name in names]
+            try:
+                while not (all(run.done() for run in runs) and heard.empty()):
+                    with suppress(Empty):
+                        heard.get(timeout=POLL_S)()
+            finally:
+                gone.set()
+        for run in runs:
+            run.result()
 
     def close(self) -> None:
         """End all processes."""

@@ -224,7 +224,8 @@ def _side(name: str, content: Content, *, checked: bool) -> PlanSide:
         hardware = hardware_for(request)
         side_plan = theory_plan(request, hardware, key)
         if checked and side_plan.feasible:
-            side_plan = compute_once(("checked", key), partial(plan, request, hardware), f"Simulating {name}")
+            compute = partial(plan, request, hardware, alternatives=False)
+            side_plan = compute_once(("checked", key), compute, f"Simulating {name}")
     except PlannerError as error:
         return PlanSide(name, request, None, str(error))
     return PlanSide(name, request, side_plan)

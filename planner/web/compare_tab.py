@@ -20,7 +20,7 @@ from planner.studies import (
     priced_skus,
     sku_table,
 )
-from planner.web import compare_scenarios, compare_systems, components, own_fleet
+from planner.web import compare_scenarios, compare_systems, components, own_fleet, results
 from planner.web.compare_scenarios import quantity_chart
 from planner.web.results import Page, compute_once
 
@@ -77,8 +77,8 @@ def show(page: Page) -> None:
 
 def show_gpus(page: Page) -> None:
     """Bars and table of the request on each GPU alone."""
-    if page.plan.feasible and not page.plan.alternatives and not page.plan.simulated:
-        st.info("The comparison appears once the plan is checked by simulation, in a few seconds.")
+    if page.plan.feasible and not page.plan.alternatives and not results.is_compared(page):
+        st.info("The comparison appears once the plan is checked by simulation and its alternatives are known.")
         return
     searched = tuple(dict.fromkeys(page.request.search.skus))
     bounds = {

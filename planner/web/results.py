@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import atexit
 import json
+import os
 import threading
 import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -34,6 +35,10 @@ STORE_SIZE = 400
 """Results cached for all visitors together; the one not used for longest is dropped first. Affects speed only."""
 UNKNOWN_PLAN_S = 3.0
 """Longest that a plan by theory is expected to take while none is cached [s]. Affects estimates of time only."""
+PROCESSES = 2
+"""Started with the server: one that plans for the first visit, one for what is computed beside it. A choice."""
+LEAST_BESIDE = 2
+"""Results that are missing from which on they are computed side by side."""
 STAGES = ("searching", "solving", "simulating", "comparing", "adding up")
 """First words of the stages of a plan, in their order: how far it is."""
 
@@ -85,9 +90,9 @@ def pool() -> WorkerPool | None:
 
 @st.cache_resource
 def _processes(most: int) -> WorkerPool:
-    """So many processes at most, one of them started at once."""
+    """So many processes at most, the first of them started at once."""
     found = WorkerPool(most, bounds.limit("WORKER_BYTES"))
-    found.start_one()
+    found.start(PROCESSES)
     atexit.register(found.close)
     return found
 
@@ -111,6 +116,54 @@ class Page:
     plan: Plan
 
 
+@dataclass(frozen=True)
+class Job:
+    """Something that takes time.
+
+    Attributes:
+        key: holds everything that the result depends on; its first word is the kind of result.
+        compute: is given a function to call with each stage; computed in a process, as a `functools.partial`.
+        what: is done, in words.
+        is_beside: it shares little with what was computed for this visit before, so that another process may do it.
+    """
+
+    key: tuple[Hashable, ...]
+    compute: Callable[[Progress], object]
+    what: str
+    is_beside: bool = False
+
+
+class _Line:
+    """What is being done, on the page: a progress bar with a button that stops it."""
+
+    def __init__(self, key: Hashable, what: str) -> None:
+        self._kind = str(key[0]) if isinstance(key, tuple) else str(key)
+        self._key, self._what, self._usual_s = key, what, store().seconds.get(self._kind)
+        self._begun_s, self._count, self._last = time.monotonic(), 0, ""
+        self._shown = st.empty()
+        name = name_of(key)
+        with self._shown.container(horizontal=True, vertical_alignment="center"):
+            self._slot = st.empty()
+            icon = ":material/stop_circle:"
+            st.button("Stop", key=f"stop-{name}", on_click=_set_stopped, args=(name,), icon=icon)
+        self.report("")
+
+    def report(self, stage: str) -> None:
+        """Show a stage. Raises what ends the run of a page: another one has begun."""
+        self._count, self._last = self._count + (stage != self._last), stage
+        text = progress_words(self._what, stage, time.monotonic() - self._begun_s, self._usual_s)
+        self._slot.progress(_share_done(stage, self._count), text=text)
+
+    def keep(self, result: object) -> None:
+        """Put the result into the cache, with how long it took."""
+        store().seconds[self._kind] = time.monotonic() - self._begun_s
+        store().put(self._key, result)
+
+    def clear(self) -> None:
+        """Take it off the page."""
+        self._shown.empty()
+
+
 def compute_once(key: Hashable, compute: Callable[[Progress], T], what: str) -> T:
     """A result from the cache, computed if it is not there, under a progress bar with a button that stops it.
 
@@ -124,32 +177,46 @@ def compute_once(key: Hashable, compute: Callable[[Progress], T], what: str) -> 
     if session.is_pending():
         st.caption("Not computed: the inputs have changed. Press Plan.")
         raise Stopped(what)
-    name = name_of(key)
-    if st.session_state.get(STOPPED) == name:
-        _stopped_line(what, name)
+    if _is_stopped(key, what):
         raise Stopped(what)
-    shown = st.empty()
-    with shown.container(horizontal=True, vertical_alignment="center"):
-        slot = st.empty()
-        st.button("Stop", key=f"stop-{name}", on_click=_set_stopped, args=(name,), icon=":material/stop_circle:")
-    kind = str(key[0]) if isinstance(key, tuple) else str(key)
-    begun, usual_s, count, last = time.monotonic(), store().seconds.get(kind), 0, None
-
-    def report_stage(stage: str) -> None:
-        nonlocal count, last
-        count, last = count + (stage != last), stage
-        text = progress_words(what, stage, time.monotonic() - begun, usual_s)
-        slot.progress(_share_done(stage, count), text=text)
-
-    report_stage("")
+    line = _Line(key, what)
     try:
         processes = pool() if isinstance(compute, partial) else None
-        known = compute(report_stage) if processes is None else processes.run(compute, session.visit(), report_stage)
+        known = compute(line.report) if processes is None else processes.run(compute, session.visit(), line.report)
     finally:
-        shown.empty()  # also of an error, which stands alone: nothing is under way any more
-    store().seconds[kind] = time.monotonic() - begun
-    store().put(key, known)
+        line.clear()  # also of an error, which stands alone: nothing is under way any more
+    line.keep(known)
     return known
+
+
+def compute_together(jobs: Sequence[Job]) -> bool:
+    """Those results that are not in the cache, side by side in two processes where this machine has two cores.
+
+    Returns:
+        Whether there was anything to do. What the visitor stopped stays undone, with a line that says so.
+    """
+    missing = [job for job in jobs if store().get(job.key) is None and not _is_stopped(job.key, job.what)]
+    processes = pool()
+    if processes is None or len(missing) < LEAST_BESIDE:
+        for job in missing:
+            compute_once(job.key, job.compute, job.what)
+        return bool(missing)
+    beside = f"{session.visit()} beside" if (os.cpu_count() or 1) > 1 else session.visit()
+    askers = [beside if job.is_beside else session.visit() for job in missing]
+    lines = [_Line(job.key, job.what) for job in missing]
+
+    def keep(number: int, result: object) -> None:
+        lines[number].keep(result)
+        lines[number].clear()
+
+    try:
+        processes.run_together(
+            [job.compute for job in missing], askers, lambda number, stage: lines[number].report(stage), keep
+        )
+    finally:
+        for line in lines:
+            line.clear()
+    return True
 
 
 STOPPED = "stopped"
@@ -163,6 +230,15 @@ def name_of(key: Hashable) -> str:
 
 def _set_stopped(name: str | None) -> None:
     st.session_state[STOPPED] = name
+
+
+def _is_stopped(key: Hashable, what: str) -> bool:
+    """Whether the visitor stopped a computation; if so, a line says so, with a button to go on."""
+    name = name_of(key)
+    if st.session_state.get(STOPPED) != name:
+        return False
+    _stopped_line(what, name)
+    return True
 
 
 def _stopped_line(what: str, name: str) -> None:
@@ -197,18 +273,21 @@ def request_of(key: str) -> PlanRequest:
 
 def is_planned(key: str) -> bool:
     """Whether the plan of a scenario is known, by theory at least."""
-    return any(store().get((kind, key)) is not None for kind in ("checked", "theory"))
+    return any(store().get((kind, key)) is not None for kind in PLANS)
+
+
+PLANS = ("complete", "checked", "theory")
+"""Kinds of plans, each with more in it than the next: simulated with alternatives, simulated, by theory."""
 
 
 def page_of(content: Content, key: str) -> Page:
-    """The scenario and its plan: simulated if that is cached, else by theory. Raises InputError."""
+    """The scenario and the most that is known of its plan, at least by theory. Raises InputError."""
     session.refuse_files(content)
     request = request_of(key)
     bounds.check(content, request)
     hardware = hardware_for(request)
-    plan = store().get(("checked", key))
-    if not isinstance(plan, Plan):
-        plan = theory_plan(request, hardware, key)
+    known = (store().get((kind, key)) for kind in PLANS)
+    plan = next((plan for plan in known if isinstance(plan, Plan)), None) or theory_plan(request, hardware, key)
     return Page(content, key, request, hardware, plan)
 
 
@@ -245,15 +324,25 @@ def theory_plan_s(page: Page) -> float:
 
 
 def check_by_simulation(page: Page) -> bool:
-    """Simulate the plan and look for alternatives; whether there was anything to do, so that the page is redrawn."""
-    if store().get(("checked", page.key)) is not None or not page.plan.feasible:
+    """Simulate the plan; whether there was anything to do, so that the page is redrawn."""
+    if page.plan.simulated or not page.plan.feasible:
         return False
     compute_once(
         ("checked", page.key),
-        partial(planner.plan, page.request, page.hardware),
+        partial(planner.plan, page.request, page.hardware, alternatives=False),
         "Provisional answer, by theory; checking it by simulation",
     )
     return True
+
+
+def comparison(page: Page) -> Job:
+    """The simulated plan with alternatives: planned again, from what was computed for it in the same process."""
+    return Job(("complete", page.key), partial(planner.plan, page.request, page.hardware), "Comparing alternatives")
+
+
+def is_compared(page: Page) -> bool:
+    """Whether the alternatives of this plan are known."""
+    return store().get(("complete", page.key)) is not None
 
 
 def is_check_stopped(page: Page) -> bool:

@@ -94,22 +94,19 @@ def _with_unbroken_counts(text: str) -> str:
     return text.replace(" × ", "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}")
 
 
-def find_interval(page: Page) -> bool:
-    """Compute one interval that is still missing; whether there was one, so that the page is redrawn."""
+def complete(page: Page) -> bool:
+    """Compute what is missing beside a simulated plan: alternatives and intervals; whether there was anything to do."""
     plan = page.plan
     if plan.cost is None or not plan.simulated:
         return False
-    if results.store().get(_headroom_key(page)) is None:
-        results.compute_once(_headroom_key(page), partial(headroom, plan), "Looking for headroom")
-        return True
-    if is_calibrated(plan) and results.store().get(_cost_range_key(page)) is None:
-        results.compute_once(
-            _cost_range_key(page),
-            partial(headline.cost_range, plan, page.hardware),
-            "Interval of the cost",
-        )
-        return True
-    return False
+    jobs = [
+        results.comparison(page),
+        results.Job(_headroom_key(page), partial(headroom, plan), "Looking for headroom"),
+    ]
+    if is_calibrated(plan):
+        compute = partial(headline.cost_range, plan, page.hardware)
+        jobs.append(results.Job(_cost_range_key(page), compute, "Interval of the cost", is_beside=True))
+    return results.compute_together(jobs)
 
 
 def cached_headroom(page: Page) -> Headroom | None:

@@ -69,14 +69,15 @@ def limited_by(planned: PlannedDeployment, limit: PoolLimit) -> PlannedDeploymen
     ("missed", "limit", "blamed"),
     [
         ({Metric.TTFT}, PoolLimit.MEMORY, {Role.PREFILL}),
-        ({Metric.TTFT}, PoolLimit.RUNNING_REQUESTS, {Role.PREFILL, Role.DECODE}),
-        ({Metric.TTFT}, PoolLimit.KV_CAPACITY, {Role.PREFILL, Role.DECODE}),
+        ({Metric.TTFT}, PoolLimit.RUNNING_REQUESTS, {Role.DECODE}),
+        ({Metric.TTFT}, PoolLimit.KV_CAPACITY, {Role.DECODE}),
         ({Metric.TTFT, Metric.TPOT}, PoolLimit.MEMORY, {Role.PREFILL, Role.DECODE}),
     ],
 )
-def test_late_first_tokens_are_held_against_a_decode_pool_only_where_requests_waited_for_a_place(
+def test_late_first_tokens_are_held_against_the_pool_that_requests_waited_for(
     missed: set[Metric], limit: PoolLimit, blamed: set[Role]
 ) -> None:
+    """Both pools would lower a prefill pool for good that does well beside another decode pool."""
     (planned,) = pair().deployments
     pools = [
         UsedPool("chat", option, pool.replicas, pool.replicas, {"all": 1.0}, 0.9, ())

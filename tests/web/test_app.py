@@ -74,7 +74,7 @@ def small(*, gathers: bool = False, **more: str) -> AppTest:
 def by_theory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page as it first stands, before simulation and intervals: theory keeps every order exactly."""
     monkeypatch.setattr(results, "check_by_simulation", lambda page: False)
-    monkeypatch.setattr(summary, "find_interval", lambda page: False)
+    monkeypatch.setattr(summary, "complete", lambda page: False)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def _page(content: dict) -> None:  # type: ignore[type-arg]
         session.replace_scenario(content)
     page = results.page_of(session.content(), session.key())
     compare_tab.show(page)
-    if results.check_by_simulation(page):
+    if results.check_by_simulation(page) or results.compute_together([results.comparison(page)]):
         st.rerun()
 
 

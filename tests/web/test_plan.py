@@ -52,7 +52,7 @@ def page(overrides: tuple[str, ...], simulate: bool, complete: bool) -> None:
     shown = results.Page(content, key, request, hardware, found)
     summary.show(shown)
     plan_tab.show(shown)
-    if complete and summary.find_interval(shown):
+    if complete and summary.complete(shown):
         st.rerun()
 
 
