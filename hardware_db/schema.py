@@ -149,6 +149,13 @@ class GpuSku(Frozen):
             raise InputError("peak_flops_per_s", sorted(self.peak_flops_per_s), "needs a bf16 or fp16 peak")
         return self
 
+    def leaves_by_network(self, gpus: int) -> bool:
+        """Whether a group of so many GPUs that is larger than a server is joined by the network between servers.
+
+        It is not where one scale-up domain is larger than a server and holds the group.
+        """
+        return not gpus <= self.scale_up.domain_gpus > self.node.gpus
+
     def multiplies(self, dtype: Dtype) -> bool:
         """Whether its matrix units multiply values of a format, scales included.
 

@@ -16,7 +16,7 @@ from planner.fleet.columns import CandidateColumns, Column
 from planner.fleet.corrections import Corrections
 from planner.fleet.filling import SAME_COST, filled_allocation
 from planner.fleet.market import market_of
-from planner.fleet.preferences import PLAINNESS, less_measured, less_plain, less_simple
+from planner.fleet.preferences import PLAINNESS, is_plain, less_measured, less_plain, less_simple
 from planner.fleet.program import FleetSearch, search_fleet
 from planner.fleet.refinement import COARSE_GAP, refined_allocation
 from planner.fleet.search import excess_of_few, simplest_allocation
@@ -27,7 +27,8 @@ from planner.search import Mode, ShiftRule
 CLEARLY_DEARER = 0.15
 """Share by which an alternative must be dearer, at optimistic rates, to be shown by that bound alone. A choice."""
 NOT_LOOKED_AT = "clearly dearer, not looked at any closer"
-"""In place of the fleet of such a bound where that mixes SKUs, as nobody would: its rates are not true ones."""
+"""In place of the fleet of such a bound where that mixes SKUs or modes, or has strays, as nobody would: its rates are
+not true ones."""
 
 
 def alternatives_of(
@@ -131,10 +132,11 @@ def _alternative(search: FleetSearch, chosen: Allocation, name: str, kind: str, 
     used = sorted(search.chosen(allocation), key=lambda column: stages.index(column.stage))
     is_bound = not all(column.is_exact for column in used)
     is_of_several = len({(one.service, one.family.sku) for one in used}) > len({one.service for one in used})
+    is_odd = is_of_several or not is_plain(search.columns, allocation)
     return Alternative(
         restriction=name,
         kind=kind,
-        summary=NOT_LOOKED_AT if is_bound and is_of_several else _fleet_summary(used, allocation, search.peak),
+        summary=NOT_LOOKED_AT if is_bound and is_odd else _fleet_summary(used, allocation, search.peak),
         usd_per_hour=allocation.cost_usd_per_hour,
         rate_per_s=allocation.rate_per_s,
         is_chosen=is_chosen,

@@ -7,10 +7,12 @@ runs sixteen. The program does not say so, since fleets of both sizes cost the s
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
-from planner.fleet.pairing import used_pools
+from planner.fleet.pairing import UsedPool, used_pools
 from planner.fleet.program import FleetSearch
+from planner.fleet.types import pool_name
 from planner.optimizer import Allocation, Objective
 
 SAME_COST = 1e-9
@@ -20,8 +22,9 @@ SAME_COST = 1e-9
 def filled_allocation(search: FleetSearch, allocation: Allocation) -> Allocation:
     """The same purchases with replicas added to the busiest pools as long as idle GPUs and all limits allow it.
 
-    What a larger pool carries is what it carried before: no rate is asked of theory. Fleets of several periods stay as
-    they are: what idles in one of them is switched off or was bought for another one.
+    What a larger pool carries is what it carried before: no rate is asked of theory, and how busy it is follows from
+    its replicas. Fleets of several periods stay as they are: what idles in one of them is switched off or was bought
+    for another one.
 
     Args:
         search: that found the fleet.
@@ -30,21 +33,34 @@ def filled_allocation(search: FleetSearch, allocation: Allocation) -> Allocation
     if search.request.objective is not Objective.MIN_COST or len(search.periods) > 1:
         return allocation
     filled = allocation
-    while (larger := _with_a_replica_more(search, filled)) is not None:
+    pools = used_pools(search.columns.chosen(allocation), allocation, 0)
+    needed = {_key(pool): pool.capacity_share * pool.surviving for pool in pools}
+    while (larger := _with_a_replica_more(search, filled, needed)) is not None:
         filled = larger
     kept = {"gap": allocation.gap, "status": allocation.status}
     return allocation if filled is allocation else filled.model_copy(update=kept)
 
 
-def _with_a_replica_more(search: FleetSearch, allocation: Allocation) -> Allocation | None:
-    """The fleet with one of its pools larger for the same money, the busiest that can be; None where none can be."""
+def _key(pool: UsedPool) -> tuple[str, str, str]:
+    """What tells pools of one fleet apart, whatever their sizes."""
+    return pool.service, pool_name(pool.option), pool.channel
+
+
+def _with_a_replica_more(
+    search: FleetSearch, allocation: Allocation, needed: Mapping[tuple[str, str, str], float]
+) -> Allocation | None:
+    """The fleet with one of its pools larger for the same money, the busiest that can be; None where none can be.
+
+    `needed` is how many replicas each would keep busy.
+    """
     columns = search.columns.chosen(allocation)
     there = replace(search, market=replace(search.market, sites=(search.market.site_of(allocation),)))
     idle = {sku: math.fsum(held for (held,) in bought.values()) for sku, bought in allocation.bought.items()}
     for column in search.chosen(allocation):
         for sku, gpus in column.gpus.items():
             idle[sku] -= allocation.units[column.name][0] * gpus
-    for pool in sorted(used_pools(columns, allocation, 0), key=lambda pool: -pool.capacity_share):
+    busiest = sorted(used_pools(columns, allocation, 0), key=lambda pool: -needed[_key(pool)] / pool.surviving)
+    for pool in busiest:
         config = pool.option.config
         if round(idle[config.sku.id]) < config.parallelism.gpus:
             continue

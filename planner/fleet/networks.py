@@ -1,23 +1,29 @@
-"""KV caches between pools travel over what the provider has between instances, not over the reference server's cards.
+"""What lies between the servers of a site: KV caches travel over it, and replicas span servers only over RDMA.
 
 The search knows each SKU's reference server (`NodeSku.nic_bytes_per_s_per_gpu`); where a fleet is bought is a choice of
-the program. So a pair that was chosen is looked at again with the network of its site, as far as the provider states it
-(``hardware_db/prices/instances.csv``), and where only that network makes it miss its targets the site sells no pairs of
-that SKU. A network that is not stated is taken for the reference server's, and warned of where it is plain TCP.
+the program, and what is between instances there is another fact (``hardware_db/prices/instances.csv``, or given:
+`PricePolicy.rdma_gbps_per_gpu`).
+
+- Stated and slower than the reference server's: a pair that was chosen is looked at again with it, and where only that
+  network makes it miss its targets the site sells no pairs of that SKU.
+- Not stated: the site sells no pairs that are larger than one instance.
+- A replica that spans servers has the step times of the reference server's RDMA network, and is bought only where one
+  as fast is stated (`SiteSupply.holds`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from hardware_db import GpuSku, HardwareDb, NetworkKind, instance_of
+from hardware_db import GpuSku, HardwareDb
 from planner.core import rebuilt, significant
+from planner.fleet.columns import Column
 from planner.fleet.pairing import UsedPool
-from planner.fleet.types import BoughtGpus, PlannedDeployment
-from planner.search import DeploymentOption, Mode, PoolOption
-from planner.serving import between_servers_bytes_per_s
-from planner.supply import InstanceNetwork
+from planner.fleet.types import PlannedDeployment
+from planner.optimizer import UnitStage
+from planner.search import ConfigurationFamily, DeploymentOption, Mode, PoolOption
+from planner.supply import InstanceNetwork, SiteSupply
 
 
 def on_networks(
@@ -44,17 +50,15 @@ def on_networks(
 def _on_network(option: PoolOption, gpus: int, together: int, networks: Mapping[str, InstanceNetwork]) -> PoolOption:
     sku = option.config.sku
     network = networks.get(sku.id)
-    if network is None or gpus <= network.gpus or not _leaves_by_network(sku, together):
+    own = None if network is None else network.bytes_per_s_per_gpu
+    if network is None or own is None or gpus <= network.gpus or not sku.leaves_by_network(together):
         return option
-    slower = rebuilt(sku.node.nic_bytes_per_s_per_gpu, value=network.bytes_per_s_per_gpu, note=network.name)
+    if own >= sku.node.nic_bytes_per_s_per_gpu.value:
+        return option
+    slower = rebuilt(sku.node.nic_bytes_per_s_per_gpu, value=own, note=network.name)
     return replace(
         option, config=rebuilt(option.config, sku=rebuilt(sku, node=rebuilt(sku.node, nic_bytes_per_s_per_gpu=slower)))
     )
-
-
-def _leaves_by_network(sku: GpuSku, gpus: int) -> bool:
-    """Whether KV caches leave a GPU by the network, not by a scale-up link that holds so many."""
-    return between_servers_bytes_per_s(sku, gpus) == sku.node.nic_bytes_per_s_per_gpu.value
 
 
 def _skus_on_networks(deployments: Sequence[PlannedDeployment]) -> dict[str, GpuSku]:
@@ -64,7 +68,7 @@ def _skus_on_networks(deployments: Sequence[PlannedDeployment]) -> dict[str, Gpu
         for planned in deployments
         if planned.deployment.is_disaggregated
         for pool in planned.deployment.pools
-        if _leaves_by_network(pool.config.sku, sum(each.config.parallelism.gpus for each in planned.deployment.pools))
+        if pool.config.sku.leaves_by_network(sum(each.config.parallelism.gpus for each in planned.deployment.pools))
     }
 
 
@@ -86,33 +90,63 @@ def network_notes(deployments: Sequence[PlannedDeployment], hardware: HardwareDb
     return tuple(lines)
 
 
-def network_warnings(
-    deployments: Sequence[PlannedDeployment], bought: Sequence[BoughtGpus], hardware: HardwareDb
-) -> tuple[str, ...]:
-    """A line for every instance type bought that pairs of pools use and that has plain TCP of unknown rate.
+def over_unstated(
+    columns: Iterable[Column], units: Mapping[str, Sequence[int]], site: SiteSupply, hardware: HardwareDb
+) -> set[str]:
+    """SKUs of the pairs whose KV caches would travel between instances that nobody says the network of.
 
     Args:
-        deployments: of the plan.
-        bought: what it buys.
-        hardware: with the instances of providers.
-
-    Returns:
-        The lines; none for mixed pools, where the scale-up link carries the caches, or where all is in one instance.
+        columns: that are used.
+        units: how many of each, by period.
+        site: where they are bought.
+        hardware: with the datasheets.
     """
-    skus = _skus_on_networks(deployments)
-    rented = {sku: sum(max(each.gpus) for each in bought if each.sku == sku and each.price is not None) for sku in skus}
-    lines = []
-    for purchase in bought:
-        instance = instance_of(hardware, purchase.price) if purchase.price is not None else None
-        if instance is None or purchase.sku not in skus or instance.network_bytes_per_s is not None:
-            continue
-        if rented[purchase.sku] <= instance.gpus:
-            continue
-        if instance.network is NetworkKind.TCP:
-            wanted = significant(skus[purchase.sku].node.nic_bytes_per_s_per_gpu.value * instance.gpus / 1e9)
-            lines.append(
-                f"{instance.provider} {instance.instance_type}: the network between instances is "
-                f"{instance.network_name} of a rate that is not stated; KV caches are planned to move at {wanted} "
-                "GB/s: ask for RDMA or measure it, or plan with search.modes=[mixed]"
-            )
-    return tuple(dict.fromkeys(lines))
+    pairs: dict[str, list[Column]] = {}
+    for column in (column for column in columns if not column.is_mixed):
+        pairs.setdefault(column.family.sku, []).append(column)
+    return {
+        sku
+        for sku, pools in pairs.items()
+        if is_unstated(site.networks.get(sku))
+        and _most_gpus(pools, units) > site.networks[sku].gpus
+        and hardware.skus[sku].leaves_by_network(_together(pools))
+    }
+
+
+def is_unstated(network: InstanceNetwork | None) -> bool:
+    """Whether a provider does not say how fast its network is. None: that of the reference server is."""
+    return network is not None and network.bytes_per_s_per_gpu is None
+
+
+def _most_gpus(pools: Sequence[Column], units: Mapping[str, Sequence[int]]) -> int:
+    """GPUs of pools of one SKU in the period in which they are most."""
+    by_pool = [[count * sum(column.gpus.values()) for count in units[column.name]] for column in pools]
+    return max(int(sum(gpus)) for gpus in zip(*by_pool, strict=True))
+
+
+def _together(pools: Sequence[Column]) -> int:
+    """GPUs of the largest prefill and decode replica together."""
+    return sum(max((one.family.gpus for one in pools if one.stage is stage), default=0) for stage in UnitStage)
+
+
+def joined_notes(
+    families: Iterable[ConfigurationFamily], sites: Sequence[SiteSupply], hardware: HardwareDb
+) -> tuple[str, ...]:
+    """A line for every SKU whose replicas over several servers were not looked for at some sites.
+
+    Args:
+        families: that were looked at.
+        sites: likewise.
+        hardware: with the datasheets.
+    """
+    left: dict[str, set[str]] = {}
+    for family in families:
+        sku = hardware.skus[family.sku]
+        if family.gpus > sku.node.gpus:
+            for site in (site for site in sites if sku.id in site.networks and not site.holds(sku, family.gpus)):
+                left.setdefault(sku.id, set()).add(site.networks[sku.id].provider)
+    return tuple(
+        f"{sku}: replicas over several servers were not looked for at {', '.join(sorted(providers))}, where no RDMA as "
+        "fast as the reference server's is stated (prices.rdma_gbps_per_gpu gives it)"
+        for sku, providers in left.items()
+    )

@@ -25,7 +25,7 @@ from planner.fleet.filling import SAME_COST
 from planner.fleet.format_warnings import format_notes, format_warnings
 from planner.fleet.losses import single_replica_warnings, worst_losses
 from planner.fleet.market import Market, market_of
-from planner.fleet.networks import network_notes, network_warnings
+from planner.fleet.networks import joined_notes, network_notes
 from planner.fleet.program import FleetSearch, search_fleet
 from planner.fleet.refinement import refined_allocation
 from planner.fleet.search import NoFleet, VerifiedFleet, find_fleet
@@ -176,6 +176,7 @@ def described_plan(
             fleet.passed_over_usd_per_hour,
             (
                 *network_notes(deployments, hardware),
+                *(() if given else joined_notes((one.family for one in search.columns.all), market.sites, hardware)),
                 *market.site_of(allocation).supply.assumptions,
                 *region_notes(request.search.skus, request.prices, hardware),
                 *_gap_notes(targets, deployments),
@@ -186,7 +187,6 @@ def described_plan(
         warnings=(
             *_warnings(market, bought, targets, means),
             *region_warnings((each.price for each in bought if each.price is not None), request.prices, hardware),
-            *network_warnings(deployments, bought, hardware),
             *format_warnings(deployments),
             *single_replica_warnings(deployments),
             *_known_hit_warnings(deployments),
@@ -461,7 +461,7 @@ def _infeasible_plan(search: FleetSearch, outcome: NoFleet, elapsed_s: float, co
         agreement=(),
         alternatives=(),
         rejections=rejections,
-        diagnosis=outcome.missed or (*outcome.left_out, *_diagnosis(search, allocation, rejections)),
+        diagnosis=outcome.missed or _with_left_out(outcome, _diagnosis(search, allocation, rejections)),
         assumptions=(),
         warnings=(),
         considered=search.considered,
@@ -469,6 +469,11 @@ def _infeasible_plan(search: FleetSearch, outcome: NoFleet, elapsed_s: float, co
         simulated=corrections is not None,
         corrections=corrections,
     )
+
+
+def _with_left_out(outcome: NoFleet, diagnosis: tuple[str, ...]) -> tuple[str, ...]:
+    """What was not offered comes first, unless nothing meets the targets whatever is offered."""
+    return (*diagnosis, *outcome.left_out) if outcome.allocation is None else (*outcome.left_out, *diagnosis)
 
 
 SCENARIO_FIELDS = (

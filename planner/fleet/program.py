@@ -12,6 +12,7 @@ from planner.core import Metric, significant
 from planner.fleet.columns import CandidateColumns, Column, unit_of
 from planner.fleet.corrections import Corrections
 from planner.fleet.market import Market
+from planner.fleet.networks import is_unstated, over_unstated
 from planner.fleet.packing import PackedPool, lost_with_a_server, packed_replicas, servers_bought
 from planner.fleet.sites import (
     SiteAnswers,
@@ -45,7 +46,7 @@ from planner.search import (
     find_families,
     with_rounded_bursts,
 )
-from planner.supply import SiteSupply, resource_use
+from planner.supply import InstanceNetwork, SiteSupply, resource_use
 from planner.traffic import DemandSlice, Service
 from planner.workload import LatencyTarget, Slo, Workload
 
@@ -185,6 +186,10 @@ class FleetSearch:
             )
             solved = partial(self._solved_at, program, asked)
             answer = solved(problem)
+            while unstated := self._over_unstated(answer):
+                self.without_pairs(answer, unstated)
+                problem = self.problem(columns, flat, program)
+                answer = solved(problem)
             if is_cheapest:
                 found.known[program] = max(least, min(lower_bound(answer), most), answer.at_least_usd_per_hour)
             if answer.status is SolveStatus.INFEASIBLE and most < math.inf:
@@ -201,6 +206,13 @@ class FleetSearch:
     ) -> Allocation:
         answer = self._without_own_pins(solved(problem).model_copy(update={"program": program}))
         return in_whole_blocks(answer, self.market.sites[program], self.request.limits)
+
+    def _over_unstated(self, answer: Allocation) -> set[str]:
+        """SKUs of the pairs of an answer that stand in several instances with a network that nobody states."""
+        if not answer.status.has_allocation:
+            return set()
+        used = [column for column in self.columns.all if column.name in answer.units]
+        return over_unstated(used, answer.units, self.market.site_of(answer), self.market.hardware)
 
     def _spread(
         self, answer: Allocation, problem: FleetProblem, solved: Callable[[FleetProblem], Allocation]
@@ -275,13 +287,8 @@ class FleetSearch:
     @property
     def pairs_left_out(self) -> tuple[str, ...]:
         """Where no prefill and decode pools are offered any more, a line for each site and SKU."""
-        lines = (
-            f"pairs of {sku} at {site.name} miss a target over the network between instances there "
-            f"({site.networks[sku].name}, {significant(site.networks[sku].bytes_per_s_per_gpu / 1e9)} GB/s of a GPU); "
-            "plan with search.modes=[mixed] or another prices.provider"
-            for site, sku in ((self.market.sites[program], sku) for program, sku in sorted(self._without_pairs))
-        )
-        return tuple(dict.fromkeys(lines))
+        sites = ((self.market.sites[program], sku) for program, sku in sorted(self._without_pairs))
+        return tuple(dict.fromkeys(_without_pairs_words(site.name, sku, site.networks[sku]) for site, sku in sites))
 
     def _without_own_pins(self, answer: Allocation) -> Allocation:
         """An answer without the limits that only say over how many servers it was looked for."""
@@ -393,9 +400,9 @@ def search_fleet(
             continue
         family_set = find_families(with_rounded_bursts(demand), request.search, market.offers, market.hardware.engines)
         served, borrowed = _measured(family_set.families) if request.search.measured_only else (family_set.families, ())
-        families[slice_.name] = served
+        families[slice_.name], apart = _joined(served, market)
         considered += family_set.considered
-        for rejection in (*family_set.rejections, *borrowed):
+        for rejection in (*family_set.rejections, *borrowed, *apart):
             reason = rejection.reason if len(slices) == 1 else f"{slice_.name}: {rejection.reason}"
             rejections.setdefault((rejection.sku, rejection.mode), replace(rejection, reason=reason))
     return FleetSearch(
@@ -416,11 +423,34 @@ def _measured(
 ) -> tuple[tuple[ConfigurationFamily, ...], tuple[Rejection, ...]]:
     """The families whose step times were measured, and why the others are left out."""
     measured = tuple(family for family in families if family.is_measured)
-    borrowed = {(family.sku, family.mode) for family in families} - {(family.sku, family.mode) for family in measured}
-    return measured, tuple(
-        Rejection(sku, mode, f"{sku}: its step times are not all its own measurements (search.measured_only)", math.inf)
-        for sku, mode in sorted(borrowed)
+    reason = "its step times are not all its own measurements (search.measured_only)"
+    return measured, _left_out(families, measured, reason)
+
+
+def _joined(
+    families: Sequence[ConfigurationFamily], market: Market
+) -> tuple[tuple[ConfigurationFamily, ...], tuple[Rejection, ...]]:
+    """The families whose replicas fit into a server or span such as RDMA joins at some site, and why others do not."""
+    skus = market.hardware.skus
+    joined = tuple(
+        family
+        for family in families
+        if family.gpus <= skus[family.sku].node.gpus
+        or any(site.holds(skus[family.sku], family.gpus) for site in market.sites)
     )
+    reason = (
+        "replicas that would do span servers, and none of the providers asked for states RDMA between these as fast as "
+        "the reference server's (prices.rdma_gbps_per_gpu gives it)"
+    )
+    return joined, _left_out(families, joined, reason)
+
+
+def _left_out(
+    families: Sequence[ConfigurationFamily], kept: Sequence[ConfigurationFamily], reason: str
+) -> tuple[Rejection, ...]:
+    """SKUs and modes of which no family is kept."""
+    left = {(family.sku, family.mode) for family in families} - {(family.sku, family.mode) for family in kept}
+    return tuple(Rejection(sku, mode, f"{sku}: {reason}", math.inf) for sku, mode in sorted(left))
 
 
 def _groups(request: PlanRequest, market: Market) -> dict[str, str]:
@@ -431,12 +461,32 @@ def _groups(request: PlanRequest, market: Market) -> dict[str, str]:
     return {offer.sku.id: offer.sku.vendor if request.search.pair_skus else offer.sku.id for offer in market.offers}
 
 
+def _without_pairs_words(place: str, sku: str, network: InstanceNetwork) -> str:
+    """Why a site sells no pairs of a SKU, and what to do."""
+    if network.bytes_per_s_per_gpu is None:
+        said = f"{network.name} of a rate that is not stated" if network.name else "not stated"
+        return (
+            f"pairs of {sku} in several instances are not bought at {place}: the network between these is {said} "
+            "(prices.rdma_gbps_per_gpu gives it); plan with search.modes=[mixed] or another prices.provider"
+        )
+    return (
+        f"pairs of {sku} at {place} miss a target over the network between instances there ({network.name}, "
+        f"{significant(network.bytes_per_s_per_gpu / 1e9)} GB/s of a GPU); plan with search.modes=[mixed] or another "
+        "prices.provider"
+    )
+
+
 def _placed(column: Column, site: SiteSupply) -> Column:
-    """A column whose channel says where it is bought: KV caches do not travel between places."""
+    """A column whose channel says where it is bought: KV caches do not travel between places.
+
+    Where nobody says what lies between instances, they stay in one: with GPUs of one SKU.
+    """
     column = _over(site.servers_at_least, column)
     if column.is_mixed:
         return column
-    return replace(column, channel=f"{column.channel} at {site.places[column.family.sku]}")
+    sku = column.family.sku
+    alone = f" {sku}" if is_unstated(site.networks.get(sku)) else ""
+    return replace(column, channel=f"{column.channel}{alone} at {site.places[sku]}")
 
 
 def _over(servers: int, column: Column) -> Column:

@@ -269,7 +269,7 @@ def _trial(search: FleetSearch, simulate: bool, held: VerifiedFleet | None) -> _
         wanted = _wanted(search, allocation)
         groups = _on_site(search, allocation, wanted)
         deployments, violations = _verify(search, groups, None)
-        too_slow = _too_slow_networks(search, wanted, groups, violations)
+        too_slow = _too_slow_networks(search, wanted, groups, deployments, violations)
         if not too_slow:
             break
         search.without_pairs(allocation, too_slow)
@@ -341,12 +341,22 @@ def verified_groups(
 
 
 def _too_slow_networks(
-    search: FleetSearch, wanted: Groups, groups: Groups, violations: Sequence[frozenset[Metric]]
+    search: FleetSearch,
+    wanted: Groups,
+    groups: Groups,
+    deployments: Sequence[PlannedDeployment],
+    violations: Sequence[frozenset[Metric]],
 ) -> set[str]:
-    """SKUs of the pairs that miss a target with the network of their site, and none with the reference server's."""
+    """SKUs of the pairs that miss a target with the network of their site, and none with the reference server's.
+
+    Or whose links cannot carry the KV caches there, though those of the reference server can.
+    """
     found: set[str] = set()
-    for (option, pools), (slower, _), metrics in zip(wanted, groups, violations, strict=True):
-        if slower is not option and metrics and not any(_verify(search, [(option, pools)], None)[1]):
+    for (option, pools), (slower, _), planned, metrics in zip(wanted, groups, deployments, violations, strict=True):
+        if slower is option or not metrics:
+            continue
+        (fast,), missed = _verify(search, [(option, pools)], None)
+        if not any(missed) or fast.predicted.link_utilisation < 1.0 <= planned.predicted.link_utilisation:
             found |= {
                 own.config.sku.id for own, card in zip(slower.pools, option.pools, strict=True) if own is not card
             }

@@ -175,9 +175,9 @@ def between_servers_bytes_per_s(sku: GpuSku, gpus: int) -> float:
         That of the scale-up link where one of its domains is larger than a server and holds the group, else of the
         network [bytes/s].
     """
-    if gpus <= sku.scale_up.domain_gpus > sku.node.gpus:
-        return sku.scale_up.bandwidth_bytes_per_s.value
-    return sku.node.nic_bytes_per_s_per_gpu.value
+    if sku.leaves_by_network(gpus):
+        return sku.node.nic_bytes_per_s_per_gpu.value
+    return sku.scale_up.bandwidth_bytes_per_s.value
 
 
 class Method(StrEnum):

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from hardware_db import ANYWHERE, GpuSku, HardwareDb, Price, instance_of
+from hardware_db import ANYWHERE, GpuSku, HardwareDb, Instance, NetworkKind, Price, instance_of
 from planner.core import InputError
 from planner.supply.prices import best_prices, block_gpus, counts_only_a_part, offered_prices, usable_prices
 from planner.supply.resources import Supply, build_supply
@@ -23,6 +23,8 @@ from planner.supply.types import FleetLimits, Granularity, OwnedGpus, PricePolic
 
 OWN = "own"
 """Place of GPUs that are one's own or have a price of one's own."""
+ROUNDING = 1e-6
+"""Relative difference up to which two rates are the same."""
 MOST_ASSORTMENTS = 2000
 """Combinations of sites that are looked at where several providers are allowed. A choice; more are refused."""
 
@@ -32,14 +34,23 @@ class InstanceNetwork:
     """What lies between the instances of a SKU at a provider.
 
     Attributes:
-        name: as the provider writes it.
+        provider: whose instances they are.
+        name: as the provider writes it; empty where it says nothing.
         gpus: in one instance.
-        bytes_per_s_per_gpu: of one GPU and direction.
+        bytes_per_s_per_gpu: of one GPU and direction; None: the provider does not state it.
+        is_rdma: whether servers are said to reach each other's memory.
     """
 
+    provider: str
     name: str
     gpus: int
-    bytes_per_s_per_gpu: float
+    bytes_per_s_per_gpu: float | None
+    is_rdma: bool
+
+    def joins(self, sku: GpuSku) -> bool:
+        """Whether servers joined by it may hold one replica: step times rest on the reference server's network."""
+        least = sku.node.nic_bytes_per_s_per_gpu.value * (1.0 - ROUNDING)
+        return self.is_rdma and self.bytes_per_s_per_gpu is not None and self.bytes_per_s_per_gpu >= least
 
 
 @dataclass(frozen=True)
@@ -51,8 +62,8 @@ class SiteSupply:
         supply: GPUs as resources.
         places: by SKU, where its GPUs stand: pools at one place may hand KV caches to one another.
         most_gpus: by SKU, most GPUs that a replica may have in one server; a SKU not named has no such limit.
-        networks: by SKU, what instances have between them where that is stated and slower than what the reference
-            server of the SKU has.
+        networks: by SKU, what its instances have between them; none of GPUs of one's own, which have that of the
+            reference server.
         servers_at_least: of a fleet that is bought here, over which each of its pools is spread; more than one only
             where that is of a single SKU.
     """
@@ -65,9 +76,11 @@ class SiteSupply:
     servers_at_least: int = 1
 
     def holds(self, sku: GpuSku, gpus: int) -> bool:
-        """Can a replica of so many GPUs of a SKU be bought here?"""
-        here = sku.id in self.places
-        return here and min(gpus, sku.node.gpus) <= self.most_gpus.get(sku.id, sku.node.gpus)
+        """Can a replica of so many GPUs of a SKU be bought here, one of several servers joined by RDMA?"""
+        if sku.id not in self.places or min(gpus, sku.node.gpus) > self.most_gpus.get(sku.id, sku.node.gpus):
+            return False
+        network = self.networks.get(sku.id)
+        return network is None or gpus <= sku.node.gpus or not sku.leaves_by_network(gpus) or network.joins(sku)
 
     @property
     def usd_per_hour_at_least(self) -> float:
@@ -113,7 +126,7 @@ def site_supplies(
     """What every site sells of these SKUs that could be the best place for some fleet, in the order of their names.
 
     A site that another one replaces is left out: every price of it is matched by one that is no higher, of the same
-    commitment, in blocks that divide its own, and the network between its instances is no slower. Arguments and errors
+    commitment, in blocks that divide its own, and the network between its instances does no less. Arguments and errors
     are those of `build_supply`.
 
     >>> from datetime import date
@@ -149,17 +162,26 @@ def site_supplies(
     return tuple(supplies)
 
 
-def _networks(offered: Mapping[str, Sequence[Price]], hardware: HardwareDb) -> dict[str, InstanceNetwork]:
-    """The slowest network stated of the instances offered, by SKU, where it is slower than the reference server's."""
-    found: dict[str, InstanceNetwork] = {}
-    for sku, prices in offered.items():
-        slowest = hardware.skus[sku].node.nic_bytes_per_s_per_gpu.value
-        for instance in (instance_of(hardware, price) for price in prices):
-            if instance is not None and instance.network_bytes_per_s is not None:
-                own = instance.network_bytes_per_s / instance.gpus
-                if own < slowest:
-                    slowest, found[sku] = own, InstanceNetwork(instance.network_name, instance.gpus, own)
-    return found
+def _network(
+    sku: GpuSku, provider: str, prices: Iterable[Price], gpus: int, policy: PricePolicy, hardware: HardwareDb
+) -> InstanceNetwork:
+    """The slowest network of the instances offered of a SKU, each holding so many GPUs at least."""
+    given_gbps = policy.rdma_gbps_per_gpu.get(provider)
+    if given_gbps is not None:
+        name = f"RDMA of {given_gbps:g} Gbit/s, as given"
+        return InstanceNetwork(provider, name, gpus, given_gbps * 1e9 / 8.0, is_rdma=True)
+    instances = [instance_of(hardware, price) for price in prices]
+    found = [_network_of(provider, instance, gpus) for instance in instances]
+    slowest = min(found, key=lambda one: one.bytes_per_s_per_gpu or 0.0)
+    return replace(slowest, is_rdma=all(one.is_rdma for one in found))
+
+
+def _network_of(provider: str, instance: Instance | None, gpus: int) -> InstanceNetwork:
+    if instance is None:
+        return InstanceNetwork(provider, "", gpus, None, is_rdma=False)
+    rate = instance.network_bytes_per_s
+    own = None if rate is None else rate / instance.gpus
+    return InstanceNetwork(provider, instance.network_name, gpus, own, instance.network is NetworkKind.RDMA)
 
 
 def _sites(prices: Iterable[Price]) -> list[Site]:
@@ -188,7 +210,7 @@ def _assortments(
     sizes = sorted({_together(price) for prices in here.values() for price in prices}) if by_instance else [1.0]
     found: list[_Assortment] = []
     for size in sizes:
-        prices, most = {}, {}
+        prices, most, networks = {}, {}, {}
         for sku, sold in here.items():
             enough = min(size, max(_together(price) for price in sold))
             kept = [price for price in sold if not by_instance or _together(price) >= enough]
@@ -196,7 +218,9 @@ def _assortments(
             if by_instance and math.isfinite(smallest):
                 most[sku] = int(smallest)
             prices[sku] = best_prices(kept, hardware.skus[sku], policy, limits.quotas)
-        assortment = _Assortment(dict.fromkeys(prices, site), prices, most, _networks(prices, hardware))
+            gpus = most.get(sku, hardware.skus[sku].node.gpus)
+            networks[sku] = _network(hardware.skus[sku], site.provider, prices[sku], gpus, policy, hardware)
+        assortment = _Assortment(dict.fromkeys(prices, site), prices, most, networks)
         if assortment not in found:
             found.append(assortment)
     return found
@@ -224,7 +248,7 @@ def _covers(one: _Assortment, other: _Assortment, policy: PricePolicy, hardware:
         gpu = hardware.skus[sku]
         if one.most_gpus.get(sku, math.inf) < other.most_gpus.get(sku, math.inf):
             return False
-        if _bytes_per_s(one, sku) < _bytes_per_s(other, sku):
+        if not _does_no_less(one.networks.get(sku), other.networks[sku], gpu):
             return False
         for price in prices:
             if not any(
@@ -237,10 +261,12 @@ def _covers(one: _Assortment, other: _Assortment, policy: PricePolicy, hardware:
     return True
 
 
-def _bytes_per_s(offer: _Assortment, sku: str) -> float:
-    """Of a GPU between instances; inf where nothing slower than the reference server's is stated."""
-    network = offer.networks.get(sku)
-    return math.inf if network is None else network.bytes_per_s_per_gpu
+def _does_no_less(one: InstanceNetwork | None, other: InstanceNetwork, sku: GpuSku) -> bool:
+    """Whether a network joins servers where another one does, and is as fast, up to what the reference server has."""
+    if one is None:
+        return False
+    enough = min(other.bytes_per_s_per_gpu or 0.0, sku.node.nic_bytes_per_s_per_gpu.value)
+    return (one.bytes_per_s_per_gpu or 0.0) >= enough and (one.joins(sku) or not other.joins(sku))
 
 
 def _combined(single: Sequence[_Assortment], policy: PricePolicy) -> list[_Assortment]:

@@ -90,6 +90,10 @@ class PricePolicy(Frozen):
     providers_at_most: int = Field(
         default=1, ge=1, description="1: one provider and region; more: for pools that share nothing"
     )
+    rdma_gbps_per_gpu: Mapping[str, float] = Field(
+        default_factory=dict,
+        description="by provider, RDMA between its whole servers as a contract or a measurement has it [Gbit/s]",
+    )
     spot: SpotTerms | None = Field(default=None, description="needed where commitments has spot")
     owned: Mapping[str, OwnedGpus] = Field(default_factory=dict, description="GPUs of one's own by SKU id")
 
@@ -103,6 +107,9 @@ class PricePolicy(Frozen):
         for sku, usd in self.usd_per_gpu_hour.items():
             if not (math.isfinite(usd) and usd > 0):
                 raise InputError(f"prices.usd_per_gpu_hour.{sku}", usd, "must be finite and > 0 USD/h")
+        for provider, gbps in self.rdma_gbps_per_gpu.items():
+            if not (math.isfinite(gbps) and gbps > 0):
+                raise InputError(f"prices.rdma_gbps_per_gpu.{provider}", gbps, "must be finite and > 0 Gbit/s")
         return self
 
 

@@ -46,6 +46,19 @@ def test_pairs_of_pools_fill_a_server_too() -> None:
     assert latency(whole, Metric.TTFT) < latency(alone, Metric.TTFT)
 
 
+def test_idle_gpus_go_to_the_busiest_pool_one_by_one() -> None:
+    """Six of sixteen H100 idle beside five prefill and four decode replicas: neither pool gets them all."""
+    known = {"prices": {"as_of": "2026-11-21", "rdma_gbps_per_gpu": {"P": 400.0}}}
+    whole, alone = (
+        load_scenario({**SCENARIO, **known}, ["search.skus=[h100-sxm]", "search.modes=[disaggregated]", *changes])
+        for changes in (["workload.rate_per_s=200"], ["workload.rate_per_s=200", "prices.granularity=gpu"])
+    )
+    more, fewer = (replicas(plan(one, BY_EIGHT, simulate=False, alternatives=False)) for one in (whole, alone))
+    assert sum(more) == 16
+    growth = [many / few for many, few in zip(more, fewer, strict=True)]
+    assert min(growth) > 1.5
+
+
 def test_limits_hold_of_replicas_that_cost_nothing() -> None:
     """An H100 takes 700 W and more: 3 kW are enough for four at most, and the rest of the server idles."""
     (count,) = replicas(planned("search.modes=[mixed]", "limits.power_kw=3"))

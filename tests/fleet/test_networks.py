@@ -31,39 +31,47 @@ def planned(hardware: HardwareDb | None, sku: str, mode: str, rate_per_s: float 
 
 
 @pytest.mark.parametrize(
-    ("provider", "mode", "rate_per_s", "warns"),
+    ("provider", "mode", "rate_per_s", "sells"),
     [
-        ("Lambda", "disaggregated", 600.0, True),  # Ethernet of a rate that is not stated
-        ("Lambda", "disaggregated", 30.0, False),  # one instance of two GPUs has both pools
-        ("Lambda", "mixed", 600.0, False),  # nothing is handed over
-        ("CoreWeave", "disaggregated", 600.0, False),  # InfiniBand NDR 8x400, as in the reference server
+        ("Lambda", "disaggregated", 600.0, False),  # Ethernet of a rate that is not stated
+        ("Lambda", "disaggregated", 30.0, True),  # one instance of two GPUs has both pools
+        ("Lambda", "mixed", 600.0, True),  # nothing is handed over
+        ("Verda", "disaggregated", 600.0, False),  # nothing is known of what lies between its instances
+        ("CoreWeave", "disaggregated", 600.0, True),  # InfiniBand NDR 8x400, as in the reference server
     ],
 )
-def test_plain_tcp_of_unknown_rate_is_named(provider: str, mode: str, rate_per_s: float, warns: bool) -> None:
-    found = planned(None, "b200-sxm", mode, rate_per_s, provider=provider)
-    assert found.feasible
-    said = [line for line in found.warnings if "the network between instances" in line]
-    assert bool(said) == warns
-    assert all(provider in line and "search.modes=[mixed]" in line for line in said)
-    assert not any("KV caches move at" in line for line in found.assumptions)
+def test_pairs_in_several_instances_are_bought_where_their_network_is_stated(
+    provider: str, mode: str, rate_per_s: float, sells: bool
+) -> None:
+    found = planned(None, "b200-sxm", mode, rate_per_s, provider=provider, min_confidence="low")
+    assert found.feasible == sells
+    if not sells:
+        assert provider in found.diagnosis[0] and "prices.rdma_gbps_per_gpu" in found.diagnosis[0]
+        known = {"provider": provider, "min_confidence": "low", "rdma_gbps_per_gpu": {provider: 400.0}}
+        assert planned(None, "b200-sxm", mode, rate_per_s, **known).feasible
 
 
-def market(bytes_per_s: float) -> HardwareDb:
-    """P sells one H100 at a time with such a network between them; Q asks more and says nothing of its network."""
-    prices = [make_price(provider="P", usd_per_gpu_hour=2.0), make_price(provider="Q", usd_per_gpu_hour=2.6)]
-    slow = Instance(
-        provider="P",
+def instance(provider: str, gpus: int, network: NetworkKind, bytes_per_s_per_gpu: float | None) -> Instance:
+    return Instance(
+        provider=provider,
         instance_type="one",
         sku="h100-sxm",
-        gpus=1,
-        gpus_at_once=1,
-        network=NetworkKind.TCP,
-        network_bytes_per_s=bytes_per_s,
-        network_name="Ethernet",
+        gpus=gpus,
+        gpus_at_once=gpus,
+        network=network,
+        network_bytes_per_s=None if bytes_per_s_per_gpu is None else gpus * bytes_per_s_per_gpu,
+        network_name="Ethernet" if network is NetworkKind.TCP else "InfiniBand",
         source_url="https://example.org",
         retrieved_on=DAY,
     )
-    return with_prices(load_hardware(), prices).model_copy(update={"instances": (slow,)})
+
+
+def market(bytes_per_s: float) -> HardwareDb:
+    """P sells one H100 at a time with such a network between them; Q asks more for that of the reference server."""
+    prices = [make_price(provider="P", usd_per_gpu_hour=2.0), make_price(provider="Q", usd_per_gpu_hour=2.6)]
+    prices = [price.model_copy(update={"gpus_together": 1}) for price in prices]
+    instances = (instance("P", 1, NetworkKind.TCP, bytes_per_s), instance("Q", 1, NetworkKind.RDMA, 5e10))
+    return with_prices(load_hardware(), prices).model_copy(update={"instances": instances})
 
 
 def place(found: Plan) -> str:
@@ -85,3 +93,61 @@ def test_where_only_the_slow_network_is_on_offer_pairs_are_infeasible() -> None:
     none = planned(market(1e8), "h100-sxm", "disaggregated", provider="P")
     assert not none.feasible
     assert none.diagnosis[0].startswith("pairs of h100-sxm at P miss a target over the network between instances there")
+
+
+def test_where_links_cannot_carry_the_caches_no_pool_grows_for_them() -> None:
+    """At 4 GB/s for 30 requests/s of 131 MB the links fall behind: elsewhere they do not, and that costs less."""
+    assert place(planned(market(3e9), "h100-sxm", "disaggregated", rate_per_s=60.0)) == "Q"
+
+
+def spanning(hardware: HardwareDb, **prices: Any) -> Plan:
+    """Llama-3.1-405B in 16-bit weights, which take two servers of eight H100."""
+    formats = {"weights": "bf16", "activations": "bf16", "kv_cache": "bf16"}
+    search = {"skus": ["h100-sxm"], "tp": [8], "pp": [2], "max_running_requests": [64]}
+    content = {
+        "llm": "llama-3.1-405b",
+        "precision": formats,
+        "workload": {"rate_per_s": 0.5, "lengths": {"input_tokens": 1000, "output_tokens": 200}},
+        "slo": [{"metric": "tpot", "percentile": 0.9, "threshold_s": 0.2}],
+        "search": search,
+        "prices": {"as_of": "2026-11-21", **prices},
+    }
+    return plan(load_scenario(content), hardware, simulate=False, alternatives=False)
+
+
+def servers(network: NetworkKind, bytes_per_s_per_gpu: float | None) -> HardwareDb:
+    """P sells servers of eight with such a network between them; Q asks more, and has the reference server's."""
+    prices = [
+        make_price(provider=name, usd_per_gpu_hour=usd, gpus_per_instance=8) for name, usd in (("P", 2.0), ("Q", 2.6))
+    ]
+    instances = (instance("P", 8, network, bytes_per_s_per_gpu), instance("Q", 8, NetworkKind.RDMA, 5e10))
+    return with_prices(load_hardware(), prices).model_copy(update={"instances": instances})
+
+
+@pytest.mark.parametrize(
+    ("network", "bytes_per_s_per_gpu", "bought_at"),
+    [
+        (NetworkKind.RDMA, 5e10, "P"),
+        (NetworkKind.RDMA, 2.5e10, "Q"),  # step times rest on a network twice as fast
+        (NetworkKind.RDMA, None, "Q"),
+        (NetworkKind.TCP, 5e10, "Q"),  # exchanges of a few microseconds do not go over TCP
+        (NetworkKind.TCP, None, "Q"),
+    ],
+)
+def test_a_replica_spans_servers_only_over_rdma_as_fast_as_it_is_timed_with(
+    network: NetworkKind, bytes_per_s_per_gpu: float | None, bought_at: str
+) -> None:
+    found = spanning(servers(network, bytes_per_s_per_gpu))
+    assert place(found) == bought_at
+    said = [line for line in found.assumptions if "replicas over several servers were not looked for at P" in line]
+    assert bool(said) == (bought_at == "Q")
+    alone = spanning(servers(network, bytes_per_s_per_gpu), provider="P")
+    assert alone.feasible == (bought_at == "P")
+    if not alone.feasible:
+        assert any("span servers" in line and "prices.rdma_gbps_per_gpu" in line for line in alone.diagnosis)
+    assert place(spanning(servers(network, bytes_per_s_per_gpu), rdma_gbps_per_gpu={"P": 400.0})) == "P"
+
+
+def test_servers_of_ones_own_have_the_network_of_the_reference_server() -> None:
+    found = spanning(servers(NetworkKind.TCP, None), usd_per_gpu_hour={"h100-sxm": 1.0})
+    assert found.feasible and found.cost is not None and found.cost.usd_per_hour == pytest.approx(16.0)

@@ -96,6 +96,7 @@ def test_a_pair_whose_links_fall_behind_gets_more_links_and_no_more_prefill_repl
         search__skus=["l40s", "a100-sxm-80gb"],
         search__modes=["disaggregated"],
         search__max_running_requests=[256],
+        prices__granularity="gpu",
     )
     found = planned(asked)
     (of,) = found.deployments
