@@ -26,6 +26,11 @@ from planner.search import Mode, ShiftRule
 
 CLEARLY_DEARER = 0.15
 """Share by which an alternative must be dearer, at optimistic rates, to be shown by that bound alone. A choice."""
+MOST_ROUNDS = 30
+"""Times that optimistic rates of an alternative are replaced before its bound is shown as it stands. A choice: of eight
+scenarios with ten alternatives each all but one end within 25."""
+UNDECIDED = "not looked at any closer: many configurations are as good by their bounds"
+"""In place of the fleet of such a bound."""
 NOT_LOOKED_AT = "clearly dearer, not looked at any closer"
 """In place of the fleet of such a bound where that mixes SKUs or modes, or has strays, as nobody would: its rates are
 not true ones."""
@@ -122,21 +127,26 @@ def _constant(progress: Progress, stage: str) -> Progress:
 
 def _alternative(search: FleetSearch, chosen: Allocation, name: str, kind: str, simulated: bool) -> Alternative:
     is_chosen = kind != "engine" and chosen.units.keys() <= {column.name for column in search.columns.all}
+    clearly_dearer = (1.0 + CLEARLY_DEARER) * chosen.cost_usd_per_hour
     if is_chosen:  # cheaper fleets, within what ties are wide, were passed over for it
         allocation: Allocation | None = chosen
     else:
-        allocation = _best(search, (1.0 + CLEARLY_DEARER) * chosen.cost_usd_per_hour)
+        allocation = _best(search, clearly_dearer)
     if allocation is None or not allocation.status.has_allocation:
         return Alternative(name, kind, "none meets the targets within the limits", None, 0.0, False)
     stages = list(UnitStage)
     used = sorted(search.chosen(allocation), key=lambda column: stages.index(column.stage))
     is_bound = not all(column.is_exact for column in used)
     is_of_several = len({(one.service, one.family.sku) for one in used}) > len({one.service for one in used})
-    is_odd = is_of_several or not is_plain(search.columns, allocation)
+    summary = _fleet_summary(used, allocation, search.peak)
+    if is_bound and allocation.cost_usd_per_hour <= clearly_dearer:
+        summary = UNDECIDED
+    elif is_bound and (is_of_several or not is_plain(search.columns, allocation)):
+        summary = NOT_LOOKED_AT
     return Alternative(
         restriction=name,
         kind=kind,
-        summary=NOT_LOOKED_AT if is_bound and is_odd else _fleet_summary(used, allocation, search.peak),
+        summary=summary,
         usd_per_hour=allocation.cost_usd_per_hour,
         rate_per_s=allocation.rate_per_s,
         is_chosen=is_chosen,
@@ -151,12 +161,19 @@ def _best(search: FleetSearch, clearly_dearer: float) -> Allocation | None:
     allocation = search.allocation(search.columns.all, objective) if search.columns.all else None
     if allocation is None or allocation.cost_usd_per_hour > clearly_dearer:
         return allocation
-    allocation = refined_allocation(search, objective, finest_gap=COARSE_GAP, enough_usd_per_hour=clearly_dearer)
+    allocation = refined_allocation(
+        search, objective, finest_gap=COARSE_GAP, enough_usd_per_hour=clearly_dearer, rounds_at_most=MOST_ROUNDS
+    )
+    if not _is_exact(search, allocation):
+        return allocation
     if allocation.status.has_allocation and allocation.cost_usd_per_hour <= clearly_dearer:
         allocation = simplest_allocation(search, allocation)
-    if all(column.is_exact for column in search.columns.chosen(allocation)):
-        allocation = filled_allocation(search, allocation)
-    return allocation
+    return filled_allocation(search, allocation) if _is_exact(search, allocation) else allocation
+
+
+def _is_exact(search: FleetSearch, allocation: Allocation) -> bool:
+    """Whether a fleet rests on true rates alone."""
+    return all(column.is_exact for column in search.columns.chosen(allocation))
 
 
 def _why_not(search: FleetSearch, chosen: Allocation, other: Allocation, kind: str, simulated: bool) -> str:

@@ -39,6 +39,7 @@ def refined_allocation(
     enough_usd_per_hour: float = math.inf,
     most_usd_per_hour: float = math.inf,
     at_least_usd_per_hour: float = 0.0,
+    rounds_at_most: int | None = None,
 ) -> Allocation:
     """The best fleet over the true rates of all columns.
 
@@ -53,13 +54,15 @@ def refined_allocation(
             rates, with which no fleet costs less.
         most_usd_per_hour: fleets that cost more are not looked for.
         at_least_usd_per_hour: what no fleet costs less than, wherever it is bought: of some columns, the bound of all.
+        rounds_at_most: times that optimistic rates are replaced; the answer may then still rest on some, and no fleet
+            costs less. None: until it rests on none.
 
     Returns:
         The fleet, with its gap to a bound on what any costs; infeasible, or one that costs more, where none costs at
         most `most_usd_per_hour`.
     """
     known = dict.fromkeys(range(len(search.market.sites)), at_least_usd_per_hour) if at_least_usd_per_hour else {}
-    asked = search, objective, columns, flat, finest_gap, enough_usd_per_hour, most_usd_per_hour
+    asked = search, objective, columns, flat, finest_gap, enough_usd_per_hour, most_usd_per_hour, rounds_at_most
     return _Refinement(*asked, known=known, rises=search.columns.rises).run()
 
 
@@ -86,6 +89,7 @@ class _Refinement:
     finest_gap: float
     enough_usd_per_hour: float
     most_usd_per_hour: float
+    rounds_left: int | None = None
     gap: float = COARSE_GAP
     best: Allocation | None = None
     known: dict[int, float] = field(default_factory=dict)
@@ -103,7 +107,7 @@ class _Refinement:
                 if bound == most or self.gap <= self.finest_gap:
                     return with_bound(self.best, bound)
                 self.gap = self.finest_gap
-            elif self._is_too_dear(answer):
+            elif self._is_too_dear(answer) or self._was_last_round(answer):
                 return answer
             elif answer.status.has_allocation and self.search.columns.refine(answer):
                 near = self._near_enough(answer)
@@ -150,6 +154,13 @@ class _Refinement:
         if not answer.status.has_allocation:
             return answer.status is SolveStatus.INFEASIBLE and self.most_usd_per_hour < math.inf
         return answer.cost_usd_per_hour > min(self.enough_usd_per_hour, self.most_usd_per_hour)
+
+    def _was_last_round(self, answer: Allocation) -> bool:
+        """Whether no more rates may be replaced; else one round less is left."""
+        if self.rounds_left is None or not answer.status.has_allocation:
+            return False
+        self.rounds_left -= 1
+        return self.rounds_left < 0
 
     def _is_last(self, answer: Allocation) -> bool:
         """Whether an answer that rests on true rates alone is proved as far as it can be; else to which gap next."""

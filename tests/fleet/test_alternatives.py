@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from planner.fleet import Alternative, Plan, plan
+from planner.fleet import Alternative, Plan, alternatives, plan
 from planner.scenario import load_scenario
 from tests.builders import ONE_GPU_REPLICAS
 
@@ -154,6 +154,20 @@ def test_an_alternative_of_a_mode_is_the_fleet_that_a_plan_of_that_mode_is(rate_
     assert pairs.usd_per_hour == pytest.approx(alone.cost.usd_per_hour)
     (sku,) = alone.gpus
     assert pairs.summary.count(sku) == 2 and " + " in pairs.summary
+
+
+def test_an_alternative_that_takes_too_many_rounds_is_a_bound_that_names_no_fleet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    content = scenario("h100-sxm", "a100-sxm-80gb")
+    exact = {each.restriction: each for each in by_theory(content, alternatives=True).alternatives}
+    monkeypatch.setattr(alternatives, "MOST_ROUNDS", 0)
+    hasty = {each.restriction: each for each in by_theory(content, alternatives=True).alternatives}
+    undecided = [name for name, each in hasty.items() if each.summary == alternatives.UNDECIDED]
+    assert undecided and exact.keys() == hasty.keys()
+    for name in undecided:
+        bound, cost = hasty[name].usd_per_hour, exact[name].usd_per_hour
+        assert hasty[name].is_bound and bound is not None and cost is not None and bound <= cost
 
 
 def test_a_bound_at_optimistic_rates_names_no_fleet_of_several_skus() -> None:
