@@ -238,7 +238,7 @@ def _verified(
     if simulate and all(planned.predicted.stable for planned in deployments):
         search.progress("simulating")
         deployments = verified_groups(search, allocation, groups, search.request.simulated_requests)
-    return VerifiedFleet(allocation, tuple(map(_with_largest_rate, deployments)), None)
+    return VerifiedFleet(allocation, tuple(map(_with_largest_rate, deployments)), "")
 
 
 def _left(

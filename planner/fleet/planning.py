@@ -173,7 +173,7 @@ def described_plan(
             market,
             deployments,
             bought,
-            fleet.passed_over_usd_per_hour,
+            fleet.passed_over,
             (
                 *network_notes(deployments, hardware),
                 *(() if given else joined_notes((one.family for one in search.columns.all), market.sites, hardware)),
@@ -356,7 +356,7 @@ def _assumptions(
     market: Market,
     deployments: Sequence[PlannedDeployment],
     bought: Sequence[BoughtGpus],
-    passed_over_usd_per_hour: float | None,
+    passed_over: str,
     assumptions: Sequence[str],
     given: bool,
 ) -> tuple[str, ...]:
@@ -368,10 +368,10 @@ def _assumptions(
     if any(planned.surviving != planned.deployment for planned in deployments):
         notes.append("latencies are those of the replicas that are left when those that may fail have failed")
     notes += [note for planned in deployments if planned.run is not None for note in run_notes(planned.run)]
-    if passed_over_usd_per_hour is not None:
+    if passed_over:
         notes.append(
-            f"a fleet of {passed_over_usd_per_hour:.2f} USD/hour (by theory) was passed over for one that is measured, "
-            "or simpler to run (search.simplicity)"
+            f"a fleet of {passed_over} (by theory) was passed over for one that is measured, or simpler to run "
+            "(search.simplicity)"
         )
     for purchase in bought:
         price = purchase.price

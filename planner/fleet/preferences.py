@@ -170,6 +170,27 @@ def most_preferred(columns: CandidateColumns, chosen: Allocation, best: Best, be
     return chosen
 
 
+def plainer_choices(columns: CandidateColumns, chosen: Allocation) -> list[list[Callable[[], list[Column]]]]:
+    """Columns of some of the kinds of a fleet, simplest first: of one kind, of one SKU, and of all that are no strays.
+
+    Args:
+        columns: to choose from.
+        chosen: the fleet.
+
+    Returns:
+        Groups of choices that are as simple; none for a fleet of a single kind.
+    """
+    used = columns.chosen(chosen)
+    if len({_kind(column) for column in used}) == 1:
+        return []
+    groups: list[list[list[_Preference]]] = [
+        [[each] for each in group] for group in (_one_family(used), _one_sku(used))
+    ]
+    if not is_plain(columns, chosen):
+        groups.append(_main_kinds(columns, chosen))
+    return [[partial(_preferred, columns, each) for each in group] for group in groups]
+
+
 def with_fewest_kinds(columns: CandidateColumns, chosen: Allocation, best: Best) -> Allocation:
     """A fleet of some of the kinds of pools that another one has."""
     while True:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from planner.core import Metric, with_unit
+from planner.core import Metric, significant, with_unit
 from planner.fleet.columns import Column
 from planner.fleet.filling import SAME_COST, filled_allocation
 from planner.fleet.networks import on_networks
@@ -31,6 +31,7 @@ from planner.fleet.preferences import (
     is_plain,
     most_preferred,
     of_one_family,
+    plainer_choices,
     plainest,
     with_fewest_kinds,
 )
@@ -77,12 +78,12 @@ class VerifiedFleet:
     Attributes:
         allocation: the program's last answer.
         deployments: what it became, evaluated and simulated; after `MAX_ROUNDS` some may still miss a target.
-        passed_over_usd_per_hour: cost of the cheapest fleet where a simpler one was taken, else None.
+        passed_over: cost or rate of the best fleet where a simpler one was taken, in words; else empty.
     """
 
     allocation: Allocation
     deployments: tuple[PlannedDeployment, ...]
-    passed_over_usd_per_hour: float | None
+    passed_over: str
 
 
 @dataclass(frozen=True)
@@ -279,9 +280,17 @@ def _trial(search: FleetSearch, simulate: bool, held: VerifiedFleet | None) -> _
         deployments, violations = _overruled(search, groups)
     if not deployments:
         return NoFleet(allocation)
-    is_dearer = allocation.cost_usd_per_hour > cheapest.cost_usd_per_hour * (1.0 + SAME_COST)
-    passed_over = cheapest.cost_usd_per_hour if is_dearer else None
+    passed_over = _passed_over(search.request.objective, cheapest, allocation)
     return _Trial(VerifiedFleet(allocation, deployments, passed_over), groups, violations)
+
+
+def _passed_over(objective: Objective, best: Allocation, chosen: Allocation) -> str:
+    """What the best fleet costs or serves, where one that is simpler to run was taken."""
+    if objective is Objective.MIN_COST:
+        is_dearer = chosen.cost_usd_per_hour > best.cost_usd_per_hour * (1.0 + SAME_COST)
+        return f"{best.cost_usd_per_hour:.2f} USD/hour" if is_dearer else ""
+    is_less = (chosen.objective or 0.0) < (best.objective or 0.0) * (1.0 - SAME_COST)
+    return f"{significant(best.rate_per_s)} requests/s for {best.cost_usd_per_hour:.2f} USD/hour" if is_less else ""
 
 
 def _with_room(search: FleetSearch, cheapest: Allocation) -> Allocation | None:
@@ -415,8 +424,10 @@ def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation
     A fleet that is all of that within a tie of the cheapest is looked for before any other.
     """
     objective, columns = search.request.objective, search.columns
-    if objective is not Objective.MIN_COST or cheapest.objective is None:
+    if cheapest.objective is None:
         return cheapest
+    if objective is not Objective.MIN_COST:
+        return _simplest_of_most(search, cheapest)
     simplicity, lasting, rises = search.request.search.simplicity, cheapest, columns.rises
 
     def least() -> float:
@@ -443,6 +454,23 @@ def simplest_allocation(search: FleetSearch, cheapest: Allocation) -> Allocation
         return cheapest
     proved = with_bound(chosen, cheapest.objective * (1.0 - (cheapest.gap or 0.0)))
     return proved.model_copy(update={"status": cheapest.status}) if cheapest.status.is_cut_short else proved
+
+
+def _simplest_of_most(search: FleetSearch, most: Allocation) -> Allocation:
+    """Of fleets that serve little less than the most, or as much per dollar, one that is simpler to run.
+
+    A tie is as wide as of costs (`SearchSpace.simplicity`), and what may be lost for being plain is `PLAINNESS`.
+    """
+    columns, simplicity, value = search.columns, search.request.search.simplicity, most.objective or 0.0
+    if simplicity == 0.0:
+        return most
+    excess = simplicity if is_plain(columns, most) else max(PLAINNESS, simplicity)
+    for choices in plainer_choices(columns, most):
+        found = [refined_allocation(search, search.request.objective, of, finest_gap=COARSE_GAP) for of in choices]
+        best = max(found, key=lambda one: one.objective or 0.0, default=most)
+        if found and (best.objective or 0.0) * (1.0 + excess) >= value and is_plain(columns, best):
+            return best
+    return most
 
 
 def _best_within(

@@ -56,6 +56,24 @@ def test_what_is_not_measured_must_be_cheaper_by_more_than_a_tie() -> None:
     assert "mi300x" in skus(planned(both, far, "search.simplicity=0.1"))
 
 
+@pytest.mark.parametrize("objective", ["max_rate", "max_rate_per_cost"])
+@pytest.mark.parametrize("budget", [35, 40])
+def test_the_most_for_a_budget_is_not_filled_up_with_strays(objective: str, budget: int) -> None:
+    """One H100 beside five B200, or four kinds of pools, for a few percent more."""
+    asked = (f"objective={objective}", "workload.rate_per_s=400", f"limits.budget_usd_per_hour={budget}")
+    both = (*asked, "search.skus=[b200-sxm, h100-sxm]")
+    most, plain = planned(*both, "search.simplicity=0"), planned(*both)
+    assert most.allocation is not None and plain.allocation is not None
+    assert most.allocation.objective is not None and plain.allocation.objective is not None
+    kinds = [{option.name for one in of.deployments for option in one.option.pools} for of in (most, plain)]
+    assert len(kinds[1]) == 1
+    lost = most.allocation.objective / plain.allocation.objective - 1.0
+    assert 0.0 <= lost <= (preferences.PLAINNESS if len(kinds[0]) > 1 else 1e-6)
+    assert any("requests/s for" in note and "passed over" in note for note in plain.assumptions) == (lost > 1e-6)
+    if objective == "max_rate":
+        assert len(kinds[0]) > 1
+
+
 def test_measured_only_keeps_the_rest_out_by_name() -> None:
     assert skus(planned("search.skus=[b200-sxm, mi300x]", "search.measured_only=true")) == {"b200-sxm"}
     none = planned("search.skus=[mi300x]", "search.measured_only=true")
