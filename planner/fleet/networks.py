@@ -92,8 +92,8 @@ def network_notes(deployments: Sequence[PlannedDeployment], hardware: HardwareDb
 
 def over_unstated(
     columns: Iterable[Column], units: Mapping[str, Sequence[int]], site: SiteSupply, hardware: HardwareDb
-) -> set[str]:
-    """SKUs of the pairs whose KV caches would travel between instances that nobody says the network of.
+) -> set[tuple[str, str]]:
+    """Service and SKU of the pairs whose KV caches would travel between instances that nobody says the network of.
 
     Args:
         columns: that are used.
@@ -101,12 +101,12 @@ def over_unstated(
         site: where they are bought.
         hardware: with the datasheets.
     """
-    pairs: dict[str, list[Column]] = {}
+    pairs: dict[tuple[str, str], list[Column]] = {}
     for column in (column for column in columns if not column.is_mixed):
-        pairs.setdefault(column.family.sku, []).append(column)
+        pairs.setdefault((column.service, column.family.sku), []).append(column)
     return {
-        sku
-        for sku, pools in pairs.items()
+        (service, sku)
+        for (service, sku), pools in pairs.items()
         if is_unstated(site.networks.get(sku))
         and _most_gpus(pools, units) > site.networks[sku].gpus
         and hardware.skus[sku].leaves_by_network(_together(pools))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from heapq import heapify, heappop, heappush
@@ -86,8 +86,8 @@ class FleetSearch:
     _units: dict[tuple[int, str], tuple[Column, Unit]] = field(
         init=False, default_factory=dict, repr=False, compare=False
     )
-    _without_pairs: set[tuple[int, str]] = field(init=False, default_factory=set, repr=False, compare=False)
-    """Sites, counted, and SKUs whose network between instances is too slow for pairs of pools there."""
+    _without_pairs: set[tuple[int, str, str]] = field(init=False, default_factory=set, repr=False, compare=False)
+    """Sites, counted, services and SKUs of pairs of pools for which the network between instances will not do there."""
 
     @property
     def peak(self) -> int:
@@ -119,7 +119,7 @@ class FleetSearch:
                 self._unit(column, program)
                 for column in columns
                 if site.holds(skus[column.family.sku], column.family.gpus)
-                and (column.is_mixed or (program, column.family.sku) not in self._without_pairs)
+                and (column.is_mixed or (program, column.service, column.family.sku) not in self._without_pairs)
             ),
             resources=site.supply.resources,
             periods=periods,
@@ -207,8 +207,8 @@ class FleetSearch:
         answer = self._without_own_pins(solved(problem).model_copy(update={"program": program}))
         return in_whole_blocks(answer, self.market.sites[program], self.request.limits)
 
-    def _over_unstated(self, answer: Allocation) -> set[str]:
-        """SKUs of the pairs of an answer that stand in several instances with a network that nobody states."""
+    def _over_unstated(self, answer: Allocation) -> set[tuple[str, str]]:
+        """Services and SKUs of the pairs of an answer that stand in several instances of an unstated network."""
         if not answer.status.has_allocation:
             return set()
         used = [column for column in self.columns.all if column.name in answer.units]
@@ -275,19 +275,20 @@ class FleetSearch:
         served = zip(slice_.demand_per_s, self.periods, strict=True)
         return math.fsum(rate * period.hours for rate, period in served) / hours
 
-    def without_pairs(self, allocation: Allocation, skus: Iterable[str]) -> None:
-        """Offer no prefill and decode pools of some SKUs any more where an allocation is bought."""
+    def without_pairs(self, allocation: Allocation, pairs: Collection[tuple[str, str]]) -> None:
+        """Offer no prefill and decode pools of some services and SKUs any more where an allocation is bought."""
         place = self.market.site_of(allocation)
-        sizes = {sku: place.most_gpus.get(sku) for sku in skus}
         for program, site in enumerate(self.market.sites):
-            if site.name == place.name:
-                same = (sku for sku, gpus in sizes.items() if site.most_gpus.get(sku) == gpus)
-                self._without_pairs.update((program, sku) for sku in same)
+            self._without_pairs.update(
+                (program, service, sku)
+                for service, sku in pairs
+                if site.name == place.name and site.most_gpus.get(sku) == place.most_gpus.get(sku)
+            )
 
     @property
     def pairs_left_out(self) -> tuple[str, ...]:
         """Where no prefill and decode pools are offered any more, a line for each site and SKU."""
-        sites = ((self.market.sites[program], sku) for program, sku in sorted(self._without_pairs))
+        sites = ((self.market.sites[program], sku) for program, _, sku in sorted(self._without_pairs))
         return tuple(dict.fromkeys(_without_pairs_words(site.name, sku, site.networks[sku]) for site, sku in sites))
 
     def _without_own_pins(self, answer: Allocation) -> Allocation:

@@ -355,20 +355,19 @@ def _too_slow_networks(
     groups: Groups,
     deployments: Sequence[PlannedDeployment],
     violations: Sequence[frozenset[Metric]],
-) -> set[str]:
-    """SKUs of the pairs that miss a target with the network of their site, and none with the reference server's.
+) -> set[tuple[str, str]]:
+    """Services and SKUs of pairs that miss a target with the network of their site, not with the reference server's.
 
     Or whose links cannot carry the KV caches there, though those of the reference server can.
     """
-    found: set[str] = set()
+    found: set[tuple[str, str]] = set()
     for (option, pools), (slower, _), planned, metrics in zip(wanted, groups, deployments, violations, strict=True):
         if slower is option or not metrics:
             continue
         (fast,), missed = _verify(search, [(option, pools)], None)
         if not any(missed) or fast.predicted.link_utilisation < 1.0 <= planned.predicted.link_utilisation:
-            found |= {
-                own.config.sku.id for own, card in zip(slower.pools, option.pools, strict=True) if own is not card
-            }
+            changed = (own for own, card in zip(slower.pools, option.pools, strict=True) if own is not card)
+            found.update((planned.service, own.config.sku.id) for own in changed)
     return found
 
 
