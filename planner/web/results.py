@@ -37,10 +37,10 @@ UNKNOWN_PLAN_S = 3.0
 """Longest that a plan by theory is expected to take while none is cached [s]. Affects estimates of time only."""
 PROCESSES = 2
 """Started with the server: one that plans for the first visit, one for what is computed beside it. A choice."""
-LEAST_BESIDE = 2
-"""Results that are missing from which on they are computed side by side."""
 STAGES = ("searching", "solving", "simulating", "comparing", "adding up")
 """First words of the stages of a plan, in their order: how far it is."""
+PLANS = ("complete", "checked", "theory")
+"""Kinds of plans, each with more in it than the next: simulated with alternatives, simulated, by theory."""
 
 
 class Stopped(Exception):  # noqa: N818 - an outcome that the visitor asked for, not an error
@@ -197,7 +197,7 @@ def compute_together(jobs: Sequence[Job]) -> bool:
     """
     missing = [job for job in jobs if store().get(job.key) is None and not _is_stopped(job.key, job.what)]
     processes = pool()
-    if processes is None or len(missing) < LEAST_BESIDE:
+    if processes is None or len(missing) == 1:
         for job in missing:
             compute_once(job.key, job.compute, job.what)
         return bool(missing)
@@ -274,10 +274,6 @@ def request_of(key: str) -> PlanRequest:
 def is_planned(key: str) -> bool:
     """Whether the plan of a scenario is known, by theory at least."""
     return any(store().get((kind, key)) is not None for kind in PLANS)
-
-
-PLANS = ("complete", "checked", "theory")
-"""Kinds of plans, each with more in it than the next: simulated with alternatives, simulated, by theory."""
 
 
 def page_of(content: Content, key: str) -> Page:

@@ -136,3 +136,41 @@ def test_a_long_job_gives_way_and_the_next_does_not(pool: WorkerPool) -> None:
     assert pool.run(long_job, "me", quiet) == max(own, workers.LONG_JOB_NICENESS)
     assert pool.run(partial(jobs.niceness, 0.1), "me", quiet) == own
     assert pool.run(partial(jobs.call_short, before_s), "me", quiet) == short_s
+
+
+def test_jobs_of_two_askers_run_side_by_side_and_those_of_one_after_the_other(pool: WorkerPool) -> None:
+    """All report to whoever asks, each under its number, and every result is kept as soon as there is one."""
+    said: list[tuple[int, str]] = []
+    kept: list[tuple[int, object]] = []
+    counting = [partial(jobs.count, 3, 0.05), jobs.process_id, jobs.process_id]
+    pool.run_together(
+        counting,
+        ["me", "me", "me beside"],
+        lambda *heard: said.append(heard),
+        lambda number, result: kept.append((number, result)),
+    )
+    assert {number for number, _ in kept} == {0, 1, 2} and [number for number, _ in kept if number < 2] == [0, 1]
+    assert {stage for number, stage in said if number == 0} >= {"1", "2"}
+    found = dict(kept)
+    assert found[1] != found[2]
+    assert pool.run(jobs.process_id, "me beside", quiet) == found[2]
+
+
+def test_a_job_that_is_refused_ends_no_other_and_is_said_at_the_end(pool: WorkerPool) -> None:
+    kept: list[int] = []
+    refused, done = jobs.refuse, partial(jobs.count, 3, 0.05)
+    with pytest.raises(InputError, match="is odd"):
+        pool.run_together([refused, done], ["me", "you"], lambda *_: None, lambda number, _: kept.append(number))
+    assert kept == [1]
+
+
+def test_who_leaves_stops_all_jobs_that_run_together(pool: WorkerPool) -> None:
+    def leave(number: int, stage: str) -> None:
+        if (number, stage) == (1, "3"):
+            raise Left
+
+    began = time.monotonic()
+    with pytest.raises(Left):
+        pool.run_together([partial(jobs.count, 10_000, 0.01)] * 2, ["me", "you"], leave, lambda *_: None)
+    assert time.monotonic() - began < 60.0  # the jobs would have taken 100 s
+    assert pool.run(jobs.process_id, "me", quiet)
