@@ -142,7 +142,7 @@ def test_jobs_of_two_askers_run_side_by_side_and_those_of_one_after_the_other(po
     """All report to whoever asks, each under its number, and every result is kept as soon as there is one."""
     said: list[tuple[int, str]] = []
     kept: list[tuple[int, object]] = []
-    counting = [partial(jobs.count, 3, 0.05), jobs.process_id, jobs.process_id]
+    counting: list[Callable[[jobs.Say], object]] = [partial(jobs.count, 3, 0.05), jobs.process_id, jobs.process_id]
     pool.run_together(
         counting,
         ["me", "me", "me beside"],
@@ -158,9 +158,9 @@ def test_jobs_of_two_askers_run_side_by_side_and_those_of_one_after_the_other(po
 
 def test_a_job_that_is_refused_ends_no_other_and_is_said_at_the_end(pool: WorkerPool) -> None:
     kept: list[int] = []
-    refused, done = jobs.refuse, partial(jobs.count, 3, 0.05)
+    asked: list[Callable[[jobs.Say], object]] = [jobs.refuse, partial(jobs.count, 3, 0.05)]
     with pytest.raises(InputError, match="is odd"):
-        pool.run_together([refused, done], ["me", "you"], lambda *_: None, lambda number, _: kept.append(number))
+        pool.run_together(asked, ["me", "you"], lambda *_: None, lambda number, _: kept.append(number))
     assert kept == [1]
 
 
