@@ -36,6 +36,7 @@ PLACES: Mapping[str, tuple[str, str]] = {
     "prices.granularity": ("Bought as", "Hardware"),
     "prices.commitments": ("Commitment", "Hardware"),
     "prices.spot": ("Interruptions per hour", "Hardware"),
+    "prices.rdma_gbps_per_gpu": ("RDMA between its servers (Gbit/s a GPU)", "Hardware"),
     "prices.usd_per_gpu_hour": ("Your own prices", "Hardware"),
     "own_hardware.prices": ("Your own prices", "Hardware"),
     "prices.owned": ("GPUs you own", "Hardware"),

@@ -131,6 +131,19 @@ def price_inputs(hardware: HardwareDb, skus: list[str]) -> None:
             help="1: everything from one provider and region. More: pools that share nothing may be elsewhere.",
             **session.bind_field("providers-at-most", "prices.providers_at_most"),
         )
+    else:
+        rdma: Mapping[str, float] = session.value("prices.rdma_gbps_per_gpu") or {}
+        st.number_input(
+            "RDMA between its servers (Gbit/s a GPU)",
+            value=None,
+            min_value=1.0,
+            step=100.0,
+            format="%g",
+            placeholder="as the provider states it",
+            help="What your contract has. Replicas that span servers, and pools that hand KV caches from one server to "
+            "another, are planned only where the network between these is known.",
+            **session.bind("rdma", rdma.get(provider), partial(_rdma_changes, provider)),
+        )
     st.selectbox(
         "Bought as",
         list(GRANULARITIES),
@@ -210,6 +223,11 @@ def own_price_input(sku: str, hardware: HardwareDb) -> None:
         placeholder=price_in_words(listed_price(sku, hardware)),
         **session.bind(f"price-{sku}", own.get(sku), partial(_own_price_changes, sku)),
     )
+
+
+def _rdma_changes(provider: str, gbps: float | None) -> session.Changes:
+    known = {**(session.value("prices.rdma_gbps_per_gpu") or {}), provider: gbps}
+    return {"prices.rdma_gbps_per_gpu": {name: rate for name, rate in known.items() if rate is not None}}
 
 
 def _own_price_changes(sku: str, usd: float | None) -> session.Changes:

@@ -411,12 +411,13 @@ def test_half_the_price_is_half_the_cost(by_theory: None) -> None:
     ("key", "value", "path", "without"),
     [
         ("price-h100-sxm", 3.0, "prices.usd_per_gpu_hour", {}),
+        ("rdma", 400.0, "prices.rdma_gbps_per_gpu", {}),
         ("budget", 5000.0, "limits.budget_usd_per_hour", None),
     ],
 )
 def test_an_emptied_field_asks_for_nothing(by_theory: None, key: str, value: float, path: str, without: object) -> None:
     """Not for the least that the field takes."""
-    app = small()
+    app = small(prices__provider="Hyperstack")
     before = usd_per_month(app)
     number(key, value)(app)
     assert at(app, path) != without

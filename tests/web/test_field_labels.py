@@ -14,6 +14,7 @@ FORMS = (
     {"workload.lengths": {"input_tokens": 1000, "output_tokens": 200}, "workload.rate_per_s": None},
     {"workload.prefixes": {"tokens": 100, "groups": 1, "skew": 0.0}, "prices.commitments": ["spot"]},
     {"llm": "qwen3-vl-8b-instruct", "precision": None},
+    {"prices.provider": "Lambda"},
 )
 """Changes under which the sidebar shows other widgets."""
 
@@ -74,7 +75,9 @@ def test_a_field_is_called_what_the_widget_bound_to_it_is_called(monkeypatch: py
 
 
 def test_a_warning_names_the_label_and_keeps_the_field() -> None:
-    said = components.plain("ask for RDMA or measure it, or plan with search.modes=[mixed]").replace("\\", "")
+    said = components.plain("not bought there; plan with search.modes=[mixed] or another prices.provider").replace(
+        "\\", ""
+    )
     assert "“Ways of serving” (sidebar, Hardware; in a file search.modes=[mixed])" in said
     for same in ("planner plan chat --set search.tp=[8]", "see https://x.org/limits.html"):
         assert field_labels.with_labels(same) == same
