@@ -106,8 +106,7 @@ def least_cost_usd_per_hour(layout: Layout) -> float:
     shortest = float(layout.share.min())
     usd = layout.purchase_usd_per_hour / layout.purchase_usable
     price = layout.cheapest(np.where(layout.purchase_committed, usd, usd * shortest))
-    unit = layout.usd_per_hour * shortest
-    np.add.at(unit, layout.take_unit, layout.take_amount * price[layout.take_resource])
+    unit = layout.usd_per_hour * shortest + layout.takes @ price
     whole, first, second = (unit[layout.stage == stage].min(initial=math.inf) for stage in (WHOLE, FIRST, SECOND))
     least = float(min(whole, first + second))
     if least == 0.0:

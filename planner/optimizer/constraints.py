@@ -158,11 +158,8 @@ def mark_group(layout: Layout) -> ConstraintRows:
     Args:
         layout: of the problem.
     """
-    is_member = np.zeros((len(layout.groups), len(layout.usd_per_hour)), dtype=bool)
-    group = layout.resource_group[layout.take_resource]
-    is_member[group[group >= 0], layout.take_unit[group >= 0]] = True
     names = [(name,) for name in layout.groups]
-    return _rows_that_mark(layout, "mark_group", names, is_member, layout.column.groups, "max_groups")
+    return _rows_that_mark(layout, "mark_group", names, layout.in_group.T, layout.column.groups, "max_groups")
 
 
 def mark_kind(layout: Layout) -> ConstraintRows:
@@ -254,7 +251,8 @@ def build_rows(objective: Objective, layout: Layout) -> tuple[ConstraintRows, ..
 
 def _in_use(layout: Layout) -> Entries:
     """``sum_j a[j, r] n[j, t]``, by resource."""
-    return layout.take_resource, layout.column.units[layout.take_unit], layout.take_amount
+    unit, resource = np.nonzero(layout.takes)
+    return resource, layout.column.units[unit], layout.takes[unit, resource]
 
 
 def _rows_of_resources(

@@ -86,10 +86,11 @@ def evaluate_fleet(
     """
     counts = _needed_units(layout, values)
     used = np.asarray(counts.any(axis=1))
-    own, counts = layout.select(used), counts[used]
+    mine = used[layout.pair_unit]
+    own, counts = layout.select(mine), counts[used]
     recomputed = np.zeros(own.columns)
     recomputed[own.column.units] = counts
-    kept = values[layout.column.rates[used[layout.pair_unit]]]
+    kept = values[layout.column.rates[mine]]
     recomputed[own.column.rates] = trimmed_rates(own, kept) if is_routed else routed_rates(own, counts, objective)
     recomputed[own.column.blocks] = _needed_blocks(own, counts, values[layout.column.blocks])
     own.fill_in(recomputed)

@@ -85,11 +85,11 @@ def undominated_day(layout: Layout) -> tuple[Layout, FloatArray]:
         layout: of a problem too large to be written down.
 
     Returns:
-        Of all units, with fewer pairs; and their tight rates (of units that serve all that they can) [1/s].
+        With fewer pairs; and their tight rates (of units that serve all that they can) [1/s].
     """
     free = _unlinked(layout)
     pairs = undominated(free, free.tight_rates_per_s)
-    return free.select(np.ones(len(free.stage), dtype=bool), pairs), free.tight_rates_per_s[pairs]
+    return free.select(pairs), free.tight_rates_per_s[pairs]
 
 
 def _unlinked(layout: Layout) -> Layout:
@@ -208,13 +208,13 @@ class Day:
         if allowed.all():
             return None
         pairs = allowed[layout.pair_unit]
-        fewer = layout.select(allowed, pairs)
+        fewer = layout.select(pairs)
         of_fewer = replace(self, layout=fewer)
         found = of_fewer.together(of_fewer.solve(solve_one, gap))
         if found is None:
             return None
         whole = np.zeros(layout.columns)
-        whole[layout.columns_of(fewer, allowed, pairs)] = found
+        whole[layout.columns_of(fewer, pairs)] = found
         return whole if _keeps_limits(layout, whole) else None
 
 

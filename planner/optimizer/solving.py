@@ -273,9 +273,8 @@ class _LeastCost:
             pairs = np.any(self.values[layout.column.units[layout.pair_unit]], axis=1)
             if pairs.sum() * layout.periods > MOST_RATES:
                 return
-        units = np.isin(np.arange(len(layout.usd_per_hour)), layout.pair_unit[pairs])
-        some = layout.select(units, pairs)
-        mine = layout.columns_of(some, units, pairs)
+        some = layout.select(pairs)
+        mine = layout.columns_of(some, pairs)
         start = None if self.values is None else self.values[mine]
         gap = self.solver.relative_gap * (GAP_OF_PARTS if is_large else 1.0)
         answer = self.solver.run(
