@@ -76,11 +76,6 @@ class ConstraintRows:
             value=self.value[mine],
         )
 
-    def of_columns(self, kept: BoolArray) -> ConstraintRows:
-        """The same rows over the columns that are kept."""
-        mine = kept[self.column]
-        return replace(self, row=self.row[mine], column=self.column[mine], value=self.value[mine])
-
     def used(self, values: FloatArray) -> FloatArray:
         """Left side of each row, by the values of the columns."""
         return self._summed(self.value * values[self.column])
@@ -111,7 +106,7 @@ def rows_by_period(
     subjects: Sequence[tuple[str, ...]],
     source: str,
     *entries: Entries,
-    limits: Sequence[float | None] | None = None,
+    limits: FloatArray | None = None,
 ) -> ConstraintRows:
     """A row for each subject and period, subject by subject.
 
@@ -122,13 +117,13 @@ def rows_by_period(
         subjects: what the rows are about.
         source: the input that sets the limit, with {} for each part of a subject.
         entries: of the rows; with columns of shape (entries, 1) of rows over the horizon instead.
-        limits: of each subject; None: it has no rows. Without limits they are all 0.
+        limits: of each subject; infinite: it has no rows. Without limits they are all 0.
 
     Returns:
         As many rows as subjects with a limit x periods.
     """
-    values = [0.0] * len(subjects) if limits is None else limits
-    is_limited = np.array([value is not None for value in values], dtype=bool)
+    limits = np.zeros(len(subjects)) if limits is None else limits
+    is_limited = np.isfinite(limits)
     if not is_limited.any():
         none = np.zeros(0, dtype=np.int64)
         return ConstraintRows(constraint, sense, (), none, source, none, np.zeros(0), none, none, np.zeros(0))
@@ -142,7 +137,7 @@ def rows_by_period(
         subject=np.repeat(np.arange(len(subjects)), width),
         field=source,
         periods=np.tile(np.arange(width) if width == layout.periods else WHOLE_HORIZON, len(subjects)),
-        limit=np.repeat([float(value or 0.0) for value in values], width),
+        limit=np.repeat(limits, width),
         row=np.concatenate(row),
         column=np.concatenate([columns.ravel() for _, columns, _ in entries]),
         value=np.concatenate(value).astype(np.float64),

@@ -8,6 +8,7 @@ k[j] its own cost [USD/h] and w[j] that of a start [USD], c[r, p] the price [USD
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -79,8 +80,7 @@ def hand_over(layout: Layout) -> ConstraintRows:
     key = layout.pair_slice[staged] * width + layout.channel[layout.pair_unit[staged]]
     sign = np.where(stage[staged] == SECOND, -1.0, 1.0)
     subjects = [(slice_.name, channel) for slice_ in layout.problem.slices for channel in layout.channels]
-    is_used = np.isin(np.arange(len(subjects)), key[sign > 0.0])
-    limits = [0.0 if used else None for used in is_used]
+    limits = np.where(np.isin(np.arange(len(subjects)), key[sign > 0.0]), 0.0, math.inf)
     entries = key, layout.column.rates[staged], sign
     return rows_by_period(layout, "hand_over", Sense.AT_MOST, subjects, "units.channel", entries, limits=limits)
 
@@ -94,10 +94,9 @@ def hold_resource(layout: Layout) -> ConstraintRows:
         layout: of the problem.
     """
     bought = layout.purchase_resource, layout.column.blocks, -layout.purchase_usable
-    limits = [0.0 if resource.purchases else None for resource in layout.problem.resources]
-    return _rows_of_resources(
-        layout, "hold_resource", Sense.AT_MOST, "resources[{}].purchases", limits, _in_use(layout), bought
-    )
+    is_bought = np.isin(np.arange(len(layout.resource_most)), layout.purchase_resource)
+    limits, source = np.where(is_bought, 0.0, math.inf), "resources[{}].purchases"
+    return _rows_of_resources(layout, "hold_resource", Sense.AT_MOST, source, limits, _in_use(layout), bought)
 
 
 def within_resource(layout: Layout) -> ConstraintRows:
@@ -106,10 +105,8 @@ def within_resource(layout: Layout) -> ConstraintRows:
     Args:
         layout: of the problem.
     """
-    limits = [resource.at_most for resource in layout.problem.resources]
-    return _rows_of_resources(
-        layout, "within_resource", Sense.AT_MOST, "resources[{}].at_most", limits, _in_use(layout)
-    )
+    source, used = "resources[{}].at_most", _in_use(layout)
+    return _rows_of_resources(layout, "within_resource", Sense.AT_MOST, source, layout.resource_most, used)
 
 
 def pin_resource(layout: Layout) -> ConstraintRows:
@@ -118,7 +115,7 @@ def pin_resource(layout: Layout) -> ConstraintRows:
     Args:
         layout: of the problem.
     """
-    limits = [resource.at_least or None for resource in layout.problem.resources]
+    limits = np.where(layout.resource_least > 0.0, layout.resource_least, math.inf)
     bought = layout.purchase_resource, layout.column.blocks, layout.purchase_block
     return _rows_of_resources(layout, "pin_resource", Sense.AT_LEAST, "resources[{}].at_least", limits, bought)
 
@@ -129,10 +126,9 @@ def within_purchase(layout: Layout) -> ConstraintRows:
     Args:
         layout: of the problem.
     """
-    limits = [purchase.at_most for resource in layout.problem.resources for purchase in resource.purchases]
     names, source = list(layout.purchase_names()), "resources[{}].purchases[{}].at_most"
     used = np.arange(len(names)), layout.column.blocks, layout.purchase_block
-    return rows_by_period(layout, "within_purchase", Sense.AT_MOST, names, source, used, limits=limits)
+    return rows_by_period(layout, "within_purchase", Sense.AT_MOST, names, source, used, limits=layout.purchase_most)
 
 
 def count_starts(layout: Layout) -> ConstraintRows:
@@ -182,8 +178,7 @@ def keep_one_kind(layout: Layout) -> ConstraintRows:
     place = np.array([places.index(key[:2]) for key in layout.kinds], dtype=np.int64)
     names = [(STAGES[stage].value, layout.channels[channel]) for stage, channel in places]
     used = place, layout.column.kinds[:, None], 1.0
-    ones = [1.0] * len(places)
-    return rows_by_period(layout, "keep_one_kind", Sense.AT_MOST, names, "units.kind", used, limits=ones)
+    return rows_by_period(layout, "keep_one_kind", Sense.AT_MOST, names, "units.kind", used, limits=np.ones(len(names)))
 
 
 def within_groups(layout: Layout) -> ConstraintRows:
@@ -256,7 +251,7 @@ def _in_use(layout: Layout) -> Entries:
 
 
 def _rows_of_resources(
-    layout: Layout, constraint: str, sense: Sense, source: str, limits: Sequence[float | None], *entries: Entries
+    layout: Layout, constraint: str, sense: Sense, source: str, limits: FloatArray, *entries: Entries
 ) -> ConstraintRows:
     """For every resource that has a limit and every period."""
     subjects = [(resource.name,) for resource in layout.problem.resources]
@@ -269,7 +264,8 @@ def _row_over_horizon(
     """One row about nothing in particular; none without a limit."""
     columns = np.flatnonzero(by_column)
     used = np.zeros(len(columns), dtype=np.int64), columns[:, None], by_column[columns]
-    return rows_by_period(layout, constraint, sense, [()], source, used, limits=[limit])
+    limits = np.array([math.inf if limit is None else limit])
+    return rows_by_period(layout, constraint, sense, [()], source, used, limits=limits)
 
 
 def _rows_of_slices(layout: Layout, constraint: str, sense: Sense) -> ConstraintRows:

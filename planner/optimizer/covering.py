@@ -94,11 +94,8 @@ class _Cover:
         self.demand = layout.demand_per_s.max(axis=1)
         self.price = layout.cheapest(layout.purchase_usd_per_hour / layout.purchase_usable)
         self.surplus = np.zeros(len(self.price))
-        resources = layout.problem.resources
-        self.room = np.array([math.inf if r.at_most is None else r.at_most * (1.0 + _SAME) for r in resources])
-        purchases = (purchase for resource in resources for purchase in resource.purchases)
-        blocks = (math.inf if p.at_most is None else math.floor(p.at_most / p.block + _SAME) for p in purchases)
-        self.most_blocks = np.fromiter(blocks, dtype=float)
+        self.room = layout.resource_most * (1.0 + _SAME)
+        self.most_blocks = np.floor(layout.purchase_most / layout.purchase_block + _SAME)
         self.counted = np.zeros(len(self.price), dtype=bool)
         self.least = np.zeros(len(self.demand))
         self.cost = math.inf
@@ -134,11 +131,9 @@ class _Cover:
         relaxed = relax(program)
         if relaxed is None:
             return False
-        code = {resource.name: index for index, resource in enumerate(self.layout.problem.resources)}
-        for rows, duals in relaxed.duals_of(program):
+        for rows, duals in zip(program.rows, relaxed.duals, strict=True):
             if rows.constraint in ("hold_resource", "within_resource"):
-                subject = np.array([code[name] for name, *_ in rows.subjects], dtype=np.int64)[rows.subject]
-                np.subtract.at(dual, subject, duals)
+                np.subtract.at(dual, rows.subject, duals)
         self.price = np.maximum(self.price, dual)
         self.surplus = np.array([self._surplus(resource) for resource in range(len(dual))])
         self.counted[:] = False
@@ -223,7 +218,7 @@ class _Cover:
         """What must be bought of a resource at least [usable units], pinned ones included."""
         layout, mine = self.layout, self.layout.purchase_resource == resource
         usable = (layout.purchase_usable / layout.purchase_block)[mine].min(initial=1.0)
-        return np.asarray(np.maximum(taken, usable * layout.problem.resources[resource].at_least))
+        return np.asarray(np.maximum(taken, usable * layout.resource_least[resource]))
 
     def _shop(self, resource: int, need: float, most_usd: float) -> tuple[LabelSearch, Labels]:
         """Ways to buy of a resource what may be a part of so much for at most so many USD/h."""

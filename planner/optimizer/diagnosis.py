@@ -44,7 +44,7 @@ def diagnose(solver: ProgramSolver, objective: Objective, layout: Layout, *, is_
     ORSA Journal on Computing 3(2).
 
     Args:
-        solver: with the time and work that are left; where they run out the result says so (`is_proven`).
+        solver: with the work that is left; where it runs out the result says so (`is_proven`).
         objective: of the problem, proved infeasible.
         layout: of the problem.
         is_relaxed: the linear relaxation is infeasible already, and the conflict is sought there: of problems too large
@@ -58,10 +58,7 @@ def diagnose(solver: ProgramSolver, objective: Objective, layout: Layout, *, is_
     def outcome_of(fewer: Program) -> SolverOutcome:
         if not is_relaxed:
             return solver.run(fewer, relative_gap=_ANY_GAP).outcome
-        if solver.is_out_of_time:
-            return SolverOutcome.UNKNOWN
-        found = relax(fewer, solver.time_left_s)
-        return SolverOutcome.PROVEN if found or solver.is_out_of_time else SolverOutcome.INFEASIBLE
+        return SolverOutcome.PROVEN if relax(fewer) else SolverOutcome.INFEASIBLE
 
     conflict, is_minimal = _conflict(outcome_of, program)
     names, fields = tuple(conflict), tuple(limit.fields()[0] for limit in conflict.values())
@@ -75,7 +72,7 @@ def diagnose(solver: ProgramSolver, objective: Objective, layout: Layout, *, is_
 def _conflict(
     outcome_of: Callable[[Program], SolverOutcome], program: Program
 ) -> tuple[dict[str, ConstraintRows], bool]:
-    """A minimal infeasible set of limits, each the rows of one family, and whether minimality was proved in time."""
+    """A minimal infeasible set of limits, each the rows of one family, and whether minimality was proved."""
     dropped: set[str] = set()
     is_proven = True
 
@@ -124,7 +121,7 @@ def _relaxation(solver: ProgramSolver, program: Program, name: str, limit: Const
     goal = np.append(np.zeros(column), 1.0)
     rows = (*_without(program, {name}).rows, freed)
     answer = solver.run(Program(program.layout, rows, goal, limit.sense is Sense.AT_LEAST, extra_columns=1))
-    needed = _rounded_if_whole(float(answer.values[-1]) * (largest or 1.0)) if answer.outcome.has_solution else None
+    needed = _rounded_if_whole(float(answer.values[-1]) * (largest or 1.0)) if answer.is_found else None
     return Relaxation(
         name=name,
         field=limit.fields()[0],

@@ -137,7 +137,7 @@ def _needed_blocks(layout: Layout, counts: IntArray, blocks: FloatArray) -> Floa
         resource = layout.purchase_resource[q]
         mine = layout.purchase_resource == resource
         over = (usable[mine] @ kept[mine] - taken[resource]) / usable[q]
-        above_pin = (size[mine] @ kept[mine] - layout.problem.resources[resource].at_least) / size[q]
+        above_pin = (size[mine] @ kept[mine] - layout.resource_least[resource]) / size[q]
         spare = np.minimum(np.minimum(over, above_pin), kept[q])
         spare = np.floor(spare + _WHOLE_TOLERANCE * (1.0 + kept[q]))
         kept[q] -= np.maximum(spare.min() if committed[q] else spare, 0.0)

@@ -1,15 +1,13 @@
-"""Programs given to HiGHS, with limits on work and time that all of them share.
+"""Programs given to HiGHS, with a limit on work that all of them share.
 
 What the solver says is turned into plain values here: "Optimal" is only what HiGHS proved, and integers are rounded,
 never truncated. Work is counted in what does not depend on the machine: how often the solver asks whether to stop,
-times the entries of the program, so that the same question gets the same answer on a busy machine. Only a caller who
-sets a limit in seconds gets an answer that depends on them.
+times the entries of the program, so that the same question gets the same answer on a busy machine.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
@@ -44,16 +42,11 @@ class SolverOutcome(Enum):
     PROVEN = auto()
     """A solution within the gap asked for, and the proof."""
     FOUND = auto()
-    """Stopped by a limit of time or work; there is a solution."""
+    """Stopped by the limit of work; there is a solution."""
     INFEASIBLE = auto()
     """Proved that there is no solution."""
     UNKNOWN = auto()
-    """Stopped by a limit of time or work; there is no solution yet and no proof."""
-
-    @property
-    def has_solution(self) -> bool:
-        """Whether a solution was found."""
-        return self in (SolverOutcome.PROVEN, SolverOutcome.FOUND)
+    """Stopped by the limit of work; there is no solution yet and no proof."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +67,18 @@ class Solution:
     goal: float
     bound: float
     row_duals: FloatArray
-    checks: int = 0
+    checks: int
+
+    @property
+    def is_found(self) -> bool:
+        """Whether there is a solution."""
+        return len(self.values) > 0
 
 
 def solve_scaled(
     scaled: ScaledProgram,
     *,
     whole: bool,
-    time_limit_s: float = math.inf,
     relative_gap: float = 0.0,
     absolute_gap: float = 0.0,
     most_checks: float = math.inf,
@@ -93,7 +90,6 @@ def solve_scaled(
     Args:
         scaled: what to solve.
         whole: with whole numbers; else the linear relaxation.
-        time_limit_s: of this run [s].
         relative_gap: stop when the proved |bound - goal| / |goal| is at most this.
         absolute_gap: stop when the proved |bound - goal| is at most this [goal of the scaled program].
         most_checks: of an integer program, after how many of `Solution.checks` it stops; one thread asks them in the
@@ -109,7 +105,7 @@ def solve_scaled(
         PlannerError: HiGHS neither solved the program nor came to a limit.
     """
     kept = np.flatnonzero((scaled.upper > 0.0) | (np.arange(len(scaled.upper)) == 0))  # HiGHS asks for one at least
-    matrix = scaled.matrix[:, kept]
+    matrix, columns = scaled.matrix[:, kept], len(kept)
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     options: dict[str, Any] = {
         "output_flag": False,
@@ -118,17 +114,15 @@ def solve_scaled(
         "primal_feasibility_tolerance": SOLVER_TOLERANCE,
         "mip_rel_gap": relative_gap,
         "mip_abs_gap": absolute_gap,
-        "time_limit": max(0.0, time_limit_s),
         "objective_bound": cutoff,
         "mip_allow_restart": False,  # on some hundred columns they take longer than they save, with blocks by a third
     }
     if not whole:
-        options["presolve"] = "off"
+        options["presolve"] = "on"
     elif matrix.nnz < (FEW_ENTRIES if start is None else 2 * FEW_ENTRIES):
         options |= {f"mip_heuristic_run_{name}": False for name in _SUB_PROGRAMS}
     for name, value in options.items():
         solver.setOptionValue(name, value)
-    columns = len(kept)
     solver.passModel(
         columns, len(scaled.low), matrix.nnz, _ROW_WISE, _MINIMISE, 0.0,
         scaled.goal[kept], np.zeros(columns), scaled.upper[kept],
@@ -151,37 +145,34 @@ def solve_scaled(
         solver.cbMipInterrupt += count_checks
     solver.run()
     outcome, point = solver_outcome(solver), solver.getSolution()
-    is_solved = outcome is SolverOutcome.PROVEN
-    values = np.zeros(len(scaled.goal) if outcome.has_solution else 0)
-    if outcome.has_solution:
+    is_solved, values, goal = outcome is SolverOutcome.PROVEN, np.zeros(0), math.inf
+    if is_solved or outcome is SolverOutcome.FOUND:
+        values = np.zeros(len(scaled.goal))
         values[kept] = point.col_value
-    goal = float(scaled.goal @ values) if outcome.has_solution else math.inf
+        goal = float(scaled.goal @ values)
     bound = min(float(solver.getInfo().mip_dual_bound), cutoff) if whole else (goal if is_solved else -math.inf)
     row_duals = np.array(point.row_dual) if is_solved and not whole else np.zeros(0)
     return Solution(outcome, values, goal, bound if math.isfinite(bound) else -math.inf, row_duals, checks)
 
 
 def solver_outcome(solver: highspy.Highs) -> SolverOutcome:
-    """How a run of HiGHS ended.
+    """How a run of HiGHS ended: one of `SolverOutcome` [-]. What is unbounded counts as infeasible: none given is.
 
     Args:
         solver: after its run.
 
-    Returns:
-        One of `SolverOutcome`. A program that is unbounded counts as infeasible, because none of those given is.
-
     Raises:
-        PlannerError: it neither solved the program nor ran out of time.
+        PlannerError: it neither solved the program nor came to a limit.
     """
     status = solver.getModelStatus().name
     if status == "kOptimal":
         return SolverOutcome.PROVEN
     if status in ("kInfeasible", "kUnboundedOrInfeasible"):
         return SolverOutcome.INFEASIBLE
-    if status in ("kTimeLimit", "kInterrupt", "kIterationLimit", "kUnknown"):
+    if status in ("kInterrupt", "kIterationLimit", "kUnknown"):
         has_point = solver.getInfo().primal_solution_status == _FEASIBLE
         return SolverOutcome.FOUND if has_point else SolverOutcome.UNKNOWN
-    raise PlannerError("solver status", status, "HiGHS neither solved the program nor ran out of time", SPREAD_FIX)
+    raise PlannerError("solver status", status, "HiGHS neither solved the program nor came to a limit", SPREAD_FIX)
 
 
 def round_integers(values: FloatArray, integer: BoolArray) -> FloatArray:
@@ -205,32 +196,19 @@ def round_integers(values: FloatArray, integer: BoolArray) -> FloatArray:
     return np.maximum(rounded, 0.0)
 
 
+@dataclass
 class ProgramSolver:
     """Solves integer programs by HiGHS, with one limit for all of them.
 
-    Args:
+    Attributes:
         relative_gap: stop when the proved |bound - goal| / |goal| is at most this.
-        work: checks x entries of all programs together.
-        time_limit_s: from now on [s]; a linear program and bookkeeping come on top.
+        work_left: checks x entries of all programs together.
         absolute_gap: also stop when |bound - goal| is at most this, in the unit of the goal.
     """
 
-    def __init__(
-        self, relative_gap: float, work: float, time_limit_s: float = math.inf, absolute_gap: float = 0.0
-    ) -> None:
-        self.relative_gap, self.absolute_gap = relative_gap, absolute_gap
-        self.work_left = work
-        self._deadline = time.monotonic() + time_limit_s
-
-    @property
-    def time_left_s(self) -> float:
-        """Until the limit [s]; infinite without one."""
-        return self._deadline - time.monotonic()
-
-    @property
-    def is_out_of_time(self) -> bool:
-        """Whether the limit in seconds was reached."""
-        return self.time_left_s <= 0.0
+    relative_gap: float
+    work_left: float
+    absolute_gap: float = 0.0
 
     def run(
         self,
@@ -252,8 +230,6 @@ class ProgramSolver:
         Returns:
             The best solution, integers rounded, with what is proved, in the units of the program.
         """
-        if self.is_out_of_time:
-            return Solution(SolverOutcome.UNKNOWN, np.zeros(0), math.inf, math.inf, np.zeros(0))
         layout, scaled = program.layout, scale_program(pool_rates(program))
         size = max(1, scaled.matrix.nnz)
         if start is not None:  # none above its limit; extra columns are 0
@@ -262,7 +238,6 @@ class ProgramSolver:
         solution = solve_scaled(
             scaled,
             whole=True,
-            time_limit_s=self.time_left_s,
             relative_gap=self.relative_gap if relative_gap is None else relative_gap,
             absolute_gap=(self.absolute_gap if absolute_gap is None else absolute_gap) / abs(scaled.goal_unit),
             most_checks=max(LEAST_CHECKS, self.work_left / size),
@@ -270,9 +245,9 @@ class ProgramSolver:
             cutoff=cutoff / abs(scaled.goal_unit),
         )
         self.work_left -= solution.checks * size
+        values = solution.values
+        if solution.is_found:
+            values = round_integers(values, scaled.integer) * scaled.column_unit
+            values[: layout.columns] = unpool_rates(layout, values[: layout.columns])
         goal, bound = solution.goal * scaled.goal_unit, solution.bound * scaled.goal_unit
-        if not solution.outcome.has_solution:
-            return replace(solution, goal=goal, bound=bound)
-        values = round_integers(solution.values, scaled.integer) * scaled.column_unit
-        values[: layout.columns] = unpool_rates(layout, values[: layout.columns])
         return replace(solution, values=values, goal=goal, bound=bound)

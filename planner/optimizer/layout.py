@@ -72,8 +72,9 @@ class Layout:
         usd_per_hour, usd_per_start, steady: of each unit.
         pair_unit, pair_slice, pair_rate: of each pair.
         takes: what one of each unit takes of every resource; shape (j, r).
-        purchase_resource, purchase_usd_per_hour, purchase_block, purchase_usable, purchase_committed: of each purchase,
-            money, size and what is usable of it by block.
+        resource_most, resource_least: most in use of each resource, fewest bought; infinite or 0 without a limit.
+        purchase_resource, purchase_usd_per_hour, purchase_block, purchase_usable, purchase_committed, purchase_most: of
+            each purchase, money, size and what is usable of it by block; and most units of the resource, or infinite.
         groups: names of the groups, in use only with `max_groups`; `resource_group` is -1 for none. Shape (r,).
         kinds: (stage, channel, name) of each kind where there are several in a stage and channel; `unit_kind` is -1 for
             units of none.
@@ -94,11 +95,14 @@ class Layout:
     pair_slice: IntArray
     pair_rate: FloatArray
     takes: FloatArray
+    resource_most: FloatArray
+    resource_least: FloatArray
     purchase_resource: IntArray
     purchase_usd_per_hour: FloatArray
     purchase_block: FloatArray
     purchase_usable: FloatArray
     purchase_committed: BoolArray
+    purchase_most: FloatArray
     groups: tuple[str, ...]
     resource_group: IntArray
     kinds: tuple[tuple[int, int, str], ...]
@@ -378,11 +382,14 @@ def build_layout(problem: FleetProblem) -> Layout:
         pair_slice=pair_slice,
         pair_rate=pair_rate,
         takes=takes,
+        resource_most=np.array([math.inf if r.at_most is None else r.at_most for r in resources], dtype=float),
+        resource_least=np.array([r.at_least for r in resources], dtype=float),
         purchase_resource=np.array([index for index, _ in purchases], dtype=np.int64),
         purchase_usd_per_hour=np.array([p.usd_per_hour * p.block for _, p in purchases], dtype=float),
         purchase_block=np.array([p.block for _, p in purchases], dtype=float),
         purchase_usable=np.array([p.block * p.usable_share for _, p in purchases], dtype=float),
         purchase_committed=np.array([p.committed for _, p in purchases], dtype=bool),
+        purchase_most=np.array([math.inf if p.at_most is None else p.at_most for _, p in purchases], dtype=float),
         groups=groups,
         resource_group=np.array(
             [groups.index(r.group) if r.group in groups else -1 for r in resources], dtype=np.int64

@@ -20,7 +20,7 @@ from planner.optimizer.evaluate_allocation import PartAnswer, evaluate_fleet
 from planner.optimizer.highs import ROUNDING_TOLERANCE
 from planner.optimizer.layout import Layout
 from planner.optimizer.relaxation import RelaxedOptimum, undominated
-from planner.optimizer.types import Objective, Purchase
+from planner.optimizer.types import Objective
 
 HELD_PRICE = 0.1
 """What using a block that is held counts, as a share of its price: so little that it is used before anything is bought,
@@ -120,25 +120,21 @@ class Day:
 
     def part(self, period: int) -> Layout:
         """The problem of one period."""
-        layout, problem = _unlinked(self.layout), self.layout.problem
-        demand, usd = self.demand_per_s[:, [period]], layout.purchase_usd_per_hour
-        update: dict[str, object] = {"periods": problem.periods[:1]}
-        is_held = layout.purchase_committed & (self.held is not None)
+        layout = _unlinked(self.layout)
+        demand, usd, most = self.demand_per_s[:, [period]], layout.purchase_usd_per_hour, layout.purchase_most
         if self.held is not None:
-            held = iter((self.held * layout.purchase_block).tolist())
-            update["resources"] = tuple(
-                r.model_copy(update={"purchases": tuple(_with_at_most(p, next(held)) for p in r.purchases)})
-                for r in problem.resources
-            )
+            usd = np.where(layout.purchase_committed, HELD_PRICE * usd, usd)
+            most = np.where(layout.purchase_committed, self.held * layout.purchase_block, most)
         return replace(
             layout,
-            problem=layout.problem.model_copy(update=update),
+            problem=layout.problem.model_copy(update={"periods": layout.problem.periods[:1]}),
             share=np.ones(1),
             demand_per_s=demand,
             ceiling_per_s=demand,
             deferrable=np.zeros_like(layout.deferrable),
-            purchase_usd_per_hour=np.where(is_held, HELD_PRICE * usd, usd),
-            purchase_committed=np.zeros(len(usd), dtype=bool),
+            purchase_usd_per_hour=usd,
+            purchase_committed=np.zeros_like(layout.purchase_committed),
+            purchase_most=most,
         )
 
     def parts(self) -> Iterator[Layout]:
@@ -220,8 +216,3 @@ class Day:
 
 def _keeps_limits(layout: Layout, values: FloatArray) -> bool:
     return evaluate_fleet(Objective.MIN_COST, layout, values, is_routed=True, may_miss=True).keeps_limits
-
-
-def _with_at_most(purchase: Purchase, held: float) -> Purchase:
-    """A committed purchase of which so much is there already."""
-    return purchase.model_copy(update={"at_most": held}) if purchase.committed else purchase

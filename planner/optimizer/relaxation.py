@@ -1,25 +1,20 @@
 """The linear relaxation: a bound, the worth of every limit, and which few pairs of very many are worth a look.
 
-Where nothing but the rate a unit carries asks for more units, their fractional number is n = sum_s f_s / r_s, so that
-the columns n and the rows `carry_rate` drop out: few rows, and as many columns as there are rates. Of many columns only
-those are handed to the solver that no other betters.
+Of many columns only those are handed to the solver that no other betters.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import sparse
 
 from planner.core import BoolArray, FloatArray, IntArray
-from planner.optimizer.constraint_rows import ConstraintRows
 from planner.optimizer.constraints import STRUCTURAL
 from planner.optimizer.highs import SolverOutcome, solve_scaled
 from planner.optimizer.layout import Layout
-from planner.optimizer.program import Program, ScaledProgram, scale_program, with_rates
+from planner.optimizer.program import Program, scale_program, with_rates
 
 FEW_COLUMNS = 20_000
 """Columns up to which a relaxation of one period is handed over whole. Affects speed only."""
@@ -34,74 +29,38 @@ class RelaxedOptimum:
 
     Attributes:
         bound: no solution is better, in the unit of the goal; of goals that are minimised.
-        row_duals: d(goal)/d(limit) by row of the program; 0 for rows `carry_rate` that dropped out.
-        values: by column of the program; 0 for units that dropped out.
+        duals: d(goal)/d(limit) of the rows of each constraint of the program.
+        values: by column of the program.
     """
 
     bound: float
-    row_duals: FloatArray
+    duals: list[FloatArray]
     values: FloatArray
 
-    def duals_of(self, program: Program) -> Iterator[tuple[ConstraintRows, FloatArray]]:
-        """The rows of each constraint of the program that was relaxed, and their duals."""
-        begin = np.cumsum([0, *map(len, program.rows)])
-        return zip(program.rows, np.split(self.row_duals, begin[1:-1]), strict=True)
 
-
-def relax(
-    program: Program, time_limit_s: float = math.inf, rate_per_s: FloatArray | None = None
-) -> RelaxedOptimum | None:
+def relax(program: Program, rate_per_s: FloatArray | None = None) -> RelaxedOptimum | None:
     """Solve the linear relaxation of a program.
 
     Args:
         program: as stated.
-        time_limit_s: of the solver [s].
         rate_per_s: of each pair in each period, shape (p, t); default: `Layout.tight_rates_per_s`.
 
     Returns:
-        None where it has no solution, or where the time ran out.
+        None where it has no solution.
     """
     layout = program.layout
     rate_per_s = layout.tight_rates_per_s if rate_per_s is None else rate_per_s
-    pairs = np.ones(len(rate_per_s), dtype=bool)
+    scaled = scale_program(with_rates(program, rate_per_s))
     if layout.periods == 1 and program.columns > FEW_COLUMNS:
-        pairs = undominated(layout, rate_per_s)
-    lp, is_left = _without_units(program, rate_per_s, pairs)
-    solution = solve_scaled(lp, whole=False, time_limit_s=time_limit_s)
+        upper, pairs = scaled.upper.copy(), undominated(layout, rate_per_s)
+        upper[layout.column.rates[~pairs]] = 0.0
+        upper[np.setdiff1d(layout.column.units, layout.column.units[layout.pair_unit[pairs]])] = 0.0
+        scaled = replace(scaled, upper=upper)
+    solution = solve_scaled(scaled, whole=False)
     if solution.outcome is not SolverOutcome.PROVEN:
         return None
-    duals = np.zeros(len(is_left))
-    duals[is_left] = solution.row_duals * lp.goal_unit / lp.row_unit
-    return RelaxedOptimum(solution.goal * lp.goal_unit, duals, np.asarray(solution.values * lp.column_unit))
-
-
-def _without_units(program: Program, rate_per_s: FloatArray, pairs: BoolArray) -> tuple[ScaledProgram, BoolArray]:
-    """The program of some pairs, sum_s f_s / r_s in place of units that move freely, and which rows are left of it."""
-    layout, width = program.layout, program.layout.periods
-    is_free = ~layout.is_still if width > 1 else np.ones(len(layout.steady), dtype=bool)
-    kept = np.ones(program.columns, dtype=bool)
-    kept[layout.column.rates[~pairs]] = False
-    rows = with_rates(program, rate_per_s).rows
-    scaled = scale_program(replace(program, rows=tuple(each.of_columns(kept) for each in rows)))
-    is_left = np.concatenate(
-        [np.repeat(~is_free, width) if each.constraint == "carry_rate" else np.ones(len(each), bool) for each in rows]
-    )
-    moving = pairs & is_free[layout.pair_unit]
-    units, own = layout.column.units[layout.pair_unit[moving]].ravel(), layout.column.rates[moving].ravel()
-    same = np.setdiff1d(np.flatnonzero(kept), layout.column.units[is_free])
-    share = np.append(np.ones(len(same)), scaled.column_unit[own] / rate_per_s[moving].ravel())
-    where = (np.append(same, units), np.append(same, own))
-    back = sparse.csr_array((share, where), shape=(program.columns, program.columns))
-    lp = replace(
-        scaled,
-        matrix=sparse.csr_array(scaled.matrix[is_left] @ back),
-        low=scaled.low[is_left],
-        high=scaled.high[is_left],
-        goal=np.asarray(back.T @ scaled.goal),
-        upper=np.where(kept & ~np.isin(np.arange(program.columns), layout.column.units[is_free]), scaled.upper, 0.0),
-        row_unit=scaled.row_unit[is_left],
-    )
-    return lp, is_left
+    duals = np.split(solution.row_duals * scaled.goal_unit / scaled.row_unit, np.cumsum([*map(len, program.rows)])[:-1])
+    return RelaxedOptimum(solution.goal * scaled.goal_unit, duals, solution.values * scaled.column_unit)
 
 
 def undominated(layout: Layout, rate_per_s: FloatArray) -> BoolArray:
@@ -161,8 +120,9 @@ def shortlist(program: Program, relaxed: RelaxedOptimum) -> BoolArray:
         Which pairs, shape (p,).
     """
     layout, missed = program.layout, program.goal.copy()
-    for rows, duals in relaxed.duals_of(program):
-        np.subtract.at(missed, rows.column, rows.value * duals[rows.row])
+    for rows, duals in zip(program.rows, relaxed.duals, strict=True):
+        if rows.constraint != "carry_rate":
+            np.subtract.at(missed, rows.column, rows.value * duals[rows.row])
     rate, of_unit = layout.tight_rates_per_s[:, 0], missed[layout.column.units[layout.pair_unit, 0]]
     of_request = missed[layout.column.rates[:, 0]] + of_unit / rate
     carries = relaxed.values[layout.column.rates[:, 0]] > 0.0
@@ -189,9 +149,9 @@ def limit_duals(program: Program) -> dict[str, float]:
     Returns:
         By family of rows that a report lists [goal per unit of the limit]; empty if the relaxation has no solution.
     """
-    relaxed = relax(program, rate_per_s=program.layout.capped_rates_per_s)
+    relaxed = relax(program, program.layout.capped_rates_per_s)
     total: dict[str, float] = {}
-    for rows, duals in relaxed.duals_of(program) if relaxed else ():
+    for rows, duals in zip(program.rows, relaxed.duals, strict=True) if relaxed else ():
         if rows.constraint not in STRUCTURAL:
             for family, value in zip(rows.families(), duals.tolist(), strict=True):
                 total[family] = total.get(family, 0.0) + value

@@ -138,7 +138,7 @@ def without_covering(asked: FleetProblem, monkeypatch: pytest.MonkeyPatch) -> fl
     """The optimum by branch and bound alone."""
     with monkeypatch.context() as patched:
         patched.setattr("planner.optimizer.solving.cheapest_cover", lambda *_: None)
-        answer = solve(asked, Objective.MIN_COST, time_limit_s=20.0, relative_gap=1e-5)
+        answer = solve(asked, Objective.MIN_COST, relative_gap=1e-5)
     assert answer.objective is not None
     return answer.objective
 
@@ -165,7 +165,7 @@ def test_the_cover_is_the_optimum_where_nothing_else_is_asked(
 def test_commitments_over_periods_are_solved_to_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = problem(seed, 3, commitments=True)
     assert cheapest_cover(build_layout(asked)) is None
-    answer = solve(asked, Objective.MIN_COST, relative_gap=1e-5, time_limit_s=20.0)
+    answer = solve(asked, Objective.MIN_COST, relative_gap=1e-5)
     assert answer.objective == pytest.approx(without_covering(asked, monkeypatch), rel=1e-4)
 
 

@@ -232,7 +232,7 @@ def test_where_fewer_blocks_do_not_do_more_are_held() -> None:
 
 def _exact_or_none(layout):
     answer = ProgramSolver(0.0, 1e7).run(build_program(layout, MIN_COST))
-    return PartAnswer(answer.values if answer.outcome.has_solution else None, 0.0)
+    return PartAnswer(answer.values if answer.is_found else None, 0.0)
 
 
 def test_demand_of_nothing_beside_one_that_rises_stays_nothing() -> None:
