@@ -56,27 +56,12 @@ def _sieved(order: IntArray, same: FloatArray, rate: FloatArray) -> IntArray:
     return kept[:count]
 
 
-@compiled(makes_arrays=True)
-def _grown(rows: FloatArray) -> FloatArray:
-    """The same rows with room for as many more."""
-    more = np.empty((2 * len(rows), rows.shape[1]))
-    for i in range(len(rows)):
-        for c in range(rows.shape[1]):
-            more[i, c] = rows[i, c]
-    return more
-
-
 @compiled
 def _with_label(front: FloatArray, count: int, label: FloatArray) -> int:
     """Put a label where it belongs in a front, unless another betters it, and leave out those that it betters.
 
-    Args:
-        front: room for one more after `count` labels; of each its size and rate first, both rising.
-        count: of labels.
-        label: as those of the front.
-
-    Returns:
-        How many there are now.
+    Of each label of the front, which has room for one more after `count`, size and rate come first, both rising. Returns
+    how many there are now.
     """
     low, high = 0, count
     while low < high:
@@ -125,13 +110,13 @@ def _chained(
         which label, unit and number they are made of.
     """
     demand, width = limits[0], 2 + columns.shape[1]
-    front, label, made = np.zeros((16, width + 1)), np.zeros(width + 1), np.empty((16, 3))
-    count, formed = 1, 0
+    front, label, made = np.empty((most_labels + 2, width + 1)), np.zeros(width + 1), np.empty((most_labels + 1, 3))
+    front[0], count, formed = 0.0, 1, 0
     for j in range(len(units)):
-        before, old = _grown(front), count
-        if old * most[j] > 20 * most_labels:
-            return front[:count], np.empty((most_labels + 1, 3))
-        for a in range(old):
+        before = front[:count].copy()
+        if len(before) * most[j] > 20 * most_labels:
+            return front[:count], made
+        for a in range(len(before)):
             for number in range(1, most[j] + 1):
                 if before[a, 1] + (number - 1) * units[j, 0] >= demand * (1.0 - COST_ROUNDING) or formed > most_labels:
                     break
@@ -143,11 +128,8 @@ def _chained(
                     has_room = has_room and label[c] <= columns[1, c - 2]
                     label[0] += label[c] * columns[2, c - 2]
                 if has_room and _is_useful(cost, label[1], limits):
-                    if formed == len(made):
-                        made = _grown(made)
                     made[formed, 0], made[formed, 1], made[formed, 2], formed = before[a, width], j, number, formed + 1
                     label[width] = formed
-                    front = _grown(front) if count == len(front) else front
                     count = _with_label(front, count, label)
     return front[:count], made[:formed]
 
