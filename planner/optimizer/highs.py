@@ -117,9 +117,7 @@ def solve_scaled(
         "objective_bound": cutoff,
         "mip_allow_restart": False,  # on some hundred columns they take longer than they save, with blocks by a third
     }
-    if not whole:
-        options["presolve"] = "on"
-    elif matrix.nnz < (FEW_ENTRIES if start is None else 2 * FEW_ENTRIES):
+    if whole and matrix.nnz < (FEW_ENTRIES if start is None else 2 * FEW_ENTRIES):
         options |= {f"mip_heuristic_run_{name}": False for name in _SUB_PROGRAMS}
     for name, value in options.items():
         solver.setOptionValue(name, value)

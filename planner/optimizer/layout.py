@@ -264,15 +264,7 @@ class Layout:
         burden = np.column_stack(
             [self.takes, self.usd_per_hour, self.usd_per_start, self.steady, -rate.reshape(count, -1)]
         )
-        kept = np.ones(count, dtype=bool)
-        for section in np.unique(self.section):
-            mine = np.flatnonzero(self.section == section)
-            betters = np.ones((len(mine), len(mine)), dtype=bool)
-            for column in burden[mine].T:
-                betters &= column[:, None] <= column
-            betters &= ~betters.T | (mine[:, None] < mine)  # of equals the first stays
-            kept[mine] = ~betters.any(axis=0)
-        return kept
+        return unbettered(self.section, burden)
 
     def cheapest(self, usd: FloatArray) -> FloatArray:
         """The least of what purchases cost (or of their sizes), for each resource; 0 where there is none."""
@@ -409,3 +401,22 @@ def _entries(problem: FleetProblem, field: str, what: str, fix: str) -> tuple[In
             raise InputError(f"units[{problem.units[j].name}].{field}", name, f"must be the name of a {what}", fix)
     unit, other, value = zip(*((j, code[name], value) for j, name, value in found), strict=True) if found else 3 * ((),)
     return np.array(unit, dtype=np.int64), np.array(other, dtype=np.int64), np.array(value, dtype=float)
+
+
+def unbettered(group: IntArray, burden: FloatArray) -> BoolArray:
+    """Those as good as which in every column no other of their group is; of equal ones the first.
+
+    Args:
+        group: of each, shape (n,).
+        burden: of each in every respect, shape (n, columns).
+
+    Returns:
+        Which, shape (n,).
+    """
+    kept, left = np.zeros(len(group), dtype=bool), np.lexsort((burden.sum(axis=1), group))
+    while len(left):  # the least sum of each group is bettered by none, and takes out those that it betters
+        is_first = np.append(True, group[left[1:]] != group[left[:-1]])
+        kept[left[is_first]] = True
+        best = left[is_first][np.cumsum(is_first) - 1]
+        left = left[(burden[best] > burden[left]).any(axis=1)]
+    return kept

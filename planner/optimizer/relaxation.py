@@ -13,7 +13,7 @@ import numpy as np
 from planner.core import BoolArray, FloatArray, IntArray
 from planner.optimizer.constraints import STRUCTURAL
 from planner.optimizer.highs import SolverOutcome, solve_scaled
-from planner.optimizer.layout import Layout
+from planner.optimizer.layout import Layout, unbettered
 from planner.optimizer.program import Program, scale_program, with_rates
 
 FEW_COLUMNS = 20_000
@@ -66,10 +66,9 @@ def relax(program: Program, rate_per_s: FloatArray | None = None) -> RelaxedOpti
 def undominated(layout: Layout, rate_per_s: FloatArray) -> BoolArray:
     """Pairs that no other betters in any period, whatever blocks cost: the relaxation needs no others.
 
-    One betters another of its slice that takes the same resources, in the same part of the service, where it takes no
-    more of any and costs no more, per request. Each is held only against those that are best in one of these. (The
-    dominated columns of presolve: E. D. Andersen and K. D. Andersen 1995, "Presolving in linear programming",
-    Mathematical Programming 71.)
+    One betters another of its slice, in the same part of the service, where it takes no more of any resource and costs
+    no more, per request. (The dominated columns of presolve: E. D. Andersen and K. D. Andersen 1995, "Presolving in
+    linear programming", Mathematical Programming 71.)
 
     Args:
         layout: of a problem whose units move freely.
@@ -88,20 +87,7 @@ def undominated(layout: Layout, rate_per_s: FloatArray) -> BoolArray:
     by_period = np.where(layout.pair_ceiling_per_s > 0.0, rate_per_s, 0.0).T
     for rate in {each.tobytes(): each for each in by_period}.values():
         mine = np.flatnonzero(rate)
-        kept[mine] |= _unbettered(group[mine], burden[mine] / rate[mine, None])
-    return kept
-
-
-def _unbettered(group: IntArray, burden: FloatArray) -> BoolArray:
-    """Which are no worse in some column than that of their group which is best in one; of equal ones the first."""
-    every, total, kept = np.arange(len(group)), burden.sum(axis=1), np.ones(len(group), dtype=bool)
-    best = np.zeros(group.max(initial=-1) + 1, dtype=np.int64)
-    for measure in burden.T:
-        left = np.flatnonzero(kept)
-        first = left[best_of_each(group[left], np.column_stack([measure, total])[left], 1)]
-        best[group[first]] = first
-        of_group = best[group]
-        kept &= (of_group == every) | (burden[of_group] > burden).any(axis=1)
+        kept[mine] |= unbettered(group[mine], burden[mine] / rate[mine, None])
     return kept
 
 
