@@ -26,8 +26,6 @@ DROP_ORDER = (
 )
 """Order in which limits are dropped: a choice of which conflict is reported, with the budget rather than a resource.
 Other rows set no limit (what is taken must be bought) or conflict with nothing."""
-_ANY_GAP = 1e9
-"""Relative gap so wide that the first solution ends the search: only its existence is asked for."""
 _WHOLE_TOLERANCE = 1e-7
 """A limit found this close to a whole number is reported as that number: ten times the solver's tolerance."""
 
@@ -57,7 +55,7 @@ def diagnose(solver: ProgramSolver, objective: Objective, layout: Layout, *, is_
 
     def outcome_of(fewer: Program) -> SolverOutcome:
         if not is_relaxed:
-            return solver.run(fewer, relative_gap=_ANY_GAP).outcome
+            return solver.run(fewer).outcome
         return SolverOutcome.PROVEN if relax(fewer) else SolverOutcome.INFEASIBLE
 
     conflict, is_minimal = _conflict(outcome_of, program)
@@ -99,10 +97,10 @@ def _conflict(
 
 
 def _without(program: Program, dropped: set[str]) -> Program:
-    """The program without some limits, and the cost as its goal."""
+    """The program without some limits and without a goal: only whether there is a solution is asked."""
     rows = (rows.select(np.array([family not in dropped for family in rows.families()])) for rows in program.rows)
     kept = tuple(each for each in rows if len(each))
-    return replace(program, rows=kept, goal=program.layout.mean_cost, maximise=False)
+    return replace(program, rows=kept, goal=np.zeros(program.columns), maximise=False)
 
 
 def _relaxation(solver: ProgramSolver, program: Program, name: str, limit: ConstraintRows) -> Relaxation:

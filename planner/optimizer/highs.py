@@ -211,8 +211,6 @@ class ProgramSolver:
     def run(
         self,
         program: Program,
-        absolute_gap: float | None = None,
-        relative_gap: float | None = None,
         start: FloatArray | None = None,
         cutoff: float = math.inf,
     ) -> Solution:
@@ -220,8 +218,6 @@ class ProgramSolver:
 
         Args:
             program: as stated.
-            absolute_gap: instead of the solver's.
-            relative_gap: instead of the solver's.
             start: values by column of the layout that are known to be a solution.
             cutoff: of what is minimised, solutions of a greater goal are not looked for.
 
@@ -236,8 +232,8 @@ class ProgramSolver:
         solution = solve_scaled(
             scaled,
             whole=True,
-            relative_gap=self.relative_gap if relative_gap is None else relative_gap,
-            absolute_gap=(self.absolute_gap if absolute_gap is None else absolute_gap) / abs(scaled.goal_unit),
+            relative_gap=self.relative_gap,
+            absolute_gap=self.absolute_gap / abs(scaled.goal_unit),
             most_checks=max(LEAST_CHECKS, self.work_left / size),
             start=start,
             cutoff=cutoff / abs(scaled.goal_unit),

@@ -60,8 +60,8 @@ def _sieved(order: IntArray, same: FloatArray, rate: FloatArray) -> IntArray:
 def _with_label(front: FloatArray, count: int, label: FloatArray) -> int:
     """Put a label where it belongs in a front, unless another betters it, and leave out those that it betters.
 
-    Of each label of the front, which has room for one more after `count`, size and rate come first, both rising. Returns
-    how many there are now.
+    Of each label of the front, which has room for one more after `count`, size and rate come first, both rising.
+    Returns how many there are now.
     """
     low, high = 0, count
     while low < high:

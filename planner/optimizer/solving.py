@@ -14,7 +14,7 @@ from planner.optimizer.diagnosis import diagnose
 from planner.optimizer.evaluate_allocation import EvaluatedFleet, PartAnswer, constraint_reports, evaluate_fleet
 from planner.optimizer.highs import ProgramSolver, SolverOutcome
 from planner.optimizer.layout import Layout, build_layout
-from planner.optimizer.periods import Day, fleet_by_period, solve_by_period, undominated_day
+from planner.optimizer.periods import Day, fleet_by_period, undominated_day
 from planner.optimizer.program import Program, build_program
 from planner.optimizer.relaxation import RelaxedOptimum, limit_duals, relax, shortlist
 from planner.optimizer.types import (
@@ -37,9 +37,6 @@ solved by themselves, each over a shortlist where it is too large itself. Affect
 docs/explanation/optimizer.md."""
 RATES_OF_PARTS = 2_000
 """Rates from which periods that are linked are solved by themselves first. Affects speed and gaps only."""
-GAP_OF_PARTS = 0.5
-"""Share of the gap asked for that periods and shortlists may use up by themselves; the rest is for what commitments and
-pairs left out cost. A choice."""
 SHARE_OF_COVERS = 0.1
 """Share of the gap asked for to which covers are proved: it costs next to nothing. Affects gaps only."""
 _SAME_RATIO = 1e-9
@@ -104,8 +101,8 @@ def solve(
 
 def _diagnosis_of_large(solver: ProgramSolver, layout: Layout) -> Diagnosis:
     """The conflict in the relaxation of the first period that cannot be served; else the budget's with the bound."""
-    firm = np.where(layout.deferrable[:, None], 0.0, layout.demand_per_s)
-    for part in Day(layout, firm).parts() if layout.periods > 1 else (layout,):
+    day = Day(layout, np.where(layout.deferrable[:, None], 0.0, layout.demand_per_s))
+    for part in map(day.part, range(layout.periods)) if layout.periods > 1 else (layout,):
         if relax(build_program(part, Objective.MIN_COST)) is None:
             return diagnose(solver, Objective.MIN_COST, part, is_relaxed=True)
     note = ": what is proved to be the least cost is above it"
@@ -174,7 +171,7 @@ class _LeastCost:
         check_size(layout)
         is_mid_size = layout.column.rates.size > RATES_OF_PARTS
         if layout.periods > 1 and not layout.are_periods_linked:
-            parts = solve_by_period(layout, self._solve_part, solver.relative_gap)
+            parts = Day(layout, layout.demand_per_s).fleet(self._solve_part, solver.relative_gap)
             self._add(parts.values, parts.bound_usd_per_hour)
             if self.fleet is not None and (is_mid_size or not (layout.kinds or layout.groups)):
                 return  # there is nothing else to the problem, or too little for what the whole program takes
@@ -208,7 +205,7 @@ class _LeastCost:
     def _solve_part(self, part: Layout, left: int) -> PartAnswer:
         """One of so many problems, with its part of the work; close enough if it costs little of the whole too much."""
         work, gap = self.solver.work_left / left, self.solver.relative_gap
-        own = ProgramSolver(gap, work, GAP_OF_PARTS * gap * self.bound)
+        own = ProgramSolver(gap, work, gap * self.bound)
         search = _LeastCost(own, part)
         search.run()
         self.solver.work_left -= work - own.work_left
@@ -240,7 +237,6 @@ class _LeastCost:
         mine = layout.columns_of(some, pairs)
         answer = self.solver.run(
             build_program(some, Objective.MIN_COST),
-            relative_gap=self.solver.relative_gap * (GAP_OF_PARTS if is_large else 1.0),
             start=None if self.values is None else self.values[mine],
             cutoff=self.most * (1.0 + 2.0 * FEASIBILITY_TOLERANCE),
         )
@@ -296,7 +292,8 @@ def _greatest_ratio(solver: ProgramSolver, layout: Layout) -> Allocation:
     ratio, upper = 0.0, math.inf
     for _ in range(MAX_RATIO_STEPS):
         program = build_program(layout, Objective.MAX_RATE_PER_COST, ratio)
-        answer = solver.run(program, solver.relative_gap * ratio * least_cost)
+        solver.absolute_gap = solver.relative_gap * ratio * least_cost
+        answer = solver.run(program)
         upper = min(upper, ratio + max(0.0, answer.bound) / least_cost)
         if not answer.is_found:
             break
