@@ -28,7 +28,7 @@ def check_problem(problem: FleetProblem, objective: Objective, relative_gap: flo
 
     Raises:
         InputError: names that are equal as labels, pinned resources that cannot be bought, demand below the least
-            rate, gap out of range.
+            rate, a gap out of range.
     """
     resources = problem.resources
     _check_names("unit", [unit.name for unit in problem.units], are_labels=False)
@@ -43,7 +43,11 @@ def check_problem(problem: FleetProblem, objective: Objective, relative_gap: flo
             raise InputError(field, resource.at_least, "there is no way to buy any", fix)
     if not 0.0 <= relative_gap < 1.0:
         raise InputError("relative_gap", relative_gap, "must lie in [0, 1)", "write 0.01 for one percent")
-    _check_demand(problem, objective)
+    hours, least = [period.hours for period in problem.periods], problem.min_rate_per_s
+    demand = math.fsum(np.dot(slice_.demand_per_s, hours) / problem.hours for slice_ in problem.slices)
+    if objective is not Objective.MIN_COST and least is not None and least > demand:
+        bound = f"must be <= the mean demand = {demand:g}"
+        raise InputError("min_rate_per_s", least, bound, "lower it to the demand")
 
 
 def _check_names(kind: str, names: list[str], *, are_labels: bool = True) -> None:
@@ -54,17 +58,6 @@ def _check_names(kind: str, names: list[str], *, are_labels: bool = True) -> Non
     if twice:
         bound = f"two {kind} names are equal once all but letters and digits is replaced by _"
         raise InputError(f"{kind} name", twice[:2], bound, f"rename one of the {len(twice)}")
-
-
-def _check_demand(problem: FleetProblem, objective: Objective) -> None:
-    least = problem.min_rate_per_s
-    if objective is Objective.MIN_COST or least is None:
-        return
-    hours = [period.hours for period in problem.periods]
-    demand = math.fsum(np.dot(slice_.demand_per_s, hours) / problem.hours for slice_ in problem.slices)
-    if least > demand:
-        bound = f"must be <= the mean demand = {demand:g}"
-        raise InputError("min_rate_per_s", least, bound, "lower it to the demand")
 
 
 def check_size(layout: Layout, most_units: int = MOST_UNITS) -> None:
@@ -89,13 +82,10 @@ def check_size(layout: Layout, most_units: int = MOST_UNITS) -> None:
 
 
 def least_cost_usd_per_hour(layout: Layout) -> float:
-    """Least cost of any fleet that serves something [USD/h]: that of the cheapest unit for one period.
+    """Least cost of any fleet that serves something, above 0 [USD/h]: that of the cheapest unit for one period.
 
     Args:
         layout: of the problem.
-
-    Returns:
-        A lower bound above 0 [USD/h].
 
     Raises:
         InputError: something is served for nothing, so it has no rate per cost.

@@ -69,7 +69,7 @@ class EvaluatedFleet:
 def evaluate_fleet(
     objective: Objective, layout: Layout, values: FloatArray, *, is_routed: bool = False, may_miss: bool = False
 ) -> EvaluatedFleet:
-    """The fleet of a solution, without units and blocks that are not needed.
+    """The fleet of a solution, without units and blocks that are not needed, and all that follows [USD/h, 1/s].
 
     Args:
         objective: decides what is served, and which rows must hold.
@@ -77,9 +77,6 @@ def evaluate_fleet(
         values: by column of that layout, integers rounded.
         is_routed: the rates are kept, but for what is too much, instead of being spread evenly.
         may_miss: the values may miss a limit, which `EvaluatedFleet.keeps_limits` then says.
-
-    Returns:
-        The units in use, with all that follows from them.
 
     Raises:
         PlannerError: the fleet misses a row by more than `FEASIBILITY_TOLERANCE`, so the solver was wrong.
@@ -145,14 +142,11 @@ def _needed_blocks(layout: Layout, counts: IntArray, blocks: FloatArray) -> Floa
 
 
 def constraint_reports(fleet: EvaluatedFleet, duals: Mapping[str, float]) -> tuple[ConstraintReport, ...]:
-    """Each limit once: the period with least slack.
+    """Each limit once, but for what only says what a fleet is (`STRUCTURAL`): the period with least slack [its unit].
 
     Args:
         fleet: recomputed from whole numbers.
         duals: by family of rows, summed over periods; empty: none are known.
-
-    Returns:
-        In the order of the program's rows, without those that only say what a fleet is (`STRUCTURAL`).
     """
     reports: dict[str, ConstraintReport] = {}
     for rows in fleet.rows:

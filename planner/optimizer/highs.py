@@ -142,7 +142,7 @@ def solve_scaled(
     if whole:
         solver.cbMipInterrupt += count_checks
     solver.run()
-    outcome, point = solver_outcome(solver), solver.getSolution()
+    outcome, point = _outcome(solver), solver.getSolution()
     is_solved, values, goal = outcome is SolverOutcome.PROVEN, np.zeros(0), math.inf
     if is_solved or outcome is SolverOutcome.FOUND:
         values = np.zeros(len(scaled.goal))
@@ -153,14 +153,10 @@ def solve_scaled(
     return Solution(outcome, values, goal, bound if math.isfinite(bound) else -math.inf, row_duals, checks)
 
 
-def solver_outcome(solver: highspy.Highs) -> SolverOutcome:
-    """How a run of HiGHS ended: one of `SolverOutcome` [-]. What is unbounded counts as infeasible: none given is.
+def _outcome(solver: highspy.Highs) -> SolverOutcome:
+    """How a run of HiGHS ended; what is unbounded counts as infeasible, because none of those given is.
 
-    Args:
-        solver: after its run.
-
-    Raises:
-        PlannerError: it neither solved the program nor came to a limit.
+    Raises PlannerError where it neither solved the program nor came to a limit.
     """
     status = solver.getModelStatus().name
     if status == "kOptimal":
@@ -173,18 +169,10 @@ def solver_outcome(solver: highspy.Highs) -> SolverOutcome:
     raise PlannerError("solver status", status, "HiGHS neither solved the program nor came to a limit", SPREAD_FIX)
 
 
-def round_integers(values: FloatArray, integer: BoolArray) -> FloatArray:
+def _rounded(values: FloatArray, integer: BoolArray) -> FloatArray:
     """The values with integers rounded: `int(value)` would turn 2.9999999 into 2. Others are kept, but not below 0.
 
-    Args:
-        values: of a solver, by column.
-        integer: which columns hold whole numbers.
-
-    Returns:
-        By column.
-
-    Raises:
-        PlannerError: a value is no whole number to `ROUNDING_TOLERANCE`.
+    Raises PlannerError where one is no whole number to `ROUNDING_TOLERANCE`.
     """
     rounded = np.where(integer, np.round(values), values)
     off = np.flatnonzero(np.abs(rounded - values) > ROUNDING_TOLERANCE)
@@ -209,20 +197,12 @@ class ProgramSolver:
     absolute_gap: float = 0.0
 
     def run(
-        self,
-        program: Program,
-        start: FloatArray | None = None,
-        cutoff: float = math.inf,
+        self, program: Program, start: FloatArray | None = None, cutoff: float = math.inf, share_of_gap: float = 1.0
     ) -> Solution:
-        """Solve an integer program. It must not be unbounded.
+        """The best solution of an integer program that is not unbounded, integers rounded, with what is proved of it.
 
-        Args:
-            program: as stated.
-            start: values by column of the layout that are known to be a solution.
-            cutoff: of what is minimised, solutions of a greater goal are not looked for.
-
-        Returns:
-            The best solution, integers rounded, with what is proved, in the units of the program.
+        `start`: values by column of the layout that are known to be a solution; `cutoff`: of what is minimised,
+        solutions of a greater goal are not looked for; `share_of_gap`: of the relative one.
         """
         layout, scaled = program.layout, scale_program(pool_rates(program))
         size = max(1, scaled.matrix.nnz)
@@ -232,7 +212,7 @@ class ProgramSolver:
         solution = solve_scaled(
             scaled,
             whole=True,
-            relative_gap=self.relative_gap,
+            relative_gap=share_of_gap * self.relative_gap,
             absolute_gap=self.absolute_gap / abs(scaled.goal_unit),
             most_checks=max(LEAST_CHECKS, self.work_left / size),
             start=start,
@@ -241,7 +221,7 @@ class ProgramSolver:
         self.work_left -= solution.checks * size
         values = solution.values
         if solution.is_found:
-            values = round_integers(values, scaled.integer) * scaled.column_unit
+            values = _rounded(values, scaled.integer) * scaled.column_unit
             values[: layout.columns] = unpool_rates(layout, values[: layout.columns])
         goal, bound = solution.goal * scaled.goal_unit, solution.bound * scaled.goal_unit
         return replace(solution, values=values, goal=goal, bound=bound)

@@ -325,13 +325,10 @@ class Layout:
 
 
 def build_layout(problem: FleetProblem) -> Layout:
-    """The arrays and columns of a problem.
+    """The arrays and columns of a problem [1/s, USD/h, units of each resource].
 
     Args:
         problem: in records.
-
-    Returns:
-        The same in arrays, with its columns numbered.
 
     Raises:
         InputError: a unit serves a slice or takes a resource that the problem does not have.
@@ -404,14 +401,11 @@ def _entries(problem: FleetProblem, field: str, what: str, fix: str) -> tuple[In
 
 
 def unbettered(group: IntArray, burden: FloatArray) -> BoolArray:
-    """Those as good as which in every column no other of their group is; of equal ones the first.
+    """Those as good as which in every column no other of their group is, of equal ones the first [bool, shape (n,)].
 
     Args:
         group: of each, shape (n,).
         burden: of each in every respect, shape (n, columns).
-
-    Returns:
-        Which, shape (n,).
     """
     kept, left = np.zeros(len(group), dtype=bool), np.lexsort((burden.sum(axis=1), group))
     while len(left):  # the least sum of each group is bettered by none, and takes out those that it betters

@@ -45,14 +45,11 @@ def routed_rates(layout: Layout, units: IntArray, objective: Objective) -> Float
 
 
 def trimmed_rates(layout: Layout, rates: FloatArray) -> FloatArray:
-    """Rates that serve no more than there is, and of which stage SECOND carries as much as stage FIRST.
+    """Rates that serve no more than there is, and of which stage SECOND carries as much as stage FIRST [1/s].
 
     Args:
         layout: of the units in use, at least cost.
         rates: of a solution, which may carry more; shape (p, t) [1/s].
-
-    Returns:
-        Of the same shape.
     """
     stage, width = layout.stage[layout.pair_unit], len(layout.channels)
     place = layout.pair_slice * width + layout.channel[layout.pair_unit]
@@ -73,16 +70,15 @@ def trimmed_rates(layout: Layout, rates: FloatArray) -> FloatArray:
 
 
 def proportional_rates(layout: Layout, units: IntArray, slice_: int, period: int) -> FloatArray:
-    """Rates of one slice in a period in proportion to capacity; a channel is as wide as its narrower stage [1/s].
+    """Rates of one slice in a period in proportion to capacity, shape (p,), no more than the demand [1/s].
+
+    A channel is as wide as its narrower stage.
 
     Args:
         layout: of the problem.
         units: how many are on for the slice, shape (j,).
         slice_: index of the slice.
         period: index of the period.
-
-    Returns:
-        By pair, shape (p,); no more than the demand.
     """
     unit = layout.pair_unit
     width = np.where(layout.pair_slice == slice_, layout.pair_rate * units[unit], 0.0)

@@ -33,7 +33,7 @@ PartSolver = Callable[[Layout, int], PartAnswer]
 def fleet_by_period(
     layout: Layout, some: Layout, relaxed: RelaxedOptimum, solve_one: PartSolver, gap: float
 ) -> FloatArray | None:
-    """A fleet from periods that hold what the relaxation of the whole does, by column; None: no limits are kept.
+    """A fleet from periods that hold what the relaxation of the whole does, by column; None: none keeps all limits.
 
     Args:
         layout: of a problem of several periods.

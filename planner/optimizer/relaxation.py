@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.core import BoolArray, FloatArray, IntArray
+from planner.core import BoolArray, FloatArray
 from planner.optimizer.constraints import STRUCTURAL
 from planner.optimizer.highs import SolverOutcome, solve_scaled
 from planner.optimizer.layout import Layout, unbettered
@@ -19,7 +19,7 @@ from planner.optimizer.program import Program, scale_program, with_rates
 FEW_COLUMNS = 20_000
 """Columns up to which a relaxation of one period is handed over whole. Affects speed only."""
 POOLS_A_SLICE = 4
-"""Pools kept for each slice, stage and channel by either measure. A choice of what is reached in how long: with fewer
+"""Pools kept for each slice and section by either measure. A choice of what is reached in how long: with fewer
 the programs are smaller, but good fleets are rarer and take longer to find."""
 
 
@@ -39,14 +39,14 @@ class RelaxedOptimum:
 
 
 def relax(program: Program, rate_per_s: FloatArray | None = None) -> RelaxedOptimum | None:
-    """Solve the linear relaxation of a program.
+    """Solve the linear relaxation of a program; None where it has no solution.
 
     Args:
         program: as stated.
         rate_per_s: of each pair in each period, shape (p, t); default: `Layout.tight_rates_per_s`.
 
     Returns:
-        None where it has no solution.
+        An optimum.
     """
     layout = program.layout
     rate_per_s = layout.tight_rates_per_s if rate_per_s is None else rate_per_s
@@ -64,7 +64,7 @@ def relax(program: Program, rate_per_s: FloatArray | None = None) -> RelaxedOpti
 
 
 def undominated(layout: Layout, rate_per_s: FloatArray) -> BoolArray:
-    """Pairs that no other betters in any period, whatever blocks cost: the relaxation needs no others.
+    """Pairs that no other betters in any period, whatever blocks cost; shape (p,). The relaxation needs no others.
 
     One betters another of its slice, in the same part of the service, where it takes no more of any resource and costs
     no more, per request. (The dominated columns of presolve: E. D. Andersen and K. D. Andersen 1995, "Presolving in
@@ -72,10 +72,10 @@ def undominated(layout: Layout, rate_per_s: FloatArray) -> BoolArray:
 
     Args:
         layout: of a problem whose units move freely.
-        rate_per_s: of each pair in each period, shape (p, t).
+        rate_per_s: of each pair in each period, shape (p, t) [1/s].
 
     Returns:
-        Which pairs, shape (p,).
+        Which pairs.
     """
     order = np.argsort(layout.takes == 0.0, axis=1, kind="stable")  # of each unit what it takes comes first
     amount = np.take_along_axis(layout.takes, order, axis=1)[:, : (layout.takes > 0.0).sum(axis=1).max(initial=0)]
@@ -92,9 +92,9 @@ def undominated(layout: Layout, rate_per_s: FloatArray) -> BoolArray:
 
 
 def shortlist(program: Program, relaxed: RelaxedOptimum) -> BoolArray:
-    """The pairs that are worth a look: all units of a pool (`Layout.pools`) or none, slice by slice.
+    """The pairs that are worth a look, shape (p,): all units of a pool (`Layout.pools`) or none, slice by slice.
 
-    Kept are those of which one carries something, and of each slice, stage and channel the least missed: what a pair
+    Kept are those of which one carries something, and of each slice and `Layout.section` the least missed: what a pair
     costs beyond its worth per request (of the large units that serve at least cost) or per unit (of the small ones that
     fill up what is left of a demand).
 
@@ -103,7 +103,7 @@ def shortlist(program: Program, relaxed: RelaxedOptimum) -> BoolArray:
         relaxed: its relaxation.
 
     Returns:
-        Which pairs, shape (p,).
+        Which pairs.
     """
     layout, missed = program.layout, program.goal.copy()
     for rows, duals in zip(program.rows, relaxed.duals, strict=True):
@@ -111,29 +111,28 @@ def shortlist(program: Program, relaxed: RelaxedOptimum) -> BoolArray:
             np.subtract.at(missed, rows.column, rows.value * duals[rows.row])
     rate, of_unit = layout.tight_rates_per_s[:, 0], missed[layout.column.units[layout.pair_unit, 0]]
     of_request = missed[layout.column.rates[:, 0]] + of_unit / rate
-    carries = relaxed.values[layout.column.rates[:, 0]] > 0.0
     slices = len(layout.deferrable)
     place = layout.pools[0][layout.pair_unit] * slices + layout.pair_slice
-    stage = layout.stage[layout.pair_unit] * (len(layout.channels) + 1) + layout.channel[layout.pair_unit] + 1
-    section = stage * slices + layout.pair_slice
     _, first, of_pair = np.unique(place, return_index=True, return_inverse=True)
+    section = (layout.section[layout.pair_unit] * slices + layout.pair_slice)[first]
     kept = np.zeros(len(first), dtype=bool)
-    kept[of_pair[carries]] = True
+    kept[of_pair[relaxed.values[layout.column.rates[:, 0]] > 0.0]] = True
     for excess in (of_request, of_request * rate):
         least = np.full(len(first), math.inf)
         np.minimum.at(least, of_pair, excess)
-        kept[best_of_each(section[first], least, POOLS_A_SLICE)] = True
+        order = np.lexsort((least, section))
+        place_in_section = np.arange(len(order)) - np.searchsorted(section[order], section[order])
+        kept[order[place_in_section < POOLS_A_SLICE]] = True
     return np.asarray(kept[of_pair])
 
 
 def limit_duals(program: Program) -> dict[str, float]:
-    """Worth of every limit in the relaxation: d(goal)/d(limit), its limits moved in all periods at once.
+    """Worth of every limit in the relaxation [goal per unit of the limit], its limits moved in all periods at once.
+
+    By family of rows that a report lists; empty if the relaxation has no solution.
 
     Args:
         program: as stated.
-
-    Returns:
-        By family of rows that a report lists [goal per unit of the limit]; empty if the relaxation has no solution.
     """
     relaxed = relax(program, program.layout.capped_rates_per_s)
     total: dict[str, float] = {}
@@ -142,23 +141,3 @@ def limit_duals(program: Program) -> dict[str, float]:
             for family, value in zip(rows.families(), duals.tolist(), strict=True):
                 total[family] = total.get(family, 0.0) + value
     return {family: value + 0.0 for family, value in total.items()}
-
-
-def best_of_each(section: IntArray, cost: FloatArray, count: int) -> IntArray:
-    """Indices of the cheapest of each section.
-
-    Args:
-        section: of each.
-        cost: of each, shape (n,); or (n, columns), of which the first decides, of equal ones the second, and so on.
-        count: so many of each section at most.
-
-    Returns:
-        Section by section, the cheapest first.
-
-    >>> best_of_each(np.array([0, 1, 0, 1]), np.array([3.0, 1.0, 2.0, 4.0]), 1)
-    array([2, 1])
-    """
-    keys = np.atleast_2d(cost.T)[::-1]
-    order = np.lexsort((*keys, section))
-    own = section[order]
-    return np.asarray(order[np.arange(len(order)) - np.searchsorted(own, own) < count])

@@ -37,6 +37,8 @@ solved by themselves, each over a shortlist where it is too large itself. Affect
 docs/explanation/optimizer.md."""
 RATES_OF_PARTS = 2_000
 """Rates from which periods that are linked are solved by themselves first. Affects speed and gaps only."""
+SHARE_OF_SHORTLISTS = 0.5
+"""Share of the gap asked for to which shortlists are proved; the rest is for what pairs left out cost. A choice."""
 SHARE_OF_COVERS = 0.1
 """Share of the gap asked for to which covers are proved: it costs next to nothing. Affects gaps only."""
 _SAME_RATIO = 1e-9
@@ -239,6 +241,7 @@ class _LeastCost:
             build_program(some, Objective.MIN_COST),
             start=None if self.values is None else self.values[mine],
             cutoff=self.most * (1.0 + 2.0 * FEASIBILITY_TOLERANCE),
+            share_of_gap=SHARE_OF_SHORTLISTS if is_large else 1.0,
         )
         values = None
         if answer.is_found:

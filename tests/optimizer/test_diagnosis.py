@@ -91,7 +91,7 @@ def test_a_diagnosis_is_a_minimal_conflict_with_the_smallest_ways_out():
 
 def all_limits(stated):
     """Every limit of a problem as named rows, read off the program of the whole problem."""
-    program = build_program(stated, MIN_COST)
+    program = build_program(build_layout(stated), MIN_COST)
     for rows in program.rows:
         if rows.constraint not in constraints.STRUCTURAL | {"hold_resource"}:
             for name in set(rows.families()):

@@ -151,11 +151,11 @@ def test_goal_and_bound_of_a_greatest_rate_are_in_requests_per_second() -> None:
 
 def test_integers_are_rounded_not_truncated_and_fractions_refused():
     whole = np.array([True, True, True, False])
-    assert highs.round_integers(np.array([2.9999999, 3.0000001, -1e-9, 0.5]), whole).tolist() == [3.0, 3.0, 0.0, 0.5]
+    assert highs._rounded(np.array([2.9999999, 3.0000001, -1e-9, 0.5]), whole).tolist() == [3.0, 3.0, 0.0, 0.5]
     with pytest.raises(PlannerError, match=r"column 0 = 2.5: is not a whole number to 0.0001. Fix: bring rates"):
-        highs.round_integers(np.array([2.5, 0.0, 0.0, 0.0]), whole)
+        highs._rounded(np.array([2.5, 0.0, 0.0, 0.0]), whole)
     with pytest.raises(PlannerError, match=r"column 1 = 1.25"):
-        highs.round_integers(np.array([1.0, 1.25, 7.5, 0.5]), whole)
+        highs._rounded(np.array([1.0, 1.25, 7.5, 0.5]), whole)
 
 
 def test_a_solver_that_fails_is_an_error_not_an_answer(monkeypatch):
@@ -167,4 +167,4 @@ def test_a_solver_that_fails_is_an_error_not_an_answer(monkeypatch):
     solver = highspy.Highs()
     monkeypatch.setattr(type(solver), "getModelStatus", lambda self: Broken)
     with pytest.raises(PlannerError, match=r"solver status = 'kSolveError': HiGHS neither solved the program nor came"):
-        highs.solver_outcome(solver)
+        highs._outcome(solver)

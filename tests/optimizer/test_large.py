@@ -25,7 +25,7 @@ from planner.optimizer import (
 from planner.optimizer.layout import build_layout
 from planner.optimizer.periods import undominated_day
 from planner.optimizer.program import Program, build_program
-from planner.optimizer.relaxation import best_of_each, relax, shortlist
+from planner.optimizer.relaxation import relax, shortlist
 from tests.optimizer.large_problems import Explicit, cost_of, hard_instance, small_instance, violations
 from tests.optimizer.problems import MIN_COST
 
@@ -262,15 +262,6 @@ def test_pools_that_share_partners_are_of_one_kind(large: None) -> None:
     assert answer.status.has_allocation
     assert not list(violations(kinds, answer))
     assert any(unit.stage is not UnitStage.WHOLE for unit in kinds.units if unit.name in answer.units)
-
-
-def test_the_best_of_each_section() -> None:
-    """Against a loop over the sections."""
-    random = np.random.default_rng(1)
-    section, cost = random.integers(0, 6, 200), random.normal(size=200)
-    found = best_of_each(section, cost, 3)
-    wanted = [sorted(np.flatnonzero(section == s).tolist(), key=lambda c: cost[c])[:3] for s in range(6)]
-    assert found.tolist() == [index for best in wanted for index in best]
 
 
 def test_too_many_periods_together_are_left_to_themselves(large: None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def test_equals_cbc_on_20_medium_problems(decade):
     solved = 0
     for seed in range(10 * decade, 10 * decade + 4):
         stated = medium_problem(seed, count=9, periods=1 + seed % 2)
-        other = to_pulp(build_program(stated, MIN_COST))
+        other = to_pulp(build_program(build_layout(stated), MIN_COST))
         other.solve(pulp.COIN_CMD(path=path, msg=False, gapRel=1e-3, timeLimit=20))
         answer = solve(stated, MIN_COST, relative_gap=1e-3)
         if other.status == pulp.LpStatusInfeasible:
