@@ -29,7 +29,7 @@ import numpy as np
 
 from planner.core import FloatArray, IntArray
 from planner.optimizer.evaluate_allocation import PartAnswer
-from planner.optimizer.labels import COST_ROUNDING, Labels, LabelSearch, TooManyLabelsError, empty_fleet
+from planner.optimizer.labels import COST_ROUNDING, LabelSearch, TooManyLabelsError, empty_fleet
 from planner.optimizer.layout import Layout
 from planner.optimizer.load_split import proportional_rates
 from planner.optimizer.program import build_program
@@ -160,7 +160,7 @@ class _Cover:
         taken, values = total @ layout.takes, np.zeros(layout.columns)
         usd = np.zeros(len(taken))
         for resource, amount in enumerate(taken.tolist()):
-            usd[resource], blocks = self._bought(resource, amount)
+            (usd[resource],), blocks = self._bought(resource, np.array([amount]), is_exact=False)
             values[layout.column.blocks[layout.purchase_resource == resource]] = blocks[:, None]
         cost = float(layout.usd_per_hour @ total) + math.fsum(usd.tolist())
         if self.values is None or cost < self.cost:
@@ -203,7 +203,7 @@ class _Cover:
             total = replace(total, name=np.arange(len(left))).unbeaten()
             chosen = np.column_stack([chosen[left], covers.name[right]])[total.name]
             found.append((s, units, search))
-        usd = [self._usd(resource, total.use[:, 1 + k]) for k, resource in enumerate(resources.tolist())]
+        usd = [self._bought(r, total.use[:, 1 + k], is_exact=True)[0] for k, r in enumerate(resources.tolist())]
         cost = total.use[:, 0] - self.surplus[~self.counted].sum() + sum(usd)
         same = np.flatnonzero(cost <= cost.min() * (1.0 + _SAME))
         best = int(
@@ -214,41 +214,34 @@ class _Cover:
             counts[s, units] = search.counts(name)
         return float(cost[best]) - math.fsum(search.slack for _, _, search in found), counts
 
-    def _needed(self, resource: int, taken: FloatArray) -> FloatArray:
-        """What must be bought of a resource at least [usable units], pinned ones included."""
-        layout, mine = self.layout, self.layout.purchase_resource == resource
-        usable = (layout.purchase_usable / layout.purchase_block)[mine].min(initial=1.0)
-        return np.asarray(np.maximum(taken, usable * layout.resource_least[resource]))
+    def _bought(self, resource: int, taken: FloatArray, *, is_exact: bool) -> tuple[FloatArray, FloatArray]:
+        """The least cost of amounts of a resource, infinite where one is not to be had [USD/h]; and blocks of the last.
 
-    def _shop(self, resource: int, need: float, most_usd: float) -> tuple[LabelSearch, Labels]:
-        """Ways to buy of a resource what may be a part of so much for at most so many USD/h."""
+        Pinned ones are bought too. Of too many ways to buy that of one purchase alone, unless it is to be exact.
+        """
         layout, mine = self.layout, self.layout.purchase_resource == resource
-        usd, usable = layout.purchase_usd_per_hour[mine, None], layout.purchase_usable[mine]
-        search = LabelSearch(need, usd, usable, np.ones(1), np.full(1, math.inf), most_usd, most=self.most_blocks[mine])
-        return search, search.chain(np.arange(len(usd)))
-
-    def _usd(self, resource: int, taken: FloatArray) -> FloatArray:
-        """What amounts of a resource cost at least [USD/h]; infinite where so much is not to be had."""
-        need = self._needed(resource, taken)
-        _, labels = self._shop(resource, float(need.max()), math.inf)
-        return np.asarray(np.append(labels.use[:, 0], math.inf)[np.searchsorted(labels.rate, need * (1.0 - _SAME))])
-
-    def _bought(self, resource: int, taken: float) -> tuple[float, FloatArray]:
-        """The least cost of so much of a resource [USD/h], infinite where that is not to be had, and its blocks."""
-        layout, mine = self.layout, self.layout.purchase_resource == resource
-        need = float(self._needed(resource, np.array([taken]))[0])
-        is_beyond = math.inf if taken > self.room[resource] else 0.0
-        if not mine.any() or need == 0.0:
-            return is_beyond, np.zeros(int(mine.sum()))
-        blocks = np.ceil(need / layout.purchase_usable[mine] - _SAME)
-        usd = blocks * np.where(blocks > self.most_blocks[mine], math.inf, layout.purchase_usd_per_hour[mine])
-        best = int(np.argmin(usd))
-        cost, blocks = float(usd[best]), np.where(np.arange(len(usd)) == best, blocks, 0.0)
+        usable, usd, most = layout.purchase_usable[mine], layout.purchase_usd_per_hour[mine], self.most_blocks[mine]
+        beyond = np.where(taken > self.room[resource], math.inf, 0.0)
+        if not len(usable):
+            return beyond, usable
+        pinned = (usable / layout.purchase_block[mine]).min() * layout.resource_least[resource]
+        need = np.maximum(taken, pinned)
+        alone = np.ceil(need[:, None] / usable - _SAME)
+        of_each = alone * np.where(alone > most, math.inf, usd)
+        cost, blocks = of_each.min(axis=1), np.where(np.arange(len(usd)) == of_each[-1].argmin(), alone[-1], 0.0)
         if len(usd) > 1:
+            most_usd = float(cost.max()) * (1.0 + COST_ROUNDING)
+            search = LabelSearch(
+                need.max(), usd[:, None], usable, np.ones(1), np.full(1, math.inf), most_usd, most=most
+            )
             try:
-                search, labels = self._shop(resource, need, cost * (1.0 + COST_ROUNDING))
+                ways = search.chain(np.arange(len(usd)))
             except TooManyLabelsError:
-                return cost + is_beyond, blocks
-            if labels.rate[-1] >= need * (1.0 - _SAME):
-                cost, blocks = float(labels.use[-1, 0]), search.counts(int(labels.name[-1])).astype(float)
-        return cost + is_beyond, blocks
+                if is_exact:
+                    raise
+                return cost + beyond, blocks
+            place = np.searchsorted(ways.rate, need * (1.0 - _SAME))
+            cost = np.append(ways.use[:, 0], math.inf)[place]
+            if place[-1] < len(ways.name):
+                blocks = search.counts(int(ways.name[place[-1]])).astype(float)
+        return cost + beyond, blocks

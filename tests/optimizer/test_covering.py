@@ -363,6 +363,33 @@ def test_what_shares_resources_is_covered_as_cheaply_as_by_the_whole_program(see
         assert coarse.values is not None and layout.mean_cost @ coarse.values <= coarse.bound_usd_per_hour / 0.95 + 1e-9
 
 
+@pytest.mark.parametrize("seed", [54, 65, 70, 76, 85, 86, 102, 118])
+def test_what_is_there_already_and_limited_is_covered_as_cheaply_as_by_the_whole_program(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Power that costs nothing and does not do for what is cheapest, beside GPUs singly or by four."""
+    rng = np.random.default_rng([5, seed])
+    units = tuple(
+        Unit(
+            name=f"{name}{j}",
+            rates_per_s={name: float(size * rng.uniform(0.8, 1.4))},
+            takes={"kw": float(size * rng.uniform(0.5, 2.0)), "gpu": float(size)},
+        )
+        for name in ("s", "t")
+        for j, size in enumerate(rng.integers(1, 5, 5).tolist())
+    )
+    power = Resource(name="kw", at_most=float(rng.uniform(10.0, 20.0)))
+    hired = Purchase(name="p", usd_per_hour=1.0, block=int(rng.choice([1, 4])))
+    asked = FleetProblem(
+        slices=tuple(Slice(name=name, demand_per_s=(float(rng.uniform(5.0, 12.0)),)) for name in ("s", "t")),
+        units=units,
+        resources=(power, Resource(name="gpu", purchases=(hired,))),
+    )
+    cover = cheapest_cover(build_layout(asked))
+    assert cover is not None
+    assert cover.bound_usd_per_hour == pytest.approx(without_covering(asked, monkeypatch), rel=1e-5)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_blocks_of_one_stage_are_filled_as_well_as_branch_and_bound_fills_them(
     seed: int, monkeypatch: pytest.MonkeyPatch
