@@ -29,7 +29,7 @@ import numpy as np
 
 from planner.core import FloatArray, IntArray
 from planner.optimizer.evaluate_allocation import PartAnswer
-from planner.optimizer.labels import COST_ROUNDING, LabelSearch, TooManyLabelsError, empty_fleet
+from planner.optimizer.labels import COST_ROUNDING, Labels, LabelSearch, TooManyLabelsError
 from planner.optimizer.layout import Layout
 from planner.optimizer.load_split import proportional_rates
 from planner.optimizer.program import build_program
@@ -185,7 +185,7 @@ class _Cover:
         use = layout.usd_per_hour + layout.takes @ np.where(self.counted, 0.0, self.price)
         use = np.column_stack([use, layout.takes[:, resources]])
         worth, room = np.append(1.0, self.price[resources]), np.append(math.inf, self.room[resources])
-        chosen, total = np.zeros((1, 0), dtype=np.int64), empty_fleet(len(worth))
+        chosen, total = np.zeros((1, 0), dtype=np.int64), Labels.empty_fleet(len(worth))
         together = LabelSearch(0.0, use, np.zeros(len(use)), worth, room, most)
         found = []
         for s in np.flatnonzero(self.demand > 0.0).tolist():
@@ -206,9 +206,7 @@ class _Cover:
         usd = [self._bought(r, total.use[:, 1 + k], is_exact=True)[0] for k, r in enumerate(resources.tolist())]
         cost = total.use[:, 0] - self.surplus[~self.counted].sum() + sum(usd)
         same = np.flatnonzero(cost <= cost.min() * (1.0 + _SAME))
-        best = int(
-            same[np.argmin((total.use @ worth)[same])]
-        )  # of equal cost that which leaves most of its blocks free
+        best = int(same[np.argmin((total.use @ worth)[same])])  # of equal cost that with most of its blocks free
         counts = np.zeros((len(self.demand), len(use)), dtype=np.int64)
         for (s, units, search), name in zip(found, chosen[best].tolist(), strict=True):
             counts[s, units] = search.counts(name)
