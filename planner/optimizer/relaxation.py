@@ -1,6 +1,6 @@
 """The linear relaxation: a bound, the worth of every limit, and which few pairs of very many are worth a look.
 
-Of many columns only those are handed to the solver that no other betters.
+Only columns are handed to the solver that no other betters, where units move freely.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from planner.optimizer.highs import SolverOutcome, solve_scaled
 from planner.optimizer.layout import Layout, unbettered
 from planner.optimizer.program import Program, scale_program, with_rates
 
-FEW_COLUMNS = 20_000
-"""Columns up to which a relaxation of one period is handed over whole. Affects speed only."""
 POOLS_A_SLICE = 4
 """Pools kept for each slice and section by either measure. A choice of what is reached in how long: with fewer
 the programs are smaller, but good fleets are rarer and take longer to find."""
@@ -51,7 +49,7 @@ def relax(program: Program, rate_per_s: FloatArray | None = None) -> RelaxedOpti
     layout = program.layout
     rate_per_s = layout.tight_rates_per_s if rate_per_s is None else rate_per_s
     scaled = scale_program(with_rates(program, rate_per_s))
-    if layout.periods == 1 and program.columns > FEW_COLUMNS:
+    if layout.periods == 1 or not layout.is_still.any():
         upper, pairs = scaled.upper.copy(), undominated(layout, rate_per_s)
         upper[layout.column.rates[~pairs]] = 0.0
         upper[np.setdiff1d(layout.column.units, layout.column.units[layout.pair_unit[pairs]])] = 0.0
