@@ -25,7 +25,6 @@ start (`highs`). All limits are on work, counted the same on every machine.
 
 from __future__ import annotations
 
-from planner.optimizer.program import Program
 from planner.optimizer.solving import WORK, solve
 from planner.optimizer.types import (
     ALWAYS,
@@ -39,7 +38,6 @@ from planner.optimizer.types import (
     Purchase,
     Relaxation,
     Resource,
-    Sense,
     Slice,
     SolveStatus,
     Unit,
@@ -56,11 +54,9 @@ __all__ = [
     "FleetProblem",
     "Objective",
     "Period",
-    "Program",
     "Purchase",
     "Relaxation",
     "Resource",
-    "Sense",
     "Slice",
     "SolveStatus",
     "Unit",

@@ -233,13 +233,13 @@ class _Cover:
                 need.max(), usd[:, None], usable, np.ones(1), np.full(1, math.inf), most_usd, most=most
             )
             try:
-                ways = search.chain(np.arange(len(usd)))
+                mixes = search.chain(np.arange(len(usd)))
             except TooManyLabelsError:
                 if is_exact:
                     raise
                 return cost + beyond, blocks
-            place = np.searchsorted(ways.rate, need * (1.0 - _SAME))
-            cost = np.append(ways.use[:, 0], math.inf)[place]
-            if place[-1] < len(ways.name):
-                blocks = search.counts(int(ways.name[place[-1]])).astype(float)
+            place = np.searchsorted(mixes.rate, need * (1.0 - _SAME))
+            cost = np.append(mixes.use[:, 0], math.inf)[place]
+            if place[-1] < len(mixes.name):
+                blocks = search.counts(int(mixes.name[place[-1]])).astype(float)
         return cost + beyond, blocks

@@ -16,7 +16,7 @@ import highspy
 import numpy as np
 
 from planner.core import BoolArray, FloatArray, PlannerError
-from planner.optimizer.program import SPREAD_FIX, Program, ScaledProgram, pool_rates, scale_program, unpool_rates
+from planner.optimizer.program import SPREAD_FIX, Program, pool_rates, scale_program, unpool_rates
 
 SOLVER_TOLERANCE = 1e-8
 """HiGHS options `mip_feasibility_tolerance` and `primal_feasibility_tolerance`, on rows scaled to about 1.
@@ -51,23 +51,21 @@ class SolverOutcome(Enum):
 
 @dataclass(frozen=True)
 class Solution:
-    """What one run found, in the units of what was solved.
+    """What one run found, in the units of the program.
 
     Attributes:
         outcome: see `SolverOutcome`.
         values: of each column; empty without a solution.
-        goal: of the values; infinite without.
         bound: no solution has a better goal; infinite if nothing was proved.
-        row_duals: of a linear program that was solved; else empty.
-        checks: of an integer program, how often the solver asked whether to stop: the same on every machine.
+        row_duals: d(goal)/d(limit) by row, of a linear program that was solved; else empty.
+        work: of an integer program, how often the solver asked whether to stop x its entries.
     """
 
     outcome: SolverOutcome
     values: FloatArray
-    goal: float
     bound: float
     row_duals: FloatArray
-    checks: int
+    work: float
 
     @property
     def is_found(self) -> bool:
@@ -75,37 +73,36 @@ class Solution:
         return len(self.values) > 0
 
 
-def solve_scaled(
-    scaled: ScaledProgram,
+def solve_program(
+    program: Program,
     *,
     whole: bool,
     relative_gap: float = 0.0,
     absolute_gap: float = 0.0,
-    most_checks: float = math.inf,
+    most_work: float = math.inf,
     start: FloatArray | None = None,
     cutoff: float = math.inf,
 ) -> Solution:
-    """Solve a program by HiGHS, with whole numbers or as its linear relaxation. It must not be unbounded.
+    """What HiGHS finds of a program that is not unbounded, and proves [units of the program].
 
     Args:
-        scaled: what to solve.
+        program: as stated.
         whole: with whole numbers; else the linear relaxation.
         relative_gap: stop when the proved |bound - goal| / |goal| is at most this.
-        absolute_gap: stop when the proved |bound - goal| is at most this [goal of the scaled program].
-        most_checks: of an integer program, after how many of `Solution.checks` it stops; one thread asks them in the
-            same order whatever else the machine does.
-        start: a solution that is known, by column; only its whole numbers are used.
-        cutoff: of an integer program, solutions of a greater goal are not looked for; no bound is above it [goal of the
-            scaled program].
-
-    Returns:
-        What was found and proved, in the units of the scaled program.
+        absolute_gap: stop when the proved |bound - goal| is at most this.
+        most_work: of an integer program, after how much of `Solution.work` it stops; one thread asks whether to stop in
+            the same order whatever else the machine does.
+        start: a solution that is known, by column of the layout; only its whole numbers are used.
+        cutoff: of an integer program that is minimised, solutions of a greater goal are not looked for; no bound is
+            above it.
 
     Raises:
         PlannerError: HiGHS neither solved the program nor came to a limit.
     """
-    kept = np.flatnonzero((scaled.upper > 0.0) | (np.arange(len(scaled.upper)) == 0))  # HiGHS asks for one at least
-    matrix, columns = scaled.matrix[:, kept], len(kept)
+    scaled = scale_program(program)
+    unit, most_goal = abs(scaled.goal_unit), cutoff / abs(scaled.goal_unit)
+    kept = np.flatnonzero((scaled.upper > 0.0) | (np.arange(program.columns) == 0))  # HiGHS asks for one at least
+    matrix, columns, size = scaled.matrix[:, kept], len(kept), max(1, scaled.matrix.nnz)
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     options: dict[str, Any] = {
         "output_flag": False,
@@ -113,25 +110,27 @@ def solve_scaled(
         "mip_feasibility_tolerance": SOLVER_TOLERANCE,
         "primal_feasibility_tolerance": SOLVER_TOLERANCE,
         "mip_rel_gap": relative_gap,
-        "mip_abs_gap": absolute_gap,
-        "objective_bound": cutoff,
+        "mip_abs_gap": absolute_gap / unit,
+        "objective_bound": most_goal,
         "mip_allow_restart": False,  # on some hundred columns they take longer than they save, with blocks by a third
     }
     if whole and matrix.nnz < (FEW_ENTRIES if start is None else 2 * FEW_ENTRIES):
         options |= {f"mip_heuristic_run_{name}": False for name in _SUB_PROGRAMS}
     for name, value in options.items():
         solver.setOptionValue(name, value)
+    integer = program.integer()[kept]
     solver.passModel(
         columns, len(scaled.low), matrix.nnz, _ROW_WISE, _MINIMISE, 0.0,
         scaled.goal[kept], np.zeros(columns), scaled.upper[kept],
         scaled.low, scaled.high,
         matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32), matrix.data,
-        (scaled.integer[kept] & whole).astype(np.int32),
+        (integer & whole).astype(np.int32),
     )  # fmt: skip
-    if start is not None:
-        named = np.flatnonzero(scaled.integer[kept])
-        solver.setSolution(len(named), named.astype(np.int32), start[kept][named])
-    checks = 0
+    if start is not None:  # extra columns are 0, and none is above its limit
+        known = np.minimum(np.append(start, np.zeros(program.extra_columns)) / scaled.column_unit, scaled.upper)
+        named = np.flatnonzero(integer)
+        solver.setSolution(len(named), named.astype(np.int32), known[kept][named])
+    checks, most_checks = 0, max(LEAST_CHECKS, most_work / size)
 
     def count_checks(event: highspy.highs.HighsCallbackEvent) -> None:
         nonlocal checks
@@ -143,14 +142,16 @@ def solve_scaled(
         solver.cbMipInterrupt += count_checks
     solver.run()
     outcome, point = _outcome(solver), solver.getSolution()
-    is_solved, values, goal = outcome is SolverOutcome.PROVEN, np.zeros(0), math.inf
+    is_solved, values, bound, row_duals = outcome is SolverOutcome.PROVEN, np.zeros(0), -math.inf, np.zeros(0)
     if is_solved or outcome is SolverOutcome.FOUND:
-        values = np.zeros(len(scaled.goal))
-        values[kept] = point.col_value
-        goal = float(scaled.goal @ values)
-    bound = min(float(solver.getInfo().mip_dual_bound), cutoff) if whole else (goal if is_solved else -math.inf)
-    row_duals = np.array(point.row_dual) if is_solved and not whole else np.zeros(0)
-    return Solution(outcome, values, goal, bound if math.isfinite(bound) else -math.inf, row_duals, checks)
+        values = np.zeros(program.columns)
+        values[kept] = point.col_value * scaled.column_unit[kept]
+    if whole and math.isfinite(proved := min(float(solver.getInfo().mip_dual_bound), most_goal)):
+        bound = proved
+    elif is_solved and not whole:
+        row_duals = np.array(point.row_dual) * scaled.goal_unit / scaled.row_unit
+        bound = float(scaled.goal @ (values / scaled.column_unit))
+    return Solution(outcome, values, bound * scaled.goal_unit, row_duals, checks * size)
 
 
 def _outcome(solver: highspy.Highs) -> SolverOutcome:
@@ -204,24 +205,18 @@ class ProgramSolver:
         `start`: values by column of the layout that are known to be a solution; `cutoff`: of what is minimised,
         solutions of a greater goal are not looked for; `share_of_gap`: of the relative one.
         """
-        layout, scaled = program.layout, scale_program(pool_rates(program))
-        size = max(1, scaled.matrix.nnz)
-        if start is not None:  # none above its limit; extra columns are 0
-            start = np.append(start, np.zeros(program.extra_columns)) / scaled.column_unit
-            start = np.minimum(start, scaled.upper)
-        solution = solve_scaled(
-            scaled,
+        solution = solve_program(
+            pool_rates(program),
             whole=True,
             relative_gap=share_of_gap * self.relative_gap,
-            absolute_gap=self.absolute_gap / abs(scaled.goal_unit),
-            most_checks=max(LEAST_CHECKS, self.work_left / size),
+            absolute_gap=self.absolute_gap,
+            most_work=self.work_left,
             start=start,
-            cutoff=cutoff / abs(scaled.goal_unit),
+            cutoff=cutoff,
         )
-        self.work_left -= solution.checks * size
-        values = solution.values
-        if solution.is_found:
-            values = _rounded(values, scaled.integer) * scaled.column_unit
-            values[: layout.columns] = unpool_rates(layout, values[: layout.columns])
-        goal, bound = solution.goal * scaled.goal_unit, solution.bound * scaled.goal_unit
-        return replace(solution, values=values, goal=goal, bound=bound)
+        self.work_left -= solution.work
+        if not solution.is_found:
+            return solution
+        layout, values = program.layout, _rounded(solution.values, program.integer())
+        values[: layout.columns] = unpool_rates(layout, values[: layout.columns])
+        return replace(solution, values=values)

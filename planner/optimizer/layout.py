@@ -301,12 +301,6 @@ class Layout:
         mine[fewer.column.kinds] = self.column.kinds
         return mine
 
-    def integer(self) -> BoolArray:
-        """Which columns hold whole numbers: units, blocks, groups and kinds."""
-        whole = np.ones(self.columns, dtype=bool)
-        whole[self.column.rates] = whole[self.column.starts] = False
-        return whole
-
     def fill_in(self, values: FloatArray) -> None:
         """Set, in values by column, what follows from the units that are on: starts, groups and kinds in use."""
         units = values[self.column.units]

@@ -10,9 +10,9 @@ import numpy as np
 from planner.core import BoolArray, FloatArray, IntArray, PlannerError
 from planner.optimizer.constraint_rows import ConstraintRows
 from planner.optimizer.constraints import cap_at_demand, carry_rate, hand_over, serve_demand
-from planner.optimizer.highs import Solution, SolverOutcome, solve_scaled
+from planner.optimizer.highs import Solution, solve_program
 from planner.optimizer.layout import FIRST, SECOND, Layout
-from planner.optimizer.program import SPREAD_FIX, Program, scale_program, with_rates
+from planner.optimizer.program import SPREAD_FIX, Program, with_rates
 from planner.optimizer.types import Objective
 
 MAX_LOAD_LEVELS = 16
@@ -152,8 +152,5 @@ def _carried(
     )
     rows = tuple(rows for rows in (loads, hand_over(layout), served) if len(rows))
     program = Program(layout, rows, goal, maximise=False, extra_columns=len(goal) - layout.columns)
-    scaled = scale_program(with_rates(program, layout.capped_rates_per_s))
-    solution = solve_scaled(scaled, whole=False)
-    if solution.outcome is not SolverOutcome.PROVEN:
-        return solution, None
-    return solution, (solution.values * scaled.column_unit)[layout.column.rates]
+    solution = solve_program(with_rates(program, layout.capped_rates_per_s), whole=False)
+    return solution, solution.values[layout.column.rates] if solution.is_found else None

@@ -25,7 +25,7 @@ SPREAD_FIX = "bring rates, costs and limits closer together in size"
 
 @dataclass(frozen=True)
 class Program:
-    """A linear goal over rows; all columns are >= 0, those of `Layout.integer` are whole.
+    """A linear goal over rows; all columns are >= 0, those of `integer` are whole.
 
     Attributes:
         layout: what the columns stand for.
@@ -49,8 +49,10 @@ class Program:
         return self.layout.columns + self.extra_columns
 
     def integer(self) -> BoolArray:
-        """Which columns hold whole numbers."""
-        return np.concatenate([self.layout.integer(), np.zeros(self.extra_columns, dtype=bool)])
+        """Which columns hold whole numbers: units, blocks, groups and kinds."""
+        whole = np.arange(self.columns) < self.layout.columns
+        whole[self.layout.column.rates] = whole[self.layout.column.starts] = False
+        return whole
 
     def upper(self) -> FloatArray:
         """Largest value of each column: 1 for a group or kind in use, 0 for a rate of which there is none to carry."""
@@ -156,7 +158,7 @@ class ScaledProgram:
     Attributes:
         matrix: rows by columns, as a scipy array (which has no element type of its own).
         low, high: by row.
-        goal, upper, integer: by column.
+        goal, upper: by column.
         column_unit: size of a scaled column in the program's unit.
         row_unit: size of a scaled row in the program's unit.
         goal_unit: program's goal = this x goal; negative where it is maximised.
@@ -167,7 +169,6 @@ class ScaledProgram:
     high: FloatArray
     goal: FloatArray
     upper: FloatArray
-    integer: BoolArray
     column_unit: FloatArray
     row_unit: FloatArray
     goal_unit: float
@@ -209,7 +210,6 @@ def scale_program(program: Program) -> ScaledProgram:
         high=np.where(is_most, limit / row_unit, math.inf),
         goal=(-goal if program.maximise else goal) / goal_unit,
         upper=program.upper() / column_unit,
-        integer=program.integer(),
         column_unit=column_unit,
         row_unit=row_unit,
         goal_unit=-goal_unit if program.maximise else goal_unit,

@@ -12,9 +12,9 @@ import numpy as np
 
 from planner.core import BoolArray, FloatArray
 from planner.optimizer.constraints import STRUCTURAL
-from planner.optimizer.highs import SolverOutcome, solve_scaled
+from planner.optimizer.highs import SolverOutcome, solve_program
 from planner.optimizer.layout import Layout, unbettered
-from planner.optimizer.program import Program, scale_program, with_rates
+from planner.optimizer.program import Program, with_rates
 
 POOLS_A_SLICE = 4
 """Pools kept for each slice and section by either measure. A choice of what is reached in how long: with fewer
@@ -48,17 +48,17 @@ def relax(program: Program, rate_per_s: FloatArray | None = None) -> RelaxedOpti
     """
     layout = program.layout
     rate_per_s = layout.tight_rates_per_s if rate_per_s is None else rate_per_s
-    scaled = scale_program(with_rates(program, rate_per_s))
+    program = with_rates(program, rate_per_s)
     if layout.periods == 1 or not layout.is_still.any():
-        upper, pairs = scaled.upper.copy(), undominated(layout, rate_per_s)
-        upper[layout.column.rates[~pairs]] = 0.0
-        upper[np.setdiff1d(layout.column.units, layout.column.units[layout.pair_unit[pairs]])] = 0.0
-        scaled = replace(scaled, upper=upper)
-    solution = solve_scaled(scaled, whole=False)
+        most, pairs = np.full(program.columns, math.inf), undominated(layout, rate_per_s)
+        most[layout.column.rates[~pairs]] = 0.0
+        most[np.setdiff1d(layout.column.units, layout.column.units[layout.pair_unit[pairs]])] = 0.0
+        program = replace(program, most=most)
+    solution = solve_program(program, whole=False)
     if solution.outcome is not SolverOutcome.PROVEN:
         return None
-    duals = np.split(solution.row_duals * scaled.goal_unit / scaled.row_unit, np.cumsum([*map(len, program.rows)])[:-1])
-    return RelaxedOptimum(solution.goal * scaled.goal_unit, duals, solution.values * scaled.column_unit)
+    duals = np.split(solution.row_duals, np.cumsum([*map(len, program.rows)])[:-1])
+    return RelaxedOptimum(solution.bound, duals, solution.values)
 
 
 def undominated(layout: Layout, rate_per_s: FloatArray) -> BoolArray:

@@ -27,6 +27,7 @@ from planner.optimizer.constraints import build_rows
 from planner.optimizer.covering import cheapest_cover
 from planner.optimizer.labels import LabelSearch, TooManyLabelsError
 from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout, build_layout
+from planner.optimizer.program import build_program
 
 KINDS = 4
 
@@ -348,7 +349,7 @@ def test_what_shares_resources_is_covered_as_cheaply_as_by_the_whole_program(see
         layout.mean_cost,
         constraints=constraints,
         bounds=Bounds(0.0, upper),
-        integrality=layout.integer(),
+        integrality=build_program(layout, Objective.MIN_COST).integer(),
         options=options,
     )
     optimum = math.inf if found.x is None else float(found.fun)
