@@ -132,7 +132,7 @@ class _Cover:
         if relaxed is None:
             return False
         self.surplus[:] = 0.0
-        for rows, duals in zip(program.rows, relaxed.duals, strict=True):
+        for rows, duals in program.by_constraint(relaxed.row_duals):
             if rows.constraint in ("hold_resource", "within_resource"):
                 np.subtract.at(dual, rows.subject, duals)
                 np.subtract.at(self.surplus, rows.subject, rows.limit * duals)

@@ -143,7 +143,7 @@ def solve_program(
     solver.run()
     outcome, point = _outcome(solver), solver.getSolution()
     is_solved, values, bound, row_duals = outcome is SolverOutcome.PROVEN, np.zeros(0), -math.inf, np.zeros(0)
-    if is_solved or outcome is SolverOutcome.FOUND:
+    if is_solved or (whole and outcome is SolverOutcome.FOUND):
         values = np.zeros(program.columns)
         values[kept] = point.col_value * scaled.column_unit[kept]
     if whole and math.isfinite(proved := min(float(solver.getInfo().mip_dual_bound), most_goal)):

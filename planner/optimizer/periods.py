@@ -17,9 +17,9 @@ import numpy as np
 
 from planner.core import FloatArray
 from planner.optimizer.evaluate_allocation import PartAnswer, evaluate_fleet
-from planner.optimizer.highs import ROUNDING_TOLERANCE
+from planner.optimizer.highs import ROUNDING_TOLERANCE, Solution
 from planner.optimizer.layout import Layout
-from planner.optimizer.relaxation import RelaxedOptimum, undominated
+from planner.optimizer.relaxation import undominated
 from planner.optimizer.types import Objective
 
 HELD_PRICE = 0.1
@@ -31,7 +31,7 @@ PartSolver = Callable[[Layout, int], PartAnswer]
 
 
 def fleet_by_period(
-    layout: Layout, some: Layout, relaxed: RelaxedOptimum, solve_one: PartSolver, gap: float
+    layout: Layout, some: Layout, relaxed: Solution, solve_one: PartSolver, gap: float
 ) -> FloatArray | None:
     """A fleet from periods that hold what the relaxation of the whole does, by column; None: none keeps all limits.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -61,6 +61,11 @@ class Program:
         most[self.layout.column.kinds] = 1.0
         most[self.layout.column.rates[self.layout.pair_ceiling_per_s == 0.0]] = 0.0
         return most
+
+    def by_constraint(self, by_row: FloatArray) -> Iterator[tuple[ConstraintRows, FloatArray]]:
+        """The rows of each constraint, with what is given of all rows, e.g. duals."""
+        first = np.cumsum([0, *map(len, self.rows)])
+        return zip(self.rows, np.split(by_row, first[1:-1]), strict=True)
 
     def names(self) -> list[str]:
         """Names of all rows."""

@@ -6,13 +6,13 @@ Only columns are handed to the solver that no other betters, where units move fr
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from planner.core import BoolArray, FloatArray
 from planner.optimizer.constraints import STRUCTURAL
-from planner.optimizer.highs import SolverOutcome, solve_program
+from planner.optimizer.highs import Solution, solve_program
 from planner.optimizer.layout import Layout, unbettered
 from planner.optimizer.program import Program, with_rates
 
@@ -21,22 +21,7 @@ POOLS_A_SLICE = 4
 the programs are smaller, but good fleets are rarer and take longer to find."""
 
 
-@dataclass(frozen=True)
-class RelaxedOptimum:
-    """An optimum of the relaxation.
-
-    Attributes:
-        bound: no solution is better, in the unit of the goal; of goals that are minimised.
-        duals: d(goal)/d(limit) of the rows of each constraint of the program.
-        values: by column of the program.
-    """
-
-    bound: float
-    duals: list[FloatArray]
-    values: FloatArray
-
-
-def relax(program: Program, rate_per_s: FloatArray | None = None) -> RelaxedOptimum | None:
+def relax(program: Program, rate_per_s: FloatArray | None = None) -> Solution | None:
     """Solve the linear relaxation of a program; None where it has no solution.
 
     Args:
@@ -55,16 +40,13 @@ def relax(program: Program, rate_per_s: FloatArray | None = None) -> RelaxedOpti
         most[np.setdiff1d(layout.column.units, layout.column.units[layout.pair_unit[pairs]])] = 0.0
         program = replace(program, most=most)
     solution = solve_program(program, whole=False)
-    if solution.outcome is not SolverOutcome.PROVEN:
-        return None
-    duals = np.split(solution.row_duals, np.cumsum([*map(len, program.rows)])[:-1])
-    return RelaxedOptimum(solution.bound, duals, solution.values)
+    return solution if solution.is_found else None
 
 
 def undominated(layout: Layout, rate_per_s: FloatArray) -> BoolArray:
     """Pairs that no other betters in any period, whatever blocks cost; shape (p,). The relaxation needs no others.
 
-    One betters another of its slice, in the same part of the service, where it takes no more of any resource and costs
+    One betters another of its slice and section that takes the same resources, where it takes no more of any and costs
     no more, per request. (The dominated columns of presolve: E. D. Andersen and K. D. Andersen 1995, "Presolving in
     linear programming", Mathematical Programming 71.)
 
@@ -89,7 +71,7 @@ def undominated(layout: Layout, rate_per_s: FloatArray) -> BoolArray:
     return kept
 
 
-def shortlist(program: Program, relaxed: RelaxedOptimum) -> BoolArray:
+def shortlist(program: Program, relaxed: Solution) -> BoolArray:
     """The pairs that are worth a look, shape (p,): all units of a pool (`Layout.pools`) or none, slice by slice.
 
     Kept are those of which one carries something, and of each slice and `Layout.section` the least missed: what a pair
@@ -104,7 +86,7 @@ def shortlist(program: Program, relaxed: RelaxedOptimum) -> BoolArray:
         Which pairs.
     """
     layout, missed = program.layout, program.goal.copy()
-    for rows, duals in zip(program.rows, relaxed.duals, strict=True):
+    for rows, duals in program.by_constraint(relaxed.row_duals):
         if rows.constraint != "carry_rate":
             np.subtract.at(missed, rows.column, rows.value * duals[rows.row])
     rate, of_unit = layout.tight_rates_per_s[:, 0], missed[layout.column.units[layout.pair_unit, 0]]
@@ -134,7 +116,7 @@ def limit_duals(program: Program) -> dict[str, float]:
     """
     relaxed = relax(program, program.layout.capped_rates_per_s)
     total: dict[str, float] = {}
-    for rows, duals in zip(program.rows, relaxed.duals, strict=True) if relaxed else ():
+    for rows, duals in program.by_constraint(relaxed.row_duals) if relaxed else ():
         if rows.constraint not in STRUCTURAL:
             for family, value in zip(rows.families(), duals.tolist(), strict=True):
                 total[family] = total.get(family, 0.0) + value

@@ -12,11 +12,11 @@ from planner.optimizer.checks import MOST_UNITS_OF_A_CAP, check_problem, check_s
 from planner.optimizer.covering import cheapest_cover
 from planner.optimizer.diagnosis import diagnose
 from planner.optimizer.evaluate_allocation import EvaluatedFleet, PartAnswer, constraint_reports, evaluate_fleet
-from planner.optimizer.highs import ProgramSolver, SolverOutcome
+from planner.optimizer.highs import ProgramSolver, Solution, SolverOutcome
 from planner.optimizer.layout import Layout, build_layout
 from planner.optimizer.periods import Day, fleet_by_period, undominated_day
 from planner.optimizer.program import Program, build_program
-from planner.optimizer.relaxation import RelaxedOptimum, limit_duals, relax, shortlist
+from planner.optimizer.relaxation import limit_duals, relax, shortlist
 from planner.optimizer.types import (
     FEASIBILITY_TOLERANCE,
     Allocation,
@@ -198,7 +198,7 @@ class _LeastCost:
                 served = layout.problem.slices[layout.pair_slice[pair]].name
                 self.rests_on[unit] = (*self.rests_on.get(unit, ()), served)
 
-    def _relax(self, program: Program, rate_per_s: FloatArray | None = None) -> RelaxedOptimum | None:
+    def _relax(self, program: Program, rate_per_s: FloatArray | None = None) -> Solution | None:
         """The relaxation, of which the bound is kept; None where it has no solution."""
         relaxed = relax(program, rate_per_s)
         self._add(bound=math.inf if relaxed is None else relaxed.bound)
