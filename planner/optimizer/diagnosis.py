@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -52,55 +52,39 @@ def diagnose(solver: ProgramSolver, objective: Objective, layout: Layout, *, is_
         The conflict, and for each of its limits the nearest value that is feasible (of the relaxation none is said).
     """
     program = build_program(layout, objective)
-
-    def outcome_of(fewer: Program) -> SolverOutcome:
-        if not is_relaxed:
-            return solver.run(fewer).outcome
-        return SolverOutcome.PROVEN if relax(fewer) else SolverOutcome.INFEASIBLE
-
-    conflict, is_minimal = _conflict(outcome_of, program)
-    names, fields = tuple(conflict), tuple(limit.fields()[0] for limit in conflict.values())
-    if is_relaxed:
-        return Diagnosis(conflict=names, fields=fields, is_proven=False, note=", not even with parts of units")
-    relaxations = tuple(_relaxation(solver, program, name, limit) for name, limit in conflict.items())
-    is_proven = is_minimal and all(relaxation.is_proven for relaxation in relaxations)
-    return Diagnosis(conflict=names, fields=fields, relaxations=relaxations, is_proven=is_proven)
-
-
-def _conflict(
-    outcome_of: Callable[[Program], SolverOutcome], program: Program
-) -> tuple[dict[str, ConstraintRows], bool]:
-    """A minimal infeasible set of limits, each the rows of one family, and whether minimality was proved."""
-    dropped: set[str] = set()
-    is_proven = True
-
-    def outcome_without(families: Iterable[str]) -> SolverOutcome:
-        return outcome_of(_without(program, dropped.union(families)))
-
+    others = [rows for rows in program.rows if rows.constraint not in DROP_ORDER]
     limits = {
         name: rows.select(np.array([each == name for each in rows.families()]))
         for rows in program.rows
         if rows.constraint in DROP_ORDER
         for name in dict.fromkeys(rows.families())
     }
+
+    def outcome_of(kept: Sequence[str]) -> SolverOutcome:
+        rows = (*others, *(limits[name] for name in kept))
+        fewer = replace(program, rows=rows, goal=np.zeros(program.columns), maximise=False)  # is there a solution?
+        if not is_relaxed:
+            return solver.run(fewer).outcome
+        return SolverOutcome.PROVEN if relax(fewer) else SolverOutcome.INFEASIBLE
+
+    names, is_proven = tuple(limits), True
     for constraint in DROP_ORDER:
-        families = [name for name, rows in limits.items() if rows.constraint == constraint]
-        if len(families) > 1 and outcome_without(families) is SolverOutcome.INFEASIBLE:
-            dropped |= set(families)
-            continue
-        for family in families:
-            outcome = outcome_without([family])
+        families = [name for name in names if limits[name].constraint == constraint]
+        for dropped in (families, *([name] for name in families if len(families) > 1)):
+            kept = tuple(name for name in names if name not in dropped)
+            outcome = outcome_of(kept) if len(kept) < len(names) else SolverOutcome.PROVEN
             if outcome is SolverOutcome.INFEASIBLE:
-                dropped.add(family)
-            is_proven &= outcome is not SolverOutcome.UNKNOWN
-    return {name: rows for name, rows in limits.items() if name not in dropped}, is_proven
-
-
-def _without(program: Program, dropped: set[str]) -> Program:
-    """The program without some limits and without a goal: only whether there is a solution is asked."""
-    rows = (rows.select(np.array([family not in dropped for family in rows.families()])) for rows in program.rows)
-    kept = tuple(each for each in rows if len(each))
-    return replace(program, rows=kept, goal=np.zeros(program.columns), maximise=False)
+                names = kept
+            is_proven &= len(dropped) > 1 or outcome is not SolverOutcome.UNKNOWN
+    fields = tuple(limits[name].fields()[0] for name in names)
+    if is_relaxed:
+        return Diagnosis(conflict=names, fields=fields, is_proven=False, note=", not even with parts of units")
+    relaxations = []
+    for name in names:
+        rows = [*others, *(limits[other] for other in limits if other != name)]
+        relaxations.append(_relaxation(solver, replace(program, rows=tuple(rows)), name, limits[name]))
+    is_proven &= all(relaxation.is_proven for relaxation in relaxations)
+    return Diagnosis(conflict=names, fields=fields, relaxations=tuple(relaxations), is_proven=is_proven)
 
 
 def _relaxation(solver: ProgramSolver, program: Program, name: str, limit: ConstraintRows) -> Relaxation:
@@ -116,8 +100,7 @@ def _relaxation(solver: ProgramSolver, program: Program, name: str, limit: Const
         column=np.append(limit.column, np.full(len(limit), column)),
         value=np.append(limit.value, -limit.limit if largest > 0.0 else -np.ones(len(limit))),
     )
-    goal = np.append(np.zeros(column), 1.0)
-    rows = (*_without(program, {name}).rows, freed)
+    goal, rows = np.append(np.zeros(column), 1.0), (*program.rows, freed)
     answer = solver.run(Program(program.layout, rows, goal, limit.sense is Sense.AT_LEAST, extra_columns=1))
     needed = _rounded_if_whole(float(answer.values[-1]) * (largest or 1.0)) if answer.is_found else None
     return Relaxation(
