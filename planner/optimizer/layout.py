@@ -28,13 +28,10 @@ solver's range: it shifts results by less than 1e-8 of that."""
 
 
 def label(name: str) -> str:
-    """A name as it may stand in a program: every run of other characters than letters and digits is one underscore.
+    """A name as it may stand in a program [letters, digits, and an underscore for every run of others, or for nothing].
 
     Args:
         name: of a unit, slice, resource, purchase, period or group.
-
-    Returns:
-        The label; an underscore where nothing is left.
 
     >>> label("h100-sxm | tp=2")
     'h100_sxm_tp_2'
@@ -121,9 +118,7 @@ class Layout:
     @cached_property
     def is_still(self) -> BoolArray:
         """Units that do not follow the demand freely: steady ones, and those whose starts cost something."""
-        is_still = self.steady.copy()
-        is_still[self.start_units] = True
-        return is_still
+        return np.asarray(self.steady | ((self.usd_per_start > 0.0) & (self.periods > 1)))
 
     @cached_property
     def column(self) -> Columns:
@@ -290,16 +285,14 @@ class Layout:
             pair_rate=self.pair_rate[pairs],
         )
 
-    def columns_of(self, fewer: Layout, pairs: BoolArray) -> IntArray:
-        """For each column of ``fewer = self.select(pairs)``, which one it is here."""
-        mine, units = np.zeros(fewer.columns, dtype=np.int64), np.unique(self.pair_unit[pairs])
-        mine[fewer.column.units] = self.column.units[units]
-        mine[fewer.column.rates] = self.column.rates[pairs]
-        mine[fewer.column.blocks] = self.column.blocks
-        mine[fewer.column.starts] = self.column.starts[np.isin(self.start_units, units)]
-        mine[fewer.column.groups] = self.column.groups
-        mine[fewer.column.kinds] = self.column.kinds
-        return mine
+    def columns_of(self, pairs: BoolArray) -> BoolArray:
+        """Which columns are those of ``self.select(pairs)``, which has them in the same order."""
+        is_kept = np.isin(np.arange(len(self.stage)), self.pair_unit[pairs])
+        kept = np.ones(self.columns, dtype=bool)
+        kept[self.column.units[~is_kept]] = False
+        kept[self.column.rates[~pairs]] = False
+        kept[self.column.starts[~is_kept[self.start_units]]] = False
+        return kept
 
     def fill_in(self, values: FloatArray) -> None:
         """Set, in values by column, what follows from the units that are on: starts, groups and kinds in use."""

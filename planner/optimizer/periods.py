@@ -190,7 +190,7 @@ class Day:
         if found is None:
             return PartAnswer(None, bound)
         values = np.zeros(layout.columns)
-        values[layout.columns_of(of_fewer.layout, pairs)] = found
+        values[layout.columns_of(pairs)] = found
         return PartAnswer(values if _keeps_limits(layout, values) else None, bound)
 
 

@@ -219,26 +219,23 @@ class _LeastCost:
         Of a shortlist, its bound is that of the relaxation of all units, if any.
         """
         layout, is_large = self.layout, _is_large(self.layout)
-        units = layout.unbettered()
-        if self.values is not None:
-            units |= self.values[layout.column.units].any(axis=1)
-        pairs = units[layout.pair_unit]
-        if is_large and layout.periods == 1:
+        if not is_large:
+            pairs = layout.unbettered()[layout.pair_unit]
+        elif layout.periods == 1:
             program = build_program(layout, Objective.MIN_COST)
             relaxed = self._relax(program)
             if relaxed is None:
                 return
             pairs = shortlist(program, relaxed)
-        elif is_large:
-            if self.values is None:
-                return
-            pairs = np.any(self.values[layout.column.units[layout.pair_unit]], axis=1)
-            if pairs.sum() * layout.periods > MOST_RATES:
-                return
-        some = layout.select(pairs)
-        mine = layout.columns_of(some, pairs)
+        else:
+            pairs = np.zeros(len(layout.pair_unit), dtype=bool)
+        if self.values is not None:
+            pairs |= self.values[layout.column.units[layout.pair_unit]].any(axis=1)
+        if not pairs.any() or (layout.periods > 1 and is_large and pairs.sum() * layout.periods > MOST_RATES):
+            return
+        mine = layout.columns_of(pairs)
         answer = self.solver.run(
-            build_program(some, Objective.MIN_COST),
+            build_program(layout.select(pairs), Objective.MIN_COST),
             start=None if self.values is None else self.values[mine],
             cutoff=self.most * (1.0 + 2.0 * FEASIBILITY_TOLERANCE),
             share_of_gap=SHARE_OF_SHORTLISTS if is_large else 1.0,
