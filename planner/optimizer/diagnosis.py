@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from planner.optimizer.constraint_rows import ConstraintRows
-from planner.optimizer.highs import ProgramSolver, SolverOutcome
+from planner.optimizer.highs import ProgramSolver
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import Program, build_program
 from planner.optimizer.relaxation import relax
@@ -60,22 +60,24 @@ def diagnose(solver: ProgramSolver, objective: Objective, layout: Layout, *, is_
         for name in dict.fromkeys(rows.families())
     }
 
-    def outcome_of(kept: Sequence[str]) -> SolverOutcome:
+    def solved(kept: Sequence[str]) -> tuple[bool, bool]:
+        """Whether these limits can hold together, and whether that is proved."""
         rows = (*others, *(limits[name] for name in kept))
-        fewer = replace(program, rows=rows, goal=np.zeros(program.columns), maximise=False)  # is there a solution?
-        if not is_relaxed:
-            return solver.run(fewer).outcome
-        return SolverOutcome.PROVEN if relax(fewer) else SolverOutcome.INFEASIBLE
+        fewer = replace(program, rows=rows, goal=np.zeros(program.columns), maximise=False)
+        if is_relaxed:
+            return relax(fewer) is not None, True
+        answer = solver.run(fewer)
+        return answer.is_found, answer.is_proven
 
     names, is_proven = tuple(limits), True
     for constraint in DROP_ORDER:
         families = [name for name in names if limits[name].constraint == constraint]
         for dropped in (families, *([name] for name in families if len(families) > 1)):
             kept = tuple(name for name in names if name not in dropped)
-            outcome = outcome_of(kept) if len(kept) < len(names) else SolverOutcome.PROVEN
-            if outcome is SolverOutcome.INFEASIBLE:
+            is_possible, is_known = solved(kept) if len(kept) < len(names) else (True, True)
+            if is_known and not is_possible:
                 names = kept
-            is_proven &= len(dropped) > 1 or outcome is not SolverOutcome.UNKNOWN
+            is_proven &= len(dropped) > 1 or is_known
     fields = tuple(limits[name].fields()[0] for name in names)
     if is_relaxed:
         return Diagnosis(conflict=names, fields=fields, is_proven=False, note=", not even with parts of units")
@@ -108,7 +110,7 @@ def _relaxation(solver: ProgramSolver, program: Program, name: str, limit: Const
         field=limit.fields()[0],
         limit=largest,
         needed=needed or None,
-        is_proven=answer.outcome in (SolverOutcome.PROVEN, SolverOutcome.INFEASIBLE),
+        is_proven=answer.is_proven,
     )
 
 

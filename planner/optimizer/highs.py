@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from typing import Any
 
 import highspy
@@ -36,32 +35,19 @@ LEAST_CHECKS = 100
 """Checks of the solver that every program is granted, whatever work is left: most end at their first node."""
 
 
-class SolverOutcome(Enum):
-    """How one run of the solver ended."""
-
-    PROVEN = auto()
-    """A solution within the gap asked for, and the proof."""
-    FOUND = auto()
-    """Stopped by the limit of work; there is a solution."""
-    INFEASIBLE = auto()
-    """Proved that there is no solution."""
-    UNKNOWN = auto()
-    """Stopped by the limit of work; there is no solution yet and no proof."""
-
-
 @dataclass(frozen=True)
 class Solution:
     """What one run found, in the units of the program.
 
     Attributes:
-        outcome: see `SolverOutcome`.
+        is_proven: that it is within the gap asked for, or that there is none; else the work ran out.
         values: of each column; empty without a solution.
         bound: no solution has a better goal; infinite if nothing was proved.
         row_duals: d(goal)/d(limit) by row, of a linear program that was solved; else empty.
         work: of an integer program, how often the solver asked whether to stop x its entries.
     """
 
-    outcome: SolverOutcome
+    is_proven: bool
     values: FloatArray
     bound: float
     row_duals: FloatArray
@@ -71,6 +57,11 @@ class Solution:
     def is_found(self) -> bool:
         """Whether there is a solution."""
         return len(self.values) > 0
+
+    @property
+    def is_infeasible(self) -> bool:
+        """Whether it is proved that there is none."""
+        return self.is_proven and not self.is_found
 
 
 def solve_program(
@@ -141,33 +132,31 @@ def solve_program(
     if whole:
         solver.cbMipInterrupt += count_checks
     solver.run()
-    outcome, point = _outcome(solver), solver.getSolution()
-    is_solved, values, bound, row_duals = outcome is SolverOutcome.PROVEN, np.zeros(0), -math.inf, np.zeros(0)
-    if is_solved or (whole and outcome is SolverOutcome.FOUND):
+    (is_proven, is_found), point = _ended(solver), solver.getSolution()
+    values, bound, row_duals = np.zeros(0), -math.inf, np.zeros(0)
+    if is_found and (whole or is_proven):
         values = np.zeros(program.columns)
         values[kept] = point.col_value * scaled.column_unit[kept]
     if whole and math.isfinite(proved := min(float(solver.getInfo().mip_dual_bound), most_goal)):
         bound = proved
-    elif is_solved and not whole:
+    elif len(values) and not whole:
         row_duals = np.array(point.row_dual) * scaled.goal_unit / scaled.row_unit
         bound = float(scaled.goal @ (values / scaled.column_unit))
-    return Solution(outcome, values, bound * scaled.goal_unit, row_duals, checks * size)
+    return Solution(is_proven, values, bound * scaled.goal_unit, row_duals, checks * size)
 
 
-def _outcome(solver: highspy.Highs) -> SolverOutcome:
-    """How a run of HiGHS ended; what is unbounded counts as infeasible, because none of those given is.
+def _ended(solver: highspy.Highs) -> tuple[bool, bool]:
+    """Whether a run of HiGHS ended with a proof, and whether with a solution.
 
-    Raises PlannerError where it neither solved the program nor came to a limit.
+    What is unbounded counts as infeasible, because nothing given is. Raises PlannerError where it neither solved the
+    program nor came to a limit.
     """
     status = solver.getModelStatus().name
-    if status == "kOptimal":
-        return SolverOutcome.PROVEN
-    if status in ("kInfeasible", "kUnboundedOrInfeasible"):
-        return SolverOutcome.INFEASIBLE
     if status in ("kInterrupt", "kIterationLimit", "kUnknown"):
-        has_point = solver.getInfo().primal_solution_status == _FEASIBLE
-        return SolverOutcome.FOUND if has_point else SolverOutcome.UNKNOWN
-    raise PlannerError("solver status", status, "HiGHS neither solved the program nor came to a limit", SPREAD_FIX)
+        return False, solver.getInfo().primal_solution_status == _FEASIBLE
+    if status not in ("kOptimal", "kInfeasible", "kUnboundedOrInfeasible"):
+        raise PlannerError("solver status", status, "HiGHS neither solved the program nor came to a limit", SPREAD_FIX)
+    return True, status == "kOptimal"
 
 
 def _rounded(values: FloatArray, integer: BoolArray) -> FloatArray:

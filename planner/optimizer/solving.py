@@ -12,7 +12,7 @@ from planner.optimizer.checks import MOST_UNITS_OF_A_CAP, check_problem, check_s
 from planner.optimizer.covering import cheapest_cover
 from planner.optimizer.diagnosis import diagnose
 from planner.optimizer.evaluate_allocation import EvaluatedFleet, PartAnswer, constraint_reports, evaluate_fleet
-from planner.optimizer.highs import ProgramSolver, Solution, SolverOutcome
+from planner.optimizer.highs import ProgramSolver, Solution
 from planner.optimizer.layout import Layout, build_layout
 from planner.optimizer.periods import Day, fleet_by_period, undominated_day
 from planner.optimizer.program import Program, build_program
@@ -244,7 +244,7 @@ class _LeastCost:
         if answer.is_found:
             values = np.zeros(layout.columns)
             values[mine] = answer.values
-        bound = math.inf if answer.outcome is SolverOutcome.INFEASIBLE else answer.bound
+        bound = math.inf if answer.is_infeasible else answer.bound
         self._add(values, 0.0 if is_large else bound)
 
     def _add(self, values: FloatArray | None = None, bound: float = 0.0, *, may_miss: bool = False) -> None:
@@ -266,13 +266,13 @@ def _greatest_rate(solver: ProgramSolver, layout: Layout) -> Allocation:
     """Greatest rate, then the least cost at that rate (to the relative gap). The gap reported is that of the rate."""
     first = solver.run(build_program(layout, Objective.MAX_RATE))
     if not first.is_found:
-        return _no_fleet(first.outcome)
+        return _no_fleet(first)
     fleet, is_proven = evaluate_fleet(Objective.MAX_RATE, layout, first.values), True
     if fleet.rate_per_s > 0.0:
         at_that_rate = layout.problem.model_copy(update={"min_rate_per_s": fleet.rate_per_s})
         program = build_program(replace(layout, problem=at_that_rate), Objective.MAX_RATE)
         second = solver.run(replace(program, goal=layout.mean_cost, maximise=False), start=first.values)
-        is_proven = second.outcome is SolverOutcome.PROVEN
+        is_proven = second.is_proven
         if second.is_found:
             fleet = evaluate_fleet(Objective.MAX_RATE, layout, second.values)
     answer = _allocation(Objective.MAX_RATE, solver, layout, fleet, _gap(fleet.rate_per_s, first.bound))
@@ -302,17 +302,16 @@ def _greatest_ratio(solver: ProgramSolver, layout: Layout) -> Allocation:
             break
         fleets.append(fleet)
         ratio = fleet.rate_per_cost
-        if answer.outcome is not SolverOutcome.PROVEN:
+        if not answer.is_proven:
             break
     if not fleets:
-        return _no_fleet(answer.outcome)
+        return _no_fleet(answer)
     best = _allocation(Objective.MAX_RATE_PER_COST, solver, layout, fleets[-1], _gap(ratio, upper))
     return best.model_copy(update={"iterates": tuple(fleet.rate_per_cost for fleet in fleets)})
 
 
-def _no_fleet(outcome: SolverOutcome) -> Allocation:
-    is_infeasible = outcome is SolverOutcome.INFEASIBLE
-    return Allocation(status=SolveStatus.INFEASIBLE if is_infeasible else SolveStatus.NO_SOLUTION_IN_TIME)
+def _no_fleet(answer: Solution) -> Allocation:
+    return Allocation(status=SolveStatus.INFEASIBLE if answer.is_infeasible else SolveStatus.NO_SOLUTION_IN_TIME)
 
 
 def _gap(objective: float, bound: float) -> float:

@@ -17,7 +17,7 @@ from planner.optimizer import (
     solve,
 )
 from planner.optimizer.diagnosis import diagnose
-from planner.optimizer.highs import ProgramSolver, Solution, SolverOutcome
+from planner.optimizer.highs import ProgramSolver, Solution
 from planner.optimizer.layout import build_layout
 from planner.optimizer.program import build_program
 from tests.fleet_oracle import Fleets, small_problem
@@ -159,7 +159,7 @@ def test_a_diagnosis_cut_short_says_so(monkeypatch):
         budget_usd_per_hour=40.0,
         resources=(Resource(name="gpu", at_most=8.0),),
     )
-    nothing = Solution(SolverOutcome.UNKNOWN, np.zeros(0), -math.inf, np.zeros(0), 0.0)
+    nothing = Solution(False, np.zeros(0), -math.inf, np.zeros(0), 0.0)
     monkeypatch.setattr(ProgramSolver, "run", lambda *asked, **limits: nothing)
     late = diagnose(ProgramSolver(0.0, 0.0), MIN_COST, build_layout(stated))
     assert not late.is_proven and not any(r.is_proven for r in late.relaxations)

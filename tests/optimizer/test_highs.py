@@ -169,4 +169,4 @@ def test_a_solver_that_fails_is_an_error_not_an_answer(monkeypatch):
     solver = highspy.Highs()
     monkeypatch.setattr(type(solver), "getModelStatus", lambda self: Broken)
     with pytest.raises(PlannerError, match=r"solver status = 'kSolveError': HiGHS neither solved the program nor came"):
-        highs._outcome(solver)
+        highs._ended(solver)
