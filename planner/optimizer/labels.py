@@ -60,13 +60,7 @@ def _with_label(front: FloatArray, count: int, label: FloatArray) -> int:
     Of each label of the front, which has room for one more after `count`, size and rate come first, both rising.
     Returns how many there are now.
     """
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) // 2
-        if front[middle, 0] < label[0]:
-            low = middle + 1
-        else:
-            high = middle
+    low = high = int(np.searchsorted(front[:count, 0], label[0]))
     if (low > 0 and front[low - 1, 1] >= label[1]) or (
         low < count and front[low, 0] == label[0] and front[low, 1] >= label[1]
     ):

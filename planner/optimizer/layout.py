@@ -262,7 +262,7 @@ class Layout:
         return unbettered(self.section, burden)
 
     def cheapest(self, usd: FloatArray) -> FloatArray:
-        """The least of what purchases cost (or of their sizes), for each resource; 0 where there is none."""
+        """The least of what purchases cost, for each resource; 0 where there is none."""
         least = np.full(len(self.resource_group), math.inf)
         np.minimum.at(least, self.purchase_resource, usd)
         return np.where(np.isfinite(least), least, 0.0)
