@@ -100,6 +100,7 @@ def solve_program(
         "threads": 1,
         "mip_feasibility_tolerance": SOLVER_TOLERANCE,
         "primal_feasibility_tolerance": SOLVER_TOLERANCE,
+        "presolve": "choose" if whole else "off",  # duals are those of a vertex, to the last digit
         "mip_rel_gap": relative_gap,
         "mip_abs_gap": absolute_gap / unit,
         "objective_bound": most_goal,
