@@ -76,7 +76,7 @@ class _Cover:
 
     A resource has one price for all of it, at first that of its cheapest purchase. Where as much is not to be had at
     that price, it is that of the relaxation, where limits make it scarce: what an amount u costs is at least
-    ``price u - surplus``, with what the limits are worth as the surplus (a Lagrangian bound: M. L. Fisher 1981, "The
+    ``price u - surplus``, with the surplus of what can be had for less (a Lagrangian bound: M. L. Fisher 1981, "The
     Lagrangian relaxation method for solving integer programming problems", Management Science 27(1)).
 
     Attributes:
@@ -131,16 +131,28 @@ class _Cover:
         relaxed = relax(program)
         if relaxed is None:
             return False
-        self.surplus[:] = 0.0
         for rows, duals in program.by_constraint(relaxed.row_duals):
             if rows.constraint in ("hold_resource", "within_resource"):
                 np.subtract.at(dual, rows.subject, duals)
-                np.subtract.at(self.surplus, rows.subject, rows.limit * duals)
-            elif rows.constraint == "within_purchase":
-                np.subtract.at(self.surplus, self.layout.purchase_resource[rows.subject], rows.limit * duals)
         self.price = np.maximum(self.price, dual)
+        self.surplus = np.array([self._surplus(resource) for resource in range(len(dual))])
         self.counted[:] = False
         return True
+
+    def _surplus(self, resource: int) -> float:
+        """The most that amounts of a resource cost less than by its price [USD/h]."""
+        layout, mine = self.layout, np.flatnonzero(self.layout.purchase_resource == resource)
+        usable, left, price = layout.purchase_usable[mine], float(self.room[resource]), float(self.price[resource])
+        if not len(mine):
+            return left * price if price else 0.0
+        saved = price - layout.purchase_usd_per_hour[mine] / usable
+        total = 0.0
+        for q in np.argsort(-saved).tolist():
+            amount = min(left, float(self.most_blocks[mine[q]] * usable[q]))
+            if saved[q] <= _SAME * price or amount == 0.0:
+                break
+            total, left = total + amount * float(saved[q]), left - amount if amount < left else 0.0
+        return total
 
     def _add(self, counts: IntArray) -> bool:
         """Keep the fleet of these units, shape (slices, units), if it is the best; whether more is counted now."""
@@ -193,7 +205,7 @@ class _Cover:
             found.append((s, units, search))
         usd = [self._bought(r, total.use[:, 1 + k], is_exact=True)[0] for k, r in enumerate(resources.tolist())]
         cost = total.use[:, 0] - self.surplus[~self.counted].sum() + sum(usd)
-        same = np.flatnonzero(cost <= cost.min() * (1.0 + _SAME))
+        same = np.flatnonzero(cost <= cost.min() + _SAME * abs(cost.min()))
         best = int(same[np.argmin((total.use @ worth)[same])])  # of equal cost that with most of its blocks free
         counts = np.zeros((len(self.demand), len(use)), dtype=np.int64)
         for (s, units, search), name in zip(found, chosen[best].tolist(), strict=True):
