@@ -18,18 +18,17 @@ MOST_UNITS_OF_A_CAP = 100 * MOST_UNITS
 """The same where the demand is only a cap. Measured: at 10^9 the least that is not nothing counts as nothing."""
 
 
-def check_problem(problem: FleetProblem, objective: Objective, time_limit_s: float, relative_gap: float) -> None:
+def check_problem(problem: FleetProblem, objective: Objective, relative_gap: float) -> None:
     """Refuse what cannot be solved as it is stated.
 
     Args:
         problem: in records.
         objective: decides whether a least rate is asked for.
-        time_limit_s: must be above 0 [s].
         relative_gap: must lie in [0, 1).
 
     Raises:
         InputError: names that are equal as labels, pinned resources that cannot be bought, demand below the least
-            rate, time or gap out of range.
+            rate, a gap out of range.
     """
     resources = problem.resources
     _check_names("unit", [unit.name for unit in problem.units], are_labels=False)
@@ -42,11 +41,13 @@ def check_problem(problem: FleetProblem, objective: Objective, time_limit_s: flo
         if resource.at_least > 0.0 and not resource.purchases:
             field, fix = f"resources[{resource.name}].at_least", "give it a purchase, or drop at_least"
             raise InputError(field, resource.at_least, "there is no way to buy any", fix)
-    if not time_limit_s > 0.0:
-        raise InputError("time_limit_s", time_limit_s, "must be > 0 s", "give the solver some time, e.g. 10")
     if not 0.0 <= relative_gap < 1.0:
         raise InputError("relative_gap", relative_gap, "must lie in [0, 1)", "write 0.01 for one percent")
-    _check_demand(problem, objective)
+    hours, least = [period.hours for period in problem.periods], problem.min_rate_per_s
+    demand = math.fsum(np.dot(slice_.demand_per_s, hours) / problem.hours for slice_ in problem.slices)
+    if objective is not Objective.MIN_COST and least is not None and least > demand:
+        bound = f"must be <= the mean demand = {demand:g}"
+        raise InputError("min_rate_per_s", least, bound, "lower it to the demand")
 
 
 def _check_names(kind: str, names: list[str], *, are_labels: bool = True) -> None:
@@ -57,17 +58,6 @@ def _check_names(kind: str, names: list[str], *, are_labels: bool = True) -> Non
     if twice:
         bound = f"two {kind} names are equal once all but letters and digits is replaced by _"
         raise InputError(f"{kind} name", twice[:2], bound, f"rename one of the {len(twice)}")
-
-
-def _check_demand(problem: FleetProblem, objective: Objective) -> None:
-    least = problem.min_rate_per_s
-    if objective is Objective.MIN_COST or least is None:
-        return
-    hours = [period.hours for period in problem.periods]
-    demand = math.fsum(np.dot(slice_.demand_per_s, hours) / problem.hours for slice_ in problem.slices)
-    if least > demand:
-        bound = f"must be <= the mean demand = {demand:g}"
-        raise InputError("min_rate_per_s", least, bound, "lower it to the demand")
 
 
 def check_size(layout: Layout, most_units: int = MOST_UNITS) -> None:
@@ -92,13 +82,10 @@ def check_size(layout: Layout, most_units: int = MOST_UNITS) -> None:
 
 
 def least_cost_usd_per_hour(layout: Layout) -> float:
-    """Least cost of any fleet that serves something [USD/h]: that of the cheapest unit for one period.
+    """Least cost of any fleet that serves something, above 0 [USD/h]: that of the cheapest unit for one period.
 
     Args:
         layout: of the problem.
-
-    Returns:
-        A lower bound above 0 [USD/h].
 
     Raises:
         InputError: something is served for nothing, so it has no rate per cost.
@@ -106,8 +93,7 @@ def least_cost_usd_per_hour(layout: Layout) -> float:
     shortest = float(layout.share.min())
     usd = layout.purchase_usd_per_hour / layout.purchase_usable
     price = layout.cheapest(np.where(layout.purchase_committed, usd, usd * shortest))
-    unit = layout.usd_per_hour * shortest
-    np.add.at(unit, layout.take_unit, layout.take_amount * price[layout.take_resource])
+    unit = layout.usd_per_hour * shortest + layout.takes @ price
     whole, first, second = (unit[layout.stage == stage].min(initial=math.inf) for stage in (WHOLE, FIRST, SECOND))
     least = float(min(whole, first + second))
     if least == 0.0:

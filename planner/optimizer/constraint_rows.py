@@ -76,11 +76,6 @@ class ConstraintRows:
             value=self.value[mine],
         )
 
-    def of_columns(self, kept: BoolArray) -> ConstraintRows:
-        """The same rows over the columns that are kept."""
-        mine = kept[self.column]
-        return replace(self, row=self.row[mine], column=self.column[mine], value=self.value[mine])
-
     def used(self, values: FloatArray) -> FloatArray:
         """Left side of each row, by the values of the columns."""
         return self._summed(self.value * values[self.column])
@@ -107,31 +102,24 @@ class ConstraintRows:
 def rows_by_period(
     layout: Layout,
     constraint: str,
-    sense: Sense,
     subjects: Sequence[tuple[str, ...]],
     source: str,
     *entries: Entries,
-    limits: Sequence[float | None] | None = None,
+    limits: FloatArray | None = None,
+    sense: Sense = Sense.AT_MOST,
 ) -> ConstraintRows:
-    """A row for each subject and period, subject by subject.
+    """A row for each subject that has a limit and each period, subject by subject [units of the limit].
 
     Args:
         layout: of the problem.
         constraint: name of its function.
-        sense: at most, or at least.
         subjects: what the rows are about.
         source: the input that sets the limit, with {} for each part of a subject.
         entries: of the rows; with columns of shape (entries, 1) of rows over the horizon instead.
-        limits: of each subject; None: it has no rows. Without limits they are all 0.
-
-    Returns:
-        As many rows as subjects with a limit x periods.
+        limits: of each subject; infinite: it has no rows. Without limits they are all 0.
+        sense: at most, or at least.
     """
-    values = [0.0] * len(subjects) if limits is None else limits
-    is_limited = np.array([value is not None for value in values], dtype=bool)
-    if not is_limited.any():
-        none = np.zeros(0, dtype=np.int64)
-        return ConstraintRows(constraint, sense, (), none, source, none, np.zeros(0), none, none, np.zeros(0))
+    limits = np.zeros(len(subjects)) if limits is None else limits
     width = entries[0][1].shape[1]
     row = [(subject[:, None] * width + np.arange(width)).ravel() for subject, _, _ in entries]
     value = [np.broadcast_to(np.reshape(value, (-1, 1)), columns.shape).ravel() for _, columns, value in entries]
@@ -142,9 +130,9 @@ def rows_by_period(
         subject=np.repeat(np.arange(len(subjects)), width),
         field=source,
         periods=np.tile(np.arange(width) if width == layout.periods else WHOLE_HORIZON, len(subjects)),
-        limit=np.repeat([float(value or 0.0) for value in values], width),
+        limit=np.repeat(limits, width),
         row=np.concatenate(row),
         column=np.concatenate([columns.ravel() for _, columns, _ in entries]),
         value=np.concatenate(value).astype(np.float64),
     )
-    return every_row if is_limited.all() else every_row.select(np.repeat(is_limited, width))
+    return every_row if np.isfinite(limits).all() else every_row.select(np.isfinite(every_row.limit))

@@ -8,6 +8,7 @@ k[j] its own cost [USD/h] and w[j] that of a start [USD], c[r, p] the price [USD
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -63,7 +64,7 @@ def carry_rate(layout: Layout) -> ConstraintRows:
     used = layout.pair_unit, layout.column.rates, 1.0 / layout.pair_rate
     units = np.arange(len(layout.usd_per_hour)), layout.column.units, -1.0
     subjects = [(unit.name,) for unit in layout.problem.units]
-    return rows_by_period(layout, "carry_rate", Sense.AT_MOST, subjects, "units[{}].rates_per_s", used, units)
+    return rows_by_period(layout, "carry_rate", subjects, "units[{}].rates_per_s", used, units)
 
 
 def hand_over(layout: Layout) -> ConstraintRows:
@@ -79,10 +80,9 @@ def hand_over(layout: Layout) -> ConstraintRows:
     key = layout.pair_slice[staged] * width + layout.channel[layout.pair_unit[staged]]
     sign = np.where(stage[staged] == SECOND, -1.0, 1.0)
     subjects = [(slice_.name, channel) for slice_ in layout.problem.slices for channel in layout.channels]
-    is_used = np.isin(np.arange(len(subjects)), key[sign > 0.0])
-    limits = [0.0 if used else None for used in is_used]
+    limits = np.where(np.isin(np.arange(len(subjects)), key[sign > 0.0]), 0.0, math.inf)
     entries = key, layout.column.rates[staged], sign
-    return rows_by_period(layout, "hand_over", Sense.AT_MOST, subjects, "units.channel", entries, limits=limits)
+    return rows_by_period(layout, "hand_over", subjects, "units.channel", entries, limits=limits)
 
 
 def hold_resource(layout: Layout) -> ConstraintRows:
@@ -94,10 +94,9 @@ def hold_resource(layout: Layout) -> ConstraintRows:
         layout: of the problem.
     """
     bought = layout.purchase_resource, layout.column.blocks, -layout.purchase_usable
-    limits = [0.0 if resource.purchases else None for resource in layout.problem.resources]
-    return _rows_of_resources(
-        layout, "hold_resource", Sense.AT_MOST, "resources[{}].purchases", limits, _in_use(layout), bought
-    )
+    names, source = _resources(layout), "resources[{}].purchases"
+    limits = np.where(np.isin(np.arange(len(names)), layout.purchase_resource), 0.0, math.inf)
+    return rows_by_period(layout, "hold_resource", names, source, _in_use(layout), bought, limits=limits)
 
 
 def within_resource(layout: Layout) -> ConstraintRows:
@@ -106,10 +105,8 @@ def within_resource(layout: Layout) -> ConstraintRows:
     Args:
         layout: of the problem.
     """
-    limits = [resource.at_most for resource in layout.problem.resources]
-    return _rows_of_resources(
-        layout, "within_resource", Sense.AT_MOST, "resources[{}].at_most", limits, _in_use(layout)
-    )
+    names, source, limits = _resources(layout), "resources[{}].at_most", layout.resource_most
+    return rows_by_period(layout, "within_resource", names, source, _in_use(layout), limits=limits)
 
 
 def pin_resource(layout: Layout) -> ConstraintRows:
@@ -118,9 +115,10 @@ def pin_resource(layout: Layout) -> ConstraintRows:
     Args:
         layout: of the problem.
     """
-    limits = [resource.at_least or None for resource in layout.problem.resources]
+    limits = np.where(layout.resource_least > 0.0, layout.resource_least, math.inf)
     bought = layout.purchase_resource, layout.column.blocks, layout.purchase_block
-    return _rows_of_resources(layout, "pin_resource", Sense.AT_LEAST, "resources[{}].at_least", limits, bought)
+    names, source, sense = _resources(layout), "resources[{}].at_least", Sense.AT_LEAST
+    return rows_by_period(layout, "pin_resource", names, source, bought, limits=limits, sense=sense)
 
 
 def within_purchase(layout: Layout) -> ConstraintRows:
@@ -129,10 +127,9 @@ def within_purchase(layout: Layout) -> ConstraintRows:
     Args:
         layout: of the problem.
     """
-    limits = [purchase.at_most for resource in layout.problem.resources for purchase in resource.purchases]
     names, source = list(layout.purchase_names()), "resources[{}].purchases[{}].at_most"
     used = np.arange(len(names)), layout.column.blocks, layout.purchase_block
-    return rows_by_period(layout, "within_purchase", Sense.AT_MOST, names, source, used, limits=limits)
+    return rows_by_period(layout, "within_purchase", names, source, used, limits=layout.purchase_most)
 
 
 def count_starts(layout: Layout) -> ConstraintRows:
@@ -147,7 +144,7 @@ def count_starts(layout: Layout) -> ConstraintRows:
     started: tuple[Entries, ...] = ((each, on, 1.0), (each, np.roll(on, 1, axis=1), -1.0))
     subjects = [(layout.problem.units[j].name,) for j in layout.start_units]
     counted = each, layout.column.starts, -1.0
-    return rows_by_period(layout, "count_starts", Sense.AT_MOST, subjects, "units.usd_per_start", *started, counted)
+    return rows_by_period(layout, "count_starts", subjects, "units.usd_per_start", *started, counted)
 
 
 def mark_group(layout: Layout) -> ConstraintRows:
@@ -158,11 +155,8 @@ def mark_group(layout: Layout) -> ConstraintRows:
     Args:
         layout: of the problem.
     """
-    is_member = np.zeros((len(layout.groups), len(layout.usd_per_hour)), dtype=bool)
-    group = layout.resource_group[layout.take_resource]
-    is_member[group[group >= 0], layout.take_unit[group >= 0]] = True
     names = [(name,) for name in layout.groups]
-    return _rows_that_mark(layout, "mark_group", names, is_member, layout.column.groups, "max_groups")
+    return _rows_that_mark(layout, "mark_group", names, layout.in_group.T, layout.column.groups, "max_groups")
 
 
 def mark_kind(layout: Layout) -> ConstraintRows:
@@ -185,8 +179,7 @@ def keep_one_kind(layout: Layout) -> ConstraintRows:
     place = np.array([places.index(key[:2]) for key in layout.kinds], dtype=np.int64)
     names = [(STAGES[stage].value, layout.channels[channel]) for stage, channel in places]
     used = place, layout.column.kinds[:, None], 1.0
-    ones = [1.0] * len(places)
-    return rows_by_period(layout, "keep_one_kind", Sense.AT_MOST, names, "units.kind", used, limits=ones)
+    return rows_by_period(layout, "keep_one_kind", names, "units.kind", used, limits=np.ones(len(names)))
 
 
 def within_groups(layout: Layout) -> ConstraintRows:
@@ -224,11 +217,10 @@ _UNDER_EVERY_OBJECTIVE: tuple[Constraint, ...] = (
     count_starts,
     within_budget,
 )
-_OF_GREATEST_RATES: tuple[Constraint, ...] = (serve_minimum, cap_at_demand, *_UNDER_EVERY_OBJECTIVE)
 CONSTRAINTS: Mapping[Objective, tuple[Constraint, ...]] = {
     Objective.MIN_COST: (serve_demand, *_UNDER_EVERY_OBJECTIVE),
-    Objective.MAX_RATE: _OF_GREATEST_RATES,
-    Objective.MAX_RATE_PER_COST: _OF_GREATEST_RATES,
+    Objective.MAX_RATE: (serve_minimum, cap_at_demand, *_UNDER_EVERY_OBJECTIVE),
+    Objective.MAX_RATE_PER_COST: (serve_minimum, cap_at_demand, *_UNDER_EVERY_OBJECTIVE),
 }
 """Constraints of each objective, in the order of their rows."""
 
@@ -239,30 +231,24 @@ STRUCTURAL = frozenset(
 
 
 def build_rows(objective: Objective, layout: Layout) -> tuple[ConstraintRows, ...]:
-    """Every row of a problem, one entry for each constraint that has any.
+    """Every row of a problem in the order of `CONSTRAINTS`, one entry for each that has any [units of the limits].
 
     Args:
         objective: decides which constraints hold.
         layout: of the problem.
-
-    Returns:
-        In the order of `CONSTRAINTS`, which is that of the rows in the program.
     """
     every = (constraint(layout) for constraint in CONSTRAINTS[objective])
     return tuple(rows for rows in every if len(rows))
 
 
+def _resources(layout: Layout) -> list[tuple[str]]:
+    return [(resource.name,) for resource in layout.problem.resources]
+
+
 def _in_use(layout: Layout) -> Entries:
     """``sum_j a[j, r] n[j, t]``, by resource."""
-    return layout.take_resource, layout.column.units[layout.take_unit], layout.take_amount
-
-
-def _rows_of_resources(
-    layout: Layout, constraint: str, sense: Sense, source: str, limits: Sequence[float | None], *entries: Entries
-) -> ConstraintRows:
-    """For every resource that has a limit and every period."""
-    subjects = [(resource.name,) for resource in layout.problem.resources]
-    return rows_by_period(layout, constraint, sense, subjects, source, *entries, limits=limits)
+    unit, resource = np.nonzero(layout.takes)
+    return resource, layout.column.units[unit], layout.takes[unit, resource]
 
 
 def _row_over_horizon(
@@ -271,7 +257,8 @@ def _row_over_horizon(
     """One row about nothing in particular; none without a limit."""
     columns = np.flatnonzero(by_column)
     used = np.zeros(len(columns), dtype=np.int64), columns[:, None], by_column[columns]
-    return rows_by_period(layout, constraint, sense, [()], source, used, limits=[limit])
+    limits = np.array([math.inf if limit is None else limit])
+    return rows_by_period(layout, constraint, [()], source, used, limits=limits, sense=sense)
 
 
 def _rows_of_slices(layout: Layout, constraint: str, sense: Sense) -> ConstraintRows:
@@ -279,7 +266,7 @@ def _rows_of_slices(layout: Layout, constraint: str, sense: Sense) -> Constraint
     served, width = layout.served, layout.periods
     subjects = [(slice_.name,) for slice_ in layout.problem.slices]
     used = layout.pair_slice[served], layout.column.rates[served], 1.0
-    rows = rows_by_period(layout, constraint, sense, subjects, "slices[{}].demand_per_s", used)
+    rows = rows_by_period(layout, constraint, subjects, "slices[{}].demand_per_s", used, sense=sense)
     waits, mean = layout.deferrable[rows.subject], layout.mean_demand_per_s[rows.subject]
     of_first, in_period = rows.row - rows.row % width, layout.share[rows.row % width]
     return replace(
@@ -300,8 +287,6 @@ def _rows_that_mark(
     source: str,
 ) -> ConstraintRows:
     """``sum f <= m column`` over the members of each name, shape (names, j), by slice, part of service and period."""
-    if not len(columns):
-        return rows_by_period(layout, constraint, Sense.AT_MOST, (), source)
     slices = len(layout.deferrable)
     who, pair = np.nonzero(is_member[:, layout.pair_unit])
     key = (who * slices + layout.pair_slice[pair]) * 2 + ~layout.served[pair]
@@ -310,7 +295,7 @@ def _rows_that_mark(
     shown = zip(mark.tolist(), own.tolist(), part.tolist(), strict=True)
     subjects = [(*names[k], layout.problem.slices[s].name, ("served", "second")[p]) for k, s, p in shown]
     used = row, layout.column.rates[pair], 1.0
-    rows = rows_by_period(layout, constraint, Sense.AT_MOST, subjects, source, used)
+    rows = rows_by_period(layout, constraint, subjects, source, used)
     return replace(
         rows,
         row=np.append(rows.row, np.arange(len(rows))),

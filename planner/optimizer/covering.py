@@ -29,7 +29,7 @@ import numpy as np
 
 from planner.core import FloatArray, IntArray
 from planner.optimizer.evaluate_allocation import PartAnswer
-from planner.optimizer.labels import COST_ROUNDING, Labels, LabelSearch, TooManyLabelsError, empty_fleet
+from planner.optimizer.labels import COST_ROUNDING, Labels, LabelSearch, TooManyLabelsError
 from planner.optimizer.layout import Layout
 from planner.optimizer.load_split import proportional_rates
 from planner.optimizer.program import build_program
@@ -94,11 +94,8 @@ class _Cover:
         self.demand = layout.demand_per_s.max(axis=1)
         self.price = layout.cheapest(layout.purchase_usd_per_hour / layout.purchase_usable)
         self.surplus = np.zeros(len(self.price))
-        resources = layout.problem.resources
-        self.room = np.array([math.inf if r.at_most is None else r.at_most * (1.0 + _SAME) for r in resources])
-        purchases = (purchase for resource in resources for purchase in resource.purchases)
-        blocks = (math.inf if p.at_most is None else math.floor(p.at_most / p.block + _SAME) for p in purchases)
-        self.most_blocks = np.fromiter(blocks, dtype=float)
+        self.room = layout.resource_most * (1.0 + _SAME)
+        self.most_blocks = np.floor(layout.purchase_most / layout.purchase_block + _SAME)
         self.counted = np.zeros(len(self.price), dtype=bool)
         self.least = np.zeros(len(self.demand))
         self.cost = math.inf
@@ -134,11 +131,9 @@ class _Cover:
         relaxed = relax(program)
         if relaxed is None:
             return False
-        code = {resource.name: index for index, resource in enumerate(self.layout.problem.resources)}
-        for rows, duals in relaxed.duals_of(program):
+        for rows, duals in program.by_constraint(relaxed.row_duals):
             if rows.constraint in ("hold_resource", "within_resource"):
-                subject = np.array([code[name] for name, *_ in rows.subjects], dtype=np.int64)[rows.subject]
-                np.subtract.at(dual, subject, duals)
+                np.subtract.at(dual, rows.subject, duals)
         self.price = np.maximum(self.price, dual)
         self.surplus = np.array([self._surplus(resource) for resource in range(len(dual))])
         self.counted[:] = False
@@ -165,7 +160,7 @@ class _Cover:
         taken, values = total @ layout.takes, np.zeros(layout.columns)
         usd = np.zeros(len(taken))
         for resource, amount in enumerate(taken.tolist()):
-            usd[resource], blocks = self._bought(resource, amount)
+            (usd[resource],), blocks = self._bought(resource, np.array([amount]), is_exact=False)
             values[layout.column.blocks[layout.purchase_resource == resource]] = blocks[:, None]
         cost = float(layout.usd_per_hour @ total) + math.fsum(usd.tolist())
         if self.values is None or cost < self.cost:
@@ -190,7 +185,7 @@ class _Cover:
         use = layout.usd_per_hour + layout.takes @ np.where(self.counted, 0.0, self.price)
         use = np.column_stack([use, layout.takes[:, resources]])
         worth, room = np.append(1.0, self.price[resources]), np.append(math.inf, self.room[resources])
-        chosen, total = np.zeros((1, 0), dtype=np.int64), empty_fleet(len(worth))
+        chosen, total = np.zeros((1, 0), dtype=np.int64), Labels.empty_fleet(len(worth))
         together = LabelSearch(0.0, use, np.zeros(len(use)), worth, room, most)
         found = []
         for s in np.flatnonzero(self.demand > 0.0).tolist():
@@ -208,52 +203,43 @@ class _Cover:
             total = replace(total, name=np.arange(len(left))).unbeaten()
             chosen = np.column_stack([chosen[left], covers.name[right]])[total.name]
             found.append((s, units, search))
-        usd = [self._usd(resource, total.use[:, 1 + k]) for k, resource in enumerate(resources.tolist())]
+        usd = [self._bought(r, total.use[:, 1 + k], is_exact=True)[0] for k, r in enumerate(resources.tolist())]
         cost = total.use[:, 0] - self.surplus[~self.counted].sum() + sum(usd)
-        same = np.flatnonzero(cost <= cost.min() * (1.0 + _SAME))
-        best = int(
-            same[np.argmin((total.use @ worth)[same])]
-        )  # of equal cost that which leaves most of its blocks free
+        same = np.flatnonzero(cost <= cost.min() + _SAME * abs(cost.min()))
+        best = int(same[np.argmin((total.use @ worth)[same])])  # of equal cost that with most of its blocks free
         counts = np.zeros((len(self.demand), len(use)), dtype=np.int64)
         for (s, units, search), name in zip(found, chosen[best].tolist(), strict=True):
             counts[s, units] = search.counts(name)
         return float(cost[best]) - math.fsum(search.slack for _, _, search in found), counts
 
-    def _needed(self, resource: int, taken: FloatArray) -> FloatArray:
-        """What must be bought of a resource at least [usable units], pinned ones included."""
-        layout, mine = self.layout, self.layout.purchase_resource == resource
-        usable = (layout.purchase_usable / layout.purchase_block)[mine].min(initial=1.0)
-        return np.asarray(np.maximum(taken, usable * layout.problem.resources[resource].at_least))
+    def _bought(self, resource: int, taken: FloatArray, *, is_exact: bool) -> tuple[FloatArray, FloatArray]:
+        """The least cost of amounts of a resource, infinite where one is not to be had [USD/h]; and blocks of the last.
 
-    def _shop(self, resource: int, need: float, most_usd: float) -> tuple[LabelSearch, Labels]:
-        """Ways to buy of a resource what may be a part of so much for at most so many USD/h."""
+        Pinned ones are bought too. Of too many ways to buy that of one purchase alone, unless it is to be exact.
+        """
         layout, mine = self.layout, self.layout.purchase_resource == resource
-        usd, usable = layout.purchase_usd_per_hour[mine, None], layout.purchase_usable[mine]
-        search = LabelSearch(need, usd, usable, np.ones(1), np.full(1, math.inf), most_usd, most=self.most_blocks[mine])
-        return search, search.chain(np.arange(len(usd)))
-
-    def _usd(self, resource: int, taken: FloatArray) -> FloatArray:
-        """What amounts of a resource cost at least [USD/h]; infinite where so much is not to be had."""
-        need = self._needed(resource, taken)
-        _, labels = self._shop(resource, float(need.max()), math.inf)
-        return np.asarray(np.append(labels.use[:, 0], math.inf)[np.searchsorted(labels.rate, need * (1.0 - _SAME))])
-
-    def _bought(self, resource: int, taken: float) -> tuple[float, FloatArray]:
-        """The least cost of so much of a resource [USD/h], infinite where that is not to be had, and its blocks."""
-        layout, mine = self.layout, self.layout.purchase_resource == resource
-        need = float(self._needed(resource, np.array([taken]))[0])
-        is_beyond = math.inf if taken > self.room[resource] else 0.0
-        if not mine.any() or need == 0.0:
-            return is_beyond, np.zeros(int(mine.sum()))
-        blocks = np.ceil(need / layout.purchase_usable[mine] - _SAME)
-        usd = blocks * np.where(blocks > self.most_blocks[mine], math.inf, layout.purchase_usd_per_hour[mine])
-        best = int(np.argmin(usd))
-        cost, blocks = float(usd[best]), np.where(np.arange(len(usd)) == best, blocks, 0.0)
+        usable, usd, most = layout.purchase_usable[mine], layout.purchase_usd_per_hour[mine], self.most_blocks[mine]
+        beyond = np.where(taken > self.room[resource], math.inf, 0.0)
+        if not len(usable):
+            return beyond, usable
+        pinned = (usable / layout.purchase_block[mine]).min() * layout.resource_least[resource]
+        need = np.maximum(taken, pinned)
+        alone = np.ceil(need[:, None] / usable - _SAME)
+        of_each = alone * np.where(alone > most, math.inf, usd)
+        cost, blocks = of_each.min(axis=1), np.where(np.arange(len(usd)) == of_each[-1].argmin(), alone[-1], 0.0)
         if len(usd) > 1:
+            most_usd = float(cost.max()) * (1.0 + COST_ROUNDING)
+            search = LabelSearch(
+                need.max(), usd[:, None], usable, np.ones(1), np.full(1, math.inf), most_usd, most=most
+            )
             try:
-                search, labels = self._shop(resource, need, cost * (1.0 + COST_ROUNDING))
+                mixes = search.chain(np.arange(len(usd)))
             except TooManyLabelsError:
-                return cost + is_beyond, blocks
-            if labels.rate[-1] >= need * (1.0 - _SAME):
-                cost, blocks = float(labels.use[-1, 0]), search.counts(int(labels.name[-1])).astype(float)
-        return cost + is_beyond, blocks
+                if is_exact:
+                    raise
+                return cost + beyond, blocks
+            place = np.searchsorted(mixes.rate, need * (1.0 - _SAME))
+            cost = np.append(mixes.use[:, 0], math.inf)[place]
+            if place[-1] < len(mixes.name):
+                blocks = search.counts(int(mixes.name[place[-1]])).astype(float)
+        return cost + beyond, blocks

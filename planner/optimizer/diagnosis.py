@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from planner.optimizer.constraint_rows import ConstraintRows
-from planner.optimizer.highs import ProgramSolver, SolverOutcome
+from planner.optimizer.highs import ProgramSolver
 from planner.optimizer.layout import Layout
 from planner.optimizer.program import Program, build_program
 from planner.optimizer.relaxation import relax
@@ -26,8 +26,6 @@ DROP_ORDER = (
 )
 """Order in which limits are dropped: a choice of which conflict is reported, with the budget rather than a resource.
 Other rows set no limit (what is taken must be bought) or conflict with nothing."""
-_ANY_GAP = 1e9
-"""Relative gap so wide that the first solution ends the search: only its existence is asked for."""
 _WHOLE_TOLERANCE = 1e-7
 """A limit found this close to a whole number is reported as that number: ten times the solver's tolerance."""
 
@@ -44,7 +42,7 @@ def diagnose(solver: ProgramSolver, objective: Objective, layout: Layout, *, is_
     ORSA Journal on Computing 3(2).
 
     Args:
-        solver: with the time and work that are left; where they run out the result says so (`is_proven`).
+        solver: with the work that is left; where it runs out the result says so (`is_proven`).
         objective: of the problem, proved infeasible.
         layout: of the problem.
         is_relaxed: the linear relaxation is infeasible already, and the conflict is sought there: of problems too large
@@ -54,58 +52,41 @@ def diagnose(solver: ProgramSolver, objective: Objective, layout: Layout, *, is_
         The conflict, and for each of its limits the nearest value that is feasible (of the relaxation none is said).
     """
     program = build_program(layout, objective)
-
-    def outcome_of(fewer: Program) -> SolverOutcome:
-        if not is_relaxed:
-            return solver.run(fewer, relative_gap=_ANY_GAP).outcome
-        if solver.is_out_of_time:
-            return SolverOutcome.UNKNOWN
-        found = relax(fewer, solver.time_left_s)
-        return SolverOutcome.PROVEN if found or solver.is_out_of_time else SolverOutcome.INFEASIBLE
-
-    conflict, is_minimal = _conflict(outcome_of, program)
-    names, fields = tuple(conflict), tuple(limit.fields()[0] for limit in conflict.values())
-    if is_relaxed:
-        return Diagnosis(conflict=names, fields=fields, is_proven=False, note=", not even with parts of units")
-    relaxations = tuple(_relaxation(solver, program, name, limit) for name, limit in conflict.items())
-    is_proven = is_minimal and all(relaxation.is_proven for relaxation in relaxations)
-    return Diagnosis(conflict=names, fields=fields, relaxations=relaxations, is_proven=is_proven)
-
-
-def _conflict(
-    outcome_of: Callable[[Program], SolverOutcome], program: Program
-) -> tuple[dict[str, ConstraintRows], bool]:
-    """A minimal infeasible set of limits, each the rows of one family, and whether minimality was proved in time."""
-    dropped: set[str] = set()
-    is_proven = True
-
-    def outcome_without(families: Iterable[str]) -> SolverOutcome:
-        return outcome_of(_without(program, dropped.union(families)))
-
+    others = [rows for rows in program.rows if rows.constraint not in DROP_ORDER]
     limits = {
         name: rows.select(np.array([each == name for each in rows.families()]))
         for rows in program.rows
         if rows.constraint in DROP_ORDER
         for name in dict.fromkeys(rows.families())
     }
+
+    def solved(kept: Sequence[str]) -> tuple[bool, bool]:
+        """Whether these limits can hold together, and whether that is proved."""
+        rows = (*others, *(limits[name] for name in kept))
+        fewer = replace(program, rows=rows, goal=np.zeros(program.columns), maximise=False)
+        if is_relaxed:
+            return relax(fewer) is not None, True
+        answer = solver.run(fewer)
+        return answer.is_found, answer.is_proven
+
+    names, is_proven = tuple(limits), True
     for constraint in DROP_ORDER:
-        families = [name for name, rows in limits.items() if rows.constraint == constraint]
-        if len(families) > 1 and outcome_without(families) is SolverOutcome.INFEASIBLE:
-            dropped |= set(families)
-            continue
-        for family in families:
-            outcome = outcome_without([family])
-            if outcome is SolverOutcome.INFEASIBLE:
-                dropped.add(family)
-            is_proven &= outcome is not SolverOutcome.UNKNOWN
-    return {name: rows for name, rows in limits.items() if name not in dropped}, is_proven
-
-
-def _without(program: Program, dropped: set[str]) -> Program:
-    """The program without some limits, and the cost as its goal."""
-    rows = (rows.select(np.array([family not in dropped for family in rows.families()])) for rows in program.rows)
-    kept = tuple(each for each in rows if len(each))
-    return replace(program, rows=kept, goal=program.layout.mean_cost, maximise=False)
+        families = [name for name in names if limits[name].constraint == constraint]
+        for dropped in (families, *([name] for name in families if len(families) > 1)):
+            kept = tuple(name for name in names if name not in dropped)
+            is_possible, is_known = solved(kept) if len(kept) < len(names) else (True, True)
+            if is_known and not is_possible:
+                names = kept
+            is_proven &= len(dropped) > 1 or is_known
+    fields = tuple(limits[name].fields()[0] for name in names)
+    if is_relaxed:
+        return Diagnosis(conflict=names, fields=fields, is_proven=False, note=", not even with parts of units")
+    relaxations = []
+    for name in names:
+        rows = [*others, *(limits[other] for other in limits if other != name)]
+        relaxations.append(_relaxation(solver, replace(program, rows=tuple(rows)), name, limits[name]))
+    is_proven &= all(relaxation.is_proven for relaxation in relaxations)
+    return Diagnosis(conflict=names, fields=fields, relaxations=tuple(relaxations), is_proven=is_proven)
 
 
 def _relaxation(solver: ProgramSolver, program: Program, name: str, limit: ConstraintRows) -> Relaxation:
@@ -121,16 +102,15 @@ def _relaxation(solver: ProgramSolver, program: Program, name: str, limit: Const
         column=np.append(limit.column, np.full(len(limit), column)),
         value=np.append(limit.value, -limit.limit if largest > 0.0 else -np.ones(len(limit))),
     )
-    goal = np.append(np.zeros(column), 1.0)
-    rows = (*_without(program, {name}).rows, freed)
+    goal, rows = np.append(np.zeros(column), 1.0), (*program.rows, freed)
     answer = solver.run(Program(program.layout, rows, goal, limit.sense is Sense.AT_LEAST, extra_columns=1))
-    needed = _rounded_if_whole(float(answer.values[-1]) * (largest or 1.0)) if answer.outcome.has_solution else None
+    needed = _rounded_if_whole(float(answer.values[-1]) * (largest or 1.0)) if answer.is_found else None
     return Relaxation(
         name=name,
         field=limit.fields()[0],
         limit=largest,
         needed=needed or None,
-        is_proven=answer.outcome in (SolverOutcome.PROVEN, SolverOutcome.INFEASIBLE),
+        is_proven=answer.is_proven,
     )
 
 

@@ -69,7 +69,7 @@ class EvaluatedFleet:
 def evaluate_fleet(
     objective: Objective, layout: Layout, values: FloatArray, *, is_routed: bool = False, may_miss: bool = False
 ) -> EvaluatedFleet:
-    """The fleet of a solution, without units and blocks that are not needed.
+    """The fleet of a solution, without units and blocks that are not needed, and all that follows [USD/h, 1/s].
 
     Args:
         objective: decides what is served, and which rows must hold.
@@ -78,18 +78,16 @@ def evaluate_fleet(
         is_routed: the rates are kept, but for what is too much, instead of being spread evenly.
         may_miss: the values may miss a limit, which `EvaluatedFleet.keeps_limits` then says.
 
-    Returns:
-        The units in use, with all that follows from them.
-
     Raises:
         PlannerError: the fleet misses a row by more than `FEASIBILITY_TOLERANCE`, so the solver was wrong.
     """
     counts = _needed_units(layout, values)
     used = np.asarray(counts.any(axis=1))
-    own, counts = layout.select(used), counts[used]
+    mine = used[layout.pair_unit]
+    own, counts = layout.select(mine), counts[used]
     recomputed = np.zeros(own.columns)
     recomputed[own.column.units] = counts
-    kept = values[layout.column.rates[used[layout.pair_unit]]]
+    kept = values[layout.column.rates[mine]]
     recomputed[own.column.rates] = trimmed_rates(own, kept) if is_routed else routed_rates(own, counts, objective)
     recomputed[own.column.blocks] = _needed_blocks(own, counts, values[layout.column.blocks])
     own.fill_in(recomputed)
@@ -136,7 +134,7 @@ def _needed_blocks(layout: Layout, counts: IntArray, blocks: FloatArray) -> Floa
         resource = layout.purchase_resource[q]
         mine = layout.purchase_resource == resource
         over = (usable[mine] @ kept[mine] - taken[resource]) / usable[q]
-        above_pin = (size[mine] @ kept[mine] - layout.problem.resources[resource].at_least) / size[q]
+        above_pin = (size[mine] @ kept[mine] - layout.resource_least[resource]) / size[q]
         spare = np.minimum(np.minimum(over, above_pin), kept[q])
         spare = np.floor(spare + _WHOLE_TOLERANCE * (1.0 + kept[q]))
         kept[q] -= np.maximum(spare.min() if committed[q] else spare, 0.0)
@@ -144,14 +142,11 @@ def _needed_blocks(layout: Layout, counts: IntArray, blocks: FloatArray) -> Floa
 
 
 def constraint_reports(fleet: EvaluatedFleet, duals: Mapping[str, float]) -> tuple[ConstraintReport, ...]:
-    """Each limit once: the period with least slack.
+    """Each limit once, but for what only says what a fleet is (`STRUCTURAL`): the period with least slack [its unit].
 
     Args:
         fleet: recomputed from whole numbers.
         duals: by family of rows, summed over periods; empty: none are known.
-
-    Returns:
-        In the order of the program's rows, without those that only say what a fleet is (`STRUCTURAL`).
     """
     reports: dict[str, ConstraintReport] = {}
     for rows in fleet.rows:

@@ -1,24 +1,21 @@
-"""Programs given to HiGHS, with limits on work and time that all of them share.
+"""Programs given to HiGHS, with a limit on work that all of them share.
 
 What the solver says is turned into plain values here: "Optimal" is only what HiGHS proved, and integers are rounded,
 never truncated. Work is counted in what does not depend on the machine: how often the solver asks whether to stop,
-times the entries of the program, so that the same question gets the same answer on a busy machine. Only a caller who
-sets a limit in seconds gets an answer that depends on them.
+times the entries of the program, so that the same question gets the same answer on a busy machine.
 """
 
 from __future__ import annotations
 
 import math
-import time
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from typing import Any
 
 import highspy
 import numpy as np
 
 from planner.core import BoolArray, FloatArray, PlannerError
-from planner.optimizer.program import SPREAD_FIX, Program, ScaledProgram, pool_rates, scale_program, unpool_rates
+from planner.optimizer.program import SPREAD_FIX, Program, pool_rates, scale_program, unpool_rates
 
 SOLVER_TOLERANCE = 1e-8
 """HiGHS options `mip_feasibility_tolerance` and `primal_feasibility_tolerance`, on rows scaled to about 1.
@@ -38,108 +35,94 @@ LEAST_CHECKS = 100
 """Checks of the solver that every program is granted, whatever work is left: most end at their first node."""
 
 
-class SolverOutcome(Enum):
-    """How one run of the solver ended."""
-
-    PROVEN = auto()
-    """A solution within the gap asked for, and the proof."""
-    FOUND = auto()
-    """Stopped by a limit of time or work; there is a solution."""
-    INFEASIBLE = auto()
-    """Proved that there is no solution."""
-    UNKNOWN = auto()
-    """Stopped by a limit of time or work; there is no solution yet and no proof."""
-
-    @property
-    def has_solution(self) -> bool:
-        """Whether a solution was found."""
-        return self in (SolverOutcome.PROVEN, SolverOutcome.FOUND)
-
-
 @dataclass(frozen=True)
 class Solution:
-    """What one run found, in the units of what was solved.
+    """What one run found, in the units of the program.
 
     Attributes:
-        outcome: see `SolverOutcome`.
+        is_proven: that it is within the gap asked for, or that there is none; else the work ran out.
         values: of each column; empty without a solution.
-        goal: of the values; infinite without.
         bound: no solution has a better goal; infinite if nothing was proved.
-        row_duals: of a linear program that was solved; else empty.
-        checks: of an integer program, how often the solver asked whether to stop: the same on every machine.
+        row_duals: d(goal)/d(limit) by row, of a linear program that was solved; else empty.
+        work: of an integer program, how often the solver asked whether to stop x its entries.
     """
 
-    outcome: SolverOutcome
+    is_proven: bool
     values: FloatArray
-    goal: float
     bound: float
     row_duals: FloatArray
-    checks: int = 0
+    work: float
+
+    @property
+    def is_found(self) -> bool:
+        """Whether there is a solution."""
+        return len(self.values) > 0
+
+    @property
+    def is_infeasible(self) -> bool:
+        """Whether it is proved that there is none."""
+        return self.is_proven and not self.is_found
 
 
-def solve_scaled(
-    scaled: ScaledProgram,
+def solve_program(
+    program: Program,
     *,
     whole: bool,
-    time_limit_s: float = math.inf,
     relative_gap: float = 0.0,
     absolute_gap: float = 0.0,
-    most_checks: float = math.inf,
+    most_work: float = math.inf,
     start: FloatArray | None = None,
     cutoff: float = math.inf,
 ) -> Solution:
-    """Solve a program by HiGHS, with whole numbers or as its linear relaxation. It must not be unbounded.
+    """What HiGHS finds of a program that is not unbounded, and proves [units of the program].
 
     Args:
-        scaled: what to solve.
+        program: as stated.
         whole: with whole numbers; else the linear relaxation.
-        time_limit_s: of this run [s].
         relative_gap: stop when the proved |bound - goal| / |goal| is at most this.
-        absolute_gap: stop when the proved |bound - goal| is at most this [goal of the scaled program].
-        most_checks: of an integer program, after how many of `Solution.checks` it stops; one thread asks them in the
-            same order whatever else the machine does.
-        start: a solution that is known, by column; only its whole numbers are used.
-        cutoff: of an integer program, solutions of a greater goal are not looked for; no bound is above it [goal of the
-            scaled program].
-
-    Returns:
-        What was found and proved, in the units of the scaled program.
+        absolute_gap: stop when the proved |bound - goal| is at most this.
+        most_work: of an integer program, after how much of `Solution.work` it stops; one thread asks whether to stop in
+            the same order whatever else the machine does.
+        start: a solution that is known, by column of the layout; only its whole numbers are used.
+        cutoff: of an integer program that is minimised, solutions of a greater goal are not looked for; no bound is
+            above it.
 
     Raises:
         PlannerError: HiGHS neither solved the program nor came to a limit.
     """
-    kept = np.flatnonzero((scaled.upper > 0.0) | (np.arange(len(scaled.upper)) == 0))  # HiGHS asks for one at least
-    matrix = scaled.matrix[:, kept]
+    scaled = scale_program(program)
+    unit, most_goal = abs(scaled.goal_unit), cutoff / abs(scaled.goal_unit)
+    kept = np.flatnonzero((scaled.upper > 0.0) | (np.arange(program.columns) == 0))  # HiGHS asks for one at least
+    matrix, columns, size = scaled.matrix[:, kept], len(kept), max(1, scaled.matrix.nnz)
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     options: dict[str, Any] = {
         "output_flag": False,
         "threads": 1,
         "mip_feasibility_tolerance": SOLVER_TOLERANCE,
         "primal_feasibility_tolerance": SOLVER_TOLERANCE,
+        "presolve": "choose" if whole else "off",  # duals are those of a vertex, to the last digit
         "mip_rel_gap": relative_gap,
-        "mip_abs_gap": absolute_gap,
-        "time_limit": max(0.0, time_limit_s),
-        "objective_bound": cutoff,
+        "mip_abs_gap": absolute_gap / unit,
+        "objective_bound": most_goal,
         "mip_allow_restart": False,  # on some hundred columns they take longer than they save, with blocks by a third
     }
-    if not whole:
-        options["presolve"] = "off"
-    elif matrix.nnz < (FEW_ENTRIES if start is None else 2 * FEW_ENTRIES):
+    if whole and matrix.nnz < (FEW_ENTRIES if start is None else 2 * FEW_ENTRIES):
         options |= {f"mip_heuristic_run_{name}": False for name in _SUB_PROGRAMS}
     for name, value in options.items():
         solver.setOptionValue(name, value)
-    columns = len(kept)
+    integer = program.integer()[kept]
     solver.passModel(
         columns, len(scaled.low), matrix.nnz, _ROW_WISE, _MINIMISE, 0.0,
         scaled.goal[kept], np.zeros(columns), scaled.upper[kept],
         scaled.low, scaled.high,
         matrix.indptr.astype(np.int32), matrix.indices.astype(np.int32), matrix.data,
-        (scaled.integer[kept] & whole).astype(np.int32),
+        (integer & whole).astype(np.int32),
     )  # fmt: skip
-    if start is not None:
-        named = np.flatnonzero(scaled.integer[kept])
-        solver.setSolution(len(named), named.astype(np.int32), start[kept][named])
-    checks = 0
+    if start is not None:  # extra columns are 0, and none is above its limit
+        known = np.minimum(np.append(start, np.zeros(program.extra_columns)) / scaled.column_unit, scaled.upper)
+        named = np.flatnonzero(integer)
+        solver.setSolution(len(named), named.astype(np.int32), known[kept][named])
+    checks, most_checks = 0, max(LEAST_CHECKS, most_work / size)
 
     def count_checks(event: highspy.highs.HighsCallbackEvent) -> None:
         nonlocal checks
@@ -150,52 +133,37 @@ def solve_scaled(
     if whole:
         solver.cbMipInterrupt += count_checks
     solver.run()
-    outcome, point = solver_outcome(solver), solver.getSolution()
-    is_solved = outcome is SolverOutcome.PROVEN
-    values = np.zeros(len(scaled.goal) if outcome.has_solution else 0)
-    if outcome.has_solution:
-        values[kept] = point.col_value
-    goal = float(scaled.goal @ values) if outcome.has_solution else math.inf
-    bound = min(float(solver.getInfo().mip_dual_bound), cutoff) if whole else (goal if is_solved else -math.inf)
-    row_duals = np.array(point.row_dual) if is_solved and not whole else np.zeros(0)
-    return Solution(outcome, values, goal, bound if math.isfinite(bound) else -math.inf, row_duals, checks)
+    (is_proven, is_found), point = _ended(solver), solver.getSolution()
+    values, bound, row_duals = np.zeros(0), -math.inf, np.zeros(0)
+    if is_found and (whole or is_proven):
+        values = np.zeros(program.columns)
+        values[kept] = point.col_value * scaled.column_unit[kept]
+    if whole and math.isfinite(proved := min(float(solver.getInfo().mip_dual_bound), most_goal)):
+        bound = proved
+    elif len(values) and not whole:
+        row_duals = np.array(point.row_dual) * scaled.goal_unit / scaled.row_unit
+        bound = float(scaled.goal @ (values / scaled.column_unit))
+    return Solution(is_proven, values, bound * scaled.goal_unit, row_duals, checks * size)
 
 
-def solver_outcome(solver: highspy.Highs) -> SolverOutcome:
-    """How a run of HiGHS ended.
+def _ended(solver: highspy.Highs) -> tuple[bool, bool]:
+    """Whether a run of HiGHS ended with a proof, and whether with a solution.
 
-    Args:
-        solver: after its run.
-
-    Returns:
-        One of `SolverOutcome`. A program that is unbounded counts as infeasible, because none of those given is.
-
-    Raises:
-        PlannerError: it neither solved the program nor ran out of time.
+    What is unbounded counts as infeasible, because nothing given is. Raises PlannerError where it neither solved the
+    program nor came to a limit.
     """
     status = solver.getModelStatus().name
-    if status == "kOptimal":
-        return SolverOutcome.PROVEN
-    if status in ("kInfeasible", "kUnboundedOrInfeasible"):
-        return SolverOutcome.INFEASIBLE
-    if status in ("kTimeLimit", "kInterrupt", "kIterationLimit", "kUnknown"):
-        has_point = solver.getInfo().primal_solution_status == _FEASIBLE
-        return SolverOutcome.FOUND if has_point else SolverOutcome.UNKNOWN
-    raise PlannerError("solver status", status, "HiGHS neither solved the program nor ran out of time", SPREAD_FIX)
+    if status in ("kInterrupt", "kIterationLimit", "kUnknown"):
+        return False, solver.getInfo().primal_solution_status == _FEASIBLE
+    if status not in ("kOptimal", "kInfeasible", "kUnboundedOrInfeasible"):
+        raise PlannerError("solver status", status, "HiGHS neither solved the program nor came to a limit", SPREAD_FIX)
+    return True, status == "kOptimal"
 
 
-def round_integers(values: FloatArray, integer: BoolArray) -> FloatArray:
+def _rounded(values: FloatArray, integer: BoolArray) -> FloatArray:
     """The values with integers rounded: `int(value)` would turn 2.9999999 into 2. Others are kept, but not below 0.
 
-    Args:
-        values: of a solver, by column.
-        integer: which columns hold whole numbers.
-
-    Returns:
-        By column.
-
-    Raises:
-        PlannerError: a value is no whole number to `ROUNDING_TOLERANCE`.
+    Raises PlannerError where one is no whole number to `ROUNDING_TOLERANCE`.
     """
     rounded = np.where(integer, np.round(values), values)
     off = np.flatnonzero(np.abs(rounded - values) > ROUNDING_TOLERANCE)
@@ -205,74 +173,40 @@ def round_integers(values: FloatArray, integer: BoolArray) -> FloatArray:
     return np.maximum(rounded, 0.0)
 
 
+@dataclass
 class ProgramSolver:
     """Solves integer programs by HiGHS, with one limit for all of them.
 
-    Args:
+    Attributes:
         relative_gap: stop when the proved |bound - goal| / |goal| is at most this.
-        work: checks x entries of all programs together.
-        time_limit_s: from now on [s]; a linear program and bookkeeping come on top.
+        work_left: checks x entries of all programs together.
         absolute_gap: also stop when |bound - goal| is at most this, in the unit of the goal.
     """
 
-    def __init__(
-        self, relative_gap: float, work: float, time_limit_s: float = math.inf, absolute_gap: float = 0.0
-    ) -> None:
-        self.relative_gap, self.absolute_gap = relative_gap, absolute_gap
-        self.work_left = work
-        self._deadline = time.monotonic() + time_limit_s
-
-    @property
-    def time_left_s(self) -> float:
-        """Until the limit [s]; infinite without one."""
-        return self._deadline - time.monotonic()
-
-    @property
-    def is_out_of_time(self) -> bool:
-        """Whether the limit in seconds was reached."""
-        return self.time_left_s <= 0.0
+    relative_gap: float
+    work_left: float
+    absolute_gap: float = 0.0
 
     def run(
-        self,
-        program: Program,
-        absolute_gap: float | None = None,
-        relative_gap: float | None = None,
-        start: FloatArray | None = None,
-        cutoff: float = math.inf,
+        self, program: Program, start: FloatArray | None = None, cutoff: float = math.inf, share_of_gap: float = 1.0
     ) -> Solution:
-        """Solve an integer program. It must not be unbounded.
+        """The best solution of an integer program that is not unbounded, integers rounded, with what is proved of it.
 
-        Args:
-            program: as stated.
-            absolute_gap: instead of the solver's.
-            relative_gap: instead of the solver's.
-            start: values by column of the layout that are known to be a solution.
-            cutoff: of what is minimised, solutions of a greater goal are not looked for.
-
-        Returns:
-            The best solution, integers rounded, with what is proved, in the units of the program.
+        `start`: values by column of the layout that are known to be a solution; `cutoff`: of what is minimised,
+        solutions of a greater goal are not looked for; `share_of_gap`: of the relative one.
         """
-        if self.is_out_of_time:
-            return Solution(SolverOutcome.UNKNOWN, np.zeros(0), math.inf, math.inf, np.zeros(0))
-        layout, scaled = program.layout, scale_program(pool_rates(program))
-        size = max(1, scaled.matrix.nnz)
-        if start is not None:  # none above its limit; extra columns are 0
-            start = np.append(start, np.zeros(program.extra_columns)) / scaled.column_unit
-            start = np.minimum(start, scaled.upper)
-        solution = solve_scaled(
-            scaled,
+        solution = solve_program(
+            pool_rates(program),
             whole=True,
-            time_limit_s=self.time_left_s,
-            relative_gap=self.relative_gap if relative_gap is None else relative_gap,
-            absolute_gap=(self.absolute_gap if absolute_gap is None else absolute_gap) / abs(scaled.goal_unit),
-            most_checks=max(LEAST_CHECKS, self.work_left / size),
+            relative_gap=share_of_gap * self.relative_gap,
+            absolute_gap=self.absolute_gap,
+            most_work=self.work_left,
             start=start,
-            cutoff=cutoff / abs(scaled.goal_unit),
+            cutoff=cutoff,
         )
-        self.work_left -= solution.checks * size
-        goal, bound = solution.goal * scaled.goal_unit, solution.bound * scaled.goal_unit
-        if not solution.outcome.has_solution:
-            return replace(solution, goal=goal, bound=bound)
-        values = round_integers(solution.values, scaled.integer) * scaled.column_unit
+        self.work_left -= solution.work
+        if not solution.is_found:
+            return solution
+        layout, values = program.layout, _rounded(solution.values, program.integer())
         values[: layout.columns] = unpool_rates(layout, values[: layout.columns])
-        return replace(solution, values=values, goal=goal, bound=bound)
+        return replace(solution, values=values)

@@ -17,7 +17,7 @@ from itertools import chain
 
 import numpy as np
 
-from planner.core import BoolArray, FloatArray, IntArray, compiled
+from planner.core import FloatArray, IntArray, compiled
 from planner.optimizer.layout import FIRST, SECOND, WHOLE
 
 MAX_LABELS = 20_000
@@ -34,10 +34,7 @@ class TooManyLabelsError(Exception):
 
 @compiled
 def _is_useful(cost: float, rate: float, limits: tuple[float, float, float, float]) -> bool:
-    """Whether a label of this cost and rate (the demand at most) may be part of a fleet that costs no more than may be.
-
-    Where it is not compiled, arrays may take the place of both. `limits`: those of `_chained`.
-    """
+    """Whether a label may be part of a fleet that costs no more than may be; `limits`: those of `_chained`."""
     demand, most_cost, per_rate, others_per_rate = limits
     return cost + others_per_rate * rate + per_rate * (demand - rate) <= most_cost
 
@@ -56,35 +53,14 @@ def _sieved(order: IntArray, same: FloatArray, rate: FloatArray) -> IntArray:
     return kept[:count]
 
 
-@compiled(makes_arrays=True)
-def _grown(rows: FloatArray) -> FloatArray:
-    """The same rows with room for as many more."""
-    more = np.empty((2 * len(rows), rows.shape[1]))
-    for i in range(len(rows)):
-        for c in range(rows.shape[1]):
-            more[i, c] = rows[i, c]
-    return more
-
-
 @compiled
 def _with_label(front: FloatArray, count: int, label: FloatArray) -> int:
     """Put a label where it belongs in a front, unless another betters it, and leave out those that it betters.
 
-    Args:
-        front: room for one more after `count` labels; of each its size and rate first, both rising.
-        count: of labels.
-        label: as those of the front.
-
-    Returns:
-        How many there are now.
+    Of each label of the front, which has room for one more after `count`, size and rate come first, both rising.
+    Returns how many there are now.
     """
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) // 2
-        if front[middle, 0] < label[0]:
-            low = middle + 1
-        else:
-            high = middle
+    low = high = int(np.searchsorted(front[:count, 0], label[0]))
     if (low > 0 and front[low - 1, 1] >= label[1]) or (
         low < count and front[low, 0] == label[0] and front[low, 1] >= label[1]
     ):
@@ -111,27 +87,22 @@ def _chained(
 ) -> tuple[FloatArray, FloatArray]:
     """The labels of units that are taken one after another, none of which another betters in size and rate.
 
-    Args:
-        units: rate of each [1/s], and its use as that of `Labels`; shape (units, 1 + columns).
-        most: of each unit.
-        columns: worth of each column of the use, its room, and its weight in the size of labels; shape (3, columns).
-        limits: demand [1/s], most a label may cost [USD/h], and the costs per rate of what a label lacks and of the
-            other stages [USD/h per 1/s].
-        most_labels: that may be formed, and a twentieth of those that may be looked at for one unit; with one more it
-            is given up.
+    `units`: rate of each [1/s], and its use as that of `Labels`; at most `most` of each. `columns`: worth of each
+    column of the use, its room, and its weight in the size of labels. `limits`: demand [1/s], most a label may cost
+    [USD/h], and the costs per rate of what a label lacks and of the other stages [USD/h per 1/s]. More than
+    `most_labels` formed, or twenty times as many looked at for one unit, are given up: one more is returned.
 
-    Returns:
-        Size, rate and use of each label, and which it is: 0 the empty fleet, k the one formed k-th; and of all formed
-        which label, unit and number they are made of.
+    Returns size, rate and use of each label, and which it is: 0 the empty fleet, k the one formed k-th; and of all
+    formed which label, unit and number they are made of.
     """
     demand, width = limits[0], 2 + columns.shape[1]
-    front, label, made = np.zeros((16, width + 1)), np.zeros(width + 1), np.empty((16, 3))
-    count, formed = 1, 0
+    front, label, made = np.empty((most_labels + 2, width + 1)), np.zeros(width + 1), np.empty((most_labels + 1, 3))
+    front[0], count, formed = 0.0, 1, 0
     for j in range(len(units)):
-        before, old = _grown(front), count
-        if old * most[j] > 20 * most_labels:
-            return front[:count], np.empty((most_labels + 1, 3))
-        for a in range(old):
+        before = front[:count].copy()
+        if len(before) * most[j] > 20 * most_labels:
+            return front[:count], made
+        for a in range(len(before)):
             for number in range(1, most[j] + 1):
                 if before[a, 1] + (number - 1) * units[j, 0] >= demand * (1.0 - COST_ROUNDING) or formed > most_labels:
                     break
@@ -143,11 +114,8 @@ def _chained(
                     has_room = has_room and label[c] <= columns[1, c - 2]
                     label[0] += label[c] * columns[2, c - 2]
                 if has_room and _is_useful(cost, label[1], limits):
-                    if formed == len(made):
-                        made = _grown(made)
                     made[formed, 0], made[formed, 1], made[formed, 2], formed = before[a, width], j, number, formed + 1
                     label[width] = formed
-                    front = _grown(front) if count == len(front) else front
                     count = _with_label(front, count, label)
     return front[:count], made[:formed]
 
@@ -161,18 +129,10 @@ def _pairs(
     limits: tuple[float, float, float, float],
     asked: tuple[bool, int],
 ) -> IntArray:
-    """Which pairs of two sets of labels are of use.
+    """Which pairs of two sets of labels, each by rate [1/s] and use, are of use: places in both, shape (pairs, 2).
 
-    Args:
-        first: rate of each label [1/s] and its use.
-        second: the same.
-        begin: of each of the first, from which of the second on pairs are looked at.
-        columns: worth of each column of the use, and its room; shape (2 or more, columns).
-        limits: those of `_chained`.
-        asked: whether the least of two rates counts, not their sum; how many pairs are listed at most.
-
-    Returns:
-        Place in the first and in the second, shape (pairs, 2).
+    Of each of the first, from which of the second on pairs are looked at stands in `begin`. `columns`, `limits`: those
+    of `_chained`. `asked`: whether the least of two rates counts, not their sum; how many pairs are listed at most.
     """
     is_least, most = asked
     pairs, count = np.empty((most, 2), dtype=np.int64), 0
@@ -202,6 +162,11 @@ class Labels:
     rate: FloatArray
     name: IntArray
 
+    @staticmethod
+    def empty_fleet(columns: int) -> Labels:
+        """Label 0 alone, of so many columns."""
+        return Labels(np.zeros((1, columns)), np.zeros(1), np.zeros(1, dtype=np.int64))
+
     def at(self, index: IntArray) -> Labels:
         """Some of them."""
         return Labels(self.use[index], self.rate[index], self.name[index])
@@ -215,18 +180,6 @@ class Labels:
         """Those that no other of the same amounts taken beats in cost and rate, by rising cost and rate."""
         order = np.lexsort((-self.rate, self.use[:, 0], *self.use.T[1:]))
         return self.at(_sieved(order, self.use[:, 1:], self.rate))
-
-
-def empty_fleet(columns: int) -> Labels:
-    """The empty fleet, which is label 0.
-
-    Args:
-        columns: of the use of labels.
-
-    Returns:
-        One label.
-    """
-    return Labels(np.zeros((1, columns)), np.zeros(1), np.zeros(1, dtype=np.int64))
 
 
 def _together(parts: Sequence[Labels]) -> Labels:
@@ -298,30 +251,16 @@ class LabelSearch:
             left += [each for each in (first, second) if each]
         return counts
 
-    def is_useful(self, cost: FloatArray, rate: FloatArray, others_per_rate: float = 0.0) -> BoolArray:
-        """Whether labels may be part of a fleet that costs no more than may be.
-
-        `others_per_rate` is the cost per rate of the other stages that a request passes [USD/h per 1/s].
-        """
-        useful = _is_useful.source(cost, np.minimum(rate, self.demand), self.limits(others_per_rate))  # type: ignore[arg-type]
-        return np.asarray(useful)
-
     def covers(self, stage: IntArray, channel: IntArray, kind: IntArray, gap: float = 0.0) -> Labels:
-        """What covers the demand, the cheapest first.
+        """What covers the demand, the cheapest first, by units whose stage, channel and kind are as in `Layout`.
 
-        Without a limit of cost that is one fleet alone, where nothing is cheaper than it by more than a gap.
-
-        Args:
-            stage: `WHOLE`, `FIRST` or `SECOND` of each unit.
-            channel: of units of the stages FIRST and SECOND.
-            kind: of each unit; of one stage and channel only units of one kind (and of kind -1) go together.
-            gap: share of the cost.
+        Without a limit of cost that is one fleet alone, where nothing is cheaper than it by more than a share `gap`.
         """
         routes = [[(stage == WHOLE) & (self.direction == each)] for each in np.unique(self.direction[stage == WHOLE])]
         for code in np.unique(channel[stage != WHOLE]):
             routes.append([(stage == part) & (channel == code) for part in (FIRST, SECOND)])
         routes = [route for route in routes if all(units.any() for units in route)]
-        none = empty_fleet(len(self.worth))
+        none = Labels.empty_fleet(len(self.worth))
         if not routes:
             return none.at(np.zeros(0, dtype=np.int64))
         worth = [[float((self.cost[units] / self.rate[units]).min()) for units in route] for route in routes]
@@ -381,10 +320,11 @@ class LabelSearch:
 
     def front(self, units: IntArray, kind: IntArray, others_per_rate: float) -> Labels:
         """The labels of one stage: those of each kind, and of them all the best."""
-        units = units[self.is_useful(self.cost[units], self.rate[units], others_per_rate)]
+        least = self.cost + others_per_rate * self.rate + self.cost_per_rate * (self.demand - self.rate)
+        units = units[least[units] <= self.most_cost * (1.0 + COST_ROUNDING)]
         fronts = []
         for each in [code for code in np.unique(kind[units]) if code >= 0] or [-1]:
-            own, front = units[(kind[units] == each) | (kind[units] == -1)], empty_fleet(len(self.worth))
+            own, front = units[(kind[units] == each) | (kind[units] == -1)], Labels.empty_fleet(len(self.worth))
             for place, direction in enumerate(np.unique(self.direction[own])):
                 chain = self.chain(own[self.direction[own] == direction], others_per_rate)
                 front = self.joined(front, chain, others_per_rate=others_per_rate)[0].unbeaten() if place else chain

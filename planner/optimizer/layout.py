@@ -28,13 +28,10 @@ solver's range: it shifts results by less than 1e-8 of that."""
 
 
 def label(name: str) -> str:
-    """A name as it may stand in a program: every run of other characters than letters and digits is one underscore.
+    """A name as it may stand in a program [letters, digits, and an underscore for every run of others, or for nothing].
 
     Args:
         name: of a unit, slice, resource, purchase, period or group.
-
-    Returns:
-        The label; an underscore where nothing is left.
 
     >>> label("h100-sxm | tp=2")
     'h100_sxm_tp_2'
@@ -71,9 +68,10 @@ class Layout:
         stage, channel: code by unit; channels are numbered.
         usd_per_hour, usd_per_start, steady: of each unit.
         pair_unit, pair_slice, pair_rate: of each pair.
-        take_unit, take_resource, take_amount: one entry for each resource a unit takes (> 0).
-        purchase_resource, purchase_usd_per_hour, purchase_block, purchase_usable, purchase_committed: of each purchase,
-            money, size and what is usable of it by block.
+        takes: what one of each unit takes of every resource; shape (j, r).
+        resource_most, resource_least: most in use of each resource, fewest bought; infinite or 0 without a limit.
+        purchase_resource, purchase_usd_per_hour, purchase_block, purchase_usable, purchase_committed, purchase_most: of
+            each purchase, money, size and what is usable of it by block; and most units of the resource, or infinite.
         groups: names of the groups, in use only with `max_groups`; `resource_group` is -1 for none. Shape (r,).
         kinds: (stage, channel, name) of each kind where there are several in a stage and channel; `unit_kind` is -1 for
             units of none.
@@ -93,14 +91,15 @@ class Layout:
     pair_unit: IntArray
     pair_slice: IntArray
     pair_rate: FloatArray
-    take_unit: IntArray
-    take_resource: IntArray
-    take_amount: FloatArray
+    takes: FloatArray
+    resource_most: FloatArray
+    resource_least: FloatArray
     purchase_resource: IntArray
     purchase_usd_per_hour: FloatArray
     purchase_block: FloatArray
     purchase_usable: FloatArray
     purchase_committed: BoolArray
+    purchase_most: FloatArray
     groups: tuple[str, ...]
     resource_group: IntArray
     kinds: tuple[tuple[int, int, str], ...]
@@ -119,9 +118,7 @@ class Layout:
     @cached_property
     def is_still(self) -> BoolArray:
         """Units that do not follow the demand freely: steady ones, and those whose starts cost something."""
-        is_still = self.steady.copy()
-        is_still[self.start_units] = True
-        return is_still
+        return np.asarray(self.steady | ((self.usd_per_start > 0.0) & (self.periods > 1)))
 
     @cached_property
     def column(self) -> Columns:
@@ -221,17 +218,14 @@ class Layout:
         return np.minimum(self.pair_rate[:, None] * useful[self.pair_unit], self.capped_rates_per_s)
 
     @cached_property
-    def takes(self) -> FloatArray:
-        """What one of each unit takes of every resource; shape (j, r)."""
-        takes = np.zeros((len(self.usd_per_hour), len(self.resource_group)))
-        takes[self.take_unit, self.take_resource] = self.take_amount
-        return takes
+    def in_group(self) -> BoolArray:
+        """Which units take anything of which groups; shape (j, g)."""
+        return np.asarray((self.takes > 0.0) @ (self.resource_group[:, None] == np.arange(len(self.groups))))
 
     @cached_property
     def section(self) -> IntArray:
         """One number for each stage, channel, kind and set of groups of resources; shape (j,)."""
-        in_group = (self.takes > 0.0) @ (self.resource_group[:, None] == np.arange(len(self.groups)))
-        alike = np.column_stack([self.stage, self.channel, self.unit_kind, in_group])
+        alike = np.column_stack([self.stage, self.channel, self.unit_kind, self.in_group])
         return np.unique(alike, axis=0, return_inverse=True)[1].ravel()
 
     @cached_property
@@ -265,78 +259,48 @@ class Layout:
         burden = np.column_stack(
             [self.takes, self.usd_per_hour, self.usd_per_start, self.steady, -rate.reshape(count, -1)]
         )
-        kept = np.ones(count, dtype=bool)
-        for section in np.unique(self.section):
-            mine = np.flatnonzero(self.section == section)
-            betters = np.ones((len(mine), len(mine)), dtype=bool)
-            for column in burden[mine].T:
-                betters &= column[:, None] <= column
-            betters &= ~betters.T | (mine[:, None] < mine)  # of equals the first stays
-            kept[mine] = ~betters.any(axis=0)
-        return kept
+        return unbettered(self.section, burden)
 
     def cheapest(self, usd: FloatArray) -> FloatArray:
-        """The least of what purchases cost (or of their sizes), for each resource; 0 where there is none."""
+        """The least of what purchases cost, for each resource; 0 where there is none."""
         least = np.full(len(self.resource_group), math.inf)
         np.minimum.at(least, self.purchase_resource, usd)
         return np.where(np.isfinite(least), least, 0.0)
 
-    def select(self, kept: BoolArray, pairs: BoolArray | None = None) -> Layout:
-        """The layout of the problem with fewer units, or fewer slices for some of them.
-
-        Args:
-            kept: which units stay; shape (j,).
-            pairs: which pairs may carry anything, all of kept units; default: all of these.
-        """
-        number = np.cumsum(kept) - 1
-        chosen = np.flatnonzero(kept)
-        units = tuple(self.problem.units[j] for j in chosen)
-        pairs = kept[self.pair_unit] if pairs is None else pairs
-        takes = kept[self.take_unit]
+    def select(self, pairs: BoolArray) -> Layout:
+        """The layout of the problem in which only these pairs may carry anything, of the units that have any."""
+        units, pair_unit = np.unique(self.pair_unit[pairs], return_inverse=True)
         return replace(
             self,
-            problem=self.problem.model_copy(update={"units": units}),
-            stage=self.stage[kept],
-            channel=self.channel[kept],
-            usd_per_hour=self.usd_per_hour[kept],
-            usd_per_start=self.usd_per_start[kept],
-            steady=self.steady[kept],
-            unit_kind=self.unit_kind[kept],
-            pair_unit=number[self.pair_unit[pairs]],
+            problem=self.problem.model_copy(update={"units": tuple(self.problem.units[j] for j in units)}),
+            stage=self.stage[units],
+            channel=self.channel[units],
+            usd_per_hour=self.usd_per_hour[units],
+            usd_per_start=self.usd_per_start[units],
+            steady=self.steady[units],
+            takes=self.takes[units],
+            unit_kind=self.unit_kind[units],
+            pair_unit=pair_unit,
             pair_slice=self.pair_slice[pairs],
             pair_rate=self.pair_rate[pairs],
-            take_unit=number[self.take_unit[takes]],
-            take_resource=self.take_resource[takes],
-            take_amount=self.take_amount[takes],
         )
 
-    def columns_of(self, fewer: Layout, kept: BoolArray, pairs: BoolArray) -> IntArray:
-        """For each column of ``fewer = self.select(kept, pairs)``, which one it is here."""
-        mine = np.zeros(fewer.columns, dtype=np.int64)
-        mine[fewer.column.units] = self.column.units[kept]
-        mine[fewer.column.rates] = self.column.rates[pairs]
-        mine[fewer.column.blocks] = self.column.blocks
-        mine[fewer.column.starts] = self.column.starts[kept[self.start_units]]
-        mine[fewer.column.groups] = self.column.groups
-        mine[fewer.column.kinds] = self.column.kinds
-        return mine
-
-    def integer(self) -> BoolArray:
-        """Which columns hold whole numbers: units, blocks, groups and kinds."""
-        whole = np.zeros(self.columns, dtype=bool)
-        for columns in (self.column.units, self.column.blocks, self.column.groups, self.column.kinds):
-            whole[columns.ravel()] = True
-        return whole
+    def columns_of(self, pairs: BoolArray) -> BoolArray:
+        """Which columns are those of ``self.select(pairs)``, which has them in the same order."""
+        is_kept = np.isin(np.arange(len(self.stage)), self.pair_unit[pairs])
+        kept = np.ones(self.columns, dtype=bool)
+        kept[self.column.units[~is_kept]] = False
+        kept[self.column.rates[~pairs]] = False
+        kept[self.column.starts[~is_kept[self.start_units]]] = False
+        return kept
 
     def fill_in(self, values: FloatArray) -> None:
         """Set, in values by column, what follows from the units that are on: starts, groups and kinds in use."""
         units = values[self.column.units]
         on, used = units[self.start_units], units.max(axis=1, initial=0.0) > 0.0
         values[self.column.starts] = np.maximum(on - np.roll(on, 1, axis=1), 0.0)
-        group = self.resource_group[self.take_resource[used[self.take_unit]]]
-        values[self.column.groups[group[group >= 0]]] = 1.0
-        kind = self.unit_kind[used]
-        values[self.column.kinds[kind[kind >= 0]]] = 1.0
+        values[self.column.groups[self.in_group[used].any(axis=0)]] = 1.0
+        values[self.column.kinds[np.isin(np.arange(len(self.kinds)), self.unit_kind[used])]] = 1.0
 
     def purchase_names(self) -> Iterator[tuple[str, str]]:
         """Resource and purchase, in the order of the purchases."""
@@ -348,13 +312,10 @@ class Layout:
 
 
 def build_layout(problem: FleetProblem) -> Layout:
-    """The arrays and columns of a problem.
+    """The arrays and columns of a problem [1/s, USD/h, units of each resource].
 
     Args:
         problem: in records.
-
-    Returns:
-        The same in arrays, with its columns numbered.
 
     Raises:
         InputError: a unit serves a slice or takes a resource that the problem does not have.
@@ -364,16 +325,13 @@ def build_layout(problem: FleetProblem) -> Layout:
     demand = np.array([slice_.demand_per_s for slice_ in problem.slices], dtype=float)
     deferrable = np.array([slice_.deferrable for slice_ in problem.slices])
     at_once = (demand @ share)[:, None] / share  # deferrable work may all be done in one period
-    staged = [unit.stage is not UnitStage.WHOLE for unit in units]
-    channels = tuple(sorted({unit.channel for unit, is_staged in zip(units, staged, strict=True) if is_staged}))
-    places = [
-        (STAGES.index(unit.stage), channels.index(unit.channel) if is_staged else -1)
-        for unit, is_staged in zip(units, staged, strict=True)
-    ]
-    named = {(*place, unit.kind) for place, unit in zip(places, units, strict=True) if unit.kind and place[1] >= 0}
-    several = Counter(key[:2] for key in named)
-    kinds = tuple(sorted(key for key in named if several[key[:2]] > 1))
-    kind_code = {key: code for code, key in enumerate(kinds)}
+    channels = tuple(sorted({unit.channel for unit in units if unit.stage is not UnitStage.WHOLE}))
+    stage = [STAGES.index(unit.stage) for unit in units]
+    channel = [-1 if unit.stage is UnitStage.WHOLE else channels.index(unit.channel) for unit in units]
+    places = list(zip(stage, channel, (unit.kind for unit in units), strict=True))
+    named = {place for place in places if place[1] >= 0 and place[2]}
+    several = Counter(place[:2] for place in named)
+    kinds = tuple(sorted(place for place in named if several[place[:2]] > 1))
     groups = tuple(dict.fromkeys(r.group for r in resources if r.group)) if problem.max_groups is not None else ()
     purchases = [(index, p) for index, r in enumerate(resources) for p in r.purchases]
     pair_unit, pair_slice, pair_rate = _entries(
@@ -382,14 +340,16 @@ def build_layout(problem: FleetProblem) -> Layout:
     take_unit, take_resource, take_amount = _entries(
         problem, "takes", "resource", "add the resource to the problem; without purchases and limit it is free"
     )
+    takes = np.zeros((len(units), len(resources)))
+    takes[take_unit, take_resource] = take_amount
     return Layout(
         problem=problem,
         share=share,
         demand_per_s=demand,
         deferrable=deferrable,
         ceiling_per_s=np.where(deferrable[:, None], at_once, demand),
-        stage=np.array([stage for stage, _ in places], dtype=np.int64),
-        channel=np.array([channel for _, channel in places], dtype=np.int64),
+        stage=np.array(stage, dtype=np.int64),
+        channel=np.array(channel, dtype=np.int64),
         channels=channels,
         usd_per_hour=np.array([unit.usd_per_hour for unit in units], dtype=float),
         usd_per_start=np.array([unit.usd_per_start for unit in units], dtype=float),
@@ -397,35 +357,47 @@ def build_layout(problem: FleetProblem) -> Layout:
         pair_unit=pair_unit,
         pair_slice=pair_slice,
         pair_rate=pair_rate,
-        take_unit=take_unit,
-        take_resource=take_resource,
-        take_amount=take_amount,
+        takes=takes,
+        resource_most=np.array([math.inf if r.at_most is None else r.at_most for r in resources], dtype=float),
+        resource_least=np.array([r.at_least for r in resources], dtype=float),
         purchase_resource=np.array([index for index, _ in purchases], dtype=np.int64),
         purchase_usd_per_hour=np.array([p.usd_per_hour * p.block for _, p in purchases], dtype=float),
         purchase_block=np.array([p.block for _, p in purchases], dtype=float),
         purchase_usable=np.array([p.block * p.usable_share for _, p in purchases], dtype=float),
         purchase_committed=np.array([p.committed for _, p in purchases], dtype=bool),
+        purchase_most=np.array([math.inf if p.at_most is None else p.at_most for _, p in purchases], dtype=float),
         groups=groups,
         resource_group=np.array(
             [groups.index(r.group) if r.group in groups else -1 for r in resources], dtype=np.int64
         ),
         kinds=kinds,
-        unit_kind=np.array(
-            [kind_code.get((*place, unit.kind), -1) for place, unit in zip(places, units, strict=True)], dtype=np.int64
-        ),
+        unit_kind=np.array([kinds.index(place) if place in kinds else -1 for place in places], dtype=np.int64),
     )
 
 
 def _entries(problem: FleetProblem, field: str, what: str, fix: str) -> tuple[IntArray, IntArray, FloatArray]:
-    """Unit, index of the slice or resource, and value of every entry above 0 of a mapping that units have."""
+    """Unit, index of the slice or resource, and value of every entry of a mapping that units have."""
     things: Sequence[Slice | Resource] = problem.slices if what == "slice" else problem.resources
     code = {thing.name: index for index, thing in enumerate(things)}
-    found = []
-    for index, unit in enumerate(problem.units):
-        for name, value in getattr(unit, field).items():
-            if name not in code:
-                raise InputError(f"units[{unit.name}].{field}", name, f"must be the name of a {what}", fix)
-            if value > 0.0:
-                found.append((index, code[name], value))
-    unit_, other, value_ = zip(*found, strict=True) if found else ((), (), ())
-    return np.array(unit_, dtype=np.int64), np.array(other, dtype=np.int64), np.array(value_, dtype=float)
+    found = [(j, name, value) for j, unit in enumerate(problem.units) for name, value in getattr(unit, field).items()]
+    for j, name, _ in found:
+        if name not in code:
+            raise InputError(f"units[{problem.units[j].name}].{field}", name, f"must be the name of a {what}", fix)
+    unit, other, value = zip(*((j, code[name], value) for j, name, value in found), strict=True) if found else 3 * ((),)
+    return np.array(unit, dtype=np.int64), np.array(other, dtype=np.int64), np.array(value, dtype=float)
+
+
+def unbettered(group: IntArray, burden: FloatArray) -> BoolArray:
+    """Those as good as which in every column no other of their group is, of equal ones the first [bool, shape (n,)].
+
+    Args:
+        group: of each, shape (n,).
+        burden: of each in every respect, shape (n, columns).
+    """
+    kept, left = np.zeros(len(group), dtype=bool), np.lexsort((burden.sum(axis=1), group))
+    while len(left):  # the least sum of each group is bettered by none, and takes out those that it betters
+        is_first = np.append(True, group[left[1:]] != group[left[:-1]])
+        kept[left[is_first]] = True
+        best = left[is_first][np.cumsum(is_first) - 1]
+        left = left[(burden[best] > burden[left]).any(axis=1)]
+    return kept

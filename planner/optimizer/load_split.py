@@ -10,9 +10,9 @@ import numpy as np
 from planner.core import BoolArray, FloatArray, IntArray, PlannerError
 from planner.optimizer.constraint_rows import ConstraintRows
 from planner.optimizer.constraints import cap_at_demand, carry_rate, hand_over, serve_demand
-from planner.optimizer.highs import Solution, SolverOutcome, solve_scaled
+from planner.optimizer.highs import Solution, solve_program
 from planner.optimizer.layout import FIRST, SECOND, Layout
-from planner.optimizer.program import SPREAD_FIX, Program, scale_program, with_rates
+from planner.optimizer.program import SPREAD_FIX, Program, with_rates
 from planner.optimizer.types import Objective
 
 MAX_LOAD_LEVELS = 16
@@ -45,14 +45,11 @@ def routed_rates(layout: Layout, units: IntArray, objective: Objective) -> Float
 
 
 def trimmed_rates(layout: Layout, rates: FloatArray) -> FloatArray:
-    """Rates that serve no more than there is, and of which stage SECOND carries as much as stage FIRST.
+    """Rates that serve no more than there is, and of which stage SECOND carries as much as stage FIRST [1/s].
 
     Args:
         layout: of the units in use, at least cost.
         rates: of a solution, which may carry more; shape (p, t) [1/s].
-
-    Returns:
-        Of the same shape.
     """
     stage, width = layout.stage[layout.pair_unit], len(layout.channels)
     place = layout.pair_slice * width + layout.channel[layout.pair_unit]
@@ -73,16 +70,15 @@ def trimmed_rates(layout: Layout, rates: FloatArray) -> FloatArray:
 
 
 def proportional_rates(layout: Layout, units: IntArray, slice_: int, period: int) -> FloatArray:
-    """Rates of one slice in a period in proportion to capacity; a channel is as wide as its narrower stage [1/s].
+    """Rates of one slice in a period in proportion to capacity, shape (p,), no more than the demand [1/s].
+
+    A channel is as wide as its narrower stage.
 
     Args:
         layout: of the problem.
         units: how many are on for the slice, shape (j,).
         slice_: index of the slice.
         period: index of the period.
-
-    Returns:
-        By pair, shape (p,); no more than the demand.
     """
     unit = layout.pair_unit
     width = np.where(layout.pair_slice == slice_, layout.pair_rate * units[unit], 0.0)
@@ -107,11 +103,11 @@ def _served_per_s(layout: Layout, units: IntArray, objective: Objective) -> Floa
         return demand
     level, rows = (math.nan, serve_demand(layout)) if least else (1.0, cap_at_demand(layout))
     goal = np.append(np.zeros(layout.columns), 1.0) if least else np.append(-layout.mean_rate, 0.0)
-    _, rates = _carried(layout, units, np.full(units.shape, level), rows, goal)
-    if rates is None:
+    solution = _carried(layout, units, np.full(units.shape, level), rows, goal)
+    if not solution.is_found:
         raise PlannerError("units", units.tolist(), "cannot carry what they were chosen for", SPREAD_FIX)
     served = np.zeros_like(demand)
-    np.add.at(served, layout.pair_slice[layout.served], rates[layout.served])
+    np.add.at(served, layout.pair_slice[layout.served], solution.values[layout.column.rates[layout.served]])
     total = served @ layout.share
     exact = layout.deferrable & least & (total > 0.0)
     served *= np.where(exact, layout.mean_demand_per_s / np.where(exact, total, 1.0), 1.0)[:, None]
@@ -124,10 +120,10 @@ def _max_min_rates(layout: Layout, units: IntArray) -> FloatArray:
     goal = np.append(np.zeros(layout.columns), np.ones(layout.periods))
     best = None
     for _ in range(MAX_LOAD_LEVELS):
-        solution, rates = _carried(layout, units, level, serve_demand(layout), goal)
-        if rates is None:
+        solution = _carried(layout, units, level, serve_demand(layout), goal)
+        if not solution.is_found:
             break
-        best, reached = rates, solution.values[layout.columns :]
+        best, reached = solution.values[layout.column.rates], solution.values[layout.columns :]
         is_held = np.abs(solution.row_duals[: units.size].reshape(units.shape)) > _LOAD_TOLERANCE
         held = np.isnan(level) & is_held
         level = np.where(held, reached, level)
@@ -138,10 +134,8 @@ def _max_min_rates(layout: Layout, units: IntArray) -> FloatArray:
     return trimmed_rates(layout, np.where(best > _LOAD_TOLERANCE * layout.pair_ceiling_per_s, best, 0.0))
 
 
-def _carried(
-    layout: Layout, units: IntArray, level: FloatArray, served: ConstraintRows, goal: FloatArray
-) -> tuple[Solution, FloatArray | None]:
-    """Solution and rates [1/s] of a program of loads, None where there are none; rows `carry_rate` come first.
+def _carried(layout: Layout, units: IntArray, level: FloatArray, served: ConstraintRows, goal: FloatArray) -> Solution:
+    """What is found of a program of loads; rows `carry_rate` come first.
 
     No unit is loaded to more than its `level`, shape (j, t); where that is nan, to no more than one of the columns that
     `goal`, to be least, has beyond those of the layout: that of the period, or the only one.
@@ -156,8 +150,4 @@ def _carried(
     )
     rows = tuple(rows for rows in (loads, hand_over(layout), served) if len(rows))
     program = Program(layout, rows, goal, maximise=False, extra_columns=len(goal) - layout.columns)
-    scaled = scale_program(with_rates(program, layout.capped_rates_per_s))
-    solution = solve_scaled(scaled, whole=False)
-    if solution.outcome is not SolverOutcome.PROVEN:
-        return solution, None
-    return solution, (solution.values * scaled.column_unit)[layout.column.rates]
+    return solve_program(with_rates(program, layout.capped_rates_per_s), whole=False)

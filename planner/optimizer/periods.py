@@ -10,17 +10,17 @@ too many kinds, it is solved once more with those of the period of the largest d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from planner.core import FloatArray
 from planner.optimizer.evaluate_allocation import PartAnswer, evaluate_fleet
-from planner.optimizer.highs import ROUNDING_TOLERANCE
+from planner.optimizer.highs import ROUNDING_TOLERANCE, Solution
 from planner.optimizer.layout import Layout
-from planner.optimizer.relaxation import RelaxedOptimum, undominated
-from planner.optimizer.types import Objective, Purchase
+from planner.optimizer.relaxation import undominated
+from planner.optimizer.types import Objective
 
 HELD_PRICE = 0.1
 """What using a block that is held counts, as a share of its price: so little that it is used before anything is bought,
@@ -30,38 +30,20 @@ PartSolver = Callable[[Layout, int], PartAnswer]
 """Answers a problem of one period, given how many may be asked at most from this one on."""
 
 
-def solve_by_period(layout: Layout, solve_one: PartSolver, gap: float) -> PartAnswer:
-    """A fleet and a bound from periods that nothing links.
-
-    Args:
-        layout: of a problem of several periods.
-        solve_one: answers a problem of one period.
-        gap: relative gap at which the fleet is good enough, and share of its cost by which the fleet of a period may
-            cost more than that of one of less demand before those between them are solved by themselves.
-
-    Returns:
-        The fleet of all periods, if it keeps all limits, with the bound.
-    """
-    day = Day(layout, layout.demand_per_s)
-    parts = day.solve(solve_one, gap)
-    bound = math.fsum(share * part.bound_usd_per_hour for share, part in zip(layout.share, parts, strict=True))
-    return PartAnswer(day.fleet(parts, solve_one, gap), bound)
-
-
 def fleet_by_period(
-    layout: Layout, some: Layout, relaxed: RelaxedOptimum, solve_one: PartSolver, gap: float
+    layout: Layout, some: Layout, relaxed: Solution, solve_one: PartSolver, gap: float
 ) -> FloatArray | None:
-    """A fleet from periods that hold what the relaxation of the whole does.
+    """A fleet from periods that hold what the relaxation of the whole does, by column; None: none keeps all limits.
 
     Args:
         layout: of a problem of several periods.
         some: of what was relaxed, the problem or `undominated_day` of it.
         relaxed: its relaxation.
         solve_one: answers a problem of one period.
-        gap: see `solve_by_period`.
+        gap: see `Day.fleet`.
 
     Returns:
-        By column; None: none was found that keeps all limits.
+        Shape (columns,).
     """
     served = np.zeros_like(layout.demand_per_s)
     np.add.at(served, some.pair_slice[some.served], relaxed.values[some.column.rates[some.served]])
@@ -70,8 +52,7 @@ def fleet_by_period(
     blocks: FloatArray = relaxed.values[some.column.blocks].max(axis=1) * layout.purchase_committed
     for held in (np.floor(blocks + 0.5), np.ceil(blocks - ROUNDING_TOLERANCE)):
         day = Day(layout, np.where(layout.deferrable[:, None], waits, layout.demand_per_s), held)
-        values = day.fleet(day.solve(solve_one, gap), solve_one, gap)
-        if values is not None:
+        if (values := day.fleet(solve_one, gap).values) is not None:
             return values
     return None
 
@@ -85,11 +66,11 @@ def undominated_day(layout: Layout) -> tuple[Layout, FloatArray]:
         layout: of a problem too large to be written down.
 
     Returns:
-        Of all units, with fewer pairs; and their tight rates (of units that serve all that they can) [1/s].
+        With fewer pairs; and their tight rates (of units that serve all that they can) [1/s].
     """
     free = _unlinked(layout)
     pairs = undominated(free, free.tight_rates_per_s)
-    return free.select(np.ones(len(free.stage), dtype=bool), pairs), free.tight_rates_per_s[pairs]
+    return free.select(pairs), free.tight_rates_per_s[pairs]
 
 
 def _unlinked(layout: Layout) -> Layout:
@@ -120,30 +101,22 @@ class Day:
 
     def part(self, period: int) -> Layout:
         """The problem of one period."""
-        layout, problem = _unlinked(self.layout), self.layout.problem
-        demand, usd = self.demand_per_s[:, [period]], layout.purchase_usd_per_hour
-        update: dict[str, object] = {"periods": problem.periods[:1]}
-        is_held = layout.purchase_committed & (self.held is not None)
+        layout = _unlinked(self.layout)
+        demand, usd, most = self.demand_per_s[:, [period]], layout.purchase_usd_per_hour, layout.purchase_most
         if self.held is not None:
-            held = iter((self.held * layout.purchase_block).tolist())
-            update["resources"] = tuple(
-                r.model_copy(update={"purchases": tuple(_with_at_most(p, next(held)) for p in r.purchases)})
-                for r in problem.resources
-            )
+            usd = np.where(layout.purchase_committed, HELD_PRICE * usd, usd)
+            most = np.where(layout.purchase_committed, self.held * layout.purchase_block, most)
         return replace(
             layout,
-            problem=layout.problem.model_copy(update=update),
+            problem=layout.problem.model_copy(update={"periods": layout.problem.periods[:1]}),
             share=np.ones(1),
             demand_per_s=demand,
             ceiling_per_s=demand,
             deferrable=np.zeros_like(layout.deferrable),
-            purchase_usd_per_hour=np.where(is_held, HELD_PRICE * usd, usd),
-            purchase_committed=np.zeros(len(usd), dtype=bool),
+            purchase_usd_per_hour=usd,
+            purchase_committed=np.zeros_like(layout.purchase_committed),
+            purchase_most=most,
         )
-
-    def parts(self) -> Iterator[Layout]:
-        """The problems of all periods."""
-        return (self.part(period) for period in range(self.layout.periods))
 
     def solve(self, solve_one: PartSolver, gap: float) -> list[PartAnswer]:
         """An answer for each period; periods of the same demand have the same.
@@ -198,30 +171,28 @@ class Day:
         layout.fill_in(values)
         return values
 
-    def fleet(self, parts: list[PartAnswer], solve_one: PartSolver, gap: float) -> FloatArray | None:
-        """The columns of all periods, of the kinds of the largest demand if need be; None: no limits are kept."""
-        layout, values = self.layout, self.together(parts)
+    def fleet(self, solve_one: PartSolver, gap: float) -> PartAnswer:
+        """A fleet that keeps all limits, of the kinds of the largest demand if need be; and the bound of free periods.
+
+        The gap is one at which the fleet is good enough, and the share of its cost by which the fleet of a period may
+        cost more than that of one of less demand before those between them are solved by themselves.
+        """
+        layout, parts = self.layout, self.solve(solve_one, gap)
+        values = self.together(parts)
+        bound = math.fsum(share * part.bound_usd_per_hour for share, part in zip(layout.share, parts, strict=True))
         if values is None or _keeps_limits(layout, values):
-            return values
+            return PartAnswer(values, bound)
         peak = values[layout.column.units[:, int(self.demand_per_s.sum(axis=0).argmax())]] > 0.0
         allowed = (layout.unit_kind < 0) | np.isin(layout.unit_kind, layout.unit_kind[peak])
-        if allowed.all():
-            return None
         pairs = allowed[layout.pair_unit]
-        fewer = layout.select(allowed, pairs)
-        of_fewer = replace(self, layout=fewer)
-        found = of_fewer.together(of_fewer.solve(solve_one, gap))
+        of_fewer = replace(self, layout=layout.select(pairs))
+        found = None if allowed.all() else of_fewer.together(of_fewer.solve(solve_one, gap))
         if found is None:
-            return None
-        whole = np.zeros(layout.columns)
-        whole[layout.columns_of(fewer, allowed, pairs)] = found
-        return whole if _keeps_limits(layout, whole) else None
+            return PartAnswer(None, bound)
+        values = np.zeros(layout.columns)
+        values[layout.columns_of(pairs)] = found
+        return PartAnswer(values if _keeps_limits(layout, values) else None, bound)
 
 
 def _keeps_limits(layout: Layout, values: FloatArray) -> bool:
     return evaluate_fleet(Objective.MIN_COST, layout, values, is_routed=True, may_miss=True).keeps_limits
-
-
-def _with_at_most(purchase: Purchase, held: float) -> Purchase:
-    """A committed purchase of which so much is there already."""
-    return purchase.model_copy(update={"at_most": held}) if purchase.committed else purchase

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,8 +13,8 @@ from scipy import sparse
 from planner.core import BoolArray, FloatArray, InputError, IntArray
 from planner.optimizer.constraint_rows import ConstraintRows
 from planner.optimizer.constraints import build_rows
-from planner.optimizer.layout import Layout, build_layout
-from planner.optimizer.types import FleetProblem, Objective, Sense
+from planner.optimizer.layout import Layout
+from planner.optimizer.types import Objective, Sense
 
 LARGEST_LIMIT = 2.0**20
 """Rows whose limit is more than a million times their largest coefficient are scaled by the coefficient instead."""
@@ -25,7 +25,7 @@ SPREAD_FIX = "bring rates, costs and limits closer together in size"
 
 @dataclass(frozen=True)
 class Program:
-    """A linear goal over rows; all columns are >= 0, those of `Layout.integer` are whole.
+    """A linear goal over rows; all columns are >= 0, those of `integer` are whole.
 
     Attributes:
         layout: what the columns stand for.
@@ -49,8 +49,10 @@ class Program:
         return self.layout.columns + self.extra_columns
 
     def integer(self) -> BoolArray:
-        """Which columns hold whole numbers."""
-        return np.concatenate([self.layout.integer(), np.zeros(self.extra_columns, dtype=bool)])
+        """Which columns hold whole numbers: units, blocks, groups and kinds."""
+        whole = np.arange(self.columns) < self.layout.columns
+        whole[self.layout.column.rates] = whole[self.layout.column.starts] = False
+        return whole
 
     def upper(self) -> FloatArray:
         """Largest value of each column: 1 for a group or kind in use, 0 for a rate of which there is none to carry."""
@@ -60,26 +62,24 @@ class Program:
         most[self.layout.column.rates[self.layout.pair_ceiling_per_s == 0.0]] = 0.0
         return most
 
+    def by_constraint(self, by_row: FloatArray) -> Iterator[tuple[ConstraintRows, FloatArray]]:
+        """The rows of each constraint, with what is given of all rows, e.g. duals."""
+        first = np.cumsum([0, *map(len, self.rows)])
+        return zip(self.rows, np.split(by_row, first[1:-1]), strict=True)
+
     def names(self) -> list[str]:
         """Names of all rows."""
         return [name for rows in self.rows for name in rows.names(self.layout)]
 
 
-def build_program(problem: FleetProblem | Layout, objective: Objective, ratio: float = 0.0) -> Program:
-    """The program of a problem: its rows, and the goal.
+def build_program(layout: Layout, objective: Objective, ratio: float = 0.0) -> Program:
+    """The program of a problem: its rows, and the goal [1/s or USD/h].
 
     Args:
-        problem: see `FleetProblem`; or its layout, where that is known already.
+        layout: of the problem.
         objective: see `Objective`.
         ratio: for `max_rate_per_cost`, the ratio q [1/s per USD/h] of the parametric goal ``rate - q cost``.
-
-    Returns:
-        The program in its own units.
-
-    Raises:
-        InputError: a name that the problem does not have.
     """
-    layout = problem if isinstance(problem, Layout) else build_layout(problem)
     goals: Mapping[Objective, FloatArray] = {
         Objective.MIN_COST: layout.mean_cost,
         Objective.MAX_RATE: layout.mean_rate,
@@ -89,14 +89,11 @@ def build_program(problem: FleetProblem | Layout, objective: Objective, ratio: f
 
 
 def with_rates(program: Program, rate_per_s: FloatArray) -> Program:
-    """The program with other rates in its rows `carry_rate`.
+    """The program with other rates in its rows `carry_rate` [1/s].
 
     Args:
         program: as stated.
         rate_per_s: of each pair in each period, shape (p, t).
-
-    Returns:
-        The program with other coefficients.
     """
     used = 1.0 / rate_per_s.ravel()
     rows = (
@@ -107,7 +104,7 @@ def with_rates(program: Program, rate_per_s: FloatArray) -> Program:
 
 
 def pool_rates(program: Program) -> Program:
-    """The tightened program in fewer columns, and with a largest count for every unit.
+    """The tightened program in fewer columns, and with a largest count for every unit [units].
 
     Of units of one stage, channel, kind and set of groups whose rates are in proportion only the sum of what they carry
     matters: ``sum_s f_js / r_js <= n_j`` for each of them is ``sum_s f_s / r_s <= sum_j (r_j / r) n_j``. The sum stands
@@ -118,9 +115,6 @@ def pool_rates(program: Program) -> Program:
 
     Args:
         program: as stated.
-
-    Returns:
-        The program with fewer rows `carry_rate`, rates that stay 0, and `Program.most`.
     """
     layout, periods = program.layout, np.arange(program.layout.periods)
     lead, _, size = layout.pools
@@ -141,14 +135,11 @@ def pool_rates(program: Program) -> Program:
 
 
 def unpool_rates(layout: Layout, values: FloatArray) -> FloatArray:
-    """Values of `pool_rates` by unit: filled one after the other, so that what is not needed carries nothing.
+    """Values of `pool_rates` by unit [1/s]: filled one after the other, so that what is not needed carries nothing.
 
     Args:
         layout: of the program.
         values: by column of the layout, pooled.
-
-    Returns:
-        By column, with a rate for every pair [1/s].
     """
     by_unit, rates = values.copy(), layout.tight_rates_per_s
     lead, pair_of, size = layout.pools
@@ -172,7 +163,7 @@ class ScaledProgram:
     Attributes:
         matrix: rows by columns, as a scipy array (which has no element type of its own).
         low, high: by row.
-        goal, upper, integer: by column.
+        goal, upper: by column.
         column_unit: size of a scaled column in the program's unit.
         row_unit: size of a scaled row in the program's unit.
         goal_unit: program's goal = this x goal; negative where it is maximised.
@@ -183,23 +174,19 @@ class ScaledProgram:
     high: FloatArray
     goal: FloatArray
     upper: FloatArray
-    integer: BoolArray
     column_unit: FloatArray
     row_unit: FloatArray
     goal_unit: float
 
 
 def scale_program(program: Program) -> ScaledProgram:
-    """The rows of a program below one another, in units that suit its size.
+    """The rows of a program below one another, in units that suit its size [powers of two of its own].
 
     Rates are counted in powers of two of their slice's demand, rows and goal divided by powers of two: no coefficient
     is rounded and all are about 1, because a solver's tolerances are absolute.
 
     Args:
         program: in its own units.
-
-    Returns:
-        The same program for a solver.
 
     Raises:
         InputError: sizes within one row are too far apart for a solver to see the smallest.
@@ -212,23 +199,22 @@ def scale_program(program: Program) -> ScaledProgram:
     )
     is_most = np.concatenate([np.full(len(rows), rows.sense is Sense.AT_MOST) for rows in program.rows])
     column_unit = np.ones(program.columns)
-    column_unit[layout.column.rates] = powers_of_two(layout.ceiling_per_s.max(axis=1))[layout.pair_slice][:, None]
+    column_unit[layout.column.rates] = _powers_of_two(layout.ceiling_per_s.max(axis=1))[layout.pair_slice][:, None]
     value = value * column_unit[column]
     largest = np.zeros(len(limit))
     np.maximum.at(largest, row, np.abs(value))
     in_proportion = (limit >= largest / LARGEST_LIMIT) & (limit <= largest * LARGEST_LIMIT)
-    row_unit = powers_of_two(np.where(in_proportion, limit, largest))
+    row_unit = _powers_of_two(np.where(in_proportion, limit, largest))
     value = value / row_unit[row]
     _check_spread(program, row, column, value)
     goal = program.goal * column_unit
-    goal_unit = float(powers_of_two(np.abs(goal).max(initial=0.0, keepdims=True))[0])
+    goal_unit = float(_powers_of_two(np.abs(goal).max(initial=0.0, keepdims=True))[0])
     return ScaledProgram(
         matrix=sparse.csr_array((value, (row, column)), shape=(len(limit), program.columns)),
         low=np.where(is_most, -math.inf, limit / row_unit),
         high=np.where(is_most, limit / row_unit, math.inf),
         goal=(-goal if program.maximise else goal) / goal_unit,
         upper=program.upper() / column_unit,
-        integer=program.integer(),
         column_unit=column_unit,
         row_unit=row_unit,
         goal_unit=-goal_unit if program.maximise else goal_unit,
@@ -254,17 +240,7 @@ def _check_spread(program: Program, row: IntArray, column: IntArray, value: Floa
     raise InputError(program.names()[int(row[wrong[0]])], float(size[wrong[0]]), bound, SPREAD_FIX)
 
 
-def powers_of_two(values: FloatArray) -> FloatArray:
-    """The power of two just below the size of each value; 1 for 0.
-
-    Args:
-        values: of any sign and shape.
-
-    Returns:
-        Of the same shape.
-
-    >>> powers_of_two(np.array([0.3, -5.0, 0.0])).tolist()
-    [0.25, 4.0, 1.0]
-    """
+def _powers_of_two(values: FloatArray) -> FloatArray:
+    """The power of two just below the size of each value, of any sign; 1 for 0."""
     exponent = np.frexp(np.abs(values))[1] - 1
     return np.where(values == 0.0, 1.0, np.ldexp(1.0, exponent))

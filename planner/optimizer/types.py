@@ -47,12 +47,11 @@ class SolveStatus(StrEnum):
     """Proved best, to `FEASIBILITY_TOLERANCE`."""
     WITHIN_GAP = "within_gap"
     """Proved to be within the relative gap that was asked for, but not to be best."""
-    TIME_LIMIT = "time_limit"
-    """The time given ran out; the allocation meets every limit, but may not be best (or, at `max_rate`, cheapest)."""
     WORK_LIMIT = "work_limit"
-    """The same after as much work as is done at most, which is the same on every machine."""
+    """As much work was done as may be; the allocation meets every limit, but may not be best (or, at `max_rate`,
+    cheapest)."""
     NO_SOLUTION_IN_TIME = "no_solution_in_time"
-    """Time or work ran out before any allocation was found, and before it was proved that there is none."""
+    """The work ran out before any allocation was found, and before it was proved that there is none."""
     INFEASIBLE = "infeasible"
     """Proved that no allocation serves what must be served within the limits. See `Allocation.diagnosis`."""
 
@@ -63,8 +62,8 @@ class SolveStatus(StrEnum):
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether there is an allocation that more time or work might have bettered."""
-        return self in (SolveStatus.TIME_LIMIT, SolveStatus.WORK_LIMIT)
+        """Whether there is an allocation that more work might have bettered."""
+        return self is SolveStatus.WORK_LIMIT
 
 
 class Sense(StrEnum):
@@ -230,7 +229,7 @@ class Relaxation(Frozen):
     field: str = Field(description="the input that sets it")
     limit: float
     needed: float | None = Field(description="nearest limit that is feasible; None: no change of this one alone helps")
-    is_proven: bool = Field(default=True, description="False when time ran out: the change may be too large")
+    is_proven: bool = Field(default=True, description="False when the work ran out: the change may be too large")
 
     def __str__(self) -> str:
         """For example ``budget_usd_per_hour 40 -> 57.3``; rounded so that what is said is enough."""
@@ -253,7 +252,7 @@ class Diagnosis(Frozen):
     )
     fields: tuple[str, ...] = Field(default=(), description="of each, the input that sets it")
     relaxations: tuple[Relaxation, ...] = Field(default=(), description="one for each constraint of the conflict")
-    is_proven: bool = Field(default=True, description="False when time ran out: the conflict may not be minimal")
+    is_proven: bool = Field(default=True, description="False when the work ran out: the conflict may not be minimal")
     note: str = Field(default="", description="what there is to say where no change was looked for")
 
     @property

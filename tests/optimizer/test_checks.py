@@ -71,8 +71,6 @@ def test_bad_records_are_refused(make, message):
             {},
             r"min_rate_per_s = 2.0: must be <= the mean demand = 1",
         ),
-        (problem([ONE], 1.0), MIN_COST, {"time_limit_s": 0.0}, r"time_limit_s = 0.0: must be > 0 s"),
-        (problem([ONE], 1.0), MIN_COST, {"time_limit_s": math.nan}, r"time_limit_s = nan: must be > 0 s"),
         (problem([ONE], 1.0), MIN_COST, {"relative_gap": 1.0}, r"relative_gap = 1.0: must lie in \[0, 1\)"),
         (
             problem([ONE, unit("own", 1.0)], 1.0),

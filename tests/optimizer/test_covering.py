@@ -27,6 +27,7 @@ from planner.optimizer.constraints import build_rows
 from planner.optimizer.covering import cheapest_cover
 from planner.optimizer.labels import LabelSearch, TooManyLabelsError
 from planner.optimizer.layout import FIRST, SECOND, WHOLE, Layout, build_layout
+from planner.optimizer.program import build_program
 
 KINDS = 4
 
@@ -138,7 +139,7 @@ def without_covering(asked: FleetProblem, monkeypatch: pytest.MonkeyPatch) -> fl
     """The optimum by branch and bound alone."""
     with monkeypatch.context() as patched:
         patched.setattr("planner.optimizer.solving.cheapest_cover", lambda *_: None)
-        answer = solve(asked, Objective.MIN_COST, time_limit_s=20.0, relative_gap=1e-5)
+        answer = solve(asked, Objective.MIN_COST, relative_gap=1e-5)
     assert answer.objective is not None
     return answer.objective
 
@@ -165,7 +166,7 @@ def test_the_cover_is_the_optimum_where_nothing_else_is_asked(
 def test_commitments_over_periods_are_solved_to_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = problem(seed, 3, commitments=True)
     assert cheapest_cover(build_layout(asked)) is None
-    answer = solve(asked, Objective.MIN_COST, relative_gap=1e-5, time_limit_s=20.0)
+    answer = solve(asked, Objective.MIN_COST, relative_gap=1e-5)
     assert answer.objective == pytest.approx(without_covering(asked, monkeypatch), rel=1e-4)
 
 
@@ -348,7 +349,7 @@ def test_what_shares_resources_is_covered_as_cheaply_as_by_the_whole_program(see
         layout.mean_cost,
         constraints=constraints,
         bounds=Bounds(0.0, upper),
-        integrality=layout.integer(),
+        integrality=build_program(layout, Objective.MIN_COST).integer(),
         options=options,
     )
     optimum = math.inf if found.x is None else float(found.fun)
@@ -361,6 +362,33 @@ def test_what_shares_resources_is_covered_as_cheaply_as_by_the_whole_program(see
     assert coarse is not None and coarse.bound_usd_per_hour <= optimum * (1.0 + 1e-9)
     if optimum < math.inf:
         assert coarse.values is not None and layout.mean_cost @ coarse.values <= coarse.bound_usd_per_hour / 0.95 + 1e-9
+
+
+@pytest.mark.parametrize("seed", [54, 65, 70, 76, 85, 86, 102, 118])
+def test_what_is_there_already_and_limited_is_covered_as_cheaply_as_by_the_whole_program(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Power that costs nothing and does not do for what is cheapest, beside GPUs singly or by four."""
+    rng = np.random.default_rng([5, seed])
+    units = tuple(
+        Unit(
+            name=f"{name}{j}",
+            rates_per_s={name: float(size * rng.uniform(0.8, 1.4))},
+            takes={"kw": float(size * rng.uniform(0.5, 2.0)), "gpu": float(size)},
+        )
+        for name in ("s", "t")
+        for j, size in enumerate(rng.integers(1, 5, 5).tolist())
+    )
+    power = Resource(name="kw", at_most=float(rng.uniform(10.0, 20.0)))
+    hired = Purchase(name="p", usd_per_hour=1.0, block=int(rng.choice([1, 4])))
+    asked = FleetProblem(
+        slices=tuple(Slice(name=name, demand_per_s=(float(rng.uniform(5.0, 12.0)),)) for name in ("s", "t")),
+        units=units,
+        resources=(power, Resource(name="gpu", purchases=(hired,))),
+    )
+    cover = cheapest_cover(build_layout(asked))
+    assert cover is not None
+    assert cover.bound_usd_per_hour == pytest.approx(without_covering(asked, monkeypatch), rel=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(12))

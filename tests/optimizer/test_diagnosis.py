@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from planner.optimizer import (
     FleetProblem,
     Period,
@@ -13,7 +17,7 @@ from planner.optimizer import (
     solve,
 )
 from planner.optimizer.diagnosis import diagnose
-from planner.optimizer.highs import ProgramSolver
+from planner.optimizer.highs import ProgramSolver, Solution
 from planner.optimizer.layout import build_layout
 from planner.optimizer.program import build_program
 from tests.fleet_oracle import Fleets, small_problem
@@ -85,21 +89,9 @@ def test_a_diagnosis_is_a_minimal_conflict_with_the_smallest_ways_out():
     assert checked > 10 and helped > 10
 
 
-def test_an_answer_that_nobody_reads_is_infeasible_all_the_same_but_not_diagnosed():
-    """Brute force says which; of several sites all but one are asked only whether there is a fleet."""
-    checked = 0
-    for seed in range(120):
-        stated = small_problem(seed, MIN_COST)
-        if not Fleets(stated, True).outcomes:
-            found = solve(stated, MIN_COST, duals=False)
-            assert found.status is SolveStatus.INFEASIBLE and found.diagnosis is None
-            checked += 1
-    assert checked > 10
-
-
 def all_limits(stated):
     """Every limit of a problem as named rows, read off the program of the whole problem."""
-    program = build_program(stated, MIN_COST)
+    program = build_program(build_layout(stated), MIN_COST)
     for rows in program.rows:
         if rows.constraint not in constraints.STRUCTURAL | {"hold_resource"}:
             for name in set(rows.families()):
@@ -160,14 +152,16 @@ def test_a_slice_nobody_serves_is_the_conflict():
     assert found.summary == "slices[code].demand_per_s cannot hold; no change of it is enough"
 
 
-def test_a_diagnosis_cut_short_says_so():
+def test_a_diagnosis_cut_short_says_so(monkeypatch):
     stated = problem(
         [unit("a", 4.0, 5.0, {"gpu": 2.0})],
         40.0,
         budget_usd_per_hour=40.0,
         resources=(Resource(name="gpu", at_most=8.0),),
     )
-    late = diagnose(ProgramSolver(0.0, 0.0, 0.0), MIN_COST, build_layout(stated))
+    nothing = Solution(False, np.zeros(0), -math.inf, np.zeros(0), 0.0)
+    monkeypatch.setattr(ProgramSolver, "run", lambda *asked, **limits: nothing)
+    late = diagnose(ProgramSolver(0.0, 0.0), MIN_COST, build_layout(stated))
     assert not late.is_proven and not any(r.is_proven for r in late.relaxations)
     assert late.conflict == ("serve_demand__chat", "within_resource__gpu", "within_budget")
     assert late.summary.endswith("no way out found yet (the search was cut short: a smaller change may do)")

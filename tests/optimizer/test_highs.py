@@ -130,13 +130,15 @@ def test_units_that_another_betters_are_not_missed(monkeypatch: pytest.MonkeyPat
 def test_the_solver_asks_as_often_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What work is counted in: the checks of two runs of one program."""
     seen = []
-    plain = highs.solve_scaled
-    monkeypatch.setattr("planner.optimizer.highs.solve_scaled", lambda *a, **k: seen.append(plain(*a, **k)) or seen[-1])
+    plain = highs.solve_program
+    monkeypatch.setattr(
+        "planner.optimizer.highs.solve_program", lambda *a, **k: seen.append(plain(*a, **k)) or seen[-1]
+    )
     layout = build_layout(many_alike(4))
     for _ in range(2):
         ProgramSolver(0.0, 3e5).run(build_program(layout, MIN_COST))
-    assert seen[0].checks == seen[1].checks > 0
-    assert (seen[0].bound, seen[0].goal) == (seen[1].bound, seen[1].goal)
+    assert seen[0].work == seen[1].work > 0
+    assert seen[0].bound == seen[1].bound and (seen[0].values == seen[1].values).all()
 
 
 def test_goal_and_bound_of_a_greatest_rate_are_in_requests_per_second() -> None:
@@ -151,11 +153,11 @@ def test_goal_and_bound_of_a_greatest_rate_are_in_requests_per_second() -> None:
 
 def test_integers_are_rounded_not_truncated_and_fractions_refused():
     whole = np.array([True, True, True, False])
-    assert highs.round_integers(np.array([2.9999999, 3.0000001, -1e-9, 0.5]), whole).tolist() == [3.0, 3.0, 0.0, 0.5]
+    assert highs._rounded(np.array([2.9999999, 3.0000001, -1e-9, 0.5]), whole).tolist() == [3.0, 3.0, 0.0, 0.5]
     with pytest.raises(PlannerError, match=r"column 0 = 2.5: is not a whole number to 0.0001. Fix: bring rates"):
-        highs.round_integers(np.array([2.5, 0.0, 0.0, 0.0]), whole)
+        highs._rounded(np.array([2.5, 0.0, 0.0, 0.0]), whole)
     with pytest.raises(PlannerError, match=r"column 1 = 1.25"):
-        highs.round_integers(np.array([1.0, 1.25, 7.5, 0.5]), whole)
+        highs._rounded(np.array([1.0, 1.25, 7.5, 0.5]), whole)
 
 
 def test_a_solver_that_fails_is_an_error_not_an_answer(monkeypatch):
@@ -166,5 +168,5 @@ def test_a_solver_that_fails_is_an_error_not_an_answer(monkeypatch):
 
     solver = highspy.Highs()
     monkeypatch.setattr(type(solver), "getModelStatus", lambda self: Broken)
-    with pytest.raises(PlannerError, match=r"solver status = 'kSolveError': HiGHS neither solved the program nor ran"):
-        highs.solver_outcome(solver)
+    with pytest.raises(PlannerError, match=r"solver status = 'kSolveError': HiGHS neither solved the program nor came"):
+        highs._ended(solver)

@@ -15,12 +15,11 @@ from planner.optimizer import (
     Unit,
     UnitStage,
     solve,
-    solving,
 )
 from planner.optimizer.evaluate_allocation import PartAnswer
 from planner.optimizer.highs import ProgramSolver
 from planner.optimizer.layout import Layout, build_layout
-from planner.optimizer.periods import fleet_by_period, solve_by_period
+from planner.optimizer.periods import Day, PartSolver, fleet_by_period
 from planner.optimizer.program import build_program
 from planner.optimizer.relaxation import relax
 from tests.optimizer.problems import MIN_COST, check_allocation
@@ -67,6 +66,11 @@ def test_periods_by_themselves_are_as_good_as_the_whole_program(
     check_allocation(answer, stated, MIN_COST)
 
 
+def by_period(layout: Layout, solve_one: PartSolver) -> PartAnswer:
+    """A fleet and a bound from periods that nothing links."""
+    return Day(layout, layout.demand_per_s).fleet(solve_one, 1e-6)
+
+
 def usd_per_hour(stated: FleetProblem, found: PartAnswer) -> float:
     """What the fleet of an answer costs."""
     return float(build_layout(stated).mean_cost @ found.values)
@@ -104,7 +108,7 @@ def test_periods_between_two_of_the_same_cost_are_not_solved() -> None:
         values[layout.column.units[0, 0]], values[layout.column.rates[0, 0]] = 1.0, asked[-1]
         return PartAnswer(values, 2.0)
 
-    found = solve_by_period(build_layout(stated), solve_one, 1e-6)
+    found = by_period(build_layout(stated), solve_one)
     assert asked == [1.0, 4.0]
     assert (usd_per_hour(stated, found), found.bound_usd_per_hour) == (2.0, 2.0)
     assert found.values is not None
@@ -127,7 +131,7 @@ def test_periods_of_the_same_demand_are_solved_once() -> None:
         values[layout.column.units[0, 0]], values[layout.column.rates[0, 0]] = units, demand
         return PartAnswer(values, 2.0 * units)
 
-    found = solve_by_period(build_layout(stated), solve_one, 1e-6)
+    found = by_period(build_layout(stated), solve_one)
     assert asked == [(1.0, 3), (4.0, 2), (2.0, 1)]
     assert found.values is not None and found.values[:4].tolist() == [1.0, 2.0, 1.0, 1.0]
     assert usd_per_hour(stated, found) == pytest.approx(2.0 * (1 + 2 * 2 + 3 + 4) / 10)
@@ -158,7 +162,7 @@ def test_kinds_of_the_largest_demand_serve_all_periods() -> None:
     assert answer.status is SolveStatus.OPTIMAL
     assert answer.units == {"s": (1, 1), "large": (1, 1)}
     layout = build_layout(stated)
-    fleet = solve_by_period(layout, _exact, 1e-6)
+    fleet = by_period(layout, _exact)
     assert fleet.values is not None and usd_per_hour(stated, fleet) == 5.0
     assert fleet.values[layout.column.kinds].tolist() == [float(name == "large") for _, _, name in layout.kind_names()]
 
@@ -232,7 +236,7 @@ def test_where_fewer_blocks_do_not_do_more_are_held() -> None:
 
 def _exact_or_none(layout):
     answer = ProgramSolver(0.0, 1e7).run(build_program(layout, MIN_COST))
-    return PartAnswer(answer.values if answer.outcome.has_solution else None, 0.0)
+    return PartAnswer(answer.values if answer.is_found else None, 0.0)
 
 
 def test_demand_of_nothing_beside_one_that_rises_stays_nothing() -> None:
@@ -243,7 +247,7 @@ def test_demand_of_nothing_beside_one_that_rises_stays_nothing() -> None:
         periods=tuple(Period(name=f"p{t}") for t in range(4)),
     )
     layout = build_layout(stated)
-    found = solve_by_period(layout, _exact, 1e-6)
+    found = by_period(layout, _exact)
     assert found.values is not None
     assert found.values[layout.column.rates].tolist() == [pytest.approx([1.0, 2.0, 3.0, 4.0]), [0.0] * 4]
 
@@ -256,7 +260,7 @@ def test_only_periods_that_nothing_links_are_solved_by_themselves_where_they_are
     if linked:
         stated = stated.model_copy(update={"slices": (stated.slices[0].model_copy(update={"deferrable": True}),)})
     seen = []
-    plain = solving.solve_by_period
-    monkeypatch.setattr(solving, "solve_by_period", lambda *a, **k: seen.append(a) or plain(*a, **k))
+    plain = Day.fleet
+    monkeypatch.setattr(Day, "fleet", lambda *a: seen.append(a) or plain(*a))
     assert solve(stated, MIN_COST).status is SolveStatus.OPTIMAL
     assert len(seen) == (0 if linked else 1)

@@ -34,7 +34,9 @@ GOLDEN_NAMES = [*CONSTRAINT_NAMES, *(objective.value for objective in Objective)
 
 
 def golden_program(name):
-    whole = build_program(golden_problem(), Objective(name) if name in list(Objective) else MIN_COST, ratio=0.75)
+    whole = build_program(
+        build_layout(golden_problem()), Objective(name) if name in list(Objective) else MIN_COST, ratio=0.75
+    )
     if name in list(Objective):
         return whole
     return replace(whole, rows=(getattr(constraints, name)(whole.layout),), goal=np.zeros_like(whole.goal))
@@ -63,7 +65,7 @@ def test_every_constraint_has_a_file_with_rows_and_every_file_a_constraint():
 
 def test_row_names_are_their_functions_and_survive_pulp():
     for objective in Objective:
-        program = build_program(golden_problem(), objective)
+        program = build_program(build_layout(golden_problem()), objective)
         assert {rows.constraint for rows in program.rows} == {f.__name__ for f in constraints.CONSTRAINTS[objective]}
         assert [row.name for row in to_pulp(program).constraints()] == program.names()
         reported = {row.name for row in solve(golden_problem(), objective).constraints}

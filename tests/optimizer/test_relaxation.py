@@ -8,6 +8,7 @@ import pulp
 import pytest
 
 from planner.optimizer import Period, solve
+from planner.optimizer.layout import build_layout
 from planner.optimizer.program import build_program
 from tests.optimizer.as_pulp import to_pulp
 from tests.optimizer.problems import MAX_RATE, MIN_COST, medium_problem, problem, unit, with_resource
@@ -34,7 +35,7 @@ def test_duals_are_derivatives_of_the_relaxation(seed):
         pytest.skip("this problem has no allocation")
 
     def relaxed(changed):
-        program = to_pulp(replace(build_program(changed, objective)))
+        program = to_pulp(replace(build_program(build_layout(changed), objective)))
         for variable in program.variables():
             variable.cat = pulp.LpContinuous
         program.solve(pulp.HiGHS(msg=False))
