@@ -13,7 +13,7 @@ report and in the documentation.
 
 Least cost is tried from what is cheap to prove to what is not, and the best fleet and the highest bound are kept:
 streams by themselves (`covering`), periods by themselves (`periods`), then one program by HiGHS with that fleet as its
-start (`highs`). All limits are on work, counted the same on every machine.
+start (`highs`). All limits are on work, counted the same on every machine, unless the caller sets one in seconds.
 
 >>> chat = Slice(name="chat", demand_per_s=(10.0,))
 >>> unit = Unit(name="a", rates_per_s={"chat": 4.0}, takes={"gpu": 2.0})

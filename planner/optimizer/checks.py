@@ -18,17 +18,18 @@ MOST_UNITS_OF_A_CAP = 100 * MOST_UNITS
 """The same where the demand is only a cap. Measured: at 10^9 the least that is not nothing counts as nothing."""
 
 
-def check_problem(problem: FleetProblem, objective: Objective, relative_gap: float) -> None:
+def check_problem(problem: FleetProblem, objective: Objective, time_limit_s: float, relative_gap: float) -> None:
     """Refuse what cannot be solved as it is stated.
 
     Args:
         problem: in records.
         objective: decides whether a least rate is asked for.
+        time_limit_s: must be above 0 [s].
         relative_gap: must lie in [0, 1).
 
     Raises:
         InputError: names that are equal as labels, pinned resources that cannot be bought, demand below the least
-            rate, a gap out of range.
+            rate, a time or gap out of range.
     """
     resources = problem.resources
     _check_names("unit", [unit.name for unit in problem.units], are_labels=False)
@@ -41,6 +42,8 @@ def check_problem(problem: FleetProblem, objective: Objective, relative_gap: flo
         if resource.at_least > 0.0 and not resource.purchases:
             field, fix = f"resources[{resource.name}].at_least", "give it a purchase, or drop at_least"
             raise InputError(field, resource.at_least, "there is no way to buy any", fix)
+    if not time_limit_s > 0.0:
+        raise InputError("time_limit_s", time_limit_s, "must be > 0 s", "give the solver some time, e.g. 10")
     if not 0.0 <= relative_gap < 1.0:
         raise InputError("relative_gap", relative_gap, "must lie in [0, 1)", "write 0.01 for one percent")
     hours, least = [period.hours for period in problem.periods], problem.min_rate_per_s

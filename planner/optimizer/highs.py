@@ -1,13 +1,15 @@
-"""Programs given to HiGHS, with a limit on work that all of them share.
+"""Programs given to HiGHS, with limits on work and time that all of them share.
 
 What the solver says is turned into plain values here: "Optimal" is only what HiGHS proved, and integers are rounded,
 never truncated. Work is counted in what does not depend on the machine: how often the solver asks whether to stop,
-times the entries of the program, so that the same question gets the same answer on a busy machine.
+times the entries of the program, so that the same question gets the same answer on a busy machine. Only a caller who
+sets a limit in seconds gets an answer that depends on them.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,7 +42,7 @@ class Solution:
     """What one run found, in the units of the program.
 
     Attributes:
-        is_proven: that it is within the gap asked for, or that there is none; else the work ran out.
+        is_proven: that it is within the gap asked for, or that there is none; else work or time ran out.
         values: of each column; empty without a solution.
         bound: no solution has a better goal; infinite if nothing was proved.
         row_duals: d(goal)/d(limit) by row, of a linear program that was solved; else empty.
@@ -71,6 +73,7 @@ def solve_program(
     relative_gap: float = 0.0,
     absolute_gap: float = 0.0,
     most_work: float = math.inf,
+    time_limit_s: float = math.inf,
     start: FloatArray | None = None,
     cutoff: float = math.inf,
 ) -> Solution:
@@ -83,6 +86,7 @@ def solve_program(
         absolute_gap: stop when the proved |bound - goal| is at most this.
         most_work: of an integer program, after how much of `Solution.work` it stops; one thread asks whether to stop in
             the same order whatever else the machine does.
+        time_limit_s: of this run [s].
         start: a solution that is known, by column of the layout; only its whole numbers are used.
         cutoff: of an integer program that is minimised, solutions of a greater goal are not looked for; no bound is
             above it.
@@ -104,6 +108,7 @@ def solve_program(
         "mip_rel_gap": relative_gap,
         "mip_abs_gap": absolute_gap / unit,
         "objective_bound": most_goal,
+        "time_limit": max(0.0, time_limit_s),
         "mip_allow_restart": False,  # on some hundred columns they take longer than they save, with blocks by a third
     }
     if whole and matrix.nnz < (FEW_ENTRIES if start is None else 2 * FEW_ENTRIES):
@@ -153,7 +158,7 @@ def _ended(solver: highspy.Highs) -> tuple[bool, bool]:
     program nor came to a limit.
     """
     status = solver.getModelStatus().name
-    if status in ("kInterrupt", "kIterationLimit", "kUnknown"):
+    if status in ("kTimeLimit", "kInterrupt", "kIterationLimit", "kUnknown"):
         return False, solver.getInfo().primal_solution_status == _FEASIBLE
     if status not in ("kOptimal", "kInfeasible", "kUnboundedOrInfeasible"):
         raise PlannerError("solver status", status, "HiGHS neither solved the program nor came to a limit", SPREAD_FIX)
@@ -175,17 +180,24 @@ def _rounded(values: FloatArray, integer: BoolArray) -> FloatArray:
 
 @dataclass
 class ProgramSolver:
-    """Solves integer programs by HiGHS, with one limit for all of them.
+    """Solves integer programs by HiGHS, with limits for all of them together.
 
     Attributes:
         relative_gap: stop when the proved |bound - goal| / |goal| is at most this.
         work_left: checks x entries of all programs together.
+        until_s: when to stop, on `time.monotonic` [s].
         absolute_gap: also stop when |bound - goal| is at most this, in the unit of the goal.
     """
 
     relative_gap: float
     work_left: float
+    until_s: float = math.inf
     absolute_gap: float = 0.0
+
+    @property
+    def is_out_of_time(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() >= self.until_s
 
     def run(
         self, program: Program, start: FloatArray | None = None, cutoff: float = math.inf, share_of_gap: float = 1.0
@@ -201,6 +213,7 @@ class ProgramSolver:
             relative_gap=share_of_gap * self.relative_gap,
             absolute_gap=self.absolute_gap,
             most_work=self.work_left,
+            time_limit_s=self.until_s - time.monotonic(),
             start=start,
             cutoff=cutoff,
         )

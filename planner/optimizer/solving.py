@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -49,17 +50,21 @@ def solve(
     problem: FleetProblem,
     objective: Objective,
     *,
+    time_limit_s: float = math.inf,
     relative_gap: float = 1e-6,
     work: float = WORK,
     at_least_usd_per_hour: float = 0.0,
     most_usd_per_hour: float = math.inf,
 ) -> Allocation:
-    """The best allocation of whole units, or what stands in its way: the same on every machine, however busy.
+    """The best allocation of whole units, or what stands in its way.
+
+    Without a time limit the answer is the same on every machine, however busy.
 
     Args:
         problem: what must be served, by what, and what may be spent. Names must stay different when all but letters
             and digits is replaced by an underscore.
         objective: what is best.
+        time_limit_s: after which no integer program goes on [s]; covers and relaxations come on top.
         relative_gap: allowed |best possible - objective| / |objective|.
         work: what is done at most before the best found is returned as it is, see `planner.optimizer.highs`.
         at_least_usd_per_hour: at least cost, what it is known that no allocation costs less than.
@@ -72,7 +77,7 @@ def solve(
     Raises:
         InputError: a duplicate name; a slice or resource that the problem does not have; a minimum rate above the
             demand; `max_rate_per_cost` with units that cost nothing; a pinned resource that cannot be bought; a demand
-            that takes too many units; a gap out of range.
+            that takes too many units; a time limit or gap out of range.
 
     >>> from planner.optimizer.types import Slice, Unit
     >>> cheap = Unit(name="cheap", rates_per_s={"chat": 1.0}, usd_per_hour=2.0)
@@ -84,11 +89,12 @@ def solve(
     >>> print(solve(poor, Objective.MIN_COST).diagnosis.summary.split("; ", 1)[1])
     enough is any of: slices[chat].demand_per_s 6 -> 5; budget_usd_per_hour 10 -> 12
     """
-    check_problem(problem, objective, relative_gap)
+    until_s = time.monotonic() + time_limit_s
+    check_problem(problem, objective, time_limit_s, relative_gap)
     if not problem.units:
         none = "there is no unit to choose from: give at least one that meets its latency targets"
         return Allocation(status=SolveStatus.INFEASIBLE, diagnosis=Diagnosis(note=none))
-    layout, solver = build_layout(problem), ProgramSolver(relative_gap, work)
+    layout, solver = build_layout(problem), ProgramSolver(relative_gap, work, until_s)
     if objective is Objective.MIN_COST:
         answer = _least_cost(solver, layout, at_least_usd_per_hour, most_usd_per_hour)
     else:
@@ -207,7 +213,7 @@ class _LeastCost:
     def _solve_part(self, part: Layout, left: int) -> PartAnswer:
         """One of so many problems, with its part of the work; close enough if it costs little of the whole too much."""
         work, gap = self.solver.work_left / left, self.solver.relative_gap
-        own = ProgramSolver(gap, work, gap * self.bound)
+        own = ProgramSolver(gap, work, self.solver.until_s, gap * self.bound)
         search = _LeastCost(own, part)
         search.run()
         self.solver.work_left -= work - own.work_left
@@ -276,7 +282,7 @@ def _greatest_rate(solver: ProgramSolver, layout: Layout) -> Allocation:
         if second.is_found:
             fleet = evaluate_fleet(Objective.MAX_RATE, layout, second.values)
     answer = _allocation(Objective.MAX_RATE, solver, layout, fleet, _gap(fleet.rate_per_s, first.bound))
-    return answer if is_proven else answer.model_copy(update={"status": SolveStatus.WORK_LIMIT})
+    return answer if is_proven else answer.model_copy(update={"status": _cut_short(solver)})
 
 
 def _greatest_ratio(solver: ProgramSolver, layout: Layout) -> Allocation:
@@ -310,6 +316,10 @@ def _greatest_ratio(solver: ProgramSolver, layout: Layout) -> Allocation:
     return best.model_copy(update={"iterates": tuple(fleet.rate_per_cost for fleet in fleets)})
 
 
+def _cut_short(solver: ProgramSolver) -> SolveStatus:
+    return SolveStatus.TIME_LIMIT if solver.is_out_of_time else SolveStatus.WORK_LIMIT
+
+
 def _no_fleet(answer: Solution) -> Allocation:
     return Allocation(status=SolveStatus.INFEASIBLE if answer.is_infeasible else SolveStatus.NO_SOLUTION_IN_TIME)
 
@@ -329,7 +339,7 @@ def _allocation(
     has_duals = not _is_large(layout) and objective is not Objective.MAX_RATE_PER_COST
     status = SolveStatus.OPTIMAL if gap <= FEASIBILITY_TOLERANCE else SolveStatus.WITHIN_GAP
     if gap > solver.relative_gap + FEASIBILITY_TOLERANCE:
-        status = SolveStatus.WORK_LIMIT
+        status = _cut_short(solver)
     value = {
         Objective.MIN_COST: fleet.cost_usd_per_hour,
         Objective.MAX_RATE: fleet.rate_per_s,

@@ -47,11 +47,12 @@ class SolveStatus(StrEnum):
     """Proved best, to `FEASIBILITY_TOLERANCE`."""
     WITHIN_GAP = "within_gap"
     """Proved to be within the relative gap that was asked for, but not to be best."""
+    TIME_LIMIT = "time_limit"
+    """The time given ran out; the allocation meets every limit, but may not be best (or, at `max_rate`, cheapest)."""
     WORK_LIMIT = "work_limit"
-    """As much work was done as may be; the allocation meets every limit, but may not be best (or, at `max_rate`,
-    cheapest)."""
+    """The same after as much work as is done at most, which is the same on every machine."""
     NO_SOLUTION_IN_TIME = "no_solution_in_time"
-    """The work ran out before any allocation was found, and before it was proved that there is none."""
+    """Time or work ran out before any allocation was found, and before it was proved that there is none."""
     INFEASIBLE = "infeasible"
     """Proved that no allocation serves what must be served within the limits. See `Allocation.diagnosis`."""
 
@@ -62,8 +63,8 @@ class SolveStatus(StrEnum):
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether there is an allocation that more work might have bettered."""
-        return self is SolveStatus.WORK_LIMIT
+        """Whether there is an allocation that more time or work might have bettered."""
+        return self in (SolveStatus.TIME_LIMIT, SolveStatus.WORK_LIMIT)
 
 
 class Sense(StrEnum):

@@ -222,12 +222,15 @@ def hard_problem(**change):
 
 
 @pytest.mark.parametrize("objective", [MAX_RATE, MAX_RATIO])
-def test_a_limit_of_work_is_a_status_and_never_called_optimal(objective):
+@pytest.mark.parametrize(
+    ("limit", "cut"), [({"time_limit_s": 0.5}, SolveStatus.TIME_LIMIT), ({"work": 4e5}, SolveStatus.WORK_LIMIT)]
+)
+def test_a_limit_of_time_or_work_is_a_status_and_never_called_optimal(objective, limit, cut):
     stated = hard_problem() if objective is MAX_RATE else hard_problem(min_rate_per_s=1050.0)
-    answer = solve(stated, objective, work=4e5)
-    assert answer.status in (SolveStatus.WORK_LIMIT, SolveStatus.NO_SOLUTION_IN_TIME)
+    answer = solve(stated, objective, **limit)
+    assert answer.status in (cut, SolveStatus.NO_SOLUTION_IN_TIME)
     if objective is MAX_RATE:
-        assert answer.status is SolveStatus.WORK_LIMIT and answer.status.has_allocation
+        assert answer.status is cut and answer.status.has_allocation
         assert answer.gap > 1e-3
         check_allocation(answer, stated, objective)
 
