@@ -235,8 +235,50 @@ class CostRange:
     confidence: float = HIGH_CONFIDENCE
 
 
+@dataclass(frozen=True)
+class CostEnd:
+    """One end of the interval of the cost.
+
+    Attributes:
+        cost: None where there is no such fleet.
+        fleet: GPUs by SKU in words.
+    """
+
+    cost: CostBreakdown | None
+    fleet: str
+
+
+def range_confidences(plan: Plan) -> tuple[float, float]:
+    """Confidences of the two ends: estimates taken for exact, and 95 % or the plan's own where that is more."""
+    return EXACT_ESTIMATES, max(HIGH_CONFIDENCE, plan.request.confidence)
+
+
+def cost_at(plan: Plan, hardware: HardwareDb, confidence: float, progress: Progress = lambda _: None) -> CostEnd:
+    """The cheapest fleet that holds with a confidence, by theory as simulation corrected it.
+
+    Args:
+        plan: feasible.
+        hardware: what it was planned on.
+        confidence: 0.5: were the estimates exact.
+        progress: called with each stage of the plan made.
+    """
+    name = "exact estimates" if confidence == EXACT_ESTIMATES else f"{percent(confidence)} confidence"
+
+    def report_stage(stage: str) -> None:
+        progress(f"{stage}, {name}")
+
+    request = rebuilt(plan.request, confidence=confidence)
+    found = make_plan(request, hardware, report_stage, simulate=False, alternatives=False, corrections=plan.corrections)
+    return CostEnd(found.cost, fleet_words(found) or "none")
+
+
+def range_of(exact: CostEnd, sure: CostEnd, confidence: float) -> CostRange:
+    """The interval between two ends, the second with a confidence."""
+    return CostRange(exact.cost, sure.cost, exact.fleet, sure.fleet, confidence)
+
+
 def cost_range(plan: Plan, hardware: HardwareDb, progress: Progress = lambda _: None) -> CostRange | None:
-    """The cheapest fleets on exact estimates and with 95 % confidence, or the plan's own where that is more.
+    """The cheapest fleets at both `range_confidences`.
 
     Args:
         plan: feasible.
@@ -248,21 +290,8 @@ def cost_range(plan: Plan, hardware: HardwareDb, progress: Progress = lambda _: 
     """
     if not is_calibrated(plan):
         return None
-    highest = max(HIGH_CONFIDENCE, plan.request.confidence)
-
-    def plan_at(confidence: float) -> Plan:
-        name = "exact estimates" if confidence == EXACT_ESTIMATES else f"{percent(confidence)} confidence"
-
-        def report_stage(stage: str) -> None:
-            progress(f"{stage}, {name}")
-
-        request = rebuilt(plan.request, confidence=confidence)
-        return make_plan(
-            request, hardware, report_stage, simulate=False, alternatives=False, corrections=plan.corrections
-        )
-
-    exact, sure = plan_at(EXACT_ESTIMATES), plan_at(highest)
-    return CostRange(exact.cost, sure.cost, fleet_words(exact) or "none", fleet_words(sure) or "none", highest)
+    exact, sure = (cost_at(plan, hardware, confidence, progress) for confidence in range_confidences(plan))
+    return range_of(exact, sure, range_confidences(plan)[1])
 
 
 def range_words(low: float | None, value: float, high: float | None, confidence: float = HIGH_CONFIDENCE) -> str:

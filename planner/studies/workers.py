@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -104,32 +105,34 @@ class WorkerPool:
         say: Callable[[int, str], None],
         keep: Callable[[int, Any], None],
     ) -> None:
-        """Several jobs: those of one asker one after the other, those of several side by side.
+        """Several jobs side by side, each by the first asker that is free.
 
         Args:
-            jobs: as `run` takes them.
-            askers: one for each job.
+            jobs: as `run` takes them, at least one; begun in this order, the first by the first asker.
+            askers: who ask at the same time, each for one job after another.
             say: called from here with the number of a job and its stage; what it raises ends all jobs.
             keep: called from here with the number of a job and its result, as soon as there is one.
 
-        Raises as `run`, once the jobs of the other askers are done.
+        Raises as `run`, once the other askers are done: they take what is left.
         """
         heard: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        gone = threading.Event()
+        gone, left = threading.Event(), deque(enumerate(jobs))
 
         def tell(number: int, stage: str) -> None:
             if gone.is_set():
                 raise _Gone
             heard.put(partial(say, number, stage))
 
-        def ask(asker: str) -> None:
-            for number, job in enumerate(jobs):
-                if askers[number] == asker:
-                    heard.put(partial(keep, number, self.run(job, asker, partial(tell, number))))
+        def ask(asker: str, number: int, job: Job[Any]) -> None:
+            while True:
+                heard.put(partial(keep, number, self.run(job, asker, partial(tell, number))))
+                try:
+                    number, job = left.popleft()
+                except IndexError:
+                    return
 
-        names = dict.fromkeys(askers)
-        with ThreadPoolExecutor(len(names)) as threads:
-            runs = [threads.submit(ask, name) for name in names]
+        with ThreadPoolExecutor(len(askers)) as threads:
+            runs = [threads.submit(ask, asker, *left.popleft()) for asker in askers[: len(jobs)]]
             try:
                 while not (all(run.done() for run in runs) and heard.empty()):
                     with suppress(Empty):

@@ -124,13 +124,11 @@ class Job:
         key: holds everything that the result depends on; its first word is the kind of result.
         compute: is given a function to call with each stage; computed in a process, as a `functools.partial`.
         what: is done, in words.
-        is_beside: it shares little with what was computed for this visit before, so that another process may do it.
     """
 
     key: tuple[Hashable, ...]
     compute: Callable[[Progress], object]
     what: str
-    is_beside: bool = False
 
 
 class _Line:
@@ -201,8 +199,7 @@ def compute_together(jobs: Sequence[Job]) -> bool:
         for job in missing:
             compute_once(job.key, job.compute, job.what)
         return bool(missing)
-    beside = f"{session.visit()} beside" if (os.cpu_count() or 1) > 1 else session.visit()
-    askers = [beside if job.is_beside else session.visit() for job in missing]
+    askers = [session.visit(), f"{session.visit()} beside"][: os.cpu_count()]
     lines = [_Line(job.key, job.what) for job in missing]
 
     def keep(number: int, result: object) -> None:

@@ -99,14 +99,16 @@ def complete(page: Page) -> bool:
     plan = page.plan
     if plan.cost is None or not plan.simulated:
         return False
-    jobs = [
-        results.comparison(page),
-        results.Job(_headroom_key(page), partial(headroom, plan), "Looking for headroom"),
-    ]
+    jobs = [results.comparison(page)]
     if is_calibrated(plan):
-        compute = partial(headline.cost_range, plan, page.hardware)
-        jobs.append(results.Job(_cost_range_key(page), compute, "Interval of the cost", is_beside=True))
+        jobs += [_cost_job(page, confidence) for confidence in headline.range_confidences(plan)]
+    jobs.append(results.Job(_headroom_key(page), partial(headroom, plan), "Looking for headroom"))
     return results.compute_together(jobs)
+
+
+def _cost_job(page: Page, confidence: float) -> results.Job:
+    compute = partial(headline.cost_at, page.plan, page.hardware, confidence)
+    return results.Job(_cost_key(page, confidence), compute, f"Cost at {percent(confidence)} confidence")
 
 
 def cached_headroom(page: Page) -> Headroom | None:
@@ -117,16 +119,19 @@ def cached_headroom(page: Page) -> Headroom | None:
 
 def cached_cost_range(page: Page) -> CostRange | None:
     """The interval of the cost, once it was computed."""
-    costs = results.store().get(_cost_range_key(page))
-    return costs if isinstance(costs, CostRange) else None
+    confidences = headline.range_confidences(page.plan)
+    exact, sure = (results.store().get(_cost_key(page, confidence)) for confidence in confidences)
+    if not (isinstance(exact, headline.CostEnd) and isinstance(sure, headline.CostEnd)):
+        return None
+    return headline.range_of(exact, sure, confidences[1])
 
 
 def _headroom_key(page: Page) -> tuple[str, str]:
     return ("headroom", page.key)
 
 
-def _cost_range_key(page: Page) -> tuple[str, str]:
-    return ("cost range", page.key)
+def _cost_key(page: Page, confidence: float) -> tuple[str, str, float]:
+    return ("cost at", page.key, confidence)
 
 
 # --- status -----------------------------------------------------------------------------------------------------------

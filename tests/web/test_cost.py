@@ -9,9 +9,9 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import planner
-from planner.analysis import CostRange, api_break_even
+from planner.analysis import api_break_even
 from planner.analysis.api_prices import listed_api_prices
-from planner.analysis.headline import dollars
+from planner.analysis.headline import CostEnd, dollars
 from planner.web.results import store
 
 SMALL = {
@@ -89,7 +89,9 @@ def test_intervals_are_shown_once_they_are_known() -> None:
     cost = theory("workload.rate_per_s=41").cost
     assert cost is not None
     key = json.dumps(page.session_state.scenario, sort_keys=True)
-    store().put(("cost range", key), CostRange(cost, replace(cost, usd_per_month=99_999.0), "", ""))
+    store().put(("cost at", key, 0.5), CostEnd(cost, ""))
+    assert not any(one.delta for one in page.run().metric)  # one end is no interval
+    store().put(("cost at", key, 0.95), CostEnd(replace(cost, usd_per_month=99_999.0), ""))
     (month,) = [one for one in checked(page.run()).metric if one.label == "\\$ per month"]
     assert month.delta == f"{dollars(cost.usd_per_month)} if exact, $99,999 at 95 %"
 
