@@ -195,7 +195,7 @@ def compute_together(jobs: Sequence[Job]) -> bool:
     """
     missing = [job for job in jobs if store().get(job.key) is None and not _is_stopped(job.key, job.what)]
     processes = pool()
-    if processes is None or len(missing) == 1:
+    if processes is None or len(missing) <= 1:
         for job in missing:
             compute_once(job.key, job.compute, job.what)
         return bool(missing)

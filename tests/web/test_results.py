@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
@@ -46,6 +48,47 @@ def test_nothing_of_the_progress_is_left_behind() -> None:
     assert not app.exception and not app.button and not app.get("progress")
     app.run()
     assert app.session_state["begun"] == 1  # cached
+
+
+class Processes:
+    """Stands for processes: computes here, and keeps who asked."""
+
+    def __init__(self) -> None:
+        self.askers: list[list[str]] = []
+
+    def run_together(self, jobs: list[Any], askers: list[str], say: Any, keep: Any) -> None:
+        self.askers.append(askers)
+        for number, job in enumerate(jobs):
+            say(number, "computing")
+            keep(number, job(lambda _: None))
+
+
+def together() -> None:
+    """Three results, two of which are known after the first run."""
+    from functools import partial
+
+    import streamlit as st
+
+    from planner.web import results
+
+    def computed(name: str, progress: object) -> str:
+        return name
+
+    jobs = [results.Job(("together", name), partial(computed, name), f"Looking for {name}") for name in "abc"]
+    st.session_state["is new"] = results.compute_together(jobs)
+    st.markdown(" ".join(str(results.store().get(job.key)) for job in jobs))
+
+
+def test_what_is_known_is_not_computed_again_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is new on the second run: a page that is drawn anew for what is new would be drawn for ever."""
+    processes = Processes()
+    monkeypatch.setattr(results, "pool", lambda: processes)
+    app = AppTest.from_function(together, default_timeout=30).run()
+    assert app.session_state["is new"] and app.markdown[0].value == "a b c"
+    assert len(processes.askers) == 1 and len(processes.askers[0]) <= 2
+    assert not app.get("progress") and not app.button
+    app.run()
+    assert not app.session_state["is new"] and len(processes.askers) == 1
 
 
 def test_an_error_leaves_no_progress_and_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
