@@ -209,10 +209,8 @@ class FleetSearch:
 
     def _over_unstated(self, answer: Allocation) -> set[tuple[str, str]]:
         """Services and SKUs of the pairs of an answer that stand in several instances of an unstated network."""
-        if not answer.status.has_allocation:
-            return set()
-        used = [column for column in self.columns.all if column.name in answer.units]
-        return over_unstated(used, answer.units, self.market.site_of(answer), self.market.hardware)
+        used, site = self.columns.chosen(answer), self.market.site_of(answer)
+        return over_unstated(used, answer.units, site, self.market.hardware)
 
     def _spread(
         self, answer: Allocation, problem: FleetProblem, solved: Callable[[FleetProblem], Allocation]

@@ -170,8 +170,7 @@ def _network(
     if given_gbps is not None:
         name = f"RDMA of {given_gbps:g} Gbit/s, as given"
         return InstanceNetwork(provider, name, gpus, given_gbps * 1e9 / 8.0, is_rdma=True)
-    instances = [instance_of(hardware, price) for price in prices]
-    found = [_network_of(provider, instance, gpus) for instance in instances]
+    found = [_network_of(provider, instance_of(hardware, price), gpus) for price in prices]
     slowest = min(found, key=lambda one: one.bytes_per_s_per_gpu or 0.0)
     return replace(slowest, is_rdma=all(one.is_rdma for one in found))
 

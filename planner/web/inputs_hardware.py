@@ -132,18 +132,7 @@ def price_inputs(hardware: HardwareDb, skus: list[str]) -> None:
             **session.bind_field("providers-at-most", "prices.providers_at_most"),
         )
     else:
-        rdma: Mapping[str, float] = session.value("prices.rdma_gbps_per_gpu") or {}
-        st.number_input(
-            "RDMA between its servers (Gbit/s a GPU)",
-            value=None,
-            min_value=1.0,
-            step=100.0,
-            format="%g",
-            placeholder="as the provider states it",
-            help="What your contract has. Replicas that span servers, and pools that hand KV caches from one server to "
-            "another, are planned only where the network between these is known.",
-            **session.bind("rdma", rdma.get(provider), partial(_rdma_changes, provider)),
-        )
+        rdma_input(provider)
     st.selectbox(
         "Bought as",
         list(GRANULARITIES),
@@ -222,6 +211,22 @@ def own_price_input(sku: str, hardware: HardwareDb) -> None:
         format="%.2f",
         placeholder=price_in_words(listed_price(sku, hardware)),
         **session.bind(f"price-{sku}", own.get(sku), partial(_own_price_changes, sku)),
+    )
+
+
+def rdma_input(provider: str) -> None:
+    """What lies between the servers of a provider; empty: as it is stated."""
+    rdma: Mapping[str, float] = session.value("prices.rdma_gbps_per_gpu") or {}
+    st.number_input(
+        "RDMA between its servers (Gbit/s a GPU)",
+        value=None,
+        min_value=1.0,
+        step=100.0,
+        format="%g",
+        placeholder="as the provider states it",
+        help="What your contract has. Replicas that span servers, and pools that hand KV caches from one server to "
+        "another, are planned only where the network between these is known.",
+        **session.bind("rdma", rdma.get(provider), partial(_rdma_changes, provider)),
     )
 
 
