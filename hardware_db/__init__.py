@@ -9,8 +9,17 @@ True
 from hardware_db.areas import ANYWHERE, area_called, area_names, regions_in, sellers_without_regions
 from hardware_db.fits import select_calibration, with_calibration, with_engine_costs, with_own_hardware
 from hardware_db.loader import kv_tier_facts, load_hardware, read_calibration, read_sku
+from hardware_db.memory_rules import (
+    CacheLayout,
+    ExpertPadding,
+    MemoryRule,
+    MemoryShare,
+    StartLimits,
+    StaticReserve,
+)
 from hardware_db.pricing import instance_of, is_cited, listed_prices, select_price, stale_days
 from hardware_db.schema import (
+    SEEN_SHARE,
     Calibration,
     Coefficient,
     Confidence,
@@ -29,7 +38,6 @@ from hardware_db.schema import (
     KvTierFacts,
     KvTierKind,
     MeasuredShapes,
-    MemoryShare,
     NetworkKind,
     NodeSku,
     OwnHardware,
@@ -43,6 +51,8 @@ from hardware_db.schema import (
 
 __all__ = [
     "ANYWHERE",
+    "SEEN_SHARE",
+    "CacheLayout",
     "Calibration",
     "Coefficient",
     "Confidence",
@@ -52,6 +62,7 @@ __all__ = [
     "EngineFeature",
     "EngineProfile",
     "EngineSupport",
+    "ExpertPadding",
     "Fact",
     "GpuSku",
     "HardwareDb",
@@ -61,6 +72,7 @@ __all__ = [
     "KvTierFacts",
     "KvTierKind",
     "MeasuredShapes",
+    "MemoryRule",
     "MemoryShare",
     "NetworkKind",
     "NodeSku",
@@ -69,7 +81,9 @@ __all__ = [
     "ProviderRegion",
     "ScaleUp",
     "SpareLayers",
+    "StartLimits",
     "StateReuse",
+    "StaticReserve",
     "Topology",
     "area_called",
     "area_names",

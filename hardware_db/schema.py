@@ -15,10 +15,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from hardware_db.memory_rules import MemoryRule, release_of
 from planner.core import Frozen, InputError
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 
 
 class Kind(StrEnum):
@@ -124,6 +124,11 @@ class NodeSku(Frozen):
     nic_bytes_per_s_per_gpu: Fact = Field(description="scale-out network per GPU and direction")
 
 
+SEEN_SHARE = 79.18 / 80.0
+"""Share of the datasheet's memory that a process sees where no driver's report is known: that of an H100 of 80 GiB
+(`hardware_db/skus/h100-sxm.toml`). A named assumption (`ReplicaConfig.assumptions`)."""
+
+
 class GpuSku(Frozen):
     """Datasheet facts of one accelerator."""
 
@@ -133,7 +138,10 @@ class GpuSku(Frozen):
     architecture: str
     year: int
     peak_flops_per_s: Mapping[Dtype, Fact] = Field(description="dense matrix peak per compute format")
-    hbm_capacity_bytes: Fact = Field(description="capacity to plan with, before the driver's reserve")
+    hbm_capacity_bytes: Fact = Field(description="capacity of the datasheet, before the driver's reserve")
+    memory_seen_bytes: Fact | None = Field(
+        default=None, description="total memory as the driver reports it to a process; None: assumed, see `seen_bytes`"
+    )
     hbm_bandwidth_bytes_per_s: Fact
     l2_bytes: Fact | None = None
     sm_count: int = Field(ge=1, description="processors that thread blocks are spread over: SMs, CUs, cores")
@@ -148,6 +156,13 @@ class GpuSku(Frozen):
         if not {Dtype.BF16, Dtype.FP16} & set(self.peak_flops_per_s):
             raise InputError("peak_flops_per_s", sorted(self.peak_flops_per_s), "needs a bf16 or fp16 peak")
         return self
+
+    @property
+    def seen_bytes(self) -> float:
+        """Total memory that a process sees: as reported, else `SEEN_SHARE` of the datasheet's [bytes]."""
+        if self.memory_seen_bytes is not None:
+            return self.memory_seen_bytes.value
+        return SEEN_SHARE * self.hbm_capacity_bytes.value
 
     def leaves_by_network(self, gpus: int) -> bool:
         """Whether a group of so many GPUs that is larger than a server is joined by the network between servers.
@@ -371,7 +386,7 @@ class EngineCosts(Frozen):
     looked at `lag_steps` step boundaries later, because engines prepare a step while the one before it runs. The first
     wave of a benchmark on a server that was just started waits `fresh_s` more, while kernels are compiled and loaded.
     Where prefill and decode have pools of their own, every KV transfer takes `transfer_request_s` beside what its bytes
-    take on the link.
+    take on the link. `memory_more_bytes` is no time and counts without a calibration, too.
     """
 
     step_s: float = Field(default=0.0, ge=0, description="host time of a step that is not hidden")
@@ -398,19 +413,12 @@ class EngineCosts(Frozen):
     lag_steps: int = Field(default=0, ge=0, le=8, description="steps already prepared when a request arrives")
     stretch: float = Field(default=1.0, ge=1.0, description="kernels in a serving step over the same kernels alone")
     prompt_stretch: float = Field(default=1.0, ge=1.0, description="the same in a step with prompts")
+    memory_more_bytes: float = Field(
+        default=0.0,
+        description="memory of one GPU that a start-up log shows beyond what is predicted (negative: less)",
+    )
     fitted_on: tuple[str, ...] = Field(default=(), description="groups of measurements it was fitted to")
     source: str = Field(default="none: kernels only", min_length=8)
-
-
-class MemoryShare(StrEnum):
-    """What an engine's memory fraction is a share of."""
-
-    ALL = "all"
-    """All memory of the GPU, for everything the engine keeps there (vLLM: gpu_memory_utilization)."""
-    STATIC = "static"
-    """All memory, for weights and KV cache only; activations come on top (SGLang: mem_fraction_static)."""
-    FREE = "free"
-    """What weights and activations leave, for the KV cache (TensorRT-LLM: free_gpu_memory_fraction)."""
 
 
 class SpareLayers(StrEnum):
@@ -539,8 +547,7 @@ class EngineProfile(Frozen):
     name: str
     version: str
     kv_block_tokens: int = Field(ge=1, description="tokens per KV block")
-    memory_fraction: Fraction = Field(description="share of HBM, of what `memory_fraction_of` says")
-    memory_fraction_of: MemoryShare = MemoryShare.ALL
+    memory: tuple[MemoryRule, ...] = Field(min_length=1, description="how it lays out memory, from old to new")
     vendors: tuple[str, ...] = Field(default=(), description="of the GPUs it runs on; empty: not limited")
     mixed_steps: bool = Field(default=True, description="by default a step may hold prompts and decodes together")
     whole_prompts: bool = Field(default=False, description="by default prompts are not split over steps")
@@ -579,6 +586,26 @@ class EngineProfile(Frozen):
     source: str = Field(min_length=8)
     retrieved_on: date
     note: str = ""
+
+    def memory_rule(self, version: str | None = None, *, dense: bool = True) -> MemoryRule:
+        """How a release lays out memory.
+
+        Args:
+            version: of the engine; None: the newest rule.
+            dense: the model has neither experts nor recurrent layers.
+
+        Raises:
+            InputError: the version has no number, or is older than all rules.
+        """
+        rules = [rule for rule in self.memory if dense or not rule.dense_only]
+        if version is None:
+            return rules[-1]
+        asked = release_of(version)
+        found = next((rule for rule in reversed(rules) if release_of(rule.since) <= asked), None)
+        if found is None:
+            bound = f"how {self.name} laid out memory before {rules[0].since} is not modelled"
+            raise InputError("engine_version", version, bound, f"give {rules[0].since} or later, or leave it out")
+        return found
 
     def costs_on(self, sku: GpuSku) -> EngineCosts:
         """The costs on a GPU: those of its architecture (by the start of its name), else the engine's."""

@@ -11,8 +11,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hardware_db import Calibration, Dtype, EngineProfile, Fact, GpuSku
+from hardware_db import Calibration, Dtype, EngineProfile, Fact, GpuSku, MemoryRule
 from hardware_db.schema import NodeSku, ScaleUp
+from planner.core import rebuilt
 from planner.engine import (
     AdapterWork,
     Batching,
@@ -22,6 +23,7 @@ from planner.engine import (
     ReplicaConfig,
     Speculation,
     memory_footprint,
+    memory_share,
 )
 from planner.engine.step_times import StepTime
 from planner.llm import DenseFeedForward, GroupedQueryAttention, LayerGroup, LlmSpec
@@ -41,7 +43,7 @@ ENGINE = EngineProfile(
     name="vLLM",
     version="test",
     kv_block_tokens=16,
-    memory_fraction=0.9,
+    memory=(MemoryRule(since="0.1", memory_fraction=0.9, source="chosen for the test"),),
     source="chosen for the test",
     retrieved_on=DAY,
 )
@@ -70,6 +72,7 @@ def gpu(
         sm_count=132,
         peak_flops_per_s={Dtype.BF16: fact(flops * speed)},
         hbm_capacity_bytes=fact(capacity_bytes),
+        memory_seen_bytes=fact(capacity_bytes),
         hbm_bandwidth_bytes_per_s=fact(H100_BANDWIDTH_BYTES_PER_S * speed),
         scale_up=ScaleUp(link="NVLink4", topology="switch", domain_gpus=8, bandwidth_bytes_per_s=fact(450e9 * speed)),
         node=NodeSku(gpus=8, pcie_bytes_per_s=fact(64e9 * speed), nic_bytes_per_s_per_gpu=fact(nic * speed)),
@@ -101,8 +104,9 @@ def with_kv_tokens(tokens: int, sku: GpuSku | None = None, **changes: object) ->
     base = replica(sku, **changes)
     room = memory_footprint(base)
     wanted = room.weights_bytes + room.activation_bytes + (tokens + 0.5) * room.kv_bytes_per_token
-    smaller = gpu(capacity_bytes=wanted / ENGINE.memory_fraction).hbm_capacity_bytes
-    return base.model_copy(update={"sku": base.sku.model_copy(update={"hbm_capacity_bytes": smaller})})
+    smaller = fact(wanted / memory_share(base))
+    sku = base.sku.model_copy(update={"hbm_capacity_bytes": smaller, "memory_seen_bytes": smaller})
+    return rebuilt(base, sku=sku)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from planner.charts.demands import length_histogram
 from planner.charts.latencies import latency_vs_rate, latency_vs_rate_rows, rate_panel, shown_metrics
 from planner.charts.marks import GREY, Row
 from planner.charts.rooflines import FAMILY_WORDS, label_rows, pool_shapes, roof_rows, roofline, roofline_rows
+from planner.charts.server_memory import server_memory_chart, server_memory_rows
 
 __all__ = [
     "FAMILY_WORDS",
@@ -55,6 +56,8 @@ __all__ = [
     "roofline",
     "roofline_rows",
     "rooflines",
+    "server_memory_chart",
+    "server_memory_rows",
     "shown_metrics",
     "side_by_side",
     "steps",

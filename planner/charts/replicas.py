@@ -13,6 +13,7 @@ from planner.charts.marks import (
     GREEN,
     GREY,
     ORANGE,
+    SKY,
     VERMILLION,
     Row,
     bar_scale,
@@ -38,19 +39,28 @@ from planner.engine import MemoryFootprint, ReplicaConfig, memory_footprint
 from planner.search import PoolOnSku
 from planner.serving import Role
 
-MEMORY_COLORS = {"weights": BLUE, "activations": ORANGE, "KV cache": GREEN, "not the engine's": GREY}
+MEMORY_COLORS = {
+    "weights": BLUE,
+    "activations": ORANGE,
+    "sampling": VERMILLION,
+    "graphs and libraries": SKY,
+    "KV cache": GREEN,
+    "not the engine's": GREY,
+}
 """What HBM holds, in the order of a bar."""
 GIB = 1024.0**3
+LEAST_MEMORY_PX = 300
+"""Least height of the picture of memory: the bar of one SKU is seen below a phone's legend of six rows. A choice."""
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
 def memory_rows(fitted: Sequence[PoolOnSku]) -> list[Row]:
-    """What the HBM of one GPU holds, on each SKU: weights, activations, KV cache, what the engine must not use.
+    """What the memory of one GPU holds, on each SKU: in the parts of `MEMORY_COLORS`.
 
-    Where weights and activations need more than the engine may use, a bar has these two parts only and may end beyond
-    the capacity. SKUs on which no replica can be built have no row.
+    Where weights and what goes with them need more than there is, a bar has no cache and may end beyond the memory.
+    SKUs on which no replica can be built have no row.
 
     Returns rows with sku, part, gib [GiB], start_gib and end_gib (parts one after another), capacity_gib, share (of the
     capacity), tokens (of the replica's KV cache), requests (that fit in it at once; 0 where the longest does not fit)
@@ -64,14 +74,16 @@ def memory_rows(fitted: Sequence[PoolOnSku]) -> list[Row]:
 
 
 def _memory_bar(replica: PoolOnSku, sku: GpuSku, footprint: MemoryFootprint) -> list[Row]:
-    capacity = sku.hbm_capacity_bytes.value
+    capacity = sku.seen_bytes
     parts: dict[str, float] = {
         "weights": footprint.weights_bytes,
         "activations": footprint.activation_bytes,
+        "sampling": footprint.sampling_bytes,
+        "graphs and libraries": footprint.outside_bytes + footprint.graph_bytes + footprint.context_bytes,
         "KV cache": footprint.kv_capacity_bytes,
     }
     if footprint.fits:
-        parts["not the engine's"] = capacity - footprint.usable_bytes
+        parts["not the engine's"] = max(0.0, capacity - sum(parts.values()))
     rows: list[Row] = []
     start = 0.0
     for part, size_bytes in parts.items():
@@ -129,7 +141,7 @@ def memory_chart(rows: Sequence[Row], planned: str, label: str) -> alt.LayerChar
         f"Memory of one GPU of a replica of {label}",
         ["At the end: requests of mean length that fit at once.", "Thick tick: all the HBM there is."],
     )
-    height = BARS_FRAME_PX + BAR_PX * len(ends)
+    height = max(LEAST_MEMORY_PX, BARS_FRAME_PX + BAR_PX * len(ends))
     return layered(layers, title, height, "HBM by what it holds on each SKU")
 
 

@@ -23,8 +23,8 @@ from planner.core import InputError, PlannerError, UnknownNameError
 
 if TYPE_CHECKING:
     from hardware_db import HardwareDb
+    from planner.core import Report
     from planner.fleet import Plan
-    from planner.report import Report
 
 T = TypeVar("T")
 
@@ -178,7 +178,6 @@ def files_in(places: Iterable[Path]) -> list[Path]:
 def hardware_for(engine: str, calibrations: Iterable[str] | None, engine_costs: str | None = None) -> HardwareDb:
     """The packaged database with the user's own calibrations and engine costs."""
     import hardware_db
-    from planner.validation import read_costs
 
     hardware = hardware_db.load_hardware()
     for path in calibrations or ():
@@ -186,6 +185,8 @@ def hardware_for(engine: str, calibrations: Iterable[str] | None, engine_costs: 
         look_up("--calibration", calibration.sku, hardware.skus)
         hardware = hardware_db.with_calibration(hardware, calibration)
     if engine_costs is not None:
+        from planner.validation import read_costs
+
         look_up("--engine", engine, hardware.engines)
         hardware = hardware_db.with_engine_costs(hardware, engine, read_costs(engine_costs))
     return hardware
@@ -203,10 +204,10 @@ def look_up(option: str, name: str, table: Mapping[str, T]) -> T:
 
 def check_outputs(*files: str | None) -> None:
     """Refuse what cannot be written before the work is done. Raises InputError."""
-    from planner.report import require_writable
-
     for file in files:
         if file not in (None, STDOUT):
+            from planner.report import require_writable
+
             require_writable(str(file))
     if len(files) > 1 and files.count(STDOUT) == len(files):
         raise InputError("--json, --md", STDOUT, "both go to stdout", "write one of them to a file")
@@ -214,11 +215,11 @@ def check_outputs(*files: str | None) -> None:
 
 def write(file: str | None, text: Callable[[], str]) -> None:
     """Write what was asked for, to a file or to stdout."""
-    from planner.report import write_text
-
     if file == STDOUT:
         sys.stdout.write(text())
     elif file is not None:
+        from planner.report import write_text
+
         write_text(file, text())
 
 
@@ -227,7 +228,7 @@ def deliver(report: Callable[[], Report] | str, *outputs: tuple[str | None, Call
 
     A report that is a text is one line, however long.
     """
-    from planner.report import terminal
+    from planner.cli.terminal import show
 
     for file, text in outputs:
         write(file, text)
@@ -236,13 +237,15 @@ def deliver(report: Callable[[], Report] | str, *outputs: tuple[str | None, Call
     if isinstance(report, str):
         sys.stdout.write(f"{report}\n")
     else:
-        terminal.show(report())
+        show(report())
 
 
 def require_fleet(plan: Plan) -> None:
     """End the command where a scenario that had to be planned first has no fleet: its diagnosis is printed."""
-    from planner.report import Report, headline, more_reasons, terminal
+    from planner.cli.terminal import show
+    from planner.core import Report
+    from planner.report import headline, more_reasons
 
     if not plan.feasible:
-        terminal.show(Report(headline(plan), lists={"Why, and what would help": more_reasons(plan)}))
+        show(Report(headline(plan), lists={"Why, and what would help": more_reasons(plan)}))
         raise typer.Exit(INFEASIBLE)

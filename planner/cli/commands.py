@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import planner
-from planner.cli import demand, deployments, doctor, measurements, plans, quickstart, running
+from planner.cli import demand, deployments, doctor, measurements, plans, quickstart, running, server_memory
 from planner.cli.base import STDOUT, JsonFile, app, check_outputs, deliver, write
 from planner.cli.completion import as_bash_splits, complete_llm, complete_sku
 
@@ -161,7 +161,8 @@ def schema(
 
 
 def _show_list(table: Callable[[], Table], data: Callable[[], list[dict[str, Any]]], json_file: str | None) -> None:
-    from planner.report import Report, json_text
+    from planner.core import Report
+    from planner.report import json_text
 
     check_outputs(json_file)
     deliver(lambda: Report("", (table(),)), (json_file, lambda: json_text(data())))
@@ -180,6 +181,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": deployments.evaluate,
     "simulate": deployments.simulate,
     "compare": deployments.compare,
+    "memory": server_memory.memory,
     "skus": skus,
     "llms": llms,
     "scenarios": scenarios,

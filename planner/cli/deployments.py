@@ -117,6 +117,17 @@ class DeploymentOptions:
         typer.Option(help="Longest request, input and output together; vLLM's max_model_len (default: as needed)."),
     ] = None
     engine: Annotated[str, typer.Option(help="Engine profile.")] = "vllm"
+    memory_fraction: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of GPU memory as the engine reads it; vLLM's gpu_memory_utilization, SGLang's "
+            "mem_fraction_static (default: the scenario's, else the engine's)."
+        ),
+    ] = None
+    eager: Annotated[
+        bool | None,
+        typer.Option("--eager/--no-eager", help="Without CUDA graphs (default: as the scenario, else with them)."),
+    ] = None
     router: Annotated[
         str, typer.Option(help="round_robin, random, power_of_two, least_requests, least_tokens or prefix_affinity.")
     ] = "round_robin"
@@ -148,7 +159,12 @@ class DeploymentOptions:
                         option, "(missing)", "is needed without a scenario", f"give {option} or --scenario"
                     )
         assignments = self._traffic_fields() | ({} if self.llm is None else {"llm": self.llm})
-        assignments |= {} if self.max_request_tokens is None else {"max_request_tokens": self.max_request_tokens}
+        settings = {
+            "max_request_tokens": self.max_request_tokens,
+            "search.memory_fraction": self.memory_fraction,
+            "search.eager": self.eager,
+        }
+        assignments |= {name: value for name, value in settings.items() if value is not None}
         changes = [f"{key}={json.dumps(value)}" for key, value in assignments.items()]
         return planner.load_scenario(NO_SCENARIO if self.scenario is None else self.scenario, changes)
 
@@ -178,7 +194,7 @@ class DeploymentOptions:
 
         request = self.request()
         router = look_up("--router", self.router, {router.value: router for router in Router})
-        schedule = self._schedule_changes(request.workload)
+        schedule = self._schedule_changes(request)
         hardware = hardware_for(self.engine, self.calibrations)
 
         def config(option: str, name: str, tp: int) -> ReplicaConfig:
@@ -209,6 +225,7 @@ class DeploymentOptions:
 
         formats = {"weights": self.weights, "activations": self.activations, "kv_cache": self.kv}
         given = {name: dtype for name, dtype in formats.items() if dtype is not None}
+        is_for_it = self.memory_fraction is not None or self.engine in request.search.engines
         config = ReplicaConfig(
             llm=request.llm,
             sku=hardware.skus[sku],
@@ -218,17 +235,20 @@ class DeploymentOptions:
             max_request_tokens=request.max_request_tokens,
             max_running_requests=self.max_running_requests,
             max_batched_tokens=self.max_batched_tokens,
+            memory_fraction=request.search.memory_fraction if is_for_it else None,
             calibration=None if self.uncalibrated else select_calibration(hardware, sku, self.engine),
         )
         return rebuilt(config, own_schedule=config.schedule.model_copy(update=schedule)) if schedule else config
 
-    def _schedule_changes(self, workload: Workload) -> dict[str, object]:
-        """Fields of the engine's schedule that options, or prefixes in the traffic, set otherwise."""
+    def _schedule_changes(self, request: PlanRequest) -> dict[str, object]:
+        """Fields of the engine's schedule that options, the scenario, or prefixes in the traffic set otherwise."""
         from planner.engine import Order
         from planner.search import may_share_prefixes
 
-        caches = may_share_prefixes(workload) or None if self.prefix_cache is None else self.prefix_cache
+        caches = may_share_prefixes(request.workload) or None if self.prefix_cache is None else self.prefix_cache
         changes: dict[str, object] = {} if caches is None else {"prefix_cache": caches}
+        if request.search.eager:
+            changes["captured_decodes"] = 0
         if self.schedule_order is not None:
             orders = {order.value: order for order in Order}
             changes["order"] = look_up("--schedule-order", self.schedule_order, orders)
@@ -416,14 +436,17 @@ def compare(
     Each system uses the same GPUs, gets the same requests, and is judged by theory and simulation. Without --sku the
     cheapest mixed fleet of the scenario is planned first; exit code 3: there is none.
     """
-    from planner.report import Report, json_text, plain, terminal
+    from planner.core import Report
     from planner.report import comparison as comparison_report
+    from planner.report import json_text, plain, terminal
     from planner.systems import catalogue
 
     setting = None if options.sku is None else options.setting(options.sku)
     request = options.request() if setting is None and options.scenario is not None else None
     if list_systems:
-        terminal.show(Report("", (comparison_report.system_table(),)))
+        from planner.cli.terminal import show
+
+        show(Report("", (comparison_report.system_table(),)))
         return
     check_outputs(json_file, csv_file)
     check_outputs(plot)

@@ -34,7 +34,8 @@ def doctor(
     default today.
     """
     import hardware_db
-    from planner.report import Report, json_text, plain
+    from planner.core import Report
+    from planner.report import json_text, plain
     from planner.scenario import catalogue
 
     check_outputs(json_file)

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from datetime import date, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from planner.cli.base import STDOUT, JsonFile, check_outputs, deliver, files_in, look_up, write
 from planner.core import InputError
+
+if TYPE_CHECKING:
+    from hardware_db import HardwareDb
+    from planner.engine import StartUp
+    from planner.validation import StartupLog, benchmark_files
 
 MIN_RUNS = 2
 """Fewest benchmark runs that engine constants are fitted to: one to fit, one to hold out."""
@@ -53,7 +58,8 @@ def validate(
     planner validate points.csv
     planner validate points.csv --engine vllm --model llama --details runs.csv
     """
-    from planner.report import Report, terminal
+    from planner.core import Report
+    from planner.report import terminal
     from planner.validation import accuracy, is_fitted, read_serving_runs, scoreboard
 
     if held_out + fitted + everything > 1:
@@ -82,9 +88,11 @@ def validate(
 
 
 def calibrate_serving(
-    results: Annotated[list[Path], typer.Argument(help="Result files of benchmark clients (JSON or JSONL).")],
     model: Annotated[str, typer.Option(help="Preset id, config.json or its folder.")],
     sku: Annotated[str, typer.Option(help="GPU the server ran on.")],
+    results: Annotated[
+        list[Path] | None, typer.Argument(help="Result files of benchmark clients (JSON or JSONL); none with --log.")
+    ] = None,
     engine: Annotated[str, typer.Option(help="Engine profile.")] = "vllm",
     tp: Annotated[int, typer.Option(help="Tensor-parallel GPUs.")] = 1,
     dp: Annotated[int, typer.Option(help="Attention ranks, each of --tp GPUs.")] = 1,
@@ -99,19 +107,25 @@ def calibrate_serving(
     input_tokens: Annotated[
         int | None, typer.Option(min=1, help="Of a request, where the results do not say (MLPerf).")
     ] = None,
+    log: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Start-up log of the server: costs hold its memory, too.")
+    ] = None,
     json_file: JsonFile = None,
 ) -> None:
     """Fit what an engine adds to its kernels to benchmark results of your own.
 
     Reads vllm bench serve --save-result, SGLang bench_serving, GuideLLM, AIPerf, GenAI-Perf, inference-perf, LLMPerf,
     InferenceX and MLPerf LoadGen. Every other run is fitted to; the error on the rest is shown before and after.
-    --json writes the constants.
+    --json writes the constants. With --log they hold what a start-up log shows of memory beyond what is predicted.
 
     \b
     planner calibrate-serving results.json --model llama-3.1-8b --sku h100-sxm --json costs.json
     """
-    from planner.report import Report, terminal
-    from planner.validation import benchmark_files, engine_fit, hardware_with
+    from hardware_db import with_engine_costs
+    from planner.core import Report
+    from planner.report import terminal
+    from planner.validation import benchmark_files, engine_fit, hardware_with, log_headline, log_table
+    from planner.validation import with_measured_memory as with_memory
 
     check_outputs(json_file)
     db = hardware_with()
@@ -126,7 +140,18 @@ def calibrate_serving(
         max_running_requests=max_running_requests,
         memory_fraction=memory_fraction,
     )
-    files = [benchmark_files.read_results(file, input_tokens) for file in results]
+    logged = None if log is None else _start_of_log(log, server, db)
+    memory_tables = () if logged is None else (log_table(*logged),)
+    if logged is not None:
+        own = with_memory(server.engine.costs_on(db.skus[sku]), *logged)
+        if not results:
+            deliver(
+                lambda: Report(log_headline(*logged), memory_tables),
+                (json_file, lambda: own.model_dump_json(indent=2) + "\n"),
+            )
+            return
+        db = with_engine_costs(db, engine, own)
+    files = [benchmark_files.read_results(file, input_tokens) for file in results or ()]
     runs = [run for file in files for run in file.runs]
     if len(runs) < MIN_RUNS:
         raise InputError("results", len(runs), f"needs at least {MIN_RUNS} runs", "benchmark at several concurrencies")
@@ -135,12 +160,26 @@ def calibrate_serving(
     assumed = dict.fromkeys(f"{run.client} does not say: {what}" for run in runs for what in run.unknown)
     with terminal.progress() as say:
         fitted = engine_fit.fit_costs(fitting, db, engine, names, held_out=held_out, progress=say)
+    costs = fitted.costs if logged is None else with_memory(fitted.costs, *logged)
     left_out = (*(line for file in files for line in file.left_out), *fitted.dropped)
     lists = {"Read": tuple(file.recognised for file in files), "Not said": tuple(assumed), "Runs left out": left_out}
     deliver(
-        lambda: Report(engine_fit.headline(fitted), engine_fit.fit_tables(fitted), lists),
-        (json_file, lambda: fitted.costs.model_dump_json(indent=2) + "\n"),
+        lambda: Report(engine_fit.headline(fitted), (*engine_fit.fit_tables(fitted), *memory_tables), lists),
+        (json_file, lambda: costs.model_dump_json(indent=2) + "\n"),
     )
+
+
+def _start_of_log(path: str, server: benchmark_files.Server, db: HardwareDb) -> tuple[StartUp, StartupLog]:
+    """The server as predicted, and its log. Raises InputError for a log of another server."""
+    from planner.validation import benchmark_files, memory_of_log, other_settings, read_startup_file
+
+    log = read_startup_file(path)
+    settings = benchmark_files.memory_settings(server, db.skus[server.sku])
+    found = memory_of_log(log, server.llm, server.sku, hardware=db, **settings)
+    if apart := other_settings(found.replica, log):
+        fix = "describe the server of the log: --engine, --tp, --precision, --kv and its limits"
+        raise InputError("--log", path, f"is of another server than described: {'; '.join(apart)}", fix)
+    return found, log
 
 
 # --- parts of a scenario ----------------------------------------------------------------------------------------------

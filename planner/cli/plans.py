@@ -35,9 +35,9 @@ from planner.core import InputError, UnknownNameError
 if TYPE_CHECKING:
     from hardware_db import HardwareDb
     from planner.analysis import ApiPrice, PlanQuestion
+    from planner.core import Report
     from planner.fleet import Corrections, Plan, PlanRequest, Progress
     from planner.launch import Fleet, Target
-    from planner.report import Report
 
 MAX_SOLVES = 300
 """Default of --max-solves. A choice: plans enough for the default questions about a dozen SKUs."""
@@ -329,7 +329,8 @@ def sweep(
     done (exit code 130; 1 where it stopped by itself); the same command with the same --resume file goes on from there.
     Exit code 3: no point has a fleet.
     """
-    from planner.report import Report, json_text, plain
+    from planner.core import Report
+    from planner.report import json_text, plain
     from planner.scenario import load_request
     from planner.studies import sweep_result, sweeps
 
@@ -446,11 +447,11 @@ def export(
 
 
 def _show_targets(targets: Iterable[Target]) -> None:
-    from planner.core import Table
-    from planner.report import Report, terminal
+    from planner.cli.terminal import show
+    from planner.core import Report, Table
 
     rows = tuple((target.name, target.title) for target in targets)
-    terminal.show(Report("", (Table("Targets of planner export", ("Target", "Writes"), rows),)))
+    show(Report("", (Table("Targets of planner export", ("Target", "Writes"), rows),)))
 
 
 def _planned_fleet(

@@ -1,4 +1,4 @@
-"""The command about a fleet that runs: `check` holds its metrics against its plan."""
+"""The command about a fleet that runs: `check` holds its metrics, and how it started, against its plan."""
 # ruff: noqa: D301, PLC0415 - a line of \b keeps the examples of a help text as written; imports are late on purpose
 
 from __future__ import annotations
@@ -27,19 +27,22 @@ from planner.core import InputError, UnknownNameError
 
 if TYPE_CHECKING:
     from planner.analysis import RunningFleet
+    from planner.engine import ReplicaConfig
     from planner.launch import Fleet
     from planner.serving import MeasuredSteps
     from planner.traffic import ServerMetrics
+    from planner.validation import StartupLog
 
 
 def check(
     plan: Annotated[str, typer.Argument(metavar="PLAN", help="plan.json of `planner plan --json`.")],
     files: Annotated[
-        list[Path],
+        list[Path] | None,
         typer.Argument(
-            metavar="METRICS...", help="Answers of Prometheus (JSON), one or two scrapes of /metrics, or a folder."
+            metavar="METRICS...",
+            help="Answers of Prometheus (JSON), one or two scrapes of /metrics, or a folder; none with --log.",
         ),
-    ],
+    ] = None,
     interval: Annotated[
         float | None, typer.Option(help="Seconds between two scrapes, or from the server's start to the only one.")
     ] = None,
@@ -52,6 +55,12 @@ def check(
     recalibrate: Annotated[
         bool, typer.Option("--recalibrate", help="Plan again with the traffic and the step times as measured.")
     ] = False,
+    log: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Start-up log of a server: its memory beside the plan's.")
+    ] = None,
+    write_costs: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write engine costs with the memory that --log shows.")
+    ] = None,
     json_file: JsonFile = None,
     md_file: MarkdownFile = None,
     calibrations: CalibrationFiles = None,
@@ -74,9 +83,15 @@ def check(
     from planner.scenario import load_request
 
     check_outputs(json_file, md_file)
+    check_outputs(write_costs)
+    _require_measurements(files, log, write_costs, json_file or md_file, recalibrate)
     request = load_request(plan)
     hardware = hardware_for(request.search.engine, calibrations, engine_costs)
     fleet = read_fleet(plan, hardware)
+    if log is not None:
+        _deliver_start(fleet, service, log, write_costs, shown=STDOUT not in (json_file, md_file))
+    if not files:
+        return
     names = _watched_services(fleet, service, model)
     options = {"interval_s": interval, "engine": engine, "max_tokens": max_tokens}
     watched = [_watch(fleet, name, model or names[name], files, options, request.measured_steps) for name in names]
@@ -92,6 +107,71 @@ def check(
         _deliver_several(watched, json_file, md_file)
     if recalibrate:
         _plan_again(plan, watched, calibrations, engine_costs)
+
+
+def _require_measurements(
+    files: list[Path] | None, log: str | None, write_costs: str | None, output: str | None, recalibrate: bool
+) -> None:
+    """Raises InputError where there is nothing to compare, or options ask for what was not given."""
+    if log is None and write_costs is not None:
+        raise InputError("--write-costs", write_costs, "is of what a start-up log shows", "give it with --log")
+    if files:
+        return
+    if log is None:
+        raise InputError("METRICS", "(missing)", "nothing to compare the plan with", "give metrics, --log, or both")
+    if output is not None or recalibrate:
+        option = "--recalibrate" if recalibrate else "--json, --md"
+        raise InputError(option, output or "(given)", "is about metrics", "give METRICS too, or leave it out")
+
+
+def _deliver_start(fleet: Fleet, service: str | None, path: str, write_costs: str | None, shown: bool) -> None:
+    """A server's memory as planned beside its log, and the costs that the next plan takes."""
+    from planner.cli.terminal import show
+    from planner.core import Report
+    from planner.validation import (
+        log_headline,
+        log_table,
+        other_settings,
+        planned_start,
+        read_startup_file,
+        with_measured_memory,
+    )
+
+    log = read_startup_file(path)
+    config = _replica_of_log(fleet, service, log)
+    found = planned_start(config, log)
+    apart = other_settings(config, log)
+    if write_costs is not None and apart:
+        fix = "give the log of a planned server, or planner calibrate-serving --log, which takes settings from the log"
+        raise InputError("--write-costs", write_costs, f"the log is of another server: {'; '.join(apart)}", fix)
+    again = "--engine-costs FILE, as --write-costs FILE writes it"
+    if write_costs is not None:
+        costs = with_measured_memory(config.engine.costs_on(config.sku), found, log)
+        write(write_costs, lambda: costs.model_dump_json(indent=2) + "\n")
+        again = f"--engine-costs {write_costs}"
+    lists = {"Other settings than planned": apart, "Plan with it": () if apart or log.kv_bytes is None else (again,)}
+    if shown and write_costs != STDOUT:
+        show(Report(log_headline(found, log), (log_table(found, log),), lists))
+
+
+def _replica_of_log(fleet: Fleet, service: str | None, log: StartupLog) -> ReplicaConfig:
+    """The replica of the plan whose settings a log's server shares most of. Raises InputError for several."""
+    from planner.validation import other_settings
+
+    services = list(dict.fromkeys(one.service for one in fleet.deployments))
+    if service is not None and service not in services:
+        raise UnknownNameError("--service", service, services)
+    ours = [one.deployment for one in fleet.deployments if service in (None, one.service)]
+    apart: dict[int, list[ReplicaConfig]] = {}
+    for config in (pool.config for deployment in ours for pool in deployment.pools):
+        alike = apart.setdefault(len(other_settings(config, log)), [])
+        if config not in alike:
+            alike.append(config)
+    likeliest = apart[min(apart)]
+    if len(likeliest) > 1:
+        names = ", ".join(f"{config.llm.id} on {config.label}" for config in likeliest)
+        raise InputError("--log", names, "may be of each of these", "give --service, or the log from its first line on")
+    return likeliest[0]
 
 
 def _watched_services(fleet: Fleet, service: str | None, model: str | None) -> dict[str, str | None]:

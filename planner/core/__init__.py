@@ -21,6 +21,7 @@ from planner.core.interpolation import interpolated_at, knot_below, last_knot
 from planner.core.metrics import Metric
 from planner.core.record import Frozen, Record, checked_once, rebuilt
 from planner.core.tables import (
+    Report,
     Table,
     change,
     duration,
@@ -54,6 +55,7 @@ __all__ = [
     "Metric",
     "PlannerError",
     "Record",
+    "Report",
     "Table",
     "UnknownNameError",
     "UnsupportedFeatureError",

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from planner.core.metrics import Metric
 
@@ -43,6 +43,21 @@ class Table:
             any(row[index] for row in self.rows) and all(_NUMBER.fullmatch(row[index]) for row in self.rows)
             for index in range(len(self.columns))
         )
+
+
+@dataclass(frozen=True)
+class Report:
+    """A result as a terminal shows it.
+
+    Attributes:
+        headline: the answer in one sentence, or empty.
+        tables: the answer in numbers.
+        lists: what else there is to say, by title; an empty list is not shown.
+    """
+
+    headline: str
+    tables: tuple[Table, ...] = ()
+    lists: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 ROUNDING = 1e-12

@@ -2,7 +2,9 @@
 
 - `scheduler`: the choices by which an engine fills its steps;
 - `replica`: `ReplicaConfig`, all that decides how fast a replica is and how much it holds;
-- `memory`: what one GPU of a replica holds, and the KV capacity that is left;
+- `weights`, `cache_layout`, `reserve`: weights, KV cache, and what is held beside them, on one GPU;
+- `footprint`: all of it together, and the KV capacity that is left;
+- `start_up`, `server_memory`: whether a server starts, and the words of its engine's log;
 - `step_times`: the time of a step with what engine and drafting add to the kernels, from tables
   (`lookup`), and of steps of mean content (`mean_steps`);
 - `lora`: what adapters add to a step;
@@ -11,8 +13,20 @@
 Knows no requests and no queues.
 """
 
+from planner.engine.cache_layout import kv_transfer_bytes, kv_transfer_bytes_per_token
 from planner.engine.drafting import Drafting, drafting_of
 from planner.engine.encoder import encoder_notes, encoder_times_s, images_s, mean_encoder_s
+from planner.engine.footprint import (
+    MemoryFootprint,
+    RequestLimit,
+    memory_footprint,
+    must_hold_tokens,
+    one_request_room_tokens,
+    request_limit,
+    require_room,
+    start_probability,
+    sure_room_tokens,
+)
 from planner.engine.kv_tiers import (
     TierLoads,
     kv_tier_notes,
@@ -26,21 +40,6 @@ from planner.engine.kv_tiers import (
 from planner.engine.lookup import BOUNDS, CONTEXTS, operator_time
 from planner.engine.lora import AdapterWork, adapter_popularity, expected_distinct
 from planner.engine.mean_steps import MeanSteps
-from planner.engine.memory import (
-    MemoryFootprint,
-    RequestLimit,
-    activation_bytes_per_gpu,
-    encoder_bytes_per_gpu,
-    kv_transfer_bytes,
-    kv_transfer_bytes_per_token,
-    memory_footprint,
-    must_hold_tokens,
-    one_request_room_tokens,
-    request_limit,
-    require_room,
-    usable_bytes_per_gpu,
-    weights_bytes_per_gpu,
-)
 from planner.engine.prefix_reuse import (
     keeps_recurrent_state,
     prefix_reuse_notes,
@@ -57,6 +56,7 @@ from planner.engine.replica import (
     step_shape,
     step_time,
 )
+from planner.engine.reserve import Reserve, memory_share, reserve
 from planner.engine.scheduler import (
     Batching,
     KvAllocation,
@@ -69,9 +69,22 @@ from planner.engine.scheduler import (
     require_distinct_tiers,
     tiers_label,
 )
+from planner.engine.server_memory import (
+    formats_of,
+    formats_record,
+    formats_table,
+    memory,
+    memory_fixes,
+    memory_headline,
+    memory_parts,
+    memory_record,
+    memory_tables,
+)
 from planner.engine.single_steps import NO_TABLES, StepTables, decode_seconds, step_seconds
+from planner.engine.start_up import StartFix, StartUp, default_limits, start_up, start_up_probability
 from planner.engine.step_times import StepTime, StepTimer
 from planner.engine.support import require_supported, support_notes
+from planner.engine.weights import encoder_bytes_per_gpu, weights_bytes_per_gpu
 
 __all__ = [
     "BOUNDS",
@@ -93,21 +106,27 @@ __all__ = [
     "Preemption",
     "ReplicaConfig",
     "RequestLimit",
+    "Reserve",
     "Schedule",
     "Speculation",
+    "StartFix",
+    "StartUp",
     "StepTables",
     "StepTime",
     "StepTimeShift",
     "StepTimer",
     "TierLoads",
-    "activation_bytes_per_gpu",
     "adapter_popularity",
     "decode_seconds",
+    "default_limits",
     "drafting_of",
     "encoder_bytes_per_gpu",
     "encoder_notes",
     "encoder_times_s",
     "expected_distinct",
+    "formats_of",
+    "formats_record",
+    "formats_table",
     "images_s",
     "keeps_recurrent_state",
     "kv_tier_notes",
@@ -116,7 +135,14 @@ __all__ = [
     "kv_transfer_bytes_per_token",
     "levels_worth_loading",
     "mean_encoder_s",
+    "memory",
+    "memory_fixes",
     "memory_footprint",
+    "memory_headline",
+    "memory_parts",
+    "memory_record",
+    "memory_share",
+    "memory_tables",
     "must_hold_tokens",
     "one_request_room_tokens",
     "operator_time",
@@ -128,14 +154,18 @@ __all__ = [
     "require_distinct_tiers",
     "require_room",
     "require_supported",
+    "reserve",
     "reusable_prefix_tokens",
     "reuse_step_tokens",
+    "start_probability",
+    "start_up",
+    "start_up_probability",
     "step_seconds",
     "step_shape",
     "step_time",
     "support_notes",
+    "sure_room_tokens",
     "tier_loads",
     "tiers_label",
-    "usable_bytes_per_gpu",
     "weights_bytes_per_gpu",
 ]

@@ -27,12 +27,8 @@ from dataclasses import dataclass
 
 from hardware_db import KvTierKind, kv_tier_facts
 from planner.core import HOURS_PER_MONTH
-from planner.engine.memory import (
-    kv_bytes_per_token_per_gpu,
-    memory_footprint,
-    sequence_bytes_per_gpu,
-    stage_memory,
-)
+from planner.engine.cache_layout import kv_bytes_per_token_per_gpu, sequence_bytes_per_gpu
+from planner.engine.footprint import memory_footprint, stage_memory
 from planner.engine.replica import ReplicaConfig
 from planner.engine.scheduler import KvTier
 

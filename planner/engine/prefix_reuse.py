@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware_db import StateReuse
-from planner.engine.memory import kv_bytes_per_token_per_gpu, sequence_bytes_per_gpu
+from planner.engine.cache_layout import kv_bytes_per_token_per_gpu, sequence_bytes_per_gpu
 from planner.engine.replica import ReplicaConfig
 from planner.llm import LayerGroup, state_bytes
 

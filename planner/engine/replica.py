@@ -1,7 +1,7 @@
 """One replica: its configuration, and how long any step takes.
 
 A replica is a group of GPUs of one SKU serving one model with one engine loop. What fits into its memory is in
-`planner.engine.memory`.
+`planner.engine.footprint`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,31 @@ from functools import cached_property
 
 from pydantic import Field, model_validator
 
-from hardware_db import Calibration, EngineCosts, EngineFeature, EngineProfile, GpuSku
+from hardware_db import (
+    SEEN_SHARE,
+    Calibration,
+    Dtype,
+    EngineCosts,
+    EngineFeature,
+    EngineProfile,
+    ExpertPadding,
+    GpuSku,
+    MemoryRule,
+)
 from planner.core import Frozen, InputError
 from planner.engine.drafting import Drafting, drafting_of
 from planner.engine.scheduler import LoraAdapters, Schedule, Speculation
 from planner.engine.step_times import StepTime, StepTimer, build_timer
 from planner.engine.support import require_supported, split_features, support_notes
-from planner.llm import DraftMethod, LlmSpec, Precision, linear_parameters_by_part
+from planner.llm import (
+    DraftMethod,
+    LinearAttention,
+    LlmSpec,
+    MoeFeedForward,
+    Precision,
+    StateSpace,
+    linear_parameters_by_part,
+)
 from planner.roofline import (
     CalibratedGpu,
     Parallelism,
@@ -94,6 +112,7 @@ class ReplicaConfig(Frozen):
     speculation: Speculation | None = None
     own_schedule: Schedule | None = Field(default=None, description="instead of the engine's")
     memory_fraction: float | None = Field(default=None, gt=0, le=1, description="instead of the engine's")
+    engine_version: str | None = Field(default=None, description="release that lays out memory; None: the newest known")
     expert_skew: float | None = Field(default=None, ge=0.0, le=4.0)
     lora: LoraAdapters | None = None
     mask_s: float = Field(default=0.0, ge=0.0, le=1.0, description="host time per decoding sequence and step [s]")
@@ -125,6 +144,22 @@ class ReplicaConfig(Frozen):
         tiers = () if self.own_schedule is None else self.own_schedule.kv_tiers
         wanted += [tier.kind.feature for tier in tiers if tier.size_bytes]
         return (*split_features(self.llm, self.parallelism), *wanted)
+
+    @cached_property
+    def memory_rule(self) -> MemoryRule:
+        """How its engine lays out memory."""
+        sparse = any(isinstance(group.feed_forward, MoeFeedForward) for group in self.llm.layers)
+        recurrent = any(isinstance(group.attention, LinearAttention | StateSpace) for group in self.llm.layers)
+        return self.engine.memory_rule(self.engine_version, dense=not (sparse or recurrent))
+
+    @cached_property
+    def expert_padding(self) -> dict[Dtype, ExpertPadding]:
+        """To what its engine pads routed experts on its GPU, by their format."""
+        found: dict[Dtype, ExpertPadding] = {}
+        for one in self.memory_rule.padding:
+            if not one.gpus or self.sku.architecture.startswith(one.gpus) or self.sku.id.startswith(one.gpus):
+                found.setdefault(Dtype(one.format), one)
+        return found
 
     @property
     def longest_tokens(self) -> int:
@@ -216,6 +251,10 @@ class ReplicaConfig(Frozen):
             notes.append(
                 f"{self.sku.id}: TP {self.parallelism.tp} crosses the network: not measured, taken as sums inside each "
                 "domain and then across them, at the speed of the network link and the latency inside a domain"
+            )
+        if self.sku.memory_seen_bytes is None:
+            notes.append(
+                f"{self.sku.id}: nobody says what memory its driver reports: taken as {SEEN_SHARE:.1%} of the label"
             )
         if self.drafting is not None:
             notes.append(f"{self.llm.id}: {self.drafting.words}")

@@ -107,10 +107,14 @@ def other_engines(search: FleetSearch, chosen: Allocation) -> dict[str, tuple[st
 
 
 def _on_engine(request: PlanRequest, engine: str, skus: Sequence[str]) -> PlanRequest:
-    """The request for another engine on some SKUs, and on those that have to be bought whatever serves."""
+    """The request for another engine on some SKUs, and on those that have to be bought whatever serves.
+
+    A memory fraction is not taken over: every engine counts another part of the memory in it.
+    """
     pinned = [sku for sku, count in request.limits.pinned.items() if count]
     wanted = tuple(dict.fromkeys((*skus, *pinned)))
-    space = request.search.model_copy(update={"engine": engine, "more_engines": (), "skus": wanted})
+    changes = {"engine": engine, "more_engines": (), "skus": wanted, "memory_fraction": None}
+    space = request.search.model_copy(update=changes)
     return request.model_copy(update={"search": space})
 
 

@@ -27,7 +27,7 @@ from types import MappingProxyType
 import numpy as np
 
 from planner.core import BoolArray, FloatArray, rebuilt
-from planner.engine import ReplicaConfig, StepTimeShift
+from planner.engine import ReplicaConfig, StepTimeShift, memory_footprint, start_probability
 from planner.fleet.simulation import evaluated
 from planner.fleet.types import PlanConfidence, PlannedDeployment
 from planner.fleet.verification import ScopedSlo, missing_over_allowed, violated_metrics
@@ -207,7 +207,10 @@ def confidence_of(
     measured: Mapping[str, MeasuredSteps] = NOTHING_MEASURED,
     factors: Sequence[float] | None = None,
 ) -> PlanConfidence:
-    """The probability that every deployment meets every target, over draws of what step times may be off by.
+    """The probability that every deployment starts and meets every target.
+
+    Targets are judged over draws of what step times may be off by; whether replicas start is independent of them
+    (`planner.engine.start_probability`).
 
     Args:
         deployments: as found: with the step times they were verified with, simulated or not.
@@ -218,16 +221,30 @@ def confidence_of(
         factors: `rate_factors` of the deployments, where they are known.
     """
     holds: BoolArray = np.ones(DRAWS, dtype=bool)
+    starts = min(map(_start_probability, deployments), default=1.0)
     evaluations, unknown = 0, set[str]()
     for planned, factor in zip(deployments, factors or rate_factors(deployments, slos), strict=True):
         judge = _Judge(planned, slos, seed, measured, factor)
         holds &= judge.holds()
         evaluations += judge.evaluations
         unknown |= judge.uncalibrated
-    share = (float(holds.sum()) + 0.5) / (DRAWS + 1.0)  # Jeffreys' estimate: no number of draws makes it certain
-    return PlanConfidence(
-        asked, share, math.sqrt(max(share * (1.0 - share), 1.0 / DRAWS) / DRAWS), tuple(sorted(unknown))
-    )
+    share = (
+        starts * (float(holds.sum()) + 0.5) / (DRAWS + 1.0)
+    )  # Jeffreys' estimate: no number of draws makes it certain
+    error = math.sqrt(max(share * (1.0 - share), 1.0 / DRAWS) / DRAWS)
+    return PlanConfidence(asked, share, error, tuple(sorted(unknown)), starts)
+
+
+def _start_probability(planned: PlannedDeployment) -> float:
+    """With which every replica of a deployment starts: of one kind all do, or none."""
+    longest, estimate = planned.workload.lengths.max_total, _as_configured(planned)
+    return min(start_probability(config, memory_footprint(config), longest) for config in estimate)
+
+
+def _as_configured(planned: PlannedDeployment) -> list[ReplicaConfig]:
+    """The replicas of a deployment, nothing about them shifted."""
+    configs = (pool.config for pool in planned.surviving.pools)
+    return [config if config.shift is None else rebuilt(config, shift=None) for config in configs]
 
 
 class _Judge:

@@ -374,12 +374,14 @@ class PlanConfidence:
         holds: the probability.
         error: its standard error, from the number of draws.
         uncalibrated: SKUs whose step times are bounds, of unknown error: they count as exact here.
+        starts: the probability that all replicas start, uncertain as memory is; a factor of `holds`.
     """
 
     asked: float
     holds: float
     error: float
     uncalibrated: tuple[str, ...] = ()
+    starts: float = 1.0
 
     @property
     def words(self) -> str:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from hardware_db import Dtype
-from planner.engine import ReplicaConfig, Schedule
+from planner.engine import ReplicaConfig, Schedule, memory_share
 from planner.launch.engine_options import weights_source
 from planner.launch.escaping import slug
 from planner.launch.fleet import LaunchedDeployment
@@ -169,7 +169,7 @@ def calibration_command(config: ReplicaConfig, repository: str) -> tuple[str, ..
     fallback = f"hf:{repository}" if repository else OWN_CONFIG
     model = config.llm.id if config.llm.id in list_llms() else fallback
     split, label = config.parallelism, _precision_label(config)
-    fraction = config.memory_fraction or config.engine.memory_fraction
+    fraction = memory_share(config)
     words = ["--model", model, "--sku", config.sku.id, "--engine", config.engine.id]
     words += ["--tp", str(split.tp), "--dp", str(split.dp), "--ep", str(split.ep)]
     words += ["--precision", label] if label else []

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from planner.core import UnsupportedFeatureError
-from planner.engine import Drafting, ReplicaConfig
+from planner.engine import Drafting, ReplicaConfig, memory_share
 from planner.launch.flags import EngineFlag, FlagKind, rows_of
 from planner.launch.own_ports import OwnPort
 from planner.llm import SIXTEEN_BIT, DraftMethod, LlmSpec, Precision, published_as
@@ -113,9 +113,7 @@ def chosen_options(config: ReplicaConfig, role: Role, max_request_tokens: int) -
         *_parallelism_options(config),
         *_batching_options(config),
         _kv_option(config.precision),
-        EngineOption(
-            "memory_fraction", None, {"memory_fraction": config.memory_fraction or config.engine.memory_fraction}
-        ),
+        EngineOption("memory_fraction", None, {"memory_fraction": memory_share(config)}),
         EngineOption("max_request_tokens", max_request_tokens, {"max_model_len": max_request_tokens}),
         *_tier_options(config, role),
         *_extra_options(config),
@@ -164,7 +162,9 @@ def _batching_options(config: ReplicaConfig) -> list[EngineOption]:
     if schedule.mixed_steps != config.engine.mixed_steps:
         mixed = "mixed_steps" if schedule.mixed_steps else "separate_steps"
         options.append(EngineOption("schedule.mixed_steps", schedule.mixed_steps, {mixed: schedule.mixed_steps}))
-    if schedule.captured_decodes is not None:
+    if schedule.captured_decodes == 0:
+        options.append(EngineOption("schedule.captured_decodes", 0, {"eager": True}))
+    elif schedule.captured_decodes is not None:
         most = schedule.captured_decodes
         queries = 1 + config.drafting.draft_tokens if config.drafting is not None else 1
         knobs = {"captured_decodes": most, "captured_tokens": most * queries}

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from hardware_db import Calibration, EngineProfile, HardwareDb, Price, select_calibration
 from planner.core import InputError, Metric, Record, UnknownNameError, rebuilt
-from planner.engine import ReplicaConfig
+from planner.engine import ReplicaConfig, memory_share
 from planner.fleet import (
     BoughtGpus,
     Plan,
@@ -292,11 +292,13 @@ class _Reader:
             engine=engine,
             own_schedule=_required_field(pool, "schedule", place),
             max_request_tokens=pool.get("max_request_tokens"),
-            memory_fraction=None if fraction == engine.memory_fraction else fraction,
+            memory_fraction=fraction,
             calibration=None if calibration is None else self._calibration(calibration, sku.id, engine.id),
         )
         by_itself = rebuilt(config, own_schedule=None)
-        return by_itself if by_itself.schedule == config.schedule else config
+        config = by_itself if by_itself.schedule == config.schedule else config
+        usual = rebuilt(config, memory_fraction=None)
+        return usual if memory_share(usual) == fraction else config
 
     def _engine(self, place: str, pool: Mapping[str, Any]) -> EngineProfile:
         """The profile of the database, at the version that was planned with."""

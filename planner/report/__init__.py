@@ -1,7 +1,7 @@
 """Results as records, tables, JSON, data frames and HTML. Nothing is computed here that a result does not hold.
 
 `records` names the fields that JSON documents and data frames show. `plan`, `performance`, `explanation`, `what_if` and
-`comparison` each put one type of result into a headline and tables; `layout` and `terminal` show those.
+`comparison` each put one type of result into a headline and tables; `layout` lays them out in Markdown.
 """
 
 from planner.report import (
@@ -31,7 +31,6 @@ from planner.report.json_documents import (
     write_text,
     write_texts,
 )
-from planner.report.layout import Report
 from planner.report.performance import LIMITS, class_table, confidence_table, limit_name, performance_report
 from planner.report.plan import (
     ROUNDING,
@@ -48,7 +47,6 @@ from planner.report.plan import (
 __all__ = [
     "LIMITS",
     "ROUNDING",
-    "Report",
     "autoscaling",
     "class_table",
     "comparison",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from planner.analysis import AutoscalingDay, PlayedFleet
-from planner.core import HOURS_PER_MONTH, Table, markdown_table, money, percent, significant
+from planner.core import HOURS_PER_MONTH, Report, Table, markdown_table, money, percent, significant
 from planner.report.explanation import document
-from planner.report.layout import Report, markdown_list, markdown_page
+from planner.report.layout import markdown_list, markdown_page
 
 
 def headline(day: AutoscalingDay) -> str:

@@ -9,8 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from planner.core import Metric, Table, duration, money, number_of, percent, significant, unit
-from planner.report.layout import Report
+from planner.core import Metric, Report, Table, duration, money, number_of, percent, significant, unit
 from planner.report.performance import CLASS_COLUMNS, class_cells, interval_cell
 from planner.report.plan import planner_version
 from planner.report.records import (

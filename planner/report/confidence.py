@@ -10,6 +10,8 @@ NOTE = (
     "Step times are estimates: kernels scatter about their fits, and models, GPUs and engines about those. If slow: "
     "every step of the fleet is slower at once, by as much as "
 )
+MOST_STATED = 0.999
+"""The largest probability that is written as a number. A choice: what is behind it knows no more."""
 
 
 def confidence_words(plan: Plan) -> str:
@@ -29,7 +31,9 @@ def confidence_table(plan: Plan) -> Table | None:
         note = f"Not known with which probability it holds: step times of {', '.join(found.uncalibrated)} are bounds."
     else:
         error = f"a standard error of {percent(found.error)} from the number of draws"
-        note = f"All targets at once: {confidence_words(plan)}, with {error}. {NOTE}{_how_slow(plan)}"
+        starts = "over 99.9 %" if found.starts > MOST_STATED else percent(found.starts)
+        note = f"All targets at once: {confidence_words(plan)}, with {error}; all replicas start with {starts}. {NOTE}"
+        note += _how_slow(plan)
     pairs = zip(plan.targets, plan.slow_targets, strict=True)
     return Table("Confidence", COLUMNS, tuple(_cells(estimated, slow) for estimated, slow in pairs), note)
 

@@ -26,9 +26,9 @@ from planner.analysis import (
     SmallestRelaxation,
     gain,
 )
-from planner.core import Table, change, markdown_table, money, number_of, percent, significant
+from planner.core import Report, Table, change, markdown_table, money, number_of, percent, significant
 from planner.report.json_documents import plain
-from planner.report.layout import Report, markdown_list, markdown_page
+from planner.report.layout import markdown_list, markdown_page
 from planner.report.plan import planner_version
 
 SCHEMA_VERSION = 1

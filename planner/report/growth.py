@@ -7,10 +7,10 @@ from datetime import date
 from typing import Any
 
 from planner.analysis import FleetGrowth, fleet_growth
-from planner.core import Table, change, markdown_table, money, percent, significant
+from planner.core import Report, Table, change, markdown_table, money, percent, significant
 from planner.fleet import Plan
 from planner.report.explanation import document
-from planner.report.layout import Report, markdown_list, markdown_page
+from planner.report.layout import markdown_list, markdown_page
 
 
 def headline(growth: FleetGrowth) -> str:

@@ -1,26 +1,8 @@
-"""What every result is laid out as: a report for a terminal, and a page of Markdown."""
+"""What every result is laid out as in Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-
-from planner.core import Table
-
-
-@dataclass(frozen=True)
-class Report:
-    """A result as a terminal shows it.
-
-    Attributes:
-        headline: the answer in one sentence, or empty.
-        tables: the answer in numbers.
-        lists: what else there is to say, by title; an empty list is not shown.
-    """
-
-    headline: str
-    tables: tuple[Table, ...] = ()
-    lists: Mapping[str, Sequence[str]] = field(default_factory=dict)
+from collections.abc import Iterable
 
 
 def markdown_page(title: str, headline: str, sections: Iterable[str]) -> str:

@@ -15,6 +15,7 @@ from hardware_db import EngineProfile, stale_days
 from planner.analysis import own_words, place_words
 from planner.core import (
     Metric,
+    Report,
     Table,
     duration,
     markdown_table,
@@ -32,7 +33,7 @@ from planner.llm import LlmSpec, encoder_parameters, format_words, parameters
 from planner.optimizer import Allocation
 from planner.presets import engine_limit_names
 from planner.report.confidence import confidence_table, confidence_words
-from planner.report.layout import Report, markdown_list, markdown_page
+from planner.report.layout import markdown_list, markdown_page
 from planner.report.losses import loss_table
 from planner.report.performance import (
     ENGINE_COLUMNS,

@@ -8,10 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from planner.core import Table, duration, money, percent, unit
+from planner.core import Report, Table, duration, money, percent, unit
 from planner.fleet import CostBreakdown, Plan
 from planner.report.confidence import confidence_words
-from planner.report.layout import Report
 from planner.report.plan import alternative_table, fleet_table, headline
 
 ALTERNATIVES = 3

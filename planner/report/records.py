@@ -21,6 +21,7 @@ from planner.engine import (
     Schedule,
     Speculation,
     memory_footprint,
+    memory_share,
     request_limit,
 )
 from planner.fleet import (
@@ -516,7 +517,7 @@ def _pool_summary(pool: Pool) -> PoolSummary:
         engine=engine.id,
         engine_version=engine.version,
         kv_block_tokens=engine.kv_block_tokens,
-        memory_fraction=config.memory_fraction or engine.memory_fraction,
+        memory_fraction=memory_share(config),
         calibration=config.calibration.stack if config.calibration else None,
         memory=memory_footprint(config),
         router=pool.router,

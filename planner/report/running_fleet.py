@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from planner.analysis import ALIKE, Finding, RunningFleet, RunningLatency, RunningQuantity, RunningTarget
-from planner.core import Table, duration, markdown_table, percent, significant, unit, with_unit
+from planner.core import Report, Table, duration, markdown_table, percent, significant, unit, with_unit
 from planner.report.explanation import document
-from planner.report.layout import Report, markdown_list, markdown_page
+from planner.report.layout import markdown_list, markdown_page
 
 SLOWER = 0.005
 """Relative change of step times below which they count as estimated. A choice of words."""

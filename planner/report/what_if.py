@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from planner.analysis import Change, PlanMeasure, WhatIf, WhatIfSide
-from planner.core import Table, markdown_table, money, significant
+from planner.core import Report, Table, markdown_table, money, significant
 from planner.fleet import TargetCheck
 from planner.report.explanation import (
     cost_cell,
@@ -17,7 +17,7 @@ from planner.report.explanation import (
     outcome_words,
     quantity,
 )
-from planner.report.layout import Report, markdown_page
+from planner.report.layout import markdown_page
 
 
 def headline(what_if: WhatIf) -> str:

@@ -286,7 +286,7 @@ class _Builder:
     ) -> list[Operator]:
         """Attention over all keys or a window, or over the blocks an index chooses; `shape` is that of the first.
 
-        Index heads are split as KV heads are (`planner.engine.memory`), so that every GPU chooses for its own.
+        Index heads are split as KV heads are (`planner.engine.footprint`), so that every GPU chooses for its own.
         """
         phases = OperatorFamily.ATTENTION_PREFILL, OperatorFamily.ATTENTION_DECODE
         if kind.index is None:

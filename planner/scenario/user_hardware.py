@@ -73,6 +73,7 @@ _PEAK = "Dense matrix peak in this format; half of a figure that counts structur
 QUANTITIES: tuple[SkuQuantity, ...] = (
     SkuQuantity("hbm_capacity_bytes", "HBM capacity", "GiB", GIB, "Memory of one GPU before the driver's reserve."),
     SkuQuantity("hbm_bandwidth_bytes_per_s", "HBM bandwidth", "TB/s", 1e12, "Peak, 1 TB = 1e12 bytes."),
+    SkuQuantity("memory_seen_bytes", "Memory seen", "GiB", GIB, "Of it, what the driver reports to a process."),
     SkuQuantity(
         "scale_up.bandwidth_bytes_per_s",
         "Scale-up link",
@@ -159,6 +160,10 @@ def edited_sku(sku: GpuSku, sku_id: str, name: str, shown: Mapping[str, float], 
         before = shown_value(sku, by_path[path])
         if before is None or not math.isclose(value, before, rel_tol=UNCHANGED_TOLERANCE):
             _set_quantity(fields, by_path[path], value, before, day)
+    if fields["hbm_capacity_bytes"] != sku.model_dump(mode="json")["hbm_capacity_bytes"]:
+        seen = shown_value(sku, by_path["memory_seen_bytes"]) or 0.0
+        if math.isclose(shown.get("memory_seen_bytes", seen), seen, rel_tol=UNCHANGED_TOLERANCE):
+            fields["memory_seen_bytes"] = None  # of another capacity nobody knows what its driver reports
     return GpuSku(**fields)
 
 

@@ -21,7 +21,6 @@ from planner.core import InputError, PlannerError, rebuilt, with_unit
 from planner.engine import (
     LEAST_BATCHED_TOKENS,
     KvTier,
-    LoraAdapters,
     ReplicaConfig,
     Speculation,
     drafting_of,
@@ -277,7 +276,7 @@ class _Variant:
     prefix_cache: bool
     kv_tiers: tuple[KvTier, ...]
     speculation: Speculation | None
-    lora: LoraAdapters | None
+    search: SearchSpace
     tag: str
 
     @property
@@ -309,7 +308,7 @@ def _variants(
             draft.label if draft else "",
         ]
         tag = " ".join(note for note in notes if note)
-        yield _Variant(offer, engines[engine], precision, split, cached, tiers, draft, search.lora, tag)
+        yield _Variant(offer, engines[engine], precision, split, cached, tiers, draft, search, tag)
 
 
 def _worthwhile(variants: Sequence[_Variant], demand: Demand, search: SearchSpace, tally: _Tally) -> list[_Variant]:
@@ -500,7 +499,7 @@ def _ample_budget(search: SearchSpace, budgets: Sequence[int], limit: int, base:
 def _shortfall(base: ReplicaConfig, demand: Demand) -> str:
     """Why no configuration of a group fits, found without its step times; empty where one may."""
     try:
-        require_room(base, demand.workload.lengths.max_total)
+        require_room(base, demand.workload.lengths.max_total, surely=True)
     except InputError as error:
         return error.bound
     return ""
@@ -532,12 +531,16 @@ def _base(variant: _Variant, demand: Demand, max_batched_tokens: int, max_runnin
         max_request_tokens=demand.max_request_tokens,
         calibration=variant.offer.calibrations.get(variant.engine.id),
         speculation=variant.speculation,
-        lora=variant.lora,
+        memory_fraction=variant.search.memory_fraction,
+        lora=variant.search.lora,
     )
-    if not variant.prefix_cache:
+    changes: dict[str, object] = {"captured_decodes": 0} if variant.search.eager else {}
+    if variant.prefix_cache:
+        changes |= {"prefix_cache": True, "kv_tiers": variant.kv_tiers}
+    if not changes:
         return config
     fields = {name: getattr(config, name) for name in ReplicaConfig.model_fields}
-    fields["own_schedule"] = config.schedule.model_copy(update={"prefix_cache": True, "kv_tiers": variant.kv_tiers})
+    fields["own_schedule"] = config.schedule.model_copy(update=changes)
     return ReplicaConfig(**fields)
 
 

@@ -19,6 +19,7 @@ from planner.engine import (
     memory_footprint,
     must_hold_tokens,
     require_room,
+    sure_room_tokens,
 )
 from planner.search.bounds import BoundsKey, Screen, rescreened, screen
 from planner.search.cache_keys import BoundedCache, forget_keys, group_key
@@ -74,7 +75,8 @@ class StepTimeGroup:
         """Why a configuration that has no slots does not fit."""
         lengths = self.demand.workload.lengths
         try:
-            require_room(with_limits(self.base, max_batched_tokens, max_running_requests), lengths.max_total)
+            config = with_limits(self.base, max_batched_tokens, max_running_requests)
+            require_room(config, lengths.max_total, surely=True)
         except InputError as error:
             return error.bound
         return f"{self.base.label}: the longest request does not fit"
@@ -83,17 +85,16 @@ class StepTimeGroup:
         """Sequences for which the KV cache has room; 0 when a request does not fit."""
         base = self.base
         config = with_limits(base, max_batched_tokens, max_running_requests)
-        pool = Pool(role=self.role, config=config, replicas=1)
+        pool, (longest, held) = Pool(role=self.role, config=config, replicas=1), self._longest_and_held_tokens
+        footprint, per_block = memory_footprint(config, self.footprint.stages), base.engine.kv_block_tokens
+        if must_hold_tokens(base, longest) > sure_room_tokens(config, footprint):
+            return 0.0
         if base.schedule.kv is KvAllocation.CONTIGUOUS or base.lora is not None:
             return _slots_of_pool_model(pool, self.demand)
         if self.role is not Role.DECODE and has_prefixes(pool, self.demand.workload):
             return math.inf if _slots_of_pool_model(pool, self.demand) > 0.0 else 0.0
-        footprint, per_block = memory_footprint(config, self.footprint.stages), base.engine.kv_block_tokens
         blocks = footprint.kv_blocks // base.parallelism.dp
-        longest, held = self._longest_and_held_tokens
         kept = footprint.sequence_blocks * per_block
-        if must_hold_tokens(base, longest) > blocks * per_block - kept:
-            return 0.0
         room = blocks * per_block * base.parallelism.dp * (1.0 - base.schedule.watermark)
         return max(room / (held + per_block / 2.0 + kept), 1.0)
 

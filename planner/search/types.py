@@ -116,6 +116,14 @@ class SearchSpace(Frozen):
         "prediction modules where it has some",
     )
     lora: LoraAdapters | None = Field(default=None, description="adapters that share the base model in every replica")
+    memory_fraction: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="share of GPU memory that engines may take, as each reads it (vLLM's gpu_memory_utilization, "
+        "SGLang's mem_fraction_static, TensorRT-LLM's free_gpu_memory_fraction); null: the engine's own",
+    )
+    eager: bool = Field(default=False, description="no CUDA graphs: every kernel of a step is launched by itself")
     router: Router = Field(default=Router.ROUND_ROBIN, description="of every pool")
     simplicity: float = Field(
         default=0.05,

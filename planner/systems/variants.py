@@ -90,6 +90,11 @@ def _changed(deployment: Deployment, router: Router | None = None, **changes: ob
     return _with_config(deployment, rebuilt(config, **changes) if changes else config, router)
 
 
+def _schedule_as_written(config: ReplicaConfig, **fields: object) -> Schedule:
+    """The schedule of a paper; of the given one it keeps which steps are replayed as captured graphs."""
+    return Schedule(**{"captured_decodes": config.schedule.captured_decodes, **fields})
+
+
 def _with_schedule(deployment: Deployment, **changes: object) -> Deployment:
     """The mixed deployment with some fields of its schedule changed."""
     own = _mixed_pool(deployment).config.schedule
@@ -120,7 +125,8 @@ def _contiguous(config: ReplicaConfig, workload: Workload, **changes: object) ->
     max_batched_tokens = max(config.max_batched_tokens, int(workload.lengths.inputs.max()))
     roomy = rebuilt(config, max_batched_tokens=max_batched_tokens)
     room = require_room(roomy, longest).kv_capacity_tokens // longest
-    schedule = Schedule(whole_prompts=True, kv=KvAllocation.CONTIGUOUS, longest_tokens=longest, **changes)
+    asked = {"whole_prompts": True, "kv": KvAllocation.CONTIGUOUS, "longest_tokens": longest, **changes}
+    schedule = _schedule_as_written(config, **asked)
     return rebuilt(roomy, own_schedule=schedule, max_running_requests=min(config.max_running_requests, room))
 
 
@@ -146,14 +152,15 @@ def _slots_note(config: ReplicaConfig) -> str:
 def vllm(deployment: Deployment, workload: Workload, slo: Slo | None, *, preemption: Preemption) -> Variant:
     """Paged memory, whole prompts before decodes, preemption of the youngest."""
     del slo
-    schedule = Schedule(
+    config = _mixed_pool(deployment).config
+    schedule = _schedule_as_written(
+        config,
         mixed_steps=False,
         whole_prompts=True,
         reserve_outputs=False,
         watermark=VLLM_WATERMARK,
         on_preemption=preemption,
     )
-    config = _mixed_pool(deployment).config
     max_batched_tokens = max(config.max_batched_tokens, int(workload.lengths.inputs.max()))
     return Variant(_changed(deployment, own_schedule=schedule, max_batched_tokens=max_batched_tokens), workload)
 
@@ -161,7 +168,8 @@ def vllm(deployment: Deployment, workload: Workload, slo: Slo | None, *, preempt
 def sarathi(deployment: Deployment, workload: Workload, slo: Slo | None, *, max_batched_tokens: int) -> Variant:
     """Chunks of prompts beside the decodes, up to a budget of tokens per step."""
     del slo
-    schedule = Schedule(reserve_outputs=False, watermark=VLLM_WATERMARK)
+    config = _mixed_pool(deployment).config
+    schedule = _schedule_as_written(config, reserve_outputs=False, watermark=VLLM_WATERMARK)
     return Variant(_changed(deployment, own_schedule=schedule, max_batched_tokens=max_batched_tokens), workload)
 
 

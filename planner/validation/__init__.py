@@ -2,16 +2,28 @@
 
 `measured_runs` and `benchmark_files` read what was measured, `predict` simulates each run under its own protocol,
 `scores`, `scoreboard` and `parity_plot` say how far off the predictions are, `engine_fit` fits what an engine adds to
-its kernels.
+its kernels, `startup_logs` reads what an engine said of its memory while it started, `log_memory`
+holds that against the prediction.
 """
 
 from planner.validation import accuracy, benchmark_files, engine_fit, predict, scoreboard
 from planner.validation.accuracy import FITTED, HELD_OUT, METRICS, AccuracyRow, Likeness, accuracy_rows
 from planner.validation.benchmark_files import read_costs
+from planner.validation.log_memory import (
+    log_headline,
+    log_record,
+    log_table,
+    measured_more_bytes,
+    memory_of_log,
+    other_settings,
+    planned_start,
+    with_measured_memory,
+)
 from planner.validation.measured_runs import RefusedRun, ServingPoint, read_serving_points, read_serving_runs
 from planner.validation.scoreboard import Scoreboard, hardware_with
 from planner.validation.scores import is_fitted
 from planner.validation.server_flags import settings_of_flags
+from planner.validation.startup_logs import StartupLog, StartupOutcome, read_startup_file, read_startup_log
 
 __all__ = [
     "FITTED",
@@ -22,16 +34,28 @@ __all__ = [
     "RefusedRun",
     "Scoreboard",
     "ServingPoint",
+    "StartupLog",
+    "StartupOutcome",
     "accuracy",
     "accuracy_rows",
     "benchmark_files",
     "engine_fit",
     "hardware_with",
     "is_fitted",
+    "log_headline",
+    "log_record",
+    "log_table",
+    "measured_more_bytes",
+    "memory_of_log",
+    "other_settings",
+    "planned_start",
     "predict",
     "read_costs",
     "read_serving_points",
     "read_serving_runs",
+    "read_startup_file",
+    "read_startup_log",
     "scoreboard",
     "settings_of_flags",
+    "with_measured_memory",
 ]

@@ -35,11 +35,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hardware_db import Dtype, EngineCosts, EngineProfile
+from hardware_db import Dtype, EngineCosts, EngineProfile, GpuSku
 from planner.core import InputError, UnknownNameError
 from planner.engine import Schedule
 from planner.llm import LlmSpec, load_llm
 from planner.roofline import Parallelism
+from planner.validation.checkpoint_formats import precision_of
 from planner.validation.measured_runs import (
     DEFAULT_MAX_BATCHED_TOKENS,
     DEFAULT_MAX_RUNNING_REQUESTS,
@@ -88,6 +89,10 @@ class BenchmarkRun:
     ramp_s: float = 0.0
     drawn: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     unknown: tuple[str, ...] = ()
+
+
+NO_RUN = BenchmarkRun("none", "none", 1, 1, None, 1.0, 1, 1, 1.0, 1.0)
+"""Stands for the runs of a server that none are known of."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +164,18 @@ def server_of(
         max_running_requests=max_running_requests,
         memory_fraction=memory_fraction,
     )
+
+
+def memory_settings(server: Server, sku: GpuSku) -> dict[str, Any]:
+    """What `planner.validation.memory_of_log` is told of a server, in the formats its runs are played in."""
+    split = server.parallelism
+    return {
+        **{"engine": server.engine.id, "tp": split.tp, "dp": split.dp, "ep": split.ep},
+        "precision": precision_of(_point(NO_RUN, server), server.llm, sku),
+        "memory_fraction": server.memory_fraction,
+        "max_running_requests": server.max_running_requests,
+        "max_batched_tokens": server.max_batched_tokens,
+    }
 
 
 def points_of(runs: Sequence[BenchmarkRun], server: Server) -> tuple[ServingPoint, ...]:

@@ -25,7 +25,7 @@ from hardware_db import Dtype
 from planner.core import Frozen, InputError, Metric
 from planner.engine import LEAST_BATCHED_TOKENS, Schedule
 from planner.roofline import Parallelism
-from planner.validation.server_flags import settings_of_flags
+from planner.validation.server_flags import NO_GRAPHS, settings_of_flags
 
 Row = Mapping[str, str]
 
@@ -576,11 +576,13 @@ def _until_each_has_one(ranks: int) -> int:
 
 
 def _captured_decodes(fields: _Fields, concurrency: int) -> int | None:
-    """Largest batch of a rank that was captured as a graph; None where it is not named, or every batch was.
+    """Largest batch of a rank that was captured as a graph, 0 of none; None where it is not named, or every batch was.
 
     vLLM's is of tokens, drafts included. What is said of prefill workers plays no part: only decodes are replayed.
     """
     text = fields.settings.get("cuda_graph", "") or fields.settings.get("decode_cuda_graph", "")
+    if text.strip() == NO_GRAPHS:
+        return 0
     named = re.search(r"up to batch (\d+)|graph-(?:capture-)?sizes? (\d+)", text)
     if named is None:
         return concurrency if "batch = concurrency" in text else None

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 
 MATCHED = ("sku", "precision", "engine", "speculative", "checkpoint")
 """Columns by which a configuration belongs to a point."""
+NO_GRAPHS = "none"
+"""What the column ``cuda_graph`` says where no step is captured."""
 SETTING_OF_FLAG = {
     "--chunked-prefill-size": "max_num_tokens",
     "--max-num-batched-tokens": "max_num_tokens",
@@ -24,6 +26,8 @@ SETTING_OF_FLAG = {
     "--speculative-num-steps": "speculative_tokens",
 }
 """Flags of vLLM and SGLang -> column of ``serving_settings.csv``."""
+EAGER = re.compile(r"--(?:enforce-eager|disable-(?:decode-)?cuda-graph)(?![\w-])")
+"""Flags of vLLM and SGLang by which no step of decodes is captured."""
 WORD_BEFORE = {"--scheduler-recv-interval": "scheduler-recv-interval "}
 INFERENCEX_SCRIPTS = "benchmarks/single_node/"
 INFERENCEX_RANGE_RATIO = "0.8"
@@ -53,4 +57,6 @@ def settings_of_flags(row: Row, configurations: Sequence[Row]) -> dict[str, str]
     for flag, value in words:
         if flag in SETTING_OF_FLAG:
             settings[SETTING_OF_FLAG[flag]] = WORD_BEFORE.get(flag, "") + value
+    if EAGER.search(found.get("server_flags", "")):
+        settings["cuda_graph"] = NO_GRAPHS
     return settings

@@ -11,7 +11,7 @@
     components  metrics, tables, charts, choices, uploads and errors, each with what explains it
     concerns    the warnings that stand by the headline
     summary     the answer: a sentence, four metrics and the fleet; without a fleet `infeasible`
-    *_tab       one tab each; compare_*, cost_*, hardware_* and latency_* are sections of theirs
+    *_tab       one tab each; compare_*, cost_*, hardware_*, latency_* and roofline_* are sections of theirs
 
 Nothing here computes: numbers come from the engine, tables from its reports, pictures from `planner.charts`. Nothing is
 written to disk, and what a visitor changes stays in the visitor's session.
@@ -37,6 +37,7 @@ from planner.web import (
     picture_files,
     plan_tab,
     results,
+    roofline_memory,
     roofline_tab,
     session,
     summary,
@@ -64,6 +65,7 @@ __all__ = [
     "picture_files",
     "plan_tab",
     "results",
+    "roofline_memory",
     "roofline_tab",
     "session",
     "summary",

@@ -41,6 +41,8 @@ PLACES: Mapping[str, tuple[str, str]] = {
     "own_hardware.prices": ("Your own prices", "Hardware"),
     "prices.owned": ("GPUs you own", "Hardware"),
     "search.engine": ("Engine", _SEARCH),
+    "search.memory_fraction": ("Memory fraction", _SEARCH),
+    "search.eager": ("No CUDA graphs (eager)", _SEARCH),
     "search.tp": ("Tensor-parallel degrees (none: as the model needs)", _SEARCH),
     "search.pp": ("Pipeline-parallel degrees (none: as the model needs)", _SEARCH),
     "search.ep": ("Expert-parallel degrees (none: as the model needs)", _SEARCH),

@@ -318,13 +318,30 @@ def price_in_words(price: Price | None) -> str:
 
 
 def engine_inputs(hardware: HardwareDb) -> None:
-    """Engine and degrees of parallelism."""
+    """Engine, two of its settings, and degrees of parallelism."""
     with st.expander("Engine and search"):
         st.selectbox(
             "Engine",
             list(hardware.engines),
             format_func=lambda name: f"{hardware.engines[name].name} {hardware.engines[name].version}",
             **session.bind_field("engine", "search.engine"),
+        )
+        st.number_input(
+            "Memory fraction",
+            value=None,
+            min_value=0.01,
+            max_value=1.0,
+            step=0.01,
+            placeholder="the engine's own",
+            help="Share of GPU memory that the engine may take, as it reads it (--gpu-memory-utilization of vLLM, "
+            "--mem-fraction-static of SGLang, free_gpu_memory_fraction of TensorRT-LLM). Empty: the engine's own.",
+            **session.bind_field("memory-fraction", "search.memory_fraction"),
+        )
+        st.checkbox(
+            "No CUDA graphs (eager)",
+            help="Every kernel of a step is launched by itself (--enforce-eager of vLLM): slower steps, and no memory "
+            "for captured graphs.",
+            **session.bind_field("eager", "search.eager"),
         )
         for key, path, label, options in (
             ("tp", "search.tp", "Tensor-parallel degrees (none: as the model needs)", [1, 2, 4, 8, 16]),

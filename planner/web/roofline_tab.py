@@ -16,7 +16,7 @@ from planner.fleet import PlannedDeployment, Progress
 from planner.roofline import Bound, compute_dtype
 from planner.search import PoolOnSku, on_sku
 from planner.serving import Pool, PoolModel, Role
-from planner.web import components, results
+from planner.web import components, results, roofline_memory
 from planner.web.components import MetricCard
 from planner.web.results import Page
 
@@ -93,7 +93,29 @@ class ChosenPool:
 
 
 def show(page: Page) -> None:
-    """The tab."""
+    """The tab: one section at a time."""
+    chosen = components.choose_one(
+        "Show",
+        list(SECTIONS),
+        "roofline-section",
+        label_visibility="collapsed",
+        help="Steps: what they wait for, on every GPU. Memory of one server: what a GPU holds as the engine starts.",
+    )
+    SECTIONS[chosen](page)
+
+
+def _show_memory(page: Page) -> None:
+    """What a GPU of one server holds, of the plan or, without one, of the model on the first GPU of the search."""
+    if not page.plan.feasible:
+        roofline_memory.show(page, roofline_memory.unplanned_server(page))
+        return
+    chosen = _choose_pool(page)
+    planned = roofline_memory.planned_server(page, chosen.pool.config, chosen.planned.workload)
+    roofline_memory.show(page, planned)
+
+
+def _show_replica(page: Page) -> None:
+    """What steps wait for, and the same on every GPU."""
     if not page.plan.feasible:
         st.info("There is no fleet whose steps could be shown. What would help is listed above.")
         return
@@ -114,6 +136,9 @@ def show(page: Page) -> None:
     else:
         _show_steps(replica.model, chosen, running, best)
     _show_gpus(page, chosen, fitted, rows, running)
+
+
+SECTIONS = {"Steps": _show_replica, "Memory of one server": _show_memory}
 
 
 def _reason_alone(reason: str) -> str:

@@ -270,6 +270,21 @@ def test_options_reach_the_deployment() -> None:
     )  # what is left beside its drift
 
 
+def test_settings_of_the_engine_reach_the_deployment_and_the_scenario_s_are_the_defaults(scenario: str) -> None:
+    def pool(*options: str) -> tuple[float, int | None]:
+        (found,) = _json("evaluate", "--sku", "h100-sxm", *options)["deployment"]["pools"]
+        return found["memory_fraction"], found["schedule"]["captured_decodes"]
+
+    assert pool(*GIVEN[:2], *GIVEN[4:], "--memory-fraction", "0.7", "--eager") == (0.7, 0)
+    written = yaml.safe_load(Path(scenario).read_text(encoding="utf-8"))
+    written["search"] |= {"memory_fraction": 0.6, "eager": True}
+    Path(scenario).write_text(yaml.safe_dump(written), encoding="utf-8")
+    assert pool("--scenario", scenario) == (0.6, 0)
+    assert pool("--scenario", scenario, "--memory-fraction", "0.8", "--no-eager") == (0.8, None)
+    fraction, captured = pool("--scenario", scenario, "--engine", "sglang")
+    assert fraction != 0.6 and captured == 0  # that share was meant for vLLM
+
+
 def test_a_calibration_of_ones_own_replaces_the_packaged_one(tmp_path: Path) -> None:
     (shipped,) = (fit for fit in load_hardware().calibrations if fit.sku == "h100-sxm" and fit.engine == "vllm")
     own = shipped.model_copy(update={"stack": "measured here"})

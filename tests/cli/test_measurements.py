@@ -1,4 +1,4 @@
-"""The commands that import: run as a user runs them, and their output planned with the real reader of scenarios."""
+"""The commands that import, run as a user runs them and planned with the real reader of scenarios; costs of a log."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ import yaml
 from typer import Typer
 from typer.testing import CliRunner
 
-from planner.cli.base import OneLineErrors
-from planner.cli.measurements import import_metrics, import_prices, import_trace
+from planner.cli.base import OneLineErrors, hardware_for
+from planner.cli.measurements import calibrate_serving, import_metrics, import_prices, import_trace
+from planner.engine import memory
 from planner.supply import read_prices
+from planner.validation import memory_of_log, read_costs, read_startup_file
 from tests.places import DATA, DOCS
 
 app = Typer(cls=OneLineErrors, rich_markup_mode=None, add_completion=False)
 app.command("import-trace")(import_trace)
 app.command("import-metrics")(import_metrics)
 app.command("import-prices")(import_prices)
+app.command("calibrate-serving")(calibrate_serving)
 
 
 def _run(*arguments: object) -> tuple[int, str, str]:
@@ -120,3 +123,71 @@ def test_the_guide_names_commands_and_options_that_there_are() -> None:
     for name, rest in lines:
         _, shown, _ = _run(name, "--help")
         assert set(re.findall(r"--[\w-]+", rest)) <= set(re.findall(r"--[\w-]+", shown))
+
+
+LOG = """\
+INFO [core.py:77] Initializing a V1 LLM engine (v0.11.0) with config: model='org/m', max_seq_len=8192, \
+tensor_parallel_size=1, quantization=None, enforce_eager=False, kv_cache_dtype=auto
+INFO [scheduler.py:205] Chunked prefill is enabled with max_num_batched_tokens=4096.
+INFO [gpu_worker.py:298] Available KV cache memory: 50.25 GiB
+INFO:     Application startup complete.
+"""
+RESULT = {
+    **{"request_rate": "inf", "completed": 16, "total_input_tokens": 16 * 1024, "total_output_tokens": 16 * 128},
+    **{"mean_ttft_ms": 60.0, "mean_tpot_ms": 9.0},
+}
+"""A result of vllm bench serve --save-result, without what is not read."""
+SERVER = ("--model", "llama-3.1-8b", "--sku", "h100-sxm")
+
+
+def test_engine_costs_of_a_start_up_log_predict_its_cache(tmp_path: Path) -> None:
+    """Without benchmark results too: the engine's own costs stay as they are."""
+    log, costs = tmp_path / "vllm.log", tmp_path / "costs.json"
+    log.write_text(LOG, encoding="utf-8")
+    code, out, err = _run("calibrate-serving", *SERVER, "--log", log, "--json", costs)
+    assert (code, err) == (0, "")
+    assert re.search(r"KV cache +[0-9.]+ +50\.25 ", out)
+    hardware = hardware_for("vllm", None, str(costs))
+    found = memory_of_log(read_startup_file(log), "llama-3.1-8b", "h100-sxm", hardware=hardware)
+    assert found.kv_bytes == pytest.approx(50.25 * 2**30, rel=1e-6)
+    before, after = memory("qwen3-32b", "h100-sxm"), memory("qwen3-32b", "h100-sxm", hardware=hardware)
+    assert before.kv_bytes - after.kv_bytes == pytest.approx(read_costs(costs).memory_more_bytes, rel=1e-6)
+    own = before.replica.engine.costs_on(before.replica.sku)
+    changed = {"memory_more_bytes": 0.0, "source": own.source}
+    assert read_costs(costs).model_copy(update=changed) == own
+
+
+def test_engine_costs_hold_results_and_a_log(tmp_path: Path) -> None:
+    log, costs, results = (tmp_path / name for name in ("vllm.log", "costs.json", "results.json"))
+    log.write_text(LOG, encoding="utf-8")
+    _run("calibrate-serving", *SERVER, "--log", log, "--json", costs)
+    alone = read_costs(costs)
+    results.write_text("\n".join(json.dumps({**RESULT, "max_concurrency": n}) for n in (1, 4, 8)), encoding="utf-8")
+    code, out, err = _run("calibrate-serving", results, *SERVER, "--log", log, "--json", costs)
+    assert (code, err) == (0, "")
+    assert "held out" in out and "Predicted and measured" in out
+    both = read_costs(costs)
+    assert both.memory_more_bytes == alone.memory_more_bytes
+    assert both.fitted_on == ("llama-3.1-8b @ h100-sxm",)
+    assert both.source.startswith("fitted to") and both.source.endswith("start-up log of llama-3.1-8b @ h100-sxm")
+
+
+@pytest.mark.parametrize(
+    ("more", "text", "said"),
+    [
+        (
+            (),
+            LOG.replace("Available KV cache", "Other"),
+            "give the log of a whole start, with the line of the KV cache",
+        ),
+        (("--tp", "2"), LOG, "TP: 2 here, 1 in the log"),
+        (("--engine", "sglang"), LOG, "engine: sglang here, vllm in the log"),
+        (("--precision", "fp8"), LOG, "weights: fewer bits here, 16 bit in the log"),
+    ],
+)
+def test_a_log_of_another_server_is_refused(tmp_path: Path, more: tuple[str, ...], text: str, said: str) -> None:
+    (tmp_path / "vllm.log").write_text(text, encoding="utf-8")
+    costs = tmp_path / "costs.json"
+    code, _, err = _run("calibrate-serving", *SERVER, *more, "--log", tmp_path / "vllm.log", "--json", costs)
+    assert (code, err.count("\n")) == (2, 1), err
+    assert said in err and not costs.exists()

@@ -11,12 +11,13 @@ import pytest
 from typer import Typer
 from typer.testing import CliRunner
 
+from hardware_db import Dtype
 from planner import read_fleet
-from planner.cli.base import OneLineErrors
+from planner.cli.base import OneLineErrors, hardware_for
 from planner.cli.plans import plan
 from planner.cli.running import check
 from planner.core import rebuilt
-from planner.engine import StepTimeShift
+from planner.engine import StepTimeShift, memory_footprint
 from planner.launch import served_models
 from planner.traffic import load_lengths
 from tests.analysis.test_running_fleet import REQUESTS, page
@@ -276,3 +277,70 @@ def test_a_cascade_is_planned_again_with_the_stream_of_its_small_model(tmp_path:
     large = ("--service", "llama-3.1-8b", "--model", served["llama-3.1-8b"])
     code, _, err = _run("check", *options, *large, "--recalibrate")
     assert code == 2 and "qwen2.5-7b was not watched" in err
+
+
+def _log(folder: Path, kv_gib: float, tp: int = 1, cache: bool = True) -> Path:
+    """A start-up log of the plan's server, in the form of vLLM 0.11, in whose formats the plan is."""
+    found = read_fleet(folder / "plan.json").deployments[0].deployment.pools[0].config
+    is_plain = found.precision.weights is Dtype.BF16
+    lines = (
+        "INFO 11-28 10:00:03 [core.py:77] Initializing a V1 LLM engine (v0.11.0) with config: model='org/m', "
+        f"max_seq_len=8192, tensor_parallel_size={tp}, quantization={None if is_plain else 'fp8'}, enforce_eager=False",
+        "INFO 11-28 10:00:03 [scheduler.py:205] Chunked prefill is enabled with max_num_batched_tokens=4096.",
+        *([f"INFO 11-28 10:00:40 [gpu_worker.py:298] Available KV cache memory: {kv_gib} GiB"] if cache else []),
+        "INFO:     Application startup complete.",
+    )
+    path = folder / f"vllm-{kv_gib}-{tp}-{cache}.log"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def test_a_start_up_log_is_held_against_the_plan_and_the_next_plan_reckons_with_it(folder: Path) -> None:
+    log, costs, again = _log(folder, 50.0), folder / "costs.json", folder / "told.json"
+    code, out, err = _run("check", folder / "plan.json", "--log", log, "--write-costs", costs)
+    assert code == 0, err
+    said = " ".join(out.split())
+    assert "got 50.00 GiB per GPU" in said and "less than predicted" in said
+    assert f"--engine-costs {costs}" in "".join(out.split("\n")) or "--engine-costs" in said
+    code, _, err = _run("plan", folder / "my.yaml", "--engine-costs", costs, "--json", again)
+    assert code == 0, err
+    hardware = hardware_for("vllm", None, str(costs))
+    before, after = (
+        read_fleet(folder / "plan.json").deployments[0].deployment.pools[0].config,
+        read_fleet(again, hardware).deployments[0].deployment.pools[0].config,
+    )
+    more = hardware.engines["vllm"].costs.memory_more_bytes
+    rooms = [memory_footprint(config).kv_capacity_bytes for config in (before, after)]
+    assert more > 0.0 and rooms[0] - rooms[1] == pytest.approx(more, rel=1e-6)
+    code, out, err = _run("check", again, "--log", log, "--engine-costs", costs)
+    assert code == 0, err
+    assert "0.00 GiB" in out
+
+
+def test_a_start_up_log_stands_beside_metrics(folder: Path) -> None:
+    options = (folder / "plan.json", folder / "metrics.txt", "--interval", REQUESTS / 20.0)
+    code, out, err = _run("check", *options, "--log", _log(folder, 50.0), "--json", folder / "both.json")
+    assert code == 0, err
+    assert "got 50.00 GiB" in " ".join(out.split()) and "not explained by the traffic" in out
+    assert "running_fleet" in json.loads((folder / "both.json").read_text(encoding="utf-8"))
+
+
+def test_what_a_start_up_log_cannot_tell_is_refused_in_one_line(folder: Path) -> None:
+    plan_json, costs = folder / "plan.json", folder / "none.json"
+    for arguments, said in (
+        ((plan_json,), "give metrics, --log, or both"),
+        ((plan_json, folder / "metrics.txt", "--write-costs", costs), "give it with --log"),
+        ((plan_json, "--log", _log(folder, 50.0), "--recalibrate"), "is about metrics"),
+        ((plan_json, "--log", _log(folder, 50.0), "--service", "nobody"), "llama-3.1-8b"),
+        ((plan_json, "--log", _log(folder, 50.0, tp=2), "--write-costs", costs), "TP: 1 here, 2 in the log"),
+        (
+            (plan_json, "--log", _log(folder, 50.0, cache=False), "--write-costs", costs),
+            "give the log of a whole start",
+        ),
+    ):
+        code, _, err = _run("check", *arguments)
+        assert (code, err.count("\n")) == (2, 1), err
+        assert said in err
+    assert not costs.exists()
+    code, out, _ = _run("check", plan_json, "--log", _log(folder, 50.0, tp=2))
+    assert code == 0 and "TP: 1 here, 2 in the log" in " ".join(out.split())

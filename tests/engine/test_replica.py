@@ -29,8 +29,8 @@ class TestLlama8bOnH100ByHand:
     """Llama-3-8B in bf16 on one H100 SXM: 3.35 TB/s, 989.4 TFLOP/s."""
 
     def test_weights_take_16_gb(self) -> None:
-        # 8.030 G parameters * 2 bytes = 16.06 GB
-        assert weights_bytes_per_gpu(replica()) == 2 * 8_030_261_248
+        # 8.030 G parameters * 2 bytes = 16.06 GB, and sines and cosines of 131,072 positions and 128 channels
+        assert weights_bytes_per_gpu(replica()) == 2 * 8_030_261_248 + 2 * 131_072 * 128
 
     def test_a_decode_step_streams_every_weight_but_the_looked_up_embedding_table(self) -> None:
         # All 16.06 GB over 3.35 TB/s would take 4.79 ms. The input embedding (128256 * 4096 * 2 B = 1.05 GB) is a

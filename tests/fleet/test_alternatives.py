@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from planner.fleet import Alternative, Plan, alternatives, plan
+from planner.fleet.alternatives import _on_engine
 from planner.scenario import load_scenario
 from tests.builders import ONE_GPU_REPLICAS
 
@@ -137,6 +138,13 @@ def test_what_costs_more_needs_no_reason_and_other_engines_name_the_field_that_s
             assert each.why_not == ""
         elif each.kind == "engine":
             assert each.why_not == "not searched for: search.more_engines"
+
+
+def test_an_engine_that_was_not_asked_for_keeps_its_own_memory_fraction() -> None:
+    """One number is another share in every engine; graphs are left out in all of them alike."""
+    request = load_scenario("chat-llama-70b", ["search.memory_fraction=0.5", "search.eager=true"])
+    space = _on_engine(request, "sglang", ("h100-sxm",)).search
+    assert (space.engines, space.memory_fraction, space.eager) == (("sglang",), None, True)
 
 
 @pytest.mark.parametrize(("rate_per_s", "tpot_s"), [(100.0, 0.06), (30.0, 0.015)])

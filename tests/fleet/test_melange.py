@@ -56,7 +56,6 @@ NOT_REPRODUCED = {
 }
 """Published claims that our fleets contradict; docs/studies/melange.md says why."""
 SIZES_NOT_REPRODUCED = {
-    "loose: A100's lead over A10G grows with the size (fig. 3a)",
     "loose: SKUs that are best at some size (fig. 5)",
 }
 """The same of our rates."""

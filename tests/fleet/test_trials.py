@@ -21,14 +21,14 @@ SMALL_SEARCH = ("search.skus=[b200-sxm]", "search.tp=[1]", "confidence=0.5")
 QWEN = {
     "name": "pairs that survive a server",
     "llm": "qwen3-235b-a22b",
-    "precision": {"weights": "fp8_block", "activations": "fp8"},
+    "precision": {"weights": "fp8_block", "activations": "fp8", "kv_cache": "fp8"},
     "workload": {
         "rate_per_s": 8,
         "lengths": {"preset": "azure-2023-conv", "mean_input_tokens": 3000, "mean_output_tokens": 600},
         "scv": 1,
     },
     "slo": [
-        {"metric": "ttft", "percentile": 0.99, "threshold_s": 2.0},
+        {"metric": "ttft", "percentile": 0.99, "threshold_s": 2.2},
         {"metric": "tpot", "percentile": 0.99, "threshold_s": 0.055},
     ],
     "search": {
@@ -51,7 +51,7 @@ def pair() -> Plan:
 
 
 def test_pairs_are_found_where_mixed_fleets_that_cost_as_much_miss() -> None:
-    """Many a mixed fleet on four servers carries 8/s by theory and just misses TPOT in simulation; four prefill and
+    """Many a mixed fleet on four servers carries 8/s by theory and just misses in simulation; four prefill and
     four decode replicas of half a server have room, and one of each is on every server: no fifth server is needed."""
     found = plan(load_scenario(QWEN), alternatives=False)
     assert sum(found.gpus.values()) == 32

@@ -151,22 +151,24 @@ def test_bandwidth_is_bus_width_times_pin_rate(sku: str, bus_bits: int, bits_per
 
 
 @pytest.mark.parametrize(
-    ("engine", "kv_block_tokens", "memory_fraction"),
+    ("engine", "kv_block_tokens", "memory_fraction", "share_of"),
     [
-        ("vllm", 16, 0.92),  # CacheConfig: DEFAULT_BLOCK_SIZE, gpu_memory_utilization
-        ("sglang", 1, 0.88),  # ServerArgs: page_size, mem_fraction_static on a device of unknown capacity
-        ("tensorrt-llm", 32, 0.9),  # KvCacheConfig: tokens_per_block, free_gpu_memory_fraction
+        ("vllm", 16, 0.92, "all"),  # CacheConfig: DEFAULT_BLOCK_SIZE, gpu_memory_utilization
+        ("sglang", 1, None, "static"),  # ServerArgs: page_size; mem_fraction_static is what a reserve leaves
+        ("tensorrt-llm", 32, 0.9, "free"),  # KvCacheConfig: tokens_per_block, free_gpu_memory_fraction
     ],
 )
-def test_engine_defaults_are_the_documented_ones(engine: str, kv_block_tokens: int, memory_fraction: float) -> None:
+def test_engine_defaults_are_the_documented_ones(
+    engine: str, kv_block_tokens: int, memory_fraction: float | None, share_of: str
+) -> None:
     profile = DB.engines[engine]
-    assert (profile.kv_block_tokens, profile.memory_fraction) == (kv_block_tokens, memory_fraction)
+    rule = profile.memory_rule()
+    assert (profile.kv_block_tokens, rule.memory_fraction, rule.memory_fraction_of) == (
+        kv_block_tokens,
+        memory_fraction,
+        share_of,
+    )
     assert profile.source.startswith("https://")
-
-
-def test_engines_say_what_their_fraction_is_of() -> None:
-    of = {name: str(engine.memory_fraction_of) for name, engine in DB.engines.items()}
-    assert of == {"vllm": "all", "sglang": "static", "tensorrt-llm": "free"}
 
 
 # --- The reference collection ----------------------------------------------------------------------------------------
@@ -355,7 +357,8 @@ def test_loading_is_cached() -> None:
 
 
 def test_all_names_exactly_what_the_package_offers() -> None:
-    assert sorted(hardware_db.__all__) == hardware_db.__all__
+    constants = [name for name in hardware_db.__all__ if name.isupper()]  # which ruff puts first
+    assert [*sorted(constants), *sorted(set(hardware_db.__all__) - set(constants))] == hardware_db.__all__
     assert all(hasattr(hardware_db, name) for name in hardware_db.__all__)
 
 
@@ -388,7 +391,8 @@ def test_data_load_from_a_zip(tmp_path: Path) -> None:
         (DB.skus["h100-sxm"].hbm_capacity_bytes, "value"),
         (DB.skus["h100-sxm"].scale_up, "domain_gpus"),
         (DB.prices[0], "usd_per_gpu_hour"),
-        (DB.engines["vllm"], "memory_fraction"),
+        (DB.engines["vllm"], "kv_block_tokens"),
+        (DB.engines["vllm"].memory_rule(), "memory_fraction"),
     ],
 )
 def test_records_cannot_be_changed(record: BaseModel, field: str) -> None:
@@ -535,7 +539,7 @@ def test_malformed_prices_name_file_line_and_column(tmp_path: Path, row: str, te
 
 
 def test_malformed_engine_and_calibration_files_name_file_and_field(tmp_path: Path) -> None:
-    (tmp_path / "own.toml").write_text('id = "own"\nmemory_fraction = 1.5\n', encoding="utf-8")
+    (tmp_path / "own.toml").write_text('id = "own"\n', encoding="utf-8")
     with pytest.raises(InputError, match=r"^own\.toml: name = '\(missing\)'"):
         _read_engines(tmp_path)
     for text, message in (("{", "not valid JSON"), ("[]", "one JSON object"), ("{}", "sku = '(missing)'")):

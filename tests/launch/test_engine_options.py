@@ -1,16 +1,26 @@
-"""What engines are told of KV tiers: documented flags, and refusals by name."""
+"""What engines are told of KV tiers and CUDA graphs: documented flags, and refusals by name."""
 
 from __future__ import annotations
+
+import csv
+from pathlib import Path
 
 import pytest
 
 from hardware_db import KvTierKind
-from planner.core import UnsupportedFeatureError
-from planner.engine import KvTier, Schedule
-from planner.launch.engine_options import RenderedOptions, chosen_options, rendered_options, require_own_schedule
+from planner.core import UnsupportedFeatureError, rebuilt
+from planner.engine import KvTier, ReplicaConfig, Schedule
+from planner.launch.engine_options import (
+    EngineOption,
+    RenderedOptions,
+    chosen_options,
+    rendered_options,
+    require_own_schedule,
+)
 from planner.serving import Role
 from tests.builders import calibrated
 
+FLAGS = Path(__file__).parents[1] / "reference" / "launch" / "program_flags.csv"
 HOST = KvTier(kind=KvTierKind.HOST, size_bytes=8 * 200 * 2**30)
 
 
@@ -49,3 +59,40 @@ def test_a_tier_without_a_documented_flag_is_refused_by_name(engine: str, role: 
 def test_without_tiers_nothing_is_said_of_them() -> None:
     words = " ".join(flag for flag, _ in rendered("vllm", Role.MIXED).flags)
     assert "offload" not in words
+
+
+NO_GRAPHS = {
+    "vllm": ("vllm serve", {"--enforce-eager"}),
+    "sglang": ("sglang.launch_server", {"--disable-decode-cuda-graph", "--disable-prefill-cuda-graph"}),
+}
+"""By engine its program in `program_flags.csv`, and the flags by which it captures no graph at all."""
+
+
+@pytest.mark.parametrize("engine", NO_GRAPHS)
+def test_without_graphs_an_engine_is_told_so_by_flags_that_it_still_reads(engine: str) -> None:
+    config = calibrated(engine=engine)
+    eager = rebuilt(config, own_schedule=config.schedule.model_copy(update={"captured_decodes": 0}))
+    with_graphs, without = ({flag for flag, _ in rendered_options(one, _options(one)).flags} for one in (config, eager))
+    program, wanted = NO_GRAPHS[engine]
+    assert without - with_graphs == wanted and with_graphs <= without
+    with FLAGS.open(encoding="utf-8") as lines:
+        read = {row["flag"]: row for row in csv.DictReader(lines) if row["program"] == program}
+    assert all(read[flag]["takes"] in ("switch", "bool") and read[flag]["note"] == "" for flag in wanted)
+
+
+def test_without_graphs_tensorrt_llm_has_no_configuration_of_them() -> None:
+    config = calibrated(engine="tensorrt-llm")
+    eager = rebuilt(config, own_schedule=config.schedule.model_copy(update={"captured_decodes": 0}))
+    assert rendered_options(eager, _options(eager)).configuration["cuda_graph_config"] is None
+    assert rendered_options(config, _options(config)).configuration["cuda_graph_config"]["enable_padding"]
+
+
+def test_a_largest_captured_batch_is_told_to_sglang_by_a_flag_that_it_still_reads() -> None:
+    config = calibrated(engine="sglang")
+    few = rebuilt(config, own_schedule=config.schedule.model_copy(update={"captured_decodes": 48}))
+    (flag,) = (flag for flag, value in rendered_options(few, _options(few)).flags if value == "48")
+    assert f",{flag},int," in FLAGS.read_text(encoding="utf-8")
+
+
+def _options(config: ReplicaConfig) -> list[EngineOption]:
+    return chosen_options(config, Role.MIXED, 8192)

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from planner.cli.terminal import show
 from planner.core import Table
 from planner.fleet import Alternative, Plan
 from planner.report import plan as plan_report
-from planner.report import terminal
 from planner.report.plan_summary import ALTERNATIVES, MOST_WARNINGS, summary
 from tests.made_up_plans import REAL
 
@@ -33,7 +33,7 @@ def crowded() -> Plan:
 
 
 def _printed(plan: Plan, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    terminal.show(summary(plan))
+    show(summary(plan))
     return capsys.readouterr().out.splitlines()
 
 

@@ -1,78 +1,13 @@
-"""What is printed fits, and no word of it is ever cut."""
+"""How far a piece of work is shows on a terminal only."""
 
 from __future__ import annotations
 
-import re
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from planner.core import Table
-from planner.report import Report
-from planner.report.terminal import GAP, WIDTH, column_widths, progress, show
-
-WORDS = st.lists(st.text("abc0123.,", min_size=1, max_size=12), max_size=6).map(" ".join)
-TABLES = st.integers(1, 6).flatmap(
-    lambda columns: st.lists(st.tuples(*[WORDS] * columns), min_size=2, max_size=5).map(
-        lambda rows: Table("t", rows[0], tuple(rows[1:]))
-    )
-)
-
-
-@given(TABLES, st.integers(20, 120))
-def test_widths_hold_every_word_and_fit_where_words_do(table: Table, width: int) -> None:
-    widths = column_widths(table, width)
-    columns = list(zip(table.columns, *table.rows, strict=True))
-    words = [max(len(word) for cell in cells for word in cell.split() or [""]) for cells in columns]
-    assert all(given >= needed for given, needed in zip(widths, words, strict=True))
-    gaps = GAP * (len(widths) - 1)
-    assert sum(widths) + gaps <= max(width, sum(words) + gaps)
-
-
-@settings(max_examples=40)
-@given(TABLES)
-def test_every_word_of_a_table_is_printed_whole(table: Table) -> None:
-    import contextlib
-    import io
-
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        show(Report("", (table,)))
-    lines = printed.getvalue().splitlines()
-    printed_words = {word for line in lines for word in line.split()}
-    assert {word for cells in (table.columns, *table.rows) for cell in cells for word in cell.split()} <= printed_words
-    assert all(len(line) <= WIDTH and line == line.rstrip() for line in lines)
-
-
-def test_text_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither console markup nor emoji names nor colours."""
-    table = Table("[t]", ("[x]",), (("[red]1[/red]",),), "[n]")
-    show(Report("[bold]a[/bold] :rocket: 12", (table,), {"[l]": ["[i]"], "none": []}))
-    printed = capsys.readouterr().out
-    for text in ("[bold]a[/bold] :rocket: 12", "[t]", "[x]", "[red]1[/red]", "[n]", "[l]", "- [i]"):
-        assert text in printed
-    assert "\x1b" not in printed
-    assert "none" not in printed
+from planner.report.terminal import progress
 
 
 def test_progress_is_silent_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
     with progress() as say:
         say("working")
     assert capsys.readouterr() == ("", "")
-
-
-def test_width_and_colour_follow_the_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As https://force-color.org and https://no-color.org ask for; COLUMNS is the width of a terminal (POSIX)."""
-    for name, value in (("FORCE_COLOR", "1"), ("COLUMNS", "60"), ("TERM", "xterm")):
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    show(Report("answer " * 20))
-    coloured = capsys.readouterr().out
-    assert "\x1b[1m" in coloured
-    plain = re.sub(r"\x1b\[[\d;]*m", "", coloured).splitlines()
-    assert 50 < max(map(len, plain)) <= 60
-    monkeypatch.setenv("COLUMNS", "150")
-    show(Report("answer " * 40))
-    assert 140 < max(len(re.sub(r"\x1b\[[\d;]*m", "", line)) for line in capsys.readouterr().out.splitlines()) <= 150

@@ -98,6 +98,11 @@ def test_a_fine_tune_is_planned_as_its_page_says(tmp_path: Path, monkeypatch: py
     _run_steps((DOCS / "how-to" / "fine-tuned.md").read_text(encoding="utf-8"), least=2)
 
 
+def test_ten_models_are_looked_at_as_the_page_says() -> None:
+    """All start; the memory of the first is printed as the page quotes it."""
+    _run_steps((DOCS / "how-to" / "memory.md").read_text(encoding="utf-8"), least=10)
+
+
 # --- the loop ---------------------------------------------------------------------------------------------------------
 
 

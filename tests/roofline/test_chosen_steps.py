@@ -10,7 +10,7 @@ import pytest
 
 from hardware_db import Calibration, Coefficient, Dtype, KernelFit, load_hardware
 from planner.engine import ReplicaConfig, weights_bytes_per_gpu
-from planner.engine.memory import kv_bytes_per_token_per_gpu
+from planner.engine.cache_layout import kv_bytes_per_token_per_gpu
 from planner.engine.replica import step_shape, step_time
 from planner.llm import GroupedQueryAttention, LatentAttention, LlmSpec, Precision, load_llm
 from planner.llm.layers import BlockIndex, SparseIndex

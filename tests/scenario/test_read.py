@@ -19,6 +19,7 @@ from planner.scenario import (
     build_request,
     file_references,
     formats_with,
+    full_content,
     list_scenarios,
     load_scenario,
     read_scenario,
@@ -321,3 +322,21 @@ def test_a_known_hit_rate_stands_alone(other: dict[str, Any]) -> None:
     workload = {**MINIMAL["workload"], "prefix_hit_rate": 0.4, **other, **sessions}
     with pytest.raises(InputError, match="prefix"):
         load_scenario(changed(workload=workload))
+
+
+# --- settings of engines ----------------------------------------------------------------------------------------------
+
+
+def test_settings_of_engines_are_read_and_written_back() -> None:
+    space = load_scenario("chat-llama-70b", ["search.memory_fraction=0.8", "search.eager=true"]).search
+    assert (space.memory_fraction, space.eager) == (0.8, True)
+    content = full_content(read_scenario("chat-llama-70b", ("search.memory_fraction=0.8", "search.eager=true"))[0])
+    assert load_scenario(content).search == space
+    plain = load_scenario("chat-llama-70b").search
+    assert (plain.memory_fraction, plain.eager) == (None, False)
+
+
+@pytest.mark.parametrize("share", ["1.5", "0"])
+def test_a_share_of_memory_beyond_it_is_refused_with_what_it_may_be(share: str) -> None:
+    with pytest.raises(InputError, match=r"search\.memory_fraction = .* Fix: give"):
+        load_scenario("chat-llama-70b", [f"search.memory_fraction={share}"])

@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hardware_db import Dtype, KvTierKind, select_calibration
 from planner.core import InputError, Metric, with_unit
-from planner.engine import KvTier, ReplicaConfig, Speculation
+from planner.engine import KvTier, ReplicaConfig, Speculation, memory_footprint, require_room
 from planner.llm import Precision, load_llm
-from planner.roofline import Parallelism
+from planner.roofline import Parallelism, StepShape
 from planner.scenario import load_scenario
 from planner.search import Demand, FamilySet, Mode, Offer, SearchSpace, find_families, with_rounded_bursts
 from planner.search import enumerate as enumerate_module
@@ -124,7 +126,7 @@ def test_what_is_left_out_is_counted_and_adds_up() -> None:
 
 
 def test_only_what_fits_is_a_member() -> None:
-    """Against the pool model, which raises for what does not fit, on a model that needs several GPUs."""
+    """Against the room that a replica surely has, on a model that needs several GPUs."""
     asked = demand("llama-3.1-70b", slo(5.0, 1.0))
     got = found(asked, tp=(1, 2, 4), max_running_requests=(32, 512), max_batched_tokens=(512, 16384))
     there = {(m.config.label, m.config.max_batched_tokens, m.config.max_running_requests)
@@ -140,11 +142,18 @@ def test_only_what_fits_is_a_member() -> None:
             max_running_requests=limit,
         )
         try:
-            pool_model(Pool(role=Role.MIXED, config=config, replicas=1), asked.workload.lengths)
+            require_room(config, asked.workload.lengths.max_total, surely=True)
             fits = True
         except InputError:
             fits = False
         assert fits == ((config.label, budget, limit) in there)
+
+
+def test_budgets_of_many_ranks_leave_sglang_a_share_of_memory() -> None:
+    """It leaves 1.5 MiB free for every token of a step: those of one of eight ranks, not all 131,072."""
+    asked = replace(demand("deepseek-v3", slo(5.0, 1.0)), precision=FP8)
+    ranks = {"engine": "sglang", "skus": ("h200-sxm",), "tp": (1,), "dp": (8,), "ep": (8,)}
+    assert found(asked, **ranks, max_batched_tokens=(131_072,)).families
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v3", "gpt-oss-120b"])
@@ -339,3 +348,31 @@ def test_sets_of_kv_tiers_may_be_written_shortly() -> None:
     assert [len(tiers) for tiers in choice.kv_tiers] == [0, 1, 1]
     with pytest.raises(InputError, match="levels of the prefix cache"):
         SearchSpace(skus=("h100-sxm",), prefix_cache=(False,), kv_tiers=host)
+
+
+def test_every_member_has_the_memory_fraction_and_the_graphs_that_are_asked_for() -> None:
+    """With and without a prefix cache; a smaller share of the memory holds fewer KV tokens, as vLLM documents it."""
+    asked: dict[str, Any] = {"more_engines": ("sglang",), "prefix_cache": (False, True), "skus": ("h100-sxm",)}
+    plain, given = found(**asked), found(**asked, memory_fraction=0.6, eager=True)
+    members = [member.config for family in given.families for member in family.members]
+    assert {(one.engine.id, one.schedule.prefix_cache) for one in members} == set(
+        itertools.product(("vllm", "sglang"), (False, True))
+    )
+    assert {(one.memory_fraction, one.captured_decodes) for one in members} == {(0.6, 0.0)}
+    own = {group_key(member.config): member.config for family in plain.families for member in family.members}
+    assert all(one.memory_fraction is None and one.captured_decodes > 0 for one in own.values())
+    assert not own.keys() & {group_key(one) for one in members}
+    one = next(one for one in own.values() if one.engine.id == "vllm")
+    less = one.model_copy(update={"memory_fraction": 0.6})
+    assert 0 < memory_footprint(less).kv_capacity_tokens < memory_footprint(one).kv_capacity_tokens
+
+
+def test_a_step_without_graphs_is_never_faster() -> None:
+    with_graphs, without = (
+        next(family.members[0].config for family in found(eager=eager, modes=(Mode.MIXED,)).families)
+        for eager in (False, True)
+    )
+    running = np.array([1.0, 8.0, 32.0])
+    steps = StepShape(decodes=running, decode_context=1000.0 * running)
+    graph_s, eager_s = with_graphs.timer.times_s(steps), without.timer.times_s(steps)
+    assert np.all(eager_s >= graph_s) and eager_s[0] > graph_s[0]

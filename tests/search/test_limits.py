@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from hardware_db import Dtype, EngineFeature, select_calibration
 from planner.core import Metric, PlannerError
+from planner.engine import ReplicaConfig, memory_footprint, one_request_room_tokens
+from planner.engine.footprint import start_probability
 from planner.fleet import plan
 from planner.launch import launch_specs
 from planner.launch.flags import rows_of
@@ -189,3 +192,30 @@ def test_what_is_not_started_has_no_verified_flag() -> None:
         assert not any(rows_of(engine, knobs[feature]) for feature in features)
     for engine in ("vllm", "sglang"):
         assert rows_of(engine, "dp")
+
+
+def test_what_starts_with_less_than_99_percent_is_not_offered() -> None:
+    """Qwen3-32B in 16 bits on one H100: one token more than is sure is refused, though it is predicted to fit."""
+    limits = {"max_running_requests": 16, "max_batched_tokens": 2048}
+    llm = load_llm("qwen3-32b")
+    config = ReplicaConfig(
+        llm=llm, sku=HARDWARE.skus["h100-sxm"], engine=HARDWARE.engines["vllm"], memory_fraction=0.87, **limits
+    )
+    footprint = memory_footprint(config)
+    most = next(
+        tokens
+        for tokens in itertools.count(one_request_room_tokens(config, footprint), -1)
+        if start_probability(config, footprint, tokens) >= 0.99
+    )
+    assert most + 1000 < one_request_room_tokens(config, footprint)
+    given = {
+        "memory_fraction": 0.87,
+        "tp": (1,),
+        "modes": (Mode.MIXED,),
+        **{name: (value,) for name, value in limits.items()},
+    }
+    for more, is_offered in ((0, True), (1, False)):
+        asked = replace(demand(llm.id, most - 200 + more), published=())  # in no other format
+        offered = found(asked, "h100-sxm", **given)
+        assert bool(offered.families) is is_offered
+        assert is_offered or all("99% sure" in one.reason for one in offered.rejections)

@@ -69,7 +69,7 @@ def test_one_user_pays_the_overhead_of_every_request() -> None:
 
 
 def test_drafts_that_are_always_right_divide_the_gaps() -> None:
-    config = calibrated("deepseek-v3", parallelism=Parallelism(tp=8, ep=8), precision=EIGHT_BIT, memory_fraction=1.0)
+    config = calibrated("deepseek-v3", parallelism=Parallelism(tp=8, ep=8), precision=EIGHT_BIT, memory_fraction=0.95)
     config = config.model_copy(update={"speculation": Speculation(draft_tokens=3, acceptance=1.0)})
     workload = Workload.closed(1, TokenLengths.constant(500, 401))  # 100 steps of 4 tokens
     theory, judge = (answer(Deployment.mixed(config), workload) for answer in (evaluate, simulate))
@@ -250,11 +250,13 @@ def test_theory_agrees_with_the_simulation_on_whole_prompts_near_the_budget(
     lengths = TokenLengths.constant(inputs, 256) if alike else benchmark_lengths(inputs, 256)
     deployment, workload = Deployment.mixed(whole()), Workload.closed(users, lengths)
     theory, judge = evaluate(deployment, workload), simulate(deployment, workload)
-    chance = share == 1.0 and not alike  # the order of a few long prompts, each of which empties the batch, decides
-    assert theory.output_tokens_per_s == pytest.approx(judge.output_tokens_per_s, rel=0.1 if chance else 0.03)
+    chance = share == 1.0 and not alike
+    # The order of a few long prompts, each of which empties the batch, decides: six seeds span 467 to 497 tokens/s, and
+    # theory 490 to 522 as the cache is a tenth larger or smaller.
+    assert theory.output_tokens_per_s == pytest.approx(judge.output_tokens_per_s, rel=0.12 if chance else 0.03)
     assert theory.tpot.mean_s == pytest.approx(judge.tpot.mean_s, rel=0.2 if chance else 0.04)
     assert theory.ttft.mean_s == pytest.approx(judge.ttft.mean_s, rel=0.15)
-    assert theory.e2e.mean_s == pytest.approx(judge.e2e.mean_s, rel=0.04)
+    assert theory.e2e.mean_s == pytest.approx(judge.e2e.mean_s, rel=0.06 if chance else 0.04)
 
 
 def test_room_for_all_beside_the_longest_prompt_takes_the_limit_away() -> None:

@@ -33,6 +33,7 @@ TIGHT = replica(
     "llama-3.3-70b-instruct",
     max_running_requests=512,
     precision=FP8,
+    memory_fraction=0.95,
     own_schedule=Schedule(reserve_outputs=False),
 )
 """70B with FP8 weights on one H100: room for some twenty requests."""

@@ -16,6 +16,7 @@ from planner.engine import (
     Schedule,
     Speculation,
     memory_footprint,
+    memory_share,
 )
 from planner.roofline import Parallelism
 from planner.serving import Deployment, KvTransfer, Router
@@ -194,8 +195,8 @@ def test_windows_kept_of_the_ends_of_prefixes_are_kept_alike(blocks: int) -> Non
     }
     config = calibrated("gpt-oss-120b", **own)
     room = memory_footprint(config)
-    spare = room.kv_capacity_bytes * (1.0 - blocks / room.kv_blocks)
-    fraction = config.engine.memory_fraction * (1.0 - spare / room.usable_bytes)
+    spare = (room.kv_blocks - blocks) * config.engine.kv_block_tokens * room.kv_bytes_per_token
+    fraction = memory_share(config) - spare / config.sku.seen_bytes
     config = calibrated("gpt-oss-120b", memory_fraction=fraction, **own)
     assert memory_footprint(config).kv_blocks == pytest.approx(blocks, abs=2)
     assert memory_footprint(config).sequence_blocks > 0

@@ -22,7 +22,7 @@ from planner.engine import (
     expected_distinct,
     memory_footprint,
 )
-from planner.engine.memory import lora_bytes_per_gpu
+from planner.engine.footprint import lora_bytes_per_gpu
 from planner.llm import GroupedQueryAttention, LlmSpec, load_llm
 from planner.serving import Deployment, KvTransfer
 from planner.simulator.events import RunRecord, run_events

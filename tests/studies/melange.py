@@ -59,12 +59,15 @@ INPUTS = (*OUTPUTS, 4000, 8000, 12_000, 16_000)
 in fig. 5; the profiling script has the first six. The last four are assumed: doublings, and the 12,000 of
 `CHEAP_INPUT`. A bucket is profiled at its upper ends, as the script does."""
 CHEAP_INPUT = 12_000
-"""L4 and A10G serve no longer inputs [tokens] (sec. 6.2)."""
+"""L4 and A10G serve no longer requests [tokens] (sec. 6.2): of the last range of inputs that they serve, inputs that
+are shorter by the answer."""
 CHEAP = ("l4", "a10g")
 SLICES = 8
 """Into so many slices a bucket's rate is divided, each served by one SKU (sec. 6.1)."""
 MEMORY_SHARE = 0.90
 """`gpu_memory_utilization` of vLLM at the time unless given (github.com/vllm-project/vllm/issues/1018)."""
+OLDEST_LAYOUT = "0.6.4"
+"""The release of vLLM whose memory layout stands for that of 0.2.7: the oldest one that is modelled."""
 RUNNING, BUDGET = 256, 2048
 """`max_num_seqs` of vLLM at the time unless given (github.com/vllm-project/vllm/issues/6801); tokens of a chunk, which
 its steps of whole prompts did not have: assumed."""
@@ -204,6 +207,7 @@ def replica(sku: str, engine: EngineProfile, schedule: Schedule = CHUNKED) -> Re
         calibration=select_calibration(db, SKUS[sku], "vllm"),
         own_schedule=schedule,
         memory_fraction=MEMORY_SHARE,
+        engine_version=OLDEST_LAYOUT,
         max_running_requests=RUNNING,
         max_batched_tokens=BUDGET,
     )
@@ -212,7 +216,13 @@ def replica(sku: str, engine: EngineProfile, schedule: Schedule = CHUNKED) -> Re
 def fits(sku: str, input_tokens: int, output_tokens: int) -> bool:
     """Whether a SKU may serve a bucket: the paper's limit, and room for the KV of one request."""
     room = memory_footprint(replica(sku, engine_of_2024())).kv_capacity_tokens
-    return input_tokens + output_tokens <= room and (sku not in CHEAP or input_tokens <= CHEAP_INPUT)
+    served = _served_input(sku, input_tokens, output_tokens) + output_tokens <= room
+    return served and (sku not in CHEAP or input_tokens <= CHEAP_INPUT)
+
+
+def _served_input(sku: str, input_tokens: int, output_tokens: int) -> int:
+    """Of a bucket, the longest input that a SKU serves [tokens]."""
+    return min(input_tokens, CHEAP_INPUT - output_tokens) if sku in CHEAP else input_tokens
 
 
 def rate_per_s(variant: Variant, sku: str, input_tokens: int, output_tokens: int, slo_s: float) -> float:
@@ -220,7 +230,8 @@ def rate_per_s(variant: Variant, sku: str, input_tokens: int, output_tokens: int
     if not fits(sku, input_tokens, output_tokens):
         return 0.0
     deployment = Deployment.mixed(replica(sku, variant.engine))
-    workload = Workload.of(1.0, TokenLengths.constant(input_tokens, output_tokens))
+    served = _served_input(sku, input_tokens, output_tokens)
+    workload = Workload.of(1.0, TokenLengths.constant(served, output_tokens))
     return sustainable_rate_per_s(deployment, workload, variant.slo(output_tokens, slo_s), tolerance=0.005)
 
 

@@ -51,6 +51,13 @@ def test_every_system_uses_the_same_gpus_and_says_what_it_is(name: str) -> None:
     assert variant.workload.classes == RICH.classes
 
 
+@pytest.mark.parametrize("name", DEFAULT_SYSTEMS)
+def test_no_system_brings_back_the_graphs_of_an_engine_that_runs_without(name: str) -> None:
+    schedule = replica().schedule.model_copy(update={"captured_decodes": 0})
+    variant = _variant(name, mixed(4, own_schedule=schedule))
+    assert {pool.config.captured_decodes for pool in variant.deployment.pools} == {0.0}
+
+
 def test_the_defaults_are_the_steps_serving_took() -> None:
     assert [system.name for system in chosen_systems(DEFAULT_SYSTEMS)] == list(DEFAULT_SYSTEMS)
 

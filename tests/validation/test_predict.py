@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from hardware_db import EngineCosts
+from planner.engine import memory_footprint
 from planner.roofline import Parallelism
-from planner.validation import read_serving_points
+from planner.validation import ServingPoint, read_serving_points
 from planner.validation.measured_runs import WorkerSettings
 from planner.validation.predict import (
     Prediction,
@@ -132,6 +133,23 @@ def test_what_was_not_measured_has_no_error() -> None:
 
 
 # --- measured runs --------------------------------------------------------------------------------------------------
+
+
+def test_every_server_that_was_measured_starts(shared: Path) -> None:
+    """They ran: an engine that started must not be refused, whatever its limits and shares."""
+    path = shared / "validation" / "serving_points.csv"
+    if not path.is_file():
+        pytest.skip("no measured serving points beside the checkout (validation/serving_points.csv)")
+    points = [run for run in read_serving_points(path) if isinstance(run, ServingPoint)]
+    servers = {(run.sku, run.model, str(run.servers)): run for run in points}
+    assert len(servers) > 100
+    refused = {
+        reason
+        for point in servers.values()
+        for pool in deployment_of(point, DB).pools
+        if (reason := memory_footprint(pool.config).reason) is not None
+    }
+    assert refused == set()
 
 
 def test_every_measured_dense_run_has_a_prediction(shared: Path) -> None:

@@ -75,3 +75,21 @@ def test_a_configuration_counts_only_where_it_is_the_only_one() -> None:
     assert settings_of_flags(row, [flags]) == {"max_num_seqs": "64", "kv_memory_fraction": "0.9"}
     assert settings_of_flags(row, [flags, flags]) == {}
     assert settings_of_flags({"sku": "h100"}, [flags]) == {}
+
+
+@pytest.mark.parametrize(
+    ("flags", "eager"),
+    [
+        ("vllm serve m --enforce-eager --max-num-seqs 8", True),
+        ("-m sglang.launch_server --disable-cuda-graph", True),
+        ("-m sglang.launch_server --disable-decode-cuda-graph", True),
+        ("-m sglang.launch_server --disable-cuda-graph-padding", False),
+    ],
+)
+def test_flags_that_turn_graphs_off_leave_no_step_captured(tmp_path: Path, flags: str, eager: bool) -> None:
+    (tmp_path / "amd_points.csv").write_text(POINTS, encoding="utf-8")
+    settings = SETTINGS.replace("-m sglang.launch_server --mem", f"{flags} --mem", 1)
+    (tmp_path / "amd_settings.csv").write_text(settings, encoding="utf-8")
+    one = next(run for run in read_serving_runs(tmp_path / "amd_points.csv") if run.id == "one")
+    assert isinstance(one, ServingPoint)
+    assert one.schedule.captured_decodes == (0 if eager else None)

@@ -117,3 +117,15 @@ def test_power_and_providers_are_limits_of_the_scenario() -> None:
     assert (request.limits.power_kw, request.limits.pue, request.prices.providers_at_most) == (40.0, 1.3, 2)
     app.number_input(key="pue").set_value(None).run()
     assert planner.load_scenario(scenario(app)).limits.pue == 1.0
+
+
+def test_settings_of_the_engine_are_those_of_the_scenario_and_empty_is_the_engines_own() -> None:
+    app = page()
+    app.number_input(key="memory-fraction").set_value(0.8).run()
+    app.checkbox(key="eager").check().run()
+    space = planner.load_scenario(scenario(app)).search
+    assert (space.memory_fraction, space.eager) == (0.8, True)
+    app.number_input(key="memory-fraction").set_value(None).run()
+    app.checkbox(key="eager").uncheck().run()
+    space = planner.load_scenario(scenario(app)).search
+    assert (space.memory_fraction, space.eager) == (None, False)

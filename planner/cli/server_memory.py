@@ -1,0 +1,132 @@
+"""`planner memory`: what one GPU of a server holds as it starts, in the words of the engine's log."""
+# ruff: noqa: D301, PLC0415 - a line of \b keeps the examples of a help text as written; imports are late on purpose
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import planner
+from planner.cli.base import INFEASIBLE, CostsFile, JsonFile, check_outputs, deliver, hardware_for
+from planner.cli.completion import complete_llm, complete_sku
+from planner.core import InputError
+
+if TYPE_CHECKING:
+    from planner.core import Table
+
+
+def memory(
+    llm: Annotated[str, typer.Argument(help="Preset id, config.json or its folder.", autocompletion=complete_llm)],
+    gpu: Annotated[str, typer.Option(metavar="SKU", help="GPU of the server.", autocompletion=complete_sku)],
+    tp: Annotated[int | None, typer.Option(help="GPUs that layers are split over (default: 1).")] = None,
+    pp: Annotated[int | None, typer.Option(help="Pipeline stages (default: 1).")] = None,
+    dp: Annotated[int | None, typer.Option(help="Attention ranks (default: 1).")] = None,
+    ep: Annotated[int | None, typer.Option(help="Groups of experts (default: 1).")] = None,
+    precision: Annotated[
+        str | None, typer.Option(metavar="DTYPE", help="Format of the weights: fp8, nvfp4, int4 ... (default: own).")
+    ] = None,
+    kv: Annotated[str | None, typer.Option(metavar="DTYPE", help="Format of the KV cache (default: own).")] = None,
+    engine: Annotated[str | None, typer.Option(help="Engine profile (default: vllm).")] = None,
+    engine_version: Annotated[str | None, typer.Option(metavar="N", help="Its release (default: the newest).")] = None,
+    memory_fraction: Annotated[
+        float | None, typer.Option(help="vLLM's gpu_memory_utilization, SGLang's mem_fraction_static ...")
+    ] = None,
+    max_request_tokens: Annotated[
+        int | None, typer.Option(help="Longest request; vLLM's max_model_len (default: the model's context).")
+    ] = None,
+    max_running_requests: Annotated[
+        int | None, typer.Option(help="Batch limit; vLLM's max_num_seqs (default: the engine's).")
+    ] = None,
+    max_batched_tokens: Annotated[
+        int | None, typer.Option(help="Chunk budget; vLLM's max_num_batched_tokens (default: the engine's).")
+    ] = None,
+    eager: Annotated[bool | None, typer.Option("--eager/--no-eager", help="No captured graphs.")] = None,
+    at_tokens: Annotated[int | None, typer.Option(help="Length at which the largest batch is asked for.")] = None,
+    formats: Annotated[bool, typer.Option("--formats", help="Every checkpoint there is, side by side.")] = False,
+    log: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Start-up log of the engine: predicted beside measured.")
+    ] = None,
+    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Picture of one GPU's memory, as HTML.")] = None,
+    engine_costs: CostsFile = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Say what one GPU of a server holds as it starts, and how many tokens its KV cache has; or why it does not start.
+
+    \b
+    planner memory llama-3.3-70b-instruct --gpu h100-sxm --tp 2 --precision fp8
+    planner memory qwen3-32b --gpu h100-sxm --max-request-tokens 16000
+    planner memory gpt-oss-120b --gpu h200-sxm --formats
+    planner memory qwen3-32b --gpu h100-sxm --log vllm.log
+
+    Limits that are not given are those that the engine starts with. Exit code 3: the server does not start.
+    """
+    from planner.core import Report
+    from planner.engine import (
+        formats_of,
+        formats_record,
+        formats_table,
+        memory_fixes,
+        memory_headline,
+        memory_record,
+        memory_tables,
+    )
+
+    check_outputs(json_file, plot)
+    if plot is not None and not plot.endswith(".html"):
+        raise InputError("--plot", plot, "is written as HTML", "end the name in .html")
+    if formats and (log is not None or precision is not None or plot is not None):
+        other = "--log" if log is not None else "--precision" if precision is not None else "--plot"
+        raise InputError("--formats", other, "shows every format there is", f"leave out {other}")
+    given: dict[str, Any] = {
+        **{"tp": tp, "pp": pp, "dp": dp, "ep": ep, "kv_cache": kv, "engine": engine, "engine_version": engine_version},
+        **{"memory_fraction": memory_fraction, "max_request_tokens": max_request_tokens, "eager": eager},
+        **{"max_running_requests": max_running_requests, "max_batched_tokens": max_batched_tokens},
+    }
+    settings = {name: value for name, value in given.items() if value is not None}
+    settings["hardware"] = hardware_for(engine or "vllm", None, engine_costs)
+    if formats:
+        found = formats_of(llm, gpu, **settings)
+        deliver(
+            lambda: Report("", (formats_table(found),)),
+            (json_file, lambda: _json(formats_record(found))),
+        )
+        return
+    settings |= {} if precision is None else {"precision": precision}
+    tables: tuple[Table, ...] = ()
+    more: dict[str, Any] = {}
+    if log is None:
+        one = planner.memory(llm, gpu, **settings)
+    else:
+        from planner.validation import log_record, log_table, memory_of_log, read_startup_file
+
+        said = read_startup_file(log)
+        one = memory_of_log(said, llm, gpu, **settings)
+        tables, more = (log_table(one, said),), {"log": log_record(one, said)}
+    record = {**memory_record(one), **more}
+    deliver(
+        lambda: Report(
+            memory_headline(one),
+            (*tables, *memory_tables(one, at_tokens)),
+            {"Each of these makes it start": memory_fixes(one)},
+        ),
+        (json_file, lambda: _json(record)),
+        (plot, lambda: _picture(one)),
+    )
+    if not one.starts:
+        raise typer.Exit(INFEASIBLE)
+
+
+def _json(record: dict[str, Any] | list[Any]) -> str:
+    from planner.report import json_text
+
+    return json_text(record)
+
+
+def _picture(found: Any) -> str:  # noqa: ANN401 - imported late
+    """The picture as a page of its own."""
+    from planner.charts import server_memory_chart, server_memory_rows
+    from planner.engine import memory_headline, memory_parts
+
+    rows = server_memory_rows(memory_parts(found), found.seen_bytes)
+    return str(server_memory_chart(rows, memory_headline(found)).to_html())

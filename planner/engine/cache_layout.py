@@ -1,0 +1,343 @@
+"""KV cache and state of one replica on one of its GPUs, laid out as the engine does, and what of it is transferred.
+
+Layers of one kind cost what their values take. Where kinds differ (some keep the whole context, some a window, some a
+state of constant size), engines lay the cache out in one of three ways (`hardware_db.CacheLayout`):
+
+- exact: every kind has what it needs (TensorRT-LLM's pools);
+- groups: every block of memory serves a group of g layers of one kind and is as large as that of any other group, so n
+  layers of a kind take ceil(n / g) groups; a window costs whole blocks, a state a block of its own (vLLM,
+  ``v1/core/kv_cache_utils.py``: `get_kv_cache_groups`, `unify_hybrid_kv_cache_specs`);
+- window share: layers with a window have a fixed share of the tokens of the others (SGLang, `swa_full_tokens_ratio`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hardware_db import CacheLayout, Dtype
+from planner.core import FloatArray
+from planner.engine.replica import ReplicaConfig
+from planner.llm import (
+    BYTES_PER_VALUE,
+    CompressedAttention,
+    GroupedQueryAttention,
+    LatentAttention,
+    LayerGroup,
+    LlmSpec,
+    StateSpace,
+    index_bytes_per_token,
+    kv_bytes_per_token,
+    kv_window_bytes,
+    state_bytes,
+)
+from planner.roofline import ACTIVATION_BYTES, kv_heads_per_gpu, state_groups_per_gpu
+
+MUCH_MORE = 1.5
+"""Groups are as large as the kind with the most layers where it has less than this many times those of the kind with
+the fewest; else as large as the latter. Source: vLLM 0.18, ``v1/core/kv_cache_utils.py`` (`_get_kv_cache_groups_*`)."""
+COMPRESSED_BLOCK, WINDOW_BLOCK = 256, 64
+"""Tokens of a block of compressed attention, and of its window. Source: vLLM 0.26, ``models/deepseek_v4``."""
+PAGE_ALIGNMENT = 576
+"""Bytes to a multiple of which pages of compressed attention are rounded up. Source: likewise."""
+STATE_BLOCKS = {4: 4, 128: 8}
+"""Tokens of a block of what waits to be compressed, by tokens to an entry. Source: likewise."""
+
+
+@dataclass(frozen=True)
+class CacheCost:
+    """What the cache of one GPU costs in some layers [bytes].
+
+    Attributes:
+        token_bytes: of each token of a context, in layers that keep the whole of it.
+        sequence_bytes: of each sequence beside them: windows and state.
+        step_token_bytes: of each token of a step until the next one, in layers with a window, which then let go of it.
+    """
+
+    token_bytes: float
+    sequence_bytes: float
+    step_token_bytes: float = 0.0
+
+
+def cache_cost(replica: ReplicaConfig, layers: Sequence[LayerGroup], llm: LlmSpec | None = None) -> CacheCost:
+    """What tokens and sequences cost in the cache of one GPU, as the engine lays out these layers.
+
+    Args:
+        replica: the replica.
+        layers: of one pipeline stage.
+        llm: whose layers they are; None: the replica's model.
+
+    Returns:
+        Bytes on one GPU [bytes].
+    """
+    layout = replica.memory_rule.cache
+    kinds = [group for group in layers if group.attention is not None and not _shares_cache(group)]
+    pooled = [group for group in kinds if isinstance(group.attention, CompressedAttention) and group.attention.ratio]
+    llm, kv, tp = llm or replica.llm, replica.precision.kv_cache, replica.parallelism.tp
+    if layout is CacheLayout.GROUPS and pooled:
+        return _compressed_cost(replica, kinds)
+    if layout is CacheLayout.GROUPS and _keeps_windows(llm) and len({_kind(group) for group in kinds}) > 1:
+        return _grouped_cost(replica, kinds)
+    token = kv_bytes_per_token_per_gpu(llm, kv, tp, layers)
+    sequence = _sequence_bytes(llm, layers, replica)
+    windowed = [group for group in kinds if _window(group) and not _keeps_context(group)]
+    if layout is CacheLayout.WINDOW_SHARE and _keeps_windows(llm) and windowed:
+        share = replica.memory_rule.window_tokens_share
+        token += share * sum(group.count * _layer_token_bytes(group, replica) for group in windowed)
+        sequence = _sequence_bytes(llm, [group for group in layers if group not in windowed], replica)
+    return CacheCost(token, sequence)
+
+
+def _shares_cache(group: LayerGroup) -> bool:
+    """Whether the layers read the keys and values of others and keep none."""
+    return isinstance(group.attention, GroupedQueryAttention) and group.attention.shares_cache
+
+
+def _kind(group: LayerGroup) -> tuple[str, int]:
+    """Layers alike in this share groups."""
+    return type(group.attention).__name__, _window(group)
+
+
+def _layer_token_bytes(group: LayerGroup, replica: ReplicaConfig) -> float:
+    """KV bytes of one token in one layer on one GPU, whatever its window."""
+    alone, kv = replica.llm.with_layers((group,)), replica.precision.kv_cache
+    index = index_bytes_per_token(alone)
+    kept = kv_bytes_per_token(alone, kv) - index or kv_window_bytes(alone, kv, 1)
+    return (_kv_share(group, replica.parallelism.tp) * kept + index) / group.count
+
+
+def _grouped_cost(replica: ReplicaConfig, kinds: Sequence[LayerGroup]) -> CacheCost:
+    """Layers of several kinds in groups of one size, with pages of one size."""
+    counts: dict[tuple[str, int], int] = {}
+    for group in kinds:
+        counts[_kind(group)] = counts.get(_kind(group), 0) + group.count
+    least, most = min(counts.values()), max(counts.values())
+    size = most if most < MUCH_MORE * least else least
+    tokens = {_kind(group): _layer_token_bytes(group, replica) for group in kinds if _has_cache(group)}
+    states = {_kind(group): _layer_state_bytes(group, replica) for group in kinds if not _has_cache(group)}
+    block = float(replica.engine.kv_block_tokens)
+    widest = max(tokens.values(), default=0.0)
+    if states and widest:
+        block *= math.ceil(max(states.values()) / (block * widest))
+    page = block * widest
+    per_token = sequence = per_step_token = 0.0
+    for kind, count in counts.items():
+        layers = math.ceil(count / size) * size
+        window = kind[1]
+        if kind in states:
+            kept = 2 if replica.schedule.prefix_cache else 1
+            sequence += layers * max(page, states[kind]) * kept
+        elif window:
+            own_block = page / tokens[kind]
+            most_kept = min(window - 1, replica.longest_tokens)
+            sequence += layers * page * (math.ceil(most_kept / own_block) + 1)
+            per_step_token += layers * tokens[kind]
+        else:
+            per_token += layers * tokens[kind]
+    return CacheCost(per_token, sequence, per_step_token)
+
+
+def _layer_state_bytes(group: LayerGroup, replica: ReplicaConfig) -> float:
+    """Recurrent state of one sequence in one layer on one GPU [bytes]."""
+    return _sequence_bytes(replica.llm, (group.model_copy(update={"count": 1}),), replica)
+
+
+def _compressed_cost(replica: ReplicaConfig, kinds: Sequence[LayerGroup]) -> CacheCost:
+    """Compressed attention: entries, index keys, windows and waiting tokens in one pool of blocks of one size.
+
+    A block holds a page of every size, as many times as the commonest size has layers; whatever takes a block takes all
+    of it. Windows and tokens that wait for their entry are groups of their own.
+    """
+    kv = replica.precision.kv_cache
+    attention = [(group.count, group.attention) for group in kinds if isinstance(group.attention, CompressedAttention)]
+    pages: dict[float, int] = {}
+    for count, kind in attention:
+        entry = kind.entry_bytes(kv, BYTES_PER_VALUE[kv])
+        if kind.ratio:
+            held = COMPRESSED_BLOCK / kind.ratio
+            for size in filter(None, (_page(held * entry), _page(held * kind.index_entry_bytes))):
+                pages[size] = pages.get(size, 0) + count
+        window = _page(WINDOW_BLOCK * entry)
+        pages.setdefault(window, 0)
+    tuples = max(pages.values())
+    block = tuples * sum(pages)
+    groups = math.ceil(sum(count for count, _ in attention) / tuples)
+    window_tokens = max(kind.window for _, kind in attention)
+    blocks = groups * (math.ceil((window_tokens - 1) / WINDOW_BLOCK) + 1.0)
+    per_step_token = groups / WINDOW_BLOCK
+    for kind in {kind.ratio: kind for _, kind in attention if kind.ratio}.values():
+        held = STATE_BLOCKS.get(kind.ratio, max(1, kind.ratio // 16))
+        states = 2 if kind.index_heads else 1
+        waiting = kind.pooled_parts * kind.ratio
+        blocks += states * (math.ceil((waiting - 1) / held) + 1.0)
+        per_step_token += states / held
+    return CacheCost(block / COMPRESSED_BLOCK, blocks * block, per_step_token * block)
+
+
+def _page(size: float) -> float:
+    """Bytes of a page, rounded up to `PAGE_ALIGNMENT`."""
+    return float(math.ceil(size / PAGE_ALIGNMENT) * PAGE_ALIGNMENT)
+
+
+def draft_llm(replica: ReplicaConfig) -> LlmSpec | None:
+    """The draft model or head of a replica, as far as it keeps a cache.
+
+    Args:
+        replica: the replica.
+
+    Returns:
+        Its shapes; None without one.
+    """
+    draft = replica.drafting.draft if replica.drafting is not None else None
+    return draft.llm if draft is not None else None
+
+
+def kv_bytes_per_token_per_gpu(
+    llm: LlmSpec, kv_dtype: Dtype, tp: int, layers: Sequence[LayerGroup] | None = None
+) -> float:
+    """KV bytes of one token on one GPU, in layers that keep the whole context.
+
+    Grouped heads are split over tp (repeated where tp > kv_heads); a latent row and the key of an index are on every
+    GPU. A model whose layers all have windows is counted as if they kept the whole context.
+
+    Args:
+        llm: model.
+        kv_dtype: number format of the cache.
+        tp: GPUs its heads are split over.
+        layers: of a pipeline stage; None: all.
+
+    Returns:
+        Of these layers [bytes/token].
+    """
+    windows = _keeps_windows(llm)
+    total = 0.0
+    for group in llm.layers if layers is None else layers:
+        if windows and not _keeps_context(group):
+            continue
+        alone = llm.with_layers((group,))
+        index, share = index_bytes_per_token(alone), _kv_share(group, tp)
+        kept = kv_bytes_per_token(alone, kv_dtype) or kv_window_bytes(alone, kv_dtype, 1)
+        total += share * (kept - index) + index
+    return total
+
+
+def _has_cache(group: LayerGroup) -> bool:
+    """Whether the layers keep keys and values."""
+    return isinstance(group.attention, GroupedQueryAttention | LatentAttention | CompressedAttention)
+
+
+def _keeps_context(group: LayerGroup) -> bool:
+    """Whether the layers keep something of every token: all but those with a window and nothing beside it."""
+    kind = group.attention
+    return kind.ratio > 0 if isinstance(kind, CompressedAttention) else _has_cache(group) and not _window(group)
+
+
+def _kv_share(group: LayerGroup, tp: int) -> float:
+    """Share of the cache of these layers that one GPU holds."""
+    kind = group.attention
+    return kv_heads_per_gpu(kind, tp) / kind.kv_heads if isinstance(kind, GroupedQueryAttention) else 1.0
+
+
+def _window(group: LayerGroup) -> int:
+    """Tokens that the layers keep at most; 0: all."""
+    return getattr(group.attention, "window", 0)
+
+
+def _keeps_windows(llm: LlmSpec) -> bool:
+    """Whether windows are kept beside the tokens: unless all layers with a cache have one."""
+    return any(map(_keeps_context, llm.layers))
+
+
+def sequence_bytes_per_gpu(replica: ReplicaConfig, layers: Sequence[LayerGroup] | None = None) -> float:
+    """Bytes one sequence takes on one GPU beside its tokens: full windows of windowed layers, recurrent state.
+
+    Args:
+        replica: the replica.
+        layers: of a pipeline stage; None: all.
+
+    Returns:
+        Per sequence and GPU, of these layers [bytes].
+    """
+    return _sequence_bytes(replica.llm, replica.llm.layers if layers is None else layers, replica)
+
+
+def _sequence_bytes(llm: LlmSpec, layers: Sequence[LayerGroup], replica: ReplicaConfig) -> float:
+    """As `sequence_bytes_per_gpu`, of layers of a model that the replica runs."""
+    tp, windows = replica.parallelism.tp, _keeps_windows(llm)
+    total = 0.0
+    for group in layers:
+        alone = llm.with_layers((group,))
+        total += state_bytes(alone) / (1 if isinstance(group.attention, CompressedAttention) else tp)
+        if isinstance(group.attention, StateSpace):
+            total += group.count * _repeated_state_bytes(group.attention, tp)
+        if windows and _window(group):
+            kept = kv_window_bytes(alone, replica.precision.kv_cache, replica.longest_tokens)
+            total += _kv_share(group, tp) * kept
+    return total
+
+
+def _repeated_state_bytes(kind: StateSpace, tp: int) -> float:
+    """Bytes of the convolution's state of groups that every GPU of the tensor-parallel group has, in one layer."""
+    more = state_groups_per_gpu(kind, tp) - kind.groups / tp
+    return 2.0 * more * kind.state_size * (kind.conv_kernel - 1) * ACTIVATION_BYTES
+
+
+def kv_transfer_bytes(replica: ReplicaConfig, input_tokens: NDArray[Any], tp: int | None = None) -> FloatArray:
+    """Bytes of each prompt's cache that travel between pools: KV of all tokens, of the windows, and recurrent state.
+
+    What every GPU of a tensor-parallel group keeps whole (a latent row, KV heads beyond their number) each of them
+    receives. Source: the NIXL connector of vLLM (every decode worker reads from a prefill worker; for latent attention
+    all read the same).
+
+    Args:
+        replica: that receives them.
+        input_tokens: prompts, shape (n,) [tokens].
+        tp: its GPUs that share a sequence; None: as it is split.
+
+    Returns:
+        Shape (n,) [bytes].
+    """
+    tp, draft = tp or replica.parallelism.tp, draft_llm(replica)
+    sent = _transferred_bytes(replica.llm, replica, input_tokens, tp)
+    return sent if draft is None else sent + _transferred_bytes(draft, replica, input_tokens, tp)
+
+
+def kv_transfer_bytes_per_token(replica: ReplicaConfig) -> float:
+    """Of `kv_transfer_bytes`, those that can be sent with the chunk they belong to: KV of layers that keep all tokens.
+
+    Windows and recurrent state are those at the end of the prompt and go with its last chunk. Source: send_kv_chunk of
+    SGLang, python/sglang/srt/disaggregation/prefill.py (`state_indices` only where `last_chunk`).
+
+    Args:
+        replica: that receives them.
+
+    Returns:
+        Per prompt token [bytes].
+    """
+    tp, draft = replica.parallelism.tp, draft_llm(replica)
+    per_token = _transferred_bytes_per_token(replica.llm, replica, tp)
+    return per_token if draft is None else per_token + _transferred_bytes_per_token(draft, replica, tp)
+
+
+def _transferred_bytes_per_token(llm: LlmSpec, replica: ReplicaConfig, tp: int) -> float:
+    """As `kv_transfer_bytes_per_token`, of one model that the replica runs."""
+    kv, cached = replica.precision.kv_cache, [group for group in llm.layers if _has_cache(group)]
+    return sum(tp * _kv_share(group, tp) * kv_bytes_per_token(llm.with_layers((group,)), kv) for group in cached)
+
+
+def _transferred_bytes(llm: LlmSpec, replica: ReplicaConfig, input_tokens: NDArray[Any], tp: int) -> FloatArray:
+    """As `kv_transfer_bytes`, of one model that the replica runs."""
+    kv = replica.precision.kv_cache
+    copied = [(tp * _kv_share(group, tp), llm.with_layers((group,))) for group in llm.layers]
+    per_token = _transferred_bytes_per_token(llm, replica, tp)
+    transferred = np.asarray(input_tokens * per_token + state_bytes(llm), dtype=np.float64)
+    for copies, alone in copied:
+        window = _window(alone.layers[0])
+        if window:
+            transferred += copies * kv_window_bytes(alone, kv, 1.0) * np.minimum(input_tokens, window)
+    return transferred

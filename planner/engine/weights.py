@@ -1,0 +1,256 @@
+"""Weights of one replica on one of its GPUs, laid out as the engine stores them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from hardware_db import Dtype, ExpertPadding
+from planner.engine.lora import LORA_DTYPE, lora_bytes
+from planner.engine.replica import ReplicaConfig
+from planner.llm import (
+    BYTES_PER_VALUE,
+    CompressedAttention,
+    DraftSpec,
+    GroupedQueryAttention,
+    LatentAttention,
+    LayerGroup,
+    LlmSpec,
+    MoeFeedForward,
+    Part,
+    PipelineStage,
+    Precision,
+    StateSpace,
+    attention_matrices,
+    attention_output_weights,
+    attention_weights,
+    compressor_weights,
+    draft_precision,
+    embedding_parameters,
+    encoder_weight_bytes,
+    feed_forward_weights,
+    index_weights,
+    latent_projection_weights,
+    linear_parameters,
+    lm_head_weights,
+    parameters,
+    pipeline_stages,
+    shared_expert_weights,
+    wide_weights,
+)
+from planner.roofline import ACTIVATION_BYTES, Parallelism, encoder_tp, kv_heads_per_gpu, state_groups_per_gpu
+
+
+def weights_bytes_per_gpu(replica: ReplicaConfig) -> float:
+    """Bytes of weights on one GPU, of the fullest pipeline stage.
+
+    Matrices split over tp, KV projections repeated where tp > kv_heads, projections to latent vectors on every GPU,
+    routed experts over all GPUs of a stage; embeddings, head and what is small split over tp. A stage has its own
+    layers; the first the embeddings and the vision encoder, the last the head (a copy of tied embeddings) and, with
+    speculation, what drafts. A drafter of which only the cost is known takes that share (`Speculation.draft_cost`).
+
+    Args:
+        replica: the replica.
+
+    Returns:
+        Bytes on one GPU, adapters left out [bytes].
+
+    Raises:
+        InputError: the model has fewer layers than stages.
+    """
+    stages = pipeline_stages(replica.llm, replica.parallelism.pp, replica.engine.spare_layers)
+    return max(stage_weights_bytes(replica, stage) for stage in dict.fromkeys(stages))
+
+
+def stage_weights_bytes(replica: ReplicaConfig, stage: PipelineStage) -> float:
+    """Bytes of weights on one GPU of a stage, adapters left out.
+
+    Args:
+        replica: the replica.
+        stage: of its pipeline.
+
+    Returns:
+        On one GPU [bytes].
+    """
+    drafting, held = replica.drafting, _Held(replica.precision, replica.parallelism, replica.expert_padding)
+    total = held.bytes_of(replica.llm, stage) + rotary_bytes(replica)
+    if drafting is not None and drafting.draft is not None and stage.last:
+        total += _draft_bytes(drafting.draft, held)
+    elif drafting is not None:
+        total *= 1.0 + (drafting.cost or 0.0)
+    return total + (encoder_bytes_per_gpu(replica.llm, replica.parallelism.tp) if stage.first else 0.0)
+
+
+def rotary_bytes(replica: ReplicaConfig) -> float:
+    """Bytes of the table of rotary positions, whole on every GPU: cosines and sines of all positions in 16 bits.
+
+    ``context * head_dim * 2`` for each size of heads. Source: vLLM, ``rotary_embedding/base.py`` (`cos_sin_cache`).
+
+    Args:
+        replica: the replica.
+
+    Returns:
+        On one GPU [bytes].
+
+    >>> from hardware_db import load_hardware
+    >>> from planner.llm import load_llm
+    >>> db = load_hardware()
+    >>> one = ReplicaConfig(llm=load_llm("llama-3.1-8b"), sku=db.skus["h100-sxm"], engine=db.engines["vllm"])
+    >>> rotary_bytes(one) / 2**20  # 131,072 positions of 128 channels
+    32.0
+    """
+    kinds = {
+        kind.rope_dim if isinstance(kind, LatentAttention | CompressedAttention) else kind.head_dim
+        for kind in (group.attention for group in replica.llm.layers)
+        if isinstance(kind, GroupedQueryAttention | LatentAttention | CompressedAttention)
+    }
+    has_table = not replica.llm.learned_positions
+    return replica.llm.max_context_tokens * ACTIVATION_BYTES * sum(kinds) if has_table else 0.0
+
+
+def _draft_bytes(draft: DraftSpec, held: _Held) -> float:
+    """Bytes on one GPU of what guesses; the matrix that fuses hidden states is whole on each (``llama_eagle3.py``)."""
+    llm, tp = draft.llm, held.split.tp
+    own = replace(held, precision=draft_precision(draft, held.precision))
+    has_tables = not draft.shares_head
+    total = own.bytes_of(llm, PipelineStage(llm.layers, first=has_tables, last=has_tables))
+    total += ACTIVATION_BYTES * draft.fused_inputs * llm.hidden_size
+    total += BYTES_PER_VALUE[own.precision.of(Part.ATTENTION)[0]] * wide_weights(draft) / tp
+    return draft.modules * total + ACTIVATION_BYTES * draft.embedding_rows * llm.hidden_size / tp
+
+
+@dataclass(frozen=True)
+class _Held:
+    """How the weights of a model are stored and split.
+
+    Attributes:
+        precision: their formats.
+        split: over GPUs.
+        padding: by format, what kernels pad the matrices of routed experts to.
+    """
+
+    precision: Precision
+    split: Parallelism
+    padding: Mapping[Dtype, ExpertPadding]
+
+    def bytes_of(self, llm: LlmSpec, stage: PipelineStage) -> float:
+        """Bytes of the weights of a model that a stage holds, on one GPU, a vision encoder left out."""
+        held, split = llm.with_layers(stage.layers), self.split
+        total = 0.0
+        for group in stage.layers:
+            total += group.count * self._layer_bytes(group, llm.hidden_size)
+        head, table = float(lm_head_weights(llm)), ACTIVATION_BYTES * embedding_parameters(llm)
+        table -= 0.0 if llm.tied_embeddings else ACTIVATION_BYTES * head
+        tables = table if stage.first else 0.0
+        if stage.last and not llm.tied_embeddings:
+            tables += BYTES_PER_VALUE[self.precision.of(Part.LM_HEAD)[0]] * head
+        elif stage.last and not stage.first:
+            tables += ACTIVATION_BYTES * head
+        small = parameters(held) - linear_parameters(held) - embedding_parameters(held)
+        small -= sum(g.count * latent_projection_weights(g.feed_forward, llm.hidden_size) for g in held.layers)
+        pooled = sum(group.count * _compressor_weights(group, llm.hidden_size) for group in held.layers)
+        small, total = small - pooled, total + ACTIVATION_BYTES * pooled
+        return total + (tables + ACTIVATION_BYTES * small) / split.tp
+
+    def _layer_bytes(self, group: LayerGroup, hidden: int) -> float:
+        """Bytes of the matrices of one layer on one GPU."""
+        split = self.split
+
+        def stored(part: Part, weights: float) -> float:
+            return weights * BYTES_PER_VALUE[self.precision.of(part)[0]]
+
+        output = attention_output_weights(group.attention, hidden) / split.tp
+        attention = stored(Part.ATTENTION, _attention_weights_per_gpu(group, hidden, split.tp) - output)
+        attention += stored(Part.ATTENTION_OUTPUT, output)
+        block = group.feed_forward
+        if isinstance(block, MoeFeedForward):
+            shared = shared_expert_weights(block, hidden) / split.tp
+            latent = latent_projection_weights(block, hidden) * ACTIVATION_BYTES
+            routed = self._routed_weights(block, hidden)
+            return attention + latent + stored(Part.EXPERTS, routed) + stored(Part.SHARED_EXPERTS, shared)
+        return attention + stored(Part.FEED_FORWARD, feed_forward_weights(block, hidden) / split.tp)
+
+    def _routed_weights(self, block: MoeFeedForward, hidden: int) -> float:
+        """Weights of the routed experts on one GPU, as kernels pad them."""
+        held = (block.experts + self.split.redundant_experts) / self.split.ep
+        padding = self.padding.get(self.precision.of(Part.EXPERTS)[0])
+        if padding is None:
+            return held * feed_forward_weights(block, hidden) / self.split.expert_tp
+        read = block.width(hidden)
+        inner, up = block.intermediate / self.split.expert_tp, 2 if block.gated else 1
+        wide = _up_to(padding.intermediate, inner)
+        rows = _up_to(padding.rows, up * wide)
+        return held * (rows * _up_to(padding.hidden, read) + _up_to(padding.rows, read) * wide)
+
+
+def _up_to(multiple: int, size: float) -> float:
+    return math.ceil(size / multiple) * multiple
+
+
+def encoder_bytes_per_gpu(llm: LlmSpec, tp: int) -> float:
+    """Bytes of the vision encoder on one GPU of the first stage: split as the language model where it divides.
+
+    Source: vLLM, ``mm_encoder_tp_mode`` (weights by default); see `planner.roofline.encoder_tp`.
+
+    Args:
+        llm: model.
+        tp: GPUs that its layers are split over.
+
+    Returns:
+        0 for a model without one [bytes].
+    """
+    return 0.0 if llm.encoder is None else encoder_weight_bytes(llm) / encoder_tp(llm.encoder, tp)
+
+
+def _compressor_weights(group: LayerGroup, hidden: int) -> int:
+    """Weights that make compressed keys in one layer, which every GPU has (``disable_tp`` of vLLM's compressor)."""
+    kind = group.attention
+    return compressor_weights(kind, hidden) if isinstance(kind, CompressedAttention) else 0
+
+
+def lora_bytes_per_gpu(replica: ReplicaConfig, stage: PipelineStage | None = None) -> float:
+    """Bytes of all adapter slots on one GPU: factors are split as their base matrices (S-LoRA, MLSys 2024, sec. 6).
+
+    Args:
+        replica: the replica.
+        stage: of its pipeline; None: all layers.
+
+    Returns:
+        0 without adapters [bytes].
+    """
+    lora, llm = replica.lora, replica.llm
+    if lora is None:
+        return 0.0
+    held = llm if stage is None else llm.with_layers(stage.layers)
+    return lora.slots * lora_bytes(held, lora.rank, LORA_DTYPE) / replica.parallelism.tp
+
+
+def _attention_weights_per_gpu(group: LayerGroup, hidden: int, tp: int) -> float:
+    """Weights of the attention matrices of one layer on one GPU; KV projections repeat where tp > kv_heads.
+
+    Index heads that choose blocks are split as KV heads are, with one key for all on every GPU
+    (``MinimaxM3QKVParallelLinearWithIndexer`` of vLLM 0.24); an index of latent attention is whole on every GPU
+    (``ReplicatedLinear`` of its ``Indexer``).
+    """
+    kind = group.attention
+    whole = float(attention_weights(kind, hidden))
+    if isinstance(kind, GroupedQueryAttention):
+        key = float(kind.index.head_dim * hidden) if kind.index is not None else 0.0
+        by_kv_head = kind.projected_kv_values * hidden + index_weights(kind, hidden) - key
+        return (whole - by_kv_head - key) / tp + by_kv_head * kv_heads_per_gpu(kind, tp) / kind.kv_heads + key
+    matrices = attention_matrices(kind, hidden)
+    repeated = float(sum(n * k for name, (n, k) in matrices.items() if name in REPEATED_MATRICES))
+    if isinstance(kind, StateSpace):
+        repeated += 2.0 * hidden * kind.state_size * (state_groups_per_gpu(kind, tp) - kind.groups / tp)
+    return repeated + (whole - repeated) / tp
+
+
+REPEATED_MATRICES = frozenset(
+    {
+        *("q_a_proj", "kv_a_proj_with_mqa", "indexer.wq_b", "indexer.wk", "indexer.weights_proj"),
+        *("wq_a", "wkv", "f_a_proj", "g_a_proj"),
+    }
+)
+"""Names among `attention_matrices` of what every GPU of a tensor-parallel group has whole: projections to a vector that
+all heads share. Source: ``ReplicatedLinear`` in ``deepseek_v2.py`` (attention and Indexer) and ``kda.py`` of vLLM."""

@@ -1,0 +1,500 @@
+"""The section *Memory of one server* of the tab *Roofline*: what a GPU holds as it starts, or why it does not."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import streamlit as st
+
+from hardware_db import HardwareDb
+from planner.charts import server_memory_chart, server_memory_rows
+from planner.core import PlannerError, Table, percent, rebuilt
+from planner.engine import (
+    ReplicaConfig,
+    StartFix,
+    StartUp,
+    formats_of,
+    formats_table,
+    memory,
+    memory_headline,
+    memory_parts,
+    memory_tables,
+    request_limit,
+    start_up,
+    start_up_probability,
+)
+from planner.llm import LlmSpec, Precision, checkpoints_of, format_words
+from planner.roofline import Parallelism
+from planner.validation import StartupLog, log_table, memory_of_log, read_startup_log
+from planner.web import components, results
+from planner.web.components import MetricCard
+from planner.web.results import Page
+from planner.workload import Workload
+
+MAX_LOG_BYTES = 5_000_000
+"""Largest start-up log taken, as of other uploads: a start has some thousand lines. A choice."""
+MAX_TP = 16
+"""Most GPUs that layers are split over here: two servers. A choice."""
+INPUT_WIDTH_PX, GPU_WIDTH_PX, FORMAT_WIDTH_PX = 160, 240, 336
+"""Widths of the inputs: two in a row on a phone; of the ones with names of GPUs and of checkpoints."""
+ENGINES_OWN = "engine's"
+"""Where a limit is left to the engine."""
+KEPT_LOG = "memory-log-read"
+"""Of the state of a visit: name and content of the log, which stay when another tab is open."""
+HINTS = {
+    "part": "What a GPU holds.",
+    "GiB": "2^30 bytes of one GPU (predicted).",
+    "share": "Of the memory of the GPU as its driver reports it.",
+    "of what": "What the part grows with.",
+    "what": "In the words of the engine's log, where it says it.",
+    "value": "Of the whole server, unless it says otherwise (predicted).",
+    "weights": "Of the GPU that holds most.",
+    "activations": "Peak of a step of as many tokens as the chunk budget allows (predicted).",
+    "sampling": "Logits and their copies above that peak (predicted).",
+    "outside PyTorch": "What libraries take for themselves (predicted).",
+    "graphs": "Captured CUDA graphs; none when eager (predicted).",
+    "driver": "What the driver keeps for the process.",
+    "KV cache": "What the memory fraction leaves (predicted).",
+    "not used": "Memory that the engine is told to leave alone.",
+    "checkpoint": "Where to get it, and the format of most of its weights.",
+    "weights GiB": "Of one GPU (predicted).",
+    "KV cache GiB": "Of one GPU (predicted).",
+    "KV tokens": "Of the whole server (predicted).",
+    "longest requests at once": "Requests of the longest length that fit in the cache at once (predicted).",
+    "starts": "Whether the server starts with these limits.",
+    "why not": "What it fails at, with every other input as above.",
+    "predicted": "Of the server that the log is of (predicted).",
+    "log": "As the engine's log says.",
+    "difference": "Predicted over logged, less 1.",
+}
+"""What headings and names of rows of this section mean."""
+
+
+_OWN = (
+    *("sku", "engine_version", "parallelism", "precision", "memory_fraction"),
+    *("max_request_tokens", "max_running_requests", "max_batched_tokens"),
+)
+"""Fields of a replica that the inputs decide; the rest is the plan's."""
+
+
+@dataclass(frozen=True)
+class ShownServer:
+    """What the section starts from; None leaves a limit to the engine.
+
+    Attributes:
+        llm: the model.
+        skus: ids of GPUs to choose from, the first one at first.
+        engine: id of its profile.
+        parallelism: of the replica.
+        precision: number formats.
+        memory_fraction: as the engine reads it.
+        longest_tokens: longest request [tokens].
+        running: batch limit.
+        batched_tokens: chunk budget [tokens].
+        eager: no captured graphs.
+        mean_tokens: of a request of the traffic, input and output [tokens].
+        planned: the replica of the plan; None without a plan.
+    """
+
+    llm: LlmSpec
+    skus: tuple[str, ...]
+    engine: str
+    parallelism: Parallelism
+    precision: Precision
+    memory_fraction: float | None
+    longest_tokens: int | None
+    running: int | None
+    batched_tokens: int | None
+    eager: bool
+    mean_tokens: int
+    planned: ReplicaConfig | None = None
+
+    @property
+    def name(self) -> str:
+        """Tells its inputs from those of another server."""
+        return results.name_of(tuple(getattr(self, field) for field in self.__dataclass_fields__ if field != "planned"))
+
+    def settings(self, hardware: HardwareDb) -> dict[str, Any]:
+        """Of `memory`, but for model, GPU and format."""
+        return {
+            **{name: getattr(self.parallelism, name) for name in ("tp", "pp", "dp", "ep")},
+            "engine": self.engine,
+            "engine_version": None if self.planned is None else self.planned.engine_version,
+            "memory_fraction": self.memory_fraction,
+            "max_request_tokens": self.longest_tokens,
+            "max_running_requests": self.running,
+            "max_batched_tokens": self.batched_tokens,
+            "eager": self.eager,
+            "hardware": hardware,
+        }
+
+    def started(self, hardware: HardwareDb) -> StartUp:
+        """How it starts, on the first of its GPUs. Raises PlannerError."""
+        return self.as_planned(memory(self.llm, self.skus[0], precision=self.precision, **self.settings(hardware)))
+
+    def as_planned(self, found: StartUp) -> StartUp:
+        """The same with what else the plan gives its replica: drafts, adapters, a schedule."""
+        if self.planned is None:
+            return found
+        config, own = found.replica, self.planned.own_schedule
+        if self.eager != _is_eager(self.planned):
+            own = self.planned.schedule.model_copy(update={"captured_decodes": config.schedule.captured_decodes})
+        changes = {name: getattr(config, name) for name in _OWN}
+        return start_up(rebuilt(self.planned, **changes, own_schedule=own, calibration=None))
+
+
+def planned_server(page: Page, config: ReplicaConfig, workload: Workload) -> ShownServer:
+    """The replica of a pool, told the limits that exports write.
+
+    Args:
+        page: what is shown.
+        config: of the pool.
+        workload: that is routed to it.
+    """
+    lengths = workload.lengths
+    return ShownServer(
+        config.llm,
+        _sku_ids(page, config.engine.id, config.sku.id),
+        config.engine.id,
+        config.parallelism,
+        config.precision,
+        config.memory_fraction,
+        request_limit(config, lengths.max_total).tokens,
+        config.max_running_requests,
+        config.max_batched_tokens,
+        _is_eager(config),
+        round(lengths.mean_input + lengths.mean_output),
+        config,
+    )
+
+
+def unplanned_server(page: Page) -> ShownServer:
+    """Where there is no fleet: the model on the first GPU of the search, on as few GPUs of it as it starts on."""
+    request, search = page.request, page.request.search
+    lengths = request.workload.lengths
+    server = ShownServer(
+        request.llm,
+        _sku_ids(page, search.engine, search.skus[0]),
+        search.engine,
+        Parallelism(),
+        request.precision,
+        search.memory_fraction,
+        request.max_request_tokens,
+        None,
+        None,
+        search.eager,
+        round(lengths.mean_input + lengths.mean_output),
+    )
+    for tp in sorted(search.tp) or _tp_options(1):
+        wider = replace(server, parallelism=Parallelism(tp=tp))
+        try:
+            config = wider.started(page.hardware).replica
+            told = replace(wider, longest_tokens=request_limit(config, lengths.max_total).tokens)
+            if told.started(page.hardware).starts:
+                return told
+        except PlannerError:
+            continue
+    return server
+
+
+def _is_eager(config: ReplicaConfig) -> bool:
+    return config.schedule.captured_decodes == 0
+
+
+def _sku_ids(page: Page, engine: str, first: str) -> tuple[str, ...]:
+    """GPUs that an engine runs on: the first one, those of the search, then all others."""
+    vendors = page.hardware.engines[engine].vendors
+    there = [sku.id for sku in page.hardware.skus.values() if not vendors or sku.vendor in vendors]
+    return tuple(dict.fromkeys((first, *(sku for sku in page.request.search.skus if sku in there), *sorted(there))))
+
+
+def _tp_options(planned: int) -> list[int]:
+    return sorted({planned, *(2**power for power in range(MAX_TP.bit_length()))})
+
+
+# --- the section ------------------------------------------------------------------------------------------------------
+
+
+def show(page: Page, server: ShownServer) -> None:
+    """The section; what cannot be is said in its place."""
+    keys = {name: f"memory-{name}-{server.name}" for name in _FIELDS}
+    chosen, at_tokens = _choose(server, keys)
+    try:
+        found = chosen.started(page.hardware)
+        _show_found(found, at_tokens, keys)
+    except PlannerError as error:
+        st.error(components.plain(str(error)))
+    _show_formats(page, chosen)
+    _show_log(page, chosen)
+
+
+_FIELDS = (
+    "sku",
+    "parallelism.tp",
+    "precision",
+    "memory_fraction",
+    "max_request_tokens",
+    "max_running_requests",
+    "max_batched_tokens",
+    "at_tokens",
+    "eager",
+)
+"""Inputs by the name that a `StartFix` gives them."""
+
+
+def _choose(server: ShownServer, keys: Mapping[str, str]) -> tuple[ShownServer, int]:
+    """The server as the inputs have it, and the length at which the largest batch is asked for."""
+    formats = _formats(server)
+    longest = server.llm.max_context_tokens
+    begin = (
+        *(server.skus[0], server.parallelism.tp, 0, server.memory_fraction, server.longest_tokens),
+        *(server.running, server.batched_tokens, server.mean_tokens, server.eager),
+    )
+    for field, value in zip(_FIELDS, begin, strict=True):
+        st.session_state.setdefault(keys[field], value)
+    mark = " (planned)" if server.planned is not None else ""
+    selected = partial(st.selectbox, persist_state="session")
+    number = partial(st.number_input, value=None, width=INPUT_WIDTH_PX, persist_state="session")
+    count = partial(number, min_value=1, placeholder=ENGINES_OWN)
+    with st.container(horizontal=True):
+        sku = selected(
+            "GPU of the server",
+            server.skus,
+            format_func=lambda name: f"{name}{mark}" if name == server.skus[0] else name,
+            key=keys["sku"],
+            help="The same server on another GPU.",
+            width=GPU_WIDTH_PX,
+        )
+        place = selected(
+            "Format",
+            range(len(formats)),
+            format_func=lambda place: formats[place][0],
+            key=keys["precision"],
+            help="Number formats as planned, or those of a checkpoint that there is.",
+            width=FORMAT_WIDTH_PX,
+        )
+        tp = selected(
+            "GPUs per layer (TP)",
+            _tp_options(server.parallelism.tp),
+            key=keys["parallelism.tp"],
+            help="GPUs that every layer is split over. Stages, attention ranks and experts stay as planned.",
+            width=INPUT_WIDTH_PX,
+        )
+        fraction = number(
+            "Memory fraction",
+            min_value=0.05,
+            max_value=1.0,
+            step=0.01,
+            format="%.2f",
+            placeholder=ENGINES_OWN,
+            key=keys["memory_fraction"],
+            help="Share of a GPU's memory that the engine may take, as it reads it (vLLM's gpu_memory_utilization).",
+        )
+        most = number(
+            "Longest request",
+            min_value=1,
+            max_value=longest,
+            step=1024,
+            placeholder=f"{longest:,}",
+            key=keys["max_request_tokens"],
+            help="Tokens of one request, input and output, that the engine takes (vLLM's max_model_len).",
+        )
+        running = count(
+            "Running requests",
+            step=32,
+            key=keys["max_running_requests"],
+            help="Batch limit of the whole server (vLLM's max_num_seqs).",
+        )
+        batched = count(
+            "Batched tokens",
+            step=1024,
+            key=keys["max_batched_tokens"],
+            help="Chunk budget: most tokens in one step (vLLM's max_num_batched_tokens).",
+        )
+        at_tokens = count(
+            "Typical request",
+            step=256,
+            key=keys["at_tokens"],
+            help="Tokens of requests, input and output, of which the largest batch is asked for; at first the mean.",
+        )
+    eager = components.switch("Eager (no captured graphs)", keys["eager"], "vLLM's enforce_eager.")
+    split, tp = server.parallelism, tp or server.parallelism.tp
+    whole = split.ep > 1 and split.ep == split.tp * split.dp
+    chosen = replace(
+        server,
+        skus=(sku or server.skus[0],),
+        parallelism=split.model_copy(update={"tp": tp, "ep": tp * split.dp if whole else split.ep}),
+        precision=formats[place or 0][1],
+        memory_fraction=fraction,
+        longest_tokens=most,
+        running=running,
+        batched_tokens=batched,
+        eager=eager,
+    )
+    return chosen, at_tokens or server.mean_tokens
+
+
+def _formats(server: ShownServer) -> list[tuple[str, Precision]]:
+    """Names and number formats to choose from, the server's first."""
+    own, first = server.precision, "as planned" if server.planned is not None else "as chosen"
+    cache = f", {own.kv_cache.value.upper()} KV cache" if own.kv_cache != server.llm.native_precision.kv_cache else ""
+    found = [(f"{format_words(server.llm, own)}{cache} ({first})", own)]
+    for checkpoint in checkpoints_of(server.llm):
+        where = f"{checkpoint.repository}{', made on loading' if checkpoint.made_on_load else ''}"
+        found.append((f"{format_words(server.llm, checkpoint.precision)}: {where}", checkpoint.precision))
+    return found
+
+
+# --- what a GPU holds -------------------------------------------------------------------------------------------------
+
+
+def _show_found(found: StartUp, at_tokens: int, keys: Mapping[str, str]) -> None:
+    headline = components.plain(memory_headline(found))
+    if found.starts:
+        st.markdown(f"**{headline}**")
+    else:
+        st.warning(headline, icon=":material/block:")
+        _show_fixes(found.fixes, keys)
+    parts, cache = memory_tables(found, at_tokens)
+    components.metric_cards(metric_cards(found, at_tokens, cache), "memory")
+    rows = server_memory_rows(memory_parts(found), found.seen_bytes)
+    config = found.replica
+    picture = server_memory_chart(
+        rows, f"{config.llm.id} on {config.label}{'' if found.starts else ': does not start'}."
+    )
+    components.chart(picture, rows, f"Memory of one GPU of {config.label}", "memory-picture")
+    components.table(without_bars(parts), "memory-parts", HINTS)
+    components.table(cache, "memory-cache", HINTS)
+
+
+def _show_fixes(fixes: Sequence[StartFix], keys: Mapping[str, str]) -> None:
+    """Each as a button that sets the input it is about."""
+    if not fixes:
+        st.caption("No change of one setting makes it start: another GPU or format may.")
+        return
+    st.markdown("**Each of these makes it start**")
+    with st.container(horizontal=True):
+        for fix in fixes:
+            value = fix.value if fix.field == "memory_fraction" else int(fix.value)
+            st.button(
+                components.plain(fix.words),
+                key=f"memory-fix-{fix.field}",
+                on_click=partial(st.session_state.__setitem__, keys[fix.field], value),
+                icon=":material/build:",
+            )
+
+
+def metric_cards(found: StartUp, at_tokens: int, cache: Table) -> list[MetricCard]:
+    """The server in four numbers.
+
+    Args:
+        found: how it starts.
+        at_tokens: length of the requests of the largest batch [tokens].
+        cache: the second of `memory_tables`, whose words explain the numbers.
+    """
+    words, many = (str(row[0]) for row in cache.rows[:2])
+    longest = found.replica.longest_tokens
+    return [
+        MetricCard(
+            "Starts with",
+            percent(start_up_probability(found)),
+            "Probability that the server starts, uncertain as its memory is (predicted).",
+            "probability",
+        ),
+        MetricCard(
+            "Tokens of KV cache",
+            f"{found.kv_tokens:,}",
+            f"Tokens that the KV cache of the server holds. In the log of {found.replica.engine.name}: {words}.",
+            words,
+        ),
+        MetricCard(
+            "Longest requests at once",
+            f"{found.concurrency:,.2f}",
+            f"How many requests of {longest:,} tokens fit in the cache at once. In the log: {many}.",
+            f"of {longest:,} tokens",
+        ),
+        MetricCard(
+            "Largest batch",
+            f"{found.batch_of(at_tokens):,}",
+            "Requests of this length, input and output, that the cache holds at once (predicted).",
+            f"of {at_tokens:,} tokens each",
+        ),
+    ]
+
+
+def without_bars(parts: Table) -> Table:
+    """The table of parts without the bars of the terminal, which the picture draws."""
+    kept = [place for place, column in enumerate(parts.columns) if column]
+    rows = tuple(tuple(row[place] for place in kept) for row in parts.rows)
+    return replace(parts, columns=tuple(parts.columns[place] for place in kept), rows=rows)
+
+
+# --- formats and logs -------------------------------------------------------------------------------------------------
+
+
+def _show_formats(page: Page, chosen: ShownServer) -> None:
+    """Every checkpoint of the model on the same server; worked out once it is looked at."""
+    folded = st.expander("All formats side by side", key=f"memory-formats-{chosen.llm.id}", on_change="rerun")
+    if not folded.open:
+        return
+    found = formats_of(chosen.llm, chosen.skus[0], **chosen.settings(page.hardware))
+    shown = [(name, one if isinstance(one, PlannerError) else chosen.as_planned(one)) for name, one in found]
+    with folded:
+        components.table_with_notes(formats_table(shown), "memory-formats", HINTS)
+
+
+def _show_log(page: Page, chosen: ShownServer) -> None:
+    """A start-up log beside the prediction for the server that it is of."""
+    st.file_uploader(
+        "Start-up log of the engine (vLLM, SGLang, TensorRT-LLM)",
+        type=["log", "txt"],
+        max_upload_size=components.whole_megabytes(MAX_LOG_BYTES),
+        key="memory-log",
+        on_change=_keep_log,
+        help="From its first line on. Limits that it states count; model, GPU and format are those chosen above. Read "
+        "in memory, for this visit only.",
+    )
+    kept = st.session_state.get(KEPT_LOG)
+    if kept is None:
+        return
+    name, content = kept
+    try:
+        said = read_startup_log(_text(name, content))
+        found = memory_of_log(said, chosen.llm, chosen.skus[0], **_beside(chosen, said, page.hardware))
+        st.caption(components.plain(log_words(name, said, found)))
+        components.table(log_table(found, said), "memory-log-table", HINTS)
+    except PlannerError as error:
+        st.error(components.plain(str(error)))
+
+
+def _keep_log() -> None:
+    file = st.session_state["memory-log"]
+    st.session_state[KEPT_LOG] = None if file is None else (file.name, file.getvalue())
+
+
+def _text(name: str, content: bytes) -> str:
+    """A log as text. Raises InputError where it is too large."""
+    file = io.BytesIO(content)
+    file.name = name
+    return components.uploaded_bytes(file, MAX_LOG_BYTES).decode("utf-8", errors="replace")
+
+
+def _beside(chosen: ShownServer, said: StartupLog, hardware: HardwareDb) -> dict[str, Any]:
+    """What a log does not say of its server: the format, and how it is split where the log is silent."""
+    split: dict[str, Any] = {} if said.tp is not None else {"tp": chosen.parallelism.tp}
+    if (said.tp or chosen.parallelism.tp) == chosen.parallelism.tp:
+        split["ep"] = chosen.parallelism.ep
+    return {"precision": chosen.precision, "hardware": hardware, **split}
+
+
+def log_words(name: str, said: StartupLog, found: StartUp) -> str:
+    """What a log is of, what it is held against, and how the start ended."""
+    of = " ".join(word for word in (said.engine, said.version) if word)
+    model = f" with {said.model}" if said.model else ""
+    config = found.replica
+    ended = f" {said.reason}" if said.reason else ""
+    return f"{name}: {of}{model}. Predicted: {config.llm.id} on {config.label}, in the format chosen above.{ended}"

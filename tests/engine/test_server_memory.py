@@ -1,0 +1,183 @@
+"""The memory of a server by names: what is looked up and assumed, refused, and shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from hardware_db import Dtype
+from planner.core import InputError, PlannerError, UnknownNameError
+from planner.engine import StartUp, memory
+from planner.engine.server_memory import (
+    formats_of,
+    formats_record,
+    formats_table,
+    memory_fixes,
+    memory_headline,
+    memory_parts,
+    memory_record,
+    memory_tables,
+)
+from planner.llm import Part, Precision, load_llm
+from tests.builders import HARDWARE
+
+GIB = 2.0**30
+STARTS = memory("llama-3.1-8b", "h100-sxm", max_request_tokens=8192)
+REFUSES = memory("qwen3-32b", "h100-sxm")
+
+
+class TestWhatIsAssumed:
+    """What is not given is as the engine and the checkpoint have it."""
+
+    def test_a_server_takes_the_whole_context(self) -> None:
+        assert memory("llama-3.1-8b", "h100-sxm").replica.longest_tokens == 131_072
+
+    def test_limits_are_those_of_the_engine_on_the_gpu(self) -> None:
+        h100, l4 = (memory("llama-3.1-8b", sku).replica for sku in ("h100-sxm", "l4"))
+        assert (h100.max_running_requests, h100.max_batched_tokens) == (1024, 8192)
+        assert (l4.max_running_requests, l4.max_batched_tokens) == (256, 2048)
+
+    def test_formats_are_those_of_the_checkpoint(self) -> None:
+        assert memory("gpt-oss-20b", "h100-sxm").replica.precision == load_llm("gpt-oss-20b").native_precision
+
+    @pytest.mark.parametrize("name", ["fp8", "int4", "bf16"])
+    def test_a_format_is_that_of_the_weights(self, name: str) -> None:
+        found = memory("llama-3.1-8b", "h100-sxm", precision=name).replica.precision
+        assert found.of(Part.FEED_FORWARD)[0] == Dtype(name)
+
+    def test_a_format_of_which_there_is_a_checkpoint_is_that_checkpoint(self) -> None:
+        """RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic: 33.88 GiB of each of two GPUs (vLLM 0.11, s003)."""
+        found = memory("llama-3.3-70b-instruct", "h100-sxm", tp=2, precision="fp8", engine_version="0.11.0")
+        assert found.weights_bytes / GIB == pytest.approx(33.88, rel=0.01)
+
+    def test_the_cache_has_a_format_of_its_own(self) -> None:
+        sixteen, eight = (memory("llama-3.1-8b", "h100-sxm", kv_cache=kv) for kv in ("bf16", "fp8"))
+        assert eight.weights_bytes == sixteen.weights_bytes
+        assert eight.kv_tokens == pytest.approx(2 * sixteen.kv_tokens, abs=16)
+
+    def test_records_may_be_given_in_place_of_names(self) -> None:
+        llm, sku = load_llm("llama-3.1-8b"), HARDWARE.skus["h100-sxm"]
+        given = memory(llm, sku, precision=Precision(), max_request_tokens=8192, hardware=HARDWARE)
+        assert memory_record(given) == memory_record(STARTS)
+
+    def test_eager_frees_the_graphs(self) -> None:
+        eager = memory("llama-3.1-8b", "h100-sxm", max_request_tokens=8192, eager=True)
+        assert eager.graph_bytes == 0.0 < STARTS.graph_bytes
+        assert eager.kv_bytes - STARTS.kv_bytes == pytest.approx(STARTS.graph_bytes, abs=1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"llm": "llama-9"}, r"llm = 'llama-9': unknown name"),
+        ({"sku": "h100-sx"}, r"sku = 'h100-sx': unknown name.*h100-sxm"),
+        ({"engine": "vlm"}, r"engine = 'vlm': unknown name.*vllm"),
+        ({"precision": "fp9"}, r"precision = 'fp9': unknown name"),
+        ({"kv_cache": "fp9"}, r"kv_cache = 'fp9': unknown name"),
+    ],
+)
+def test_unknown_names_are_refused_with_what_is_close(changes: dict[str, str], says: str) -> None:
+    with pytest.raises(UnknownNameError, match=says):
+        memory(**{"llm": "llama-3.1-8b", "sku": "h100-sxm", **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"max_request_tokens": 131_073}, r"max_request_tokens = 131073: longer than the 131,072 tokens of context"),
+        ({"memory_fraction": 1.5}, r"memory_fraction = 1.5"),
+        ({"memory_fraction": 0.0}, r"memory_fraction = 0.0"),
+        ({"max_batched_tokens": 0, "max_running_requests": 1}, r"max_batched_tokens = 0"),
+        ({"max_running_requests": 0}, r"max_running_requests = 0"),
+        ({"tp": 3}, r"tp"),
+        ({"engine_version": "latest"}, r"engine_version = 'latest': is no release. Fix: write numbers"),
+        (
+            {"engine_version": "0.4.1"},
+            r"engine_version = '0.4.1': how vLLM .* before 0.6.4 .* Fix: give 0.6.4 or later",
+        ),
+    ],
+)
+def test_bad_values_are_refused_with_instruction(changes: dict[str, object], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        memory("llama-3.1-8b", "h100-sxm", **changes)  # type: ignore[arg-type]
+
+
+class TestShown:
+    """Answers in words, tables and data."""
+
+    @pytest.mark.parametrize("found", [STARTS, REFUSES, memory("llama-3.1-8b", "h100-sxm", engine="sglang")])
+    def test_parts_fill_the_gpu(self, found: StartUp) -> None:
+        assert sum(memory_parts(found).values()) == pytest.approx(found.seen_bytes)
+
+    def test_the_headline_says_whether_it_starts(self) -> None:
+        assert f"{STARTS.kv_bytes / GIB:.2f} GiB of KV cache per GPU" in memory_headline(STARTS)
+        assert f"GPU KV cache size: {STARTS.kv_tokens:,} tokens" in memory_headline(STARTS)
+        assert f"does not start: {REFUSES.reason}" in memory_headline(REFUSES)
+
+    @pytest.mark.parametrize(
+        ("engine", "words"),
+        [
+            ("vllm", "GPU KV cache size"),
+            ("sglang", "max_total_num_tokens"),
+            ("tensorrt-llm", "max tokens in paged KV cache"),
+        ],
+    )
+    def test_words_are_those_of_the_log_of_the_engine(self, engine: str, words: str) -> None:
+        found = memory("llama-3.1-8b", "h100-sxm", engine=engine, max_request_tokens=8192)
+        _, cache = memory_tables(found)
+        assert cache.rows[0] == (words, f"{found.kv_tokens:,} tokens")
+        assert words in memory_headline(found)
+
+    def test_tables_say_every_part_and_the_largest_batch_of_a_length(self) -> None:
+        of_gpu, cache = memory_tables(STARTS, at_tokens=1000)
+        assert "79.18 GiB" in of_gpu.title
+        assert {row[0]: row[1] for row in of_gpu.rows} == {
+            name: f"{size / GIB:.2f}" for name, size in memory_parts(STARTS).items()
+        }
+        batch = ("largest batch of requests of 1,000 tokens", f"{STARTS.kv_tokens // 1000:,}")
+        assert batch in cache.rows
+
+    def test_data_hold_every_limit_it_starts_with(self) -> None:
+        found = memory_record(STARTS)
+        limits = ("memory_fraction", "max_request_tokens", "max_running_requests", "max_batched_tokens")
+        assert tuple(found[name] for name in limits) == (0.92, 8192, 1024, 8192)
+        assert found["starts"] and not found["fixes"] and not found["reason"]
+        assert memory_record(REFUSES)["fixes"][0] == {
+            "field": "max_request_tokens",
+            "value": REFUSES.fixes[0].value,
+            "words": memory_fixes(REFUSES)[0],
+        }
+
+
+class TestFormats:
+    """The same server with every checkpoint there is."""
+
+    FOUND = formats_of("llama-3.3-70b-instruct", "h100-sxm", tp=2, max_request_tokens=32_768)
+
+    def test_fewer_bits_leave_more_room(self) -> None:
+        started = [one for _, one in self.FOUND if isinstance(one, StartUp)]
+        assert len(started) > 1
+        by_weights = sorted(started, key=lambda one: one.weights_bytes)
+        assert [one.kv_bytes for one in by_weights] == sorted((one.kv_bytes for one in started), reverse=True)
+        # 65.7 GiB of 16-bit weights on each of two GPUs leave less than the 5 GiB that 32,768 tokens take
+        assert [one.starts for one in by_weights][:: len(by_weights) - 1] == [True, False]
+
+    def test_each_is_what_memory_says_of_it(self) -> None:
+        for name, one in self.FOUND:
+            assert isinstance(one, StartUp), name
+            again = memory(
+                "llama-3.3-70b-instruct", "h100-sxm", tp=2, max_request_tokens=32_768, precision=one.replica.precision
+            )
+            assert memory_record(again) == memory_record(one)
+
+    def test_the_table_has_a_row_for_each_and_says_why_not(self) -> None:
+        table = formats_table(self.FOUND)
+        assert [row[0] for row in table.rows] == [name for name, _ in self.FOUND]
+        assert [row[5] for row in table.rows] == [
+            "yes" if isinstance(one, StartUp) and one.starts else "no" for _, one in self.FOUND
+        ]
+
+    def test_what_is_refused_says_so_in_its_row(self) -> None:
+        refusal: PlannerError = InputError("precision", "fp4", "is not served", "choose another")
+        mixed = (*self.FOUND[:1], ("other (fp4)", refusal))
+        assert formats_table(mixed).rows[1][-1] == str(refusal)
+        assert formats_record(mixed)[1] == {"checkpoint": "other (fp4)", "refused": str(refusal)}
