@@ -11,6 +11,12 @@ from planner.llm import LlmSpec
 from planner.validation.startup_logs import StartupLog, StartupOutcome
 
 GIB = 2.0**30
+_KV_FORMATS = {
+    **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "float8_e4m3fn"), "fp8"),
+    **dict.fromkeys(("bfloat16", "bf16"), "bf16"),
+    **dict.fromkeys(("float16", "half", "fp16"), "fp16"),
+}
+"""Formats of a KV cache by what engines call them in their logs; ``auto`` is that of the checkpoint."""
 ALIKE_MEMORY = 0.05
 """Relative difference of memory up to which a log's GPU is taken for the planned one: above what drivers of one SKU
 differ by, below the step from 80 to 96 GB. A choice."""
@@ -49,6 +55,7 @@ def memory_of_log(log: StartupLog, llm: str | LlmSpec, sku: str, **settings: Any
         "max_running_requests": log.max_num_seqs and ranks * log.max_num_seqs,
         "max_batched_tokens": log.max_num_batched_tokens and ranks * log.max_num_batched_tokens,
         "eager": log.eager,
+        "kv_cache": _KV_FORMATS.get((log.kv_cache_dtype or "").lower()),
     }
     known = {name: value for name, value in said.items() if value is not None}
     return memory(llm, gpu, hardware=records, **{**known, **{k: v for k, v in settings.items() if v is not None}})

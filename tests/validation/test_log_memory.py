@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -155,6 +156,16 @@ def test_a_planned_replica_starts_on_the_gpu_of_the_log_and_what_differs_is_name
     assert other_settings(replica, plain) == ()
     small = memory("llama-3.1-8b", "h100-sxm", precision="fp8", max_running_requests=256, max_batched_tokens=8192)
     assert other_settings(small.replica, plain) == ("weights: fewer bits here, 16 bit in the log",)
+
+
+def test_the_format_of_the_cache_is_that_of_the_log() -> None:
+    """8 bits for 16: a token takes half."""
+    log = log_of("vllm", 30.0)
+    plain, halved = (
+        memory_of_log(replace(log, kv_cache_dtype=dtype), "qwen3-32b", "h100-sxm", tp=2)
+        for dtype in ("auto", "fp8_e4m3")
+    )
+    assert 2 * halved.footprint.kv_bytes_per_token == plain.footprint.kv_bytes_per_token
 
 
 def test_limits_of_a_log_are_those_of_one_rank() -> None:
