@@ -204,8 +204,10 @@ def sure_room_tokens(replica: ReplicaConfig, footprint: MemoryFootprint) -> int:
         footprint: its memory.
 
     Returns:
-        Tokens, as `one_request_room_tokens` counts them [tokens].
+        Tokens, as `one_request_room_tokens` counts them; 0 where a full step does not fit beside the cache [tokens].
     """
+    if footprint.usable_bytes + footprint.context_bytes > replica.sku.seen_bytes:
+        return 0
     less = START_DEVIATIONS * footprint.spread_bytes
     return max(0, one_request_room_tokens(replica, footprint) - math.ceil(less / footprint.kv_bytes_per_token))
 
@@ -253,6 +255,11 @@ def require_room(replica: ReplicaConfig, longest_request_tokens: int, *, surely:
     footprint = memory_footprint(replica)
     if footprint.reason is not None:
         raise InputError("replica.memory", replica.label, footprint.reason)
+    over = footprint.usable_bytes + footprint.context_bytes - replica.sku.seen_bytes
+    if surely and over > 0.0:
+        bound = f"a full step needs {over / 1e9:.1f} GB more than {replica.label} has beside weights and KV cache"
+        fix = f"use a memory share below {memory_share(replica):g}, or fewer tokens of a step"
+        raise InputError("replica.memory", replica.label, bound, fix)
     room = sure_room_tokens(replica, footprint) if surely else one_request_room_tokens(replica, footprint)
     if longest_request_tokens > room:
         sure = f", {START_PROBABILITY:.0%} sure" if surely else ""

@@ -254,3 +254,15 @@ class TestUncertainty:
         require_room(TIGHT, sure + 1)
         with pytest.raises(InputError, match=re.escape(f"in the {sure} tokens of KV of h100-sxm TP1, 99% sure")):
             require_room(TIGHT, sure + 1, surely=True)
+
+
+def test_a_plan_leaves_room_for_a_full_step_where_an_engine_does_not_measure_it() -> None:
+    """SGLang starts with nearly all of a GPU for weights and cache, and runs out of memory at its first long prompt."""
+    greedy = replica(max_batched_tokens=32_768, memory_fraction=0.97).model_copy(
+        update={"engine": HARDWARE.engines["sglang"]}
+    )
+    assert memory_footprint(greedy).fits
+    require_room(greedy, 1000)
+    with pytest.raises(InputError, match=r"a full step needs .* Fix: use a memory share below 0\.97"):
+        require_room(greedy, 1000, surely=True)
+    assert sure_room_tokens(greedy, memory_footprint(greedy)) == 0
