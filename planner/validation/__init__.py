@@ -2,8 +2,8 @@
 
 `measured_runs` and `benchmark_files` read what was measured, `predict` simulates each run under its own protocol,
 `scores`, `scoreboard` and `parity_plot` say how far off the predictions are, `engine_fit` fits what an engine adds to
-its kernels, `startup_logs` reads what an engine said of its memory while it started, `log_memory`
-holds that against the prediction.
+its kernels, `startup_logs` reads what an engine said of its memory while it started, by the lines in
+`startup_patterns`, and `log_memory` holds that against the prediction.
 """
 
 from planner.validation import accuracy, benchmark_files, engine_fit, predict, scoreboard
