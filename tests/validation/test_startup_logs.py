@@ -483,7 +483,7 @@ def test_settings_inside_of_records_are_not_the_engines() -> None:
 
 
 def test_a_large_log_is_read_in_seconds() -> None:
-    """A tenth of 50 MB, in a tenth of the time allowed, with lines that almost match."""
+    """A tenth of 50 MB, in a tenth of the time allowed of this process, with lines that almost match."""
     almost = (
         "Load weight end." + " mem usage=" * 30 + "\n" + "Actual usage is 1" + ",1" * 200 + "\n" + "x" * 100_000 + "\n"
     )
@@ -494,9 +494,9 @@ def test_a_large_log_is_read_in_seconds() -> None:
         + "\n"
         + ("DEBUG a line of a log, as long as most\n" * 100_000)
     )
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert read_startup_log(text).engine == "vllm"
-    assert time.perf_counter() - begin < 3.0
+    assert time.process_time() - begin < 3.0
 
 
 def test_files_are_read_with_bytes_that_are_no_text(tmp_path: Path) -> None:

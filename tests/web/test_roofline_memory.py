@@ -236,9 +236,9 @@ def test_a_change_takes_no_time() -> None:
     (chosen,) = roofline_tab.pools_of(page)
     server = roofline_memory.planned_server(page, chosen.pool.config, chosen.planned.workload)
     server.started(page.hardware)
-    begun_s = time.perf_counter()
+    begun_s = time.process_time()
     server.started(page.hardware)
-    assert time.perf_counter() - begun_s < 1.0
+    assert time.process_time() - begun_s < 1.0
 
 
 def test_every_heading_and_part_is_explained() -> None:
