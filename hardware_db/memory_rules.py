@@ -19,8 +19,6 @@ from planner.core import Frozen, InputError
 
 Fraction = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-GIB = 2.0**30
-MIB = 2.0**20
 
 
 class MemoryShare(StrEnum):

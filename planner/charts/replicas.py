@@ -24,6 +24,7 @@ from planner.charts.marks import (
     titled,
     words,
 )
+from planner.charts.server_memory import server_memory_rows
 from planner.charts.steps import (
     BAR_PX,
     BARS_FRAME_PX,
@@ -34,7 +35,7 @@ from planner.charts.steps import (
     prefill_step,
     step_rows,
 )
-from planner.core import number_of
+from planner.core import GIB, number_of
 from planner.engine import MemoryFootprint, ReplicaConfig, memory_footprint
 from planner.search import PoolOnSku
 from planner.serving import Role
@@ -48,7 +49,6 @@ MEMORY_COLORS = {
     "not the engine's": GREY,
 }
 """What HBM holds, in the order of a bar."""
-GIB = 1024.0**3
 LEAST_MEMORY_PX = 300
 """Least height of the picture of memory: the bar of one SKU is seen below a phone's legend of six rows. A choice."""
 
@@ -84,19 +84,14 @@ def _memory_bar(replica: PoolOnSku, sku: GpuSku, footprint: MemoryFootprint) -> 
     }
     if footprint.fits:
         parts["not the engine's"] = max(0.0, capacity - sum(parts.values()))
-    rows: list[Row] = []
-    start = 0.0
-    for part, size_bytes in parts.items():
-        row: Row = {"sku": replica.sku, "part": part, "gib": size_bytes / GIB, "start_gib": start / GIB}
-        start += size_bytes
-        row |= {"end_gib": start / GIB, "capacity_gib": capacity / GIB, "share": size_bytes / capacity}
-        row |= {"tokens": float(footprint.kv_capacity_tokens)}
-        row |= {
-            "requests": math.floor(replica.model.kv_running) if replica.model is not None else 0,
-            "reason": replica.reason,
-        }
-        rows.append(row)
-    return rows
+    of_sku: Row = {
+        "sku": replica.sku,
+        "capacity_gib": capacity / GIB,
+        "tokens": float(footprint.kv_capacity_tokens),
+        "requests": math.floor(replica.model.kv_running) if replica.model is not None else 0,
+        "reason": replica.reason,
+    }
+    return [{**of_sku, **row} for row in server_memory_rows(parts, capacity)]
 
 
 def memory_chart(rows: Sequence[Row], planned: str, label: str) -> alt.LayerChart:

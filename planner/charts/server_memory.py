@@ -19,8 +19,8 @@ from planner.charts.marks import (
     legend_of,
     titled,
 )
+from planner.core import GIB
 
-GIB = 1024.0**3
 PART_COLORS = {
     "weights": BLUE,
     "activations": ORANGE,

@@ -36,12 +36,13 @@ from planner.core.tables import (
     unit,
     with_unit,
 )
-from planner.core.units import HOURS_PER_MONTH
+from planner.core.units import GIB, HOURS_PER_MONTH
 from planner.core.versions import CALIBRATION, PLAN, SCENARIO, VERSION_KEY
 from planner.core.whole_files import write_all_whole, write_whole
 
 __all__ = [
     "CALIBRATION",
+    "GIB",
     "HOURS_PER_MONTH",
     "MISSING_FIELD",
     "PLAN",

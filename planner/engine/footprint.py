@@ -206,10 +206,15 @@ def sure_room_tokens(replica: ReplicaConfig, footprint: MemoryFootprint) -> int:
     Returns:
         Tokens, as `one_request_room_tokens` counts them; 0 where a full step does not fit beside the cache [tokens].
     """
-    if footprint.usable_bytes + footprint.context_bytes > replica.sku.seen_bytes:
+    if _full_step_lacks_bytes(replica, footprint) > 0.0:
         return 0
     less = START_DEVIATIONS * footprint.spread_bytes
     return max(0, one_request_room_tokens(replica, footprint) - math.ceil(less / footprint.kv_bytes_per_token))
+
+
+def _full_step_lacks_bytes(replica: ReplicaConfig, footprint: MemoryFootprint) -> float:
+    """By how much a full step beside weights and cache is more than a GPU has; below 0: less [bytes]."""
+    return footprint.usable_bytes + footprint.context_bytes - replica.sku.seen_bytes
 
 
 def _shortfall(replica: ReplicaConfig, weights: float, held: Reserve, room: float, blocks: int) -> str | None:
@@ -255,7 +260,7 @@ def require_room(replica: ReplicaConfig, longest_request_tokens: int, *, surely:
     footprint = memory_footprint(replica)
     if footprint.reason is not None:
         raise InputError("replica.memory", replica.label, footprint.reason)
-    over = footprint.usable_bytes + footprint.context_bytes - replica.sku.seen_bytes
+    over = _full_step_lacks_bytes(replica, footprint)
     if surely and over > 0.0:
         bound = f"a full step needs {over / 1e9:.1f} GB more than {replica.label} has beside weights and KV cache"
         fix = f"use a memory share below {memory_share(replica):g}, or fewer tokens of a step"
@@ -305,8 +310,6 @@ def must_hold_tokens(replica: ReplicaConfig, longest_request_tokens: int) -> int
 REQUEST_HEADROOM = 1.1
 """Factor between the longest request planned for and what the engine is told to take, where nothing is given: chat
 templates and retries add tokens. A choice: it costs nothing as long as one such request fits."""
-
-
 REQUEST_STEP_TOKENS = 1024
 """The same is rounded up to a multiple of this [tokens]: a choice, of figures that people write."""
 

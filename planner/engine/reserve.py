@@ -90,7 +90,7 @@ def reserve(replica: ReplicaConfig, samples: bool = True) -> Reserve:
     tokens = replica.max_batched_tokens / split.dp
     forward, workspace = _forward_bytes(replica, tokens)
     forward += _gathered_bytes(replica)
-    image_tokens = _image_tokens(replica, tokens)
+    image_tokens, encoding = _images(replica, tokens)
     images = image_tokens * llm.hidden_size * ACTIVATION_BYTES
     sampling = kept = 0.0
     if samples:
@@ -100,7 +100,7 @@ def reserve(replica: ReplicaConfig, samples: bool = True) -> Reserve:
         sampling = rows * llm.vocab_size * each + tokens * llm.hidden_size * ACTIVATION_BYTES
         sampling += images + (workspace if rule.keeps_workspace else 0.0)
         kept = rows * llm.vocab_size * rule.kept_logit_bytes
-    peak = max(forward + images, _encoder_bytes(replica, image_tokens))
+    peak = max(forward + images, encoding)
     outside = rule.outside_of(split.stage_gpus) + replica.engine.costs_on(replica.sku).memory_more_bytes
     lacking = min(0.0, outside)  # a log that shows less than nothing outside shows less of another part that counts
     is_static = rule.memory_fraction_of is MemoryShare.STATIC
@@ -234,19 +234,16 @@ def _expert_values(group: LayerGroup, hidden: int, split: Parallelism) -> float:
     return block.experts_per_token * (max((2 if block.gated else 1) * inner, block.width(hidden)) + inner)
 
 
-def _image_tokens(replica: ReplicaConfig, tokens: float) -> float:
-    """Tokens of images that are encoded at once: those of a step, at least the largest image; 0 without an encoder."""
-    encoder = replica.llm.encoder
-    largest = LARGEST_IMAGE_PIXELS
-    return 0.0 if encoder is None else max(tokens, encoder.encoded(largest, largest).tokens)
+def _images(replica: ReplicaConfig, tokens: float) -> tuple[float, float]:
+    """Tokens of images that are encoded at once, and activations of the vision encoder that makes them [bytes].
 
-
-def _encoder_bytes(replica: ReplicaConfig, tokens: float) -> float:
-    """Activations of a vision encoder that makes so many tokens at once; 0 without one [bytes]."""
+    Those of a step, at least the largest image; none without an encoder.
+    """
     encoder = replica.llm.encoder
     if encoder is None:
-        return 0.0
+        return 0.0, 0.0
     image = encoder.encoded(LARGEST_IMAGE_PIXELS, LARGEST_IMAGE_PIXELS)
-    patches = tokens * image.sequences * image.patches / image.tokens
+    at_once = max(tokens, image.tokens)
+    patches = at_once * image.sequences * image.patches / image.tokens
     inner = (3 if encoder.gated else 2) * encoder.intermediate / encoder_tp(encoder, replica.parallelism.tp)
-    return patches * (4 * encoder.hidden_size + inner) * ACTIVATION_BYTES
+    return at_once, patches * (4 * encoder.hidden_size + inner) * ACTIVATION_BYTES

@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hardware_db import Dtype, GpuSku, HardwareDb, load_hardware
-from planner.core import InputError, PlannerError, Table, UnknownNameError, rebuilt
+from planner.core import GIB, InputError, PlannerError, Table, UnknownNameError, rebuilt
 from planner.engine.replica import ReplicaConfig
 from planner.engine.start_up import StartUp, default_limits, start_up, start_up_probability
 from planner.llm import LlmSpec, Precision, checkpoints_of, load_llm, main_format
 from planner.roofline import Parallelism
 
-GIB = 2.0**30
 ENGINE_WORDS: Mapping[str, tuple[str, str]] = {
     "vllm": ("GPU KV cache size", "Maximum concurrency for {tokens:,} tokens per request"),
     "sglang": ("max_total_num_tokens", "requests of {tokens:,} tokens at once"),
@@ -106,10 +105,15 @@ def _precision(llm: LlmSpec, given: str | Precision | None, kv_cache: str | None
     found = _of_weights(llm, given)
     if kv_cache is None:
         return found
+    return rebuilt(found, kv_cache=_format("kv_cache", kv_cache))
+
+
+def _format(field: str, name: str) -> Dtype:
+    """A number format by its name."""
     formats = {dtype.value: dtype for dtype in Dtype}
-    if kv_cache not in formats:
-        raise UnknownNameError("kv_cache", kv_cache, formats)
-    return rebuilt(found, kv_cache=formats[kv_cache])
+    if name not in formats:
+        raise UnknownNameError(field, name, formats)
+    return formats[name]
 
 
 def _of_weights(llm: LlmSpec, given: str | Precision | None) -> Precision:
@@ -118,10 +122,7 @@ def _of_weights(llm: LlmSpec, given: str | Precision | None) -> Precision:
         return llm.native_precision
     if isinstance(given, Precision):
         return given
-    formats = {dtype.value: dtype for dtype in Dtype}
-    if given not in formats:
-        raise UnknownNameError("precision", given, formats)
-    weights = formats[given]
+    weights = _format("precision", given)
     for checkpoint in checkpoints_of(llm):
         if main_format(llm, checkpoint.precision)[0] is weights:
             return checkpoint.precision
@@ -319,18 +320,8 @@ def formats_table(found: Sequence[tuple[str, StartUp | PlannerError]]) -> Table:
         if isinstance(one, PlannerError):
             rows.append((name, "", "", "", "", "", str(one)))
             continue
-        cells = (one.weights_bytes / GIB, one.kv_bytes / GIB)
-        starts = "yes" if one.starts else "no"
-        rows.append(
-            (
-                name,
-                *(f"{cell:.2f}" for cell in cells),
-                f"{one.kv_tokens:,}",
-                f"{one.concurrency:.2f}",
-                starts,
-                one.reason,
-            )
-        )
+        sizes = (f"{one.weights_bytes / GIB:.2f}", f"{one.kv_bytes / GIB:.2f}", f"{one.kv_tokens:,}")
+        rows.append((name, *sizes, f"{one.concurrency:.2f}", "yes" if one.starts else "no", one.reason))
     columns = (
         "checkpoint",
         "weights GiB",

@@ -7,15 +7,15 @@ at least one request: of the longest it is told to take (vLLM), or of any (`Engi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
-from planner.core import PlannerError, rebuilt
+from planner.core import GIB, PlannerError, rebuilt
 from planner.engine.footprint import MemoryFootprint, memory_footprint, start_probability
 from planner.engine.replica import LEAST_BATCHED_TOKENS, ReplicaConfig
 from planner.engine.reserve import memory_share
 
-GIB = 2.0**30
 WHOLE_SHARE = 0.97
 """The largest share of a GPU's memory that is proposed: the driver keeps half a gibibyte for a process of the rest."""
 SHARE_STEP = 0.01
@@ -123,10 +123,8 @@ def default_limits(replica: ReplicaConfig, running: int | None, batched: int | N
     Returns:
         Both, of the whole replica.
     """
-    limits, ranks = (
-        replica.memory_rule.limits_on(replica.sku.seen_bytes / GIB, replica.sku.architecture),
-        replica.parallelism.dp,
-    )
+    limits = replica.memory_rule.limits_on(replica.sku.seen_bytes / GIB, replica.sku.architecture)
+    ranks = replica.parallelism.dp
     if batched is None:
         usual = limits.max_batched_tokens
         if usual is None:
@@ -163,18 +161,19 @@ def start_up(replica: ReplicaConfig, propose: bool = True) -> StartUp:
     footprint = memory_footprint(replica)
     longest, dp = replica.longest_tokens, replica.parallelism.dp
     held = (footprint.weights_bytes, footprint.kv_bytes_per_token)
-    least = next(stage for stage in footprint.stages if (stage.weights_bytes, stage.kv_bytes_per_token) == held)
-    step_tokens = replica.max_batched_tokens / dp
+    fullest = next(stage for stage in footprint.stages if (stage.weights_bytes, stage.kv_bytes_per_token) == held)
+    step_tokens, block = replica.max_batched_tokens / dp, replica.engine.kv_block_tokens
     room = footprint.kv_capacity_bytes
 
     def needed(tokens: int) -> float:
-        block = replica.engine.kv_block_tokens
-        held = math.ceil(tokens / block) * block * footprint.kv_bytes_per_token
-        return held + least.sequence_bytes + least.step_token_bytes * min(step_tokens, tokens)
+        whole_blocks = math.ceil(tokens / block) * block * footprint.kv_bytes_per_token
+        return whole_blocks + fullest.sequence_bytes + fullest.step_token_bytes * min(step_tokens, tokens)
 
     one = needed(longest)
     concurrency = room / one
-    fitting = _longest(room, needed, replica.llm.max_context_tokens)
+    is_mixed = fullest.sequence_bytes > 0.0 or fullest.step_token_bytes > 0.0  # not all grows with the tokens
+    lengths = range(1, replica.llm.max_context_tokens + 1)
+    fitting = bisect_right(lengths, room, key=needed)
     must = longest if replica.engine.requires_longest_fits else min(longest, LEAST_BATCHED_TOKENS)
     reason = footprint.reason or ""
     if not reason and needed(must) > room:
@@ -187,9 +186,7 @@ def start_up(replica: ReplicaConfig, propose: bool = True) -> StartUp:
         footprint=footprint,
         seen_bytes=replica.sku.seen_bytes,
         share=memory_share(replica),
-        kv_tokens=int(concurrency * longest) * dp
-        if least.step_token_bytes or least.sequence_bytes
-        else footprint.kv_capacity_tokens,
+        kv_tokens=int(concurrency * longest) * dp if is_mixed else footprint.kv_capacity_tokens,
         concurrency=concurrency * dp,
         needed_bytes=one,
         longest_tokens=fitting if not footprint.reason else 0,
@@ -197,7 +194,7 @@ def start_up(replica: ReplicaConfig, propose: bool = True) -> StartUp:
     )
     if found.starts or not propose:
         return found
-    return StartUp(**{**vars(found), "fixes": tuple(_fixes(found))})
+    return replace(found, fixes=tuple(_fixes(found)))
 
 
 def start_up_probability(found: StartUp) -> float:
@@ -212,15 +209,6 @@ def start_up_probability(found: StartUp) -> float:
     replica = found.replica
     longest = replica.longest_tokens if replica.engine.requires_longest_fits else LEAST_BATCHED_TOKENS
     return start_probability(replica, found.footprint, longest)
-
-
-def _longest(room: float, needed: Callable[[int], float], most: int) -> int:
-    """The largest number of tokens whose need a room holds, by halving [tokens]."""
-    least, above = 0, most + 1
-    while above - least > 1:
-        middle = (least + above) // 2
-        least, above = (middle, above) if needed(middle) <= room else (least, middle)
-    return least
 
 
 def _fixes(found: StartUp) -> Iterator[StartFix]:

@@ -36,7 +36,7 @@ def pooled_adapters(services: Sequence[Service], *, rank: int = 16, slots: int =
     The classes of the pool are those of its members, in proportion to their rates. Adapters are taken as equally
     popular: of all popularities that makes the expected number of distinct adapters in a step largest
     (sum_k 1 - (1 - p_k)^n is Schur-concave in p), hence their time and their loads, so a plan errs on the safe side.
-    In memory a replica then holds `slots` adapters beside the weights (`planner.engine.footprint.lora_bytes_per_gpu`).
+    In memory a replica then holds `slots` adapters beside the weights (`planner.engine.weights.lora_bytes_per_gpu`).
 
     Args:
         services: of which some may share a model.

@@ -228,23 +228,16 @@ def confidence_of(
         holds &= judge.holds()
         evaluations += judge.evaluations
         unknown |= judge.uncalibrated
-    share = (
-        starts * (float(holds.sum()) + 0.5) / (DRAWS + 1.0)
-    )  # Jeffreys' estimate: no number of draws makes it certain
+    jeffreys = (float(holds.sum()) + 0.5) / (DRAWS + 1.0)  # no number of draws makes it certain
+    share = starts * jeffreys
     error = math.sqrt(max(share * (1.0 - share), 1.0 / DRAWS) / DRAWS)
     return PlanConfidence(asked, share, error, tuple(sorted(unknown)), starts)
 
 
 def _start_probability(planned: PlannedDeployment) -> float:
     """With which every replica of a deployment starts: of one kind all do, or none."""
-    longest, estimate = planned.workload.lengths.max_total, _as_configured(planned)
-    return min(start_probability(config, memory_footprint(config), longest) for config in estimate)
-
-
-def _as_configured(planned: PlannedDeployment) -> list[ReplicaConfig]:
-    """The replicas of a deployment, nothing about them shifted."""
-    configs = (pool.config for pool in planned.surviving.pools)
-    return [config if config.shift is None else rebuilt(config, shift=None) for config in configs]
+    longest, configs = planned.workload.lengths.max_total, [pool.config for pool in planned.surviving.pools]
+    return min(start_probability(config, memory_footprint(config), longest) for config in configs)
 
 
 class _Judge:

@@ -14,7 +14,7 @@ from datetime import date
 from typing import Any
 
 from hardware_db import Calibration, Fact, GpuSku, HardwareDb, Kind, load_hardware, read_sku
-from planner.core import CALIBRATION, InputError, UnknownNameError, significant
+from planner.core import CALIBRATION, GIB, InputError, UnknownNameError, significant
 from planner.roofline import check_kernel_fit
 from planner.scenario.url import Content
 
@@ -68,7 +68,6 @@ class SkuQuantity:
         return significant(float(f"{shown:.4g}"), 4).rstrip("0").rstrip(".") if shown < 10.0 else significant(shown, 4)
 
 
-GIB = 2.0**30
 _PEAK = "Dense matrix peak in this format; half of a figure that counts structured sparsity."
 QUANTITIES: tuple[SkuQuantity, ...] = (
     SkuQuantity("hbm_capacity_bytes", "HBM capacity", "GiB", GIB, "Memory of one GPU before the driver's reserve."),

@@ -11,11 +11,9 @@ import math
 from dataclasses import dataclass
 from functools import cache
 
-from planner.core import Frozen
+from planner.core import GIB, Frozen
 from planner.llm import LlmSpec, Precision, weight_bytes
 from planner.presets import preset
-
-GIB = 2.0**30
 
 
 class EngineStart(Frozen):

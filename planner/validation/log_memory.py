@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from hardware_db import Dtype, EngineCosts, GpuSku, MemoryShare, load_hardware
-from planner.core import InputError, Table, UnknownNameError, rebuilt
+from planner.core import GIB, InputError, Table, UnknownNameError, rebuilt
 from planner.engine import ReplicaConfig, StartUp, memory, memory_share, start_up
 from planner.llm import LlmSpec
 from planner.validation.startup_logs import StartupLog, StartupOutcome
 
-GIB = 2.0**30
 _KV_FORMATS = {
     **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "float8_e4m3fn"), "fp8"),
     **dict.fromkeys(("bfloat16", "bf16"), "bf16"),
