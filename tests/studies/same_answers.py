@@ -22,6 +22,17 @@ import sys
 from pathlib import Path
 
 SCENARIOS = ("chat-llama-70b", "rag-llama-70b", "reasoning-qwen3-32b")
+CASES = {
+    "agents": ("agents-qwen3-coder-30b",),
+    "sessions": ("chat-sessions-llama-70b",),
+    "vision": ("vision-qwen3-vl-8b",),
+    "h100": (SCENARIOS[0], "search.skus=[h100-sxm]"),
+    "h100-h200": (SCENARIOS[0], "search.skus=[h100-sxm,h200-sxm]", "workload.rate_per_s=90"),
+    "pairs": (SCENARIOS[0], "search.modes=[disaggregated]", "workload.drift=none"),
+    "single-gpus": (SCENARIOS[0], "prices.granularity=gpu", "workload.rate_per_s=23"),
+    "llama-8b": (SCENARIOS[0], "llm=llama-3.1-8b", "search.skus=[l40s,a100-sxm-80gb]", "workload.rate_per_s=60"),
+}
+"""Plans beside those of `SCENARIOS`: a scenario and what is set otherwise."""
 TARGETS = ("scripts", "compose", "kubernetes", "kserve", "llm-d", "dynamo", "ray-serve", "skypilot", "benchmarks")
 MIXED = ("--sku", "h100-sxm", "--tp", "4", "--replicas", "4", "--rate", "4")
 SPLIT = (*MIXED, "--mode", "disaggregated", "--prefill-sku", "h200-sxm", "--prefill-tp", "2", "--prefill-replicas", "3")
@@ -49,6 +60,8 @@ def questions(out: Path) -> dict[str, list[str]]:
         asked[f"{name}.compare"] = ["compare", name, *MIXED, "--requests", "500", "--systems", "all", "--json", "-"]
         for target in TARGETS:
             asked[f"{name}.export.{target}"] = ["export", nvidia, "--to", target]
+    for name, (scenario, *settings) in CASES.items():
+        asked[f"case.{name}"] = ["plan", scenario, *(part for one in settings for part in ("--set", one)), "--json", "-"]
     first = SCENARIOS[0]
     asked["explain"] = [
         "explain",
