@@ -61,7 +61,13 @@ def questions(out: Path) -> dict[str, list[str]]:
         for target in TARGETS:
             asked[f"{name}.export.{target}"] = ["export", nvidia, "--to", target]
     for name, (scenario, *settings) in CASES.items():
-        asked[f"case.{name}"] = ["plan", scenario, *(part for one in settings for part in ("--set", one)), "--json", "-"]
+        asked[f"case.{name}"] = [
+            "plan",
+            scenario,
+            *(part for one in settings for part in ("--set", one)),
+            "--json",
+            "-",
+        ]
     first = SCENARIOS[0]
     asked["explain"] = [
         "explain",
