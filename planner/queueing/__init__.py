@@ -11,7 +11,6 @@ queue is unstable. Equations and sources are in docs/explanation/queueing.md and
 - Pools that work in steps: `mixed`, `decode`; built from `capacity` (largest rates), `backlog` (prompt tokens waiting),
   `batch_occupancy` and `fixed_point` (sequences running), `first_token`, `token_gap` and `prompts_first` (times),
   `latencies`.
-- Static batches: `static_batches`, `static_chain`, `static_pools`.
 - Closed forms beside them: `mg1`, `priority`, `load_balancing`, `link`, `overload`, `prefix`, `cache_levels`, `reuse`,
   `memory_limit`.
 """
@@ -43,8 +42,6 @@ from planner.queueing.priority import priority_second_moments, priority_waits, s
 from planner.queueing.quantisation import sorted_slice_means
 from planner.queueing.reuse import hit_shares, lifetimes_s
 from planner.queueing.server import BatchServer
-from planner.queueing.static_batches import StaticServer, longest_lengths
-from planner.queueing.static_pools import largest_static_rate, static_pool
 
 __all__ = [
     "BatchServer",
@@ -52,7 +49,6 @@ __all__ = [
     "ContextSpread",
     "LinkWait",
     "QueueLatency",
-    "StaticServer",
     "condensed_sample",
     "decode_pool",
     "e2e_distribution",
@@ -64,11 +60,9 @@ __all__ = [
     "largest_decode_rate",
     "largest_mixed_rate",
     "largest_prefill_rate",
-    "largest_static_rate",
     "level_hits",
     "lifetimes_s",
     "link_wait",
-    "longest_lengths",
     "mg1_wait_distribution",
     "mixed_pool",
     "own_steps_s",
@@ -84,7 +78,6 @@ __all__ = [
     "settling_steps",
     "shortest_queue_wait_distribution",
     "sorted_slice_means",
-    "static_pool",
     "stretched_wait",
     "sum_of_independent",
     "transient_wait_distribution",

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from planner.core import Metric
-from planner.engine import Batching, Order
+from planner.engine import Order
 from planner.queueing import sum_of_independent
 from planner.search.types import Demand
 from planner.serving import (
@@ -211,8 +211,7 @@ def _of_those_that_decode(
 
 def _own_queue_says_all(pool: Pool, demand: Demand) -> bool:
     """Whether there are only single targets of the whole workload, and requests are served as they come."""
-    schedule = pool.config.schedule
-    special = schedule.batching is Batching.STATIC or schedule.order is not Order.FCFS
+    special = pool.config.schedule.order is not Order.FCFS
     class_targets = any(requests.slo is not None for requests in demand.workload.classes)
     return demand.slo.attainment is None and not special and not class_targets
 

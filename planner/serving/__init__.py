@@ -4,8 +4,8 @@
 what the mean steps of a pool hold, `pool_load` puts its queue behind `router` and `prefix_cache`, `request_classes`
 tells apart what classes see, and `performance` joins a prefill and a decode pool by the `kv_transfer` between them.
 A rate that varies is followed along its path (`drift`).
-Closed loops (`closed_loop`) and static batches (`static_batching`) have models of their own. `rates` asks `evaluate` at
-many rates. The same question request by request is answered by `planner.simulator`.
+Closed loops (`closed_loop`) have models of their own. `rates` asks `evaluate` at many rates. The same question request
+by request is answered by `planner.simulator`.
 """
 
 from planner.serving.kv_transfer import kv_token_time_s, tandem_itl, tandem_tpot, transfer_distribution

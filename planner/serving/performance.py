@@ -2,7 +2,7 @@
 
 Each pool is solved on its own (`planner.serving.pool_load`); here a prefill pool, the KV transfer and a decode pool
 become one tandem, and the request classes of a workload are told apart (`planner.serving.request_classes`). Closed
-loops are in `planner.serving.closed_loop`, static batches in `planner.serving.static_batching`.
+loops are in `planner.serving.closed_loop`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy as np
 from hardware_db import EngineFeature
 from planner.core import Metric
 from planner.engine import (
-    Batching,
     Order,
     encoder_notes,
     kv_tier_notes,
@@ -32,7 +31,7 @@ from planner.queueing import (
     work_variance_per_s,
 )
 from planner.serving.closed_loop import closed_loop_performance
-from planner.serving.drift import SteadyQueues, busiest_minute, queue_under_drift
+from planner.serving.drift import busiest_minute
 from planner.serving.kv_transfer import (
     piecewise_transfers,
     taken_by_others,
@@ -60,7 +59,6 @@ from planner.serving.request_classes import (
 )
 from planner.serving.router import with_joint
 from planner.serving.session_cache import known_hit_notes, session_notes
-from planner.serving.static_batching import STATIC_ASSUMPTIONS, static_queue
 from planner.serving.types import (
     ClassPerformance,
     Deployment,
@@ -99,8 +97,9 @@ def evaluate(deployment: Deployment, workload: Workload, *, horizon_s: float | N
 
     Raises:
         InputError: the model, its KV cache or the longest request does not fit.
+        UnsupportedFeatureError: static batches, which only the simulator plays.
     """
-    if isinstance(workload.arrivals, ClosedLoop) and not _is_static(deployment):
+    if isinstance(workload.arrivals, ClosedLoop):
         assumptions = _assumptions(deployment) + _closed_loop_assumptions(deployment)
         closed = closed_loop_performance(deployment, workload.arrivals, workload.lengths, assumptions)
         return _with_intervals(deployment, workload.lengths, _with_notes(deployment, workload.lengths, closed))
@@ -137,14 +136,8 @@ def _tier_hit_notes(deployment: Deployment, performance: Performance) -> tuple[s
     return tuple(notes)
 
 
-def _is_static(deployment: Deployment) -> bool:
-    return deployment.pools[0].config.schedule.batching is Batching.STATIC
-
-
 def _long_run(deployment: Deployment, workload: Workload) -> Performance:
     """Under open arrivals, in the long run."""
-    if _is_static(deployment):
-        return _static(deployment, workload)
     pools = tuple(pool_under_load(pool, workload) for pool in deployment.pools)
     performance = _of_pools(deployment, workload, pools)
     if workload.open_arrivals.drift is None or not performance.stable:
@@ -202,25 +195,6 @@ def _with_intervals(deployment: Deployment, lengths: TokenLengths, performance: 
         bounds = {metric: (low * scale[metric], high * scale[metric]) for metric, (low, high) in intervals.items()}
         steady = replace(steady, interval=bounds)
     return replace(performance, interval=intervals, steady=steady)
-
-
-def _static(deployment: Deployment, workload: Workload) -> Performance:
-    pool, assumptions = deployment.pools[0], _assumptions(deployment) + STATIC_ASSUMPTIONS
-    if workload.is_closed or (drift := workload.open_arrivals.drift) is None:
-        queue, figures = static_queue(pool, workload)
-        return _of_one_pool(workload, queue, figures, assumptions)
-    steady, limit = _at_factor(workload, 1.0), pool_limit_per_s(pool, workload)
-
-    def solve(rate_per_s: float) -> QueueLatency:
-        return static_queue(pool, steady.at_rate(rate_per_s))[0]
-
-    varying = queue_under_drift(SteadyQueues(solve, limit), workload.rate_per_s, drift)
-    performance = _of_one_pool(workload, varying.everything, static_queue(pool, steady)[1], assumptions)
-    if not performance.stable:
-        return performance
-    minute = _at_factor(workload, busiest_minute(drift))
-    at_minute = _of_one_pool(minute, varying.busiest, static_queue(pool, minute)[1], assumptions)
-    return _with_minute(performance, workload, at_minute)
 
 
 def _mixed(deployment: Deployment, workload: Workload, loaded: PoolUnderLoad) -> Performance:

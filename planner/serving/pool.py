@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from planner.core import FloatArray, InputError, IntArray
+from planner.core import FloatArray, InputError, IntArray, UnsupportedFeatureError
 from planner.engine import (
     AdapterWork,
     Batching,
@@ -548,6 +548,7 @@ def pool_model(
 
     Raises:
         InputError: a request does not fit.
+        UnsupportedFeatureError: static batches.
     """
     if not np.any(past) and shared_tokens == 0.0:
         return _uncached_model(_ByIdentity(pool), lengths)
@@ -581,6 +582,9 @@ def _pool_model(
     own_past: FloatArray | float = 0.0,
 ) -> PoolModel:
     config, schedule = pool.config, pool.config.schedule
+    if schedule.batching is Batching.STATIC:
+        bound = "theory has no static batches"
+        raise UnsupportedFeatureError("schedule.batching", schedule.batching.value, bound, "simulate it")
     longest = float((lengths.inputs + past + lengths.outputs).max())
     footprint = require_room(config, int(longest))
     costs = token_costs(lengths, config.max_batched_tokens, pool.role, past, own_past)

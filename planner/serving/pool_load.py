@@ -22,7 +22,7 @@ from scipy.optimize import brentq
 from scipy.special import pdtrc
 
 from planner.core import FloatArray, InputError
-from planner.engine import Batching, ReplicaConfig, require_room
+from planner.engine import ReplicaConfig, require_room
 from planner.queueing import (
     QueueLatency,
     decode_pool,
@@ -47,7 +47,6 @@ from planner.serving.prefix_cache import CachedWorkload, behind_cache, has_prefi
 from planner.serving.prompt_work import with_own_prompt, work_lengths
 from planner.serving.router import routed_queue
 from planner.serving.session_cache import busy_factor, reused_share
-from planner.serving.static_batching import largest_static_rate_per_s
 from planner.serving.tier_loads import PoolLoads
 from planner.serving.types import Deployment, Pool, PoolLimit, PoolPerformance, Role
 from planner.workload import (
@@ -629,8 +628,6 @@ def pool_limit_per_s(pool: Pool, workload: Workload) -> float:
         pool: the pool.
         workload: mix of requests at the deployment; its own rate does not matter.
     """
-    if pool.config.schedule.batching is Batching.STATIC:
-        return largest_static_rate_per_s(pool, workload.lengths)
     limit = pool.replicas * _replica_limit_per_s(pool, workload)
     if not _hits_fall_with_rate(workload) or not has_prefixes(pool, workload):
         return limit

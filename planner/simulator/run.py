@@ -81,7 +81,7 @@ import math
 
 import numpy as np
 
-from planner.core import InputError, IntArray
+from planner.core import InputError, IntArray, UnsupportedFeatureError
 from planner.engine import LoraAdapters, require_room
 from planner.serving import Deployment, Performance, evaluate, with_known_hits
 from planner.simulator.events import Progress, in_order_of_sending, run_events
@@ -195,7 +195,10 @@ def _draw_sessions(
     if refused:
         bound = "sessions bring their own requests, without adapters"
         raise InputError("drawn", "given", bound, "leave out drawn, initial_requests and adapters")
-    answer_s = evaluate(deployment, workload).e2e.mean_s
+    try:
+        answer_s = evaluate(deployment, workload).e2e.mean_s
+    except UnsupportedFeatureError:
+        answer_s = math.inf
     known = math.isfinite(answer_s)
     settling = settling_requests(workload, known)
     horizon_s = (count + settling) / workload.rate_per_s

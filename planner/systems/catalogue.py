@@ -88,7 +88,7 @@ _ALL = (
         "static",
         "before Orca: FasterTransformer, Triton",
         "Batches run to the end of their longest answer, prompts padded to the longest.",
-        "closed form: bulk-service queue (Bailey 1954) of padded batches",
+        "none: simulated only",
         static_batching,
     ),
     System(

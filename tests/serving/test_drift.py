@@ -11,7 +11,7 @@ import pytest
 
 from hardware_db import load_hardware, select_calibration
 from planner.core import IntArray, Metric
-from planner.engine import Batching, ReplicaConfig, Schedule
+from planner.engine import ReplicaConfig, Schedule
 from planner.llm import load_llm
 from planner.queueing import QueueLatency
 from planner.serving import (
@@ -289,7 +289,7 @@ def test_without_drift_there_is_no_minute_of_its_own() -> None:
     assert performance.rate_cv == 0.0
 
 
-def test_classes_static_batches_and_overloads_are_answered_under_drift() -> None:
+def test_classes_and_overloads_are_answered_under_drift() -> None:
     drift = RateDrift.of([0.7, 1.3], window_s=300.0)
     arrivals = ArrivalProcess(rate_per_s=10.0, drift=drift)
     classes = tuple(RequestClass(name=name, lengths=LENGTHS, share=0.5) for name in ("one", "two"))
@@ -297,10 +297,6 @@ def test_classes_static_batches_and_overloads_are_answered_under_drift() -> None
     assert [seen.rate_per_s for seen in both.classes] == [5.0, 5.0]
     whole = evaluate(Deployment.mixed(replica()), drifting(10.0, drift))
     assert both.classes[0].ttft.quantile_s(0.9) == pytest.approx(whole.ttft.quantile_s(0.9), rel=0.1)
-    static = replica().model_copy(update={"own_schedule": Schedule(batching=Batching.STATIC)})
-    batches = evaluate(Deployment.mixed(static, 4), drifting(2.0, drift))
-    assert batches.stable
-    assert batches.worst_minute is not None
     overload = evaluate(Deployment.mixed(replica()), drifting(500.0, drift), horizon_s=600.0)
     assert not overload.stable
     assert np.isfinite(overload.ttft.quantile_s(0.99))
