@@ -1,4 +1,4 @@
-"""What the best fleet would be under a restriction, beside the one that was planned: one SKU, one mode, another engine.
+"""Alternatives to the plan: the best fleet under a restriction (one SKU, one mode, another engine).
 
 By theory, with what simulation taught of the plan (`planner.fleet.corrections`), and as simple to run as a plan of that
 restriction alone would be (`planner.fleet.preferences`). Engines are compared on the SKUs of the plan: those that have
@@ -176,7 +176,7 @@ def _best(search: FleetSearch, clearly_dearer: float) -> Allocation | None:
 
 
 def _is_exact(search: FleetSearch, allocation: Allocation) -> bool:
-    """Whether a fleet rests on true rates alone."""
+    """True if a fleet rests on true rates alone."""
     return all(column.is_exact for column in search.columns.chosen(allocation))
 
 

@@ -6,14 +6,14 @@ import math
 
 from planner.core import InputError, Metric
 from planner.traffic import Cascade, CascadePoint, Service
-from planner.workload import ArrivalProcess, LatencyTarget, RecordedArrivals, RequestClass, Slo, Workload
+from planner.workload import ArrivalProcess, LatencyTarget, RecordedArrivals, Slo, Workload
 
 SINCE_ARRIVAL = (Metric.TTFT, Metric.E2E)
 """Metrics that count from the arrival on, so that time spent in the first service is part of them."""
 
 
 def cascade_services(main: Service, cascade: Cascade) -> tuple[tuple[CascadePoint, tuple[Service, ...]], ...]:
-    """What the small and the large model have to serve, for every setting of a cascade that is good enough.
+    """The services of the small and the large model, for every setting of a cascade that is good enough.
 
     Args:
         main: the large model's service; its traffic is all requests and its targets are those of the whole.
@@ -72,7 +72,10 @@ def _services_at(main: Service, cascade: Cascade, point: CascadePoint) -> tuple[
         slo = main.slo
         if not cascade.routed:
             slo = slo_left(main.slo, small.slo)
-            classes = tuple(_class_left(kind, small.slo) for kind in classes)
+            classes = tuple(
+                kind if kind.slo is None else kind.model_copy(update={"slo": slo_left(kind.slo, small.slo)})
+                for kind in classes
+            )
         if isinstance(arrivals, RecordedArrivals):
             escalated: ArrivalProcess | RecordedArrivals = arrivals.split(point.escalated, after=1.0 - point.escalated)
         else:
@@ -80,10 +83,6 @@ def _services_at(main: Service, cascade: Cascade, point: CascadePoint) -> tuple[
         workload = Workload(arrivals=escalated, classes=classes)
         services.append(main.model_copy(update={"workload": workload, "slo": slo}))
     return tuple(services)
-
-
-def _class_left(kind: RequestClass, before: Slo) -> RequestClass:
-    return kind if kind.slo is None else kind.model_copy(update={"slo": slo_left(kind.slo, before)})
 
 
 def slo_left(slo: Slo, before: Slo) -> Slo:

@@ -42,7 +42,6 @@ from planner.serving import (
     StandardNormals,
     after_measuring,
     at_slow_end,
-    drawn_logs,
     evaluate,
     known_steps,
     replica_spreads,
@@ -106,19 +105,6 @@ class _SlowSteps:
         return at_slow_end(spreads, self.deviations, known_steps(dict(self.measured), config))
 
 
-def drawn_rule(seed: int, draw: int) -> ShiftRule:
-    """Step times as one draw has them: the truth that a fleet of this seed is judged by."""
-
-    def shift_of(config: ReplicaConfig, role: Role, mean_input: float, mean_output: float) -> StepTimeShift | None:
-        spreads = replica_spreads(config, role, mean_input, mean_output)
-        if spreads is None:
-            return None
-        normals = [float(normal[draw]) for normal in _normals_of(config, role is Role.MIXED, seed)]
-        return spreads.shift(*drawn_logs(spreads, StandardNormals(*normals[:4])))
-
-    return shift_of
-
-
 # --- estimates and shifts -------------------------------------------------------------------------------------------
 
 
@@ -162,7 +148,7 @@ def at_deviations(
 def slower_deployment(
     planned: PlannedDeployment, deviations: float, measured: Mapping[str, MeasuredSteps] = NOTHING_MEASURED
 ) -> Deployment:
-    """What is left of a deployment when what may fail has failed, with step times as `slow_rule` has them.
+    """The replicas of a deployment that survive the failures allowed for, with step times as `slow_rule` has them.
 
     Args:
         planned: as estimated.
@@ -241,7 +227,7 @@ def _start_probability(planned: PlannedDeployment) -> float:
 
 
 class _Judge:
-    """Whether one deployment holds, draw by draw."""
+    """Judges one deployment, draw by draw."""
 
     def __init__(
         self,
@@ -301,7 +287,7 @@ class _Judge:
         return holds
 
     def _note(self, logs: FloatArray, verdict: bool, known: BoolArray, holds: BoolArray) -> None:
-        """What follows from a verdict for the draws that are still open."""
+        """Extend a verdict to the open draws that it decides."""
         alike = (self.logs <= logs).all(axis=1) if verdict else (self.logs >= logs).all(axis=1)
         alike &= ~known
         holds[alike] = verdict
@@ -321,7 +307,7 @@ class _Judge:
         return np.array(logs), not violated_metrics(self.planned, self.slos, by_theory=self.planned.run is None)
 
     def _verified_at(self, logs: FloatArray) -> tuple[bool, float]:
-        """Whether it holds, and the logarithm of the misses over those allowed."""
+        """True if it holds, and the logarithm of misses over allowed misses."""
         self.evaluations += 1
         planned = self._at(logs)
         misses = max(missing_over_allowed(planned, self.slos).values(), default=0.0)
@@ -349,7 +335,7 @@ class _Plane:
     errors: list[float] = field(default_factory=list)
 
     def add(self, logs: FloatArray, log_misses: float) -> None:
-        """What was evaluated: what it is off by from what was foretold, and where it is near a point of the plane."""
+        """Add an evaluation: its prediction error and, near the targets, a point of the plane."""
         foretold = self.log_misses(logs[None])
         if foretold is not None:
             self.errors.append(abs(float(foretold[0]) - log_misses))

@@ -1,4 +1,4 @@
-"""What a fleet costs: by purchase option, by deployment, by token, by period of the day. Sums of what was bought."""
+"""Cost of a fleet by purchase option, deployment, token and period of the day: sums over the purchases."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ WIDER = (Precision(weights=Dtype.FP8, activations=Dtype.FP8), Precision())
 
 
 def format_warnings(deployments: Sequence[PlannedDeployment]) -> tuple[str, ...]:
-    """What to know of the formats of a plan's pools, one line each.
+    """Notes on the number formats of a plan's pools, one line each.
 
     Args:
         deployments: of the plan.

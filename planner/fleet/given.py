@@ -53,7 +53,7 @@ def plan_of_given(
     *,
     simulate: bool = True,
 ) -> Plan:
-    """What a fleet of one deployment is for the traffic and the targets of a request.
+    """The plan of a given fleet of one deployment, for the traffic and the targets of a request.
 
     Args:
         request: traffic, targets, prices and confidence; of its limits those of what may fail count.

@@ -105,7 +105,7 @@ def _alike(deployments: Sequence[PlannedDeployment], place: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _Failure:
-    """What is lost at once: replicas by the place of their deployment in the fleet and of their pool in that."""
+    """Replicas lost at once, by the place of their deployment in the fleet and of their pool in that."""
 
     of: LossOf
     deployments: Sequence[PlannedDeployment]
@@ -144,7 +144,7 @@ class _Failure:
         ]
 
     def sustained_per_s(self, number: int) -> float:
-        """What a deployment still sustains [1/s], in proportion to the replicas it was rated at."""
+        """Rate that a deployment still sustains [1/s], in proportion to the replicas it was rated at."""
         planned = self.deployments[number]
         pairs = zip(self.left(number), planned.surviving.pools, strict=True)
         return planned.sustained_per_s * min(left / rated.replicas for left, rated in pairs)
@@ -158,7 +158,7 @@ class _Failure:
 
 @dataclass(frozen=True)
 class _Aftermath:
-    """What is left of a fleet after a failure: whether it holds, its targets, and the roles of which nothing is."""
+    """The rest of a fleet after a failure: whether it holds, its targets, and the roles that are gone."""
 
     holds: bool
     checks: Sequence[TargetCheck] = ()
@@ -220,7 +220,7 @@ def _changed(failure: _Failure, place: int, slices: Mapping[str, DemandSlice]) -
 def _evaluated(
     failure: _Failure, number: int, rates_per_s: Mapping[str, float], slices: Mapping[str, DemandSlice]
 ) -> PlannedDeployment:
-    """What is left of a deployment at these rates, by theory alone."""
+    """The rest of a deployment at these rates, by theory alone."""
     planned = failure.deployments[number]
     deployment = planned.option.deployment(failure.left(number))
     same = all(math.isclose(rate, planned.slices[name]) for name, rate in rates_per_s.items())

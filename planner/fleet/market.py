@@ -1,4 +1,4 @@
-"""What can be bought: SKUs with their prices, what each site sells, and what step times come from."""
+"""The market: SKUs with their prices and calibrations, and the offer of each site."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ choice: between two of them the smaller is counted on; over more than the last, 
 
 @dataclass(frozen=True)
 class Market:
-    """What can be bought.
+    """SKUs on offer, by site.
 
     Attributes:
         hardware: the database.
@@ -80,5 +80,5 @@ def market_of(request: PlanRequest, hardware: HardwareDb, spot_shares: Mapping[s
 
 
 def _calibration(request: PlanRequest, hardware: HardwareDb, sku: str, engine: str) -> Calibration | None:
-    """What step times come from."""
+    """Source of the step times of a SKU; None: the datasheet."""
     return select_calibration(hardware, sku, engine) if request.search.calibrated else None

@@ -1,4 +1,4 @@
-"""What lies between the servers of a site: KV caches travel over it, and replicas span servers only over RDMA.
+"""Networks between the servers of a site: they carry KV caches, and replicas span servers only over RDMA.
 
 The search knows each SKU's reference server (`NodeSku.nic_bytes_per_s_per_gpu`); where a fleet is bought is a choice of
 the program, and what is between instances there is another fact (``hardware_db/prices/instances.csv``, or given:
@@ -114,7 +114,7 @@ def over_unstated(
 
 
 def is_unstated(network: InstanceNetwork | None) -> bool:
-    """Whether a provider does not say how fast its network is. None: that of the reference server is."""
+    """True if a provider does not state how fast its network is. None: the reference server's, which is known."""
     return network is not None and network.bytes_per_s_per_gpu is None
 
 

@@ -33,7 +33,7 @@ class PackedPool(NamedTuple):
 
     @classmethod
     def of(cls, pool: Pool) -> PackedPool:
-        """What packing needs to know of a pool."""
+        """The size of a pool and of its servers."""
         return cls(pool.config.sku.id, pool.config.parallelism.gpus, pool.config.sku.node.gpus, pool.replicas)
 
 

@@ -54,7 +54,7 @@ class UsedPool:
         return math.fsum(self.rates_per_s.values())
 
     def may_cause(self, metrics: Collection[Metric]) -> bool:
-        """Whether this pool may be why such targets were missed: prefill has no part in TPOT and ITL."""
+        """True if this pool may have caused misses of these metrics: prefill has no part in TPOT and ITL."""
         return bool(set(metrics) - _NOT_CAUSED_BY[self.option.role])
 
     def portion(self, share: float, replicas: int, surviving: int) -> UsedPool:
@@ -95,7 +95,7 @@ def _merged_pool(option: PoolOption, group: Sequence[Column], allocation: Alloca
 
 
 def deployments_of(pools: Sequence[UsedPool]) -> list[tuple[DeploymentOption, tuple[UsedPool, ...]]]:
-    """What serves together: each mixed pool alone, and prefill pools with decode pools of their KV format."""
+    """Pools that serve together: each mixed pool alone, prefill pools with decode pools of their KV format."""
     deployments: list[tuple[DeploymentOption, tuple[UsedPool, ...]]] = [
         (DeploymentOption(Mode.MIXED, (pool.option,)), (pool,)) for pool in pools if pool.option.role is Role.MIXED
     ]

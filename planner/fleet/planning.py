@@ -88,7 +88,7 @@ def plan(
 
 
 def hardware_for(request: PlanRequest, hardware: HardwareDb | None = None) -> HardwareDb:
-    """What a request is planned on: the database (the packaged one when None) with the request's own hardware in it."""
+    """The hardware database of a request: the given one (None: the packaged one) with the request's own hardware."""
     return with_own_hardware(hardware or load_hardware(), request.own_hardware)
 
 
@@ -254,7 +254,7 @@ def _search_with_confidence(
 
 
 def _is_surer(result: _SearchResult, than: _SearchResult) -> bool:
-    """Whether a fleet holds with a higher probability than another and costs no more."""
+    """True if a fleet holds with a higher probability than another and costs no more."""
     one, other = result.outcome, than.outcome
     if isinstance(one, NoFleet) or isinstance(other, NoFleet) or result.confidence is None or than.confidence is None:
         return False
@@ -360,7 +360,7 @@ def _assumptions(
     assumptions: Sequence[str],
     given: bool,
 ) -> tuple[str, ...]:
-    """What the numbers take for granted, each said once."""
+    """Assumptions behind the numbers, each once."""
     warned = _known_hit_warnings(deployments)
     notes = [note for planned in deployments for note in planned.predicted.assumptions if note not in warned]
     notes += format_notes(deployments)
@@ -472,7 +472,7 @@ def _infeasible_plan(search: FleetSearch, outcome: NoFleet, elapsed_s: float, co
 
 
 def _with_left_out(outcome: NoFleet, diagnosis: tuple[str, ...]) -> tuple[str, ...]:
-    """What was not offered comes first, unless nothing meets the targets whatever is offered."""
+    """The diagnosis, after what was left out; before it where nothing meets the targets whatever is offered."""
     return (*diagnosis, *outcome.left_out) if outcome.allocation is None else (*outcome.left_out, *diagnosis)
 
 
@@ -483,7 +483,7 @@ SCENARIO_FIELDS = (
     (re.compile(r"\bmax_groups\b"), "limits.skus_at_most"),
     (re.compile(r"\bslices\[([^\]]+)\]\.demand_per_s"), r"requests/s of \1"),
 )
-"""What the fields of the program are called where a person writes them."""
+"""Fields of the program and their names in a scenario."""
 
 
 def _with_scenario_fields(line: str) -> str:

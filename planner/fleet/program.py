@@ -298,7 +298,7 @@ class FleetSearch:
         return answer.model_copy(update={"constraints": tuple(c for c in answer.constraints if c.field not in own)})
 
     def _is_spread(self, answer: Allocation) -> bool:
-        """Whether with any server that is lost a fleet loses no more than may fail."""
+        """True if no single server takes more replicas of a pool with it than may fail."""
         if self.market.site_of(answer).servers_at_least == 1 or not answer.status.has_allocation:
             return True
         columns, skus = self.chosen(answer), self.market.hardware.skus
@@ -342,7 +342,7 @@ def request_slices(request: PlanRequest, services: Sequence[Service]) -> tuple[D
 
 
 def demand_of(service: Service, workload: Workload, slo: Slo, shift_of: ShiftRule | None = None) -> Demand:
-    """What configurations are judged by that serve a model.
+    """The demand by which configurations that serve a model are judged.
 
     Args:
         service: the model, its formats, and what engines are told to take of one request.

@@ -1,4 +1,4 @@
-"""What a search did not look at, and where the chosen limits stand at the edge of what it did: one line each."""
+"""Notes on a search: what it left out, and chosen limits at the edge of their lists, one line each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from planner.serving import Pool, Role
 def search_notes(
     request: PlanRequest, deployments: Sequence[PlannedDeployment], *, given: bool = False
 ) -> tuple[str, ...]:
-    """What to know of the search behind a plan.
+    """Notes on the search behind a plan.
 
     Args:
         request: as planned.
@@ -34,7 +34,7 @@ def search_notes(
 
 
 def _left_out(request: PlanRequest) -> str:
-    """What nobody asked for and is not looked at, with the field that asks for it."""
+    """Options that are searched only on request, with the field that requests them."""
     search = request.search
     left = []
     if request.published and not search.precisions:
@@ -73,5 +73,5 @@ def _edges(search: SearchSpace, pool: Pool, most_budget: int) -> Iterator[str]:
 
 
 def _is_largest(value: int, given: Sequence[int]) -> bool:
-    """Whether a value is the largest of several that were given."""
+    """True if a value is the largest of several that were given."""
     return len(set(given)) > 1 and value == max(given)

@@ -1,4 +1,4 @@
-"""What a deployment is simulated on: so much of its traffic that the run says whether it holds.
+"""Simulation runs of a deployment: long enough to decide whether it meets its targets.
 
 A recording is replayed whole, from its first request to its last. A process is drawn: as many requests as were asked
 for, more where they stay long, and one whole cycle of a drift. What would take more than `MAX_SIMULATED_REQUESTS` is
@@ -16,7 +16,7 @@ from functools import partial
 import numpy as np
 
 from planner.fleet.types import Progress, SimulatedRun
-from planner.search import BoundedCache
+from planner.search import MOST_RESULTS, BoundedCache
 from planner.serving import Deployment, Performance, evaluate, requests_to_settle
 from planner.simulator import simulate
 from planner.workload import ArrivalProcess, RecordedArrivals, Workload
@@ -41,8 +41,6 @@ BUSIEST_SHARE = 0.2
 """Part of a recording that is replayed first. A choice: misses come in the busiest part."""
 FEWEST_IN_PARTS = 20_000
 """Requests from which on a recording is replayed in parts. A choice: below it is quick as a whole."""
-REMEMBERED_PERFORMANCES = 64
-"""Evaluations and simulations kept in memory, for plans made again with other prices. Affects speed only."""
 
 
 def requests_to_simulate(at_least: int, predicted: Performance) -> int:
@@ -58,7 +56,7 @@ def requests_to_simulate(at_least: int, predicted: Performance) -> int:
 
 
 def run_of(deployment: Deployment, workload: Workload, at_least: int, predicted: Performance) -> SimulatedRun:
-    """What to simulate of a deployment.
+    """The run that simulates a deployment.
 
     Args:
         deployment: its replicas.
@@ -169,7 +167,7 @@ def busiest_requests(recording: RecordedArrivals, count: int) -> RecordedArrival
 
 
 def run_notes(run: SimulatedRun) -> tuple[str, ...]:
-    """What a run leaves out, in words."""
+    """Notes on the traffic that a run leaves out."""
     notes = []
     doing = "simulated" if run.recording is None else "replayed"
     if run.fleet_share < 1.0:
@@ -182,7 +180,7 @@ def run_notes(run: SimulatedRun) -> tuple[str, ...]:
 # --- running it -----------------------------------------------------------------------------------------------------
 
 
-_PERFORMANCES: BoundedCache[tuple[Deployment, Performance]] = BoundedCache(REMEMBERED_PERFORMANCES)
+_PERFORMANCES: BoundedCache[tuple[Deployment, Performance]] = BoundedCache(MOST_RESULTS)
 
 
 def _remembered(

@@ -62,7 +62,7 @@ def usd_s_per_request(spent: Mapping[_Key, float], site: SiteSupply, hardware: H
 def bound_at(
     usd_s: Mapping[str, float], demand_per_s: Mapping[str, float], objective: Objective, budget: float | None
 ) -> float:
-    """What no fleet at a site is better than, by its objective.
+    """Bound on the objective of any fleet at a site.
 
     Equations: min_cost sum_s demand_s x cost_s [USD/h]; max_rate min(sum_s demand_s, budget / min_s cost_s) [1/s];
     max_rate_per_cost 1 / min_s cost_s.
@@ -83,14 +83,14 @@ def bound_at(
 
 
 def is_better(one: float, other: float, objective: Objective, margin: float = 0.0) -> bool:
-    """Whether an objective is better than another by more than a share of it."""
+    """True if an objective is better than another by more than a share of it."""
     if objective is Objective.MIN_COST:
         return one < other * (1.0 - margin)
     return one > other * (1.0 + margin)
 
 
 def lower_bound(answer: Allocation) -> float:
-    """What no fleet costs less than, by the answer of a program of least cost [USD/h]; inf where there is none."""
+    """Lower bound on the cost of any fleet, from a least-cost answer [USD/h]; infinite where there is no fleet."""
     if answer.status is SolveStatus.INFEASIBLE:
         return math.inf
     return (answer.objective or 0.0) * (1.0 - (1.0 if answer.gap is None else answer.gap))
@@ -141,13 +141,12 @@ def _with_nearest_changes(answers: Sequence[Allocation]) -> Allocation:
         and each.diagnosis.conflict == first.conflict
         and len(each.diagnosis.relaxations) == len(first.relaxations)
     ]
-    nearest = tuple(min(one, key=_far) for one in zip(*alike, strict=True))
+
+    def distance(change: Relaxation) -> float:
+        return math.inf if change.needed is None else abs(change.needed - change.limit)
+
+    nearest = tuple(min(one, key=distance) for one in zip(*alike, strict=True))
     return answers[0].model_copy(update={"diagnosis": first.model_copy(update={"relaxations": nearest})})
-
-
-def _far(change: Relaxation) -> float:
-    """How far a limit must move; inf where that does not help."""
-    return math.inf if change.needed is None else abs(change.needed - change.limit)
 
 
 def in_whole_blocks(answer: Allocation, site: SiteSupply, limits: FleetLimits) -> Allocation:
@@ -183,7 +182,7 @@ def in_whole_blocks(answer: Allocation, site: SiteSupply, limits: FleetLimits) -
 
 @dataclass(frozen=True)
 class SiteAnswers:
-    """What was found at the sites looked at so far.
+    """Answers of the sites solved so far.
 
     Attributes:
         objective: of the program.
@@ -209,14 +208,14 @@ class SiteAnswers:
         return min(found, key=lambda value: sign * value, default=None)
 
     def may_do(self, bound: float) -> bool:
-        """Whether a site where no fleet is better than this may have one that is looked for."""
+        """True if a site with this bound could improve on the best fleet so far."""
         if self.objective is Objective.MIN_COST and bound > self.most_usd_per_hour:
             return False
         return self.best is None or is_better(bound, self.best, self.objective, self.gap)
 
     @property
     def dearest_usd_per_hour(self) -> float:
-        """What a fleet of least cost may cost at most to be looked for [USD/h]."""
+        """Upper limit on the cost of a fleet worth finding [USD/h]."""
         best = math.inf if self.best is None else self.best * (1.0 - SHARE_OF_GAP * self.gap)
         return min(best, self.most_usd_per_hour)
 

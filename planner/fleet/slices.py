@@ -204,9 +204,12 @@ def _cut(workload: Workload, cells: Sequence[_Cell], split: LengthSplit) -> tupl
         if min(counts) >= 2 and sum(counts) == len(workload.arrivals.times_s):
             return workload, [_recorded_part(workload, cell, mask) for cell, mask in zip(cells, masks, strict=True)]
         workload = Workload(arrivals=workload.open_arrivals, classes=workload.classes)
-    return workload, [
-        _share_of(workload, cell.classes, math.fsum(kind.share for kind in cell.classes)) for cell in cells
-    ]
+    parts = []
+    for cell in cells:
+        share = math.fsum(kind.share for kind in cell.classes)
+        inside = tuple(kind.model_copy(update={"share": min(1.0, kind.share / share)}) for kind in cell.classes)
+        parts.append(Workload(arrivals=workload.arrivals.split(min(1.0, share)), classes=inside))
+    return workload, parts
 
 
 def _recorded_in(workload: Workload, cell: _Cell, split: LengthSplit) -> BoolArray:
@@ -237,12 +240,6 @@ def _recorded_part(workload: Workload, cell: _Cell, mask: BoolArray) -> Workload
     )
     kept = tuple(labels.tolist()) if len(classes) > 1 else ()
     return Workload(arrivals=part.model_copy(update={"class_index": kept}), classes=classes)
-
-
-def _share_of(workload: Workload, classes: tuple[RequestClass, ...], share: float) -> Workload:
-    """The part of the workload with these classes, `share` of its requests."""
-    inside = tuple(kind.model_copy(update={"share": min(1.0, kind.share / share)}) for kind in classes)
-    return Workload(arrivals=workload.arrivals.split(min(1.0, share)), classes=inside)
 
 
 def _offline_slice(service: Service, work: OfflineWork, periods: int, growth: float) -> DemandSlice:

@@ -1,4 +1,4 @@
-"""What is asked of the planner and what it answers. Types only; `planner.fleet.planning.plan` fills them."""
+"""The planner's request and answer. Types only; `planner.fleet.planning.plan` fills them."""
 
 from __future__ import annotations
 
@@ -101,13 +101,13 @@ class PlanRequest(Frozen):
 
     @property
     def has_one_model(self) -> bool:
-        """Whether one model serves everything."""
+        """True if one model serves everything."""
         return not self.services and self.cascade is None
 
 
 @dataclass(frozen=True)
 class CostBreakdown:
-    """What a fleet costs and what one gets for it.
+    """Cost of a fleet and value for money.
 
     Input and output tokens share the cost of a mixed pool by what they take from its largest stable rate; a prefill
     pool is all input, a decode pool all output.
@@ -189,7 +189,7 @@ class ScheduledPeriod:
 
 @dataclass(frozen=True)
 class SimulatedRun:
-    """What is simulated of a deployment.
+    """A simulation run of a deployment.
 
     Attributes:
         deployment: all of its replicas or a part of them.
@@ -212,7 +212,7 @@ class SimulatedRun:
 
     @property
     def recording(self) -> RecordedArrivals | None:
-        """What is replayed, if anything."""
+        """The recording that is replayed, if any."""
         arrivals = self.workload.arrivals
         return arrivals if isinstance(arrivals, RecordedArrivals) else None
 
@@ -328,7 +328,7 @@ class ReplayedTarget:
 
 
 class LossOf(StrEnum):
-    """What fails: a replica, or a server with all replicas of a pool on it."""
+    """A failure: of a replica, or of a server with all replicas of a pool on it."""
 
     REPLICA = "replica"
     SERVER = "server"
@@ -361,7 +361,7 @@ class Loss:
 
     @property
     def setting(self) -> str:
-        """What buys it."""
+        """The setting that makes a plan survive it."""
         return "limits.spare_replicas=1" if self.of is LossOf.REPLICA else "limits.survives_node_loss=true"
 
 
@@ -409,7 +409,7 @@ class Agreement:
 
     @property
     def holds(self) -> bool:
-        """Whether the two differ by at most `AGREEMENT`."""
+        """True if the two differ by at most `AGREEMENT`."""
         return abs(self.relative_difference) <= AGREEMENT
 
 
@@ -504,7 +504,7 @@ class Plan:
 
     @property
     def feasible(self) -> bool:
-        """Whether there is a fleet to run."""
+        """True if there is a fleet to run."""
         return bool(self.deployments)
 
     @property

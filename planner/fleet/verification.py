@@ -1,4 +1,4 @@
-"""Whether the chosen fleet meets its targets: each deployment evaluated and simulated at the rates routed to it.
+"""Verification of a fleet against its targets: each deployment evaluated and simulated at the rates routed to it.
 
 A `ScopedSlo` is a set of targets with the slices it applies to. A deployment may serve slices under several of them:
 they are request classes of its workload then, and each `ScopedSlo` is verified on the latencies of its own classes.
@@ -78,11 +78,11 @@ class ScopedSlo:
     slices: frozenset[str]
 
     def applies_to(self, planned: PlannedDeployment) -> bool:
-        """Whether any request of a deployment is under these targets."""
+        """True if any request of a deployment is under these targets."""
         return bool(self.slices & planned.slices.keys())
 
     def covers(self, planned: PlannedDeployment) -> bool:
-        """Whether all requests of a deployment are."""
+        """True if all requests of a deployment are."""
         return self.slices >= planned.slices.keys()
 
 
@@ -288,7 +288,7 @@ def _violated_metrics(planned: PlannedDeployment, scoped: ScopedSlo, by_theory: 
 
 
 def _falls_behind(planned: PlannedDeployment) -> bool:
-    """Whether a run falls behind; the busiest part of one may."""
+    """True if a whole run falls behind its arrivals; its busiest part may."""
     return planned.run is not None and planned.run.part_of is None and not planned.simulated.stable
 
 
@@ -340,7 +340,7 @@ def _smallest_error(asked: float) -> float:
 
 
 def _reaches(share: SimulatedShare, asked: float) -> bool:
-    """Whether a simulated share is what was asked for, however the next run turns out."""
+    """True if a simulated share reaches the target, sampling error included."""
     is_sharp = share.error <= _smallest_error(asked)
     return (share.value if is_sharp else share.least) >= asked - ROUNDING
 
@@ -431,7 +431,7 @@ def open_targets(planned: PlannedDeployment, slos: Sequence[ScopedSlo], *, withi
 
 
 def _says_too_little(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> bool:
-    """Whether a run of drawn requests leaves a target open although a longer one could decide it."""
+    """True if a run of drawn requests leaves a target open that a longer one could decide."""
     return max(open_targets(planned, slos, within_cycle=True), default=0.0) > 1.0
 
 
@@ -463,7 +463,7 @@ def _latency(planned: PlannedDeployment, scoped: ScopedSlo, metric: Metric, *, s
 
 
 def _is_of(name: str, scoped: ScopedSlo) -> bool:
-    """Whether a class of a deployment (see `class_name`) belongs to one of the slices."""
+    """True if a class of a deployment (see `class_name`) belongs to one of the slices."""
     return any(name == slice_name or name.startswith(f"{slice_name}: ") for slice_name in scoped.slices)
 
 

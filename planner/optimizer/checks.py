@@ -1,4 +1,4 @@
-"""What must hold of a problem before it is solved: consistent input, a limit on every unit, a price on what serves."""
+"""Checks of a problem before it is solved: consistent input, a limit on every unit, a price on what serves."""
 
 from __future__ import annotations
 

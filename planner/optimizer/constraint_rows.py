@@ -81,7 +81,7 @@ class ConstraintRows:
         return self._summed(self.value * values[self.column])
 
     def slack(self, values: FloatArray) -> FloatArray:
-        """What is left of each limit, by the values of the columns; below 0 where it is missed."""
+        """Slack of each limit at the values of the columns; below 0 where it is missed."""
         left = self.limit - self.used(values)
         return left if self.sense is Sense.AT_MOST else -left
 

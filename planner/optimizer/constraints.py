@@ -68,7 +68,7 @@ def carry_rate(layout: Layout) -> ConstraintRows:
 
 
 def hand_over(layout: Layout) -> ConstraintRows:
-    """What the first stage hands over is taken: ``sum_FIRST f[j, s, t] <= sum_SECOND f[j, s, t]`` [1/s].
+    """The second stage takes what the first hands over: ``sum_FIRST f[j, s, t] <= sum_SECOND f[j, s, t]`` [1/s].
 
     For each period, slice and channel in which a FIRST unit serves the slice.
 
@@ -86,7 +86,7 @@ def hand_over(layout: Layout) -> ConstraintRows:
 
 
 def hold_resource(layout: Layout) -> ConstraintRows:
-    """What units take was bought: ``sum_j a[j, r] n[j, t] <= sum_p usable_share[r, p] g[r, p] b[r, p, t]`` [units].
+    """Units take what was bought: ``sum_j a[j, r] n[j, t] <= sum_p usable_share[r, p] g[r, p] b[r, p, t]`` [units].
 
     In each period; resources without purchases are there already.
 

@@ -61,7 +61,7 @@ def diagnose(solver: ProgramSolver, objective: Objective, layout: Layout, *, is_
     }
 
     def solved(kept: Sequence[str]) -> tuple[bool, bool]:
-        """Whether these limits can hold together, and whether that is proved."""
+        """True if these limits can hold together, and true if that is proved."""
         rows = (*others, *(limits[name] for name in kept))
         fewer = replace(program, rows=rows, goal=np.zeros(program.columns), maximise=False)
         if is_relaxed:
@@ -104,7 +104,9 @@ def _relaxation(solver: ProgramSolver, program: Program, name: str, limit: Const
     )
     goal, rows = np.append(np.zeros(column), 1.0), (*program.rows, freed)
     answer = solver.run(Program(program.layout, rows, goal, limit.sense is Sense.AT_LEAST, extra_columns=1))
-    needed = _rounded_if_whole(float(answer.values[-1]) * (largest or 1.0)) if answer.is_found else None
+    needed = float(answer.values[-1]) * (largest or 1.0) if answer.is_found else 0.0
+    if math.isclose(needed, round(needed), rel_tol=_WHOLE_TOLERANCE, abs_tol=_WHOLE_TOLERANCE):
+        needed = float(round(needed))
     return Relaxation(
         name=name,
         field=limit.fields()[0],
@@ -112,8 +114,3 @@ def _relaxation(solver: ProgramSolver, program: Program, name: str, limit: Const
         needed=needed or None,
         is_proven=answer.is_proven,
     )
-
-
-def _rounded_if_whole(value: float) -> float:
-    whole = float(round(value))
-    return whole if math.isclose(value, whole, rel_tol=_WHOLE_TOLERANCE, abs_tol=_WHOLE_TOLERANCE) else value

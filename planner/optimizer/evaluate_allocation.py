@@ -24,7 +24,7 @@ _IDLE_SHARE = 1e-7
 
 @dataclass(frozen=True)
 class PartAnswer:
-    """What is known of a problem.
+    """A fleet of a problem, if any, and a bound.
 
     Attributes:
         values: of a fleet that keeps all limits, by column; None: none was found.
@@ -62,7 +62,7 @@ class EvaluatedFleet:
 
     @property
     def keeps_limits(self) -> bool:
-        """Whether no row is missed (`ConstraintRows.missed`)."""
+        """True if no row is missed (`ConstraintRows.missed`)."""
         return not any(len(rows.missed(self.values)) for rows in self.rows)
 
 

@@ -39,7 +39,7 @@ LEAST_CHECKS = 100
 
 @dataclass(frozen=True)
 class Solution:
-    """What one run found, in the units of the program.
+    """Result of one run, in the units of the program.
 
     Attributes:
         is_proven: that it is within the gap asked for, or that there is none; else work or time ran out.
@@ -57,12 +57,12 @@ class Solution:
 
     @property
     def is_found(self) -> bool:
-        """Whether there is a solution."""
+        """True if there is a solution."""
         return len(self.values) > 0
 
     @property
     def is_infeasible(self) -> bool:
-        """Whether it is proved that there is none."""
+        """True if it is proved that there is none."""
         return self.is_proven and not self.is_found
 
 
@@ -77,7 +77,7 @@ def solve_program(
     start: FloatArray | None = None,
     cutoff: float = math.inf,
 ) -> Solution:
-    """What HiGHS finds of a program that is not unbounded, and proves [units of the program].
+    """HiGHS's solution and bound of a program that is not unbounded [units of the program].
 
     Args:
         program: as stated.
@@ -152,7 +152,7 @@ def solve_program(
 
 
 def _ended(solver: highspy.Highs) -> tuple[bool, bool]:
-    """Whether a run of HiGHS ended with a proof, and whether with a solution.
+    """Status of a run of HiGHS: ended with a proof, ended with a solution.
 
     What is unbounded counts as infeasible, because nothing given is. Raises PlannerError where it neither solved the
     program nor came to a limit.
@@ -196,7 +196,7 @@ class ProgramSolver:
 
     @property
     def is_out_of_time(self) -> bool:
-        """Whether the time is up."""
+        """True if the time is up."""
         return time.monotonic() >= self.until_s
 
     def run(

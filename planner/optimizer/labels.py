@@ -34,7 +34,7 @@ class TooManyLabelsError(Exception):
 
 @compiled
 def _is_useful(cost: float, rate: float, limits: tuple[float, float, float, float]) -> bool:
-    """Whether a label may be part of a fleet that costs no more than may be; `limits`: those of `_chained`."""
+    """True if a label may be part of a fleet within the cost limit; `limits`: those of `_chained`."""
     demand, most_cost, per_rate, others_per_rate = limits
     return cost + others_per_rate * rate + per_rate * (demand - rate) <= most_cost
 
@@ -151,7 +151,7 @@ def _pairs(
 
 @dataclass(frozen=True)
 class Labels:
-    """What some labels use, their rate [1/s] and their name.
+    """Some labels: their use of resources, rate [1/s] and name.
 
     Attributes:
         use: cost but for that of counted resources [USD/h], and the amount of each of these; shape (labels, 1 + r).
@@ -252,7 +252,7 @@ class LabelSearch:
         return counts
 
     def covers(self, stage: IntArray, channel: IntArray, kind: IntArray, gap: float = 0.0) -> Labels:
-        """What covers the demand, the cheapest first, by units whose stage, channel and kind are as in `Layout`.
+        """Labels that cover the demand, the cheapest first, by units whose stage, channel and kind are as in `Layout`.
 
         Without a limit of cost that is one fleet alone, where nothing is cheaper than it by more than a share `gap`.
         """

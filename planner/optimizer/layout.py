@@ -185,7 +185,7 @@ class Layout:
 
     @property
     def are_periods_linked(self) -> bool:
-        """Whether purchases, units or work of several periods depend on one another at least cost."""
+        """True if purchases, units or work of several periods depend on one another at least cost."""
         are_linked = self.purchase_committed.any() or self.is_still.any() or self.deferrable.any()
         return self.periods > 1 and bool(are_linked)
 

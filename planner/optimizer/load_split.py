@@ -135,7 +135,7 @@ def _max_min_rates(layout: Layout, units: IntArray) -> FloatArray:
 
 
 def _carried(layout: Layout, units: IntArray, level: FloatArray, served: ConstraintRows, goal: FloatArray) -> Solution:
-    """What is found of a program of loads; rows `carry_rate` come first.
+    """Solution of a program of loads; rows `carry_rate` come first.
 
     No unit is loaded to more than its `level`, shape (j, t); where that is nan, to no more than one of the columns that
     `goal`, to be least, has beyond those of the layout: that of the period, or the only one.

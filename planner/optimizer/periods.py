@@ -23,7 +23,7 @@ from planner.optimizer.relaxation import undominated
 from planner.optimizer.types import Objective
 
 HELD_PRICE = 0.1
-"""What using a block that is held counts, as a share of its price: so little that it is used before anything is bought,
+"""Cost of using a block that is held, as a share of its price: so little that it is used before anything is bought,
 but not for nothing, or one would not be told from two. A choice."""
 
 PartSolver = Callable[[Layout, int], PartAnswer]

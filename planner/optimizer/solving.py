@@ -161,7 +161,7 @@ class _LeastCost:
 
     @property
     def is_over(self) -> bool:
-        """Whether the fleet is as good as was asked for, or it is proved that there is none."""
+        """True if the fleet is within the gap asked for, or it is proved that there is none."""
         cost = math.inf if self.fleet is None else self.fleet.cost_usd_per_hour
         is_close = self.gap <= self.solver.relative_gap + FEASIBILITY_TOLERANCE
         return math.isinf(self.bound) or is_close or cost - self.bound <= self.solver.absolute_gap

@@ -1,4 +1,4 @@
-"""What goes into the integer program and what comes out of it. Types only.
+"""Input and output of the integer program. Types only.
 
 Rates are per second, money is USD per hour (the mean over the horizon), resources are counted in whatever unit their
 limit is counted in. A quantity "by period" has one entry for each of `FleetProblem.periods`.
@@ -30,7 +30,7 @@ SHOWN_DIGITS = 5
 
 
 class Objective(StrEnum):
-    """What is best. Rates and costs are means over the horizon."""
+    """Criterion of the best fleet. Rates and costs are means over the horizon."""
 
     MIN_COST = "min_cost"
     """Least cost [USD/h] that serves the whole demand."""
@@ -58,12 +58,12 @@ class SolveStatus(StrEnum):
 
     @property
     def has_allocation(self) -> bool:
-        """Whether units and rates were found."""
+        """True if units and rates were found."""
         return self in (SolveStatus.OPTIMAL, SolveStatus.WITHIN_GAP) or self.is_cut_short
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether there is an allocation that more time or work might have bettered."""
+        """True if there is an allocation that more time or work might have improved."""
         return self in (SolveStatus.TIME_LIMIT, SolveStatus.WORK_LIMIT)
 
 
@@ -158,7 +158,7 @@ class Purchase(Frozen):
 
 
 class Resource(Frozen):
-    """What units take. Without purchases it costs nothing and is only limited.
+    """A resource that units take. Without purchases it costs nothing and is only limited.
 
     Attributes:
         name: unique.

@@ -6,7 +6,7 @@ the true rate of those that the program chooses, evaluating as few `candidates` 
 (`slo_margin`). What was found is kept for the process under `cache_keys`.
 """
 
-from planner.search.cache_keys import BoundedCache
+from planner.search.cache_keys import MOST_RESULTS, BoundedCache
 from planner.search.capacity import Capacity, worth_sizes
 from planner.search.capacity_under_drift import CapacityUnderDrift, capacity_of, with_rounded_bursts
 from planner.search.enumerate import FamilySet, find_families, setups_of
@@ -26,6 +26,7 @@ from planner.search.types import (
 )
 
 __all__ = [
+    "MOST_RESULTS",
     "BoundedCache",
     "Capacity",
     "CapacityUnderDrift",

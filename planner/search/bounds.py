@@ -234,7 +234,7 @@ class Screen:
 
     @cached_property
     def _idle_misses(self) -> BoolArray:
-        """Whether requests that meet nobody miss a target, for each chunk budget, shape (B,)."""
+        """True where requests that meet nobody miss a target, for each chunk budget, shape (B,)."""
         missed = [reached_s > target.threshold_s for target, reached_s in self.idle_s.items()]
         return np.any(missed, axis=0) if missed else np.zeros(self.steps.max_batched_tokens.size, dtype=np.bool_)
 

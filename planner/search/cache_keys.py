@@ -20,8 +20,9 @@ from planner.search.types import Demand, PoolOption
 
 Value = TypeVar("Value")
 
-MOST_KEYS = 100_000
-"""Keys kept in memory. A choice: affects speed only."""
+MOST_NUMBERS, MOST_GROUPS, MOST_RESULTS = 100_000, 4096, 64
+"""Entries kept in memory, of numbers and keys, of step-time groups (a tenth of a megabyte each), and of searches and
+performances. Affects speed only."""
 
 
 class BoundedCache(Generic[Value]):
@@ -32,7 +33,7 @@ class BoundedCache(Generic[Value]):
         self._kept: OrderedDict[Hashable, Value] = OrderedDict()
 
     def get(self, key: Hashable) -> Value | None:
-        """What is kept under a key, if it still is."""
+        """The value kept under a key, if it still is."""
         value = self._kept.get(key)
         if value is not None:
             self._kept.move_to_end(key)
@@ -46,18 +47,9 @@ class BoundedCache(Generic[Value]):
             self._kept.popitem(last=False)
         return value
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self._kept.clear()
 
-
-_KEYS: BoundedCache[tuple[tuple[object, ...], Hashable]] = BoundedCache(MOST_KEYS)
+_KEYS: BoundedCache[tuple[tuple[object, ...], Hashable]] = BoundedCache(MOST_NUMBERS)
 """Keys worked out so far by the ids of what they name, which is kept with them so that no id is used again."""
-
-
-def forget_keys() -> None:
-    """Forget every key."""
-    _KEYS.clear()
 
 
 def content_key(record: BaseModel | None) -> Hashable:

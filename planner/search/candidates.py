@@ -1,4 +1,4 @@
-"""What is known of one configuration: the rates it was evaluated at, by pool size, and what follows from them.
+"""One configuration: the rates it was evaluated at, by pool size, and what follows from them.
 
 From the latencies seen so far a *candidate* bounds its rate, guesses it and says where to look next; from those of its
 neighbours it may be known to fall short without an evaluation.
@@ -43,7 +43,7 @@ SPARE_SLOTS_SDS = 6.0
 
 @dataclass(eq=False)
 class PoolEvaluations:
-    """What is known of one configuration at one pool size.
+    """Evaluations of one configuration at one pool size.
 
     Attributes:
         pool: the replicas.
@@ -161,7 +161,7 @@ class CandidateState:
     evaluations: dict[int, PoolEvaluations] = field(default_factory=dict)
 
     def learned_per_s(self, replicas: int) -> float:
-        """What evaluations of pools at least as large leave possible [1/s]."""
+        """Bound on the rate from evaluations of pools at least as large [1/s]."""
         least = math.inf
         for size, seen in self.evaluations.items():
             if size >= replicas:
@@ -170,7 +170,7 @@ class CandidateState:
         return least
 
     def estimate_per_s(self, replicas: int) -> float | None:
-        """What it probably sustains [1/s], by the nearest pool size known; None where none is."""
+        """Estimate of the sustainable rate [1/s] from the nearest pool size known; None where none is."""
         known = {size: rate for size, seen in self.evaluations.items() if (rate := seen.estimate_per_s()) is not None}
         if not known:
             return None
@@ -207,7 +207,7 @@ class CandidateState:
         return ""
 
     def is_same_queue(self, other: CandidateState) -> bool:
-        """Whether two configurations differ at most in slots of which neither has ever been short."""
+        """True if two configurations differ at most in slots of which neither has ever been short."""
         if self is other:
             return True
         if self.group is not other.group:
@@ -218,7 +218,7 @@ class CandidateState:
         return min(self.slots, other.slots) >= _ample_slots(running)
 
     def is_far_behind(self, leader: CandidateState, replicas: int) -> bool:
-        """Whether it fell short of another's rate by more than `BEHIND_SHARE` in a pool of nearly this size.
+        """True if it fell short of another's rate by more than `BEHIND_SHARE` in a pool of nearly this size.
 
         How far follows from how far it missed its target there, with twice the elasticity of the other's latency: rates
         per replica move with the pool, but two configurations' move together.

@@ -1,4 +1,4 @@
-"""What a pool of any configuration sustains under the targets, asked for as seldom as possible.
+"""Sustainable rates of pools under the targets, with as few evaluations as possible.
 
 `Capacity.bound_per_s` answers at once and never too low: from the screen, and from every latency evaluated so far. The
 rate per replica grows with the pool, so a rate that a pool missed its targets at bounds all smaller pools.
@@ -25,7 +25,7 @@ import numpy as np
 
 from planner.core import FloatArray, IntArray, with_unit
 from planner.search.bounds import bounds_key, pool_class
-from planner.search.cache_keys import BoundedCache, config_key, demand_key, shared_settings
+from planner.search.cache_keys import MOST_NUMBERS, BoundedCache, config_key, demand_key, shared_settings
 from planner.search.candidates import (
     DEFAULT_LATENCY_ELASTICITY,
     RATE_TOLERANCE,
@@ -33,9 +33,8 @@ from planner.search.candidates import (
     PoolEvaluations,
     on_grid,
 )
-from planner.search.enumerate import forget_families
 from planner.search.slo_margin import SloMargin, pool_slo_margin
-from planner.search.step_time_groups import StepTimeGroup, forget_groups, step_time_group
+from planner.search.step_time_groups import StepTimeGroup, step_time_group
 from planner.search.types import ConfigurationFamily, Demand, Dominated, PoolOption, Rejection
 from planner.serving import MOST_STABLE_SHARE, Pool, Role, pool_limit_per_s
 
@@ -51,8 +50,6 @@ MOST_EVALUATIONS = 40
 """Evaluations after which the search for a sustainable rate ends: a guard."""
 EVERY_SIZE_UP_TO = 8
 """Up to this pool size every size is worth a column; above, sizes grow by a quarter. A choice."""
-MOST_REMEMBERED = 100_000
-"""Evaluations kept in memory. A choice: affects speed only."""
 
 
 @dataclass(frozen=True)
@@ -70,18 +67,10 @@ class BestConfig:
     dominated: tuple[Dominated, ...] = ()
 
 
-_MARGINS: BoundedCache[SloMargin] = BoundedCache(MOST_REMEMBERED)
+_MARGINS: BoundedCache[SloMargin] = BoundedCache(MOST_NUMBERS)
 """Latencies evaluated in this process, by configuration, shape of demand, replicas and rate."""
-_TOP_RATES: BoundedCache[float] = BoundedCache(MOST_REMEMBERED)
+_TOP_RATES: BoundedCache[float] = BoundedCache(MOST_NUMBERS)
 """Largest rates tried, by configuration, shape of demand and replicas."""
-
-
-def forget_all() -> None:
-    """Forget every latency, family and step-time group found in this process."""
-    _MARGINS.clear()
-    _TOP_RATES.clear()
-    forget_families()
-    forget_groups()
 
 
 class Capacity:
@@ -107,7 +96,7 @@ class Capacity:
         return state.bound_per_s(replicas)
 
     def is_new(self, family: ConfigurationFamily) -> bool:
-        """Whether `best` was found for no pool size yet."""
+        """True if `best` was found for no pool size yet."""
         return not self._family(family).best
 
     def is_exact(self, family: ConfigurationFamily, replicas: int) -> bool:
@@ -136,12 +125,12 @@ class Capacity:
         return self._rate_per_s(self._candidate(member), replicas, at_most_per_s, guess_per_s)
 
     def holds(self, member: PoolOption, replicas: int, rate_per_s: float) -> bool:
-        """Whether the member meets the targets at a rate [1/s]."""
+        """True if the member meets the targets at a rate [1/s]."""
         candidate = self._candidate(member)
         return self._holds(candidate, self._evaluations(candidate, replicas), rate_per_s)
 
     def idle_miss(self, family: ConfigurationFamily) -> Rejection | None:
-        """What the member that comes nearest misses with next to no traffic; None where it meets its targets then."""
+        """The target that the nearest member misses with next to no traffic; None where it meets all of them."""
         nearest, label = SloMargin(math.inf, None, 0.0), family.name
         for candidate in self._family(family).candidates:
             known = self._evaluations(candidate, 1)

@@ -1,4 +1,4 @@
-"""What pools sustain where the rate of the demand varies, by as few evaluations under that rate as can be.
+"""Sustainable rates of pools where the rate of the demand varies, with as few evaluations as possible.
 
 One latency under a rate that varies takes several steady ones. So the best configuration of a family is chosen by the
 steady theory, between the loads that the drift evaluates, and only its rate is then found under the drift. Where
@@ -91,7 +91,7 @@ class CapacityUnderDrift(Capacity):
         return seen[min(seen, key=lambda size: abs(math.log(size / replicas)))]
 
     def _larger_leave(self, family: ConfigurationFamily, stand_in: int) -> float:
-        """What rates found for larger pools leave possible for one replica [1/s]."""
+        """Bound on one replica from the rates found for larger pools [1/s]."""
         growth = (1.0 + GROWTH) / (1.0 - RATE_TOLERANCE)
         return min(
             (found.rate_per_s / size * growth for size, found in self._exhausted(family) if size > stand_in),
@@ -104,7 +104,7 @@ class CapacityUnderDrift(Capacity):
         return [(size, best) for size, (asked_per_s, best) in found.items() if best.rate_per_s < asked_per_s]
 
     def is_new(self, family: ConfigurationFamily) -> bool:
-        """Whether `best` was found for no pool size yet."""
+        """True if `best` was found for no pool size yet."""
         return not self._found.get(id(family))
 
     def is_exact(self, family: ConfigurationFamily, replicas: int) -> bool:
@@ -247,7 +247,7 @@ def with_rounded_bursts(demand: Demand) -> Demand:
 
 
 def capacity_of(demand: Demand) -> Capacity:
-    """What pools sustain under a demand, whose rate may vary.
+    """Sustainable rates of pools under a demand, whose rate may vary.
 
     Args:
         demand: lengths, arrivals and targets.

@@ -31,7 +31,7 @@ from planner.engine import (
 from planner.llm import SIXTEEN_BIT, Precision, offered_on, weight_bytes
 from planner.roofline import Parallelism, StepShape
 from planner.search.bounds import BoundsKey, bounds_key
-from planner.search.cache_keys import BoundedCache, content_key, hash_once
+from planner.search.cache_keys import MOST_RESULTS, BoundedCache, content_key, hash_once
 from planner.search.limits import batch_limits, chunk_budgets, may_share_prefixes
 from planner.search.splits import Split, splits
 from planner.search.step_time_groups import StepTimeGroup, step_time_group, with_limits
@@ -47,14 +47,12 @@ OUTCLASSED = 0.5
 rates of families that matter were 0.46 to 0.97 of their bounds (docs/explanation/search.md)."""
 MANY_REPLICAS = 1 << 20
 """A pool that stands for one of any size."""
-MOST_SEARCHES = 64
-"""Searches whose families are kept in memory. A choice: affects speed only."""
 ROLES = {Mode.MIXED: (Role.MIXED,), Mode.DISAGGREGATED: (Role.PREFILL, Role.DECODE)}
 
 
 @dataclass(frozen=True)
 class FamilySet:
-    """What the search found.
+    """Families found by a search.
 
     Attributes:
         families: with members that fit and meet the targets when idle.
@@ -69,7 +67,7 @@ class FamilySet:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
 
-_FOUND: BoundedCache[FamilySet] = BoundedCache(MOST_SEARCHES)
+_FOUND: BoundedCache[FamilySet] = BoundedCache(MOST_RESULTS)
 
 
 def find_families(
@@ -91,11 +89,6 @@ def find_families(
     of_demand = bounds_key(demand)
     key = _search_key(demand, of_demand, search, offers, engines)
     return _FOUND.get(key) or _FOUND.put(key, _found_families(demand, of_demand, search, offers, engines))
-
-
-def forget_families() -> None:
-    """Forget what was found."""
-    _FOUND.clear()
 
 
 def _search_key(
@@ -191,7 +184,7 @@ FamilyKey = tuple[Role, str, Parallelism, Dtype, tuple[KvTier, ...]]
 
 @dataclass
 class _Tally:
-    """What was found and dropped so far; of a family, bounds per replica in a pool of one and of many [1/s]."""
+    """Families found and configurations dropped so far, with bounds per replica in a pool of one and of many [1/s]."""
 
     of_demand: BoundsKey
     members: dict[FamilyKey, list[PoolOption]] = field(default_factory=dict)
@@ -302,7 +295,9 @@ def _variants(
         precision = formats[place]
         notes = [
             engine if engine != search.engine else "",
-            _format_tag(precision) if precision != demand.precision else "",
+            f"w {precision.weights} a {precision.activations} kv {precision.kv_cache}"
+            if precision != demand.precision
+            else "",
             "prefix cache" if cached else "",
             tiers_label(tiers),
             draft.label if draft else "",
@@ -324,7 +319,11 @@ def _worthwhile(variants: Sequence[_Variant], demand: Demand, search: SearchSpac
         for precision in offered
     }
     smaller = {
-        wide: [other for other in offered if _is_smaller(sizes[other], sizes[wide])]
+        wide: [
+            other
+            for other in offered
+            if sizes[other] != sizes[wide] and np.all(np.array(sizes[other]) <= np.array(sizes[wide]))
+        ]
         for wide in offered
         if wide not in search.precisions
     }
@@ -344,13 +343,8 @@ def _worthwhile(variants: Sequence[_Variant], demand: Demand, search: SearchSpac
     return kept
 
 
-def _is_smaller(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Whether weights and KV cache take no more memory, and one of them less."""
-    return one != other and one[0] <= other[0] and one[1] <= other[1]
-
-
 def _is_never_slower(one: _Variant, other: _Variant, demand: Demand) -> bool | None:
-    """Whether no step of one takes clearly longer than of the other, and some step less; None where it is not known."""
+    """True if no step of one takes clearly longer than of the other, and some step less; None where it is not known."""
     try:
         first, second = (_base(variant, demand, LEAST_BATCHED_TOKENS, variant.split.dp) for variant in (one, other))
         timers = (first.timer, second.timer)
@@ -383,7 +377,7 @@ class _Screened:
     best: list[tuple[int, tuple[float, float]]] = field(default_factory=list)
 
     def add(self, variant: _Variant, bounds: tuple[float, float]) -> None:
-        """What was found of a variant."""
+        """Add the bounds of a variant."""
         if variant.speculation is None:
             self.plain[variant.plain_key] = bounds
         if bounds[0] > 0.0:
@@ -391,7 +385,7 @@ class _Screened:
             self.best.append((gpus, (bounds[0] / gpus, bounds[1] / gpus)))
 
     def is_outclassed(self, variant: _Variant, demand: Demand) -> bool:
-        """Whether drafts, however good, leave a variant below half of another that buys no more GPUs at a time."""
+        """True if drafts, however good, leave a variant below half of another that buys no more GPUs at a time."""
         if variant.speculation is None or all((self.search.tp, self.search.pp, self.search.dp, self.search.ep)):
             return False
         plain = self.plain.get(variant.plain_key, NOTHING)
@@ -438,11 +432,6 @@ def _drafts(search: SearchSpace, demand: Demand, role: Role) -> tuple[Speculatio
     return (None, Speculation(draft_tokens=demand.llm.mtp_layers))
 
 
-def _format_tag(precision: Precision) -> str:
-    """E.g. ``w fp8 a bf16 kv fp8``: names tell members of different families apart too."""
-    return f"w {precision.weights} a {precision.activations} kv {precision.kv_cache}"
-
-
 def _members(
     variant: _Variant, role: Role, demand: Demand, search: SearchSpace, tally: _Tally
 ) -> tuple[list[PoolOption], tuple[float, float], _Miss]:
@@ -455,7 +444,7 @@ def _members(
             require_supported(base.engine, base.llm, base.sku, features)
         limits = batch_limits(search, demand, base, role)
     except PlannerError as error:
-        count = _asked_for(search)
+        count = max(1, len(set(search.max_batched_tokens))) * max(1, len(set(search.max_running_requests)))
         tally.considered += count
         tally.drop(_refusal(error), count)
         return [], NOTHING, _Miss(error.bound)
@@ -471,10 +460,9 @@ def _members(
         grid = [(budget, limits[-1]) for budget in budgets]
         if role is Role.DECODE:
             grid = [(_ample_budget(search, budgets, limits[-1], base), limit) for limit in limits]
-        tally.drop(
-            f"the same pool: {_idle_knob(role)} does not matter in a {role} pool",
-            len(budgets) * len(limits) - len(grid),
-        )
+        idle_knob = "the batch limit" if role is Role.PREFILL else "the chunk budget"
+        alike = len(budgets) * len(limits) - len(grid)
+        tally.drop(f"the same pool: {idle_knob} does not matter in a {role} pool", alike)
     base = with_limits(base, budgets[0], limits[0])
     shortfall = _shortfall(base, demand)
     if shortfall:
@@ -503,15 +491,6 @@ def _shortfall(base: ReplicaConfig, demand: Demand) -> str:
     except InputError as error:
         return error.bound
     return ""
-
-
-def _asked_for(search: SearchSpace) -> int:
-    """Configurations that a split stands for before it is known whether it makes a replica."""
-    return max(1, len(set(search.max_batched_tokens))) * max(1, len(set(search.max_running_requests)))
-
-
-def _idle_knob(role: Role) -> str:
-    return "the batch limit" if role is Role.PREFILL else "the chunk budget"
 
 
 def _refusal(error: PlannerError) -> str:
@@ -584,7 +563,7 @@ def _fitting(
 
 
 def _bounds(group: StepTimeGroup, kept: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """What a replica sustains at most in a pool of one and of many, at the best of some budgets and slots [1/s]."""
+    """Bounds on the rate of a replica in a pool of one and of many, at the best of some budgets and slots [1/s]."""
     if not kept:
         return NOTHING
     budgets, slots = (np.array(column, dtype=np.float64) for column in zip(*kept, strict=True))

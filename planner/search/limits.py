@@ -35,7 +35,7 @@ SHARED_FACTOR = 4
 
 
 def may_share_prefixes(workload: Workload) -> bool:
-    """Whether a prefix cache has something to find.
+    """True if a prefix cache has something to find.
 
     Args:
         workload: the requests.

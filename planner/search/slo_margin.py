@@ -138,7 +138,7 @@ def _busy_margin(pool: Pool, slo: Slo, workload: Workload) -> SloMargin | None:
 
 
 def slo_of_share(slo: Slo, share: float) -> Slo | None:
-    """What a share of the requests must meet at least, though none of the others misses a target.
+    """Targets that a share of the requests must meet even if all others meet theirs.
 
     Args:
         slo: of all requests.
@@ -210,7 +210,7 @@ def _of_those_that_decode(
 
 
 def _own_queue_says_all(pool: Pool, demand: Demand) -> bool:
-    """Whether there are only single targets of the whole workload, and requests are served as they come."""
+    """True if there are only single targets of the whole workload, and requests are served as they come."""
     special = pool.config.schedule.order is not Order.FCFS
     class_targets = any(requests.slo is not None for requests in demand.workload.classes)
     return demand.slo.attainment is None and not special and not class_targets

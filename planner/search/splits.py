@@ -35,8 +35,8 @@ MOST_STAGES = 8
 WIDEST_SERVERS = 4
 """Servers of eight GPUs that the ranks of one stage are spread over unasked. A choice."""
 NOT_STARTED = {"tensorrt-llm": frozenset({EngineFeature.RANKS})}
-"""What engines do and nothing here starts: no flag for it is verified (`presets/engine_flags.csv`; a test holds these
-to it)."""
+"""Features of engines that nothing here starts: no flag for them is verified (`presets/engine_flags.csv`, held to it by
+a test)."""
 WEIGHTS_SHARE = 0.8
 """Share of HBM that weights may take before another pipeline stage is looked at; the rest is KV cache. A choice."""
 

@@ -22,7 +22,7 @@ from planner.engine import (
     sure_room_tokens,
 )
 from planner.search.bounds import BoundsKey, Screen, rescreened, screen
-from planner.search.cache_keys import BoundedCache, forget_keys, group_key
+from planner.search.cache_keys import MOST_GROUPS, BoundedCache, group_key
 from planner.search.types import Demand
 from planner.serving import (
     Pool,
@@ -34,9 +34,6 @@ from planner.serving import (
     remaining_output_tokens,
     token_costs,
 )
-
-MOST_GROUPS = 4096
-"""Groups kept in memory; one takes about a tenth of a megabyte. A choice: affects speed only."""
 
 
 @dataclass(eq=False)
@@ -142,13 +139,6 @@ _SAME_TIMES: BoundedCache[StepTimeGroup] = BoundedCache(MOST_GROUPS)
 """By configuration, role and lengths: groups of the same step times and memory, whatever they were judged by."""
 
 
-def forget_groups() -> None:
-    """Forget every group, and the keys they are kept under."""
-    forget_keys()
-    _GROUPS.clear()
-    _SAME_TIMES.clear()
-
-
 def step_time_group(
     config: ReplicaConfig,
     role: Role,
@@ -190,6 +180,6 @@ def step_time_group(
 
 
 def _covers(group: StepTimeGroup, max_batched_tokens: set[int], most_running: int) -> bool:
-    """Whether its bounds are for all these."""
+    """True if its bounds cover all of these."""
     have = {int(budget) for budget in group.screen.steps.max_batched_tokens}
     return max_batched_tokens <= have and most_running <= group.screen.most_running

@@ -1,4 +1,4 @@
-"""What is searched and what a search finds: types only.
+"""The search space and what is found in it: types only.
 
 A *configuration* is one replica's set-up in one role. An *option* is what serves a request from end to end: one mixed
 pool, or a prefill and a decode pool (of the same or of different SKUs). How many replicas is not part of it.
@@ -30,11 +30,11 @@ from planner.serving import Deployment, Pool, Role, Router
 from planner.workload import LatencyTarget, Slo, Workload
 
 FOLLOWS = "empty: follows from the model, the GPU and the engine"
-"""What an empty list of degrees means; `planner.search.splits`."""
+"""Meaning of an empty list of degrees; `planner.search.splits`."""
 FITS = "empty: follows from the traffic and the memory of a replica"
-"""What an empty list of limits means; `planner.search.limits`."""
+"""Meaning of an empty list of limits; `planner.search.limits`."""
 AUTO = "auto"
-"""What a person may write for an empty list."""
+"""Stands for an empty list in a scenario."""
 MAX_GRID = 200_000
 """Most configurations of a search space, roles not counted. A choice."""
 
@@ -50,11 +50,6 @@ class Mode(StrEnum):
     DISAGGREGATED = "disaggregated"
 
 
-def _as_empty(value: object) -> object:
-    """`AUTO` as the empty list that it stands for."""
-    return () if value == AUTO or value is None else value
-
-
 def _one_or_several(value: object) -> object:
     """One set-up as the only one to choose from."""
     if value == AUTO:
@@ -62,7 +57,7 @@ def _one_or_several(value: object) -> object:
     return (value,) if isinstance(value, Mapping | Speculation) or value is None else value
 
 
-Follows = BeforeValidator(_as_empty)
+Follows = BeforeValidator(lambda value: () if value == AUTO or value is None else value)
 """On lists that follow from the rest of the request where they are left empty."""
 
 
@@ -176,14 +171,14 @@ class Offer:
 
 @dataclass(frozen=True)
 class Demand:
-    """What every configuration is judged by. The rate of the workload is the largest that any pool may get."""
+    """The demand by which every configuration is judged. Its rate is the largest that any pool may get."""
 
     llm: LlmSpec
     precision: Precision
     workload: Workload
     slo: Slo
     max_request_tokens: int | None = None
-    """What engines are told to take of one request [tokens]; None: what the workload needs."""
+    """Longest request that engines are told to accept [tokens]; None: what the workload needs."""
     published: tuple[Precision, ...] = ()
     """Formats of checkpoints that may be used besides `precision`, on GPUs that run them well."""
     shift_of: ShiftRule | None = None
@@ -202,7 +197,7 @@ class PoolOption:
     config: ReplicaConfig
     router: Router = Router.ROUND_ROBIN
     tag: str = ""
-    """What else tells it from its neighbours in the search, e.g. ``sglang bf16 prefix cache``; part of the name."""
+    """Further features that tell it apart in the search, e.g. ``sglang bf16 prefix cache``; part of the name."""
 
     @property
     def gpus(self) -> int:
@@ -250,7 +245,7 @@ class ConfigurationFamily:
 
     @cached_property
     def is_measured(self) -> bool:
-        """Whether its step times come from kernels measured on its own SKU, none of them lent by another."""
+        """True if its step times come from kernels measured on its own SKU, none of them lent by another."""
         config = self.members[0].config
         return config.calibration is not None and config.calibration.sku == self.sku and not config.lenders
 

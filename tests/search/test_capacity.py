@@ -15,10 +15,10 @@ from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
 from planner.search import Capacity, ConfigurationFamily, Demand, PoolOption, worth_sizes
 from planner.search.candidates import GROWTH, RATE_TOLERANCE
-from planner.search.capacity import forget_all
 from planner.serving import Deployment, Role, Router, evaluate, sustainable_rate_per_s
 from planner.workload import ArrivalProcess, LatencyTarget, RequestClass, Slo, TokenLengths, Workload
 from tests.builders import CHAT, HARDWARE
+from tests.search.caches import forget_all
 
 FINE = 0.002
 """Tolerance of the rates found by trying everything."""

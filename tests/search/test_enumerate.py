@@ -21,7 +21,7 @@ from planner.search import Demand, FamilySet, Mode, Offer, SearchSpace, find_fam
 from planner.search import enumerate as enumerate_module
 from planner.search.bounds import bounds_key
 from planner.search.cache_keys import group_key
-from planner.search.step_time_groups import forget_groups, step_time_group, with_limits
+from planner.search.step_time_groups import step_time_group, with_limits
 from planner.serving import Deployment, Pool, Role, evaluate, pool_model
 from planner.workload import (
     ArrivalProcess,
@@ -34,6 +34,7 @@ from planner.workload import (
     Workload,
 )
 from tests.builders import CHAT, FP8, HARDWARE
+from tests.search.caches import forget_all
 
 SKUS = ("h100-sxm", "a100-sxm-80gb")
 SMALL: dict[str, Any] = {
@@ -187,9 +188,9 @@ def test_bounds_of_other_targets_and_arrivals_are_those_of_a_group_made_for_them
         at = step_time_group(config, role, asked, bounds_key(asked), (512, 2048), 128)
         return [at.screen.bound_per_s(replicas, 2048, at.slots(2048, 128)) for replicas in (1, 4)]
 
-    forget_groups()
+    forget_all()
     alone = bounds(other)
-    forget_groups()
+    forget_all()
     assert bounds(first) != alone
     assert bounds(other) == alone
 
@@ -207,7 +208,7 @@ def test_a_recording_at_another_rate_looks_through_no_grid_again(monkeypatch: py
         return real(*given)
 
     monkeypatch.setattr(enumerate_module, "_found_families", counted)
-    enumerate_module.forget_families()
+    forget_all()
     assert len({id(found(asked)) for asked in demands}) == len(searches) == 1
 
 

@@ -11,7 +11,6 @@ from planner.engine import ReplicaConfig
 from planner.llm import Precision, load_llm
 from planner.search import Capacity, Demand, PoolOption
 from planner.search.candidates import RATE_TOLERANCE
-from planner.search.capacity import forget_all
 from planner.search.slo_margin import pool_slo_margin, slo_margin_between_nodes
 from planner.serving import Deployment, Role, evaluate, pool_limit_per_s, pool_load, sustainable_rate_per_s
 from planner.serving.pool_load import PoolUnderLoad
@@ -25,6 +24,7 @@ from planner.workload import (
     Workload,
 )
 from tests.builders import CHAT, HARDWARE
+from tests.search.caches import forget_all
 
 DRIFT = RateDrift.random(0.3, 300.0, seed=5)
 SLO = Slo(

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from planner.engine import ReplicaConfig, StepTimeShift
 from planner.fleet import PlanRequest, plan
 from planner.fleet import confidence as draws
 from planner.fleet.market import market_of
@@ -26,6 +27,8 @@ from planner.fleet.search import find_fleet
 from planner.fleet.simulation import run_of
 from planner.fleet.verification import violated_metrics, with_run
 from planner.scenario import load_scenario
+from planner.search import ShiftRule
+from planner.serving import Role, StandardNormals, drawn_logs, replica_spreads
 from tests.builders import HARDWARE
 
 WORLDS, SIMULATED, CLAIRVOYANT = 200, 40, 30
@@ -99,10 +102,23 @@ def judged(case: str) -> dict[str, Any]:
     }
 
 
+def drawn_rule(world: int) -> ShiftRule:
+    """Step times as one world has them."""
+
+    def shift_of(config: ReplicaConfig, role: Role, mean_input: float, mean_output: float) -> StepTimeShift | None:
+        spreads = replica_spreads(config, role, mean_input, mean_output)
+        if spreads is None:
+            return None
+        normals = [float(normal[world]) for normal in draws._normals_of(config, role is Role.MIXED, SEED)]
+        return spreads.shift(*drawn_logs(spreads, StandardNormals(*normals[:4])))
+
+    return shift_of
+
+
 def clairvoyant_usd(request: PlanRequest, world: int) -> float:
     """Cost of the fleet planned by theory where the step times of a world are known [USD/h]; nan where none holds."""
     market = market_of(request, HARDWARE)
-    search = search_fleet(request, market, request.all_services, shift_of=draws.drawn_rule(SEED, world))
+    search = search_fleet(request, market, request.all_services, shift_of=drawn_rule(world))
     allocation = find_fleet(search, simulate=False).allocation
     return math.nan if allocation is None else allocation.cost_usd_per_hour
 
