@@ -53,13 +53,13 @@ from planner.search.prompt_times import (
 from planner.search.types import Demand
 from planner.serving import (
     TRANSFER_SHARE,
+    CachedWorkload,
     Pool,
     Role,
     Router,
     behind_cache,
     between_servers_bytes_per_s,
     decoding_only,
-    has_prefixes,
     lengths_in_steps,
     tokens_per_step,
 )
@@ -372,11 +372,12 @@ def screen(
     """
     timer, gain = base.timer, tokens_per_step(base)
     share: float = 1.0
-    past: FloatArray | None = None
+    past: FloatArray | float = 0.0
     if role is Role.DECODE:
         lengths, share = decoding_only(demand.workload.lengths)
     else:
-        lengths, past = _uncached(base, role, demand.workload)
+        cached = _behind_best_cache(base, role, demand.workload)
+        lengths, past = cached.workload.lengths, cached.past
     in_steps = lengths_in_steps(lengths, gain)
     steps = prompt_steps(in_steps, tuple(max_batched_tokens), past, base.parallelism.pp)
     some_decode = steps.distribution.mean_gaps > 0.0
@@ -464,18 +465,14 @@ def _numbers_running(base: ReplicaConfig, most: float, count: int) -> FloatArray
     return np.unique(np.concatenate([np.geomspace(FEWEST_RUNNING, most, count), sides[sides < most]]))
 
 
-def _uncached(base: ReplicaConfig, role: Role, workload: Workload) -> tuple[TokenLengths, FloatArray | None]:
-    """Lengths without what a prefix cache holds at best, and that, for each cell; at best: each prefix once in a pool
-    whose memory is free for it, and sessions (or the users of a recording) so rare that nothing is dropped.
+def _behind_best_cache(base: ReplicaConfig, role: Role, workload: Workload) -> CachedWorkload:
+    """Requests behind a prefix cache at its best: each prefix once in a pool whose memory is free for it, and sessions
+    (or the users of a recording) so rare that nothing is dropped.
     """
     pool = Pool(role=role, config=base, replicas=POOL_SIZES[-1], router=Router.PREFIX_AFFINITY)
-    if not has_prefixes(pool, workload):
-        return workload.lengths, None
-    capacity = float(memory_footprint(base).kv_capacity_tokens)
     if any(kind.sessions is not None or kind.prefix_reuse is not None for kind in workload.classes):
         workload = workload.at_rate(RARE_PER_S)
-    cached = behind_cache(pool, workload, capacity, 0.0)
-    return cached.workload.lengths, cached.past
+    return behind_cache(pool, workload, capacity_tokens=float(memory_footprint(base).kv_capacity_tokens))
 
 
 def _link_per_s(base: ReplicaConfig, role: Role, lengths: TokenLengths) -> float:

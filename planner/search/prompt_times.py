@@ -16,12 +16,14 @@ from planner.core import FloatArray
 from planner.engine import ReplicaConfig, StepTimer, kv_transfer_bytes
 from planner.roofline import StepShape
 from planner.serving import Role, encode_s_per_token, own_encoder_s, token_costs
-from planner.workload import CondensedLengths, TokenLengths, condensed_lengths, probability_slices
+from planner.workload import CondensedLengths, TokenLengths, condensed_lengths, nearest_groups, probability_slices
 
 TOKEN_POINTS = 31
 """Numbers of prompt tokens of a step, up to each chunk budget, at which its time is looked up. A choice."""
 SHORTEST_S = 1e-12
 """Guards a division by a time of 0 [s]."""
+LEAST_TOKENS = 1e-12
+"""Guards a division by 0 tokens."""
 OUTPUT_EDGES = np.linspace(0.0, 1.0, 15) ** 2
 """Slices of the output lengths, finer towards the short ones, whose TPOT varies most. A choice."""
 
@@ -41,7 +43,7 @@ class PromptSteps:
         mean: the same of all prompts on average, shape (B, P).
         gaps, gap_weights: decode steps of those that decode, in `OUTPUT_EDGES`, and their probabilities, shape (K,).
         lengths: from which all this was made, with the images.
-        cached: whether prompts are without tokens that a cache holds; their own attention is then not told apart.
+        past: cached tokens before those of a prompt of each group, by pairs of one with the other, shape (G,).
     """
 
     distribution: CondensedLengths
@@ -57,7 +59,7 @@ class PromptSteps:
     gaps: FloatArray
     gap_weights: FloatArray
     lengths: TokenLengths
-    cached: bool
+    past: FloatArray
 
     def shape(self, running: FloatArray, tokens: FloatArray) -> StepShape:
         """Steps of `running` decodes and `tokens` prompt tokens, broadcast over a first axis of chunk budgets."""
@@ -71,32 +73,28 @@ class PromptSteps:
 
 
 def prompt_steps(
-    lengths: TokenLengths, max_batched_tokens: tuple[int, ...], past: FloatArray | None = None, stages: int = 1
+    lengths: TokenLengths, max_batched_tokens: tuple[int, ...], past: FloatArray | float = 0.0, stages: int = 1
 ) -> PromptSteps:
     """How prompts fall into steps.
 
     Args:
-        lengths: input tokens, and outputs in decode steps.
+        lengths: input tokens to compute, and outputs in decode steps.
         max_batched_tokens: chunk budgets.
-        past: tokens of each cell's prompt that are cached, shape (cells,); None: nothing is.
+        past: tokens of each cell's prompt that are cached, shape (cells,).
         stages: of the pipeline; so many micro-batches, each with a chunk budget, make a step.
 
     Returns:
         `PromptSteps` for all budgets [tokens].
     """
-    if past is None:
-        return _uncached_prompt_steps(lengths, max_batched_tokens, stages)
-    return _prompt_steps(lengths, max_batched_tokens, past, stages)
+    cached = tuple(past.tolist()) if isinstance(past, np.ndarray) and past.any() else ()
+    return _prompt_steps(lengths, max_batched_tokens, cached, stages)
 
 
 @lru_cache(maxsize=64)
-def _uncached_prompt_steps(lengths: TokenLengths, max_batched_tokens: tuple[int, ...], stages: int) -> PromptSteps:
-    return _prompt_steps(lengths, max_batched_tokens, 0.0, stages)
-
-
 def _prompt_steps(
-    lengths: TokenLengths, max_batched_tokens: tuple[int, ...], past: FloatArray | float, stages: int
+    lengths: TokenLengths, max_batched_tokens: tuple[int, ...], cached: tuple[float, ...], stages: int
 ) -> PromptSteps:
+    past = np.array(cached) if cached else np.zeros(lengths.inputs.size)
     distribution = condensed_lengths(lengths)
     costs = [token_costs(lengths, budget, Role.MIXED, past) for budget in max_batched_tokens]
     rooms = [budget * stages for budget in max_batched_tokens]
@@ -122,8 +120,15 @@ def _prompt_steps(
         gaps=gap_slices.means,
         gap_weights=gap_slices.weights,
         lengths=lengths,
-        cached=bool(np.any(past)),
+        past=_past_of_groups(lengths, past, distribution.groups),
     )
+
+
+def _past_of_groups(lengths: TokenLengths, past: FloatArray, groups: FloatArray) -> FloatArray:
+    """Cached tokens before a prompt of each group: pairs of cached and new tokens over new tokens, shape (G,)."""
+    group, tokens = nearest_groups(groups, lengths.inputs), lengths.probabilities * lengths.inputs
+    pairs, computed = (np.bincount(group, each, groups.size) for each in (tokens * past, tokens))
+    return np.asarray(pairs / np.maximum(computed, LEAST_TOKENS))
 
 
 def _chunk_weights(grid: FloatArray, prompts: FloatArray, room: int) -> FloatArray:
@@ -193,10 +198,8 @@ def prompt_times(
     timer, mixed_steps, groups = base.timer, base.schedule.mixed_steps, steps.groups.transpose(0, 2, 1)
     encode_s = encode_s_per_token(base, steps.lengths)
     added, whole_s, beyond_s = alone_s(timer, steps, mixed_steps, encode_s)
-    own_share = 0.0 if steps.cached else base.costs.prompt_stretch
-    late_s = base.costs.request_s + own_share * beyond_s[:, None, :]
-    if not steps.cached:
-        late_s = late_s + own_encoder_s(base, steps.lengths, steps.distribution.groups)
+    late_s = base.costs.request_s + base.costs.prompt_stretch * beyond_s[:, None, :]
+    late_s = late_s + own_encoder_s(base, steps.lengths, steps.distribution.groups)
     prefill_per_s = (steps.tokens[:, 1:] / added[:, 0, 1:]).max(axis=1) / steps.distribution.mean_prompt
     first_s = np.matmul(added, groups) + late_s
     idle_own_s = whole_s + late_s[:, 0]
@@ -352,11 +355,11 @@ def own_chunks_s(timer: StepTimer, steps: PromptSteps) -> tuple[FloatArray, Floa
     prompts, size = steps.distribution.groups, steps.distribution.groups.size
     each, before, pieces, places = [], [], [], []
     for b, (budget, room) in enumerate(zip(steps.max_batched_tokens, steps.step_tokens, strict=True)):
-        past = np.arange(math.ceil(float(prompts.max()) / room)) * room
-        tokens = np.clip(prompts[:, None] - past, 0.0, room)
+        starts = np.arange(math.ceil(float(prompts.max()) / room)) * room
+        tokens = np.clip(prompts[:, None] - starts, 0.0, room)
         prompt, step = np.nonzero(tokens)
         each.append(tokens[prompt, step])
-        before.append(past[step])
+        before.append(starts[step] + steps.past[prompt])
         pieces.append(np.maximum(tokens[prompt, step] / budget, 1.0))
         places.append(prompt + b * size)
     new, old, count, place = (np.concatenate(parts) for parts in (each, before, pieces, places))

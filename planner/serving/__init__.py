@@ -37,7 +37,7 @@ from planner.serving.pool_load import (
     steady_pools_around,
     with_known_hits,
 )
-from planner.serving.prefix_cache import behind_cache, has_prefixes
+from planner.serving.prefix_cache import CachedWorkload, behind_cache, has_prefixes
 from planner.serving.rates import MOST_STABLE_SHARE, RateSweep, log_excess, rate_sweep, sustainable_rate_per_s
 from planner.serving.session_cache import AFFINITY_LIMIT, known_hit_notes
 from planner.serving.settling import requests_to_settle
@@ -86,6 +86,7 @@ __all__ = [
     "TPOT_ERROR",
     "TRANSFER_SHARE",
     "TTFT_ERROR",
+    "CachedWorkload",
     "ClassPerformance",
     "Deployment",
     "KvTransfer",

@@ -38,7 +38,7 @@ from planner.engine import (
 from planner.queueing import BatchServer, ContextSpread, held_moments
 from planner.roofline import StepShape
 from planner.serving.types import Deployment, Pool, PoolLimit, PoolPerformance, Role
-from planner.workload import TokenLengths
+from planner.workload import TokenLengths, nearest_groups
 
 ATTENTION_POINTS = 120
 """Numbers of prompt tokens at which their attention is tabulated. A choice: read linearly in between."""
@@ -619,17 +619,16 @@ def own_encoder_s(config: ReplicaConfig, lengths: TokenLengths, prompts: FloatAr
     Args:
         config: of the replica.
         lengths: tokens to compute and images.
-        prompts: mean lengths of groups of prompts, rising [tokens], shape (Q,).
+        prompts: mean lengths of groups of prompts [tokens], shape (Q,).
 
     Returns:
         Of a prompt of each group: the mean over the cells whose length is nearest to that of the group [s], (Q,).
     """
     if not lengths.images:
         return np.zeros(prompts.size)
-    inputs, weights = lengths.inputs, lengths.probabilities
-    group = np.searchsorted((prompts[1:] + prompts[:-1]) / 2.0, inputs)
+    weights, group = lengths.probabilities, nearest_groups(prompts, lengths.inputs)
     mass = np.bincount(group, weights, prompts.size)
-    beyond_s = encoder_times_s(config, lengths) - encode_s_per_token(config, lengths) * inputs
+    beyond_s = encoder_times_s(config, lengths) - encode_s_per_token(config, lengths) * lengths.inputs
     return np.asarray(np.bincount(group, weights * beyond_s, prompts.size) / np.maximum(mass, LEAST_MASS))
 
 

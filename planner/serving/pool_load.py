@@ -181,10 +181,9 @@ def pool_under_load(pool: Pool, workload: Workload) -> PoolUnderLoad:
         return _steady_pools(pool, workload).under_drift(workload)
     if pool.role is Role.DECODE:
         return _decode_pool_under_load(pool, workload)
-    if not has_prefixes(pool, workload):
-        return _prompt_pool_under_load(pool, workload, None)
     loaded = _behind_own_cache(pool, workload)
-    if not loaded.queue.stable or not _has_sessions(workload):
+    sessions = pool.config.schedule.prefix_cache and any(kind.sessions is not None for kind in workload.classes)
+    if not loaded.queue.stable or not sessions:
         return loaded
     rate_per_s = workload.rate_per_s * busy_factor(workload, loaded.queue.e2e.mean_s)
     busy = _behind_own_cache(pool, workload.at_rate(rate_per_s))
@@ -194,12 +193,11 @@ def pool_under_load(pool: Pool, workload: Workload) -> PoolUnderLoad:
 def _behind_own_cache(pool: Pool, workload: Workload) -> PoolUnderLoad:
     """A pool whose prefix cache has what running requests leave, whose number depends on what is found there."""
     talking = _hits_fall_with_rate(workload)
-    capacity = float(require_room(pool.config, workload.lengths.max_total).kv_capacity_tokens)
-    cached = behind_cache(pool, workload, capacity, 0.0)
+    cached = behind_cache(pool, workload)
     loaded = _prompt_pool_under_load(pool, workload, cached)
     for _ in range(MOST_PASSES if talking else 1):
         running = loaded.queue.mean_running if pool.role is Role.MIXED else 1.0
-        now = behind_cache(pool, workload, capacity, running)
+        now = behind_cache(pool, workload, running)
         near = HITS_TOLERANCE * (1.0 - now.hit_share) if talking else 0.0
         if abs(now.hit_share - cached.hit_share) <= near and now.loads is None:
             break
@@ -209,12 +207,8 @@ def _behind_own_cache(pool: Pool, workload: Workload) -> PoolUnderLoad:
     return loaded
 
 
-def _has_sessions(workload: Workload) -> bool:
-    return any(kind.sessions is not None for kind in workload.classes)
-
-
 def _hits_fall_with_rate(workload: Workload) -> bool:
-    """Whether what is found depends on how much is cached between two uses."""
+    """True if what is found depends on how much is cached between two uses."""
     return any(kind.sessions is not None or kind.prefix_reuse is not None for kind in workload.classes)
 
 
@@ -455,29 +449,24 @@ def _decode_pool_under_load(pool: Pool, workload: Workload) -> PoolUnderLoad:
     return PoolUnderLoad(model, _as_served(queue, model), rate, decoding, workload, memory=memory)
 
 
-def _prompt_pool_under_load(pool: Pool, workload: Workload, cached: CachedWorkload | None) -> PoolUnderLoad:
-    """A pool that serves prompts, behind its cache if it has one."""
-    model, seen = _model_behind_cache(pool, workload, cached)
-    work = seen.lengths if cached is not None else work_lengths(model, seen.lengths)
+def _prompt_pool_under_load(pool: Pool, workload: Workload, cached: CachedWorkload) -> PoolUnderLoad:
+    """A pool that serves prompts, behind its cache."""
+    model, work = _prompt_model(pool, cached)
+    seen, loads = cached.workload, cached.loads
     in_common = any(kind.prefixes is not None or kind.sessions is not None for kind in workload.classes)
     queue = _queue(model, work, seen.open_arrivals, in_common)
-    if cached is None:
-        queue = with_own_prompt(queue, model, seen.lengths, work)
-    served, memory = _as_served(queue, model), full_memory(model, work)
-    if cached is None:
-        return PoolUnderLoad(model, served, seen.rate_per_s, seen.lengths, seen, memory=memory)
-    if (loads := cached.loads) is not None:
-        served = loads.delayed(served, loads.wait(seen.rate_per_s))
-    hits = cached.hit_share
-    return PoolUnderLoad(model, served, seen.rate_per_s, seen.lengths, seen, hits, loads, memory=memory)
+    queue = _as_served(with_own_prompt(queue, model, seen.lengths, work, cached.past), model)
+    if loads is not None:
+        queue = loads.delayed(queue, loads.wait(seen.rate_per_s))
+    memory = full_memory(model, work)
+    return PoolUnderLoad(model, queue, seen.rate_per_s, seen.lengths, seen, cached.hit_share, loads, memory=memory)
 
 
-def _model_behind_cache(pool: Pool, workload: Workload, cached: CachedWorkload | None) -> tuple[PoolModel, Workload]:
-    """The pool and its requests, with or without a cache."""
-    if cached is None:
-        return pool_model(pool, workload.lengths), workload
-    model = pool_model(pool, cached.workload.lengths, cached.past, cached.shared_tokens, cached.own_past)
-    return model, cached.workload
+def _prompt_model(pool: Pool, cached: CachedWorkload) -> tuple[PoolModel, TokenLengths]:
+    """The pool behind its cache, and its prompts by their work."""
+    lengths = cached.workload.lengths
+    model = pool_model(pool, lengths, cached.past, cached.shared_tokens, cached.own_past)
+    return model, work_lengths(model, lengths, cached.past)
 
 
 def _queue(model: PoolModel, lengths: TokenLengths, arrivals: ArrivalProcess, in_common: bool = False) -> QueueLatency:
@@ -677,21 +666,11 @@ def _found_replica_limit_per_s(pool: Pool, workload: Workload) -> float:
             return memory.limit_per_s / share
         return largest_decode_rate(model.server, lengths_in_steps(lengths, gain)) / share
     largest_rate = largest_prefill_rate if pool.role is Role.PREFILL else largest_mixed_rate
-    cached = _idle_cache(pool, workload)
-    model, seen = _model_behind_cache(pool, workload, cached)
-    work = seen.lengths if cached is not None else work_lengths(model, seen.lengths)
+    cached = behind_cache(pool, workload)
+    model, work = _prompt_model(pool, cached)
     memory = full_memory(model, work)
     rate = largest_rate(model.server, lengths_in_steps(work, gain)) if memory is None else memory.limit_per_s
-    loads = cached.loads if cached is not None else None
-    return rate if loads is None else min(rate, loads.limit_per_s / pool.replicas)
-
-
-def _idle_cache(pool: Pool, workload: Workload) -> CachedWorkload | None:
-    """What the pool's prefix cache saves where no running request takes memory from it: most that it can."""
-    if not has_prefixes(pool, workload):
-        return None
-    capacity = float(require_room(pool.config, workload.lengths.max_total).kv_capacity_tokens)
-    return behind_cache(pool, workload, capacity, 0.0)
+    return rate if cached.loads is None else min(rate, cached.loads.limit_per_s / pool.replicas)
 
 
 def decoding_only(lengths: TokenLengths) -> tuple[TokenLengths, float]:

@@ -24,6 +24,7 @@ from planner.engine import (
     levels_worth_loading,
     memory_footprint,
     prompt_s,
+    require_room,
     reusable_prefix_tokens,
     reuse_step_tokens,
     tier_loads,
@@ -47,7 +48,7 @@ class CachedWorkload:
 
     Attributes:
         workload: prompts without the tokens found in the cache.
-        past: tokens found, for each cell of `workload.lengths`, shape (cells,).
+        past: tokens found, for each cell of `workload.lengths`, shape (cells,); 0 of an empty cache.
         hit_share: found tokens over all input tokens.
         shared_tokens: KV tokens of prefixes that running requests hold, each once for all.
         own_past: of `past`, tokens that a request holds alone: its own session's, shape (cells,).
@@ -55,15 +56,15 @@ class CachedWorkload:
     """
 
     workload: Workload
-    past: FloatArray
-    hit_share: float
-    shared_tokens: float
+    past: FloatArray | float = 0.0
+    hit_share: float = 0.0
+    shared_tokens: float = 0.0
     own_past: FloatArray | float = 0.0
     loads: PoolLoads | None = None
 
 
 def has_prefixes(pool: Pool, workload: Workload) -> bool:
-    """Whether there is a cache and something to find in it.
+    """True if there is a cache and something to find in it.
 
     Args:
         pool: the pool.
@@ -77,18 +78,27 @@ def has_prefixes(pool: Pool, workload: Workload) -> bool:
     return pool.config.schedule.prefix_cache and there
 
 
-def behind_cache(pool: Pool, workload: Workload, capacity_tokens: float, running: float) -> CachedWorkload:
-    """The workload behind the caches of a pool.
+def behind_cache(
+    pool: Pool, workload: Workload, running: float = 0.0, capacity_tokens: float | None = None
+) -> CachedWorkload:
+    """The workload behind the caches of a pool; these find most while nothing runs.
 
     Args:
-        pool: with `schedule.prefix_cache`.
+        pool: the pool.
         workload: its requests; classes without prefixes are as they were.
-        capacity_tokens: KV tokens of one replica.
         running: mean requests holding KV on a replica, each `workload`'s own tokens less the shared ones.
+        capacity_tokens: KV tokens of one replica; None: what its footprint leaves.
 
     Returns:
-        The workload without the tokens found, and these [tokens].
+        The workload without the tokens found, and these [tokens]; an empty cache where nothing can be found.
+
+    Raises:
+        InputError: a request does not fit.
     """
+    if not has_prefixes(pool, workload):
+        return CachedWorkload(workload)
+    if capacity_tokens is None:
+        capacity_tokens = float(require_room(pool.config, workload.lengths.max_total).kv_capacity_tokens)
     step = reuse_step_tokens(pool.config)
     reusable = [_reusable_tokens(pool, requests) for requests in workload.classes]
     tiers = tier_loads(pool.config)

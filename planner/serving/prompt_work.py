@@ -1,9 +1,10 @@
-"""What a prompt's own attention makes of its work: quadratic in its length, where a mean step knows a mean per token.
+"""A prompt's own attention in its work: quadratic in its length, where a mean step knows a mean per token.
 
 `PoolModel.server` charges every prompt token the mean pairs of query and key over all prompt tokens. A prompt of L
-tokens in chunks of c has sum over chunks of p (j c) + p (p + 1) / 2 of them: short ones less, long ones more. For those
-who wait behind a prompt what counts is its time; so the queue is solved with prompts of as many mean tokens as take
-their time (`work_lengths`), and each request then gets its own prompt exactly (`with_own_prompt`).
+tokens to compute behind P cached ones, in chunks of c, has sum over chunks of p (P + j c) + p (p + 1) / 2 of them:
+short ones less, long ones and those behind a long cached part more. For those who wait behind a prompt what counts is
+its time; so the queue is solved with prompts of as many mean tokens as take their time (`work_lengths`), and each
+request then gets its own prompt exactly (`with_own_prompt`).
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from planner.serving.pool import PoolModel, last_piece_s, own_encoder_s
 from planner.serving.types import Role
 from planner.workload import TokenLengths
 
-LENGTHS_TABULATED = 48
-"""Prompt lengths at which the work of a prompt is worked out; linear in between. A choice: accuracy against time."""
+LENGTHS_TABULATED, PASTS_TABULATED = 48, 5
+"""Prompt lengths, and cached tokens before them, at which the work of a prompt is worked out; linear in between. A
+choice: accuracy against time."""
 LEAST_TTFT_SHARE = 0.2
 """A first token is not brought forward to less than this share of the earliest of all. A choice."""
 LEAST_WORK_SHARE = 0.1
@@ -45,34 +47,39 @@ class ByStepTimes:
         return hash((id(self.model.pool.config), self.model.costs))
 
 
-def work_lengths(model: PoolModel, lengths: TokenLengths) -> TokenLengths:
+def work_lengths(model: PoolModel, lengths: TokenLengths, past: FloatArray | float = 0.0) -> TokenLengths:
     """The requests with prompts of as many tokens at the mean cost as take their time in full steps.
 
     With tau the duration of a full step of c tokens and d the time of a prompt's own attention beyond the mean, L
     tokens are L + d c / tau.
 
     Args:
-        model: the pool, nothing of a prompt found in a cache.
+        model: the pool.
         lengths: tokens to compute and output tokens, these in decode steps.
+        past: cached tokens before those of each cell, shape (cells,).
 
     Returns:
         The same cells with other inputs [mean tokens], of a mean not below their own so that bounds on rates hold; as
         they were in a decode pool and where all prompts are alike.
     """
-    if model.pool.role is Role.DECODE or float(np.ptp(lengths.inputs[lengths.probabilities > 0.0])) == 0.0:
+    occurs, before = lengths.probabilities > 0.0, np.broadcast_to(past, lengths.inputs.shape)
+    alike = float(np.ptp(lengths.inputs[occurs])) == float(np.ptp(before[occurs])) == 0.0
+    if model.pool.role is Role.DECODE or alike:
         return lengths
-    return _work_lengths(ByStepTimes(model), lengths)
+    return _work_lengths(ByStepTimes(model), lengths, tuple(before.tolist()))
 
 
 @lru_cache(maxsize=128)
-def _work_lengths(step_times: ByStepTimes, lengths: TokenLengths) -> TokenLengths:
+def _work_lengths(step_times: ByStepTimes, lengths: TokenLengths, past: tuple[float, ...]) -> TokenLengths:
     model = step_times.model
-    table = _tabulated(lengths.inputs)
+    table, pasts = _tabulated(lengths.inputs), np.unique(np.linspace(min(past), max(past), PASTS_TABULATED))
     running, chunk = _saturated(model, lengths)
     full_s = float(model.server.step_s(np.array(running), np.array(chunk)))
-    own_s = np.array(own_attention_s(step_times, tuple(table.tolist()), chunk))
-    tokens = np.maximum.accumulate(np.maximum(table + own_s * chunk / full_s, LEAST_WORK_SHARE * table))
-    inputs = np.interp(lengths.inputs, table, tokens)
+    inputs = np.zeros(lengths.inputs.size)
+    for before, hat in zip(pasts.tolist(), np.eye(pasts.size), strict=True):
+        own_s = np.array(own_attention_s(step_times, tuple(table.tolist()), (before,) * table.size, chunk))
+        tokens = np.maximum.accumulate(np.maximum(table + own_s * chunk / full_s, LEAST_WORK_SHARE * table))
+        inputs += np.interp(past, pasts, hat) * np.interp(lengths.inputs, table, tokens)
     inputs *= max(lengths.mean_input / float(inputs @ lengths.probabilities), 1.0)
     inputs = np.maximum(np.rint(inputs), 1.0)
     return TokenLengths.from_pairs(inputs, lengths.outputs, lengths.probabilities, lengths.source, lengths.images)
@@ -96,7 +103,9 @@ def _saturated(model: PoolModel, lengths: TokenLengths) -> tuple[float, float]:
     return running, budget - running
 
 
-def with_own_prompt(queue: QueueLatency, model: PoolModel, lengths: TokenLengths, work: TokenLengths) -> QueueLatency:
+def with_own_prompt(
+    queue: QueueLatency, model: PoolModel, lengths: TokenLengths, work: TokenLengths, past: FloatArray | float = 0.0
+) -> QueueLatency:
     """The queue with each prompt's own steps as they are, and by its own tokens.
 
     The queue has a prompt of W mean tokens that takes the time of its L tokens on average over where a step begins. A
@@ -108,6 +117,7 @@ def with_own_prompt(queue: QueueLatency, model: PoolModel, lengths: TokenLengths
         model: the pool.
         lengths: tokens to compute and output tokens.
         work: `work_lengths` of these.
+        past: cached tokens before those of each cell, shape (cells,).
 
     Returns:
         The queue with TTFT and E2E [s] changed, its joint distribution by tokens of the prompts.
@@ -118,8 +128,12 @@ def with_own_prompt(queue: QueueLatency, model: PoolModel, lengths: TokenLengths
     config, running = model.pool.config, queue.mean_running
     chunk = max(model.server.max_batched_tokens - running, 1.0)
     order = np.argsort(work.inputs, kind="stable")
-    prompts = np.interp(joint.prompts, work.inputs[order], lengths.inputs[order])
-    own_s = np.array(own_attention_s(ByStepTimes(model), tuple(prompts.tolist()), chunk))
+    prompts, behind = (
+        np.interp(joint.prompts, work.inputs[order], each[order])
+        for each in (lengths.inputs, lengths.inputs * past)  # pairs of tokens to compute and cached ones
+    )
+    before = behind / prompts
+    own_s = np.array(own_attention_s(ByStepTimes(model), tuple(prompts.tolist()), tuple(before.tolist()), chunk))
     own_s += own_steps_s(model.server, running, chunk, prompts)
     own_s -= own_steps_s(model.server, running, chunk, joint.prompts)
     beyond_s = own_s if work is lengths else own_s * (1.0 - queue.utilisation)
@@ -134,12 +148,15 @@ def with_own_prompt(queue: QueueLatency, model: PoolModel, lengths: TokenLengths
 
 
 @lru_cache(maxsize=1024)
-def own_attention_s(step_times: ByStepTimes, prompts: tuple[float, ...], chunk: float) -> tuple[float, ...]:
+def own_attention_s(
+    step_times: ByStepTimes, prompts: tuple[float, ...], cached: tuple[float, ...], chunk: float
+) -> tuple[float, ...]:
     """Time [s] of each prompt's own attention beyond that of its tokens at the mean cost, in chunks of `chunk`.
 
     Args:
         step_times: of the pool.
-        prompts: input tokens, shape (Q,).
+        prompts: tokens to compute, shape (Q,).
+        cached: tokens before them, shape (Q,).
         chunk: tokens of a full step.
 
     Returns:
@@ -150,12 +167,12 @@ def own_attention_s(step_times: ByStepTimes, prompts: tuple[float, ...], chunk: 
     past = np.arange(np.ceil(sizes.max() / chunk)) * chunk
     tokens = np.clip(sizes[:, None] - past, 0.0, chunk)
     prompt, step = np.nonzero(tokens)
-    each, before = tokens[prompt, step], past[step]
+    each, before = tokens[prompt, step], past[step] + np.array(cached)[prompt]
     costs = model.costs
     pairs = each * before + each * (each + 1.0) / 2.0
     pieces = np.maximum(each / model.pool.config.max_batched_tokens, 1.0)
-    cached = pieces * before + (pieces + 1.0) * each / 2.0
-    own = np.array([each, pairs, cached, pieces])
+    read = pieces * before + (pieces + 1.0) * each / 2.0
+    own = np.array([each, pairs, read, pieces])
     mean = np.outer([1.0, costs.pairs, costs.context, costs.chunks], each)
     none = np.zeros(2 * each.size)
     seconds = model.pool.config.timer.prompts_s(StepShape(none, none, *np.concatenate([own, mean], axis=1)))

@@ -15,7 +15,13 @@ from planner.workload.checks import MAX_TOKENS
 from planner.workload.condensed import CondensedLengths, condensed_lengths, probability_slices, tail_edges
 from planner.workload.drift import MAX_RATE_CV, LengthMix, RateDrift, forgetting_means, measured_drift
 from planner.workload.images import MAX_IMAGE_PIXELS, MAX_IMAGE_SIZES, MAX_IMAGES, ImageMix, Images, ImageSize
-from planner.workload.latency import STUDENT_95, JointDistribution, LatencyDistribution, batch_quantile_interval
+from planner.workload.latency import (
+    STUDENT_95,
+    JointDistribution,
+    LatencyDistribution,
+    batch_quantile_interval,
+    nearest_groups,
+)
 from planner.workload.lengths import MAX_LENGTH_CELLS, SharedPrefixes, TokenLengths, zipf
 from planner.workload.recorded import RecordedArrivals, Scaling
 from planner.workload.reuse import PrefixReuse
@@ -60,6 +66,7 @@ __all__ = [
     "condensed_lengths",
     "forgetting_means",
     "measured_drift",
+    "nearest_groups",
     "per_second",
     "probability_slices",
     "rate_of_concurrent_sessions",

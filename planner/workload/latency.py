@@ -261,7 +261,9 @@ class JointDistribution(MadeLater):
             probabilities: shape (n,).
         """
         weights = np.zeros_like(self.weights)
-        np.add.at(weights, (_nearest(self.gaps, gaps), _nearest(self.prompts, prompts)), np.asarray(probabilities))
+        np.add.at(
+            weights, (nearest_groups(self.gaps, gaps), nearest_groups(self.prompts, prompts)), np.asarray(probabilities)
+        )
         return replace(self, weights=weights / weights.sum())
 
     @property
@@ -287,8 +289,8 @@ class JointDistribution(MadeLater):
         return LatencyDistribution.from_samples(total, chances)
 
 
-def _nearest(groups: FloatArray, values: ArrayLike) -> NDArray[np.intp]:
-    """Index of the nearest of rising group means for each value."""
+def nearest_groups(groups: FloatArray, values: ArrayLike) -> NDArray[np.intp]:
+    """Index of the nearest of the group means for each value."""
     order = np.argsort(groups, kind="stable")
     middles = (groups[order][1:] + groups[order][:-1]) / 2.0
     return order[np.searchsorted(middles, np.asarray(values, dtype=np.float64))]

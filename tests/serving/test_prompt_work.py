@@ -69,7 +69,8 @@ class TestWorkLengths:
 
     def test_attention_beyond_the_mean_adds_up_to_nothing(self) -> None:
         prefill = model(Role.PREFILL)
-        beyond = np.array(own_attention_s(ByStepTimes(prefill), tuple(LENGTHS.inputs.tolist()), float(CHUNK)))
+        prompts = tuple(LENGTHS.inputs.tolist())
+        beyond = np.array(own_attention_s(ByStepTimes(prefill), prompts, (0.0,) * len(prompts), float(CHUNK)))
         assert abs(float(beyond @ LENGTHS.probabilities)) < 0.05 * float(np.abs(beyond) @ LENGTHS.probabilities)
 
 

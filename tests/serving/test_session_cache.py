@@ -56,7 +56,7 @@ def test_without_memory_only_the_system_prompt_is_found() -> None:
 @pytest.mark.parametrize("router", [Router.ROUND_ROBIN, Router.PREFIX_AFFINITY])
 def test_more_memory_never_hits_less(router: Router) -> None:
     workload = Workload.of_sessions(5.0, SESSIONS)
-    shares = [behind_cache(pool_of(4, router), workload, room, 2.0).hit_share for room in np.geomspace(1e3, 1e6, 12)]
+    shares = [behind_cache(pool_of(4, router), workload, 2.0, room).hit_share for room in np.geomspace(1e3, 1e6, 12)]
     assert all(np.diff(shares) >= -1e-9)
 
 
@@ -68,7 +68,7 @@ def test_what_sessions_say_again_is_cached_and_costs_less_than_the_same_prompts_
 def test_keeping_sessions_where_they_are_never_hits_less() -> None:
     workload = Workload.of_sessions(5.0, SESSIONS)
     spread, kept = (
-        behind_cache(pool_of(4, router), workload, 60_000.0, 2.0).hit_share
+        behind_cache(pool_of(4, router), workload, 2.0, 60_000.0).hit_share
         for router in (Router.ROUND_ROBIN, Router.PREFIX_AFFINITY)
     )
     assert kept > spread
@@ -86,7 +86,7 @@ def test_hits_are_those_of_the_simulation(router: Router, rate: float) -> None:
 def test_known_hits_leave_their_share_to_compute() -> None:
     kind = RequestClass(lengths=TokenLengths.constant(1600, 100), prefix_hit_rate=0.4)
     workload = Workload(arrivals=Workload.of(1.0, kind.lengths).arrivals, classes=(kind,))
-    assert behind_cache(pool_of(), workload, 1e5, 1.0).hit_share == pytest.approx(0.4)
+    assert behind_cache(pool_of(), workload, 1.0, 1e5).hit_share == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4])
