@@ -13,7 +13,7 @@ prefix take room beside its tokens. Behind the GPU's cache there may be KV tiers
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -123,9 +123,9 @@ def behind_cache(
         for requests, tokens in zip(workload.classes, reusable, strict=True)
     )
     held += sum(each.shared_tokens for each in own_classes.values())
-    hit_share = found_tokens / workload.lengths.mean_input
-    found = CachedWorkload(seen, np.concatenate(pasts), hit_share, held, np.concatenate(owns))
-    return found if not tiers else replace(found, loads=_pool_loads(pool, found, tiers, reusable, hits))
+    mean_input = workload.lengths.mean_input
+    loads = _pool_loads(pool, classes, pasts, tiers, reusable, hits, mean_input) if tiers else None
+    return CachedWorkload(seen, np.concatenate(pasts), found_tokens / mean_input, held, np.concatenate(owns), loads)
 
 
 def _own_prefixes(pool: Pool, workload: Workload, capacity_tokens: float, running: float) -> dict[str, SeenRequests]:
@@ -153,18 +153,22 @@ def _own_prefixes(pool: Pool, workload: Workload, capacity_tokens: float, runnin
 
 
 def _pool_loads(
-    pool: Pool, cached: CachedWorkload, tiers: Sequence[TierLoads], reusable: Sequence[int], hits: Sequence[FloatArray]
+    pool: Pool,
+    classes: Sequence[RequestClass],
+    pasts: Sequence[FloatArray],
+    tiers: Sequence[TierLoads],
+    reusable: Sequence[int],
+    hits: Sequence[FloatArray],
+    mean_input: float,
 ) -> PoolLoads:
-    """What the requests behind the caches load from each tier: the whole of a prefix, where that is the first to have
-    it. A load for each class and tier.
+    """Loads of the requests behind the caches from each tier, one for each class and tier: the whole of a prefix,
+    where that tier is the first to have it.
     """
-    config, classes = pool.config, cached.workload.classes
+    config = pool.config
     load_s, delay_s, prompts, masses, chances = [], [], [], [], []
-    tier_hits, first = np.zeros(len(tiers)), 0
-    for place, (requests, tokens, by_level) in enumerate(zip(classes, reusable, hits, strict=True)):
+    tier_hits = np.zeros(len(tiers))
+    for place, (requests, past, tokens, by_level) in enumerate(zip(classes, pasts, reusable, hits, strict=True)):
         lengths, total = requests.lengths, float(by_level.sum())
-        past = cached.past[first : first + lengths.inputs.size]
-        first += lengths.inputs.size
         step_s = prompt_s(config, min(lengths.mean_input, float(config.step_tokens))) if total else 0.0
         load_s += [tier.load_s(tokens) for tier in tiers]
         delay_s += [tier.delay_s(tokens, step_s) for tier in tiers]
@@ -176,10 +180,9 @@ def _pool_loads(
         chances.append(row)
         prompts.append(lengths.inputs)
         masses.append(requests.share * lengths.probabilities)
-    inputs = cached.workload.lengths.mean_input + float(cached.past @ np.concatenate(masses))
     return PoolLoads(
         kinds=tuple(tier.tier.kind for tier in tiers),
-        tier_hits=tier_hits / inputs,
+        tier_hits=tier_hits / mean_input,
         prompts=np.concatenate(prompts),
         chances=np.concatenate(chances),
         masses=np.concatenate(masses),
