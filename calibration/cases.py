@@ -14,7 +14,7 @@ import numpy as np
 from calibration.attention import PAGE_TOKENS
 from calibration.operators import LATENT_RANK, LATENT_ROPE
 from calibration.records import KernelCase, Value
-from planner.llm import DenseFeedForward, GroupedQueryAttention, LayerGroup, LlmSpec, MoeFeedForward, load_llm
+from planner.llm import GroupedQueryAttention, LayerGroup, LlmSpec, MoeFeedForward, load_llm
 
 SEED = 20_261_121
 """Seed of the order of cases."""
@@ -157,16 +157,16 @@ def gemm_shapes(llms: Iterable[LlmSpec], tps: Iterable[int]) -> list[tuple[int, 
 
 
 def _layer_shapes(group: LayerGroup, hidden: int, tp: int) -> Iterator[tuple[int, int]]:
-    attention, feed_forward = group.attention, group.feed_forward
+    attention, block, experts = group.attention, group.feed_forward, group.experts
     if isinstance(attention, GroupedQueryAttention) and attention.heads % tp == 0:
         heads, kv_heads = attention.heads // tp, max(1, attention.kv_heads // tp)
         yield (heads + 2 * kv_heads) * attention.head_dim, hidden
         yield hidden, heads * attention.head_dim
-    if isinstance(feed_forward, DenseFeedForward) and feed_forward.intermediate % tp == 0:
-        yield (2 if feed_forward.gated else 1) * feed_forward.intermediate // tp, hidden
-        yield hidden, feed_forward.intermediate // tp
-    if isinstance(feed_forward, MoeFeedForward):
-        yield feed_forward.experts, hidden
+    if experts is not None:
+        yield experts.experts, hidden
+    elif block is not None and block.intermediate % tp == 0:
+        yield (2 if block.gated else 1) * block.intermediate // tp, hidden
+        yield hidden, block.intermediate // tp
 
 
 def head_shapes(llms: Iterable[LlmSpec], tps: Iterable[int]) -> list[tuple[int, int, int]]:
@@ -273,9 +273,7 @@ def _latent_decodes(scope: Scope, queries: str, kv: str) -> Iterator[KernelCase]
 
 def _experts(llms: Sequence[LlmSpec], scope: Scope, dtype: str) -> Iterator[KernelCase]:
     for llm in llms:
-        for kind in {group.feed_forward for group in llm.layers}:
-            if not isinstance(kind, MoeFeedForward):
-                continue
+        for kind in {group.experts for group in llm.layers if group.experts is not None}:
             for tp in scope.tps:
                 for tokens in scope.expert_tokens:
                     yield expert_case(dtype, tokens, kind.width(llm.hidden_size), kind, tp)

@@ -19,7 +19,7 @@ from calibration.measure import Call, Effort, Stopwatch, time_calls
 from calibration.workloads import ExpertSizes, expert_weights, experts_call
 from hardware_db import Calibration, EngineCosts, GpuSku, load_hardware
 from planner.core import InputError, PlannerError
-from planner.llm import DenseFeedForward, GroupedQueryAttention, LlmSpec, MoeFeedForward, load_llm
+from planner.llm import GroupedQueryAttention, LlmSpec, MoeFeedForward, load_llm
 
 LAYERS = 4
 """Layers of the measured models: enough that weights exceed any cache and that start and end matter little."""
@@ -203,14 +203,14 @@ class Model:
             "qkv": self.bench.normal(rows, hidden, scale=hidden**-0.5),
             "out": self.bench.normal(hidden, out, scale=out**-0.5),
         }
-        block = self.llm.layers[0].feed_forward
-        if isinstance(block, DenseFeedForward):
+        block, experts = self.llm.layers[0].feed_forward, self.llm.layers[0].experts
+        if experts is not None:
+            weights["router"] = self.bench.normal(experts.experts, hidden, scale=hidden**-0.5)
+            weights["experts"] = expert_weights(self.bench, self._expert_sizes(experts))
+        elif block is not None:
             width = block.intermediate
             weights["up"] = self.bench.normal(2 * width, hidden, scale=hidden**-0.5)
             weights["down"] = self.bench.normal(hidden, width, scale=width**-0.5)
-        if isinstance(block, MoeFeedForward):
-            weights["router"] = self.bench.normal(block.experts, hidden, scale=hidden**-0.5)
-            weights["experts"] = expert_weights(self.bench, self._expert_sizes(block))
         return weights
 
     def _expert_sizes(self, block: MoeFeedForward) -> ExpertSizes:
@@ -286,8 +286,8 @@ class Model:
 
     def _feed(self, weights: dict[str, Any], tokens: int) -> Any:  # noqa: ANN401
         functional, gated = self.bench.torch.nn.functional, self.bench.gated
-        block = self.llm.layers[0].feed_forward
-        if isinstance(block, MoeFeedForward):
+        block = self.llm.layers[0].experts
+        if block is not None:
             sizes = self._expert_sizes(block)
             x = self.bench.normal(tokens, self.llm.hidden_size)
             logits = self.bench.normal(tokens, block.experts)

@@ -8,8 +8,9 @@ import yaml
 
 from hardware_db import Dtype, GpuSku, load_hardware, select_calibration
 from planner.engine import ReplicaConfig
+from planner.engine.weights import stage_weights_bytes
 from planner.fleet import PlanRequest
-from planner.llm import Precision, load_llm
+from planner.llm import Precision, load_llm, pipeline_stages
 from planner.roofline import Parallelism
 from planner.scenario import load_scenario
 from planner.serving import Deployment
@@ -27,6 +28,12 @@ def replica(model: str = "llama-3.1-8b", sku: GpuSku = H100, tp: int = 1, **chan
     """A replica with defaults for everything a test does not speak about."""
     split = changes.pop("parallelism", Parallelism(tp=tp))
     return ReplicaConfig(llm=load_llm(model), sku=sku, engine=HARDWARE.engines["vllm"], parallelism=split, **changes)
+
+
+def weights_bytes_per_gpu(config: ReplicaConfig) -> float:
+    """Bytes of weights on one GPU of the fullest stage of a pipeline."""
+    stages = pipeline_stages(config.llm, config.parallelism.pp, config.engine.spare_layers)
+    return max(stage_weights_bytes(config, stage) for stage in stages)
 
 
 def calibrated(

@@ -84,7 +84,7 @@ from planner.engine.single_steps import NO_TABLES, StepTables, decode_seconds, s
 from planner.engine.start_up import StartFix, StartUp, default_limits, start_up, start_up_probability
 from planner.engine.step_times import StepTime, StepTimer
 from planner.engine.support import require_supported, support_notes
-from planner.engine.weights import encoder_bytes_per_gpu, weights_bytes_per_gpu
+from planner.engine.weights import encoder_bytes_per_gpu
 
 __all__ = [
     "BOUNDS",
@@ -167,5 +167,4 @@ __all__ = [
     "sure_room_tokens",
     "tier_loads",
     "tiers_label",
-    "weights_bytes_per_gpu",
 ]

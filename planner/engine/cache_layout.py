@@ -23,20 +23,7 @@ from numpy.typing import NDArray
 from hardware_db import CacheLayout, Dtype
 from planner.core import FloatArray
 from planner.engine.replica import ReplicaConfig
-from planner.llm import (
-    BYTES_PER_VALUE,
-    CompressedAttention,
-    GroupedQueryAttention,
-    LatentAttention,
-    LayerGroup,
-    LlmSpec,
-    StateSpace,
-    index_bytes_per_token,
-    kv_bytes_per_token,
-    kv_window_bytes,
-    state_bytes,
-)
-from planner.roofline import ACTIVATION_BYTES, kv_heads_per_gpu, state_groups_per_gpu
+from planner.llm import Attention, CompressedAttention, LayerGroup, LlmSpec, attentions, state_bytes
 
 MUCH_MORE = 1.5
 """Groups are as large as the kind with the most layers where it has less than this many times those of the kind with
@@ -76,88 +63,69 @@ def cache_cost(replica: ReplicaConfig, layers: Sequence[LayerGroup], llm: LlmSpe
         Bytes on one GPU [bytes].
     """
     layout = replica.memory_rule.cache
-    kinds = [group for group in layers if group.attention is not None and not _shares_cache(group)]
-    pooled = [group for group in kinds if isinstance(group.attention, CompressedAttention) and group.attention.ratio]
     llm, kv, tp = llm or replica.llm, replica.precision.kv_cache, replica.parallelism.tp
-    if layout is CacheLayout.GROUPS and pooled:
-        return _compressed_cost(replica, kinds)
-    if layout is CacheLayout.GROUPS and _keeps_windows(llm) and len({_kind(group) for group in kinds}) > 1:
+    kinds = [(count, kind) for count, kind in attentions(layers) if kind.row_bytes(kv) or not kind.has_cache]
+    compressed = [(count, kind) for count, kind in kinds if isinstance(kind, CompressedAttention)]
+    if layout is CacheLayout.GROUPS and any(kind.ratio for _, kind in compressed):
+        return _compressed_cost(replica, compressed)
+    if layout is CacheLayout.GROUPS and _keeps_windows(llm) and len({_alike(kind) for _, kind in kinds}) > 1:
         return _grouped_cost(replica, kinds)
     token = kv_bytes_per_token_per_gpu(llm, kv, tp, layers)
-    sequence = _sequence_bytes(llm, layers, replica)
-    windowed = [group for group in kinds if _window(group) and not _keeps_context(group)]
+    windowed = [(count, kind) for count, kind in kinds if kind.cache_window and not kind.keeps_context]
     if layout is CacheLayout.WINDOW_SHARE and _keeps_windows(llm) and windowed:
         share = replica.memory_rule.window_tokens_share
-        token += share * sum(group.count * _layer_token_bytes(group, replica) for group in windowed)
-        sequence = _sequence_bytes(llm, [group for group in layers if group not in windowed], replica)
-    return CacheCost(token, sequence)
+        token += share * sum(count * kind.token_bytes_per_gpu(kv, tp) for count, kind in windowed)
+        held = {kind for _, kind in windowed}
+        layers = [group for group in layers if group.attention not in held]
+    return CacheCost(token, _sequence_bytes(llm, layers, replica))
 
 
-def _shares_cache(group: LayerGroup) -> bool:
-    """Whether the layers read the keys and values of others and keep none."""
-    return isinstance(group.attention, GroupedQueryAttention) and group.attention.shares_cache
-
-
-def _kind(group: LayerGroup) -> tuple[str, int]:
+def _alike(kind: Attention) -> tuple[str, int]:
     """Layers alike in this share groups."""
-    return type(group.attention).__name__, _window(group)
+    return type(kind).__name__, kind.cache_window
 
 
-def _layer_token_bytes(group: LayerGroup, replica: ReplicaConfig) -> float:
-    """KV bytes of one token in one layer on one GPU, whatever its window."""
-    alone, kv = replica.llm.with_layers((group,)), replica.precision.kv_cache
-    index = index_bytes_per_token(alone)
-    kept = kv_bytes_per_token(alone, kv) - index or kv_window_bytes(alone, kv, 1)
-    return (_kv_share(group, replica.parallelism.tp) * kept + index) / group.count
-
-
-def _grouped_cost(replica: ReplicaConfig, kinds: Sequence[LayerGroup]) -> CacheCost:
+def _grouped_cost(replica: ReplicaConfig, kinds: Sequence[tuple[int, Attention]]) -> CacheCost:
     """Layers of several kinds in groups of one size, with pages of one size."""
+    kv, tp = replica.precision.kv_cache, replica.parallelism.tp
     counts: dict[tuple[str, int], int] = {}
-    for group in kinds:
-        counts[_kind(group)] = counts.get(_kind(group), 0) + group.count
+    for count, kind in kinds:
+        counts[_alike(kind)] = counts.get(_alike(kind), 0) + count
     least, most = min(counts.values()), max(counts.values())
     size = most if most < MUCH_MORE * least else least
-    tokens = {_kind(group): _layer_token_bytes(group, replica) for group in kinds if _has_cache(group)}
-    states = {_kind(group): _layer_state_bytes(group, replica) for group in kinds if not _has_cache(group)}
+    tokens = {_alike(kind): kind.token_bytes_per_gpu(kv, tp) for _, kind in kinds if kind.has_cache}
+    states = {_alike(kind): kind.state_bytes_per_gpu(tp) for _, kind in kinds if not kind.has_cache}
     block = float(replica.engine.kv_block_tokens)
     widest = max(tokens.values(), default=0.0)
     if states and widest:
         block *= math.ceil(max(states.values()) / (block * widest))
     page = block * widest
     per_token = sequence = per_step_token = 0.0
-    for kind, count in counts.items():
-        layers = math.ceil(count / size) * size
-        window = kind[1]
-        if kind in states:
+    for alike, count in counts.items():
+        layers, window = math.ceil(count / size) * size, alike[1]
+        if alike in states:
             kept = 2 if replica.schedule.prefix_cache else 1
-            sequence += layers * max(page, states[kind]) * kept
+            sequence += layers * max(page, states[alike]) * kept
         elif window:
-            own_block = page / tokens[kind]
+            own_block = page / tokens[alike]
             most_kept = min(window - 1, replica.longest_tokens)
             sequence += layers * page * (math.ceil(most_kept / own_block) + 1)
-            per_step_token += layers * tokens[kind]
+            per_step_token += layers * tokens[alike]
         else:
-            per_token += layers * tokens[kind]
+            per_token += layers * tokens[alike]
     return CacheCost(per_token, sequence, per_step_token)
 
 
-def _layer_state_bytes(group: LayerGroup, replica: ReplicaConfig) -> float:
-    """Recurrent state of one sequence in one layer on one GPU [bytes]."""
-    return _sequence_bytes(replica.llm, (group.model_copy(update={"count": 1}),), replica)
-
-
-def _compressed_cost(replica: ReplicaConfig, kinds: Sequence[LayerGroup]) -> CacheCost:
+def _compressed_cost(replica: ReplicaConfig, attention: Sequence[tuple[int, CompressedAttention]]) -> CacheCost:
     """Compressed attention: entries, index keys, windows and waiting tokens in one pool of blocks of one size.
 
     A block holds a page of every size, as many times as the commonest size has layers; whatever takes a block takes all
     of it. Windows and tokens that wait for their entry are groups of their own.
     """
     kv = replica.precision.kv_cache
-    attention = [(group.count, group.attention) for group in kinds if isinstance(group.attention, CompressedAttention)]
     pages: dict[float, int] = {}
     for count, kind in attention:
-        entry = kind.entry_bytes(kv, BYTES_PER_VALUE[kv])
+        entry = kind.row_bytes(kv)
         if kind.ratio:
             held = COMPRESSED_BLOCK / kind.ratio
             for size in filter(None, (_page(held * entry), _page(held * kind.index_entry_bytes))):
@@ -214,43 +182,14 @@ def kv_bytes_per_token_per_gpu(
     Returns:
         Of these layers [bytes/token].
     """
-    windows = _keeps_windows(llm)
-    total = 0.0
-    for group in llm.layers if layers is None else layers:
-        if windows and not _keeps_context(group):
-            continue
-        alone = llm.with_layers((group,))
-        index, share = index_bytes_per_token(alone), _kv_share(group, tp)
-        kept = kv_bytes_per_token(alone, kv_dtype) or kv_window_bytes(alone, kv_dtype, 1)
-        total += share * (kept - index) + index
-    return total
-
-
-def _has_cache(group: LayerGroup) -> bool:
-    """Whether the layers keep keys and values."""
-    return isinstance(group.attention, GroupedQueryAttention | LatentAttention | CompressedAttention)
-
-
-def _keeps_context(group: LayerGroup) -> bool:
-    """Whether the layers keep something of every token: all but those with a window and nothing beside it."""
-    kind = group.attention
-    return kind.ratio > 0 if isinstance(kind, CompressedAttention) else _has_cache(group) and not _window(group)
-
-
-def _kv_share(group: LayerGroup, tp: int) -> float:
-    """Share of the cache of these layers that one GPU holds."""
-    kind = group.attention
-    return kv_heads_per_gpu(kind, tp) / kind.kv_heads if isinstance(kind, GroupedQueryAttention) else 1.0
-
-
-def _window(group: LayerGroup) -> int:
-    """Tokens that the layers keep at most; 0: all."""
-    return getattr(group.attention, "window", 0)
+    windows, held = _keeps_windows(llm), attentions(llm.layers if layers is None else layers)
+    kept = [(count, kind) for count, kind in held if kind.keeps_context or not windows]
+    return float(sum(count * kind.token_bytes_per_gpu(kv_dtype, tp) for count, kind in kept))
 
 
 def _keeps_windows(llm: LlmSpec) -> bool:
-    """Whether windows are kept beside the tokens: unless all layers with a cache have one."""
-    return any(map(_keeps_context, llm.layers))
+    """True if windows are kept beside the tokens: unless all layers with a cache have one."""
+    return any(kind.keeps_context for _, kind in attentions(llm.layers))
 
 
 def sequence_bytes_per_gpu(replica: ReplicaConfig, layers: Sequence[LayerGroup] | None = None) -> float:
@@ -270,21 +209,12 @@ def _sequence_bytes(llm: LlmSpec, layers: Sequence[LayerGroup], replica: Replica
     """As `sequence_bytes_per_gpu`, of layers of a model that the replica runs."""
     tp, windows = replica.parallelism.tp, _keeps_windows(llm)
     total = 0.0
-    for group in layers:
-        alone = llm.with_layers((group,))
-        total += state_bytes(alone) / (1 if isinstance(group.attention, CompressedAttention) else tp)
-        if isinstance(group.attention, StateSpace):
-            total += group.count * _repeated_state_bytes(group.attention, tp)
-        if windows and _window(group):
-            kept = kv_window_bytes(alone, replica.precision.kv_cache, replica.longest_tokens)
-            total += _kv_share(group, tp) * kept
+    for count, kind in attentions(layers):
+        total += count * kind.state_bytes_per_gpu(tp)
+        if windows and kind.cache_window:
+            kept = kind.window_bytes(replica.precision.kv_cache) * min(replica.longest_tokens, kind.cache_window)
+            total += count * kind.cache_share(tp) * kept
     return total
-
-
-def _repeated_state_bytes(kind: StateSpace, tp: int) -> float:
-    """Bytes of the convolution's state of groups that every GPU of the tensor-parallel group has, in one layer."""
-    more = state_groups_per_gpu(kind, tp) - kind.groups / tp
-    return 2.0 * more * kind.state_size * (kind.conv_kernel - 1) * ACTIVATION_BYTES
 
 
 def kv_transfer_bytes(replica: ReplicaConfig, input_tokens: NDArray[Any], tp: int | None = None) -> FloatArray:
@@ -326,18 +256,16 @@ def kv_transfer_bytes_per_token(replica: ReplicaConfig) -> float:
 
 def _transferred_bytes_per_token(llm: LlmSpec, replica: ReplicaConfig, tp: int) -> float:
     """As `kv_transfer_bytes_per_token`, of one model that the replica runs."""
-    kv, cached = replica.precision.kv_cache, [group for group in llm.layers if _has_cache(group)]
-    return sum(tp * _kv_share(group, tp) * kv_bytes_per_token(llm.with_layers((group,)), kv) for group in cached)
+    kv, found = replica.precision.kv_cache, attentions(llm.layers)
+    return sum(n * tp * kind.cache_share(tp) * (kind.token_bytes(kv) + kind.index_bytes) for n, kind in found)
 
 
 def _transferred_bytes(llm: LlmSpec, replica: ReplicaConfig, input_tokens: NDArray[Any], tp: int) -> FloatArray:
     """As `kv_transfer_bytes`, of one model that the replica runs."""
-    kv = replica.precision.kv_cache
-    copied = [(tp * _kv_share(group, tp), llm.with_layers((group,))) for group in llm.layers]
-    per_token = _transferred_bytes_per_token(llm, replica, tp)
+    kv, per_token = replica.precision.kv_cache, _transferred_bytes_per_token(llm, replica, tp)
     transferred = np.asarray(input_tokens * per_token + state_bytes(llm), dtype=np.float64)
-    for copies, alone in copied:
-        window = _window(alone.layers[0])
-        if window:
-            transferred += copies * kv_window_bytes(alone, kv, 1.0) * np.minimum(input_tokens, window)
+    for count, kind in attentions(llm.layers):
+        if kind.cache_window:
+            each = count * tp * kind.cache_share(tp) * kind.window_bytes(kv)
+            transferred += each * np.minimum(input_tokens, kind.cache_window)
     return transferred

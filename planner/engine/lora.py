@@ -26,7 +26,7 @@ from hardware_db import Dtype
 from planner.core import FloatArray, InputError
 from planner.engine.replica import ReplicaConfig
 from planner.engine.scheduler import LoraAdapters
-from planner.llm import BYTES_PER_VALUE, LayerGroup, LlmSpec, MoeFeedForward, attention_matrices
+from planner.llm import BYTES_PER_VALUE, LayerGroup, LlmSpec, attentions, feed_forwards
 from planner.roofline import CalibratedGpu
 from planner.workload import zipf
 
@@ -66,15 +66,13 @@ class AdapterWork:
         if replica.lora is None:
             raise InputError("replica.lora", None, "the replica serves no adapters", "give lora")
         llm, split, rank = replica.llm, replica.parallelism, replica.lora.rank
-        shards, shares = split.tp * split.pp, [_expert_share(group) for group in llm.layers]
-        routed_by_group, others_by_group = [], []
-        for group in llm.layers:
-            of_routed, of_others = lora_channels(group, llm.hidden_size)
-            routed_by_group.append(group.count * of_routed)
-            others_by_group.append(group.count * of_others)
-        routed, others = rank * sum(routed_by_group), rank * sum(others_by_group)
-        visited = rank * sum(channels * share for channels, share in zip(routed_by_group, shares, strict=True))
-        kernels = sum(group.count * _projections(group, llm.hidden_size) for group in llm.layers)
+        shards = split.tp * split.pp
+        shares = [group.experts.visited_share if group.experts is not None else 0.0 for group in llm.layers]
+        channels = [_adapted_channels(group, llm.hidden_size) for group in llm.layers]
+        routed, others = rank * sum(routed for routed, _ in channels), rank * sum(others for _, others in channels)
+        visited = rank * sum(routed * share for (routed, _), share in zip(channels, shares, strict=True))
+        kernels = sum(count * len(kind.matrices(llm.hidden_size)) for count, kind in attentions(llm.layers))
+        kernels += sum(count * block.products for count, block in feed_forwards(llm.layers))
         width = BYTES_PER_VALUE[LORA_DTYPE]
         return cls(
             token_flops=2.0 * (others + visited) / shards / split.dp,
@@ -163,46 +161,13 @@ def lora_bytes(llm: LlmSpec, rank: int, dtype: Dtype) -> float:
     >>> lora_bytes(load_llm("llama-3.1-8b"), 16, Dtype.BF16) / 2  # PEFT: "trainable params: 41,943,040"
     41943040.0
     """
-    channels = sum(group.count * sum(lora_channels(group, llm.hidden_size)) for group in llm.layers)
+    channels = sum(sum(_adapted_channels(group, llm.hidden_size)) for group in llm.layers)
     return BYTES_PER_VALUE[dtype] * rank * channels
 
 
-def lora_channels(group: LayerGroup, hidden: int) -> tuple[int, int]:
-    """Inputs plus outputs of the projections of one layer, summed.
-
-    Args:
-        group: whose layers are alike.
-        hidden: model width [channels].
-
-    Returns:
-        Of routed experts, and of all others [channels].
-
-    >>> from planner.llm import load_llm
-    >>> lora_channels(load_llm("llama-3.1-8b").layers[0], 4096)  # 2 x 8192 + 2 x 5120, and 3 x 18432
-    (0, 81920)
-    """
-    others = sum(inputs + outputs for inputs, outputs in attention_matrices(group.attention, hidden).values())
-    block = group.feed_forward
-    if block is None:
-        return 0, others
-    matrices = 3 if block.gated else 2
-    if not isinstance(block, MoeFeedForward):
-        return 0, others + (1 if block.single else matrices) * (hidden + block.intermediate)
-    channels = block.width(hidden) + block.intermediate
-    shared = matrices * (hidden + block.shared_intermediate) if block.shared_intermediate else 0
-    return block.experts * matrices * channels, others + shared
-
-
-def _expert_share(group: LayerGroup) -> float:
-    """Share of the routed experts of one layer that one token visits."""
-    block = group.feed_forward
-    return block.experts_per_token / block.experts if isinstance(block, MoeFeedForward) else 0.0
-
-
-def _projections(group: LayerGroup, hidden: int) -> int:
-    """Matrices of one layer that adapters are added to; those of routed experts count once, as one grouped product."""
-    block, attention = group.feed_forward, len(attention_matrices(group.attention, hidden))
-    if block is None:
-        return attention
-    shared = isinstance(block, MoeFeedForward) and block.shared_intermediate > 0
-    return attention + (3 if block.gated else 2) * (2 if shared else 1)
+def _adapted_channels(group: LayerGroup, hidden: int) -> tuple[int, int]:
+    """Inputs plus outputs [channels] of the projections of a group: of routed experts, and of all others."""
+    kind, block = group.attention, group.feed_forward
+    routed, others = (0, 0) if block is None else block.adapted_channels(hidden)
+    others += 0 if kind is None else sum(map(sum, kind.matrices(hidden).values()))
+    return group.count * routed, group.count * others

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hardware_db import StateReuse
 from planner.engine.cache_layout import kv_bytes_per_token_per_gpu, sequence_bytes_per_gpu
 from planner.engine.replica import ReplicaConfig
-from planner.llm import LayerGroup, state_bytes
+from planner.llm import LayerGroup
 
 
 def reuse_step_tokens(replica: ReplicaConfig) -> int:
@@ -32,15 +32,14 @@ def reuse_step_tokens(replica: ReplicaConfig) -> int:
         At least 1 [tokens].
     """
     block = replica.engine.kv_block_tokens
-    states = [group for group in replica.llm.layers if _has_state(replica, group)]
-    if not states:
+    if not keeps_recurrent_state(replica):
         return block
     if replica.engine.state_reuse is not StateReuse.CHUNK_ENDS:
         return math.lcm(block, replica.engine.state_reuse_tokens)
-    state = max(sequence_bytes_per_gpu(replica, (_one(group),)) for group in states)
     kv, tp = replica.precision.kv_cache, replica.parallelism.tp
-    kept = [kv_bytes_per_token_per_gpu(replica.llm, kv, tp, (_one(group),)) for group in replica.llm.layers]
-    row = max(kept)
+    layers = [group.model_copy(update={"count": 1}) for group in replica.llm.layers]
+    state = max(sequence_bytes_per_gpu(replica, (layer,)) for layer in layers if _state_bytes(layer))
+    row = max(kv_bytes_per_token_per_gpu(replica.llm, kv, tp, (layer,)) for layer in layers)
     return block * math.ceil(state / (block * row)) if row else block
 
 
@@ -80,7 +79,7 @@ def keeps_recurrent_state(replica: ReplicaConfig) -> bool:
     Returns:
         True for linear attention and state-space layers.
     """
-    return any(_has_state(replica, group) for group in replica.llm.layers)
+    return any(map(_state_bytes, replica.llm.layers))
 
 
 def prefix_reuse_notes(replica: ReplicaConfig) -> tuple[str, ...]:
@@ -109,11 +108,6 @@ def prefix_reuse_notes(replica: ReplicaConfig) -> tuple[str, ...]:
     return ()
 
 
-def _has_state(replica: ReplicaConfig, group: LayerGroup) -> bool:
-    """Whether layers keep recurrent state."""
-    return state_bytes(replica.llm.with_layers((_one(group),))) > 0.0
-
-
-def _one(group: LayerGroup) -> LayerGroup:
-    """A single layer of a group."""
-    return group.model_copy(update={"count": 1})
+def _state_bytes(group: LayerGroup) -> float:
+    """State of one sequence in one layer [bytes]."""
+    return group.attention.state_bytes if group.attention is not None else 0.0

@@ -30,11 +30,9 @@ from planner.engine.step_times import StepTime, StepTimer, build_timer
 from planner.engine.support import require_supported, split_features, support_notes
 from planner.llm import (
     DraftMethod,
-    LinearAttention,
     LlmSpec,
-    MoeFeedForward,
     Precision,
-    StateSpace,
+    attentions,
     linear_parameters_by_part,
 )
 from planner.roofline import (
@@ -148,9 +146,8 @@ class ReplicaConfig(Frozen):
     @cached_property
     def memory_rule(self) -> MemoryRule:
         """How its engine lays out memory."""
-        sparse = any(isinstance(group.feed_forward, MoeFeedForward) for group in self.llm.layers)
-        recurrent = any(isinstance(group.attention, LinearAttention | StateSpace) for group in self.llm.layers)
-        return self.engine.memory_rule(self.engine_version, dense=not (sparse or recurrent))
+        recurrent = any(kind.recurrent for _, kind in attentions(self.llm.layers))
+        return self.engine.memory_rule(self.engine_version, dense=not (self.llm.routed_experts or recurrent))
 
     @cached_property
     def expert_padding(self) -> dict[Dtype, ExpertPadding]:

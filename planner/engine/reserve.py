@@ -19,18 +19,8 @@ from dataclasses import dataclass
 
 from hardware_db import MemoryShare, StaticReserve
 from planner.engine.replica import ReplicaConfig
-from planner.llm import (
-    CompressedAttention,
-    GroupedQueryAttention,
-    LatentAttention,
-    LayerGroup,
-    LinearAttention,
-    MoeFeedForward,
-    StateSpace,
-    index_bytes_per_token,
-    kept_residuals,
-)
-from planner.roofline import ACTIVATION_BYTES, Parallelism, encoder_tp, kv_heads_per_gpu, padded_heads
+from planner.llm import attentions, feed_forwards, index_bytes_per_token, kept_residuals
+from planner.roofline import ACTIVATION_BYTES, encoder_tp
 
 LARGEST_IMAGE_PIXELS = 4096
 """Side of the largest image that is profiled [pixels]; processors scale down what is larger than they take."""
@@ -186,52 +176,23 @@ def _forward_bytes(replica: ReplicaConfig, tokens: float) -> tuple[float, float]
     residuals = 2 + 2 * llm.residual_streams + kept_residuals(llm)[1]
     draft = replica.drafting.draft if replica.drafting is not None else None
     read = draft.fused_inputs if draft is not None and draft.fused_once else 0
-    widest = max(_widest_values(group, llm.hidden_size, split) for group in llm.layers)
-    workspace = max(_expert_values(group, llm.hidden_size, split) for group in llm.layers)
-    live = tokens * (residuals * llm.hidden_size + widest + read) * ACTIVATION_BYTES
-    return live, tokens * workspace * ACTIVATION_BYTES
+    hidden, tp, expert_tp = llm.hidden_size, split.tp, split.expert_tp
+    blocks = [block.working_values(hidden, tp, expert_tp) for _, block in feed_forwards(llm.layers)]
+    widest = max(*blocks, *(kind.working_values(tp) for _, kind in attentions(llm.layers)))
+    live = tokens * (residuals * hidden + widest + read) * ACTIVATION_BYTES
+    routed = (group.experts.working_values(hidden, tp, expert_tp) for group in llm.layers if group.experts is not None)
+    return live, tokens * max(routed, default=0.0) * ACTIVATION_BYTES
 
 
 def _gathered_bytes(replica: ReplicaConfig) -> float:
-    """What one layer of latent attention gathers of cached tokens: heads of a part of them, index keys of all."""
-    kinds = [group.attention for group in replica.llm.layers if isinstance(group.attention, LatentAttention)]
-    if not kinds:
+    """Bytes that one layer of latent attention gathers of cached tokens: heads of a part of them, index keys of all."""
+    layers, tp, longest = replica.llm.layers, replica.parallelism.tp, replica.longest_tokens
+    values = [kind.gathered_values(tp) for _, kind in attentions(layers) if kind.one_row]
+    if not values:
         return 0.0
-    kind, longest = kinds[-1], replica.longest_tokens
     tokens = min(8 * longest, PROMPT_WORKSPACE_TOKENS)
-    heads = kind.heads / replica.parallelism.tp * (kind.nope_dim + kind.value_dim) * ACTIVATION_BYTES
-    keys = index_bytes_per_token(replica.llm) / sum(group.count for group in replica.llm.layers)
-    return tokens * heads + INDEX_BUFFERS * longest * keys
-
-
-def _widest_values(group: LayerGroup, hidden: int, split: Parallelism) -> float:
-    """Values per token of the tensors of a layer that live at once, on one GPU, residuals left out."""
-    block, kind = group.feed_forward, group.attention
-    width = _expert_values(group, hidden, split)
-    if block is not None and not isinstance(block, MoeFeedForward):
-        width = (3 if block.gated else 2) * block.intermediate / split.tp
-    if isinstance(kind, GroupedQueryAttention):
-        projected = kind.projected_kv_values // kind.kv_heads * kv_heads_per_gpu(kind, split.tp)
-        width = max(width, 2.0 * (kind.heads // split.tp) * kind.head_dim + projected)
-    elif isinstance(kind, LatentAttention):
-        width = max(width, kind.heads / split.tp * (2 * kind.nope_dim + kind.rope_dim + kind.value_dim))
-    elif isinstance(kind, LinearAttention | StateSpace):
-        width = max(width, 2.0 * kind.conv_channels / split.tp)
-    elif isinstance(kind, CompressedAttention):
-        width = max(width, 2.0 * padded_heads(kind.heads / split.tp) * kind.head_dim)
-    return width
-
-
-def _expert_values(group: LayerGroup, hidden: int, split: Parallelism) -> float:
-    """Values per token of the work space of routed experts: max(gate and up, hidden) and the activation, by visit.
-
-    Source: ``fused_experts`` of vLLM: `intermediate_cache13` and `intermediate_cache2`.
-    """
-    block = group.feed_forward
-    if not isinstance(block, MoeFeedForward):
-        return 0.0
-    inner = block.intermediate / split.expert_tp
-    return block.experts_per_token * (max((2 if block.gated else 1) * inner, block.width(hidden)) + inner)
+    keys = index_bytes_per_token(replica.llm) / replica.llm.num_layers
+    return tokens * values[-1] * ACTIVATION_BYTES + INDEX_BUFFERS * longest * keys
 
 
 def _images(replica: ReplicaConfig, tokens: float) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from hardware_db import EngineFeature, EngineProfile, EngineSupport, GpuSku
 from planner.core import InputError
-from planner.llm import LlmSpec, MoeFeedForward
+from planner.llm import LlmSpec
 from planner.roofline import Parallelism
 
 
@@ -42,7 +42,7 @@ def split_features(llm: LlmSpec, split: Parallelism) -> tuple[EngineFeature, ...
     Returns:
         Features, `EngineFeature.SERVING` first.
     """
-    has_experts = any(isinstance(group.feed_forward, MoeFeedForward) for group in llm.layers)
+    has_experts = llm.routed_experts > 0
     asked = {
         EngineFeature.SERVING: True,
         EngineFeature.PIPELINE: split.pp > 1,

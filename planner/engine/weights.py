@@ -11,60 +11,32 @@ from planner.engine.lora import LORA_DTYPE, lora_bytes
 from planner.engine.replica import ReplicaConfig
 from planner.llm import (
     BYTES_PER_VALUE,
-    CompressedAttention,
     DraftSpec,
-    GroupedQueryAttention,
-    LatentAttention,
     LayerGroup,
     LlmSpec,
     MoeFeedForward,
     Part,
     PipelineStage,
     Precision,
-    StateSpace,
-    attention_matrices,
-    attention_output_weights,
-    attention_weights,
-    compressor_weights,
+    attentions,
     draft_precision,
     embedding_parameters,
     encoder_weight_bytes,
-    feed_forward_weights,
-    index_weights,
-    latent_projection_weights,
     linear_parameters,
     lm_head_weights,
     parameters,
-    pipeline_stages,
-    shared_expert_weights,
     wide_weights,
 )
-from planner.roofline import ACTIVATION_BYTES, Parallelism, encoder_tp, kv_heads_per_gpu, state_groups_per_gpu
+from planner.roofline import ACTIVATION_BYTES, Parallelism, encoder_tp
 
 
-def weights_bytes_per_gpu(replica: ReplicaConfig) -> float:
-    """Bytes of weights on one GPU, of the fullest pipeline stage.
+def stage_weights_bytes(replica: ReplicaConfig, stage: PipelineStage) -> float:
+    """Bytes of weights on one GPU of a stage, adapters left out.
 
     Matrices split over tp, KV projections repeated where tp > kv_heads, projections to latent vectors on every GPU,
     routed experts over all GPUs of a stage; embeddings, head and what is small split over tp. A stage has its own
     layers; the first the embeddings and the vision encoder, the last the head (a copy of tied embeddings) and, with
     speculation, what drafts. A drafter of which only the cost is known takes that share (`Speculation.draft_cost`).
-
-    Args:
-        replica: the replica.
-
-    Returns:
-        Bytes on one GPU, adapters left out [bytes].
-
-    Raises:
-        InputError: the model has fewer layers than stages.
-    """
-    stages = pipeline_stages(replica.llm, replica.parallelism.pp, replica.engine.spare_layers)
-    return max(stage_weights_bytes(replica, stage) for stage in dict.fromkeys(stages))
-
-
-def stage_weights_bytes(replica: ReplicaConfig, stage: PipelineStage) -> float:
-    """Bytes of weights on one GPU of a stage, adapters left out.
 
     Args:
         replica: the replica.
@@ -100,11 +72,7 @@ def rotary_bytes(replica: ReplicaConfig) -> float:
     >>> rotary_bytes(one) / 2**20  # 131,072 positions of 128 channels
     32.0
     """
-    kinds = {
-        kind.rope_dim if isinstance(kind, LatentAttention | CompressedAttention) else kind.head_dim
-        for kind in (group.attention for group in replica.llm.layers)
-        if isinstance(kind, GroupedQueryAttention | LatentAttention | CompressedAttention)
-    }
+    kinds = {kind.rotary_channels for _, kind in attentions(replica.llm.layers)}
     has_table = not replica.llm.learned_positions
     return replica.llm.max_context_tokens * ACTIVATION_BYTES * sum(kinds) if has_table else 0.0
 
@@ -136,10 +104,8 @@ class _Held:
 
     def bytes_of(self, llm: LlmSpec, stage: PipelineStage) -> float:
         """Bytes of the weights of a model that a stage holds, on one GPU, a vision encoder left out."""
-        held, split = llm.with_layers(stage.layers), self.split
-        total = 0.0
-        for group in stage.layers:
-            total += group.count * self._layer_bytes(group, llm.hidden_size)
+        held = llm.with_layers(stage.layers)
+        total = sum(group.count * self._layer_bytes(group, llm.hidden_size) for group in stage.layers)
         head, table = float(lm_head_weights(llm)), ACTIVATION_BYTES * embedding_parameters(llm)
         table -= 0.0 if llm.tied_embeddings else ACTIVATION_BYTES * head
         tables = table if stage.first else 0.0
@@ -148,35 +114,31 @@ class _Held:
         elif stage.last and not stage.first:
             tables += ACTIVATION_BYTES * head
         small = parameters(held) - linear_parameters(held) - embedding_parameters(held)
-        small -= sum(g.count * latent_projection_weights(g.feed_forward, llm.hidden_size) for g in held.layers)
-        pooled = sum(group.count * _compressor_weights(group, llm.hidden_size) for group in held.layers)
-        small, total = small - pooled, total + ACTIVATION_BYTES * pooled
-        return total + (tables + ACTIVATION_BYTES * small) / split.tp
+        hidden, experts = llm.hidden_size, [(group.count, group.experts) for group in held.layers]
+        whole = sum(count * kind.compressor_weights(hidden) for count, kind in attentions(held.layers))
+        whole += sum(count * block.latent_weights(hidden) for count, block in experts if block is not None)
+        return total + ACTIVATION_BYTES * whole + (tables + ACTIVATION_BYTES * (small - whole)) / self.split.tp
 
     def _layer_bytes(self, group: LayerGroup, hidden: int) -> float:
         """Bytes of the matrices of one layer on one GPU."""
-        split = self.split
-
-        def stored(part: Part, weights: float) -> float:
-            return weights * BYTES_PER_VALUE[self.precision.of(part)[0]]
-
-        output = attention_output_weights(group.attention, hidden) / split.tp
-        attention = stored(Part.ATTENTION, _attention_weights_per_gpu(group, hidden, split.tp) - output)
-        attention += stored(Part.ATTENTION_OUTPUT, output)
-        block = group.feed_forward
-        if isinstance(block, MoeFeedForward):
-            shared = shared_expert_weights(block, hidden) / split.tp
-            latent = latent_projection_weights(block, hidden) * ACTIVATION_BYTES
-            routed = self._routed_weights(block, hidden)
-            return attention + latent + stored(Part.EXPERTS, routed) + stored(Part.SHARED_EXPERTS, shared)
-        return attention + stored(Part.FEED_FORWARD, feed_forward_weights(block, hidden) / split.tp)
+        tp, kind, block = self.split.tp, group.attention, group.feed_forward
+        weights: dict[Part, float] = {}
+        if kind is not None:
+            output = kind.output_weights(hidden) / tp
+            weights[Part.ATTENTION] = kind.weights_per_gpu(hidden, tp) - output
+            weights[Part.ATTENTION_OUTPUT] = output
+        if block is not None:
+            weights |= {part: total / tp for part, total in block.parts(hidden).items()}
+        if group.experts is not None:
+            weights[Part.EXPERTS] = self._routed_weights(group.experts, hidden)
+        return sum(count * BYTES_PER_VALUE[self.precision.of(part)[0]] for part, count in weights.items())
 
     def _routed_weights(self, block: MoeFeedForward, hidden: int) -> float:
         """Weights of the routed experts on one GPU, as kernels pad them."""
         held = (block.experts + self.split.redundant_experts) / self.split.ep
         padding = self.padding.get(self.precision.of(Part.EXPERTS)[0])
         if padding is None:
-            return held * feed_forward_weights(block, hidden) / self.split.expert_tp
+            return held * block.weights(hidden) / self.split.expert_tp
         read = block.width(hidden)
         inner, up = block.intermediate / self.split.expert_tp, 2 if block.gated else 1
         wide = _up_to(padding.intermediate, inner)
@@ -203,12 +165,6 @@ def encoder_bytes_per_gpu(llm: LlmSpec, tp: int) -> float:
     return 0.0 if llm.encoder is None else encoder_weight_bytes(llm) / encoder_tp(llm.encoder, tp)
 
 
-def _compressor_weights(group: LayerGroup, hidden: int) -> int:
-    """Weights that make compressed keys in one layer, which every GPU has (``disable_tp`` of vLLM's compressor)."""
-    kind = group.attention
-    return compressor_weights(kind, hidden) if isinstance(kind, CompressedAttention) else 0
-
-
 def lora_bytes_per_gpu(replica: ReplicaConfig, stage: PipelineStage | None = None) -> float:
     """Bytes of all adapter slots on one GPU: factors are split as their base matrices (S-LoRA, MLSys 2024, sec. 6).
 
@@ -224,33 +180,3 @@ def lora_bytes_per_gpu(replica: ReplicaConfig, stage: PipelineStage | None = Non
         return 0.0
     held = llm if stage is None else llm.with_layers(stage.layers)
     return lora.slots * lora_bytes(held, lora.rank, LORA_DTYPE) / replica.parallelism.tp
-
-
-def _attention_weights_per_gpu(group: LayerGroup, hidden: int, tp: int) -> float:
-    """Weights of the attention matrices of one layer on one GPU; KV projections repeat where tp > kv_heads.
-
-    Index heads that choose blocks are split as KV heads are, with one key for all on every GPU
-    (``MinimaxM3QKVParallelLinearWithIndexer`` of vLLM 0.24); an index of latent attention is whole on every GPU
-    (``ReplicatedLinear`` of its ``Indexer``).
-    """
-    kind = group.attention
-    whole = float(attention_weights(kind, hidden))
-    if isinstance(kind, GroupedQueryAttention):
-        key = float(kind.index.head_dim * hidden) if kind.index is not None else 0.0
-        by_kv_head = kind.projected_kv_values * hidden + index_weights(kind, hidden) - key
-        return (whole - by_kv_head - key) / tp + by_kv_head * kv_heads_per_gpu(kind, tp) / kind.kv_heads + key
-    matrices = attention_matrices(kind, hidden)
-    repeated = float(sum(n * k for name, (n, k) in matrices.items() if name in REPEATED_MATRICES))
-    if isinstance(kind, StateSpace):
-        repeated += 2.0 * hidden * kind.state_size * (state_groups_per_gpu(kind, tp) - kind.groups / tp)
-    return repeated + (whole - repeated) / tp
-
-
-REPEATED_MATRICES = frozenset(
-    {
-        *("q_a_proj", "kv_a_proj_with_mqa", "indexer.wq_b", "indexer.wk", "indexer.weights_proj"),
-        *("wq_a", "wkv", "f_a_proj", "g_a_proj"),
-    }
-)
-"""Names among `attention_matrices` of what every GPU of a tensor-parallel group has whole: projections to a vector that
-all heads share. Source: ``ReplicatedLinear`` in ``deepseek_v2.py`` (attention and Indexer) and ``kda.py`` of vLLM."""

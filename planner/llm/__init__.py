@@ -5,6 +5,13 @@
 """
 
 from planner.llm import hf_config
+from planner.llm.attention import (
+    GroupedQueryAttention,
+    LatentAttention,
+    LinearAttention,
+    LinearMap,
+    StateSpace,
+)
 from planner.llm.checkpoints import (
     SIXTEEN_BIT,
     Checkpoint,
@@ -19,7 +26,7 @@ from planner.llm.checkpoints import (
     published_precisions,
     runs_well,
 )
-from planner.llm.compressed_attention import CompressedAttention, compressor_weights
+from planner.llm.compressed_attention import HEAD_GROUP, CompressedAttention
 from planner.llm.drafts import (
     FUSED_LAYERS,
     DraftMethod,
@@ -36,33 +43,12 @@ from planner.llm.drafts import (
     own_module,
     wide_weights,
 )
+from planner.llm.feed_forward import DenseFeedForward, MoeFeedForward
+from planner.llm.formats import ACTIVATIONS_OF, BYTES_PER_VALUE, Part, PartPrecision, Precision
 from planner.llm.hf_config import ConfigFields
-from planner.llm.hf_vision import modelled_encoders, vision_encoder
+from planner.llm.hf_vision import vision_encoder
 from planner.llm.hub import load_from_hub
-from planner.llm.layers import (
-    ACTIVATIONS_OF,
-    BYTES_PER_VALUE,
-    Attention,
-    DenseFeedForward,
-    FeedForward,
-    GroupedQueryAttention,
-    LatentAttention,
-    LayerGroup,
-    LinearAttention,
-    LinearMap,
-    MoeFeedForward,
-    Part,
-    PartPrecision,
-    Precision,
-    StateSpace,
-    attention_matrices,
-    attention_output_weights,
-    attention_weights,
-    feed_forward_weights,
-    index_weights,
-    latent_projection_weights,
-    shared_expert_weights,
-)
+from planner.llm.layers import Attention, FeedForward, LayerGroup, attentions, feed_forwards
 from planner.llm.load import list_llms, load_llm
 from planner.llm.sizes import (
     active_parameters,
@@ -91,6 +77,7 @@ __all__ = [
     "ACTIVATIONS_OF",
     "BYTES_PER_VALUE",
     "FUSED_LAYERS",
+    "HEAD_GROUP",
     "SIXTEEN_BIT",
     "Attention",
     "Checkpoint",
@@ -117,13 +104,10 @@ __all__ = [
     "VisionEncoder",
     "acceptance_of_gain",
     "active_parameters",
-    "attention_matrices",
-    "attention_output_weights",
-    "attention_weights",
+    "attentions",
     "checkpoint_bytes",
     "checkpoint_named",
     "checkpoints_of",
-    "compressor_weights",
     "converted_from",
     "draft_of",
     "draft_parameters",
@@ -132,16 +116,14 @@ __all__ = [
     "embedding_parameters",
     "encoder_parameters",
     "encoder_weight_bytes",
-    "feed_forward_weights",
+    "feed_forwards",
     "format_words",
     "geometric_acceptance",
     "hf_config",
     "index_bytes_per_token",
-    "index_weights",
     "kept_residuals",
     "kv_bytes_per_token",
     "kv_window_bytes",
-    "latent_projection_weights",
     "layer_norms",
     "linear_parameters",
     "linear_parameters_by_part",
@@ -153,7 +135,6 @@ __all__ = [
     "load_llm",
     "main_format",
     "measured_acceptance",
-    "modelled_encoders",
     "offered_on",
     "own_module",
     "parameters",
@@ -163,7 +144,6 @@ __all__ = [
     "require_context",
     "residual_mixes",
     "runs_well",
-    "shared_expert_weights",
     "state_bytes",
     "stream_mix_values",
     "vision_encoder",

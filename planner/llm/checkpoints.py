@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from hardware_db import Dtype, GpuSku
-from planner.llm.layers import Part, PartPrecision, Precision
+from planner.llm.formats import Part, PartPrecision, Precision
 from planner.llm.sizes import linear_parameters_by_part, weight_bytes
 from planner.llm.spec import LlmSpec
 from planner.presets import preset

@@ -13,13 +13,14 @@ Indexer), ``modular_deepseek_v4.py`` of Hugging Face Transformers; caches: ``dee
 from __future__ import annotations
 
 import math
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from hardware_db import Dtype
-from planner.core import Frozen, InputError
-from planner.llm.size_types import Count, Size
+from planner.core import InputError
+from planner.llm.attention import AttentionKind
+from planner.llm.formats import BYTES_PER_VALUE, Count, Size
 
 OVERLAPPING_RATIO = 4
 """Tokens to an entry at which entries overlap: each pools the tokens of the entry before it too, from channels of their
@@ -28,14 +29,20 @@ STATE_VALUE_BYTES = 4.0
 """Bytes per value of a compressor's state: it pools in 32 bits (``inference/model.py``; ``CompressorStateCache``)."""
 POSITION_VALUE_BYTES = 2.0
 """Bytes per channel that carries the position, which stays in 16 bits in an 8-bit cache (vLLM's ``fp8_ds_mla``)."""
+HEAD_GROUP = 64
+"""Query heads the sparse kernel works on together; fewer are filled up (``padded_heads`` of vLLM; FlashMLA)."""
 VALUES_PER_CACHE_SCALE, CACHE_SCALE_BYTES = 64, 8
 """Channels that share one scale of a byte in that cache; an entry's scales are filled up to a multiple of 8 bytes."""
 INDEX_SCALE_BYTES, VALUES_PER_INDEX_SCALE = 4, 128
 """Scale of an 8-bit index key, as in DeepSeek-V3.2; the same room is kept for a 4-bit one (``DeepseekV4Indexer``)."""
 
 
-class CompressedAttention(Frozen):
+class CompressedAttention(AttentionKind):
     """A window of tokens, and one cache entry for every `ratio` tokens before; with `index_heads` only chosen ones."""
+
+    checkpoint_blocks: ClassVar[tuple[str, ...]] = ("attn", "self_attn")
+    repeated: ClassVar[frozenset[str]] = frozenset({"wq_a", "wkv", "indexer.wq_b"})
+    small_cache: ClassVar[bool] = True
 
     heads: Size
     head_dim: Size = Field(description="channels of queries and of the one key, which is the value too")
@@ -69,17 +76,46 @@ class CompressedAttention(Frozen):
         """Projections of a token that entries pool: 2 where entries overlap, else 1."""
         return 2 if self.ratio == OVERLAPPING_RATIO else 1
 
-    def entry_bytes(self, kv_dtype: Dtype, bytes_per_value: float) -> float:
+    @property
+    def rotary_channels(self) -> int:
+        """Those that carry the position."""
+        return self.rope_dim
+
+    @property
+    def cache_window(self) -> int:
+        """The window."""
+        return self.window
+
+    @property
+    def has_cache(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def keeps_context(self) -> bool:
+        """Where there are entries beside the window."""
+        return self.ratio > 0
+
+    def row_bytes(self, dtype: Dtype) -> float:
         """Bytes of one entry of the cache, of the window as of compressed ones.
 
-        In 16 bits ``2 head_dim``; else `bytes_per_value` of the channels without position, 2 of those with it, and a
-        byte of scale for 64 of the former, filled up to 8: 584 bytes of DeepSeek-V4 in 8 bits.
+        In 16 bits ``2 head_dim``; else the channels without position in `dtype`, 2 bytes of those with it, and a byte
+        of scale for 64 of the former, filled up to 8: 584 bytes of DeepSeek-V4 in 8 bits.
         """
-        if kv_dtype in (Dtype.BF16, Dtype.FP16):
+        if dtype in (Dtype.BF16, Dtype.FP16):
             return POSITION_VALUE_BYTES * self.head_dim
         plain = self.head_dim - self.rope_dim
         scales = math.ceil(plain / VALUES_PER_CACHE_SCALE / CACHE_SCALE_BYTES) * CACHE_SCALE_BYTES
-        return plain * bytes_per_value + self.rope_dim * POSITION_VALUE_BYTES + scales
+        return plain * BYTES_PER_VALUE[dtype] + self.rope_dim * POSITION_VALUE_BYTES + scales
+
+    def token_bytes(self, dtype: Dtype) -> float:
+        """An entry for every `ratio` tokens."""
+        return self.row_bytes(dtype) / self.ratio if self.ratio else 0.0
+
+    @property
+    def index_bytes(self) -> float:
+        """The key of an entry, for every `ratio` tokens."""
+        return self.index_entry_bytes / self.ratio if self.index_heads else 0.0
 
     @property
     def index_entry_bytes(self) -> float:
@@ -95,46 +131,46 @@ class CompressedAttention(Frozen):
         tokens, channels = self.pooled_parts * self.ratio, self.pooled_parts * (self.head_dim + self.index_dim)
         return 2.0 * tokens * channels * STATE_VALUE_BYTES
 
+    def state_bytes_per_gpu(self, tp: int) -> float:
+        """Whole on every GPU."""
+        return self.state_bytes
 
-def compressed_matrices(attention: CompressedAttention, hidden: int) -> dict[str, tuple[int, int]]:
-    """Inputs and outputs [channels] of the matrices that checkpoints quantise, by their names in them.
+    def working_values(self, tp: int) -> float:
+        """Queries and outputs of heads that kernels fill up."""
+        return 2.0 * HEAD_GROUP * math.ceil(self.heads / tp / HEAD_GROUP) * self.head_dim
 
-    The compressor's matrices and the weights of the index stay in 16 bits (`compressor_weights`).
-    """
-    rank, channels = attention.query_rank, attention.heads * attention.head_dim
-    groups = attention.output_groups
-    shapes = {
-        "wq_a": (hidden, rank),
-        "wq_b": (rank, channels),
-        "wkv": (hidden, attention.head_dim),
-        "wo_a": (channels // groups, groups * attention.output_rank),
-        "wo_b": (groups * attention.output_rank, hidden),
-    }
-    if attention.index_heads:
-        shapes["indexer.wq_b"] = (rank, attention.index_heads * attention.index_dim)
-    return shapes
+    def matrices(self, hidden: int) -> dict[str, tuple[int, int]]:
+        """Those that checkpoints quantise; the others stay in 16 bits (`compressor_weights`)."""
+        rank, channels = self.query_rank, self.heads * self.head_dim
+        shapes = {
+            "wq_a": (hidden, rank),
+            "wq_b": (rank, channels),
+            "wkv": (hidden, self.head_dim),
+            "wo_a": (channels // self.output_groups, self.output_groups * self.output_rank),
+            "wo_b": (self.output_groups * self.output_rank, hidden),
+        }
+        if self.index_heads:
+            shapes["indexer.wq_b"] = (rank, self.index_heads * self.index_dim)
+        return shapes
 
+    def compressor_weights(self, hidden: int) -> int:
+        """Weights that make entries and index keys of tokens, and weigh the heads of the index.
 
-def compressor_weights(attention: CompressedAttention, hidden: int) -> int:
-    """Weights that make entries and index keys of tokens, and weigh the heads of the index; 16 bit in all checkpoints.
+        ``hidden * (2 pooled_parts (head_dim + index_dim) + index_heads)`` (wkv, wgate, weights_proj): 16 bit in all
+        checkpoints, and on every GPU (``disable_tp`` of vLLM's compressor). `hidden` [channels].
 
-    ``hidden * (2 pooled_parts (head_dim + index_dim) + index_heads)`` (wkv, wgate, weights_proj). `hidden` [channels].
+        >>> flash = CompressedAttention(heads=64, head_dim=512, rope_dim=64, query_rank=1024, output_groups=8,
+        ...     output_rank=1024, window=128, ratio=128)
+        >>> flash.compressor_weights(4096)  # 4096 x 2 x 512
+        4194304
+        """
+        pooled = 2 * self.pooled_parts * (self.head_dim + self.index_dim) + self.index_heads
+        return hidden * pooled if self.ratio else 0
 
-    >>> flash = CompressedAttention(heads=64, head_dim=512, rope_dim=64, query_rank=1024, output_groups=8,
-    ...     output_rank=1024, window=128, ratio=128)
-    >>> compressor_weights(flash, 4096)  # 4096 x 2 x 512
-    4194304
-    """
-    if not attention.ratio:
-        return 0
-    pooled = 2 * attention.pooled_parts * (attention.head_dim + attention.index_dim)
-    return hidden * (pooled + attention.index_heads)
-
-
-def small_compressed_parameters(attention: CompressedAttention, hidden: int) -> int:
-    """Parameters in no quantised matrix: `compressor_weights`, positions and norms of entries, norms, sinks."""
-    count = attention.query_rank + attention.head_dim + attention.heads
-    if attention.ratio:
-        channels = attention.head_dim + attention.index_dim
-        count += attention.ratio * attention.pooled_parts * channels + channels
-    return count + compressor_weights(attention, hidden)
+    def small_parameters(self, hidden: int) -> int:
+        """`compressor_weights`, positions and norms of entries, norms of queries and keys, a sink a head."""
+        count = self.query_rank + self.head_dim + self.heads
+        if self.ratio:
+            channels = self.head_dim + self.index_dim
+            count += self.ratio * self.pooled_parts * channels + channels
+        return count + self.compressor_weights(hidden)

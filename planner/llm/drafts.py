@@ -18,10 +18,12 @@ from functools import cache, lru_cache
 from pydantic import Field
 
 from planner.core import Frozen, InputError, UnknownNameError, UnsupportedFeatureError, rebuilt
+from planner.llm.attention import GroupedQueryAttention
+from planner.llm.feed_forward import DenseFeedForward
+from planner.llm.formats import Count, Precision
 from planner.llm.hf_config import ConfigFields
-from planner.llm.layers import DenseFeedForward, GroupedQueryAttention, LayerGroup, Precision, attention_matrices
+from planner.llm.layers import LayerGroup
 from planner.llm.load import list_llms, load_llm
-from planner.llm.size_types import Count
 from planner.llm.sizes import embedding_parameters, parameters
 from planner.llm.spec import LlmSpec
 from planner.presets import preset
@@ -115,8 +117,8 @@ def wide_weights(draft: DraftSpec) -> int:
     >>> wide_weights(load_draft("yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"))  # 4096 x 6144
     25165824
     """
-    hidden = draft.llm.hidden_size
-    shapes = attention_matrices(draft.llm.layers[0].attention, hidden) if draft.wide else {}
+    attention, hidden = draft.llm.layers[0].attention, draft.llm.hidden_size
+    shapes = attention.matrices(hidden) if draft.wide and attention is not None else {}
     return sum(inputs * outputs for name, (inputs, outputs) in shapes.items() if name in ("q_proj", "k_proj", "v_proj"))
 
 

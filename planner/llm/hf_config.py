@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from planner.core import InputError, UnsupportedFeatureError, shorten
-from planner.llm.size_types import MAX_SIZE
+from planner.llm.formats import MAX_SIZE
 
 MAX_FILE_BYTES = 10_000_000
 """Largest file that is read. Published config.json files are below 100 kB; weights are far above 10 MB."""

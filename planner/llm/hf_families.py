@@ -35,13 +35,13 @@ from planner.llm.hf_layers import (
     gated_layers,
     interleaved_experts,
     late_windows,
-    latent_attention,
     linear_and_full,
     local_experts,
     opt_layers,
     periodic_windows,
     qwen_experts,
     same_attention,
+    same_latent,
 )
 from planner.llm.hf_local_global import (
     gemma4_attentions,
@@ -158,7 +158,7 @@ _BLOCK_SPARSE = ModelFamily(
     frozenset({Feature.SPARSE_BLOCKS, Feature.SPARSE_INDEX, Feature.SHARED_EXPERTS, Feature.LEADING_DENSE}),
     has_modules=False,
 )
-_DEEPSEEK_MOE = ModelFamily(deepseek_experts, latent_attention, models=_DEEPSEEK)
+_DEEPSEEK_MOE = ModelFamily(deepseek_experts, same_latent, models=_DEEPSEEK)
 
 _DEEPSEEK_V4 = ModelFamily(hash_experts, compressed_attentions, models=_COMPRESSED, prediction=compressed_prediction)
 

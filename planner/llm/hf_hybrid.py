@@ -12,6 +12,8 @@ import math
 from collections.abc import Sequence
 
 from planner.core import InputError, UnsupportedFeatureError
+from planner.llm.attention import LinearAttention, LinearMap, StateSpace
+from planner.llm.feed_forward import DenseFeedForward
 from planner.llm.hf_config import ConfigFields
 from planner.llm.hf_layers import (
     Attentions,
@@ -23,15 +25,7 @@ from planner.llm.hf_layers import (
     layer_count,
     routed_experts,
 )
-from planner.llm.layers import (
-    MAX_LAYERS,
-    Attention,
-    DenseFeedForward,
-    FeedForward,
-    LinearAttention,
-    LinearMap,
-    StateSpace,
-)
+from planner.llm.layers import MAX_LAYERS, Attention, FeedForward
 
 # ------------------------------------------------------------------------------------------------ Nemotron-H
 
@@ -163,9 +157,8 @@ def kimi_attentions(fields: ConfigFields, traits: AttentionTraits) -> Attentions
         gate_rank=0 if linear.flag("use_full_rank_gate", default=False) else head_dim,
     )
     gate = fields.flag("mla_use_output_gate", default=False)
-    full = [kind.model_copy(update={"output_gate": gate}) for kind in latent_attention(fields, traits)[:1] if kind]
-    chosen = frozenset(full_layers)
-    return [full[0] if layer in chosen else delta for layer in range(1, layers + 1)]
+    full, chosen = latent_attention(fields, traits).model_copy(update={"output_gate": gate}), frozenset(full_layers)
+    return [full if layer in chosen else delta for layer in range(1, layers + 1)]
 
 
 def kimi_experts(fields: ConfigFields) -> FeedForwards:

@@ -10,24 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from planner.core import InputError, UnsupportedFeatureError
+from planner.llm.attention import GroupedQueryAttention, LatentAttention, LinearAttention, SparseIndex
+from planner.llm.feed_forward import DenseFeedForward, MoeFeedForward
 from planner.llm.hf_config import FULL_ATTENTION, ConfigFields, refuse_experts, sliding_window
-from planner.llm.layers import (
-    MAX_LAYERS,
-    Attention,
-    DenseFeedForward,
-    FeedForward,
-    GroupedQueryAttention,
-    LatentAttention,
-    LinearAttention,
-    MoeFeedForward,
-    SparseIndex,
-)
+from planner.llm.layers import MAX_LAYERS, Attention, FeedForward
 
 Attentions = Sequence[Attention | None]
 FeedForwards = Sequence[FeedForward | None]
+Kind = TypeVar("Kind", bound=Attention)
 
 
 class QkNorm(StrEnum):
@@ -156,22 +149,21 @@ def linear_and_full(fields: ConfigFields, traits: AttentionTraits) -> Attentions
         conv_kernel=fields.size("linear_conv_kernel_dim"),
     )
     gate = fields.flag("attn_output_gate", default=traits.output_gate)
-    return layers_by_type(
-        fields,
-        lambda layer: "linear_attention" if (layer + 1) % period else FULL_ATTENTION,
-        {
-            FULL_ATTENTION: grouped_query(fields, traits._replace(output_gate=gate)),
-            "linear_attention": delta_net,
-        },
-    )
+    kinds: dict[str, Attention] = {"linear_attention": delta_net}
+    kinds[FULL_ATTENTION] = grouped_query(fields, traits._replace(output_gate=gate))
+    return layers_by_type(fields, lambda layer: "linear_attention" if (layer + 1) % period else FULL_ATTENTION, kinds)
 
 
-def latent_attention(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
-    """Multi-head latent attention in every layer (DeepSeek-V2 and later, Kimi K2, GLM-5), with its index if any."""
+def same_latent(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
+    """Multi-head latent attention in every layer (DeepSeek-V2 and later, Kimi K2)."""
+    return [latent_attention(fields, traits)] * layer_count(fields)
+
+
+def latent_attention(fields: ConfigFields, traits: AttentionTraits) -> LatentAttention:
+    """Multi-head latent attention of the sizes in a config, with its index if any."""
     if fields.flag("attention_bias", default=False):
         bound = "biases of latent attention are not modelled"
         raise UnsupportedFeatureError(fields.path("attention_bias"), True, bound, "use another model")
-    rank = fields.optional_size("q_lora_rank") or 0
     index = None
     if traits.index_heads:
         index = SparseIndex(
@@ -179,19 +171,18 @@ def latent_attention(fields: ConfigFields, traits: AttentionTraits) -> Attention
             head_dim=fields.size("index_head_dim", default=SparseIndex().head_dim),
             top_k=fields.size("index_topk", default=SparseIndex().top_k),
         )
-    attention = LatentAttention(
+    return LatentAttention(
         heads=fields.size("num_attention_heads"),
-        query_rank=rank,
+        query_rank=fields.optional_size("q_lora_rank") or 0,
         kv_rank=fields.size("kv_lora_rank"),
         nope_dim=fields.size("qk_nope_head_dim"),
         rope_dim=fields.size("qk_rope_head_dim"),
         value_dim=fields.size("v_head_dim"),
         index=index,
     )
-    return [attention] * layer_count(fields)
 
 
-def layers_by_type(fields: ConfigFields, default: Callable[[int], str], kinds: Mapping[str, Attention]) -> Attentions:
+def layers_by_type(fields: ConfigFields, default: Callable[[int], str], kinds: Mapping[str, Kind]) -> list[Kind]:
     """The attention each layer names in ``layer_types``, or of the default kind of its number."""
     layers, named = layer_count(fields), fields.texts("layer_types")
     if named and len(named) != layers:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from planner.core import InputError, UnsupportedFeatureError
+from planner.llm.attention import GroupedQueryAttention
+from planner.llm.feed_forward import DenseFeedForward, MoeFeedForward
 from planner.llm.hf_config import FULL_ATTENTION, ConfigFields
 from planner.llm.hf_layers import (
     Attentions,
@@ -22,14 +24,7 @@ from planner.llm.hf_layers import (
     layers_by_type,
     routed_experts,
 )
-from planner.llm.layers import (
-    Attention,
-    DenseFeedForward,
-    FeedForward,
-    GroupedQueryAttention,
-    LayerEmbedding,
-    MoeFeedForward,
-)
+from planner.llm.layers import Attention, FeedForward, LayerEmbedding
 
 SLIDING_ATTENTION = "sliding_attention"
 """Entry of ``layer_types`` for a windowed layer."""
@@ -75,7 +70,7 @@ def gemma4_attentions(fields: ConfigFields, traits: AttentionTraits) -> Attentio
     keys_are_values = fields.flag("attention_k_eq_v", default=False)
     heads = {"num_key_value_heads": "num_global_key_value_heads"} if keys_are_values else {}
     wide = _renamed(fields, heads, {"head_dim": fields.size("global_head_dim", default=512)})
-    kinds: dict[str, Attention] = {
+    kinds = {
         FULL_ATTENTION: grouped_query(wide, traits).model_copy(update={"keys_are_values": keys_are_values}),
         SLIDING_ATTENTION: grouped_query(fields, traits, window=fields.size("sliding_window", default=512)),
     }
@@ -90,7 +85,10 @@ def gemma4_attentions(fields: ConfigFields, traits: AttentionTraits) -> Attentio
     if missing:
         bound = f"the {own} layers with a cache have none of a kind that shares one"
         raise InputError(fields.path("num_kv_shared_layers"), len(attentions) - own, bound, "correct the number")
-    return [*attentions[:own], *(_sharing(attention) for attention in attentions[own:])]
+    sharing = {  # without the norm of keys
+        kind: kind.model_copy(update={"shares_cache": True, "qk_norm_values": kind.head_dim}) for kind in kinds.values()
+    }
+    return [*attentions[:own], *map(sharing.__getitem__, attentions[own:])]
 
 
 def _own_layers(fields: ConfigFields) -> int:
@@ -100,12 +98,6 @@ def _own_layers(fields: ConfigFields) -> int:
         bound = f"must be below num_hidden_layers = {layers}"
         raise InputError(fields.path("num_kv_shared_layers"), shared, bound, "correct the number")
     return layers - shared
-
-
-def _sharing(attention: Attention | None) -> Attention | None:
-    """The same attention on the keys and values of an earlier layer, without the norm of keys."""
-    assert isinstance(attention, GroupedQueryAttention)
-    return attention.model_copy(update={"shares_cache": True, "qk_norm_values": attention.head_dim})
 
 
 def _refuse_other_gemma4(fields: ConfigFields) -> None:

@@ -16,23 +16,13 @@ from typing import NamedTuple
 
 from hardware_db import Dtype
 from planner.core import InputError, UnsupportedFeatureError, shorten
-from planner.llm.compressed_attention import CompressedAttention
+from planner.llm.attention import OUTPUT_PROJECTIONS
+from planner.llm.formats import Part, PartPrecision, Precision
 from planner.llm.hf_config import ConfigFields
 from planner.llm.layers import (
-    OUTPUT_PROJECTIONS,
     Attention,
     DecoderLayers,
-    DenseFeedForward,
     FeedForward,
-    LinearAttention,
-    MoeFeedForward,
-    Part,
-    PartPrecision,
-    Precision,
-    StateSpace,
-    attention_matrices,
-    feed_forward_weights,
-    shared_expert_weights,
 )
 
 MAX_STRAY_SHARE = 0.02
@@ -173,7 +163,7 @@ def native_precision(fields: ConfigFields, layers: DecoderLayers, hidden: int) -
 
 def _with_served_cache(precision: Precision, layers: DecoderLayers) -> Precision:
     """Compressed entries are trained to be kept in 8 bits, and engines keep no others (``fp8_ds_mla`` of vLLM)."""
-    compressed = any(isinstance(attention, CompressedAttention) for attention, _ in layers)
+    compressed = any(attention is not None and attention.small_cache for attention, _ in layers)
     if not compressed or precision.kv_cache not in (Dtype.BF16, Dtype.FP16):
         return precision
     return precision.model_copy(update={"kv_cache": Dtype.FP8})
@@ -524,56 +514,19 @@ _OTHER_NAMES = {
     "indexer.weights_proj": ("indexers_proj",),
 }
 """Other names of a matrix: packed with its neighbours, or those of an older family."""
-_BLOCK_NAMES = {
-    Part.FEED_FORWARD: ("mlp", "feed_forward", "mixer"),
-    Part.EXPERTS: (
-        "mlp.experts.0",
-        "ffn.experts.0",
-        "block_sparse_moe.experts.0",
-        "feed_forward.experts",
-        "mixer.experts.0",
-        "moe.experts.0",
-        "moe",
-    ),
-    Part.SHARED_EXPERTS: (
-        "mlp.shared_experts",
-        "ffn.shared_experts",
-        "mlp.shared_expert",
-        "block_sparse_moe.shared_experts",
-        "feed_forward.shared_expert",
-        "mixer.shared_experts",
-        "share_expert",
-    ),
-}
-"""Names of the block a matrix is in."""
-_NAMES_BESIDE = {Part.EXPERTS: ("experts.0", "moe.experts.0"), Part.SHARED_EXPERTS: ("mlp",)}
-"""The same where a dense block is beside the experts (Gemma 4), which are not in it."""
 
 
 def _layer_modules(attention: Attention | None, feed_forward: FeedForward | None, hidden: int) -> Iterator[_Module]:
     """The matrices of one layer with their names after the number of the layer."""
-    block: tuple[str, ...] = ("self_attn", "mixer")
-    if isinstance(attention, CompressedAttention):
-        block = ("attn", "self_attn")
-    if isinstance(attention, LinearAttention | StateSpace):
-        block = ("linear_attn", "self_attn") if isinstance(attention, LinearAttention) else ("mixer",)
-    for name, (inputs, outputs) in attention_matrices(attention, hidden).items():
-        part = Part.ATTENTION_OUTPUT if name in OUTPUT_PROJECTIONS else Part.ATTENTION
-        yield _Module(part, inputs * outputs, _module_names(block, name))
-    if feed_forward is None:
-        return
-    names: tuple[str, ...] = ("gate_proj", "up_proj", "down_proj") if feed_forward.gated else ("up_proj", "down_proj")
-    if isinstance(feed_forward, DenseFeedForward) and feed_forward.single:
-        names = ("linear_mlp",)
-    weights = {Part.FEED_FORWARD: feed_forward_weights(feed_forward, hidden)}
-    if isinstance(feed_forward, MoeFeedForward):
-        weights = {Part.EXPERTS: feed_forward.experts * feed_forward_weights(feed_forward, hidden)}
-        weights[Part.SHARED_EXPERTS] = shared_expert_weights(feed_forward, hidden)
-    beside = isinstance(feed_forward, MoeFeedForward) and feed_forward.dense_beside
-    for part, total in weights.items():
-        blocks = _NAMES_BESIDE[part] if beside else _BLOCK_NAMES[part]
-        for name in names if total else ():
-            yield _Module(part, total // len(names), _module_names(blocks, name))
+    if attention is not None:
+        for name, (inputs, outputs) in attention.matrices(hidden).items():
+            part = Part.ATTENTION_OUTPUT if name in OUTPUT_PROJECTIONS else Part.ATTENTION
+            yield _Module(part, inputs * outputs, _module_names(attention.checkpoint_blocks, name))
+    if feed_forward is not None:
+        for part, total in feed_forward.parts(hidden).items():
+            blocks = feed_forward.checkpoint_blocks(part)
+            for name in feed_forward.matrix_names if total else ():
+                yield _Module(part, total // feed_forward.matrices, _module_names(blocks, name))
 
 
 def _module_names(blocks: Sequence[str], name: str) -> tuple[str, ...]:

@@ -9,26 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from planner.core import InputError, UnsupportedFeatureError
-from planner.llm.hf_config import FULL_ATTENTION, ConfigFields
+from planner.llm.attention import BlockIndex
+from planner.llm.feed_forward import DenseFeedForward
+from planner.llm.hf_config import FULL_ATTENTION, ConfigFields, sliding_window
 from planner.llm.hf_layers import (
     Attentions,
     AttentionTraits,
     FeedForwards,
     QkNorm,
     deepseek_experts,
+    grouped_query,
     latent_attention,
     layer_count,
     local_experts,
-    same_attention,
 )
-from planner.llm.layers import (
-    Attention,
-    BlockIndex,
-    DenseFeedForward,
-    FeedForward,
-    GroupedQueryAttention,
-    LatentAttention,
-)
+from planner.llm.layers import Attention, FeedForward
 
 _CHOOSES = {"full": True, "F": True, "shared": False, "S": False}
 """Whether a layer chooses for itself, by its word in ``indexer_types`` and its letter in ``index_topk_pattern``."""
@@ -46,8 +41,8 @@ def shared_choices(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
     Which layers choose: ``indexer_types``, else ``index_topk_pattern``, else one in ``index_topk_freq`` from
     ``index_skip_topk_offset`` on. Layers that do not have neither weights nor keys of an index.
     """
-    own = latent_attention(fields, traits)[0]
-    if not isinstance(own, LatentAttention) or own.index is None:
+    own = latent_attention(fields, traits)
+    if own.index is None:
         return [own] * layer_count(fields)
     taken = own.model_copy(update={"index": own.index.model_copy(update={"shared": True})})
     return [own if chooses else taken for chooses in _choosing_layers(fields)]
@@ -85,7 +80,7 @@ def choosing_prediction(
 
     Source: the index of layer 78 among the modules left unquantised in huggingface.co/zai-org/GLM-5.2-FP8.
     """
-    return latent_attention(fields, traits)[0], typed_experts(fields)[-1]
+    return latent_attention(fields, traits), typed_experts(fields)[-1]
 
 
 def typed_experts(fields: ConfigFields) -> FeedForwards:
@@ -127,11 +122,9 @@ def block_sparse_attention(fields: ConfigFields, traits: AttentionTraits) -> Att
         bound = "this norm of queries and keys is not modelled"
         raise UnsupportedFeatureError(fields.path("qk_norm_type"), kind, bound, f"use {' or '.join(_HEAD_NORMS)}")
     norm = _HEAD_NORMS[kind] if fields.flag("use_qk_norm", default=True) else QkNorm.NONE
-    full = same_attention(fields, traits._replace(qk_norm=norm))[0]
+    full = grouped_query(fields, traits._replace(qk_norm=norm), window=sliding_window(fields))
     layers = _indexed_layers(fields)
-    if not any(layers) or not isinstance(full, GroupedQueryAttention):
-        return [full] * len(layers)
-    sparse = full.model_copy(update={"index": _block_index(fields)})
+    sparse = full.model_copy(update={"index": _block_index(fields)}) if any(layers) else full
     return [sparse if indexed else full for indexed in layers]
 
 

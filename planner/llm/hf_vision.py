@@ -36,11 +36,6 @@ def vision_encoder(fields: ConfigFields) -> VisionEncoder | None:
     return None if vision is None or not vision.values or reader is None else reader(vision, fields)
 
 
-def modelled_encoders() -> tuple[str, ...]:
-    """Wrappers (``model_type``) whose vision encoder is modelled. Raises nothing."""
-    return tuple(_READERS)
-
-
 def _qwen(vision: ConfigFields, _: ConfigFields) -> VisionEncoder:
     """Qwen3VLVisionModel of ``modeling_qwen3_vl.py``; Qwen3.5 has the same without deepstack.
 

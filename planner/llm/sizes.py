@@ -8,40 +8,13 @@ itself is in `planner.llm.spec`, the shapes of one layer and their weights in `p
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from hardware_db import Dtype
 from planner.core import InputError
-from planner.llm.compressed_attention import CompressedAttention
-from planner.llm.layers import (
-    BYTES_PER_VALUE,
-    Attention,
-    BlockIndex,
-    GroupedQueryAttention,
-    LatentAttention,
-    LayerGroup,
-    LinearAttention,
-    MoeFeedForward,
-    NormKind,
-    Part,
-    Precision,
-    SparseIndex,
-    StateSpace,
-    attention_output_weights,
-    attention_weights,
-    dense_beside_parameters,
-    feed_forward_biases,
-    feed_forward_weights,
-    latent_projection_weights,
-    layer_embedding_weights,
-    router_weights,
-    shared_expert_weights,
-    small_attention_parameters,
-)
+from planner.llm.attention import UNQUANTISED_BYTES
+from planner.llm.formats import BYTES_PER_VALUE, Part, Precision
+from planner.llm.layers import LayerGroup, NormKind, attentions
 from planner.llm.spec import LlmSpec
-
-_UNQUANTISED_BYTES = BYTES_PER_VALUE[Dtype.BF16]
-"""Bytes per value of what checkpoints never quantise."""
 
 
 def lm_head_weights(llm: LlmSpec) -> int:
@@ -118,14 +91,11 @@ def linear_parameters_by_part(llm: LlmSpec) -> dict[Part, int]:
 
 def _layer_matrices(group: LayerGroup, hidden: int) -> dict[Part, int]:
     """Weights of the matrices of one layer, by part."""
-    feed_forward = group.feed_forward
-    weights = feed_forward_weights(feed_forward, hidden)
-    output = attention_output_weights(group.attention, hidden)
-    attention = {Part.ATTENTION: attention_weights(group.attention, hidden) - output, Part.ATTENTION_OUTPUT: output}
-    if isinstance(feed_forward, MoeFeedForward):
-        shared = shared_expert_weights(feed_forward, hidden)
-        return attention | {Part.EXPERTS: feed_forward.experts * weights, Part.SHARED_EXPERTS: shared}
-    return attention | {Part.FEED_FORWARD: weights}
+    parts: dict[Part, int] = {}
+    if group.attention is not None:
+        output = group.attention.output_weights(hidden)
+        parts |= {Part.ATTENTION: group.attention.weights(hidden) - output, Part.ATTENTION_OUTPUT: output}
+    return parts | (group.feed_forward.parts(hidden) if group.feed_forward is not None else {})
 
 
 def parameters(llm: LlmSpec) -> int:
@@ -159,18 +129,12 @@ def active_parameters(llm: LlmSpec) -> int:
     >>> round(active_parameters(load_llm("mixtral-8x7b-v0.1")) / 1e9, 1)
     12.9
     """
-    unvisited = sum(group.count * _unvisited_parameters(group, llm.hidden_size) for group in llm.layers)
+    hidden, unvisited = llm.hidden_size, 0
+    for group in llm.layers:
+        if (moe := group.experts) is not None:
+            visited = moe.weights(hidden) + moe.biases(hidden)
+            unvisited += group.count * (moe.experts - moe.experts_per_token) * visited
     return parameters(llm) - unvisited - layer_embedding_parameters(llm)
-
-
-def _unvisited_parameters(group: LayerGroup, hidden: int) -> int:
-    """Parameters of the experts of one layer that a token does not visit."""
-    moe = group.feed_forward
-    if not isinstance(moe, MoeFeedForward):
-        return 0
-    return (moe.experts - moe.experts_per_token) * (
-        feed_forward_weights(moe, hidden) + feed_forward_biases(moe, hidden)
-    )
 
 
 def mtp_parameters(llm: LlmSpec) -> int:
@@ -207,7 +171,8 @@ def weight_bytes(llm: LlmSpec, precision: Precision) -> float:
     parts = linear_parameters_by_part(llm)
     if not llm.tied_embeddings:
         parts[Part.LM_HEAD] = lm_head_weights(llm)
-    return _stored_bytes(parts, parameters(llm), precision) + encoder_weight_bytes(llm)
+    stored = sum(weights * BYTES_PER_VALUE[precision.of(part)[0]] for part, weights in parts.items())
+    return stored + (parameters(llm) - sum(parts.values())) * UNQUANTISED_BYTES + encoder_weight_bytes(llm)
 
 
 def encoder_parameters(llm: LlmSpec) -> int:
@@ -231,31 +196,7 @@ def encoder_weight_bytes(llm: LlmSpec) -> float:
     ``2 * encoder_parameters``. Source: ``ignore`` and ``modules_to_not_convert`` of nvidia/Kimi-K2.5-NVFP4
     (vision_tower, mm_projector) and Qwen/Qwen3-VL-235B-A22B-Instruct-FP8 (model.visual). Raises nothing.
     """
-    return encoder_parameters(llm) * _UNQUANTISED_BYTES
-
-
-def mtp_weight_bytes(llm: LlmSpec, precision: Precision) -> float:
-    """Bytes of the multi-token-prediction modules at a precision, without the tables they share [bytes].
-
-    As `weight_bytes`: matrices of the layer in the formats of their parts, projection, norms and router in 16 bits.
-    Source: ``README_WEIGHTS.md`` of github.com/deepseek-ai/DeepSeek-V3. Raises nothing.
-
-    >>> from planner.llm import load_llm
-    >>> llm = load_llm("deepseek-v3")
-    >>> mtp_weight_bytes(llm, Precision()) == 2 * mtp_parameters(llm)
-    True
-    """
-    if llm.mtp is None:
-        return 0.0
-    layer = _layer_matrices(llm.mtp, llm.hidden_size)
-    parts = {part: llm.mtp_layers * weights for part, weights in layer.items()}
-    return _stored_bytes(parts, mtp_parameters(llm), precision)
-
-
-def _stored_bytes(parts: Mapping[Part, int], total: int, precision: Precision) -> float:
-    """Bytes of `total` parameters of which `parts` are in their own formats and the rest in 16 bits."""
-    in_parts = sum(weights * BYTES_PER_VALUE[precision.of(part)[0]] for part, weights in parts.items())
-    return in_parts + (total - sum(parts.values())) * _UNQUANTISED_BYTES
+    return encoder_parameters(llm) * UNQUANTISED_BYTES
 
 
 def kv_bytes_per_token(llm: LlmSpec, kv_dtype: Dtype) -> float:
@@ -264,7 +205,7 @@ def kv_bytes_per_token(llm: LlmSpec, kv_dtype: Dtype) -> float:
     Softmax attention without a window: ``kv_heads * (head_dim + value_dim)`` values a layer (keys and values; none in a
     layer that shares those of another); latent attention:
     ``kv_rank + rope_dim``, shared by all heads; both times BYTES_PER_VALUE[kv_dtype]; compressed attention: an entry
-    (`CompressedAttention.entry_bytes`) for every `ratio` tokens; plus `index_bytes_per_token`.
+    (`CompressedAttention.row_bytes`) for every `ratio` tokens; plus `index_bytes_per_token`.
     Windowed layers are in `kv_window_bytes`, linear attention and state space in `state_bytes`. Sources: Kwon et al.
     2023, PagedAttention, arXiv:2309.06180, sec. 3: 800 KB per token for OPT-13B in FP16; DeepSeek-AI 2024,
     arXiv:2405.04434, sec. 2.1.4. Raises nothing.
@@ -273,42 +214,20 @@ def kv_bytes_per_token(llm: LlmSpec, kv_dtype: Dtype) -> float:
     >>> kv_bytes_per_token(load_llm("opt-13b"), Dtype.FP16) / 1024
     800.0
     """
-    values = sum(group.count * _cached_values(group.attention) for group in llm.layers)
-    entries = sum(
-        group.count * group.attention.entry_bytes(kv_dtype, BYTES_PER_VALUE[kv_dtype]) / group.attention.ratio
-        for group in llm.layers
-        if isinstance(group.attention, CompressedAttention) and group.attention.ratio
-    )
-    return values * BYTES_PER_VALUE[kv_dtype] + entries + index_bytes_per_token(llm)
+    kept = sum(count * kind.token_bytes(kv_dtype) for count, kind in attentions(llm.layers))
+    return kept + index_bytes_per_token(llm)
 
 
 def index_bytes_per_token(llm: LlmSpec) -> float:
     """Bytes one token of context occupies in the key caches of sparse indices, all layers together [bytes/token].
 
-    Whatever the format of the KV cache. Latent attention: ``layers * (head_dim + 4 * head_dim / 128)``, one FP8 key and
-    a 32-bit scale per 128 channels; none where the choice of another layer is taken. Blocks: ``layers * 2 * head_dim``,
-    one 16-bit key. Sources: DeepSeek-V3.2-Exp, ``inference/model.py``, class Indexer (k_cache, k_scale_cache); the same
-    132 bytes a token and layer in vLLM 0.11, ``DeepseekV32IndexerCache``; sgl-project/sglang#30531 (GLM-5.2: 47,702
-    bytes a token with an 8-bit cache); vLLM 0.24, ``MiniMaxM3IndexerCache``. Raises nothing.
+    Raises nothing.
 
     >>> from planner.llm import load_llm
     >>> index_bytes_per_token(load_llm("deepseek-v3.2")) / 61
     132.0
     """
-    return float(sum(group.count * _index_bytes(group.attention) for group in llm.layers))
-
-
-def _index_bytes(attention: Attention | None) -> float:
-    """Bytes of the index key of one token in one layer."""
-    match attention:
-        case LatentAttention(index=SparseIndex(shared=False, head_dim=channels)):
-            return channels + 4 * math.ceil(channels / 128)
-        case GroupedQueryAttention(index=BlockIndex(head_dim=channels)):
-            return channels * _UNQUANTISED_BYTES
-        case CompressedAttention() if attention.index_heads:
-            return attention.index_entry_bytes / attention.ratio
-        case _:
-            return 0.0
+    return float(sum(count * kind.index_bytes for count, kind in attentions(llm.layers)))
 
 
 def kv_window_bytes(llm: LlmSpec, kv_dtype: Dtype, context_tokens: float) -> float:
@@ -325,24 +244,8 @@ def kv_window_bytes(llm: LlmSpec, kv_dtype: Dtype, context_tokens: float) -> flo
     """
     if not context_tokens >= 0:
         raise InputError("context_tokens", context_tokens, "must not be negative", "give the tokens of a sequence")
-    values = sum(
-        group.count * group.attention.cached_values * min(context_tokens, group.attention.window)
-        for group in llm.layers
-        if isinstance(group.attention, GroupedQueryAttention) and group.attention.window
-    )
-    entries = sum(
-        group.count
-        * group.attention.entry_bytes(kv_dtype, BYTES_PER_VALUE[kv_dtype])
-        * min(context_tokens, group.attention.window)
-        for group in llm.layers
-        if isinstance(group.attention, CompressedAttention)
-    )
-    return values * BYTES_PER_VALUE[kv_dtype] + entries
-
-
-_STATE_BYTES = 4.0
-"""Bytes per value of a recurrent state: float32. Default of SGLang 0.5 (``mamba_ssm_dtype``) and what checkpoints of
-Qwen3.5 (``mamba_ssm_dtype``) and Nemotron (``mamba_ssm_cache_dtype``) ask for; without a key vLLM takes 16 bits."""
+    found = attentions(llm.layers)
+    return float(sum(n * kind.window_bytes(kv_dtype) * min(context_tokens, kind.cache_window) for n, kind in found))
 
 
 def state_bytes(llm: LlmSpec) -> float:
@@ -358,32 +261,7 @@ def state_bytes(llm: LlmSpec) -> float:
     >>> state_bytes(load_llm("qwen3-next-80b-a3b-thinking"))  # 36 x (32 x 128 x 128 x 4 + 8192 x 3 x 2)
     77266944.0
     """
-    return sum(group.count * _state_bytes(group.attention) for group in llm.layers)
-
-
-def _state_bytes(attention: Attention | None) -> float:
-    """Bytes of constant state of one sequence in one layer."""
-    match attention:
-        case LinearAttention():
-            state = attention.value_heads * attention.key_dim * attention.value_dim
-        case StateSpace():
-            state = attention.inner * attention.state_size
-        case CompressedAttention():
-            return attention.state_bytes
-        case _:
-            return 0.0
-    return state * _STATE_BYTES + attention.conv_channels * (attention.conv_kernel - 1) * _UNQUANTISED_BYTES
-
-
-def _cached_values(attention: Attention | None) -> int:
-    """Values one layer keeps of every token of the context."""
-    match attention:
-        case GroupedQueryAttention(window=0):
-            return attention.cached_values
-        case LatentAttention():
-            return attention.kv_rank + attention.rope_dim
-        case _:
-            return 0
+    return float(sum(count * kind.state_bytes for count, kind in attentions(llm.layers)))
 
 
 def _norm_parameters(llm: LlmSpec) -> int:
@@ -472,18 +350,11 @@ def _blocks(group: LayerGroup) -> int:
 
 def _small_parameters(llm: LlmSpec, group: LayerGroup) -> int:
     """Parameters of one layer that are not in its attention and feed-forward matrices."""
-    hidden, feed_forward = llm.hidden_size, group.feed_forward
-    count = router_weights(feed_forward, hidden) + layer_norms(llm, group) * _norm_parameters(llm)
-    count += _blocks(group) * _stream_parameters(llm)
-    count += residual_mixes(llm, group) * _residual_parameters(llm) + latent_projection_weights(feed_forward, hidden)
-    count += small_attention_parameters(group.attention, hidden) + dense_beside_parameters(feed_forward, hidden)
+    hidden, norm = llm.hidden_size, _norm_parameters(llm)
+    count = layer_norms(llm, group) * norm + _blocks(group) * _stream_parameters(llm)
+    count += residual_mixes(llm, group) * _residual_parameters(llm)
+    count += group.attention.small_parameters(hidden) if group.attention is not None else 0
+    count += group.feed_forward.small_parameters(hidden) if group.feed_forward is not None else 0
     if llm.layer_embedding is not None:
-        count += layer_embedding_weights(llm.layer_embedding, hidden) + _norm_parameters(llm)
-    if isinstance(feed_forward, MoeFeedForward):
-        count += feed_forward.experts * feed_forward_biases(feed_forward, hidden)
-        count += feed_forward.experts if feed_forward.router_bias else 0
-        count += hidden if feed_forward.shared_gate else 0
-        count += feed_forward.latent if feed_forward.latent_norm else 0
-    elif feed_forward is not None:
-        count += feed_forward_biases(feed_forward, hidden)
+        count += llm.layer_embedding.weights(hidden) + norm
     return count

@@ -15,6 +15,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from planner.core import Frozen, InputError
+from planner.llm.formats import Count, Precision, Size
 from planner.llm.hf_config import (
     CONFIG_NAME,
     ConfigFields,
@@ -36,13 +37,7 @@ from planner.llm.hf_families import (
 )
 from planner.llm.hf_quantisation import native_precision
 from planner.llm.hf_vision import vision_encoder
-from planner.llm.layers import (
-    LayerEmbedding,
-    LayerGroup,
-    NormKind,
-    Precision,
-)
-from planner.llm.size_types import Count, Size
+from planner.llm.layers import LayerEmbedding, LayerGroup, NormKind
 from planner.llm.vision import VisionEncoder
 
 
@@ -99,6 +94,11 @@ class LlmSpec(Frozen):
     def num_layers(self) -> int:
         """Decoder layers of all groups."""
         return sum(group.count for group in self.layers)
+
+    @property
+    def routed_experts(self) -> int:
+        """Routed experts of a layer, the most there are; 0 for a dense model."""
+        return max((group.experts.experts for group in self.layers if group.experts is not None), default=0)
 
     @classmethod
     def from_config(

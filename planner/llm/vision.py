@@ -15,7 +15,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field
 
 from planner.core import Frozen, InputError
-from planner.llm.size_types import Count, Size
+from planner.llm.formats import Count, Size
 
 MAX_SIDE_PIXELS = 65_536
 """Longest side of an image: that of the JPEG format (65 535) and beyond what any processor keeps."""

@@ -40,10 +40,8 @@ from planner.roofline.gpu import (
     fast_domain_gpus,
     half_precision,
     kernel_activations,
-    kv_heads_per_gpu,
     link_bandwidth_bytes_per_s,
     ridge_point_flops_per_byte,
-    state_groups_per_gpu,
 )
 from planner.roofline.index_kernels import (
     index_scores_s,
@@ -181,7 +179,6 @@ __all__ = [
     "index_selection_s",
     "kernel_activations",
     "knot_position",
-    "kv_heads_per_gpu",
     "latent_decode_s",
     "latent_prefill_s",
     "link_bandwidth_bytes_per_s",
@@ -198,7 +195,6 @@ __all__ = [
     "selecting_rows",
     "sparse_prefill_s",
     "sparse_token_s",
-    "state_groups_per_gpu",
     "step_operators",
     "value_in",
     "with_knots",

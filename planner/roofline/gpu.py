@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from hardware_db import Calibration, Dtype, GpuSku, Topology
 from planner.core import InputError
-from planner.llm import GroupedQueryAttention, StateSpace
 from planner.roofline.kernel_forms import Form, GpuPeaks
 from planner.roofline.shape import Parallelism
 
@@ -203,48 +202,3 @@ def require_tp_in_one_domain(sku: GpuSku, parallelism: Parallelism) -> None:
         raise InputError("parallelism.tp", tp, f"{sku.id} has at most {largest} GPUs in one fast domain", "lower tp")
     if tp > largest and tp % largest:
         raise InputError("parallelism.tp", tp, f"{sku.id}: must fill domains of {largest} GPUs", f"use {2 * largest}")
-
-
-def kv_heads_per_gpu(attention: GroupedQueryAttention, tp: int) -> int:
-    """Key/value heads one GPU holds: kv_heads / tp, at least 1 (replicated when tp > kv_heads).
-
-    Args:
-        attention: its heads.
-        tp: GPUs they are split over.
-
-    Returns:
-        KV heads of one GPU.
-
-    Raises:
-        InputError: heads cannot be split evenly, which engines refuse too.
-    """
-    if attention.heads % tp:
-        raise InputError("parallelism.tp", tp, f"{attention.heads} query heads do not split evenly", "use a divisor")
-    smaller, larger = sorted((attention.kv_heads, tp))
-    if larger % smaller:
-        raise InputError("parallelism.tp", tp, f"{attention.kv_heads} KV heads do not split evenly", "use a divisor")
-    return max(1, attention.kv_heads // tp)
-
-
-def state_groups_per_gpu(attention: StateSpace, tp: int) -> int:
-    """Groups of B and C that one GPU holds: groups / tp; a single group is on every GPU.
-
-    Source: vLLM, ``MambaMixer2`` (vllm/model_executor/layers/mamba/mamba_mixer2.py: "If tensor parallel world size does
-    not divide num_groups, then num_groups must equal 1").
-
-    Args:
-        attention: its heads and groups.
-        tp: GPUs they are split over.
-
-    Returns:
-        Groups of one GPU.
-
-    Raises:
-        InputError: heads or groups cannot be split evenly.
-    """
-    if attention.heads % tp:
-        raise InputError("parallelism.tp", tp, f"{attention.heads} Mamba-2 heads do not split evenly", "use a divisor")
-    if attention.groups % tp and attention.groups > 1:
-        bound = f"{attention.groups} groups of Mamba-2 do not split evenly"
-        raise InputError("parallelism.tp", tp, bound, f"use a divisor of {attention.groups}")
-    return max(1, attention.groups // tp)

@@ -21,7 +21,6 @@ from planner.llm import (
     Precision,
     StateSpace,
 )
-from planner.roofline.gpu import kv_heads_per_gpu, state_groups_per_gpu
 from planner.roofline.shape import Parallelism
 
 SCALED_CHANNELS = {Dtype.FP8_BLOCK: 128}
@@ -50,11 +49,11 @@ def require_split(llm: LlmSpec, parallelism: Parallelism, precision: Precision) 
 def _require_heads(kind: Attention | None, tp: int) -> None:
     match kind:
         case GroupedQueryAttention():
-            kv_heads_per_gpu(kind, tp)
+            kind.kv_heads_per_gpu(tp)
         case CompressedAttention():
             _require_even("parallelism.tp", tp, kind.output_groups, "groups of heads that are projected together")
         case StateSpace():
-            state_groups_per_gpu(kind, tp)
+            kind.groups_per_gpu(tp)
         case LinearAttention():
             _require_even("parallelism.tp", tp, kind.key_heads, "key heads of linear attention")
             _require_even("parallelism.tp", tp, kind.value_heads, "value heads of linear attention")

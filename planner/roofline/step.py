@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from hardware_db import Dtype, GpuSku
 from planner.llm import (
-    BYTES_PER_VALUE,
     Attention,
     CompressedAttention,
     DenseFeedForward,
@@ -47,10 +46,8 @@ from planner.roofline.gpu import (
     fast_domain_gpus,
     half_precision,
     kernel_activations,
-    kv_heads_per_gpu,
     link_bandwidth_bytes_per_s,
     require_tp_in_one_domain,
-    state_groups_per_gpu,
 )
 from planner.roofline.operators import (
     ACTIVATION_BYTES,
@@ -257,7 +254,7 @@ class _Builder:
 
     def grouped(self, kind: GroupedQueryAttention, count: float) -> list[Operator]:
         """Projections, rotary embedding and softmax attention, split over heads."""
-        kv_heads = float(kv_heads_per_gpu(kind, self.tp))
+        kv_heads = float(kind.kv_heads_per_gpu(self.tp))
         heads, d, out = float(kind.heads // self.tp), float(kind.head_dim), float(kind.values_per_head)
         cache, half = self.precision.kv_cache, self.half
         window = kind.window / 2.0 if kind.chunked else float(kind.window)
@@ -394,7 +391,7 @@ class _Builder:
         else:
             heads, key, value = kind.heads / self.tp, kind.state_size, kind.head_dim
             out = heads * value
-            channels = out + 2.0 * state_groups_per_gpu(kind, self.tp) * kind.state_size
+            channels = out + 2.0 * kind.groups_per_gpu(self.tp) * kind.state_size
         operators: list[Operator] = []
         if isinstance(kind, LinearAttention) and kind.decay_rank:
             decays = kind.key_heads * key / self.tp
@@ -449,7 +446,7 @@ class _Builder:
         """
         heads, d, groups = kind.heads / self.tp, float(kind.head_dim), kind.output_groups / self.tp
         rank, qkv, part = float(kind.query_rank), OperatorFamily.QKV, Part.ATTENTION
-        entry = kind.entry_bytes(self.precision.kv_cache, BYTES_PER_VALUE[self.precision.kv_cache])
+        entry = kind.row_bytes(self.precision.kv_cache)
         shape = CompressedHeads(heads, d, entry, float(kind.window), float(kind.ratio), float(kind.top_k))
         layers = (self.half, count, Driver.SHAPE)
         weights, activations = self.formats(part)

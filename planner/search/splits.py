@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from hardware_db import EngineFeature, EngineProfile, GpuSku
-from planner.llm import LlmSpec, MoeFeedForward, Precision, weight_bytes
+from planner.llm import LlmSpec, Precision, weight_bytes
 from planner.roofline import fast_domain_gpus
 from planner.search.types import SearchSpace
 
@@ -67,7 +67,7 @@ def splits(
     """
     tps = sorted(set(search.tp)) or _powers_of_two(min(WIDEST_TP, fast_domain_gpus(sku)))
     pps = sorted(set(search.pp)) or _stages(llm, precision, sku, max(tps))
-    experts = _experts(llm)
+    experts = llm.routed_experts
     has_ranks = EngineFeature.RANKS not in NOT_STARTED.get(engine.id, ())
     between = any(row.supported and row.feature is EngineFeature.SOME_EXPERT_GROUPS for row in engine.support)
     for tp in tps:
@@ -75,14 +75,6 @@ def splits(
             for dp in sorted(set(search.dp)) or (_ranks(experts, sku, tp, pp) if has_ranks else [1]):
                 for ep in sorted(set(search.ep)) or _expert_groups(experts, tp * dp, between):
                     yield Split(tp, pp, dp, ep)
-
-
-def _experts(llm: LlmSpec) -> int:
-    """Routed experts of a layer, 0 for a dense model."""
-    return max(
-        (group.feed_forward.experts for group in llm.layers if isinstance(group.feed_forward, MoeFeedForward)),
-        default=0,
-    )
 
 
 def _powers_of_two(most: int) -> list[int]:

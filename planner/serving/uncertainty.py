@@ -41,7 +41,7 @@ from pydantic import Field
 
 from planner.core import Frozen, Metric
 from planner.engine import LAYER_KIND_KERNELS, ReplicaConfig, StepTimer, StepTimeShift
-from planner.llm import LatentAttention, LlmSpec, MoeFeedForward
+from planner.llm import LlmSpec, attentions
 from planner.roofline import CalibratedGpu, MatrixProduct, Operator, OperatorFamily, StepShape, step_operators
 from planner.serving.types import Deployment, Pool, Role
 
@@ -397,10 +397,7 @@ def is_sparse(llm: LlmSpec) -> bool:
     Returns:
         True where some layer has either.
     """
-    return any(
-        isinstance(layer.feed_forward, MoeFeedForward) or isinstance(layer.attention, LatentAttention)
-        for layer in llm.layers
-    )
+    return llm.routed_experts > 0 or any(kind.one_row for _, kind in attentions(llm.layers))
 
 
 def kernel_spreads(

@@ -18,7 +18,7 @@ from scipy.optimize import least_squares
 from hardware_db import EngineCosts, HardwareDb
 from planner.core import FloatArray, InputError, PlannerError, Table, number_of, percent, significant
 from planner.engine import ReplicaConfig
-from planner.llm import LatentAttention
+from planner.llm import attentions
 from planner.serving import Deployment
 from planner.validation.checkpoint_names import model_of
 from planner.validation.measured_runs import ServingPoint
@@ -169,7 +169,7 @@ def halves(points: Sequence[ServingPoint]) -> tuple[tuple[ServingPoint, ...], tu
 
 def determinable_constants(points: Sequence[ServingPoint]) -> tuple[str, ...]:
     """Constants that so many runs can determine: at most one for every two measured means, the plainest first."""
-    latent = any(isinstance(layer.attention, LatentAttention) for p in points for layer in model_of(p.model).layers)
+    latent = any(kind.one_row for point in points for _, kind in attentions(model_of(point.model).layers))
     apart = any(point.disaggregated for point in points)
     means = sum((point.mean_ttft_s is not None) + (point.mean_tpot_s is not None) for point in points)
     names = (*DEFAULT_NAMES, *(LATENT_NAMES if latent else ()), *(("transfer_request_s",) if apart else ()))

@@ -15,7 +15,7 @@ import numpy as np
 from hardware_db import HardwareDb, select_calibration
 from planner.core import InputError, IntArray, Metric, PlannerError, UnknownNameError
 from planner.engine import ReplicaConfig, Speculation
-from planner.llm import LlmSpec, MoeFeedForward
+from planner.llm import LlmSpec
 from planner.roofline import Parallelism
 from planner.serving import Deployment, Performance, Pool, Role, latency_intervals
 from planner.simulator import simulate
@@ -209,8 +209,7 @@ def _with_context(llm: LlmSpec, point: ServingPoint) -> LlmSpec:
 
 def _with_whole_experts(split: Parallelism, llm: LlmSpec) -> Parallelism:
     """The split with as many copies of experts as fill its groups: what was measured had them, unrecorded."""
-    experts = (g.feed_forward.experts for g in llm.layers if isinstance(g.feed_forward, MoeFeedForward))
-    missing = max((-held % split.ep for held in experts), default=0)
+    missing = -llm.routed_experts % split.ep
     return split.model_copy(update={"redundant_experts": missing}) if missing else split
 
 

@@ -18,12 +18,11 @@ from planner.engine import (
     mean_encoder_s,
     memory_footprint,
     reserve,
-    weights_bytes_per_gpu,
 )
 from planner.llm import encoder_weight_bytes, load_llm
 from planner.roofline import Driver, Parallelism, encoder_load, encoder_operators, encoder_tp
 from planner.workload import Images, TokenLengths
-from tests.builders import H100, calibrated, replica
+from tests.builders import H100, calibrated, replica, weights_bytes_per_gpu
 
 QWEN = "qwen3-vl-8b-instruct"
 ONE = Images(count=1, width=1024, height=1024)

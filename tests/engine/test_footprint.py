@@ -15,7 +15,6 @@ from planner.engine import (
     one_request_room_tokens,
     request_limit,
     require_room,
-    weights_bytes_per_gpu,
 )
 from planner.engine.footprint import (
     LEAST_SPREAD_BYTES,
@@ -27,7 +26,7 @@ from planner.engine.footprint import (
 )
 from planner.llm import load_llm
 from planner.roofline import Parallelism
-from tests.builders import FP8, H100, HARDWARE, replica
+from tests.builders import FP8, H100, HARDWARE, replica, weights_bytes_per_gpu
 
 TIGHT = replica("llama-3.3-70b-instruct", precision=FP8, max_batched_tokens=512, max_running_requests=16)
 """70 GB of FP8 weights on one H100: room for some tens of thousands of tokens."""

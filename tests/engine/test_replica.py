@@ -12,11 +12,10 @@ from planner.core import InputError
 from planner.engine import (
     Schedule,
     step_time,
-    weights_bytes_per_gpu,
 )
 from planner.llm import Part, PartPrecision, Precision, load_llm
 from planner.roofline import Bound, OperatorFamily, StepShape
-from tests.builders import FP8, H100, HARDWARE, calibrated, replica
+from tests.builders import FP8, H100, HARDWARE, calibrated, replica, weights_bytes_per_gpu
 
 
 def with_bandwidth(factor: float) -> GpuSku:

@@ -27,19 +27,17 @@ from planner.llm import (
     Precision,
     StateSpace,
     active_parameters,
-    attention_matrices,
-    attention_weights,
     kv_bytes_per_token,
     kv_window_bytes,
     linear_parameters,
     load_llm,
     parameters,
-    shared_expert_weights,
     state_bytes,
     weight_bytes,
 )
-from planner.llm.layers import Attention, SparseIndex
-from planner.llm.sizes import index_bytes_per_token, linear_parameters_by_part, mtp_parameters, mtp_weight_bytes
+from planner.llm.attention import SparseIndex
+from planner.llm.layers import Attention
+from planner.llm.sizes import index_bytes_per_token, linear_parameters_by_part, mtp_parameters
 from tests.configs import Config, preset_config
 
 Tensors = Iterator[tuple[str, tuple[int, ...]]]
@@ -110,19 +108,19 @@ def test_latent_attention_of_deepseek_v3() -> None:
         experts=256, experts_per_token=8, intermediate=2048, router_bias=True, shared_intermediate=2048
     )
     by_hand = 7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168
-    assert attention_weights(v3, 7168) == by_hand == 187_105_280
-    assert shared_expert_weights(sparse.feed_forward, 7168) == 3 * 7168 * 2048
+    assert v3.weights(7168) == by_hand == 187_105_280
+    assert sparse.feed_forward.parts(7168)[Part.SHARED_EXPERTS] == 3 * 7168 * 2048
 
 
 def test_full_query_projection_of_latent_attention() -> None:
     # DeepSeek-V2-Lite: 16 heads, no compression of queries (arXiv:2405.04434, appendix B).
     lite = LatentAttention(heads=16, query_rank=0, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
     by_hand = 2048 * 16 * 192 + 2048 * 576 + 512 * 16 * 256 + 16 * 128 * 2048
-    assert attention_weights(lite, 2048) == by_hand
+    assert lite.weights(2048) == by_hand
     config = {key: value for key, value in preset_config("deepseek-v3").items() if key != "quantization_config"}
     config |= {"model_type": "deepseek_v2", "q_lora_rank": None, "num_nextn_predict_layers": 0}
     lite_like = LlmSpec.from_config(config)
-    assert "q_proj" in attention_matrices(lite_like.layers[0].attention, 7168)
+    assert "q_proj" in lite_like.layers[0].attention.matrices(7168)
     moe = lite_like.layers[1].feed_forward
     assert isinstance(moe, MoeFeedForward)
     assert not moe.router_bias
@@ -182,10 +180,10 @@ def test_gated_delta_net_of_qwen3_next() -> None:
     assert (linear.count, full.count) == (36, 12)
     assert linear.attention == net
     # in_proj_qkvz [12288, 2048], in_proj_ba [64, 2048], out_proj [2048, 4096] of the checkpoint
-    assert attention_weights(net, 2048) == 12288 * 2048 + 64 * 2048 + 2048 * 4096
+    assert net.weights(2048) == 12288 * 2048 + 64 * 2048 + 2048 * 4096
     assert isinstance(full.attention, GroupedQueryAttention)
     assert full.attention.output_gate
-    matrices = attention_matrices(full.attention, 2048)
+    matrices = full.attention.matrices(2048)
     assert [matrices[name] for name in ("q_proj", "k_proj", "v_proj")] == [(2048, 8192), (2048, 512), (2048, 512)]
     assert matrices["o_proj"] == (4096, 2048)
 
@@ -230,7 +228,7 @@ def test_state_space_of_nemotron() -> None:
     assert (mamba.count, experts.count, attention.count) == (23, 23, 6)  # model card: 23 Mamba-2 and MoE, 6 attention
     assert mamba.attention == StateSpace(heads=64, head_dim=64, state_size=128, groups=8, conv_kernel=4)
     assert (mamba.feed_forward, experts.attention, attention.feed_forward) == (None, None, None)
-    assert attention_matrices(mamba.attention, 2688) == {"in_proj": (2688, 10304), "out_proj": (4096, 2688)}
+    assert mamba.attention.matrices(2688) == {"in_proj": (2688, 10304), "out_proj": (4096, 2688)}
     assert parameters(llm) == 31_577_940_288  # general.parameter_count of the converted checkpoint
     assert active_parameters(llm) == pytest.approx(3.6e9, rel=0.01)  # technical report: 3.6 B with embeddings
 
@@ -372,10 +370,6 @@ def test_prediction_modules_are_apart() -> None:
     none = LlmSpec.from_config(preset_config("deepseek-v3") | {"num_nextn_predict_layers": 0})
     assert mtp_parameters(none) == 0
     assert parameters(none) == parameters(llm)
-    assert mtp_weight_bytes(none, Precision()) == 0
-    module = 187_105_280 + 257 * 3 * 7168 * 2048
-    fp8 = Precision(weights=Dtype.FP8, activations=Dtype.FP8)
-    assert mtp_weight_bytes(llm, fp8) == module + 2 * (mtp_parameters(llm) - module)
     two = LlmSpec.from_config(preset_config("deepseek-v3") | {"num_nextn_predict_layers": 2})
     assert mtp_parameters(two) == 2 * mtp_parameters(llm)
     with pytest.raises(InputError, match="mtp_layers = 2: needs the decoder layer of a module"):

@@ -15,7 +15,6 @@ from planner.llm import (
     MoeFeedForward,
     Part,
     active_parameters,
-    attention_matrices,
     kv_bytes_per_token,
     kv_window_bytes,
     load_llm,
@@ -276,7 +275,7 @@ def test_sharing_layers_project_queries_only() -> None:
     shared = [group.attention for group in spec(GEMMA_4_E2B).layers if is_grouped(group.attention)]
     sharing = [attention for attention in shared if attention.shares_cache]
     assert len(sharing) == 2
-    assert all(set(attention_matrices(attention, 1536)) == {"q_proj", "o_proj"} for attention in sharing)
+    assert all(set(attention.matrices(1536)) == {"q_proj", "o_proj"} for attention in sharing)
     assert {attention.qk_norm_values for attention in sharing} == {256, 512}
 
 
@@ -294,9 +293,9 @@ def test_twice_the_width_where_the_cache_is_shared() -> None:
 
 def test_global_layers_of_gemma_4_have_no_value_projection() -> None:
     gemma = kinds(load_llm("gemma-4-26b-a4b"))
-    assert "v_proj" in attention_matrices(gemma[True], 2816)
-    assert attention_matrices(gemma[False], 2816)["k_proj"] == (2816, 1024)
-    assert "v_proj" not in attention_matrices(gemma[False], 2816)
+    assert "v_proj" in gemma[True].matrices(2816)
+    assert gemma[False].matrices(2816)["k_proj"] == (2816, 1024)
+    assert "v_proj" not in gemma[False].matrices(2816)
 
 
 def test_without_shared_keys_global_layers_have_the_heads_of_the_others() -> None:
@@ -314,9 +313,9 @@ def test_sinks_are_in_the_windowed_layers_of_mimo_only() -> None:
 def test_windowed_layers_of_step_have_more_heads_and_all_a_gate() -> None:
     step = kinds(load_llm("step-3.7-flash"))
     assert {windowed: kind.heads for windowed, kind in step.items()} == {True: 96, False: 64}
-    assert attention_matrices(step[True], 4096)["g_proj"] == (4096, 96)
+    assert step[True].matrices(4096)["g_proj"] == (4096, 96)
     ungated = kinds(preset("step-3.7-flash", use_head_wise_attn_gate=False))
-    assert "g_proj" not in attention_matrices(ungated[True], 4096)
+    assert "g_proj" not in ungated[True].matrices(4096)
 
 
 def test_keys_of_step_may_be_those_of_transformers() -> None:

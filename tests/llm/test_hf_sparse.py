@@ -24,7 +24,8 @@ from planner.llm import (
     parameters,
     weight_bytes,
 )
-from planner.llm.layers import Attention, BlockIndex
+from planner.llm.attention import BlockIndex
+from planner.llm.layers import Attention
 from planner.llm.sizes import index_bytes_per_token, mtp_parameters
 from tests.configs import Config, preset_config
 from tests.places import SHARED

@@ -26,10 +26,8 @@ from planner.llm import (
     MoeFeedForward,
     Precision,
     active_parameters,
-    attention_matrices,
     embedding_parameters,
     encoder_parameters,
-    feed_forward_weights,
     hf_config,
     kv_bytes_per_token,
     kv_window_bytes,
@@ -41,7 +39,6 @@ from planner.llm import (
     state_bytes,
     weight_bytes,
 )
-from planner.llm.layers import router_weights
 from planner.llm.sizes import mtp_parameters
 from planner.llm.spec import id_of
 from tests.configs import Config, llama, preset_config
@@ -162,7 +159,7 @@ def fp8_blocks(llm: LlmSpec) -> int:
     for group in (*llm.layers, *([llm.mtp] if llm.mtp else [])):
         moe, wide = group.feed_forward, blocks(hidden, 2048)
         copies = moe.experts + 1 if isinstance(moe, MoeFeedForward) else 18432 // 2048
-        matrices = sum(blocks(*shape) for shape in attention_matrices(group.attention, hidden).values())
+        matrices = sum(blocks(*shape) for shape in group.attention.matrices(hidden).values())
         count += group.count * (matrices + 3 * copies * wide)
     return count
 
@@ -320,12 +317,12 @@ def test_weight_bytes_shrink_with_the_format_but_not_below_the_16_bit_rest() -> 
 def test_weights_of_one_layer_of_llama_3_1_405b() -> None:
     # Shapes of table 3 of Llama Team 2024, arXiv:2407.21783: width 16384, feed-forward 53248, 128 and 8 heads.
     group = load_llm("llama-3.1-405b").layers[0]
-    matrices = attention_matrices(group.attention, 16384)
+    matrices = group.attention.matrices(16384)
     weights = {name: inputs * outputs for name, (inputs, outputs) in matrices.items()}
     assert weights["q_proj"] + weights["k_proj"] + weights["v_proj"] == 16384 * 16384 + 2 * 16384 * 1024
     assert weights["o_proj"] == 16384 * 16384
-    assert feed_forward_weights(group.feed_forward, 16384) == 3 * 16384 * 53248
-    assert router_weights(group.feed_forward, 16384) == 0
+    assert group.feed_forward.weights(16384) == 3 * 16384 * 53248
+    assert group.feed_forward.small_parameters(16384) == 0
 
 
 # ------------------------------------------------------------------------------------------ tensor-by-tensor recount

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from hardware_db import Calibration, Coefficient, Dtype, KernelFit, load_hardware
-from planner.engine import ReplicaConfig, weights_bytes_per_gpu
+from planner.engine import ReplicaConfig
 from planner.engine.cache_layout import kv_bytes_per_token_per_gpu
 from planner.engine.replica import step_shape, step_time
 from planner.llm import GroupedQueryAttention, LatentAttention, LlmSpec, Precision, load_llm
-from planner.llm.layers import BlockIndex, SparseIndex
+from planner.llm.attention import BlockIndex, SparseIndex
 from planner.roofline import (
     BlockDecodeForm,
     BlockHeads,
@@ -38,6 +38,7 @@ from planner.roofline import (
 )
 from planner.roofline.chosen_operators import ChosenDecode
 from planner.roofline.scalar import prompt_attention
+from tests.builders import weights_bytes_per_gpu
 
 HARDWARE = load_hardware()
 H200 = HARDWARE.skus["h200-sxm"]

@@ -27,7 +27,6 @@ from planner.roofline import (
     compute_bound_tokens,
     compute_dtype,
     draft_operators,
-    kv_heads_per_gpu,
     operator_seconds,
     ridge_point_flops_per_byte,
     routed_load,
@@ -322,7 +321,7 @@ class TestGpu:
 
     @pytest.mark.parametrize(("tp", "kv_heads"), [(1, 8), (2, 4), (8, 1), (16, 1)])
     def test_kv_heads_are_split_and_then_replicated(self, tp: int, kv_heads: int) -> None:
-        assert kv_heads_per_gpu(GroupedQueryAttention(heads=64, kv_heads=8, head_dim=128), tp) == kv_heads
+        assert GroupedQueryAttention(heads=64, kv_heads=8, head_dim=128).kv_heads_per_gpu(tp) == kv_heads
 
     def test_fp8_runs_on_fp8_units_where_there_are_some_else_in_16_bit(self) -> None:
         assert compute_dtype(Dtype.FP8, H100) is Dtype.FP8

@@ -7,7 +7,7 @@ import pytest
 from hardware_db import Dtype
 from planner.core import InputError
 from planner.llm import LayerGroup, Precision, StateSpace, load_llm
-from planner.roofline import Parallelism, require_split, state_groups_per_gpu, step_operators
+from planner.roofline import Parallelism, require_split, step_operators
 from tests.builders import HARDWARE
 
 BF16 = Precision()
@@ -65,7 +65,7 @@ def test_redundant_experts_named_by_the_refusal_are_enough() -> None:
 def test_a_single_group_of_mamba_is_on_every_gpu() -> None:
     # MambaMixer2 of vLLM: extra groups are added where one group meets several GPUs.
     kind = StateSpace(heads=64, head_dim=64, state_size=128, groups=1, conv_kernel=4)
-    assert [state_groups_per_gpu(kind, tp) for tp in (1, 2, 8)] == [1, 1, 1]
+    assert [kind.groups_per_gpu(tp) for tp in (1, 2, 8)] == [1, 1, 1]
     llm = load_llm("nvidia-nemotron-3-nano-30b-a3b-bf16")
     one = llm.model_copy(
         update={"layers": (LayerGroup(count=1, attention=kind, feed_forward=None),), "layer_order": ()}

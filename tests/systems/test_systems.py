@@ -12,7 +12,6 @@ from planner.engine import (
     Preemption,
     Speculation,
     memory_footprint,
-    weights_bytes_per_gpu,
 )
 from planner.engine.replica import step_shape
 from planner.llm import load_llm
@@ -21,7 +20,7 @@ from planner.systems import DEFAULT_SYSTEMS, SYSTEMS
 from planner.systems.catalogue import chosen_systems
 from planner.systems.variants import TOKENS_PER_STEP, Variant, eagle_draft_cost, speculation_of_gain
 from planner.workload import ArrivalProcess, RequestClass, SharedPrefixes, TokenLengths, Workload
-from tests.builders import CHAT, chat, disaggregated, mixed, replica
+from tests.builders import CHAT, chat, disaggregated, mixed, replica, weights_bytes_per_gpu
 from tests.places import DOCS
 
 LENGTHS = TokenLengths.constant(1000, 200)
