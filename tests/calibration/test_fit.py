@@ -272,18 +272,19 @@ CLASSES = {
 def summary_rows(calibrations: tuple[Calibration, ...]) -> list[str]:
     """The error table of docs/explanation/calibration.md: held-out median and p90 in percent, operator by SKU.
 
-    Each figure is the median over the distinct fits of a SKU to its own rows.
+    Each figure is the median over the distinct fits of a SKU to its own rows; of p90 the range over SKUs.
     """
     skus = sorted({one.sku for one in calibrations})
-    rows = ["| | " + " | ".join(skus) + " |", "|---" * (len(skus) + 1) + "|"]
+    rows = ["| | " + " | ".join([*skus, "p90"]) + " |", "|---" * (len(skus) + 2) + "|"]
     for name, starts in CLASSES.items():
-        cells = []
+        cells, highs = [], []
         for sku in skus:
             kernels = [item for one in calibrations if one.sku == sku for item in one.kernels.items()]
             fits = {(key, k.samples, k.median_error, k.p90_error): k for key, k in kernels if not k.measured_on}
             some = [k for (key, *_), k in fits.items() if key.startswith(starts)]
-            middle, high = (100 * np.median([(k.median_error, k.p90_error) for k in some], axis=0)) if some else (0, 0)
-            cells.append(f"{middle:.1f}, {high:.0f}" if some else "–")
+            cells.append(f"{100 * np.median([k.median_error for k in some]):.1f}" if some else "–")
+            highs += [100 * np.median([k.p90_error for k in some])] if some else []
+        cells.append(f"{min(highs):.0f} to {max(highs):.0f}")
         rows.append(f"| {name} | " + " | ".join(cells) + " |")
     return rows
 
