@@ -1,7 +1,7 @@
 """Number formats of a checkpoint, from ``quantization_config`` or ModelOpt's ``hf_quant_config.json``.
 
 A method fixes a format for all matrices of the layers and lists modules it leaves alone. The lists are matched with
-the names of the matrices, and the result is told part by part (`planner.llm.layers.Part`): a part is in one format.
+the names of the matrices, and the result is told part by part (`planner.llm.Part`): a part is in one format.
 Up to `MAX_STRAY_SHARE` of the weights of the layers may be in another format than the rest of their part and are
 counted in it; more is refused. The LM head is taken to be in 16 bit, as all these methods leave it by default.
 """

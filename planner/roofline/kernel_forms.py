@@ -92,7 +92,7 @@ WEIGHT_FORMATS: dict[str, WeightFormat] = {
     for activations in known
     if Dtype.FP16 not in (weights, activations)
 }
-"""By variant name of a calibration (``gemm/fp8``). Bytes: scales as in `planner.llm.layers.BYTES_PER_VALUE`.
+"""By variant name of a calibration (``gemm/fp8``). Bytes: scales as in `planner.llm.BYTES_PER_VALUE`.
 
 ``fp8``, ``int8``, ``nvfp4`` ... multiply activations of the same width; ``fp8_wo``, ``int8_wo``, ``int4_wo`` ... 16-bit
 ones after unpacking the weights; ``mxfp4_fp8``, ``int4_fp8`` ... 8-bit ones. The activations of fp8 and of 4 bits are
