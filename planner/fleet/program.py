@@ -183,6 +183,7 @@ class FleetSearch:
                 work=work,
                 at_least_usd_per_hour=least,
                 most_usd_per_hour=most,
+                solver=self.request.search.solver,
             )
             solved = partial(self._solved_at, program, asked)
             answer = solved(problem)

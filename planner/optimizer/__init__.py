@@ -25,7 +25,7 @@ start (`highs`). All limits are on work, counted the same on every machine, unle
 
 from __future__ import annotations
 
-from planner.optimizer.solving import WORK, solve
+from planner.optimizer.solving import WORK, solve, write_program
 from planner.optimizer.types import (
     ALWAYS,
     FEASIBILITY_TOLERANCE,
@@ -62,4 +62,5 @@ __all__ = [
     "Unit",
     "UnitStage",
     "solve",
+    "write_program",
 ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import highspy
 import numpy as np
@@ -19,6 +19,8 @@ import numpy as np
 from planner.core import BoolArray, FloatArray, PlannerError
 from planner.optimizer.program import SPREAD_FIX, Program, pool_rates, scale_program, unpool_rates
 
+OWN_SOLVER = "highs"
+"""The solver that needs no PuLP, and before which covers and periods are tried."""
 SOLVER_TOLERANCE = 1e-8
 """HiGHS options `mip_feasibility_tolerance` and `primal_feasibility_tolerance`, on rows scaled to about 1.
 
@@ -193,6 +195,21 @@ class ProgramSolver:
     work_left: float
     until_s: float = math.inf
     absolute_gap: float = 0.0
+    is_own: ClassVar[bool] = True
+    """Covers and periods by themselves are tried before a program is handed over; other solvers get it at once."""
+
+    def solution(self, program: Program, share_of_gap: float, start: FloatArray | None, cutoff: float) -> Solution:
+        """The best solution of a program in pooled columns [units of the program]; arguments as those of `run`."""
+        return solve_program(
+            program,
+            whole=True,
+            relative_gap=share_of_gap * self.relative_gap,
+            absolute_gap=self.absolute_gap,
+            most_work=self.work_left,
+            time_limit_s=self.until_s - time.monotonic(),
+            start=start,
+            cutoff=cutoff,
+        )
 
     @property
     def is_out_of_time(self) -> bool:
@@ -207,16 +224,7 @@ class ProgramSolver:
         `start`: values by column of the layout that are known to be a solution; `cutoff`: of what is minimised,
         solutions of a greater goal are not looked for; `share_of_gap`: of the relative one.
         """
-        solution = solve_program(
-            pool_rates(program),
-            whole=True,
-            relative_gap=share_of_gap * self.relative_gap,
-            absolute_gap=self.absolute_gap,
-            most_work=self.work_left,
-            time_limit_s=self.until_s - time.monotonic(),
-            start=start,
-            cutoff=cutoff,
-        )
+        solution = self.solution(pool_rates(program), share_of_gap, start, cutoff)
         self.work_left -= solution.work
         if not solution.is_found:
             return solution

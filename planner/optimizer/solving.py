@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
-from planner.core import FloatArray
+from planner.core import FloatArray, InputError
 from planner.optimizer.checks import MOST_UNITS_OF_A_CAP, check_problem, check_size, least_cost_usd_per_hour
 from planner.optimizer.covering import cheapest_cover
 from planner.optimizer.diagnosis import diagnose
 from planner.optimizer.evaluate_allocation import EvaluatedFleet, PartAnswer, constraint_reports, evaluate_fleet
-from planner.optimizer.highs import ProgramSolver, Solution
+from planner.optimizer.highs import OWN_SOLVER, ProgramSolver, Solution
 from planner.optimizer.layout import Layout, build_layout
 from planner.optimizer.periods import Day, fleet_by_period, undominated_day
 from planner.optimizer.program import Program, build_program
@@ -55,6 +56,7 @@ def solve(
     work: float = WORK,
     at_least_usd_per_hour: float = 0.0,
     most_usd_per_hour: float = math.inf,
+    solver: str = OWN_SOLVER,
 ) -> Allocation:
     """The best allocation of whole units, or what stands in its way.
 
@@ -70,6 +72,8 @@ def solve(
         at_least_usd_per_hour: at least cost, what it is known that no allocation costs less than.
         most_usd_per_hour: at least cost, allocations that cost more are not looked for: *infeasible* where it is proved
             that there are no others, and not diagnosed.
+        solver: `highs`, or the name of one that PuLP finds on this machine (`cbc`, `gurobi`, ...), which is given the
+            program as it is stated, without the shortcuts that come before HiGHS.
 
     Returns:
         The allocation, or a status without one and the diagnosis.
@@ -94,17 +98,58 @@ def solve(
     if not problem.units:
         none = "there is no unit to choose from: give at least one that meets its latency targets"
         return Allocation(status=SolveStatus.INFEASIBLE, diagnosis=Diagnosis(note=none))
-    layout, solver = build_layout(problem), ProgramSolver(relative_gap, work, until_s)
+    layout, program_solver = build_layout(problem), _solver(solver, relative_gap, work, until_s)
     if objective is Objective.MIN_COST:
-        answer = _least_cost(solver, layout, at_least_usd_per_hour, most_usd_per_hour)
+        answer = _least_cost(program_solver, layout, at_least_usd_per_hour, most_usd_per_hour)
     else:
         check_size(layout, MOST_UNITS_OF_A_CAP)
-        answer = (_greatest_rate if objective is Objective.MAX_RATE else _greatest_ratio)(solver, layout)
+        answer = (_greatest_rate if objective is Objective.MAX_RATE else _greatest_ratio)(program_solver, layout)
     if answer.status is not SolveStatus.INFEASIBLE or most_usd_per_hour < math.inf:
         return answer
     is_large = objective is Objective.MIN_COST and _is_large(layout)
-    diagnosis = _diagnosis_of_large(solver, layout) if is_large else diagnose(solver, objective, layout)
+    diagnosis = _diagnosis_of_large(program_solver, layout) if is_large else diagnose(program_solver, objective, layout)
     return answer.model_copy(update={"diagnosis": diagnosis})
+
+
+def write_program(problem: FleetProblem, objective: Objective, path: str | Path) -> None:
+    """Write the program of a problem as an LP or MPS file.
+
+    Args:
+        problem: what must be served, and by what.
+        objective: what is best.
+        path: ends in ``.lp`` or ``.mps``.
+
+    Raises:
+        InputError: another ending.
+
+    >>> import tempfile
+    >>> from planner.optimizer.types import Slice, Unit
+    >>> cheap = Unit(name="cheap", rates_per_s={"chat": 4.0}, usd_per_hour=2.0)
+    >>> stated = FleetProblem(slices=(Slice(name="chat", demand_per_s=(6.0,)),), units=(cheap,))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_program(stated, Objective.MIN_COST, Path(folder, "fleet.lp"))
+    ...     print(Path(folder, "fleet.lp").read_text().split("Subject To")[1].split("Bounds")[0].strip())
+    carry_rate__cheap: 0.25 rate__cheap__chat - units__cheap <= 0
+    serve_demand__chat: rate__cheap__chat >= 6
+    """
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".lp", ".mps"):
+        raise InputError("--lp", str(path), "ends in neither .lp nor .mps", "name it plan.lp or plan.mps")
+    from planner.optimizer.as_pulp import to_pulp  # noqa: PLC0415 - see `_solver`
+
+    stated = to_pulp(build_program(build_layout(problem), objective))
+    if suffix == ".lp":
+        stated.writeLP(str(path))
+    else:
+        stated.writeMPS(str(path), mpsSense=1)  # a file that says nothing is minimised
+
+
+def _solver(name: str, relative_gap: float, work: float, until_s: float) -> ProgramSolver:
+    if name.lower() == OWN_SOLVER:
+        return ProgramSolver(relative_gap, work, until_s)
+    from planner.optimizer.as_pulp import PulpSolver  # noqa: PLC0415 - PuLP takes as long to load as a solve
+
+    return PulpSolver(relative_gap, work, until_s, name=name)
 
 
 def _diagnosis_of_large(solver: ProgramSolver, layout: Layout) -> Diagnosis:
@@ -172,6 +217,10 @@ class _LeastCost:
         What one of them proves suffices; the fleet of one is where the next starts.
         """
         layout, solver = self.layout, self.solver
+        if not solver.is_own:
+            check_size(layout)
+            self._solve_as_one()
+            return
         if not _is_large(layout):
             self._cover()
         if self.is_over:

@@ -130,6 +130,10 @@ class SearchSpace(Frozen):
         default=False, description="leave out GPUs whose step times rest on measurements of other GPUs, or on none"
     )
     pair_skus: bool = Field(default=True, description="prefill and decode pools may be of different SKUs")
+    solver: str = Field(
+        default="highs",
+        description="of the integer program: highs, or one that PuLP finds on this machine (cbc, gurobi, cplex, ...)",
+    )
     calibrated: bool = Field(default=True, description="kernels as measured; false: datasheet rooflines, a bound")
 
     @property

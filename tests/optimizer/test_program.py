@@ -21,9 +21,9 @@ from planner.optimizer import (
     constraints,
     solve,
 )
+from planner.optimizer.as_pulp import to_pulp
 from planner.optimizer.layout import build_layout
 from planner.optimizer.program import build_program, pool_rates, unpool_rates
-from tests.optimizer.as_pulp import to_pulp
 from tests.optimizer.problems import MAX_RATE, MIN_COST, chat, golden_problem, problem, unit
 from tests.places import DOCS, LP
 

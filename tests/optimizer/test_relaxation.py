@@ -8,9 +8,9 @@ import pulp
 import pytest
 
 from planner.optimizer import Period, solve
+from planner.optimizer.as_pulp import to_pulp
 from planner.optimizer.layout import build_layout
 from planner.optimizer.program import build_program
-from tests.optimizer.as_pulp import to_pulp
 from tests.optimizer.problems import MAX_RATE, MIN_COST, medium_problem, problem, unit, with_resource
 
 

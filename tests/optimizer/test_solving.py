@@ -23,11 +23,11 @@ from planner.optimizer import (
     highs,
     solve,
 )
+from planner.optimizer.as_pulp import to_pulp
 from planner.optimizer.evaluate_allocation import evaluate_fleet
 from planner.optimizer.layout import build_layout
 from planner.optimizer.program import build_program
 from tests.fleet_oracle import Fleets, small_problem
-from tests.optimizer.as_pulp import to_pulp
 from tests.optimizer.problems import (
     FOUND,
     MAX_RATE,
