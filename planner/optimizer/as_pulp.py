@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +32,9 @@ def column_names(layout: Layout) -> list[str]:
 
     Args:
         layout: of the program.
+
+    Returns:
+        Names, in the order of the columns; columns that are one over all periods have one name.
     """
     problem = layout.problem
     units, slices = [label(unit.name) for unit in problem.units], [label(slice_.name) for slice_ in problem.slices]
@@ -66,6 +68,9 @@ def to_pulp(program: Program) -> pulp.LpProblem:
 
     Args:
         program: in its own units; columns in no row and not in the goal are left out.
+
+    Returns:
+        A problem of PuLP.
     """
     problem = pulp.LpProblem("fleet", pulp.LpMaximize if program.maximise else pulp.LpMinimize)
     names = _names(program)
@@ -97,12 +102,16 @@ def pulp_solver(name: str, relative_gap: float, seconds: float) -> Any:  # noqa:
         relative_gap: at which it stops, where it can be told.
         seconds: after which it stops, where it can be told [s].
 
+    Returns:
+        A solver of PuLP.
+
     Raises:
         InputError: PuLP knows no such solver, or it is not installed; names those that are.
     """
     asked = name.lower()
-    if asked == "cbc" and os.access(pulp.PULP_CBC_CMD.pulp_cbc_path, os.X_OK):
-        return pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path, msg=False, gapRel=relative_gap, timeLimit=seconds)
+    brought = pulp.COIN_CMD(path=pulp.PULP_CBC_CMD.pulp_cbc_path, msg=False, gapRel=relative_gap, timeLimit=seconds)
+    if asked == "cbc" and brought.available():
+        return brought
     for known in pulp.listSolvers():
         if asked not in (known.lower(), known.lower().split("_")[0]) or not hasattr(pulp, known):
             continue
