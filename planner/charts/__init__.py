@@ -1,40 +1,36 @@
 """Charts of plans, latencies, rooflines and costs, for a notebook and for the web app.
 
-Every chart has a companion that returns its data as rows (lists of plain dicts), so that a number in a picture can be
-tested and exported. Charts work on a light and on a dark page; colours are told apart by all common kinds of colour
-vision (`planner.charts.marks`).
+A chart draws rows (lists of plain dicts) that a companion returns, so that a number in a picture can be tested and
+exported. Charts work on a light and on a dark page; colours are told apart by all common kinds of colour vision.
 
-One module for each question: `latencies`, `rooflines`, `costs`, `systems` (of a comparison).
+One module for each question; `marks` holds the bars, lines, points, axes and tooltips that all of them draw with.
 """
 
 from planner.charts import (
-    autoscaling,
     costs,
     demands,
     fleets,
     hardware,
     latencies,
-    latency_distributions,
     marks,
     reasons,
     replicas,
     rooflines,
-    side_by_side,
     steps,
     systems,
 )
 from planner.charts.costs import cost_comparison, cost_comparison_rows
 from planner.charts.demands import length_histogram
-from planner.charts.latencies import latency_vs_rate, latency_vs_rate_rows, rate_panel, shown_metrics
+from planner.charts.latencies import banded_rate_rows, rate_panel, shown_metrics
 from planner.charts.marks import GREY, Row
-from planner.charts.rooflines import FAMILY_WORDS, label_rows, pool_shapes, roof_rows, roofline, roofline_rows
-from planner.charts.server_memory import server_memory_chart, server_memory_rows
+from planner.charts.replicas import server_memory_chart, server_memory_rows
+from planner.charts.rooflines import FAMILY_WORDS, label_rows, roof_rows, roofline, roofline_rows, steps_of
 
 __all__ = [
     "FAMILY_WORDS",
     "GREY",
     "Row",
-    "autoscaling",
+    "banded_rate_rows",
     "cost_comparison",
     "cost_comparison_rows",
     "costs",
@@ -43,12 +39,8 @@ __all__ = [
     "hardware",
     "label_rows",
     "latencies",
-    "latency_distributions",
-    "latency_vs_rate",
-    "latency_vs_rate_rows",
     "length_histogram",
     "marks",
-    "pool_shapes",
     "rate_panel",
     "reasons",
     "replicas",
@@ -59,7 +51,7 @@ __all__ = [
     "server_memory_chart",
     "server_memory_rows",
     "shown_metrics",
-    "side_by_side",
     "steps",
+    "steps_of",
     "systems",
 ]

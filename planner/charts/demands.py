@@ -1,13 +1,15 @@
-"""What is asked: lengths of requests, demand over a day or a week, and the fleet that follows it."""
+"""Lengths of requests, demand over a day or a week, and the fleets that follow it: planned and autoscaled."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import cycle
+from typing import Any, Final
 
 import altair as alt
 import numpy as np
 
+from planner.analysis import AutoscalingDay
 from planner.charts.marks import (
     BLUE,
     GREEN,
@@ -16,27 +18,34 @@ from planner.charts.marks import (
     SKY,
     VERMILLION,
     Row,
+    axis,
+    colored,
     inline_chart,
     layered,
-    legend_of,
-    line_styles,
+    lines,
+    present,
+    series,
     stroke_legend,
     titled,
+    tooltip,
 )
 from planner.fleet import Plan
 from planner.traffic import HOURS_PER_DAY, MeasuredProfile
 from planner.workload import TokenLengths
 
 MEAN, HIGHEST = "mean", "highest ever recorded"
+PROFILE_STYLES = {MEAN: (BLUE, [1, 0]), HIGHEST: (ORANGE, [4, 3])}
 DEMAND, CAPACITY = "demand", "capacity"
 SKU_STYLES = ((BLUE, [1, 0]), (ORANGE, [8, 3]), (GREEN, [2, 2]), (VERMILLION, [10, 3, 2, 3]), (SKY, [4, 6]))
 """Colour and dash of one SKU after another."""
+FLEET_STYLES = {"autoscaled": (BLUE, [1, 0]), "planned schedule": (ORANGE, [6, 3]), "flat": (GREY, [2, 2])}
 HEIGHT_PX, HISTOGRAM_HEIGHT_PX = 320, 70
 HISTOGRAM_BINS_PER_DOUBLING = 2
 """Bars of a histogram for each doubling of the length. A choice."""
-
-
-# --- lengths ----------------------------------------------------------------------------------------------------------
+MOST_POINTS = 288
+"""Points of a line: five minutes of a day. Finer steps are put together. A choice that keeps pages small."""
+AFTER: Final = "step-after"
+"""Lines that keep a value until the next row."""
 
 
 def length_rows(lengths: TokenLengths) -> list[Row]:
@@ -59,25 +68,13 @@ def length_histogram(lengths: TokenLengths, side: str) -> alt.LayerChart:
     """One side of `length_rows` ("input" or "output") as a small histogram with its mean marked."""
     rows = [{**row, "none": 0.0} for row in length_rows(lengths) if row["side"] == side]
     mean = lengths.mean_input if side == "input" else lengths.mean_output
-    axis = alt.Axis(title=f"{side.capitalize()} tokens", format="~s", tickCount=5, grid=False)
-    x = alt.X("from_tokens:Q", scale=alt.Scale(type="log", nice=False), axis=axis)
-    bars = (
-        inline_chart(rows)
-        .mark_bar(color=BLUE if side == "input" else ORANGE, binSpacing=0)
-        .encode(
-            x=x,
-            x2="to_tokens:Q",
-            y=alt.Y("share:Q", axis=None),
-            y2="none:Q",
-            tooltip=[
-                alt.Tooltip("from_tokens:Q", title="From (tokens)", format=",.0f"),
-                alt.Tooltip("to_tokens:Q", title="To (tokens)", format=",.0f"),
-                alt.Tooltip("share:Q", title="Share of requests", format=".1%"),
-            ],
-        )
-    )
+    title = f"{side.capitalize()} tokens"
+    x = axis(alt.X, "from_tokens", title, log=True, format="~s", tickCount=5, grid=False)
+    bars = inline_chart(rows).mark_bar(color=BLUE if side == "input" else ORANGE, binSpacing=0)
+    shown = tooltip("from_tokens", "to_tokens", share="Share of requests")
+    drawn = bars.encode(x=x, x2="to_tokens:Q", y=alt.Y("share:Q", axis=None), y2="none:Q", tooltip=shown)
     line = inline_chart([{"from_tokens": mean}]).mark_rule(color=GREY, strokeDash=[4, 3]).encode(x=x)
-    return alt.LayerChart(layer=[bars, line], height=HISTOGRAM_HEIGHT_PX, description=f"{side} tokens per request")
+    return alt.LayerChart(layer=[drawn, line], height=HISTOGRAM_HEIGHT_PX, description=f"{side} tokens per request")
 
 
 # --- a profile --------------------------------------------------------------------------------------------------------
@@ -91,19 +88,11 @@ def profile_rows(measured: MeasuredProfile, rate_per_s: float) -> list[Row]:
     is no second curve.
     """
     hours = measured.profile.period_hours
-    curves = [(MEAN, measured.profile.factors)]
-    if max(measured.seen) > 1:
-        curves.append((HIGHEST, measured.highest))
+    curves = {MEAN: measured.profile.factors} | ({HIGHEST: measured.highest} if max(measured.seen) > 1 else {})
     return [
-        {
-            "curve": curve,
-            "period": period,
-            "hour": period * hours,
-            "end_hour": (period + 1) * hours,
-            "factor": factor,
-            "rate_per_s": factor * rate_per_s,
-        }
-        for curve, factors in curves
+        {"curve": curve, "period": period, "hour": period * hours, "end_hour": (period + 1) * hours}
+        | {"factor": factor, "rate_per_s": factor * rate_per_s}
+        for curve, factors in curves.items()
         for period, factor in enumerate(factors)
     ]
 
@@ -111,38 +100,30 @@ def profile_rows(measured: MeasuredProfile, rate_per_s: float) -> list[Row]:
 def profile_curve(measured: MeasuredProfile, rate_per_s: float, name: str) -> alt.LayerChart:
     """A recorded day or week at a mean rate, as steps; dashed the highest rate recorded for each hour."""
     rows = profile_rows(measured, rate_per_s)
-    curves = list(dict.fromkeys(row["curve"] for row in rows))
-    styles = {MEAN: (BLUE, [1, 0]), HIGHEST: (ORANGE, [4, 3])}
-    legend = stroke_legend(list(styles)) if len(curves) > 1 else None
-    color, dash = line_styles("curve", {curve: styles[curve] for curve in curves}, legend)
-    tooltip = [
-        alt.Tooltip("hour:Q", title="From hour"),
-        alt.Tooltip("curve:N", title="Curve"),
-        alt.Tooltip("rate_per_s:Q", title="Requests/s", format=",.4~r"),
-        alt.Tooltip("factor:Q", title="Times the mean", format=".2f"),
-    ]
-    steps = inline_chart(_with_ends(rows)).mark_line(interpolate="step-after", strokeWidth=2.5)
-    y = alt.Y("rate_per_s:Q", title="Requests/s", scale=alt.Scale(zero=True))
-    total = len(measured.profile.factors) * measured.profile.period_hours
+    styles = present(PROFILE_STYLES, rows, "curve")
     peak = f"Peak {max(measured.profile.factors):.2f} times the mean. Hours count from the start of the recording."
     title = titled(f"Demand at a mean of {rate_per_s:,.4g} requests/s", [f"Recorded: {name}.", peak])
-    layers = [steps.encode(x=_hour_axis(total), y=y, color=color, strokeDash=dash, tooltip=tooltip)]
-    return layered(layers, title, HEIGHT_PX, f"Demand by hour of {name}")
+    shown = tooltip("hour", "curve", "rate_per_s", "factor")
+    look = series("curve", styles, stroke_legend(list(styles)) if len(styles) > 1 else None)
+    y = axis(alt.Y, "rate_per_s", "Requests/s")
+    drawn = lines(_with_ends(rows, "curve"), shown, AFTER, x=_hour_axis(rows), y=y, **look)
+    return layered([drawn], title, HEIGHT_PX, f"Demand by hour of {name}")
 
 
-def _with_ends(rows: Sequence[Row]) -> list[Row]:
-    """The rows, with the last one of each curve repeated at its end, so that its last step is drawn."""
-    last = {row.get("curve", row.get("sku")): row for row in rows}
-    return [*rows, *({**row, "hour": row["end_hour"]} for row in last.values())]
+def _with_ends(rows: Sequence[Row], column: str) -> list[Row]:
+    """The rows, with the last one of each line repeated at its end, so that its last step is drawn."""
+    return [*rows, *({**row, "hour": row["end_hour"]} for row in {row[column]: row for row in rows}.values())]
 
 
-def _hour_axis(total: float) -> alt.X:
-    """Hours from 0 to `total` [h], with ticks every three hours of a day and every day of a week."""
+def _hour_axis(rows: Sequence[Row]) -> alt.X:
+    """Hours from 0 to the end of the last row, with ticks every three hours of a day and every day of a week."""
+    total = max((row["end_hour"] for row in rows), default=HOURS_PER_DAY)
     is_day = total <= HOURS_PER_DAY
-    values = [tick * (3.0 if is_day else HOURS_PER_DAY) for tick in range(int(total / (3 if is_day else 24)) + 1)]
+    step = 3.0 if is_day else HOURS_PER_DAY
     title = "Hour of the day" if is_day else "Hour of the week"
-    scale = alt.Scale(domain=[0.0, total], nice=False)
-    return alt.X("hour:Q", title=title, scale=scale, axis=alt.Axis(values=values, grid=not is_day))
+    values = [tick * step for tick in range(int(total / step) + 1)]
+    hours: alt.X = axis(alt.X, "hour", title, [0.0, total], values=values, grid=not is_day)
+    return hours
 
 
 # --- the fleet over it ------------------------------------------------------------------------------------------------
@@ -161,106 +142,98 @@ def schedule_rows(plan: Plan, capacities_per_s: Sequence[float | None]) -> list[
     rows: list[Row] = []
     start = 0.0
     for period, capacity in zip(plan.schedule, capacities_per_s, strict=True):
-        rows.append(
-            {
-                "period": period.name,
-                "hour": start,
-                "end_hour": start + period.hours,
-                "demand_per_s": period.demand_per_s,
-                "served_per_s": period.served_per_s,
-                "capacity_per_s": capacity,
-                "gpus": sum(period.gpus.values()),
-                "by_sku": " + ".join(f"{count:,.0f} x {sku}" for sku, count in period.gpus.items() if count),
-                "usd_per_hour": period.usd_per_hour,
-            }
-        )
+        held = " + ".join(f"{count:,.0f} x {sku}" for sku, count in period.gpus.items() if count)
+        names = ("demand_per_s", "served_per_s", "usd_per_hour")
+        row = {"period": period.name, "hour": start, "end_hour": start + period.hours, "capacity_per_s": capacity}
+        rows.append(row | {name: getattr(period, name) for name in names})
+        rows[-1] |= {"gpus": sum(period.gpus.values()), "by_sku": held}
         start += period.hours
     return rows
 
 
 def schedule_demand(plan: Plan, capacities_per_s: Sequence[float | None]) -> alt.LayerChart:
-    """What is asked and what the fleet could serve, by hour: demand as an area, capacity as a line above it.
+    """Demand and capacity of the fleet by hour: demand as an area, capacity as a line above it.
 
-    Hours whose capacity is None (`planner.analysis.period_capacities_per_s` says why) are gaps in
-    the line.
+    Hours whose capacity is None (`planner.analysis.period_capacities_per_s` says why) are gaps in the line.
     """
     rows = schedule_rows(plan, capacities_per_s)
-    curves = [
-        {**row, "curve": curve, "rate_per_s": row[field]}
-        for curve, field in ((DEMAND, "demand_per_s"), (CAPACITY, "capacity_per_s"))
-        for row in rows
-    ]
-    total = rows[-1]["end_hour"] if rows else HOURS_PER_DAY
-    x = _hour_axis(total)
-    y = alt.Y("rate_per_s:Q", title="Requests/s", scale=alt.Scale(zero=True))
-    color = alt.Color(
-        "curve:N",
-        title=None,
-        scale=alt.Scale(domain=[DEMAND, CAPACITY], range=[SKY, BLUE]),
-        legend=legend_of([DEMAND, CAPACITY]),
-    )
-    tooltip = [
-        alt.Tooltip("period:N", title="Period"),
-        alt.Tooltip("demand_per_s:Q", title="Demand (requests/s)", format=",.4~r"),
-        alt.Tooltip("capacity_per_s:Q", title="Capacity (requests/s)", format=",.4~r"),
-        alt.Tooltip("by_sku:N", title="GPUs"),
-        alt.Tooltip("usd_per_hour:Q", title="USD/hour", format=",.2f"),
-    ]
-    ends = _with_ends(curves)
-    area = inline_chart([row for row in ends if row["curve"] == DEMAND]).mark_area(
-        interpolate="step-after", opacity=0.6
-    )
-    line = inline_chart([row for row in ends if row["curve"] == CAPACITY]).mark_line(
-        interpolate="step-after", strokeWidth=2.5, invalid="break-paths-show-path-domains"
-    )
-    gaps = any(row["capacity_per_s"] is None for row in rows)
+    ends = [*rows, *({**row, "hour": row["end_hour"]} for row in rows[-1:])]  # so that the last step is drawn
+    demand = [{**row, "curve": DEMAND, "rate_per_s": row["demand_per_s"]} for row in ends]
+    capacity = [{**row, "curve": CAPACITY, "rate_per_s": row["capacity_per_s"]} for row in ends]
+    shown = tooltip("period", "demand_per_s", "capacity_per_s", "by_sku", "usd_per_hour")
+    color = colored("curve", {DEMAND: SKY, CAPACITY: BLUE})
+    place: dict[str, Any] = {"x": _hour_axis(rows), "y": axis(alt.Y, "rate_per_s", "Requests/s"), "color": color}
+    area = inline_chart(demand).mark_area(interpolate=AFTER, opacity=0.6).encode(**place, tooltip=shown)
+    gaps: Final = "break-paths-show-path-domains"
+    line = inline_chart(capacity).mark_line(interpolate=AFTER, strokeWidth=2.5, invalid=gaps)
     subtitle = "Capacity: what the replicas that are on sustain, by theory."
-    subtitle += " Gaps: not known." if gaps else ""
+    subtitle += " Gaps: not known." if None in capacities_per_s else ""
     title = titled("Demand and capacity by hour", subtitle)
-    layers = [
-        area.encode(x=x, y=y, color=color, tooltip=tooltip),
-        line.encode(x=x, y=y, color=color, tooltip=tooltip),
-    ]
-    return layered(layers, title, HEIGHT_PX, "Demand and capacity by hour")
+    return layered([area, line.encode(**place, tooltip=shown)], title, HEIGHT_PX, "Demand and capacity by hour")
 
 
 def schedule_gpu_rows(plan: Plan) -> list[Row]:
     """GPUs held by SKU and period: sku, period, hour, end_hour [h], gpus. SKUs that are never held have no rows."""
-    skus = list(dict.fromkeys(sku for period in plan.schedule for sku in period.gpus))
+    held = dict.fromkeys(sku for period in plan.schedule for sku, count in period.gpus.items() if count > 0.0)
     rows: list[Row] = []
     start = 0.0
     for period in plan.schedule:
-        rows += [
-            {
-                "sku": sku,
-                "period": period.name,
-                "hour": start,
-                "end_hour": start + period.hours,
-                "gpus": period.gpus.get(sku, 0.0),
-            }
-            for sku in skus
-        ]
+        row: Row = {"period": period.name, "hour": start, "end_hour": start + period.hours}
+        rows += [{"sku": sku, **row, "gpus": period.gpus.get(sku, 0.0)} for sku in held]
         start += period.hours
-    held = {row["sku"] for row in rows if row["gpus"] > 0.0}
-    return [row for row in rows if row["sku"] in held]
+    return rows
 
 
 def schedule_gpus(plan: Plan) -> alt.LayerChart:
     """GPUs held by hour, a line for each SKU."""
     rows = schedule_gpu_rows(plan)
-    skus = list(dict.fromkeys(row["sku"] for row in rows))
-    color, dash = line_styles("sku", dict(zip(skus, cycle(SKU_STYLES), strict=False)), stroke_legend(skus))
-    tooltip = [
-        alt.Tooltip("period:N", title="Period"),
-        alt.Tooltip("sku:N", title="SKU"),
-        alt.Tooltip("gpus:Q", title="GPUs held", format=",.0f"),
-    ]
-    total = rows[-1]["end_hour"] if rows else HOURS_PER_DAY
-    y = alt.Y("gpus:Q", title="GPUs", scale=alt.Scale(zero=True), axis=alt.Axis(tickMinStep=1))
-    steps = inline_chart(_with_ends(rows)).mark_line(interpolate="step-after", strokeWidth=2.5)
-    layers = [steps.encode(x=_hour_axis(total), y=y, color=color, strokeDash=dash, tooltip=tooltip)]
-    most = {sku: max(row["gpus"] for row in rows if row["sku"] == sku) for sku in skus}
-    title = titled(
-        "GPUs held by hour", "At most " + " and ".join(f"{count:,.0f} x {sku}" for sku, count in most.items())
-    )
-    return layered(layers, title, HEIGHT_PX, "GPUs by hour")
+    most: dict[str, float] = {}
+    for row in rows:
+        most[row["sku"]] = max(row["gpus"], most.get(row["sku"], 0.0))
+    look = series("sku", dict(zip(most, cycle(SKU_STYLES), strict=False)), stroke_legend(list(most)))
+    y = axis(alt.Y, "gpus", "GPUs", tickMinStep=1)
+    shown = tooltip("period", "sku", gpus="GPUs held")
+    drawn = lines(_with_ends(rows, "sku"), shown, AFTER, x=_hour_axis(rows), y=y, **look)
+    held = " and ".join(f"{count:,.0f} x {sku}" for sku, count in most.items())
+    return layered([drawn], titled("GPUs held by hour", f"At most {held}"), HEIGHT_PX, "GPUs by hour")
+
+
+# --- an autoscaler ----------------------------------------------------------------------------------------------------
+
+
+def autoscaling_rows(day: AutoscalingDay) -> list[Row]:
+    """Each fleet by time, several steps put together where there are many.
+
+    Returns rows with fleet, hour (start [h]), end_hour [h], rate_per_s (demand, mean [1/s]), ready (most), paid
+    (replicas paid for, mean), attainment (share of what arrived) and backlog (most).
+    """
+    together = -(-day.rates_per_s.size // MOST_POINTS)
+    groups = np.arange(0, day.rates_per_s.size, together)
+    sizes = np.diff([*groups, day.rates_per_s.size])
+    rows: list[Row] = []
+    for fleet in day.fleets:
+        arrived, attained = (np.add.reduceat(values, groups) for values in (fleet.arrived, fleet.attained))
+        columns = {
+            "hour": groups * day.step_s / 3600.0,
+            "end_hour": (groups + sizes) * day.step_s / 3600.0,
+            "rate_per_s": arrived / (sizes * day.step_s),
+            "ready": np.maximum.reduceat(fleet.ready, groups),
+            "paid": np.add.reduceat(fleet.ready + fleet.starting + fleet.draining, groups) / sizes,
+            "attainment": np.where(arrived > 0.0, attained / np.maximum(arrived, 1e-300), 1.0),
+            "backlog": np.maximum.reduceat(fleet.backlog, groups),
+        }
+        values = zip(*(column.tolist() for column in columns.values()), strict=True)
+        rows += [{"fleet": fleet.name, **dict(zip(columns, cells, strict=True))} for cells in values]
+    return rows
+
+
+def autoscaling_chart(day: AutoscalingDay) -> alt.LayerChart:
+    """Replicas that are paid for, by time, of each fleet."""
+    rows = autoscaling_rows(day)
+    styles = present(FLEET_STYLES, rows, "fleet")
+    x = axis(alt.X, "hour", "Hours from the start", [0.0, max(row["end_hour"] for row in rows)])
+    y = axis(alt.Y, "paid", "Replicas paid for")
+    shown = tooltip("fleet", "hour", "ready", "paid", "attainment", "backlog", rate_per_s="Demand (requests/s)")
+    drawn = lines(rows, shown, AFTER, x=x, y=y, **series("fleet", styles, stroke_legend(list(styles))))
+    title = titled("Replicas over the day", "Those that start and drain included.")
+    return layered([drawn], title, 190, "Fleets over the day")

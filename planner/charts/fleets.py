@@ -15,10 +15,10 @@ from typing import Any, Literal, NamedTuple
 import altair as alt
 
 from planner.analysis import fleet_words, sku_words
-from planner.charts.marks import BLUE, GREEN, GREY, ORANGE, Row, inline_chart, layered, titled
+from planner.charts.marks import BLUE, GREEN, GREY, ORANGE, Row, inline_chart, layered, titled, tooltip
 from planner.core import number_of, significant
 from planner.fleet import Plan, PlannedDeployment
-from planner.serving import Deployment, Pool, Role
+from planner.serving import Pool, Role
 
 BOX_LIMIT, BOX_LIMIT_OF_SEVERAL = 40, 24
 """Most servers drawn of one deployment and of several; beyond that, equal ones become one box. Choices."""
@@ -301,6 +301,7 @@ def _draw_server(
     squares, margin = [], (SQUARE_PX - SIDE_PX) / 2
     for row, (column, line) in zip(rows, cells, strict=True):
         corner = {"x": x + PAD_PX + SQUARE_PX * column + margin, "y": y + PAD_PX + SQUARE_PX * line + margin}
+        unit = f"{row['unit']:,}" if row["server"] == 1 else f"{row['unit']:,}, part {row['server']}"
         looks = {
             "letter": ROLE_LETTERS[pool.role] if row["is_used"] else "",
             "color": color if row["is_used"] else "transparent",
@@ -308,17 +309,12 @@ def _draw_server(
             "ink": LETTER_COLORS[pool.role],
             "pool": row["role"] if row["is_used"] else f"not used (server of {row['role']})",
             "of": "-" if row["replica"] is None else f"{row['replica']:,} of {pool.replicas:,}, TP{row['tp']}",
-            "in": _server_in_words(row),
+            "in": f"{unit} (one of {row['alike']:,} alike)" if row["alike"] > 1 else unit,
         }
         squares.append({**row, **corner, **looks})
     drawn.gpus += squares
     if pool.config.parallelism.gpus > 1:
         drawn.frames += _replica_frames(squares, color)
-
-
-def _server_in_words(row: Row) -> str:
-    first = f"{row['unit']:,}" if row["server"] == 1 else f"{row['unit']:,}, part {row['server']}"
-    return f"{first} (one of {row['alike']:,} alike)" if row["alike"] > 1 else first
 
 
 def _replica_frames(squares: Sequence[Row], color: str) -> Iterator[Row]:
@@ -336,17 +332,13 @@ def _replica_frames(squares: Sequence[Row], color: str) -> Iterator[Row]:
 
 
 def _draw_arrow(drawn: Drawing, planned: PlannedDeployment, left: float, y: float) -> None:
-    bandwidth, seconds = _link_speed(planned.deployment), planned.predicted.kv_transfer_s
-    transfer_time = f"{significant(1e3 * seconds)} ms mean"
+    bandwidth = f"{significant(planned.deployment.kv_link_bytes_per_s / 1e9)} GB/s"
+    transfer_time = f"{significant(1e3 * planned.predicted.kv_transfer_s)} ms mean"
     end = left + ARROW_PX - 14
     drawn.arrows.append({"x": left + 14, "x2": end, "y": y, "link": bandwidth, "time": transfer_time})
     middle = (left + 14 + end) / 2
     drawn.texts.append({"label": f"KV, {bandwidth}", "x": middle, "y": y - 12, "kind": "link"})
     drawn.texts.append({"label": transfer_time, "x": middle, "y": y + 14, "kind": "link"})
-
-
-def _link_speed(deployment: Deployment) -> str:
-    return f"{significant(deployment.kv_link_bytes_per_s / 1e9)} GB/s"
 
 
 # --- picture --------------------------------------------------------------------------------------------------------
@@ -362,9 +354,12 @@ def fleet_picture(plan: Plan) -> alt.LayerChart:
     scale = f"min(1, width / {drawn.width:.0f})" if drawn.width else "1"
     layers = [*_box_layers(drawn, scale), *_gpu_layers(drawn, scale), *_text_layers(drawn, scale)]
     layers += _arrow_layers(drawn, scale)
-    in_servers = number_of(plan.servers, "server")
-    title = titled(f"The fleet: {_gpus_in_words(plan)} in {in_servers}", _legend_in_words(plan))
-    picture = layered(layers, title, max(1, math.ceil(drawn.height)), _description(plan))
+    gpus = f"{sum(plan.gpus.values()):,} GPUs of {len(plan.gpus)} SKUs"
+    if len(plan.gpus) <= NAMED_SKUS:  # to name more is too long for a title
+        gpus = fleet_words(plan) or "none"
+    title = titled(f"The fleet: {gpus} in {number_of(plan.servers, 'server')}", _legend_in_words(plan))
+    description = "; ".join(planned.deployment.summary for planned in plan.deployments) or "no fleet"
+    picture = layered(layers, title, max(1, math.ceil(drawn.height)), description)
     sized: alt.LayerChart = picture.properties(
         width=min(WIDEST_PX, math.ceil(drawn.width) or 1),
         autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),  # the height is that of the picture alone
@@ -372,30 +367,16 @@ def fleet_picture(plan: Plan) -> alt.LayerChart:
     return sized
 
 
-def _gpus_in_words(plan: Plan) -> str:
-    """GPUs by SKU, or the number of SKUs where naming each is too long for a title."""
-    if len(plan.gpus) <= NAMED_SKUS:
-        return fleet_words(plan) or "none"
-    return f"{sum(plan.gpus.values()):,} GPUs of {len(plan.gpus)} SKUs"
-
-
 def _legend_in_words(plan: Plan) -> str | list[str]:
-    """What boxes, squares and frames mean, on as many lines as needed."""
+    """Meaning of boxes, squares and frames, on as many lines as needed."""
     pools = [pool for planned in plan.deployments for pool in planned.deployment.pools]
     roles = ", ".join(f"{ROLE_LETTERS[role]} {role.value}" for role in dict.fromkeys(pool.role for pool in pools))
     gpus = f"Box: server. Square: GPU ({roles}; hollow: not used)."
     framed = any(pool.config.parallelism.gpus > 1 for pool in pools)
     shared = sum(sum(planned.nodes) for planned in plan.deployments) > plan.servers
     spread = ", and each is spread over them" if plan.request.limits.survives_node_loss else ""
-    more = [
-        *(["Frame: replica."] if framed else []),
-        *([f"Pools drawn apart share servers{spread}."] if shared else []),
-    ]
+    more = ["Frame: replica."] * framed + [f"Pools drawn apart share servers{spread}."] * shared
     return [gpus, " ".join(more)] if more else gpus
-
-
-def _description(plan: Plan) -> str:
-    return "; ".join(planned.deployment.summary for planned in plan.deployments) or "no fleet"
 
 
 def _scaled_chart(rows: Sequence[Row], scale: str) -> alt.Chart:
@@ -405,63 +386,45 @@ def _scaled_chart(rows: Sequence[Row], scale: str) -> alt.Chart:
     return chart.transform_calculate(**{f"p{name}": f"{scale} * datum.{name}" for name in ends})
 
 
-def _x_px(field: str) -> alt.X:
-    """A position from the left in pixels."""
-    return alt.X(f"{field}:Q", scale=None, axis=None)
+def _places(x: str = "px", y: str = "py", x2: str = "", y2: str = "") -> dict[str, Any]:
+    """Positions in pixels from the left and from the top, by column."""
+    ends = {"x2": x2, "y2": y2}
+    across, down = (kind(f"{column}:Q", scale=None, axis=None) for kind, column in ((alt.X, x), (alt.Y, y)))
+    return {"x": across, "y": down} | {name: f"{column}:Q" for name, column in ends.items() if column}
 
 
-def _y_px(field: str) -> alt.Y:
-    """A position from the top in pixels."""
-    return alt.Y(f"{field}:Q", scale=None, axis=None)
+def _as_given(channel: Any, column: str) -> Any:  # noqa: ANN401
+    """A colour that the rows hold."""
+    return channel(f"{column}:N", scale=None, legend=None)
 
 
 def _box_layers(drawn: Drawing, scale: str) -> list[alt.Chart]:
-    ends: dict[str, Any] = {"x": _x_px("px"), "x2": "px2:Q", "y": _y_px("py"), "y2": "py2:Q"}
-    box = _scaled_chart(drawn.servers, scale).mark_rect(
-        fill="transparent", stroke=GREY, strokeWidth=1.5, cornerRadius=4
-    )
-    layers = [box.encode(**ends)]
+    ends = _places(x2="px2", y2="py2")
+    look: dict[str, Any] = {"fill": "transparent", "stroke": GREY, "strokeWidth": 1.5, "cornerRadius": 4}
+    layers = [_scaled_chart(drawn.servers, scale).mark_rect(**look).encode(**ends)]
     if drawn.frames:
         frame = _scaled_chart(drawn.frames, scale).mark_rect(cornerRadius=3, fillOpacity=0.45, strokeWidth=1.5)
-        layers.append(
-            frame.encode(**ends, fill=alt.Fill("color:N", scale=None), stroke=alt.Stroke("color:N", scale=None))
-        )
+        layers.append(frame.encode(**ends, fill=_as_given(alt.Fill, "color"), stroke=_as_given(alt.Stroke, "color")))
     if drawn.links:
         line = _scaled_chart(drawn.links, scale).mark_rule(strokeWidth=4)
-        color = alt.Color("color:N", scale=None, legend=None)
-        layers.append(line.encode(x=_x_px("px"), x2="px2:Q", y=_y_px("py"), color=color))
+        layers.append(line.encode(**_places(x2="px2"), color=_as_given(alt.Color, "color")))
     return layers
 
 
 def _gpu_layers(drawn: Drawing, scale: str) -> list[alt.Chart]:
     base = _scaled_chart([{**row, "x2": row["x"] + SIDE_PX, "y2": row["y"] + SIDE_PX} for row in drawn.gpus], scale)
-    tooltip = [
-        alt.Tooltip("pool:N", title="Pool"),
-        alt.Tooltip("of:N", title="Replica"),
-        alt.Tooltip("name:N", title="SKU"),
-        alt.Tooltip("in:N", title="Server"),
-        alt.Tooltip("gpu:Q", title="GPU of the server"),
-        alt.Tooltip("service:N", title="Model"),
-    ]
-    square = base.mark_rect(cornerRadius=2, strokeWidth=1.2).encode(
-        x=_x_px("px"),
-        x2="px2:Q",
-        y=_y_px("py"),
-        y2="py2:Q",
-        fill=alt.Fill("color:N", scale=None),
-        stroke=alt.Stroke("edge:N", scale=None),
-        tooltip=tooltip,
-    )
+    titles = {"pool": "Pool", "of": "Replica", "name": "SKU", "in": "Server", "gpu": "GPU of the server"}
+    shown = tooltip(**titles, service="Model")
+    colors = {"fill": _as_given(alt.Fill, "color"), "stroke": _as_given(alt.Stroke, "edge")}
+    square = base.mark_rect(cornerRadius=2, strokeWidth=1.2).encode(**_places(x2="px2", y2="py2"), **colors)
     size = alt.ExprRef(f"12 * {scale}")
     letter = base.transform_calculate(mx="(datum.px + datum.px2) / 2", my="(datum.py + datum.py2) / 2")
-    letters = letter.mark_text(fontSize=size, fontWeight="bold", baseline="middle", align="center").encode(
-        x=_x_px("mx"),
-        y=_y_px("my"),
-        text="letter:N",
-        color=alt.Color("ink:N", scale=None, legend=None),
-        tooltip=tooltip,
-    )
-    return [square, letters]
+    letters = letter.mark_text(fontSize=size, fontWeight="bold", baseline="middle", align="center")
+    ink = _as_given(alt.Color, "ink")
+    return [
+        square.encode(tooltip=shown),
+        letters.encode(**_places("mx", "my"), text="letter:N", color=ink, tooltip=shown),
+    ]
 
 
 TEXT_STYLES: tuple[tuple[str, int, Literal["bold", "normal"], Literal["left", "center"]], ...] = (
@@ -478,24 +441,16 @@ def _text_layers(drawn: Drawing, scale: str) -> list[alt.Chart]:
     for kind, size, weight, align in TEXT_STYLES:
         rows = [row for row in drawn.texts if row["kind"] == kind]
         if rows:
-            font = alt.ExprRef(f"max(10, {size} * {scale})")
-            mark = _scaled_chart(rows, scale).mark_text(
-                align=align, baseline="middle", fontSize=font, fontWeight=weight, color=GREY
-            )
-            layers.append(mark.encode(x=_x_px("px"), y=_y_px("py"), text="label:N"))
+            look: dict[str, Any] = {"align": align, "fontWeight": weight, "baseline": "middle", "color": GREY}
+            mark = _scaled_chart(rows, scale).mark_text(fontSize=alt.ExprRef(f"max(10, {size} * {scale})"), **look)
+            layers.append(mark.encode(**_places(), text="label:N"))
     return layers
 
 
 def _arrow_layers(drawn: Drawing, scale: str) -> list[alt.Chart]:
     if not drawn.arrows:
         return []
-    tooltip = [
-        alt.Tooltip("link:N", title="Link of a KV transfer"),
-        alt.Tooltip("time:N", title="KV transfer"),
-    ]
-    base = _scaled_chart(drawn.arrows, scale)
-    line = base.mark_rule(strokeWidth=2.5, color=GREY).encode(x=_x_px("px"), x2="px2:Q", y=_y_px("py"), tooltip=tooltip)
-    tip = base.mark_point(shape="triangle-right", filled=True, size=130, opacity=1, color=GREY).encode(
-        x=_x_px("px2"), y=_y_px("py"), tooltip=tooltip
-    )
-    return [line, tip]
+    base, shown = _scaled_chart(drawn.arrows, scale), tooltip(link="Link of a KV transfer", time="KV transfer")
+    line = base.mark_rule(strokeWidth=2.5, color=GREY).encode(**_places(x2="px2"), tooltip=shown)
+    tip = base.mark_point(shape="triangle-right", filled=True, size=130, opacity=1, color=GREY)
+    return [line, tip.encode(**_places("px2"), tooltip=shown)]

@@ -1,4 +1,4 @@
-"""What all charts share: colours, titles, axes, marks that carry their own data, and room for their labels.
+"""Marks of all charts: bars, lines and points with colours, axes, tooltips, titles and room for their labels.
 
 Colours are from the palette of Okabe and Ito (Color Universal Design, 2008, https://jfly.uni-koeln.de/color/), told
 apart by all common kinds of colour vision; shape, dash or words always say the same thing again.
@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import altair as alt
 
 from planner.core import change
 
+Style = TypeVar("Style")
 Row = dict[str, Any]
 """One mark of a chart. Values are text, float, bool or None, so that rows are JSON."""
 
@@ -38,6 +39,86 @@ PHONE_LEGEND_PX, SYMBOL_PX = 300, 36
 """Room for a legend on a phone; of an entry, for its symbol and the gap to the next."""
 TITLE_OFFSET_PX = 12
 """Gap between the subtitle and the chart, where a legend stands between them."""
+SECOND_SUBTITLE_PX = 16
+"""Height of the second line under a title."""
+WHOLE, CENTS, THREE, FOUR, PERCENT, TENTHS = ",.0f", ",.2f", ",.3~r", ",.4~r", ".0%", ".1%"
+"""Number formats of d3: whole numbers, cents, three and four digits, shares in percent."""
+COLUMNS = {
+    "age_days": ("Age [days]", WHOLE),
+    "asked": ("Asked", FOUR),
+    "attained_tflops_per_s": ("TFLOP/s", FOUR),
+    "attainment": ("Within all targets", TENTHS),
+    "backlog": ("Backlog (requests)", WHOLE),
+    "bandwidth_tb_per_s": ("HBM bandwidth [TB/s]", THREE),
+    "batch": ("Batch", ","),
+    "beyond": ("Share slower", ".2%"),
+    "bias_percent": ("Bias [%]", "+,.3~r"),
+    "by_sku": ("GPUs", ""),
+    "capacity_gib": ("HBM [GiB]", FOUR),
+    "capacity_per_s": ("Capacity (requests/s)", FOUR),
+    "confidence": ("Confidence", ""),
+    "demand_per_s": ("Demand (requests/s)", FOUR),
+    "dtype": ("Arithmetic", ""),
+    "end": ("Value", FOUR),
+    "end_ms": ("End (ms)", FOUR),
+    "factor": ("Times the mean", CENTS),
+    "fits": ("Fits in the KV cache", ""),
+    "from_tokens": ("From (tokens)", WHOLE),
+    "gap_ms": ("Gap (ms)", FOUR),
+    "gib": ("GiB per GPU", THREE),
+    "gpus": ("GPUs", WHOLE),
+    "gpus_per_instance": ("GPUs per instance", WHOLE),
+    "group": ("Runs of", ""),
+    "has_prompt": ("Prompt in the step", ""),
+    "high": ("to", FOUR),
+    "high_ms": ("to (ms)", THREE),
+    "hour": ("From hour", ",.2~f"),
+    "intensity_flops_per_byte": ("FLOP/byte", FOUR),
+    "kept_serves_per_s": ("It would serve (requests/s)", THREE),
+    "knowledge": ("Kernels", ""),
+    "latency": ("Latency", FOUR),
+    "latency_ms": ("Latency (ms)", FOUR),
+    "load": ("Share of the largest stable rate", PERCENT),
+    "low": ("from", FOUR),
+    "low_ms": ("from (ms)", THREE),
+    "mape_percent": ("Mean error [%]", THREE),
+    "median_percent": ("Median error [%]", THREE),
+    "moved": ("Moved to", ""),
+    "ms": ("Time (ms)", THREE),
+    "p90_percent": ("9 of 10 runs below [%]", THREE),
+    "paid": ("Replicas paid for", CENTS),
+    "peak_tflops_per_s": ("Dense peak [TFLOP/s]", FOUR),
+    "predicted_ms": ("Predicted (ms)", FOUR),
+    "rate_per_s": ("Requests/s", FOUR),
+    "ready": ("Replicas ready", WHOLE),
+    "reason": ("Why there is no fleet", ""),
+    "requests": ("Requests", ","),
+    "ridge_flops_per_byte": ("Ridge point [FLOP/byte]", WHOLE),
+    "roof_share": ("Share of its roof reached", PERCENT),
+    "seen_gib": ("Memory (GiB)", FOUR),
+    "share": ("Share within", TENTHS),
+    "simulated_ms": ("Simulated (ms)", FOUR),
+    "sku": ("SKU", ""),
+    "step_ms": ("Step (ms)", THREE),
+    "threshold_ms": ("At most (ms)", FOUR),
+    "tightest_share": ("Of its threshold", PERCENT),
+    "time_ms": ("Time (ms)", THREE),
+    "time_share": ("Share of the time", TENTHS),
+    "to_tokens": ("To (tokens)", WHOLE),
+    "tokens": ("KV tokens of the replica", ","),
+    "tokens_per_s_per_gpu": ("Tokens/s per GPU", THREE),
+    "unpriced": ("No price listed for", ""),
+    "usd_per_gpu_hour": ("USD per GPU-hour", ",.3f"),
+    "usd_per_hour": ("USD/hour", CENTS),
+    "usd_per_million_input_tokens": ("USD per million input tokens", ",.3f"),
+    "usd_per_million_output_tokens": ("USD per million output tokens", ",.3f"),
+    "usd_per_month": ("USD per month", WHOLE),
+    "usd_per_thousand_requests": ("USD per 1,000 requests", ",.4f"),
+    "value": ("Value", FOUR),
+    "waits_for": ("Waits for", ""),
+    "way": ("Bought", ""),
+}
+"""Columns of the rows: title and number format of d3, empty of text; others are called by their name."""
 
 
 # --- charts, titles and axes ----------------------------------------------------------------------------------------
@@ -91,10 +172,47 @@ def legend_of(
     return alt.Legend(orient=orient, columns=columns, **options)
 
 
-def category_axis(field: str, label_limit_px: int) -> alt.Y:
-    """The vertical axis of a bar chart: names in the order of the rows, none left out, cut beyond a width [px]."""
-    axis = alt.Axis(labelLimit=label_limit_px, labelOverlap=False, domain=False)
-    return alt.Y(f"{field}:N", title=None, sort=None, axis=axis)
+# --- axes and tooltips ------------------------------------------------------------------------------------------------
+
+
+def axis(
+    channel: type[alt.X] | type[alt.Y],
+    column: str,
+    title: str,
+    ends: Sequence[float] | None = None,
+    *,
+    log: bool = False,
+    scale: alt.Scale | None = None,
+    **ticks: Any,  # noqa: ANN401
+) -> Any:  # noqa: ANN401
+    """The encoding of a quantity on one axis.
+
+    Args:
+        channel: `alt.X` or `alt.Y`.
+        column: of the rows.
+        title: with the unit.
+        ends: of the axis; None: around the data, zero included.
+        log: logarithmic.
+        scale: in place of both.
+        ticks: further options of `alt.Axis`.
+    """
+    kind: dict[str, Any] = {"type": "log"} if log else {}
+    if scale is None:
+        scale = alt.Scale(domain=list(ends), nice=False, **kind) if ends else alt.Scale(nice=not log, **kind)
+    return channel(f"{column}:Q", title=title, scale=scale, axis=alt.Axis(**ticks))
+
+
+def tooltip(*columns: str, **titles: str) -> list[alt.Tooltip]:
+    """Columns of the rows as `COLUMNS` calls them, then some under titles of this chart."""
+    found = []
+    for column, given in (dict.fromkeys(columns, "") | titles).items():
+        title, form = COLUMNS.get(column, (column.replace("_", " ").capitalize(), ""))
+        shown = alt.Tooltip(f"{column}:{'Q' if form else 'N'}", title=given or title)
+        found.append(shown.format(form) if form else shown)
+    return found
+
+
+# --- bars -------------------------------------------------------------------------------------------------------------
 
 
 def bar_scale(longest: float, labels: Iterable[str]) -> alt.Scale:
@@ -107,7 +225,97 @@ def bar_scale(longest: float, labels: Iterable[str]) -> alt.Scale:
     return alt.Scale(domain=[0.0, longest], range=[0.0, end], nice=False)
 
 
+class BarAxes(NamedTuple):
+    """Axes of a bar chart.
+
+    Attributes:
+        x: from 0, with room for the labels at the ends of bars.
+        y: names of the bars in the order of the rows, none left out.
+    """
+
+    x: alt.X
+    y: alt.Y
+
+    def at(self, column: str) -> alt.X:
+        """Another column on the same horizontal scale."""
+        same: alt.X = self.x.copy()
+        same.shorthand = f"{column}:Q"
+        return same
+
+
+def bar_axes(
+    rows: Sequence[Row],
+    name: str,
+    end: str,
+    title: str,
+    *,
+    most: float = 0.0,
+    width_px: int = 260,
+    **ticks: Any,  # noqa: ANN401
+) -> BarAxes:
+    """Axes of bars with labels at their ends.
+
+    Args:
+        rows: one for each bar, with the `label` at its end.
+        name: column that names the bars.
+        end: column with the ends of the bars.
+        title: of the horizontal axis, with the unit.
+        most: value that the horizontal axis holds at least.
+        width_px: names are cut beyond it.
+        ticks: further options of `alt.Axis`.
+    """
+    longest = max([most, *(row[end] for row in rows)]) or 1.0
+    x = axis(alt.X, end, title, scale=bar_scale(longest, [row["label"] for row in rows]), **{"tickCount": 5, **ticks})
+    names = alt.Axis(labelLimit=width_px, labelOverlap=False, domain=False)
+    return BarAxes(x, alt.Y(f"{name}:N", title=None, sort=None, axis=names))
+
+
+def bars(
+    rows: Sequence[Row],
+    axes: BarAxes,
+    color: Any,  # noqa: ANN401
+    shown: Sequence[alt.Tooltip],
+    start: str = "",
+    **mark: Any,  # noqa: ANN401
+) -> alt.Chart:
+    """Bars from 0, or from the column `start`, to the end that the axes have; further options of the mark."""
+    across = {"x": axes.x} if not start else {"x": axes.at(start), "x2": axes.x.shorthand}
+    drawn: alt.Chart = (
+        inline_chart(rows)
+        .mark_bar(**{"height": {"band": 0.7}, **mark})
+        .encode(**across, y=axes.y, color=color, tooltip=list(shown))
+    )
+    return drawn
+
+
+def end_labels(rows: Sequence[Row], axes: BarAxes, end: str = "") -> alt.Chart:
+    """The rows' `label` behind the ends of their bars, or behind another column."""
+    return words(rows, GREY, "left", dx=6).encode(x=axes.at(end) if end else axes.x, y=axes.y)
+
+
+def highlighted(expression: str) -> Any:  # noqa: ANN401
+    """The colour of bars: darker where an expression of Vega holds."""
+    return alt.condition(expression, alt.value(BLUE), alt.value(SKY))
+
+
+def bars_px(count: int, bar_px: int = BAR_HEIGHT_PX, *, legend: bool = False) -> int:
+    """Height of a chart of so many bars [px]."""
+    return AXIS_HEIGHT_PX + (LEGEND_HEIGHT_PX if legend else 0) + bar_px * count
+
+
 # --- series: colour, and dash or shape ------------------------------------------------------------------------------
+
+
+def present(styles: Mapping[str, Style], rows: Iterable[Row], column: str) -> dict[str, Style]:
+    """The styles of those names that occur in a column, in their order."""
+    names = {row[column] for row in rows}
+    return {name: style for name, style in styles.items() if name in names}
+
+
+def colored(column: str, colors: Mapping[str, str], title: str | None = None, **legend: Any) -> alt.Color:  # noqa: ANN401
+    """Each name of a column in its colour, with a legend; further options as `legend_of`."""
+    scale = alt.Scale(domain=list(colors), range=list(colors.values()))
+    return alt.Color(f"{column}:N", title=title, scale=scale, legend=legend_of(list(colors), **legend))
 
 
 def stroke_legend(labels: Sequence[str], **options: Any) -> alt.Legend:  # noqa: ANN401
@@ -115,32 +323,46 @@ def stroke_legend(labels: Sequence[str], **options: Any) -> alt.Legend:  # noqa:
     return legend_of(labels, title=None, symbolType="stroke", symbolSize=400, **options)
 
 
-def line_styles(
-    field: str, styles: Mapping[str, tuple[str, Sequence[int]]], legend: alt.Legend | None
-) -> tuple[alt.Color, alt.StrokeDash]:
-    """Encodings that tell the series of a field apart by colour and by dash.
+def series(column: str, styles: Mapping[str, tuple[str, Any]], legend: alt.Legend | None) -> dict[str, Any]:
+    """Encodings that tell the series of a column apart: by colour, and lines by dash, points by shape.
 
     Args:
-        field: whose values are the series.
-        styles: colour and dash of each series, in the order of the legend.
+        column: whose values are the series.
+        styles: colour, and dash or name of a shape, of each series in the order of the legend.
         legend: of both; None hides it.
     """
-    names = list(styles)
+    names, marks = list(styles), [mark for _, mark in styles.values()]
     colors = alt.Scale(domain=names, range=[color for color, _ in styles.values()])
-    dashes = alt.Scale(domain=names, range=[list(dash) for _, dash in styles.values()])
-    encoding = f"{field}:N"
-    return alt.Color(encoding, scale=colors, legend=legend), alt.StrokeDash(encoding, scale=dashes, legend=legend)
+    second = alt.Scale(domain=names, range=marks)
+    other = alt.Shape if marks and isinstance(marks[0], str) else alt.StrokeDash
+    return {
+        "color": alt.Color(f"{column}:N", scale=colors, legend=legend),
+        "shape" if other is alt.Shape else "strokeDash": other(f"{column}:N", scale=second, legend=legend),
+    }
 
 
-def point_styles(
-    field: str, styles: Mapping[str, tuple[str, str]], legend: alt.Legend | None
-) -> tuple[alt.Color, alt.Shape]:
-    """Encodings that tell the groups of a field apart by colour and by shape; arguments as `line_styles`."""
-    names = list(styles)
-    colors = alt.Scale(domain=names, range=[color for color, _ in styles.values()])
-    shapes = alt.Scale(domain=names, range=[shape for _, shape in styles.values()])
-    encoding = f"{field}:N"
-    return alt.Color(encoding, scale=colors, legend=legend), alt.Shape(encoding, scale=shapes, legend=legend)
+def lines(rows: Sequence[Row], shown: Sequence[alt.Tooltip] = (), steps: str = "", **encoded: Any) -> alt.Chart:  # noqa: ANN401
+    """Lines 2.5 px wide through the rows in their order; `steps` as the interpolation of Vega."""
+    look: dict[str, Any] = {"interpolate": steps} if steps else {}
+    drawn: alt.Chart = inline_chart(rows).mark_line(strokeWidth=2.5, clip=True, **look).encode(**encoded)
+    return drawn.encode(tooltip=list(shown)) if shown else drawn
+
+
+def dots(rows: Sequence[Row], shown: Sequence[alt.Tooltip] = (), *, size: int = 60, **given: Any) -> alt.Chart:  # noqa: ANN401
+    """Filled points; `color` and `shape` may be constants, x, y and other encodings go to the chart."""
+    fixed = {name: given.pop(name) for name in ("color", "shape") if isinstance(given.get(name), str)}
+    look: dict[str, Any] = {"filled": True, "opacity": 1.0, "size": size, "clip": True, **fixed}
+    drawn: alt.Chart = inline_chart(rows).mark_point(**look).encode(**given)
+    return drawn.encode(tooltip=list(shown)) if shown else drawn
+
+
+def rules(rows: Sequence[Row], color: str = GREY, *, dashed: bool = False, **encoded: Any) -> alt.Chart:  # noqa: ANN401
+    """Straight lines across the chart: at x, at y, or from one to the other."""
+    line = inline_chart(rows).mark_rule(
+        color=color, strokeWidth=2 if dashed else 1.5, strokeDash=[6, 4] if dashed else [1, 0]
+    )
+    across: alt.Chart = line.encode(**encoded)
+    return across
 
 
 # --- labels ---------------------------------------------------------------------------------------------------------
@@ -205,7 +427,7 @@ class Box(NamedTuple):
     bottom: float
 
     def overlaps(self, other: Box) -> bool:
-        """Whether the two share more than an edge."""
+        """True if the two share more than an edge."""
         return (
             self.left < other.right and other.left < self.right and self.top < other.bottom and other.top < self.bottom
         )

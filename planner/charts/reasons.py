@@ -9,33 +9,36 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import altair as alt
 import numpy as np
 
 from planner.analysis import ConfidencePoint, Pareto, PlanMeasure, PlanOutcome, Sensitivity, SensitivityEnd
 from planner.charts.marks import (
-    AXIS_HEIGHT_PX,
-    BAR_HEIGHT_PX,
     BLUE,
     GREEN,
     GREY,
     LABEL_LETTER_PX,
-    LEGEND_HEIGHT_PX,
     ORANGE,
     SKY,
     VERMILLION,
     Row,
-    bar_scale,
-    category_axis,
+    axis,
+    bar_axes,
+    bars,
+    bars_px,
+    colored,
+    dots,
+    end_labels,
     inline_chart,
     layered,
-    legend_of,
+    rules,
     titled,
+    tooltip,
     words,
 )
-from planner.core import Metric, money, percent, significant, with_unit
+from planner.core import money, percent, significant, with_unit
 from planner.fleet import Plan, PlannedDeployment
 from planner.roofline import Bound
 from planner.serving import Pool, PoolPerformance, Role, step_shapes, token_costs
@@ -52,10 +55,8 @@ BOUND_MEANINGS = {
     Bound.OVERHEAD: "kernel launches and the engine's own work; not helped by a faster GPU",
 }
 """What a step does while it waits for each resource, and what would make it shorter."""
-TORNADO_ROW_PX = 44
-"""Height of an input of the tornado: two bars."""
-WIDE_BAR_PX = 34
-"""Height of a bar where there are few."""
+TORNADO_ROW_PX, WIDE_BAR_PX = 44, 34
+"""Height of an input of the tornado, which has two bars, and of a bar where there are few."""
 
 
 class PlannedPool(NamedTuple):
@@ -117,56 +118,32 @@ def waiting_shares(pool: Pool, performance: PoolPerformance, workload: Workload)
 
 
 def waiting_rows(plan: Plan) -> list[Row]:
-    """What the mean step of each pool waits for: pool, resource, share, start, step_ms [ms] and meaning."""
+    """Resources that the mean step of each pool waits for: pool, resource, share, start, end, step_ms [ms], meaning."""
     rows: list[Row] = []
     for name, planned, pool, performance in pools_of(plan):
         start = 0.0
         for bound, share in waiting_shares(pool, performance, planned.workload).items():
-            rows.append(
-                {
-                    "pool": name,
-                    "resource": bound.value,
-                    "share": share,
-                    "start": start,
-                    "step_ms": 1e3 * performance.mean_step_s,
-                    "meaning": BOUND_MEANINGS[bound],
-                }
-            )
+            row: Row = {"pool": name, "resource": bound.value, "share": share, "start": start, "end": start + share}
+            rows.append(row | {"step_ms": 1e3 * performance.mean_step_s, "meaning": BOUND_MEANINGS[bound]})
             start += share
     return rows
 
 
 def waiting_chart(plan: Plan) -> alt.LayerChart:
     """What the mean step of each pool waits for, as bars of shares."""
-    rows = [{**row, "end": row["start"] + row["share"]} for row in waiting_rows(plan) if row["share"] > 1e-4]
-    y = category_axis("pool", 260)
-    share = alt.Scale(domain=[0.0, 1.0], nice=False)
-    x = alt.X("start:Q", title="Share of the mean step", scale=share, axis=alt.Axis(format="%", tickCount=5))
-    color = alt.Color(
-        "resource:N",
-        title=None,
-        scale=alt.Scale(domain=[bound.value for bound in BOUND_COLORS], range=list(BOUND_COLORS.values())),
-        legend=legend_of([bound.value for bound in BOUND_COLORS], room_px=190.0, symbolType="square"),
-    )
-    tooltip = [
-        alt.Tooltip("pool:N", title="Pool"),
-        alt.Tooltip("resource:N", title="Waits for"),
-        alt.Tooltip("share:Q", title="Share of the step", format=".1%"),
-        alt.Tooltip("step_ms:Q", title="Mean step (ms)", format=",.3~r"),
-        alt.Tooltip("meaning:N", title="That is"),
-    ]
-    base = inline_chart(rows).encode(y=y)
-    bars = base.mark_bar(height={"band": 0.7}).encode(x=x, x2="end:Q", color=color, tooltip=tooltip)
-    named = [
-        {**row, "middle": (row["start"] + row["end"]) / 2.0, "label": f"{row['resource']} {percent(row['share'])}"}
-        for row in rows
-    ]
+    rows = [row for row in waiting_rows(plan) if row["share"] > 1e-4]
+    for row in rows:
+        row["middle"], row["label"] = (row["start"] + row["end"]) / 2.0, f"{row['resource']} {percent(row['share'])}"
+    axes = bar_axes([{**row, "label": ""} for row in rows], "pool", "end", "Share of the mean step", format="%")
+    axes = axes._replace(x=axis(alt.X, "end", "Share of the mean step", [0.0, 1.0], format="%", tickCount=5))
+    colors = {bound.value: color for bound, color in BOUND_COLORS.items()}
+    shown = tooltip("pool", "meaning", resource="Waits for", share="Share of the step", step_ms="Mean step (ms)")
+    drawn = bars(rows, axes, colored("resource", colors, room_px=190.0, symbolType="square"), shown, "start")
     fits = f"datum.share * width >= {LABEL_LETTER_PX} * length(datum.label)"
-    text = words(named, INK, "center").encode(x=alt.X("middle:Q", scale=share), y=y).transform_filter(fits)
+    text = words(rows, INK, "center").encode(x=axes.at("middle"), y=axes.y).transform_filter(fits)
     title = titled(_waiting_headline(rows), "Mean step of the engine at the planned load, by theory.")
-    pools = len({row["pool"] for row in rows})
-    height = AXIS_HEIGHT_PX + LEGEND_HEIGHT_PX + WIDE_BAR_PX * pools
-    return layered([bars, text], title, height, "What steps wait for, by pool")
+    height = bars_px(len({row["pool"] for row in rows}), WIDE_BAR_PX, legend=True)
+    return layered([drawn, text], title, height, "What steps wait for, by pool")
 
 
 def _waiting_headline(rows: Sequence[Row]) -> str:
@@ -195,105 +172,84 @@ def target_rows(plan: Plan) -> list[Row]:
     """Latency over threshold of every target.
 
     Returns rows with target, threshold_ms, predicted_ms, simulated_ms (None: not simulated) [ms], predicted and
-    simulated (as shares of the threshold), met and label.
+    simulated (as shares of the threshold), end (the largest of both and 1), met and label.
     """
     rows: list[Row] = []
     for check in plan.targets:
-        threshold_s = check.target.threshold_s
+        threshold_s, metric = check.target.threshold_s, check.target.metric
+        predicted, simulated = check.predicted_s / threshold_s, check.simulated_s / threshold_s
         rows.append(
             {
                 "target": f"{f'{check.of}: ' if check.of else ''}{check.target.name}",
                 "threshold_ms": 1e3 * threshold_s,
                 "predicted_ms": 1e3 * check.predicted_s,
                 "simulated_ms": 1e3 * check.simulated_s if plan.simulated else None,
-                "predicted": check.predicted_s / threshold_s,
-                "simulated": check.simulated_s / threshold_s if plan.simulated else None,
+                "predicted": predicted,
+                "simulated": simulated if plan.simulated else None,
+                "end": max(1.0, predicted, simulated if plan.simulated else 0.0),
                 "met": check.met,
-                "label": _threshold_label(check.predicted_s, threshold_s, check.target.metric),
+                "label": f"{with_unit(check.predicted_s, metric)} of {with_unit(threshold_s, metric)}",
             }
         )
     return rows
 
 
-def _threshold_label(latency_s: float, threshold_s: float, metric: Metric) -> str:
-    return f"{with_unit(latency_s, metric)} of {with_unit(threshold_s, metric)}"
-
-
 def target_chart(plan: Plan) -> alt.LayerChart:
     """Latency over threshold of every target: predicted as bars, simulated as diamonds, the threshold as a line."""
     rows = target_rows(plan)
-    longest = max([1.0, *(value for row in rows for value in (row["predicted"], row["simulated"] or 0.0))])
-    y = category_axis("target", 260)
-    scale = bar_scale(longest, (row["label"] for row in rows))
-    axis = alt.Axis(format="%", tickCount=5)
-    x = alt.X("predicted:Q", title="Latency as a share of its target", scale=scale, axis=axis)
-    tooltip = [
-        alt.Tooltip("target:N", title="Target"),
-        alt.Tooltip("threshold_ms:Q", title="At most (ms)", format=",.4~r"),
-        alt.Tooltip("predicted_ms:Q", title="Predicted (ms)", format=",.4~r"),
-        alt.Tooltip("simulated_ms:Q", title="Simulated (ms)", format=",.4~r"),
-    ]
-    bars = inline_chart(rows).mark_bar(height={"band": 0.55}, color=BLUE).encode(x=x, y=y, tooltip=tooltip)
-    layers = [bars]
+    most = max((row["end"] for row in rows), default=1.0)
+    axes = bar_axes(rows, "target", "predicted", "Latency as a share of its target", most=most, format="%")
+    shown = tooltip("target", threshold_ms="At most (ms)", predicted_ms="Predicted (ms)", simulated_ms="Simulated (ms)")
+    layers = [bars(rows, axes, alt.value(BLUE), shown, height={"band": 0.55})]
     simulated = [row for row in rows if row["simulated"] is not None]
     if simulated:
-        marks = inline_chart(simulated).mark_point(shape="diamond", filled=True, size=110, color=ORANGE, opacity=1.0)
-        layers.append(marks.encode(x=alt.X("simulated:Q", scale=scale), y=y, tooltip=tooltip))
-    rule = inline_chart([{"at": 1.0}]).mark_rule(color=GREY, strokeDash=[6, 4], strokeWidth=2)
-    layers.append(rule.encode(x=alt.X("at:Q", scale=scale)))
-    ends = [{**row, "end": max(1.0, row["predicted"], row["simulated"] or 0.0)} for row in rows]
-    layers.append(words(ends, GREY, "left", dx=8).encode(x=alt.X("end:Q", scale=scale), y=y))
+        look: dict[str, Any] = {"size": 110, "color": ORANGE, "shape": "diamond"}
+        layers.append(dots(simulated, shown, **look, x=axes.at("simulated"), y=axes.y))
+    layers += [rules([{"at": 1.0}], dashed=True, x=axes.at("at")), end_labels(rows, axes, "end")]
     worst = max(rows, key=lambda row: row["predicted"])
     legend = "Bar: predicted. " + ("Diamond: simulated. " if simulated else "") + "Dashed line: the target."
     title = titled(f"Tightest target: {worst['target']}, {percent(worst['predicted'])} used", legend)
-    return layered(layers, title, AXIS_HEIGHT_PX + WIDE_BAR_PX * len(rows), "Latency over threshold, by target")
+    return layered(layers, title, bars_px(len(rows), WIDE_BAR_PX), "Latency over threshold, by target")
 
 
 def utilisation_rows(plan: Plan) -> list[Row]:
     """How full each pool is.
 
-    Returns rows with pool, what ("load", "KV cache" or "running requests"), share in use and label.
+    Returns rows with pool, what ("load", "KV cache" or "running requests"), name of the bar, share in use and label.
     """
     rows: list[Row] = []
     for name, _, pool, performance in pools_of(plan):
         most = pool.config.max_running_requests
         shares = [("load", performance.utilisation, "of the stable rate")]
         if pool.role is not Role.PREFILL:
-            shares.append(("KV cache", performance.kv_occupancy, "held on average"))
             running = f"({significant(performance.mean_running)} of {most:,})"
+            shares.append(("KV cache", performance.kv_occupancy, "held on average"))
             shares.append(("running requests", performance.mean_running / most, running))
         for what, share, of in shares:
-            rows.append({"pool": name, "what": what, "share": share, "label": f"{percent(share)} {of}"})
+            short = f"{name.partition(' pool')[0]}: {what}"
+            rows.append({"pool": name, "what": what, "name": short, "share": share, "label": f"{percent(share)} {of}"})
     return rows
 
 
 def utilisation_chart(plan: Plan) -> alt.LayerChart:
     """How full each pool is, as bars with the figures beside them."""
-    rows = [{**row, "name": f"{row['pool'].partition(' pool')[0]}: {row['what']}"} for row in utilisation_rows(plan)]
-    y = category_axis("name", 260)
-    scale = bar_scale(max([1.0, *(row["share"] for row in rows)]), (row["label"] for row in rows))
-    axis = alt.Axis(format="%", values=[0.0, 0.25, 0.5, 0.75, 1.0])
-    x = alt.X("share:Q", title="Share in use", scale=scale, axis=axis)
-    tooltip = [
-        alt.Tooltip("pool:N", title="Pool"),
-        alt.Tooltip("what:N", title="What"),
-        alt.Tooltip("share:Q", title="In use", format=".1%"),
+    rows = [{**row, "full": 1.0, "end": max(1.0, row["share"])} for row in utilisation_rows(plan)]
+    values = [0.0, 0.25, 0.5, 0.75, 1.0]
+    axes = bar_axes(rows, "name", "share", "Share in use", most=1.0, format="%", values=values)
+    whole = axes._replace(x=axes.at("full"))
+    layers = [
+        bars(rows, whole, alt.value(GREY), (), height={"band": 0.6}, opacity=0.25),
+        bars(rows, axes, alt.value(BLUE), tooltip("pool", what="What", share="In use"), height={"band": 0.6}),
+        end_labels(rows, axes, "end"),
     ]
-    whole = inline_chart([{**row, "full": 1.0} for row in rows]).mark_bar(
-        height={"band": 0.6}, color=GREY, opacity=0.25
-    )
-    bars = inline_chart(rows).mark_bar(height={"band": 0.6}, color=BLUE).encode(x=x, y=y, tooltip=tooltip)
-    ends = [{**row, "end": max(1.0, row["share"])} for row in rows]
-    text = words(ends, GREY, "left", dx=8).encode(x=alt.X("end:Q", scale=scale), y=y)
     fullest = max(rows, key=lambda row: row["share"])
     short = fullest["pool"].partition(" pool")[0]
+    of = f"pool {short}" if short[0].isdigit() else f"the {short} pool"
     title = titled(
-        f"Fullest: {fullest['what']} of {f'pool {short}' if short[0].isdigit() else f'the {short} pool'}, "
-        f"{percent(fullest['share'])}",
+        f"Fullest: {fullest['what']} of {of}, {percent(fullest['share'])}",
         "Mean use at the planned load, by theory. What is left is room for peaks.",
     )
-    height = AXIS_HEIGHT_PX + BAR_HEIGHT_PX * len(rows)
-    return layered([whole.encode(x=alt.X("full:Q", scale=scale), y=y), bars, text], title, height, "How full pools are")
+    return layered(layers, title, bars_px(len(rows)), "How full pools are")
 
 
 # --- tornado ----------------------------------------------------------------------------------------------------------
@@ -303,7 +259,6 @@ TORNADO_AXES = {
     PlanMeasure.RATE: "Rate served by the plan made anew (requests/s)",
     PlanMeasure.RATE_PER_COST: "Requests per dollar of the plan made anew (requests/USD)",
 }
-
 TORNADO_LEGEND = "datum.label == 'low' ? 'low end (upper bar)' : 'high end (lower bar)'"
 """What the two colours of a tornado are called, as an expression of Vega."""
 
@@ -312,76 +267,60 @@ def tornado_rows(bars: Sequence[Sensitivity], base: PlanOutcome, measure: PlanMe
     """Both ends of every input, the widest bar first (an end without a fleet counts as widest).
 
     Returns rows with input, moved (e.g. ``-20 %``), side ("low" or "high"), value [unit of the measure] (None: no
-    fleet), base, fleet, kept_holds (whether the fleet as it is meets its targets there; None: there is none) and
-    kept_serves_per_s [requests/s].
+    fleet), base, end (of the bar), label, fleet, kept_holds (whether the fleet as it is meets its targets there; None:
+    there is none) and kept_serves_per_s [requests/s].
     """
+    now = base.value(measure)
+
+    def distance(end: SensitivityEnd) -> float:
+        return abs(end.remade.value(measure) - now) if end.remade.feasible else math.inf
+
     rows: list[Row] = []
-    for bar in sorted(bars, key=lambda bar: -max(_distance(end, base, measure) for end in (bar.low, bar.high))):
+    for bar in sorted(bars, key=lambda bar: -max(distance(bar.low), distance(bar.high))):
         for side, end in (("low", bar.low), ("high", bar.high)):
-            kept = end.kept
+            kept, value = end.kept, end.remade.value(measure) if end.remade.feasible else None
+            serves = kept.rate_per_s if kept is not None and math.isfinite(kept.rate_per_s) else None
             rows.append(
                 {
                     "input": bar.name,
                     "moved": end.label,
                     "side": side,
-                    "value": end.remade.value(measure) if end.remade.feasible else None,
-                    "base": base.value(measure),
+                    "value": value,
+                    "base": now,
+                    "end": now if value is None else value,
+                    "label": f"{end.label}: {'no fleet' if value is None else _value_text(value, measure)}",
                     "fleet": end.remade.fleet,
                     "kept_holds": None if kept is None else kept.holds,
-                    "kept_serves_per_s": None
-                    if kept is None or not math.isfinite(kept.rate_per_s)
-                    else kept.rate_per_s,
+                    "kept_serves_per_s": serves,
                 }
             )
     return rows
 
 
-def _distance(end: SensitivityEnd, base: PlanOutcome, measure: PlanMeasure) -> float:
-    return abs(end.remade.value(measure) - base.value(measure)) if end.remade.feasible else math.inf
-
-
 def tornado_chart(bars: Sequence[Sensitivity], base: PlanOutcome, measure: PlanMeasure) -> alt.LayerChart:
-    """What the plan costs or serves with one input moved at a time, widest first; an end without a fleet says so."""
-    rows = [_with_end_label(row, measure) for row in tornado_rows(bars, base, measure)]
-    values = [row["end"] for row in rows] + [base.value(measure)]
+    """Cost or rate of the plan with one input moved at a time, widest first; an end without a fleet says so."""
+    rows, now = tornado_rows(bars, base, measure), base.value(measure)
+    values = [now, *(row["end"] for row in rows)]
     scale = _two_sided_scale(min(values), max(values), [row["label"] for row in rows])
-    y = category_axis("input", 240)
+    axes = bar_axes(rows, "input", "end", TORNADO_AXES[measure], width_px=240)
+    axes = axes._replace(x=axis(alt.X, "end", TORNADO_AXES[measure], scale=scale, format=",~r", tickCount=5))
     offset = alt.YOffset("side:N", sort=["low", "high"])
-    axis = alt.Axis(format=",~r", tickCount=5)
-    x = alt.X("base:Q", title=TORNADO_AXES[measure], scale=scale, axis=axis)
-    color = alt.Color(
-        "side:N",
-        title=None,
-        scale=alt.Scale(domain=["low", "high"], range=[SKY, VERMILLION]),
-        legend=alt.Legend(orient="top", labelExpr=TORNADO_LEGEND),
-    )
-    tooltip = [
-        alt.Tooltip("input:N", title="Input"),
-        alt.Tooltip("moved:N", title="Moved to"),
-        alt.Tooltip("value:Q", title=measure.value, format=",.4~r"),
-        alt.Tooltip("fleet:N", title="Fleet made anew"),
-        alt.Tooltip("kept_holds:N", title="Fleet as it is holds its targets"),
-        alt.Tooltip("kept_serves_per_s:Q", title="It would serve (requests/s)", format=",.3~r"),
-    ]
-    marks = (
-        inline_chart(rows)
-        .mark_bar(height={"band": 0.8})
-        .encode(x=x, x2="end:Q", y=y, yOffset=offset, color=color, tooltip=tooltip)
-    )
-    layers = [marks]
+    sides = alt.Scale(domain=["low", "high"], range=[SKY, VERMILLION])
+    color = alt.Color("side:N", title=None, scale=sides, legend=alt.Legend(orient="top", labelExpr=TORNADO_LEGEND))
+    shown = tooltip("input", "moved", value=measure.value, fleet="Fleet made anew")
+    shown += tooltip(kept_holds="Fleet as it is holds its targets", kept_serves_per_s="It would serve (requests/s)")
+    drawn = inline_chart(rows).mark_bar(height={"band": 0.8})
+    across: dict[str, Any] = {"x": axes.at("base"), "x2": "end:Q", "y": axes.y, "yOffset": offset}
+    layers = [drawn.encode(**across, color=color, tooltip=shown)]
     for is_left in (False, True):
         side = [row for row in rows if (row["end"] < row["base"]) == is_left]
         if side:
             text = words(side, GREY, "right", dx=-5) if is_left else words(side, GREY, "left", dx=5)
-            layers.append(text.encode(x=alt.X("end:Q", scale=scale), y=y, yOffset=offset))
-    rule = inline_chart([{"base": base.value(measure)}]).mark_rule(color=GREY, strokeWidth=2)
-    layers.append(rule.encode(x=alt.X("base:Q", scale=scale)))
-    widest = rows[0]["input"]
-    legend = (
-        f"Grey line: the plan as it is, {_value_text(base.value(measure), measure)}. One input at a time, by theory."
-    )
-    height = AXIS_HEIGHT_PX + LEGEND_HEIGHT_PX + TORNADO_ROW_PX * (len(rows) // 2)
-    return layered(layers, titled(f"The plan depends most on {widest}", legend), height, "Tornado: one input at a time")
+            layers.append(text.encode(x=axes.x, y=axes.y, yOffset=offset))
+    layers.append(rules([{"base": now}], x=axes.at("base")))
+    legend = f"Grey line: the plan as it is, {_value_text(now, measure)}. One input at a time, by theory."
+    title = titled(f"The plan depends most on {rows[0]['input']}", legend)
+    return layered(layers, title, bars_px(len(rows) // 2, TORNADO_ROW_PX, legend=True), "Tornado: one input at a time")
 
 
 def _two_sided_scale(low: float, high: float, labels: Sequence[str]) -> alt.Scale:
@@ -392,17 +331,11 @@ def _two_sided_scale(low: float, high: float, labels: Sequence[str]) -> alt.Scal
     return alt.Scale(domain=[low - margin, high + margin], range=ends, nice=False, zero=False)
 
 
-def _with_end_label(row: Row, measure: PlanMeasure) -> Row:
-    if row["value"] is None:
-        return {**row, "end": row["base"], "label": f"{row['moved']}: no fleet"}
-    return {**row, "end": row["value"], "label": f"{row['moved']}: {_value_text(row['value'], measure)}"}
-
-
 def _value_text(value: float, measure: PlanMeasure) -> str:
     return f"${money(value)}/h" if measure is PlanMeasure.COST else f"{significant(value)} {measure.value}"
 
 
-# --- fronts -----------------------------------------------------------------------------------------------------------
+# --- fronts and confidence --------------------------------------------------------------------------------------------
 
 
 def front_rows(front: Pareto, asked: float) -> list[Row]:
@@ -431,32 +364,16 @@ def front_chart(front: Pareto, asked: float) -> alt.LayerChart:
         front: the points.
         asked: value of the request, in the unit of the front.
     """
-    rows = front_rows(front, asked)
-    unit = "ms" if front.unit == "s" else front.unit
-    name = front.name[:1].upper() + front.name[1:]
+    name = f"{front.name[:1].upper()}{front.name[1:]} ({'ms' if front.unit == 's' else front.unit})"
     scale = alt.Scale(type="log", nice=False, padding=12)
-    x = alt.X("asked:Q", title=f"{name} ({unit})", scale=scale, axis=alt.Axis(format=",~r", tickCount=6))
-    y = alt.Y("usd_per_hour:Q", title="Least cost (USD/h)", scale=alt.Scale(zero=True), axis=alt.Axis(format=",~r"))
-    tooltip = [
-        alt.Tooltip("asked:Q", title=f"{name} ({unit})", format=",.4~r"),
-        alt.Tooltip("usd_per_hour:Q", title="Least cost (USD/h)", format=",.2f"),
-        alt.Tooltip("fleet:N", title="Fleet"),
-    ]
-    line = inline_chart(rows).mark_line(color=BLUE, strokeWidth=2, strokeDash=[4, 3]).encode(x=x, y=y)
-    points = inline_chart(rows).mark_point(color=BLUE, filled=True, size=60, opacity=1.0)
-    layers = [line, points.encode(x=x, y=y, tooltip=tooltip)]
-    now = [{**row, "label": "as asked"} for row in rows if row["is_now"]]
-    if now:
-        mark = inline_chart(now).mark_point(color=VERMILLION, shape="diamond", filled=True, size=180, opacity=1.0)
-        layers += [mark.encode(x=x, y=y, tooltip=tooltip), words(now, GREY, "left", dx=10, dy=-10).encode(x=x, y=y)]
+    x = axis(alt.X, "asked", name, scale=scale, format=",~r", tickCount=6)
+    y = axis(alt.Y, "usd_per_hour", "Least cost (USD/h)", format=",~r")
+    shown = tooltip("fleet", asked=name, usd_per_hour="Least cost (USD/h)")
     better = "Serving more" if front.more_is_better else "A tighter target"
-    title = titled(
-        f"Least cost against {front.name}", f"{better} costs more. Each point is a plan made anew, by theory."
-    )
+    subtitle = f"{better} costs more. Each point is a plan made anew, by theory."
+    title = titled(f"Least cost against {front.name}", subtitle)
+    layers = _points_with_now(front_rows(front, asked), x, y, shown, "left")
     return layered(layers, title, 300, f"Least cost against {front.name}")
-
-
-# --- confidence -------------------------------------------------------------------------------------------------------
 
 
 def confidence_rows(points: Sequence[ConfidencePoint], measure: PlanMeasure) -> list[Row]:
@@ -465,41 +382,40 @@ def confidence_rows(points: Sequence[ConfidencePoint], measure: PlanMeasure) -> 
     Returns rows with confidence [-], value [unit of the measure], fleet and is_now (the confidence asked for).
     """
     return [
-        {
-            "confidence": point.confidence,
-            "value": point.outcome.value(measure),
-            "fleet": point.outcome.fleet,
-            "is_now": point.asked,
-        }
+        {"confidence": point.confidence, "value": point.outcome.value(measure)}
+        | {"fleet": point.outcome.fleet, "is_now": point.asked}
         for point in points
         if point.outcome.feasible
     ]
 
 
 def confidence_chart(points: Sequence[ConfidencePoint], measure: PlanMeasure) -> alt.LayerChart:
-    """What the plan costs or serves by the probability with which it holds; a diamond marks the one asked for.
+    """Cost or rate of the plan by the probability with which it holds; a diamond marks the one asked for.
 
     Args:
         points: at least one with a fleet.
         measure: what plans are compared by.
     """
     rows = confidence_rows(points, measure)
-    percents = alt.Axis(format=".0%", values=[row["confidence"] for row in rows], labelOverlap=True)
-    x = alt.X("confidence:Q", title="Confidence", scale=alt.Scale(domain=[0.48, 1.0], nice=False), axis=percents)
-    axis = alt.Axis(format=",~r")
-    y = alt.Y("value:Q", title=TORNADO_AXES[measure], scale=alt.Scale(zero=True), axis=axis)
-    tooltip = [
-        alt.Tooltip("confidence:Q", title="Confidence", format=".1%"),
-        alt.Tooltip("value:Q", title=measure.value, format=",.4~r"),
-        alt.Tooltip("fleet:N", title="Fleet"),
-    ]
-    line = inline_chart(rows).mark_line(color=BLUE, strokeWidth=2, strokeDash=[4, 3]).encode(x=x, y=y)
-    marks = inline_chart(rows).mark_point(color=BLUE, filled=True, size=60, opacity=1.0)
-    layers = [line, marks.encode(x=x, y=y, tooltip=tooltip)]
-    now = [{**row, "label": "as asked"} for row in rows if row["is_now"]]
-    if now:
-        mark = inline_chart(now).mark_point(color=VERMILLION, shape="diamond", filled=True, size=180, opacity=1.0)
-        layers += [mark.encode(x=x, y=y, tooltip=tooltip), words(now, GREY, "right", dx=-12, dy=14).encode(x=x, y=y)]
+    values = [row["confidence"] for row in rows]
+    x = axis(alt.X, "confidence", "Confidence", [0.48, 1.0], format=".0%", values=values, labelOverlap=True)
+    y = axis(alt.Y, "value", TORNADO_AXES[measure], format=",~r")
+    layers = _points_with_now(rows, x, y, tooltip("confidence", "fleet", value=measure.value), "right")
     what = "Cost" if measure is PlanMeasure.COST else "What is served"
     legend = "50 %: the fleet if the estimates were exact. Each point is a plan made anew, by theory."
     return layered(layers, titled(f"{what} against confidence", legend), 260, f"{what} against confidence")
+
+
+def _points_with_now(
+    rows: Sequence[Row], x: alt.X, y: alt.Y, shown: Sequence[alt.Tooltip], side: str
+) -> list[alt.Chart]:
+    """Points joined by a dashed line, and a diamond on the one that is asked for, its label to the left or right."""
+    place: dict[str, Any] = {"x": x, "y": y}
+    line = inline_chart(rows).mark_line(color=BLUE, strokeWidth=2, strokeDash=[4, 3]).encode(**place)
+    layers = [line, dots(rows, shown, color=BLUE, **place)]
+    now = [{**row, "label": "as asked"} for row in rows if row["is_now"]]
+    if now:
+        text = words(now, GREY, "left", dx=10, dy=-10) if side == "left" else words(now, GREY, "right", dx=-12, dy=14)
+        layers.append(dots(now, shown, size=180, color=VERMILLION, shape="diamond", **place))
+        layers.append(text.encode(**place))
+    return layers

@@ -1,13 +1,12 @@
-"""The same replica on every SKU: whether it fits, what fills its memory, how long its steps take."""
+"""Memory of a replica's GPUs as bars, of one server and on every SKU; and the same steps on every SKU."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import altair as alt
 
-from hardware_db import GpuSku
 from planner.charts.marks import (
     BLUE,
     GREEN,
@@ -16,15 +15,17 @@ from planner.charts.marks import (
     SKY,
     VERMILLION,
     Row,
-    bar_scale,
-    category_axis,
+    axis,
+    bar_axes,
+    bars,
+    colored,
+    end_labels,
     inline_chart,
     layered,
-    legend_of,
+    present,
     titled,
-    words,
+    tooltip,
 )
-from planner.charts.server_memory import server_memory_rows
 from planner.charts.steps import (
     BAR_PX,
     BARS_FRAME_PX,
@@ -36,28 +37,79 @@ from planner.charts.steps import (
     step_rows,
 )
 from planner.core import GIB, number_of
-from planner.engine import MemoryFootprint, ReplicaConfig, memory_footprint
+from planner.engine import ReplicaConfig, memory_footprint
 from planner.search import PoolOnSku
 from planner.serving import Role
 
-MEMORY_COLORS = {
+PART_COLORS = {
     "weights": BLUE,
     "activations": ORANGE,
     "sampling": VERMILLION,
+    "outside PyTorch": "#CC79A7",
+    "graphs": SKY,
     "graphs and libraries": SKY,
+    "driver": "#8B6F47",
     "KV cache": GREEN,
+    "not used": GREY,
     "not the engine's": GREY,
 }
 """What HBM holds, in the order of a bar."""
+EXACT = 1e-9
+"""Share by which parts that fill the memory may seem to exceed it: rounding."""
 LEAST_MEMORY_PX = 300
-"""Least height of the picture of memory: the bar of one SKU is seen below a phone's legend of six rows. A choice."""
+"""Least height of a picture of memory: one bar is seen below a phone's legend of six rows. A choice."""
 
 
-# --- memory -----------------------------------------------------------------------------------------------------------
+def server_memory_rows(parts: Mapping[str, float], seen_bytes: float) -> list[Row]:
+    """The parts one after another.
+
+    Args:
+        parts: of `planner.engine.server_memory.memory_parts` [bytes].
+        seen_bytes: memory of the GPU as the driver reports it [bytes].
+
+    Returns:
+        Rows with part, gib, start_gib, end_gib [GiB] and share (of the memory).
+    """
+    rows: list[Row] = []
+    start = 0.0
+    for part, size in parts.items():
+        ends = {"start_gib": start, "end_gib": start + size / GIB}
+        rows.append({"part": part, "gib": size / GIB, **ends, "share": size / seen_bytes})
+        start = ends["end_gib"]
+    return rows
+
+
+def server_memory_chart(rows: Sequence[Row], title: str) -> alt.LayerChart:
+    """Memory of one GPU by what it holds.
+
+    Args:
+        rows: of `server_memory_rows`.
+        title: what server it is, and whether it starts.
+    """
+    shown = [{**row, "bar": ""} for row in rows if row["gib"] > 0.0]
+    seen_gib = max((row["gib"] / row["share"] for row in shown), default=0.0)
+    held_gib = max((row["end_gib"] for row in shown), default=0.0)
+    ends = [0.0, max(seen_gib, held_gib)]
+    x = axis(alt.X, "start_gib", "Memory of one GPU (GiB)", ends, tickCount=8, format=",~r")
+    color = colored("part", present(PART_COLORS, shown, "part"), symbolStrokeWidth=0)
+    bar = inline_chart(shown).mark_bar(height={"band": 0.8}, stroke="white", strokeWidth=1)
+    hover = tooltip("gib", part="Holds", share="Share of the memory")
+    y = alt.Y("bar:N", title=None, axis=None)
+    layers, lines = [bar.encode(x=x, x2="end_gib:Q", y=y, color=color, tooltip=hover)], [title]
+    if held_gib > seen_gib * (1.0 + EXACT):
+        end = inline_chart([{"seen_gib": seen_gib}]).mark_rule(color=VERMILLION, strokeWidth=4)
+        hover = tooltip(seen_gib="All the memory (GiB)")
+        layers.append(end.encode(x=alt.X("seen_gib:Q", scale=x["scale"]), tooltip=hover))
+        lines.append("Thick line: all the memory there is.")
+    heading = titled("Memory of one GPU as the server starts", lines)
+    return layered(layers, heading, LEAST_MEMORY_PX, "Memory of one GPU by what it holds")
+
+
+# --- on every SKU ---------------------------------------------------------------------------------------------------
 
 
 def memory_rows(fitted: Sequence[PoolOnSku]) -> list[Row]:
-    """What the memory of one GPU holds, on each SKU: in the parts of `MEMORY_COLORS`.
+    """Parts of the memory of one GPU, on each SKU.
 
     Where weights and what goes with them need more than there is, a bar has no cache and may end beyond the memory.
     SKUs on which no replica can be built have no row.
@@ -68,30 +120,27 @@ def memory_rows(fitted: Sequence[PoolOnSku]) -> list[Row]:
     """
     rows: list[Row] = []
     for replica in fitted:
-        if replica.config is not None:
-            rows += _memory_bar(replica, replica.config.sku, memory_footprint(replica.config))
+        if replica.config is None:
+            continue
+        footprint, capacity = memory_footprint(replica.config), replica.config.sku.seen_bytes
+        parts: dict[str, float] = {
+            "weights": footprint.weights_bytes,
+            "activations": footprint.activation_bytes,
+            "sampling": footprint.sampling_bytes,
+            "graphs and libraries": footprint.outside_bytes + footprint.graph_bytes + footprint.context_bytes,
+            "KV cache": footprint.kv_capacity_bytes,
+        }
+        if footprint.fits:
+            parts["not the engine's"] = max(0.0, capacity - sum(parts.values()))
+        of_sku: Row = {
+            "sku": replica.sku,
+            "capacity_gib": capacity / GIB,
+            "tokens": float(footprint.kv_capacity_tokens),
+            "requests": math.floor(replica.model.kv_running) if replica.model is not None else 0,
+            "reason": replica.reason,
+        }
+        rows += [{**of_sku, **row} for row in server_memory_rows(parts, capacity)]
     return rows
-
-
-def _memory_bar(replica: PoolOnSku, sku: GpuSku, footprint: MemoryFootprint) -> list[Row]:
-    capacity = sku.seen_bytes
-    parts: dict[str, float] = {
-        "weights": footprint.weights_bytes,
-        "activations": footprint.activation_bytes,
-        "sampling": footprint.sampling_bytes,
-        "graphs and libraries": footprint.outside_bytes + footprint.graph_bytes + footprint.context_bytes,
-        "KV cache": footprint.kv_capacity_bytes,
-    }
-    if footprint.fits:
-        parts["not the engine's"] = max(0.0, capacity - sum(parts.values()))
-    of_sku: Row = {
-        "sku": replica.sku,
-        "capacity_gib": capacity / GIB,
-        "tokens": float(footprint.kv_capacity_tokens),
-        "requests": math.floor(replica.model.kv_running) if replica.model is not None else 0,
-        "reason": replica.reason,
-    }
-    return [{**of_sku, **row} for row in server_memory_rows(parts, capacity)]
 
 
 def memory_chart(rows: Sequence[Row], planned: str, label: str) -> alt.LayerChart:
@@ -103,34 +152,21 @@ def memory_chart(rows: Sequence[Row], planned: str, label: str) -> alt.LayerChar
         label: of the parallelism, e.g. ``TP4``.
     """
     parts = [{**row, "name": f"{row['sku']} (planned)" if row["sku"] == planned else row["sku"]} for row in rows]
-    ends = [
-        {**row, "label": _requests_label(row), "edge_gib": _bar_end_gib(row, parts)}
-        for row in parts
-        if row["part"] == "weights"
-    ]
-    ticks = [{**row, "label": ""} for row in ends]
-    longest = max(row["end_gib"] for row in parts)
-    y = category_axis("name", 220)
-    scale = bar_scale(longest, [row["label"] for row in ends])
-    x = alt.X("start_gib:Q", title="HBM of one GPU (GiB)", scale=scale, axis=alt.Axis(tickCount=8, format=",~r"))
-    colors = alt.Scale(domain=list(MEMORY_COLORS), range=list(MEMORY_COLORS.values()))
-    tooltip = [
-        alt.Tooltip("sku:N", title="SKU"),
-        alt.Tooltip("part:N", title="Holds"),
-        alt.Tooltip("gib:Q", title="GiB per GPU", format=",.3~r"),
-        alt.Tooltip("share:Q", title="Share of the HBM", format=".1%"),
-        alt.Tooltip("capacity_gib:Q", title="HBM (GiB)", format=",.4~r"),
-        alt.Tooltip("tokens:Q", title="KV tokens of the replica", format=","),
-        alt.Tooltip("requests:Q", title="Requests at once", format=","),
-    ]
-    color = alt.Color("part:N", title=None, scale=colors, legend=legend_of(list(MEMORY_COLORS), symbolStrokeWidth=0))
-    bars = inline_chart(parts).mark_bar(height={"band": 0.7})
+    ends: dict[str, Row] = {}
+    for row in parts:
+        text = number_of(row["requests"], "request") if row["requests"] >= 1 else "does not fit"
+        before = ends.get(row["sku"], row)["end_gib"]
+        ends[row["sku"]] = {**row, "label": text, "end_gib": max(row["end_gib"], before)}
+    of_bars = list(ends.values())
+    axes = bar_axes(of_bars, "name", "end_gib", "HBM of one GPU (GiB)", width_px=220, tickCount=8, format=",~r")
+    shown = tooltip("gib", "capacity_gib", "tokens", sku="SKU", part="Holds", share="Share of the HBM")
+    shown += tooltip(requests="Requests at once")
+    color = colored("part", present(PART_COLORS, parts, "part"), symbolStrokeWidth=0)
+    tick = inline_chart(of_bars).mark_tick(color=VERMILLION, thickness=3, size=22)
     layers = [
-        bars.encode(x=x, x2="end_gib:Q", y=y, color=color, tooltip=tooltip),
-        inline_chart(ticks)
-        .mark_tick(color=VERMILLION, thickness=3, size=22)
-        .encode(x=alt.X("capacity_gib:Q", scale=scale), y=y, tooltip=tooltip[4:5]),
-        words(ends, GREY, "left", dx=8).encode(x=alt.X("edge_gib:Q", scale=scale), y=y),
+        bars(parts, axes, color, shown, "start_gib"),
+        tick.encode(x=axes.at("capacity_gib"), y=axes.y, tooltip=tooltip("capacity_gib")),
+        end_labels(of_bars, axes),
     ]
     title = titled(
         f"Memory of one GPU of a replica of {label}",
@@ -138,20 +174,6 @@ def memory_chart(rows: Sequence[Row], planned: str, label: str) -> alt.LayerChar
     )
     height = max(LEAST_MEMORY_PX, BARS_FRAME_PX + BAR_PX * len(ends))
     return layered(layers, title, height, "HBM by what it holds on each SKU")
-
-
-def _requests_label(row: Row) -> str:
-    if row["requests"] < 1:
-        return "does not fit"
-    return number_of(row["requests"], "request")
-
-
-def _bar_end_gib(row: Row, rows: Sequence[Row]) -> float:
-    """Where a SKU's bar ends [GiB]."""
-    return float(max(other["end_gib"] for other in rows if other["sku"] == row["sku"]))
-
-
-# --- every SKU ------------------------------------------------------------------------------------------------------
 
 
 def sku_rows(fitted: Sequence[PoolOnSku], running: float) -> list[Row]:

@@ -17,12 +17,15 @@ from planner.charts.marks import (
     ORANGE,
     VERMILLION,
     Row,
+    axis,
+    dots,
     inline_chart,
     label_placements,
     layered,
     legend_of,
-    point_styles,
+    series,
     titled,
+    tooltip,
     words,
 )
 from planner.core import significant
@@ -40,8 +43,7 @@ from planner.roofline import (
     ridge_point_flops_per_byte,
     step_operators,
 )
-from planner.serving import Pool, PoolPerformance, Role, TokenCosts, step_shapes, token_costs
-from planner.workload import TokenLengths
+from planner.serving import Pool, Role, TokenCosts, step_shapes
 
 SHARED_LABEL_FACTOR = 1.6
 """Operators of a step that differ by less than this factor in intensity and in FLOP/s share one label. A choice."""
@@ -71,22 +73,10 @@ FAMILY_WORDS = {
 }
 
 
-def pool_shapes(pool: Pool, performance: PoolPerformance, lengths: TokenLengths) -> dict[str, StepShape]:
-    """The steps that describe a pool, by name: its mean decode step, and a step full of prompt tokens.
+def steps_of(pool: Pool, running: float, costs: TokenCosts) -> dict[str, StepShape]:
+    """The steps that describe a pool, by name: a decode step, and a step full of prompt tokens.
 
     A prefill pool has no decode step, a decode pool no prefill step.
-
-    Args:
-        pool: of a deployment.
-        performance: its own, for the mean number of running requests.
-        lengths: of the workload.
-    """
-    costs = token_costs(lengths, pool.config.max_batched_tokens, pool.role)
-    return steps_of(pool, max(1.0, performance.mean_running), costs)
-
-
-def steps_of(pool: Pool, running: float, costs: TokenCosts) -> dict[str, StepShape]:
-    """`pool_shapes` with a decode step of `running` sequences in place of the pool's own mean.
 
     Args:
         pool: of a deployment.
@@ -120,10 +110,7 @@ def roofline_rows(config: ReplicaConfig, shapes: Mapping[str, StepShape]) -> lis
     Returns rows with step, operator, dtype, intensity_flops_per_byte, attained_flops_per_s, time_s, time_share (of
     the step), bound, roof_share (time on the roofline / time, in (0, 1]) and timed_by (see `timing_source`).
     """
-    rows: list[Row] = []
-    for step, shape in shapes.items():
-        rows += _operator_rows(config, step, shape)
-    return rows
+    return [row for step, shape in shapes.items() for row in _operator_rows(config, step, shape)]
 
 
 def _operator_rows(config: ReplicaConfig, step: str, shape: StepShape) -> list[Row]:
@@ -142,7 +129,8 @@ def _operator_rows(config: ReplicaConfig, step: str, shape: StepShape) -> list[R
         hbm_bytes = sum(operator.count * float(work.hbm_bytes) for operator, work in zip(members, works, strict=True))
         dtype = max((operator.dtype for operator in members), key=lambda name: timer.gpu.peaks(name).flops_per_s)
         time_s, ridge = sum(seconds), ridge_point_flops_per_byte(config.sku, dtype)
-        roof_s = sum(_roof_s(operator, load, timer.gpu) for operator in members)
+        datasheet = CalibratedGpu(config.sku)  # times at its peaks: no calibration, links aside
+        roof_s = sum(float(operator_seconds(operator, load, datasheet, math.inf)) for operator in members)
         longest = members[seconds.index(max(seconds))]
         rows.append(
             {
@@ -161,13 +149,8 @@ def _operator_rows(config: ReplicaConfig, step: str, shape: StepShape) -> list[R
     return rows
 
 
-def _roof_s(operator: Operator, load: Load, gpu: CalibratedGpu) -> float:
-    """Time of an operator at the peaks of the datasheet [s]: no calibration, links aside."""
-    return float(operator_seconds(operator, load, CalibratedGpu(gpu.sku), math.inf))
-
-
 def timing_source(operator: Operator, gpu: CalibratedGpu) -> str:
-    """Where the time of an operator comes from, in words: a fit of this GPU or of a related one, or the datasheet.
+    """Source of an operator's time in words: a fit of this GPU or of a related one, or the datasheet.
 
     Args:
         operator: one of `step_operators`.
@@ -220,7 +203,7 @@ def roofline(config: ReplicaConfig, shapes: Mapping[str, StepShape]) -> alt.Laye
 
     Args:
         config: the replica.
-        shapes: one step each, by name; `pool_shapes` gives those of a pool.
+        shapes: one step each, by name; `steps_of` gives those of a pool.
     """
     points = roofline_rows(config, shapes)
     frame = _frame([config], points)
@@ -290,18 +273,10 @@ class _Frame:
 
     def axes(self, across: str, up: str) -> tuple[alt.X, alt.Y]:
         """Both axes under their titles."""
-        x = alt.X(
-            "intensity_flops_per_byte:Q",
-            title=across,
-            scale=alt.Scale(type="log", domain=list(self.intensities), nice=False),
-            axis=alt.Axis(format="~s", values=list(self.decades)),
-        )
-        y = alt.Y(
-            "attained_tflops_per_s:Q",
-            title=up,
-            scale=alt.Scale(type="log", domain=[self.bottom, 3 * self.high], nice=False),
-            axis=alt.Axis(format=",~f", values=_decades(self.low, self.high)),
-        )
+        decades, levels = list(self.decades), _decades(self.low, self.high)
+        x = axis(alt.X, "intensity_flops_per_byte", across, self.intensities, log=True, format="~s", values=decades)
+        ends = (self.bottom, 3 * self.high)
+        y = axis(alt.Y, "attained_tflops_per_s", up, ends, log=True, format=",~f", values=levels)
         return x, y
 
 
@@ -353,27 +328,14 @@ def _operator_marks(
     if brief:
         short = "split(datum.label, ',')[0]"
         above = legend_of([step.split(",")[0] for step in steps], title=None, labelExpr=short, offset=4, padding=0)
-    color, shape = point_styles("step", dict(zip(steps, STEP_STYLES, strict=False)), above)
-    marks: alt.Chart = inline_chart(points).mark_point(filled=True, opacity=0.85)
-    return marks.encode(
-        x=x,
-        y=y,
-        color=color,
-        shape=shape,
-        size=alt.Size("time_share:Q", scale=alt.Scale(domain=[0, 1], range=list(sizes)), legend=None),
-        tooltip=[
-            alt.Tooltip("step:N", title="Step"),
-            alt.Tooltip("operator:N", title="Operator"),
-            alt.Tooltip("dtype:N", title="Arithmetic"),
-            alt.Tooltip("intensity_flops_per_byte:Q", title="FLOP/byte", format=",.4~r"),
-            alt.Tooltip("attained_tflops_per_s:Q", title="TFLOP/s", format=",.4~r"),
-            alt.Tooltip("roof_share:Q", title="Share of its roof reached", format=".0%"),
-            alt.Tooltip("time_ms:Q", title="Time in the step (ms)", format=",.3~r"),
-            alt.Tooltip("time_share:Q", title="Share of step time", format=".1%"),
-            alt.Tooltip("bound:N", title="Waits for"),
-            alt.Tooltip("timed_by:N", title="Time is"),
-        ],
+    look = series("step", dict(zip(steps, STEP_STYLES, strict=False)), above)
+    size = alt.Size("time_share:Q", scale=alt.Scale(domain=[0, 1], range=list(sizes)), legend=None)
+    shown = tooltip(
+        *("step", "operator", "dtype", "intensity_flops_per_byte", "attained_tflops_per_s", "roof_share"),
+        **{"time_ms": "Time in the step (ms)", "time_share": "Share of step time"},
+        **{"bound": "Waits for", "timed_by": "Time is"},
     )
+    return dots(points, shown, x=x, y=y, **look).encode(size=size)
 
 
 def _operator_labels(points: Sequence[Row], frame: _Frame, x: alt.X, y: alt.Y) -> Iterator[alt.Chart]:
@@ -403,7 +365,7 @@ def label_rows(points: Sequence[Row]) -> list[Row]:
 
 
 def _shares_label(point: Row, other: Row) -> bool:
-    """Whether two points differ by less than `SHARED_LABEL_FACTOR`, in intensity and in attained FLOP/s."""
+    """True if two points differ by less than `SHARED_LABEL_FACTOR`, in intensity and in attained FLOP/s."""
     names = ("intensity_flops_per_byte", "attained_flops_per_s")
     return all(abs(math.log(point[name] / other[name])) < math.log(SHARED_LABEL_FACTOR) for name in names)
 
@@ -424,17 +386,13 @@ def ridge_rows(skus: Iterable[GpuSku], stored: Mapping[Dtype, Dtype] | None = No
     Returns rows with sku, dtype, weights (format stored), peak_flops_per_s, bandwidth_bytes_per_s,
     ridge_flops_per_byte, compute_bound_tokens and, for both facts, *_source, *_kind and *_retrieved_on.
     """
-    return [
-        _ridge_row(sku, dtype, (stored or {}).get(dtype) or _as_multiplied(sku, dtype))
-        for sku in skus
-        for dtype in _formats(sku)
-    ]
-
-
-def _as_multiplied(sku: GpuSku, dtype: Dtype) -> Dtype:
-    if dtype is not Dtype.FP4:
-        return dtype
-    return Dtype.NVFP4 if sku.multiplies(Dtype.NVFP4) else Dtype.MXFP4
+    rows: list[Row] = []
+    for sku in skus:
+        four_bit = Dtype.NVFP4 if sku.multiplies(Dtype.NVFP4) else Dtype.MXFP4
+        for dtype in _formats(sku):
+            weights = (stored or {}).get(dtype) or (four_bit if dtype is Dtype.FP4 else dtype)
+            rows.append(_ridge_row(sku, dtype, weights))
+    return rows
 
 
 def _formats(sku: GpuSku) -> list[Dtype]:
@@ -443,19 +401,17 @@ def _formats(sku: GpuSku) -> list[Dtype]:
 
 
 def _ridge_row(sku: GpuSku, dtype: Dtype, weights: Dtype) -> Row:
-    peak, bandwidth = sku.peak_flops_per_s[dtype], sku.hbm_bandwidth_bytes_per_s
-    return {
+    facts = {"peak": sku.peak_flops_per_s[dtype], "bandwidth": sku.hbm_bandwidth_bytes_per_s}
+    row: Row = {
         "sku": sku.id,
         "dtype": dtype.value,
         "weights": weights.value,
-        "peak_flops_per_s": peak.value,
-        "bandwidth_bytes_per_s": bandwidth.value,
+        "peak_flops_per_s": facts["peak"].value,
+        "bandwidth_bytes_per_s": facts["bandwidth"].value,
         "ridge_flops_per_byte": ridge_point_flops_per_byte(sku, dtype),
         "compute_bound_tokens": compute_bound_tokens(sku, dtype, BYTES_PER_VALUE[weights]),
-        "peak_source": peak.source,
-        "peak_kind": peak.kind.value,
-        "peak_retrieved_on": peak.retrieved_on.isoformat(),
-        "bandwidth_source": bandwidth.source,
-        "bandwidth_kind": bandwidth.kind.value,
-        "bandwidth_retrieved_on": bandwidth.retrieved_on.isoformat(),
     }
+    for name, fact in facts.items():
+        row |= {f"{name}_source": fact.source, f"{name}_kind": fact.kind.value}
+        row[f"{name}_retrieved_on"] = fact.retrieved_on.isoformat()
+    return row

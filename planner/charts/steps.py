@@ -1,4 +1,4 @@
-"""How long a step of a pool takes: by operator, and against the number of sequences in it."""
+"""Time of a step of a pool: by operator, and against the number of sequences in it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,17 @@ from planner.charts.marks import (
     SKY,
     VERMILLION,
     Row,
-    bar_scale,
-    category_axis,
+    axis,
+    bar_axes,
+    bars,
+    colored,
+    end_labels,
     inline_chart,
     layered,
-    legend_of,
+    present,
+    rules,
     titled,
+    tooltip,
     words,
 )
 from planner.charts.rooflines import FAMILY_WORDS
@@ -29,9 +34,14 @@ from planner.core import FloatArray, Metric, percent, significant
 from planner.engine import BOUNDS, ReplicaConfig, operator_time
 from planner.roofline import Bound, Load, OperatorFamily, StepShape, step_operators
 from planner.serving import NORMAL_95, PoolModel, Role, step_shapes, step_spread
-from planner.workload import LatencyTarget, Slo
+from planner.workload import Slo
 
-BOUND_COLORS = {Bound.COMPUTE: VERMILLION, Bound.MEMORY: BLUE, Bound.LINK: GREEN, Bound.OVERHEAD: ORANGE}
+BOUND_COLORS = {
+    Bound.COMPUTE.value: VERMILLION,
+    Bound.MEMORY.value: BLUE,
+    Bound.LINK.value: GREEN,
+    Bound.OVERHEAD.value: ORANGE,
+}
 """By the resource that a part of a step waits for; overhead is the engine."""
 ENGINE, OVERLAP, EXTRAS = "engine", "overlap", "adapters and masks"
 """Parts of a step besides its operators: what the engine adds or saves, and adapters and grammar masks."""
@@ -141,34 +151,17 @@ def step_chart(rows: Sequence[Row], step: str, label: str) -> alt.LayerChart:
         step: its name, e.g. ``decode step, 40 running``.
         label: of the replica.
     """
-    total_ms = rows[-1]["end_ms"]
-    longest_ms = max(row["end_ms"] for row in rows)
-    labelled = [{**row, "label": _time_label(row)} for row in rows]
-    y = category_axis("part", 180)
-    scale = bar_scale(longest_ms, [row["label"] for row in labelled])
-    x = alt.X("start_ms:Q", title="Time in the step (ms)", scale=scale, axis=alt.Axis(tickCount=6))
-    present = [bound for bound in BOUND_COLORS if any(row["waits_for"] == bound.value for row in rows)]
-    color = alt.Color(
-        "waits_for:N",
-        title="Waits for",
-        scale=alt.Scale(domain=[bound.value for bound in present], range=[BOUND_COLORS[bound] for bound in present]),
-        legend=legend_of([bound.value for bound in present]),
-    )
-    tooltip = [
-        alt.Tooltip("part:N", title="Part"),
-        alt.Tooltip("time_ms:Q", title="Time (ms)", format=",.3~r"),
-        alt.Tooltip("share:Q", title="Share of the step", format=".1%"),
-        alt.Tooltip("waits_for:N", title="Waits for"),
-    ]
-    bars = inline_chart(labelled).mark_bar(height={"band": 0.75}).encode(x=x, x2="end_ms:Q", y=y, color=color)
-    ends = [{**row, "edge_ms": max(row["start_ms"], row["end_ms"])} for row in labelled]
-    text = words(ends, GREY, "left", dx=5).encode(x=alt.X("edge_ms:Q", scale=scale), y=y)
+    labelled = [{**row, "label": _time_label(row), "edge_ms": max(row["start_ms"], row["end_ms"])} for row in rows]
+    axes = bar_axes(labelled, "part", "end_ms", "Time in the step (ms)", width_px=180, tickCount=6)
+    color = colored("waits_for", present(BOUND_COLORS, rows, "waits_for"), "Waits for")
+    shown = tooltip("part", "time_ms", "waits_for", share="Share of the step")
+    drawn = bars(labelled, axes, color, shown, "start_ms", height={"band": 0.75})
     title = titled(
-        f"A {step_phrase(step)} on {label} takes {significant(total_ms)} ms",
+        f"A {step_phrase(step)} on {label} takes {significant(rows[-1]['end_ms'])} ms",
         ["Its parts one after another: kernels alone,", "then the engine's gaps and host time as one."],
     )
-    height = BARS_FRAME_PX + BAR_PX * len(rows)
-    return layered([bars.encode(tooltip=tooltip), text], title, height, f"Parts of a {step_phrase(step)} on {label}")
+    layers, height = [drawn, end_labels(labelled, axes, "edge_ms")], BARS_FRAME_PX + BAR_PX * len(rows)
+    return layered(layers, title, height, f"Parts of a {step_phrase(step)} on {label}")
 
 
 def _time_label(row: Row) -> str:
@@ -285,23 +278,28 @@ def batch_time_chart(
         slo: its TPOT targets are drawn.
     """
     is_prefill = role is Role.PREFILL
-    name = "step" if is_prefill else "tpot"
-    times = [
-        {**row, "ms": row[f"{name}_ms"], "low": row["low_ms" if is_prefill else "tpot_low_ms"]}
-        | {"high": row["high_ms" if is_prefill else "tpot_high_ms"]}
-        for row in rows
+    names = ("step_ms", "low_ms", "high_ms") if is_prefill else ("tpot_ms", "tpot_low_ms", "tpot_high_ms")
+    times = [{**row, **{new: row[old] for new, old in zip(("ms", "low", "high"), names, strict=True)}} for row in rows]
+    limits = [
+        {
+            "ms": 1e3 * target.threshold_s,
+            "batch": times[0]["batch"],
+            "label": f"target: {target.name.split()[0]} ≤ {1e3 * target.threshold_s:,.4g} ms",
+        }
+        for target in (slo.targets if slo is not None and not is_prefill else ())
+        if target.metric is Metric.TPOT
     ]
-    targets: list[LatencyTarget] = []
-    if slo is not None and not is_prefill:
-        targets = [target for target in slo.targets if target.metric is Metric.TPOT]
     last = max(mark["batch"] for mark in marks if not mark["is_room"])
     inside = [row["high"] for row in times if row["batch"] <= last]
-    top = 1.4 * max([*inside, *(1e3 * target.threshold_s for target in targets)])
+    top = 1.4 * max([*inside, *(limit["ms"] for limit in limits)])
     title = "Prefill step (ms)" if is_prefill else "Time per output token (ms)"
-    y = alt.Y("ms:Q", title=title, scale=alt.Scale(domain=[0.0, top], nice=False), axis=alt.Axis(tickCount=6))
+    y = axis(alt.Y, "ms", title, [0.0, top], tickCount=6)
     x = _batch_axis(times, role)
     band = inline_chart(times).mark_area(color=SKY, opacity=0.35, clip=True).encode(x=x, y=alt.Y("low:Q"), y2="high:Q")
-    layers = [band, *_sweep_curve(times, x, y, "ms", title), *_target_rules(targets, times[0]["batch"], x, y)]
+    layers = [band, *_sweep_curve(times, x, y, "ms", title)]
+    if limits:
+        layers.append(rules(limits, VERMILLION, dashed=True, y=y))
+        layers.append(words(limits, VERMILLION, "left", dx=4, dy=-8).encode(x=x, y=y))
     layers += _mark_rules(marks, times, top, "ms", x, y)
     what = f"Time per output token on {label} against the batch"
     subtitle = BAND_LEGEND if any(row["high"] > row["low"] for row in times) else "Datasheet rooflines, a bound."
@@ -318,8 +316,7 @@ def batch_throughput_chart(rows: Sequence[Row], marks: Sequence[Row], label: str
     kind = "Prompt" if is_prefill else "Output"
     top = (TOP_MARGIN + TOP_MARGIN_PER_MARK * len(marks)) * max(row["tokens_per_s_per_gpu"] for row in rows)
     title = f"{kind} tokens/s per GPU"
-    scale = alt.Scale(domain=[0.0, top], nice=False)
-    y = alt.Y("tokens_per_s_per_gpu:Q", title=title, scale=scale, axis=alt.Axis(tickCount=6, format=",~r"))
+    y = axis(alt.Y, "tokens_per_s_per_gpu", title, [0.0, top], tickCount=6, format=",~r")
     x = _batch_axis(rows, role)
     layers = [
         *_sweep_curve(rows, x, y, "tokens_per_s_per_gpu", title),
@@ -336,43 +333,22 @@ def _batch_axis(rows: Sequence[Row], role: Role) -> alt.X:
     first, last = rows[0]["batch"], rows[-1]["batch"]
     powers = [2.0**power for power in range(math.ceil(math.log2(first)), math.floor(math.log2(last)) + 1)]
     ticks = powers[:: max(1, math.ceil(len(powers) / 10))]
-    scale = alt.Scale(type="log", domain=[first, last], nice=False)
-    return alt.X("batch:Q", title=title, scale=scale, axis=alt.Axis(values=ticks, format=",~r"))
+    batches: alt.X = axis(alt.X, "batch", title, [first, last], log=True, values=ticks, format=",~r")
+    return batches
 
 
 def _sweep_curve(rows: Sequence[Row], x: alt.X, y: alt.Y, field: str, title: str) -> list[alt.Chart]:
     """The curve: solid where it fits, dashed beyond, with something to hover at every point."""
     within = [row for row in rows if row["fits"]]
     beyond = [*within[-1:], *(row for row in rows if not row["fits"])]
-    tooltip = [
-        alt.Tooltip("batch:Q", title="Batch", format=","),
-        alt.Tooltip(f"{field}:Q", title=title, format=",.3~r"),
-        alt.Tooltip("step_ms:Q", title="Step (ms)", format=",.3~r"),
-        alt.Tooltip("low_ms:Q", title="Step, 90 % from (ms)", format=",.3~r"),
-        alt.Tooltip("high_ms:Q", title="Step, 90 % to (ms)", format=",.3~r"),
-        alt.Tooltip("tokens_per_s_per_gpu:Q", title="Tokens/s per GPU", format=",.3~r"),
-        alt.Tooltip("fits:N", title="Fits in the KV cache"),
-    ]
+    columns = {"batch": "Batch", "step_ms": "Step (ms)", "low_ms": "Step, 90 % from (ms)"}
+    columns |= {"high_ms": "Step, 90 % to (ms)", field: title, "tokens_per_s_per_gpu": "Tokens/s per GPU"}
+    shown = tooltip("fits", **columns)
     return [
         inline_chart(within).mark_line(color=BLUE, strokeWidth=2.5, clip=True).encode(x=x, y=y),
         inline_chart(beyond).mark_line(color=BLUE, strokeWidth=2, strokeDash=[4, 4], clip=True).encode(x=x, y=y),
-        inline_chart(rows).mark_point(opacity=0, size=120, clip=True).encode(x=x, y=y, tooltip=tooltip),
+        inline_chart(rows).mark_point(opacity=0, size=120, clip=True).encode(x=x, y=y, tooltip=shown),
     ]
-
-
-def _target_rules(targets: Sequence[LatencyTarget], first: float, x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    rows = [
-        {
-            "ms": 1e3 * target.threshold_s,
-            "batch": first,
-            "label": f"target: {target.name.split()[0]} ≤ {1e3 * target.threshold_s:,.4g} ms",
-        }
-        for target in targets
-    ]
-    if not rows:
-        return []
-    rule = inline_chart(rows).mark_rule(strokeDash=[6, 4], strokeWidth=2, color=VERMILLION).encode(y=y)
-    return [rule, words(rows, VERMILLION, "left", dx=4, dy=-8).encode(x=x, y=y)]
 
 
 def _mark_rules(
@@ -384,7 +360,7 @@ def _mark_rules(
     for index, mark in enumerate(marks):
         row = [{**mark, field: top}]
         is_right = mark["batch"] > middle
-        layers.append(inline_chart(row).mark_rule(color=GREY, strokeWidth=1.5).encode(x=x))
+        layers.append(rules(row, x=x))
         text = words(row, GREY, "right" if is_right else "left", dx=-5 if is_right else 5, dy=10 + 16 * index)
         layers.append(text.encode(x=x, y=y))
     return layers

@@ -13,10 +13,8 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from planner.charts.latency_distributions import WHOLE_PROMPT, last_share_beyond
+from planner.charts.latencies import WHOLE_PROMPT, gap_axis, last_share_beyond, share_axis, stall_styles
 from planner.charts.marks import (
-    AXIS_HEIGHT_PX,
-    BAR_HEIGHT_PX,
     BLUE,
     GREEN,
     GREY,
@@ -24,12 +22,19 @@ from planner.charts.marks import (
     SKY,
     VERMILLION,
     Row,
-    category_axis,
+    axis,
+    bar_axes,
+    bars,
+    bars_px,
+    end_labels,
     inline_chart,
     layered,
-    line_styles,
+    lines,
+    rules,
+    series,
     stroke_legend,
     titled,
+    tooltip,
     words,
 )
 from planner.core import InputError, Metric, money, significant
@@ -44,28 +49,17 @@ DASHES = ([1, 0], [8, 3], [2, 2], [8, 3, 2, 3])
 """Solid first; neighbours differ in dash as well as in colour, and no pair of both comes twice among 24."""
 CURVE_POINTS = 200
 """Points of a distribution's curve. A choice."""
-TAIL_TICKS = [1.0, 0.1, 0.01, 0.001]
-"""Ticks of an axis of shares that are longer."""
 WIDTH_PX = 560
 LONG_PROMPT_TOKENS, RUNNING_ANSWERS = 8000, 32
 """The long prompt, and the answers it stalls, that are shown by default. Choices."""
 
 
-def _system_styles(names: Sequence[str], drawn: Sequence[str] = ()) -> tuple[alt.Color, alt.StrokeDash]:
+def _system_styles(names: Sequence[str], drawn: Sequence[str] = ()) -> dict[str, Any]:
     """Colour and dash of each system, the same whatever is `drawn`; the legend names those alone, or all."""
     dashes = [DASHES[(index + index // 12) % len(DASHES)] for index in range(len(names))]
-    legend = stroke_legend(
-        names,
-        labelLimit=300,
-        columns=4,
-        symbolStrokeWidth=3,
-        values=[name for name in names if name in drawn] if drawn else alt.Undefined,
-    )
-    return line_styles("system", dict(zip(names, zip(cycle(COLORS), dashes, strict=False), strict=True)), legend)
-
-
-def _names(comparison: Comparison) -> list[str]:
-    return [row.system.name for row in comparison.compared]
+    values = [name for name in names if name in drawn] if drawn else alt.Undefined
+    legend = stroke_legend(names, labelLimit=300, columns=4, symbolStrokeWidth=3, values=values)
+    return series("system", dict(zip(names, zip(cycle(COLORS), dashes, strict=False), strict=True)), legend)
 
 
 # --- latency of every system ----------------------------------------------------------------------------------------
@@ -98,43 +92,23 @@ def latency_cdf_chart(comparison: Comparison, metric: Metric) -> alt.LayerChart:
     """
     rows = [row for row in latency_cdf_rows(comparison, metric) if row["latency_ms"] > 0.0]
     name, is_gap = metric.value.upper(), metric is Metric.ITL
-    color, dash = _system_styles(_names(comparison), [row["system"] for row in rows])
-    scale = alt.Scale(type="log", nice=False)
-    x = alt.X("latency_ms:Q", title=f"{name} (ms)", scale=scale, axis=alt.Axis(tickCount=8, format=",~r"))
-    y = alt.Y("share:Q", title="Share of requests within it", axis=alt.Axis(format="%"))
-    if is_gap:
-        y = alt.Y(
-            "beyond:Q", title="Share of gaps longer than it", scale=scale, axis=alt.Axis(format="~%", values=TAIL_TICKS)
-        )
-    tooltip = [
-        alt.Tooltip("system:N", title="System"),
-        alt.Tooltip("latency_ms:Q", title=f"{name} (ms)", format=",.4~r"),
-        alt.Tooltip("share:Q", title="Share within it", format=".2%"),
-        alt.Tooltip("source:N", title="From"),
+    x = axis(alt.X, "latency_ms", f"{name} (ms)", log=True, tickCount=8, format=",~r")
+    look = _system_styles([row.system.name for row in comparison.compared], [row["system"] for row in rows])
+    shown = tooltip("system", "share", latency_ms=f"{name} (ms)", source="From")
+    y = share_axis("gaps" if is_gap else "requests", tail=is_gap)
+    layers = [lines(rows, shown, "step-after", x=x, y=y, order="share:Q", **look)]
+    limits = [
+        {"latency_ms": 1e3 * target.threshold_s, "label": "target"}
+        for target in (comparison.slo.targets if comparison.slo else ())
+        if target.metric is metric
     ]
-    lines = inline_chart(rows).mark_line(strokeWidth=2.5, interpolate="step-after")
-    layers = [lines.encode(x=x, y=y, color=color, strokeDash=dash, tooltip=tooltip, order="share:Q")]
-    layers += _target_rules(comparison, metric)
+    if limits:
+        layers.append(rules(limits, dashed=True, x="latency_ms:Q"))
+        layers.append(words(limits, GREY, "right", dx=-6).encode(x="latency_ms:Q", y=alt.value(12)))
     source = "Simulated, the same requests for all." if comparison.requests else "From theory."
-    subtitle = f"{source} Further left is better." + _target_legend(comparison, metric)
+    subtitle = f"{source} Further left is better." + (" Dashed grey line: target." if limits else "")
     title = titled(f"{name} of every system on {comparison.deployment.summary}", subtitle)
     return layered(layers, title, 320, f"{name} by system as cumulative shares")
-
-
-def _target_rules(comparison: Comparison, metric: Metric) -> list[alt.Chart]:
-    targets = [target for target in comparison.slo.targets if target.metric is metric] if comparison.slo else []
-    if not targets:
-        return []
-    rows = [
-        {"latency_ms": 1e3 * target.threshold_s, "share": target.percentile, "label": "target"} for target in targets
-    ]
-    rule = inline_chart(rows).mark_rule(strokeDash=[6, 4], strokeWidth=2, color=GREY).encode(x="latency_ms:Q")
-    text = words(rows, GREY, "right", dx=-6).encode(x="latency_ms:Q", y=alt.value(12))
-    return [rule, text]
-
-
-def _target_legend(comparison: Comparison, metric: Metric) -> str:
-    return " Dashed grey line: target." if _target_rules(comparison, metric) else ""
 
 
 # --- goodput and cost -----------------------------------------------------------------------------------------------
@@ -166,45 +140,40 @@ def goodput_chart(comparison: Comparison) -> alt.LayerChart:
     """Requests per second within all targets, by system. Raises InputError without targets."""
     if comparison.slo is None:
         raise InputError("slo", "none", "goodput is judged by targets", "compare with an Slo")
-    rows = [{**row, "end": row["goodput_per_s"]} for row in outcome_rows(comparison)]
-    for row in rows:
-        row["label"] = f"{significant(row['end'])}/s" + ("" if row["keeps_up"] else ", does not keep up")
     subtitle = "Useful answers within every target at once, at the offered rate. Longer is better."
-    return _bars(rows, f"Goodput of every system on {comparison.deployment.summary}", subtitle, "Goodput (requests/s)")
+    rows = outcome_rows(comparison)
+    for row in rows:
+        row["label"] = f"{significant(row['goodput_per_s'])}/s" + ("" if row["keeps_up"] else ", does not keep up")
+    return _outcome_bars(comparison, rows, "goodput_per_s", "Goodput", subtitle)
 
 
 def cost_chart(comparison: Comparison) -> alt.LayerChart:
     """USD per million output tokens at the offered rate, by system."""
-    rows = [{**row, "end": row["usd_per_million_output_tokens"] or 0.0} for row in outcome_rows(comparison)]
-    for row in rows:
-        row["label"] = f"${money(row['end'])}" if row["end"] else "does not keep up"
     subtitle = "All GPUs over what is answered at the offered rate, prompts included. Shorter is better."
-    title = f"Cost of every system on {comparison.deployment.summary}"
-    return _bars(rows, title, subtitle, "USD per million output tokens")
+    rows, name = outcome_rows(comparison), "usd_per_million_output_tokens"
+    for row in rows:
+        row["label"] = f"${money(row[name])}" if row[name] else "does not keep up"
+    return _outcome_bars(comparison, rows, name, "Cost", subtitle)
 
 
 def sustainable_rate_chart(comparison: Comparison) -> alt.LayerChart:
     """Largest rate that holds every target, by system. Raises InputError when it was not looked for."""
-    rows = [{**row, "end": row["sustained_per_s"]} for row in outcome_rows(comparison)]
-    if any(row["end"] is None for row in rows):
+    rows = outcome_rows(comparison)
+    if any(row["sustained_per_s"] is None for row in rows):
         raise InputError("sustain", False, "no sustainable rates were looked for", "compare with sustain=True")
     for row in rows:
-        row["label"] = f"{significant(row['end'])}/s"
+        row["label"] = f"{significant(row['sustained_per_s'])}/s"
     subtitle = "Largest arrival rate at which every target holds. Longer is better."
-    title = f"Sustainable rate of every system on {comparison.deployment.summary}"
-    return _bars(rows, title, subtitle, "Sustainable rate (requests/s)")
+    return _outcome_bars(comparison, rows, "sustained_per_s", "Sustainable rate", subtitle)
 
 
-def _bars(rows: Sequence[Row], title: str, subtitle: str, axis: str) -> alt.LayerChart:
-    longest = max((row["end"] for row in rows), default=0.0) or 1.0
-    y = category_axis("system", 260)
-    x = alt.X("end:Q", title=axis, scale=alt.Scale(domain=[0.0, 1.2 * longest], nice=False), axis=alt.Axis(tickCount=6))
-    base = inline_chart(rows).encode(x=x, y=y)
-    bars = base.mark_bar(height={"band": 0.7}, color=BLUE).encode(
-        tooltip=[alt.Tooltip("system:N", title="System"), alt.Tooltip("end:Q", title=axis, format=",.4~r")]
-    )
-    text = words(rows, GREY, "left", dx=6).encode(x=x, y=y)
-    return layered([bars, text], titled(title, subtitle), AXIS_HEIGHT_PX + BAR_HEIGHT_PX * len(rows), title)
+def _outcome_bars(comparison: Comparison, rows: list[Row], column: str, what: str, subtitle: str) -> alt.LayerChart:
+    unit = "USD per million output tokens" if column.startswith("usd") else f"{what} (requests/s)"
+    rows = [{**row, "end": row[column] or 0.0} for row in rows]
+    axes = bar_axes(rows, "system", "end", unit)
+    layers = [bars(rows, axes, alt.value(BLUE), tooltip("system", end=unit)), end_labels(rows, axes)]
+    title = f"{what} of every system on {comparison.deployment.summary}"
+    return layered(layers, titled(title, subtitle), bars_px(len(rows)), title)
 
 
 # --- attainment by rate -----------------------------------------------------------------------------------------------
@@ -224,24 +193,14 @@ def attainment_chart(comparison: Comparison) -> alt.LayerChart:
     rows = attainment_rows(comparison)
     if not rows:
         raise InputError("rates", "none", "attainment needs rates", "compare with rates=(...)")
-    color, dash = _system_styles(_names(comparison))
-    x = alt.X(
-        "rate_per_s:Q",
-        title="Arrival rate (requests/s)",
-        scale=alt.Scale(zero=True, nice=False),
-        axis=alt.Axis(tickCount=8),
-    )
-    y = alt.Y("attainment:Q", title="Within all targets", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1]))
-    tooltip = [
-        alt.Tooltip("system:N", title="System"),
-        alt.Tooltip("rate_per_s:Q", title="Requests/s", format=",.4~r"),
-        alt.Tooltip("attainment:Q", title="Within all targets", format=".1%"),
-    ]
-    lines = inline_chart(rows).mark_line(strokeWidth=2.5, point=alt.OverlayMarkDef(size=45, filled=True))
-    layers = [lines.encode(x=x, y=y, color=color, strokeDash=dash, tooltip=tooltip)]
+    x = axis(alt.X, "rate_per_s", "Arrival rate (requests/s)", scale=alt.Scale(zero=True, nice=False), tickCount=8)
+    y = axis(alt.Y, "attainment", "Within all targets", [0.0, 1.0], format="%")
+    shown = tooltip("system", "rate_per_s", "attainment")
+    look = _system_styles([row.system.name for row in comparison.compared])
+    drawn = inline_chart(rows).mark_line(strokeWidth=2.5, point=alt.OverlayMarkDef(size=45, filled=True))
     source = "Simulated, the same requests for all." if comparison.requests else "From theory."
-    subtitle = f"{source} Higher is better."
-    title = titled(f"Attainment against arrival rate on {comparison.deployment.summary}", subtitle)
+    title = titled(f"Attainment against arrival rate on {comparison.deployment.summary}", f"{source} Higher is better.")
+    layers = [drawn.encode(x=x, y=y, tooltip=shown, **look)]
     return layered(layers, title, 320, "Share of requests within all targets by arrival rate")
 
 
@@ -282,22 +241,12 @@ def token_gap_rows(
 def token_gap_chart(config: ReplicaConfig) -> alt.LayerChart:
     """The gaps of `token_gap_rows` as two lines: the stall of a whole prompt, and the gaps with chunks."""
     rows = token_gap_rows(config)
-    names = dict.fromkeys(row["system"] for row in rows)
-    styles = dict(zip(names, ((VERMILLION, [6, 3]), (BLUE, [1, 0])), strict=True))
-    color, dash = line_styles("system", styles, stroke_legend(list(names), symbolStrokeWidth=3))
-    x = alt.X("token:Q", title="Token of the answer", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=8))
-    ends = [min(row["gap_ms"] for row in rows) / 1.5, max(row["gap_ms"] for row in rows) * 1.5]
-    scale = alt.Scale(type="log", domain=ends, nice=False)
-    y = alt.Y("gap_ms:Q", title="Gap to the token before (ms)", scale=scale, axis=alt.Axis(format=",~r", tickCount=6))
-    tooltip = [
-        alt.Tooltip("system:N", title="Prompt as"),
-        alt.Tooltip("token:Q", title="Token"),
-        alt.Tooltip("gap_ms:Q", title="Gap (ms)", format=",.4~r"),
-    ]
-    lines = inline_chart(rows).mark_line(strokeWidth=2.5, interpolate="step")
+    x = axis(alt.X, "token", "Token of the answer", scale=alt.Scale(nice=False), tickCount=8)
+    y = gap_axis([row["gap_ms"] for row in rows])
+    shown = tooltip("gap_ms", system="Prompt as", token="Token")
+    layers = [lines(rows, shown, "step", x=x, y=y, **stall_styles(rows))]
     joins = f"A prompt of {LONG_PROMPT_TOKENS:,} tokens joins {RUNNING_ANSWERS:,} running answers on {config.label}."
     title = titled("Gaps between the tokens of one answer", joins)
-    layers = [lines.encode(x=x, y=y, color=color, strokeDash=dash, tooltip=tooltip)]
     return layered(layers, title, 320, "Gaps between tokens while a long prompt is processed")
 
 
@@ -319,15 +268,8 @@ def charts(comparison: Comparison) -> dict[str, alt.LayerChart]:
     return pictures
 
 
-def all_charts(comparison: Comparison) -> alt.VConcatChart:
-    """Every chart under one another, colours and axes apart."""
-    panels = [chart.properties(width=WIDTH_PX) for chart in charts(comparison).values()]
-    scales: Any = "independent"
-    stacked = alt.vconcat(*panels, spacing=40)
-    apart: alt.VConcatChart = stacked.resolve_scale(color=scales, strokeDash=scales, x=scales, y=scales)
-    return apart
-
-
 def comparison_page(comparison: Comparison) -> str:
-    """Every chart on one HTML page (it loads Vega from its public server)."""
-    return str(all_charts(comparison).to_html())
+    """Every chart under one another on one HTML page (it loads Vega from its public server)."""
+    apart: Any = "independent"
+    stacked = alt.vconcat(*(chart.properties(width=WIDTH_PX) for chart in charts(comparison).values()), spacing=40)
+    return str(stacked.resolve_scale(color=apart, strokeDash=apart, x=apart, y=apart).to_html())

@@ -9,7 +9,7 @@ from typing import Any
 
 import streamlit as st
 
-from planner.charts import side_by_side
+from planner.charts import costs
 from planner.core import PlannerError, Table
 from planner.fleet import hardware_for, plan
 from planner.scenario import MAX_SCENARIO_BYTES, Content
@@ -244,9 +244,9 @@ def quantity_chart(
         of: what is compared, in the title of the chart.
         subtitle: of the chart.
     """
-    quantity = components.choose_one("Show", list(side_by_side.COMPARED_QUANTITIES), f"{key}-measure", wrap=True)
-    rows = side_by_side.side_rows(sides, reference)
-    components.chart(side_by_side.side_chart(rows, quantity, of, subtitle), rows, name, key)
+    quantity = components.choose_one("Show", list(costs.COMPARED_QUANTITIES), f"{key}-measure", wrap=True)
+    rows = costs.side_rows(sides, reference)
+    components.chart(costs.side_chart(rows, quantity, of, subtitle), rows, name, key)
 
 
 def _table_with_differences(table: Table, key: str) -> None:

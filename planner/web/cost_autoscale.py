@@ -7,7 +7,7 @@ from functools import partial
 import streamlit as st
 
 from planner.analysis import Autoscaler, simulate_autoscaler
-from planner.charts import autoscaling as charts
+from planner.charts import demands as charts
 from planner.report import autoscaling as report
 from planner.traffic import cold_start_of, curve_of_profile
 from planner.web import components, results
@@ -76,7 +76,7 @@ def _fleets(page: Page, variation: float, load: float) -> None:
     )
     components.table(report.tables(day)[0], "cost-autoscaler")
     rows = charts.autoscaling_rows(day)
-    components.chart(charts.replicas_panel(day), rows, "Autoscaled fleet by time", "cost-autoscaler-replicas")
+    components.chart(charts.autoscaling_chart(day), rows, "Autoscaled fleet by time", "cost-autoscaler-replicas")
     notes = (f"demand: {curve.source}", *(() if profile.cold_start_s else (measured.note,)), *day.assumptions)
     with st.expander("Taken for granted"):
         components.bullets([components.plain(note) for note in notes])

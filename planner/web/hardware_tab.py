@@ -77,13 +77,13 @@ PRICE_COLUMNS = {
     "age_days": COLUMN.NumberColumn(
         "Age [days]", format="%d", help="From the day it was read to the day of the scenario."
     ),
-    "read_on": COLUMN.TextColumn("Read on", help="Day on which the price was read."),
+    "retrieved_on": COLUMN.TextColumn("Read on", help="Day on which the price was read."),
     "confidence": COLUMN.TextColumn("Confidence", help="Prices of low confidence are used only if you allow it."),
     "gpus_per_instance": COLUMN.NumberColumn("GPUs", format="%d", help="Per instance that is sold."),
     "instance_type": COLUMN.TextColumn("Instance", help="As the provider names it."),
     "is_used": COLUMN.CheckboxColumn("In the plan", help="The plan pays this price."),
-    "read_how": COLUMN.TextColumn("How", help="price_api_snapshot, vendor page, third-party tracker, ..."),
-    "source": COLUMN.LinkColumn("Source", display_text=r"https?://([^/]+)", help="Where it was read."),
+    "source_kind": COLUMN.TextColumn("How", help="price_api_snapshot, vendor page, third-party tracker, ..."),
+    "source_url": COLUMN.LinkColumn("Source", display_text=r"https?://([^/]+)", help="Where it was read."),
     "note": COLUMN.TextColumn("Note", help="What else the source says, or how the price was converted."),
     "way": None,
 }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from planner.charts import Row, latency_distributions
+from planner.charts import Row, latencies
 from planner.core import Metric, number_of, percent, significant, unit
 from planner.engine import ReplicaConfig
 from planner.fleet import AGREEMENT, Plan, PlannedDeployment
@@ -115,12 +115,12 @@ def _distributions(plan: Plan, index: int, planned: PlannedDeployment) -> None:
     subject = f"{planned.surviving.summary} at {significant(planned.workload.rate_per_s)} requests/s"
     with st.container(horizontal=True):
         for metric in Metric:
-            distributions = {latency_distributions.PREDICTED: planned.predicted.distribution(metric)}
+            distributions = {latencies.PREDICTED: planned.predicted.distribution(metric)}
             if plan.simulated:
-                distributions[latency_distributions.SIMULATED] = planned.simulated.distribution(metric)
-            rows = latency_distributions.distribution_rows(distributions, metric, planned.slo)
-            points = latency_distributions.target_points(planned.slo, metric)
-            picture = latency_distributions.distribution_chart(
+                distributions[latencies.SIMULATED] = planned.simulated.distribution(metric)
+            rows = latencies.distribution_rows(distributions, metric, planned.slo)
+            points = latencies.target_points(planned.slo, metric)
+            picture = latencies.distribution_chart(
                 rows, points, metric, subject, logarithmic=logarithmic, tail=view == "slower"
             )
             with st.container(width=latency_growth.PANEL_WIDTH_PX):
@@ -199,13 +199,13 @@ def _long_prompt(planned: PlannedDeployment, key: tuple[object, ...]) -> None:
     prompt, chunk = _prompt_and_chunk(planned, pool, longest, chunks)
     rows = results.compute_once(
         ("latency prompt", *key, prompt, chunk, running),
-        lambda _: latency_distributions.long_prompt_rows(pool.config, prompt, chunk, running, context),
+        lambda _: latencies.long_prompt_rows(pool.config, prompt, chunk, running, context),
         "Simulating the steps",
     )
-    outcomes = latency_distributions.long_prompt_outcomes(rows)
+    outcomes = latencies.long_prompt_outcomes(rows)
     st.markdown(components.plain(long_prompt_in_words(outcomes, prompt, running)))
     subject = f"{prompt:,} tokens join {number_of(running, 'running answer')} on one replica of {pool.config.label}"
-    picture = latency_distributions.long_prompt_chart(rows, planned.slo, subject)
+    picture = latencies.long_prompt_chart(rows, planned.slo, subject)
     picture = picture.properties(height=PROMPT_HEIGHT_PX)
     components.chart(picture, rows, "Gaps when a long prompt arrives", "latency-prompt")
     note = (

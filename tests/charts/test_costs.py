@@ -1,4 +1,4 @@
-"""Costs, ways of buying and demand over the day, held against sums, price lists, closed forms and the engine."""
+"""Costs and ways of buying, held against sums, price lists and closed forms."""
 
 from __future__ import annotations
 
@@ -20,19 +20,16 @@ from planner.analysis import (
     mean_served_per_s,
     mean_sustained_per_s,
     own_price,
-    period_capacities_per_s,
     planned_offer,
     price_range,
     with_commitments,
 )
 from planner.analysis.api_prices import break_even_rate_per_s, mean_tokens
-from planner.charts import costs, demands
+from planner.charts import costs
 from planner.core import HOURS_PER_MONTH
 from planner.fleet import Plan, PlanRequest
 from planner.report import purchase_tables
-from planner.serving import evaluate, log_excess
 from planner.supply import SpotTerms
-from planner.traffic import profiles
 from tests.builders import SMALL_CHAT
 
 DAY = date(2026, 11, 21)
@@ -253,60 +250,84 @@ def test_the_table_has_a_day_a_page_and_a_definition_for_every_heading(flat: Pla
     assert costs.api_cost_rows(flat, prices(flat, "1/1", "2/2"))[3]["option"] == "own price llama-3.3-70b-instruct"
 
 
-# --- demand over the day ----------------------------------------------------------------------------------------------
+# --- the plan and its alternatives ------------------------------------------------------------------------------------
 
 
-def test_a_previewed_profile_keeps_the_mean_rate_and_the_published_peak() -> None:
-    measured = profiles.load_measured("azure-2024-conv-day")
-    rows = demands.profile_rows(measured, 40.0)
-    mean = [row["rate_per_s"] for row in rows if row["curve"] == demands.MEAN]
-    assert math.fsum(mean) / len(mean) == pytest.approx(40.0)
-    assert max(mean) / 40.0 == pytest.approx(1.32, abs=0.005)  # the table in presets/profiles/README.md
-    highest = [row["rate_per_s"] for row in rows if row["curve"] == demands.HIGHEST]
-    assert max(highest) / 40.0 == pytest.approx(1.66, abs=0.005)
-    assert all(low <= high + 1e-9 for low, high in zip(mean, highest, strict=True))
-    assert is_json(demands.profile_curve(measured, 40.0, "a day"))
+def scenario(**changes: object) -> dict[str, object]:
+    return {
+        "llm": "llama-3.1-8b",
+        "precision": {"weights": "bf16"},
+        "workload": {"rate_per_s": 20, "lengths": {"input_tokens": 1000, "output_tokens": 100}},
+        "slo": [
+            {"metric": "ttft", "percentile": 0.99, "threshold_s": 1.0},
+            {"metric": "tpot", "percentile": 0.99, "threshold_s": 0.05},
+        ],
+        "search": {
+            "skus": ["h100-sxm", "l40s", "t4"],
+            "tp": [1],
+            "pp": [1],
+            "max_running_requests": [128],
+            "max_batched_tokens": [2048],
+        },
+        "simulation": {"requests": 400},
+    } | changes
 
 
-def test_a_profile_seen_once_has_one_curve() -> None:
-    rows = demands.profile_rows(profiles.load_measured("servegen-deepseek-r1-day"), 1.0)
-    assert {row["curve"] for row in rows} == {demands.MEAN}
+@pytest.fixture(scope="module")
+def feasible() -> Plan:
+    return planner.plan(planner.load_scenario(scenario()))
 
 
-def test_capacity_meets_the_targets_and_covers_the_demand_of_every_hour(daily: Plan) -> None:
-    capacities = period_capacities_per_s(daily)
-    rows = demands.schedule_rows(daily, capacities)
-    assert len(rows) == 24 and rows[-1]["end_hour"] == 24.0
-    for row in rows:
-        assert row["capacity_per_s"] >= row["demand_per_s"] * 0.995  # tolerance of a sustainable rate
-    (planned,) = daily.deployments
-    busiest = max(rows, key=lambda row: float(row["demand_per_s"]))
-    at_capacity = evaluate(planned.surviving, planned.workload.at_rate(busiest["capacity_per_s"]))
-    assert log_excess(at_capacity, planned.slo) <= 0.0
-    above = evaluate(planned.surviving, planned.workload.at_rate(1.02 * busiest["capacity_per_s"]))
-    assert log_excess(above, planned.slo) > 0.0
-    assert is_json(demands.schedule_demand(daily, capacities))
+@pytest.fixture(scope="module")
+def infeasible() -> Plan:
+    target = {"metric": "ttft", "percentile": 0.99, "threshold_s": 1e-6}
+    return planner.plan(planner.load_scenario(scenario(slo=[target])))
 
 
-def test_gpus_by_hour_cost_what_the_plan_costs(daily: Plan) -> None:
-    rows = demands.schedule_gpu_rows(daily)
-    assert daily.cost is not None and daily.flat_usd_per_hour is not None
-    price = daily.bought[0].usd_per_gpu_hour
-    mean = math.fsum(row["gpus"] for row in rows) / 24.0
-    assert mean * price == pytest.approx(daily.cost.usd_per_hour)
-    assert max(row["gpus"] for row in rows) * price >= daily.flat_usd_per_hour * (1.0 - 1e-9)
-    assert is_json(demands.schedule_gpus(daily))
+def test_bars_are_the_plan_and_its_alternatives(feasible: Plan) -> None:
+    rows = costs.cost_comparison_rows(feasible)
+    assert feasible.cost is not None
+    assert [rows[0]["name"], rows[0]["usd_per_month"]] == ["the plan", pytest.approx(feasible.cost.usd_per_month)]
+    named = {row["name"]: row for row in rows[1:]}
+    assert set(named) == {"h100-sxm", "l40s", "t4", "mixed", "disaggregated", "sglang", "tensorrt-llm"}
+    for alternative in feasible.alternatives:
+        usd = alternative.usd_per_hour
+        month = None if usd is None else pytest.approx(usd * HOURS_PER_MONTH)
+        assert named[alternative.restriction]["usd_per_month"] == month
 
 
-def test_a_pool_that_the_peak_does_not_have_leaves_its_hours_open(daily: Plan) -> None:
-    from dataclasses import replace
+def test_with_one_sku_no_single_mode_beats_the_sku() -> None:
+    """The fleets of one mode are among the fleets of the only SKU."""
+    search = {"skus": ["h100-sxm"], "tp": [1], "max_running_requests": [128], "max_batched_tokens": [2048]}
+    plan = planner.plan(planner.load_scenario(scenario(search=search)))
+    by_name = {row["name"]: row["cost"] for row in costs.cost_comparison_rows(plan)}
+    assert by_name["h100-sxm"] <= min(by_name["mixed"], by_name["disaggregated"])
 
-    odd = replace(daily.schedule[0], replicas={"mixed something else": 3})
-    capacities = period_capacities_per_s(replace(daily, schedule=(odd, *daily.schedule[1:3])))
-    assert capacities[0] is None and capacities[1] is not None
+
+def test_bars_run_from_cheap_to_dear_and_then_to_what_cannot_be_done(feasible: Plan) -> None:
+    for kind in ("sku", "mode", "engine"):
+        found = [row["cost"] or math.inf for row in costs.cost_comparison_rows(feasible) if row["kind"] == kind]
+        assert found == sorted(found)
 
 
-def test_without_a_profile_there_is_no_schedule(flat: Plan) -> None:
-    assert period_capacities_per_s(flat) == ()
-    assert demands.schedule_rows(flat, ()) == []
-    assert demands.schedule_gpu_rows(flat) == []
+def test_a_sku_too_small_for_the_model_is_listed_with_the_reason(feasible: Plan) -> None:
+    """16 GB of bf16 weights do not fit in the 16 GB of a T4."""
+    row = next(row for row in costs.cost_comparison_rows(feasible) if row["name"] == "t4")
+    assert not row["is_feasible"] and row["cost"] is None
+    assert "weights 16.1 GB" in row["reason"] and "no KV cache" in row["reason"]
+
+
+def test_other_objectives_compare_by_the_request() -> None:
+    request = scenario(objective="max_rate", limits={"budget_usd_per_hour": 10.0})
+    plan = planner.plan(planner.load_scenario(request))
+    rows = [row for row in costs.cost_comparison_rows(plan) if row["is_feasible"]]
+    assert plan.cost is not None
+    assert rows[0]["cost"] == pytest.approx(plan.cost.usd_per_thousand_requests)
+    assert all(row["cost"] == row["usd_per_thousand_requests"] for row in rows)
+
+
+def test_an_infeasible_plan_has_reasons_for_bars(infeasible: Plan) -> None:
+    rows = costs.cost_comparison_rows(infeasible)
+    assert [row["name"] for row in rows] == ["h100-sxm", "l40s", "t4", "mixed", "disaggregated"]
+    assert not any(row["is_feasible"] for row in rows) and all(row["reason"] for row in rows)
+    assert is_json(costs.cost_comparison(infeasible))

@@ -204,6 +204,20 @@ def test_a_small_fleet_takes_less_than_240_px_with_its_title() -> None:
         assert fleets.drawing(SHAPES[name]).height + title < 240
 
 
+def test_small_deployments_stand_beside_one_another() -> None:
+    """Four of one server each take the height of one."""
+    one = fleets.drawing(of(Deployment.mixed(replica(), 1))).height
+    four = fleets.drawing(of(*(Deployment.mixed(replica(), 1) for _ in range(3))))
+    assert four.height == one
+    assert four.width <= fleets.WIDEST_PX
+
+
+def test_a_fleet_of_many_deployments_is_folded_sooner() -> None:
+    rows = fleets.fleet_rows(SHAPES["many deployments"])
+    boxes = {(row["deployment"], row["role"], row["unit"], row["server"]) for row in rows}
+    assert len(boxes) <= 2 * fleets.BOX_LIMIT_OF_SEVERAL
+
+
 # --- picture --------------------------------------------------------------------------------------------------------
 
 

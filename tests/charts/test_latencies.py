@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.charts import Row, latencies, latency_distributions
+from planner.charts import Row, latencies
 from planner.core import InputError, Metric
 from planner.engine import step_time
 from planner.fleet import calibration_ends
@@ -147,7 +147,7 @@ def test_the_distribution_of_an_exponential_latency_is_the_exponential_distribut
     """Closed form: P(T > t) = exp(-t / m)."""
     shares = (np.arange(200_000) + 0.5) / 200_000
     distribution = LatencyDistribution.from_samples(-0.2 * np.log(1.0 - shares))
-    for row in latency_distributions.distribution_rows({"predicted": distribution}, Metric.TTFT):
+    for row in latencies.distribution_rows({"predicted": distribution}, Metric.TTFT):
         assert math.exp(-row["latency_ms"] / 200.0) == pytest.approx(row["beyond"], rel=2e-3)
         assert row["share"] == pytest.approx(1.0 - row["beyond"])
 
@@ -158,14 +158,14 @@ def test_the_drawn_distribution_passes_above_a_target_exactly_where_it_holds(sha
     distribution = LatencyDistribution.from_samples(np.random.default_rng(5).gamma(2.0, 0.3, 4000))
     for threshold_s in np.linspace(0.9, 1.1, 21) * distribution.quantile_s(share):
         target = LatencyTarget(metric=Metric.TTFT, percentile=share, threshold_s=float(threshold_s))
-        rows = latency_distributions.distribution_rows({"simulated": distribution}, Metric.TTFT, Slo(targets=(target,)))
+        rows = latencies.distribution_rows({"simulated": distribution}, Metric.TTFT, Slo(targets=(target,)))
         height = max(row["share"] for row in rows if row["latency_ms"] <= 1e3 * threshold_s)
         assert (height >= share) == (distribution.quantile_s(share) <= threshold_s)
 
 
 def test_a_distribution_rises_and_says_what_its_quantiles_say() -> None:
     distribution = simulate(DATASHEET, WORKLOAD, requests=400).e2e
-    rows = latency_distributions.distribution_rows({"simulated": distribution}, Metric.E2E)
+    rows = latencies.distribution_rows({"simulated": distribution}, Metric.E2E)
     assert [row["latency_ms"] for row in rows] == sorted(row["latency_ms"] for row in rows)
     for row in rows[::20]:
         assert row["latency_ms"] == pytest.approx(1e3 * distribution.quantile_s(row["share"]))
@@ -173,16 +173,16 @@ def test_a_distribution_rises_and_says_what_its_quantiles_say() -> None:
 
 def test_a_distribution_reaches_beyond_the_strictest_target() -> None:
     slo = Slo(targets=(LatencyTarget(metric=Metric.TTFT, percentile=0.9999, threshold_s=1.0),))
-    rows = latency_distributions.distribution_rows({"predicted": LatencyDistribution.constant(0.1)}, Metric.TTFT, slo)
+    rows = latencies.distribution_rows({"predicted": LatencyDistribution.constant(0.1)}, Metric.TTFT, slo)
     assert max(row["share"] for row in rows) > 0.9999
 
 
 def test_an_unbounded_distribution_has_no_rows() -> None:
-    assert latency_distributions.distribution_rows({"predicted": LatencyDistribution.unbounded()}, Metric.TTFT) == []
+    assert latencies.distribution_rows({"predicted": LatencyDistribution.unbounded()}, Metric.TTFT) == []
 
 
 def test_a_target_is_a_point_at_its_threshold_and_share() -> None:
-    (point,) = latency_distributions.target_points(SLO, Metric.TPOT)
+    (point,) = latencies.target_points(SLO, Metric.TPOT)
     assert (point["latency_ms"], point["share"], point["label"]) == (20.0, 0.9, "p90 ≤ 20 ms")
 
 
@@ -194,19 +194,19 @@ RUNNING, CONTEXT, PROMPT, CHUNK = 20, 1000, 8000, 1024
 @cache
 def long_prompt() -> list[Row]:
     """A long prompt, whole and in chunks."""
-    return latency_distributions.long_prompt_rows(CONFIG, PROMPT, CHUNK, RUNNING, CONTEXT)
+    return latencies.long_prompt_rows(CONFIG, PROMPT, CHUNK, RUNNING, CONTEXT)
 
 
 def test_a_whole_prompt_stalls_for_exactly_one_step_with_it() -> None:
-    whole = latency_distributions.long_prompt_outcomes(long_prompt())[0]
-    contexts = [CONTEXT + latency_distributions.TOKENS_BEFORE + 1] * RUNNING
+    whole = latencies.long_prompt_outcomes(long_prompt())[0]
+    contexts = [CONTEXT + latencies.TOKENS_BEFORE + 1] * RUNNING
     assert whole["stretched"] == 1
     assert whole["longest_gap_ms"] == pytest.approx(1e3 * step_time(CONFIG, contexts, [(PROMPT, 0)]).total_s)
     assert whole["prompt_ttft_ms"] == pytest.approx(whole["longest_gap_ms"])
 
 
 def test_chunks_stretch_as_many_gaps_as_there_are_chunks_and_each_less() -> None:
-    whole, chunked = latency_distributions.long_prompt_outcomes(long_prompt())
+    whole, chunked = latencies.long_prompt_outcomes(long_prompt())
     assert chunked["stretched"] == math.ceil(PROMPT / (CHUNK - RUNNING))
     assert chunked["longest_gap_ms"] < whole["longest_gap_ms"]
     assert chunked["prompt_ttft_ms"] > whole["prompt_ttft_ms"]  # weights are read once per chunk
@@ -223,7 +223,7 @@ def test_gaps_follow_one_another_and_the_prompt_comes_at_time_zero() -> None:
 
 def test_a_chunk_without_room_beside_the_answers_is_refused() -> None:
     with pytest.raises(InputError, match="chunk_tokens"):
-        latency_distributions.long_prompt_rows(CONFIG, PROMPT, RUNNING, RUNNING, CONTEXT)
+        latencies.long_prompt_rows(CONFIG, PROMPT, RUNNING, RUNNING, CONTEXT)
 
 
 # --- pictures -------------------------------------------------------------------------------------------------------
@@ -232,21 +232,17 @@ def test_a_chunk_without_room_beside_the_answers_is_refused() -> None:
 def pictures() -> dict[str, dict[str, Any]]:
     runs = latencies.simulated_at_rates(DATASHEET, WORKLOAD, [(10.0, 300)])
     points = latencies.simulated_rate_rows(runs, SLO)
-    distributions = latency_distributions.distribution_rows(
-        {"predicted": runs[0].e2e, "simulated": runs[0].e2e}, Metric.E2E, SLO
-    )
-    gaps = latency_distributions.distribution_rows({"predicted": runs[0].itl}, Metric.ITL)
+    distributions = latencies.distribution_rows({"predicted": runs[0].e2e, "simulated": runs[0].e2e}, Metric.E2E, SLO)
+    gaps = latencies.distribution_rows({"predicted": runs[0].itl}, Metric.ITL)
     found = {
         metric.value: latencies.rate_panel(banded(), SLO, metric, crossings(), points, "2 x H100")
         for metric in latencies.shown_metrics(SLO)
     }
     return {
         **{name: chart.to_dict() for name, chart in found.items()},
-        "distribution": latency_distributions.distribution_chart(distributions, [], Metric.E2E, "2 x H100").to_dict(),
-        "tail": latency_distributions.distribution_chart(
-            gaps, [], Metric.ITL, "2 x H100", logarithmic=True, tail=True
-        ).to_dict(),
-        "prompt": latency_distributions.long_prompt_chart(long_prompt(), SLO, "8,000 tokens").to_dict(),
+        "distribution": latencies.distribution_chart(distributions, [], Metric.E2E, "2 x H100").to_dict(),
+        "tail": latencies.distribution_chart(gaps, [], Metric.ITL, "2 x H100", logarithmic=True, tail=True).to_dict(),
+        "prompt": latencies.long_prompt_chart(long_prompt(), SLO, "8,000 tokens").to_dict(),
     }
 
 

@@ -7,10 +7,8 @@ import re
 
 import pytest
 
-from planner.charts import fleets, marks, side_by_side
-from planner.serving import Deployment
-from tests.builders import replica
-from tests.charts.test_fleets import SHAPES, luminance, of
+from planner.charts import costs, marks
+from tests.charts.test_fleets import luminance
 from tests.charts.titles import title_of
 
 
@@ -50,25 +48,9 @@ def test_one_bar_has_as_much_room_as_each_of_many() -> None:
         {"name": str(number), "is_reference": False, "is_fitted": True, "is_bound": False, "usd_per_month": 1.0}
         for number in range(9)
     ]
-    heights = [
-        side_by_side.side_chart(rows[:count], "Cost per month", "each", "")["height"] for count in range(1, len(rows))
-    ]
+    heights = [costs.side_chart(rows[:count], "Cost per month", "each", "")["height"] for count in range(1, len(rows))]
     steps = {after - before for before, after in itertools.pairwise(heights)}
     assert steps == {marks.BAR_HEIGHT_PX}
-
-
-def test_small_deployments_stand_beside_one_another() -> None:
-    """Four of one server each take the height of one."""
-    one = fleets.drawing(of(Deployment.mixed(replica(), 1))).height
-    four = fleets.drawing(of(*(Deployment.mixed(replica(), 1) for _ in range(3))))
-    assert four.height == one
-    assert four.width <= fleets.WIDEST_PX
-
-
-def test_a_fleet_of_many_deployments_is_folded_sooner() -> None:
-    rows = fleets.fleet_rows(SHAPES["many deployments"])
-    boxes = {(row["deployment"], row["role"], row["unit"], row["server"]) for row in rows}
-    assert len(boxes) <= 2 * fleets.BOX_LIMIT_OF_SEVERAL
 
 
 # --- labels -----------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from planner.analysis import AutoscalingDay, simulate_autoscaler
-from planner.charts import autoscaling as charts
+from planner.charts import demands as charts
 from planner.core import percent
 from planner.report import autoscaling, json_text
 from tests.made_up_plans import REAL
@@ -49,4 +49,5 @@ def test_rows_of_the_chart_keep_the_requests() -> None:
 
 def test_the_chart_is_drawn_for_any_number_of_fleets() -> None:
     for day in (autoscaled(), replace(autoscaled(), fleets=autoscaled().fleets[:1])):
-        assert len(charts.autoscaling_chart(day).to_dict()["vconcat"]) == 3
+        (panel,) = charts.autoscaling_chart(day).to_dict()["layer"]
+        assert panel["encoding"]["color"]["scale"]["domain"] == [fleet.name for fleet in day.fleets]

@@ -11,7 +11,7 @@ import pytest
 
 from hardware_db import load_hardware
 from planner.analysis import headline, outcome_of
-from planner.charts import side_by_side, systems
+from planner.charts import costs, systems
 from planner.core import HOURS_PER_MONTH, InputError, PlannerError, UnknownNameError
 from planner.fleet import Alternative, Plan, PlanRequest, plan
 from planner.report import json_documents
@@ -260,34 +260,35 @@ def test_a_file_that_is_no_scenario_is_refused_and_nothing_it_names_is_opened(ra
 # --- charts -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("measure", list(side_by_side.COMPARED_QUANTITIES))
+@pytest.mark.parametrize("measure", list(costs.COMPARED_QUANTITIES))
 def test_bars_show_the_figures_of_the_plans(sides: list[PlanSide], measure: str) -> None:
     bound = bounded_side("dear", REQUEST, Alternative("dear", "sku", "", 99.0, 30.0, False, True))
-    rows = side_by_side.side_rows([*sides, bound], sides[0])
+    rows = costs.side_rows([*sides, bound], sides[0])
     for row, one in zip(rows, sides[:2], strict=False):
         assert one.plan is not None and one.plan.cost is not None
         assert row["usd_per_month"] == one.plan.cost.usd_per_month
         assert row["usd_per_million_output_tokens"] == one.plan.cost.usd_per_million_output_tokens
-    spec: dict[str, Any] = side_by_side.side_chart(rows, measure, "each GPU alone", "small.").to_dict()
+    spec: dict[str, Any] = costs.side_chart(rows, measure, "each GPU alone", "small.").to_dict()
     marks = {mark["name"]: mark for mark in spec["datasets"][spec["layer"][0]["data"]["name"]]}
-    field = side_by_side.COMPARED_QUANTITIES[measure].field
+    field = costs.COMPARED_QUANTITIES[measure].field
     assert marks["h100-sxm"]["end"] == rows[0][field]
     assert marks["h20"]["label"] == "no fleet"
     assert marks["dear"]["label"].startswith("at least $" if field == "usd_per_month" else "not planned closer")
     assert "not measured" in marks["a100-sxm-80gb"]["label"]
     assert title_of(spec).endswith("of each GPU alone")
     titles = {layer["encoding"]["x"].get("title") for layer in spec["layer"]}
-    assert titles == {side_by_side.COMPARED_QUANTITIES[measure].axis}
+    assert titles == {costs.COMPARED_QUANTITIES[measure].axis}
 
 
 def test_an_unknown_measure_is_refused(sides: list[PlanSide]) -> None:
     with pytest.raises(UnknownNameError, match="measure"):
-        side_by_side.side_chart(side_by_side.side_rows(sides), "Colour", "each GPU", "")
+        costs.side_chart(costs.side_rows(sides), "Colour", "each GPU", "")
 
 
 def test_no_two_of_two_dozen_systems_look_alike() -> None:
-    color, dash = systems._system_styles([str(place) for place in range(24)])
-    looks = zip(color.to_dict()["scale"]["range"], map(str, dash.to_dict()["scale"]["range"]), strict=True)
+    look = systems._system_styles([str(place) for place in range(24)])
+    colors, dashes = (look[name].to_dict()["scale"]["range"] for name in ("color", "strokeDash"))
+    looks = zip(colors, map(str, dashes), strict=True)
     assert len(set(looks)) == 24
 
 

@@ -115,9 +115,12 @@ def test_prices_keep_their_number_source_and_age() -> None:
     day = date(2026, 11, 21)
     rows = charts.price_rows(HARDWARE.prices, day)
     listed = sorted((one.sku, one.usd_per_gpu_hour, one.source_url, one.retrieved_on) for one in HARDWARE.prices)
-    shown = [(row["sku"], row["usd_per_gpu_hour"], row["source"], date.fromisoformat(row["read_on"])) for row in rows]
+    shown = [
+        (row["sku"], row["usd_per_gpu_hour"], row["source_url"], date.fromisoformat(row["retrieved_on"]))
+        for row in rows
+    ]
     assert sorted(shown) == listed
-    assert all(row["age_days"] == (day - date.fromisoformat(row["read_on"])).days for row in rows)
+    assert all(row["age_days"] == (day - date.fromisoformat(row["retrieved_on"])).days for row in rows)
     assert rows[0]["usd_per_gpu_hour"] == min(price for _, price, _, _ in listed)
 
 
