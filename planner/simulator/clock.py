@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.core import FloatArray
+from planner.core import FloatArray, compiled
 from planner.engine import CONTEXTS, StepTimer
 
 BENT_RUN_GROWTH = 0.02
@@ -23,29 +22,40 @@ LINE_TOLERANCE = 1e-12
 """Relative deviation of the middle of a line from the mean of its ends that is rounding."""
 
 
-@dataclass(eq=False, slots=True)
-class DecodeRun:
-    """Steps without prompts and with the same sequences; step k (from 0) takes `first_s + k * slope_s` seconds."""
+@compiled
+def run_end_s(start_s: float, first_s: float, slope_s: float, steps: int) -> float:
+    """End [s] of the first `steps` steps of a run whose step k (from 0) takes `first_s + k * slope_s` seconds."""
+    return float(start_s + steps * (first_s + slope_s * (steps - 1) / 2.0))
 
-    start_s: float
-    first_s: float
-    slope_s: float
 
-    def end_s(self, steps: int) -> float:
-        """End [s] of the first `steps` steps."""
-        return self.start_s + steps * (self.first_s + self.slope_s * (steps - 1) / 2.0)
+@compiled
+def steps_until(start_s: float, first_s: float, slope_s: float, time_s: float, most: int) -> int:
+    """The fewest steps of a run (at least 1, at most `most`) that end at `time_s` or later.
 
-    def steps_until(self, time_s: float, most: int) -> int:
-        """The fewest steps (at least 1, at most `most`) that end at `time_s` or later.
+    >>> steps_until(0.0, 1.0, 1.0, time_s=3.5, most=9)  # steps end at 1, 3, 6, 10, ...
+    3
+    """
+    low, high = 1, most
+    while low < high:
+        middle = (low + high) // 2
+        if run_end_s(start_s, first_s, slope_s, middle) >= time_s:
+            high = middle
+        else:
+            low = middle + 1
+    return low
 
-        >>> DecodeRun(start_s=0.0, first_s=1.0, slope_s=1.0).steps_until(3.5, most=9)  # steps end at 1, 3, 6, 10, ...
-        3
-        """
-        low, high = 1, most
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if self.end_s(middle) >= time_s else (middle + 1, high)
-        return low
+
+@compiled
+def steps_in_line(mean: float, knot: float, straight: bool, tokens_per_step: float) -> int:
+    """Steps a run may have from a mean context [tokens] on, >= 1; up to `knot` if durations are a line (`straight`)."""
+    tokens = BENT_RUN_GROWTH * mean + LEAST_RUN_TOKENS
+    if straight:
+        tokens = knot - mean
+        if tokens < LEAST_RUN_TOKENS:
+            tokens = float(LEAST_RUN_TOKENS)
+        elif tokens > mean:
+            tokens = mean
+    return max(int(tokens / tokens_per_step), 1)
 
 
 class StepClock:
@@ -69,53 +79,35 @@ class StepClock:
             self._tables = np.zeros((*cells, 2)), np.zeros(cells, dtype=np.int8)
         return self._tables
 
-    def step_s(self, decodes: int, context: float, chunk: float, pairs: float, cached: float, chunks: float) -> float:
-        """Duration [s] of a step; arguments as in `StepShape`."""
-        return self.timer.step_s(decodes, context, chunk, pairs, cached, chunks)
-
     def steps_in_line(self, decodes: int, context: float) -> int:
         """Steps a run may have from a total context [tokens] on, >= 1."""
-        mean = context / decodes
-        cell = bisect_right(CONTEXT_KNOTS, mean)
-        if self.line(decodes, cell) is None:
-            tokens = BENT_RUN_GROWTH * mean + LEAST_RUN_TOKENS
-        else:
-            tokens = CONTEXT_KNOTS[cell] - mean
-            if tokens < LEAST_RUN_TOKENS:
-                tokens = LEAST_RUN_TOKENS
-            elif tokens > mean:
-                tokens = mean
-        return int(tokens / self.tokens_per_step) or 1
+        cell = bisect_right(CONTEXT_KNOTS, context / decodes)
+        straight = self.line(decodes, cell) is not None
+        return steps_in_line(
+            context / decodes, CONTEXT_KNOTS[cell] if straight else 0.0, straight, self.tokens_per_step
+        )
 
-    def run(self, now_s: float, decodes: int, context: float, steps: int, extra_s: float = 0.0) -> DecodeRun:
-        """At least 1 and at most `steps_in_line` steps of `decodes` sequences from a total context [tokens] on.
-
-        Each takes `extra_s` longer than the timer says.
-        """
+    def run(self, decodes: int, context: float, steps: int) -> tuple[float, float]:
+        """First duration and growth [s] of at least 1 and at most `steps_in_line` steps from a total context on."""
         cell = bisect_right(CONTEXT_KNOTS, context / decodes)
         line = self.line(decodes, cell)
         if line is not None:
             at_knot_s, per_token_s = line
             first_s = at_knot_s + per_token_s * (context - decodes * CONTEXT_KNOTS[cell - 1])
-            return DecodeRun(now_s, first_s + extra_s, per_token_s * decodes * self.tokens_per_step)
+            return first_s, per_token_s * decodes * self.tokens_per_step
         first_s = self.timer.decode_s(decodes, context)
         last_s = self.timer.decode_s(decodes, context + steps * decodes * self.tokens_per_step)
-        return DecodeRun(now_s, first_s + extra_s, (last_s - first_s) / steps)
+        return first_s, (last_s - first_s) / steps
 
     def line(self, decodes: int, cell: int) -> tuple[float, float] | None:
         """Duration [s] at the knot before a cell and its growth [s per token of total context], None where it bends."""
         key = decodes, cell
         if key not in self.lines:
-            self.lines[key] = self._measured(decodes, cell)
+            low, high = CONTEXT_KNOTS[cell - 1 : cell + 1]
+            straight = False
+            if high < math.inf:
+                means = low, (low + high) / 2.0, high
+                low_s, middle_s, high_s = (self.timer.decode_s(decodes, decodes * mean) for mean in means)
+                straight = abs(low_s + high_s - 2.0 * middle_s) <= LINE_TOLERANCE * middle_s
+            self.lines[key] = (low_s, (high_s - low_s) / (decodes * (high - low))) if straight else None
         return self.lines[key]
-
-    def _measured(self, decodes: int, cell: int) -> tuple[float, float] | None:
-        low, high = CONTEXT_KNOTS[cell - 1], CONTEXT_KNOTS[cell]
-        if high == math.inf:
-            return None
-        low_s, middle_s, high_s = (
-            self.timer.decode_s(decodes, decodes * mean) for mean in (low, (low + high) / 2.0, high)
-        )
-        if abs(low_s + high_s - 2.0 * middle_s) > LINE_TOLERANCE * middle_s:
-            return None
-        return low_s, (high_s - low_s) / (decodes * (high - low))

@@ -18,22 +18,11 @@ from typing import Literal
 import numpy as np
 
 from planner.core import FloatArray, IntArray
-from planner.engine import (
-    images_s,
-    keeps_recurrent_state,
-    kv_transfer_bytes,
-    reusable_prefix_tokens,
-    reuse_step_tokens,
-)
-from planner.serving import Deployment, Pool, PoolLimit, Role, Router, kv_token_time_s
-from planner.simulator.alone import follow_alone, follows_alone
-from planner.simulator.clock import StepClock
-from planner.simulator.replica import Replica
-from planner.simulator.replica_state import Ledger
-from planner.simulator.routing import RequestRouter
-from planner.simulator.rules import ClassRules, rules_of
-from planner.simulator.step_loop import RUN_FIELDS, admitted_s
-from planner.simulator.tier_blocks import PrefixDemand, tiers_of_pool, warm_tiers
+from planner.engine import kv_transfer_bytes
+from planner.serving import Deployment, Role, Router, kv_token_time_s
+from planner.simulator.pool import PoolRecord, SimulatedPool
+from planner.simulator.replica import RUN_FIELDS, Replica
+from planner.simulator.step_loop import admitted_s, follow_alone, follows_alone
 from planner.simulator.traffic import DrawnTraffic
 from planner.workload import RequestClass
 
@@ -44,42 +33,6 @@ _Event = tuple[float, int, int, int, int]
 Progress = Callable[[float], None]
 REPORTS = 100
 """Most calls of a progress function in one run."""
-
-
-@dataclass(eq=False)
-class PoolRecord:
-    """What a pool did: of the requests that came to it in order of arrival, and of the steps of all its replicas.
-
-    Attributes:
-        pool: the pool.
-        kv_blocks: of each replica.
-        sequence_blocks: of these, what every sequence holds beside its tokens.
-        request: number of each request, shape (n,).
-        arrival_s, admit_s: at this pool [s], each shape (n,).
-        replica: where each request went, shape (n,).
-        hits: its prompt tokens found in the prefix cache, shape (n,).
-        tier_hits: of these, loaded from each KV tier, shape (n, tiers).
-        tier_loads: (start [s], seconds on the link) of each load from a tier, shape (loads, 2).
-        runs: as in `Replica`, shape (runs, 11).
-        gaps: (end [s], gap between two tokens [s], how many), shape (gaps, 3).
-        blocked_s: as in `Replica`, summed.
-        preempted: sequences that lost their KV cache.
-    """
-
-    pool: Pool
-    kv_blocks: int
-    sequence_blocks: int
-    request: IntArray
-    arrival_s: FloatArray
-    admit_s: FloatArray
-    replica: IntArray
-    hits: IntArray
-    tier_hits: IntArray
-    tier_loads: FloatArray
-    runs: FloatArray
-    gaps: FloatArray
-    blocked_s: dict[PoolLimit, float]
-    preempted: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +72,7 @@ def run_events(
     """
     if apart:
         loop = _EventLoop(deployment, traffic, seed, classes, progress, ready_s)
-        record = loop.run_apart() if loop.knows_no_others() else None
+        record = loop.run_apart() if loop.replicas_are_independent() else None
         if record is not None:
             return record
     return _EventLoop(deployment, traffic, seed, classes, progress, ready_s).run()
@@ -206,145 +159,6 @@ class _Link:
         return end_s
 
 
-class _Pool:
-    """Replicas behind a router."""
-
-    def __init__(
-        self, pool: Pool, ledger: Ledger, classes: tuple[RequestClass, ...], seed: int, rate_per_s: float
-    ) -> None:
-        self.pool, self.ledger = pool, ledger
-        of_classes = tuple(ClassRules(item.priority, item.weight) for item in classes) or (ClassRules(),)
-        self.rules = rules_of(pool, of_classes)
-        at_random = pool.router in (Router.RANDOM, Router.POWER_OF_TWO)
-        count = pool.replicas if at_random else min(pool.replicas, len(ledger.inputs))
-        clock = StepClock(pool.config.timer, self.rules.tokens_per_step)
-        self.replicas = [
-            Replica(self.rules, clock, ledger, tiers)
-            for tiers in tiers_of_pool(pool.config, count, self.rules.memory.sequence_blocks)
-        ]
-        self.router = RequestRouter(pool, ledger, self.replicas, seed)
-        tiers = [replica.tiers for replica in self.replicas if replica.tiers is not None]
-        demand = _prefix_demand(pool, classes, rate_per_s, len(ledger.inputs)) if tiers else None
-        if demand is not None:
-            affinity = pool.router is Router.PREFIX_AFFINITY
-            warm_tiers(tiers, demand, affinity, seed)
-            if affinity:
-                self.router.sent = {k: {k % count: 0} for k in range(demand.blocks.size)}
-
-    def record(self) -> PoolRecord:
-        """What the pool did."""
-        arrival_s = np.array(self.ledger.arrival_s)
-        came = np.flatnonzero(~np.isnan(arrival_s))
-        order = came[np.argsort(arrival_s[came], kind="stable")]
-        return PoolRecord(
-            pool=self.pool,
-            kv_blocks=self.rules.memory.blocks,
-            sequence_blocks=self.rules.memory.sequence_blocks,
-            request=order,
-            arrival_s=arrival_s[order],
-            admit_s=np.array(self.ledger.admit_s)[order],
-            replica=np.array(self.router.chosen)[order],
-            hits=np.array(self.ledger.hits)[order],
-            tier_hits=self._tier_hits()[order],
-            tier_loads=np.array(
-                [load for replica in self.replicas if replica.tiers for load in replica.tiers.sends], dtype=np.float64
-            ).reshape(-1, 2),
-            runs=_moved([replica.runs for replica in self.replicas]).reshape(-1, 11),
-            gaps=_moved([replica.gaps for replica in self.replicas]).reshape(-1, 3),
-            blocked_s={cap: sum(r.blocked_s[cap] for r in self.replicas) for cap in self.replicas[0].blocked_s},
-            preempted=sum(replica.preempted for replica in self.replicas),
-        )
-
-    def _tier_hits(self) -> IntArray:
-        """Tokens that each request had loaded from each tier, shape (n, tiers)."""
-        tiers = [replica.tiers for replica in self.replicas if replica.tiers is not None]
-        hits = np.zeros((len(self.ledger.inputs), len(tiers[0].loads) if tiers else 0), dtype=np.int64)
-        for each in tiers:
-            for request, blocks in each.from_tier.items():
-                hits[request] = blocks
-        return hits * self.rules.memory.block_tokens
-
-
-def _moved(notes: list[array[float]]) -> FloatArray:
-    """All notes one after another, which are emptied one by one: together they are most of the memory of a long run."""
-    joined = np.empty(sum(len(each) for each in notes))
-    place = 0
-    for each in notes:
-        joined[place : place + len(each)] = each
-        place += len(each)
-        del each[:]
-    return joined
-
-
-def _reusable_tokens(pool: Pool, traffic: DrawnTraffic) -> IntArray:
-    """Tokens of its prefix that each request can find in a cache, shape (n,)."""
-    if not pool.config.schedule.prefix_cache:
-        return traffic.prefix_tokens
-    if traffic.follow_up is not None:
-        return np.zeros_like(traffic.prefix_tokens) if keeps_recurrent_state(pool.config) else traffic.prefix_tokens
-    step = reuse_step_tokens(pool.config)
-    found = np.where(traffic.prefix < 0, traffic.prefix_tokens // step * step, 0)
-    for tokens in np.unique(traffic.prefix_tokens[traffic.prefix >= 0]):
-        alike = traffic.prefix_tokens == tokens
-        found[alike] = reusable_prefix_tokens(pool.config, int(tokens), traffic.inputs[alike])
-    return found
-
-
-def _rate_per_s(traffic: DrawnTraffic) -> float:
-    """Mean arrivals of an open run [1/s]; 0 of a closed loop, where they are not known yet."""
-    sent_s = traffic.sent_s
-    is_open = traffic.follow_up is None and sent_s.size == traffic.inputs.size and sent_s[-1] > sent_s[0]
-    return float((sent_s.size - 1) / (sent_s[-1] - sent_s[0])) if is_open else 0.0
-
-
-def _prefix_demand(
-    pool: Pool, classes: tuple[RequestClass, ...], rate_per_s: float, requests: int
-) -> PrefixDemand | None:
-    """What a pool is asked for of each prefix, numbered as `planner.simulator.traffic` does; None where not known."""
-    block = pool.config.engine.kv_block_tokens
-    rates, blocks, own = [np.zeros(0)], [np.zeros(0, dtype=np.int64)], 0.0
-    for kind in classes:
-        inputs, found, prefixes = kind.lengths.inputs, 0, kind.prefixes
-        if prefixes is not None:
-            found = reusable_prefix_tokens(pool.config, prefixes.tokens, inputs)
-            rates.append(rate_per_s * kind.share * prefixes.popularity)
-            blocks.append(np.full(prefixes.groups, found // block))
-        unshared = np.ceil(np.maximum(inputs - found, 0.0) / block)
-        own += rate_per_s * kind.share * float(unshared @ kind.lengths.probabilities)
-    demand = PrefixDemand(np.concatenate(rates), np.concatenate(blocks), own, requests)
-    return demand if rate_per_s > 0.0 and demand.blocks.size else None
-
-
-def _ledger(pool: Pool, traffic: DrawnTraffic, first_token_from_decode: bool) -> Ledger:
-    """What requests bring to a pool.
-
-    A prefill pool makes one token. Where the decode pool makes the client's first, it has the last prompt token to
-    process once more: a prompt shorter by one, and one decode step more. It encodes images only where it processes the
-    prompt of a preempted sequence again.
-    """
-    inputs, outputs, again, role = traffic.inputs, traffic.outputs, 0, pool.role
-    each_s = [images_s(pool.config, images) for images in traffic.kinds]
-    if role is Role.PREFILL:
-        outputs = np.ones_like(outputs)
-    elif role is Role.DECODE and first_token_from_decode:
-        again = 1
-    return Ledger(
-        _compact(inputs - again),
-        _compact(outputs + again),
-        class_index=_compact(traffic.class_index),
-        prefix=_compact(traffic.prefix),
-        prefix_tokens=_compact(np.minimum(_reusable_tokens(pool, traffic), inputs - again)),
-        adapter=_compact(traffic.adapter),
-        encode_s=np.array([*each_s, 0.0])[traffic.images].tolist() if each_s else [],
-        system_tokens=[] if traffic.follow_up is None else traffic.follow_up.system_tokens.tolist(),
-    )
-
-
-def _compact(numbers: IntArray) -> array[int]:
-    """As an array that is quicker than numpy's to read one by one, and smaller than a list."""
-    return array("q", numbers.astype(np.int64).tobytes())
-
-
 @dataclass(frozen=True, eq=False)
 class _Followed:
     """Of each request of a pool that was followed, shape (n,).
@@ -397,7 +211,7 @@ class _EventLoop:
         self.late_first = deployment.is_disaggregated and deployment.transfer.first_token_from_decode
         seeds = np.random.SeedSequence(seed, spawn_key=(1,)).generate_state(len(deployment.pools), np.uint64)
         self.pools = [
-            _Pool(pool, _ledger(pool, traffic, self.late_first), classes, int(word), _rate_per_s(traffic))
+            SimulatedPool(pool, traffic, self.late_first, classes, int(word))
             for pool, word in zip(deployment.pools, seeds, strict=True)
         ]
         costs = deployment.pools[0].config.costs
@@ -442,7 +256,7 @@ class _EventLoop:
                         heappush(events, (end_s, _END, pool, number, replica.version))
         return self._record()
 
-    def knows_no_others(self) -> bool:
+    def replicas_are_independent(self) -> bool:
         """Whether every replica can be followed by itself, once it is known what reaches it."""
         is_open = not self.next_request and len(self.sent_s) == self.count
         take_turns = all(pool.router.policy is Router.ROUND_ROBIN for pool in self.pools)
@@ -514,7 +328,7 @@ class _EventLoop:
             if runs[:, 3].max() + staged.most() + largest > memory.blocks - memory.free_blocks:
                 return False
             start_s, stop_s = runs[:, 0], runs[:, 1]
-            runs[:, 3] += staged.at(start_s, stop_s, "left") if pool.rules.reserves else staged.at(start_s, start_s)
+            runs[:, 3] += staged.at(start_s, stop_s, "left") if memory.reserves else staged.at(start_s, start_s)
         return True
 
     def _arrive(self, pool: int, request: int, number: int, now_s: float) -> int:

@@ -21,7 +21,8 @@ from planner.serving import (
     latency_intervals,
     notes_on_waiting_prompts,
 )
-from planner.simulator.events import PoolRecord, RunRecord
+from planner.simulator.events import RunRecord
+from planner.simulator.pool import PoolRecord
 from planner.simulator.traffic import DrawnTraffic
 from planner.workload import ClosedLoop, LatencyDistribution, RequestClass, Slo, Workload
 

@@ -1,8 +1,8 @@
-"""The prefix cache of a replica that is followed by itself, compiled: `planner.simulator.prefix_blocks` on arrays.
+"""The prefix cache of a replica that is followed by itself, compiled: `planner.simulator.cache.PrefixBlocks` on arrays.
 
 Without sessions and KV tiers. Blocks of all prefixes are numbered one after another; an idle run of them goes by its
 last block. Those of a prefix that nobody uses are one idle run after the other, from the last one used to the last one
-cached: runs above others are older. `planner.simulator.prefix_blocks.PrefixBlocks` is the reference, to the last block.
+cached: runs above others are older. `planner.simulator.cache.PrefixBlocks` is the reference, to the last block.
 """
 
 from __future__ import annotations

@@ -58,14 +58,8 @@ class Rules:
     ranks: int = 1
 
     @property
-    def reserves(self) -> bool:
-        """Whether a sequence holds from its admission all it will ever hold."""
-        schedule = self.schedule
-        return schedule.reserve_outputs or schedule.kv is KvAllocation.CONTIGUOUS
-
-    @property
     def shares_prefixes(self) -> bool:
-        """Whether prompts share blocks; in a decode pool every KV cache comes whole."""
+        """True if prompts share blocks; in a decode pool every KV cache comes whole."""
         return self.schedule.prefix_cache and self.role is not Role.DECODE
 
 
@@ -120,6 +114,7 @@ def _memory(config: ReplicaConfig) -> CacheLimits:
         sequence_blocks=room.sequence_blocks,
         free_blocks=int(schedule.watermark * room.kv_blocks),
         piece_blocks=pieces,
+        reserves=schedule.reserve_outputs or schedule.kv is KvAllocation.CONTIGUOUS,
     )
 
 

@@ -86,8 +86,7 @@ from planner.engine import LoraAdapters, require_room
 from planner.serving import Deployment, Performance, evaluate, with_known_hits
 from planner.simulator.events import Progress, in_order_of_sending, run_events
 from planner.simulator.outcome import closed_performance, open_performance
-from planner.simulator.sessions import draw_sessions, has_sessions, settling_requests
-from planner.simulator.traffic import DrawnTraffic, draw
+from planner.simulator.traffic import DrawnTraffic, draw, draw_sessions, has_sessions, settling_requests
 from planner.workload import ClosedLoop, RecordedArrivals, Workload
 
 DEFAULT_REQUESTS = 4000
@@ -123,7 +122,7 @@ def simulate(
     at loads up to 0.98 and from 1.06; in between, or with fewer requests, chance decides more often.
 
     Sessions: a run starts among sessions under way, and begins with some think times that are not measured
-    (`planner.simulator.sessions`). Requests are numbered as they were sent in the end.
+    (`planner.simulator.traffic`). Requests are numbered as they were sent in the end.
 
     Closed loops: the loop says how many requests there are, and all are measured, the first burst and the last
     stragglers included, as benchmark clients report them; `requests` and `warmup_fraction` are ignored. `rate_per_s` is

@@ -1,9 +1,10 @@
-"""The loop of one replica that nothing outside it concerns, compiled: what `planner.simulator.alone` runs.
+"""The loop of one replica that nothing outside it concerns but its arrivals, which are known beforehand, compiled.
 
-`follow` goes through the arrivals of a replica and does what `Replica.begin`, `arrive` and `finish` do under the
-ordinary rules, on records. Where it needs what it does not have (a step time, a line of step times, room for its notes)
-it says so, finds the answer in `StepTimes.asked` when it is called again, and goes on.
-`planner.simulator.events` is the reference, to the last bit.
+Replicas whose pool takes turns are such, under open arrivals. Their events need no common clock, and with the ordinary
+rules (`follows_alone`) all of them are one loop on arrays: `follow` goes through the arrivals of a replica and does
+what `Replica.begin`, `arrive` and `finish` do, on records. Where it needs what it does not have (a step time, a line of
+step times, room for its notes) it says so to `follow_alone`, finds the answer in `StepTimes.asked` when it is called
+again, and goes on. `planner.simulator.replica` is the reference; tests hold the two together to the last bit.
 
 Requests are numbered from 0 in the order in which they reach the replica. So they are queued in this order, the inbox
 and those that wait are ranges of numbers, and whoever was preempted waits before all of them.
@@ -12,14 +13,27 @@ and those that wait are ranges of numbers, and whoever was preempted waits befor
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from planner.core import FloatArray, IntArray, compiled
-from planner.engine import StepTables, decode_seconds, step_seconds
-from planner.simulator.prefix_loop import PrefixRoom, Record, blocks_saved, free, publish, take, trim
+from planner.engine import (
+    NO_TABLES,
+    Batching,
+    KvAllocation,
+    Order,
+    Preemption,
+    StepTables,
+    decode_seconds,
+    step_seconds,
+)
+from planner.serving import PoolLimit, Role
+from planner.simulator.clock import CONTEXT_KNOTS, StepClock, run_end_s, steps_in_line, steps_until
+from planner.simulator.prefix_loop import PrefixRoom, Record, blocks_saved, free, prefix_room, publish, take, trim
+from planner.simulator.replica import GAP_FIELDS, RUN_FIELDS, Replica
 
 NOTHING, STEP, LINE, BENT, FLUSH = range(5)
 """What `follow` wants: the duration of a step, a line of durations, a run where they bend, its notes taken away."""
@@ -35,8 +49,8 @@ AT_S, COUNT = range(2)
 """Rows of `Room.since`."""
 PLACES = 2**31
 """More than any request's number: who ends first, and of those who end at once who was sent first, in one number."""
-RUN_FIELDS, GAP_FIELDS = 11, 3
-"""Numbers of an entry of `ReplicaState.runs` and `gaps`."""
+NOTES = 1024
+"""Entries of notes that are taken away together. Affects speed only."""
 REQUEST = np.dtype(
     (
         np.record,
@@ -65,7 +79,7 @@ STATE = np.dtype(
 )
 """A replica: arrivals taken in, queued and admitted; how many wait again, decode, who joined last, how many are new
 among them and end their prompts in this step, entries of the heap of ends; the prompt in progress and what is left of
-it; blocks held, those of prompts, and what `EvenlyGrowingCache` counts; decode steps done, steps done, and of the step
+it; blocks held, those of prompts, and what `KvCache` counts; decode steps done, steps done, and of the step
 or run under way steps, chunks and what is left of the budget; notes of runs and of gaps, requests that ended since the
 last FLUSH, preemptions; of a prefix cache `PrefixBlocks.saved` and `idle_blocks`, the runs that have been idle for
 longest and for least long, and prefixes whose end is kept; time, total context, end of the last decode step, start and
@@ -85,8 +99,6 @@ class Limits(NamedTuple):
         shares: whether prompts share blocks of prefixes.
         comes_ready: whether requests come with their KV cache.
         answers: whether the tables of step times hold that of every step.
-        bent_growth: share by which the mean context grows in a run where there is no line.
-        least_run_tokens: tokens of mean context a run may have beyond a line.
         report: requests that end before the notes are taken away.
     """
 
@@ -103,8 +115,6 @@ class Limits(NamedTuple):
     shares: bool
     comes_ready: bool
     answers: bool
-    bent_growth: float
-    least_run_tokens: int
     report: int
 
 
@@ -193,7 +203,7 @@ def pop(heap: IntArray, size: int) -> None:
 
 @compiled
 def held_at(state: Record, requests: Record, room: Room, limits: Limits, tick: int) -> int:
-    """`GrowingCache._held_at`: blocks of all once `tick` decode steps are done; `EvenlyGrowingCache`'s where it is."""
+    """`KvCache._counted_at`: blocks of all once `tick` decode steps are done."""
     phases, block = room.phases, limits.block
     held = state.in_prompts - state.saved
     if limits.gains != 1.0:
@@ -215,7 +225,7 @@ def held_at(state: Record, requests: Record, room: Room, limits: Limits, tick: i
 
 @compiled
 def blocks_taken(request: Record, limits: Limits) -> int:
-    """`ReservedCache._blocks` of a waiting request, or `GrowingCache`'s for its prompt and first decode."""
+    """`KvCache._blocks` of a waiting request."""
     if limits.reserves or limits.gains == 1.0:
         length = request.tokens + (request.remaining if limits.reserves else min(1, request.remaining))
         return int((length + limits.block - 1) // limits.block + limits.own_blocks)
@@ -225,7 +235,7 @@ def blocks_taken(request: Record, limits: Limits) -> int:
 
 @compiled
 def blocks_needed(request: Record, room: Room, limits: Limits) -> int:
-    """`ReservedCache.blocks_needed`: the same without those that are there and in use."""
+    """`KvCache.blocks_needed`: the same without those that are there and in use."""
     taken = blocks_taken(request, limits)
     return taken - blocks_saved(request, room.prefixes, limits.block, limits.own_blocks) if limits.shares else taken
 
@@ -239,7 +249,7 @@ def trim_prefixes(state: Record, room: Room, limits: Limits) -> None:
 
 @compiled
 def binding_cap(state: Record, request: Record, room: Room, limits: Limits) -> int:
-    """`ReplicaState._binding_cap`: what keeps a waiting request out of the step."""
+    """`Replica._binding_cap`: what keeps a waiting request out of the step."""
     running = state.decodes + state.dones
     if running >= limits.running:
         return RUNNING_REQUESTS
@@ -261,7 +271,7 @@ def first_waiting(state: Record, room: Room) -> int:
 
 @compiled
 def count_growing(state: Record, request: Record, room: Room, limits: Limits, sign: int) -> None:
-    """`EvenlyGrowingCache._count`: one more of those that grow alike, or one less."""
+    """`KvCache._count_phase`: one more of those that grow alike, or one less."""
     if limits.gains == 1.0:
         origin = request.tokens - request.joined
         room.phases[origin % limits.block] += sign
@@ -300,7 +310,7 @@ def leave(state: Record, requests: Record, number: int) -> None:
 
 @compiled
 def join(state: Record, requests: Record, room: Room, limits: Limits, number: int) -> None:
-    """`AdmittingReplica._join`: decode from the next step on."""
+    """`Replica._join`: decode from the next step on."""
     request = requests[number]
     request.joined = state.ticks
     request.ends = state.ticks + math.ceil((request.remaining - 1) / limits.gains - 1e-9)
@@ -323,7 +333,7 @@ def join(state: Record, requests: Record, room: Room, limits: Limits, number: in
 
 @compiled
 def preempt(state: Record, requests: Record, room: Room, limits: Limits) -> None:
-    """`PreemptingReplica._preempt` of the youngest: its tokens are recomputed, it waits before all that are younger."""
+    """`Replica._preempt` of the youngest: its tokens are recomputed, it waits before all that are younger."""
     number = state.prompt if state.prompt >= 0 else state.latest
     victim = requests[number]
     state.preempted += 1
@@ -403,7 +413,7 @@ def take_in(state: Record, requests: Record, limits: Limits) -> bool:
 
 @compiled
 def make_room(state: Record, requests: Record, room: Room, limits: Limits) -> None:
-    """`PreemptingReplica.make_room`: preempt until every decoding sequence has blocks for the next step."""
+    """`Replica._make_room`: preempt until every decoding sequence has blocks for the next step."""
     while True:
         if not limits.reserves:
             state.held = held_at(state, requests, room, limits, state.ticks + 1)
@@ -415,7 +425,7 @@ def make_room(state: Record, requests: Record, room: Room, limits: Limits) -> No
 
 @compiled
 def join_ready(state: Record, requests: Record, room: Room, limits: Limits) -> None:
-    """`AdmittingReplica._join_ready`: admit who comes with a KV cache, to decode in this step."""
+    """`Replica._join_ready`: admit who comes with a KV cache, to decode in this step."""
     while limits.comes_ready and state.prompt < 0 and state.backs == 0 and state.queue < state.inbox:
         if binding_cap(state, requests[state.queue], room, limits) != FREE:
             return
@@ -424,7 +434,7 @@ def join_ready(state: Record, requests: Record, room: Room, limits: Limits) -> N
 
 @compiled
 def add_chunks(state: Record, requests: Record, room: Room, limits: Limits) -> None:
-    """`DecidingReplica._prompt_step`: what of the prompts goes into the step beside its decodes."""
+    """`Replica._prompt_step`: what of the prompts goes into the step beside its decodes."""
     state.room = limits.budget - state.decodes * limits.takes
     while state.room > 0:
         if state.prompt < 0:
@@ -463,19 +473,12 @@ def begin(state: Record, requests: Record, room: Room, limits: Limits) -> None:
 
 @compiled
 def steps_of_run(state: Record, requests: Record, room: Room, limits: Limits, straight: bool, knot: float) -> int:
-    """`DecidingReplica._decode_run`: steps until one leaves, KV runs out or waiting requests are to be looked at.
+    """`Replica._decode_run`: steps until one leaves, KV runs out or waiting requests are to be looked at.
 
     `knot` is the end of a line of step times [tokens of mean context], where there is one (`straight`).
     """
-    mean = state.context / state.decodes
-    reach = limits.bent_growth * mean + limits.least_run_tokens
-    if straight:
-        reach = knot - mean
-        if reach < limits.least_run_tokens:
-            reach = float(limits.least_run_tokens)
-        elif reach > mean:
-            reach = mean
-    most = min(room.leaving[0, 0] // PLACES - state.ticks, max(int(reach / limits.gains), 1))
+    reach = steps_in_line(state.context / state.decodes, knot, straight, limits.gains)
+    most = min(room.leaving[0, 0] // PLACES - state.ticks, reach)
     if state.inbox < state.place:
         most = min(most, requests[state.inbox].due - state.steps_done)
     if waits(state) and binding_cap(state, requests[first_waiting(state, room)], room, limits) == FREE:
@@ -497,14 +500,8 @@ def steps_of_run(state: Record, requests: Record, room: Room, limits: Limits, st
 
 
 @compiled
-def run_end_s(state: Record, steps: int) -> float:
-    """`DecodeRun.end_s`."""
-    return float(state.start_s + steps * (state.first_s + state.slope_s * (steps - 1) / 2.0))
-
-
-@compiled
 def arrive(state: Record, requests: Record, room: Room, limits: Limits) -> None:
-    """`AdmittingReplica.arrive`: who comes before the step or run ends, and whether a run ends for them."""
+    """`Replica.arrive`: who comes before the step or run ends, and whether a run ends for them."""
     while state.place < requests.size and requests[state.place].time_s < state.stop_s:
         request, is_first = requests[state.place], state.inbox == state.place
         came_s = request.time_s
@@ -513,24 +510,18 @@ def arrive(state: Record, requests: Record, room: Room, limits: Limits) -> None:
         if state.chunks > 0:
             request.due = state.steps_done + 1 + limits.lag
             continue
-        low, high = 1, state.steps
-        while low < high:
-            middle = (low + high) // 2
-            if run_end_s(state, middle) >= came_s:
-                high = middle
-            else:
-                low = middle + 1
-        request.due = state.steps_done + low + limits.lag
-        if waits(state) or not is_first or low + limits.lag >= state.steps:
+        looked = steps_until(state.start_s, state.first_s, state.slope_s, came_s, state.steps) + limits.lag
+        request.due = state.steps_done + looked
+        if waits(state) or not is_first or looked >= state.steps:
             continue
         if binding_cap(state, request, room, limits) == FREE:
-            state.steps = low + limits.lag
-            state.stop_s = run_end_s(state, state.steps)
+            state.steps = looked
+            state.stop_s = run_end_s(state.start_s, state.first_s, state.slope_s, looked)
 
 
 @compiled
 def note_run(state: Record, requests: Record, room: Room, limits: Limits) -> None:
-    """`RecordingReplica._record_plan`: the steps, and whether a cap kept the first waiting request out of them."""
+    """`Replica._record_plan`: the steps, and whether a cap kept the first waiting request out of them."""
     note, decodes = room.runs[state.runs], state.decodes
     state.runs += 1
     note[0], note[1], note[2], note[3] = state.start_s, state.stop_s, state.steps, state.held
@@ -570,7 +561,7 @@ def count_since(state: Record, room: Room, token_s: float, count: float) -> None
 
 @compiled
 def note_gaps(state: Record, requests: Record, room: Room) -> None:
-    """`RecordingReplica._record_gaps`: gaps that end with these steps, and first tokens of who came ready."""
+    """`Replica._record_gaps`: gaps that end with these steps, and first tokens of who came ready."""
     stop_s, start_s, steps, decodes = state.stop_s, state.start_s, state.steps, state.decodes
     first_stop_s = stop_s if state.chunks > 0 else start_s + state.first_s
     state.alike = 0
@@ -695,12 +686,12 @@ def time_run(state: Record, requests: Record, room: Room, limits: Limits, times:
         last_s = decode_seconds(tables, float(decodes), last, drafts_s(times, float(decodes), last))
         state.slope_s = (last_s - state.first_s) / state.steps
     elif state.phase == BEGUN:
-        asked[0], asked[1], asked[2], asked[3] = state.start_s, decodes, context, state.steps
+        asked[0], asked[1], asked[2] = decodes, context, state.steps
         state.phase = ANSWERED
         return BENT
     else:
         state.first_s, state.slope_s = asked[0], asked[1]
-    state.stop_s = run_end_s(state, state.steps)
+    state.stop_s = run_end_s(state.start_s, state.first_s, state.slope_s, state.steps)
     return NOTHING
 
 
@@ -718,8 +709,8 @@ def follow(states: Record, requests: Record, room: Room, limits: Limits, times: 
 
     Returns:
         What it wants. STEP: the duration of a step of `asked` (fields of `StepShape`) in asked[0]. LINE: the line of
-        asked[0] decodes in cell asked[1] put among the lines. BENT: first duration and slope of asked[3] steps from
-        asked[0] of asked[1] decodes and context asked[2], in asked[0] and [1]. FLUSH: the notes taken away.
+        asked[0] decodes in cell asked[1] put among the lines. BENT: first duration and slope of asked[2] steps of
+        asked[0] decodes and context asked[1], in asked[0] and [1]. FLUSH: the notes taken away.
         NOTHING: it is done.
     """
     state = states[0]
@@ -746,3 +737,139 @@ def follow(states: Record, requests: Record, room: Room, limits: Limits, times: 
         arrive(state, requests, room, limits)
         finish(state, requests, room, limits)
         state.phase = BEGIN
+
+
+def follows_alone(replica: Replica) -> bool:
+    """True if a replica has only the rules that are written out here."""
+    rules, schedule = replica.rules, replica.schedule
+    return (
+        schedule.batching is Batching.CONTINUOUS
+        and schedule.order is Order.FCFS
+        and schedule.mixed_steps
+        and not (schedule.whole_prompts or schedule.preempts or schedule.batch_wait_steps)
+        and schedule.receive_interval_steps == 1
+        and schedule.kv is KvAllocation.PAGED
+        and schedule.on_preemption is Preemption.RECOMPUTE
+        and rules.micro_batches == 1
+        and not (rules.mask_s or rules.adapters is not None or replica.ledger.encode_s)
+        and not (rules.shares_prefixes and rules.role is not Role.MIXED)
+        and not (replica.tiers is not None or replica.ledger.system_tokens)
+    )
+
+
+def follow_alone(
+    replica: Replica,
+    requests: IntArray,
+    times_s: FloatArray,
+    lengths: tuple[IntArray, IntArray],
+    ended: Callable[[int], None],
+    every: int,
+) -> NDArray[np.void]:
+    """Take a replica through its arrivals until it has nothing left to do.
+
+    Args:
+        replica: at its start.
+        requests: that reach it, in order of arrival, shape (n,).
+        times_s: when they do [s], rising, shape (n,).
+        lengths: input and output tokens of every request of the pool.
+        ended: called with how many requests have ended since it was called last.
+        every: so many requests, at the latest.
+
+    Returns:
+        What is known of each request in the end: records of `planner.simulator.step_loop.REQUEST`, shape (n,).
+    """
+    rules, ledger, clock, memory = replica.rules, replica.ledger, replica.clock, replica.rules.memory
+    most = min(rules.max_running, requests.size) + 1
+    records, prefix_blocks = _records(replica, requests, times_s, lengths)
+    answers = clock.timer.tables
+    tables, drafts, draft_steps = answers or (NO_TABLES, NO_TABLES, 0.0)
+    limits = Limits(
+        running=rules.max_running,
+        budget=rules.max_batched_tokens,
+        lag=rules.lag_steps,
+        gains=rules.tokens_per_step,
+        takes=rules.tokens_per_decode,
+        blocks=memory.blocks,
+        beside_others=memory.blocks - memory.free_blocks,
+        block=memory.block_tokens,
+        own_blocks=memory.sequence_blocks,
+        reserves=memory.reserves,
+        shares=rules.shares_prefixes,
+        comes_ready=rules.role is Role.DECODE,
+        answers=answers is not None,
+        report=every,
+    )
+    room = Room(
+        phases=np.zeros(memory.block_tokens, dtype=np.int64),
+        leaving=np.zeros((most, 2), dtype=np.int64),
+        numbers=np.zeros((3, most), dtype=np.int64),
+        since=np.zeros((2, most + 1)),
+        prefixes=prefix_room(prefix_blocks),
+        runs=np.empty((NOTES, RUN_FIELDS)),
+        gaps=np.empty((NOTES + 2 * most + 3, GAP_FIELDS)),
+    )
+    states = np.zeros(1, dtype=STATE).view(np.recarray)
+    state = states[0]
+    state.latest = state.prompt = state.oldest = state.newest = -1
+    state.last_decode_s = math.nan
+    times = StepTimes(np.array(CONTEXT_KNOTS), *clock.tables(most), drafts, draft_steps, np.zeros(6))
+    wanted = FLUSH
+    while wanted != NOTHING:
+        wanted = follow(states, records, room, limits, times, tables)
+        if wanted in (FLUSH, NOTHING):
+            replica.runs.frombytes(room.runs[: state.runs].tobytes())
+            replica.gaps.frombytes(room.gaps[: state.gaps].tobytes())
+            ended(int(state.ended))
+            state.runs = state.gaps = state.ended = 0
+        else:
+            _answer(wanted, clock, times)
+    for name in ("arrival_s", "admit_s", "first_s", "end_s"):
+        np.frombuffer(getattr(ledger, name))[requests] = records[name]
+    if rules.shares_prefixes:
+        for request, blocks in zip(requests.tolist(), records["hits"].tolist(), strict=True):
+            ledger.hits[request] = blocks * memory.block_tokens
+    replica.blocked_s[PoolLimit.RUNNING_REQUESTS] = float(state.blocked_running_s)
+    replica.blocked_s[PoolLimit.KV_CAPACITY] = float(state.blocked_kv_s)
+    replica.preempted = int(state.preempted)
+    return records
+
+
+def _answer(wanted: int, clock: StepClock, times: StepTimes) -> None:
+    """Tell a loop how long steps take."""
+    asked = times.asked
+    if wanted == STEP:
+        decodes, context, chunk, pairs, cached, chunks = asked.tolist()
+        asked[0] = clock.timer.step_s(int(decodes), context, chunk, pairs, cached, chunks)
+    elif wanted == LINE:
+        decodes, cell = int(asked[0]), int(asked[1])
+        line = clock.line(decodes, cell)
+        times.known[decodes, cell] = BENDS if line is None else STRAIGHT
+        times.lines[decodes, cell] = line or (0.0, 0.0)
+    else:
+        asked[0], asked[1] = clock.run(int(asked[0]), asked[1], int(asked[2]))
+
+
+def _records(
+    replica: Replica, requests: IntArray, times_s: FloatArray, lengths: tuple[IntArray, IntArray]
+) -> tuple[NDArray[np.void], IntArray]:
+    """Requests before they come, and the blocks of the prefixes that they share, by number there."""
+    ledger = replica.ledger
+    records = np.zeros(requests.size, dtype=REQUEST)
+    for name in ("arrival_s", "admit_s", "began_s", "first_s", "end_s"):
+        records[name] = math.nan
+    records["time_s"], records["token_s"] = times_s, np.frombuffer(ledger.token_s)[requests]
+    records["request"] = requests
+    records["tokens"], records["remaining"] = (tokens[requests] for tokens in lengths)
+    for name in ("due", "before", "after", "prefix"):
+        records[name] = -1
+    if not replica.rules.shares_prefixes:
+        return records, np.zeros(0, dtype=np.int64)
+    reusable = np.minimum(np.array(ledger.prefix_tokens)[requests], records["tokens"])
+    records["whole"] = reusable // replica.rules.memory.block_tokens
+    prefixes = np.array(ledger.prefix)[requests]
+    shares = (records["whole"] > 0) & (prefixes >= 0)
+    _, numbers = np.unique(prefixes[shares], return_inverse=True)
+    records["prefix"][shares] = numbers
+    blocks = np.zeros(numbers.max(initial=-1) + 1, dtype=np.int64)
+    np.maximum.at(blocks, numbers, records["whole"][shares])
+    return records, blocks

@@ -205,7 +205,7 @@ def test_windows_equal_the_plain_loop(policy: str) -> None:
 @pytest.mark.parametrize("policy", [*POLICIES, "static"])
 def test_images_equal_the_plain_loop(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Encoded in the steps of the prompt, and again where it is processed again, in a decode pool too."""
-    monkeypatch.setattr("planner.simulator.events.images_s", encoding_s)
+    monkeypatch.setattr("planner.simulator.pool.images_s", encoding_s)
     kinds = tuple(Images(width=512, height=512, count=count) for count in (1, 5))
     for seed in range(3):
         rng = np.random.default_rng([7, seed])

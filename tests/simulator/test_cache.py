@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from planner.simulator.cache import Sequence
-from planner.simulator.prefix_blocks import PrefixBlocks
+from planner.simulator.cache import PrefixBlocks, Sequence
 
 
 class BlockByBlock:

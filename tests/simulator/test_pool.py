@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from planner.engine import ReplicaConfig, Schedule
 from planner.serving import Deployment, KvTransfer, Pool, Role, Router
 from planner.simulator import simulate
 from planner.simulator.events import RunRecord, kv_transfer_s, run_events
-from planner.simulator.replica_state import Ledger
-from planner.simulator.routing import RequestRouter, random_pairs
+from planner.simulator.pool import RequestRouter, random_pairs
+from planner.simulator.replica import Ledger
 from planner.simulator.traffic import DrawnTraffic, draw
 from planner.workload import ArrivalProcess, RequestClass, SharedPrefixes, TokenLengths, Workload
 from tests.simulator.test_closed import random_case, random_replica
@@ -161,24 +162,25 @@ def test_a_prefix_stays_where_it_was_unless_that_replica_has_twice_the_mean() ->
 class Holder:
     """A replica of which only its cache matters."""
 
-    def __init__(self, tokens: int) -> None:
-        self.tokens = tokens
+    def __init__(self, blocks: int) -> None:
+        self.blocks = blocks
 
-    def prefix_tokens(self, prefix: int) -> int:
-        return self.tokens if prefix == 0 else 0
+    def cached_blocks(self, prefix: int) -> int:
+        return self.blocks if prefix == 0 else 0
 
 
 @pytest.mark.parametrize(
-    ("tokens", "loads", "expected"),
+    ("blocks", "loads", "expected"),
     [
-        ((0, 64, 128), (0, 0, 0), 2),  # most tokens
-        ((64, 64, 0), (1, 0, 0), 1),  # as many: fewer requests
+        ((0, 4, 8), (0, 0, 0), 2),  # most blocks
+        ((4, 4, 0), (1, 0, 0), 1),  # as many: fewer requests
         ((0, 0, 0), (1, 1, 0), 0),  # none any more: where it was sent to last
     ],
 )
-def test_affinity_looks_into_the_caches(tokens: tuple[int, ...], loads: tuple[int, ...], expected: int) -> None:
+def test_affinity_looks_into_the_caches(blocks: tuple[int, ...], loads: tuple[int, ...], expected: int) -> None:
     pool = routed(Router.PREFIX_AFFINITY, 3).pools[0]
-    router = RequestRouter(pool, Ledger([100], [1], prefix=[0]), [Holder(one) for one in tokens], 0)  # type: ignore[misc]
+    ledger = Ledger(*(array("q", [number]) for number in (100, 1, 0, 0, 0, -1)))
+    router = RequestRouter(pool, ledger, [Holder(one) for one in blocks], 0)  # type: ignore[misc]
     router.sent, router.load, router.total = {0: {0: 3, 1: 2, 2: 1}}, list(loads), sum(loads)
     assert router.route(0) == expected
 
