@@ -1,6 +1,6 @@
 """How far `planner.evaluate` is from `planner.simulate` under routers, orders, prefix caches, adapters and recordings.
 
-Prints the table of docs/explanation/queueing-policies.md. Run from the root of the checkout, some two minutes:
+Prints the rows that docs/explanation/queueing-policies.md sums up. Run from the root of the checkout, some two minutes:
 
     python -m tests.studies.policies [traces-folder]
 
