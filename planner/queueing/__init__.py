@@ -9,23 +9,18 @@ of running sequences. Outputs: `QueueLatency` with distributions of TTFT, TPOT a
 queue is unstable. Equations and sources are in docs/explanation/queueing.md and in the docstrings.
 
 - Pools that work in steps: `mixed`, `decode`; built from `capacity` (largest rates), `backlog` (prompt tokens waiting),
-  `batch_occupancy` and `fixed_point` (sequences running), `first_token`, `token_gap` and `prompts_first` (times),
-  `latencies`.
-- Closed forms beside them: `mg1`, `priority`, `load_balancing`, `link`, `overload`, `prefix`, `cache_levels`, `reuse`,
-  `memory_limit`.
+  `batch_occupancy` and `fixed_point` (sequences running), `first_token` and `token_gap` (times), `latencies`.
+- Closed forms beside them: `mg1`, `priority`, `load_balancing`, `link`, `overload`, `lru`, `memory_limit`.
 """
 
 from __future__ import annotations
 
-from planner.queueing.cache_levels import CacheLevel, level_hits
 from planner.queueing.capacity import largest_decode_rate, largest_mixed_rate, largest_prefill_rate
-from planner.queueing.contexts import ContextSpread
 from planner.queueing.decode import decode_pool
-from planner.queueing.delayed import with_delay
 from planner.queueing.distributions import rescaled_wait, sum_of_independent
 from planner.queueing.first_token import own_steps_s
 from planner.queueing.latencies import QueueLatency, condensed_sample, e2e_distribution
-from planner.queueing.link import LinkWait, exposed_in_pieces_s, exposed_s, link_wait
+from planner.queueing.link import LinkWait, exposed_in_pieces_s, exposed_s, link_wait, with_delay
 from planner.queueing.load_balancing import (
     random_share,
     random_wait_distribution,
@@ -33,15 +28,14 @@ from planner.queueing.load_balancing import (
     shortest_queue_wait_distribution,
     two_choices_wait_distribution,
 )
+from planner.queueing.lru import CacheLevel, idle_lifetimes_s, level_hits
 from planner.queueing.memory_limit import full_probability, held_moments, recomputed_tokens, settling_steps
 from planner.queueing.mg1 import mg1_wait_distribution
 from planner.queueing.mixed import mixed_pool, prefill_pool
 from planner.queueing.overload import transient_wait_distribution, work_variance_per_s
-from planner.queueing.prefix import pool_hits, uncached_lengths
 from planner.queueing.priority import priority_second_moments, priority_waits, stretched_wait
 from planner.queueing.quantisation import sorted_slice_means
-from planner.queueing.reuse import hit_shares, lifetimes_s
-from planner.queueing.server import BatchServer
+from planner.queueing.server import BatchServer, ContextSpread
 
 __all__ = [
     "BatchServer",
@@ -56,17 +50,15 @@ __all__ = [
     "exposed_s",
     "full_probability",
     "held_moments",
-    "hit_shares",
+    "idle_lifetimes_s",
     "largest_decode_rate",
     "largest_mixed_rate",
     "largest_prefill_rate",
     "level_hits",
-    "lifetimes_s",
     "link_wait",
     "mg1_wait_distribution",
     "mixed_pool",
     "own_steps_s",
-    "pool_hits",
     "prefill_pool",
     "priority_second_moments",
     "priority_waits",
@@ -82,7 +74,6 @@ __all__ = [
     "sum_of_independent",
     "transient_wait_distribution",
     "two_choices_wait_distribution",
-    "uncached_lengths",
     "with_delay",
     "work_variance_per_s",
 ]

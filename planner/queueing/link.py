@@ -24,6 +24,10 @@ transfer T where there is one piece, and on a slow link what it cannot carry fro
 layer as well it is max(left_(j-1) + p_j - s_j, p_j / layers). The wait of others behind such a transfer is that behind
 T / b parts of b, the larger of what is left at its end and the mean piece: its backlog over time has the area T b / 2.
 
+What waits for its load comes to another queue only then (`with_delay`). Poisson arrivals that are delayed by
+independent times are Poisson again (the output of M/G/infinity: Mirasol, Operations Research 11, 1963), so that the
+queue behind the delay is the queue without it, and the delay adds to the time to the first token.
+
 Sources: Pollaczek-Khinchine, as `planner.queueing.mg1.mg1_wait_distribution`; for the overlap of layers Patel et
 al., "Splitwise", ISCA 2024, section 4.3 (layer-wise transfer); for that of chunks the timeline of TensorRT-LLM's
 pipelined transfer (github.com/NVIDIA/TensorRT-LLM/pull/15727), which is the work left in a queue of one server (Lindley
@@ -34,15 +38,17 @@ Units: seconds and requests per second.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.core import FloatArray, InputError
 from planner.queueing.distributions import sum_of_independent
+from planner.queueing.latencies import QueueLatency
 from planner.queueing.mg1 import mg1_wait_distribution
-from planner.workload import LatencyDistribution
+from planner.queueing.quantisation import slice_means
+from planner.workload import LatencyDistribution, nearest_groups
 
 BLOCKING_ROUNDS = 2
 """Rounds of the two waits at the far ends. Chosen because it agrees with simulation to a load of a third per link."""
@@ -172,3 +178,44 @@ def exposed_in_pieces_s(pieces_s: ArrayLike, steps_s: ArrayLike, layers: int | N
         else:
             left = np.maximum(left + piece - step, piece / layers)
     return left
+
+
+def with_delay(
+    queue: QueueLatency, prompts: FloatArray, chances: FloatArray, delays_s: FloatArray, link: LinkWait
+) -> QueueLatency:
+    """The latencies of requests that are delayed before they reach a queue.
+
+    Args:
+        queue: what they come to.
+        prompts: tokens to compute of requests of several kinds, shape (n,).
+        chances: probability of each kind and each delay together, shape (n, D), sums to 1.
+        delays_s: D delays [s].
+        link: what the delayed ones wait for; where it cannot keep up, the queue cannot either.
+
+    Returns:
+        The queue with its TTFT and E2E later [s].
+    """
+    if not queue.stable:
+        return queue
+    if not link.stable:
+        never = LatencyDistribution.unbounded()
+        utilisation = max(queue.utilisation, link.utilisation)
+        return replace(
+            queue, stable=False, ttft=never, tpot=never, e2e=never, itl=never, utilisation=utilisation, joint=None
+        )
+    joint = queue.joint
+    if joint is None:
+        delay = LatencyDistribution.from_samples(delays_s, chances.sum(axis=0))
+        return replace(queue, ttft=sum_of_independent(queue.ttft, delay), e2e=sum_of_independent(queue.e2e, delay))
+    weights = np.zeros((joint.prompts.size, delays_s.size))
+    np.add.at(weights, nearest_groups(joint.prompts, prompts), chances)
+    weights[:, 0] += np.where(weights.any(axis=1), 0.0, 1.0)
+    weights /= weights.sum(axis=1, keepdims=True)
+    rows = (joint.prompts.size, -1)
+    total = joint.first_s[:, :, None] + delays_s
+    share = joint.first_mass[:, None] * weights[:, None, :]
+    edges = np.append(0.0, np.cumsum(joint.first_mass))
+    edges[-1] = 1.0
+    joint = replace(joint, first_s=slice_means(total.reshape(rows), share.reshape(rows), edges))
+    decodes = bool(np.any(joint.gaps > 0.0))
+    return replace(queue, joint=joint, ttft=joint.ttft, e2e=joint.e2e if decodes else joint.ttft)

@@ -1,22 +1,32 @@
 """Pools that serve prompts: continuous batching with chunked prefill, and prefill alone.
 
 Latencies of a request that meets a given number running are averaged over the distribution of that number.
+
+Where prompts go first, a step holds prompts as long as there are any, else decodes. A request that decodes in K
+steps of a waits for all prompts that are there when it begins and for all that come before its last step: X on top of
+K a, the delay busy period of an M/G/1 queue of prompts,
+
+    E X = E Y / (1 - rho),  Var X = Var Y / (1 - rho)^2 + E Y lambda E S^2 / (1 - rho)^3
+
+with Y the work V left behind at the first token and that which comes in (K - 1) a. X is 0 with the chance that nobody
+is left behind and nobody comes; otherwise it has a gamma distribution (ours), so that mean and variance are these
+(Conway, Maxwell and Miller, Theory of Scheduling, 1967, section 8-3: delay busy periods).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from scipy.special import gammainc, gammaincinv
 
 from planner.core import FloatArray
 from planner.queueing.backlog import COARSE_CELLS, FINE_CELLS, Backlog, TokenArrivals, solve_backlog
 from planner.queueing.batch_occupancy import SlotWork, mean_wait_when_blocked_s
 from planner.queueing.capacity import RUNNING, mixed_limit
-from planner.queueing.contexts import spread_by_contexts
 from planner.queueing.first_token import first_token_times, own_steps_s
 from planner.queueing.fixed_point import CLOSEST_TO_CRITICAL, RunningState, running_state
 from planner.queueing.latencies import (
@@ -32,12 +42,11 @@ from planner.queueing.latencies import (
     with_slot_wait,
 )
 from planner.queueing.offered_load import OfferedLoad, burstiness
-from planner.queueing.prompts_first import PromptStream, interrupted_gap_times
 from planner.queueing.quantisation import binned_slice_means, sorted_slice_means
 from planner.queueing.renewal import round_robin_share
-from planner.queueing.server import BatchServer, require_usable, step_duration_s
+from planner.queueing.server import BatchServer, require_usable, spread_by_contexts, step_duration_s
 from planner.queueing.token_gap import GapNoise, slowly_varying_times, token_gap_times
-from planner.workload import ArrivalProcess, LatencyDistribution, TokenLengths, condensed_lengths
+from planner.workload import ArrivalProcess, LatencyDistribution, TokenLengths, condensed_lengths, tail_edges
 
 SMALLEST_SHARE = 1e-9
 """Guards divisions by the share of the time in which something decodes."""
@@ -54,6 +63,14 @@ SATURATION_WEIGHT = 0.5
 because it agrees with simulation."""
 LEAST_PROMPT_LOAD = 1e-9
 """Least share of the time that prompts are taken to need. Guards a division."""
+INTERRUPTION_EDGES = tail_edges(16)
+"""Slices of the time that prompts take of a request's decode. A choice of resolution."""
+LEAST_SPREAD, LARGEST_SPREAD = 1e-4, 400.0
+"""Least and largest SCV of that time where there is any: beyond, all but one slice of it are 0 or alike."""
+SHORTEST_S = 1e-100
+"""Guards a division by a time of 0 [s]."""
+LEAST_LEFT = 1e-3
+"""Least share of the time that prompts leave to decodes."""
 NEGLIGIBLE_SPREAD = 0.02
 """Spread of the number running, relative to its mean, below which its mean alone stands for it. Affects speed."""
 
@@ -303,3 +320,57 @@ def _mean_step_s(state: RunningState, backlogs: list[Backlog]) -> float:
         return float(np.mean([backlog.mean_step_s for backlog in backlogs]))
     running = state.distribution.probabilities[1:]
     return float(running.sum() / (running / state.step_means_s[1:]).sum())
+
+
+@dataclass(frozen=True)
+class PromptStream:
+    """Prompts that interrupt decodes.
+
+    Attributes:
+        rate_per_s: of arrivals [1/s].
+        mean_s: time of a prompt [s].
+        variance_per_s: growth of the variance of the work that arrives, lambda (Var S + SCV E[S]^2) [s^2/s].
+        left: mean prompts left behind at a first token.
+        left_variance: variance of that number.
+        nobody_left: chance that there are none.
+    """
+
+    rate_per_s: float
+    mean_s: float
+    variance_per_s: float
+    left: float
+    left_variance: float
+    nobody_left: float
+
+
+def interrupted_gap_times(
+    gaps: FloatArray, decode_s: FloatArray, prompts: PromptStream
+) -> tuple[FloatArray, FloatArray]:
+    """Times per output token [s] of requests with `gaps` steps and their weights, both of shape (gaps, points).
+
+    Args:
+        gaps: numbers of steps, > 0, shape (G,).
+        decode_s: a step of decodes at equally likely numbers running [s], shape (G, S).
+        prompts: that interrupt them.
+
+    Returns:
+        Times [s] and weights, each shape (gaps, S (slices + 1)).
+    """
+    coming_s = decode_s.mean(axis=1) * (gaps - 1.0)
+    spare = max(1.0 - prompts.rate_per_s * prompts.mean_s, LEAST_LEFT)
+    work_s = (prompts.left + prompts.rate_per_s * coming_s) * prompts.mean_s
+    own_variance = prompts.variance_per_s / prompts.rate_per_s
+    work_variance = prompts.left_variance * prompts.mean_s**2 + prompts.left * own_variance
+    work_variance = work_variance + prompts.variance_per_s * coming_s
+    mean_s, variance = work_s / spare, work_variance / spare**2 + work_s * prompts.variance_per_s / spare**3
+    none = prompts.nobody_left * np.exp(-prompts.rate_per_s * coming_s)
+    some = np.maximum(1.0 - none, np.finfo(float).tiny)
+    scv = np.clip(some * (variance / np.maximum(mean_s, SHORTEST_S) ** 2 + 1.0) - 1.0, LEAST_SPREAD, LARGEST_SPREAD)
+    shares = np.diff(INTERRUPTION_EDGES)
+    shape = 1.0 / scv[:, None]
+    slices = np.diff(gammainc(shape + 1.0, gammaincinv(shape, INTERRUPTION_EDGES[None, :])), axis=1) / shares
+    extra_s = np.concatenate([np.zeros((gaps.size, 1)), (mean_s / some)[:, None] * slices], axis=1)
+    chance = np.concatenate([none[:, None], some[:, None] * shares], axis=1)
+    times = decode_s[:, :, None] + (extra_s / gaps[:, None])[:, None, :]
+    weights = np.broadcast_to(chance[:, None, :], times.shape)
+    return times.reshape(gaps.size, -1), weights.reshape(gaps.size, -1)

@@ -43,11 +43,10 @@ from planner.serving.pool import (
     step_shapes,
     tokens_per_step,
 )
-from planner.serving.prefix_cache import CachedWorkload, behind_cache, has_prefixes
+from planner.serving.prefix_cache import CachedWorkload, PoolLoads, behind_cache, has_prefixes
 from planner.serving.prompt_work import with_own_prompt, work_lengths
 from planner.serving.router import routed_queue
 from planner.serving.session_cache import busy_factor, reused_share
-from planner.serving.tier_loads import PoolLoads
 from planner.serving.types import Deployment, Pool, PoolLimit, PoolPerformance, Role
 from planner.workload import (
     MAX_SCV,

@@ -1,22 +1,26 @@
 """What a pool's prefix caches leave of its prompts, from theory.
 
 Every replica keeps the blocks of shared prefixes in the KV memory that running requests leave free, least recently used
-out first. How often a prefix is found there is Che's approximation (`queueing.prefix`): over all prefixes of all
-classes, at the rate at which one replica is asked for each; with a prefix-affine router each prefix has one replica.
-A request that finds its prefix has whole blocks of it less to compute, and attends to them all the same; with recurrent
-layers as much of it as an engine has kept state of (`engine.reusable_prefix_tokens`). Windows and state at the end of a
-prefix take room beside its tokens. Behind the GPU's cache there may be KV tiers (`queueing.cache_levels`,
-`engine.kv_tiers`), which prompts are written to whole. Sessions find what they left themselves
-(`serving.session_cache`), on the GPU alone; so do requests with the hits of a recording (`workload.PrefixReuse`).
+out first. How often a prefix is found there is Che's approximation (`queueing.lru`): over all prefixes of all classes,
+at the rate at which one replica is asked for each; with a prefix-affine router each prefix has one replica. A request
+that finds its prefix has whole blocks of it less to compute, and attends to them all the same; with recurrent layers as
+much of it as an engine has kept state of (`engine.reusable_prefix_tokens`). Windows and state at the end of a prefix
+take room beside its tokens. Behind the GPU's cache there may be KV tiers (`engine.kv_tiers`), which prompts are written
+to whole; the loads of one attention rank follow one another on its link (`queueing.link`). Sessions find what they left
+themselves (`serving.session_cache`), on the GPU alone; so do requests with the hits of a recording
+(`workload.PrefixReuse`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from hardware_db import KvTierKind
 from planner.core import FloatArray
 from planner.engine import (
     TierLoads,
@@ -26,20 +30,74 @@ from planner.engine import (
     prompt_s,
     require_room,
     reusable_prefix_tokens,
-    reuse_step_tokens,
     tier_loads,
 )
-from planner.queueing import CacheLevel, level_hits, uncached_lengths
+from planner.queueing import CacheLevel, LinkWait, QueueLatency, level_hits, link_wait, with_delay
 from planner.serving.session_cache import (
     SeenRequests,
-    behind_known_hits,
+    behind_hits,
     behind_session_cache,
     lifetime_s,
     reused_share,
 )
-from planner.serving.tier_loads import PoolLoads
 from planner.serving.types import Pool, Router
-from planner.workload import RequestClass, TokenLengths, Workload
+from planner.workload import LatencyDistribution, RequestClass, Workload
+
+WAIT_POINTS = 32
+"""Points that the wait for a link is condensed to. A choice."""
+
+
+@dataclass(frozen=True, eq=False)
+class PoolLoads:
+    """What the prompts of a pool load from its tiers.
+
+    Attributes:
+        kinds: of the tiers.
+        tier_hits: share of the input tokens found in each tier, shape (tiers,).
+        prompts: tokens to compute of requests of several kinds, shape (n,).
+        chances: probability of each kind that loads so, shape (n, loads); the rest of `masses` loads nothing.
+        masses: probability of each kind, shape (n,).
+        load_s: time on the link of each load [s], shape (loads,).
+        delay_s: what of it comes before the prompt's first step [s], shape (loads,).
+        links: of a pool, one for each attention rank of its replicas.
+    """
+
+    kinds: tuple[KvTierKind, ...]
+    tier_hits: FloatArray
+    prompts: FloatArray
+    chances: FloatArray
+    masses: FloatArray
+    load_s: FloatArray
+    delay_s: FloatArray
+    links: int
+
+    @cached_property
+    def loading(self) -> float:
+        """Share of the requests that load."""
+        return float(self.chances.sum())
+
+    @property
+    def limit_per_s(self) -> float:
+        """Rate at the pool at which its links are busy all the time [1/s]."""
+        mean_s = float(self.chances.sum(axis=0) @ self.load_s)
+        return self.links / mean_s if mean_s > 0.0 else np.inf
+
+    def wait(self, rate_per_s: float) -> LinkWait:
+        """The wait of a load for its link at a rate of requests at the pool [1/s]."""
+        if self.loading <= 0.0:
+            return LinkWait(LatencyDistribution.constant(0.0), 0.0)
+        load = LatencyDistribution.from_samples(self.load_s, self.chances.sum(axis=0)).condensed(WAIT_POINTS)
+        return link_wait(rate_per_s * self.loading / self.links, load)
+
+    def delayed(self, queue: QueueLatency, link: LinkWait) -> QueueLatency:
+        """The queue of the pool behind its loads."""
+        if self.loading <= 0.0:
+            return queue
+        wait = link.wait.condensed(WAIT_POINTS)
+        delays_s = np.append(0.0, np.add.outer(self.delay_s, wait.support_s).ravel())
+        none = np.maximum(self.masses - self.chances.sum(axis=1), 0.0)
+        loaded = np.multiply.outer(self.chances, wait.weights).reshape(self.prompts.size, -1)
+        return with_delay(queue, self.prompts, np.column_stack([none, loaded]), delays_s, link)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,63 +157,59 @@ def behind_cache(
         return CachedWorkload(workload)
     if capacity_tokens is None:
         capacity_tokens = float(require_room(pool.config, workload.lengths.max_total).kv_capacity_tokens)
-    step = reuse_step_tokens(pool.config)
-    reusable = [_reusable_tokens(pool, requests) for requests in workload.classes]
-    tiers = tier_loads(pool.config)
+    classes = workload.classes
+    reusable, tiers = [_reusable_tokens(pool, kind) for kind in classes], tier_loads(pool.config)
     hits = _hit_probabilities(pool, workload, reusable, capacity_tokens, running, tiers)
-    own_classes = _own_prefixes(pool, workload, capacity_tokens, running)
-    classes, pasts, owns, found_tokens = [], [], [], 0.0
-    for requests, tokens, by_level in zip(workload.classes, reusable, hits, strict=True):
-        seen_class = own_classes.get(requests.name)
-        if seen_class is None:
-            lengths, past = _misses_then_hits(requests, tokens, float(by_level.sum()), step)
-            own_past = np.zeros_like(past)
+    kept_s, answer_s = _idle_contexts(pool, workload, capacity_tokens, running)
+    seen = []
+    for kind, tokens, by_level in zip(classes, reusable, hits, strict=True):
+        if kind.sessions is not None:
+            seen.append(behind_session_cache(pool, kind, kept_s, answer_s, running * pool.replicas))
+        elif kind.prefixes is not None:
+            held = tokens * expected_distinct(running * kind.share, kind.prefixes.popularity)
+            seen.append(behind_hits(pool, kind.lengths, float(tokens), float(by_level.sum()), shared_tokens=held))
         else:
-            lengths, past, own_past = seen_class.lengths, seen_class.past, seen_class.own_past
-        own = {"lengths": lengths, "sessions": None, "prefix_hit_rate": 0.0, "prefix_reuse": None}
-        classes.append(requests.model_copy(update=own))
-        pasts.append(past)
-        owns.append(own_past)
-        found_tokens += requests.share * float(past @ lengths.probabilities)
-    seen = Workload(arrivals=workload.open_arrivals, classes=tuple(classes))
-    held = sum(
-        _held_tokens(requests, tokens, running * requests.share)
-        for requests, tokens in zip(workload.classes, reusable, strict=True)
+            share = kind.prefix_hit_rate
+            if kind.prefix_reuse is not None:
+                share = reused_share(pool, kind, workload, capacity_tokens, running)
+            seen.append(behind_hits(pool, kind.lengths, kind.lengths.inputs * share))
+    kinds = tuple(
+        kind.model_copy(
+            update={"lengths": each.lengths, "sessions": None, "prefix_hit_rate": 0.0, "prefix_reuse": None}
+        )
+        for kind, each in zip(classes, seen, strict=True)
     )
-    held += sum(each.shared_tokens for each in own_classes.values())
+    found = [each.past @ each.lengths.probabilities for each in seen]
     mean_input = workload.lengths.mean_input
-    loads = _pool_loads(pool, classes, pasts, tiers, reusable, hits, mean_input) if tiers else None
-    return CachedWorkload(seen, np.concatenate(pasts), found_tokens / mean_input, held, np.concatenate(owns), loads)
+    return CachedWorkload(
+        workload=Workload(arrivals=workload.open_arrivals, classes=kinds),
+        past=np.concatenate([each.past for each in seen]),
+        hit_share=float(np.dot([kind.share for kind in classes], found)) / mean_input,
+        shared_tokens=math.fsum(each.shared_tokens for each in seen),
+        own_past=np.concatenate([each.own_past for each in seen]),
+        loads=_pool_loads(pool, kinds, seen, tiers, reusable, hits, mean_input) if tiers else None,
+    )
 
 
-def _own_prefixes(pool: Pool, workload: Workload, capacity_tokens: float, running: float) -> dict[str, SeenRequests]:
-    """What is left of classes whose prompts have a prefix of their own: sessions, and those with known hits.
+def _idle_contexts(pool: Pool, workload: Workload, capacity_tokens: float, running: float) -> tuple[float, float]:
+    """How long idle contexts of sessions stay, and how long a request holds memory [s]; 0 without sessions.
 
     Sessions share what running requests leave of the memory; an answer takes as long as requests hold it (Little).
     """
-    classes, rate_per_s = workload.classes, workload.rate_per_s
-    seen = {kind.name: behind_known_hits(pool, kind, kind.prefix_hit_rate) for kind in classes if kind.prefix_hit_rate}
-    for kind in classes:
-        if kind.prefix_reuse is not None:
-            share = reused_share(pool, kind, workload, capacity_tokens, running)
-            seen[kind.name] = behind_known_hits(pool, kind, share)
-    talking = [kind for kind in classes if kind.sessions is not None]
-    if talking:
-        there = running * pool.replicas
-        answer_s = there / rate_per_s
-        system = sum(kind.sessions.system_prompt_tokens for kind in talking if kind.sessions is not None)
-        own = sum(kind.share * (kind.lengths.mean_input + kind.lengths.mean_output) for kind in classes)
-        of_system = sum(kind.share * kind.sessions.system_prompt_tokens for kind in talking if kind.sessions)
-        room = capacity_tokens - system - running * (own - of_system)
-        kept_s = lifetime_s(pool, classes, rate_per_s, room, answer_s)
-        seen |= {kind.name: behind_session_cache(pool, kind, kept_s, answer_s, there) for kind in talking}
-    return seen
+    classes, answer_s = workload.classes, running * pool.replicas / workload.rate_per_s
+    systems = [(kind.share, kind.sessions.system_prompt_tokens) for kind in classes if kind.sessions is not None]
+    if not systems:
+        return 0.0, answer_s
+    own = math.fsum(kind.share * (kind.lengths.mean_input + kind.lengths.mean_output) for kind in classes)
+    own -= math.fsum(share * system for share, system in systems)
+    room = capacity_tokens - sum(system for _, system in systems) - running * own
+    return lifetime_s(pool, classes, workload.rate_per_s, room, answer_s), answer_s
 
 
 def _pool_loads(
     pool: Pool,
     classes: Sequence[RequestClass],
-    pasts: Sequence[FloatArray],
+    seen: Sequence[SeenRequests],
     tiers: Sequence[TierLoads],
     reusable: Sequence[int],
     hits: Sequence[FloatArray],
@@ -167,14 +221,14 @@ def _pool_loads(
     config = pool.config
     load_s, delay_s, prompts, masses, chances = [], [], [], [], []
     tier_hits = np.zeros(len(tiers))
-    for place, (requests, past, tokens, by_level) in enumerate(zip(classes, pasts, reusable, hits, strict=True)):
+    for place, (requests, each, tokens, by_level) in enumerate(zip(classes, seen, reusable, hits, strict=True)):
         lengths, total = requests.lengths, float(by_level.sum())
         step_s = prompt_s(config, min(lengths.mean_input, float(config.step_tokens))) if total else 0.0
         load_s += [tier.load_s(tokens) for tier in tiers]
         delay_s += [tier.delay_s(tokens, step_s) for tier in tiers]
         of_level = by_level[1:] / total if total else by_level[1:]
-        found = requests.share * lengths.probabilities * (past > 0.0)
-        tier_hits += of_level * float(found @ past)
+        found = requests.share * lengths.probabilities * (each.past > 0.0)
+        tier_hits += of_level * float(found @ each.past)
         row = np.zeros((lengths.inputs.size, len(classes) * len(tiers)))
         row[:, place * len(tiers) : (place + 1) * len(tiers)] = np.outer(found, of_level)
         chances.append(row)
@@ -226,7 +280,8 @@ def _hit_probabilities(
     sizes = np.concatenate([np.full(prefixes.groups, blocks) for _, prefixes, blocks in sharing])
     levels = [CacheLevel(free_blocks, passing=False), *(CacheLevel(tier.blocks, tier.is_shared) for tier in tiers)]
     passing = workload.rate_per_s * sum(
-        c.share * _own_prompt_blocks(c, tokens, block) for c, tokens in zip(classes, reusable, strict=True)
+        c.share * float(np.ceil(np.maximum(c.lengths.inputs - tokens, 0.0) / block) @ c.lengths.probabilities)
+        for c, tokens in zip(classes, reusable, strict=True)
     )
     affinity = pool.router is Router.PREFIX_AFFINITY
     by_prefix = level_hits(rates, sizes, levels, count, affinity, passing)
@@ -234,33 +289,5 @@ def _hit_probabilities(
     of_sharing = iter(np.split(by_prefix, ends[:-1], axis=1))
     nothing = np.zeros(len(levels))
     found = [nothing if c.prefixes is None else next(of_sharing) @ c.prefixes.popularity for c in classes]
-    worth = [_worth_loading(pool, tiers, tokens) for tokens in reusable]
-    return [each * mask for each, mask in zip(found, worth, strict=True)]
-
-
-def _own_prompt_blocks(requests: RequestClass, reusable: int, block: int) -> float:
-    """Mean blocks of a prompt that no other request asks for."""
-    own = np.maximum(requests.lengths.inputs - reusable, 0.0)
-    return float(np.ceil(own / block) @ requests.lengths.probabilities)
-
-
-def _worth_loading(pool: Pool, tiers: Sequence[TierLoads], tokens: int) -> FloatArray:
-    """1 for the GPU and every tier from which so many tokens take less time than to compute, else 0."""
-    worth = [levels_worth_loading(pool.config, [tier], [tokens]) for tier in tiers]
-    return np.array([1.0, *worth])
-
-
-def _held_tokens(requests: RequestClass, reusable: int, running: float) -> float:
-    """Tokens of the distinct prefixes of `running` requests of a class."""
-    if requests.prefixes is None:
-        return 0.0
-    return reusable * expected_distinct(running, requests.prefixes.popularity)
-
-
-def _misses_then_hits(requests: RequestClass, reusable: int, hit: float, step: int) -> tuple[TokenLengths, FloatArray]:
-    """Cells of misses, then of hits, and the tokens each finds in the cache."""
-    lengths = requests.lengths
-    if not reusable or hit <= 0.0:
-        return lengths, np.zeros(lengths.inputs.size)
-    left = uncached_lengths(lengths, reusable, min(hit, 1.0), step)
-    return left, np.resize(lengths.inputs, left.inputs.size) - left.inputs
+    quicker = [[levels_worth_loading(pool.config, [tier], [tokens]) for tier in tiers] for tokens in reusable]
+    return [each * np.array([1.0, *those]) for each, those in zip(found, quicker, strict=True)]

@@ -8,7 +8,7 @@ that heeds no prefixes. One with prefix affinity keeps a session where it is unl
     q (1 - q)^(m - 1) P(m think times + m - 1 answers < T),
 
 with the characteristic time T at which idle contexts fill the memory that running requests leave
-(`queueing.lifetimes_s`). What is not found of its own it still finds of the system prompt, which all requests use.
+(`queueing.idle_lifetimes_s`). What is not found of its own it still finds of the system prompt, which all requests use.
 Contexts of sessions that are over are idle as well until they are dropped.
 
 Approximations: turns of one session reach replicas independently; an answer takes the mean time that requests hold
@@ -27,7 +27,7 @@ from scipy.special import bdtrc, gammainc, gammaln, ndtri, pdtrik
 
 from planner.core import FloatArray
 from planner.engine import keeps_recurrent_state, reuse_step_tokens
-from planner.queueing import lifetimes_s
+from planner.queueing import idle_lifetimes_s
 from planner.serving.types import Deployment, Pool, Role, Router
 from planner.workload import RequestClass, Sessions, TokenLengths, Workload
 
@@ -169,7 +169,10 @@ def lifetime_s(
         Characteristic time T [s].
     """
     streams = _streams(pool, classes, rate_per_s)
-    idle = [stream.rate_per_s / pool.replicas * _mean_idle(stream) for stream in streams]
+    idle = [
+        stream.rate_per_s / pool.replicas * float(np.average(stream.idle, weights=stream.sessions.requests.weights))
+        for stream in streams
+    ]
     total, visits = math.fsum(idle), _visits(pool, rate_per_s * answer_s)
 
     def reuse(times_s: FloatArray) -> FloatArray:
@@ -180,7 +183,7 @@ def lifetime_s(
                 shares += weight * stream.within(turns, times_s, answer_s)
         return shares
 
-    return float(lifetimes_s(reuse, total, [room_tokens])[0]) if total > 0.0 else 0.0
+    return float(idle_lifetimes_s(reuse, total, [room_tokens])[0]) if total > 0.0 else 0.0
 
 
 def behind_session_cache(
@@ -264,7 +267,7 @@ def session_notes(deployment: Deployment, workload: Workload) -> tuple[str, ...]
 def known_hit_notes(deployment: Deployment, workload: Workload) -> tuple[str, ...]:
     """What a known hit rate takes for granted of routers that heed no prefixes, for each such pool.
 
-    `behind_known_hits` gives every replica the whole share. That is true of what all users share, such as a system
+    `behind_hits` gives every replica the whole share. That is true of what all users share, such as a system
     prompt. A user's own context is at the replica that saw it last: 1 request in so many replicas goes there.
 
     Args:
@@ -325,24 +328,40 @@ def reused_share(pool: Pool, requests: RequestClass, workload: Workload, room_to
     )
 
 
-def behind_known_hits(pool: Pool, requests: RequestClass, hit_rate: float) -> SeenRequests:
-    """Requests of a class of which a share of every prompt is known to be found cached.
+def behind_hits(
+    pool: Pool,
+    lengths: TokenLengths,
+    shared: FloatArray | float,
+    chance: float = 1.0,
+    shared_tokens: float | None = None,
+) -> SeenRequests:
+    """Requests that find so much of their prompts with a chance, and nothing otherwise.
+
+    Whole blocks are found, and never a whole prompt, as the output of its last token is what comes next (vLLM,
+    docs/design/prefix_caching).
 
     Args:
         pool: the pool.
-        requests: of one class.
-        hit_rate: share of each prompt.
+        lengths: of the requests.
+        shared: what a hit has in common with what is cached, shape (cells,) or one number for all [tokens].
+        chance: of a hit.
+        shared_tokens: held once for all requests [tokens]; None: every request holds what it found alone.
 
     Returns:
-        What is left to compute, in whole blocks, at least a token of each [tokens].
+        What is left to compute, cells of misses before those of hits [tokens].
     """
-    lengths, step = requests.lengths, reuse_step_tokens(pool.config)
-    usable = np.minimum(lengths.inputs * hit_rate, lengths.inputs - 1.0)
-    past = np.floor(usable / step) * step
-    left = TokenLengths.from_pairs(
-        lengths.inputs - past, lengths.outputs, lengths.probabilities, lengths.source, lengths.images
-    )
-    return SeenRequests(left, past, past)
+    step = reuse_step_tokens(pool.config)
+    past = np.floor(np.minimum(shared, lengths.inputs - 1.0) / step) * step
+    nothing = np.zeros_like(past)
+    if chance <= 0.0 or not past.any():
+        return SeenRequests(lengths, nothing, nothing, shared_tokens or 0.0)
+    left, outputs, mass, images = lengths.inputs - past, lengths.outputs, lengths.probabilities, lengths.images
+    if chance < 1.0:
+        left, outputs, images = np.append(lengths.inputs, left), np.append(outputs, outputs), images * 2
+        mass, past = np.append(mass * (1.0 - chance), mass * chance), np.append(nothing, past)
+    seen = TokenLengths.from_pairs(left, outputs, mass, lengths.source, images)
+    own_past = past if shared_tokens is None else np.zeros_like(past)
+    return SeenRequests(seen, past, own_past, shared_tokens or 0.0)
 
 
 def _streams(pool: Pool, classes: Sequence[RequestClass], rate_per_s: float) -> list[_Stream]:
@@ -357,11 +376,6 @@ def _streams(pool: Pool, classes: Sequence[RequestClass], rate_per_s: float) -> 
             kept = np.zeros_like(kept)
         streams.append(_Stream(requests.sessions, rate_per_s * requests.share, kept))
     return streams
-
-
-def _mean_idle(stream: _Stream) -> float:
-    weights = stream.sessions.requests.weights
-    return float((stream.idle * weights).sum() / weights.sum())
 
 
 def _visits(pool: Pool, there: float) -> list[float]:

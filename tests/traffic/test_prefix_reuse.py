@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.launch.requests import requests_of
-from planner.queueing.prefix import lru_hits
+from planner.queueing import CacheLevel, level_hits
 from planner.scenario.snippets import snippet_text, trace_snippet
 from planner.traffic import RecognisedTrace, read_any_trace
 from planner.traffic.prefix_reuse import hit_curve, stack_distances
@@ -83,7 +83,8 @@ def test_a_drawn_trace_has_the_hits_of_its_distribution() -> None:
     assert reuse is not None
     assert reuse.rate_per_s == pytest.approx(4.0, rel=0.05)
     for size in (20_000.0, 60_000.0):
-        expected = lru_hits(4.0 * prefixes.popularity, 4.0, size / 320, passing_blocks_per_s=4.0).overall
+        rates, level = 4.0 * prefixes.popularity, [CacheLevel(size / 320)]
+        expected = level_hits(rates, np.full(40, 4.0), level, passing_blocks_per_s=4.0)[0] @ prefixes.popularity
         assert reuse.share(size, rate_per_s=reuse.rate_per_s) == pytest.approx(0.8 * expected, abs=0.015)
     everything = reuse.share(1e9, rate_per_s=reuse.rate_per_s)
     assert everything == found.prefix_share == pytest.approx(0.8 * (1.0 - 40 / 4000), abs=1e-3)

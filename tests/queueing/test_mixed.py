@@ -10,7 +10,7 @@ import pytest
 
 from planner.core import FloatArray
 from planner.queueing import BatchServer, largest_mixed_rate, mixed_pool
-from planner.queueing.prompts_first import PromptStream, interrupted_gap_times
+from planner.queueing.mixed import PromptStream, interrupted_gap_times
 from planner.workload import TokenLengths
 from tests.queueing.servers import poisson
 from tests.studies.queueing_vs_steps import AZURE

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from planner.queueing import BatchServer, decode_pool
-from planner.queueing.contexts import CONTEXT_EDGES, ContextSpread, spread_by_contexts
 from planner.queueing.quantisation import slice_means
+from planner.queueing.server import CONTEXT_EDGES, ContextSpread, spread_by_contexts
 from planner.workload import ArrivalProcess, TokenLengths
 
 MASS = np.diff(CONTEXT_EDGES)
