@@ -7,10 +7,9 @@ for ``compress_ratios``, ``mlp_layer_types`` for ``num_hash_layers``).
 
 from __future__ import annotations
 
-from planner.core import InputError, UnsupportedFeatureError
 from planner.llm.compressed_attention import OVERLAPPING_RATIO, CompressedAttention
 from planner.llm.hf_config import ConfigFields
-from planner.llm.hf_layers import Attentions, AttentionTraits, FeedForwards, layer_count, routed_experts
+from planner.llm.hf_layers import Attentions, AttentionTraits, FeedForwards, layer_count, one_each, routed_experts
 from planner.llm.layers import Attention, FeedForward
 
 _RATIOS = (0, OVERLAPPING_RATIO, 128)
@@ -24,13 +23,10 @@ _HASHED = "hash_moe"
 def compressed_attentions(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
     """Window and compressed entries of every layer; one object a ratio."""
     if fields.flag("attention_bias", default=False):
-        bound = "biases of compressed attention are not modelled"
-        raise UnsupportedFeatureError(fields.path("attention_bias"), True, bound, "use another model")
+        raise fields.unmodelled("attention_bias", True, "biases of compressed attention are not modelled")
     if fields.size("num_key_value_heads", default=1) != 1:
         bound = "compressed attention has one key for all heads"
-        raise UnsupportedFeatureError(
-            fields.path("num_key_value_heads"), fields.values["num_key_value_heads"], bound, "use another model"
-        )
+        raise fields.unmodelled("num_key_value_heads", fields.values["num_key_value_heads"], bound)
     ratios = _ratios(fields)[: layer_count(fields)]
     kinds = {ratio: _attention(fields, ratio) for ratio in dict.fromkeys(ratios)}
     return [kinds[ratio] for ratio in ratios]
@@ -40,12 +36,11 @@ def hash_experts(fields: ConfigFields) -> FeedForwards:
     """Experts everywhere, those of the first layers named by a table; the others' choice is corrected by a bias."""
     layers = layer_count(fields)
     shared = fields.count("n_shared_experts") * fields.size("moe_intermediate_size")
-    experts = routed_experts(fields, "n_routed_experts", "moe_intermediate_size", shared)
-    chosen = experts.model_copy(update={"router_bias": True, "shared_gate": False})
-    hashed = experts.model_copy(update={"hashed": True, "shared_gate": False})
+    chosen = routed_experts(fields, "n_routed_experts", "moe_intermediate_size", shared, router_bias=True)
+    hashed = chosen.model_copy(update={"router_bias": False, "hashed": True})
     named = fields.texts("mlp_layer_types")
     if named:
-        return [hashed if kind == _HASHED else chosen for kind in _of_every_layer(fields, "mlp_layer_types", named)]
+        return [hashed if kind == _HASHED else chosen for kind in one_each(fields, "mlp_layer_types", named, layers)]
     return [hashed if layer < fields.count("num_hash_layers") else chosen for layer in range(layers)]
 
 
@@ -67,28 +62,15 @@ def _ratios(fields: ConfigFields) -> tuple[int, ...]:
     """Tokens to an entry of every layer, and of prediction modules where the config names them."""
     named, types = fields.integers("compress_ratios"), fields.texts("layer_types")
     if not named and types:
-        rates = fields.section("compress_rates")
-        named = tuple(
-            (rates.size(kind, default=rate) if rates is not None else rate) if rate else 0
-            for kind, rate in (
-                (kind, _RATE_OF_TYPE.get(kind, 0)) for kind in _of_every_layer(fields, "layer_types", types)
-            )
-        )
+        rates = fields.section("compress_rates") or ConfigFields({})
+        kinds = one_each(fields, "layer_types", types, layer_count(fields))
+        named = tuple(rates.size(kind, _RATE_OF_TYPE[kind]) if kind in _RATE_OF_TYPE else 0 for kind in kinds)
     if len(named) < layer_count(fields):
-        bound = f"must have one entry for each of num_hidden_layers = {layer_count(fields)}"
-        raise InputError(fields.path("compress_ratios"), f"{len(named)} entries", bound, "correct one of the two")
+        one_each(fields, "compress_ratios", named, layer_count(fields))
     for ratio in named:
         if ratio not in _RATIOS:
             bound = f"only {', '.join(map(str, _RATIOS))} tokens to a compressed key are modelled"
-            raise UnsupportedFeatureError(fields.path("compress_ratios"), ratio, bound, "use another model")
-    return named
-
-
-def _of_every_layer(fields: ConfigFields, key: str, named: tuple[str, ...]) -> tuple[str, ...]:
-    layers = layer_count(fields)
-    if len(named) != layers:
-        bound = f"must have one entry for each of num_hidden_layers = {layers}"
-        raise InputError(fields.path(key), f"{len(named)} entries", bound, "correct one of the two")
+            raise fields.unmodelled("compress_ratios", ratio, bound)
     return named
 
 

@@ -85,6 +85,16 @@ class ConfigFields:
         """The field as an error names it, e.g. ``config.rope_scaling.factor``."""
         return f"{self.prefix}.{name}"
 
+    def unmodelled(
+        self, name: str, value: object, bound: str, fix: str = "use another model"
+    ) -> UnsupportedFeatureError:
+        """The error of a field that asks for what is not modelled."""
+        return UnsupportedFeatureError(self.path(name), value, bound, fix)
+
+    def wrong(self, name: str, value: object, bound: str, fix: str = "correct one of the two") -> InputError:
+        """The error of a field whose value cannot be."""
+        return InputError(self.path(name), value, bound, fix)
+
     def optional_size(self, name: str, most: int = MAX_SIZE) -> int | None:
         """A whole number in 1..`most`, or None when absent. Raises `InputError`."""
         value = self.values.get(name)

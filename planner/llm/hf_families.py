@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from planner.core import UnsupportedFeatureError
 from planner.llm.hf_compressed import compressed_attentions, compressed_prediction, hash_experts
 from planner.llm.hf_config import ConfigFields, Feature
 from planner.llm.hf_hybrid import (
@@ -321,9 +320,7 @@ def decoder_layers(fields: ConfigFields, family: ModelFamily) -> DecoderLayers:
     """
     if Feature.SHARED_INDEX not in family.models and fields.size("index_topk_freq", default=1) != 1:
         bound = f"{Feature.SHARED_INDEX.value} is not modelled"
-        raise UnsupportedFeatureError(
-            fields.path("index_topk_freq"), fields.values["index_topk_freq"], bound, "use another model"
-        )
+        raise fields.unmodelled("index_topk_freq", fields.values["index_topk_freq"], bound)
     attentions = family.attentions(fields, family.attention)
     return list(zip(attentions, family.feed_forwards(fields), strict=True))
 

@@ -11,7 +11,6 @@ import json
 import math
 from collections.abc import Sequence
 
-from planner.core import InputError, UnsupportedFeatureError
 from planner.llm.attention import LinearAttention, LinearMap, StateSpace
 from planner.llm.feed_forward import DenseFeedForward
 from planner.llm.hf_config import ConfigFields
@@ -21,8 +20,10 @@ from planner.llm.hf_layers import (
     FeedForwards,
     dense_and_sparse,
     grouped_query,
+    late_layers,
     latent_attention,
     layer_count,
+    one_each,
     routed_experts,
 )
 from planner.llm.layers import MAX_LAYERS, Attention, FeedForward
@@ -38,8 +39,7 @@ def _block_letters(fields: ConfigFields, pattern_key: str, words_key: str) -> st
     words = fields.texts(words_key)
     pattern = fields.text(pattern_key) or "".join(_BLOCK_LETTERS.get(word, "?") for word in words)
     if set(pattern) - set(_BLOCK_LETTERS.values()):
-        bound = "has layers other than M, *, - and E"
-        raise UnsupportedFeatureError(fields.path(pattern_key), pattern, bound, "use another model")
+        raise fields.unmodelled(pattern_key, pattern, "has layers other than M, *, - and E")
     return pattern
 
 
@@ -49,7 +49,7 @@ def _pattern(fields: ConfigFields) -> str:
     layers = fields.optional_size("num_hidden_layers", most=MAX_LAYERS) if pattern else layer_count(fields)
     if not pattern or layers not in (None, len(pattern)) or len(pattern) > MAX_LAYERS:
         bound = f"must have one letter for each of num_hidden_layers = {layers or f'1 to {MAX_LAYERS}'}"
-        raise InputError(fields.path("hybrid_override_pattern"), pattern, bound, "correct one of the two")
+        raise fields.wrong("hybrid_override_pattern", pattern, bound)
     return pattern
 
 
@@ -90,9 +90,8 @@ def _nemotron_feed_forwards(fields: ConfigFields, pattern: str) -> FeedForwards:
         kinds["-"] = DenseFeedForward(intermediate=fields.size("intermediate_size"), gated=False, bias=bias)
     if "E" in pattern:
         shared = fields.count("n_shared_experts") * fields.count("moe_shared_expert_intermediate_size")
-        experts = routed_experts(fields, "n_routed_experts", "moe_intermediate_size", shared)
-        experts = experts.model_copy(update={"gated": False, "router_bias": True, "shared_gate": False})
-        kinds["E"] = experts.model_copy(update={"latent": fields.count("moe_latent_size")})
+        traits = {"gated": False, "router_bias": True, "latent": fields.count("moe_latent_size")}
+        kinds["E"] = routed_experts(fields, "n_routed_experts", "moe_intermediate_size", shared, **traits)
     return [kinds.get(letter) for letter in pattern]
 
 
@@ -110,9 +109,7 @@ def nemotron_prediction(
     feed_forward = [kind for kind in _nemotron_feed_forwards(fields, pattern) if kind is not None]
     if len(attention) > 1 or len(feed_forward) > 1 or (len(pattern) == 2 and pattern[0] in "-E"):
         bound = "a module other than attention and a feed-forward block is not modelled"
-        raise UnsupportedFeatureError(
-            fields.path("mtp_hybrid_override_pattern"), pattern, bound, "set num_nextn_predict_layers to 0"
-        )
+        raise fields.unmodelled("mtp_hybrid_override_pattern", pattern, bound, "set num_nextn_predict_layers to 0")
     return attention[0] if attention else None, feed_forward[0] if feed_forward else None
 
 
@@ -121,11 +118,10 @@ def _refuse_unusual_state_space(fields: ConfigFields) -> None:
     state = fields.text("mamba_ssm_cache_dtype")
     if state not in (None, "float32"):
         bound = "only a state in float32 is modelled (model_type nemotron_h)"
-        raise UnsupportedFeatureError(fields.path("mamba_ssm_cache_dtype"), state, bound, "use float32")
+        raise fields.unmodelled("mamba_ssm_cache_dtype", state, bound, "use float32")
     for name, usual in (("use_bias", False), ("mamba_proj_bias", False), ("use_conv_bias", True)):
         if fields.flag(name, default=usual) is not usual:
-            bound = f"only {json.dumps(usual)} is modelled (model_type nemotron_h)"
-            raise UnsupportedFeatureError(fields.path(name), not usual, bound, "use another model")
+            raise fields.unmodelled(name, not usual, f"only {json.dumps(usual)} is modelled (model_type nemotron_h)")
 
 
 # ------------------------------------------------------------------------------------------------ Kimi Linear
@@ -141,11 +137,11 @@ def kimi_attentions(fields: ConfigFields, traits: AttentionTraits) -> Attentions
     layers = layer_count(fields)
     if linear is None:
         bound = "names the heads and layers of linear attention"
-        raise InputError(fields.path("linear_attn_config"), "(missing)", bound, "add it from the model's config")
+        raise fields.wrong("linear_attn_config", "(missing)", bound, "add it from the model's config")
     delta_layers, full_layers = linear.integers("kda_layers"), linear.integers("full_attn_layers")
     if sorted((*delta_layers, *full_layers)) != list(range(1, layers + 1)):
         bound = f"must, with full_attn_layers, hold every layer from 1 to num_hidden_layers = {layers} once"
-        raise InputError(linear.path("kda_layers"), f"{len(delta_layers)} layers", bound, "correct the lists")
+        raise linear.wrong("kda_layers", f"{len(delta_layers)} layers", bound, "correct the lists")
     heads, head_dim = linear.size("num_heads"), linear.size("head_dim")
     delta = LinearAttention(
         key_heads=heads,
@@ -166,17 +162,14 @@ def kimi_experts(fields: ConfigFields) -> FeedForwards:
 
     ``routed_expert_hidden_size`` are the latent channels, with a norm after the experts by ``latent_moe_use_norm``.
     """
-    layers, first = layer_count(fields), fields.count("first_k_dense_replace")
-    step = fields.size("moe_layer_freq", default=1)
     shared = fields.count("num_shared_experts") * fields.size("moe_intermediate_size")
     visits = fields.values.get("num_experts_per_token", fields.values.get("num_experts_per_tok"))
     named = ConfigFields({**fields.values, "num_experts_per_tok": visits}, fields.prefix)
     latent = fields.count("routed_expert_hidden_size")
     norm = latent > 0 and fields.flag("latent_moe_use_norm", default=False)
-    experts = routed_experts(named, "num_experts", "moe_intermediate_size", shared).model_copy(
-        update={"router_bias": True, "shared_gate": False, "latent": latent, "latent_norm": norm}
-    )
-    return dense_and_sparse(fields, [layer >= first and layer % step == 0 for layer in range(layers)], experts)
+    traits = {"router_bias": True, "latent": latent, "latent_norm": norm}
+    experts = routed_experts(named, "num_experts", "moe_intermediate_size", shared, **traits)
+    return dense_and_sparse(fields, late_layers(fields), experts)
 
 
 # ------------------------------------------------------------------------------------------------ Nemotron-NAS
@@ -187,16 +180,12 @@ _FEED_FORWARD_MULTIPLE = 256
 
 def _searched_blocks(fields: ConfigFields, name: str) -> Sequence[ConfigFields]:
     """The ``attention`` or ``ffn`` part of every entry of ``block_configs``."""
-    blocks, layers = fields.sections("block_configs"), layer_count(fields)
-    if len(blocks) != layers:
-        bound = f"must have one entry for each of num_hidden_layers = {layers}"
-        raise InputError(fields.path("block_configs"), f"{len(blocks)} entries", bound, "correct one of the two")
+    blocks = one_each(fields, "block_configs", fields.sections("block_configs"), layer_count(fields))
     parts = [block.section(name) or ConfigFields({}, block.path(name)) for block in blocks]
     for part in parts:
         for key in ("sparsify", "window_length", "num_sink_tokens"):
             if part.values.get(key):
-                bound = "is not modelled (model_type nemotron-nas)"
-                raise UnsupportedFeatureError(part.path(key), part.values[key], bound, "use another model")
+                raise part.unmodelled(key, part.values[key], "is not modelled (model_type nemotron-nas)")
     return parts
 
 
@@ -213,8 +202,7 @@ def _searched_attention(fields: ConfigFields, traits: AttentionTraits, part: Con
         return LinearMap()
     heads, group = fields.size("num_attention_heads"), part.size("n_heads_in_group")
     if heads % group:
-        bound = f"must divide num_attention_heads = {heads}"
-        raise InputError(part.path("n_heads_in_group"), group, bound, "correct one of the two")
+        raise part.wrong("n_heads_in_group", group, f"must divide num_attention_heads = {heads}")
     return grouped_query(ConfigFields({**fields.values, "num_key_value_heads": heads // group}, fields.prefix), traits)
 
 

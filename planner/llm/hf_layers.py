@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
-from planner.core import InputError, UnsupportedFeatureError
 from planner.llm.attention import GroupedQueryAttention, LatentAttention, LinearAttention, SparseIndex
 from planner.llm.feed_forward import DenseFeedForward, MoeFeedForward
 from planner.llm.hf_config import FULL_ATTENTION, ConfigFields, refuse_experts, sliding_window
@@ -20,7 +19,7 @@ from planner.llm.layers import MAX_LAYERS, Attention, FeedForward
 
 Attentions = Sequence[Attention | None]
 FeedForwards = Sequence[FeedForward | None]
-Kind = TypeVar("Kind", bound=Attention)
+Kind = TypeVar("Kind")
 
 
 class QkNorm(StrEnum):
@@ -99,7 +98,7 @@ def _window_period(fields: ConfigFields) -> int:
     if isinstance(pattern, str):
         if pattern.count("G") != 1 or set(pattern.rstrip("G")) - {"L"}:
             bound = "is no run of local layers (L) that ends with a global one (G)"
-            raise UnsupportedFeatureError(fields.path("sliding_window_pattern"), pattern, bound, "give layer_types")
+            raise fields.unmodelled("sliding_window_pattern", pattern, bound, "give layer_types")
         return len(pattern)
     return fields.optional_size("sliding_window_pattern") or fields.size("_sliding_window_pattern", default=6)
 
@@ -121,9 +120,8 @@ def chunked_attention(fields: ConfigFields, traits: AttentionTraits) -> Attentio
     period = fields.size("no_rope_layer_interval", default=4)
     with_positions = fields.integers("no_rope_layers")
     layers, chunk = layer_count(fields), fields.optional_size("attention_chunk_size")
-    if with_positions and len(with_positions) != layers:
-        bound = f"must have one entry for each of num_hidden_layers = {layers}"
-        raise InputError(fields.path("no_rope_layers"), f"{len(with_positions)} entries", bound, "correct one of them")
+    if with_positions:
+        one_each(fields, "no_rope_layers", with_positions, layers)
 
     def kind(layer: int) -> str:
         local = with_positions[layer] if with_positions else (layer + 1) % period
@@ -140,7 +138,7 @@ def linear_and_full(fields: ConfigFields, traits: AttentionTraits) -> Attentions
     heads = {key: fields.size(f"linear_num_{key}_heads") for key in ("key", "value")}
     if heads["value"] % heads["key"]:
         bound = f"must divide linear_num_value_heads = {heads['value']}"
-        raise InputError(fields.path("linear_num_key_heads"), heads["key"], bound, "correct one of the two")
+        raise fields.wrong("linear_num_key_heads", heads["key"], bound)
     delta_net = LinearAttention(
         key_heads=heads["key"],
         value_heads=heads["value"],
@@ -162,8 +160,7 @@ def same_latent(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
 def latent_attention(fields: ConfigFields, traits: AttentionTraits) -> LatentAttention:
     """Multi-head latent attention of the sizes in a config, with its index if any."""
     if fields.flag("attention_bias", default=False):
-        bound = "biases of latent attention are not modelled"
-        raise UnsupportedFeatureError(fields.path("attention_bias"), True, bound, "use another model")
+        raise fields.unmodelled("attention_bias", True, "biases of latent attention are not modelled")
     index = None
     if traits.index_heads:
         index = SparseIndex(
@@ -182,32 +179,43 @@ def latent_attention(fields: ConfigFields, traits: AttentionTraits) -> LatentAtt
     )
 
 
+def one_each(fields: ConfigFields, key: str, entries: Sequence[Kind], layers: int) -> Sequence[Kind]:
+    """The entries of a list that has one for each layer. Raises `InputError` for any other."""
+    if len(entries) != layers:
+        bound = f"must have one entry for each of num_hidden_layers = {layers}"
+        raise fields.wrong(key, f"{len(entries)} entries", bound)
+    return entries
+
+
+def by_word(fields: ConfigFields, key: str, kinds: Mapping[str, Kind], what: str = "layer") -> list[Kind]:
+    """The kind that a list of words names for each layer. Raises `InputError`, `UnsupportedFeatureError`."""
+    named = one_each(fields, key, fields.texts(key), layer_count(fields))
+    for word in set(named) - set(kinds):
+        bound = f"is no {what} of model_type {fields.text('model_type')}"
+        raise fields.unmodelled(key, word, bound, f"use {' or '.join(kinds)}")
+    return [kinds[word] for word in named]
+
+
 def layers_by_type(fields: ConfigFields, default: Callable[[int], str], kinds: Mapping[str, Kind]) -> list[Kind]:
     """The attention each layer names in ``layer_types``, or of the default kind of its number."""
-    layers, named = layer_count(fields), fields.texts("layer_types")
-    if named and len(named) != layers:
-        bound = f"must have one entry for each of num_hidden_layers = {layers}"
-        raise InputError(fields.path("layer_types"), f"{len(named)} entries", bound, "correct one of the two")
-    for kind in set(named) - set(kinds):
-        bound = f"is no layer of model_type {fields.text('model_type')}"
-        raise UnsupportedFeatureError(fields.path("layer_types"), kind, bound, f"use {' or '.join(kinds)}")
-    return [kinds[named[layer] if named else default(layer)] for layer in range(layers)]
+    if fields.texts("layer_types"):
+        return by_word(fields, "layer_types", kinds)
+    return [kinds[default(layer)] for layer in range(layer_count(fields))]
 
 
 def grouped_query(fields: ConfigFields, traits: AttentionTraits, window: int = 0) -> GroupedQueryAttention:
     """Grouped-query attention of the sizes in a config."""
     for name in traits.required:
         if name not in fields.values:
-            raise InputError(fields.path(name), "(missing)", "this family needs it", "add it from the model's config")
+            raise fields.wrong(name, "(missing)", "this family needs it", "add it from the model's config")
     hidden, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     kv_heads = fields.size("num_key_value_heads", default=heads)
     head_dim = fields.optional_size("head_dim")
     if head_dim is None and hidden % heads:
         bound = f"must be a multiple of num_attention_heads = {heads} when head_dim is absent"
-        raise InputError(fields.path("hidden_size"), hidden, bound, "correct one of the two, or give head_dim")
+        raise fields.wrong("hidden_size", hidden, bound, "correct one of the two, or give head_dim")
     if heads % kv_heads:
-        bound = f"must divide num_attention_heads = {heads}"
-        raise InputError(fields.path("num_key_value_heads"), kv_heads, bound, "correct one of the two")
+        raise fields.wrong("num_key_value_heads", kv_heads, f"must divide num_attention_heads = {heads}")
     head_dim = head_dim or hidden // heads
     has_norm = traits.qk_norm_flag is None or fields.flag(traits.qk_norm_flag, default=False)
     norm_values = {QkNorm.NONE: 0, QkNorm.SHARED: 2 * head_dim, QkNorm.PER_HEAD: (heads + kv_heads) * head_dim}
@@ -253,14 +261,13 @@ def local_experts(fields: ConfigFields) -> FeedForwards:
 
 def corrected_experts(fields: ConfigFields) -> FeedForwards:
     """MiniMax-M2: experts everywhere, with a correction of the router's choice."""
-    experts = routed_experts(fields, "num_local_experts", "intermediate_size")
-    return [experts.model_copy(update={"router_bias": True})] * layer_count(fields)
+    return [routed_experts(fields, "num_local_experts", "intermediate_size", router_bias=True)] * layer_count(fields)
 
 
 def biased_experts(fields: ConfigFields) -> FeedForwards:
     """gpt-oss: experts everywhere, biases in router and experts."""
-    experts = routed_experts(fields, "num_local_experts", "intermediate_size")
-    return [experts.model_copy(update={"router_bias": True, "bias": True})] * layer_count(fields)
+    experts = routed_experts(fields, "num_local_experts", "intermediate_size", router_bias=True, bias=True)
+    return [experts] * layer_count(fields)
 
 
 def qwen_experts(fields: ConfigFields) -> FeedForwards:
@@ -269,7 +276,9 @@ def qwen_experts(fields: ConfigFields) -> FeedForwards:
     dense_only = fields.layer_indices("mlp_only_layers")
     shared = fields.count("shared_expert_intermediate_size")
     sparse = [(layer + 1) % step == 0 and layer not in dense_only for layer in range(layers)]
-    experts = routed_experts(fields, "num_experts", "moe_intermediate_size", shared) if any(sparse) else None
+    if not any(sparse):
+        return dense_and_sparse(fields, sparse, None)
+    experts = routed_experts(fields, "num_experts", "moe_intermediate_size", shared, shared_gate=shared > 0)
     return dense_and_sparse(fields, sparse, experts)
 
 
@@ -278,22 +287,23 @@ def deepseek_experts(fields: ConfigFields) -> FeedForwards:
 
     Only DeepSeek-V2 has no correction of the router's choice.
     """
-    layers, first = layer_count(fields), fields.count("first_k_dense_replace")
-    step = fields.size("moe_layer_freq", default=1)
     shared = fields.count("n_shared_experts") * fields.size("moe_intermediate_size")
-    experts = routed_experts(fields, "n_routed_experts", "moe_intermediate_size", shared)
     corrected = fields.text("model_type") != "deepseek_v2"
-    experts = experts.model_copy(update={"router_bias": corrected, "shared_gate": False})
-    return dense_and_sparse(fields, [layer >= first and layer % step == 0 for layer in range(layers)], experts)
+    experts = routed_experts(fields, "n_routed_experts", "moe_intermediate_size", shared, router_bias=corrected)
+    return dense_and_sparse(fields, late_layers(fields), experts)
+
+
+def late_layers(fields: ConfigFields) -> list[bool]:
+    """True for layers from ``first_k_dense_replace`` on, in multiples of ``moe_layer_freq``."""
+    first, step = fields.count("first_k_dense_replace"), fields.size("moe_layer_freq", default=1)
+    return [layer >= first and layer % step == 0 for layer in range(layer_count(fields))]
 
 
 def interleaved_experts(fields: ConfigFields) -> FeedForwards:
     """Llama 4: experts and one shared expert in every ``interleave_moe_layer_step``-th layer, or in ``moe_layers``."""
     layers, step = layer_count(fields), fields.size("interleave_moe_layer_step", default=1)
-    named = fields.layer_indices("moe_layers")
-    size = fields.size("intermediate_size")
+    named, size = fields.layer_indices("moe_layers"), fields.size("intermediate_size")
     experts = routed_experts(fields, "num_local_experts", "intermediate_size", size)
-    experts = experts.model_copy(update={"shared_gate": False})
     sparse = [layer in named if named else (layer + 1) % step == 0 for layer in range(layers)]
     return dense_and_sparse(fields, sparse, experts, dense_key="intermediate_size_mlp")
 
@@ -309,14 +319,16 @@ def dense_and_sparse(
     return [experts if is_sparse else dense for is_sparse in sparse]
 
 
-def routed_experts(fields: ConfigFields, count_key: str, size_key: str, shared: int = 0) -> MoeFeedForward:
-    """Gated experts; `shared` is the width of all shared experts together."""
+def routed_experts(
+    fields: ConfigFields, count_key: str, size_key: str, shared: int = 0, **traits: bool | int
+) -> MoeFeedForward:
+    """Experts; `shared` is the width of all shared experts together, `traits` are fields that the family fixes."""
     return MoeFeedForward(
         experts=fields.size(count_key),
         experts_per_token=fields.size("num_experts_per_tok"),
         intermediate=fields.size(size_key),
         shared_intermediate=shared,
-        shared_gate=shared > 0,
+        **traits,
     )
 
 
@@ -326,10 +338,9 @@ def _refuse_unusual_opt(fields: ConfigFields) -> None:
     usual |= {"_remove_final_layer_norm": False}
     for name, value in usual.items():
         if fields.flag(name, default=value) is not value:
-            bound = f"only {json.dumps(value)} is modelled (model_type opt)"
-            raise UnsupportedFeatureError(fields.path(name), not value, bound, "use another model")
+            raise fields.unmodelled(name, not value, f"only {json.dumps(value)} is modelled (model_type opt)")
     hidden = fields.size("hidden_size")
     projected = fields.size("word_embed_proj_dim", default=hidden)
     if projected != hidden:
         bound = f"projected embeddings are not modelled: must equal hidden_size = {hidden}"
-        raise UnsupportedFeatureError(fields.path("word_embed_proj_dim"), projected, bound, "use another model")
+        raise fields.unmodelled("word_embed_proj_dim", projected, bound)

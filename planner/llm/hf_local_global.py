@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from planner.core import InputError, UnsupportedFeatureError
 from planner.llm.attention import GroupedQueryAttention
 from planner.llm.feed_forward import DenseFeedForward, MoeFeedForward
 from planner.llm.hf_config import FULL_ATTENTION, ConfigFields
@@ -22,6 +21,7 @@ from planner.llm.hf_layers import (
     grouped_query,
     layer_count,
     layers_by_type,
+    one_each,
     routed_experts,
 )
 from planner.llm.layers import Attention, FeedForward, LayerEmbedding
@@ -44,14 +44,11 @@ def _pattern(fields: ConfigFields, name: str, words: str, word: str) -> Sequence
     Raises:
         InputError: neither list, or one that does not have an entry for each layer.
     """
-    layers = layer_count(fields)
     named = fields.values.get(name) is None and bool(fields.texts(words))
     entries = [int(entry == word) for entry in fields.texts(words)] if named else list(fields.integers(name))
-    if len(entries) != layers:
-        bound = f"must have one entry for each of num_hidden_layers = {layers}"
-        raise InputError(fields.path(name), f"{len(entries)} entries", bound, "correct one of the two")
+    one_each(fields, name, entries, layer_count(fields))
     if set(entries) - {0, 1}:
-        raise InputError(fields.path(name), max(entries), "entries are 0 or 1", "correct the list")
+        raise fields.wrong(name, max(entries), "entries are 0 or 1", "correct the list")
     return [bool(entry) for entry in entries]
 
 
@@ -84,7 +81,7 @@ def gemma4_attentions(fields: ConfigFields, traits: AttentionTraits) -> Attentio
     missing = set(attentions[own:]) - set(attentions[:own])
     if missing:
         bound = f"the {own} layers with a cache have none of a kind that shares one"
-        raise InputError(fields.path("num_kv_shared_layers"), len(attentions) - own, bound, "correct the number")
+        raise fields.wrong("num_kv_shared_layers", len(attentions) - own, bound, "correct the number")
     sharing = {  # without the norm of keys
         kind: kind.model_copy(update={"shares_cache": True, "qk_norm_values": kind.head_dim}) for kind in kinds.values()
     }
@@ -96,17 +93,16 @@ def _own_layers(fields: ConfigFields) -> int:
     shared, layers = fields.count("num_kv_shared_layers"), layer_count(fields)
     if shared >= layers:
         bound = f"must be below num_hidden_layers = {layers}"
-        raise InputError(fields.path("num_kv_shared_layers"), shared, bound, "correct the number")
+        raise fields.wrong("num_kv_shared_layers", shared, bound, "correct the number")
     return layers - shared
 
 
 def _refuse_other_gemma4(fields: ConfigFields) -> None:
     if fields.text("use_bidirectional_attention") == "all":
-        bound = "attention to later tokens is not modelled"
-        raise UnsupportedFeatureError(fields.path("use_bidirectional_attention"), "all", bound, "use another model")
+        raise fields.unmodelled("use_bidirectional_attention", "all", "attention to later tokens is not modelled")
     if fields.values.get("per_layer_config"):
         bound = "shapes of single layers are not modelled (model_type gemma4_text)"
-        raise UnsupportedFeatureError(fields.path("per_layer_config"), "(given)", bound, "give global_head_dim instead")
+        raise fields.unmodelled("per_layer_config", "(given)", bound, "give global_head_dim instead")
 
 
 def gemma4_feed_forwards(fields: ConfigFields) -> FeedForwards:
@@ -134,7 +130,7 @@ def gemma4_layer_embedding(fields: ConfigFields) -> LayerEmbedding | None:
     """Embeddings of single layers, of the E models. Their class default is that of one model: the size is required."""
     if "hidden_size_per_layer_input" not in fields.values:
         bound = "this family needs it (0 without embeddings of layers)"
-        raise InputError(fields.path("hidden_size_per_layer_input"), "(missing)", bound, "add it")
+        raise fields.wrong("hidden_size_per_layer_input", "(missing)", bound, "add it")
     size = fields.count("hidden_size_per_layer_input")
     if not size:
         return None
@@ -185,9 +181,10 @@ def _mimo_kind(
 def mimo_feed_forwards(fields: ConfigFields) -> FeedForwards:
     """Experts where ``moe_layer_freq`` is 1 (``mlp_layer_types`` sparse), a dense block elsewhere; none are shared."""
     sparse = _pattern(fields, "moe_layer_freq", "mlp_layer_types", "sparse")
-    experts = routed_experts(fields, "n_routed_experts", "moe_intermediate_size") if any(sparse) else None
-    if experts is not None:
-        experts = experts.model_copy(update={"router_bias": fields.text("topk_method") == "noaux_tc"})
+    if not any(sparse):
+        return dense_and_sparse(fields, sparse, None)
+    corrected = fields.text("topk_method") == "noaux_tc"
+    experts = routed_experts(fields, "n_routed_experts", "moe_intermediate_size", router_bias=corrected)
     return dense_and_sparse(fields, sparse, experts)
 
 
@@ -215,7 +212,7 @@ def step_attentions(fields: ConfigFields, traits: AttentionTraits) -> Attentions
     """
     form = fields.text("att_impl_type") or "GQA"
     if form != "GQA":
-        raise UnsupportedFeatureError(fields.path("att_impl_type"), form, "is not modelled", "use another model")
+        raise fields.unmodelled("att_impl_type", form, "is not modelled")
     named = fields.texts("layer_types")[: layer_count(fields)]
     own = _renamed(fields, {}, {"layer_types": named})
     return layers_by_type(own, lambda layer: FULL_ATTENTION, _step_kinds(fields, traits))
@@ -247,9 +244,8 @@ def step_feed_forwards(fields: ConfigFields) -> FeedForwards:
     ``first_k_dense_replace`` on).
     """
     fields, layers = _renamed(fields, _STEP_NAMES), layer_count(fields)
-    experts = routed_experts(fields, "num_experts", "moe_intermediate_size", fields.size("share_expert_dim"))
-    corrected = fields.flag("use_moe_router_bias", default=False)
-    experts = experts.model_copy(update={"router_bias": corrected, "shared_gate": False})
+    shared, corrected = fields.size("share_expert_dim"), fields.flag("use_moe_router_bias", default=False)
+    experts = routed_experts(fields, "num_experts", "moe_intermediate_size", shared, router_bias=corrected)
     named, listed = fields.texts("mlp_layer_types")[:layers], fields.values.get("moe_layers_enum")
     if isinstance(listed, str):
         sparse = _numbers(fields, "moe_layers_enum", listed)
@@ -266,7 +262,7 @@ def _numbers(fields: ConfigFields, name: str, listed: str) -> frozenset[int]:
     """Layers in a text such as ``3,4,5``. Raises `InputError`."""
     parts = [part.strip() for part in listed.split(",") if part.strip()]
     if not all(part.isdecimal() and len(part) < 6 for part in parts):
-        raise InputError(fields.path(name), listed, "must be layer numbers with commas between", "correct the list")
+        raise fields.wrong(name, listed, "must be layer numbers with commas between", "correct the list")
     return frozenset(map(int, parts))
 
 

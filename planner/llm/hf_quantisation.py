@@ -152,7 +152,7 @@ def native_precision(fields: ConfigFields, layers: DecoderLayers, hidden: int) -
     name = fields.text("dtype") or fields.text("torch_dtype") or "bfloat16"
     base = _CHECKPOINT_DTYPE.get(name.removeprefix("torch."))
     if base is None:
-        raise InputError(fields.path("torch_dtype"), name, "unknown type", f"use one of {', '.join(_CHECKPOINT_DTYPE)}")
+        raise fields.wrong("torch_dtype", name, "unknown type", f"use one of {', '.join(_CHECKPOINT_DTYPE)}")
     quantised = fields.section("quantization_config") or fields.section("compression_config")
     if quantised is None:
         return _with_served_cache(Precision(weights=base, activations=base, kv_cache=base), layers)
@@ -192,8 +192,7 @@ def _read_scheme(quantised: ConfigFields, base: Dtype, expert_dtype: str | None 
             formats, only = (Dtype.MXFP4, base), Part.EXPERTS
         case _:
             known = ", ".join(("fp8", "fbgemm_fp8", "mxfp4", *_SCHEMES))
-            bound = f"is not modelled (known: {known})"
-            raise UnsupportedFeatureError(quantised.path("quant_method"), method, bound, _FIX)
+            raise quantised.unmodelled("quant_method", method, f"is not modelled (known: {known})", _FIX)
     return _Scheme((_Group(formats),), _cache_dtype(quantised, base), only)
 
 
@@ -220,8 +219,7 @@ def _stored_experts_scheme(quantised: ConfigFields, rest: Formats, base: Dtype) 
     """FP8 whose routed experts are stored in 4 bits: ``store_dtype`` (MiMo-V2.5-Pro-FP4; ``fp8.py`` of SGLang)."""
     stored = quantised.text("store_dtype")
     if stored != "mxfp4" or quantised.size("mxfp4_block_size", default=32) != 32:
-        bound = "only mxfp4 with 32 values to a scale is modelled"
-        raise UnsupportedFeatureError(quantised.path("store_dtype"), stored, bound, _FIX)
+        raise quantised.unmodelled("store_dtype", stored, "only mxfp4 with 32 values to a scale is modelled", _FIX)
     experts = _parsed_pattern(quantised, "store_dtype", r"re:.*\.experts\.")
     groups = (_Group((Dtype.MXFP4, base), (experts,)), _Group(rest))
     return _Scheme(groups, _cache_dtype(quantised, base))
@@ -231,7 +229,7 @@ def _block_dtype(quantised: ConfigFields, block: tuple[int, ...]) -> Dtype:
     """FP8 with one scale for a tensor, or for each block of values."""
     if block not in ((), _SCALE_BLOCK):
         bound = f"fp8 is modelled with {_SCALE_BLOCK[0]} x {_SCALE_BLOCK[1]} values to a scale"
-        raise UnsupportedFeatureError(quantised.path("weight_block_size"), list(block), bound, _FIX)
+        raise quantised.unmodelled("weight_block_size", list(block), bound, _FIX)
     return Dtype.FP8_BLOCK if block else Dtype.FP8
 
 
@@ -239,10 +237,9 @@ def _weight_only_scheme(quantised: ConfigFields, base: Dtype) -> _Scheme:
     """AWQ and GPTQ: 4-bit weights, or 8-bit ones (GPTQ only); ``group_size`` is 128 by default in both."""
     bits = quantised.size("bits")
     if (quantised.text("quant_method"), bits) not in (("awq", 4), ("gptq", 4), ("gptq", 8)):
-        bound = f"{bits}-bit weights of this method are not modelled"
-        raise UnsupportedFeatureError(quantised.path("bits"), bits, bound, _FIX)
+        raise quantised.unmodelled("bits", bits, f"{bits}-bit weights of this method are not modelled", _FIX)
     if quantised.flag("lm_head", default=False):
-        raise UnsupportedFeatureError(quantised.path("lm_head"), True, "a quantised LM head is not modelled", _FIX)
+        raise quantised.unmodelled("lm_head", True, "a quantised LM head is not modelled", _FIX)
     dtype = Dtype.INT8 if bits == 8 else _grouped_dtype(quantised, ("int", 4), quantised.values.get("group_size", 128))
     return _Scheme((_Group((dtype, base)),), base)
 
@@ -253,7 +250,7 @@ def _modelopt_scheme(inner: ConfigFields, base: Dtype) -> _Scheme:
     algorithm = inner.text("quant_algo")
     cache = inner.text("kv_cache_quant_algo")
     if cache is not None and cache not in _CACHE_DTYPE:
-        raise UnsupportedFeatureError(inner.path("kv_cache_quant_algo"), cache, "is not modelled", _FIX)
+        raise inner.unmodelled("kv_cache_quant_algo", cache, "is not modelled", _FIX)
     kv_cache = _CACHE_DTYPE[cache] if cache else _cache_dtype(inner, base)
     if algorithm == "MIXED_PRECISION":
         return _mixed_scheme(inner, base, kv_cache)
@@ -265,7 +262,7 @@ def _modelopt_formats(inner: ConfigFields, base: Dtype) -> Formats:
     algorithm = inner.text("quant_algo")
     if algorithm not in _MODELOPT_FORMATS:
         known = ", ".join((*_MODELOPT_FORMATS, "MIXED_PRECISION"))
-        raise UnsupportedFeatureError(inner.path("quant_algo"), algorithm, f"is not modelled (known: {known})", _FIX)
+        raise inner.unmodelled("quant_algo", algorithm, f"is not modelled (known: {known})", _FIX)
     weights, activations = _MODELOPT_FORMATS[algorithm]
     if weights is Dtype.INT4:
         weights = _grouped_dtype(inner, ("int", 4), inner.values.get("group_size", 128))
@@ -302,7 +299,7 @@ def _quark_scheme(quantised: ConfigFields, base: Dtype) -> _Scheme:
     by_type = quantised.values.get("layer_type_quant_config")
     if by_type:
         bound = "formats by type of layer are not modelled"
-        raise UnsupportedFeatureError(quantised.path("layer_type_quant_config"), "(given)", bound, _FIX)
+        raise quantised.unmodelled("layer_type_quant_config", "(given)", bound, _FIX)
     named = quantised.section("layer_quant_config")
     groups = [
         _Group(_quark_formats(named, name, base), (_parsed_pattern(named, name, name),))
@@ -327,8 +324,7 @@ def _quark_dtype(tensor: ConfigFields) -> Dtype:
     """Format of ``{"dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}``."""
     name = (tensor.text("dtype") or "").removesuffix("fn")
     if name not in _QUARK_TYPE:
-        bound = f"is not modelled (known: {', '.join(_QUARK_TYPE)})"
-        raise UnsupportedFeatureError(tensor.path("dtype"), name, bound, _FIX)
+        raise tensor.unmodelled("dtype", name, f"is not modelled (known: {', '.join(_QUARK_TYPE)})", _FIX)
     kind, bits = _QUARK_TYPE[name]
     fields = {"type": kind, "num_bits": bits, "group_size": tensor.values.get("group_size")}
     fields |= {
@@ -342,9 +338,7 @@ def _compressed_scheme(quantised: ConfigFields, base: Dtype) -> _Scheme:
     """Compressed-tensors: groups of modules, each with its formats."""
     sparsity = quantised.section("sparsity_config")
     if sparsity is not None and sparsity.text("format") not in (None, "dense"):
-        raise UnsupportedFeatureError(
-            sparsity.path("format"), sparsity.text("format"), "sparse weights are not modelled", _FIX
-        )
+        raise sparsity.unmodelled("format", sparsity.text("format"), "sparse weights are not modelled", _FIX)
     section = quantised.section("config_groups")
     if section is not None and len(section.values) > MAX_FORMAT_GROUPS:
         bound = f"has more than {MAX_FORMAT_GROUPS} groups"
@@ -352,7 +346,7 @@ def _compressed_scheme(quantised: ConfigFields, base: Dtype) -> _Scheme:
     groups = [_compressed_group(section, name, base) for name in section.values] if section is not None else []
     if not groups or (len({group.formats for group in groups}) > 1 and not all(group.targets for group in groups[1:])):
         bound = f"needs one number format for all layers or targets for each, has {len(groups)} groups"
-        raise UnsupportedFeatureError(quantised.path("config_groups"), "(given)", bound, _FIX)
+        raise quantised.unmodelled("config_groups", "(given)", bound, _FIX)
     return _Scheme(tuple(groups), _cache_dtype(quantised, base))
 
 
@@ -364,7 +358,7 @@ def _compressed_group(groups: ConfigFields, name: str, base: Dtype) -> _Group:
     targets = [target for target in group.texts("targets") if target != "Linear"]
     if len(targets) > MAX_GROUP_TARGETS:
         bound = f"lists more than {MAX_GROUP_TARGETS} modules"
-        raise UnsupportedFeatureError(group.path("targets"), f"{len(targets)} modules", bound, _FIX)
+        raise group.unmodelled("targets", f"{len(targets)} modules", bound, _FIX)
     formats = _tensor_dtype(weights), base if activations is None else _tensor_dtype(activations)
     return _Group(formats, tuple(_parsed_pattern(group, "targets", target) for target in targets))
 
@@ -377,7 +371,7 @@ def _tensor_dtype(tensor: ConfigFields) -> Dtype:
     dtype = _TENSOR_DTYPE.get((kind, bits))
     if dtype is None:
         bound = f"{bits}-bit {kind and shorten(kind)} quantisation is not modelled"
-        raise UnsupportedFeatureError(tensor.path("num_bits"), bits, bound, _FIX)
+        raise tensor.unmodelled("num_bits", bits, bound, _FIX)
     if dtype is Dtype.FP8 and strategy == "block":
         return _block_dtype(tensor, tensor.integers("block_structure"))
     if dtype is Dtype.FP8 and strategy in ("channel", "token"):
@@ -393,7 +387,7 @@ def _grouped_dtype(tensor: ConfigFields, type_and_bits: tuple[str | None, int], 
     if not isinstance(group, int) or group not in known:
         kind, bits = type_and_bits
         bound = f"{kind}{bits} is modelled with {' or '.join(map(str, known))} values to a scale"
-        raise UnsupportedFeatureError(tensor.path("group_size"), group, bound, _FIX)
+        raise tensor.unmodelled("group_size", group, bound, _FIX)
     return known[group]
 
 
@@ -452,8 +446,7 @@ def _ignored_patterns(quantised: ConfigFields) -> tuple[_Pattern, ...]:
     patterns = [_parsed_pattern(section, key, text) for section, key, text in listed]
     for text in map(str, dynamic.values) if dynamic is not None else ():
         if not text.startswith("-:"):
-            bound = "formats per module are not modelled"
-            raise UnsupportedFeatureError(quantised.path("dynamic"), text, bound, _FIX)
+            raise quantised.unmodelled("dynamic", text, "formats per module are not modelled", _FIX)
         patterns.append(_parsed_pattern(quantised, "dynamic", "re:" + text.removeprefix("-:")))
     return tuple(dict.fromkeys(patterns))
 
@@ -466,7 +459,7 @@ def _parsed_pattern(quantised: ConfigFields, key: str, text: str) -> _Pattern:
     if text.startswith("re:"):
         return _Pattern(text, _compiled_regex(quantised, key, text.removeprefix("re:")))
     if re.search(r"experts\.\d", text):
-        raise UnsupportedFeatureError(quantised.path(key), text, "single experts are not modelled", _FIX)
+        raise quantised.unmodelled(key, text, "single experts are not modelled", _FIX)
     if re.fullmatch(r"[A-Z]\w*Attention", text):
         return _Pattern(text, re.compile(r".*\.self_attn\.").match)
     if "*" in text:
@@ -483,7 +476,7 @@ def _compiled_regex(quantised: ConfigFields, key: str, text: str) -> Callable[[s
     """A regular expression that ends in time. Raises as `native_precision`."""
     if len(re.findall(r"[*+}]", text)) > _MAX_REPEATS or _UNSAFE_REGEX.search(text):
         bound = f"only plain regular expressions with up to {_MAX_REPEATS} repeats are read"
-        raise UnsupportedFeatureError(quantised.path(key), text, bound, _FIX)
+        raise quantised.unmodelled(key, text, bound, _FIX)
     try:
         return re.compile(text).match
     except (re.error, OverflowError):
@@ -621,7 +614,7 @@ def _refuse_unknown(quantised: ConfigFields, ignored: tuple[_Pattern, ...], used
         beyond = named is not None and int(named[1]) >= layers
         if layers and pattern.text not in used and not beyond and not _UNQUANTISED_MODULES.search(pattern.text):
             bound = "is left unquantised but is no module of this model"
-            raise UnsupportedFeatureError(quantised.path("ignore"), pattern.text, bound, _FIX)
+            raise quantised.unmodelled("ignore", pattern.text, bound, _FIX)
 
 
 def _refuse_unused_formats(quantised: ConfigFields, scheme: _Scheme, tally: _FormatWeights) -> None:
@@ -670,4 +663,4 @@ def _refuse_divided(quantised: ConfigFields, tally: _FormatWeights) -> None:
             f"only whole parts of a model can be left unquantised, and {share:.0%} of the weights of part "
             f"{part.value} differ from its rest"
         )
-        raise UnsupportedFeatureError(quantised.path("ignore"), "(given)", bound, _FIX)
+        raise quantised.unmodelled("ignore", "(given)", bound, _FIX)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from planner.core import InputError, UnsupportedFeatureError
 from planner.llm.attention import BlockIndex
 from planner.llm.feed_forward import DenseFeedForward
 from planner.llm.hf_config import FULL_ATTENTION, ConfigFields, sliding_window
@@ -17,11 +16,14 @@ from planner.llm.hf_layers import (
     AttentionTraits,
     FeedForwards,
     QkNorm,
+    by_word,
     deepseek_experts,
+    dense_and_sparse,
     grouped_query,
     latent_attention,
     layer_count,
-    local_experts,
+    one_each,
+    routed_experts,
 )
 from planner.llm.layers import Attention, FeedForward
 
@@ -56,21 +58,16 @@ def _choosing_layers(fields: ConfigFields) -> list[bool]:
         key, pattern = "index_topk_pattern", fields.values.get("index_topk_pattern")
         words = pattern if isinstance(pattern, str) else fields.texts(key)
     if not words:
-        period, offset = fields.size("index_topk_freq", default=1), _offset(fields)
+        period = fields.size("index_topk_freq", default=1)
+        offset = max(fields.count("index_skip_topk_offset", default=_SKIPPED_LAYERS), 1)  # the first must choose
         return [max(layer - offset + 1, 0) % period == 0 for layer in range(layers)]
-    _require_one_each(fields, key, len(words), layers)
+    one_each(fields, key, words, layers)
     for word in set(words) - set(_CHOOSES):
-        raise UnsupportedFeatureError(fields.path(key), word, "is no mode of a sparse index", "use full or shared")
+        raise fields.unmodelled(key, word, "is no mode of a sparse index", "use full or shared")
     chooses = [_CHOOSES[word] for word in words]
     if not chooses[0]:
-        bound = "the first layer has no earlier choice to take"
-        raise InputError(fields.path(key), words[0], bound, "let it choose for itself")
+        raise fields.wrong(key, words[0], "the first layer has no earlier choice to take", "let it choose for itself")
     return chooses
-
-
-def _offset(fields: ConfigFields) -> int:
-    """``index_skip_topk_offset``, at least 1: the first layer has no earlier choice."""
-    return max(fields.count("index_skip_topk_offset", default=_SKIPPED_LAYERS), 1)
 
 
 def choosing_prediction(
@@ -92,18 +89,14 @@ def typed_experts(fields: ConfigFields) -> FeedForwards:
     if not named:
         return deepseek_experts(fields)
     every = ConfigFields({**fields.values, "first_k_dense_replace": None, "moe_layer_freq": None}, fields.prefix)
-    return _by_mlp_type(fields, deepseek_experts(every), "intermediate_size")
+    return _by_mlp_type(fields, deepseek_experts(every)[0], "intermediate_size")
 
 
-def _by_mlp_type(fields: ConfigFields, sparse: FeedForwards, dense_key: str) -> FeedForwards:
+def _by_mlp_type(fields: ConfigFields, experts: FeedForward | None, dense_key: str) -> FeedForwards:
     """The block each layer names in ``mlp_layer_types``."""
-    named, layers = fields.texts("mlp_layer_types"), layer_count(fields)
-    _require_one_each(fields, "mlp_layer_types", len(named), layers)
-    for kind in set(named) - {"dense", "sparse"}:
-        bound = f"is no feed-forward block of model_type {fields.text('model_type')}"
-        raise UnsupportedFeatureError(fields.path("mlp_layer_types"), kind, bound, "use dense or sparse")
-    dense = DenseFeedForward(intermediate=fields.size(dense_key)) if "dense" in named else None
-    return [experts if kind == "sparse" else dense for kind, experts in zip(named, sparse, strict=True)]
+    has_dense = "dense" in fields.texts("mlp_layer_types")
+    kinds = {"dense": DenseFeedForward(intermediate=fields.size(dense_key)) if has_dense else None, "sparse": experts}
+    return by_word(fields, "mlp_layer_types", kinds, "feed-forward block")
 
 
 # ------------------------------------------------------------------------------------------------ blocks of keys
@@ -116,11 +109,11 @@ def block_sparse_attention(fields: ConfigFields, traits: AttentionTraits) -> Att
     """
     if fields.flag("attention_output_gate", default=False):
         bound = "a gate on the output is not modelled in block-sparse attention"
-        raise UnsupportedFeatureError(fields.path("attention_output_gate"), True, bound, "use another model")
+        raise fields.unmodelled("attention_output_gate", True, bound)
     kind = fields.text("qk_norm_type") or "per_head"
     if kind not in _HEAD_NORMS:
         bound = "this norm of queries and keys is not modelled"
-        raise UnsupportedFeatureError(fields.path("qk_norm_type"), kind, bound, f"use {' or '.join(_HEAD_NORMS)}")
+        raise fields.unmodelled("qk_norm_type", kind, bound, f"use {' or '.join(_HEAD_NORMS)}")
     norm = _HEAD_NORMS[kind] if fields.flag("use_qk_norm", default=True) else QkNorm.NONE
     full = grouped_query(fields, traits._replace(qk_norm=norm), window=sliding_window(fields))
     layers = _indexed_layers(fields)
@@ -130,23 +123,18 @@ def block_sparse_attention(fields: ConfigFields, traits: AttentionTraits) -> Att
 
 def _indexed_layers(fields: ConfigFields) -> list[bool]:
     """Whether an index narrows the attention of each layer."""
-    layers, named = layer_count(fields), fields.texts("layer_types")
-    if named:
-        _require_one_each(fields, "layer_types", len(named), layers)
-        for kind in set(named) - {FULL_ATTENTION, _SPARSE_LAYER}:
-            bound = f"is no layer of model_type {fields.text('model_type')}"
-            raise UnsupportedFeatureError(fields.path("layer_types"), kind, bound, f"use {_SPARSE_LAYER}")
-        return [kind == _SPARSE_LAYER for kind in named]
+    layers = layer_count(fields)
+    if fields.texts("layer_types"):
+        return by_word(fields, "layer_types", {FULL_ATTENTION: False, _SPARSE_LAYER: True})
     index = fields.section("sparse_attention_config")
     if index is None or not index.flag("use_sparse_attention", default=True):
         return [False] * layers
-    indexed = index.integers("sparse_attention_freq")
-    _require_one_each(index, "sparse_attention_freq", len(indexed), layers)
+    indexed = one_each(index, "sparse_attention_freq", index.integers("sparse_attention_freq"), layers)
     unvalued = index.integers("sparse_disable_index_value") or indexed
-    _require_one_each(index, "sparse_disable_index_value", len(unvalued), layers)
+    one_each(index, "sparse_disable_index_value", unvalued, layers)
     if any(sparse and not bare for sparse, bare in zip(indexed, unvalued, strict=True)):
         bound = "an index with values of its own is not modelled"
-        raise UnsupportedFeatureError(index.path("sparse_disable_index_value"), "(given)", bound, "use another model")
+        raise index.unmodelled("sparse_disable_index_value", "(given)", bound)
     return [bool(sparse) for sparse in indexed]
 
 
@@ -170,26 +158,11 @@ def _block_index(fields: ConfigFields) -> BlockIndex:
 
 def block_sparse_experts(fields: ConfigFields) -> FeedForwards:
     """MiniMax-M3: experts and shared ones; dense layers are those ``mlp_layer_types`` or ``moe_layer_freq`` names."""
-    layers = layer_count(fields)
-    shared = fields.count("n_shared_experts", default=1)
-    width = fields.size("shared_intermediate_size", default=fields.size("intermediate_size"))
+    layers, shared = layer_count(fields), fields.count("n_shared_experts", default=1)
+    shared *= fields.size("shared_intermediate_size", default=fields.size("intermediate_size"))
     corrected = fields.flag("use_routing_bias", default=True)
-    experts = [
-        block and block.model_copy(update={"router_bias": corrected, "shared_intermediate": shared * width})
-        for block in local_experts(fields)
-    ]
+    experts = routed_experts(fields, "num_local_experts", "intermediate_size", shared, router_bias=corrected)
     if fields.texts("mlp_layer_types"):
         return _by_mlp_type(fields, experts, "dense_intermediate_size")
-    sparse = fields.integers("moe_layer_freq") or [1] * layers
-    _require_one_each(fields, "moe_layer_freq", len(sparse), layers)
-    if all(sparse):
-        return experts
-    dense = DenseFeedForward(intermediate=fields.size("dense_intermediate_size"))
-    return [block if is_sparse else dense for block, is_sparse in zip(experts, sparse, strict=True)]
-
-
-def _require_one_each(fields: ConfigFields, key: str, entries: int, layers: int) -> None:
-    """Refuse a list with another number of entries than there are layers."""
-    if entries != layers:
-        bound = f"must have one entry for each of num_hidden_layers = {layers}"
-        raise InputError(fields.path(key), f"{entries} entries", bound, "correct one of the two")
+    sparse = one_each(fields, "moe_layer_freq", fields.integers("moe_layer_freq") or [1] * layers, layers)
+    return dense_and_sparse(fields, list(map(bool, sparse)), experts, "dense_intermediate_size")
