@@ -6,7 +6,6 @@
 True
 """
 
-from hardware_db.areas import ANYWHERE, area_called, area_names, regions_in, sellers_without_regions
 from hardware_db.fits import select_calibration, with_calibration, with_engine_costs, with_own_hardware
 from hardware_db.loader import kv_tier_facts, load_hardware, read_calibration, read_sku
 from hardware_db.memory_rules import (
@@ -17,7 +16,18 @@ from hardware_db.memory_rules import (
     StartLimits,
     StaticReserve,
 )
-from hardware_db.pricing import instance_of, is_cited, listed_prices, select_price, stale_days
+from hardware_db.pricing import (
+    ANYWHERE,
+    area_called,
+    area_names,
+    instance_of,
+    is_cited,
+    listed_prices,
+    regions_in,
+    select_price,
+    sellers_without_regions,
+    stale_days,
+)
 from hardware_db.schema import (
     SEEN_SHARE,
     Calibration,

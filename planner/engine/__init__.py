@@ -13,7 +13,14 @@
 Knows no requests and no queues.
 """
 
-from planner.engine.cache_layout import kv_transfer_bytes, kv_transfer_bytes_per_token
+from planner.engine.cache_layout import (
+    keeps_recurrent_state,
+    kv_transfer_bytes,
+    kv_transfer_bytes_per_token,
+    prefix_reuse_notes,
+    reusable_prefix_tokens,
+    reuse_step_tokens,
+)
 from planner.engine.drafting import Drafting, drafting_of
 from planner.engine.encoder import encoder_notes, encoder_times_s, images_s, mean_encoder_s
 from planner.engine.footprint import (
@@ -40,12 +47,6 @@ from planner.engine.kv_tiers import (
 from planner.engine.lookup import BOUNDS, CONTEXTS, operator_time
 from planner.engine.lora import AdapterWork, adapter_popularity, expected_distinct
 from planner.engine.mean_steps import MeanSteps
-from planner.engine.prefix_reuse import (
-    keeps_recurrent_state,
-    prefix_reuse_notes,
-    reusable_prefix_tokens,
-    reuse_step_tokens,
-)
 from planner.engine.replica import (
     LAYER_KIND_KERNELS,
     LEAST_BATCHED_TOKENS,

@@ -47,9 +47,8 @@ from planner.llm.feed_forward import DenseFeedForward, MoeFeedForward
 from planner.llm.formats import ACTIVATIONS_OF, BYTES_PER_VALUE, Part, PartPrecision, Precision
 from planner.llm.hf_config import ConfigFields
 from planner.llm.hf_vision import vision_encoder
-from planner.llm.hub import load_from_hub
 from planner.llm.layers import Attention, FeedForward, LayerGroup, attentions, feed_forwards
-from planner.llm.load import list_llms, load_llm
+from planner.llm.load import list_llms, load_from_hub, load_llm
 from planner.llm.sizes import (
     active_parameters,
     embedding_parameters,
@@ -69,8 +68,7 @@ from planner.llm.sizes import (
     stream_mix_values,
     weight_bytes,
 )
-from planner.llm.spec import LlmSpec, require_context
-from planner.llm.stages import PipelineStage, pipeline_stages
+from planner.llm.spec import LlmSpec, PipelineStage, pipeline_stages, require_context
 from planner.llm.vision import EncodedImage, EncoderMatrix, VisionEncoder
 
 __all__ = [

@@ -36,6 +36,8 @@ class AttentionKind(Frozen):
     heads share. Source: ``ReplicatedLinear`` in ``deepseek_v2.py`` (attention and Indexer) and ``kda.py`` of vLLM."""
     one_row: ClassVar[bool] = False
     """The cache keeps one row a token for all heads (latent attention)."""
+    has_cache: ClassVar[bool] = False
+    """Keys and values, or what stands for them, are cached or read from a cache."""
     small_cache: ClassVar[bool] = False
     """Engines keep its cache in 8 bits only."""
 
@@ -75,11 +77,6 @@ class AttentionKind(Frozen):
     def cache_window(self) -> int:
         """Tokens that are cached at most; 0: all of the context, or none where nothing is cached."""
         return 0
-
-    @property
-    def has_cache(self) -> bool:
-        """True if keys and values, or what stands for them, are cached or read from a cache."""
-        return False
 
     @property
     def keeps_context(self) -> bool:
@@ -166,6 +163,8 @@ class GroupedQueryAttention(AttentionKind):
     >>> opt_13b.token_bytes(Dtype.FP16) * 40 / 1024  # 800 KB: Kwon et al. 2023, arXiv:2309.06180, sec. 3
     800.0
     """
+
+    has_cache: ClassVar[bool] = True
 
     heads: Size
     kv_heads: Size
@@ -273,11 +272,6 @@ class GroupedQueryAttention(AttentionKind):
         """The window, or a chunk, counted at its fullest."""
         return self.window
 
-    @property
-    def has_cache(self) -> bool:
-        """Always, though it may be that of another layer."""
-        return True
-
     def row_bytes(self, dtype: Dtype) -> float:
         """Keys and values: ``kv_heads * (head_dim + value_dim)`` values, none where they are those of another layer."""
         return self.cached_values * BYTES_PER_VALUE[dtype]
@@ -326,6 +320,7 @@ class LatentAttention(AttentionKind):
         {"q_a_proj", "kv_a_proj_with_mqa", "indexer.wq_b", "indexer.wk", "indexer.weights_proj"}
     )
     one_row: ClassVar[bool] = True
+    has_cache: ClassVar[bool] = True
 
     heads: Size
     query_rank: Count = Field(description="channels queries are compressed to; 0 = a full query projection")
@@ -378,11 +373,6 @@ class LatentAttention(AttentionKind):
     def rotary_channels(self) -> int:
         """Those that carry the position."""
         return self.rope_dim
-
-    @property
-    def has_cache(self) -> bool:
-        """Always."""
-        return True
 
     def row_bytes(self, dtype: Dtype) -> float:
         """One vector for all heads: ``kv_rank + rope_dim`` values (arXiv:2405.04434, sec. 2.1.4)."""

@@ -42,6 +42,7 @@ class CompressedAttention(AttentionKind):
 
     checkpoint_blocks: ClassVar[tuple[str, ...]] = ("attn", "self_attn")
     repeated: ClassVar[frozenset[str]] = frozenset({"wq_a", "wkv", "indexer.wq_b"})
+    has_cache: ClassVar[bool] = True
     small_cache: ClassVar[bool] = True
 
     heads: Size
@@ -85,11 +86,6 @@ class CompressedAttention(AttentionKind):
     def cache_window(self) -> int:
         """The window."""
         return self.window
-
-    @property
-    def has_cache(self) -> bool:
-        """Always."""
-        return True
 
     @property
     def keeps_context(self) -> bool:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from planner.llm.hf_compressed import compressed_attentions, compressed_prediction, hash_experts
 from planner.llm.hf_config import ConfigFields, Feature
 from planner.llm.hf_hybrid import (
     kimi_attentions,
@@ -57,6 +56,9 @@ from planner.llm.hf_sparse import (
     block_sparse_attention,
     block_sparse_experts,
     choosing_prediction,
+    compressed_attentions,
+    compressed_prediction,
+    hash_experts,
     shared_choices,
     typed_experts,
 )

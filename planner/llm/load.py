@@ -1,17 +1,165 @@
-"""Models by preset, by file or folder, by content, or by their name on the Hugging Face Hub."""
+"""Models by preset, by file or folder, by content, or by their name on the Hugging Face Hub.
+
+From the Hub come ``config.json`` and ``hf_quant_config.json``, never weights or code. With the package huggingface_hub
+they come from its cache or the Hub, as its own settings say (HF_HUB_OFFLINE, HF_HOME, HF_TOKEN). Without it the cache
+in its usual place is looked into: ``models--org--name/refs/main`` names the commit, ``snapshots/<commit>`` holds the
+files (huggingface.co/docs/huggingface_hub/guides/manage-cache, read 2026-11-22). The functions and errors used are
+those of huggingface_hub 0.24 to 2.4 (package reference, "Downloading files" and "Utilities: errors").
+"""
 
 from __future__ import annotations
 
 import difflib
+import errno
 import functools
 import json
+import re
 from collections.abc import Mapping
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
+from typing import Any
 
 from planner.core import InputError, UnknownNameError
-from planner.llm.hub import PREFIX, load_from_hub
+from planner.llm.hf_config import CONFIG_NAME, QUANTISATION_NAME
 from planner.llm.spec import LlmSpec, id_of
 from planner.presets import preset
+
+PREFIX = "hf:"
+"""What stands before a name on the Hub where a preset or a path could be meant too."""
+DEFAULT_CACHE = Path("~/.cache/huggingface/hub")
+"""Where huggingface_hub keeps its files unless told otherwise."""
+MAIN = "main"
+"""Branch that is meant where no revision is named."""
+ANSWER_S = 5.0
+"""How long the Hub may take for a first answer before it counts as out of reach: a choice. The library itself tries
+again for up to a minute."""
+_NO_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, errno.EEXIST)
+"""What the system says of a cache that cannot be written to."""
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
+_REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,199}")
+_FIX_LOCAL = f"give the folder of the model, or its {CONFIG_NAME}"
+_FIX_GATED = "accept its terms on huggingface.co and log in (hf auth login, or HF_TOKEN)"
+_FIX_OFFLINE = "connect once"
+_FIX_CACHE = "point HF_HOME to a folder that can be written to"
+
+
+def load_from_hub(model: str, *, cache_dir: str | Path | None = None, offline: bool = False) -> LlmSpec:
+    """A model by its name on the Hub (``org/name``, ``org/name@revision``), or by a local folder.
+
+    Args:
+        model: name, with or without ``hf:`` before it. A folder of that name goes first.
+        cache_dir: cache to use; default: that of huggingface_hub.
+        offline: look into the cache only.
+
+    Raises:
+        InputError: no such name or revision, access that has to be asked for, no connection, nothing in the cache
+            without huggingface_hub, or a ``config.json`` that cannot be read; the fix says what to do.
+        UnsupportedFeatureError: as `LlmSpec.from_config`.
+    """
+    address = model.removeprefix(PREFIX)
+    if address and _exists(address, folder=True):
+        return LlmSpec.from_config(address)
+    name, _, revision = address.partition("@")
+    if not _NAME.fullmatch(name) or ".." in address or (revision and not _REVISION.fullmatch(revision)):
+        bound = "is neither a name on the Hugging Face Hub nor a folder"
+        raise InputError("llm", model, bound, "write hf:org/name, or hf:org/name@revision")
+    offline = offline or not _is_reachable(name, revision)
+    config = _fetched_file(name, CONFIG_NAME, revision, cache_dir, offline)
+    if config is None:
+        raise InputError("llm", model, f"has no {CONFIG_NAME}", "name a model for text, or a config of your own")
+    _fetched_file(name, QUANTISATION_NAME, revision, cache_dir, offline)  # beside it; most models have none
+    plain = name.rsplit("/", maxsplit=1)[-1]
+    source = f"https://huggingface.co/{name}" + (f"/tree/{revision}" if revision else "")
+    return LlmSpec.from_config(config, id=id_of(plain), name=plain, source=source)
+
+
+def _is_reachable(name: str, revision: str) -> bool:
+    """Whether the Hub says anything of a model within `ANSWER_S`; an error of its own counts."""
+    try:
+        import huggingface_hub  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - optional, slow to load
+    except ImportError:
+        return False
+    hub: Any = huggingface_hub
+    answers: list[bool] = []
+
+    def failed(error: BaseException) -> None:  # of whatever library it uses for HTTP, unless it is an answer
+        answers.append("HfHubHTTPError" in {kind.__name__ for kind in type(error).__mro__})
+
+    url = hub.hf_hub_url(name, CONFIG_NAME, revision=revision or None)
+    pool = ThreadPool(1)  # its thread does not keep the process from ending
+    asked = pool.apply_async(
+        hub.get_hf_file_metadata, (url,), {"timeout": ANSWER_S}, lambda _: answers.append(True), failed
+    )
+    asked.wait(ANSWER_S)
+    pool.close()
+    return any(answers)
+
+
+def _fetched_file(name: str, file: str, revision: str, cache_dir: str | Path | None, offline: bool) -> Path | None:
+    """Path of a file of a model, fetched if need be; None where the model has no such file. Raises InputError."""
+    try:
+        import huggingface_hub  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - optional, slow to load
+    except ImportError:
+        return _cached_file(name, file, revision, cache_dir)
+    if offline:  # even `local_files_only` asks the network
+        found = huggingface_hub.try_to_load_from_cache(name, file, cache_dir=cache_dir, revision=revision or None)
+        if not isinstance(found, str) and file == CONFIG_NAME:
+            raise _unreachable(f"{name}@{revision}" if revision else name)
+        return Path(found) if isinstance(found, str) else None
+    try:
+        path = huggingface_hub.hf_hub_download(name, file, revision=revision or None, cache_dir=cache_dir)
+    except (OSError, ValueError) as error:  # every error of the library is one of these
+        _raise_unless_absent(error, name, file, revision)
+        return None
+    return Path(path)
+
+
+def _raise_unless_absent(error: OSError | ValueError, name: str, file: str, revision: str) -> None:
+    """InputError with what to do, unless the error says only that the model does not have the file."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    full_name = f"{name}@{revision}" if revision else name
+    if "GatedRepoError" in kinds:
+        raise InputError(
+            "llm", full_name, "may be read only by those who were let in", f"{_FIX_GATED}; or {_FIX_LOCAL}"
+        ) from None
+    if "RevisionNotFoundError" in kinds:
+        raise InputError("llm", full_name, "has no such revision", "name a branch, tag or commit of it") from None
+    if "RepositoryNotFoundError" in kinds:
+        fix = f"check the name on huggingface.co, log in if it is private, or {_FIX_LOCAL}"
+        raise InputError("llm", full_name, "is not on the Hugging Face Hub, or not for you", fix) from None
+    if kinds & {"LocalEntryNotFoundError", "OfflineModeIsEnabled"}:
+        if file == QUANTISATION_NAME:
+            return
+        raise _unreachable(full_name) from None
+    if "EntryNotFoundError" in kinds:
+        return
+    if isinstance(error, OSError) and error.errno in _NO_PLACE:
+        bound = f"cannot be kept in the cache of huggingface_hub: {error.strerror}"
+        raise InputError("llm", full_name, bound, f"{_FIX_CACHE}, or {_FIX_LOCAL}") from None
+    raise InputError(
+        "llm", full_name, f"cannot be fetched ({type(error).__name__})", f"{_FIX_OFFLINE}, or {_FIX_LOCAL}"
+    ) from None
+
+
+def _unreachable(full_name: str) -> InputError:
+    bound = "is not in the cache, and the Hub cannot be reached"
+    return InputError("llm", full_name, bound, f"{_FIX_OFFLINE}, or {_FIX_LOCAL}")
+
+
+def _cached_file(name: str, file: str, revision: str, cache_dir: str | Path | None) -> Path | None:
+    """A file in the cache, for those without the package. Raises InputError for a model that is not in it."""
+    root = Path(cache_dir) if cache_dir is not None else DEFAULT_CACHE
+    model = root.expanduser() / f"models--{name.replace('/', '--')}"
+    try:
+        ref = model / "refs" / (revision or MAIN)
+        commit = ref.read_text(encoding="utf-8")[:100].strip() if ref.is_file() else revision
+        snapshot = model / "snapshots" / commit
+        if _REVISION.fullmatch(commit) and ".." not in commit and snapshot.is_dir():
+            return snapshot / file if (snapshot / file).is_file() else None
+    except (OSError, ValueError):
+        pass
+    fix = f"pip install huggingface_hub, or {_FIX_LOCAL}"
+    raise InputError("llm", name, "cannot be fetched: huggingface_hub is not installed, and it is not cached", fix)
 
 
 @functools.cache
@@ -29,7 +177,7 @@ def load_llm(llm: Mapping[str, object] | str | Path) -> LlmSpec:
     """A model by preset id, by path to a ``config.json`` or its folder, by the content of a config, or ``hf:org/name``.
 
     A name without a path separator that is no file is a preset id; case does not matter. A name on the Hugging Face
-    Hub follows ``hf:``; see `planner.llm.hub.load_from_hub`.
+    Hub follows ``hf:``; see `load_from_hub`.
 
     Raises:
         UnknownNameError: no preset of that id. InputError, UnsupportedFeatureError: as `LlmSpec.from_config`.
@@ -57,9 +205,10 @@ def _from_path(path: str, presets: tuple[str, ...]) -> LlmSpec:
     return LlmSpec.from_config(path)
 
 
-def _exists(path: str) -> bool:
+def _exists(path: str, *, folder: bool = False) -> bool:
     try:
-        return Path(path).expanduser().exists()
+        place = Path(path).expanduser()
+        return place.is_dir() if folder else place.exists()
     except (OSError, RuntimeError, ValueError):
         return False
 

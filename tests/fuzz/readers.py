@@ -31,7 +31,7 @@ from planner.llm import (
     state_bytes,
     weight_bytes,
 )
-from planner.llm.hub import load_from_hub
+from planner.llm.load import load_from_hub
 from planner.scenario import load_request, load_scenario, recorded_usd_per_hour, scenario_of_text, scenario_text
 from planner.scenario.url import content_of, query_of
 from planner.scenario.user_hardware import calibration_of_json, sku_of_toml

@@ -20,7 +20,7 @@ from planner import launch
 from planner.core import InputError, PlannerError
 from planner.launch import fleet_of
 from planner.llm import load_llm
-from planner.llm.hub import load_from_hub
+from planner.llm.load import load_from_hub
 from planner.scenario import (
     load_request,
     load_scenario,

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from planner.core import InputError
-from planner.llm import hub, load_llm
-from planner.llm.hub import load_from_hub
+from planner.llm import load, load_llm
+from planner.llm.load import load_from_hub
 
 LLAMA = {
     "model_type": "llama",
@@ -167,7 +167,7 @@ def test_without_a_network_it_says_so_at_once(is_silent: bool, monkeypatch: pyte
         raise ConnectionError(url)
 
     monkeypatch.setattr(stand_in, "get_hf_file_metadata", unreachable)
-    monkeypatch.setattr(hub, "ANSWER_S", 0.2)
+    monkeypatch.setattr(load, "ANSWER_S", 0.2)
     start = time.monotonic()
     try:
         with pytest.raises(InputError, match=r"not in the cache, and the Hub cannot be reached\. Fix: connect once"):

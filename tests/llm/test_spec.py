@@ -7,7 +7,7 @@ import pytest
 from hardware_db import SpareLayers
 from planner.core import InputError
 from planner.llm import LlmSpec, load_llm, pipeline_stages
-from planner.llm.stages import stage_sizes
+from planner.llm.spec import stage_sizes
 
 MODELS = ["llama-3.1-8b", "deepseek-v3", "gpt-oss-120b", "qwen3-next-80b-a3b-thinking", "gemma-3-27b-it"]
 
