@@ -68,7 +68,7 @@ def cache_cost(replica: ReplicaConfig, layers: Sequence[LayerGroup], llm: LlmSpe
     """
     layout = replica.memory_rule.cache
     llm, kv, tp = llm or replica.llm, replica.precision.kv_cache, replica.parallelism.tp
-    kinds = [(count, kind) for count, kind in attentions(layers) if kind.row_bytes(kv) or not kind.has_cache]
+    kinds = [(count, kind) for count, kind in attentions(layers) if kind.row_bytes(kv) or kind.state_bytes]
     compressed = [(count, kind) for count, kind in kinds if isinstance(kind, CompressedAttention)]
     if layout is CacheLayout.GROUPS and any(kind.ratio for _, kind in compressed):
         return _compressed_cost(replica, compressed)
