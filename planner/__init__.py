@@ -57,6 +57,7 @@ _HOME = {
     "list_scenarios": "planner.scenario",
     "lengths_with_images": "planner.traffic",
     "load_lengths": "planner.traffic",
+    "load_plan": "planner.scenario",
     "load_scenario": "planner.scenario",
     "read_trace": "planner.traffic",
     "read_any_trace": "planner.traffic",
@@ -149,6 +150,7 @@ __all__ = [
     "load_from_hub",
     "load_lengths",
     "load_llm",
+    "load_plan",
     "load_scenario",
     "memory",
     "memory_footprint",
@@ -190,7 +192,7 @@ if TYPE_CHECKING:
     from planner.llm import LlmSpec, Precision, list_llms, load_from_hub, load_llm
     from planner.report import frame, frames
     from planner.roofline import Bound, Parallelism
-    from planner.scenario import list_scenarios, load_scenario
+    from planner.scenario import list_scenarios, load_plan, load_scenario
     from planner.serving import (
         Deployment,
         KvTransfer,

@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 
 from planner.cli import installation
 from planner.cli.completion import complete_scenario, complete_setting
-from planner.core import InputError, PlannerError, UnknownNameError
+from planner.core import InputError, PlannerError, UnknownNameError, require_writable, write_text
 
 if TYPE_CHECKING:
     from hardware_db import HardwareDb
@@ -206,8 +206,6 @@ def check_outputs(*files: str | None) -> None:
     """Refuse what cannot be written before the work is done. Raises InputError."""
     for file in files:
         if file not in (None, STDOUT):
-            from planner.report import require_writable
-
             require_writable(str(file))
     if len(files) > 1 and files.count(STDOUT) == len(files):
         raise InputError("--json, --md", STDOUT, "both go to stdout", "write one of them to a file")
@@ -218,8 +216,6 @@ def write(file: str | None, text: Callable[[], str]) -> None:
     if file == STDOUT:
         sys.stdout.write(text())
     elif file is not None:
-        from planner.report import write_text
-
         write_text(file, text())
 
 

@@ -20,6 +20,7 @@ import planner
 from planner.cli import demand, deployments, doctor, measurements, plans, quickstart, running, server_memory
 from planner.cli.base import STDOUT, JsonFile, app, check_outputs, deliver, write
 from planner.cli.completion import as_bash_splits, complete_llm, complete_sku
+from planner.core import json_text
 
 if TYPE_CHECKING:
     from planner.core import Table
@@ -151,18 +152,17 @@ def schema(
     planner schema
     planner schema plan --json plan.schema.json
     """
-    from planner.report import json_documents
+    from planner.report import plan_schema
     from planner.scenario import Scenario
 
     check_outputs(json_file)
     is_plan = document is Document.PLAN
-    described = json_documents.json_schema() if is_plan else Scenario.model_json_schema()
-    write(json_file, lambda: json_documents.json_text(described))
+    described = plan_schema() if is_plan else Scenario.model_json_schema()
+    write(json_file, lambda: json_text(described))
 
 
 def _show_list(table: Callable[[], Table], data: Callable[[], list[dict[str, Any]]], json_file: str | None) -> None:
     from planner.core import Report
-    from planner.report import json_text
 
     check_outputs(json_file)
     deliver(lambda: Report("", (table(),)), (json_file, lambda: json_text(data())))

@@ -21,7 +21,7 @@ from planner.cli.base import (
     hardware_for,
     require_fleet,
 )
-from planner.core import InputError
+from planner.core import InputError, json_text
 
 if TYPE_CHECKING:
     from planner.fleet import Plan, PlanRequest, Progress
@@ -81,7 +81,7 @@ def autoscale(
     """
     from planner.analysis import Autoscaler, Signal, simulate_autoscaler
     from planner.report import autoscaling as autoscaling_report
-    from planner.report import json_text, terminal
+    from planner.report import terminal
     from planner.scenario import load_scenario
 
     check_outputs(json_file, md_file)
@@ -177,7 +177,7 @@ def forecast(
     from planner.analysis import Replanner, fleet_growth, next_purchases
     from planner.fleet import planning
     from planner.report import growth as growth_report
-    from planner.report import json_text, terminal
+    from planner.report import terminal
     from planner.scenario import load_scenario
     from planner.traffic import Forecast
 

@@ -28,7 +28,7 @@ from planner.cli.base import (
     require_fleet,
 )
 from planner.cli.completion import complete_llm, complete_scenario, complete_sku
-from planner.core import InputError, rebuilt
+from planner.core import InputError, json_text, plain, rebuilt
 
 if TYPE_CHECKING:
     from hardware_db import HardwareDb
@@ -391,7 +391,7 @@ def _given_setting(options: DeploymentOptions) -> Setting:
 
 
 def _deliver_performance(setting: Setting, performance: Performance, json_file: str | None) -> None:
-    from planner.report import evaluation_to_dict, json_text, performance_report
+    from planner.report import evaluation_to_dict, performance_report
 
     deployment, workload, slo = setting.deployment, setting.workload, setting.slo
     deliver(
@@ -438,7 +438,7 @@ def compare(
     """
     from planner.core import Report
     from planner.report import comparison as comparison_report
-    from planner.report import json_text, plain, terminal
+    from planner.report import terminal
     from planner.systems import catalogue
 
     setting = None if options.sku is None else options.setting(options.sku)

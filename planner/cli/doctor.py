@@ -13,6 +13,7 @@ import planner
 from planner.cli import installation
 from planner.cli.base import JsonFile, check_outputs, deliver, look_up
 from planner.cli.completion import complete_sku
+from planner.core import json_text, plain
 
 if TYPE_CHECKING:
     from planner.core import Table
@@ -35,7 +36,6 @@ def doctor(
     """
     import hardware_db
     from planner.core import Report
-    from planner.report import json_text, plain
     from planner.scenario import catalogue
 
     check_outputs(json_file)

@@ -30,7 +30,7 @@ from planner.cli.base import (
     require_fleet,
 )
 from planner.cli.completion import complete_setting
-from planner.core import InputError, UnknownNameError
+from planner.core import InputError, UnknownNameError, json_text, plain, write_texts
 
 if TYPE_CHECKING:
     from hardware_db import HardwareDb
@@ -82,7 +82,7 @@ def plan(
     take; exit code 3: it misses a target, or holds with less than the confidence asked for.
     """
     from planner.fleet import deployment_in_words
-    from planner.report import growth, json_text, plan_summary, plan_to_dict, terminal
+    from planner.report import growth, plan_summary, plan_to_dict, terminal
     from planner.report import plan as plan_report
     from planner.scenario import build_request, file_references, read_scenario
 
@@ -181,7 +181,7 @@ def explain(
     """
     from planner.analysis import Replanner, why
     from planner.fleet import planning
-    from planner.report import explanation, json_text, terminal
+    from planner.report import explanation, terminal
     from planner.scenario import load_request, recorded_usd_per_hour
 
     check_outputs(json_file, md_file)
@@ -267,7 +267,7 @@ def what_if(
     """
     from planner.analysis import Replanner, changes
     from planner.fleet import planning
-    from planner.report import json_text, terminal
+    from planner.report import terminal
     from planner.report import what_if as what_if_report
     from planner.scenario import load_request
 
@@ -330,7 +330,6 @@ def sweep(
     Exit code 3: no point has a fleet.
     """
     from planner.core import Report
-    from planner.report import json_text, plain
     from planner.scenario import load_request
     from planner.studies import sweep_result, sweeps
 
@@ -477,8 +476,6 @@ def _print_files(files: Mapping[str, str]) -> None:
 
 def _write_files(files: Mapping[str, str], folder: Path, force: bool) -> None:
     """Write all files, or none where one is there already. Raises InputError."""
-    from planner.report import write_texts
-
     existing = [name for name in files if (folder / name).exists()]
     if existing and not force:
         bound = f"already has {', '.join(existing)}"

@@ -23,7 +23,7 @@ from planner.cli.base import (
     hardware_for,
     write,
 )
-from planner.core import InputError, UnknownNameError
+from planner.core import InputError, UnknownNameError, json_text
 
 if TYPE_CHECKING:
     from planner.analysis import RunningFleet
@@ -78,7 +78,6 @@ def check(
     Quantity by quantity: as planned, explained by the traffic, or by neither; step times are inferred from the rest.
     """
     from planner.launch import read_fleet
-    from planner.report import json_text
     from planner.report import running_fleet as running_report
     from planner.scenario import load_request
 
@@ -215,7 +214,6 @@ def _deliver_several(
     watched: list[tuple[str, RunningFleet, ServerMetrics]], json_file: str | None, md_file: str | None
 ) -> None:
     """Every model of a plan, one after the other; in one document."""
-    from planner.report import json_text
     from planner.report import running_fleet as running_report
 
     documents = {name: running_report.running_document(running) for name, running, _ in watched}

@@ -10,7 +10,7 @@ import typer
 import planner
 from planner.cli.base import INFEASIBLE, CostsFile, JsonFile, check_outputs, deliver, hardware_for
 from planner.cli.completion import complete_llm, complete_sku
-from planner.core import InputError
+from planner.core import InputError, json_text
 
 if TYPE_CHECKING:
     from planner.core import Table
@@ -118,7 +118,6 @@ def memory(
 
 
 def _json(record: dict[str, Any] | list[Any]) -> str:
-    from planner.report import json_text
 
     return json_text(record)
 

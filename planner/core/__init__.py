@@ -1,13 +1,14 @@
 """What every package shares.
 
-Errors that name field, value, bound and fix (`errors`), frozen records (`record`), versions of files (`versions`),
-latency metrics (`metrics`), numbers and tables as text (`tables`), files that are written whole (`whole_files`),
-functions that numba compiles (`compiled`, `interpolation`), units (`units`), and names for arrays in signatures
-(`arrays`).
+Errors that name field, value, bound and fix (`errors`), frozen records (`record`), records as JSON and back
+(`documents`), versions of files (`versions`), latency metrics (`metrics`), numbers and tables as text (`tables`),
+files that are written whole (`whole_files`), functions that numba compiles (`compiled`, `interpolation`), units
+(`units`), and names for arrays in signatures (`arrays`).
 """
 
 from planner.core.arrays import BoolArray, FloatArray, IntArray
 from planner.core.compiled import compiled
+from planner.core.documents import Reader, json_schema, json_text, plain
 from planner.core.errors import (
     MISSING_FIELD,
     InputError,
@@ -38,7 +39,7 @@ from planner.core.tables import (
 )
 from planner.core.units import GIB, HOURS_PER_MONTH
 from planner.core.versions import CALIBRATION, PLAN, SCENARIO, VERSION_KEY
-from planner.core.whole_files import write_all_whole, write_whole
+from planner.core.whole_files import require_writable, write_all_whole, write_text, write_texts, write_whole
 
 __all__ = [
     "CALIBRATION",
@@ -55,6 +56,7 @@ __all__ = [
     "IntArray",
     "Metric",
     "PlannerError",
+    "Reader",
     "Record",
     "Report",
     "Table",
@@ -66,6 +68,8 @@ __all__ = [
     "duration",
     "from_validation_error",
     "interpolated_at",
+    "json_schema",
+    "json_text",
     "knot_below",
     "last_knot",
     "markdown_table",
@@ -73,7 +77,9 @@ __all__ = [
     "money",
     "number_of",
     "percent",
+    "plain",
     "rebuilt",
+    "require_writable",
     "rough_share",
     "share_with_error",
     "shorten",
@@ -81,5 +87,7 @@ __all__ = [
     "unit",
     "with_unit",
     "write_all_whole",
+    "write_text",
+    "write_texts",
     "write_whole",
 ]

@@ -79,6 +79,8 @@ _VERSION_1_POOL: Mapping[str, Any] = {
     "request_limit": None,
 }
 """Settings of a pool that version 1 had no field for, with the values that its plans were made with."""
+_VERSION_2_PERFORMANCE: Mapping[str, Any] = {"interval": {}, "horizon_s": 0.0, "link_utilisation": 0.0, "rate_cv": 0.0}
+"""Fields of a performance that version 2 did not have."""
 _VERSION_1_TRANSFER: Mapping[str, bool] = {"shared": True, "layerwise": False, "first_token_from_decode": False}
 """The only KV transfer that plans of version 1 were made with."""
 
@@ -89,7 +91,10 @@ def _plan_of_1(content: Content) -> Content:
     if not isinstance(deployments, list):
         return content
     upgraded = [_planned_of_1(planned) if isinstance(planned, Mapping) else planned for planned in deployments]
-    return {**content, "deployments": upgraded}
+    cost = content.get("cost")
+    if isinstance(cost, Mapping):
+        cost = {"usd_per_million_tokens": None, **cost}
+    return {**content, "cost": cost, "deployments": upgraded}
 
 
 def _planned_of_1(planned: Content) -> Content:
@@ -118,6 +123,22 @@ def _pool_of_1(pool: Content, name: str) -> Content:
     return {**_VERSION_1_POOL, **pool, "parallelism": split}
 
 
+def _plan_of_2(content: Content) -> Content:
+    """Version 2 counted the configurations that another stands in for, and named none."""
+    deployments = content.get("deployments")
+    if not isinstance(deployments, list):
+        return content
+    upgraded = [_planned_of_2(planned) if isinstance(planned, Mapping) else planned for planned in deployments]
+    return {**content, "dominated": [], "deployments": upgraded}
+
+
+def _planned_of_2(planned: Content) -> Content:
+    """A planned deployment with what version 2 did not keep of its performances."""
+    performances = {name: planned.get(name) for name in ("predicted", "simulated")}
+    kept = {name: {**_VERSION_2_PERFORMANCE, **one} for name, one in performances.items() if isinstance(one, Mapping)}
+    return {**planned, **kept}
+
+
 # --- calibrations ---------------------------------------------------------------------------------------------------
 
 
@@ -136,8 +157,9 @@ def _unnumbered_calibration(content: Content) -> int:
 
 SCENARIO = Format("scenario", 1, "write the scenario again")
 """Scenarios (YAML); most say no version."""
-PLAN = Format("plan", 2, "plan again with --json", {1: _plan_of_1})
-"""Plans as JSON. 2: pools say their whole split and every setting of their replicas, deployments their KV transfer."""
+PLAN = Format("plan", 3, "plan again with --json", {1: _plan_of_1, 2: _plan_of_2})
+"""Plans as JSON. 2: pools say their whole split and every setting of their replicas, deployments their KV transfer. 3:
+every field of a plan, so that it can be read back."""
 CALIBRATION = Format(
     "calibration",
     2,

@@ -1,4 +1,7 @@
-"""Files that are written whole or not at all: under another name beside their place, then renamed."""
+"""Files that are written whole or not at all: under another name beside their place, then renamed.
+
+`write_text`, `write_texts` and `require_writable` are for files that a user names: they say why one cannot be written.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ import contextlib
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+
+from planner.core.errors import InputError
 
 MOST_WRITERS = 1000
 """Files of one folder that are under way at once, those left by processes that were killed among them. A choice."""
@@ -61,3 +66,35 @@ def _new_file(folder: Path) -> Path:
             continue
         return path
     raise FileExistsError(f"{folder} holds {MOST_WRITERS} files named .writing-N: remove them")
+
+
+# --- files that a user names ----------------------------------------------------------------------------------------
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write text to a file as UTF-8, whole or not at all. Raises InputError when it cannot be written, naming why."""
+    write_texts({path: text})
+
+
+def write_texts(texts: Mapping[str | Path, str]) -> None:
+    """Write texts to files, as `write_text` each: all of them, or none."""
+    for path in texts:
+        require_writable(path)
+    try:
+        write_all_whole(texts)
+    except (OSError, ValueError) as error:
+        reason, names = getattr(error, "strerror", None) or str(error), ", ".join(map(str, texts))
+        raise InputError("output file", names, f"cannot be written: {reason}", "choose another place") from None
+
+
+def require_writable(path: str | Path) -> None:
+    """Raise InputError when a file cannot stand at `path`: before the work is done, not after it."""
+    place = Path(path)
+    try:
+        is_folder, has_parent = place.is_dir(), place.parent.is_dir()
+    except (OSError, ValueError) as error:
+        raise InputError("output file", str(path), f"is no file name ({error})", "choose another name") from None
+    if is_folder:
+        raise InputError("output file", str(path), "is a folder", "add a file name")
+    if not has_parent:
+        raise InputError("output file", str(path), f"there is no folder {place.parent}", "create it, or choose another")

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 from xml.sax.saxutils import escape, quoteattr
 
-from planner.core import HOURS_PER_MONTH, InputError
+from planner.core import HOURS_PER_MONTH, PLAN, InputError
 from planner.fleet import BoughtGpus
 from planner.launch.escaping import one_line
-from planner.launch.fleet import PLAN_AGAIN, Fleet
+from planner.launch.fleet import Fleet
 from planner.launch.readme import README_NAME, bullets, name_text, page
 from planner.launch.spec import launch_specs
 
@@ -35,7 +35,7 @@ def files(fleet: Fleet) -> dict[str, str]:
         InputError: the document does not hold what the fleet costs.
     """
     if not fleet.bought or fleet.day is None or any(launched.figures is None for launched in fleet.deployments):
-        raise InputError("plan.bought", "(missing)", "this document does not hold what the fleet costs", PLAN_AGAIN)
+        raise InputError("plan.bought", "(missing)", "this document does not hold what the fleet costs", PLAN.remake)
     first = _next_month(fleet.day)
     after = _next_month(first)
     tables = {"Fleet": fleet_rows(fleet), "FOCUS": focus_rows(fleet, first, after)}

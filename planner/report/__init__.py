@@ -11,10 +11,10 @@ from planner.report import (
     glossary,
     growth,
     html_page,
-    json_documents,
     plan,
     plan_summary,
     purchase_tables,
+    records,
     running_fleet,
     terminal,
     what_if,
@@ -22,15 +22,6 @@ from planner.report import (
 from planner.report.data_frames import frame, frames
 from planner.report.explanation import quantity
 from planner.report.html_page import csv_text, html, html_table
-from planner.report.json_documents import (
-    evaluation_to_dict,
-    json_text,
-    plain,
-    plan_to_dict,
-    require_writable,
-    write_text,
-    write_texts,
-)
 from planner.report.performance import LIMITS, class_table, confidence_table, limit_name, performance_report
 from planner.report.plan import (
     ROUNDING,
@@ -43,6 +34,7 @@ from planner.report.plan import (
     tables,
     token_distributions,
 )
+from planner.report.records import evaluation_to_dict, plan_schema, plan_to_dict
 
 __all__ = [
     "LIMITS",
@@ -63,26 +55,22 @@ __all__ = [
     "html",
     "html_page",
     "html_table",
-    "json_documents",
-    "json_text",
     "limit_name",
     "markdown",
     "more_reasons",
     "performance_report",
-    "plain",
     "plan",
     "plan_assumptions",
+    "plan_schema",
     "plan_summary",
     "plan_to_dict",
     "planner_version",
     "purchase_tables",
     "quantity",
-    "require_writable",
+    "records",
     "running_fleet",
     "tables",
     "terminal",
     "token_distributions",
     "what_if",
-    "write_text",
-    "write_texts",
 ]

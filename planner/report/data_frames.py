@@ -16,17 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 from hardware_db import Fact, GpuSku, HardwareDb
 from planner.analysis import Explanation, WhatIf
-from planner.core import Frozen, InputError, Metric, UnknownNameError
+from planner.core import Frozen, InputError, Metric, UnknownNameError, plain
 from planner.fleet import Plan
 from planner.report.comparison import comparison_document
-from planner.report.json_documents import plain
 from planner.report.records import (
     PERCENTILES,
+    AgreementSummary,
     LatencySummary,
     PerformanceSummary,
-    PlanDocument,
+    PlannedSummary,
+    filled,
+    latencies_of,
     performance_summary,
-    plan_document,
+    planned_summary,
 )
 from planner.serving import Performance, RateSweep
 from planner.systems import Comparison
@@ -102,6 +104,8 @@ def _is_record(value: object) -> bool:
 
 
 def _fields(record: object) -> Iterator[tuple[str, Any]]:
+    if isinstance(record, Mapping):
+        return iter(record.items())
     frozen = isinstance(record, Frozen)
     names = type(record).model_fields if frozen else [field.name for field in dataclasses.fields(record)]  # type: ignore[arg-type, attr-defined]
     return ((name, getattr(record, name)) for name in names)
@@ -121,10 +125,8 @@ def _cells(name: str, value: object) -> Cells:
         return {f"{name.removesuffix('_s')}_{which}_s": seconds for which, seconds in _fields(value)}
     if isinstance(value, Fact):
         return {name: value.value}
-    if _is_record(value):
+    if _is_record(value) or isinstance(value, Mapping):
         return {f"{name}_{inner}": cell for inner, cell in _flat(value).items()}
-    if isinstance(value, Mapping):
-        return {column: cell for key, inner in value.items() for column, cell in _cells(f"{name}_{key}", inner).items()}
     return {name: _cell(value)}
 
 
@@ -149,29 +151,31 @@ class _PlanTables:
     """The tables of a plan, each made when it is asked for.
 
     Attributes:
-        document: everything the plan says.
+        plan: whose tables they are.
+        planned: its deployments as documents have them.
         methods: predicted, and simulated where it was.
     """
 
-    document: PlanDocument
+    plan: Plan
+    planned: tuple[PlannedSummary, ...]
     methods: tuple[str, ...]
 
     def builders(self) -> dict[str, TableBuilder]:
         """What makes each table, by its name."""
-        document = self.document
+        plan = self.plan
         return {
             "deployments": self.deployments,
             "pools": self.pools,
             "latencies": self.latencies,
             "load": self.load,
             "cost": self.cost,
-            "targets": lambda: list(map(_flat, document.targets)),
-            "agreement": lambda: list(map(_flat, document.agreement)),
-            "alternatives": lambda: list(map(_flat, document.alternatives)),
+            "targets": lambda: list(map(_flat, plan.targets)),
+            "agreement": lambda: [_flat(filled(AgreementSummary, pair)) for pair in plan.agreement],
+            "alternatives": lambda: list(map(_flat, plan.alternatives)),
             "bought": self.bought,
             "constraints": self.constraints,
-            "rejections": lambda: list(map(_flat, document.rejections)),
-            "schedule": lambda: [_flat(period, without=("replicas", "gpus")) for period in document.schedule],
+            "rejections": lambda: list(map(_flat, plan.rejections)),
+            "schedule": lambda: [_flat(period, without=("replicas", "gpus")) for period in plan.schedule],
             "schedule_replicas": lambda: self.schedule("replicas", "configuration", "replicas"),
             "schedule_gpus": lambda: self.schedule("gpus", "sku", "gpus"),
             "slices": self.slices,
@@ -190,27 +194,27 @@ class _PlanTables:
                 "goodput_per_s": getattr(deployment, self.methods[-1]).goodput_per_s,
                 "method": self.methods[-1],
             }
-            for deployment in self.document.deployments
+            for deployment in self.planned
         ]
 
     def pools(self) -> list[Cells]:
         """Each pool, under its deployment."""
         return [
             {"deployment": deployment.name, "service": deployment.service, **_flat(pool, without=("schedule",))}
-            for deployment in self.document.deployments
+            for deployment in self.planned
             for pool in deployment.deployment.pools
         ]
 
     def latencies(self) -> list[Cells]:
         """Everything together, then each deployment and each of its request classes, by every method."""
-        deployments = self.document.deployments
         rows = [
             {"deployment": EVERYTHING, "service": EVERYTHING, "request_class": EVERYTHING, "method": method}
-            | {"rate_per_s": sum(getattr(deployment, method).rate_per_s for deployment in deployments), **_flat(whole)}
+            | {"rate_per_s": sum(getattr(deployment, method).rate_per_s for deployment in self.planned)}
+            | _flat(latencies_of(self.plan, simulated=method == "simulated"))
             for method in self.methods
-            if (whole := getattr(self.document, method)) is not None
+            if self.planned
         ]
-        for deployment in deployments:
+        for deployment in self.planned:
             for method in self.methods:
                 about = {"deployment": deployment.name, "service": deployment.service}
                 rows += [about | row for row in _latency_rows(getattr(deployment, method), method)]
@@ -220,34 +224,34 @@ class _PlanTables:
         """Each pool under its load, by every method."""
         return [
             {"deployment": deployment.name, "method": method, **_flat(pool)}
-            for deployment in self.document.deployments
+            for deployment in self.planned
             for method in self.methods
             for pool in getattr(deployment, method).pools
         ]
 
     def cost(self) -> list[Cells]:
         """One row; none without a fleet."""
-        document = self.document
-        return [{**_flat(document.cost), "flat_usd_per_hour": document.flat_usd_per_hour}] if document.cost else []
+        plan = self.plan
+        return [{**_flat(plan.cost), "flat_usd_per_hour": plan.flat_usd_per_hour}] if plan.cost else []
 
     def bought(self) -> list[Cells]:
         """GPUs, with where their price is from; nothing of it for GPUs of one's own."""
         return [
             _flat(gpus, without=("price",))
             | ({} if gpus.price is None else _flat(gpus.price, without=("sku", "usd_per_gpu_hour")))
-            for gpus in self.document.bought
+            for gpus in self.plan.bought
         ]
 
     def constraints(self) -> list[Cells]:
         """Each limit of the program, with its slack and dual."""
-        rows = self.document.allocation.constraints if self.document.allocation else ()
+        rows = self.plan.allocation.constraints if self.plan.allocation else ()
         return [{**_flat(row), "is_tight": row.is_tight} for row in rows]
 
     def schedule(self, field: str, what: str, number: str) -> list[Cells]:
         """The fleet over the day or week: a row per period and configuration or SKU."""
         return [
             {"period": period.name, what: name, number: count}
-            for period in self.document.schedule
+            for period in self.plan.schedule
             for name, count in getattr(period, field).items()
         ]
 
@@ -255,14 +259,14 @@ class _PlanTables:
         """Which deployment serves how much of each slice of the traffic."""
         return [
             {"deployment": deployment.name, "slice": name, "rate_per_s": rate}
-            for deployment in self.document.deployments
+            for deployment in self.planned
             for name, rate in deployment.slices.items()
         ]
 
 
 def _plan(plan: Plan) -> dict[str, TableBuilder]:
     methods = ("predicted", "simulated") if plan.simulated else ("predicted",)
-    return _PlanTables(plan_document(plan), methods).builders()
+    return _PlanTables(plan, tuple(map(planned_summary, plan.deployments)), methods).builders()
 
 
 def _latency_rows(summary: PerformanceSummary, method: str) -> list[Cells]:

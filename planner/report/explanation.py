@@ -26,8 +26,7 @@ from planner.analysis import (
     SmallestRelaxation,
     gain,
 )
-from planner.core import Report, Table, change, markdown_table, money, number_of, percent, significant
-from planner.report.json_documents import plain
+from planner.core import Report, Table, change, markdown_table, money, number_of, percent, plain, significant
 from planner.report.layout import markdown_list, markdown_page
 from planner.report.plan import planner_version
 

@@ -1,19 +1,21 @@
-"""The records of the JSON documents of a plan and of an evaluation, and how they are filled.
+"""Plans and evaluations as JSON documents: the records they are written as, and how those are filled.
 
-Units stand in the names. `planner.report.json_documents` turns the records into JSON and into its schema,
-`planner.report.data_frames` into frames, so a field is named only here.
+A plan is written with its own fields, whatever they are. What would take megabytes or stands elsewhere is written as a
+summary: distributions as mean and percentiles, SKUs, engines and calibrations by name, workloads by their lengths.
+`planner.scenario.load_plan` reads a plan back by the same records. Units stand in the names.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hardware_db import Price
-from planner.core import PLAN, Metric
+from planner.core import PLAN, Metric, json_schema, plain
 from planner.engine import (
     LoraAdapters,
     MemoryFootprint,
@@ -24,25 +26,12 @@ from planner.engine import (
     memory_share,
     request_limit,
 )
-from planner.fleet import (
-    Alternative,
-    BoughtGpus,
-    Corrections,
-    CostBreakdown,
-    Loss,
-    Plan,
-    PlanConfidence,
-    PlannedDeployment,
-    PlanRequest,
-    ReplayedTarget,
-    ScheduledPeriod,
-    TargetCheck,
-)
+from planner.fleet import Plan, PlannedDeployment, PlanRequest
 from planner.llm import LlmSpec, Precision, active_parameters, kv_bytes_per_token, parameters
-from planner.optimizer import Allocation, Objective, SolveStatus
+from planner.optimizer import Objective
 from planner.report.plan import headline, planner_version, token_distributions
 from planner.roofline import Parallelism
-from planner.search import Mode, Rejection, SearchSpace
+from planner.search import Mode, SearchSpace
 from planner.serving import (
     ClassPerformance,
     Deployment,
@@ -145,7 +134,7 @@ class LlmSummary:
 
 @dataclass(frozen=True)
 class ServiceSummary:
-    """Another model in the same fleet (the small one of a cascade included)."""
+    """A model that is served, its traffic and its targets."""
 
     name: str
     llm: LlmSummary
@@ -155,15 +144,10 @@ class ServiceSummary:
 
 
 @dataclass(frozen=True)
-class RequestSummary:
-    """What was asked."""
+class RequestSummary(ServiceSummary):
+    """What was asked. `services` are other models of the same fleet, the small one of a cascade included."""
 
-    name: str
-    llm: LlmSummary
-    precision: Precision
     max_request_tokens: int | None
-    workload: WorkloadSummary
-    slo: tuple[LatencyTarget, ...]
     search: SearchSpace
     prices: PricePolicy
     limits: FleetLimits
@@ -183,8 +167,9 @@ class PoolSummary:
 
     `tp` is the tensor-parallel degree of `parallelism`, `memory_fraction` and `schedule` are those in force, given or
     the engine's own. `expert_skew` is null where none was given. `calibration` names the fit in use, null: efficiency
-    1. `max_request_tokens` is null where none was given; `request_limit` is what the engine is told to take then. It,
-    sustained rate, cost and nodes are null outside a plan.
+    1. `max_request_tokens` is null where none was given; `request_limit` is what the engine is told to take then.
+    `surviving` are the replicas that are left when those that may fail have failed. It, the limit, sustained rate, cost
+    and nodes are null outside a plan.
     """
 
     role: Role
@@ -210,6 +195,7 @@ class PoolSummary:
     mask_s: float
     max_request_tokens: int | None
     request_limit: RequestLimit | None = None
+    surviving: int | None = None
     nodes: int | None = None
     usd_per_hour: float | None = None
     sustained_rate_per_replica_s: float | None = None
@@ -240,7 +226,8 @@ class PerformanceSummary:
     """How a deployment performs, predicted (analytic) or simulated. Goodput is null where no targets are given.
 
     `itl_s` is over all gaps between tokens. `confidence_s` holds 95 % intervals of simulated percentiles by metric and
-    percentile, as far as the run is long enough for them; `output_tokens_per_s` is 0 when predicted.
+    percentile, as far as the run is long enough for them; `interval` 90 % intervals of the means, from the kernel fits,
+    where they are known; `output_tokens_per_s` is 0 when predicted.
     """
 
     method: Method
@@ -258,6 +245,10 @@ class PerformanceSummary:
     pools: tuple[PoolPerformance, ...]
     classes: tuple[ClassPerformanceSummary, ...]
     assumptions: tuple[str, ...]
+    interval: Mapping[Metric, tuple[float, float]]
+    horizon_s: float
+    link_utilisation: float
+    rate_cv: float
 
 
 @dataclass(frozen=True)
@@ -286,16 +277,6 @@ class PlannedSummary:
 
 
 @dataclass(frozen=True)
-class MetricSummary:
-    """Latencies over all deployments [s]; ITL over all gaps between tokens."""
-
-    ttft_s: LatencySummary
-    tpot_s: LatencySummary
-    e2e_s: LatencySummary
-    itl_s: LatencySummary
-
-
-@dataclass(frozen=True)
 class AgreementSummary:
     """Theory against simulation on a mean; relative difference is (predicted - simulated) / simulated."""
 
@@ -307,45 +288,25 @@ class AgreementSummary:
 
 
 @dataclass(frozen=True)
-class PlanDocument:
-    """A plan. Infeasible: no deployments, cost and latencies null, and `diagnosis` says why and what would help."""
+class PlanFindings:
+    """A plan. Infeasible: no deployments, cost and latencies null, and `diagnosis` says why and what would help.
+
+    These are the fields that follow from a plan or are a summary of its own; all others are written as they are.
+    `predicted` and `simulated` are latencies over all deployments, by metric (``ttft_s``).
+    """
 
     schema_version: int
     planner_version: str
     headline: str
-    status: SolveStatus
     feasible: bool
     request: RequestSummary
     deployments: tuple[PlannedSummary, ...]
     gpus: Mapping[str, int]
-    cost: CostBreakdown | None
-    predicted: MetricSummary | None
-    simulated: MetricSummary | None
-    targets: tuple[TargetCheck, ...]
-    confidence: PlanConfidence | None
-    slow_targets: tuple[TargetCheck, ...]
-    corrections: Corrections | None
-    replays: tuple[ReplayedTarget, ...]
-    losses: tuple[Loss, ...]
+    predicted: Mapping[str, LatencySummary] | None
+    simulated: Mapping[str, LatencySummary] | None
     agreement: tuple[AgreementSummary, ...]
-    alternatives: tuple[Alternative, ...]
-    rejections: tuple[Rejection, ...]
     prices: tuple[Price, ...]
-    bought: tuple[BoughtGpus, ...]
-    schedule: tuple[ScheduledPeriod, ...]
-    flat_usd_per_hour: float | None
-    escalated: float | None
-    dominated: int
-    allocation: Allocation | None
     binding: tuple[str, ...]
-    diagnosis: tuple[str, ...]
-    assumptions: tuple[str, ...]
-    warnings: tuple[str, ...]
-    considered: int
-    elapsed_s: float
-    scenario: Mapping[str, Any] | None
-    scenario_folder: str
-    given: bool
 
 
 @dataclass(frozen=True)
@@ -374,23 +335,33 @@ def filled(record: type[Filled], source: object, /, **own: Any) -> Filled:  # no
     return record(**{name: getattr(source, name) for name in required if name not in own}, **own)
 
 
-def plan_document(plan: Plan) -> PlanDocument:
-    """Everything a plan says."""
-    return filled(
-        PlanDocument,
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
+    """A plan as plain JSON data: what follows from it, and its own fields."""
+    findings = filled(
+        PlanFindings,
         plan,
         schema_version=SCHEMA_VERSION,
         planner_version=planner_version(),
         headline=headline(plan),
-        request=_request_summary(plan.request),
-        deployments=tuple(_planned_summary(planned, planned.slo) for planned in plan.deployments),
-        predicted=_metric_summary(plan, simulated=False) if plan.feasible else None,
-        simulated=_metric_summary(plan, simulated=True) if plan.feasible else None,
-        agreement=tuple(filled(AgreementSummary, agreement) for agreement in plan.agreement),
+        predicted=latencies_of(plan, simulated=False) if plan.feasible else None,
+        simulated=latencies_of(plan, simulated=True) if plan.feasible else None,
         prices=tuple(dict.fromkeys(bought.price for bought in plan.bought if bought.price is not None)),
-        dominated=len(plan.dominated),
         binding=tuple(row.name for row in plan.allocation.binding) if plan.allocation else (),
+        request=_request_summary(plan.request),
+        deployments=tuple(map(planned_summary, plan.deployments)),
+        agreement=tuple(filled(AgreementSummary, agreement) for agreement in plan.agreement),
     )
+    document: dict[str, Any] = plain({**vars(plan), **vars(findings)})
+    return document
+
+
+def plan_schema() -> dict[str, Any]:
+    """JSON Schema of what `plan_to_dict` writes."""
+    hints = typing.get_type_hints(Plan)
+    own = [(name, hint) for name, hint in hints.items() if name not in typing.get_type_hints(PlanFindings)]
+    document = dataclasses.make_dataclass("PlanDocument", own, bases=(PlanFindings,), frozen=True)
+    document.__doc__ = PlanFindings.__doc__
+    return json_schema(document)
 
 
 def evaluation_document(
@@ -406,6 +377,14 @@ def evaluation_document(
         deployment=_deployment_summary(deployment, tuple(_pool_summary(pool) for pool in deployment.pools)),
         performance=performance_summary(performance, slo),
     )
+
+
+def evaluation_to_dict(
+    deployment: Deployment, workload: Workload, performance: Performance, slo: Slo | None = None
+) -> dict[str, Any]:
+    """A given deployment, its workload and its performance as plain JSON data."""
+    document: dict[str, Any] = plain(evaluation_document(deployment, workload, performance, slo))
+    return document
 
 
 def _request_summary(request: PlanRequest) -> RequestSummary:
@@ -476,16 +455,25 @@ def _token_summary(distribution: LatencyDistribution) -> TokenSummary:
     return TokenSummary(distribution.mean_s, *(distribution.quantile_s(p) for p in (0.5, 0.99, 1.0)))
 
 
-def _planned_summary(planned: PlannedDeployment, slo: Slo) -> PlannedSummary:
+def planned_summary(planned: PlannedDeployment) -> PlannedSummary:
+    """One deployment of a plan."""
+    slo = planned.slo
     pools = tuple(
         dataclasses.replace(
             _pool_summary(pool),
             request_limit=request_limit(pool.config, planned.workload.lengths.max_total),
+            surviving=surviving.replicas,
             nodes=nodes,
             usd_per_hour=usd,
             sustained_rate_per_replica_s=planned.sustained_per_s / pool.replicas,
         )
-        for pool, usd, nodes in zip(planned.deployment.pools, planned.pool_usd_per_hour, planned.nodes, strict=True)
+        for pool, surviving, usd, nodes in zip(
+            planned.deployment.pools,
+            planned.surviving.pools,
+            planned.pool_usd_per_hour,
+            planned.nodes,
+            strict=True,
+        )
     )
     return PlannedSummary(
         name=planned.option.name,
@@ -553,10 +541,9 @@ def _class_performance_summary(kind: ClassPerformance) -> ClassPerformanceSummar
     )
 
 
-def _metric_summary(plan: Plan, *, simulated: bool) -> MetricSummary:
-    return MetricSummary(
-        **{f"{metric}_s": _latency_summary(plan.latency(metric, simulated=simulated)) for metric in Metric}
-    )
+def latencies_of(plan: Plan, *, simulated: bool) -> dict[str, LatencySummary]:
+    """Latencies over all deployments, by metric."""
+    return {f"{metric}_s": _latency_summary(plan.latency(metric, simulated=simulated)) for metric in Metric}
 
 
 def _latency_summary(distribution: LatencyDistribution) -> LatencySummary:

@@ -1,9 +1,9 @@
 """The scenario a person writes, read into a `PlanRequest`, and back.
 
-YAML, dictionaries, plans and web addresses (`read`, `files`, `url`), snippets made from logs and metrics (`snippets`),
-what a running fleet teaches (`measured_fleet`),
-hardware of a user's own (`user_hardware`), and changes that make an infeasible request feasible (`request_fixes`) or
-wrong input right (`input_fixes`).
+YAML, dictionaries, plans and web addresses (`read`, `files`, `url`), plans read back (`saved_plans`), snippets made
+from logs and metrics (`snippets`), what a running fleet teaches (`measured_fleet`), hardware of a user's own
+(`user_hardware`), and changes that make an infeasible request feasible (`request_fixes`) or wrong input right
+(`input_fixes`).
 """
 
 from planner.scenario import (
@@ -40,6 +40,7 @@ from planner.scenario.read import (
     scenario_text,
 )
 from planner.scenario.request_fixes import CompletedFix, Fix, fixes, limit_in_words
+from planner.scenario.saved_plans import load_plan
 from planner.scenario.types import Scenario, ScenarioPrices
 from planner.scenario.url import Content, differences, first_name, full_content, value_at
 from planner.scenario.user_hardware import QUANTITIES, SkuQuantity, peak_quantities, shown_value
@@ -70,6 +71,7 @@ __all__ = [
     "limit_in_words",
     "list_scenarios",
     "llm_catalogue",
+    "load_plan",
     "load_request",
     "load_scenario",
     "measured_changes",

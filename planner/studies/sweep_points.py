@@ -17,9 +17,8 @@ from typing import Any
 import yaml
 
 from planner.analysis import REFUSED
-from planner.core import Frozen, InputError, PlannerError, UnknownNameError
+from planner.core import Frozen, InputError, PlannerError, UnknownNameError, plain
 from planner.fleet import PlanRequest
-from planner.report import plain
 from planner.scenario import SCENARIO_KEY, build_request, folder_of, plan_document_at, read_scenario, scenario_content
 from planner.studies.sweep_result import SweepPoint, Values
 

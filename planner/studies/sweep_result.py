@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planner.core import InputError, Table, money, number_of, percent
-from planner.report import csv_text, frame, write_text
+from planner.core import InputError, Table, money, number_of, percent, write_text
+from planner.report import csv_text, frame
 
 if TYPE_CHECKING:
     import pandas as pd

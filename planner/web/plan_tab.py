@@ -12,10 +12,10 @@ import streamlit as st
 
 from planner import charts, launch
 from planner.charts import fleets
-from planner.core import PlannerError, Table
+from planner.core import PlannerError, Table, json_text
 from planner.fleet import Plan
 from planner.launch import fleet_of
-from planner.report import csv_text, html_page, json_text, plan_to_dict
+from planner.report import csv_text, html_page, plan_to_dict
 from planner.report import plan as report
 from planner.scenario import scenario_text
 from planner.web import components, picture_files, summary

@@ -6,8 +6,9 @@ gets here; a simulated one arrives as its samples. One representation, so the tw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from planner.core import FloatArray, InputError
 
 ROW_POINTS = 8
-"""Equal-mass points of each group's distribution within an E2E. A choice of resolution."""
+"""Points of each group's distribution within an E2E, and between two known percentiles. A choice of resolution."""
 MOST_BATCHES = 20
 """Most batches of consecutive requests that a confidence interval is made of (Law, Simulation Modeling and Analysis,
 ch. 9)."""
@@ -108,6 +109,24 @@ class LatencyDistribution(MadeLater):
         distribution = cls.made_by(make)
         distribution.__dict__["_mean_s"] = mean_s
         return distribution
+
+    @classmethod
+    def from_percentiles(cls, mean_s: float, percentiles_s: Mapping[float, float]) -> Self:
+        """What is known of a distribution: its mean [s] and latencies [s] by rising percentile, in (0, 1).
+
+        Between two percentiles latencies rise linearly, from 0 on; beyond the last they equal it. Where one is
+        infinite, all are.
+
+        >>> d = LatencyDistribution.from_percentiles(0.7, {0.5: 1.0, 0.9: 2.0})
+        >>> d.mean_s, d.quantile_s(0.25), d.quantile_s(0.5), d.quantile_s(0.9)
+        (0.7, 0.5, 1.0, 2.0)
+        """
+        knots, latencies_s = [0.0, *percentiles_s], [0.0, *percentiles_s.values()]
+        if not np.all(np.isfinite([mean_s, *latencies_s])):
+            return cls.unbounded()
+        shares = np.concatenate([np.linspace(a, b, ROW_POINTS + 1)[1:] for a, b in pairwise(knots)])
+        weights = np.diff([0.0, *shares[:-1], 1.0])
+        return cls.later(lambda: cls.from_samples(np.interp(shares, knots, latencies_s), weights), mean_s)
 
     @classmethod
     def constant(cls, value_s: float) -> Self:

@@ -15,9 +15,9 @@ from typer.testing import CliRunner, Result
 from planner.analysis import PlanQuestion, headroom
 from planner.cli.base import OneLineErrors
 from planner.cli.plans import explain, what_if
-from planner.core import InputError, percent
+from planner.core import InputError, json_text, percent, write_text
 from planner.fleet import plan
-from planner.report import json_text, plan_to_dict, write_text
+from planner.report import plan_to_dict
 from planner.scenario import load_request, load_scenario, plan_document_at, recorded_usd_per_hour
 
 SCENARIO: dict[str, Any] = {

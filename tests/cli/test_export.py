@@ -16,9 +16,10 @@ import planner
 from planner import launch
 from planner.cli.base import OneLineErrors
 from planner.cli.plans import export
+from planner.core import json_text
 from planner.fleet import Plan
 from planner.launch import fleet_of
-from planner.report import json_documents
+from planner.report import plan_to_dict
 from planner.scenario import build_request, read_scenario
 
 SCENARIO: dict[str, Any] = {
@@ -45,9 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a scenario and the plan made of it."""
     place = tmp_path_factory.mktemp("plans")
     (place / "small.yaml").write_text(yaml.safe_dump(SCENARIO), encoding="utf-8")
-    (place / "plan.json").write_text(
-        json_documents.json_text(json_documents.plan_to_dict(made(SCENARIO))), encoding="utf-8"
-    )
+    (place / "plan.json").write_text(json_text(plan_to_dict(made(SCENARIO))), encoding="utf-8")
     return place
 
 

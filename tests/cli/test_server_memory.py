@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from planner.cli.base import app
+from planner.core import json_text
 from planner.engine import memory
 from planner.engine.server_memory import memory_record
-from planner.report import json_text
 from tests.places import ROOT
 from tests.validation.test_startup_logs import VLLM_06
 

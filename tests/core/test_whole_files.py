@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
 
 import pytest
 
-from planner.core import write_all_whole, write_whole
+from planner.core import InputError, json_text, require_writable, write_all_whole, write_text, write_whole
 
 
 def _names(folder: Path) -> list[str]:
@@ -92,3 +93,36 @@ def test_what_a_killed_process_left_is_in_nobodys_way(tmp_path: Path) -> None:
     (tmp_path / ".writing-0").write_text("half", encoding="utf-8")
     write_whole(tmp_path / "a", "a")
     assert _names(tmp_path) == [".writing-0", "a"]
+
+
+def test_files_are_written_as_utf8(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.json", json_text({"a": [1, None]}))
+    write_text(tmp_path / "b.md", "≤ 1 s\n")
+    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"a": [1, None]}
+    assert (tmp_path / "b.md").read_bytes().decode("utf-8") == "≤ 1 s\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("missing/x.json", r"output file = '.*': there is no folder .*missing\. Fix: create it"),
+        (".", r"output file = '.*': is a folder\. Fix: add a file name"),
+        ("a\0b", r"output file = '.*': .*(is no file name|cannot be written).*Fix: choose another"),
+        ("x" * 300, r"output file = '.*': .*(is no file name|cannot be written).*Fix: choose another"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, name: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        write_text(str(tmp_path / name) if name != "." else str(tmp_path), "text")
+
+
+def test_a_refused_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulated: an administrator may write anywhere."""
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    require_writable(tmp_path / "x.json")
+    with pytest.raises(InputError, match=r"output file = '.*': cannot be written: Permission denied\. Fix: choose"):
+        write_text(tmp_path / "x.json", "text")

@@ -13,11 +13,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from planner.core import Metric
+from planner.core import Metric, json_text
 from planner.engine import memory_footprint
 from planner.fleet import Plan, plan
-from planner.report import json_text, plan_summary, plan_to_dict
 from planner.report import plan as plan_report
+from planner.report import plan_summary, plan_to_dict
 from planner.scenario import load_scenario, scenario_of_text
 from planner.serving import Performance
 from tests.builders import HARDWARE

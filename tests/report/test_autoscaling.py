@@ -10,8 +10,8 @@ import pytest
 
 from planner.analysis import AutoscalingDay, simulate_autoscaler
 from planner.charts import demands as charts
-from planner.core import percent
-from planner.report import autoscaling, json_text
+from planner.core import json_text, percent
+from planner.report import autoscaling
 from tests.made_up_plans import REAL
 
 

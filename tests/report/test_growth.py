@@ -7,8 +7,8 @@ from datetime import date
 from functools import cache
 
 from planner.analysis import FleetGrowth, Replanner, fleet_growth, next_purchases
-from planner.core import Report
-from planner.report import growth, json_text
+from planner.core import Report, json_text
+from planner.report import growth
 from planner.traffic import Forecast
 from tests.made_up_plans import REAL
 

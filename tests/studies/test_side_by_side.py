@@ -14,8 +14,7 @@ from planner.analysis import headline, outcome_of
 from planner.charts import costs, systems
 from planner.core import HOURS_PER_MONTH, InputError, PlannerError, UnknownNameError
 from planner.fleet import Alternative, Plan, PlanRequest, plan
-from planner.report import json_documents
-from planner.report.records import plan_document
+from planner.report import plan_to_dict
 from planner.scenario import MAX_SCENARIO_BYTES, full_content, read_scenario
 from planner.scenario.url import packaged_content
 from planner.studies import (
@@ -218,7 +217,7 @@ def test_a_file_is_read_as_the_scenario_it_holds() -> None:
 
 def test_a_plan_is_read_as_the_scenario_it_answers(whole: Plan) -> None:
     content = packaged_content("chat-llama-70b")
-    document = json_documents.plain(plan_document(whole))
+    document = plan_to_dict(whole)
     raw = json.dumps({**document, "scenario": content}).encode()
     assert scenario_in("plan.json", raw) == full_content(read_scenario(content)[0])
     with pytest.raises(InputError, match="does not hold its scenario"):

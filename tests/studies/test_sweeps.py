@@ -25,9 +25,9 @@ import pytest
 import yaml
 
 from planner.analysis import REFUSED
-from planner.core import InputError, PlannerError, UnknownNameError
+from planner.core import InputError, PlannerError, UnknownNameError, json_text, write_text
 from planner.fleet import plan
-from planner.report import json_text, plan_to_dict, write_text
+from planner.report import plan_to_dict
 from planner.scenario import load_scenario
 from planner.studies import sweeps
 from planner.studies.sweep_log import SweepLog

@@ -11,9 +11,9 @@ import pytest
 
 import planner
 from planner.charts import systems
-from planner.core import InputError, Metric, UnknownNameError, UnsupportedFeatureError
+from planner.core import InputError, Metric, UnknownNameError, UnsupportedFeatureError, json_schema, json_text, plain
 from planner.engine import step_time
-from planner.report import comparison, json_documents
+from planner.report import comparison
 from planner.serving import Deployment, evaluate, largest_stable_rate_per_s
 from planner.simulator import simulate
 from planner.systems import Comparison, SystemRow, compare
@@ -285,9 +285,9 @@ def test_csv_has_the_figures(compared: Comparison) -> None:
 
 
 def test_json_is_plain_and_as_its_schema_says(compared: Comparison) -> None:
-    document = json_documents.plain(comparison.comparison_document(compared))
-    json_documents.json_text(document)
-    schema = json_documents.json_schema(comparison.ComparisonDocument)
+    document = plain(comparison.comparison_document(compared))
+    json_text(document)
+    schema = json_schema(comparison.ComparisonDocument)
     assert set(document) == set(schema["$defs"]["ComparisonDocument"]["properties"])
     rows = {row["name"]: row for row in document["systems"]}
     assert rows["mtp"]["predicted"] is None and rows["mtp"]["reason"]

@@ -17,11 +17,11 @@ from streamlit.testing.v1 import AppTest
 
 import planner
 from planner.analysis import headline
-from planner.core import with_unit
+from planner.core import json_text, with_unit
 from planner.fleet import Plan, PlanConfidence, hardware_for
 from planner.launch import TARGETS, export_files, fleet_of
-from planner.report import json_text, plan_to_dict
 from planner.report import plan as report
+from planner.report import plan_to_dict
 from planner.scenario import list_scenarios, load_scenario, scenario_text
 from planner.scenario.url import packaged_content
 from planner.web import concerns, plan_tab, summary

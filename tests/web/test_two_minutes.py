@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 import planner
 from planner.analysis import headline
 from planner.cli.base import app
+from planner.core import json_text
 from planner.fleet import PlanRequest, planning
-from planner.report import json_text, plan_to_dict
 from planner.report import plan as report
+from planner.report import plan_to_dict
 from planner.scenario import Content
 from planner.web import links, results, summary
 from tests.places import ROOT

@@ -1,22 +1,18 @@
-"""JSON that is complete, plain and as its schema says; files that say why they cannot be written."""
+"""JSON that is complete, plain and as its schema says."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import planner
-from planner.core import InputError, Metric
+from planner.core import Metric, json_schema, json_text, plain
 from planner.engine import memory_footprint
 from planner.fleet import Plan
-from planner.report import json_text, plain, plan_to_dict, require_writable, write_text
-from planner.report.json_documents import evaluation_to_dict, json_schema
+from planner.report import evaluation_to_dict, plan_schema, plan_to_dict
 from planner.report.plan import headline
 from planner.report.records import EvaluationDocument, PerformanceSummary, performance_summary
 
@@ -227,7 +223,7 @@ def _has_type(value: Any, allowed: str | list[str]) -> bool:
 
 
 def test_plans_are_as_their_schema_says(exported: dict[str, Any], impossible: Plan) -> None:
-    schema = json_schema()
+    schema = plan_schema()
     for document in (exported, plan_to_dict(impossible)):
         assert _complaints(document, schema, schema) == []
 
@@ -253,12 +249,12 @@ def test_evaluations_are_as_their_schema_says(plan: Plan) -> None:
     ],
 )
 def test_schema_refuses_what_is_not_a_plan(exported: dict[str, Any], change: dict[str, Any], complaint: str) -> None:
-    schema = json_schema()
+    schema = plan_schema()
     assert complaint in _complaints({**exported, **change}, schema, schema)
 
 
 def test_schema_requires_every_field(exported: dict[str, Any]) -> None:
-    schema = json_schema()
+    schema = plan_schema()
     for name in exported:
         without = {key: value for key, value in exported.items() if key != name}
         assert _complaints(without, schema, schema) == [f"$: {name} is missing"]
@@ -267,56 +263,10 @@ def test_schema_requires_every_field(exported: dict[str, Any]) -> None:
 def test_schema_oracle(exported: dict[str, Any], impossible: Plan) -> None:
     """An independent validator agrees."""
     jsonschema = pytest.importorskip("jsonschema", reason="no independent JSON Schema validator installed")
-    schema = json_schema()
+    schema = plan_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
     assert not list(validator.iter_errors(exported))
     assert not list(validator.iter_errors(plan_to_dict(impossible)))
     assert list(validator.iter_errors({**exported, "status": "fine"}))
     assert list(validator.iter_errors({**exported, "gpus": {"h100-sxm": 1.5}}))
-
-
-# --- plain data and files -------------------------------------------------------------------------------------------
-
-
-def test_plain_data_is_plain() -> None:
-    value = {Metric.TTFT: (np.float64(1.5), np.int64(2), math.nan, -math.inf, True, None, [Metric.E2E])}
-    assert json.dumps(plain(value)) == '{"ttft": [1.5, 2, null, null, true, null, ["e2e"]]}'
-
-
-def test_what_has_no_json_form_is_refused() -> None:
-    with pytest.raises(InputError, match=r"export = .*object.*: has no JSON form\. Fix: give records"):
-        plain({"x": object()})
-
-
-def test_files_are_written_as_utf8(tmp_path: Path) -> None:
-    write_text(tmp_path / "a.json", json_text({"a": [1, None]}))
-    write_text(tmp_path / "b.md", "≤ 1 s\n")
-    assert json.loads((tmp_path / "a.json").read_text(encoding="utf-8")) == {"a": [1, None]}
-    assert (tmp_path / "b.md").read_bytes().decode("utf-8") == "≤ 1 s\n"
-
-
-@pytest.mark.parametrize(
-    ("name", "complaint"),
-    [
-        ("missing/x.json", r"output file = '.*': there is no folder .*missing\. Fix: create it"),
-        (".", r"output file = '.*': is a folder\. Fix: add a file name"),
-        ("a\0b", r"output file = '.*': .*(is no file name|cannot be written).*Fix: choose another"),
-        ("x" * 300, r"output file = '.*': .*(is no file name|cannot be written).*Fix: choose another"),
-    ],
-)
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, name: str, complaint: str) -> None:
-    with pytest.raises(InputError, match=complaint):
-        write_text(str(tmp_path / name) if name != "." else str(tmp_path), "text")
-
-
-def test_a_refused_permission_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulated: an administrator may write anywhere."""
-
-    def refuse(*arguments: object, **options: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Path, "touch", refuse)
-    require_writable(tmp_path / "x.json")
-    with pytest.raises(InputError, match=r"output file = '.*': cannot be written: Permission denied\. Fix: choose"):
-        write_text(tmp_path / "x.json", "text")
