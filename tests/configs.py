@@ -29,3 +29,8 @@ def llama(**changes: Any) -> Config:
         "max_position_embeddings": 512,
     } | changes
     return {key: value for key, value in config.items() if value is not None}
+
+
+def with_text(config: Config, **changes: Any) -> Config:
+    """A multimodal config with changes in its language model."""
+    return config | {"text_config": config["text_config"] | changes}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 import sys
 import threading
@@ -15,9 +16,11 @@ from typing import Any
 
 import pytest
 
-from planner.core import InputError
-from planner.llm import load, load_llm
+from planner.core import InputError, UnknownNameError
+from planner.llm import LlmSpec, hf_config, list_llms, load, load_llm
 from planner.llm.load import load_from_hub
+from planner.llm.spec import id_of
+from tests.configs import llama, preset_config
 
 LLAMA = {
     "model_type": "llama",
@@ -297,3 +300,140 @@ def test_names_that_are_none_never_reach_the_hub(name: str, monkeypatch: pytest.
     with pytest.raises(InputError, match="is neither a name on the Hugging Face Hub nor a folder"):
         load_from_hub(name)
     assert stand_in.asked == []
+
+
+# ------------------------------------------------------------------------------------------ names and sources
+
+
+def test_presets_have_ids_names_and_sources() -> None:
+    assert len(list_llms()) == len(set(list_llms()))
+    for preset in list_llms():
+        llm = load_llm(preset)
+        assert llm.id == preset == id_of(llm.name)
+        assert llm.source.startswith("https://")
+        assert preset_config(preset)["_name"] == llm.name
+
+
+def test_preset_names_ignore_case() -> None:
+    assert load_llm("Llama-3.3-70B-Instruct") is load_llm("llama-3.3-70b-instruct")
+
+
+def test_unknown_name_suggests_near_ones() -> None:
+    with pytest.raises(UnknownNameError, match=r"llm = 'llama-3\.3-70b': unknown name.*llama-3\.3-70b-instruct"):
+        load_llm("llama-3.3-70b")
+
+
+def test_hub_name_suggests_the_preset() -> None:
+    with pytest.raises(
+        InputError, match=r"no such file or folder.*the preset llama-3\.1-8b, or hf:meta-llama/Llama-3\.1-8B where"
+    ):
+        load_llm("meta-llama/Llama-3.1-8B")
+
+
+def test_names_and_sources_come_from_argument_config_or_place(tmp_path: Path) -> None:
+    given = LlmSpec.from_config(llama(_name="org/Mine-HF", _source="somewhere"))
+    assert (given.id, given.name, given.source) == ("mine", "org/Mine-HF", "somewhere")
+    argued = LlmSpec.from_config(llama(_name="org/Mine", _source="somewhere"), id="a", name="B", source="there")
+    assert (argued.id, argued.name, argued.source) == ("a", "B", "there")
+    bare = LlmSpec.from_config(llama())
+    assert (bare.id, bare.name, bare.source) == ("llama", "llama", "given")
+    folder = tmp_path / "My Llama-3.1-8B"
+    folder.mkdir()
+    file = folder / "config.json"
+    file.write_text(json.dumps(llama()), encoding="utf-8")
+    for path in (folder, file, str(folder), str(file)):
+        llm = load_llm(path)
+        assert (llm.id, llm.name, llm.source) == ("my-llama-3.1-8b", "My Llama-3.1-8B", str(path))
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(llama()), encoding="utf-8")
+    assert load_llm(other).id == "other"
+
+
+def test_load_llm_takes_a_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_llm(llama()) == LlmSpec.from_config(llama())
+    monkeypatch.chdir(tmp_path)
+    Path("mine").mkdir()
+    Path("mine", "config.json").write_text(json.dumps(llama()), encoding="utf-8")
+    assert load_llm("mine").id == "mine"
+
+
+def test_reading_a_config_of_a_folder_reads_the_wrapper_too(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(preset_config("gemma-3-27b-it")), encoding="utf-8")
+    assert load_llm(tmp_path).layers == load_llm("gemma-3-27b-it").layers
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "nowhere/config.json",
+        "nowhere.json",
+        "~nobody-of-that-name/x",
+        "~nobody-of-that-name/llama-3.1-8b",
+        "a\0b.json",
+        ".",
+    ],
+)
+def test_path_that_is_not_there(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for read in (load_llm, LlmSpec.from_config):
+        with pytest.raises(InputError, match=r"(no such file|cannot be read).*Fix: give") as caught:
+            read(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_path_with_a_name_that_is_too_long() -> None:
+    with pytest.raises(InputError, match=r"no such file|cannot be read"):
+        load_llm("x" * 5000 + ".json")
+
+
+def test_folder_without_a_config(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no such file, or no config\.json in it"):
+        load_llm(tmp_path)
+
+
+def test_large_file_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "config.json"
+    with file.open("wb") as handle:
+        handle.truncate(hf_config.MAX_FILE_BYTES + 1)
+
+    def refuse(_: Path) -> bytes:
+        raise AssertionError("the file was read")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(InputError, match="has 10000001 bytes, more than 10000000"):
+        load_llm(file)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(InputError, match="no such file"):
+        load_llm(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "is not JSON at line 1"),
+        (b"{\n'model_type': 1}", "is not JSON at line 2"),
+        (b"\xff\xfe\xfa", "is not JSON"),
+        (b"[1, 2]", "is a JSON list, not an object"),
+        (b"null", "is a JSON NoneType, not an object"),
+        (b'{"hidden_size": ' + b"9" * 5000 + b"}", "is not JSON"),
+        (b'{"a":' * 100_000, "is nested too deeply"),
+    ],
+)
+def test_files_that_are_no_config(content: bytes, complaint: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=complaint):
+        load_llm(file)
+
+
+def test_byte_order_marks_are_accepted(tmp_path: Path) -> None:
+    for encoding in ("utf-8-sig", "utf-16"):
+        (tmp_path / "config.json").write_text(json.dumps(llama()), encoding=encoding)
+        assert load_llm(tmp_path).hidden_size == 64

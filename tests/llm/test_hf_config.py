@@ -1,0 +1,208 @@
+"""Fields of a config.json: what is malformed, what is not modelled, windows and context."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from planner.core import InputError, UnsupportedFeatureError
+from planner.llm import (
+    GroupedQueryAttention,
+    LlmSpec,
+    load_llm,
+    parameters,
+)
+from tests.configs import Config, llama, preset_config
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"hidden_size": None}, r"config\.hidden_size = '\(missing\)'.*needs it"),
+        ({"vocab_size": None}, r"config\.vocab_size = '\(missing\)'"),
+        ({"num_hidden_layers": None}, r"config\.num_hidden_layers = '\(missing\)'"),
+        ({"num_attention_heads": None}, r"config\.num_attention_heads = '\(missing\)'"),
+        ({"intermediate_size": None}, r"config\.intermediate_size = '\(missing\)'"),
+        ({"max_position_embeddings": None}, r"config\.max_position_embeddings = '\(missing\)'"),
+        ({"model_type": None}, r"config\.model_type = '\(missing\)'.*families llama"),
+        ({"model_type": 3}, r"config\.model_type = 3: must be a string"),
+        ({"model_type": ["llama"]}, r"config\.model_type = \['llama'\]: must be a string"),
+        ({"hidden_size": 0}, r"config\.hidden_size = 0: must be from 1 to"),
+        ({"hidden_size": -64}, r"config\.hidden_size = -64: must be from 1"),
+        ({"hidden_size": 2**31}, r"config\.hidden_size = 2147483648: must be from 1 to 2147483647"),
+        ({"hidden_size": 10**5000}, r"an integer of 16610 bits"),
+        ({"hidden_size": True}, r"config\.hidden_size = True: must be a whole number"),
+        ({"hidden_size": "64"}, r"config\.hidden_size = '64': must be a whole number"),
+        ({"hidden_size": 64.0}, r"config\.hidden_size = 64\.0: must be a whole number"),
+        ({"hidden_size": math.nan}, r"config\.hidden_size = nan: must be a whole number"),
+        ({"hidden_size": math.inf}, r"config\.hidden_size = inf: must be a whole number"),
+        ({"hidden_size": [64]}, r"config\.hidden_size = \[64\]: must be a whole number"),
+        ({"hidden_size": 65}, r"config\.hidden_size = 65: must be a multiple of num_attention_heads = 8 when head_dim"),
+        ({"num_key_value_heads": 3}, r"config\.num_key_value_heads = 3: must divide num_attention_heads = 8"),
+        ({"num_key_value_heads": 16}, r"config\.num_key_value_heads = 16: must divide num_attention_heads = 8"),
+        ({"num_hidden_layers": 10_001}, r"config\.num_hidden_layers = 10001: must be from 1 to 10000"),
+        ({"tie_word_embeddings": "yes"}, r"config\.tie_word_embeddings = 'yes': must be true or false"),
+        ({"attention_bias": 1}, r"config\.attention_bias = 1: must be true or false"),
+        ({"torch_dtype": "int3"}, r"config\.torch_dtype = 'int3': unknown type.*float16, bfloat16, float32"),
+        ({"layer_types": "full_attention"}, r"config\.layer_types = 'full_attention': must be a list"),
+        ({"layer_types": [{}]}, r"config\.layer_types = \[\{\}\]: must be a list of strings"),
+        ({"sliding_window": -1}, r"config\.sliding_window = -1: must be from 1"),
+        ({"rope_scaling": "yarn"}, r"config\.rope_scaling = 'yarn': must be an object"),
+        ({"rope_scaling": {"type": "linear"}}, r"config\.rope_scaling\.factor = None: must be a number from 1"),
+        ({"rope_scaling": {"type": "linear", "factor": math.nan}}, r"config\.rope_scaling\.factor = nan"),
+        ({"rope_scaling": {"type": "linear", "factor": 2e9}}, r"max_context_tokens = 1024000000000"),
+        ({"quantization_config": 8}, r"config\.quantization_config = 8: must be an object"),
+        ({"_name": ""}, r"config\._name = '': must be a string that is not empty"),
+    ],
+)
+def test_malformed_config(changes: Config, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint) as caught:
+        LlmSpec.from_config(llama(**changes))
+    assert not isinstance(caught.value, UnsupportedFeatureError)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("preset", "changes", "complaint"),
+    [
+        ("mixtral-8x7b-v0.1", {"num_experts_per_tok": 9}, "experts_per_token = 9: must not be above experts = 8"),
+        ("mixtral-8x7b-v0.1", {"num_local_experts": 1}, "experts = 1"),
+        ("mixtral-8x7b-v0.1", {"num_local_experts": None}, r"config\.num_local_experts = '\(missing\)'"),
+        ("qwen3-30b-a3b", {"mlp_only_layers": ["0"]}, r"config\.mlp_only_layers = \['0'\]: must be a list of layer"),
+        ("qwen3-30b-a3b", {"decoder_sparse_step": 0}, r"config\.decoder_sparse_step = 0: must be from 1"),
+        ("minimax-m2", {"attn_type_list": 1}, r"config\.attn_type_list = 1: must be a list"),
+        ("opt-13b", {"ffn_dim": None}, r"config\.ffn_dim = '\(missing\)'"),
+    ],
+)
+def test_malformed_config_of_a_family(preset: str, changes: Config, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        LlmSpec.from_config(preset_config(preset) | changes)
+
+
+@pytest.mark.parametrize(
+    ("preset", "field"),
+    [("qwen3-8b", "head_dim"), ("qwen2.5-7b", "num_key_value_heads"), ("mixtral-8x7b-v0.1", "num_key_value_heads")],
+)
+def test_field_whose_class_default_belongs_to_another_model_is_required(preset: str, field: str) -> None:
+    config = preset_config(preset)
+    del config[field]
+    with pytest.raises(InputError, match=rf"config\.{field} = '\(missing\)': this family needs it"):
+        LlmSpec.from_config(config)
+
+
+@pytest.mark.parametrize("value", [None, 7, 3.5, b"x", ["a"]])
+def test_what_is_neither_a_mapping_nor_a_path(value: Any) -> None:
+    with pytest.raises(InputError, match="is neither a mapping nor a path"):
+        load_llm(value)
+
+
+def test_deep_nesting_in_a_given_mapping() -> None:
+    deep: Any = []
+    for _ in range(100_000):
+        deep = [deep]
+    try:
+        with pytest.raises(InputError, match="nested too deeply"):
+            LlmSpec.from_config(llama(hidden_size=deep))
+    finally:
+        while deep:  # a deep list must not be freed recursively
+            deep = deep[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "feature"),
+    [
+        ({"kv_lora_rank": 512}, "multi-head latent attention"),
+        ({"index_topk": 2048}, "a sparse attention index"),
+        ({"full_attention_interval": 4}, "linear attention"),
+        ({"layer_types": ["linear_attention", "full_attention"]}, "linear attention"),
+        ({"layer_types": ["sliding_attention", "full_attention"]}, "hybrid local-global attention"),
+        ({"layer_types": ["surprise"]}, "another type of layer"),
+        ({"sliding_window": 128}, "sliding window attention"),
+        ({"sliding_window_pattern": 6}, "hybrid local-global attention"),
+        ({"attention_chunk_size": 8192}, "chunked attention"),
+        ({"n_shared_experts": 1}, "shared experts"),
+        ({"shared_expert_intermediate_size": 512}, "shared experts"),
+        ({"first_k_dense_replace": 3}, "leading dense layers"),
+        ({"state_size": 16}, "state-space layers"),
+        ({"is_encoder_decoder": True}, "an encoder-decoder"),
+        ({"vision_config": {"depth": 3}}, "a vision or audio encoder"),
+        ({"text_config": {"hidden_size": 64}}, "multimodal wrappers"),
+        ({"text_config": {"model_type": "mllama_text_model"}}, "this family is not modelled"),
+        ({"text_config": {"model_type": "llama", "cross_attention_layers": [3]}}, "cross-attention"),
+        ({"moe_latent_size": 64}, "experts on a latent vector"),
+        ({"indexer_types": ["full", "shared"]}, "a sparse attention index shared between layers"),
+        ({"num_local_experts": 8}, "experts are not modelled in model_type llama"),
+        ({"model_type": "gpt_neox"}, "this family is not modelled.*llama, mistral, mixtral"),
+        ({"model_type": "bert\nbert", "is_encoder_decoder": True}, "an encoder-decoder"),
+        ({"rope_scaling": {"rope_type": "spiral"}}, "this position scaling is not modelled"),
+    ],
+)
+def test_unmodelled_features_are_named(changes: Config, feature: str) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=feature) as caught:
+        LlmSpec.from_config(llama(**changes))
+    assert "\n" not in str(caught.value)
+    assert ". Fix: " in str(caught.value)
+
+
+def test_all_unmodelled_features_are_named_in_one_line() -> None:
+    config = llama(kv_lora_rank=512, n_shared_experts=1, first_k_dense_replace=3)
+    expected = (
+        r"config\.kv_lora_rank = 512: multi-head latent attention \(MLA\), shared experts and leading dense layers "
+        r"before the experts are not modelled \(model_type 'llama'\)\. Fix: use a model of one of the families"
+    )
+    with pytest.raises(UnsupportedFeatureError, match=expected):
+        LlmSpec.from_config(config)
+
+
+@pytest.mark.parametrize(
+    "off", [{"kv_lora_rank": None}, {"n_shared_experts": 0}, {"is_encoder_decoder": False}, {"layer_types": []}]
+)
+def test_features_that_are_switched_off_are_no_obstacle(off: Config) -> None:
+    assert parameters(LlmSpec.from_config(llama() | off)) == parameters(LlmSpec.from_config(llama()))
+
+
+@pytest.mark.parametrize(
+    ("model_type", "window", "tokens"),
+    [
+        ("mistral", {"sliding_window": None}, 0),
+        ("mistral", {"sliding_window": 512}, 0),  # the context is 512 tokens
+        ("mistral", {"sliding_window": 511}, 511),
+        ("mistral", {"max_position_embeddings": 32768}, 4096),  # the class default is 4096
+        ("mistral", {}, 0),
+        ("qwen2", {"sliding_window": 128}, 0),  # use_sliding_window is false by default
+        ("qwen2", {"sliding_window": 128, "use_sliding_window": False}, 0),
+        ("qwen2", {"sliding_window": 128, "use_sliding_window": True}, 0),  # from layer 28 on, of 3
+        ("qwen2", {"sliding_window": 128, "use_sliding_window": True, "max_window_layers": 0}, 128),
+        ("phi3", {"sliding_window": 511}, 511),
+        ("phi3", {"sliding_window": 262144}, 0),
+    ],
+)
+def test_sliding_windows_shorter_than_the_context_are_read(model_type: str, window: Config, tokens: int) -> None:
+    (group,) = LlmSpec.from_config(llama(model_type=model_type) | window).layers
+    assert isinstance(group.attention, GroupedQueryAttention)
+    assert group.attention.window == tokens
+
+
+@pytest.mark.parametrize(
+    ("changes", "tokens"),
+    [
+        ({}, 512),
+        ({"model_max_length": 131072}, 131072),  # Command R+: 8192 positions, 128k context in its model card
+        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 512),
+        ({"rope_scaling": {"type": "linear", "factor": 4}}, 2048),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.5}}, 1280),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, 512),
+        # Qwen3-8B model card: YaRN with factor 4 on 32768 positions serves 131072 tokens.
+        (
+            {
+                "max_position_embeddings": 40960,
+                "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+            },
+            131072,
+        ),
+    ],
+)
+def test_context_length(changes: Config, tokens: int) -> None:
+    assert LlmSpec.from_config(llama(**changes)).max_context_tokens == tokens

@@ -1,0 +1,669 @@
+"""Counts and bytes of models against published checkpoints and papers, and tensor-by-tensor recounts."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from hardware_db import Dtype
+from planner.core import InputError
+from planner.llm import (
+    BYTES_PER_VALUE,
+    DenseFeedForward,
+    LlmSpec,
+    MoeFeedForward,
+    Part,
+    PartPrecision,
+    Precision,
+    active_parameters,
+    attentions,
+    embedding_parameters,
+    encoder_parameters,
+    kv_bytes_per_token,
+    kv_window_bytes,
+    linear_parameters,
+    linear_parameters_by_part,
+    list_llms,
+    lm_head_weights,
+    load_llm,
+    parameters,
+    state_bytes,
+    weight_bytes,
+)
+from planner.llm.sizes import mtp_parameters
+from tests.configs import Config, llama, preset_config
+from tests.places import REFERENCE
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+
+
+FP8 = Precision(weights=Dtype.FP8, activations=Dtype.FP8)
+
+PUBLISHED = rows(REFERENCE / "llm_parameters.csv")
+
+COUNTED_DIFFERENTLY = {
+    "google/gemma-3-27b-it": "total_params_b has a vision encoder",
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": "total_params_b has a vision encoder and is rounded up",
+    "moonshotai/Kimi-K2-Instruct": "published as 1T",
+}
+"""Models of the reference collection whose published total is of something else: compared with the recount."""
+
+RECOUNT_LEAVES_OUT = {
+    "Qwen/Qwen3-Next-80B-A3B-Thinking": "output gates, shared experts and parts of the linear attention",
+    "deepseek-ai/DeepSeek-V3.2": "the sparse index",
+}
+"""Models whose recounted active parameters leave out what the names say."""
+
+OF_2026 = {
+    "deepseek-v4-flash",
+    "deepseek-v4-pro",
+    "gemma-4-26b-a4b",
+    "glm-5",
+    "glm-5.2",
+    "kimi-k2.5",
+    "kimi-k3",
+    "llama-3-3-nemotron-super-49b-v1",
+    "mimo-v2-flash",
+    "minimax-m2.7",
+    "minimax-m3",
+    "nvidia-nemotron-3-nano-30b-a3b-bf16",
+    "qwen3-0.6b",
+    "qwen3-1.7b",
+    "qwen3-coder-480b-a35b-instruct",
+    "qwen3-vl-235b-a22b-instruct",
+    "qwen3-vl-2b-instruct",
+    "qwen3-vl-30b-a3b-instruct",
+    "qwen3-vl-4b-instruct",
+    "qwen3-vl-8b-instruct",
+    "qwen3.5-122b-a10b",
+    "qwen3.5-27b",
+    "qwen3.5-35b-a3b",
+}
+"""Presets of the second collection (reference/models_2026)."""
+
+NEMOTRON_3_SUPER = {f"nvidia-nemotron-3-super-120b-a12b-{kind}" for kind in ("fp8", "nvfp4")}
+"""Of the second collection too, where ``hf_quant_config.json`` has another name."""
+
+KIMI_AND_ULTRA = {"kimi-linear-48b-a3b-instruct", "llama-3-1-nemotron-ultra-253b-v1"}
+"""Of no collection."""
+
+FROM_MODEL_CODE = {"gemma-4-31b", "step-3.7-flash"}
+"""Of no collection, or with fewer keys there than their publishers wrote."""
+
+OF_SIBLINGS = {"deepseek-v3.1", "kimi-k2.6", "qwen3-coder-30b-a3b-instruct", "qwen3.6-27b"}
+"""With the layers of another checkpoint, as their sources say."""
+
+PUBLIC_COPIES = {"llama-3.2-1b", "llama-3.2-3b", "qwen3-14b", "qwen3-4b"}
+"""Of public copies of their config.json."""
+
+OUTSIDE_COLLECTION = {
+    "yi-34b",
+    "glm-4.7",
+    *OF_SIBLINGS,
+    *PUBLIC_COPIES,
+    *FROM_MODEL_CODE,
+    *OF_2026,
+    *NEMOTRON_3_SUPER,
+    *KIMI_AND_ULTRA,
+}
+"""Presets that the first collection does not hold; checked against their published count."""
+
+# ------------------------------------------------------------------------------------------ published counts
+
+
+@pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: row["llm"])
+def test_total_parameters_are_the_published_ones(row: dict[str, str]) -> None:
+    total = parameters(load_llm(row["llm"]))
+    assert total == pytest.approx(float(row["published_total_b"]) * 1e9, rel=0.01)
+    if row["checkpoint_values"]:
+        assert total == int(row["checkpoint_values"]) - int(row["not_parameters"])
+
+
+def test_every_preset_has_a_published_count_with_a_source() -> None:
+    assert {row["llm"] for row in PUBLISHED} == set(list_llms())
+    assert all(row["published_source_url"].startswith("https://") for row in PUBLISHED)
+    assert all(bool(row["checkpoint_values"]) == bool(row["checkpoint_source_url"]) for row in PUBLISHED)
+
+
+def test_values_of_a_checkpoint_that_are_no_parameters_are_explained() -> None:
+    extra = {row["llm"]: int(row["not_parameters"] or 0) for row in PUBLISHED}
+    rotary_frequencies = 128 // 2
+    assert extra["llama-2-7b"] == 32 * rotary_frequencies
+    assert extra["llama-2-13b"] == 40 * rotary_frequencies
+    assert extra["llama-2-70b"] == 80 * rotary_frequencies
+    blocks = linear_parameters(load_llm("minimax-m2.5")) // (128 * 128)
+    assert extra["minimax-m2.5"] == blocks
+    next_80b = preset_config("qwen3-next-80b-a3b-thinking") | {"num_nextn_predict_layers": 1}
+    assert extra["qwen3-next-80b-a3b-thinking"] == mtp_parameters(load_llm(next_80b))
+    assert extra["qwen3.5-397b-a17b"] == mtp_parameters(load_llm("qwen3.5-397b-a17b")) + 456_010_480  # vision encoder
+    glm = load_llm("glm-4.5-air")
+    assert extra["glm-4.5-air"] == mtp_parameters(glm) + embedding_parameters(glm)
+    v3 = load_llm("deepseek-v3")
+    assert extra["deepseek-v3"] == mtp_parameters(v3) + embedding_parameters(v3) + fp8_blocks(v3)
+    assert extra["deepseek-r1"] == extra["deepseek-v3"]
+    for tied in ("qwen3-0.6b", "qwen3-1.7b"):
+        assert extra[tied] == lm_head_weights(load_llm(tied))
+    assert sum(bool(count) for count in extra.values()) == 14
+
+
+def fp8_blocks(llm: LlmSpec) -> int:
+    """Scales of 128 x 128 blocks, those of the multi-token-prediction module included."""
+
+    def blocks(inputs: int, outputs: int) -> int:
+        return math.ceil(inputs / 128) * math.ceil(outputs / 128)
+
+    count, hidden = 0, llm.hidden_size
+    for group in (*llm.layers, *([llm.mtp] if llm.mtp else [])):
+        moe, wide = group.feed_forward, blocks(hidden, 2048)
+        copies = moe.experts + 1 if isinstance(moe, MoeFeedForward) else 18432 // 2048
+        matrices = sum(blocks(*shape) for shape in group.attention.matrices(hidden).values())
+        count += group.count * (matrices + 3 * copies * wide)
+    return count
+
+
+@pytest.mark.parametrize(
+    ("llm", "published_b"),
+    [
+        ("mixtral-8x7b-v0.1", 12.9),  # Jiang et al. 2024, arXiv:2401.04088
+        ("mixtral-8x22b-v0.1", 39.1),  # https://mistral.ai/news/mixtral-8x22b
+        ("qwen3-235b-a22b", 22.0),  # Qwen3 Technical Report 2025, arXiv:2505.09388, table 2
+        ("llama-3.1-8b", 8.03),
+        ("kimi-k2-instruct", 32.86),  # README of the reference collection; the model card rounds to 32
+    ],
+)
+def test_active_parameters_are_the_published_ones(llm: str, published_b: float) -> None:
+    assert active_parameters(load_llm(llm)) == pytest.approx(published_b * 1e9, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("llm", "published_b"),
+    [
+        ("gpt-oss-120b", 5.13),  # OpenAI 2025, arXiv:2508.10925, table 1
+        ("gpt-oss-20b", 3.61),
+        ("deepseek-v3", 36.7),  # README_WEIGHTS.md of github.com/deepseek-ai/DeepSeek-V3
+    ],
+)
+def test_active_parameters_published_without_the_input_embeddings(llm: str, published_b: float) -> None:
+    spec = load_llm(llm)
+    assert active_parameters(spec) - lm_head_weights(spec) == pytest.approx(published_b * 1e9, rel=0.003)
+
+
+def test_reference_collection_is_counted_within_one_percent(shared: Path) -> None:
+    models = shared / "reference" / "models"
+    counted = set()
+    for row in rows(models / "index.csv"):
+        llm = LlmSpec.from_config(models / row["file"])
+        total, recount = float(row["total_params_b"]) * 1e9, float(row["recount_total_b"] or "nan") * 1e9
+        expected = recount if row["model"] in COUNTED_DIFFERENTLY else total
+        assert parameters(llm) == pytest.approx(expected, rel=0.01), row["model"]
+        if row["recount_total_b"]:
+            assert parameters(llm) == pytest.approx(recount, rel=0.01), row["model"]
+        if row["recount_active_b"] and row["model"] not in RECOUNT_LEAVES_OUT:
+            assert active_parameters(llm) == pytest.approx(float(row["recount_active_b"]) * 1e9, rel=0.01)
+        table = lm_head_weights(llm)  # published active counts may leave out embeddings and LM head
+        active = float(row["active_params_b"]) * 1e9
+        assert active_parameters(llm) - 2 * table <= max(1.05 * active, active + 0.5e9)  # rounded to whole billions
+        assert active <= 1.05 * active_parameters(llm), row["model"]
+        assert llm.num_layers == int(row["layers"])
+        counted.add(llm.name)
+    assert counted == {load_llm(preset).name for preset in set(list_llms()) - OUTSIDE_COLLECTION}
+
+
+def test_presets_agree_with_the_reference_collection(shared: Path) -> None:
+    models = shared / "reference" / "models"
+    for preset in sorted(set(list_llms()) - OUTSIDE_COLLECTION):
+        llm = load_llm(preset)
+        reference = LlmSpec.from_config(models / f"{llm.name.replace('/', '--')}.json")
+        outside = {"source": "", "mtp": None, "mtp_layers": 0, "encoder": None}  # what the collection leaves out
+        assert llm.model_copy(update=outside) == reference.model_copy(update=outside)
+
+
+def test_presets_of_2026_agree_with_their_checkpoints(shared: Path) -> None:
+    models = shared / "reference" / "models_2026"
+    if not models.is_dir():
+        pytest.skip("no checkpoints of 2026 beside the checkout (reference/models_2026)")
+    for preset in sorted(OF_2026):
+        llm = load_llm(preset)
+        published = LlmSpec.from_config(models / f"{llm.name.replace('/', '--')}.json")
+        same = {"source": "", "id": "", "name": ""}
+        assert llm.model_copy(update=same) == published.model_copy(update=same)
+
+
+# ------------------------------------------------------------------------------------------ bytes
+
+
+@pytest.mark.parametrize(
+    ("llm", "bf16_bytes"),
+    [
+        ("llama-3.1-70b", 327_680),  # 2 x 80 layers x 8 heads x 128 x 2 B
+        ("llama-3.1-8b", 131_072),  # 2 x 32 x 8 x 128 x 2 B
+        ("mixtral-8x7b-v0.1", 131_072),  # 2 x 32 x 8 x 128 x 2 B; experts have no KV cache
+        ("opt-13b", 819_200),  # 800 KB: Kwon et al. 2023, arXiv:2309.06180, sec. 3
+        ("opt-30b", 1_376_256),  # 2 x 48 x 56 x 128 x 2 B
+    ],
+)
+def test_kv_bytes_per_token(llm: str, bf16_bytes: int) -> None:
+    spec = load_llm(llm)
+    assert kv_bytes_per_token(spec, Dtype.BF16) == bf16_bytes
+    assert kv_bytes_per_token(spec, Dtype.FP16) == bf16_bytes
+    assert kv_bytes_per_token(spec, Dtype.FP8) == bf16_bytes / 2
+    for dtype, per_value in BYTES_PER_VALUE.items():
+        assert kv_bytes_per_token(spec, dtype) == bf16_bytes / 2 * per_value
+
+
+def test_fp8_weight_bytes_of_llama_3_3_70b() -> None:
+    llm = load_llm("llama-3.3-70b-instruct")
+    layer = 2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672  # query, output; key, value; gate, up, down
+    quantised = 80 * layer
+    in_16_bit = 2 * 128256 * 8192 + (2 * 80 + 1) * 8192  # embeddings, LM head; norms
+    assert (quantised, in_16_bit) == (68_451_041_280, 2_102_665_216)
+    assert weight_bytes(llm, FP8) == quantised + 2 * in_16_bit == 72_656_371_712
+
+
+def test_fp8_weight_bytes_are_those_of_the_published_checkpoint_without_its_scales() -> None:
+    # Values by type of the FP8-dynamic checkpoints of Llama 3.x 70B (huggingface.co/RedHatAI): F8_E4M3 and BF16.
+    fp8_values, bf16_values = 68_451_041_280, 2_109_382_656
+    channels = 8192 + 2 * 1024 + 8192 + 2 * 28672 + 8192  # one BF16 scale per output channel of each matrix
+    scale_bytes = 2 * 80 * channels
+    llm = load_llm("llama-3.3-70b-instruct")
+    assert linear_parameters(llm) == fp8_values
+    assert weight_bytes(llm, FP8) == fp8_values + 2 * bf16_values - scale_bytes
+
+
+@pytest.mark.parametrize("preset", list_llms())
+def test_sixteen_bit_weights_take_two_bytes_a_parameter(preset: str) -> None:
+    llm = load_llm(preset)
+    count = parameters(llm) + encoder_parameters(llm)
+    assert weight_bytes(llm, Precision()) == 2 * count
+    assert weight_bytes(llm, Precision(weights=Dtype.FP16)) == 2 * count
+
+
+def test_weight_bytes_shrink_with_the_format_but_not_below_the_16_bit_rest() -> None:
+    llm = load_llm("qwen3-30b-a3b")
+    sizes = [weight_bytes(llm, Precision(weights=dtype)) for dtype in (Dtype.BF16, Dtype.INT8, Dtype.NVFP4, Dtype.INT4)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] > 2 * (parameters(llm) - linear_parameters(llm))
+
+
+@pytest.mark.parametrize(
+    ("llm", "kept", "windowed_at_100k"),
+    [
+        ("deepseek-v3", 61 * 576 * 2, 0),  # 70 272 B: DeepSeek-AI 2024, arXiv:2405.04434, sec. 2.1.4
+        ("kimi-k2-instruct", 61 * 576 * 2, 0),
+        ("mistral-7b-v0.1", 0, 32 * 2 * 8 * 128 * 2 * 4096),
+        ("gpt-oss-120b", 18 * 2 * 8 * 64 * 2, 18 * 2 * 8 * 64 * 2 * 128),
+        ("gemma-3-27b-it", 10 * 2 * 16 * 128 * 2, 52 * 2 * 16 * 128 * 2 * 1024),
+        ("llama-4-scout-17b-16e-instruct", 12 * 2 * 8 * 128 * 2, 36 * 2 * 8 * 128 * 2 * 8192),
+        ("qwen3-next-80b-a3b-thinking", 12 * 2 * 2 * 256 * 2, 0),
+        ("qwen3.5-397b-a17b", 15 * 2 * 2 * 256 * 2, 0),
+        ("llama-3.1-8b", 131_072, 0),
+    ],
+)
+def test_cache_bytes(llm: str, kept: int, windowed_at_100k: int) -> None:
+    spec = load_llm(llm)
+    assert kv_bytes_per_token(spec, Dtype.BF16) == kept
+    assert kv_window_bytes(spec, Dtype.BF16, 100_000) == windowed_at_100k
+    assert kv_window_bytes(spec, Dtype.FP8, 100_000) == windowed_at_100k / 2
+
+
+def test_windowed_cache_grows_to_the_window_and_no_further() -> None:
+    llm = load_llm("mistral-7b-v0.1")
+    per_token = 32 * 2 * 8 * 128 * 2
+    for tokens in (0, 1, 4095, 4096, 4097, 10**6):
+        assert kv_window_bytes(llm, Dtype.BF16, tokens) == per_token * min(tokens, 4096)
+    with pytest.raises(InputError, match=r"context_tokens = -1: must not be negative\. Fix: give the tokens"):
+        kv_window_bytes(llm, Dtype.BF16, -1)
+
+
+def test_states_are_constant_and_only_where_there_is_recurrence() -> None:
+    assert state_bytes(load_llm("deepseek-v3")) == 0
+    qwen3_5 = 45 * (64 * 128 * 128 * 4 + (2 * 16 + 64) * 128 * 3 * 2)
+    assert state_bytes(load_llm("qwen3.5-397b-a17b")) == qwen3_5
+    # shapes (3, 6144) and (64, 64, 128) of vLLM's Mamba-2 cache for these sizes
+    assert state_bytes(load_llm("nvidia-nemotron-3-nano-30b-a3b-bf16")) == 23 * (3 * 6144 * 2 + 64 * 64 * 128 * 4)
+
+
+def test_parts_of_deepseek_v3() -> None:
+    llm = load_llm("deepseek-v3")
+    assert linear_parameters_by_part(llm) == {
+        Part.ATTENTION: 61 * (187_105_280 - 16384 * 7168),
+        Part.ATTENTION_OUTPUT: 61 * 16384 * 7168,
+        Part.FEED_FORWARD: 3 * 3 * 7168 * 18432,
+        Part.EXPERTS: 58 * 256 * 3 * 7168 * 2048,
+        Part.SHARED_EXPERTS: 58 * 3 * 7168 * 2048,
+    }
+    # safetensors.parameters of huggingface.co/api/models/deepseek-ai/DeepSeek-V3: F8_E4M3, the MTP layer included
+    module = 187_105_280 + 257 * 3 * 7168 * 2048
+    assert linear_parameters(llm) + module == 680_571_043_840
+
+
+def test_prediction_modules_are_apart() -> None:
+    llm = load_llm("deepseek-v3")
+    assert llm.mtp == llm.layers[1].model_copy(update={"count": 1})
+    assert mtp_parameters(llm) == pytest.approx(11.5e9, rel=0.015)  # README_WEIGHTS.md of github.com/deepseek-ai
+    none = LlmSpec.from_config(preset_config("deepseek-v3") | {"num_nextn_predict_layers": 0})
+    assert mtp_parameters(none) == 0
+    assert parameters(none) == parameters(llm)
+    two = LlmSpec.from_config(preset_config("deepseek-v3") | {"num_nextn_predict_layers": 2})
+    assert mtp_parameters(two) == 2 * mtp_parameters(llm)
+    with pytest.raises(InputError, match="mtp_layers = 2: needs the decoder layer of a module"):
+        LlmSpec(**none.model_dump() | {"mtp_layers": 2})
+
+
+@pytest.mark.parametrize(("llm", "gibibytes"), [("gpt-oss-120b", 60.8), ("gpt-oss-20b", 12.8)])
+def test_checkpoint_size_of_gpt_oss(llm: str, gibibytes: float) -> None:
+    spec = load_llm(llm)  # OpenAI 2025, arXiv:2508.10925, table 1
+    assert weight_bytes(spec, spec.native_precision) / 2**30 == pytest.approx(gibibytes, abs=0.05)
+
+
+def test_parts_have_their_own_bytes() -> None:
+    llm = load_llm("deepseek-v3")
+    attention = linear_parameters_by_part(llm)[Part.ATTENTION] + linear_parameters_by_part(llm)[Part.ATTENTION_OUTPUT]
+    fp8 = Precision(weights=Dtype.FP8, activations=Dtype.FP8)
+    exception = PartPrecision(part=Part.ATTENTION, weights=Dtype.BF16, activations=Dtype.BF16)
+    head = PartPrecision(part=Part.LM_HEAD, weights=Dtype.FP8, activations=Dtype.FP8)
+    whole = weight_bytes(llm, fp8)
+    assert weight_bytes(llm, fp8.model_copy(update={"parts": (exception,)})) == whole + attention
+    assert weight_bytes(llm, fp8.model_copy(update={"parts": (head,)})) == whole - 129_280 * 7168
+    tied = load_llm("gemma-2-27b-it")
+    assert weight_bytes(tied, fp8.model_copy(update={"parts": (head,)})) == weight_bytes(tied, fp8)
+
+
+# ------------------------------------------------------------------------------------------ tensor-by-tensor recount
+
+
+Tensors = Iterator[tuple[str, tuple[int, ...]]]
+
+
+def linear(name: str, rows: int, columns: int, bias: bool = False) -> Tensors:
+    yield f"{name}.weight", (rows, columns)
+    if bias:
+        yield f"{name}.bias", (rows,)
+
+
+def tensors(config: Config) -> dict[str, int]:
+    """Values of every tensor of a checkpoint by name, as the checkpoints of these families name them."""
+    sizes: dict[str, int] = {}
+    for name, shape in checkpoint(config):
+        assert name not in sizes
+        sizes[name] = math.prod(shape)
+    return sizes
+
+
+def checkpoint(config: Config) -> Tensors:
+    kind, hidden, vocab = config["model_type"], config["hidden_size"], config["vocab_size"]
+    norm_names = {
+        "opt": ("self_attn_layer_norm", "final_layer_norm"),
+        "cohere": ("input_layernorm",),
+    } | dict.fromkeys(
+        ("gemma2", "gemma3_text"),
+        ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+    )
+    yield "embed_tokens.weight", (vocab, hidden)
+    if kind == "opt":
+        yield "embed_positions.weight", (config["max_position_embeddings"] + 2, hidden)
+    yield from norm("norm", hidden, kind)
+    if not config.get("tie_word_embeddings", kind == "cohere" or kind == "opt" or kind.startswith("gemma")):
+        yield "lm_head.weight", (vocab, hidden)
+    for layer in range(config["num_hidden_layers"]):
+        at = f"layers.{layer}"
+        for name in norm_names.get(kind, ("input_layernorm", "post_attention_layernorm")):
+            yield from norm(f"{at}.{name}", hidden, kind)
+        yield from attention_tensors(config, layer, f"{at}.attn")
+        yield from feed_forward_tensors(config, layer, f"{at}.mlp")
+
+
+def norm(name: str, hidden: int, kind: str) -> Tensors:
+    yield f"{name}.weight", (hidden,)
+    if kind == "opt":
+        yield f"{name}.bias", (hidden,)
+
+
+def attention_tensors(config: Config, layer: int, at: str) -> Tensors:
+    kind, hidden, heads = config["model_type"], config["hidden_size"], config["num_attention_heads"]
+    if "kv_lora_rank" in config:
+        yield from latent_tensors(config, at)
+    elif config.get("full_attention_interval") and (layer + 1) % config["full_attention_interval"]:
+        yield from delta_net_tensors(config, at)
+    else:
+        head, kv = config.get("head_dim", hidden // heads), config.get("num_key_value_heads", heads)
+        biased = kind == "opt" or config.get("attention_bias", kind == "gpt_oss")
+        queries = heads * head * (2 if "full_attention_interval" in config else 1)
+        if kind == "phi3":
+            yield from linear(f"{at}.qkv_proj", queries + 2 * kv * head, hidden)
+        else:
+            for name, rows in (("q", queries), ("k", kv * head), ("v", kv * head)):
+                yield from linear(f"{at}.{name}_proj", rows, hidden, biased or kind in ("qwen2", "qwen2_moe"))
+        yield from linear(f"{at}.o_proj", hidden, heads * head, biased and kind != "glm4_moe")
+        per_head = kind in ("minimax_m2", "cohere")
+        if kind in ("qwen3", "qwen3_moe", "gemma3_text", "qwen3_next", "minimax_m2") or config.get("use_qk_norm"):
+            yield f"{at}.q_norm.weight", (heads if per_head else 1, head)
+            yield f"{at}.k_norm.weight", (kv if per_head else 1, head)
+        if kind == "gpt_oss":
+            yield f"{at}.sinks", (heads,)
+
+
+def delta_net_tensors(config: Config, at: str) -> Tensors:
+    hidden, keys = config["hidden_size"], config["linear_num_key_heads"] * config["linear_key_head_dim"]
+    value_heads, value_dim = config["linear_num_value_heads"], config["linear_value_head_dim"]
+    values = value_heads * value_dim
+    yield from linear(f"{at}.in_proj_qkvz_proj", 2 * keys + 2 * values, hidden)
+    yield from linear(f"{at}.in_proj_ba_proj", 2 * value_heads, hidden)
+    yield f"{at}.conv1d.weight", (2 * keys + values, 1, config["linear_conv_kernel_dim"])
+    yield f"{at}.dt_bias", (value_heads,)
+    yield f"{at}.A_log", (value_heads,)
+    yield f"{at}.norm.weight", (value_dim,)
+    yield from linear(f"{at}.out_proj", hidden, values)
+
+
+def latent_tensors(config: Config, at: str) -> Tensors:
+    hidden, heads, rank = config["hidden_size"], config["num_attention_heads"], config["q_lora_rank"]
+    query = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
+    if rank:
+        yield from linear(f"{at}.q_a_proj", rank, hidden)
+        yield f"{at}.q_a_layernorm.weight", (rank,)
+        yield from linear(f"{at}.q_b_proj", heads * query, rank)
+    else:
+        yield from linear(f"{at}.q_proj", heads * query, hidden)
+    yield from linear(f"{at}.kv_a_proj_with_mqa", config["kv_lora_rank"] + config["qk_rope_head_dim"], hidden)
+    yield f"{at}.kv_a_layernorm.weight", (config["kv_lora_rank"],)
+    spread = heads * (config["qk_nope_head_dim"] + config["v_head_dim"])
+    yield from linear(f"{at}.kv_b_proj", spread, config["kv_lora_rank"])
+    yield from linear(f"{at}.o_proj", hidden, heads * config["v_head_dim"])
+
+
+def feed_forward_tensors(config: Config, layer: int, at: str) -> Tensors:
+    kind, hidden = config["model_type"], config["hidden_size"]
+    if kind == "opt":
+        yield from linear(f"{at}.up_proj", config["ffn_dim"], hidden, bias=True)
+        yield from linear(f"{at}.down_proj", hidden, config["ffn_dim"], bias=True)
+        return
+    experts, size, shared = experts_of(config, layer)
+    for expert in range(experts or 1):
+        yield from gated(f"{at}.experts.{expert}", hidden, size, config.get("mlp_bias", False))
+    if experts:
+        yield from linear(f"{at}.gate", experts, hidden)
+    if experts and kind in ("minimax_m2", "deepseek_v3", "kimi_k2", "glm4_moe"):
+        yield f"{at}.gate.e_score_correction_bias", (experts,)
+    if kind == "gpt_oss":
+        yield f"{at}.router.bias", (experts,)
+        yield f"{at}.experts.gate_up_proj_bias", (experts, 2 * size)
+        yield f"{at}.experts.down_proj_bias", (experts, hidden)
+    if shared:
+        yield from gated(f"{at}.shared_expert", hidden, shared)
+    if shared and "shared_expert_intermediate_size" in config:
+        yield f"{at}.shared_expert_gate.weight", (1, hidden)
+
+
+def experts_of(config: Config, layer: int) -> tuple[int, int, int]:
+    """Experts of a layer (0: dense), channels of one, channels of the shared ones."""
+    size = config["intermediate_size"]
+    if config["model_type"] == "llama4_text":
+        dense = (layer + 1) % config["interleave_moe_layer_step"]
+        return (0, config["intermediate_size_mlp"], 0) if dense else (config["num_local_experts"], size, size)
+    if layer >= config.get("first_k_dense_replace", math.inf):
+        size = config["moe_intermediate_size"]
+        return config["n_routed_experts"], size, config["n_shared_experts"] * size
+    listed = layer in config.get("mlp_only_layers", ()) or (layer + 1) % config.get("decoder_sparse_step", 1)
+    if "num_experts" in config and not listed:
+        return config["num_experts"], config["moe_intermediate_size"], config.get("shared_expert_intermediate_size", 0)
+    return config.get("num_local_experts", 0), size, 0
+
+
+def gated(at: str, hidden: int, size: int, bias: bool = False) -> Tensors:
+    for name in ("gate_proj", "up_proj"):
+        yield from linear(f"{at}.{name}", size, hidden, bias)
+    yield from linear(f"{at}.down_proj", hidden, size, bias)
+
+
+PLAIN = ("llama", "mistral", "qwen2", "qwen3", "phi3", "cohere", "opt", "mixtral", "qwen3_moe", "minimax_m2")
+DEEPSEEK = ("deepseek_v2", "deepseek_v3", "kimi_k2")
+OTHERS = (*DEEPSEEK, "glm4_moe", "gemma2", "gemma3_text", "gpt_oss", "llama4_text", "qwen2_moe", "qwen3_next")
+
+
+@st.composite
+def configs(draw: st.DrawFn, kinds: tuple[str, ...] = (*PLAIN, *OTHERS)) -> Config:
+    """Small valid configs of families with every kind of attention that the oracle above counts."""
+    kind = draw(st.sampled_from(kinds))
+    small, kv, experts = st.integers(1, 6), draw(st.integers(1, 3)), draw(st.integers(2, 5))
+    heads, head = kv * draw(st.integers(1, 3)), draw(small)
+    config: Config = {
+        "model_type": kind,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads if kind == "opt" else kv,
+        "hidden_size": heads * head if kind in PLAIN else draw(small),
+        "num_hidden_layers": draw(small),
+        "vocab_size": draw(st.integers(1, 50)),
+        "max_position_embeddings": draw(st.integers(1, 64)),
+        "intermediate_size": draw(small),
+        "num_experts_per_tok": draw(st.integers(1, experts)),
+    }
+    if kind not in ("opt", *PLAIN) or kind in ("qwen3", "qwen3_moe", "minimax_m2"):
+        config["head_dim"] = draw(small)
+    if kind != "opt" and draw(st.booleans()):
+        config["tie_word_embeddings"] = draw(st.booleans())
+    return config | draw(further(kind, experts))
+
+
+@st.composite
+def further(draw: st.DrawFn, kind: str, experts: int) -> Config:
+    """Fields that only some families have."""
+    small, flags = st.integers(1, 6), {"llama": ("attention_bias", "mlp_bias"), "qwen3": ("attention_bias",)}
+    flags |= dict.fromkeys(("cohere", "glm4_moe"), ("attention_bias", "use_qk_norm"))
+    latent = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    linear = ("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim", "linear_num_key_heads")
+    sizes = {"opt": ("ffn_dim",), "llama4_text": ("intermediate_size_mlp", "attention_chunk_size")}
+    sizes |= dict.fromkeys(DEEPSEEK, (*latent, "moe_intermediate_size", "n_shared_experts"))
+    sizes |= {"glm4_moe": ("moe_intermediate_size", "n_shared_experts"), "qwen3_moe": ("moe_intermediate_size",)}
+    sizes["qwen2_moe"] = ("moe_intermediate_size", "shared_expert_intermediate_size")
+    sizes["qwen3_next"] = (*linear, *sizes["qwen2_moe"])
+    config: Config = {name: draw(st.booleans()) for name in flags.get(kind, ())}
+    config |= {name: draw(small) for name in sizes.get(kind, ())}
+    if kind in ("mixtral", "minimax_m2", "gpt_oss", "llama4_text"):
+        config["num_local_experts"] = experts
+    if kind in ("qwen3_moe", "qwen2_moe", "qwen3_next"):
+        config["num_experts"] = experts
+    if "n_shared_experts" in config:
+        config |= {"n_routed_experts": experts, "first_k_dense_replace": draw(st.integers(0, 3))}
+    if kind in DEEPSEEK:
+        config["q_lora_rank"] = draw(st.none() | small)
+    if kind == "llama4_text":
+        config["interleave_moe_layer_step"] = draw(st.integers(1, 3))
+    if kind == "qwen3_moe":
+        config |= {"decoder_sparse_step": draw(st.integers(1, 3)), "mlp_only_layers": draw(st.lists(small, max_size=3))}
+    if kind == "qwen3_next":
+        config["linear_num_value_heads"] = config["linear_num_key_heads"] * draw(st.integers(1, 3))
+        config["full_attention_interval"] = draw(st.integers(1, 4))
+    if kind == "mistral":
+        config["sliding_window"] = None
+    return config
+
+
+@given(configs())
+def test_counts_are_the_sum_over_all_tensors(config: Config) -> None:
+    llm, sizes = LlmSpec.from_config(config), tensors(config)
+    assert parameters(llm) == sum(sizes.values())
+    assert linear_parameters(llm) == sum(
+        size for name, size in sizes.items() if "proj" in name and name.endswith(".weight")
+    )
+    embeddings = ("embed_tokens.weight", "embed_positions.weight", "lm_head.weight")
+    assert embedding_parameters(llm) == sum(sizes.get(name, 0) for name in embeddings)
+    assert lm_head_weights(llm) == sizes["embed_tokens.weight"]
+    assert llm.num_layers == config["num_hidden_layers"]
+    assert weight_bytes(llm, Precision()) == 2 * parameters(llm)
+
+
+@pytest.mark.parametrize("preset", ["llama-3.1-8b", "opt-13b", "mixtral-8x7b-v0.1", "qwen3-30b-a3b", "minimax-m2"])
+def test_counts_of_presets_are_the_sum_over_all_tensors(preset: str) -> None:
+    config = preset_config(preset)
+    assert parameters(load_llm(preset)) == sum(tensors(config).values())
+
+
+# ------------------------------------------------------------------------------------------ invariants
+
+
+@given(configs())
+def test_active_parameters_are_part_of_the_total(config: Config) -> None:
+    llm = LlmSpec.from_config(config)
+    moe = [group.experts for group in llm.layers if group.experts is not None]
+    if any(block.experts_per_token < block.experts for block in moe):
+        assert 0 < active_parameters(llm) < parameters(llm)
+    else:
+        assert active_parameters(llm) == parameters(llm)
+
+
+@given(configs(PLAIN))
+def test_parameters_and_kv_bytes_grow_by_the_same_amount_with_every_layer(config: Config) -> None:
+    assume(config["model_type"] != "qwen3_moe")  # its layers differ
+    layers = config["num_hidden_layers"]
+    one, two, three = (LlmSpec.from_config(config | {"num_hidden_layers": layers + more}) for more in range(3))
+    assert parameters(three) - parameters(two) == parameters(two) - parameters(one) > 0
+    assert kv_bytes_per_token(one, Dtype.BF16) * (layers + 1) == kv_bytes_per_token(two, Dtype.BF16) * layers
+
+
+@given(configs(OTHERS), st.integers(0, 200))
+def test_caches_never_exceed_those_of_full_attention(config: Config, tokens: int) -> None:
+    llm = LlmSpec.from_config(config)
+    whole = 2 * config["num_key_value_heads"] * config["head_dim"] * 2 * config["num_hidden_layers"]
+    cache = tokens * kv_bytes_per_token(llm, Dtype.BF16) + kv_window_bytes(llm, Dtype.BF16, tokens)
+    if "kv_lora_rank" in config:
+        whole = (config["kv_lora_rank"] + config["qk_rope_head_dim"]) * 2 * config["num_hidden_layers"]
+        assert cache == tokens * whole
+    assert 0 <= cache <= tokens * whole
+    assert (state_bytes(llm) > 0) == any(kind.recurrent for _, kind in attentions(llm.layers))
+
+
+def test_parameters_grow_with_layers_in_a_mixture_of_dense_and_sparse_layers() -> None:
+    config = preset_config("qwen3-30b-a3b") | {"decoder_sparse_step": 2, "mlp_only_layers": [3]}
+    counts = [parameters(LlmSpec.from_config(config | {"num_hidden_layers": layers})) for layers in range(1, 12)]
+    assert counts == sorted(set(counts))
+
+
+def test_layers_are_grouped_by_shape() -> None:
+    config = preset_config("qwen3-30b-a3b") | {"decoder_sparse_step": 2, "mlp_only_layers": [1, 0, 99]}
+    dense, sparse = LlmSpec.from_config(config).layers  # of 48: experts in 1, 3, 5, ..., 47, but not in 1
+    assert (dense.count, sparse.count) == (25, 23)
+    assert isinstance(dense.feed_forward, DenseFeedForward)
+    assert isinstance(sparse.feed_forward, MoeFeedForward)
+
+
+def test_fewer_kv_heads_mean_fewer_parameters_and_bytes() -> None:
+    specs = [LlmSpec.from_config(llama(num_key_value_heads=kv)) for kv in (8, 4, 2, 1)]
+    for more, fewer in itertools.pairwise(specs):
+        assert parameters(fewer) < parameters(more)
+        assert kv_bytes_per_token(fewer, Dtype.BF16) == kv_bytes_per_token(more, Dtype.BF16) / 2
+
+
+def test_missing_kv_heads_mean_multi_head_attention() -> None:
+    multi_head = LlmSpec.from_config(llama(num_key_value_heads=8))
+    assert LlmSpec.from_config(llama(num_key_value_heads=None)) == multi_head
+    assert LlmSpec.from_config(llama() | {"num_key_value_heads": None}) == multi_head
