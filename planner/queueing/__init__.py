@@ -8,16 +8,15 @@ Inputs: arrival rate [1/s] and SCV of the gaps, joint token lengths, the step-ti
 of running sequences. Outputs: `QueueLatency` with distributions of TTFT, TPOT and E2E [s], or the statement that the
 queue is unstable. Equations and sources are in docs/explanation/queueing.md and in the docstrings.
 
-- Pools that work in steps: `mixed`, `decode`; built from `capacity` (largest rates), `backlog` (prompt tokens waiting),
-  `batch_occupancy` and `fixed_point` (sequences running), `first_token` and `token_gap` (times), `latencies`.
+- Pools that work in steps: `mixed`, `decode`; built from `server` (steps, largest rates), `backlog` (prompt tokens
+  waiting), `batch_occupancy` and `fixed_point` (sequences running), `first_token` and `token_gap` (times), `latencies`.
 - Closed forms beside them: `mg1`, `priority`, `load_balancing`, `link`, `overload`, `lru`, `memory_limit`.
 """
 
 from __future__ import annotations
 
-from planner.queueing.capacity import largest_decode_rate, largest_mixed_rate, largest_prefill_rate
 from planner.queueing.decode import decode_pool
-from planner.queueing.distributions import rescaled_wait, sum_of_independent
+from planner.queueing.distributions import rescaled_wait, sorted_slice_means, sum_of_independent
 from planner.queueing.first_token import own_steps_s
 from planner.queueing.latencies import QueueLatency, condensed_sample, e2e_distribution
 from planner.queueing.link import LinkWait, exposed_in_pieces_s, exposed_s, link_wait, with_delay
@@ -34,8 +33,13 @@ from planner.queueing.mg1 import mg1_wait_distribution
 from planner.queueing.mixed import mixed_pool, prefill_pool
 from planner.queueing.overload import transient_wait_distribution, work_variance_per_s
 from planner.queueing.priority import priority_second_moments, priority_waits, stretched_wait
-from planner.queueing.quantisation import sorted_slice_means
-from planner.queueing.server import BatchServer, ContextSpread
+from planner.queueing.server import (
+    BatchServer,
+    ContextSpread,
+    largest_decode_rate,
+    largest_mixed_rate,
+    largest_prefill_rate,
+)
 
 __all__ = [
     "BatchServer",

@@ -13,7 +13,7 @@ from planner.queueing.batch_occupancy import (
     mean_wait_when_blocked_s,
     running_distribution,
 )
-from planner.queueing.capacity import decode_limit
+from planner.queueing.distributions import slice_means, sorted_slice_means
 from planner.queueing.latencies import (
     FIRST_EDGES,
     FIRST_MASS,
@@ -26,9 +26,15 @@ from planner.queueing.latencies import (
     with_slot_wait,
 )
 from planner.queueing.lattice import geometric
-from planner.queueing.quantisation import slice_means, sorted_slice_means
 from planner.queueing.renewal import index_of_dispersion, round_robin_share
-from planner.queueing.server import BatchServer, ContextSpread, require_usable, spread_by_contexts, step_durations_s
+from planner.queueing.server import (
+    BatchServer,
+    ContextSpread,
+    decode_limit,
+    require_usable,
+    spread_by_contexts,
+    step_durations_s,
+)
 from planner.queueing.token_gap import LARGEST_FEEDBACK, slowly_varying_times
 from planner.workload import ArrivalProcess, CondensedLengths, TokenLengths, condensed_lengths
 

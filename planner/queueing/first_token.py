@@ -20,6 +20,7 @@ import numpy as np
 
 from planner.core import FloatArray, IntArray, compiled, last_knot
 from planner.queueing.backlog import Backlog, batch_transform, companions_transform
+from planner.queueing.distributions import Sample, slice_means_in_rows, sorted_slice_means
 from planner.queueing.lattice import (
     ComplexArray,
     evenly,
@@ -28,7 +29,6 @@ from planner.queueing.lattice import (
     poisson_sum_transform,
     shift_down,
 )
-from planner.queueing.quantisation import Sample, slice_means_in_rows, sorted_slice_means
 from planner.queueing.renewal import count_moments, empty_window_probability, excess_arrivals
 from planner.queueing.server import BatchServer, step_duration_s, step_durations_s
 from planner.workload import CondensedLengths, tail_edges

@@ -16,12 +16,10 @@ import numpy as np
 from planner.core import FloatArray, compiled, interpolated_at
 from planner.queueing.backlog import COARSE_CELLS, Backlog, TokenArrivals, solve_backlog
 from planner.queueing.batch_occupancy import RunningDistribution, running_distribution
-from planner.queueing.capacity import RUNNING
-from planner.queueing.met_prompts import MetPrompts
 from planner.queueing.offered_load import Burstiness, OfferedLoad, burstiness
 from planner.queueing.renewal import excess_at, index_of_dispersion, renewal
-from planner.queueing.server import step_duration_s
-from planner.queueing.token_gap import LARGEST_FEEDBACK, Followers, GapNoise, gap_noise
+from planner.queueing.server import RUNNING, step_duration_s
+from planner.queueing.token_gap import LARGEST_FEEDBACK, Followers, GapNoise, MetPrompts, gap_noise
 
 CLOSEST_TO_CRITICAL = 0.985
 """Share of the number running at which full steps only just keep up, up to which the backlog is solved. Chosen because

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.core import FloatArray
-from planner.queueing.capacity import FluidLimit
-from planner.queueing.quantisation import slice_means, sorted_slice_means
+from planner.queueing.distributions import slice_means, sorted_slice_means
+from planner.queueing.server import FluidLimit
 from planner.workload import CondensedLengths, JointDistribution, LatencyDistribution, tail_edges
 
 POINT_EDGES = tail_edges(512)

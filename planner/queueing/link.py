@@ -44,10 +44,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.core import FloatArray, InputError
-from planner.queueing.distributions import sum_of_independent
+from planner.queueing.distributions import slice_means, sum_of_independent
 from planner.queueing.latencies import QueueLatency
 from planner.queueing.mg1 import mg1_wait_distribution
-from planner.queueing.quantisation import slice_means
 from planner.workload import LatencyDistribution, nearest_groups
 
 BLOCKING_ROUNDS = 2

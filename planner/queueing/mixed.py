@@ -26,7 +26,7 @@ from scipy.special import gammainc, gammaincinv
 from planner.core import FloatArray
 from planner.queueing.backlog import COARSE_CELLS, FINE_CELLS, Backlog, TokenArrivals, solve_backlog
 from planner.queueing.batch_occupancy import SlotWork, mean_wait_when_blocked_s
-from planner.queueing.capacity import RUNNING, mixed_limit
+from planner.queueing.distributions import binned_slice_means, sorted_slice_means
 from planner.queueing.first_token import first_token_times, own_steps_s
 from planner.queueing.fixed_point import CLOSEST_TO_CRITICAL, RunningState, running_state
 from planner.queueing.latencies import (
@@ -42,9 +42,15 @@ from planner.queueing.latencies import (
     with_slot_wait,
 )
 from planner.queueing.offered_load import OfferedLoad, burstiness
-from planner.queueing.quantisation import binned_slice_means, sorted_slice_means
 from planner.queueing.renewal import round_robin_share
-from planner.queueing.server import BatchServer, require_usable, spread_by_contexts, step_duration_s
+from planner.queueing.server import (
+    RUNNING,
+    BatchServer,
+    mixed_limit,
+    require_usable,
+    spread_by_contexts,
+    step_duration_s,
+)
 from planner.queueing.token_gap import GapNoise, slowly_varying_times, token_gap_times
 from planner.workload import ArrivalProcess, LatencyDistribution, TokenLengths, condensed_lengths, tail_edges
 

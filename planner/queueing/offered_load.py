@@ -9,11 +9,10 @@ import numpy as np
 
 from planner.core import BoolArray, FloatArray, compiled, interpolated_at
 from planner.queueing.backlog import Regime, TokenArrivals, token_arrivals
-from planner.queueing.capacity import RUNNING, FluidLimit
 from planner.queueing.first_token import ArrivalView, own_steps_s
 from planner.queueing.lattice import geometric
 from planner.queueing.renewal import Renewal, excess_at, index_of_dispersion, renewal
-from planner.queueing.server import BatchServer, step_duration_s, step_durations_s
+from planner.queueing.server import RUNNING, BatchServer, FluidLimit, step_duration_s, step_durations_s
 from planner.workload import ArrivalProcess, CondensedLengths
 
 FLUID_POINTS = 64

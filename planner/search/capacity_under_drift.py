@@ -2,7 +2,7 @@
 
 One latency under a rate that varies takes several steady ones. So the best configuration of a family is chosen by the
 steady theory, between the loads that the drift evaluates, and only its rate is then found under the drift. Where
-lengths drift as well, it is chosen for requests as they are while most work comes (`planner.serving.length_mixes`):
+lengths drift as well, it is chosen for requests as they are while most work comes (`planner.serving.drift`):
 what these must meet at least, and their rate, also bound what is sustained. Smaller pools of the family take the same
 configuration: which one is best changes little with the size, and pools of one configuration become one. A drift takes
 about the same share of the rate from configurations of one family, which have the same GPUs, role and targets: of two

@@ -1,15 +1,22 @@
 """Pools under load, from theory: step times meet queues.
 
-`evaluate` answers a deployment (`types`) under a workload with the distributions of TTFT, TPOT and E2E. `pool` says
-what the mean steps of a pool hold, `pool_load` puts its queue behind `router` and `prefix_cache`, `request_classes`
-tells apart what classes see, and `performance` joins a prefill and a decode pool by the `kv_transfer` between them.
-A rate that varies is followed along its path (`drift`).
+`evaluate` answers a deployment (`types`) under a workload with the distributions of TTFT, TPOT and E2E. It follows the
+workload along one line, each step leaving a record for the next:
+
+1. `prefix_cache` and `session_cache`: what is left of the prompts (`CachedWorkload`);
+2. `pool`: memory, and what mean steps hold (`PoolModel`); `prompt_work`: prompts by their time;
+3. `pool_queue`: the queue of one replica behind its router, with what `full_memory` costs (`QueueLatency`);
+4. `pool_load`: steps 1 to 3 until hits and running requests agree, or along a rate that varies (`drift`); the largest
+   stable rate (`PoolUnderLoad`);
+5. `performance`: one pool, or two joined by `kv_transfer`; what each of the `request_classes` sees (`Performance`),
+   with its `uncertainty`.
+
 Closed loops (`closed_loop`) have models of their own. `rates` asks `evaluate` at many rates. The same question request
 by request is answered by `planner.simulator`.
 """
 
+from planner.serving.drift import length_mixes
 from planner.serving.kv_transfer import kv_token_time_s, tandem_itl, tandem_tpot, transfer_distribution
-from planner.serving.length_mixes import length_mixes
 from planner.serving.long_prompt import chunk_count, longest_prompt_tokens, prompt_gaps
 from planner.serving.performance import evaluate
 from planner.serving.pool import (
@@ -34,13 +41,13 @@ from planner.serving.pool_load import (
     largest_stable_rate_per_s,
     pool_limit_per_s,
     pool_under_load,
+    requests_to_settle,
     steady_pools_around,
     with_known_hits,
 )
 from planner.serving.prefix_cache import CachedWorkload, behind_cache, has_prefixes
 from planner.serving.rates import MOST_STABLE_SHARE, RateSweep, log_excess, rate_sweep, sustainable_rate_per_s
 from planner.serving.session_cache import AFFINITY_LIMIT, known_hit_notes
-from planner.serving.settling import requests_to_settle
 from planner.serving.types import (
     MOST_REPLICAS,
     TRANSFER_SHARE,

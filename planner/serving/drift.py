@@ -34,7 +34,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeVar
 
 import numpy as np
@@ -43,7 +43,17 @@ from scipy.interpolate import PchipInterpolator
 
 from planner.core import FloatArray, IntArray, compiled, interpolated_at
 from planner.queueing import QueueLatency, condensed_sample, sorted_slice_means
-from planner.workload import JointDistribution, LatencyDistribution, RateDrift, forgetting_means, tail_edges
+from planner.serving.types import Role
+from planner.workload import (
+    JointDistribution,
+    LatencyDistribution,
+    LengthMix,
+    RateDrift,
+    RequestClass,
+    Workload,
+    forgetting_means,
+    tail_edges,
+)
 
 Array = TypeVar("Array", FloatArray, IntArray)
 
@@ -82,6 +92,8 @@ SAME_STATE = 1e-9
 """Relative change of the number in a queue from which on a path repeats."""
 MOST_CYCLES = 8
 """Most times that a path is followed until it repeats. A choice: queues that forget nothing in so long hardly exist."""
+MOST_SCALED = 64
+"""Lengths times factors that are kept. A choice: affects speed only."""
 
 
 def busiest_minute(drift: RateDrift) -> float:
@@ -576,3 +588,68 @@ def _cut(groups: FloatArray | IntArray, values: FloatArray, weights: FloatArray,
     numbers = np.empty(order.size, dtype=np.int64)
     numbers[order] = np.cumsum(changes)
     return numbers
+
+
+@lru_cache(maxsize=MOST_SCALED)
+def _scaled_classes(
+    kinds: tuple[RequestClass, ...], inputs: float, outputs: float, *, tilted: bool
+) -> tuple[RequestClass, ...]:
+    """The same requests with mean inputs and outputs times factors; of sessions what is new in each turn.
+
+    Tilted: long or short ones of them come more often, where that can be; else each is longer or shorter.
+    """
+    classes = []
+    for kind in kinds:
+        sessions = kind.sessions and kind.sessions.scaled(inputs, outputs)
+        lengths = sessions.lengths if sessions else None
+        if lengths is None and tilted:
+            lengths = kind.lengths.tilted(inputs, outputs)
+        lengths = lengths or kind.lengths.scaled(inputs, outputs, kind.lengths.max_total)
+        classes.append(kind.model_copy(update={"lengths": lengths, "sessions": sessions}))
+    return tuple(classes)
+
+
+def length_mixes(workload: Workload, role: Role) -> tuple[tuple[LengthMix, Workload], ...]:
+    """What requests are like while little work comes, and while much does, the busiest last.
+
+    Work is prompt tokens in a prefill pool, output tokens in a decode pool, and both in a mixed one.
+
+    Args:
+        workload: whose rate varies.
+        role: of the pool that serves it.
+
+    Returns:
+        Mixes of lengths, each with steady requests like that; none where lengths do not drift.
+
+    Raises:
+        Nothing.
+    """
+    drift = workload.open_arrivals.drift
+    if drift is None or not drift.input_factors:
+        return ()
+    lengths = workload.lengths
+    inputs = lengths.mean_input / (lengths.mean_input + lengths.mean_output)
+    by_inputs = {Role.MIXED: inputs, Role.PREFILL: 1.0, Role.DECODE: 0.0}[role]
+    mixes = drift.mixes(by_inputs, 1.0 - by_inputs)
+    if len(mixes) < 2:
+        return ()
+    return tuple((mix, scaled_workload(workload, mix.inputs, mix.outputs, tilted=True)) for mix in mixes)
+
+
+def scaled_workload(workload: Workload, inputs: float, outputs: float, *, tilted: bool = False) -> Workload:
+    """Steady requests as these with mean inputs and outputs times factors.
+
+    Args:
+        workload: the requests.
+        inputs: factor on mean inputs.
+        outputs: factor on mean outputs.
+        tilted: long or short requests come more often, where that can be; else each is longer or shorter.
+
+    Returns:
+        The requests at their mean rate; no request is longer than the longest.
+
+    Raises:
+        Nothing.
+    """
+    classes = _scaled_classes(workload.classes, inputs, outputs, tilted=tilted)
+    return Workload(arrivals=workload.open_arrivals.steady, classes=classes)

@@ -1,8 +1,7 @@
-"""`evaluate`: the one place where step times meet queues.
+"""`evaluate`: pools under load, each solved on its own, become what requests see.
 
-Each pool is solved on its own (`planner.serving.pool_load`); here a prefill pool, the KV transfer and a decode pool
-become one tandem, and the request classes of a workload are told apart (`planner.serving.request_classes`). Closed
-loops are in `planner.serving.closed_loop`.
+A prefill pool, the KV transfer and a decode pool become one tandem, and the request classes of a workload are told
+apart. The line of steps is in `planner.serving`.
 """
 
 from __future__ import annotations
@@ -47,9 +46,8 @@ from planner.serving.pool_load import (
     largest_stable_rate_per_s,
     pool_limit_per_s,
     pool_under_load,
-    prompt_load,
-    slots_full,
 )
+from planner.serving.pool_queue import with_joint
 from planner.serving.request_classes import (
     class_performance,
     class_performances,
@@ -57,7 +55,6 @@ from planner.serving.request_classes import (
     ordered_distributions,
     waiting_groups,
 )
-from planner.serving.router import with_joint
 from planner.serving.session_cache import known_hit_notes, session_notes
 from planner.serving.types import (
     ClassPerformance,
@@ -236,8 +233,7 @@ def _in_order(loaded: PoolUnderLoad) -> tuple[QueueLatency, tuple[ClassPerforman
     reordered = len({group.place for group in groups}) > 1
     if not queue.stable or queue.joint is None or not (reordered or len(workload.classes) > 1):
         return queue, ()
-    load, full = prompt_load(loaded), slots_full(loaded)
-    distributions = ordered_distributions(queue, queue.joint, groups, schedule, load, full)
+    distributions = ordered_distributions(queue, queue.joint, groups, schedule, loaded.prompt_load, loaded.slots_full)
     classes = class_performances(workload, distributions, groups) if len(workload.classes) > 1 else ()
     return (with_joint(queue, mixed_distribution(distributions, groups)) if reordered else queue), classes
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -25,17 +25,22 @@ from planner.core import FloatArray, InputError
 from planner.engine import ReplicaConfig, require_room
 from planner.queueing import (
     QueueLatency,
-    decode_pool,
     largest_decode_rate,
     largest_mixed_rate,
     largest_prefill_rate,
-    mixed_pool,
-    prefill_pool,
+    settling_steps,
 )
 from planner.roofline import Bound
-from planner.serving.drift import NODE_LOADS, MixedWindows, QueueUnderDrift, SteadyQueues, queue_under_drift
+from planner.serving.drift import (
+    NODE_LOADS,
+    MixedWindows,
+    QueueUnderDrift,
+    SteadyQueues,
+    length_mixes,
+    queue_under_drift,
+    scaled_workload,
+)
 from planner.serving.full_memory import FullMemory, full_memory, with_preemptions
-from planner.serving.length_mixes import length_mixes, scaled_workload
 from planner.serving.pool import (
     PoolModel,
     lengths_in_steps,
@@ -43,15 +48,12 @@ from planner.serving.pool import (
     step_shapes,
     tokens_per_step,
 )
+from planner.serving.pool_queue import as_served, prompts_share, replica_queue
 from planner.serving.prefix_cache import CachedWorkload, PoolLoads, behind_cache, has_prefixes
 from planner.serving.prompt_work import with_own_prompt, work_lengths
-from planner.serving.router import routed_queue
 from planner.serving.session_cache import busy_factor, reused_share
 from planner.serving.types import Deployment, Pool, PoolLimit, PoolPerformance, Role
 from planner.workload import (
-    MAX_SCV,
-    ArrivalProcess,
-    LatencyDistribution,
     RateDrift,
     TokenLengths,
     Workload,
@@ -62,8 +64,6 @@ MOST_PASSES, HITS_TOLERANCE = 6, 0.05
 choice."""
 LIMIT_TOLERANCE = 1e-3
 """Relative tolerance of the largest stable rate of sessions. A choice."""
-DISPERSION_WINDOWS = 64
-"""Windows at which the dispersion of recorded arrivals is looked at. A choice."""
 RESIDUAL_GAPS = 8.0
 """Window [mean gaps] whose index of dispersion stands for the burstiness left beside a drift. A choice: a drift has
 what longer windows see, and shorter ones see the ticks of a clock."""
@@ -82,6 +82,11 @@ LARGE_RECORDS = ("llm", "sku", "engine", "calibration")
 MOST_STEADY_POOLS = 512
 """Pools whose steady queues are kept for other rates of a drift, and largest stable rates kept. A choice: affects speed
 and memory only."""
+SETTLING_TIMES = 20.0
+"""Settling times in a run whose second half shows whether waits grow. A choice: twenty leave e^-10 of the empty start
+by half of it."""
+NEAREST_TO_LIMIT = 0.98
+"""Utilisation from which on a longer run is not asked for: settling times grow without bound. A choice."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,19 @@ class PoolUnderLoad:
     def preempted(self) -> float:
         """Mean preemptions of a request where KV memory is full."""
         return 0.0 if self.memory is None else self.memory.preempted(self.rate_per_s / self.model.pool.replicas)
+
+    @property
+    def prompt_load(self) -> float:
+        """Load of a stable pool's prompts alone, beside the requests that decode meanwhile; at most the utilisation."""
+        if self.model.pool.role is not Role.MIXED:
+            return self.queue.utilisation
+        share = prompts_share(self.model, self.lengths, self.rate_per_s, self.queue.mean_running)
+        return min(share, self.queue.utilisation)
+
+    @property
+    def slots_full(self) -> float:
+        """Chance that all places for running requests of a stable replica are taken, their number being Poisson."""
+        return float(pdtrc(math.floor(self.model.max_running) - 1, self.queue.mean_running))
 
     def prompt_tokens_per_step(self) -> float:
         """Mean prompt tokens in a busy step."""
@@ -443,9 +461,9 @@ def _settings(config: ReplicaConfig) -> tuple[Hashable, ...]:
 def _decode_pool_under_load(pool: Pool, workload: Workload) -> PoolUnderLoad:
     decoding, share = decoding_only(workload.lengths)
     model, rate = pool_model(pool, decoding), workload.rate_per_s * share
-    queue = _queue(model, decoding, workload.open_arrivals.at_rate(rate))
+    queue = replica_queue(model, decoding, workload.open_arrivals.at_rate(rate))
     memory = full_memory(model, decoding)
-    return PoolUnderLoad(model, _as_served(queue, model), rate, decoding, workload, memory=memory)
+    return PoolUnderLoad(model, as_served(queue, model), rate, decoding, workload, memory=memory)
 
 
 def _prompt_pool_under_load(pool: Pool, workload: Workload, cached: CachedWorkload) -> PoolUnderLoad:
@@ -453,8 +471,8 @@ def _prompt_pool_under_load(pool: Pool, workload: Workload, cached: CachedWorklo
     model, work = _prompt_model(pool, cached)
     seen, loads = cached.workload, cached.loads
     in_common = any(kind.prefixes is not None or kind.sessions is not None for kind in workload.classes)
-    queue = _queue(model, work, seen.open_arrivals, in_common)
-    queue = _as_served(with_own_prompt(queue, model, seen.lengths, work, cached.past), model)
+    queue = replica_queue(model, work, seen.open_arrivals, in_common)
+    queue = as_served(with_own_prompt(queue, model, seen.lengths, work, cached.past), model)
     if loads is not None:
         queue = loads.delayed(queue, loads.wait(seen.rate_per_s))
     memory = full_memory(model, work)
@@ -466,137 +484,6 @@ def _prompt_model(pool: Pool, cached: CachedWorkload) -> tuple[PoolModel, TokenL
     lengths = cached.workload.lengths
     model = pool_model(pool, lengths, cached.past, cached.shared_tokens, cached.own_past)
     return model, work_lengths(model, lengths, cached.past)
-
-
-def _queue(model: PoolModel, lengths: TokenLengths, arrivals: ArrivalProcess, in_common: bool = False) -> QueueLatency:
-    """The queue of one replica behind the pool's router, to which prefixes in common matter."""
-    pool = model.pool
-    memory, rate_per_s = full_memory(model, lengths), arrivals.rate_per_s / pool.replicas
-    seen = model.server if memory is None else memory.server(model.server, rate_per_s)
-    server = replace(seen, prompts_first=not pool.config.schedule.mixed_steps)
-    steps = lengths if pool.role is Role.PREFILL else lengths_in_steps(lengths, tokens_per_step(pool.config))
-    queue_of = {Role.MIXED: mixed_pool, Role.PREFILL: prefill_pool, Role.DECODE: decode_pool}[pool.role]
-
-    def solve(offered: ArrivalProcess, replicas: int) -> QueueLatency:
-        return queue_of(server, offered, steps, replicas)
-
-    queue = _solved_for_any_arrivals(
-        arrivals, model, lengths, lambda offered: routed_queue(solve, offered, steps, pool, in_common)
-    )
-    return queue if seen is model.server or memory is None else memory.reported(queue, rate_per_s)
-
-
-def _solved_for_any_arrivals(
-    arrivals: ArrivalProcess,
-    model: PoolModel,
-    lengths: TokenLengths,
-    solve: Callable[[ArrivalProcess], QueueLatency],
-) -> QueueLatency:
-    """The queue under arrivals of any kind, as that of the renewal process that waits as long.
-
-    Robust queueing (Whitt and You, Operations Research 66(1), 2018): with I(x) the index of dispersion over x arrivals
-    and c^2 the SCV of the work, the wait is the supremum over x of sqrt(2 rho x (I(x) + c^2)) - (1 - rho) x, in
-    services. Where I is the same for all x that is rho (I + c^2) / (2 (1 - rho)), which gives the renewal process its
-    SCV. In a mixed pool rho(x) grows from the load of the prompts alone to that of the pool as x outlasts the time that
-    decodes take to follow (ours).
-    """
-    if not arrivals.dispersion:
-        return solve(arrivals if arrivals.is_renewal else arrivals.as_renewal(1.0))
-    poisson = solve(ArrivalProcess(rate_per_s=arrivals.rate_per_s))
-    if not poisson.stable:
-        return poisson
-    tokens, probabilities = lengths.outputs if model.pool.role is Role.DECODE else lengths.inputs, lengths.probabilities
-    mean, load = float(tokens @ probabilities), poisson.utilisation
-    scv = float((tokens / mean - 1.0) ** 2 @ probabilities)
-    x = np.geomspace(1.0, arrivals.dispersion[-1][0], DISPERSION_WINDOWS)
-    busy = np.full(x.size, load)
-    if model.pool.role is Role.MIXED:
-        quick = min(_prompt_load(model, lengths, arrivals.rate_per_s, poisson.mean_running), load)
-        busy += (quick - load) * np.exp(-x / (arrivals.rate_per_s * poisson.e2e.mean_s))
-    spread = np.array([arrivals.index_of_dispersion(window) for window in x]) + scv
-    wait = float((np.sqrt(2.0 * busy * x * spread) - (1.0 - busy) * x).max())
-    alike = min(max(2.0 * (1.0 - load) * wait / load - scv, arrivals.index_of_dispersion(1.0)), MAX_SCV)
-    return solve(ArrivalProcess(rate_per_s=arrivals.rate_per_s, scv=alike, source=arrivals.source))
-
-
-def _prompt_load(model: PoolModel, lengths: TokenLengths, rate_per_s: float, running: float) -> float:
-    """Share of the time that full steps beside so many decodes need for the prompts that arrive."""
-    chunk = max(model.server.max_batched_tokens - running, 1.0)
-    step_s = float(model.server.step_s(np.array(running), np.array(chunk)))
-    return rate_per_s / model.pool.replicas * lengths.mean_input * step_s / chunk
-
-
-def prompt_load(loaded: PoolUnderLoad) -> float:
-    """Load of a stable pool's prompts alone, beside the requests that decode meanwhile.
-
-    Args:
-        loaded: the pool.
-
-    Returns:
-        At most the utilisation, which it is where nothing decodes.
-
-    Raises:
-        Nothing.
-    """
-    queue, model = loaded.queue, loaded.model
-    if model.pool.role is not Role.MIXED:
-        return queue.utilisation
-    return min(_prompt_load(model, loaded.lengths, loaded.rate_per_s, queue.mean_running), queue.utilisation)
-
-
-def slots_full(loaded: PoolUnderLoad) -> float:
-    """Chance that all places for running requests of a replica are taken, their number being Poisson.
-
-    Args:
-        loaded: the pool, stable.
-
-    Returns:
-        A probability.
-
-    Raises:
-        Nothing.
-    """
-    return float(pdtrc(math.floor(loaded.model.max_running) - 1, loaded.queue.mean_running))
-
-
-def _as_served(queue: QueueLatency, model: PoolModel) -> QueueLatency:
-    """With what the engine adds before it looks at a request, and TPOT per token instead of per step.
-
-    Steps are waited for only where sequences decode, with chance min(1, mean running). A prefill pool has a step
-    prepared only while requests wait, and those wait for it anyway.
-    """
-    if not queue.stable:
-        return queue
-    pool = model.pool
-    config = pool.config
-    gain = tokens_per_step(config)
-    tpot = (
-        LatencyDistribution.from_samples(queue.tpot.support_s / gain, queue.tpot.weights) if gain > 1.0 else queue.tpot
-    )
-    busy = 0.0 if pool.role is Role.PREFILL else min(1.0, queue.mean_running)
-    interval = config.schedule.receive_interval_steps - 1
-    late_s = (config.costs.lag_steps + interval / 2.0) * busy * queue.mean_step_s
-    if pool.role is not Role.DECODE:
-        late_s += config.costs.request_s
-
-    alone_s = 0.0 if pool.role is Role.DECODE else float(model.server.step_s(np.zeros(()), np.ones(())))
-
-    def later(times_s: FloatArray) -> FloatArray:
-        return np.maximum(times_s + late_s, alone_s)
-
-    joint = queue.joint
-    if joint is not None:
-        first_s, token_s, gaps = later(joint.first_s), joint.token_s / gain, joint.gaps * gain
-        joint = replace(joint, first_s=first_s, token_s=token_s, gaps=gaps)
-    if late_s == 0.0:
-        return replace(queue, tpot=tpot, joint=joint)
-    ttft = LatencyDistribution.from_samples(later(queue.ttft.support_s), queue.ttft.weights)
-    all_later = float(queue.ttft.support_s[0]) + late_s >= alone_s
-    e2e = LatencyDistribution.later(
-        lambda: LatencyDistribution.from_samples(later(queue.e2e.support_s), queue.e2e.weights),
-        queue.e2e.mean_s + late_s if all_later else None,
-    )
-    return replace(queue, ttft=ttft, tpot=tpot, e2e=e2e, joint=joint)
 
 
 def largest_stable_rate_per_s(deployment: Deployment, workload: Workload) -> float:
@@ -714,3 +601,27 @@ def input_capacity_share(pool: Pool, workload: Workload) -> float:
         return float(pool.role is Role.PREFILL)
     by_inputs, by_outputs = _SteadyPools(pool, workload).growth
     return by_inputs / (by_inputs + by_outputs) if by_inputs + by_outputs > 0.0 else 1.0
+
+
+def requests_to_settle(deployment: Deployment, workload: Workload) -> int:
+    """Requests in which the memory of every pool forgets that it was empty, `SETTLING_TIMES` over.
+
+    Args:
+        deployment: the pools, continuously batching.
+        workload: open arrivals and lengths at the deployment.
+
+    Returns:
+        Requests of the whole deployment [-]; 0 where memory is hardly ever full.
+
+    Raises:
+        InputError: a request does not fit.
+    """
+    most = 0.0
+    for pool in deployment.pools:
+        loaded = pool_under_load(pool, workload)
+        if loaded.memory is None or not loaded.memory.probability(loaded.rate_per_s / pool.replicas):
+            continue
+        load = min(loaded.queue.utilisation, NEAREST_TO_LIMIT)
+        settling_s = settling_steps(loaded.lengths, load) * loaded.queue.mean_step_s
+        most = max(most, SETTLING_TIMES * settling_s * workload.rate_per_s)
+    return math.ceil(most)

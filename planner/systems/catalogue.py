@@ -78,7 +78,7 @@ def chosen_systems(names: Iterable[str | System]) -> tuple[System, ...]:
 
 _MIXED = "closed form of mixed steps (planner.queueing)"
 _ORDERED = f"{_MIXED}; waits changed as those of M/G/1 under that order (planner.serving.request_classes)"
-_ROUTED = f"{_MIXED}; waits changed as that router changes them (planner.serving.router)"
+_ROUTED = f"{_MIXED}; waits changed as that router changes them (planner.serving.pool_queue)"
 _PAGED = "KV holds half the outputs; preemptions add work, not gaps"
 _DRAFTS = f"{_MIXED}; every step of a sequence gains the mean number of tokens"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from planner.queueing import BatchServer, decode_pool
-from planner.queueing.quantisation import slice_means
+from planner.queueing.distributions import slice_means
 from planner.queueing.server import CONTEXT_EDGES, ContextSpread, spread_by_contexts
 from planner.workload import ArrivalProcess, TokenLengths
 

@@ -1,6 +1,6 @@
 """Closed loops from theory: a fixed number of users, each of whom sends a request when the last one is answered.
 
-`station` says what one replica takes, `flow` who is where in ticks (decode steps), `mixed` and `disaggregated` what a
+`station` says what one replica takes and who is where in ticks (decode steps), `mixed` and `disaggregated` what a
 benchmark client measures on the whole run.
 """
 

@@ -1,6 +1,6 @@
 """Closed loops on disaggregated deployments: a station of prompts, a transfer and a station of decodes in a ring.
 
-The flow is that of `planner.serving.closed_loop.flow`, in ticks of the decode pool: prompts are served at the rate of
+The flow is that of `station`, in ticks of the decode pool: prompts are served at the rate of
 the prefill pool in the time a tick takes; own prompt, request overhead and KV transfer are a delay between two answers,
 in which a user's request does not decode. How many decode, hence how long a tick takes, follows from that delay: a
 fixed point.
@@ -13,8 +13,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.core import FloatArray
-from planner.serving.closed_loop.flow import RUNNING_AT_END, Flow, client_latencies, flow_of, queue_wait_s
-from planner.serving.closed_loop.station import Station, station_of
+from planner.serving.closed_loop.station import (
+    RUNNING_AT_END,
+    Flow,
+    Station,
+    client_latencies,
+    flow_of,
+    queue_wait_s,
+    station_of,
+)
 from planner.serving.kv_transfer import piecewise_transfers
 from planner.serving.types import Deployment, Method, Performance, PoolPerformance
 from planner.workload import ClosedLoop, TokenLengths

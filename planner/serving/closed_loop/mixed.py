@@ -1,6 +1,6 @@
 """What a benchmark client measures on a closed loop, from theory: the first burst, the waves after it, the stragglers.
 
-`planner.serving.closed_loop.flow` says who is where in ticks; here ticks are timed at their mean content. The chance of
+`station` says who is where in ticks; here ticks are timed at their mean content. The chance of
 a prompt in a step follows from Poisson arrivals (binomial among few users); of the prompts one meets others' (K - 1) /
 K of them (the arrival theorem: Reiser and Lavenberg 1980, J. ACM 27(2)). What waits before a busy prompt queue is the
 distance of the curves of sent and served requests (Little's law), plus what chance adds: the approximation of
@@ -17,8 +17,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from planner.core import FloatArray
-from planner.serving.closed_loop.flow import RUNNING_AT_END, Flow, client_latencies, flow_of, queue_wait_s
-from planner.serving.closed_loop.station import Station, station_of
+from planner.serving.closed_loop.station import (
+    RUNNING_AT_END,
+    Flow,
+    Station,
+    client_latencies,
+    flow_of,
+    queue_wait_s,
+    station_of,
+)
 from planner.serving.pool import last_piece_s
 from planner.serving.types import Deployment, Method, Performance, PoolPerformance
 from planner.workload import ClosedLoop, TokenLengths

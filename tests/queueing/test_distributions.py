@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from planner.queueing.quantisation import Sample, binned_slice_means, slice_means
+from planner.queueing.distributions import Sample, binned_slice_means, slice_means
 from planner.workload import tail_edges
 
 
