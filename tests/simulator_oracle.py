@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from planner.engine import (
     Order,
     Preemption,
     ReplicaConfig,
+    Schedule,
     Speculation,
     memory_footprint,
     memory_share,
@@ -28,7 +29,10 @@ from planner.engine import (
 from planner.engine.step_times import StepTime
 from planner.llm import DenseFeedForward, GroupedQueryAttention, LayerGroup, LlmSpec
 from planner.roofline import Bound, StepShape
-from planner.serving import Deployment, KvTransfer, Role
+from planner.serving import Deployment, KvTransfer, Performance, Role
+from planner.simulator import simulate
+from planner.simulator.traffic import DrawnTraffic
+from planner.workload import TokenLengths, Workload
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -723,3 +727,45 @@ def with_speculation(config: ReplicaConfig, draft_tokens: int, acceptance: float
     """Guesses that cost nothing: their worth is the same whoever makes them, and step times are lines anyhow."""
     guesses = Speculation(draft_tokens=draft_tokens, acceptance=acceptance, draft_cost=0.0)
     return config.model_copy(update={"speculation": guesses})
+
+
+# ------------------------------------------------------------------------------------- runs
+
+
+def scheduled(config: ReplicaConfig, **fields: object) -> ReplicaConfig:
+    """The replica under a policy, with step times that are lines."""
+    return linear(config.model_copy(update={"own_schedule": Schedule(**fields)}))
+
+
+def prompts_s(*prompts: int | tuple[int, int], timer: Any = LinearTimer()) -> float:
+    """A step of prompts alone, of so many tokens or (new, past) [s]."""
+    pairs = [prompt if isinstance(prompt, tuple) else (prompt, 0) for prompt in prompts]
+    new, past = np.array(pairs, dtype=float).T
+    work = (new * past + new * (new + 1) / 2).sum()
+    return float(timer.step_s(0, 0.0, new.sum(), work, (new + past).sum(), len(prompts)))
+
+
+def plain(sent_s: list[float], inputs: list[int], outputs: list[int], **columns: list[int]) -> DrawnTraffic:
+    """Requests by hand."""
+    offered = DrawnTraffic.plain(np.array(sent_s), np.array(inputs), np.array(outputs))
+    return replace(offered, **{name: np.array(values) for name, values in columns.items()})
+
+
+def brought(offered: DrawnTraffic) -> list[tuple[int, int, int, int]]:
+    """What the plain loop is told of each request."""
+    columns = offered.class_index, offered.prefix, offered.prefix_tokens, offered.adapter
+    return [tuple(row) for row in np.stack(columns, axis=1).tolist()]
+
+
+def uniform(longest_input: int, longest_output: int, count: int, seed: int = 0) -> tuple[IntArray, IntArray]:
+    """Lengths of a benchmark client: uniform on the upper fifth."""
+    rng = np.random.default_rng(seed)
+    pairs = [rng.integers(int(0.8 * most), most + 1, count) for most in (longest_input, longest_output)]
+    return pairs[0], pairs[1]
+
+
+def looped(config: ReplicaConfig | Deployment, users: int, drawn: tuple[IntArray, IntArray]) -> Performance:
+    """A closed loop of so many users."""
+    deployment = config if isinstance(config, Deployment) else Deployment.mixed(config)
+    workload = Workload.closed(users, TokenLengths.constant(1, 1), requests=drawn[0].size)
+    return simulate(deployment, workload, drawn=drawn)

@@ -56,95 +56,73 @@ def both_ways(deployment: Deployment, requests: DrawnTraffic) -> tuple[RunRecord
     return run_events(deployment, requests), run_events(deployment, requests, apart=False)
 
 
-@pytest.mark.parametrize("seed", range(24))
-def test_a_replica_followed_alone_does_what_it_does_on_the_common_clock(seed: int) -> None:
-    """Random limits, memory that runs out or not, blocks reserved or not, steps with and without round times."""
-    rng = np.random.default_rng(seed)
-    schedule = Schedule(reserve_outputs=bool(rng.random() < 0.3), watermark=float(rng.choice([0.0, 0.1])))
+def random_config(rng: np.random.Generator, tokens: int, *, linearly: bool, **schedule: object) -> ReplicaConfig:
+    """A replica with so much room, whose blocks are reserved or not, with and without round times."""
+    own = Schedule(reserve_outputs=bool(rng.random() < 0.3), watermark=float(rng.choice([0.0, 0.1])), **schedule)
     costs = EngineCosts(
         lag_steps=int(rng.integers(0, 3)),
         admission_s=float(rng.choice([0.0, 2.0**-6, 0.003])),
         request_s=float(rng.choice([0.0, 2.0**-7, 0.005])),
-        source="chosen for the test",
-    )
-    limits = {
-        "max_running_requests": int(rng.choice([2, 8, 64])),
-        "max_batched_tokens": int(rng.choice([64, 256, 2048])),
-        "own_schedule": schedule,
-    }
-    tokens = int(rng.choice([700, 1200, 30_000]))
-    config = with_kv_tokens(tokens, **limits)
-    config = config.model_copy(update={"engine": config.engine.model_copy(update={"costs": costs})})
-    ties = bool(rng.random() < 0.5)
-    requests = traffic(seed, 400, float(rng.choice([2.0, 20.0, 60.0])), (400, 250), ties)
-    own_timer, config = config.timer, linear(config)
-    if not ties:
-        config.__dict__["timer"] = own_timer
-    assert config.costs == costs
-    deployment = Deployment.mixed(config, int(rng.integers(1, 4)))
-    alone, together = both_ways(deployment, requests)
-    assert_same(alone, together)
-
-
-@pytest.mark.parametrize("seed", range(24))
-def test_pools_followed_one_after_the_other_do_what_they_do_on_the_common_clock(seed: int) -> None:
-    """Random limits, links slow or fast, shared or not, memory that runs out in either pool or not."""
-    rng = np.random.default_rng(seed)
-    schedule = Schedule(reserve_outputs=bool(rng.random() < 0.3), watermark=float(rng.choice([0.0, 0.1])))
-    costs = EngineCosts(
-        lag_steps=int(rng.integers(0, 3)),
-        admission_s=float(rng.choice([0.0, 2.0**-6])),
-        request_s=float(rng.choice([0.0, 2.0**-7])),
         transfer_request_s=float(rng.choice([0.0, 2.0**-8])),
         source="chosen for the test",
     )
-    limits = {
-        "max_running_requests": int(rng.choice([2, 8, 64])),
-        "max_batched_tokens": int(rng.choice([64, 256, 2048])),
-        "own_schedule": schedule,
-    }
-    ties, exact = bool(rng.random() < 0.5), bool(rng.random() < 0.5)
-    requests = traffic(seed, 300, float(rng.choice([2.0, 20.0, 60.0])), (400, 250), ties)
-    nic = 50e9 * float(rng.choice([1.0, 1e-2, 1e-3]))
-    configs = []
-    for tokens in (int(rng.choice([1200, 60_000, 90_000])), int(rng.choice([700, 1200, 30_000]))):
-        config = with_kv_tokens(tokens, gpu(nic=nic), **limits)
-        config = config.model_copy(update={"engine": config.engine.model_copy(update={"costs": costs})})
-        configs.append(linear(config) if exact else config)
-    prefill, decode = configs
-    replicas = int(rng.integers(1, 4)), int(rng.integers(1, 4))
-    deployment = Deployment.disaggregated(prefill, decode, replicas)
-    policy = KvTransfer(
-        shared=bool(rng.random() < 0.6),
-        layerwise=bool(rng.random() < 0.5),
-        first_token_from_decode=bool(rng.random() < 0.5),
+    config = with_kv_tokens(
+        tokens,
+        gpu(nic=50e9 * float(rng.choice([1.0, 1e-2, 1e-3]))),
+        max_running_requests=int(rng.choice([2, 8, 64])),
+        max_batched_tokens=int(rng.choice([64, 256, 2048])),
+        own_schedule=own,
     )
-    deployment = deployment.model_copy(update={"transfer": policy})
-    assert_same(*both_ways(deployment, requests))
+    config = config.model_copy(update={"engine": config.engine.model_copy(update={"costs": costs})})
+    return linear(config) if linearly else config
 
 
-def speculating(rng: np.random.Generator) -> Speculation:
-    """Drafts of one to four tokens that cost something or not."""
-    return Speculation(
+def drafting(rng: np.random.Generator, config: ReplicaConfig) -> ReplicaConfig:
+    """The replica with drafts of one to four tokens that cost something or not."""
+    drafts = Speculation(
         draft_tokens=int(rng.integers(1, 5)),
         acceptance=float(rng.choice([0.0, 0.3, 0.75, 1.0])),
         draft_cost=float(rng.choice([0.0, 0.05])),
     )
+    return config.model_copy(update={"speculation": drafts})
 
 
-@pytest.mark.parametrize("seed", range(24))
-def test_sequences_that_gain_several_tokens_a_step_do_alike(seed: int) -> None:
-    """Mixed pools and pairs, blocks reserved or taken as sequences grow by fractions, and preempted."""
+def with_prefixes(requests: DrawnTraffic, seed: int, groups: int, longest: int) -> DrawnTraffic:
+    """Prompts that begin with one of some prefixes, longer ones than that; a fifth has a share that is just known."""
+    rng = np.random.default_rng((seed, 1))
+    prefix = rng.integers(0, groups, requests.sent_s.size)
+    tokens = rng.integers(1, longest, groups)[prefix]
+    own = rng.random(prefix.size) < 0.2
+    known = np.where(own, rng.integers(0, requests.inputs), np.minimum(tokens, requests.inputs))
+    return replace(requests, prefix=np.where(own, -1, prefix), prefix_tokens=known)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("kind", ["mixed", "pair", "drafts", "drafts in a pair", "prefixes"])
+def test_a_replica_followed_alone_does_what_it_does_on_the_common_clock(kind: str, seed: int) -> None:
+    """Random limits, memory that runs out or not, links slow or fast, shared or not, few prefixes or many."""
     rng = np.random.default_rng(seed)
-    schedule = Schedule(reserve_outputs=bool(rng.random() < 0.3), watermark=float(rng.choice([0.0, 0.1])))
-    limits = {"max_running_requests": int(rng.choice([4, 64])), "max_batched_tokens": int(rng.choice([64, 2048]))}
-    config = with_kv_tokens(
-        int(rng.choice([700, 2000, 30_000])), own_schedule=schedule, speculation=speculating(rng), **limits
-    )
-    requests = traffic(seed, 300, float(rng.choice([4.0, 40.0])), (400, 250), ties=bool(rng.random() < 0.5))
-    mixed = Deployment.mixed(config, int(rng.integers(1, 4)))
-    pair = Deployment.disaggregated(with_kv_tokens(60_000, own_schedule=schedule, **limits), config, (2, 2))
-    assert_same(*both_ways(mixed if rng.random() < 0.6 else pair, requests))
+    ties, linearly = bool(rng.random() < 0.5), bool(rng.random() < 0.5)
+    requests = traffic(seed, 300, float(rng.choice([2.0, 20.0, 60.0])), (400, 250), ties)
+    shared: dict[str, object] = {"prefix_cache": True} if kind == "prefixes" else {}
+    config = random_config(rng, int(rng.choice([700, 1200, 30_000])), linearly=linearly, **shared)
+    if kind == "prefixes":
+        requests = with_prefixes(requests, seed, int(rng.choice([1, 5, 60])), int(rng.choice([40, 400])))
+    elif "drafts" in kind:
+        config = drafting(rng, config)
+    deployment = Deployment.mixed(config, int(rng.integers(1, 4)))
+    if "pair" in kind:
+        prefill = random_config(rng, int(rng.choice([1200, 60_000, 90_000])), linearly=linearly)
+        policy = KvTransfer(
+            shared=bool(rng.random() < 0.6),
+            layerwise=bool(rng.random() < 0.5),
+            first_token_from_decode=bool(rng.random() < 0.5),
+        )
+        replicas = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+        deployment = Deployment.disaggregated(prefill, config, replicas).model_copy(update={"transfer": policy})
+    alone, together = both_ways(deployment, requests)
+    assert_same(alone, together)
+    assert kind != "prefixes" or alone.pools[0].hits.sum() > 0
 
 
 @pytest.mark.parametrize("model", ["deepseek-v3", "qwen3.5-27b"])
@@ -158,32 +136,6 @@ def test_drafts_of_a_model_of_its_own_are_timed_alike(model: str) -> None:
     alone, together = both_ways(Deployment.mixed(config, 2), traffic(8, 300, 20.0, (3000, 300), ties=False))
     assert_same(alone, together)
     assert not np.isnan(alone.end_s).any()
-
-
-def with_prefixes(requests: DrawnTraffic, seed: int, groups: int, longest: int) -> DrawnTraffic:
-    """Prompts that begin with one of some prefixes, longer ones than that; a fifth has a share that is just known."""
-    rng = np.random.default_rng((seed, 1))
-    prefix = rng.integers(0, groups, requests.sent_s.size)
-    tokens = rng.integers(1, longest, groups)[prefix]
-    own = rng.random(prefix.size) < 0.2
-    known = np.where(own, rng.integers(0, requests.inputs), np.minimum(tokens, requests.inputs))
-    return replace(requests, prefix=np.where(own, -1, prefix), prefix_tokens=known)
-
-
-@pytest.mark.parametrize("seed", range(24))
-def test_prompts_share_prefixes_alike(seed: int) -> None:
-    """Few prefixes or many, short prompts that have a part of one, memory in which they stay or are dropped."""
-    rng = np.random.default_rng(seed)
-    schedule = Schedule(
-        prefix_cache=True, reserve_outputs=bool(rng.random() < 0.3), watermark=float(rng.choice([0.0, 0.1]))
-    )
-    limits = {"max_running_requests": int(rng.choice([4, 64])), "max_batched_tokens": int(rng.choice([64, 2048]))}
-    config = with_kv_tokens(int(rng.choice([900, 2000, 30_000])), own_schedule=schedule, **limits)
-    requests = traffic(seed, 400, float(rng.choice([4.0, 30.0])), (500, 200), ties=bool(rng.random() < 0.5))
-    requests = with_prefixes(requests, seed, int(rng.choice([1, 5, 60])), int(rng.choice([40, 400])))
-    alone, together = both_ways(Deployment.mixed(linear(config), int(rng.integers(1, 4))), requests)
-    assert_same(alone, together)
-    assert alone.pools[0].hits.sum() > 0
 
 
 @pytest.mark.parametrize("blocks", [1500, 500])

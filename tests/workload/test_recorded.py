@@ -260,3 +260,21 @@ def test_the_minutes_of_a_chat_assistant_stay_when_more_users_come(shared: Path)
     assert np.corrcoef(rates, own)[0, 1] > 0.9
     assert busy.process.drift is not None
     assert busy.process.drift.cv == pytest.approx(0.22, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"times_s": ()}, "times_s"),
+        ({"times_s": (0.0, 1.0)}, "arrivals"),
+        ({"times_s": (0.0, 2.0, 1.0)}, "arrivals.times_s[2]"),
+        ({"times_s": (0.0, float("nan"), 1.0)}, "times_s[1]"),
+        ({"times_s": (1.0, 1.0, 1.0)}, "arrivals.times_s"),
+        ({"output_tokens": (1, 0, 1)}, "output_tokens[1]"),
+    ],
+)
+def test_a_bad_recording_is_refused(changes: dict[str, object], field: str) -> None:
+    fields = {"times_s": (0.0, 1.0, 2.0), "input_tokens": (5, 5, 5), "output_tokens": (1, 1, 1), **changes}
+    with pytest.raises(InputError) as caught:
+        RecordedArrivals(**fields)
+    assert caught.value.field == field
