@@ -20,7 +20,7 @@ from planner.core.errors import (
 )
 from planner.core.interpolation import interpolated_at, knot_below, last_knot
 from planner.core.metrics import Metric
-from planner.core.record import Frozen, Record, checked_once, rebuilt
+from planner.core.record import Frozen, Keyed, Record, checked_once, rebuilt
 from planner.core.tables import (
     Report,
     Table,
@@ -54,6 +54,7 @@ __all__ = [
     "Frozen",
     "InputError",
     "IntArray",
+    "Keyed",
     "Metric",
     "PlannerError",
     "Reader",

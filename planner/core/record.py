@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -64,3 +65,17 @@ def checked_once(check: Callable[[Record], Record]) -> Callable[[Record], Record
         return record
 
     return checked
+
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Keyed(Generic[Value]):
+    """An argument of a function that remembers its answers, told apart by a key that is cheaper to hash than it.
+
+    It keeps the argument alive, so that an id in the key stands for the same record as long as the answer is kept.
+    """
+
+    value: Value = field(compare=False)
+    key: Hashable

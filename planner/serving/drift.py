@@ -92,8 +92,8 @@ SAME_STATE = 1e-9
 """Relative change of the number in a queue from which on a path repeats."""
 MOST_CYCLES = 8
 """Most times that a path is followed until it repeats. A choice: queues that forget nothing in so long hardly exist."""
-MOST_SCALED = 64
-"""Lengths times factors that are kept. A choice: affects speed only."""
+MOST_KEPT = 64
+"""Curves, of a megabyte each, and scaled lengths that are kept. Affects speed and memory only."""
 
 
 def busiest_minute(drift: RateDrift) -> float:
@@ -109,26 +109,26 @@ def busiest_minute(drift: RateDrift) -> float:
     return float(factors[_minute(factors, step_s)].mean())
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class SteadyQueues:
     """A pool before steady requests of one mix of lengths.
 
     Attributes:
         solve: its queue at a rate [1/s]; asked for nodes that do not depend on the rate of the demand.
         limit_per_s: its largest stable rate.
-        curves: through the nodes evaluated so far, by their loads, to which new ones are added.
     """
 
     solve: Callable[[float], QueueLatency]
     limit_per_s: float
-    curves: dict[tuple[float, ...], SteadyCurve | None] = field(default_factory=dict)
 
     def between(self, loads: FloatArray, low: float, high: float) -> SteadyCurve | None:
         """Through the nodes of `loads` around those from `low` to `high`; None where none of them is stable."""
-        nodes = _around(loads, low, high)
-        if nodes not in self.curves:
-            self.curves[nodes] = SteadyCurve.of(self.solve, self.limit_per_s, nodes)
-        return self.curves[nodes]
+        return _curve(self, _around(loads, low, high))
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _curve(queues: SteadyQueues, nodes: tuple[float, ...]) -> SteadyCurve | None:
+    return SteadyCurve.of(queues.solve, queues.limit_per_s, nodes)
 
 
 @dataclass(frozen=True)
@@ -590,7 +590,7 @@ def _cut(groups: FloatArray | IntArray, values: FloatArray, weights: FloatArray,
     return numbers
 
 
-@lru_cache(maxsize=MOST_SCALED)
+@lru_cache(maxsize=MOST_KEPT)
 def _scaled_classes(
     kinds: tuple[RequestClass, ...], inputs: float, outputs: float, *, tilted: bool
 ) -> tuple[RequestClass, ...]:

@@ -13,7 +13,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from planner.core import FloatArray
+from planner.core import FloatArray, Keyed
 from planner.engine import KvAllocation, Preemption
 from planner.queueing import (
     BatchServer,
@@ -109,29 +109,13 @@ def full_memory(model: PoolModel, lengths: TokenLengths) -> FullMemory | None:
     """
     schedule = model.pool.config.schedule
     grows = not schedule.reserve_outputs and schedule.kv is KvAllocation.PAGED and model.pool.role is not Role.PREFILL
-    return _remembered(_ById(model), lengths) if grows and lengths.mean_output > 1.0 else None
-
-
-class _ById:
-    """A model compared by identity."""
-
-    def __init__(self, model: PoolModel) -> None:
-        self.model = model
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ById) and self.model is other.model
-
-    def __hash__(self) -> int:
-        return id(self.model)
+    return _worked_out(Keyed(model, id(model)), lengths) if grows and lengths.mean_output > 1.0 else None
 
 
 @lru_cache(maxsize=128)
-def _remembered(model: _ById, lengths: TokenLengths) -> FullMemory | None:
-    return _worked_out(model.model, lengths)
-
-
-def _worked_out(model: PoolModel, lengths: TokenLengths) -> FullMemory | None:
+def _worked_out(keyed: Keyed[PoolModel], lengths: TokenLengths) -> FullMemory | None:
     """Rates at numbers running up to the largest: each keeps that many running, preemptions included."""
+    model = keyed.value
     held, square = held_moments(model.lengths)
     in_memory = model.kv_running
     waits = model.kv_running <= model.most_places

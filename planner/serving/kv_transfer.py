@@ -22,7 +22,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from planner.core import FloatArray
+from planner.core import FloatArray, Keyed
 from planner.engine import Batching, ReplicaConfig, kv_transfer_bytes, kv_transfer_bytes_per_token
 from planner.queueing import LinkWait, QueueLatency, exposed_in_pieces_s, link_wait, sum_of_independent
 from planner.roofline import StepShape
@@ -121,27 +121,14 @@ def piecewise_transfers(deployment: Deployment, lengths: TokenLengths, cached_sh
         total_s = kv_transfer_times_s(deployment, lengths)
         one = np.ones_like(total_s)
         return PiecewiseTransfers(total_s, one, total_s[None], one[None], None)
-    return _piecewise_transfers(_BySpeed(deployment), lengths, cached_share)
-
-
-class _BySpeed:
-    """A deployment compared by what its transfers depend on."""
-
-    def __init__(self, deployment: Deployment) -> None:
-        self.deployment = deployment
-        configs = tuple(pool.config for pool in deployment.pools)
-        self.key = (*map(id, configs), deployment.kv_link_bytes_per_s, deployment.transfer)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _BySpeed) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
+    configs = tuple(id(pool.config) for pool in deployment.pools)
+    key = (*configs, deployment.kv_link_bytes_per_s, deployment.transfer)
+    return _piecewise_transfers(Keyed(deployment, key), lengths, cached_share)
 
 
 @lru_cache(maxsize=128)
-def _piecewise_transfers(speed: _BySpeed, lengths: TokenLengths, cached_share: float) -> PiecewiseTransfers:
-    deployment = speed.deployment
+def _piecewise_transfers(keyed: Keyed[Deployment], lengths: TokenLengths, cached_share: float) -> PiecewiseTransfers:
+    deployment = keyed.value
     config, token_s = deployment.pools[0].config, kv_token_time_s(deployment)
     inputs, cached = lengths.inputs, cached_share * lengths.inputs
     room = float(inputs.max()) if config.schedule.whole_prompts else float(config.step_tokens)

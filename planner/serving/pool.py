@@ -20,7 +20,7 @@ from heapq import heappop, heappush
 
 import numpy as np
 
-from planner.core import FloatArray, InputError, IntArray, UnsupportedFeatureError
+from planner.core import FloatArray, InputError, IntArray, Keyed, UnsupportedFeatureError
 from planner.engine import (
     AdapterWork,
     Batching,
@@ -551,27 +551,14 @@ def pool_model(
         UnsupportedFeatureError: static batches.
     """
     if not np.any(past) and shared_tokens == 0.0:
-        return _uncached_model(_ByIdentity(pool), lengths)
+        return _uncached_model(Keyed(pool, id(pool)), lengths)
     return _pool_model(pool, lengths, past, shared_tokens, own_past)
 
 
-class _ByIdentity:
-    """A pool compared by identity: its records are frozen, but too large to hash at every rate of a sweep."""
-
-    def __init__(self, pool: Pool) -> None:
-        self.pool = pool
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByIdentity) and self.pool is other.pool
-
-    def __hash__(self) -> int:
-        return id(self.pool)
-
-
 @lru_cache(maxsize=128)
-def _uncached_model(pool: _ByIdentity, lengths: TokenLengths) -> PoolModel:
+def _uncached_model(pool: Keyed[Pool], lengths: TokenLengths) -> PoolModel:
     """Without a prefix cache; the same object for the same pool, so that what does not depend on the rate is kept."""
-    return _pool_model(pool.pool, lengths, 0.0, 0.0)
+    return _pool_model(pool.value, lengths, 0.0, 0.0)
 
 
 def _pool_model(

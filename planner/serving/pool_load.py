@@ -12,16 +12,15 @@ mean steps hold) and names what the pool runs out of. Approximations made here:
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from scipy.optimize import brentq
 from scipy.special import pdtrc
 
-from planner.core import FloatArray, InputError
+from planner.core import FloatArray, InputError, Keyed
 from planner.engine import ReplicaConfig, require_room
 from planner.queueing import (
     QueueLatency,
@@ -75,18 +74,13 @@ SHORTER = 0.9
 """Factor on lengths by which it is seen what they cost. A choice: near 1, and beyond what rounding to tokens does."""
 STEADY_NODES = np.concatenate([NODE_LOADS[:2], NODE_LOADS[2::2]])
 """Loads between which steady pools are interpolated: those of a drift, and one more where they are far apart."""
-MOST_WITH_CURVES = 32
-"""Of these, pools whose interpolated curves are kept: a megabyte each. A choice as below."""
 LARGE_RECORDS = ("llm", "sku", "engine", "calibration")
 """Records of a configuration that are told apart by what they are and not by what they hold. Affects speed only."""
-MOST_STEADY_POOLS = 512
-"""Pools whose steady queues are kept for other rates of a drift, and largest stable rates kept. A choice: affects speed
-and memory only."""
-SETTLING_TIMES = 20.0
-"""Settling times in a run whose second half shows whether waits grow. A choice: twenty leave e^-10 of the empty start
-by half of it."""
-NEAREST_TO_LIMIT = 0.98
-"""Utilisation from which on a longer run is not asked for: settling times grow without bound. A choice."""
+SETTLING_TIMES, NEAREST_TO_LIMIT = 20.0, 0.98
+"""Settling times in a run whose second half shows whether waits grow: twenty leave e^-10 of the empty start by half of
+it. They grow without bound, so that from this utilisation on no longer run is asked for. A choice."""
+MOST_POOLS = 512
+"""Pools whose steady queues and largest stable rates are kept for other rates. Affects speed and memory only."""
 
 
 @dataclass(frozen=True)
@@ -300,7 +294,6 @@ class _SteadyPools:
         parts = []
         for mix, steady in length_mixes(workload, self.pool.role):
             pools = _steady_pools(self.pool, steady)
-            _keep_curves(pools)
             work = 1.0 + by_inputs * (mix.inputs - 1.0) + by_outputs * (mix.outputs - 1.0)
             parts.append(MixedWindows(pools.queues, mix.windows, work))
         return tuple(parts)
@@ -311,7 +304,6 @@ class _SteadyPools:
         rate_per_s, drift = arrivals.rate_per_s, arrivals.drift
         assert drift is not None
         growth = self.growth if drift.input_factors else (0.0, 1.0)
-        _keep_curves(self)
         mixes = self.mixes(workload) if drift.input_factors else ()
         varying = queue_under_drift(self.queues, rate_per_s, drift, growth, mixes)
         nearest = rate_per_s
@@ -419,22 +411,6 @@ def busy_windows(pool: Pool, workload: Workload, share: float) -> BusyWindows:
     return _steady_pools(pool, workload).in_busy_windows(workload, share)
 
 
-_STEADY_POOLS: OrderedDict[Hashable, _SteadyPools] = OrderedDict()
-"""Pools at steady rates, by their settings and requests."""
-
-
-_WITH_CURVES: OrderedDict[int, _SteadyPools] = OrderedDict()
-"""Pools whose `curves` are kept, by id."""
-
-
-def _keep_curves(pools: _SteadyPools) -> None:
-    """Keep the curves of a pool for the next rate that is asked for, and forget those of the pool asked longest ago."""
-    _WITH_CURVES[id(pools)] = pools
-    _WITH_CURVES.move_to_end(id(pools))
-    while len(_WITH_CURVES) > MOST_WITH_CURVES:
-        _WITH_CURVES.popitem(last=False)[1].queues.curves.clear()
-
-
 def _steady_pools(pool: Pool, workload: Workload) -> _SteadyPools:
     """Steady rates of a pool that were evaluated so far."""
     arrivals = workload.open_arrivals.steady
@@ -442,13 +418,12 @@ def _steady_pools(pool: Pool, workload: Workload) -> _SteadyPools:
         arrivals = arrivals.as_renewal(RESIDUAL_GAPS)
     shape = (arrivals.scv, arrivals.batch_mean, arrivals.dispersion)
     key = (_settings(pool.config), pool.role, pool.replicas, pool.router, workload.classes, shape)
-    known = _STEADY_POOLS.pop(key, None)
-    if known is None:
-        known = _SteadyPools(pool, Workload(arrivals=arrivals, classes=workload.classes))
-    _STEADY_POOLS[key] = known
-    while len(_STEADY_POOLS) > MOST_STEADY_POOLS:
-        _STEADY_POOLS.popitem(last=False)
-    return known
+    return _kept_pools(Keyed((pool, Workload(arrivals=arrivals, classes=workload.classes)), key))
+
+
+@lru_cache(maxsize=MOST_POOLS)
+def _kept_pools(pool: Keyed[tuple[Pool, Workload]]) -> _SteadyPools:
+    return _SteadyPools(*pool.value)
 
 
 def _settings(config: ReplicaConfig) -> tuple[Hashable, ...]:
@@ -524,22 +499,16 @@ def _limit_where_hits_fall_per_s(pool: Pool, workload: Workload, limit: float) -
     return math.exp(brentq(log_excess, low, high, xtol=LIMIT_TOLERANCE)) if high > low else limit
 
 
-_REPLICA_LIMITS: OrderedDict[Hashable, tuple[Pool, float]] = OrderedDict()
-"""Largest stable rates [1/s] of one replica of a pool without prefixes, by its settings and requests."""
-
-
 def _replica_limit_per_s(pool: Pool, workload: Workload) -> float:
     """The same for pools of any size, unless a cache has what all of them found; remembered then."""
     if has_prefixes(pool, workload):
         return _found_replica_limit_per_s(pool, workload)
-    key = (_settings(pool.config), pool.role, workload.classes)
-    known = _REPLICA_LIMITS.pop(key, None)
-    if known is None:
-        known = pool, _found_replica_limit_per_s(pool, workload)
-    _REPLICA_LIMITS[key] = known
-    while len(_REPLICA_LIMITS) > MOST_STEADY_POOLS:
-        _REPLICA_LIMITS.popitem(last=False)
-    return known[1]
+    return _kept_limit_per_s(Keyed((pool, workload), (_settings(pool.config), pool.role, workload.classes)))
+
+
+@lru_cache(maxsize=MOST_POOLS)
+def _kept_limit_per_s(pool: Keyed[tuple[Pool, Workload]]) -> float:
+    return _found_replica_limit_per_s(*pool.value)
 
 
 def _found_replica_limit_per_s(pool: Pool, workload: Workload) -> float:

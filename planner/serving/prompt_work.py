@@ -14,7 +14,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from planner.core import FloatArray
+from planner.core import FloatArray, Keyed
 from planner.queueing import QueueLatency, e2e_distribution, largest_mixed_rate, own_steps_s
 from planner.roofline import StepShape
 from planner.serving.pool import PoolModel, last_piece_s, own_encoder_s
@@ -30,21 +30,6 @@ LEAST_WORK_SHARE = 0.1
 """Nor is a prompt taken as fewer mean tokens than this share of its own. A choice."""
 SATURATION_ROUNDS = 4
 """Rounds from no decodes to those of a saturated server: each is wrong by a few per cent of the one before."""
-
-
-class ByStepTimes:
-    """A model compared by its configuration and costs, which its step times follow from."""
-
-    def __init__(self, model: PoolModel) -> None:
-        self.model = model
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ByStepTimes):
-            return False
-        return self.model.pool.config is other.model.pool.config and self.model.costs == other.model.costs
-
-    def __hash__(self) -> int:
-        return hash((id(self.model.pool.config), self.model.costs))
 
 
 def work_lengths(model: PoolModel, lengths: TokenLengths, past: FloatArray | float = 0.0) -> TokenLengths:
@@ -66,12 +51,24 @@ def work_lengths(model: PoolModel, lengths: TokenLengths, past: FloatArray | flo
     alike = float(np.ptp(lengths.inputs[occurs])) == float(np.ptp(before[occurs])) == 0.0
     if model.pool.role is Role.DECODE or alike:
         return lengths
-    return _work_lengths(ByStepTimes(model), lengths, tuple(before.tolist()))
+    return _work_lengths(by_step_times(model), lengths, tuple(before.tolist()))
+
+
+def by_step_times(model: PoolModel) -> Keyed[PoolModel]:
+    """A model told apart by its configuration and costs, which its step times follow from.
+
+    Args:
+        model: the pool.
+
+    Returns:
+        The model and that key.
+    """
+    return Keyed(model, (id(model.pool.config), model.costs))
 
 
 @lru_cache(maxsize=128)
-def _work_lengths(step_times: ByStepTimes, lengths: TokenLengths, past: tuple[float, ...]) -> TokenLengths:
-    model = step_times.model
+def _work_lengths(step_times: Keyed[PoolModel], lengths: TokenLengths, past: tuple[float, ...]) -> TokenLengths:
+    model = step_times.value
     table, pasts = _tabulated(lengths.inputs), np.unique(np.linspace(min(past), max(past), PASTS_TABULATED))
     running, chunk = _saturated(model, lengths)
     full_s = float(model.server.step_s(np.array(running), np.array(chunk)))
@@ -133,7 +130,7 @@ def with_own_prompt(
         for each in (lengths.inputs, lengths.inputs * past)  # pairs of tokens to compute and cached ones
     )
     before = behind / prompts
-    own_s = np.array(own_attention_s(ByStepTimes(model), tuple(prompts.tolist()), tuple(before.tolist()), chunk))
+    own_s = np.array(own_attention_s(by_step_times(model), tuple(prompts.tolist()), tuple(before.tolist()), chunk))
     own_s += own_steps_s(model.server, running, chunk, prompts)
     own_s -= own_steps_s(model.server, running, chunk, joint.prompts)
     beyond_s = own_s if work is lengths else own_s * (1.0 - queue.utilisation)
@@ -149,7 +146,7 @@ def with_own_prompt(
 
 @lru_cache(maxsize=1024)
 def own_attention_s(
-    step_times: ByStepTimes, prompts: tuple[float, ...], cached: tuple[float, ...], chunk: float
+    step_times: Keyed[PoolModel], prompts: tuple[float, ...], cached: tuple[float, ...], chunk: float
 ) -> tuple[float, ...]:
     """Time [s] of each prompt's own attention beyond that of its tokens at the mean cost, in chunks of `chunk`.
 
@@ -162,7 +159,7 @@ def own_attention_s(
     Returns:
         Negative for prompts that attend to less than the mean [s], (Q,).
     """
-    model = step_times.model
+    model = step_times.value
     sizes = np.array(prompts)
     past = np.arange(np.ceil(sizes.max() / chunk)) * chunk
     tokens = np.clip(sizes[:, None] - past, 0.0, chunk)

@@ -11,7 +11,7 @@ from planner.fleet import plan
 from planner.roofline import Parallelism, StepShape
 from planner.scenario import load_scenario
 from planner.serving import Deployment, evaluate, rate_sweep
-from planner.serving.pool_load import _STEADY_POOLS
+from planner.serving.pool_load import _kept_pools
 from planner.workload import RateDrift, Workload
 from tests.builders import CHAT, SMALL_CHAT, calibrated, chat, disaggregated, mixed
 
@@ -53,7 +53,7 @@ def test_one_evaluation_under_a_drift(benchmark: Any) -> None:
     steady = chat(30.0)
     arrivals = steady.open_arrivals.model_copy(update={"drift": RateDrift.random(0.4, 300.0)})
     deployment, drifting = mixed(2), Workload(arrivals=arrivals, classes=steady.classes)
-    assert benchmark.pedantic(evaluate, (deployment, drifting), setup=_STEADY_POOLS.clear, rounds=5).stable
+    assert benchmark.pedantic(evaluate, (deployment, drifting), setup=_kept_pools.cache_clear, rounds=5).stable
 
 
 @pytest.mark.benchmark(group="theory")
