@@ -1,4 +1,4 @@
-"""Which calibration stands for a SKU and an engine."""
+"""Selection of the calibration for a SKU and an engine."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _packaged() -> HardwareDb:
 
 @cache
 def kv_tier_facts() -> Mapping[KvTierKind, KvTierFacts]:
-    """What is known of KV tiers behind the GPU, whatever the GPU, from ``kv_tiers.toml``.
+    """Facts about KV tiers behind the GPU, the same for all GPUs, from ``kv_tiers.toml``.
 
     >>> kv_tier_facts()[KvTierKind.SSD].read_bytes_per_s.value  # 6.06 GiB/s of one drive
     6500000000.0
@@ -262,7 +262,7 @@ def read_calibration(path: str | Path) -> Calibration:
 
 
 def _shortened(error: Exception) -> str:
-    """What a parser says, without the megabyte that it may quote."""
+    """Message of a parser, without the megabyte that it may quote."""
     text = str(error)
     return text if len(text) <= 200 else f"{text[:100]} ... {text[-90:]}"
 

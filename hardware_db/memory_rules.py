@@ -1,4 +1,4 @@
-"""How an engine shares out the memory of a GPU when it starts: one record for each release from which a rule holds.
+"""Rules by which engines share out the memory of a GPU at start: a record for each release from which one holds.
 
 An engine loads its weights, runs a full step and a round of sampling, captures graphs, and gives what is left of its
 share to the KV cache. What it counts, and of what its share is one, differs by engine and release. Bytes that follow
@@ -22,7 +22,7 @@ Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class MemoryShare(StrEnum):
-    """What an engine's memory fraction is a share of."""
+    """The memory that an engine's memory fraction is a share of."""
 
     ALL = "all"
     """All memory of the GPU, for everything the engine keeps there (vLLM: gpu_memory_utilization)."""
@@ -34,7 +34,7 @@ class MemoryShare(StrEnum):
 
 
 class CacheLayout(StrEnum):
-    """How layers of several kinds share the memory of a KV cache."""
+    """Layouts of a KV cache that layers of several kinds share."""
 
     EXACT = "exact"
     """Each kind of layer has what it needs."""
@@ -45,7 +45,7 @@ class CacheLayout(StrEnum):
 
 
 class StaticReserve(Frozen):
-    """What an engine leaves free where no share is given: (memory - reserve) / memory, all in MiB [MiB].
+    """Memory that an engine leaves free where no share is given: (memory - reserve) / memory, all in MiB [MiB].
 
     ``base + batched_token * max(batched tokens, least) + graph_sequence * captured sequences + gpu * GPUs``, at least
     `floor` on GPUs above `floor_above_gib`; `draft` more with speculation.
@@ -93,7 +93,7 @@ class ExpertPadding(Frozen):
 
 
 class MemoryRule(Frozen):
-    """How one engine lays out memory from one release on.
+    """Memory layout of an engine from one release on.
 
     Attributes:
         since: first release that it holds for, e.g. ``0.21``.

@@ -1,4 +1,4 @@
-"""Which of the listed prices applies: the cheapest that still holds, and how old it is."""
+"""Selection of a listed price: the cheapest that still holds, and its age."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def instance_of(db: HardwareDb, price: Price) -> Instance | None:
 
 
 def is_cited(price: Price) -> bool:
-    """Does a price say where and when it was read? One that does not is never planned with.
+    """True if a price says where and when it was read; others are never planned with.
 
     >>> from hardware_db import load_hardware
     >>> all(is_cited(price) for price in load_hardware().prices)

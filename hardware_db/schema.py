@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
 
 class Confidence(StrEnum):
-    """Do independent sources agree on a record? Declared from weakest to strongest."""
+    """Agreement of independent sources on a record, from weakest to strongest."""
 
     LOW = "low"
     MEDIUM = "medium"
@@ -95,7 +95,7 @@ class Fact(Frozen):
 
 
 class Topology(StrEnum):
-    """How the GPUs of a scale-up domain are wired."""
+    """Wiring of the GPUs of a scale-up domain."""
 
     SWITCH = "switch"
     """Any pair can use the whole per-GPU bandwidth (NVSwitch; also a bridged pair)."""
@@ -165,14 +165,14 @@ class GpuSku(Frozen):
         return SEEN_SHARE * self.hbm_capacity_bytes.value
 
     def leaves_by_network(self, gpus: int) -> bool:
-        """Whether a group of so many GPUs that is larger than a server is joined by the network between servers.
+        """True if a group of so many GPUs that is larger than a server is joined by the network between servers.
 
         It is not where one scale-up domain is larger than a server and holds the group.
         """
         return not gpus <= self.scale_up.domain_gpus > self.node.gpus
 
     def multiplies(self, dtype: Dtype) -> bool:
-        """Whether its matrix units multiply values of a format, scales included.
+        """True if its matrix units multiply values of a format, scales included.
 
         Units that scale blocks of 32 values came with 4-bit ones (OCP Microscaling Formats 1.0; NVIDIA Blackwell, AMD
         CDNA 4). Blocks of 16 with FP8 scales, NVFP4, are NVIDIA's: AMD's take power-of-two scales per 32 values only
@@ -185,7 +185,7 @@ class GpuSku(Frozen):
 
 
 class Price(Frozen):
-    """What one GPU-hour of a SKU cost, where, under which commitment, on which day."""
+    """Price of one GPU-hour of a SKU: place, commitment and day."""
 
     sku: str
     provider: str
@@ -211,7 +211,7 @@ class Price(Frozen):
 
 
 class NetworkKind(StrEnum):
-    """What instances of a provider have between them."""
+    """Network between instances of a provider."""
 
     RDMA = "rdma"
     """Remote memory access: InfiniBand, RoCE, EFA."""
@@ -266,7 +266,7 @@ class Coefficient(Frozen):
 
 
 class Correction(Frozen):
-    """What a kernel form misses, as measured: log(measured / form), tabulated over two sizes of the kernel.
+    """Measured error of a kernel form: log(measured / form), tabulated over two sizes of the kernel.
 
     Between the knots it is interpolated, beyond them it stays at its edge. Which sizes, the form says.
     """
@@ -289,7 +289,7 @@ class Correction(Frozen):
 
 
 class MeasuredShapes(Frozen):
-    """What a kernel form and its correction still miss at the very shapes that were measured: log(measured / form).
+    """Error of a kernel form and its correction at the very shapes that were measured: log(measured / form).
 
     A curve over one size for every shape, interpolated between the knots and constant beyond them. Which sizes make a
     shape, the form says.
@@ -364,7 +364,7 @@ class Calibration(Frozen):
 
 
 class EngineCosts(Frozen):
-    """What an engine adds to its kernels, fitted to serving results. All 0 and 1: nothing is known, nothing is added.
+    """Costs that an engine adds to its kernels, fitted to serving results. All 0 and 1: nothing is known or added.
 
     A step of decodes replays a captured graph and takes
 
@@ -422,7 +422,7 @@ class EngineCosts(Frozen):
 
 
 class SpareLayers(StrEnum):
-    """Which stages of a pipeline hold one layer more, where layers do not divide evenly."""
+    """Stages of a pipeline that hold one layer more, where layers do not divide evenly."""
 
     BEFORE_LAST = "before_last"
     """Those just before the last, which holds the head too (vLLM)."""
@@ -443,7 +443,7 @@ class StateReuse(StrEnum):
 
 
 class EngineFeature(StrEnum):
-    """What an engine may or may not do for a family of models."""
+    """Features that an engine may lack for a family of models."""
 
     SERVING = "serving"
     PIPELINE = "pipeline parallelism"
@@ -471,12 +471,12 @@ class KvTierKind(StrEnum):
 
     @property
     def feature(self) -> EngineFeature:
-        """What an engine must be able to do for it."""
+        """The feature that an engine needs for it."""
         return EngineFeature[f"{self.name}_KV"]
 
 
 class KvTierFacts(Frozen):
-    """How fast one GPU reads a tier, where nothing is given: one table of ``kv_tiers.toml``."""
+    """Read speed of a tier by one GPU, where none is given: one table of ``kv_tiers.toml``."""
 
     link_share: Fact | None = Field(default=None, description="of the host link (host) or the NIC (shared) of the SKU")
     read_bytes_per_s: Fact | None = Field(default=None, description="per GPU, where no link of the SKU says it")
@@ -490,7 +490,7 @@ class KvTierFacts(Frozen):
 
 
 class EngineSupport(Frozen):
-    """Whether an engine has a feature, for which models: one row of ``engines/support.csv``."""
+    """Support of a feature by an engine, for some models: one row of ``engines/support.csv``."""
 
     engine: str
     feature: EngineFeature
@@ -512,7 +512,7 @@ class EngineSupport(Frozen):
 
 
 class CapturedGraphs(Frozen):
-    """Which steps of decodes an engine has captured as graphs when it started, where nothing is asked for.
+    """Steps of decodes that an engine captures as graphs when it starts, by default.
 
     A step beyond them is launched kernel by kernel. Smaller ones run padded to the next captured size, which is no more
     than 16 sequences away: not modelled (docs/explanation/formulas.md says why).
@@ -541,7 +541,7 @@ class CapturedOnSmallGpu(Frozen):
 
 
 class EngineProfile(Frozen):
-    """What differs between serving engines, as data with its source."""
+    """A serving engine: its defaults, costs and support, with their sources."""
 
     id: str = Field(description="e.g. vllm")
     name: str
@@ -588,7 +588,7 @@ class EngineProfile(Frozen):
     note: str = ""
 
     def memory_rule(self, version: str | None = None, *, dense: bool = True) -> MemoryRule:
-        """How a release lays out memory.
+        """The memory rule of a release.
 
         Args:
             version: of the engine; None: the newest rule.

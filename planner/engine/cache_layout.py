@@ -42,7 +42,7 @@ STATE_BLOCKS = {4: 4, 128: 8}
 
 @dataclass(frozen=True)
 class CacheCost:
-    """What the cache of one GPU costs in some layers [bytes].
+    """Bytes that tokens and sequences take in the cache of one GPU, in some layers.
 
     Attributes:
         token_bytes: of each token of a context, in layers that keep the whole of it.
@@ -56,7 +56,7 @@ class CacheCost:
 
 
 def cache_cost(replica: ReplicaConfig, layers: Sequence[LayerGroup], llm: LlmSpec | None = None) -> CacheCost:
-    """What tokens and sequences cost in the cache of one GPU, as the engine lays out these layers.
+    """Cost of tokens and sequences in the cache of one GPU, as the engine lays out these layers.
 
     Args:
         replica: the replica.
@@ -330,7 +330,7 @@ def reusable_prefix_tokens(replica: ReplicaConfig, prefix_tokens: int, input_tok
 
 
 def keeps_recurrent_state(replica: ReplicaConfig) -> bool:
-    """Whether some layers keep a state that stands for all tokens before it, instead of keys and values.
+    """True if some layers keep a state that stands for all tokens before it.
 
     Args:
         replica: the replica.
@@ -342,7 +342,7 @@ def keeps_recurrent_state(replica: ReplicaConfig) -> bool:
 
 
 def prefix_reuse_notes(replica: ReplicaConfig) -> tuple[str, ...]:
-    """What a prefix cache can and cannot do for the layers of a model, in plain words.
+    """Notes on the reach of a prefix cache for the layers of a model.
 
     Args:
         replica: the replica.

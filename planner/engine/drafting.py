@@ -1,4 +1,4 @@
-"""What guessing ahead comes to for one model: who guesses, and how many of the guesses are accepted."""
+"""Speculation of one model: the draft, and the share of its guesses that is accepted."""
 
 from __future__ import annotations
 

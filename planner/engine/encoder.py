@@ -1,4 +1,4 @@
-"""What the images of a request take in a replica's vision encoder.
+"""Time of a request's images in a replica's vision encoder.
 
 Engines run the encoder in the step that takes up the image's tokens, on all images of a request at once, kernel by
 kernel (no graphs): vLLM 0.11, ``_execute_mm_encoder`` of ``gpu_model_runner.py``. What waits for it is the whole step.
@@ -85,7 +85,7 @@ def mean_encoder_s(replica: ReplicaConfig, lengths: TokenLengths) -> float:
 
 
 def encoder_notes(replica: ReplicaConfig, mean_s: float) -> tuple[str, ...]:
-    """What the time of the encoder takes for granted, in plain words.
+    """Assumptions behind the time of the encoder.
 
     Args:
         replica: the replica.

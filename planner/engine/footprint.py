@@ -20,14 +20,14 @@ WEIGHTS_SPREAD, RESERVE_SPREAD, LEAST_SPREAD_BYTES = 0.01, 0.3, 0.15 * 2.0**30
 what is added to both in squares. Fitted to start-up logs, each model predicted without its own: nine in ten lie within
 1.6 of it, 98 in a hundred above -2.33 (docs/studies/memory.md)."""
 START_PROBABILITY = 0.99
-"""With which a replica that is planned starts. A choice."""
+"""Probability with which a planned replica starts. A choice."""
 START_DEVIATIONS = NormalDist().inv_cdf(START_PROBABILITY)
 """The same in standard deviations of the room for the cache."""
 
 
 @dataclass(frozen=True)
 class MemoryFootprint:
-    """What one GPU of the replica holds [bytes], and the KV cache of the replica [tokens].
+    """Memory of one GPU of the replica [bytes], and the KV cache of the replica [tokens].
 
     Attributes:
         usable_bytes: what all of the following take together, beside the context.
@@ -65,13 +65,13 @@ class MemoryFootprint:
 
     @property
     def fits(self) -> bool:
-        """Whether the engine starts and has room for at least one KV block."""
+        """True if the engine starts and has room for at least one KV block."""
         return self.reason is None
 
 
 @dataclass(frozen=True)
 class StageMemory:
-    """What one GPU of a pipeline stage holds, whatever the limits of its steps (without a pipeline there is one stage).
+    """Memory of one GPU of a pipeline stage, whatever the limits of its steps (without a pipeline there is one stage).
 
     Attributes:
         weights_bytes: its share of the weights, and the slots of adapters.
@@ -89,7 +89,7 @@ class StageMemory:
 
 
 def stage_memory(replica: ReplicaConfig) -> tuple[StageMemory, ...]:
-    """What one GPU of each pipeline stage holds; stages that hold the same once.
+    """Memory of one GPU of each pipeline stage; stages that hold the same once.
 
     Args:
         replica: the replica; its limits (`max_running_requests`, `max_batched_tokens`) play no part.
@@ -182,7 +182,7 @@ def _spread_bytes(weights: float, held: Reserve) -> float:
 
 
 def start_probability(replica: ReplicaConfig, footprint: MemoryFootprint, longest_request_tokens: int) -> float:
-    """With which probability the engine starts and has room for one request, uncertain as its memory is.
+    """Probability that the engine starts and has room for one request, uncertain as its memory is.
 
     Args:
         replica: the replica.
@@ -213,7 +213,7 @@ def sure_room_tokens(replica: ReplicaConfig, footprint: MemoryFootprint) -> int:
 
 
 def _full_step_lacks_bytes(replica: ReplicaConfig, footprint: MemoryFootprint) -> float:
-    """By how much a full step beside weights and cache is more than a GPU has; below 0: less [bytes]."""
+    """Memory of a full step beside weights and cache, less that of a GPU [bytes]."""
     return footprint.usable_bytes + footprint.context_bytes - replica.sku.seen_bytes
 
 
@@ -328,7 +328,7 @@ class RequestLimit:
 
 
 def request_limit(replica: ReplicaConfig, longest_request_tokens: int) -> RequestLimit:
-    """What an engine is told to take: as given, else what the traffic needs with headroom that costs nothing.
+    """The longest request an engine is told to take: as given, else that of the traffic with free headroom.
 
     Without a word engines take the whole context of the model: vLLM then refuses to start where one such request does
     not fit in its KV cache, SGLang and TensorRT-LLM lower the limit to what fits

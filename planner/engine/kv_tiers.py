@@ -38,7 +38,7 @@ BYTES_PER_GB = 1e9
 
 @dataclass(frozen=True)
 class TierLoads:
-    """What one tier holds for a replica, and how long loads from it take.
+    """One tier of a replica: the blocks it holds and the time of loads from it.
 
     Attributes:
         tier: as given.
@@ -56,7 +56,7 @@ class TierLoads:
 
     @property
     def is_shared(self) -> bool:
-        """Whether all replicas of a pool find what one of them wrote."""
+        """True if all replicas of a pool find what one of them wrote."""
         return self.tier.kind is KvTierKind.SHARED
 
     def load_s(self, tokens: float) -> float:
@@ -64,7 +64,7 @@ class TierLoads:
         return self.fixed_s + tokens * self.token_s if tokens > 0.0 else 0.0
 
     def delay_s(self, tokens: float, step_s: float) -> float:
-        """What of a load comes before the prompt's first step, which takes `step_s` [s]."""
+        """Part of a load that comes before the prompt's first step, which takes `step_s` [s]."""
         load_s = self.load_s(tokens)
         return load_s if self.layers == 1 else max(load_s / self.layers, load_s - step_s)
 
@@ -156,7 +156,7 @@ def recompute_s(replica: ReplicaConfig, tokens: float) -> float:
 
 
 def levels_worth_loading(replica: ReplicaConfig, loads: Sequence[TierLoads], tokens: Sequence[float]) -> int:
-    """How many tiers, from the fastest on, a prompt loads from: as many as it takes less time to load than to compute.
+    """Tiers, from the fastest on, that a prompt loads from: those that take less time to load than to compute.
 
     Args:
         replica: the replica.
@@ -174,7 +174,7 @@ def levels_worth_loading(replica: ReplicaConfig, loads: Sequence[TierLoads], tok
 
 
 def kv_tiers_usd_per_gpu_hour(replica: ReplicaConfig) -> float:
-    """What the tiers of a server cost, for each of its GPUs.
+    """Cost of the tiers of a server, for each of its GPUs.
 
     Args:
         replica: the replica.
@@ -189,7 +189,7 @@ def kv_tiers_usd_per_gpu_hour(replica: ReplicaConfig) -> float:
 
 
 def kv_tier_notes(replica: ReplicaConfig) -> tuple[str, ...]:
-    """What is taken for granted of the tiers of a replica, in plain words.
+    """Assumptions about the tiers of a replica.
 
     Args:
         replica: the replica.

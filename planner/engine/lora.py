@@ -1,4 +1,4 @@
-"""What low-rank adapters (LoRA) add to a step, and how long one takes to load.
+"""Time that low-rank adapters (LoRA) add to a step, and the time to load one.
 
 Every projection W of attention and feed-forward has a pair of factors A (inputs x r) and B (r x outputs), and gives
 x W + (x A) B (Hu et al., arXiv:2106.09685, eq. 3). The adapters of a step are served together by two gathered kernels
@@ -38,7 +38,7 @@ LAUNCHES_PER_PROJECTION = 2.0
 
 @dataclass(frozen=True)
 class AdapterWork:
-    """What the adapters of one replica do in a step.
+    """Work of the adapters of one replica in a step.
 
     Attributes:
         token_flops: of one token on one GPU.
@@ -86,7 +86,7 @@ class AdapterWork:
         )
 
     def step_s(self, tokens: float, distinct: float) -> float:
-        """What the adapters add to a step [s]: `tokens` of requests with an adapter, `distinct` adapters among them.
+        """Time that adapters add to a step [s]: `tokens` of requests with an adapter, `distinct` adapters among them.
 
         >>> work = AdapterWork(8e7, 8e7, 0.0, 0.0, 1e15, 2e12, 1e-4, 1e-3)
         >>> round(work.step_s(10, 5), 6)  # 5 adapters of 80 MB at 2 TB/s, and 100 us of launches

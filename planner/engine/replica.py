@@ -67,7 +67,7 @@ LAYER_KIND_KERNELS = (
 
 
 class StepTimeShift(Frozen):
-    """By how much a replica is taken to be slower (or faster) than its estimates say, in every step alike.
+    """Shift of a replica's step times from their estimates, the same in every step.
 
     `planner.serving.uncertainty` says how far that may be. Host time that every step has goes with the decodes.
     """
@@ -79,7 +79,7 @@ class StepTimeShift(Frozen):
     first_token_left: float = Field(default=1.0, ge=0, le=1, description="the same of a prompt that meets nobody")
 
     def shifted(self, costs: EngineCosts) -> EngineCosts:
-        """What the engine adds to kernels, so that steps take these factors as long."""
+        """The engine's costs under which steps take these factors as long."""
         factors = dict.fromkeys(("stretch", "gap_s", "latent_s", "step_s", "sequence_s"), self.decode)
         factors |= dict.fromkeys(("prompt_stretch", "launch_s", "latent_prompt_s", "expert_prompt_s"), self.prompt)
         longer = {name: factor * getattr(costs, name) for name, factor in factors.items()}
@@ -131,7 +131,7 @@ class ReplicaConfig(Frozen):
 
     @property
     def features(self) -> tuple[EngineFeature, ...]:
-        """What its engine must be able to do for its model."""
+        """Features its engine needs for its model."""
         drafts = self.speculation
         asked = {
             EngineFeature.PREFIX_CACHE: self.own_schedule is not None and self.own_schedule.prefix_cache,
@@ -145,7 +145,7 @@ class ReplicaConfig(Frozen):
 
     @cached_property
     def memory_rule(self) -> MemoryRule:
-        """How its engine lays out memory."""
+        """The memory rule of its engine's release."""
         recurrent = any(kind.recurrent for _, kind in attentions(self.llm.layers))
         return self.engine.memory_rule(self.engine_version, dense=not (self.llm.routed_experts or recurrent))
 
@@ -180,7 +180,7 @@ class ReplicaConfig(Frozen):
 
     @cached_property
     def schedule(self) -> Schedule:
-        """How steps are filled: as given, else as the engine does."""
+        """The schedule by which steps are filled: as given, else the engine's."""
         engine = self.engine
         return self.own_schedule or Schedule(
             mixed_steps=engine.mixed_steps,
@@ -190,7 +190,7 @@ class ReplicaConfig(Frozen):
 
     @property
     def costs(self) -> EngineCosts:
-        """What the engine adds to its kernels; nothing to uncalibrated ones, whose times are bounds."""
+        """Costs that the engine adds to its kernels; none to uncalibrated ones, whose times are bounds."""
         costs = self.engine.costs_on(self.sku) if self.calibration is not None else EngineCosts()
         return costs if self.shift is None else self.shift.shifted(costs)
 
@@ -236,7 +236,7 @@ class ReplicaConfig(Frozen):
 
     @cached_property
     def assumptions(self) -> tuple[str, ...]:
-        """What this configuration takes for granted, in plain words."""
+        """Assumptions of this configuration, in plain words."""
         notes = []
         if self.calibration is None:
             notes.append(f"{self.sku.id}: uncalibrated: operators at 100 % of their roofline, no launch or host time")
@@ -291,7 +291,7 @@ class ReplicaConfig(Frozen):
         return tuple(sorted(place for place in places if place))
 
     def _provenance(self) -> list[str]:
-        """Which of its kernels were measured on its GPU, where some of them were not."""
+        """Note of the kernels that were measured on its GPU, where some were not."""
         calibration = self.calibration
         if calibration is None or not self.lenders:
             return []

@@ -1,4 +1,4 @@
-"""What an engine needs of a GPU beside weights and cache: activations, sampling, memory outside PyTorch, graphs.
+"""Memory that an engine needs beside weights and cache: activations, sampling, memory outside PyTorch, graphs.
 
 An engine measures it when it starts, with a step as full as its limits allow and a round of sampling, and gives the
 cache what is left of its share. The peaks of the two follow one another, so the larger one counts:
@@ -32,7 +32,7 @@ INDEX_BUFFERS = 40
 
 @dataclass(frozen=True)
 class Reserve:
-    """What one GPU holds beside weights and cache [bytes].
+    """Memory of one GPU beside weights and cache [bytes].
 
     Attributes:
         activation_bytes: at the peak of a full step.
@@ -56,7 +56,7 @@ class Reserve:
 
 
 def reserve(replica: ReplicaConfig, samples: bool = True) -> Reserve:
-    """What one GPU of a stage holds beside weights and cache.
+    """Memory of one GPU of a stage beside weights and cache.
 
     Args:
         replica: the replica.
@@ -147,7 +147,7 @@ def _share_left(replica: ReplicaConfig, left: StaticReserve) -> float:
 
 
 def cache_room_bytes(replica: ReplicaConfig, weights: float, held: Reserve) -> float:
-    """What the engine gives the cache of one GPU; negative where weights and reserve need more than its share.
+    """Memory that the engine gives the cache of one GPU; negative where weights and reserve need more than its share.
 
     Args:
         replica: the replica.

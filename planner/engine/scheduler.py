@@ -1,4 +1,4 @@
-"""How an engine fills its steps: batching, order of admission, KV memory, preemption, drafts and adapters. Types only.
+"""The schedule of an engine: batching, order of admission, KV memory, preemption, drafts and adapters. Types only.
 
 Every field is a choice that some serving system makes; `planner.systems.catalogue` names the combinations of the
 literature.
@@ -30,7 +30,7 @@ class Batching(StrEnum):
 
 
 class Order(StrEnum):
-    """Which waiting request is admitted first."""
+    """Order in which waiting requests are admitted."""
 
     FCFS = "fcfs"
     """First come, first served."""
@@ -43,7 +43,7 @@ class Order(StrEnum):
 
 
 class KvAllocation(StrEnum):
-    """How KV memory is set aside."""
+    """Allocation of KV memory."""
 
     PAGED = "paged"
     """In blocks (Kwon et al., SOSP 2023)."""
@@ -52,7 +52,7 @@ class KvAllocation(StrEnum):
 
 
 class Preemption(StrEnum):
-    """What happens to the KV cache of a sequence that has to make room."""
+    """Fate of the KV cache of a sequence that has to make room."""
 
     RECOMPUTE = "recompute"
     """Dropped; prompt and tokens so far are processed again."""
@@ -80,7 +80,7 @@ class KvTier(Frozen):
 
 
 class Schedule(Frozen):
-    """How an engine fills its steps.
+    """The rules by which an engine fills its steps.
 
     Attributes:
         mixed_steps: a step may hold prompts and decodes together; otherwise it holds prompts (first) or decodes.
@@ -142,7 +142,7 @@ class Schedule(Frozen):
 
 
 def tiers_label(tiers: Sequence[KvTier]) -> str:
-    """How a set of tiers is named.
+    """Name of a set of tiers.
 
     Args:
         tiers: of one prefix cache.

@@ -20,7 +20,7 @@ ENGINE_WORDS: Mapping[str, tuple[str, str]] = {
     "sglang": ("max_total_num_tokens", "requests of {tokens:,} tokens at once"),
     "tensorrt-llm": ("max tokens in paged KV cache", "requests of {tokens:,} tokens at once"),
 }
-"""What logs of engines call the tokens of the cache, and the requests of the longest length that fit at once."""
+"""Words of engines' logs for the tokens of the cache, and for the requests of the longest length that fit at once."""
 
 
 def memory(
@@ -158,7 +158,7 @@ def memory_headline(found: StartUp) -> str:
 
 
 def memory_parts(found: StartUp) -> dict[str, float]:
-    """What one GPU holds, in the order of a bar.
+    """Parts of the memory of one GPU, in the order of a bar.
 
     Args:
         found: of `memory`.

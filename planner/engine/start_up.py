@@ -1,4 +1,4 @@
-"""What a server's memory looks like once it has started, in the words of its engine's log; or why it does not start.
+"""The memory of a server once it has started, in the words of its engine's log; or why it does not start.
 
 An engine starts where its weights, a full step, a round of sampling and captured graphs leave room for the KV cache of
 at least one request: of the longest it is told to take (vLLM), or of any (`EngineProfile.requires_longest_fits`).
@@ -56,7 +56,7 @@ class StartUp:
 
     @property
     def starts(self) -> bool:
-        """Whether it starts."""
+        """True if it starts."""
         return not self.reason
 
     @property
@@ -137,7 +137,7 @@ def default_limits(replica: ReplicaConfig, running: int | None, batched: int | N
 
 
 def start_up(replica: ReplicaConfig, propose: bool = True) -> StartUp:
-    """How a server starts, or why it does not.
+    """The memory of a server as it starts, or why it does not.
 
     Args:
         replica: with its limits; `max_request_tokens` None is the whole context of the model, as engines take it.
@@ -198,7 +198,7 @@ def start_up(replica: ReplicaConfig, propose: bool = True) -> StartUp:
 
 
 def start_up_probability(found: StartUp) -> float:
-    """With which probability a server starts, uncertain as its memory is.
+    """Probability that a server starts, uncertain as its memory is.
 
     Args:
         found: how it is predicted to start.

@@ -1,4 +1,4 @@
-"""What an engine is known to do for a model: refused by name where it does not, said where nobody knows.
+"""Support of engines for models: refused by name where it is missing, noted where nobody knows.
 
 The rows are data with their sources (``hardware_db/engines/support.csv``): engine, feature, the families or kinds of
 layers they hold for. A row that says no refuses; without a row that says yes the feature is assumed and named.
@@ -33,7 +33,7 @@ def layer_kinds(llm: LlmSpec) -> frozenset[str]:
 
 
 def split_features(llm: LlmSpec, split: Parallelism) -> tuple[EngineFeature, ...]:
-    """What an engine must be able to do for a model to be served on such a split.
+    """Features an engine needs to serve a model on such a split.
 
     Args:
         llm: model.
@@ -78,7 +78,7 @@ def require_supported(engine: EngineProfile, llm: LlmSpec, sku: GpuSku, features
 def support_notes(
     engine: EngineProfile, llm: LlmSpec, sku: GpuSku, features: Iterable[EngineFeature]
 ) -> tuple[str, ...]:
-    """What is taken for granted of an engine: features that no row says it has for this family.
+    """Assumptions about an engine: features that no row says it has for this family.
 
     Args:
         engine: its profile; without any rows nothing is said.
@@ -103,7 +103,7 @@ def support_notes(
 def _holds(
     row: EngineSupport, llm: LlmSpec, kinds: frozenset[str], sku: GpuSku, used: frozenset[EngineFeature]
 ) -> bool:
-    """Whether a row is about this model, GPU and use."""
+    """True if a row is about this model, GPU and use."""
     return (
         row.feature in used
         and used.issuperset(row.beside)

@@ -90,7 +90,7 @@ def _draft_bytes(draft: DraftSpec, held: _Held) -> float:
 
 @dataclass(frozen=True)
 class _Held:
-    """How the weights of a model are stored and split.
+    """Formats and split of the weights of a model.
 
     Attributes:
         precision: their formats.

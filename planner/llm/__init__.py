@@ -1,4 +1,4 @@
-"""What a language model is: parameters, weight bytes, KV bytes per token, read from its `config.json`.
+"""Language models as shapes: parameters, weight bytes, KV bytes per token, read from `config.json`.
 
 `load_llm` takes a preset, a file, a folder or a mapping and gives an `LlmSpec`, a sequence of layer groups (`layers`).
 `hf_*` know how the world writes configuration files; a feature that is not modelled is refused by name. Knows no GPUs.

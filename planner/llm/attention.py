@@ -27,7 +27,7 @@ OUTPUT_PROJECTIONS = ("o_proj", "out_proj", "wo_b")
 
 
 class AttentionKind(Frozen):
-    """What a layer asks of its attention; the answers of a kind without cache, state or index."""
+    """Base of the kinds of attention; the defaults are those of a kind without cache, state or index."""
 
     checkpoint_blocks: ClassVar[tuple[str, ...]] = ("self_attn", "mixer")
     """Names that checkpoints give to the block its matrices are in."""
@@ -399,7 +399,7 @@ class LatentAttention(AttentionKind):
 
 
 class _Recurrent(AttentionKind):
-    """What keeps a state in place of a cache: that of its heads, and the last tokens of a short convolution."""
+    """Kinds with a state in place of a cache: that of the heads, and the last tokens of a short convolution."""
 
     conv_kernel: Size = Field(description="tokens of the short convolution on what the projection makes")
 

@@ -60,7 +60,7 @@ def checkpoints_of(llm: LlmSpec) -> tuple[Checkpoint, ...]:
 
 
 def runs_well(llm: LlmSpec, precision: Precision, sku: GpuSku) -> bool:
-    """Whether the matrix units of a GPU multiply every part as it is stored.
+    """True if the matrix units of a GPU multiply every part as it is stored.
 
     Weight-only formats (INT4, or NVFP4 beside 16-bit activations) save memory and are unpacked on the way: they do not.
 
@@ -76,7 +76,7 @@ def runs_well(llm: LlmSpec, precision: Precision, sku: GpuSku) -> bool:
 
 
 def _multiplied_as_stored(llm: LlmSpec, precision: Precision) -> bool:
-    """Whether no part is unpacked to be multiplied in 16 bits."""
+    """True if no part is unpacked to be multiplied in 16 bits."""
     pairs = (precision.of(part) for part in linear_parameters_by_part(llm))
     return all(weights in SIXTEEN_BIT or activations not in SIXTEEN_BIT for weights, activations in pairs)
 
@@ -188,7 +188,7 @@ def main_format(llm: LlmSpec, precision: Precision) -> tuple[Dtype, Dtype]:
 
 
 def format_words(llm: LlmSpec, precision: Precision) -> str:
-    """What people call a format: `FP8 in blocks`, `MXFP4 weights`, with what the rest of the model is in.
+    """Name of a format for people, with that of the rest of the model: `FP8 in blocks`, `MXFP4 weights only (...)`.
 
     >>> from planner.llm import load_llm
     >>> llm = load_llm("gpt-oss-20b")
@@ -225,7 +225,7 @@ ON_LOAD = (
 
 
 def _made_on_load(llm: LlmSpec) -> list[Checkpoint]:
-    """What engines make of weights in 16 bits; nothing of others."""
+    """Formats that engines make of 16-bit weights; empty for other weights."""
     native = llm.native_precision
     if any(native.of(part)[0] not in SIXTEEN_BIT for part in linear_parameters_by_part(llm)):
         return []

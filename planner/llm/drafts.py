@@ -48,7 +48,7 @@ class DraftMethod(StrEnum):
 
 
 class DraftSpec(Frozen):
-    """What guesses the next token: layers and an LM head, and how they take in the model's hidden states.
+    """A draft: layers and an LM head that guess the next token, and how they take in the model's hidden states.
 
     Attributes:
         llm: layers, norms and LM head of a guess; of a head its `vocab_size` is what it may guess.
@@ -293,7 +293,7 @@ def draft_of(llm: LlmSpec, method: DraftMethod) -> tuple[str, DraftSpec]:
 
 
 def draft_serves(draft: str, llm: LlmSpec) -> bool:
-    """Whether acceptance of a checkpoint's guesses was measured with this model. Raises nothing.
+    """True if acceptance of a checkpoint's guesses was measured with this model. Raises nothing.
 
     >>> draft_serves("RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3", load_llm("llama-3.1-8b"))
     True
@@ -302,7 +302,7 @@ def draft_serves(draft: str, llm: LlmSpec) -> bool:
 
 
 def _serves(llms: Sequence[str], id: str) -> bool:
-    """Whether an id is that of one of the models, in whatever format or tuning."""
+    """True if an id is that of one of the models, in whatever format or tuning."""
     return _family(id) in {_family(one) for one in llms}
 
 
@@ -320,7 +320,7 @@ def _family(id: str) -> str:
 
 @dataclass(frozen=True)
 class Acceptance:
-    """How many guesses a model accepts.
+    """Acceptance of a draft's guesses.
 
     Attributes:
         by_position: probability that the guess at each position is accepted, those before it too; shape (drafts,).
@@ -432,7 +432,7 @@ def measured_acceptance(
 
 @cache
 def _size_ratio(id: str, size: int) -> float:
-    """How far a model is from a size, as a factor (log); infinite for one that is no preset."""
+    """Distance of a model from a size, as the log of their ratio; infinite for one that is no preset."""
     return abs(math.log(parameters(load_llm(id)) / size)) if id in list_llms() else math.inf
 
 

@@ -15,7 +15,7 @@ from planner.llm.formats import MAX_SIZE, Count, Part, Size
 
 
 class FeedForwardKind(Frozen):
-    """What a layer asks of its feed-forward block; of experts, one of them is the block."""
+    """Base of the kinds of feed-forward blocks; of experts, one of them is the block."""
 
     intermediate: Size = Field(description="channels between the matrices, of one expert")
     gated: bool = True

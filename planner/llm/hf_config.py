@@ -50,7 +50,7 @@ def read_config(path: str | Path) -> dict[str, object]:
 
 
 def read_quantisation(path: str | Path) -> dict[str, object] | None:
-    """What ``hf_quant_config.json`` says, in the folder `path` or beside the file `path`; None where there is none.
+    """Content of ``hf_quant_config.json``, in the folder `path` or beside the file `path`; None where there is none.
 
     Raises:
         InputError: a file of that name that cannot be read, as `read_config`.
@@ -197,7 +197,7 @@ class ConfigFields:
 
 
 class Feature(StrEnum):
-    """What changes parameters, FLOPs or cache bytes and is modelled in some families, or in none."""
+    """Features that change parameters, FLOPs or cache bytes and are modelled in some families, or in none."""
 
     LATENT = "multi-head latent attention (MLA)"
     SPARSE_INDEX = "a sparse attention index"

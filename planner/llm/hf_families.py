@@ -69,7 +69,7 @@ Blocks = tuple[Attention | None, FeedForward | None]
 
 
 class ModelFamily(NamedTuple):
-    """What a ``model_type`` fixes beside the sizes in its config.
+    """Traits that a ``model_type`` fixes beside the sizes in its config.
 
     Attributes:
         feed_forwards: reader of the feed-forward blocks.
@@ -337,7 +337,7 @@ def layer_groups(layers: DecoderLayers) -> tuple[LayerGroup, ...]:
 
 
 def layer_order(layers: DecoderLayers) -> tuple[int, ...]:
-    """Which of their `layer_groups` each of the layers is, in order. Raises nothing."""
+    """Index in `layer_groups` of each layer, in order. Raises nothing."""
     kept = [(attention, block) for attention, block in layers if attention is not None or block is not None]
     place = {layer: index for index, layer in enumerate(dict.fromkeys(kept))}
     return tuple(place[layer] for layer in kept)

@@ -31,7 +31,7 @@ class QkNorm(StrEnum):
 
 
 class AttentionTraits(NamedTuple):
-    """What a family fixes about its attention beside the sizes in its config.
+    """Traits of attention that a family fixes beside the sizes in its config.
 
     Attributes:
         qkv_bias: of the query, key and value projections; text is the name of the flag in the config.
@@ -233,7 +233,7 @@ def grouped_query(fields: ConfigFields, traits: AttentionTraits, window: int = 0
 
 
 def _bias(fields: ConfigFields, bias: bool | str) -> bool:
-    """Whether there is a bias, looked up where it is named by a flag."""
+    """True if there is a bias, looked up where it is named by a flag."""
     return fields.flag(bias, default=False) if isinstance(bias, str) else bias
 
 

@@ -154,7 +154,7 @@ def mimo_attentions(fields: ConfigFields, traits: AttentionTraits) -> Attentions
 
 
 def _mimo_windows(fields: ConfigFields) -> Sequence[bool]:
-    """Whether each layer is windowed: by its own list, a period, or the list of Transformers."""
+    """True for windowed layers: by the family's list, a period, or the list of Transformers."""
     block, layers = fields.optional_size("hybrid_block_size"), layer_count(fields)
     if fields.values.get("hybrid_layer_pattern") is None and block is not None:
         return [(layer + 1) % block != 0 for layer in range(layers)]

@@ -102,7 +102,7 @@ class _Group(NamedTuple):
 
 
 class _Scheme(NamedTuple):
-    """What a quantisation method says. `only` is the one part it quantises, None for all; `head` is the LM head's.
+    """A quantisation method as read. `only` is the one part it quantises, None for all; `head` is the LM head's format.
 
     Lists of modules it leaves alone are in 16 bits, unless it does not `ignores` them.
     """
@@ -123,7 +123,7 @@ class _Pattern(NamedTuple):
 
 
 class _Names(NamedTuple):
-    """What a module of a layer may be called in full: each name, and all of them in one text."""
+    """Full names that a module of a layer may have: each of them, and all in one text."""
 
     each: tuple[str, ...]
     joined: str
@@ -170,7 +170,7 @@ def _with_served_cache(precision: Precision, layers: DecoderLayers) -> Precision
 
 
 def _read_scheme(quantised: ConfigFields, base: Dtype, expert_dtype: str | None = None) -> _Scheme:
-    """What a ``quantization_config`` says, by its method. Raises as `native_precision`.
+    """A ``quantization_config`` read by its method. Raises as `native_precision`.
 
     `expert_dtype` is the config's word for the experts of an ``fp8`` checkpoint, if it has one (DeepSeek-V4).
     """
@@ -528,7 +528,7 @@ def _module_names(blocks: Sequence[str], name: str) -> tuple[str, ...]:
 
 
 def _matches(pattern: _Pattern, names: _Names) -> bool:
-    """Whether a pattern means the module of these names."""
+    """True if a pattern matches one of these names."""
     return not (pattern.whole and pattern.text not in names.joined) and any(map(pattern.matches, names.each))
 
 

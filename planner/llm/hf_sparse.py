@@ -32,7 +32,7 @@ from planner.llm.hf_layers import (
 from planner.llm.layers import Attention, FeedForward
 
 _CHOOSES = {"full": True, "F": True, "shared": False, "S": False}
-"""Whether a layer chooses for itself, by its word in ``indexer_types`` and its letter in ``index_topk_pattern``."""
+"""True for a layer that chooses for itself, by its word in ``indexer_types`` or letter in ``index_topk_pattern``."""
 _SKIPPED_LAYERS = 2
 """Class default of ``index_skip_topk_offset``: layers before the first that may take the choice of an earlier one."""
 _HEAD_NORMS = {"per_head": QkNorm.SHARED, "per_layer": QkNorm.PER_HEAD}
@@ -55,7 +55,7 @@ def shared_choices(fields: ConfigFields, traits: AttentionTraits) -> Attentions:
 
 
 def _choosing_layers(fields: ConfigFields) -> list[bool]:
-    """Whether each layer chooses its keys itself."""
+    """True for layers that choose their keys themselves."""
     layers, key = layer_count(fields), "indexer_types"
     words: Sequence[str] = fields.texts(key)
     if not words:
@@ -126,7 +126,7 @@ def block_sparse_attention(fields: ConfigFields, traits: AttentionTraits) -> Att
 
 
 def _indexed_layers(fields: ConfigFields) -> list[bool]:
-    """Whether an index narrows the attention of each layer."""
+    """True for layers whose attention an index narrows."""
     layers = layer_count(fields)
     if fields.texts("layer_types"):
         return by_word(fields, "layer_types", {FULL_ATTENTION: False, _SPARSE_LAYER: True})

@@ -25,7 +25,7 @@ from planner.llm.spec import LlmSpec, id_of
 from planner.presets import preset
 
 PREFIX = "hf:"
-"""What stands before a name on the Hub where a preset or a path could be meant too."""
+"""Prefix of a name on the Hub, where a preset or a path could be meant too."""
 DEFAULT_CACHE = Path("~/.cache/huggingface/hub")
 """Where huggingface_hub keeps its files unless told otherwise."""
 MAIN = "main"
@@ -34,7 +34,7 @@ ANSWER_S = 5.0
 """How long the Hub may take for a first answer before it counts as out of reach: a choice. The library itself tries
 again for up to a minute."""
 _NO_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, errno.EEXIST)
-"""What the system says of a cache that cannot be written to."""
+"""Errors of a cache that cannot be written to."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
 _REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,199}")
 _FIX_LOCAL = f"give the folder of the model, or its {CONFIG_NAME}"
@@ -74,7 +74,7 @@ def load_from_hub(model: str, *, cache_dir: str | Path | None = None, offline: b
 
 
 def _is_reachable(name: str, revision: str) -> bool:
-    """Whether the Hub says anything of a model within `ANSWER_S`; an error of its own counts."""
+    """True if the Hub answers about a model within `ANSWER_S`, if only with an error of its own."""
     try:
         import huggingface_hub  # type: ignore[import-not-found, unused-ignore]  # noqa: PLC0415 - optional, slow to load
     except ImportError:

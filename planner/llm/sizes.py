@@ -1,4 +1,4 @@
-"""How large a model is: parameters, weight bytes, cache and state bytes.
+"""Size of a model: parameters, weight bytes, cache and state bytes.
 
 Answers: how many parameters (total, active per token), how many bytes of weights at a precision, how many bytes
 of KV cache per token, of windows and of constant state. Layers are grouped by shape, whatever their order. The record

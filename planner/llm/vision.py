@@ -24,7 +24,7 @@ LONGEST_ASPECT = 200
 
 
 class EncodedImage(NamedTuple):
-    """What one image is in the encoder and in the prompt.
+    """One image in the encoder and in the prompt.
 
     Attributes:
         sequences: of patches that attend to each other: 1, or the tiles of an image.
@@ -38,7 +38,7 @@ class EncodedImage(NamedTuple):
 
 
 class ImageRule(Frozen, ABC):
-    """How the processor of a family cuts an image into patches and tokens.
+    """Rule by which the processor of a family cuts an image into patches and tokens.
 
     `marks` are tokens of the chat template around an image: its start, its end, and what stands between.
     """
@@ -236,7 +236,7 @@ class VisionEncoder(Frozen):
         return self.layers * self.layer_weights + around + self.small_parameters
 
     def encoded(self, width: int, height: int) -> EncodedImage:
-        """What an image of `width` x `height` [pixels] becomes. Raises InputError for a size no processor takes."""
+        """An image of `width` x `height` [pixels], encoded. Raises InputError for a size that no processor takes."""
         for name, pixels in (("width", width), ("height", height)):
             if not 1 <= pixels <= MAX_SIDE_PIXELS:
                 raise InputError(name, pixels, f"must be from 1 to {MAX_SIDE_PIXELS} pixels", "correct the image size")
