@@ -25,18 +25,13 @@ START_DEVIATIONS = NormalDist().inv_cdf(START_PROBABILITY)
 """The same in standard deviations of the room for the cache."""
 
 
-@dataclass(frozen=True)
-class MemoryFootprint:
+@dataclass(frozen=True, kw_only=True)
+class MemoryFootprint(Reserve):
     """Memory of one GPU of the replica [bytes], and the KV cache of the replica [tokens].
 
     Attributes:
-        usable_bytes: what all of the following take together, beside the context.
+        usable_bytes: what weights, reserve and cache take together, beside the context.
         weights_bytes: this GPU's share of the weights, and the slots of adapters.
-        activation_bytes: live activations of a full step.
-        sampling_bytes: of sampling above that peak, and what it keeps.
-        outside_bytes: outside PyTorch.
-        graph_bytes: captured graphs.
-        context_bytes: what the driver keeps for the process.
         kv_capacity_bytes: what is left for the KV cache; 0 when nothing is.
         spread_bytes: standard deviation of that.
         kv_bytes_per_token: KV bytes one token takes on this GPU, in layers that keep the whole context.
@@ -49,11 +44,6 @@ class MemoryFootprint:
 
     usable_bytes: float
     weights_bytes: float
-    activation_bytes: float
-    sampling_bytes: float
-    outside_bytes: float
-    graph_bytes: float
-    context_bytes: float
     kv_capacity_bytes: float
     spread_bytes: float
     kv_bytes_per_token: float
@@ -159,13 +149,13 @@ def memory_footprint(replica: ReplicaConfig, stages: Sequence[StageMemory] = ())
     return MemoryFootprint(
         usable_bytes=fullest.weights_bytes + kept.total_bytes - kept.context_bytes + max(0.0, given[least]),
         weights_bytes=fullest.weights_bytes,
-        activation_bytes=kept.activation_bytes,
-        sampling_bytes=kept.sampling_bytes,
-        outside_bytes=kept.outside_bytes,
-        graph_bytes=kept.graph_bytes,
-        context_bytes=kept.context_bytes,
+        **vars(kept),
         kv_capacity_bytes=max(0.0, given[least]),
-        spread_bytes=_spread_bytes(fullest.weights_bytes, kept),
+        spread_bytes=math.hypot(
+            WEIGHTS_SPREAD * fullest.weights_bytes,
+            RESERVE_SPREAD * (kept.total_bytes - kept.context_bytes),
+            LEAST_SPREAD_BYTES,
+        ),
         kv_bytes_per_token=fullest.kv_bytes_per_token,
         kv_capacity_tokens=whole * block_tokens * split.dp,
         kv_blocks=whole * split.dp,
@@ -173,12 +163,6 @@ def memory_footprint(replica: ReplicaConfig, stages: Sequence[StageMemory] = ())
         reason=_shortfall(replica, fullest.weights_bytes, kept, given[least], whole),
         stages=stages,
     )
-
-
-def _spread_bytes(weights: float, held: Reserve) -> float:
-    """Standard deviation of the room for the cache of one GPU; arguments in bytes."""
-    beside = held.total_bytes - held.context_bytes
-    return math.hypot(WEIGHTS_SPREAD * weights, RESERVE_SPREAD * beside, LEAST_SPREAD_BYTES)
 
 
 def start_probability(replica: ReplicaConfig, footprint: MemoryFootprint, longest_request_tokens: int) -> float:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 from hardware_db import KvTierKind, kv_tier_facts
 from planner.core import HOURS_PER_MONTH
-from planner.engine.cache_layout import kv_bytes_per_token_per_gpu, sequence_bytes_per_gpu
+from planner.engine.cache_layout import draft_llm, kv_bytes_per_token_per_gpu, sequence_bytes_per_gpu
 from planner.engine.footprint import memory_footprint, stage_memory
 from planner.engine.replica import ReplicaConfig
 from planner.engine.scheduler import KvTier
@@ -97,10 +97,9 @@ def _loads(replica: ReplicaConfig, tier: KvTier) -> TierLoads:
 
 def _bytes_per_token(replica: ReplicaConfig) -> float:
     """KV bytes of one token on one GPU of every pipeline stage together, what drafts included."""
-    kv, tp, drafting = replica.precision.kv_cache, replica.parallelism.tp, replica.drafting
-    draft = drafting.draft.llm if drafting is not None and drafting.draft is not None else None
-    own = kv_bytes_per_token_per_gpu(replica.llm, kv, tp)
-    return own + (kv_bytes_per_token_per_gpu(draft, kv, tp) if draft else 0.0)
+    kv, tp = replica.precision.kv_cache, replica.parallelism.tp
+    held = filter(None, (replica.llm, draft_llm(replica)))
+    return sum(kv_bytes_per_token_per_gpu(llm, kv, tp) for llm in held)
 
 
 def read_bytes_per_s(replica: ReplicaConfig, tier: KvTier) -> float:

@@ -103,9 +103,7 @@ def memory(
 def _precision(llm: LlmSpec, given: str | Precision | None, kv_cache: str | None) -> Precision:
     """Number formats of a server by those of its weights and cache."""
     found = _of_weights(llm, given)
-    if kv_cache is None:
-        return found
-    return rebuilt(found, kv_cache=_format("kv_cache", kv_cache))
+    return found if kv_cache is None else rebuilt(found, kv_cache=_format("kv_cache", kv_cache))
 
 
 def _format(field: str, name: str) -> Dtype:
@@ -245,6 +243,10 @@ def memory_fixes(found: StartUp) -> tuple[str, ...]:
     return tuple(fix.words for fix in found.fixes)
 
 
+_SIZES = ("weights_bytes", "activation_bytes", "sampling_bytes", "outside_bytes", "graph_bytes")
+"""Sizes of a footprint that a record has, in its order."""
+
+
 def memory_record(found: StartUp) -> dict[str, Any]:
     """The same as data.
 
@@ -266,15 +268,7 @@ def memory_record(found: StartUp) -> dict[str, Any]:
         "max_request_tokens": config.longest_tokens,
         "max_running_requests": config.max_running_requests,
         "max_batched_tokens": config.max_batched_tokens,
-        "seen_bytes": found.seen_bytes,
-        "weights_bytes": found.weights_bytes,
-        "activation_bytes": found.activation_bytes,
-        "sampling_bytes": found.sampling_bytes,
-        "outside_bytes": found.outside_bytes,
-        "graph_bytes": found.graph_bytes,
-        "kv_bytes": found.kv_bytes,
-        "kv_tokens": found.kv_tokens,
-        "concurrency": found.concurrency,
+        **{name: getattr(found, name) for name in ("seen_bytes", *_SIZES, "kv_bytes", "kv_tokens", "concurrency")},
         "longest_request_tokens": found.longest_tokens,
         "starts": found.starts,
         "start_probability": start_up_probability(found),

@@ -169,8 +169,8 @@ def _eagle3_head(config: Mapping[str, object]) -> DraftSpec:
     return _eagle3_spec(
         fields.text("_name") or "eagle3",
         "given",
-        hidden=hidden,
-        target_hidden=fields.optional_size("target_hidden_size") or hidden,
+        hidden_size=hidden,
+        target_hidden_size=fields.optional_size("target_hidden_size") or hidden,
         heads=heads,
         kv_heads=layer.size("num_key_value_heads", heads),
         head_dim=layer.size("head_dim", max(1, hidden // heads)),
@@ -185,8 +185,8 @@ def _eagle3_spec(
     name: str,
     source: str,
     *,
-    hidden: int,
-    target_hidden: int,
+    hidden_size: int,
+    target_hidden_size: int,
     heads: int,
     kv_heads: int,
     head_dim: int,
@@ -200,7 +200,7 @@ def _eagle3_spec(
         id=name,
         name=name,
         source=source,
-        hidden_size=hidden,
+        hidden_size=hidden_size,
         vocab_size=vocabulary,
         max_context_tokens=context,
         tied_embeddings=True,  # one table: the LM head
@@ -213,10 +213,10 @@ def _eagle3_spec(
             ),
         ),
     )
-    own_rows = target_vocabulary if hidden != target_hidden else 0
+    own_rows = target_vocabulary if hidden_size != target_hidden_size else 0
     return DraftSpec(
         llm=body,
-        fused_inputs=FUSED_LAYERS * target_hidden,
+        fused_inputs=FUSED_LAYERS * target_hidden_size,
         fused_once=True,
         wide=True,
         shares_tables=True,
@@ -235,22 +235,16 @@ class _Head:
     note: str
 
 
+_HEAD_SIZES = ["hidden_size", "target_hidden_size", "heads", "kv_heads", "head_dim", "intermediate", "vocabulary"]
+"""Columns of the table that are shapes."""
+
+
 @cache
 def _heads() -> dict[str, _Head]:
     """Published heads by their names."""
     heads = {}
     for row in _rows("draft_heads.csv"):
-        spec = _eagle3_spec(
-            row["draft"],
-            row["source"],
-            hidden=int(row["hidden_size"]),
-            target_hidden=int(row["target_hidden_size"]),
-            heads=int(row["heads"]),
-            kv_heads=int(row["kv_heads"]),
-            head_dim=int(row["head_dim"]),
-            intermediate=int(row["intermediate"]),
-            vocabulary=int(row["vocabulary"]),
-        )
+        spec = _eagle3_spec(row["draft"], row["source"], **{name: int(row[name]) for name in _HEAD_SIZES})
         method, llms = DraftMethod(row["method"]), tuple(row["llms"].split("|"))
         heads[row["draft"]] = _Head(row["draft"], method, llms, spec, row["note"])
     return heads

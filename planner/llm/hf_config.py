@@ -12,6 +12,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
 from planner.core import InputError, UnsupportedFeatureError, shorten
 from planner.llm.formats import MAX_SIZE
@@ -72,6 +73,9 @@ def _parsed(raw: bytes, path: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise InputError("config", path, f"is a JSON {type(value).__name__}, not an object", _GIVE_CONFIG)
     return value
+
+
+_Item = TypeVar("_Item")
 
 
 class ConfigFields:
@@ -148,21 +152,14 @@ class ConfigFields:
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of strings; empty when absent. Raises `InputError`."""
-        items = self._items(name)
-        if not all(isinstance(item, str) for item in items):
-            raise InputError(self.path(name), items, "must be a list of strings", "correct or remove it")
-        return tuple(str(item) for item in items)
-
-    def layer_indices(self, name: str) -> frozenset[int]:
-        """A list of layer numbers from 0; empty when absent. Raises `InputError`."""
-        return frozenset(self.integers(name))
+        return tuple(self._items(name, str, "strings"))
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """A list of whole numbers; empty when absent. Raises `InputError`."""
-        items = self._items(name)
-        if not all(isinstance(item, int) and not isinstance(item, bool) for item in items):
-            raise InputError(self.path(name), items, "must be a list of layer numbers", "correct or remove it")
-        return tuple(item for item in items if isinstance(item, int))
+        """A list of whole numbers, often of layers from 0; empty when absent. Raises `InputError`."""
+        items = self._items(name, int, "layer numbers")
+        if any(isinstance(item, bool) for item in items):
+            raise self.wrong(name, list(items), "must be a list of layer numbers", "correct or remove it")
+        return tuple(items)
 
     def section(self, name: str) -> ConfigFields | None:
         """A nested object, or None when absent. Raises `InputError`."""
@@ -175,21 +172,17 @@ class ConfigFields:
 
     def sections(self, name: str) -> tuple[ConfigFields, ...]:
         """A list of objects; empty when absent. Raises `InputError`."""
-        items = self._items(name)
-        if not all(isinstance(item, Mapping) for item in items):
-            raise InputError(self.path(name), items, "must be a list of objects", "correct or remove it")
-        return tuple(
-            ConfigFields(item, f"{self.path(name)}[{number}]")
-            for number, item in enumerate(items)
-            if isinstance(item, Mapping)
-        )
+        items = self._items(name, Mapping, "objects")  # type: ignore[type-abstract]
+        return tuple(ConfigFields(item, f"{self.path(name)}[{number}]") for number, item in enumerate(items))
 
-    def _items(self, name: str) -> Sequence[object]:
+    def _items(self, name: str, kind: type[_Item], words: str) -> Sequence[_Item]:
         value = self.values.get(name)
         if value is None:
             return ()
         if not isinstance(value, list | tuple):
-            raise InputError(self.path(name), value, "must be a list", "correct or remove it")
+            raise self.wrong(name, value, "must be a list", "correct or remove it")
+        if not all(isinstance(item, kind) for item in value):
+            raise self.wrong(name, value, f"must be a list of {words}", "correct or remove it")
         return value
 
 
@@ -325,14 +318,16 @@ def refuse_unmodelled(fields: ConfigFields, supported: Mapping[str, Collection[F
     model_type = fields.text("model_type")
     fix = f"use a model of one of the families {', '.join(supported)}"
     modelled = supported.get(model_type or "", ())
-    features = _marked_features(fields.values) + _layer_type_features(fields)
+    features = [(key, feature) for feature, keys in _MARKERS.items() for key in keys if fields.values.get(key)]
+    features += _layer_type_features(fields)
     if sliding_window(fields):
         features.append(("sliding_window", Feature.WINDOW))
     unmodelled = [(key, feature) for key, feature in features if feature not in modelled]
     if unmodelled:
         key, names = unmodelled[0][0], list(dict.fromkeys(feature.value for _, feature in unmodelled))
         of_type = f" (model_type {shorten(model_type)})" if model_type else ""
-        bound = f"{_enumerated(names)} {'are' if len(names) > 1 else 'is'} not modelled{of_type}"
+        named = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        bound = f"{named} {'are' if len(names) > 1 else 'is'} not modelled{of_type}"
         raise UnsupportedFeatureError(fields.path(key), fields.values.get(key), bound, fix)
     if model_type is None:
         raise InputError(fields.path("model_type"), "(missing)", "a decoder config names its family", fix)
@@ -350,16 +345,11 @@ def refuse_experts(fields: ConfigFields) -> None:
             )
 
 
-def _marked_features(values: Mapping[str, object]) -> list[tuple[str, Feature]]:
-    """Features whose keys are set, each with its key."""
-    return [(key, feature) for feature, keys in _MARKERS.items() for key in keys if values.get(key)]
-
-
 def _layer_type_features(fields: ConfigFields) -> list[tuple[str, Feature]]:
     """Features that the types of layers mean, each with its key."""
     kinds = [kind for kind in dict.fromkeys(fields.texts("layer_types")) if kind != FULL_ATTENTION]
     features = [("layer_types", _LAYER_TYPES.get(kind, Feature.OTHER_LAYERS)) for kind in kinds]
-    if fields.layer_indices("attn_type_list") - {_FULL_ATTENTION_CODE}:
+    if set(fields.integers("attn_type_list")) - {_FULL_ATTENTION_CODE}:
         features.append(("attn_type_list", Feature.LINEAR))
     return features
 
@@ -377,11 +367,6 @@ def sliding_window(fields: ConfigFields) -> int:
         return 0
     bounded = fields.values.get("max_position_embeddings") is not None
     return 0 if bounded and window >= context_tokens(fields) else window
-
-
-def _enumerated(words: Sequence[str]) -> str:
-    """Words in a sentence: "a, b and c"."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 # ------------------------------------------------------------------------------------------------ context

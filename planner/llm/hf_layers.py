@@ -273,7 +273,7 @@ def biased_experts(fields: ConfigFields) -> FeedForwards:
 def qwen_experts(fields: ConfigFields) -> FeedForwards:
     """Experts where (layer + 1) is a multiple of ``decoder_sparse_step`` and the layer not in ``mlp_only_layers``."""
     layers, step = layer_count(fields), fields.size("decoder_sparse_step", default=1)
-    dense_only = fields.layer_indices("mlp_only_layers")
+    dense_only = fields.integers("mlp_only_layers")
     shared = fields.count("shared_expert_intermediate_size")
     sparse = [(layer + 1) % step == 0 and layer not in dense_only for layer in range(layers)]
     if not any(sparse):
@@ -302,7 +302,7 @@ def late_layers(fields: ConfigFields) -> list[bool]:
 def interleaved_experts(fields: ConfigFields) -> FeedForwards:
     """Llama 4: experts and one shared expert in every ``interleave_moe_layer_step``-th layer, or in ``moe_layers``."""
     layers, step = layer_count(fields), fields.size("interleave_moe_layer_step", default=1)
-    named, size = fields.layer_indices("moe_layers"), fields.size("intermediate_size")
+    named, size = fields.integers("moe_layers"), fields.size("intermediate_size")
     experts = routed_experts(fields, "num_local_experts", "intermediate_size", size)
     sparse = [layer in named if named else (layer + 1) % step == 0 for layer in range(layers)]
     return dense_and_sparse(fields, sparse, experts, dense_key="intermediate_size_mlp")

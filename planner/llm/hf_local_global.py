@@ -250,7 +250,7 @@ def step_feed_forwards(fields: ConfigFields) -> FeedForwards:
     if isinstance(listed, str):
         sparse = _numbers(fields, "moe_layers_enum", listed)
     elif listed is not None:
-        sparse = fields.layer_indices("moe_layers_enum")
+        sparse = frozenset(fields.integers("moe_layers_enum"))
     elif named:
         sparse = frozenset(layer for layer, kind in enumerate(named) if kind == "sparse")
     else:

@@ -182,12 +182,20 @@ def _read_scheme(quantised: ConfigFields, base: Dtype, expert_dtype: str | None 
             formats, only = (Dtype.FP8_TOKEN, Dtype.FP8_TOKEN), None
         case "fp8":
             formats, only = (_block_dtype(quantised, quantised.integers("weight_block_size")), Dtype.FP8), None
-            if quantised.text("store_dtype") not in (None, "fp8"):
-                return _stored_experts_scheme(quantised, formats, base)
+            stored = quantised.text("store_dtype")
+            if stored not in (None, "fp8"):  # MiMo-V2.5-Pro-FP4; ``fp8.py`` of SGLang
+                if stored != "mxfp4" or quantised.size("mxfp4_block_size", default=32) != 32:
+                    bound = "only mxfp4 with 32 values to a scale is modelled"
+                    raise quantised.unmodelled("store_dtype", stored, bound, _FIX)
+                return _mxfp4_experts_scheme(quantised, formats, base, base)
             if "quantized_layers" in quantised.values:
                 return _requantised_scheme(quantised, formats, base)
-            if expert_dtype not in (None, "fp8"):
-                return _four_bit_experts_scheme(quantised, formats, base, expert_dtype)
+            if expert_dtype not in (None, "fp8"):  # ``fp4_gemm`` of DeepSeek-V4's inference takes 8-bit activations
+                if expert_dtype != "fp4":
+                    raise UnsupportedFeatureError(
+                        "config.expert_dtype", expert_dtype, "only fp4 and fp8 are modelled", _FIX
+                    )
+                return _mxfp4_experts_scheme(quantised, formats, base, Dtype.FP8)
         case "mxfp4":
             formats, only = (Dtype.MXFP4, base), Part.EXPERTS
         case _:
@@ -206,22 +214,10 @@ def _requantised_scheme(quantised: ConfigFields, rest: Formats, base: Dtype) -> 
     return mixed._replace(groups=(*mixed.groups, _Group(rest)), ignores=False)
 
 
-def _four_bit_experts_scheme(quantised: ConfigFields, rest: Formats, base: Dtype, expert_dtype: str | None) -> _Scheme:
-    """FP8 with routed experts in MXFP4, multiplied with 8-bit activations (``fp4_gemm`` of DeepSeek-V4's inference)."""
-    if expert_dtype != "fp4":
-        raise UnsupportedFeatureError("config.expert_dtype", expert_dtype, "only fp4 and fp8 are modelled", _FIX)
-    experts = _parsed_pattern(quantised, "expert_dtype", r"re:.*\.experts\.")
-    groups = (_Group((Dtype.MXFP4, Dtype.FP8), (experts,)), _Group(rest))
-    return _Scheme(groups, _cache_dtype(quantised, base))
-
-
-def _stored_experts_scheme(quantised: ConfigFields, rest: Formats, base: Dtype) -> _Scheme:
-    """FP8 whose routed experts are stored in 4 bits: ``store_dtype`` (MiMo-V2.5-Pro-FP4; ``fp8.py`` of SGLang)."""
-    stored = quantised.text("store_dtype")
-    if stored != "mxfp4" or quantised.size("mxfp4_block_size", default=32) != 32:
-        raise quantised.unmodelled("store_dtype", stored, "only mxfp4 with 32 values to a scale is modelled", _FIX)
+def _mxfp4_experts_scheme(quantised: ConfigFields, rest: Formats, base: Dtype, activations: Dtype) -> _Scheme:
+    """FP8 with routed experts in MXFP4."""
     experts = _parsed_pattern(quantised, "store_dtype", r"re:.*\.experts\.")
-    groups = (_Group((Dtype.MXFP4, base), (experts,)), _Group(rest))
+    groups = (_Group((Dtype.MXFP4, activations), (experts,)), _Group(rest))
     return _Scheme(groups, _cache_dtype(quantised, base))
 
 
