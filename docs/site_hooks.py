@@ -67,8 +67,8 @@ def without_outer_links(markdown: str, src_uri: str) -> str:
 
     >>> without_outer_links("see [profiles](../planner/presets/README.md)", "demand.md")
     'see profiles (`planner/presets/README.md`)'
-    >>> without_outer_links("see [profiles](../science.md)", "how-to/sweep.md")
-    'see [profiles](../science.md)'
+    >>> without_outer_links("see [profiles](../design.md)", "how-to/sweep.md")
+    'see [profiles](../design.md)'
     """
     leave = "../" * (src_uri.count("/") + 1)
     return re.sub(rf"\[([^\]]+)\]\({re.escape(leave)}([^)#]+)(?:#[^)]*)?\)", r"\1 (`\2`)", markdown)

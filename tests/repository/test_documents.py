@@ -69,5 +69,5 @@ def test_pages_are_of_four_kinds() -> None:
         "decisions.md",
         "design.md",
         "conventions.md",
-        "progress.md",
+        "limits.md",
     }

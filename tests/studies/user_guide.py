@@ -52,13 +52,8 @@ def _after(target: str) -> str:
     return rf"{target} +{NUMBER} m?s of {NUMBER} m?s +({NUMBER}) ms of"
 
 
-def _only(sku: str) -> str:
-    """Cost of the best fleet of one SKU or mode [USD/h], in the table of alternatives."""
-    return rf"\n{sku} +\d[^\n]*?  +{NUMBER} +({NUMBER}) +[+\-\d]"
-
-
 def _at_least(sku: str) -> str:
-    """A bound on that, where it is too dear to be looked at closer."""
+    """Bound on the cost of the best fleet of one SKU or mode [USD/h], in the table of alternatives."""
     return rf"\n{sku} +\S[^\n]*?  +{NUMBER} +>= ({NUMBER}) "
 
 
@@ -107,7 +102,7 @@ PICKS: Mapping[str, Mapping[str, str]] = {
         **PLAN,
         **TTFT,
         **TPOT,
-        "disaggregated [USD/h]": _only("disaggregated"),
+        "disaggregated, at least [USD/h]": _at_least("disaggregated"),
         "mixed pool in use": _pool("mixed"),
     },
     f"{RAG} --set search.prefix_cache=[false]": PLAN,
