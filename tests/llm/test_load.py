@@ -22,17 +22,7 @@ from planner.llm.load import load_from_hub
 from planner.llm.spec import id_of
 from tests.configs import llama, preset_config
 
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 128,
-    "vocab_size": 1000,
-    "max_position_embeddings": 2048,
-    "torch_dtype": "bfloat16",
-}
+LLAMA = llama(num_hidden_layers=2, torch_dtype="bfloat16")
 FP8 = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
 """What NVIDIA ModelOpt writes beside a checkpoint in FP8."""
 
