@@ -22,9 +22,11 @@ from planner.core.interpolation import interpolated_at, knot_below, last_knot
 from planner.core.metrics import Metric
 from planner.core.record import Frozen, Keyed, Record, checked_once, rebuilt
 from planner.core.tables import (
+    Columns,
     Report,
     Table,
     change,
+    columns_of,
     duration,
     markdown_table,
     markdown_text,
@@ -50,6 +52,7 @@ __all__ = [
     "SCENARIO",
     "VERSION_KEY",
     "BoolArray",
+    "Columns",
     "FloatArray",
     "Frozen",
     "InputError",
@@ -65,6 +68,7 @@ __all__ = [
     "UnsupportedFeatureError",
     "change",
     "checked_once",
+    "columns_of",
     "compiled",
     "duration",
     "from_validation_error",
