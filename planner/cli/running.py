@@ -97,11 +97,10 @@ def check(
     alone = request.has_one_model
     if len(watched) == 1:
         ((_, running, _),) = watched
-        shown = partial(running_report.report, running, fleet.name, alone)
         deliver(
-            shown,
+            lambda: running_report.report(running, alone),
             (json_file, lambda: json_text(running_report.running_document(running))),
-            (md_file, lambda: shown().markdown),
+            (md_file, lambda: running_report.markdown(fleet.name, running, alone)),
         )
     else:
         _deliver_several(watched, json_file, md_file)
@@ -218,7 +217,7 @@ def _deliver_several(
     from planner.report import running_fleet as running_report
 
     documents = {name: running_report.running_document(running) for name, running, _ in watched}
-    pages = [running_report.report(running, name, alone=False).markdown for name, running, _ in watched]
+    pages = [running_report.markdown(name, running, alone=False) for name, running, _ in watched]
     write(json_file, lambda: json_text({"running_fleets": documents}))
     write(md_file, lambda: "\n".join(pages))
     if STDOUT in (json_file, md_file):

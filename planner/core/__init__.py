@@ -22,11 +22,9 @@ from planner.core.interpolation import interpolated_at, knot_below, last_knot
 from planner.core.metrics import Metric
 from planner.core.record import Frozen, Keyed, Record, checked_once, rebuilt
 from planner.core.tables import (
-    Columns,
     Report,
     Table,
     change,
-    columns_of,
     duration,
     markdown_table,
     markdown_text,
@@ -52,7 +50,6 @@ __all__ = [
     "SCENARIO",
     "VERSION_KEY",
     "BoolArray",
-    "Columns",
     "FloatArray",
     "Frozen",
     "InputError",
@@ -68,7 +65,6 @@ __all__ = [
     "UnsupportedFeatureError",
     "change",
     "checked_once",
-    "columns_of",
     "compiled",
     "duration",
     "from_validation_error",

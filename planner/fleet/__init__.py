@@ -16,13 +16,13 @@ from planner.fleet.calibration_bounds import (
 from planner.fleet.cascades import cascade_services
 from planner.fleet.confidence import deviations_of, slower_deployment
 from planner.fleet.corrections import Corrections
-from planner.fleet.format_warnings import weights_word
 from planner.fleet.given import (
     DEFAULT_RUNNING,
     DEFAULT_TOKENS,
     deployment_in_words,
     plan_of_given,
 )
+from planner.fleet.notes import weights_word
 from planner.fleet.packing import PackedPool, packed_replicas, server_count
 from planner.fleet.planning import hardware_for, plan
 from planner.fleet.program import request_slices

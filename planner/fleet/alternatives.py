@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from planner.core import percent
 from planner.fleet.columns import CandidateColumns, Column
 from planner.fleet.corrections import Corrections
-from planner.fleet.filling import SAME_COST, filled_allocation
 from planner.fleet.market import market_of
-from planner.fleet.preferences import PLAINNESS, is_plain, less_measured, less_plain, less_simple
-from planner.fleet.program import FleetSearch, search_fleet
+from planner.fleet.pool_sizes import filled_allocation
+from planner.fleet.preferences import preferred_allocation, why_preferred
+from planner.fleet.program import SAME_COST, FleetSearch, search_fleet
 from planner.fleet.refinement import COARSE_GAP, refined_allocation
-from planner.fleet.search import excess_of_few, simplest_allocation
-from planner.fleet.types import Alternative, PlanRequest, Progress
+from planner.fleet.types import Alternative, PlanRequest
 from planner.optimizer import Allocation, Objective, UnitStage
-from planner.search import Mode, ShiftRule
+from planner.search import ShiftRule
 
 CLEARLY_DEARER = 0.15
 """Share by which an alternative must be dearer, at optimistic rates, to be shown by that bound alone. A choice."""
@@ -32,8 +30,8 @@ scenarios with ten alternatives each all but one end within 25."""
 UNDECIDED = "not looked at any closer: many configurations are as good by their bounds"
 """In place of the fleet of such a bound."""
 NOT_LOOKED_AT = "clearly dearer, not looked at any closer"
-"""In place of the fleet of such a bound where that mixes SKUs or modes, or has strays, as nobody would: its rates are
-not true ones."""
+"""In place of the fleet of such a bound where that mixes SKUs or modes, as hardly anybody would: its rates are not true
+ones."""
 
 
 def alternatives_of(
@@ -51,8 +49,10 @@ def alternatives_of(
         corrections: what simulation taught of the plan; None: it was not simulated.
     """
     space, simulated = search.request.search, corrections is not None
-    restrictions = [(sku, "sku", partial(_is_of_sku, sku)) for sku in dict.fromkeys(space.skus)]
-    restrictions += [(mode.value, "mode", partial(_is_of_mode, mode)) for mode in dict.fromkeys(space.modes)]
+    restrictions: list[tuple[str, str, Callable[[Column], bool]]] = [
+        *((sku, "sku", lambda column, sku=sku: column.family.sku == sku) for sku in dict.fromkeys(space.skus)),
+        *((mode.value, "mode", lambda one, mode=mode: one.family.mode is mode) for mode in dict.fromkeys(space.modes)),
+    ]
     alternatives = []
     for name, kind, keeps in restrictions:  # each looks at the columns as the one before left them
         own = replace(_quiet(search, name), columns=_Only(search.columns, keeps))
@@ -78,14 +78,6 @@ class _Only(CandidateColumns):
     def all(self) -> list[Column]:
         """Those of the families."""
         return [column for column in super().all if self._keeps(column)]
-
-
-def _is_of_sku(sku: str, column: Column) -> bool:
-    return column.family.sku == sku
-
-
-def _is_of_mode(mode: Mode, column: Column) -> bool:
-    return column.is_mixed is (mode is Mode.MIXED)
 
 
 def other_engines(search: FleetSearch, chosen: Allocation) -> dict[str, tuple[str, ...]]:
@@ -119,14 +111,10 @@ def _on_engine(request: PlanRequest, engine: str, skus: Sequence[str]) -> PlanRe
 
 
 def _quiet(search: FleetSearch, name: str) -> FleetSearch:
-    """The search, saying one stage in place of whatever it hears."""
+    """The search, which reports one stage whatever it does."""
     stage = f"comparing alternatives: {name}"
     search.progress(stage)
-    return replace(search, progress=_constant(search.progress, stage))
-
-
-def _constant(progress: Progress, stage: str) -> Progress:
-    return lambda _: progress(stage)
+    return replace(search, progress=lambda _: search.progress(stage))
 
 
 def _alternative(search: FleetSearch, chosen: Allocation, name: str, kind: str, simulated: bool) -> Alternative:
@@ -141,11 +129,11 @@ def _alternative(search: FleetSearch, chosen: Allocation, name: str, kind: str, 
     stages = list(UnitStage)
     used = sorted(search.chosen(allocation), key=lambda column: stages.index(column.stage))
     is_bound = not all(column.is_exact for column in used)
-    is_of_several = len({(one.service, one.family.sku) for one in used}) > len({one.service for one in used})
+    kinds = {(one.service, one.family.sku, one.is_mixed) for one in used}
     summary = _fleet_summary(used, allocation, search.peak)
     if is_bound and allocation.cost_usd_per_hour <= clearly_dearer:
         summary = UNDECIDED
-    elif is_bound and (is_of_several or not is_plain(search.columns, allocation)):
+    elif is_bound and len(kinds) > len({one.service for one in used}):
         summary = NOT_LOOKED_AT
     return Alternative(
         restriction=name,
@@ -171,7 +159,7 @@ def _best(search: FleetSearch, clearly_dearer: float) -> Allocation | None:
     if not _is_exact(search, allocation):
         return allocation
     if allocation.status.has_allocation and allocation.cost_usd_per_hour <= clearly_dearer:
-        allocation = simplest_allocation(search, allocation)
+        allocation = preferred_allocation(search, allocation)
     return filled_allocation(search, allocation) if _is_exact(search, allocation) else allocation
 
 
@@ -186,14 +174,9 @@ def _why_not(search: FleetSearch, chosen: Allocation, other: Allocation, kind: s
         return ""
     if kind == "engine":
         return "not searched for: search.more_engines"
-    simplicity = search.request.search.simplicity
-    for reason, excess in (
-        (less_plain(search.columns, chosen, other), PLAINNESS if simplicity else 0.0),
-        (less_measured(search.columns, chosen, other), simplicity),
-        (less_simple(search.columns, chosen, other), excess_of_few(search, other)),
-    ):
-        if reason and chosen.cost_usd_per_hour <= (1.0 + excess + SAME_COST) * other.cost_usd_per_hour:
-            return f"{reason} (search.simplicity)"
+    reason, excess = why_preferred(search.columns, chosen, other), search.request.search.simplicity
+    if reason and chosen.cost_usd_per_hour <= (1.0 + excess + SAME_COST) * other.cost_usd_per_hour:
+        return f"{reason} (search.simplicity)"
     if not _costs_more(chosen, other):
         return ""
     if simulated:

@@ -6,8 +6,9 @@ member of the family searched for and its true rate computed (`CandidateColumns.
 program's answer, once all its units have true rates, is optimal over the true rates of all. Where a bound turns out to
 have been too low, which under a drift it may, that is counted (`CandidateColumns.rises`).
 
-Simulation corrects them (`CandidateColumns.lower`, `planner.fleet.kept_shares`). A pool that was simulated and held
-where theory says it would not becomes a unit with the rates it held (`CandidateColumns.witness`): one unit more with
+A rate is true by the last of three oracles asked: bound, theory, simulation. Simulation lowers the rates of a
+configuration that missed (`CandidateColumns.lower`, `planner.fleet.corrections`). A pool that held in simulation
+against theory becomes a unit of its own with the rates it held (`CandidateColumns.add_simulated`): one unit more with
 true rates, which no bound has to cover.
 
 A unit that serves several slices has one configuration: the best member for each of the slices it was chosen for
@@ -17,22 +18,20 @@ becomes a unit of its own, with its rates of all slices. A compromise that is be
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
 from planner.engine import kv_tiers_usd_per_gpu_hour
-from planner.fleet.corrections import Corrections, HeldPool, KeptShare, TrafficKind
-from planner.fleet.kept_shares import LEAST_KEPT, KeptShares
+from planner.fleet.corrections import LEAST_KEPT, Corrections, HeldPool, KeptShare, KeptShares, TrafficKind
 from planner.fleet.types import pool_name
 from planner.optimizer import Allocation, Unit, UnitStage
 from planner.search import Capacity, ConfigurationFamily, Dominated, Mode, PoolOption, Rejection, worth_sizes
 from planner.serving import MOST_REPLICAS, Role
 from planner.supply import FleetLimits, replicas_that_may_fail
 from planner.traffic import DemandSlice
-from planner.workload import RecordedArrivals, Workload
+from planner.workload import RecordedArrivals
 
 _ROUNDING = 1e-9
 """Share by which a rate that was seen to hold is raised, so that the program may route all of it."""
@@ -41,7 +40,7 @@ STAGE_OF_ROLE = {Role.MIXED: UnitStage.WHOLE, Role.PREFILL: UnitStage.FIRST, Rol
 
 @dataclass(frozen=True)
 class SliceRate:
-    """What a unit carries of one slice: a rate [1/s], and whether it is the true one or an upper bound."""
+    """Rate of a unit for one slice [1/s], and whether it is true or an upper bound."""
 
     rate_per_s: float
     is_exact: bool
@@ -87,7 +86,7 @@ class Column:
 
     @property
     def kind(self) -> str:
-        """What is bought and how it is set up, whatever the size."""
+        """Its configuration, whatever the size; of a column without a member its family."""
         return self.family.name if self.member is None else pool_name(self.member)
 
     @property
@@ -102,12 +101,12 @@ class Column:
 
     @property
     def is_measured(self) -> bool:
-        """Whether its step times come from kernels measured on its own SKU."""
+        """True if its step times come from kernels measured on its own SKU."""
         return self.family.is_measured
 
     @property
     def is_mixed(self) -> bool:
-        """Whether it serves whole requests."""
+        """True if it serves whole requests."""
         return self.family.role is Role.MIXED
 
     @property
@@ -117,17 +116,17 @@ class Column:
 
     @property
     def is_decode(self) -> bool:
-        """Whether it receives what prefill pools send."""
+        """True if it receives what prefill pools send."""
         return self.family.role is Role.DECODE
 
     @property
     def is_exact(self) -> bool:
-        """Whether all its rates are true ones."""
+        """True if all its rates are true."""
         return self.member is not None and all(rate.is_exact for rate in self.rates.values())
 
 
 class _TheoryRate(NamedTuple):
-    """What theory says a column carries [1/s], and up to which rate it was asked [1/s]."""
+    """Rate of a column by theory [1/s], and the rate up to which theory was asked [1/s]."""
 
     rate_per_s: float
     asked_per_s: float
@@ -164,14 +163,18 @@ class CandidateColumns:
         self.rises = 0
         self._sites = sites
         self._limits = limits
-        self._witnessed: dict[tuple[str, str], float] = {}
+        self._simulated: dict[tuple[str, str], float] = {}
         self._held: dict[str, HeldPool] = {}
         self.dominated: dict[str, Dominated] = {}
         self._capacities = capacities
         self._theory: dict[tuple[str, str], _TheoryRate] = {}
         self._family_of: dict[tuple[str, str], str] = {}
         self._member_of: dict[tuple[str, str], PoolOption] = {}
-        self._shares = KeptShares(is_steady=not any(_varies(slice_.workload) for slice_ in slices))
+        self._shares = KeptShares()
+        self._is_steady = not any(
+            isinstance(slice_.workload.arrivals, RecordedArrivals) or slice_.workload.open_arrivals.drift is not None
+            for slice_ in slices
+        )
         self._demand_per_s = {
             slice_.name: math.inf if slice_.deferrable else max(slice_.demand_per_s) for slice_ in slices
         }
@@ -207,7 +210,7 @@ class CandidateColumns:
         for name in ratios:
             self._ask(column, member, name)
         theory = {name: self._rate(column, name).rate_per_s for name in ratios}
-        self._witnessed |= {(column.name, name): ratio * theory[name] for name, ratio in ratios.items()}
+        self._simulated |= {(column.name, name): ratio * theory[name] for name, ratio in ratios.items()}
         self._held[column.name] = pool
         self._set(replace(column, rates={name: self._rate(column, name) for name in ratios}))
 
@@ -217,14 +220,15 @@ class CandidateColumns:
         return replace(known, surviving=surviving, rates={})
 
     def corrections(self, traffic: TrafficKind, used: Iterable[str], deviations: float) -> Corrections:
-        """What simulation taught so far.
+        """Corrections of the rates of theory by the simulations so far.
 
         Args:
             traffic: how requests came.
             used: names of the columns of the fleet; pools that carried more than theory says are told of these only.
             deviations: with which the fleet was planned beyond those asked for.
         """
-        kept, expected = self._shares.all_kept(), self._shares.all_expected()
+        kept = {(one.service, one.configuration): one for one in self._shares.all_kept()}
+        expected = self._shares.all_expected()
         of_others = {(each.service, each.role) for each in expected}
         for column in (self._by_name[name] for name in used if name in self._by_name):
             key = (column.service, column.family.role)
@@ -244,12 +248,12 @@ class CandidateColumns:
 
     @property
     def expectations(self) -> tuple[str, ...]:
-        """What is expected of configurations that were not simulated, a line for each role where that is less."""
+        """See `KeptShares.expectations`."""
         return self._shares.expectations
 
     @property
     def are_shared(self) -> bool:
-        """Whether some column serves several slices."""
+        """True if some column serves several slices."""
         return any(len(column.rates) > 1 for column in self._by_name.values())
 
     @property
@@ -267,7 +271,7 @@ class CandidateColumns:
         return list({(service, pool_name(member)): (service, member) for service, member in used}.values())
 
     def refine(self, allocation: Allocation) -> bool:
-        """Replace optimistic rates that the allocation relies on by true ones; whether there were any."""
+        """Replace optimistic rates that the allocation relies on by true ones; True if there were any."""
         open_columns = [(column, self._bounded_slices(column, allocation)) for column in self.chosen(allocation)]
         open_columns = [(column, names) for column, names in open_columns if names or column.member is None]
         for column, names in open_columns:
@@ -281,7 +285,7 @@ class CandidateColumns:
         return bool(open_columns)
 
     def refine_bound(self, allocation: Allocation) -> bool:
-        """Replace optimistic rates that only the bound of an allocation rests on; whether there were any.
+        """Replace optimistic rates that only the bound of an allocation rests on; True if there were any.
 
         Without this a bound could rest for ever on rates that no unit has.
         """
@@ -310,18 +314,8 @@ class CandidateColumns:
                 worst[found.sku, found.mode] = max(before, found, key=lambda miss: miss.ratio)
         return list(worst.values())
 
-    def lower(
-        self,
-        member: PoolOption,
-        service: str,
-        share: float,
-        kept: float,
-        *,
-        is_doubtful: bool = False,
-        is_full: bool = False,
-        missed_at: tuple[int, Mapping[str, float]] | None = None,
-    ) -> None:
-        """Lower what a configuration carries, at every pool size, after it missed a target with `share` of its rates.
+    def lower(self, member: PoolOption, service: str, share: float, kept: float) -> None:
+        """Lower the rates of a configuration, at every pool size, after it missed a target.
 
         What made theory too optimistic at one size makes it so at the others, and pools of one configuration are put
         together from columns of several sizes. Larger pools become worth a column.
@@ -330,52 +324,33 @@ class CandidateColumns:
             member: the configuration.
             service: it serves.
             share: of its rates that was routed to it.
-            kept: share of that at which it may hold; more is taken after `MISSES_BEFORE_LARGER_CUTS` misses.
-            is_doubtful: another pool may be why it missed: the first such miss lowers nothing.
-            is_full: requests waited for a place in it; else one of its family with more places would do as it did.
-            missed_at: its surviving replicas and what was routed to them, by slice [1/s]: where theory was asked only
-                whether it carries the demand, `share` is of that, and of what it carries by theory it is less.
+            kept: share of that at which it may hold.
         """
         name = pool_name(member)
-        misses = self._shares.count_miss(service, name)
-        if is_doubtful and misses == 1:
-            return
-        if missed_at is not None and self._shares.is_steady:
-            share = min(share, self._share_of_all(member, service, *missed_at))
         self._shares.miss(service, member.role, self._family_of[service, name], name, share, kept)
         self._add_sizes(service)
         self.of_members([(service, member)])
-        self._correct(service, member.role)
-        self._offer_others(member, service, is_full=is_full)
+        for column in self.all:
+            if column.service == service and column.family.role is member.role:
+                self._set(self._corrected(column))
+        if self._is_steady:
+            self._offer_others(member, service)
 
-    def _share_of_all(
-        self, member: PoolOption, service: str, surviving: int, rates_per_s: Mapping[str, float]
-    ) -> float:
-        """Share of all that a pool carries as its rates are known, however much that is, that was routed to it."""
-        kept = max(self._kept_share(service, member), LEAST_KEPT)
-        most_per_s = {name: self._capacities[name].rate_per_s(member, surviving) for name in rates_per_s}
-        return math.fsum(rate / most_per_s[name] for name, rate in rates_per_s.items() if most_per_s[name]) / kept
-
-    def _offer_others(self, missed: PoolOption, service: str, *, is_full: bool) -> None:
+    def _offer_others(self, missed: PoolOption, service: str) -> None:
         """Offer the other members of a family at every size; what missed has columns of its own.
 
-        Of members that carry all that is asked by theory one was chosen, and another may hold where that one missed.
-        Where the rate varies it is not expected to: see `planner.fleet.kept_shares`.
+        Of members that carry all that is asked by theory one was chosen, and another may hold where that one missed;
+        not one that only has more places. Where the rate varies, theory errs about the traffic, not about a member.
         """
-        family = self._family_of[service, pool_name(missed)]
-        if not self._shares.is_open(service, missed.role, family):
-            return
-
-        def does_as_well(member: PoolOption) -> bool:
-            own, other = missed.config, member.config
-            more_places = own.max_running_requests <= other.max_running_requests and not is_full
-            return own.max_batched_tokens == other.max_batched_tokens and (
-                own.max_running_requests == other.max_running_requests or more_places
-            )
-
+        family, own = self._family_of[service, pool_name(missed)], missed.config
         untried = {}
         for name, sliced in self._open_families(service, family).items():
-            others = tuple(member for member in sliced.members if not does_as_well(member))
+            others = tuple(
+                member
+                for member in sliced.members
+                if member.config.max_batched_tokens != own.max_batched_tokens
+                or member.config.max_running_requests < own.max_running_requests
+            )
             if others:
                 untried[name] = replace(sliced, members=others)
         self._untried[service, family] = untried
@@ -389,45 +364,8 @@ class CandidateColumns:
         """By slice, the members of a family that may still be chosen."""
         return self._untried.get((service, family), self._families[service][family])
 
-    def held(self, member: PoolOption, service: str, share: float) -> bool:
-        """Expect more of configurations that were not simulated, after one held with so much room.
-
-        Args:
-            member: that one.
-            service: it serves.
-            share: of the rates that it has here at which it would just hold.
-
-        Returns:
-            Whether more is expected now than before.
-        """
-        name = pool_name(member)
-        if not self._shares.held(service, member.role, self._family_of[service, name], name, share):
-            return False
-        self._correct(service, member.role)
-        return True
-
-    @contextmanager
-    def carefully(self) -> Iterator[bool]:
-        """`KeptShares.carefully`, with the rates of all columns as they are then, and afterwards as they were."""
-        with self._shares.carefully() as is_worth_it:
-            if is_worth_it:
-                self._correct_all()
-            yield is_worth_it
-        if is_worth_it:
-            self._correct_all()
-
-    def _correct_all(self) -> None:
-        for column in self.all:
-            self._set(self._corrected(column))
-
-    def _correct(self, service: str, role: Role) -> None:
-        """Bring the rates of a role up to date."""
-        for column in self.all:
-            if column.service == service and column.family.role is role:
-                self._set(self._corrected(column))
-
-    def witness(self, member: PoolOption, service: str, surviving: int, rates_per_s: Mapping[str, float]) -> None:
-        """A pool of so many surviving replicas was simulated at these rates [1/s] and held: a unit that carries them.
+    def add_simulated(self, member: PoolOption, service: str, surviving: int, rates_per_s: Mapping[str, float]) -> None:
+        """Add the unit of a pool that held in simulation: so many surviving replicas at these rates [1/s].
 
         Its rates are those of theory, raised in one proportion until what was simulated fills the unit. Nothing is
         concluded for other sizes: a size that simulation did not see keeps the rate of theory.
@@ -438,7 +376,7 @@ class CandidateColumns:
             self._ask(column, member, name)
         theory = {name: self._rate(column, name).rate_per_s or total_per_s for name in rates_per_s}
         raised = max(1.0, math.fsum(rate / theory[name] for name, rate in rates_per_s.items())) * (1.0 + _ROUNDING)
-        self._witnessed |= {(column.name, name): raised * rate for name, rate in theory.items()}
+        self._simulated |= {(column.name, name): raised * rate for name, rate in theory.items()}
         self._held[column.name] = HeldPool(
             service=service,
             configuration=pool_name(member),
@@ -472,8 +410,8 @@ class CandidateColumns:
             raise ValueError(f"{column.name} has no configuration yet: refine it before it is enlarged")
         surviving = sum(count * part.surviving for part, count in parts) + 1
         larger = self._sized(column.service, column.member, surviving)
-        if any(self.is_witnessed(name) for name in units):
-            self.witness(column.member, column.service, surviving, routed_per_s)
+        if any(self.is_simulated(name) for name in units):
+            self.add_simulated(column.member, column.service, surviving, routed_per_s)
         rates = dict(self._by_name.get(larger.name, larger).rates)
         for name in set.intersection(*(set(part.rates) for part, _ in parts)):
             together_per_s = math.fsum(count * part.rates[name].rate_per_s for part, count in parts)
@@ -482,9 +420,9 @@ class CandidateColumns:
         self._set(replace(larger, rates=rates))
         return self._by_name[larger.name]
 
-    def is_witnessed(self, name: str) -> bool:
-        """Whether a column has rates that simulation found, whatever theory says of them."""
-        return any(column == name for column, _ in self._witnessed)
+    def is_simulated(self, name: str) -> bool:
+        """True if a column has rates that held in simulation, whatever theory says of them."""
+        return any(column == name for column, _ in self._simulated)
 
     def of_members(self, members: Iterable[tuple[str, PoolOption]]) -> list[Column]:
         """The columns of some configurations (service and member), one for every pool size of their families."""
@@ -540,14 +478,12 @@ class CandidateColumns:
         """The same of a column; of one without a member that of the best that may be chosen."""
         if column.member is not None:
             return self._kept_share(column.service, column.member)
-        family = (column.service, column.family.role, column.family.name)
-        untried = self._shares.of_untried(*family)
         if (column.service, column.family.name) in self._untried:
-            return untried
-        return max([untried, *self._shares.tried(*family).values()])
+            return self._shares.expected(column.service, column.family.role)
+        return self._shares.best_of(column.service, column.family.role, column.family.name)
 
     def _rate(self, column: Column, name: str) -> SliceRate:
-        """What a column carries of a slice as far as is known: true where theory was asked far enough, else a bound."""
+        """Rate of a column for a slice by the last oracle asked; a bound where theory was not asked far enough."""
         kept = self._kept_of(column)
         most_per_s, theory = self._demand_per_s[name], self._theory.get((column.name, name))
         is_exact = theory is not None and (
@@ -560,9 +496,9 @@ class CandidateColumns:
         else:
             rate_per_s = theory.rate_per_s
         rate_per_s = min(kept * rate_per_s, most_per_s)
-        seen_per_s = self._witnessed.get((column.name, name))
-        if seen_per_s is not None:
-            return SliceRate(max(rate_per_s, seen_per_s), is_exact=True)
+        held_per_s = self._simulated.get((column.name, name))
+        if held_per_s is not None:
+            return SliceRate(max(rate_per_s, held_per_s), is_exact=True)
         return SliceRate(rate_per_s, is_exact)
 
     def _corrected(self, column: Column) -> Column:
@@ -571,9 +507,7 @@ class CandidateColumns:
 
     def _asked_per_s(self, column: Column, name: str) -> float:
         """Rate by theory above which a column need not be known."""
-        kept = self._kept_of(column)
-        kept = max(kept, LEAST_KEPT)
-        return self._demand_per_s[name] / kept
+        return self._demand_per_s[name] / max(self._kept_of(column), LEAST_KEPT)
 
     def _ask(self, column: Column, member: PoolOption, name: str) -> None:
         """Ask theory what a member carries of a slice in a pool of this size."""
@@ -632,7 +566,7 @@ class CandidateColumns:
         return max(smallest, column, key=lambda each: each.surviving)
 
     def _member_rates(self, column: Column) -> dict[str, SliceRate]:
-        """What is known of a new column of a member, for the slices that it can serve at all."""
+        """Rates of a new column of a member, for the slices that it can serve at all."""
         by_slice = self._families[column.service][column.family.name]
         serves = [
             name
@@ -669,11 +603,6 @@ class CandidateColumns:
     def _note_rise(self, before: SliceRate | None, rate_per_s: float) -> None:
         if before is not None and rate_per_s > before.rate_per_s * (1.0 + _ROUNDING):
             self.rises += 1
-
-
-def _varies(workload: Workload) -> bool:
-    """Whether its rate does, or its arrivals were recorded."""
-    return isinstance(workload.arrivals, RecordedArrivals) or workload.open_arrivals.drift is not None
 
 
 def unit_of(column: Column, takes: Mapping[str, float], usd_per_start: float, steady: bool) -> Unit:

@@ -1,4 +1,9 @@
-"""What simulation made of the rates of theory in one plan, for plans by theory that are compared with it.
+"""Rates of theory as simulation corrects them: within one plan, and for plans by theory that are compared with it.
+
+A configuration that missed a target keeps a share of its rate by theory, at every pool size. Configurations that were
+not simulated yet are expected to keep `BETTER_THAN_BEST` times the largest share that any of their role kept: what
+theory does not see in the traffic it does not see for the others either. A pool that held against theory carries what
+it carried, at its own size only.
 
 A what-if, another way of buying or a point of a curve is one of many plans and is made by theory, in seconds. Beside a
 plan that simulation made larger it would look cheaper than it is. So it starts from what the simulations of that plan
@@ -12,11 +17,23 @@ length, price, limit or target, and says nothing of traffic that comes otherwise
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from planner.core import Frozen
+from planner.core import Frozen, percent
 from planner.serving import Role
 from planner.workload import Workload
+
+BETTER_THAN_BEST = 1.1
+"""How much more of its rate by theory a configuration may keep that was not simulated yet than the best of those that
+were. A choice: larger simulates more configurations, smaller may pass over a better one."""
+MANY_MISSES, SHARE_AFTER_MANY = 16, 0.85
+"""Misses of a plan after which what was not simulated counts with at most this share: an answer that holds, though it
+may cost more, comes before the search ends without one. A choice."""
+MISSES_BEFORE_LARGER_CUTS = 2
+"""Misses after which a configuration loses more each time: it may not hold at any rate worth having. A choice."""
+LEAST_KEPT = 0.1
+"""Share of its rate by theory below which a configuration is given up: a fleet many times as large as theory predicts
+passes only because it is oversized. A choice."""
 
 
 class TrafficKind(Frozen):
@@ -87,7 +104,7 @@ class HeldPool(Frozen):
 
 
 class Corrections(Frozen):
-    """What simulation taught about the rates of theory. By names, so that it holds for other requests too.
+    """Corrections of the rates of theory by simulation. By names, so that they hold for other requests too.
 
     Attributes:
         traffic: how requests came.
@@ -125,3 +142,91 @@ class Corrections(Frozen):
             if (pool.service, pool.configuration, pool.surviving) == (service, configuration, surviving)
         ]
         return max(held + (kept or expected or [1.0])[:1])
+
+
+class KeptShares:
+    """Shares of their rates by theory that the configurations of a plan keep, by service, role, family and name.
+
+    Shares run from 0 (given up) to 1 (as theory says).
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, Role], dict[str, dict[str, float]]] = {}
+        self._expected: dict[tuple[str, Role], float] = {}
+        self._misses: dict[tuple[str, str], int] = {}
+
+    def take_over(self, corrections: Corrections, services: Iterable[str]) -> None:
+        """Start from the shares that simulation left in another plan.
+
+        A plan by theory simulates nothing: what was not simulated is expected to keep what the best of those that were
+        kept, and no more. So are services that the other plan did not have.
+        """
+        own = set(services)
+        for one in corrections.kept:
+            if one.service in own:
+                self._of_role(one.service, one.role).setdefault(one.family, {})[one.configuration] = one.share
+        best: dict[Role, float] = {}
+        for expected in corrections.expected:
+            best[expected.role] = max(best.get(expected.role, 0.0), expected.share)
+        self._expected |= {(service, role): share for service in own for role, share in best.items()}
+
+    def expected(self, service: str, role: Role) -> float:
+        """Share expected of configurations that were not simulated."""
+        return self._expected.get((service, role), 1.0)
+
+    def of(self, service: str, role: Role, family: str, name: str) -> float:
+        """Share of a configuration, simulated or not."""
+        return self._of_role(service, role).get(family, {}).get(name, self.expected(service, role))
+
+    def best_of(self, service: str, role: Role, family: str) -> float:
+        """Largest share of any configuration of a family, simulated or not."""
+        return max(self.expected(service, role), *self._of_role(service, role).get(family, {}).values(), 0.0)
+
+    def miss(self, service: str, role: Role, family: str, name: str, share: float, kept: float) -> None:
+        """Lower the share of a configuration after it missed a target, and with it what is expected of others.
+
+        Args:
+            service: it serves.
+            role: of its pool.
+            family: it belongs to.
+            name: its own.
+            share: of its rates as they were known that was routed to it.
+            kept: share of that at which it may hold; more is taken after `MISSES_BEFORE_LARGER_CUTS` misses.
+        """
+        misses = self._misses[service, name] = self._misses.get((service, name), 0) + 1
+        cut = min(1.0, share) * kept ** max(1, misses - MISSES_BEFORE_LARGER_CUTS)
+        left = cut * self.of(service, role, family, name)
+        of_role = self._of_role(service, role)
+        of_role.setdefault(family, {})[name] = left if left >= LEAST_KEPT else 0.0
+        best = max(kept for of_family in of_role.values() for kept in of_family.values())
+        most = 1.0 if sum(self._misses.values()) <= MANY_MISSES else SHARE_AFTER_MANY
+        self._expected[service, role] = max(min(BETTER_THAN_BEST * best, most), LEAST_KEPT)
+
+    def all_kept(self) -> Iterator[KeptShare]:
+        """The share of every configuration that missed."""
+        for (service, role), of_role in self._kept.items():
+            for family, shares in of_role.items():
+                for name, share in shares.items():
+                    yield KeptShare(service=service, role=role, family=family, configuration=name, share=share)
+
+    def all_expected(self) -> list[ExpectedShare]:
+        """By service and role, the share of the best configuration that missed; that expected where none did."""
+        found = []
+        for (service, role), expected in self._expected.items():
+            kept = [share for of in self._of_role(service, role).values() for share in of.values()]
+            share = max([*kept, expected / BETTER_THAN_BEST])
+            found.append(ExpectedShare(service=service, role=role, share=share))
+        return found
+
+    @property
+    def expectations(self) -> tuple[str, ...]:
+        """A line for each role whose configurations that were not simulated count with less than theory says."""
+        return tuple(
+            f"{role} configurations that were not simulated count with {percent(share)} of their rates by theory, as "
+            "simulation left the best that was: a cheaper one among them may be passed over"
+            for (_, role), share in self._expected.items()
+            if share < 1.0
+        )
+
+    def _of_role(self, service: str, role: Role) -> dict[str, dict[str, float]]:
+        return self._kept.setdefault((service, role), {})

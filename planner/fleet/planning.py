@@ -15,40 +15,30 @@ from dataclasses import dataclass, replace
 from threadpoolctl import threadpool_limits
 
 from hardware_db import HardwareDb, load_hardware, with_own_hardware
-from planner.core import Metric, with_unit
 from planner.fleet.alternatives import alternatives_of
 from planner.fleet.cascades import cascade_services
 from planner.fleet.confidence import as_estimated, confidence_of, deviations_of, rate_factors, slow_rule
 from planner.fleet.corrections import Corrections, traffic_kind
 from planner.fleet.costs import bought_gpus, bought_tiers, cost_breakdown, schedule_of, usd_per_hour_by_sku, with_costs
-from planner.fleet.filling import SAME_COST
-from planner.fleet.format_warnings import format_notes, format_warnings
 from planner.fleet.losses import single_replica_warnings, worst_losses
-from planner.fleet.market import Market, market_of
-from planner.fleet.networks import joined_notes, network_notes
-from planner.fleet.program import FleetSearch, search_fleet
+from planner.fleet.market import Market, joined_notes, market_of, network_notes
+from planner.fleet.notes import assumptions_of, format_warnings, gap_notes, known_hit_warnings, plan_warnings
+from planner.fleet.program import SAME_COST, FleetSearch, search_fleet
 from planner.fleet.refinement import refined_allocation
 from planner.fleet.search import NoFleet, VerifiedFleet, find_fleet
-from planner.fleet.search_notes import search_notes
-from planner.fleet.simulation import run_notes
 from planner.fleet.types import (
-    Agreement,
-    BoughtGpus,
     Plan,
     PlanConfidence,
     PlannedDeployment,
     PlanRequest,
     Progress,
-    TargetCheck,
     gpu_servers,
-    latency_over,
     pool_name,
 )
 from planner.fleet.verification import agreements, replayed_targets, simulated_long_enough, target_checks
 from planner.optimizer import Allocation, SolveStatus
 from planner.search import Rejection, ShiftRule
-from planner.serving import known_hit_notes
-from planner.supply import OWNED, region_notes, region_warnings, spot_shortfalls
+from planner.supply import region_notes, region_warnings, spot_shortfalls
 from planner.traffic import CascadePoint, Service
 from planner.workload import RecordedArrivals
 
@@ -144,7 +134,7 @@ def described_plan(
         fleet: with step times as estimated.
         simulate: whether it was simulated.
         slow: its deployments with step times as slow as it was planned for.
-        factors: of each, that on its rate at which theory of fewer replicas misses as much as simulation would.
+        factors: per deployment, the rate multiplier at which theory reproduces the simulated miss rate.
         given: it was not searched for.
     """
     request, market, allocation, hardware = search.request, search.market, fleet.allocation, search.market.hardware
@@ -168,7 +158,7 @@ def described_plan(
         alternatives=(),
         rejections=(*search.rejections, *market.unpriced),
         diagnosis=(),
-        assumptions=_assumptions(
+        assumptions=assumptions_of(
             request,
             market,
             deployments,
@@ -179,17 +169,17 @@ def described_plan(
                 *(() if given else joined_notes((one.family for one in search.columns.all), market.sites, hardware)),
                 *market.site_of(allocation).supply.assumptions,
                 *region_notes(request.search.skus, request.prices, hardware),
-                *_gap_notes(targets, deployments),
+                *gap_notes(targets, deployments),
                 *search.columns.expectations,
             ),
             given,
         ),
         warnings=(
-            *_warnings(market, bought, targets, means),
+            *plan_warnings(market, bought, targets, means),
             *region_warnings((each.price for each in bought if each.price is not None), request.prices, hardware),
             *format_warnings(deployments),
             *single_replica_warnings(deployments),
-            *_known_hit_warnings(deployments),
+            *known_hit_warnings(deployments),
         ),
         considered=search.considered,
         elapsed_s=0.0,
@@ -228,9 +218,9 @@ def _search_with_confidence(
 ) -> tuple[_SearchResult, float]:
     """The fleet, planned with slower step times until it holds with the probability asked for; and with which it does.
 
-    Of plans by theory alone (many in a row) only the first is made. One that holds with less than was asked, but by no
-    more than the draws tell, gives way to a surer one that costs no more. The last of the two are the deviations it
-    was planned with beyond those asked for.
+    Of plans by theory alone (many in a row) only the first is made. If confidence falls short by less than its sampling
+    error, a safer plan is preferred only at equal cost. The second value returned is the deviations that the fleet was
+    planned with beyond those asked for.
     """
     asked = deviations_of(request.confidence)
     more = known.deviations if asked else 0.0
@@ -348,99 +338,6 @@ def _flat_usd_per_hour(search: FleetSearch) -> float | None:
     return flat.cost_usd_per_hour if flat.status.has_allocation else None
 
 
-# --- what else the plan says ----------------------------------------------------------------------------------------
-
-
-def _assumptions(
-    request: PlanRequest,
-    market: Market,
-    deployments: Sequence[PlannedDeployment],
-    bought: Sequence[BoughtGpus],
-    passed_over: str,
-    assumptions: Sequence[str],
-    given: bool,
-) -> tuple[str, ...]:
-    """Assumptions behind the numbers, each once."""
-    warned = _known_hit_warnings(deployments)
-    notes = [note for planned in deployments for note in planned.predicted.assumptions if note not in warned]
-    notes += format_notes(deployments)
-    notes += search_notes(request, deployments, given=given)
-    if any(planned.surviving != planned.deployment for planned in deployments):
-        notes.append("latencies are those of the replicas that are left when those that may fail have failed")
-    notes += [note for planned in deployments if planned.run is not None for note in run_notes(planned.run)]
-    if passed_over:
-        notes.append(
-            f"a fleet of {passed_over} (by theory) was passed over for one that is measured, or simpler to run "
-            "(search.simplicity)"
-        )
-    for purchase in bought:
-        price = purchase.price
-        if price is None:
-            usd = f"{purchase.usd_per_gpu_hour:.2f} USD/GPU-h"
-            notes.append(f"{purchase.sku}: {usd}, {purchase.purchase}, as given in the request")
-            continue
-        notes.append(
-            f"{price.sku}: {price.usd_per_gpu_hour:.2f} USD/GPU-h, {price.provider}, {price.commitment}, "
-            f"read {price.retrieved_on.isoformat()}, {price.source_url}"
-        )
-    notes += [str(note) for note in market.supply.notes]
-    notes += assumptions
-    notes += _pin_notes(request, bought)
-    return tuple(dict.fromkeys(notes))
-
-
-def _known_hit_warnings(deployments: Sequence[PlannedDeployment]) -> tuple[str, ...]:
-    """Where a known hit rate is counted at every replica of a pool whose router heeds no prefixes."""
-    notes = (note for planned in deployments for note in known_hit_notes(planned.surviving, planned.workload))
-    return tuple(dict.fromkeys(notes))
-
-
-def _gap_notes(targets: Sequence[TargetCheck], deployments: Sequence[PlannedDeployment]) -> list[str]:
-    """Where single gaps between tokens are longer than what is asked of their mean, and nothing is asked of them."""
-    asked = [check.target for check in targets]
-    if any(target.metric is Metric.ITL for target in asked):
-        return []
-    gaps = latency_over(deployments, Metric.ITL, simulated=False)
-    return [
-        f"{target.name} is of the mean gap of a request: single gaps (ITL) reach {with_unit(gap_s, Metric.ITL)} at the "
-        "same percentile, where a prompt is processed beside; a target on itl limits them"
-        for target in dict.fromkeys(asked)
-        if target.metric is Metric.TPOT and (gap_s := gaps.quantile_s(target.percentile)) > target.threshold_s
-    ]
-
-
-def _pin_notes(request: PlanRequest, bought: Sequence[BoughtGpus]) -> list[str]:
-    """Of SKUs with GPUs of one's own: a pin that rented ones help to meet, since it counts all."""
-    notes = []
-    for sku, count in request.limits.pinned.items():
-        own = sum(min(each.gpus) for each in bought if each.sku == sku and each.purchase == OWNED)
-        if sku in request.prices.owned and own < count:
-            notes.append(
-                f"limits.pinned.{sku}={count} counts GPUs of one's own and rented ones alike: {own:g} of one's own are "
-                "in the fleet"
-            )
-    return notes
-
-
-def _warnings(
-    market: Market, bought: Sequence[BoughtGpus], targets: Sequence[TargetCheck], means: Sequence[Agreement]
-) -> tuple[str, ...]:
-    """Targets that are missed, theory and simulation apart, and doubtful prices of what is bought."""
-    warnings = []
-    for check in targets:
-        if not check.met:
-            simulated = with_unit(check.simulated_s, check.target.metric)
-            warnings.append(f"{check.target.name}: simulated {simulated} misses the target")
-    for pair in means:
-        if not pair.holds:
-            warnings.append(
-                f"mean {pair.metric.value.upper()}: theory and simulation differ by {pair.relative_difference:+.0%}"
-            )
-    used = {(purchase.sku, purchase.price.provider) for purchase in bought if purchase.price is not None}
-    warnings += [str(note) for note in market.supply.notes if note.is_used and (note.sku, note.provider) in used]
-    return tuple(dict.fromkeys(warnings))
-
-
 # --- no fleet -------------------------------------------------------------------------------------------------------
 
 
@@ -451,6 +348,7 @@ def _infeasible_plan(search: FleetSearch, outcome: NoFleet, elapsed_s: float, co
         known = {(rejection.sku, rejection.mode) for rejection in rejections}
         misses = [miss for name in search.unserved() for miss in search.columns.idle_misses(name)]
         rejections += tuple(miss for miss in misses if (miss.sku, miss.mode) not in known)
+    left_out, lines = outcome.left_out, _diagnosis(search, allocation, rejections)
     return Plan(
         request=search.request,
         status=allocation.status if allocation else SolveStatus.INFEASIBLE,
@@ -461,7 +359,7 @@ def _infeasible_plan(search: FleetSearch, outcome: NoFleet, elapsed_s: float, co
         agreement=(),
         alternatives=(),
         rejections=rejections,
-        diagnosis=outcome.missed or _with_left_out(outcome, _diagnosis(search, allocation, rejections)),
+        diagnosis=outcome.missed or (*(left_out if allocation else ()), *lines, *(() if allocation else left_out)),
         assumptions=(),
         warnings=(),
         considered=search.considered,
@@ -469,11 +367,6 @@ def _infeasible_plan(search: FleetSearch, outcome: NoFleet, elapsed_s: float, co
         simulated=corrections is not None,
         corrections=corrections,
     )
-
-
-def _with_left_out(outcome: NoFleet, diagnosis: tuple[str, ...]) -> tuple[str, ...]:
-    """The diagnosis, after what was left out; before it where nothing meets the targets whatever is offered."""
-    return (*diagnosis, *outcome.left_out) if outcome.allocation is None else (*outcome.left_out, *diagnosis)
 
 
 SCENARIO_FIELDS = (

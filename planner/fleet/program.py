@@ -11,8 +11,7 @@ from heapq import heapify, heappop, heappush
 from planner.core import Metric, significant
 from planner.fleet.columns import CandidateColumns, Column, unit_of
 from planner.fleet.corrections import Corrections
-from planner.fleet.market import Market
-from planner.fleet.networks import is_unstated, over_unstated
+from planner.fleet.market import Market, is_unstated, over_unstated
 from planner.fleet.packing import PackedPool, lost_with_a_server, packed_replicas, servers_bought
 from planner.fleet.sites import (
     SiteAnswers,
@@ -52,6 +51,8 @@ from planner.workload import LatencyTarget, Slo, Workload
 
 RELATIVE_GAP = 1e-3
 """Gap to which the fleet is proved best, a dollar in a thousand. A choice that may show in the result."""
+SAME_COST = 1e-9
+"""Relative difference up to which two fleets cost the same; rounding of the solver."""
 COARSE_WORK = WORK / 10.0
 """Most work of a solve as long as rates are still being refined. Affects speed only."""
 WITHIN_A_DAY = Slo(targets=(LatencyTarget(metric=Metric.E2E, percentile=0.5, threshold_s=86_400.0),))
@@ -166,10 +167,10 @@ class FleetSearch:
         found = SiteAnswers(objective, gap, most_usd_per_hour, {} if known is None else known)
         work = WORK if gap <= RELATIVE_GAP else COARSE_WORK
         for program, bound in self._bounds(columns, objective, flat):
-            if not found.may_do(bound):
+            if not found.could_improve(bound):
                 found.left.append(bound)
                 break
-            if not found.may_do(found.known.get(program, bound)):
+            if not found.could_improve(found.known.get(program, bound)):
                 found.left.append(found.known[program])
                 continue
             problem = self.problem(columns, flat, program)

@@ -24,7 +24,7 @@ SHARE_OF_A_TIE = 0.2
 (`SearchSpace.simplicity`), where that is more than `RELATIVE_GAP`: a dollar in a hundred by default. A choice that may
 show in the result."""
 HOPED_SHARE = 0.9
-"""Share of optimistic rates with which fleets are looked for that are likely to hold. True rates were 0.5 to 1 of the
+"""Discount on optimistic rates when looking for a fleet likely to survive refinement. True rates were 0.5 to 1 of the
 optimistic ones in plans of one and two models. A choice: with more, fewer of those found hold; with less, fewer are
 found."""
 
@@ -50,10 +50,10 @@ def refined_allocation(
             time; None: all.
         flat: one period of the largest demand of each slice.
         finest_gap: to which the last answer is proved.
-        enough_usd_per_hour: cost from which on it does not matter how much more it is: the answer then has optimistic
-            rates, with which no fleet costs less.
+        enough_usd_per_hour: stop refining above this cost: the answer then has optimistic rates, with which no fleet
+            costs less.
         most_usd_per_hour: fleets that cost more are not looked for.
-        at_least_usd_per_hour: what no fleet costs less than, wherever it is bought: of some columns, the bound of all.
+        at_least_usd_per_hour: known lower bound on cost, wherever the fleet is bought: of some columns, that of all.
         rounds_at_most: times that optimistic rates are replaced; the answer may then still rest on some, and no fleet
             costs less. None: until it rests on none.
 
@@ -80,7 +80,7 @@ def with_bound(allocation: Allocation, usd_per_hour: float) -> Allocation:
 
 @dataclass
 class _Refinement:
-    """What is asked, and how far it has come: to which gap, and the best fleet known."""
+    """One refinement: its question, the gap reached, and the best fleet known."""
 
     search: FleetSearch
     objective: Objective
@@ -119,7 +119,7 @@ class _Refinement:
 
     @property
     def is_decided(self) -> bool:
-        """Whether it is only asked if any fleet is clearly cheaper than the best known: where units are shared."""
+        """True if a challenger must beat the incumbent by a tie: where units are shared."""
         return self.objective is Objective.MIN_COST and self.search.columns.are_shared
 
     @property
@@ -128,7 +128,7 @@ class _Refinement:
         return tie_of(self.search)
 
     def _dearest_usd_per_hour(self) -> float:
-        """What a fleet may cost at most to be looked for."""
+        """Upper limit on the cost of a fleet worth finding."""
         if self.best is None or self.best.objective is None or not self.is_decided:
             return self.most_usd_per_hour
         return min(self.most_usd_per_hour, self.best.objective * (1.0 - self.tie))
@@ -150,20 +150,20 @@ class _Refinement:
         )
 
     def _is_too_dear(self, answer: Allocation) -> bool:
-        """Whether no fleet is as cheap as is asked: costs only rise as rates fall."""
+        """True if no fleet is as cheap as is asked: costs only rise as rates fall."""
         if not answer.status.has_allocation:
             return answer.status is SolveStatus.INFEASIBLE and self.most_usd_per_hour < math.inf
         return answer.cost_usd_per_hour > min(self.enough_usd_per_hour, self.most_usd_per_hour)
 
     def _was_last_round(self, answer: Allocation) -> bool:
-        """Whether no more rates may be replaced; else one round less is left."""
+        """True if no more rates may be replaced; else one round less is left."""
         if self.rounds_left is None or not answer.status.has_allocation:
             return False
         self.rounds_left -= 1
         return self.rounds_left < 0
 
     def _is_last(self, answer: Allocation) -> bool:
-        """Whether an answer that rests on true rates alone is proved as far as it can be; else to which gap next."""
+        """True if an answer that rests on true rates alone is proved as far as it can be; else set the next gap."""
         is_finest = self.gap <= self.finest_gap
         if not answer.status.has_allocation:
             last = is_finest or answer.diagnosis is not None

@@ -207,7 +207,7 @@ class SiteAnswers:
         found = [answer.objective for answer in self.answers if answer.objective is not None]
         return min(found, key=lambda value: sign * value, default=None)
 
-    def may_do(self, bound: float) -> bool:
+    def could_improve(self, bound: float) -> bool:
         """True if a site with this bound could improve on the best fleet so far."""
         if self.objective is Objective.MIN_COST and bound > self.most_usd_per_hour:
             return False

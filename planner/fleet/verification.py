@@ -206,7 +206,8 @@ def simulated_long_enough(
                 return planned
         planned = with_run(planned, run, seed, progress)
         longer = LONGER * (run.requests or MAX_SIMULATED_REQUESTS)
-        requests = longer if longer <= MAX_SIMULATED_REQUESTS and _says_too_little(planned, slos) else None
+        is_open = max(open_targets(planned, slos, within_cycle=True), default=0.0) > 1.0
+        requests = longer if longer <= MAX_SIMULATED_REQUESTS and is_open else None
     return planned
 
 
@@ -282,8 +283,12 @@ def _violated_metrics(planned: PlannedDeployment, scoped: ScopedSlo, by_theory: 
     return unstable | {
         target.metric
         for target in scoped.slo.targets
-        if (by_theory and not _holds_by_theory(planned, scoped, target))
-        or not _holds_in_simulation(planned, scoped, target)
+        if not _holds_in_simulation(planned, scoped, target)
+        or (
+            by_theory
+            and _latency(planned, scoped, target.metric, simulated=False).quantile_s(target.percentile)
+            > target.threshold_s
+        )
     }
 
 
@@ -322,11 +327,6 @@ def missing_over_allowed(
                 within = share(simulated_share(planned, scoped, target))
             note(target.metric, within, target.percentile)
     return worst
-
-
-def _holds_by_theory(planned: PlannedDeployment, scoped: ScopedSlo, target: LatencyTarget) -> bool:
-    latency = _latency(planned, scoped, target.metric, simulated=False)
-    return latency.quantile_s(target.percentile) <= target.threshold_s
 
 
 def _holds_in_simulation(planned: PlannedDeployment, scoped: ScopedSlo, target: LatencyTarget) -> bool:
@@ -430,11 +430,6 @@ def open_targets(planned: PlannedDeployment, slos: Sequence[ScopedSlo], *, withi
     return errors
 
 
-def _says_too_little(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> bool:
-    """True if a run of drawn requests leaves a target open that a longer one could decide."""
-    return max(open_targets(planned, slos, within_cycle=True), default=0.0) > 1.0
-
-
 def _cycles(planned: PlannedDeployment) -> float:
     """Cycles of a drift that a run sees; infinite without a drift, where any batch of requests is like any other."""
     arrivals = None if planned.run is None else planned.run.workload.arrivals
@@ -492,7 +487,10 @@ def target_checks(planned: Sequence[PlannedDeployment], slos: Sequence[ScopedSlo
                     predicted_s=predicted.quantile_s(target.percentile),
                     simulated_s=simulated.quantile_s(target.percentile),
                     simulated_attainment=simulated.cdf(target.threshold_s),
-                    met=all(_is_met(deployment, scoped, target) for deployment in serving)
+                    met=all(
+                        one.run is None or (one.simulated.stable and _holds_in_simulation(one, scoped, target))
+                        for one in serving
+                    )
                     and (any_simulated or predicted.quantile_s(target.percentile) <= target.threshold_s),
                     of=scoped.name if len(slos) > 1 else "",
                     simulated_error=_error_over(serving, scoped, target),
@@ -506,11 +504,6 @@ def _error_over(serving: Sequence[PlannedDeployment], scoped: ScopedSlo, target:
     rates = [(_scoped_rate_per_s(planned, scoped), planned) for planned in serving if planned.run is not None]
     errors = (rate * simulated_share(planned, scoped, target).error for rate, planned in rates)
     return math.hypot(*errors) / max(math.fsum(rate for rate, _ in rates), sys.float_info.min)
-
-
-def _is_met(planned: PlannedDeployment, scoped: ScopedSlo, target: LatencyTarget) -> bool:
-    """In simulation, if there was one."""
-    return planned.run is None or (planned.simulated.stable and _holds_in_simulation(planned, scoped, target))
 
 
 def replayed_targets(planned: Sequence[PlannedDeployment], slos: Sequence[ScopedSlo]) -> tuple[ReplayedTarget, ...]:

@@ -254,7 +254,7 @@ def _in_use(layout: Layout) -> Entries:
 def _row_over_horizon(
     layout: Layout, constraint: str, sense: Sense, source: str, by_column: FloatArray, limit: float | None
 ) -> ConstraintRows:
-    """One row about nothing in particular; none without a limit."""
+    """A single unindexed row; none without a limit."""
     columns = np.flatnonzero(by_column)
     used = np.zeros(len(columns), dtype=np.int64), columns[:, None], by_column[columns]
     limits = np.array([math.inf if limit is None else limit])

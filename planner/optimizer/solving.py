@@ -69,7 +69,7 @@ def solve(
         time_limit_s: after which no integer program goes on [s]; covers and relaxations come on top.
         relative_gap: allowed |best possible - objective| / |objective|.
         work: what is done at most before the best found is returned as it is, see `planner.optimizer.highs`.
-        at_least_usd_per_hour: at least cost, what it is known that no allocation costs less than.
+        at_least_usd_per_hour: known lower bound on cost (min_cost only).
         most_usd_per_hour: at least cost, allocations that cost more are not looked for: *infeasible* where it is proved
             that there are no others, and not diagnosed.
         solver: `highs`, or the name of one that PuLP finds on this machine (`cbc`, `gurobi`, ...), which is given the

@@ -99,10 +99,6 @@ class Capacity:
         """True if `best` was found for no pool size yet."""
         return not self._family(family).best
 
-    def is_exact(self, family: ConfigurationFamily, replicas: int) -> bool:
-        """Whether `best` was found already for this pool size."""
-        return replicas in self._family(family).best
-
     def best(self, family: ConfigurationFamily, replicas: int, at_most_per_s: float = math.inf) -> BestConfig:
         """The member that sustains most, to `RATE_TOLERANCE`; rates above `at_most_per_s` do not matter."""
         state = self._family(family)

@@ -107,10 +107,6 @@ class CapacityUnderDrift(Capacity):
         """True if `best` was found for no pool size yet."""
         return not self._found.get(id(family))
 
-    def is_exact(self, family: ConfigurationFamily, replicas: int) -> bool:
-        """Whether `best` was found already for this pool size, or for the one that stands for it."""
-        return self._stand_in(family.members[0], replicas) in self._found.get(id(family), {})
-
     def best(self, family: ConfigurationFamily, replicas: int, at_most_per_s: float = math.inf) -> BestConfig:
         """The member that sustains most steadily, with so many replicas or more, and its own rate under the drift."""
         stand_in = self._stand_in(family.members[0], replicas)

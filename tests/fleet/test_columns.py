@@ -11,9 +11,8 @@ import pytest
 
 from planner.core import Metric
 from planner.fleet import columns as module
-from planner.fleet import kept_shares as shares
 from planner.fleet.columns import CandidateColumns, Column, unit_of
-from planner.fleet.corrections import TrafficKind
+from planner.fleet.corrections import BETTER_THAN_BEST, MANY_MISSES, SHARE_AFTER_MANY
 from planner.llm import Precision, load_llm
 from planner.optimizer import Allocation, FleetProblem, Objective, Slice, SolveStatus, Unit, UnitStage, solve
 from planner.search import ConfigurationFamily, PoolOption
@@ -226,10 +225,9 @@ def test_a_rate_that_was_not_asked_for_in_full_is_asked_for_again() -> None:
     assert again.rates["all"].rate_per_s == DEMAND_PER_S  # 0.8 of 180
 
 
-def test_what_was_not_simulated_is_expected_to_be_little_better_than_what_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "OPEN_TRIALS", 0)
-    one, other, third, apart = family(1), family(2), family(4), family(2, Role.PREFILL)
-    families = [one, other, third, apart]
+def test_what_was_not_simulated_is_expected_to_be_little_better_than_what_was() -> None:
+    one, other, apart = family(1), family(2), family(2, Role.PREFILL)
+    families = [one, other, apart]
     flat = Table(
         {(kind.name, size, each.name): 10.0 * size for kind in families for each in kind.members for size in SIZES}, 1.0
     )
@@ -240,75 +238,21 @@ def test_what_was_not_simulated_is_expected_to_be_little_better_than_what_was(mo
         for column in columns.all
         if column.member is None
     }
-    kept = 0.5 * shares.BETTER_THAN_BEST
+    kept = 0.5 * BETTER_THAN_BEST
     for size in SIZES:
         assert expected[one.name, size] == pytest.approx(kept * 10.0 * size)
         assert expected[other.name, size] == pytest.approx(kept * 10.0 * size)
         assert expected[apart.name, size] == pytest.approx(10.0 * size)  # of another role
-    assert not columns.held(other.members[0], "chat", share=0.8)
-    assert columns.held(other.members[0], "chat", share=1.2)  # better than expected: so may the others be
-    left = [column for column in columns.all if column.member is None and column.family.name == third.name]
-    assert [column.rates["all"].rate_per_s for column in left] == pytest.approx(
-        [kept * 1.2 * shares.BETTER_THAN_BEST * 10.0 * column.surviving for column in left]
-    )
-
-
-def test_a_family_is_given_up_after_a_few_of_its_configurations_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first to miss has the largest limits: smaller ones may hold where it did not, but not for ever."""
-    monkeypatch.setattr(shares, "TRIALS_OF_A_FAMILY", 2)
-    monkeypatch.setattr(shares, "OPEN_TRIALS", 0)
-    kind = family(1)
-    flat = flat_table(kind)
-    columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
-
-    def expected() -> float:
-        (column,) = (each for each in columns.all if each.member is None and each.surviving == 1)
-        return column.rates["all"].rate_per_s / 10.0
-
-    columns.lower(kind.members[0], "chat", share=1.0, kept=0.5)
-    assert expected() == pytest.approx(0.5 * shares.BETTER_THAN_BEST)
-    columns.lower(kind.members[1], "chat", share=1.0, kept=0.5)
-    assert expected() == pytest.approx(0.5)
 
 
 def test_lower_rates_make_larger_pools_worth_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = family(1)
-    monkeypatch.setattr(shares, "OPEN_TRIALS", 0)
     monkeypatch.setattr(module, "worth_sizes", lambda *asked: range(1, round(asked[2] / 10.0) + 1))
     flat = Table({(kind.name, size, each.name): 10.0 * size for each in kind.members for size in range(1, 99)}, 1.0)
     columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
     assert max(column.surviving for column in columns.all) == 10
     columns.lower(kind.members[0], "chat", share=1.0, kept=0.5)
-    assert max(column.surviving for column in columns.all) == round(10 / (0.5 * shares.BETTER_THAN_BEST))
-
-
-def test_under_a_steady_rate_the_first_misses_say_little_of_others() -> None:
-    """There theory errs about one configuration, not about the traffic: others may still keep all of their rates."""
-    one, other = family(1), family(2)
-    flat = flat_table(one, other)
-    columns = CandidateColumns([part("all")], {"all": [one, other]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
-
-    def expected() -> float:
-        found = (each for each in columns.all if each.member is None and each.family.name == other.name)
-        return next(each.rates["all"].rate_per_s / (10.0 * each.surviving) for each in found)
-
-    for miss in range(1, shares.OPEN_TRIALS + 2):
-        columns.lower(one.members[0], "chat", share=1.0, kept=0.97)
-        kept = columns.corrections(TrafficKind(arrivals="renewal", drifts=False), (), 0.0).kept[0].share
-        better = shares.BETTER_WHERE_STEADY if miss <= shares.OPEN_TRIALS else shares.BETTER_THAN_BEST
-        assert expected() == pytest.approx(min(1.0, better * kept))
-
-
-def test_the_first_miss_that_another_pool_may_have_caused_lowers_nothing() -> None:
-    kind = family(1)
-    flat = flat_table(kind)
-    columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
-    before = [column.rates for column in columns.all]
-    columns.lower(kind.members[0], "chat", share=1.0, kept=0.5, is_doubtful=True)
-    assert [column.rates for column in columns.all] == before
-    columns.lower(kind.members[0], "chat", share=1.0, kept=0.5, is_doubtful=True)
-    lowered = [column for column in columns.all if column.member is not None]
-    assert [column.rates["all"].rate_per_s for column in lowered] == pytest.approx([5.0 * size for size in SIZES])
+    assert max(column.surviving for column in columns.all) == round(10 / (0.5 * BETTER_THAN_BEST))
 
 
 @pytest.mark.parametrize(
@@ -358,59 +302,22 @@ def test_after_a_miss_under_a_steady_rate_the_others_of_the_family_are_offered()
     assert second.member not in (None, first.member)
 
 
-def test_where_the_rate_varies_they_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_varies", lambda _: True)
+def test_where_the_rate_varies_they_are_not() -> None:
     kind = family(1)
     rates = table(3, [kind])
     columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": rates}, FleetLimits(), SITES)  # type: ignore[dict-item]
+    columns._is_steady = False
     columns.lower(kind.members[0], "chat", share=1.0, kept=0.5)
     assert offered(columns, kind) == {one.name for one in kind.members}
 
 
-@pytest.mark.parametrize("is_full", [False, True])
-def test_more_places_are_offered_only_where_requests_waited_for_one(is_full: bool) -> None:
+def test_members_that_only_have_more_places_are_not_offered() -> None:
     members = tuple(PoolOption(Role.MIXED, replica(max_running_requests=running)) for running in (64, 128, 256))
     kind = ConfigurationFamily(Role.MIXED, members)
-    flat = Table({(kind.name, size, one.name): 10.0 * size for one in members for size in SIZES}, 1.0)
+    flat = flat_table(kind)
     columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
-    columns.lower(members[1], "chat", share=1.0, kept=0.97, is_full=is_full)
-    others = {members[0].name, members[2].name} if is_full else {members[0].name}
-    assert offered(columns, kind) == others
-
-
-def test_what_missed_keeps_a_share_of_all_that_it_carries_by_theory() -> None:
-    """Theory, asked for the demand of 100, did not say that it would carry 180: at less than 100 it still misses."""
-    kind = family(1)
-    plenty = Table({(kind.name, size, one.name): 45.0 * size**2 for one in kind.members for size in SIZES}, 1.0)
-    columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": plenty}, FleetLimits(), SITES)  # type: ignore[dict-item]
-    (column,) = columns.chosen(settled(columns, DEMAND_PER_S, kind.name))
-    assert column.member is not None
-    columns.lower(column.member, "chat", share=1.0, kept=0.97, missed_at=(column.surviving, {"all": DEMAND_PER_S}))
-    (kept,) = columns.corrections(TrafficKind(arrivals="renewal", drifts=False), (), 0.0).kept
-    assert kept.share == pytest.approx(0.97 * DEMAND_PER_S / 180.0)
-    left = next(each for each in columns.all if each.name == column.name)
-    assert left.rates["all"].rate_per_s == pytest.approx(0.97 * DEMAND_PER_S)
-
-
-def test_what_has_room_is_looked_for_first_and_rates_are_as_before_after_that() -> None:
-    one, other = family(1), family(2)
-    flat = flat_table(one, other)
-    columns = CandidateColumns([part("all")], {"all": [one, other]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
-
-    def rates() -> dict[str, float]:
-        return {each.name: each.rates["all"].rate_per_s for each in columns.all}
-
-    with columns.carefully() as is_worth_it:
-        assert not is_worth_it  # nothing missed yet
-    columns.lower(one.members[0], "chat", share=1.0, kept=0.97)
-    before = rates()
-    with columns.carefully() as is_worth_it:
-        assert is_worth_it
-        careful = rates()
-    assert rates() == pytest.approx(before)
-    for column in columns.all:
-        share = 1.0 if column.member is one.members[0] else shares.CAREFUL_SHARE
-        assert careful[column.name] == pytest.approx(share * before[column.name])
+    columns.lower(members[1], "chat", share=1.0, kept=0.97)
+    assert offered(columns, kind) == {members[0].name}
 
 
 def test_after_many_misses_nothing_that_was_not_simulated_counts_with_all_of_its_rates() -> None:
@@ -422,8 +329,8 @@ def test_after_many_misses_nothing_that_was_not_simulated_counts_with_all_of_its
         (column,) = (each for each in columns.all if each.family.name == other.name and each.surviving == 2)
         return column.rates["all"].rate_per_s / 20.0
 
-    for _ in range(shares.MANY_MISSES):
+    for _ in range(MANY_MISSES):
         columns.lower(one.members[0], "chat", share=1.0, kept=1.0)
     assert share_of_the_other() == 1.0
     columns.lower(one.members[0], "chat", share=1.0, kept=1.0)
-    assert share_of_the_other() == pytest.approx(shares.CAREFUL_SHARE)
+    assert share_of_the_other() == pytest.approx(SHARE_AFTER_MANY)

@@ -41,7 +41,6 @@ def test_bounds_stay_above_the_rates_of_other_sizes() -> None:
     bounds = {size: under_drift.bound_per_s(some, size) for size in (2, 4)}
     for size, bound_per_s in bounds.items():
         assert under_drift.best(some, size).rate_per_s <= bound_per_s * (1.0 + RATE_TOLERANCE)
-    assert under_drift.is_exact(some, 4) and not under_drift.is_exact(some, 3)
 
 
 def test_a_smaller_pool_takes_the_member_of_a_larger_one_and_loses_little_by_it() -> None:
@@ -81,7 +80,7 @@ def test_a_size_between_two_known_ones_is_read_off_them_and_sustains_about_that(
     before = under_drift.evaluations
     for size in (2, 3, 4, 6):
         found = under_drift.best(some, size)
-        assert found.member is some.members[0] and under_drift.is_exact(some, size)
+        assert found.member is some.members[0]
         assert found.rate_per_s == pytest.approx(Capacity(demand(DRIFT)).rate_per_s(found.member, size), rel=0.03)
     assert under_drift.evaluations == before
 

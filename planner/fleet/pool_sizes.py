@@ -1,24 +1,30 @@
-"""Does the fleet hold with fewer replicas? Asked of the simulation, where theory is near enough to be wrong.
+"""Pool sizes of a fleet that holds: smaller where simulation allows it, larger where the GPUs are paid for.
 
 Theory that is too careful makes a fleet too large, and nothing in a fleet that holds shows it. So each pool in turn
-loses a replica; its traffic stays, or where several deployments serve the same slices, is spread over what is left. A
-smaller fleet that holds is asked for less and less until it misses.
+loses a replica; its traffic stays, or where several deployments serve the same slices, is spread over the rest. A
+smaller fleet that holds is made smaller still until it misses.
+
+Where GPUs come in blocks larger than a fleet needs, a replica that costs nothing lowers the load of every other one:
+whoever pays for sixteen GPUs of which fifteen suffice runs sixteen. The program does not say so, since fleets of both
+sizes cost the same.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from planner.fleet.pairing import UsedPool, shared_rates
-from planner.fleet.types import PlannedDeployment
+from planner.fleet.pairing import UsedPool, shared_rates, used_pools
+from planner.fleet.program import SAME_COST, FleetSearch
+from planner.fleet.types import PlannedDeployment, pool_name
 from planner.fleet.verification import ScopedSlo, open_targets, simulated_share, violated_metrics
+from planner.optimizer import Allocation, Objective
 from planner.search import DeploymentOption
 from planner.serving import MOST_STABLE_SHARE
 
 Groups = Sequence[tuple[DeploymentOption, tuple[UsedPool, ...]]]
-"""What serves together: configurations and their pools."""
+"""Pools that serve together, with their configurations."""
 Simulate = Callable[[DeploymentOption, tuple[UsedPool, ...], int], PlannedDeployment]
 """Pools simulated with a number of requests."""
 
@@ -31,8 +37,6 @@ TAIL_GROWTH = 3.0
 asked. A choice: near the largest rate the tail of a wait grows faster."""
 PILOT_SHARE = 0.3
 """Requests of a first, short run over those of a plan's simulation: what misses clearly is not simulated longer."""
-LONGER = 3
-"""How much longer a run is made that leaves a target open. A choice."""
 BUDGET_RUNS = 6.0
 """Runs as long as a plan's simulation that may be made to find smaller fleets; of a recording, replays. A choice."""
 
@@ -51,7 +55,7 @@ class Questions:
 
     @property
     def may_ask(self) -> bool:
-        """Whether anything is left."""
+        """True if anything is left."""
         return self.spent < BUDGET_RUNS
 
 
@@ -136,34 +140,27 @@ def _without(groups: Groups, place: int, index: int, fewer: int) -> dict[int, tu
 
 
 def _holds(fleet: _Held, changed: dict[int, tuple[UsedPool, ...]], simulate: Simulate, questions: Questions) -> bool:
-    """Whether the deployments that change hold in simulation; not asked where theory is far from it."""
+    """True if the deployments that change hold in simulation; not asked where theory is far from it."""
     if not all(_may_hold(fleet, place, pools) for place, pools in changed.items()):
         return False
     for place, pools in changed.items():
         option, known = fleet.groups[place][0], fleet.deployments[place]
         is_replay = known.run is not None and known.run.recording is not None
         whole = known.simulated.requests if is_replay else questions.requests
-        for requests in (questions.requests,) if is_replay else _run_lengths(questions.requests):
+        pilot = max(1, round(PILOT_SHARE * questions.requests))
+        for requests in (questions.requests,) if is_replay else (pilot, questions.requests):
             if not questions.may_ask:
                 return False
             planned = simulate(option, pools, requests)
             questions.spent += planned.simulated.requests / whole
-            missed = bool(violated_metrics(planned, fleet.slos, by_theory=False))
-            is_open = bool(open_targets(planned, fleet.slos))
-            if missed and (not is_open or requests >= questions.requests):
+            is_decided = requests == questions.requests or not open_targets(planned, fleet.slos)
+            if is_decided and violated_metrics(planned, fleet.slos, by_theory=False):
                 return False
-            if not missed and not is_open and requests >= questions.requests:
-                break
     return True
 
 
-def _run_lengths(requests: int) -> tuple[int, ...]:
-    """A short run, that of a plan, and a longer one for what that leaves open."""
-    return max(1, round(PILOT_SHARE * requests)), requests, LONGER * requests
-
-
 def _may_hold(fleet: _Held, place: int, pools: tuple[UsedPool, ...]) -> bool:
-    """Whether theory is near enough to what these pools are to carry, and few enough requests missed before."""
+    """True if theory is near enough to the load of these pools, and few enough requests missed before."""
     known = fleet.deployments[place]
     for pool, before, seen in zip(pools, fleet.groups[place][1], known.predicted.pools, strict=True):
         growth = pool.rate_per_s / before.rate_per_s * before.surviving / max(pool.surviving, 1)
@@ -177,3 +174,62 @@ def _may_hold(fleet: _Held, place: int, pools: tuple[UsedPool, ...]) -> bool:
                 if pool.may_cause({target.metric}) and missing * growth**TAIL_GROWTH > 1.0 - target.percentile:
                     return False
     return True
+
+
+# --- idle GPUs ------------------------------------------------------------------------------------------------------
+
+
+def filled_allocation(search: FleetSearch, allocation: Allocation) -> Allocation:
+    """The same purchases with replicas added to the busiest pools as long as idle GPUs and all limits allow it.
+
+    What a larger pool carries is what it carried before: no rate is asked of theory, and how busy it is follows from
+    its replicas. Fleets of several periods stay as they are: what idles in one of them is switched off or was bought
+    for another one.
+
+    Args:
+        search: that found the fleet.
+        allocation: the cheapest fleet, or one that is preferred to it.
+    """
+    if search.request.objective is not Objective.MIN_COST or len(search.periods) > 1:
+        return allocation
+    filled = allocation
+    pools = used_pools(search.columns.chosen(allocation), allocation, 0)
+    needed = {_key(pool): pool.capacity_share * pool.surviving for pool in pools}
+    while (larger := _with_a_replica_more(search, filled, needed)) is not None:
+        filled = larger
+    kept = {"gap": allocation.gap, "status": allocation.status}
+    return allocation if filled is allocation else filled.model_copy(update=kept)
+
+
+def _key(pool: UsedPool) -> tuple[str, str, str]:
+    """Identity of a pool of a fleet, whatever its size."""
+    return pool.service, pool_name(pool.option), pool.channel
+
+
+def _with_a_replica_more(
+    search: FleetSearch, allocation: Allocation, needed: Mapping[tuple[str, str, str], float]
+) -> Allocation | None:
+    """The fleet with one of its pools larger for the same money, the busiest that can be; None where none can be.
+
+    `needed` is how many replicas each would keep busy.
+    """
+    columns = search.columns.chosen(allocation)
+    there = replace(search, market=replace(search.market, sites=(search.market.site_of(allocation),)))
+    idle = {sku: math.fsum(held for (held,) in bought.values()) for sku, bought in allocation.bought.items()}
+    for column in search.chosen(allocation):
+        for sku, gpus in column.gpus.items():
+            idle[sku] -= allocation.units[column.name][0] * gpus
+    busiest = sorted(used_pools(columns, allocation, 0), key=lambda pool: -needed[_key(pool)] / pool.surviving)
+    for pool in busiest:
+        config = pool.option.config
+        if round(idle[config.sku.id]) < config.parallelism.gpus:
+            continue
+        units = {name: allocation.units[name][0] for name in pool.columns}
+        larger = search.columns.enlarged(units, pool.rates_per_s)
+        rest = [column for column in columns if column.name not in units]
+        found = there.allocation([*rest, larger], Objective.MIN_COST)
+        most_usd_per_hour = allocation.cost_usd_per_hour * (1.0 + SAME_COST)
+        costs_more = found.objective is None or found.cost_usd_per_hour > most_usd_per_hour
+        if not costs_more and larger.name in found.units:
+            return found.model_copy(update={"program": allocation.program})
+    return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import cache
 
@@ -85,17 +84,3 @@ def test_late_first_tokens_are_held_against_the_pool_that_requests_waited_for(
     ]
     to_blame = module._to_blame(pools, limited_by(planned, limit), frozenset(missed))
     assert {pool.option.role for pool in to_blame} == blamed
-
-
-@pytest.mark.parametrize("near_miss", [0.0, math.inf])
-def test_simulation_decides_where_theory_just_misses(monkeypatch: pytest.MonkeyPatch, near_miss: float) -> None:
-    """Theory that is a little too careful would have passed over a fleet that holds."""
-    monkeypatch.setattr(module, "MAX_ROUNDS", 1)
-    monkeypatch.setattr(module, "NEAR_MISS", near_miss)
-    monkeypatch.setattr(module, "LEAST_REQUESTS_TO_OVERRULE", 1)
-    monkeypatch.setattr(
-        module, "violated_metrics", lambda *_, by_theory=True: frozenset({Metric.TTFT} if by_theory else ())
-    )
-    found = plan(load_scenario("chat-llama-70b", [*SMALL_CHAT, *SMALL_SEARCH]), alternatives=False)
-    assert found.feasible is (near_miss > 0.0)
-    assert all(one.run is not None for one in found.deployments)

@@ -6,7 +6,7 @@ import pytest
 
 from hardware_db import Calibration, Dtype, load_hardware, select_calibration
 from planner.engine import ReplicaConfig
-from planner.fleet.format_warnings import _pool_warnings
+from planner.fleet.notes import _pool_warnings
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
 from planner.serving import Role

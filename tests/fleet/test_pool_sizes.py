@@ -1,4 +1,4 @@
-"""Fewer replicas that hold: against trying every size, within what may be simulated, with all traffic served."""
+"""Fewer replicas that hold, against trying every size; idle GPUs that are paid for serve, within the limits."""
 
 from __future__ import annotations
 
@@ -6,21 +6,27 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
+from hardware_db import load_hardware
 from planner.core import Metric
-from planner.fleet import PlannedDeployment, smaller_fleets
+from planner.fleet import Plan, PlannedDeployment, plan, pool_sizes
 from planner.fleet.pairing import UsedPool
-from planner.fleet.smaller_fleets import BUDGET_RUNS, LONGER, PILOT_SHARE, Questions, smaller_pools_that_hold
+from planner.fleet.pool_sizes import BUDGET_RUNS, PILOT_SHARE, Questions, smaller_pools_that_hold
 from planner.fleet.verification import ScopedSlo, scoped_slos, verify_deployment, violated_metrics
 from planner.llm import Precision, load_llm
+from planner.report import headline
+from planner.scenario import load_scenario
 from planner.search import DeploymentOption, Mode, PoolOption
 from planner.serving import Role
+from planner.supply import with_prices
 from planner.traffic import DemandSlice, Service
 from planner.workload import LatencyTarget, Slo
 from tests.builders import chat, replica
+from tests.fleet.test_sites import SCENARIO
+from tests.markets import make_price
 
 REQUESTS = 1000
 MEMBER = PoolOption(Role.MIXED, replica())
@@ -59,9 +65,9 @@ class Judge:
 @pytest.fixture
 def by_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verdicts are the judge's, and theory is never in the way."""
-    monkeypatch.setattr(smaller_fleets, "violated_metrics", lambda planned, slos, by_theory: not planned.holds)
-    monkeypatch.setattr(smaller_fleets, "open_targets", lambda planned, slos: planned.is_open)
-    monkeypatch.setattr(smaller_fleets, "_may_hold", lambda fleet, place, pools: True)
+    monkeypatch.setattr(pool_sizes, "violated_metrics", lambda planned, slos, by_theory: not planned.holds)
+    monkeypatch.setattr(pool_sizes, "open_targets", lambda planned, slos: planned.is_open)
+    monkeypatch.setattr(pool_sizes, "_may_hold", lambda fleet, place, pools: True)
 
 
 def found(groups: Sequence[tuple[UsedPool, ...]], judge: Judge, budget: int = REQUESTS) -> list[UsedPool]:
@@ -72,7 +78,7 @@ def found(groups: Sequence[tuple[UsedPool, ...]], judge: Judge, budget: int = RE
 
 @pytest.mark.usefixtures("by_rule")
 def test_the_fewest_replicas_that_hold_are_those_of_trying_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smaller_fleets, "BUDGET_RUNS", math.inf)
+    monkeypatch.setattr(pool_sizes, "BUDGET_RUNS", math.inf)
     for replicas in range(1, 14):
         for needed in range(1, replicas + 1):
             smaller = found([(pool(replicas),)], Judge(10.0 / needed))
@@ -109,15 +115,14 @@ def test_other_services_keep_what_they_have() -> None:
 
 
 @pytest.mark.usefixtures("by_rule")
-def test_what_clearly_misses_is_simulated_shortly_and_what_is_open_longer() -> None:
-    """A pilot decides a miss; what holds is played as long as the plan; what stays open is played longer."""
-    missing, holding, unsure = Judge(1.0), Judge(10.0), Judge(10.0, open_below=2 * REQUESTS)
+def test_a_short_run_decides_only_what_clearly_misses() -> None:
+    missing, holding, unsure = Judge(1.0), Judge(10.0), Judge(1.0, open_below=REQUESTS)
     for judge in (missing, holding, unsure):
         found([(pool(2),)], judge)
     pilot = round(PILOT_SHARE * REQUESTS)
     assert [requests for *_, requests in missing.runs] == [pilot]
     assert [requests for *_, requests in holding.runs] == [pilot, REQUESTS]
-    assert [requests for *_, requests in unsure.runs] == [pilot, REQUESTS, LONGER * REQUESTS]
+    assert [requests for *_, requests in unsure.runs] == [pilot, REQUESTS]
 
 
 @pytest.mark.usefixtures("by_rule")
@@ -126,7 +131,7 @@ def test_no_more_is_simulated_than_may_be() -> None:
     judge = Judge(1e-9 + 10.0 / 3.0)
     smaller = found([(pool(60),)], judge)
     spent = sum(requests for *_, requests in judge.runs)
-    assert spent <= BUDGET_RUNS * REQUESTS + LONGER * REQUESTS
+    assert spent <= (BUDGET_RUNS + 1.0) * REQUESTS
     assert 3 <= smaller[0].surviving < 60
 
 
@@ -208,3 +213,65 @@ def test_a_fleet_found_holds_when_it_is_simulated_again() -> None:
     assert smaller.surviving < 3
     again = verify_deployment(OPTION, [smaller], slices, 2, 600)
     assert not violated_metrics(again, [scoped], by_theory=False)
+
+
+BY_EIGHT = with_prices(load_hardware(), [make_price(provider="P", usd_per_gpu_hour=2.5, gpus_per_instance=8)])
+
+
+def by_theory(*changes: str, granularity: str = "instance", **more: Any) -> Plan:
+    prices = {"as_of": "2026-11-21", "granularity": granularity}
+    request = load_scenario({**SCENARIO, "prices": prices, **more}, ["search.skus=[h100-sxm]", *changes])
+    return plan(request, BY_EIGHT, simulate=False, alternatives=False)
+
+
+def sizes(found: Plan) -> list[int]:
+    return [pool.replicas for planned in found.deployments for pool in planned.deployment.pools]
+
+
+def latency(found: Plan, metric: Metric) -> float:
+    return max(check.predicted_s for check in found.targets if check.target.metric is metric)
+
+
+def test_a_server_of_eight_runs_eight_replicas_that_cost_what_one_does() -> None:
+    whole, alone = by_theory("search.modes=[mixed]"), by_theory("search.modes=[mixed]", granularity="gpu")
+    assert (sizes(alone), sizes(whole)) == ([1], [8])
+    assert whole.cost is not None and whole.cost.usd_per_hour == pytest.approx(8 * 2.5)
+    assert latency(whole, Metric.TPOT) < latency(alone, Metric.TPOT)
+
+
+def test_pairs_of_pools_fill_a_server_too() -> None:
+    whole, alone = (
+        by_theory("search.modes=[disaggregated]"),
+        by_theory("search.modes=[disaggregated]", granularity="gpu"),
+    )
+    assert sum(sizes(whole)) == 8 > sum(sizes(alone))
+    assert all(more >= fewer for more, fewer in zip(sizes(whole), sizes(alone), strict=True))
+    assert latency(whole, Metric.TTFT) < latency(alone, Metric.TTFT)
+
+
+def test_idle_gpus_go_to_the_busiest_pool_one_by_one() -> None:
+    """Six of sixteen H100 idle beside five prefill and four decode replicas: neither pool gets them all."""
+    known = {"prices": {"as_of": "2026-11-21", "rdma_gbps_per_gpu": {"P": 400.0}}}
+    whole, alone = (
+        load_scenario({**SCENARIO, **known}, ["search.skus=[h100-sxm]", "search.modes=[disaggregated]", *changes])
+        for changes in (["workload.rate_per_s=200"], ["workload.rate_per_s=200", "prices.granularity=gpu"])
+    )
+    more, fewer = (sizes(plan(one, BY_EIGHT, simulate=False, alternatives=False)) for one in (whole, alone))
+    assert sum(more) == 16
+    growth = [many / few for many, few in zip(more, fewer, strict=True)]
+    assert min(growth) > 1.5
+
+
+def test_limits_hold_of_replicas_that_cost_nothing() -> None:
+    """An H100 takes 700 W and more: 3 kW are enough for four at most, and the rest of the server idles."""
+    (count,) = sizes(by_theory("search.modes=[mixed]", "limits.power_kw=3"))
+    assert 1 < count <= 4
+    text = headline(by_theory("search.modes=[mixed]", "limits.power_kw=3"))
+    assert f"1 of 1 h100-sxm server partly used ({8 - count} of 8 GPUs idle)" in text
+
+
+def test_what_idles_at_night_is_off() -> None:
+    """A plan of several periods says what runs when: nothing is added to it."""
+    day = "{factors: [1.0, 0.1], period_hours: 12}"
+    found = by_theory("search.modes=[mixed]", f"profile={day}")
+    assert [max(period.replicas.values()) for period in found.schedule] == [1, 1]
