@@ -177,10 +177,6 @@ class Regime:
     full_running: float
     chunk: float
 
-    def full_step_s(self, server: BatchServer) -> float:
-        """Duration of a full step [s]."""
-        return step_duration_s(server, self.full_running, self.chunk)
-
 
 class Backlog(NamedTuple):
     """Stationary backlog at the start of a step (or of an idle period).
@@ -313,7 +309,7 @@ def solve_backlog(
     Source: a bulk-service queue with state-dependent service, Asmussen, Applied Probability and Queues (2003), chapters
     VIII (Wiener-Hopf factors) and X; the factor as in `descent_filter`.
     """
-    full_s = regime.full_step_s(server)
+    full_s = step_duration_s(server, regime.full_running, regime.chunk)
     reach = _reach(server, regime, arrivals, full_s)
     chunk = min(regime.chunk, reach)
     if chunk < regime.chunk:

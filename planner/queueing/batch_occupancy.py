@@ -9,11 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from planner.core import FloatArray, compiled
+from planner.queueing.renewal import SMALLEST_SCV
 
 LEAST_SPARE = 1e-9
 """Share of its largest rate that a server is taken to have left when it is offered all of it."""
-SMALLEST_DISPERSION = 0.02
-"""Arrivals more regular than this are taken as this regular: births must stay positive. A choice."""
 SMALLEST_CHANCE = 1e-6
 """A smaller chance of finding no slot is lost in rounding."""
 BISECTIONS = 50
@@ -106,7 +105,7 @@ def running_distribution(
 def _running(
     counts: FloatArray, step_means_s: FloatArray, token_rate_per_s: float, dispersion: float, largest: float
 ) -> RunningDistribution:
-    z, blocked = max(dispersion, SMALLEST_DISPERSION), 0.0
+    z, blocked = max(dispersion, SMALLEST_SCV), 0.0
     distribution = _probabilities(_product_form(counts, step_means_s, token_rate_per_s, z))
     if largest < math.inf:
         _add_waiting(distribution, counts, step_means_s, token_rate_per_s, largest)

@@ -7,13 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from planner.core import FloatArray
-from planner.queueing.distributions import slice_means, sorted_slice_means
+from planner.queueing.distributions import DISTRIBUTION_EDGES, slice_means, sorted_slice_means
 from planner.queueing.server import FluidLimit
 from planner.workload import CondensedLengths, JointDistribution, LatencyDistribution, tail_edges
 
-POINT_EDGES = tail_edges(512)
-"""Slices of a returned distribution, one support point each, finer towards the tail. A choice of resolution."""
-POINT_MASS = np.diff(POINT_EDGES)
+POINT_MASS = np.diff(DISTRIBUTION_EDGES)
 """Their probabilities."""
 FIRST_EDGES = tail_edges(40)
 """Slices of the TTFT of a prompt group."""
@@ -108,9 +106,9 @@ def condensed_sample(times: FloatArray, weights: FloatArray) -> LatencyDistribut
         Distribution [s], finer towards the tail.
     """
     values, mass = times.ravel(), np.broadcast_to(weights, times.shape).ravel()
-    if values.size < POINT_EDGES.size:
+    if values.size < DISTRIBUTION_EDGES.size:
         return LatencyDistribution.from_samples(values, mass)
-    means = slice_means(values, mass, POINT_EDGES)
+    means = slice_means(values, mass, DISTRIBUTION_EDGES)
     return LatencyDistribution(np.maximum.accumulate(means), POINT_MASS)
 
 

@@ -51,8 +51,8 @@ from planner.queueing.server import (
     spread_by_contexts,
     step_duration_s,
 )
-from planner.queueing.token_gap import GapNoise, slowly_varying_times, token_gap_times
-from planner.workload import ArrivalProcess, LatencyDistribution, TokenLengths, condensed_lengths, tail_edges
+from planner.queueing.token_gap import NOISE_EDGES, GapNoise, slowly_varying_times, token_gap_times
+from planner.workload import ArrivalProcess, LatencyDistribution, TokenLengths, condensed_lengths
 
 SMALLEST_SHARE = 1e-9
 """Guards divisions by the share of the time in which something decodes."""
@@ -69,8 +69,6 @@ SATURATION_WEIGHT = 0.5
 because it agrees with simulation."""
 LEAST_PROMPT_LOAD = 1e-9
 """Least share of the time that prompts are taken to need. Guards a division."""
-INTERRUPTION_EDGES = tail_edges(16)
-"""Slices of the time that prompts take of a request's decode. A choice of resolution."""
 LEAST_SPREAD, LARGEST_SPREAD = 1e-4, 400.0
 """Least and largest SCV of that time where there is any: beyond, all but one slice of it are 0 or alike."""
 SHORTEST_S = 1e-100
@@ -238,8 +236,9 @@ def backlog_at_batch(
         The backlog [tokens] at the starts of steps, at the resolution for latencies.
     """
     full_batch = batch + max(load.limit.running - batch, 0.0) * saturation
-    if not load.keeps_up(full_batch):
-        full_batch = batch
+    chunk = load.chunk(full_batch)
+    if chunk <= load.token_rate_per_s * step_duration_s(load.server, full_batch, chunk):
+        full_batch = batch  # full steps beside more decodes would not keep up
     p_idle, decoding = 0.0, batch
     if p_no_decode > 0.0:
         p_decode = max(1.0 - p_no_decode, SMALLEST_SHARE)
@@ -372,9 +371,9 @@ def interrupted_gap_times(
     none = prompts.nobody_left * np.exp(-prompts.rate_per_s * coming_s)
     some = np.maximum(1.0 - none, np.finfo(float).tiny)
     scv = np.clip(some * (variance / np.maximum(mean_s, SHORTEST_S) ** 2 + 1.0) - 1.0, LEAST_SPREAD, LARGEST_SPREAD)
-    shares = np.diff(INTERRUPTION_EDGES)
+    shares = np.diff(NOISE_EDGES)
     shape = 1.0 / scv[:, None]
-    slices = np.diff(gammainc(shape + 1.0, gammaincinv(shape, INTERRUPTION_EDGES[None, :])), axis=1) / shares
+    slices = np.diff(gammainc(shape + 1.0, gammaincinv(shape, NOISE_EDGES[None, :])), axis=1) / shares
     extra_s = np.concatenate([np.zeros((gaps.size, 1)), (mean_s / some)[:, None] * slices], axis=1)
     chance = np.concatenate([none[:, None], some[:, None] * shares], axis=1)
     times = decode_s[:, :, None] + (extra_s / gaps[:, None])[:, None, :]

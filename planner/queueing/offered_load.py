@@ -17,8 +17,6 @@ from planner.workload import ArrivalProcess, CondensedLengths
 
 FLUID_POINTS = 64
 """Step times tried for the fluid estimate. A choice: resolution against time."""
-FLUID_CEILING = 0.98
-"""Share of the number running at the largest stable rate that the fluid estimate may reach. A choice."""
 SEARCH_MARGIN = 1.6
 """The number running is followed up to this multiple of its value at the largest stable rate. A choice."""
 EXTRA_COUNTS = 20.0
@@ -154,7 +152,7 @@ class OfferedLoad:
 
         A lower bound: step times are convex in the prompt tokens.
         """
-        most, loads = FLUID_CEILING * self.limit.running, (self.gap_rate_per_s, self.token_rate_per_s)
+        most, loads = self.limit.running, (self.gap_rate_per_s, self.token_rate_per_s)
         times_s = geometric(1e-3, 1.0, FLUID_POINTS) * self.limit.step_s
         running, tokens = _fluid_content(times_s, *loads, most, self.max_batched_tokens)
         step_s = _first_met(times_s, step_durations_s(self.server, running, tokens))
@@ -186,11 +184,6 @@ class OfferedLoad:
     def regime(self, running: float, full_running: float, decoding: float = 0.0, idle: float = 0.0) -> Regime:
         """What stands still at a number running; `full_running` decode in a full step."""
         return Regime(running, decoding or running, idle, full_running, self.chunk(full_running))
-
-    def keeps_up(self, running: float) -> bool:
-        """Whether full steps beside `running` decodes serve more prompt tokens than arrive."""
-        chunk = self.chunk(running)
-        return chunk > self.token_rate_per_s * step_duration_s(self.server, running, chunk)
 
 
 @compiled(makes_arrays=True)

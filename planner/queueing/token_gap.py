@@ -38,7 +38,7 @@ BEYOND_LARGEST = 1.2
 TINY = float(np.finfo(float).tiny)
 """Guards a division by a variance of 0."""
 NOISE_EDGES = tail_edges(16)
-"""Slices of the fast fluctuation of a mean of steps: the noise points. A choice of resolution."""
+"""Slices of what prompts add to the decode of a request: the noise points. A choice of resolution."""
 NOISE_MASS = np.diff(NOISE_EDGES)
 """Their probabilities."""
 SHORTEST_SHARE = 1e-6

@@ -291,7 +291,15 @@ class SteadyCurve:
         """A joint distribution for its shape, and TTFT and TPOT [s] of its groups by load, shape (loads, ...)."""
         joints = [queue.joint for queue in self.queues if queue.joint is not None]
         if len(joints) < len(self.queues) or len({(joint.first_s.shape, joint.token_s.shape) for joint in joints}) > 1:
-            joints = [JointDistribution.independent(*_sliced(queue)) for queue in self.queues]
+            joints = [
+                JointDistribution.independent(
+                    *(
+                        LatencyDistribution(sorted_slice_means(d.support_s, d.weights, SLICE_EDGES), SLICE_MASS)
+                        for d in (queue.ttft, queue.tpot)
+                    )
+                )
+                for queue in self.queues
+            ]
         first, token = self.between(j.first_s for j in joints), self.between(j.token_s for j in joints)
         return joints[-1], first, token
 
@@ -299,11 +307,6 @@ class SteadyCurve:
     def running_and_step_s(self) -> Callable[[FloatArray], FloatArray]:
         """Mean number running and mean step [s] by load, shape (loads, 2)."""
         return self.between([queue.mean_running, queue.mean_step_s] for queue in self.queues)
-
-    @cached_property
-    def waits_for_slots(self) -> bool:
-        """Whether answers give out before prompts do."""
-        return self.queues[-1].limit == "running"
 
     @cached_property
     def first_s(self) -> FloatArray:
@@ -420,7 +423,7 @@ class _Path:
             [TABLE_LOADS * curve.limit_per_s * (curve.decode_s if decode else curve.first_s) for curve in curves]
             for decode in (False, True)
         )
-        if curves[-1].waits_for_slots:
+        if curves[-1].queues[-1].limit == "running":
             both = [first + decode for first, decode in zip(prompts, answers, strict=True)]
             first = decode = _follow(curves, mix, arriving_per_s, step_s, both)
         else:
@@ -552,12 +555,6 @@ def _joint(parts: Sequence[_Bins], weights: FloatArray) -> JointDistribution:
         gaps=mean("gaps"),
         levels=weights.size,
     )
-
-
-def _sliced(queue: QueueLatency) -> tuple[LatencyDistribution, LatencyDistribution]:
-    """TTFT and TPOT alone, at `SLICE_EDGES`."""
-    ttft_s, tpot_s = (sorted_slice_means(d.support_s, d.weights, SLICE_EDGES) for d in (queue.ttft, queue.tpot))
-    return LatencyDistribution(ttft_s, SLICE_MASS), LatencyDistribution(tpot_s, SLICE_MASS)
 
 
 def _cut(groups: FloatArray | IntArray, values: FloatArray, weights: FloatArray, edges: FloatArray) -> IntArray:

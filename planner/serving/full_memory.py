@@ -17,7 +17,6 @@ from planner.core import FloatArray, Keyed
 from planner.engine import KvAllocation, Preemption
 from planner.queueing import (
     BatchServer,
-    QueueLatency,
     full_probability,
     held_moments,
     largest_decode_rate,
@@ -91,10 +90,6 @@ class FullMemory:
         """The server with the work that preemptions add at a rate per replica [1/s]."""
         full = self.probability(rate_per_s)
         return replace(server, step_s=LongerSteps(server.step_s, full * self.added_s)) if full else server
-
-    def reported(self, queue: QueueLatency, rate_per_s: float) -> QueueLatency:
-        """The queue at a rate per replica [1/s], its utilisation that of the largest stable rate."""
-        return replace(queue, utilisation=rate_per_s / self.limit_per_s)
 
 
 def full_memory(model: PoolModel, lengths: TokenLengths) -> FullMemory | None:

@@ -29,8 +29,8 @@ from planner.roofline import StepShape
 from planner.serving.types import Deployment
 from planner.workload import LatencyDistribution, TokenLengths
 
-TRANSFER_POINTS = 64
-"""Points that transfer times and output lengths are condensed to before they are combined. A choice."""
+CONDENSED_POINTS = 64
+"""Points that latencies and output lengths are condensed to before they are combined. A choice."""
 SAME_STEP = 1e-9
 """Steps of a prompt beyond a whole number that are rounding."""
 PAST_POINTS = 4
@@ -228,7 +228,7 @@ def waiting_for_link(
     taken = taken_by_others(deployment, lengths, rate_per_s)
     alone, parts = transfers.on_the_link(lengths.probabilities, taken)
     replicas = (pool.replicas for pool in deployment.pools)
-    return link_wait(parts * rate_per_s, alone.condensed(TRANSFER_POINTS), *replicas)
+    return link_wait(parts * rate_per_s, alone.condensed(CONDENSED_POINTS), *replicas)
 
 
 def tandem_tpot(decode: QueueLatency, lengths: TokenLengths, transfer: LatencyDistribution) -> LatencyDistribution:
@@ -244,8 +244,8 @@ def tandem_tpot(decode: QueueLatency, lengths: TokenLengths, transfer: LatencyDi
     Returns:
         Distribution [s].
     """
-    delay = sum_of_independent(transfer, decode.ttft).condensed(TRANSFER_POINTS)
-    gaps = LatencyDistribution.from_samples(lengths.outputs - 1.0, lengths.probabilities).condensed(TRANSFER_POINTS)
+    delay = sum_of_independent(transfer, decode.ttft).condensed(CONDENSED_POINTS)
+    gaps = LatencyDistribution.from_samples(lengths.outputs - 1.0, lengths.probabilities).condensed(CONDENSED_POINTS)
     spread = LatencyDistribution.from_samples(
         np.divide.outer(delay.support_s, gaps.support_s).ravel(), np.multiply.outer(delay.weights, gaps.weights).ravel()
     )

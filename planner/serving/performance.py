@@ -32,6 +32,7 @@ from planner.queueing import (
 from planner.serving.closed_loop import closed_loop_performance
 from planner.serving.drift import busiest_minute
 from planner.serving.kv_transfer import (
+    CONDENSED_POINTS,
     piecewise_transfers,
     taken_by_others,
     tandem_itl,
@@ -73,8 +74,6 @@ from planner.workload import ClosedLoop, JointDistribution, LatencyDistribution,
 CALM_LOAD, FULL_LOAD = 0.5, 0.98
 """Shares of the largest stable rate that stand, in an overload, for a first token without a queue and for decodes of a
 full pool. A choice."""
-DECODE_POINTS = 64
-"""Points that TPOT and output lengths are condensed to before they are multiplied. A choice."""
 LEAST_LATENCY_S = 1e-30
 """Guards a division by a latency of 0 [s]."""
 
@@ -385,8 +384,8 @@ def _overloaded(deployment: Deployment, workload: Workload, horizon_s: float, un
 
 def _decode_times(lengths: TokenLengths, tpot: LatencyDistribution) -> LatencyDistribution:
     """Distribution of (output tokens - 1) * TPOT [s], the two taken as independent."""
-    few = tpot.condensed(DECODE_POINTS)
-    gaps = LatencyDistribution.from_samples(lengths.outputs - 1.0, lengths.probabilities).condensed(DECODE_POINTS)
+    few = tpot.condensed(CONDENSED_POINTS)
+    gaps = LatencyDistribution.from_samples(lengths.outputs - 1.0, lengths.probabilities).condensed(CONDENSED_POINTS)
     return LatencyDistribution.from_samples(
         np.multiply.outer(few.support_s, gaps.support_s), np.multiply.outer(few.weights, gaps.weights)
     )

@@ -47,7 +47,8 @@ Solve = Callable[[ArrivalProcess, int], QueueLatency]
 """Queue of one of so many replicas behind a round-robin router."""
 
 MOST_LOAD = 0.999
-"""Load from which on waits behind a router are worked out at this load. A choice: they grow without bound at 1."""
+"""Load from which on waits behind a router, or by priority, are worked out at this load. A choice: they grow without
+bound at 1."""
 
 
 def routed_queue(
@@ -162,7 +163,9 @@ def replica_queue(
     queue = _solved_for_any_arrivals(
         arrivals, model, lengths, lambda offered: routed_queue(solve, offered, steps, pool, in_common)
     )
-    return queue if seen is model.server or memory is None else memory.reported(queue, rate_per_s)
+    if seen is model.server or memory is None:
+        return queue
+    return replace(queue, utilisation=rate_per_s / memory.limit_per_s)
 
 
 def _solved_for_any_arrivals(

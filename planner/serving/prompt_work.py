@@ -24,10 +24,8 @@ from planner.workload import TokenLengths
 LENGTHS_TABULATED, PASTS_TABULATED = 48, 5
 """Prompt lengths, and cached tokens before them, at which the work of a prompt is worked out; linear in between. A
 choice: accuracy against time."""
-LEAST_TTFT_SHARE = 0.2
-"""A first token is not brought forward to less than this share of the earliest of all. A choice."""
 LEAST_WORK_SHARE = 0.1
-"""Nor is a prompt taken as fewer mean tokens than this share of its own. A choice."""
+"""A prompt is not taken as fewer mean tokens than this share of its own. A choice."""
 SATURATION_ROUNDS = 4
 """Rounds from no decodes to those of a saturated server: each is wrong by a few per cent of the one before."""
 
@@ -69,7 +67,9 @@ def by_step_times(model: PoolModel) -> Keyed[PoolModel]:
 @lru_cache(maxsize=128)
 def _work_lengths(step_times: Keyed[PoolModel], lengths: TokenLengths, past: tuple[float, ...]) -> TokenLengths:
     model = step_times.value
-    table, pasts = _tabulated(lengths.inputs), np.unique(np.linspace(min(past), max(past), PASTS_TABULATED))
+    shortest, longest = float(lengths.inputs.min()), float(lengths.inputs.max())
+    table = np.unique(np.geomspace(shortest, longest, LENGTHS_TABULATED)).clip(shortest, longest)
+    pasts = np.unique(np.linspace(min(past), max(past), PASTS_TABULATED))
     running, chunk = _saturated(model, lengths)
     full_s = float(model.server.step_s(np.array(running), np.array(chunk)))
     inputs = np.zeros(lengths.inputs.size)
@@ -80,11 +80,6 @@ def _work_lengths(step_times: Keyed[PoolModel], lengths: TokenLengths, past: tup
     inputs *= max(lengths.mean_input / float(inputs @ lengths.probabilities), 1.0)
     inputs = np.maximum(np.rint(inputs), 1.0)
     return TokenLengths.from_pairs(inputs, lengths.outputs, lengths.probabilities, lengths.source, lengths.images)
-
-
-def _tabulated(inputs: FloatArray) -> FloatArray:
-    low, high = float(inputs.min()), float(inputs.max())
-    return np.unique(np.geomspace(low, high, LENGTHS_TABULATED)).clip(low, high)
 
 
 def _saturated(model: PoolModel, lengths: TokenLengths) -> tuple[float, float]:
@@ -137,7 +132,7 @@ def with_own_prompt(
     if config.parallelism.pp > 1:
         beyond_s += last_piece_s(model, prompts, running) * (1.0 - queue.utilisation)
     beyond_s += own_encoder_s(config, model.lengths, prompts)
-    first_s = np.maximum(joint.first_s + beyond_s[:, None], LEAST_TTFT_SHARE * joint.first_s.min())
+    first_s = np.maximum(joint.first_s + beyond_s[:, None], 0.0)
     joint = replace(joint, first_s=first_s, prompts=prompts)
     ttft = joint.ttft
     e2e = e2e_distribution(joint) if np.any(joint.gaps > 0.0) else ttft

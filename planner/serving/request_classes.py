@@ -22,6 +22,7 @@ import numpy as np
 from planner.core import FloatArray, Metric
 from planner.engine import Order, Schedule
 from planner.queueing import QueueLatency, priority_second_moments, priority_waits, stretched_wait
+from planner.serving.pool_queue import MOST_LOAD
 from planner.serving.types import ClassPerformance, predicted_attainment
 from planner.workload import JointDistribution, LatencyDistribution, RequestClass, TokenLengths, Workload
 
@@ -30,8 +31,6 @@ SIZES_TOLD_APART = 12
 SLOTS_FELT = 0.05
 """Chance of full slots from which on waits are those for slots; below, in proportion. A choice: simulation shows them
 where it is a tenth."""
-MOST_LOAD = 0.999
-"""Load from which on priorities are worked out at this load. A choice: waits grow without bound at 1."""
 
 
 @dataclass(frozen=True)

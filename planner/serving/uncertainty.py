@@ -43,7 +43,7 @@ from planner.core import Frozen, Metric
 from planner.engine import LAYER_KIND_KERNELS, ReplicaConfig, StepTimer, StepTimeShift
 from planner.llm import LlmSpec, attentions
 from planner.roofline import CalibratedGpu, MatrixProduct, Operator, OperatorFamily, StepShape, step_operators
-from planner.serving.types import Deployment, Pool, Role
+from planner.serving.types import Deployment, Role
 
 NORMAL_95 = 1.645
 """95 % quantile of the standard normal distribution: the middle 90 % lie within."""
@@ -451,7 +451,9 @@ def latency_spreads(deployment: Deployment, kernels: KernelSpreads, documented: 
         Of TTFT and of TPOT [-].
     """
     group = GROUP_SPREADS[serving_kind(deployment)]
-    borrowed = BORROWED_SPREAD if any(map(_is_borrowed, deployment.pools)) else 0.0
+    configs = [pool.config for pool in deployment.pools]
+    unmeasured = [config.calibration is not None and config.calibration.sku != config.sku.id for config in configs]
+    borrowed = BORROWED_SPREAD if any(unmeasured) else 0.0
     ttft = math.hypot(kernels.ttft, group.ttft, kernels.wait_share * group.wait, borrowed)
     tpot = math.hypot(kernels.tpot, group.tpot, borrowed)
     first, last = deployment.pools[0].config.shift, deployment.pools[-1].config.shift
@@ -462,12 +464,6 @@ def latency_spreads(deployment: Deployment, kernels: KernelSpreads, documented: 
     if documented:
         return ttft, tpot
     return math.hypot(ttft, group.undocumented_ttft), math.hypot(tpot, group.undocumented_tpot)
-
-
-def _is_borrowed(pool: Pool) -> bool:
-    """Whether a pool's shares of peak were measured on another SKU."""
-    calibration = pool.config.calibration
-    return calibration is not None and calibration.sku != pool.config.sku.id
 
 
 def latency_intervals(
@@ -576,12 +572,8 @@ def _parts_of_families(replica: ReplicaConfig) -> dict[OperatorFamily, tuple[_Pa
         main = {shape: size for shape, size in of_family.items() if not shape[1].startswith(ELEMENTWISE)} or of_family
         total = sum(main.values())
         parts[family] = tuple(
-            _Part(key, _is_of_another_kind(operator, key), size / total) for (operator, key), size in main.items()
+            _Part(key, key != (first := operator.fit_keys[0]) and first.startswith(LAYER_KIND_KERNELS), size / total)
+            for (operator, key), size in main.items()
         )
     _PARTS_OF_REPLICAS[replica.timer] = parts
     return parts
-
-
-def _is_of_another_kind(operator: Operator, key: str) -> bool:
-    first = operator.fit_keys[0]
-    return key != first and first.startswith(LAYER_KIND_KERNELS)

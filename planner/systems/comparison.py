@@ -159,11 +159,12 @@ class Comparison:
         for row in self.compared:
             for note in row.assumptions:
                 about.setdefault(note, []).append(row.system.name)
-        return tuple(self._with_names(note, names) for note, names in about.items())
-
-    def _with_names(self, note: str, names: list[str]) -> str:
-        is_about_all = len(names) == len(self.compared) or note.startswith(f"{names[0]}: ")
-        return note if is_about_all else f"{', '.join(names)}: {note}"
+        return tuple(
+            note
+            if len(names) == len(self.compared) or note.startswith(f"{names[0]}: ")
+            else f"{', '.join(names)}: {note}"
+            for note, names in about.items()
+        )
 
 
 def mixed_plan(request: PlanRequest, hardware: HardwareDb | None = None, progress: Progress | None = None) -> Plan:
@@ -227,14 +228,10 @@ def compare(
         deployment, workload, slo, simulation, tuple(rates), sustain, price, progress or (lambda stage: None)
     )
     rows = tuple(run.row(system) for system in chosen)
-    played = _requests_played(workload) if requests is None else requests
-    return Comparison(deployment, workload, slo, rows, seed, played if simulated else 0, source)
-
-
-def _requests_played(workload: Workload) -> int:
-    """Requests that a simulation plays unless it is told how many."""
-    arrivals = workload.arrivals
-    return len(arrivals.times_s) if isinstance(arrivals, RecordedArrivals) else DEFAULT_REQUESTS
+    if requests is None:
+        arrivals = workload.arrivals
+        requests = len(arrivals.times_s) if isinstance(arrivals, RecordedArrivals) else DEFAULT_REQUESTS
+    return Comparison(deployment, workload, slo, rows, seed, requests if simulated else 0, source)
 
 
 def _first_deployment(mixed: Plan) -> PlannedDeployment:

@@ -14,6 +14,7 @@ import numpy as np
 
 from planner.core import FloatArray
 from planner.serving.closed_loop.station import (
+    MOST_LOAD,
     RUNNING_AT_END,
     Flow,
     Station,
@@ -28,8 +29,6 @@ from planner.workload import ClosedLoop, TokenLengths
 
 FIXED_POINT_ROUNDS = 12
 """Rounds of the fixed point of delay and decode time: it contracts as (delay / cycle) of a flat step time. A choice."""
-MOST_LOAD = 0.98
-"""Load of the prefill pool from which on what chance adds to the wait is worked out at this load. A choice."""
 
 
 @dataclass(frozen=True)

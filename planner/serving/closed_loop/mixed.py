@@ -18,6 +18,7 @@ import numpy as np
 
 from planner.core import FloatArray
 from planner.serving.closed_loop.station import (
+    MOST_LOAD,
     RUNNING_AT_END,
     Flow,
     Station,
@@ -34,8 +35,6 @@ REQUESTS_TO_HALFWAY = 5.0
 """Requests per user after which it is asked how far users still move together: half of ten each. A choice."""
 REFLECTED_WALK_MEAN = 0.8
 """Mean of the reflected random walk, sqrt(2 / pi): a balanced queue after a arrivals holds 0.8 sqrt(a)."""
-MOST_LOAD = 0.98
-"""Load of the prompts from which on what chance adds to their wait is worked out at this load. A choice."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,8 @@ def _timed(station: Station, flow: Flow) -> TimedFlow:
     others = (1.0 - lock) * rate * (1.0 - 1.0 / users) * station.look_ticks + lock * (together - 1.0)
     pieces = math.ceil(prompt / float(station.room(min(users, station.max_running))))
     load = rate * prompt / room
-    met = _any_sends(rate * station.look_ticks, users) / station.look_ticks
+    some_send = 1.0 - (1.0 - np.clip(rate * station.look_ticks / users, 0.0, 1.0)) ** users
+    met = some_send / station.look_ticks
     steps = np.maximum(load, np.minimum(met * pieces, 1.0) if station.is_mixed else met * pieces)
     steps = np.maximum(steps, rate / users)  # no step holds more prompts than there are users
     content = np.minimum(rate * prompt / np.maximum(steps, 1e-12), room)
@@ -151,12 +151,6 @@ def _timed(station: Station, flow: Flow) -> TimedFlow:
     pace_s = plain if station.look_ticks > 1.0 else mean_step_s  # no prompt comes in while requests are not looked at
     wait_s = _wait_s(station, flow, slot_s, pace_s)
     return TimedFlow(slot_s, tick_s, own_s, wait_s)
-
-
-def _any_sends(arrivals: FloatArray, users: float) -> FloatArray:
-    """Chance that any of `users` sends when `arrivals` are expected."""
-    each = np.clip(arrivals / users, 0.0, 1.0)
-    return np.asarray(1.0 - (1.0 - each) ** users)
 
 
 def _others_decode(station: Station, lock: FloatArray | float) -> FloatArray:

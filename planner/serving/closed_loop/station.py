@@ -40,6 +40,8 @@ REQUESTS_FOLLOWED_PER_USER = 12.0
 """Requests per user followed one by one; of a longer run the later ones repeat what came before the last. A choice."""
 REQUESTS_REPEATED_PER_USER = 4.0
 """Requests per user, before the last, that stand for those not followed. A choice."""
+MOST_LOAD = 0.98
+"""Load of the prompts from which on what chance adds to their wait is worked out at this load. A choice."""
 RUNNING_AT_END = 0.5
 """The run ends when so many requests are expected to run still: the median end of the last. A definition."""
 MOST_SLOTS_FOLLOWED = 600.0
