@@ -21,6 +21,7 @@ from planner.roofline import (
     ChosenDecodeForm,
     ChosenHeads,
     ChosenPrefillForm,
+    IndexHeads,
     SizeCorrection,
     chosen_decode_index_s,
     chosen_decode_s,
@@ -108,7 +109,8 @@ def prefill(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
         form, index_heads = ChosenPrefillForm.from_values(values, correction), rows["_index_heads"]
         prompts = rows["batch_size"], rows["isl"], rows["step"]
         attention = chosen_prefill_s(*prompts, _shape(rows, KV_BYTES[variant]), form, peaks)
-        index = chosen_prefill_index_s(*prompts, cast(float, index_heads), INDEX_DIM, form, peaks_8_bit)
+        heads = IndexHeads(cast(float, index_heads), INDEX_DIM)
+        index = chosen_prefill_index_s(*prompts, heads, form, peaks_8_bit)
         return np.maximum(rows["_known_s"] + attention + index * (index_heads > 0.0), values["host_s"])
 
     floor = float(np.quantile(chosen["latency_s"], 0.1)) if len(chosen) else 1e-3
@@ -132,7 +134,7 @@ def decode(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
         form, context = ChosenDecodeForm.from_values(values, correction), rows["step"] + 1.0
         attention = chosen_decode_s(rows["batch_size"], context, _shape(rows, KV_BYTES[variant]), form, peaks)
-        index = chosen_decode_index_s(rows["batch_size"], context, INDEX_DIM, form, peaks)
+        index = chosen_decode_index_s(rows["batch_size"], context, IndexHeads(1.0, INDEX_DIM), form, peaks)
         return rows["_known_s"] + attention + index * (rows["_index_heads"] > 0.0)
 
     bounds = {

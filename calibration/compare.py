@@ -21,7 +21,9 @@ from planner.roofline import (
     ExpertShape,
     GemmForm,
     LatentDecodeForm,
+    LatentHeads,
     LatentPrefillForm,
+    LatentRow,
     PrefillForm,
     collective_s,
     decode_attention_s,
@@ -110,8 +112,7 @@ def _times_s(key: str, fit: KernelFit, sku: GpuSku) -> FloatArray | None:
 def _gemm(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
     kind, form = WEIGHT_FORMATS[variant], GemmForm.of(fit)
     peaks = gpu_peaks(sku, kind.arithmetic)
-    bytes_each = (kind.weight_bytes, kind.activation_bytes, kind.quantised)
-    return np.concatenate([gemm_s(TOKENS, n, k, form, peaks, *bytes_each) for n, k in MATRICES])
+    return np.concatenate([gemm_s(TOKENS, n, k, form, peaks, kind) for n, k in MATRICES])
 
 
 def _prefill(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
@@ -133,16 +134,16 @@ def _decode(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
 def _latent_prefill(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
     form, peaks = LatentPrefillForm.of(fit), gpu_peaks(sku, Dtype(variant))
     past, chunks = np.zeros_like(CHUNKS), np.ones_like(CHUNKS)
-    dims = (LATENT_KEY, LATENT_VALUE)
-    return np.concatenate([latent_prefill_s(chunks, CHUNKS, past, heads, *dims, form, peaks) for heads in LATENT_HEADS])
+    shapes = [LatentHeads(heads, LATENT_KEY, LATENT_VALUE) for heads in LATENT_HEADS]
+    return np.concatenate([latent_prefill_s(chunks, CHUNKS, past, shape, form, peaks) for shape in shapes])
 
 
 def _latent_decode(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
-    form, peaks, dims = LatentDecodeForm.of(fit), gpu_peaks(sku, Dtype(variant)), (LATENT_RANK, LATENT_ROPE)
+    form, peaks = LatentDecodeForm.of(fit), gpu_peaks(sku, Dtype(variant))
     batches = [np.full_like(CONTEXTS, batch) for batch in BATCHES]
     return np.concatenate(
         [
-            latent_decode_s(batch, CONTEXTS, heads, *dims, form, peaks, KV_BYTES[variant])
+            latent_decode_s(batch, CONTEXTS, LatentRow(heads, LATENT_RANK, LATENT_ROPE, KV_BYTES[variant]), form, peaks)
             for heads in LATENT_HEADS
             for batch in batches
         ]
@@ -165,4 +166,4 @@ def _elementwise(_: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
 
 
 def _collective(_: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
-    return collective_s(SIZES, CollectiveForm.of(fit), sku.scale_up.bandwidth_bytes_per_s.value)
+    return collective_s(SIZES, sku.scale_up.bandwidth_bytes_per_s.value, CollectiveForm.of(fit))

@@ -27,6 +27,7 @@ from planner.roofline import (
     CompressedForm,
     CompressedHeads,
     ElementwiseForm,
+    IndexHeads,
     IndexScoresForm,
     IndexSelectionForm,
     SizeCorrection,
@@ -148,7 +149,7 @@ def _scores_s(rows: ColumnTable, sku: GpuSku, phase: str, fit: Fit) -> FloatArra
     new, past, batch = rows["isl"], rows["step"], rows["batch_size"]
     pairs, keys = batch * attended_pairs(new, past, 0.0) / INDEXED_RATIO, batch * (new + past) / INDEXED_RATIO
     peaks = gpu_peaks(sku, Dtype.FP8)
-    return index_scores_s(pairs, keys, INDEX_HEADS, INDEX_DIM, IndexScoresForm.of(scores), peaks)
+    return index_scores_s(pairs, keys, IndexHeads(INDEX_HEADS, INDEX_DIM), IndexScoresForm.of(scores), peaks)
 
 
 def _shape(rows: ColumnTable) -> CompressedHeads:
@@ -219,8 +220,8 @@ def selection(rows: ColumnTable, sku: GpuSku) -> Problem:
     peaks = gpu_peaks(sku, Dtype.FP8)
 
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
-        seen_tokens = cast(float, rows["_top_k"] * INDEXED_RATIO)
-        selecting, seen = selecting_rows(rows["isl"], rows["step"], seen_tokens)
+        selecting = selecting_rows(rows["isl"], rows["step"], rows["_top_k"] * INDEXED_RATIO)
+        seen = rows["isl"] + rows["step"] - (selecting - 1.0) / 2.0
         form = IndexSelectionForm.from_values(values)
         return index_selection_s(rows["batch_size"] * selecting, seen / INDEXED_RATIO, form, peaks)
 

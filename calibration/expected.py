@@ -30,7 +30,9 @@ from planner.roofline import (
     GemmForm,
     GpuPeaks,
     LatentDecodeForm,
+    LatentHeads,
     LatentPrefillForm,
+    LatentRow,
     PrefillForm,
     decode_attention_s,
     elementwise_s,
@@ -109,9 +111,7 @@ def fitted_s(case: KernelCase, fit: KernelFit, sku: GpuSku) -> float:
         kind = WEIGHT_FORMATS[variant]
         peaks = gpu_peaks(sku, kind.arithmetic)
         if case.operator == "gemm":
-            bytes_each = (kind.weight_bytes, kind.activation_bytes, kind.quantised)
-            rows = np.array([number("m")])
-            return float(gemm_s(rows, number("n"), number("k"), GemmForm.of(fit), peaks, *bytes_each)[0])
+            return float(gemm_s(number("m"), number("n"), number("k"), GemmForm.of(fit), peaks, kind))
         tokens = case.number("num_tokens")
         pairs, active = expert_load(tokens, case.number("num_experts"), case.number("topk"))
         width = number("inter") / number("tp")
@@ -123,21 +123,20 @@ def fitted_s(case: KernelCase, fit: KernelFit, sku: GpuSku) -> float:
         return _latent_s(case, fit, peaks)
     heads, kv_heads, dim = (case.number(name) for name in ("num_heads", "num_kv_heads", "head_dim"))
     shape = AttentionHeads(heads, kv_heads, dim, kv_bytes=KV_BYTES[variant])
-    batch, past = np.array([number("batch")]), np.array([number("prefix_len")])
+    batch, past = number("batch"), number("prefix_len")
     if case.operator == "generation_attention":
-        return float(decode_attention_s(batch, past + 1.0, shape, DecodeForm.of(fit), peaks)[0])
-    new = np.array([number("seq_len")])
-    return float(prefill_attention_s(batch, new, past, shape, PrefillForm.of(fit), peaks)[0])
+        return float(decode_attention_s(batch, past + 1.0, shape, DecodeForm.of(fit), peaks))
+    return float(prefill_attention_s(batch, number("seq_len"), past, shape, PrefillForm.of(fit), peaks))
 
 
 def _latent_s(case: KernelCase, fit: KernelFit, peaks: GpuPeaks) -> float:
-    batch, new, past = (np.array([float(case.number(name))]) for name in ("batch", "seq_len", "prefix_len"))
+    batch, new, past = (float(case.number(name)) for name in ("batch", "seq_len", "prefix_len"))
     heads = float(case.number("num_heads"))
     if case.operator == "context_mla":
-        sizes = (heads, LATENT_KEY, LATENT_VALUE)
-        return float(latent_prefill_s(batch, new, past, *sizes, LatentPrefillForm.of(fit), peaks)[0])
+        sizes = LatentHeads(heads, LATENT_KEY, LATENT_VALUE)
+        return float(latent_prefill_s(batch, new, past, sizes, LatentPrefillForm.of(fit), peaks))
     width, form = KV_BYTES[fit_key(case).partition("/")[2]], LatentDecodeForm.of(fit)
-    return float(latent_decode_s(batch, past + 1.0, heads, LATENT_RANK, LATENT_ROPE, form, peaks, width)[0])
+    return float(latent_decode_s(batch, past + 1.0, LatentRow(heads, LATENT_RANK, LATENT_ROPE, width), form, peaks))
 
 
 def least_s(case: KernelCase, sku: GpuSku) -> float:

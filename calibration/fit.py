@@ -19,7 +19,7 @@ from scipy.optimize import least_squares
 from calibration.tables import ColumnTable, FloatArray
 from hardware_db import Coefficient, Correction, KernelFit, MeasuredShapes
 from planner.core import InputError
-from planner.roofline import ShapeCorrection, SizeCorrection, knot_position
+from planner.roofline import ShapeCorrection, SizeCorrection
 
 Indices = NDArray[np.intp]
 Sizes = Callable[[ColumnTable], tuple[FloatArray, FloatArray]]
@@ -263,7 +263,7 @@ def _with_more(problem: Problem) -> ColumnTable:
 
 
 def _curve(knots: FloatArray, size: FloatArray, log_ratio: FloatArray) -> FloatArray:
-    i, up = knot_position(knots, size)
+    i, up = _position(knots, size)
     each, design = np.arange(len(size)), np.zeros((len(size), len(knots)))
     design[each, i] = 1.0 - up
     design[each, np.minimum(i + 1, len(knots) - 1)] += up
@@ -302,7 +302,7 @@ def fitted_correction(first: FloatArray, second: FloatArray, log_ratio: FloatArr
     towards no correction, and towards neighbours on a line.
     """
     rows, columns = _knots(first, FIRST_KNOTS), _knots(second, SECOND_KNOTS)
-    (i, up), (j, right) = knot_position(rows, first), knot_position(columns, second)
+    (i, up), (j, right) = _position(rows, first), _position(columns, second)
     cells = len(rows) * len(columns)
     design = np.zeros((len(first), cells))
     each = np.arange(len(first))
@@ -315,6 +315,17 @@ def fitted_correction(first: FloatArray, second: FloatArray, log_ratio: FloatArr
     table = _robust_solution(design, log_ratio, prior)
     factors = np.round(table.reshape(len(rows), len(columns)), 4)
     return SizeCorrection(tuple(rows.tolist()), tuple(columns.tolist()), tuple(tuple(row) for row in factors.tolist()))
+
+
+def _position(knots_log2: FloatArray, size: FloatArray) -> tuple[Indices, FloatArray]:
+    """Index of the knot at or below log2 of each size (the last but one at most), and the share of the way to the next,
+    in [0, 1].
+    """
+    log2 = np.log2(size)
+    i = np.clip(np.searchsorted(knots_log2, log2, side="right") - 1, 0, max(len(knots_log2) - 2, 0))
+    if len(knots_log2) == 1:
+        return i, np.zeros(np.shape(log2))
+    return i, np.clip((log2 - knots_log2[i]) / (knots_log2[i + 1] - knots_log2[i]), 0.0, 1.0)
 
 
 def _knots(size: FloatArray, most: int) -> FloatArray:

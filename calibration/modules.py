@@ -66,6 +66,5 @@ def with_known_s(
                 known[at] = np.nan
                 continue
             peaks = gpu_peaks(sku, kind.arithmetic, product.parameters["resident_gain"].value, stored[at])
-            each = kind.weight_bytes, kind.activation_bytes, kind.quantised
-            known[at] += gemm_s(tokens[at], n[at], k[at], GemmForm.of(product), peaks, *each)
+            known[at] += gemm_s(tokens[at], n[at], k[at], GemmForm.of(product), peaks, kind)
     return rows.with_columns(_known_s=known).rows(~np.isnan(cast(FloatArray, known)))

@@ -28,7 +28,9 @@ from planner.roofline import (
     GemmForm,
     GpuPeaks,
     LatentDecodeForm,
+    LatentHeads,
     LatentPrefillForm,
+    LatentRow,
     PrefillForm,
     SizeCorrection,
     collective_s,
@@ -94,7 +96,7 @@ def gemm(rows: ColumnTable, sku: GpuSku, variant: str, cold: bool = False, prequ
         working_set = WEIGHT_COPIES * rows["n"] * rows["k"] * kind.weight_bytes
         peaks = gpu_peaks(sku, kind.arithmetic, 1.0 if cold else values["resident_gain"], working_set)
         form, sizes = GemmForm.from_values(values, correction), (rows["m"], rows["n"], rows["k"])
-        return gemm_s(*sizes, form, peaks, kind.weight_bytes, kind.activation_bytes, quantised)
+        return gemm_s(*sizes, form, peaks, replace(kind, quantised=quantised))
 
     bounds = {
         "start_s": START,
@@ -120,14 +122,9 @@ def attention_prefill(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
 
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
         form = PrefillForm.from_values(values, correction)
-        time = np.empty(len(rows))
-        for dim, window, mask in _head_kinds(rows):
-            kind_rows = rows.rows(mask)
-            heads, kv_heads = cast(float, kind_rows["num_heads"]), cast(float, kind_rows["num_kv_heads"])
-            new, past = kind_rows["seq_len"], kind_rows["prefix_len"]
-            shape = AttentionHeads(heads, kv_heads, dim, kv_bytes, window)
-            time[mask] = prefill_attention_s(kind_rows["batch"], new, past, shape, form, peaks)
-        return time
+        return prefill_attention_s(
+            rows["batch"], rows["seq_len"], rows["prefix_len"], _heads(rows, kv_bytes), form, peaks
+        )
 
     core = (rows["batch"] * rows["seq_len"] >= 64) & (rows["head_dim"] != 192) & _mostly_without_window(rows)
     chosen = rows.rows(core)
@@ -178,9 +175,11 @@ def _prefill_sizes(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:
     return rows["seq_len"], rows["batch"] * rows["num_heads"]
 
 
-def _head_kinds(rows: ColumnTable) -> list[tuple[float, float, Mask]]:
-    pairs = sorted(set(zip(rows["head_dim"].tolist(), rows["window"].tolist(), strict=True)))
-    return [(dim, window, (rows["head_dim"] == dim) & (rows["window"] == window)) for dim, window in pairs]
+def _heads(rows: ColumnTable, kv_bytes: float) -> AttentionHeads:
+    """The heads of every row."""
+    names = ("num_heads", "num_kv_heads", "head_dim", "window")
+    heads, kv_heads, dim, window = (cast(float, rows[name]) for name in names)
+    return AttentionHeads(heads, kv_heads, dim, kv_bytes, window)
 
 
 def _mostly_without_window(rows: ColumnTable) -> Mask:
@@ -202,16 +201,10 @@ def attention_decode(rows: ColumnTable, sku: GpuSku, variant: str, splits: tuple
 
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
         form = DecodeForm.from_values(values, correction)
-        time = np.empty(len(rows))
-        for dim, window, mask in _head_kinds(rows):
-            kind_rows = rows.rows(mask)
-            heads, kv_heads, context = kind_rows["num_heads"], kind_rows["num_kv_heads"], kind_rows["prefix_len"] + 1.0
-            held = np.minimum(context, window) if window else context
-            cached = 2.0 * kind_rows["batch"] * kv_heads * held * dim * kv_bytes
-            peaks = gpu_peaks(sku, Dtype(variant), values["resident_gain"], cached)
-            shape = AttentionHeads(cast(float, heads), cast(float, kv_heads), dim, kv_bytes, window)
-            time[mask] = decode_attention_s(kind_rows["batch"], context, shape, form, peaks)
-        return time
+        held, sequences_heads = _decode_sizes(rows)
+        cached = 2.0 * sequences_heads * held * rows["head_dim"] * kv_bytes
+        peaks = gpu_peaks(sku, Dtype(variant), values["resident_gain"], cached)
+        return decode_attention_s(rows["batch"], rows["prefix_len"] + 1.0, _heads(rows, kv_bytes), form, peaks)
 
     fast = rows["num_heads"] / rows["num_kv_heads"] <= MAX_QUERY_GROUP
     core = (rows["prefix_len"] >= 255) & (rows["head_dim"] != 192) & fast & _mostly_without_window(rows)
@@ -246,7 +239,7 @@ def latent_prefill(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
         form, heads = LatentPrefillForm.from_values(values, correction), cast(float, rows["num_heads"])
         new, past = rows["seq_len"], rows["prefix_len"]
-        return latent_prefill_s(rows["batch"], new, past, heads, LATENT_KEY, LATENT_VALUE, form, peaks)
+        return latent_prefill_s(rows["batch"], new, past, LatentHeads(heads, LATENT_KEY, LATENT_VALUE), form, peaks)
 
     bounds = {
         "start_s": ParameterBound(1e-5, 1e-7, 1e-3),
@@ -272,9 +265,8 @@ def latent_decode(rows: ColumnTable, sku: GpuSku, variant: str, splits_kv: bool 
         )
         cached = rows["batch"] * context * (LATENT_RANK + LATENT_ROPE) * kv_bytes
         peaks = gpu_peaks(sku, Dtype(variant), values["resident_gain"], cached)
-        return latent_decode_s(
-            rows["batch"], context, cast(float, heads), LATENT_RANK, LATENT_ROPE, form, peaks, kv_bytes
-        )
+        row = LatentRow(cast(float, heads), LATENT_RANK, LATENT_ROPE, kv_bytes)
+        return latent_decode_s(rows["batch"], context, row, form, peaks)
 
     bounds = {
         "start_s": ParameterBound(1e-5, 1e-7, 1e-3),
@@ -385,7 +377,7 @@ def collective(rows: ColumnTable, link_bytes_per_s: float, share: float) -> Prob
     """A collective of fixed size; columns bytes and latency_s. `share` of the buffer crosses each link."""
 
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
-        return collective_s(rows["bytes"] * share, CollectiveForm.from_values(values, correction), link_bytes_per_s)
+        return collective_s(rows["bytes"] * share, link_bytes_per_s, CollectiveForm.from_values(values, correction))
 
     bounds = {
         "start_s": ParameterBound(5e-6, 1e-7, 1e-3),
@@ -410,7 +402,7 @@ def expert_exchange(
         return payload, np.ones(len(rows))
 
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
-        return collective_s(sizes(rows)[0], CollectiveForm.from_values(values, correction), link_bytes_per_s)
+        return collective_s(sizes(rows)[0], link_bytes_per_s, CollectiveForm.from_values(values, correction))
 
     bounds = {
         "start_s": ParameterBound(2e-5, 1e-7, 1e-3),

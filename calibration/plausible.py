@@ -85,13 +85,13 @@ def _attention(case: KernelCase) -> LeastWork:
     batch, new, past = (float(case.number(name)) for name in ("batch", "seq_len", "prefix_len"))
     heads, kv_heads, dim = (float(case.number(name)) for name in ("num_heads", "num_kv_heads", "head_dim"))
     cached = batch * past * 2.0 * kv_heads * dim * _cached_bytes(case)
-    return LeastWork(4.0 * batch * heads * dim * attended_pairs(new, past, 0.0), _attention_format(case), cached)
+    return LeastWork(4.0 * batch * heads * dim * float(attended_pairs(new, past, 0.0)), _attention_format(case), cached)
 
 
 def _latent(case: KernelCase) -> LeastWork:
     """As `calibration.possible` bounds it: the absorbed form has more FLOPs than the expanded one, never fewer."""
     batch, new, past, heads = (float(case.number(name)) for name in ("batch", "seq_len", "prefix_len", "num_heads"))
-    flops = 2.0 * batch * heads * (LATENT_KEY + LATENT_VALUE) * attended_pairs(new, past, 0.0)
+    flops = 2.0 * batch * heads * (LATENT_KEY + LATENT_VALUE) * float(attended_pairs(new, past, 0.0))
     cached = batch * past * (LATENT_RANK + LATENT_ROPE) * _cached_bytes(case)
     return LeastWork(flops, _attention_format(case), cached)
 

@@ -87,11 +87,7 @@ def _kv_bytes(table: ColumnTable) -> FloatArray:
 
 def _attention(table: ColumnTable, sku: GpuSku) -> RowWork:
     batch, new, past, window = (table[name] for name in ("batch", "seq_len", "prefix_len", "window"))
-    pairs = np.empty(len(table))
-    for width in np.unique(window).tolist():
-        at = window == width
-        pairs[at] = attended_pairs(new[at], past[at], width)
-    flops = 4.0 * batch * table["num_heads"] * table["head_dim"] * pairs
+    flops = 4.0 * batch * table["num_heads"] * table["head_dim"] * attended_pairs(new, past, window)
     seen = np.where(window > 0, np.minimum(past, window), past)
     cached = 2.0 * batch * seen * table["num_kv_heads"] * table["head_dim"] * _kv_bytes(table)
     return RowWork(flops / _attention_peak(table, sku), cached, np.zeros(len(table)))

@@ -16,6 +16,7 @@ from calibration.operators import EFFICIENCY, LATENT_RANK, LATENT_ROPE, ORDER, S
 from calibration.tables import ColumnTable, FloatArray
 from hardware_db import Dtype, GpuSku
 from planner.roofline import (
+    IndexHeads,
     IndexScoresForm,
     IndexSelectionForm,
     SizeCorrection,
@@ -31,7 +32,7 @@ from planner.roofline import (
 GLM5_INDEX_HEADS, DEEPSEEK_INDEX_HEADS = 32.0, 64.0
 """Heads of the measured indexes (config.json of GLM-5 and of DeepSeek-V4-Flash, ``index_n_heads``)."""
 GLM5_HEADS = 64.0
-"""Query heads of the measured sparse attention (``num_heads``; one group of `planner.roofline.index_kernels`)."""
+"""Query heads of the measured sparse attention (``num_heads``; one group of `planner.roofline.index`)."""
 INDEX_DIM = 128.0
 """Channels of a head of both (``index_head_dim``)."""
 TOP_K = 2048.0
@@ -66,7 +67,7 @@ def prompt_scores(rows: ColumnTable, sku: GpuSku) -> Problem:
         new, past, batch = rows["isl"], rows["step"], rows["batch_size"]
         pairs, keys = batch * attended_pairs(new, past, 0.0), batch * (new + past)
         form = IndexScoresForm.from_values(values)
-        return index_scores_s(pairs, keys, GLM5_INDEX_HEADS, INDEX_DIM, form, peaks)
+        return index_scores_s(pairs, keys, IndexHeads(GLM5_INDEX_HEADS, INDEX_DIM), form, peaks)
 
     bounds = {"start_s": START, "compute_efficiency": EFFICIENCY, "memory_efficiency": EFFICIENCY, "order": ORDER}
     chosen = rows.rows(rows["isl"] >= FEWEST_PROMPT_TOKENS)
@@ -80,7 +81,7 @@ def decode_scores(rows: ColumnTable, sku: GpuSku) -> Problem:
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
         keys = rows["batch_size"] * (rows["step"] + rows["isl"]) / rows["compress_ratio"]
         form = IndexScoresForm.from_values(values)
-        return index_scores_s(keys * rows["isl"], keys, DEEPSEEK_INDEX_HEADS, INDEX_DIM, form, peaks)
+        return index_scores_s(keys * rows["isl"], keys, IndexHeads(DEEPSEEK_INDEX_HEADS, INDEX_DIM), form, peaks)
 
     bounds = {"start_s": START, "compute_efficiency": EFFICIENCY, "memory_efficiency": EFFICIENCY, "order": ORDER}
     cached = rows["step"] / rows["compress_ratio"]
@@ -105,7 +106,8 @@ def selection(rows: ColumnTable, sku: GpuSku) -> Problem:
     peaks = gpu_peaks(sku, Dtype.FP8)
 
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
-        selecting, seen = selecting_rows(rows["isl"], rows["step"], TOP_K)
+        selecting = selecting_rows(rows["isl"], rows["step"], TOP_K)
+        seen = rows["isl"] + rows["step"] - (selecting - 1.0) / 2.0
         form = IndexSelectionForm.from_values(values)
         return index_selection_s(rows["batch_size"] * selecting, seen, form, peaks)
 

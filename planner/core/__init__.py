@@ -2,11 +2,11 @@
 
 Errors that name field, value, bound and fix (`errors`), frozen records (`record`), records as JSON and back
 (`documents`), versions of files (`versions`), latency metrics (`metrics`), numbers and tables as text (`tables`),
-files that are written whole (`whole_files`), functions that numba compiles (`compiled`, `interpolation`), units
-(`units`), and names for arrays in signatures (`arrays`).
+files that are written whole (`whole_files`), functions that numba compiles (`compiled`, `vectorized`,
+`interpolation`), units (`units`), and names for arrays in signatures (`arrays`).
 """
 
-from planner.core.arrays import BoolArray, FloatArray, IntArray
+from planner.core.arrays import BoolArray, Constants, FloatArray, IntArray
 from planner.core.compiled import compiled
 from planner.core.documents import Reader, json_schema, json_text, plain
 from planner.core.errors import (
@@ -18,7 +18,15 @@ from planner.core.errors import (
     from_validation_error,
     shorten,
 )
-from planner.core.interpolation import interpolated_at, knot_below, last_knot
+from planner.core.interpolation import (
+    cell_of,
+    interpolated,
+    interpolated_at,
+    knot_below,
+    last_knot,
+    value_in,
+    with_knots,
+)
 from planner.core.metrics import Metric
 from planner.core.record import Frozen, Keyed, Record, checked_once, rebuilt
 from planner.core.tables import (
@@ -38,6 +46,7 @@ from planner.core.tables import (
     with_unit,
 )
 from planner.core.units import GIB, HOURS_PER_MONTH
+from planner.core.vectorized import Vectorized, vectorized
 from planner.core.versions import CALIBRATION, PLAN, SCENARIO, VERSION_KEY
 from planner.core.whole_files import require_writable, write_all_whole, write_text, write_texts, write_whole
 
@@ -50,6 +59,7 @@ __all__ = [
     "SCENARIO",
     "VERSION_KEY",
     "BoolArray",
+    "Constants",
     "FloatArray",
     "Frozen",
     "InputError",
@@ -63,11 +73,14 @@ __all__ = [
     "Table",
     "UnknownNameError",
     "UnsupportedFeatureError",
+    "Vectorized",
+    "cell_of",
     "change",
     "checked_once",
     "compiled",
     "duration",
     "from_validation_error",
+    "interpolated",
     "interpolated_at",
     "json_schema",
     "json_text",
@@ -86,6 +99,9 @@ __all__ = [
     "shorten",
     "significant",
     "unit",
+    "value_in",
+    "vectorized",
+    "with_knots",
     "with_unit",
     "write_all_whole",
     "write_text",

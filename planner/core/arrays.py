@@ -1,4 +1,5 @@
-"""Names for numpy arrays in signatures: one element type each, any shape (the docstring says which).
+"""Names for numpy arrays in signatures: one element type each, any shape (the docstring says which); and
+for a record of constants by name.
 
 For type checkers only. Nothing needs their values when the program runs, so that `planner.core` loads without numpy.
 """
@@ -14,5 +15,10 @@ if TYPE_CHECKING:
     FloatArray = NDArray[np.float64]
     IntArray = NDArray[np.int64]
     BoolArray = NDArray[np.bool_]
+
+    class Constants:
+        """A record of constants by name."""
+
+        def __getattr__(self, name: str) -> float: ...
 else:
-    FloatArray = IntArray = BoolArray = object
+    FloatArray = IntArray = BoolArray = Constants = object

@@ -1,23 +1,14 @@
-"""`StepTimer.times_s` for one step at a time, compiled: the same sums, with all that is constant worked out once.
-
-Compiled code may ask for step times itself, from the tables of a timer (`step_seconds`, `decode_seconds`). For all
-others `SingleSteps` asks, and adds what the tables do not hold: drafts, and the prompts of rarer kinds of attention.
-"""
+"""The time of a step from the tables of a timer, compiled; what drafts add is told."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from planner.core import FloatArray, compiled, interpolated_at, knot_below
-from planner.engine.lookup import CONTEXTS, DECODES, TOKENS, LookupTable
-from planner.roofline import COLUMNS, Driver, attention_s, cell_of, prompt_attention, value_in, with_knots
-
-if TYPE_CHECKING:
-    from planner.engine.step_times import StepTimer
+from planner.core import FloatArray, cell_of, compiled, interpolated_at, knot_below, value_in
+from planner.roofline import attention_s, prompt_record
 
 OF_TOKENS, OF_ROWS, OF_GROUP_TOKENS, OF_BOTH = range(4)
 """Curves: over tokens, rows and group tokens, and the first two as one where all tokens are rows."""
@@ -34,7 +25,7 @@ class StepTables(NamedTuple):
         between_s, launching_s, host_s, sequence_s: between kernels, least of launching them, of the host [s].
         captured_tokens, captured_decodes, launch_s: most that is replayed, and what launching takes at least [s].
         kinds: of seconds that are there, 1 (kernels) or 2 (roofs too).
-        has_group: whether anything depends on group tokens.
+        has_group: True if anything depends on group tokens.
         tokens: knots of the curves, shape (knots,).
         curves: seconds by kind and driver, shape (2, 4, knots) [s].
         surfaces: of decodes' attention by kind, with their knots, shape (2, 1 + decodes, 1 + contexts) [s].
@@ -58,7 +49,7 @@ class StepTables(NamedTuple):
     tokens: FloatArray
     curves: FloatArray
     surfaces: FloatArray
-    attention: FloatArray
+    attention: np.recarray[Any, Any]
     corrections: FloatArray
 
 
@@ -81,7 +72,7 @@ NO_TABLES = StepTables(
     tokens=np.zeros(0),
     curves=_NOTHING,
     surfaces=_NOTHING,
-    attention=np.zeros((0, COLUMNS)),
+    attention=np.zeros(0, dtype=prompt_record()).view(np.recarray),
     corrections=_NOTHING,
 )
 """In the place of tables where there are none."""
@@ -126,7 +117,7 @@ def _surfaces_at(tables: StepTables, decodes: float, context: float) -> tuple[fl
         return 0.0, 0.0
     table, other = tables.surfaces[KERNELS], tables.surfaces[tables.kinds - 1]
     rows, columns = table.shape[0] - 1, table.shape[1] - 1
-    i, u, j, v = cell_of(table, rows, columns, decodes, context)
+    i, u, j, v = cell_of(table, decodes, context)
     seconds, roof_s = value_in(table, i, u, j, v), value_in(other, i, u, j, v)
     if decodes > table[rows, 0]:
         seconds, roof_s = seconds * (decodes / table[rows, 0]), roof_s * (decodes / table[rows, 0])
@@ -203,7 +194,7 @@ def attention_seconds(
     chunk_context: FloatArray,
     chunks: FloatArray,
 ) -> FloatArray:
-    """What the prompts' attention takes in each of many steps.
+    """Time of the prompts' attention in each of many steps.
 
     Args:
         tables: of the timer.
@@ -295,94 +286,25 @@ def seconds_beside_attention(
     return seconds + tables.host_s + tables.sequence_s * own
 
 
-class SingleSteps:
-    """Steps of a timer, one at a time."""
+@compiled(makes_arrays=True)
+def times_of_steps(tables: StepTables, steps: FloatArray) -> FloatArray:
+    """Durations of many steps.
 
-    def __init__(self, timer: StepTimer) -> None:
-        self.prompts = prompt_attention(timer.shape_operators, timer.gpu)
-        self.draft, self.draft_steps = timer.draft, timer.draft_steps
-        self.tables = _tables_of(timer, self.prompts.rows, self.prompts.tables)
+    Args:
+        tables: of the timer.
+        steps: the fields of `StepShape`, time of the prompts' attention (NaN: as the tables say), and what drafts add;
+            shape (8, steps).
 
-    def decode_s(self, decodes: float, decode_context: float) -> float:
-        """`StepTimer.decode_s`."""
-        return decode_seconds(
-            self.tables, float(decodes), float(decode_context), self._drafts_s(decodes, decode_context)
-        )
-
-    def step_s(
-        self,
-        decodes: float,
-        decode_context: float,
-        chunk_tokens: float,
-        chunk_pairs: float,
-        chunk_context: float,
-        chunks: float,
-        prompts_s: float | None = None,
-    ) -> float:
-        """`StepTimer.step_s`."""
-        if not chunks and not chunk_tokens:
-            return self.decode_s(decodes, decode_context)
-        if prompts_s is None:
-            prompts_s = math.nan
-            if self.prompts.others and chunks:
-                new, past, cached = _chunk_means(chunk_tokens, chunk_pairs, chunk_context, chunks)
-                prompts_s = self.prompts(chunks / max(min(chunks, self.tables.shares), 1.0), new, past, cached)
-        return step_seconds(
-            self.tables,
-            float(decodes),
-            float(decode_context),
-            float(chunk_tokens),
-            float(chunk_pairs),
-            float(chunk_context),
-            float(chunks),
-            prompts_s,
-            self._drafts_s(decodes, decode_context),
-        )
-
-    def _drafts_s(self, decodes: float, decode_context: float) -> float:
-        if self.draft is None or not decodes:
-            return 0.0
-        return self.draft_steps * self.draft.decode_s(decodes, decode_context)
-
-
-def _tables_of(timer: StepTimer, attention: FloatArray, corrections: FloatArray) -> StepTables:
-    costs, split = timer.costs, timer.parallelism
-    kinds: list[Callable[[LookupTable], FloatArray]] = [lambda table: table.total_s]
-    if costs.gap_s < 0.0:
-        kinds.append(lambda table: table.roof_s)
-    curves = np.array([_curves_of(timer, seconds_of) for seconds_of in kinds])
-    return StepTables(
-        dp=float(split.dp),
-        shares=float(split.dp * split.pp),
-        queries=float(timer.queries),
-        stretch=float(costs.stretch),
-        prompt_stretch=float(costs.prompt_stretch),
-        between_s=float(costs.gap_s * timer.launches + costs.latent_s * (timer.latent_layers - timer.whole_layers)),
-        launching_s=float(timer.launching_s),
-        host_s=float(costs.step_s),
-        sequence_s=float(costs.sequence_s),
-        captured_tokens=float(costs.captured_tokens),
-        captured_decodes=float(timer.captured),
-        launch_s=float(costs.launch_s * timer.launches),
-        kinds=len(kinds),
-        has_group=bool(curves[:, OF_GROUP_TOKENS].any()),
-        tokens=TOKENS,
-        curves=curves,
-        surfaces=np.array([with_knots(DECODES, CONTEXTS, of(timer.decode_table)) for of in kinds]),
-        attention=attention,
-        corrections=corrections,
-    )
-
-
-def _curves_of(timer: StepTimer, seconds_of: Callable[[LookupTable], FloatArray]) -> FloatArray:
-    """Seconds over `TOKENS` by driver, shape (4, knots).
-
-    Lines over the same number are one line: group tokens are tokens with one attention rank.
+    Returns:
+        Shape (steps,) [s].
     """
-    by_driver = {driver: seconds_of(curve) for driver, curve in timer.curves.items()}
-    zeros = np.zeros_like(TOKENS)
-    drivers = (Driver.TOKENS, Driver.ROWS, Driver.GROUP_TOKENS)
-    tokens, rows, group = (by_driver.get(driver, zeros) for driver in drivers)
-    if timer.parallelism.dp == 1:
-        tokens, group = tokens + group, zeros
-    return np.array([tokens, rows, group, tokens + rows])
+    seconds = np.empty(steps.shape[1])
+    for step in range(steps.shape[1]):
+        decodes, context, tokens = steps[0, step], steps[1, step], steps[2, step]
+        pairs, cached, chunks = steps[3, step], steps[4, step], steps[5, step]
+        prompts_s, drafts_s = steps[6, step], steps[7, step]
+        if chunks == 0.0 and tokens == 0.0:
+            seconds[step] = decode_seconds(tables, decodes, context, drafts_s)
+        else:
+            seconds[step] = step_seconds(tables, decodes, context, tokens, pairs, cached, chunks, prompts_s, drafts_s)
+    return seconds

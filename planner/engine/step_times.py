@@ -13,19 +13,23 @@ and the model's own drafts. Where the stages are alike that is what a micro-batc
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from hardware_db import Calibration, EngineCosts, GpuSku, SpareLayers
-from planner.core import FloatArray
+from planner.core import FloatArray, with_knots
 from planner.engine.drafting import drafting_of
 from planner.engine.lookup import (
     BOUNDS,
+    CONTEXTS,
+    DECODES,
+    TOKENS,
     Curve,
     LookupTable,
     Surface,
@@ -34,7 +38,15 @@ from planner.engine.lookup import (
     operator_time,
 )
 from planner.engine.scheduler import Speculation
-from planner.engine.single_steps import NO_TABLES, SingleSteps, StepTables, attention_seconds
+from planner.engine.single_steps import (
+    NO_TABLES,
+    OF_GROUP_TOKENS,
+    StepTables,
+    attention_seconds,
+    decode_seconds,
+    step_seconds,
+    times_of_steps,
+)
 from planner.llm import DraftSpec, LlmSpec, Precision, pipeline_stages
 from planner.roofline import (
     Bound,
@@ -49,10 +61,9 @@ from planner.roofline import (
     OperatorFamily,
     Parallelism,
     StepShape,
-    at_least,
     draft_operators,
     driving_tokens,
-    operator_seconds,
+    prompt_attention,
     step_operators,
 )
 
@@ -129,32 +140,25 @@ class StepTimer:
     def prompts_s(self, shape: StepShape) -> FloatArray:
         """Time [s] the attention of each step's prompts takes on its own, shape (...steps)."""
         steps = _arrays(shape)
-        if self._single.prompts.others:
-            return np.asarray(self._prompts_s(Load.of(steps, self.parallelism, self.queries)))
         contents = steps.chunk_tokens, steps.chunk_pairs, steps.chunk_context, steps.chunks
         flat = (np.ascontiguousarray(content).ravel() for content in contents)
-        return attention_seconds(self._single.tables, *flat).reshape(np.shape(steps.chunks))
+        return attention_seconds(self._tables, *flat).reshape(np.shape(steps.chunks))
 
     def times_s(self, shape: StepShape, prompts_s: FloatArray | None = None) -> FloatArray:
         """Duration [s] of each step, shape (...steps); `prompts_s` where it is known already."""
-        load = Load.of(_arrays(shape), self.parallelism, self.queries)
-        total = sum(
-            (curve.at(driving_tokens(load, d), curve.total_s) for d, curve in self.curves.items()), np.zeros(())
-        )
-        total = total + self.decode_table.at(load.decodes, load.context, self.decode_table.total_s)
-        if prompts_s is not None:
-            total = total + prompts_s * (load.chunks > 0.0)
-        elif np.any(load.chunks):
-            total = total + self._prompts_s(load)
-        total = np.asarray(self._served_s(total, load, self._roof_s(load)))
-        if self.draft is not None:
-            total = total + self.draft_steps * self.draft.times_s(_without_chunks(shape)) * (
-                np.asarray(shape.decodes) > 0
-            )
-        total = np.asarray(total + self._host_s(load))
+        steps = _arrays(shape)
+        drafts_s = self.draft_steps * self.draft.times_s(_without_chunks(steps)) if self.draft is not None else 0.0
+        total = self._own_s(steps, math.nan if prompts_s is None else prompts_s, drafts_s)
         for other in self.others:
-            total = np.maximum(total, other.times_s(shape))
+            total = np.maximum(total, other.times_s(steps))
         return total
+
+    def _own_s(self, steps: StepShape, prompts_s: Number, drafts_s: Number) -> FloatArray:
+        """Of this stage; drafts come with decodes only."""
+        fields = [getattr(steps, field.name) for field in dataclasses.fields(steps)]
+        contents = np.broadcast_arrays(*fields, prompts_s, np.asarray(drafts_s) * (steps.decodes > 0.0))
+        flat = np.stack(contents).reshape(len(contents), -1)
+        return times_of_steps(self._tables, flat).reshape(contents[0].shape)
 
     def step_s(
         self,
@@ -164,41 +168,70 @@ class StepTimer:
         chunk_pairs: float = 0.0,
         chunk_context: float = 0.0,
         chunks: float = 0.0,
-        prompts_s: float | None = None,
+        prompts_s: float = math.nan,
     ) -> float:
         """Duration [s] of one step in plain floats; arguments as in `StepShape` and `times_s`."""
-        content = (decodes, decode_context, chunk_tokens, chunk_pairs, chunk_context, chunks)
-        seconds = self._single.step_s(*content, prompts_s)
-        return max(seconds, *(other.step_s(*content) for other in self.others)) if self.others else seconds
+        if not chunks and not chunk_tokens:
+            return self.decode_s(decodes, decode_context)
+        decoding = float(decodes), float(decode_context)
+        prompts = float(chunk_tokens), float(chunk_pairs), float(chunk_context), float(chunks)
+        seconds = step_seconds(self._tables, *decoding, *prompts, prompts_s, self._drafts_s(*decoding))
+        return max([seconds, *(other.step_s(*decoding, *prompts) for other in self.others)])
 
     def decode_s(self, decodes: float, context: float) -> float:
         """Duration [s] of a step of decodes only; `context` is summed over them."""
-        seconds = self._single.decode_s(decodes, context)
-        return max(seconds, *(other.decode_s(decodes, context) for other in self.others)) if self.others else seconds
+        decoding = float(decodes), float(context)
+        seconds = decode_seconds(self._tables, *decoding, self._drafts_s(*decoding))
+        return max([seconds, *(other.decode_s(*decoding) for other in self.others)])
+
+    def _drafts_s(self, decodes: float, context: float) -> float:
+        return self.draft_steps * self.draft.decode_s(decodes, context) if self.draft and decodes else 0.0
 
     @property
     def tables(self) -> tuple[StepTables, StepTables, float] | None:
-        """What compiled code asks for the time of any step: of the model, of a draft, and how many of these it takes.
+        """Tables of the model, of a draft, and how many of these a step takes, for compiled code to time any step.
 
         None where it takes more than that.
         """
         draft = self.draft
-        if self.others or self._single.prompts.others or (draft is not None and (draft.others or draft.draft)):
+        if self.others or (draft is not None and (draft.others or draft.draft)):
             return None
-        return self._single.tables, NO_TABLES if draft is None else draft._single.tables, self.draft_steps
+        return self._tables, NO_TABLES if draft is None else draft._tables, self.draft_steps
 
     @property
     def mean_tables(self) -> StepTables | None:
         """The tables of steps without drafts whose prompts' attention is known."""
-        return None if self.draft is not None or self.others else self._single.tables
+        return None if self.draft is not None or self.others else self._tables
 
     @cached_property
-    def _single(self) -> SingleSteps:
-        return SingleSteps(self)
-
-    def __getstate__(self) -> dict[str, object]:
-        """For copies and pickles: without `_single`, whose functions have none and which is made again on first use."""
-        return {name: value for name, value in self.__dict__.items() if name != "_single"}
+    def _tables(self) -> StepTables:
+        costs, split = self.costs, self.parallelism
+        kinds: list[Callable[[LookupTable], FloatArray]] = [lambda table: table.total_s]
+        if costs.gap_s < 0.0:
+            kinds.append(lambda table: table.roof_s)
+        curves = np.array([_curves_of(self, seconds_of) for seconds_of in kinds])
+        attention, corrections = prompt_attention(self.shape_operators, self.gpu)
+        return StepTables(
+            dp=float(split.dp),
+            shares=float(split.dp * split.pp),
+            queries=float(self.queries),
+            stretch=float(costs.stretch),
+            prompt_stretch=float(costs.prompt_stretch),
+            between_s=float(costs.gap_s * self.launches + costs.latent_s * (self.latent_layers - self.whole_layers)),
+            launching_s=float(self.launching_s),
+            host_s=float(costs.step_s),
+            sequence_s=float(costs.sequence_s),
+            captured_tokens=float(costs.captured_tokens),
+            captured_decodes=float(self.captured),
+            launch_s=float(costs.launch_s * self.launches),
+            kinds=len(kinds),
+            has_group=bool(curves[:, OF_GROUP_TOKENS].any()),
+            tokens=TOKENS,
+            curves=curves,
+            surfaces=np.array([with_knots(DECODES, CONTEXTS, of(self.decode_table)) for of in kinds]),
+            attention=attention,
+            corrections=corrections,
+        )
 
     def bounds_s(self, shape: StepShape) -> FloatArray:
         """Seconds spent waiting for each resource, shape (len(Bound), ...steps)."""
@@ -221,7 +254,8 @@ class StepTimer:
         self, shape: StepShape, *, by_family: bool = True
     ) -> tuple[dict[OperatorFamily, FloatArray], FloatArray]:
         """Seconds of each step by family (none where they are not wanted), and by bound."""
-        load = Load.of(_arrays(shape), self.parallelism, self.queries)
+        steps = _arrays(shape)
+        load = Load.of(steps, self.parallelism, self.queries)
         family_s: dict[OperatorFamily, FloatArray] = {}
         bound_s = np.zeros((len(BOUNDS), *np.shape(load.tokens)))
         tables: list[tuple[LookupTable, Callable[[FloatArray], FloatArray]]] = [
@@ -239,51 +273,17 @@ class StepTimer:
             if by_family:
                 family_s[operator.family] = family_s.get(operator.family, 0.0) + time.total_s * has_chunks
             bound_s += time.bound_s * has_chunks
-        kernels = bound_s.sum(axis=0)
-        served = np.asarray(self._served_s(kernels, load, self._roof_s(load)))
+        overhead_s = self._own_s(steps, math.nan, 0.0) - bound_s.sum(axis=0)
         if self.draft is not None:
             has_decodes = np.asarray(shape.decodes) > 0
             draft_family_s, draft_bound_s = self.draft._items(_without_chunks(shape), by_family=by_family)
             for family, seconds in draft_family_s.items():
                 family_s[family] = family_s.get(family, 0.0) + self.draft_steps * seconds * has_decodes
             bound_s += self.draft_steps * draft_bound_s * has_decodes
-        bound_s[BOUNDS.index(Bound.OVERHEAD)] += served - kernels + self._host_s(load)
+        bound_s[BOUNDS.index(Bound.OVERHEAD)] += overhead_s
         for other in self.others:
             family_s, bound_s = _slower_of((family_s, bound_s), other._items(shape, by_family=by_family))
         return family_s, bound_s
-
-    def _prompts_s(self, load: Load) -> Number:
-        """Time of the prompts' attention [s]."""
-        prompts = _without_decodes(load)
-        total: Number = sum(
-            (operator_seconds(operator, prompts, self.gpu, math.inf) for operator in self.shape_operators), 0.0
-        )
-        has_chunks: Any = load.chunks > 0.0
-        masked: Number = total * has_chunks
-        return masked
-
-    def _roof_s(self, load: Load) -> Number:
-        """The rooflines of a step of decodes [s]; what kernels that overlap cannot beat."""
-        if self.costs.gap_s >= 0.0:
-            return 0.0
-        total = self.decode_table.at(np.asarray(load.decodes), np.asarray(load.context), self.decode_table.roof_s)
-        for driver, curve in self.curves.items():
-            total = total + curve.at(np.asarray(driving_tokens(load, driver)), curve.roof_s)
-        return total
-
-    def _served_s(self, kernels_s: Number, load: Load, roof_s: Number) -> Number:
-        """Kernels as an engine runs them: replayed as a graph, or launched one by one where there are long prompts."""
-        costs = self.costs
-        between = costs.gap_s * self.launches + costs.latent_s * (self.latent_layers - self.whole_layers)
-        replayed = at_least(costs.stretch * kernels_s + between, roof_s)
-        host = self.launching_s
-        launched = at_least(costs.prompt_stretch * kernels_s, host)
-        is_launched: Any = (load.chunks > 0.0) * (load.tokens > costs.captured_tokens)
-        served: Number = is_launched * launched + (1.0 - is_launched) * replayed
-        if self.captured < math.inf:
-            too_many: Any = (load.chunks <= 0.0) * (load.decodes > self.captured)
-            served = at_least(served, too_many * (costs.launch_s * self.launches))
-        return served
 
     @property
     def launching_s(self) -> float:
@@ -291,10 +291,6 @@ class StepTimer:
         costs = self.costs
         layers_s = costs.latent_prompt_s * self.latent_layers + costs.expert_prompt_s * self.expert_layers
         return costs.launch_s * self.launches + layers_s
-
-    def _host_s(self, load: Load) -> Number:
-        """Host time that no kernel hides [s]."""
-        return self.costs.step_s + self.costs.sequence_s * load.decodes
 
 
 def _slower_of(
@@ -503,3 +499,17 @@ def _kernel_timer(
         expert_layers=sum(operator.count for operator in operators if isinstance(operator, Experts)),
         queries=queries,
     )
+
+
+def _curves_of(timer: StepTimer, seconds_of: Callable[[LookupTable], FloatArray]) -> FloatArray:
+    """Seconds over `TOKENS` by driver, shape (4, knots).
+
+    Lines over the same number are one line: group tokens are tokens with one attention rank.
+    """
+    by_driver = {driver: seconds_of(curve) for driver, curve in timer.curves.items()}
+    zeros = np.zeros_like(TOKENS)
+    drivers = (Driver.TOKENS, Driver.ROWS, Driver.GROUP_TOKENS)
+    tokens, rows, group = (by_driver.get(driver, zeros) for driver in drivers)
+    if timer.parallelism.dp == 1:
+        tokens, group = tokens + group, zeros
+    return np.array([tokens, rows, group, tokens + rows])

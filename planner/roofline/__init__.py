@@ -3,33 +3,26 @@
 Answers: how many FLOPs, HBM bytes and link bytes each operator of a step costs, and how long it takes.
 
 - `shape`: what is in a step, how a replica is split, and what of the step one GPU sees;
-- `operators`, `attention_operators`: one formula per kind of operator; `step`: a model made of them;
+- `operators`: the work of an operator; `kernels`: matrix products, experts, passes and collectives;
+- `grouped`, `latent`, `chosen`, `index`, `compressed`, `block_sparse`, `recurrent`: attention by kind, kernel forms and
+  operators; `step`: a model made of them;
 - `gpu`: the GPU they run on, with its calibration;
-- `kernel_forms`: coefficients of fitted kernels; `kernels`, `attention_kernels`: the equations that use them;
+- `kernel_forms`: coefficients of fitted kernels;
 - `expert_load`: how tokens fall on experts;
-- `scalar`: prompt attention and table look-up for one step in plain floats.
+- `prompts`: the attention of a step's prompts for compiled code.
 """
 
-from planner.roofline.arithmetic import Number, at_least
-from planner.roofline.attention_kernels import (
-    AttentionHeads,
-    attended_pairs,
-    decode_attention_s,
-    latent_decode_s,
-    latent_prefill_s,
-    prefill_attention_s,
-)
-from planner.roofline.attention_operators import LatentDecode, own_kernel
-from planner.roofline.block_sparse_kernels import BlockHeads, block_decode_s, block_prefill_s
-from planner.roofline.chosen_kernels import (
+from planner.roofline.arithmetic import Number, at_least, attended_pairs
+from planner.roofline.block_sparse import BlockHeads, block_decode_s, block_prefill_s
+from planner.roofline.chosen import (
+    ChosenDecode,
     ChosenHeads,
     chosen_decode_index_s,
     chosen_decode_s,
     chosen_prefill_index_s,
     chosen_prefill_s,
 )
-from planner.roofline.chosen_operators import ChosenDecode
-from planner.roofline.compressed_kernels import CompressedHeads, compressed_attention_s, compressed_pairs, padded_heads
+from planner.roofline.compressed import CompressedHeads, compressed_attention_s, compressed_pairs, padded_heads
 from planner.roofline.encoder import encoder_kernels_s, encoder_launches, encoder_load, encoder_operators, encoder_tp
 from planner.roofline.expert_load import routed_load
 from planner.roofline.gpu import (
@@ -43,7 +36,9 @@ from planner.roofline.gpu import (
     link_bandwidth_bytes_per_s,
     ridge_point_flops_per_byte,
 )
-from planner.roofline.index_kernels import (
+from planner.roofline.grouped import AttentionHeads, decode_attention_s, own_kernel, prefill_attention_s
+from planner.roofline.index import (
+    IndexHeads,
     index_scores_s,
     index_selection_s,
     selecting_rows,
@@ -76,9 +71,9 @@ from planner.roofline.kernel_forms import (
     SparsePrefillForm,
     WeightFormat,
     check_kernel_fit,
-    knot_position,
 )
 from planner.roofline.kernels import ExpertShape, collective_s, elementwise_s, exchanged_bytes, experts_s, gemm_s
+from planner.roofline.latent import LatentDecode, LatentHeads, LatentRow, latent_decode_s, latent_prefill_s
 from planner.roofline.operators import (
     ACTIVATION_BYTES,
     GEMM_FALLBACKS,
@@ -90,15 +85,14 @@ from planner.roofline.operators import (
     driving_tokens,
     operator_seconds,
 )
-from planner.roofline.recurrent_kernels import RecurrentHeads, recurrent_decode_s, recurrent_prefill_s
-from planner.roofline.scalar import COLUMNS, attention_s, cell_of, prompt_attention, value_in, with_knots
+from planner.roofline.prompts import attention_s, prompt_attention, prompt_record
+from planner.roofline.recurrent import RecurrentHeads, recurrent_decode_s, recurrent_prefill_s
 from planner.roofline.shape import Bound, Load, OperatorFamily, Parallelism, StepShape
 from planner.roofline.splits import require_split
 from planner.roofline.step import draft_operators, step_operators
 
 __all__ = [
     "ACTIVATION_BYTES",
-    "COLUMNS",
     "GEMM_FALLBACKS",
     "WEIGHT_FORMATS",
     "AttentionHeads",
@@ -123,11 +117,14 @@ __all__ = [
     "Form",
     "GemmForm",
     "GpuPeaks",
+    "IndexHeads",
     "IndexScoresForm",
     "IndexSelectionForm",
     "LatentDecode",
     "LatentDecodeForm",
+    "LatentHeads",
     "LatentPrefillForm",
+    "LatentRow",
     "Load",
     "MatrixProduct",
     "Number",
@@ -150,7 +147,6 @@ __all__ = [
     "attention_s",
     "block_decode_s",
     "block_prefill_s",
-    "cell_of",
     "check_kernel_fit",
     "chosen_decode_index_s",
     "chosen_decode_s",
@@ -178,7 +174,6 @@ __all__ = [
     "index_scores_s",
     "index_selection_s",
     "kernel_activations",
-    "knot_position",
     "latent_decode_s",
     "latent_prefill_s",
     "link_bandwidth_bytes_per_s",
@@ -187,6 +182,7 @@ __all__ = [
     "padded_heads",
     "prefill_attention_s",
     "prompt_attention",
+    "prompt_record",
     "recurrent_decode_s",
     "recurrent_prefill_s",
     "require_split",
@@ -196,6 +192,4 @@ __all__ = [
     "sparse_prefill_s",
     "sparse_token_s",
     "step_operators",
-    "value_in",
-    "with_knots",
 ]

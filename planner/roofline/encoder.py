@@ -11,8 +11,8 @@ import math
 
 from hardware_db import GpuSku
 from planner.llm import EncodedImage, EncoderMatrix, VisionEncoder
-from planner.roofline.attention_operators import GroupedPrefill
 from planner.roofline.gpu import CalibratedGpu, all_reduce_link_bytes, half_precision, link_bandwidth_bytes_per_s
+from planner.roofline.grouped import GroupedPrefill
 from planner.roofline.operators import (
     ACTIVATION_BYTES,
     Collective,

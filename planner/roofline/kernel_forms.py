@@ -1,6 +1,6 @@
 """The coefficients of kernel forms, as a calibration holds them, and what a form must know of GPU and number format.
 
-The equations that use them are in `planner.roofline.kernels` and `planner.roofline.attention_kernels`. Coefficients
+The equations that use them are in `planner.roofline.kernels` and beside the operators of attention. Coefficients
 whose name contains ``efficiency`` are achieved / peak and lie in (0, 1], so that no form is faster than its roofline.
 Times are seconds, the rest pure numbers.
 """
@@ -13,15 +13,11 @@ from functools import cached_property, lru_cache
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hardware_db import Correction, Dtype, KernelFit, MeasuredShapes
-from planner.core import FloatArray, InputError, UnknownNameError
+from planner.core import FloatArray, InputError, UnknownNameError, compiled, vectorized, with_knots
 from planner.llm import ACTIVATIONS_OF, BYTES_PER_VALUE
-from planner.roofline.arithmetic import PLAIN_NUMBERS, Value
-
-SMALLEST_SIZE = 1e-9
-"""Sizes are taken for at least this before their logarithm; a size of 0 lies left of every knot."""
+from planner.roofline.arithmetic import corrected_s
 
 
 @dataclass(frozen=True)
@@ -123,8 +119,14 @@ class SizeCorrection:
         return cls(record.first_log2, record.second_log2, record.log_factor)
 
     @cached_property
-    def _arrays(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        return np.array(self.first_log2), np.array(self.second_log2), np.array(self.log_factor)
+    def table(self) -> FloatArray:
+        """The same with its knots, at least two a side, as `interpolated` reads it."""
+        first, second, table = (np.array(part) for part in (self.first_log2, self.second_log2, self.log_factor))
+        if len(first) == 1:
+            first, table = np.append(first, first + 1.0), np.vstack([table, table])
+        if len(second) == 1:
+            second, table = np.append(second, second + 1.0), np.hstack([table, table])
+        return with_knots(first, second, table)
 
     def factor(self, first: float | FloatArray, second: float | FloatArray) -> FloatArray:
         """Factor on the form's time at two sizes (shapes that broadcast), log-linear between knots, constant beyond.
@@ -133,13 +135,12 @@ class SizeCorrection:
         >>> correction.factor(np.array([1.0, 2.0, 64.0]), 7.0).round(6).tolist()
         [1.0, 2.0, 4.0]
         """
-        rows, columns, table = self._arrays
-        i, up = knot_position(rows, first)
-        j, right = knot_position(columns, second)
-        above, beside = np.minimum(i + 1, len(rows) - 1), np.minimum(j + 1, len(columns) - 1)
-        low = table[i, j] * (1.0 - right) + table[i, beside] * right
-        high = table[above, j] * (1.0 - right) + table[above, beside] * right
-        return np.asarray(np.exp(low * (1.0 - up) + high * up))
+        return _factor(first, second, self)
+
+
+@vectorized(SizeCorrection)
+def _factor(_constants: None, table: FloatArray, first: float, second: float) -> float:
+    return corrected_s(table, 1.0, 0.0, first, second)
 
 
 SHAPE_LENGTHS_LOG2 = (0.5, 0.5, 1.0, 1.0, 1.0, 0.2)
@@ -224,42 +225,8 @@ def _shape_position(shapes: FloatArray) -> FloatArray:
     return np.asarray(position)
 
 
-def knot_position(knots_log2: FloatArray, size: float | FloatArray) -> tuple[NDArray[np.intp], FloatArray]:
-    """Where log2 of a size lies among knots.
-
-    Args:
-        knots_log2: rising knots, shape (knots,) [log2].
-        size: sizes > 0, any shape.
-
-    Returns:
-        Index of the knot at or below (the last but one at most), and the share of the distance to the next one, in
-        [0, 1]; both of the shape of `size`.
-    """
-    log2 = np.log2(np.maximum(size, SMALLEST_SIZE))
-    i = np.clip(np.searchsorted(knots_log2, log2, side="right") - 1, 0, max(len(knots_log2) - 2, 0))
-    if len(knots_log2) == 1:
-        return i, np.zeros(np.shape(log2))
-    return i, np.clip((log2 - knots_log2[i]) / (knots_log2[i + 1] - knots_log2[i]), 0.0, 1.0)
-
-
-def corrected_s(
-    time_s: Value, ideal_s: Value, correction: SizeCorrection | None, first: Value | float, second: Value | float
-) -> Value:
-    """A form's time with its correction, but never below the ideal roofline time [s].
-
-    Args:
-        time_s: of the form, any shape [s].
-        ideal_s: on the roofline, shape of `time_s` [s].
-        correction: of the form; without one the time stays as it is.
-        first: first size the correction is tabulated over.
-        second: second size.
-    """
-    if correction is None:
-        return time_s
-    factor = correction.factor(first, second)
-    if isinstance(time_s, PLAIN_NUMBERS):
-        return max(time_s * float(factor), ideal_s)
-    return np.maximum(time_s * factor, ideal_s)
+NO_CORRECTION = with_knots(np.arange(2.0), np.arange(2.0), np.zeros((2, 2)))
+"""Table of a correction that changes nothing."""
 
 
 @dataclass(frozen=True)
@@ -273,6 +240,11 @@ class Form:
 
     correction: SizeCorrection | None = field(default=None, kw_only=True)
     measured: ShapeCorrection | None = field(default=None, kw_only=True)
+
+    @property
+    def table(self) -> FloatArray:
+        """Of the correction; of no effect where there is none."""
+        return NO_CORRECTION if self.correction is None else self.correction.table
 
     @classmethod
     def of(cls, fit: KernelFit) -> Self:
@@ -324,10 +296,22 @@ HEAD_DIMS = (64, 128, 256, 512)
 """Head dimensions that attention is measured at; each stands for those up to it and above the one before."""
 
 
-def _at_head_dim(form: Form, coefficient: str, head_dim: float) -> float:
-    """A coefficient at a head dimension; that of 128 where this one was not measured."""
-    measured = next((dim for dim in HEAD_DIMS if head_dim <= dim), HEAD_DIMS[-1])
-    return float(getattr(form, f"{coefficient}_{measured}") or getattr(form, f"{coefficient}_128"))
+@compiled
+def at_head_dim(head_dim: float, at_64: float, at_128: float, at_256: float, at_512: float) -> float:
+    """A coefficient at a head dimension; that of 128 where this one was not measured.
+
+    Args:
+        head_dim: channels of a head.
+        at_64: coefficient at the first of `HEAD_DIMS` and below; 0 = not measured (so for the others).
+        at_128: above that, up to the second.
+        at_256: likewise.
+        at_512: likewise, and beyond.
+
+    Returns:
+        The coefficient.
+    """
+    value = at_64 if head_dim <= 64.0 else at_128 if head_dim <= 128.0 else at_256 if head_dim <= 256.0 else at_512
+    return value if value > 0.0 else at_128
 
 
 @dataclass(frozen=True)
@@ -357,10 +341,6 @@ class PrefillForm(Form):
     compute_efficiency_256: float = 0.0
     compute_efficiency_512: float = 0.0
     window_row_growth: float = 1.0
-
-    def compute_efficiency(self, head_dim: float) -> float:
-        """Share of peak at a head dimension; that of 128 where this one was not measured."""
-        return _at_head_dim(self, "compute_efficiency", head_dim)
 
 
 @dataclass(frozen=True)
@@ -398,10 +378,6 @@ class DecodeForm(Form):
     ungrouped_efficiency: float = 1.0
     group_growth: float = 0.0
     window_growth: float = 0.0
-
-    def memory_efficiency(self, head_dim: float) -> float:
-        """Share of bandwidth at a head dimension; that of 128 where this one was not measured."""
-        return _at_head_dim(self, "memory_efficiency", head_dim)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,10 @@ less than the peak, quantising activations is a pass of its own, a launch has a 
 overlap imperfectly, which a p-norm of order `order` says: (x^p + y^p)^(1/p), between sum (1) and maximum (infinity).
 
 Coefficients whose name contains ``efficiency`` are achieved / peak and lie in (0, 1], so that no form is faster than
-its roofline. Dimensions may be floats or arrays of one shape. Attention is in `planner.roofline.attention_kernels`.
+its roofline. Attention is in the modules of its kinds.
+
+A form is one function, of one step: compiled code calls it with a record of its constants and the table of its
+correction, and Python with floats or arrays that broadcast, then the records they come from (`core.vectorized`).
 
 The forms follow the tile and wave picture of GPU matrix products (NVIDIA, Matrix Multiplication Background User's
 Guide, sections "Tile quantization" and "Wave quantization") and, for experts, grouped GEMMs over the routed load (Gale
@@ -15,19 +18,20 @@ et al. 2022, MegaBlocks, arXiv:2211.15841).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from planner.core import BoolArray, FloatArray
-from planner.roofline.arithmetic import Value, p_norm
+from planner.core import BoolArray, Constants, FloatArray, vectorized
+from planner.roofline.arithmetic import Value, corrected_s, p_norm
 from planner.roofline.kernel_forms import (
     CollectiveForm,
     ElementwiseForm,
     ExpertsForm,
     GemmForm,
     GpuPeaks,
-    corrected_s,
+    WeightFormat,
 )
 
 TILES = ((16, 64), (16, 128), (64, 64), (64, 128), (128, 128), (128, 256), (256, 128))
@@ -44,8 +48,6 @@ SHORTEST_SPLIT = 256
 """Shortest inner dimension of one split [values]."""
 PARTIAL_SUM_BYTES = 8.0
 """A split writes and reads each 32-bit partial sum once."""
-PRODUCTS_AT_ONCE = 512
-"""Products evaluated together: the work arrays of all choices then fit a processor's cache. Affects speed only."""
 EXPERT_ROW_TILES = (16, 32, 64, 128)
 """Row tiles of grouped GEMMs."""
 EXPERT_TILE_COLUMNS = 128.0
@@ -54,17 +56,9 @@ FEWEST_ACTIVE = 1e-9
 """Active experts are taken for at least this many, so that no pairs at all take no time. A guard, not a choice."""
 
 
-def gemm_s(
-    m: FloatArray,
-    n: float | FloatArray,
-    k: float | FloatArray,
-    form: GemmForm,
-    peaks: GpuPeaks,
-    weight_bytes: float,
-    activation_bytes: float = 2.0,
-    quantised: bool = False,
-) -> FloatArray:
-    """Time [s] of y[m, n] = x[m, k] W[k, n] for many m: with the tile and split that look best.
+@vectorized(GemmForm, GpuPeaks, WeightFormat)
+def gemm_s(row: Constants, table: FloatArray, m: float, n: float, k: float) -> float:
+    """Time [s] of y[m, n] = x[m, k] W[k, n]: with the tile and split that look best.
 
     ``start + quantise + p_norm(compute, memory) + split_s [split > 1]`` with
 
@@ -77,53 +71,39 @@ def gemm_s(
     kernels before it knows how they overlap. Corrected over m and n.
 
     Args:
-        m: tokens, shape (steps,).
-        n: output width (or an array, shape of `m`).
-        k: inner width (likewise).
-        form: coefficients.
-        peaks: of the GPU, in the format of the arithmetic.
-        weight_bytes: bytes per weight, scales included.
-        activation_bytes: bytes per activation as the product reads it.
-        quantised: whether a pass of its own quantises the activations.
+        row: coefficients, peaks of the GPU in the format of the arithmetic, and how weights are stored.
+        table: of the correction.
+        m: tokens, any shape.
+        n: output width.
+        k: inner width.
 
     Returns:
-        Durations, shape of `m` [s].
+        Durations [s].
     """
-    m, n, k = np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in (m, n, k)))
-    traffic = n * k * weight_bytes + m * k * activation_bytes + 2.0 * m * n
-    moving = np.broadcast_to(traffic / peaks.bytes_per_s, m.shape)
-    sizes = np.stack([m.ravel(), n.ravel(), k.ravel(), traffic.ravel(), moving.ravel()])
-    slices = [sizes[:, i : i + PRODUCTS_AT_ONCE] for i in range(0, m.size, PRODUCTS_AT_ONCE)]
-    best = np.concatenate([_best_tiling_s(products, form, peaks) for products in slices]) if slices else np.zeros(0)
-    quantise: float | FloatArray = 0.0
-    if quantised:
-        values = m * (k + form.quantise_row)
-        quantise = values * (2.0 + activation_bytes) / (form.quantise_efficiency * peaks.bytes_per_s)
-    took = form.start_s + quantise + best.reshape(m.shape)
-    ideal = np.maximum(2.0 * m * n * k / peaks.flops_per_s, traffic / peaks.bytes_per_s)
-    return corrected_s(took, ideal, form.correction, m, n)
-
-
-def _best_tiling_s(sizes: FloatArray, form: GemmForm, peaks: GpuPeaks) -> FloatArray:
-    """Compute and memory time joined, with the reduction after a split [s], for products of given sizes.
-
-    `sizes` has five rows: m, n, k, traffic [bytes], and its time at full bandwidth [s].
-    """
-    m, n, k, traffic, moving = sizes
-    rows, columns, split = TILES_AND_SPLITS[:, :, None]
-    blocks = np.ceil(m / rows) * np.ceil(n / columns) * split
-    loop = INNER_STEP * np.ceil(k / (INNER_STEP * split))
-    slower = 1.0 + form.small_tile_loss * (LARGEST_TILE_VALUES / (rows * columns) - 1.0)
-    per_wave = peaks.sms * 2.0 * rows * columns * slower / (form.compute_efficiency * peaks.flops_per_s)
-    compute = np.ceil(blocks / peaks.sms) * per_wave * loop
-    busy = np.minimum(form.fill * np.minimum(blocks, peaks.sms) / peaks.sms, 1.0)
-    partial = np.where(split > 1.0, PARTIAL_SUM_BYTES * split, 0.0)
-    memory = (1.0 + partial * (m * n / traffic)) * moving / (form.memory_efficiency * busy)
-    reduction = np.where(split > 1.0, form.split_s, 0.0)
-    rank = np.sqrt(compute * compute + memory * memory) + reduction
-    best = np.where((split > 1.0) & (k < SHORTEST_SPLIT * split), np.inf, rank).argmin(axis=0)
-    compute, memory = (np.take_along_axis(times, best[None], axis=0)[0] for times in (compute, memory))
-    return np.asarray(p_norm(form.order, compute, memory) + reduction[best, 0], dtype=np.float64)
+    traffic = n * k * row.weight_bytes + m * k * row.activation_bytes + 2.0 * m * n
+    moving = traffic / row.bytes_per_s
+    best, best_compute, best_memory, best_reduction = math.inf, 0.0, 0.0, 0.0
+    for choice in range(TILES_AND_SPLITS.shape[1]):
+        rows, columns, split = TILES_AND_SPLITS[0, choice], TILES_AND_SPLITS[1, choice], TILES_AND_SPLITS[2, choice]
+        if split > 1.0 and k < SHORTEST_SPLIT * split:
+            continue
+        blocks = math.ceil(m / rows) * math.ceil(n / columns) * split
+        loop = INNER_STEP * math.ceil(k / (INNER_STEP * split))
+        slower = 1.0 + row.small_tile_loss * (LARGEST_TILE_VALUES / (rows * columns) - 1.0)
+        per_wave = row.sms * 2.0 * rows * columns * slower / (row.compute_efficiency * row.flops_per_s)
+        compute = math.ceil(blocks / row.sms) * per_wave * loop
+        busy = min(row.fill * min(blocks, row.sms) / row.sms, 1.0)
+        partial = PARTIAL_SUM_BYTES * split if split > 1.0 else 0.0
+        memory = (1.0 + partial * (m * n / traffic)) * moving / (row.memory_efficiency * busy)
+        reduction = row.split_s if split > 1.0 else 0.0
+        rank = math.sqrt(compute * compute + memory * memory) + reduction
+        if rank < best:
+            best, best_compute, best_memory, best_reduction = rank, compute, memory, reduction
+    took = row.start_s + p_norm(row.order, best_compute, best_memory) + best_reduction
+    if row.quantised:
+        values = m * (k + row.quantise_row)
+        took += values * (2.0 + row.activation_bytes) / (row.quantise_efficiency * row.bytes_per_s)
+    return corrected_s(table, took, max(2.0 * m * n * k / row.flops_per_s, moving), m, n)
 
 
 @dataclass(frozen=True)
@@ -180,53 +160,56 @@ def experts_s(
     Returns:
         Durations, shape of `tokens` [s].
     """
-    hidden, intermediate = expert.hidden, expert.intermediate
-    matrices = np.where(expert.gated, 2.0, 1.0)
-    active = np.maximum(active, FEWEST_ACTIVE)
-    width = matrices * intermediate
-    best = np.full(np.shape(tokens), np.inf)
+    factor: float | FloatArray = 1.0
+    if form.measured is not None and expert.routing is not None:
+        shape = (float(expert.hidden), float(expert.intermediate), *expert.routing, 3.0 if expert.gated else 2.0)
+        factor = form.measured.at(shape).factor(tokens, 1.0)
+    return _experts_s(tokens, pairs, active, factor, expert, form, peaks)
+
+
+@vectorized(ExpertShape, ExpertsForm, GpuPeaks)
+def _experts_s(row: Constants, table: FloatArray, tokens: float, pairs: float, active: float, factor: float) -> float:
+    """`experts_s` with the factor of the shape's curve known."""
+    active, width = max(active, FEWEST_ACTIVE), (2.0 if row.gated else 1.0) * row.intermediate
+    best = math.inf
     for rows in EXPERT_ROW_TILES:
-        slower = 1.0 + form.small_tile_loss * (EXPERT_TILE_COLUMNS / rows - 1.0)
-        rate = form.compute_efficiency / slower * peaks.flops_per_s
-        tiles = np.ceil(pairs / active / rows) * active
-        took = np.zeros(np.shape(tokens))
-        for inner, outer in ((hidden, width), (intermediate, hidden)):
-            count = tiles * np.ceil(outer / EXPERT_TILE_COLUMNS)
-            compute = np.maximum(count, peaks.sms) * 2.0 * rows * EXPERT_TILE_COLUMNS * inner / rate
-            traffic = active * outer * inner * expert.weight_bytes
-            traffic = traffic + pairs * (inner * expert.activation_bytes + 2.0 * outer)
-            busy = np.clip(form.fill * count / peaks.sms, 1e-9, 1.0)
-            took = took + p_norm(form.order, compute, traffic / (form.memory_efficiency * peaks.bytes_per_s * busy))
-        best = np.minimum(best, took)
-    took = form.start_s + form.token_s * np.asarray(tokens) + best
-    weights = active * (width + intermediate) * hidden * expert.weight_bytes
-    least = 2.0 * pairs * (width + intermediate) * hidden / peaks.flops_per_s
-    ideal = np.maximum(least, weights / peaks.bytes_per_s)
-    took = corrected_s(took, ideal, form.correction, pairs / active, intermediate)
-    if form.measured is None or expert.routing is None:
-        return took
-    shape = (float(hidden), float(intermediate), *expert.routing, 3.0 if expert.gated else 2.0)
-    return corrected_s(took, ideal, form.measured.at(shape), tokens, 1.0)
+        slower = 1.0 + row.small_tile_loss * (EXPERT_TILE_COLUMNS / rows - 1.0)
+        rate = row.compute_efficiency / slower * row.flops_per_s
+        tiles = math.ceil(pairs / active / rows) * active
+        took = 0.0
+        for inner, outer in ((row.hidden, width), (row.intermediate, row.hidden)):
+            count = tiles * math.ceil(outer / EXPERT_TILE_COLUMNS)
+            compute = max(count, row.sms) * 2.0 * rows * EXPERT_TILE_COLUMNS * inner / rate
+            traffic = active * outer * inner * row.weight_bytes + pairs * (inner * row.activation_bytes + 2.0 * outer)
+            busy = min(max(row.fill * count / row.sms, 1e-9), 1.0)
+            took += p_norm(row.order, compute, traffic / (row.memory_efficiency * row.bytes_per_s * busy))
+        best = min(best, took)
+    work = (width + row.intermediate) * row.hidden
+    ideal = max(2.0 * pairs * work / row.flops_per_s, active * work * row.weight_bytes / row.bytes_per_s)
+    took = row.start_s + row.token_s * tokens + best
+    return max(corrected_s(table, took, ideal, pairs / active, row.intermediate) * factor, ideal)
 
 
-def collective_s(payload_bytes: Value, form: CollectiveForm, link_bytes_per_s: float) -> Value:
+@vectorized(CollectiveForm)
+def collective_s(row: Constants, table: FloatArray, payload_bytes: float, link_bytes_per_s: float) -> float:
     """Time [s] of a collective: p_norm(start, payload / (e link)), corrected over the payload.
 
     Conventions of nccl-tests, doc/PERFORMANCE.md, section "Bus bandwidth".
 
     Args:
+        row: coefficients.
+        table: of the correction.
         payload_bytes: what crosses each GPU's link in one direction [bytes]: the whole buffer for an all-reduce, which
             a switch that reduces needs to send only once (NVLink SHARP), and (n - 1) / n of it for all-gather
             (gathered total), reduce-scatter (input total) and all-to-all (what one rank sends).
-        form: coefficients.
         link_bytes_per_s: bandwidth of that link per direction [bytes/s].
 
     Returns:
         Duration, shape of `payload_bytes` [s].
     """
     ideal = payload_bytes / link_bytes_per_s
-    took = p_norm(form.order, payload_bytes * 0.0 + form.start_s, ideal / form.link_efficiency)
-    return corrected_s(took, ideal, form.correction, payload_bytes, 1.0)
+    took = p_norm(row.order, row.start_s, ideal / row.link_efficiency)
+    return corrected_s(table, took, ideal, payload_bytes, 1.0)
 
 
 def exchanged_bytes(
@@ -255,15 +238,15 @@ def exchanged_bytes(
     return tokens * (hidden * bytes_per_value * copies * (ranks - 1.0) / ranks)
 
 
-def elementwise_s(traffic_bytes: Value, form: ElementwiseForm, peaks: GpuPeaks) -> Value:
+@vectorized(ElementwiseForm, GpuPeaks)
+def elementwise_s(row: Constants, _table: FloatArray, traffic_bytes: float) -> float:
     """Time [s] of a pass over memory: start + traffic / (e_m bandwidth).
 
     Args:
+        row: coefficients and peaks of the GPU.
         traffic_bytes: read and written, any shape [bytes].
-        form: coefficients.
-        peaks: of the GPU.
 
     Returns:
         Duration, shape of `traffic_bytes` [s].
     """
-    return form.start_s + traffic_bytes / (form.memory_efficiency * peaks.bytes_per_s)
+    return row.start_s + traffic_bytes / (row.memory_efficiency * row.bytes_per_s)

@@ -1,7 +1,6 @@
 """The operators of a transformer layer on one GPU: the work of each, and the time its kernel takes.
 
-Here are matrix products, experts, passes over activations and collectives; `planner.roofline.attention_operators` has
-attention of every kind.
+Here are matrix products, experts, passes over activations and collectives; the modules of its kinds have attention.
 
 The work is ideal: FLOPs, HBM bytes and link bytes nobody can save. Operator time without a calibration is the roofline
 (Williams, Waterman, Patterson 2009, CACM 52(4), eq. 1):
@@ -19,19 +18,23 @@ import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import numpy as np
 
 from hardware_db import Dtype
+from planner.core import Constants, FloatArray, Vectorized, vectorized
 from planner.llm import BYTES_PER_VALUE
-from planner.roofline.arithmetic import Number, at_least
+from planner.roofline.arithmetic import Number, at_least, limited, pairs_of
 from planner.roofline.expert_load import routed_load
 from planner.roofline.gpu import CalibratedGpu, all_reduce_link_bytes
 from planner.roofline.kernel_forms import (
+    NO_CORRECTION,
     WEIGHT_FORMATS,
     CollectiveForm,
     ElementwiseForm,
     ExpertsForm,
+    Form,
     GemmForm,
     weight_key,
 )
@@ -141,6 +144,147 @@ class Operator(ABC):
 
 
 @dataclass(frozen=True)
+class PromptWork:
+    """Least work of one layer's attention in a chunk of a prompt.
+
+    With new, past and cached tokens as in `Load`, and pairs as `attended_pairs` counts them,
+
+        FLOPs = min(pair_flops pairs(keys) + cached_flops cached, absorbed_flops pairs(keys))
+                + more_pair_flops pairs(more_keys) + token_flops new
+        bytes = window_bytes min(cached, keys) + cached_bytes min(cached, cached_keys new)
+                + token_bytes new + chunk_bytes
+
+    Of `keys`, `more_keys` and `cached_keys` 0 is no limit. `absorbed_flops` are those of another way to the same,
+    infinite where there is none.
+    """
+
+    pair_flops: float = 0.0
+    keys: float = 0.0
+    cached_flops: float = 0.0
+    absorbed_flops: float = math.inf
+    more_pair_flops: float = 0.0
+    more_keys: float = 0.0
+    token_flops: float = 0.0
+    window_bytes: float = 0.0
+    cached_bytes: float = 0.0
+    cached_keys: float = 0.0
+    token_bytes: float = 0.0
+    chunk_bytes: float = 0.0
+
+
+@vectorized(PromptWork)
+def prompt_flops(row: Constants, _table: FloatArray, chunks: float, new: float, past: float, cached: float) -> float:
+    """FLOPs of `PromptWork` in chunks that are alike.
+
+    Args:
+        row: coefficients of the work.
+        chunks: sequences that bring new tokens, any shape.
+        new: tokens each brings.
+        past: tokens before them.
+        cached: the same, as many as are read.
+
+    Returns:
+        FLOPs, shape of `chunks`.
+    """
+    pairs = pairs_of(new, past, row.keys)
+    flops = min(row.pair_flops * pairs + row.cached_flops * cached, row.absorbed_flops * pairs)
+    return chunks * (flops + row.more_pair_flops * pairs_of(new, past, row.more_keys) + row.token_flops * new)
+
+
+@vectorized(PromptWork)
+def prompt_bytes(row: Constants, _table: FloatArray, chunks: float, new: float, _past: float, cached: float) -> float:
+    """Bytes of `PromptWork` in chunks that are alike.
+
+    Args:
+        row: coefficients of the work.
+        chunks: sequences that bring new tokens, any shape.
+        new: tokens each brings.
+        cached: the same, as many as are read.
+
+    Returns:
+        Bytes, shape of `chunks`.
+    """
+    traffic = row.window_bytes * limited(cached, row.keys) + row.cached_bytes * limited(cached, row.cached_keys * new)
+    return chunks * (traffic + row.token_bytes * new + row.chunk_bytes)
+
+
+@dataclass(frozen=True)
+class PromptKernel:
+    """The kernel form that times prompts in one layer.
+
+    Attributes:
+        formula: of (chunks, new, past, cached), or of the first few of these.
+        records: with its constants.
+    """
+
+    formula: Vectorized
+    records: tuple[Any, ...]
+
+    @property
+    def table(self) -> FloatArray:
+        """Of its correction."""
+        return next((record.table for record in self.records if isinstance(record, Form)), NO_CORRECTION)
+
+    def seconds(self, load: Load) -> Number:
+        """Of one layer, 0 where there are no prompts [s]."""
+        numbers = (load.chunks, load.new, load.past, load.cached)[: self.formula.numbers]
+        return where_any(load.chunks, self.formula(*numbers, *self.records))
+
+
+class PromptOperator(Operator):
+    """Attention of prompts, of one kind or another."""
+
+    @property
+    @abstractmethod
+    def prompt_work(self) -> PromptWork:
+        """Least work of prompts."""
+
+    def prompt_kernel(self, gpu: CalibratedGpu) -> PromptKernel | None:
+        """What times prompts; None where nothing like it was measured."""
+        return None
+
+    def work(self, load: Load) -> OperatorWork:
+        """As `PromptWork`."""
+        chunks = load.chunks, load.new, load.past, load.cached
+        return OperatorWork(prompt_flops(*chunks, self.prompt_work), prompt_bytes(*chunks, self.prompt_work))
+
+    def kernel_s(self, load: Load, gpu: CalibratedGpu) -> Number | None:
+        """By `prompt_kernel`."""
+        kernel = self.prompt_kernel(gpu)
+        return None if kernel is None else kernel.seconds(load)
+
+
+def where_any(count: Number, seconds: Number) -> Number:
+    """The seconds where there is anything to do, else 0.
+
+    Args:
+        count: chunks or decodes, any shape.
+        seconds: shape of `count` [s].
+
+    Returns:
+        Shape of `count` [s].
+    """
+    there: Any = count > 0.0
+    masked: Number = seconds * there
+    return masked
+
+
+def cache_keys(kernel: str, kv_cache: Dtype, heads: str = "") -> tuple[str, ...]:
+    """Fits of an attention kernel over a cache of this format, else over one of 16 bit.
+
+    Args:
+        kernel: first part of their keys.
+        kv_cache: format of the cache.
+        heads: of which kind the heads are, if that matters.
+
+    Returns:
+        Keys of a calibration, best first.
+    """
+    caches = ("fp8", "bf16") if BYTES_PER_VALUE[kv_cache] < ACTIVATION_BYTES else ("bf16",)
+    return tuple(f"{kernel}/{heads}{cache}" for cache in caches)
+
+
+@dataclass(frozen=True)
 class MatrixProduct(Operator):
     """x[m, k] W[k, n] for all tokens of the step (or its sampled rows): weights read once, activations in and out.
 
@@ -173,16 +317,7 @@ class MatrixProduct(Operator):
         if form is None:
             return None
         stored = WEIGHT_FORMATS[weight_key(self.weights, self.activations)]
-        return gemm_s(
-            np.asarray(driving_tokens(load, self.driver), dtype=np.float64),
-            self.n,
-            self.k,
-            form,
-            gpu.peaks(self.dtype),
-            stored.weight_bytes,
-            stored.activation_bytes,
-            stored.quantised,
-        )
+        return gemm_s(driving_tokens(load, self.driver), self.n, self.k, form, gpu.peaks(self.dtype), stored)
 
 
 @dataclass(frozen=True)
@@ -324,7 +459,7 @@ class Collective(Operator):
         share = self.ideal_share
         if self.operation == "all_reduce":
             share = max(1.0, self.ideal_share / all_reduce_link_bytes(1.0, int(key.rpartition("/")[2])))
-        return collective_s(self._payload(load) * share, form, self.link_bytes_per_s)
+        return collective_s(self._payload(load) * share, self.link_bytes_per_s, form)
 
 
 def operator_seconds(operator: Operator, load: Load, gpu: CalibratedGpu, link_bytes_per_s: float) -> Number:

@@ -27,19 +27,9 @@ from planner.llm import (
     residual_mixes,
     stream_mix_values,
 )
-from planner.roofline.attention_operators import (
-    GroupedDecode,
-    GroupedPrefill,
-    IndexScores,
-    LatentDecode,
-    LatentPrefill,
-    Recurrence,
-    own_kernel,
-)
-from planner.roofline.block_sparse_operators import BlockDecode, BlockPrefill
-from planner.roofline.chosen_operators import ChoosingIndex, ChosenDecode, ChosenPrefill
-from planner.roofline.compressed_kernels import CompressedHeads
-from planner.roofline.compressed_operators import CompressedDecode, CompressedPrefill, GroupedProduct, StreamMix
+from planner.roofline.block_sparse import BlockDecode, BlockPrefill
+from planner.roofline.chosen import ChoosingIndex, ChosenDecode, ChosenPrefill
+from planner.roofline.compressed import CompressedDecode, CompressedHeads, CompressedPrefill, GroupedProduct, StreamMix
 from planner.roofline.gpu import (
     all_reduce_link_bytes,
     compute_dtype,
@@ -49,6 +39,9 @@ from planner.roofline.gpu import (
     link_bandwidth_bytes_per_s,
     require_tp_in_one_domain,
 )
+from planner.roofline.grouped import GroupedDecode, GroupedPrefill, own_kernel
+from planner.roofline.index import IndexScores
+from planner.roofline.latent import LatentDecode, LatentPrefill
 from planner.roofline.operators import (
     ACTIVATION_BYTES,
     Collective,
@@ -58,7 +51,7 @@ from planner.roofline.operators import (
     MatrixProduct,
     Operator,
 )
-from planner.roofline.recurrent_kernels import RecurrentHeads
+from planner.roofline.recurrent import Recurrence, RecurrentHeads
 from planner.roofline.shape import OperatorFamily, Parallelism
 from planner.roofline.splits import require_split
 

@@ -26,7 +26,7 @@ from calibration.fit import (
 from calibration.tables import ColumnTable, read_table
 from hardware_db import Calibration, Dtype, load_hardware
 from planner.core import InputError, UnknownNameError
-from planner.roofline import CollectiveForm, GemmForm, collective_s, gemm_s
+from planner.roofline import WEIGHT_FORMATS, CollectiveForm, GemmForm, collective_s, gemm_s
 from tests.places import DOCS, SHARED
 
 HARDWARE = load_hardware()
@@ -49,7 +49,7 @@ def synthetic_gemm(noise: float, seed: int = 5) -> ColumnTable:
     widths = np.array([(n, k) for n in (2048, 4096, 6144, 8192, 14336, 28672) for k in (3072, 4096, 8192, 12288)])
     m = np.tile([1.0, 4, 16, 64, 65, 128, 256, 512, 1024, 2048, 4096, 8192, 16384], len(widths))
     n, k = np.repeat(widths.astype(float), 13, axis=0).T
-    time = gemm_s(m, n, k, GemmForm(**TRUTH), operators.gpu_peaks(H200, Dtype.BF16), 2.0)
+    time = gemm_s(m, n, k, GemmForm(**TRUTH), operators.gpu_peaks(H200, Dtype.BF16), WEIGHT_FORMATS["bf16"])
     return ColumnTable({"m": m, "n": n, "k": k, "latency_s": time * np.exp(noise * random.normal(size=len(m)))})
 
 

@@ -35,6 +35,7 @@ from calibration.vidur import read_vidur
 from hardware_db import Calibration, Dtype, load_hardware, read_calibration
 from planner.core import InputError, UnknownNameError
 from planner.roofline import (
+    WEIGHT_FORMATS,
     AttentionHeads,
     CollectiveForm,
     DecodeForm,
@@ -71,7 +72,7 @@ def products(tokens: Sequence[int] = (1, 4, 16, 64, 65, 128, 256, 512, 1024, 204
     """Matrix products whose times follow the form with `TRUTH`, in our layout."""
     m = np.tile(np.array(tokens, dtype=float), len(WEIGHTS))
     n, k = np.repeat(np.array(WEIGHTS, dtype=float), len(tokens), axis=0).T
-    seconds = gemm_s(m, n, k, GemmForm(**TRUTH), operators.gpu_peaks(H100, Dtype.BF16), 2.0)
+    seconds = gemm_s(m, n, k, GemmForm(**TRUTH), operators.gpu_peaks(H100, Dtype.BF16), WEIGHT_FORMATS["bf16"])
     return [
         {"dtype": "bf16", "m": int(a), "n": int(b), "k": int(c), "latency_s": t}
         for a, b, c, t in zip(m, n, k, seconds, strict=True)
@@ -548,7 +549,7 @@ def mlp_row(model: Row, tokens: int, tp: int) -> dict[str, Any]:
     }
     row: dict[str, Any] = {}
     for op, (n, k) in shapes.items():
-        row |= stats(op, float(gemm_s(tokens, n, k, GemmForm(**TRUTH), there, 2.0)))
+        row |= stats(op, float(gemm_s(tokens, n, k, GemmForm(**TRUTH), there, WEIGHT_FORMATS["bf16"])))
     for op, values in traffic.items():
         row |= stats(op, float(elementwise_s(2.0 * tokens * values, PASSES, there)))
     return {**row, **model, "use_gated_mlp": True, "num_tokens": tokens, "num_tensor_parallel_workers": tp}

@@ -94,8 +94,7 @@ def test_what_is_known_is_the_sum_of_products_and_passes():
     known = modules.with_known_s(rows, products, modules.Passes(3.0, 100.0), H200, fits.get)["_known_s"]
     peaks, form = GpuPeaks(989.4e12, 4.8e12, 132.0), GemmForm.of(GEMM)
     kind = WEIGHT_FORMATS["bf16"]
-    each = kind.weight_bytes, kind.activation_bytes, kind.quantised
-    by_hand = sum(gemm_s(2048.0, n, k, form, peaks, *each) for n, k in ((2560.0, 6144.0), (6144.0, 2048.0)))
+    by_hand = sum(gemm_s(2048.0, n, k, form, peaks, kind) for n, k in ((2560.0, 6144.0), (6144.0, 2048.0)))
     by_hand += 2 * 2e-6 + elementwise_s(2048.0 * 100.0, ElementwiseForm.of(PASSES), peaks)
     assert known == pytest.approx(by_hand, rel=1e-12)
 

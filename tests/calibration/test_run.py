@@ -50,7 +50,7 @@ from calibration.tables import read_table
 from hardware_db import Calibration, Coefficient, GpuSku, KernelFit, load_hardware
 from planner.core import InputError
 from planner.llm import load_llm
-from planner.roofline import GemmForm, GpuPeaks, gemm_s
+from planner.roofline import WEIGHT_FORMATS, GemmForm, GpuPeaks, gemm_s
 
 SKUS = load_hardware().skus
 H200 = SKUS["h200-sxm"]
@@ -517,11 +517,11 @@ def test_collectives_run_on_one_rank_and_leave_a_line_each(tmp_path: Path) -> No
 
 def _planted(folder: Path, form: GemmForm, dtype: str) -> None:
     machine = GpuPeaks(H200.peak_flops_per_s[dtype].value, H200.hbm_bandwidth_bytes_per_s.value, 132.0)
-    weight_bytes = {"bf16": 2.0, "fp8": 1.0}[dtype]
+    kind = replace(WEIGHT_FORMATS[dtype], activation_bytes=2.0, quantised=False)
     raw = _folder(folder)
     tokens = np.array([1.0, 8.0, 32.0, 64.0, 65.0, 128.0, 256.0, 1024.0, 4096.0])
     for n, k in gemm_shapes([load_llm("llama-3.1-8b"), load_llm("llama-3.1-70b")], [1, 8]):
-        for m, seconds in zip(tokens, gemm_s(tokens, n, k, form, machine, weight_bytes), strict=True):
+        for m, seconds in zip(tokens, gemm_s(tokens, n, k, form, machine, kind), strict=True):
             case = KernelCase("gemm", {"dtype": dtype, "m": int(m), "n": n, "k": k})
             raw.append(Record(case, MeasurementOutcome.MEASURED, float(seconds), "planted"))
     raw.write_tables("torch", "2.4")

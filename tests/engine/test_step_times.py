@@ -27,6 +27,7 @@ from planner.roofline import (
     OperatorFamily,
     Parallelism,
     StepShape,
+    attention_s,
     draft_operators,
     operator_seconds,
     prompt_attention,
@@ -239,9 +240,9 @@ class TestScalarStepTimer:
         for calibration in (fitted.model_copy(update={"kernels": kernels}), fitted, None):
             gpu = CalibratedGpu(sku, calibration)
             many = sum(np.asarray(operator_seconds(one, load, gpu, math.inf)) for one in found)
-            seconds = prompt_attention(found, gpu)
+            rows = prompt_attention(found, gpu)
             numbers = [(load.chunks[i], load.new[i], load.past[i], load.cached[i]) for i in some]
-            assert [seconds(*map(float, each)) for each in numbers] == pytest.approx(many[some], rel=1e-12)
+            assert [attention_s(*rows, *map(float, each)) for each in numbers] == pytest.approx(many[some], rel=1e-12)
 
     def test_prompts_whose_time_is_known(self) -> None:
         clock = timer("llama-3.1-70b", FP8, FITS["h100-sxm vllm"])

@@ -82,7 +82,7 @@ def _public_functions(source: str) -> Iterator[ast.FunctionDef]:
 
 
 def missing_sections(function: ast.FunctionDef) -> list[str]:
-    """What the docstring of a public function does not say: arguments by name, result, errors.
+    """Lacking in the docstring of a public function: arguments by name (not unused ones), result, errors.
 
     The result may also be told by the summary, with its unit in brackets.
     """
@@ -90,7 +90,9 @@ def missing_sections(function: ast.FunctionDef) -> list[str]:
     told = text.partition("Args:")[2]
     every = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
     names = [item.arg for item in every] + ([function.args.vararg.arg] if function.args.vararg else [])
-    missing = [name for name in names if not re.search(rf"^\s*\*?{name}(?: \([^)]*\))?:", told, re.M)]
+    missing = [
+        name for name in names if name[0] != "_" and not re.search(rf"^\s*\*?{name}(?: \([^)]*\))?:", told, re.M)
+    ]
     returns = function.returns is not None and ast.unparse(function.returns) not in ("None", "Never", "NoReturn")
     summary = text.split("\n\n")[0]
     if returns and not (re.search(r"^(Returns|Yields):", text, re.M) or re.search(r"\[[^\]]+\]", summary)):

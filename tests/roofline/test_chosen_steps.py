@@ -22,8 +22,8 @@ from planner.roofline import (
     ChosenDecodeForm,
     ChosenHeads,
     ChosenPrefillForm,
-    Driver,
     GpuPeaks,
+    IndexHeads,
     Load,
     OperatorFamily,
     Parallelism,
@@ -36,8 +36,7 @@ from planner.roofline import (
     operator_seconds,
     step_operators,
 )
-from planner.roofline.chosen_operators import ChosenDecode
-from planner.roofline.scalar import prompt_attention
+from planner.roofline.chosen import ChosenDecode
 from tests.builders import weights_bytes_per_gpu
 
 HARDWARE = load_hardware()
@@ -45,6 +44,7 @@ H200 = HARDWARE.skus["h200-sxm"]
 PEAK, BANDWIDTH, LINK = 989.4e12, 4.8e12, 450e9
 """Of an H200 SXM: dense BF16 FLOP/s, HBM bytes/s, NVLink bytes/s and direction (datasheet)."""
 PEAKS = GpuPeaks(1e15, 4e12, 132.0)
+INDEX = IndexHeads(32.0, 128.0)
 
 
 def uncalibrated(llm: str | LlmSpec, tp: int) -> ReplicaConfig:
@@ -154,12 +154,12 @@ def test_chosen_keys_at_the_peaks_are_work_over_peaks():
     decode = ChosenDecodeForm(0.0, 1.0, 0.0, 1.0, 0.0, 1.0)
     flops, row = 2 * 64 * 1088 * 2048, 2048 * 576
     assert chosen_decode_s(32.0, 9e4, GLM_HEADS, decode, PEAKS) == pytest.approx(32 * (flops / 1e15 + row / 4e12))
-    assert chosen_decode_index_s(32.0, 9e4, 128.0, decode, PEAKS) == pytest.approx(32 * 9e4 * 132 / 4e12)
+    assert chosen_decode_index_s(32.0, 9e4, INDEX, decode, PEAKS) == pytest.approx(32 * 9e4 * 132 / 4e12)
     prefill = ChosenPrefillForm(0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0)
     assert chosen_prefill_s(2.0, 100.0, 0.0, GLM_HEADS, prefill, PEAKS) == pytest.approx(
         2 * 5050 * 2 * 64 * 1088 / 1e15
     )
-    assert chosen_prefill_index_s(2.0, 100.0, 0.0, 32.0, 128.0, prefill, PEAKS) == pytest.approx(2 * 5050 * 8192 / 1e15)
+    assert chosen_prefill_index_s(2.0, 100.0, 0.0, INDEX, prefill, PEAKS) == pytest.approx(2 * 5050 * 8192 / 1e15)
 
 
 def test_a_kernel_that_fills_up_takes_as_long_for_few_keys():
@@ -182,12 +182,12 @@ def test_all_forms_grow_with_keys_tokens_and_sequences(order: float):
         block_decode_s(LENGTHS, 5000.0, 1.0, M3_HEADS, block, PEAKS),
         chosen_decode_s(8.0, LENGTHS, GLM_HEADS, chosen, PEAKS),
         chosen_decode_s(LENGTHS, 5000.0, GLM_HEADS, chosen, PEAKS),
-        chosen_decode_index_s(8.0, LENGTHS, 128.0, chosen, PEAKS),
+        chosen_decode_index_s(8.0, LENGTHS, INDEX, chosen, PEAKS),
     ]
     for new, past in ((LENGTHS, 0.0 * LENGTHS), (0.0 * LENGTHS + 512.0, LENGTHS)):
         grown.append(block_prefill_s(1.0, new, past, M3_HEADS, prompts, PEAKS))
         grown.append(chosen_prefill_s(1.0, new, past, GLM_HEADS, latent, PEAKS))
-        grown.append(chosen_prefill_index_s(1.0, new, past, 32.0, 128.0, latent, PEAKS))
+        grown.append(chosen_prefill_index_s(1.0, new, past, INDEX, latent, PEAKS))
     for seconds in grown:
         assert (np.diff(np.broadcast_to(seconds, LENGTHS.shape)) >= 0.0).all()
 
@@ -290,18 +290,6 @@ def test_measured_blocks_go_before_stand_ins():
         )
     )
     assert both != seconds("minimax-m3", STAND_INS, [9000] * 40, [])
-
-
-@pytest.mark.parametrize("llm", ["minimax-m3", "glm-5.2"])
-@pytest.mark.parametrize("kernels", [MEASURED, STAND_INS, {}])
-@pytest.mark.parametrize("chunk", [(1, 0), (100, 0), (4096, 0), (512, 5000), (8192, 100_000)])
-def test_plain_floats_say_the_same_as_arrays(llm: str, kernels: dict[str, KernelFit], chunk: tuple[int, int]):
-    gpu, split = CalibratedGpu(H200, calibrated(kernels) if kernels else None), Parallelism(tp=8)
-    shaped = [o for o in step_operators(load_llm(llm), H200, Precision(), split) if o.driver is Driver.SHAPE]
-    load = Load.of(step_shape([], [chunk]), split)
-    arrays = sum(float(np.sum(operator_seconds(operator, load, gpu, LINK))) for operator in shaped)
-    new, past = map(float, chunk)
-    assert prompt_attention(shaped, gpu)(1.0, new, past, past) == pytest.approx(arrays, rel=1e-12)
 
 
 def test_shared_layers_have_no_index_operators():

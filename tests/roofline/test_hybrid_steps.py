@@ -10,7 +10,7 @@ from hardware_db import Dtype, load_hardware
 from planner.engine.replica import step_shape
 from planner.llm import Precision, load_llm
 from planner.roofline import Load, OperatorFamily, Parallelism, StepShape, step_operators
-from planner.roofline.attention_operators import Recurrence
+from planner.roofline.recurrent import Recurrence
 
 B200 = load_hardware().skus["b200-sxm"]
 K3 = load_llm("kimi-k3")

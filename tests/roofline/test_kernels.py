@@ -30,16 +30,20 @@ from planner.roofline import (
     ExpertShape,
     GemmForm,
     GpuPeaks,
+    IndexHeads,
     IndexScoresForm,
     IndexSelectionForm,
     LatentDecodeForm,
+    LatentHeads,
     LatentPrefillForm,
+    LatentRow,
     PrefillForm,
     RecurrentDecodeForm,
     RecurrentHeads,
     RecurrentPrefillForm,
     SizeCorrection,
     SparsePrefillForm,
+    WeightFormat,
     attended_pairs,
     block_decode_s,
     block_prefill_s,
@@ -68,6 +72,7 @@ from planner.roofline import (
 )
 from planner.roofline.arithmetic import p_norm
 
+BF16 = WEIGHT_FORMATS["bf16"]
 PEAK, BANDWIDTH = 1e15, 4e12
 IDEAL = {"start_s": 0.0, "compute_efficiency": 1.0, "memory_efficiency": 1.0, "order": math.inf}
 IDEAL_GEMM = {**IDEAL, "small_tile_loss": 0.0, "fill": 1e9, "split_s": 0.0}
@@ -84,23 +89,23 @@ def test_the_p_norm_lies_between_the_maximum_and_the_sum():
     for order in (0.5, 1.0, 2.0, 7.0):
         assert max(3.0, 4.0) <= p_norm(order, 3.0, 4.0)
         assert (p_norm(order, 3.0, 4.0) <= 7.0) == (order >= 1.0)
-    assert p_norm(2.0, np.array([3.0, 0.0]), np.array([4.0, 2.0])).tolist() == [5.0, 2.0]
+    assert [p_norm(2.0, 0.0, 2.0), p_norm(0.5, 0.0, 0.0), p_norm(math.inf, 3.0, 3.0)] == [2.0, 0.0, 3.0]
 
 
 def test_a_perfectly_tiled_product_takes_its_flops_at_peak():
-    took = gemm_s(np.array([2048.0]), 2048, 4096, GemmForm(**IDEAL_GEMM), gpu_peaks(), 2.0)  # 128 tiles of 128 x 256
+    took = gemm_s(np.array([2048.0]), 2048, 4096, GemmForm(**IDEAL_GEMM), gpu_peaks(), BF16)  # 128 tiles of 128 x 256
     assert took == pytest.approx([2 * 2048 * 2048 * 4096 / PEAK])
 
 
 def test_a_product_of_one_token_takes_its_weights_at_bandwidth():
-    took = gemm_s(np.array([1.0]), 8192, 8192, GemmForm(**IDEAL_GEMM), gpu_peaks(), 2.0)
+    took = gemm_s(np.array([1.0]), 8192, 8192, GemmForm(**IDEAL_GEMM), gpu_peaks(), BF16)
     assert took == pytest.approx([(2 * 8192 * 8192 + 2 * 8192 + 2 * 8192) / BANDWIDTH])
 
 
 @pytest.mark.parametrize(("tokens", "rows"), [(64, 64), (65, 80), (80, 80), (81, 96)])
 def test_tiles_come_whole(tokens, rows):
     """One processor, no memory time: 65 rows cost five 16-row tiles, as much as 80."""
-    took = gemm_s(np.array([float(tokens)]), 128, 64, GemmForm(**IDEAL_GEMM), gpu_peaks(1, bandwidth=1e30), 2.0)
+    took = gemm_s(np.array([float(tokens)]), 128, 64, GemmForm(**IDEAL_GEMM), gpu_peaks(1, bandwidth=1e30), BF16)
     assert took == pytest.approx([2 * rows * 128 * 64 / PEAK])
 
 
@@ -108,27 +113,30 @@ def test_waves_come_whole():
     """Small tiles ruled out, no inner dimension to split: 129 largest tiles cost two waves of 128 processors."""
     form = GemmForm(**{**IDEAL_GEMM, "small_tile_loss": 1e6})
     tile = 2 * 256 * 128 * 64 / PEAK * 128
-    one, two = gemm_s(np.array([128.0 * 256, 129.0 * 256]), 128, 64, form, gpu_peaks(bandwidth=1e30), 2.0)
+    one, two = gemm_s(np.array([128.0 * 256, 129.0 * 256]), 128, 64, form, gpu_peaks(bandwidth=1e30), BF16)
     assert (one, two) == pytest.approx((tile, 2 * tile))
 
 
 def test_quantising_the_activations_is_a_pass_of_its_own():
     plain = GemmForm(**IDEAL_GEMM, quantise_efficiency=0.5, quantise_row=100.0)
     m = np.array([1.0, 512.0])
-    both = [gemm_s(m, 4096, 4096, plain, gpu_peaks(), 1.0, 1.0, quantised) for quantised in (False, True)]
+    both = [
+        gemm_s(m, 4096, 4096, plain, gpu_peaks(), WeightFormat(Dtype.FP8, 1.0, 1.0, quantised))
+        for quantised in (False, True)
+    ]
     assert both[1] - both[0] == pytest.approx(m * (4096 + 100) * 3.0 / (0.5 * BANDWIDTH))
 
 
 def test_arrays_of_widths_give_what_single_widths_give():
     form = GemmForm(2e-6, 0.7, 0.8, 2.5, 0.1, 3.0, 2e-6)
     m, n, k = np.array([1.0, 65, 4096]), np.array([512.0, 7168, 1536]), np.array([7168.0, 512, 8192])
-    single = [gemm_s(m[i : i + 1], n[i], k[i], form, gpu_peaks(132), 2.0)[0] for i in range(3)]
-    assert gemm_s(m, n, k, form, gpu_peaks(132), 2.0) == pytest.approx(single)
+    single = [gemm_s(m[i : i + 1], n[i], k[i], form, gpu_peaks(132), BF16)[0] for i in range(3)]
+    assert gemm_s(m, n, k, form, gpu_peaks(132), BF16) == pytest.approx(single)
 
 
 def test_more_tokens_take_longer_up_to_waves():
     form = GemmForm(2e-6, 0.7, 0.8, 2.5, 0.1, 3.0, 2e-6)
-    took = gemm_s(2.0 ** np.arange(16), 4096, 4096, form, gpu_peaks(132), 2.0)
+    took = gemm_s(2.0 ** np.arange(16), 4096, 4096, form, gpu_peaks(132), BF16)
     assert (np.diff(took) > -0.02 * took[:-1]).all()
 
 
@@ -197,15 +205,15 @@ def test_a_kernel_that_does_not_split_needs_more_sequences():
 
 def test_latent_decode_reads_one_row_for_all_heads():
     form = LatentDecodeForm(0.0, 1.0, 1.0, math.inf, 0.0, 1e9)
-    took = latent_decode_s(32.0, 4096.0, 16, 512, 64, form, gpu_peaks(flops=1e30), 1.0)
+    took = latent_decode_s(32.0, 4096.0, LatentRow(16, 512, 64, 1.0), form, gpu_peaks(flops=1e30))
     assert took == pytest.approx((32 * 4096 * 576 + 32 * 16 * 2 * (576 + 512)) / BANDWIDTH)
-    busy = latent_decode_s(32.0, 4096.0, 128, 512, 64, form, gpu_peaks(bandwidth=1e30), 1.0)
+    busy = latent_decode_s(32.0, 4096.0, LatentRow(128, 512, 64, 1.0), form, gpu_peaks(bandwidth=1e30))
     assert busy == pytest.approx(2 * 32 * 128 * 4096 * (576 + 512) / PEAK)
 
 
 def test_latent_prefill_does_keys_and_values_of_different_width():
     form = LatentPrefillForm(0.0, 1.0, 1.0, math.inf, 0.0, 0.0)
-    took = latent_prefill_s(2.0, 1000.0, 0.0, 128, 192, 128, form, gpu_peaks(bandwidth=1e30))
+    took = latent_prefill_s(2.0, 1000.0, 0.0, LatentHeads(128, 192, 128), form, gpu_peaks(bandwidth=1e30))
     assert took == pytest.approx(2 * 128 * 2 * (192 + 128) * (1000 * 1001 / 2) / PEAK)
 
 
@@ -222,8 +230,8 @@ def test_experts_are_two_products_and_only_active_ones_are_read():
 
 def test_collective_and_elementwise_closed_forms():
     form = CollectiveForm(5e-6, 0.5, 1.0)
-    assert collective_s(1e6, form, 4e11) == pytest.approx(5e-6 + 1e6 / 2e11)
-    assert collective_s(0.0, CollectiveForm(5e-6, 0.5, 0.6), 4e11) == pytest.approx(5e-6)
+    assert collective_s(1e6, 4e11, form) == pytest.approx(5e-6 + 1e6 / 2e11)
+    assert collective_s(0.0, 4e11, CollectiveForm(5e-6, 0.5, 0.6)) == pytest.approx(5e-6)
     assert elementwise_s(1e9, ElementwiseForm(2e-6, 0.5), gpu_peaks()) == pytest.approx(2e-6 + 1e9 / (0.5 * BANDWIDTH))
 
 
@@ -249,10 +257,10 @@ def test_a_size_correction_interpolates_like_scipy_and_stays_flat_beyond():
 def test_a_size_correction_never_beats_the_roofline():
     quick = SizeCorrection((0.0,), (0.0,), ((-50.0,),))
     form = GemmForm(**IDEAL_GEMM, correction=quick)
-    took = gemm_s(np.array([2048.0, 1.0]), 2048, 4096, form, gpu_peaks(), 2.0)
+    took = gemm_s(np.array([2048.0, 1.0]), 2048, 4096, form, gpu_peaks(), BF16)
     assert took[0] == pytest.approx(2 * 2048 * 2048 * 4096 / PEAK)
     assert took[1] == pytest.approx((2 * 2048 * 4096 + 2 * 4096 + 2 * 2048) / BANDWIDTH)
-    assert collective_s(1e9, CollectiveForm(1e-6, 0.5, 1.0, correction=quick), 1e11) == pytest.approx(0.01)
+    assert collective_s(1e9, 1e11, CollectiveForm(1e-6, 0.5, 1.0, correction=quick)) == pytest.approx(0.01)
 
 
 def test_a_form_is_read_from_a_record_without_what_describes_the_measurement():
@@ -345,7 +353,7 @@ def sweep_gemm(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
     kind, form = WEIGHT_FORMATS[variant], GemmForm.of(fit)
     there, found = fitted_peaks(calibration, kind.arithmetic), []
     for n, k in itertools.product((64, 512, 5120, 28672), repeat=2):
-        took = gemm_s(SIZES, n, k, form, there, kind.weight_bytes, kind.activation_bytes, kind.quantised)
+        took = gemm_s(SIZES, n, k, form, there, kind)
         traffic = n * k * kind.weight_bytes + SIZES * k * kind.activation_bytes + 2 * SIZES * n
         found.append((took, np.maximum(2 * SIZES * n * k / there.flops_per_s, traffic / there.bytes_per_s)))
     return found
@@ -382,7 +390,7 @@ def sweep_prefill(calibration: Calibration, variant: str, fit: KernelFit) -> Tim
     there, kv_bytes = fitted_peaks(calibration, Dtype(cache)), CACHE_BYTES[cache]
     for (dim, value_dim, window), heads, batch, past in itertools.product(kinds, (1, 8, 64), (1.0, 33.0, 512.0), PASTS):
         shape = AttentionHeads(heads, 1, dim, kv_bytes, window, value_dim)
-        took = prefill_attention_s(batch, SIZES, past + 0 * SIZES, shape, form, there)
+        took = prefill_attention_s(batch, SIZES, past, shape, form, there)
         flops = 2 * batch * heads * (dim + value_dim) * attended_pairs(SIZES, past, window)
         traffic = batch * SIZES * (dim + value_dim) * (2 * heads + kv_bytes)
         found.append((took, np.maximum(flops / there.flops_per_s, traffic / there.bytes_per_s)))
@@ -403,7 +411,7 @@ def sweep_decode(calibration: Calibration, variant: str, fit: KernelFit) -> Time
 def sweep_latent_prefill(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
     there, found = fitted_peaks(calibration, Dtype(variant)), []
     for heads, batch in itertools.product((1, 16, 128), (1.0, 33.0)):
-        took = latent_prefill_s(batch, SIZES, 0 * SIZES, heads, 192, 128, LatentPrefillForm.of(fit), there)
+        took = latent_prefill_s(batch, SIZES, 0.0, LatentHeads(heads, 192, 128), LatentPrefillForm.of(fit), there)
         found.append((took, batch * heads * 640 * SIZES * (SIZES + 1) / 2 / there.flops_per_s))
     return found
 
@@ -411,7 +419,7 @@ def sweep_latent_prefill(calibration: Calibration, variant: str, fit: KernelFit)
 def sweep_latent_decode(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
     there, kv_bytes, found = fitted_peaks(calibration, Dtype(variant)), {"bf16": 2.0, "fp8": 1.0}[variant], []
     for heads, batch in itertools.product((1, 16, 128), (1.0, 33.0, 512.0)):
-        took = latent_decode_s(batch, SIZES, heads, 512, 64, LatentDecodeForm.of(fit), there, kv_bytes)
+        took = latent_decode_s(batch, SIZES, LatentRow(heads, 512, 64, kv_bytes), LatentDecodeForm.of(fit), there)
         memory = batch * SIZES * 576 * kv_bytes / there.bytes_per_s
         found.append((took, np.maximum(memory, 2 * batch * heads * 1088 * SIZES / there.flops_per_s)))
     return found
@@ -424,14 +432,14 @@ def sweep_elementwise(calibration: Calibration, variant: str, fit: KernelFit) ->
 
 def sweep_collective(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
     link = load_hardware().skus[calibration.sku].scale_up.bandwidth_bytes_per_s.value
-    return [(collective_s(SIZES * 1e4, CollectiveForm.of(fit), link), SIZES * 1e4 / link)]
+    return [(collective_s(SIZES * 1e4, link, CollectiveForm.of(fit)), SIZES * 1e4 / link)]
 
 
 def sweep_recurrent_prefill(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
     there, form, found = fitted_peaks(calibration, Dtype.BF16), RecurrentPrefillForm.of(fit), []
     for heads, batch in itertools.product((2.0, 16.0, 64.0), (1.0, 33.0)):
         shape = RecurrentHeads(heads, 128.0, 128.0, 1.5 * heads * 128.0)
-        took = recurrent_prefill_s(batch + 0 * SIZES, SIZES, shape, form, there)
+        took = recurrent_prefill_s(batch, SIZES, shape, form, there)
         traffic = batch * (shape.state_bytes + SIZES * shape.token_bytes)
         flops_s = batch * SIZES * shape.scan_flops / there.flops_per_s
         found.append((took, np.maximum(traffic / there.bytes_per_s, flops_s)))
@@ -446,14 +454,14 @@ def sweep_recurrent_decode(calibration: Calibration, variant: str, fit: KernelFi
 
 def sweep_index_scores(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
     there, form = fitted_peaks(calibration, Dtype.FP8), IndexScoresForm.of(fit)
-    took = index_scores_s(SIZES * 1e3, SIZES, 64.0, 128.0, form, there)
+    took = index_scores_s(SIZES * 1e3, SIZES, IndexHeads(64.0, 128.0), form, there)
     return [(took, np.maximum(SIZES * 1e3 * 16384 / there.flops_per_s, SIZES * 132 / there.bytes_per_s))]
 
 
 def sweep_index_selection(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
     there, form, found = fitted_peaks(calibration, Dtype.FP8), IndexSelectionForm.of(fit), []
     for context in (600.0, 8192.0, 65_536.0, 1_000_000.0):
-        took = index_selection_s(SIZES, context + 0 * SIZES, form, there)
+        took = index_selection_s(SIZES, context, form, there)
         found.append((took, SIZES * context * 4 / there.bytes_per_s))
     return found
 
@@ -468,7 +476,7 @@ def sweep_block_prefill(calibration: Calibration, variant: str, fit: KernelFit) 
     there, form, found = fitted_peaks(calibration, Dtype.BF16), BlockPrefillForm.of(fit), []
     for (heads, kv_heads), batch, past in itertools.product(((8, 1), (16, 1), (64, 4)), (1.0, 33.0), PASTS):
         shape = BlockHeads(heads, kv_heads, 128.0, CACHE_BYTES[variant], 2048.0, kv_heads, 128.0)
-        took = block_prefill_s(batch, SIZES, past + 0 * SIZES, shape, form, there)
+        took = block_prefill_s(batch, SIZES, past, shape, form, there)
         chosen, every = attended_pairs(SIZES, past, 2048.0), attended_pairs(SIZES, past, 0.0)
         flops = 4 * heads * 128 * chosen + 2 * kv_heads * 128 * every
         cached = min(past, 2048.0) * 256 * kv_heads * CACHE_BYTES[variant]
@@ -481,7 +489,7 @@ def sweep_block_decode(calibration: Calibration, variant: str, fit: KernelFit) -
     there, form, found = fitted_peaks(calibration, Dtype.BF16), BlockDecodeForm.of(fit), []
     for (heads, kv_heads), batch in itertools.product(((8, 1), (16, 1), (64, 4)), (1.0, 33.0, 512.0)):
         shape = BlockHeads(heads, kv_heads, 128.0, CACHE_BYTES[variant], 2048.0, kv_heads, 128.0)
-        took = block_decode_s(batch + 0 * SIZES, SIZES, 1.0, shape, form, there)
+        took = block_decode_s(batch, SIZES, 1.0, shape, form, there)
         chosen = np.minimum(SIZES, 2048.0)
         flops = 4 * heads * 128 * chosen + 2 * kv_heads * 128 * SIZES
         traffic = chosen * 256 * kv_heads * CACHE_BYTES[variant] + SIZES * 256
@@ -495,11 +503,11 @@ def sweep_chosen_prefill(calibration: Calibration, variant: str, fit: KernelFit)
     there, there_8_bit = (fitted_peaks(calibration, dtype) for dtype in (Dtype.BF16, Dtype.FP8))
     for heads, batch, past in itertools.product((1, 16, 64, 128, 256), (1.0, 33.0), PASTS):
         shape = ChosenHeads(heads, 512.0, 64.0, 2048.0, CACHE_BYTES[variant])
-        took = chosen_prefill_s(batch, SIZES, past + 0 * SIZES, shape, form, there)
+        took = chosen_prefill_s(batch, SIZES, past, shape, form, there)
         flops = batch * 2 * heads * 1088 * attended_pairs(SIZES, past, 2048.0)
         read = batch * min(past, 2048.0) * 576 * CACHE_BYTES[variant]
         found.append((took, np.maximum(flops / there.flops_per_s, read / there.bytes_per_s)))
-        took = chosen_prefill_index_s(batch, SIZES, past + 0 * SIZES, 64.0, 128.0, form, there_8_bit)
+        took = chosen_prefill_index_s(batch, SIZES, past, IndexHeads(64.0, 128.0), form, there_8_bit)
         flops_s = 16_384 * attended_pairs(SIZES, past, 0.0) / there_8_bit.flops_per_s
         found.append((took, batch * np.maximum(flops_s, (past + SIZES) * 128 / there.bytes_per_s)))
     return found
@@ -509,10 +517,10 @@ def sweep_chosen_decode(calibration: Calibration, variant: str, fit: KernelFit) 
     there, form, found = fitted_peaks(calibration, Dtype.BF16), ChosenDecodeForm.of(fit), []
     for heads, batch in itertools.product((1, 16, 64, 128, 256), (1.0, 33.0, 512.0)):
         shape, keys = ChosenHeads(heads, 512.0, 64.0, 2048.0, CACHE_BYTES[variant]), np.minimum(SIZES, 2048.0)
-        took = chosen_decode_s(batch + 0 * SIZES, SIZES, shape, form, there)
+        took = chosen_decode_s(batch, SIZES, shape, form, there)
         memory = batch * keys * 576 * CACHE_BYTES[variant] / there.bytes_per_s
         found.append((took, np.maximum(memory, 2 * batch * heads * 1088 * keys / there.flops_per_s)))
-    took = chosen_decode_index_s(SIZES, 9999.0 + 0 * SIZES, 128.0, form, there)
+    took = chosen_decode_index_s(SIZES, 9999.0, IndexHeads(64.0, 128.0), form, there)
     return [*found, (took, SIZES * 9999 * 128 / there.bytes_per_s)]
 
 
@@ -526,9 +534,9 @@ def sweep_compressed(calibration: Calibration, variant: str, fit: KernelFit) -> 
     ratio, top_k = COMPRESSED[variant]
     for heads, batch, past in itertools.product((1, 8, 64, 128), (1.0, 33.0, 512.0), PASTS):
         shape = CompressedHeads(heads, 512.0, 584.0, 128.0, ratio, top_k)
-        pairs = batch * compressed_pairs(SIZES, past + 0 * SIZES, shape)
+        pairs = batch * compressed_pairs(SIZES, past, shape)
         read = batch * 584 * (min(past, 128.0) + min(past / ratio, top_k or math.inf))
-        took = compressed_attention_s(batch * SIZES, pairs, read + 0 * SIZES, shape, form, there)
+        took = compressed_attention_s(batch * SIZES, pairs, read, shape, form, there)
         traffic = read + batch * SIZES * (4 * heads * 512 + 584)
         found.append((took, np.maximum(4 * heads * 512 * pairs / there.flops_per_s, traffic / there.bytes_per_s)))
     return found

@@ -10,7 +10,7 @@ from hardware_db import Calibration, Coefficient, KernelFit, load_hardware
 from planner.engine import step_shape
 from planner.llm import LlmSpec, Precision, load_llm
 from planner.roofline import CalibratedGpu, Load, Parallelism, step_operators
-from planner.roofline.attention_operators import GroupedDecode, GroupedPrefill
+from planner.roofline.grouped import GroupedDecode, GroupedPrefill
 from planner.roofline.operators import Elementwise, MatrixProduct, Operator
 from planner.roofline.shape import OperatorFamily, StepShape
 from tests.llm.test_hf_local_global import GEMMA_4_E2B

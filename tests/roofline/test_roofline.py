@@ -32,9 +32,9 @@ from planner.roofline import (
     routed_load,
     step_operators,
 )
-from planner.roofline.attention_operators import LatentPrefill
 from planner.roofline.gpu import all_reduce_link_bytes, half_precision, link_bandwidth_bytes_per_s
 from planner.roofline.kernel_forms import WEIGHT_FORMATS
+from planner.roofline.latent import LatentPrefill
 from planner.roofline.operators import GEMM_FALLBACKS, Collective, MatrixProduct, collective_keys
 
 HARDWARE = load_hardware()

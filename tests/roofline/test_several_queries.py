@@ -21,9 +21,11 @@ from planner.roofline import (
     block_decode_s,
     step_operators,
 )
-from planner.roofline.attention_operators import GroupedDecode, IndexScores, LatentDecode
-from planner.roofline.block_sparse_operators import BlockDecode
+from planner.roofline.block_sparse import BlockDecode
+from planner.roofline.grouped import GroupedDecode
+from planner.roofline.index import IndexScores
 from planner.roofline.kernel_forms import check_kernel_fit
+from planner.roofline.latent import LatentDecode
 
 HARDWARE = load_hardware()
 H200 = HARDWARE.skus["h200-sxm"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 
@@ -21,10 +19,9 @@ from planner.roofline import (
     compressed_pairs,
     operator_seconds,
     padded_heads,
-    prompt_attention,
     step_operators,
 )
-from planner.roofline.compressed_operators import CompressedDecode, CompressedPrefill
+from planner.roofline.compressed import CompressedDecode, CompressedPrefill
 
 PEAKS = GpuPeaks(1e15, 4e12, 132.0)
 HEAVY = CompressedHeads(64.0, 512.0, 584.0, 128.0, 128.0, 0.0)
@@ -103,18 +100,6 @@ def test_no_step_beats_its_roofline_and_all_grow(known: bool) -> None:
             assert np.all(np.diff(took) >= 0.0)
 
 
-@pytest.mark.parametrize("calibration", [None, calibrated()], ids=["roofline", "kernel"])
-def test_plain_floats_say_the_same(calibration: Calibration | None) -> None:
-    gpu = CalibratedGpu(load_hardware().skus["h200-sxm"], calibration)
-    timed = operators(CompressedPrefill)
-    plain = prompt_attention(timed, gpu)
-    for new, past in itertools.product((1.0, 100.0, 8192.0), (0.0, 60.0, 5000.0, 300_000.0)):
-        shape = StepShape(0.0, 0.0, 2 * new, 2 * (new * past + new * (new + 1) / 2), 2 * (new + past), 2.0)
-        load = Load.of(shape, Parallelism(tp=4, ep=4))
-        whole = sum(float(operator_seconds(one, load, gpu, np.inf)) for one in timed)
-        assert plain(2.0, new, past, past) == pytest.approx(whole, rel=1e-12)
-
-
 def test_latent_attention_stands_in_where_nothing_was_measured() -> None:
     hardware = load_hardware()
     packaged = next(c for c in hardware.calibrations if c.sku == "l40s" and c.engine == "vllm")
@@ -123,9 +108,10 @@ def test_latent_attention_stands_in_where_nothing_was_measured() -> None:
         key = gpu.first_key(*one.fit_keys)
         assert key is not None
         assert key.startswith("latent_decode/")
-        form = one.form(gpu)
-        assert form is not None
-        assert form.compute_efficiency == packaged.kernels[key].parameters["compute_efficiency"].value
+        efficiency = packaged.kernels[key].parameters["compute_efficiency"].value
+        load = Load.of(StepShape(1e6, 1e6 * 5e4), Parallelism(tp=4, ep=4))
+        shape = one.shape
+        assert one.kernel_s(load, gpu) >= 4 * shape.heads * shape.head_dim * 1e6 * 128 / efficiency / PEAKS.flops_per_s
 
 
 def test_arithmetic_is_in_16_bit_over_an_8_bit_cache() -> None:

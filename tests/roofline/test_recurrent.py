@@ -65,13 +65,6 @@ def test_prompts_grow_with_what_is_in_them_and_never_beat_the_roofline(form):
     assert (took >= np.maximum(flops_s, traffic_s) * (1 - 1e-12)).all()
 
 
-def test_numbers_and_arrays_agree():
-    chunks, new = np.array([1.0, 3.0, 40.0]), np.array([1.0, 777.0, 8192.0])
-    many = recurrent_prefill_s(chunks, new, QWEN_TP8, SERVED, PEAKS)
-    pairs = zip(chunks.tolist(), new.tolist(), strict=True)
-    assert [recurrent_prefill_s(*pair, QWEN_TP8, SERVED, PEAKS) for pair in pairs] == pytest.approx(many, rel=1e-12)
-
-
 def test_splitting_heads_splits_the_work():
     whole = RecurrentHeads(64.0, 128.0, 128.0, 12288.0)
     for name, share in itertools.product(("state_bytes", "token_bytes", "scan_flops", "update_flops"), (8.0,)):
