@@ -82,14 +82,7 @@ def load_hardware(extra_skus_dir: Path | None = None) -> HardwareDb:
     extra = _read_skus(extra_skus_dir)
     if not extra:
         raise InputError("extra_skus_dir", str(extra_skus_dir), "no .toml files in it", "name SKU files <id>.toml")
-    return HardwareDb(
-        skus={**packaged.skus, **extra},
-        prices=packaged.prices,
-        engines=packaged.engines,
-        calibrations=packaged.calibrations,
-        instances=packaged.instances,
-        regions=packaged.regions,
-    )
+    return packaged.model_copy(update={"skus": {**packaged.skus, **extra}})
 
 
 @cache
@@ -152,7 +145,7 @@ def read_sku(file: Traversable) -> GpuSku:
 
 
 def _read_engines(directory: Traversable) -> dict[str, EngineProfile]:
-    support = [row for file in _files(directory, ".csv") for row in _read_support(file)]
+    support = [row for file in _files(directory, ".csv") for row in _records(file.name, _rows(file), EngineSupport)]
     engines = {}
     for file in _files(directory, ".toml"):
         with _located(file.name):
@@ -167,18 +160,7 @@ def _read_engines(directory: Traversable) -> dict[str, EngineProfile]:
 
 
 _LISTS = ("families", "kinds", "beside", "architectures")
-"""Columns of a table of support that hold several entries, between semicolons."""
-
-
-def _read_support(file: Traversable) -> Iterator[EngineSupport]:
-    rows = _rows(file)
-    for row in rows:
-        with _located(f"{file.name} line {rows.line_num}"):
-            if None in row:
-                raise InputError("row", row[None], "more cells than the header has columns", "quote cells with commas")
-            cells: dict[str, Any] = {column: cell for column, cell in row.items() if cell}
-            lists = {name: tuple(cells[name].split(";")) for name in _LISTS if name in cells}
-            yield EngineSupport(**{**cells, **lists})
+"""Columns of tables that hold several entries, between semicolons."""
 
 
 def _read_prices(file: Traversable) -> Iterator[Price]:
@@ -198,7 +180,7 @@ def _records(name: str, rows: csv.DictReader[str], record: type[_Row]) -> Iterat
         with _located(f"{name} line {rows.line_num}"):
             if None in row:
                 raise InputError("row", row[None], "more cells than the header has columns", "quote cells with commas")
-            yield record(**{column: cell for column, cell in row.items() if cell})
+            yield record(**{name: cell.split(";") if name in _LISTS else cell for name, cell in row.items() if cell})
 
 
 def _check_price_columns(columns: Sequence[str]) -> None:

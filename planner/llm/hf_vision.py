@@ -47,7 +47,7 @@ def _qwen(vision: ConfigFields, _: ConfigFields) -> VisionEncoder:
     merged, deep = hidden * merge**2, len(vision.integers("deepstack_visual_indexes"))
     frames = vision.size("temporal_patch_size")
     norm = 2 * hidden
-    small = layers * (2 * norm + 4 * hidden + intermediate + hidden) + hidden
+    small = _biased(layers, hidden, intermediate) + hidden
     small += vision.size("num_position_embeddings") * hidden
     small += (1 + deep) * (merged + out) + norm + deep * 2 * merged
     return _encoder(
@@ -74,7 +74,7 @@ def _gemma3(vision: ConfigFields, wrapper: ConfigFields) -> VisionEncoder:
     layers, side, patch = vision.size("num_hidden_layers"), vision.size("image_size"), vision.size("patch_size")
     tokens, text = wrapper.size("mm_tokens_per_image", default=256), _text_hidden(wrapper)
     norm, patches = 2 * hidden, (side // patch) ** 2
-    small = layers * (2 * norm + 4 * hidden + intermediate + hidden) + hidden + patches * hidden + norm + hidden
+    small = _biased(layers, hidden, intermediate) + hidden + patches * hidden + norm + hidden
     return _encoder(
         vision,
         layers=layers,
@@ -127,7 +127,7 @@ def _kimi_k25(vision: ConfigFields, _: ConfigFields) -> VisionEncoder:
     layers, text, merge = vision.size("vt_num_hidden_layers"), vision.size("text_hidden_size"), _merge(vision)
     width = vision.size("mm_hidden_size", default=hidden)
     merged, norm = width * merge**2, 2 * hidden
-    small = layers * (2 * norm + 4 * hidden + intermediate + hidden) + norm + hidden + _moonvit_positions(vision)
+    small = _biased(layers, hidden, intermediate) + norm + hidden + _moonvit_positions(vision)
     small += 2 * width + merged + text
     return _encoder(
         vision,
@@ -178,7 +178,7 @@ def _minimax_m3(vision: ConfigFields, wrapper: ConfigFields) -> VisionEncoder:
     merge = compression.size("spatial_merge_size", default=2)
     frames, middle = compression.size("temporal_patch_size", default=2), wrapper.size("projector_hidden_size")
     norm = 2 * hidden
-    small = layers * (2 * norm + 4 * hidden + intermediate + hidden) + norm + 2 * (middle + text)
+    small = _biased(layers, hidden, intermediate) + norm + 2 * (middle + text)
     return _encoder(
         vision,
         layers=layers,
@@ -206,7 +206,7 @@ def _llama4(vision: ConfigFields, wrapper: ConfigFields) -> VisionEncoder:
     into, out = vision.size("projector_input_dim"), vision.size("projector_output_dim")
     shuffle = round(1.0 / vision.number("pixel_shuffle_ratio", least=0.05)) ** 2
     norm, patches = 2 * hidden, (side // patch) ** 2
-    small = layers * (2 * norm + 4 * hidden + intermediate + hidden) + 2 * norm + hidden + (patches + 1) * hidden
+    small = _biased(layers, hidden, intermediate) + 2 * norm + hidden + (patches + 1) * hidden
     return _encoder(
         vision,
         layers=layers,
@@ -288,6 +288,11 @@ def _encoder(
         small_parameters=small,
         images=images,
     )
+
+
+def _biased(layers: int, hidden: int, intermediate: int) -> int:
+    """Small parameters of usual layers: two norms with biases, and a bias of every matrix."""
+    return layers * (2 * 2 * hidden + 4 * hidden + intermediate + hidden)
 
 
 def _merge(vision: ConfigFields) -> int:
