@@ -5,7 +5,7 @@
     inputs      the sidebar: model, traffic, targets, hardware, goal
     bounds      what a visitor may ask of this server
     pending     what was changed and is not planned yet
-    field_labels   fields of the scenario as the page calls them
+    fields      fields of the scenario as the page has them: labels, hints and bounds of inputs
     results     plans and everything else that takes time: cached by scenario, with progress
     picture_files   buttons that save a chart as PNG or SVG
     components  metrics, tables, charts, choices, uploads and errors, each with what explains it
@@ -26,7 +26,7 @@ from planner.web import (
     components,
     concerns,
     cost_tab,
-    field_labels,
+    fields,
     hardware_tab,
     inputs,
     latency_growth,
@@ -54,7 +54,7 @@ __all__ = [
     "components",
     "concerns",
     "cost_tab",
-    "field_labels",
+    "fields",
     "hardware_tab",
     "inputs",
     "latency_growth",

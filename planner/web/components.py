@@ -18,7 +18,7 @@ import streamlit as st
 from planner.core import InputError, PlannerError, Table
 from planner.report import csv_text, html_table
 from planner.scenario import Fix, fixes_for_error
-from planner.web import field_labels, picture_files, session
+from planner.web import fields, picture_files, session
 
 METRIC_WIDTH_PX = 235
 """Keeps four metrics in a row on a wide page and two on a narrow one."""
@@ -146,7 +146,7 @@ def table(shown: Table, key: str, hints: Mapping[str, str] | None = None, in_ful
 def _labelled(row: Sequence[Any]) -> tuple[Any, ...]:
     """A row with fields called as the page calls them, but for its name, by which it is explained."""
     name, *cells = row
-    return (name, *(field_labels.with_labels(cell) if isinstance(cell, str) else cell for cell in cells))
+    return (name, *(fields.with_labels(cell) if isinstance(cell, str) else cell for cell in cells))
 
 
 def csv_button(name: str, columns: Sequence[str], rows: Sequence[Sequence[object]], key: str) -> None:
@@ -315,7 +315,7 @@ def plain(text: str) -> str:
 
     Fields of the scenario are called as the page calls them.
     """
-    words = field_labels.with_labels(text).split(" ")
+    words = fields.with_labels(text).split(" ")
     return " ".join(word if word.startswith("https://") else _escape(word) for word in words)
 
 

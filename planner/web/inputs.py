@@ -1,4 +1,4 @@
-"""The sidebar: scenario, model, traffic, targets, hardware and goal, each bound to the scenario."""
+"""The sidebar: scenario, model with its formats, traffic, targets, hardware and goal, each bound to the scenario."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 import streamlit as st
 
-from planner.core import InputError, Metric, significant
-from planner.llm import list_llms, load_llm
+from planner.core import InputError, Metric, PlannerError, significant
+from planner.llm import Precision, checkpoint_bytes, checkpoints_of, format_words, list_llms, load_llm
 from planner.optimizer import Objective
-from planner.scenario import MAX_SCENARIO_BYTES, SloPreset, formats_with, list_scenarios, slo_presets
-from planner.web import components, inputs_formats, inputs_hardware, inputs_traffic, links, session
+from planner.scenario import MAX_SCENARIO_BYTES, formats_with, list_scenarios, slo_presets
+from planner.web import components, fields, inputs_hardware, inputs_traffic, links, session
 
 MAX_CONFIG_BYTES = 1_000_000
 """Largest config.json that is read; published ones have a few thousand bytes."""
@@ -28,6 +28,10 @@ Time and memory follow from the shape of a model, not from what its weights say.
 - **On the Hugging Face Hub**: the command line takes `hf:OWNER/NAME`; here drop the `config.json` of its page.
 """
 """What to choose for a model of one's own; `docs/how-to/fine-tuned.md` at length."""
+AS_PUBLISHED = "As published, whatever the GPU runs well"
+OF_SCENARIO = "As in the scenario file: no checkpoint of it is known"
+KV_FORMATS = {"bf16": "16 bits", "fp8": "FP8"}
+"""Formats of the KV cache that every engine has; others stand in the scenario file."""
 OWN_TARGETS = "own"
 OBJECTIVES = {
     Objective.MIN_COST.value: "Least cost for all requests",
@@ -44,7 +48,7 @@ METRICS = {
 
 
 def show() -> None:
-    """All inputs. What one part cannot show is said in its place; the others stand."""
+    """All inputs. A part that cannot be shown shows its error; the others stand."""
     components.guarded(scenario_menu)
     for title, part in PARTS.items():
         st.subheader(title, divider="gray", anchor=False)
@@ -56,33 +60,22 @@ def show() -> None:
 
 def scenario_menu() -> None:
     """Undo, redo, and the scenario as a file or a link."""
+    steps = {"undo": (session.undo, session.has_past()), "redo": (session.redo, session.has_future())}
     with st.container(horizontal=True, gap="small"):
-        st.button(
-            "",
-            icon=":material/undo:",
-            key="undo",
-            on_click=session.undo,
-            disabled=not session.has_past(),
-            help="Undo the last change",
-        )
-        st.button(
-            "",
-            icon=":material/redo:",
-            key="redo",
-            on_click=session.redo,
-            disabled=not session.has_future(),
-            help="Redo the last change",
-        )
+        for name, (step, can) in steps.items():
+            hint, icon = f"{name.capitalize()} the last change", f":material/{name}:"
+            st.button("", icon=icon, key=name, on_click=step, disabled=not can, help=hint)
         with st.popover("Scenario", icon=":material/folder_open:", width="stretch"):
             scenario_files()
 
 
 def scenario_files() -> None:
     """Load and save: packaged scenarios, a YAML file, the link."""
-    st.text_input("Name", **session.bind_field("name", "name"))
-    names = list(list_scenarios())
-    name = st.selectbox("Start from an example", names, key="example", index=None, placeholder="Choose")
-    st.button("Open example", on_click=open_example, args=(name,), disabled=name is None, key="open-example")
+    st.text_input(**fields.bound("name"))
+    name = st.selectbox(
+        "Start from an example", list(list_scenarios()), key="example", index=None, placeholder="Choose"
+    )
+    st.button("Open example", on_click=session.load, args=(name,), disabled=name is None, key="open-example")
     components.upload(
         "Open a scenario (YAML) or a plan (JSON)",
         ["yaml", "yml", "json"],
@@ -106,12 +99,6 @@ def scenario_files() -> None:
     st.caption("The address of this page contains the scenario: bookmark or share it.")
 
 
-def open_example(name: str | None) -> None:
-    """Load a packaged scenario, with the prices of today."""
-    if name is not None:
-        session.load(name)
-
-
 def read_scenario_file(name: str, raw: bytes) -> None:
     """An uploaded scenario, or that of an uploaded plan, replaces this one; what it says wrongly is named.
 
@@ -127,18 +114,14 @@ def read_scenario_file(name: str, raw: bytes) -> None:
 
 def model_inputs() -> None:
     """Preset or uploaded config.json, and the number formats."""
-    presets = list(list_llms())
     llm = session.value("llm")
-    options = presets if isinstance(llm, str) else [UPLOADED, *presets]
     shown = llm if isinstance(llm, str) else UPLOADED
-    if shown not in options:
-        options = [shown, *options]
+    options = list(dict.fromkeys([*([shown] if shown not in list_llms() else []), *list_llms()]))
     st.selectbox(
-        "Model",
-        options,
+        options=options,
         label_visibility="collapsed",
         format_func=lambda name: _uploaded_name(llm) if name == UPLOADED else name,
-        **session.bind("llm", shown, lambda name: {} if name == UPLOADED else _with_llm(name)),
+        **fields.bound("llm", session.bind("llm", shown, lambda name: {} if name == UPLOADED else _with_llm(name))),
     )
     with st.popover("Fine-tuned, or not in the list?", icon=":material/help:", type="tertiary"):
         st.markdown(OWN_MODEL)
@@ -150,7 +133,7 @@ def model_inputs() -> None:
         read_config,
         "The config.json of a Hugging Face model. Only read as data; nothing in it is run.",
     )
-    inputs_formats.show()
+    format_inputs()
     note = other_services_note()
     if note:
         st.caption(components.plain(note))
@@ -168,28 +151,22 @@ def _with_llm(llm: Any) -> dict[str, Any]:  # noqa: ANN401
 
 def other_services_note() -> str:
     """Other models of the scenario, which have no widgets; empty where there are none."""
-    services = [_service_in_words(service) for service in session.value("services") or []]
+    services = []
+    for service in session.value("services") or []:
+        rate = service["workload"].get("rate_per_s")
+        at = f" at {significant(rate)} requests/s" if rate else ""
+        services.append(f"{service['name']}, {_uploaded_name(service['llm'])}{at}")
     cascade = session.value("cascade")
     if cascade:
-        services.append(f"{_model_name(cascade['llm'])} in front of it (a cascade)")
+        services.append(f"{_uploaded_name(cascade['llm'])} in front of it (a cascade)")
     if session.value("offline"):
         services.append("work that may wait")
     return f"Also served: {'; '.join(services)}. Edit this in the scenario file." if services else ""
 
 
-def _service_in_words(service: dict[str, Any]) -> str:
-    """A further model of the scenario, in a few words."""
-    rate = service["workload"].get("rate_per_s")
-    at = f" at {significant(rate)} requests/s" if rate else ""
-    return f"{service['name']}, {_model_name(service['llm'])}{at}"
-
-
-def _model_name(llm: Any) -> str:  # noqa: ANN401
-    return llm if isinstance(llm, str) else _uploaded_name(llm)
-
-
 def _uploaded_name(llm: Any) -> str:  # noqa: ANN401
-    return str(llm.get("_name", "model")) + " (uploaded)" if isinstance(llm, dict) else UPLOADED
+    """A model's name: of a preset its own, of an uploaded one that of its file."""
+    return str(llm.get("_name", "model")) + " (uploaded)" if isinstance(llm, dict) else str(llm)
 
 
 def read_config(name: str, raw: bytes) -> None:
@@ -206,42 +183,98 @@ def read_config(name: str, raw: bytes) -> None:
     session.change(_with_llm(llm))
 
 
+# --- number formats ---------------------------------------------------------------------------------------------------
+
+Formats = dict[str, dict[str, Any] | None]
+"""Number formats as a scenario writes them, by the name of their checkpoint."""
+
+
+def format_inputs() -> None:
+    """The checkpoints there are of the model with their bytes, the KV cache, and the longest request."""
+    precision = session.value("precision")
+    choices = _checkpoints(session.value("llm"))
+    named = AS_PUBLISHED
+    if precision is not None:  # the KV cache is chosen apart
+        asked, known = _weights(precision), choices.items()
+        named = next((name for name, formats in known if formats and _weights(formats) == asked), OF_SCENARIO)
+    bind = session.bind(
+        "precision", named, lambda name: {"precision": with_checkpoint(precision, named, name, choices)}
+    )
+    st.selectbox(options=list(dict.fromkeys([*choices, named])), **fields.bound("precision", bind))
+    kept = (precision or {}).get("kv_cache")
+    path = "precision.kv_cache"
+    bind = session.bind(path, kept, lambda name: {"precision": {**(precision or {}), "kv_cache": name or kept}})
+    st.selectbox(
+        options=list(KV_FORMATS) if kept in (None, *KV_FORMATS) else [kept, *KV_FORMATS],
+        format_func=lambda name: KV_FORMATS.get(name, name),
+        index=None,
+        placeholder="as the checkpoint",
+        disabled=precision is None,
+        **fields.bound(path, bind),
+    )
+    fields.number("max_request_tokens")
+
+
+def _checkpoints(llm: Any) -> Formats:  # noqa: ANN401
+    """Every checkpoint of a model, e.g. by ``FP8 in blocks, 34.3 GB: Qwen/Qwen3-32B-FP8``."""
+    choices: Formats = {AS_PUBLISHED: None}
+    try:
+        model = load_llm(llm)
+    except PlannerError:
+        return choices
+    for checkpoint in checkpoints_of(model):
+        size = f"{significant(1e-9 * checkpoint_bytes(model, checkpoint))} GB"
+        made = ", converted on loading" if checkpoint.made_on_load else ""
+        name = f"{format_words(model, checkpoint.precision)}, {size}: {checkpoint.repository}{made}"
+        choices[name] = checkpoint.precision.model_dump(mode="json")
+    return choices
+
+
+def with_checkpoint(precision: dict[str, Any] | None, named: str, name: str, choices: Formats) -> dict[str, Any] | None:
+    """The formats of another checkpoint; a KV cache that was not that of the one before is kept."""
+    chosen, before = choices.get(name, precision), choices.get(named)
+    if chosen is None or precision is None:
+        return chosen
+    own = None if before is None else before["kv_cache"]
+    return chosen if precision.get("kv_cache") in (None, own) else {**chosen, "kv_cache": precision["kv_cache"]}
+
+
+def _weights(precision: dict[str, Any]) -> Precision:
+    return Precision.model_validate({**precision, "kv_cache": "bf16"})
+
+
 # --- targets ----------------------------------------------------------------------------------------------------------
 
 
 def target_inputs() -> None:
     """Preset targets, then percentile and threshold of each."""
     presets = {preset.name: preset for preset in slo_presets()}
+    contents = {name: [target.model_dump(mode="json") for target in preset.targets] for name, preset in presets.items()}
     targets = session.value("slo")
-    named = next((name for name, preset in presets.items() if _target_content(preset) == targets), OWN_TARGETS)
+    named = next((name for name, content in contents.items() if content == targets), OWN_TARGETS)
     st.selectbox(
-        "Targets for",
-        [*presets, *([OWN_TARGETS] if named == OWN_TARGETS else [])],
+        options=[*presets, *([OWN_TARGETS] if named == OWN_TARGETS else [])],
         format_func=lambda name: presets[name].title if name in presets else "Own targets",
-        help="Published starting points; change the numbers below.",
-        **session.bind("slo", named, lambda name: {"slo": _target_content(presets[name])} if name in presets else {}),
+        **fields.bound(
+            "slo", session.bind("slo", named, lambda name: {"slo": contents[name]} if name in presets else {})
+        ),
     )
     if named != OWN_TARGETS:
         st.caption(f"[{presets[named].source}]({presets[named].source_url})")
     for index, target in enumerate(targets):
-        target_input(index, target)
+        _target_input(index, target)
 
 
-def _target_content(preset: SloPreset) -> list[dict[str, Any]]:
-    return [target.model_dump(mode="json") for target in preset.targets]
-
-
-def target_input(index: int, target: dict[str, Any]) -> None:
+def _target_input(index: int, target: dict[str, Any]) -> None:
     """Percentile and threshold of one target."""
-    name = target["metric"].upper()
+    name, share = target["metric"].upper(), target["percentile"]
     left, right = st.columns([2, 3])
-    shares = sorted({*PERCENTILES, target["percentile"]})
     left.selectbox(
         name,
-        shares,
+        sorted({*PERCENTILES, share}),
         format_func=lambda share: PERCENTILES.get(share, f"p{100 * share:g}"),
         help=METRICS[target["metric"]],
-        **session.bind_field(f"slo-{index}-percentile", f"slo.{index}.percentile"),
+        **session.bind_field(f"slo.{index}.percentile"),
     )
     seconds = target["metric"] == Metric.E2E.value
     right.number_input(
@@ -250,8 +283,8 @@ def target_input(index: int, target: dict[str, Any]) -> None:
         max_value=1e7,
         step=5.0,
         format="%g",
-        help=f"Threshold of {PERCENTILES.get(target['percentile'], 'the percentile')} {name}",
-        **session.bind_field(f"slo-{index}-threshold", f"slo.{index}.threshold_s", 1.0 if seconds else 1000.0),
+        help=f"Threshold of {PERCENTILES.get(share, 'the percentile')} {name}",
+        **session.bind_field(f"slo.{index}.threshold_s", 1.0 if seconds else 1000.0),
     )
 
 
@@ -261,89 +294,35 @@ def target_input(index: int, target: dict[str, Any]) -> None:
 def goal_inputs() -> None:
     """Objective, budget and what the fleet must withstand."""
     st.selectbox(
-        "Goal",
-        list(OBJECTIVES),
+        options=list(OBJECTIVES),
         format_func=OBJECTIVES.__getitem__,
         label_visibility="collapsed",
-        help="What is optimised within the targets and limits.",
-        **session.bind_field("objective", "objective"),
+        **fields.bound("objective"),
     )
-    st.number_input(
-        "Budget (USD per hour)",
-        value=None,
-        min_value=0.01,
-        step=10.0,
-        format="%g",
-        placeholder="no limit",
-        help="Most that the fleet may cost.",
-        **session.bind_field("budget", "limits.budget_usd_per_hour"),
-    )
-    st.slider(
-        "Confidence",
-        min_value=0.5,
-        max_value=max(0.99, session.value("confidence")),
-        step=0.01,
-        format="percent",
-        help="Probability with which every target holds, uncertain as step times are. 50 %: as if the estimates were "
-        "exact. More confidence costs more: see the tab Why, under Confidence.",
-        **session.bind_field("confidence", "confidence"),
-    )
+    fields.number("limits.budget_usd_per_hour")
+    most = max(0.99, session.value("confidence"))
+    st.slider(min_value=0.5, max_value=most, step=0.01, format="percent", **fields.bound("confidence"))
     with st.expander("Growth and failures"):
-        st.number_input(
-            "Growth (factor on every rate)",
-            min_value=0.01,
-            max_value=1000.0,
-            step=0.1,
-            format="%g",
-            help="The plan is for this multiple of the traffic above.",
-            **session.bind_field("growth", "growth"),
-        )
-        st.number_input(
-            "Spare replicas in every pool",
-            min_value=0,
-            max_value=100,
-            help="This many replicas of every pool may fail without a target being missed.",
-            **session.bind_field("spares", "limits.spare_replicas"),
-        )
-        st.checkbox(
-            "Survive the loss of a server",
-            help="All replicas of any one server may fail at once.",
-            **session.bind_field("node-loss", "limits.survives_node_loss"),
-        )
+        fields.number("growth")
+        fields.number("limits.spare_replicas")
+        st.checkbox(**fields.bound("limits.survives_node_loss"))
     with st.expander("Power and CO2"):
         power_inputs()
 
 
-POWER_FIELDS = (
-    ("power_kw", "Power at most (kW)", 0.1, None, "Of all GPUs at their TDP, times PUE."),
-    ("pue", "PUE", 1.0, 1.0, "Power of the building over that of the servers; for power and CO2."),
-    ("co2_kg_per_kwh", "CO2 of the grid (kg per kWh)", 0.0, None, "Of your electricity; needed for the limit below."),
-    ("co2_kg_per_hour", "CO2 at most (kg per hour)", 0.01, None, "Most that the fleet's power may cause."),
-)
-"""Of `limits`: field, label, least value, value where the field is emptied, meaning."""
-
-
 def power_inputs() -> None:
     """Limits of power and emissions."""
-    for field, label, least, empty, meaning in POWER_FIELDS:
-        is_needless = field == "co2_kg_per_hour" and session.value("limits.co2_kg_per_kwh") is None
-        path = f"limits.{field}"
+    grid = "limits.co2_kg_per_kwh"
+    for path in ("limits.power_kw", "limits.pue", grid, "limits.co2_kg_per_hour"):
         given = session.value(path)
-        st.number_input(
-            label,
-            value=None,
-            min_value=least,
-            format="%g",
-            placeholder="no limit" if least else "not given",
-            help=meaning,
-            disabled=is_needless and given is None,
-            **session.bind(field, None if given is None else float(given), partial(_power_changes, path, empty)),
-        )
+        is_needless = path == "limits.co2_kg_per_hour" and session.value(grid) is None and given is None
+        bind = session.bind(path, None if given is None else float(given), partial(_power_changes, path))
+        fields.number(path, bind=bind, disabled=is_needless)
 
 
-def _power_changes(path: str, empty: float | None, given: float | None) -> session.Changes:
-    """The change of a limit; without CO2 of the grid there is no limit of CO2."""
-    changes: dict[str, Any] = {path: empty if given is None else given}
+def _power_changes(path: str, given: float | None) -> session.Changes:
+    """The change of a limit; without CO2 of the grid there is no limit of CO2. An empty PUE is 1."""
+    changes: dict[str, Any] = {path: 1.0 if given is None and path == "limits.pue" else given}
     if path.endswith("co2_kg_per_kwh") and given is None:
         changes["limits.co2_kg_per_hour"] = None
     return changes

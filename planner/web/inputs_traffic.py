@@ -1,54 +1,76 @@
-"""Of the sidebar: token lengths with histograms, images, burstiness, shared prefixes; or an uploaded trace."""
+"""Of the sidebar: traffic in the unit a person knows, lengths, burstiness and drift, images, prefixes; or a trace."""
 
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
 import streamlit as st
 
 from planner.charts import length_histogram
-from planner.core import PlannerError
+from planner.core import PlannerError, significant
 from planner.llm import load_llm
-from planner.scenario import lengths_of, snippets
-from planner.traffic import RecognisedTrace, list_lengths, load_lengths, read_any_trace
-from planner.web import components, inputs_rate, session
-from planner.web.inputs_arrivals import arrival_inputs
-from planner.workload import MAX_IMAGE_PIXELS, MAX_IMAGES, MAX_TOKENS, MAX_TURNS, TokenLengths
+from planner.scenario import lengths_of, snippets, workload_arrivals
+from planner.traffic import RecognisedTrace, list_lengths, load_lengths, preset_scv, read_any_trace
+from planner.web import components, fields, session
+from planner.workload import (
+    MAX_IMAGE_PIXELS,
+    MAX_TOKENS,
+    ArrivalProcess,
+    ClosedLoop,
+    RecordedArrivals,
+    Scaling,
+    TokenLengths,
+)
+
+PER_SECOND, USERS, TOKENS_PER_DAY = "Requests per second", "Users waiting at the same time", "Tokens per day"
+SECONDS = {
+    PER_SECOND: 1.0,
+    "Requests per minute": 60.0,
+    "Requests per day": 86_400.0,
+    "Requests per month": 2_628_000.0,
+}
+"""Seconds of each unit of requests; a month has 730 hours, as costs have it. Definitions."""
+GIVEN_AS, BEFORE_USERS = "rate-given-as", "workload-before-users"
+"""Of the state of a visit: the unit chosen, and the traffic that users in a closed loop took the place of."""
+STATED_TRAFFIC = {
+    "requests_per_day": ("Requests per day", "Mean, spread evenly over 24 hours."),
+    "users": ("Users", "What each does a day is in the file."),
+    "sessions_per_s": ("Sessions per second", "That start."),
+    "concurrent_sessions": ("Sessions under way", "Always so many; each sends a request every think time and answer."),
+}
+"""Fields that state traffic instead of requests per second: what each is called, and what it means."""
+SLIDER_END_PER_S, SLIDER_STEPS = 200.0, 200
+"""The rate slider ends here, or at the next power of ten above the rate; its steps besides the rate itself."""
+FIRST_USERS, FIRST_IMAGE_SIZE, FIRST_CORRELATION_TIME_S = 32, "1024x768", 300.0
+"""First values, to be changed beside them: users of a closed loop, size of images [pixels], correlation time of a drift
+[s]. Choices."""
+MAX_TRACE_UPLOAD_BYTES = 20_000_000
+"""Largest trace that is read; the Python API reads five times as much."""
+TRACE_CELLS, TRACE_WINDOWS = 300, 100
+"""Cells that the lengths of an uploaded trace are reduced to, and windows of its drift (of an hour 36 s and more): few
+enough for a link. Affects the result."""
+CONSTANT, HISTOGRAM, OTHER = "constant", "histogram", "other"
+SIDES = ("input", "output")
+_POISSON: session.Changes = {"workload.scv": 1.0, "workload.drift": None, "workload.scaling": "superpose"}
+_NO_ARRIVALS: session.Changes = {"workload.classes": [], **_POISSON}
+"""Poisson arrivals of one class: what other lengths start from."""
+_CLOSED_LOOP: session.Changes = {"workload.rate_per_s": None, "workload.batch_mean": 1.0, **_POISSON}
+"""What does not go with a closed loop, as it is where it is not given."""
+_IMAGE_SIZE = re.compile(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", re.IGNORECASE)
+_SCALINGS = {Scaling.SUPERPOSE.value: "more or fewer users", Scaling.STRETCH.value: "a faster or slower clock"}
 
 drawn_histogram = lru_cache(maxsize=64)(length_histogram)
 """Lengths change seldom: their pictures are drawn once, and not at every run of the script."""
-MAX_TRACE_UPLOAD_BYTES = 20_000_000
-"""Largest trace that is read; the Python API reads five times as much."""
-TRACE_WINDOWS = 100
-"""Windows that its drift is reduced to, for the same reason: of an hour 36 s and more. Affects the result."""
-TRACE_CELLS = 300
-"""Cells that the lengths of an uploaded trace are reduced to: few enough for a link. Affects the result."""
-CONSTANT = "constant"
-HISTOGRAM = "histogram"
-OTHER = "other"
-SIDES = ("input", "output")
-FIRST_IMAGE_SIZE = "1024x768"
-"""Size [pixels] of images when their number is set first. A choice, to be changed beside it."""
-_NO_ARRIVALS: session.Changes = {
-    "workload.classes": [],
-    "workload.scv": 1.0,
-    "workload.drift": None,
-    "workload.scaling": "superpose",
-}
-"""Poisson arrivals of one class: what other lengths start from."""
-_IMAGE_SIZE = re.compile(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", re.IGNORECASE)
-MEAN_STEP_TOKENS = 100.0
-"""Of the buttons beside a mean length. A choice."""
 
 
 def show() -> None:
     """All traffic inputs; what has no widget (classes, replays, closed loops) is named and left as it is."""
-    inputs_rate.show()
+    rate_inputs()
     components.upload(
         "Drop a trace or usage log",
         ["csv", "tsv", "json", "jsonl", "gz", "txt"],
@@ -58,13 +80,89 @@ def show() -> None:
         "CSV or JSONL: Azure, Mooncake, BurstGPT, ServeGen, vLLM and SGLang benchmark logs, OpenAI-style usage "
         "logs. Lengths, rate and burstiness are taken from it; it is read in memory and not kept.",
     )
-    lengths_inputs()
     if session.value("workload.sessions") is not None:
+        st.caption(
+            "Sessions: each request carries all that was said before. New tokens of a turn are edited in the file."
+        )
+        left, right = st.columns(2)
+        fields.number("workload.sessions.turns", left)
+        fields.number("workload.sessions.think_time_s", right)
         return
+    lengths_inputs()
     image_inputs()
     if session.value("workload.scv") is not None and not session.value("workload.classes"):
         arrival_inputs()
     prefix_inputs()
+
+
+# --- how much ---------------------------------------------------------------------------------------------------------
+
+
+def rate_inputs() -> None:
+    """How much traffic, in the chosen unit; what has no widget is named."""
+    rate, users = session.value("workload.rate_per_s"), session.value("workload.concurrency")
+    for name, (title, meaning) in STATED_TRAFFIC.items():
+        if rate is None and session.value(f"workload.{name}") is not None:
+            bound = session.bind_field(f"workload.{name}")
+            st.number_input(title, 0.001, 1e9, format="%g", help=meaning, **bound)
+            return
+    if rate is None and users is None:
+        st.caption("This scenario has no rate: it replays a trace. Edit it in the file.")
+        return
+    units = dict(SECONDS)
+    try:
+        lengths = lengths_of(session.value("workload.lengths"))
+        units[TOKENS_PER_DAY] = (lengths.mean_input + lengths.mean_output) * SECONDS["Requests per day"]
+    except PlannerError:  # lengths are not given in one place
+        pass
+    chosen = USERS if users is not None else st.session_state.get(GIVEN_AS, PER_SECOND)
+    chosen = chosen if chosen in units or chosen == USERS else PER_SECOND
+    can_wait = session.value("workload.sessions") is None
+    bind = session.bind("rate-unit", chosen, _unit_changes)
+    st.selectbox(options=[*units, USERS] if can_wait else list(units), **fields.bound("workload.rate_per_s", bind))
+    if users is not None:
+        fields.number("workload.concurrency", label_visibility="collapsed")
+    else:
+        _rate_input(rate, chosen, units[chosen])
+
+
+def _unit_changes(unit: str) -> session.Changes:
+    """The changes of another unit: none but for users in a closed loop, whose place the traffic before takes again."""
+    state = st.session_state
+    state[GIVEN_AS] = unit
+    if unit == USERS:
+        state[BEFORE_USERS] = {path: session.value(path) for path in _CLOSED_LOOP}
+        return {**_CLOSED_LOOP, "workload.concurrency": FIRST_USERS}
+    if session.value("workload.concurrency") is None:
+        return {}
+    return {**_CLOSED_LOOP, "workload.rate_per_s": 1.0, **state.get(BEFORE_USERS, {}), "workload.concurrency": None}
+
+
+def _rate_input(rate: float, unit: str, factor: float) -> None:
+    """The rate in a unit as it is, and a slider for requests per second."""
+
+    def changes(shown: float) -> session.Changes:
+        return {"workload.rate_per_s": float(f"{shown / factor:.12g}")}
+
+    shown = float(f"{rate * factor:.12g}")
+    st.number_input(
+        unit,
+        min(0.01, rate) * factor,
+        max(1e6, rate) * factor,
+        step=5.0 * (1.0 if factor == 1.0 else 10.0 ** math.floor(math.log10(max(rate * factor, 1.0)) - 1.0)),
+        format="%g",
+        label_visibility="collapsed",
+        **session.bind("rate" if unit == PER_SECOND else "rate-in-unit", shown, changes),
+    )
+    if unit == PER_SECOND:
+        most = max(SLIDER_END_PER_S, 10.0 ** math.ceil(math.log10(rate)))
+        steps = sorted({rate, *(most / SLIDER_STEPS * number for number in range(1, SLIDER_STEPS + 1))})
+        bound = session.bind("rate-slider", rate, changes)
+        st.select_slider(unit, steps, format_func=significant, label_visibility="collapsed", **bound)
+    else:
+        st.caption(f"{significant(rate)} requests per second on average.")
+    if session.value("profile") is not None:
+        st.caption("A mean: demand varies over the day or week. The tab Cost shows how, and can switch that off.")
 
 
 # --- lengths ----------------------------------------------------------------------------------------------------------
@@ -72,72 +170,43 @@ def show() -> None:
 
 def lengths_inputs() -> None:
     """The source of lengths, their means, and both histograms."""
-    if session.value("workload.sessions") is not None:
-        session_inputs()
-        return
     lengths = session.value("workload.lengths")
-    kind = _lengths_form(lengths)
-    presets = list(list_lengths())
-    shown = kind if kind in (CONSTANT, HISTOGRAM, OTHER) else _preset_name(lengths)
+    shown = _source_of(lengths)
+    titles = {CONSTANT: "every request alike", OTHER: "as in the scenario file"}
+    if shown == HISTOGRAM:
+        titles[HISTOGRAM] = f"your trace: {lengths.get('source', 'histogram')}"
     st.selectbox(
-        "Token lengths",
-        [*presets, CONSTANT, *([shown] if shown in (HISTOGRAM, OTHER) else [])],
-        format_func=lambda name: _lengths_title(name, lengths),
-        help="Joint distribution of input and output tokens: a packaged trace, your own, or every request alike.",
-        **session.bind("lengths", shown, lambda name: _lengths_changes(name, lengths)),
+        options=[*list_lengths(), CONSTANT, *([shown] if shown in (HISTOGRAM, OTHER) else [])],
+        format_func=lambda name: titles.get(name, name),
+        **fields.bound(
+            "workload.lengths", session.bind("workload.lengths", shown, lambda name: _lengths_changes(name, lengths))
+        ),
     )
     distribution = distribution_of(lengths)
-    if kind == CONSTANT:
-        left, right = st.columns(2)
-        for column, side in ((left, "input"), (right, "output")):
-            path = f"workload.lengths.{side}_tokens"
-            column.number_input(
-                f"{side.capitalize()} tokens", 1, MAX_TOKENS, **session.bind_field(f"{side}-tokens", path)
-            )
-    elif kind == "preset":
-        mean_inputs(_preset_name(lengths), lengths)
-    if distribution is not None and kind != CONSTANT:
+    if shown == CONSTANT:
+        for column, side in zip(st.columns(2), SIDES, strict=True):
+            fields.number(f"workload.lengths.{side}_tokens", column)
+        return
+    if shown not in (HISTOGRAM, OTHER):
+        mean_inputs(shown, lengths)
+    if distribution is not None:
         for side in SIDES:
             st.altair_chart(drawn_histogram(distribution, side), key=f"lengths-{side}", height=110)
 
 
-def session_inputs() -> None:
-    """What a session is like."""
-    st.caption("Sessions: each request carries all that was said before. New tokens of a turn are edited in the file.")
-    left, right = st.columns(2)
-    path = "workload.sessions"
-    turns = session.bind_field("turns", f"{path}.turns")
-    left.number_input("Turns", 1.0, float(MAX_TURNS), help="Mean requests of a session.", **turns)
-    right.number_input(
-        "Think time [s]",
-        0.0,
-        1e7,
-        help="Mean time from an answer to the next request; of an agent, what a tool takes.",
-        **session.bind_field("think-time", f"{path}.think_time_s"),
-    )
-
-
-def _lengths_form(lengths: object) -> str:
-    """How the scenario gives its lengths: preset, constant, histogram, or otherwise."""
-    if isinstance(lengths, str) or (isinstance(lengths, Mapping) and "preset" in lengths):
-        return "preset"
-    if isinstance(lengths, Mapping) and "cells" in lengths:
-        return HISTOGRAM
-    return CONSTANT if isinstance(lengths, Mapping) and "trace" not in lengths else OTHER
-
-
-def _preset_name(lengths: Any) -> str:  # noqa: ANN401
-    return str(lengths["preset"]) if isinstance(lengths, Mapping) else str(lengths)
-
-
-def _lengths_title(name: str, lengths: Any) -> str:  # noqa: ANN401
-    if name == HISTOGRAM:
-        return f"your trace: {lengths.get('source', 'histogram')}" if isinstance(lengths, Mapping) else "your trace"
-    return {CONSTANT: "every request alike", OTHER: "as in the scenario file"}.get(name, name)
+def _source_of(lengths: Any) -> str:  # noqa: ANN401
+    """Name of the preset that the scenario takes its lengths from, else how it gives them."""
+    if isinstance(lengths, str):
+        return lengths
+    if not isinstance(lengths, Mapping):
+        return OTHER
+    if "preset" in lengths:
+        return str(lengths["preset"])
+    return HISTOGRAM if "cells" in lengths else OTHER if "trace" in lengths else CONSTANT
 
 
 def _lengths_changes(name: str, lengths: Any) -> session.Changes:  # noqa: ANN401
-    """What changes with another source of lengths; a preset brings its burstiness along."""
+    """Changes of another source of lengths; a preset brings its burstiness along."""
     if name in (HISTOGRAM, OTHER):
         return {}
     if name == CONSTANT:
@@ -159,77 +228,128 @@ def distribution_of(lengths: Any) -> TokenLengths | None:  # noqa: ANN401
 def mean_inputs(preset: str, lengths: Any) -> None:  # noqa: ANN401
     """The means of a preset, which scale all its requests; each as it is, the preset's own rounded to whole tokens."""
     distribution = load_lengths(preset)
-    columns = st.columns(2)
-    for column, side, own in zip(columns, SIDES, (distribution.mean_input, distribution.mean_output), strict=True):
+    means = (distribution.mean_input, distribution.mean_output)
+    for column, side, own in zip(st.columns(2), SIDES, means, strict=True):
         name = f"mean_{side}_tokens"
         given = lengths.get(name) if isinstance(lengths, Mapping) else None
         column.number_input(
-            f"Mean {side} tokens",
+            fields.FIELDS[f"workload.lengths.{name}"].label,
             1.0,
             float(MAX_TOKENS),
-            step=MEAN_STEP_TOKENS,
+            step=100.0,
             format="%g",
             help=f"{preset} has {own:,.0f}; other values scale all its requests.",
-            **session.bind(f"mean-{side}", float(given or round(own)), _MeanChange(preset, lengths, name, own)),
+            **session.bind(
+                f"mean-{side}", float(given or round(own)), partial(_mean_changes, preset, lengths, name, own)
+            ),
         )
 
 
-@dataclass(frozen=True)
-class _MeanChange:
-    """What the field of a mean changes: the preset with that mean, or its bare name once both means are its own."""
-
-    preset: str
-    lengths: Any
-    name: str
-    preset_mean: float
-
-    def __call__(self, mean: float) -> session.Changes:
-        given = dict(self.lengths) if isinstance(self.lengths, Mapping) else {"preset": self.preset}
-        given[self.name] = None if mean == round(self.preset_mean) else float(mean)
-        scaled = {key: value for key, value in given.items() if value is not None}
-        return {"workload.lengths": self.preset if set(scaled) == {"preset"} else scaled}
+def _mean_changes(preset: str, lengths: Any, name: str, own: float, mean: float) -> session.Changes:  # noqa: ANN401
+    """The preset with another mean, or its bare name once both means are its own."""
+    given = dict(lengths) if isinstance(lengths, Mapping) else {"preset": preset}
+    given[name] = None if mean == round(own) else float(mean)
+    scaled = {key: value for key, value in given.items() if value is not None}
+    return {"workload.lengths": preset if set(scaled) == {"preset"} else scaled}
 
 
-# --- images -----------------------------------------------------------------------------------------------------------
+# --- arrivals ---------------------------------------------------------------------------------------------------------
+
+
+def arrival_inputs() -> None:
+    """SCV and drift where arrivals are a process, the scaling where a recording is replayed; what they come to."""
+    arrivals: ArrivalProcess | ClosedLoop | RecordedArrivals | None
+    try:
+        arrivals = workload_arrivals(session.value("workload"))
+    except PlannerError:  # not said, or a file would have to be read
+        arrivals = None
+    if isinstance(arrivals, ClosedLoop):
+        return
+    if not session.value("workload.replay"):
+        scv = session.value("workload.scv")
+        shown = round(preset_scv(scv), 2) if isinstance(scv, str) else float(scv)
+        bind = session.bind("workload.scv", shown, lambda new: {"workload.scv": new})
+        fields.number("workload.scv", bind=bind)
+        drift_inputs()
+    if isinstance(arrivals, RecordedArrivals):
+        bound = fields.bound("workload.scaling")
+        st.selectbox(options=list(_SCALINGS), format_func=_SCALINGS.__getitem__, **bound)
+    if arrivals is not None:
+        st.caption(components.plain(arrivals_note(arrivals)))
+
+
+def drift_inputs() -> None:
+    """CV and correlation time of a drift in two numbers; a drift of another form is named."""
+    path, drift = "workload.drift", session.value("workload.drift")
+    two_numbers = isinstance(drift, Mapping) and "cv" in drift
+    if not (drift in (None, "none") or two_numbers):
+        bound = session.bind("drift-recorded", True, lambda on: {} if on else {path: "none"})
+        st.checkbox("The rate drifts as recorded", **bound)
+        return
+    left, right = st.columns(2)
+    fields.number(path, left, session.bind(path, float(drift["cv"]) if two_numbers else 0.0, _drift_changes))
+    if two_numbers:
+        fields.number("workload.drift.correlation_time_s", right)
+
+
+def _drift_changes(cv: float) -> session.Changes:
+    """So much drift, over the time there is."""
+    if not cv:
+        return {"workload.drift": None}
+    drift = session.value("workload.drift")
+    given = drift if isinstance(drift, Mapping) else {"correlation_time_s": FIRST_CORRELATION_TIME_S}
+    return {"workload.drift": {**given, "cv": float(cv)}}
+
+
+def arrivals_note(arrivals: ArrivalProcess | RecordedArrivals) -> str:
+    """Arrivals in a line: replay or process, drift, worst minute, SCV."""
+    process, words = arrivals, []
+    if isinstance(arrivals, RecordedArrivals):
+        process = arrivals.process
+        words.append(f"Replays {len(arrivals.times_s):,} requests in {arrivals.duration_s / 60.0:.0f} min")
+    assert isinstance(process, ArrivalProcess)
+    if process.drift is None:
+        words.append("steady rate")
+    else:
+        drift = process.drift
+        minutes = drift.coarser(max(2, round(drift.duration_s / 60.0)))
+        label = "minute" if drift.window_s <= 60.0 else f"{drift.window_s:,.0f} s"
+        words.append(f"rate varies by {drift.cv:.0%} (CV), worst {label} {minutes.peak:.2g} times the mean")
+    text = ", ".join([*words, f"gaps with SCV {process.scv:.2g}"])
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+# --- images and prefixes ----------------------------------------------------------------------------------------------
 
 
 def image_inputs() -> None:
     """Images of a request and their size, for a model with a vision encoder, or where images are asked for already."""
-    images, llm = session.value("workload.images"), session.value("llm")
+    path, images, llm = "workload.images", session.value("workload.images"), session.value("llm")
     if session.value("workload.classes") or session.value("workload.replay"):
         return
-    if images is None and not _has_encoder(llm):
+    try:
+        has_encoder = isinstance(llm, str | Mapping) and load_llm(llm).encoder is not None
+    except PlannerError:
+        has_encoder = False
+    if images is None and not has_encoder:
         return
     shown = images or {"per_request": 0.0}
-    st.number_input(
-        "Images per request",
-        0.0,
-        float(MAX_IMAGES),
-        step=0.5,
-        help="Mean number beside the text. Their tokens and the encoder's time are added to the prompt; 0: text only.",
-        **session.bind("images", float(shown.get("per_request", 1.0)), _images_changes),
-    )
+    fields.number(path, bind=session.bind(path, float(shown.get("per_request", 1.0)), _images_changes))
     if images is None:
         return
     found = _IMAGE_SIZE.fullmatch(images["size"]) if isinstance(images["size"], str) else None
     if found is None:
         st.caption("Images of several sizes; edit them in the file.")
         return
-    for column, side, pixels in zip(st.columns(2), ("width", "height"), found.groups(), strict=True):
-        column.number_input(
-            f"Image {side} (pixels)",
-            1,
-            MAX_IMAGE_PIXELS,
-            **session.bind(f"image-{side}", int(pixels), partial(_size_changes, (found[1], found[2]), side)),
-        )
-
-
-def _has_encoder(llm: object) -> bool:
-    """Whether the model of the scenario takes images."""
-    try:
-        return load_llm(llm).encoder is not None if isinstance(llm, str | Mapping) else False
-    except PlannerError:
-        return False
+    width, height = found.groups()
+    left, right = st.columns(2)
+    sides = (
+        ("width", left, width, lambda pixels: {"workload.images.size": f"{pixels}x{height}"}),
+        ("height", right, height, lambda pixels: {"workload.images.size": f"{width}x{pixels}"}),
+    )
+    for side, column, size, changes in sides:
+        bound = session.bind(f"image-{side}", int(size), changes)
+        column.number_input(f"Image {side} (pixels)", 1, MAX_IMAGE_PIXELS, **bound)
 
 
 def _images_changes(per_request: float) -> session.Changes:
@@ -240,47 +360,18 @@ def _images_changes(per_request: float) -> session.Changes:
     return {"workload.images": {**images, "per_request": float(per_request)}}
 
 
-def _size_changes(sides: tuple[str, str], changed: str, pixels: int) -> session.Changes:
-    """Another width or height."""
-    width, height = (int(side) for side in sides)
-    size = f"{pixels}x{height}" if changed == "width" else f"{width}x{pixels}"
-    return {"workload.images.size": size}
-
-
-# --- prefixes ---------------------------------------------------------------------------------------------------------
-
-
 def prefix_inputs() -> None:
     """Shared prefixes of prompts, and whether engines cache them."""
     if session.value("workload.classes"):
         st.caption("This scenario has request classes; edit them in the file.")
         return
-    prefixes = session.value("workload.prefixes")
+    prefixes, path, cache = session.value("workload.prefixes"), "workload.prefixes", "search.prefix_cache"
     with st.expander("Shared prefixes", expanded=prefixes is not None):
-        st.number_input(
-            "Shared tokens at the start of a prompt",
-            0,
-            MAX_TOKENS,
-            step=256,
-            help="A system prompt, tenant or document that many prompts begin with. 0: no shared prefix.",
-            **session.bind("prefix-tokens", prefixes["tokens"] if prefixes else 0, _prefix_changes),
-        )
+        fields.number(path, bind=session.bind(path, prefixes["tokens"] if prefixes else 0, _prefix_changes))
         if prefixes:
-            st.number_input(
-                "Different prefixes",
-                1,
-                1_000_000,
-                help="1: one system prompt; more: tenants, documents, tools.",
-                **session.bind_field("prefix-groups", "workload.prefixes.groups"),
-            )
-            st.checkbox(
-                "Engines keep prefixes (prefix cache)",
-                **session.bind(
-                    "prefix-cache",
-                    session.value("search.prefix_cache") == [True],
-                    lambda on: {"search.prefix_cache": [bool(on)]},
-                ),
-            )
+            fields.number("workload.prefixes.groups")
+            bind = session.bind(cache, session.value(cache) == [True], lambda on: {cache: [bool(on)]})
+            st.checkbox(**fields.bound(cache, bind))
 
 
 def _prefix_changes(tokens: int) -> session.Changes:
@@ -298,12 +389,9 @@ def read_trace_file(name: str, raw: bytes) -> str:
     """An uploaded trace becomes the traffic: its lengths, rate and burstiness; what it is. Raises InputError."""
     recognised = read_any_trace(io.BytesIO(raw), name)
     distribution = recognised.trace.lengths(TRACE_CELLS)
-    cells = [
-        list(cell)
-        for cell in zip(distribution.input_tokens, distribution.output_tokens, distribution.weights, strict=True)
-    ]
+    columns = (distribution.input_tokens, distribution.output_tokens, distribution.weights)
     changes: dict[str, Any] = {
-        "workload.lengths": {"cells": cells, "source": name[:200]},
+        "workload.lengths": {"cells": [list(cell) for cell in zip(*columns, strict=True)], "source": name[:200]},
         **_NO_ARRIVALS,
         "workload.replay": None,
         "workload.concurrency": None,
@@ -318,7 +406,7 @@ def read_trace_file(name: str, raw: bytes) -> str:
 
 
 def trace_note(name: str, recognised: RecognisedTrace) -> str:
-    """What was recognised in a trace, in a line."""
+    """A trace in a line: its format, requests and what was noticed."""
     notes = [f"{name}: {recognised.format}, {recognised.trace.arrival_s.size:,} requests", *recognised.notes]
     if recognised.prefix_share is not None:
         share = f"{100 * recognised.prefix_share:.0f} %"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from planner.scenario import url
-from planner.web import components, field_labels, results, session
+from planner.web import components, fields, results, session
 
 MAX_NAMED = 4
 """Most changed inputs named. A choice."""
@@ -43,7 +43,7 @@ def _plan() -> None:
 def _changed() -> str:
     """The inputs that were changed, as the page calls them."""
     paths = [path for path, _ in url.differences(session.planned_content(), session.content()) if path != "name"]
-    names = field_labels.names_of(paths or ["name"]).split(", ")
+    names = fields.names_of(paths or ["name"]).split(", ")
     more = len(names) - MAX_NAMED
     return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
 

@@ -288,9 +288,9 @@ def _write(key: str, changes: Callable[[Any], Changes], at_once: bool) -> None:
         st.session_state.complaint = error
 
 
-def bind_field(key: str, path: str, factor: float = 1.0) -> dict[str, Any]:
+def bind_field(path: str, factor: float = 1.0) -> dict[str, Any]:
     """Arguments that bind a widget to one field; numbers are shown times `factor` (1000 for seconds in ms)."""
     shown = value(path)
     if factor == 1.0 or shown is None:
-        return bind(key, shown, lambda new: {path: new})
-    return bind(key, round(shown * factor, 9), lambda new: {path: None if new is None else new / factor})
+        return bind(path, shown, lambda new: {path: new})
+    return bind(path, round(shown * factor, 9), lambda new: {path: None if new is None else new / factor})

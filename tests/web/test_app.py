@@ -198,7 +198,7 @@ def test_a_changed_input_leaves_no_old_badge_while_the_new_answer_is_under_way(
 def test_an_address_opens_the_same_page_again(by_theory: None) -> None:
     app = small()
     number("rate", 12.0)(app)
-    number("slo-0-threshold", 700.0)(app)
+    number("slo.0.threshold_s", 700.0)(app)
     again = opened(query(app))
     assert query(app)["workload.rate_per_s"] == "12.0"
     assert scenario(again) == scenario(app)
@@ -219,7 +219,7 @@ def test_an_input_that_comes_with_the_address_before_is_kept(by_theory: None) ->
     first = query(app)
     number("rate", 12.0)(app)
     put_address(app, first)
-    number("spares", 1)(app)
+    number("limits.spare_replicas", 1)(app)
     assert at(app, "workload.rate_per_s") == 12.0 and at(app, "limits.spare_replicas") == 1 and is_marked(app)
     assert query(app)["workload.rate_per_s"] == "12.0"
 
@@ -290,10 +290,10 @@ def test_five_inputs_are_one_plan(by_theory: None, planned_rates: list[float]) -
     before = headline(app)
     planned_rates.clear()
     number("rate", 12.75)(app)
-    number("slo-0-threshold", 700.0)(app)
-    number("slo-1-threshold", 45.0)(app)
+    number("slo.0.threshold_s", 700.0)(app)
+    number("slo.1.threshold_s", 45.0)(app)
     number("mean-input", 1500.0)(app)
-    number("spares", 1)(app)
+    number("limits.spare_replicas", 1)(app)
     assert planned_rates == [] and is_marked(app) and headline(app) == before
     (waits,) = [item.value for item in app.caption if "not planned yet" in item.value]
     assert all(label in waits for label in ("Traffic in", "Targets for", "Token lengths", "Spare replicas"))
@@ -308,7 +308,7 @@ def test_gathered_changes_are_dropped_in_one_step_and_undone_one_by_one(by_theor
     app = opened(gathers=True)
     first, before = scenario(app), headline(app)
     number("rate", 12.0)(app)
-    number("spares", 1)(app)
+    number("limits.spare_replicas", 1)(app)
     press(app, "undo")
     assert is_marked(app) and at(app, "workload.rate_per_s") == 12.0 and at(app, "limits.spare_replicas") == 0
     press(app, "drop-changes")
@@ -348,22 +348,22 @@ def test_while_changes_are_gathered_nothing_is_begun(monkeypatch: pytest.MonkeyP
 
 
 DEARER: dict[str, Act] = {
-    "tighter TTFT": number("slo-0-threshold", 600.0),
-    "tighter TPOT": number("slo-1-threshold", 35.0),
-    "higher percentile": choice("slo-1-percentile", 0.999),
+    "tighter TTFT": number("slo.0.threshold_s", 600.0),
+    "tighter TPOT": number("slo.1.threshold_s", 35.0),
+    "higher percentile": choice("slo.1.percentile", 0.999),
     "more requests": number("rate", 15.0),
     "longer inputs": number("mean-input", 2000.0),
     "longer outputs": number("mean-output", 1000.0),  # a little longer ones lower p99 TPOT
-    "burstier": number("scv", 20.0),
-    "spare replicas": number("spares", 2),
+    "burstier": number("workload.scv", 20.0),
+    "spare replicas": number("limits.spare_replicas", 2),
     "growth": number("growth", 2.0),
     "more confidence": lambda app: app.slider(key="confidence").set_value(0.99).run(),
     "BF16": choice("precision", "BF16, 141 GB: meta-llama/Llama-3.3-70B-Instruct"),
-    "loss of a server": lambda app: app.checkbox(key="node-loss").check().run(),
+    "loss of a server": lambda app: app.checkbox(key="limits.survives_node_loss").check().run(),
 }
 CHEAPER: dict[str, Act] = {
-    "looser TTFT": number("slo-0-threshold", 3000.0),
-    "looser TPOT": number("slo-1-threshold", 100.0),
+    "looser TTFT": number("slo.0.threshold_s", 3000.0),
+    "looser TPOT": number("slo.1.threshold_s", 100.0),
     "fewer requests": number("rate", 5.0),
     "more SKUs": several("skus", ["h100-sxm", "mi300x"]),
     "more degrees": several("tp", [2, 4]),
@@ -470,7 +470,7 @@ def test_targets_of_a_use(by_theory: None) -> None:
     choice("slo", "rag")(app)
     (preset,) = (preset for preset in slo_presets() if preset.name == "rag")
     assert at(app, "slo") == [target.model_dump(mode="json") for target in preset.targets]
-    assert [app.number_input(key=f"slo-{place}-threshold").value for place in (0, 1)] == [6000.0, 175.0]
+    assert [app.number_input(key=f"slo.{place}.threshold_s").value for place in (0, 1)] == [6000.0, 175.0]
     assert any(preset.source in item.value for item in app.caption)
 
 
@@ -478,13 +478,13 @@ def test_every_request_alike(by_theory: None) -> None:
     """Constant lengths start from the means of the trace."""
     app = small()
     distribution = load_lengths("azure-2023-conv")
-    choice("lengths", "constant")(app)
+    choice("workload.lengths", "constant")(app)
     assert at(app, "workload.lengths") == {
         "input_tokens": round(distribution.mean_input),
         "output_tokens": round(distribution.mean_output),
     }
     long = usd_per_month(app)
-    number("input-tokens", 100)(app)
+    number("workload.lengths.input_tokens", 100)(app)
     assert usd_per_month(app) <= long
 
 
@@ -516,10 +516,10 @@ def test_number_and_slider_of_the_rate_say_the_same(by_theory: None) -> None:
 def test_shared_tokens_switch_the_prefix_cache(by_theory: None) -> None:
     app = small()
     before = usd_per_month(app)
-    number("prefix-tokens", 512)(app)
+    number("workload.prefixes", 512)(app)
     assert at(app, "search.prefix_cache") == [True] and at(app, "workload.prefixes.tokens") == 512
     assert usd_per_month(app) <= before * 1.05
-    number("prefix-tokens", 0)(app)
+    number("workload.prefixes", 0)(app)
     assert at(app, "search.prefix_cache") == [False] and at(app, "workload.prefixes") is None
 
 
@@ -527,12 +527,12 @@ def test_images_are_offered_for_a_model_that_sees_them(by_theory: None) -> None:
     assert not [widget for widget in small().number_input if widget.key == "images"]
     app = small(llm="qwen3-vl-8b-instruct")
     before = usd_per_month(app)
-    number("images", 1.0)(app)
+    number("workload.images", 1.0)(app)
     assert at(app, "workload.images") == {"size": "1024x768", "per_request": 1.0}
     number("image-width", 2048)(app)
     assert at(app, "workload.images.size") == "2048x768"
     assert usd_per_month(app) >= before * 0.99
-    number("images", 0.0)(app)
+    number("workload.images", 0.0)(app)
     assert at(app, "workload.images") is None
 
 
@@ -540,7 +540,7 @@ def test_spot_brings_its_terms(by_theory: None) -> None:
     app = small()
     before = usd_per_month(app)
     several("commitments", ["on_demand", "spot"])(app)
-    assert app.number_input(key="spot-recovery").value == 600.0
+    assert app.number_input(key="prices.spot.recovery_s").value == 600.0
     assert at(app, "prices.spot.interruptions_per_hour") == 0.05
     assert usd_per_month(app) <= before * 1.05  # one more way of buying
 
@@ -548,7 +548,7 @@ def test_spot_brings_its_terms(by_theory: None) -> None:
 def test_one_provider_never_costs_less_than_any(by_theory: None) -> None:
     app = small()
     before = usd_per_month(app)
-    choice("provider", "Lambda")(app)
+    choice("prices.provider", "Lambda")(app)
     assert usd_per_month(app) >= before * 0.99
 
 
@@ -676,7 +676,7 @@ def test_every_tab_has_its_say(read_page: AppTest, monkeypatch: pytest.MonkeyPat
 
 def test_an_unreachable_target_is_explained_and_mended(by_theory: None) -> None:
     app = small()
-    number("slo-0-threshold", 1.0)(app)
+    number("slo.0.threshold_s", 1.0)(app)
     lines = complaints(app)
     assert not app.error and not app.metric
     assert "1 ms" in lines[0] and "TTFT" in lines[0]
@@ -697,7 +697,7 @@ def test_every_tab_stands_without_a_fleet(by_theory: None, tab: str) -> None:
 def test_a_budget_too_small_is_mended(by_theory: None) -> None:
     app = small()
     before = usd_per_month(app)
-    number("budget", 1.0)(app)
+    number("limits.budget_usd_per_hour", 1.0)(app)
     assert complaints(app) and not app.metric
     way = next(button for button in app.button if str(button.key).startswith("fix-") and "budget" in button.label)
     press(app, way.key)

@@ -60,10 +60,10 @@ def test_an_uploaded_price_list_replaces_the_listed_prices_of_the_chosen_skus() 
         ("Ours", "on_demand", 1.25),
         ("Theirs", "reserved_1yr", 1.75),
     ]  # none of a SKU that is not searched
-    assert "Ours" in app.selectbox(key="provider").options
+    assert "Ours" in app.selectbox(key="prices.provider").options
     app.button(key="drop-prices").click().run()
     assert scenario(app)["own_hardware"]["prices"] == []
-    assert "Ours" not in app.selectbox(key="provider").options
+    assert "Ours" not in app.selectbox(key="prices.provider").options
 
 
 def test_a_plan_costs_what_the_uploaded_list_says() -> None:
@@ -98,34 +98,58 @@ def test_every_part_of_what_owned_gpus_cost_is_an_input() -> None:
 
 def test_a_limit_of_co2_needs_that_of_the_grid_and_goes_with_it() -> None:
     app = page()
-    assert app.number_input(key="co2_kg_per_hour").disabled
-    app.number_input(key="co2_kg_per_kwh").set_value(0.4).run()
-    app.number_input(key="co2_kg_per_hour").set_value(12.0).run()
+    assert app.number_input(key="limits.co2_kg_per_hour").disabled
+    app.number_input(key="limits.co2_kg_per_kwh").set_value(0.4).run()
+    app.number_input(key="limits.co2_kg_per_hour").set_value(12.0).run()
     limits = planner.load_scenario(scenario(app)).limits
     assert (limits.co2_kg_per_kwh, limits.co2_kg_per_hour) == (0.4, 12.0)
-    app.number_input(key="co2_kg_per_kwh").set_value(None).run()
+    app.number_input(key="limits.co2_kg_per_kwh").set_value(None).run()
     limits = planner.load_scenario(scenario(app)).limits
     assert (limits.co2_kg_per_kwh, limits.co2_kg_per_hour) == (None, None)
 
 
 def test_power_and_providers_are_limits_of_the_scenario() -> None:
     app = page()
-    app.number_input(key="power_kw").set_value(40.0).run()
-    app.number_input(key="pue").set_value(1.3).run()
-    app.number_input(key="providers-at-most").set_value(2).run()
+    app.number_input(key="limits.power_kw").set_value(40.0).run()
+    app.number_input(key="limits.pue").set_value(1.3).run()
+    app.number_input(key="prices.providers_at_most").set_value(2).run()
     request = planner.load_scenario(scenario(app))
     assert (request.limits.power_kw, request.limits.pue, request.prices.providers_at_most) == (40.0, 1.3, 2)
-    app.number_input(key="pue").set_value(None).run()
+    app.number_input(key="limits.pue").set_value(None).run()
     assert planner.load_scenario(scenario(app)).limits.pue == 1.0
 
 
 def test_settings_of_the_engine_are_those_of_the_scenario_and_empty_is_the_engines_own() -> None:
     app = page()
-    app.number_input(key="memory-fraction").set_value(0.8).run()
-    app.checkbox(key="eager").check().run()
+    app.number_input(key="search.memory_fraction").set_value(0.8).run()
+    app.checkbox(key="search.eager").check().run()
     space = planner.load_scenario(scenario(app)).search
     assert (space.memory_fraction, space.eager) == (0.8, True)
-    app.number_input(key="memory-fraction").set_value(None).run()
-    app.checkbox(key="eager").uncheck().run()
+    app.number_input(key="search.memory_fraction").set_value(None).run()
+    app.checkbox(key="search.eager").uncheck().run()
     space = planner.load_scenario(scenario(app)).search
     assert (space.memory_fraction, space.eager) == (None, False)
+
+
+def test_owned_gpus_are_planned_with_their_cost_over_the_years() -> None:
+    app = page()
+    app.number_input(key="owned-h100-sxm").set_value(16).run()
+    app.number_input(key="owned-h100-sxm-capex_usd_per_gpu").set_value(25_000.0).run()
+    app.number_input(key="owned-h100-sxm-years").set_value(5.0).run()
+    owned = planner.load_scenario(app.session_state["scenario"]).prices.owned["h100-sxm"]
+    assert owned == OwnedGpus(count=16, capex_usd_per_gpu=25_000.0, years=5.0)
+    app.number_input(key="owned-h100-sxm").set_value(None).run()
+    assert app.session_state["scenario"]["prices"]["owned"] == {}
+
+
+def test_a_region_goes_with_its_provider_and_servers_can_be_bought_whole() -> None:
+    app = page()
+    app.selectbox(key="prices.provider").set_value("AWS").run()
+    regions = app.selectbox(key="prices.region").options
+    assert len(regions) > 1
+    app.selectbox(key="prices.region").set_value(regions[1]).run()
+    app.selectbox(key="prices.granularity").set_value("node").run()
+    prices = app.session_state["scenario"]["prices"]
+    assert (prices["provider"], prices["region"], prices["granularity"]) == ("AWS", regions[1], "node")
+    app.selectbox(key="prices.provider").set_value("Lambda").run()
+    assert app.session_state["scenario"]["prices"]["region"] is None

@@ -134,7 +134,7 @@ def test_a_part_of_the_sidebar_that_cannot_be_shown_leaves_the_others() -> None:
     app.session_state["scenario"] = {**content, "workload": {**content["workload"], "lengths": "nope"}}
     app.run()
     assert not app.exception and len(app.error) == 1 and "nope" in app.error[0].value
-    assert app.multiselect(key="skus").value == content["search"]["skus"]
+    assert app.multiselect(key="search.skus").value == content["search"]["skus"]
 
 
 def test_a_bad_trace_takes_what_was_said_of_the_last_one_away() -> None:
