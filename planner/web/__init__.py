@@ -7,7 +7,6 @@
     pending     what was changed and is not planned yet
     fields      fields of the scenario as the page has them: labels, hints and bounds of inputs
     results     plans and everything else that takes time: cached by scenario, with progress
-    picture_files   buttons that save a chart as PNG or SVG
     components  metrics, tables, charts, choices, uploads and errors, each with what explains it
     concerns    the warnings that stand by the headline
     summary     the answer: a sentence, four metrics and the fleet; without a fleet `infeasible`
@@ -16,59 +15,3 @@
 Nothing here computes: numbers come from the engine, tables from its reports, pictures from `planner.charts`. Nothing is
 written to disk, and what a visitor changes stays in the visitor's session.
 """
-
-from planner.web import (
-    bounds,
-    check_tab,
-    compare_scenarios,
-    compare_systems,
-    compare_tab,
-    components,
-    concerns,
-    cost_tab,
-    fields,
-    hardware_tab,
-    inputs,
-    latency_growth,
-    latency_tab,
-    latency_targets,
-    links,
-    pending,
-    picture_files,
-    plan_tab,
-    results,
-    roofline_memory,
-    roofline_tab,
-    session,
-    summary,
-    what_if,
-    why_tab,
-)
-
-__all__ = [
-    "bounds",
-    "check_tab",
-    "compare_scenarios",
-    "compare_systems",
-    "compare_tab",
-    "components",
-    "concerns",
-    "cost_tab",
-    "fields",
-    "hardware_tab",
-    "inputs",
-    "latency_growth",
-    "latency_tab",
-    "latency_targets",
-    "links",
-    "pending",
-    "picture_files",
-    "plan_tab",
-    "results",
-    "roofline_memory",
-    "roofline_tab",
-    "session",
-    "summary",
-    "what_if",
-    "why_tab",
-]

@@ -1,4 +1,4 @@
-"""The tab *Check*: what a running fleet measures of itself beside its plan, and the plan that knows it."""
+"""The tab *Check*: measurements of a running fleet beside its plan, and the plan that knows them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from planner.serving import MeasuredSteps
 from planner.traffic import ServerMetrics, models_in_metrics, read_metrics
 from planner.web import bounds, components, results, session
 from planner.web.results import Page
-from planner.workload import Slo
 
 MAX_METRICS_BYTES = 20_000_000
 """Largest upload, all files together: a day by five minutes of some hundred series for ten replicas. A choice."""
@@ -47,8 +46,6 @@ HINTS = {
     "likeliest": "What alone, taken as measured, moves the plan furthest towards the measurement.",
     "measured / planned": "1 is as planned.",
     "as planned": "Whether the two are alike.",
-    "at most": "Threshold of the target (given).",
-    "met": "Whether the fleet as it runs keeps the target, as far as the servers say.",
     "quantity": "Of the traffic or of the servers.",
     "mean of": "Which latency.",
     "unit": "Of the values in this row.",
@@ -60,7 +57,7 @@ Watched = tuple[str, RunningFleet, ServerMetrics]
 
 @dataclass(frozen=True)
 class Upload:
-    """What was uploaded.
+    """The uploaded files.
 
     Attributes:
         metrics: read from it, by service of the plan.
@@ -149,7 +146,9 @@ def _upload(plan: Plan) -> Upload | None:
     digest = hashlib.sha256()
     for name, content in kept:
         digest.update(repr((name, len(content))).encode() + content)
-    chosen = _chosen_models(plan, _once("check-models", digest.hexdigest(), partial(_models, kept)))
+    chosen = _chosen_models(
+        plan, _once("check-models", digest.hexdigest(), lambda: models_in_metrics(*(_page(*file) for file in kept)))
+    )
     options = {"interval_s": st.session_state.get(INTERVAL), "max_tokens": st.session_state.get(LONGEST)}
     digest.update(repr((chosen, options)).encode())
     read = partial(_metrics, kept, chosen, options)
@@ -165,10 +164,6 @@ def _once(place: str, key: str, compute: Callable[[], T]) -> T:
     return found
 
 
-def _models(files: Sequence[tuple[str, bytes]]) -> tuple[tuple[str, str], ...]:
-    return models_in_metrics(*(_page(*file) for file in files))
-
-
 def _chosen_models(plan: Plan, found: Sequence[tuple[str, str]]) -> dict[str, tuple[str, str]]:
     """By service of the plan, the engine and the model of the metrics that watch it; those that nothing does left out.
 
@@ -182,7 +177,11 @@ def _chosen_models(plan: Plan, found: Sequence[tuple[str, str]]) -> dict[str, tu
     options = {
         f"{model} ({engine})" if several and model else model or engine: (engine, model) for engine, model in found
     }
-    served, chosen = _served(plan), {}
+    chosen: dict[str, tuple[str, str]] = {}
+    try:
+        served = served_models(fleet_of(plan))
+    except PlannerError:  # no export of this fleet, which can be watched all the same
+        served = dict.fromkeys(services, "")
     with st.container(horizontal=True):
         for service in services:
             names = [NOT_WATCHED, *options]
@@ -200,14 +199,6 @@ def _chosen_models(plan: Plan, found: Sequence[tuple[str, str]]) -> dict[str, tu
     if not chosen:
         st.info("None of the metrics is recognised as a model of the plan. Say above which is which.")
     return chosen
-
-
-def _served(plan: Plan) -> dict[str, str]:
-    """By service, the name under which the exports serve it; empty where they do not know."""
-    try:
-        return served_models(fleet_of(plan))
-    except PlannerError:  # no export of this fleet, which can be watched all the same
-        return {one.service: "" for one in plan.deployments}
 
 
 def _metrics(
@@ -252,8 +243,8 @@ def _compared(page: Page, upload: Upload) -> list[Watched]:
 def _compare(
     served: Sequence[PlannedDeployment], metrics: ServerMetrics, known: Mapping[str, MeasuredSteps], _: Progress
 ) -> RunningFleet:
-    slo: Slo = served[0].slo
-    return compare_running_fleet([ServedTraffic(one.deployment, one.workload) for one in served], slo, metrics, known)
+    traffic = [ServedTraffic(one.deployment, one.workload) for one in served]
+    return compare_running_fleet(traffic, served[0].slo, metrics, known)
 
 
 def _show_comparison(page: Page, watched: Sequence[Watched]) -> None:
@@ -266,8 +257,7 @@ def _show_comparison(page: Page, watched: Sequence[Watched]) -> None:
     if len(watched) > 1:
         shown = components.choose_one("Model", [name for name, _, _ in watched], SHOWN, wrap=True)
         _, running, _ = next(one for one in watched if one[0] == shown)
-    for place, table in enumerate(running_report.tables(running)):
-        components.table(table, f"check-{place}", HINTS)
+    components.tables(running_report.tables(running), "check", HINTS)
     pages = [
         running_report.markdown(page.request.name if alone else name, running, alone) for name, running, _ in watched
     ]
@@ -294,15 +284,13 @@ def _show_next_plan(page: Page, watched: Sequence[Watched], upload: Upload) -> N
     st.subheader("What would change?")
     learned = measured_changes(page.request, watched)
     name = f"recalibrate-{upload.key[:12]}"
-    if not results.is_requested(name, page):
-        words = " and ".join(learned)
-        results.request_button(
-            f"Plan again with {words}", name, page, "Two plans by theory, each as long as the first."
-        )
+    label = f"Plan again with {' and '.join(learned)}"
+    if not results.requested(label, name, page, "Two plans by theory, each as long as the first."):
         return
     steps, content = [], page.content
     for label, fields in learned.items():
-        content = _normal(session.with_changes(content, fields))
+        changed = session.with_changes(content, fields)
+        content = full_content(scenario_of_text(json.dumps(changed)))  # with every field, as the widgets show it
         request = results.request_of(json.dumps(content, sort_keys=True))
         bounds.check(content, request)
         steps.append((label, request))
@@ -310,8 +298,7 @@ def _show_next_plan(page: Page, watched: Sequence[Watched], upload: Upload) -> N
     key = ("recalibrated", page.key, page.plan.simulated, upload.key)
     found = results.compute_once(key, compute, "Planning again")
     st.markdown(f"**{components.plain(what_if_report.headline(found))}**")
-    for place, table in enumerate(what_if_report.tables(found)):
-        components.table(table, f"recalibrated-{place}")
+    components.tables(what_if_report.tables(found), "recalibrated")
     st.button(
         "Use as the scenario",
         key="check-use",
@@ -321,11 +308,6 @@ def _show_next_plan(page: Page, watched: Sequence[Watched], upload: Upload) -> N
         icon=":material/check:",
         help="Writes traffic and step times as measured into the scenario. Undo takes it back.",
     )
-
-
-def _normal(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A scenario with every field, as the widgets show it."""
-    return full_content(scenario_of_text(json.dumps(content)))
 
 
 def _plan_again(

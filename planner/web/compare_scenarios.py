@@ -28,20 +28,9 @@ SAVED = "saved_scenarios"
 TABLE_KEY = "compare-scenarios"
 
 HINTS = {
-    "what": "What is asked, then the answer",
-    "model": "Model that is served (given)",
-    "traffic": "Requests per second, growth included, and the squared coefficient of variation of the gaps between "
-    "them: 1 is Poisson (given)",
     "mean tokens": "Mean input and output tokens of a request (from the length data of the scenario)",
-    "targets": "Latency targets: percentile of the requests, metric, threshold (given)",
-    "fleet": "Pools of the cheapest fleet that meets every target: replicas x GPU, TP degree, role (predicted)",
-    "GPUs": "GPUs of the fleet, all pools (counted)",
     "serves [requests/s]": "Requests per second that the fleet serves, all models (planned)",
     "$ per month": "Cost of the fleet for a month [USD]; in brackets against the first column (prices times GPUs)",
-    "$ per million tokens": "USD per million tokens, read and written: the whole cost of the fleet (predicted)",
-    "$ per million input tokens": "USD per million input tokens: their share of the fleet's cost by step time "
-    "(predicted)",
-    "$ per million output tokens": "USD per million output tokens: what input tokens leave of the cost (predicted)",
     "mean TTFT": "Mean time to the first token; in brackets the 90 % interval of the kernel fits (predicted)",
     "mean TPOT": "Mean time per output token; in brackets the 90 % interval of the kernel fits (predicted)",
     "tightest target": "The latency target with the least left",
@@ -49,7 +38,6 @@ HINTS = {
     "step times from": "Measurements that kernel times are fitted to. Carried over: the shares of peak measured on "
     "another GPU. Datasheet peaks: no measurements, times are the shortest that there can be (fitted or assumed)",
     "judged by": "Whether the latencies against targets are simulated or predicted by theory",
-    "setting": "Field of the scenario, as files and links name it",
 }
 
 
@@ -105,14 +93,10 @@ def _save_inputs(saved: list[dict[str, Any]]) -> None:
             disabled=is_full,
             width=NAME_WIDTH_PX,
         )
-        hint = (
-            f"At most {MAX_SAVED}: remove one first"
-            if is_full
-            else "Kept for this visit only; nothing is written to disk"
-        )
-        st.button(
-            "Save", on_click=_save, key="compare-save", disabled=is_full, icon=":material/bookmark_add:", help=hint
-        )
+        kept = "Kept for this visit only; nothing is written to disk"
+        hint = f"At most {MAX_SAVED}: remove one first" if is_full else kept
+        icon = ":material/bookmark_add:"
+        st.button("Save", on_click=_save, key="compare-save", disabled=is_full, icon=icon, help=hint)
 
 
 def _save() -> None:
@@ -155,8 +139,8 @@ def _saved_row(scenario: dict[str, Any]) -> None:
         )
         st.button(
             "Open",
-            on_click=_open,
-            args=(number,),
+            on_click=session.replace_scenario,
+            args=(scenario["content"],),
             key=f"compare-open-{number}",
             icon=":material/open_in_new:",
             help="Opens it in place of the scenario on the page; Undo brings that back",
@@ -169,10 +153,6 @@ def _rename(number: int) -> None:
     st.session_state[SAVED] = [
         {**scenario, "name": name} if scenario["id"] == number else scenario for scenario in _saved_scenarios()
     ]
-
-
-def _open(number: int) -> None:
-    session.replace_scenario(next(scenario["content"] for scenario in _saved_scenarios() if scenario["id"] == number))
 
 
 def _remove(number: int) -> None:

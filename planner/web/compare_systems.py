@@ -31,34 +31,12 @@ STALL = "Stall of a long prompt"
 CURVES_PX = 440
 """Height of curves with their legend and title."""
 
-_OUTPUTS = "tokens of answers, prompts included in their price (cost of all GPUs over what is answered)"
 HINTS = {
-    "system": "Way of serving, by the name the command line takes",
-    "what it is": "The system in a sentence",
     "here": "What was chosen for this fleet",
-    "described by": "Publication that describes it",
     "how theory treats it": "What its predicted figures rest on; simulation plays every system step by step",
-    "within targets, predicted": "Share of requests within every target at once (predicted)",
-    "within targets, simulated": "Share of simulated requests within every target at once (simulated)",
-    "goodput [1/s]": "Useful requests per second within every target at once (simulated where it was, else predicted)",
     "requests/s": "Useful requests answered per second (simulated where it was, else predicted)",
-    "output tokens/s": "Useful output tokens per second, all replicas (simulated where it was, else predicted)",
-    "sustains [1/s]": "Largest arrival rate at which every target holds, within 0.5 % (searched by bisection)",
-    "keeps up": "Whether its queues stay bounded at the offered rate",
-    "USD/hour": "All GPUs for an hour [USD]: the same for every system (prices of the plan)",
-    "$ per M output tokens": f"USD per million {_OUTPUTS}",
-    "$ per M input and output tokens": "USD per million tokens of prompts and answers together (computed)",
-    "at the sustained rate: $ per M output tokens": f"At its own largest rate: USD per million {_OUTPUTS}",
-    "at the sustained rate: $ per M of both": "At its own largest rate: USD per million tokens of prompts and answers",
-    "running requests": "Requests that decode at a time, mean of a replica (simulated, else predicted)",
-    "KV held": "Share of the KV memory that is set aside, of the fuller pool (simulated, else predicted)",
-    "KV waste": "Share of what is set aside that holds no token (simulated, else predicted)",
-    "preemptions per request": "Times a request loses its KV memory and starts again or is swapped (simulated)",
-    "prefix hits": "Share of the input tokens found in the cache of shared prefixes (simulated, else predicted)",
-    "own targets met": "Share of the class within the targets of its own (simulated, else predicted)",
-    "95 % of p99": "95 % confidence interval of the simulated p99 (batch means of order statistics)",
 }
-"""Definitions by heading; those of headings with a percentile or a rate are made by `_hints`."""
+"""Definitions by heading, before those of the glossary."""
 
 
 @dataclass(frozen=True)
@@ -165,26 +143,21 @@ def _question_inputs(planned: PlannedDeployment) -> SystemsQuestion:
         help="The table below says what each system is and where it is described.",
     )
     is_closed = planned.workload.is_closed
+    rate = "The largest rate at which every target holds, for every system: several seconds, with simulation up to a "
+    shares = "Share of requests within all targets at a quarter to twice the planned rate: a few seconds, with "
+    toggles = {
+        "Simulate": f"Simulates {_requests(planned):,} requests on every system: some seconds",
+        "Largest rate": f"{rate}few minutes",
+        "By rate": f"{shares}simulation up to a minute",
+    }
     with st.container(horizontal=True):
-        simulated = _toggle("Simulate", f"Simulates {_requests(planned):,} requests on every system: some seconds")
-        sustained = _toggle(
-            "Largest rate",
-            "The largest rate at which every target holds, for every system: several seconds, with simulation up to a "
-            "few minutes",
-            disabled=is_closed,
-        )
-        by_rate = _toggle(
-            "By rate",
-            "Share of requests within all targets at a quarter to twice the planned rate: a few seconds, with "
-            "simulation up to a minute",
-            disabled=is_closed,
+        simulated, sustained, by_rate = (
+            components.switch(
+                label, f"compare-{components.slug(label)}", hint, disabled=is_closed and label != "Simulate"
+            )
+            for label, hint in toggles.items()
         )
     return SystemsQuestion(tuple(names), simulated, sustained and not is_closed, by_rate and not is_closed)
-
-
-def _toggle(label: str, hint: str, *, disabled: bool = False) -> bool:
-    key = f"compare-{label.lower().replace(' ', '-')}"
-    return components.switch(label, key, hint, disabled=disabled)
 
 
 def _requests(planned: PlannedDeployment) -> int:
@@ -302,13 +275,12 @@ def _tables(compared: Comparison) -> None:
     tables = {table.title: table for table in comparison.tables(compared)}
     if "What comes out" in tables:
         outcome = _without_empty_columns(tables["What comes out"])
-        components.table(outcome, "compare-table", _hints(outcome))
+        components.table(outcome, "compare-table", HINTS)
     components.table(systems_table(compared), "compare-systems-table", HINTS)
     rest = [table for title, table in tables.items() if title not in ("Systems", "What comes out")]
     if rest:
         with st.expander("All percentiles, cost, memory and assumptions"):
-            for number, table in enumerate(rest):
-                components.table(table, f"compare-more-{number}", _hints(table))
+            components.tables(rest, "compare-more", HINTS)
             st.markdown("What the numbers take for granted:")
             components.bullets(compared.assumptions)
 
@@ -334,18 +306,3 @@ def _without_empty_columns(table: Table) -> Table:
     kept = [index for index in range(len(table.columns)) if any(row[index] != "-" for row in table.rows)]
     rows = tuple(tuple(row[index] for index in kept) for row in table.rows)
     return Table(table.title, tuple(table.columns[index] for index in kept), rows, table.note)
-
-
-def _hints(table: Table) -> dict[str, str]:
-    """Definitions of a table's headings, including those with a percentile or a rate in them."""
-    hints = dict(HINTS)
-    for name in table.columns:
-        if name.startswith(("predicted p", "simulated p")):
-            source, percentile = name.split()
-            how = "from theory" if source == "predicted" else "of the simulated requests"
-            hints[name] = f"{table.title}: {percentile[1:]} % are at most this long ({how})"
-        elif name.endswith("/s") and name[:1].isdecimal():
-            hints[name] = f"Share of requests within every target at {name[:-2]} requests per second"
-        elif " p" in name and "[" in name:
-            hints[name] = f"{name}: percentile over the requests of this class (simulated where it was, else predicted)"
-    return hints

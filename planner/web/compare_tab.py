@@ -35,28 +35,19 @@ STYLE = f"""<style>
 .st-key-{TABLE_KEY} td:is(:nth-child(1), :nth-last-child(-n + 2)) {{min-width: 8.5rem}}
 </style>"""
 """The table has many columns: headings wrap, columns of prose have a minimum width."""
-HINTS = dict(
-    zip(
-        SKU_COLUMNS,
-        (
-            "The only GPU that the fleet may use. 'the plan' may mix those that are searched.",
-            "Pools of the cheapest fleet that meets every target: replicas x GPU, TP degree, role (predicted)",
-            "GPUs of the fleet, all pools (counted)",
-            "Requests per second that the fleet serves (planned)",
-            "Cost of the fleet for a month [USD] (listed or given prices times GPUs)",
-            "Cost relative to that of the plan (computed)",
-            "Cost of a million input tokens [USD]: its share of the fleet's cost by the step time that prompts add "
-            "(predicted)",
-            "Cost of a million output tokens [USD]: what input tokens leave of the fleet's cost (predicted)",
-            "The latency target with the least left, and its latency over its threshold: 100 % just holds it "
-            "(predicted; of a checked plan simulated)",
-            "Measurements that kernel times are fitted to. Carried over: the shares of peak measured on another GPU. "
-            "Datasheet peaks: no measurements, so times are the shortest that the hardware allows, and the fleet the "
-            "smallest (fitted or assumed)",
-        ),
-        strict=True,
-    )
-)
+HINTS = {
+    SKU_COLUMNS[0]: "The only GPU that the fleet may use. 'the plan' may mix those that are searched.",
+    SKU_COLUMNS[3]: "Requests per second that the fleet serves (planned)",
+    SKU_COLUMNS[5]: "Cost relative to that of the plan (computed)",
+    SKU_COLUMNS[8]: "The latency target with the least left, and its latency over its threshold: 100 % just holds it "
+    "(predicted; of a checked plan simulated)",
+    SKU_COLUMNS[
+        9
+    ]: "Measurements that kernel times are fitted to. Carried over: the shares of peak measured on another "
+    "GPU. Datasheet peaks: no measurements, so times are the shortest that the hardware allows, and the fleet the "
+    "smallest (fitted or assumed)",
+}
+"""Definitions by heading, before those of the glossary."""
 
 
 def show(page: Page) -> None:

@@ -1,24 +1,26 @@
-"""What the page is made of: metrics, tables, charts, choices, uploads and errors, each with what explains it.
+"""Parts of the page: metrics, tables, charts, choices, uploads and errors, each with its explanation.
 
-A table has a definition behind every heading and number, a chart the table and the CSV it was drawn from, a metric its
-definition, its interval and its source, an error buttons that lead out of it.
+A table has a definition behind every heading and number, a chart its data as a table, CSV, PNG and SVG, a metric its
+definition, its interval and its source; errors offer fix buttons.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pandas as pd
 import streamlit as st
+from streamlit.components import v2
 
 from planner.core import InputError, PlannerError, Table
 from planner.report import csv_text, html_table
 from planner.scenario import Fix, fixes_for_error
-from planner.web import fields, picture_files, session
+from planner.web import fields, session
 
 METRIC_WIDTH_PX = 235
 """Keeps four metrics in a row on a wide page and two on a narrow one."""
@@ -112,50 +114,51 @@ def metric_cards(cards: Sequence[MetricCard], key: str) -> None:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def table_with_notes(shown: Table, key: str, hints: Mapping[str, str]) -> None:
-    """A table whose last column is prose: there stands a number, and the prose under the table, each text once.
-
-    Rows are then as high as the rest of them. The CSV has every row with its text.
-    """
-    notes = list(dict.fromkeys(row[-1] for row in shown.rows if row[-1]))
-    numbers = {note: str(number) for number, note in enumerate(notes, start=1)} | {"": ""}
-    rows = tuple((*row[:-1], numbers[row[-1]]) for row in shown.rows)
-    table(replace(shown, rows=rows), key, hints, in_full=shown)
-    if notes:
-        st.caption("\n".join(f"{numbers[note]}. {plain(note)}" for note in notes))
-
-
-def table(shown: Table, key: str, hints: Mapping[str, str] | None = None, in_full: Table | None = None) -> None:
+def table(shown: Table, key: str, hints: Mapping[str, str] | None = None, *, numbered_notes: bool = False) -> None:
     """A table under its title, with a definition behind every heading and number, and its CSV.
 
     Args:
-        shown: what to show.
+        shown: the table.
         key: unique on the page.
         hints: definitions by heading or by name of a row; they override those of the glossary.
-        in_full: what the CSV holds, where that is more than is shown.
+        numbered_notes: the last column is prose, which stands under the table, each text once, with a number in its
+            place: rows are then as high as the rest of them. The CSV has every row with its text.
     """
-    rows = (in_full or shown).rows
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown(f"**{plain(shown.title)}**", width="content")
-        csv_button(shown.title, shown.columns, rows, f"csv-{key}")
-    st.html(html_table(replace(shown, rows=tuple(map(_labelled, shown.rows))), hints or {}))
+        csv_button(shown.title, shown.columns, shown.rows, f"csv-{key}")
+    rows, numbers = shown.rows, {}
+    if numbered_notes:
+        numbers = {
+            note: str(number) for number, note in enumerate(dict.fromkeys(row[-1] for row in rows if row[-1]), 1)
+        }
+        rows = tuple((*row[:-1], numbers.get(row[-1], "")) for row in rows)
+    # fields are called as the page calls them, but for the name of a row, by which it is explained
+    labelled = tuple((name, *(fields.with_labels(str(cell)) for cell in cells)) for name, *cells in rows)
+    st.html(html_table(replace(shown, rows=labelled), hints or {}))
     if shown.note:
         st.caption(plain(shown.note))
+    if numbers:
+        st.caption("\n".join(f"{number}. {plain(note)}" for note, number in numbers.items()))
 
 
-def _labelled(row: Sequence[Any]) -> tuple[Any, ...]:
-    """A row with fields called as the page calls them, but for its name, by which it is explained."""
-    name, *cells = row
-    return (name, *(fields.with_labels(cell) if isinstance(cell, str) else cell for cell in cells))
+def tables(shown: Iterable[Table], key: str, hints: Mapping[str, str] | None = None) -> None:
+    """Tables one below the other, as `table` shows each."""
+    for number, one in enumerate(shown):
+        table(one, f"{key}-{number}", hints)
+
+
+def slug(name: str) -> str:
+    """A name in the letters that files and keys take."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def csv_button(name: str, columns: Sequence[str], rows: Sequence[Sequence[object]], key: str) -> None:
     """A small button that downloads rows as a CSV."""
-    file = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     st.download_button(
         "CSV",
         csv_text(columns, rows),
-        file_name=f"{file}.csv",
+        file_name=f"{slug(name)}.csv",
         mime="text/csv",
         key=key,
         on_click="ignore",
@@ -184,7 +187,92 @@ def chart(picture: Any, rows: Sequence[Mapping[str, Any]], name: str, key: str) 
         st.dataframe(frame, hide_index=True, key=f"data-{key}")
         with st.container(horizontal=True, vertical_alignment="center"):
             csv_button(name, list(frame.columns), frame.values.tolist(), f"csv-{key}")
-            picture_files.show(f"drawn-{key}", name)
+            data = {"chart": f"drawn-{key}", "file": slug(name), "scale": PNG_SCALE}
+            _button_in_browser("planner_picture_files", _HTML, _SCRIPT)(
+                data=data, key=f"picture-drawn-{key}", width="content"
+            )
+
+
+# --- files made by the browser ---------------------------------------------------------------------------------------
+
+PNG_SCALE = 2
+"""Pixels of a PNG for each pixel of the page: sharp on paper. A choice."""
+_HTML = """<span class="picture-files"><button type="button" name="png">PNG</button>
+<button type="button" name="svg">SVG</button></span>"""
+_CSS = """.picture-files {display: inline-flex; gap: 0.75rem}
+.picture-files button {background: none; border: 0; padding: 0.25rem 0; font: inherit; font-size: 0.875rem;
+    color: inherit; cursor: pointer}
+.picture-files button:is(:hover, :focus-visible) {color: var(--st-primary-color); text-decoration: underline}"""
+_SCRIPT = """
+const save = (parent, blob, name) => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(blob);
+    link.download = name;
+    parent.append(link); // inside the popover, which closes on clicks elsewhere
+    link.click();
+    link.remove();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+};
+const background = element => {
+    for (let at = element; at; at = at.parentElement) {
+        const colour = getComputedStyle(at).backgroundColor;
+        if (colour && colour !== "transparent" && !/, 0\\)$/.test(colour)) return colour;
+    }
+    return "white";
+};
+const copied = svg => {
+    const copy = svg.cloneNode(true), back = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+    const width = svg.width.baseVal.value, height = svg.height.baseVal.value;
+    copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+    copy.setAttribute("font-family", getComputedStyle(svg).fontFamily);
+    back.setAttribute("width", "100%");
+    back.setAttribute("height", "100%");
+    back.setAttribute("fill", background(svg));
+    copy.prepend(back);
+    return {text: new XMLSerializer().serializeToString(copy), width, height};
+};
+export default function ({parentElement, data}) {
+    const chart = () => document.querySelector(`.st-key-${CSS.escape(data.chart)}`);
+    const saved = {
+        svg: () => {
+            const svg = chart()?.querySelector("svg.marks");
+            if (svg) save(parentElement, new Blob([copied(svg).text], {type: "image/svg+xml"}), `${data.file}.svg`);
+        },
+        png: () => {
+            const svg = chart()?.querySelector("svg.marks"), drawn = chart()?.querySelector("canvas.marks");
+            if (drawn) drawn.toBlob(blob => save(parentElement, blob, `${data.file}.png`));
+            if (!svg) return;
+            const {text, width, height} = copied(svg), image = new Image();
+            image.onload = () => {
+                const canvas = document.createElement("canvas");
+                canvas.width = data.scale * width;
+                canvas.height = data.scale * height;
+                canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+                canvas.toBlob(blob => save(parentElement, blob, `${data.file}.png`));
+            };
+            image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(text);
+        },
+    };
+    for (const button of parentElement.querySelectorAll("button")) button.onclick = saved[button.name];
+}
+"""
+_PRINT = """
+export default function ({parentElement}) {
+    parentElement.querySelector("button").onclick = () => window.print();
+}
+"""
+
+
+@cache
+def _button_in_browser(name: str, html: str, script: str) -> Any:  # noqa: ANN401
+    """Buttons whose work a script in the browser does."""
+    return v2.component(name, html=html, css=_CSS, js=script, isolate_styles=False)
+
+
+def print_button() -> None:
+    """A button that prints the page as its tab stands; browsers print to PDF files too."""
+    html = '<span class="picture-files"><button type="button">Print or PDF</button></span>'
+    _button_in_browser("planner_print", html, _PRINT)(key="print-page", width="content")
 
 
 # --- choices ----------------------------------------------------------------------------------------------------------
@@ -277,7 +365,7 @@ def whole_megabytes(size_bytes: int) -> int:
 
 
 def show_complaint() -> None:
-    """What was wrong with the address or with the last input, if anything."""
+    """The error in the address or in the last input, if any."""
     complaint = session.complaint()
     if complaint is not None:
         st.warning(plain(f"Not used: {complaint}"), icon=":material/link_off:")
@@ -315,13 +403,9 @@ def plain(text: str) -> str:
 
     Fields of the scenario are called as the page calls them.
     """
+    markup = re.compile(r"([\\`*_\[\]$<>~#|]|:(?=\w))")  # characters that Markdown would interpret
     words = fields.with_labels(text).split(" ")
-    return " ".join(word if word.startswith("https://") else _escape(word) for word in words)
-
-
-def _escape(word: str) -> str:
-    """A word with a backslash before every character that Markdown would interpret."""
-    return re.sub(r"([\\`*_\[\]$<>~#|]|:(?=\w))", r"\\\1", word)
+    return " ".join(word if word.startswith("https://") else markup.sub(r"\\\1", word) for word in words)
 
 
 def bullets(lines: Sequence[str]) -> None:

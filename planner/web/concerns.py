@@ -1,4 +1,4 @@
-"""What stands by the headline because it may overturn it: the warnings of a plan in order of weight, with what helps.
+"""Warnings of a plan that may overturn the headline, in order of weight, each with what helps.
 
 Three at most stand open; the rest is folded.
 """
@@ -16,10 +16,11 @@ from planner.analysis import CostRange, headline
 from planner.core import Metric, number_of, percent, significant, with_unit
 from planner.fleet import Loss, LossOf, Plan, PlanRequest
 from planner.web import components, session
-from planner.web.latency_targets import next_confidence
 
 USUAL_CONFIDENCE: float = PlanRequest.model_fields["confidence"].default
 """That plans are made for where nobody asks for another."""
+OFFERED_CONFIDENCES = (0.95, 0.99)
+"""Confidences that a button offers beyond the plan's own. A choice."""
 MOST_OPEN = 3
 """Warnings that stand open. A choice."""
 LONG_S = 10.0
@@ -134,7 +135,7 @@ def one_seller(plan: Plan) -> str:
 
 
 def unsure_words(plan: Plan) -> str:
-    """How often the fleet would miss a target, where that is more often than plans are usually made for; else empty."""
+    """Probability of a missed target, where it is larger than plans are usually made for; else empty."""
     found = plan.confidence
     if found is None or found.uncalibrated or found.holds >= USUAL_CONFIDENCE - found.error:
         return ""
@@ -160,3 +161,12 @@ def _more_confidence(plan: Plan, costs: CostRange | None) -> Remedy | None:
         label += f": {components.plain(headline.dollars(costs.high.usd_per_month))} a month"
     hint = "Plans again so that every target holds with this probability, uncertain as step times are."
     return Remedy(label, {"confidence": following}, "unsure-confidence", hint)
+
+
+def next_confidence(confidence: float) -> float | None:
+    """The next higher confidence that is offered; None beyond the last.
+
+    >>> next_confidence(0.9), next_confidence(0.95), next_confidence(0.99)
+    (0.95, 0.99, None)
+    """
+    return next((offered for offered in OFFERED_CONFIDENCES if offered > confidence), None)

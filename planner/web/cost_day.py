@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import streamlit as st
 
-from planner.analysis import headline, period_capacities_per_s
+from planner.analysis import Autoscaler, headline, period_capacities_per_s, simulate_autoscaler
 from planner.charts import demands
 from planner.core import percent
+from planner.report import autoscaling
 from planner.report import plan as report
-from planner.traffic import profiles
-from planner.web import components, cost_autoscale, results, session
+from planner.traffic import cold_start_of, curve_of_profile, profiles
+from planner.web import components, results, session
 from planner.web.results import Page
+from planner.workload import RateDrift
+
+USUAL_VARIATION, VARIATION_TIME_S = 0.1, 600.0
+"""Standard deviation of the rate within an hour, of its mean, and its correlation time [s]. Choices, to be replaced."""
+WINDOW_S = 60.0
+"""Windows of the demand that is played [s]."""
+NAME = "autoscaler"
 
 
 def show(page: Page) -> None:
-    """What following a recorded day or week would save; once the plan follows one, what it saves."""
+    """Savings of following a recorded day or week; once the plan follows one, its own."""
     if page.request.profile is None:
         _profile_choice(page)
     else:
@@ -103,10 +112,13 @@ def _following_savings(page: Page) -> None:
         )
         components.chart(demands.schedule_gpus(plan), demands.schedule_gpu_rows(plan), "GPUs by hour", "cost-gpus")
         with st.expander("The schedule as a table"):
-            for table in (table for table in report.tables(plan) if table.title == "Schedule"):
-                components.table(table, "cost-schedule-table")
+            schedule = (table for table in report.tables(plan) if table.title == "Schedule")
+            components.tables(schedule, "cost-schedule-table")
     _profile_settings(page)
-    cost_autoscale.show(page)
+    if results.requested(
+        "Play it with an autoscaler", NAME, page, "Requests/s per replica, by the rule of Kubernetes: some seconds."
+    ):
+        _autoscaled(page)
 
 
 def _profile_settings(page: Page) -> None:
@@ -115,6 +127,13 @@ def _profile_settings(page: Page) -> None:
     if profile is None:
         return
     given = profile.model_dump(mode="json")
+
+    def bound(field: str) -> dict[str, Any]:
+        shown = getattr(profile, field)
+        return session.bind(
+            f"cost-{field}", shown, lambda new: {"profile": {**given, field: new or type(shown)()}}, at_once=True
+        )
+
     with st.container(horizontal=True, vertical_alignment="bottom"):
         st.number_input(
             "Cold start [s]",
@@ -122,23 +141,9 @@ def _profile_settings(page: Page) -> None:
             step=30.0,
             help="From ordering a GPU until its replica serves. Paid for at every start.",
             width=200,
-            **session.bind(
-                "cost-cold-start",
-                profile.cold_start_s,
-                lambda new: {"profile": {**given, "cold_start_s": new or 0.0}},
-                at_once=True,
-            ),
+            **bound("cold_start_s"),
         )
-        st.toggle(
-            "Pools may change size",
-            help="Off: one fleet, sized for the largest demand.",
-            **session.bind(
-                "cost-autoscale",
-                profile.autoscale,
-                lambda new: {"profile": {**given, "autoscale": bool(new)}},
-                at_once=True,
-            ),
-        )
+        st.toggle("Pools may change size", help="Off: one fleet, sized for the largest demand.", **bound("autoscale"))
         st.button(
             "Plan without it",
             key="cost-no-profile",
@@ -147,3 +152,58 @@ def _profile_settings(page: Page) -> None:
             help="Back to one constant rate.",
         )
     st.caption(components.plain(f"Demand: {profile.source}."))
+
+
+# --- an autoscaler ----------------------------------------------------------------------------------------------------
+
+
+def _autoscaled(page: Page) -> None:
+    """The profile's day played with an autoscaler, beside the schedule and a flat fleet."""
+    st.markdown("**What would an autoscaler do?**")
+    with st.container(horizontal=True):
+        variation = st.number_input(
+            "Variation within an hour",
+            0.0,
+            1.0,
+            USUAL_VARIATION,
+            0.05,
+            key="cost-variation",
+            width=200,
+            help="Standard deviation of the rate within an hour, as a share of its mean. An assumption.",
+        )
+        load = st.number_input(
+            "Load aimed at",
+            0.1,
+            1.0,
+            0.7,
+            0.05,
+            key="cost-load",
+            width=200,
+            help="Of the rate a replica sustains: what the autoscaler holds.",
+        )
+    request, profile = page.request, page.request.profile
+    if profile is None:
+        return
+    drift = RateDrift.random(variation, VARIATION_TIME_S) if variation else None
+    rate_per_s = request.growth * sum(service.workload.rate_per_s for service in request.all_services)
+    curve = curve_of_profile(profile, rate_per_s, WINDOW_S, drift)
+    measured = cold_start_of(request.llm, request.precision)
+    cold_start_s = profile.cold_start_s or measured.seconds
+    day = results.compute_once(
+        (NAME, page.key, page.plan.simulated, variation, load),
+        partial(
+            simulate_autoscaler,
+            page.plan,
+            curve.rates_per_s,
+            curve.window_s,
+            Autoscaler(target_share=load),
+            cold_start_s,
+        ),
+        "Autoscaler",
+    )
+    components.table(autoscaling.tables(day)[0], "cost-autoscaler")
+    rows = demands.autoscaling_rows(day)
+    components.chart(demands.autoscaling_chart(day), rows, "Autoscaled fleet by time", "cost-autoscaler-replicas")
+    notes = (f"demand: {curve.source}", *(() if profile.cold_start_s else (measured.note,)), *day.assumptions)
+    with st.expander("Taken for granted"):
+        components.bullets([components.plain(note) for note in notes])

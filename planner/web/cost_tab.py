@@ -1,4 +1,4 @@
-"""The tab *Cost*: what the fleet costs and per what, where the money goes, hosted APIs, other purchase options."""
+"""The tab *Cost*: cost of the fleet and per what, where the money goes, hosted APIs, other purchase options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from planner.analysis import (
     price_range,
 )
 from planner.charts import costs
-from planner.core import Table, money, percent, significant
+from planner.core import money, percent, significant
 from planner.fleet import BoughtGpus, CostBreakdown, Plan, Progress
 from planner.report import plan as report
 from planner.report import purchase_tables
@@ -79,7 +79,9 @@ def show(page: Page) -> None:
         st.info("No feasible fleet yet. This tab shows what it costs, per what, and how it could be bought cheaper.")
         return
     _cost_cards(page, plan.cost)
-    _pool_costs(plan)
+    st.subheader("Where does the money go?")
+    components.chart(costs.pool_cost_chart(plan), costs.pool_cost_rows(plan), "Cost by pool", "cost-pools")
+    components.tables((table for table in report.tables(plan) if table.title == "Prices"), "cost-prices")
     _api_comparison(page)
     _purchase_options(page)
     cost_day.show(page)
@@ -156,20 +158,6 @@ def _price_range_caption(page: Page) -> None:
     )
 
 
-# --- where the money goes ---------------------------------------------------------------------------------------------
-
-
-def _pool_costs(plan: Plan) -> None:
-    st.subheader("Where does the money go?")
-    components.chart(costs.pool_cost_chart(plan), costs.pool_cost_rows(plan), "Cost by pool", "cost-pools")
-    for table in _tables(plan, "Prices"):
-        components.table(table, "cost-prices")
-
-
-def _tables(plan: Plan, title: str) -> list[Table]:
-    return [table for table in report.tables(plan) if table.title == title]
-
-
 # --- hosted APIs ------------------------------------------------------------------------------------------------------
 
 
@@ -204,27 +192,19 @@ def _api_comparison(page: Page) -> None:
 def _own_api_price(page: Page) -> list[ApiPrice]:
     """The visitor's own price, once both numbers are given."""
     with st.container(horizontal=True):
-        input_usd = st.number_input(
-            components.plain("Own API: $ per M input"),
-            min_value=0.0,
-            value=None,
-            step=0.01,
-            format="%.3f",
-            placeholder="e.g. 0.50",
-            key="cost-own-input",
-            width=200,
-            help="USD per million input tokens that your API charges.",
-        )
-        output_usd = st.number_input(
-            components.plain("Own API: $ per M output"),
-            min_value=0.0,
-            value=None,
-            step=0.01,
-            format="%.3f",
-            placeholder="e.g. 1.50",
-            key="cost-own-output",
-            width=200,
-            help="USD per million output tokens that your API charges.",
+        input_usd, output_usd = (
+            st.number_input(
+                components.plain(f"Own API: $ per M {side}"),
+                min_value=0.0,
+                value=None,
+                step=0.01,
+                format="%.3f",
+                placeholder=f"e.g. {example}",
+                key=f"cost-own-{side}",
+                width=200,
+                help=f"USD per million {side} tokens that your API charges.",
+            )
+            for side, example in (("input", "0.50"), ("output", "1.50"))
         )
     if input_usd is None or output_usd is None or not input_usd + output_usd > 0.0:
         return []
@@ -267,7 +247,7 @@ def _smallest_demand(page: Page, prices: Sequence[ApiPrice]) -> None:
         )
         seconds = MAX_PLANS * results.theory_plan_s(page)
         pressed = st.button(
-            f"Find it (up to {_duration_text(seconds)})",
+            f"Find it (up to {results.duration_text(seconds)})",
             key="cost-smallest",
             help=f"Plans for up to {MAX_PLANS} demands, by theory, from a 64th of the planned demand to "
             f"{MAX_DEMAND_FACTOR} times it.",
@@ -291,10 +271,6 @@ def _smallest_demand(page: Page, prices: Sequence[ApiPrice]) -> None:
     st.success(components.plain(text), icon=":material/balance:")
 
 
-def _duration_text(seconds: float) -> str:
-    return f"{max(1, round(seconds))} s" if seconds < 90.0 else f"{round(seconds / 60.0)} min"
-
-
 # --- other purchase options -------------------------------------------------------------------------------------------
 
 
@@ -316,18 +292,26 @@ def _purchase_options(page: Page) -> None:
         st.info("Choose at least one way of buying.")
         return
     now = page.request.prices.commitments
-    keys = {option: _option_key(page, option, terms) for option in chosen if option.commitments != now}
+    keys: dict[PurchaseAlternative, tuple[object, ...]] = {}
+    for option in chosen:
+        if option.commitments != now:
+            spot = terms.model_dump_json() if terms is not None and SPOT in option.commitments else ""
+            keys[option] = ("way of buying", page.key, page.plan.simulated, option.commitments, spot)
     missing = [option for option, key in keys.items() if results.store().get(key) is None]
     if missing:
-        seconds = _duration_text(len(missing) * results.theory_plan_s(page))
+        seconds = results.duration_text(len(missing) * results.theory_plan_s(page))
         placeholder = st.empty()
         if not placeholder.button(f"Compare them (about {seconds})", key="cost-compare-ways", type="primary"):
             return
         placeholder.empty()
-    offers = [
-        _offer(page, option, terms, keys[option]) if option in keys else offer_from_plan(page.plan, option)
-        for option in chosen
-    ]
+    offers = []
+    for option in chosen:
+        if option in keys:
+            known = page.plan.corrections
+            compute = partial(planned_offer, page.request, page.hardware, option, terms, corrections=known)
+            offers.append(results.compute_once(keys[option], compute, f"Planning {option.name}"))
+        else:
+            offers.append(offer_from_plan(page.plan, option))
     components.chart(
         costs.purchase_option_chart(offers, page.plan),
         costs.purchase_option_rows(offers, page.plan),
@@ -339,16 +323,6 @@ def _purchase_options(page: Page) -> None:
         components.table(
             purchase_tables.offers_table(page.plan, offers), "cost-ways-table", purchase_tables.OFFER_HINTS
         )
-
-
-def _option_key(page: Page, option: PurchaseAlternative, terms: SpotTerms | None) -> tuple[object, ...]:
-    spot = terms.model_dump_json() if terms is not None and SPOT in option.commitments else ""
-    return ("way of buying", page.key, page.plan.simulated, option.commitments, spot)
-
-
-def _offer(page: Page, option: PurchaseAlternative, terms: SpotTerms | None, key: tuple[object, ...]) -> PurchaseOffer:
-    compute = partial(planned_offer, page.request, page.hardware, option, terms, corrections=page.plan.corrections)
-    return results.compute_once(key, compute, f"Planning {option.name}")
 
 
 def _unpriced_in_words(page: Page, options: Sequence[PurchaseAlternative]) -> list[str]:

@@ -60,7 +60,7 @@ def show(page: Page) -> None:
 
 
 def accuracy_in_words(rows: Sequence[AccuracyRow]) -> str:
-    """Whether any group was kept from the fits; where none was, where errors of groups left out stand."""
+    """Groups that were kept from the fits; where there are none, where errors of groups left out stand."""
     if any(row.part == HELD_OUT for row in rows):
         return "Groups that are held out had no part in the engine's constants."
     return (
@@ -131,15 +131,12 @@ def nearest_in_words(nearest: NearestRuns) -> str:
     likeness = nearest.likeness
     errors = ", ".join(f"{row.metric} {percent(row.median)}" for row in likeness.rows)
     first = likeness.rows[0]
-    differs = f", which differ in {_joined(likeness.differs)}" if likeness.differs else ""
+    *others, last = likeness.differs or ("",)
+    differs = f", which differ in {' and '.join(filter(None, (', '.join(others), last)))}" if last else ""
     return (
         f"Closest measured runs to {nearest.planned}: {first.name} ({first.part}){differs}. "
         f"Median error there: {errors}."
     )
-
-
-def _joined(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
 def nearest_table(nearest: Sequence[NearestRuns]) -> Table:
@@ -156,12 +153,9 @@ def nearest_table(nearest: Sequence[NearestRuns]) -> Table:
 def _likeness_cells(likeness: Likeness) -> tuple[str, ...]:
     first = likeness.rows[0]
     by_metric = {row.metric: row for row in likeness.rows}
-    errors = (_error_cell(by_metric.get(name)) for name in METRICS)
+    found = (by_metric.get(name) for name in METRICS)
+    errors = ("-" if row is None else f"{percent(row.median)} ({percent(row.p90)})" for row in found)
     return first.name, first.part, ", ".join(likeness.differs) or "nothing", f"{first.runs:,}", *errors, first.days
-
-
-def _error_cell(row: AccuracyRow | None) -> str:
-    return "-" if row is None else f"{percent(row.median)} ({percent(row.p90)})"
 
 
 def totals_table(rows: tuple[AccuracyRow, ...]) -> Table:

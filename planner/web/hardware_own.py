@@ -14,7 +14,7 @@ import planner
 from hardware_db import Calibration, Fact, GpuSku, Kind
 from planner.core import InputError, PlannerError, money, number_of, percent
 from planner.fleet import hardware_for
-from planner.scenario import QUANTITIES, SkuQuantity, peak_quantities, shown_value, user_hardware
+from planner.scenario import QUANTITIES, Content, SkuQuantity, peak_quantities, shown_value, user_hardware
 from planner.web import components, inputs_hardware, session
 from planner.web.results import Page
 
@@ -44,28 +44,27 @@ def own_hardware_list(page: Page) -> None:
     if not (own.skus or own.calibrations):
         st.caption("Only packaged GPUs and calibrations are in use. What you add here becomes part of this scenario.")
     for sku in own.skus:
-        _own_hardware_row(f"{sku.name} ({sku.id}): {entered_in_words(sku, page)}", f"sku-{sku.id}", _remove_sku, sku.id)
+        text = f"{sku.name} ({sku.id}): {entered_in_words(sku, page)}"
+        _own_hardware_row(text, f"sku-{sku.id}", user_hardware.changes_without_sku, sku.id)
     for calibration in own.calibrations:
         text = f"Calibration of {calibration.sku}: {calibration_in_words(calibration)}"
-        _own_hardware_row(text, f"calibration-{calibration.sku}", _remove_calibration, calibration.sku)
+        name = f"calibration-{calibration.sku}"
+        _own_hardware_row(text, name, user_hardware.changes_without_calibration, calibration.sku)
 
 
-def _own_hardware_row(text: str, key: str, remove: Callable[[str], None], name: str) -> None:
+def _own_hardware_row(text: str, key: str, without: Callable[[Content, str], user_hardware.Changes], name: str) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(components.plain(text), width="stretch")
-        st.button("Remove", key=f"remove-{key}", on_click=remove, args=(name,), icon=":material/delete:")
-
-
-def _remove_sku(sku: str) -> None:
-    session.change(user_hardware.changes_without_sku(session.content(), sku))
-
-
-def _remove_calibration(sku: str) -> None:
-    session.change(user_hardware.changes_without_calibration(session.content(), sku))
+        st.button(
+            "Remove",
+            key=f"remove-{key}",
+            on_click=lambda: session.change(without(session.content(), name)),
+            icon=":material/delete:",
+        )
 
 
 def entered_in_words(sku: GpuSku, page: Page) -> str:
-    """What was entered for a GPU, its price, and whether it is searched."""
+    """Facts entered for a GPU, its price, and whether it is searched."""
     clauses = [
         f"{quantity.name} {quantity.text(fact.value)} {quantity.unit} ({fact.note or 'new'})"
         for quantity, fact in user_hardware.facts_of(sku)
@@ -136,7 +135,7 @@ def _identity_inputs(page: Page, base: GpuSku, mark: str, is_own: bool) -> tuple
 
 
 def _starting_price(page: Page, sku: GpuSku) -> float | None:
-    """What the scenario pays for a GPU: its own price, else the cheapest listed one."""
+    """Price that the scenario pays for a GPU: its own, else the cheapest listed one."""
     own = page.request.prices.usd_per_gpu_hour.get(sku.id)
     listed = None if own is not None else inputs_hardware.listed_price(sku.id, page.hardware)
     return own if listed is None else listed.usd_per_gpu_hour
@@ -178,7 +177,7 @@ def _input_range(base: GpuSku, quantity: SkuQuantity) -> dict[str, Any]:
 def use_entered(
     page: Page, base: GpuSku, sku_id: str, name: str, shown: dict[str, float], usd: float | None, *, searched: bool
 ) -> None:
-    """Put what was entered into the scenario, or say why not."""
+    """Put the entered GPU into the scenario, or say why not."""
     try:
         sku = user_hardware.edited_sku(base, sku_id, name, shown, date.fromisoformat(session.today()))
         use_sku(page, sku, usd, searched=searched)
@@ -261,18 +260,10 @@ def upload_calibration(page: Page) -> None:
         calibration = user_hardware.calibration_of_json(
             components.uploaded_bytes(file, user_hardware.MAX_CALIBRATION_BYTES), file.name
         )
-        st.caption(
-            components.plain(
-                f"{calibration.sku}: {calibration_in_words(calibration)}. {_replaced_in_words(page, calibration)}"
-            )
-        )
+        stacks = ", ".join(other.stack for other in page.hardware.calibrations if other.sku == calibration.sku)
+        replaced = f"It replaces {stacks}." if stacks else "There are no measurements on that GPU so far."
+        st.caption(components.plain(f"{calibration.sku}: {calibration_in_words(calibration)}. {replaced}"))
         if st.button("Use this calibration", key="own-calibration-use", type="primary"):
             _apply_if_plannable(user_hardware.changes_with_calibration(session.content(), calibration))
     except PlannerError as error:
         st.error(components.plain(str(error)))
-
-
-def _replaced_in_words(page: Page, calibration: Calibration) -> str:
-    """Which calibrations a new one would replace."""
-    stacks = [other.stack for other in page.hardware.calibrations if other.sku == calibration.sku]
-    return f"It replaces {', '.join(stacks)}." if stacks else "There are no measurements on that GPU so far."

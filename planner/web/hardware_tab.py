@@ -10,7 +10,7 @@ import streamlit as st
 from hardware_db import Calibration, Dtype, Fact, GpuSku, Price
 from planner.charts import Row
 from planner.charts import hardware as charts
-from planner.core import Table, number_of, percent, significant
+from planner.core import GIB, Table, number_of, percent, significant
 from planner.roofline import ridge_point_flops_per_byte
 from planner.scenario import user_hardware
 from planner.web import components, hardware_accuracy, hardware_own
@@ -152,45 +152,44 @@ def show_gpus(page: Page) -> None:
     shown = charts.sku_map_rows(page.hardware, dtype, page.request.search.engine, {*_used_skus(page), *searched, sku})
     components.chart(charts.sku_map(shown, dtype), shown, f"GPUs by {dtype} peak and bandwidth", "gpu-map")
     record = page.hardware.skus[sku]
-    components.table_with_notes(fact_sheet(record), "gpu-facts", {**FACT_HINTS, **_meanings(record)})
+    meanings = {
+        quantity.name: f"{quantity.label}: {quantity.meaning}" for quantity, _ in user_hardware.facts_of(record)
+    }
+    components.table(fact_sheet(record), "gpu-facts", {**FACT_HINTS, **meanings}, numbered_notes=True)
 
 
 def gpu_rows(page: Page) -> list[Row]:
     """One row for each GPU: own ones, then those searched, then the rest by name."""
     own = {sku.id for sku in page.hardware.own.skus}
     searched = set(page.request.search.skus)
-    rows = [_gpu_row(page, name, own, searched) for name in page.hardware.skus]
+    rows: list[Row] = []
+    for name, sku in page.hardware.skus.items():
+        kernels, measured = charts.knowledge(page.hardware, name, page.request.search.engine)
+        half = Dtype.BF16 if Dtype.BF16 in sku.peak_flops_per_s else Dtype.FP16
+        peaks = {dtype: fact.value for dtype, fact in sku.peak_flops_per_s.items()}
+        rows.append(
+            {
+                "gpu": name,
+                "vendor": sku.vendor,
+                "architecture": sku.architecture,
+                "year": sku.year,
+                "hbm_gib": sku.hbm_capacity_bytes.value / GIB,
+                "hbm_tb_s": 1e-12 * sku.hbm_bandwidth_bytes_per_s.value,
+                **{str(dtype): 1e-12 * peaks[dtype] if dtype in peaks else None for dtype in FORMATS},
+                "ridge": ridge_point_flops_per_byte(sku, half),
+                "link": sku.scale_up.link,
+                "link_gb_s": 1e-9 * sku.scale_up.bandwidth_bytes_per_s.value,
+                "joins": sku.scale_up.domain_gpus,
+                "server": sku.node.gpus,
+                "tdp_w": sku.tdp_watts.value if sku.tdp_watts else None,
+                "kernels": kernels,
+                "measured": measured,
+                "confidence": sku.confidence.value,
+                "searched": name in searched,
+                "own": name in own,
+            }
+        )
     return sorted(rows, key=lambda row: (not row["own"], not row["searched"], row["gpu"]))
-
-
-def _gpu_row(page: Page, name: str, own: set[str], searched: set[str]) -> Row:
-    sku = page.hardware.skus[name]
-    kernels, measured = charts.knowledge(page.hardware, name, page.request.search.engine)
-    half = Dtype.BF16 if Dtype.BF16 in sku.peak_flops_per_s else Dtype.FP16
-    peaks = {
-        str(dtype): 1e-12 * sku.peak_flops_per_s[dtype].value if dtype in sku.peak_flops_per_s else None
-        for dtype in FORMATS
-    }
-    return {
-        "gpu": name,
-        "vendor": sku.vendor,
-        "architecture": sku.architecture,
-        "year": sku.year,
-        "hbm_gib": sku.hbm_capacity_bytes.value / 2**30,
-        "hbm_tb_s": 1e-12 * sku.hbm_bandwidth_bytes_per_s.value,
-        **peaks,
-        "ridge": ridge_point_flops_per_byte(sku, half),
-        "link": sku.scale_up.link,
-        "link_gb_s": 1e-9 * sku.scale_up.bandwidth_bytes_per_s.value,
-        "joins": sku.scale_up.domain_gpus,
-        "server": sku.node.gpus,
-        "tdp_w": sku.tdp_watts.value if sku.tdp_watts else None,
-        "kernels": kernels,
-        "measured": measured,
-        "confidence": sku.confidence.value,
-        "searched": name in searched,
-        "own": name in own,
-    }
 
 
 def knowledge_in_words(rows: list[Row]) -> str:
@@ -213,23 +212,19 @@ def _matching_rows(rows: list[Row], words: str) -> list[Row]:
 
 def fact_sheet(sku: GpuSku) -> Table:
     """Every number of a GPU with its kind, source and day."""
-    rows = [_fact_cells(quantity, fact) for quantity, fact in user_hardware.facts_of(sku)]
+    rows = [
+        (
+            *(quantity.name, quantity.text(fact.value), quantity.unit, fact.kind.value),
+            *(fact.source, fact.retrieved_on.isoformat(), fact.note),
+        )
+        if isinstance(fact, Fact)
+        else (quantity.name, f"{fact:,}", "", "", "", "", "")
+        for quantity, fact in user_hardware.facts_of(sku)
+    ]
     gpu = f"{sku.vendor} {sku.architecture}, {sku.year}; {sku.scale_up.link}, {sku.scale_up.topology}"
     note = f"{gpu}; confidence {sku.confidence}. {sku.note}".strip()
     columns = ("Fact", "Value", "Unit", "Kind", "Source", "Read on", "Note")
     return Table(f"What is known about {sku.name} ({sku.id})", columns, tuple(rows), note)
-
-
-def _fact_cells(quantity: user_hardware.SkuQuantity, fact: Fact | int) -> tuple[str, ...]:
-    if not isinstance(fact, Fact):
-        return quantity.name, f"{fact:,}", "", "", "", "", ""
-    value = quantity.text(fact.value)
-    source, day = fact.source, fact.retrieved_on.isoformat()
-    return quantity.name, value, quantity.unit, fact.kind.value, source, day, fact.note
-
-
-def _meanings(sku: GpuSku) -> dict[str, str]:
-    return {quantity.name: f"{quantity.label}: {quantity.meaning}" for quantity, _ in user_hardware.facts_of(sku)}
 
 
 # --- prices -----------------------------------------------------------------------------------------------------------
@@ -263,7 +258,10 @@ def show_prices(page: Page) -> None:
     day = page.request.prices.day
     rows = charts.price_rows(matching, day, paid_prices(page))
     components.chart(charts.price_chart(rows), rows, "Listed prices", "prices")
-    _own_price_caption(page)
+    own = page.request.prices.usd_per_gpu_hour
+    if own:
+        own_prices = ", ".join(f"{sku} ${significant(usd, 4)}" for sku, usd in own.items())
+        st.caption(components.plain(f"Your own prices per GPU-hour replace these: {own_prices}."))
     st.caption(f"{number_of(len(rows), 'price')}; ages are counted to {day.isoformat()}, the day of the plan.")
     _data_frame(rows, PRICE_COLUMNS, "prices")
 
@@ -271,13 +269,6 @@ def show_prices(page: Page) -> None:
 def paid_prices(page: Page) -> list[Price]:
     """Listed prices that the plan pays."""
     return [bought.price for bought in page.plan.bought if bought.price is not None]
-
-
-def _own_price_caption(page: Page) -> None:
-    own = page.request.prices.usd_per_gpu_hour
-    if own:
-        prices = ", ".join(f"{sku} ${significant(usd, 4)}" for sku, usd in own.items())
-        st.caption(components.plain(f"Your own prices per GPU-hour replace these: {prices}."))
 
 
 # --- calibrations -----------------------------------------------------------------------------------------------------
@@ -290,26 +281,20 @@ def show_calibrations(page: Page) -> None:
         "of a related GPU. Add your own measurements under *Your own*."
     )
     components.table(calibration_table(page), "calibrations", FIT_HINTS)
-    names = {_calibration_name(calibration): calibration for calibration in page.hardware.calibrations}
+    names = {f"{calibration.sku}, {calibration.stack}": calibration for calibration in page.hardware.calibrations}
     if not names:
         return
-    used = [_calibration_name(calibration) for calibration in used_calibrations(page)]
+    used = [f"{calibration.sku}, {calibration.stack}" for calibration in used_calibrations(page)]
     chosen = st.selectbox("Kernels of", list(names), index=_first_index(list(names), used), key="calibration")
-    components.table_with_notes(kernel_table(names[chosen]), "calibration-kernels", FIT_HINTS)
-
-
-def _calibration_name(calibration: Calibration) -> str:
-    return f"{calibration.sku}, {calibration.stack}"
+    components.table(kernel_table(names[chosen]), "calibration-kernels", FIT_HINTS, numbered_notes=True)
 
 
 def used_calibrations(page: Page) -> list[Calibration]:
     """Those that pools of the plan are predicted with."""
     used: list[Calibration] = []
-    for planned in page.plan.deployments:
-        for pool in planned.deployment.pools:
-            calibration = pool.config.calibration
-            if calibration is not None and calibration not in used:
-                used.append(calibration)
+    for calibration in (pool.config.calibration for pool in page.plan.pools):
+        if calibration is not None and calibration not in used:
+            used.append(calibration)
     return used
 
 
@@ -392,4 +377,4 @@ SECTIONS = {
     "Accuracy": hardware_accuracy.show,
     "Your own": hardware_own.show,
 }
-"""What the tab can show."""
+"""Sections of the tab."""

@@ -24,17 +24,6 @@ from planner.web.results import Page
 
 AUTOMATIC_S = 8.0
 """Time after which further fixes are looked for on request only [s]."""
-HINTS = {
-    "SKU": "GPU that was considered; see the tab Hardware.",
-    "mode": "Mixed: one pool does prefill and decode. Disaggregated: a pool for each.",
-    "why nothing is offered": "What the nearest configuration fails at, with the GPU otherwise idle.",
-    "relax by": "Idle latency of the nearest configuration over its target: the least factor that could help.",
-    "requirement": "A target, limit or rule of the scenario.",
-    "asked": "As the scenario has it now.",
-    "feasible from": "The value closest to what is asked at which there is a fleet, all else equal (by theory).",
-    "fleet": "The fleet at that value, by theory.",
-    "cost [USD/h]": "Price of that fleet for an hour: listed prices times GPUs.",
-}
 
 
 def show(page: Page) -> None:
@@ -55,8 +44,8 @@ def _fixes(page: Page) -> None:
     shown: list[CompletedFix] = []
     until = time.monotonic() + AUTOMATIC_S
     for number, proposal in enumerate(proposals):
-        if time.monotonic() > until and not results.is_requested("more", page):
-            results.request_button(f"Look for more fixes ({len(proposals) - number} to try)", "more", page)
+        label = f"Look for more fixes ({len(proposals) - number} to try)"
+        if not results.requested(label, "more", page, known=time.monotonic() <= until):
             break
         fix = _completed_fix(page, proposal)
         if fix is not None and not any(_is_dominated(fix, other) for other in shown):
@@ -81,15 +70,13 @@ def _followed(
 ) -> tuple[CompletedFix | None]:
     """A proposal for a scenario, and what else it needs."""
     progress(proposal.text)
-    return (request_fixes.complete_fix(proposal, partial(_plan_with_changes, content, known, progress), hardware),)
 
+    def planned(changes: Mapping[str, Any]) -> Plan:
+        """By theory as far as simulation corrected it."""
+        request = results.request_of(_key_with_changes(content, changes))
+        return planner.plan(request, None, progress, simulate=False, alternatives=False, corrections=known)
 
-def _plan_with_changes(
-    content: Content, known: Corrections | None, progress: Progress, changes: Mapping[str, Any]
-) -> Plan:
-    """The plan of a scenario with changes, by theory as far as simulation corrected it."""
-    request = results.request_of(_key_with_changes(content, changes))
-    return planner.plan(request, None, progress, simulate=False, alternatives=False, corrections=known)
+    return (request_fixes.complete_fix(proposal, planned, hardware),)
 
 
 def _key_with_changes(content: Content, changes: Mapping[str, Any]) -> str:
@@ -97,7 +84,7 @@ def _key_with_changes(content: Content, changes: Mapping[str, Any]) -> str:
 
 
 def _is_dominated(fix: CompletedFix, other: CompletedFix) -> bool:
-    """Whether another fix changes no more and costs no more."""
+    """True if another fix changes no more and costs no more."""
     changes, other_changes = fix.fix.changes, other.fix.changes
     changes_no_more = all(changes.get(path) == value for path, value in other_changes.items())
     return changes_no_more and _usd_per_hour(other) <= _usd_per_hour(fix) * (1.0 + 1e-9)
@@ -120,18 +107,16 @@ def _fix_with_cost(fix: CompletedFix, key: str) -> None:
 def _relaxations(page: Page) -> None:
     """On request, the smallest change of every requirement by itself."""
     key = ("relaxations", page.key, page.plan.simulated)
-    if results.store().get(key) is None and not results.is_requested("relaxations", page):
-        results.request_button(
-            "Find the smallest change of each requirement",
-            "relaxations",
-            page,
-            "Solves up to 20 plans for every target, limit and rule: usually half a minute, sometimes minutes.",
-        )
+    if not results.requested(
+        "Find the smallest change of each requirement",
+        "relaxations",
+        page,
+        "Solves up to 20 plans for every target, limit and rule: usually half a minute, sometimes minutes.",
+        known=results.store().get(key) is not None,
+    ):
         return
-
     explained = results.compute_once(key, partial(_explained, page.plan, page.hardware), "Solving")
-    for table in explanation.tables(explained):
-        components.table(table, "relaxations", HINTS)
+    components.tables(explanation.tables(explained), "relaxations")
     for number, relaxation in enumerate(explained.relaxations):
         fix = request_fixes.fix_from_relaxation(relaxation)
         if fix is not None:
@@ -147,9 +132,7 @@ def _explained(plan: Plan, hardware: HardwareDb, progress: Progress) -> Explanat
 
 def _rejections(plan: Plan) -> None:
     """Every SKU and mode without a candidate, and what the solver says of its limits."""
-    for table in report.tables(plan):
-        if table.title == "Rejected":
-            components.table(table, "rejected", HINTS)
+    components.tables((table for table in report.tables(plan) if table.title == "Rejected"), "rejected")
     lines = report.diagnosis(plan)
     if lines and plan.allocation is not None:
         with st.expander("In the words of the solver"):

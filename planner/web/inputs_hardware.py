@@ -91,7 +91,7 @@ def show() -> None:
 def price_inputs(hardware: HardwareDb, skus: list[str]) -> None:
     """Provider, commitment, and own prices."""
     provider, region = session.value("prices.provider"), session.value("prices.region")
-    providers = sorted({price.provider for price in hardware.prices} | {provider} - {None})
+    providers = sorted({price.provider for price in hardware.prices} | ({provider} if provider else set()))
     _select_or_any("prices.provider", ANY, providers, {"prices.region": None})
     _select_or_any("prices.region", ANY_REGION, _regions(hardware, provider, region))
     if provider is None:
@@ -139,7 +139,8 @@ def _regions(hardware: HardwareDb, provider: str | None, region: str | None) -> 
         for area in area_names(hardware)
         if sells_anywhere or any(seller == provider for seller, _ in regions_in(hardware, area))
     ]
-    return [*areas, *sorted(((listed - ANYWHERE) | {region}) - {None, *areas})]
+    named = listed - ANYWHERE | ({region} if region else set())
+    return [*areas, *sorted(named - set(areas))]
 
 
 def _commitment_changes(names: list[str]) -> session.Changes:

@@ -13,16 +13,15 @@ from planner.fleet import PlannedDeployment, Progress, calibration_ends, request
 from planner.serving import Deployment, Performance, evaluate, largest_stable_rate_per_s, sustainable_rate_per_s
 from planner.web import components, results
 from planner.web.components import MetricCard
-from planner.web.latency_targets import INTERVAL
 from planner.web.results import Page
 from planner.workload import RecordedArrivals
 
+INTERVAL = "90 %"
+"""What the ends of the calibration's interval hold between them (`planner.fleet.BOUND_PROBABILITY`, on both sides)."""
 PANEL_WIDTH_PX = 510
 """Two charts in a row on a wide page, one on a narrow one."""
 SIMULATED_LOADS = (0.3, 0.5, 0.8, 0.95)
 """Shares of the largest stable rate that are simulated besides the sustainable rate. Choices."""
-SWEEP_POINTS = latencies.BAND_POINTS
-"""Rates of the sweep."""
 MIN_SIMULATED_REQUESTS = 2000
 """Requests of each simulation, more where requests last long: twenty of them are beyond the p99. A choice."""
 AUTOMATIC_REQUESTS = 40_000
@@ -94,7 +93,7 @@ def show(page: Page, planned: PlannedDeployment, key: tuple[object, ...]) -> Non
 def rate_sweep(planned: PlannedDeployment, progress: Progress) -> LatencyGrowth:
     """The curves, the band and the marks of the charts, by theory."""
     deployment, workload, slo = planned.surviving, planned.workload, planned.slo
-    rows = latencies.banded_rate_rows(deployment, workload, slo, SWEEP_POINTS, progress)
+    rows = latencies.banded_rate_rows(deployment, workload, slo, latencies.BAND_POINTS, progress)
     crossings = latencies.crossing_rows(deployment, workload, slo, progress)
     sustained = min(row["rate_per_s"] for row in crossings)
     if slo.attainment is not None:

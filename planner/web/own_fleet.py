@@ -36,15 +36,6 @@ MOST_REPLICAS, MOST_TOKENS, MOST_RUNNING = 4096, 131_072, 16_384
 """Bounds of what is typed in. Choices: beyond every fleet and setting of an engine that is known."""
 SPLITS = ("TP1", "TP2", "TP4", "TP8")
 """Splits to choose from besides that of the plan; others are typed in."""
-HINTS = {
-    "target": "Latency target: percentile of the requests and metric (given)",
-    "at most": "Its threshold (given)",
-    "predicted": "Latency of this fleet (predicted)",
-    "simulated": "Latency of this fleet (simulated; predicted where it does not keep up)",
-    "if slow": "With step times as slow as the confidence of the scenario has them (predicted)",
-    "met": "Whether the target is met (simulated)",
-    "met if slow": "Whether it is met with slow step times too (predicted)",
-}
 
 
 @dataclass(frozen=True)
@@ -75,7 +66,7 @@ class OwnPool:
 
 
 def show(page: Page) -> None:
-    """The form, and what the fleet that was tried last is for this traffic."""
+    """The form, and the answer for the fleet that was tried last."""
     st.caption(
         "A fleet that you run or have in mind, under the traffic and targets of this page: does it hold, with which "
         "probability, up to which rate, and what would it cost? Model and engine are those of the scenario; formats, "
@@ -139,7 +130,7 @@ def _show_side(page: Page, side: PlanSide) -> None:
         return
     reference = PlanSide("the plan", page.request, page.plan) if page.plan.feasible else None
     st.markdown(f"**{components.plain(headline(side, reference))}**")
-    components.table(plan_summary.target_table(side.plan), "own-fleet-targets", HINTS)
+    components.table(plan_summary.target_table(side.plan), "own-fleet-targets")
     if side.plan.warnings:
         components.bullets(side.plan.warnings)
     components.chart(fleets.fleet_picture(side.plan), fleets.fleet_rows(side.plan), "your fleet", "own-fleet-picture")

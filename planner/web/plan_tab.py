@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +17,7 @@ from planner.launch import fleet_of
 from planner.report import csv_text, html_page, plan_to_dict
 from planner.report import plan as report
 from planner.scenario import scenario_text
-from planner.web import components, picture_files, summary
+from planner.web import components, summary
 from planner.web.results import Page
 
 FOLDED_TABLES: Mapping[str, Sequence[str]] = {
@@ -37,17 +36,18 @@ def show(page: Page) -> None:
         st.info("No feasible fleet yet. Pools, targets and alternatives appear here once one is found.")
         return
     tables = {table.title: table for table in report.tables(plan)}
-    for title in ("Fleet", "Engine settings", "Targets", "Confidence", "Losses", "Routing", "Schedule"):
-        _table(tables, title)
+    first = ("Fleet", "Engine settings", "Targets", "Confidence", "Losses", "Routing", "Schedule")
+    _show(tables, first)
     _alternatives(plan, tables)
     with st.container(key="plan-files"):
         _downloads(page)
     for heading, titles in FOLDED_TABLES.items():
         if any(title in tables for title in titles):
             with st.expander(heading):
-                for title in titles:
-                    _table(tables, title)
-    _rejected(plan, tables)
+                _show(tables, titles)
+    if plan.rejections:
+        with st.expander(f"What was rejected ({len(plan.rejections)})"):
+            _show(tables, ("Rejected",))
     with st.expander("What is assumed, and how it was computed"):
         st.markdown("**Assumed**")
         components.bullets(report.plan_assumptions(plan))
@@ -55,13 +55,11 @@ def show(page: Page) -> None:
         components.bullets(report.method(plan))
 
 
-def _table(tables: Mapping[str, Table], title: str) -> None:
-    if title in tables:
-        components.table(tables[title], f"plan-{_slug(title)}")
-
-
-def _slug(title: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+def _show(tables: Mapping[str, Table], titles: Sequence[str]) -> None:
+    """Those of the tables that there are, by title."""
+    for title in titles:
+        if title in tables:
+            components.table(tables[title], f"plan-{components.slug(title)}")
 
 
 def _alternatives(plan: Plan, tables: Mapping[str, Table]) -> None:
@@ -75,13 +73,7 @@ def _alternatives(plan: Plan, tables: Mapping[str, Table]) -> None:
     rows = charts.cost_comparison_rows(plan)
     components.chart(charts.cost_comparison(plan), rows, "Alternatives", "plan-alternatives")
     with st.expander("Alternatives in numbers"):
-        _table(tables, "Best alternative per SKU, mode and engine")
-
-
-def _rejected(plan: Plan, tables: Mapping[str, Table]) -> None:
-    if plan.rejections:
-        with st.expander(f"What was rejected ({len(plan.rejections)})"):
-            _table(tables, "Rejected")
+        _show(tables, ("Best alternative per SKU, mode and engine",))
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -89,7 +81,7 @@ def _rejected(plan: Plan, tables: Mapping[str, Table]) -> None:
 
 def _downloads(page: Page) -> None:
     """The plan as files, each made when it is downloaded."""
-    name = _slug(page.request.name) or "plan"
+    name = components.slug(page.request.name) or "plan"
     plan = replace(page.plan, scenario=page.content)
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.markdown("**Download**", width="content")
@@ -103,7 +95,7 @@ def _downloads(page: Page) -> None:
         )
         _file_button("CSV", f"{name}-tables.zip", "application/zip", lambda: zip_bytes(csv_files(plan)))
         _file_button("Scenario", f"{name}.yaml", "text/yaml", lambda: scenario_text(page.content))
-        picture_files.show_print()
+        components.print_button()
     _deployment_files(plan, name)
 
 

@@ -1,4 +1,4 @@
-"""What takes time: plans and answers about them, cached by scenario, with progress while they are computed.
+"""Plans and answers about them, which take time: cached by scenario, with progress while they are computed.
 
 Results are pure functions of the scenario and are cached for all visitors; they are frozen records, so that no visitor
 can change what another one sees. Plans and what plans many times are made in processes of their own, with a limit to
@@ -99,7 +99,7 @@ def _processes(most: int) -> WorkerPool:
 
 @dataclass(frozen=True)
 class Page:
-    """What every part of the page shows: the scenario and its plan.
+    """The scenario and its plan, as every part of the page shows them.
 
     Attributes:
         content: the scenario as plain data.
@@ -132,7 +132,7 @@ class Job:
 
 
 class _Line:
-    """What is being done, on the page: a progress bar with a button that stops it."""
+    """A computation on the page: a progress bar with a button that stops it."""
 
     def __init__(self, key: Hashable, what: str) -> None:
         self._kind = str(key[0]) if isinstance(key, tuple) else str(key)
@@ -150,7 +150,9 @@ class _Line:
         """Show a stage. Raises what ends the run of a page: another one has begun."""
         self._count, self._last = self._count + (stage != self._last), stage
         text = progress_words(self._what, stage, time.monotonic() - self._begun_s, self._usual_s)
-        self._slot.progress(_share_done(stage, self._count), text=text)
+        of_plan = next((place for place, word in enumerate(STAGES) if stage.startswith(word)), None)
+        done = 1.0 - 0.97**self._count if of_plan is None else (of_plan + 0.5) / len(STAGES)
+        self._slot.progress(done, text=text)
 
     def keep(self, result: object) -> None:
         """Put the result into the cache, with how long it took."""
@@ -191,7 +193,7 @@ def compute_together(jobs: Sequence[Job]) -> bool:
     """Those results that are not in the cache, side by side in two processes where this machine has two cores.
 
     Returns:
-        Whether there was anything to do. What the visitor stopped stays undone, with a line that says so.
+        True if there was anything to do. What the visitor stopped stays undone, with a line that says so.
     """
     missing = [job for job in jobs if store().get(job.key) is None and not _is_stopped(job.key, job.what)]
     processes = pool()
@@ -230,22 +232,18 @@ def _set_stopped(name: str | None) -> None:
 
 
 def _is_stopped(key: Hashable, what: str) -> bool:
-    """Whether the visitor stopped a computation; if so, a line says so, with a button to go on."""
+    """True if the visitor stopped a computation; a line then says so, with a button to go on."""
     name = name_of(key)
     if st.session_state.get(STOPPED) != name:
         return False
-    _stopped_line(what, name)
-    return True
-
-
-def _stopped_line(what: str, name: str) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         st.markdown(f"**Stopped:** {what}", width="content")
         st.button("Go on", key=f"go-on-{name}", on_click=_set_stopped, args=(None,), icon=":material/play_arrow:")
+    return True
 
 
 def progress_words(what: str, stage: str, elapsed_s: float, usual_s: float | None) -> str:
-    """What is being done, for how long, and how long it took the last time.
+    """A computation in words: its stage, for how long, and how long it took the last time.
 
     >>> progress_words("Planning", "solving", 3.2, 12.4)
     'Planning: solving (3 s so far; the last time took 12 s)'
@@ -255,21 +253,13 @@ def progress_words(what: str, stage: str, elapsed_s: float, usual_s: float | Non
     return f"{doing} ({elapsed_s:.0f} s so far{usual})" if elapsed_s >= 1.0 or usual else doing
 
 
-def _share_done(stage: str, count: int) -> float:
-    """How far a stage is: by its position among the stages of a plan, else closer to the end with every step."""
-    for number, word in enumerate(STAGES):
-        if stage.startswith(word):
-            return (number + 0.5) / len(STAGES)
-    return 1.0 - 0.97**count
-
-
 def request_of(key: str) -> PlanRequest:
     """The request of a scenario. Raises InputError."""
     return planner.load_scenario(json.loads(key))
 
 
 def is_planned(key: str) -> bool:
-    """Whether the plan of a scenario is known, by theory at least."""
+    """True if the plan of a scenario is known, by theory at least."""
     return any(store().get((kind, key)) is not None for kind in PLANS)
 
 
@@ -304,6 +294,11 @@ def replanner(plan: Plan, hardware: HardwareDb, progress: Progress) -> Replanner
     return Replanner(hardware=hardware, progress=progress, corrections=plan.corrections)
 
 
+def duration_text(seconds: float) -> str:
+    """A time in seconds or minutes."""
+    return f"{max(1, round(seconds))} s" if seconds < 90.0 else f"{round(seconds / 60.0)} min"
+
+
 def known_theory_plan(page: Page) -> Plan | None:
     """The provisional plan by theory alone, while it is cached."""
     plan = store().get(("theory", page.key))
@@ -317,7 +312,7 @@ def theory_plan_s(page: Page) -> float:
 
 
 def check_by_simulation(page: Page) -> bool:
-    """Simulate the plan; whether there was anything to do, so that the page is redrawn."""
+    """Simulate the plan; True if there was anything to do, so that the page is redrawn."""
     if page.plan.simulated or not page.plan.feasible:
         return False
     compute_once(
@@ -334,24 +329,33 @@ def comparison(page: Page) -> Job:
 
 
 def is_compared(page: Page) -> bool:
-    """Whether the alternatives of this plan are known."""
+    """True if the alternatives of this plan are known."""
     return store().get(("complete", page.key)) is not None
 
 
 def is_check_stopped(page: Page) -> bool:
-    """Whether the visitor stopped the simulation of this plan."""
+    """True if the visitor stopped the simulation of this plan."""
     return bool(st.session_state.get(STOPPED) == name_of(("checked", page.key)))
 
 
 # --- what waits for a click -------------------------------------------------------------------------------------------
 
 
-def is_requested(name: str, page: Page) -> bool:
-    """Whether the visitor has asked for something that takes long, for this scenario."""
-    return bool(st.session_state.get(f"asked-{name}") == page.key)
+def requested(
+    label: str, name: str, page: Page, hint: str | None = None, icon: str = ":material/search:", *, known: bool = False
+) -> bool:
+    """True once the visitor has asked for something that takes long, or where it is `known`; else a button asks for it.
 
-
-def request_button(label: str, name: str, page: Page, hint: str | None = None, icon: str = ":material/search:") -> None:
-    """A button that asks for something that takes long; `is_requested` is true afterwards."""
+    Args:
+        label: of the button.
+        name: of the thing.
+        page: whose scenario it is asked for.
+        hint: shown on hover.
+        icon: of the button.
+        known: it is there already, or takes a moment.
+    """
+    if known or st.session_state.get(f"asked-{name}") == page.key:
+        return True
     remember = partial(st.session_state.__setitem__, f"asked-{name}", page.key)
     st.button(label, key=f"ask-{name}", on_click=remember, help=hint, icon=icon)
+    return False

@@ -1,4 +1,4 @@
-"""The section *Memory of one server* of the tab *Roofline*: what a GPU holds as it starts, or why it does not."""
+"""The section *Memory of one server* of the tab *Roofline*: memory of a GPU as it starts, or why it does not."""
 
 from __future__ import annotations
 
@@ -71,19 +71,44 @@ HINTS = {
     "log": "As the engine's log says.",
     "difference": "Predicted over logged, less 1.",
 }
-"""What headings and names of rows of this section mean."""
+"""Definitions by heading or by name of a row."""
 
 
-_OWN = (
-    *("sku", "engine_version", "parallelism", "precision", "memory_fraction"),
-    *("max_request_tokens", "max_running_requests", "max_batched_tokens"),
-)
-"""Fields of a replica that the inputs decide; the rest is the plan's."""
+CHOSEN_LIMITS = ("memory_fraction", "max_request_tokens", "max_running_requests", "max_batched_tokens")
+"""Limits of a replica that the inputs decide, beside its GPU, format and split; the rest is the plan's."""
+NUMBERS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
+    "memory_fraction": (
+        "Memory fraction",
+        "Share of a GPU's memory that the engine may take, as it reads it (vLLM's gpu_memory_utilization).",
+        {"min_value": 0.05, "max_value": 1.0, "step": 0.01, "format": "%.2f"},
+    ),
+    "max_request_tokens": (
+        "Longest request",
+        "Tokens of one request, input and output, that the engine takes (vLLM's max_model_len).",
+        {"step": 1024},
+    ),
+    "max_running_requests": (
+        "Running requests",
+        "Batch limit of the whole server (vLLM's max_num_seqs).",
+        {"step": 32},
+    ),
+    "max_batched_tokens": (
+        "Batched tokens",
+        "Chunk budget: most tokens in one step (vLLM's max_num_batched_tokens).",
+        {"step": 1024},
+    ),
+    "at_tokens": (
+        "Typical request",
+        "Tokens of requests, input and output, of which the largest batch is asked for; at first the mean.",
+        {"step": 256},
+    ),
+}
+"""Number inputs by field: label, hint and bounds."""
 
 
 @dataclass(frozen=True)
 class ShownServer:
-    """What the section starts from; None leaves a limit to the engine.
+    """The server that the section starts from.
 
     Attributes:
         llm: the model.
@@ -91,10 +116,7 @@ class ShownServer:
         engine: id of its profile.
         parallelism: of the replica.
         precision: number formats.
-        memory_fraction: as the engine reads it.
-        longest_tokens: longest request [tokens].
-        running: batch limit.
-        batched_tokens: chunk budget [tokens].
+        limits: `CHOSEN_LIMITS` by name; None leaves one to the engine.
         eager: no captured graphs.
         mean_tokens: of a request of the traffic, input and output [tokens].
         planned: the replica of the plan; None without a plan.
@@ -105,29 +127,18 @@ class ShownServer:
     engine: str
     parallelism: Parallelism
     precision: Precision
-    memory_fraction: float | None
-    longest_tokens: int | None
-    running: int | None
-    batched_tokens: int | None
+    limits: Mapping[str, float | None]
     eager: bool
     mean_tokens: int
     planned: ReplicaConfig | None = None
 
-    @property
-    def name(self) -> str:
-        """Tells its inputs from those of another server."""
-        return results.name_of(tuple(getattr(self, field) for field in self.__dataclass_fields__ if field != "planned"))
-
     def settings(self, hardware: HardwareDb) -> dict[str, Any]:
-        """Of `memory`, but for model, GPU and format."""
+        """Arguments of `memory`, but for model, GPU and format."""
         return {
             **{name: getattr(self.parallelism, name) for name in ("tp", "pp", "dp", "ep")},
             "engine": self.engine,
             "engine_version": None if self.planned is None else self.planned.engine_version,
-            "memory_fraction": self.memory_fraction,
-            "max_request_tokens": self.longest_tokens,
-            "max_running_requests": self.running,
-            "max_batched_tokens": self.batched_tokens,
+            **self.limits,
             "eager": self.eager,
             "hardware": hardware,
         }
@@ -141,9 +152,10 @@ class ShownServer:
         if self.planned is None:
             return found
         config, own = found.replica, self.planned.own_schedule
-        if self.eager != _is_eager(self.planned):
+        if self.eager != (self.planned.schedule.captured_decodes == 0):
             own = self.planned.schedule.model_copy(update={"captured_decodes": config.schedule.captured_decodes})
-        changes = {name: getattr(config, name) for name in _OWN}
+        names = ("sku", "engine_version", "parallelism", "precision", *CHOSEN_LIMITS)
+        changes = {name: getattr(config, name) for name in names}
         return start_up(rebuilt(self.planned, **changes, own_schedule=own, calibration=None))
 
 
@@ -151,22 +163,20 @@ def planned_server(page: Page, config: ReplicaConfig, workload: Workload) -> Sho
     """The replica of a pool, told the limits that exports write.
 
     Args:
-        page: what is shown.
+        page: the page.
         config: of the pool.
         workload: that is routed to it.
     """
     lengths = workload.lengths
+    limits = {name: getattr(config, name) for name in CHOSEN_LIMITS}
     return ShownServer(
         config.llm,
         _sku_ids(page, config.engine.id, config.sku.id),
         config.engine.id,
         config.parallelism,
         config.precision,
-        config.memory_fraction,
-        request_limit(config, lengths.max_total).tokens,
-        config.max_running_requests,
-        config.max_batched_tokens,
-        _is_eager(config),
+        limits | {"max_request_tokens": request_limit(config, lengths.max_total).tokens},
+        config.schedule.captured_decodes == 0,
         round(lengths.mean_input + lengths.mean_output),
         config,
     )
@@ -176,16 +186,14 @@ def unplanned_server(page: Page) -> ShownServer:
     """Where there is no fleet: the model on the first GPU of the search, on as few GPUs of it as it starts on."""
     request, search = page.request, page.request.search
     lengths = request.workload.lengths
+    given = {"memory_fraction": search.memory_fraction, "max_request_tokens": request.max_request_tokens}
     server = ShownServer(
         request.llm,
         _sku_ids(page, search.engine, search.skus[0]),
         search.engine,
         Parallelism(),
         request.precision,
-        search.memory_fraction,
-        request.max_request_tokens,
-        None,
-        None,
+        dict.fromkeys(CHOSEN_LIMITS) | given,
         search.eager,
         round(lengths.mean_input + lengths.mean_output),
     )
@@ -193,16 +201,13 @@ def unplanned_server(page: Page) -> ShownServer:
         wider = replace(server, parallelism=Parallelism(tp=tp))
         try:
             config = wider.started(page.hardware).replica
-            told = replace(wider, longest_tokens=request_limit(config, lengths.max_total).tokens)
+            longest = request_limit(config, lengths.max_total).tokens
+            told = replace(wider, limits={**wider.limits, "max_request_tokens": longest})
             if told.started(page.hardware).starts:
                 return told
         except PlannerError:
             continue
     return server
-
-
-def _is_eager(config: ReplicaConfig) -> bool:
-    return config.schedule.captured_decodes == 0
 
 
 def _sku_ids(page: Page, engine: str, first: str) -> tuple[str, ...]:
@@ -220,122 +225,79 @@ def _tp_options(planned: int) -> list[int]:
 
 
 def show(page: Page, server: ShownServer) -> None:
-    """The section; what cannot be is said in its place."""
-    keys = {name: f"memory-{name}-{server.name}" for name in _FIELDS}
+    """The section; errors stand in the place of what cannot be shown."""
+    shown = (server.llm.id, server.skus, server.engine, server.parallelism, server.precision)
+    mark = results.name_of((*shown, tuple(server.limits.values()), server.eager, server.mean_tokens))
+    keys = {name: f"memory-{name}-{mark}" for name in ("sku", "parallelism.tp", "precision", *NUMBERS, "eager")}
     chosen, at_tokens = _choose(server, keys)
     try:
-        found = chosen.started(page.hardware)
-        _show_found(found, at_tokens, keys)
+        _show_found(chosen.started(page.hardware), at_tokens, keys)
     except PlannerError as error:
         st.error(components.plain(str(error)))
     _show_formats(page, chosen)
     _show_log(page, chosen)
 
 
-_FIELDS = (
-    "sku",
-    "parallelism.tp",
-    "precision",
-    "memory_fraction",
-    "max_request_tokens",
-    "max_running_requests",
-    "max_batched_tokens",
-    "at_tokens",
-    "eager",
-)
-"""Inputs by the name that a `StartFix` gives them."""
-
-
 def _choose(server: ShownServer, keys: Mapping[str, str]) -> tuple[ShownServer, int]:
-    """The server as the inputs have it, and the length at which the largest batch is asked for."""
-    formats = _formats(server)
-    longest = server.llm.max_context_tokens
-    begin = (
-        *(server.skus[0], server.parallelism.tp, 0, server.memory_fraction, server.longest_tokens),
-        *(server.running, server.batched_tokens, server.mean_tokens, server.eager),
-    )
-    for field, value in zip(_FIELDS, begin, strict=True):
+    """The server as the inputs have it, and the length at which the largest batch is asked for.
+
+    Args:
+        server: that the inputs start from.
+        keys: of the inputs by the name that a `StartFix` gives them.
+    """
+    formats, split = _formats(server), server.parallelism
+    begin = {"sku": server.skus[0], "parallelism.tp": split.tp, "precision": 0, "eager": server.eager}
+    for field, value in (begin | dict(server.limits) | {"at_tokens": server.mean_tokens}).items():
         st.session_state.setdefault(keys[field], value)
-    mark = " (planned)" if server.planned is not None else ""
-    selected = partial(st.selectbox, persist_state="session")
-    number = partial(st.number_input, value=None, width=INPUT_WIDTH_PX, persist_state="session")
-    count = partial(number, min_value=1, placeholder=ENGINES_OWN)
+    planned = " (planned)" if server.planned is not None else ""
+    longest = server.llm.max_context_tokens
     with st.container(horizontal=True):
-        sku = selected(
+        sku = st.selectbox(
             "GPU of the server",
             server.skus,
-            format_func=lambda name: f"{name}{mark}" if name == server.skus[0] else name,
+            format_func=lambda name: f"{name}{planned}" if name == server.skus[0] else name,
             key=keys["sku"],
             help="The same server on another GPU.",
             width=GPU_WIDTH_PX,
+            persist_state="session",
         )
-        place = selected(
+        place = st.selectbox(
             "Format",
             range(len(formats)),
             format_func=lambda place: formats[place][0],
             key=keys["precision"],
             help="Number formats as planned, or those of a checkpoint that there is.",
             width=FORMAT_WIDTH_PX,
+            persist_state="session",
         )
-        tp = selected(
+        tp = st.selectbox(
             "GPUs per layer (TP)",
-            _tp_options(server.parallelism.tp),
+            _tp_options(split.tp),
             key=keys["parallelism.tp"],
             help="GPUs that every layer is split over. Stages, attention ranks and experts stay as planned.",
             width=INPUT_WIDTH_PX,
+            persist_state="session",
         )
-        fraction = number(
-            "Memory fraction",
-            min_value=0.05,
-            max_value=1.0,
-            step=0.01,
-            format="%.2f",
-            placeholder=ENGINES_OWN,
-            key=keys["memory_fraction"],
-            help="Share of a GPU's memory that the engine may take, as it reads it (vLLM's gpu_memory_utilization).",
-        )
-        most = number(
-            "Longest request",
-            min_value=1,
-            max_value=longest,
-            step=1024,
-            placeholder=f"{longest:,}",
-            key=keys["max_request_tokens"],
-            help="Tokens of one request, input and output, that the engine takes (vLLM's max_model_len).",
-        )
-        running = count(
-            "Running requests",
-            step=32,
-            key=keys["max_running_requests"],
-            help="Batch limit of the whole server (vLLM's max_num_seqs).",
-        )
-        batched = count(
-            "Batched tokens",
-            step=1024,
-            key=keys["max_batched_tokens"],
-            help="Chunk budget: most tokens in one step (vLLM's max_num_batched_tokens).",
-        )
-        at_tokens = count(
-            "Typical request",
-            step=256,
-            key=keys["at_tokens"],
-            help="Tokens of requests, input and output, of which the largest batch is asked for; at first the mean.",
-        )
+        given: dict[str, Any] = {}
+        for field, (label, hint, bounds) in NUMBERS.items():
+            of_model = {"max_value": longest, "placeholder": f"{longest:,}"} if field == "max_request_tokens" else {}
+            options: dict[str, Any] = {"min_value": 1, "placeholder": ENGINES_OWN, **bounds, **of_model}
+            given[field] = st.number_input(
+                label, value=None, key=keys[field], help=hint, width=INPUT_WIDTH_PX, persist_state="session", **options
+            )
     eager = components.switch("Eager (no captured graphs)", keys["eager"], "vLLM's enforce_eager.")
-    split, tp = server.parallelism, tp or server.parallelism.tp
+    tp = tp or split.tp
     whole = split.ep > 1 and split.ep == split.tp * split.dp
+    at_tokens = given.pop("at_tokens") or server.mean_tokens
     chosen = replace(
         server,
         skus=(sku or server.skus[0],),
         parallelism=split.model_copy(update={"tp": tp, "ep": tp * split.dp if whole else split.ep}),
         precision=formats[place or 0][1],
-        memory_fraction=fraction,
-        longest_tokens=most,
-        running=running,
-        batched_tokens=batched,
+        limits=given,
         eager=eager,
     )
-    return chosen, at_tokens or server.mean_tokens
+    return chosen, at_tokens
 
 
 def _formats(server: ShownServer) -> list[tuple[str, Precision]]:
@@ -444,7 +406,7 @@ def _show_formats(page: Page, chosen: ShownServer) -> None:
     found = formats_of(chosen.llm, chosen.skus[0], **chosen.settings(page.hardware))
     shown = [(name, one if isinstance(one, PlannerError) else chosen.as_planned(one)) for name, one in found]
     with folded:
-        components.table_with_notes(formats_table(shown), "memory-formats", HINTS)
+        components.table(formats_table(shown), "memory-formats", HINTS, numbered_notes=True)
 
 
 def _show_log(page: Page, chosen: ShownServer) -> None:
@@ -463,7 +425,10 @@ def _show_log(page: Page, chosen: ShownServer) -> None:
         return
     name, content = kept
     try:
-        said = read_startup_log(_text(name, content))
+        file = io.BytesIO(content)
+        file.name = name
+        text = components.uploaded_bytes(file, MAX_LOG_BYTES).decode("utf-8", errors="replace")
+        said = read_startup_log(text)
         found = memory_of_log(said, chosen.llm, chosen.skus[0], **_beside(chosen, said, page.hardware))
         st.caption(components.plain(log_words(name, said, found)))
         components.table(log_table(found, said), "memory-log-table", HINTS)
@@ -476,15 +441,8 @@ def _keep_log() -> None:
     st.session_state[KEPT_LOG] = None if file is None else (file.name, file.getvalue())
 
 
-def _text(name: str, content: bytes) -> str:
-    """A log as text. Raises InputError where it is too large."""
-    file = io.BytesIO(content)
-    file.name = name
-    return components.uploaded_bytes(file, MAX_LOG_BYTES).decode("utf-8", errors="replace")
-
-
 def _beside(chosen: ShownServer, said: StartupLog, hardware: HardwareDb) -> dict[str, Any]:
-    """What a log does not say of its server: the format, and how it is split where the log is silent."""
+    """Settings that a log does not say of its server: the format, and how it is split where the log is silent."""
     split: dict[str, Any] = {} if said.tp is not None else {"tp": chosen.parallelism.tp}
     if (said.tp or chosen.parallelism.tp) == chosen.parallelism.tp:
         split["ep"] = chosen.parallelism.ep
@@ -492,7 +450,7 @@ def _beside(chosen: ShownServer, said: StartupLog, hardware: HardwareDb) -> dict
 
 
 def log_words(name: str, said: StartupLog, found: StartUp) -> str:
-    """What a log is of, what it is held against, and how the start ended."""
+    """The server of a log, its prediction, and how the start ended."""
     of = " ".join(word for word in (said.engine, said.version) if word)
     model = f" with {said.model}" if said.model else ""
     config = found.replica

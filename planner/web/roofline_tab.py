@@ -1,4 +1,4 @@
-"""The tab *Roofline*: what a step waits for, and whether another batch or another GPU would help."""
+"""The tab *Roofline*: what a step waits for, and if another batch or another GPU would help."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from hardware_db import HardwareDb
 from planner.charts import Row, replicas, rooflines, steps
 from planner.core import Table, number_of, percent, significant
 from planner.engine import ReplicaConfig
@@ -32,14 +31,14 @@ BOUND_WORDS = {
     Bound.LINK: "the links between GPUs",
     Bound.OVERHEAD: "the serving engine",
 }
-"""What a step waits for, in words."""
+"""Resources that a step waits for, in words."""
 BOUND_REMEDIES = {
     Bound.COMPUTE: "More FLOP/s or fewer bits would shorten it; more bandwidth would not.",
     Bound.MEMORY: "More bandwidth or fewer bits would shorten it; more FLOP/s would not.",
     Bound.LINK: "A faster link or fewer GPUs in a replica would shorten it.",
     Bound.OVERHEAD: "A faster GPU would help little: launches and host time take long.",
 }
-"""What helps where a step waits for a resource."""
+"""Remedies by the resource that a step waits for."""
 HINTS = {
     "GPU": "Hardware id of the database.",
     "Decode step [ms]": "One step that advances every running request by a token, prompts aside, at the mean context "
@@ -72,7 +71,7 @@ HINTS = {
     "Source of the peak": "Where the peak was read.",
     "Source of the bandwidth": "Where the bandwidth was read.",
 }
-"""What the headings of this tab mean."""
+"""Definitions by heading."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,7 @@ def show(page: Page) -> None:
 
 
 def _show_memory(page: Page) -> None:
-    """What a GPU of one server holds, of the plan or, without one, of the model on the first GPU of the search."""
+    """Memory of a GPU of one server, of the plan or, without one, of the model on the first GPU of the search."""
     if not page.plan.feasible:
         roofline_memory.show(page, roofline_memory.unplanned_server(page))
         return
@@ -115,7 +114,7 @@ def _show_memory(page: Page) -> None:
 
 
 def _show_replica(page: Page) -> None:
-    """What steps wait for, and the same on every GPU."""
+    """Resources that steps wait for, and the same on every GPU."""
     if not page.plan.feasible:
         st.info("There is no fleet whose steps could be shown. What would help is listed above.")
         return
@@ -216,20 +215,15 @@ def _replicas_on_skus(page: Page, chosen: ChosenPool) -> tuple[PoolOnSku, ...]:
     skus = tuple(dict.fromkeys((own, *page.request.search.skus)))
 
     def compute(progress: Progress) -> tuple[PoolOnSku, ...]:
-        hardware = page.hardware
         fitted = []
         for sku in skus:
             progress(sku)
-            fitted.append(_replica_on(page, chosen, sku, hardware))
+            lengths, calibrated = chosen.planned.workload.lengths, page.request.search.calibrated
+            fitted.append(on_sku(chosen.pool, lengths, sku, page.hardware, calibrated=calibrated))
         return tuple(fitted)
 
     key = ("roofline on every SKU", page.key, page.plan.simulated, chosen.name, chosen.planned.option.name)
     return results.compute_once(key, compute, "Timing the replica on every GPU")
-
-
-def _replica_on(page: Page, chosen: ChosenPool, sku: str, hardware: HardwareDb) -> PoolOnSku:
-    lengths = chosen.planned.workload.lengths
-    return on_sku(chosen.pool, lengths, sku, hardware, calibrated=page.request.search.calibrated)
 
 
 # --- what a step waits for, and another batch -------------------------------------------------------------------------
@@ -290,7 +284,7 @@ def verdict(model: PoolModel, by_step: Mapping[str, Sequence[Row]], running: flo
 
 
 def waiting_in_words(name: str, rows: Sequence[Row]) -> str:
-    """What a step takes and waits for, as a clause; arguments as `steps.step_chart`."""
+    """Time of a step and what it waits for, as a clause; arguments as `steps.step_chart`."""
     (bound, share), *rest = steps.bound_shares(rows).items()
     also = ", ".join(
         f"{percent(other_share)} for {BOUND_WORDS[other]}" for other, other_share in rest if other_share >= 0.01
@@ -317,41 +311,36 @@ def gpu_verdict(rows: Sequence[Row], own: str, role: Role) -> str:
 def _metric_cards(model: PoolModel, running: float) -> list[MetricCard]:
     config = model.pool.config
     source = f"Predicted; kernel times: {replicas.timed_by(config)}."
+
+    def step_card(label: str, row: Row, hint: str) -> MetricCard:
+        low, high = row["low_ms"], row["high_ms"]
+        ends = f"{interval_text(low, high)} ms (90 %)" if has_width(low, high) else ""
+        hint = f"{HINTS[f'{label} [ms]']} {hint}{source} The interval is that of its kernels' fits."
+        return MetricCard(label, f"{significant(row['step_ms'])} ms", hint, ends)
+
     cards = []
     if model.pool.role is not Role.PREFILL:
         row = steps.decode_row(model, running)
-        cards.append(
-            MetricCard(
-                "Decode step",
-                f"{significant(row['step_ms'])} ms",
-                f"{HINTS['Decode step [ms]']} {source} The interval is that of its kernels' fits.",
-                interval_text(row["low_ms"], row["high_ms"]),
-            )
-        )
-        hint = f"{HINTS['Tokens/s per GPU']} {source}"
-        cards.append(
-            MetricCard("Output tokens/s per GPU", significant(row["tokens_per_s_per_gpu"]), hint, "decode steps alone")
-        )
+        tokens, hint = significant(row["tokens_per_s_per_gpu"]), f"{HINTS['Tokens/s per GPU']} {source}"
+        cards.append(step_card("Decode step", row, ""))
+        cards.append(MetricCard("Output tokens/s per GPU", tokens, hint, "decode steps alone"))
     if model.pool.role is not Role.DECODE:
-        row = steps.prefill_row(model, config.max_batched_tokens)
-        chunk = number_of(config.max_batched_tokens, "token")
-        hint = f"{HINTS['Prefill step [ms]']} Here {chunk}. {source}"
-        interval = interval_text(row["low_ms"], row["high_ms"])
-        cards.append(MetricCard("Prefill step", f"{significant(row['step_ms'])} ms", hint, interval))
+        most = config.max_batched_tokens
+        cards.append(step_card("Prefill step", steps.prefill_row(model, most), f"Here {number_of(most, 'token')}. "))
     dtype = compute_dtype(config.precision.activations, config.sku)
-    tokens = planned_ridge(config)["compute_bound_tokens"]
+    rows = rooflines.ridge_rows([config.sku], {dtype: config.precision.weights})
+    least = next(row["compute_bound_tokens"] for row in rows if row["dtype"] == dtype.value)
     hint = f"{HINTS['Compute-bound from [tokens]']} {config.precision.weights} weights, {dtype} arithmetic."
-    cards.append(MetricCard("Weights compute-bound from", number_of(round(tokens), "token"), hint, "in one step"))
-    return cards
+    return [*cards, MetricCard("Weights compute-bound from", number_of(round(least), "token"), hint, "in one step")]
 
 
 def interval_text(low_ms: float, high_ms: float) -> str:
-    """A 90 % interval in words; empty where it has no width (nothing was measured)."""
-    return f"{significant(low_ms)} to {significant(high_ms)} ms (90 %)" if has_width(low_ms, high_ms) else ""
+    """Both ends of an interval as text [ms]."""
+    return f"{significant(low_ms)} to {significant(high_ms)}"
 
 
 def has_width(low: float, high: float) -> bool:
-    """Whether an interval is more than a point."""
+    """True if an interval is more than a point, that is, something was measured."""
     return high > low * (1.0 + 1e-9)
 
 
@@ -405,56 +394,37 @@ def _show_roofs(chosen: ChosenPool, fitted: Sequence[PoolOnSku], rows: Sequence[
 
 
 def roof_in_words(row: Row) -> tuple[str, str]:
-    """What the steps of a row of `replicas.sku_rows` take, and what the first of them waits for, in two lines."""
+    """Times of the steps of a row of `replicas.sku_rows`, and what the first of them waits for, in two lines."""
     named = (("decode", row["decode_ms"]), ("prefill", row["prefill_ms"]))
     took = ", ".join(f"{name} {significant(ms)} ms" for name, ms in named if ms is not None)
     kind = "decode " if all(ms is not None for _, ms in named) else ""
     return took, f"{kind}waits for {row['waits_for']} ({percent(row['waits_share'])})"
 
 
-def planned_ridge(config: ReplicaConfig) -> Row:
-    """The ridge row of the format a replica computes in, its weights stored as planned."""
-    dtype = compute_dtype(config.precision.activations, config.sku)
-    rows = rooflines.ridge_rows([config.sku], {dtype: config.precision.weights})
-    return next(row for row in rows if row["dtype"] == dtype.value)
-
-
 def sku_table(rows: Sequence[Row], own: ReplicaConfig, role: Role, running: float) -> Table:
     """Rows of `replicas.sku_rows` as a table; columns that a role has no use for are left out."""
-    columns = ["GPU"]
-    main, other = "Decode step [ms]", ["Prefill step [ms]"] if role is Role.MIXED else []
-    if role is Role.PREFILL:
-        main = "Prefill step [ms]"
-    columns += [main, "90 % interval [ms]", *other]
-    columns += ["Waits for", "Tokens/s per GPU", "Requests at once", "Kernel times"]
-    cells = [_sku_cells(row, own) for row in rows]
-    what = f"a decode step of {number_of(round(running), 'request')}" if role is not Role.PREFILL else "a prefill step"
+    main = "Prefill step [ms]" if role is Role.PREFILL else "Decode step [ms]"
+    other = ("Prefill step [ms]",) if role is Role.MIXED else ()
+    columns = ("GPU", main, "90 % interval [ms]", *other)
+    columns += ("Waits for", "Tokens/s per GPU", "Requests at once", "Kernel times")
+    cells = []
     note = "The same model, number formats, parallelism and limits on every GPU, prices aside."
     for row in rows:
+        low, high, fits = row["low_ms"], row["high_ms"], row["waits_for"] is not None
+        shown = {
+            "GPU": f"{row['sku']} (planned)" if row["sku"] == own.sku.id else row["sku"],
+            "Decode step [ms]": _number_cell(row["decode_ms"]),
+            "90 % interval [ms]": interval_text(low, high) if fits and has_width(low, high) else "-",
+            "Prefill step [ms]": _number_cell(row["prefill_ms"]),
+            "Waits for": f"{row['waits_for']} ({percent(row['waits_share'])})" if fits else "-",
+            "Tokens/s per GPU": _number_cell(row["tokens_per_s_per_gpu"]),
+            "Requests at once": _number_cell(row["requests"]),
+            "Kernel times": row["timed_by"] if fits else "does not fit",
+        }
+        cells.append(tuple(shown[name] for name in columns))
         note += f" {row['sku']} does not fit: {_reason_alone(row['reason'])}." if row["reason"] else ""
-    title = f"The same {own.parallelism.label} replica on every GPU: {what}"
-    return Table(title, tuple(columns), tuple(tuple(row_cells[name] for name in columns) for row_cells in cells), note)
-
-
-def _sku_cells(row: Row, own: ReplicaConfig) -> dict[str, str]:
-    fits = row["waits_for"] is not None
-    return {
-        "GPU": f"{row['sku']} (planned)" if row["sku"] == own.sku.id else row["sku"],
-        "Decode step [ms]": _number_cell(row["decode_ms"]),
-        "90 % interval [ms]": _interval_cell(row),
-        "Prefill step [ms]": _number_cell(row["prefill_ms"]),
-        "Waits for": f"{row['waits_for']} ({percent(row['waits_share'])})" if fits else "-",
-        "Tokens/s per GPU": _number_cell(row["tokens_per_s_per_gpu"]),
-        "Requests at once": _number_cell(row["requests"]),
-        "Kernel times": row["timed_by"] if fits else "does not fit",
-    }
-
-
-def _interval_cell(row: Row) -> str:
-    low_ms, high_ms = row["low_ms"], row["high_ms"]
-    if low_ms is None or not has_width(low_ms, high_ms):
-        return "-"
-    return f"{significant(low_ms)} to {significant(high_ms)}"
+    what = f"a decode step of {number_of(round(running), 'request')}" if role is not Role.PREFILL else "a prefill step"
+    return Table(f"The same {own.parallelism.label} replica on every GPU: {what}", columns, tuple(cells), note)
 
 
 def _number_cell(value: float | None) -> str:

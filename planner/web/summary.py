@@ -29,7 +29,8 @@ def show(page: Page) -> None:
     sentence = headline.short_headline(page.plan)
     st.session_state[LAST] = sentence
     provisional = "" if page.plan.simulated else "Provisional: "
-    st.markdown(f"#### {provisional}{_with_unbroken_counts(components.plain(sentence))}")
+    unbroken = components.plain(sentence).replace(" × ", "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}")  # count with thing
+    st.markdown(f"#### {provisional}{unbroken}")
     _status(page)
     st.markdown(components.plain(targets_line(page.plan)))
     concerns.show(page.plan, cached_cost_range(page))
@@ -89,31 +90,24 @@ def _growth_line(page: Page) -> None:
         st.caption(components.plain(f"As demand grows the fleet {growth.words}."))
 
 
-def _with_unbroken_counts(text: str) -> str:
-    """Text whose counts stay on one line with what they count."""
-    return text.replace(" × ", "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}")
-
-
 def complete(page: Page) -> bool:
-    """Compute what is missing beside a simulated plan: alternatives and intervals; whether there was anything to do."""
+    """Compute what is missing beside a simulated plan: alternatives and intervals; True if there was anything to do."""
     plan = page.plan
     if plan.cost is None or not plan.simulated:
         return False
     jobs = [results.comparison(page)]
     if is_calibrated(plan):
-        jobs += [_cost_job(page, confidence) for confidence in headline.range_confidences(plan)]
-    jobs.append(results.Job(_headroom_key(page), partial(headroom, plan), "Looking for headroom"))
+        for confidence in headline.range_confidences(plan):
+            compute = partial(headline.cost_at, plan, page.hardware, confidence)
+            what = f"Cost at {percent(confidence)} confidence"
+            jobs.append(results.Job(_cost_key(page, confidence), compute, what))
+    jobs.append(results.Job(("headroom", page.key), partial(headroom, plan), "Looking for headroom"))
     return results.compute_together(jobs)
-
-
-def _cost_job(page: Page, confidence: float) -> results.Job:
-    compute = partial(headline.cost_at, page.plan, page.hardware, confidence)
-    return results.Job(_cost_key(page, confidence), compute, f"Cost at {percent(confidence)} confidence")
 
 
 def cached_headroom(page: Page) -> Headroom | None:
     """The headroom of the plan, once it was computed."""
-    headroom = results.store().get(_headroom_key(page))
+    headroom = results.store().get(("headroom", page.key))
     return headroom if isinstance(headroom, Headroom) else None
 
 
@@ -126,10 +120,6 @@ def cached_cost_range(page: Page) -> CostRange | None:
     return headline.range_of(exact, sure, confidences[1])
 
 
-def _headroom_key(page: Page) -> tuple[str, str]:
-    return ("headroom", page.key)
-
-
 def _cost_key(page: Page, confidence: float) -> tuple[str, str, float]:
     return ("cost at", page.key, confidence)
 
@@ -139,7 +129,7 @@ def _cost_key(page: Page, confidence: float) -> tuple[str, str, float]:
 
 def _status(page: Page) -> None:
     """Badges that say how the numbers are known, and what simulation changed of the fleet."""
-    plan = page.plan
+    plan, sources = page.plan, headline.calibration_sources(page.plan)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         checked = plan.simulated and all(check.met for check in plan.targets)
         st.badge(
@@ -153,7 +143,7 @@ def _status(page: Page) -> None:
             calibration,
             icon=":material/straighten:",
             color="green" if calibration == "Calibrated" else "orange",
-            help=_hint_list("How step times are known", headline.calibration_sources(plan)),
+            help="\n".join(["How step times are known:", "", *(f"- {components.plain(line)}" for line in sources)]),
         )
     change_line = swapped_words(results.known_theory_plan(page), plan)
     if change_line:
@@ -181,11 +171,6 @@ def _simulation_hint(plan: Plan) -> str:
     return f"The fleet was simulated request by request; a missed target would have made it grow.{agree}"
 
 
-def _hint_list(title: str, lines: tuple[str, ...]) -> str:
-    """A title and lines as Markdown, for a hover."""
-    return "\n".join([f"{title}:", "", *(f"- {components.plain(line)}" for line in lines)])
-
-
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
@@ -199,20 +184,24 @@ def _metric_cards(page: Page, cost: CostBreakdown) -> list[components.MetricCard
     ]
 
 
-def _missing_interval(plan: Plan) -> str:
-    return INTERVAL_FOLLOWS if is_calibrated(plan) else "no interval: not calibrated"
+def _interval(plan: Plan, cost: CostBreakdown, costs: CostRange | None, name: str) -> str:
+    """The interval of a figure of the cost in words, or why there is none."""
+    if costs is None:
+        return INTERVAL_FOLLOWS if is_calibrated(plan) else "no interval: not calibrated"
+    low, high = (None if end is None else getattr(end, name) for end in (costs.low, costs.high))
+    return headline.range_words(low, getattr(cost, name), high, costs.confidence)
 
 
 def _fleet_card(plan: Plan, costs: CostRange | None) -> components.MetricCard:
     gpus = sum(plan.gpus.values())
     servers = number_of(plan.servers, "server")
-    ends = ""
+    sources, ends = "; ".join(headline.calibration_sources(plan)), ""
     if costs is not None:
         sure = f"with {percent(costs.confidence)} confidence"
         ends = f" Were the estimates exact: {costs.low_fleet}; {sure}: {costs.high_fleet}. {INTERVAL_HINT}"
     hint = (
         f"GPUs rented or owned: {headline.fleet_words(plan)}. The cheapest fleet that holds every target, found by an "
-        f"integer program over all configurations; counted. {_step_time_sources(plan)}{ends}"
+        f"integer program over all configurations; counted. Step times: {sources}.{ends}"
     )
     return components.MetricCard("Fleet", number_of(gpus, "GPU"), hint, f"in {servers}")
 
@@ -223,32 +212,20 @@ INTERVAL_HINT = (
 )
 
 
-def _step_time_sources(plan: Plan) -> str:
-    return f"Step times: {'; '.join(headline.calibration_sources(plan))}."
-
-
 def _month_card(plan: Plan, cost: CostBreakdown, costs: CostRange | None) -> components.MetricCard:
     usd = cost.usd_per_month
-    interval = _missing_interval(plan)
-    if costs is not None:
-        low, high = (None if end is None else end.usd_per_month for end in (costs.low, costs.high))
-        interval = headline.range_words(low, usd, high, costs.confidence)
     mean = " Mean over the periods of the schedule." if plan.schedule else ""
     hours = usd / cost.usd_per_hour if cost.usd_per_hour else 730.0
     hint = (
         f"USD a month of {hours:,.0f} hours for all GPUs, at {headline.dollars(cost.usd_per_hour)} an hour.{mean} "
         f"Prices as listed: {'; '.join(headline.price_sources(plan))}. {INTERVAL_HINT}"
     )
-    return components.MetricCard("Per month", headline.dollars(usd), hint, interval)
+    return components.MetricCard(
+        "Per month", headline.dollars(usd), hint, _interval(plan, cost, costs, "usd_per_month")
+    )
 
 
 def _token_card(plan: Plan, cost: CostBreakdown, costs: CostRange | None) -> components.MetricCard:
-    usd = cost.usd_per_million_output_tokens
-    interval = _missing_interval(plan)
-    if costs is not None:
-        ends = (None if end is None else end.usd_per_million_output_tokens for end in (costs.low, costs.high))
-        low, high = ends
-        interval = headline.range_words(low, usd, high, costs.confidence)
     hint = (
         f"USD per million output tokens at the planned load. Input tokens: "
         f"{headline.dollars(cost.usd_per_million_input_tokens)} per million; a thousand requests: "
@@ -256,8 +233,10 @@ def _token_card(plan: Plan, cost: CostBreakdown, costs: CostRange | None) -> com
         "take from its largest stable rate; a prefill pool is all input, a decode pool all output. Cost as listed, "
         f"over tokens as given. {INTERVAL_HINT}"
     )
-    below = "; ".join(filter(None, (interval, headline.output_share_words(plan))))
-    return components.MetricCard("Per million output tokens", headline.dollars(usd), hint, below)
+    name = "usd_per_million_output_tokens"
+    below = "; ".join(filter(None, (_interval(plan, cost, costs, name), headline.output_share_words(plan))))
+    usd = headline.dollars(cost.usd_per_million_output_tokens)
+    return components.MetricCard("Per million output tokens", usd, hint, below)
 
 
 def _headroom_card(plan: Plan, headroom: Headroom | None) -> components.MetricCard:

@@ -19,26 +19,13 @@ from planner.scenario import Content
 from planner.traffic import load_lengths
 from planner.web import components, results, session
 from planner.web.results import Page
-from planner.workload import LatencyTarget
 
 FACTORS = (0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
 """Positions of a slider, as factors on the scenario's value; few, so that a drag does not plan for every pixel."""
 MAX_TARGET_SLIDERS = 4
 """Targets that get a slider, in the order of the scenario."""
-HINTS = {
-    "what": "Figures of both plans, by theory.",
-    "before": "With the scenario as it is.",
-    "after": "With the sliders as they stand.",
-    "most step time": "What most of a mean step waits for, by pool.",
-    "served [requests/s]": "Arrivals that the fleet is planned for [requests/s] (given).",
-    "fleet": "Replicas, SKU, TP degree and role of each pool (optimised).",
-    "GPUs": "GPUs by SKU (optimised).",
-    "cost [USD/h]": "Price of all GPUs for an hour [USD/h]: listed or given prices times GPUs.",
-    "cost [USD/month]": "The same for a month of 730 hours [USD/month].",
-    "USD per million tokens": "Cost of the fleet over all tokens served, read and written.",
-    "USD per million input tokens": "Share of the cost for prompts over the prompt tokens served.",
-    "USD per million output tokens": "Share of the cost for answers over the tokens written.",
-}
+HINTS = {"cost [USD/month]": "Cost of the fleet for a month of 730 hours [USD/month]."}
+"""Definitions by heading, before those of the glossary."""
 NOTE = (
     "Both sides are predicted by theory, as simulating the plan at the top corrected it. "
     "Once used as the scenario, the new plan is simulated too."
@@ -93,17 +80,13 @@ def show(page: Page) -> None:
             icon=":material/check:",
             help="Writes the sliders into the scenario. Undo takes it back.",
         )
-        st.button("Reset", key="whatif-reset", on_click=_reset, args=(tuple(places.values()),), icon=":material/undo:")
+        middle = dict.fromkeys(places.values(), 1.0)
+        st.button("Reset", key="whatif-reset", on_click=st.session_state.update, args=(middle,), icon=":material/undo:")
 
 
 def slider_keys(page: Page, shown: tuple[Knob, ...]) -> dict[str, str]:
     """The key of each slider; another scenario or label has another key, so that its slider starts in the middle."""
     return {knob.name: f"whatif-{knob.name}-{abs(hash((page.key, knob.label))):x}" for knob in shown}
-
-
-def _reset(keys: tuple[str, ...]) -> None:
-    for key in keys:
-        st.session_state[key] = 1.0
 
 
 def _show_sliders(shown: tuple[Knob, ...], places: Mapping[str, str]) -> None:
@@ -144,15 +127,15 @@ def _demand_knob(page: Page) -> tuple[Knob, ...]:
     workload = page.content["workload"]
     if workload.get("concurrency"):
         users = workload["concurrency"]
-
-        def text(factor: float) -> str:
-            return f"{max(1, round(factor * users)):,} users"
-
-        def changes(factor: float) -> dict[str, Any]:
-            return {"workload.concurrency": max(1, round(factor * users))}
-
-        label = f"{_model_prefix(page)}Users at the same time"
-        return (Knob("demand", label, text, changes, "Concurrency of the closed loop."),)
+        return (
+            Knob(
+                "demand",
+                f"{_model_prefix(page)}Users at the same time",
+                lambda factor: f"{max(1, round(factor * users)):,} users",
+                lambda factor: {"workload.concurrency": max(1, round(factor * users))},
+                "Concurrency of the closed loop.",
+            ),
+        )
     rate = page.request.workload.rate_per_s
     return (
         Knob(
@@ -179,20 +162,16 @@ def _target_knobs(page: Page) -> tuple[Knob, ...]:
         Knob(
             f"target-{index}",
             f"{_model_prefix(page)}{target.name} at most",
-            partial(_threshold_text, target),
-            partial(_threshold_changes, index, target),
+            partial(lambda threshold_s, factor: quantity(_rounded(factor * threshold_s), "s"), target.threshold_s),
+            partial(
+                lambda path, threshold_s, factor: {path: _rounded(factor * threshold_s)},
+                f"slo.{index}.threshold_s",
+                target.threshold_s,
+            ),
             f"Threshold of the target on {target.name}: tighter to the left, looser to the right.",
         )
         for index, target in enumerate(page.request.slo.targets[:MAX_TARGET_SLIDERS])
     )
-
-
-def _threshold_text(target: LatencyTarget, factor: float) -> str:
-    return quantity(_rounded(factor * target.threshold_s), "s")
-
-
-def _threshold_changes(index: int, target: LatencyTarget, factor: float) -> dict[str, Any]:
-    return {f"slo.{index}.threshold_s": _rounded(factor * target.threshold_s)}
 
 
 def _price_knobs(page: Page) -> tuple[Knob, ...]:
@@ -218,12 +197,17 @@ def _length_knobs(page: Page) -> tuple[Knob, ...]:
     lengths = page.request.workload.lengths
     means = {"input": lengths.mean_input, "output": lengths.mean_output}
 
-    def text(name: str) -> Callable[[float], str]:
-        return lambda factor: f"{factor * means[name]:,.0f} tokens"
-
-    labels = {side: f"{_model_prefix(page)}Mean {side} length" for side in ("input", "output")}
     hint = "Mean over requests; all lengths are scaled, so that their relative spread stays the same."
-    return tuple(Knob(name, label, text(name), lambda _: {}, hint) for name, label in labels.items())
+    return tuple(
+        Knob(
+            side,
+            f"{_model_prefix(page)}Mean {side} length",
+            partial(lambda mean, factor: f"{factor * mean:,.0f} tokens", mean),
+            lambda _: {},
+            hint,
+        )
+        for side, mean in means.items()
+    )
 
 
 def length_changes(content: Content, inputs: float, outputs: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The tab *Why*: what limits the fleet, what would change it, and what if."""
+"""The tab *Why*: limits of the fleet, what would change it, and what if."""
 
 from __future__ import annotations
 
@@ -48,42 +48,6 @@ LIMIT_HINTS = {
     "integer program has none of its own (predicted).",
     "binds": "Nothing is left, or the relaxed program would gain from a looser limit.",
 }
-HINTS = {
-    "what": "The demand, a target or a limit of the scenario.",
-    "asked": "As the scenario has it.",
-    "instead": "One step away: a round step, and 10 %; one piece of what is counted.",
-    "gain [USD/h]": "Cost saved by planning again [USD/h]; negative: dearer; -: no fleet (by theory).",
-    "gain [requests/s]": "Rate gained by planning again [requests/s]; negative: lost (by theory).",
-    "gain [requests/USD]": "Requests per dollar gained by planning again; negative: lost (by theory).",
-    "fleet": "The new plan, by theory.",
-    "requirement": "A target, limit or rule of the scenario.",
-    "costs [USD/h]": "Cost of the plan less that of the best plan without the requirement [USD/h] (by theory).",
-    "without it [USD/h]": "Cost of the best plan without it [USD/h] (by theory).",
-    "fleet without it": "The best plan without it, by theory.",
-    "input": "What is moved, all else equal.",
-    "moved": "By how much; kernels from the fast to the slow end of 90 % of their measurements.",
-    "planned anew [USD/h]": "Cost of the new plan for it [USD/h] (by theory).",
-    "kept: holds": "Whether this same fleet would still meet its targets.",
-    "cost [USD/h]": "Cost for an hour [USD/h]: listed or given prices times GPUs.",
-    "serves [1/s]": "Largest demand that this same fleet would serve within its targets [requests/s] (predicted).",
-    "SKU": "GPU, see the tab Hardware.",
-    "GPUs now": "GPUs of this SKU in the plan (optimised).",
-    "price [USD/GPU-h]": "Its lowest price now [USD per GPU-hour] (listed or given).",
-    "plan changes at": "Price at which the plan takes fewer of them, or, if unused, some [USD/GPU-h] (by theory).",
-    "becomes": "The plan just beyond that price, by theory.",
-    "without": "What had to be excluded to get this plan.",
-    "against the plan [USD/h]": "How much worse than the plan [USD/h] (by theory).",
-    "held back by": "Its tightest target and what its steps wait for.",
-    "step times": "As estimated, or so slow that every target holds with this probability (fitted).",
-    "with engine": "Serving engine that the GPU would be measured with.",
-    "measuring is worth [USD/month]": "Mean saving of a plan made after the measurement [USD a month] (by theory).",
-    "changes the plan": "Probability that the measurement changes the fleet (by theory).",
-    "kernels off by": "Standard deviation of the logarithm of its times, by kernels (measured).",
-    "model off by": "The same, by what a model adds on it (fitted to serving runs).",
-    "settled by": "A calibration of kernels, or a benchmark of the model: whichever is less certain.",
-    "against exact [USD/h]": "Cost against that with exact estimates [USD/h]; negative: dearer (by theory).",
-    "demand": "Arrivals [requests/s].",
-}
 
 
 @dataclass(frozen=True)
@@ -103,20 +67,12 @@ class _QuestionChoice:
     plans: Callable[[Plan], int]
 
 
-def _marginal_plans(plan: Plan) -> int:
-    return sum(len(requirement.steps()) for requirement in numeric_requirements(plan.request))
-
-
-def _pareto_plans(plan: Plan) -> int:
-    return 9 * (1 + len(plan.request.slo.targets))
-
-
 QUESTIONS = (
     _QuestionChoice(
         PlanQuestion.MARGINAL,
         "One step",
         "What one step more or less of each target and limit is worth.",
-        _marginal_plans,
+        lambda plan: sum(len(requirement.steps()) for requirement in numeric_requirements(plan.request)),
     ),
     _QuestionChoice(
         PlanQuestion.TORNADO,
@@ -143,7 +99,7 @@ QUESTIONS = (
         PlanQuestion.PARETO,
         "Trade-offs",
         "The least cost against the rate served and against each target.",
-        _pareto_plans,
+        lambda plan: 9 * (1 + len(plan.request.slo.targets)),
     ),
     _QuestionChoice(
         PlanQuestion.CONFIDENCE,
@@ -189,7 +145,7 @@ def _limits(plan: Plan, costs: CostRange | None) -> None:
 
 
 def limits_in_words(plan: Plan, costs: CostRange | None = None) -> list[str]:
-    """What limits a fleet, a sentence each: its tightest target, what runs out first, the limits that bind.
+    """Limits of a fleet, a sentence each: its tightest target, what runs out first, the limits that bind.
 
     Args:
         plan: feasible.
@@ -219,7 +175,7 @@ def _tightest(checks: Sequence[TargetCheck]) -> str:
 
 
 def _confidence_lines(plan: Plan, costs: CostRange | None) -> list[str]:
-    """Where step times were taken for slower than estimated: what that leaves of the targets, and what it costs."""
+    """Where step times were taken for slower than estimated: the margin that is left of the targets, and its price."""
     confidence = plan.request.confidence
     if confidence == EXACT_ESTIMATES or not plan.slow_targets or not is_calibrated(plan):
         return []
@@ -284,18 +240,14 @@ def _answer_question(page: Page) -> None:
     key = ("explained", page.key, page.plan.simulated, name)
     plans = max(1, choice.plans(page.plan))
     seconds = plans * results.theory_plan_s(page)
-    if results.store().get(key) is None and seconds > AUTOMATIC_S and not results.is_requested(name, page):
-        hint = f"Plans about {plans} times, by theory. You can go on meanwhile; finished plans are kept."
-        label = f"Work it out ({_duration_text(seconds)})"
-        results.request_button(label, name, page, hint, ":material/calculate:")
+    known = results.store().get(key) is not None or seconds <= AUTOMATIC_S
+    hint = f"Plans about {plans} times, by theory. You can go on meanwhile; finished plans are kept."
+    label = f"Work it out (about {results.duration_text(seconds)})"
+    if not results.requested(label, name, page, hint, ":material/calculate:", known=known):
         return
     compute = partial(_explanation, page.key, page.plan, page.hardware, choice.question)
     explained = results.compute_once(key, compute, choice.label)
     _show_explanation(page, choice, explained)
-
-
-def _duration_text(seconds: float) -> str:
-    return f"about {5 * max(1, round(seconds / 5)):,} s" if seconds < 90.0 else f"about {round(seconds / 60):,} min"
 
 
 class _SharedPlans:
@@ -323,10 +275,8 @@ class _SharedPlans:
         return plan
 
 
-@lru_cache(maxsize=SHARING_SCENARIOS)
-def _shared_plans(scenario: str, is_simulated: bool) -> _SharedPlans:
-    """Those of a scenario in this process."""
-    return _SharedPlans()
+_shared_plans = lru_cache(maxsize=SHARING_SCENARIOS)(lambda scenario, is_simulated: _SharedPlans())
+"""Those of a scenario in this process."""
 
 
 def _explanation(
@@ -354,9 +304,8 @@ def _show_explanation(page: Page, choice: _QuestionChoice, explained: Explanatio
             picture, rows = reasons.front_chart(front, value), reasons.front_rows(front, value)
             components.chart(picture, rows, f"Least cost against {front.name}", f"why-front-{number}")
     components.bullets([line for line in explanation.sentences(explained) if not line.startswith("Held back by")])
-    hints = {**HINTS, **{front.name: "Value asked for." for front in explained.pareto}}
+    hints = {front.name: "Value asked for." for front in explained.pareto}
     is_drawn = choice.question in (PlanQuestion.TORNADO, PlanQuestion.PARETO, PlanQuestion.CONFIDENCE)
     with st.expander("All figures as a table", expanded=not is_drawn):
-        for number, table in enumerate(explanation.tables(explained)):
-            components.table(table, f"why-{choice.question.value}-{number}", hints)
+        components.tables(explanation.tables(explained), f"why-{choice.question.value}", hints)
     st.caption("All plans are by theory, as simulating the plan corrected it, on both sides of each comparison.")

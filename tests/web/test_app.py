@@ -365,9 +365,9 @@ CHEAPER: dict[str, Act] = {
     "looser TTFT": number("slo.0.threshold_s", 3000.0),
     "looser TPOT": number("slo.1.threshold_s", 100.0),
     "fewer requests": number("rate", 5.0),
-    "more SKUs": several("skus", ["h100-sxm", "mi300x"]),
-    "more degrees": several("tp", [2, 4]),
-    "more batch limits": several("batch", [128, 256]),
+    "more SKUs": several("search.skus", ["h100-sxm", "mi300x"]),
+    "more degrees": several("search.tp", [2, 4]),
+    "more batch limits": several("search.max_running_requests", [128, 256]),
 }
 
 
@@ -394,7 +394,7 @@ def test_without_the_chosen_sku_it_never_costs_less(by_theory: None) -> None:
     app = small(**WIDER)
     before = usd_per_month(app)
     chosen = planner.plan(planner.load_scenario(scenario(app)), simulate=False, alternatives=False).gpus
-    several("skus", [sku for sku in ("h100-sxm", "mi300x") if sku not in chosen])(app)
+    several("search.skus", [sku for sku in ("h100-sxm", "mi300x") if sku not in chosen])(app)
     assert usd_per_month(app) >= before
 
 
@@ -411,8 +411,8 @@ def test_half_the_price_is_half_the_cost(by_theory: None) -> None:
     ("key", "value", "path", "without"),
     [
         ("price-h100-sxm", 3.0, "prices.usd_per_gpu_hour", {}),
-        ("rdma", 400.0, "prices.rdma_gbps_per_gpu", {}),
-        ("budget", 5000.0, "limits.budget_usd_per_hour", None),
+        ("prices.rdma_gbps_per_gpu", 400.0, "prices.rdma_gbps_per_gpu", {}),
+        ("limits.budget_usd_per_hour", 5000.0, "limits.budget_usd_per_hour", None),
     ],
 )
 def test_an_emptied_field_asks_for_nothing(by_theory: None, key: str, value: float, path: str, without: object) -> None:
@@ -539,7 +539,7 @@ def test_images_are_offered_for_a_model_that_sees_them(by_theory: None) -> None:
 def test_spot_brings_its_terms(by_theory: None) -> None:
     app = small()
     before = usd_per_month(app)
-    several("commitments", ["on_demand", "spot"])(app)
+    several("prices.commitments", ["on_demand", "spot"])(app)
     assert app.number_input(key="prices.spot.recovery_s").value == 600.0
     assert at(app, "prices.spot.interruptions_per_hour") == 0.05
     assert usd_per_month(app) <= before * 1.05  # one more way of buying
@@ -660,7 +660,7 @@ def read_page() -> AppTest:
 
 @pytest.mark.parametrize(("tab", "heading"), TABS.items(), ids=TABS)
 def test_every_tab_has_its_say(read_page: AppTest, monkeypatch: pytest.MonkeyPatch, tab: str, heading: str) -> None:
-    monkeypatch.setattr(latency_growth, "SWEEP_POINTS", 3)
+    monkeypatch.setattr(latency_growth.latencies, "BAND_POINTS", 3)
     app = read_page
     app.session_state["tab"] = tab
     app.run()
@@ -713,7 +713,7 @@ def test_an_unknown_gpu_is_complained_of_with_no_progress_left_behind() -> None:
     assert at(app, "search.skus") == ["h100-sxm"]
 
 
-@pytest.mark.parametrize("key", ["skus", "modes", "commitments"])
+@pytest.mark.parametrize("key", ["search.skus", "search.modes", "prices.commitments"])
 def test_choosing_nothing_gets_one_line_and_a_way_back(kept_page: AppTest, key: str) -> None:
     app = kept_page
     before = scenario(app)

@@ -187,7 +187,7 @@ def test_a_recorded_day_can_be_planned_with() -> None:
 def test_a_day_can_be_changed_and_left_again() -> None:
     page = opened(profile="{factors: [0.5, 1.5], period_hours: 12}")
     assert "at most 33 % possible" in [one.delta for one in page.metric]  # 1 - mean / peak = 1 - 1 / 1.5
-    page = checked(page.number_input(key="cost-cold-start").set_value(600.0).run())
+    page = checked(page.number_input(key="cost-cold_start_s").set_value(600.0).run())
     assert page.session_state.scenario["profile"]["cold_start_s"] == 600.0
     page = checked(page.toggle[0].set_value(False).run())
     assert page.session_state.scenario["profile"]["autoscale"] is False

@@ -17,7 +17,7 @@ from planner.engine import memory_footprint
 from planner.fleet import Plan, plan
 from planner.scenario import load_scenario
 from planner.serving import longest_prompt_tokens
-from planner.web import latency_growth, latency_tab, latency_targets
+from planner.web import latency_growth, latency_tab
 from tests.builders import calibrated, small_request
 from tests.charts.titles import title_of
 
@@ -82,7 +82,7 @@ def page(content: dict[str, object], simulate: bool) -> None:
 @pytest.fixture(autouse=True)
 def _coarse(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few points and short runs: what is tested is the page."""
-    monkeypatch.setattr(latency_growth, "SWEEP_POINTS", 3)
+    monkeypatch.setattr(latency_growth.latencies, "BAND_POINTS", 3)
     monkeypatch.setattr(latency_growth, "MIN_SIMULATED_REQUESTS", 300)
 
 
@@ -229,23 +229,23 @@ def test_rates_to_simulate_are_apart_and_below_the_limit() -> None:
 def test_the_verdict_names_what_is_missed() -> None:
     found = reference(SMALL, simulate=False)
     worse = replace(found.targets[0], predicted_s=math.inf, met=False)
-    text = latency_targets.verdict(replace(found, targets=(worse, *found.targets[1:])))
+    text = latency_tab.verdict(replace(found, targets=(worse, *found.targets[1:])))
     assert text == "Not held by theory: p95 TTFT. The fleet is overloaded."
 
 
 def test_the_confidence_found_is_told_once_it_is_known() -> None:
     found = reference(SMALL)
     assert found.confidence is not None
-    text = latency_targets.confidence_in_words(found)
+    text = latency_tab.confidence_in_words(found)
     assert text.endswith(f"with a probability of {found.confidence.words}.")
-    assert "follows the simulation" in latency_targets.confidence_in_words(replace(found, confidence=None))
+    assert "follows the simulation" in latency_tab.confidence_in_words(replace(found, confidence=None))
     unknown = replace(found, confidence=replace(found.confidence, uncalibrated=("h100-sxm",)))
-    assert "of h100-sxm are bounds" in latency_targets.confidence_in_words(unknown)
+    assert "of h100-sxm are bounds" in latency_tab.confidence_in_words(unknown)
 
 
 def test_a_joint_promise_is_judged_by_its_joint_share() -> None:
     found = plan(small_request(attainment=0.9), alternatives=False)
-    text = latency_targets.verdict(found)
+    text = latency_tab.verdict(found)
     assert text.startswith("Within all thresholds at once: ") and text.endswith("the target is 90 %.")
 
 
@@ -264,5 +264,5 @@ def test_chunks_leave_room_beside_the_answers() -> None:
 
 
 def test_where_step_times_come_from_is_said() -> None:
-    assert "h100-sxm fitted to measurements (" in latency_targets.provenance(reference(SMALL, simulate=False))
-    assert "uncalibrated" in latency_targets.provenance(plan(small_request(), simulate=False, alternatives=False))
+    assert "h100-sxm fitted to measurements (" in latency_tab.provenance(reference(SMALL, simulate=False))
+    assert "uncalibrated" in latency_tab.provenance(plan(small_request(), simulate=False, alternatives=False))

@@ -52,7 +52,7 @@ def _is_there(name: str) -> bool:
 
 def test_a_visit_touches_no_file_process_or_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     """A visit whose address names files: planned, and tabs opened. Reading what is installed is let be."""
-    monkeypatch.setattr(latency_growth, "SWEEP_POINTS", 3)
+    monkeypatch.setattr(latency_growth.latencies, "BAND_POINTS", 3)
 
     def visited(**address: str) -> AppTest:
         app = opened(**address)
