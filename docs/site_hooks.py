@@ -1,4 +1,4 @@
-"""What MkDocs writes at build time: the command line, the public names, the fields of a scenario, the notebooks.
+"""What MkDocs writes at build time: command line, public names, fields of a scenario, serving systems, notebooks.
 
 A page holds a marker such as ``<!-- generated: command line -->``; `on_page_markdown` puts there what the planner says
 of itself, so that no reference is written twice. MkDocs calls the functions whose names start with ``on_``
@@ -24,6 +24,7 @@ import planner
 import planner.cli  # it registers the commands
 from planner.cli.base import app
 from planner.scenario import Scenario
+from planner.systems import SYSTEMS
 
 Schema = Mapping[str, Any]
 
@@ -208,9 +209,19 @@ def _paragraphs(text: str) -> str:
     return "\n\n".join(" ".join(part.replace("``", "`").split()) for part in inspect.cleandoc(text).split("\n\n"))
 
 
+# --- serving systems --------------------------------------------------------------------------------------------------
+
+
+def systems() -> str:
+    """The table of `planner compare --list`: every serving system, who described it, and its theory."""
+    rows = [f"| `{one.name}` | {one.citation} | {one.summary} | {one.theory} |" for one in SYSTEMS.values()]
+    return "\n".join(["| name | who described it | what it is | theory |", "|---|---|---|---|", *rows])
+
+
 GENERATED: Mapping[str, Callable[[], str]] = {
     "command line": command_line,
     "python": python_names,
     "scenario fields": scenario_fields,
+    "systems": systems,
 }
 """What stands in place of each marker."""

@@ -27,6 +27,7 @@ import typer
 import planner
 from planner.cli.base import app
 from planner.scenario import Scenario
+from planner.systems import SYSTEMS
 from tests.places import ROOT
 
 OFFLINE = """
@@ -196,6 +197,11 @@ def test_every_command_and_option_is_listed(pages: dict[Path, Html], site: Path)
     words = {word.strip(",") for found in page.below.values() for word in found}
     options = {option for command in commands.values() for one in command.params for option in one.opts}
     assert {option for option in options if option.startswith("--")} <= words
+
+
+def test_every_system_is_listed(pages: dict[Path, Html], site: Path) -> None:
+    words = pages[site / "how-to" / "compare-systems.html"].below["serving-systems-side-by-side"]
+    assert set(SYSTEMS) <= set(words)
 
 
 def _fields(schema: dict[str, Any]) -> Iterator[tuple[str, str]]:

@@ -21,7 +21,6 @@ from planner.systems.catalogue import chosen_systems
 from planner.systems.variants import TOKENS_PER_STEP, Variant, eagle_draft_cost, speculation_of_gain
 from planner.workload import ArrivalProcess, RequestClass, SharedPrefixes, TokenLengths, Workload
 from tests.builders import CHAT, chat, disaggregated, mixed, replica, weights_bytes_per_gpu
-from tests.places import DOCS
 
 LENGTHS = TokenLengths.constant(1000, 200)
 BASE = mixed(4)
@@ -235,9 +234,3 @@ def test_speculation_stops_paying_as_the_batch_grows() -> None:
         gains.append(plain / drafted * TOKENS_PER_STEP["ngram"])
     assert gains == sorted(gains, reverse=True)
     assert gains[0] > 1.5 and gains[-1] < 1.0
-
-
-def test_the_documentation_lists_every_system() -> None:
-    text = (DOCS / "how-to" / "compare-systems.md").read_text(encoding="utf-8")
-    for system in SYSTEMS.values():
-        assert f"| `{system.name}` | {system.citation} | {system.summary} | {system.theory} |" in text
