@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from hardware_db import Dtype
+from planner.llm import LlmSpec, attentions
 from planner.presets import preset
 
 Config = dict[str, Any]
@@ -34,3 +36,9 @@ def llama(**changes: Any) -> Config:
 def with_text(config: Config, **changes: Any) -> Config:
     """A multimodal config with changes in its language model."""
     return config | {"text_config": config["text_config"] | changes}
+
+
+def kv_window_bytes(llm: LlmSpec, dtype: Dtype, tokens: float) -> float:
+    """Bytes of KV cache of the windowed layers of a sequence of so many tokens, a chunk counted at its fullest."""
+    found = attentions(llm.layers)
+    return sum(count * kind.window_bytes(dtype) * min(tokens, kind.cache_window) for count, kind in found)

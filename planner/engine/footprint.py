@@ -295,7 +295,7 @@ REQUEST_HEADROOM = 1.1
 """Factor between the longest request planned for and what the engine is told to take, where nothing is given: chat
 templates and retries add tokens. A choice: it costs nothing as long as one such request fits."""
 REQUEST_STEP_TOKENS = 1024
-"""The same is rounded up to a multiple of this [tokens]: a choice, of figures that people write."""
+"""Lengths that are told or proposed are multiples of this [tokens]: a choice, of figures that people write."""
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,8 @@ class AdapterWork:
         """
         if tokens <= 0.0 or distinct <= 0.0:
             return 0.0
-        read = self.adapter_bytes + self.routed_bytes * self._visited_share(tokens / distinct)
+        visited = 1.0 - float((1.0 - self.expert_share) ** max(tokens / distinct, 1.0))  # by at least one token
+        read = self.adapter_bytes + self.routed_bytes * visited
         return max(self.token_flops * tokens / self.flops_per_s, read * distinct / self.bytes_per_s) + self.launches_s
 
     def times_s(self, tokens: FloatArray, distinct: FloatArray) -> FloatArray:
@@ -103,10 +104,6 @@ class AdapterWork:
         read = self.adapter_bytes + self.routed_bytes * (1.0 - (1.0 - self.expert_share) ** each)
         work_s = np.maximum(self.token_flops * tokens / self.flops_per_s, read * distinct / self.bytes_per_s)
         return np.asarray((work_s + self.launches_s) * ((tokens > 0.0) & (distinct > 0.0)))
-
-    def _visited_share(self, tokens: float) -> float:
-        """Expected share of the experts that at least one of `tokens` tokens visits: 1 - (1 - expert_share)^tokens."""
-        return 1.0 - float((1.0 - self.expert_share) ** max(tokens, 1.0))
 
 
 def adapter_popularity(lora: LoraAdapters) -> FloatArray:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from planner.core import GIB, PlannerError, rebuilt
-from planner.engine.footprint import MemoryFootprint, memory_footprint, start_probability
+from planner.engine.footprint import REQUEST_STEP_TOKENS, MemoryFootprint, memory_footprint, start_probability
 from planner.engine.replica import LEAST_BATCHED_TOKENS, ReplicaConfig
 from planner.engine.reserve import memory_share
 
@@ -20,8 +20,6 @@ WHOLE_SHARE = 0.97
 """The largest share of a GPU's memory that is proposed: the driver keeps half a gibibyte for a process of the rest."""
 SHARE_STEP = 0.01
 """Shares are proposed in steps of this: a choice, of figures that people write."""
-CONTEXT_STEP_TOKENS = 1024
-"""Lengths are proposed in multiples of this [tokens]: likewise."""
 MOST_GPUS = 8
 """No more GPUs are proposed to split a replica over: those of a usual server."""
 
@@ -214,7 +212,7 @@ def start_up_probability(found: StartUp) -> float:
 def _fixes(found: StartUp) -> Iterator[StartFix]:
     """Changes of one setting that make a server start, from the one that costs least."""
     replica = found.replica
-    fitting = found.longest_tokens // CONTEXT_STEP_TOKENS * CONTEXT_STEP_TOKENS
+    fitting = found.longest_tokens // REQUEST_STEP_TOKENS * REQUEST_STEP_TOKENS
     if fitting and replica.engine.requires_longest_fits:
         yield StartFix("max_request_tokens", fitting, f"requests of at most {fitting:,} tokens")
     running = replica.max_running_requests

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 
 from hardware_db import Dtype
-from planner.core import InputError
 from planner.llm.attention import UNQUANTISED_BYTES
 from planner.llm.formats import BYTES_PER_VALUE, Part, Precision
 from planner.llm.layers import LayerGroup, NormKind, attentions
@@ -206,7 +205,7 @@ def kv_bytes_per_token(llm: LlmSpec, kv_dtype: Dtype) -> float:
     layer that shares those of another); latent attention:
     ``kv_rank + rope_dim``, shared by all heads; both times BYTES_PER_VALUE[kv_dtype]; compressed attention: an entry
     (`CompressedAttention.row_bytes`) for every `ratio` tokens; plus `index_bytes_per_token`.
-    Windowed layers are in `kv_window_bytes`, linear attention and state space in `state_bytes`. Sources: Kwon et al.
+    Windows and state are apart (`AttentionKind.window_bytes`, `state_bytes`). Sources: Kwon et al.
     2023, PagedAttention, arXiv:2309.06180, sec. 3: 800 KB per token for OPT-13B in FP16; DeepSeek-AI 2024,
     arXiv:2405.04434, sec. 2.1.4. Raises nothing.
 
@@ -228,24 +227,6 @@ def index_bytes_per_token(llm: LlmSpec) -> float:
     132.0
     """
     return float(sum(count * kind.index_bytes for count, kind in attentions(llm.layers)))
-
-
-def kv_window_bytes(llm: LlmSpec, kv_dtype: Dtype, context_tokens: float) -> float:
-    """Bytes of KV cache of the windowed layers of one sequence of `context_tokens` [tokens], together [bytes].
-
-    ``sum over windowed layers of kv_heads * (head_dim + value_dim) * min(context, window) *
-    BYTES_PER_VALUE[kv_dtype]``; a layer that shares the cache of another has none, and a chunk (Llama 4) is counted at
-    its fullest. Source: Beltagy et al. 2020, Longformer, arXiv:2004.05150, sec. 3.1; Jiang et al. 2023, Mistral 7B,
-    arXiv:2310.06825, sec. 2 (rolling buffer cache). Raises `InputError` for a negative context.
-
-    >>> from planner.llm import load_llm
-    >>> kv_window_bytes(load_llm("mistral-7b-v0.1"), Dtype.BF16, 32_768) / 2**20  # 2 x 32 x 8 x 128 x 4096 x 2 B
-    512.0
-    """
-    if not context_tokens >= 0:
-        raise InputError("context_tokens", context_tokens, "must not be negative", "give the tokens of a sequence")
-    found = attentions(llm.layers)
-    return float(sum(n * kind.window_bytes(kv_dtype) * min(context_tokens, kind.cache_window) for n, kind in found))
 
 
 def state_bytes(llm: LlmSpec) -> float:

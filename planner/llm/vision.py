@@ -149,7 +149,8 @@ class Tiles(ImageRule):
 
     def encoded(self, width: int, height: int, patch: int) -> EncodedImage:
         """The canvas with the least enlargement that holds the image, else the least reduction; the smallest one."""
-        canvases = [(rows, tiles // rows) for tiles in range(1, self.max_tiles + 1) for rows in _divisors(tiles)]
+        each, most = range(1, self.max_tiles + 1), self.max_tiles
+        canvases = [(rows, columns) for rows in each for columns in each if rows * columns <= most]
         scales = {(r, c): min(c * self.side_pixels / width, r * self.side_pixels / height) for r, c in canvases}
         holding = [scale for scale in scales.values() if scale >= 1.0]
         chosen = min(holding) if holding else max(scales.values())
@@ -179,10 +180,6 @@ class LongestEdge(ImageRule):
             width, height = (max(1, math.floor(pixels / ratio)) for pixels in (width, height))
         columns, rows = (-(-pixels // side) for pixels in (width, height))
         return EncodedImage(1, columns * rows * self.merge**2, rows * (columns + 1) + self.marks)
-
-
-def _divisors(number: int) -> list[int]:
-    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
 AnyImageRule = Annotated[

@@ -23,13 +23,13 @@ from planner.llm import (
     LinearAttention,
     LlmSpec,
     kv_bytes_per_token,
-    kv_window_bytes,
     load_llm,
     pipeline_stages,
     state_bytes,
 )
 from planner.roofline import Parallelism
 from tests.builders import HARDWARE, replica
+from tests.configs import kv_window_bytes
 from tests.llm.test_hf_local_global import GEMMA_4_E2B
 
 H200 = HARDWARE.skus["h200-sxm"]

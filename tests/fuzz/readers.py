@@ -25,7 +25,6 @@ from planner.llm import (
     LlmSpec,
     active_parameters,
     kv_bytes_per_token,
-    kv_window_bytes,
     load_llm,
     parameters,
     state_bytes,
@@ -40,6 +39,7 @@ from planner.supply import prices_csv, read_prices
 from planner.traffic import describe, read_any_trace, read_metrics, read_trace
 from planner.validation import read_costs, read_serving_points
 from planner.validation.benchmark_files import points_of, read_results, server_of
+from tests.configs import kv_window_bytes
 from tests.fuzz.guard import ROOT
 
 SEEDS = Path(__file__).with_name("seeds")

