@@ -105,7 +105,7 @@ def autoscale(
     deliver(
         lambda: autoscaling_report.report(day),
         (json_file, lambda: json_text(autoscaling_report.autoscaling_document(day))),
-        (md_file, lambda: autoscaling_report.markdown(request.name, day)),
+        (md_file, lambda: autoscaling_report.report(day, request.name).markdown),
     )
 
 
@@ -201,7 +201,7 @@ def forecast(
     deliver(
         lambda: growth_report.report(result),
         (json_file, lambda: json_text(growth_report.growth_document(result))),
-        (md_file, lambda: growth_report.markdown(request.name, result)),
+        (md_file, lambda: growth_report.report(result, request.name).markdown),
     )
     if result.purchases and not result.purchases[-1].gpus:
         raise typer.Exit(INFEASIBLE)

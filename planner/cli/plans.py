@@ -106,7 +106,7 @@ def plan(
     def shown() -> Report:
         return growth.with_horizon((plan_report.report if details else plan_summary.summary)(result), result)
 
-    outputs = (json_file, lambda: json_text(plan_to_dict(result))), (md_file, lambda: plan_report.markdown(result))
+    outputs = (json_file, lambda: json_text(plan_to_dict(result))), (md_file, lambda: plan_report.page(result).markdown)
     deliver(plan_report.headline(result) if quiet else shown, *outputs)
     if not result.feasible or (fleet is not None and not _holds(result)):
         raise typer.Exit(INFEASIBLE)
@@ -181,7 +181,7 @@ def explain(
     """
     from planner.analysis import Replanner, why
     from planner.fleet import planning
-    from planner.report import explanation, terminal
+    from planner.report import explanation, records, terminal
     from planner.scenario import load_request, recorded_usd_per_hour
 
     check_outputs(json_file, md_file)
@@ -199,8 +199,8 @@ def explain(
         answers = why.explain(replanner.plan(request), replanner, questions, prices)
     deliver(
         lambda: explanation.report(answers, _difference_notes(recorded, answers.outcome.usd_per_hour)),
-        (json_file, lambda: json_text(explanation.explanation_document(answers))),
-        (md_file, lambda: explanation.markdown(answers)),
+        (json_file, lambda: json_text(records.document("explanation", answers))),
+        (md_file, lambda: explanation.report(answers).markdown),
     )
     if not answers.outcome.feasible:
         raise typer.Exit(INFEASIBLE)
@@ -267,7 +267,7 @@ def what_if(
     """
     from planner.analysis import Replanner, changes
     from planner.fleet import planning
-    from planner.report import terminal
+    from planner.report import records, terminal
     from planner.report import what_if as what_if_report
     from planner.scenario import load_request
 
@@ -284,8 +284,8 @@ def what_if(
         result = changes.what_if(before, changed, replanner)
     deliver(
         lambda: what_if_report.report(result),
-        (json_file, lambda: json_text(what_if_report.what_if_document(result))),
-        (md_file, lambda: what_if_report.markdown(result)),
+        (json_file, lambda: json_text(records.document("what_if", result))),
+        (md_file, lambda: what_if_report.report(result).markdown),
     )
     if not result.after.outcome.feasible:
         raise typer.Exit(INFEASIBLE)

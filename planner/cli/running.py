@@ -97,10 +97,11 @@ def check(
     alone = request.has_one_model
     if len(watched) == 1:
         ((_, running, _),) = watched
+        shown = partial(running_report.report, running, fleet.name, alone)
         deliver(
-            lambda: running_report.report(running, alone),
+            shown,
             (json_file, lambda: json_text(running_report.running_document(running))),
-            (md_file, lambda: running_report.markdown(fleet.name, running, alone)),
+            (md_file, lambda: shown().markdown),
         )
     else:
         _deliver_several(watched, json_file, md_file)
@@ -217,7 +218,7 @@ def _deliver_several(
     from planner.report import running_fleet as running_report
 
     documents = {name: running_report.running_document(running) for name, running, _ in watched}
-    pages = [running_report.markdown(name, running, alone=False) for name, running, _ in watched]
+    pages = [running_report.report(running, name, alone=False).markdown for name, running, _ in watched]
     write(json_file, lambda: json_text({"running_fleets": documents}))
     write(md_file, lambda: "\n".join(pages))
     if STDOUT in (json_file, md_file):

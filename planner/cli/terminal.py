@@ -32,7 +32,7 @@ def show(report: Report) -> None:
             console.print(_grid(table, console.width), crop=False)
             if table.note:
                 console.print(Text(table.note, style="dim"))
-        for title, lines in report.lists.items():
+        for title, lines in (*report.lists.items(), *report.notes.items()):
             if lines:
                 console.print(Text(f"\n{title}", style="bold"))
             for line in lines:

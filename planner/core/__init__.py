@@ -30,9 +30,11 @@ from planner.core.interpolation import (
 from planner.core.metrics import Metric
 from planner.core.record import Frozen, Keyed, Record, checked_once, rebuilt
 from planner.core.tables import (
+    Columns,
     Report,
     Table,
     change,
+    columns_of,
     duration,
     markdown_table,
     markdown_text,
@@ -59,6 +61,7 @@ __all__ = [
     "SCENARIO",
     "VERSION_KEY",
     "BoolArray",
+    "Columns",
     "Constants",
     "FloatArray",
     "Frozen",
@@ -77,6 +80,7 @@ __all__ = [
     "cell_of",
     "change",
     "checked_once",
+    "columns_of",
     "compiled",
     "duration",
     "from_validation_error",

@@ -7,17 +7,37 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
 
 from planner.core.metrics import Metric
 
+Shown = TypeVar("Shown")
+Part = TypeVar("Part")
 MOST_DECIMALS = 6
 """Of a percentage that is nearly what was asked. A choice."""
 _SHOWN_IN_S = frozenset({Metric.E2E})
 """Metrics shown in seconds; the others last milliseconds."""
 _NUMBER = re.compile(r"(> )?[-+]?[\d,]*\.?\d+( ± [\d.]+)?( %| x)?|unbounded|undefined|-|")
 """What a cell of a column of numbers may hold."""
+
+
+Columns: TypeAlias = Mapping[str, Callable[[Shown], str]]
+"""Columns of a table: by heading, what makes the cell of a record."""
+
+
+def columns_of(part: Callable[[Shown], Part], columns: Columns[Part]) -> dict[str, Callable[[Shown], str]]:
+    """Columns of a part of each record.
+
+    >>> Table.of("Lengths", ("ab",), columns_of(len, {"length": str})).rows
+    (('2',),)
+    """
+
+    def of(cell: Callable[[Part], str]) -> Callable[[Shown], str]:
+        return lambda record: cell(part(record))
+
+    return {name: of(cell) for name, cell in columns.items()}
 
 
 @dataclass(frozen=True)
@@ -36,6 +56,16 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
 
+    @classmethod
+    def of(cls, title: str, records: Iterable[Shown], columns: Columns[Shown], note: str = "") -> Table:
+        """A table declared by its columns: a heading, and what makes the cell of a record, whose row it is.
+
+        >>> Table.of("Squares", (2, 3), {"n": str, "n x n": lambda n: str(n * n)}).rows
+        (('2', '4'), ('3', '9'))
+        """
+        rows = tuple(tuple(cell(record) for cell in columns.values()) for record in records)
+        return cls(title, tuple(columns), rows, note)
+
     @property
     def numeric(self) -> tuple[bool, ...]:
         """Per column, whether it holds numbers only (and is best aligned to the right)."""
@@ -47,17 +77,36 @@ class Table:
 
 @dataclass(frozen=True)
 class Report:
-    """A result as a terminal shows it.
+    """A result as every face shows it.
 
     Attributes:
         headline: the answer in one sentence, or empty.
         tables: the answer in numbers.
-        lists: what else there is to say, by title; an empty list is not shown.
+        lists: what else there is to say, by title; an empty list is not shown. In a document before the tables.
+        title: of a document.
+        notes: the same as `lists`, but always last.
     """
 
     headline: str
     tables: tuple[Table, ...] = ()
     lists: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    title: str = ""
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def markdown(self) -> str:
+        r"""It as a page of GitHub Markdown.
+
+        >>> Report("It fits.", lists={"Why": ["It is small."], "Warnings": []}, title="Plan").markdown
+        '# Plan\n\n**It fits.**\n\n## Why\n\n- It is small.\n'
+        """
+        lists, notes = ([_markdown_list(*one) for one in of.items() if one[1]] for of in (self.lists, self.notes))
+        head = [f"# {markdown_text(self.title)}", f"**{markdown_text(self.headline)}**"]
+        return "\n\n".join([*head, *lists, *map(markdown_table, self.tables), *notes]) + "\n"
+
+
+def _markdown_list(title: str, lines: Sequence[str]) -> str:
+    return "\n".join([f"## {title}", "", *(f"- {markdown_text(line)}" for line in lines)])
 
 
 ROUNDING = 1e-12

@@ -1,13 +1,12 @@
-"""An autoscaled day beside a schedule and a flat fleet, in a sentence and a table, as Markdown and as JSON."""
+"""An autoscaled day beside a schedule and a flat fleet, in a sentence and tables, and as JSON."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from planner.analysis import AutoscalingDay, PlayedFleet
-from planner.core import HOURS_PER_MONTH, Report, Table, markdown_table, money, percent, significant
-from planner.report.explanation import document
-from planner.report.layout import markdown_list, markdown_page
+from planner.core import HOURS_PER_MONTH, Columns, Report, Table, money, percent, significant
+from planner.report.records import document
 
 
 def headline(day: AutoscalingDay) -> str:
@@ -23,31 +22,17 @@ def _in_words(fleet: PlayedFleet) -> str:
 
 def tables(day: AutoscalingDay) -> tuple[Table, ...]:
     """The fleets side by side, and the rule."""
-    columns = (
-        "fleet",
-        "within all targets",
-        "worst hour",
-        "USD/h",
-        "USD/month",
-        "replica-hours",
-        "replicas",
-        "starts",
-        "longest delay [s]",
-    )
-    rows = tuple(
-        (
-            fleet.name,
-            percent(fleet.attainment),
-            percent(day.worst_hour(fleet)),
-            money(fleet.usd_per_hour),
-            money(fleet.usd_per_hour * HOURS_PER_MONTH),
-            significant(fleet.replica_hours),
-            f"{fleet.ready.min()} to {fleet.ready.max()}",
-            str(fleet.starts),
-            significant(fleet.longest_delay_s),
-        )
-        for fleet in day.fleets
-    )
+    columns: Columns[PlayedFleet] = {
+        "fleet": lambda fleet: fleet.name,
+        "within all targets": lambda fleet: percent(fleet.attainment),
+        "worst hour": lambda fleet: percent(day.worst_hour(fleet)),
+        "USD/h": lambda fleet: money(fleet.usd_per_hour),
+        "USD/month": lambda fleet: money(fleet.usd_per_hour * HOURS_PER_MONTH),
+        "replica-hours": lambda fleet: significant(fleet.replica_hours),
+        "replicas": lambda fleet: f"{fleet.ready.min()} to {fleet.ready.max()}",
+        "starts": lambda fleet: str(fleet.starts),
+        "longest delay [s]": lambda fleet: significant(fleet.longest_delay_s),
+    }
     note = "Replicas that start and drain are paid for. Longest delay: in a backlog beyond capacity."
     rule = day.autoscaler
     settings = (
@@ -61,18 +46,13 @@ def tables(day: AutoscalingDay) -> tuple[Table, ...]:
         ("cooldown [s]", significant(rule.cooldown_s)),
         ("cold start [s]", significant(day.cold_start_s)),
     )
-    return Table("The day, three ways", columns, rows, note), Table("Autoscaler", ("setting", "value"), settings)
+    played = Table.of("The day, three ways", day.fleets, columns, note)
+    return played, Table("Autoscaler", ("setting", "value"), settings)
 
 
-def report(day: AutoscalingDay) -> Report:
-    """The day as a terminal shows it."""
-    return Report(headline(day), tables(day), {"Taken for granted": day.assumptions})
-
-
-def markdown(name: str, day: AutoscalingDay) -> str:
-    """The day as GitHub Markdown."""
-    sections = [*map(markdown_table, tables(day)), markdown_list(day.assumptions)]
-    return markdown_page(f"Autoscaling: {name}", headline(day), sections)
+def report(day: AutoscalingDay, name: str = "") -> Report:
+    """The day of the fleet of a plan of that name."""
+    return Report(headline(day), tables(day), title=f"Autoscaling: {name}", notes={"Assumed": day.assumptions})
 
 
 def autoscaling_document(day: AutoscalingDay) -> dict[str, Any]:

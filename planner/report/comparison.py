@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from planner.core import Metric, Report, Table, duration, money, number_of, percent, significant, unit
-from planner.report.performance import CLASS_COLUMNS, class_cells, interval_cell
+from planner.core import (
+    Columns,
+    Metric,
+    Report,
+    Table,
+    columns_of,
+    duration,
+    money,
+    number_of,
+    percent,
+    significant,
+    unit,
+)
+from planner.report.html_page import csv_text as safe_csv
+from planner.report.performance import CLASS_COLUMNS, interval_cell
 from planner.report.plan import planner_version
 from planner.report.records import (
     SCHEMA_VERSION,
@@ -20,8 +31,8 @@ from planner.report.records import (
     filled,
     performance_summary,
 )
-from planner.serving import Performance
-from planner.systems import SYSTEMS, Comparison, RatePoint, SystemRow, Variant
+from planner.serving import ClassPerformance, Performance, PoolPerformance
+from planner.systems import SYSTEMS, Comparison, RatePoint, System, SystemRow
 from planner.workload import LatencyTarget, Slo
 
 PERCENTILES = (0.5, 0.9, 0.99)
@@ -119,70 +130,59 @@ def _row_document(row: SystemRow, comparison: Comparison) -> RowDocument:
 # --- words and tables -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Served:
-    """A system that could be compared: its row, with what it made of the deployment, and how that performs."""
-
-    row: SystemRow
-    variant: Variant
-    performance: Performance
-
-    @property
-    def name(self) -> str:
-        return self.row.system.name
-
-
-def _served_systems(comparison: Comparison) -> list[_Served]:
-    return [
-        _Served(row, row.variant, row.performance)
-        for row in comparison.compared
-        if row.variant is not None and row.performance is not None
-    ]
-
-
 def report(comparison: Comparison) -> Report:
-    """A comparison as a terminal shows it."""
-    lists = {"Not compared": left_out(comparison), "Assumed": comparison.assumptions}
-    return Report(headline(comparison), tables(comparison), lists)
+    """A comparison of systems."""
+    lists = {"Not compared": left_out(comparison)}
+    notes = {"Assumed": comparison.assumptions}
+    return Report(headline(comparison), tables(comparison), lists, notes=notes)
 
 
 def headline(comparison: Comparison) -> str:
-    """What was compared, and which system does best: most goodput with targets, else the shortest mean E2E."""
+    """The subject, and the system that does best: most goodput with targets, else the shortest mean E2E."""
     deployment, workload = comparison.deployment, comparison.workload
     offered = "a closed loop" if workload.is_closed else f"{significant(workload.rate_per_s)} requests/s"
     subject = f"{number_of(len(comparison.compared), 'system')} on {deployment.summary} under {offered}"
-    stable = [served for served in _served_systems(comparison) if served.performance.stable]
+    stable = [(row, of) for row in comparison.compared if (of := row.performance) is not None and of.stable]
     if not stable:
         return f"{subject}: none keeps up."
     slo = comparison.slo
     if slo is None:
-        best = min(stable, key=lambda served: served.performance.e2e.mean_s)
-        return f"{subject}: {best.name} has the shortest mean E2E, {significant(best.performance.e2e.mean_s)} s."
-    best = max(stable, key=lambda served: (served.row.goodput_per_s(slo), -served.performance.e2e.mean_s))
-    goodput = significant(best.row.goodput_per_s(slo))
-    return f"{subject}: {best.name} has the most goodput, {goodput} requests/s within all targets."
+        row, shortest = min(stable, key=lambda one: one[1].e2e.mean_s)
+        return f"{subject}: {row.system.name} has the shortest mean E2E, {significant(shortest.e2e.mean_s)} s."
+    row, _ = max(stable, key=lambda one: (one[0].goodput_per_s(slo), -one[1].e2e.mean_s))
+    goodput = significant(row.goodput_per_s(slo))
+    return f"{subject}: {row.system.name} has the most goodput, {goodput} requests/s within all targets."
 
 
 def tables(comparison: Comparison) -> tuple[Table, ...]:
     """Systems, percentiles of each metric, what comes out, cost, memory, classes; attainment by rate if asked for."""
-    served = _served_systems(comparison)
-    if not served:
-        return (_compared_table(comparison),)
+    systems: Columns[SystemRow] = {**NAME, "what it is": lambda row: row.system.summary}
+    listed = Table.of("Systems", comparison.rows, {**systems, "described by": lambda row: row.system.citation})
+    if not comparison.compared:
+        return (listed,)
     return (
-        _compared_table(comparison),
+        listed,
         *(_latency_table(comparison, metric) for metric in Metric),
-        _outcome_table(comparison, served),
+        _outcome_table(comparison),
         _cost_table(comparison),
-        _memory_table(served),
-        *_class_tables(comparison, served),
+        Table.of("Memory", comparison.compared, {**NAME, **columns_of(_pools, MEMORY_COLUMNS)}, _MEMORY_NOTE),
+        *_class_tables(comparison),
         *_attainment_tables(comparison),
     )
 
 
+NAME: Columns[SystemRow] = {"system": lambda row: row.system.name}
+
+
 def system_table() -> Table:
     """Every system there is, and how the theory stands to it."""
-    rows = tuple((system.name, system.summary, system.citation, system.theory) for system in SYSTEMS.values())
-    return Table("Systems", ("system", "what it is", "described by", "theory"), rows)
+    columns: Columns[System] = {
+        "system": lambda system: system.name,
+        "what it is": lambda system: system.summary,
+        "described by": lambda system: system.citation,
+        "theory": lambda system: system.theory,
+    }
+    return Table.of("Systems", SYSTEMS.values(), columns)
 
 
 def left_out(comparison: Comparison) -> tuple[str, ...]:
@@ -190,117 +190,109 @@ def left_out(comparison: Comparison) -> tuple[str, ...]:
     return tuple(f"{row.system.name}: {row.reason}" for row in comparison.rows if row.performance is None)
 
 
-def _compared_table(comparison: Comparison) -> Table:
-    rows = tuple((row.system.name, row.system.summary, row.system.citation) for row in comparison.rows)
-    return Table("Systems", ("system", "what it is", "described by"), rows)
-
-
 def _latency_table(comparison: Comparison, metric: Metric) -> Table:
     """Percentiles of one metric: predicted, then simulated with the sampling error of the last where it is known."""
+
+    def percentile(source: str, p: float) -> Callable[[SystemRow], str]:
+        def cell(row: SystemRow) -> str:
+            performance = getattr(row, source)
+            return "-" if performance is None else duration(performance.distribution(metric).quantile_s(p), metric)
+
+        return cell
+
+    def interval(row: SystemRow) -> str:
+        return interval_cell(row.simulated, metric, PERCENTILES[-1])
+
     sources = SOURCES if comparison.requests else SOURCES[:1]
-    intervals = [interval_cell(row.simulated, metric, PERCENTILES[-1]) for row in comparison.compared]
-    has_intervals = any(interval != "-" for interval in intervals)
-    rows = []
-    for row, interval in zip(comparison.compared, intervals, strict=True):
-        cells = [cell for source in sources for cell in _percentile_cells(getattr(row, source), metric)]
-        rows.append((row.system.name, *cells, *([interval] if has_intervals else [])))
-    last = f"p{100 * PERCENTILES[-1]:g}"
-    columns = [f"{source} p{100 * p:g}" for source in sources for p in PERCENTILES]
+    columns = {f"{source} p{100 * p:g}": percentile(source, p) for source in sources for p in PERCENTILES}
     note = f"Over all {'gaps between tokens' if metric is Metric.ITL else 'requests'}."
-    if has_intervals:
-        columns.append(f"95 % of {last}")
+    if any(interval(row) != "-" for row in comparison.compared):
+        last = f"p{100 * PERCENTILES[-1]:g}"
+        columns[f"95 % of {last}"] = interval
         note += f" Last: the simulated {last} with 95 % confidence."
-    return Table(f"{metric.upper()} [{unit(metric)}]", ("system", *columns), tuple(rows), note)
+    return Table.of(f"{metric.upper()} [{unit(metric)}]", comparison.compared, {**NAME, **columns}, note)
 
 
-def _percentile_cells(performance: Performance | None, metric: Metric) -> list[str]:
-    if performance is None:
-        return ["-"] * len(PERCENTILES)
-    return [duration(performance.distribution(metric).quantile_s(p), metric) for p in PERCENTILES]
-
-
-def _outcome_table(comparison: Comparison, served: Sequence[_Served]) -> Table:
+def _outcome_table(comparison: Comparison) -> Table:
     slo = comparison.slo
-    rows = []
-    for system in served:
-        row, cells = system.row, [system.name]
-        if slo is not None:
-            performances = (row.predicted, row.simulated)
-            cells += [
-                "-" if performance is None else percent(performance.attainment(slo)) for performance in performances
-            ]
-            cells.append(significant(row.goodput_per_s(slo)))
-        output_tokens = system.variant.workload.lengths.mean_output
-        cells += [significant(row.requests_per_s), significant(row.requests_per_s * output_tokens)]
-        cells.append("-" if row.sustained_per_s is None else significant(row.sustained_per_s))
-        rows.append((*cells, "yes" if system.performance.stable else "NO"))
-    targets = ("within targets, predicted", "within targets, simulated", "goodput [1/s]") if slo else ()
-    columns = ("system", *targets, "requests/s", "output tokens/s", "sustains [1/s]", "keeps up")
+    targets: Columns[SystemRow] = {}
+    if slo is not None:
+
+        def attained(performance: Performance | None) -> str:
+            return "-" if performance is None else percent(performance.attainment(slo))
+
+        targets = {
+            "within targets, predicted": lambda row: attained(row.predicted),
+            "within targets, simulated": lambda row: attained(row.simulated),
+            "goodput [1/s]": lambda row: significant(row.goodput_per_s(slo)),
+        }
+    columns: Columns[SystemRow] = {
+        **NAME,
+        **targets,
+        "requests/s": lambda row: significant(row.requests_per_s),
+        "output tokens/s": lambda row: significant(row.requests_per_s * _mean_output(row)),
+        "sustains [1/s]": lambda row: "-" if row.sustained_per_s is None else significant(row.sustained_per_s),
+        "keeps up": lambda row: "yes" if row.performance is not None and row.performance.stable else "NO",
+    }
     note = "Requests/s: useful answers. Goodput: those within all targets. Sustains: largest rate that holds them."
-    return Table("What comes out", columns, tuple(rows), note)
+    return Table.of("What comes out", comparison.compared, columns, note)
+
+
+def _mean_output(row: SystemRow) -> float:
+    return row.variant.workload.lengths.mean_output if row.variant else 0.0
 
 
 def _cost_table(comparison: Comparison) -> Table:
+    def usd(value: float) -> str:
+        return money(value) if math.isfinite(value) else "-"
+
+    columns: Columns[SystemRow] = {
+        **NAME,
+        "USD/hour": lambda row: "-" if row.usd_per_hour is None else money(row.usd_per_hour),
+        "$ per M output tokens": lambda row: usd(row.usd_per_million_output_tokens()),
+        "$ per M input and output tokens": lambda row: usd(row.usd_per_million_tokens()),
+    }
+    sustained: Columns[SystemRow] = {
+        "at the sustained rate: $ per M output tokens": lambda row: usd(
+            row.usd_per_million_output_tokens(row.sustained_per_s or 0.0)
+        ),
+        "at the sustained rate: $ per M of both": lambda row: usd(
+            row.usd_per_million_tokens(row.sustained_per_s or 0.0)
+        ),
+    }
     is_sustained = any(row.sustained_per_s is not None for row in comparison.compared)
-    rows = []
-    for row in comparison.compared:
-        rates = (None, row.sustained_per_s or 0.0) if is_sustained else (None,)
-        hourly = "-" if row.usd_per_hour is None else money(row.usd_per_hour)
-        rows.append((row.system.name, hourly, *(cell for rate in rates for cell in _cost_cells(row, rate))))
-    columns = ["system", "USD/hour", "$ per M output tokens", "$ per M input and output tokens"]
-    if is_sustained:
-        columns += ["at the sustained rate: $ per M output tokens", "at the sustained rate: $ per M of both"]
-    return Table("Cost", tuple(columns), tuple(rows), f"Price: {comparison.price}.")
+    columns = {**columns, **(sustained if is_sustained else {})}
+    return Table.of("Cost", comparison.compared, columns, f"Price: {comparison.price}.")
 
 
-def _cost_cells(row: SystemRow, rate: float | None) -> tuple[str, str]:
-    return _usd(row.usd_per_million_output_tokens(rate)), _usd(row.usd_per_million_tokens(rate))
+def _pools(row: SystemRow) -> tuple[PoolPerformance, ...]:
+    return row.performance.pools if row.performance else ()
 
 
-def _usd(usd: float) -> str:
-    return money(usd) if math.isfinite(usd) else "-"
+MEMORY_COLUMNS: Columns[tuple[PoolPerformance, ...]] = {
+    "running requests": lambda pools: significant(sum(pool.mean_running for pool in pools)),
+    "KV held": lambda pools: percent(max(pool.kv_occupancy for pool in pools)),
+    "KV waste": lambda pools: percent(max(pool.kv_waste for pool in pools)),
+    "preemptions per request": lambda pools: significant(sum(pool.preempted for pool in pools)),
+    "prefix hits": lambda pools: percent(max(pool.prefix_hits for pool in pools)),
+}
+_MEMORY_NOTE = (
+    "Running requests: mean per replica. KV held: share of the KV memory set aside. KV waste: share of that without a "
+    "token in it. Prefix hits: share of the input tokens."
+)
 
 
-def _memory_table(served: Sequence[_Served]) -> Table:
-    rows = []
-    for system in served:
-        pools = system.performance.pools
-        busiest = max(pools, key=lambda pool: pool.kv_occupancy)
-        rows.append(
-            (
-                system.name,
-                significant(sum(pool.mean_running for pool in pools)),
-                percent(busiest.kv_occupancy),
-                percent(max(pool.kv_waste for pool in pools)),
-                significant(sum(pool.preempted for pool in pools)),
-                percent(max(pool.prefix_hits for pool in pools)),
-            )
-        )
-    columns = ("system", "running requests", "KV held", "KV waste", "preemptions per request", "prefix hits")
-    note = (
-        "Running requests: mean per replica. KV held: share of the KV memory set aside. KV waste: share of that "
-        "without a token in it. Prefix hits: share of the input tokens."
-    )
-    return Table("Memory", columns, tuple(rows), note)
-
-
-def _class_tables(comparison: Comparison, served: Sequence[_Served]) -> list[Table]:
-    """Of every class of requests, what each system does to it: simulated where it was. None with one class."""
+def _class_tables(comparison: Comparison) -> list[Table]:
+    """Of every class of requests, how each system serves it: simulated where it was. None with one class."""
     names = [kind.name for kind in comparison.workload.classes]
     source = "Simulated." if comparison.requests else "From theory."
-    columns = ("system", *CLASS_COLUMNS)
+    rows = [(row, kind) for row in comparison.compared if row.performance for kind in row.performance.classes]
+    columns: Columns[tuple[SystemRow, ClassPerformance]] = {
+        **columns_of(lambda pair: pair[0], NAME),
+        **columns_of(lambda pair: pair[1], CLASS_COLUMNS),
+    }
     return [
-        Table(
-            f"Class {name}",
-            columns,
-            tuple(
-                (system.name, *class_cells(kind))
-                for system in served
-                for kind in system.performance.classes
-                if kind.name == name
-            ),
-            source,
-        )
+        Table.of(f"Class {name}", [pair for pair in rows if pair[1].name == name], columns, source)
         for name in names
         if len(names) > 1
     ]
@@ -322,13 +314,9 @@ def _attainment_tables(comparison: Comparison) -> list[Table]:
 
 def csv_text(comparison: Comparison) -> str:
     """A line per system and source (predicted, simulated): latencies in seconds, rates, shares and cost."""
-    text = io.StringIO()
     lines = [_csv_row(row, source, comparison) for row in comparison.rows for source in SOURCES]
-    fields = list(lines[0])
-    writer = csv.DictWriter(text, fields, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(line for line in lines if line["p50_ttft_s"] != "" or line["reason"])
-    return text.getvalue()
+    shown = (line for line in lines if line["p50_ttft_s"] != "" or line["reason"])
+    return safe_csv(tuple(lines[0]), (tuple(line.values()) for line in shown))
 
 
 def _csv_row(row: SystemRow, source: str, comparison: Comparison) -> dict[str, object]:

@@ -1,10 +1,9 @@
-"""An explanation in sentences and tables, as Markdown and as JSON."""
+"""An explanation in sentences and tables."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 from planner.analysis import (
     EXACT_ESTIMATES,
@@ -23,15 +22,12 @@ from planner.analysis import (
     RequirementCost,
     RunnerUp,
     Sensitivity,
+    SensitivityEnd,
     SmallestRelaxation,
     gain,
 )
-from planner.core import Report, Table, change, markdown_table, money, number_of, percent, plain, significant
-from planner.report.layout import markdown_list, markdown_page
-from planner.report.plan import planner_version
+from planner.core import Columns, Report, Table, change, money, number_of, percent, significant
 
-SCHEMA_VERSION = 1
-"""Of the JSON documents; raised when a field changes its meaning or goes."""
 NEGLIGIBLE = 1e-6
 """Relative size of a gain below which it counts as none. A choice: that to which costs of plans count as equal."""
 
@@ -229,9 +225,8 @@ def _confidence_lines(points: Sequence[ConfidencePoint], measure: PlanMeasure) -
         return ["No confidence has a fleet: even exact estimates would not do."]
     asked = next((point for point in exact if point.asked and point is not exact[0]), None)
     same = f", and {percent(asked.confidence)} confidence with the same" if asked else ""
-    words = [
-        f"Exact estimates would do with {exact[0].outcome.fleet} ({_value_words(exact[0].outcome, measure)}){same}"
-    ]
+    value = _amount_words(exact[0].outcome.value(measure), measure)
+    words = [f"Exact estimates would do with {exact[0].outcome.fleet} ({value}){same}"]
     before = exact[0].outcome
     for number, alike in enumerate(steps):
         words.append(_confidence_step(alike, before, number == 0, measure))
@@ -276,10 +271,6 @@ def _confidence_step(
     if measure is PlanMeasure.COST:
         return f"{who} costs {amount} more" if is_first else f"{who} another {amount}"
     return f"{who} brings {amount} less" if is_first else f"{who} another {amount} less"
-
-
-def _value_words(outcome: PlanOutcome, measure: PlanMeasure) -> str:
-    return _amount_words(outcome.value(measure), measure)
 
 
 def _measurement_lines(explanation: Explanation) -> list[str]:
@@ -368,7 +359,7 @@ def tables(explanation: Explanation) -> tuple[Table, ...]:
         _tornado_table(explanation.tornado, base),
         _price_table(explanation.prices),
         _api_table(explanation.api),
-        _runner_up_table(explanation, measure),
+        _runner_up_table(explanation.runners_up, measure),
         _relaxation_table(explanation.relaxations),
         *map(_front_table, explanation.pareto),
         _confidence_table(explanation.confidence, measure),
@@ -390,230 +381,175 @@ def gain_cell(gain: float | None, measure: PlanMeasure) -> str:
     return f"{'-' if gain < 0.0 else ''}{amount}"
 
 
-def _fleet_cell(outcome: PlanOutcome, base: PlanOutcome) -> str:
+def _fleet_cell(outcome: PlanOutcome | None, base: PlanOutcome | None = None) -> str:
+    if outcome is None or base is None:
+        return "the same" if outcome is None else outcome.fleet
     return "the same" if outcome.fleet == base.fleet else outcome.fleet
 
 
 def _marginal_table(title: str, marginals: Iterable[Marginal], measure: PlanMeasure, base: PlanOutcome) -> Table:
-    rows = tuple(
-        (
-            marginal.name,
-            quantity(marginal.before, marginal.unit),
-            quantity(marginal.after, marginal.unit),
-            gain_cell(marginal.gain, measure),
-            _fleet_cell(marginal.outcome, base),
-        )
-        for marginal in marginals
-    )
-    columns = ("what", "asked", "instead", f"gain [{measure.value}]", "fleet")
-    return Table(title, columns, rows, "Gain: better by, negative: worse by, -: no fleet.")
+    columns: Columns[Marginal] = {
+        "what": lambda one: one.name,
+        "asked": lambda one: quantity(one.before, one.unit),
+        "instead": lambda one: quantity(one.after, one.unit),
+        f"gain [{measure.value}]": lambda one: gain_cell(one.gain, measure),
+        "fleet": lambda one: _fleet_cell(one.outcome, base),
+    }
+    return Table.of(title, marginals, columns, "Gain: better by, negative: worse by, -: no fleet.")
 
 
 def _requirement_table(requirements: Iterable[RequirementCost], measure: PlanMeasure, base: PlanOutcome) -> Table:
-    rows = tuple(
-        (
-            requirement.name,
-            gain_cell(requirement.cost, measure),
-            cost_cell(requirement.without),
-            _fleet_cell(requirement.without, base),
-        )
-        for requirement in requirements
-    )
-    columns = ("requirement", f"costs [{measure.value}]", "without it [USD/h]", "fleet without it")
-    return Table("What each requirement costs", columns, rows, "Dropped one at a time; together they may cost more.")
+    columns: Columns[RequirementCost] = {
+        "requirement": lambda one: one.name,
+        f"costs [{measure.value}]": lambda one: gain_cell(one.cost, measure),
+        "without it [USD/h]": lambda one: cost_cell(one.without),
+        "fleet without it": lambda one: _fleet_cell(one.without, base),
+    }
+    note = "Dropped one at a time; together they may cost more."
+    return Table.of("What each requirement costs", requirements, columns, note)
 
 
 def _tornado_table(bars: Iterable[Sensitivity], base: PlanOutcome) -> Table:
-    rows = tuple(
-        (bar.name, end.label, cost_cell(end.remade), _fleet_cell(end.remade, base), *_kept_cells(end.kept))
-        for bar in bars
-        for end in (bar.low, bar.high)
-    )
-    columns = ("input", "moved", "planned anew [USD/h]", "fleet", "kept: holds", "cost [USD/h]", "serves [1/s]")
+    ends = [(bar.name, end) for bar in bars for end in (bar.low, bar.high)]
+
+    def kept(words: Callable[[KeptFleet], str]) -> Callable[[tuple[str, SensitivityEnd]], str]:
+        return lambda row: "-" if row[1].kept is None else words(row[1].kept)
+
+    columns: Columns[tuple[str, SensitivityEnd]] = {
+        "input": lambda row: row[0],
+        "moved": lambda row: row[1].label,
+        "planned anew [USD/h]": lambda row: cost_cell(row[1].remade),
+        "fleet": lambda row: _fleet_cell(row[1].remade, base),
+        "kept: holds": kept(lambda one: "yes" if one.holds else f"no: {one.tightest} at {percent(one.tightest_ratio)}"),
+        "cost [USD/h]": kept(lambda one: money(one.usd_per_hour)),
+        "serves [1/s]": kept(lambda one: significant(one.rate_per_s)),
+    }
     note = "Kept: this same fleet under the change, and the largest demand it would serve within the targets."
-    return Table("Sensitivity, widest first", columns, rows, note)
-
-
-def _kept_cells(kept: KeptFleet | None) -> tuple[str, str, str]:
-    if kept is None:
-        return ("-", "-", "-")
-    holds = "yes" if kept.holds else f"no: {kept.tightest} at {percent(kept.tightest_ratio)}"
-    return (holds, money(kept.usd_per_hour), significant(kept.rate_per_s))
+    return Table.of("Sensitivity, widest first", ends, columns, note)
 
 
 def _price_table(prices: Iterable[BreakEvenPrice]) -> Table:
-    rows = tuple(
-        (
-            price.sku,
-            str(price.gpus),
-            money(price.usd_per_gpu_hour),
-            "-" if price.changes_at is None else money(price.changes_at),
-            "the same" if price.becomes is None else price.becomes.fleet,
-        )
-        for price in prices
-    )
-    columns = ("SKU", "GPUs now", "price [USD/GPU-h]", "plan changes at", "becomes")
-    return Table(
-        "Break-even prices", columns, rows, "-: not within an eighth (unused) or four times (used) of the price."
-    )
+    columns: Columns[BreakEvenPrice] = {
+        "SKU": lambda price: price.sku,
+        "GPUs now": lambda price: str(price.gpus),
+        "price [USD/GPU-h]": lambda price: money(price.usd_per_gpu_hour),
+        "plan changes at": lambda price: "-" if price.changes_at is None else money(price.changes_at),
+        "becomes": lambda price: _fleet_cell(price.becomes),
+    }
+    note = "-: not within an eighth (unused) or four times (used) of the price."
+    return Table.of("Break-even prices", prices, columns, note)
 
 
 def _api_table(apis: Iterable[ApiBreakEven]) -> Table:
-    rows = tuple(
-        (
-            api.price.provider,
-            _per_million(
+    columns: Columns[ApiBreakEven] = {
+        "API": lambda api: api.price.provider,
+        "input, cached, output": lambda api: ", ".join(
+            significant(usd)
+            for usd in (
                 api.price.usd_per_million_input_tokens,
                 api.price.usd_per_million_cached_tokens,
                 api.price.usd_per_million_output_tokens,
-            ),
-            _per_million(api.self_usd_per_million_input_tokens, api.self_usd_per_million_output_tokens),
-            money(api.api_usd_per_hour),
-            money(api.self_usd_per_hour),
-            significant(api.fleet_break_even_per_s),
-            percent(api.utilisation),
-        )
-        for api in apis
-    )
-    columns = (
-        "API",
-        "input, cached, output",
-        "own input, output",
-        "API [USD/h]",
-        "own [USD/h]",
-        "pays from [1/s]",
-        "load",
-    )
+            )
+        ),
+        "own input, output": lambda api: (
+            f"{significant(api.self_usd_per_million_input_tokens)}, "
+            f"{significant(api.self_usd_per_million_output_tokens)}"
+        ),
+        "API [USD/h]": lambda api: money(api.api_usd_per_hour),
+        "own [USD/h]": lambda api: money(api.self_usd_per_hour),
+        "pays from [1/s]": lambda api: significant(api.fleet_break_even_per_s),
+        "load": lambda api: percent(api.utilisation),
+    }
     note = (
         "Prices per million tokens in USD; own: this fleet at its load. Load: of what is planned, where it breaks even."
     )
-    return Table("Against hosted APIs", columns, rows, note)
+    return Table.of("Against hosted APIs", apis, columns, note)
 
 
-def _per_million(*usd: float) -> str:
-    return ", ".join(map(significant, usd))
-
-
-def _runner_up_table(explanation: Explanation, measure: PlanMeasure) -> Table:
-    rows = tuple(
-        (
-            runner_up.outcome.fleet,
-            ", ".join(runner_up.without),
-            cost_cell(runner_up.outcome),
-            gain_cell(-runner_up.loss, measure),
-            held_back_by(runner_up.outcome),
-        )
-        for runner_up in explanation.runners_up
-    )
-    columns = ("fleet", "without", "cost [USD/h]", f"against the plan [{measure.value}]", "held back by")
-    return Table("Runners-up", columns, rows, "")
+def _runner_up_table(runners_up: Iterable[RunnerUp], measure: PlanMeasure) -> Table:
+    columns: Columns[RunnerUp] = {
+        "fleet": lambda one: one.outcome.fleet,
+        "without": lambda one: ", ".join(one.without),
+        "cost [USD/h]": lambda one: cost_cell(one.outcome),
+        f"against the plan [{measure.value}]": lambda one: gain_cell(-one.loss, measure),
+        "held back by": lambda one: held_back_by(one.outcome),
+    }
+    return Table.of("Runners-up", runners_up, columns)
 
 
 def _relaxation_table(relaxations: Iterable[SmallestRelaxation]) -> Table:
-    rows = tuple(
-        (
-            relaxation.name,
-            "-" if relaxation.before is None else quantity(relaxation.before, relaxation.unit),
-            _needed_cell(relaxation),
-            "none" if relaxation.outcome is None else relaxation.outcome.fleet,
-            "-" if relaxation.outcome is None else cost_cell(relaxation.outcome),
-        )
-        for relaxation in relaxations
-    )
-    columns = ("requirement", "asked", "feasible from", "fleet", "cost [USD/h]")
-    return Table("Smallest single relaxations", columns, rows, "Each alone, all others kept.")
+    def needed(one: SmallestRelaxation) -> str:
+        if one.outcome is None:
+            return "no change helps"
+        return "dropped" if one.needed is None else quantity(one.needed, one.unit)
 
-
-def _needed_cell(relaxation: SmallestRelaxation) -> str:
-    if relaxation.outcome is None:
-        return "no change helps"
-    return "dropped" if relaxation.needed is None else quantity(relaxation.needed, relaxation.unit)
+    columns: Columns[SmallestRelaxation] = {
+        "requirement": lambda one: one.name,
+        "asked": lambda one: "-" if one.before is None else quantity(one.before, one.unit),
+        "feasible from": needed,
+        "fleet": lambda one: "none" if one.outcome is None else one.outcome.fleet,
+        "cost [USD/h]": lambda one: "-" if one.outcome is None else cost_cell(one.outcome),
+    }
+    return Table.of("Smallest single relaxations", relaxations, columns, "Each alone, all others kept.")
 
 
 def _front_table(front: Pareto) -> Table:
-    rows = tuple(
-        (quantity(point.asked, front.unit), cost_cell(point.outcome), point.outcome.fleet) for point in front.points
-    )
+    columns = {
+        front.name: lambda point: quantity(point.asked, front.unit),
+        "cost [USD/h]": lambda point: cost_cell(point.outcome),
+        "fleet": lambda point: point.outcome.fleet,
+    }
     note = f"{number_of(front.tried, 'point')} tried; those that another beats are left out."
-    return Table(f"Cost against {front.name}", (front.name, "cost [USD/h]", "fleet"), rows, note)
+    return Table.of(f"Cost against {front.name}", front.points, columns, note)
 
 
-def _confidence_table(points: Iterable[ConfidencePoint], measure: PlanMeasure) -> Table:
-    rows = []
-    exact: PlanOutcome | None = None
-    for point in points:
-        exact = exact or point.outcome
-        asked = " (asked)" if point.asked else ""
-        name = (
-            "exact estimates"
-            if point.confidence == EXACT_ESTIMATES
-            else f"{percent(point.confidence)} confidence{asked}"
-        )
-        extra = gain(exact, point.outcome, measure)
-        rows.append((name, cost_cell(point.outcome), gain_cell(extra, measure), point.outcome.fleet))
-    columns = ("step times", "cost [USD/h]", f"against exact [{measure.value}]", "fleet")
-    return Table("Cost against confidence", columns, tuple(rows), "Confidence: that every target holds. -: no fleet.")
+def _confidence_table(points: Sequence[ConfidencePoint], measure: PlanMeasure) -> Table:
+    def step_times(point: ConfidencePoint) -> str:
+        if point.confidence == EXACT_ESTIMATES:
+            return "exact estimates"
+        return f"{percent(point.confidence)} confidence{' (asked)' if point.asked else ''}"
+
+    columns: Columns[ConfidencePoint] = {
+        "step times": step_times,
+        "cost [USD/h]": lambda point: cost_cell(point.outcome),
+        f"against exact [{measure.value}]": lambda point: gain_cell(
+            gain(points[0].outcome, point.outcome, measure), measure
+        ),
+        "fleet": lambda point: point.outcome.fleet,
+    }
+    return Table.of("Cost against confidence", points, columns, "Confidence: that every target holds. -: no fleet.")
 
 
 def _measurement_table(values: Iterable[MeasurementValue], measure: PlanMeasure) -> Table:
-    by_month = measure is PlanMeasure.COST
-    rows = tuple(
-        (
-            value.sku,
-            ", ".join(value.engines),
-            str(value.gpus),
-            _month_cell(value.usd_per_month) if by_month else gain_cell(value.gain, measure),
-            f"{value.changes:.2f}" if value.calibrated else "-",
-            *("-" if spread is None else percent(spread) for spread in (value.kernel_spread, value.llm_spread)),
-            "-" if value.settled_by is None else value.settled_by.value,
-        )
-        for value in values
-    )
-    unit = "USD/month" if by_month else measure.value
-    columns = (
-        "SKU",
-        "with engine",
-        "GPUs now",
-        f"measuring is worth [{unit}]",
-        "changes the plan",
-        "kernels off by",
-        "model off by",
-        "settled by",
-    )
+    def worth(value: MeasurementValue) -> str:
+        if measure is not PlanMeasure.COST:
+            return gain_cell(value.gain, measure)
+        return "-" if value.usd_per_month is None else f"{value.usd_per_month:,.0f}"
+
+    def spread(share: float | None) -> str:
+        return "-" if share is None else percent(share)
+
+    columns: Columns[MeasurementValue] = {
+        "SKU": lambda value: value.sku,
+        "with engine": lambda value: ", ".join(value.engines),
+        "GPUs now": lambda value: str(value.gpus),
+        f"measuring is worth [{'USD/month' if measure is PlanMeasure.COST else measure.value}]": worth,
+        "changes the plan": lambda value: f"{value.changes:.2f}" if value.calibrated else "-",
+        "kernels off by": lambda value: spread(value.kernel_spread),
+        "model off by": lambda value: spread(value.llm_spread),
+        "settled by": lambda value: "-" if value.settled_by is None else value.settled_by.value,
+    }
     note = "Mean over what a measurement may show; changes the plan: with this probability. -: not known, or no matter."
-    return Table("What measuring is worth", columns, rows, note)
+    return Table.of("What measuring is worth", values, columns, note)
 
 
-def _month_cell(usd_per_month: float | None) -> str:
-    return "-" if usd_per_month is None else f"{usd_per_month:,.0f}"
-
-
-# --- documents ------------------------------------------------------------------------------------------------------
-
-
-def explanation_document(explanation: Explanation) -> dict[str, Any]:
-    """An explanation as plain JSON data; null is infinite or absent."""
-    return document("explanation", explanation)
-
-
-def document(name: str, record: object) -> dict[str, Any]:
-    """A record under its name, with the versions of schema and planner."""
-    return {"schema_version": SCHEMA_VERSION, "planner_version": planner_version(), name: plain(record)}
+# --- the whole explanation ------------------------------------------------------------------------------------------
 
 
 def report(explanation: Explanation, notes: Sequence[str] = ()) -> Report:
-    """An explanation as a terminal shows it, with notes of the caller's."""
-    lists = {"Note": notes, "In words": sentences(explanation)}
-    return Report(headline(explanation), tables(explanation), lists)
-
-
-def markdown(explanation: Explanation) -> str:
-    """An explanation as GitHub Markdown: answers in words, then the tables."""
+    """An explanation, with notes of the caller's."""
     asked = ", ".join(question.value for question in explanation.answered)
-    sections = [
-        markdown_list(sentences(explanation)) or "Nothing was asked.",
-        *map(markdown_table, tables(explanation)),
-        f"Asked: {asked or 'nothing'}. Every figure comes from making the plan again, by theory as simulation "
-        "corrected it for the plan.",
-    ]
-    return markdown_page(f"Why this plan: {explanation.name}", headline(explanation), sections)
+    how = f"{asked or 'nothing'}. Every figure comes from making the plan again, by theory as simulation corrected it."
+    lists = {"Note": notes, "In words": sentences(explanation)}
+    title = f"Why this plan: {explanation.name}"
+    return Report(headline(explanation), tables(explanation), lists, title, {"Asked": (how,)})

@@ -1,4 +1,4 @@
-"""What every number on the page means: unit, definition, and how it was come by.
+"""Terms on the page: unit, definition and provenance of every number.
 
 A *term* is looked up by the heading of a column, the name of a row or the label of a figure, units in brackets aside.
 """
@@ -18,19 +18,19 @@ class Term:
         name: as headings write it, without its unit.
         unit: of it, or empty.
         meaning: what it is, in a sentence.
-        origin: how it was come by: measured, fitted, simulated, predicted, listed, given, assumed, counted.
+        provenance: measured, fitted, simulated, predicted, listed, given, assumed, counted.
     """
 
     name: str
     unit: str
     meaning: str
-    origin: str
+    provenance: str
 
     @property
     def hint(self) -> str:
         """All of it in one text, for a hover."""
         unit = f" [{self.unit}]" if self.unit else ""
-        return f"{self.name}{unit}: {self.meaning} ({self.origin})"
+        return f"{self.name}{unit}: {self.meaning} ({self.provenance})"
 
 
 _FLEET = (
@@ -41,7 +41,8 @@ _FLEET = (
     Term(
         "Per million output tokens",
         "USD",
-        "Share of the cost for answers over the tokens written at the planned load; of pools apart, the decode pool.",
+        "Share of the cost for answers over the tokens written at the planned load; in a disaggregated fleet, the "
+        "decode pool's.",
         "listed prices over given traffic",
     ),
     Term(
@@ -172,6 +173,14 @@ _LOSSES = (
         "to survive it", "", "The setting that plans a fleet that survives it with the confidence of the plan.", "given"
     ),
 )
+_REPLAYS = (
+    Term("replay", "", "The replicas through which the recording was sent.", "chosen"),
+    Term("requests", "", "Requests of the recording that were measured.", "counted"),
+    Term("minutes", "min", "From the first to the last of them.", "measured"),
+    Term("share", "%", "Share of the requests within the threshold.", "simulated"),
+    Term("worst minute", "min", "Minute after the first request in which that share is smallest.", "simulated"),
+    Term("share in it", "%", "Share of the requests sent in that minute within the threshold.", "simulated"),
+)
 _SEARCH = (
     Term("only", "", "The one SKU or mode that the fleet is restricted to.", "chosen"),
     Term("best fleet", "", "n x SKU TPk: n replicas of k GPUs each, the cheapest that holds every target.", "theory"),
@@ -290,6 +299,7 @@ TERMS: tuple[Term, ...] = (
     *_LOAD,
     *_CONFIDENCE,
     *_LOSSES,
+    *_REPLAYS,
     *_SEARCH,
     *_PROGRAM,
     *_WHY,

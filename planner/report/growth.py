@@ -1,4 +1,4 @@
-"""Until when a fleet holds and what follows it, in a sentence and tables, as Markdown and as JSON."""
+"""Until when a fleet holds and what follows it, in a sentence and tables, and as JSON."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from dataclasses import replace
 from datetime import date
 from typing import Any
 
-from planner.analysis import FleetGrowth, fleet_growth
-from planner.core import Report, Table, change, markdown_table, money, percent, significant
+from planner.analysis import FleetGrowth, NextFleet, fleet_growth
+from planner.core import Columns, Report, Table, change, money, percent, significant
 from planner.fleet import Plan
-from planner.report.explanation import document
-from planner.report.layout import markdown_list, markdown_page
+from planner.report.records import document
 
 
 def headline(growth: FleetGrowth) -> str:
@@ -21,27 +20,20 @@ def headline(growth: FleetGrowth) -> str:
 def tables(growth: FleetGrowth) -> tuple[Table, ...]:
     """Until when by percentile, and the fleets that follow."""
     start = growth.forecast.start
-    horizons = tuple(
-        (f"p{100 * one.percentile:g}", "ten years and more" if one.until is None else one.until.isoformat())
-        for one in growth.horizons
-    )
+    horizons = tuple((f"p{100 * one.percentile:g}", _day(one.until) or "ten years and more") for one in growth.horizons)
     found = (Table(f"Until when it holds, from {start.isoformat()}", ("demand", "last day"), horizons),)
     if not growth.purchases:
         return found
-    rows = tuple(
-        (
-            one.needed_from.isoformat(),
-            f"{significant(one.growth)} x",
-            one.fleet or "none found",
-            ", ".join(f"{count:+d} {sku}" for sku, count in one.more_gpus.items()) or "-",
-            money(one.usd_per_hour) if one.gpus else "-",
-            "ten years and more" if one.until is None else one.until.isoformat(),
-        )
-        for one in growth.purchases
-    )
-    columns = ("needed from", "planned for", "fleet", "GPUs", "USD/h", "holds until")
+    columns: Columns[NextFleet] = {
+        "needed from": lambda one: one.needed_from.isoformat(),
+        "planned for": lambda one: f"{significant(one.growth)} x",
+        "fleet": lambda one: one.fleet or "none found",
+        "GPUs": lambda one: ", ".join(f"{count:+d} {sku}" for sku, count in one.more_gpus.items()) or "-",
+        "USD/h": lambda one: money(one.usd_per_hour) if one.gpus else "-",
+        "holds until": lambda one: _day(one.until) or "ten years and more",
+    }
     title = f"What has to be there when, at p{100 * growth.purchase_percentile:g} of the demand"
-    return (*found, Table(title, columns, rows, "Planned anew, by theory."))
+    return (*found, Table.of(title, growth.purchases, columns, "Planned anew, by theory."))
 
 
 def notes(growth: FleetGrowth) -> tuple[str, ...]:
@@ -61,9 +53,9 @@ def notes(growth: FleetGrowth) -> tuple[str, ...]:
     return (f"{trend} ({forecast.source}); {unsure}", *launches, shape)
 
 
-def report(growth: FleetGrowth) -> Report:
-    """The growth as a terminal shows it."""
-    return Report(headline(growth), tables(growth), {"Forecast": notes(growth)})
+def report(growth: FleetGrowth, name: str = "") -> Report:
+    """The growth of the fleet of a plan of that name."""
+    return Report(headline(growth), tables(growth), {"Forecast": notes(growth)}, f"Growth: {name}")
 
 
 def with_horizon(report: Report, plan: Plan) -> Report:
@@ -72,13 +64,6 @@ def with_horizon(report: Report, plan: Plan) -> Report:
         return report
     line = headline(fleet_growth(plan, plan.request.forecast))
     return replace(report, lists={**report.lists, "Growth": (line,)})
-
-
-def markdown(name: str, growth: FleetGrowth) -> str:
-    """The growth as GitHub Markdown."""
-    return markdown_page(
-        f"Growth: {name}", headline(growth), [*map(markdown_table, tables(growth)), markdown_list(notes(growth))]
-    )
 
 
 def growth_document(growth: FleetGrowth) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """A plan as files to send on: one HTML page that stands alone, and each of its tables as CSV.
 
-The page loads nothing and runs nothing: no script, no font, no picture from elsewhere. It follows the reader's light or
-dark setting, and prints. The CSV files are safe to open in a spreadsheet. Both show what `planner.report.plan` says.
+The page (`templates/plan.html.j2`) loads nothing and runs nothing: no script, no font, no picture from elsewhere, which
+its content security policy also says. It follows the reader's light or dark setting, and prints. The CSV files are safe
+to open in a spreadsheet. Both show what `planner.report.plan` says.
 """
 
 from __future__ import annotations
@@ -12,80 +13,45 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from html import escape
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from planner.analysis import CostRange, Headroom, headline, is_calibrated
-from planner.core import Table, change, number_of, significant
+from planner.core import Table, change, number_of
 from planner.fleet import CostBreakdown, Plan
 from planner.report import glossary
 from planner.report import plan as report
 
 _ADDRESS = re.compile(r"(https?://[^\s\"'<>]*[^\s\"'<>.,;:)])")
-SHORT_CELL = 24
-"""Most characters of a cell that stays on one line. A choice."""
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?( ?[%x])?|-", re.IGNORECASE)
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """First characters that make a spreadsheet read a formula, full-width forms included (OWASP, CSV injection)."""
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-"""Content security policy of the page: a browser loads and runs nothing, should an escape ever fail."""
 _NOT_SIMULATED = (
     "This plan was not simulated. Every latency is from queueing theory, and the fleet may grow once it is checked "
     "request by request."
 )
-_STYLE = """
-:root {color-scheme: light dark; --text: #1b1f24; --soft: #57606a; --line: #d0d7de; --page: #ffffff; --box: #f6f8fa;
-  --link: #0969da; --warn: #9a6700}
-@media (prefers-color-scheme: dark) {:root {--text: #e6edf3; --soft: #9da7b3; --line: #3d444d; --page: #0d1117;
-  --box: #161b22; --link: #58a6ff; --warn: #d29922}}
-* {box-sizing: border-box}
-body {margin: 0 auto; max-width: 1100px; padding: 2rem 1.5rem 4rem; background: var(--page); color: var(--text);
-  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif;
-  overflow-wrap: anywhere}
-h1 {font-size: 1.6rem; line-height: 1.25; margin: 0 0 .25rem}
-h2 {font-size: 1.1rem; margin: 2.2rem 0 .5rem}
-a {color: var(--link)}
-.soft, .note, footer {color: var(--soft); font-size: .85rem}
-.answer {font-size: 1.15rem; margin: 1rem 0}
-.notice {border-left: 4px solid var(--warn); background: var(--box); padding: .6rem 1rem; margin: 1rem 0}
-.figures {display: grid; grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); gap: .8rem;
-  margin: 1rem 0; padding: 0}
-.figures > div {border: 1px solid var(--line); border-radius: 8px; background: var(--box); padding: .7rem 1rem}
-.figures dt {color: var(--soft); font-size: .85rem}
-.figures dd {margin: 0}
-.figures .value {font-size: 1.5rem; font-weight: 600; font-variant-numeric: tabular-nums}
-.figures .interval {color: var(--soft); font-size: .85rem}
-.planner-table {overflow-x: auto; max-width: 100%}
-.planner-table table {border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums;
-  overflow-wrap: normal}
-.planner-table th, .planner-table td {padding: .3rem .7rem; text-align: left; vertical-align: top;
-  border-bottom: 1px solid var(--line)}
-.planner-table th {vertical-align: bottom}
-.planner-table .number {text-align: right}
-.planner-table td.number, .planner-table td.short {white-space: nowrap}
-[title] {cursor: help}
-th[title], dt[title] {text-decoration: underline dotted var(--soft); text-underline-offset: 3px}
-.terms {columns: 2 20rem; column-gap: 2rem; margin: 0}
-.terms > div {break-inside: avoid; padding-top: .4rem}
-.terms dt {font-weight: 600; font-size: .85rem}
-.terms dd {margin: 0; color: var(--soft); font-size: .85rem}
-footer {margin-top: 3rem; border-top: 1px solid var(--line); padding-top: 1rem}
-@page {margin: 14mm}
-@media print {
-  :root {color-scheme: light; --text: #000; --soft: #333; --line: #999; --page: #fff; --box: #fff; --link: #000;
-    --warn: #000}
-  body {max-width: none; padding: 0; font-size: 10pt}
-  h2 {break-after: avoid}
-  thead {display: table-header-group}
-  tr, .figures > div, li {break-inside: avoid}
-  .planner-table {overflow: visible}
-  .planner-table table {font-size: 7.5pt; width: 100%; overflow-wrap: anywhere}
-  .planner-table th, .planner-table td {padding: .15rem .35rem}
-  th[title], dt[title] {text-decoration: none}
-}
-"""
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _templates() -> Environment:
+    """Templates in which every text is escaped."""
+    found = Environment(
+        loader=PackageLoader("planner.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    found.filters |= {"link": _cell, "linked": _linked}
+    found.globals["hint"] = glossary.hint
+    return found
 
 
 def html(
@@ -99,40 +65,53 @@ def html(
         costs: interval of the cost, if it was found (see `planner.analysis.headline.cost_range`).
         headroom: of the fleet, if it was found (see `planner.analysis.fleet_capacity.headroom`).
     """
+    shown = report.page(plan)
+    notes = dict(shown.notes)
+    (footer,) = notes.pop(report.PLANNED_BY)
+    sources = (*headline.calibration_sources(plan), *headline.price_sources(plan))
     tables = _shown_tables(plan)
-    name = escape(plan.request.name)
-    today = (day or date.today()).isoformat()
-    version = f"{report.DISTRIBUTION_NAME} {report.planner_version()}"
-    body = [
-        f'<header><h1>Capacity plan: {name}</h1><p class="soft">{escape(today)} · {escape(version)} · '
-        f"{escape(_status_words(plan))}</p></header>",
-        f'<p class="answer"><strong>{_linked(report.headline(plan))}</strong></p>',
-        *([f'<p class="notice">{escape(_NOT_SIMULATED)}</p>'] if plan.feasible and not plan.simulated else []),
-        _metric_boxes(plan, costs, headroom),
-        _list("Why it is infeasible, and what would help", report.more_reasons(plan)),
-        _list("Warnings", plan.warnings),
-        *(_section(table) for table in tables),
-        _list("Where the numbers come from", (*headline.calibration_sources(plan), *headline.price_sources(plan))),
-        _list("What is assumed", report.plan_assumptions(plan)),
-        _list("Method", report.method(plan)),
-        _terms(tables),
-        f"<footer>Planned by {escape(version)} in {significant(plan.elapsed_s)} s, seed {plan.request.seed}; written "
-        f"on {escape(today)}.</footer>",
-    ]
+    status = headline.status_words(plan) if plan.simulated else "By theory, not simulated"
     return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Capacity plan: {name}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(section for section in body if section)
-        + "\n</body>\n</html>\n"
+        _templates()
+        .get_template("plan.html.j2")
+        .render(
+            report=replace(shown, tables=tables, notes={"Where the numbers come from": sources, **notes}),
+            day=(day or date.today()).isoformat(),
+            version=f"{report.DISTRIBUTION_NAME} {report.planner_version()}",
+            status=status if plan.feasible else "No fleet",
+            notice=_NOT_SIMULATED if plan.feasible and not plan.simulated else "",
+            boxes=_boxes(plan, plan.cost, costs, headroom) if plan.cost else (),
+            terms=_terms(tables),
+            footer=f"Planned by {footer.removesuffix('.')}",
+        )
     )
 
 
-def _status_words(plan: Plan) -> str:
-    if not plan.feasible:
-        return "No fleet"
-    return headline.status_words(plan) if plan.simulated else "By theory, not simulated"
+def html_table(table: Table, hints: Mapping[str, str] | None = None) -> str:
+    """A table as HTML; a cell's hover is the definition of its row, else of its column.
+
+    Args:
+        table: what to show; every text in it is escaped.
+        hints: definitions by heading or by name of a row, before those of the glossary.
+    """
+    own = hints or {}
+    macros: Any = _templates().get_template("table.html.j2").module
+    return str(macros.table_of(table, lambda name: own.get(name) or glossary.hint(name)))
+
+
+def _cell(text: str) -> Markup:
+    """A cell's text; an address alone becomes a link that shows its host."""
+    return _link(text, text.split("/")[2]) if _ADDRESS.fullmatch(text) else escape(text)
+
+
+def _linked(text: str) -> Markup:
+    """Text with every address in it a link; the address itself is shown, so that it is there on paper too."""
+    pieces = enumerate(_ADDRESS.split(text))
+    return Markup("").join(_link(piece, piece) if number % 2 else escape(piece) for number, piece in pieces)
+
+
+def _link(address: str, words: str) -> Markup:
+    return Markup('<a href="{}" target="_blank" rel="noopener noreferrer">{}</a>').format(address, words)
 
 
 def _shown_tables(plan: Plan) -> tuple[Table, ...]:
@@ -153,39 +132,23 @@ def _without_simulation(table: Table) -> Table:
     return replace(table, rows=rows)
 
 
-# --- metrics ----------------------------------------------------------------------------------------------------------
-
-
-def _metric_boxes(plan: Plan, costs: CostRange | None, headroom: Headroom | None) -> str:
-    """The main numbers, each with its interval; nothing without a fleet."""
-    if plan.cost is None:
-        return ""
-    cost = plan.cost
-    metrics = [
+def _boxes(
+    plan: Plan, cost: CostBreakdown, costs: CostRange | None, headroom: Headroom | None
+) -> list[tuple[str, str, str]]:
+    """The main numbers: label, value, interval."""
+    tokens = (_range_words(plan, cost, costs, "usd_per_million_output_tokens"), headline.output_share_words(plan))
+    boxes = [
         ("Fleet", number_of(sum(plan.gpus.values()), "GPU"), headline.fleet_words(plan)),
         ("Per month", headline.dollars(cost.usd_per_month), _range_words(plan, cost, costs, "usd_per_month")),
         (
             "Per million output tokens",
             headline.dollars(cost.usd_per_million_output_tokens),
-            "; ".join(
-                filter(
-                    None,
-                    (
-                        _range_words(plan, cost, costs, "usd_per_million_output_tokens"),
-                        headline.output_share_words(plan),
-                    ),
-                )
-            ),
+            "; ".join(filter(None, tokens)),
         ),
     ]
     if headroom is not None:
-        metrics.append(("Headroom", change(headroom.share), headline.headroom_words(headroom)))
-    boxes = (
-        f"<div><dt{_title(glossary.hint(label))}>{escape(label)}</dt>"
-        f'<dd><div class="value">{escape(value)}</div><div class="interval">{escape(interval)}</div></dd></div>'
-        for label, value, interval in metrics
-    )
-    return f'<dl class="figures">{"".join(boxes)}</dl>'
+        boxes.append(("Headroom", change(headroom.share), headline.headroom_words(headroom)))
+    return boxes
 
 
 def _range_words(plan: Plan, cost: CostBreakdown, costs: CostRange | None, field: str) -> str:
@@ -196,82 +159,11 @@ def _range_words(plan: Plan, cost: CostBreakdown, costs: CostRange | None, field
     return headline.range_words(low, float(getattr(cost, field)), high, costs.confidence)
 
 
-# --- tables and lists -------------------------------------------------------------------------------------------------
-
-
-def html_table(table: Table, hints: Mapping[str, str] | None = None) -> str:
-    """A table as HTML; a cell's hover is the definition of its row, else of its column.
-
-    Args:
-        table: what to show; every text in it is escaped.
-        hints: definitions by heading or by name of a row, before those of the glossary.
-    """
-    own = hints or {}
-    columns = [own.get(name) or glossary.hint(name) for name in table.columns]
-    head = "".join(
-        f'<th scope="col"{_class("number" if numeric else "")}{_title(hint)}>{escape(name)}</th>'
-        for name, numeric, hint in zip(table.columns, table.numeric, columns, strict=True)
-    )
-    body = ""
-    for row in table.rows:
-        row_hint = (own.get(row[0]) or glossary.hint(row[0])) if row else ""
-        cells = zip(row, table.numeric, columns, strict=True)
-        body += "<tr>" + "".join(_td(cell, numeric, row_hint or hint) for cell, numeric, hint in cells) + "</tr>"
-    return f'<div class="planner-table"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _td(cell: str, numeric: bool, hint: str) -> str:
-    """One cell; a short one (a date, a name, a number) stays on one line, however long its neighbours are."""
-    style = "number" if numeric else "short" if len(cell) <= SHORT_CELL else ""
-    return f"<td{_class(style)}{_title(hint)}>{_cell_text(cell)}</td>"
-
-
-def _class(name: str) -> str:
-    return f' class="{name}"' if name else ""
-
-
-def _title(hint: str) -> str:
-    return f' title="{escape(hint)}"' if hint else ""
-
-
-def _cell_text(text: str) -> str:
-    """A cell's text; an address becomes a link that shows its host."""
-    return _link(text, text.split("/")[2]) if _ADDRESS.fullmatch(text) else escape(text)
-
-
-def _link(address: str, words: str) -> str:
-    return f'<a href="{escape(address)}" target="_blank" rel="noopener noreferrer">{escape(words)}</a>'
-
-
-def _linked(text: str) -> str:
-    """Text with every address in it a link; the address itself is shown, so that it is there on paper too."""
-    return "".join(
-        _link(piece, piece) if number % 2 else escape(piece) for number, piece in enumerate(_ADDRESS.split(text))
-    )
-
-
-def _section(table: Table) -> str:
-    note = f'<p class="note">{_linked(table.note)}</p>' if table.note else ""
-    return f"<section><h2>{escape(table.title)}</h2>{html_table(table)}{note}</section>"
-
-
-def _list(title: str, lines: Iterable[str]) -> str:
-    items = "".join(f"<li>{_linked(line)}</li>" for line in lines)
-    return f"<section><h2>{escape(title)}</h2><ul>{items}</ul></section>" if items else ""
-
-
-def _terms(tables: Sequence[Table]) -> str:
-    """What headings and rows mean, for paper, where nothing hovers."""
+def _terms(tables: Sequence[Table]) -> list[glossary.Term]:
+    """Meaning of headings and rows, for paper, where nothing hovers."""
     labels = [name for table in tables for name in (*table.columns, *(row[0] for row in table.rows))]
     terms = {term.name: term for label in labels if (term := glossary.term(label)) is not None}
-    if not terms:
-        return ""
-    items = "".join(
-        f"<div><dt>{escape(name)}{escape(f' [{term.unit}]') if term.unit else ''}</dt>"
-        f"<dd>{escape(term.meaning)} ({escape(term.origin)})</dd></div>"
-        for name, term in sorted(terms.items(), key=lambda item: item[0].lower())
-    )
-    return f'<section><h2>What the words mean</h2><dl class="terms">{items}</dl></section>'
+    return [terms[name] for name in sorted(terms, key=str.lower)]
 
 
 # --- CSV --------------------------------------------------------------------------------------------------------------

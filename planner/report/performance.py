@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-from planner.core import Metric, Report, Table, duration, number_of, percent, significant, unit, with_unit
+from planner.core import (
+    Columns,
+    Metric,
+    Report,
+    Table,
+    duration,
+    number_of,
+    percent,
+    significant,
+    unit,
+    with_unit,
+)
 from planner.llm import main_format
 from planner.serving import ClassPerformance, Deployment, Method, Performance, Pool, PoolLimit, PoolPerformance, Role
 from planner.workload import LatencyDistribution, Slo
@@ -18,11 +29,30 @@ CLASS_PERCENTILES = (0.5, 0.99)
 CONFIDENCE_PERCENTILES = (0.5, 0.9, 0.95, 0.99)
 """Columns of the table of sampling errors."""
 
-POOL_COLUMNS = ("pool", "SKU", "split", "GPUs each", "replicas", "GPUs")
-ENGINE_COLUMNS = ("weights", "KV", "served by", "max running requests", "chunk budget [tokens]")
 ANY = "any"
 """In place of a limit that does not matter in a role."""
-LOAD_COLUMNS = ("pool", "from", "utilisation", "gives out first", "bound", "running requests", "step [ms]", "KV held")
+POOL_COLUMNS: Columns[Pool] = {
+    "SKU": lambda pool: pool.config.sku.id,
+    "split": lambda pool: pool.config.parallelism.label,
+    "GPUs each": lambda pool: str(pool.config.parallelism.gpus),
+    "replicas": lambda pool: f"{pool.replicas:,}",
+    "GPUs": lambda pool: f"{pool.gpus:,}",
+}
+ENGINE_COLUMNS: Columns[Pool] = {
+    "weights": lambda pool: str(main_format(pool.config.llm, pool.config.precision)[0]),
+    "KV": lambda pool: str(pool.config.precision.kv_cache),
+    "served by": lambda pool: pool.config.engine.name,
+    "max running requests": lambda pool: ANY if pool.role is Role.PREFILL else f"{pool.config.max_running_requests:,}",
+    "chunk budget [tokens]": lambda pool: ANY if pool.role is Role.DECODE else f"{pool.config.max_batched_tokens:,}",
+}
+LOAD_COLUMNS: Columns[PoolPerformance] = {
+    "utilisation": lambda pool: percent(pool.utilisation),
+    "gives out first": lambda pool: limit_name(pool.limit),
+    "bound": lambda pool: str(pool.bound),
+    "running requests": lambda pool: significant(pool.mean_running),
+    "step [ms]": lambda pool: significant(1e3 * pool.mean_step_s),
+    "KV held": lambda pool: percent(pool.kv_occupancy),
+}
 LOAD_NOTE = (
     "Utilisation: offered over largest stable rate (predicted), share of time busy (simulated). Bound: what most of "
     "the step time waits for. Running requests: mean per replica. KV held: mean share of the KV capacity reserved. "
@@ -78,21 +108,20 @@ def performance_headline(deployment: Deployment, performance: Performance) -> st
 
 def performance_tables(deployment: Deployment, performance: Performance, slo: Slo | None = None) -> tuple[Table, ...]:
     """A given deployment and how it performs: pools, targets if any, latencies, load."""
-    pools = tuple((str(pool.role), *pool_cells(pool)) for pool in deployment.pools)
-    engines = tuple((str(pool.role), *engine_cells(pool)) for pool in deployment.pools)
     source = "predicted" if performance.method is Method.ANALYTIC else "simulated"
-    loads = tuple((str(pool.role), source, *load_cells(pool)) for pool in performance.pools)
     parts = {source: performance} | ({STEADY_PART: performance.steady} if performance.steady else {})
     latencies = ((metric, part, of.distribution(metric)) for metric in Metric for part, of in parts.items())
     notes = filter(None, (interval_note(performance), STEADY_NOTE if performance.steady else ""))
+    pool: Columns[Pool] = {"pool": lambda pool: str(pool.role)}
+    load: Columns[PoolPerformance] = {"pool": lambda pool: str(pool.role), "from": lambda _: source}
     return (
-        Table("Deployment", POOL_COLUMNS, pools),
-        Table("Engine settings", ("pool", *ENGINE_COLUMNS), engines),
+        Table.of("Deployment", deployment.pools, {**pool, **POOL_COLUMNS}),
+        Table.of("Engine settings", deployment.pools, {**pool, **ENGINE_COLUMNS}),
         *([_target_table(parts, slo)] if slo else []),
         latency_table(latencies, " ".join(notes)),
         *confidence_table(performance),
         *class_table(performance),
-        Table("Load of each pool", LOAD_COLUMNS, loads, load_note(performance.pools)),
+        Table.of("Load of each pool", performance.pools, {**load, **LOAD_COLUMNS}, load_note(performance.pools)),
     )
 
 
@@ -113,43 +142,6 @@ def _target_table(parts: Mapping[str, Performance], slo: Slo) -> Table:
 
 
 # --- parts that a plan shows too ------------------------------------------------------------------------------------
-
-
-def pool_cells(pool: Pool) -> tuple[str, ...]:
-    """Cells under `POOL_COLUMNS`, without the name of the pool."""
-    config = pool.config
-    return (
-        config.sku.id,
-        config.parallelism.label,
-        str(config.parallelism.gpus),
-        f"{pool.replicas:,}",
-        f"{pool.gpus:,}",
-    )
-
-
-def engine_cells(pool: Pool) -> tuple[str, ...]:
-    """Cells under `ENGINE_COLUMNS`: a prefill pool has no limit of running requests, a decode pool no chunk budget."""
-    config = pool.config
-    weights, _ = main_format(config.llm, config.precision)
-    return (
-        str(weights),
-        str(config.precision.kv_cache),
-        config.engine.name,
-        ANY if pool.role is Role.PREFILL else f"{config.max_running_requests:,}",
-        ANY if pool.role is Role.DECODE else f"{config.max_batched_tokens:,}",
-    )
-
-
-def load_cells(pool: PoolPerformance) -> tuple[str, ...]:
-    """Cells under `LOAD_COLUMNS`, without the name of the pool and where the numbers are from."""
-    return (
-        percent(pool.utilisation),
-        limit_name(pool.limit),
-        str(pool.bound),
-        significant(pool.mean_running),
-        significant(1e3 * pool.mean_step_s),
-        percent(pool.kv_occupancy),
-    )
 
 
 def limit_name(limit: PoolLimit) -> str:
@@ -190,23 +182,25 @@ def class_table(performance: Performance) -> tuple[Table, ...]:
     """Latencies of each class of requests; no table where there is one class or none are told apart."""
     if len(performance.classes) < 2:
         return ()
-    rows = tuple((kind.name, significant(kind.rate_per_s), *class_cells(kind)) for kind in performance.classes)
-    return (Table("Classes of requests", ("class", "requests/s", *CLASS_COLUMNS), rows),)
+    own: Columns[ClassPerformance] = {
+        "class": lambda kind: kind.name,
+        "requests/s": lambda kind: significant(kind.rate_per_s),
+    }
+    return (Table.of("Classes of requests", performance.classes, {**own, **CLASS_COLUMNS}),)
 
 
-CLASS_COLUMNS = (
-    *(f"{metric.upper()} p{100 * p:g} [{unit(metric)}]" for metric in _CLASS_METRICS for p in CLASS_PERCENTILES),
-    "own targets met",
-)
+def _class_latency(metric: Metric, percentile: float) -> Callable[[ClassPerformance], str]:
+    return lambda kind: duration(getattr(kind, metric.value).quantile_s(percentile), metric)
 
 
-def class_cells(kind: ClassPerformance) -> tuple[str, ...]:
-    """Cells under `CLASS_COLUMNS`."""
-    distributions = {Metric.TTFT: kind.ttft, Metric.TPOT: kind.tpot, Metric.E2E: kind.e2e}
-    latencies = (
-        duration(distributions[metric].quantile_s(p), metric) for metric in _CLASS_METRICS for p in CLASS_PERCENTILES
-    )
-    return (*latencies, "-" if kind.attainment is None else percent(kind.attainment))
+CLASS_COLUMNS: Columns[ClassPerformance] = {
+    **{
+        f"{metric.upper()} p{100 * p:g} [{unit(metric)}]": _class_latency(metric, p)
+        for metric in _CLASS_METRICS
+        for p in CLASS_PERCENTILES
+    },
+    "own targets met": lambda kind: "-" if kind.attainment is None else percent(kind.attainment),
+}
 
 
 def confidence_table(performance: Performance) -> tuple[Table, ...]:

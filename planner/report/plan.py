@@ -1,4 +1,4 @@
-"""A plan in words and tables: `headline(plan)`, `tables(plan)` and, as a page to send on, `markdown(plan)`.
+"""A plan in words and tables: `headline(plan)`, `tables(plan)`, both as `report(plan)` and, to send on, `page(plan)`.
 
 The command line, the Markdown report, the HTML page and the web app all show these tables, so they cannot disagree.
 """
@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
 
-from hardware_db import EngineProfile, stale_days
+from hardware_db import EngineProfile, Price, stale_days
 from planner.analysis import own_words, place_words
 from planner.core import (
+    Columns,
     Metric,
     Report,
     Table,
+    columns_of,
     duration,
-    markdown_table,
-    markdown_text,
     money,
     number_of,
     percent,
@@ -28,31 +28,36 @@ from planner.core import (
     with_unit,
 )
 from planner.engine import mean_encoder_s, request_limit
-from planner.fleet import AGREEMENT, Alternative, CostBreakdown, Plan, PlannedDeployment, PlanRequest, weights_word
-from planner.llm import LlmSpec, encoder_parameters, format_words, parameters
+from planner.fleet import (
+    AGREEMENT,
+    Alternative,
+    BoughtGpus,
+    CostBreakdown,
+    Plan,
+    PlannedDeployment,
+    PlanRequest,
+    TargetCheck,
+    weights_word,
+)
+from planner.llm import encoder_parameters, format_words, parameters
 from planner.optimizer import Allocation
 from planner.presets import engine_limit_names
-from planner.report.confidence import confidence_table, confidence_words
-from planner.report.layout import markdown_list, markdown_page
-from planner.report.losses import loss_table
 from planner.report.performance import (
     ENGINE_COLUMNS,
     LOAD_COLUMNS,
     POOL_COLUMNS,
-    engine_cells,
     interval_note,
     latency_table,
-    load_cells,
     load_note,
-    pool_cells,
 )
-from planner.report.replays import replay_table
-from planner.serving import Pool
+from planner.report.robustness import confidence_table, confidence_words, loss_table, replay_table, target_name
+from planner.serving import Pool, PoolPerformance
 from planner.supply import SPOT, STALE_PRICE_DAYS, Granularity
-from planner.traffic import Service, mean_image_tokens, mean_images
-from planner.workload import LatencyDistribution, Slo, TokenLengths
+from planner.traffic import mean_image_tokens, mean_images
+from planner.workload import LatencyDistribution, TokenLengths
 
 DISTRIBUTION_NAME = "llm-capacity-planner"
+PLANNED_BY = "Planned by"
 ROUNDING = 1e-5
 """Share of a limit below which a slack is shown as 0. A choice: ten times the tolerance of the solver."""
 
@@ -96,7 +101,8 @@ def planner_version() -> str:
 def headline(plan: Plan) -> str:
     """The answer in one sentence, or why there is none."""
     request = plan.request
-    models = " and ".join(dict.fromkeys(service.llm.id for service in _services(request)))
+    small = (request.cascade.small,) if request.cascade else ()
+    models = " and ".join(dict.fromkeys(service.llm.id for service in (request.main, *small, *request.services)))
     asked = _asked_per_s(request)
     rate = significant(asked)
     if plan.cost is None:
@@ -155,11 +161,6 @@ def bought_words(plan: Plan) -> str:
     return ", ".join(parts)
 
 
-def _services(request: PlanRequest) -> tuple[Service, ...]:
-    small = (request.cascade.small,) if request.cascade else ()
-    return (request.main, *small, *request.services)
-
-
 def _asked_per_s(request: PlanRequest) -> float:
     """All arrivals [1/s] in the period of the largest demand."""
     factor = max(request.profile.factors) if request.profile else 1.0
@@ -199,29 +200,30 @@ def _calibration_words(plan: Plan) -> str:
 
 def tables(plan: Plan) -> tuple[Table, ...]:
     """Everything a plan says in numbers. An infeasible one has its request, its limits and what was rejected."""
-    shown = [_request_table(plan)]
+    shown: list[Table | None] = [_request_table(plan)]
     if plan.cost is not None:
         shown += [
             fleet_table(plan),
             _engine_table(plan),
             _cost_table(plan, plan.cost),
             _target_table(plan),
-            *([sure] if (sure := confidence_table(plan)) is not None else []),
-            *([replayed] if (replayed := replay_table(plan)) is not None else []),
-            *([losses] if (losses := loss_table(plan)) is not None else []),
+            confidence_table(plan),
+            replay_table(plan),
+            loss_table(plan),
             _plan_latency_table(plan),
             _load_table(plan),
+            *_routing_tables(plan),
+            *_schedule_tables(plan, plan.cost),
+            _alternative_table(plan, plan.cost) if plan.alternatives else None,
+            _agreement_table(plan) if plan.agreement else None,
         ]
-        shown += _routing_tables(plan) + _schedule_tables(plan, plan.cost)
-        shown += [_alternative_table(plan, plan.cost)] if plan.alternatives else []
-        shown += [_agreement_table(plan)] if plan.agreement else []
     if plan.allocation is not None and plan.allocation.constraints and not plan.given:
         shown.append(_constraint_table(plan, plan.allocation))
     if plan.cost is not None:
         shown.append(_price_table(plan))
     if plan.rejections:
         shown.append(_rejection_table(plan))
-    return tuple(shown)
+    return tuple(table for table in shown if table is not None)
 
 
 def plan_assumptions(plan: Plan) -> tuple[str, ...]:
@@ -242,11 +244,12 @@ def more_reasons(plan: Plan) -> tuple[str, ...]:
 
 
 def _request_table(plan: Plan) -> Table:
-    request, search = plan.request, plan.request.search
+    request, search, llm = plan.request, plan.request.search, plan.request.llm
+    beside = f" and {significant(encoder_parameters(llm) / 1e9)} B of a vision encoder" if llm.encoder else ""
     arrivals = request.workload.arrivals
     considered = number_of(plan.considered, "configuration")
     rows = [
-        ("model", _llm_words(request.llm)),
+        ("model", f"{llm.id}, {significant(parameters(llm) / 1e9)} B parameters{beside}"),
         ("precision", _format_words(request)),
         (
             "traffic",
@@ -254,7 +257,10 @@ def _request_table(plan: Plan) -> Table:
         ),
         ("lengths", _length_words(request.workload.lengths)),
         *_image_rows(plan),
-        ("targets", _target_words(request.slo)),
+        (
+            "targets",
+            "; ".join(f"{one.name} <= {with_unit(one.threshold_s, one.metric)}" for one in request.slo.targets),
+        ),
         *(
             [("fleet", "as given")]
             if plan.given
@@ -267,11 +273,6 @@ def _request_table(plan: Plan) -> Table:
         ("planned in", f"{significant(plan.elapsed_s)} s"),
     ]
     return Table("Request", ("what", "value"), tuple(rows))
-
-
-def _llm_words(llm: LlmSpec) -> str:
-    beside = f" and {significant(encoder_parameters(llm) / 1e9)} B of a vision encoder" if llm.encoder else ""
-    return f"{llm.id}, {significant(parameters(llm) / 1e9)} B parameters{beside}"
 
 
 def _image_rows(plan: Plan) -> list[tuple[str, str]]:
@@ -314,10 +315,6 @@ def _length_words(lengths: TokenLengths) -> str:
     return "input {}; output {} tokens ({})".format(*sides, lengths.source)
 
 
-def _target_words(slo: Slo) -> str:
-    return "; ".join(f"{target.name} <= {with_unit(target.threshold_s, target.metric)}" for target in slo.targets)
-
-
 def _limit_words(plan: Plan) -> str:
     limits = plan.request.limits
     words_by_field: dict[str, Callable[[Any], str]] = {
@@ -343,64 +340,68 @@ def _limit_words(plan: Plan) -> str:
     return "; ".join(given) or "none"
 
 
-@dataclass(frozen=True)
-class _NamedPool:
-    """One pool of a plan: its name in the tables, and its place in the deployment it belongs to."""
-
-    name: str
-    planned: PlannedDeployment
-    index: int
-
-    @property
-    def pool(self) -> Pool:
-        return self.planned.deployment.pools[self.index]
+NamedPool: TypeAlias = tuple[str, PlannedDeployment, int]
+"""One pool of a plan: its name in the tables, its deployment, and its place there."""
 
 
-def _named_pools(plan: Plan) -> list[_NamedPool]:
+def _named_pools(plan: Plan) -> list[NamedPool]:
     """All pools; their names have the number of the deployment where there are several."""
     several = len(plan.deployments) > 1
     return [
-        _NamedPool(f"{number} {pool.role}" if several else str(pool.role), planned, index)
+        (f"{number} {pool.role}" if several else str(pool.role), planned, index)
         for number, planned in enumerate(plan.deployments, start=1)
         for index, pool in enumerate(planned.deployment.pools)
     ]
 
 
+def _pool(named: NamedPool) -> Pool:
+    _, planned, index = named
+    return planned.deployment.pools[index]
+
+
 def fleet_table(plan: Plan) -> Table:
     """Every pool: its GPUs, servers, traffic and cost."""
-    pools = _named_pools(plan)
     shared = sum(sum(planned.nodes) for planned in plan.deployments) > plan.servers
     note = (
         f"Pools share servers: the fleet has {plan.servers:,}, each pool by itself what its row says." if shared else ""
     )
-    rows = tuple(
-        (
-            named.name,
-            *pool_cells(named.pool),
-            f"{named.planned.nodes[named.index]:,}",
-            significant(named.planned.workload.rate_per_s),
-            money(named.planned.pool_usd_per_hour[named.index]),
-        )
-        for named in pools
-    )
-    columns = (*POOL_COLUMNS, "servers", "requests/s", "USD/hour")
-    return Table("Fleet", columns, rows, note)
+    columns = {
+        "pool": lambda named: named[0],
+        **columns_of(_pool, POOL_COLUMNS),
+        "servers": lambda named: f"{named[1].nodes[named[2]]:,}",
+        "requests/s": lambda named: significant(named[1].workload.rate_per_s),
+        "USD/hour": lambda named: money(named[1].pool_usd_per_hour[named[2]]),
+    }
+    return Table.of("Fleet", _named_pools(plan), columns, note)
 
 
 def _engine_table(plan: Plan) -> Table:
     pools = _named_pools(plan)
-    rows = tuple((named.name, *engine_cells(named.pool)) for named in pools)
-    engines = {named.pool.config.engine.id: named.pool.config.engine for named in pools}
-    note = (
-        f"{' '.join(_engine_words(engines[name]) for name in sorted(engines))} Both are of all ranks of a replica "
-        "together; any: it does not matter in that role. "
-        + " ".join(filter(None, (_pool_format_words(pools), _draft_words(pools), _request_limit_words(pools))))
+    engines = {pool.config.engine.id: pool.config.engine for pool in plan.pools}
+    formats = {
+        name: f"{format_words(config.llm, config.precision)}, KV {config.precision.kv_cache}"
+        for name, config in ((named[0], _pool(named).config) for named in pools)
+    }
+    notes = (
+        *(_engine_words(engines[name]) for name in sorted(engines)),
+        "Both are of all ranks of a replica together; any: it does not matter in that role.",
+        f"Weights: {_where_they_differ(formats)}.",
+        _draft_words(pools),
+        _request_limit_words(pools),
     )
-    return Table("Engine settings", ("pool", *ENGINE_COLUMNS), rows, note)
+    columns = {"pool": lambda named: named[0], **columns_of(_pool, ENGINE_COLUMNS)}
+    return Table.of("Engine settings", pools, columns, " ".join(filter(None, notes)))
+
+
+def _where_they_differ(words: Mapping[str, str]) -> str:
+    """Words by pool; once where all pools have the same."""
+    if len(set(words.values())) > 1:
+        return "; ".join(f"{name} {one}" for name, one in words.items())
+    return next(iter(words.values()))
 
 
 def _engine_words(engine: EngineProfile) -> str:
-    """An engine, its version, and what it calls the two limits of a step."""
+    """An engine, its version, and its own names for the two limits of a step."""
     names = engine_limit_names().get(engine.id, {})
     said = f"Engine {engine.name} {engine.version}"
     if not names:
@@ -409,21 +410,9 @@ def _engine_words(engine: EngineProfile) -> str:
     return f"{said}: max running requests is its {running}, chunk budget its {tokens}."
 
 
-def _pool_format_words(pools: Sequence[_NamedPool]) -> str:
-    """Number formats of the pools, of each where they differ."""
-    configs = {named.name: named.pool.config for named in pools}
-    words = {
-        name: f"{format_words(config.llm, config.precision)}, KV {config.precision.kv_cache}"
-        for name, config in configs.items()
-    }
-    if len(set(words.values())) > 1:
-        return f"Weights: {'; '.join(f'{name} {formats}' for name, formats in words.items())}."
-    return f"Weights: {next(iter(words.values()))}."
-
-
-def _draft_words(pools: Sequence[_NamedPool]) -> str:
-    """What guesses ahead in which pools; empty where nothing does."""
-    found = {named.name: named.pool.config.drafting for named in pools}
+def _draft_words(pools: Sequence[NamedPool]) -> str:
+    """Draft models by pool; empty where nothing drafts."""
+    found = {named[0]: _pool(named).config.drafting for named in pools}
     words = [
         f"{name} {one.draft_tokens} guesses a step ({one.method}{f', {one.checkpoint}' if one.checkpoint else ''}), "
         f"{one.tokens_per_step:.2f} tokens a step"
@@ -433,46 +422,60 @@ def _draft_words(pools: Sequence[_NamedPool]) -> str:
     return f"Speculation: {'; '.join(words)}." if words else ""
 
 
-def _request_limit_words(pools: Sequence[_NamedPool]) -> str:
+def _request_limit_words(pools: Sequence[NamedPool]) -> str:
     """The longest request that engines are told to take, of each pool where they differ."""
-    limits = {named.name: request_limit(named.pool.config, named.planned.workload.lengths.max_total) for named in pools}
-    words = {limit: f"{limit.tokens:,} tokens ({limit.reason})" for limit in limits.values()}
-    known = engine_limit_names()
-    flags = {known.get(named.pool.config.engine.id, {}).get("max_model_len", "") for named in pools}
-    title = f"Longest request ({' or '.join(sorted(flags - {''}))})" if flags - {""} else "Longest request"
-    if len(words) > 1:
-        return f"{title}: {'; '.join(f'{name} {words[limits[name]]}' for name in limits)}."
-    return f"{title}: {next(iter(words.values()))}."
+    words, flags = {}, set()
+    for named in pools:
+        config, longest = _pool(named).config, named[1].workload.lengths.max_total
+        limit = request_limit(config, longest)
+        words[named[0]] = f"{limit.tokens:,} tokens ({limit.reason})"
+        flags.add(engine_limit_names().get(config.engine.id, {}).get("max_model_len", ""))
+    known = f" ({' or '.join(sorted(flags - {''}))})" if flags - {""} else ""
+    return f"Longest request{known}: {_where_they_differ(words)}."
 
 
 def _cost_table(plan: Plan, cost: CostBreakdown) -> Table:
-    rows = (
-        ("GPUs", " + ".join(f"{count:,} x {sku}" for sku, count in plan.gpus.items())),
-        ("servers", f"{plan.servers:,}"),
-        ("$ per hour", money(cost.usd_per_hour)),
-        ("$ per month", money(cost.usd_per_month)),
-        ("$ per million input tokens", money(cost.usd_per_million_input_tokens)),
-        ("$ per million output tokens", money(cost.usd_per_million_output_tokens)),
-        ("$ per million tokens", money(cost.usd_per_million_tokens)),
-        ("$ per thousand requests", money(cost.usd_per_thousand_requests)),
-        *((("$ per user and month", money(cost.usd_per_user_month)),) if cost.usd_per_user_month is not None else ()),
-        ("goodput [requests/s]", significant(cost.goodput_per_s)),
-        ("goodput per dollar [requests/USD]", significant(cost.requests_per_usd)),
-    )
-    return Table("Cost", ("what", "value"), rows, f"A month has {cost.usd_per_month / cost.usd_per_hour:.0f} hours.")
+    users = {"$ per user and month": money(cost.usd_per_user_month)} if cost.usd_per_user_month is not None else {}
+    rows = {
+        "GPUs": " + ".join(f"{count:,} x {sku}" for sku, count in plan.gpus.items()),
+        "servers": f"{plan.servers:,}",
+        **cost_cells(cost),
+        **users,
+        "goodput [requests/s]": significant(cost.goodput_per_s),
+        "goodput per dollar [requests/USD]": significant(cost.requests_per_usd),
+    }
+    note = f"A month has {cost.usd_per_month / cost.usd_per_hour:.0f} hours."
+    return Table("Cost", ("what", "value"), tuple(rows.items()), note)
+
+
+def cost_cells(cost: CostBreakdown) -> dict[str, str]:
+    """Each price of a fleet, by its heading."""
+    return {
+        "$ per hour": money(cost.usd_per_hour),
+        "$ per month": money(cost.usd_per_month),
+        "$ per million input tokens": money(cost.usd_per_million_input_tokens),
+        "$ per million output tokens": money(cost.usd_per_million_output_tokens),
+        "$ per million tokens": money(cost.usd_per_million_tokens),
+        "$ per thousand requests": money(cost.usd_per_thousand_requests),
+    }
+
+
+TARGET_COLUMNS: Columns[TargetCheck] = {
+    "target": lambda check: target_name(check.target, check.of, in_unit=True),
+    "at most": lambda check: duration(check.target.threshold_s, check.target.metric),
+    "predicted": lambda check: duration(check.predicted_s, check.target.metric),
+    "simulated": lambda check: duration(check.simulated_s, check.target.metric),
+}
+MET_COLUMN: Columns[TargetCheck] = {"met": lambda check: "yes" if check.met else "NO"}
 
 
 def _target_table(plan: Plan) -> Table:
-    rows = []
-    for check in plan.targets:
-        target, metric = check.target, check.target.metric
-        latencies = (duration(s, metric) for s in (target.threshold_s, check.predicted_s, check.simulated_s))
-        attained = (percent(target.percentile), check.share_words)
-        of = f"{check.of}: " if check.of else ""
-        rows.append((f"{of}{target.name} [{unit(metric)}]", *latencies, *attained, "yes" if check.met else "NO"))
-    columns = ("target", "at most", "predicted", "simulated", "wanted share", "simulated share", "met")
+    shares: Columns[TargetCheck] = {
+        "wanted share": lambda check: percent(check.target.percentile),
+        "simulated share": lambda check: check.share_words,
+    }
     note = "Shares: requests within the threshold. Met: in simulation, where there is one, else predicted within it."
-    return Table("Targets", columns, tuple(rows), note)
+    return Table.of("Targets", plan.targets, {**TARGET_COLUMNS, **shares, **MET_COLUMN}, note)
 
 
 def _plan_latency_table(plan: Plan) -> Table:
@@ -490,13 +493,16 @@ def _plan_latency_table(plan: Plan) -> Table:
 
 def _load_table(plan: Plan) -> Table:
     rows = [
-        (named.name, source, *load_cells(performance.pools[named.index]))
-        for named in _named_pools(plan)
-        for source, performance in (("predicted", named.planned.predicted), ("simulated", named.planned.simulated))
+        (name, source, performance.pools[index])
+        for name, planned, index in _named_pools(plan)
+        for source, performance in (("predicted", planned.predicted), ("simulated", planned.simulated))
     ]
-    performances = [of for planned in plan.deployments for of in (planned.predicted, planned.simulated)]
-    note = load_note(pool for performance in performances for pool in performance.pools)
-    return Table("Load of each pool", LOAD_COLUMNS, tuple(rows), note)
+    columns: Columns[tuple[str, str, PoolPerformance]] = {
+        "pool": lambda row: row[0],
+        "from": lambda row: row[1],
+        **columns_of(lambda row: row[2], LOAD_COLUMNS),
+    }
+    return Table.of("Load of each pool", rows, columns, load_note(pool for _, _, pool in rows))
 
 
 def _alternative_table(plan: Plan, cost: CostBreakdown) -> Table:
@@ -514,58 +520,57 @@ def _alternative_table(plan: Plan, cost: CostBreakdown) -> Table:
 
 def alternative_table(title: str, alternatives: Sequence[Alternative], cost: CostBreakdown, note: str) -> Table:
     """Fleets beside the plan; with a column that says why one is not the plan where any costs no more."""
-    columns: tuple[str, ...] = ("only", "best fleet", "requests/s", "USD/hour", "difference", "difference %")
-    rows = tuple(_alternative_cells(alternative, cost) for alternative in alternatives)
-    if any(alternative.why_not for alternative in alternatives):
-        columns = (*columns, "why it is not the plan")
-        rows = tuple((*row, one.why_not or "-") for row, one in zip(rows, alternatives, strict=True))
-    return Table(title, columns, rows, note)
 
+    def differences(one: Alternative, words: Callable[[float], str]) -> str:
+        if one.usd_per_hour is None:
+            return "-"
+        return words(0.0 if one.is_chosen else one.usd_per_hour - cost.usd_per_hour)
 
-def _alternative_cells(alternative: Alternative, cost: CostBreakdown) -> tuple[str, ...]:
-    """Restriction, fleet, requests/s, USD/hour, and its difference to the plan in USD/hour and in percent."""
-    if alternative.usd_per_hour is None:
-        return (alternative.restriction, alternative.summary, "-", "-", "-", "-")
-    difference = alternative.usd_per_hour - cost.usd_per_hour
-    if alternative.is_chosen:
-        differences = ("0", "0 %")
-    else:
-        differences = (f"{difference:+,.2f}", percent(difference / cost.usd_per_hour, signed=True))
-    least = ">= " if alternative.is_bound else ""
-    rate, usd = significant(alternative.rate_per_s), f"{least}{money(alternative.usd_per_hour)}"
-    return (alternative.restriction, alternative.summary, rate, usd, *differences)
+    why: Columns[Alternative] = {"why it is not the plan": lambda one: one.why_not or "-"}
+    columns: Columns[Alternative] = {
+        "only": lambda one: one.restriction,
+        "best fleet": lambda one: one.summary,
+        "requests/s": lambda one: "-" if one.usd_per_hour is None else significant(one.rate_per_s),
+        "USD/hour": lambda one: (
+            "-" if one.usd_per_hour is None else f"{'>= ' if one.is_bound else ''}{money(one.usd_per_hour)}"
+        ),
+        "difference": lambda one: differences(one, lambda usd: f"{usd:+,.2f}" if not one.is_chosen else "0"),
+        "difference %": lambda one: differences(
+            one, lambda usd: percent(usd / cost.usd_per_hour, signed=not one.is_chosen)
+        ),
+        **(why if any(one.why_not for one in alternatives) else {}),
+    }
+    return Table.of(title, alternatives, columns, note)
 
 
 def _agreement_table(plan: Plan) -> Table:
-    rows = []
-    for pair in plan.agreement:
-        means = (duration(s, pair.metric) for s in (pair.predicted_mean_s, pair.simulated_mean_s))
-        name = f"mean {pair.metric.upper()} [{unit(pair.metric)}]"
-        rows.append((name, *means, percent(pair.relative_difference, signed=True), "yes" if pair.holds else "NO"))
-    columns = ("metric", "predicted", "simulated", "difference", f"within {percent(AGREEMENT)}")
+    columns = {
+        "metric": lambda pair: f"mean {pair.metric.upper()} [{unit(pair.metric)}]",
+        "predicted": lambda pair: duration(pair.predicted_mean_s, pair.metric),
+        "simulated": lambda pair: duration(pair.simulated_mean_s, pair.metric),
+        "difference": lambda pair: percent(pair.relative_difference, signed=True),
+        f"within {percent(AGREEMENT)}": lambda pair: "yes" if pair.holds else "NO",
+    }
     requests = sum(planned.simulated.requests for planned in plan.deployments)
     note = f"Simulated: {requests:,} requests measured, seed {plan.request.seed}."
-    return Table("Theory against simulation", columns, tuple(rows), note)
+    return Table.of("Theory against simulation", plan.agreement, columns, note)
 
 
 def _constraint_table(plan: Plan, allocation: Allocation) -> Table:
-    rows = tuple(
-        (
-            row.name.partition("__")[0],
-            row.field.removeprefix("pool "),
-            f"{_four_digits(row.used)} {row.sense} {_four_digits(row.limit)}",
-            _four_digits(row.slack if row.slack > ROUNDING * abs(row.limit) else 0.0),
-            "-" if row.dual is None else _four_digits(row.dual),
-            "yes" if row.is_tight else "no",
-        )
-        for row in allocation.constraints
-    )
-    gap = allocation.gap
+    gap = "" if allocation.gap is None else f", gap {percent(allocation.gap)}"
     note = (
-        f"Integer program: {plan.status.replace('_', ' ')}{'' if gap is None else f', gap {percent(gap)}'}. Dual: "
-        "change of the objective per unit of the limit in the linear relaxation."
+        f"Integer program: {plan.status.replace('_', ' ')}{gap}. Dual: change of the objective per unit of the limit "
+        "in the linear relaxation."
     )
-    return Table("Constraints", ("constraint", "of", "used and limit", "slack", "dual", "binding"), rows, note)
+    columns = {
+        "constraint": lambda row: row.name.partition("__")[0],
+        "of": lambda row: row.field.removeprefix("pool "),
+        "used and limit": lambda row: f"{_four_digits(row.used)} {row.sense} {_four_digits(row.limit)}",
+        "slack": lambda row: _four_digits(row.slack if row.slack > ROUNDING * abs(row.limit) else 0.0),
+        "dual": lambda row: "-" if row.dual is None else _four_digits(row.dual),
+        "binding": lambda row: "yes" if row.is_tight else "no",
+    }
+    return Table.of("Constraints", allocation.constraints, columns, note)
 
 
 def _four_digits(value: float) -> str:
@@ -573,19 +578,26 @@ def _four_digits(value: float) -> str:
 
 
 def _price_table(plan: Plan) -> Table:
-    rows = []
-    for bought in plan.bought:
+    def cited(words: Callable[[Price], str], own: str = "-") -> Callable[[BoughtGpus], str]:
+        return lambda bought: own if bought.price is None else words(bought.price)
+
+    def gpus(bought: BoughtGpus) -> str:
         counts = sorted({round(count) for count in bought.gpus})
-        gpus = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
-        cited = ("own", "-", "-", "-")
-        if bought.price is not None:
-            price = bought.price
-            cited = (price.provider, price.region, price.retrieved_on.isoformat(), str(price.confidence))
-        usd = (money(bought.usd_per_gpu_hour), money(bought.usd_per_hour))
-        rows.append((bought.sku, bought.purchase.replace("_", " "), gpus, *usd, *cited))
-    columns = ("SKU", "bought", "GPUs", "USD/GPU-hour", "USD/hour", "provider", "region", "read on", "confidence")
+        return " to ".join(f"{count:,}" for count in dict.fromkeys((counts[0], counts[-1])))
+
+    columns: Columns[BoughtGpus] = {
+        "SKU": lambda bought: bought.sku,
+        "bought": lambda bought: bought.purchase.replace("_", " "),
+        "GPUs": gpus,
+        "USD/GPU-hour": lambda bought: money(bought.usd_per_gpu_hour),
+        "USD/hour": lambda bought: money(bought.usd_per_hour),
+        "provider": cited(lambda price: price.provider, "own"),
+        "region": cited(lambda price: price.region),
+        "read on": cited(lambda price: price.retrieved_on.isoformat()),
+        "confidence": cited(lambda price: str(price.confidence)),
+    }
     cites = dict.fromkeys(f"{bought.sku}: {bought.price.source_url}" for bought in plan.bought if bought.price)
-    return Table("Prices", columns, tuple(rows), "Sources: " + "; ".join(cites) if cites else "")
+    return Table.of("Prices", plan.bought, columns, "Sources: " + "; ".join(cites) if cites else "")
 
 
 def _routing_tables(plan: Plan) -> list[Table]:
@@ -605,66 +617,45 @@ def _schedule_tables(plan: Plan, cost: CostBreakdown) -> list[Table]:
     """The fleet over the day or week; nothing where the demand stands still."""
     if not plan.schedule:
         return []
-    rows = tuple(
-        (
-            period.name,
-            significant(period.demand_per_s),
-            significant(period.served_per_s),
-            " + ".join(f"{count} x {name}" for name, count in period.replicas.items()),
-            " + ".join(f"{count:,.0f} x {sku}" for sku, count in period.gpus.items() if count),
-            money(period.usd_per_hour),
-        )
-        for period in plan.schedule
-    )
-    columns = ("period", "demand [requests/s]", "served", "replicas on", "GPUs held", "USD/hour")
+    columns = {
+        "period": lambda period: period.name,
+        "demand [requests/s]": lambda period: significant(period.demand_per_s),
+        "served": lambda period: significant(period.served_per_s),
+        "replicas on": lambda period: " + ".join(f"{count} x {name}" for name, count in period.replicas.items()),
+        "GPUs held": lambda period: " + ".join(f"{n:,.0f} x {sku}" for sku, n in period.gpus.items() if n),
+        "USD/hour": lambda period: money(period.usd_per_hour),
+    }
     flat = plan.flat_usd_per_hour
     note = f"Mean cost {money(cost.usd_per_hour)} USD/hour"
     if flat:
         saved = percent(1.0 - cost.usd_per_hour / flat)
         note += f"; a fleet that never changes size costs {money(flat)} USD/hour, so that following saves {saved}"
-    return [Table("Schedule", columns, rows, note + ".")]
+    return [Table.of("Schedule", plan.schedule, columns, note + ".")]
 
 
 def _rejection_table(plan: Plan) -> Table:
-    rows = tuple(
-        (rejection.sku, str(rejection.mode), rejection.reason, _relaxation_cell(rejection.ratio))
-        for rejection in plan.rejections
-    )
-    columns = ("SKU", "mode", "why nothing is offered", "relax by")
-    return Table("Rejected", columns, rows, "Relax by: factor on that target that would help; - where none does.")
-
-
-def _relaxation_cell(ratio: float) -> str:
-    return f"{significant(ratio)} x" if math.isfinite(ratio) else "-"
+    columns = {
+        "SKU": lambda one: one.sku,
+        "mode": lambda one: str(one.mode),
+        "why nothing is offered": lambda one: one.reason,
+        "relax by": lambda one: f"{significant(one.ratio)} x" if math.isfinite(one.ratio) else "-",
+    }
+    note = "Relax by: factor on that target that would help; - where none does."
+    return Table.of("Rejected", plan.rejections, columns, note)
 
 
 # --- the whole report -----------------------------------------------------------------------------------------------
 
 
 def report(plan: Plan) -> Report:
-    """The plan as a terminal shows it."""
-    lists = {
-        "Why, and what would help": more_reasons(plan),
-        "Warnings": plan.warnings,
-        "Assumed": plan_assumptions(plan),
-    }
-    return Report(headline(plan), tables(plan), lists)
+    """All of a plan."""
+    lists = {"Why, and what would help": more_reasons(plan), "Warnings": plan.warnings}
+    title = f"Capacity plan: {plan.request.name}"
+    return Report(headline(plan), tables(plan), lists, title, {"Assumed": plan_assumptions(plan)})
 
 
-def markdown(plan: Plan) -> str:
-    """The plan as a report in GitHub Markdown: answer, tables, warnings, assumptions, method, version."""
-    version, elapsed = planner_version(), significant(plan.elapsed_s)
-    sections = [
-        *_section("Why it is infeasible, and what would help", more_reasons(plan)),
-        *_section("Warnings", plan.warnings),
-        *map(markdown_table, tables(plan)),
-        *_section("What is assumed", plan_assumptions(plan)),
-        *_section("Method", method(plan)),
-        f"Planned by {DISTRIBUTION_NAME} {version} in {elapsed} s, seed {plan.request.seed}.",
-    ]
-    title = f"Capacity plan: {markdown_text(plan.request.name)}"
-    return markdown_page(title, markdown_text(headline(plan)), sections)
-
-
-def _section(title: str, lines: Sequence[str]) -> list[str]:
-    return [f"## {title}", markdown_list(map(markdown_text, lines))] if lines else []
+def page(plan: Plan) -> Report:
+    """All of a plan to send on: with its method, version and seed."""
+    shown = report(plan)
+    made = f"{DISTRIBUTION_NAME} {planner_version()} in {significant(plan.elapsed_s)} s, seed {plan.request.seed}."
+    return replace(shown, notes={**shown.notes, "Method": method(plan), PLANNED_BY: (made,)})

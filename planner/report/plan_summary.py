@@ -6,12 +6,13 @@ What a decision needs first; `planner.report.plan` has all of it, in the same wo
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-from planner.core import Report, Table, duration, money, percent, unit
-from planner.fleet import CostBreakdown, Plan
-from planner.report.confidence import confidence_words
-from planner.report.plan import alternative_table, fleet_table, headline
+from planner.core import Report, Table, columns_of
+from planner.fleet import CostBreakdown, Plan, TargetCheck
+from planner.report.plan import MET_COLUMN, TARGET_COLUMNS, alternative_table, cost_cells, fleet_table, headline
+from planner.report.robustness import confidence_words, how_slow
 
 ALTERNATIVES = 3
 """Alternatives that are shown. A choice: the next SKU, the other mode, and one more."""
@@ -47,40 +48,34 @@ def _fleet_table(plan: Plan) -> Table:
 
 
 def _cost_table(cost: CostBreakdown) -> Table:
-    cells = (
-        money(cost.usd_per_hour),
-        money(cost.usd_per_month),
-        money(cost.usd_per_million_input_tokens),
-        money(cost.usd_per_million_output_tokens),
-        money(cost.usd_per_thousand_requests),
-    )
-    columns = ("$ per hour", "$ per month", "$/M input tokens", "$/M output tokens", "$ per thousand requests")
-    return Table("Cost", columns, (cells,))
+    cells = cost_cells(cost)
+    del cells["$ per million tokens"]
+    return Table("Cost", tuple(cells), (tuple(cells.values()),))
 
 
 def target_table(plan: Plan) -> Table:
     """Every target by theory, in simulation, and with step times as slow as the fleet is planned for."""
     slow = plan.slow_targets if len(plan.slow_targets) == len(plan.targets) else (None,) * len(plan.targets)
-    rows = []
-    for check, if_slow in zip(plan.targets, slow, strict=True):
-        metric = check.target.metric
-        of = f"{check.of}: " if check.of else ""
-        latencies = (check.target.threshold_s, check.predicted_s, check.simulated_s)
-        rows.append(
-            (
-                f"{of}{check.target.name} [{unit(metric)}]",
-                *(duration(seconds, metric) for seconds in latencies),
-                "-" if if_slow is None else duration(if_slow.simulated_s, metric),
-                "yes" if check.met else "NO",
-                "-" if if_slow is None else "yes" if if_slow.met else "NO",
-            )
-        )
+
+    def if_slow(words: Callable[[TargetCheck], str]) -> Callable[[_Pair], str]:
+        return lambda pair: "-" if pair[1] is None else words(pair[1])
+
+    columns = {
+        **columns_of(_estimated, TARGET_COLUMNS),
+        "if slow": if_slow(TARGET_COLUMNS["simulated"]),
+        **columns_of(_estimated, MET_COLUMN),
+        "met if slow": if_slow(MET_COLUMN["met"]),
+    }
     sure = confidence_words(plan)
-    reckoned = f"{percent(plan.request.confidence)} confidence reckons with"
-    how = reckoned if plan.given else "was planned for"
-    note = f"All at once: {sure}. If slow: every step as slow as {how}." if sure else ""
-    columns = ("target", "at most", "predicted", "simulated", "if slow", "met", "met if slow")
-    return Table("Targets", columns, tuple(rows), note)
+    note = f"All at once: {sure}. If slow: every step as slow as {how_slow(plan)}." if sure else ""
+    return Table.of("Targets", zip(plan.targets, slow, strict=True), columns, note)
+
+
+_Pair: TypeAlias = tuple[TargetCheck, TargetCheck | None]
+
+
+def _estimated(pair: _Pair) -> TargetCheck:
+    return pair[0]
 
 
 def _alternative_tables(plan: Plan, cost: CostBreakdown) -> list[Table]:

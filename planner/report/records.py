@@ -58,6 +58,8 @@ from planner.workload import (
 
 SCHEMA_VERSION = PLAN.current
 """Of every document here; `planner.core.versions` says when it is raised, and reads plans of older versions."""
+RESULT_VERSION = 1
+"""Of documents of other results; raised when a field changes its meaning or goes."""
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
 """Fields of a `LatencySummary` after the mean, in order."""
 Filled = TypeVar("Filled")
@@ -385,6 +387,11 @@ def evaluation_to_dict(
     """A given deployment, its workload and its performance as plain JSON data."""
     document: dict[str, Any] = plain(evaluation_document(deployment, workload, performance, slo))
     return document
+
+
+def document(name: str, record: object) -> dict[str, Any]:
+    """Another result under its name as plain JSON data, with the versions of its schema and of the planner."""
+    return {"schema_version": RESULT_VERSION, "planner_version": planner_version(), name: plain(record)}
 
 
 def _request_summary(request: PlanRequest) -> RequestSummary:

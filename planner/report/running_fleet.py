@@ -1,4 +1,4 @@
-"""A running fleet beside its plan, in a sentence and tables, as Markdown and as JSON."""
+"""A running fleet beside its plan, in a sentence and tables, and as JSON."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import math
 from typing import Any
 
 from planner.analysis import ALIKE, Finding, RunningFleet, RunningLatency, RunningQuantity, RunningTarget
-from planner.core import Report, Table, duration, markdown_table, percent, significant, unit, with_unit
-from planner.report.explanation import document
-from planner.report.layout import markdown_list, markdown_page
+from planner.core import Columns, Report, Table, duration, percent, significant, unit, with_unit
+from planner.report.records import document
 
 SLOWER = 0.005
 """Relative change of step times below which they count as estimated. A choice of words."""
@@ -42,54 +41,61 @@ def _words(one: RunningLatency) -> str:
 
 def tables(running: RunningFleet) -> tuple[Table, ...]:
     """Latencies, targets, and the traffic beside the plan."""
-    columns = ("mean of", "unit", "planned", "90 % interval", "at measured traffic", "measured", "finding", "likeliest")
+    quantity_note = f"As planned: within {percent(ALIKE)} of the larger."
     found = [
-        Table("Latencies", columns, tuple(_latency_row(one) for one in running.latencies), _LATENCY_NOTE),
-        Table(
-            "Targets",
-            ("target", "at most", "planned", "at measured traffic", "measured", "met"),
-            tuple(_target_row(one) for one in running.targets),
-            "Servers count by buckets: a measured percentile lies between the ends of one.",
-        ),
-        Table(
-            "Traffic and servers",
-            ("quantity", "unit", "planned", "measured", "measured / planned", "as planned"),
-            tuple(_quantity_row(one) for one in running.quantities),
-            f"As planned: within {percent(ALIKE)} of the larger.",
-        ),
+        Table.of("Latencies", running.latencies, _LATENCY_COLUMNS, _LATENCY_NOTE),
+        Table.of("Targets", running.targets, _TARGET_COLUMNS, _TARGET_NOTE),
+        Table.of("Traffic and servers", running.quantities, _QUANTITY_COLUMNS, quantity_note),
     ]
     return tuple(table for table in found if table.rows)
 
 
 _LATENCY_NOTE = "By theory. The likeliest reason is the one part that, taken as measured, moves the plan furthest."
+_TARGET_NOTE = "Servers count by buckets: a measured percentile lies between the ends of one."
 
 
-def _latency_row(one: RunningLatency) -> tuple[str, ...]:
-    metric = one.metric
-    interval = one.planned_interval_s
-    ends = "-" if interval is None else f"{duration(interval[0], metric)} to {duration(interval[1], metric)}"
-    seconds = (duration(value, metric) for value in (one.planned_s, one.expected_s, one.measured_s))
-    planned, expected, measured = seconds
-    likeliest = "-" if one.finding is Finding.AS_PLANNED else one.reason
-    return (metric.value.upper(), unit(metric), planned, ends, expected, measured, one.finding.value, likeliest)
+def _interval_words(one: RunningLatency) -> str:
+    return (
+        "-" if one.planned_interval_s is None else " to ".join(duration(s, one.metric) for s in one.planned_interval_s)
+    )
 
 
-def _target_row(one: RunningTarget) -> tuple[str, ...]:
+def _measured_words(one: RunningTarget) -> str:
     metric = one.target.metric
-    measured = "not measured"
-    if one.measured_s is not None:
-        low_s, high_s = one.measured_s
-        ends = (duration(low_s, metric), with_unit(high_s, metric))
-        measured = f"{ends[0]} to {ends[1]}" if math.isfinite(high_s) else f"above {with_unit(low_s, metric)}"
-    met = {True: "yes", False: "no", None: "cannot tell" if one.measured_s else "-"}[one.is_met]
-    at_most, planned, expected = (with_unit(s, metric) for s in (one.target.threshold_s, one.planned_s, one.expected_s))
-    return (one.target.name, at_most, planned, expected, measured, met)
+    if one.measured_s is None:
+        return "not measured"
+    low_s, high_s = one.measured_s
+    if not math.isfinite(high_s):
+        return f"above {with_unit(low_s, metric)}"
+    return f"{duration(low_s, metric)} to {with_unit(high_s, metric)}"
 
 
-def _quantity_row(one: RunningQuantity) -> tuple[str, ...]:
-    ratio = significant(one.measured / one.planned) if one.planned > 0.0 else "-"
-    alike = "no" if one.differs else "yes"
-    return (one.name, one.unit, significant(one.planned), significant(one.measured), ratio, alike)
+_LATENCY_COLUMNS: Columns[RunningLatency] = {
+    "mean of": lambda one: one.metric.value.upper(),
+    "unit": lambda one: unit(one.metric),
+    "planned": lambda one: duration(one.planned_s, one.metric),
+    "90 % interval": _interval_words,
+    "at measured traffic": lambda one: duration(one.expected_s, one.metric),
+    "measured": lambda one: duration(one.measured_s, one.metric),
+    "finding": lambda one: one.finding.value,
+    "likeliest": lambda one: "-" if one.finding is Finding.AS_PLANNED else one.reason,
+}
+_TARGET_COLUMNS: Columns[RunningTarget] = {
+    "target": lambda one: one.target.name,
+    "at most": lambda one: with_unit(one.target.threshold_s, one.target.metric),
+    "planned": lambda one: with_unit(one.planned_s, one.target.metric),
+    "at measured traffic": lambda one: with_unit(one.expected_s, one.target.metric),
+    "measured": _measured_words,
+    "met": lambda one: {True: "yes", False: "no", None: "cannot tell" if one.measured_s else "-"}[one.is_met],
+}
+_QUANTITY_COLUMNS: Columns[RunningQuantity] = {
+    "quantity": lambda one: one.name,
+    "unit": lambda one: one.unit,
+    "planned": lambda one: significant(one.planned),
+    "measured": lambda one: significant(one.measured),
+    "measured / planned": lambda one: significant(one.measured / one.planned) if one.planned > 0.0 else "-",
+    "as planned": lambda one: "no" if one.differs else "yes",
+}
 
 
 def step_time_lines(running: RunningFleet, alone: bool = True) -> tuple[str, ...]:
@@ -111,18 +117,10 @@ def step_time_lines(running: RunningFleet, alone: bool = True) -> tuple[str, ...
     )
 
 
-def report(running: RunningFleet, alone: bool = True) -> Report:
-    """The comparison as a terminal shows it."""
+def report(running: RunningFleet, name: str = "", alone: bool = True) -> Report:
+    """The comparison of the fleet of a plan of that name; `alone` as in `step_time_lines`."""
     lists = {"Step times": step_time_lines(running, alone), "Read with care": running.notes}
-    return Report(headline(running), tables(running), lists)
-
-
-def markdown(name: str, running: RunningFleet, alone: bool = True) -> str:
-    """The comparison as GitHub Markdown."""
-    lines = [*step_time_lines(running, alone), *running.notes]
-    return markdown_page(
-        f"Running: {name}", headline(running), [*map(markdown_table, tables(running)), markdown_list(lines)]
-    )
+    return Report(headline(running), tables(running), lists, f"Running: {name}")
 
 
 def running_document(running: RunningFleet) -> dict[str, Any]:

@@ -259,7 +259,8 @@ def _show_comparison(page: Page, watched: Sequence[Watched]) -> None:
         _, running, _ = next(one for one in watched if one[0] == shown)
     components.tables(running_report.tables(running), "check", HINTS)
     pages = [
-        running_report.markdown(page.request.name if alone else name, running, alone) for name, running, _ in watched
+        running_report.report(running, page.request.name if alone else name, alone).markdown
+        for name, running, _ in watched
     ]
     st.download_button(
         "Report as Markdown",

@@ -86,7 +86,7 @@ def _downloads(page: Page) -> None:
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         st.markdown("**Download**", width="content")
         _file_button("HTML", f"{name}.html", "text/html", lambda: html_report(page))
-        _file_button("Markdown", f"{name}.md", "text/markdown", lambda: report.markdown(plan))
+        _file_button("Markdown", f"{name}.md", "text/markdown", lambda: report.page(plan).markdown)
         _file_button(
             "JSON",
             f"{name}.json",

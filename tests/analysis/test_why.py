@@ -38,7 +38,8 @@ from planner.analysis.why import (
 )
 from planner.core import InputError
 from planner.fleet import Plan, PlanRequest, plan
-from planner.report.explanation import explanation_document, headline, markdown, sentences, tables
+from planner.report.explanation import headline, report, sentences, tables
+from planner.report.records import document as document_of
 from tests.builders import HARDWARE, small_request
 from tests.made_up_plans import A100, H100, QUICK, REAL, REQUEST, budget, lumpy, made_up, smooth, two_skus, with_budget
 
@@ -281,7 +282,7 @@ class TestExplanation:
         assert {table.title for table in shown} >= {"What one step is worth", "Against hosted APIs"}
         for table in shown:
             assert all(len(row) == len(table.columns) for row in table.rows)
-            assert table.title in markdown(found_for_real())
+            assert table.title in report(found_for_real()).markdown
 
     def test_sentences_quote_the_formula(self) -> None:
         found = explain(made_up(REQUEST, {(H100, 1): 1}, 60.0), Replanner(smooth), [PlanQuestion.MARGINAL])
@@ -296,7 +297,7 @@ class TestExplanation:
             assert row.name in first
 
     def test_the_document_is_plain_json_with_the_same_numbers(self) -> None:
-        document = explanation_document(found_for_real())
+        document = document_of("explanation", found_for_real())
         told = document["explanation"]
         assert told["outcome"]["usd_per_hour"] == found_for_real().outcome.usd_per_hour
         assert len(told["marginals"]) == len(found_for_real().marginals)

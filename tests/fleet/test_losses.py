@@ -16,8 +16,8 @@ from planner.fleet.market import market_of
 from planner.fleet.program import search_fleet
 from planner.fleet.types import PlannedDeployment
 from planner.report import plan_to_dict
-from planner.report.losses import loss_table
-from planner.report.plan import markdown
+from planner.report.plan import page
+from planner.report.robustness import loss_table
 from planner.scenario import load_scenario
 from planner.serving import evaluate
 from tests.builders import HARDWARE, SMALL_CHAT
@@ -239,7 +239,7 @@ def test_a_fleet_that_survives_only_as_estimated_says_so() -> None:
 
 
 def test_it_is_said_in_the_report_and_in_the_document() -> None:
-    text, document = markdown(edge()), plan_to_dict(edge())
+    text, document = page(edge()).markdown, plan_to_dict(edge())
     assert "| a replica | no | " in text and "limits.spare_replicas=1" in text
     assert [(each["of"], each["holds"]) for each in document["losses"]] == [
         (each.of.value, each.holds) for each in edge().losses

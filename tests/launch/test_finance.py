@@ -16,8 +16,8 @@ from planner import launch
 from planner.core import HOURS_PER_MONTH, InputError
 from planner.fleet import Plan
 from planner.launch import fleet_of
-from tests.launch.test_fleet import planned as planned_shape
 from tests.launch.test_launch import NASTY, mixed, planned
+from tests.scenario.test_saved_plans import planned as planned_shape
 
 COLUMNS = Path(__file__).parents[1] / "reference" / "schemas" / "focus_columns.csv"
 PLANS = ["mixed", "disaggregated", "several services", "offline work and a profile"]

@@ -29,7 +29,7 @@ def test_each_fleet_has_a_row_with_its_attainment() -> None:
     assert [row[0] for row in rows] == ["autoscaled", "flat"]  # planned for one rate: no schedule
     assert [row[1] for row in rows] == [percent(fleet.attainment) for fleet in autoscaled().fleets]
     assert percent(autoscaled().fleets[0].attainment) in shown.headline
-    assert "demand: made up" in autoscaling.markdown("made up", autoscaled())
+    assert "demand: made up" in autoscaling.report(autoscaled(), "made up").markdown
 
 
 def test_the_document_holds_every_step() -> None:

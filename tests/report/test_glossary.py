@@ -82,18 +82,17 @@ REPORTS = Path(report.__file__).parent
 
 
 def headings_in(source: str) -> list[str]:
-    """Texts of tuples that are assigned to a name with "columns" in it, or are the second argument of `Table`."""
-    tuples: list[ast.AST] = []
+    """Headings of tables as they are declared: keys of columns, second arguments of `Table`."""
+    found: list[ast.expr | None] = []
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Assign) and "columns" in ast.unparse(node.targets[0]).lower():
-            tuples.append(node.value)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Table" and len(node.args) > 1:
-            tuples.append(node.args[1])
-    items = [item for one in tuples if isinstance(one, ast.Tuple) for item in one.elts]
-    return [str(item.value) for item in items if isinstance(item, ast.Constant)]
+        if isinstance(node, ast.Assign | ast.AnnAssign) and "columns" in ast.unparse(node).partition("{")[0].lower():
+            found += [key for one in ast.walk(node) if isinstance(one, ast.Dict) for key in one.keys]
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Table" and isinstance(node.args[1], ast.Tuple):
+            found += node.args[1].elts
+    return [str(one.value) for one in found if isinstance(one, ast.Constant)]
 
 
-@pytest.mark.parametrize("name", ["plan", "performance", "explanation", "what_if", "comparison"])
+@pytest.mark.parametrize("name", ["plan", "performance", "explanation", "what_if", "comparison", "robustness"])
 def test_headings_written_in_the_reports_have_definitions(name: str) -> None:
     """Also of the tables that the plan above has none of: schedules, routes, hosted APIs, relaxations."""
     headings = headings_in((REPORTS / f"{name}.py").read_text(encoding="utf-8"))
@@ -121,10 +120,10 @@ def test_no_term_is_defined_twice() -> None:
     assert [name for name, count in names.items() if count > 1] == []
 
 
-def test_every_term_has_a_meaning_and_an_origin() -> None:
+def test_every_term_has_a_meaning_and_a_provenance() -> None:
     for term in glossary.TERMS:
         assert term.meaning.endswith("."), term.name
-        assert term.origin, term.name
+        assert term.provenance, term.name
         assert term.name in term.hint
 
 

@@ -30,7 +30,7 @@ def test_the_report_names_every_horizon_and_the_next_fleet() -> None:
     until, following = shown.tables
     assert [row[1] for row in until.rows] == [str(horizon.until) for horizon in found().horizons]
     assert following.rows[0][0] == found().purchases[0].needed_from.isoformat()
-    assert found().purchases[0].fleet in growth.markdown("made up", found())
+    assert found().purchases[0].fleet in growth.report(found(), "made up").markdown
 
 
 def test_the_document_is_json_with_dates_as_text() -> None:

@@ -131,7 +131,7 @@ def test_terms_are_written_out_for_paper() -> None:
     text = _page(REAL).text
     terms = [term for t in report.tables(REAL) if t.rows for name in t.columns if (term := glossary.term(name))]
     assert terms
-    assert [term.name for term in terms if f"{term.meaning} ({term.origin})" not in text] == []
+    assert [term.name for term in terms if f"{term.meaning} ({term.provenance})" not in text] == []
 
 
 def test_infeasible_page_says_why() -> None:
@@ -139,7 +139,7 @@ def test_infeasible_page_says_why() -> None:
     assert not IMPOSSIBLE.feasible
     assert all(line in page.text for line in report.diagnosis(IMPOSSIBLE))
     told = replace(IMPOSSIBLE, diagnosis=(*IMPOSSIBLE.diagnosis, "no change of it alone helps"))
-    assert "Why it is infeasible, and what would help" in _page(told).headings
+    assert "Why, and what would help" in _page(told).headings
     assert [rows[0] for rows in page.tables] == [list(t.columns) for t in report.tables(IMPOSSIBLE) if t.rows]
     assert not [attrs for tag, attrs in page.tags if tag == "dl" and attrs.get("class") == "figures"]
 

@@ -301,7 +301,7 @@ def test_token_distributions_keep_means_and_percentiles() -> None:
 
 def test_markdown_holds_every_number_of_the_cost(plan: Plan) -> None:
     assert plan.cost is not None
-    text = report.markdown(plan)
+    text = report.page(plan).markdown
     cost = plan.cost
     known = {name: value for name, value in dataclasses.asdict(cost).items() if value is not None}
     dollars = [value for name, value in known.items() if name.startswith("usd_")]
@@ -310,7 +310,7 @@ def test_markdown_holds_every_number_of_the_cost(plan: Plan) -> None:
 
 
 def test_markdown_shows_the_same_cells_as_the_tables(plan: Plan) -> None:
-    text = report.markdown(plan)
+    text = report.page(plan).markdown
     for table in report.tables(plan):
         assert f"\n## {table.title}\n" in text
         for row in table.rows:
@@ -320,7 +320,7 @@ def test_markdown_shows_the_same_cells_as_the_tables(plan: Plan) -> None:
 
 
 def test_markdown_rows_are_as_wide_as_their_headings(plan: Plan) -> None:
-    blocks = re.findall(r"(?:^\|.*\|\n)+", report.markdown(plan), flags=re.MULTILINE)
+    blocks = re.findall(r"(?:^\|.*\|\n)+", report.page(plan).markdown, flags=re.MULTILINE)
     assert len(blocks) == len(report.tables(plan))
     for block in blocks:
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}
@@ -329,21 +329,21 @@ def test_markdown_rows_are_as_wide_as_their_headings(plan: Plan) -> None:
 
 def test_words_of_a_user_cannot_break_the_report(plan: Plan) -> None:
     named = plan.request.model_copy(update={"name": "a|b\n# c <script> `d` *e*"})
-    title = report.markdown(dataclasses.replace(plan, request=named)).splitlines()[0]
+    title = report.page(dataclasses.replace(plan, request=named)).markdown.splitlines()[0]
     assert title == r"# Capacity plan: a\|b # c &lt;script> \`d\` \*e\*"
 
 
 def test_markdown_of_an_infeasible_plan_says_why(impossible: Plan) -> None:
-    text = report.markdown(impossible)
+    text = report.page(impossible).markdown
     assert text.count("relax that target by a factor of") == 1, "the first reason is the headline's"
-    told = report.markdown(replace(impossible, diagnosis=(*impossible.diagnosis, "no change of it alone helps")))
-    assert "## Why it is infeasible, and what would help" in told and "no change of it alone helps" in told
+    told = report.page(replace(impossible, diagnosis=(*impossible.diagnosis, "no change of it alone helps"))).markdown
+    assert "## Why, and what would help" in told and "no change of it alone helps" in told
     assert "## Cost" not in text
 
 
 def test_version_is_that_of_the_package(plan: Plan) -> None:
     assert report.planner_version() == planner.__version__
-    assert f"llm-capacity-planner {planner.__version__} in " in report.markdown(plan)
+    assert f"llm-capacity-planner {planner.__version__} in " in report.page(plan).markdown
 
 
 def test_percent_of_agreement_is_the_one_in_the_heading() -> None:

@@ -1,4 +1,4 @@
-"""The table of replays: shares and minutes as they were measured, nothing for plans without one."""
+"""Replays of recordings: shares and minutes as they were measured, nothing for plans without one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import cast
 
 from planner.core import Metric
 from planner.fleet import Plan, ReplayedTarget
-from planner.report.replays import COLUMNS, NOTE, replay_table
+from planner.report.robustness import REPLAYED as NOTE
+from planner.report.robustness import replay_table
 from planner.workload import LatencyTarget
 
 TTFT = LatencyTarget(metric=Metric.TTFT, percentile=0.95, threshold_s=0.5)
@@ -36,7 +37,7 @@ def cells(replayed: ReplayedTarget) -> dict[str, str]:
     table = replay_table(made(replayed))
     assert table is not None
     (row,) = table.rows
-    return dict(zip(COLUMNS, row, strict=True))
+    return dict(zip(table.columns, row, strict=True))
 
 
 def test_a_row_says_what_was_measured() -> None:
