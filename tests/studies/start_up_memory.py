@@ -33,7 +33,7 @@ LOGS = HERE.parents[2] / "shared/reference/measured/startup_memory.csv"
 SERVERS = HERE.parent / "reference/memory/servers.csv"
 RESULT = HERE / "start_up_memory.csv"
 PAGE = HERE.parents[1] / "docs/studies/memory.md"
-MARKS = ("<!-- {}: begin -->", "<!-- {}: end -->")
+BEGIN, END = "<!-- not predicted: begin -->", "<!-- not predicted: end -->"
 GIB = 2.0**30
 HARDWARE = load_hardware()
 RELEASES = {
@@ -334,38 +334,8 @@ def main() -> None:
         started = [row["id"] for row in of if row["outcome"] == "starts" and not row["starts"]]
         accepted = [row["id"] for row in of if row["outcome"] in ("refuses", "oom") and row["starts"]]
         print(f"  started but refused: {started}; refused but accepted: {accepted}")
-    page = PAGE.read_text(encoding="utf-8")
-    for name, lines in (("errors", _error_lines(rows)), ("not predicted", _refused_lines(refused))):
-        begin, end = (mark.format(name) for mark in MARKS)
-        before, _, rest = page.partition(begin)
-        page = f"{before}{begin}\n{lines}\n{end}{rest.partition(end)[2]}"
-    PAGE.write_text(page, encoding="utf-8")
-
-
-def _error_lines(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Every server with its errors, the largest in the KV cache first, as Markdown."""
-    lines = [
-        "| row | server | GPUs | weights | KV cache GiB | log says | error | without its model | starts, in the log |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in sorted(rows, key=lambda row: -abs(row["kv_left_out"] or 0.0)):
-        said = f"{float(row['kv_measured_gib']):.2f}" if row["kv_measured_gib"] else ""
-        errors = ("" if row[name] == "" else f"{row[name]:+.1%}" for name in ("kv_error", "kv_left_out"))
-        weights = "" if row["weights_error"] == "" else f"{row['weights_error']:+.1%}"
-        server = f"{row['model']}, {row['engine']} {row['version'].split('+')[0]}".strip()
-        starts = f"{'yes' if row['starts'] else 'no'}, {row['outcome'] or 'not said'}"
-        cells = (
-            row["id"],
-            server,
-            f"{row['gpus']} x {row['gpu']}",
-            weights,
-            f"{row['kv_gib']:.2f}",
-            said,
-            *errors,
-            starts,
-        )
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join(lines)
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{_refused_lines(refused)}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
 
 
 def _refused_lines(refused: Mapping[str, str]) -> str:
