@@ -651,6 +651,8 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "tighter": tighter,
     "theory": theory,
 }
+DOCUMENTED = ("chunked", "figure-1", "does-not-pay", "disaggregated", "tighter")
+"""Parts whose tables stand in docs/studies/literature.md."""
 
 
 def main() -> None:
@@ -693,14 +695,13 @@ def read() -> list[dict[str, str]]:
 
 def markdown(part: str) -> list[str]:
     """The committed results of one part as lines of a Markdown table."""
-    lines = ["| comparison | published | ours | ours, new and old | source |", "|---|---|---|---|---|"]
+    lines = ["| comparison | published | ours | source |", "|---|---|---|---|"]
     for row in read():
         if row["part"] == part:
             low, high, unit = row["published_low"], row["published_high"], row["unit"].replace("x", "×")
             span = f"below {high}" if low == "0" else high if low == high else f"{low} to {high}"
             published = f"{span} {unit}" if low else "–"
-            rates = f"{row['new']} and {row['old']} {row['new_old_unit']}" if row["new"] else ""
-            lines.append(f"| {row['name']} | {published} | {row['ours']} {unit} | {rates} | {row['source']} |")
+            lines.append(f"| {row['name']} | {published} | {row['ours']} {unit} | {row['source']} |")
     return lines
 
 

@@ -227,5 +227,5 @@ def test_committed_directions_hold_but_for_those_named() -> None:
 
 def test_documented_tables_are_the_committed_ones() -> None:
     text = (DOCS / "studies" / "literature.md").read_text(encoding="utf-8")
-    for part in literature.PARTS:
+    for part in literature.DOCUMENTED:
         assert "\n".join(literature.markdown(part)) in text, part
