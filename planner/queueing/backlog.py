@@ -161,7 +161,7 @@ def token_arrivals(
 
 @dataclass(frozen=True)
 class Regime:
-    """What stands still while the backlog moves.
+    """Conditions that stand still while the backlog moves.
 
     Attributes:
         running: decoding sequences in a step with prompts.
@@ -220,7 +220,7 @@ class Backlog(NamedTuple):
 
     @property
     def prompts_first(self) -> bool:
-        """Whether nothing decodes in steps with prompts, though something does in the others."""
+        """True if nothing decodes in steps with prompts, though something does in the others."""
         return self.regime.running == 0.0 < self.regime.decoding
 
     @property

@@ -23,7 +23,6 @@ from planner.queueing.backlog import Backlog, batch_transform, companions_transf
 from planner.queueing.distributions import Sample, slice_means_in_rows, sorted_slice_means
 from planner.queueing.lattice import (
     ComplexArray,
-    evenly,
     geometric,
     lattice_probabilities,
     poisson_sum_transform,
@@ -373,7 +372,7 @@ def _step_table(server: BatchServer, backlog: Backlog, lengths: CondensedLengths
     The last steps of lone prompts are among them.
     """
     regime, top = backlog.regime, min(backlog.below * backlog.cell, backlog.regime.chunk)
-    grids = evenly(1.0, top, TABLE_POINTS), geometric(1.0, regime.chunk, TABLE_POINTS)
+    grids = np.linspace(1.0, top, TABLE_POINTS), geometric(1.0, regime.chunk, TABLE_POINTS)
     beside = float(regime.running), float(regime.full_running)
     running, tokens = _table_steps(*grids, lengths.groups, float(regime.chunk), *beside)
     return tokens, step_durations_s(server, running, tokens)

@@ -1,4 +1,4 @@
-"""What a queue answers, and how points and weights become its latency distributions."""
+"""The answer of a queue, and how points and weights become its latency distributions."""
 
 from __future__ import annotations
 

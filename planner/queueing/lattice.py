@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,28 +154,6 @@ def _saddle_point(jump: FloatArray, rate: float, down: int) -> float:
     return best
 
 
-@lru_cache(maxsize=32)
-def _shares(count: int) -> FloatArray:
-    return np.linspace(0.0, 1.0, count)
-
-
-def evenly(low: float, high: float, count: int) -> FloatArray:
-    """`np.linspace`, which takes several times as long.
-
-    Args:
-        low: the first.
-        high: the last.
-        count: points.
-
-    Returns:
-        Shape (count,), from `low` to `high`.
-
-    >>> evenly(1.0, 4.0, 3).tolist()
-    [1.0, 2.5, 4.0]
-    """
-    return np.asarray(low + (high - low) * _shares(count))
-
-
 def geometric(low: float, high: float, count: int) -> FloatArray:
     """`np.geomspace` of positive ends, which takes several times as long.
 
@@ -191,7 +168,7 @@ def geometric(low: float, high: float, count: int) -> FloatArray:
     >>> geometric(1.0, 4.0, 3).tolist()
     [1.0, 2.0, 4.0]
     """
-    return np.asarray(low * (high / low) ** _shares(count))
+    return np.asarray(low * (high / low) ** np.linspace(0.0, 1.0, count))
 
 
 @compiled(makes_arrays=True)

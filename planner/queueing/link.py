@@ -67,7 +67,7 @@ class LinkWait:
 
     @property
     def stable(self) -> bool:
-        """Whether the links keep up."""
+        """True if the links keep up."""
         return self.utilisation < 1.0
 
 
@@ -121,7 +121,7 @@ def _wait(rate_per_s: float, service: LatencyDistribution, dispersion: float = 1
 
 
 def exposed_s(transfer_s: ArrayLike, layers: int, last_step_s: ArrayLike) -> FloatArray:
-    """What is left of transfers [s] at the end of the prompt's last step, where layers go as they are computed.
+    """Transfer time left [s] at the end of the prompt's last step, where layers leave as they are computed.
 
     max(transfer / layers, transfer - last step): the last layer's cache is there only at the end.
 
@@ -145,7 +145,7 @@ def exposed_s(transfer_s: ArrayLike, layers: int, last_step_s: ArrayLike) -> Flo
 
 
 def exposed_in_pieces_s(pieces_s: ArrayLike, steps_s: ArrayLike, layers: int | None = None) -> FloatArray:
-    """What is left of transfers [s] at the end of the prompt's last step, where the piece of a step goes when it ends.
+    """Transfer time left [s] at the end of the prompt's last step, where the piece of a step leaves when it ends.
 
     left_j = max(left_(j-1) - step_j, 0) + piece_j; layer by layer max(left_(j-1) + piece_j - step_j, piece_j / layers).
 

@@ -60,7 +60,7 @@ LEAST_CHANCE = 1e-12
 
 
 def random_share(arrivals: ArrivalProcess, replicas: int) -> ArrivalProcess:
-    """What one of `replicas` servers sees when each request goes to any of them: rate / c, SCV 1 + (SCV - 1) / c.
+    """Arrivals at one of `replicas` servers when each request goes to any of them: rate / c, SCV 1 + (SCV - 1) / c.
 
     Args:
         arrivals: at the router.

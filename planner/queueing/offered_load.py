@@ -25,7 +25,7 @@ EXTRA_COUNTS = 20.0
 
 @dataclass(frozen=True, eq=False)
 class ServerScales:
-    """What a server does with requests of some lengths at any rate.
+    """A server's scales for requests of some lengths at any rate.
 
     Attributes:
         counts: numbers running worth following, 0, d, 2 d, ..., N d, shape (N + 1,). Where slots give out first, state
@@ -46,7 +46,7 @@ class ServerScales:
 
 @lru_cache(maxsize=64)
 def server_scales(server: BatchServer, lengths: CondensedLengths, limit: FluidLimit) -> ServerScales:
-    """What a server does with requests of some lengths at any rate; remembered, since rates of one server are many.
+    """A server's scales for requests of some lengths at any rate, remembered, since rates of one server are many.
 
     Args:
         server: the server.
@@ -120,7 +120,7 @@ class OfferedLoad:
 
     @cached_property
     def scales(self) -> ServerScales:
-        """What does not depend on the rate."""
+        """The scales that do not depend on the rate."""
         return server_scales(self.server, self.lengths, self.limit)
 
     @cached_property
@@ -182,7 +182,7 @@ class OfferedLoad:
         )
 
     def regime(self, running: float, full_running: float, decoding: float = 0.0, idle: float = 0.0) -> Regime:
-        """What stands still at a number running; `full_running` decode in a full step."""
+        """The regime at a number running; `full_running` decode in a full step."""
         return Regime(running, decoding or running, idle, full_running, self.chunk(full_running))
 
 

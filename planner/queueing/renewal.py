@@ -20,7 +20,7 @@ QUADRATURE_POINTS = 480
 
 
 def round_robin_share(arrivals: ArrivalProcess, replicas: int) -> ArrivalProcess:
-    """What one of `replicas` servers sees behind a round-robin router: every c-th arrival.
+    """Arrivals at one of `replicas` servers behind a round-robin router: every c-th one.
 
     The gap is a sum of c independent gaps: rate / c and SCV / c. Exact; a Gamma gap stays a Gamma gap.
 

@@ -47,7 +47,7 @@ class ContextSpread:
     scv: float
 
     def noise_s(self, counts: FloatArray) -> FloatArray:
-        """What contexts add to a step with so many running [s], in the slices CONTEXT_EDGES, shape (N, slices).
+        """Time contexts add to a step with so many running [s], in the slices CONTEXT_EDGES, shape (N, slices).
 
         Gamma distribution by Wilson and Hilferty, PNAS 17 (1931) 684-688, of skewness 2 sqrt(SCV / n).
         """

@@ -86,7 +86,7 @@ class MetPrompts:
 def _jumps(
     per_step: FloatArray, steps: FloatArray, added_s: FloatArray, full_s: float, gaps: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """What one prompt adds to k steps [s], how many prompts do that, and the most that a cluster adds [s].
+    """Time one prompt adds to k steps [s], the number of prompts that do, and the most that a cluster adds [s].
 
     Arguments as in `MetPrompts`; all of shape (G, Q times parts).
     """
@@ -267,7 +267,7 @@ class GapNoise(NamedTuple):
         return np.asarray(self.variance / gaps * spread)
 
     def start_excess_s(self, gaps: FloatArray) -> FloatArray:
-        """What the start adds to the mean of k steps [s]: the backlog left behind, and who follows the request."""
+        """Time the start adds to the mean of k steps [s]: the backlog left behind, and who follows the request."""
         late = _surplus(self.followers, gaps * self.mean_s) * self.per_prompt_s
         return np.asarray((self.start_s * (1.0 - self.correlation**gaps) + late) / gaps)
 
@@ -417,7 +417,7 @@ def _points(
 
 @compiled(makes_arrays=True)
 def size_biased_mixture(above: FloatArray, mass: FloatArray, grown: float) -> tuple[FloatArray, FloatArray]:
-    """What prompts add to the steps, once its mean has grown by a factor above 1 because more prompts came.
+    """Time prompts add to the steps, once its mean has grown by a factor above 1 because more prompts came.
 
     One more prompt (or cluster) than usual makes a Poisson sum X size-biased: weights X / E[X], mean E[X^2] / E[X]. A
     mixture with that distribution has the mean wanted; what it cannot reach is made up by stretching. Prompts that add

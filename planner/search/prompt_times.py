@@ -1,4 +1,4 @@
-"""What prompts add to the steps of a step-time group, for several chunk budgets and many numbers running at once.
+"""Time prompts add to steps of a step-time group, for several chunk budgets and many numbers running at once.
 
 Every prompt is alone with its chunks: what it meets of others is left to `planner.search.bounds`. Axes of arrays: B
 chunk budgets, N numbers running, P prompt tokens of a step, G prompt groups.
@@ -15,7 +15,7 @@ import numpy as np
 from planner.core import FloatArray
 from planner.engine import ReplicaConfig, StepTimer, kv_transfer_bytes
 from planner.roofline import StepShape
-from planner.serving import Role, encode_s_per_token, own_encoder_s, token_costs
+from planner.serving import Role, encode_s_per_token, own_encoder_s, piece_shapes, prompt_pieces, token_costs
 from planner.workload import CondensedLengths, TokenLengths, condensed_lengths, nearest_groups, probability_slices
 
 TOKEN_POINTS = 31
@@ -146,7 +146,7 @@ def _chunk_weights(grid: FloatArray, prompts: FloatArray, room: int) -> FloatArr
 
 @dataclass(frozen=True, eq=False)
 class PromptTimes:
-    """What prompts take.
+    """Times of prompts.
 
     Attributes:
         mean_s: X, mean time a prompt adds [s], shape (B, N).
@@ -166,7 +166,7 @@ class PromptTimes:
 
 
 def no_prompt_times(steps: PromptSteps, running: FloatArray) -> PromptTimes:
-    """What prompts take in a decode pool: nothing.
+    """Times of prompts in a decode pool: 0.
 
     Args:
         steps: for its chunk budgets.
@@ -184,7 +184,7 @@ def no_prompt_times(steps: PromptSteps, running: FloatArray) -> PromptTimes:
 def prompt_times(
     base: ReplicaConfig, steps: PromptSteps, running: FloatArray, decode_s: FloatArray | None
 ) -> PromptTimes:
-    """What prompts take beside so many decodes.
+    """Times of prompts beside so many decodes.
 
     Args:
         base: any configuration of the step-time group.
@@ -224,7 +224,7 @@ def prompt_times(
 
 
 def _overhead_s(base: ReplicaConfig, running: FloatArray, decode_s: FloatArray) -> FloatArray:
-    """What the engine adds before a first token, or takes off it where prompts go before decodes [s], shape (N,)."""
+    """Time the engine adds before a first token, negative where prompts go before decodes [s], shape (N,)."""
     steps = base.costs.lag_steps + (base.schedule.receive_interval_steps - 1) / 2.0
     late_s = steps * np.minimum(running, 1.0) * decode_s
     return late_s if base.schedule.mixed_steps else late_s - decode_s
@@ -234,7 +234,7 @@ def _overhead_s(base: ReplicaConfig, running: FloatArray, decode_s: FloatArray) 
 def alone_s(
     timer: StepTimer, steps: PromptSteps, mixed_steps: bool, encode_s: float = 0.0
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """What prompts take where nothing decodes, kept for the process.
+    """Times of prompts where nothing decodes, kept for the process.
 
     Args:
         timer: of the step-time group.
@@ -258,7 +258,7 @@ def added_s(
     decode_s: FloatArray,
     encode_s: float = 0.0,
 ) -> FloatArray:
-    """What prompt tokens add to steps beside so many decodes; 0 without any.
+    """Time prompt tokens add to steps beside so many decodes; 0 without any.
 
     Tokens that find no room beside the decodes go to a further step that is as full.
 
@@ -352,27 +352,16 @@ def own_chunks_s(timer: StepTimer, steps: PromptSteps) -> tuple[FloatArray, Floa
         Their steps as if all tokens were mean ones [s], and what their own attention takes beyond that of mean tokens
         [s], both of shape (B, G).
     """
-    prompts, size = steps.distribution.groups, steps.distribution.groups.size
-    each, before, pieces, places = [], [], [], []
-    for b, (budget, room) in enumerate(zip(steps.max_batched_tokens, steps.step_tokens, strict=True)):
-        starts = np.arange(math.ceil(float(prompts.max()) / room)) * room
-        tokens = np.clip(prompts[:, None] - starts, 0.0, room)
-        prompt, step = np.nonzero(tokens)
-        each.append(tokens[prompt, step])
-        before.append(starts[step] + steps.past[prompt])
-        pieces.append(np.maximum(tokens[prompt, step] / budget, 1.0))
-        places.append(prompt + b * size)
-    new, old, count, place = (np.concatenate(parts) for parts in (each, before, pieces, places))
-    pairs, context, chunks = (
-        np.repeat(per_token[:, 0], size)[place] for per_token in (steps.pairs, steps.context, steps.chunks)
-    )
-    nothing = np.zeros_like(new)
-    cached = count * old + (count + 1.0) * new / 2.0
-    own = StepShape(nothing, nothing, new, new * old + new * (new + 1.0) / 2.0, cached, count)
-    mean = StepShape(nothing, nothing, new, new * pairs, new * context, new * chunks)
+    size, budgets = steps.distribution.groups.size, steps.max_batched_tokens.size
+    rooms = [prompt_pieces(steps.distribution.groups, float(room), steps.past) for room in steps.step_tokens]
+    of_budget = np.repeat(np.arange(budgets), [new.size for _, new, _ in rooms])
+    prompt, new, old = (np.concatenate(parts) for parts in zip(*rooms, strict=True))
+    own, none = piece_shapes(new, old, steps.max_batched_tokens[of_budget]), np.zeros_like(new)
+    per_token = (each[of_budget, 0] for each in (steps.pairs, steps.context, steps.chunks))
+    mean = StepShape(none, none, new, *(new * each for each in per_token))
     more_s = timer.prompts_s(own) - timer.prompts_s(mean)
     whole_s, beyond_s = (
-        np.bincount(place, seconds, size * steps.step_tokens.size) for seconds in (timer.times_s(mean), more_s)
+        np.bincount(prompt + of_budget * size, seconds, size * budgets) for seconds in (timer.times_s(mean), more_s)
     )
     return np.asarray(whole_s.reshape(-1, size)), np.asarray(beyond_s.reshape(-1, size))
 

@@ -213,7 +213,7 @@ def queue_under_drift(
 
 
 def _steps(drift: RateDrift, factors: Array) -> tuple[Array, float]:
-    """What the windows have, over equal steps, and the length of a step [s]."""
+    """Values of the windows over equal steps, and the length of a step [s]."""
     windows = factors.size
     each = min(max(PATH_STEPS // windows, 1), MOST_STEPS_A_WINDOW)
     return np.repeat(factors, each), drift.window_s / each
@@ -395,7 +395,7 @@ def _ahead(values: FloatArray, step_s: float, memory_s: float) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class _Path:
-    """What requests meet at each step of a path, each array of shape (steps,).
+    """Conditions that requests meet at each step of a path, each array of shape (steps,).
 
     Attributes:
         curves: of the pool, by mix.
@@ -510,7 +510,7 @@ class _Bins:
         return self.curve.slices("ttft")(self.first) + self.late_s[:, None]
 
     def slices(self, name: str) -> FloatArray:
-        """What goes by the load of decodes, in slices [s], likewise."""
+        """A latency that goes by the load of decodes, in slices [s], likewise."""
         return self.curve.slices(name)(self.decode)
 
     @property
@@ -607,7 +607,7 @@ def _scaled_classes(
 
 
 def length_mixes(workload: Workload, role: Role) -> tuple[tuple[LengthMix, Workload], ...]:
-    """What requests are like while little work comes, and while much does, the busiest last.
+    """Mixes of requests from the calmest windows to the busiest.
 
     Work is prompt tokens in a prefill pool, output tokens in a decode pool, and both in a mixed one.
 

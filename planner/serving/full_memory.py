@@ -59,7 +59,7 @@ class LongerSteps:
 
 @dataclass(frozen=True, eq=False)
 class FullMemory:
-    """What full memory costs one replica of a pool.
+    """Cost of full memory in one replica of a pool.
 
     Attributes:
         preemptions: of a request where memory is always full.
@@ -93,7 +93,7 @@ class FullMemory:
 
 
 def full_memory(model: PoolModel, lengths: TokenLengths) -> FullMemory | None:
-    """What full memory costs one replica.
+    """Cost of full memory in one replica.
 
     Args:
         model: the pool.

@@ -23,9 +23,9 @@ from functools import lru_cache
 import numpy as np
 
 from planner.core import FloatArray, Keyed
-from planner.engine import Batching, ReplicaConfig, kv_transfer_bytes, kv_transfer_bytes_per_token
+from planner.engine import Batching, kv_transfer_bytes, kv_transfer_bytes_per_token
 from planner.queueing import LinkWait, QueueLatency, exposed_in_pieces_s, link_wait, sum_of_independent
-from planner.roofline import StepShape
+from planner.serving.pool import piece_shapes
 from planner.serving.types import Deployment
 from planner.workload import LatencyDistribution, TokenLengths
 
@@ -85,7 +85,7 @@ class PiecewiseTransfers:
     layers: int | None
 
     def exposed_s(self, taken: float = 0.0) -> FloatArray:
-        """What the link has not carried when the prompt ends, shape (cells,) [s].
+        """Time of the transfer that is left when the prompt ends, shape (cells,) [s].
 
         Args:
             taken: share of the link that goes to others between two pieces.
@@ -94,7 +94,7 @@ class PiecewiseTransfers:
         return exposed_in_pieces_s(self.pieces_s, self.steps_s * free, self.layers)
 
     def on_the_link(self, probabilities: FloatArray, taken: float = 0.0) -> tuple[LatencyDistribution, float]:
-        """What others wait behind (`queueing.link`): times of the parts of a transfer [s], and how many it has.
+        """Parts of a transfer that others wait behind (`queueing.link`): their times [s], and their number.
 
         Args:
             probabilities: of the cells.
@@ -130,6 +130,7 @@ def piecewise_transfers(deployment: Deployment, lengths: TokenLengths, cached_sh
 def _piecewise_transfers(keyed: Keyed[Deployment], lengths: TokenLengths, cached_share: float) -> PiecewiseTransfers:
     deployment = keyed.value
     config, token_s = deployment.pools[0].config, kv_token_time_s(deployment)
+    budget = float(config.max_batched_tokens)
     inputs, cached = lengths.inputs, cached_share * lengths.inputs
     room = float(inputs.max()) if config.schedule.whole_prompts else float(config.step_tokens)
     full = np.maximum(np.ceil((inputs - cached) / room - SAME_STEP), 1.0) - 1.0
@@ -138,13 +139,13 @@ def _piecewise_transfers(keyed: Keyed[Deployment], lengths: TokenLengths, cached
     starts = np.arange(most)[:, None] * room + cached
     points = most if cached_share == 0.0 else PAST_POINTS * most
     table = np.linspace(0.0, float(starts.max(initial=0.0)), max(points, 1))
-    steps_s = np.interp(starts, table, _steps_s(config, np.full_like(table, room), table))
+    steps_s = np.interp(starts, table, config.timer.times_s(piece_shapes(np.full_like(table, room), table, budget)))
     pieces_s = np.full_like(starts, token_s * room)
     early = token_s * cached if config.engine.early_prefix_transfer else np.zeros_like(cached)
     pieces_s[:1] += token_s * cached - early
     pieces_s = np.concatenate([early[None], np.where(taken, pieces_s, 0.0)])
-    behind = (np.maximum(last / config.max_batched_tokens, 1.0) - 1.0) / config.parallelism.pp
-    last_step_s = _steps_s(config, last, inputs - last) * (1.0 + behind)
+    behind = (np.maximum(last / budget, 1.0) - 1.0) / config.parallelism.pp
+    last_step_s = config.timer.times_s(piece_shapes(last, inputs - last, budget)) * (1.0 + behind)
     total_s = kv_transfer_times_s(deployment, lengths)
     return PiecewiseTransfers(
         total_s=total_s,
@@ -153,15 +154,6 @@ def _piecewise_transfers(keyed: Keyed[Deployment], lengths: TokenLengths, cached
         steps_s=np.concatenate([np.zeros_like(early)[None], np.where(taken, steps_s, 0.0), last_step_s[None]]),
         layers=config.llm.num_layers if deployment.transfer.layerwise else None,
     )
-
-
-def _steps_s(config: ReplicaConfig, tokens: FloatArray, past: FloatArray) -> FloatArray:
-    """Steps of so many tokens of a prompt alone, after `past` tokens of it [s]."""
-    nothing = np.zeros_like(tokens)
-    pieces = np.maximum(tokens / config.max_batched_tokens, 1.0)
-    pairs = tokens * past + tokens * (tokens + 1.0) / 2.0
-    context = pieces * past + (pieces + 1.0) * tokens / 2.0
-    return config.timer.times_s(StepShape(nothing, nothing, tokens, pairs, context, pieces))
 
 
 def transfer_distribution(

@@ -153,7 +153,7 @@ def _long_run(deployment: Deployment, workload: Workload) -> Performance:
 
 
 def _of_pools(deployment: Deployment, workload: Workload, pools: tuple[PoolUnderLoad, ...]) -> Performance:
-    """What requests see of pools under load."""
+    """Performance of pools under load."""
     if deployment.is_disaggregated:
         return _disaggregated(deployment, workload, *pools)
     return _mixed(deployment, workload, *pools)
@@ -206,7 +206,7 @@ def _of_one_pool(
     assumptions: tuple[str, ...],
     classes: tuple[ClassPerformance, ...] = (),
 ) -> Performance:
-    """What requests see of a pool that serves them from first to last."""
+    """Performance of a pool that serves requests from first to last."""
     return Performance(
         method=Method.ANALYTIC,
         rate_per_s=workload.rate_per_s,
@@ -320,7 +320,7 @@ def _tandem_classes(
     prefill: PoolUnderLoad,
     decode: PoolUnderLoad,
 ) -> tuple[ClassPerformance, ...]:
-    """What each class sees of the whole tandem, from what it sees of the prefill pool."""
+    """Performance of each class in the whole tandem, from that in the prefill pool."""
     joint = decode.queue.joint
     if joint is None or not classes:
         return ()
@@ -419,7 +419,7 @@ def _assumptions(deployment: Deployment) -> tuple[str, ...]:
 
 
 def _closed_loop_assumptions(deployment: Deployment) -> tuple[str, ...]:
-    """What the theory of closed loops leaves out."""
+    """Notes on what the theory of closed loops leaves out."""
     notes = ["theory: percentiles are those of means over the run, without the chance of single steps"]
     if not all(pool.config.schedule.reserve_outputs for pool in deployment.pools):
         notes.append("theory: KV cache holds inputs and half the outputs, and nothing is preempted")
@@ -431,7 +431,7 @@ def _closed_loop_assumptions(deployment: Deployment) -> tuple[str, ...]:
 
 
 def _is_beyond_closed_loops(pool: Pool) -> bool:
-    """Whether a pool has features that the theory of closed loops passes over."""
+    """True if a pool has features that the theory of closed loops ignores."""
     config, schedule = pool.config, pool.config.schedule
     special = schedule.order is not Order.FCFS or schedule.prefix_cache or pool.router is not Router.ROUND_ROBIN
     return special or config.lora is not None or config.mask_s > 0.0

@@ -133,6 +133,41 @@ def step_shapes(running: FloatArray, prompt_tokens: FloatArray, costs: TokenCost
     )
 
 
+def prompt_pieces(
+    prompts: FloatArray, room: float, past: FloatArray | float = 0.0
+) -> tuple[IntArray, FloatArray, FloatArray]:
+    """The steps of prompts that fill whole steps one after the other, each alone.
+
+    Args:
+        prompts: tokens to compute, shape (Q,).
+        room: prompt tokens of a full step.
+        past: cached tokens before them, shape (Q,).
+
+    Returns:
+        Of each step: its prompt, the tokens it computes and those before them, all of shape (steps,).
+    """
+    starts = np.arange(math.ceil(float(prompts.max()) / room)) * room
+    tokens = np.clip(prompts[:, None] - starts, 0.0, room)
+    prompt, step = np.nonzero(tokens)
+    return prompt, tokens[prompt, step], starts[step] + np.broadcast_to(past, prompts.shape)[prompt]
+
+
+def piece_shapes(new: FloatArray, old: FloatArray, max_batched_tokens: FloatArray | float) -> StepShape:
+    """Steps of one piece of a prompt: new (old + (new + 1) / 2) query-key pairs, cached tokens read once a micro-batch.
+
+    Args:
+        new: tokens to compute, shape (n,).
+        old: tokens before them, shape (n,).
+        max_batched_tokens: of a micro-batch.
+
+    Returns:
+        Shapes without decodes [tokens, query-key pairs].
+    """
+    none, pieces = np.zeros_like(new), np.maximum(new / max_batched_tokens, 1.0)
+    pairs, read = new * old + new * (new + 1.0) / 2.0, pieces * old + (pieces + 1.0) * new / 2.0
+    return StepShape(none, none, new, pairs, read, pieces)
+
+
 def tokens_per_step(config: ReplicaConfig) -> float:
     """Output tokens that a decoding sequence gains in a step on average [tokens]; 1 without speculation.
 
@@ -183,7 +218,7 @@ def remaining_output_tokens(lengths: TokenLengths) -> float:
 
 @dataclass(frozen=True, eq=False)
 class AdapterCosts:
-    """What LoRA adapters add to a step, and how many distinct ones so many requests use.
+    """Cost of LoRA adapters in a step, and the distinct adapters that a number of requests use.
 
     Attributes:
         work: time of the tokens and distinct adapters of a step.
@@ -198,7 +233,7 @@ class AdapterCosts:
 
 @dataclass(frozen=True, eq=False)
 class StepExtras:
-    """What grammar masks, adapters and images add to a step [s].
+    """Time that grammar masks, adapters and images add to a step [s].
 
     Attributes:
         mask_s: host time per running sequence [s].
@@ -375,7 +410,7 @@ class PoolModel:
 
     @cached_property
     def extras(self) -> StepExtras | None:
-        """What grammar masks, adapters and images add to a step; None without any."""
+        """Time that grammar masks, adapters and images add to a step; None without any."""
         config = self.pool.config
         if config.lora is None and not config.mask_s and not self.encode_s:
             return None
@@ -460,7 +495,7 @@ def most_running_with(pool: Pool, lengths: TokenLengths) -> FloatArray:
 def notes_on_waiting_prompts(
     deployment: Deployment, performances: Sequence[PoolPerformance], longest_input: int
 ) -> tuple[str, ...]:
-    """What to say where whole prompts wait for a step with room, and how to mend it.
+    """Notes for the user where whole prompts wait for a step with room, each with its fix.
 
     Args:
         deployment: the pools.
@@ -502,7 +537,7 @@ def in_random_order(probabilities: FloatArray, count: int, seed: int = ORDER_SEE
 
 
 def last_piece_s(model: PoolModel, prompts: FloatArray, running: float) -> FloatArray:
-    """What the last piece of a prompt takes beyond its step [s], where several are in the pipeline at once.
+    """Time of a prompt's last piece beyond its step [s], where several pieces are in the pipeline at once.
 
     Piece j of a step enters the first of pp stages j stage times after its step began, and nobody comes after it when
     nobody waits: the step of (pieces - 1) / pp more. 0 for prompts of one piece.

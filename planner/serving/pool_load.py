@@ -322,7 +322,7 @@ class _SteadyPools:
 
 @dataclass(frozen=True)
 class BusyWindows:
-    """What some of the requests of a rate that varies meet, or worse: a steady pool.
+    """A steady pool that stands for the busiest windows of a rate that varies: they are no better.
 
     Attributes:
         loaded: that pool.

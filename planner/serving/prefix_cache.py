@@ -1,4 +1,4 @@
-"""What a pool's prefix caches leave of its prompts, from theory.
+"""Prompts behind a pool's prefix caches, from theory.
 
 Every replica keeps the blocks of shared prefixes in the KV memory that running requests leave free, least recently used
 out first. How often a prefix is found there is Che's approximation (`queueing.lru`): over all prefixes of all classes,
@@ -49,7 +49,7 @@ WAIT_POINTS = 32
 
 @dataclass(frozen=True, eq=False)
 class PoolLoads:
-    """What the prompts of a pool load from its tiers.
+    """Loads of a pool's prompts from its KV tiers.
 
     Attributes:
         kinds: of the tiers.

@@ -16,8 +16,14 @@ import numpy as np
 
 from planner.core import FloatArray, Keyed
 from planner.queueing import QueueLatency, e2e_distribution, largest_mixed_rate, own_steps_s
-from planner.roofline import StepShape
-from planner.serving.pool import PoolModel, last_piece_s, own_encoder_s
+from planner.serving.pool import (
+    PoolModel,
+    last_piece_s,
+    own_encoder_s,
+    piece_shapes,
+    prompt_pieces,
+    step_shapes,
+)
 from planner.serving.types import Role
 from planner.workload import TokenLengths
 
@@ -154,19 +160,9 @@ def own_attention_s(
     Returns:
         Negative for prompts that attend to less than the mean [s], (Q,).
     """
-    model = step_times.value
-    sizes = np.array(prompts)
-    past = np.arange(np.ceil(sizes.max() / chunk)) * chunk
-    tokens = np.clip(sizes[:, None] - past, 0.0, chunk)
-    prompt, step = np.nonzero(tokens)
-    each, before = tokens[prompt, step], past[step] + np.array(cached)[prompt]
-    costs = model.costs
-    pairs = each * before + each * (each + 1.0) / 2.0
-    pieces = np.maximum(each / model.pool.config.max_batched_tokens, 1.0)
-    read = pieces * before + (pieces + 1.0) * each / 2.0
-    own = np.array([each, pairs, read, pieces])
-    mean = np.outer([1.0, costs.pairs, costs.context, costs.chunks], each)
-    none = np.zeros(2 * each.size)
-    seconds = model.pool.config.timer.prompts_s(StepShape(none, none, *np.concatenate([own, mean], axis=1)))
-    beyond_s = (seconds[: each.size] - seconds[each.size :]) * model.pool.config.costs.prompt_stretch
+    model, sizes = step_times.value, np.array(prompts)
+    config = model.pool.config
+    prompt, new, old = prompt_pieces(sizes, chunk, np.array(cached))
+    own, mean = piece_shapes(new, old, config.max_batched_tokens), step_shapes(np.zeros_like(new), new, model.costs)
+    beyond_s = (config.timer.prompts_s(own) - config.timer.prompts_s(mean)) * config.costs.prompt_stretch
     return tuple(np.bincount(prompt, beyond_s, sizes.size).tolist())

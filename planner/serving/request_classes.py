@@ -1,4 +1,4 @@
-"""What each request class sees of a mixed or prefill pool, under every order of admission the engine may use.
+"""Latencies of each request class in a mixed or prefill pool, under every order of admission.
 
 First come, first served, all classes wait alike and differ by their own prompts and outputs only. Under priorities or
 shortest-first a request waits for other work than its place in line says: the wait of each class, or of each size of
@@ -195,7 +195,7 @@ def mixed_distribution(distributions: Sequence[JointDistribution], groups: Seque
 def class_performances(
     workload: Workload, distributions: Sequence[JointDistribution], groups: Sequence[WaitingGroup]
 ) -> tuple[ClassPerformance, ...]:
-    """What each class of the workload sees, in its order.
+    """Performance of each class of the workload, in its order.
 
     Args:
         workload: classes and rate.

@@ -1,4 +1,4 @@
-"""What a pool's prefix caches leave of the prompts of sessions, from theory.
+"""Prompts of sessions behind a pool's prefix caches, from theory.
 
 When an answer ends, its context (in a prefill pool: its prompt) stays cached while nobody uses it. The session's next
 request comes a think time later to the same replica with chance q: 1 for a single replica, 1 / replicas behind a router
@@ -236,7 +236,7 @@ def behind_session_cache(
 
 
 def session_notes(deployment: Deployment, workload: Workload) -> tuple[str, ...]:
-    """What the theory of sessions leaves out of a deployment.
+    """Notes on what the theory of sessions leaves out.
 
     Args:
         deployment: the pools.
@@ -265,7 +265,7 @@ def session_notes(deployment: Deployment, workload: Workload) -> tuple[str, ...]
 
 
 def known_hit_notes(deployment: Deployment, workload: Workload) -> tuple[str, ...]:
-    """What a known hit rate takes for granted of routers that heed no prefixes, for each such pool.
+    """Notes on what a known hit rate assumes of routers that heed no prefixes, for each such pool.
 
     `behind_hits` gives every replica the whole share. That is true of what all users share, such as a system
     prompt. A user's own context is at the replica that saw it last: 1 request in so many replicas goes there.

@@ -25,7 +25,7 @@ MOST_REPLICAS = 1_000_000
 
 
 class Role(StrEnum):
-    """What a pool does."""
+    """The work of a pool."""
 
     MIXED = "mixed"
     """Continuous batching: prompts (in chunks) and decodes share the steps."""
@@ -136,7 +136,7 @@ class Deployment(Frozen):
 
     @property
     def is_disaggregated(self) -> bool:
-        """Whether prefill and decode run on pools of their own."""
+        """True if prefill and decode run on pools of their own."""
         return len(self.pools) == 2
 
     @property
@@ -188,7 +188,7 @@ class Method(StrEnum):
 
 
 class PoolLimit(StrEnum):
-    """What a pool runs out of first as the rate grows."""
+    """The limit that a pool reaches first as the rate grows."""
 
     COMPUTE = "compute"
     MEMORY = "memory"
@@ -349,7 +349,7 @@ class Performance:
         return self.distribution(target.metric).quantile_s(target.percentile)
 
     def meets(self, slo: Slo) -> bool:
-        """Whether each target's percentile is within its threshold; of a joint Slo, whether its share is reached."""
+        """True if each target's percentile is within its threshold; for a joint Slo, if its share is reached."""
         if slo.attainment is not None:
             return self.stable and self.attainment(slo) >= slo.attainment
         return self.stable and all(self.latency_s(target) <= target.threshold_s for target in slo.targets)

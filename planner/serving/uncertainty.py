@@ -48,7 +48,7 @@ from planner.serving.types import Deployment, Role
 NORMAL_95 = 1.645
 """95 % quantile of the standard normal distribution: the middle 90 % lie within."""
 TPOT_ERROR, TTFT_ERROR = 0.03, 0.06
-"""What theory is off by (standard deviations of logarithms) when step times are right: medians of TPOT and TTFT p50
+"""Error of the theory (standard deviations of logarithms) when step times are right: medians of TPOT and TTFT p50
 over 60 random scenarios against simulation are 2.0 and 4.0 % (tests/studies/traffic_scenarios.csv), over 0.6745."""
 ELEMENTWISE = "elementwise"
 """How the fits of element-wise kernels begin."""
@@ -101,7 +101,7 @@ class ServingKind(StrEnum):
 
 @dataclass(frozen=True)
 class GroupSpread:
-    """What predicted means of one kind of serving are off by beyond their kernels: sd of log(true / predicted) [-].
+    """Error of predicted means of one kind of serving beyond that of its kernels: sd of log(true / predicted) [-].
 
     Attributes:
         tpot: of mean TPOT.
@@ -153,7 +153,7 @@ class StandardNormals(NamedTuple):
 
 @dataclass(frozen=True)
 class ReplicaSpreads:
-    """What the step times of one replica may be off by: standard deviations of log(true / estimated) [-].
+    """Uncertainty of one replica's step times: standard deviations of log(true / estimated) [-].
 
     Attributes:
         decode_kernels: of a step of decodes, by its kernels.
@@ -199,7 +199,7 @@ class ReplicaSpreads:
 
 
 def replica_spreads(replica: ReplicaConfig, role: Role, mean_input: float, mean_output: float) -> ReplicaSpreads | None:
-    """What the step times of a replica may be off by.
+    """Uncertainty of a replica's step times.
 
     Args:
         replica: as estimated.
@@ -227,7 +227,7 @@ def replica_spreads(replica: ReplicaConfig, role: Role, mean_input: float, mean_
 
 
 class MeasuredSteps(Frozen):
-    """What a running fleet taught of the step times of a SKU: normal distributions of how far estimates are off.
+    """Step times of a SKU as a running fleet showed them: normal distributions of how far estimates are off.
 
     In standard deviations of what they may be off by (`ReplicaSpreads`); above 0 is slower. As they stand by default
     nothing was measured.
@@ -265,7 +265,7 @@ def steps_key(sku: str, llm: str) -> str:
 
 
 def known_steps(measured: Mapping[str, MeasuredSteps], replica: ReplicaConfig) -> MeasuredSteps:
-    """What is known of a replica's step times: of its model on its SKU, else of its SKU, else nothing.
+    """Measurements of a replica's step times: of its model on its SKU, else of its SKU, else none.
 
     Args:
         measured: by SKU, or by `steps_key`.
@@ -342,7 +342,7 @@ def after_measuring(
 
 
 def drawn_logs(spreads: ReplicaSpreads, draw: StandardNormals) -> tuple[float, float, float]:
-    """What one draw makes steps of decodes, steps with prompts and lone prompts off by, as logarithms.
+    """Errors of steps of decodes, steps with prompts and lone prompts in one draw, as logarithms.
 
     Args:
         spreads: of the replica.
@@ -361,7 +361,7 @@ def drawn_logs(spreads: ReplicaSpreads, draw: StandardNormals) -> tuple[float, f
 
 @dataclass(frozen=True)
 class KernelSpreads:
-    """What the kernels alone make a prediction uncertain by, and how much of TTFT is waiting.
+    """Uncertainty of a prediction from its kernels alone, and the share of TTFT that is waiting.
 
     Attributes:
         tpot: sd of the log of a decode step [-].
@@ -389,7 +389,7 @@ def serving_kind(deployment: Deployment) -> ServingKind:
 
 
 def is_sparse(llm: LlmSpec) -> bool:
-    """Whether a model has routed experts or latent attention.
+    """True if a model has routed experts or latent attention.
 
     Args:
         llm: model.
@@ -408,7 +408,7 @@ def kernel_spreads(
     ttft_s: float,
     encode_s: float = 0.0,
 ) -> KernelSpreads:
-    """What kernels make the means of a deployment uncertain by.
+    """Uncertainty of a deployment's means from its kernels.
 
     Args:
         deployment: the pools, all of them calibrated.
@@ -527,7 +527,7 @@ class _Part(NamedTuple):
     key: str
     """Of the fit."""
     of_another_kind: bool
-    """Whether the fit is of another kind of layer than these."""
+    """The fit is of another kind of layer than these."""
     share: float
     """Of the time of their family."""
 
@@ -549,7 +549,7 @@ _PARTS_OF_REPLICAS: WeakKeyDictionary[StepTimer, dict[OperatorFamily, tuple[_Par
 
 
 def _parts_of_families(replica: ReplicaConfig) -> dict[OperatorFamily, tuple[_Part, ...]]:
-    """What each family's time consists of; families that run at their roofline are left out.
+    """Parts of each family's time; families that run at their roofline are left out.
 
     Matrix products share the time of their family by the size of their weights, and what else is in it counts with
     them; other operators share it by the layers that have them, with element-wise work counted with these.

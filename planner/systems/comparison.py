@@ -75,7 +75,7 @@ class SystemRow:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What theory, simulation and the system itself take for granted."""
+        """Assumptions of theory, simulation and the system itself."""
         notes = [f"{self.system.name}: {self.variant.note}"] if self.variant is not None and self.variant.note else []
         performances = [each for each in (self.predicted, self.simulated) if each is not None]
         return tuple(dict.fromkeys([*notes, *(note for each in performances for note in each.assumptions)]))
@@ -154,7 +154,7 @@ class Comparison:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the numbers take for granted, each said once, with the systems it is about unless it is all."""
+        """Assumptions of the numbers, each said once, with the systems it is about unless it is all."""
         about: dict[str, list[str]] = {}
         for row in self.compared:
             for note in row.assumptions:
@@ -273,7 +273,7 @@ def _price(deployment: Deployment, usd: float | None, hardware: HardwareDb | Non
 
 @dataclass(frozen=True)
 class _ComparisonRun:
-    """What all rows have in common; `simulation` is None where all figures are from theory."""
+    """The settings all rows share; `simulation` is None where all figures are from theory."""
 
     deployment: Deployment
     workload: Workload
@@ -366,7 +366,7 @@ class _ComparisonRun:
 
 
 def _reason(error: PlannerError) -> str:
-    """What was wrong, without the value and without the advice where the error has parts."""
+    """The error's bound and fix, without the field and the value, where it has parts."""
     if isinstance(error, InputError):
         return f"{error.bound} ({error.fix})" if error.fix else str(error.bound)
     return str(error)

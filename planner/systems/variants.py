@@ -1,4 +1,4 @@
-"""What each serving system makes of a mixed deployment and its traffic, for `planner.systems.catalogue`.
+"""How each serving system changes a mixed deployment and its traffic, for `planner.systems.catalogue`.
 
 Every function here takes a deployment of one mixed pool, a workload and targets (or None), and returns a `Variant` on
 the same GPUs, or raises an `InputError` that says why the system does not apply. Numbers taken from publications stand
@@ -52,7 +52,7 @@ DEFAULT_ADAPTERS = LoraAdapters(adapters=100, rank=16, slots=16, skew=1.0)
 
 @dataclass(frozen=True)
 class Variant:
-    """What a system makes of a deployment and its traffic.
+    """A deployment and its traffic as a system changes them.
 
     Attributes:
         deployment: on the same GPUs.

@@ -128,7 +128,7 @@ def _performance(
     assumptions: tuple[str, ...],
     whole_run: tuple[PoolPerformance, ...] = (),
 ) -> Performance:
-    """What a client measures on the requests of some slots; `weight` says how often each slot counts."""
+    """Performance on the requests of some slots; `weight` says how often each slot counts."""
     decode = ring.decode
     tick_s = np.interp(flow.running, np.arange(ring.tick_s.size), ring.tick_s)
     slot_s = tick_s * flow.width

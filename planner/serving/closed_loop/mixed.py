@@ -1,4 +1,4 @@
-"""What a benchmark client measures on a closed loop, from theory: the first burst, the waves after it, the stragglers.
+"""A closed loop on a mixed pool as a benchmark client measures it: the first burst, waves after it, stragglers.
 
 `station` says who is where in ticks; here ticks are timed at their mean content. The chance of
 a prompt in a step follows from Poisson arrivals (binomial among few users); of the prompts one meets others' (K - 1) /
@@ -224,7 +224,7 @@ def _performance(
     assumptions: tuple[str, ...],
     whole_run: PoolPerformance | None = None,
 ) -> Performance:
-    """What a client measures on the requests of some slots; `weight` says how often each slot counts."""
+    """Performance on the requests of some slots; `weight` says how often each slot counts."""
     ttft_s = times.wait_s + times.own_s
     seen = client_latencies(flow, weight, station, ttft_s=ttft_s, burst_ttft_s=burst_ttft_s, tick_s=times.tick_s)
     lock = _lasting_lockstep(station)

@@ -117,7 +117,7 @@ class Station:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether prompts and decodes share steps."""
+        """True if prompts and decodes share steps."""
         return self.config.schedule.mixed_steps
 
     @property
@@ -409,7 +409,7 @@ def queue_wait_s(station: Station, flow: Flow, slot_s: FloatArray) -> FloatArray
 
 @dataclass(frozen=True)
 class ClientLatencies:
-    """What a client measures on the requests of some slots.
+    """Latencies that a client measures on the requests of some slots.
 
     Attributes:
         ttft, tpot, e2e, itl: distributions [s].
