@@ -23,12 +23,14 @@ from planner.charts.costs import cost_comparison, cost_comparison_rows
 from planner.charts.demands import length_histogram
 from planner.charts.latencies import banded_rate_rows, rate_panel, shown_metrics
 from planner.charts.marks import GREY, Row
+from planner.charts.reasons import PlannedPool
 from planner.charts.replicas import server_memory_chart, server_memory_rows
 from planner.charts.rooflines import FAMILY_WORDS, label_rows, roof_rows, roofline, roofline_rows, steps_of
 
 __all__ = [
     "FAMILY_WORDS",
     "GREY",
+    "PlannedPool",
     "Row",
     "banded_rate_rows",
     "cost_comparison",

@@ -1,4 +1,4 @@
-"""What plans cost and where the money goes: beside alternatives, other purchase options, hosted APIs, other plans."""
+"""Costs of plans and where the money goes: beside alternatives, other purchase options, hosted APIs, other plans."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ BOUND_MEANINGS = {
     Bound.LINK: "GPUs of a replica exchanging results; faster with a faster link, or a smaller TP degree",
     Bound.OVERHEAD: "kernel launches and the engine's own work; not helped by a faster GPU",
 }
-"""What a step does while it waits for each resource, and what would make it shorter."""
+"""Activity of a step while it waits for each resource, and what would make it shorter."""
 TORNADO_ROW_PX, WIDE_BAR_PX = 44, 34
 """Height of an input of the tornado, which has two bars, and of a bar where there are few."""
 
@@ -73,6 +73,12 @@ class PlannedPool(NamedTuple):
     planned: PlannedDeployment
     pool: Pool
     performance: PoolPerformance
+
+    @property
+    def running(self) -> float:
+        """Mean sequences that decode on one replica, at least 1."""
+        mean = self.performance.mean_running
+        return max(1.0, mean) if math.isfinite(mean) else 1.0
 
 
 def pools_of(plan: Plan) -> list[PlannedPool]:
@@ -130,7 +136,7 @@ def waiting_rows(plan: Plan) -> list[Row]:
 
 
 def waiting_chart(plan: Plan) -> alt.LayerChart:
-    """What the mean step of each pool waits for, as bars of shares."""
+    """Resources that the mean step of each pool waits for, as bars of shares."""
     rows = [row for row in waiting_rows(plan) if row["share"] > 1e-4]
     for row in rows:
         row["middle"], row["label"] = (row["start"] + row["end"]) / 2.0, f"{row['resource']} {percent(row['share'])}"
@@ -260,7 +266,7 @@ TORNADO_AXES = {
     PlanMeasure.RATE_PER_COST: "Requests per dollar of the plan made anew (requests/USD)",
 }
 TORNADO_LEGEND = "datum.label == 'low' ? 'low end (upper bar)' : 'high end (lower bar)'"
-"""What the two colours of a tornado are called, as an expression of Vega."""
+"""Names of the two colours of a tornado, as an expression of Vega."""
 
 
 def tornado_rows(bars: Sequence[Sensitivity], base: PlanOutcome, measure: PlanMeasure) -> list[Row]:

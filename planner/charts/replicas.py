@@ -53,7 +53,7 @@ PART_COLORS = {
     "not used": GREY,
     "not the engine's": GREY,
 }
-"""What HBM holds, in the order of a bar."""
+"""Parts of the HBM in the order of a bar."""
 EXACT = 1e-9
 """Share by which parts that fill the memory may seem to exceed it: rounding."""
 LEAST_MEMORY_PX = 300

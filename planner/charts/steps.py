@@ -114,7 +114,7 @@ def step_s(model: PoolModel, shape: StepShape) -> float:
 
 
 def _extra_s(model: PoolModel, shape: StepShape) -> float:
-    """What adapters and grammar masks add to a step [s]: the pool's step less that of its kernels and engine."""
+    """Time that adapters and grammar masks add to a step [s]: the pool's step less that of its kernels and engine."""
     config = model.pool.config
     if config.lora is None and not config.mask_s:
         return 0.0

@@ -1,4 +1,4 @@
-"""What a visitor may ask of this server: more would take minutes or gigabytes, and is refused by name.
+"""Bounds on requests to this server: larger ones would take minutes or gigabytes, and are refused by name.
 
 The command line and Python have no such bounds. Those who run the app set others in the environment, e.g.
 ``PLANNER_APP_RATE_PER_S=200000``.

@@ -135,7 +135,7 @@ def _keep_files() -> None:
 
 
 def _upload(plan: Plan) -> Upload | None:
-    """What the files say of every model of the plan that is watched; None without files. Raises InputError."""
+    """Metrics in the files of every model of the plan that is watched; None without files. Raises InputError."""
     kept: Sequence[tuple[str, bytes]] = st.session_state.get(FILES) or ()
     if not kept:
         return None

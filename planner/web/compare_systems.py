@@ -41,7 +41,7 @@ HINTS = {
 
 @dataclass(frozen=True)
 class SystemsQuestion:
-    """What is computed for every system.
+    """Figures computed for every system.
 
     Attributes:
         names: of the systems.
@@ -62,7 +62,8 @@ def show(page: Page) -> None:
     if not mixed_plan.deployments:
         st.info(no_mixed_fleet(page.plan.feasible))
         return
-    planned = _chosen_deployment(mixed_plan)
+    index = components.choose_deployment("Deployment of the plan", mixed_plan, "compare-deployment")
+    planned = mixed_plan.deployments[index]
     st.caption(components.plain(_setting_in_words(page, mixed_plan, planned)))
     question = _question_inputs(planned)
     if not question.names:
@@ -103,18 +104,6 @@ def _mixed_plan(page: Page) -> Plan:
     request = page.request.model_copy(update={"search": search})
     compute = partial(plan, request, page.hardware, simulate=False, alternatives=False)
     return compute_once(("mixed plan", page.key), compute, "Planning the cheapest mixed fleet")
-
-
-def _chosen_deployment(mixed_plan: Plan) -> PlannedDeployment:
-    """The only deployment, or the one of several that the visitor chose."""
-    if len(mixed_plan.deployments) == 1:
-        return mixed_plan.deployments[0]
-    names = {
-        f"{number}: {planned.service} on {planned.deployment.summary}": planned
-        for number, planned in enumerate(mixed_plan.deployments, start=1)
-    }
-    chosen = st.selectbox("Deployment of the plan", list(names), key="compare-deployment", persist_state="session")
-    return names.get(chosen) or mixed_plan.deployments[0]
 
 
 def _setting_in_words(page: Page, mixed_plan: Plan, planned: PlannedDeployment) -> str:
@@ -267,7 +256,7 @@ def _latency_chart(compared: Comparison) -> None:
 
 
 def _tables(compared: Comparison) -> None:
-    """What did not apply, what each system is, and all numbers."""
+    """Systems that did not apply, a description of each, and all numbers."""
     missing = comparison.left_out(compared)
     if missing:
         st.markdown("Does not apply here:")
@@ -286,7 +275,7 @@ def _tables(compared: Comparison) -> None:
 
 
 def systems_table(compared: Comparison) -> Table:
-    """What each system is, who described it, what was chosen for it here, and what its theory rests on."""
+    """Description of each system: source, choices made for it here, and the basis of its theory."""
     columns = ("system", "what it is", "here", "described by", "how theory treats it")
     rows = tuple(
         (

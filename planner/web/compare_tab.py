@@ -86,12 +86,12 @@ def show_gpus(page: Page) -> None:
         ):
             bounds = {}
     exact = [sku for sku in skus if sku not in bounds]
-    sides = cheapest_first(
-        _planned_side(page, sku, f"{exact.index(sku) + 1} of {len(exact)}")
-        if sku in exact
-        else bounded_side(sku, on_one_sku(page.request, sku), bounds[sku])
-        for sku in skus
-    )
+    found = [bounded_side(sku, on_one_sku(page.request, sku), bound) for sku, bound in bounds.items() if sku in skus]
+    for number, sku in enumerate(exact, start=1):
+        compute = partial(planned_side, sku, on_one_sku(page.request, sku), page.hardware)
+        doing = f"Planning with {sku} only ({number} of {len(exact)})"
+        found.append(compute_once(("on one sku", page.key, sku), compute, doing))
+    sides = cheapest_first(found)
     reference = PlanSide(PLAN, page.request, page.plan) if page.plan.feasible else None
     st.markdown(f"**{components.plain(_headline(sides, reference))}**")
     all_sides = [*([reference] if reference else []), *sides]
@@ -110,12 +110,6 @@ def _other_skus(page: Page, searched: tuple[str, ...]) -> list[str]:
         "All GPUs that the scenario's prices cover. About a second each, once.",
     )
     return others if is_wanted else []
-
-
-def _planned_side(page: Page, sku: str, position: str) -> PlanSide:
-    """The request planned on one GPU; `position` says how far planning is, e.g. ``2 of 5``."""
-    compute = partial(planned_side, sku, on_one_sku(page.request, sku), page.hardware)
-    return compute_once(("on one sku", page.key, sku), compute, f"Planning with {sku} only ({position})")
 
 
 def _subtitle(page: Page) -> str:
@@ -149,4 +143,4 @@ SECTIONS = {
     "Scenarios": compare_scenarios.show,
     "Your own fleet": own_fleet.show,
 }
-"""What the tab can show."""
+"""Sections of the tab."""

@@ -17,7 +17,8 @@ import pandas as pd
 import streamlit as st
 from streamlit.components import v2
 
-from planner.core import InputError, PlannerError, Table
+from planner.core import InputError, PlannerError, Table, significant
+from planner.fleet import Plan
 from planner.report import csv_text, html_table
 from planner.scenario import Fix, fixes_for_error
 from planner.web import fields, session
@@ -292,6 +293,21 @@ def choose_one(label: str, options: Sequence[str], key: str, *, wrap: bool = Fal
         label, options, default=options[0], required=True, key=key, persist_state="session", wrap=wrap, **arguments
     )
     return chosen if chosen in options else options[0]
+
+
+def choose_deployment(label: str, plan: Plan, key: str) -> int:
+    """Index of the deployment that a part of the page is about; a choice only where there are several."""
+    names = [
+        f"{number}: {one.service} on {one.deployment.summary}, {significant(one.workload.rate_per_s)} requests/s"
+        for number, one in enumerate(plan.deployments, start=1)
+    ]
+    if len(names) == 1:
+        return 0
+    if st.session_state.get(key, 0) not in range(len(names)):  # of a plan with more of them
+        del st.session_state[key]
+    places = range(len(names))
+    chosen = st.selectbox(label, places, format_func=names.__getitem__, key=key, persist_state="session")
+    return chosen or 0
 
 
 def switch(label: str, key: str, hint: str | None = None, *, disabled: bool = False) -> bool:

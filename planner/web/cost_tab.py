@@ -145,7 +145,7 @@ def _price_in_words(bought: BoughtGpus) -> str:
 
 
 def _price_range_caption(page: Page) -> None:
-    """What the same GPUs cost over all listed prices; nothing where there is only one."""
+    """Range of the cost of the same GPUs over all listed prices; nothing where there is only one."""
     prices = price_range(page.plan, page.hardware)
     if prices is None or prices.highest_usd_per_hour <= prices.lowest_usd_per_hour:
         return

@@ -46,12 +46,14 @@ def show(page: Page) -> None:
         "Metric", METRICS, default=METRICS[0], required=True, key="accuracy-metric", help=SCORE_HINTS["Metric"]
     )
     st.markdown(components.plain(accuracy_in_words(rows)))
-    groups = charts.accuracy_chart_rows(rows, metric)
+    drawn = charts.accuracy_chart_rows(rows, metric)
     totals = {row.kind: row.median for row in rows if not row.is_group and row.part and row.metric == metric}
-    components.chart(charts.accuracy_chart(groups, metric, totals), groups, f"Errors of {metric}", f"accuracy-{metric}")
+    components.chart(charts.accuracy_chart(drawn, metric, totals), drawn, f"Errors of {metric}", f"accuracy-{metric}")
     components.table(totals_table(rows), "accuracy-totals", SCORE_HINTS)
     with st.expander("Every group and metric"):
-        components.table(groups_table(rows), "accuracy-groups", SCORE_HINTS)
+        groups = tuple((row.name, row.part, row.metric, *_error_cells(row), row.days) for row in rows if row.is_group)
+        columns = ("Group", "Part", "Metric", *ERROR_COLUMNS, "Measured")
+        components.table(Table("Errors by group", columns, groups), "accuracy-groups", SCORE_HINTS)
     st.caption(
         "Each run was predicted under its own protocol and compared by its means. Method, data and known failures: "
         f"{accuracy.SOURCE}. Repeats of one measured configuration differ by 0.2 % in TPOT and 2 % in TTFT (median), "
@@ -82,48 +84,28 @@ class NearestRuns:
     likeness: Likeness
 
 
-@dataclass(frozen=True)
-class PlannedReplica:
-    """What measured runs are compared with: model, GPU, engine, and whether prefill and decode are apart."""
-
-    llm: LlmSpec
-    sku: GpuSku
-    engine: str
-    disaggregated: bool
-
-
 def nearest_runs(page: Page, rows: tuple[AccuracyRow, ...]) -> list[NearestRuns]:
-    """The measured runs most like each pool of the plan: of all, and of those that nothing was fitted to."""
+    """The measured runs most like each kind of replica in the plan, or, without a fleet, on the first SKU searched.
+
+    Of all runs, and of those that nothing was fitted to.
+    """
+    kinds: dict[tuple[str, str, str, bool], tuple[LlmSpec, GpuSku]] = {}
+    for deployment in (planned.deployment for planned in page.plan.deployments):
+        for config in (pool.config for pool in deployment.pools):
+            kind = (config.llm.id, config.sku.id, config.engine.id, len(deployment.pools) > 1)
+            kinds[kind] = (config.llm, config.sku)
+    if not kinds:
+        request, sku = page.request, page.hardware.skus[page.request.search.skus[0]]
+        kinds[request.llm.id, sku.id, request.search.engine, False] = (request.llm, sku)
     nearest: dict[NearestRuns, None] = {}
-    for planned in _planned_replicas(page):
+    for (_, _, engine, disaggregated), (llm, sku) in kinds.items():
         for part in ("", HELD_OUT):
             likeness = accuracy.closest_group(
-                rows,
-                planned.llm,
-                planned.sku,
-                planned.engine,
-                page.hardware.skus,
-                disaggregated=planned.disaggregated,
-                part=part,
+                rows, llm, sku, engine, page.hardware.skus, disaggregated=disaggregated, part=part
             )
             if likeness is not None:
-                nearest[NearestRuns(f"{planned.llm.id} on {planned.sku.id}", likeness)] = None
+                nearest[NearestRuns(f"{llm.id} on {sku.id}", likeness)] = None
     return list(nearest)
-
-
-def _planned_replicas(page: Page) -> list[PlannedReplica]:
-    """Every kind of replica in the plan; without a fleet the first SKU that is searched."""
-    replicas: dict[tuple[str, str, str, bool], PlannedReplica] = {}
-    for planned in page.plan.deployments:
-        pools = planned.deployment.pools
-        for config in (pool.config for pool in pools):
-            replica = PlannedReplica(config.llm, config.sku, config.engine.id, len(pools) > 1)
-            key = (replica.llm.id, replica.sku.id, replica.engine, replica.disaggregated)
-            replicas.setdefault(key, replica)
-    if replicas:
-        return list(replicas.values())
-    search = page.request.search
-    return [PlannedReplica(page.request.llm, page.hardware.skus[search.skus[0]], search.engine, False)]
 
 
 def nearest_in_words(nearest: NearestRuns) -> str:
@@ -163,12 +145,6 @@ def totals_table(rows: tuple[AccuracyRow, ...]) -> Table:
     parts = "held out and fitted" if any(row.part == HELD_OUT for row in rows) else FITTED
     cells = tuple((row.kind, row.part or parts, row.metric, *_error_cells(row)) for row in rows if not row.is_group)
     return Table("Errors by class", ("Class", "Part", "Metric", *ERROR_COLUMNS), cells)
-
-
-def groups_table(rows: tuple[AccuracyRow, ...]) -> Table:
-    """Errors of every group in each metric."""
-    cells = tuple((row.name, row.part, row.metric, *_error_cells(row), row.days) for row in rows if row.is_group)
-    return Table("Errors by group", ("Group", "Part", "Metric", *ERROR_COLUMNS, "Measured"), cells)
 
 
 ERROR_COLUMNS = ("Runs", "Median", "9 of 10 within", "MAPE", "Bias")

@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from hardware_db import Calibration, Dtype, Fact, GpuSku, Price
+from hardware_db import Calibration, Dtype, Fact, GpuSku
 from planner.charts import Row
 from planner.charts import hardware as charts
 from planner.core import GIB, Table, number_of, percent, significant
@@ -256,7 +256,8 @@ def show_prices(page: Page) -> None:
         st.info("No price is listed for that choice. Choose less, or give your own price in the sidebar.")
         return
     day = page.request.prices.day
-    rows = charts.price_rows(matching, day, paid_prices(page))
+    paid = [bought.price for bought in page.plan.bought if bought.price is not None]
+    rows = charts.price_rows(matching, day, paid)
     components.chart(charts.price_chart(rows), rows, "Listed prices", "prices")
     own = page.request.prices.usd_per_gpu_hour
     if own:
@@ -264,11 +265,6 @@ def show_prices(page: Page) -> None:
         st.caption(components.plain(f"Your own prices per GPU-hour replace these: {own_prices}."))
     st.caption(f"{number_of(len(rows), 'price')}; ages are counted to {day.isoformat()}, the day of the plan.")
     _data_frame(rows, PRICE_COLUMNS, "prices")
-
-
-def paid_prices(page: Page) -> list[Price]:
-    """Listed prices that the plan pays."""
-    return [bought.price for bought in page.plan.bought if bought.price is not None]
 
 
 # --- calibrations -----------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ Time and memory follow from the shape of a model, not from what its weights say.
 - **Quantised yourself**: its `config.json` says so; or choose the base and the format below.
 - **On the Hugging Face Hub**: the command line takes `hf:OWNER/NAME`; here drop the `config.json` of its page.
 """
-"""What to choose for a model of one's own; `docs/how-to/fine-tuned.md` at length."""
+"""Advice for a model of one's own; `docs/how-to/fine-tuned.md` at length."""
 AS_PUBLISHED = "As published, whatever the GPU runs well"
 OF_SCENARIO = "As in the scenario file: no checkpoint of it is known"
 KV_FORMATS = {"bf16": "16 bits", "fp8": "FP8"}

@@ -60,7 +60,7 @@ _POISSON: session.Changes = {"workload.scv": 1.0, "workload.drift": None, "workl
 _NO_ARRIVALS: session.Changes = {"workload.classes": [], **_POISSON}
 """Poisson arrivals of one class: what other lengths start from."""
 _CLOSED_LOOP: session.Changes = {"workload.rate_per_s": None, "workload.batch_mean": 1.0, **_POISSON}
-"""What does not go with a closed loop, as it is where it is not given."""
+"""Fields that do not go with a closed loop, at their defaults."""
 _IMAGE_SIZE = re.compile(r"\s*(\d+)\s*[x×]\s*(\d+)\s*", re.IGNORECASE)
 _SCALINGS = {Scaling.SUPERPOSE.value: "more or fewer users", Scaling.STRETCH.value: "a faster or slower clock"}
 

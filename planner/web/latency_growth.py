@@ -17,7 +17,7 @@ from planner.web.results import Page
 from planner.workload import RecordedArrivals
 
 INTERVAL = "90 %"
-"""What the ends of the calibration's interval hold between them (`planner.fleet.BOUND_PROBABILITY`, on both sides)."""
+"""Probability between the ends of the calibration's interval (`planner.fleet.BOUND_PROBABILITY`, on both sides)."""
 PANEL_WIDTH_PX = 510
 """Two charts in a row on a wide page, one on a narrow one."""
 SIMULATED_LOADS = (0.3, 0.5, 0.8, 0.95)

@@ -35,31 +35,13 @@ def show(page: Page) -> None:
         st.info("No fleet meets these targets, so there are no latencies to show. What would help is listed above.")
         return
     _targets(page, tuple(_key(page, index) for index in range(len(plan.deployments))))
-    index = _chosen_deployment(plan)
+    index = components.choose_deployment("The fleet has several deployments; show", plan, "latency-deployment")
     planned = plan.deployments[index]
     key = _key(page, index)
     latency_growth.show(page, planned, key)
     _distributions(plan, index, planned)
     _agreement(plan, planned)
     _long_prompt(planned, key)
-
-
-def _chosen_deployment(plan: Plan) -> int:
-    """Index of the deployment that the rest of the tab is about; a choice only where there are several."""
-    count = len(plan.deployments)
-    if count == 1:
-        return 0
-    key = "latency-deployment"
-    if st.session_state.get(key, 0) not in range(count):
-        del st.session_state[key]
-    names = [
-        f"{number}: {planned.surviving.summary}, {significant(planned.workload.rate_per_s)} requests/s"
-        for number, planned in enumerate(plan.deployments, start=1)
-    ]
-    chosen: int = st.selectbox(
-        "The fleet has several deployments; show", range(count), format_func=names.__getitem__, key=key
-    )
-    return chosen
 
 
 def _key(page: Page, index: int) -> tuple[object, ...]:
@@ -96,7 +78,7 @@ def _targets(page: Page, fleet: Hashable) -> None:
 
 
 def verdict(plan: Plan) -> str:
-    """Whether the targets hold and which is closest to its threshold, in a sentence or two."""
+    """Verdict on the targets, with the one closest to its threshold, in a sentence or two."""
     joint = _joint_attainments(plan)
     if joint is not None and plan.request.slo.attainment is not None:
         predicted, simulated = joint
@@ -347,7 +329,7 @@ def agreement_in_words(plan: Plan) -> str:
 
 @st.fragment
 def _long_prompt(planned: PlannedDeployment, key: tuple[object, ...]) -> None:
-    """What a long prompt does to the running answers, whole and in chunks.
+    """Effect of a long prompt on the running answers, whole and in chunks.
 
     Args:
         planned: the deployment it is about.
@@ -428,7 +410,7 @@ def _prompt_and_chunk(planned: PlannedDeployment, pool: Pool, longest: int, chun
 
 
 def long_prompt_in_words(outcomes: Sequence[Row], prompt_tokens: int, running: int) -> str:
-    """What the long prompt does, whole and in chunks, in two sentences."""
+    """Effect of the long prompt, whole and in chunks, in two sentences."""
     whole, chunked = outcomes
     return (
         f"Taken whole, {prompt_tokens:,} tokens stop {number_of(running, 'running answer')} once, for "

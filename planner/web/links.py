@@ -113,7 +113,7 @@ def repaired(content: Mapping[str, Any], fallback: Content) -> Opened:
 
 
 def _refusal(content: Content) -> InputError | None:
-    """What is wrong with a scenario, if anything."""
+    """The first error of a scenario, if any."""
     try:
         _check(full_content(read_scenario(content)[0]))
     except InputError as error:

@@ -137,7 +137,7 @@ def _show_side(page: Page, side: PlanSide) -> None:
 
 
 def headline(side: PlanSide, reference: PlanSide | None) -> str:
-    """Whether the fleet holds, with which probability, up to which rate, and what it costs beside the plan."""
+    """Verdict on the fleet: targets, probability, largest rate, and its cost beside the plan."""
     tried = side.plan
     if tried is None or tried.cost is None:
         return side.refusal

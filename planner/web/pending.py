@@ -1,4 +1,4 @@
-"""What was changed and is not planned yet: the button that plans it, and the mark on the answer before."""
+"""Changes that are not planned yet: the button that plans them, and the mark on the answer before."""
 
 from __future__ import annotations
 

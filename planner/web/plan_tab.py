@@ -63,7 +63,7 @@ def _show(tables: Mapping[str, Table], titles: Sequence[str]) -> None:
 
 
 def _alternatives(plan: Plan, tables: Mapping[str, Table]) -> None:
-    """What the best fleet of each SKU, mode and other engine costs."""
+    """Cost of the best fleet of each SKU, mode and other engine."""
     if not plan.alternatives:
         st.markdown("**What else was possible**")
         st.caption(
@@ -112,7 +112,13 @@ def _deployment_files(plan: Plan, name: str) -> None:
             width=330,
         )
         refusal = export_refusal(plan, target)
-        _file_button("Deployment", f"{name}-{target}.zip", "application/zip", lambda: export_zip(plan, target), refusal)
+        _file_button(
+            "Deployment",
+            f"{name}-{target}.zip",
+            "application/zip",
+            lambda: zip_bytes(launch.export_files(fleet_of(plan), target)),
+            refusal,
+        )
 
 
 FILE_HINTS = {

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import streamlit as st
 
-from planner.charts import Row, replicas, rooflines, steps
+from planner.charts import PlannedPool, Row, reasons, replicas, rooflines, steps
 from planner.core import Table, number_of, percent, significant
 from planner.engine import ReplicaConfig
-from planner.fleet import PlannedDeployment, Progress
+from planner.fleet import Progress
 from planner.roofline import Bound, compute_dtype
 from planner.search import PoolOnSku, on_sku
-from planner.serving import Pool, PoolModel, Role
+from planner.serving import PoolModel, Role
 from planner.web import components, results, roofline_memory
 from planner.web.components import MetricCard
 from planner.web.results import Page
@@ -74,23 +72,6 @@ HINTS = {
 """Definitions by heading."""
 
 
-@dataclass(frozen=True)
-class ChosenPool:
-    """The pool that the tab is about.
-
-    Attributes:
-        planned: its deployment.
-        pool: the pool.
-        running: mean sequences decoding on one replica, at least 1.
-        name: in words.
-    """
-
-    planned: PlannedDeployment
-    pool: Pool
-    running: float
-    name: str
-
-
 def show(page: Page) -> None:
     """The tab: one section at a time."""
     chosen = components.choose_one(
@@ -148,21 +129,12 @@ def _reason_alone(reason: str) -> str:
 # --- choices ----------------------------------------------------------------------------------------------------------
 
 
-def pools_of(page: Page) -> list[ChosenPool]:
+def pools_of(page: Page) -> list[PlannedPool]:
     """Every pool of the plan, the one with the most GPUs first."""
-    services = len({planned.service for planned in page.plan.deployments})
-    pools = []
-    for planned in page.plan.deployments:
-        for pool, performance in zip(planned.surviving.pools, planned.predicted.pools, strict=True):
-            name = f"{pool.replicas} x {pool.config.label} {pool.role}"
-            running = performance.mean_running if math.isfinite(performance.mean_running) else 1.0
-            pools.append(
-                ChosenPool(planned, pool, max(1.0, running), f"{planned.service}: {name}" if services > 1 else name)
-            )
-    return sorted(pools, key=lambda chosen: -chosen.pool.gpus)
+    return sorted(reasons.pools_of(page.plan), key=lambda chosen: -chosen.pool.gpus)
 
 
-def _choose_pool(page: Page) -> ChosenPool:
+def _choose_pool(page: Page) -> PlannedPool:
     pools = pools_of(page)
     if len(pools) == 1:
         return pools[0]
@@ -177,7 +149,7 @@ def _choose_pool(page: Page) -> ChosenPool:
     return pools[index or 0]
 
 
-def _choose_sku(chosen: ChosenPool, fitted: Sequence[PoolOnSku]) -> PoolOnSku:
+def _choose_sku(chosen: PlannedPool, fitted: Sequence[PoolOnSku]) -> PoolOnSku:
     own = chosen.pool.config.sku.id
     names = [replica.sku for replica in fitted]
     sku = st.selectbox(
@@ -192,7 +164,7 @@ def _choose_sku(chosen: ChosenPool, fitted: Sequence[PoolOnSku]) -> PoolOnSku:
     return next(replica for replica in fitted if replica.sku == (sku or own))
 
 
-def _choose_batch(chosen: ChosenPool) -> float:
+def _choose_batch(chosen: PlannedPool) -> float:
     """Sequences of the decode step: at first the planned mean; a prefill pool has no such choice."""
     if chosen.pool.role is Role.PREFILL:
         return 1.0
@@ -209,7 +181,7 @@ def _choose_batch(chosen: ChosenPool) -> float:
     return float(batch)
 
 
-def _replicas_on_skus(page: Page, chosen: ChosenPool) -> tuple[PoolOnSku, ...]:
+def _replicas_on_skus(page: Page, chosen: PlannedPool) -> tuple[PoolOnSku, ...]:
     """The pool on every SKU of the search, its own first."""
     own = chosen.pool.config.sku.id
     skus = tuple(dict.fromkeys((own, *page.request.search.skus)))
@@ -229,7 +201,7 @@ def _replicas_on_skus(page: Page, chosen: ChosenPool) -> tuple[PoolOnSku, ...]:
 # --- what a step waits for, and another batch -------------------------------------------------------------------------
 
 
-def _show_steps(model: PoolModel, chosen: ChosenPool, running: float, best: str) -> None:
+def _show_steps(model: PoolModel, chosen: PlannedPool, running: float, best: str) -> None:
     config, role = model.pool.config, model.pool.role
     shapes = rooflines.steps_of(model.pool, running, model.costs)
     by_step = {name: steps.step_rows(model, shape) for name, shape in shapes.items()}
@@ -348,7 +320,7 @@ def has_width(low: float, high: float) -> bool:
 
 
 def _show_gpus(
-    page: Page, chosen: ChosenPool, fitted: Sequence[PoolOnSku], rows: Sequence[Row], running: float
+    page: Page, chosen: PlannedPool, fitted: Sequence[PoolOnSku], rows: Sequence[Row], running: float
 ) -> None:
     own = chosen.pool.config
     if memory := replicas.memory_rows(fitted):
@@ -372,7 +344,7 @@ def _show_gpus(
         components.table(ridge_table(ridges), "roofline-ridges", HINTS)
 
 
-def _show_roofs(chosen: ChosenPool, fitted: Sequence[PoolOnSku], rows: Sequence[Row], running: float) -> None:
+def _show_roofs(chosen: PlannedPool, fitted: Sequence[PoolOnSku], rows: Sequence[Row], running: float) -> None:
     """The same steps under the roof of every SKU that they fit on."""
     models = {replica.sku: replica.model for replica in fitted if replica.model is not None}
     if len(models) < 2:

@@ -112,7 +112,7 @@ def planned_content() -> Content:
 
 
 def is_pending() -> bool:
-    """Whether widgets were changed and not planned since."""
+    """True if widgets were changed and not planned since."""
     return "scenario" in st.session_state and planned_content() != content()
 
 
@@ -214,12 +214,12 @@ def _step(source: str, target: str) -> None:
 
 
 def has_past() -> bool:
-    """Whether there is a change to undo."""
+    """True if there is a change to undo."""
     return bool(st.session_state.past)
 
 
 def has_future() -> bool:
-    """Whether a change was undone."""
+    """True if a change was undone."""
     return bool(st.session_state.future)
 
 
@@ -255,7 +255,7 @@ def write_address() -> bool:
 
 
 def complaint() -> PlannerError | None:
-    """What was wrong with the address or with the last input, if anything."""
+    """The error in the address or in the last input, if any."""
     error: PlannerError | None = st.session_state.complaint
     return error
 

@@ -151,7 +151,7 @@ def _status(page: Page) -> None:
 
 
 def swapped_words(before: Plan | None, plan: Plan) -> str:
-    """What became of the provisional fleet, where simulation led to another one; else empty."""
+    """The provisional fleet, where simulation led to another one; else empty."""
     if before is None or not plan.simulated or before.cost is None or plan.cost is None:
         return ""
     old, new = headline.fleet_words(before), headline.fleet_words(plan)

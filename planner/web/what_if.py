@@ -113,7 +113,7 @@ def knobs(page: Page) -> tuple[Knob, ...]:
 
 
 def slider_changes(shown: tuple[Knob, ...], factors: Mapping[str, float], content: Content) -> dict[str, Any]:
-    """What all sliders together change of a scenario; those at 1 change nothing."""
+    """Changes of a scenario by all sliders together; those at 1 change nothing."""
     moved = {knob.name: knob for knob in shown if factors.get(knob.name, 1.0) != 1.0}
     changes: dict[str, Any] = {}
     for name, knob in moved.items():

@@ -117,7 +117,7 @@ QUESTIONS = (
 
 
 def show(page: Page) -> None:
-    """What limits the fleet; what if; what would change it."""
+    """Limits of the fleet; what if; what would change it."""
     if not page.plan.feasible:
         st.info("No feasible fleet yet, so there is nothing to explain. What would help is listed above.")
         return
