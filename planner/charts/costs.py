@@ -289,10 +289,10 @@ def api_cost_chart(plan: Plan, apis: Sequence[ApiBreakEven]) -> alt.LayerChart:
     shapes = alt.Scale(domain=["planned", "break-even"], range=["circle", "diamond"])
     shape = alt.Shape("point:N", legend=None, scale=shapes)
     layers = [
-        lines(rows, shown, x=x, y=y, **look),
+        lines(rows, shown, clip=True, x=x, y=y, **look),
         inline_chart(beyond).mark_rect(color=GREY, opacity=0.15).encode(x=x, x2="end:Q"),
         rules([{"rate_per_s": planned}], x=x),
-        dots(marked, shown, size=90, x=x, y=y, color=look["color"], shape=shape),
+        dots(marked, shown, size=90, clip=True, x=x, y=y, color=look["color"], shape=shape),
     ]
     evens = sorted((row for row in rows if row["point"] == "break-even"), key=lambda row: float(row["rate_per_s"]))
     for index, row in enumerate(evens):  # left and right in turn, as the points may lie close together

@@ -245,7 +245,7 @@ def rate_panel(
     shown = tooltip("percentile", "rate_per_s", "load", latency=f"{name} ({unit(metric)}), theory", **in_band)
     hover = inline_chart(curves).mark_point(clip=True, size=150, opacity=0)
     layers = [
-        lines(curves, x=x, y=y, **look),
+        lines(curves, clip=True, x=x, y=y, **look),
         *_band(curves, top, x=x, y=y, color=color),
         hover.encode(x=x, y=y, tooltip=shown),
         *_planned_rate([row for row in curves if row["is_planned"]][:1], top),
@@ -302,7 +302,7 @@ def _crossing_marks(rows: Sequence[Row], right: float, metric: Metric) -> list[a
         return []
     place: dict[str, Any] = {"x": "rate_per_s:Q", "y": "latency:Q"}
     shown = tooltip("target", rate_per_s="Holds up to (requests/s)", latency=f"Threshold ({unit(metric)})")
-    layers = [dots(rows, shown, size=130, color=VERMILLION, shape="triangle-down", **place)]
+    layers = [dots(rows, shown, size=130, clip=True, color=VERMILLION, shape="triangle-down", **place)]
     for is_right in (False, True):  # beside the mark, where the curve is not
         side = [
             {**row, "label": f"holds to {significant(row['rate_per_s'])}/s"}

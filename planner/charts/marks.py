@@ -341,17 +341,31 @@ def series(column: str, styles: Mapping[str, tuple[str, Any]], legend: alt.Legen
     }
 
 
-def lines(rows: Sequence[Row], shown: Sequence[alt.Tooltip] = (), steps: str = "", **encoded: Any) -> alt.Chart:  # noqa: ANN401
-    """Lines 2.5 px wide through the rows in their order; `steps` as the interpolation of Vega."""
+def lines(
+    rows: Sequence[Row],
+    shown: Sequence[alt.Tooltip] = (),
+    steps: str = "",
+    *,
+    clip: bool = False,
+    **encoded: Any,  # noqa: ANN401
+) -> alt.Chart:
+    """Lines through the rows in their order; `steps` as the interpolation of Vega, `clip` at the ends of the axes."""
     look: dict[str, Any] = {"interpolate": steps} if steps else {}
-    drawn: alt.Chart = inline_chart(rows).mark_line(strokeWidth=2.5, clip=True, **look).encode(**encoded)
+    drawn: alt.Chart = inline_chart(rows).mark_line(strokeWidth=2.5, clip=clip, **look).encode(**encoded)
     return drawn.encode(tooltip=list(shown)) if shown else drawn
 
 
-def dots(rows: Sequence[Row], shown: Sequence[alt.Tooltip] = (), *, size: int = 60, **given: Any) -> alt.Chart:  # noqa: ANN401
+def dots(
+    rows: Sequence[Row],
+    shown: Sequence[alt.Tooltip] = (),
+    *,
+    size: int = 60,
+    clip: bool = False,
+    **given: Any,  # noqa: ANN401
+) -> alt.Chart:
     """Filled points; `color` and `shape` may be constants, x, y and other encodings go to the chart."""
     fixed = {name: given.pop(name) for name in ("color", "shape") if isinstance(given.get(name), str)}
-    look: dict[str, Any] = {"filled": True, "opacity": 1.0, "size": size, "clip": True, **fixed}
+    look: dict[str, Any] = {"filled": True, "opacity": 1.0, "size": size, "clip": clip, **fixed}
     drawn: alt.Chart = inline_chart(rows).mark_point(**look).encode(**given)
     return drawn.encode(tooltip=list(shown)) if shown else drawn
 
