@@ -41,7 +41,6 @@ from planner.engine.kv_tiers import (
     levels_worth_loading,
     prompt_s,
     read_bytes_per_s,
-    recompute_s,
     tier_loads,
 )
 from planner.engine.lookup import BOUNDS, CONTEXTS, operator_time
@@ -54,10 +53,9 @@ from planner.engine.replica import (
     MOST_RUNNING_REQUESTS,
     ReplicaConfig,
     StepTimeShift,
-    step_shape,
     step_time,
 )
-from planner.engine.reserve import Reserve, memory_share, reserve
+from planner.engine.reserve import memory_share, reserve
 from planner.engine.scheduler import (
     Batching,
     KvAllocation,
@@ -82,10 +80,9 @@ from planner.engine.server_memory import (
     memory_tables,
 )
 from planner.engine.single_steps import NO_TABLES, StepTables, decode_seconds, step_seconds
-from planner.engine.start_up import StartFix, StartUp, default_limits, start_up, start_up_probability
+from planner.engine.start_up import StartFix, StartUp, start_up, start_up_probability
 from planner.engine.step_times import StepTime, StepTimer
 from planner.engine.support import require_supported, support_notes
-from planner.engine.weights import encoder_bytes_per_gpu
 
 __all__ = [
     "BOUNDS",
@@ -107,7 +104,6 @@ __all__ = [
     "Preemption",
     "ReplicaConfig",
     "RequestLimit",
-    "Reserve",
     "Schedule",
     "Speculation",
     "StartFix",
@@ -119,9 +115,7 @@ __all__ = [
     "TierLoads",
     "adapter_popularity",
     "decode_seconds",
-    "default_limits",
     "drafting_of",
-    "encoder_bytes_per_gpu",
     "encoder_notes",
     "encoder_times_s",
     "expected_distinct",
@@ -150,7 +144,6 @@ __all__ = [
     "prefix_reuse_notes",
     "prompt_s",
     "read_bytes_per_s",
-    "recompute_s",
     "request_limit",
     "require_distinct_tiers",
     "require_room",
@@ -162,7 +155,6 @@ __all__ = [
     "start_up",
     "start_up_probability",
     "step_seconds",
-    "step_shape",
     "step_time",
     "support_notes",
     "sure_room_tokens",

@@ -4,7 +4,6 @@
 `hf_*` know how the world writes configuration files; a feature that is not modelled is refused by name. Knows no GPUs.
 """
 
-from planner.llm import hf_config
 from planner.llm.attention import (
     GroupedQueryAttention,
     LatentAttention,
@@ -24,7 +23,6 @@ from planner.llm.checkpoints import (
     offered_on,
     published_as,
     published_precisions,
-    runs_well,
 )
 from planner.llm.compressed_attention import HEAD_GROUP, CompressedAttention
 from planner.llm.drafts import (
@@ -37,16 +35,12 @@ from planner.llm.drafts import (
     draft_precision,
     draft_serves,
     geometric_acceptance,
-    list_acceptance_datasets,
     load_draft,
     measured_acceptance,
-    own_module,
     wide_weights,
 )
 from planner.llm.feed_forward import DenseFeedForward, MoeFeedForward
 from planner.llm.formats import ACTIVATIONS_OF, BYTES_PER_VALUE, Part, PartPrecision, Precision
-from planner.llm.hf_config import ConfigFields
-from planner.llm.hf_vision import vision_encoder
 from planner.llm.layers import Attention, FeedForward, LayerGroup, attentions, feed_forwards
 from planner.llm.load import list_llms, load_from_hub, load_llm
 from planner.llm.sizes import (
@@ -79,7 +73,6 @@ __all__ = [
     "Attention",
     "Checkpoint",
     "CompressedAttention",
-    "ConfigFields",
     "DenseFeedForward",
     "DraftMethod",
     "DraftSpec",
@@ -116,14 +109,12 @@ __all__ = [
     "feed_forwards",
     "format_words",
     "geometric_acceptance",
-    "hf_config",
     "index_bytes_per_token",
     "kept_residuals",
     "kv_bytes_per_token",
     "layer_norms",
     "linear_parameters",
     "linear_parameters_by_part",
-    "list_acceptance_datasets",
     "list_llms",
     "lm_head_weights",
     "load_draft",
@@ -132,17 +123,14 @@ __all__ = [
     "main_format",
     "measured_acceptance",
     "offered_on",
-    "own_module",
     "parameters",
     "pipeline_stages",
     "published_as",
     "published_precisions",
     "require_context",
     "residual_mixes",
-    "runs_well",
     "state_bytes",
     "stream_mix_values",
-    "vision_encoder",
     "weight_bytes",
     "wide_weights",
 ]

@@ -11,7 +11,6 @@ from hardware_db import EngineCosts
 from planner.core import InputError, rebuilt
 from planner.engine import (
     ReplicaConfig,
-    encoder_bytes_per_gpu,
     encoder_notes,
     encoder_times_s,
     images_s,
@@ -19,6 +18,7 @@ from planner.engine import (
     memory_footprint,
     reserve,
 )
+from planner.engine.weights import encoder_bytes_per_gpu
 from planner.llm import encoder_weight_bytes, load_llm
 from planner.roofline import Driver, Parallelism, encoder_load, encoder_operators, encoder_tp
 from planner.workload import Images, TokenLengths

@@ -17,10 +17,10 @@ from planner.engine import (
     levels_worth_loading,
     prompt_s,
     read_bytes_per_s,
-    recompute_s,
     tier_loads,
     tiers_label,
 )
+from planner.engine.kv_tiers import recompute_s
 from tests.builders import H100, HARDWARE, replica
 
 LLAMA_8B_BYTES = 2 * 32 * 8 * 128 * 2  # keys and values, layers, heads, width, bytes: its config.json

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from hardware_db import Dtype
 from planner.core import rebuilt
-from planner.engine import ReplicaConfig, Reserve, Schedule, Speculation, memory_share, reserve
-from planner.engine.reserve import cache_room_bytes
+from planner.engine import ReplicaConfig, Schedule, Speculation, memory_share, reserve
+from planner.engine.reserve import Reserve, cache_room_bytes
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
 from tests.builders import FP8, H100, HARDWARE, replica

@@ -13,7 +13,8 @@ import pytest
 
 from hardware_db import GpuSku
 from planner.core import rebuilt
-from planner.engine import ReplicaConfig, StartUp, default_limits, memory, start_up, start_up_probability
+from planner.engine import ReplicaConfig, StartUp, memory, start_up, start_up_probability
+from planner.engine.start_up import default_limits
 from planner.llm import Precision
 from tests.builders import HARDWARE, replica
 from tests.places import ROOT

@@ -17,7 +17,8 @@ from planner.engine import CONTEXTS, ReplicaConfig, Schedule, Speculation, StepT
 from planner.engine.lookup import DECODES, TOKENS
 from planner.engine.replica import step_shape
 from planner.engine.step_times import build_timer
-from planner.llm import Precision, load_llm, own_module, pipeline_stages
+from planner.llm import Precision, load_llm, pipeline_stages
+from planner.llm.drafts import own_module
 from planner.roofline import (
     Bound,
     CalibratedGpu,

@@ -24,8 +24,8 @@ from planner.llm import (
     offered_on,
     published_as,
     published_precisions,
-    runs_well,
 )
+from planner.llm.checkpoints import runs_well
 from planner.presets import preset
 
 DB = load_hardware()

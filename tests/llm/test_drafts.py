@@ -14,13 +14,12 @@ from planner.llm import (
     acceptance_of_gain,
     draft_of,
     draft_parameters,
-    list_acceptance_datasets,
     load_draft,
     load_llm,
     measured_acceptance,
-    own_module,
     wide_weights,
 )
+from planner.llm.drafts import list_acceptance_datasets, own_module
 from planner.llm.sizes import mtp_parameters
 from planner.presets import preset
 

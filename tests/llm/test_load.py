@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
+import planner.llm.hf_config as hf_config
 from planner.core import InputError, UnknownNameError
-from planner.llm import LlmSpec, hf_config, list_llms, load, load_llm
+from planner.llm import LlmSpec, list_llms, load, load_llm
 from planner.llm.load import load_from_hub
 from planner.llm.spec import id_of
 from tests.configs import llama, preset_config

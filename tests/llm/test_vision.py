@@ -9,7 +9,6 @@ import pytest
 
 from planner.core import InputError
 from planner.llm import (
-    ConfigFields,
     LlmSpec,
     Precision,
     VisionEncoder,
@@ -17,9 +16,10 @@ from planner.llm import (
     encoder_weight_bytes,
     load_llm,
     parameters,
-    vision_encoder,
     weight_bytes,
 )
+from planner.llm.hf_config import ConfigFields
+from planner.llm.hf_vision import vision_encoder
 from tests.places import REFERENCE
 
 PUBLISHED = list(csv.DictReader((REFERENCE / "vision_encoders.csv").read_text().splitlines()))

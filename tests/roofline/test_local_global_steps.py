@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 
 from hardware_db import Calibration, Coefficient, KernelFit, load_hardware
-from planner.engine import step_shape
+from planner.engine.replica import step_shape
 from planner.llm import LlmSpec, Precision, load_llm
 from planner.roofline import CalibratedGpu, Load, Parallelism, step_operators
 from planner.roofline.grouped import GroupedDecode, GroupedPrefill

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hardware_db import Calibration, Coefficient, Dtype, KernelFit, load_hardware
 from planner.core import InputError
 from planner.engine.replica import step_shape
-from planner.llm import BYTES_PER_VALUE, GroupedQueryAttention, Part, Precision, load_draft, load_llm, own_module
+from planner.llm import BYTES_PER_VALUE, GroupedQueryAttention, Part, Precision, load_draft, load_llm
+from planner.llm.drafts import own_module
 from planner.llm.sizes import linear_parameters_by_part
 from planner.roofline import (
     CalibratedGpu,

@@ -8,7 +8,8 @@ import pytest
 
 from hardware_db import KvTierKind
 from planner.core import Metric
-from planner.engine import KvTier, Schedule, memory_footprint, read_bytes_per_s, recompute_s, tier_loads
+from planner.engine import KvTier, Schedule, memory_footprint, read_bytes_per_s, tier_loads
+from planner.engine.kv_tiers import recompute_s
 from planner.serving import Deployment, Performance, Router, evaluate, largest_stable_rate_per_s
 from planner.simulator import simulate
 from planner.workload import ArrivalProcess, RequestClass, SharedPrefixes, TokenLengths, Workload

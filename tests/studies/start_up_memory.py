@@ -24,7 +24,8 @@ from typing import Any
 
 from hardware_db import EngineProfile, GpuSku, load_hardware
 from planner.core import InputError, rebuilt
-from planner.engine import ReplicaConfig, Schedule, Speculation, StartUp, default_limits, start_up
+from planner.engine import ReplicaConfig, Schedule, Speculation, StartUp, start_up
+from planner.engine.start_up import default_limits
 from planner.llm import LlmSpec, Precision, load_llm
 from planner.roofline import Parallelism
 
