@@ -11,7 +11,35 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from planner.core import IntArray, compiled
 from planner.simulator.tier_blocks import ReplicaTiers
+
+
+@compiled
+def admission_blocks(
+    tokens: float, remaining: float, reserves: bool, tokens_per_step: float, block_tokens: int, sequence_blocks: int
+) -> int:
+    """Blocks at admission: for all tokens of a request, or for its prompt and one decode step; and what all take."""
+    later = remaining if reserves else min(tokens_per_step, remaining)
+    return math.ceil((tokens + later) / block_tokens) + sequence_blocks
+
+
+@compiled
+def grown_blocks(phases: IntArray, quotients: int, number: int, tick: int) -> int:
+    """Blocks of the tokens of `number` sequences that gain one token a step, once `tick` decode steps are done.
+
+    With q * block + r tokens at tick 0 and tick = Q * block + R, a sequence holds q + Q + [r + R > 0] + [r + R > block]
+    blocks. So the sum over sequences needs only the sum of q (`quotients`) and the number with each r (`phases`, shape
+    (tokens of a block,)).
+    """
+    block = phases.size
+    quotient, phase = tick // block, tick % block
+    blocks = quotients + number * (quotient + 1)
+    if phase == 0:
+        return int(blocks - phases[0])
+    for full in range(block + 1 - phase, block):
+        blocks += phases[full]
+    return int(blocks)
 
 
 @dataclass(eq=False, slots=True)
@@ -85,16 +113,12 @@ class KvCache:
     its end. Otherwise it takes blocks for its prompt and one decode step at admission, and another whenever its last is
     full; then what a sequence that ends gives back is free from the next `count_held` on.
 
-    Sequences that gain one token a step are counted by how full their last blocks are. With tokens at tick 0 of
-    q * block + r each and tick = Q * block + R, a sequence holds q + Q + [r + R > 0] + [r + R > block] blocks, so their
-    sum needs only the sum of q and the number of sequences with each r.
-
     Attributes:
         shared: blocks of prefixes.
         counted: blocks that sequences hold, those they share counted for each of them.
         prompts: blocks of sequences that do not decode yet.
         growing: of each decoding sequence without reservation, the tokens it would have stored at tick 0, by request.
-        quotients, phases: of those that gain one token a step, the sum of q and the number with each r.
+        quotients, phases: of those that gain one token a step, as in `grown_blocks`.
     """
 
     def __init__(self, limits: CacheLimits, tokens_per_step: float = 1.0, tiers: ReplicaTiers | None = None) -> None:
@@ -102,7 +126,7 @@ class KvCache:
         self.shared = PrefixBlocks(limits.block_tokens, limits.sequence_blocks, tiers)
         self.counted = self.prompts = self.quotients = 0
         self.growing: dict[int, float] = {}
-        self.phases = [0] * limits.block_tokens
+        self.phases = np.zeros(limits.block_tokens, dtype=np.int64)
 
     @property
     def held(self) -> int:
@@ -166,12 +190,13 @@ class KvCache:
         return low
 
     def _blocks(self, sequence: Sequence) -> int:
-        """Blocks at admission, ceil(tokens / tokens per block) or the piece, and what every sequence takes."""
+        """Blocks at admission, or its piece."""
         limits = self.limits
         if limits.piece_blocks:
             return limits.piece_blocks + limits.sequence_blocks
-        later = sequence.remaining if limits.reserves else min(self.tokens_per_step, sequence.remaining)
-        return math.ceil((sequence.tokens + later) / limits.block_tokens) + limits.sequence_blocks
+        tokens, remaining = float(sequence.tokens), float(sequence.remaining)
+        sizes = limits.block_tokens, limits.sequence_blocks
+        return admission_blocks(tokens, remaining, limits.reserves, self.tokens_per_step, *sizes)
 
     def _count_phase(self, sequence: Sequence, sign: int) -> None:
         """Count one more of the sequences that grow alike, or one less."""
@@ -187,9 +212,7 @@ class KvCache:
         if self.tokens_per_step != 1.0:
             stored = np.fromiter(self.growing.values(), np.float64, number) + self.tokens_per_step * tick
             return counted + int(np.ceil(stored / block).sum())
-        quotient, phase = divmod(tick, block)
-        counted += self.quotients + number * (quotient + 1)
-        return counted + (sum(self.phases[block + 1 - phase :]) if phase else -self.phases[0])
+        return counted + grown_blocks(self.phases, self.quotients, number, tick)
 
 
 class PrefixBlocks:

@@ -1,4 +1,4 @@
-"""How long the steps of one replica take, one by one or in runs."""
+"""Durations of the steps of one replica, one by one and in runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from planner.core import FloatArray, compiled
 from planner.engine import CONTEXTS, StepTimer
 
 BENT_RUN_GROWTH = 0.02
-"""Where durations are no line, a run ends when the mean context has grown by this share, plus `LEAST_RUN_TOKENS`. A
-choice: accuracy against speed."""
+"""Growth of the mean context that ends a run where durations are no line, beside `LEAST_RUN_TOKENS`. A choice: accuracy
+against speed."""
 LEAST_RUN_TOKENS = 8
 """A run may also pass the end of a line by so many tokens of mean context: durations are a line so far to 1e-4."""
 CONTEXT_KNOTS: list[float] = [*CONTEXTS.tolist(), 2.0 * CONTEXTS[-1], math.inf]

@@ -140,12 +140,12 @@ class _Link:
             self.partly_sent[request] = done_s, self._send(done_s - sent_s, free_s, began_s, ended_s, ends)
 
     def send_rest(self, request: int, began_s: float, ended_s: float, ends: tuple[int, int]) -> float:
-        """When the transfer [s] of a prompt is over whose last step began and ended then, between two replicas."""
+        """End [s] of the transfer between two replicas of a prompt whose last step began and ended then."""
         sent_s, free_s = self.partly_sent.pop(request, (0.0, 0.0))
         return self._send(self.seconds[request] - sent_s, free_s, began_s, ended_s, ends)
 
     def _send(self, seconds: float, free_s: float, began_s: float, ended_s: float, ends: tuple[int, int]) -> float:
-        """When a piece [s] is over, whose own link is free from then on."""
+        """End [s] of a piece of so many seconds; its two sides are free from then on."""
         layerwise = self.policy.layerwise
         start_s = max(began_s if layerwise else ended_s, free_s)
         sides = tuple(zip((Role.PREFILL, Role.DECODE), ends, strict=True))
@@ -159,40 +159,16 @@ class _Link:
         return end_s
 
 
-@dataclass(frozen=True, eq=False)
-class _Followed:
-    """Of each request of a pool that was followed, shape (n,).
+class _Total:
+    """Blocks of what has happened until some time, from times [s] and blocks of shape (n,)."""
 
-    Attributes:
-        began_s: when the step began in which its prompt ended [s].
-        blocks: that it took when it was admitted last.
-    """
+    def __init__(self, at_s: FloatArray, blocks: IntArray) -> None:
+        order = np.argsort(at_s)
+        self.at_s, self.blocks = at_s[order], np.concatenate([[0], blocks[order].cumsum()])
 
-    began_s: FloatArray
-    blocks: IntArray
-
-
-@dataclass(frozen=True, eq=False)
-class _Staged:
-    """KV caches of one prefill replica between the ends of their prompts and of their transfers, each shape (n,)."""
-
-    ended_s: FloatArray
-    sent_s: FloatArray
-    blocks: IntArray
-
-    def most(self) -> int:
-        """Blocks they hold at most."""
-        order = np.argsort(np.concatenate([self.ended_s, self.sent_s]), kind="stable")
-        return int(np.concatenate([self.blocks, -self.blocks])[order].cumsum().max(initial=0))
-
-    def at(self, ended_s: FloatArray, sent_s: FloatArray, side: Literal["left", "right"] = "right") -> IntArray:
-        """Blocks of those that ended by `ended_s` and are sent after `sent_s` [s] (left: or just then)."""
-        return self._until(self.ended_s, ended_s, "right") - self._until(self.sent_s, sent_s, side)
-
-    def _until(self, known_s: FloatArray, times_s: FloatArray, side: Literal["left", "right"]) -> IntArray:
-        order = np.argsort(known_s)
-        total = np.concatenate([[0], self.blocks[order].cumsum()])
-        return np.asarray(total[np.searchsorted(known_s[order], times_s, side=side)])
+    def until(self, times_s: FloatArray, side: Literal["left", "right"] = "right") -> IntArray:
+        """Blocks until each of some times [s]; left: before it."""
+        return np.asarray(self.blocks[np.searchsorted(self.at_s, times_s, side=side)])
 
 
 class _EventLoop:
@@ -257,7 +233,7 @@ class _EventLoop:
         return self._record()
 
     def replicas_are_independent(self) -> bool:
-        """Whether every replica can be followed by itself, once it is known what reaches it."""
+        """True if every replica can be followed by itself, once it is known what reaches it."""
         is_open = not self.next_request and len(self.sent_s) == self.count
         take_turns = all(pool.router.policy is Router.ROUND_ROBIN for pool in self.pools)
         in_one_piece = self.link is None or not self.link.token_s
@@ -271,9 +247,9 @@ class _EventLoop:
         if self.link is None:
             self._follow(0, order, now_s, self._count_ended)
             return self._record()
-        taken = self._follow(0, order, now_s, lambda ended: None)
-        arrival_s = self._send_all(self.link, taken)
-        if self.link.policy.shared and not self._room_for_staged(taken):
+        self._follow(0, order, now_s, lambda ended: None)
+        arrival_s = self._send_all(self.link)
+        if self.link.policy.shared and not self._room_for_staged():
             return None
         sent = np.flatnonzero(~np.isnan(arrival_s))
         self._count_ended(self.count - sent.size)
@@ -283,52 +259,51 @@ class _EventLoop:
         self._follow(1, order, arrival_s, self._count_ended)
         return self._record()
 
-    def _follow(self, pool: int, order: IntArray, now_s: FloatArray, ended: Callable[[int], None]) -> _Followed:
+    def _follow(self, pool: int, order: IntArray, now_s: FloatArray, ended: Callable[[int], None]) -> None:
         """Take every replica of a pool through its requests; `order` is that in which they reach the pool."""
-        followed = _Followed(np.full(self.count, np.nan), np.zeros(self.count, dtype=np.int64))
-        chosen, ledger = np.array(self.pools[pool].router.chosen)[order], self.pools[pool].ledger
-        lengths = np.array(ledger.inputs), np.array(ledger.outputs)
+        chosen = np.array(self.pools[pool].router.chosen)[order]
         for number, replica in enumerate(self.pools[pool].replicas):
             requests = order[chosen == number]
             times_s = now_s[requests]
             if pool == 0 and self.admission_s:
                 times_s = admitted_s(times_s, self.admission_s)
-            records = follow_alone(replica, requests, times_s, lengths, ended, -(-self.count // REPORTS))
-            followed.began_s[requests], followed.blocks[requests] = records["began_s"], records["taken"]
-        return followed
+            follow_alone(replica, requests, times_s, ended, -(-self.count // REPORTS))
 
-    def _send_all(self, link: _Link, followed: _Followed) -> FloatArray:
-        """Send every KV cache when its prompt has ended; when each [s] reaches the decode pool, NaN where none does."""
+    def _send_all(self, link: _Link) -> FloatArray:
+        """Send every KV cache when its prompt has ended; time of arrival at the decode pool [s], NaN: none."""
         prefill, decode = self.pools
-        ended_s, chosen = np.array(prefill.ledger.first_s), np.array(prefill.router.chosen)
+        ended_s, chosen = prefill.ledger.column("first_s"), np.array(prefill.router.chosen)
         order = np.lexsort((chosen, ended_s))
-        order = order[np.array(decode.ledger.outputs)[order] > 1]
+        order = order[decode.ledger.column("outputs")[order] > 1]
         if link.policy.shared:
             decode.router.take_turns(order)
         for request in order.tolist():
             ends = prefill.router.chosen[request], decode.router.chosen[request]
-            self.arrived_s[request] = link.send_rest(request, followed.began_s[request], ended_s[request], ends)
+            self.arrived_s[request] = link.send_rest(request, prefill.ledger.began_s[request], ended_s[request], ends)
         if not self.late_first:
-            np.frombuffer(decode.ledger.token_s)[order] = ended_s[order] + self.transfer_request_s
+            decode.ledger.column("token_s")[order] = ended_s[order] + self.transfer_request_s
         return self.arrived_s + self.transfer_request_s
 
-    def _room_for_staged(self, followed: _Followed) -> bool:
-        """Whether KV caches that wait to be sent, or are being sent, never take room that a prompt waits for.
+    def _room_for_staged(self) -> bool:
+        """True if KV caches that wait to be sent, or are being sent, never take room that a prompt waits for.
 
         If so they are added to what replicas held. What they, running prompts and the largest that may wait hold at
         most is compared, as if all came at once.
         """
         pool = self.pools[0]
-        memory, largest = pool.rules.memory, int(followed.blocks.max())
-        chosen, ended_s = np.array(pool.router.chosen), np.array(pool.ledger.first_s)
+        memory, blocks = pool.rules.memory, pool.ledger.column("blocks")
+        chosen, ended_s = np.array(pool.router.chosen), pool.ledger.column("first_s")
         for number, replica in enumerate(pool.replicas):
             mine = np.flatnonzero((chosen == number) & ~np.isnan(self.arrived_s))
             runs = np.frombuffer(replica.runs).reshape(-1, RUN_FIELDS)
-            staged = _Staged(ended_s[mine], self.arrived_s[mine], followed.blocks[mine])
-            if runs[:, 3].max() + staged.most() + largest > memory.blocks - memory.free_blocks:
+            ended = _Total(ended_s[mine], blocks[mine])
+            sent = _Total(self.arrived_s[mine], blocks[mine])
+            staged = ended.until(ended_s[mine]) - sent.until(ended_s[mine], "left")
+            if runs[:, 3].max() + staged.max(initial=0) + blocks.max() > memory.blocks - memory.free_blocks:
                 return False
             start_s, stop_s = runs[:, 0], runs[:, 1]
-            runs[:, 3] += staged.at(start_s, stop_s, "left") if memory.reserves else staged.at(start_s, start_s)
+            runs[:, 3] += ended.until(start_s)
+            runs[:, 3] -= sent.until(stop_s, "left") if memory.reserves else sent.until(start_s)
         return True
 
     def _arrive(self, pool: int, request: int, number: int, now_s: float) -> int:
@@ -349,7 +324,7 @@ class _EventLoop:
         return number
 
     def _finish(self, pool: int, number: int, now_s: float) -> None:
-        """A step ends; whoever ends with it goes on to the next pool or makes room for the next request."""
+        """End a step: its requests go on to the next pool or make room for the next request."""
         router, replica = self.pools[pool].router, self.pools[pool].replicas[number]
         plan = replica.plan
         if plan is None:

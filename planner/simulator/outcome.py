@@ -49,9 +49,10 @@ SETTLED_LIFETIMES = 10.0
 def open_performance(
     deployment: Deployment, workload: Workload, measured: slice, traffic: DrawnTraffic, record: RunRecord
 ) -> Performance:
-    """Of the measured requests of an open run."""
+    """Performance of the measured requests of an open run."""
     chosen = np.arange(measured.start, measured.stop)
-    window_s = _window_s(record.sent_s[measured], record.end_s[measured])
+    first_s, last_s = (float(record.sent_s[place]) for place in (measured.start, measured.stop - 1))
+    window_s = first_s, last_s if last_s > first_s else float(record.end_s[measured].max())
     performance = _performance(deployment, workload.classes, chosen, window_s, workload.rate_per_s, traffic, record)
     crossed = performance.link_utilisation >= LINK_BLOCKING_SHARE
     behind = [
@@ -68,7 +69,7 @@ def open_performance(
 def closed_performance(
     deployment: Deployment, workload: Workload, loop: ClosedLoop, traffic: DrawnTraffic, record: RunRecord
 ) -> Performance:
-    """Of all requests of a closed loop, with its steady part.
+    """Performance of all requests of a closed loop, with its steady part.
 
     That begins when every user has had its first answer and as many answers as there are users have come, and ends
     when all but the last of each user have been sent. In between the rate is sends per second.
@@ -125,7 +126,7 @@ def _performance(
         output_tokens_per_s=float(traffic.outputs[ended].sum()) / (window_s[1] - window_s[0]),
         interval=latency_intervals(deployment, *lengths, running, means, encode_s=encode_s),
         classes=_class_performances(classes, traffic.class_index[chosen], rate_per_s, samples),
-        link_utilisation=_link_utilisation(deployment, record.sends, window_s),
+        link_utilisation=_busy_share(record.sends, window_s, min(pool.replicas for pool in deployment.pools)),
     )
 
 
@@ -182,29 +183,11 @@ def _attainment(slo: Slo, samples: dict[Metric, FloatArray]) -> float:
     return float(np.logical_and.reduce(met).mean()) if met else 1.0
 
 
-def _tier_hits(pool_record: PoolRecord, traffic: DrawnTraffic, chosen: IntArray) -> tuple[float, ...]:
-    """Share of the prompt tokens of the chosen requests that was loaded from each KV tier."""
-    hits = np.zeros((traffic.inputs.size, pool_record.tier_hits.shape[1]))
-    hits[pool_record.request] = pool_record.tier_hits
-    return tuple((hits[chosen].sum(axis=0) / traffic.inputs[chosen].sum()).tolist())
-
-
 def _busy_share(sends: FloatArray, window_s: tuple[float, float], links: int) -> float:
     """Seconds of transfers, (start, seconds) in shape (n, 2), in a window [s] per second of it and link."""
     start_s, seconds = sends.T
     inside_s = np.minimum(start_s + seconds, window_s[1]) - np.maximum(start_s, window_s[0])
     return float(np.maximum(0.0, inside_s).sum()) / ((window_s[1] - window_s[0]) * links)
-
-
-def _link_utilisation(deployment: Deployment, sends: FloatArray, window_s: tuple[float, float]) -> float:
-    """Seconds of transfers in a window [s] per second of it and link of the pool that has fewer; 0 when mixed."""
-    return _busy_share(sends, window_s, min(pool.replicas for pool in deployment.pools))
-
-
-def _window_s(sent_s: FloatArray, end_s: FloatArray) -> tuple[float, float]:
-    """First to last measured arrival [s]; of a single request, its time in the system."""
-    first, last = float(sent_s[0]), float(sent_s[-1])
-    return first, last if last > first else float(end_s.max())
 
 
 def _assumptions(deployment: Deployment) -> tuple[str, ...]:
@@ -247,10 +230,10 @@ def _pool_performance(
         mean_step_s=busy_s / float(steps_inside.sum()) if busy_s else 0.0,
         kv_occupancy=float(inside_s @ held) / replica_s / pool_record.kv_blocks,
         kv_occupancy_p99=_high_occupancy(held, inside_s, replica_s) / pool_record.kv_blocks,
-        prefix_hits=_prefix_hits(pool_record, traffic, chosen),
+        prefix_hits=float(_hit_share(pool_record.hits, pool_record, traffic, chosen)),
         kv_waste=_kv_waste(pool_record, inside_s),
         preempted=pool_record.preempted / max(1, pool_record.request.size),
-        tier_hits=_tier_hits(pool_record, traffic, chosen),
+        tier_hits=tuple(_hit_share(pool_record.tier_hits, pool_record, traffic, chosen).tolist()),
         tier_link=_busy_share(pool_record.tier_loads, window_s, links),
     )
 
@@ -263,11 +246,11 @@ def _high_occupancy(held: FloatArray, inside_s: FloatArray, replica_s: float) ->
     return 0.0 if place == 0 else float(held[order][min(place, held.size) - 1])
 
 
-def _prefix_hits(pool_record: PoolRecord, traffic: DrawnTraffic, chosen: IntArray) -> float:
-    """Share of the prompt tokens of the chosen requests that was found in the prefix cache."""
-    hits = np.zeros(traffic.inputs.size)
-    hits[pool_record.request] = pool_record.hits
-    return float(hits[chosen].sum() / traffic.inputs[chosen].sum())
+def _hit_share(hits: IntArray, pool_record: PoolRecord, traffic: DrawnTraffic, chosen: IntArray) -> FloatArray:
+    """Share of the chosen requests' prompt tokens that are `hits`, shape (n, ...); the result has shape (...)."""
+    found = np.zeros((traffic.inputs.size, *hits.shape[1:]))
+    found[pool_record.request] = hits
+    return np.asarray(found[chosen].sum(axis=0) / traffic.inputs[chosen].sum())
 
 
 def _kv_waste(pool_record: PoolRecord, inside_s: FloatArray) -> float:
@@ -319,14 +302,14 @@ def _limit(pool_record: PoolRecord, busy_s: float, bound: Bound) -> PoolLimit:
 
 
 def _falls_behind(pool_record: PoolRecord, busy: bool, measured: slice) -> bool:
-    """Whether waits for admission grew through the measured requests as only overload makes them grow."""
+    """True if waits for admission grew through the measured requests as only overload makes them grow."""
     inside = (pool_record.request >= measured.start) & (pool_record.request < measured.stop)
     arrival_s = pool_record.arrival_s[inside]
     return busy and _grows(arrival_s, pool_record.admit_s[inside] - arrival_s)
 
 
 def _grows(arrival_s: FloatArray, wait_s: FloatArray) -> bool:
-    """Whether waits, in order of arrival, grow in proportion to the time that has passed; each shape (n,) [s]."""
+    """True if waits, in order of arrival, grow in proportion to the time that has passed; each shape (n,) [s]."""
     if arrival_s.size < 4:
         return False
     quarters = np.array_split(np.arange(arrival_s.size), 4)

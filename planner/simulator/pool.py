@@ -24,7 +24,7 @@ STALE_ENTRIES = 8
 
 @dataclass(eq=False)
 class PoolRecord:
-    """What a pool did: of the requests that came to it in order of arrival, and of the steps of all its replicas.
+    """Record of one pool: its requests in order of arrival, and the steps of all its replicas.
 
     Attributes:
         pool: the pool.
@@ -76,7 +76,7 @@ class RequestRouter:
         self.turn, self.total = 0, 0
         self.load, self.used = [0] * len(replicas), [0] * len(replicas)
         self.order = [(0, 0, number) for number in range(len(replicas))]
-        self.chosen = [-1] * len(ledger.inputs)
+        self.chosen = array("q", [-1]) * len(ledger.inputs)
         self.sent: dict[int, dict[int, int]] = {}
         self.picks: list[list[int]] = []
         if self.policy in (Router.RANDOM, Router.POWER_OF_TWO):
@@ -93,9 +93,7 @@ class RequestRouter:
 
     def take_turns(self, requests: IntArray) -> None:
         """`route` all requests, in this order, where replicas take turns and nothing but that counts."""
-        chosen = np.array(self.chosen)
-        chosen[requests] = np.arange(requests.size) % len(self.replicas)
-        self.chosen = chosen.tolist()
+        np.frombuffer(self.chosen, np.int64)[requests] = np.arange(requests.size) % len(self.replicas)
 
     def release(self, request: int, number: int) -> None:
         """The request has left its replica."""
@@ -187,8 +185,8 @@ class SimulatedPool:
                 self.router.sent = {k: {k % count: 0} for k in range(demand.blocks.size)}
 
     def record(self) -> PoolRecord:
-        """What the pool did."""
-        arrival_s = np.array(self.ledger.arrival_s)
+        """Record of the run, once it is over."""
+        arrival_s = self.ledger.column("arrival_s")
         came = np.flatnonzero(~np.isnan(arrival_s))
         order = came[np.argsort(arrival_s[came], kind="stable")]
         return PoolRecord(
@@ -197,9 +195,9 @@ class SimulatedPool:
             sequence_blocks=self.rules.memory.sequence_blocks,
             request=order,
             arrival_s=arrival_s[order],
-            admit_s=np.array(self.ledger.admit_s)[order],
+            admit_s=self.ledger.column("admit_s")[order],
             replica=np.array(self.router.chosen)[order],
-            hits=np.array(self.ledger.hits)[order],
+            hits=self.ledger.column("hits")[order],
             tier_hits=self._tier_hits()[order],
             tier_loads=np.array(
                 [load for replica in self.replicas if replica.tiers for load in replica.tiers.sends], dtype=np.float64
@@ -266,7 +264,7 @@ def _prefix_demand(pool: Pool, classes: tuple[RequestClass, ...], traffic: Drawn
 
 
 def _ledger(pool: Pool, traffic: DrawnTraffic, first_token_from_decode: bool) -> Ledger:
-    """What requests bring to a pool.
+    """Requests as one pool sees them.
 
     A prefill pool makes one token. Where the decode pool makes the client's first, it has the last prompt token to
     process once more: a prompt shorter by one, and one decode step more. It encodes images only where it processes the

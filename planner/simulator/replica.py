@@ -1,4 +1,4 @@
-"""One replica: who waits and who runs, what goes into each step, and who leaves after it.
+"""One replica: its queue, its running sequences, the content of each step and what happens after it.
 
 At a step boundary `Replica.begin` decides on the next step, or on a run of equal decode steps, and says when it ends;
 `Replica.finish` applies it. An arrival may cut a run short in between (`Replica.arrive`).
@@ -11,6 +11,10 @@ from array import array
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from planner.core import InputError
 from planner.engine import Batching, Order, Preemption
@@ -27,7 +31,7 @@ RUN_FIELDS, GAP_FIELDS = 11, 3
 
 @dataclass(eq=False)
 class Ledger:
-    """What every request brings to one pool, and its times there [s], NaN where it has not (yet) come to that.
+    """Requests at one pool and their times there [s], NaN until they are known.
 
     Attributes:
         inputs, outputs: tokens.
@@ -38,6 +42,8 @@ class Ledger:
         system_tokens: of its session's system prompt, -1: of no session; empty where there are none.
         token_s: when the client had its latest token before the request began to decode here.
         hits: prompt tokens found in the prefix cache.
+        began_s, blocks: of replicas followed alone, start of the step in which a prompt ended [s], and KV blocks taken
+            at its last admission.
     """
 
     inputs: array[int]
@@ -52,8 +58,14 @@ class Ledger:
     def __post_init__(self) -> None:
         """Nothing has happened yet."""
         unknown_s = array("d", [math.nan]) * len(self.inputs)
-        self.arrival_s, self.admit_s, self.first_s, self.end_s, self.token_s = (unknown_s[:] for _ in range(5))
-        self.hits = [0] * len(self.inputs)
+        self.arrival_s, self.admit_s, self.first_s, self.end_s = (unknown_s[:] for _ in range(4))
+        self.token_s, self.began_s = unknown_s[:], unknown_s[:]
+        self.hits, self.blocks = (array("q", [0]) * len(self.inputs) for _ in range(2))
+
+    def column(self, name: str) -> NDArray[Any]:
+        """One of its arrays, shape (n,), shared with it."""
+        own: array[Any] = getattr(self, name)
+        return np.frombuffer(own, own.typecode)
 
 
 @dataclass(eq=False, slots=True)
@@ -160,7 +172,7 @@ class Replica:
     # ------------------------------------------------------------------------------------- arrivals
 
     def fetch(self, request: int, now_s: float) -> float:
-        """When a request may come in: once what KV tiers have of its prefix is there, whose load begins now [s]."""
+        """Time [s] at which a request may come in: KV tiers load what they hold of its prefix from now on."""
         tiers, ledger = self.tiers, self.ledger
         prefix = ledger.prefix[request]
         if tiers is None or prefix < 0 or request in tiers.loaded:
@@ -245,7 +257,7 @@ class Replica:
     # ------------------------------------------------------------------------------------- the next step
 
     def begin(self, now_s: float) -> float | None:
-        """Decide what runs from a boundary on; when it ends [s], or None when there is nothing to do (yet)."""
+        """Decide on the next step or run; its end [s], or None if there is nothing to do (yet)."""
         self.now_s, self.pause_s = now_s, 0.0
         if self.inbox:
             self._queue_arrivals()
@@ -362,7 +374,7 @@ class Replica:
             self.prompt_encode_s = self.ledger.encode_s[prompt.request] / max(self.prompt_left, 1)
 
     def _extra_s(self, decodes: int, chunks: list[tuple[int, float]]) -> float:
-        """What grammar masks and adapters add to a step [s]; `chunks` are (adapter, tokens) of its prompts."""
+        """Time [s] that grammar masks and adapters add to a step; `chunks` are (adapter, tokens) of its prompts."""
         extra_s = self.rules.mask_s * decodes
         if self.rules.adapters is None:
             return extra_s
@@ -442,7 +454,7 @@ class Replica:
     # ------------------------------------------------------------------------------------- admission
 
     def _binding_cap(self, sequence: Sequence, joining: int) -> PoolLimit | None:
-        """What keeps a sequence out of a step that `joining` others join, or None."""
+        """The cap that keeps a sequence out of a step that `joining` others join, or None."""
         running, memory = len(self.decoding) + joining, self.rules.memory
         if running >= self.rules.max_running:
             return PoolLimit.RUNNING_REQUESTS
@@ -463,7 +475,7 @@ class Replica:
             self._join(sequence)
 
     def _next_to_join(self, joining: int, room: float, only: bool, ready: bool) -> Sequence | None:
-        """Who may join a step with `room` tokens left that `joining` others join, of those that are (not) `ready`.
+        """The (not) `ready` sequence that may join a step with `room` tokens left beside `joining` others.
 
         The first in order; if only a slot for its adapter is missing, the next whose adapter is there. `only`: no
         other prompt is in the step.
@@ -667,7 +679,7 @@ class Replica:
     # ------------------------------------------------------------------------------------- notes
 
     def _record_plan(self, plan: StepPlan) -> None:
-        """Note the steps, and what kept the first waiting request out of them."""
+        """Record the steps, and the cap that kept the first waiting request out of them."""
         decodes, context, *prompts = plan.shape
         context += decodes * self.tokens_per_step * (plan.steps - 1) / 2.0
         held, running = self.cache.held, len(self.decoding)
@@ -698,7 +710,7 @@ class Replica:
         return rules.max_batched_tokens - beside < sequence.tokens <= rules.max_batched_tokens
 
     def _record_gaps(self, plan: StepPlan) -> None:
-        """Note gaps that end with the steps of a plan, and first tokens made here of who came with a KV cache.
+        """Record gaps that end with the steps of a plan, and first tokens of sequences that came with a KV cache.
 
         One entry if all sequences had their last token at its start.
         """

@@ -1,4 +1,4 @@
-"""What one replica may hold and do in a step, from its configuration."""
+"""Limits and policies of one replica, from its configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planner.simulator.cache import CacheLimits
 
 @dataclass(frozen=True)
 class ClassRules:
-    """How one request class is treated: see `planner.workload.RequestClass`."""
+    """Treatment of one request class: see `planner.workload.RequestClass`."""
 
     priority: int = 0
     weight: float = 1.0
@@ -20,7 +20,7 @@ class ClassRules:
 
 @dataclass(frozen=True)
 class Rules:
-    """What one replica may hold and do in a step.
+    """Limits and policies of one replica.
 
     Attributes:
         role: of its pool.

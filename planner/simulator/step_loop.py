@@ -31,18 +31,19 @@ from planner.engine import (
     step_seconds,
 )
 from planner.serving import PoolLimit, Role
+from planner.simulator.cache import admission_blocks, grown_blocks
 from planner.simulator.clock import CONTEXT_KNOTS, StepClock, run_end_s, steps_in_line, steps_until
 from planner.simulator.prefix_loop import PrefixRoom, Record, blocks_saved, free, prefix_room, publish, take, trim
 from planner.simulator.replica import GAP_FIELDS, RUN_FIELDS, Replica
 
 NOTHING, STEP, LINE, BENT, FLUSH = range(5)
-"""What `follow` wants: the duration of a step, a line of durations, a run where they bend, its notes taken away."""
+"""Requests of `follow`: time a step, find a line of durations, time a run where they bend, take away notes."""
 BEGIN, BEGUN, ANSWERED = range(3)
-"""How far a step is: to be decided on, decided on, its duration told."""
+"""Progress of a step: to be decided on, decided on, its duration known."""
 UNKNOWN, STRAIGHT, BENDS = 0, 1, 2
-"""What is known of a cell of the table of lines."""
+"""Knowledge of a cell of the table of lines."""
 FREE, RUNNING_REQUESTS, KV_CAPACITY = 0, 1, 2
-"""What keeps a request out of a step."""
+"""Caps that keep a request out of a step."""
 BACK, NEW, DONE = range(3)
 """Rows of `Room.numbers`."""
 AT_S, COUNT = range(2)
@@ -55,7 +56,7 @@ REQUEST = np.dtype(
     (
         np.record,
         [(name, np.float64) for name in ("time_s", "arrival_s", "admit_s", "began_s", "first_s", "end_s", "token_s")]
-        + [(name, np.int64) for name in ("tokens", "remaining", "due", "joined", "ends", "taken", "before", "after")]
+        + [(name, np.int64) for name in ("tokens", "remaining", "due", "joined", "ends", "blocks", "before", "after")]
         + [(name, np.int64) for name in ("request", "grows", "runs", "prefix", "whole", "shared", "hits")],
     )
 )
@@ -88,17 +89,17 @@ request was held back by each cap."""
 
 
 class Limits(NamedTuple):
-    """What a replica may do.
+    """Limits and policies of a replica.
 
     Attributes:
         running, budget, lag: most running requests, chunk budget [tokens], steps until an arrival is looked at.
         gains, takes: tokens that a sequence gains in a decode step, and takes of the chunk budget.
         blocks, beside_others: KV blocks, and those of them that a request may take into use beside others.
         block, own_blocks: tokens of a block, blocks of a sequence beside its tokens.
-        reserves: whether a sequence takes blocks for all its tokens at once.
-        shares: whether prompts share blocks of prefixes.
-        comes_ready: whether requests come with their KV cache.
-        answers: whether the tables of step times hold that of every step.
+        reserves: a sequence takes blocks for all its tokens at once.
+        shares: prompts share blocks of prefixes.
+        comes_ready: requests come with their KV cache.
+        answers: the tables of step times hold that of every step.
         report: requests that end before the notes are taken away.
     """
 
@@ -141,12 +142,12 @@ class Room(NamedTuple):
 
 
 class StepTimes(NamedTuple):
-    """What is known of the durations of steps beside the tables.
+    """Durations of steps beside the tables.
 
     Attributes:
         knots: mean contexts between which step times of decodes are lines, shape (cells,).
         lines: duration at the knot before a cell [s] and growth [s/token], shape (decodes, cells, 2).
-        known: whether a line is known, shape (decodes, cells).
+        known: UNKNOWN, STRAIGHT or BENDS, shape (decodes, cells).
         drafts, draft_steps: tables of a draft, and how many of those a step takes.
         asked: what is asked for and the answer, shape (6,).
     """
@@ -161,7 +162,7 @@ class StepTimes(NamedTuple):
 
 @compiled(makes_arrays=True)
 def admitted_s(times_s: FloatArray, admission_s: float) -> FloatArray:
-    """When requests come to their replica [s]: each `admission_s` after the one before it at the earliest."""
+    """Arrivals at a replica [s]: each `admission_s` after the one before it at the earliest."""
     come_s, free_s = np.empty(times_s.size), 0.0
     for i in range(times_s.size):
         come_s[i] = max(times_s[i], free_s)
@@ -203,34 +204,24 @@ def pop(heap: IntArray, size: int) -> None:
 
 @compiled
 def held_at(state: Record, requests: Record, room: Room, limits: Limits, tick: int) -> int:
-    """`KvCache._counted_at`: blocks of all once `tick` decode steps are done."""
-    phases, block = room.phases, limits.block
-    held = state.in_prompts - state.saved
-    if limits.gains != 1.0:
-        gained, number = limits.gains * tick, state.latest
-        while number >= 0:
-            request = requests[number]
-            base = request.tokens - limits.gains * request.joined
-            held += math.ceil((base + gained) / block) + limits.own_blocks
-            number = request.before
-        return int(held)
-    quotient, phase = tick // block, tick % block
-    held += state.quotients + state.growing * (quotient + 1 + limits.own_blocks)
-    if phase > 0:
-        for full in range(block + 1 - phase, block):
-            held += phases[full]
-        return int(held)
-    return int(held - phases[0])
+    """`KvCache.held` once `tick` decode steps are done, where sequences grow."""
+    held = state.in_prompts - state.saved + limits.own_blocks * state.growing
+    if limits.gains == 1.0:
+        return int(held + grown_blocks(room.phases, state.quotients, state.growing, tick))
+    number = state.latest
+    while number >= 0:
+        request = requests[number]
+        base = request.tokens - limits.gains * request.joined
+        held += math.ceil((base + limits.gains * tick) / limits.block)
+        number = request.before
+    return int(held)
 
 
 @compiled
 def blocks_taken(request: Record, limits: Limits) -> int:
-    """`KvCache._blocks` of a waiting request."""
-    if limits.reserves or limits.gains == 1.0:
-        length = request.tokens + (request.remaining if limits.reserves else min(1, request.remaining))
-        return int((length + limits.block - 1) // limits.block + limits.own_blocks)
-    blocks: int = math.ceil((request.tokens + min(limits.gains, request.remaining)) / limits.block)
-    return blocks + limits.own_blocks
+    """Blocks that a waiting request takes at its admission."""
+    tokens, remaining = float(request.tokens), float(request.remaining)
+    return admission_blocks(tokens, remaining, limits.reserves, limits.gains, limits.block, limits.own_blocks)
 
 
 @compiled
@@ -259,7 +250,7 @@ def binding_cap(state: Record, request: Record, room: Room, limits: Limits) -> i
 
 @compiled
 def waits(state: Record) -> bool:
-    """Whether anybody is queued."""
+    """True if a request is queued."""
     return bool(state.backs > 0 or state.queue < state.inbox)
 
 
@@ -289,9 +280,9 @@ def drop(state: Record, request: Record, room: Room, limits: Limits) -> None:
         request.grows = 0
         return
     if request.runs == 0:
-        state.in_prompts -= request.taken
+        state.in_prompts -= request.blocks
     if limits.reserves:
-        state.held -= request.taken
+        state.held -= request.blocks
 
 
 @compiled
@@ -314,7 +305,7 @@ def join(state: Record, requests: Record, room: Room, limits: Limits, number: in
     request = requests[number]
     request.joined = state.ticks
     request.ends = state.ticks + math.ceil((request.remaining - 1) / limits.gains - 1e-9)
-    state.in_prompts -= request.taken
+    state.in_prompts -= request.blocks
     if not limits.reserves:
         count_growing(state, request, room, limits, 1)
         request.grows = 1
@@ -380,9 +371,9 @@ def admit(state: Record, requests: Record, room: Room, limits: Limits) -> int:
     is_new = math.isnan(request.admit_s)
     if is_new:
         request.admit_s = state.now_s
-    request.taken = blocks_taken(request, limits)
-    state.in_prompts += request.taken
-    state.held += request.taken
+    request.blocks = blocks_taken(request, limits)
+    state.in_prompts += request.blocks
+    state.held += request.blocks
     if limits.shares:
         take(state, request, room.prefixes, limits.block, limits.own_blocks)
         if is_new:
@@ -393,7 +384,7 @@ def admit(state: Record, requests: Record, room: Room, limits: Limits) -> int:
 
 @compiled
 def take_in(state: Record, requests: Record, limits: Limits) -> bool:
-    """Who has arrived: at a boundary all of this instant, of an idle replica the next. False when nobody is left."""
+    """Queue what has arrived: all at this instant, of an idle replica the next. False when no request is left."""
     waiting = state.backs > 0 or state.queue < state.inbox
     busy = waiting or state.decodes > 0 or state.prompt >= 0
     if not busy and state.inbox == state.place:
@@ -637,14 +628,14 @@ def finish(state: Record, requests: Record, room: Room, limits: Limits) -> None:
 
 @compiled
 def notes_are_full(state: Record, room: Room) -> bool:
-    """Whether those of another step may find no room."""
+    """True if the notes of another step may find no room."""
     gaps = 2 * room.numbers.shape[1] + 3
     return bool(state.runs == room.runs.shape[0] or state.gaps + gaps > room.gaps.shape[0])
 
 
 @compiled
 def drafts_s(times: StepTimes, decodes: float, context: float) -> float:
-    """What drafts add to a step [s]."""
+    """Time [s] that drafts add to a step."""
     if times.draft_steps == 0.0 or decodes == 0.0:
         return 0.0
     return times.draft_steps * decode_seconds(times.drafts, decodes, context, 0.0)
@@ -761,26 +752,21 @@ def follow_alone(
     replica: Replica,
     requests: IntArray,
     times_s: FloatArray,
-    lengths: tuple[IntArray, IntArray],
     ended: Callable[[int], None],
     every: int,
-) -> NDArray[np.void]:
+) -> None:
     """Take a replica through its arrivals until it has nothing left to do.
 
     Args:
         replica: at its start.
         requests: that reach it, in order of arrival, shape (n,).
         times_s: when they do [s], rising, shape (n,).
-        lengths: input and output tokens of every request of the pool.
         ended: called with how many requests have ended since it was called last.
         every: so many requests, at the latest.
-
-    Returns:
-        What is known of each request in the end: records of `planner.simulator.step_loop.REQUEST`, shape (n,).
     """
     rules, ledger, clock, memory = replica.rules, replica.ledger, replica.clock, replica.rules.memory
     most = min(rules.max_running, requests.size) + 1
-    records, prefix_blocks = _records(replica, requests, times_s, lengths)
+    records, prefix_blocks = _records(replica, requests, times_s)
     answers = clock.timer.tables
     tables, drafts, draft_steps = answers or (NO_TABLES, NO_TABLES, 0.0)
     limits = Limits(
@@ -823,15 +809,12 @@ def follow_alone(
             state.runs = state.gaps = state.ended = 0
         else:
             _answer(wanted, clock, times)
-    for name in ("arrival_s", "admit_s", "first_s", "end_s"):
-        np.frombuffer(getattr(ledger, name))[requests] = records[name]
-    if rules.shares_prefixes:
-        for request, blocks in zip(requests.tolist(), records["hits"].tolist(), strict=True):
-            ledger.hits[request] = blocks * memory.block_tokens
+    for name in ("arrival_s", "admit_s", "began_s", "first_s", "end_s", "blocks"):
+        ledger.column(name)[requests] = records[name]
+    ledger.column("hits")[requests] = records["hits"] * memory.block_tokens
     replica.blocked_s[PoolLimit.RUNNING_REQUESTS] = float(state.blocked_running_s)
     replica.blocked_s[PoolLimit.KV_CAPACITY] = float(state.blocked_kv_s)
     replica.preempted = int(state.preempted)
-    return records
 
 
 def _answer(wanted: int, clock: StepClock, times: StepTimes) -> None:
@@ -849,24 +832,22 @@ def _answer(wanted: int, clock: StepClock, times: StepTimes) -> None:
         asked[0], asked[1] = clock.run(int(asked[0]), asked[1], int(asked[2]))
 
 
-def _records(
-    replica: Replica, requests: IntArray, times_s: FloatArray, lengths: tuple[IntArray, IntArray]
-) -> tuple[NDArray[np.void], IntArray]:
+def _records(replica: Replica, requests: IntArray, times_s: FloatArray) -> tuple[NDArray[np.void], IntArray]:
     """Requests before they come, and the blocks of the prefixes that they share, by number there."""
     ledger = replica.ledger
     records = np.zeros(requests.size, dtype=REQUEST)
     for name in ("arrival_s", "admit_s", "began_s", "first_s", "end_s"):
         records[name] = math.nan
-    records["time_s"], records["token_s"] = times_s, np.frombuffer(ledger.token_s)[requests]
-    records["request"] = requests
-    records["tokens"], records["remaining"] = (tokens[requests] for tokens in lengths)
+    records["time_s"], records["request"] = times_s, requests
+    for name, column in (("tokens", "inputs"), ("remaining", "outputs"), ("token_s", "token_s")):
+        records[name] = ledger.column(column)[requests]
     for name in ("due", "before", "after", "prefix"):
         records[name] = -1
     if not replica.rules.shares_prefixes:
         return records, np.zeros(0, dtype=np.int64)
-    reusable = np.minimum(np.array(ledger.prefix_tokens)[requests], records["tokens"])
+    reusable = np.minimum(ledger.column("prefix_tokens")[requests], records["tokens"])
     records["whole"] = reusable // replica.rules.memory.block_tokens
-    prefixes = np.array(ledger.prefix)[requests]
+    prefixes = ledger.column("prefix")[requests]
     shares = (records["whole"] > 0) & (prefixes >= 0)
     _, numbers = np.unique(prefixes[shares], return_inverse=True)
     records["prefix"][shares] = numbers

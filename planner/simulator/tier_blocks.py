@@ -172,7 +172,7 @@ def tiers_of_pool(config: ReplicaConfig, replicas: int, end_blocks: int) -> list
 
 @dataclass(frozen=True, eq=False)
 class PrefixDemand:
-    """What the tiers of a pool have been asked for before a run.
+    """Demand for the tiers of a pool before a run.
 
     Attributes:
         rates_per_s: requests of each prefix at the pool [1/s], shape (prefixes,).

@@ -31,7 +31,7 @@ MOST_SETTLING = 50_000
 
 @dataclass(frozen=True, eq=False)
 class FollowUps:
-    """Who follows whom in sessions, each array of shape (n,).
+    """Order of the requests of sessions, each array of shape (n,).
 
     Attributes:
         next_request: sent after its answer, -1: none.
@@ -212,7 +212,7 @@ def _given(lengths: tuple[IntArray, IntArray], count: int) -> tuple[IntArray, In
 
 
 def has_sessions(workload: Workload) -> bool:
-    """Whether requests of some class follow one another."""
+    """True if requests of some class follow one another."""
     return any(kind.sessions is not None for kind in workload.classes)
 
 

@@ -159,7 +159,7 @@ def queue_of(order: Order, classes: Sized[ClassRules]) -> Queue:
 
 
 class AdapterPlace(Enum):
-    """Where an adapter is that a request needs."""
+    """Place of an adapter that a request needs."""
 
     THERE = "there"
     COMING = "coming"
@@ -189,7 +189,7 @@ class AdapterSlots:
             self.idle[adapter] = None
 
     def locate(self, adapter: int, now_s: float) -> AdapterPlace:
-        """Where an adapter is; its load begins if it is nowhere and a slot is free or can be freed."""
+        """Place of an adapter; its load begins if it is nowhere and a slot is free or can be freed."""
         if adapter < 0 or adapter in self.users or adapter in self.idle:
             return AdapterPlace.THERE
         if adapter not in self.coming:

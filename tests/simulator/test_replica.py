@@ -57,7 +57,11 @@ CONTINUOUS = [policy for policy in POLICIES if policy != "static"]
 # ------------------------------------------------------------------------------------- the plain loop
 
 
-def server(rng: np.random.Generator, policy: str, **changes: object) -> ReplicaConfig:
+ROOMS = (450, 600, 1500, 50_000)
+"""KV capacities [tokens]."""
+
+
+def server(rng: np.random.Generator, policy: str, rooms: tuple[int, ...] = ROOMS, **changes: object) -> ReplicaConfig:
     """A replica with little room or much, any batch and budget, a fast host link, and what goes with any policy."""
     fields = POLICIES[policy]
     if policy != "static":
@@ -77,7 +81,7 @@ def server(rng: np.random.Generator, policy: str, **changes: object) -> ReplicaC
     sku = sku.model_copy(update={"node": sku.node.model_copy(update={"pcie_bytes_per_s": link})})
     running, budget = int(rng.choice([1, 3, 8, 64])), int(rng.choice([16, 50, 256, 2048]))
     sizes = {"max_running_requests": running, "max_batched_tokens": budget}
-    config = with_kv_tokens(int(rng.choice([450, 600, 1500, 50_000])), sku, **{**sizes, **changes})
+    config = with_kv_tokens(int(rng.choice(rooms)), sku, **{**sizes, **changes})
     costs = EngineCosts(
         request_s=float(rng.choice([0.0, 2.0**-6])),
         admission_s=float(rng.choice([0.0, 2.0**-10])),
@@ -144,8 +148,9 @@ def test_every_policy_equals_the_plain_loop(policy: str) -> None:
         played = check(Deployment.mixed(server(rng, policy), int(rng.integers(1, 4))), requests(rng))
         preempted += played.pools[0].preempted
         hits += int(played.pools[0].hits.sum())
-    assert not POLICIES[policy].get("preempts") or preempted > 0
-    assert not POLICIES[policy].get("prefix_cache") or hits > 0
+    assert preempted > 0 or POLICIES[policy].get("reserve_outputs", True)
+    assert preempted > 0 or not POLICIES[policy].get("preempts")
+    assert hits > 0 or not POLICIES[policy].get("prefix_cache")
 
 
 @pytest.mark.parametrize("order", Order)
@@ -211,13 +216,13 @@ def test_two_pools_equal_the_plain_loop() -> None:
     for seed in range(50):
         rng = np.random.default_rng([1, seed, 9])
         lora = LoraAdapters(adapters=6, slots=int(rng.choice([1, 4]))) if rng.random() < 0.2 else None
-        configs = [server(rng, str(rng.choice(CONTINUOUS)), lora=lora) for _ in range(2)]
+        configs = [server(rng, str(rng.choice(CONTINUOUS)), (300, 450), lora=lora) for _ in range(2)]
         replicas = (int(rng.integers(1, 4)), int(rng.integers(1, 4)))
         transfer = KvTransfer(shared=False, first_token_from_decode=False)
         deployment = Deployment.disaggregated(*configs, replicas, transfer=transfer)
         for pool in check(deployment, requests(rng)).pools:
             preempted[pool.pool.role] += pool.preempted
-    assert preempted[Role.DECODE] > 100
+    assert preempted[Role.DECODE] > 10
 
 
 @pytest.mark.parametrize("policy", [Schedule(), Schedule(mixed_steps=False), Schedule(reserve_outputs=False)])
