@@ -6,7 +6,6 @@
 from planner.studies import sweep_result, sweeps
 from planner.studies.side_by_side import (
     SAME,
-    SKU_COLUMNS,
     PlanSide,
     bounded_side,
     change_of_cost,
@@ -28,7 +27,6 @@ from planner.studies.workers import Job, WorkerPool, serve
 
 __all__ = [
     "SAME",
-    "SKU_COLUMNS",
     "Job",
     "PlanSide",
     "Sweep",

@@ -15,6 +15,7 @@ from hardware_db import HardwareDb
 from planner.core import (
     HOURS_PER_MONTH,
     PLAN,
+    Columns,
     InputError,
     Metric,
     PlannerError,
@@ -26,7 +27,7 @@ from planner.core import (
     with_unit,
 )
 from planner.engine import ReplicaConfig
-from planner.fleet import Alternative, Plan, PlanRequest, Progress, TargetCheck, plan
+from planner.fleet import Alternative, CostBreakdown, Plan, PlanRequest, Progress, TargetCheck, plan
 from planner.report import token_distributions
 from planner.scenario import (
     MAX_SCENARIO_BYTES,
@@ -179,53 +180,55 @@ def cheapest_first(sides: Iterable[PlanSide]) -> list[PlanSide]:
     return sorted(sides, key=lambda side: math.inf if side.usd_per_month is None else side.usd_per_month)
 
 
+def _of_plan(words: Callable[[Plan, CostBreakdown], str]) -> Callable[[PlanSide], str]:
+    """Cells about a fleet and its cost; `NONE` where there is no fleet."""
+    return lambda side: words(side.plan, side.plan.cost) if side.plan and side.plan.cost else NONE
+
+
+_TOKEN_COSTS: Columns[PlanSide] = {
+    "$ per million input tokens": _of_plan(lambda _, cost: money(cost.usd_per_million_input_tokens)),
+    "$ per million output tokens": _of_plan(lambda _, cost: money(cost.usd_per_million_output_tokens)),
+}
+_SIZES: Columns[PlanSide] = {
+    "GPUs": lambda side: f"{side.gpus:,}" if side.feasible else NONE,
+    "serves [requests/s]": lambda side: significant(side.served_per_s) if side.feasible else NONE,
+}
+
+
 # --- one request on each SKU ------------------------------------------------------------------------------------------
 
 
-SKU_COLUMNS = (
-    "only with",
-    "fleet",
-    "GPUs",
-    "serves [requests/s]",
-    "$ per month",
-    "against the plan",
-    "$ per million input tokens",
-    "$ per million output tokens",
-    "tightest target",
-    "step times from",
-)
-
-
 def sku_table(sides: Sequence[PlanSide], reference: PlanSide | None = None) -> Table:
-    """What the request comes to on each SKU alone, in the order given; `reference`: the plan, as the first row."""
-    rows = [_sku_cells(side, reference) for side in ([reference] if reference else []) + list(sides)]
+    """The cost of the request on each SKU alone, in the order given; `reference`: the plan, as the first row."""
+
+    def fleet(side: PlanSide) -> str:
+        is_bound = side.plan is None and side.usd_per_month is not None
+        return side.fleet.replace(f"{side.name} ", "") or (side.reason if is_bound else f"none: {side.reason}")
+
+    def usd_per_month(side: PlanSide) -> str:
+        if side.usd_per_month is None:
+            return NONE
+        return f"{'' if side.plan else 'at least '}{money(side.usd_per_month)}"
+
+    def tightest(side: PlanSide) -> str:
+        check = side.tightest
+        return f"{check.target.name} at {percent(share_of_threshold(check))}" if check else NONE
+
+    columns: Columns[PlanSide] = {
+        "only with": lambda side: side.name,
+        "fleet": fleet,
+        **_SIZES,
+        "$ per month": usd_per_month,
+        "against the plan": lambda side: (change_of_cost(side, reference) if side is not reference else "") or NONE,
+        **_TOKEN_COSTS,
+        "tightest target": tightest,
+        "step times from": lambda side: side.step_times or NONE,
+    }
     plan_is = "simulated" if reference and reference.plan and reference.plan.simulated else "by theory too"
     note = f"Each GPU alone by theory; the plan is {plan_is}." if reference else "By theory."
     note += " Step times carried over take the shares of peak measured on another GPU; datasheet peaks take all of it."
-    return Table("The same request on each GPU alone", SKU_COLUMNS, tuple(rows), note)
-
-
-def _sku_cells(side: PlanSide, reference: PlanSide | None) -> tuple[str, ...]:
-    answer = side.plan
-    if answer is None and side.usd_per_month is not None:
-        difference = change_of_cost(side, reference) or NONE
-        usd = f"at least {money(side.usd_per_month)}"
-        return (side.name, side.reason, NONE, NONE, usd, difference, *[NONE] * (len(SKU_COLUMNS) - 6))
-    if answer is None or answer.cost is None:
-        return (side.name, f"none: {side.reason}", *[NONE] * (len(SKU_COLUMNS) - 2))
-    check = side.tightest
-    return (
-        side.name,
-        side.fleet.replace(f"{side.name} ", ""),
-        f"{side.gpus:,}",
-        significant(side.served_per_s),
-        money(answer.cost.usd_per_month),
-        NONE if side is reference else change_of_cost(side, reference) or NONE,
-        money(answer.cost.usd_per_million_input_tokens),
-        money(answer.cost.usd_per_million_output_tokens),
-        f"{check.target.name} at {percent(share_of_threshold(check))}" if check else NONE,
-        side.step_times,
-    )
+    rows = [*([reference] if reference else []), *sides]
+    return Table.of("The same request on each GPU alone", rows, columns, note)
 
 
 def change_of_cost(side: PlanSide, reference: PlanSide | None) -> str:
@@ -241,38 +244,51 @@ def change_of_cost(side: PlanSide, reference: PlanSide | None) -> str:
 
 
 def scenario_table(sides: Sequence[PlanSide]) -> Table:
-    """One column for each scenario: what is asked, then the answer. Costs are also set against the first."""
-    asked = {
-        "model": [side.request.llm.id if side.request else NONE for side in sides],
-        "traffic": [_or_none(side.request, _traffic) for side in sides],
-        "mean tokens": [_or_none(side.request, _mean_tokens) for side in sides],
-        "targets": [_or_none(side.request, _targets) for side in sides],
+    """One column for each scenario: the request, then the answer. Costs are also set against the first."""
+
+    def asked(words: Callable[[PlanRequest], str]) -> Callable[[PlanSide], str]:
+        return lambda side: words(side.request) if side.request else NONE
+
+    def usd_per_month(side: PlanSide) -> str:
+        if not side.feasible:
+            return NONE
+        usd, difference = money(side.usd_per_month or 0.0), change_of_cost(side, sides[0])
+        return usd if side is sides[0] or difference in ("", SAME) else f"{usd} ({difference})"
+
+    def mean(metric: Metric) -> Callable[[PlanSide], str]:
+        name = f"{metric.value.upper()} "
+        return _of_plan(
+            lambda plan, _: "; ".join(of.predicted.summary(metric).removeprefix(name) for of in plan.deployments)
+        )
+
+    def left(side: PlanSide) -> str:
+        return percent(1.0 - share_of_threshold(side.tightest)) if side.tightest else NONE
+
+    cells: Columns[PlanSide] = {
+        "model": asked(lambda request: request.llm.id),
+        "traffic": asked(_traffic),
+        "mean tokens": asked(_mean_tokens),
+        "targets": asked(
+            lambda request: "; ".join(
+                f"{target.name} {with_unit(target.threshold_s, target.metric)}" for target in request.slo.targets
+            )
+        ),
+        "fleet": lambda side: side.fleet or f"none: {side.reason}",
+        **_SIZES,
+        "$ per month": usd_per_month,
+        "$ per million tokens": _of_plan(lambda _, cost: money(cost.usd_per_million_tokens)),
+        **_TOKEN_COSTS,
+        **_target_cells(sides),
+        "mean TTFT": mean(Metric.TTFT),
+        "mean TPOT": mean(Metric.TPOT),
+        "tightest target": lambda side: side.tightest.target.name if side.tightest else NONE,
+        "left of its threshold": left,
+        "step times from": lambda side: side.step_times or NONE,
+        "judged by": _of_plan(lambda plan, _: "simulation" if plan.simulated else "theory"),
     }
-    answered = {
-        "fleet": [side.fleet or f"none: {side.reason}" for side in sides],
-        "GPUs": [f"{side.gpus:,}" if side.feasible else NONE for side in sides],
-        "serves [requests/s]": [significant(side.served_per_s) if side.feasible else NONE for side in sides],
-        "$ per month": [_month_cell(side, sides[0]) for side in sides],
-        "$ per million tokens": [_cost_cell(side, "usd_per_million_tokens") for side in sides],
-        "$ per million input tokens": [_cost_cell(side, "usd_per_million_input_tokens") for side in sides],
-        "$ per million output tokens": [_cost_cell(side, "usd_per_million_output_tokens") for side in sides],
-        **_target_rows(sides),
-        "mean TTFT": [_mean_latency(side, Metric.TTFT) for side in sides],
-        "mean TPOT": [_mean_latency(side, Metric.TPOT) for side in sides],
-        "tightest target": [side.tightest.target.name if side.tightest else NONE for side in sides],
-        "left of its threshold": [
-            percent(1.0 - share_of_threshold(side.tightest)) if side.tightest else NONE for side in sides
-        ],
-        "step times from": [side.step_times or NONE for side in sides],
-        "judged by": [_verified_by(side) for side in sides],
-    }
-    rows = tuple((name, *cells) for name, cells in (asked | answered).items())
+    rows = tuple((name, *map(cell, sides)) for name, cell in cells.items())
     note = "Means: predicted, with the 90 % interval of the kernel fits where there is one."
     return Table("Scenarios side by side", ("what", *(side.name for side in sides)), rows, note)
-
-
-def _or_none(request: PlanRequest | None, words: Callable[[PlanRequest], str]) -> str:
-    return NONE if request is None else words(request)
 
 
 def _traffic(request: PlanRequest) -> str:
@@ -287,53 +303,27 @@ def _mean_tokens(request: PlanRequest) -> str:
     return f"{inputs:,.0f} in, {outputs:,.0f} out"
 
 
-def _targets(request: PlanRequest) -> str:
-    return "; ".join(f"{target.name} {with_unit(target.threshold_s, target.metric)}" for target in request.slo.targets)
+def _target_cells(sides: Sequence[PlanSide]) -> Columns[PlanSide]:
+    """For each target that any side has: its latency, and the threshold it is held against."""
+
+    def latency(name: str) -> Callable[[PlanSide], str]:
+        def cell(side: PlanSide) -> str:
+            check = _checks(side).get(name)
+            if check is None:
+                return NONE
+            ends = (
+                with_unit(seconds, check.target.metric) for seconds in (check.simulated_s, check.target.threshold_s)
+            )
+            return " of ".join(ends) + ("" if check.met else ", missed")
+
+        return cell
+
+    return {name: latency(name) for side in sides for name in _checks(side)}
 
 
-def _month_cell(side: PlanSide, first: PlanSide) -> str:
-    if side.plan is None or side.plan.cost is None:
-        return NONE
-    usd, difference = money(side.plan.cost.usd_per_month), change_of_cost(side, first)
-    return usd if side is first or difference in ("", SAME) else f"{usd} ({difference})"
-
-
-def _left_of_threshold(side: PlanSide) -> str:
-    return percent(1.0 - share_of_threshold(side.tightest)) if side.tightest else NONE
-
-
-def _cost_cell(side: PlanSide, field: str) -> str:
-    return money(getattr(side.plan.cost, field)) if side.plan and side.plan.cost else NONE
-
-
-def _target_rows(sides: Sequence[PlanSide]) -> dict[str, list[str]]:
-    """A row for each target that any side has: its latency, and the threshold it is held against."""
-    checks_of = [{_target_name(check): check for check in side.plan.targets} if side.plan else {} for side in sides]
-    names = dict.fromkeys(name for checks in checks_of for name in checks)
-    return {name: [_latency(checks.get(name)) for checks in checks_of] for name in names}
-
-
-def _target_name(check: TargetCheck) -> str:
-    return f"{check.of}: {check.target.name}" if check.of else check.target.name
-
-
-def _latency(check: TargetCheck | None) -> str:
-    if check is None:
-        return NONE
-    metric = check.target.metric
-    held = "" if check.met else ", missed"
-    return f"{with_unit(check.simulated_s, metric)} of {with_unit(check.target.threshold_s, metric)}{held}"
-
-
-def _mean_latency(side: PlanSide, metric: Metric) -> str:
-    means = [planned.predicted.summary(metric) for planned in side.plan.deployments] if side.plan else []
-    return "; ".join(text.removeprefix(f"{metric.value.upper()} ") for text in means) or NONE
-
-
-def _verified_by(side: PlanSide) -> str:
-    if side.plan is None or not side.feasible:
-        return NONE
-    return "simulation" if side.plan.simulated else "theory"
+def _checks(side: PlanSide) -> dict[str, TargetCheck]:
+    checks = side.plan.targets if side.plan else ()
+    return {f"{check.of}: {check.target.name}" if check.of else check.target.name: check for check in checks}
 
 
 def differing_cells(table: Table) -> frozenset[tuple[int, int]]:

@@ -10,7 +10,6 @@ import streamlit as st
 from planner.core import money, number_of
 from planner.studies import (
     SAME,
-    SKU_COLUMNS,
     PlanSide,
     bounded_side,
     change_of_cost,
@@ -36,15 +35,13 @@ STYLE = f"""<style>
 </style>"""
 """The table has many columns: headings wrap, columns of prose have a minimum width."""
 HINTS = {
-    SKU_COLUMNS[0]: "The only GPU that the fleet may use. 'the plan' may mix those that are searched.",
-    SKU_COLUMNS[3]: "Requests per second that the fleet serves (planned)",
-    SKU_COLUMNS[5]: "Cost relative to that of the plan (computed)",
-    SKU_COLUMNS[8]: "The latency target with the least left, and its latency over its threshold: 100 % just holds it "
-    "(predicted; of a checked plan simulated)",
-    SKU_COLUMNS[
-        9
-    ]: "Measurements that kernel times are fitted to. Carried over: the shares of peak measured on another "
-    "GPU. Datasheet peaks: no measurements, so times are the shortest that the hardware allows, and the fleet the "
+    "only with": "The only GPU that the fleet may use. 'the plan' may mix those that are searched.",
+    "serves [requests/s]": "Requests per second that the fleet serves (planned)",
+    "against the plan": "Cost relative to that of the plan (computed)",
+    "tightest target": "The latency target with the least left, and its latency over its threshold: 100 % just holds "
+    "it (predicted; of a checked plan simulated)",
+    "step times from": "Measurements that kernel times are fitted to. Carried over: the shares of peak measured on "
+    "another GPU. Datasheet peaks: no measurements, so times are the shortest that the hardware allows, and the fleet the "
     "smallest (fitted or assumed)",
 }
 """Definitions by heading, before those of the glossary."""

@@ -12,6 +12,7 @@ import planner
 from hardware_db import load_hardware
 from planner.report import glossary
 from planner.scenario import full_content, read_scenario
+from planner.studies import sku_table
 from planner.systems import SYSTEMS
 from planner.web import compare_scenarios, compare_systems, compare_tab
 from tests.builders import SMALL_CHAT
@@ -169,7 +170,7 @@ def test_systems_without_a_fleet_are_an_answer() -> None:
 
 
 def test_every_column_of_the_gpus_has_a_definition() -> None:
-    assert all(compare_tab.HINTS.get(name) or glossary.hint(name) for name in compare_tab.SKU_COLUMNS)
+    assert all(compare_tab.HINTS.get(name) or glossary.hint(name) for name in sku_table([]).columns)
 
 
 # --- scenarios --------------------------------------------------------------------------------------------------------
