@@ -56,7 +56,7 @@ class Reader:
     """Reads records from plain data. Fields that a record does not have are passed over.
 
     Attributes:
-        fix: what to do about data that does not fit, for messages.
+        fix: remedy for data that does not fit, for messages.
         forms: by type, what reads it where it is not written field by field.
     """
 

@@ -20,7 +20,7 @@ MOST_DECIMALS = 6
 _SHOWN_IN_S = frozenset({Metric.E2E})
 """Metrics shown in seconds; the others last milliseconds."""
 _NUMBER = re.compile(r"(> )?[-+]?[\d,]*\.?\d+( ± [\d.]+)?( %| x)?|unbounded|undefined|-|")
-"""What a cell of a column of numbers may hold."""
+"""Cells of a column of numbers."""
 
 
 Columns: TypeAlias = Mapping[str, Callable[[Shown], str]]
@@ -45,7 +45,7 @@ class Table:
     """Rows of text under named columns.
 
     Attributes:
-        title: what it shows.
+        title: of the table.
         columns: headings, with units where a column has one.
         rows: one string per column.
         note: how to read it, or empty.
@@ -82,7 +82,7 @@ class Report:
     Attributes:
         headline: the answer in one sentence, or empty.
         tables: the answer in numbers.
-        lists: what else there is to say, by title; an empty list is not shown. In a document before the tables.
+        lists: further findings, by title; an empty list is not shown. In a document before the tables.
         title: of a document.
         notes: the same as `lists`, but always last.
     """
@@ -160,7 +160,7 @@ def rough_share(share: float, error: float, asked: float) -> str:
     Args:
         share: as found, 0 to 1.
         error: its standard error, or the half-width of an interval.
-        asked: what it is held against; a share below it is never rounded up to it.
+        asked: the share it is compared with; a share below it is never rounded up to it.
 
     >>> rough_share(0.9913, 0.005, 0.9), rough_share(0.9988, 0.0025, 0.9), rough_share(0.8962, 0.015, 0.9)
     ('99 %', 'over 99 %', '89.6 %')
@@ -178,7 +178,7 @@ def share_with_error(share: float, error: float, asked: float) -> str:
     Args:
         share: as found, 0 to 1.
         error: half-width of its interval; 0: it was counted, not sampled.
-        asked: what it is held against; neither a share nor the end of an interval below it is rounded up to it.
+        asked: the share it is compared with; neither a share nor the end of an interval below it is rounded up to it.
 
     >>> share_with_error(0.9913, 0.0048, 0.99), share_with_error(0.9998, 0.002, 0.99)
     ('99.1 ± 0.5 %', '> 99.7 %')

@@ -29,7 +29,7 @@ class Format:
     """A kind of file.
 
     Attributes:
-        name: what messages call it.
+        name: in messages.
         current: version that is written, and the newest that is read.
         remake: how such a file is written again, for messages.
         migrations: by version, from it to the next.

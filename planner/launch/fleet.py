@@ -1,4 +1,4 @@
-"""What is to be started: the deployments of a plan with their traffic. Every writer of launch files starts from it."""
+"""The deployments of a plan with their traffic, from which every writer of launch files starts."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class LaunchedDeployment:
     Attributes:
         service: name of the model's service.
         deployment: with its pool sizes, spare replicas included.
-        workload: what is routed to it.
+        workload: routed to it.
         slo: the targets of its requests; of several slices, those of the first.
-        figures: what the plan expects of it; None where there is no plan of it.
+        figures: expectations of the plan; None where there is no plan.
     """
 
     service: str
@@ -41,7 +41,7 @@ class LaunchedDeployment:
 
 @dataclass(frozen=True)
 class PlannedFigures:
-    """What a plan expects of a deployment.
+    """Expectations of a plan for a deployment.
 
     Attributes:
         expected_s: latency [s] by metric and percentile (`PERCENTILES`): simulated where the plan was simulated.
@@ -65,12 +65,12 @@ class Fleet:
 
     Attributes:
         name: of the request.
-        deployments: what to run.
+        deployments: to run.
         profile: how the demand moves; None where it does not.
         schedule: the fleet in each period of the profile; empty without one.
         bought: GPUs by purchase option.
         day: that the plan is for; None where it is made up.
-        survives_node_loss: whether it was planned to lose any one server.
+        survives_node_loss: True if it was planned to survive the loss of any one server.
     """
 
     name: str

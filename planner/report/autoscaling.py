@@ -10,7 +10,7 @@ from planner.report.records import document
 
 
 def headline(day: AutoscalingDay) -> str:
-    """What reacting comes to beside the other fleets, in one sentence."""
+    """Attainment and cost of an autoscaled fleet beside the others, in one sentence."""
     scaled, *others = day.fleets
     beside = "; ".join(f"{fleet.name} {_in_words(fleet)}" for fleet in others)
     return f"Autoscaled by {day.autoscaler.signal.words}: {_in_words(scaled)}; {beside}."

@@ -68,7 +68,7 @@ class RowDocument:
 
 @dataclass(frozen=True)
 class ComparisonDocument:
-    """Systems side by side: what they start from, and one row each. `requests` is 0 when nothing was simulated."""
+    """Systems side by side: the common deployment, and one row each. `requests` is 0 when nothing was simulated."""
 
     schema_version: int
     planner_version: str

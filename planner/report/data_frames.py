@@ -44,7 +44,7 @@ Cells = dict[str, Any]
 TableBuilder = Callable[[], list[Cells] | Mapping[str, Any]]
 """Makes the rows of a table, or its columns, when they are asked for."""
 EVERYTHING = "all"
-"""What a row is about that is about all deployments, or all classes of requests."""
+"""In a column of names: all deployments, or all classes of requests."""
 _SEPARATE_FIELDS = ("confidence_s", "pools", "classes", "assumptions")
 """Fields of a performance that have tables of their own."""
 
@@ -161,7 +161,7 @@ class _PlanTables:
     methods: tuple[str, ...]
 
     def builders(self) -> dict[str, TableBuilder]:
-        """What makes each table, by its name."""
+        """Builder of each table, by its name."""
         plan = self.plan
         return {
             "deployments": self.deployments,
@@ -443,4 +443,4 @@ _KINDS: Mapping[type, Callable[[Any], dict[str, TableBuilder]]] = {
     HardwareDb: _hardware,
     Scoreboard: _scoreboard,
 }
-"""What makes the tables of each type of result."""
+"""Builders of tables, by type of result."""

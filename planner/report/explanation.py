@@ -36,7 +36,7 @@ NEGLIGIBLE = 1e-6
 
 
 def headline(explanation: Explanation) -> str:
-    """What is explained, and how much work it took."""
+    """The plan that is explained, and the plans made for it."""
     effort = f"{number_of(explanation.solves, 'plan')} made in {significant(explanation.elapsed_s)} s"
     return f"{explanation.name}: {outcome_words(explanation.outcome)} ({effort}, by theory)."
 
@@ -69,7 +69,7 @@ def _binding_lines(outcome: PlanOutcome) -> list[str]:
 
 
 def matters(gain: float | None, outcome: PlanOutcome) -> bool:
-    """Whether a gain is one, or feasibility itself changes (None)."""
+    """True if a gain is material, or feasibility itself changes (None)."""
     scale = outcome.usd_per_hour if outcome.feasible else 1.0
     return gain is None or abs(gain) > NEGLIGIBLE * max(1.0, scale)
 
@@ -191,7 +191,7 @@ def _runner_up_line(runner_up: RunnerUp, measure: PlanMeasure) -> str:
 
 
 def held_back_by(outcome: PlanOutcome) -> str:
-    """What holds a fleet back, e.g. ``p95 TPOT at 90 % of its threshold, mixed compute``, or empty."""
+    """Reasons that hold a fleet back, e.g. ``p95 TPOT at 90 % of its threshold, mixed compute``, or empty."""
     reasons = [f"{outcome.tightest} at {percent(outcome.tightest_ratio)} of its threshold"] if outcome.tightest else []
     reasons += [f"most step time: {outcome.bound}"] if outcome.bound else []
     return ", ".join(reasons)
@@ -215,7 +215,7 @@ def _relaxation_line(relaxation: SmallestRelaxation) -> str:
 
 
 def _confidence_lines(points: Sequence[ConfidencePoint], measure: PlanMeasure) -> list[str]:
-    """What the fleet would be if the estimates were exact, and what every further confidence costs."""
+    """The fleet if estimates were exact, and the cost of every further confidence."""
     if not points:
         return []
     if not any(point.calibrated for point in points):

@@ -17,7 +17,7 @@ class Term:
     Attributes:
         name: as headings write it, without its unit.
         unit: of it, or empty.
-        meaning: what it is, in a sentence.
+        meaning: its definition, in a sentence.
         provenance: measured, fitted, simulated, predicted, listed, given, assumed, counted.
     """
 
@@ -359,6 +359,6 @@ def term(label: str) -> Term | None:
 
 
 def hint(label: str) -> str:
-    """What a hover says about a heading, row or label; empty where nothing is known."""
+    """Text of the hover on a heading, row or label; empty where there is no term."""
     known = term(label)
     return known.hint if known else ""

@@ -71,7 +71,7 @@ LIMITS: Mapping[PoolLimit, str] = MappingProxyType(
         PoolLimit.BATCHED_TOKENS: "prompts that are not split do not fit beside decodes (search.max_batched_tokens)",
     }
 )
-"""What it means that a pool runs out of something first, and in brackets what one would change."""
+"""Meaning of each limit, and in brackets the remedy."""
 
 
 STEADY_PART = "steady part"
@@ -145,7 +145,7 @@ def _target_table(parts: Mapping[str, Performance], slo: Slo) -> Table:
 
 
 def limit_name(limit: PoolLimit) -> str:
-    """What a pool runs out of, e.g. ``KV capacity``."""
+    """Limit of a pool in words, e.g. ``KV capacity``."""
     return limit.replace("_", " ").replace("kv", "KV")
 
 

@@ -124,7 +124,7 @@ def headline(plan: Plan) -> str:
 
 
 def _without_words(plan: Plan) -> str:
-    """What the latencies are without: what may fail; empty where nothing may."""
+    """The failures that latencies allow for; empty where nothing may fail."""
     limits, parts = plan.request.limits, []
     if limits.survives_node_loss:
         parts.append("any one server")
@@ -227,7 +227,7 @@ def tables(plan: Plan) -> tuple[Table, ...]:
 
 
 def plan_assumptions(plan: Plan) -> tuple[str, ...]:
-    """What the numbers take for granted, without the prices, which have a table of their own."""
+    """Assumptions behind the numbers, without the prices, which have a table of their own."""
     sources = {bought.price.source_url for bought in plan.bought if bought.price is not None}
     return tuple(note for note in plan.assumptions if not any(source in note for source in sources))
 
@@ -294,7 +294,7 @@ def _image_rows(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _format_words(request: PlanRequest) -> str:
-    """What was asked for, and what a plan could choose among where nothing was."""
+    """Number formats of the request, and those a plan may choose among where it has none."""
     llm, precision = request.llm, request.precision
     stored = f"{format_words(llm, precision)}, KV {precision.kv_cache}"
     others = dict.fromkeys(format_words(llm, other) for other in request.published)

@@ -19,7 +19,7 @@ ALTERNATIVES = 3
 MOST_POOLS = 8
 """Pools that are shown. A choice: of a larger fleet the first, in the order of the plan."""
 MOST_WARNINGS = 4
-"""Warnings that are shown, the first of them: what misses a target and prices that do not hold go first."""
+"""Warnings that are shown, the first of them: missed targets and stale prices come first."""
 MOST_REASONS = 10
 """Lines that say why there is no fleet. A choice: the rest is of SKUs that are farther off."""
 ALL_OF_IT = "planner plan ... --details"

@@ -58,7 +58,7 @@ def offers_table(plan: Plan, offers: Sequence[PurchaseOffer]) -> Table:
 
 
 def api_prices_table(plan: Plan, break_evens: Sequence[ApiBreakEven]) -> Table:
-    """What hosted APIs ask for the traffic of a plan, beside what its fleet costs; with page and day of every price.
+    """Cost of hosted APIs for the traffic of a plan, beside that of its fleet; with page and day of every price.
 
     By the mean rate: cost of the API = rate x 3600 x 730 x USD per request.
     """

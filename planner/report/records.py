@@ -122,7 +122,7 @@ class WorkloadSummary:
 
 @dataclass(frozen=True)
 class LlmSummary:
-    """What is served; KV bytes per token at the precision of the request."""
+    """A language model; KV bytes per token at the precision of the request."""
 
     id: str
     name: str
@@ -147,7 +147,7 @@ class ServiceSummary:
 
 @dataclass(frozen=True)
 class RequestSummary(ServiceSummary):
-    """What was asked. `services` are other models of the same fleet, the small one of a cascade included."""
+    """A request. `services` are other models of the same fleet, the small one of a cascade included."""
 
     max_request_tokens: int | None
     search: SearchSpace
@@ -338,7 +338,7 @@ def filled(record: type[Filled], source: object, /, **own: Any) -> Filled:  # no
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """A plan as plain JSON data: what follows from it, and its own fields."""
+    """A plan as plain JSON data: its findings and its own fields."""
     findings = filled(
         PlanFindings,
         plan,

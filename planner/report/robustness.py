@@ -7,7 +7,7 @@ from planner.fleet import Loss, Plan, ReplayedTarget, TargetCheck
 from planner.workload import LatencyTarget
 
 MOST_STATED = 0.999
-"""The largest probability that is written as a number. A choice: what is behind it knows no more."""
+"""The largest probability that is written as a number. A choice: the model behind it knows no more."""
 
 
 def target_name(target: LatencyTarget, of: str = "", *, in_unit: bool = False) -> str:

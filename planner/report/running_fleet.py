@@ -14,7 +14,7 @@ SLOWER = 0.005
 
 
 def headline(running: RunningFleet) -> str:
-    """Whether the fleet runs as planned, and what most likely differs."""
+    """Verdict on targets and latencies, and the likeliest difference from the plan."""
     targets_met = "".join(
         f"{' and '.join(names)} {verdict}. "
         for verdict, names in (
@@ -99,7 +99,7 @@ _QUANTITY_COLUMNS: Columns[RunningQuantity] = {
 
 
 def step_time_lines(running: RunningFleet, alone: bool = True) -> tuple[str, ...]:
-    """What the fleet teaches of step times; of a plan of it `alone` also how the next plan is told."""
+    """Step times as the fleet shows them; of a plan of it `alone` also how the next plan is told."""
     steps = running.measured_steps
     if steps is None:
         return ()

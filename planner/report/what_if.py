@@ -19,7 +19,7 @@ from planner.report.explanation import (
 
 
 def headline(what_if: WhatIf) -> str:
-    """What the changes come to, in one sentence."""
+    """Effect of the changes, in one sentence."""
     before, after = what_if.before.outcome, what_if.after.outcome
     if not after.feasible:
         return f"{what_if.name}: {outcome_words(after)}."

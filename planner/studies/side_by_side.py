@@ -45,7 +45,7 @@ from planner.serving import Pool
 from planner.supply import offered_prices
 
 DATASHEET = "datasheet peaks"
-"""What step times come from where nothing was measured."""
+"""Source of step times where nothing was measured."""
 NONE = "-"
 NOT_PLANNED = "dearer in any case, not planned closer"
 """Reason of a side whose cost is known as a bound only."""
@@ -59,8 +59,8 @@ class PlanSide:
     """One of several plans.
 
     Attributes:
-        name: what it is called beside the others.
-        request: what was asked; None where that cannot be read.
+        name: of this side.
+        request: the question; None where it cannot be read.
         plan: the answer; None where the request is refused.
         refusal: why it is refused, or empty.
         at_least_usd_per_month: a lower bound on what its fleet costs [USD] where it was not planned; else None.
@@ -74,12 +74,12 @@ class PlanSide:
 
     @property
     def usd_per_month(self) -> float | None:
-        """What its fleet costs [USD], or costs at least; None without one."""
+        """Cost of its fleet [USD], or a lower bound; None without one."""
         return self.plan.cost.usd_per_month if self.plan and self.plan.cost else self.at_least_usd_per_month
 
     @property
     def feasible(self) -> bool:
-        """Whether there is a fleet."""
+        """True if there is a fleet."""
         return self.plan is not None and self.plan.cost is not None
 
     @property
@@ -116,12 +116,12 @@ class PlanSide:
 
     @property
     def step_times(self) -> str:
-        """What the step times of its fleet rest on: measurements of its SKUs or of others, or datasheet peaks."""
+        """Sources of the step times of its fleet: measurements of its SKUs or of others, or datasheet peaks."""
         return " + ".join(dict.fromkeys(_step_time_source(pool.config) for pool in self._pools))
 
     @property
     def is_fitted(self) -> bool:
-        """Whether every step time rests on measurements of its own SKU."""
+        """True if every step time rests on measurements of its own SKU."""
         fits = ((pool.config.calibration, pool.config.sku.id) for pool in self._pools)
         return all(fit is not None and fit.sku == sku for fit, sku in fits)
 

@@ -1,4 +1,4 @@
-"""What a sweep comes to: one row per point, as records, as a pandas frame, as CSV."""
+"""Result of a sweep: one row per point, as records, as a pandas frame, as CSV."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_TABLE_POINTS = 60
 """Points that are shown as a table; a file has all. A choice."""
 
 Values = Mapping[str, Any]
-"""What a point sets, by dotted path of the scenario."""
+"""Settings of a point, by dotted path of the scenario."""
 
 
 @dataclass(frozen=True)
@@ -39,20 +39,20 @@ class SweepPoint:
         number: its place in the sweep, from 0.
         values: by dotted path of the scenario, what the point sets.
         status: how planning ended (`planner.optimizer.SolveStatus`), or ``refused``, ``failed``, ``not planned``.
-        feasible: whether there is a fleet.
+        feasible: True if there is a fleet.
         reason: why there is none; empty where there is.
         usd_per_hour: cost of the fleet.
         usd_per_month: the same for a mean month.
         usd_per_million_input_tokens: as in `planner.fleet.types.CostBreakdown`.
         usd_per_million_output_tokens: the same for output.
         usd_per_million_tokens: cost over all tokens, of either kind: what fleets of any mode can be compared by.
-        rate_per_s: what the fleet serves [1/s].
+        rate_per_s: served by the fleet [1/s].
         goodput_per_s: of it, requests that meet every target [1/s].
         gpus: by SKU.
         fleet: its pools in words.
         tightest: the target with the least left.
         tightest_ratio: its predicted latency over its threshold.
-        targets_met: whether every target holds, in simulation too if the sweep simulates.
+        targets_met: True if every target holds, in simulation too if the sweep simulates.
         binding: limits that bind.
         alternatives: USD/h of the best fleet restricted to one SKU or one mode, None where there is none; empty
             unless asked for.
@@ -81,7 +81,7 @@ class SweepPoint:
     seconds: float = 0.0
 
     def record(self) -> dict[str, Any]:
-        """The point as one flat row: what it sets under its paths, one column per SKU and per alternative.
+        """The point as one flat row: its settings under their paths, one column per SKU and per alternative.
 
         A value that is a list or a mapping is JSON text.
         """
@@ -123,7 +123,7 @@ class Sweep:
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was a person who stopped it (Ctrl-C)."""
+        """True if a person stopped it (Ctrl-C)."""
         return self.stopped == INTERRUPTED
 
     elapsed_s: float = 0.0
@@ -196,7 +196,7 @@ def headline(sweep: Sweep) -> str:
 
 
 def table(sweep: Sweep, most: int = MAX_TABLE_POINTS) -> Table:
-    """The first points as a table: what each sets, and its cost, fleet and tightest target, or why it has none."""
+    """The first points as a table: settings, cost, fleet and tightest target, or why it has none."""
     rows = tuple(
         (*(str(_cell(point.values.get(path, "-"))) for path in sweep.paths), *_figure_cells(point))
         for point in sweep.points[:most]

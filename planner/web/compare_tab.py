@@ -41,8 +41,8 @@ HINTS = {
     "tightest target": "The latency target with the least left, and its latency over its threshold: 100 % just holds "
     "it (predicted; of a checked plan simulated)",
     "step times from": "Measurements that kernel times are fitted to. Carried over: the shares of peak measured on "
-    "another GPU. Datasheet peaks: no measurements, so times are the shortest that the hardware allows, and the fleet the "
-    "smallest (fitted or assumed)",
+    "another GPU. Datasheet peaks: no measurements, so times are the shortest that the hardware allows, and the fleet "
+    "the smallest (fitted or assumed)",
 }
 """Definitions by heading, before those of the glossary."""
 

@@ -18,7 +18,6 @@ from typer.testing import CliRunner, Result
 import planner
 from hardware_db import load_hardware
 from planner.cli.base import app
-from planner.report import plan
 from planner.scenario import catalogue, list_scenarios, llm_catalogue, load_request
 from planner.systems import SYSTEMS
 from tests.places import REFERENCE, ROOT
@@ -628,30 +627,14 @@ def _complaint(done: Result) -> dict[str, str]:
     return found.groupdict()
 
 
-BAD_SETTINGS = [
+BAD_SETTINGS = [  # what readers of scenarios refuse is tested with them
     ("search.skus=[h100]", "search.skus", "'h100'", "unknown name", "h100-sxm"),
     ("workload.rate_per_s=-1", "workload.rate_per_s", "-1", "greater than 0", "greater than 0"),
     ("workload.rate_per_s=.nan", "workload.rate_per_s", "nan", "finite", "finite"),
-    ("workload.rate_per_s=.inf", "workload.rate_per_s", "inf", "finite", "finite"),
-    ("workload.rate_per_s=fast", "workload.rate_per_s", "'fast'", "number", "value"),
     ("workload.speed=1", "workload.speed", "1", "unknown field", "spelling"),
     ("speed.of.light=1", "speed", "{'of'", "unknown field", "spelling"),
-    ("workload.scv=-1", "workload.scv", "-1", "from 0 to 1000", "1 for Poisson"),
-    ("workload.scv=.nan", "workload.scv", "nan", "from 0 to 1000", "1 for Poisson"),
-    ("workload.scv=bursty", "workload.scv", "'bursty'", "unknown name", "azure-2023-conv"),
-    ("workload.scv=[1]", "workload.scv", "[1]", "a number", "1 for Poisson"),
-    ("workload.lengths=5", "workload.lengths", "5", "constant lengths, or a trace", "azure-2023-conv"),
     ("workload.lengths=short", "workload.lengths", "'short'", "unknown name", "azure-2023-conv"),
-    (
-        "workload.lengths={input_tokens: 5}",
-        "workload.lengths.output_tokens",
-        "'(missing)'",
-        "missing",
-        "add output_tokens",
-    ),
-    ("workload.lengths={input_tokens: 0, output_tokens: 1}", "workload.lengths.input_tokens", "0", "1", "at least 1"),
     ("workload.lengths={trace: none.csv}", "workload.lengths", "'", "no such file", "CSV"),
-    ("workload.lengths={trace: 3}", "workload.lengths.trace", "3", "string", "value"),
     (
         "workload.lengths.input_tokens.x=3",
         "--set workload.lengths.input_tokens",
@@ -659,31 +642,10 @@ BAD_SETTINGS = [
         "holds no field x",
         "as a whole",
     ),
-    ("workload.lengths={input_tokens: 200000, output_tokens: 1}", "workload.lengths", "200001", "131072", "cut"),
-    ("slo.0.percentile=1.5", "slo[0].percentile", "1.5", "strictly between 0 and 1", "0.99 for p99"),
-    ("slo.0.threshold_s=0", "slo[0].threshold_s", "0", "greater than 0", "greater than 0"),
-    ("slo.0.metric=speed", "slo[0].metric", "'speed'", "ttft", "use one of"),
     ("slo.5.metric=ttft", "--set slo", "'5'", "no such element", "count from 0"),
-    ("slo=[]", "slo", "[]", "at least 1", "value"),
-    ("llm=lama-3.1-8b", "llm", "'lama-3.1-8b'", "unknown name", "llama-3.1-8b"),
-    ("llm=3", "llm", "3", "config.json", "llama-3.1-8b"),
-    ("llm={a: 1}", "config.model_type", "'(missing)'", "names its family", "families"),
     ("llm=none/config.json", "config", "'none/config.json'", "no such file", "config.json"),
-    ("precision={weights: fp9}", "precision.weights", "'fp9'", "fp8", "use one of"),
-    ("search.tp=[0]", "search.tp", "0", "must be >= 1", "within"),
-    ("search.engine=none", "search.engine", "'none'", "unknown name", "vllm"),
-    ("search.modes=[both]", "search.modes[0]", "'both'", "mixed", "use one of"),
-    ("prices.usd_per_gpu_hour.h100-sxm=-2", "prices.usd_per_gpu_hour.h100-sxm", "-2", "> 0", "within"),
-    ("prices.commitments=[demand]", "prices.commitments", "'demand'", "unknown name", "on_demand"),
-    ("limits.gpus.h100-sxm=-1", "limits.gpus.h100-sxm", "-1", "must be >= 0", "within"),
     ("limits.gpus.none=1", "limits.gpus", "'none'", "unknown name", "use one"),
-    ("limits.budget_usd_per_hour=0", "limits.budget_usd_per_hour", "0", "greater than 0", "greater than 0"),
-    ("objective=fun", "objective", "'fun'", "min_cost", "use one of"),
-    ("simulation.requests=1", "simulation.requests", "1", "100", "at least 100"),
-    ("simulation.seed=-1", "simulation.seed", "-1", "0", "at least 0"),
     ("name=[[[", "name", "'[[['", "not plain YAML", "correct it"),
-    ("name=*a", "name", "'*a'", "aliases", "correct it"),
-    ("name=!!timestamp x", "name", "'!!timestamp x'", "cannot be read", "correct it"),
     ("workload.rate_per_s=" + "9" * 5000, "workload.rate_per_s", "9999", "a number has 5000 characters", "correct it"),
     ("rate", "--set", "'rate'", "key=value", "workload.rate_per_s=80"),
     ("=3", "--set", "'=3'", "key=value", "workload.rate_per_s=80"),
@@ -704,15 +666,8 @@ def test_bad_setting_gets_one_line(scenario: str, setting: str, field: str, valu
 BAD_FILES = [
     ("missing.yaml", None, "no such file"),
     ("folder.yaml", "folder", "is a folder"),
-    ("binary.yaml", b"\xff\xfe\x00\x80" * 100, "not UTF-8"),
-    ("control.yaml", b"name: \x00\x01", "not plain YAML"),
     ("huge.yaml", b"#" * 1_000_001, "larger than 1000000 bytes"),
-    ("aliased.yaml", b"a: &a [1, 1]\nb: &b [*a, *a]\nc: [*b, *b]\n", "aliases"),
-    ("deep.yaml", b"[" * 5000, "nested too deeply"),
     ("list.yaml", b"- 1\n", "must be a mapping"),
-    ("empty.yaml", b"", "must be a mapping"),
-    ("nothing.yaml", b"name: x\n", "required field is missing"),
-    ("tag.yaml", b"name: !!python/object:os.system {}\n", "not plain YAML"),
 ]
 
 
@@ -731,19 +686,12 @@ def test_bad_scenario_name_gets_one_line(name: str) -> None:
     assert _complaint(_run("plan", name))["field"] == "scenario"
 
 
-def test_near_names_are_suggested() -> None:
-    assert "chat-llama-70b" in _complaint(_run("plan", "chat-llama-70"))["fix"]
-
-
 @pytest.mark.parametrize(
     ("content", "bound"),
     [
         (b'{"a": 1}', "names its family"),
-        (b"[]", "not an object"),
         (b"weights", "is not JSON"),
-        (b"\x00" * 100, "is not JSON"),
         (b" " * 10_000_001, "more than 10000000"),
-        (b'{"model_type": "llama", "hidden_size": NaN}', "whole number"),
     ],
 )
 def test_config_that_is_not_one_gets_one_line(tmp_path: Path, content: bytes, bound: str) -> None:
@@ -757,33 +705,23 @@ def test_config_that_is_not_one_gets_one_line(tmp_path: Path, content: bytes, bo
 BAD_OPTIONS = [
     (["--llm", "llama-3.1-8b", "--rate", "1", "--lengths", "10/10"], "command line", "--sku"),
     (["--sku", "h100-sxm"], "--llm", "without a scenario"),
-    (["--sku", "h100-sxm", "--llm", "phi-4"], "--rate", "without a scenario"),
     (["--sku", "h100-sxm", "--llm", "phi-4", "--rate", "1"], "--lengths", "without a scenario"),
-    ([*GIVEN, "--sku", "h100"], "--sku", "unknown name"),
-    ([*GIVEN, "--mode", "both"], "--mode", "unknown name"),
     ([*GIVEN, "--engine", "none"], "--engine", "unknown name"),
     ([*GIVEN, "--mode", "disaggregated", "--prefill-sku", "none"], "--prefill-sku", "unknown name"),
     ([*GIVEN, "--prefill-tp", "2"], "--prefill-tp", "only a disaggregated deployment"),
     ([*GIVEN, "--rate", "-3"], "workload.rate_per_s", "greater than 0"),
-    ([*GIVEN, "--rate", "nan"], "workload.rate_per_s", "finite"),
     ([*GIVEN, "--rate", "fast"], "command line", "--rate"),
     ([*GIVEN, "--lengths", "10/0"], "workload.lengths.output_tokens", "1"),
-    ([*GIVEN, "--lengths", "10:20"], "workload.lengths", "unknown name"),
-    ([*GIVEN, "--lengths", "none.csv"], "workload.lengths", "no such file"),
     ([*GIVEN, "--weights", "fp9"], "weights", "fp8"),
     ([*GIVEN, "--tp", "0"], "tp", "1"),
-    ([*GIVEN, "--replicas", "0"], "replicas", "1"),
-    ([*GIVEN, "--max-running-requests", "0"], "max_running_requests", "1"),
     ([*GIVEN, "--max-batched-tokens", "1"], "max_batched_tokens", "16"),
     ([*GIVEN, "--speed", "3"], "command line", "No such option"),
-    ([*GIVEN, "more"], "command line", "unexpected extra argument"),
 ]
 
 
-@pytest.mark.parametrize("command", ["evaluate", "simulate"])
 @pytest.mark.parametrize(("options", "field", "bound"), BAD_OPTIONS, ids=[" ".join(o[0][-2:]) for o in BAD_OPTIONS])
-def test_bad_option_gets_one_line(command: str, options: list[str], field: str, bound: str) -> None:
-    found = _complaint(_run(command, *options))
+def test_bad_option_gets_one_line(options: list[str], field: str, bound: str) -> None:
+    found = _complaint(_run("evaluate", *options))
     assert found["field"] == field
     assert bound in found["bound"]
 
@@ -859,8 +797,3 @@ def test_output_that_cannot_be_encoded_does_not_crash(tmp_path: Path) -> None:
     markdown, tables, end = done.stdout.split("exit 0\n")
     assert markdown.startswith("# Capacity plan: L?nge ? 1\n")
     assert tables.startswith("Serve llama-3.1-8b") and tables.isascii() and not end
-
-
-def test_headline_of_the_command_is_that_of_the_report(scenario: str) -> None:
-    expected = plan.headline(planner.plan(planner.load_scenario(scenario)))
-    assert " ".join(_run("plan", scenario).stdout.split()).startswith(expected)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -11,9 +10,9 @@ from typing import Any
 import pytest
 
 import planner
-from planner.core import Metric, Table, money, percent, rebuilt, significant
+from planner.core import Metric, Table, money, rebuilt, significant
 from planner.engine import images_s
-from planner.fleet import AGREEMENT, Plan
+from planner.fleet import Plan
 from planner.fleet.types import Agreement
 from planner.launch import fleet_of, launch_specs
 from planner.launch.placement import place_replicas, server_numbers
@@ -344,8 +343,3 @@ def test_markdown_of_an_infeasible_plan_says_why(impossible: Plan) -> None:
 def test_version_is_that_of_the_package(plan: Plan) -> None:
     assert report.planner_version() == planner.__version__
     assert f"llm-capacity-planner {planner.__version__} in " in report.page(plan).markdown
-
-
-def test_percent_of_agreement_is_the_one_in_the_heading() -> None:
-    assert percent(AGREEMENT) == "15 %"
-    assert math.isclose(AGREEMENT, 0.15)

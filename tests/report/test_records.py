@@ -14,7 +14,7 @@ from planner.engine import memory_footprint
 from planner.fleet import Plan
 from planner.report import evaluation_to_dict, plan_schema, plan_to_dict
 from planner.report.plan import headline
-from planner.report.records import EvaluationDocument, PerformanceSummary, performance_summary
+from planner.report.records import EvaluationDocument, performance_summary
 
 SCENARIO: dict[str, Any] = {
     "name": "small",
@@ -193,80 +193,40 @@ def test_goodput_needs_targets(plan: Plan) -> None:
 # --- schema ---------------------------------------------------------------------------------------------------------
 
 
-def _complaints(value: Any, schema: dict[str, Any], root: dict[str, Any], where: str = "$") -> list[str]:
-    """What breaks a schema, for the keywords that ours use. `test_schema_oracle` checks this checker's verdicts."""
-    if "$ref" in schema:
-        return _complaints(value, root["$defs"][schema["$ref"].removeprefix("#/$defs/")], root, where)
-    if "anyOf" in schema:
-        tried = [_complaints(value, option, root, where) for option in schema["anyOf"]]
-        return [] if [] in tried else [f"{where}: none of anyOf"]
-    found = [] if value in schema.get("enum", [value]) else [f"{where}: {value!r} not in enum"]
-    if not _has_type(value, schema.get("type", [])):
-        found.append(f"{where}: is not {schema['type']}")
-    items = (
-        [(f"[{i}]", item, schema.get("items", {})) for i, item in enumerate(value)] if isinstance(value, list) else []
-    )
-    if isinstance(value, dict):
-        rest = schema.get("additionalProperties", {})
-        found += [f"{where}: {name} is missing" for name in schema.get("required", []) if name not in value]
-        items = [(f".{name}", item, schema.get("properties", {}).get(name, rest)) for name, item in value.items()]
-    for place, item, inner in items:
-        known = inner is not False
-        found += _complaints(item, inner or {}, root, where + place) if known else [f"{where}{place}: unknown"]
-    return found
-
-
-def _has_type(value: Any, allowed: str | list[str]) -> bool:
-    names = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null", dict: "object"}
-    kind = names.get(type(value), "array")
-    return not allowed or kind in allowed or (kind == "integer" and "number" in allowed)
+def complaints(document: object, schema: dict[str, Any]) -> list[str]:
+    """Places of a document that break its schema."""
+    jsonschema = pytest.importorskip("jsonschema", reason="no JSON Schema validator installed")
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return [error.json_path for error in jsonschema.Draft202012Validator(schema).iter_errors(document)]
 
 
 def test_plans_are_as_their_schema_says(exported: dict[str, Any], impossible: Plan) -> None:
-    schema = plan_schema()
     for document in (exported, plan_to_dict(impossible)):
-        assert _complaints(document, schema, schema) == []
+        assert complaints(document, plan_schema()) == []
 
 
 def test_evaluations_are_as_their_schema_says(plan: Plan) -> None:
     planned = plan.deployments[0]
-    schema = json_schema(EvaluationDocument)
     for performance in (planned.predicted, planned.simulated):
         document = evaluation_to_dict(planned.deployment, planned.workload, performance)
-        assert _complaints(document, schema, schema) == []
+        assert complaints(document, json_schema(EvaluationDocument)) == []
         assert document["performance"] == plain(performance_summary(performance))
         assert document["performance"]["method"] == performance.method
-    assert set(document["performance"]) == {field.name for field in dataclasses.fields(PerformanceSummary)}
 
 
 @pytest.mark.parametrize(
-    ("change", "complaint"),
+    ("change", "place"),
     [
-        ({"status": "fine"}, "$.status: 'fine' not in enum"),
-        ({"considered": 1.5}, "$.considered: is not integer"),
-        ({"surprise": 1}, "$.surprise: unknown"),
-        ({"cost": {}}, "$.cost: none of anyOf"),
+        ({"status": "fine"}, "$.status"),
+        ({"considered": 1.5}, "$.considered"),
+        ({"gpus": {"h100-sxm": 1.5}}, "$.gpus['h100-sxm']"),
+        ({"surprise": 1}, "$"),
+        ({"cost": {}}, "$.cost"),
     ],
 )
-def test_schema_refuses_what_is_not_a_plan(exported: dict[str, Any], change: dict[str, Any], complaint: str) -> None:
-    schema = plan_schema()
-    assert complaint in _complaints({**exported, **change}, schema, schema)
+def test_schema_refuses_what_is_not_a_plan(exported: dict[str, Any], change: dict[str, Any], place: str) -> None:
+    assert complaints({**exported, **change}, plan_schema()) == [place]
 
 
 def test_schema_requires_every_field(exported: dict[str, Any]) -> None:
-    schema = plan_schema()
-    for name in exported:
-        without = {key: value for key, value in exported.items() if key != name}
-        assert _complaints(without, schema, schema) == [f"$: {name} is missing"]
-
-
-def test_schema_oracle(exported: dict[str, Any], impossible: Plan) -> None:
-    """An independent validator agrees."""
-    jsonschema = pytest.importorskip("jsonschema", reason="no independent JSON Schema validator installed")
-    schema = plan_schema()
-    jsonschema.Draft202012Validator.check_schema(schema)
-    validator = jsonschema.Draft202012Validator(schema)
-    assert not list(validator.iter_errors(exported))
-    assert not list(validator.iter_errors(plan_to_dict(impossible)))
-    assert list(validator.iter_errors({**exported, "status": "fine"}))
-    assert list(validator.iter_errors({**exported, "gpus": {"h100-sxm": 1.5}}))
+    assert len(complaints({}, plan_schema())) == len(exported)
