@@ -11,7 +11,7 @@ import enum
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 import planner
 import planner.cli  # it registers the commands
 from planner.cli.base import app
+from planner.report import glossary
 from planner.scenario import Scenario
 from planner.systems import SYSTEMS
 
@@ -168,8 +169,7 @@ def _section(name: str, schema: Schema) -> str:
 
 def _row(name: str, schema: Schema, required: bool) -> str:
     default = "**required**" if required else _default(schema)
-    cells = (f"`{name}`", _holds(schema), default, _cell(schema.get("description", "")))
-    return f"| {' | '.join(cells)} |"
+    return f"| `{name}` | {_holds(schema)} | {default} | {_cell(schema.get('description', ''))} |"
 
 
 def _default(schema: Schema) -> str:
@@ -209,13 +209,23 @@ def _paragraphs(text: str) -> str:
     return "\n\n".join(" ".join(part.replace("``", "`").split()) for part in inspect.cleandoc(text).split("\n\n"))
 
 
-# --- serving systems --------------------------------------------------------------------------------------------------
+# --- serving systems and terms ----------------------------------------------------------------------------------------
 
 
 def systems() -> str:
     """The table of `planner compare --list`: every serving system, who described it, and its theory."""
-    rows = [f"| `{one.name}` | {one.citation} | {one.summary} | {one.theory} |" for one in SYSTEMS.values()]
-    return "\n".join(["| name | who described it | what it is | theory |", "|---|---|---|---|", *rows])
+    cells = ((f"`{one.name}`", one.citation, one.summary, one.theory) for one in SYSTEMS.values())
+    return "\n".join(["| name | who described it | what it is | theory |", "|---|---|---|---|", *map(_cells, cells)])
+
+
+def terms() -> str:
+    """The terms of tables and pages: unit, definition and provenance."""
+    cells = ((one.name, one.unit or "–", one.meaning, one.provenance) for one in glossary.TERMS)
+    return "\n".join(["| term | unit | meaning | from |", "|---|---|---|---|", *map(_cells, cells)])
+
+
+def _cells(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(map(_cell, cells))} |"
 
 
 GENERATED: Mapping[str, Callable[[], str]] = {
@@ -223,5 +233,6 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "python": python_names,
     "scenario fields": scenario_fields,
     "systems": systems,
+    "terms": terms,
 }
 """What stands in place of each marker."""
