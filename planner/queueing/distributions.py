@@ -15,10 +15,9 @@ BINS = 512
 """Between the smallest and the largest of many values. A choice of resolution."""
 LEADING_BITS = 4096
 """Values told apart at most before a bin is looked for. Affects speed."""
-DISTRIBUTION_EDGES = tail_edges(512)
-"""Slices of a returned distribution, one support point each, finer towards the tail. A choice of resolution."""
-TERM_EDGES = tail_edges(160)
-"""Slices of each term of a sum. A choice as above."""
+DISTRIBUTION_EDGES, TERM_EDGES = tail_edges(512), tail_edges(160)
+"""Slices of a returned distribution, one support point each, and of each term of a sum; finer towards the tail. A
+choice of resolution."""
 LARGEST_RATIO = 10.0
 """Most by which one rescaled percentile may exceed both its old value and the scale of the new wait. A choice."""
 NEGLIGIBLE = 1e-9

@@ -24,12 +24,9 @@ from planner.queueing.token_gap import LARGEST_FEEDBACK, Followers, GapNoise, Me
 CLOSEST_TO_CRITICAL = 0.985
 """Share of the number running at which full steps only just keep up, up to which the backlog is solved. Chosen because
 it agrees with simulation."""
-UPPER_ANCHOR_STDS = 1.2
-"""The step curve is anchored at the mean number running and this many standard deviations above. A choice."""
-ANCHOR_SPACING_STDS = 0.3
-"""No new anchor within this many standard deviations of an old one. A choice: time against accuracy."""
-REFINEMENTS = 3
-"""Most rounds in which anchors are added. A choice as above."""
+UPPER_ANCHOR_STDS, ANCHOR_SPACING_STDS, REFINEMENTS = 1.2, 0.3, 3
+"""The step curve is anchored at the mean number running and so many standard deviations above; no new anchor comes
+within so many of an old one; and at most so many rounds add some. A choice: time against accuracy."""
 SMALLEST_STD = 0.5
 """Least standard deviation [sequences] by which the first upper anchor stands apart."""
 EXPONENTIAL_POINTS = np.array([2.0 - np.sqrt(2.0), 2.0 + np.sqrt(2.0)])

@@ -17,10 +17,9 @@ from planner.workload import ArrivalProcess, CondensedLengths
 
 FLUID_POINTS = 64
 """Step times tried for the fluid estimate. A choice: resolution against time."""
-SEARCH_MARGIN = 1.6
-"""The number running is followed up to this multiple of its value at the largest stable rate. A choice."""
-EXTRA_COUNTS = 20.0
-"""Numbers running followed beyond that, for servers of few slots. A choice."""
+SEARCH_MARGIN, EXTRA_COUNTS = 1.6, 20.0
+"""The number running is followed up to this multiple of its value at the largest stable rate, and so many beyond, for
+servers of few slots. A choice."""
 
 
 @dataclass(frozen=True, eq=False)

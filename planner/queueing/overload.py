@@ -25,10 +25,8 @@ from planner.core import FloatArray, InputError
 from planner.queueing.distributions import condensed_with_atom
 from planner.workload import LatencyDistribution
 
-INSTANTS = 64
-"""Times of arrival told apart in a period. A choice of resolution."""
-LEVELS = 200
-"""Waits told apart at one of them. A choice of resolution."""
+INSTANTS, LEVELS = 64, 200
+"""Times of arrival told apart in a period, and waits at one of them. A choice of resolution."""
 
 
 def work_variance_per_s(rate_per_s: float, mean_work_s: float, work_scv: float, dispersion: float = 1.0) -> float:

@@ -26,15 +26,12 @@ from planner.queueing.lattice import cis
 from planner.queueing.renewal import Renewal, excess_at, excess_from, renewal
 from planner.workload import tail_edges
 
-SUM_CELLS = 256
-"""Lattice cells of the sum. A choice of resolution: jumps far below a cell widen a sum, which is then close to normal
-anyway, and scaled to its variance."""
+SUM_CELLS, DEVIATIONS, BEYOND_LARGEST = 256, 8.0, 1.2
+"""Lattice of a sum: its cells, and its end in standard deviations above the mean and at least in largest jumps. A
+choice of resolution: jumps far below a cell widen a sum, which is then close to normal anyway, and scaled to its
+variance."""
 PART_MIDDLES = np.array([0.125, 0.375, 0.625, 0.875])
 """Shares of an overlap that stand for all smaller ones: the middles of four parts. A choice of resolution."""
-DEVIATIONS = 8.0
-"""The lattice ends so many standard deviations above the mean. A choice: what lies beyond is below 1e-4."""
-BEYOND_LARGEST = 1.2
-"""... and at least at this multiple of the largest jump. A choice."""
 TINY = float(np.finfo(float).tiny)
 """Guards a division by a variance of 0."""
 NOISE_EDGES = tail_edges(16)

@@ -66,16 +66,13 @@ NODE_STEPS = 6
 """Steps of sqrt(1 - load) between the two. A choice: resolution against time."""
 NODE_LOADS = 1.0 - np.linspace(math.sqrt(1.0 - IDLE_LOAD), math.sqrt(1.0 - MOST_NODE_LOAD), 2 * NODE_STEPS + 1) ** 2
 """Loads at which steady queues are evaluated: every other one, all where the rate varies less than `NARROW_RATIO`."""
-NARROW_RATIO = 1.8
-"""Ratio of the largest to the smallest rate of a path below which it varies little. A choice as above."""
-FEW_STEPS = 2
-"""Where a path covers fewer steps, a node more on either side gives the curves their slopes. A choice as above."""
+NARROW_RATIO, FEW_STEPS = 1.8, 2
+"""Ratio of the largest to the smallest rate of a path below which all nodes are evaluated, and steps below which a node
+more on either side gives the curves their slopes. A choice as above."""
 RARE_SHARE = 0.02
 """Share of the requests, those at the smallest rates, for which no node of their own is evaluated. A choice."""
-PATH_STEPS = 1024
-"""Steps of a path are made as short as this many in all allow. A choice of resolution."""
-MOST_STEPS_A_WINDOW = 16
-"""Most of them in one window. A choice."""
+PATH_STEPS, MOST_STEPS_A_WINDOW = 1024, 16
+"""Steps of a path are made as short as this many in all, and in one window, allow. A choice of resolution."""
 MINUTE_S = 60.0
 """Length of the busiest minute [s]; definition."""
 LEVELS, HALVES = 16, 2

@@ -40,16 +40,14 @@ from planner.roofline import StepShape
 from planner.serving.types import Deployment, Pool, PoolLimit, PoolPerformance, Role
 from planner.workload import TokenLengths, nearest_groups
 
-ATTENTION_POINTS = 120
-"""Numbers of prompt tokens at which their attention is tabulated. A choice: read linearly in between."""
-ORDER_SEED = 0
-"""Of the order in which prompts of several lengths come. A choice: affects where prompts that do not fit fall."""
-PROMPTS_FOLLOWED = 2000
-"""Prompts followed for how many requests run where whole prompts wait for a step with room. A choice of accuracy."""
+ATTENTION_POINTS, DISTINCT_POINTS = 120, 32
+"""Numbers of prompt tokens at which their attention is tabulated, and of requests at which the expected distinct
+adapters are; read linearly in between. A choice of resolution."""
+ORDER_SEED, PROMPTS_FOLLOWED = 0, 2000
+"""Seed of the order in which prompts of several lengths come, and prompts followed for how many requests run where
+whole prompts wait for a step with room. A choice: affects where prompts that do not fit fall."""
 LEAST_MASS = 1e-300
 """Guards a division by a probability of 0."""
-DISTINCT_POINTS = 32
-"""Numbers of requests at which the expected distinct adapters among them are worked out. A choice."""
 
 
 @dataclass(frozen=True)
@@ -316,10 +314,6 @@ class PoolStepTime:
         return self.timer.times_s(StepShape(running, context))
 
     def _kernels_s(self, running: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
-        if self._mean_steps is None and np.ndim(running) == np.ndim(prompt_tokens) == 0:
-            n, p = float(running), float(prompt_tokens)
-            apart = self.separate_phases and n and p
-            return np.asarray(self._one_s(n, 0.0) + self._one_s(0.0, p) if apart else self._one_s(n, p))
         if self.separate_phases:
             return self._one_after_the_other_s(running, prompt_tokens)
         if np.shape(running) != np.shape(prompt_tokens):
@@ -340,13 +334,6 @@ class PoolStepTime:
         if tables is None:
             return None
         return MeanSteps(tables, costs.decode_context, costs.chunks, self.attention_tokens, self.attention_s)
-
-    def _one_s(self, n: float, p: float) -> float:
-        """One step of n running sequences and p prompt tokens [s]."""
-        costs = self.costs
-        content = (n * costs.decode_context, p, p * costs.pairs, p * costs.context, p * costs.chunks)
-        attention_s = float(np.interp(p, self.attention_tokens, self.attention_s))
-        return self.timer.step_s(n, *content, prompts_s=attention_s)
 
     def _one_after_the_other_s(self, running: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
         zero = np.zeros(np.broadcast_shapes(np.shape(running), np.shape(prompt_tokens)))

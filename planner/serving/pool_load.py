@@ -66,10 +66,9 @@ LIMIT_TOLERANCE = 1e-3
 RESIDUAL_GAPS = 8.0
 """Window [mean gaps] whose index of dispersion stands for the burstiness left beside a drift. A choice: a drift has
 what longer windows see, and shorter ones see the ticks of a clock."""
-FOLLOWED_S = 60.0
-"""Time over which the rate is averaged, at least, where a pool must have followed it for certain [s]. A choice."""
-LIFETIMES_FOLLOWED = 2.0
-"""The same in mean times of a request in the pool. A choice."""
+FOLLOWED_S, LIFETIMES_FOLLOWED = 60.0, 2.0
+"""Time over which the rate is averaged, at least, where a pool must have followed it for certain: in seconds, and in
+mean times of a request in the pool. A choice."""
 SHORTER = 0.9
 """Factor on lengths by which it is seen what they cost. A choice: near 1, and beyond what rounding to tokens does."""
 STEADY_NODES = np.concatenate([NODE_LOADS[:2], NODE_LOADS[2::2]])

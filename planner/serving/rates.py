@@ -23,10 +23,9 @@ from planner.workload import LatencyTarget, Slo, Workload
 
 RATE_TOLERANCE = 0.002
 """Relative tolerance of a sustainable rate."""
-IDLE_SHARE = 1e-3
-"""A deployment at this share of its largest stable rate is as good as idle. A choice."""
-MOST_STABLE_SHARE = 0.995
-"""Largest share of the largest stable rate that is tried. A choice: no larger rate is ever called sustainable."""
+IDLE_SHARE, MOST_STABLE_SHARE = 1e-3, 0.995
+"""Shares of the largest stable rate that are as good as idle, and the largest that is tried: no larger rate is ever
+called sustainable. A choice."""
 MOST_EVALUATIONS = 40
 """Evaluations after which the search for a sustainable rate ends: a guard."""
 EVALUATED_RATES = 12

@@ -31,15 +31,11 @@ from planner.queueing import idle_lifetimes_s
 from planner.serving.types import Deployment, Pool, Role, Router
 from planner.workload import RequestClass, Sessions, TokenLengths, Workload
 
-MOST_OLDER_TURNS = 48
-"""Turns back that a context is looked for. A choice."""
-OLDER_REST = 0.02
-"""Chance that a replica was last visited longer ago than is looked for. A choice."""
+MOST_OLDER_TURNS, OLDER_REST = 48, 0.02
+"""A context is looked for so many turns back, or as far as leaves so small a chance of an older visit. A choice."""
 AFFINITY_LIMIT = 2.0
 """A replica with this many times the mean number of requests, and one more, gets no more for the sake of a prefix. A
 choice."""
-MOST_THERE = 1e-9
-"""Chance of more requests at a pool than are looked at. A choice."""
 BUSY_SHARE = 0.01
 """Share of the time in which more is under way than a pool with sessions is asked to recover from. A choice."""
 LEAST_MASS = 1e-9
@@ -114,7 +110,7 @@ def away_share(replicas: int, requests: float) -> float:
     """
     if replicas <= AFFINITY_LIMIT or requests <= 0.0:
         return 0.0
-    there = np.arange(math.ceil(pdtrik(1.0 - MOST_THERE, requests)) + 1)
+    there = np.arange(math.ceil(pdtrik(1.0 - LEAST_MASS, requests)) + 1)
     chances = np.exp(there * math.log(requests) - requests - gammaln(there + 1.0))
     most = np.ceil(AFFINITY_LIMIT * there / replicas)
     return float(chances @ bdtrc(np.minimum(most, there), there, 1.0 / replicas))

@@ -34,18 +34,16 @@ from planner.serving.pool import (
 from planner.serving.types import Pool, PoolLimit, PoolPerformance, Role
 from planner.workload import ClosedLoop, LatencyDistribution, TokenLengths
 
-SLOTS_PER_REQUEST = 32
-"""Slots of time per mean request: keeps waves of 6 % of a request (lengths uniform on the upper fifth). A choice."""
-REQUESTS_FOLLOWED_PER_USER = 12.0
-"""Requests per user followed one by one; of a longer run the later ones repeat what came before the last. A choice."""
-REQUESTS_REPEATED_PER_USER = 4.0
-"""Requests per user, before the last, that stand for those not followed. A choice."""
+SLOTS_PER_REQUEST, MOST_SLOTS_FOLLOWED = 32, 600.0
+"""Slots of time per mean request: keeps waves of 6 % of a request (lengths uniform on the upper fifth); and at most
+for the requests that are followed, where waiting for prompts or places makes a run long. A choice."""
+REQUESTS_FOLLOWED_PER_USER, REQUESTS_REPEATED_PER_USER = 12.0, 4.0
+"""Requests per user followed one by one, and those before the last that stand for the later ones of a longer run, which
+repeat them. A choice."""
 MOST_LOAD = 0.98
 """Load of the prompts from which on what chance adds to their wait is worked out at this load. A choice."""
 RUNNING_AT_END = 0.5
 """The run ends when so many requests are expected to run still: the median end of the last. A definition."""
-MOST_SLOTS_FOLLOWED = 600.0
-"""Slots at most for the requests that are followed, where waiting for prompts or places makes a run long. A choice."""
 MOST_SLOTS = 4000
 """Slots at most: a guard, reached only by distributions whose longest answer is a hundred times the mean."""
 LEAST_RISE = 1e-9
