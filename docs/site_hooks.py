@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 import planner
 import planner.cli  # it registers the commands
 from planner.cli.base import app
+from planner.launch import checked_versions
 from planner.report import glossary
 from planner.scenario import Scenario
 from planner.systems import SYSTEMS
@@ -209,13 +210,19 @@ def _paragraphs(text: str) -> str:
     return "\n\n".join(" ".join(part.replace("``", "`").split()) for part in inspect.cleandoc(text).split("\n\n"))
 
 
-# --- serving systems and terms ----------------------------------------------------------------------------------------
+# --- serving systems, terms, targets ----------------------------------------------------------------------------------
 
 
 def systems() -> str:
     """The table of `planner compare --list`: every serving system, who described it, and its theory."""
     cells = ((f"`{one.name}`", one.citation, one.summary, one.theory) for one in SYSTEMS.values())
     return "\n".join(["| name | who described it | what it is | theory |", "|---|---|---|---|", *map(_cells, cells)])
+
+
+def target_versions() -> str:
+    """Versions that every export target was written for, with the day they were read."""
+    cells = ((f"`{one.target}`", one.component, one.version, one.retrieved_on) for one in checked_versions())
+    return "\n".join(["| target | of | version | read on |", "|---|---|---|---|", *map(_cells, cells)])
 
 
 def terms() -> str:
@@ -234,5 +241,6 @@ GENERATED: Mapping[str, Callable[[], str]] = {
     "scenario fields": scenario_fields,
     "systems": systems,
     "terms": terms,
+    "target versions": target_versions,
 }
 """What stands in place of each marker."""

@@ -103,26 +103,18 @@ def documented() -> Mapping[str, str]:
 
 
 def test_the_page_has_a_section_for_every_target_and_no_other() -> None:
-    assert set(documented()) == set(TARGETS)
+    assert set(documented()) == {*TARGETS, "Versions"}
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_page_says_of_every_target_how_it_starts_its_versions_their_day_and_how_it_was_checked(target: str) -> None:
-    """As the table that exports print: every version and day of it; a command as the README of an export has it."""
-    says = dict(part.split("**: ", 1) for part in documented()[target].split("- **")[1:])
-    checked = [row for row in launch.checked_versions() if row.target == target]
-    assert not [row.version for row in checked if _short(row.version) not in says["Written for"]]
-    assert {row.retrieved_on for row in checked} <= set(re.findall(r"2026-\d\d-\d\d", says["Written for"]))
+def test_the_page_says_of_every_target_how_it_starts_and_how_it_was_checked(target: str) -> None:
+    """A command as the README of an export has it; versions are put there when the site is built."""
+    says = dict(part.split("**: ", 1) for part in documented()[target].split("- **")[1:] if "**: " in part)
     assert len(says["Checked"].split()) > 3
     readme = exported("one server of eight", target)[README_NAME]
     command = re.match(r"`([^`]+)`", says["Start"])
     if command and target != "compose":  # whose files share the README of scripts, which are started by name
         assert all(word in readme for word in command[1].split() if not re.search(r"NAME|FILE", word)), command[1]
-
-
-def _short(version: str) -> str:
-    """A version without its commit and what is beside it: ``v1 at commit 024af08`` is ``v1``."""
-    return re.split(r" at commit| or later", version)[0].removeprefix("heterogeneous jobs of ")
 
 
 def test_what_is_pinned_is_the_version_that_was_checked() -> None:

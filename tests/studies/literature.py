@@ -651,7 +651,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "tighter": tighter,
     "theory": theory,
 }
-DOCUMENTED = ("chunked", "figure-1", "does-not-pay", "disaggregated", "tighter")
+DOCUMENTED = ("chunked", "disaggregated", "tighter")
 """Parts whose tables stand in docs/studies/literature.md."""
 
 
