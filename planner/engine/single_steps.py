@@ -186,33 +186,27 @@ def _chunk_means(
     return new, max(chunk_pairs / chunks / new - (new + 1.0) / 2.0, 0.0), max(chunk_context / chunks - new, 0.0)
 
 
-@compiled(makes_arrays=True)
-def attention_seconds(
-    tables: StepTables,
-    chunk_tokens: FloatArray,
-    chunk_pairs: FloatArray,
-    chunk_context: FloatArray,
-    chunks: FloatArray,
-) -> FloatArray:
-    """Time of the prompts' attention in each of many steps.
+@compiled
+def prompts_seconds(
+    tables: StepTables, chunk_tokens: float, chunk_pairs: float, chunk_context: float, chunks: float
+) -> float:
+    """Time of the prompts' attention in a step; arguments as of `step_seconds`.
 
     Args:
         tables: of the timer.
-        chunk_tokens: as in `StepShape`, like the three that follow, shape (steps,).
+        chunk_tokens: tokens.
         chunk_pairs: query-key pairs.
         chunk_context: tokens.
         chunks: of prompts.
 
     Returns:
-        Shape (steps,) [s].
+        Their time [s].
     """
-    seconds = np.zeros(chunks.size)
-    for step in range(chunks.size):
-        if chunks[step] > 0.0:
-            new, past, cached = _chunk_means(chunk_tokens[step], chunk_pairs[step], chunk_context[step], chunks[step])
-            own_chunks = chunks[step] / max(min(chunks[step], tables.shares), 1.0)
-            seconds[step] = attention_s(tables.attention, tables.corrections, own_chunks, new, past, cached)
-    return seconds
+    if chunks <= 0.0:
+        return 0.0
+    new, past, cached = _chunk_means(chunk_tokens, chunk_pairs, chunk_context, chunks)
+    own_chunks = chunks / max(min(chunks, tables.shares), 1.0)
+    return attention_s(tables.attention, tables.corrections, own_chunks, new, past, cached)
 
 
 @compiled
@@ -243,10 +237,8 @@ def step_seconds(
     Returns:
         Its duration [s].
     """
-    if math.isnan(prompts_s) and chunks > 0.0:
-        new, past, cached = _chunk_means(chunk_tokens, chunk_pairs, chunk_context, chunks)
-        own_chunks = chunks / max(min(chunks, tables.shares), 1.0)
-        prompts_s = attention_s(tables.attention, tables.corrections, own_chunks, new, past, cached)
+    if math.isnan(prompts_s):
+        prompts_s = prompts_seconds(tables, chunk_tokens, chunk_pairs, chunk_context, chunks)
     return seconds_beside_attention(tables, decodes, decode_context, chunk_tokens, chunks, prompts_s) + drafts_s
 
 
@@ -288,7 +280,7 @@ def seconds_beside_attention(
 
 @compiled(makes_arrays=True)
 def times_of_steps(tables: StepTables, steps: FloatArray) -> FloatArray:
-    """Durations of many steps.
+    """Durations of many steps, and of their prompts' attention.
 
     Args:
         tables: of the timer.
@@ -296,15 +288,18 @@ def times_of_steps(tables: StepTables, steps: FloatArray) -> FloatArray:
             shape (8, steps).
 
     Returns:
-        Shape (steps,) [s].
+        Of steps and of prompts' attention, shape (2, steps) [s].
     """
-    seconds = np.empty(steps.shape[1])
+    seconds = np.empty((2, steps.shape[1]))
     for step in range(steps.shape[1]):
-        decodes, context, tokens = steps[0, step], steps[1, step], steps[2, step]
-        pairs, cached, chunks = steps[3, step], steps[4, step], steps[5, step]
+        decodes, context, tokens, chunks = steps[0, step], steps[1, step], steps[2, step], steps[5, step]
         prompts_s, drafts_s = steps[6, step], steps[7, step]
+        if math.isnan(prompts_s):
+            prompts_s = prompts_seconds(tables, tokens, steps[3, step], steps[4, step], chunks)
         if chunks == 0.0 and tokens == 0.0:
-            seconds[step] = decode_seconds(tables, decodes, context, drafts_s)
+            seconds[0, step] = decode_seconds(tables, decodes, context, drafts_s)
         else:
-            seconds[step] = step_seconds(tables, decodes, context, tokens, pairs, cached, chunks, prompts_s, drafts_s)
+            beside_s = seconds_beside_attention(tables, decodes, context, tokens, chunks, prompts_s)
+            seconds[0, step] = beside_s + drafts_s
+        seconds[1, step] = prompts_s
     return seconds

@@ -42,7 +42,6 @@ from planner.engine.single_steps import (
     NO_TABLES,
     OF_GROUP_TOKENS,
     StepTables,
-    attention_seconds,
     decode_seconds,
     step_seconds,
     times_of_steps,
@@ -139,26 +138,23 @@ class StepTimer:
 
     def prompts_s(self, shape: StepShape) -> FloatArray:
         """Time [s] the attention of each step's prompts takes on its own, shape (...steps)."""
-        steps = _arrays(shape)
-        contents = steps.chunk_tokens, steps.chunk_pairs, steps.chunk_context, steps.chunks
-        flat = (np.ascontiguousarray(content).ravel() for content in contents)
-        return attention_seconds(self._tables, *flat).reshape(np.shape(steps.chunks))
+        return np.asarray(self._own_s(_arrays(shape), math.nan, 0.0)[1])
 
     def times_s(self, shape: StepShape, prompts_s: FloatArray | None = None) -> FloatArray:
         """Duration [s] of each step, shape (...steps); `prompts_s` where it is known already."""
         steps = _arrays(shape)
         drafts_s = self.draft_steps * self.draft.times_s(_without_chunks(steps)) if self.draft is not None else 0.0
-        total = self._own_s(steps, math.nan if prompts_s is None else prompts_s, drafts_s)
+        total: FloatArray = self._own_s(steps, math.nan if prompts_s is None else prompts_s, drafts_s)[0]
         for other in self.others:
             total = np.maximum(total, other.times_s(steps))
         return total
 
     def _own_s(self, steps: StepShape, prompts_s: Number, drafts_s: Number) -> FloatArray:
-        """Of this stage; drafts come with decodes only."""
+        """Of this stage, of which prompts' attention, shape (2, ...steps) [s]; drafts come with decodes only."""
         fields = [getattr(steps, field.name) for field in dataclasses.fields(steps)]
         contents = np.broadcast_arrays(*fields, prompts_s, np.asarray(drafts_s) * (steps.decodes > 0.0))
         flat = np.stack(contents).reshape(len(contents), -1)
-        return times_of_steps(self._tables, flat).reshape(contents[0].shape)
+        return times_of_steps(self._tables, flat).reshape(2, *contents[0].shape)
 
     def step_s(
         self,
@@ -273,7 +269,7 @@ class StepTimer:
             if by_family:
                 family_s[operator.family] = family_s.get(operator.family, 0.0) + time.total_s * has_chunks
             bound_s += time.bound_s * has_chunks
-        overhead_s = self._own_s(steps, math.nan, 0.0) - bound_s.sum(axis=0)
+        overhead_s = self._own_s(steps, math.nan, 0.0)[0] - bound_s.sum(axis=0)
         if self.draft is not None:
             has_decodes = np.asarray(shape.decodes) > 0
             draft_family_s, draft_bound_s = self.draft._items(_without_chunks(shape), by_family=by_family)

@@ -12,6 +12,7 @@ from planner.core import InputError
 from planner.llm import (
     Attention,
     CompressedAttention,
+    DenseFeedForward,
     FeedForward,
     GroupedQueryAttention,
     LinearAttention,
@@ -62,20 +63,18 @@ def _require_heads(kind: Attention | None, tp: int) -> None:
 
 
 def _require_channels(block: FeedForward | None, split: Parallelism, precision: Precision) -> None:
-    if block is None:
-        return
-    if not isinstance(block, MoeFeedForward):
-        _require_parts(
-            "parallelism.tp", split.tp, block.intermediate, "feed-forward channels", precision, Part.FEED_FORWARD
-        )
-        return
-    held = block.experts + split.redundant_experts
-    more = f"use a divisor, or redundant_experts = {split.redundant_experts + -held % split.ep}"
-    _require_even("parallelism.ep", split.ep, held, "experts", more)
-    shared = block.shared_intermediate
-    _require_parts("parallelism.tp", split.tp, shared, "channels of shared experts", precision, Part.SHARED_EXPERTS)
-    channels = "channels of an expert"
-    _require_parts("parallelism.ep", split.expert_tp, block.intermediate, channels, precision, Part.EXPERTS, "raise ep")
+    match block:
+        case DenseFeedForward():
+            channels = "feed-forward channels"
+            _require_parts("parallelism.tp", split.tp, block.intermediate, channels, precision, Part.FEED_FORWARD)
+        case MoeFeedForward():
+            held, shared = block.experts + split.redundant_experts, block.shared_intermediate
+            more = f"use a divisor, or redundant_experts = {split.redundant_experts + -held % split.ep}"
+            _require_even("parallelism.ep", split.ep, held, "experts", more)
+            channels = "channels of shared experts"
+            _require_parts("parallelism.tp", split.tp, shared, channels, precision, Part.SHARED_EXPERTS)
+            own, channels = block.intermediate, "channels of an expert"
+            _require_parts("parallelism.ep", split.expert_tp, own, channels, precision, Part.EXPERTS, "raise ep")
 
 
 def _require_parts(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import singledispatchmethod
 
 from hardware_db import Dtype, GpuSku
 from planner.llm import (
@@ -10,6 +11,7 @@ from planner.llm import (
     CompressedAttention,
     DenseFeedForward,
     DraftSpec,
+    FeedForward,
     GroupedQueryAttention,
     LatentAttention,
     LayerGroup,
@@ -207,11 +209,8 @@ class _Builder:
         if group.attention is not None:
             operators += self.attention(group.attention, float(group.count))
             operators += self.all_reduce(group.count)
-        if isinstance(group.feed_forward, MoeFeedForward):
-            operators += self.experts(group, group.feed_forward)
-        elif group.feed_forward is not None:
-            operators += self.dense(group, group.feed_forward)
-            operators += self.all_reduce(group.count)
+        if group.feed_forward is not None:
+            operators += self.feed_forward(group.feed_forward, group.count)
         if self.llm.layer_embedding is not None:
             operators += self.layer_embedding(self.llm.layer_embedding.size, float(group.count))
         return operators
@@ -232,20 +231,17 @@ class _Builder:
         """
         return self.elementwise(OperatorFamily.NORM, count, mixes * (kept + 2.0) * self.hidden, 2.0 * mixes)
 
+    @singledispatchmethod
     def attention(self, kind: Attention, count: float) -> list[Operator]:
-        """The attention block by its kind."""
-        if isinstance(kind, GroupedQueryAttention):
-            return self.grouped(kind, count)
-        if isinstance(kind, LatentAttention):
-            return self.latent(kind, count)
-        if isinstance(kind, CompressedAttention):
-            return self.compressed(kind, count)
-        if isinstance(kind, LinearMap):
-            family, part = OperatorFamily.ATTENTION_OUTPUT, Part.ATTENTION
-            return [self.matrix(family, part, count, self.hidden, self.hidden / self.tp)]
-        return self.recurrent(kind, count)
+        """The attention block by its kind, each of which registers its own."""
+        raise AssertionError(f"no operators of {type(kind).__name__}")
 
-    def grouped(self, kind: GroupedQueryAttention, count: float) -> list[Operator]:
+    @attention.register(LinearMap)
+    def _linear_map(self, _: LinearMap, count: float) -> list[Operator]:
+        return [self.matrix(OperatorFamily.ATTENTION_OUTPUT, Part.ATTENTION, count, self.hidden, self.hidden / self.tp)]
+
+    @attention.register(GroupedQueryAttention)
+    def _grouped(self, kind: GroupedQueryAttention, count: float) -> list[Operator]:
         """Projections, rotary embedding and softmax attention, split over heads."""
         kv_heads = float(kind.kv_heads_per_gpu(self.tp))
         heads, d, out = float(kind.heads // self.tp), float(kind.head_dim), float(kind.values_per_head)
@@ -306,7 +302,8 @@ class _Builder:
         sums = self.over_shards(OperatorFamily.ALL_REDUCE, "all_reduce", count, Driver.TOKENS, 2.0, 4.0)
         return [*operators, self.elementwise(OperatorFamily.NORM, count, 6.0 * values, 8.0), *sums]
 
-    def latent(self, kind: LatentAttention, count: float) -> list[Operator]:
+    @attention.register(LatentAttention)
+    def _latent(self, kind: LatentAttention, count: float) -> list[Operator]:
         """Compressed projections (repeated on every GPU), expansions and attention (split over heads)."""
         heads, query = kind.heads / self.tp, float(kind.nope_dim + kind.rope_dim)
         row = float(kind.kv_rank + kind.rope_dim)
@@ -368,7 +365,8 @@ class _Builder:
             ]
         return operators
 
-    def recurrent(self, kind: LinearAttention | StateSpace, count: float) -> list[Operator]:
+    @attention.register(LinearAttention)
+    def _linear(self, kind: LinearAttention, count: float) -> list[Operator]:
         """Projections, short convolution and state update, split over heads.
 
         The gated delta net projects decay and step of its heads in 16 bit, apart from queries, keys, values and gate
@@ -377,40 +375,44 @@ class _Builder:
         first projection and that of a gate of low rank are whole on every GPU (``kda.py`` of vLLM), and the passes are
         its gate and the gated norm.
         """
-        family, part = OperatorFamily.QKV, Part.ATTENTION
-        if isinstance(kind, LinearAttention):
-            heads, key, value = kind.value_heads / self.tp, kind.key_dim, kind.value_dim
-            out, channels = heads * value, kind.conv_channels / self.tp
-        else:
-            heads, key, value = kind.heads / self.tp, kind.state_size, kind.head_dim
-            out = heads * value
-            channels = out + 2.0 * kind.groups_per_gpu(self.tp) * kind.state_size
-        operators: list[Operator] = []
-        if isinstance(kind, LinearAttention) and kind.decay_rank:
-            decays = kind.key_heads * key / self.tp
-            low_rank = float(kind.decay_rank + kind.gate_rank)
-            operators += [
-                self.matrix(family, part, count, channels + (0.0 if kind.gate_rank else out), self.hidden),
-                self.matrix(family, part, count, low_rank + heads, self.hidden),
-                self.matrix(family, part, count, decays, float(kind.decay_rank)),
-            ]
-            if kind.gate_rank:
-                operators.append(self.matrix(family, part, count, out, float(kind.gate_rank)))
-            moved, passes, kernel = 2.0 * decays + 3.0 * out, 2.0, "kda"
-        else:
-            into = channels + out
-            if isinstance(kind, LinearAttention):
-                operators.append(self.plain(family, count, 2.0 * heads, self.hidden))
-                kernel = "gated_delta"
-            else:
-                into, kernel = into + heads, "mamba2"
-            operators.append(self.matrix(family, part, count, into, self.hidden))
-            moved, passes = 2.0 * into + 3.0 * out, 3.0
-        shape = RecurrentHeads(heads, float(key), float(value), channels)
+        family, part, heads = OperatorFamily.QKV, Part.ATTENTION, kind.value_heads / self.tp
+        shape = RecurrentHeads(heads, float(kind.key_dim), float(kind.value_dim), kind.conv_channels / self.tp)
+        out = heads * kind.value_dim
+        if not kind.decay_rank:
+            into = shape.channels + out
+            projections: list[Operator] = [self.plain(family, count, 2.0 * heads, self.hidden)]
+            projections.append(self.matrix(family, part, count, into, self.hidden))
+            return [*projections, *self.recurrence(shape, "gated_delta", count, 2.0 * into + 3.0 * out, 3.0)]
+        decays = kind.key_heads * kind.key_dim / self.tp
+        low_rank = float(kind.decay_rank + kind.gate_rank)
+        projections = [
+            self.matrix(family, part, count, shape.channels + (0.0 if kind.gate_rank else out), self.hidden),
+            self.matrix(family, part, count, low_rank + heads, self.hidden),
+            self.matrix(family, part, count, decays, float(kind.decay_rank)),
+        ]
+        if kind.gate_rank:
+            projections.append(self.matrix(family, part, count, out, float(kind.gate_rank)))
+        return [*projections, *self.recurrence(shape, "kda", count, 2.0 * decays + 3.0 * out, 2.0)]
+
+    @attention.register(StateSpace)
+    def _state_space(self, kind: StateSpace, count: float) -> list[Operator]:
+        """One projection, short convolution and state update, split over heads; passes as of the gated delta net."""
+        heads = kind.heads / self.tp
+        out = heads * kind.head_dim
+        channels = out + 2.0 * kind.groups_per_gpu(self.tp) * kind.state_size
+        into = channels + out + heads
+        shape = RecurrentHeads(heads, float(kind.state_size), float(kind.head_dim), channels)
+        projection = self.matrix(OperatorFamily.QKV, Part.ATTENTION, count, into, self.hidden)
+        return [projection, *self.recurrence(shape, "mamba2", count, 2.0 * into + 3.0 * out, 3.0)]
+
+    def recurrence(
+        self, shape: RecurrentHeads, kernel: str, count: float, moved: float, passes: float
+    ) -> list[Operator]:
+        """Passes around a recurrence, itself, and the projection of its output."""
+        family, out = OperatorFamily.RECURRENCE, shape.heads * shape.value_dim
         return [
-            *operators,
-            self.elementwise(OperatorFamily.RECURRENCE, count, moved, passes),
-            Recurrence(OperatorFamily.RECURRENCE, self.half, count, Driver.SHAPE, shape, kernel),
+            self.elementwise(family, count, moved, passes),
+            Recurrence(family, self.half, count, Driver.SHAPE, shape, kernel),
             self.matrix(OperatorFamily.ATTENTION_OUTPUT, Part.ATTENTION_OUTPUT, count, self.hidden, out),
         ]
 
@@ -433,7 +435,8 @@ class _Builder:
             kernel=kernel,
         )
 
-    def compressed(self, kind: CompressedAttention, count: float) -> list[Operator]:
+    @attention.register(CompressedAttention)
+    def _compressed(self, kind: CompressedAttention, count: float) -> list[Operator]:
         """Projections to ranks and keys, pooling and index, whole on every GPU; queries, attention and projections of
         its output, split over groups of heads.
         """
@@ -477,14 +480,21 @@ class _Builder:
             ]
         return operators
 
-    def dense(self, group: LayerGroup, block: DenseFeedForward) -> list[Operator]:
-        """Gate and up, activation, down."""
-        family, part = OperatorFamily.FEED_FORWARD, Part.FEED_FORWARD
-        if block.single:
-            return [self.matrix(family, part, float(group.count), self.hidden, block.intermediate / self.tp)]
-        return self.feed_forward(family, part, float(group.count), block.intermediate / self.tp, block.gated)
+    @singledispatchmethod
+    def feed_forward(self, block: FeedForward, layers: int) -> list[Operator]:
+        """The feed-forward block by its kind, each of which registers its own."""
+        raise AssertionError(f"no operators of {type(block).__name__}")
 
-    def feed_forward(
+    @feed_forward.register(DenseFeedForward)
+    def _dense(self, block: DenseFeedForward, layers: int) -> list[Operator]:
+        """Gate and up, activation, down; or one product."""
+        family, part, width = OperatorFamily.FEED_FORWARD, Part.FEED_FORWARD, block.intermediate / self.tp
+        products: list[Operator] = [self.matrix(family, part, float(layers), self.hidden, width)]
+        if not block.single:
+            products = self.two_products(family, part, float(layers), width, block.gated)
+        return [*products, *self.all_reduce(layers)]
+
+    def two_products(
         self, family: OperatorFamily, part: Part, count: float, width: float, gated: bool
     ) -> list[Operator]:
         """Two matrix products around an activation."""
@@ -495,22 +505,23 @@ class _Builder:
             self.matrix(family, part, count, self.hidden, width),
         ]
 
-    def experts(self, group: LayerGroup, moe: MoeFeedForward) -> list[Operator]:
+    @feed_forward.register(MoeFeedForward)
+    def _experts(self, moe: MoeFeedForward, layers: int) -> list[Operator]:
         """Router, shared experts, routed experts, and the exchange of tokens around them.
 
         Experts on a latent vector: its projections are whole on every GPU, in 16 bit; what travels between the ranks
         is the latent vector. A norm on it wants the sum of all shards first, apart from that of the shared experts
         (``nemotron_h.py`` of vLLM, ``kimi_k3.py`` of SGLang).
         """
-        count, split = float(group.count), self.parallelism
+        count, split = float(layers), self.parallelism
         weights, activations = self.formats(Part.EXPERTS)
         operators: list[Operator] = [self.plain(OperatorFamily.ROUTER, count, float(moe.experts), self.hidden)]
         if moe.shared_intermediate:
-            operators += self.feed_forward(
+            operators += self.two_products(
                 OperatorFamily.SHARED_EXPERTS, Part.SHARED_EXPERTS, count, moe.shared_intermediate / self.tp, moe.gated
             )
         if moe.dense_beside:
-            operators += self.beside(group.count)
+            operators += self.beside(layers)
         operators.append(
             Experts(
                 OperatorFamily.EXPERTS,
@@ -533,8 +544,8 @@ class _Builder:
             operators.append(self.plain(OperatorFamily.ROUTER, count, self.hidden, float(moe.latent)))
         if moe.latent_norm:
             operators.append(self.elementwise(OperatorFamily.NORM, count, 2.0 * moe.latent, 1.0))
-            operators += self.all_reduce(group.count, float(moe.latent)) if split.dp == 1 else []
-        return operators + (self.exchange(count, moe) if split.dp > 1 else self.all_reduce(group.count))
+            operators += self.all_reduce(layers, float(moe.latent)) if split.dp == 1 else []
+        return operators + (self.exchange(count, moe) if split.dp > 1 else self.all_reduce(layers))
 
     def beside(self, layers: int) -> list[Operator]:
         """What joins a dense block to the experts beside it: its own sum over the shards, since a norm follows, four

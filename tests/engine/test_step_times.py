@@ -185,8 +185,8 @@ def edges() -> StepShape:
     return StepShape(*np.array(rows).T)
 
 
-class TestScalarStepTimer:
-    """A step in plain floats is the formula over arrays, to rounding."""
+class TestSingleSteps:
+    """A step asked for alone takes as long as among others."""
 
     def same(self, clock: StepTimer) -> None:
         for shape in (steps(20), edges()):
@@ -195,17 +195,6 @@ class TestScalarStepTimer:
             alone = clock.times_s(StepShape(shape.decodes, shape.decode_context))
             one = [clock.decode_s(*one_of(shape, index)[:2]) for index in range(many.size)]
             assert one == pytest.approx(alone, rel=1e-12)
-
-    @pytest.mark.parametrize("precision", [Precision(), FP8], ids=["bf16", "fp8"])
-    @pytest.mark.parametrize("model", MODELS)
-    def test_uncalibrated(self, model: str, precision: Precision) -> None:
-        self.same(timer(model, precision))
-
-    @pytest.mark.parametrize("fits", FITS)
-    def test_with_every_fit(self, fits: str) -> None:
-        # A third of the models, another third with the next fit: most GPUs have three fits of the same kernel forms.
-        for model in list(MODELS)[list(FITS).index(fits) % 3 :: 3]:
-            self.same(timer(model, FP8, FITS[fits]))
 
     @pytest.mark.parametrize("costs", [FREE, HOSTED, OVERLAPPED], ids=["free", "hosted", "overlapped"])
     @pytest.mark.parametrize("model", SPLITS)
