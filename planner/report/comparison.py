@@ -33,7 +33,7 @@ from planner.report.records import (
 )
 from planner.serving import ClassPerformance, Performance, PoolPerformance
 from planner.systems import SYSTEMS, Comparison, RatePoint, System, SystemRow
-from planner.workload import LatencyTarget, Slo
+from planner.workload import LatencyTarget
 
 PERCENTILES = (0.5, 0.9, 0.99)
 """Columns of the latency tables and of the CSV, for each source."""
@@ -230,16 +230,14 @@ def _outcome_table(comparison: Comparison) -> Table:
         **NAME,
         **targets,
         "requests/s": lambda row: significant(row.requests_per_s),
-        "output tokens/s": lambda row: significant(row.requests_per_s * _mean_output(row)),
+        "output tokens/s": lambda row: significant(
+            row.requests_per_s * (row.variant.workload.lengths.mean_output if row.variant else 0.0)
+        ),
         "sustains [1/s]": lambda row: "-" if row.sustained_per_s is None else significant(row.sustained_per_s),
         "keeps up": lambda row: "yes" if row.performance is not None and row.performance.stable else "NO",
     }
     note = "Requests/s: useful answers. Goodput: those within all targets. Sustains: largest rate that holds them."
     return Table.of("What comes out", comparison.compared, columns, note)
-
-
-def _mean_output(row: SystemRow) -> float:
-    return row.variant.workload.lengths.mean_output if row.variant else 0.0
 
 
 def _cost_table(comparison: Comparison) -> Table:
@@ -329,10 +327,11 @@ def _csv_row(row: SystemRow, source: str, comparison: Comparison) -> dict[str, o
                 "" if performance is None else performance.distribution(metric).quantile_s(p)
             )
     pools = performance.pools if performance else ()
+    alone = dataclasses.replace(row, simulated=None, predicted=performance)
     line |= {
         "stable": "" if performance is None else performance.stable,
         "attainment": "" if performance is None or slo is None else performance.attainment(slo),
-        "goodput_per_s": "" if performance is None or slo is None else _goodput_per_s(row, performance, slo),
+        "goodput_per_s": "" if performance is None or slo is None else alone.goodput_per_s(slo),
         "kv_waste": max((pool.kv_waste for pool in pools), default=""),
         "preempted": sum(pool.preempted for pool in pools) if pools else "",
         "prefix_hits": max((pool.prefix_hits for pool in pools), default=""),
@@ -342,10 +341,6 @@ def _csv_row(row: SystemRow, source: str, comparison: Comparison) -> dict[str, o
         "reason": row.reason if source == SOURCES[0] else "",
     }
     return line
-
-
-def _goodput_per_s(row: SystemRow, performance: Performance, slo: Slo) -> float:
-    return dataclasses.replace(row, simulated=None, predicted=performance).goodput_per_s(slo)
 
 
 def _finite(value: float) -> float | str:

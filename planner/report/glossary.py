@@ -277,6 +277,25 @@ _WHY = (
     Term("binding limits", "", "Limits of the integer program that are used up.", "integer program"),
     Term("most step time", "", "Pool and resource where most of the step time goes.", "roofline"),
 )
+_BUYING = (
+    Term("way of buying", "", "Terms under which all GPUs of the fleet are bought, as price lists name them.", "listed"),
+    Term("USD/month", "USD", "Cost over 730 hours, of an API for the mean traffic of the plan.", "listed prices"),
+    Term("cost against the plan", "%", "Cost over that of the plan as it is bought now.", "counted"),
+    Term("cheapest fleet", "", "GPUs of the cheapest fleet under these terms, or why there is none.", "by theory"),
+    Term("no price for", "", "SKUs without a usable price under these terms; the fleet does without them.", "listed"),
+    Term("input tokens", "USD per million tokens", "Price of input tokens that no cache holds.", "listed"),
+    Term("cached tokens", "USD per million tokens", "Price of those in the prompt cache of the provider.", "listed"),
+    Term("output tokens", "USD per million tokens", "Price of output tokens.", "listed"),
+    Term("cheaper", "", "Which of the two costs less at the planned demand.", "computed"),
+    Term(
+        "fleet pays from",
+        "1/s",
+        "Mean demand from which this fleet, paid whether used or not, costs less than the API.",
+        "cost of the fleet / (3600 x price of a request)",
+    ),
+    Term("of planned", "%", "That demand over the planned one; above 100 % the API is cheaper.", "computed"),
+    Term("source", "", "Page on which the price was read.", "listed"),
+)
 _COMPARE = (
     Term("system", "", "A way of serving, as a paper or an engine describes it.", "see described by"),
     Term("what it is", "", "The system in a sentence.", "its description"),
@@ -303,6 +322,7 @@ TERMS: tuple[Term, ...] = (
     *_SEARCH,
     *_PROGRAM,
     *_WHY,
+    *_BUYING,
     *_COMPARE,
 )
 """Every term; names differ in more than case."""

@@ -171,14 +171,11 @@ def _terms(tables: Sequence[Table]) -> list[glossary.Term]:
 
 def csv_tables(plan: Plan) -> dict[str, str]:
     """Each table of a plan as CSV, by file name, numbered in the order of the report: ``01-request.csv``."""
-    return {
-        f"{number:02d}-{_slug(table.title)}.csv": csv_text(table.columns, table.rows)
-        for number, table in enumerate(_shown_tables(plan), start=1)
-    }
-
-
-def _slug(title: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+    files = {}
+    for number, table in enumerate(_shown_tables(plan), start=1):
+        name = re.sub(r"[^a-z0-9]+", "-", table.title.lower()).strip("-")
+        files[f"{number:02d}-{name}.csv"] = csv_text(table.columns, table.rows)
+    return files
 
 
 def csv_text(columns: Sequence[object], rows: Iterable[Sequence[object]]) -> str:

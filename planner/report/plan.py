@@ -323,7 +323,7 @@ def _limit_words(plan: Plan) -> str:
         "quotas": lambda quotas: "; ".join(f"at most {quota.gpus:,} x {quota.sku} by quota" for quota in quotas),
         "power_kw": lambda kw: f"at most {significant(kw)} kW",
         "co2_kg_per_hour": lambda kg: f"at most {significant(kg)} kg CO2 an hour",
-        "skus_at_most": lambda count: f"at most {count} SKUs",
+        "skus_at_most": lambda count: f"at most {number_of(count, 'SKU')}",
         "pinned": lambda counts: "; ".join(f"at least {count:,} x {sku}" for sku, count in counts.items()),
         "forbidden": lambda names: f"not {', '.join(names)}",
         "existing": lambda counts: "; ".join(f"{count:,} x {sku} there already" for sku, count in counts.items()),

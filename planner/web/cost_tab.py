@@ -184,7 +184,7 @@ def _api_comparison(page: Page) -> None:
         "cost-apis",
     )
     components.table(
-        purchase_tables.api_prices_table(page.plan, apis), "cost-api-table", purchase_tables.API_PRICE_HINTS
+        purchase_tables.api_prices_table(page.plan, apis), "cost-api-table"
     )
     _smallest_demand(page, prices)
 
@@ -321,7 +321,7 @@ def _purchase_options(page: Page) -> None:
     _use_buttons(page, offers, terms)
     with st.expander("All ways of buying as a table"):
         components.table(
-            purchase_tables.offers_table(page.plan, offers), "cost-ways-table", purchase_tables.OFFER_HINTS
+            purchase_tables.offers_table(page.plan, offers), "cost-ways-table"
         )
 
 
