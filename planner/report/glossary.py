@@ -278,7 +278,9 @@ _WHY = (
     Term("most step time", "", "Pool and resource where most of the step time goes.", "roofline"),
 )
 _BUYING = (
-    Term("way of buying", "", "Terms under which all GPUs of the fleet are bought, as price lists name them.", "listed"),
+    Term(
+        "way of buying", "", "Terms under which all GPUs are bought, as price lists name them.", "listed"
+    ),
     Term("USD/month", "USD", "Cost over 730 hours, of an API for the mean traffic of the plan.", "listed prices"),
     Term("cost against the plan", "%", "Cost over that of the plan as it is bought now.", "counted"),
     Term("cheapest fleet", "", "GPUs of the cheapest fleet under these terms, or why there is none.", "by theory"),

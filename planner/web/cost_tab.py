@@ -183,9 +183,7 @@ def _api_comparison(page: Page) -> None:
         "Self-hosting or API",
         "cost-apis",
     )
-    components.table(
-        purchase_tables.api_prices_table(page.plan, apis), "cost-api-table"
-    )
+    components.table(purchase_tables.api_prices_table(page.plan, apis), "cost-api-table")
     _smallest_demand(page, prices)
 
 
@@ -320,9 +318,7 @@ def _purchase_options(page: Page) -> None:
     )
     _use_buttons(page, offers, terms)
     with st.expander("All ways of buying as a table"):
-        components.table(
-            purchase_tables.offers_table(page.plan, offers), "cost-ways-table"
-        )
+        components.table(purchase_tables.offers_table(page.plan, offers), "cost-ways-table")
 
 
 def _unpriced_in_words(page: Page, options: Sequence[PurchaseAlternative]) -> list[str]:
