@@ -126,14 +126,14 @@ def _busy_margin(pool: Pool, slo: Slo, workload: Workload) -> SloMargin | None:
     Of a share s of the requests at most a share (1 - p) / s may miss a target at percentile p of all.
     """
     strictest = max([target.percentile for target in slo.targets]) if slo.attainment is None else slo.attainment
-    busy = busy_windows(pool, workload, min(BUSY_TIMES * (1.0 - strictest), 1.0))
-    if busy.share <= 0.0:
+    loaded, share = busy_windows(pool, workload, min(BUSY_TIMES * (1.0 - strictest), 1.0))
+    if share <= 0.0:
         return None
 
-    required = slo_of_share(slo, busy.share)
+    required = slo_of_share(slo, share)
     if required is None:
         return None
-    margin = _margin(pool, required, busy.loaded, busy.workload)
+    margin = _margin(pool, required, loaded, loaded.workload)
     return margin if margin.log_excess > 0.0 else None
 
 

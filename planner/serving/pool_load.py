@@ -261,27 +261,6 @@ class _SteadyPools:
             self.known[rate_per_s] = pool_under_load(self.pool, self.workload.at_rate(rate_per_s))
         return self.known[rate_per_s]
 
-    def in_busy_windows(self, workload: Workload, share: float) -> BusyWindows:
-        """The steady pool at the highest node that windows with so large a share of the requests certainly reach."""
-        arrivals = workload.open_arrivals
-        drift = arrivals.drift
-        assert drift is not None
-        work = np.minimum(drift.work(0.0, 1.0), drift.work(1.0, 0.0))
-        path = RateDrift.of(work, drift.window_s)
-        requests = drift.share_of_requests()
-
-        def loads(memory_s: float) -> FloatArray:
-            return path.smoothed(memory_s) * float(work.mean()) * arrivals.rate_per_s / self.limit_per_s
-
-        followed = loads(FOLLOWED_S)
-        order = np.argsort(followed)[::-1]
-        reached = float(followed[order][min(int(np.searchsorted(np.cumsum(requests[order]), share)), order.size - 1)])
-        nodes = NODE_LOADS[::2]
-        node = float(nodes[max(int(np.searchsorted(nodes, reached, side="right")) - 1, 0)])
-        loaded = self.at(node * self.limit_per_s)
-        memory_s = max(FOLLOWED_S, LIFETIMES_FOLLOWED * loaded.queue.e2e.mean_s) if loaded.queue.stable else FOLLOWED_S
-        return BusyWindows(loaded, loaded.workload, float(requests[loads(memory_s) >= node].sum()))
-
     @cached_property
     def queues(self) -> SteadyQueues:
         """The queue of the pool by rate, and curves through those solved."""
@@ -317,21 +296,6 @@ class _SteadyPools:
             workload=Workload(arrivals=arrivals, classes=node.workload.classes),
             varying=varying,
         )
-
-
-@dataclass(frozen=True)
-class BusyWindows:
-    """A steady pool that stands for the busiest windows of a rate that varies: they are no better.
-
-    Attributes:
-        loaded: that pool.
-        workload: of it.
-        share: of all requests.
-    """
-
-    loaded: PoolUnderLoad
-    workload: Workload
-    share: float
 
 
 def with_known_hits(deployment: Deployment, workload: Workload) -> Workload:
@@ -389,7 +353,7 @@ def steady_pools_around(pool: Pool, workload: Workload) -> tuple[PoolUnderLoad, 
     return pools.at(float(nodes[above - 1])), pools.at(float(nodes[above]))
 
 
-def busy_windows(pool: Pool, workload: Workload, share: float) -> BusyWindows:
+def busy_windows(pool: Pool, workload: Workload, share: float) -> tuple[PoolUnderLoad, float]:
     """A steady load that windows with so large a share of the requests reach: latencies are no shorter there.
 
     One steady evaluation, of those that `pool_under_load` makes of the same pool; it refutes most rates that are too
@@ -407,7 +371,25 @@ def busy_windows(pool: Pool, workload: Workload, share: float) -> BusyWindows:
     Raises:
         InputError: a request does not fit.
     """
-    return _steady_pools(pool, workload).in_busy_windows(workload, share)
+    pools = _steady_pools(pool, workload)
+    arrivals = workload.open_arrivals
+    drift = arrivals.drift
+    assert drift is not None
+    work = np.minimum(drift.work(0.0, 1.0), drift.work(1.0, 0.0))
+    path = RateDrift.of(work, drift.window_s)
+    requests = drift.share_of_requests()
+
+    def loads(memory_s: float) -> FloatArray:
+        return path.smoothed(memory_s) * float(work.mean()) * arrivals.rate_per_s / pools.limit_per_s
+
+    followed = loads(FOLLOWED_S)
+    order = np.argsort(followed)[::-1]
+    reached = float(followed[order][min(int(np.searchsorted(np.cumsum(requests[order]), share)), order.size - 1)])
+    nodes = NODE_LOADS[::2]
+    node = float(nodes[max(int(np.searchsorted(nodes, reached, side="right")) - 1, 0)])
+    loaded = pools.at(node * pools.limit_per_s)
+    memory_s = max(FOLLOWED_S, LIFETIMES_FOLLOWED * loaded.queue.e2e.mean_s) if loaded.queue.stable else FOLLOWED_S
+    return loaded, float(requests[loads(memory_s) >= node].sum())
 
 
 def _steady_pools(pool: Pool, workload: Workload) -> _SteadyPools:

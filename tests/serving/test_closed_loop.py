@@ -13,7 +13,7 @@ from planner.core import InputError, Metric
 from planner.engine import ReplicaConfig, Schedule, Speculation
 from planner.llm import Precision
 from planner.roofline import Parallelism
-from planner.serving import Deployment, Method, PoolLimit, evaluate
+from planner.serving import Deployment, PoolLimit, evaluate
 from planner.simulator import simulate
 from planner.workload import TokenLengths, Workload
 from tests.builders import calibrated, replica
@@ -87,14 +87,6 @@ def test_users_are_rate_times_time_in_the_steady_part(users: int) -> None:
     )
     assert found.steady is not None
     assert found.steady.rate_per_s * found.steady.e2e.mean_s == pytest.approx(users, rel=0.04)
-
-
-def test_output_tokens_are_rate_times_mean_output() -> None:
-    lengths = benchmark_lengths(1024, 512)
-    found = evaluate(Deployment.mixed(large()), Workload.closed(16, lengths))
-    assert found.output_tokens_per_s == pytest.approx(found.rate_per_s * lengths.mean_output)
-    assert found.method is Method.ANALYTIC
-    assert found.stable
 
 
 def test_rate_and_gaps_rise_with_the_users() -> None:

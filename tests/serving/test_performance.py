@@ -306,9 +306,3 @@ def test_one_common_error_is_carried_in_full_and_independent_ones_by_squares() -
     nothing = {key: fit.model_copy(update={"spread": 0.0}) for key, fit in kernels.items()}
     exact = alike.model_copy(update={"calibration": fits.model_copy(update={"kernels": nothing})})
     assert step_spread(exact, StepShape(64.0, 64 * 4000.0)) == 0.0
-
-
-def test_intervals_read_as_text() -> None:
-    found = evaluate(Deployment.mixed(calibrated()), chat(5.0))
-    low, high = found.interval[Metric.TPOT]
-    assert found.summary(Metric.TPOT) == f"TPOT {found.tpot.mean_s * 1e3:.3g} ms [{low * 1e3:.3g}, {high * 1e3:.3g}]"

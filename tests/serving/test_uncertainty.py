@@ -11,7 +11,6 @@ from planner.serving import Deployment, ServingKind, latency_intervals
 from planner.serving.uncertainty import (
     GROUP_SPREADS,
     KernelSpreads,
-    interval_90,
     latency_spreads,
     serving_kind,
     step_spread,
@@ -77,10 +76,6 @@ def test_spreads_are_those_of_servers(kind: ServingKind) -> None:
     assert 0.02 < group.ttft < math.log(3.0)
     assert 0.0 <= group.shared <= 1.0
     assert -1.0 <= group.correlation <= 1.0
-
-
-def test_nothing_spreads_nothing() -> None:
-    assert interval_90(3.0, 0.0) == (3.0, 3.0)
 
 
 def test_shapes_that_one_fit_times_are_off_each_by_themselves() -> None:

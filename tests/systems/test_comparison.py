@@ -12,7 +12,6 @@ import pytest
 import planner
 from planner.charts import systems
 from planner.core import InputError, Metric, UnknownNameError, UnsupportedFeatureError, json_schema, json_text, plain
-from planner.engine import step_time
 from planner.report import comparison
 from planner.serving import Deployment, evaluate, largest_stable_rate_per_s
 from planner.simulator import simulate
@@ -335,28 +334,6 @@ def test_charts_that_lack_their_figures_say_so() -> None:
     ):
         with pytest.raises(InputError, match=text):
             chart(bare)
-
-
-def test_the_stall_of_a_prompt_is_its_step() -> None:
-    """The long gap is one step of the whole prompt; chunks spread it, and both process every token of it."""
-    config = replica()
-    rows = systems.token_gap_rows(config, chunk_tokens=512, prompt_tokens=4000, running=16)
-    gaps = {
-        name: [row["gap_ms"] for row in rows if row["system"] == name]
-        for name in ("whole prompt", "chunks of 512 tokens")
-    }
-    assert max(gaps["whole prompt"]) == pytest.approx(1e3 * step_time(config, [1015] * 16, [(4000, 0)]).total_s)
-    assert max(gaps["whole prompt"]) > 5 * max(gaps["chunks of 512 tokens"])
-    slow = [gap for gap in gaps["chunks of 512 tokens"] if gap > 1.3 * gaps["chunks of 512 tokens"][0]]
-    assert len(slow) in (8, 9)  # 4000 / (512 - 16) = 8.06
-
-
-@pytest.mark.parametrize(
-    ("traffic", "text"), [({"chunk_tokens": 8}, "above the 32"), ({"arrives": 99}, "from 1 to 59")]
-)
-def test_a_trace_that_shows_nothing_is_refused(traffic: dict[str, int], text: str) -> None:
-    with pytest.raises(InputError, match=text):
-        systems.token_gap_rows(replica(), **traffic)
 
 
 def test_a_recording_is_played_whole_unless_told_otherwise() -> None:

@@ -13,14 +13,13 @@ from planner.engine import (
     Speculation,
     memory_footprint,
 )
-from planner.engine.replica import step_shape
 from planner.llm import load_llm
 from planner.serving import Deployment, Role, Router, evaluate
 from planner.systems import DEFAULT_SYSTEMS, SYSTEMS
 from planner.systems.catalogue import chosen_systems
 from planner.systems.variants import TOKENS_PER_STEP, Variant, eagle_draft_cost, speculation_of_gain
 from planner.workload import ArrivalProcess, RequestClass, SharedPrefixes, TokenLengths, Workload
-from tests.builders import CHAT, chat, disaggregated, mixed, replica, weights_bytes_per_gpu
+from tests.builders import chat, disaggregated, mixed, replica, weights_bytes_per_gpu
 
 LENGTHS = TokenLengths.constant(1000, 200)
 BASE = mixed(4)
@@ -54,10 +53,6 @@ def test_no_system_brings_back_the_graphs_of_an_engine_that_runs_without(name: s
     schedule = replica().schedule.model_copy(update={"captured_decodes": 0})
     variant = _variant(name, mixed(4, own_schedule=schedule))
     assert {pool.config.captured_decodes for pool in variant.deployment.pools} == {0.0}
-
-
-def test_the_defaults_are_the_steps_serving_took() -> None:
-    assert [system.name for system in chosen_systems(DEFAULT_SYSTEMS)] == list(DEFAULT_SYSTEMS)
 
 
 @pytest.mark.parametrize(
@@ -193,10 +188,6 @@ def test_masks_and_adapters_are_set() -> None:
     assert lora is not None and lora.slots < lora.adapters
 
 
-def test_lengths_are_those_given() -> None:
-    assert _variant("static", mixed(), Workload.of(1.0, CHAT)).workload.lengths == CHAT
-
-
 def test_a_draft_takes_its_share_of_a_plain_step() -> None:
     """With drafts of cost c a step takes tau(k + 1 tokens each) + k c tau(1 token each), Leviathan's (c gamma + 1)."""
     plain, checked, drafted = (
@@ -209,13 +200,6 @@ def test_a_draft_takes_its_share_of_a_plain_step() -> None:
     )
     assert drafted - checked == pytest.approx(4 * 0.1 * plain)
     assert checked == pytest.approx(plain, rel=0.1)  # memory-bound: five tokens for the price of one
-
-
-def test_itemised_vector_and_single_steps_agree_on_drafts() -> None:
-    timer = replica(speculation=Speculation(draft_tokens=3, acceptance=0.6, draft_cost=0.2)).timer
-    shape = step_shape([1000] * 16, [])
-    assert timer.step_time(shape).total_s == pytest.approx(float(timer.times_s(shape)))
-    assert timer.decode_s(16.0, 16_000.0) == pytest.approx(float(timer.times_s(shape)), rel=1e-3)
 
 
 def test_a_drafter_takes_its_share_of_memory() -> None:
