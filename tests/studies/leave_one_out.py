@@ -25,6 +25,8 @@ from planner.core import FloatArray
 from planner.serving.uncertainty import NORMAL_95, GroupSpread
 
 BEGIN, END = "<!-- left out -->", "<!-- /left out -->"
+FAR_OFF_TPOT, FAR_OFF_TTFT = 0.095, 0.4
+"""Median errors from which the page names a group."""
 COVERAGE = 0.9
 """Share of the means an interval is to hold."""
 WAITING = 0.3
@@ -205,7 +207,7 @@ def left_out_coverage(runs: Sequence[LeftOut], metric: str) -> tuple[float, floa
 
 
 def tables(runs: Sequence[LeftOut]) -> str:
-    """Markdown: totals by class, coverage, and groups, worst first."""
+    """Markdown: totals by class, coverage, and the groups that are furthest off, worst first."""
     kinds = sorted({run.kind for run in runs})
     lines = [
         "| class | runs | predicted % | TPOT median % | TTFT median % | TPOT in its interval % | half-width % | "
@@ -229,6 +231,8 @@ def tables(runs: Sequence[LeftOut]) -> str:
         groups.setdefault(run.group, []).append(run)
     for group, own in sorted(groups.items(), key=lambda item: -median_error(item[1], "tpot")):
         cells = [value for metric in ("tpot", "ttft") for value in (median_error(own, metric), bias(own, metric))]
+        if cells[0] < FAR_OFF_TPOT and cells[2] < FAR_OFF_TTFT:
+            continue
         shown = (f"{100 * cells[0]:.2g}", f"{100 * cells[1]:+.2g}", f"{100 * cells[2]:.2g}", f"{100 * cells[3]:+.2g}")
         lines.append(f"| {' | '.join(group)} | {len(own)} | {' | '.join(shown)} |")
     return "\n".join(lines)
