@@ -252,11 +252,6 @@ class CandidateColumns:
         return self._shares.expectations
 
     @property
-    def are_shared(self) -> bool:
-        """True if some column serves several slices."""
-        return any(len(column.rates) > 1 for column in self._by_name.values())
-
-    @property
     def all(self) -> list[Column]:
         """Every column as it stands."""
         return list(self._by_name.values())

@@ -10,9 +10,7 @@ Confidence is asked for as a probability. The fleet is planned with every step t
 slower than estimated (that quantile of the normal distribution), which is exact where one thing alone may be off, and
 more where others have to hold too; `planner.fleet.planning` plans with more deviations until the draws say it is
 enough. Each deployment is judged by theory. Slower steps never bring a latency down, so that most draws are known to
-hold or to miss from another that is slower, or faster, in everything: two dozen evaluations stand for all. Near the
-targets the logarithm of the misses may go linearly with those of the step times: where a plane through some
-evaluations foretold others and leaves no open draw in doubt, the rest are read off it.
+hold or to miss from another that is slower, or faster, in everything: two or three dozen evaluations stand for all.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from types import MappingProxyType
 
@@ -56,14 +54,6 @@ LEAST_MISSED = 0.1
 """Simulated misses over those allowed below which nothing is concluded of theory. A choice."""
 RATE_TOLERANCE = 0.01
 """To which that factor is found. A choice."""
-NEAR_LOG_MISSES = 1.5
-"""Logarithm of misses over those allowed up to which it may go linearly with those of step times: as seen."""
-FORETOLD = 3
-"""Evaluations that a plane through the ones before must have foretold before it is believed. A choice."""
-IN_DOUBT = 3.0
-"""Largest error of what it foretold times which a draw this near to the targets is in doubt. A choice."""
-LEAST_DOUBT = 0.02
-"""The same logarithm, of misses that are counted on a lattice: a choice."""
 
 
 NOTHING_MEASURED: Mapping[str, MeasuredSteps] = MappingProxyType({})
@@ -207,23 +197,23 @@ def confidence_of(
         factors: `rate_factors` of the deployments, where they are known.
     """
     holds: BoolArray = np.ones(DRAWS, dtype=bool)
-    starts = min(map(_start_probability, deployments), default=1.0)
-    evaluations, unknown = 0, set[str]()
+    starts = min(  # of one kind all replicas start, or none
+        (
+            start_probability(pool.config, memory_footprint(pool.config), planned.workload.lengths.max_total)
+            for planned in deployments
+            for pool in planned.surviving.pools
+        ),
+        default=1.0,
+    )
+    unknown = set[str]()
     for planned, factor in zip(deployments, factors or rate_factors(deployments, slos), strict=True):
         judge = _Judge(planned, slos, seed, measured, factor)
         holds &= judge.holds()
-        evaluations += judge.evaluations
         unknown |= judge.uncalibrated
     jeffreys = (float(holds.sum()) + 0.5) / (DRAWS + 1.0)  # no number of draws makes it certain
     share = starts * jeffreys
     error = math.sqrt(max(share * (1.0 - share), 1.0 / DRAWS) / DRAWS)
     return PlanConfidence(asked, share, error, tuple(sorted(unknown)), starts)
-
-
-def _start_probability(planned: PlannedDeployment) -> float:
-    """With which every replica of a deployment starts: of one kind all do, or none."""
-    longest, configs = planned.workload.lengths.max_total, [pool.config for pool in planned.surviving.pools]
-    return min(start_probability(config, memory_footprint(config), longest) for config in configs)
 
 
 class _Judge:
@@ -250,7 +240,6 @@ class _Judge:
             if spreads is None
         }
         self.logs = self._drawn(seed, measured)
-        self.evaluations = 0
 
     def _drawn(self, seed: int, measured: Mapping[str, MeasuredSteps]) -> FloatArray:
         """Logarithms that step times are off by: shape (draws, 3 of each pool)."""
@@ -263,27 +252,18 @@ class _Judge:
     def holds(self) -> BoolArray:
         """By draw. One that is faster in everything than one that holds does so too; the other way round likewise.
 
-        Asked next is the draw whose verdict, whichever it is, says most about the others; once a plane goes through
-        what was found near the targets, the one that is nearest to them.
+        Asked next is the draw whose verdict, whichever it is, says most about the others.
         """
         known = np.zeros(DRAWS, dtype=bool)
         holds = np.zeros(DRAWS, dtype=bool)
         found, verdict = self._verified()
         self._note(found, verdict, known, holds)
         faster = np.all(self.logs[:, None] <= self.logs, axis=2)
-        asked = _Plane()
         while not known.all():
             open_draws = np.flatnonzero(~known)
-            read_off = asked.log_misses(self.logs[open_draws])
-            if read_off is not None and asked.doubt < np.abs(read_off).min():
-                holds[open_draws] = read_off <= 0.0
-                break
             among = faster[np.ix_(open_draws, open_draws)]
-            says_most = np.argmax(np.minimum(among.sum(axis=0), among.sum(axis=1)))
-            logs = self.logs[open_draws[says_most if read_off is None else np.abs(read_off).argmin()]]
-            verdict, log_misses = self._verified_at(logs)
-            asked.add(logs, log_misses)
-            self._note(logs, verdict, known, holds)
+            logs = self.logs[open_draws[np.argmax(np.minimum(among.sum(axis=0), among.sum(axis=1)))]]
+            self._note(logs, self._holds_at(logs), known, holds)
         return holds
 
     def _note(self, logs: FloatArray, verdict: bool, known: BoolArray, holds: BoolArray) -> None:
@@ -306,12 +286,9 @@ class _Judge:
             logs += [math.log(shift.decode), math.log(shift.prompt), alone]
         return np.array(logs), not violated_metrics(self.planned, self.slos, by_theory=self.planned.run is None)
 
-    def _verified_at(self, logs: FloatArray) -> tuple[bool, float]:
-        """True if it holds, and the logarithm of misses over allowed misses."""
-        self.evaluations += 1
-        planned = self._at(logs)
-        misses = max(missing_over_allowed(planned, self.slos).values(), default=0.0)
-        return not violated_metrics(planned, self.slos), math.log(misses) if misses > 0.0 else -math.inf
+    def _holds_at(self, logs: FloatArray) -> bool:
+        """True if it holds by theory with step times that are off by this."""
+        return not violated_metrics(self._at(logs), self.slos)
 
     def _at(self, logs: FloatArray) -> PlannedDeployment:
         """The deployment by theory with step times that are off by this."""
@@ -324,37 +301,6 @@ class _Judge:
         ]
         surviving = _reconfigured(self.estimate.surviving, configs)
         return by_theory(replace(self.estimate, surviving=surviving), self.rate_factor)
-
-
-@dataclass
-class _Plane:
-    """Logarithms of misses by those of step times, near the targets: at those evaluated, and a plane through them."""
-
-    logs: list[FloatArray] = field(default_factory=list)
-    found: list[float] = field(default_factory=list)
-    errors: list[float] = field(default_factory=list)
-
-    def add(self, logs: FloatArray, log_misses: float) -> None:
-        """Add an evaluation: its prediction error and, near the targets, a point of the plane."""
-        foretold = self.log_misses(logs[None])
-        if foretold is not None:
-            self.errors.append(abs(float(foretold[0]) - log_misses))
-        if abs(log_misses) <= NEAR_LOG_MISSES:
-            self.logs.append(logs)
-            self.found.append(log_misses)
-
-    def log_misses(self, logs: FloatArray) -> FloatArray | None:
-        """At other step times, shape (draws,); None where too few are known."""
-        if len(self.found) <= logs.shape[1] + 1:
-            return None
-        points = np.column_stack([np.array(self.logs), np.ones(len(self.found))])
-        plane = np.linalg.lstsq(points, np.array(self.found), rcond=None)[0]
-        return np.asarray(np.column_stack([logs, np.ones(len(logs))]) @ plane)
-
-    @property
-    def doubt(self) -> float:
-        """How far that may be off; infinite as long as it foretold too little."""
-        return max(IN_DOUBT * max(self.errors), LEAST_DOUBT) if len(self.errors) >= FORETOLD else math.inf
 
 
 def _logs(

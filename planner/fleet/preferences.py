@@ -15,7 +15,7 @@ from functools import partial
 
 from planner.fleet.columns import CandidateColumns, Column
 from planner.fleet.program import RELATIVE_GAP, SAME_COST, FleetSearch
-from planner.fleet.refinement import COARSE_GAP, refined_allocation, tie_of, with_bound
+from planner.fleet.refinement import COARSE_GAP, refined_allocation, with_bound
 from planner.fleet.sites import lower_bound
 from planner.optimizer import Allocation, Objective
 
@@ -132,7 +132,7 @@ class _Ties:
             return found if is_tie and (found.objective or 0.0) > (other or 0.0) else None
         most = value * (1.0 + request.search.simplicity + SAME_COST)
         if other is not None:
-            most = min(most, other * (1.0 - (tie_of(self.search) if own.are_shared else SAME_COST)))
+            most = min(most, other * (1.0 - SAME_COST))
         found = refined_allocation(
             self.search,
             request.objective,

@@ -188,7 +188,9 @@ class FleetSearch:
             )
             solved = partial(self._solved_at, program, asked)
             answer = solved(problem)
-            while unstated := self._over_unstated(answer):
+            while unstated := over_unstated(
+                self.columns.chosen(answer), answer.units, self.market.sites[program], self.market.hardware
+            ):
                 self.without_pairs(answer, unstated)
                 problem = self.problem(columns, flat, program)
                 answer = solved(problem)
@@ -208,11 +210,6 @@ class FleetSearch:
     ) -> Allocation:
         answer = self._without_own_pins(solved(problem).model_copy(update={"program": program}))
         return in_whole_blocks(answer, self.market.sites[program], self.request.limits)
-
-    def _over_unstated(self, answer: Allocation) -> set[tuple[str, str]]:
-        """Services and SKUs of the pairs of an answer that stand in several instances of an unstated network."""
-        used, site = self.columns.chosen(answer), self.market.site_of(answer)
-        return over_unstated(used, answer.units, site, self.market.hardware)
 
     def _spread(
         self, answer: Allocation, problem: FleetProblem, solved: Callable[[FleetProblem], Allocation]

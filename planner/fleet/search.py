@@ -214,7 +214,7 @@ def _trial(search: FleetSearch, simulate: bool, held: VerifiedFleet | None) -> _
         if not allocation.status.has_allocation:
             diagnosed = None if search.unserved() else diagnosed_allocation(search, simulate)
             return NoFleet(diagnosed, left_out=search.pairs_left_out)
-        if held is not None and not _costs_less(allocation, held.allocation):
+        if held is not None and allocation.cost_usd_per_hour >= held.allocation.cost_usd_per_hour * (1.0 - SAME_COST):
             return None
         wanted = _wanted(search, allocation)
         groups = _on_site(search, allocation, wanted)
@@ -278,10 +278,6 @@ def _too_slow_networks(
             changed = (own for own, card in zip(slower.pools, option.pools, strict=True) if own is not card)
             found.update((planned.service, own.config.sku.id) for own in changed)
     return found
-
-
-def _costs_less(one: Allocation, other: Allocation) -> bool:
-    return one.cost_usd_per_hour < other.cost_usd_per_hour * (1.0 - SAME_COST)
 
 
 def _add_smaller(search: FleetSearch, trial: _Trial, left: Questions) -> bool:

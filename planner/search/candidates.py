@@ -34,9 +34,6 @@ grows ever faster. Affects speed, and the result within `RATE_TOLERANCE`."""
 EVALUATIONS_BEFORE_HALVING = 5
 """After a few, rates are halved: a percentile on the edge between two lengths stands still and then leaps. Affects
 speed, and the result within `RATE_TOLERANCE`."""
-BEHIND_SHARE, NEARBY_RATIO = 0.03, 1.35
-"""A configuration whose rate is behind the best one's by this share stays behind in pools of up to so many times or of
-so many times fewer replicas. A choice: affects the result where two configurations are that close."""
 SPARE_SLOTS_SDS = 6.0
 """Standard deviations of the number running above its mean that are never reached. A choice."""
 
@@ -216,23 +213,6 @@ class CandidateState:
             return False
         running = max((seen.running for seen in other.evaluations.values()), default=math.inf)
         return min(self.slots, other.slots) >= _ample_slots(running)
-
-    def is_far_behind(self, leader: CandidateState, replicas: int) -> bool:
-        """True if it fell short of another's rate by more than `BEHIND_SHARE` in a pool of nearly this size.
-
-        How far follows from how far it missed its target there, with twice the elasticity of the other's latency: rates
-        per replica move with the pool, but two configurations' move together.
-        """
-        for size, seen in self.evaluations.items():
-            near = leader.evaluations.get(size)
-            if near is None or size == replicas or not 1.0 / NEARBY_RATIO <= size / replicas <= NEARBY_RATIO:
-                continue
-            excess = seen.log_excess.get(seen.misses_per_s, 0.0)
-            held = near.holds_per_s > 0.0 and seen.misses_per_s <= near.holds_per_s / (1.0 - RATE_TOLERANCE) ** 2
-            elasticity = near.elasticity(DEFAULT_LATENCY_ELASTICITY)
-            if held and math.isfinite(excess) and excess > 2.0 * elasticity * BEHIND_SHARE:
-                return True
-        return False
 
 
 def _ample_slots(running: float) -> float:

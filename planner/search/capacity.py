@@ -264,7 +264,7 @@ class Capacity:
         others: list[tuple[CandidateState, str]] = []
         for candidate in candidates:
             if leader is not None:
-                reason = self._dominated_because(candidate, leader, rate, candidates, replicas, at_most_per_s)
+                reason = self._dominated_because(candidate, rate, candidates, replicas, at_most_per_s)
                 if reason:
                     others.append((candidate, reason))
                     continue
@@ -317,24 +317,22 @@ class Capacity:
     def _dominated_because(
         self,
         candidate: CandidateState,
-        leader: CandidateState,
         rate_per_s: float,
         candidates: list[CandidateState],
         replicas: int,
         at_most_per_s: float,
     ) -> str:
-        """Why a configuration cannot do better than the leader's rate [1/s]; empty when it can."""
+        """Why a configuration cannot do better than a rate [1/s]; empty when it can."""
         if rate_per_s >= at_most_per_s:
             return "more than the whole demand is not needed"
         wanted, bound = rate_per_s / (1.0 - RATE_TOLERANCE), candidate.bound_per_s(replicas)
         if bound < wanted:
             return f"at most {bound:.4g}/s"
-        return self._refuted(candidate, leader, candidates, replicas, min(wanted, at_most_per_s))
+        return self._refuted(candidate, candidates, replicas, min(wanted, at_most_per_s))
 
     def _refuted(
         self,
         candidate: CandidateState,
-        leader: CandidateState,
         candidates: list[CandidateState],
         replicas: int,
         rate_per_s: float,
@@ -345,9 +343,6 @@ class Capacity:
             if reason:
                 return reason
         known = self._evaluations(candidate, replicas)
-        alike = (other for other in candidates if candidate.is_same_queue(other))
-        if known.misses_per_s > rate_per_s and any(other.is_far_behind(leader, replicas) for other in alike):
-            return "far behind in pools of nearly the same size"
         if self._holds(candidate, known, rate_per_s):
             return ""
         missed = f" for {known.violated_metric.value.upper()}" if known.violated_metric is not None else ""

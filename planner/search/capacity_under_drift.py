@@ -85,11 +85,6 @@ class CapacityUnderDrift(Capacity):
         bound_per_s = min(steady_per_s * share, one_per_s * replicas)
         return bound_per_s if known is None else max(bound_per_s, known[1].rate_per_s * grown)
 
-    def _likely_share(self, role: Role, replicas: int) -> float:
-        """Share of its steady rate that a pool probably keeps: that of the last one of nearly its size."""
-        seen = self._last_shares.get(role, {1: min(LIKELY_SHARE, self._steady(role).most)})
-        return seen[min(seen, key=lambda size: abs(math.log(size / replicas)))]
-
     def _larger_leave(self, family: ConfigurationFamily, stand_in: int) -> float:
         """Bound on one replica from the rates found for larger pools [1/s]."""
         growth = (1.0 + GROWTH) / (1.0 - RATE_TOLERANCE)
@@ -162,7 +157,9 @@ class CapacityUnderDrift(Capacity):
         steady = self._steady(family.role).capacity.best(family, replicas, MORE_THAN_ASKED * at_most_per_s)
         if steady.member is None:
             return steady
-        likely_per_s = steady.rate_per_s * self._likely_share(family.role, replicas)
+        seen = self._last_shares.get(family.role, {1: min(LIKELY_SHARE, self._steady(family.role).most)})
+        nearest = min(seen, key=lambda size: abs(math.log(size / replicas)))
+        likely_per_s = steady.rate_per_s * seen[nearest]
         rate_per_s = super().rate_per_s(steady.member, replicas, at_most_per_s, likely_per_s)
         if rate_per_s < at_most_per_s:
             share = rate_per_s / steady.rate_per_s

@@ -37,7 +37,6 @@ from planner.search.splits import Split, splits
 from planner.search.step_time_groups import StepTimeGroup, step_time_group, with_limits
 from planner.search.types import ConfigurationFamily, Demand, Mode, Offer, PoolOption, Rejection, SearchSpace
 from planner.serving import Role
-from planner.workload import LatencyTarget
 
 SAME_TIME = 0.03
 """Steps whose times differ by this share may as well take as long. A choice: about half of what held-out kernels differ
@@ -555,7 +554,9 @@ def _fitting(
             kept.append((budget, slots))
         else:
             worst = max(reached_s, key=lambda target: reached_s[target] / target.threshold_s)
-            misses.append(_idle_miss(group.base.label, worst, reached_s[worst]))
+            reached, asked = (with_unit(time_s, worst.metric) for time_s in (reached_s[worst], worst.threshold_s))
+            why = f"{group.base.label}: {worst.name} {reached} > {asked} even when idle"
+            misses.append(_Miss(why, reached_s[worst] / worst.threshold_s))
             tally.drop(f"misses {worst.metric.value.upper()} even when idle", 1)
     if not fit:
         misses.append(_Miss(group.shortfall(*grid[0])))
@@ -571,8 +572,3 @@ def _bounds(group: StepTimeGroup, kept: Sequence[tuple[int, float]]) -> tuple[fl
         float(group.screen.bounds_per_s(replicas, budgets, slots).max()) / replicas for replicas in (1, MANY_REPLICAS)
     )
     return one, many
-
-
-def _idle_miss(label: str, target: LatencyTarget, latency_s: float) -> _Miss:
-    reached, asked = with_unit(latency_s, target.metric), with_unit(target.threshold_s, target.metric)
-    return _Miss(f"{label}: {target.name} {reached} > {asked} even when idle", latency_s / target.threshold_s)

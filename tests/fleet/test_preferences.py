@@ -115,7 +115,6 @@ def preferred(monkeypatch: pytest.MonkeyPatch, *fleets: Any, simplicity: float =
     monkeypatch.setattr(preferences, "with_bound", lambda found, bound: found)
     columns = SimpleNamespace(
         all=all_columns,
-        are_shared=False,
         rises=0,
         chosen=lambda each: of(each.names),
         members=lambda each: list(each.names),

@@ -12,9 +12,9 @@ from hardware_db import load_hardware
 from planner.fleet import program as module
 from planner.fleet.market import market_of
 from planner.fleet.program import FleetSearch, search_fleet
-from planner.fleet.refinement import _Refinement, refined_allocation
+from planner.fleet.refinement import refined_allocation
 from planner.fleet.sites import bound_at, gpu_seconds_per_request, usd_s_per_request
-from planner.optimizer import Objective, SolveStatus
+from planner.optimizer import Allocation, Objective, SolveStatus
 from planner.scenario import load_scenario
 from tests.builders import SMALL_CHAT
 
@@ -101,11 +101,15 @@ def test_what_was_concluded_from_rates_is_forgotten_once_one_rose(monkeypatch: p
     search.columns._set(column)
     assert search.columns.rises == len(column.rates)
 
-    seen: list[dict[int, float]] = []
-    refinement = _Refinement(search, Objective.MIN_COST, None, False, 1e-3, math.inf, math.inf, known={0: 1.0})
-    monkeypatch.setattr(FleetSearch, "allocation", lambda *_, known, **__: seen.append(dict(known)))
-    for rises in (search.columns.rises, search.columns.rises, search.columns.rises + 1):
-        search.columns.rises = rises
-        refinement._solved([], math.inf)
-        refinement.known[0] = 1.0
-    assert seen == [{}, {0: 1.0}, {}]
+    for rise in (0, 1):
+        seen: list[dict[int, float]] = []
+
+        def solved(*_: object, known: dict[int, float], **__: object) -> Allocation:
+            seen.append(dict(known))  # noqa: B023
+            known[0] = 1.0
+            search.columns.rises += rise  # noqa: B023
+            return Allocation(status=SolveStatus.NO_SOLUTION_IN_TIME)
+
+        monkeypatch.setattr(FleetSearch, "allocation", solved)
+        refined_allocation(search, Objective.MIN_COST)
+        assert seen == [{}, {} if rise else {0: 1.0}]
