@@ -6,7 +6,7 @@ apart. The line of steps is in `planner.serving`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -60,10 +60,10 @@ from planner.serving.session_cache import known_hit_notes, session_notes
 from planner.serving.types import (
     ClassPerformance,
     Deployment,
+    Latencies,
     Method,
     Performance,
     Pool,
-    PoolPerformance,
     Role,
     Router,
     predicted_attainment,
@@ -195,18 +195,6 @@ def _with_intervals(deployment: Deployment, lengths: TokenLengths, performance: 
 
 def _mixed(deployment: Deployment, workload: Workload, loaded: PoolUnderLoad) -> Performance:
     queue, classes = _in_order(loaded)
-    assumptions = _assumptions(deployment) + _queueing_assumptions(deployment)
-    return _of_one_pool(workload, queue, loaded.performance(), assumptions, classes)
-
-
-def _of_one_pool(
-    workload: Workload,
-    queue: QueueLatency,
-    pool: PoolPerformance,
-    assumptions: tuple[str, ...],
-    classes: tuple[ClassPerformance, ...] = (),
-) -> Performance:
-    """Performance of a pool that serves requests from first to last."""
     return Performance(
         method=Method.ANALYTIC,
         rate_per_s=workload.rate_per_s,
@@ -215,11 +203,8 @@ def _of_one_pool(
         tpot=queue.tpot,
         e2e=queue.e2e,
         itl=queue.itl,
-        pools=(pool,),
-        kv_transfer_s=0.0,
-        requests=0,
-        assumptions=assumptions,
-        samples_s={},
+        pools=(loaded.performance(),),
+        assumptions=_assumptions(deployment) + _queueing_assumptions(deployment),
         joint=queue.joint,
         classes=classes,
     )
@@ -237,24 +222,15 @@ def _in_order(loaded: PoolUnderLoad) -> tuple[QueueLatency, tuple[ClassPerforman
     return (with_joint(queue, mixed_distribution(distributions, groups)) if reordered else queue), classes
 
 
-@dataclass(frozen=True)
-class _TandemLatencies:
-    """Distributions [s] of requests that a prefill and a decode pool serve one after the other."""
-
-    ttft: LatencyDistribution
-    tpot: LatencyDistribution
-    itl: LatencyDistribution
-    e2e: LatencyDistribution
-
-    def with_prefill_only(self, prompt: LatencyDistribution, decoding_share: float) -> _TandemLatencies:
-        """With those of requests of one output token among them, which end with their prompt."""
-        rest, none = 1.0 - decoding_share, LatencyDistribution.constant(0.0)
-        return _TandemLatencies(
-            ttft=LatencyDistribution.mixture([(self.ttft, decoding_share), (prompt, rest)]),
-            tpot=LatencyDistribution.mixture([(self.tpot, decoding_share), (none, rest)]),
-            itl=self.itl,
-            e2e=LatencyDistribution.mixture([(self.e2e, decoding_share), (prompt, rest)]),
-        )
+def _with_prefill_only(seen: Latencies, prompt: LatencyDistribution, decoding_share: float) -> Latencies:
+    """Latencies with those of requests of one output token among them, which end with their prompt."""
+    rest, none = 1.0 - decoding_share, LatencyDistribution.constant(0.0)
+    return Latencies(
+        ttft=LatencyDistribution.mixture([(seen.ttft, decoding_share), (prompt, rest)]),
+        tpot=LatencyDistribution.mixture([(seen.tpot, decoding_share), (none, rest)]),
+        e2e=LatencyDistribution.mixture([(seen.e2e, decoding_share), (prompt, rest)]),
+        itl=seen.itl,
+    )
 
 
 def _disaggregated(
@@ -266,26 +242,20 @@ def _disaggregated(
     prompts, classes = _in_order(prefill)
     request = LatencyDistribution.constant(deployment.pools[0].config.costs.transfer_request_s)
     sent = piecewise_transfers(deployment, decode.lengths, prefill.prefix_hits)
-    unbounded = LatencyDistribution.unbounded()
-    seen = _TandemLatencies(unbounded, unbounded, unbounded, unbounded)
+    seen = Latencies(*[LatencyDistribution.unbounded()] * 4)
     if stable:
         taken = taken_by_others(deployment, decode.lengths, decode.rate_per_s)
         transfer = transfer_distribution(deployment, decode.lengths, link, prefill.prefix_hits, taken)
         prompt = sum_of_independent(prompts.ttft, request)
-        seen = _tandem(deployment, prompt, transfer, decode).with_prefill_only(prompt, share)
+        seen = _with_prefill_only(_tandem(deployment, prompt, transfer, decode), prompt, share)
     return Performance(
         method=Method.ANALYTIC,
         rate_per_s=workload.rate_per_s,
         stable=stable,
-        ttft=seen.ttft,
-        tpot=seen.tpot,
-        e2e=seen.e2e,
-        itl=seen.itl,
+        **seen._asdict(),
         pools=(prefill.performance(), decode.performance()),
         kv_transfer_s=float(sent.exposed_s() @ decode.lengths.probabilities),
-        requests=0,
         assumptions=_assumptions(deployment) + _queueing_assumptions(deployment),
-        samples_s={},
         joint=JointDistribution.independent(seen.ttft, seen.tpot) if stable else None,
         classes=_tandem_classes(deployment, workload, link, classes, prefill, decode) if stable else (),
         link_utilisation=link.utilisation,
@@ -294,7 +264,7 @@ def _disaggregated(
 
 def _tandem(
     deployment: Deployment, prompt: LatencyDistribution, transfer: LatencyDistribution, decode: PoolUnderLoad
-) -> _TandemLatencies:
+) -> Latencies:
     """Latencies of requests that decode, from the distributions of their prompts and of the KV transfer [s].
 
     A first token from the decode pool takes a step there before the O - 1 that follow it.
@@ -302,9 +272,9 @@ def _tandem(
     queue, lengths, ready = decode.queue, decode.lengths, sum_of_independent(prompt, transfer)
     if not deployment.transfer.first_token_from_decode:
         tpot, itl = tandem_tpot(queue, lengths, transfer), tandem_itl(queue, lengths, transfer)
-        return _TandemLatencies(prompt, tpot, itl, _later_sum(ready, queue.e2e))
+        return Latencies(prompt, tpot, _later_sum(ready, queue.e2e), itl)
     ttft = sum_of_independent(ready, queue.ttft, queue.itl)
-    return _TandemLatencies(ttft, queue.tpot, queue.itl, _later_sum(ready, queue.e2e, queue.itl))
+    return Latencies(ttft, queue.tpot, _later_sum(ready, queue.e2e, queue.itl), queue.itl)
 
 
 def _later_sum(*terms: LatencyDistribution) -> LatencyDistribution:
@@ -334,7 +304,7 @@ def _tandem_classes(
         transfer = transfer_distribution(deployment, decoding, link, prefill.prefix_hits, taken)
         prompt = sum_of_independent(seen.ttft, request)
         tandem = _tandem(deployment, prompt, transfer, replace(decode, queue=queue, lengths=decoding))
-        whole = tandem.with_prefill_only(prompt, share)
+        whole = _with_prefill_only(tandem, prompt, share)
         latencies = {Metric.TTFT: whole.ttft, Metric.TPOT: whole.tpot, Metric.E2E: whole.e2e}
         together = JointDistribution.independent(whole.ttft, whole.tpot)
         attainment = None if requests.slo is None else predicted_attainment(requests.slo, latencies, together)

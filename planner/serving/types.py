@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -275,6 +275,15 @@ class ClassPerformance:
     """Share of its requests that meet every threshold of the class's own Slo; None when it has none."""
 
 
+class Latencies(NamedTuple):
+    """Distributions [s] of a group of requests, as `Performance` has them."""
+
+    ttft: LatencyDistribution
+    tpot: LatencyDistribution
+    e2e: LatencyDistribution
+    itl: LatencyDistribution
+
+
 @dataclass(frozen=True, eq=False)
 class Performance:
     """Latencies of a deployment under a workload; the same type from theory and from simulation.
@@ -316,10 +325,10 @@ class Performance:
     e2e: LatencyDistribution
     itl: LatencyDistribution
     pools: tuple[PoolPerformance, ...]
-    kv_transfer_s: float
-    requests: int
-    assumptions: tuple[str, ...]
-    samples_s: Mapping[Metric, NDArray[np.float64]]
+    kv_transfer_s: float = 0.0
+    requests: int = 0
+    assumptions: tuple[str, ...] = ()
+    samples_s: Mapping[Metric, NDArray[np.float64]] = field(default_factory=dict)
     output_tokens_per_s: float = 0.0
     steady: Performance | None = None
     interval: Mapping[Metric, tuple[float, float]] = field(default_factory=dict)

@@ -139,7 +139,7 @@ def _performance(
     decode_wait_s = ring.transfer_s + _decode_wait_s(ring, flow, slot_s, queue_s, weight)
     if ring.late_first:
         ttft_s = ttft_s + decode_wait_s + tick_s
-    seen = client_latencies(
+    seen, requests = client_latencies(
         flow,
         weight,
         decode,
@@ -149,20 +149,15 @@ def _performance(
         second_token_delay_s=0.0 if ring.late_first else decode_wait_s,
     )
     seconds = float(weight @ slot_s)
-    rate = decode.replicas * seen.requests / seconds
+    rate = decode.replicas * requests / seconds
     return Performance(
         method=Method.ANALYTIC,
         rate_per_s=rate,
         stable=True,
-        ttft=seen.ttft,
-        tpot=seen.tpot,
-        e2e=seen.e2e,
-        itl=seen.itl,
+        **seen._asdict(),
         pools=_pool_performances(ring, float((weight * slot_s) @ flow.running) / seconds, rate, whole_run),
         kv_transfer_s=ring.transfer_s,
-        requests=0,
         assumptions=assumptions,
-        samples_s={},
         output_tokens_per_s=rate * decode.lengths.mean_output,
     )
 

@@ -226,12 +226,14 @@ def _performance(
 ) -> Performance:
     """Performance on the requests of some slots; `weight` says how often each slot counts."""
     ttft_s = times.wait_s + times.own_s
-    seen = client_latencies(flow, weight, station, ttft_s=ttft_s, burst_ttft_s=burst_ttft_s, tick_s=times.tick_s)
+    seen, requests = client_latencies(
+        flow, weight, station, ttft_s=ttft_s, burst_ttft_s=burst_ttft_s, tick_s=times.tick_s
+    )
     lock = _lasting_lockstep(station)
-    idle = (1.0 - float(_others_decode(station, lock))) * seen.requests / (1.0 + lock * (station.users_per_step - 1.0))
+    idle = (1.0 - float(_others_decode(station, lock))) * requests / (1.0 + lock * (station.users_per_step - 1.0))
     request_s = station.config.costs.request_s
     seconds = float(weight @ times.slot_s) + max(idle, float(bool(burst_ttft_s.size))) * request_s
-    rate = station.replicas * seen.requests / seconds
+    rate = station.replicas * requests / seconds
     busy_s = weight * times.slot_s
     running = float(busy_s @ flow.running) / float(busy_s.sum())
     ticks = float(weight.sum()) * flow.width
@@ -240,14 +242,8 @@ def _performance(
         method=Method.ANALYTIC,
         rate_per_s=rate,
         stable=True,
-        ttft=seen.ttft,
-        tpot=seen.tpot,
-        e2e=seen.e2e,
-        itl=seen.itl,
+        **seen._asdict(),
         pools=(station.pool_performance(1.0, running, prompt_tokens, float(busy_s.sum()) / ticks, whole_run),),
-        kv_transfer_s=0.0,
-        requests=0,
         assumptions=assumptions,
-        samples_s={},
         output_tokens_per_s=rate * station.lengths.mean_output,
     )

@@ -31,7 +31,7 @@ from planner.serving.pool import (
     step_shapes,
     tokens_per_step,
 )
-from planner.serving.types import Pool, PoolLimit, PoolPerformance, Role
+from planner.serving.types import Latencies, Pool, PoolLimit, PoolPerformance, Role
 from planner.workload import ClosedLoop, LatencyDistribution, TokenLengths
 
 SLOTS_PER_REQUEST, MOST_SLOTS_FOLLOWED = 32, 600.0
@@ -405,22 +405,6 @@ def queue_wait_s(station: Station, flow: Flow, slot_s: FloatArray) -> FloatArray
     return np.where(wait_s > LEAST_WAIT_SLOTS * slot_s, wait_s, 0.0)
 
 
-@dataclass(frozen=True)
-class ClientLatencies:
-    """Latencies that a client measures on the requests of some slots.
-
-    Attributes:
-        ttft, tpot, e2e, itl: distributions [s].
-        requests: how many there are, of one replica.
-    """
-
-    ttft: LatencyDistribution
-    tpot: LatencyDistribution
-    e2e: LatencyDistribution
-    itl: LatencyDistribution
-    requests: float
-
-
 def client_latencies(
     flow: Flow,
     weight: FloatArray,
@@ -430,7 +414,7 @@ def client_latencies(
     burst_ttft_s: FloatArray,
     tick_s: FloatArray,
     second_token_delay_s: float = 0.0,
-) -> ClientLatencies:
+) -> tuple[Latencies, float]:
     """Latencies that a client measures on the requests of some slots.
 
     Args:
@@ -443,7 +427,7 @@ def client_latencies(
         second_token_delay_s: between first token and first decode [s].
 
     Returns:
-        Distributions [s] and the number of requests.
+        Distributions [s] and the number of requests of one replica.
     """
     sent = flow.sent * weight
     sent[0] = max(0.0, sent[0] - burst_ttft_s.size)
@@ -452,7 +436,7 @@ def client_latencies(
     tpot, e2e = _answer_latencies(flow, weight, station, ttft, tick_s, second_token_delay_s)
     met = weight * flow.running
     itl = LatencyDistribution.from_samples(tick_s, met) if met.sum() > 0.0 else LatencyDistribution.constant(0.0)
-    return ClientLatencies(ttft, tpot, e2e, itl, float(counts.sum()))
+    return Latencies(ttft, tpot, e2e, itl), float(counts.sum())
 
 
 def _answer_latencies(
