@@ -142,7 +142,7 @@ def _tabulated_decode_s(tables: StepTables, tokens: float, decodes: float, conte
 def _tabulated_step_s(
     tables: StepTables, tokens: float, group: float, rows: float, decodes: float, context: float
 ) -> tuple[float, float]:
-    """The same of any step, its prompts' attention left out; arguments as in `Load`."""
+    """Seconds of any step without its prompts' attention, of kernels and of roofs; arguments as in `Load`."""
     own, roof = _curves_at(tables, OF_TOKENS, tokens)
     of_rows, rows_roof = _curves_at(tables, OF_ROWS, rows)
     attention, attention_roof = _surfaces_at(tables, decodes, context)
@@ -221,7 +221,7 @@ def step_seconds(
     prompts_s: float,
     drafts_s: float,
 ) -> float:
-    """Duration of a step with prompts: what `Load.of` makes of the shape, then the sums of `StepTimer.times_s`.
+    """Duration of a step with prompts, whose load is as in `Load.of`.
 
     Args:
         tables: of the timer.

@@ -263,8 +263,9 @@ class StepTimer:
                 family_s[family] = family_s.get(family, 0.0) + at(values)
             for index in table.bounds:
                 bound_s[index] += at(table.bound_s[index])
+        prompts = replace(load, decodes=load.decodes * 0.0)
         for operator in self.shape_operators if np.any(load.chunks) else ():
-            time = operator_time(operator, _without_decodes(load), self.gpu)
+            time = operator_time(operator, prompts, self.gpu)
             has_chunks = np.asarray(load.chunks) > 0.0
             if by_family:
                 family_s[operator.family] = family_s.get(operator.family, 0.0) + time.total_s * has_chunks
@@ -317,11 +318,6 @@ def _arrays(shape: StepShape) -> StepShape:
 def _without_chunks(shape: StepShape) -> StepShape:
     """The decodes of a step."""
     return StepShape(shape.decodes, shape.decode_context)
-
-
-def _without_decodes(load: Load) -> Load:
-    """A load without its decodes."""
-    return replace(load, decodes=load.decodes * 0.0)
 
 
 def build_timer(

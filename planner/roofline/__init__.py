@@ -2,7 +2,7 @@
 
 Answers: how many FLOPs, HBM bytes and link bytes each operator of a step costs, and how long it takes.
 
-- `shape`: what is in a step, how a replica is split, and what of the step one GPU sees;
+- `shape`: contents of a step, the split of a replica, and the part of a step that one GPU sees;
 - `operators`: the work of an operator; `kernels`: matrix products, experts, passes and collectives;
 - `grouped`, `latent`, `chosen`, `index`, `compressed`, `block_sparse`, `recurrent`: attention by kind, kernel forms and
   operators; `step`: a model made of them;

@@ -83,7 +83,7 @@ class BlockHeads:
 
 @dataclass(frozen=True)
 class IndexPair:
-    """What a score costs at peak.
+    """Cost of a score at peak.
 
     Attributes:
         score_s: of a query-key pair [s].
@@ -133,7 +133,7 @@ def windowed_block_prefill_s(row: Constants, table: FloatArray, chunks: float, n
     """Time [s] that stands in for `block_prefill_s`: `prefill_attention_s` over a window, and scores at its efficiency.
 
     Args:
-        row: what a score costs, heads and their window, coefficients, and peaks of the GPU in the format of the cache.
+        row: cost of a score, heads and their window, coefficients, and peaks of the GPU in the format of the cache.
         table: of the correction.
         chunks: sequences that bring new tokens, any shape.
         new: tokens each brings.
@@ -189,7 +189,7 @@ def block_decode_s(row: Constants, _table: FloatArray, sequences: float, context
 
 @dataclass(frozen=True)
 class BlockSparse(Operator):
-    """What both phases share; sizes are those of this GPU.
+    """Shared by both phases; sizes are those of this GPU.
 
     Attributes:
         heads: query heads.
@@ -218,7 +218,7 @@ class BlockSparse(Operator):
 
     @property
     def windowed(self) -> AttentionHeads:
-        """Attention over as many keys, the last ones: what stands in."""
+        """Attention over as many keys, the last ones: the stand-in."""
         cached = BYTES_PER_VALUE[self.kv_cache]
         return AttentionHeads(self.heads, self.kv_heads, self.head_dim, cached, self.top_k)
 

@@ -98,11 +98,11 @@ def encoder_operators(encoder: VisionEncoder, sku: GpuSku, tp: int, padded_heads
 
 
 def encoder_load(encoder: VisionEncoder, image: EncodedImage, images: int) -> Load:
-    """What the encoder's operators see of `images` images alike, encoded together.
+    """Load of the encoder's operators for `images` images alike, encoded together.
 
     Args:
         encoder: of the model.
-        image: what each becomes.
+        image: patches and tokens of each.
         images: their number.
 
     Returns:
@@ -132,7 +132,7 @@ def encoder_kernels_s(encoder: VisionEncoder, image: EncodedImage, images: int, 
 
     Args:
         encoder: of the model.
-        image: what each image becomes.
+        image: patches and tokens of each image.
         images: their number.
         gpu: that runs it, with its calibration.
         tp: GPUs that a layer of the language model is split over.

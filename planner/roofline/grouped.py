@@ -275,7 +275,7 @@ def own_kernel(head_dim: int, windowed: bool, widest: int) -> str:
 
     Args:
         head_dim: channels of a key head.
-        windowed: whether the layer has a window.
+        windowed: true if the layer has a window.
         widest: largest `head_dim` of the model.
 
     Returns:

@@ -41,7 +41,7 @@ class IndexHeads:
 
 @dataclass(frozen=True)
 class PromptIndex:
-    """What an index does in prompts.
+    """Scores and selection of an index in prompts.
 
     Attributes:
         ratio: tokens to a key.

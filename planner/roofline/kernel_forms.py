@@ -22,7 +22,7 @@ from planner.roofline.arithmetic import corrected_s
 
 @dataclass(frozen=True)
 class GpuPeaks:
-    """What a form needs to know of a GPU.
+    """Peaks of a GPU that forms use.
 
     Attributes:
         flops_per_s: dense peak of the format the kernel computes in [FLOP/s]: for matrix products that of
@@ -44,7 +44,7 @@ class WeightFormat:
         arithmetic: format whose peak bounds it.
         weight_bytes: per weight, block scales included.
         activation_bytes: per activation as the product reads it.
-        quantised: whether a pass of its own quantises the 16-bit activations before the product.
+        quantised: true if a pass of its own quantises the 16-bit activations before the product.
     """
 
     arithmetic: Dtype
@@ -99,7 +99,7 @@ those of mixed products by the kernels before them.
 
 @dataclass(frozen=True)
 class SizeCorrection:
-    """What a form misses, as measured: a factor on its time, tabulated over two sizes (`hardware_db` Correction).
+    """Measured correction of a form: a factor on its time, tabulated over two sizes (`hardware_db` Correction).
 
     Attributes:
         first_log2: knots of the first size [log2].
@@ -153,7 +153,7 @@ SHAPE_DOUBT = 0.3
 
 @dataclass(frozen=True)
 class ShapeCorrection:
-    """What a form misses at measured shapes (`hardware_db` MeasuredShapes): at such a shape its own curve over a size.
+    """Correction of a form at measured shapes (`hardware_db` MeasuredShapes): each has its own curve over a size.
 
     At any other shape the curves of those near it are averaged,
 
@@ -511,7 +511,7 @@ class ChosenPrefillForm(Form):
     Attributes:
         start_s: launch floor of attention.
         compute_efficiency: of the peak, of attention with groups of query heads filled up.
-        short_share: what a query costs that sees no key, of one that sees all it may attend to.
+        short_share: cost of a query that sees no key, relative to one that sees all it may attend to.
         head_growth: exponent of the cost over groups of query heads.
         index_start_s: launch floor of scores and selection.
         index_efficiency: of the peak, of the scores.

@@ -73,7 +73,7 @@ class LatentRow:
 
 @dataclass(frozen=True)
 class LatentChoice:
-    """What latent attention of prompts chooses from.
+    """The forms that latent attention of prompts chooses from.
 
     Attributes:
         heads: query heads on this GPU.
@@ -132,7 +132,7 @@ def latent_prompts_s(row: Constants, table: FloatArray, chunks: float, new: floa
     Chunks that end beyond `top_k` keys run the kernel over chosen keys (`sparse_prefill_s`), if there is one.
 
     Args:
-        row: what is chosen from, coefficients, and peaks of the GPU in the format of the cache.
+        row: the forms to choose from, coefficients, and peaks of the GPU in the format of the cache.
         table: of the correction.
         chunks: sequences that bring new tokens, any shape.
         new: tokens each brings.

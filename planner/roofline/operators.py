@@ -75,7 +75,7 @@ GEMM_FALLBACKS: dict[str, tuple[str, ...]] = {
 
 
 class Driver(Enum):
-    """What the time of an operator depends on: one number of a `Load`, or more than one."""
+    """Quantity that drives the time of an operator: one number of a `Load`, or more than one."""
 
     TOKENS = "tokens"
     GROUP_TOKENS = "group_tokens"
@@ -88,7 +88,7 @@ def driving_tokens(load: Load, driver: Driver) -> Number:
     """The tokens or rows of a load that an operator runs over.
 
     Args:
-        load: what one GPU sees of a step.
+        load: part of a step that one GPU sees.
         driver: what the operator's time depends on; not `Driver.SHAPE`, which is no one number.
 
     Returns:
@@ -240,7 +240,7 @@ class PromptOperator(Operator):
         """Least work of prompts."""
 
     def prompt_kernel(self, gpu: CalibratedGpu) -> PromptKernel | None:
-        """What times prompts; None where nothing like it was measured."""
+        """Kernel that times prompts; None where nothing like it was measured."""
         return None
 
     def work(self, load: Load) -> OperatorWork:
@@ -437,7 +437,8 @@ class Collective(Operator):
     @property
     def fit_keys(self) -> tuple[str, ...]:
         """The collective over that number of GPUs, else the nearest larger, else the largest measured."""
-        return collective_keys(self.operation, self.gpus)
+        sizes = sorted(COLLECTIVE_SIZES, key=lambda size: (size < self.gpus, abs(size - self.gpus)))
+        return tuple(f"{self.operation}/{size}" for size in sizes)
 
     def _payload(self, load: Load) -> Number:
         return driving_tokens(load, self.driver) * self.values * self.bytes_per_value
@@ -467,7 +468,7 @@ def operator_seconds(operator: Operator, load: Load, gpu: CalibratedGpu, link_by
 
     Args:
         operator: with its sizes on one GPU.
-        load: what the GPU sees of the step.
+        load: part of the step that the GPU sees.
         gpu: that runs it.
         link_bytes_per_s: bandwidth of its links, used where no kernel was measured [bytes/s].
 
@@ -483,17 +484,3 @@ def operator_seconds(operator: Operator, load: Load, gpu: CalibratedGpu, link_by
     if kernel is None:
         return operator.count * at_least(roof, work.link_bytes / link_bytes_per_s)
     return operator.count * at_least(kernel, roof)
-
-
-def collective_keys(operation: str, gpus: int) -> tuple[str, ...]:
-    """Fits of a collective: over its own number of GPUs, else the nearest larger, else the largest measured.
-
-    Args:
-        operation: all_reduce, all_gather, reduce_scatter or all_to_all.
-        gpus: GPUs that take part.
-
-    Returns:
-        Keys of a calibration, best first.
-    """
-    sizes = sorted(COLLECTIVE_SIZES, key=lambda size: (size < gpus, abs(size - gpus)))
-    return tuple(f"{operation}/{size}" for size in sizes)

@@ -21,7 +21,7 @@ from planner.roofline.operators import Operator, PromptOperator, prompt_bytes, p
 from planner.roofline.recurrent import recurrent_prefill_s
 
 ROOFLINE, GROUPED, LATENT, RECURRENT, INDEX, COMPRESSED, BLOCKS, WINDOWED_BLOCKS, CHOSEN, CHOOSING = range(10)
-"""What times an operator: nothing was measured, or one of `FORMULAS`."""
+"""How an operator is timed: on its roofline where nothing was measured, else by one of `FORMULAS`."""
 FORMULAS = {
     GROUPED: prefill_attention_s,
     LATENT: latent_prompts_s,

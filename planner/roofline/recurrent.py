@@ -49,7 +49,7 @@ class RecurrentHeads:
 
     @property
     def token_bytes(self) -> float:
-        """What a token brings and takes at least: its channels in, its heads' values out [bytes]."""
+        """Least traffic of a token: its channels in, its heads' values out [bytes]."""
         return CHANNEL_BYTES * (self.channels + self.heads * self.value_dim)
 
     @property

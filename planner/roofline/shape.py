@@ -1,4 +1,4 @@
-"""What is in a step, how a replica is split, and what of the step one GPU sees."""
+"""Contents of a step, the split of a replica, and the part of a step that one GPU sees."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Parallelism(Frozen):
 
 @dataclass(frozen=True)
 class StepShape:
-    """What is in a step of a replica (or in many: arrays of one shape).
+    """Contents of a step of a replica (or of many: arrays of one shape).
 
     Attributes:
         decodes: sequences advanced by one token.
@@ -116,7 +116,7 @@ class StepShape:
 
 @dataclass(frozen=True)
 class Load:
-    """What one GPU sees of a step: its attention rank's part, in sums and means. Floats or arrays of one shape.
+    """Part of a step that one GPU sees, that of its attention rank, in sums and means. Floats or arrays of one shape.
 
     Attributes:
         tokens: of its rank. group_tokens: of all ranks together, which experts see.

@@ -1,4 +1,4 @@
-"""What cannot be split evenly over the GPUs of a replica: engines refuse it, and so does this.
+"""Checks that a model splits evenly over the GPUs of a replica; engines refuse what does not, and so does this.
 
 Sources: ``divide`` of vLLM and SGLang (vllm/distributed/utils.py: "{} is not divisible by {}") on the heads of every
 kind of attention, on the channels of feed-forward blocks and of experts; ``MambaMixer2`` of vLLM; ``FusedMoE`` of

@@ -101,7 +101,7 @@ def step_operators(
 
 @dataclass(frozen=True)
 class DraftOperators:
-    """What a draft runs on one GPU.
+    """Operators of a draft on one GPU.
 
     Attributes:
         first: once per step, over every token of it: what the model computed is taken into the draft's own cache.
@@ -548,8 +548,10 @@ class _Builder:
         return operators + (self.exchange(count, moe) if split.dp > 1 else self.all_reduce(layers))
 
     def beside(self, layers: int) -> list[Operator]:
-        """What joins a dense block to the experts beside it: its own sum over the shards, since a norm follows, four
-        norms (of its output, the router's input, the experts' input and output) and the sum of the two.
+        """Operators that join a dense block to the experts beside it.
+
+        Its own sum over the shards, since a norm follows, four norms (of its output, the router's input, the experts'
+        input and output) and the sum of the two.
         """
         norms = self.elementwise(OperatorFamily.NORM, float(layers), (4.0 * 2.0 + 3.0) * self.hidden, 5.0)
         return [*self.all_reduce(layers), norms]

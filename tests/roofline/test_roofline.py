@@ -36,7 +36,7 @@ from planner.roofline import (
 from planner.roofline.gpu import all_reduce_link_bytes, half_precision, link_bandwidth_bytes_per_s
 from planner.roofline.kernel_forms import WEIGHT_FORMATS
 from planner.roofline.latent import LatentPrefill
-from planner.roofline.operators import GEMM_FALLBACKS, Collective, MatrixProduct, collective_keys
+from planner.roofline.operators import GEMM_FALLBACKS, Collective, MatrixProduct
 
 HARDWARE = load_hardware()
 H100 = HARDWARE.skus["h100-sxm"]
@@ -71,6 +71,11 @@ def total(
     load = Load.of(shape, Parallelism(**split))
     chosen = [one for one in found if family is None or one.family is family]
     return float(sum(one.count * getattr(one.work(load), what) for one in chosen))
+
+
+def all_reduce(gpus: int) -> Collective:
+    family, sent = OperatorFamily.ALL_REDUCE, all_reduce_link_bytes(1.0, gpus)
+    return Collective(family, Dtype.BF16, 1.0, Driver.TOKENS, "all_reduce", gpus, 2**20, 2.0, sent, 900e9)
 
 
 class TestDense:
@@ -423,9 +428,8 @@ class TestGpu:
             )
 
     def test_a_collective_group_uses_the_fit_nearest_to_its_size(self) -> None:
-        assert collective_keys("all_reduce", 4)[0] == "all_reduce/4"
-        assert collective_keys("all_reduce", 3)[0] == "all_reduce/4"
-        assert collective_keys("all_reduce", 72)[0] == "all_reduce/8"
+        nearest = {4: "all_reduce/4", 3: "all_reduce/4", 72: "all_reduce/8"}
+        assert {gpus: all_reduce(gpus).fit_keys[0] for gpus in nearest} == nearest
 
     def test_an_all_reduce_over_more_gpus_than_measured_sends_as_a_longer_ring_does(self) -> None:
         fit = KernelFit(
@@ -440,11 +444,7 @@ class TestGpu:
         gpu = CalibratedGpu(HARDWARE.skus["gb200-nvl72"], Calibration(kernels={"all_reduce/4": fit}, **own))
 
         def seconds(gpus: int) -> float:
-            one = Collective(
-                OperatorFamily.ALL_REDUCE, Dtype.BF16, 1.0, Driver.TOKENS, "all_reduce", gpus, 2**20, 2.0,
-                all_reduce_link_bytes(1.0, gpus), 900e9,
-            )  # fmt: skip
-            return float(one.kernel_s(Load.of(decodes(64, 1), Parallelism()), gpu))
+            return float(all_reduce(gpus).kernel_s(Load.of(decodes(64, 1), Parallelism()), gpu))
 
         # Patarasuk and Yuan 2009: 2 (n - 1) / n of the buffer
         assert seconds(8) / seconds(4) == pytest.approx((7 / 8) / (3 / 4), rel=1e-3)
