@@ -19,7 +19,7 @@ from planner.queueing.decode import decode_pool
 from planner.queueing.distributions import rescaled_wait, sorted_slice_means, sum_of_independent
 from planner.queueing.first_token import own_steps_s
 from planner.queueing.latencies import QueueLatency, condensed_sample, e2e_distribution
-from planner.queueing.link import LinkWait, exposed_in_pieces_s, exposed_s, link_wait, with_delay
+from planner.queueing.link import LinkWait, exposed_in_pieces_s, link_wait, with_delay
 from planner.queueing.load_balancing import (
     random_share,
     random_wait_distribution,
@@ -29,7 +29,6 @@ from planner.queueing.load_balancing import (
 )
 from planner.queueing.lru import CacheLevel, idle_lifetimes_s, level_hits
 from planner.queueing.memory_limit import full_probability, held_moments, recomputed_tokens, settling_steps
-from planner.queueing.mg1 import mg1_wait_distribution
 from planner.queueing.mixed import mixed_pool, prefill_pool
 from planner.queueing.overload import transient_wait_distribution, work_variance_per_s
 from planner.queueing.priority import priority_second_moments, priority_waits, stretched_wait
@@ -51,7 +50,6 @@ __all__ = [
     "decode_pool",
     "e2e_distribution",
     "exposed_in_pieces_s",
-    "exposed_s",
     "full_probability",
     "held_moments",
     "idle_lifetimes_s",
@@ -60,7 +58,6 @@ __all__ = [
     "largest_prefill_rate",
     "level_hits",
     "link_wait",
-    "mg1_wait_distribution",
     "mixed_pool",
     "own_steps_s",
     "prefill_pool",

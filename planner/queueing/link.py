@@ -120,30 +120,6 @@ def _wait(rate_per_s: float, service: LatencyDistribution, dispersion: float = 1
     return mg1_wait_distribution(rate_per_s, service, dispersion)
 
 
-def exposed_s(transfer_s: ArrayLike, layers: int, last_step_s: ArrayLike) -> FloatArray:
-    """Transfer time left [s] at the end of the prompt's last step, where layers leave as they are computed.
-
-    max(transfer / layers, transfer - last step): the last layer's cache is there only at the end.
-
-    Args:
-        transfer_s: durations when alone, any shape [s].
-        layers: of the model.
-        last_step_s: duration of the step that ends the prompt, same shape or a number [s].
-
-    Raises:
-        InputError: when there is no layer.
-
-    Source: Patel et al. (2024), section 4.3.
-
-    >>> exposed_s([0.08, 0.8], 80, 0.1).round(3).tolist()
-    [0.001, 0.7]
-    """
-    if layers < 1:
-        raise InputError("layers", layers, "must be >= 1", "give the layers of the model")
-    times = np.asarray(transfer_s, dtype=np.float64)
-    return np.asarray(np.maximum(times / layers, times - np.asarray(last_step_s, dtype=np.float64)))
-
-
 def exposed_in_pieces_s(pieces_s: ArrayLike, steps_s: ArrayLike, layers: int | None = None) -> FloatArray:
     """Transfer time left [s] at the end of the prompt's last step, where the piece of a step leaves when it ends.
 
@@ -160,7 +136,7 @@ def exposed_in_pieces_s(pieces_s: ArrayLike, steps_s: ArrayLike, layers: int | N
     Raises:
         InputError: when there is no layer.
 
-    Source: Lindley (1952): the work left in a queue of one server.
+    Sources: Lindley (1952): the work left in a queue of one server; layer by layer Patel et al. (2024), section 4.3.
 
     >>> exposed_in_pieces_s([0.2, 0.2, 0.1], [0.5, 0.5, 0.3]).round(3).tolist()  # the link is faster: the last piece
     0.1

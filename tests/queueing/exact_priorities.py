@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.core import FloatArray, InputError
-from planner.queueing import mg1_wait_distribution, priority_waits, sum_of_independent
+from planner.queueing import priority_waits, sum_of_independent
 from planner.queueing.distributions import condensed_with_atom
+from planner.queueing.mg1 import mg1_wait_distribution
 from planner.workload import LatencyDistribution, probability_slices, tail_edges
 from tests.queueing.classic_queues import gamma_slices
 

@@ -12,7 +12,6 @@ from planner.queueing import (
     LinkWait,
     QueueLatency,
     exposed_in_pieces_s,
-    exposed_s,
     link_wait,
     mixed_pool,
     with_delay,
@@ -95,21 +94,7 @@ class TestLimits:
         with pytest.raises(InputError, match="rate_per_s"):
             link_wait(-1.0, transfers(0.0))
         with pytest.raises(InputError, match="layers"):
-            exposed_s([1.0], 0, 0.1)
-
-
-class TestOverlap:
-    def test_a_long_step_hides_all_but_a_layer(self) -> None:
-        assert exposed_s([0.5], 50, 10.0)[0] == pytest.approx(0.01)
-
-    def test_one_layer_hides_nothing(self) -> None:
-        assert exposed_s([0.5], 1, 10.0)[0] == 0.5
-
-    def test_it_never_takes_longer_than_without(self) -> None:
-        times = np.linspace(0.0, 2.0, 50)
-        for step in (0.0, 0.3, 5.0):
-            left = exposed_s(times, 32, step)
-            assert (left <= times).all() and (left >= times / 32).all()
+            exposed_in_pieces_s([1.0], [0.1], layers=0)
 
 
 class TestPieces:
@@ -140,7 +125,12 @@ class TestPieces:
 
     def test_one_piece_waits_for_all_of_it(self) -> None:
         assert exposed_in_pieces_s([0.8], [5.0]) == 0.8
-        assert exposed_in_pieces_s([0.8], [0.5], layers=32) == exposed_s([0.8], 32, 0.5)
+
+    def test_layer_by_layer_the_step_hides_all_but_a_layer(self) -> None:
+        """max(transfer / layers, transfer - last step): Patel et al. (2024), section 4.3."""
+        assert exposed_in_pieces_s([0.5], [10.0], layers=50) == pytest.approx(0.01)
+        assert exposed_in_pieces_s([0.5], [10.0], layers=1) == 0.5
+        assert exposed_in_pieces_s([0.8], [0.5], layers=32) == pytest.approx(0.3)
 
     @pytest.mark.parametrize("layers", [None, 1, 32])
     def test_pieces_are_never_later_than_one(self, layers: int | None) -> None:
