@@ -24,6 +24,7 @@ from planner.report.explanation import quantity
 from planner.report.html_page import csv_text, html, html_table
 from planner.report.performance import LIMITS, class_table, confidence_table, limit_name, performance_report
 from planner.report.plan import (
+    COST_COLUMNS,
     ROUNDING,
     diagnosis,
     headline,
@@ -37,6 +38,7 @@ from planner.report.plan import (
 from planner.report.records import evaluation_to_dict, plan_schema, plan_to_dict
 
 __all__ = [
+    "COST_COLUMNS",
     "LIMITS",
     "ROUNDING",
     "autoscaling",

@@ -104,9 +104,6 @@ _MONEY = (
     Term("confidence", "", "How far the price can be trusted: high, medium or low.", "hardware database"),
     Term("cost", "USD/h", "Cost of the fleet for an hour.", "listed prices times GPUs"),
     Term("price", "USD/GPU-h", "Least price of one GPU for an hour that applies now.", "listed, or given"),
-    Term("USD per million tokens", "USD", "Cost of the fleet over all tokens, read and written.", "listed prices"),
-    Term("USD per million input tokens", "USD", "What prompts cost at the planned load.", "listed prices"),
-    Term("USD per million output tokens", "USD", "What answers cost at the planned load.", "listed prices"),
 )
 _LATENCY = (
     Term("metric", "", "Which time: TTFT, TPOT, E2E or ITL.", "name"),
@@ -278,9 +275,7 @@ _WHY = (
     Term("most step time", "", "Pool and resource where most of the step time goes.", "roofline"),
 )
 _BUYING = (
-    Term(
-        "way of buying", "", "Terms under which all GPUs are bought, as price lists name them.", "listed"
-    ),
+    Term("way of buying", "", "Terms under which all GPUs are bought, as price lists name them.", "listed"),
     Term("USD/month", "USD", "Cost over 730 hours, of an API for the mean traffic of the plan.", "listed prices"),
     Term("cost against the plan", "%", "Cost over that of the plan as it is bought now.", "counted"),
     Term("cheapest fleet", "", "GPUs of the cheapest fleet under these terms, or why there is none.", "by theory"),

@@ -439,7 +439,7 @@ def _cost_table(plan: Plan, cost: CostBreakdown) -> Table:
     rows = {
         "GPUs": " + ".join(f"{count:,} x {sku}" for sku, count in plan.gpus.items()),
         "servers": f"{plan.servers:,}",
-        **cost_cells(cost),
+        **{name: cell(cost) for name, cell in COST_COLUMNS.items()},
         **users,
         "goodput [requests/s]": significant(cost.goodput_per_s),
         "goodput per dollar [requests/USD]": significant(cost.requests_per_usd),
@@ -448,18 +448,14 @@ def _cost_table(plan: Plan, cost: CostBreakdown) -> Table:
     return Table("Cost", ("what", "value"), tuple(rows.items()), note)
 
 
-def cost_cells(cost: CostBreakdown) -> dict[str, str]:
-    """Each price of a fleet, by its heading."""
-    return {
-        "$ per hour": money(cost.usd_per_hour),
-        "$ per month": money(cost.usd_per_month),
-        "$ per million input tokens": money(cost.usd_per_million_input_tokens),
-        "$ per million output tokens": money(cost.usd_per_million_output_tokens),
-        "$ per million tokens": money(cost.usd_per_million_tokens),
-        "$ per thousand requests": money(cost.usd_per_thousand_requests),
-    }
-
-
+COST_COLUMNS: Columns[CostBreakdown] = {
+    "$ per hour": lambda cost: money(cost.usd_per_hour),
+    "$ per month": lambda cost: money(cost.usd_per_month),
+    "$ per million input tokens": lambda cost: money(cost.usd_per_million_input_tokens),
+    "$ per million output tokens": lambda cost: money(cost.usd_per_million_output_tokens),
+    "$ per million tokens": lambda cost: money(cost.usd_per_million_tokens),
+    "$ per thousand requests": lambda cost: money(cost.usd_per_thousand_requests),
+}
 TARGET_COLUMNS: Columns[TargetCheck] = {
     "target": lambda check: target_name(check.target, check.of, in_unit=True),
     "at most": lambda check: duration(check.target.threshold_s, check.target.metric),

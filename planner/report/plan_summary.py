@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from planner.core import Report, Table, columns_of
 from planner.fleet import CostBreakdown, Plan, TargetCheck
-from planner.report.plan import MET_COLUMN, TARGET_COLUMNS, alternative_table, cost_cells, fleet_table, headline
+from planner.report.plan import COST_COLUMNS, MET_COLUMN, TARGET_COLUMNS, alternative_table, fleet_table, headline
 from planner.report.robustness import confidence_words, how_slow
 
 ALTERNATIVES = 3
@@ -22,6 +22,7 @@ MOST_WARNINGS = 4
 """Warnings that are shown, the first of them: missed targets and stale prices come first."""
 MOST_REASONS = 10
 """Lines that say why there is no fleet. A choice: the rest is of SKUs that are farther off."""
+_COSTS = {name: cell for name, cell in COST_COLUMNS.items() if name != "$ per million tokens"}
 ALL_OF_IT = "planner plan ... --details"
 
 
@@ -29,7 +30,8 @@ def summary(plan: Plan) -> Report:
     """A plan on one screen. Numbers and words are those of the whole report."""
     if plan.cost is None:
         return Report(headline(plan), lists={"Why, and what would help": _first(plan.diagnosis[1:], MOST_REASONS)})
-    tables = [_fleet_table(plan), _cost_table(plan.cost), target_table(plan), *_alternative_tables(plan, plan.cost)]
+    cost = Table.of("Cost", [plan.cost], _COSTS)
+    tables = [_fleet_table(plan), cost, target_table(plan), *_alternative_tables(plan, plan.cost)]
     more = (f"{ALL_OF_IT}: latencies, load, prices and sources, what binds, what is assumed",)
     return Report(headline(plan), tuple(tables), {"Warnings": _first(plan.warnings, MOST_WARNINGS), "More": more})
 
@@ -45,12 +47,6 @@ def _fleet_table(plan: Plan) -> Table:
     left = len(whole.rows) - MOST_POOLS
     note = f"{left} more pools: {ALL_OF_IT}" if left > 0 else ""
     return Table(whole.title, whole.columns, whole.rows[:MOST_POOLS], note)
-
-
-def _cost_table(cost: CostBreakdown) -> Table:
-    cells = cost_cells(cost)
-    del cells["$ per million tokens"]
-    return Table("Cost", tuple(cells), (tuple(cells.values()),))
 
 
 def target_table(plan: Plan) -> Table:

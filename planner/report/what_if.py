@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from planner.analysis import Change, WhatIf, WhatIfSide
-from planner.core import Columns, Report, Table, money, significant
-from planner.fleet import TargetCheck
+from planner.core import Columns, Report, Table, significant
+from planner.fleet import CostBreakdown, TargetCheck
 from planner.report.explanation import (
     cost_cell,
     gain_cell,
@@ -16,6 +16,7 @@ from planner.report.explanation import (
     outcome_words,
     quantity,
 )
+from planner.report.plan import COST_COLUMNS
 
 
 def headline(what_if: WhatIf) -> str:
@@ -52,18 +53,14 @@ def tables(what_if: WhatIf) -> tuple[Table, ...]:
     )
 
 
-def _cost(field: str) -> Callable[[WhatIfSide], str]:
-    return lambda side: "-" if side.cost is None else money(getattr(side.cost, field))
+def _of_cost(cell: Callable[[CostBreakdown], str]) -> Callable[[WhatIfSide], str]:
+    return lambda side: "-" if side.cost is None else cell(side.cost)
 
 
 _SIDE_ROWS: Columns[WhatIfSide] = {
     "fleet": lambda side: side.outcome.fleet,
     "GPUs": lambda side: ", ".join(f"{count} x {sku}" for sku, count in side.outcome.gpus.items()) or "-",
-    "cost [USD/h]": _cost("usd_per_hour"),
-    "cost [USD/month]": _cost("usd_per_month"),
-    "USD per million tokens": _cost("usd_per_million_tokens"),
-    "USD per million input tokens": _cost("usd_per_million_input_tokens"),
-    "USD per million output tokens": _cost("usd_per_million_output_tokens"),
+    **{name: _of_cost(cell) for name, cell in COST_COLUMNS.items()},
     "served [requests/s]": lambda side: significant(side.outcome.rate_per_s) if side.outcome.feasible else "-",
     "binding limits": lambda side: ", ".join(side.outcome.binding) or "-",
     "most step time": lambda side: side.outcome.bound or "-",

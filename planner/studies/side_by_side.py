@@ -28,7 +28,7 @@ from planner.core import (
 )
 from planner.engine import ReplicaConfig
 from planner.fleet import Alternative, CostBreakdown, Plan, PlanRequest, Progress, TargetCheck, plan
-from planner.report import token_distributions
+from planner.report import COST_COLUMNS, token_distributions
 from planner.scenario import (
     MAX_SCENARIO_BYTES,
     SCENARIO_KEY,
@@ -180,14 +180,18 @@ def cheapest_first(sides: Iterable[PlanSide]) -> list[PlanSide]:
     return sorted(sides, key=lambda side: math.inf if side.usd_per_month is None else side.usd_per_month)
 
 
-def _of_plan(words: Callable[[Plan, CostBreakdown], str]) -> Callable[[PlanSide], str]:
-    """Cells about a fleet and its cost; `NONE` where there is no fleet."""
-    return lambda side: words(side.plan, side.plan.cost) if side.plan and side.plan.cost else NONE
+def _of_plan(words: Callable[[Plan], str]) -> Callable[[PlanSide], str]:
+    """Cells about a fleet; `NONE` where there is none."""
+    return lambda side: words(side.plan) if side.plan and side.plan.cost else NONE
+
+
+def _of_cost(words: Callable[[CostBreakdown], str]) -> Callable[[PlanSide], str]:
+    """Cells about the cost of a fleet; `NONE` where there is none."""
+    return lambda side: words(side.plan.cost) if side.plan and side.plan.cost else NONE
 
 
 _TOKEN_COSTS: Columns[PlanSide] = {
-    "$ per million input tokens": _of_plan(lambda _, cost: money(cost.usd_per_million_input_tokens)),
-    "$ per million output tokens": _of_plan(lambda _, cost: money(cost.usd_per_million_output_tokens)),
+    name: _of_cost(COST_COLUMNS[name]) for name in ("$ per million input tokens", "$ per million output tokens")
 }
 _SIZES: Columns[PlanSide] = {
     "GPUs": lambda side: f"{side.gpus:,}" if side.feasible else NONE,
@@ -258,7 +262,7 @@ def scenario_table(sides: Sequence[PlanSide]) -> Table:
     def mean(metric: Metric) -> Callable[[PlanSide], str]:
         name = f"{metric.value.upper()} "
         return _of_plan(
-            lambda plan, _: "; ".join(of.predicted.summary(metric).removeprefix(name) for of in plan.deployments)
+            lambda plan: "; ".join(of.predicted.summary(metric).removeprefix(name) for of in plan.deployments)
         )
 
     def left(side: PlanSide) -> str:
@@ -276,7 +280,7 @@ def scenario_table(sides: Sequence[PlanSide]) -> Table:
         "fleet": lambda side: side.fleet or f"none: {side.reason}",
         **_SIZES,
         "$ per month": usd_per_month,
-        "$ per million tokens": _of_plan(lambda _, cost: money(cost.usd_per_million_tokens)),
+        "$ per million tokens": _of_cost(COST_COLUMNS["$ per million tokens"]),
         **_TOKEN_COSTS,
         **_target_cells(sides),
         "mean TTFT": mean(Metric.TTFT),
@@ -284,7 +288,7 @@ def scenario_table(sides: Sequence[PlanSide]) -> Table:
         "tightest target": lambda side: side.tightest.target.name if side.tightest else NONE,
         "left of its threshold": left,
         "step times from": lambda side: side.step_times or NONE,
-        "judged by": _of_plan(lambda plan, _: "simulation" if plan.simulated else "theory"),
+        "judged by": _of_plan(lambda plan: "simulation" if plan.simulated else "theory"),
     }
     rows = tuple((name, *map(cell, sides)) for name, cell in cells.items())
     note = "Means: predicted, with the 90 % interval of the kernel fits where there is one."

@@ -24,8 +24,6 @@ FACTORS = (0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
 """Positions of a slider, as factors on the scenario's value; few, so that a drag does not plan for every pixel."""
 MAX_TARGET_SLIDERS = 4
 """Targets that get a slider, in the order of the scenario."""
-HINTS = {"cost [USD/month]": "Cost of the fleet for a month of 730 hours [USD/month]."}
-"""Definitions by heading, before those of the glossary."""
 NOTE = (
     "Both sides are predicted by theory, as simulating the plan at the top corrected it. "
     "Once used as the scenario, the new plan is simulated too."
@@ -264,7 +262,7 @@ def _side_by_side(page: Page, before: Plan, after: Plan) -> None:
         targets = {
             check.target.name: "Predicted latency at its percentile, and its target." for check in before.targets
         }
-        components.table(table, "whatif", {**HINTS, **targets})
+        components.table(table, "whatif", targets)
 
 
 def _metric_cards(compared: WhatIf) -> list[components.MetricCard]:
