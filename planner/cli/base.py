@@ -207,7 +207,7 @@ def check_outputs(*files: str | None) -> None:
     for file in files:
         if file not in (None, STDOUT):
             require_writable(str(file))
-    if len(files) > 1 and files.count(STDOUT) == len(files):
+    if files.count(STDOUT) > 1:
         raise InputError("--json, --md", STDOUT, "both go to stdout", "write one of them to a file")
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -38,11 +39,14 @@ if TYPE_CHECKING:
     from planner.core import Report
     from planner.fleet import Corrections, Plan, PlanRequest, Progress
     from planner.launch import Fleet, Target
+    from planner.optimizer import FleetProblem, Objective
 
 MAX_SOLVES = 300
 """Default of --max-solves. A choice: plans enough for the default questions about a dozen SKUs."""
 SMALLEST_DIFFERENCE_USD_PER_HOUR = 0.005
 """Costs that differ by less are printed alike: half a cent."""
+PROGRAM_FILES = (".lp", ".mps")
+"""Endings of --lp."""
 FILE_HEADING = "==> {} <=="
 """Line before each file where several are printed, as head(1) writes it."""
 
@@ -57,6 +61,10 @@ def plan(
         str | None,
         typer.Option(metavar="POOLS", help="Take this fleet, e.g. '12 x h100-sxm TP4', and search none."),
     ] = None,
+    lp_file: Annotated[
+        str | None,
+        typer.Option("--lp", metavar="FILE", help="Write the integer program to FILE.lp or FILE.mps; - for stdout."),
+    ] = None,
     assignments: Assignments = None,
     calibrations: CalibrationFiles = None,
     engine_costs: CostsFile = None,
@@ -69,6 +77,7 @@ def plan(
     planner plan chat-llama-70b --set slo.0.threshold_s=0.5 --set prices.usd_per_gpu_hour.h100-sxm=2.10
     planner plan my.yaml --json plan.json --md report.md
     planner plan my.yaml --calibration my-gpu.json
+    planner plan my.yaml --set search.solver=cbc --lp fleet.mps
     planner plan my.yaml --fleet '13 x b200-sxm TP1 prefill + 3 x b200-sxm TP1 b512 decode'
 
     Prints one screen: fleet, cost, targets, alternatives, warnings. --details adds latencies, loads, prices with their
@@ -86,16 +95,21 @@ def plan(
     from planner.report import plan as plan_report
     from planner.scenario import build_request, file_references, read_scenario
 
-    check_outputs(json_file, md_file)
+    check_outputs(json_file, md_file, lp_file)
     if details and quiet:
         raise InputError("--details, --quiet", "both", "exclude each other", "give one of them")
+    if fleet is not None and lp_file is not None:
+        raise InputError("--fleet, --lp", "both", "exclude each other", "search for the fleet, or leave out --lp")
+    if lp_file not in (None, STDOUT) and Path(lp_file).suffix not in PROGRAM_FILES:
+        raise InputError("--lp", lp_file, "ends in neither .lp nor .mps", "name it plan.lp or plan.mps")
     content, folder = read_scenario(scenario, assignments or ())
     request = build_request(content, folder)
     hardware = hardware_for(request.search.engine, calibrations, engine_costs)
     are_read = not quiet or json_file is not None or md_file is not None
     with terminal.progress() as say:
         if fleet is None:
-            result = planner.plan(request, hardware, progress=say, alternatives=are_read)
+            programs: list[FleetProblem] = []
+            result = planner.plan(request, hardware, progress=say, alternatives=are_read, program=programs.append)
         else:
             result = planner.plan_of_given(request, deployment_in_words(fleet, request, hardware), hardware, say)
     written = content.model_dump(mode="json", exclude_unset=True)
@@ -106,10 +120,24 @@ def plan(
     def shown() -> Report:
         return growth.with_horizon((plan_report.report if details else plan_summary.summary)(result), result)
 
-    outputs = (json_file, lambda: json_text(plan_to_dict(result))), (md_file, lambda: plan_report.page(result).markdown)
-    deliver(plan_report.headline(result) if quiet else shown, *outputs)
+    deliver(
+        plan_report.headline(result) if quiet else shown,
+        (json_file, lambda: json_text(plan_to_dict(result))),
+        (md_file, lambda: plan_report.page(result).markdown),
+        (lp_file, lambda: _program_text(programs[0], request.objective, Path(lp_file or "").suffix or ".lp")),
+    )
     if not result.feasible or (fleet is not None and not _holds(result)):
         raise typer.Exit(INFEASIBLE)
+
+
+def _program_text(problem: FleetProblem, objective: Objective, suffix: str) -> str:
+    """The program as PuLP writes it into files."""
+    from planner.optimizer import write_program
+
+    with TemporaryDirectory() as folder:
+        file = Path(folder, f"fleet{suffix if suffix in PROGRAM_FILES else '.lp'}")
+        write_program(problem, objective, file)
+        return file.read_text(encoding="utf-8")
 
 
 def _holds(given: Plan) -> bool:

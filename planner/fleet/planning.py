@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from threadpoolctl import threadpool_limits
@@ -36,7 +36,7 @@ from planner.fleet.types import (
     pool_name,
 )
 from planner.fleet.verification import agreements, replayed_targets, simulated_long_enough, target_checks
-from planner.optimizer import Allocation, SolveStatus
+from planner.optimizer import Allocation, FleetProblem, SolveStatus
 from planner.search import Rejection, ShiftRule
 from planner.supply import region_notes, region_warnings, spot_shortfalls
 from planner.traffic import CascadePoint, Service
@@ -57,6 +57,7 @@ def plan(
     simulate: bool = True,
     alternatives: bool = True,
     corrections: Corrections | None = None,
+    program: Callable[[FleetProblem], None] | None = None,
 ) -> Plan:
     """The cheapest (or otherwise best, see `PlanRequest.objective`) fleet that meets every target.
 
@@ -67,14 +68,19 @@ def plan(
         simulate: verify the fleet by simulation too; otherwise by theory alone, for many plans in a row.
         alternatives: also find the best fleet of each SKU, mode and other engine.
         corrections: `Plan.corrections` of a plan that was simulated, for one by theory that is compared with it.
+        program: called with the integer program at the site of the plan, all rates as they stood in the end.
 
     Raises InputError for unknown SKUs or engines. An infeasible request is an answer: `Plan.feasible` is False.
     """
     known = (corrections or Corrections(traffic=traffic_kind(request.workload))).of(request.workload)
     with threadpool_limits(limits=1, user_api="blas"):  # many small systems: threads cost more than they give
-        return _plan(
+        found, search = _plan(
             request, hardware_for(request, hardware), progress or (lambda _: None), simulate, alternatives, known
         )
+    if program is not None:
+        site = 0 if found.allocation is None else found.allocation.program
+        program(search.problem(search.columns.all, program=site))
+    return found
 
 
 def hardware_for(request: PlanRequest, hardware: HardwareDb | None = None) -> HardwareDb:
@@ -89,12 +95,14 @@ def _plan(
     simulate: bool,
     alternatives: bool,
     known: Corrections,
-) -> Plan:
+) -> tuple[Plan, FleetSearch]:
     started = time.perf_counter()
     result, deviations = _search_with_confidence(request, hardware, progress, simulate, known)
     if isinstance(result.outcome, NoFleet):
         corrections = result.search.columns.corrections(known.traffic, (), deviations) if simulate else None
-        return _infeasible_plan(result.search, result.outcome, time.perf_counter() - started, corrections)
+        return _infeasible_plan(
+            result.search, result.outcome, time.perf_counter() - started, corrections
+        ), result.search
     search, fleet, slow = result.search, result.outcome, result.outcome.deployments
     slow_targets = target_checks(slow, search.slos)
     fleet = replace(fleet, deployments=_as_estimated(search, fleet.deployments, simulate))
@@ -106,7 +114,7 @@ def _plan(
     others = alternatives_of(search, fleet.allocation, shift_of, corrections) if alternatives else ()
     point = result.cascade_point
     found = described_plan(search, fleet, simulate, slow, _factors_for_fewer(result, slow, corrections or known))
-    return replace(
+    found = replace(
         found,
         alternatives=others,
         elapsed_s=time.perf_counter() - started,
@@ -116,6 +124,7 @@ def _plan(
         slow_targets=slow_targets,
         corrections=corrections,
     )
+    return found, search
 
 
 def described_plan(

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import highspy
 import pytest
 import yaml
 from typer.testing import CliRunner, Result
@@ -174,6 +175,24 @@ def test_output_in_a_pipe_is_plain_and_fits_100_columns(scenario: str, options: 
 def test_json_and_markdown_go_to_stdout_alone(scenario: str) -> None:
     assert json.loads(_run("plan", scenario, "--json", "-").stdout)["feasible"] is True
     assert _run("plan", scenario, "--md", "-").stdout.startswith("# Capacity plan: small\n")
+
+
+@pytest.mark.parametrize("name", ["fleet.lp", "fleet.mps"])
+def test_the_program_of_a_plan_has_its_cost_in_another_solver(scenario: str, tmp_path: Path, name: str) -> None:
+    """HiGHS reads the file without us; the plan may cost up to the tie more, for a simpler fleet."""
+    done = _run("plan", scenario, "--json", "-", "--lp", str(tmp_path / name))
+    cost = json.loads(done.stdout)["cost"]["usd_per_hour"]
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.readModel(str(tmp_path / name))
+    solver.run()
+    assert cost / 1.05 - 1e-6 <= solver.getInfo().objective_function_value <= cost + 1e-6
+
+
+def test_a_program_file_of_another_kind_is_refused_before_anything_is_planned(scenario: str, tmp_path: Path) -> None:
+    done = _run("plan", scenario, "--lp", str(tmp_path / "fleet.txt"))
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: --lp")
 
 
 def test_set_changes_the_scenario(scenario: str) -> None:
