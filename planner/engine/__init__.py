@@ -6,7 +6,7 @@
 - `footprint`: all of it together, and the KV capacity that is left;
 - `start_up`, `server_memory`: whether a server starts, and the words of its engine's log;
 - `step_times`: the time of a step with what engine and drafting add to the kernels, from tables
-  (`lookup`), and of steps of mean content (`mean_steps`);
+  (`lookup`), read by compiled code (`step_tables`);
 - `lora`: what adapters add to a step;
 - `kv_tiers`: levels of the prefix cache behind the GPU, and how long loads from them take.
 
@@ -45,7 +45,6 @@ from planner.engine.kv_tiers import (
 )
 from planner.engine.lookup import BOUNDS, CONTEXTS, operator_time
 from planner.engine.lora import AdapterWork, adapter_popularity, expected_distinct
-from planner.engine.mean_steps import MeanSteps
 from planner.engine.replica import (
     LAYER_KIND_KERNELS,
     LEAST_BATCHED_TOKENS,
@@ -79,8 +78,8 @@ from planner.engine.server_memory import (
     memory_record,
     memory_tables,
 )
-from planner.engine.single_steps import NO_TABLES, StepTables, decode_seconds, step_seconds
 from planner.engine.start_up import StartFix, StartUp, start_up, start_up_probability
+from planner.engine.step_tables import NO_TABLES, MeanSteps, StepTables, decode_seconds, step_seconds
 from planner.engine.step_times import StepTime, StepTimer
 from planner.engine.support import require_supported, support_notes
 

@@ -1,7 +1,7 @@
 """Operator times tabulated once per replica: over one number (`Curve`), or over decodes and their context (`Surface`).
 
 Between grid points both are linear, beyond the grid in proportion. Tables hold seconds by family and by bound.
-`planner.engine.single_steps` reads them for one step at a time.
+`planner.engine.step_tables` reads them in compiled code.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from planner.engine.lookup import (
     operator_time,
 )
 from planner.engine.scheduler import Speculation
-from planner.engine.single_steps import (
+from planner.engine.step_tables import (
     NO_TABLES,
     OF_GROUP_TOKENS,
     StepTables,

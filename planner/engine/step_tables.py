@@ -1,8 +1,9 @@
-"""The time of a step from the tables of a timer, compiled; what drafts add is told."""
+"""Times of steps from the tables of a timer, compiled: of single steps, of many, and of steps of mean content."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -302,4 +303,80 @@ def times_of_steps(tables: StepTables, steps: FloatArray) -> FloatArray:
             beside_s = seconds_beside_attention(tables, decodes, context, tokens, chunks, prompts_s)
             seconds[0, step] = beside_s + drafts_s
         seconds[1, step] = prompts_s
+    return seconds
+
+
+@dataclass(frozen=True, eq=False)
+class MeanSteps:
+    """Step times of a replica from decodes and prompt tokens of mean content: so many of one mean kind.
+
+    Theory asks for nothing else, for many steps at once.
+
+    Attributes:
+        tables: of the replica (`StepTimer.mean_tables`).
+        decode_context: tokens a decode attends to.
+        chunks: prompt chunks per prompt token.
+        attention_tokens: prompt tokens at which their attention is tabulated, rising, shape (P,).
+        attention_s: that attention [s], shape (P,).
+    """
+
+    tables: StepTables
+    decode_context: float
+    chunks: float
+    attention_tokens: FloatArray
+    attention_s: FloatArray
+
+    def times_s(self, decodes: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
+        """Duration [s] of each step, `StepTimer.times_s` of its mean content.
+
+        Args:
+            decodes: sequences, any shape.
+            prompt_tokens: new prompt tokens, same shape.
+
+        Returns:
+            The same shape.
+
+        Raises:
+            Nothing.
+        """
+        if decodes.ndim != 1:
+            return self.times_s(decodes.ravel(), prompt_tokens.ravel()).reshape(decodes.shape)
+        return self._times_s(decodes, decodes * self.decode_context, prompt_tokens)
+
+    def decodes_s(self, decodes: FloatArray, decode_context: FloatArray) -> FloatArray:
+        """Duration [s] of steps of decodes alone, of any mean context.
+
+        Args:
+            decodes: sequences, shape (n,).
+            decode_context: tokens that all of them attend to, shape (n,).
+
+        Returns:
+            Shape (n,).
+
+        Raises:
+            Nothing.
+        """
+        return self._times_s(decodes, decode_context, np.zeros(decodes.size))
+
+    def _times_s(self, decodes: FloatArray, decode_context: FloatArray, prompt_tokens: FloatArray) -> FloatArray:
+        attention = self.chunks, self.attention_tokens, self.attention_s
+        return _mean_times_s(self.tables, *attention, decodes, decode_context, prompt_tokens)
+
+
+@compiled(makes_arrays=True)
+def _mean_times_s(
+    tables: StepTables,
+    chunks: float,
+    attention_tokens: FloatArray,
+    attention_s: FloatArray,
+    decodes: FloatArray,
+    decode_context: FloatArray,
+    prompt_tokens: FloatArray,
+) -> FloatArray:
+    seconds = np.empty(decodes.size)
+    for step in range(decodes.size):
+        tokens = prompt_tokens[step]
+        prompts_s = curve_at(attention_tokens, attention_s, tokens)
+        content = decodes[step], decode_context[step], tokens, tokens * chunks, prompts_s
+        seconds[step] = seconds_beside_attention(tables, *content)
     return seconds
