@@ -651,7 +651,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "tighter": tighter,
     "theory": theory,
 }
-DOCUMENTED = ("chunked", "disaggregated", "tighter")
+DOCUMENTED = ("chunked", "disaggregated")
 """Parts whose tables stand in docs/studies/literature.md."""
 
 
@@ -695,13 +695,13 @@ def read() -> list[dict[str, str]]:
 
 def markdown(part: str) -> list[str]:
     """The committed results of one part as lines of a Markdown table."""
-    lines = ["| comparison | published | ours | source |", "|---|---|---|---|"]
+    lines = ["| comparison | published | ours |", "|---|---|---|"]
     for row in read():
         if row["part"] == part:
             low, high, unit = row["published_low"], row["published_high"], row["unit"].replace("x", "×")
             span = f"below {high}" if low == "0" else high if low == high else f"{low} to {high}"
             published = f"{span} {unit}" if low else "–"
-            lines.append(f"| {row['name']} | {published} | {row['ours']} {unit} | {row['source']} |")
+            lines.append(f"| {row['name']} | {published} | {row['ours']} {unit} |")
     return lines
 
 

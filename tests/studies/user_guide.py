@@ -122,8 +122,6 @@ PICKS: Mapping[str, Mapping[str, str]] = {
     f"{REASONING_IF} --set slo.0.threshold_s=10": AFTER,
     f"{REASONING_IF} --set slo.1.threshold_s=0.02": {**AFTER, "p99 TPOT [ms]": _after("p99 TPOT")},
     f"{REASONING_IF} --set slo.1.threshold_s=0.08": {**AFTER, "p99 TPOT [ms]": _after("p99 TPOT")},
-    f"{REASONING_IF} --set search.tp=[2]": {**AFTER, "p99 TPOT [ms]": _after("p99 TPOT")},
-    f"{REASONING_IF} --set search.max_running_requests=[32]": {**AFTER, "p99 TPOT [ms]": _after("p99 TPOT")},
     "planner explain reasoning-qwen3-32b --only tornado": {
         "20 % shorter answers [USD/h]": _moved("-20"),
         "20 % longer answers [USD/h]": _moved(r"\+20"),
