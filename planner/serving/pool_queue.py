@@ -4,7 +4,7 @@
 that look at the replicas change the wait for the first token:
 
 - in a prefill pool requests are prompts only, so the fewest requests is the shortest queue: each percentile of the wait
-  changes as that of M/G/1 does (`queueing.pooling`: join the shortest queue, the shorter of two);
+  changes as that of M/G/1 does (`queueing.load_balancing`: join the shortest queue, the shorter of two);
 - in a mixed pool most requests that a router counts are decoding, and say little about the prompts ahead. The fewest
   requests is round robin with the share TTFT / E2E of the way to join the shortest queue (by Little's law the share of
   the counted requests that wait for their first token); the less loaded of two lies between random and round robin
