@@ -110,7 +110,8 @@ def sku_map_rows(hardware: HardwareDb, dtype: Dtype, engine: str, marked: Collec
 
 def sku_map(rows: Sequence[Row], dtype: Dtype) -> alt.LayerChart:
     """GPUs by memory bandwidth and peak arithmetic, both logarithmic, with lines of equal ridge point."""
-    across, up = (_log_domain([row[name] for row in rows]) for name in ("bandwidth_tb_per_s", "peak_tflops_per_s"))
+    known = [[row[name] for row in rows] or [1.0] for name in ("bandwidth_tb_per_s", "peak_tflops_per_s")]
+    across, up = ([min(values) / 1.4, max(values) * 1.6] for values in known)  # with some room
     form: dict[str, Any] = {"log": True, "grid": False}
     x = axis(alt.X, "bandwidth_tb_per_s", "HBM bandwidth [TB/s]", across, values=_ticks(*across), format="~g", **form)
     y = axis(alt.Y, "peak_tflops_per_s", f"Dense peak {dtype} [TFLOP/s]", up, values=_ticks(*up), format=",~f", **form)
@@ -154,11 +155,6 @@ def _ridge_lines(x_domain: list[float], y_domain: list[float]) -> tuple[list[Row
                 lines.append({"ridge": name, "bandwidth_tb_per_s": bandwidth, "peak_tflops_per_s": ridge * bandwidth})
             ends.append({**lines[-2], "label": name})
     return lines, ends
-
-
-def _log_domain(values: Sequence[float]) -> list[float]:
-    """A logarithmic axis around values, with some room."""
-    return [min(values, default=1.0) / 1.4, max(values, default=1.0) * 1.6]
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -32,8 +32,6 @@ INTERVAL_LABEL = "Seconds between scrapes"
 NOT_WATCHED = "not watched"
 INPUT_WIDTH_PX = 235
 """Of the inputs beside the files: two in a row on a tablet, as the metrics above."""
-FILES = "check-read"
-"""Of the state of a visit: names and contents of the files, which stay when another tab is open."""
 COMMAND = """curl -sG http://prometheus:9090/api/v1/query_range \\
   --data-urlencode 'query={__name__=~"vllm:.*"}' \\
   -d start=2026-11-20T00:00:00Z -d end=2026-11-21T00:00:00Z -d step=300 > day.json"""
@@ -74,32 +72,29 @@ def show(page: Page) -> None:
     if not page.plan.feasible:
         st.info("No feasible fleet yet, so there is nothing to hold measurements against.")
         return
-    _show_upload()
-    try:
-        upload = _upload(page.plan)
+    files = _show_upload()
+    with components.errors_in_place():
+        upload = _upload(page.plan, files)
         if upload is not None and upload.metrics:
             watched = _compared(page, upload)
             _show_comparison(page, watched)
             _show_next_plan(page, watched, upload)
-    except PlannerError as error:
-        st.error(components.plain(str(error)))
 
 
 # --- what is given ----------------------------------------------------------------------------------------------------
 
 
-def _show_upload() -> None:
-    st.file_uploader(
+def _show_upload() -> components.Files:
+    kept = components.uploaded_files(
         "Metrics of the servers (vLLM, SGLang, TensorRT-LLM, Dynamo)",
-        type=["json", "txt", "prom"],
-        accept_multiple_files=True,
-        max_upload_size=components.whole_megabytes(MAX_METRICS_BYTES),
-        key=UPLOAD,
-        on_change=_keep_files,
-        help="Answers of Prometheus (JSON), or one or two scrapes of /metrics in the order of their names; of "
-        "every replica of the plan's models. Read in memory, for this visit only.",
+        ["json", "txt", "prom"],
+        UPLOAD,
+        MAX_METRICS_BYTES,
+        "Answers of Prometheus (JSON), or one or two scrapes of /metrics in the order of their names; of every replica "
+        "of the plan's models. Read in memory, for this visit only.",
+        kept=True,
+        several=True,
     )
-    kept = st.session_state.get(FILES) or ()
     if kept:
         st.caption(components.plain("Read: " + ", ".join(name for name, _ in kept)))
     with st.container(horizontal=True):
@@ -127,22 +122,14 @@ def _show_upload() -> None:
         with st.expander("How to get them", icon=":material/terminal:"):
             st.code(COMMAND, language="bash", wrap_lines=True)
             st.markdown("The same on the command line: `planner check plan.json day.json --recalibrate`")
+    return kept
 
 
-def _keep_files() -> None:
-    files = st.session_state[UPLOAD]
-    st.session_state[FILES] = tuple(sorted((file.name, file.getvalue()) for file in files))
-
-
-def _upload(plan: Plan) -> Upload | None:
+def _upload(plan: Plan, files: components.Files) -> Upload | None:
     """Metrics in the files of every model of the plan that is watched; None without files. Raises InputError."""
-    kept: Sequence[tuple[str, bytes]] = st.session_state.get(FILES) or ()
+    kept = components.require_small(files, MAX_METRICS_BYTES)
     if not kept:
         return None
-    size = sum(len(content) for _, content in kept)
-    if size > MAX_METRICS_BYTES:
-        bound = f"have {size:,} bytes, more than {MAX_METRICS_BYTES:,}"
-        raise InputError("files", f"{len(kept)} files", bound, "ask for fewer series, or a longer step")
     digest = hashlib.sha256()
     for name, content in kept:
         digest.update(repr((name, len(content))).encode() + content)

@@ -27,13 +27,6 @@ PLAN = "the plan"
 """Name of the reference."""
 NAMED_GPUS = 3
 """Most GPUs that the headline names; of more it gives the number."""
-TABLE_KEY = "compare-skus"
-STYLE = f"""<style>
-.st-key-{TABLE_KEY} th.number {{white-space: normal}}
-.st-key-{TABLE_KEY} td:nth-child(2) {{min-width: 11rem}}
-.st-key-{TABLE_KEY} td:is(:nth-child(1), :nth-last-child(-n + 2)) {{min-width: 8.5rem}}
-</style>"""
-"""The table has many columns: headings wrap, columns of prose have a minimum width."""
 HINTS = {
     "only with": "The only GPU that the fleet may use. 'the plan' may mix those that are searched.",
     "serves [requests/s]": "Requests per second that the fleet serves (planned)",
@@ -65,7 +58,7 @@ def show(page: Page) -> None:
 
 def show_gpus(page: Page) -> None:
     """Bars and table of the request on each GPU alone."""
-    if page.plan.feasible and not page.plan.alternatives and not results.is_compared(page):
+    if page.plan.feasible and not page.plan.alternatives and results.store().get(("complete", page.key)) is None:
         st.info("The comparison appears once the plan is checked by simulation and its alternatives are known.")
         return
     searched = tuple(dict.fromkeys(page.request.search.skus))
@@ -93,9 +86,7 @@ def show_gpus(page: Page) -> None:
     st.markdown(f"**{components.plain(_headline(sides, reference))}**")
     all_sides = [*([reference] if reference else []), *sides]
     quantity_chart(all_sides, reference, "compare-gpus", "GPUs compared", "each GPU alone", _subtitle(page))
-    st.html(STYLE)
-    with st.container(key=TABLE_KEY):
-        components.table(sku_table(sides, reference), f"{TABLE_KEY}-table", HINTS)
+    components.table(sku_table(sides, reference), "compare-skus-table", HINTS)
 
 
 def _other_skus(page: Page, searched: tuple[str, ...]) -> list[str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -39,6 +40,7 @@ STYLE = """<style>
 .planner-table th {font-weight: 600; border-bottom-color: rgba(128, 128, 128, 0.6); max-width: 7rem;
     vertical-align: bottom; line-height: 1.3}
 .planner-table .number {text-align: right}
+.planner-table td:not(.number, .short) {min-width: 8rem}
 .planner-table td.number, .planner-table td.short {white-space: nowrap}
 .planner-table [title] {cursor: help}
 .planner-table th[title] {text-decoration: underline dotted rgba(128, 128, 128, 0.8); text-underline-offset: 3px}
@@ -47,7 +49,6 @@ STYLE = """<style>
 @media (max-width: 1100px) {
     .planner-table table {font-size: 0.8rem; min-width: 0}
     .planner-table th, .planner-table td {padding: 0.3rem 0.35rem; max-width: 20rem}
-    .planner-table td:not(.number, .short) {min-width: 7rem}
     .planner-table th {max-width: 5.5rem}
 }
 @media (max-width: 640px) {
@@ -356,20 +357,65 @@ def _read_upload(key: str, limit_bytes: int, read: Callable[[str, bytes], str | 
     if file is None:
         return
     try:
-        content = uploaded_bytes(file, limit_bytes)
+        ((name, content),) = require_small(((file.name, file.getvalue()),), limit_bytes)
         state.complaint = None
-        state[f"note-{key}"] = read(file.name, content)
+        state[f"note-{key}"] = read(name, content)
     except PlannerError as error:
         state.complaint = state[refusal] = error
 
 
-def uploaded_bytes(file: Any, limit_bytes: int) -> bytes:  # noqa: ANN401
-    """The content of an uploaded file. Raises InputError when it is too large."""
-    content: bytes = file.getvalue()
-    if len(content) > limit_bytes:
-        bound = f"has {len(content):,} bytes, more than {limit_bytes:,}"
-        raise InputError("file", file.name, bound, "give a smaller file")
-    return content
+Files = tuple[tuple[str, bytes], ...]
+"""Uploaded files: name and content."""
+
+
+def uploaded_files(
+    label: str,
+    types: Sequence[str],
+    key: str,
+    limit_bytes: int,
+    hint: str,
+    *,
+    kept: bool = False,
+    several: bool = False,
+) -> Files:
+    """An uploader, and its files in the order of their names.
+
+    Args:
+        label: of the uploader.
+        types: endings that are taken.
+        key: unique on the page.
+        limit_bytes: largest file taken.
+        hint: shown on hover.
+        kept: files stay for this visit, also while another tab is open.
+        several: at a time.
+    """
+
+    def files(given: Any) -> Files:  # noqa: ANN401
+        return tuple(sorted((file.name, file.getvalue()) for file in (given if several else filter(None, [given]))))
+
+    def keep() -> None:
+        st.session_state[f"kept-{key}"] = files(st.session_state[key])
+
+    given = st.file_uploader(
+        label,
+        type=list(types),
+        key=key,
+        accept_multiple_files=several,
+        max_upload_size=whole_megabytes(limit_bytes),
+        on_change=keep,
+        help=hint,
+    )
+    found: Files = st.session_state.get(f"kept-{key}", ()) if kept else files(given)
+    return found
+
+
+def require_small(files: Files, limit_bytes: int) -> Files:
+    """The files. Raises InputError where all of them together are too large."""
+    size = sum(len(content) for _, content in files)
+    if size > limit_bytes:
+        name = files[0][0] if len(files) == 1 else f"{len(files)} files"
+        raise InputError("file", name, f"has {size:,} bytes, more than {limit_bytes:,}", "give a smaller file")
+    return files
 
 
 def whole_megabytes(size_bytes: int) -> int:
@@ -387,10 +433,11 @@ def show_complaint() -> None:
         st.warning(plain(f"Not used: {complaint}"), icon=":material/link_off:")
 
 
-def guarded(part: Callable[[], object]) -> None:
+@contextmanager
+def errors_in_place() -> Iterator[None]:
     """A part of the page; where it cannot be shown, the reason in one line."""
     try:
-        part()
+        yield
     except PlannerError as error:
         st.error(plain(str(error)))
 

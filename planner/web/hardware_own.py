@@ -12,7 +12,7 @@ import streamlit as st
 
 import planner
 from hardware_db import Calibration, Fact, GpuSku, Kind
-from planner.core import InputError, PlannerError, money, number_of, percent
+from planner.core import InputError, money, number_of, percent
 from planner.fleet import hardware_for
 from planner.scenario import QUANTITIES, Content, SkuQuantity, peak_quantities, shown_value, user_hardware
 from planner.web import components, inputs_hardware, session
@@ -107,7 +107,9 @@ def sku_editor(page: Page) -> None:
         shown = _fact_inputs(base, mark)
         done = st.form_submit_button("Use it", type="primary", icon=":material/check:")
     if done:
-        use_entered(page, base, sku_id, name, shown, usd, searched=searched)
+        with components.errors_in_place():
+            sku = user_hardware.edited_sku(base, sku_id, name, shown, date.fromisoformat(session.today()))
+            use_sku(page, sku, usd, searched=searched)
 
 
 def _identity_inputs(page: Page, base: GpuSku, mark: str, is_own: bool) -> tuple[str, str, float | None, bool]:
@@ -174,17 +176,6 @@ def _input_range(base: GpuSku, quantity: SkuQuantity) -> dict[str, Any]:
     return {"min_value": 0.0, "value": start, "step": step, "format": "%g", "placeholder": "not known"}
 
 
-def use_entered(
-    page: Page, base: GpuSku, sku_id: str, name: str, shown: dict[str, float], usd: float | None, *, searched: bool
-) -> None:
-    """Put the entered GPU into the scenario, or say why not."""
-    try:
-        sku = user_hardware.edited_sku(base, sku_id, name, shown, date.fromisoformat(session.today()))
-        use_sku(page, sku, usd, searched=searched)
-    except PlannerError as error:
-        st.error(components.plain(str(error)))
-
-
 def use_sku(page: Page, sku: GpuSku, usd: float | None, *, searched: bool) -> None:
     """Put a GPU into the scenario and draw the page again. Raises InputError where a plan could not use it."""
     has_price = any(price.sku == sku.id for price in page.hardware.prices)
@@ -208,29 +199,21 @@ def _apply_if_plannable(changes: user_hardware.Changes) -> None:
 
 def upload_sku(page: Page) -> None:
     """A SKU file of the hardware database's format."""
-    file = st.file_uploader(
+    files = components.uploaded_files(
         "Or upload a GPU as TOML",
-        type="toml",
-        key="own-sku-file",
-        max_upload_size=components.whole_megabytes(user_hardware.MAX_SKU_BYTES),
-        help="In the format of the packaged ones (example: hardware_db/README.md). At most 100 kB; kept in memory.",
+        ["toml"],
+        "own-sku-file",
+        user_hardware.MAX_SKU_BYTES,
+        "In the format of the packaged ones (example: hardware_db/README.md). At most 100 kB; kept in memory.",
     )
-    if file is None:
-        return
-    try:
-        sku = user_hardware.sku_of_toml(components.uploaded_bytes(file, user_hardware.MAX_SKU_BYTES), file.name)
-        st.caption(components.plain(sku_in_words(sku)))
-        usd = st.number_input(
-            "Its price [$ per GPU-hour]",
-            0.001,
-            value=_starting_price(page, sku),
-            step=0.05,
-            key=f"own-file-usd-{sku.id}",
-        )
-        if st.button("Use this GPU", key="own-sku-use", type="primary"):
-            use_sku(page, sku, usd, searched=True)
-    except PlannerError as error:
-        st.error(components.plain(str(error)))
+    with components.errors_in_place():
+        for name, content in components.require_small(files, user_hardware.MAX_SKU_BYTES):
+            sku = user_hardware.sku_of_toml(content, name)
+            st.caption(components.plain(sku_in_words(sku)))
+            label, start = "Its price [$ per GPU-hour]", _starting_price(page, sku)
+            usd = st.number_input(label, 0.001, value=start, step=0.05, key=f"own-file-usd-{sku.id}")
+            if st.button("Use this GPU", key="own-sku-use", type="primary"):
+                use_sku(page, sku, usd, searched=True)
 
 
 def sku_in_words(sku: GpuSku) -> str:
@@ -247,23 +230,18 @@ def sku_in_words(sku: GpuSku) -> str:
 
 def upload_calibration(page: Page) -> None:
     """A calibration as ``python -m calibration`` writes it."""
-    file = st.file_uploader(
+    files = components.uploaded_files(
         "Upload a calibration as JSON",
-        type="json",
-        key="own-calibration-file",
-        max_upload_size=components.whole_megabytes(user_hardware.MAX_CALIBRATION_BYTES),
-        help="What `python -m calibration` writes on the GPU itself: kernels, intervals, errors. At most 5 MB.",
+        ["json"],
+        "own-calibration-file",
+        user_hardware.MAX_CALIBRATION_BYTES,
+        "What `python -m calibration` writes on the GPU itself: kernels, intervals, errors. At most 5 MB.",
     )
-    if file is None:
-        return
-    try:
-        calibration = user_hardware.calibration_of_json(
-            components.uploaded_bytes(file, user_hardware.MAX_CALIBRATION_BYTES), file.name
-        )
-        stacks = ", ".join(other.stack for other in page.hardware.calibrations if other.sku == calibration.sku)
-        replaced = f"It replaces {stacks}." if stacks else "There are no measurements on that GPU so far."
-        st.caption(components.plain(f"{calibration.sku}: {calibration_in_words(calibration)}. {replaced}"))
-        if st.button("Use this calibration", key="own-calibration-use", type="primary"):
-            _apply_if_plannable(user_hardware.changes_with_calibration(session.content(), calibration))
-    except PlannerError as error:
-        st.error(components.plain(str(error)))
+    with components.errors_in_place():
+        for name, content in components.require_small(files, user_hardware.MAX_CALIBRATION_BYTES):
+            calibration = user_hardware.calibration_of_json(content, name)
+            stacks = ", ".join(other.stack for other in page.hardware.calibrations if other.sku == calibration.sku)
+            replaced = f"It replaces {stacks}." if stacks else "There are no measurements on that GPU so far."
+            st.caption(components.plain(f"{calibration.sku}: {calibration_in_words(calibration)}. {replaced}"))
+            if st.button("Use this calibration", key="own-calibration-use", type="primary"):
+                _apply_if_plannable(user_hardware.changes_with_calibration(session.content(), calibration))

@@ -49,10 +49,12 @@ METRICS = {
 
 def show() -> None:
     """All inputs. A part that cannot be shown shows its error; the others stand."""
-    components.guarded(scenario_menu)
+    with components.errors_in_place():
+        scenario_menu()
     for title, part in PARTS.items():
         st.subheader(title, divider="gray", anchor=False)
-        components.guarded(part)
+        with components.errors_in_place():
+            part()
 
 
 # --- scenario ---------------------------------------------------------------------------------------------------------

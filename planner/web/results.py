@@ -328,16 +328,6 @@ def comparison(page: Page) -> Job:
     return Job(("complete", page.key), partial(planner.plan, page.request, page.hardware), "Comparing alternatives")
 
 
-def is_compared(page: Page) -> bool:
-    """True if the alternatives of this plan are known."""
-    return store().get(("complete", page.key)) is not None
-
-
-def is_check_stopped(page: Page) -> bool:
-    """True if the visitor stopped the simulation of this plan."""
-    return bool(st.session_state.get(STOPPED) == name_of(("checked", page.key)))
-
-
 # --- what waits for a click -------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,8 +42,6 @@ INPUT_WIDTH_PX, GPU_WIDTH_PX, FORMAT_WIDTH_PX = 160, 240, 336
 """Widths of the inputs: two in a row on a phone; of the ones with names of GPUs and of checkpoints."""
 ENGINES_OWN = "engine's"
 """Where a limit is left to the engine."""
-KEPT_LOG = "memory-log-read"
-"""Of the state of a visit: name and content of the log, which stay when another tab is open."""
 HINTS = {
     "part": "What a GPU holds.",
     "GiB": "2^30 bytes of one GPU (predicted).",
@@ -230,10 +227,8 @@ def show(page: Page, server: ShownServer) -> None:
     mark = results.name_of((*shown, tuple(server.limits.values()), server.eager, server.mean_tokens))
     keys = {name: f"memory-{name}-{mark}" for name in ("sku", "parallelism.tp", "precision", *NUMBERS, "eager")}
     chosen, at_tokens = _choose(server, keys)
-    try:
+    with components.errors_in_place():
         _show_found(chosen.started(page.hardware), at_tokens, keys)
-    except PlannerError as error:
-        st.error(components.plain(str(error)))
     _show_formats(page, chosen)
     _show_log(page, chosen)
 
@@ -411,34 +406,21 @@ def _show_formats(page: Page, chosen: ShownServer) -> None:
 
 def _show_log(page: Page, chosen: ShownServer) -> None:
     """A start-up log beside the prediction for the server that it is of."""
-    st.file_uploader(
+    files = components.uploaded_files(
         "Start-up log of the engine (vLLM, SGLang, TensorRT-LLM)",
-        type=["log", "txt"],
-        max_upload_size=components.whole_megabytes(MAX_LOG_BYTES),
-        key="memory-log",
-        on_change=_keep_log,
-        help="From its first line on. Limits that it states count; model, GPU and format are those chosen above. Read "
+        ["log", "txt"],
+        "memory-log",
+        MAX_LOG_BYTES,
+        "From its first line on. Limits that it states count; model, GPU and format are those chosen above. Read "
         "in memory, for this visit only.",
+        kept=True,
     )
-    kept = st.session_state.get(KEPT_LOG)
-    if kept is None:
-        return
-    name, content = kept
-    try:
-        file = io.BytesIO(content)
-        file.name = name
-        text = components.uploaded_bytes(file, MAX_LOG_BYTES).decode("utf-8", errors="replace")
-        said = read_startup_log(text)
-        found = memory_of_log(said, chosen.llm, chosen.skus[0], **_beside(chosen, said, page.hardware))
-        st.caption(components.plain(log_words(name, said, found)))
-        components.table(log_table(found, said), "memory-log-table", HINTS)
-    except PlannerError as error:
-        st.error(components.plain(str(error)))
-
-
-def _keep_log() -> None:
-    file = st.session_state["memory-log"]
-    st.session_state[KEPT_LOG] = None if file is None else (file.name, file.getvalue())
+    with components.errors_in_place():
+        for name, content in components.require_small(files, MAX_LOG_BYTES):
+            said = read_startup_log(content.decode("utf-8", errors="replace"))
+            found = memory_of_log(said, chosen.llm, chosen.skus[0], **_beside(chosen, said, page.hardware))
+            st.caption(components.plain(log_words(name, said, found)))
+            components.table(log_table(found, said), "memory-log-table", HINTS)
 
 
 def _beside(chosen: ShownServer, said: StartupLog, hardware: HardwareDb) -> dict[str, Any]:

@@ -19,10 +19,6 @@ from planner.web.results import Page
 
 ROOF_WIDTH_PX, MAX_OPEN_ROOFS = 325, 6
 """Width of one roof among several, three in a row on a wide page; and how many are shown without a click."""
-RIDGES_KEY = "roofline-ridge-table"
-RIDGES_STYLE = f"<style>.st-key-{RIDGES_KEY} .planner-table th {{white-space: normal; min-width: 4rem}}\n"
-RIDGES_STYLE += f".st-key-{RIDGES_KEY} .planner-table table {{min-width: 52rem; width: 100%}}</style>"
-"""Style of the table of ridge points: headings wrap, so that the sources stay in sight."""
 BOUND_WORDS = {
     Bound.COMPUTE: "its arithmetic units",
     Bound.MEMORY: "its memory bandwidth",
@@ -339,9 +335,7 @@ def _show_gpus(
         planned = compute_dtype(own.precision.activations, sku)
         sku_ridges = rooflines.ridge_rows([sku], {planned: own.precision.weights})
         ridges += [row for row in sku_ridges if every or row["dtype"] == planned.value]
-    st.html(RIDGES_STYLE)
-    with st.container(key=RIDGES_KEY):
-        components.table(ridge_table(ridges), "roofline-ridges", HINTS)
+    components.table(ridge_table(ridges), "roofline-ridges", HINTS)
 
 
 def _show_roofs(chosen: PlannedPool, fitted: Sequence[PoolOnSku], rows: Sequence[Row], running: float) -> None:

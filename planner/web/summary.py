@@ -130,10 +130,11 @@ def _cost_key(page: Page, confidence: float) -> tuple[str, str, float]:
 def _status(page: Page) -> None:
     """Badges that say how the numbers are known, and what simulation changed of the fleet."""
     plan, sources = page.plan, headline.calibration_sources(page.plan)
+    is_stopped = st.session_state.get(results.STOPPED) == results.name_of(("checked", page.key))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         checked = plan.simulated and all(check.met for check in plan.targets)
         st.badge(
-            "By theory; simulation was stopped" if results.is_check_stopped(page) else headline.status_words(plan),
+            "By theory; simulation was stopped" if is_stopped else headline.status_words(plan),
             icon=":material/check_circle:" if checked else ":material/schedule:",
             color="green" if checked else "blue",
             help=components.plain(_simulation_hint(plan)),

@@ -71,7 +71,7 @@ QUESTIONS = (
     _QuestionChoice(
         PlanQuestion.MARGINAL,
         "One step",
-        "What one step more or less of each target and limit is worth.",
+        "Value of one step more or less of each target and limit.",
         lambda plan: sum(len(requirement.steps()) for requirement in numeric_requirements(plan.request)),
     ),
     _QuestionChoice(
@@ -83,7 +83,7 @@ QUESTIONS = (
     _QuestionChoice(
         PlanQuestion.REQUIREMENTS,
         "Requirements",
-        "What each target, limit and rule costs: the best plan with it against the best without.",
+        "Cost of each target, limit and rule: the best plan with it against the best without.",
         lambda plan: sum(requirement.dropped is not None for requirement in requirements(plan.request)),
     ),
     _QuestionChoice(
@@ -110,7 +110,7 @@ QUESTIONS = (
     _QuestionChoice(
         PlanQuestion.MEASURE,
         "Measure first?",
-        "What it would be worth to measure each GPU before deciding, and how to.",
+        "Value of measuring each GPU before deciding, and how to.",
         lambda plan: 1 + 6 * len(plan.request.search.skus),
     ),
 )

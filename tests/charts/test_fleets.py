@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import replace
@@ -19,7 +18,6 @@ from planner.launch.placement import place_replicas, server_numbers
 from planner.roofline import Parallelism
 from planner.serving import Deployment, Pool
 from tests.builders import HARDWARE, replica, small_request
-from tests.charts.titles import title_of
 
 MI300X = HARDWARE.skus["mi300x"]
 LARGE = next(sku for sku in HARDWARE.skus.values() if sku.node.gpus > 8)
@@ -133,10 +131,6 @@ def test_a_replica_has_its_gpus_and_never_straddles_two_servers_unless_it_is_lar
 def test_however_large_the_fleet_few_boxes_are_drawn(fleet: Plan) -> None:
     boxes = {(row["deployment"], row["role"], row["unit"], row["server"]) for row in fleets.fleet_rows(fleet)}
     assert len(boxes) <= fleets.BOX_LIMIT
-
-
-def test_small_fleets_are_drawn_server_by_server() -> None:
-    assert {row["alike"] for row in fleets.fleet_rows(SHAPES["part of a server"])} == {1}
 
 
 def test_a_plan_without_fleet_has_no_rows_and_a_picture_all_the_same() -> None:
@@ -259,17 +253,3 @@ def luminance(color: str) -> float:
     parts = [int(color[place : place + 2], 16) / 255.0 for place in (1, 3, 5)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def test_picture_is_valid_carries_its_data_and_says_what_it_shows(fleet: Plan) -> None:
-    spec = fleets.fleet_picture(fleet).to_dict()
-    text = json.dumps(spec)
-    assert title_of(spec).startswith("The fleet: ")
-    assert spec["title"]["subtitle"]
-    assert spec["description"]
-    assert "url" not in text
-    assert spec["width"] <= fleets.WIDEST_PX
-
-
-def test_rows_are_plain_data(fleet: Plan) -> None:
-    assert json.loads(json.dumps(fleets.fleet_rows(fleet))) == fleets.fleet_rows(fleet)

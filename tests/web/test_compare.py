@@ -24,7 +24,7 @@ IMPOSSIBLE = ["slo.0.threshold_s=0.000001"]
 def _page(content: dict) -> None:  # type: ignore[type-arg]
     import streamlit as st
 
-    from planner.web import compare_tab, results, session
+    from planner.web import results, session
 
     if "scenario" not in st.session_state:
         session.start()
@@ -120,13 +120,6 @@ def test_rates_and_other_charts_come_when_asked_for() -> None:
     assert titles[0].startswith("Sustainable rate of every system")
     assert titles[1] == "Gaps between the tokens of one answer"
     assert titles[2].startswith("Attainment against arrival rate")
-
-
-def test_nothing_chosen_is_said_and_no_error() -> None:
-    app = _open("Serving systems")
-    app.multiselect(key="compare-systems").set_value([]).run()
-    assert not app.exception
-    assert "Choose at least one system" in _texts(app)
 
 
 def test_every_heading_of_the_systems_has_a_definition(systems: AppTest) -> None:
@@ -228,13 +221,6 @@ def test_no_more_than_eight_are_kept() -> None:
     app.run()
     assert app.button(key="compare-save").disabled
     assert len(_names(app)) == compare_scenarios.MAX_SAVED
-
-
-def test_what_one_visitor_saves_another_does_not_see() -> None:
-    first = _open("Scenarios")
-    _save(first, "mine")
-    second = _open("Scenarios")
-    assert _names(second) == []
 
 
 def test_an_uploaded_scenario_is_added_and_a_bad_one_explained() -> None:

@@ -305,13 +305,6 @@ def test_an_uploaded_gpu_and_calibration_reach_the_scenario() -> None:
     assert not planner.load_scenario(scenario(app)).own_hardware.calibrations
 
 
-def test_a_bad_upload_is_explained_in_place() -> None:
-    app = tab("Your own")
-    app.file_uploader(key="own-calibration-file").upload("bad.json", b"{", "application/json")
-    fine(app.run())
-    assert "not valid JSON" in text_of(app)
-
-
 def test_own_gpus_come_first_and_are_marked() -> None:
     mine = user_hardware.edited_sku(HARDWARE.skus["l4"], "mine", "Mine", {}, date(2026, 11, 22))
     rows = hardware_tab.gpu_rows(page(with_own_hardware(HARDWARE, OwnHardware(skus=(mine,)))))

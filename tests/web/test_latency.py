@@ -13,10 +13,8 @@ pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
 from streamlit.testing.v1 import AppTest
 
 from planner.core import Metric
-from planner.engine import memory_footprint
 from planner.fleet import Plan, plan
 from planner.scenario import load_scenario
-from planner.serving import longest_prompt_tokens
 from planner.web import latency_growth, latency_tab
 from tests.builders import calibrated, small_request
 from tests.charts.titles import title_of
@@ -146,13 +144,6 @@ def test_the_sustainable_rate_is_at_least_the_planned_one() -> None:
     assert low <= sustained <= high
 
 
-def test_before_the_simulation_the_tab_says_that_it_is_to_come() -> None:
-    app = opened(SMALL, simulate=False)
-    assert figures(app)["p95 TTFT, simulated"] == ("-", "under way")
-    assert "appears here by itself" in said(app)
-    assert len(titles(app)) == 7
-
-
 def test_what_cannot_be_served_has_a_sentence_and_nothing_else() -> None:
     app = opened(NEVER)
     assert "No fleet meets these targets" in said(app)
@@ -249,20 +240,7 @@ def test_a_joint_promise_is_judged_by_its_joint_share() -> None:
     assert text.startswith("Within all thresholds at once: ") and text.endswith("the target is 90 %.")
 
 
-def test_the_longest_prompt_fits_the_kv_cache_beside_the_answers() -> None:
-    pool = reference(SMALL, simulate=False).deployments[0].surviving.pools[0]
-    room = memory_footprint(pool.config).kv_capacity_tokens
-    longest = longest_prompt_tokens(pool.config, 60, 4000)
-    assert 0 < longest <= min(room - 60 * 4000, pool.config.llm.max_context_tokens)
-    assert longest_prompt_tokens(pool.config, 60, room) == 0
-
-
 def test_chunks_leave_room_beside_the_answers() -> None:
     config = calibrated(sku="h100-sxm", max_batched_tokens=3000)
     sizes = latency_tab.chunk_choices(config, 200)
     assert 3000 in sizes and min(sizes) >= 400
-
-
-def test_where_step_times_come_from_is_said() -> None:
-    assert "h100-sxm fitted to measurements (" in latency_tab.provenance(reference(SMALL, simulate=False))
-    assert "uncalibrated" in latency_tab.provenance(plan(small_request(), simulate=False, alternatives=False))

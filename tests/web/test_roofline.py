@@ -82,19 +82,6 @@ def test_figures_are_the_engines_own(mixed: AppTest) -> None:
     assert interval == f"{significant(decode['low_ms'])} to {significant(decode['high_ms'])} ms (90 %)"
 
 
-def test_one_pool_needs_no_choice(mixed: AppTest) -> None:
-    assert [one.label for one in mixed.selectbox] == ["GPU"]
-    assert mixed.selectbox[0].value == "h100-sxm"
-    assert mixed.number_input[0].value == round(roofline_tab.pools_of(page_of(MIXED))[0].running)
-
-
-def test_the_answer_is_in_words(mixed: AppTest) -> None:
-    text = mixed.markdown[0].value
-    assert "decode step" in text and "waits mostly for its memory bandwidth" in text
-    assert "prefill step (2,048 tokens)" in text and "arithmetic units" in text
-    assert "Twice the batch would take" in text and "No other GPU of the search has a shorter decode step" in text
-
-
 def test_another_gpu_changes_every_figure(mixed: AppTest) -> None:
     app = shown(MIXED)
     app.selectbox[0].set_value("l40s").run()

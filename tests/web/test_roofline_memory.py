@@ -9,7 +9,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from planner.core import Table
-from planner.engine import StartUp, formats_of, formats_table, memory, memory_parts, memory_tables, request_limit
+from planner.engine import StartUp, formats_of, formats_table, memory, memory_tables, request_limit
 from planner.report import glossary
 from planner.validation import log_table, memory_of_log, read_startup_log
 from planner.web import roofline_memory, roofline_tab
@@ -101,11 +101,6 @@ def test_values_are_those_of_the_api(planned: AppTest) -> None:
     says(planned, found, mean_tokens(planned))
     assert "GPU KV cache size" in html(planned)
     assert labelled(planned.selectbox, "GPU of the server").value == "h100-sxm"
-
-
-def test_parts_fill_the_memory_of_the_gpu() -> None:
-    found = expected()
-    assert sum(memory_parts(found).values()) == pytest.approx(found.seen_bytes, rel=1e-9)
 
 
 def test_inputs_change_what_is_shown() -> None:
@@ -221,13 +216,6 @@ def test_a_bad_log_gets_one_line(content: bytes, words: str) -> None:
     (error,) = app.error
     assert words in error.value and "Fix: " in error.value and "\n" not in error.value
     assert figures(app)
-
-
-def test_what_cannot_be_split_is_said_in_one_line() -> None:
-    app = shown(MIXED)
-    labelled(app.selectbox, "GPUs per layer (TP)").set_value(16).run()
-    assert not app.exception
-    assert figures(app) or len(app.error) == 1
 
 
 def test_a_change_takes_no_time() -> None:
