@@ -26,7 +26,6 @@ from planner.web import (
     hardware_tab,
     inputs,
     latency_tab,
-    pending,
     plan_tab,
     results,
     roofline_tab,
@@ -54,7 +53,6 @@ def main() -> None:
     session.start()
     with st.sidebar:
         inputs.show()
-        pending.plan_bar()
     session.write_address()
     with st.container():
         components.show_complaint()
@@ -73,7 +71,7 @@ def answer() -> None:
     """
     if session.is_pending():
         has_answer = results.is_planned(session.key())
-        pending.mark(has_answer=has_answer)
+        inputs.mark_pending(has_answer=has_answer)
         if not has_answer:
             return
     progress_place = st.container(key="under-way")

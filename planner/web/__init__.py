@@ -2,9 +2,8 @@
 
     links       scenarios from outside, with what is wrong in them put right
     session     the scenario of one visitor, its history and its link; widgets that show and change one field
-    inputs      the sidebar: model, traffic, targets, hardware, goal
-    bounds      what a visitor may ask of this server
-    pending     what was changed and is not planned yet
+    inputs      the sidebar: scenario, model, traffic, targets, hardware, goal, and the button that plans
+    bounds      largest requests that this server takes
     fields      fields of the scenario as the page has them: labels, hints and bounds of inputs
     results     plans and everything else that takes time: cached by scenario, with progress
     components  metrics, tables, charts, choices, uploads and errors, each with what explains it

@@ -11,8 +11,8 @@ import streamlit as st
 from planner.core import InputError, Metric, PlannerError, significant
 from planner.llm import Precision, checkpoint_bytes, checkpoints_of, format_words, list_llms, load_llm
 from planner.optimizer import Objective
-from planner.scenario import MAX_SCENARIO_BYTES, formats_with, list_scenarios, slo_presets
-from planner.web import components, fields, inputs_hardware, inputs_traffic, links, session
+from planner.scenario import MAX_SCENARIO_BYTES, formats_with, list_scenarios, slo_presets, url
+from planner.web import components, fields, inputs_hardware, inputs_traffic, links, results, session
 
 MAX_CONFIG_BYTES = 1_000_000
 """Largest config.json that is read; published ones have a few thousand bytes."""
@@ -33,6 +33,9 @@ OF_SCENARIO = "As in the scenario file: no checkpoint of it is known"
 KV_FORMATS = {"bf16": "16 bits", "fp8": "FP8"}
 """Formats of the KV cache that every engine has; others stand in the scenario file."""
 OWN_TARGETS = "own"
+MAX_NAMED = 4
+"""Most changed inputs named. A choice."""
+_FADED = "<style>.st-key-answer {opacity: 0.45}</style>"
 OBJECTIVES = {
     Objective.MIN_COST.value: "Least cost for all requests",
     Objective.MAX_RATE.value: "Most requests for the budget",
@@ -55,6 +58,59 @@ def show() -> None:
         st.subheader(title, divider="gray", anchor=False)
         with components.errors_in_place():
             part()
+    plan_bar()
+
+
+# --- changes that are not planned yet ---------------------------------------------------------------------------------
+
+
+def plan_bar() -> None:
+    """At the end of the sidebar and always in sight: the button, whether each change is planned at once, what waits.
+
+    The button looks the same whether or not there is anything to plan: a field is left by clicking it, and what it
+    becomes between press and release would lose the click.
+    """
+    with st.container(key="plan-bar", gap="small"):
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.button("Plan", key="plan-now", type="primary", on_click=_plan, width=70)
+            st.toggle(
+                "at each change",
+                key=session.AT_EACH_CHANGE,
+                on_change=_plan,
+                persist_state="session",
+                help="Plans as soon as an input changes. Off: changes are gathered until you press Plan.",
+            )
+        if session.is_pending():
+            st.caption(f":orange[{components.plain(_changed())}: not planned yet]")
+        else:
+            st.caption("The answer is for these inputs.")
+
+
+def _plan() -> None:
+    """Plan what was gathered, also what was stopped."""
+    st.session_state[results.STOPPED] = None
+    session.plan_changes()
+
+
+def _changed() -> str:
+    """The inputs that were changed, as the page calls them."""
+    paths = [path for path, _ in url.differences(session.planned_content(), session.content()) if path != "name"]
+    names = fields.names_of(paths or ["name"]).split(", ")
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def mark_pending(*, has_answer: bool) -> None:
+    """Above an answer to other inputs than the sidebar shows, or where it would stand: that, and the two ways on."""
+    with st.container(key="inputs-changed", horizontal=True, vertical_alignment="center"):
+        st.markdown(
+            f":orange[:material/edit:] **The inputs have changed** ({components.plain(_changed())}). "
+            + ("What stands below is for those before." if has_answer else "Press Plan once they are complete."),
+            width="stretch",
+        )
+        st.button("Plan", key="plan-changes", type="primary", on_click=_plan, icon=":material/calculate:")
+        st.button("Back to those before", key="drop-changes", on_click=session.drop_changes, icon=":material/undo:")
+    st.html(_FADED)
 
 
 # --- scenario ---------------------------------------------------------------------------------------------------------
