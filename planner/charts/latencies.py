@@ -358,7 +358,8 @@ def distribution_rows(
     Returns rows with source, metric, latency_ms [ms], share and beyond (1 - share), in rising order.
     """
     targets = [1.0 - target.percentile for target in slo.targets if target.metric is metric] if slo else []
-    last = min([last_share_beyond(metric), *(0.5 * share for share in targets)])
+    end = LAST_GAPS_BEYOND if metric is Metric.ITL else LAST_REQUESTS_BEYOND
+    last = min([end, *(0.5 * share for share in targets)])
     beyond = np.unique([*np.geomspace(1.0 - FIRST_SHARE, last, CURVE_POINTS), *targets])[::-1]
     rows: list[Row] = []
     for source, distribution in distributions.items():
@@ -371,11 +372,6 @@ def distribution_rows(
                 for latency_s, left in zip(latencies_s.tolist(), beyond.tolist(), strict=True)
             ]
     return rows
-
-
-def last_share_beyond(metric: Metric) -> float:
-    """Share of requests (of gaps for ITL) beyond the last point of a curve."""
-    return LAST_GAPS_BEYOND if metric is Metric.ITL else LAST_REQUESTS_BEYOND
 
 
 def target_points(slo: Slo, metric: Metric) -> list[Row]:
@@ -506,8 +502,11 @@ def long_prompt_chart(rows: Sequence[Row], slo: Slo | None, subject: str) -> alt
     limits = _gap_limits(slo)
     heights = [row["gap_ms"] for row in (*rows, *limits)]
     x = axis(alt.X, "end_ms", "Time since the prompt arrived (ms)", scale=alt.Scale(nice=False), tickCount=8)
-    y = gap_axis(heights)
-    look = stall_styles(rows)
+    ends = [min(heights) / 1.4, max(heights) * 1.5]
+    y = axis(alt.Y, "gap_ms", "Gap to the token before (ms)", ends, log=True, format=",.3~r", tickCount=5)
+    names = list(dict.fromkeys(row["system"] for row in rows))
+    styles = dict(zip(names, ((VERMILLION, [6, 3]), (BLUE, [1, 0])), strict=False))
+    look = series("system", styles, stroke_legend(names, symbolStrokeWidth=3, labelLimit=300))
     shown = tooltip("gap_ms", "has_prompt", system="Prompt as", end_ms="Token comes at (ms)")
     layers = [
         lines(rows, (), "step-before", x=x, y=y, order="end_ms:Q", **look),
@@ -520,19 +519,6 @@ def long_prompt_chart(rows: Sequence[Row], slo: Slo | None, subject: str) -> alt
     subtitle = [subject, "One mark for each token: its height is the wait since the token before."]
     title = titled("Gaps in running answers when a long prompt arrives", subtitle, TITLE_OFFSET_PX)
     return layered(layers, title, 320, "Gaps between tokens while a long prompt is processed")
-
-
-def gap_axis(gaps_ms: Sequence[float]) -> Any:  # noqa: ANN401
-    """Gaps between tokens [ms] on a logarithmic axis."""
-    ends = [min(gaps_ms) / 1.4, max(gaps_ms) * 1.5]
-    return axis(alt.Y, "gap_ms", "Gap to the token before (ms)", ends, log=True, format=",.3~r", tickCount=5)
-
-
-def stall_styles(rows: Sequence[Row]) -> dict[str, Any]:
-    """The whole prompt and the prompt in chunks, told apart by colour and dash."""
-    names = list(dict.fromkeys(row["system"] for row in rows))
-    styles = dict(zip(names, ((VERMILLION, [6, 3]), (BLUE, [1, 0])), strict=False))
-    return series("system", styles, stroke_legend(names, symbolStrokeWidth=3, labelLimit=300))
 
 
 def _gap_limits(slo: Slo | None) -> list[Row]:

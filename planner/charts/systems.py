@@ -11,9 +11,8 @@ from itertools import cycle
 from typing import Any
 
 import altair as alt
-import numpy as np
 
-from planner.charts.latencies import WHOLE_PROMPT, gap_axis, last_share_beyond, share_axis, stall_styles
+from planner.charts.latencies import distribution_rows, long_prompt_chart, long_prompt_rows, share_axis
 from planner.charts.marks import (
     BLUE,
     GREEN,
@@ -39,7 +38,6 @@ from planner.charts.marks import (
 )
 from planner.core import InputError, Metric, money, significant
 from planner.engine import ReplicaConfig
-from planner.serving import prompt_gaps
 from planner.systems import Comparison
 
 PURPLE = "#CC79A7"
@@ -47,11 +45,9 @@ COLORS = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY)
 """Of Okabe and Ito, without black and yellow, which vanish on a dark or a light page."""
 DASHES = ([1, 0], [8, 3], [2, 2], [8, 3, 2, 3])
 """Solid first; neighbours differ in dash as well as in colour, and no pair of both comes twice among 24."""
-CURVE_POINTS = 200
-"""Points of a distribution's curve. A choice."""
 WIDTH_PX = 560
-LONG_PROMPT_TOKENS, RUNNING_ANSWERS = 8000, 32
-"""The long prompt, and the answers it stalls, that are shown by default. Choices."""
+LONG_PROMPT_TOKENS, CHUNK_TOKENS, RUNNING_ANSWERS, CONTEXT_TOKENS = 8000, 512, 32, 1000
+"""The long prompt that is shown, its chunks, the answers it stalls and their contexts. Choices."""
 
 
 def _system_styles(names: Sequence[str], drawn: Sequence[str] = ()) -> dict[str, Any]:
@@ -68,20 +64,15 @@ def _system_styles(names: Sequence[str], drawn: Sequence[str] = ()) -> dict[str,
 def latency_cdf_rows(comparison: Comparison, metric: Metric) -> list[Row]:
     """Share of requests (of gaps for ITL) within a latency, by system: simulated where it was, else from theory.
 
-    Returns rows with system, source, latency_ms [ms], share and beyond (1 - share), in rising order; a system whose
-    queue grows without bound in theory has none. Points are closer together in the tail, where they end at p99.5 (ITL:
-    p99.95).
+    Returns rows of `planner.charts.latencies.distribution_rows` with system; a system whose queue grows without bound
+    in theory has none.
     """
     rows: list[Row] = []
     for compared in comparison.compared:
         performance = compared.performance
-        if performance is None:
-            continue
-        source = {"system": compared.system.name, "source": performance.method.value}
-        for beyond in np.geomspace(1.0, last_share_beyond(metric), CURVE_POINTS)[1:].tolist():
-            latency_s = performance.distribution(metric).quantile_s(1.0 - beyond)
-            if math.isfinite(latency_s):
-                rows.append({**source, "latency_ms": 1e3 * latency_s, "share": 1.0 - beyond, "beyond": beyond})
+        if performance is not None:
+            found = distribution_rows({performance.method.value: performance.distribution(metric)}, metric)
+            rows += [{"system": compared.system.name, **row} for row in found]
     return rows
 
 
@@ -207,47 +198,18 @@ def attainment_chart(comparison: Comparison) -> alt.LayerChart:
 # --- the stall of a long prompt -------------------------------------------------------------------------------------
 
 
-def token_gap_rows(
-    config: ReplicaConfig,
-    chunk_tokens: int = 512,
-    prompt_tokens: int = LONG_PROMPT_TOKENS,
-    running: int = RUNNING_ANSWERS,
-    context: int = 1000,
-    tokens: int = 60,
-    arrives: int = 15,
-) -> list[Row]:
-    """Gaps between the tokens of one answer while a long prompt is processed, whole and in chunks.
+def stall_rows(config: ReplicaConfig) -> list[Row]:
+    """Gaps between the tokens of running answers while a long prompt is processed, whole and in chunks.
 
-    One replica is played step by step (`planner.serving.long_prompt.prompt_gaps`). Raises InputError as that function.
-
-    Args:
-        config: the replica.
-        chunk_tokens: chunk budget of a step, running answers included.
-        prompt_tokens: of the long prompt.
-        running: answers that decode.
-        context: tokens that each of them attends to.
-        tokens: of the answer that are shown.
-        arrives: token before which the prompt arrives.
-
-    Returns rows with system ("whole prompt", "chunks of 512 tokens"), token and gap_ms [ms].
+    Rows of `planner.charts.latencies.long_prompt_rows`. Raises InputError as that function.
     """
-    rows: list[Row] = []
-    for name, max_batched_tokens in ((WHOLE_PROMPT, None), (f"chunks of {chunk_tokens:,} tokens", chunk_tokens)):
-        gaps = prompt_gaps(config, prompt_tokens, max_batched_tokens, running, context, tokens, arrives)
-        rows += [{"system": name, "token": gap.token, "gap_ms": 1e3 * gap.gap_s} for gap in gaps]
-    return rows
+    return long_prompt_rows(config, LONG_PROMPT_TOKENS, CHUNK_TOKENS, RUNNING_ANSWERS, CONTEXT_TOKENS)
 
 
-def token_gap_chart(config: ReplicaConfig) -> alt.LayerChart:
-    """The gaps of `token_gap_rows` as two lines: the stall of a whole prompt, and the gaps with chunks."""
-    rows = token_gap_rows(config)
-    x = axis(alt.X, "token", "Token of the answer", scale=alt.Scale(nice=False), tickCount=8)
-    y = gap_axis([row["gap_ms"] for row in rows])
-    shown = tooltip("gap_ms", system="Prompt as", token="Token")
-    layers = [lines(rows, shown, "step", x=x, y=y, **stall_styles(rows))]
+def stall_chart(config: ReplicaConfig) -> alt.LayerChart:
+    """The stall of a whole prompt, and the gaps with chunks."""
     joins = f"A prompt of {LONG_PROMPT_TOKENS:,} tokens joins {RUNNING_ANSWERS:,} running answers on {config.label}."
-    title = titled("Gaps between the tokens of one answer", joins)
-    return layered(layers, title, 320, "Gaps between tokens while a long prompt is processed")
+    return long_prompt_chart(stall_rows(config), None, joins)
 
 
 # --- all of them ----------------------------------------------------------------------------------------------------
@@ -264,7 +226,7 @@ def charts(comparison: Comparison) -> dict[str, alt.LayerChart]:
         pictures["sustained"] = sustainable_rate_chart(comparison)
     if any(row.attainments for row in comparison.compared):
         pictures["attainment"] = attainment_chart(comparison)
-    pictures["token_gaps"] = token_gap_chart(comparison.deployment.pools[0].config)
+    pictures["token_gaps"] = stall_chart(comparison.deployment.pools[0].config)
     return pictures
 
 

@@ -25,8 +25,6 @@ from planner.traffic import ServerMetrics, models_in_metrics, read_metrics
 from planner.web import bounds, components, results, session
 from planner.web.results import Page
 
-MAX_METRICS_BYTES = 20_000_000
-"""Largest upload, all files together: a day by five minutes of some hundred series for ten replicas. A choice."""
 UPLOAD, INTERVAL, LONGEST, SHOWN = "check-files", "check-interval", "check-longest", "check-shown"
 INTERVAL_LABEL = "Seconds between scrapes"
 NOT_WATCHED = "not watched"
@@ -89,7 +87,7 @@ def _show_upload() -> components.Files:
         "Metrics of the servers (vLLM, SGLang, TensorRT-LLM, Dynamo)",
         ["json", "txt", "prom"],
         UPLOAD,
-        MAX_METRICS_BYTES,
+        components.MAX_UPLOAD_BYTES,
         "Answers of Prometheus (JSON), or one or two scrapes of /metrics in the order of their names; of every replica "
         "of the plan's models. Read in memory, for this visit only.",
         kept=True,
@@ -127,7 +125,7 @@ def _show_upload() -> components.Files:
 
 def _upload(plan: Plan, files: components.Files) -> Upload | None:
     """Metrics in the files of every model of the plan that is watched; None without files. Raises InputError."""
-    kept = components.require_small(files, MAX_METRICS_BYTES)
+    kept = components.require_small(files, components.MAX_UPLOAD_BYTES)
     if not kept:
         return None
     digest = hashlib.sha256()

@@ -238,7 +238,7 @@ def _latency_chart(compared: Comparison) -> None:
     if chosen == STALL:
         config = compared.deployment.pools[0].config
         try:
-            rows, picture = pictures.token_gap_rows(config), pictures.token_gap_chart(config)
+            rows, picture = pictures.stall_rows(config), pictures.stall_chart(config)
         except PlannerError as error:
             st.info(components.plain(f"Not shown for this replica: {error}"))
             return

@@ -27,6 +27,8 @@ from planner.web import fields, session
 METRIC_WIDTH_PX = 235
 """Keeps four metrics in a row on a wide page and two on a narrow one."""
 MEGABYTE = 1_000_000
+MAX_UPLOAD_BYTES = 20 * MEGABYTE
+"""Largest trace, price list, metrics or log taken: a day of some hundred series for ten replicas. A choice."""
 STYLE = """<style>
 .stMainBlockContainer {padding: 4rem 2rem 4rem}
 [data-testid=stSidebarContent] {scroll-padding-bottom: 8rem}

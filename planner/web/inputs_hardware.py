@@ -39,8 +39,6 @@ MODES = {
     Mode.MIXED.value: "mixed: every replica does prefill and decode",
     Mode.DISAGGREGATED.value: "disaggregated: a pool for each, KV cache sent between",
 }
-MAX_PRICE_UPLOAD_BYTES = 20_000_000
-"""Largest price list that is read: SkyPilot's catalog of AWS, the largest of them."""
 MAX_KEPT_PRICES = 200
 """Most prices of an upload that a scenario keeps, the cheapest. A choice."""
 OWNED_FIELDS = {
@@ -178,7 +176,7 @@ def _own_prices(hardware: HardwareDb, skus: list[str]) -> None:
         "or drop a price list",
         ["csv", "gz"],
         "price-file",
-        MAX_PRICE_UPLOAD_BYTES,
+        components.MAX_UPLOAD_BYTES,
         partial(read_price_file, skus),
         "CSV: a catalog of SkyPilot, or a table with the columns sku and usd_per_gpu_hour, and as far as they "
         "matter provider, region, commitment. The SKUs chosen above have these prices only.",

@@ -49,8 +49,6 @@ SLIDER_END_PER_S, SLIDER_STEPS = 200.0, 200
 FIRST_USERS, FIRST_IMAGE_SIZE, FIRST_CORRELATION_TIME_S = 32, "1024x768", 300.0
 """First values, to be changed beside them: users of a closed loop, size of images [pixels], correlation time of a drift
 [s]. Choices."""
-MAX_TRACE_UPLOAD_BYTES = 20_000_000
-"""Largest trace that is read; the Python API reads five times as much."""
 TRACE_CELLS, TRACE_WINDOWS = 300, 100
 """Cells that the lengths of an uploaded trace are reduced to, and windows of its drift (of an hour 36 s and more): few
 enough for a link. Affects the result."""
@@ -75,7 +73,7 @@ def show() -> None:
         "Drop a trace or usage log",
         ["csv", "tsv", "json", "jsonl", "gz", "txt"],
         "trace-file",
-        MAX_TRACE_UPLOAD_BYTES,
+        components.MAX_UPLOAD_BYTES,
         read_trace_file,
         "CSV or JSONL: Azure, Mooncake, BurstGPT, ServeGen, vLLM and SGLang benchmark logs, OpenAI-style usage "
         "logs. Lengths, rate and burstiness are taken from it; it is read in memory and not kept.",

@@ -34,8 +34,6 @@ from planner.web.components import MetricCard
 from planner.web.results import Page
 from planner.workload import Workload
 
-MAX_LOG_BYTES = 5_000_000
-"""Largest start-up log taken, as of other uploads: a start has some thousand lines. A choice."""
 MAX_TP = 16
 """Most GPUs that layers are split over here: two servers. A choice."""
 INPUT_WIDTH_PX, GPU_WIDTH_PX, FORMAT_WIDTH_PX = 160, 240, 336
@@ -410,13 +408,13 @@ def _show_log(page: Page, chosen: ShownServer) -> None:
         "Start-up log of the engine (vLLM, SGLang, TensorRT-LLM)",
         ["log", "txt"],
         "memory-log",
-        MAX_LOG_BYTES,
+        components.MAX_UPLOAD_BYTES,
         "From its first line on. Limits that it states count; model, GPU and format are those chosen above. Read "
         "in memory, for this visit only.",
         kept=True,
     )
     with components.errors_in_place():
-        for name, content in components.require_small(files, MAX_LOG_BYTES):
+        for name, content in components.require_small(files, components.MAX_UPLOAD_BYTES):
             said = read_startup_log(content.decode("utf-8", errors="replace"))
             found = memory_of_log(said, chosen.llm, chosen.skus[0], **_beside(chosen, said, page.hardware))
             st.caption(components.plain(log_words(name, said, found)))

@@ -14,7 +14,7 @@ from planner.report import glossary
 from planner.scenario import full_content, read_scenario
 from planner.studies import sku_table
 from planner.systems import SYSTEMS
-from planner.web import compare_scenarios, compare_systems, compare_tab
+from planner.web import compare_scenarios, compare_systems
 from tests.builders import SMALL_CHAT
 from tests.charts.titles import title_of
 
@@ -24,7 +24,7 @@ IMPOSSIBLE = ["slo.0.threshold_s=0.000001"]
 def _page(content: dict) -> None:  # type: ignore[type-arg]
     import streamlit as st
 
-    from planner.web import results, session
+    from planner.web import compare_tab, results, session
 
     if "scenario" not in st.session_state:
         session.start()
@@ -118,7 +118,7 @@ def test_rates_and_other_charts_come_when_asked_for() -> None:
     assert not app.exception
     titles = [title_of(chart) for chart in _charts(app)]
     assert titles[0].startswith("Sustainable rate of every system")
-    assert titles[1] == "Gaps between the tokens of one answer"
+    assert titles[1] == "Gaps in running answers when a long prompt arrives"
     assert titles[2].startswith("Attainment against arrival rate")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import zipfile
 from dataclasses import replace
 from functools import cache
@@ -26,6 +25,7 @@ from tests.builders import SMALL_CHAT
 
 def page(overrides: tuple[str, ...], simulate: bool, complete: bool) -> None:
     """Answer and tab of a scenario."""
+    import json
 
     import streamlit as st
 

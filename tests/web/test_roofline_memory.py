@@ -12,7 +12,7 @@ from planner.core import Table
 from planner.engine import StartUp, formats_of, formats_table, memory, memory_tables, request_limit
 from planner.report import glossary
 from planner.validation import log_table, memory_of_log, read_startup_log
-from planner.web import roofline_memory, roofline_tab
+from planner.web import components, roofline_memory, roofline_tab
 from planner.web.roofline_memory import HINTS
 from tests.web.test_roofline import MIXED, figures, html, page_of
 
@@ -208,7 +208,7 @@ def test_a_log_is_shown_beside_the_prediction() -> None:
     [
         (b"nothing of the kind\n", "log"),
         (b"\xff\xfe\x00", "log"),
-        (b" " * (roofline_memory.MAX_LOG_BYTES + 1), "give a smaller file"),
+        (b" " * (components.MAX_UPLOAD_BYTES + 1), "give a smaller file"),
     ],
 )
 def test_a_bad_log_gets_one_line(content: bytes, words: str) -> None:
