@@ -250,6 +250,7 @@ def bar_axes(
     title: str,
     *,
     most: float = 0.0,
+    scale: alt.Scale | None = None,
     width_px: int = 260,
     **ticks: Any,  # noqa: ANN401
 ) -> BarAxes:
@@ -261,11 +262,13 @@ def bar_axes(
         end: column with the ends of the bars.
         title: of the horizontal axis, with the unit.
         most: value that the horizontal axis holds at least.
+        scale: horizontal, in place of one from 0 with room for the labels.
         width_px: names are cut beyond it.
         ticks: further options of `alt.Axis`.
     """
-    longest = max([most, *(row[end] for row in rows)]) or 1.0
-    x = axis(alt.X, end, title, scale=bar_scale(longest, [row["label"] for row in rows]), **{"tickCount": 5, **ticks})
+    if scale is None:
+        scale = bar_scale(max([most, *(row[end] for row in rows)]) or 1.0, [row["label"] for row in rows])
+    x = axis(alt.X, end, title, scale=scale, **{"tickCount": 5, **ticks})
     names = alt.Axis(labelLimit=width_px, labelOverlap=False, domain=False)
     return BarAxes(x, alt.Y(f"{name}:N", title=None, sort=None, axis=names))
 

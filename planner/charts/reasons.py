@@ -140,8 +140,8 @@ def waiting_chart(plan: Plan) -> alt.LayerChart:
     rows = [row for row in waiting_rows(plan) if row["share"] > 1e-4]
     for row in rows:
         row["middle"], row["label"] = (row["start"] + row["end"]) / 2.0, f"{row['resource']} {percent(row['share'])}"
-    axes = bar_axes([{**row, "label": ""} for row in rows], "pool", "end", "Share of the mean step", format="%")
-    axes = axes._replace(x=axis(alt.X, "end", "Share of the mean step", [0.0, 1.0], format="%", tickCount=5))
+    whole = alt.Scale(domain=[0.0, 1.0], nice=False)
+    axes = bar_axes(rows, "pool", "end", "Share of the mean step", scale=whole, format="%")
     colors = {bound.value: color for bound, color in BOUND_COLORS.items()}
     shown = tooltip("pool", "meaning", resource="Waits for", share="Share of the step", step_ms="Mean step (ms)")
     drawn = bars(rows, axes, colored("resource", colors, room_px=190.0, symbolType="square"), shown, "start")
@@ -308,8 +308,7 @@ def tornado_chart(bars: Sequence[Sensitivity], base: PlanOutcome, measure: PlanM
     rows, now = tornado_rows(bars, base, measure), base.value(measure)
     values = [now, *(row["end"] for row in rows)]
     scale = _two_sided_scale(min(values), max(values), [row["label"] for row in rows])
-    axes = bar_axes(rows, "input", "end", TORNADO_AXES[measure], width_px=240)
-    axes = axes._replace(x=axis(alt.X, "end", TORNADO_AXES[measure], scale=scale, format=",~r", tickCount=5))
+    axes = bar_axes(rows, "input", "end", TORNADO_AXES[measure], scale=scale, width_px=240, format=",~r")
     offset = alt.YOffset("side:N", sort=["low", "high"])
     sides = alt.Scale(domain=["low", "high"], range=[SKY, VERMILLION])
     color = alt.Color("side:N", title=None, scale=sides, legend=alt.Legend(orient="top", labelExpr=TORNADO_LEGEND))
