@@ -15,6 +15,7 @@ from planner.scenario import full_content, read_scenario
 from planner.studies import sku_table
 from planner.systems import SYSTEMS
 from planner.web import compare_scenarios, compare_systems
+from planner.web.compare_tab import HINTS
 from tests.builders import SMALL_CHAT
 from tests.charts.titles import title_of
 
@@ -163,7 +164,7 @@ def test_systems_without_a_fleet_are_an_answer() -> None:
 
 
 def test_every_column_of_the_gpus_has_a_definition() -> None:
-    assert all(compare_tab.HINTS.get(name) or glossary.hint(name) for name in sku_table([]).columns)
+    assert all(HINTS.get(name) or glossary.hint(name) for name in sku_table([]).columns)
 
 
 # --- scenarios --------------------------------------------------------------------------------------------------------
