@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hardware_db import Calibration, EngineProfile, HardwareDb, select_calibration
@@ -178,12 +178,12 @@ def _surviving(summary: records.PoolSummary, pool: Pool, request: PlanRequest) -
 
 def _option(summary: records.PlannedSummary, pools: list[Pool]) -> DeploymentOption:
     """The configurations that were chosen, under the names they were chosen by."""
+    bare = [PoolOption(pool.role, pool.config, pool.router) for pool in pools]
     names = summary.name.partition(" ")[2].split(" + ")
-    options = []
-    for name, pool in zip(names, pools, strict=False):
-        bare = PoolOption(pool.role, pool.config, pool.router)
-        options.append(PoolOption(pool.role, pool.config, pool.router, name.removeprefix(bare.name).strip()))
-    return DeploymentOption(summary.deployment.mode, tuple(options))
+    if len(names) == len(bare):
+        pairs = zip(bare, names, strict=True)
+        bare = [replace(option, tag=name.removeprefix(option.name).strip()) for option, name in pairs]
+    return DeploymentOption(summary.deployment.mode, tuple(bare))
 
 
 def _performance(summary: records.PerformanceSummary) -> Performance:
