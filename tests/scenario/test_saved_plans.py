@@ -170,9 +170,23 @@ def test_a_latency_without_bound_is_one_again(tmp_path: Path) -> None:
     assert [launched.figures.expected(target) is None for target in launched.slo.targets] == [True, False]
 
 
-@pytest.mark.parametrize("shape", ["drafts, adapters, another format"])
-def test_its_tables_say_the_same(shape: str, tmp_path: Path) -> None:
+def test_its_tables_say_the_same(tmp_path: Path) -> None:
+    shape = "drafts, adapters, another format"
     assert tables(load_plan(written(tmp_path, document(shape)))) == tables(planned(shape))
+
+
+def test_a_plan_of_schema_2_is_read(tmp_path: Path) -> None:
+    """It counted dominated configurations, and did not say which replicas may fail."""
+    content = {**document(), "schema_version": 2, "dominated": 7}
+    (one,) = content["deployments"]
+    for performance in (one["predicted"], one["simulated"]):
+        for name in ("interval", "horizon_s", "link_utilisation", "rate_cv"):
+            del performance[name]
+    del one["deployment"]["pools"][0]["surviving"]
+    found = load_plan(written(tmp_path, content))
+    assert found.dominated == () and found.deployments[0].predicted.interval == {}
+    assert fleet_of(found) == fleet_of(planned("mixed"))
+    assert found.deployments[0].surviving == planned("mixed").deployments[0].surviving
 
 
 def test_shapes_are_what_they_are_called() -> None:
