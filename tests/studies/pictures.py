@@ -141,7 +141,6 @@ PICTURES = (
     ),
     Picture("guide-chat-buying", CHAT, "Cost", (chart(1, BUYING),), prepare=compare_ways),
     Picture("guide-rag-answer", RAG, "Plan", ANSWER),
-    Picture("guide-rag-alternatives", RAG, "Plan", (chart(2),)),
     Picture(
         "guide-rag-prompt",
         RAG_MIXED,

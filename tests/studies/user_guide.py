@@ -107,7 +107,6 @@ PICKS: Mapping[str, Mapping[str, str]] = {
     },
     f"{RAG} --set search.prefix_cache=[false]": PLAN,
     f"{RAG} --set workload.prefixes.groups=2000": PLAN,
-    f"{RAG} --set slo.0.threshold_s=1.0": {**PLAN, **TTFT},
     f"{CHUNKS}[1024]": {**PLAN, **TTFT, **TPOT, **HOLDS},
     f"{CHUNKS}[8192]": {**PLAN, **TTFT, **TPOT, **HOLDS},
     REASONING: {
