@@ -10,7 +10,7 @@ from planner.search.cache_keys import MOST_RESULTS, BoundedCache
 from planner.search.capacity import Capacity, worth_sizes
 from planner.search.capacity_under_drift import CapacityUnderDrift, capacity_of, with_rounded_bursts
 from planner.search.enumerate import FamilySet, find_families, setups_of
-from planner.search.limits import largest_budget, may_share_prefixes
+from planner.search.grid import largest_budget, may_share_prefixes
 from planner.search.swap_sku import PoolOnSku, on_sku
 from planner.search.types import (
     ConfigurationFamily,

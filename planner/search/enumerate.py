@@ -23,7 +23,6 @@ from planner.engine import (
     KvTier,
     ReplicaConfig,
     Speculation,
-    drafting_of,
     require_room,
     require_supported,
     tiers_label,
@@ -32,8 +31,7 @@ from planner.llm import SIXTEEN_BIT, Precision, offered_on, weight_bytes
 from planner.roofline import Parallelism, StepShape
 from planner.search.bounds import BoundsKey, bounds_key
 from planner.search.cache_keys import MOST_RESULTS, BoundedCache, content_key, hash_once
-from planner.search.limits import batch_limits, chunk_budgets, may_share_prefixes
-from planner.search.splits import Split, splits
+from planner.search.grid import Split, batch_limits, chunk_budgets, may_share_prefixes, splits
 from planner.search.step_time_groups import StepTimeGroup, step_time_group, with_limits
 from planner.search.types import ConfigurationFamily, Demand, Mode, Offer, PoolOption, Rejection, SearchSpace
 from planner.serving import Role
@@ -230,15 +228,10 @@ def _add_families(
         return
     every_role = True
     for role in ROLES[mode]:
-        any_members, nearest, screened = False, NOTHING_OFFERED, _Screened(search)
+        any_members, nearest = False, NOTHING_OFFERED
         variants = _worthwhile(list(_variants(demand, search, offer, engines, role)), demand, search, tally)
-        for variant in sorted(variants, key=lambda one: one.speculation is not None):  # plain ones say what drafts may
-            if screened.is_outclassed(variant, demand):
-                tally.considered += 1
-                tally.drop("drafts that cannot make up for the split, by its bound without them", 1)
-                continue
+        for variant in sorted(variants, key=lambda one: one.speculation is not None):  # plain ones first
             members, bounds, miss = _members(variant, role, demand, search, tally)
-            screened.add(variant, bounds)
             any_members = any_members or bool(members)
             if members:
                 config = members[0].config
@@ -270,11 +263,6 @@ class _Variant:
     speculation: Speculation | None
     search: SearchSpace
     tag: str
-
-    @property
-    def plain_key(self) -> tuple[object, ...]:
-        """The same for variants of a SKU that differ in nothing but their drafts."""
-        return (self.engine.id, self.precision, self.split, self.prefix_cache, self.kv_tiers)
 
 
 def _variants(
@@ -365,48 +353,6 @@ def _is_never_slower(one: _Variant, other: _Variant, demand: Demand) -> bool | N
     )
     first_s, second_s = (timer.times_s(steps) for timer in timers)
     return bool(np.all(first_s <= second_s * (1.0 + SAME_TIME)) and np.any(first_s < second_s / (1.0 + SAME_TIME)))
-
-
-@dataclass
-class _Screened:
-    """Bounds per replica of the variants of one role and SKU so far, in a pool of one and of many [1/s]."""
-
-    search: SearchSpace
-    plain: dict[tuple[object, ...], tuple[float, float]] = field(default_factory=dict)
-    best: list[tuple[int, tuple[float, float]]] = field(default_factory=list)
-
-    def add(self, variant: _Variant, bounds: tuple[float, float]) -> None:
-        """Add the bounds of a variant."""
-        if variant.speculation is None:
-            self.plain[variant.plain_key] = bounds
-        if bounds[0] > 0.0:
-            gpus = _gpus(variant.split)
-            self.best.append((gpus, (bounds[0] / gpus, bounds[1] / gpus)))
-
-    def is_outclassed(self, variant: _Variant, demand: Demand) -> bool:
-        """True if drafts, however good, leave a variant below half of another that buys no more GPUs at a time."""
-        if variant.speculation is None or all((self.search.tp, self.search.pp, self.search.dp, self.search.ep)):
-            return False
-        plain = self.plain.get(variant.plain_key, NOTHING)
-        if min(plain) <= 0.0:
-            return False
-        gpus = _gpus(variant.split)
-        most = _tokens_gained(variant.speculation, demand) / gpus / OUTCLASSED
-        return any(
-            other <= gpus and one > most * plain[0] and many > most * plain[1] for other, (one, many) in self.best
-        )
-
-
-def _gpus(split: Split) -> int:
-    return split.tp * split.pp * split.dp
-
-
-def _tokens_gained(speculation: Speculation, demand: Demand) -> float:
-    """Tokens that a sequence gains in a step with such drafts [-]; without a bound where nothing says how many."""
-    try:
-        return drafting_of(speculation, demand.llm).tokens_per_step
-    except PlannerError:
-        return math.inf
 
 
 def _caches(search: SearchSpace, demand: Demand, role: Role) -> tuple[tuple[bool, tuple[KvTier, ...]], ...]:

@@ -30,9 +30,9 @@ from planner.serving import Deployment, Pool, Role, Router
 from planner.workload import LatencyTarget, Slo, Workload
 
 FOLLOWS = "empty: follows from the model, the GPU and the engine"
-"""Meaning of an empty list of degrees; `planner.search.splits`."""
+"""Meaning of an empty list of degrees; `planner.search.grid`."""
 FITS = "empty: follows from the traffic and the memory of a replica"
-"""Meaning of an empty list of limits; `planner.search.limits`."""
+"""Meaning of an empty list of limits; `planner.search.grid`."""
 AUTO = "auto"
 """Stands for an empty list in a scenario."""
 MAX_GRID = 200_000

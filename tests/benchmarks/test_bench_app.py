@@ -15,9 +15,9 @@ from selenium.webdriver.common.keys import Keys
 
 from planner.fleet import plan
 from planner.scenario import load_scenario
-from planner.search.capacity import forget_all
 from tests import browser
 from tests.builders import SMALL_CHAT
+from tests.search.caches import forget_all
 
 DEFAULT = "chat-llama-70b"
 SLIDERS = (

@@ -11,9 +11,9 @@ from planner.engine.step_times import _cached_timer
 from planner.llm import Precision
 from planner.scenario import load_scenario
 from planner.search import Capacity, Demand, FamilySet, Offer, SearchSpace, find_families, worth_sizes
-from planner.search.capacity import forget_all
 from planner.search.prompt_times import alone_s
 from tests.builders import HARDWARE
+from tests.search.caches import forget_all
 
 REQUEST = load_scenario("chat-llama-70b")
 DEMAND = Demand(REQUEST.llm, REQUEST.precision, REQUEST.workload, REQUEST.slo)

@@ -27,7 +27,7 @@ def test_every_flagship_was_planned_within_35_seconds_of_processor_time_and_some
 
 
 def test_experts_are_over_all_gpus_or_none() -> None:
-    """What engines can be started with (`planner.search.splits`)."""
+    """What engines can be started with (`planner.search.grid`)."""
     for row in read_rows():
         for pool in row["fleet"].split(" + "):
             degrees = {name: int(degree) for name, degree in re.findall(r"(TP|PP|DP|EP)(\d+)", pool)}
