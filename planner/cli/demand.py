@@ -177,7 +177,7 @@ def forecast(
     from planner.analysis import Replanner, fleet_growth, next_purchases
     from planner.fleet import planning
     from planner.report import growth as growth_report
-    from planner.report import terminal
+    from planner.report import records, terminal
     from planner.scenario import load_scenario
     from planner.traffic import Forecast
 
@@ -200,7 +200,7 @@ def forecast(
             result = next_purchases(found, result, replanner, purchases, months, percentile)
     deliver(
         lambda: growth_report.report(result),
-        (json_file, lambda: json_text(growth_report.growth_document(result))),
+        (json_file, lambda: json_text(records.document("growth", result))),
         (md_file, lambda: growth_report.report(result, request.name).markdown),
     )
     if result.purchases and not result.purchases[-1].gpus:

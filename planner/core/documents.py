@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import numbers
 import types
 import typing
 from collections.abc import Callable, Container, Mapping
+from datetime import date
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -38,16 +38,18 @@ def plain(value: object) -> Any:  # noqa: ANN401
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     elif isinstance(value, Enum):
         value = value.value
+    elif isinstance(value, date):
+        value = value.isoformat()
+    elif (tolist := getattr(value, "tolist", None)) is not None:  # an array or a number of numpy, which is not loaded
+        value = tolist()
     if isinstance(value, Mapping):
         return {str(plain(key)): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    if value is None or isinstance(value, str | bool):
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
         return value
-    if isinstance(value, numbers.Integral):
-        return int(value)
-    if isinstance(value, numbers.Real):
-        return float(value) if math.isfinite(value) else None
     raise InputError("export", value, "has no JSON form", "give records, enums, numbers, strings and lists of them")
 
 

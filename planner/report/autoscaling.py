@@ -57,27 +57,7 @@ def report(day: AutoscalingDay, name: str = "") -> Report:
 
 def autoscaling_document(day: AutoscalingDay) -> dict[str, Any]:
     """The day as plain JSON data, series by step included."""
-    series = ("ready", "starting", "draining", "arrived", "attained", "served", "backlog")
     fleets = [
-        {
-            "name": fleet.name,
-            "attainment": fleet.attainment,
-            "worst_hour": day.worst_hour(fleet),
-            "usd_per_hour": fleet.usd_per_hour,
-            "replica_hours": fleet.replica_hours,
-            "starts": fleet.starts,
-            "longest_delay_s": fleet.longest_delay_s,
-            **{name: getattr(fleet, name).tolist() for name in series},
-        }
-        for fleet in day.fleets
+        {**vars(fleet), "attainment": fleet.attainment, "worst_hour": day.worst_hour(fleet)} for fleet in day.fleets
     ]
-    content = {
-        "step_s": day.step_s,
-        "rates_per_s": day.rates_per_s.tolist(),
-        "autoscaler": day.autoscaler,
-        "targets": day.targets,
-        "cold_start_s": day.cold_start_s,
-        "fleets": fleets,
-        "assumptions": day.assumptions,
-    }
-    return document("autoscaling", content)
+    return document("autoscaling", {**vars(day), "fleets": fleets})

@@ -1,15 +1,13 @@
-"""Until when a fleet holds and what follows it, in a sentence and tables, and as JSON."""
+"""Until when a fleet holds and what follows it, in a sentence and tables."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import date
-from typing import Any
 
 from planner.analysis import FleetGrowth, NextFleet, fleet_growth
 from planner.core import Columns, Report, Table, change, money, percent, significant
 from planner.fleet import Plan
-from planner.report.records import document
 
 
 def headline(growth: FleetGrowth) -> str:
@@ -64,29 +62,6 @@ def with_horizon(report: Report, plan: Plan) -> Report:
         return report
     line = headline(fleet_growth(plan, plan.request.forecast))
     return replace(report, lists={**report.lists, "Growth": (line,)})
-
-
-def growth_document(growth: FleetGrowth) -> dict[str, Any]:
-    """The growth as plain JSON data; dates as text."""
-    content = {
-        "forecast": growth.forecast,
-        "headroom": growth.headroom,
-        "horizons": [{"percentile": one.percentile, "until": _day(one.until)} for one in growth.horizons],
-        "purchase_percentile": growth.purchase_percentile,
-        "purchases": [
-            {
-                "needed_from": _day(one.needed_from),
-                "growth": one.growth,
-                "fleet": one.fleet,
-                "gpus": one.gpus,
-                "more_gpus": one.more_gpus,
-                "usd_per_hour": one.usd_per_hour,
-                "until": _day(one.until),
-            }
-            for one in growth.purchases
-        ],
-    }
-    return document("growth", content)
 
 
 def _day(one: date | None) -> str | None:

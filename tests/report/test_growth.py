@@ -8,7 +8,7 @@ from functools import cache
 
 from planner.analysis import FleetGrowth, Replanner, fleet_growth, next_purchases
 from planner.core import Report, json_text
-from planner.report import growth
+from planner.report import growth, records
 from planner.traffic import Forecast
 from tests.made_up_plans import REAL
 
@@ -34,7 +34,7 @@ def test_the_report_names_every_horizon_and_the_next_fleet() -> None:
 
 
 def test_the_document_is_json_with_dates_as_text() -> None:
-    document = json.loads(json_text(growth.growth_document(found())))["growth"]
+    document = json.loads(json_text(records.document("growth", found())))["growth"]
     assert document["purchases"][0]["gpus"] == found().purchases[0].gpus
     assert document["horizons"][0]["until"] == str(found().horizons[0].until)
     assert document["forecast"]["growth_per_month"] == 0.1
