@@ -8,7 +8,7 @@ from hardware_db import Dtype
 from planner.core import InputError, UnknownNameError
 from planner.engine import ReplicaConfig
 from planner.fleet import Plan, deployment_in_words, plan, plan_of_given
-from planner.report import markdown
+from planner.report.plan import page
 from planner.roofline import Parallelism
 from planner.scenario import load_scenario
 from planner.serving import Deployment, evaluate, sustainable_rate_per_s
@@ -73,7 +73,7 @@ def test_nothing_is_said_of_a_search_that_was_not_made() -> None:
     """No configurations were searched, none passed over, no limit stands at the edge of a list it was chosen from."""
     given = plan_of_given(REQUEST, Deployment.mixed(replica(), 6), simulate=False)
     searched = plan(REQUEST, simulate=False)
-    own, usual = markdown(given), markdown(searched)
+    own, usual = page(given).markdown, page(searched).markdown
     for said in ("| searched |", "integer program", "Best alternative", "not looked at unless"):
         assert said in usual and said not in own
     assert "| fleet | as given |" in own
