@@ -196,7 +196,7 @@ class KvCache:
             return limits.piece_blocks + limits.sequence_blocks
         tokens, remaining = float(sequence.tokens), float(sequence.remaining)
         sizes = limits.block_tokens, limits.sequence_blocks
-        return admission_blocks(tokens, remaining, limits.reserves, self.tokens_per_step, *sizes)
+        return admission_blocks.source(tokens, remaining, limits.reserves, self.tokens_per_step, *sizes)
 
     def _count_phase(self, sequence: Sequence, sign: int) -> None:
         """Count one more of the sequences that grow alike, or one less."""

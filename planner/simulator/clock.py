@@ -1,4 +1,7 @@
-"""Durations of the steps of one replica, one by one and in runs."""
+"""Durations of the steps of one replica, one by one and in runs.
+
+The compiled functions are those of both loops. Where a call costs more than the arithmetic, Python takes their source.
+"""
 
 from __future__ import annotations
 
@@ -83,9 +86,8 @@ class StepClock:
         """Steps a run may have from a total context [tokens] on, >= 1."""
         cell = bisect_right(CONTEXT_KNOTS, context / decodes)
         straight = self.line(decodes, cell) is not None
-        return steps_in_line(
-            context / decodes, CONTEXT_KNOTS[cell] if straight else 0.0, straight, self.tokens_per_step
-        )
+        knot = CONTEXT_KNOTS[cell] if straight else 0.0
+        return steps_in_line.source(context / decodes, knot, straight, self.tokens_per_step)
 
     def run(self, decodes: int, context: float, steps: int) -> tuple[float, float]:
         """First duration and growth [s] of at least 1 and at most `steps_in_line` steps from a total context on."""

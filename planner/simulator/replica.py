@@ -205,7 +205,7 @@ class Replica:
         steps = sequence.due - self.steps
         if not plan.is_run or steps >= plan.steps or not self._must_look_at(sequence, first):
             return False
-        plan.steps, plan.end_s = steps, run_end_s(plan.start_s, plan.first_s, plan.slope_s, steps)
+        plan.steps, plan.end_s = steps, run_end_s.source(plan.start_s, plan.first_s, plan.slope_s, steps)
         self.version += 1
         return True
 
@@ -310,7 +310,10 @@ class Replica:
         if wanted:
             enough = len(waiting) >= wanted
         else:
-            enough = sum(each.tokens for each in waiting) >= schedule.batch_wait_fill * self.rules.max_batched_tokens
+            enough = (
+                sum(each.tokens for each in waiting.sequences())
+                >= schedule.batch_wait_fill * self.rules.max_batched_tokens
+            )
         if self.ticks >= self.hold_until or enough:
             self.hold_until = None
         return self.hold_until is not None
@@ -407,7 +410,7 @@ class Replica:
         """A run of so many decode steps."""
         first_s, slope_s = self.clock.run(decodes, context, steps)
         first_s += self._extra_s(decodes, [])
-        end_s, shape = run_end_s(start_s, first_s, slope_s, steps), (decodes, context, 0, 0, 0, 0)
+        end_s, shape = run_end_s.source(start_s, first_s, slope_s, steps), (decodes, context, 0, 0, 0, 0)
         return StepPlan(start_s, end_s, steps, shape, room, first_s=first_s, slope_s=slope_s)
 
     def _next_ending_tick(self) -> int:
@@ -480,7 +483,7 @@ class Replica:
         The first in order; if only a slot for its adapter is missing, the next whose adapter is there. `only`: no
         other prompt is in the step.
         """
-        for sequence in self.waiting:
+        for sequence in self.waiting.sequences():
             if sequence.ready is not ready:
                 return None
             if self.schedule.whole_prompts and sequence.tokens > room:
@@ -715,6 +718,9 @@ class Replica:
         One entry if all sequences had their last token at its start.
         """
         running, steps, start_s = len(self.decoding), plan.steps, plan.start_s
+        if not self.new_decodes and self.last_decode_s == start_s:
+            self.gaps.extend((plan.end_s, (plan.end_s - start_s) / steps, running * steps))
+            return
         since: dict[float, int] = {}
         end_s = plan.first_end_s()
         for sequence in self.new_decodes:

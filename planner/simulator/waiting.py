@@ -17,24 +17,20 @@ from planner.simulator.cache import CacheLimits, Sequence
 from planner.simulator.rules import ClassRules, Rules
 
 
-class Queue:
+class Queue(list[tuple[float, int, Sequence]]):
     """Smallest value first, then first come; without values, first come, first served."""
 
     def __init__(self, value: Callable[[Sequence], float] = lambda _: 0.0) -> None:
+        super().__init__()
         self.value, self.came = value, 0
-        self.items: list[tuple[float, int, Sequence]] = []
 
-    def __len__(self) -> int:
-        """Number of waiting sequences."""
-        return len(self.items)
-
-    def __iter__(self) -> Iterator[Sequence]:
+    def sequences(self) -> Iterator[Sequence]:
         """In order of admission, as if each were admitted in turn."""
-        return (item[2] for item in self.items)
+        return (item[2] for item in self)
 
     def first(self) -> Sequence:
         """The sequence that is admitted next."""
-        return self.items[0][2]
+        return self[0][2]
 
     def push(self, sequence: Sequence) -> None:
         """Add a newcomer."""
@@ -44,11 +40,11 @@ class Queue:
 
     def put_back(self, sequence: Sequence) -> None:
         """Add one that was preempted, where it stood."""
-        insort(self.items, (self.value(sequence), sequence.number, sequence))
+        insort(self, (self.value(sequence), sequence.number, sequence))
 
     def admit(self, sequence: Sequence) -> None:
         """Take an admitted sequence out."""
-        del self.items[bisect_left(self.items, (self.value(sequence), sequence.number))]
+        del self[bisect_left(self, (self.value(sequence), sequence.number))]
 
     def count_tokens(self, class_index: int, tokens: float) -> None:
         """Note that sequences of a class have gained output tokens."""
@@ -83,9 +79,9 @@ class FairQueue(Queue):
         """Number of waiting sequences."""
         return sum(map(len, self.queues))
 
-    def __iter__(self) -> Iterator[Sequence]:
+    def sequences(self) -> Iterator[Sequence]:
         """Each admission charged as it would be."""
-        counter, rest = list(self.counter), [list(queue) for queue in self.queues]
+        counter, rest = list(self.counter), [list(queue.sequences()) for queue in self.queues]
         while any(rest):
             class_index = self._least(counter, [items[0].number if items else None for items in rest])
             sequence = rest[class_index].pop(0)
@@ -94,14 +90,14 @@ class FairQueue(Queue):
 
     def first(self) -> Sequence:
         """The first of the class that has had least."""
-        numbers = [queue.items[0][1] if queue.items else None for queue in self.queues]
+        numbers = [queue[0][1] if queue else None for queue in self.queues]
         return self.queues[self._least(self.counter, numbers)].first()
 
     def push(self, sequence: Sequence) -> None:
         """Add it; the counter of its class is lifted if nobody of it waited."""
         class_index = sequence.class_index
-        if not self.queues[class_index].items:
-            waiting = [self.counter[k] for k, queue in enumerate(self.queues) if queue.items]
+        if not self.queues[class_index]:
+            waiting = [self.counter[k] for k, queue in enumerate(self.queues) if queue]
             least = min(waiting) if waiting else self.counter[self.last] if self.last >= 0 else 0.0
             self.counter[class_index] = max(self.counter[class_index], least)
         super().push(sequence)
@@ -125,7 +121,7 @@ class FairQueue(Queue):
         rates = [count * tokens_per_step / weight for count, weight in zip(running, self.weights, strict=True)]
         mine, steps = self.first().class_index, math.inf
         for class_index, queue in enumerate(self.queues):
-            if queue.items and rates[mine] > rates[class_index]:
+            if queue and rates[mine] > rates[class_index]:
                 steps = min(
                     steps, (self.counter[class_index] - self.counter[mine]) / (rates[mine] - rates[class_index]) - 1.0
                 )
@@ -184,7 +180,8 @@ class AdapterSlots:
 
     def finish_loads(self, now_s: float) -> None:
         """Make adapters available whose load is over."""
-        for adapter in [adapter for adapter, there_s in self.coming.items() if there_s <= now_s]:
+        while self.coming and min(self.coming.values()) <= now_s:
+            adapter = next(iter(self.coming))  # they are loaded one after the other
             del self.coming[adapter]
             self.idle[adapter] = None
 
@@ -266,7 +263,7 @@ class StaticBatch:
 def batch_from(waiting: Queue, held: int, rules: Rules) -> tuple[list[Sequence], bool]:
     """The batch that waiting requests make beside `held` KV blocks, and True if there is no room for one more."""
     taken: list[Sequence] = []
-    for sequence in waiting:
+    for sequence in waiting.sequences():
         if held + padded_blocks([*taken, sequence], rules.memory) * (len(taken) + 1) > rules.memory.blocks:
             return taken, True
         taken.append(sequence)
