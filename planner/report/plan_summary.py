@@ -14,14 +14,9 @@ from planner.fleet import CostBreakdown, Plan, TargetCheck
 from planner.report.plan import COST_COLUMNS, MET_COLUMN, TARGET_COLUMNS, alternative_table, fleet_table, headline
 from planner.report.robustness import confidence_words, how_slow
 
-ALTERNATIVES = 3
-"""Alternatives that are shown. A choice: the next SKU, the other mode, and one more."""
-MOST_POOLS = 8
-"""Pools that are shown. A choice: of a larger fleet the first, in the order of the plan."""
-MOST_WARNINGS = 4
-"""Warnings that are shown, the first of them: missed targets and stale prices come first."""
-MOST_REASONS = 10
-"""Lines that say why there is no fleet. A choice: the rest is of SKUs that are farther off."""
+ALTERNATIVES, MOST_POOLS, MOST_WARNINGS, MOST_REASONS = 3, 8, 4, 10
+"""Most alternatives, pools, warnings (missed targets and stale prices come first) and lines that say why there is no
+fleet: a choice of what one screen has room for."""
 _COSTS = {name: cell for name, cell in COST_COLUMNS.items() if name != "$ per million tokens"}
 ALL_OF_IT = "planner plan ... --details"
 

@@ -125,13 +125,11 @@ def report(running: RunningFleet, name: str = "", alone: bool = True) -> Report:
 
 def running_document(running: RunningFleet) -> dict[str, Any]:
     """The comparison as a JSON document, with what each row says of its figures."""
-    written = document("running_fleet", running)
-    fleet = written["running_fleet"]
-    for row, latency in zip(fleet["latencies"], running.latencies, strict=True):
-        as_planned = latency.finding is Finding.AS_PLANNED
-        row |= {"finding": latency.finding.value, "reason": None if as_planned else latency.reason}
-    for row, target in zip(fleet["targets"], running.targets, strict=True):
-        row["is_met"] = target.is_met
-    for row, quantity in zip(fleet["quantities"], running.quantities, strict=True):
-        row["differs"] = quantity.differs
-    return written
+    latencies = [
+        {**vars(one), "finding": one.finding, "reason": None if one.finding is Finding.AS_PLANNED else one.reason}
+        for one in running.latencies
+    ]
+    targets = [{**vars(one), "is_met": one.is_met} for one in running.targets]
+    quantities = [{**vars(one), "differs": one.differs} for one in running.quantities]
+    rows = {"latencies": latencies, "targets": targets, "quantities": quantities}
+    return document("running_fleet", {**vars(running), **rows})
