@@ -11,30 +11,25 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from planner.core import UnknownNameError
-from planner.fleet import Plan
 from planner.launch import (
     autoscaling,
     benchmarks,
     compose,
     dynamo,
-    finance,
     kserve,
     kubernetes,
     llmd,
     observability,
     production_stack,
-    ray_serve,
     scripts,
     skypilot,
     slurm,
 )
 from planner.launch.flags import EngineFlag, FlagKind, engine_flags
 from planner.launch.fleet import Fleet, LaunchedDeployment, fleet_of, read_fleet
-from planner.launch.readme import README_NAME
+from planner.launch.readme import README_NAME, CheckedVersion, checked_versions, shared_services, versions_text
 from planner.launch.scripts import COMPOSE_NAME
-from planner.launch.shared_services import shared_service_files, shared_services_text
 from planner.launch.spec import LaunchSpec, launch_specs, served_models
-from planner.launch.versions import CheckedVersion, checked_versions, versions_text
 
 __all__ = [
     "COMPOSE_NAME",
@@ -50,7 +45,6 @@ __all__ = [
     "engine_flags",
     "export_files",
     "fleet_of",
-    "launch_files",
     "launch_specs",
     "read_fleet",
     "served_models",
@@ -83,7 +77,6 @@ _TARGETS = (
     Target("llm-d", "values of the llm-d router chart and its model servers", llmd.files),
     Target("production-stack", "values of the vLLM production stack chart", production_stack.files),
     Target("dynamo", "NVIDIA Dynamo graph deployments", dynamo.files),
-    Target("ray-serve", "Ray Serve LLM applications (vLLM)", ray_serve.files),
     Target("skypilot", "SkyPilot tasks and services", skypilot.files),
     Target("observability", "Prometheus rules and a Grafana dashboard of the plan", observability.files, starts=False),
     Target(
@@ -92,7 +85,6 @@ _TARGETS = (
         autoscaling.files,
         starts=False,
     ),
-    Target("finance", "the fleet and its cost as CSV (FOCUS) and for Excel", finance.files, starts=False),
     Target("benchmarks", "benchmark scripts that send the planned traffic", benchmarks.files, starts=False),
 )
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _TARGETS})
@@ -108,16 +100,5 @@ def export_files(fleet: Fleet, target: str) -> dict[str, str]:
     if target not in TARGETS:
         raise UnknownNameError("--to", target, TARGETS)
     files = TARGETS[target].write(fleet)
-    shared, text = (shared_service_files(fleet), shared_services_text(fleet)) if TARGETS[target].starts else ({}, "")
+    shared, text = shared_services(fleet) if TARGETS[target].starts else ({}, "")
     return {**files, **shared, README_NAME: files[README_NAME] + text + versions_text(target)}
-
-
-def launch_files(plan: Plan) -> dict[str, str]:
-    """Scripts, one Compose file and a README for a plan: name -> content.
-
-    Raises:
-        InputError: the plan has no fleet.
-        UnsupportedFeatureError: an engine has no verified flag for what was chosen, which the message names.
-    """
-    fleet = fleet_of(plan)
-    return {**export_files(fleet, "scripts"), **export_files(fleet, "compose")}

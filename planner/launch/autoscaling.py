@@ -14,22 +14,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
-from planner.core import Metric, UnsupportedFeatureError, significant
+from planner.core import Metric, UnsupportedFeatureError
 from planner.fleet import ScheduledPeriod
 from planner.launch.dynamo import BACKENDS
-from planner.launch.escaping import yaml_text
 from planner.launch.fleet import Fleet, LaunchedDeployment
 from planner.launch.kubernetes import MAX_REPLICAS_FACTOR, NAMESPACE, scale_target
 from planner.launch.observability import Watched, metric_of
-from planner.launch.pods import object_name
-from planner.launch.readme import README_NAME, bullets, markdown_rows, name_text, page
+from planner.launch.readme import README_NAME, version_of
 from planner.launch.routers import finds_new_replicas
-from planner.launch.spec import NVIDIA, LaunchSpec, deployments, launch_specs
-from planner.launch.versions import version_of
-from planner.serving import Pool, Role
+from planner.launch.spec import LaunchSpec, deployments, launch_specs
+from planner.launch.templates import objects_of, text_of, yaml_text
+from planner.serving import Role
 from planner.traffic import HOURS_PER_DAY, HOURS_PER_WEEK, MetricQuantity
 
 CRON_NAME, LOAD_NAME, ADAPTER_NAME = "keda-cron.yaml", "hpa.yaml", "prometheus-adapter.values.yaml"
@@ -50,7 +48,9 @@ def files(fleet: Fleet) -> dict[str, str]:
     """
     specs = launch_specs(fleet)
     for pools in deployments(specs):
-        _require_discovery(pools)
+        if not finds_new_replicas(pools):
+            bound = "its router reads a list of replicas when it starts, and knows none that come later"
+            raise UnsupportedFeatureError("engine", pools[0].engine_id, bound, "keep the planned replicas")
     contents: dict[str, str] = {}
     if fleet.schedule:
         contents[CRON_NAME] = yaml_text(cron_objects(fleet, specs))
@@ -58,7 +58,9 @@ def files(fleet: Fleet) -> dict[str, str]:
     measured = [one for one in watched if metric_of(one.pools[-1].engine_id, MetricQuantity.REQUESTS) is not None]
     if measured:
         contents[LOAD_NAME] = yaml_text([scaler for one in measured for scaler in load_scalers(one)])
-        contents[ADAPTER_NAME] = yaml_text([_ADAPTER])
+        contents[ADAPTER_NAME] = yaml_text(
+            objects_of("prometheus-adapter.yaml.j2", series=RATE_SERIES, metric=RATE_METRIC)
+        )
     for one in watched:
         settings = dynamo_settings(one)
         if settings is not None:
@@ -70,13 +72,16 @@ def files(fleet: Fleet) -> dict[str, str]:
         bound = "has no documented metric to scale by, and the plan no schedule of a day"
         fix = "plan with a profile, or scale by hand"
         raise UnsupportedFeatureError("engine", specs[0].engine_id, bound, fix)
-    return {**contents, README_NAME: _readme(fleet, specs, contents)}
-
-
-def _require_discovery(pools: tuple[LaunchSpec, ...]) -> None:
-    if not finds_new_replicas(pools):
-        bound = "its router reads a list of replicas when it starts, and knows none that come later"
-        raise UnsupportedFeatureError("engine", pools[0].engine_id, bound, "keep the planned replicas")
+    text = text_of(
+        "autoscaling.md.j2",
+        fleet=fleet,
+        specs=specs,
+        files=list(contents),
+        chart=version_of("autoscaling", "prometheus-adapter (chart)"),
+        most=MAX_REPLICAS_FACTOR,
+        namespace=NAMESPACE,
+    )
+    return {**contents, README_NAME: text}
 
 
 # --- the planned day ------------------------------------------------------------------------------------------------
@@ -94,21 +99,19 @@ def cron_objects(fleet: Fleet, specs: Sequence[LaunchSpec]) -> list[dict[str, An
         raise UnsupportedFeatureError("profile", f"{hours:g} h", bound, "plan with a profile of 24 or 168 hours")
     early_min = math.ceil((fleet.profile.cold_start_s if fleet.profile else 0.0) / 60.0)
     pools = [pool for launched in fleet.deployments for pool in launched.deployment.pools]
-    marks = [_mark(pool) for pool in pools]
+    marks = [  # the start of the name that a schedule calls a pool (`planner.fleet.pool_name`)
+        f"{pool.role.value} {pool.config.label} c{pool.config.max_batched_tokens} b{pool.config.max_running_requests}"
+        for pool in pools
+    ]
     twice = next((mark for mark in marks if marks.count(mark) > 1), None)
     if twice is not None:
         bound = "is the configuration of two pools, which the schedule does not tell apart"
         raise UnsupportedFeatureError("schedule", twice, bound, "export each service by itself")
     return [
-        _cron_object(spec, replicas_by_period(fleet.schedule, mark), fleet.schedule, early_min)
+        scaler
         for spec, mark in zip(specs, marks, strict=True)
+        for scaler in _cron_object(spec, replicas_by_period(fleet.schedule, mark), fleet.schedule, early_min)
     ]
-
-
-def _mark(pool: Pool) -> str:
-    """The start of the name that a schedule calls a pool (`planner.fleet.pool_name`)."""
-    config = pool.config
-    return f"{pool.role.value} {config.label} c{config.max_batched_tokens} b{config.max_running_requests}"
 
 
 def replicas_by_period(schedule: Sequence[ScheduledPeriod], mark: str) -> list[int]:
@@ -121,33 +124,16 @@ def replicas_by_period(schedule: Sequence[ScheduledPeriod], mark: str) -> list[i
 
 def _cron_object(
     spec: LaunchSpec, replicas: Sequence[int], schedule: Sequence[ScheduledPeriod], early_min: int
-) -> dict[str, Any]:
-    least = min(replicas)
-    ends = [0]
-    for period in schedule:
-        ends.append(ends[-1] + round(60.0 * period.hours))
+) -> list[dict[str, Any]]:
+    ends = list(accumulate((round(60.0 * period.hours) for period in schedule), initial=0))
     weekly = ends[-1] > MINUTES_PER_DAY
     triggers, at = [], 0
     for count, group in groupby(replicas):
         first, at = at, at + len(list(group))
-        if count > least:
-            start, end = _clock(ends[first] - early_min, weekly), _clock(ends[at], weekly)
-            told = {"timezone": "Etc/UTC", "start": start, "end": end, "desiredReplicas": str(count)}
-            triggers.append({"type": "cron", "metadata": told})
-    if not triggers:
-        always = {"timezone": "Etc/UTC", "start": "0 0 * * *", "end": "59 23 * * *", "desiredReplicas": str(least)}
-        triggers = [{"type": "cron", "metadata": always}]
-    return {
-        "apiVersion": "keda.sh/v1alpha1",
-        "kind": "ScaledObject",
-        "metadata": {"name": f"{object_name(spec)}-cron"},
-        "spec": {
-            "scaleTargetRef": scale_target(spec),
-            "minReplicaCount": least,
-            "maxReplicaCount": max(replicas),
-            "triggers": triggers,
-        },
-    }
+        if count > min(replicas):
+            triggers.append((_clock(ends[first] - early_min, weekly), _clock(ends[at], weekly), count))
+    triggers = triggers or [("0 0 * * *", "59 23 * * *", min(replicas))]
+    return objects_of("keda-cron.yaml.j2", pool=spec, target=scale_target(spec), replicas=replicas, triggers=triggers)
 
 
 def _clock(minute: int, weekly: bool) -> str:
@@ -165,48 +151,23 @@ def _clock(minute: int, weekly: bool) -> str:
 
 
 def load_scalers(one: Watched) -> list[dict[str, Any]]:
-    """A HorizontalPodAutoscaler for each pool that keeps the requests/s of a replica at what was planned."""
-    metric = {"name": RATE_METRIC, "selector": {"matchLabels": {"deployment": one.name}}}
-    return [
-        _scaler(pool, pool.replicas, {"metric": metric, "target": _average(one.planned_per_s / pool.replicas)}, {})
-        for pool in one.pools
-    ]
+    """A HorizontalPodAutoscaler for each pool that keeps the requests/s of a replica at what was planned.
+
+    Rates are in thousandths, as Kubernetes writes quantities below one.
+    """
+    return _scalers(
+        [(pool, f"{max(1, round(1e3 * one.planned_per_s / pool.replicas))}m", one.name, {}) for pool in one.pools],
+        RATE_METRIC,
+        "deployment",
+    )
 
 
-def _average(value: float) -> dict[str, str]:
-    """A target for each replica, in thousandths, as Kubernetes writes quantities below one."""
-    return {"type": "AverageValue", "averageValue": f"{max(1, round(1000.0 * value))}m"}
-
-
-def _scaler(
-    pool: LaunchSpec, least: int, external: Mapping[str, Any], annotations: Mapping[str, str]
-) -> dict[str, Any]:
-    return {
-        "apiVersion": "autoscaling/v2",
-        "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": object_name(pool), **({"annotations": dict(annotations)} if annotations else {})},
-        "spec": {
-            "scaleTargetRef": scale_target(pool),
-            "minReplicas": least,
-            "maxReplicas": MAX_REPLICAS_FACTOR * pool.replicas,
-            "metrics": [{"type": "External", "external": dict(external)}],
-        },
-    }
-
-
-_ADAPTER: Mapping[str, Any] = {
-    "rules": {
-        "external": [
-            {
-                "seriesQuery": RATE_SERIES,
-                "resources": {"namespaced": False},
-                "name": {"matches": f"^{RATE_SERIES}$", "as": RATE_METRIC},
-                "metricsQuery": "max by (deployment) (<<.Series>>{<<.LabelMatchers>>})",
-            }
-        ]
-    }
-}
-"""The recorded series as a metric that scalers can ask for; it has no namespace, since a rule has none."""
+def _scalers(
+    pools: Sequence[tuple[LaunchSpec, str, str, Mapping[str, str]]], metric: str, label: str
+) -> list[dict[str, Any]]:
+    """Scalers of pools by a metric, each with its value for one replica, the value of a label, and annotations."""
+    facts = {"metric": metric, "label": label, "most": MAX_REPLICAS_FACTOR, "scale_target": scale_target}
+    return objects_of("hpa.yaml.j2", pools=pools, **facts)
 
 
 # --- autoscalers of Dynamo and llm-d --------------------------------------------------------------------------------
@@ -220,7 +181,7 @@ def dynamo_settings(one: Watched) -> dict[str, Any] | None:
     """
     pools, launched = one.pools, one.launched
     thresholds_s = {target.metric: target.threshold_s for target in launched.slo.targets}
-    runs = pools[0].vendor == NVIDIA and pools[0].engine_id in BACKENDS
+    runs = pools[0].is_nvidia and pools[0].engine_id in BACKENDS
     if not runs or not {Metric.TTFT, Metric.TPOT} <= set(thresholds_s):
         return None
     gpus = sum(pool.replicas * pool.gpus for pool in pools)
@@ -251,22 +212,12 @@ def variant_scalers(one: Watched) -> list[dict[str, Any]]:
     """A HorizontalPodAutoscaler for each pool that does what llm-d's workload variant autoscaler asks for."""
     if one.pools[0].engine_id != "vllm" or not one.pools[0].model:
         return []
-    return [
-        _scaler(
-            pool,
-            pool.replicas,
-            {
-                "metric": {"name": VARIANT_METRIC, "selector": {"matchLabels": {"variant_name": object_name(pool)}}},
-                "target": {"type": "AverageValue", "averageValue": "1"},
-            },
-            {
-                "llm-d.ai/managed": "true",
-                "llm-d.ai/model-id": pool.model,
-                **_variant_cost(one.launched, number),
-            },
-        )
+    annotations = [
+        {"llm-d.ai/managed": "true", "llm-d.ai/model-id": pool.model, **_variant_cost(one.launched, number)}
         for number, pool in enumerate(one.pools)
     ]
+    pools = [(pool, "1", pool.object_name, told) for pool, told in zip(one.pools, annotations, strict=True)]
+    return _scalers(pools, VARIANT_METRIC, "variant_name")
 
 
 def _variant_cost(launched: LaunchedDeployment, number: int) -> dict[str, str]:
@@ -275,51 +226,3 @@ def _variant_cost(launched: LaunchedDeployment, number: int) -> dict[str, str]:
         return {}
     pool, usd = launched.deployment.pools[number], launched.figures.pool_usd_per_hour[number]
     return {"llm-d.ai/variant-cost": f"{max(0.0, usd) / pool.replicas:.4f}"}
-
-
-# --- words ----------------------------------------------------------------------------------------------------------
-
-
-def _readme(fleet: Fleet, specs: Sequence[LaunchSpec], contents: Mapping[str, str]) -> str:
-    rows = [
-        (
-            object_name(spec),
-            f"{spec.replicas:,}",
-            f"{MAX_REPLICAS_FACTOR * spec.replicas:,}",
-            significant(fleet.deployments[spec.deployment].workload.arrivals.rate_per_s / spec.replicas),
-        )
-        for spec in specs
-    ]
-    chart = version_of("autoscaling", "prometheus-adapter (chart)")
-    kinds = [text for name, text in _KINDS.items() if any(name in file for file in contents)]
-    sections = [
-        "Ways to scale the pods of the export `kubernetes`. Take one of them for a pool: two would undo each other.",
-        bullets([text.replace("{version}", chart) for text in kinds]),
-        markdown_rows(_HEAD, rows),
-        "## Notes",
-        bullets(_NOTES),
-    ]
-    return page(f"Scaling {name_text(fleet.name)}", sections)
-
-
-_HEAD = "| Pool | Planned | At most | Requests/s of a planned replica |\n| --- | ---: | ---: | ---: |"
-_KINDS = {
-    CRON_NAME: f"`{CRON_NAME}` (KEDA): the planned number of replicas in every period of the profile, by the clock in "
-    "UTC, ordered earlier by the cold start that was planned with. Set `timezone` where the profile is in another.",
-    LOAD_NAME: f"`{LOAD_NAME}` (HorizontalPodAutoscaler): as many replicas as keep the requests/s of each at what was "
-    "planned. It asks for the series that the rules of the export `observability` record, which "
-    f"`{ADAPTER_NAME}` makes known to Kubernetes (`helm install prometheus-adapter "
-    "prometheus-community/prometheus-adapter --version {version} -f` it).",
-    DYNAMO_SUFFIX: f"`*{DYNAMO_SUFFIX}`: settings of the planner of NVIDIA Dynamo for a deployment of the "
-    "export `dynamo` (`python3 -m dynamo.planner --config FILE` in a component of type `planner`).",
-    VARIANTS_NAME: f"`{VARIANTS_NAME}`: scalers that follow the workload variant autoscaler of llm-d, with what a "
-    "replica costs in USD/h.",
-}
-_NOTES = (
-    "The fewest replicas are the planned ones, of a schedule those of its quietest period: with less the promises do "
-    "not hold.",
-    f"The most are {MAX_REPLICAS_FACTOR} times the planned ones, a choice that bounds the cost.",
-    f"Scaled objects and scalers belong to the namespace of the pods, such as `{NAMESPACE}`.",
-    "Dynamo's planner takes TTFT and ITL as means of an interval, not as the percentiles that were promised.",
-    "`planner autoscale` plays a day with an autoscaler beside the planned schedule.",
-)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from hardware_db import Dtype
 from planner.engine import ReplicaConfig, Schedule, memory_share
 from planner.launch.engine_options import weights_source
-from planner.launch.escaping import slug
 from planner.launch.fleet import LaunchedDeployment
 from planner.launch.requests import RequestFile, request_count, requests_of
 from planner.launch.spec import REPOSITORY
+from planner.launch.templates import slug
 from planner.llm import SIXTEEN_BIT, list_llms
 from planner.serving import Deployment
 from planner.workload import REQUESTS_PER_USER, Workload

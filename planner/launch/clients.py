@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from planner.core import InputError, Metric
-from planner.presets import preset
+from planner.core import Metric
+from planner.launch.flags import sourced_rows
 
 
 @dataclass(frozen=True)
@@ -85,12 +84,7 @@ class ClientFlag:
 @cache
 def client_flags() -> tuple[ClientFlag, ...]:
     """The packaged table, in its order. Raises InputError where a row has no flag, source or date."""
-    text = preset("benchmark_flags.csv").read_text(encoding="utf-8")
-    rows = tuple(ClientFlag(**row) for row in csv.DictReader(text.splitlines()))
-    for line, row in enumerate(rows, start=2):
-        if not (row.flag and row.source_url and row.retrieved_on):
-            raise InputError(f"benchmark_flags.csv line {line}", row.knob, "has no flag, source or date", "complete it")
-    return rows
+    return tuple(ClientFlag(**row) for row in sourced_rows("benchmark_flags.csv", "flag", "source_url", "retrieved_on"))
 
 
 def flag_of(client: str, knob: str, **values: str) -> list[str]:

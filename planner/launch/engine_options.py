@@ -16,7 +16,7 @@ import yaml
 from planner.core import UnsupportedFeatureError
 from planner.engine import Drafting, ReplicaConfig, memory_share
 from planner.launch.flags import EngineFlag, FlagKind, rows_of
-from planner.launch.own_ports import OwnPort
+from planner.launch.servers import OwnPort
 from planner.llm import SIXTEEN_BIT, DraftMethod, LlmSpec, Precision, published_as
 from planner.serving import Role
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -52,19 +52,28 @@ class EngineFlag:
     note: str
 
 
+def sourced_rows(name: str, *needed: str) -> Iterator[dict[str, str]]:
+    """Rows of a packaged table. Raises InputError for one that lacks what it needs."""
+    text = preset(name).read_text(encoding="utf-8")
+    for line, row in enumerate(csv.DictReader(text.splitlines()), start=2):
+        missing = [column for column in needed if not row[column]]
+        if missing:
+            first = next(iter(row.values()))
+            raise InputError(f"{name} line {line}", first, f"lacks {', '.join(missing)}", "complete the row")
+        yield row
+
+
 @cache
 def engine_flags() -> tuple[EngineFlag, ...]:
     """The packaged table, in its order. Raises InputError where a row has no source or an unknown kind."""
-    text = preset("engine_flags.csv").read_text(encoding="utf-8")
-    return tuple(_row(line, row) for line, row in enumerate(csv.DictReader(text.splitlines()), start=2))
-
-
-def _row(line: int, row: Mapping[str, str]) -> EngineFlag:
-    if row["kind"] not in set(FlagKind) or not row["source_url"] or not row["retrieved_on"]:
-        bound = f"a row needs one of the kinds {', '.join(FlagKind)}, a source and a date"
-        raise InputError(f"engine_flags.csv line {line}", row["knob"], bound, "complete the row")
-    words = {name: text for name, text in row.items() if name != "kind"}
-    return EngineFlag(kind=FlagKind(row["kind"]), **words)
+    found = []
+    for row in sourced_rows("engine_flags.csv", "source_url", "retrieved_on"):
+        if row["kind"] not in set(FlagKind):
+            bound = f"is none of the kinds {', '.join(FlagKind)}"
+            raise InputError("engine_flags.csv", row["kind"], bound, "correct the row")
+        kind = FlagKind(row.pop("kind"))
+        found.append(EngineFlag(kind=kind, **row))
+    return tuple(found)
 
 
 def rows_of(engine: str, knob: str) -> tuple[EngineFlag, ...]:

@@ -13,34 +13,26 @@ container and annotation of the deployment mode: documentation in kserve/website
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 from planner.core import UnsupportedFeatureError
-from planner.launch.endpoint_picker import picker_config, picker_notes
-from planner.launch.escaping import kubernetes_literal, yaml_text
 from planner.launch.flags import word_of
 from planner.launch.fleet import Fleet
-from planner.launch.kubernetes import FIXED_REPLICAS, NOT_WRITTEN, SERVING_PORT, object_table, wanted_lines
-from planner.launch.pods import (
+from planner.launch.kubernetes import (
+    SERVING_PORT,
     PodPlace,
-    config_map,
     environment,
     gpu_resources,
     gpu_tolerations,
-    node_selector,
     pod_template,
 )
-from planner.launch.readme import README_NAME, bullets, closing_sections, name_text, page
-from planner.launch.spec import LaunchSpec, deployments, launch_specs
-from planner.serving import Role
+from planner.launch.llmd import picker_config, picker_notes
+from planner.launch.readme import README_NAME, readme_facts
+from planner.launch.spec import LaunchSpec, configuration_text, deployments, launch_specs
+from planner.launch.templates import literal, objects_of, text_of, yaml_text
 
 ARGUMENTS = "VLLM_ADDITIONAL_ARGS"
 """Variable whose words the templates of KServe put behind ``vllm serve``; a shell reads them."""
-UNKNOWN_MODEL = "set/checkpoint"
-"""Place of a checkpoint that the plan does not name."""
-PLAIN_MODE = {"serving.kserve.io/deploymentMode": "Standard"}
-"""Annotation by which an InferenceService becomes a Deployment and a Service, without Knative."""
 
 
 def files(fleet: Fleet) -> dict[str, str]:
@@ -50,37 +42,40 @@ def files(fleet: Fleet) -> dict[str, str]:
         UnsupportedFeatureError: KServe has neither a template for a deployment nor can it run as plain containers.
     """
     specs = launch_specs(fleet)
+    groups = deployments(specs)
     resources = {}
-    for pools in deployments(specs):
+    for pools in groups:
         is_plain = len(pools) == 1 and pools[0].servers == 1
         if is_plain:
-            resources[f"{pools[0].deployment_name}.inferenceservice.yaml"] = yaml_text(plain_objects(pools[0]))
+            name = f"{pools[0].deployment_name}.inferenceservice.yaml"
+            resources[name] = yaml_text(plain_objects(pools[0]))
         try:
             resources[f"{pools[0].deployment_name}.yaml"] = yaml_text([inference_service(pools)])
         except UnsupportedFeatureError:
             if not is_plain:
                 raise
-    return {**resources, README_NAME: readme(fleet, specs, resources)}
+    notes = [note for spec in specs for note in spec.notes]
+    notes += [note for pools in groups for note in picker_notes(pools)]
+    facts = {
+        "notes": notes,
+        "groups": groups,
+        "port": SERVING_PORT,
+        "has_plain": any(name.endswith(".inferenceservice.yaml") for name in resources),
+        "has_runtime": any(word_of(spec.engine_id, "kserve_runtime") for spec in specs),
+    }
+    return {**resources, README_NAME: text_of("kserve.md.j2", **readme_facts(fleet, specs), **facts)}
 
 
 def plain_objects(pool: LaunchSpec) -> list[dict[str, Any]]:
     """The InferenceService of a pool, whose containers are the engine's own, and the engine's file if it needs one."""
-    template = pod_template(pool, PodPlace({}, {}, SERVING_PORT))["spec"]
-    (engine,) = template["containers"]
-    service = {
-        "apiVersion": "serving.kserve.io/v1beta1",
-        "kind": "InferenceService",
-        "metadata": {"name": pool.deployment_name, "annotations": dict(PLAIN_MODE)},
-        "spec": {
-            "predictor": {
-                "minReplicas": pool.replicas,
-                "maxReplicas": pool.replicas,
-                **template,
-                "containers": [{**engine, "name": "kserve-container"}],
-            }
-        },
-    }
-    return [*([config_map(pool)] if pool.configuration else []), service]
+    pod = pod_template(pool, PodPlace({}, {}, SERVING_PORT))["spec"]
+    (engine,) = pod["containers"]
+    return objects_of(
+        "kserve-plain.yaml.j2",
+        pool=pool,
+        configuration=configuration_text(pool),
+        pod={**pod, "containers": [{**engine, "name": "kserve-container"}]},
+    )
 
 
 def inference_service(pools: tuple[LaunchSpec, ...]) -> dict[str, Any]:
@@ -89,25 +84,14 @@ def inference_service(pools: tuple[LaunchSpec, ...]) -> dict[str, Any]:
     Raises:
         UnsupportedFeatureError: KServe has no template for the engine, its roles, or its split over servers.
     """
-    serving = pools[-1]
-    model = serving.model or UNKNOWN_MODEL
-    runtime = word_of(serving.engine_id, "kserve_runtime")
-    return {
-        "apiVersion": "serving.kserve.io/v1alpha2",
-        "kind": "LLMInferenceService",
-        "metadata": {"name": pools[0].deployment_name},
-        "spec": {
-            "model": {"uri": f"hf://{model}", "name": model},
-            **({"runtime": runtime} if runtime else {}),
-            **workload(serving),
-            **({"prefill": workload(pools[0])} if pools[0].role is Role.PREFILL else {}),
-            "router": {
-                "route": {},
-                "gateway": {},
-                "scheduler": {"config": {"inline": picker_config(pools)}},
-            },
-        },
-    }
+    (service,) = objects_of(
+        "kserve.yaml.j2",
+        pools=pools,
+        runtime=word_of(pools[-1].engine_id, "kserve_runtime"),
+        workloads=[workload(pool) for pool in pools],
+        picker=picker_config(pools),
+    )
+    return service
 
 
 def workload(pool: LaunchSpec) -> dict[str, Any]:
@@ -157,7 +141,9 @@ def pod(pool: LaunchSpec) -> dict[str, Any]:
 
     The images of the engines run as root, which KServe's templates for its own image may forbid.
     """
-    words = [word for pair in pool.flags if not _is_written_by_template(pool, pair[0]) for word in pair if word]
+    taken = [word_of(pool.engine_id, knob).split()[:1] for knob in ("tp", "pp", "dp", "ep_all_ranks")]
+    written = taken if pool.servers > 1 else []  # the templates for several servers write these flags themselves
+    words = [word for pair in pool.flags if [pair[0]] not in written for word in pair if word]
     variables = [variable for variable in environment(pool) if variable["name"] != "MODEL"]
     engine: dict[str, Any] = {
         "name": "main",
@@ -166,54 +152,11 @@ def pod(pool: LaunchSpec) -> dict[str, Any]:
         "resources": gpu_resources(pool),
     }
     if word_of(pool.engine_id, f"kserve={pool.role.value}") == ARGUMENTS:
-        variables.append({"name": ARGUMENTS, "value": kubernetes_literal(shlex.join(words))})
+        variables.append({"name": ARGUMENTS, "value": literal(shlex.join(words))})
     else:
-        engine["args"] = [kubernetes_literal(word) for word in words]
+        engine["args"] = [literal(word) for word in words]
     return {
-        "nodeSelector": node_selector(pool),
+        "nodeSelector": dict([pool.node_label]),
         "tolerations": gpu_tolerations(pool),
         "containers": [{**engine, "env": variables}],
     }
-
-
-def _is_written_by_template(pool: LaunchSpec, flag: str) -> bool:
-    """Whether the templates for several servers write a flag themselves."""
-    knobs = ("tp", "pp", "dp", "ep_all_ranks") if pool.servers > 1 else ()
-    return any(word_of(pool.engine_id, knob).split()[:1] == [flag] for knob in knobs)
-
-
-def readme(fleet: Fleet, specs: Sequence[LaunchSpec], names: Iterable[str]) -> str:
-    """What the resources are, what has to be set before they are applied, and what they leave out."""
-    notes = [note for spec in specs for note in spec.notes]
-    notes += [note for pools in deployments(specs) for note in picker_notes(pools)]
-    notes += [_RUNTIME for spec in specs if word_of(spec.engine_id, "kserve_runtime")]
-    has_plain = any(name.endswith(".inferenceservice.yaml") for name in names)
-    wanted = wanted_lines(specs, own_models=has_plain)
-    wanted += [
-        f"`{pools[0].deployment_name}`: `spec.model`, a checkpoint of {name_text(pools[-1].checkpoint)}."
-        for pools in deployments(specs)
-        if not pools[-1].model
-    ]
-    sections = [
-        "An LLMInferenceService for each deployment: `kubectl apply -f FILE`. KServe adds the model, ports, probes "
-        "and the router (the endpoint picker of llm-d behind a gateway).",
-        *([_PLAIN] if has_plain else []),
-        object_table(specs),
-        "## Before you apply",
-        bullets(wanted),
-        FIXED_REPLICAS,
-        *closing_sections(fleet, specs, notes, NOT_WRITTEN),
-    ]
-    return page(f"{name_text(fleet.name)} on KServe", sections)
-
-
-_PLAIN = (
-    "Or, in its place, the InferenceService of `*.inferenceservice.yaml`: the same replicas as plain containers, "
-    "without gateway and picker. Its service picks a replica as services of the cluster do, whatever policy was "
-    "planned. A deployment that has only this file has an engine for which KServe knows no LLMInferenceService."
-)
-_RUNTIME = (
-    "`spec.runtime` is newer than KServe 0.20: `kubectl explain llminferenceservice.spec.runtime` says whether yours "
-    "has it. A KServe without it drops the field and starts vLLM. KServe calls this runtime "
-    "experimental."
-)

@@ -4,6 +4,12 @@ Read on 2026-11-22 in llm-d/llm-d: guides/pd-disaggregation (README.md at 027a05
 the model servers at 34272a6), guides/recipes/router/base.values.yaml at 212c5e2, and guides/recipes/modelserver:
 sidecars of decode pods at 9829045 and b2abbc3, their image at 8f5f073. The guides install a chart that moves (``v0``)
 and images of a branch; here stand the components of one release (`presets/target_versions.csv`).
+
+The endpoint picker chooses the replica of a request; KServe runs the same one. Its plugins were read on 2026-11-22 in
+llm-d/llm-d-router: active-request-scorer (fewest requests in flight) at 2b0e757, token-load-scorer (fewest tokens in
+flight) at 6d91367, random-picker at 52c3948; and as put together for prefill and decode pools in
+guides/pd-disaggregation/router/pd-disaggregation.values.yaml of llm-d/llm-d at 83bb7c1 and in
+config-llm-scheduler-eppconfig-default.yaml of kserve/kserve at 7b5710d (also for the version of the format).
 """
 
 from __future__ import annotations
@@ -14,24 +20,33 @@ from typing import Any
 import yaml
 
 from planner.core import UnsupportedFeatureError
-from planner.launch.endpoint_picker import ROLE_LABEL, picker_config, picker_notes
-from planner.launch.escaping import yaml_text
 from planner.launch.flags import word_of
 from planner.launch.fleet import Fleet
-from planner.launch.kubernetes import FIXED_REPLICAS, NOT_WRITTEN, SERVING_PORT, object_table, wanted_lines
-from planner.launch.pods import GROUP_LABEL, PART_LABEL, SERVES, PodPlace, pool_objects
-from planner.launch.readme import README_NAME, bullets, closing_sections, name_text, page
+from planner.launch.kubernetes import GROUP_LABEL, SERVING_PORT, PodPlace, pool_objects
+from planner.launch.readme import README_NAME, readme_facts, version_of
 from planner.launch.spec import LaunchSpec, deployments, launch_specs
-from planner.launch.versions import version_of
-from planner.serving import Role
+from planner.launch.templates import objects_of, text_of, yaml_text
+from planner.serving import Role, Router
 
-CHART = "oci://ghcr.io/llm-d/charts/llm-d-router-standalone"
-"""The chart of the router with its own proxy."""
-SIDECAR_IMAGE = "ghcr.io/llm-d/llm-d-router-disagg-sidecar"
-INFERENCE_EXTENSION = "https://github.com/kubernetes-sigs/gateway-api-inference-extension/config/crd"
 BEHIND_SIDECAR = 8200
 """Port of a decode replica, whose sidecar answers at the serving port."""
-PICKER_FILE = "picker.yaml"
+IN_FLIGHT = "inflight-load-producer"
+PICKS: dict[Router, tuple[str, ...]] = {
+    Router.RANDOM: ("random-picker",),
+    Router.LEAST_REQUESTS: ("active-request-scorer", "max-score-picker"),
+    Router.LEAST_TOKENS: ("token-load-scorer", "max-score-picker"),
+    Router.PREFIX_AFFINITY: ("prefix-cache-affinity-filter", "active-request-scorer", "max-score-picker"),
+}
+"""Plugins of a profile by policy, in the order in which they run."""
+PRODUCERS: dict[str, tuple[str, ...]] = {
+    "active-request-scorer": (IN_FLIGHT,),
+    "token-load-scorer": (IN_FLIGHT,),
+    "prefix-cache-affinity-filter": ("approx-prefix-cache-producer", IN_FLIGHT),
+}
+"""Plugins that another one needs."""
+ROLE_FILTERS = {Role.PREFILL: "prefill-filter", Role.DECODE: "decode-filter"}
+ROLE_LABEL = "llm-d.ai/role"
+"""Label by which the filters tell prefill from decode pods; its values are those of `Role`."""
 
 
 def files(fleet: Fleet) -> dict[str, str]:
@@ -44,26 +59,23 @@ def files(fleet: Fleet) -> dict[str, str]:
         contents[f"{name}.yaml"] = yaml_text(
             [manifest for pool in pools for manifest in pool_objects(pool, _place(pools, pool))]
         )
-    return {**contents, README_NAME: readme(fleet, specs)}
+    notes = [note for spec in specs for note in spec.notes]
+    notes += [note for pools in deployments(specs) for note in picker_notes(pools)]
+    facts = {
+        "notes": notes,
+        "names": [pools[0].deployment_name for pools in deployments(specs)],
+        "chart": version_of("llm-d", "llm-d-router-standalone (chart)"),
+        "extension": version_of("llm-d", "Gateway API Inference Extension"),
+        "port": SERVING_PORT,
+    }
+    return {**contents, README_NAME: text_of("llm-d.md.j2", **readme_facts(fleet, specs), **facts)}
 
 
 def router_values(pools: Sequence[LaunchSpec]) -> dict[str, Any]:
     """Values of the router's chart: its picker and the labels of the pods it serves."""
     text = yaml.safe_dump(picker_config(pools), sort_keys=False)
-    return {
-        "router": {
-            "extraServicePorts": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8081}],
-            "epp": {
-                "replicas": 1,
-                "pluginsConfigFile": PICKER_FILE,
-                "pluginsCustomConfig": {PICKER_FILE: text},
-            },
-            "modelServers": {
-                "protocol": "http",
-                "matchLabels": {GROUP_LABEL: pools[0].deployment_name, PART_LABEL: SERVES},
-            },
-        }
-    }
+    (values,) = objects_of("llm-d.values.yaml.j2", picker=text, group=pools[0].deployment_name)
+    return values
 
 
 def _place(pools: Sequence[LaunchSpec], pool: LaunchSpec) -> PodPlace:
@@ -77,45 +89,47 @@ def _place(pools: Sequence[LaunchSpec], pool: LaunchSpec) -> PodPlace:
     labels = {**group, ROLE_LABEL: pool.role.value}
     if pool.role is Role.PREFILL:
         return PodPlace(labels, {}, SERVING_PORT)
-    return PodPlace(labels, {}, BEHIND_SIDECAR, (sidecar(connector),))
-
-
-def sidecar(connector: str) -> dict[str, Any]:
-    """The container beside a decode replica that asks a prefill replica first."""
-    return {
-        "name": "routing-proxy",
-        "image": f"{SIDECAR_IMAGE}:{version_of('llm-d', 'llm-d-router-disagg-sidecar')}",
-        "args": [f"--port={SERVING_PORT}", f"--kv-connector={connector}", "--secure-serving=false"],
-        "ports": [{"name": "sidecar", "containerPort": SERVING_PORT}],
-        "restartPolicy": "Always",
-        "securityContext": {"allowPrivilegeEscalation": False, "runAsNonRoot": True},
-    }
-
-
-def readme(fleet: Fleet, specs: Sequence[LaunchSpec]) -> str:
-    """What the files are, the commands that apply them, and what they leave out."""
-    notes = [note for spec in specs for note in spec.notes]
-    notes += [note for pools in deployments(specs) for note in picker_notes(pools)]
-    names = [pools[0].deployment_name for pools in deployments(specs)]
-    chart = version_of("llm-d", "llm-d-router-standalone (chart)")
-    extension = version_of("llm-d", "Gateway API Inference Extension")
-    commands = f'kubectl apply -k "{INFERENCE_EXTENSION}?ref={extension}"\n' + "\n".join(
-        f"helm install {name} {CHART} --version {chart} -f {name}.router.values.yaml\nkubectl apply -f {name}.yaml"
-        for name in names
+    sidecar = objects_of(
+        "sidecar.yaml.j2",
+        release=version_of("llm-d", "llm-d-router-disagg-sidecar"),
+        port=SERVING_PORT,
+        connector=connector,
     )
-    sections = [
-        "For each deployment the values of llm-d's router and its model servers:",
-        f"```bash\n{commands}\n```",
-        object_table(specs),
-        "## Before you apply",
-        bullets([_CRDS, *wanted_lines(specs)]),
-        FIXED_REPLICAS,
-        *closing_sections(fleet, specs, notes, NOT_WRITTEN),
+    return PodPlace(labels, {}, BEHIND_SIDECAR, tuple(sidecar))
+
+
+def picked_policy(router: str) -> Router:
+    """The policy that runs for a planned one.
+
+    The picker has neither turns nor two choices; fewest requests takes their place, which looks at every replica where
+    they look at none or at two.
+    """
+    policy = Router(router)
+    return policy if policy in PICKS else Router.LEAST_REQUESTS
+
+
+def picker_notes(pools: Sequence[LaunchSpec]) -> list[str]:
+    """What the picker does otherwise than planned."""
+    return [
+        f"{pool.name}: the endpoint picker of llm-d has no policy {pool.router.replace('_', ' ')}, which was planned; "
+        "it picks the replica with the fewest requests in flight, and so knows the load of all of them."
+        for pool in pools
+        if picked_policy(pool.router) != pool.router
     ]
-    return page(f"{name_text(fleet.name)} on llm-d", sections)
 
 
-_CRDS = (
-    "The values of `guides/recipes/router/base.values.yaml` of llm-d, given before these with `-f`, set what the "
-    "router's pods may use."
-)
+def picker_config(pools: Sequence[LaunchSpec]) -> dict[str, Any]:
+    """The configuration of the endpoint picker for the pools of one deployment."""
+    profiles = [_profile(pool) for pool in pools]
+    used = [name for profile in profiles for name in profile["names"]]
+    needed = [producer for name in used for producer in PRODUCERS.get(name, ())]
+    names = dict.fromkeys([*needed, *used])
+    (config,) = objects_of("picker.yaml.j2", names=names, profiles=profiles, pair=len(pools) > 1)
+    return config
+
+
+def _profile(pool: LaunchSpec) -> dict[str, Any]:
+    picks = PICKS[picked_policy(pool.router)]
+    if pool.role is Role.MIXED:
+        return {"name": "default", "names": picks}
+    return {"name": pool.role.value, "names": (ROLE_FILTERS[pool.role], *picks)}

@@ -9,18 +9,18 @@ https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboa
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from planner.core import UnsupportedFeatureError, significant, with_unit
-from planner.launch.escaping import one_line, slug, yaml_text
+from planner.core import UnsupportedFeatureError
 from planner.launch.fleet import Fleet, LaunchedDeployment
+from planner.launch.kubernetes import POOL_LABEL, WAITING_PER_REPLICA
 from planner.launch.placement import PlacedReplica, place_replicas, replicas_of, server_numbers
-from planner.launch.pods import POOL_LABEL, object_name
-from planner.launch.readme import README_NAME, bullets, markdown_rows, name_text, page
+from planner.launch.readme import README_NAME
 from planner.launch.spec import LaunchSpec, deployments, launch_specs
+from planner.launch.templates import objects_of, slug, text_of, yaml_text
 from planner.traffic import MetricName, MetricQuantity, metric_names
 from planner.workload import LatencyTarget
 
@@ -42,8 +42,6 @@ and a replica may be replaced."""
 SLOWER = 1.25
 """Measured over expected latency from which a fleet within its planned traffic is called slower than planned. A
 choice."""
-WAITING_EACH = 5
-"""Waiting requests of a replica from which its queue is said to grow, as in the scaled objects of `kubernetes`."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +77,27 @@ class Watched:
         sizes = [pool.replicas for pool in self.launched.deployment.pools]
         return min(size * rate for size, rate in zip(sizes, figures.sustained_per_replica_s, strict=True))
 
+    @property
+    def replicas(self) -> int:
+        """Planned replicas of all pools."""
+        return sum(pool.replicas for pool in self.pools)
+
+    @property
+    def measuring(self) -> tuple[LaunchSpec, ...]:
+        """Pools with metrics of their own; a frontend has one set for all."""
+        return self.pools[:1] if self.frontend else self.pools
+
+    def expected_s(self, target: LatencyTarget) -> float | None:
+        """The latency that the plan expects at a target [s]; None where it does not say."""
+        return None if self.launched.figures is None else self.launched.figures.expected(target)
+
     def of(self, quantity: MetricQuantity, pool: LaunchSpec, suffix: str = "") -> str:
         """The series of a pool that count something. Raises UnsupportedFeatureError where its engine has none."""
         metric = self.metric(pool, quantity)
         if metric is None:
             bound = f"has no documented metric of {quantity.value.replace('_', ' ')}"
             raise UnsupportedFeatureError("engine", pool.engine_id, bound, "watch it by its own dashboards")
-        chosen = {"model": pool.model.lower(), **dict(metric.labels)} if self.frontend else {POOL: object_name(pool)}
+        chosen = {"model": pool.model.lower(), **dict(metric.labels)} if self.frontend else {POOL: pool.object_name}
         return f"{metric.metric}{suffix}{{{','.join(f'{name}={json.dumps(text)}' for name, text in chosen.items())}}}"
 
     def metric(self, pool: LaunchSpec, quantity: MetricQuantity) -> MetricName | None:
@@ -114,7 +126,7 @@ class Watched:
     @property
     def replicas_up(self) -> str:
         """Replicas that answer."""
-        names = "|".join(object_name(pool) for pool in self.pools)
+        names = "|".join(pool.object_name for pool in self.pools)
         return f'sum(up{{{POOL}=~"{names}"}})'
 
 
@@ -131,22 +143,45 @@ def files(fleet: Fleet) -> dict[str, str]:
     """
     specs = launch_specs(fleet)
     watched = [Watched(pools, fleet.deployments[pools[0].deployment]) for pools in deployments(specs)]
-    groups, rule = _rules(f"llm-{slug(fleet.name)}", watched)
+    rule = _rules(f"llm-{slug(fleet.name)}", watched)
+    facts = {
+        "label": POOL,
+        "has_dynamo": bool(_at_frontend(watched)),
+        "window": WINDOW,
+        "latency_for": LATENCY_FOR,
+        "traffic_for": TRAFFIC_FOR,
+        "down_for": DOWN_FOR,
+        "slower": SLOWER,
+        "waiting_each": WAITING_PER_REPLICA,
+        "knows_tpot": {
+            one.name: metric_of(one.pools[-1].engine_id, MetricQuantity.TPOT) is not None for one in watched
+        },
+    }
     return {
         RULES_NAME: yaml_text([rule]),
-        PLAIN_RULES_NAME: yaml_text([{"groups": groups}]),
+        PLAIN_RULES_NAME: yaml_text([rule["spec"]]),
         SCRAPE_NAME: yaml_text([{"scrape_configs": [_scraped(place_replicas(specs))]}]),
-        DASHBOARD_NAME: json.dumps(dashboard(fleet.name, watched), indent=1) + "\n",
+        DASHBOARD_NAME: dashboard(fleet.name, watched),
         **_dynamo_files(fleet, watched),
-        README_NAME: _readme(fleet, watched),
+        README_NAME: text_of("observability.md.j2", name=fleet.name, watched=watched, **facts),
     }
 
 
-def _rules(name: str, watched: Iterable[Watched]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Groups of rules, and the resource that holds them."""
-    groups = [group for one in watched for group in (_recorded(one), _alerts(one))]
-    kind = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule"}
-    return groups, {**kind, "metadata": {"name": name}, "spec": {"groups": groups}}
+def _rules(name: str, watched: Sequence[Watched]) -> dict[str, Any]:
+    """The resource that holds what is recorded and what alerts."""
+    (rule,) = objects_of(
+        "prometheus-rules.yaml.j2",
+        name=name,
+        watched=watched,
+        window=WINDOW,
+        latency_for=LATENCY_FOR,
+        traffic_for=TRAFFIC_FOR,
+        down_for=DOWN_FOR,
+        slower=SLOWER,
+        waiting_each=WAITING_PER_REPLICA,
+        waiting=MetricQuantity.WAITING,
+    )
+    return rule
 
 
 def _at_frontend(watched: Sequence[Watched]) -> list[Watched]:
@@ -164,8 +199,8 @@ def _dynamo_files(fleet: Fleet, watched: Sequence[Watched]) -> dict[str, str]:
     fronted = _at_frontend(watched)
     if not fronted:
         return {}
-    _, rule = _rules(f"llm-{slug(fleet.name)}-dynamo", fronted)
-    picture = json.dumps(dashboard(f"{fleet.name} at Dynamo's frontend", fronted), indent=1) + "\n"
+    rule = _rules(f"llm-{slug(fleet.name)}-dynamo", fronted)
+    picture = dashboard(f"{fleet.name} at Dynamo's frontend", fronted)
     return {DYNAMO_RULES_NAME: yaml_text([rule]), DYNAMO_DASHBOARD_NAME: picture}
 
 
@@ -173,191 +208,51 @@ def _scraped(replicas: Sequence[PlacedReplica]) -> dict[str, Any]:
     """A job of Prometheus for replicas outside of a cluster, with the label that the operator gives those inside."""
     alone = len(server_numbers(replicas)) == 1
     pools = {replica.spec.name: replica.spec for replica in replicas}.values()
-    hosts = {
-        pool.name: [
-            f"{'localhost' if alone else f'server-{replica.servers[0]}'}:{replica.port}"
-            for replica in replicas_of(replicas, pool)
-        ]
-        for pool in pools
-    }
     static = [
-        {"targets": hosts[pool.name], "labels": {POOL: object_name(pool), "__metrics_path__": pool.metrics_path}}
+        {
+            "targets": [
+                f"{'localhost' if alone else f'server-{replica.servers[0]}'}:{replica.port}"
+                for replica in replicas_of(replicas, pool)
+            ],
+            "labels": {POOL: pool.object_name, "__metrics_path__": pool.metrics_path},
+        }
         for pool in pools
     ]
     return {"job_name": "llm", "static_configs": static}
 
 
-# --- rules ----------------------------------------------------------------------------------------------------------
-
-
-def _recorded(one: Watched) -> dict[str, Any]:
-    """What was planned and what is measured, as series of equal labels."""
-    labels = {"deployment": one.name}
-    rules = [
-        _record("planner:planned_requests:per_second", f"vector({one.planned_per_s:.6g})", labels),
-        _record("planner:measured_requests:per_second", one.measured_rate, labels),
-    ]
-    if not one.frontend:
-        replicas = f"vector({sum(pool.replicas for pool in one.pools)})"
-        rules += [
-            _record("planner:planned_replicas", replicas, labels),
-            _record("planner:measured_replicas", one.replicas_up, labels),
-        ]
-    if one.sustained_per_s is not None:
-        rules.append(_record("planner:sustained_requests:per_second", f"vector({one.sustained_per_s:.6g})", labels))
-    for target in one.launched.slo.targets:
-        of_target = {**labels, "target": target.name}
-        rules.append(_record("planner:promised_latency:seconds", f"vector({target.threshold_s:.6g})", of_target))
-        measured, expected = one.measured_latency(target), _expected_s(one, target)
-        if measured is not None:
-            rules.append(_record("planner:measured_latency:seconds", measured, of_target))
-        if expected is not None:
-            rules.append(_record("planner:expected_latency:seconds", f"vector({expected:.6g})", of_target))
-    return {"name": f"{one.name}.recorded", "interval": "30s", "rules": rules}
-
-
-def _expected_s(one: Watched, target: LatencyTarget) -> float | None:
-    return None if one.launched.figures is None else one.launched.figures.expected(target)
-
-
-def _record(name: str, expression: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    return {"record": name, "expr": expression, "labels": dict(labels)}
-
-
-def _alerts(one: Watched) -> dict[str, Any]:
-    """What the plan did not reckon with, and what misses what it promised."""
-    service = one_line(one.launched.service)
-    replicas = sum(pool.replicas for pool in one.pools)
-    rate = f"{one.measured_rate} > {one.planned_per_s:.6g}"
-    rules = [
-        _alert(
-            one,
-            "LlmTrafficAbovePlan",
-            rate,
-            TRAFFIC_FOR,
-            "warning",
-            f"{service} gets more than the {significant(one.planned_per_s)} requests/s that were planned for.",
-        ),
-    ]
-    if not one.frontend:
-        missing = f"({one.replicas_up} or vector(0)) < {replicas}"
-        text = f"{service} has fewer than its {replicas} planned replicas."
-        rules.append(_alert(one, "LlmReplicasMissing", missing, DOWN_FOR, "critical", text))
-    if one.sustained_per_s is not None:
-        sustained = significant(one.sustained_per_s)
-        text = f"{service} gets more than the {sustained} requests/s that its replicas sustain: plan again."
-        limit = f"{one.measured_rate} > {one.sustained_per_s:.6g}"
-        rules.append(_alert(one, "LlmTrafficAboveSustained", limit, TRAFFIC_FOR, "critical", text))
-    for target in one.launched.slo.targets:
-        rules += _latency_alerts(one, target, service, rate)
-    for pool in one.pools[:1] if one.frontend else one.pools:
-        if one.metric(pool, MetricQuantity.WAITING) is not None:
-            waiting = f"sum({one.of(MetricQuantity.WAITING, pool)}) > {WAITING_EACH * pool.replicas}"
-            text = f"Requests wait at {object_name(pool)}, more than {WAITING_EACH} for each replica."
-            rules.append(_alert(one, "LlmQueueGrows", waiting, LATENCY_FOR, "warning", text, pool=object_name(pool)))
-    return {"name": f"{one.name}.alerts", "rules": rules}
-
-
-def _latency_alerts(one: Watched, target: LatencyTarget, service: str, beyond: str) -> list[dict[str, Any]]:
-    measured, expected = one.measured_latency(target), _expected_s(one, target)
-    if measured is None:
-        return []
-    promised = with_unit(target.threshold_s, target.metric)
-    text = f"{target.name} of {service} is above the {promised} that were promised."
-    missed = f"{measured} > {target.threshold_s:.6g}"
-    rules = [_alert(one, "LlmTargetMissed", missed, LATENCY_FOR, "critical", text, target=target.name)]
-    if expected:
-        slow = f"{measured} > {SLOWER * expected:.6g} unless ({beyond})"
-        shown = with_unit(expected, target.metric)
-        text = (
-            f"{target.name} of {service} is more than {SLOWER:g} times the {shown} that were expected, though its "
-            "traffic is within the plan: `planner check` says what differs."
-        )
-        rules.append(_alert(one, "LlmSlowerThanPlanned", slow, LATENCY_FOR, "info", text, target=target.name))
-    return rules
-
-
-def _alert(
-    one: Watched, name: str, expression: str, lasting: str, severity: str, text: str, **labels: str
-) -> dict[str, Any]:
-    """An alert; braces of a user's name are no template of Prometheus."""
-    return {
-        "alert": name,
-        "expr": expression,
-        "for": lasting,
-        "labels": {"severity": severity, "deployment": one.name, **labels},
-        "annotations": {"summary": text.replace("{{", "{ {")},
-    }
-
-
 # --- the dashboard --------------------------------------------------------------------------------------------------
 
-SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-WIDTH, HEIGHT = 8, 8
-"""Of a panel, in the 24 columns of a dashboard. A choice: three beside one another."""
+
+def dashboard(name: str, watched: Iterable[Watched]) -> str:
+    """A dashboard of a fleet as JSON: for each deployment a row of panels, measured beside planned."""
+    (found,) = objects_of("dashboard.yaml.j2", name=name, rows=[(one, _panels(one)) for one in watched])
+    return json.dumps(found, indent=1) + "\n"
 
 
-def dashboard(name: str, watched: Iterable[Watched]) -> dict[str, Any]:
-    """A dashboard of a fleet: for each deployment a row of panels, measured beside planned."""
-    panels: list[dict[str, Any]] = []
-    top = 0
-    for one in watched:
-        panels.append(_row(one, len(panels) + 1, top))
-        inside = _panels(one)
-        for number, panel in enumerate(inside):
-            place = {
-                "x": WIDTH * (number % 3),
-                "y": top + 1 + HEIGHT * (number // 3),
-                "w": WIDTH,
-                "h": HEIGHT,
-            }
-            panels.append({"id": len(panels) + 1, "gridPos": place, **panel})
-        top += 1 + HEIGHT * -(-len(inside) // 3)
-    query = {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Prometheus"}
-    return {
-        "title": f"{one_line(name)}: planned and measured",
-        "uid": f"llm-{slug(name)}"[:40],
-        "tags": ["llm", "planner"],
-        "schemaVersion": 39,
-        "editable": True,
-        "refresh": "30s",
-        "time": {"from": "now-6h", "to": "now"},
-        "templating": {"list": [query]},
-        "panels": panels,
-    }
-
-
-def _row(one: Watched, number: int, top: int) -> dict[str, Any]:
-    text = one_line(one.launched.service)
-    place = {"x": 0, "y": top, "w": 24, "h": 1}
-    return {"id": number, "type": "row", "title": f"{text} ({one.name})", "gridPos": place, "panels": []}
-
-
-def _panels(one: Watched) -> list[dict[str, Any]]:
-    rates = {"measured": one.measured_rate, "planned": f"vector({one.planned_per_s:.6g})"}
-    panels = []
+def _panels(one: Watched) -> list[tuple[str, dict[str, str], str]]:
+    """Panels of a deployment: title, lines over time by their legends, and unit."""
+    planned = {"planned": f"vector({one.planned_per_s:.6g})"}
+    rates, headroom = {"measured": one.measured_rate, **planned}, []
     if one.sustained_per_s is not None:
         rates["sustained"] = f"vector({one.sustained_per_s:.6g})"
-        headroom = f"1 - {one.measured_rate} / {one.sustained_per_s:.6g}"
-        panels.append(
-            _panel("Headroom: share of the sustained rate that is free", {"headroom": headroom}, "percentunit")
-        )
-    panels.insert(0, _panel("Requests", rates, "reqps"))
-    replicas = sum(pool.replicas for pool in one.pools)
+        free = {"headroom": f"1 - {one.measured_rate} / {one.sustained_per_s:.6g}"}
+        headroom = [("Headroom: share of the sustained rate that is free", free, "percentunit")]
+    panels = [("Requests", rates, "reqps"), *headroom]
     if not one.frontend:
-        panels.append(_panel("Replicas", {"answering": one.replicas_up, "planned": f"vector({replicas})"}, "short"))
+        panels.append(("Replicas", {"answering": one.replicas_up, "planned": f"vector({one.replicas})"}, "short"))
     for target in one.launched.slo.targets:
-        measured, expected = one.measured_latency(target), _expected_s(one, target)
+        measured, expected = one.measured_latency(target), one.expected_s(target)
         lines = {} if measured is None else {"measured": measured}
         lines |= {} if expected is None else {"expected": f"vector({expected:.6g})"}
-        panels.append(_panel(target.name, {**lines, "promised": f"vector({target.threshold_s:.6g})"}, "s"))
+        panels.append((target.name, {**lines, "promised": f"vector({target.threshold_s:.6g})"}, "s"))
     for title, quantity, unit in _GAUGES:
         lines = {
             pool.role.value: f"{'avg' if unit == 'percentunit' else 'sum'}({one.of(quantity, pool)})"
-            for pool in (one.pools[:1] if one.frontend else one.pools)
+            for pool in one.measuring
             if one.metric(pool, quantity) is not None
         }
-        panels += [_panel(title, lines, unit)] if lines else []
+        panels += [(title, lines, unit)] if lines else []
     return panels
 
 
@@ -366,92 +261,3 @@ _GAUGES = (
     ("Requests that wait", MetricQuantity.WAITING, "short"),
     ("KV cache in use", MetricQuantity.KV_USAGE, "percentunit"),
 )
-
-
-def _panel(title: str, lines: Mapping[str, str], unit: str) -> dict[str, Any]:
-    """A panel of lines over time, by their legends."""
-    targets = [
-        {"refId": chr(ord("A") + number), "expr": expression, "legendFormat": legend, "datasource": dict(SOURCE)}
-        for number, (legend, expression) in enumerate(lines.items())
-    ]
-    return {
-        "type": "timeseries",
-        "title": title,
-        "datasource": dict(SOURCE),
-        "targets": targets,
-        "fieldConfig": {"defaults": {"unit": unit, "min": 0}, "overrides": []},
-        "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
-    }
-
-
-# --- words ----------------------------------------------------------------------------------------------------------
-
-
-def _readme(fleet: Fleet, watched: Sequence[Watched]) -> str:
-    rows = [
-        (
-            name_text(one.launched.service),
-            one.name,
-            f"{significant(one.planned_per_s)}/s",
-            "-" if one.sustained_per_s is None else f"{significant(one.sustained_per_s)}/s",
-            target.name,
-            with_unit(target.threshold_s, target.metric),
-            "-" if (expected := _expected_s(one, target)) is None else with_unit(expected, target.metric),
-        )
-        for one in watched
-        for target in one.launched.slo.targets
-    ]
-    sections = [
-        f"`{RULES_NAME}` for the Prometheus operator (`kubectl apply -f`; Prometheus may ask for a label on rules, "
-        f"such as `release`), `{PLAIN_RULES_NAME}` for a Prometheus without it (`rule_files`), `{DASHBOARD_NAME}` to "
-        "import into Grafana.",
-        *([_DYNAMO] if _at_frontend(watched) else []),
-        f"Series are told apart by the label `{POOL}`, which the pod monitors of the export `kubernetes` copy from the "
-        f"pods. Outside of a cluster `{SCRAPE_NAME}` gives it: replace `server-1`, ... by addresses of the servers.",
-        markdown_rows(_HEAD, rows),
-        "## Alerts",
-        bullets(_ALERTS),
-        "## Notes",
-        bullets(_notes(watched)),
-    ]
-    return page(f"Watching {name_text(fleet.name)}", sections)
-
-
-_DYNAMO = (
-    f"Of a fleet that the export `dynamo` starts: `{DYNAMO_RULES_NAME}` and `{DYNAMO_DASHBOARD_NAME}` in their place. "
-    "The frontend measures there, with routing and hand-over in its latencies, and goes by the name of the model, "
-    "in lower case; replicas and queues of workers are the operator's to watch. `planner check --engine dynamo` reads "
-    "its metrics."
-)
-_HEAD = (
-    "| Service | Deployment | Planned | Sustained | Target | Promised | Expected |\n"
-    "| --- | --- | ---: | ---: | --- | ---: | ---: |"
-)
-_ALERTS = (
-    f"`LlmTargetMissed`: a percentile over {WINDOW} is above its target for {LATENCY_FOR}.",
-    f"`LlmSlowerThanPlanned`: it is {SLOWER:g} times what was expected, with traffic within the plan.",
-    f"`LlmTrafficAbovePlan`, `LlmTrafficAboveSustained`: more requests than planned, than the replicas sustain, for "
-    f"{TRAFFIC_FOR}.",
-    f"`LlmReplicasMissing`: fewer replicas answer than were planned, for {DOWN_FOR}.",
-    f"`LlmQueueGrows`: more than {WAITING_EACH} requests wait for each replica, for {LATENCY_FOR}.",
-)
-
-
-def _notes(watched: Sequence[Watched]) -> list[str]:
-    notes = [
-        "Servers measure from the arrival at the engine; the plan's targets are at the client, router and network "
-        "included. Percentiles are read off buckets.",
-        "Requests are counted when they are finished: while a queue grows more arrive than are counted.",
-    ]
-    for one in watched:
-        if len(one.pools) > 1:
-            notes.append(
-                f"`{one.name}`: TTFT is that of the prefill pool, without the hand-over of the KV cache; no metric of "
-                "a server is the time from arrival to the last token."
-            )
-        metrics = {target.metric.value for target in one.launched.slo.targets}
-        if "tpot" in metrics and metric_of(one.pools[-1].engine_id, MetricQuantity.TPOT) is None:
-            notes.append(
-                f"`{one.name}`: {one.pools[-1].engine} measures gaps between tokens, not the mean of a request."
-            )
-    return notes

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from planner.fleet import PackedPool, packed_replicas
-from planner.launch.own_ports import OWN_PORT_STEP, OwnPort
+from planner.launch.servers import OWN_PORT_STEP, OwnPort
 from planner.launch.spec import FIRST_PORT, NVIDIA, LaunchSpec
 
 

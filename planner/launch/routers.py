@@ -3,6 +3,9 @@
 Each engine has one (`engine_flags.csv`, knobs ``router...``): vLLM Router, SGLang Model Gateway, and for prefill and
 decode pools the disaggregated server of TensorRT-LLM. Outside of a cluster nginx stands in for a policy that the router
 does not have, and for mixed pools of an engine without one. No policy is ever replaced by another.
+
+Directives of nginx read on 2026-11-24 in https://nginx.org/en/docs/http/ngx_http_upstream_module.html (round robin,
+least_conn, random, zone) and ngx_http_proxy_module.html (buffering off, so that tokens stream).
 """
 
 from __future__ import annotations
@@ -10,18 +13,30 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import yaml
 
 from planner.core import UnsupportedFeatureError
-from planner.launch.balancer import NGINX_COMMAND, NGINX_CONFIG_FLAG, NGINX_IMAGE, NGINX_POLICIES, nginx_configuration
 from planner.launch.engine_options import set_path
-from planner.launch.escaping import slug
 from planner.launch.flags import FlagKind, rows_of, word_of, words_of
 from planner.launch.spec import LaunchSpec, deployments
+from planner.launch.templates import slug, text_of
 from planner.serving import Role, Router
 
+NGINX_IMAGE = "nginx:1.28.0"
+NGINX_COMMAND = ("nginx", "-g", "daemon off;")
+NGINX_CONFIG_FLAG = "-c {value}"
+NGINX_POLICIES: Mapping[str, str] = MappingProxyType(
+    {
+        Router.ROUND_ROBIN: "",
+        Router.RANDOM: "random;",
+        Router.POWER_OF_TWO: "random two least_conn;",
+        Router.LEAST_REQUESTS: "least_conn;",
+    }
+)
+"""The directive of each policy; round robin is what an upstream does by itself."""
 FIRST_ROUTER_PORT = 8080
 """Port of the first router; each further one takes the next."""
 SERVER_SECTIONS = {Role.PREFILL: "context_servers", Role.DECODE: "generation_servers"}
@@ -228,7 +243,8 @@ def _repeated(words: Sequence[str], place: str, values: Sequence[str]) -> list[s
 def router_file(router: RouterSpec, port: str, hosts: Mapping[Role, Sequence[str]]) -> str:
     """The content of a router's file: where the servers of each pool are (``host:port``), and the policy."""
     if router.is_nginx:
-        return nginx_configuration(router.pools[0].router, port, hosts[Role.MIXED])
+        policy = NGINX_POLICIES[router.pools[0].router]
+        return text_of("nginx.conf.j2", policy=policy, port=port, hosts=hosts[Role.MIXED])
     return yaml.safe_dump(router_configuration(router, hosts), sort_keys=False)
 
 

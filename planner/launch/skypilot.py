@@ -9,22 +9,18 @@ replica_policy, load_balancing_policy, ports), sky/serve/load_balancing_policies
 
 from __future__ import annotations
 
-import csv
 import math
 import shlex
-from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
-from planner.core import InputError, UnsupportedFeatureError, markdown_text
-from planner.engine import ReplicaConfig
-from planner.launch.escaping import yaml_text
+from planner.core import UnsupportedFeatureError
+from planner.launch.flags import sourced_rows
 from planner.launch.fleet import Fleet
-from planner.launch.readme import README_NAME, bullets, markdown_rows, name_text, page
+from planner.launch.readme import README_NAME
 from planner.launch.scripts import config_files, shell_script
-from planner.launch.spec import FIRST_PORT, NVIDIA, LaunchSpec, launch_specs
+from planner.launch.spec import FIRST_PORT, LaunchSpec, launch_specs
+from planner.launch.templates import objects_of, text_of, yaml_text
 from planner.llm import LlmSpec, weight_bytes
-from planner.presets import preset
 from planner.serving import Router
 
 POLICIES = {Router.ROUND_ROBIN: "round_robin", Router.LEAST_REQUESTS: "least_load"}
@@ -38,14 +34,8 @@ SPARE_GB = 150
 @cache
 def accelerators() -> dict[str, str]:
     """Names of SkyPilot's catalogue by SKU. Raises InputError where a row has no source or date."""
-    text = preset("skypilot_accelerators.csv").read_text(encoding="utf-8")
-    names = {}
-    for line, row in enumerate(csv.DictReader(text.splitlines()), start=2):
-        if not (row["accelerator"] and row["source_url"] and row["retrieved_on"]):
-            place = f"skypilot_accelerators.csv line {line}"
-            raise InputError(place, row["sku"], "needs a name, a source and a date", "complete the row")
-        names[row["sku"]] = row["accelerator"]
-    return names
+    needed = ("accelerator", "source_url", "retrieved_on")
+    return {row["sku"]: row["accelerator"] for row in sourced_rows("skypilot_accelerators.csv", *needed)}
 
 
 def files(fleet: Fleet) -> dict[str, str]:
@@ -61,43 +51,29 @@ def files(fleet: Fleet) -> dict[str, str]:
             fix = "plan mixed pools, or export to another target"
             raise UnsupportedFeatureError("deployment.pools.role", "prefill, decode", bound, fix)
     specs = launch_specs(fleet)
-    configs = [launched.deployment.pools[0].config for launched in fleet.deployments]
-    tasks = {task_name(spec): _task(spec, config) for spec, config in zip(specs, configs, strict=True)}
-    texts = {name: yaml_text([task]) for name, task in tasks.items()}
-    return {**texts, **config_files(specs), README_NAME: _readme(fleet, specs)}
-
-
-def task_name(spec: LaunchSpec) -> str:
-    """File of a service."""
-    return f"{spec.name}.sky.yaml"
-
-
-def _task(spec: LaunchSpec, config: ReplicaConfig) -> dict[str, Any]:
-    task: dict[str, Any] = {
-        "name": f"llm-{spec.name}",
-        "num_nodes": spec.servers,
-        "resources": {
-            "accelerators": {_accelerator(spec): spec.gpus_each},
-            "image_id": f"docker:{spec.image}",
-            "disk_size": disk_gb(config.llm),
-            "ports": FIRST_PORT,
-        },
-        "envs": {"MODEL": spec.model or None},
-        "secrets": {"HF_TOKEN": None},
+    facts = {"policies": POLICIES, "startup_s": STARTUP_S, "port": FIRST_PORT}
+    tasks = {
+        f"{spec.name}.sky.yaml": yaml_text(
+            objects_of(
+                "skypilot.yaml.j2",
+                spec=spec,
+                accelerator=_accelerator(spec),
+                disk_gb=disk_gb(launched.deployment.pools[0].config.llm),
+                run=_run(spec),
+                policy=_policy(spec),
+                **facts,
+            )
+        )
+        for spec, launched in zip(specs, fleet.deployments, strict=True)
     }
-    if spec.configuration:
-        task["file_mounts"] = {f"/config/{spec.config_name}": f"./{spec.config_name}"}
-    task["service"] = {
-        "readiness_probe": {"path": spec.health_path, "initial_delay_seconds": STARTUP_S},
-        "replica_policy": {"min_replicas": spec.replicas, "max_replicas": spec.replicas},
-        "load_balancing_policy": _policy(spec),
-        "ports": FIRST_PORT,
-    }
-    return {**task, "run": _run(spec)}
+    text = text_of(
+        "skypilot.md.j2", name=fleet.name, rows=list(zip(tasks, specs, strict=True)), sky=accelerators(), **facts
+    )
+    return {**tasks, **config_files(specs), README_NAME: text}
 
 
 def _accelerator(spec: LaunchSpec) -> str:
-    if spec.vendor != NVIDIA:
+    if not spec.is_nvidia:
         bound = f"is made by {spec.vendor}; SkyPilot's containers were verified for NVIDIA GPUs"
         raise UnsupportedFeatureError("sku", spec.sku, bound, "export to kubernetes, or plan with NVIDIA GPUs")
     if spec.sku not in accelerators():
@@ -129,43 +105,3 @@ def _run(spec: LaunchSpec) -> str:
         lines[start:start] = place
     beside = f'"$(dirname "$0")"/{shlex.quote(spec.config_name)}'
     return "\n".join(line.replace(beside, f"/config/{shlex.quote(spec.config_name)}") for line in lines) + "\n"
-
-
-def _readme(fleet: Fleet, specs: Sequence[LaunchSpec]) -> str:
-    rows = [
-        (
-            task_name(spec),
-            name_text(spec.service),
-            f"{spec.replicas:,}",
-            f"{spec.gpus_each} x {accelerators()[spec.sku]}",
-            spec.servers,
-            POLICIES[Router(spec.router)],
-        )
-        for spec in specs
-    ]
-    sections = [
-        "`sky serve up FILE --secret HF_TOKEN` starts a service, in the folder of the file; `sky serve status` shows "
-        "its endpoint. Replica numbers are fixed: they are the plan's. Prices were planned for one provider and term: "
-        "add `infra` (and `use_spot: true` for spot) to `resources`, or SkyPilot takes what is cheapest where you have "
-        "credentials.",
-        markdown_rows(_HEAD, rows),
-        "## Notes",
-        bullets(note for spec in specs for note in _notes(spec)),
-    ]
-    return page(f"{name_text(fleet.name)} on SkyServe", sections)
-
-
-_HEAD = (
-    "| File | Service | Replicas | GPUs of a server | Servers each | Load balancing |\n"
-    "| --- | --- | ---: | --- | ---: | --- |"
-)
-
-
-def _notes(spec: LaunchSpec) -> list[str]:
-    notes = [
-        f"SkyPilot starts servers with as many GPUs as a replica has on each ({spec.gpus_each}); the plan paid for "
-        f"servers of {spec.node_gpus}. Clouds do not rent every number."
-    ]
-    if not spec.model:
-        notes.append(f"`{task_name(spec)}`: give `--env MODEL=...`, a checkpoint of {name_text(spec.checkpoint)}.")
-    return [*notes, *(markdown_text(note) for note in spec.notes)]

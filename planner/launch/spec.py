@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 from typing import Any
+
+import yaml
 
 from hardware_db import Dtype
 from planner.core import UnsupportedFeatureError
@@ -20,11 +23,10 @@ from planner.launch.engine_options import (
     require_own_schedule,
     weights_source,
 )
-from planner.launch.escaping import slug
-from planner.launch.flags import FlagKind, engine_flags, only_of, rows_of, word_of
+from planner.launch.flags import FlagKind, engine_flags, only_of, rows_of, sourced_rows, word_of, words_of
 from planner.launch.fleet import Fleet, LaunchedDeployment
-from planner.launch.own_ports import OwnPort
-from planner.launch.servers import ServerWords, server_words
+from planner.launch.servers import OwnPort, ServerWords, filled_words, server_words
+from planner.launch.templates import literal, slug
 from planner.roofline import Parallelism
 from planner.serving import Pool, Role
 
@@ -32,6 +34,20 @@ FIRST_PORT = 8000
 """Port of a replica whose first GPU is number 0; of the others on its server that number is added."""
 REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 """A Hugging Face repository id: organisation/name, of characters that no shell or YAML reader minds."""
+
+
+UNKNOWN_GPU = "set-the-label-of-your-nodes"
+"""Value of the node selector for a GPU whose label has no source; its pods stay pending until it is replaced."""
+NVIDIA = "NVIDIA"
+
+
+@cache
+def gpu_labels() -> dict[str, tuple[str, str]]:
+    """Label and value that nodes carry, by SKU. Raises InputError where a row has no source."""
+    labels = {}
+    for row in sourced_rows("gpu_labels.csv", "source_url", "retrieved_on"):
+        labels[row["sku"]] = (row["label"], row["value"])
+    return labels
 
 
 @dataclass(frozen=True)
@@ -118,6 +134,32 @@ class LaunchSpec:
         return f"llm-{self.deployment + 1:02d}-{slug(self.service)}"
 
     @property
+    def object_name(self) -> str:
+        """Name of the pool's objects; those of services must start with a letter."""
+        return f"llm-{self.name}"
+
+    @property
+    def model_variable(self) -> str:
+        """Environment variable with the checkpoint, where the plan does not name it."""
+        return f"MODEL_{slug(self.service).replace('-', '_').upper()}"
+
+    @property
+    def is_nvidia(self) -> bool:
+        """True for GPUs of NVIDIA, which take images, devices and labels of their own."""
+        return self.vendor == NVIDIA
+
+    @property
+    def gpu_resource(self) -> str:
+        """Name of one GPU at the device plugin of its vendor."""
+        return "nvidia.com/gpu" if self.is_nvidia else "amd.com/gpu"
+
+    @property
+    def node_label(self) -> tuple[str, str]:
+        """Label of the nodes that have the planned GPU; its value is `UNKNOWN_GPU` where no source tells it."""
+        usual = "nvidia.com/gpu.product" if self.is_nvidia else "amd.com/gpu.product-name"
+        return gpu_labels().get(self.sku, (usual, UNKNOWN_GPU))
+
+    @property
     def servers(self) -> int:
         """Servers that one replica spans."""
         return -(-self.gpus // self.node_gpus)
@@ -131,6 +173,32 @@ class LaunchSpec:
     def words(self) -> tuple[str, ...]:
         """Flags and values as words of a command line."""
         return tuple(word for pair in self.flags for word in pair if word)
+
+
+def replica_words(
+    spec: LaunchSpec, model: str, port: int, places: Mapping[str, str], own_ports: Sequence[str] = ()
+) -> list[str]:
+    """Words that start the engine in a container, whose files of its own lie in ``/config``.
+
+    Args:
+        spec: of the pool.
+        model: variable with the checkpoint, where the plan does not name it.
+        port: it listens at.
+        places: of the servers of a replica (`planner.launch.servers`), with what stands there.
+        own_ports: flags of further ports, with their values.
+    """
+    known = {"{model}": literal(spec.model) if spec.model else model, "{port}": str(port)}
+    words = [known.get(word) or literal(word) for word in spec.command]
+    words += [literal(word) for word in (*spec.words, *words_of(spec.engine_id, "metrics"))]
+    words += own_ports
+    if spec.configuration:
+        words += [word.replace("{value}", f"/config/{spec.config_name}") for word in shlex.split(spec.config_flag)]
+    return words + filled_words(spec.server_words.every, places)
+
+
+def configuration_text(spec: LaunchSpec) -> str:
+    """The engine's own YAML file."""
+    return yaml.safe_dump(dict(spec.configuration), sort_keys=False)
 
 
 def launch_specs(fleet: Fleet) -> tuple[LaunchSpec, ...]:
@@ -232,9 +300,6 @@ def _own_ports(rendered: RenderedOptions, config: ReplicaConfig) -> tuple[OwnPor
     """Ports that replicas of one server must not share; one that spans servers is told its addresses there."""
     told = {word for word in server_words(config).every if word.startswith("--")}
     return tuple(port for port in rendered.own_ports if port.flag not in told)
-
-
-NVIDIA = "NVIDIA"
 
 
 def _image(config: ReplicaConfig) -> str:

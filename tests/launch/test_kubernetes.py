@@ -21,8 +21,8 @@ from planner import launch
 from planner.core import UnsupportedFeatureError
 from planner.fleet import Plan
 from planner.launch import fleet_of
-from planner.launch.endpoint_picker import PICKS
-from planner.launch.pods import UNKNOWN_GPU, gpu_labels
+from planner.launch.llmd import PICKS
+from planner.launch.spec import UNKNOWN_GPU, gpu_labels
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
 from planner.serving import Deployment, Router
@@ -372,7 +372,7 @@ def test_kserve_runs_sglang_under_its_runtime_and_refuses_what_has_no_template()
     container = service["spec"]["template"]["containers"][0]
     assert service["spec"]["runtime"] == "kserve-llm-sglang" and "--mem-fraction-static" in container["args"]
     assert "kubectl explain llminferenceservice.spec.runtime" in exported(mixed("sglang"), "kserve")["README.md"]
-    for plan, named in ((pair("sglang"), "decode pools of SGLang"), (pair("tensorrt-llm"), "decode pools of TensorRT")):
+    for plan, named in ((pair("sglang"), "prefill pools of SGLang"), (pair("tensorrt-llm"), "prefill pools of Tensor")):
         with pytest.raises(UnsupportedFeatureError, match=named):
             exported(plan, "kserve")
 

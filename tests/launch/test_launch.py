@@ -19,7 +19,7 @@ from planner import launch
 from planner.core import InputError, UnknownNameError, UnsupportedFeatureError
 from planner.engine import LoraAdapters, Order, Schedule, Speculation
 from planner.fleet import Plan
-from planner.launch import fleet_of, launch_files
+from planner.launch import export_files, fleet_of
 from planner.launch.flags import FlagKind, engine_flags
 from planner.launch.readme import README_NAME
 from planner.launch.scripts import COMPOSE_NAME, START_NAME
@@ -41,6 +41,11 @@ NASTY = [
     "${HOME}: [*x, !!python/object:os.system]",
     "../../etc/passwd",
 ]
+
+
+def launch_files(plan: Plan) -> dict[str, str]:
+    """Scripts and the Compose file of a plan."""
+    return {**export_files(fleet_of(plan), "scripts"), **export_files(fleet_of(plan), "compose")}
 
 
 def planned(deployment: Deployment, service: str = "main") -> Plan:

@@ -13,7 +13,7 @@ from planner import launch
 from planner.core import UnsupportedFeatureError
 from planner.fleet import Plan
 from planner.launch import fleet_of
-from planner.launch.production_stack import MODEL_NAME, release_name
+from planner.launch.production_stack import release_name
 from planner.serving import Router
 from tests.builders import FP8, HARDWARE
 from tests.launch.schemas import breaks
@@ -100,7 +100,7 @@ def test_names_that_the_chart_makes_fit_into_a_label() -> None:
     (spec,) = launch_specs(
         planned(mixed().deployments[0].deployment, "a-very-long-name-of-a-service-that-goes-on-and-on")
     )
-    for suffix in ("router-service-account", f"{MODEL_NAME}-engine-service", f"{MODEL_NAME}-vllm-stack"):
+    for suffix in ("router-service-account", "pool-engine-service", "pool-vllm-stack"):
         assert DNS_LABEL.fullmatch(f"{release_name(spec)}-{suffix}")
 
 

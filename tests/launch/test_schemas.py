@@ -22,8 +22,6 @@ from tests.places import ROOT
 REFUSED: Mapping[tuple[str, str], str] = {
     ("a pair of two SKUs", "skypilot"): "deployment.pools.role",
     ("SGLang, attention DP over two nodes", "kserve"): "parallelism",
-    ("SGLang, attention DP over two nodes", "ray-serve"): "engine",
-    ("TensorRT-LLM", "ray-serve"): "engine",
     ("a pair of two SKUs", "production-stack"): "deployment.pools.role",
     ("SGLang, attention DP over two nodes", "production-stack"): "engine",
     ("TensorRT-LLM", "production-stack"): "engine",

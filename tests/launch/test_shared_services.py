@@ -57,7 +57,7 @@ def test_no_router_of_an_engine_has_weights() -> None:
 
 def test_one_deployment_and_what_starts_nothing_say_nothing_of_it() -> None:
     assert "several addresses" not in launch.export_files(fleet_of(mixed()), "compose")["README.md"]
-    assert CONF not in launch.export_files(fleet_of(two_skus()), "finance")
+    assert CONF not in launch.export_files(fleet_of(two_skus()), "observability")
 
 
 def test_kinds_of_requests_are_not_divided_by_weights() -> None:

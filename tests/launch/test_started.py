@@ -32,7 +32,7 @@ from planner.launch.flags import engine_flags
 from planner.launch.placement import place_replicas, server_numbers
 from planner.launch.routers import FIRST_ROUTER_PORT
 from planner.launch.scripts import RENDER_NODES_NAME
-from planner.launch.slurm import JOB_NAME, components
+from planner.launch.slurm import JOB_NAME
 from planner.launch.spec import FIRST_PORT
 from planner.llm import load_llm
 from planner.roofline import Parallelism
@@ -325,10 +325,12 @@ def test_a_slurm_job_starts_the_fleet_on_its_nodes(shape: str, tmp_path: Path) -
     for program, text in (("srun", SRUN), ("scontrol", SCONTROL)):
         (tmp_path / "programs" / program).write_text(text, encoding="utf-8")
         (tmp_path / "programs" / program).chmod(0o755)
-    parts = components(place_replicas(launch.launch_specs(fleet_of(plan))))
+    replicas = place_replicas(launch.launch_specs(fleet_of(plan)))
+    skus = dict(sorted((server, replica.spec.sku) for replica in replicas for server in replica.servers))
+    parts = [[server for server in skus if skus[server] == sku] for sku in dict.fromkeys(skus.values())]
     site.environment |= {"SLURM_SUBMIT_DIR": str(site.folder), "STUB_NODES": str(tmp_path)}
     for number, part in enumerate(parts):
-        (tmp_path / str(number)).write_text(" ".join(site.addresses[at] for at in part.servers) + "\n")
+        (tmp_path / str(number)).write_text(" ".join(site.addresses[at] for at in part) + "\n")
         listed = "SLURM_JOB_NODELIST" + (f"_HET_GROUP_{number}" if len(parts) > 1 else "")
         site.environment[listed] = str(tmp_path / str(number))
     for number in range(1, servers + 1):

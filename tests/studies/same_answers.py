@@ -33,7 +33,7 @@ CASES = {
     "llama-8b": (SCENARIOS[0], "llm=llama-3.1-8b", "search.skus=[l40s,a100-sxm-80gb]", "workload.rate_per_s=60"),
 }
 """Plans beside those of `SCENARIOS`: a scenario and what is set otherwise."""
-TARGETS = ("scripts", "compose", "kubernetes", "kserve", "llm-d", "dynamo", "ray-serve", "skypilot", "benchmarks")
+TARGETS = ("scripts", "compose", "kubernetes", "kserve", "llm-d", "dynamo", "skypilot", "benchmarks")
 MIXED = ("--sku", "h100-sxm", "--tp", "4", "--replicas", "4", "--rate", "4")
 SPLIT = (*MIXED, "--mode", "disaggregated", "--prefill-sku", "h200-sxm", "--prefill-tp", "2", "--prefill-replicas", "3")
 VOLATILE = re.compile(r"elapsed|scenario_folder|\"seconds\"|planned in|Planned by .* in \d|_on\": \"\d{4}-\d\d-\d\d")

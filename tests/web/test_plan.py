@@ -256,7 +256,7 @@ def test_the_deployment_is_what_the_command_line_exports(target: str) -> None:
 def test_what_cannot_be_deployed_somewhere_says_why_on_the_button() -> None:
     page = run("search.engine=sglang", simulate=False)
     assert not deployment(page).disabled
-    page.selectbox(key="plan-target").set_value("ray-serve").run()
+    page.selectbox(key="plan-target").set_value("production-stack").run()
     assert deployment(page).disabled and "SGLang" in deployment(page).help
 
 

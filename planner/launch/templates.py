@@ -1,0 +1,137 @@
+"""Templates of the exported files (Jinja2, ``templates/*.j2``), and texts of users made safe for what they end up in.
+
+A template of a manifest is YAML: it is rendered, read back as objects and written by one dumper, so that a file is
+always well-formed. Every value in it passes the filter ``yaml``, every word of a script the filter ``shell`` and every
+name in a README the filter ``name``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from planner.core import markdown_text, number_of, significant, with_unit
+
+
+def text_of(template: str, **facts: object) -> str:
+    """A template with its holes filled by facts."""
+    return _template(template).render(facts)
+
+
+def objects_of(template: str, **facts: object) -> list[dict[str, Any]]:
+    """The documents of a YAML template; empty ones are left out."""
+    return [found for found in yaml.safe_load_all(text_of(template, **facts)) if found]
+
+
+@cache
+def _template(name: str) -> Template:
+    return _environment().get_template(name)
+
+
+@cache
+def _environment() -> Environment:
+    found = Environment(
+        loader=PackageLoader("planner.launch"),
+        autoescape=False,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    found.filters |= {
+        "yaml": flow_yaml,
+        "literal": literal,
+        "shell": shlex.quote,
+        "line": one_line,
+        "name": name_text,
+        "markdown": markdown_text,
+        "slug": slug,
+        "significant": significant,
+        "number_of": number_of,
+        "distinct": distinct_lines,
+    }
+    found.globals |= {"with_unit": with_unit}
+    return found
+
+
+class _Readable(yaml.SafeDumper):
+    """A dumper that writes texts of several lines as blocks."""
+
+
+_Readable.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
+)
+
+
+def yaml_text(documents: Sequence[Mapping[str, Any]]) -> str:
+    r"""YAML of several documents, their keys in order and texts of several lines as blocks.
+
+    >>> print(yaml_text([{"b": 1, "a": "no"}, {"c": "x\ny\n"}]), end="")
+    b: 1
+    a: 'no'
+    ---
+    c: |
+      x
+      y
+    """
+    return "---\n".join(
+        yaml.dump(dict(document), Dumper=_Readable, sort_keys=False, width=120) for document in documents
+    )
+
+
+def flow_yaml(value: object) -> str:
+    """A value as YAML on one line, for any place of a YAML text.
+
+    >>> flow_yaml({"a": ["$(x): y", 1]}), flow_yaml("no")
+    ('{"a": ["$(x): y", 1]}', '"no"')
+    """
+    text = json.dumps(value)
+    if text.isprintable() and "\\" not in text:
+        return text
+    return yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=math.inf).strip()[1:-1]
+
+
+def literal(word: str) -> str:
+    """A word in which neither Kubernetes nor Compose expands a variable.
+
+    >>> literal("$(HOME) costs $5")
+    '$$(HOME) costs $$5'
+    """
+    return word.replace("$", "$$")
+
+
+def slug(name: str) -> str:
+    """A name as lower case letters, digits and hyphens.
+
+    >>> slug("My $(chat)/../Model"), slug("***")
+    ('my-chat-model', 'pool')
+    """
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "pool"
+
+
+def one_line(text: str) -> str:
+    """Text on one line, without control characters."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def name_text(name: str) -> str:
+    """A name of the user's in Markdown: on one line, and shown as it is."""
+    return markdown_text(one_line(name))
+
+
+def distinct_lines(text: str) -> str:
+    r"""A text with every line once.
+
+    >>> distinct_lines("- a\n- b\n- a\n")
+    '- a\n- b\n'
+    """
+    return "".join(dict.fromkeys(text.splitlines(keepends=True)))
