@@ -16,10 +16,9 @@ PICTURE = Path(__file__).parent / "images" / "packages.svg"
 BANDS: Mapping[tuple[str, str], Mapping[str, float]] = {
     ("given", "models, GPUs, prices, traffic"): {
         "core": 0.08,
-        "presets": 0.25,
-        "hardware_db": 0.42,
-        "workload": 0.58,
-        "llm": 0.75,
+        "hardware_db": 0.3,
+        "workload": 0.5,
+        "llm": 0.7,
         "traffic": 0.92,
     },
     ("kernels", "operators, queues, programs"): {"roofline": 0.2, "queueing": 0.5, "optimizer": 0.8},

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from hardware_db import Dtype
+from planner.core import preset
 from planner.llm import LlmSpec, attentions
-from planner.presets import preset
 
 Config = dict[str, Any]
 

@@ -17,9 +17,8 @@ from pydantic import ValidationError
 
 from planner.analysis.replanner import Replanner, baseline
 from planner.analysis.types import ApiBreakEven, ApiPrice
-from planner.core import InputError, from_validation_error, rebuilt
+from planner.core import InputError, from_validation_error, preset, rebuilt
 from planner.fleet import CostBreakdown, Plan
-from planner.presets import preset
 
 _VARIANT_SUFFIXES = re.compile(r"-(instruct|chat|it|thinking|base|hf|\d{4}|v0\.\d)(?=-|$)")
 """Suffixes of a model's id that tell apart members of a family that cost the same to serve."""

@@ -18,8 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from planner.core import write_whole
-from planner.presets import preset
+from planner.core import preset, write_whole
 
 SETTINGS = "settings.csv"
 """Packaged: dotted path, and the values it can take with ``|`` between; empty where they are not a few words."""

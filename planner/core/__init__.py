@@ -2,8 +2,8 @@
 
 Errors that name field, value, bound and fix (`errors`), frozen records (`record`), records as JSON and back
 (`documents`), versions of files (`versions`), latency metrics (`metrics`), numbers and tables as text (`tables`),
-files that are written whole (`whole_files`), functions that numba compiles (`compiled`, `vectorized`,
-`interpolation`), units (`units`), and names for arrays in signatures (`arrays`).
+places of packaged data (`presets`), files that are written whole (`whole_files`), functions that numba compiles
+(`compiled`, `vectorized`, `interpolation`), units (`units`), and names for arrays in signatures (`arrays`).
 """
 
 from planner.core.arrays import BoolArray, Constants, FloatArray, IntArray
@@ -28,6 +28,7 @@ from planner.core.interpolation import (
     with_knots,
 )
 from planner.core.metrics import Metric
+from planner.core.presets import ENGINE_LIMITS, engine_limit_names, preset, table_facts, table_names
 from planner.core.record import Frozen, Keyed, Record, checked_once, rebuilt
 from planner.core.tables import (
     Columns,
@@ -54,6 +55,7 @@ from planner.core.whole_files import require_writable, write_all_whole, write_te
 
 __all__ = [
     "CALIBRATION",
+    "ENGINE_LIMITS",
     "GIB",
     "HOURS_PER_MONTH",
     "MISSING_FIELD",
@@ -83,6 +85,7 @@ __all__ = [
     "columns_of",
     "compiled",
     "duration",
+    "engine_limit_names",
     "from_validation_error",
     "interpolated",
     "interpolated_at",
@@ -96,12 +99,15 @@ __all__ = [
     "number_of",
     "percent",
     "plain",
+    "preset",
     "rebuilt",
     "require_writable",
     "rough_share",
     "share_with_error",
     "shorten",
     "significant",
+    "table_facts",
+    "table_names",
     "unit",
     "value_in",
     "vectorized",

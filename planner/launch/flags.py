@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
-from planner.core import InputError, UnsupportedFeatureError
-from planner.presets import preset
+from planner.core import InputError, UnsupportedFeatureError, preset
 
 
 class FlagKind(StrEnum):

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cache
 
 from hardware_db import Dtype, GpuSku
+from planner.core import preset
 from planner.llm.formats import Part, PartPrecision, Precision
 from planner.llm.sizes import linear_parameters_by_part, weight_bytes
 from planner.llm.spec import LlmSpec
-from planner.presets import preset
 
 SIXTEEN_BIT = frozenset({Dtype.BF16, Dtype.FP16})
 

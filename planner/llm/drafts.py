@@ -17,7 +17,7 @@ from functools import cache, lru_cache
 
 from pydantic import Field
 
-from planner.core import Frozen, InputError, UnknownNameError, UnsupportedFeatureError, rebuilt
+from planner.core import Frozen, InputError, UnknownNameError, UnsupportedFeatureError, preset, rebuilt
 from planner.llm.attention import GroupedQueryAttention
 from planner.llm.feed_forward import DenseFeedForward
 from planner.llm.formats import Count, Precision
@@ -26,7 +26,6 @@ from planner.llm.layers import LayerGroup
 from planner.llm.load import list_llms, load_llm
 from planner.llm.sizes import embedding_parameters, parameters
 from planner.llm.spec import LlmSpec
-from planner.presets import preset
 
 FUSED_LAYERS = 3
 """Layers of the model whose hidden states an EAGLE-3 head reads (Li et al. 2025, arXiv:2503.01840, sec. 3.1)."""

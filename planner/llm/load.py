@@ -19,10 +19,9 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
-from planner.core import InputError, UnknownNameError
+from planner.core import InputError, UnknownNameError, preset
 from planner.llm.hf_config import CONFIG_NAME, QUANTISATION_NAME
 from planner.llm.spec import LlmSpec, id_of
-from planner.presets import preset
 
 PREFIX = "hf:"
 """Prefix of a name on the Hub, where a preset or a path could be meant too."""

@@ -20,6 +20,7 @@ from planner.core import (
     Table,
     columns_of,
     duration,
+    engine_limit_names,
     money,
     number_of,
     percent,
@@ -41,7 +42,6 @@ from planner.fleet import (
 )
 from planner.llm import encoder_parameters, format_words, parameters
 from planner.optimizer import Allocation
-from planner.presets import engine_limit_names
 from planner.report.performance import (
     ENGINE_COLUMNS,
     LOAD_COLUMNS,

@@ -16,8 +16,7 @@ from typing import Any
 from pydantic import Field
 
 from hardware_db import GpuSku, HardwareDb, Price, load_hardware, select_calibration, select_price, stale_days
-from planner.core import Frozen, Table, money, significant, with_unit
-from planner.presets import preset
+from planner.core import Frozen, Table, money, preset, significant, with_unit
 from planner.scenario.files import list_scenarios
 from planner.scenario.read import read_scenario
 from planner.scenario.types import Scenario

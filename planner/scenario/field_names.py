@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from planner.core import MISSING_FIELD, InputError
-from planner.presets import ENGINE_LIMITS, engine_limit_names
+from planner.core import ENGINE_LIMITS, MISSING_FIELD, InputError, engine_limit_names
 from planner.scenario.types import Scenario
 
 MOST_NAMES = 16

@@ -13,8 +13,7 @@ from typing import Any
 
 import yaml
 
-from planner.core import InputError, UnknownNameError
-from planner.presets import preset
+from planner.core import InputError, UnknownNameError, preset
 
 MAX_SCENARIO_BYTES = 1_000_000
 """Largest scenario that is read."""

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from hardware_db import Dtype, HardwareDb, load_hardware
-from planner.core import InputError, PlannerError, Table, UnknownNameError, significant
+from planner.core import InputError, PlannerError, Table, UnknownNameError, preset, significant
 from planner.engine import ReplicaConfig, memory_footprint, one_request_room_tokens
 from planner.llm import (
     Checkpoint,
@@ -30,7 +30,6 @@ from planner.llm import (
     parameters,
     state_bytes,
 )
-from planner.presets import preset
 from planner.roofline import Parallelism
 
 MOST_GPUS = 1024

@@ -26,8 +26,7 @@ from functools import cache
 from pathlib import Path
 
 from hardware_db import Confidence, HardwareDb, Price, load_hardware
-from planner.core import InputError, UnknownNameError
-from planner.presets import preset
+from planner.core import InputError, UnknownNameError, preset
 from planner.supply import bills
 from planner.supply.spot import SPOT
 from planner.traffic import FileKind, Source, name_of, text_of

@@ -11,9 +11,8 @@ import math
 from dataclasses import dataclass
 from functools import cache
 
-from planner.core import GIB, Frozen
+from planner.core import GIB, Frozen, preset
 from planner.llm import LlmSpec, Precision, weight_bytes
-from planner.presets import preset
 
 
 class EngineStart(Frozen):

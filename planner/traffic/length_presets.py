@@ -11,8 +11,7 @@ from functools import cache
 import numpy as np
 from pydantic import Field
 
-from planner.core import Frozen, UnknownNameError
-from planner.presets import preset, table_facts, table_names
+from planner.core import Frozen, UnknownNameError, preset, table_facts, table_names
 from planner.workload import MAX_SCV, TokenLengths
 
 _FOLDER = preset("lengths")

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
-from planner.core import FloatArray, Frozen, InputError, IntArray, UnknownNameError
-from planner.presets import preset, table_facts, table_names
+from planner.core import FloatArray, Frozen, InputError, IntArray, UnknownNameError, preset, table_facts, table_names
 from planner.traffic.services import DemandProfile, TypicalPeriods
 from planner.traffic.trace import Trace
 

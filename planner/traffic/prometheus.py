@@ -26,8 +26,7 @@ from functools import cache
 
 import numpy as np
 
-from planner.core import FloatArray, InputError, Metric, UnknownNameError
-from planner.presets import preset
+from planner.core import FloatArray, InputError, Metric, UnknownNameError, preset
 from planner.traffic.histograms import Histogram, bucket_lengths, histogram_of, joint_lengths, mean_lengths
 from planner.traffic.profiles import HOURS_PER_DAY, HOURS_PER_WEEK, MeasuredProfile, measured_from_rates
 from planner.traffic.prometheus_series import Series, all_fell, increases, join_scrapes, read_series

@@ -8,8 +8,7 @@ from __future__ import annotations
 import io
 from functools import cache, lru_cache
 
-from planner.core import UnknownNameError
-from planner.presets import preset
+from planner.core import UnknownNameError, preset
 from planner.traffic.trace import Trace, read_trace
 from planner.workload import ArrivalProcess, RateDrift, RecordedArrivals, Scaling
 

@@ -13,9 +13,8 @@ from dataclasses import astuple, dataclass, fields
 from functools import cache
 
 from hardware_db import GpuSku
-from planner.core import Table, UnknownNameError
+from planner.core import Table, UnknownNameError, preset
 from planner.llm import LlmSpec
-from planner.presets import preset
 from planner.serving import is_sparse
 from planner.validation import scoreboard
 from planner.validation.checkpoint_names import model_of

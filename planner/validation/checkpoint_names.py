@@ -11,9 +11,8 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
-from planner.core import UnknownNameError
+from planner.core import UnknownNameError, preset
 from planner.llm import LlmSpec, list_llms, load_llm
-from planner.presets import preset
 
 PRECISION_WORDS = (
     r"(?:nv|mx)?fp\d+|bf16|fp16|int\d(?:mix)?|\dbit|w\d+a\d+\w*|(?:w|a|kv|attn|moe|mlp)(?:-?(?:nv|mx)?fp\d)?"

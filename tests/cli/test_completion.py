@@ -22,9 +22,9 @@ from planner.cli.completion import (
     complete_sku,
     settings_text,
 )
+from planner.core import preset
 from planner.llm import list_llms
 from planner.optimizer import Objective
-from planner.presets import preset
 from planner.scenario import list_scenarios, read_scenario
 from planner.scenario.files import with_overrides
 from tests.places import ROOT

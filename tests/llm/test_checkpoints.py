@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hardware_db import Dtype, load_hardware
+from planner.core import preset
 from planner.llm import (
     LlmSpec,
     Part,
@@ -26,7 +27,6 @@ from planner.llm import (
     published_precisions,
 )
 from planner.llm.checkpoints import runs_well
-from planner.presets import preset
 
 DB = load_hardware()
 with preset("checkpoints.csv").open(encoding="utf-8") as file:

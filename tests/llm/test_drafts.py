@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planner.core import InputError, UnknownNameError, UnsupportedFeatureError
+from planner.core import InputError, UnknownNameError, UnsupportedFeatureError, preset
 from planner.llm import (
     DraftMethod,
     acceptance_of_gain,
@@ -21,7 +21,6 @@ from planner.llm import (
 )
 from planner.llm.drafts import list_acceptance_datasets, own_module
 from planner.llm.sizes import mtp_parameters
-from planner.presets import preset
 
 EAGLE3 = {
     "architectures": ["LlamaForCausalLMEagle3"],

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hardware_db import Dtype
-from planner.core import InputError, UnsupportedFeatureError
+from planner.core import InputError, UnsupportedFeatureError, preset
 from planner.llm import (
     DenseFeedForward,
     GroupedQueryAttention,
@@ -26,7 +26,6 @@ from planner.llm import (
     weight_bytes,
 )
 from planner.llm.sizes import mtp_parameters
-from planner.presets import preset
 
 KIMI_K3 = "kimi-k3"
 KIMI_LINEAR = "kimi-linear-48b-a3b-instruct"

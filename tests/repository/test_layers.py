@@ -86,10 +86,10 @@ def test_heavy_packages_have_few_importers() -> None:
         assert {row.package for row in TABLE if package in row.others} == owners, package
 
 
-def test_planner_holds_packages_and_nothing_else() -> None:
+def test_planner_holds_packages_and_packaged_data_and_nothing_else() -> None:
     inside = {path.name for path in (ROOT / "planner").iterdir() if path.name != "__pycache__"}
     packages = {row.package.partition(".")[2] for row in TABLE if row.package.startswith("planner.")}
-    assert inside == {*packages, "__init__.py", "py.typed"}
+    assert inside == {*packages, "presets", "__init__.py", "py.typed"}
 
 
 def test_every_package_says_what_it_answers_and_what_others_may_use() -> None:

@@ -16,7 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from planner.cli.base import app
-from planner.presets import preset
+from planner.core import preset
 from tests.places import DOCS
 
 TUTORIAL = (DOCS / "tutorial" / "first-plan.md").read_text(encoding="utf-8")

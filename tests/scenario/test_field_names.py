@@ -8,9 +8,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from planner.core import InputError
+from planner.core import ENGINE_LIMITS, InputError, engine_limit_names
 from planner.launch import engine_flags
-from planner.presets import ENGINE_LIMITS, engine_limit_names
 from planner.scenario import Scenario, load_scenario, read_scenario
 from planner.scenario.field_names import EXAMPLES
 

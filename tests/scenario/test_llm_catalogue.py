@@ -9,9 +9,8 @@ import re
 import pytest
 
 from hardware_db import Dtype, load_hardware
-from planner.core import InputError, UnknownNameError
+from planner.core import InputError, UnknownNameError, preset
 from planner.llm import active_parameters, list_llms, load_llm, parameters
-from planner.presets import preset
 from planner.scenario.llm_catalogue import LlmOrder, find_llms, llm_list, llm_table
 
 DB = load_hardware()

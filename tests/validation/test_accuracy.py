@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hardware_db import load_hardware
+from planner.core import preset
 from planner.llm import load_llm
-from planner.presets import preset
 from planner.validation import METRICS, Scoreboard, accuracy, accuracy_rows, scoreboard
 from planner.validation.accuracy import DIFFERENCE_WEIGHTS, closest_group
 from planner.validation.predict import Prediction

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 from hardware_db import Dtype
+from planner.core import preset
 from planner.llm import Part, list_llms, load_llm
-from planner.presets import preset
 from planner.validation.checkpoint_formats import precision_of
 from tests.validation.points import DB, POINT, point_with
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.core import UnknownNameError, UnsupportedFeatureError
+from planner.core import UnknownNameError, UnsupportedFeatureError, preset
 from planner.llm import LlmSpec, list_llms, load_llm
-from planner.presets import preset
 from planner.validation.checkpoint_names import architecture_name, model_of
 
 NAMES = {

@@ -11,8 +11,6 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-__all__ = ["ENGINE_LIMITS", "engine_limit_names", "preset", "table_facts", "table_names"]
-
 
 def preset(*parts: str) -> Traversable:
     """The place of a packaged file or folder.
@@ -23,7 +21,7 @@ def preset(*parts: str) -> Traversable:
     >>> preset("scenarios", "chat-llama-70b.yaml").is_file()
     True
     """
-    return files("planner.presets").joinpath(*parts)
+    return files("planner").joinpath("presets", *parts)
 
 
 def table_names(folder: Traversable) -> tuple[str, ...]:
