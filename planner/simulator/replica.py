@@ -95,10 +95,6 @@ class StepPlan:
         """True of steps without prompts."""
         return self.steps > 0 and not self.shape[-1]
 
-    def first_end_s(self) -> float:
-        """End of its first step [s]."""
-        return self.start_s + self.first_s if self.is_run else self.end_s
-
 
 class Replica:
     """One replica of a pool.
@@ -722,7 +718,7 @@ class Replica:
             self.gaps.extend((plan.end_s, (plan.end_s - start_s) / steps, running * steps))
             return
         since: dict[float, int] = {}
-        end_s = plan.first_end_s()
+        end_s = start_s + plan.first_s if plan.is_run else plan.end_s
         for sequence in self.new_decodes:
             since[sequence.token_s] = since.get(sequence.token_s, 0) + 1
             if math.isnan(self.ledger.first_s[sequence.request]):

@@ -12,18 +12,10 @@ from planner.simulator import simulate
 from planner.simulator.events import run_events
 from planner.simulator.traffic import draw
 from planner.workload import ArrivalProcess, LatencyTarget, RequestClass, SharedPrefixes, Slo, TokenLengths, Workload
-from tests.simulator_oracle import LinearTimer, gpu, linear, replica, with_kv_tokens
+from tests.simulator_oracle import LinearTimer, gpu, linear, prompts_s, replica, scheduled, with_kv_tokens
 
 TIMER = LinearTimer()
 SERVER = linear(replica(max_batched_tokens=512, max_running_requests=1))
-
-
-def scheduled(config: ReplicaConfig, **fields: object) -> ReplicaConfig:
-    return linear(config.model_copy(update={"own_schedule": Schedule(**fields)}))
-
-
-def prompt_s(tokens: int) -> float:
-    return TIMER.step_s(0, 0, tokens, tokens * (tokens + 1) / 2, tokens, 1)
 
 
 # ------------------------------------------------------------------------------------- gaps between tokens
@@ -67,7 +59,7 @@ def test_prompts_without_chunks_stall_a_few_gaps_and_leave_most_alone() -> None:
     config = linear(replica(max_batched_tokens=8192))
     run = simulate(Deployment.mixed(config), Workload.of(2.0, lengths), requests=400)
     assert run.itl.quantile_s(0.5) < 1.5 * TIMER.decode_s(1, 264)
-    assert run.itl.quantile_s(1.0) > prompt_s(6000)
+    assert run.itl.quantile_s(1.0) > prompts_s(6000)
     assert run.itl.quantile_s(0.999) > 2.0 * run.tpot.quantile_s(0.9)
 
 
@@ -116,7 +108,7 @@ def waste(config: ReplicaConfig, inputs: int, outputs: int) -> float:
 def test_waste_is_what_is_set_aside_and_not_stored() -> None:
     """A lone request, each step weighed by its duration: 1 - sum(duration * stored) / sum(duration * set aside)."""
     inputs, outputs = 1000, 600
-    steps = [(prompt_s(inputs), inputs)]
+    steps = [(prompts_s(inputs), inputs)]
     steps += [(TIMER.decode_s(1, inputs + k), inputs + k) for k in range(1, outputs)]
     seconds, stored = np.array(steps).T
     reserved = scheduled(replica())
