@@ -33,7 +33,7 @@ from planner.charts.marks import (
 )
 from planner.core import GIB, money, percent, significant
 from planner.roofline import ridge_point_flops_per_byte
-from planner.validation import FITTED, HELD_OUT, AccuracyRow
+from planner.validation import FITTED, HELD_OUT, AccuracyRow, Scoreboard, serving_class
 
 RIDGES_FLOPS_PER_BYTE = (50.0, 100.0, 200.0, 400.0, 800.0)
 """Ridge points that get a line: they span those of the packaged GPUs in 16 and in 8 bit. A choice."""
@@ -54,6 +54,11 @@ COMMITMENT_STYLES = {
 }
 OTHER_COMMITMENT_STYLE = (GREY, "stroke")
 ACCURACY_STYLES = {HELD_OUT: (BLUE, "circle"), FITTED: (ORANGE, "diamond")}
+PARITY_COLORS = (BLUE, VERMILLION, GREEN, ORANGE, SKY)
+PARITY_BAND = 0.2
+"""Half width of the band around the diagonal of a parity plot: 20 %."""
+PARITY_PX = 320
+"""Side of one panel of it."""
 MARKED_AREA_PX2, UNMARKED_AREA_PX2 = 170, 70
 """Area of a named point of the map, and of another."""
 
@@ -261,3 +266,56 @@ def accuracy_chart(rows: Sequence[Row], metric: str, totals: Mapping[str, float]
     layers = [reach, ticks, dots(rows, shown, size=90, x=x, y=y, **look)]
     height = SECOND_SUBTITLE_PX + bars_px(len(rows), 22, legend=True)
     return layered(layers, title, height, f"Errors of predicted {metric} against measured runs")
+
+
+def parity_rows(board: Scoreboard, names: Collection[str] = ()) -> list[Row]:
+    """Measured against predicted times of every run: TPOT, TTFT and each further figure, or those of `names`.
+
+    Returns rows with run, figure, class, sku, part, measured_ms and predicted_ms.
+    """
+    rows: list[Row] = []
+    for one, fitted in zip(board.predictions, board.fitted, strict=True):
+        point = one.point
+        pairs = [("TPOT", point.mean_tpot_s, one.tpot_s), ("TTFT", point.mean_ttft_s, one.ttft_s)]
+        found = zip(point.figures, one.figures_s, strict=False)  # of a run without a prediction there are none
+        pairs += [(figure.name, figure.value_s, predicted_s) for figure, predicted_s in found]
+        named = {"run": point.id, "class": serving_class(point).value, "sku": point.sku}
+        for figure, measured_s, predicted_s in pairs:
+            if measured_s and predicted_s and (not names or figure in names):
+                times = {"measured_ms": 1e3 * measured_s, "predicted_ms": 1e3 * predicted_s}
+                rows.append({**named, "figure": figure, "part": FITTED if fitted else HELD_OUT, **times})
+    return rows
+
+
+def parity_page(rows: Sequence[Row], color: str = "class") -> str:
+    """Predicted against measured times as an HTML page: a panel for each figure, logarithmic, with a band of 20 %.
+
+    Args:
+        rows: of `parity_rows`.
+        color: column that colours tell apart; groups that were fitted to are paler.
+    """
+    kinds = sorted({row[color] for row in rows})
+    styles = {kind: (PARITY_COLORS[place % len(PARITY_COLORS)], "circle") for place, kind in enumerate(kinds)}
+    pale = alt.Opacity("part:N", legend=None, scale=alt.Scale(domain=[FITTED, HELD_OUT], range=[0.35, 0.9]))
+    shown = tooltip("run", "class", "sku", "part", "measured_ms", "predicted_ms")
+    panels = []
+    for figure in dict.fromkeys(row["figure"] for row in rows):
+        own = [row for row in rows if row["figure"] == figure]
+        times = [row[column] for row in own for column in ("measured_ms", "predicted_ms")]
+        ends = (min(times) / 1.25, max(times) * 1.25)
+        x = axis(alt.X, "measured_ms", f"Measured {figure} [ms]", ends, log=True)
+        y, low = (axis(alt.Y, name, f"Predicted {figure} [ms]", ends, log=True) for name in ("predicted_ms", "low"))
+        edges = [{"measured_ms": at, "low": at * (1 - PARITY_BAND), "high": at * (1 + PARITY_BAND)} for at in ends]
+        band = inline_chart(edges).mark_area(clip=True, color=GREY, opacity=0.18)
+        diagonal = inline_chart([{"measured_ms": at, "predicted_ms": at} for at in ends]).mark_line(color=GREY)
+        points = dots(own, shown, size=25, x=x, y=y, **series(color, styles, legend_of(kinds, "bottom", title=None)))
+        layers = [
+            band.encode(x=x, y=low, y2="high:Q"),
+            diagonal.encode(x=x, y=y),
+            points.encode(opacity=pale),
+        ]
+        title = titled(figure, "Band: 20 %. Pale: fitted to.")
+        panels.append(
+            layered(layers, title, PARITY_PX, f"{figure}, predicted against measured").properties(width=PARITY_PX)
+        )
+    return str(alt.concat(*panels, columns=3).to_html())

@@ -211,6 +211,15 @@ def check_outputs(*files: str | None) -> None:
         raise InputError("--json, --md", STDOUT, "both go to stdout", "write one of them to a file")
 
 
+def check_picture(file: str | None) -> None:
+    """Refuse a picture that cannot be written as a page before the work is done. Raises InputError."""
+    check_outputs(file)
+    if file not in (None, STDOUT) and not str(file).endswith(".html"):
+        raise InputError("--plot", file, "is written as HTML", "end the name in .html")
+    if file is not None:
+        from planner import charts  # noqa: F401 - an extra that is missing is said before the work
+
+
 def write(file: str | None, text: Callable[[], str]) -> None:
     """Write what was asked for, to a file or to stdout."""
     if file == STDOUT:

@@ -17,11 +17,11 @@ import typer
 
 import planner
 from planner.cli.base import (
-    STDOUT,
     CalibrationFiles,
     JsonFile,
     T,
     check_outputs,
+    check_picture,
     deliver,
     hardware_for,
     look_up,
@@ -449,11 +449,7 @@ def compare(
         show(Report("", (comparison_report.system_table(),)))
         return
     check_outputs(json_file, csv_file)
-    check_outputs(plot)
-    if plot not in (None, STDOUT) and not str(plot).endswith(".html"):
-        raise InputError("--plot", plot, "is written as HTML", "end the name in .html")
-    if plot is not None:
-        from planner import charts  # noqa: F401 - an extra that is missing is said before the work
+    check_picture(plot)
     names = tuple(catalogue.DEFAULT_SYSTEMS) if systems is None else _names(systems, tuple(catalogue.SYSTEMS))
     catalogue.chosen_systems(names)
     with terminal.progress() as say:

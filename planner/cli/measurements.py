@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.base import STDOUT, JsonFile, check_outputs, deliver, files_in, look_up, write
+from planner.cli.base import STDOUT, JsonFile, check_outputs, check_picture, deliver, files_in, look_up, write
 from planner.core import InputError
 
 if TYPE_CHECKING:
     from hardware_db import HardwareDb
     from planner.engine import StartUp
-    from planner.validation import StartupLog, benchmark_files
+    from planner.validation import Scoreboard, StartupLog, benchmark_files
 
 MIN_RUNS = 2
 """Fewest benchmark runs that engine constants are fitted to: one to fit, one to hold out."""
@@ -46,7 +46,7 @@ def validate(
         str | None,
         typer.Option("--write", metavar="FILE", help="Write the tables between the marks of a Markdown file."),
     ] = None,
-    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Write a parity plot as SVG.")] = None,
+    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Write a parity plot as HTML.")] = None,
     scores: Annotated[str | None, typer.Option(metavar="FILE", help="Write the errors by group as CSV.")] = None,
     jobs: Annotated[int, typer.Option(help="Processes to predict in.")] = 1,
 ) -> None:
@@ -64,8 +64,9 @@ def validate(
 
     if held_out + fitted + everything > 1:
         raise InputError("--held-out, --fitted, --all", "several", "exclude each other", "give one of them")
-    for output in (details, plot, scores):
+    for output in (details, scores):
         check_outputs(output)
+    check_picture(plot)
     if markdown_file is not None:
         scoreboard.require_marks(markdown_file)
     runs = scoreboard.select_points(read_serving_runs(points), engine, model, sku, mode)
@@ -76,15 +77,21 @@ def validate(
         raise InputError("points", str(points), "holds no such run", "ask for fewer restrictions")
     with terminal.progress() as say:
         board = scoreboard.predict_all(runs, calibrations, jobs, say)
-    write(scores, lambda: accuracy.scores_csv(board))
+    write(scores, lambda: accuracy.rows_csv(scoreboard.score_rows(board)))
     if markdown_file is not None:
         scoreboard.write_between_marks(markdown_file, scoreboard.markdown(board))
     failures = {"Runs without a prediction": scoreboard.failures(board)}
     deliver(
         lambda: Report(scoreboard.headline(board), scoreboard.tables(board), failures),
         (details, lambda: scoreboard.details_csv(board)),
-        (plot, lambda: scoreboard.plot(board)),
+        (plot, lambda: _parity_page(board)),
     )
+
+
+def _parity_page(board: Scoreboard) -> str:
+    from planner.charts import hardware
+
+    return hardware.parity_page(hardware.parity_rows(board))
 
 
 def calibrate_serving(

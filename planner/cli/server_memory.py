@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import planner
-from planner.cli.base import INFEASIBLE, CostsFile, JsonFile, check_outputs, deliver, hardware_for
+from planner.cli.base import INFEASIBLE, CostsFile, JsonFile, check_outputs, check_picture, deliver, hardware_for
 from planner.cli.completion import complete_llm, complete_sku
 from planner.core import InputError, json_text
 
@@ -72,9 +72,8 @@ def memory(
         memory_tables,
     )
 
-    check_outputs(json_file, plot)
-    if plot is not None and not plot.endswith(".html"):
-        raise InputError("--plot", plot, "is written as HTML", "end the name in .html")
+    check_outputs(json_file)
+    check_picture(plot)
     if formats and (log is not None or precision is not None or plot is not None):
         other = "--log" if log is not None else "--precision" if precision is not None else "--plot"
         raise InputError("--formats", other, "shows every format there is", f"leave out {other}")

@@ -1,9 +1,9 @@
 """Predictions held against measured serving runs.
 
 `measured_runs` and `benchmark_files` read what was measured, `predict` simulates each run under its own protocol,
-`scores`, `scoreboard` and `parity_plot` say how far off the predictions are, `engine_fit` fits what an engine adds to
-its kernels, `startup_logs` reads what an engine said of its memory while it started, by the lines in
-`startup_patterns`, and `log_memory` holds that against the prediction.
+`scores` and `scoreboard` say how far off the predictions are, `accuracy` holds the published errors against a plan,
+`engine_fit` fits what an engine adds to its kernels, `startup_logs` reads what an engine said of its memory while it
+started, by the lines in `startup_patterns`, and `log_memory` holds that against the prediction.
 """
 
 from planner.validation import accuracy, benchmark_files, engine_fit, predict, scoreboard
@@ -19,9 +19,9 @@ from planner.validation.log_memory import (
     planned_start,
     with_measured_memory,
 )
-from planner.validation.measured_runs import RefusedRun, ServingPoint, read_serving_points, read_serving_runs
+from planner.validation.measured_runs import RefusedRun, ServingPoint, read_serving_runs
 from planner.validation.scoreboard import Scoreboard, hardware_with
-from planner.validation.scores import is_fitted
+from planner.validation.scores import is_fitted, serving_class
 from planner.validation.server_flags import settings_of_flags
 from planner.validation.startup_logs import StartupLog, StartupOutcome, read_startup_file, read_startup_log
 
@@ -51,11 +51,11 @@ __all__ = [
     "planned_start",
     "predict",
     "read_costs",
-    "read_serving_points",
     "read_serving_runs",
     "read_startup_file",
     "read_startup_log",
     "scoreboard",
+    "serving_class",
     "settings_of_flags",
     "with_measured_memory",
 ]

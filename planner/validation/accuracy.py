@@ -1,36 +1,29 @@
 """How right predictions were: the published errors against measured serving runs, as data; what is closest to a plan.
 
-The numbers are those of docs/studies/accuracy.md. `planner validate` makes both from one `Scoreboard`: the tables of
-the document, and `scores_csv`, which is packaged as ``presets/accuracy/scores.csv``.
+The numbers are those of docs/studies/accuracy.md. `planner validate` makes both from the rows of one scoreboard: the
+tables of the document, and `rows_csv`, which is packaged as ``presets/accuracy/scores.csv``.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, fields
 from functools import cache
 
 from hardware_db import GpuSku
-from planner.core import Table, UnknownNameError, preset
+from planner.core import UnknownNameError, percent, preset
 from planner.llm import LlmSpec
 from planner.serving import is_sparse
-from planner.validation import scoreboard
-from planner.validation.checkpoint_names import model_of
-from planner.validation.predict import Prediction
-from planner.validation.scoreboard import METRIC_NAMES, NOTHING, Scoreboard
-from planner.validation.scores import ServingClass, by_group, serving_class
+from planner.validation.checkpoints import model_of
+from planner.validation.scores import METRIC_NAMES
 
 SOURCE = "docs/studies/accuracy.md"
 """Where the same numbers stand in words, with how they were made."""
 FILE = "accuracy/scores.csv"
 HELD_OUT, FITTED = "held out", "fitted"
 """Whether constants of the engine were fitted to runs of the group; kernel times never were."""
-GROUP_CELLS = 5
-"""Engine, model, SKU, mode and part: what names a group."""
-TOTALS = (scoreboard.HELD_OUT_TOTALS, scoreboard.ALL_TOTALS)
-GROUPS_END = " by group"
 
 
 @dataclass(frozen=True)
@@ -116,62 +109,6 @@ def _row(cells: Mapping[str, str]) -> AccuracyRow:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def scores_csv(board: Scoreboard) -> str:
-    """The packaged file of a scoreboard: the numbers of docs/studies/accuracy.md, digit by digit, and when they were
-    measured.
-    """
-    return rows_csv(rows_of_tables(scoreboard.tables(board), group_origins(board.predictions)))
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where a group's runs come from: their class, the first and the last day of those that say one (else empty)."""
-
-    kind: str
-    first: str = ""
-    last: str = ""
-
-
-def group_origins(predictions: Iterable[Prediction]) -> list[Origin]:
-    """One for each group, in the order of the scoreboard."""
-    origins = []
-    for group in by_group(predictions).values():
-        days = sorted({prediction.point.measured_on for prediction in group} - {""})
-        origins.append(Origin(serving_class(group[0].point).value, *(days[:1] + days[-1:])))
-    return origins
-
-
-def rows_of_tables(tables: Sequence[Table], origins: Sequence[Origin]) -> tuple[AccuracyRow, ...]:
-    """The rows of a scoreboard's tables (`scoreboard.tables`), with the origin of each of its groups."""
-    rows: list[AccuracyRow] = []
-    for table in tables:
-        if table.title in TOTALS:
-            rows += [_total_row(cells) for cells in table.rows]
-        elif table.title.endswith(GROUPS_END):
-            metric = table.title.removesuffix(GROUPS_END)
-            rows += [_group_row(cells, metric, origin) for cells, origin in zip(table.rows, origins, strict=True)]
-    return tuple(row for row in rows if row.runs)
-
-
-def _total_row(cells: Sequence[str]) -> AccuracyRow:
-    kind, metric, *errors = cells
-    part = HELD_OUT if kind in set(ServingClass) else ""
-    return _row_with_errors((kind, "", "", "", "", part, metric), errors)
-
-
-def _group_row(cells: Sequence[str], metric: str, origin: Origin) -> AccuracyRow:
-    names = (origin.kind, *cells[:GROUP_CELLS], metric)
-    return _row_with_errors(names, cells[GROUP_CELLS:], origin.first, origin.last)
-
-
-def _row_with_errors(names: Iterable[str], errors: Sequence[str], first: str = "", last: str = "") -> AccuracyRow:
-    runs, *percents = errors
-    counts = [int(number) for number in runs.split(" of ")]
-    shares = [None if text in (NOTHING, "undefined") else float(text.replace(",", "")) / 100.0 for text in percents]
-    named = dict(zip(COLUMNS, (*names, counts[-1], counts[0], *shares, first, last), strict=True))
-    return AccuracyRow(**named)  # type: ignore[arg-type]
-
-
 def rows_csv(rows: Iterable[AccuracyRow]) -> str:
     """Rows as CSV, errors in percent with the digits of the document."""
     out = io.StringIO()
@@ -184,7 +121,7 @@ def rows_csv(rows: Iterable[AccuracyRow]) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "" if share is None else f"{round(100.0 * share, 6):g}"
+    return "" if share is None else f"{float(percent(share).removesuffix(' %').replace(',', '')):g}"
 
 
 # --- what is closest to a plan ----------------------------------------------------------------------------------------

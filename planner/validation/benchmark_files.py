@@ -40,7 +40,7 @@ from planner.core import InputError, UnknownNameError
 from planner.engine import Schedule
 from planner.llm import LlmSpec, load_llm
 from planner.roofline import Parallelism
-from planner.validation.checkpoint_formats import precision_of
+from planner.validation.checkpoints import precision_of
 from planner.validation.measured_runs import (
     DEFAULT_MAX_BATCHED_TOKENS,
     DEFAULT_MAX_RUNNING_REQUESTS,

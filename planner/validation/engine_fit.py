@@ -20,7 +20,7 @@ from planner.core import FloatArray, InputError, PlannerError, Table, number_of,
 from planner.engine import ReplicaConfig
 from planner.llm import attentions
 from planner.serving import Deployment
-from planner.validation.checkpoint_names import model_of
+from planner.validation.checkpoints import model_of
 from planner.validation.measured_runs import ServingPoint
 from planner.validation.predict import Prediction, ReplayedRun, prediction_of
 from planner.validation.scores import Score, group_name, score
@@ -381,7 +381,7 @@ def headline(fitted: FittedCosts) -> str:
     for errors in fitted.comparisons:
         if (errors.runs, errors.metric) == ("held out", "tpot"):
             before, after = percent(errors.before.median), percent(errors.after.median)
-            runs = number_of(errors.before.points, "run")
+            runs = number_of(errors.before.runs, "run")
             text += f"; median TPOT error on {runs} held out: {before} before, {after} after"
     return text + "."
 
@@ -399,7 +399,7 @@ def fit_tables(fitted: FittedCosts) -> tuple[Table, ...]:
         (
             comparison.runs,
             comparison.metric.upper(),
-            str(comparison.before.points),
+            str(comparison.before.runs),
             percent(comparison.before.median),
             percent(comparison.after.median),
             percent(comparison.before.p90),

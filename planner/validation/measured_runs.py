@@ -196,11 +196,6 @@ class ServingPoint(MeasuredRun):
         return sum(server.workers * server.parallelism.gpus for server in self.servers)
 
 
-def read_serving_points(path: str | Path, repeats: bool = False) -> tuple[ServingPoint, ...]:
-    """The runs of a CSV file that can be read; see `read_serving_runs`. Raises InputError."""
-    return tuple(run for run in read_serving_runs(path, repeats) if isinstance(run, ServingPoint))
-
-
 def read_serving_runs(path: str | Path, repeats: bool = False) -> tuple[ServingPoint | RefusedRun, ...]:
     """Runs of a CSV file and the settings beside it, in order. `repeats`: also rows that repeat another row's run.
 

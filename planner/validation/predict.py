@@ -19,8 +19,7 @@ from planner.llm import LlmSpec
 from planner.roofline import Parallelism
 from planner.serving import Deployment, Performance, Pool, Role, latency_intervals
 from planner.simulator import simulate
-from planner.validation.checkpoint_formats import precision_of
-from planner.validation.checkpoint_names import model_of
+from planner.validation.checkpoints import model_of, precision_of
 from planner.validation.measured_runs import RefusedRun, ServingPoint, Statistic, WorkerSettings
 from planner.workload import ClosedLoop, TokenLengths, Workload
 

@@ -1,48 +1,44 @@
-"""Every run of a points file predicted, and what came out as tables, Markdown, a CSV of details and a parity plot.
+"""Every run of a points file predicted, and the errors as rows, tables, Markdown and a CSV of details.
 
-Answers: what the planner's error is, where it was fitted and where not. `planner validate` shows what is here.
+Answers: how far the planner is off, where it was fitted and where not. `planner validate` shows what is here.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import math
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 from hardware_db import HardwareDb, load_hardware, read_calibration
 from planner.core import InputError, Metric, Table, UnknownNameError, number_of, percent, write_whole
+from planner.validation.accuracy import FITTED, HELD_OUT, AccuracyRow
 from planner.validation.measured_runs import RefusedRun, ServingPoint, WorkerSettings
-from planner.validation.parity_plot import Dot, parity_svg
 from planner.validation.predict import Prediction, predict
 from planner.validation.scores import (
-    METRICS,
-    GroupKey,
+    METRIC_NAMES,
     Score,
     ServingClass,
     by_group,
     is_fitted,
+    mode_of,
     score,
     score_of,
     serving_class,
 )
 
-METRIC_NAMES = {"tpot": "TPOT", "ttft": "TTFT", "output_rate": "output tokens/s"}
 BEGIN, END = "<!-- scoreboard -->", "<!-- /scoreboard -->"
 """Marks in a Markdown file between which `write_between_marks` writes."""
 MAX_SHOWN_FAILURES = 20
 """Runs without a prediction that are listed one by one."""
 CHUNKS_PER_PROCESS = 32
 """Portions of the runs per process: small enough for all to end together. Affects speed only."""
-NOTHING = "-"
-HELD_OUT_TOTALS, ALL_TOTALS = "Totals over held-out groups", "Totals over all groups"
-"""Titles of the first table; the second where every group was fitted to."""
-FIGURES_TITLE = "Percentiles and E2E"
-"""Title of the table of further figures."""
+ALL_GROUPS = "all groups, fitted too"
 EVERY_GROUP_FITTED = "every group was fitted to"
 LEFT_OUT = "the table under *Leaving one group out* in docs/studies/accuracy.md"
 """Where groups that nothing was fitted to are judged."""
@@ -50,7 +46,7 @@ LEFT_OUT = "the table under *Leaving one group out* in docs/studies/accuracy.md"
 
 @dataclass(frozen=True)
 class Scoreboard:
-    """Predictions, each with whether its group was fitted to, in one order."""
+    """Predictions, each with True if its group was fitted to, in one order."""
 
     predictions: tuple[Prediction, ...]
     fitted: tuple[bool, ...]
@@ -129,31 +125,22 @@ def select_points(
 ) -> tuple[ServingPoint | RefusedRun, ...]:
     """Points of an engine, a model (part of its name is enough), a SKU, a mode. Raises UnknownNameError for none."""
     kept = tuple(points)
-    properties = (("--engine", engine, _engine), ("--sku", sku, _sku), ("--mode", mode, _mode))
-    for option, wanted, property_of in properties:
+    for option, wanted, value_of in (
+        ("--engine", engine, lambda point: point.engine),
+        ("--sku", sku, lambda point: point.sku),
+        ("--mode", mode, mode_of),
+    ):
         if wanted is not None:
-            known = {property_of(point) for point in kept}
+            known = {value_of(point) for point in kept}
             if wanted not in known:
                 raise UnknownNameError(option, wanted, known)
-            kept = tuple(point for point in kept if property_of(point) == wanted)
+            kept = tuple(point for point in kept if value_of(point) == wanted)
     if model is not None:
         named = tuple(point for point in kept if model.lower() in point.model.lower())
         if not named:
             raise UnknownNameError("--model", model, {point.model for point in kept})
         kept = named
     return kept
-
-
-def _engine(point: ServingPoint | RefusedRun) -> str:
-    return point.engine
-
-
-def _sku(point: ServingPoint | RefusedRun) -> str:
-    return point.sku
-
-
-def _mode(point: ServingPoint | RefusedRun) -> str:
-    return "disaggregated" if point.disaggregated else "mixed"
 
 
 # --- in words and tables --------------------------------------------------------------------------------------------
@@ -168,11 +155,48 @@ def headline(board: Scoreboard) -> str:
     return f"{number_of(runs, 'run')}, {covered} with a prediction; {rest}."
 
 
+def score_rows(board: Scoreboard) -> tuple[AccuracyRow, ...]:
+    """Errors of held-out runs by class, of all runs, then of every group in each metric, where any were measured."""
+    rows: list[AccuracyRow | None] = []
+    for kind in ServingClass:
+        held_out = [prediction for prediction in board.held_out() if serving_class(prediction.point) is kind]
+        rows += [_row(held_out, metric, kind.value, part=HELD_OUT) for metric in METRIC_NAMES]
+    rows += [_row(board.predictions, metric, ALL_GROUPS) for metric in METRIC_NAMES]
+    fitted = dict(zip(map(id, board.predictions), board.fitted, strict=True))
+    for metric in METRIC_NAMES:
+        for key, group in by_group(board.predictions).items():
+            days = sorted({prediction.point.measured_on for prediction in group} - {""}) or [""]
+            model = key.model.rsplit("/", 1)[-1].removesuffix("-Instruct").removesuffix("-FP8")
+            mode = "disagg." if key.mode == "disaggregated" else key.mode
+            named = {
+                "engine": key.engine,
+                "model": f"{model} {key.precision}".strip(),
+                "sku": key.sku,
+                "mode": f"{mode} {key.speculation}".strip(),
+                "part": FITTED if fitted[id(group[0])] else HELD_OUT,
+                "measured_from": days[0],
+                "measured_to": days[-1],
+            }
+            rows.append(_row(group, metric, serving_class(group[0].point).value, **named))
+    return tuple(row for row in rows if row is not None)
+
+
+def _row(predictions: Sequence[Prediction], metric: str, kind: str, **named: str) -> AccuracyRow | None:
+    """None where nothing was measured."""
+    errors = score(predictions, metric)
+    if errors is None:
+        return None
+    bias = errors.bias if errors.predicted else None
+    names = dict.fromkeys(("engine", "model", "sku", "mode", "part"), "") | named
+    return AccuracyRow(kind=kind, metric=METRIC_NAMES[metric], **{**names, **asdict(errors), "bias": bias})
+
+
 def tables(board: Scoreboard) -> tuple[Table, ...]:
     """Totals of the classes over held-out groups, if there are any, and of all; then every group in each metric; then
     further percentiles and means, where some were measured.
     """
-    return _totals(board), *(_groups(board, metric) for metric in METRICS), *figure_tables(board)
+    rows = score_rows(board)
+    return _totals(board, rows), *(_groups(rows, metric) for metric in METRIC_NAMES.values()), *figure_tables(board)
 
 
 def failures(board: Scoreboard) -> tuple[str, ...]:
@@ -187,42 +211,30 @@ def failures(board: Scoreboard) -> tuple[str, ...]:
 _SCORE_COLUMNS = ("runs", "median %", "p90 %", "MAPE %", "bias %")
 
 
-def _score_cells(errors: Score | None) -> tuple[str, ...]:
+def _score_cells(errors: Score | AccuracyRow) -> tuple[str, ...]:
     """Runs (predicted of measured, where some are not) and errors in percent."""
-    if errors is None:
-        return ("0", *[NOTHING] * (len(_SCORE_COLUMNS) - 1))
-    runs = f"{errors.points}" if errors.predicted == errors.points else f"{errors.predicted} of {errors.points}"
+    runs = f"{errors.runs}" if errors.predicted == errors.runs else f"{errors.predicted} of {errors.runs}"
     sizes = (percent(size) for size in (errors.median, errors.p90, errors.mape))
-    shown = (*sizes, percent(errors.bias, signed=True))
+    shown = (*sizes, percent(math.nan if errors.bias is None else errors.bias, signed=True))
     return (runs, *(text.removesuffix(" %") for text in shown))
 
 
-def _totals(board: Scoreboard) -> Table:
-    rows = []
-    for kind in ServingClass:
-        held_out = [prediction for prediction in board.held_out() if serving_class(prediction.point) is kind]
-        if held_out:
-            rows += [(kind.value, METRIC_NAMES[metric], *_score_cells(score(held_out, metric))) for metric in METRICS]
-    rows += [
-        ("all groups, fitted too", METRIC_NAMES[metric], *_score_cells(score(board.predictions, metric)))
-        for metric in METRICS
-    ]
-    title, note = HELD_OUT_TOTALS, "Only groups that no engine constant was fitted to, but for the last lines."
+def _totals(board: Scoreboard, rows: Sequence[AccuracyRow]) -> Table:
+    cells = tuple((row.kind, row.metric, *_score_cells(row)) for row in rows if not row.is_group)
+    title = "Totals over held-out groups"
+    note = "Only groups that no engine constant was fitted to, but for the last lines."
     if not board.held_out():
-        title, note = ALL_TOTALS, f"No group is held out: {EVERY_GROUP_FITTED}; {LEFT_OUT} says how far others are off."
+        title = "Totals over all groups"
+        note = f"No group is held out: {EVERY_GROUP_FITTED}; {LEFT_OUT} says how far others are off."
     note += " A run without a prediction counts as 100 % error; runs are then shown as predicted of measured. "
     note += "Bias is of predicted runs."
-    return Table(title, ("class", "metric", *_SCORE_COLUMNS), tuple(rows), note)
+    return Table(title, ("class", "metric", *_SCORE_COLUMNS), cells, note)
 
 
-def _groups(board: Scoreboard, metric: str) -> Table:
-    fitted = dict(zip(map(id, board.predictions), board.fitted, strict=True))
-    rows = []
-    for key, predictions in by_group(board.predictions).items():
-        fitted_or_not = "fitted" if fitted[id(predictions[0])] else "held out"
-        rows.append((*_group_cells(key), fitted_or_not, *_score_cells(score(predictions, metric))))
-    columns = ("engine", "model", "SKU", "mode", "group", *_SCORE_COLUMNS)
-    return Table(f"{METRIC_NAMES[metric]} by group", columns, tuple(rows))
+def _groups(rows: Sequence[AccuracyRow], metric: str) -> Table:
+    groups = (row for row in rows if row.is_group and row.metric == metric)
+    cells = tuple((row.engine, row.model, row.sku, row.mode, row.part, *_score_cells(row)) for row in groups)
+    return Table(f"{metric} by group", ("engine", "model", "SKU", "mode", "group", *_SCORE_COLUMNS), cells)
 
 
 def figure_tables(board: Scoreboard) -> tuple[Table, ...]:
@@ -232,11 +244,12 @@ def figure_tables(board: Scoreboard) -> tuple[Table, ...]:
         of_class = [each for each in board.predictions if serving_class(each.point) is kind]
         for name in figure_names(of_class):
             errors = score_of((each.figure_error(name), each.tpot_s is not None) for each in of_class)
-            rows.append((kind.value, name, *_score_cells(errors)))
+            if errors is not None:
+                rows.append((kind.value, name, *_score_cells(errors)))
     if not rows:
         return ()
     note = "No engine constant was fitted to these figures."
-    return (Table(FIGURES_TITLE, ("class", "figure", *_SCORE_COLUMNS), tuple(rows), note),)
+    return (Table("Percentiles and E2E", ("class", "figure", *_SCORE_COLUMNS), tuple(rows), note),)
 
 
 def figure_names(predictions: Iterable[Prediction]) -> list[str]:
@@ -244,13 +257,6 @@ def figure_names(predictions: Iterable[Prediction]) -> list[str]:
     found = {figure.name: figure for prediction in predictions for figure in prediction.point.figures}
     order = list(Metric)
     return sorted(found, key=lambda name: (order.index(found[name].metric), found[name].percentile or 0.0))
-
-
-def _group_cells(key: GroupKey) -> tuple[str, str, str, str]:
-    """Engine, model with its precision, SKU, mode; short enough for a terminal."""
-    model = key.model.rsplit("/", 1)[-1].removesuffix("-Instruct").removesuffix("-FP8")
-    mode = "disagg." if key.mode == "disaggregated" else key.mode
-    return key.engine, f"{model} {key.precision}".strip(), key.sku, f"{mode} {key.speculation}".strip()
 
 
 def markdown(board: Scoreboard) -> str:
@@ -299,7 +305,7 @@ def _text_around_marks(path: str | Path) -> tuple[str, str]:
     return before, after
 
 
-# --- details and plot -----------------------------------------------------------------------------------------------
+# --- details --------------------------------------------------------------------------------------------------------
 
 
 def details_csv(board: Scoreboard) -> str:
@@ -348,7 +354,7 @@ def _detail_row(prediction: Prediction, fitted: bool) -> dict[str, object]:
 
 
 def _asked_cells(point: ServingPoint) -> dict[str, object]:
-    """What the client sent."""
+    """Requests that the client sent."""
     return {
         "input_tokens": point.input_tokens,
         "output_tokens": point.output_tokens,
@@ -361,7 +367,7 @@ def _asked_cells(point: ServingPoint) -> dict[str, object]:
 
 
 def _played_cells(point: ServingPoint) -> dict[str, object]:
-    """How the run was played, and what of it was not stated."""
+    """Settings that the run was played with, and those that were not stated."""
     return {
         "servers": "; ".join(map(_server, point.servers)),
         "draft_tokens": point.draft_tokens,
@@ -390,36 +396,3 @@ def _server(server: WorkerSettings) -> str:
     memory = "" if server.memory_fraction is None else f", memory {server.memory_fraction:g}"
     limits = f"{server.max_batched_tokens} tokens, {server.max_running_requests} requests"
     return f"{server.workers} x {server.parallelism.label}: {limits}{memory}"
-
-
-def plot(board: Scoreboard) -> str:
-    """Predicted against measured TPOT, TTFT and each further figure that was measured, as SVG, one colour per class;
-    fitted groups are paler.
-    """
-    dots: dict[str, list[Dot]] = {"TPOT": [], "TTFT": []}
-    for prediction, fitted in zip(board.predictions, board.fitted, strict=True):
-        point, kind = prediction.point, serving_class(prediction.point).value
-        pairs = {
-            "TPOT": (point.mean_tpot_s, prediction.tpot_s),
-            "TTFT": (point.mean_ttft_s, prediction.ttft_s),
-        }
-        for name, (measured, predicted) in pairs.items():
-            if measured and predicted:
-                dots[name].append(Dot(1e3 * measured, 1e3 * predicted, kind, fitted))
-    return parity_svg(dots | _figure_dots(board), "ms", [kind.value for kind in ServingClass])
-
-
-def figure_plot(board: Scoreboard, names: Iterable[str]) -> str:
-    """The same of some of the further figures alone (`figure_names`), one colour per SKU."""
-    dots = _figure_dots(board, by_sku=True)
-    skus = sorted({prediction.point.sku for prediction in board.predictions})
-    return parity_svg({name: dots.get(name, []) for name in names}, "ms", skus)
-
-
-def _figure_dots(board: Scoreboard, by_sku: bool = False) -> dict[str, list[Dot]]:
-    dots: dict[str, list[Dot]] = {name: [] for name in figure_names(board.predictions)}
-    for prediction, fitted in zip(board.predictions, board.fitted, strict=True):
-        kind = prediction.point.sku if by_sku else serving_class(prediction.point).value
-        for figure, predicted_s in zip(prediction.point.figures, prediction.figures_s, strict=False):
-            dots[figure.name].append(Dot(1e3 * figure.value_s, 1e3 * predicted_s, kind, fitted))
-    return dots

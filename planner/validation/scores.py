@@ -15,7 +15,7 @@ import numpy as np
 from hardware_db import HardwareDb
 from planner.core import PlannerError
 from planner.serving import ServingKind, is_sparse
-from planner.validation.checkpoint_names import model_of
+from planner.validation.checkpoints import model_of
 from planner.validation.measured_runs import MeasuredRun, RefusedRun, ServingPoint
 from planner.validation.predict import Prediction
 
@@ -46,7 +46,7 @@ def group_name(point: MeasuredRun) -> str:
 
 
 def is_fitted(point: MeasuredRun, db: HardwareDb) -> bool:
-    """Whether the engine constants a point is predicted with were fitted to its group (model and SKU).
+    """True if the engine constants that a point is predicted with were fitted to its group (model and SKU).
 
     Owners before a model's name and capitals do not count.
     """
@@ -66,31 +66,26 @@ class Score:
     """Errors of one group of points.
 
     Attributes:
-        points: in the group and measured.
+        runs: in the group and measured.
         predicted: of these, with a prediction.
         median, p90, mape: of the absolute relative error, 1 where there is no prediction.
         bias: median of the signed error of the predicted ones; nan when there are none.
     """
 
-    points: int
+    runs: int
     predicted: int
     median: float
     p90: float
     mape: float
     bias: float
 
-    @property
-    def coverage(self) -> float:
-        """Share of the points with a prediction."""
-        return self.predicted / self.points
 
-
-METRICS = ("tpot", "ttft", "output_rate")
-"""What is compared: attributes of `Prediction` end in ``_error``."""
+METRIC_NAMES = {"tpot": "TPOT", "ttft": "TTFT", "output_rate": "output tokens/s"}
+"""What is compared, in words; attributes of `Prediction` have the name and ``_error``."""
 
 
 def score(predictions: Iterable[Prediction], metric: str) -> Score | None:
-    """Errors of a group in one of `METRICS`; None when nothing was measured.
+    """Errors of a group in one of `METRIC_NAMES`; None when nothing was measured.
 
     >>> point = ServingPoint.model_construct(mean_tpot_s=0.020, mean_ttft_s=None)
     >>> errors = score([Prediction(point, 1.0, 0.021), Prediction(point, 1.0, 0.018), Prediction(point)], "tpot")
@@ -101,14 +96,14 @@ def score(predictions: Iterable[Prediction], metric: str) -> Score | None:
 
 
 def score_of(pairs: Iterable[tuple[float | None, bool]]) -> Score | None:
-    """Errors of predictions, each with whether there was one; None where nothing was measured."""
+    """Errors of predictions, each with True if there was one; None where nothing was measured."""
     measured = [(error, known) for error, known in pairs if error is not None]
     if not measured:
         return None
     sizes = np.abs(np.array([error for error, _ in measured], dtype=np.float64))
     signed = [error for error, known in measured if known]
     return Score(
-        points=sizes.size,
+        runs=sizes.size,
         predicted=len(signed),
         median=float(np.median(sizes)),
         p90=float(np.quantile(sizes, 0.9)),
@@ -118,7 +113,7 @@ def score_of(pairs: Iterable[tuple[float | None, bool]]) -> Score | None:
 
 
 class GroupKey(NamedTuple):
-    """What a line of the scoreboard stands for."""
+    """Runs that a line of the scoreboard stands for."""
 
     engine: str
     model: str
@@ -130,14 +125,13 @@ class GroupKey(NamedTuple):
 
 def group_key(point: ServingPoint | RefusedRun) -> GroupKey:
     """The line of the scoreboard a point belongs to."""
-    return GroupKey(
-        point.engine,
-        point.model,
-        point.sku,
-        point.precision,
-        "disaggregated" if point.disaggregated else "mixed",
-        "MTP" if isinstance(point, ServingPoint) and point.draft_tokens else "",
-    )
+    speculation = "MTP" if isinstance(point, ServingPoint) and point.draft_tokens else ""
+    return GroupKey(point.engine, point.model, point.sku, point.precision, mode_of(point), speculation)
+
+
+def mode_of(point: ServingPoint | RefusedRun) -> str:
+    """In one word: disaggregated or mixed."""
+    return "disaggregated" if point.disaggregated else "mixed"
 
 
 def by_group(predictions: Iterable[Prediction]) -> dict[GroupKey, list[Prediction]]:

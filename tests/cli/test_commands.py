@@ -568,7 +568,7 @@ def _measured_files(folder: Path) -> None:
 
 def test_validate_shows_and_writes_the_scoreboard(tmp_path: Path) -> None:
     _measured_files(tmp_path)
-    page, plot, details = (tmp_path / name for name in ("page.md", "plot.svg", "runs.csv"))
+    page, plot, details = (tmp_path / name for name in ("page.md", "plot.html", "runs.csv"))
     page.write_text("<!-- scoreboard --><!-- /scoreboard -->", encoding="utf-8")
     written = ["--write", str(page), "--plot", str(plot), "--details", str(details)]
     done = _run("validate", str(tmp_path / "points.csv"), *written)
@@ -577,7 +577,7 @@ def test_validate_shows_and_writes_the_scoreboard(tmp_path: Path) -> None:
     assert max(map(len, done.stdout.splitlines())) <= 100
     assert "…" not in done.stdout
     assert "### TPOT by group" in page.read_text(encoding="utf-8")
-    assert plot.read_text(encoding="utf-8").startswith("<svg")
+    assert "Predicted TPOT [ms]" in plot.read_text(encoding="utf-8")
     assert len(details.read_text(encoding="utf-8").splitlines()) == 8
 
 
@@ -610,7 +610,7 @@ BAD_MEASURED = [
     (["validate", "points.csv", "--held-out", "--fitted"], "--held-out, --fitted, --all", "exclude each other"),
     (["validate", "points.csv", "--jobs", "0"], "--jobs", "must be >= 1"),
     (["validate", "points.csv", "--write", "results.json"], "--write", "has no <!-- scoreboard -->"),
-    (["validate", "points.csv", "--plot", "missing/p.svg"], "output file", "there is no folder"),
+    (["validate", "points.csv", "--plot", "missing/p.html"], "output file", "there is no folder"),
     (["validate", "points.csv", "--calibrations", "missing"], "--calibrations", "no .json files"),
     (["calibrate-serving", "results.json", "--sku", "h100-sxm"], "command line", "--model"),
     (["calibrate-serving", "results.json", "--model", "phi-4", "--sku", "h100"], "--sku", "unknown name"),

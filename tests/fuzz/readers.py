@@ -37,7 +37,7 @@ from planner.scenario.user_hardware import calibration_of_json, sku_of_toml
 from planner.studies import scenario_in
 from planner.supply import prices_csv, read_prices
 from planner.traffic import describe, read_any_trace, read_metrics, read_trace
-from planner.validation import read_costs, read_serving_points
+from planner.validation import read_costs, read_serving_runs
 from planner.validation.benchmark_files import points_of, read_results, server_of
 from tests.configs import kv_window_bytes
 from tests.fuzz.guard import ROOT
@@ -260,7 +260,7 @@ def _settings(path: Path) -> None:
     for one in _SERVING.glob("*.csv"):
         if one.name != path.name:
             (path.parent / one.name).write_bytes(one.read_bytes())
-    read_serving_points(path.parent / "points.csv", repeats=True)
+    read_serving_runs(path.parent / "points.csv", repeats=True)
 
 
 def _llm_seeds(*names: str) -> tuple[Path, ...]:

@@ -31,7 +31,7 @@ from planner.studies import scenario_in
 from planner.supply import read_prices
 from planner.traffic import read_any_trace, read_trace
 from planner.traffic.prometheus_series import read_series
-from planner.validation import read_serving_points
+from planner.validation import read_serving_runs
 from planner.validation.benchmark_files import read_results
 from tests.fuzz.cases import Case
 from tests.fuzz.guard import ROOT, Failures, answered, assert_refused, watched
@@ -54,7 +54,7 @@ BY_PATH: dict[str, Callable[[str], object]] = {
     "read_prices": read_prices,
     "read_series": read_series,
     "read_results": read_results,
-    "read_serving_points": read_serving_points,
+    "read_serving_runs": read_serving_runs,
 }
 
 

@@ -29,7 +29,7 @@ from planner.scenario.user_hardware import calibration_of_json, sku_of_toml
 from planner.studies import scenario_in
 from planner.traffic import read_metrics
 from planner.traffic.prometheus_series import read_series
-from planner.validation import read_serving_points, read_serving_runs
+from planner.validation import read_serving_runs
 from planner.validation.benchmark_files import read_results
 from planner.validation.measured_runs import RefusedRun
 from tests.fuzz.guard import ROOT, answered, assert_refused
@@ -219,7 +219,7 @@ def test_settings_without_their_key_column_say_nothing(name: str, tmp_path: Path
     points = (ROOT / "tests" / "reference" / "serving" / "points.csv").read_text()
     (tmp_path / "points.csv").write_text(points)
     (tmp_path / name).write_text("a,b\n1,2\n")
-    assert read_serving_points(tmp_path / "points.csv")
+    assert read_serving_runs(tmp_path / "points.csv")
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,6 @@ from scipy.optimize import least_squares
 from hardware_db import EngineCosts, HardwareDb, load_hardware
 from planner.core import FloatArray, PlannerError
 from planner.serving.uncertainty import kernel_spreads
-from planner.validation import read_serving_points
 from planner.validation.engine_fit import (
     DIFFERENCE_STEP,
     LOSS_SCALE,
@@ -48,6 +47,7 @@ from planner.validation.engine_fit import (
 from planner.validation.measured_runs import ServingPoint
 from planner.validation.predict import ReplayedRun, replayed
 from planner.validation.scores import serving_class
+from tests.validation.points import read_serving_points
 
 COMMON = ("sequence_s", "gap_s", "launch_s", "request_s", "admission_s", "stretch", "prompt_stretch")
 LATENT = ("latent_s", "latent_prompt_s", "transfer_request_s")

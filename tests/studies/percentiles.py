@@ -1,6 +1,6 @@
 """How far percentiles and E2E are off, of runs whose group no engine constant was fitted to.
 
-    python -m tests.studies.percentiles AMD.csv [--write docs/studies/accuracy.md] [--plot FILE.svg]
+    python -m tests.studies.percentiles AMD.csv [--write docs/studies/accuracy.md] [--plot FILE.html]
 
 Of the reference data only AMD's runs have more than a mean or median TTFT and TPOT. Each of their groups is the only
 one of its architecture, so that without it the constants are what the other architectures have in common: the mean over
@@ -20,13 +20,15 @@ from pathlib import Path
 import numpy as np
 
 from hardware_db import EngineCosts, load_hardware
+from planner.charts.hardware import parity_page, parity_rows
 from planner.core import Metric, PlannerError
 from planner.validation import scoreboard
 from planner.validation.engine_fit import Trial, from_coordinate, to_coordinate
-from planner.validation.measured_runs import MeasuredFigure, ServingPoint, Statistic, read_serving_points
+from planner.validation.measured_runs import MeasuredFigure, ServingPoint, Statistic
 from planner.validation.predict import Prediction, ReplayedRun, replayed
 from planner.validation.scoreboard import Scoreboard
 from planner.validation.scores import Score, score_of
+from tests.validation.points import read_serving_points
 
 LEFT_OUT = Path(__file__).parent / "left_out"
 ENGINE = "sglang"
@@ -93,7 +95,7 @@ def table(done: Sequence[Prediction]) -> str:
 
 
 def _counted(errors: Score) -> str:
-    return f"{errors.points}" if errors.predicted == errors.points else f"{errors.predicted} of {errors.points}"
+    return f"{errors.runs}" if errors.predicted == errors.runs else f"{errors.predicted} of {errors.runs}"
 
 
 def _percents(errors: Score) -> str:
@@ -140,7 +142,8 @@ def main() -> None:
         arguments.write.write_text(f"{before}{BEGIN}\n\n{made}\n\n{END}{after}", encoding="utf-8")
     if arguments.plot is not None:
         shown = [name for name in scoreboard.figure_names(done) if "p99" in name or name.startswith("E2E")]
-        arguments.plot.write_text(scoreboard.figure_plot(Scoreboard(tuple(done), (False,) * len(done)), shown))
+        rows = parity_rows(Scoreboard(tuple(done), (False,) * len(done)), shown)
+        arguments.plot.write_text(parity_page(rows, "sku"), encoding="utf-8")
 
 
 if __name__ == "__main__":

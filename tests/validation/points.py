@@ -1,10 +1,13 @@
-"""A measured serving point for the tests of predictions and of their scores."""
+"""A measured serving point for the tests of predictions and of their scores; those of a file that can be read."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from hardware_db import Dtype, EngineCosts, HardwareDb, load_hardware
 from planner.engine import Schedule
-from planner.validation.measured_runs import ServingPoint, WorkerSettings
+from planner.validation import ServingPoint, read_serving_runs
+from planner.validation.measured_runs import WorkerSettings
 
 DB = load_hardware()
 SERVER = WorkerSettings(max_batched_tokens=8192, max_running_requests=64)
@@ -25,6 +28,10 @@ POINT = ServingPoint(
     mean_ttft_s=0.1,
     mean_tpot_s=0.01,
 )
+
+
+def read_serving_points(path: str | Path, repeats: bool = False) -> tuple[ServingPoint, ...]:
+    return tuple(run for run in read_serving_runs(path, repeats) if isinstance(run, ServingPoint))
 
 
 def point_with(**changes: object) -> ServingPoint:

@@ -52,7 +52,7 @@ def test_every_group_is_on_a_known_gpu_and_of_a_known_class() -> None:
 
 
 def test_a_scoreboard_is_written_with_the_digits_of_its_tables() -> None:
-    lines = accuracy.scores_csv(BOARD).splitlines()
+    lines = accuracy.rows_csv(scoreboard.score_rows(BOARD)).splitlines()
     tables = scoreboard.tables(BOARD)
     assert len(lines) == 1 + sum(len(table.rows) for table in tables)
     pair = next(line for line in lines if "h100-sxm,disagg.,held out,TPOT" in line)
@@ -62,8 +62,7 @@ def test_a_scoreboard_is_written_with_the_digits_of_its_tables() -> None:
 def test_a_group_without_measurements_of_a_metric_has_no_row() -> None:
     point = BOARD.predictions[0].point.model_copy(update={"mean_ttft_s": None})
     board = Scoreboard((Prediction(point, 1.0, 0.01),), (False,))
-    rows = accuracy.rows_of_tables(scoreboard.tables(board), accuracy.group_origins(board.predictions))
-    assert {row.metric for row in rows} == {"TPOT"}
+    assert {row.metric for row in scoreboard.score_rows(board)} == {"TPOT"}
 
 
 @pytest.mark.parametrize(
@@ -125,14 +124,10 @@ def test_held_out_groups_are_told_apart() -> None:
     assert (found.rows[0].name, found.differs) == ("Llama-3.1-70B fp8 on h200-sxm, vllm, mixed", ("GPU",))
 
 
-def test_totals_where_every_group_was_fitted_to_are_read_back() -> None:
+def test_totals_where_every_group_was_fitted_to_are_of_all_groups() -> None:
     board = Scoreboard(BOARD.predictions, (True,) * len(BOARD.predictions))
-    tables = scoreboard.tables(board)
-    rows = accuracy.rows_of_tables(tables, accuracy.group_origins(board.predictions))
-    assert tables[0].title == "Totals over all groups"
-    assert "Leaving one group out" in tables[0].note
-    assert {row.part for row in rows if not row.is_group} == {""}
-    assert scoreboard.headline(board).endswith("every group was fitted to.")
+    assert scoreboard.tables(board)[0].title == "Totals over all groups"
+    assert {row.part for row in scoreboard.score_rows(board) if not row.is_group} == {""}
 
 
 def test_nothing_measured_is_closest_to_nothing() -> None:

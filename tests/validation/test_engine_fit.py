@@ -10,7 +10,6 @@ from hardware_db import EngineCosts, load_hardware
 from planner.core import InputError
 from planner.engine import Speculation
 from planner.roofline import StepShape
-from planner.validation import read_serving_points
 from planner.validation.engine_fit import (
     DEFAULT_NAMES,
     LATENT_NAMES,
@@ -26,6 +25,7 @@ from planner.validation.engine_fit import (
 from planner.validation.measured_runs import ServingPoint
 from planner.validation.predict import deployment_of, predict
 from tests.places import REFERENCE
+from tests.validation.points import read_serving_points
 
 DB = load_hardware()
 POINTS = REFERENCE / "serving" / "points.csv"

@@ -11,7 +11,7 @@ import pytest
 
 from hardware_db import Dtype
 from planner.core import InputError
-from planner.validation import read_serving_points, read_serving_runs
+from planner.validation import read_serving_runs
 from planner.validation.measured_runs import (
     DEFAULT_MAX_RUNNING_REQUESTS,
     UNSTATED_ROOM_TOKENS,
@@ -20,6 +20,7 @@ from planner.validation.measured_runs import (
     leading_number,
     run_of,
 )
+from tests.validation.points import read_serving_points
 
 PLAIN = {
     "source_id": "one",

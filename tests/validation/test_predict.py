@@ -10,7 +10,7 @@ import pytest
 from hardware_db import EngineCosts
 from planner.engine import memory_footprint
 from planner.roofline import Parallelism
-from planner.validation import ServingPoint, read_serving_points
+from planner.validation import ServingPoint
 from planner.validation.measured_runs import WorkerSettings
 from planner.validation.predict import (
     Prediction,
@@ -20,7 +20,7 @@ from planner.validation.predict import (
     predict,
 )
 from planner.validation.scores import ServingClass, score, serving_class
-from tests.validation.points import DB, POINT, SERVER, point_with, with_costs
+from tests.validation.points import DB, POINT, SERVER, point_with, read_serving_points, with_costs
 
 # --- what is played -------------------------------------------------------------------------------------------------
 

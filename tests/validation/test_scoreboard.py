@@ -10,11 +10,12 @@ import pytest
 
 from hardware_db import load_hardware
 from planner.core import InputError, UnknownNameError
-from planner.validation import Scoreboard, measured_runs, read_serving_points, scoreboard
+from planner.validation import Scoreboard, measured_runs, scoreboard
 from planner.validation.measured_runs import ServingPoint
 from planner.validation.predict import Prediction, predict
 from planner.validation.scoreboard import BEGIN, END
 from tests.places import REFERENCE
+from tests.validation.points import read_serving_points
 
 POINTS = read_serving_points(REFERENCE / "serving" / "points.csv")
 BY_ID = {point.id: point for point in POINTS}
@@ -139,13 +140,6 @@ def test_calibrations_of_a_folder_stand_in_for_the_packaged_ones(tmp_path: Path)
     assert scoreboard.hardware_with(tmp_path).calibrations == (chosen,)
 
 
-def test_plot_shows_classes_that_occur() -> None:
-    svg = scoreboard.plot(BOARD)
-    assert "dense, mixed" in svg
-    assert "MoE and MLA" not in svg
-    assert svg.count("measured TPOT [ms]") == 1
-
-
 def _with_figures(name: str, measured_s: dict[str, float], predicted_s: tuple[float, ...]) -> Prediction:
     row = {"mean_ttft_ms": "1", **{column: str(1e3 * value) for column, value in measured_s.items()}}
     point = BY_ID[name].model_copy(update={"figures": measured_runs._figures(row)})
@@ -168,7 +162,6 @@ def test_percentiles_and_e2e_have_a_table_of_their_own() -> None:
         "ITL p50": ("1", "10", "10", "10", "+10"),
     }
     assert table.rows[0][4:] == ("84", "43", "-5.0")  # p90 linear between 20 and 100; mean; median of +10 and -20
-    assert ">measured E2E p99 [ms]<" in scoreboard.plot(board)
 
 
 def test_no_further_figures_leave_no_table() -> None:

@@ -18,7 +18,7 @@ def test_score_by_hand() -> None:
     runs = [Prediction(POINT, 0.1, tpot) for tpot in (0.011, 0.008, 0.013)] + [Prediction(POINT, reason="none")]
     found = score(runs, "tpot")
     assert found is not None
-    assert (found.points, found.predicted, found.coverage) == (4, 3, 0.75)
+    assert (found.runs, found.predicted) == (4, 3)
     assert found.median == pytest.approx(0.25)
     assert found.mape == pytest.approx(0.4)
     assert found.p90 == pytest.approx(0.3 + 0.7 * 0.7)  # at 0.9 * 3 = 2.7 between the third and the fourth
@@ -28,7 +28,7 @@ def test_score_by_hand() -> None:
 def test_score_of_nothing_predicted_has_no_bias() -> None:
     found = score([Prediction(POINT, reason="none")], "tpot")
     assert found is not None
-    assert (found.median, found.coverage) == (1.0, 0.0)
+    assert (found.median, found.predicted) == (1.0, 0)
     assert math.isnan(found.bias)
 
 

@@ -1,14 +1,74 @@
-"""Number formats that a measured run was served in, part by part.
+"""Checkpoints as benchmarks name them: the preset whose layers they have, and the number format of each part.
 
-Answers: of labels such as ``fp8`` or ``nvfp4``, the checkpoint's name and the kernels of its experts, which format each
-part of the model was in. What published NVFP4 checkpoints leave in 16 bit stands in `presets/checkpoints.csv`.
+Owners, precisions, tunings and dates of a name do not change the architecture; checkpoints of another name with the
+layers of a preset stand in `presets/checkpoint_names.csv`, each with its page. Labels such as ``fp8`` or ``nvfp4``, the
+checkpoint's name and the kernels of its experts say which format each part was in; what published NVFP4 checkpoints
+leave in 16 bit stands in `presets/checkpoints.csv`.
 """
 
 from __future__ import annotations
 
+import csv
+import re
+from collections.abc import Mapping
+from functools import cache
+
 from hardware_db import Dtype, GpuSku
-from planner.llm import LlmSpec, Part, PartPrecision, Precision, checkpoint_named, checkpoints_of
+from planner.core import UnknownNameError, preset
+from planner.llm import LlmSpec, Part, PartPrecision, Precision, checkpoint_named, checkpoints_of, list_llms, load_llm
 from planner.validation.measured_runs import ServingPoint
+
+PRECISION_WORDS = (
+    r"(?:nv|mx)?fp\d+|bf16|fp16|int\d(?:mix)?|\dbit|w\d+a\d+\w*|(?:w|a|kv|attn|moe|mlp)(?:-?(?:nv|mx)?fp\d)?"
+)
+QUANTISER_WORDS = r"awq|gptq|bnb|quark|asq|ptpc|autoround|unsloth|modelopt|marlin|gguf|quantized(?:\.\w+)?|blockscale"
+SCALE_WORDS = r"dynamic|static|per-?tensor|per-?token|per-?channel|block|channel|tensor|token"
+TUNING_WORDS = r"instruct|chat|base|it|pt|thinking|preview|original|hf|mtp|eagle\d?"
+DATES = r"\d{4}|20\d{6}|\d{6}"
+UNTELLING = re.compile(
+    rf"-(?:(?:{PRECISION_WORDS}|{QUANTISER_WORDS}|{SCALE_WORDS})(?:-v\d+)?|{TUNING_WORDS}|{DATES})(?=-|$)"
+)
+"""Words of a checkpoint's name that leave its layers alone: formats of its weights (and second editions), tools and
+granularities of quantisation, tunings, dates."""
+OWNERS = re.compile(r"^(?:meta|nvidia|amd|openai|redhatai)-(?=llama|nemotron|gpt|deepseek|qwen|minimax|kimi|glm)")
+"""Owners that are repeated in the name itself: Meta-Llama-3.1-8B, NVIDIA-Nemotron-3-Nano."""
+
+
+def architecture_name(name: str) -> str:
+    """A name without owner, precision, tuning and date.
+
+    >>> architecture_name("nvidia/DeepSeek-R1-0528-FP4-V2")
+    'deepseek-r1'
+    >>> architecture_name("RedHatAI/Llama-3.3-70B-Instruct-quantized.w8a8")
+    'llama-3.3-70b'
+    """
+    last = name.rstrip("/").rsplit("/", 1)[-1].lower()
+    last = re.sub(r"(?<=\d)_(?=\d)", ".", last).replace("_", "-").replace(" ", "-")
+    return UNTELLING.sub("", OWNERS.sub("", last.removeprefix("models--").rsplit("--", 1)[-1]))
+
+
+@cache
+def _presets() -> Mapping[str, str]:
+    """Preset by architecture name."""
+    by_id = {architecture_name(id): id for id in list_llms()}
+    rows = csv.DictReader(preset("checkpoint_names.csv").read_text(encoding="utf-8").splitlines())
+    return by_id | {row["name"]: row["preset"] for row in rows}
+
+
+@cache
+def model_of(name: str) -> LlmSpec:
+    """The preset with the layers of a checkpoint.
+
+    Raises UnknownNameError, which names the nearest presets.
+    """
+    ids, known, last = list_llms(), _presets(), name.rsplit("/", 1)[-1]
+    found = last.lower() if last.lower() in ids else known.get(architecture_name(name))
+    if found is None:
+        raise UnknownNameError("points.model", last, ids)
+    return load_llm(found)
+
+
+# --- formats ----------------------------------------------------------------------------------------------------------
 
 
 def precision_of(point: ServingPoint, llm: LlmSpec, sku: GpuSku) -> Precision:
@@ -42,18 +102,14 @@ def _four_bit_formats(point: ServingPoint, labels: str, llm: LlmSpec, sku: GpuSk
     requantised = named is not None and named.precision.weights is Dtype.NVFP4
     if Dtype.MXFP4 in {native.of(part)[0] for part in Part} and not requantised:
         return _with_experts(native, *_mxfp4_experts(point, sku))
-    stored = Dtype.MXFP4 if "mxfp4" in labels or not _takes_nvfp4(sku) else Dtype.NVFP4
+    no_nvfp4 = sku.multiplies(Dtype.MXFP4) and not sku.multiplies(Dtype.NVFP4)  # what multiplies neither unpacks
+    stored = Dtype.MXFP4 if "mxfp4" in labels or no_nvfp4 else Dtype.NVFP4
     precision = _left_in_sixteen_bit(point.checkpoint or point.model, llm, stored)
     return _with_experts(precision, stored, Dtype.BF16) if _unpacks(point) else precision
 
 
-def _takes_nvfp4(sku: GpuSku) -> bool:
-    """Whether its units multiply NVFP4, or no 4-bit format at all and kernels unpack it."""
-    return sku.multiplies(Dtype.NVFP4) or not sku.multiplies(Dtype.MXFP4)
-
-
 def _unpacks(point: ServingPoint) -> bool:
-    """Whether the kernels of the experts multiply in 16 bit whatever the GPU has."""
+    """True if the kernels of the experts multiply in 16 bit whatever the GPU has."""
     return "marlin" in point.moe_backend.lower()
 
 
