@@ -228,17 +228,14 @@ def test_other_rules_are_left_to_the_common_clock(
         run_events(Deployment.mixed(replica(), 2), traffic(5, 20, 20.0, (300, 100), ties=False))
 
 
-def test_prefill_pools_that_share_prefixes_are_left_to_the_common_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits to be sent keeps its prefix in use, until it has been."""
-    config = replica(own_schedule=Schedule(prefix_cache=True))
+def test_pairs_with_prefix_caches_or_pieces_on_the_link_are_left_to_the_common_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What waits to be sent keeps its prefix in use; SGLang sends prompts piece by piece."""
     monkeypatch.setattr(ALONE, refuse)
     requests = traffic(5, 20, 20.0, (300, 100), ties=False)
-    run_events(Deployment.disaggregated(config, config, (1, 1)), requests)
+    sharing = replica(own_schedule=Schedule(prefix_cache=True))
+    for config in (sharing, calibrated(engine="sglang")):
+        run_events(Deployment.disaggregated(config, config, (1, 1)), requests)
     with pytest.raises(AssertionError, match="refused"):
-        run_events(Deployment.mixed(config, 2), requests)
-
-
-def test_prompts_that_are_sent_piece_by_piece_are_left_to_the_common_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = calibrated(engine="sglang")
-    monkeypatch.setattr(ALONE, refuse)
-    run_events(Deployment.disaggregated(config, config, (1, 1)), traffic(5, 20, 20.0, (300, 100), ties=False))
+        run_events(Deployment.mixed(sharing, 2), requests)
