@@ -16,7 +16,7 @@ import numpy as np
 
 from planner.core import BoolArray, InputError
 from planner.optimizer import ALWAYS, Period, Slice
-from planner.traffic import DemandProfile, DemandSlice, LengthSplit, OfflineWork, Service, TypicalPeriods
+from planner.traffic import DemandProfile, DemandSlice, LengthSplit, OfflineWork, Service
 from planner.workload import ArrivalProcess, RecordedArrivals, RequestClass, Slo, TokenLengths, Workload
 
 # --- lengths --------------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def slices_of(
     services: Sequence[Service],
     *,
     split: LengthSplit | None = None,
-    profile: DemandProfile | TypicalPeriods | None = None,
+    profile: DemandProfile | None = None,
     offline: Sequence[tuple[Service, OfflineWork]] = (),
     growth: float = 1.0,
     by_class: bool = False,
@@ -269,18 +269,16 @@ def program_slices(slices: Sequence[DemandSlice]) -> tuple[Slice, ...]:
     )
 
 
-def periods_of(profile: DemandProfile | TypicalPeriods | None) -> tuple[Period, ...]:
+def periods_of(profile: DemandProfile | None) -> tuple[Period, ...]:
     """The periods of the integer program, one for each factor; equal neighbours stay apart, as starts are counted.
 
-    Named by the time at which they begin, counted from the start of the profile; typical periods by what they are.
+    Named by the time at which they begin, counted from the start of the profile.
 
     >>> [period.name for period in periods_of(DemandProfile(factors=(1, 2), period_hours=12))]
     ['00:00', '12:00']
     """
     if profile is None:
         return (ALWAYS,)
-    if isinstance(profile, TypicalPeriods):
-        return tuple(Period(name=f"typical {place}", hours=hours) for place, hours in enumerate(profile.hours, start=1))
     names = _clock_names(len(profile.factors), profile.period_hours)
     return tuple(Period(name=name, hours=profile.period_hours) for name in names)
 

@@ -32,7 +32,6 @@ from planner.traffic.services import (
     LengthSplit,
     OfflineWork,
     Service,
-    TypicalPeriods,
 )
 from planner.traffic.text_files import FileKind, Source, name_of, text_of
 from planner.traffic.trace import Trace, read_trace
@@ -64,7 +63,6 @@ __all__ = [
     "Service",
     "Source",
     "Trace",
-    "TypicalPeriods",
     "cold_start_of",
     "curve_of_profile",
     "curve_of_trace",

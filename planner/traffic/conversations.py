@@ -90,13 +90,11 @@ def turns_of(row: Row) -> Sequence[Row]:
     """
     for name in LIST_NAMES:
         turns = row.get(name)
-        if isinstance(turns, list) and turns and all(_is_turn(turn) for turn in turns):
+        if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+            continue
+        if turns and all(any(isinstance(turn.get(role), str) for role in ROLE_NAMES) for turn in turns):
             return turns
     return ()
-
-
-def _is_turn(turn: object) -> bool:
-    return isinstance(turn, dict) and any(isinstance(turn.get(name), str) for name in ROLE_NAMES)
 
 
 class ConversationReader:

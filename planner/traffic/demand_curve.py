@@ -45,21 +45,6 @@ class DemandCurve:
         """Arrivals in the whole curve."""
         return float(self.rates_per_s.sum()) * self.window_s
 
-    def resampled(self, window_s: float) -> DemandCurve:
-        """The same demand in windows of another length [s]; a last window that is not full is left out.
-
-        >>> DemandCurve(60.0, np.array([1.0, 3.0]), "").resampled(30.0).rates_per_s.tolist()
-        [1.0, 1.0, 3.0, 3.0]
-        """
-        count = math.floor(self.duration_s / window_s + 1e-9)
-        if not 1 <= count <= MAX_CURVE_WINDOWS:
-            bound = f"makes {count:,} windows of {self.duration_s:g} s, must be 1 to {MAX_CURVE_WINDOWS:,}"
-            raise InputError("window_s", window_s, bound, "give 10 to 60 s")
-        arrived = np.concatenate([[0.0], np.cumsum(self.rates_per_s) * self.window_s])
-        edges_s = np.arange(self.rates_per_s.size + 1) * self.window_s
-        rates = np.diff(np.interp(np.arange(count + 1) * window_s, edges_s, arrived)) / window_s
-        return DemandCurve(window_s, rates, self.source)
-
 
 def curve_of_profile(
     profile: DemandProfile, rate_per_s: float, window_s: float = 60.0, drift: RateDrift | None = None

@@ -26,7 +26,8 @@ import numpy as np
 
 from planner.core import FloatArray, InputError
 from planner.traffic.compression import compress
-from planner.traffic.prometheus_series import MAX_VALUE, Series, number_of
+from planner.traffic.fields import float_of
+from planner.traffic.prometheus_series import MAX_VALUE, Series
 from planner.workload import MAX_TOKENS, TokenLengths
 
 CELLS = 2000
@@ -123,7 +124,7 @@ def histogram_of(series: Iterable[Series], name: str, rise: Callable[[Series], f
     by_edge: dict[float, float] = {}
     for item in series:
         if item.name == f"{name}_bucket":
-            edge = number_of(item.labels.get("le"))
+            edge = float_of(item.labels.get("le"))
             if edge is None or math.isnan(edge) or (abs(edge) > MAX_VALUE and edge != math.inf):
                 raise InputError(f"{name}_bucket", item.labels.get("le"), "has no upper end le", "query the raw series")
             by_edge[edge] = by_edge.get(edge, 0.0) + rise(item)

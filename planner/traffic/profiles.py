@@ -1,8 +1,8 @@
-"""Profiles of demand over a day or a week: from recordings, from curves, and packaged ones.
+"""Profiles of demand over a day or a week: from recordings, and packaged ones.
 
-`profile_from_trace` folds a recording onto one day or week, `profile_from_curve` reads a sketch, `load_profile(name)`
-gives a packaged one and `profile_info(name)` says where it comes from. A folded profile is a *mean* day: single days
-lie above it, by `MeasuredProfile.spread` and up to `MeasuredProfile.highest`.
+`profile_from_trace` folds a recording onto one day or week, `load_profile(name)` gives a packaged one and
+`profile_info(name)` says where it comes from. A folded profile is a *mean* day: single days lie above it, by
+`MeasuredProfile.spread` and up to `MeasuredProfile.highest`.
 
 Period 0 begins where the recording began, or at midnight where `starts_at_hours` says so. No time zone is applied.
 """
@@ -10,18 +10,16 @@ Period 0 begins where the recording began, or at midnight where `starts_at_hours
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
 
 from planner.core import FloatArray, Frozen, InputError, IntArray, UnknownNameError, preset, table_facts, table_names
-from planner.traffic.services import DemandProfile, TypicalPeriods
+from planner.traffic.services import DemandProfile
 from planner.traffic.trace import Trace
 
 HOURS_PER_DAY = 24.0
@@ -207,165 +205,11 @@ def _whole_ratio(name: str, divisor: float, whole: float, of: str) -> int:
     return count
 
 
-# --- curves ---------------------------------------------------------------------------------------------------------
-
-
-def profile_from_curve(
-    points: Sequence[tuple[float, float]],
-    period_hours: float = 1.0,
-    *,
-    cycle_hours: float = HOURS_PER_DAY,
-    relative_to: float | None = None,
-) -> DemandProfile:
-    """A profile from a few points of a curve, straight in between and from the last one round to the first.
-
-    Args:
-        points: (time in the cycle [h], rate in any unit); times rise and lie in [0, cycle).
-        period_hours: length of a period [h].
-        cycle_hours: 24 for a day, 168 for a week [h].
-        relative_to: the rate of the workload, in the unit of the points, which factor 1 stands for; None: the curve's
-            mean.
-
-    Equation: factor_j = (1 / P) times the integral of the curve over period j / `relative_to`; exact, by trapezoids
-    between points and edges.
-
-    Raises:
-        InputError: no points, times that do not rise or lie outside the cycle, a rate that is negative or not finite,
-            or no demand at all.
-
-    >>> profile_from_curve([(0, 1), (12, 3)], period_hours=12).factors  # 1 up to 3 and down again
-    (1.0, 1.0)
-    >>> profile_from_curve([(0, 1), (12, 3)], period_hours=6).factors
-    (0.75, 1.25, 1.25, 0.75)
-    """
-    per_cycle = _periods_per_cycle(period_hours, cycle_hours, 0.0)
-    times, rates = _checked_points(points, cycle_hours)
-    edges = np.arange(per_cycle + 1) * period_hours
-    knots = np.union1d(np.clip(edges, 0.0, cycle_hours), times)
-    heights = np.interp(knots, times, rates, period=cycle_hours)
-    areas = np.diff(knots) * (heights[1:] + heights[:-1]) / 2.0
-    below = np.interp(edges, knots, np.concatenate([[0.0], np.cumsum(areas)]))
-    means = np.diff(below) / period_hours
-    unit = float(means.mean()) if relative_to is None else relative_to
-    if not (math.isfinite(unit) and unit > 0.0):
-        field = "points" if relative_to is None else "relative_to"
-        raise InputError(field, unit, "the rate that factor 1 stands for must be > 0", "give some demand")
-    return DemandProfile(
-        factors=tuple((means / unit).tolist()), period_hours=period_hours, source=f"curve through {len(points)} points"
-    )
-
-
-def _checked_points(points: Sequence[tuple[float, float]], cycle_hours: float) -> tuple[FloatArray, FloatArray]:
-    if not points:
-        raise InputError("points", "[]", "needs at least one", "give (hour, rate) pairs")
-    for time, rate in points:
-        if not 0.0 <= time < cycle_hours:
-            raise InputError("points.hour", time, f"must lie in [0, {cycle_hours:g})", "a curve closes by itself")
-        if not (math.isfinite(rate) and rate >= 0.0):
-            raise InputError("points.rate", rate, "must be finite and >= 0", f"correct the point at {time:g} h")
-    for (before, _), (after, _) in pairwise(points):
-        if after <= before:
-            raise InputError("points.hour", after, f"does not rise above {before:g}", "sort the points, each hour once")
-    times, rates = np.asarray(points, dtype=np.float64).T
-    return times, rates
-
-
-# --- fewer periods --------------------------------------------------------------------------------------------------
-
-
-def typical_periods(profile: DemandProfile, count: int) -> TypicalPeriods:
-    """The profile in at most `count` periods: periods of about the same demand become one, as long as all of them.
-
-    The peak is a period of its own, so peak and mean are kept exactly; every other period gets the mean of what it
-    stands for, grouped so that the squared differences are least.
-
-    Lost is the order: periods come by rising demand, so that a unit starts at most once, which is the fewest starts
-    there can be. Lost is what differs within a group too: a fleet for its mean is short of its largest member. Where
-    costs are convex in demand (units may be fractions, nothing is paid for starts) the cost is a lower bound, by
-    Jensen's inequality. Use it to compare quickly, and the whole profile to decide.
-
-    Equation: least sum of squares over groups of neighbours in sorted order (Fisher, Journal of the American
-    Statistical Association 53, 1958, p. 789), by dynamic programming over ends of groups (Wang and Song, R Journal
-    3(2), 2011, p. 29). Keeping the peak as a period of its own is what time series aggregation for energy systems
-    calls an extreme period (tsam, https://pypi.org/project/tsam).
-
-    Raises:
-        InputError: `count` below 1, or 1 where the demand is not the same throughout.
-
-    >>> day = DemandProfile(factors=(1.0, 1.2, 4.0, 1.0, 0.8, 4.0), period_hours=4)
-    >>> few = typical_periods(day, 2)
-    >>> few.factors, few.hours, few.stands_for
-    ((1.0, 4.0), (16.0, 8.0), (0, 0, 1, 0, 0, 1))
-    """
-    factors = np.asarray(profile.factors)
-    values, which, sizes = np.unique(factors, return_inverse=True, return_counts=True)
-    needed = 1 if values.size == 1 else 2
-    if count < needed:
-        raise InputError("count", count, f"must be >= {needed} to keep peak and mean", f"give {needed} or more")
-    group = np.append(_optimal_groups(values[:-1], sizes[:-1].astype(np.float64), count - 1), -1)
-    group[-1] = group[-2] + 1 if values.size > 1 else 0
-    of_period = group[which]
-    periods = np.bincount(of_period)
-    means = np.bincount(of_period, weights=factors) / periods
-    means[-1] = values[-1]
-    return TypicalPeriods(
-        factors=tuple(means.tolist()),
-        hours=tuple((periods * profile.period_hours).tolist()),
-        stands_for=tuple(of_period.tolist()),
-    )
-
-
-def _optimal_groups(values: FloatArray, weights: FloatArray, count: int) -> IntArray:
-    """Group of each of n sorted values, at most `count` groups, least weighted sum of squares, shape (n,)."""
-    n = values.size
-    if n <= count:
-        return np.arange(n)
-    mass, first, second = (
-        np.concatenate([[0.0], np.cumsum(weights * (values - values.mean()) ** power)]) for power in (0, 1, 2)
-    )
-    starts = np.arange(n)
-    best = np.append(0.0, np.full(n, np.inf))  # least cost of the first k values
-    cuts = np.zeros((count, n + 1), dtype=np.int64)
-    for group in range(count):
-        following = np.append(0.0, np.full(n, np.inf))
-        for end in range(1, n + 1):
-            begin = starts[:end]
-            own = second[end] - second[begin] - (first[end] - first[begin]) ** 2 / (mass[end] - mass[begin])
-            costs = best[begin] + own
-            cuts[group, end] = int(np.argmin(costs))
-            following[end] = costs[cuts[group, end]]
-        best = np.append(np.inf, following[1:])
-    return _group_labels(cuts, n)
-
-
-def _group_labels(cuts: IntArray, n: int) -> IntArray:
-    """Group numbers from the first index of the last group, group by group."""
-    labels, end = np.zeros(n, dtype=np.int64), n
-    for group in range(cuts.shape[0] - 1, -1, -1):
-        begin = int(cuts[group, end])
-        labels[begin:end] = group
-        end = begin
-    return labels
-
-
 # --- what following the demand can save -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class FollowingSavings:
-    """One fleet for the peak, against one that follows the demand.
-
-    Attributes:
-        peak_to_mean: largest factor / mean factor.
-        max_saving: share of the flat fleet's cost that following can save at most.
-    """
-
-    peak_to_mean: float
-    max_saving: float
-
-
-def following_savings(profile: DemandProfile | TypicalPeriods) -> FollowingSavings:
-    """What a fleet that follows the demand can save at most against a flat one, whatever it is made of.
+def following_savings(profile: DemandProfile) -> float:
+    """Share of a flat fleet's cost that a fleet that follows the demand saves at most, whatever it is made of.
 
     Equation: with a price for capacity that is the same in every period, flat costs peak and following costs mean, so
     1 - mean / peak is saved. Where the flat fleet is n whole replicas of rate r, n r >= peak stands for the peak.
@@ -374,12 +218,9 @@ def following_savings(profile: DemandProfile | TypicalPeriods) -> FollowingSavin
     (https://en.wikipedia.org/wiki/Load_factor_(electrical)).
 
     >>> following_savings(DemandProfile(factors=(0.5, 0.5, 1.0, 2.0)))
-    FollowingSavings(peak_to_mean=2.0, max_saving=0.5)
+    0.5
     """
-    hours = profile.hours if isinstance(profile, TypicalPeriods) else (1.0,) * len(profile.factors)
-    weighted = math.fsum(factor * length for factor, length in zip(profile.factors, hours, strict=True))
-    mean, peak = weighted / math.fsum(hours), max(profile.factors)
-    return FollowingSavings(peak_to_mean=peak / mean, max_saving=1.0 - mean / peak)
+    return 1.0 - math.fsum(profile.factors) / len(profile.factors) / max(profile.factors)
 
 
 # --- presets --------------------------------------------------------------------------------------------------------

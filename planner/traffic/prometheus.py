@@ -30,7 +30,6 @@ from planner.core import FloatArray, InputError, Metric, UnknownNameError, prese
 from planner.traffic.histograms import Histogram, bucket_lengths, histogram_of, joint_lengths, mean_lengths
 from planner.traffic.profiles import HOURS_PER_DAY, HOURS_PER_WEEK, MeasuredProfile, measured_from_rates
 from planner.traffic.prometheus_series import Series, all_fell, increases, join_scrapes, read_series
-from planner.traffic.services import DemandProfile
 from planner.traffic.text_files import Source
 from planner.workload import ArrivalProcess, RateDrift, RequestClass, TokenLengths, Workload
 
@@ -256,10 +255,6 @@ class ServerMetrics:
             rates, period_hours, period_hours, cycle_hours=cycle, starts_at_hours=start, source=source
         )
 
-    def demand_profile(self, period_hours: float = 1.0, *, week: bool = False) -> DemandProfile:
-        """The factors of `profile`, whose factor 1 is its own mean rate."""
-        return self.profile(period_hours, week=week).profile
-
 
 def read_metrics(
     *sources: Source,
@@ -339,7 +334,7 @@ def _series_of_files(
         return tuple(series for file in files for series in file)
     if len(files) > 2:
         raise InputError("metrics", f"{len(files)} scrapes", "at most two scrapes are compared", "give first and last")
-    stamps = [_time_of_page(file) for file in files]
+    stamps = [float(file[0].times_s[0]) if file else math.nan for file in files]  # of their first samples
     apart_s = interval_s if interval_s is not None else stamps[1] - stamps[0]
     if not apart_s > 0.0:
         bound = "the time between the two scrapes is not known" if math.isnan(apart_s) else "the second is not later"
@@ -348,11 +343,6 @@ def _series_of_files(
         notes.append("no counter rises from the first scrape to the second: they are taken the other way round")
         files = files[::-1]
     return join_scrapes(files[0], files[1], apart_s)
-
-
-def _time_of_page(series: Sequence[Series]) -> float:
-    """When a page was written, by the time of its first sample [s]; NaN where it says none."""
-    return float(series[0].times_s[0]) if series else math.nan
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,15 @@ from __future__ import annotations
 
 import io
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
 
 from planner.core import FloatArray, InputError
+from planner.traffic.fields import float_of
 from planner.traffic.text_files import FileKind, Source, json_documents, name_of, text_of
 
 MAX_METRICS_BYTES = 100_000_000
@@ -47,13 +48,6 @@ MAX_TIME_S = 1e11
 """Latest sample since 1970 [s], some three thousand years: refuses times in milliseconds."""
 MAX_VALUE = 1e18
 """Largest count, sum or bucket edge: sums and products of a few stay within what a float holds. A choice."""
-_SAMPLE = re.compile(
-    r"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:.]*+)(?:\s*+\{(?P<labels>(?:[^\"}]|\"(?:[^\"\\]|\\.)*+\")*+)\})?"
-    r"\s++(?P<value>\S++)(?:\s++(?P<time>[-+0-9.eE]++))?\s*+$"
-)
-"""Possessive throughout: time in proportion to the length of the line, whatever is in it."""
-_LABEL = re.compile(r"\s*+([a-zA-Z_][a-zA-Z0-9_.]*+)\s*+=\s*+\"((?:[^\"\\]|\\.)*+)\"\s*+,?")
-_ESCAPES = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,7 +211,7 @@ def _series_of_result(result: object, name: str) -> Series | None:
 
 def _sample(sample: object, metric_name: str) -> tuple[float, float]:
     if isinstance(sample, list) and len(sample) == 2:  # a time and a quoted value
-        time, value = (number_of(item) for item in sample)
+        time, value = (float_of(item) for item in sample)
         if time is not None and value is not None and abs(time) <= MAX_TIME_S:
             return time, _checked_value(value, metric_name)
     raise InputError(metric_name, str(sample)[:60], "is no sample", 'a sample is [1700000000, "12"]')
@@ -227,16 +221,6 @@ def _checked_value(value: float, metric_name: str) -> float:
     if math.isfinite(value) and abs(value) > MAX_VALUE:
         raise InputError(metric_name, value, f"is beyond {MAX_VALUE:g}", "leave the metric out of the query")
     return value
-
-
-def number_of(value: object) -> float | None:
-    """A number, or the text of one; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
 
 
 def _merge_series(answers: Iterable[Series]) -> Iterator[Series]:
@@ -254,41 +238,27 @@ def _merge_series(answers: Iterable[Series]) -> Iterator[Series]:
 
 
 def _text_series(text: str, name: str) -> Iterator[Series]:
-    unit_s = 1.0 if any(line.strip() == "# EOF" for line in text[-1000:].split("\n")[-3:]) else 1e-3
-    samples, page, of_page = 0, 1, set[tuple[str, str]]()
+    """Series of the pages of a text, line by line: with the types of metrics the parser would rename counters."""
+    is_open = any(line.strip() == "# EOF" for line in text[-1000:].split("\n")[-3:])
+    count, page, of_page = 0, 1, set[tuple[str, tuple[tuple[str, str], ...]]]()
     for number, raw in enumerate(io.StringIO(text), 1):  # a line ends with a line feed, and with nothing else
-        line = (raw.split(" # {")[0] if unit_s == 1.0 else raw).strip()  # without an exemplar of OpenMetrics
+        line = (raw.split(" # {")[0] if is_open else raw).strip()  # without an exemplar of OpenMetrics
         if not line or line.startswith("#"):
             continue
-        match = _SAMPLE.match(line)
-        value = number_of(match["value"]) if match else None
-        if match is None or value is None:
-            raise InputError(f"metrics line {number}", line[:60], "is no sample of a metric", KIND.fix)
-        samples += 1
-        _check_size(name, samples, samples)
-        stamp = number_of(match["time"]) if match["time"] else None
-        time_s = math.nan if stamp is None else stamp * unit_s
+        try:
+            ((sample,),) = (family.samples for family in text_string_to_metric_families(line))
+        except (ValueError, IndexError, KeyError):
+            raise InputError(f"metrics line {number}", line[:60], "is no sample of a metric", KIND.fix) from None
+        count += 1
+        _check_size(name, count, count)
+        time_s = math.nan if sample.timestamp is None else float(sample.timestamp) * (1e3 if is_open else 1.0)
         if abs(time_s) > MAX_TIME_S:
-            raise InputError(f"metrics line {number}", match["time"], f"is later than {MAX_TIME_S:g} s", KIND.fix)
-        key = (match["name"], match["labels"] or "")
+            raise InputError(f"metrics line {number}", f"{time_s:g} s", f"is later than {MAX_TIME_S:g} s", KIND.fix)
+        key = (sample.name, tuple(sample.labels.items()))
         if key in of_page:
             page += 1
             of_page.clear()
         of_page.add(key)
-        if math.isfinite(_checked_value(value, match["name"])):
-            labels = _labels(key[1]) | ({PAGE_LABEL: str(page)} if page > 1 else {})
-            yield Series(key[0], labels, np.array([time_s]), np.array([value]))
-
-
-def _labels(text: str) -> dict[str, str]:
-    """The labels between braces, up to the first thing that is none."""
-    labels: dict[str, str] = {}
-    label = _LABEL.match(text)
-    while label is not None:
-        labels[label[1]] = re.sub(r"\\.", _unescaped, label[2])
-        label = _LABEL.match(text, label.end())
-    return labels
-
-
-def _unescaped(escape: re.Match[str]) -> str:
-    return _ESCAPES.get(escape[0], escape[0])
+        if math.isfinite(_checked_value(sample.value, sample.name)):
+            labels = {**sample.labels, **({PAGE_LABEL: str(page)} if page > 1 else {})}
+            yield Series(sample.name, labels, np.array([time_s]), np.array([float(sample.value)]))

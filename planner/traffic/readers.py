@@ -309,10 +309,13 @@ def _json_trace(text: str, name: str, named: ColumnNames | None, counting: Token
 def _objects(document: object, reader: RowReader, name: str) -> Iterable[Row]:
     """The requests of a document: itself, its entries, or those of the list it wraps (``{"data": [...]}``)."""
     if isinstance(document, dict):
-        if reader.fields(document).has_tokens or turns_of(document):
+
+        def is_request(row: object) -> bool:
+            return isinstance(row, dict) and (reader.fields(row).has_tokens or bool(turns_of(row)))
+
+        if is_request(document):
             return (document,)
-        lists = (value for value in document.values() if isinstance(value, list) and value)
-        wrapped = (value for value in lists if isinstance(value[0], dict) and _is_request(value[0], reader))
+        wrapped = (v for v in document.values() if isinstance(v, list) and v and is_request(v[0]))
         document = next(wrapped, [document])
     if not isinstance(document, list):
         raise format_error(name, f"JSON of a {type(document).__name__}, not of objects")
@@ -320,10 +323,6 @@ def _objects(document: object, reader: RowReader, name: str) -> Iterable[Row]:
         if not isinstance(entry, dict):
             raise format_error(name, f"a list of {type(entry).__name__}, not of objects")
     return document
-
-
-def _is_request(row: Row, reader: RowReader) -> bool:
-    return reader.fields(row).has_tokens or bool(turns_of(row))
 
 
 def _trace_of_rows(reader: RowReader, name: str, kind: str) -> RecognisedTrace:

@@ -41,21 +41,6 @@ class DemandProfile(Frozen):
         return self
 
 
-@dataclass(frozen=True)
-class TypicalPeriods:
-    """A profile in fewer periods, each standing for all periods of about the same demand. See `typical_periods`.
-
-    Attributes:
-        factors: by typical period, rising.
-        hours: by typical period, in the whole horizon [h].
-        stands_for: by period of the profile, the index of its typical period.
-    """
-
-    factors: tuple[float, ...]
-    hours: tuple[float, ...]
-    stands_for: tuple[int, ...]
-
-
 class LengthSplit(Frozen):
     """Where the traffic is cut by length: a request goes to the slice between the next lower and the next higher cut.
 

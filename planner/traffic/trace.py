@@ -6,22 +6,21 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
-import zlib
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
-from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from planner.core import BoolArray, FloatArray, InputError, IntArray
 from planner.traffic.compression import compressed_pairs
+from planner.traffic.fields import as_moment
+from planner.traffic.text_files import FileKind, Source, name_of, text_of
 from planner.workload import (
     MAX_TOKENS,
     ArrivalProcess,
@@ -43,7 +42,7 @@ MIN_SPAN_S = 1e-9
 MAX_WINDOWS = 1e9
 """Most windows that arrivals are counted in."""
 
-_GZIP_MAGIC = b"\x1f\x8b"
+KIND = FileKind("trace", "give the path of a CSV file, plain or gzip", MAX_TRACE_BYTES, "cut it to a busy hour")
 _ARRIVAL_NAMES = ("arrival_s", "timestamp")
 _INPUT_NAMES = ("input_tokens", "contexttokens", "request tokens")
 _OUTPUT_NAMES = ("output_tokens", "generatedtokens", "response tokens")
@@ -227,7 +226,7 @@ def _refuse(name: str, values: FloatArray, rows: IntArray, bad: BoolArray, bound
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-def read_trace(source: str | Path | IO[str] | IO[bytes]) -> Trace:
+def read_trace(source: Source) -> Trace:
     r"""A trace from CSV: a path (``.gz`` allowed) or an open text or binary file.
 
     The first row names the columns, in any order and case: ``arrival_s`` or ``TIMESTAMP`` (seconds, or ISO dates as in
@@ -243,46 +242,11 @@ def read_trace(source: str | Path | IO[str] | IO[bytes]) -> Trace:
     >>> trace.arrival_s.tolist(), trace.input_tokens.tolist()
     ([0.0, 2.0], [100, 300])
     """
-    name = Path(source).name if isinstance(source, str | Path) else str(getattr(source, "name", "trace"))
+    name = name_of(source, "trace")
     try:
-        content = _read_file(Path(source)) if isinstance(source, str | Path) else _read_stream(source, name)
-        return _parse(_as_lines(content, name), name)
-    except (csv.Error, UnicodeDecodeError) as error:
+        return _parse(io.StringIO(text_of(source, name, KIND), newline=""), name)
+    except csv.Error as error:
         raise InputError("trace", name, f"is not CSV text ({error})", "save it as UTF-8 CSV, plain or gzip") from None
-    except (EOFError, zlib.error, OSError) as error:
-        raise InputError("trace", name, f"cannot be read ({error})", "check the path, or compress it again") from None
-
-
-def _read_file(path: Path) -> bytes:
-    """The content of a regular file within the size limit, or InputError."""
-    if not path.is_file():
-        raise InputError("trace", str(path), "no such file", "give the path of a CSV file, plain or gzip")
-    if path.stat().st_size > MAX_TRACE_BYTES:
-        raise _too_big(path.name)
-    return path.read_bytes()
-
-
-def _read_stream(stream: IO[str] | IO[bytes], name: str) -> str | bytes:
-    content = stream.read(MAX_TRACE_BYTES + 1)
-    if len(content) > MAX_TRACE_BYTES:
-        raise _too_big(name)
-    return content
-
-
-def _as_lines(content: str | bytes, name: str) -> Iterable[str]:
-    """Lines of plain or gzip content; a gzip that expands beyond the limit is refused on the way."""
-    if isinstance(content, str):
-        return io.StringIO(content.removeprefix("\ufeff"), newline="")
-    if content.startswith(_GZIP_MAGIC):
-        with gzip.open(io.BytesIO(content)) as packed:
-            content = packed.read(MAX_TRACE_BYTES + 1)
-        if len(content) > MAX_TRACE_BYTES:
-            raise _too_big(name)
-    return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
-
-
-def _too_big(name: str) -> InputError:
-    return InputError("trace", name, f"is larger than {MAX_TRACE_BYTES / 1e6:g} MB", "cut it to a busy hour")
 
 
 def _parse(text: Iterable[str], name: str) -> Trace:
@@ -332,20 +296,11 @@ class _Clock:
             try:
                 value = float(text)
             except ValueError:
-                self._start = _moment(text, row)
+                self._start = as_moment(text, row)
                 return 0.0
             self._in_seconds = True
             return value
-        return (_moment(text, row) - self._start).total_seconds()
-
-
-def _moment(text: str, row: int) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        bound = "must be seconds or an ISO date like the rows before"
-        raise InputError(f"row {row} arrival_s", text, bound, "write 12.5 or 2023-11-16 18:15:46.68") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return (as_moment(text, row) - self._start).total_seconds()
 
 
 def _number(text: str, name: str, row: int) -> float:

@@ -51,7 +51,7 @@ def _profile_choice(page: Page) -> None:
     components.chart(
         demands.profile_curve(measured, rate, name), demands.profile_rows(measured, rate), f"{name} by hour", "cost-day"
     )
-    saved = profiles.following_savings(measured.profile).max_saving
+    saved = profiles.following_savings(measured.profile)
     components.bullets(
         [
             f"{info.description}",
@@ -77,7 +77,7 @@ def _following_savings(page: Page) -> None:
         return
     if plan.flat_usd_per_hour:
         flat, now = plan.flat_usd_per_hour, plan.cost.usd_per_hour
-        most = profiles.following_savings(profile).max_saving
+        most = profiles.following_savings(profile)
         components.metric_cards(
             [
                 components.MetricCard(

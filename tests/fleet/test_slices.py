@@ -21,7 +21,6 @@ from planner.traffic import (
     LengthSplit,
     OfflineWork,
 )
-from planner.traffic.profiles import typical_periods
 from planner.workload import (
     ArrivalProcess,
     RecordedArrivals,
@@ -311,19 +310,6 @@ def test_periods_are_named_by_the_clock_and_differ(count: int, hours: float, nam
     assert {place: periods[place].name for place in names} == names
     assert len({period.name for period in periods}) == count
     assert sum(period.hours for period in periods) == pytest.approx(count * hours)
-
-
-def test_typical_periods_serve_as_a_profile() -> None:
-    """The same requests in the horizon, and the same peak."""
-    profile = DemandProfile(factors=(1.0, 1.1, 3.0, 0.4, 0.5, 1.0), period_hours=4.0)
-    few = typical_periods(profile, 3)
-    for one in (profile, few):
-        (found,) = slices_of([service()], profile=one)
-        periods = periods_of(one)
-        served = math.fsum(r * p.hours for r, p in zip(found.demand_per_s, periods, strict=True))
-        assert served == pytest.approx(10.0 * 4.0 * 7.0)
-        assert found.workload.rate_per_s == 30.0
-    assert [period.name for period in periods_of(few)] == ["typical 1", "typical 2", "typical 3"]
 
 
 def test_sessions_are_not_cut_by_length() -> None:

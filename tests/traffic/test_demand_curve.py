@@ -7,7 +7,7 @@ import pytest
 
 from planner.core import InputError
 from planner.traffic import DemandProfile, Trace, load_profile
-from planner.traffic.demand_curve import DemandCurve, curve_of_profile, curve_of_trace
+from planner.traffic.demand_curve import curve_of_profile, curve_of_trace
 from planner.workload import RateDrift
 
 
@@ -47,12 +47,6 @@ def test_a_recording_is_counted_and_its_unfinished_window_left_out() -> None:
     assert curve.requests == 5
 
 
-def test_resampling_keeps_the_requests() -> None:
-    curve = DemandCurve(60.0, np.array([1.0, 5.0, 2.0, 0.0]), "made up")
-    for window_s in (15.0, 40.0, 80.0, 240.0):
-        assert curve.resampled(window_s).requests == pytest.approx(curve.requests)
-
-
 def test_windows_that_do_not_fit_are_refused() -> None:
     profile = DemandProfile(factors=(1.0, 2.0))
     for window_s in (7.0, 7200.0, 0.001, -1.0):
@@ -62,5 +56,3 @@ def test_windows_that_do_not_fit_are_refused() -> None:
         curve_of_profile(profile, 0.0)
     with pytest.raises(InputError, match="window_s"):
         curve_of_trace(Trace.from_arrays([0.0, 1.0], [1, 1], [1, 1]), 60.0)
-    with pytest.raises(InputError, match="window_s"):
-        DemandCurve(60.0, np.ones(2), "").resampled(500.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,7 @@ from planner.traffic.profiles import (
     load_measured,
     measured_from_rates,
     measured_from_trace,
-    profile_from_curve,
     profile_info,
-    typical_periods,
 )
 from tests.places import ROOT
 from tests.studies.demand_profiles import profiles, table_row
@@ -171,131 +168,6 @@ def test_rates_that_make_no_profile_are_refused(arguments: dict[str, Any], messa
         measured_from_rates(**{"rates_per_s": [1.0] * 24, "step_hours": 1.0, **arguments})
 
 
-# --- curves ---------------------------------------------------------------------------------------------------------
-
-
-@given(
-    points=st.lists(
-        st.tuples(st.floats(0, 23.99), st.floats(0.1, 50)), min_size=1, max_size=8, unique_by=lambda p: p[0]
-    ),
-    periods=st.sampled_from([1, 2, 3, 8, 24]),
-)
-def test_a_curve_is_integrated_exactly(points: list[tuple[float, float]], periods: int) -> None:
-    """Oracle: the mean of many samples of the same closed polygon, and its whole area from corners alone."""
-    points = sorted(points)
-    profile = profile_from_curve(points, 24.0 / periods, relative_to=1.0)
-    around = [*points, (points[0][0] + 24.0, points[0][1])]
-    area = math.fsum((b[0] - a[0]) * (a[1] + b[1]) / 2.0 for a, b in itertools.pairwise(around))
-    assert math.fsum(profile.factors) * 24.0 / periods == pytest.approx(area, rel=1e-9)
-    times = (np.arange(48_000) + 0.5) / 2000.0
-    hours, rates = np.array(points).T
-    sampled = np.interp(times, hours, rates, period=24.0).reshape(periods, -1).mean(axis=1)
-    assert profile.factors == pytest.approx(sampled, rel=2e-2, abs=1e-3)
-    own = profile_from_curve(points, 24.0 / periods)
-    assert math.fsum(own.factors) / periods == pytest.approx(1.0, rel=1e-12)
-
-
-def test_a_flat_curve_is_a_flat_profile() -> None:
-    assert profile_from_curve([(8.0, 3.0)]).factors == (1.0,) * 24
-    week = profile_from_curve([(0.0, 5.0)], 2.0, cycle_hours=HOURS_PER_WEEK, relative_to=10.0)
-    assert week.factors == pytest.approx((0.5,) * 84)
-
-
-@pytest.mark.parametrize(
-    ("points", "changes", "message"),
-    [
-        ([], {}, r"points = '\[\]': needs at least one. Fix: give \(hour, rate\) pairs"),
-        ([(24.0, 1.0)], {}, r"points.hour = 24.0: must lie in \[0, 24\). Fix: a curve closes by itself"),
-        ([(3.0, 1.0), (3.0, 2.0)], {}, "points.hour = 3.0: does not rise above 3. Fix: sort the points"),
-        ([(3.0, -1.0)], {}, "points.rate = -1.0: must be finite and >= 0. Fix: correct the point at 3 h"),
-        ([(3.0, 0.0)], {}, "points = 0.0: the rate that factor 1 stands for must be > 0. Fix: give some demand"),
-        ([(3.0, 1.0)], {"relative_to": 0.0}, "relative_to = 0.0: the rate that factor 1 stands for must be > 0"),
-        ([(3.0, 1.0)], {"period_hours": 7.0}, "period_hours = 7.0: the day or week of 24 h is no whole number"),
-    ],
-)
-def test_curves_that_make_no_profile_are_refused(
-    points: list[tuple[float, float]], changes: dict[str, float], message: str
-) -> None:
-    with pytest.raises(InputError, match=message):
-        profile_from_curve(points, **changes)
-
-
-# --- fewer periods --------------------------------------------------------------------------------------------------
-
-
-def squares(factors: tuple[float, ...], groups: list[list[float]]) -> float:
-    assert sorted(factors) == sorted(value for group in groups for value in group)
-    return math.fsum(np.var(group) * len(group) for group in groups)
-
-
-@given(
-    factors=st.lists(st.sampled_from([0.0, 0.1, 0.3, 0.35, 0.8, 1.0, 1.7, 2.5]), min_size=2, max_size=9),
-    count=st.integers(2, 5),
-)
-def test_typical_periods_are_the_closest_ones_with_this_peak_and_mean(factors: list[float], count: int) -> None:
-    """Oracle: every way to cut the sorted factors into groups, the peak on its own."""
-    if max(factors) <= 0.0:
-        return
-    profile = DemandProfile(factors=tuple(factors), period_hours=2.0)
-    few = typical_periods(profile, count)
-    assert len(few.factors) <= count
-    assert max(few.factors) == max(factors)
-    assert list(few.factors) == sorted(few.factors)
-    assert math.fsum(few.hours) == pytest.approx(2.0 * len(factors))
-    served = math.fsum(factor * hours for factor, hours in zip(few.factors, few.hours, strict=True))
-    assert served == pytest.approx(2.0 * math.fsum(factors), rel=1e-12, abs=1e-12)
-    groups: list[list[float]] = [[] for _ in few.factors]
-    for factor, place in zip(factors, few.stands_for, strict=True):
-        groups[place].append(factor)
-    assert [float(np.mean(group)) for group in groups] == pytest.approx(list(few.factors))
-    below, peak = [f for f in sorted(factors) if f < max(factors)], [f for f in factors if f == max(factors)]
-    best = math.inf
-    for parts in range(count):
-        for cuts in itertools.combinations(range(1, len(below)), max(0, parts - 1)):
-            if not below or parts == 0:
-                continue
-            edges = [0, *cuts, len(below)]
-            pieces = [below[a:b] for a, b in itertools.pairwise(edges)]
-            best = min(best, squares(profile.factors, [*pieces, peak]))
-    assert squares(profile.factors, groups) == pytest.approx(best if below else 0.0, abs=1e-12)
-
-
-def test_enough_typical_periods_are_the_profile_itself() -> None:
-    profile = load_profile("azure-2024-conv-day")
-    few = typical_periods(profile, 24)
-    assert [few.factors[place] for place in few.stands_for] == pytest.approx(profile.factors)
-
-
-def test_typical_periods_of_a_long_profile() -> None:
-    """A week of five-minute periods, the longest profile there may be, keeps peak and mean in a dozen periods."""
-    factors = np.random.default_rng(2).gamma(4.0, 0.25, 24 * 7 * 12)
-    few = typical_periods(DemandProfile(factors=tuple(factors.tolist()), period_hours=1 / 12), 12)
-    assert max(few.factors) == factors.max()
-    assert np.average(few.factors, weights=few.hours) == pytest.approx(factors.mean(), rel=1e-12)
-    assert following_savings(few).max_saving == pytest.approx(1.0 - factors.mean() / factors.max())
-
-
-@pytest.mark.parametrize(("factors", "count", "needed"), [((1.0, 2.0), 1, 2), ((1.0, 1.0), 0, 1)])
-def test_too_few_typical_periods_are_refused(factors: tuple[float, ...], count: int, needed: int) -> None:
-    with pytest.raises(InputError, match=f"count = {count}: must be >= {needed} to keep peak and mean. Fix: give"):
-        typical_periods(DemandProfile(factors=factors), count)
-
-
-def test_typical_periods_bound_a_convex_cost_from_below() -> None:
-    """Jensen: base capacity at 1, all above it at 3; grouping never makes it dearer, more groups come nearer."""
-    profile = load_profile("azure-2024-code-week")
-
-    def cost(factors: Any, hours: Any, base: float) -> float:
-        return base * float(np.sum(hours)) + 3.0 * float(np.dot(np.maximum(np.subtract(factors, base), 0.0), hours))
-
-    for base in (0.0, 0.5, 1.3, 2.5):
-        true = cost(profile.factors, [1.0] * 168, base)
-        coarse, fine = (typical_periods(profile, count) for count in (3, 20))
-        assert cost(coarse.factors, coarse.hours, base) <= true + 1e-9
-        assert cost(fine.factors, fine.hours, base) <= true + 1e-9
-        assert cost(fine.factors, fine.hours, base) == pytest.approx(true, rel=0.01)
-
-
 # --- following the demand -------------------------------------------------------------------------------------------
 
 
@@ -306,14 +178,13 @@ def test_typical_periods_bound_a_convex_cost_from_below() -> None:
 def test_no_fleet_saves_more_by_following(factors: list[float], rate: float) -> None:
     """Whole replicas of any rate, sized period by period: counted, and held against the closed form."""
     found = following_savings(DemandProfile(factors=tuple(factors)))
-    assert found.peak_to_mean == pytest.approx(max(factors) / np.mean(factors))
-    assert found.max_saving == pytest.approx(1.0 - 1.0 / found.peak_to_mean, abs=1e-12)
+    assert found == pytest.approx(1.0 - float(np.mean(factors)) / max(factors), abs=1e-12)
     flat = math.ceil(max(factors) / rate)
     following = np.mean([math.ceil(factor / rate) for factor in factors])
     assert 1.0 - following / flat <= 1.0 - np.mean(factors) / (flat * rate) + 1e-9
     fine = max(factors) / 10_000.0
     saved = 1.0 - np.mean([math.ceil(factor / fine - 1e-9) for factor in factors]) / 10_000.0
-    assert saved == pytest.approx(found.max_saving, abs=2e-4)
+    assert saved == pytest.approx(found, abs=2e-4)
 
 
 # --- presets --------------------------------------------------------------------------------------------------------
