@@ -25,7 +25,7 @@ BANDS: Mapping[tuple[str, str], Mapping[str, float]] = {
     ("step time and supply", "seconds a step, GPUs on offer"): {"calibration": 0.08, "engine": 0.3, "supply": 0.8},
     ("latency", "TTFT, TPOT, E2E, rates"): {"simulator": 0.15, "serving": 0.42, "search": 0.66},
     ("plan", "fleet, cost, verified targets"): {"validation": 0.15, "fleet": 0.66},
-    ("questions", "what limits, what if"): {"systems": 0.45, "analysis": 0.8},
+    ("questions", "what limits, what if"): {"analysis": 0.66},
     ("in and out", "scenarios, reports, files"): {
         "report": 0.1,
         "scenario": 0.3,

@@ -22,11 +22,11 @@ from typer.testing import CliRunner
 
 import planner
 import planner.cli  # it registers the commands
+from planner.analysis import SYSTEMS
 from planner.cli.base import app
 from planner.launch import checked_versions
 from planner.report import glossary
 from planner.scenario import Scenario
-from planner.systems import SYSTEMS
 
 Schema = Mapping[str, Any]
 

@@ -81,15 +81,15 @@ _HOME = {
     "RateSweep": "planner.serving",
     "rate_sweep": "planner.serving",
     "sustainable_rate_per_s": "planner.serving",
-    "Comparison": "planner.systems",
-    "compare": "planner.systems",
+    "Comparison": "planner.analysis",
+    "compare": "planner.analysis",
     "Sweep": "planner.studies",
     "SweepPoint": "planner.studies",
     "sweep": "planner.studies",
     "frame": "planner.report",
     "frames": "planner.report",
-    "SYSTEMS": "planner.systems.catalogue",
-    "System": "planner.systems",
+    "SYSTEMS": "planner.analysis.systems",
+    "System": "planner.analysis",
 }
 
 __all__ = [
@@ -170,6 +170,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from planner.analysis import SYSTEMS, Comparison, System, compare
     from planner.core import InputError, Metric, PlannerError, UnknownNameError, UnsupportedFeatureError
     from planner.engine import (
         Batching,
@@ -208,7 +209,6 @@ if TYPE_CHECKING:
     from planner.simulator import simulate
     from planner.studies import Sweep, SweepPoint, sweep
     from planner.supply import read_prices, with_prices
-    from planner.systems import SYSTEMS, Comparison, System, compare
     from planner.traffic import (
         lengths_with_images,
         list_lengths,

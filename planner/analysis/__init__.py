@@ -5,9 +5,13 @@ worth to measure (`uncertain_steps`), what a change brings (`changes`), when a h
 (`api_break_even`), other purchase options (`purchase_alternatives`), and the answer in a sentence and four numbers
 (`headline`). The fleet under an autoscaler, beside its schedule (`simulate_autoscaler`), and until when it holds as
 demand grows (`fleet_growth`).
+
+And the serving systems of the literature side by side on the same GPUs and traffic (`compare`): `systems` names them
+with who described them, `system_variants` turns a deployment into what each would run. Nothing else in the product
+knows a system's name.
 """
 
-from planner.analysis import changes, headline, purchase_alternatives, why
+from planner.analysis import changes, headline, purchase_alternatives, system_comparison, why
 from planner.analysis.api_prices import (
     api_break_even,
     api_names,
@@ -47,6 +51,9 @@ from planner.analysis.running_fleet import (
     compare_running_fleet,
     learned_steps,
 )
+from planner.analysis.system_comparison import Comparison, RatePoint, SystemRow, compare, mixed_plan
+from planner.analysis.system_variants import Variant
+from planner.analysis.systems import DEFAULT_SYSTEMS, SYSTEMS, System, chosen_systems
 from planner.analysis.types import (
     ApiBreakEven,
     ApiPrice,
@@ -74,14 +81,17 @@ from planner.analysis.why import explain
 
 __all__ = [
     "ALIKE",
+    "DEFAULT_SYSTEMS",
     "EXACT_ESTIMATES",
     "REFUSED",
+    "SYSTEMS",
     "ApiBreakEven",
     "ApiPrice",
     "Autoscaler",
     "AutoscalingDay",
     "BreakEvenPrice",
     "Change",
+    "Comparison",
     "ConfidencePoint",
     "CostRange",
     "Explanation",
@@ -103,6 +113,7 @@ __all__ = [
     "PlayedFleet",
     "PurchaseAlternative",
     "PurchaseOffer",
+    "RatePoint",
     "Replanner",
     "RequirementCost",
     "RunnerUp",
@@ -116,7 +127,10 @@ __all__ = [
     "ServedTraffic",
     "Signal",
     "SmallestRelaxation",
+    "System",
+    "SystemRow",
     "TrafficPart",
+    "Variant",
     "WhatIf",
     "WhatIfSide",
     "alternative_purchases",
@@ -124,7 +138,9 @@ __all__ = [
     "api_names",
     "api_prices_of",
     "changes",
+    "chosen_systems",
     "commitment_words",
+    "compare",
     "compare_running_fleet",
     "explain",
     "fleet_growth",
@@ -136,6 +152,7 @@ __all__ = [
     "learned_steps",
     "mean_served_per_s",
     "mean_sustained_per_s",
+    "mixed_plan",
     "next_purchases",
     "numeric_requirements",
     "offer_from_plan",
@@ -151,6 +168,7 @@ __all__ = [
     "requirements",
     "simulate_autoscaler",
     "sku_words",
+    "system_comparison",
     "why",
     "with_commitments",
 ]

@@ -12,6 +12,7 @@ from typing import Any
 
 import altair as alt
 
+from planner.analysis import Comparison
 from planner.charts.latencies import distribution_rows, long_prompt_chart, long_prompt_rows, share_axis
 from planner.charts.marks import (
     BLUE,
@@ -38,7 +39,6 @@ from planner.charts.marks import (
 )
 from planner.core import InputError, Metric, money, significant
 from planner.engine import ReplicaConfig
-from planner.systems import Comparison
 
 PURPLE = "#CC79A7"
 COLORS = (BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY)

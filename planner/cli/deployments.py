@@ -436,10 +436,10 @@ def compare(
     Each system uses the same GPUs, gets the same requests, and is judged by theory and simulation. Without --sku the
     cheapest mixed fleet of the scenario is planned first; exit code 3: there is none.
     """
+    from planner.analysis import DEFAULT_SYSTEMS, SYSTEMS, chosen_systems
     from planner.core import Report
     from planner.report import comparison as comparison_report
     from planner.report import terminal
-    from planner.systems import catalogue
 
     setting = None if options.sku is None else options.setting(options.sku)
     request = options.request() if setting is None and options.scenario is not None else None
@@ -450,8 +450,8 @@ def compare(
         return
     check_outputs(json_file, csv_file)
     check_picture(plot)
-    names = tuple(catalogue.DEFAULT_SYSTEMS) if systems is None else _names(systems, tuple(catalogue.SYSTEMS))
-    catalogue.chosen_systems(names)
+    names = DEFAULT_SYSTEMS if systems is None else _names(systems, tuple(SYSTEMS))
+    chosen_systems(names)
     with terminal.progress() as say:
         setting = setting or _planned_setting(request, say)
         comparison = planner.compare(
@@ -496,7 +496,7 @@ def _rates(text: str | None) -> tuple[float, ...]:
 
 def _planned_setting(request: PlanRequest | None, say: Callable[[str], None]) -> Setting:
     """The cheapest mixed fleet of a scenario; where there is none, its diagnosis is printed and the command ends."""
-    from planner.systems import mixed_plan
+    from planner.analysis import mixed_plan
 
     if request is None:
         raise InputError("--sku", "(missing)", "is needed without a scenario", "give --sku or a scenario")

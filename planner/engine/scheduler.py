@@ -1,6 +1,6 @@
 """The schedule of an engine: batching, order of admission, KV memory, preemption, drafts and adapters. Types only.
 
-Every field is a choice that some serving system makes; `planner.systems.catalogue` names the combinations of the
+Every field is a choice that some serving system makes; `planner.analysis.systems` names the combinations of the
 literature.
 """
 

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from planner.analysis import SYSTEMS, Comparison, RatePoint, System, SystemRow
 from planner.core import (
     Columns,
     Metric,
@@ -32,7 +33,6 @@ from planner.report.records import (
     performance_summary,
 )
 from planner.serving import ClassPerformance, Performance, PoolPerformance
-from planner.systems import SYSTEMS, Comparison, RatePoint, System, SystemRow
 from planner.workload import LatencyTarget
 
 PERCENTILES = (0.5, 0.9, 0.99)

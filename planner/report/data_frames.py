@@ -15,7 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from hardware_db import Fact, GpuSku, HardwareDb
-from planner.analysis import Explanation, WhatIf
+from planner.analysis import Comparison, Explanation, WhatIf
 from planner.core import Frozen, InputError, Metric, UnknownNameError, plain
 from planner.fleet import Plan
 from planner.report.comparison import comparison_document
@@ -31,7 +31,6 @@ from planner.report.records import (
     planned_summary,
 )
 from planner.serving import Performance, RateSweep
-from planner.systems import Comparison
 from planner.validation import Scoreboard
 
 if TYPE_CHECKING:

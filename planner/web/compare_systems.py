@@ -10,12 +10,12 @@ from typing import Any
 import streamlit as st
 
 from hardware_db import HardwareDb
+from planner.analysis import DEFAULT_SYSTEMS, SYSTEMS, Comparison, compare
 from planner.charts import systems as pictures
 from planner.core import Metric, PlannerError, Table, money, number_of, significant
 from planner.fleet import Plan, PlannedDeployment, Progress, plan
 from planner.report import comparison
 from planner.search import Mode
-from planner.systems import DEFAULT_SYSTEMS, SYSTEMS, Comparison, compare
 from planner.web import components
 from planner.web.results import Page, compute_once
 from planner.workload import RecordedArrivals

@@ -18,9 +18,9 @@ from typer.testing import CliRunner, Result
 
 import planner
 from hardware_db import load_hardware
+from planner.analysis import SYSTEMS
 from planner.cli.base import app
 from planner.scenario import catalogue, list_scenarios, llm_catalogue, load_request
-from planner.systems import SYSTEMS
 from tests.places import REFERENCE, ROOT
 
 SCENARIO: dict[str, Any] = {

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from hardware_db import load_hardware
-from planner.analysis import PlanQuestion, Replanner, explain
+from planner.analysis import Comparison, PlanQuestion, Replanner, compare, explain
 from planner.analysis.changes import what_if
 from planner.core import InputError, Metric, UnknownNameError
 from planner.fleet import Plan, plan
@@ -23,7 +23,6 @@ from planner.scenario import load_scenario
 from planner.serving import Performance, evaluate
 from planner.serving.rates import rate_sweep
 from planner.simulator import simulate
-from planner.systems import Comparison, compare
 from planner.validation import Scoreboard, accuracy_rows
 from planner.validation.measured_runs import ServingPoint, WorkerSettings
 from planner.validation.predict import Prediction

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import planner
-from planner.analysis import MeasurementValue, PlanQuestion, Replanner, explain, requirements
+from planner.analysis import SYSTEMS, MeasurementValue, PlanQuestion, Replanner, compare, explain, requirements
 from planner.analysis.changes import what_if
 from planner.core import Table
 from planner.fleet import Plan, hardware_for, plan
@@ -21,7 +21,6 @@ from planner.report import comparison, explanation, glossary
 from planner.report import plan as report
 from planner.report import what_if as what_if_report
 from planner.report.performance import performance_tables
-from planner.systems import SYSTEMS, compare
 from tests.places import DOCS
 
 SMALL = [

@@ -25,9 +25,9 @@ import pytest
 import typer
 
 import planner
+from planner.analysis import SYSTEMS
 from planner.cli.base import app
 from planner.scenario import Scenario
-from planner.systems import SYSTEMS
 from tests.places import ROOT
 
 OFFLINE = """

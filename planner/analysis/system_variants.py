@@ -1,4 +1,4 @@
-"""How each serving system changes a mixed deployment and its traffic, for `planner.systems.catalogue`.
+"""How each serving system changes a mixed deployment and its traffic, for `planner.analysis.systems`.
 
 Every function here takes a deployment of one mixed pool, a workload and targets (or None), and returns a `Variant` on
 the same GPUs, or raises an `InputError` that says why the system does not apply. Numbers taken from publications stand

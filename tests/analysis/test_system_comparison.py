@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 import planner
+from planner.analysis import Comparison, SystemRow, compare
 from planner.charts import systems
 from planner.core import InputError, Metric, UnknownNameError, UnsupportedFeatureError, json_schema, json_text, plain
 from planner.report import comparison
 from planner.serving import Deployment, evaluate, largest_stable_rate_per_s
 from planner.simulator import simulate
-from planner.systems import Comparison, SystemRow, compare
 from planner.traffic import load_lengths
 from planner.workload import ArrivalProcess, LatencyTarget, RecordedArrivals, RequestClass, Slo, TokenLengths, Workload
 from tests.builders import CHAT, disaggregated, mixed, replica, small_request

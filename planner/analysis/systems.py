@@ -1,8 +1,8 @@
 """The serving systems of the literature as choices: each makes of a mixed deployment the one it would run.
 
 A system changes how the same GPUs are used (schedule, KV memory, router, roles, drafts), never how many there are; what
-it makes of them is in `planner.systems.variants`. `System.theory` tells how `planner.evaluate` stands to it: a closed
-form, or an approximation with what it leaves out. The simulator plays all of them.
+it makes of them is in `system_variants`. `System.theory` tells how `planner.evaluate` stands to it: a closed form, or
+an approximation with what it leaves out. The simulator plays all of them.
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from planner.core import InputError, UnknownNameError
-from planner.engine import Order, Preemption
-from planner.serving import Deployment, Router
-from planner.systems.variants import (
+from planner.analysis.system_variants import (
     SARATHI_LARGE_MAX_BATCHED_TOKENS,
     SARATHI_MAX_BATCHED_TOKENS,
     Variant,
@@ -33,6 +30,9 @@ from planner.systems.variants import (
     with_retries,
     with_router,
 )
+from planner.core import InputError, UnknownNameError
+from planner.engine import Order, Preemption
+from planner.serving import Deployment, Router
 from planner.workload import Slo, Workload
 
 __all__ = ["DEFAULT_SYSTEMS", "SYSTEMS", "System", "Variant", "chosen_systems"]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from planner.analysis import DEFAULT_SYSTEMS, SYSTEMS
+from planner.analysis.system_variants import TOKENS_PER_STEP, Variant, eagle_draft_cost, speculation_of_gain
+from planner.analysis.systems import chosen_systems
 from planner.core import InputError, UnknownNameError
 from planner.engine import (
     Batching,
@@ -15,9 +18,6 @@ from planner.engine import (
 )
 from planner.llm import load_llm
 from planner.serving import Deployment, Role, Router, evaluate
-from planner.systems import DEFAULT_SYSTEMS, SYSTEMS
-from planner.systems.catalogue import chosen_systems
-from planner.systems.variants import TOKENS_PER_STEP, Variant, eagle_draft_cost, speculation_of_gain
 from planner.workload import ArrivalProcess, RequestClass, SharedPrefixes, TokenLengths, Workload
 from tests.builders import chat, disaggregated, mixed, replica, weights_bytes_per_gpu
 

@@ -1,6 +1,6 @@
 """`compare`: serving systems side by side on the same GPUs, the same traffic and the same drawn requests.
 
-Each system of `planner.systems.catalogue` makes its own deployment of the one that is given; theory and simulation
+Each system of `planner.analysis.systems` makes its own deployment of the one that is given; theory and simulation
 answer for it, and a price turns what it serves into USD per million tokens. A system that does not apply is a row with
 a reason.
 """
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from hardware_db import HardwareDb, load_hardware
+from planner.analysis.systems import DEFAULT_SYSTEMS, System, Variant, chosen_systems
 from planner.core import InputError, PlannerError
 from planner.engine import require_room
 from planner.fleet import Plan, PlannedDeployment, PlanRequest, Progress, plan
@@ -20,7 +21,6 @@ from planner.search import Mode
 from planner.serving import Deployment, Method, Performance, evaluate, largest_stable_rate_per_s
 from planner.simulator import DEFAULT_REQUESTS, simulate
 from planner.supply import PricePolicy, offered_prices
-from planner.systems.catalogue import DEFAULT_SYSTEMS, System, Variant, chosen_systems
 from planner.workload import RecordedArrivals, Slo, Workload
 
 __all__ = ["Comparison", "RatePoint", "SystemRow", "compare", "mixed_plan"]
@@ -195,7 +195,7 @@ def compare(
             planned first (of several deployments the first, with its share of the traffic).
         workload: arrivals and lengths, open or closed; None: that of the request.
         slo: targets for attainment, goodput and sustainable rates; None: those of the request, if any.
-        systems: names of `planner.systems.catalogue.SYSTEMS`, or systems of one's own.
+        systems: names of `planner.analysis.systems.SYSTEMS`, or systems of one's own.
         seed: of arrivals and lengths.
         requests: simulated for each system. None: as many as `planner.simulator.simulate` plays, of a recording all.
         usd_per_gpu_hour: price of a GPU [USD/h]; by default the cheapest on-demand price listed for the SKU.
