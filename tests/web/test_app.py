@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.places import ROOT
 
@@ -17,7 +18,7 @@ from streamlit.testing.v1 import AppTest
 import planner
 from hardware_db import HardwareDb
 from planner.llm import list_llms, load_llm
-from planner.scenario import slo_presets
+from planner.scenario import scenario_text, slo_presets
 from planner.scenario.url import packaged_content
 from planner.traffic import load_lengths, read_any_trace
 from planner.web import latency_growth, results, session, summary
@@ -711,3 +712,18 @@ def test_nothing_is_written_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     upload(app, "trace-file", "mine.csv", (TRACES / "azure_2023_conv_head.csv").read_bytes())
     shows_an_answer(app)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_sent_anywhere() -> None:
+    settings = (ROOT / ".streamlit" / "config.toml").read_text(encoding="utf-8")
+    assert "gatherUsageStats = false" in settings
+
+
+def test_a_saved_scenario_is_opened_again(by_theory: None) -> None:
+    app = small()
+    number("rate", 13.0)(app)
+    saved = scenario_text(scenario(app))
+    assert planner.load_scenario(yaml.safe_load(saved)) == planner.load_scenario(scenario(app))
+    other = upload(small(), "scenario-file", "mine.yaml", saved.encode())
+    shows_an_answer(other)
+    assert scenario(other) == scenario(app) and headline(other) == headline(app)

@@ -268,3 +268,10 @@ def test_pools_of_their_own_for_prefill_and_decode_may_be_tried() -> None:
     app.run()
     shown = _texts(_try(app))
     assert " prefill + " in shown and " decode " in shown and "against the plan" in shown
+
+
+def test_what_one_visitor_saves_another_does_not_see() -> None:
+    first = _open("Scenarios")
+    _save(first, "mine")
+    second = _open("Scenarios")
+    assert _names(second) == []

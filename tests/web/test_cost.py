@@ -205,3 +205,11 @@ def test_without_a_fleet_it_says_what_it_would_show() -> None:
     page = opened(limits__budget_usd_per_hour="1")
     assert not page.metric
     assert "what it costs" in page.info[0].value
+
+
+def test_two_visitors_do_not_see_each_others_prices() -> None:
+    first, second = opened(), opened()
+    first.number_input(key="cost-own-input").set_value(3.0)
+    first.number_input(key="cost-own-output").set_value(3.0)
+    assert "given by hand" in text(checked(first.run()))
+    assert "given by hand" not in text(checked(second.run()))

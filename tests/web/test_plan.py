@@ -271,3 +271,8 @@ def test_a_zip_holds_its_files_and_is_the_same_every_time() -> None:
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         assert {name: archive.read(name).decode() for name in archive.namelist()} == files
     assert plan_tab.zip_bytes(files) == packed
+
+
+def test_warnings_are_told() -> None:
+    shown = texts(run("prices.as_of=2027-12-01", simulate=False))
+    assert "stale" in shown
