@@ -2,58 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
-from calibration.operators import KV_BYTES, LATENT_KEY, LATENT_RANK, LATENT_ROPE, LATENT_VALUE, gpu_peaks
-from calibration.tables import FloatArray
-from hardware_db import Calibration, Dtype, GpuSku, KernelFit
+from calibration.operators import kernel_s
+from calibration.tables import ColumnTable
+from hardware_db import Calibration, GpuSku
 from planner.core import InputError
-from planner.roofline import (
-    WEIGHT_FORMATS,
-    AttentionHeads,
-    CollectiveForm,
-    DecodeForm,
-    ElementwiseForm,
-    ExpertsForm,
-    ExpertShape,
-    GemmForm,
-    LatentDecodeForm,
-    LatentHeads,
-    LatentPrefillForm,
-    LatentRow,
-    PrefillForm,
-    collective_s,
-    decode_attention_s,
-    elementwise_s,
-    experts_s,
-    gemm_s,
-    latent_decode_s,
-    latent_prefill_s,
-    prefill_attention_s,
-)
 
-TOKENS = np.array([1.0, 8.0, 32.0, 64.0, 128.0, 256.0, 512.0, 2048.0, 8192.0])
+TOKENS = (1.0, 8.0, 32.0, 64.0, 128.0, 256.0, 512.0, 2048.0, 8192.0)
 MATRICES = (
-    (4096, 4096),
-    (6144, 4096),
-    (28672, 4096),
-    (4096, 14336),
-    (8192, 8192),
-    (10240, 8192),
-    (8192, 3584),
-    (2560, 5120),
+    (4096.0, 4096.0),
+    (6144.0, 4096.0),
+    (28672.0, 4096.0),
+    (4096.0, 14336.0),
+    (8192.0, 8192.0),
+    (10240.0, 8192.0),
+    (8192.0, 3584.0),
+    (2560.0, 5120.0),
 )
-HEADS = ((32, 8, 128), (8, 1, 128), (64, 8, 128), (16, 4, 128))
-LATENT_HEADS = (128.0, 16.0)
-CONTEXTS = np.array([512.0, 2048.0, 8192.0, 32768.0])
-BATCHES = (1.0, 8.0, 32.0, 128.0)
-CHUNKS = np.array([128.0, 512.0, 2048.0, 8192.0])
+HEADS = ((32.0, 8.0, 128.0), (8.0, 1.0, 128.0), (64.0, 8.0, 128.0), (16.0, 4.0, 128.0))
+LATENT_HEADS = ((128.0,), (16.0,))
+DECODES = tuple(product((1.0, 8.0, 32.0, 128.0), (511.0, 2047.0, 8191.0, 32767.0)))
+PROMPTS = tuple((1.0, tokens, 0.0) for tokens in (128.0, 512.0, 2048.0, 8192.0))
 EXPERTS = ((2048.0, 768.0, 128.0, 8.0), (4096.0, 14336.0, 8.0, 2.0), (4096.0, 1536.0, 128.0, 8.0))
 SIZES = np.geomspace(2.0**16, 2.0**30, 15)
 """Shapes that two calibrations are compared at. A choice: what models in use have."""
+
+
+def _grid(names: str, *sides: Sequence[Sequence[float]], **fixed: float | str) -> ColumnTable:
+    """Every combination of the sides as rows, their numbers under the names; `fixed` are the same in all."""
+    rows = np.array([sum(map(tuple, some), ()) for some in product(*sides)])
+    columns = dict(zip(names.split(), rows.T, strict=True))
+    return ColumnTable(columns | {name: np.full(len(rows), value) for name, value in fixed.items()})
+
+
+_HEADS = "num_heads num_kv_heads head_dim"
+_BYTES = ColumnTable({"bytes": SIZES})
+GRIDS: Mapping[str, ColumnTable] = {
+    "gemm": _grid("n k m", MATRICES, [(tokens,) for tokens in TOKENS]),
+    "attention_prefill": _grid(f"{_HEADS} batch seq_len prefix_len", HEADS, PROMPTS, window=0.0),
+    "attention_decode": _grid(f"{_HEADS} batch prefix_len", HEADS, DECODES, window=0.0),
+    "latent_prefill": _grid("num_heads batch seq_len prefix_len", LATENT_HEADS, PROMPTS),
+    "latent_decode": _grid("num_heads batch prefix_len", LATENT_HEADS, DECODES),
+    "experts": _grid(
+        "hidden inter num_experts topk num_tokens",
+        EXPERTS,
+        [(tokens,) for tokens in TOKENS],
+        tp=1.0,
+        ep=1.0,
+        gated=1.0,
+        distribution="balanced",
+    ),
+    **dict.fromkeys(("elementwise", "all_reduce", "all_gather", "reduce_scatter", "all_to_all"), _BYTES),
+}
+"""Operator of a calibration -> the shapes."""
 
 
 @dataclass(frozen=True)
@@ -78,92 +84,12 @@ def compare(first: Calibration, second: Calibration, skus: Mapping[str, GpuSku])
             raise InputError("sku", calibration.sku, "is not in the hardware database", "add its SKU file")
     comparisons = []
     for key in sorted(first.kernels.keys() & second.kernels.keys()):
-        first_s = _times_s(key, first.kernels[key], skus[first.sku])
-        second_s = _times_s(key, second.kernels[key], skus[second.sku])
-        if first_s is not None and second_s is not None:
-            ratio = second_s / first_s
-            p10, median, p90 = (float(x) for x in np.quantile(ratio, [0.1, 0.5, 0.9]))
-            comparisons.append(FitComparison(key, len(ratio), median, p10, p90))
+        rows = GRIDS.get(key.split("/")[0])
+        if rows is not None:
+            of_first, of_second = (kernel_s(key, one.kernels[key], rows, skus[one.sku]) for one in (first, second))
+            p10, median, p90 = np.quantile(of_second / of_first, [0.1, 0.5, 0.9]).tolist()
+            comparisons.append(FitComparison(key, len(rows), median, p10, p90))
     if not comparisons:
         both = f"{sorted(first.kernels)} against {sorted(second.kernels)}"
         raise InputError("kernels", both, "have no operator in common", "compare calibrations of the same operators")
     return comparisons
-
-
-def _times_s(key: str, fit: KernelFit, sku: GpuSku) -> FloatArray | None:
-    """Times over the operator's grid, flat; None for an operator without a grid."""
-    operator, variant = key.split("/", 1)
-    grids: dict[str, Callable[[str, KernelFit, GpuSku], FloatArray]] = {
-        "gemm": _gemm,
-        "attention_prefill": _prefill,
-        "attention_decode": _decode,
-        "latent_prefill": _latent_prefill,
-        "latent_decode": _latent_decode,
-        "experts": _experts,
-        "elementwise": _elementwise,
-        "all_reduce": _collective,
-        "all_gather": _collective,
-        "reduce_scatter": _collective,
-        "all_to_all": _collective,
-    }
-    return grids[operator](variant, fit, sku) if operator in grids else None
-
-
-def _gemm(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
-    kind, form = WEIGHT_FORMATS[variant], GemmForm.of(fit)
-    peaks = gpu_peaks(sku, kind.arithmetic)
-    return np.concatenate([gemm_s(TOKENS, n, k, form, peaks, kind) for n, k in MATRICES])
-
-
-def _prefill(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
-    form, peaks = PrefillForm.of(fit), gpu_peaks(sku, Dtype(variant))
-    past, chunks = np.zeros_like(CHUNKS), np.ones_like(CHUNKS)
-    shapes = [AttentionHeads(*heads, kv_bytes=KV_BYTES[variant]) for heads in HEADS]
-    return np.concatenate([prefill_attention_s(chunks, CHUNKS, past, shape, form, peaks) for shape in shapes])
-
-
-def _decode(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
-    form, peaks = DecodeForm.of(fit), gpu_peaks(sku, Dtype(variant))
-    batches = [np.full_like(CONTEXTS, batch) for batch in BATCHES]
-    shapes = [AttentionHeads(*heads, kv_bytes=KV_BYTES[variant]) for heads in HEADS]
-    return np.concatenate(
-        [decode_attention_s(batch, CONTEXTS, shape, form, peaks) for shape in shapes for batch in batches]
-    )
-
-
-def _latent_prefill(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
-    form, peaks = LatentPrefillForm.of(fit), gpu_peaks(sku, Dtype(variant))
-    past, chunks = np.zeros_like(CHUNKS), np.ones_like(CHUNKS)
-    shapes = [LatentHeads(heads, LATENT_KEY, LATENT_VALUE) for heads in LATENT_HEADS]
-    return np.concatenate([latent_prefill_s(chunks, CHUNKS, past, shape, form, peaks) for shape in shapes])
-
-
-def _latent_decode(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
-    form, peaks = LatentDecodeForm.of(fit), gpu_peaks(sku, Dtype(variant))
-    batches = [np.full_like(CONTEXTS, batch) for batch in BATCHES]
-    return np.concatenate(
-        [
-            latent_decode_s(batch, CONTEXTS, LatentRow(heads, LATENT_RANK, LATENT_ROPE, KV_BYTES[variant]), form, peaks)
-            for heads in LATENT_HEADS
-            for batch in batches
-        ]
-    )
-
-
-def _experts(variant: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
-    kind, form = WEIGHT_FORMATS[variant], ExpertsForm.of(fit)
-    peaks = gpu_peaks(sku, kind.arithmetic)
-    times = []
-    for hidden, width, count, visits in EXPERTS:
-        pairs = TOKENS * visits
-        expert = ExpertShape(hidden, width, True, kind.weight_bytes, kind.activation_bytes)
-        times.append(experts_s(TOKENS, pairs, np.minimum(count, pairs), expert, form, peaks))
-    return np.concatenate(times)
-
-
-def _elementwise(_: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
-    return elementwise_s(SIZES, ElementwiseForm.of(fit), gpu_peaks(sku, Dtype.BF16))
-
-
-def _collective(_: str, fit: KernelFit, sku: GpuSku) -> FloatArray:
-    return collective_s(SIZES, sku.scale_up.bandwidth_bytes_per_s.value, CollectiveForm.of(fit))

@@ -15,33 +15,12 @@ import numpy as np
 from calibration.assemble import GEMM_DTYPES
 from calibration.fit_measured import PASSES
 from calibration.measure import Effort, calls_per_replay, copies_for
-from calibration.operators import KV_BYTES, LATENT_KEY, LATENT_RANK, LATENT_ROPE, LATENT_VALUE, gpu_peaks, peak
-from calibration.plausible import TOLERANCE, expert_load, least_work
+from calibration.operators import kernel_s, peak
+from calibration.plausible import TOLERANCE, least_work
 from calibration.records import KernelCase
-from hardware_db import Calibration, Dtype, GpuSku, KernelFit
+from calibration.tables import ColumnTable
+from hardware_db import Calibration, GpuSku, KernelFit
 from planner.core import InputError
-from planner.roofline import (
-    WEIGHT_FORMATS,
-    AttentionHeads,
-    DecodeForm,
-    ElementwiseForm,
-    ExpertsForm,
-    ExpertShape,
-    GemmForm,
-    GpuPeaks,
-    LatentDecodeForm,
-    LatentHeads,
-    LatentPrefillForm,
-    LatentRow,
-    PrefillForm,
-    decode_attention_s,
-    elementwise_s,
-    experts_s,
-    gemm_s,
-    latent_decode_s,
-    latent_prefill_s,
-    prefill_attention_s,
-)
 
 LEAST_S = 2e-6
 """Shortest time of a call taken where only the datasheet is known: a launch on a GPU is no shorter. A choice."""
@@ -62,7 +41,7 @@ class ExpectedCase:
         case: what would be measured.
         call_s: of one call [s].
         wall_s: to measure it [s].
-        fitted: whether a fit says so; else the datasheet.
+        fitted: a fit says so; else the datasheet.
     """
 
     case: KernelCase
@@ -100,43 +79,9 @@ def fit_key(case: KernelCase) -> str:
 
 def fitted_s(case: KernelCase, fit: KernelFit, sku: GpuSku) -> float:
     """Time of a case by the fit of its kernel [s]."""
-
-    def number(name: str) -> float:
-        return float(case.number(name))
-
-    variant = fit_key(case).partition("/")[2]
-    if case.operator in ("elementwise", "copy"):
-        return float(elementwise_s(number("bytes"), ElementwiseForm.of(fit), gpu_peaks(sku, Dtype.BF16)))
-    if case.operator in ("gemm", "moe"):
-        kind = WEIGHT_FORMATS[variant]
-        peaks = gpu_peaks(sku, kind.arithmetic)
-        if case.operator == "gemm":
-            return float(gemm_s(number("m"), number("n"), number("k"), GemmForm.of(fit), peaks, kind))
-        tokens = case.number("num_tokens")
-        pairs, active = expert_load(tokens, case.number("num_experts"), case.number("topk"))
-        width = number("inter") / number("tp")
-        expert = ExpertShape(number("hidden"), width, True, kind.weight_bytes, kind.activation_bytes)
-        form, routed = ExpertsForm.of(fit), (np.array([pairs]), np.array([active]))
-        return float(experts_s(np.array([float(tokens)]), *routed, expert, form, peaks)[0])
-    peaks = gpu_peaks(sku, Dtype(variant))
-    if case.operator.endswith("_mla"):
-        return _latent_s(case, fit, peaks)
-    heads, kv_heads, dim = (case.number(name) for name in ("num_heads", "num_kv_heads", "head_dim"))
-    shape = AttentionHeads(heads, kv_heads, dim, kv_bytes=KV_BYTES[variant])
-    batch, past = number("batch"), number("prefix_len")
-    if case.operator == "generation_attention":
-        return float(decode_attention_s(batch, past + 1.0, shape, DecodeForm.of(fit), peaks))
-    return float(prefill_attention_s(batch, number("seq_len"), past, shape, PrefillForm.of(fit), peaks))
-
-
-def _latent_s(case: KernelCase, fit: KernelFit, peaks: GpuPeaks) -> float:
-    batch, new, past = (float(case.number(name)) for name in ("batch", "seq_len", "prefix_len"))
-    heads = float(case.number("num_heads"))
-    if case.operator == "context_mla":
-        sizes = LatentHeads(heads, LATENT_KEY, LATENT_VALUE)
-        return float(latent_prefill_s(batch, new, past, sizes, LatentPrefillForm.of(fit), peaks))
-    width, form = KV_BYTES[fit_key(case).partition("/")[2]], LatentDecodeForm.of(fit)
-    return float(latent_decode_s(batch, past + 1.0, LatentRow(heads, LATENT_RANK, LATENT_ROPE, width), form, peaks))
+    fields = {"window": 0} | dict(case.fields)
+    row = {name: np.array([value if isinstance(value, str) else float(value)]) for name, value in fields.items()}
+    return float(kernel_s(fit_key(case), fit, ColumnTable(row), sku)[0])
 
 
 def least_s(case: KernelCase, sku: GpuSku) -> float:

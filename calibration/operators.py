@@ -1,4 +1,4 @@
-"""What is fitted to which rows: one function per operator makes the `Problem` of a table's rows.
+"""Kernels of a calibration: the time of a table's rows, and for each operator the `Problem` that fits it to them.
 
 Rows whose working set stays in the L2 cache run faster than serving will, where every layer has weights and cache of
 its own. They are fitted with a gain in bandwidth, ``resident_gain``, that fades where the working set exceeds the
@@ -7,7 +7,7 @@ cache; the coefficient describes the measurement, predictions leave it out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from calibration.fit import ParameterBound, Problem
 from calibration.tables import ColumnTable, FloatArray, Mask
-from hardware_db import Dtype, GpuSku
+from hardware_db import Dtype, GpuSku, KernelFit
 from planner.core import InputError
 from planner.roofline import (
     WEIGHT_FORMATS,
@@ -25,6 +25,7 @@ from planner.roofline import (
     ElementwiseForm,
     ExpertsForm,
     ExpertShape,
+    Form,
     GemmForm,
     GpuPeaks,
     LatentDecodeForm,
@@ -33,6 +34,7 @@ from planner.roofline import (
     LatentRow,
     PrefillForm,
     SizeCorrection,
+    WeightFormat,
     collective_s,
     decode_attention_s,
     elementwise_s,
@@ -87,6 +89,76 @@ def gpu_peaks(
     return GpuPeaks(peak(sku, arithmetic), cast(float, raised), sku.sm_count)
 
 
+# --- one time for fitting and for predicting --------------------------------------------------------------------------
+
+
+def _gemm_s(rows: ColumnTable, form: GemmForm, peaks: GpuPeaks, kind: WeightFormat) -> FloatArray:
+    return gemm_s(rows["m"], rows["n"], rows["k"], form, peaks, kind)
+
+
+def _experts_s(rows: ColumnTable, form: ExpertsForm, peaks: GpuPeaks, kind: WeightFormat) -> FloatArray:
+    load, width = (rows["num_tokens"], rows["_pairs"], rows["_active"]), rows["inter"] / rows["tp"]
+    expert = ExpertShape(rows["hidden"], width, rows["gated"] > 0, kind.weight_bytes, kind.activation_bytes)
+    return experts_s(*load, expert, form, peaks)
+
+
+def _prefill_s(rows: ColumnTable, form: PrefillForm, peaks: GpuPeaks, kv_bytes: float) -> FloatArray:
+    sizes = (rows["batch"], rows["seq_len"], rows["prefix_len"])
+    return prefill_attention_s(*sizes, _heads(rows, kv_bytes), form, peaks)
+
+
+def _decode_s(rows: ColumnTable, form: DecodeForm, peaks: GpuPeaks, kv_bytes: float) -> FloatArray:
+    return decode_attention_s(rows["batch"], rows["prefix_len"] + 1.0, _heads(rows, kv_bytes), form, peaks)
+
+
+def _latent_prefill_s(rows: ColumnTable, form: LatentPrefillForm, peaks: GpuPeaks, _kv_bytes: float) -> FloatArray:
+    heads = LatentHeads(cast(float, rows["num_heads"]), LATENT_KEY, LATENT_VALUE)
+    return latent_prefill_s(rows["batch"], rows["seq_len"], rows["prefix_len"], heads, form, peaks)
+
+
+def _latent_decode_s(rows: ColumnTable, form: LatentDecodeForm, peaks: GpuPeaks, kv_bytes: float) -> FloatArray:
+    row = LatentRow(cast(float, rows["num_heads"]), LATENT_RANK, LATENT_ROPE, kv_bytes)
+    return latent_decode_s(rows["batch"], rows["prefix_len"] + 1.0, row, form, peaks)
+
+
+PRODUCTS: Mapping[str, tuple[type[Form], Callable[..., FloatArray]]] = {
+    "gemm": (GemmForm, _gemm_s),
+    "experts": (ExpertsForm, _experts_s),
+}
+ATTENTIONS: Mapping[str, tuple[type[Form], Callable[..., FloatArray]]] = {
+    "attention_prefill": (PrefillForm, _prefill_s),
+    "attention_decode": (DecodeForm, _decode_s),
+    "latent_prefill": (LatentPrefillForm, _latent_prefill_s),
+    "latent_decode": (LatentDecodeForm, _latent_decode_s),
+}
+"""Operators of a calibration by the format they have: of weights, or of the cache. Form, and time of a table's rows."""
+
+
+def kernel_s(key: str, fit: KernelFit, rows: ColumnTable, sku: GpuSku) -> FloatArray:
+    """Time of rows by a packaged fit, shape (rows,) [s]: data come from memory, experts are used evenly.
+
+    Args:
+        key: of the fit in a calibration: operator and variant.
+        fit: its coefficients.
+        rows: in the columns of the operator's table.
+        sku: whose peaks it has shares of.
+    """
+    operator, variant = key.split("/", 1)
+    if operator in PRODUCTS:
+        (form, time_s), kind = PRODUCTS[operator], WEIGHT_FORMATS[variant]
+        rows = _with_loads(rows) if operator == "experts" else rows
+        return time_s(rows, form.of(fit), gpu_peaks(sku, kind.arithmetic), kind)
+    if operator in ATTENTIONS:
+        form, time_s = ATTENTIONS[operator]
+        return time_s(rows, form.of(fit), gpu_peaks(sku, Dtype(variant)), KV_BYTES[variant])
+    if operator == "elementwise":
+        return elementwise_s(rows["bytes"], ElementwiseForm.of(fit), gpu_peaks(sku, Dtype.BF16))
+    return collective_s(rows["bytes"], sku.scale_up.bandwidth_bytes_per_s.value, CollectiveForm.of(fit))
+
+
+# --- what is fitted ---------------------------------------------------------------------------------------------------
+
+
 def gemm(rows: ColumnTable, sku: GpuSku, variant: str, cold: bool = False, prequantised: bool = False) -> Problem:
     """Matrix products with n, k >= 512; columns m, n, k. `prequantised`: timed without the pass that quantises."""
     kind = WEIGHT_FORMATS[variant]
@@ -95,8 +167,7 @@ def gemm(rows: ColumnTable, sku: GpuSku, variant: str, cold: bool = False, prequ
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
         working_set = WEIGHT_COPIES * rows["n"] * rows["k"] * kind.weight_bytes
         peaks = gpu_peaks(sku, kind.arithmetic, 1.0 if cold else values["resident_gain"], working_set)
-        form, sizes = GemmForm.from_values(values, correction), (rows["m"], rows["n"], rows["k"])
-        return gemm_s(*sizes, form, peaks, replace(kind, quantised=quantised))
+        return _gemm_s(rows, GemmForm.from_values(values, correction), peaks, replace(kind, quantised=quantised))
 
     bounds = {
         "start_s": START,
@@ -121,10 +192,7 @@ def attention_prefill(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
     peaks = gpu_peaks(sku, Dtype(variant))
 
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
-        form = PrefillForm.from_values(values, correction)
-        return prefill_attention_s(
-            rows["batch"], rows["seq_len"], rows["prefix_len"], _heads(rows, kv_bytes), form, peaks
-        )
+        return _prefill_s(rows, PrefillForm.from_values(values, correction), peaks, kv_bytes)
 
     core = (rows["batch"] * rows["seq_len"] >= 64) & (rows["head_dim"] != 192) & _mostly_without_window(rows)
     chosen = rows.rows(core)
@@ -204,7 +272,7 @@ def attention_decode(rows: ColumnTable, sku: GpuSku, variant: str, splits: tuple
         held, sequences_heads = _decode_sizes(rows)
         cached = 2.0 * sequences_heads * held * rows["head_dim"] * kv_bytes
         peaks = gpu_peaks(sku, Dtype(variant), values["resident_gain"], cached)
-        return decode_attention_s(rows["batch"], rows["prefix_len"] + 1.0, _heads(rows, kv_bytes), form, peaks)
+        return _decode_s(rows, form, peaks, kv_bytes)
 
     fast = rows["num_heads"] / rows["num_kv_heads"] <= MAX_QUERY_GROUP
     core = (rows["prefix_len"] >= 255) & (rows["head_dim"] != 192) & fast & _mostly_without_window(rows)
@@ -237,9 +305,7 @@ def latent_prefill(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
     peaks = gpu_peaks(sku, Dtype(variant))
 
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
-        form, heads = LatentPrefillForm.from_values(values, correction), cast(float, rows["num_heads"])
-        new, past = rows["seq_len"], rows["prefix_len"]
-        return latent_prefill_s(rows["batch"], new, past, LatentHeads(heads, LATENT_KEY, LATENT_VALUE), form, peaks)
+        return _latent_prefill_s(rows, LatentPrefillForm.from_values(values, correction), peaks, KV_BYTES[variant])
 
     bounds = {
         "start_s": ParameterBound(1e-5, 1e-7, 1e-3),
@@ -258,15 +324,9 @@ def latent_decode(rows: ColumnTable, sku: GpuSku, variant: str, splits_kv: bool 
     kv_bytes = KV_BYTES[variant]
 
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
-        form, heads, context = (
-            LatentDecodeForm.from_values(values, correction),
-            rows["num_heads"],
-            rows["prefix_len"] + 1.0,
-        )
-        cached = rows["batch"] * context * (LATENT_RANK + LATENT_ROPE) * kv_bytes
+        cached = rows["batch"] * (rows["prefix_len"] + 1.0) * (LATENT_RANK + LATENT_ROPE) * kv_bytes
         peaks = gpu_peaks(sku, Dtype(variant), values["resident_gain"], cached)
-        row = LatentRow(cast(float, heads), LATENT_RANK, LATENT_ROPE, kv_bytes)
-        return latent_decode_s(rows["batch"], context, row, form, peaks)
+        return _latent_decode_s(rows, LatentDecodeForm.from_values(values, correction), peaks, kv_bytes)
 
     bounds = {
         "start_s": ParameterBound(1e-5, 1e-7, 1e-3),
@@ -297,9 +357,7 @@ def experts(rows: ColumnTable, sku: GpuSku, variant: str, more: ColumnTable | No
         width, gated = rows["inter"] / rows["tp"], rows["gated"] > 0
         weights = rows["_active"] * rows["hidden"] * width * (2.0 + gated) * kind.weight_bytes
         peaks = gpu_peaks(sku, kind.arithmetic, values["resident_gain"], weights)
-        load = (rows["num_tokens"], rows["_pairs"], rows["_active"])
-        expert = ExpertShape(rows["hidden"], width, gated, kind.weight_bytes, kind.activation_bytes)
-        return experts_s(*load, expert, ExpertsForm.from_values(values, correction), peaks)
+        return _experts_s(rows, ExpertsForm.from_values(values, correction), peaks, kind)
 
     bounds = {
         "start_s": ParameterBound(2e-5, 1e-6, 1e-3),
