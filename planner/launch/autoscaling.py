@@ -221,7 +221,7 @@ def variant_scalers(one: Watched) -> list[dict[str, Any]]:
 
 
 def _variant_cost(launched: LaunchedDeployment, number: int) -> dict[str, str]:
-    """What a replica costs [USD/h], which tells variants apart; nothing where the plan does not say."""
+    """Cost of a replica [USD/h], which tells variants apart; empty where the plan does not say."""
     if launched.figures is None:
         return {}
     pool, usd = launched.deployment.pools[number], launched.figures.pool_usd_per_hour[number]

@@ -1,4 +1,4 @@
-"""What a deployment is measured with: its requests, closed loops for one replica, and how results are read back."""
+"""A deployment with the requests that measure it, closed loops for one replica, and the command that reads results."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Benchmark:
 
     @property
     def workload(self) -> Workload:
-        """What is routed to the deployment."""
+        """Traffic of the deployment."""
         return self.launched.workload
 
     @property
@@ -99,7 +99,7 @@ def closed_requests(users: int) -> int:
 
 
 def sent_as_recorded(workload: Workload) -> bool:
-    """Whether arrivals are something else than renewals, so that only the file has them."""
+    """True if arrivals are no renewals, so that only the file has them."""
     return not workload.open_arrivals.is_renewal
 
 
@@ -138,7 +138,7 @@ def why_not_calibrated(deployment: Deployment) -> str:
 
 
 def _has_own_schedule(config: ReplicaConfig) -> bool:
-    """Whether a server is what `planner.validation.benchmark_files` takes it for, its prefix cache apart."""
+    """True if a server is as `planner.validation.benchmark_files` assumes, its prefix cache apart."""
     engine = config.engine
     plain = Schedule(
         mixed_steps=engine.mixed_steps,

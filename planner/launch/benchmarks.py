@@ -12,9 +12,13 @@ replays those of the file, since its own generator knows no other distribution t
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 
+from planner.core import Metric
 from planner.launch.benchmark_runs import (
     MIN_CLOSED_REQUESTS,
     OWN_CONFIG,
@@ -25,7 +29,7 @@ from planner.launch.benchmark_runs import (
     percentile_name,
     sent_as_recorded,
 )
-from planner.launch.clients import CLIENTS, Client, client_flags, flag_of
+from planner.launch.flags import sourced_rows
 from planner.launch.fleet import Fleet
 from planner.launch.readme import README_NAME
 from planner.launch.requests import LARGEST_BLOCK, requests_of
@@ -34,6 +38,98 @@ from planner.workload import REQUESTS_PER_USER, LatencyTarget, Slo, Workload
 
 SEED = 20261122
 """Of every draw, unless told otherwise: the date of the first version. Another seed gives another file."""
+
+
+# --- clients --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Client:
+    """A benchmark client.
+
+    Attributes:
+        id: in file names and in the table of flags.
+        name: as people call it.
+        keys: what its goodput calls a metric; TPOT is (E2E - TTFT) / (output tokens - 1) in all of them.
+        targets: thresholds per key [ms] as one or more words of a command line.
+        result_key: where its result keeps a percentile, with {p} and {key}.
+        draws: whether it draws Gamma gaps of any shape by itself.
+    """
+
+    id: str
+    name: str
+    keys: Mapping[Metric, str]
+    targets: Callable[[Mapping[str, float]], tuple[str, ...]]
+    result_key: str
+    draws: bool
+
+
+def _pairs(thresholds_ms: Mapping[str, float]) -> tuple[str, ...]:
+    return tuple(f"{key}:{value:.10g}" for key, value in thresholds_ms.items())
+
+
+CLIENTS = (
+    Client(
+        id="vllm",
+        name="vllm bench serve",
+        keys={Metric.TTFT: "ttft", Metric.TPOT: "tpot", Metric.E2E: "e2el"},
+        targets=_pairs,
+        result_key="p{p}_{key}_ms",
+        draws=True,
+    ),
+    Client(
+        id="guidellm",
+        name="GuideLLM",
+        keys={Metric.TTFT: "ttft_ms", Metric.TPOT: "tpot_ms", Metric.E2E: "e2el_ms"},
+        targets=lambda thresholds_ms: (json.dumps({"kind": "generative", "slo": dict(thresholds_ms)}),),
+        result_key="",
+        draws=False,
+    ),
+    Client(
+        id="aiperf",
+        name="AIPerf",
+        keys={
+            Metric.TTFT: "time_to_first_token",
+            Metric.TPOT: "inter_token_latency",
+            Metric.E2E: "request_latency",
+        },
+        targets=lambda thresholds_ms: (" ".join(_pairs(thresholds_ms)),),
+        result_key="{key}.p{p}",
+        draws=True,
+    ),
+)
+
+
+@dataclass(frozen=True)
+class ClientFlag:
+    """One row of the table: what a client calls a knob, and the page that says so."""
+
+    client: str
+    version: str
+    knob: str
+    flag: str
+    source_url: str
+    retrieved_on: str
+    note: str
+
+
+@cache
+def client_flags() -> tuple[ClientFlag, ...]:
+    """The packaged table, in its order. Raises InputError where a row has no flag, source or date."""
+    return tuple(ClientFlag(**row) for row in sourced_rows("benchmark_flags.csv", "flag", "source_url", "retrieved_on"))
+
+
+def flag_of(client: str, knob: str, **values: str) -> list[str]:
+    """The words of a knob, given values that are quoted for the shell already; none where the client has no such knob.
+
+    >>> flag_of("vllm", "count", count='"$COUNT"')
+    ['--num-prompts "$COUNT"']
+    """
+    flags = [row.flag for row in client_flags() if (row.client, row.knob) == (client, knob)]
+    lines = flags[0].replace(" --", "\n--").split("\n") if flags else []
+    for name, value in values.items():
+        lines = [line.replace(f"{{{name}}}", value) for line in lines]
+    return lines
 
 
 # --- the files ------------------------------------------------------------------------------------------------------
@@ -105,7 +201,7 @@ def _start_words(client: Client, requests: str, block_tokens: int, seed: int) ->
 
 
 def _arrival_words(workload: Workload, client: Client) -> list[str]:
-    """How requests are spread over time: drawn by the client where it can, else as in the file."""
+    """Words for the arrivals: drawn by the client where it can, else as in the file."""
     arrivals = workload.open_arrivals
     values = {"rate": f"{arrivals.rate_per_s:.10g}", "shape": f"{gamma_shape(arrivals.scv):.10g}"}
     knobs = ["recorded"]
@@ -130,7 +226,7 @@ def _slo_words(slo: Slo, client: Client) -> list[str]:
 
 
 def _result_words(client: Client, name: str, variable: str = "") -> list[str]:
-    """Where the result goes; `variable` is a shell variable at the end of the name."""
+    """Words that name the result file; `variable` is a shell variable at the end of the name."""
     stem = f"{name}{variable}"
     return flag_of(client.id, "result", folder='"${FOLDER}"', result=f"{stem}.json", stem=stem)
 
@@ -139,7 +235,7 @@ def _result_words(client: Client, name: str, variable: str = "") -> list[str]:
 
 
 def readme(fleet: Fleet, benchmarks: Sequence[Benchmark]) -> str:
-    """What is measured, where each target stands in the results, and what a client cannot do."""
+    """The README: runs, the field of each target in the results, and the limits of each client."""
     facts = {
         "field": _result_field,
         "clients": [CLIENTS[0], CLIENTS[2]],
@@ -150,7 +246,7 @@ def readme(fleet: Fleet, benchmarks: Sequence[Benchmark]) -> str:
 
 
 def _result_field(client: Client, target: LatencyTarget) -> str:
-    """Where a client reports the percentile of a target."""
+    """Field in which a client reports the percentile of a target."""
     key = client.keys.get(target.metric, "itl" if client.id == "vllm" else "")
     percentile = percentile_name(target.percentile)
     fixed = client.id == "aiperf" and percentile not in AIPERF_PERCENTILES
@@ -158,4 +254,4 @@ def _result_field(client: Client, target: LatencyTarget) -> str:
 
 
 AIPERF_PERCENTILES = frozenset({"1", "5", "10", "25", "50", "75", "90", "95", "99"})
-"""What AIPerf 0.13.0 reports (`aiperf/common/models/export_models.py`, wheel on PyPI, read 2026-11-22)."""
+"""Percentiles that AIPerf 0.13.0 reports (`aiperf/common/models/export_models.py`, wheel on PyPI, read 2026-11-22)."""

@@ -40,12 +40,12 @@ ROUTER_MODES = {
     Router.LEAST_REQUESTS: "least-loaded",
     Router.PREFIX_AFFINITY: "kv",
 }
-"""What the frontend calls a router (`--router-mode`, environment variable DYN_ROUTER_MODE)."""
+"""Name of each router at the frontend (`--router-mode`, environment variable DYN_ROUTER_MODE)."""
 
 
 @dataclass(frozen=True)
 class Backend:
-    """How Dynamo runs an engine.
+    """An engine as a backend of Dynamo.
 
     Attributes:
         framework: value of ``backendFramework``.

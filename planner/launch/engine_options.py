@@ -1,6 +1,6 @@
-"""What a configuration asks of an engine, and how the table of flags writes it.
+"""Options of an engine for a configuration, in the words of the table of flags.
 
-A knob that an engine has no row for is refused by name, never dropped.
+An option that the table has no row for raises UnsupportedFeatureError, which names it; none is dropped.
 """
 
 from __future__ import annotations
@@ -109,10 +109,11 @@ def set_path(content: dict[str, Any], assignment: str) -> None:
 
 def chosen_options(config: ReplicaConfig, role: Role, max_request_tokens: int) -> list[EngineOption]:
     """Everything the planner chose, the weights apart (see `weights_source`)."""
+    kv = config.precision.kv_cache.value
     return [
         *_parallelism_options(config),
         *_batching_options(config),
-        _kv_option(config.precision),
+        EngineOption("precision.kv_cache", kv, {f"kv_cache={kv}": kv}),
         EngineOption("memory_fraction", None, {"memory_fraction": memory_share(config)}),
         EngineOption("max_request_tokens", max_request_tokens, {"max_model_len": max_request_tokens}),
         *_tier_options(config, role),
@@ -190,11 +191,6 @@ def _tier_options(config: ReplicaConfig, role: Role) -> list[EngineOption]:
     return options
 
 
-def _kv_option(precision: Precision) -> EngineOption:
-    cache_format = precision.kv_cache.value
-    return EngineOption("precision.kv_cache", cache_format, {f"kv_cache={cache_format}": cache_format})
-
-
 def _extra_options(config: ReplicaConfig) -> list[EngineOption]:
     """Drafts and adapters."""
     options = []
@@ -238,7 +234,7 @@ def require_own_schedule(config: ReplicaConfig) -> None:
 
 @dataclass(frozen=True)
 class WeightsSource:
-    """How an engine gets the planned weights.
+    """Source of the planned weights.
 
     Attributes:
         option: that converts those of the published checkpoint.
@@ -253,7 +249,7 @@ class WeightsSource:
 
 
 def weights_source(llm: LlmSpec, precision: Precision, engine: str) -> WeightsSource:
-    """How an engine gets weights of a precision: of a published checkpoint, else by its own conversion on loading."""
+    """Source of weights of a precision: a published checkpoint, else the conversion of the engine on loading."""
     native = llm.native_precision
     asked = (precision.weights, precision.activations, precision.parts)
     if asked == (native.weights, native.activations, native.parts):

@@ -1,4 +1,4 @@
-"""What an engine calls a knob: `presets/engine_flags.csv`, one row per engine, version and knob, each with its page."""
+"""Names of options in each engine: `presets/engine_flags.csv`, a row per engine, version and option, with its page."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from planner.core import InputError, UnsupportedFeatureError, preset
 
 
 class FlagKind(StrEnum):
-    """How a row of the table is written."""
+    """Kind of a row, which says how it is written."""
 
     IMAGE = "image"
     """Container image of the version."""
     COMMAND = "command"
-    """How the server is started, with {model} and {port}."""
+    """Command that starts the server, with {model} and {port}."""
     PATH = "path"
     """HTTP path that answers once the server is ready."""
     ARGUMENTS = "arguments"
@@ -28,7 +28,7 @@ class FlagKind(StrEnum):
     ENVIRONMENT = "environment"
     """``NAME=value``."""
     NAME = "name"
-    """What the engine calls something: a metric, a policy, an annotation."""
+    """Name of a metric, a policy or an annotation in the engine."""
     ADDRESS = "address"
     """Environment variable that takes the address at which other servers reach this one."""
     PORT = "port"

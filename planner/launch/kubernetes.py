@@ -40,7 +40,7 @@ SERVING_PORT = 8000
 AUTOSCALING_NAME = "autoscaling.yaml"
 KUSTOMIZATION_NAME = "kustomization.yaml"
 PROMETHEUS = "http://prometheus-operated.monitoring.svc:9090"
-"""Where the scaler asks for metrics: the service that the Prometheus operator makes, as in the vLLM tutorial."""
+"""Address of Prometheus for the scaler: the service that the Prometheus operator makes, as in the vLLM tutorial."""
 WAITING_PER_REPLICA = 5
 """Waiting requests per replica from which one more is started. A choice: the planned replicas keep the queue short
 enough for the TTFT target, so that a queue that stays is traffic beyond the plan."""
@@ -55,12 +55,12 @@ GROUP_LABEL = "app.kubernetes.io/part-of"
 PART_LABEL = "app.kubernetes.io/component"
 """Label that tells pods that answer requests from the further servers of a replica."""
 STARTUP = {"startup_s": 30, "startup_failures": 120}
-"""How often the probe of a start asks [s], and how often it may fail: as in the llm-d guide named above."""
+"""Period of the startup probe [s] and failures allowed: as in the llm-d guide named above."""
 
 
 @dataclass(frozen=True)
 class PodPlace:
-    """How a target places pods: labels besides their own, annotations, port, and containers started before.
+    """Placement of pods by a target: labels besides their own, annotations, port, and containers started before.
 
     Where they are `named`, a router's file can list them.
     """

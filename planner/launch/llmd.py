@@ -109,7 +109,7 @@ def picked_policy(router: str) -> Router:
 
 
 def picker_notes(pools: Sequence[LaunchSpec]) -> list[str]:
-    """What the picker does otherwise than planned."""
+    """Differences of the picker from the plan."""
     return [
         f"{pool.name}: the endpoint picker of llm-d has no policy {pool.router.replace('_', ' ')}, which was planned; "
         "it picks the replica with the fewest requests in flight, and so knows the load of all of them."

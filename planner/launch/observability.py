@@ -32,13 +32,13 @@ DYNAMO = "dynamo"
 """Whose metrics `planner.traffic.metric_names` calls so: the frontend of NVIDIA Dynamo."""
 DASHBOARD_NAME = "grafana-dashboard.json"
 POOL = POOL_LABEL.translate({ord("."): "_", ord("/"): "_"})
-"""What Prometheus calls the label of the pod that names its pool: other characters than letters, digits and ``_`` are
+"""Name in Prometheus of the label of a pod that names its pool: other characters than letters, digits and ``_`` are
 replaced (`sanitizeLabelName` of the Prometheus operator)."""
 WINDOW = "5m"
 """Over which rates and percentiles are taken. A choice: hundreds of requests at the rates of a server."""
 LATENCY_FOR, TRAFFIC_FOR, DOWN_FOR = "10m", "15m", "5m"
-"""For how long something holds before it is said. Choices: percentiles of one window are noisy, traffic comes in waves,
-and a replica may be replaced."""
+"""Alert ``for:`` durations. Choices: percentiles of one window are noisy, traffic comes in waves, and a replica may be
+replaced."""
 SLOWER = 1.25
 """Measured over expected latency from which a fleet within its planned traffic is called slower than planned. A
 choice."""

@@ -1,4 +1,4 @@
-"""Where each replica of a fleet runs: its servers, its GPUs there, and ports that no other process of a server has.
+"""Placement of each replica of a fleet: its servers, its GPUs there, and ports that no other process of a server has.
 
 Replicas are spread over servers as the plan counts them (`planner.fleet.packed_replicas`). GPUs are numbered as the
 driver numbers them, servers from 1.

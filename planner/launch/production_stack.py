@@ -22,7 +22,7 @@ from planner.launch.templates import literal, objects_of, text_of, yaml_text
 from planner.serving import Role, Router
 
 POLICIES = {Router.ROUND_ROBIN: "roundrobin", Router.PREFIX_AFFINITY: "prefixaware"}
-"""What the stack's router calls a policy (`routingLogic`)."""
+"""Name of each policy at the stack's router (`routingLogic`)."""
 FIELDS = {
     "--tensor-parallel-size": ("tensorParallelSize", int),
     "--max-model-len": ("maxModelLen", int),
@@ -38,7 +38,7 @@ SWITCHES = {
     "--no-enable-chunked-prefill": ("enableChunkedPrefill", False),
 }
 CHART, ROUTER_IMAGE = "vllm-stack (chart)", "lmcache/lmstack-router"
-"""What `presets/target_versions.csv` calls the chart, and the router's image."""
+"""Names of the chart and of the router's image in `presets/target_versions.csv`."""
 MAX_RELEASE = 40
 """Most characters of a release: with what the chart appends (``-router-service-account``) names have at most 63."""
 

@@ -1,4 +1,4 @@
-"""What the READMEs of all targets share: the loss of a server, services of several addresses, and checked versions.
+"""Parts of a README that all targets share: the loss of a server, services of several addresses, and checked versions.
 
 The versions are rows of ``presets/target_versions.csv``: the one set that every target was checked against.
 
@@ -24,7 +24,7 @@ from planner.launch.templates import slug, text_of
 
 README_NAME = "README.md"
 PERCENT = 100.0
-"""What the weights add up to, about. A definition."""
+"""Sum of the weights, about. A definition."""
 FRONT_PORT = 8070
 """Port of the nginx in front, which no replica or router takes. A choice, to be changed in the file."""
 

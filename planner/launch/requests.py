@@ -105,7 +105,8 @@ def requests_of(workload: Workload, count: int, seed: int, shared: bool = True) 
         of_class = np.array(arrivals.class_index[:count] or np.zeros(len(times_s)), dtype=np.int64)
     else:
         times_s = arrivals.sample_times_s(count, at_seed)
-        of_class = generator.choice(len(workload.classes), size=count, p=_class_shares(workload.classes))
+        shares = np.array([kind.share for kind in workload.classes])
+        of_class = generator.choice(len(shares), size=count, p=shares / shares.sum())
         inputs, outputs = _sampled_lengths(workload.classes, of_class, length_seeds)
     block = block_tokens(workload.classes) if shared else LARGEST_BLOCK
     groups = _prefix_groups(workload.classes, of_class, generator) if shared else None
@@ -132,11 +133,6 @@ def block_tokens(classes: Sequence[RequestClass]) -> int:
     largest = min(LARGEST_BLOCK, shortest)
     sizes = range(largest, min(SMALLEST_BLOCK, largest) - 1, -1)
     return min(sizes, key=lambda size: sum(share * (tokens % size) for tokens, share in prefixes))
-
-
-def _class_shares(classes: Sequence[RequestClass]) -> FloatArray:
-    shares = np.array([kind.share for kind in classes])
-    return np.asarray(shares / shares.sum())
 
 
 def _sampled_lengths(

@@ -40,12 +40,12 @@ NGINX_POLICIES: Mapping[str, str] = MappingProxyType(
 FIRST_ROUTER_PORT = 8080
 """Port of the first router; each further one takes the next."""
 SERVER_SECTIONS = {Role.PREFILL: "context_servers", Role.DECODE: "generation_servers"}
-"""What the disaggregated server of TensorRT-LLM calls the pools in its file."""
+"""Section of each pool in the file of TensorRT-LLM's disaggregated server."""
 
 
 @dataclass(frozen=True)
 class RouterSpec:
-    """What starts the router of one deployment.
+    """All it takes to start the router of one deployment.
 
     Attributes:
         name: in file names and as a service.
@@ -74,7 +74,7 @@ class RouterSpec:
 
     @property
     def is_nginx(self) -> bool:
-        """Whether nginx stands in for the router of the engine."""
+        """True if nginx stands in for the router of the engine."""
         return self.command == NGINX_COMMAND
 
     @property
@@ -127,7 +127,7 @@ def _router_name(pools: Sequence[LaunchSpec]) -> str:
 
 
 def finds_new_replicas(pools: tuple[LaunchSpec, ...]) -> bool:
-    """Whether replicas that come later get requests: a router with a file of its own reads it when it starts."""
+    """True if replicas that come later get requests: a router with a file of its own reads it when it starts."""
     router = router_of(pools)
     return router is None or not router.config_flag
 
@@ -180,7 +180,7 @@ def _policy_words(pools: Sequence[LaunchSpec]) -> Iterable[str]:
 
 
 def _notes(pools: Sequence[LaunchSpec]) -> tuple[str, ...]:
-    """What the router does by rules of its own."""
+    """Rules of the router's own, one sentence each."""
     return tuple(
         dict.fromkeys(
             f"The router's {pool.router.replace('_', ' ')} {row.note}."
@@ -193,7 +193,7 @@ def _notes(pools: Sequence[LaunchSpec]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ReplicaAddress:
-    """Where a router finds a replica: ``host:port``, and the values of its own ports by flag or variable."""
+    """Address of a replica for its router: ``host:port``, and the values of its own ports by flag or variable."""
 
     host: str
     own_ports: Mapping[str, str]

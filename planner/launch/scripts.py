@@ -49,7 +49,7 @@ def server_variable(number: int) -> str:
 def replica_addresses(
     router: RouterSpec, replicas: Sequence[PlacedReplica], addresses: Mapping[int, str]
 ) -> dict[Role, list[ReplicaAddress]]:
-    """Where a router finds the replicas of its pools, given the address of each server."""
+    """Addresses of the replicas of a router's pools by role, given the address of each server."""
     return {
         pool.role: [
             ReplicaAddress(
@@ -163,7 +163,7 @@ def _flag_lines(words: Iterable[str]) -> list[str]:
 
 
 def readme(fleet: Fleet, specs: Sequence[LaunchSpec], routers: Sequence[RouterSpec]) -> str:
-    """What the files are, how they are started, where clients connect, what the targets are and how to check them."""
+    """The README of scripts and Compose: start, entry points, targets and how to check them."""
     replicas = place_replicas(specs)
     by_deployment = {router.pools[0].deployment: router for router in routers}
     facts: dict[str, Any] = {

@@ -77,7 +77,7 @@ class ServerWords:
 
 
 def server_words(config: ReplicaConfig) -> ServerWords:
-    """What a replica's servers are told of one another; nothing where it fits on one.
+    """Words that tell the servers of a replica of one another; empty where it fits on one.
 
     Raises:
         UnsupportedFeatureError: the engine has no documented way to run this replica on several servers.

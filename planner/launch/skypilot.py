@@ -24,9 +24,9 @@ from planner.llm import LlmSpec, weight_bytes
 from planner.serving import Router
 
 POLICIES = {Router.ROUND_ROBIN: "round_robin", Router.LEAST_REQUESTS: "least_load"}
-"""What SkyServe calls a router; its least load is the fewest requests that it has not answered yet."""
+"""Name of each router in SkyServe; its least load is the fewest requests that it has not answered yet."""
 STARTUP_S = 1800
-"""For how long a failing probe is ignored while a replica starts [s]. A choice: hundreds of GB are fetched first."""
+"""Time for which failing probes are ignored while a replica starts [s]. A choice: hundreds of GB are fetched first."""
 SPARE_GB = 150
 """Disk besides the weights [GB]. Assumed: the image of an engine takes tens of GB, and the system its share."""
 

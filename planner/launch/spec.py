@@ -17,7 +17,6 @@ from planner.core import UnsupportedFeatureError
 from planner.engine import ReplicaConfig, RequestLimit, request_limit
 from planner.fleet import gpu_servers
 from planner.launch.engine_options import (
-    RenderedOptions,
     chosen_options,
     rendered_options,
     require_own_schedule,
@@ -202,7 +201,7 @@ def configuration_text(spec: LaunchSpec) -> str:
 
 
 def launch_specs(fleet: Fleet) -> tuple[LaunchSpec, ...]:
-    """What starts one replica of every pool of a fleet, in its order.
+    """Launch specs of every pool of a fleet, in its order.
 
     Raises:
         UnsupportedFeatureError: an engine has no verified flag for what was chosen, which the message names.
@@ -240,7 +239,7 @@ def _require_one_engine(launched: LaunchedDeployment) -> None:
 
 
 def launch_spec(launched: LaunchedDeployment, pool: int, number: int = 0, deployment: int = 0) -> LaunchSpec:
-    """What starts one replica of one pool.
+    """Launch spec of one pool.
 
     Args:
         launched: the deployment.
@@ -262,6 +261,7 @@ def launch_spec(launched: LaunchedDeployment, pool: int, number: int = 0, deploy
     for row in rows_of(engine, "metrics"):
         if row.kind is FlagKind.CONFIGURATION:  # words of a command line are added where something reads them
             rendered.add(row, "")
+    between = server_words(config)  # a replica that spans servers is told its addresses there
     repository = weights.repository or config.llm.name
     is_repository = REPOSITORY.fullmatch(repository) is not None and not weights.checkpoint
     return LaunchSpec(
@@ -275,8 +275,8 @@ def launch_spec(launched: LaunchedDeployment, pool: int, number: int = 0, deploy
         flags=tuple(rendered.flags),
         environment=tuple(rendered.environment),
         address_variables=tuple(rendered.address_variables),
-        own_ports=_own_ports(rendered, config),
-        server_words=server_words(config),
+        own_ports=tuple(port for port in rendered.own_ports if port.flag not in between.every),
+        server_words=between,
         configuration=rendered.configuration,
         config_flag=only_of(engine, "config_file") if rendered.configuration else "",
         model=repository if is_repository else "",
@@ -294,12 +294,6 @@ def launch_spec(launched: LaunchedDeployment, pool: int, number: int = 0, deploy
         router=chosen.router.value,
         notes=_notes(chosen, limit),
     )
-
-
-def _own_ports(rendered: RenderedOptions, config: ReplicaConfig) -> tuple[OwnPort, ...]:
-    """Ports that replicas of one server must not share; one that spans servers is told its addresses there."""
-    told = {word for word in server_words(config).every if word.startswith("--")}
-    return tuple(port for port in rendered.own_ports if port.flag not in told)
 
 
 def _image(config: ReplicaConfig) -> str:

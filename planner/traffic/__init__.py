@@ -1,4 +1,4 @@
-"""What is asked: traces, logs and metrics as workloads; services; demand over the day.
+"""Traffic: traces, logs and metrics as workloads; services; demand over the day.
 
 Reads what operators have (`readers`: request logs of many formats; `prometheus`: metrics of running servers) and what
 is packaged (`load_lengths`, `profiles`) into the types of `planner.workload`. Knows no GPUs and no prices.
@@ -10,7 +10,15 @@ from planner.traffic.demand_curve import DemandCurve, curve_of_profile, curve_of
 from planner.traffic.engine_starts import ColdStart, cold_start_of, engine_starts
 from planner.traffic.forecast import DAYS_PER_MONTH, FittedForecast, Forecast, Launch, fit_forecast, read_history
 from planner.traffic.images import image_tokens, lengths_with_images, mean_image_tokens, mean_images, require_encoder
-from planner.traffic.length_presets import list_lengths, load_lengths, preset_scv
+from planner.traffic.length_presets import (
+    list_lengths,
+    list_recordings,
+    load_lengths,
+    load_recording,
+    preset_arrivals,
+    preset_scv,
+    recorded_arrivals,
+)
 from planner.traffic.profiles import HOURS_PER_DAY, HOURS_PER_WEEK, MeasuredProfile, load_profile, profile_from_trace
 from planner.traffic.prometheus import (
     MeasuredLatency,
@@ -22,7 +30,6 @@ from planner.traffic.prometheus import (
     read_metrics,
 )
 from planner.traffic.readers import describe, read_any_trace
-from planner.traffic.recordings import list_recordings, load_recording, preset_arrivals, recorded_arrivals
 from planner.traffic.requests import UNRECORDED, RecognisedTrace
 from planner.traffic.services import (
     Cascade,

@@ -44,7 +44,7 @@ Tokenizer = Callable[[str], int]
 
 @dataclass(frozen=True)
 class TokenCount:
-    """How text becomes tokens.
+    """Counting of the tokens of a text.
 
     Attributes:
         per_character: tokens of one character; None where nothing was said.
@@ -76,7 +76,7 @@ class TokenCount:
 
     @property
     def note(self) -> str:
-        """How the tokens were counted, as a sentence."""
+        """The way tokens were counted, as a sentence."""
         if self.count is not None:
             return "tokens counted by the tokenizer given, without those of a chat template"
         return f"tokens estimated as {self.per_character:g} a character, without those of a chat template"
@@ -131,7 +131,7 @@ class ConversationReader:
         return float(self._counting.tokens(_text(turn)))
 
     def notes(self) -> list[str]:
-        """What the requests were made of, one sentence each."""
+        """Origin of the requests, one sentence each."""
         notes = [
             f"{len(self.columns.row_numbers):,} answers of {self.conversations:,} conversations, "
             "each with all before it as input",

@@ -1,4 +1,4 @@
-"""How long a serving engine takes to start: ``presets/engine_starts.csv``, each row with its source.
+"""Start times of serving engines: ``presets/engine_starts.csv``, each row with its source.
 
 Measured from the start of the process or container to ready, weights on a local disk. The time to obtain a machine and
 to download weights comes on top: a person who knows it gives `DemandProfile.cold_start_s`.

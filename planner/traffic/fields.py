@@ -75,7 +75,7 @@ _QUANTITY_OF_WORD = {
     **dict.fromkeys(("cachedtokens", "cachedinputtokens"), "cached"),
     "status": "status",
 }
-"""What a user may say a column holds, normalised, and the quantity of `_FULL_NAMES` it is."""
+"""Quantity of `_FULL_NAMES` by the words a user may name it with, normalised."""
 _NULL_WORDS = ("", "null", "none")
 """Text that stands for no value."""
 
@@ -160,7 +160,7 @@ class ColumnNames:
 
 @dataclass(frozen=True)
 class FieldPaths:
-    """Where rows of one shape keep what is asked for.
+    """Paths to the quantities in rows of one shape.
 
     Attributes:
         paths: by quantity of `_FULL_NAMES` that the row has, the keys that lead to it.
@@ -198,7 +198,7 @@ class FieldPaths:
         return "input" in self.paths and "output" in self.paths
 
     def value(self, row: Row, quantity: str) -> object:
-        """What the row holds of a quantity; None where it does not."""
+        """Value of a quantity in the row; None where it has none."""
         path = self.paths.get(quantity)
         return None if path is None else _value_at(row, path)
 
@@ -211,7 +211,7 @@ class FieldPaths:
 
 
 def _named_paths(row: Row, named: ColumnNames, names: frozenset[str]) -> FieldPaths:
-    """Where a row keeps what the user named; a field that is not there is left out."""
+    """Paths of the columns that the user named; a field that is not there is left out."""
     paths: dict[str, KeyPath] = {}
     for quantity, column in named.columns.items():
         path = (column,) if column in row else tuple(column.split("."))
@@ -258,7 +258,7 @@ def _value_at(row: Row, path: KeyPath) -> object:
 
 
 def row_shape(row: Row, depth: int = MAX_NESTING) -> tuple[object, ...]:
-    """What rows have in common that keep the same things in the same places; hashable."""
+    """Shape of a row: equal for rows that keep the same things in the same places; hashable."""
     return tuple(
         (key, row_shape(value, depth - 1) if depth > 1 else None)
         if isinstance(value, dict)
@@ -311,5 +311,5 @@ def as_moment(value: object, number: int) -> datetime:
 
 
 def printable_value(value: object) -> object:
-    """What an error shows of a value: of anything nested only its kind, whose text may be endless."""
+    """A value as an error shows it: of anything nested only its kind, whose text may be endless."""
     return value if isinstance(value, bool | int | float | str) else f"a {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""How demand grows over months: a trend with its uncertainty and launches, given or fitted to recorded days.
+"""Growth of demand over months: a trend with its uncertainty and launches, given or fitted to recorded days.
 
 The factor on today's demand after t months is log-normal about a trend, times what launches add:
 
@@ -50,7 +50,7 @@ class Launch(Frozen):
 
 
 class Forecast(Frozen):
-    """How the demand of a scenario will grow. Every rate of it is that of `start`."""
+    """Growth of the demand of a scenario. Every rate of it is that of `start`."""
 
     start: date = Field(description="the day whose demand the scenario states")
     growth_per_month: float = Field(default=0.0, gt=-0.9, le=10.0, description="0.05: 5 % more each month, compounding")

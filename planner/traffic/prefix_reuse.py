@@ -64,7 +64,7 @@ def stack_distances(requests: IntArray, blocks: IntArray) -> FloatArray:
 
 
 def _earlier_and_greater(values: IntArray) -> IntArray:
-    """How many values before each are greater.
+    """Number of greater values before each.
 
     >>> _earlier_and_greater(np.array([3, 1, 2])).tolist()
     [0, 1, 1]

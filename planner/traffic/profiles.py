@@ -197,7 +197,7 @@ def _periods_per_cycle(period_hours: float, cycle_hours: float, starts_at_hours:
 
 
 def _whole_ratio(name: str, divisor: float, whole: float, of: str) -> int:
-    """How many times a divisor goes into the whole. Raises InputError where it does not divide it."""
+    """Times that a divisor goes into the whole. Raises InputError where it does not divide it."""
     count = round(whole / divisor) if divisor > 0.0 and math.isfinite(divisor) else 0
     if count < 1 or abs(count * divisor - whole) > DIVISION_TOLERANCE * whole:
         bound = f"{of} of {whole:g} h is no whole number of them"
@@ -227,7 +227,7 @@ def following_savings(profile: DemandProfile) -> float:
 
 
 class ProfileInfo(Frozen):
-    """Where a packaged profile comes from."""
+    """Source of a packaged profile."""
 
     name: str
     description: str

@@ -1,4 +1,4 @@
-"""What a running server measured of itself, as the traffic of a plan: Prometheus metrics.
+"""Prometheus metrics of a running server as the traffic of a plan.
 
 Of vLLM, SGLang, TensorRT-LLM, and of the frontend of NVIDIA Dynamo, which measures where requests arrive.
 
@@ -44,11 +44,11 @@ MONDAY_HOURS = 72.0
 MODEL_LABELS = ("model_name", "model")
 """Labels that say which model a series is about: of engines, of Dynamo's frontend."""
 PREFIXES = {"vllm": "vllm:", "sglang": "sglang:", "tensorrt-llm": "trtllm_", "dynamo": "dynamo_frontend_"}
-"""How the names of an exporter's metrics begin."""
+"""Prefix of the names of an exporter's metrics."""
 
 
 class MetricQuantity(StrEnum):
-    """What a metric of a server counts, whatever an engine calls it."""
+    """Quantity that a metric counts, whatever an engine calls it."""
 
     REQUESTS = "requests"
     INPUT_TOKENS = "input_tokens"
@@ -148,7 +148,7 @@ class MeasuredLatency:
 
 @dataclass(frozen=True, eq=False)
 class ServerMetrics:
-    """What the metrics of a server say of its traffic and its latencies.
+    """Traffic and latencies of a server by its metrics.
 
     Attributes:
         engine: that served.
@@ -208,7 +208,7 @@ class ServerMetrics:
 
     @property
     def drift(self) -> RateDrift | None:
-        """How the rate moved from step to step, Poisson arrivals taken inside of each; None where steps do not show it.
+        """Drift of the rate from step to step, Poisson arrivals taken inside of each; None where steps do not show it.
 
         Steps of unequal length are put on equal ones of their mean length.
         """
@@ -380,6 +380,7 @@ class _Server:
         edges_s, finished = self._over_time(requests, total, interval_s)
         lengths = self._lengths(total, max_tokens, notes)
         self._note_growth(total, notes)
+        kv_gauges, preempted = self._first(MetricQuantity.KV_USAGE), self._total(MetricQuantity.PREEMPTIONS)
         notes.append("the rate is that of finished requests, and arrivals are taken as Poisson: neither is recorded")
         return ServerMetrics(
             engine=self.engine,
@@ -391,14 +392,14 @@ class _Server:
             prefix_share=self._prefix_share(),
             mean_running=self._mean(MetricQuantity.RUNNING),
             mean_waiting=self._mean(MetricQuantity.WAITING),
-            kv_usage=self._mean_of_servers(MetricQuantity.KV_USAGE),
-            preempted=self._per_request(MetricQuantity.PREEMPTIONS, total),
+            kv_usage=float(np.mean([gauge.values.mean() for gauge in kv_gauges])) if kv_gauges else None,
+            preempted=None if preempted is None else preempted / total,
             latencies=tuple(latency for latency in map(self._latency, Metric) if latency is not None),
             notes=tuple(notes),
         )
 
     def _rise(self, series: Series) -> float:
-        """What a counter rose by while it was watched; one that turned up with its last sample says nothing."""
+        """Rise of a counter while it was watched; one that turned up with its last sample says nothing."""
         if self.lifetime:
             return float(series.values[0])
         return increases(series).total
@@ -488,14 +489,6 @@ class _Server:
         gauges = self._first(quantity)
         return float(sum(gauge.values.mean() for gauge in gauges)) if gauges else None
 
-    def _mean_of_servers(self, quantity: MetricQuantity) -> float | None:
-        gauges = self._first(quantity)
-        return float(np.mean([gauge.values.mean() for gauge in gauges])) if gauges else None
-
-    def _per_request(self, quantity: MetricQuantity, requests: float) -> float | None:
-        total = self._total(quantity)
-        return None if total is None else total / requests
-
     def _note_growth(self, requests: float, notes: list[str]) -> None:
         gauges = [*self._first(MetricQuantity.RUNNING), *self._first(MetricQuantity.WAITING)]
         growth = sum(float(gauge.values[-1] - gauge.values[0]) for gauge in gauges)
@@ -507,7 +500,7 @@ class _Server:
 
 
 def _counts(series: Series, name: MetricName) -> bool:
-    """Whether a series is of those that a name counts."""
+    """True if a series is of those that a name counts."""
     return all(series.labels.get(label) == value for label, value in name.labels)
 
 

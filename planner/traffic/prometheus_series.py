@@ -68,7 +68,7 @@ class Series:
 
 
 class Increases(NamedTuple):
-    """What a counter rose by from sample to sample: over (start_s, end_s], by `amount`. Shapes (n,)."""
+    """Rises of a counter from sample to sample: over (start_s, end_s], by `amount`. Shapes (n,)."""
 
     start_s: FloatArray
     end_s: FloatArray
@@ -99,7 +99,7 @@ def read_series(source: Source, name: str = "") -> tuple[Series, ...]:
 
 
 def increases(series: Series) -> Increases:
-    """What a counter rose by between its samples; a fall is a reset, and the value after it was gained since.
+    """Rises of a counter between its samples; a fall is a reset, and the value after it was gained since.
 
     >>> counter = Series("x_total", {}, np.array([0.0, 60.0, 120.0]), np.array([10.0, 25.0, 5.0]))
     >>> increases(counter).amount.tolist()
@@ -134,7 +134,7 @@ def join_scrapes(first: Sequence[Series], second: Sequence[Series], apart_s: flo
 
 
 def all_fell(first: Sequence[Series], second: Sequence[Series]) -> bool:
-    """Whether counters fell from one scrape to the next and none rose, as they do where the two are swapped.
+    """True if counters fell from one scrape to the next and none rose, as they do where the two are swapped.
 
     >>> early, late = (Series("x_total", {}, np.array([math.nan]), np.array([value])) for value in (3.0, 8.0))
     >>> all_fell([late], [early]), all_fell([early], [late])

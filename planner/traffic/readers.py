@@ -91,7 +91,7 @@ _JSON_CELLS = frozenset({"usage", "usagedetails", "response", "metadata"})
 NAME_COLUMNS = (
     "say which column holds what: --column input_tokens=NAME --column output_tokens=NAME (in Python: columns); or "
 )
-"""What helps with a table whose columns have other names."""
+"""Fix for a table whose columns have other names."""
 SHOWN_PARTS = (0.5, 0.9)
 """Parts of all possible prefix hits for which the size of the cache is shown. A choice."""
 _MAX_HEADER_CHARACTERS = 100_000
@@ -179,7 +179,7 @@ def describe(recognised: RecognisedTrace) -> tuple[tuple[str, str], ...]:
 
 
 def drift_facts(arrivals: ArrivalProcess) -> tuple[tuple[str, str], ...]:
-    """What arrivals say of their drift, for display; nothing where the rate is steady.
+    """Drift of arrivals, for display; empty where the rate is steady.
 
     >>> from planner.workload import RateDrift
     >>> drift_facts(ArrivalProcess(rate_per_s=2.0, scv=1.2, drift=RateDrift.of([1.0, 3.0], window_s=60.0)))
@@ -229,7 +229,7 @@ def _table_trace(text: str, name: str, named: ColumnNames | None) -> RecognisedT
 
 
 def _header_fields(header: list[str], named: ColumnNames | None) -> FieldPaths:
-    """Where rows keep what is asked for. Raises InputError for a column that the caller named and that is not there."""
+    """Paths of the quantities in a table. Raises InputError where a column that was named is not there."""
     fields = FieldPaths.of(dict.fromkeys(header, ""), named)
     for quantity, column in (named.columns if named else {}).items():
         if quantity not in fields.paths:

@@ -37,10 +37,10 @@ RECOGNISED_FORMATS = (
     "a detailed result of vllm bench serve or SGLang bench_serving",
     "conversations (ShareGPT, or messages with roles), with tokens_per_character or a tokenizer",
 )
-"""What `read_any_trace` recognises, in words."""
+"""Formats that `read_any_trace` recognises, in words."""
 
 FORMAT_FIX = "give " + "; or ".join(RECOGNISED_FORMATS)
-"""What to give instead of a file that is not recognised."""
+"""Fix for a file that is not recognised."""
 UNRECORDED = "arrivals are not recorded"
 """Start of the note on requests without times."""
 _EPOCH_UNITS = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3))
@@ -53,7 +53,7 @@ MIN_TIED_SHARE = 0.05
 MIN_REGULAR_SHARE = 0.95
 """Share of the gaps between distinct times that must be whole numbers of ticks. A choice."""
 TICK_TOLERANCE = 0.1
-"""How far from a whole number of ticks a gap may be [ticks]: Mooncake's clock ticks every 3 to 3.06 s."""
+"""Distance of a gap from a whole number of ticks that is allowed [ticks]: Mooncake's clock ticks every 3 to 3.06 s."""
 FAILED_WORDS = frozenset({"failure", "failed", "error", "cancelled", "canceled", "timeout"})
 """Values of a status that say that a request was not answered; HTTP codes outside 200 to 299 say so too."""
 MAX_UNCOUNTED_ROWS = 10_000
@@ -190,7 +190,7 @@ class RowReader:
         return uncounted >= MAX_UNCOUNTED_ROWS and few
 
     def fields(self, row: Row) -> FieldPaths:
-        """Where a row keeps what is asked for."""
+        """Paths of the quantities in a row."""
         shape = row_shape(row)
         fields = self._paths_of_shape.get(shape)
         if fields is None:
@@ -230,7 +230,7 @@ def _has_failed(status: object) -> bool:
 
 
 class RecordedTiming(NamedTuple):
-    """What a file says of its times: their unit [s], and a rate [1/s] to do without them."""
+    """Unit of the times of a file [s], and a rate [1/s] to do without them."""
 
     unit_s: float | None
     rate_per_s: float | None = None
@@ -365,7 +365,7 @@ def _block_tokens(inputs: FloatArray, blocks: IntArray) -> int:
 def _reuse(
     columns: RequestColumns, order: NDArray[np.intp], rate_per_s: float, name: str, notes: list[str]
 ) -> PrefixReuse | None:
-    """What caches find by their size, from the blocks of the prompts in order of arrival."""
+    """Prefix hits by cache size, from the blocks of the prompts in order of arrival."""
     counts, inputs = np.array(columns.block_counts, dtype=np.int64), np.array(columns.inputs)
     tokens = _block_tokens(inputs[counts > 0], counts[counts > 0])
     starts, sizes = (np.cumsum(counts) - counts)[order], counts[order]

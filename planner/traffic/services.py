@@ -1,4 +1,4 @@
-"""What has to be served and when, and how it may be split between pools: types only.
+"""Services, their demand over time, and its split between pools: types only.
 
 A plan serves one or several models (*services*). The traffic of each is cut into *slices* that the program routes: by
 request class, by input and output length, by model of a cascade. A *profile* says how all of it moves over the day.
@@ -18,7 +18,7 @@ from planner.workload import Slo, TokenLengths, Workload
 
 
 class DemandProfile(Frozen):
-    """How the demand moves: factors on every rate, one for each of equal periods that repeat.
+    """Demand over time: factors on every rate, one for each of equal periods that repeat.
 
     Attributes:
         factors: by period; 1 is the rate the workload states.
@@ -42,7 +42,7 @@ class DemandProfile(Frozen):
 
 
 class LengthSplit(Frozen):
-    """Where the traffic is cut by length: a request goes to the slice between the next lower and the next higher cut.
+    """Cuts of the traffic by length: a request goes to the slice between the next lower and the next higher cut.
 
     ``input_tokens=(2000,)`` makes two slices: up to 2000 input tokens, and above.
     """

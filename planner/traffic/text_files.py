@@ -22,7 +22,7 @@ _MAGIC = {b"PK\x03\x04": "a ZIP archive", b"PAR1": "a Parquet file", b"(\xb5/\xf
 
 
 class FileKind(NamedTuple):
-    """What is expected, for the words of errors.
+    """The kind of file expected, for the words of errors.
 
     Attributes:
         field: what the file is to the user, such as "trace".
@@ -40,7 +40,7 @@ class FileKind(NamedTuple):
 
 
 def name_of(source: Source, otherwise: str) -> str:
-    """What to call a source in errors: its file name where it has one."""
+    """Name of a source in errors: its file name where it has one."""
     return Path(source).name if isinstance(source, str | Path) else str(getattr(source, "name", otherwise))
 
 

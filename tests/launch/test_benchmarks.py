@@ -19,8 +19,7 @@ import typer
 from planner.cli.base import app
 from planner.core import Metric, UnsupportedFeatureError
 from planner.engine import LoraAdapters, Speculation
-from planner.launch.benchmarks import SEED, files
-from planner.launch.clients import CLIENTS, client_flags
+from planner.launch.benchmarks import CLIENTS, SEED, client_flags, files
 from planner.launch.requests import MAX_REQUESTS, block_tokens, request_count, requests_of
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
