@@ -1,9 +1,9 @@
 """What every package shares.
 
 Errors that name field, value, bound and fix (`errors`), frozen records (`record`), records as JSON and back
-(`documents`), versions of files (`versions`), latency metrics (`metrics`), numbers and tables as text (`tables`),
+(`documents`), versions of files (`versions`), latency metrics and units (`metrics`), text and tables (`tables`),
 places of packaged data (`presets`), files that are written whole (`whole_files`), functions that numba compiles
-(`compiled`, `vectorized`, `interpolation`), units (`units`), and names for arrays in signatures (`arrays`).
+(`compiled`, `vectorized`, `interpolation`), and names for arrays in signatures (`arrays`).
 """
 
 from planner.core.arrays import BoolArray, Constants, FloatArray, IntArray
@@ -27,7 +27,7 @@ from planner.core.interpolation import (
     value_in,
     with_knots,
 )
-from planner.core.metrics import Metric
+from planner.core.metrics import GIB, HOURS_PER_MONTH, Metric
 from planner.core.presets import ENGINE_LIMITS, engine_limit_names, preset, table_facts, table_names
 from planner.core.record import Frozen, Keyed, Record, checked_once, rebuilt
 from planner.core.tables import (
@@ -48,7 +48,6 @@ from planner.core.tables import (
     unit,
     with_unit,
 )
-from planner.core.units import GIB, HOURS_PER_MONTH
 from planner.core.vectorized import Vectorized, vectorized
 from planner.core.versions import CALIBRATION, PLAN, SCENARIO, VERSION_KEY
 from planner.core.whole_files import require_writable, write_all_whole, write_text, write_texts, write_whole

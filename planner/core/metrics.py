@@ -1,4 +1,4 @@
-"""The latency metrics that targets are set for and that requests are measured by."""
+"""Latency metrics that targets are set for and requests are measured by, and units that several layers count in."""
 
 from __future__ import annotations
 
@@ -16,3 +16,9 @@ class Metric(StrEnum):
     TPOT = "tpot"
     E2E = "e2e"
     ITL = "itl"
+
+
+HOURS_PER_MONTH = 730.0
+"""8760 h / 12, the month cloud price lists use."""
+GIB = 2.0**30
+"""Bytes of a GiB, in which drivers and engines print memory."""

@@ -1,9 +1,8 @@
 """The scenario a person writes, read into a `PlanRequest`, and back.
 
 YAML, dictionaries, plans and web addresses (`read`, `files`, `url`), plans read back (`saved_plans`), snippets made
-from logs and metrics (`snippets`), what a running fleet teaches (`measured_fleet`), hardware of a user's own
-(`user_hardware`), and changes that make an infeasible request feasible (`request_fixes`) or wrong input right
-(`input_fixes`).
+from logs, metrics and a running fleet (`snippets`), hardware of a user's own (`user_hardware`), and changes that make
+an infeasible request feasible (`request_fixes`) or wrong input right (`input_fixes`).
 """
 
 from planner.scenario import (
@@ -20,10 +19,9 @@ from planner.scenario import (
 )
 from planner.scenario.arrivals import workload_arrivals
 from planner.scenario.catalogue import SloPreset, slo_presets
-from planner.scenario.checkpoint_formats import formats_with
 from planner.scenario.files import MAX_SCENARIO_BYTES, list_scenarios, parse_fields, scenario_content
 from planner.scenario.input_fixes import fixes_for_error
-from planner.scenario.measured_fleet import measured_changes
+from planner.scenario.llm_catalogue import formats_with
 from planner.scenario.read import (
     SCENARIO_KEY,
     build_request,
@@ -41,6 +39,7 @@ from planner.scenario.read import (
 )
 from planner.scenario.request_fixes import CompletedFix, Fix, fixes, limit_in_words
 from planner.scenario.saved_plans import load_plan
+from planner.scenario.snippets import measured_changes
 from planner.scenario.types import Scenario, ScenarioPrices
 from planner.scenario.url import Content, differences, first_name, full_content, value_at
 from planner.scenario.user_hardware import QUANTITIES, SkuQuantity, peak_quantities, shown_value

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -17,8 +17,10 @@ from hardware_db import Dtype, HardwareDb, load_hardware
 from planner.core import InputError, PlannerError, Table, UnknownNameError, preset, significant
 from planner.engine import ReplicaConfig, memory_footprint, one_request_room_tokens
 from planner.llm import (
+    SIXTEEN_BIT,
     Checkpoint,
     LlmSpec,
+    Precision,
     active_parameters,
     checkpoint_bytes,
     checkpoints_of,
@@ -360,3 +362,38 @@ def _checkpoint_data(llm: LlmSpec, checkpoint: Checkpoint) -> dict[str, Any]:
         "source_url": checkpoint.source_url,
         "note": checkpoint.note,
     }
+
+
+def formats_with(llm: str | Mapping[str, Any], precision: Mapping[str, Any] | None = None) -> dict[str, None]:
+    """What else changes in a scenario that takes another model: formats in which that model cannot be had are left out.
+
+    The number formats of the scenario were chosen for the model before. They stay where the new one is published in
+    weights of the same kind, or where engines make them of its 16-bit checkpoint when they load it; a checkpoint that
+    is quantised already, such as gpt-oss in MXFP4, is served as stored.
+
+    Args:
+        llm: as a scenario names it.
+        precision: that the scenario has; None: FP8, which engines make of any 16-bit checkpoint.
+
+    Returns:
+        ``{"precision": None}``, or nothing; nothing too for a model that cannot be read.
+
+    >>> formats_with("gpt-oss-120b"), formats_with("llama-3.1-8b")
+    ({'precision': None}, {})
+    """
+    try:
+        model = load_llm(llm)
+        asked = Precision.model_validate(precision or {"weights": "fp8", "activations": "fp8"})
+    except (PlannerError, ValueError):
+        return {}
+    as_stored, *others = checkpoints_of(model)
+    stored, wanted = main_format(model, as_stored.precision)[0], _kind(main_format(model, asked)[0])
+    kinds = {_kind(main_format(model, checkpoint.precision)[0]) for checkpoint in others}
+    as_asked = asked == as_stored.precision
+    to_be_had = stored in SIXTEEN_BIT and (wanted in SIXTEEN_BIT or wanted in kinds)
+    return {} if as_asked or to_be_had else {"precision": None}
+
+
+def _kind(dtype: Dtype) -> Dtype:
+    """What it is multiplied in; formats of 4 bits, whose scales differ, are kinds of their own."""
+    return dtype if dtype.arithmetic is Dtype.FP4 else dtype.arithmetic

@@ -19,8 +19,7 @@ from hardware_db import OwnHardware
 from planner.core import CALIBRATION, PLAN, SCENARIO, VERSION_KEY, InputError, from_validation_error
 from planner.fleet import Corrections, PlanRequest
 from planner.llm import LlmSpec, Precision, list_llms, load_llm, published_precisions
-from planner.scenario.arrivals import arrivals_of, length_factors, refuse_beside, replay_of
-from planner.scenario.checkpoint_formats import formats_with
+from planner.scenario.arrivals import arrivals_of, length_factors, refuse_beside, replay_of, sessions_of, with_rate
 from planner.scenario.field_names import with_example, with_nearest_name
 from planner.scenario.files import (
     MAX_SCENARIO_BYTES,
@@ -30,7 +29,7 @@ from planner.scenario.files import (
     scenario_content,
     with_overrides,
 )
-from planner.scenario.session_forms import sessions_of, with_rate
+from planner.scenario.llm_catalogue import formats_with
 from planner.scenario.types import (
     CellLengths,
     ConstantLengths,

@@ -6,11 +6,16 @@ together (`sites`), what a region leaves out (`regions`), what a fleet of them c
 case others fail (`spares`).
 """
 
-from planner.supply.costs import supply_cost
 from planner.supply.price_lists import PriceList, prices_csv, read_prices, with_prices
-from planner.supply.prices import OWN_PRICE_SOURCE, OWNED, is_committed, offered_prices
-from planner.supply.regions import region_notes, region_warnings
-from planner.supply.resources import Supply, build_supply, resource_use, spot_shortfalls, switching_resource
+from planner.supply.prices import OWN_PRICE_SOURCE, OWNED, is_committed, offered_prices, region_notes, region_warnings
+from planner.supply.resources import (
+    Supply,
+    build_supply,
+    resource_use,
+    spot_shortfalls,
+    supply_cost,
+    switching_resource,
+)
 from planner.supply.sites import InstanceNetwork, SiteSupply, site_supplies
 from planner.supply.spares import replicas_that_may_fail
 from planner.supply.spot import SPOT

@@ -22,12 +22,10 @@ from planner.workload.latency import (
     batch_quantile_interval,
     nearest_groups,
 )
-from planner.workload.lengths import MAX_LENGTH_CELLS, SharedPrefixes, TokenLengths, zipf
+from planner.workload.lengths import MAX_LENGTH_CELLS, PrefixReuse, SharedPrefixes, TokenLengths, zipf
 from planner.workload.recorded import RecordedArrivals, Scaling
-from planner.workload.reuse import PrefixReuse
 from planner.workload.sessions import MAX_TURNS, Sessions, TurnCount, per_second, rate_of_concurrent_sessions
-from planner.workload.slo import LatencyTarget, Slo
-from planner.workload.workload import RequestClass, Workload
+from planner.workload.workload import LatencyTarget, RequestClass, Slo, Workload
 
 __all__ = [
     "MAX_ARRIVAL_BATCH",
