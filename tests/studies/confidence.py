@@ -9,7 +9,6 @@ with step times known, those left out in which no fleet holds.
 
 from __future__ import annotations
 
-import csv
 import math
 import sys
 from dataclasses import replace
@@ -30,22 +29,11 @@ from planner.scenario import load_scenario
 from planner.search import ShiftRule
 from planner.serving import Role, StandardNormals, drawn_logs, replica_spreads
 from tests.builders import HARDWARE
+from tests.studies.rows import read_rows, write_rows
 
 WORLDS, SIMULATED, CLAIRVOYANT = 200, 40, 30
 SEED = 2026
 RESULTS = Path(__file__).with_name("confidence.csv")
-FIELDS = (
-    "case",
-    "fleet",
-    "usd_per_hour",
-    "says",
-    "worlds",
-    "holds",
-    "simulated",
-    "holds_simulated",
-    "clairvoyant",
-    "clairvoyant_usd",
-)
 CHAT: dict[str, Any] = {
     "name": "chat",
     "confidence": 0.9,
@@ -125,15 +113,12 @@ def clairvoyant_usd(request: PlanRequest, world: int) -> float:
 
 def main(cases: list[str]) -> None:
     """Judge the cases named, or all, and write what was found after each."""
-    rows = list(csv.DictReader(RESULTS.open())) if RESULTS.exists() else []
+    rows = read_rows(RESULTS)
     for case in cases or list(CASES):
         row = judged(case)
         print(row, flush=True)
         rows = [known for known in rows if known["case"] != case] + [row]
-        with RESULTS.open("w", newline="") as file:
-            writer = csv.DictWriter(file, FIELDS)
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(RESULTS, rows)
 
 
 if __name__ == "__main__":

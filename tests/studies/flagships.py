@@ -10,7 +10,6 @@ docs/studies/flagships.md shows. From the root of the checkout:
 
 from __future__ import annotations
 
-import csv
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -20,6 +19,7 @@ from pathlib import Path
 import planner
 from planner.fleet import Plan
 from planner.serving import Role
+from tests.studies.rows import read_rows, write_rows
 
 ROWS = Path(__file__).with_suffix(".csv")
 SKUS = ("h200-sxm", "b200-sxm")
@@ -133,24 +133,15 @@ def table(rows: list[dict[str, str]]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def read_rows() -> list[dict[str, str]]:
-    """The committed rows."""
-    with ROWS.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def main() -> None:
     """Plan everything, or print the table."""
     if sys.argv[1:] == ["table"]:
-        print("\n".join(table(read_rows())))
+        print("\n".join(table(read_rows(ROWS))))
         return
     questions = [(llm, sku) for llm in FLAGSHIPS for sku in SKUS]
     with ProcessPoolExecutor(max_workers=1, max_tasks_per_child=1) as pool:
         rows = list(pool.map(row, *zip(*questions, strict=True)))
-    with ROWS.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(ROWS, rows)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ on one.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ import numpy as np
 
 from planner.core import FloatArray
 from planner.serving.uncertainty import NORMAL_95, GroupSpread
+from tests.studies.rows import read_rows
 
 BEGIN, END = "<!-- left out -->", "<!-- /left out -->"
 FAR_OFF_TPOT, FAR_OFF_TTFT = 0.095, 0.4
@@ -54,8 +54,7 @@ def runs_of(folder: Path) -> list[LeftOut]:
     """The runs of all engines."""
     runs = []
     for path in sorted(folder.glob("left_out-*.csv")):
-        with path.open(encoding="utf-8") as file:
-            runs += [_run(row) for row in csv.DictReader(file)]
+        runs += [_run(row) for row in read_rows(path)]
     return runs
 
 

@@ -39,6 +39,7 @@ from planner.roofline import Parallelism
 from planner.serving import Deployment, KvTransfer, Performance, evaluate
 from planner.simulator import simulate
 from planner.workload import LatencyTarget, Slo, TokenLengths, Workload
+from tests.studies.rows import read_rows
 
 RESULTS = Path(__file__).with_suffix(".csv")
 SKU = "a100-sxm-80gb"
@@ -690,7 +691,7 @@ def _cell(content: str | float) -> str:
 
 def read() -> list[dict[str, str]]:
     """The committed results."""
-    return list(csv.DictReader(RESULTS.read_text(encoding="utf-8").splitlines()))
+    return read_rows(RESULTS)
 
 
 def markdown(part: str) -> list[str]:

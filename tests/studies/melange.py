@@ -36,6 +36,7 @@ from planner.serving import Deployment, Performance, sustainable_rate_per_s
 from planner.simulator import simulate
 from planner.workload import LatencyTarget, Slo, TokenLengths, Workload
 from tests.studies.literature import PREFILL_FIRST, engine_of_2023
+from tests.studies.rows import read_rows
 
 FloatArray = NDArray[np.float64]
 Fleet = dict[str, int]
@@ -473,11 +474,6 @@ def _cases(rows: Sequence[Mapping[str, str]]) -> Cases:
         key: Case(*key, mix, {sku: PRICES[sku] * count for sku, count in singles[key].items()})
         for key, mix in mixes.items()
     }
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file."""
-    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
 def main() -> None:

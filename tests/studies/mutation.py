@@ -27,10 +27,12 @@ import tempfile
 import time
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from tests.studies.rows import write_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = Path(__file__).with_suffix(".csv")
@@ -316,10 +318,7 @@ def kept() -> list[Mutant]:
 
 def write(rows: list[Mutant]) -> None:
     """One line a mutant."""
-    with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [entry.name for entry in fields(Mutant)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
+    write_rows(RESULTS, rows)
 
 
 def summary(rows: list[Mutant]) -> str:

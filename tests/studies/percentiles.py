@@ -12,7 +12,6 @@ against its figures; the TTFT and TPOT of the same runs stand beside them, to be
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from planner.validation.measured_runs import MeasuredFigure, ServingPoint, Stati
 from planner.validation.predict import Prediction, ReplayedRun, replayed
 from planner.validation.scoreboard import Scoreboard
 from planner.validation.scores import Score, score_of
+from tests.studies.rows import read_rows
 from tests.validation.points import read_serving_points
 
 LEFT_OUT = Path(__file__).parent / "left_out"
@@ -110,8 +110,7 @@ def _sizes(errors: Score) -> tuple[tuple[float, bool], ...]:
 
 def compared(done: Sequence[Prediction]) -> str:
     """How the constants used here compare with those of the runs left out: median ratio of predicted means."""
-    with (LEFT_OUT / f"left_out-{ENGINE}.csv").open(encoding="utf-8") as file:
-        known = {row["source_id"]: row for row in csv.DictReader(file)}
+    known = {row["source_id"]: row for row in read_rows(LEFT_OUT / f"left_out-{ENGINE}.csv")}
     lines = []
     for metric in ("tpot", "ttft"):
         pairs = [(getattr(each, f"{metric}_s"), known[each.point.id][f"{metric}_s"]) for each in done if each.tpot_s]

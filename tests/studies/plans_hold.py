@@ -15,7 +15,6 @@ A run that was cut off goes on where it stopped.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -30,6 +29,7 @@ from planner.scenario import load_scenario
 from planner.serving import Deployment, evaluate
 from planner.simulator import simulate
 from planner.workload import Slo, Workload
+from tests.studies.rows import read_rows, write_rows
 
 RESULTS = Path(__file__).with_suffix(".csv")
 SCENARIOS = 100
@@ -186,22 +186,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--plans", type=int, default=SCENARIOS)
     options = parser.parse_args()
-    rows: list[Mapping[str, Any]] = []
-    if RESULTS.exists():
-        with RESULTS.open(newline="", encoding="utf-8") as file:
-            rows = [known for known in csv.DictReader(file) if "traffic" in known]
+    rows: list[Mapping[str, Any]] = [known for known in read_rows(RESULTS) if "traffic" in known]
     with ProcessPoolExecutor(options.jobs) as pool:
         while sum(one["margin"] != "" for one in rows) < options.plans:
             rows += pool.map(row, range(len(rows), len(rows) + 2 * options.jobs))
-            _write(rows)
+            write_rows(RESULTS, rows)
             print(summary(rows), flush=True)
-
-
-def _write(rows: Sequence[Mapping[str, Any]]) -> None:
-    with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> str:

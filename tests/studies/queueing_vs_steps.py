@@ -1,6 +1,6 @@
 """How far the queueing theory is from a step-by-step simulation, over machines, lengths, burstiness and load.
 
-Servers alone, without the deployment around them (`latency_factorial` has that). Prints tables; run from the root of
+Servers alone, without the deployment around them (`traffic_scenarios` has that). Prints tables; run from the root of
 the checkout, some four minutes:
 
     python -m tests.studies.queueing_vs_steps

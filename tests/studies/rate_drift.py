@@ -29,7 +29,7 @@ from planner.serving import Deployment, Performance, evaluate, largest_stable_ra
 from planner.simulator import simulate
 from planner.traffic import load_lengths
 from planner.workload import ArrivalProcess, LatencyDistribution, RateDrift, RequestClass, TokenLengths, Workload
-from tests.studies.latency_factorial import Row, read, write
+from tests.studies.rows import Row, read, write
 
 RESULTS = Path(__file__).with_suffix(".csv")
 RUNS = 4

@@ -10,7 +10,6 @@ them, and with step times known exactly. Rows: ``recalibration.csv``.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -32,6 +31,7 @@ from planner.traffic import ServerMetrics, read_metrics
 from planner.workload import RecordedArrivals, Workload
 from tests.builders import HARDWARE
 from tests.launch.stub_engine import BUCKETS
+from tests.studies.rows import write_rows
 
 FACTORS = (0.8, 1.0, 1.2)
 WATCHED_S = {"5 min": 300.0, "1 h": 3600.0, "6 h": 6 * 3600.0, "24 h": 24 * 3600.0}
@@ -224,13 +224,11 @@ def rows() -> Iterator[Mapping[str, Any]]:
 
 def main() -> None:
     """Write the rows as they come."""
-    with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        writer.writeheader()
-        for row in rows():
-            writer.writerow(row)
-            file.flush()
-            print(row)
+    done: list[Mapping[str, Any]] = []
+    for row in rows():
+        done.append(dict.fromkeys(FIELDS, "") | dict(row))
+        write_rows(RESULTS, done)
+        print(row)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ All times in seconds. Theory is told the recording, so that its drift is that of
 from __future__ import annotations
 
 import argparse
-import csv
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from planner.serving import Deployment, Performance, evaluate, largest_stable_ra
 from planner.simulator import simulate
 from planner.traffic import list_recordings, load_lengths, load_recording
 from planner.workload import RequestClass, Workload
+from tests.studies.rows import write_rows
 
 RESULTS = Path(__file__).with_suffix(".csv")
 FP8 = Precision(weights=Dtype.FP8, activations=Dtype.FP8, kv_cache=Dtype.FP8)
@@ -135,13 +135,9 @@ def main() -> None:
                 f"signed {np.median(errors):+.0%}"
             )
     if args.write:
-        with args.write.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, list(asdict(found[0])), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(
-                {name: f"{value:.6g}" if isinstance(value, float) else value for name, value in asdict(case).items()}
-                for case in found
-            )
+        cells = (asdict(case).items() for case in found)
+        rounded = ({name: f"{x:.6g}" if isinstance(x, float) else x for name, x in row} for row in cells)
+        write_rows(args.write, rounded)
 
 
 if __name__ == "__main__":

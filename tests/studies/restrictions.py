@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import copy
-import csv
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from planner.fleet import Plan, plan
 from planner.scenario import load_scenario
 from planner.search.candidates import RATE_TOLERANCE
 from tests.studies.plans_hold import LENGTHS, MODELS, SKUS, USD_PER_GPU_HOUR
+from tests.studies.rows import read_rows, write_rows
 
 RESULTS = Path(__file__).with_suffix(".csv")
 PAIRS = 200
@@ -406,23 +406,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=PAIRS)
     options = parser.parse_args()
-    rows: list[Mapping[str, Any]] = []
-    if RESULTS.exists():
-        with RESULTS.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+    rows: list[Mapping[str, Any]] = list(read_rows(RESULTS))
     while len(judged(rows)) < options.pairs:
         rows.append(row(len(rows)))
-        _write(rows)
+        write_rows(RESULTS, rows)
         if is_violated(rows[-1]):
             print(rows[-1], flush=True)
     print(summary(rows), flush=True)
-
-
-def _write(rows: Sequence[Mapping[str, Any]]) -> None:
-    with RESULTS.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def judged(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -11,7 +11,6 @@ dependencies); the others say so. Linux only: CPU time of processes that go on i
 from __future__ import annotations
 
 import argparse
-import csv
 import importlib.util
 import json
 import math
@@ -32,6 +31,7 @@ from planner.scenario import load_scenario
 from planner.serving import Router
 from planner.simulator import simulate
 from tests.builders import chat, mixed
+from tests.studies.rows import read_rows, write_rows
 
 HERE = Path(__file__).parent / "scaling.csv"
 SKUS = ("b200-sxm", "h100-sxm", "h200-sxm", "a100-sxm-80gb", "l40s", "mi300x")
@@ -182,11 +182,9 @@ def main() -> None:
     if options.one:
         print(json.dumps(measured(options.one[0], int(options.one[1]))))
         return
-    kept: list[dict[str, Any]] = []
-    if options.write.exists():
-        with options.write.open(newline="", encoding="utf-8") as file:
-            kept = [row for row in csv.DictReader(file) if row["study"] not in options.only.split(",")]
-    rows = kept
+    rows: list[dict[str, Any]] = [
+        row for row in read_rows(options.write) if row["study"] not in options.only.split(",")
+    ]
     for study in options.only.split(","):
         package = study.removeprefix("workers: ")
         if package in ("dask", "ray") and importlib.util.find_spec(package) is None:
@@ -197,10 +195,7 @@ def main() -> None:
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             rows.append(json.loads(done.stdout.splitlines()[-1]))
             print(rows[-1], flush=True)
-            with options.write.open("w", newline="", encoding="utf-8") as file:
-                writer = csv.DictWriter(file, list(rows[-1]), lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(rows)
+            write_rows(options.write, rows)
     print(table(rows))
 
 

@@ -14,7 +14,6 @@ the newest one of its day; one that states no share and no limits has the engine
 
 from __future__ import annotations
 
-import csv
 import json
 import statistics
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ from planner.engine import ReplicaConfig, Schedule, Speculation, StartUp, start_
 from planner.engine.start_up import default_limits
 from planner.llm import LlmSpec, Precision, load_llm
 from planner.roofline import Parallelism
+from tests.studies.rows import read_rows, write_rows
 
 HERE = Path(__file__).resolve().parent
 LOGS = HERE.parents[2] / "shared/reference/measured/startup_memory.csv"
@@ -180,10 +180,8 @@ def _llm(name: str) -> LlmSpec:
 
 def servers() -> tuple[list[Server], dict[str, str]]:
     """All rows that a server can be made of, and why the others are not predicted, by id."""
-    with LOGS.open(encoding="utf-8", newline="") as file:
-        rows = {row["id"]: row for row in csv.DictReader(file)}
-    with SERVERS.open(encoding="utf-8", newline="") as file:
-        specs = {spec["id"]: spec for spec in csv.DictReader(file)}
+    rows = {row["id"]: row for row in read_rows(LOGS)}
+    specs = {spec["id"]: spec for spec in read_rows(SERVERS)}
     found, refused = [], {}
     for name, row in rows.items():
         if name not in specs or specs[name]["left_out"]:
@@ -246,27 +244,6 @@ def error(predicted: float, measured: float | None) -> float | None:
     return None if not measured else predicted / measured - 1.0
 
 
-COLUMNS = (
-    "id",
-    "engine",
-    "version",
-    "model",
-    "gpu",
-    "gpus",
-    "weights_gib",
-    "weights_error",
-    "peak_gib",
-    "peak_measured_gib",
-    "kv_gib",
-    "kv_measured_gib",
-    "kv_error",
-    "kv_left_out",
-    "outcome",
-    "starts",
-    "reason",
-)
-
-
 def row_of(server: Server, found: StartUp, apart: StartUp) -> dict[str, Any]:
     """One line of the result; `apart` is predicted without the logs of its model."""
     row, room = server.row, found.kv_bytes / GIB
@@ -324,10 +301,7 @@ def main() -> None:
         {gpus: round(size, 3) for gpus, size in sizes.outside.items()}, round(sizes.graphs, 3), round(sizes.unified, 3)
     )
     rows = [predicted(server, sizes, measured_sizes(found, server.model)) for server in found]
-    with RESULT.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    write_rows(RESULT, rows)
     for engine in HARDWARE.engines:
         of = [row for row in rows if row["engine"] == engine]
         print(f"{engine}: KV {summary(of, 'kv_error')}; without its model {summary(of, 'kv_left_out')}")

@@ -34,7 +34,7 @@ from planner.serving import Deployment, Performance, evaluate, largest_stable_ra
 from planner.simulator import simulate
 from planner.traffic import load_lengths
 from planner.workload import RateDrift, TokenLengths, Workload
-from tests.studies.latency_factorial import Row, fair_lengths, fair_seed, read, write
+from tests.studies.rows import Row, fair_lengths, fair_seed, read, write
 
 T = TypeVar("T")
 
