@@ -94,8 +94,8 @@ def flow_yaml(value: object) -> str:
     >>> flow_yaml({"a": ["$(x): y", 1]}), flow_yaml("no")
     ('{"a": ["$(x): y", 1]}', '"no"')
     """
-    text = json.dumps(value)
-    if text.isprintable() and "\\" not in text:
+    text = json.dumps(value)  # YAML too, but for escapes and for numbers such as 1e-05
+    if "\\" not in text and not re.search(r"\de[-+]?\d", text):
         return text
     return yaml.safe_dump([value], default_flow_style=True, sort_keys=False, width=math.inf).strip()[1:-1]
 

@@ -14,7 +14,7 @@ from planner.launch.dynamo import ROUTER_MODES, files
 from planner.roofline import Parallelism
 from planner.serving import Deployment, Router
 from tests.builders import FP8, HARDWARE
-from tests.made_up_fleets import NASTY, fleet, launched, mixed, named, on, pair, routed
+from tests.made_up_fleets import fleet, launched, mixed, on, pair, routed
 
 COMPONENT_FIELDS = {"name", "type", "replicas", "multinode", "podTemplate"}
 """Those written, of the component fields in docs/kubernetes/dcd-reference.mdx of ai-dynamo/dynamo at 085a77e."""
@@ -144,14 +144,6 @@ def test_a_checkpoint_to_be_named_comes_from_the_users_config_map() -> None:
     assert options(worker)["--model"] == "$(MODEL)"
     (variable,) = main(worker)["env"]
     assert variable["valueFrom"]["configMapKeyRef"]["name"] == "models"
-
-
-@pytest.mark.parametrize("name", NASTY)
-def test_names_of_users_stay_text(name: str) -> None:
-    written = files(named(name))
-    assert all(re.fullmatch(r"[A-Za-z0-9.-]+", file) and ".." not in file for file in written)
-    assert name not in main(components(written)["worker"])["args"]
-    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", graph(written)["metadata"]["name"])
 
 
 @pytest.mark.parametrize(

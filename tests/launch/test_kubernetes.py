@@ -28,7 +28,7 @@ from planner.roofline import Parallelism
 from planner.serving import Deployment, Router
 from tests.builders import HARDWARE
 from tests.launch.schemas import object_breaks
-from tests.launch.test_launch import ENGINES, NASTY, mixed, on, planned, routed
+from tests.launch.test_launch import ENGINES, mixed, on, planned, routed
 
 Objects = list[dict[str, Any]]
 
@@ -421,19 +421,6 @@ def test_llm_d_refuses_pairs_of_an_engine_that_its_sidecar_does_not_know() -> No
 
 
 # --- names of users -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", NASTY)
-@pytest.mark.parametrize("target", TARGETS)
-def test_names_of_users_reach_no_command_and_no_object(name: str, target: str) -> None:
-    llm = load_llm("llama-3.1-8b").model_copy(update={"name": name, "id": name})
-    plan = planned(Deployment.mixed(on("vllm").model_copy(update={"llm": llm}), 2), service=name)
-    plan = replace(plan, request=plan.request.model_copy(update={"name": name}))
-    files = exported(plan, target)
-    assert all(re.fullmatch(r"[A-Za-z0-9.-]+", file) and ".." not in file for file in files)
-    for one in objects(plan, target):
-        assert name not in str(one)
-    assert all(DNS_LABEL.fullmatch(one["metadata"]["name"]) for one in objects(plan, target))
 
 
 # --- flags and nested fields ----------------------------------------------------------------------------------------

@@ -28,19 +28,10 @@ from planner.llm import DraftMethod, Precision, load_llm
 from planner.roofline import Parallelism
 from planner.serving import Deployment, Router
 from tests.builders import FP8, HARDWARE, replica
+from tests.made_up_fleets import NASTY
 from tests.made_up_plans import REAL, made_up
 
 ENGINES = sorted(HARDWARE.engines)
-NASTY = [
-    "a; touch owned",
-    "$(touch owned)/`id`",
-    "org/model'; id; '",
-    'org/mo"del',
-    "org/model\nrm -rf ~",
-    "--trust-remote-code",
-    "${HOME}: [*x, !!python/object:os.system]",
-    "../../etc/passwd",
-]
 
 
 def launch_files(plan: Plan) -> dict[str, str]:
@@ -194,17 +185,7 @@ def test_small_models_draft_where_an_engine_has_a_flag_for_them() -> None:
         launch_files(mixed("tensorrt-llm", model="qwen3-8b", speculation=drafts))
 
 
-def test_vllm_drafts_are_json_and_adapters_have_a_rank_it_takes() -> None:
-    drafts = Speculation(draft_tokens=1, acceptance=0.8)
-    asked = flags(
-        mixed(
-            model="deepseek-v3",
-            precision=load_llm("deepseek-v3").native_precision,
-            parallelism=Parallelism(tp=8),
-            speculation=drafts,
-        )
-    )
-    assert json.loads(asked["--speculative-config"]) == {"method": "mtp", "num_speculative_tokens": 1}
+def test_adapters_have_a_rank_that_vllm_takes() -> None:
     lora = flags(mixed(lora=LoraAdapters(adapters=20, rank=24, slots=6)))
     assert (lora["--enable-lora"], lora["--max-loras"], lora["--max-lora-rank"]) == ("", "6", "32")
 
@@ -331,21 +312,6 @@ def test_names_of_users_stay_text(name: str, engine: str, tmp_path: Path) -> Non
     assert "## What is served" not in files[README_NAME]  # whoever starts it has to say
 
 
-def test_a_script_runs_the_command_with_the_model_it_is_given(tmp_path: Path) -> None:
-    """Bash itself is the judge: a stand-in for the engine prints the words it was started with."""
-    stand_in = tmp_path / "vllm"
-    stand_in.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n', encoding="utf-8")
-    stand_in.chmod(0o755)
-    (script,) = scripts(mixed(replicas=1, tp=2)).values()
-    path = tmp_path / "run.sh"
-    path.write_text(script, encoding="utf-8")
-    environment = {"PATH": str(tmp_path), "MODEL": "my org/$(id) 'x'", "PORT": "9000"}
-    ran = subprocess.run(["/bin/bash", str(path)], capture_output=True, text=True, env=environment, check=True)
-    words = ran.stdout.splitlines()
-    assert words[:6] == ["serve", "my org/$(id) 'x'", "--host", "0.0.0.0", "--port", "9000"]
-    assert words[6:8] == ["--tensor-parallel-size", "2"]
-
-
 def ran(script: str, folder: Path, program: str, **environment: str) -> list[str]:
     """Words that Bash starts a program with: a stand-in for the engine prints them."""
     stand_in = folder / program
@@ -361,6 +327,13 @@ def ran(script: str, folder: Path, program: str, **environment: str) -> list[str
         check=True,
     )
     return done.stdout.splitlines()
+
+
+def test_a_script_runs_the_command_with_the_model_it_is_given(tmp_path: Path) -> None:
+    (script,) = scripts(mixed(replicas=1, tp=2)).values()
+    words = ran(script, tmp_path, "vllm", MODEL="my org/$(id) 'x'", PORT="9000")
+    assert words[:6] == ["serve", "my org/$(id) 'x'", "--host", "0.0.0.0", "--port", "9000"]
+    assert words[6:8] == ["--tensor-parallel-size", "2"]
 
 
 # --- replicas on several servers ------------------------------------------------------------------------------------
@@ -478,20 +451,6 @@ def test_targets_are_listed_under_their_own_names_and_unknown_ones_are_refused()
     assert all(name == target.name and target.title for name, target in launch.TARGETS.items())
     with pytest.raises(UnknownNameError, match="kubernets"):
         launch.export_files(fleet_of(mixed()), "kubernets")
-
-
-def test_the_files_of_the_page_are_those_of_scripts_and_compose() -> None:
-    plan = mixed()
-    both = [launch.export_files(fleet_of(plan), target) for target in ("scripts", "compose")]
-    assert launch_files(plan) == {**both[0], **both[1]}
-
-
-def test_a_service_of_several_deployments_is_told_to_divide_its_traffic() -> None:
-    """No router stands in front of deployments, so that the reader has to know."""
-    plan = mixed()
-    twice = replace(plan, deployments=plan.deployments * 2)
-    assert "main is served by 2 deployments" in launch_files(twice)[README_NAME]
-    assert "is served by" not in launch_files(plan)[README_NAME]
 
 
 @pytest.mark.parametrize("engine", ["sglang", "vllm"])

@@ -25,8 +25,9 @@ from planner.traffic import metric_names
 from planner.workload import LatencyTarget, Slo
 from tests.launch.schemas import breaks
 from tests.launch.test_kubernetes import kinds, objects, pair, spread
-from tests.launch.test_launch import NASTY, launch_specs, mixed, planned
+from tests.launch.test_launch import launch_specs, mixed, planned
 from tests.launch.test_started import SHAPES
+from tests.made_up_fleets import NASTY
 
 WATCHED = [plan for plan, _, _ in SHAPES.values()] + [pair("sglang"), spread()]
 FUNCTIONS = {"sum", "avg", "by", "le", "rate", "histogram_quantile", "vector", "up", "or", "unless"}

@@ -18,7 +18,7 @@ from planner.serving import Router
 from tests.builders import FP8, HARDWARE
 from tests.launch.schemas import breaks
 from tests.launch.test_kubernetes import DNS_LABEL, spread
-from tests.launch.test_launch import NASTY, launch_specs, mixed, planned, routed
+from tests.launch.test_launch import launch_specs, mixed, planned, routed
 
 AMD = mixed("vllm", 2, tp=4, sku=HARDWARE.skus["mi300x"])
 
@@ -102,10 +102,3 @@ def test_names_that_the_chart_makes_fit_into_a_label() -> None:
     )
     for suffix in ("router-service-account", "pool-engine-service", "pool-vllm-stack"):
         assert DNS_LABEL.fullmatch(f"{release_name(spec)}-{suffix}")
-
-
-@pytest.mark.parametrize("name", NASTY)
-def test_names_of_users_reach_no_word(name: str) -> None:
-    plan = mixed("vllm", 2)
-    found = values(planned(plan.deployments[0].deployment, name))
-    assert not breaks(found, "ProductionStackValues") and name not in str(found)
