@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from pydantic import Field
@@ -164,10 +164,6 @@ class AutoscalingDay:
     autoscaler: Autoscaler
     cold_start_s: float
     assumptions: tuple[str, ...] = field(default=())
-
-    def with_notes(self, *notes: str) -> AutoscalingDay:
-        """The same with more that is taken for granted."""
-        return replace(self, assumptions=(*notes, *self.assumptions))
 
     def worst_hour(self, fleet: PlayedFleet) -> float:
         """Least attainment of any whole hour; of the whole where there is none."""
@@ -346,7 +342,11 @@ def _outcome(responses: Sequence[LoadResponse], rates: FloatArray, step_s: float
         longest_s = float(delays_s.max())
         for k, row in zip(late.tolist(), delays_s, strict=True):
             waited = row > 0.0
-            shares = np.where(waited, responses[k].attainment_after(row), responses[k].attainment(rates[k]))
+            shares = np.where(
+                waited,
+                np.interp(row, responses[k].delays_s, responses[k].attained_delayed),
+                responses[k].attainment(rates[k]),
+            )
             attained[k] = arrived[k] * shares.mean()
     return _Outcome(arrived, attained, arrived + backlog[:-1] - backlog[1:], backlog[1:], longest_s)
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hardware_db import ANYWHERE, GpuSku, HardwareDb
-from planner.analysis.fleet_capacity import is_calibrated
 from planner.analysis.types import Headroom
 from planner.core import change, money, number_of, percent, rebuilt, significant
 from planner.fleet import KV_TIERS, BoughtGpus, CostBreakdown, Plan, Progress, weights_word
@@ -123,13 +122,8 @@ def replica_words(plan: Plan) -> str:
         counts[pool.role.value, f"{split.label}{gpus}"] += pool.replicas
     noun = "replica" if counts.total() == 1 else "replicas"
     words = " + ".join(f"{count:,} {role} ({split})" for (role, split), count in counts.items())
-    return f"{words} {noun}, {_format_and_engine_words(plan)}"
-
-
-def _format_and_engine_words(plan: Plan) -> str:
-    """E.g. ``FP8 weights in vLLM``; of pools that differ each once."""
-    words = (f"{weights_word(pool.config)} weights in {pool.config.engine.name}" for pool in plan.pools)
-    return " and ".join(dict.fromkeys(words))
+    formats = dict.fromkeys(f"{weights_word(pool.config)} weights in {pool.config.engine.name}" for pool in plan.pools)
+    return f"{words} {noun}, {' and '.join(formats)}"
 
 
 def target_words(plan: Plan) -> str:
@@ -263,35 +257,18 @@ def cost_at(plan: Plan, hardware: HardwareDb, confidence: float, progress: Progr
         progress: called with each stage of the plan made.
     """
     name = "exact estimates" if confidence == EXACT_ESTIMATES else f"{percent(confidence)} confidence"
+    request = rebuilt(plan.request, confidence=confidence)
 
-    def report_stage(stage: str) -> None:
+    def say(stage: str) -> None:
         progress(f"{stage}, {name}")
 
-    request = rebuilt(plan.request, confidence=confidence)
-    found = make_plan(request, hardware, report_stage, simulate=False, alternatives=False, corrections=plan.corrections)
+    found = make_plan(request, hardware, say, simulate=False, alternatives=False, corrections=plan.corrections)
     return CostEnd(found.cost, fleet_words(found) or "none")
 
 
 def range_of(exact: CostEnd, sure: CostEnd, confidence: float) -> CostRange:
     """The interval between two ends, the second with a confidence."""
     return CostRange(exact.cost, sure.cost, exact.fleet, sure.fleet, confidence)
-
-
-def cost_range(plan: Plan, hardware: HardwareDb, progress: Progress = lambda _: None) -> CostRange | None:
-    """The cheapest fleets at both `range_confidences`.
-
-    Args:
-        plan: feasible.
-        hardware: what it was planned on.
-        progress: called with each stage of the two plans made.
-
-    Returns:
-        None where nothing is calibrated.
-    """
-    if not is_calibrated(plan):
-        return None
-    exact, sure = (cost_at(plan, hardware, confidence, progress) for confidence in range_confidences(plan))
-    return range_of(exact, sure, range_confidences(plan)[1])
 
 
 def range_words(low: float | None, value: float, high: float | None, confidence: float = HIGH_CONFIDENCE) -> str:

@@ -86,10 +86,6 @@ class LoadResponse:
         """Share within every threshold without a backlog, at most that of the last rate."""
         return float(np.interp(rate_per_s, self.rates_per_s, self.attained))
 
-    def attainment_after(self, delays_s: FloatArray) -> FloatArray:
-        """Share within every threshold of requests that a backlog delays, shape of `delays_s`."""
-        return np.interp(delays_s, self.delays_s, self.attained_delayed)
-
     def signal(self, signal: Signal, rate_per_s: float, backlog: float) -> float:
         """What a signal shows at a rate [1/s] with so many requests in the backlog."""
         if signal is Signal.RATE:

@@ -118,12 +118,8 @@ def _demand(request: PlanRequest) -> Iterator[NumericRequirement]:
             whole=False,
             lowest=1e-3 * rate_per_s,
             step=STEP_SHARE * rate_per_s,
-            with_value=partial(_with_rate, request),
+            with_value=lambda rate_per_s: rebuilt(request, workload=request.workload.at_rate(rate_per_s)),
         )
-
-
-def _with_rate(request: PlanRequest, rate_per_s: float) -> PlanRequest:
-    return rebuilt(request, workload=request.workload.at_rate(rate_per_s))
 
 
 def _targets(request: PlanRequest) -> Iterator[NumericRequirement]:

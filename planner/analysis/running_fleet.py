@@ -312,10 +312,6 @@ class _Fleet:
     known: dict[str, MeasuredSteps]
 
     @property
-    def planned_rate_per_s(self) -> float:
-        return math.fsum(one.workload.rate_per_s for one in self.served)
-
-    @property
     def parts(self) -> tuple[TrafficPart, ...]:
         """What the metrics say of the traffic."""
         parts = [TrafficPart.RATE, TrafficPart.LENGTHS]
@@ -341,7 +337,8 @@ class _Fleet:
         arrivals: ArrivalProcess = workload.open_arrivals
         classes = workload.classes
         if TrafficPart.RATE in parts:
-            arrivals = arrivals.at_rate(arrivals.rate_per_s * self.measured.rate_per_s() / self.planned_rate_per_s)
+            planned_per_s = math.fsum(one.workload.rate_per_s for one in self.served)
+            arrivals = arrivals.at_rate(arrivals.rate_per_s * self.measured.rate_per_s() / planned_per_s)
         if TrafficPart.VARIATION in parts:
             arrivals = ArrivalProcess(rate_per_s=arrivals.rate_per_s, drift=self.measured.drift)
         if TrafficPart.LENGTHS in parts:
@@ -543,14 +540,9 @@ def _step_times(
     if spreads is not None:
         factor, shared = at_slow_end(spreads, seen.deviations).decode, spreads.shared
     config = pool.config
-    found = SeenSteps(
-        config.sku.id, config.engine.id, config.llm.id, seen.deviations, seen.error, *_of(first_seen), *shared
-    )
+    off = (seen.deviations, seen.error, first_seen.deviations, first_seen.error)
+    found = SeenSteps(config.sku.id, config.engine.id, config.llm.id, *off, *shared)
     return found, factor, notes
-
-
-def _of(seen: _Seen) -> tuple[float, float]:
-    return seen.deviations, seen.error
 
 
 @dataclass(frozen=True)

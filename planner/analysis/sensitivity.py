@@ -99,8 +99,11 @@ def _moves(case: PlanningCase, base: Plan) -> Iterator[tuple[str, tuple[_Move, _
     for sku in base.gpus:
         yield f"price of {sku}", down_and_up(partial(_price_move, case, sku))
     yield "demand", down_and_up(partial(_demand_move, case))
-    yield "input lengths", down_and_up(partial(_traffic_move, case, _scaled_inputs))
-    yield "output lengths", down_and_up(partial(_traffic_move, case, _scaled_outputs))
+    yield "input lengths", down_and_up(partial(_traffic_move, case, with_lengths))
+    yield (
+        "output lengths",
+        down_and_up(partial(_traffic_move, case, lambda request, factor: with_lengths(request, outputs=factor))),
+    )
     if any(kind.prefixes is not None for kind in workload.classes):
         yield "shared prefixes", down_and_up(partial(_traffic_move, case, with_prefixes))
     if is_calibrated(base):
@@ -121,14 +124,6 @@ def _demand_move(case: PlanningCase, swing: float) -> _Move:
 
     request = case.request.model_copy(update={"workload": scaled(case.request.workload)})
     return _Move(_swing_label(swing), PlanningCase(request, case.hardware), scaled)
-
-
-def _scaled_inputs(request: PlanRequest, factor: float) -> PlanRequest:
-    return with_lengths(request, inputs=factor)
-
-
-def _scaled_outputs(request: PlanRequest, factor: float) -> PlanRequest:
-    return with_lengths(request, outputs=factor)
 
 
 def _traffic_move(case: PlanningCase, change: Callable[[PlanRequest, float], PlanRequest], swing: float) -> _Move:

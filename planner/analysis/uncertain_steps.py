@@ -118,7 +118,7 @@ def _measurement_value(sku: str, base: PlanOutcome, plan: Plan, replanner: Repla
         changes=len(others) / PARTS,
         impossible=sum(not outcome.feasible for outcome in outcomes) / PARTS,
         at_best=outcomes[0],
-        settled_by=None if spreads is None else _settled_by(spreads),
+        settled_by=None if spreads is None else (Measuring.KERNELS if spreads[0] >= spreads[1] else Measuring.LLM),
         kernel_spread=None if spreads is None else spreads[0],
         llm_spread=None if spreads is None else spreads[1],
     )
@@ -205,8 +205,3 @@ def _parts(spreads: ReplicaSpreads, of_first_token: bool, role: Role) -> tuple[f
     kernels = spreads.prompt_kernels if of_prompts else spreads.decode_kernels
     llm = spreads.group.ttft if of_first_token else spreads.group.tpot
     return math.hypot(kernels, spreads.borrowed), llm
-
-
-def _settled_by(spreads: tuple[float, float]) -> Measuring:
-    kernels, llm = spreads
-    return Measuring.KERNELS if kernels >= llm else Measuring.LLM

@@ -31,7 +31,6 @@ from planner.analysis.sensitivity import break_even_prices, pareto, tornado
 from planner.analysis.types import (
     ApiPrice,
     Explanation,
-    Headroom,
     Marginal,
     PlanMeasure,
     PlanOutcome,
@@ -287,10 +286,6 @@ def explain(
     )
 
 
-def _headroom(plan: Plan, replanner: Replanner) -> Headroom | None:
-    return headroom(plan, corrections=replanner.corrections) if plan.feasible else None
-
-
 def _answer(question: PlanQuestion, plan: Plan, replanner: Replanner, api_prices: Sequence[ApiPrice]) -> dict[str, Any]:
     """The field of an `Explanation` that answers a question."""
     answers: dict[PlanQuestion, tuple[str, Callable[[], object]]] = {
@@ -304,7 +299,10 @@ def _answer(question: PlanQuestion, plan: Plan, replanner: Replanner, api_prices
         PlanQuestion.RELAXATIONS: ("relaxations", lambda: smallest_relaxations(plan, replanner)),
         PlanQuestion.PARETO: ("pareto", lambda: pareto(plan.request, replanner)),
         PlanQuestion.CONFIDENCE: ("confidence", lambda: confidence_curve(plan, replanner)),
-        PlanQuestion.HEADROOM: ("headroom", lambda: _headroom(plan, replanner)),
+        PlanQuestion.HEADROOM: (
+            "headroom",
+            lambda: headroom(plan, corrections=replanner.corrections) if plan.feasible else None,
+        ),
         PlanQuestion.MEASURE: ("measurements", lambda: measurement_values(plan, replanner)),
     }
     name, answer = answers[question]

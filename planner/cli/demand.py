@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -101,7 +102,7 @@ def autoscale(
     with terminal.progress() as say:
         found = _planned(request, calibrations, engine_costs, say)
         day = simulate_autoscaler(found, curve.rates_per_s, curve.window_s, rule, start.seconds, progress=say)
-    day = day.with_notes(f"demand: {curve.source}", start.note)
+    day = replace(day, assumptions=(f"demand: {curve.source}", start.note, *day.assumptions))
     deliver(
         lambda: autoscaling_report.report(day),
         (json_file, lambda: json_text(autoscaling_report.autoscaling_document(day))),

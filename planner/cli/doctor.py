@@ -62,13 +62,10 @@ def warn_of_namesakes() -> None:
 
 def _clashes() -> tuple[str, ...]:
     """What else is called `planner`, and what to do about it."""
-    folders = (f"another package {installation.PACKAGE} lies in {place}: rename it" for place in _strangers())
-    return (*(f"{other.words}: {other.fix}" for other in installation.namesakes()), *folders)
-
-
-def _strangers() -> tuple[Path, ...]:
-    """Folders called `planner` on the path that no distribution is known to have put there."""
-    return () if installation.namesakes() else installation.other_folders()
+    if namesakes := installation.namesakes():
+        return tuple(f"{other.words}: {other.fix}" for other in namesakes)
+    folders = installation.other_folders()  # which no distribution is known to have put there
+    return tuple(f"another package {installation.PACKAGE} lies in {place}: rename it" for place in folders)
 
 
 def _missing() -> tuple[str, ...]:

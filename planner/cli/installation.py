@@ -67,14 +67,11 @@ def _namesake(found: metadata.Distribution) -> Namesake:
 def _has(found: metadata.Distribution) -> Iterator[str]:
     """What of a distribution is called `planner`; without opening more than its lists."""
     listed = found.read_text("RECORD") or ""
-    if re.search(rf"^{PACKAGE}/__init__\.py,", listed, re.MULTILINE) or _is_top_level(found):
+    top_level = (found.read_text("top_level.txt") or "").split()
+    if re.search(rf"^{PACKAGE}/__init__\.py,", listed, re.MULTILINE) or PACKAGE in top_level:
         yield "package"
     if any(script.name == PACKAGE and script.group == "console_scripts" for script in found.entry_points):
         yield "command"
-
-
-def _is_top_level(found: metadata.Distribution) -> bool:
-    return PACKAGE in (found.read_text("top_level.txt") or "").split()
 
 
 def other_folders() -> tuple[Path, ...]:

@@ -468,7 +468,7 @@ def export(
         fleet = launch.read_fleet(subject)
     files = launch.export_files(fleet, to)
     if out is None:
-        _print_files(files)
+        sys.stdout.write("\n".join(f"{FILE_HEADING.format(name)}\n{text}" for name, text in files.items()))
     else:
         _write_files(files, Path(out), force)
 
@@ -496,10 +496,6 @@ def _planned_fleet(
     require_fleet(result)
     typer.echo(f"planned {request.name} first: {headline(result)}", err=True)
     return fleet_of(result)
-
-
-def _print_files(files: Mapping[str, str]) -> None:
-    sys.stdout.write("\n".join(f"{FILE_HEADING.format(name)}\n{text}" for name, text in files.items()))
 
 
 def _write_files(files: Mapping[str, str], folder: Path, force: bool) -> None:

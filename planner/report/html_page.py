@@ -62,7 +62,7 @@ def html(
     Args:
         plan: feasible or not; one by theory alone says so, and shows no simulated number.
         day: the date on the page; today if not given.
-        costs: interval of the cost, if it was found (see `planner.analysis.headline.cost_range`).
+        costs: interval of the cost, if it was found (see `planner.analysis.headline.range_of`).
         headroom: of the fleet, if it was found (see `planner.analysis.fleet_capacity.headroom`).
     """
     shown = report.page(plan)

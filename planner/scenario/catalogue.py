@@ -19,7 +19,6 @@ from hardware_db import GpuSku, HardwareDb, Price, load_hardware, select_calibra
 from planner.core import Frozen, Table, money, preset, significant, with_unit
 from planner.scenario.files import list_scenarios
 from planner.scenario.read import read_scenario
-from planner.scenario.types import Scenario
 from planner.supply import STALE_PRICE_DAYS, PricePolicy
 from planner.workload import LatencyTarget
 
@@ -182,17 +181,11 @@ def scenario_table() -> Table:
     for name in list_scenarios():
         scenario = read_scenario(name)[0]
         rate = "-" if scenario.workload.rate_per_s is None else significant(scenario.workload.rate_per_s)
-        rows.append((name, scenario.description, _model_name(scenario), rate, _targets_text(scenario)))
+        model = scenario.llm if isinstance(scenario.llm, str) else str(scenario.llm.get("_name", "given"))
+        targets = (f"{target.name} <= {with_unit(target.threshold_s, target.metric)}" for target in scenario.slo)
+        rows.append((name, scenario.description, model, rate, "; ".join(targets)))
     columns = ("scenario", "description", "model", "requests/s", "targets")
     return Table("Scenarios", columns, tuple(rows), "planner plan NAME plans one; planner schema prints every field.")
-
-
-def _model_name(scenario: Scenario) -> str:
-    return scenario.llm if isinstance(scenario.llm, str) else str(scenario.llm.get("_name", "given"))
-
-
-def _targets_text(scenario: Scenario) -> str:
-    return "; ".join(f"{target.name} <= {with_unit(target.threshold_s, target.metric)}" for target in scenario.slo)
 
 
 def scenario_list() -> list[dict[str, Any]]:

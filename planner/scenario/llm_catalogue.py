@@ -115,7 +115,9 @@ def find_llms(
     ['gpt-oss-120b', 'gpt-oss-20b']
     """
     place = None if fits is None else _place(fits, engine, hardware or load_hardware())
-    found = [FoundLlm(spec, *_release(spec.id), checkpoints_of(spec)) for spec in _of_family(llm, family)]
+    releases, unknown = _releases(), ("", "")
+    specs = _of_family(llm, family)
+    found = [FoundLlm(spec, *releases.get(spec.id, unknown), checkpoints_of(spec)) for spec in specs]
     if format is not None:
         found = list(_in_format(found, format))
     if place is not None:
@@ -240,10 +242,6 @@ def _held(llm: LlmSpec, checkpoint: Checkpoint, place: _Place) -> FittingCheckpo
 def _releases() -> dict[str, tuple[str, str]]:
     rows = csv.DictReader(preset("llm_releases.csv").read_text(encoding="utf-8").splitlines())
     return {row["llm"]: (row["released"], row["source_url"]) for row in rows}
-
-
-def _release(llm: str) -> tuple[str, str]:
-    return _releases().get(llm, ("", ""))
 
 
 # --- shown ------------------------------------------------------------------------------------------------------------

@@ -38,7 +38,6 @@ from planner.scenario.types import (
     ScaledLengths,
     Scenario,
     ScenarioImages,
-    ScenarioOffline,
     ScenarioService,
     ScenarioWorkload,
     TraceLengths,
@@ -275,7 +274,14 @@ def build_request(scenario: Scenario, folder: Path = Path()) -> PlanRequest:
         by_class=scenario.by_class,
         profile=_profile(scenario.profile, folder),
         cascade=_cascade(scenario, workload, folder),
-        offline=tuple(_offline(item, index, folder) for index, item in enumerate(scenario.offline)),
+        offline=tuple(
+            OfflineWork(
+                name=item.name,
+                lengths=_lengths(item.lengths, folder, f"offline[{index}].lengths"),
+                requests_per_hour=item.requests_per_hour,
+            )
+            for index, item in enumerate(scenario.offline)
+        ),
         growth=scenario.growth,
         users=scenario.workload.users,
         forecast=_forecast(scenario.forecast, folder),
@@ -354,11 +360,6 @@ def _cascade(scenario: Scenario, workload: Workload, folder: Path) -> Cascade | 
             published=_published(llm, item.precision),
         )
         return Cascade(small=small, points=item.points, least_quality=item.least_quality, routed=item.routed)
-
-
-def _offline(item: ScenarioOffline, index: int, folder: Path) -> OfflineWork:
-    lengths = _lengths(item.lengths, folder, f"offline[{index}].lengths")
-    return OfflineWork(name=item.name, lengths=lengths, requests_per_hour=item.requests_per_hour)
 
 
 def _llm(llm: str | dict[str, Any], folder: Path) -> LlmSpec:

@@ -103,8 +103,9 @@ def complete_fix(fix: Fix, solve: Solve, hardware: HardwareDb | None = None) -> 
         if plan.feasible:
             applied = [_with_used_gpus(step, plan) for step in applied]
             return CompletedFix(Fix("; ".join(step.text for step in applied), _joint_changes(applied)), plan)
-        further = _next_fix(fixes(plan, hardware), applied)
-        if further is None:
+        done = _joint_changes(applied)
+        more = (fix for fix in fixes(plan, hardware) if any(done.get(path) != new for path, new in fix.changes.items()))
+        if (further := next(more, None)) is None:
             return None
         applied = [step for step in applied if not set(step.changes) <= set(further.changes)] + [further]
     return None
@@ -112,12 +113,6 @@ def complete_fix(fix: Fix, solve: Solve, hardware: HardwareDb | None = None) -> 
 
 def _joint_changes(applied: Sequence[Fix]) -> dict[str, Any]:
     return {path: value for fix in applied for path, value in fix.changes.items()}
-
-
-def _next_fix(proposals: Sequence[Fix], applied: Sequence[Fix]) -> Fix | None:
-    """The first proposal that changes something else than what is changed already."""
-    done = _joint_changes(applied)
-    return next((fix for fix in proposals if any(done.get(path) != new for path, new in fix.changes.items())), None)
 
 
 _GPUS = "limits.gpus"

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +81,6 @@ def _plain_value(path: str, value: object) -> Any:  # noqa: ANN401
         raise InputError(f"over {path}", value, bound, "give a value as --set takes it") from None
 
 
-def _assignment(path: str, value: object) -> str:
-    """What ``--set`` is given for a value: YAML in one line."""
-    return f"{path}={yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=math.inf)}"
-
-
 # --- requests -------------------------------------------------------------------------------------------------------
 
 
@@ -124,7 +120,8 @@ class RequestMaker:
         """The request with these values. Raises InputError."""
         if self.request is not None:
             return with_fields(self.request, values)
-        own = [_assignment(path, value) for path, value in values.items()]
+        one_line = partial(yaml.safe_dump, default_flow_style=True, allow_unicode=True, width=math.inf)
+        own = [f"{path}={one_line(value)}" for path, value in values.items()]
         scenario, _ = read_scenario(self.content, [*self.overrides, *own])
         return build_request(scenario, self.folder)
 

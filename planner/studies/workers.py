@@ -301,7 +301,8 @@ def serve(handle: int, memory_bytes: int) -> None:
         thread.start()
         thread.join(SHORT_S)
         if thread.is_alive():
-            _lower_priority(thread)
+            if sys.platform == "linux" and thread.native_id is not None:  # which has priorities of threads
+                os.setpriority(os.PRIO_PROCESS, thread.native_id, LONG_JOB_NICENESS)
             thread.join()
         if not answers:
             return  # for want of memory: what is left of this process may be damaged
@@ -320,12 +321,6 @@ def _answer(job: Job[Any], say: Say, answers: list[tuple[int, Any]]) -> None:
         return
     except MISTAKES:
         answers.append((_FAULT, traceback.format_exc()))
-
-
-def _lower_priority(thread: threading.Thread) -> None:
-    """A job that takes long gets what short ones leave: Linux has priorities of threads, and the next has its own."""
-    if sys.platform == "linux" and thread.native_id is not None:
-        os.setpriority(os.PRIO_PROCESS, thread.native_id, LONG_JOB_NICENESS)
 
 
 def _limit_memory(most_bytes: int) -> None:

@@ -337,12 +337,6 @@ class SupplyCost:
         """USD per month of 730 hours."""
         return self.usd_per_hour * HOURS_PER_MONTH
 
-    @property
-    def by_resource(self) -> Mapping[str, float]:
-        """USD per hour by SKU (and switching)."""
-        names = dict.fromkeys(line.resource for line in self.purchases)
-        return {n: math.fsum(line.usd_per_hour for line in self.purchases if line.resource == n) for n in names}
-
 
 def supply_cost(
     bought: Mapping[str, Mapping[str, Sequence[float]]], supply: Supply, periods: Sequence[Period]

@@ -165,15 +165,11 @@ class Sessions(Frozen):
     @cached_property
     def lengths(self) -> TokenLengths:
         """Joint tokens of a random request: a cell for each turn and path that occurs, in their order."""
-        requests, there = self.requests, self.occurring
+        requests = self.requests
+        there = requests.weights > 0.0
         source = f"sessions of {self.mean_requests:.3g} requests"
         cells = (requests.inputs[there], requests.outputs[there], requests.weights[there])
         return TokenLengths.from_pairs(*cells, source=source)
-
-    @property
-    def occurring(self) -> BoolArray:
-        """Which turns and paths occur, shape (turns, paths)."""
-        return np.asarray(self.requests.weights > 0.0)
 
     def draw(self, count: int, seed: int) -> tuple[IntArray, IntArray, FloatArray, BoolArray]:
         """`count` sessions: inputs, outputs, think times before each request [s], and which requests there are.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -166,14 +167,19 @@ def test_estimated_headroom_is_where_the_first_target_breaks_with_step_times_as_
 def test_uncalibrated_plans_have_no_interval() -> None:
     bare = chat("search.calibrated=false")
     assert headroom(bare).estimated_share is None
-    assert headline.cost_range(bare, hardware_for(bare.request)) is None
+
+
+def _interval(found: Plan, progress: Callable[[str], None] = lambda _: None) -> headline.CostRange:
+    hardware, confidences = hardware_for(found.request), headline.range_confidences(found)
+    exact, sure = (headline.cost_at(found, hardware, confidence, progress) for confidence in confidences)
+    return headline.range_of(exact, sure, confidences[1])
 
 
 def test_cost_interval_is_that_of_exact_estimates_and_of_95_percent_confidence() -> None:
     found = chat()
     said: list[str] = []
-    ends = headline.cost_range(found, hardware_for(found.request), said.append)
-    assert ends is not None and ends.low is not None and ends.high is not None
+    ends = _interval(found, said.append)
+    assert ends.low is not None and ends.high is not None
     exact, sure = chat("confidence=0.5"), chat("confidence=0.95")
     assert found.cost is not None and exact.cost is not None and sure.cost is not None
     assert ends.low.usd_per_hour == exact.cost.usd_per_hour
@@ -184,8 +190,8 @@ def test_cost_interval_is_that_of_exact_estimates_and_of_95_percent_confidence()
 
 def test_a_plan_of_more_confidence_ends_at_its_own() -> None:
     sure = chat("confidence=0.99")
-    ends = headline.cost_range(sure, hardware_for(sure.request))
-    assert ends is not None and ends.high is not None and sure.cost is not None
+    ends = _interval(sure)
+    assert ends.high is not None and sure.cost is not None
     assert (ends.confidence, ends.high.usd_per_hour) == (0.99, sure.cost.usd_per_hour)
 
 

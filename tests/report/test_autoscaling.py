@@ -18,9 +18,8 @@ from tests.made_up_plans import REAL
 @cache
 def autoscaled() -> AutoscalingDay:
     """Two hours of demand that an autoscaler follows."""
-    return simulate_autoscaler(REAL, [20.0, 25.0, 30.0, 28.0] * 30, 60.0, cold_start_s=60.0).with_notes(
-        "demand: made up"
-    )
+    day = simulate_autoscaler(REAL, [20.0, 25.0, 30.0, 28.0] * 30, 60.0, cold_start_s=60.0)
+    return replace(day, assumptions=("demand: made up", *day.assumptions))
 
 
 def test_each_fleet_has_a_row_with_its_attainment() -> None:

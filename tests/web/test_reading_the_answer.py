@@ -45,9 +45,9 @@ def test_the_sentence_the_badges_and_the_targets_are_those_of_the_example() -> N
 
 
 def test_the_figures_are_those_of_the_example() -> None:
-    found, costs = headroom(plan()), headline.cost_range(plan(), load_hardware())
-    cost = plan().cost
-    assert cost is not None and costs is not None and costs.low is not None and costs.high is not None
+    found, cost, confidences = headroom(plan()), plan().cost, headline.range_confidences(plan())
+    costs = headline.range_of(*(headline.cost_at(plan(), load_hardware(), one) for one in confidences), confidences[1])
+    assert cost is not None and costs.low is not None and costs.high is not None
     assert f"*{change(found.share)}; {headline.headroom_words(found)}*" in TEXT
     for field in ("usd_per_month", "usd_per_million_output_tokens"):
         value, low, high = (getattr(ends, field) for ends in (cost, costs.low, costs.high))
