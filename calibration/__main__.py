@@ -18,8 +18,8 @@ from typing import Annotated
 import typer
 
 from calibration import aiconfigurator, assemble, borrowed, vidur
+from calibration.compare import reviews
 from calibration.imported import Imported, ImportedFit, completed_fit, fit_imported
-from calibration.review import reviews
 from hardware_db import Calibration, load_hardware, select_calibration
 from planner.core import InputError, PlannerError, write_whole
 

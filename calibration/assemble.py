@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from calibration import block_sparse, boxes, chosen_keys, compressed, gemm_floors, operators, recurrent, sparse_index
-from calibration.expert_kernels import SLOW_SHARE, expert_rows
+from calibration import block_sparse, boxes, chosen_keys, compressed, operators, recurrent, served, sparse_index
 from calibration.fit import Problem, fit, fittable
+from calibration.served import SLOW_SHARE, expert_rows
 from calibration.tables import ColumnTable, Mask, read_table
 from hardware_db import Calibration, GpuSku, KernelFit
 from planner.core import InputError, UnknownNameError
@@ -241,7 +241,7 @@ def _without_launch_floors(key: str, fitted: FitsByBackend, plain: FitsByBackend
     if operator != "gemm" or WEIGHT_FORMATS[variant].quantised:
         return fitted
     return {
-        backend: (candidate, gemm_floors.without_launch_floor(result, plain.get(backend, (candidate, result))[1]))
+        backend: (candidate, served.without_launch_floor(result, plain.get(backend, (candidate, result))[1]))
         for backend, (candidate, result) in fitted.items()
     }
 
@@ -322,8 +322,8 @@ def _gemms(folder: Path, skus: Mapping[str, GpuSku], sku_id: str) -> Iterator[tu
             note = "rows with m = 1, three times slower than m = 2, left out"
         rows = table.rows(mask)
         if variant == "fp8" and (rows.text("backend") == SCALE_PASS_BACKEND).any():
-            rows = gemm_floors.without_scale_pass(rows, read_table(folder, "computescale"), SCALE_PASS_BACKEND)
-            note = "; ".join(text for text in (note, gemm_floors.SCALE_PASS_NOTE) if text)
+            rows = served.without_scale_pass(rows, read_table(folder, "computescale"), SCALE_PASS_BACKEND)
+            note = "; ".join(text for text in (note, served.SCALE_PASS_NOTE) if text)
         candidates = _candidates(rows, [partial(operators.gemm, sku=sku, variant=variant)], note) if len(rows) else []
         if variant == "fp8_block":
             candidates += _lent_block_gemms(folder, skus, {candidate.backend for candidate in candidates})

@@ -27,11 +27,10 @@ from calibration.cases import FULL, QUICK, TINY, Scope, all_cases, collective_ca
 from calibration.compare import compare
 from calibration.device import Device, StateLog, chosen_sku, gpu_state, load_torch, read_device
 from calibration.expected import expected_case, require_possible
-from calibration.fit_measured import MeasuredFit, calibration_of, fit_measured
+from calibration.fit_measured import MeasuredFit, calibration_of, fit_measured, write_page
 from calibration.links import measure_collectives
 from calibration.measure import Effort
 from calibration.records import KernelCase, MeasurementOutcome, RawFolder, Record, Value, open_folder
-from calibration.scatter import write_page
 from calibration.session import TRIED_FIRST, ProgressReport, Session, available_cases, formats_of, usable_formats
 from calibration.whole_step import (
     SHAPES,

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from calibration import fp4
 from calibration.attention import (
     PAGE_TOKENS,
     decode_call,
@@ -19,7 +18,7 @@ from calibration.attention import (
     prefill_call,
     sdpa_kernel,
 )
-from calibration.bench import BLOCK, EPSILON, Tensor, Workbench, fp8_of, quantise
+from calibration.bench import BLOCK, EPSILON, Tensor, Workbench, fp8_of, nvfp4_product, quantise
 from calibration.cases import HALF_BYTES, PASSES, ROW_VALUES
 from calibration.measure import Call
 from calibration.operators import KV_BYTES, LATENT_KEY, LATENT_RANK, LATENT_ROPE, LATENT_VALUE
@@ -68,7 +67,7 @@ def _gemm(case: KernelCase, bench: Workbench) -> Work:
     dtype = str(case.fields["dtype"])
     x = bench.normal(m, k)
     bytes_each = n * k * weight_format(dtype).weight_bytes
-    makers = {"fp8": _fp8_product, "fp8_block": _fp8_block_product, "sq": _int8_product, "nvfp4": fp4.product}
+    makers = {"fp8": _fp8_product, "fp8_block": _fp8_block_product, "sq": _int8_product, "nvfp4": nvfp4_product}
     make = makers.get(dtype, _half_product)
     weights = [bench.normal(n, k, scale=k**-0.5) for _ in range(bench.copies(bytes_each))]
     products = [make(bench, x, weight) for weight in weights]

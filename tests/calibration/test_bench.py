@@ -35,7 +35,7 @@ def decoded(torch: Any, codes: Any) -> Any:
 
 def test_values_round_to_the_nearest_and_middles_to_the_even_code() -> None:
     """A block whose largest value is 6 has a scale of 1, so that its values are rounded as they are."""
-    from calibration.fp4 import packed
+    from calibration.bench import packed
 
     torch = torch_or_skip()
     near = [value + shift for value in (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0) for shift in (-0.125, 0.0, 0.125)]
@@ -49,7 +49,7 @@ def test_values_round_to_the_nearest_and_middles_to_the_even_code() -> None:
 
 @pytest.mark.parametrize("shape", [(128, 4), (130, 6), (1, 4), (300, 9)])
 def test_scales_lie_as_cublas_reads_them(shape: tuple[int, int]) -> None:
-    from calibration.fp4 import laid_out
+    from calibration.bench import laid_out
 
     torch = torch_or_skip()
     scales = (torch.arange(shape[0] * shape[1]) % 251).to(torch.uint8).view(shape)
@@ -62,7 +62,7 @@ def test_scales_lie_as_cublas_reads_them(shape: tuple[int, int]) -> None:
 
 def test_values_keep_within_a_quarter_of_their_block() -> None:
     """e2m1's largest gap, 4 to 6, is a third of the largest value: half of it, and e4m3's rounding of the scale."""
-    from calibration.fp4 import _whole_scale, packed
+    from calibration.bench import _whole_scale, packed
 
     torch = torch_or_skip()
     x = Workbench(torch, "cpu").normal(32, 128)
@@ -74,7 +74,7 @@ def test_values_keep_within_a_quarter_of_their_block() -> None:
 
 
 def test_a_block_of_zeros_stays_zero() -> None:
-    from calibration.fp4 import packed
+    from calibration.bench import packed
 
     torch = torch_or_skip()
     codes, scales = packed(torch.zeros(1, 32).bfloat16(), torch.tensor(0.01))
@@ -105,10 +105,10 @@ def test_the_product_is_called_with_what_makes_it_the_product(monkeypatch: pytes
 
     monkeypatch.setattr(functional, "scaled_mm", scaled_mm)
     bench = Workbench(torch, "cpu")
-    from calibration.fp4 import product
+    from calibration.bench import nvfp4_product
 
     x, weight = bench.normal(24, 256), bench.normal(48, 256, scale=256**-0.5)
-    made, exact = product(bench, x, weight)().float(), x.float() @ weight.float().t()
+    made, exact = nvfp4_product(bench, x, weight)().float(), x.float() @ weight.float().t()
     error = (made - exact).norm() / exact.norm()
     assert 0.0 < float(error) < 0.2  # two roundings to 4 bits: each 8 to 10 % of a normal value in blocks of 16
     work = build(KernelCase("gemm", {"dtype": "nvfp4", "m": 4, "n": 32, "k": 64}), bench)

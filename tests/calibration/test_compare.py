@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from calibration.cases import QUICK, all_cases
+from calibration.compare import reviews
 from calibration.expected import fit_key, fitted_s
 from calibration.records import KernelCase, MeasurementOutcome, Record, open_folder
-from calibration.review import reviews
 from hardware_db import Calibration, load_hardware, select_calibration
 from planner.core import InputError
 
