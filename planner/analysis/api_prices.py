@@ -100,7 +100,7 @@ class MeanTokens:
     written: float
 
     def usd(self, price: ApiPrice) -> float:
-        """What an API asks for such a request [USD].
+        """Price of such a request at an API [USD].
 
         fresh * input price + cached * cached price + written * output price, over a million.
 

@@ -284,7 +284,7 @@ def _unit_of(planned: PlannedDeployment) -> tuple[tuple[int, ...], int]:
 
 
 def _usual_target(responses: LoadResponses, unit: tuple[int, ...], units: int, rule: Autoscaler) -> float:
-    """What the signal shows per unit at the share `target_share` of the rate the planned size sustains."""
+    """Signal per unit at the share `target_share` of the rate the planned size sustains."""
     planned, sizes = responses.planned, tuple(units * count for count in unit)
     most_per_s = sustainable_rate_per_s(planned.option.deployment(sizes), responses.workload, planned.slo)
     shown = responses.of(sizes).signal(rule.signal, rule.target_share * most_per_s, 0.0)
@@ -327,7 +327,7 @@ class _Outcome:
 
 
 def _outcome(responses: Sequence[LoadResponse], rates: FloatArray, step_s: float) -> _Outcome:
-    """What becomes of demand [1/s] that meets a capacity by step. Exact for a fluid that is served in order."""
+    """Outcome of demand [1/s] that meets a capacity, step by step. Exact for a fluid that is served in order."""
     capacities = np.array([response.capacity_per_s for response in responses])
     backlog = np.empty(rates.size + 1)
     backlog[0] = 0.0
@@ -391,7 +391,7 @@ def _scheduled(
 
 
 def _shifted(sizes: IntArray, steps: int) -> IntArray:
-    """What is there so many steps later (earlier where negative); beyond the ends as at the ends."""
+    """Values so many steps later (earlier where negative); beyond the ends as at the ends."""
     return sizes[np.clip(np.arange(len(sizes)) + steps, 0, len(sizes) - 1)]
 
 

@@ -1,4 +1,4 @@
-"""What changes when a request does: before and after, and how much of it each single change brings."""
+"""Effect of a changed request: before and after, and how much of it each single change brings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fleet of a plan can carry under other conditions: with other kernels, prices or traffic, and hour by hour.
+"""Capacity of the fleet of a plan under other conditions: with other kernels, prices or traffic, and hour by hour.
 
 Nothing is planned again here: the deployments stay as they are and are evaluated by theory.
 """
@@ -148,7 +148,7 @@ def _ratios(performance: Performance, slo: Slo) -> list[tuple[float, str]]:
 
 
 def is_calibrated(plan: Plan) -> bool:
-    """Whether any step time has an interval."""
+    """True if any step time has an interval."""
     return any(pool.config.calibration is not None for pool in plan.pools)
 
 

@@ -94,7 +94,7 @@ def asked_per_s(plan: Plan) -> float:
 
 
 def served_per_s(plan: Plan) -> float:
-    """What the fleet serves of them [1/s]."""
+    """Rate at which the fleet serves them [1/s]."""
     return sum(planned.workload.rate_per_s for planned in plan.deployments)
 
 
@@ -127,7 +127,7 @@ def replica_words(plan: Plan) -> str:
 
 
 def target_words(plan: Plan) -> str:
-    """Whether every target holds, and which do not."""
+    """Says that every target holds, or which do not."""
     missed = [f"{check.of} {check.target.name}".strip() for check in plan.targets if not check.met]
     found = plan.confidence
     if not missed and found is not None and not found.uncalibrated:
@@ -138,7 +138,7 @@ def target_words(plan: Plan) -> str:
 
 
 def status_words(plan: Plan) -> str:
-    """What the latencies are known from so far."""
+    """Source of the latencies so far."""
     if not plan.simulated:
         return "By theory; simulation follows"
     requests = sum(planned.simulated.requests for planned in plan.deployments)
@@ -212,7 +212,7 @@ def _price_source(purchase: BoughtGpus, name: str) -> str:
 
 @dataclass(frozen=True)
 class CostRange:
-    """What the plan would cost on exact estimates, and with high confidence that it holds; by theory.
+    """Cost of the plan on exact estimates, and with high confidence that it holds; by theory.
 
     Attributes:
         low: were the estimates exact; None where there is no such fleet.
@@ -272,7 +272,7 @@ def range_of(exact: CostEnd, sure: CostEnd, confidence: float) -> CostRange:
 
 
 def range_words(low: float | None, value: float, high: float | None, confidence: float = HIGH_CONFIDENCE) -> str:
-    """What a figure would be on exact estimates, and with a confidence.
+    """A figure on exact estimates, and with a confidence.
 
     An end is the figure itself where simulation took it beyond that end.
 
@@ -288,7 +288,7 @@ def range_words(low: float | None, value: float, high: float | None, confidence:
 
 
 def output_share_words(plan: Plan) -> str:
-    """What the cost of output tokens leaves out where prefill has GPUs of its own; empty where all is mixed.
+    """Share that the cost of output tokens leaves out where prefill has GPUs of its own; empty where all is mixed.
 
     A price of output tokens alone is no measure between a mixed fleet and one of pairs.
     """

@@ -1,4 +1,4 @@
-"""What a deployment does at any rate, tabulated: attainment and what its metrics show, with and without a backlog.
+"""Behaviour of a deployment at any rate, tabulated: attainment and what its metrics show, with and without a backlog.
 
 Up to the largest stable rate latencies are those of `planner.serving.evaluate` at that rate, as if it had held for long
 (quasi-stationary). Beyond it requests wait in a backlog that is a fluid: it grows by rate - capacity and delays
@@ -32,7 +32,7 @@ OTHER_PERCENTILE = 0.95
 
 
 class Signal(StrEnum):
-    """What an autoscaler watches."""
+    """The metric that an autoscaler watches."""
 
     CONCURRENCY = "concurrency"
     RATE = "rate"
@@ -43,7 +43,7 @@ class Signal(StrEnum):
 
     @property
     def adds_up(self) -> bool:
-        """Whether the replicas' values add up to one of the fleet, of which each replica has its share."""
+        """True if the replicas' values add up to one of the fleet, of which each replica has its share."""
         return self in (Signal.CONCURRENCY, Signal.RATE, Signal.QUEUE)
 
     @property
@@ -87,7 +87,7 @@ class LoadResponse:
         return float(np.interp(rate_per_s, self.rates_per_s, self.attained))
 
     def signal(self, signal: Signal, rate_per_s: float, backlog: float) -> float:
-        """What a signal shows at a rate [1/s] with so many requests in the backlog."""
+        """Value of a signal at a rate [1/s] with so many requests in the backlog."""
         if signal is Signal.RATE:
             return rate_per_s
         busy_per_s = self.rates_per_s[-1] if backlog > 0.0 else rate_per_s

@@ -88,7 +88,7 @@ class NumericRequirement:
         return tuple(float(f"{value:.12g}") for value in around if value >= self.lowest)
 
     def is_looser(self, value: float) -> bool:
-        """Whether a value is easier to meet than the one requested."""
+        """True if a value is easier to meet than the one requested."""
         return (value > self.value) == self.looser_upwards
 
 

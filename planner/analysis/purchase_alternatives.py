@@ -44,7 +44,7 @@ class PurchaseAlternative:
 
 @dataclass(frozen=True)
 class PurchaseOffer:
-    """What the fleet costs that is planned under some commitments (by theory).
+    """Cost of the fleet that is planned under some commitments (by theory).
 
     Attributes:
         alternative: the commitments.
@@ -155,7 +155,7 @@ class PriceRange:
 
 
 def price_range(plan: Plan, hardware: HardwareDb) -> PriceRange | None:
-    """What the GPUs of a plan would cost at the cheapest and at the dearest price listed for them.
+    """Cost of the GPUs of a plan at the cheapest and at the dearest price listed for them.
 
     Equation: sum over purchases of USD/h times other price / price paid. Prices of the same SKU and commitment count
     that the policy allows (provider, region, confidence) and that are not older than `STALE_PRICE_DAYS`; GPUs of one's

@@ -60,7 +60,7 @@ class Replanner:
         self._known: list[tuple[PlanningCase, Plan | InputError]] = []
 
     def outcome(self, asked: PlanRequest | PlanningCase) -> PlanOutcome:
-        """What a request (on `hardware`) or a case comes to. Raises OutOfSolvesError."""
+        """Outcome of a request (on `hardware`) or of a case. Raises OutOfSolvesError."""
         answer = self._answer(asked)
         return outcome_of(answer) if isinstance(answer, Plan) else PlanOutcome(REFUSED, f"refused: {answer}")
 

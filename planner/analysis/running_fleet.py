@@ -94,7 +94,7 @@ class RunningQuantity:
 
     @property
     def differs(self) -> bool:
-        """Whether they are more than `ALIKE` apart."""
+        """True if they are more than `ALIKE` apart."""
         return abs(self.measured - self.planned) > ALIKE * max(abs(self.planned), abs(self.measured))
 
 
@@ -121,7 +121,7 @@ class RunningLatency:
 
     @property
     def finding(self) -> Finding:
-        """Whether the measured traffic explains it; as planned where it would have been without.
+        """True if the measured traffic explains it; as planned where it would have been without.
 
         A fleet with slow steps and little traffic may be as fast as planned: two errors that cancel are not a plan.
         """
@@ -167,7 +167,7 @@ class RunningTarget:
 
 @dataclass(frozen=True)
 class SeenSteps:
-    """What one fleet says of its step times by itself: standard deviations of what they may be off by.
+    """Step times as one fleet alone shows them: standard deviations of what they may be off by.
 
     Attributes:
         sku, engine, llm: whose.
@@ -227,7 +227,7 @@ def compare_running_fleet(
     measured: ServerMetrics,
     known: Mapping[str, MeasuredSteps] | None = None,
 ) -> RunningFleet:
-    """What a running fleet measures of itself beside what was planned.
+    """Measurements of a running fleet beside the plan.
 
     Args:
         served: all deployments of one model.
@@ -313,7 +313,7 @@ class _Fleet:
 
     @property
     def parts(self) -> tuple[TrafficPart, ...]:
-        """What the metrics say of the traffic."""
+        """Traffic as the metrics show it."""
         parts = [TrafficPart.RATE, TrafficPart.LENGTHS]
         if self.measured.drift is not None:
             parts.insert(1, TrafficPart.VARIATION)
@@ -371,7 +371,7 @@ class _Fleet:
         return rebuilt(pool, config=rebuilt(config, shift=at_slow_end(spreads, 0.0, assumed)))
 
     def spreads(self, pool: Pool, workload: Workload) -> ReplicaSpreads | None:
-        """What the step times of a pool may be off by before anything is measured."""
+        """Deviation that the step times of a pool may have before anything is measured."""
         lengths = workload.lengths
         return replica_spreads(rebuilt(pool.config, shift=None), pool.role, lengths.mean_input, lengths.mean_output)
 
@@ -448,7 +448,7 @@ def _target(
 
 
 def learned_steps(fleets: Sequence[RunningFleet]) -> dict[str, MeasuredSteps]:
-    """What fleets of several models teach together: by model on a SKU (`planner.serving.steps_key`).
+    """Step times learned from fleets of several models together: by model on a SKU (`planner.serving.steps_key`).
 
     Kernels are shared: what a model on the same SKU and engine measured moves the others by the part of the variance
     that is their kernels'. With priors of covariance R (1, and sqrt(shared_i shared_j) between two) and errors E

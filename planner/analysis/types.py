@@ -1,4 +1,4 @@
-"""What an explanation says: one record for each kind of answer. Types only; `planner.analysis.why` fills them.
+"""Records of an explanation, one for each kind of answer. Types only; `planner.analysis.why` fills them.
 
 Money is USD per hour, rates are requests per second, and a quantity that does not exist (no fleet, no bound) is
 infinite or None. A *value* is what the objective counts (`PlanMeasure`): cost, served rate, or served rate per cost.
@@ -23,7 +23,7 @@ SAME_VALUE = 1e-6
 
 
 class PlanMeasure(StrEnum):
-    """What plans are compared by; the value is its unit."""
+    """Measure by which plans are compared; the value is its unit."""
 
     COST = "USD/h"
     """Cost; less is better."""
@@ -73,7 +73,7 @@ class PlanQuestion(StrEnum):
 
 @dataclass(frozen=True)
 class PlanningCase:
-    """What is solved: a request, and the hardware with its prices and calibrations."""
+    """The problem that is solved: a request, and the hardware with its prices and calibrations."""
 
     request: PlanRequest
     hardware: HardwareDb
@@ -81,7 +81,7 @@ class PlanningCase:
 
 @dataclass(frozen=True)
 class PlanOutcome:
-    """What a solve came to, in brief.
+    """Outcome of a solve, in brief.
 
     Attributes:
         status: how the solve ended.
@@ -109,11 +109,11 @@ class PlanOutcome:
 
     @property
     def feasible(self) -> bool:
-        """Whether there is a fleet."""
+        """True if there is a fleet."""
         return math.isfinite(self.usd_per_hour)
 
     def value(self, measure: PlanMeasure) -> float:
-        """What counts: USD/h, 1/s, or requests per USD."""
+        """The objective: USD/h, 1/s, or requests per USD."""
         if measure is PlanMeasure.COST:
             return self.usd_per_hour
         if measure is PlanMeasure.RATE:
@@ -121,7 +121,7 @@ class PlanOutcome:
         return 3600.0 * self.rate_per_s / self.usd_per_hour if self.feasible else 0.0
 
     def differs(self, other: PlanOutcome, measure: PlanMeasure) -> bool:
-        """Whether the two are worth different amounts, or only one is feasible."""
+        """True if the two are worth different amounts, or only one is feasible."""
         if self.feasible != other.feasible:
             return True
         return self.feasible and not math.isclose(self.value(measure), other.value(measure), rel_tol=SAME_VALUE)
@@ -167,7 +167,7 @@ class Marginal:
 
 @dataclass(frozen=True)
 class RequirementCost:
-    """What a requirement costs: the best plan with it against the best plan without it.
+    """Cost of a requirement: the best plan with it against the best plan without it.
 
     Attributes:
         name: of the requirement.
@@ -327,7 +327,7 @@ class ConfidencePoint:
 
 
 class Measuring(StrEnum):
-    """What would settle how long the steps of a SKU take."""
+    """Measurement that would settle how long the steps of a SKU take."""
 
     KERNELS = "kernels"
     """A calibration of its kernels."""
@@ -337,7 +337,7 @@ class Measuring(StrEnum):
 
 @dataclass(frozen=True)
 class MeasurementValue:
-    """What it would be worth to measure a SKU before deciding: the expected value of perfect information.
+    """Value of measuring a SKU before deciding: the expected value of perfect information.
 
     Attributes:
         sku: id.
@@ -370,7 +370,7 @@ class MeasurementValue:
 
 
 class ApiPrice(Frozen):
-    """What a hosted API asks for a model [USD per million tokens]."""
+    """Price of a hosted API for a model [USD per million tokens]."""
 
     llm: str = Field(min_length=1, description="id of a model of the family")
     provider: str = Field(min_length=1, description="who serves it")
@@ -420,7 +420,7 @@ class ApiBreakEven:
 
     @property
     def self_hosting_wins(self) -> bool:
-        """Whether the fleet costs less than the API at the rate planned."""
+        """True if the fleet costs less than the API at the rate planned."""
         return self.self_usd_per_hour < self.api_usd_per_hour
 
 

@@ -1,4 +1,4 @@
-"""What it costs to be sure although step times are estimates, and what it would be worth to measure them first.
+"""Cost of certainty where step times are estimates, and the value of measuring them first.
 
 Step times may be off by what `planner.serving.uncertainty` says; a plan is made with steps so many standard deviations
 slower than estimated that it holds with the probability asked for (`PlanRequest.confidence`). Both answers here are
@@ -67,7 +67,7 @@ def _is_better(one: PlanOutcome, other: PlanOutcome, measure: PlanMeasure) -> bo
 
 
 def measurement_values(plan: Plan, replanner: Replanner) -> tuple[MeasurementValue, ...]:
-    """What it would be worth to know the step times of each SKU before deciding, largest value first.
+    """Value of knowing the step times of each SKU before deciding, largest first.
 
     The expected value of perfect information (Raiffa and Schlaifer 1961, Applied Statistical Decision Theory): what is
     gained by planning after the measurement, the mean over what it may show, with the step times of all other SKUs as
@@ -165,7 +165,7 @@ def _plans_after(sku: str, now: Plan, replanner: Replanner) -> list[Plan]:
 
 
 def _same_fleet(one: Plan, other: Plan, measure: PlanMeasure) -> bool:
-    """Whether two plans buy the same GPUs for the same pools; limits of batches and routed rates do not count."""
+    """True if two plans buy the same GPUs for the same pools; limits of batches and routed rates do not count."""
     first, second = outcome_of(one), outcome_of(other)
     return not first.differs(second, measure) and first.gpus == second.gpus and _pools(one) == _pools(other)
 
@@ -180,7 +180,7 @@ def _pools(plan: Plan) -> Mapping[tuple[str, str, str, Role], int]:
 
 
 def _spreads_of(sku: str, plans: Sequence[Plan]) -> tuple[float, float] | None:
-    """What the times of a SKU may be off by in the first plan that uses it: by its kernels, and by the model.
+    """Deviation that the times of a SKU may have in the first plan that uses it: by its kernels, and by the model.
 
     Of the time to a first token where that is the plan's tightest target with slow steps, else of a step.
     """

@@ -78,7 +78,7 @@ DEFAULT_QUESTIONS = (
 
 
 def marginal_values(plan: Plan, replanner: Replanner) -> tuple[Marginal, ...]:
-    """What one step more or less of the demand, each target and each limit is worth.
+    """Value of one step more or less of the demand, each target and each limit.
 
     Steps are `NumericRequirement.steps`: a round step and 10 % of thresholds, one piece of what is counted, 10 % of the
     rest. Two to four solves for each.
@@ -94,7 +94,7 @@ def marginal_values(plan: Plan, replanner: Replanner) -> tuple[Marginal, ...]:
 def _marginal(
     requirement: NumericRequirement, value: float, base: PlanOutcome, outcome: PlanOutcome, measure: PlanMeasure
 ) -> Marginal:
-    """What a changed requirement is worth. Where it is looser the present fleet still meets it, so it costs nothing."""
+    """Value of a changed requirement. Where it is looser the present fleet still meets it, so it costs nothing."""
     worth = gain(base, outcome, measure)
     if requirement.is_looser(value) and (worth is None or worth < 0.0):
         outcome, worth = base, 0.0
@@ -144,7 +144,7 @@ def _values_outward(requirement: NumericRequirement, sign: float) -> tuple[float
 
 
 def requirement_costs(plan: Plan, replanner: Replanner) -> tuple[RequirementCost, ...]:
-    """What each target, limit and rule costs: the best plan with it less the best plan without it. One solve each."""
+    """Cost of each target, limit and rule: the best plan with it less the best plan without it. One solve each."""
     base, measure = baseline(plan, replanner)
     costs = []
     for requirement in requirements(plan.request):

@@ -1,4 +1,4 @@
-"""What all commands share: errors on one line, options, and where output goes.
+"""The base of all commands: errors on one line, options, and where output goes.
 
 Modules that take time to load are imported by the function that needs them, so that `planner --help` is quick.
 """
@@ -193,7 +193,7 @@ def hardware_for(engine: str, calibrations: Iterable[str] | None, engine_costs: 
 
 
 def look_up(option: str, name: str, table: Mapping[str, T]) -> T:
-    """What a table holds under a name. Raises UnknownNameError naming the option."""
+    """Entry of a table by name. Raises UnknownNameError naming the option."""
     if name not in table:
         raise UnknownNameError(option, name, table)
     return table[name]

@@ -134,7 +134,7 @@ def scenarios(json_file: JsonFile = None) -> None:
 
 
 class Document(StrEnum):
-    """What has a schema."""
+    """Documents that have a schema."""
 
     SCENARIO = "scenario"
     PLAN = "plan"

@@ -1,4 +1,4 @@
-"""What a shell offers when Tab is pressed: scenarios, GPUs, models, and the dotted paths of ``--set`` and ``--over``.
+"""Completions when Tab is pressed: scenarios, GPUs, models, and the dotted paths of ``--set`` and ``--over``.
 
 Quick, because it runs while somebody waits: it reads names of packaged files and one packaged list of paths, and loads
 neither numpy nor YAML nor the records that the paths are of. `python -m planner.cli.completion` makes that list anew.
@@ -114,7 +114,7 @@ def _packaged(folder: str, ending: str) -> tuple[str, ...]:
 # --- words as bash splits them ----------------------------------------------------------------------------------------
 
 BASH = "complete_bash"
-"""What the script that Typer installs puts into `VARIABLE` when bash asks."""
+"""Value that the script installed by Typer puts into `VARIABLE` when bash asks."""
 VARIABLE = "_PLANNER_COMPLETE"
 
 
@@ -210,7 +210,7 @@ def _listed_words(items: object, definitions: Mapping[str, Any]) -> list[str]:
 
 
 def settings_text() -> str:
-    """What the packaged list has to hold: the paths of a scenario as this planner reads it."""
+    """Text of the packaged list: the paths of a scenario as this planner reads it."""
     from planner.scenario import Scenario  # noqa: PLC0415 - loads all that completion does not wait for
 
     return "path,values\n" + "".join(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class SignalName(StrEnum):
-    """What is watched, as `planner.analysis.Signal`."""
+    """Signal that is watched, as `planner.analysis.Signal`."""
 
     CONCURRENCY = "concurrency"
     RATE = "rate"

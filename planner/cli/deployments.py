@@ -45,7 +45,7 @@ NO_SCENARIO: Mapping[str, Any] = {
     "slo": [{"metric": "e2e", "percentile": 0.99, "threshold_s": 1e9}],
     "search": {"skus": ["any"]},
 }
-"""What a scenario must have and a given deployment does not need."""
+"""Fields that a scenario must have and a given deployment does not need."""
 
 
 # --- options ----------------------------------------------------------------------------------------------------------

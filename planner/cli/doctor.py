@@ -61,7 +61,7 @@ def warn_of_namesakes() -> None:
 
 
 def _clashes() -> tuple[str, ...]:
-    """What else is called `planner`, and what to do about it."""
+    """Other things called `planner`, each with a remedy."""
     if namesakes := installation.namesakes():
         return tuple(f"{other.words}: {other.fix}" for other in namesakes)
     folders = installation.other_folders()  # which no distribution is known to have put there
@@ -78,7 +78,7 @@ def _missing() -> tuple[str, ...]:
 
 
 def _installed() -> dict[str, str]:
-    """What runs, where, and on which Python."""
+    """The planner that runs, its place and its Python."""
     place = str(Path(planner.__file__).parent)
     version = installation.installed_version(installation.DISTRIBUTION)
     return {

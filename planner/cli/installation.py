@@ -1,4 +1,4 @@
-"""What is installed around the planner, and whether something else is called `planner` too."""
+"""The packages installed around the planner, and others that are called `planner` too."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Namesake:
 
     @property
     def words(self) -> str:
-        """What it is, in a sentence."""
+        """Description in a sentence."""
         return f"the distribution {self.name} has a {' and a '.join(self.has)} called {PACKAGE} in this environment too"
 
     @property
@@ -65,7 +65,7 @@ def _namesake(found: metadata.Distribution) -> Namesake:
 
 
 def _has(found: metadata.Distribution) -> Iterator[str]:
-    """What of a distribution is called `planner`; without opening more than its lists."""
+    """Parts of a distribution that are called `planner`; found without opening more than its lists."""
     listed = found.read_text("RECORD") or ""
     top_level = (found.read_text("top_level.txt") or "").split()
     if re.search(rf"^{PACKAGE}/__init__\.py,", listed, re.MULTILINE) or PACKAGE in top_level:

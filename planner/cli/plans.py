@@ -141,7 +141,7 @@ def _program_text(problem: FleetProblem, objective: Objective, suffix: str) -> s
 
 
 def _holds(given: Plan) -> bool:
-    """Whether a given fleet meets its targets, and with the probability asked for."""
+    """True if a given fleet meets its targets, and with the probability asked for."""
     sure = given.confidence
     return all(check.met for check in given.targets) and (sure is None or sure.holds >= sure.asked - sure.error)
 
@@ -235,7 +235,7 @@ def explain(
 
 
 def _corrections(subject: str, request: PlanRequest, hardware: HardwareDb, progress: Progress) -> Corrections | None:
-    """What simulation says of the plan that others are compared with: as its document has it, else made now."""
+    """Simulation of the plan that others are compared with: as its document has it, else made now."""
     from planner.fleet import planning
     from planner.scenario import recorded_corrections
 

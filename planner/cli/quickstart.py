@@ -77,7 +77,7 @@ def _answer(question: first.Question, given: str | None, defaults: bool) -> str:
 
 
 def _asked(question: first.Question) -> str:
-    """What somebody types, asked again until it can be read. Raises InputError where nobody is there to type."""
+    """Answer of a person, asked again until it can be read. Raises InputError where nobody is there to type."""
     from planner.scenario import quickstart as first
 
     while True:

@@ -1,4 +1,4 @@
-"""What every package shares.
+"""Tools that every package shares.
 
 Errors that name field, value, bound and fix (`errors`), frozen records (`record`), records as JSON and back
 (`documents`), versions of files (`versions`), latency metrics and units (`metrics`), text and tables (`tables`),

@@ -28,7 +28,7 @@ DAMAGED = (
     TypeError,
     ValueError,
 )
-"""What reading kept code raises when a file is damaged, or keeping it when there is no folder that may be written."""
+"""Exceptions of reading kept code when a file is damaged, or keeping it when there is no folder that may be written."""
 
 
 class Compiled(Generic[P, T]):
@@ -101,7 +101,7 @@ class Compiled(Generic[P, T]):
 
     @property
     def _names(self) -> dict[str, Any]:
-        """What the function uses of its module."""
+        """Names of its module that the function uses."""
         source = _function(self.source)
         return {name: source.__globals__[name] for name in source.__code__.co_names if name in source.__globals__}
 

@@ -121,7 +121,7 @@ _BOUND_WORDS = {
 
 
 def _fix_of(kind: str, context: dict[str, Any]) -> str:
-    """What to do about a complaint of pydantic of one kind."""
+    """Remedy for a complaint of pydantic of one kind."""
     if kind in _BOUND_WORDS:
         key, words = _BOUND_WORDS[kind]
         return f"give a value {words} {context[key]}"

@@ -31,7 +31,7 @@ def table_names(folder: Traversable) -> tuple[str, ...]:
 
 
 def table_facts(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """What ``# key: value`` lines of a packaged table say of it."""
+    """Facts in the ``# key: value`` lines of a packaged table."""
     for line in lines:
         if line.startswith("# "):
             key, _, value = line.removeprefix("# ").partition(":")
@@ -44,7 +44,7 @@ ENGINE_LIMITS = ("max_running_requests", "max_batched_tokens", "max_model_len")
 
 @cache
 def engine_limit_names() -> dict[str, dict[str, str]]:
-    """What each engine calls its limits: by engine, then by limit, as `engine_flags.csv` cites it.
+    """Names of the limits of each engine: by engine, then by limit, as `engine_flags.csv` cites it.
 
     >>> engine_limit_names()["tensorrt-llm"]["max_running_requests"]
     'max_batch_size'

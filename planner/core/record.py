@@ -29,7 +29,7 @@ class Frozen(BaseModel):  # noqa: PLW1641  (pydantic hashes frozen records by th
                 raise from_validation_error(error) from None
 
     def __eq__(self, other: object) -> bool:
-        """Whether all fields are equal. Values derived from them and kept do not count: arrays have no one truth."""
+        """True if all fields are equal. Values derived from them and kept do not count: arrays have no one truth."""
         if self is other:
             return True
         if type(self) is not type(other):

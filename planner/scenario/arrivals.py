@@ -64,7 +64,7 @@ def workload_arrivals(workload: Mapping[str, object]) -> ArrivalProcess | Closed
 
 
 def is_replay(workload: ScenarioWorkload) -> bool:
-    """Whether `scv` and `lengths` together stand for the replay of a packaged recording at the rate."""
+    """True if `scv` and `lengths` together stand for the replay of a packaged recording at the rate."""
     name = workload.lengths.preset if isinstance(workload.lengths, ScaledLengths) else workload.lengths
     alone = workload.drift is None and workload.batch_mean == 1.0 and workload.images is None
     if not (alone and workload.rate_per_s and workload.scv == name and name in list_recordings()):

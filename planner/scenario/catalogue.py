@@ -1,4 +1,4 @@
-"""What there is to choose from: GPUs and scenarios, as tables to read and as plain data; targets by use.
+"""The choices: GPUs and scenarios, as tables to read and as plain data; targets by use.
 
 Models are in `planner.scenario.llm_catalogue`.
 """
@@ -100,7 +100,7 @@ class SkuEvidence:
 
 
 MEASURED, IN_PART, BORROWED, UNKNOWN = "measured", "measured in part", "borrowed", "none"
-"""What step times rest on: see `SkuEvidence`."""
+"""Sources of step times: see `SkuEvidence`."""
 
 
 def sku_evidence(hardware: HardwareDb, skus: Iterable[str], engine: str) -> tuple[SkuEvidence, ...]:
@@ -127,7 +127,7 @@ def _evidence(hardware: HardwareDb, sku: str, engine: str) -> SkuEvidence:
 
 
 def evidence_findings(evidence: Sequence[SkuEvidence]) -> tuple[str, ...]:
-    """What is weak about them, each with its SKUs and a remedy."""
+    """Weaknesses, each with its SKUs and a remedy."""
     stale = [one for one in evidence if one.price_age_days is not None and one.price_age_days > STALE_PRICE_DAYS]
     weak = (
         (
@@ -155,7 +155,7 @@ def evidence_findings(evidence: Sequence[SkuEvidence]) -> tuple[str, ...]:
 
 
 def evidence_table(evidence: Iterable[SkuEvidence], engine: str) -> Table:
-    """What step times and prices rest on, one line for each SKU."""
+    """Sources of step times and prices, one line for each SKU."""
     rows = tuple(
         (
             one.sku,
@@ -176,7 +176,7 @@ def evidence_table(evidence: Iterable[SkuEvidence], engine: str) -> Table:
 
 
 def scenario_table() -> Table:
-    """What every packaged scenario serves, and its targets."""
+    """Every packaged scenario: its model, rate and targets."""
     rows = []
     for name in list_scenarios():
         scenario = read_scenario(name)[0]

@@ -1,4 +1,4 @@
-"""What an unknown field of a scenario was probably meant to be: the nearest name, or its place."""
+"""Guess at what an unknown field of a scenario was meant to be: the nearest name, or its place."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EXAMPLES = {
     "search": "search: {skus: [h100-sxm, b200-sxm]}",
     "search.skus": "skus: [h100-sxm, b200-sxm]",
 }
-"""What a field looks like that every scenario must have."""
+"""Form of a field that every scenario must have."""
 _LISTS = {"llm": "`planner llms` lists models", "search": "`planner skus` lists GPUs"}
 _WHOLE = "`planner quickstart` writes a whole scenario"
 
@@ -121,7 +121,7 @@ def _forms(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _inside(node: Mapping[str, Any], step: str) -> Iterator[Mapping[str, Any]]:
-    """What a field, an element of a list or a key of a mapping holds."""
+    """Schema of a field, an element of a list or a key of a mapping."""
     for form in _forms(node):
         if step.isdecimal():
             inner = form.get("items")

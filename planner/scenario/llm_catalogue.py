@@ -39,7 +39,7 @@ MOST_GPUS = 1024
 
 
 class LlmOrder(StrEnum):
-    """What models are sorted by: their names, or the largest or latest first."""
+    """Order of models: their names, or the largest or latest first."""
 
     NAME = "name"
     PARAMETERS = "parameters"
@@ -159,7 +159,7 @@ def maker(llm: LlmSpec) -> str:
 
 
 def family_in_name(llm: LlmSpec) -> str:
-    """What stands before the size in the name of a checkpoint.
+    """The part before the size in the name of a checkpoint.
 
     >>> [family_in_name(load_llm(name)) for name in ("qwen3-vl-8b-instruct", "deepseek-v3", "gpt-oss-20b")]
     ['Qwen3-VL', 'DeepSeek-V3', 'gpt-oss']
@@ -363,7 +363,7 @@ def _checkpoint_data(llm: LlmSpec, checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def formats_with(llm: str | Mapping[str, Any], precision: Mapping[str, Any] | None = None) -> dict[str, None]:
-    """What else changes in a scenario that takes another model: formats in which that model cannot be had are left out.
+    """Other changes in a scenario that takes another model: formats in which that model cannot be had are left out.
 
     The number formats of the scenario were chosen for the model before. They stay where the new one is published in
     weights of the same kind, or where engines make them of its 16-bit checkpoint when they load it; a checkpoint that
@@ -393,5 +393,5 @@ def formats_with(llm: str | Mapping[str, Any], precision: Mapping[str, Any] | No
 
 
 def _kind(dtype: Dtype) -> Dtype:
-    """What it is multiplied in; formats of 4 bits, whose scales differ, are kinds of their own."""
+    """Format in which it is multiplied; formats of 4 bits, whose scales differ, are kinds of their own."""
     return dtype if dtype.arithmetic is Dtype.FP4 else dtype.arithmetic

@@ -27,7 +27,7 @@ EVERY_SKU = "all"
 USUAL_PERCENTILE = 0.99
 """Of targets that name none."""
 IN_ORDER = (Metric.TTFT, Metric.TPOT)
-"""What targets without a metric are about."""
+"""Metric of targets that name none."""
 METRIC_WORDS = {
     Metric.TTFT: "time to the first token",
     Metric.TPOT: "time per token after it",

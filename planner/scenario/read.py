@@ -240,7 +240,7 @@ def recorded_usd_per_hour(subject: str | Path) -> float | None:
 
 
 def recorded_corrections(subject: str | Path) -> Corrections | None:
-    """What simulating the plan of a document taught; None where `subject` is none, or it was not simulated.
+    """Corrections from simulating the plan of a document; None where `subject` is none, or it was not simulated.
 
     Raises InputError where it is not of that form.
     """
@@ -297,7 +297,7 @@ def _published(llm: LlmSpec, asked: Precision | None) -> tuple[Precision, ...]:
 
 
 def _own_hardware(scenario: Scenario, folder: Path) -> OwnHardware:
-    """What the user brought along, with the prices of the file named; those without a day are of the file's."""
+    """Hardware of the user's own, with the prices of the file named; those without a day are of the file's."""
     policy, own = scenario.prices, scenario.own_hardware
     if policy.file is None:
         return own

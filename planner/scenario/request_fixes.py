@@ -39,7 +39,7 @@ VALUE_WITHOUT_RULE: Mapping[str, Any] = {
     "prices.provider": None,
     "prices.region": None,
 }
-"""What a scenario says where a rule does not hold."""
+"""Value in a scenario of a rule that does not hold."""
 COUNTED_UNITS = frozenset({"GPUs", "replicas", "SKUs"})
 """Units that are counted in pieces."""
 
@@ -177,7 +177,7 @@ def _rate(rate_per_s: float) -> dict[str, Any]:
 
 
 def _is_one_demand(request: PlanRequest) -> bool:
-    """Whether the demand of the program is the rate of the scenario."""
+    """True if the demand of the program is the rate of the scenario."""
     one_service = request.has_one_model and request.split is None
     return one_service and not request.by_class and request.profile is None and request.growth == 1.0
 

@@ -169,7 +169,7 @@ def trace_comments(recognised: RecognisedTrace, rate_per_s: float | None = None)
 
 
 def metrics_comments(metrics: ServerMetrics) -> list[str]:
-    """What a server measured, to compare a plan with, and what was assumed."""
+    """Measurements of a server, to compare a plan with, and the assumptions made."""
     lines = [f"{metrics.engine} metrics{f' of {metrics.model}' if metrics.model else ''}"]
     lines.append(
         f"requests finished: {metrics.requests:,.0f}" + (f" in {metrics.span_s:,.0f} s" if metrics.span_s else "")
@@ -234,7 +234,7 @@ def _drift_snippet(drift: RateDrift | None, windows: int = MAX_DRIFT_WINDOWS) ->
 
 
 def _prefix_snippet(recognised: RecognisedTrace) -> Snippet:
-    """What caches find of the prompts: by their size where blocks tell it, else the share that a server logged."""
+    """Share of the prompts that caches find: by size where blocks tell it, else as a server logged it."""
     if recognised.reuse is not None:
         reuse = recognised.reuse
         return {

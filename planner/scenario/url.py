@@ -112,7 +112,7 @@ def _value_text(value: object) -> str:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether YAML reads the text as itself."""
+    """True if YAML reads the text as itself."""
     try:
         return bool(yaml.safe_load(text) == text) and not text.startswith(PACKED)
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, RecursionError):

@@ -263,7 +263,7 @@ Changes = dict[str, Any]
 
 
 def changes_with_sku(content: Content, sku: GpuSku, usd_per_gpu_hour: float | None, *, searched: bool) -> Changes:
-    """What changes in a scenario that takes in a SKU of one's own.
+    """Changes of a scenario that takes in a SKU of one's own.
 
     Args:
         content: the scenario.
@@ -282,18 +282,18 @@ def changes_with_sku(content: Content, sku: GpuSku, usd_per_gpu_hour: float | No
 
 
 def changes_with_calibration(content: Content, calibration: Calibration) -> Changes:
-    """What changes in a scenario that takes in a calibration; it stands in place of all others of its SKU."""
+    """Changes of a scenario that takes in a calibration; it stands in place of all others of its SKU."""
     others = [own for own in _own(content, "calibrations") if own["sku"] != calibration.sku]
     return {"own_hardware.calibrations": [*others, calibration.model_dump(mode="json")]}
 
 
 def changes_without_calibration(content: Content, sku: str) -> Changes:
-    """What changes in a scenario that gives up its calibration of a SKU."""
+    """Changes of a scenario that gives up its calibration of a SKU."""
     return {"own_hardware.calibrations": [own for own in _own(content, "calibrations") if own["sku"] != sku]}
 
 
 def changes_without_sku(content: Content, sku: str, hardware: HardwareDb | None = None) -> Changes:
-    """What changes in a scenario that gives up a SKU of its own.
+    """Changes of a scenario that gives up a SKU of its own.
 
     One that stood in place of a packaged SKU gives that one back, with its listed prices. A SKU that nobody else knows
     goes from the search, from prices, limits and GPUs owned, and its calibration with it; when nothing else was

@@ -43,7 +43,7 @@ class Task:
 
 
 def point_values(over: Over) -> list[dict[str, Any]]:
-    """What each point sets, as plain data. Raises InputError: no point, too many, or a value that is no plain data."""
+    """Settings of each point, as plain data. Raises InputError: no point, too many, or a value of another kind."""
     points: Iterable[Mapping[str, object]]
     if isinstance(over, Mapping):
         axes = {path: _axis_values(path, values) for path, values in over.items()}
@@ -127,7 +127,7 @@ class RequestMaker:
 
 
 def request_maker(request: str | Path | Mapping[str, Any] | PlanRequest, overrides: Sequence[str]) -> RequestMaker:
-    """What makes the requests of a sweep over a scenario, a plan document or a request. Raises InputError."""
+    """Maker of the requests of a sweep over a scenario, a plan document or a request. Raises InputError."""
     if isinstance(request, PlanRequest):
         if overrides:
             fix = "change the request, or give the scenario it came from"

@@ -47,7 +47,7 @@ MISTAKES = (
     TypeError,
     ValueError,
 )
-"""What a mistake in the planner raises: the point has failed, the others go on."""
+"""Exceptions that a mistake in the planner raises: the point has failed, the others go on."""
 _LATENCY_NEUTRAL = re.compile(
     r"(.*\.)?workload\.(arrivals\.)?rate_per_s|growth|objective|name|description|(prices|limits|simulation)(\..*)?"
 )
@@ -72,7 +72,7 @@ class PlanOptions:
 
 
 def plan_tasks(tasks: Sequence[Task], options: PlanOptions) -> tuple[SweepPoint, ...]:
-    """What some points come to, planned one after the other. What an executor is given to do."""
+    """Results of some points, planned one after the other: the task of an executor."""
     return tuple(_planned_point(task, options) for task in tasks)
 
 
@@ -219,7 +219,7 @@ def _keep_result(future: Future[tuple[SweepPoint, ...]], keep: Callable[[Sequenc
 
 @contextmanager
 def _progress_shown(progress: PointProgress | bool | None, total: int) -> Iterator[PointProgress]:
-    """What is called with the points done: the caller's own, a bar on a terminal, or nothing."""
+    """Function called with the points done: the caller's own, a bar on a terminal, or nothing."""
     if callable(progress):
         yield progress
     elif progress:

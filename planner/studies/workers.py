@@ -150,7 +150,7 @@ class WorkerPool:
             self._idle, self._stopping = [], []
 
     def _heard(self, worker: _Worker, say: Say) -> tuple[int, Any]:
-        """What a process says in the end; stages on the way are passed on."""
+        """Last answer of a process; stages on the way are passed on."""
         stage = ""
         while True:
             try:
@@ -242,7 +242,7 @@ class _Worker:
             self.end()
 
     def is_free_again(self) -> bool:
-        """Whether it has stopped, or been ended for not stopping."""
+        """True if it has stopped, or been ended for not stopping."""
         try:
             while self.connection.poll():
                 kind, _ = self.connection.recv()

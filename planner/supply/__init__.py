@@ -1,4 +1,4 @@
-"""What GPUs cost and how many can be had.
+"""Cost and availability of GPUs.
 
 Prices and the terms they hold under (`prices`, `price_lists`), what spot capacity is worth (`spot`), purchase options
 (`purchase_options`), GPUs, power and CO2 as resources of the integer program (`resources`), where they are bought

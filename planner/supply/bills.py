@@ -1,4 +1,4 @@
-"""What was paid, as prices: a cloud bill in FOCUS columns, and the nodes of OpenCost.
+"""Bills as prices: a cloud bill in FOCUS columns, and the nodes of OpenCost.
 
 - FOCUS (FinOps Open Cost and Usage Specification) 1.0 to 1.2, https://focus.finops.org/focus-specification/: rows of
   ``ChargeCategory`` Usage with ``EffectiveCost``, ``ConsumedQuantity`` in hours and the type of the instance in
@@ -54,7 +54,7 @@ class BilledInstances:
 
 @dataclass(frozen=True)
 class Bill:
-    """What was read.
+    """The content of a bill.
 
     Attributes:
         format: name of the format.

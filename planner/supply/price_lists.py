@@ -63,7 +63,7 @@ _EXTRA_COLUMNS = ("confidence", "source_kind")
 
 @dataclass(frozen=True)
 class CloudGpu:
-    """What an accelerator's name means on one cloud.
+    """Meaning of an accelerator's name on one cloud.
 
     Attributes:
         cloud: SkyPilot's name of the cloud, the folder of its catalog.
@@ -183,7 +183,7 @@ def read_prices(
 
 @dataclass(frozen=True)
 class _Origin:
-    """What is said of prices that say nothing themselves."""
+    """Origin of prices that name none themselves."""
 
     name: str
     day: date | None
@@ -353,7 +353,7 @@ def _table_price(row: Mapping[str, str], line: int, sku: str, defaults: Mapping[
 
 
 def _billed_prices(bill: bills.Bill, origin: _Origin) -> PriceList:
-    """What was paid for a GPU-hour, by type of instance."""
+    """Price paid for a GPU-hour, by type of instance."""
     prices = []
     for one in bill.instances:
         day = _day_of(one.day) or origin.required_day()

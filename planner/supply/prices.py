@@ -1,4 +1,4 @@
-"""What one GPU-hour costs: which listed prices may be used, in which region, and what one's own GPUs cost.
+"""Price of a GPU-hour: which listed prices may be used, in which region, and what one's own GPUs cost.
 
 Equations and sources: docs/explanation/money.md.
 """
@@ -103,7 +103,7 @@ def best_prices(
 
 
 class PriceProblem(StrEnum):
-    """What is wrong with the price of a SKU."""
+    """Defect of the price of a SKU."""
 
     MISSING = "missing"
     """None that the policy allows is listed."""
@@ -147,7 +147,7 @@ class PriceNote:
 
 
 def price_notes(skus: Iterable[str], policy: PricePolicy, hardware: HardwareDb) -> tuple[PriceNote, ...]:
-    """What is missing, zero, stale, uncited or in a doubtful unit among the prices of these SKUs, in their order.
+    """Prices of these SKUs that are missing, zero, stale, uncited or in a doubtful unit, in their order.
 
     Raises as `offered_prices` does.
 
@@ -361,7 +361,7 @@ def _notes_of_region(region: str, everywhere: str, hardware: HardwareDb) -> tupl
 
 
 def region_warnings(bought: Iterable[Price], policy: PricePolicy, hardware: HardwareDb) -> tuple[str, ...]:
-    """What to check of purchases at sellers that name no region, where one was asked for."""
+    """Checks to make of purchases at sellers that name no region, where one was asked for."""
     if policy.region is None:
         return ()
     alone = sellers_without_regions(hardware)

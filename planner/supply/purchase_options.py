@@ -91,7 +91,7 @@ def _owned_option(owned: OwnedGpus, gpu: GpuSku, granularity: Granularity) -> Pu
 
 @dataclass(frozen=True)
 class QuotedOptions:
-    """What quotas leave of purchase options.
+    """Purchase options as quotas leave them.
 
     Attributes:
         options: with their limits.
@@ -142,7 +142,7 @@ def apply_quotas(sku: str, options: list[PurchaseOption], limits: FleetLimits) -
 
 
 def _is_covered_by(option: PurchaseOption, in_use: int) -> bool:
-    """Whether a limit of the GPUs in use says all: nobody buys more, so that the same limit of the option is none."""
+    """True if a limit of the GPUs in use says all: nobody buys more, so that the same limit of the option is none."""
     return in_use > 0 and in_use % option.block == 0 and option.usable_share == 1.0
 
 

@@ -1,4 +1,4 @@
-"""What GPUs cost and how many may be had: prices, purchase options and limits, as resources of the integer program.
+"""Cost and availability of GPUs: prices, purchase options and limits, as resources of the integer program.
 
 A resource of the program is the GPUs of one SKU (`Resource.name` and `Resource.group` are the SKU id); its purchases
 are its purchase options: on demand, reserved, spot, one's own. Power and CO2 are resources without a price. Where a
@@ -30,7 +30,7 @@ CO2 = "co2_kg_per_h"
 
 @dataclass(frozen=True)
 class Supply:
-    """What can be bought, for the program and for the report.
+    """Everything for sale, for the program and for the report.
 
     Attributes:
         resources: one per SKU that can be had; switching, power and CO2 where they count.
@@ -68,7 +68,7 @@ def build_supply(
     spot_shares: Mapping[str, float] | None = None,
     offered: Mapping[str, Sequence[Price]] | None = None,
 ) -> Supply:
-    """What can be bought of these SKUs under a price policy and limits.
+    """Supply of these SKUs under a price policy and limits.
 
     Args:
         skus: ids, in the order of the resources.
@@ -133,7 +133,7 @@ def switching_resource(sku: str) -> str:
 def resource_use(
     option_gpus: Mapping[str, int], skus: Mapping[str, GpuSku], limits: FleetLimits, policy: PricePolicy
 ) -> dict[str, float]:
-    """What a unit takes of every resource while it is on.
+    """Amount of every resource that a unit takes while it is on.
 
     Equations: GPUs by SKU; kW = sum GPUs x watts x PUE / 1000 with the TDP (one's own GPUs: `OwnedGpus.watts`) and
     `FleetLimits.pue`; kg CO2e/h = kW x kg CO2e/kWh of the grid (emissions of running it, scope 2 of the GHG Protocol;
@@ -297,7 +297,7 @@ def spot_shortfalls(
 
 @dataclass(frozen=True)
 class PurchaseCost:
-    """What one purchase of one resource costs.
+    """Cost of one purchase of one resource.
 
     Attributes:
         resource: the SKU, or its switching.
@@ -323,7 +323,7 @@ class PurchaseCost:
 
 @dataclass(frozen=True)
 class SupplyCost:
-    """What all purchases cost: an allocation's `cost_usd_per_hour` less its starts and the own cost of units."""
+    """Cost of all purchases: an allocation's `cost_usd_per_hour` less its starts and the own cost of units."""
 
     purchases: tuple[PurchaseCost, ...]
 
@@ -341,7 +341,7 @@ class SupplyCost:
 def supply_cost(
     bought: Mapping[str, Mapping[str, Sequence[float]]], supply: Supply, periods: Sequence[Period]
 ) -> SupplyCost:
-    """What is bought, with its cost, by resource and purchase.
+    """Purchases with their cost, by resource and purchase option.
 
     Equation: sum_t hours_t / H x amount_t x USD/h for each purchase; a committed one is held alike in every period.
 

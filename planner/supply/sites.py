@@ -31,7 +31,7 @@ MOST_ASSORTMENTS = 2000
 
 @dataclass(frozen=True)
 class InstanceNetwork:
-    """What lies between the instances of a SKU at a provider.
+    """Network between the instances of a SKU at a provider.
 
     Attributes:
         provider: whose instances they are.
@@ -48,14 +48,14 @@ class InstanceNetwork:
     is_rdma: bool
 
     def joins(self, sku: GpuSku) -> bool:
-        """Whether servers joined by it may hold one replica: step times rest on the reference server's network."""
+        """True if servers joined by it may hold one replica: step times rest on the reference server's network."""
         least = sku.node.nic_bytes_per_s_per_gpu.value * (1.0 - ROUNDING)
         return self.is_rdma and self.bytes_per_s_per_gpu is not None and self.bytes_per_s_per_gpu >= least
 
 
 @dataclass(frozen=True)
 class SiteSupply:
-    """What one site sells, or several where that is allowed, as the integer program may buy it.
+    """The offer of one site, or of several where that is allowed, as the integer program may buy it.
 
     Attributes:
         name: of the site or sites; empty where nothing is bought from a provider.
@@ -123,7 +123,7 @@ def site_supplies(
     *,
     spot_shares: Mapping[str, float] | None = None,
 ) -> tuple[SiteSupply, ...]:
-    """What every site sells of these SKUs that could be the best place for some fleet, in the order of their names.
+    """Offers of every site for these SKUs that could be the best place for some fleet, in the order of their names.
 
     A site that another one replaces is left out: every price of it is matched by one that is no higher, of the same
     commitment, in blocks that divide its own, and the network between its instances does no less. Arguments and errors
@@ -202,7 +202,7 @@ def _assortments(
     limits: FleetLimits,
     hardware: HardwareDb,
 ) -> list[_Assortment]:
-    """What a site sells, once for each size from which up instances are bought."""
+    """The offer of a site, once for each size from which up instances are bought."""
     here = {sku: [price for price in prices if site.sells(price)] for sku, prices in listed.items()}
     here = {sku: prices for sku, prices in here.items() if prices}
     by_instance = policy.granularity is Granularity.INSTANCE
@@ -261,7 +261,7 @@ def _covers(one: _Assortment, other: _Assortment, policy: PricePolicy, hardware:
 
 
 def _does_no_less(one: InstanceNetwork | None, other: InstanceNetwork, sku: GpuSku) -> bool:
-    """Whether a network joins servers where another one does, and is as fast, up to what the reference server has."""
+    """True if a network joins servers where another one does, and is as fast, up to what the reference server has."""
     if one is None:
         return False
     enough = min(other.bytes_per_s_per_gpu or 0.0, sku.node.nic_bytes_per_s_per_gpu.value)

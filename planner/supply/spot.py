@@ -1,4 +1,4 @@
-"""What spot capacity is worth: how often it is up, and how much of what is bought may be counted on.
+"""Value of spot capacity: how often it is up, and how much of what is bought may be counted on.
 
 Instances fail and come back independently of one another. Equations and sources: docs/explanation/money.md.
 """

@@ -1,4 +1,4 @@
-"""What a deployment is asked to do: token lengths, arrivals, request classes, latency targets; and its latencies.
+"""The work of a deployment: token lengths, arrivals, request classes, latency targets; and its latencies.
 
 `Workload` is arrivals and the mix of request classes they bring, `Slo` the latency targets that must all hold,
 `LatencyDistribution` what theory and simulation both answer with. Knows no GPUs.

@@ -54,7 +54,7 @@ class ArrivalProcess(Frozen):
 
     @property
     def is_renewal(self) -> bool:
-        """Whether requests come one by one at a steady rate, and nothing but their gaps was measured."""
+        """True if requests come one by one at a steady rate, and nothing but their gaps was measured."""
         return self.batch_mean == 1.0 and not self.dispersion and self.drift is None
 
     def index_of_dispersion(self, window: float) -> float:
@@ -164,7 +164,7 @@ class ClosedLoop(Frozen):
         raise self.refusal(f"no arrivals of which {share:g} could be split off")
 
     def refusal(self, lacks: str) -> InputError:
-        """What to raise where a distribution of arrivals is needed."""
+        """The error to raise where a distribution of arrivals is needed."""
         return InputError(
             "workload.concurrency",
             self.concurrency,

@@ -216,7 +216,7 @@ class RateDrift(Frozen):
         return np.asarray(self.array * np.maximum(1.0 + by_inputs * (inputs - 1.0) + by_outputs * (outputs - 1.0), 0.0))
 
     def mixes(self, by_inputs: float, by_outputs: float) -> tuple[LengthMix, ...]:
-        """What requests are like while little work comes, and while much does; one mix where they are alike.
+        """Mixes of requests while little work comes, and while much does; one mix where they are alike.
 
         Args:
             by_inputs: as `work` has it.

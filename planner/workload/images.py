@@ -55,7 +55,7 @@ class ImageMix(Frozen):
     sizes: tuple[ImageSize, ...] = Field(min_length=1, max_length=MAX_IMAGE_SIZES)
 
     def outcomes(self) -> tuple[tuple[float, Images | None], ...]:
-        """What a request may bring, each with its probability; None: no image."""
+        """Images that a request may bring, each with its probability; None: no image."""
         few = math.floor(self.per_request)
         numbers = ((few, 1.0 - (self.per_request - few)), (few + 1, self.per_request - few))
         total = sum(size.weight for size in self.sizes)

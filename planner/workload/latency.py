@@ -58,7 +58,7 @@ class MadeLater:
         return self.__dict__[name]
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is kept of it: the fields, not how they are computed."""
+        """State that is pickled: the fields, not how they are computed."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
@@ -112,7 +112,7 @@ class LatencyDistribution(MadeLater):
 
     @classmethod
     def from_percentiles(cls, mean_s: float, percentiles_s: Mapping[float, float]) -> Self:
-        """What is known of a distribution: its mean [s] and latencies [s] by rising percentile, in (0, 1).
+        """A distribution from its mean [s] and latencies [s] by rising percentile, in (0, 1).
 
         Between two percentiles latencies rise linearly, from 0 on; beyond the last they equal it. Where one is
         infinite, all are.

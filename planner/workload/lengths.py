@@ -124,7 +124,7 @@ class TokenLengths(Frozen):
 
     @property
     def has_images(self) -> bool:
-        """Whether any request brings an image."""
+        """True if any request brings an image."""
         return any(images is not None for images in self.images)
 
     def images_of(self, cells: Sequence[int] | IntArray) -> tuple[Images | None, ...]:

@@ -206,7 +206,7 @@ class Sessions(Frozen):
         return self.system_prompt_tokens + np.cumsum(new_inputs, axis=0) + earlier, outputs
 
     def _fits(self, inputs: FloatArray, outputs: FloatArray) -> BoolArray:
-        """Whether all requests up to each are short enough, shape (turns, n)."""
+        """True where all requests up to each are short enough, shape (turns, n)."""
         most = float("inf") if self.max_context_tokens is None else self.max_context_tokens
         return np.logical_and.accumulate(inputs + outputs <= min(most, MAX_TOKENS), axis=0)
 

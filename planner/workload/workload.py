@@ -128,7 +128,7 @@ class Workload(Frozen):
 
     @property
     def is_closed(self) -> bool:
-        """Whether arrivals follow completions."""
+        """True if arrivals follow completions."""
         return isinstance(self.arrivals, ClosedLoop)
 
     @property
