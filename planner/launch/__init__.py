@@ -25,20 +25,14 @@ from planner.launch import (
     skypilot,
     slurm,
 )
-from planner.launch.flags import EngineFlag, FlagKind, engine_flags
+from planner.launch.flags import engine_flags
 from planner.launch.fleet import Fleet, LaunchedDeployment, fleet_of, read_fleet
-from planner.launch.readme import README_NAME, CheckedVersion, checked_versions, shared_services, versions_text
-from planner.launch.scripts import COMPOSE_NAME
-from planner.launch.spec import LaunchSpec, launch_specs, served_models
+from planner.launch.readme import README_NAME, checked_versions, shared_services, versions_text
+from planner.launch.spec import launch_specs, served_models
 
 __all__ = [
-    "COMPOSE_NAME",
     "TARGETS",
-    "CheckedVersion",
-    "EngineFlag",
-    "FlagKind",
     "Fleet",
-    "LaunchSpec",
     "LaunchedDeployment",
     "Target",
     "checked_versions",

@@ -7,8 +7,8 @@ is packaged (`load_lengths`, `profiles`) into the types of `planner.workload`. K
 from planner.traffic import profiles, prometheus_series, readers, requests, trace
 from planner.traffic.compression import MIN_CELLS
 from planner.traffic.demand_curve import DemandCurve, curve_of_profile, curve_of_trace
-from planner.traffic.engine_starts import ColdStart, cold_start_of, engine_starts
-from planner.traffic.forecast import DAYS_PER_MONTH, FittedForecast, Forecast, Launch, fit_forecast, read_history
+from planner.traffic.engine_starts import ColdStart, cold_start_of
+from planner.traffic.forecast import DAYS_PER_MONTH, Forecast, Launch, fit_forecast, read_history
 from planner.traffic.images import image_tokens, lengths_with_images, mean_image_tokens, mean_images, require_encoder
 from planner.traffic.length_presets import (
     list_lengths,
@@ -56,7 +56,6 @@ __all__ = [
     "DemandProfile",
     "DemandSlice",
     "FileKind",
-    "FittedForecast",
     "Forecast",
     "Launch",
     "LengthSplit",
@@ -74,7 +73,6 @@ __all__ = [
     "curve_of_profile",
     "curve_of_trace",
     "describe",
-    "engine_starts",
     "fit_forecast",
     "image_tokens",
     "lengths_with_images",

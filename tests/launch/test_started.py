@@ -27,11 +27,11 @@ import yaml
 from planner import launch
 from planner.core import UnsupportedFeatureError
 from planner.fleet import Plan
-from planner.launch import COMPOSE_NAME, fleet_of
+from planner.launch import fleet_of
 from planner.launch.flags import engine_flags
 from planner.launch.placement import place_replicas, server_numbers
 from planner.launch.routers import FIRST_ROUTER_PORT
-from planner.launch.scripts import RENDER_NODES_NAME
+from planner.launch.scripts import COMPOSE_NAME, RENDER_NODES_NAME
 from planner.launch.slurm import JOB_NAME
 from planner.launch.spec import FIRST_PORT
 from planner.llm import load_llm
