@@ -163,7 +163,11 @@ def calibrate(
     calibrations = {}
     for engine in engines:
         backend = ENGINES[engine]
-        own = [by_backend[backend][0] for key, by_backend in fitted.items() if backend in by_backend and _tells(key)]
+        own = [  # latent attention is one engine's in every calibration
+            by_backend[backend][0]
+            for key, by_backend in fitted.items()
+            if backend in by_backend and not key.startswith("latent_")
+        ]
         if not own:
             continue
         version = own[0].version
@@ -192,11 +196,6 @@ def _is_for(backend: str, key: str, fitted: Mapping[str, FitsByBackend]) -> bool
         return True
     usual = f"{kernel.replace('wide', 'attention')}/{heads.rsplit('_', 1)[1]}"
     return backend not in fitted.get(usual, {})
-
-
-def _tells(key: str) -> bool:
-    """Whether a kernel differs between engines; latent attention is one engine's in every calibration."""
-    return not key.startswith("latent_")
 
 
 FitsByBackend = Mapping[str, tuple[Candidate, KernelFit]]

@@ -196,7 +196,9 @@ def _figure(measured_fit: MeasuredFit) -> str:
     elements = [_line(place(low), place(low), place(high), place(high), "#888", "")]
     for off in (1.2, 1.0 / 1.2):
         elements.append(_line(place(low), place(low * off), place(high), place(high * off), "#bbb", "4 3"))
-    for x, y in _drawn_points(measured_fit.measured_s, measured_fit.fitted_s):
+    count = len(measured_fit.measured_s)
+    drawn_rows = np.unique(np.linspace(0, count - 1, min(count, MAX_POINTS)).astype(int))
+    for x, y in zip(measured_fit.measured_s[drawn_rows], measured_fit.fitted_s[drawn_rows], strict=True):
         elements.append(f'<circle cx="{MARGIN + place(x):.1f}" cy="{SIDE - place(y) + 8:.1f}" r="2" fill="#1f6feb66"/>')
     decades = range(round(math.log10(low)), round(math.log10(high)) + 1)
     for decade in decades:
@@ -206,7 +208,7 @@ def _figure(measured_fit: MeasuredFit) -> str:
     elements.append(f'<text x="{MARGIN + SIDE / 2:.0f}" y="{SIDE + 42}" text-anchor="middle">measured, s</text>')
     frame = f'<rect x="{MARGIN}" y="8" width="{SIDE}" height="{SIDE}" fill="none" stroke="#444"/>'
     size = f'width="{SIDE + MARGIN + 20}" height="{SIDE + 50}" font-size="11" font-family="system-ui"'
-    error, count = 100 * measured_fit.fit.median_error, len(measured_fit.measured_s)
+    error = 100 * measured_fit.fit.median_error
     label = f"{measured_fit.key}: {error:.1f} % held-out median, {count} measurements"
     drawn = "".join(elements)
     return f'<figure><figcaption>{html.escape(label)}</figcaption><svg {size} role="img">{frame}{drawn}</svg></figure>'
@@ -215,8 +217,3 @@ def _figure(measured_fit: MeasuredFit) -> str:
 def _line(x1: float, y1: float, x2: float, y2: float, colour: str, dashes: str) -> str:
     ends = f'x1="{MARGIN + x1:.1f}" y1="{SIDE - y1 + 8:.1f}" x2="{MARGIN + x2:.1f}" y2="{SIDE - y2 + 8:.1f}"'
     return f'<line {ends} stroke="{colour}" stroke-dasharray="{dashes}"/>'
-
-
-def _drawn_points(x: FloatArray, y: FloatArray) -> list[tuple[float, float]]:
-    chosen = np.unique(np.linspace(0, len(x) - 1, min(len(x), MAX_POINTS)).astype(int))
-    return list(zip(x[chosen].tolist(), y[chosen].tolist(), strict=True))

@@ -337,13 +337,13 @@ def latent_decode(rows: ColumnTable, sku: GpuSku, variant: str, splits_kv: bool 
         "fill": ParameterBound(3.0, 0.05 if not splits_kv else 0.5, 50.0),
         "resident_gain": GAIN,
     }
+
+    def sizes(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:
+        return rows["prefix_len"] + 1.0, rows["batch"] * rows["num_heads"]
+
     core = rows["prefix_len"] >= 255
     fixed = {"splits_kv": float(splits_kv)}
-    return Problem(rows.rows(core), predict, bounds, ("num_heads",), "prefix_len", fixed, _latent_sizes)
-
-
-def _latent_sizes(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:
-    return rows["prefix_len"] + 1.0, rows["batch"] * rows["num_heads"]
+    return Problem(rows.rows(core), predict, bounds, ("num_heads",), "prefix_len", fixed, sizes)
 
 
 def experts(rows: ColumnTable, sku: GpuSku, variant: str, more: ColumnTable | None = None) -> Problem:

@@ -37,7 +37,6 @@ from calibration.whole_step import (
     STEPS,
     TINY_SHAPES,
     TINY_STEPS,
-    StepCheck,
     step_checks,
     uncalibrated_operators,
 )
@@ -417,8 +416,5 @@ def _check_steps(session: Session, calibration: Calibration, device: Device, con
         console.print(f"uncalibrated, predicted at their roofline: {', '.join(lacking)}")
     for note in notes:
         console.print(f"not run: {note}", markup=False)
-    _keep_checks(session.folder.path / "whole_step.json", checks)
-
-
-def _keep_checks(path: Path, checks: Sequence[StepCheck]) -> None:
-    write_whole(path, json.dumps([asdict(check) for check in checks], indent=1) + "\n")
+    kept = json.dumps([asdict(check) for check in checks], indent=1)
+    write_whole(session.folder.path / "whole_step.json", f"{kept}\n")

@@ -401,7 +401,7 @@ def _flat_run(node: _JsonNode, name: str) -> BenchmarkRun:
         requests=len(drawn[0]) or requests,
         concurrency=None if rate is not None else concurrency,
         request_rate_per_s=rate,
-        arrival_scv=1.0 if node["burstiness"].missing else 1.0 / node["burstiness"].number(),
+        arrival_scv=_scv_of_gaps(node["burstiness"]),
         input_tokens=nominal.input_tokens,
         output_tokens=nominal.output_tokens,
         range_ratio=nominal.range_ratio,
@@ -529,7 +529,7 @@ def _aiperf_run(node: _JsonNode, name: str) -> BenchmarkRun:
         requests=node["request_count"]["avg"].count(),
         concurrency=None if rate is not None else _only_entry(load["concurrency"]).count(),
         request_rate_per_s=rate,
-        arrival_scv=0.0 if "constant" in pattern else _scv(load["smoothness"]),
+        arrival_scv=0.0 if "constant" in pattern else _scv_of_gaps(load["smoothness"]),
         input_tokens=node["input_sequence_length"]["avg"].count(),
         output_tokens=node["output_sequence_length"]["avg"].count(),
         mean_ttft_s=_seconds(node["time_to_first_token"]),
@@ -551,9 +551,9 @@ def _load_of(config: _JsonNode) -> _JsonNode:
     raise InputError(places[0].at, "(missing)", bound, "profile with --concurrency or --request-rate")
 
 
-def _scv(smoothness: _JsonNode) -> float:
+def _scv_of_gaps(shape: _JsonNode) -> float:
     """SCV of Gamma gaps of a shape; 1 where none is given."""
-    return 1.0 if smoothness.missing else 1.0 / smoothness.number()
+    return 1.0 if shape.missing else 1.0 / shape.number()
 
 
 def _with_older_names(phase: Any) -> Any:  # noqa: ANN401

@@ -391,8 +391,8 @@ def fit_tables(fitted: FittedCosts) -> tuple[Table, ...]:
     rows = []
     for name, (low, high) in fitted.intervals.items():
         values = (getattr(fitted.before, name), getattr(fitted.costs, name), low, high)
-        shown = (f"{significant(_in_shown_unit(name, value))}" for value in values)
-        rows.append((name.removesuffix("_s"), *shown, "x" if _is_factor(name) else "us"))
+        scale, unit = (1.0, "x") if _is_factor(name) else (MICROSECOND_S, "us")
+        rows.append((name.removesuffix("_s"), *(significant(value / scale) for value in values), unit))
     constants = Table("Engine constants", ("constant", "before", "fitted", "95 % from", "to", "unit"), tuple(rows))
     columns = ("runs", "metric", "number", "median before", "after", "p90 before", "after", "bias before", "after")
     errors = tuple(
@@ -411,7 +411,3 @@ def fit_tables(fitted: FittedCosts) -> tuple[Table, ...]:
     )
     note = "Only the error on runs held out says how good the constants are."
     return constants, Table("Errors before and after", columns, errors, note)
-
-
-def _in_shown_unit(name: str, value: float) -> float:
-    return value if _is_factor(name) else value / MICROSECOND_S

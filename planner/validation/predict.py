@@ -16,7 +16,6 @@ from hardware_db import HardwareDb, select_calibration
 from planner.core import InputError, IntArray, Metric, PlannerError, UnknownNameError
 from planner.engine import ReplicaConfig, Speculation
 from planner.llm import LlmSpec
-from planner.roofline import Parallelism
 from planner.serving import Deployment, Performance, Pool, Role, latency_intervals
 from planner.simulator import simulate
 from planner.validation.checkpoints import model_of, precision_of
@@ -206,12 +205,6 @@ def _with_context(llm: LlmSpec, point: ServingPoint) -> LlmSpec:
     return llm if longest <= llm.max_context_tokens else llm.model_copy(update={"max_context_tokens": longest})
 
 
-def _with_whole_experts(split: Parallelism, llm: LlmSpec) -> Parallelism:
-    """The split with as many copies of experts as fill its groups: what was measured had them, unrecorded."""
-    missing = -llm.routed_experts % split.ep
-    return split.model_copy(update={"redundant_experts": missing}) if missing else split
-
-
 def _config(point: ServingPoint, server: WorkerSettings, llm: LlmSpec, db: HardwareDb) -> ReplicaConfig:
     if point.engine not in db.engines:
         raise UnknownNameError("points.engine", point.engine, db.engines)
@@ -220,6 +213,9 @@ def _config(point: ServingPoint, server: WorkerSettings, llm: LlmSpec, db: Hardw
     if point.draft_tokens and llm.mtp is None:
         bound = f"{llm.id} has no multi-token-prediction module to draft with; drafters of their own are not modelled"
         raise InputError("points.speculative", point.draft_tokens, bound, "leave the run out")
+    split = server.parallelism
+    if missing := -llm.routed_experts % split.ep:  # copies that fill the groups of experts are there, unrecorded
+        split = split.model_copy(update={"redundant_experts": missing})
     drafts, accepted = point.draft_tokens, db.engines[point.engine].costs_on(db.skus[point.sku]).draft_acceptance
     speculation = Speculation(draft_tokens=drafts, acceptance=accepted) if drafts else None
     return ReplicaConfig(
@@ -227,7 +223,7 @@ def _config(point: ServingPoint, server: WorkerSettings, llm: LlmSpec, db: Hardw
         sku=db.skus[point.sku],
         engine=db.engines[point.engine],
         precision=precision_of(point, llm, db.skus[point.sku]),
-        parallelism=_with_whole_experts(server.parallelism, llm),
+        parallelism=split,
         max_running_requests=server.max_running_requests,
         max_batched_tokens=server.max_batched_tokens,
         calibration=select_calibration(db, point.sku, point.engine),

@@ -13,7 +13,7 @@ import pytest
 
 from planner.queueing import BatchServer, QueueLatency, decode_pool, largest_mixed_rate, mixed_pool, prefill_pool
 from planner.workload import ArrivalProcess, TokenLengths
-from tests.studies.queueing_vs_steps import AZURE, CHAT, CONSTANT, LLAMA_8B, LLAMA_70B, StepTime
+from tests.queueing.step_loop import AZURE, CHAT, CONSTANT, LLAMA_8B, LLAMA_70B, StepTime
 
 CASES = {
     "70B C=256 conversation": (LLAMA_70B, 256, 1e5, AZURE),

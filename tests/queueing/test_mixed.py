@@ -13,7 +13,7 @@ from planner.queueing import BatchServer, largest_mixed_rate, mixed_pool
 from planner.queueing.mixed import PromptStream, interrupted_gap_times
 from planner.workload import TokenLengths
 from tests.queueing.servers import poisson
-from tests.studies.queueing_vs_steps import AZURE
+from tests.queueing.step_loop import AZURE
 
 RATE_PER_S, PROMPT_S, DEAZURE_S = 5.0, 0.1, 0.02
 """Exponential prompts that need half of the time, and a step of decodes."""

@@ -27,7 +27,7 @@ from planner.queueing.batch_occupancy import (
 from planner.workload import LatencyDistribution, TokenLengths
 from tests.queueing.classic_queues import kingman_wait_s, mdc_wait_s, pollaczek_khinchine_wait_s
 from tests.queueing.servers import flat, linear, poisson
-from tests.studies.queueing_vs_steps import AZURE, CHAT, LLAMA_8B, LLAMA_70B, StepLoop
+from tests.queueing.step_loop import AZURE, CHAT, LLAMA_8B, LLAMA_70B, StepLoop
 
 POOLS = (mixed_pool, prefill_pool, decode_pool)
 LARGEST = (largest_mixed_rate, largest_prefill_rate, largest_decode_rate)

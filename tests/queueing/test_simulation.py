@@ -7,7 +7,7 @@ import pytest
 
 from planner.queueing import BatchServer
 from planner.workload import ArrivalProcess, TokenLengths
-from tests.studies.queueing_vs_steps import (
+from tests.queueing.step_loop import (
     AZURE,
     CHAT,
     CODE,

@@ -1,16 +1,9 @@
-"""How far the queueing theory is from a step-by-step simulation, over machines, lengths, burstiness and load.
-
-Servers alone, without the deployment around them (`traffic_scenarios` has that). Prints tables; run from the root of
-the checkout, some four minutes:
-
-    python -m tests.studies.queueing_vs_steps
-"""
+"""A server simulated step by step, and the servers and lengths that the theory is held against."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +23,6 @@ from planner.workload import ArrivalProcess, TokenLengths
 FloatArray = NDArray[np.float64]
 StepTime = Callable[[FloatArray, FloatArray], FloatArray]
 PERCENTILES = (0.5, 0.95, 0.99)
-HEADINGS = ("mean", "p50", "p95", "p99")
 WARM_UP = 0.1
 
 
@@ -159,7 +151,7 @@ class StepLoop:
 
 @dataclass(frozen=True)
 class Scenario:
-    """One server, its lengths, and where to look."""
+    """One server and its lengths."""
 
     name: str
     step_s: StepTime
@@ -167,9 +159,6 @@ class Scenario:
     lengths: TokenLengths
     max_running: float = 1e5
     kind: str = "mixed"
-    scvs: tuple[float, ...] = (1.0,)
-    loads: tuple[float, ...] = (0.05, 0.3, 0.6, 0.8, 0.9)
-    requests: int = 60_000
 
     @property
     def server(self) -> BatchServer:
@@ -215,90 +204,3 @@ def predicted_summary(latency: QueueLatency, metric: str) -> FloatArray:
     last = support.size - 1
     quantiles = [support[min(int(np.searchsorted(reached, p - 1e-12)), last)] for p in PERCENTILES]
     return np.array([support @ weights / weights.sum(), *quantiles])
-
-
-@dataclass
-class Errors:
-    """Relative errors of the theory, collected over scenarios."""
-
-    rows: dict[str, list[FloatArray]] = field(default_factory=dict)
-    times_s: list[float] = field(default_factory=list)
-
-    def add(self, scenario: Scenario, load: float, scv: float) -> str:
-        """Compare one operating point; returns its row of the table."""
-        arrivals = ArrivalProcess(rate_per_s=load * scenario.largest_rate_per_s, scv=scv)
-        started = time.process_time()
-        latency = scenario.predicted(arrivals)
-        self.times_s.append(time.process_time() - started)
-        samples = scenario.simulated(arrivals, scenario.requests, seed=7)
-        cells = [scenario.name, f"{scv:g}", f"{load:g}"]
-        for metric in ("ttft", "tpot", "e2e"):
-            if not samples[metric].size or (metric == "e2e" and scenario.kind == "prefill"):
-                cells += ["–", "–"]
-                continue
-            truth = summary(samples[metric])
-            error = 100.0 * (predicted_summary(latency, metric) / truth - 1.0)
-            self.rows.setdefault(metric, []).append(error)
-            cells += [f"{1e3 * truth[0]:.4g}", " ".join(f"{e:+.0f}" for e in error)]
-        return "| " + " | ".join(cells) + " |"
-
-    def table(self) -> str:
-        """Median, 90th percentile and largest absolute errors."""
-        lines = ["| metric | figure | median | 90 % within | largest |", "|---|---|---|---|---|"]
-        for metric, rows in self.rows.items():
-            size = np.abs(np.array(rows))
-            for column, heading in enumerate(HEADINGS):
-                figures = (np.median(size[:, column]), np.quantile(size[:, column], 0.9), size[:, column].max())
-                lines.append(f"| {metric.upper()} | {heading} | " + " | ".join(f"{f:.1f} %" for f in figures) + " |")
-        return "\n".join(lines)
-
-
-POISSON = (
-    Scenario("70B C=256 conversation", LLAMA_70B, 256, AZURE),
-    Scenario("70B C=1024 conversation", LLAMA_70B, 1024, AZURE),
-    Scenario("70B C=8192 conversation", LLAMA_70B, 8192, AZURE),
-    Scenario("70B C=2048 reasoning", LLAMA_70B, 2048, REASONING),
-    Scenario("8B C=512 code", LLAMA_8B, 512, CODE),
-    Scenario("8B C=2048 chat", LLAMA_8B, 2048, CHAT),
-    Scenario("8B C=8192 constant 1000/200", LLAMA_8B, 8192, CONSTANT),
-)
-OTHER_BURSTINESS = tuple(
-    Scenario(s.name, s.step_s, s.max_batched_tokens, s.lengths, scvs=(0.0, 0.25, 4.0), loads=(0.05, 0.5, 0.9))
-    for s in POISSON
-    if "reasoning" not in s.name
-)
-SLOT_LOADS = (0.5, 0.8, 0.9)
-FEW_SLOTS = (
-    Scenario("70B C=8192 conversation, 64 slots", LLAMA_70B, 8192, AZURE, 64, loads=SLOT_LOADS),
-    Scenario("70B C=512 conversation, 24 slots", LLAMA_70B, 512, AZURE, 24, scvs=(0.25, 1.0, 4.0), loads=SLOT_LOADS),
-    Scenario("8B C=2048 chat, 128 slots", LLAMA_8B, 2048, CHAT, 128, loads=SLOT_LOADS),
-    Scenario("8B C=2048 code, 8 slots", LLAMA_8B, 2048, CODE, 8, loads=SLOT_LOADS),
-)
-SPLIT = (
-    Scenario("70B C=8192 prefill", LLAMA_70B, 8192, AZURE, 256, "prefill", (0.25, 1.0, 4.0), (0.05, 0.5, 0.9)),
-    Scenario("8B C=2048 prefill", LLAMA_8B, 2048, CHAT, 256, "prefill", (0.25, 1.0, 4.0), (0.05, 0.5, 0.9)),
-    Scenario("70B decode, 256 slots", LLAMA_70B, 8192, AZURE, 256, "decode", (0.25, 1.0, 4.0), (0.1, 0.5, 0.9)),
-    Scenario("8B decode, 32 slots", LLAMA_8B, 8192, CHAT, 32, "decode", (0.25, 1.0, 4.0), (0.1, 0.5, 0.9)),
-)
-GROUPS = {
-    "Mixed pool, Poisson arrivals": POISSON,
-    "Mixed pool, SCV 0, 0.25 and 4": OTHER_BURSTINESS,
-    "Mixed pool with few slots": FEW_SLOTS,
-    "Prefill and decode pools": SPLIT,
-}
-
-
-def main() -> None:
-    """Print every table."""
-    for title, scenarios in GROUPS.items():
-        errors = Errors()
-        rows = [errors.add(s, load, scv) for s in scenarios for scv in s.scvs for load in s.loads]
-        print(f"\n### {title}\n\n{errors.table()}\n")
-        print("| scenario | SCV | load | TTFT ms | error % | TPOT ms | error % | E2E ms | error % |")
-        print("|---|---|---|---|---|---|---|---|---|")
-        print("\n".join(rows))
-        print(f"\nTime of one evaluation: median {1e3 * float(np.median(errors.times_s)):.0f} ms.")
-
-
-if __name__ == "__main__":
-    main()
