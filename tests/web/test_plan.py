@@ -257,7 +257,7 @@ def test_what_cannot_be_deployed_somewhere_says_why_on_the_button() -> None:
     page = run("search.engine=sglang", simulate=False)
     assert not deployment(page).disabled
     page.selectbox(key="plan-target").set_value("production-stack").run()
-    assert deployment(page).disabled and "SGLang" in deployment(page).help
+    assert deployment(page).disabled and "sglang" in deployment(page).help
 
 
 def deployment(page: AppTest) -> Any:
