@@ -1,7 +1,7 @@
 """Questions to a plan, answered by planning again.
 
 Marginal values and what would help (`explain`), sensitivity (`sensitivity`), what it costs to be sure and what it is
-worth to measure (`uncertain_steps`), what a change brings (`changes`), when a hosted API is cheaper
+worth to measure (`uncertain_steps`), what a change brings (`what_if`), when a hosted API is cheaper
 (`api_break_even`), other purchase options (`purchase_alternatives`), and the answer in a sentence and four numbers
 (`headline`). The fleet under an autoscaler, beside its schedule (`simulate_autoscaler`), and until when it holds as
 demand grows (`fleet_growth`).
@@ -11,7 +11,7 @@ with who described them, `system_variants` turns a deployment into what each wou
 knows a system's name.
 """
 
-from planner.analysis import changes, headline, purchase_alternatives, system_comparison, why
+from planner.analysis import headline, purchase_alternatives, system_comparison, why
 from planner.analysis.api_prices import (
     api_break_even,
     api_names,
@@ -21,7 +21,6 @@ from planner.analysis.api_prices import (
     own_price,
 )
 from planner.analysis.autoscaling import Autoscaler, AutoscalingDay, PlayedFleet, simulate_autoscaler
-from planner.analysis.changes import Change, WhatIf, WhatIfSide
 from planner.analysis.fleet_capacity import headroom, is_calibrated, period_capacities_per_s
 from planner.analysis.fleet_growth import FleetGrowth, FleetHorizon, NextFleet, fleet_growth, next_purchases
 from planner.analysis.headline import EXACT_ESTIMATES, CostRange, fleet_words, own_words, place_words, sku_words
@@ -37,7 +36,7 @@ from planner.analysis.purchase_alternatives import (
     price_range,
     with_commitments,
 )
-from planner.analysis.replanner import REFUSED, Replanner, outcome_of
+from planner.analysis.replanner import REFUSED, Change, Replanner, WhatIf, WhatIfSide, outcome_of, what_if
 from planner.analysis.running_fleet import (
     ALIKE,
     Finding,
@@ -137,7 +136,6 @@ __all__ = [
     "api_break_even",
     "api_names",
     "api_prices_of",
-    "changes",
     "chosen_systems",
     "commitment_words",
     "compare",
@@ -169,6 +167,7 @@ __all__ = [
     "simulate_autoscaler",
     "sku_words",
     "system_comparison",
+    "what_if",
     "why",
     "with_commitments",
 ]

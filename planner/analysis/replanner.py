@@ -1,14 +1,18 @@
-"""Planning again and again: requests are remembered, solves counted and bounded, and every plan is summed up alike."""
+"""Planning again and again: requests are remembered, solves counted and bounded, and every plan is summed up alike.
+
+A changed request is set beside the one before: how much the whole brings, and each single change.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from hardware_db import HardwareDb, load_hardware
-from planner.analysis.types import PlanMeasure, PlanningCase, PlanOutcome
+from planner.analysis.types import PlanMeasure, PlanningCase, PlanOutcome, gain
 from planner.core import InputError, PlannerError
-from planner.fleet import Corrections, Plan, PlanRequest, Progress
+from planner.fleet import Corrections, CostBreakdown, Plan, PlanRequest, Progress, TargetCheck
 from planner.fleet import plan as make_plan
 
 Solve = Callable[[PlanRequest, HardwareDb], Plan]
@@ -157,3 +161,82 @@ def nearest_change(
 def baseline(plan: Plan, replanner: Replanner) -> tuple[PlanOutcome, PlanMeasure]:
     """The plan made again as everything else is, and what plans are compared by."""
     return replanner.outcome(plan.request), PlanMeasure.of(plan.request)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change, on top of those before it.
+
+    Attributes:
+        setting: what was set, e.g. ``workload.rate_per_s=80``.
+        outcome: with it and all before it.
+        gain: over the one before (see `planner.analysis.types.gain`); None where either has no fleet.
+    """
+
+    setting: str
+    outcome: PlanOutcome
+    gain: float | None
+
+
+@dataclass(frozen=True)
+class WhatIfSide:
+    """One side of the comparison; cost and targets are those of the plan, None and empty where there is no fleet."""
+
+    outcome: PlanOutcome
+    cost: CostBreakdown | None
+    targets: tuple[TargetCheck, ...]
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """Before and after.
+
+    Attributes:
+        name: of the request.
+        measure: what plans are compared by.
+        before: as it was.
+        after: with every change.
+        changes: one at a time, in the order given; their gains add up to that of the whole.
+        gain: of the whole; None where either side has no fleet.
+        solves: plans made for it.
+    """
+
+    name: str
+    measure: PlanMeasure
+    before: WhatIfSide
+    after: WhatIfSide
+    changes: tuple[Change, ...]
+    gain: float | None
+    solves: int
+
+
+def what_if(before: PlanRequest, changed: Sequence[tuple[str, PlanRequest]], replanner: Replanner) -> WhatIf:
+    """Plans for a request and for the same with changes, one added at a time.
+
+    Args:
+        before: the request.
+        changed: each change in words, with the request that has it and all before it; at least one.
+        replanner: makes the plans.
+
+    Raises InputError as `planner.fleet.planning.plan`.
+    """
+    measure = PlanMeasure.of(before)
+    plans = [replanner.plan(request) for request in (before, *(request for _, request in changed))]
+    outcomes = [replanner.outcome(plan.request) for plan in plans]
+    changes = tuple(
+        Change(setting, after, gain(earlier, after, measure))
+        for (setting, _), earlier, after in zip(changed, outcomes, outcomes[1:], strict=False)
+    )
+    return WhatIf(
+        name=before.name,
+        measure=measure,
+        before=_side(plans[0], outcomes[0]),
+        after=_side(plans[-1], outcomes[-1]),
+        changes=changes,
+        gain=gain(outcomes[0], outcomes[-1], measure),
+        solves=replanner.solves,
+    )
+
+
+def _side(plan: Plan, outcome: PlanOutcome) -> WhatIfSide:
+    return WhatIfSide(outcome, plan.cost, plan.targets)

@@ -293,7 +293,7 @@ def what_if(
     With several changes each is added in the order given, so that what they bring adds up. Exit code 3: no fleet after
     the changes.
     """
-    from planner.analysis import Replanner, changes
+    from planner.analysis import Replanner, what_if
     from planner.fleet import planning
     from planner.report import records, terminal
     from planner.report import what_if as what_if_report
@@ -309,7 +309,7 @@ def what_if(
     with terminal.progress() as say:
         known = _corrections(subject, before, hardware, say)
         replanner = Replanner(hardware=hardware, progress=say, corrections=known)
-        result = changes.what_if(before, changed, replanner)
+        result = what_if(before, changed, replanner)
     deliver(
         lambda: what_if_report.report(result),
         (json_file, lambda: json_text(records.document("what_if", result))),

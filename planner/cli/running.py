@@ -235,7 +235,7 @@ def _plan_again(
     engine_costs: str | None,
 ) -> None:
     """The plan before and after what was measured, each by theory as simulation corrected it."""
-    from planner.analysis import Replanner, changes
+    from planner.analysis import Replanner, what_if
     from planner.fleet import planning
     from planner.report import terminal
     from planner.report import what_if as what_if_report
@@ -251,7 +251,7 @@ def _plan_again(
     hardware = planning.hardware_for(before, hardware_for(before.search.engine, calibrations, engine_costs))
     with terminal.progress() as say:
         replanner = Replanner(hardware=hardware, progress=say, corrections=recorded_corrections(plan))
-        result = changes.what_if(before, changed, replanner)
+        result = what_if(before, changed, replanner)
     deliver(lambda: what_if_report.report(result))
     if not before.has_one_model and "step times as measured" in learned:
         steps = json.dumps(learned["step times as measured"]["measured_steps"])

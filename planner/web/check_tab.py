@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import streamlit as st
 
 from hardware_db import HardwareDb
-from planner.analysis import RunningFleet, ServedTraffic, WhatIf, changes, compare_running_fleet
+from planner.analysis import RunningFleet, ServedTraffic, WhatIf, compare_running_fleet, what_if
 from planner.core import InputError, PlannerError
 from planner.fleet import Plan, PlannedDeployment, PlanRequest, Progress
 from planner.launch import fleet_of, served_models
@@ -299,4 +299,4 @@ def _show_next_plan(page: Page, watched: Sequence[Watched], upload: Upload) -> N
 def _plan_again(
     before: PlanRequest, steps: Sequence[tuple[str, PlanRequest]], hardware: HardwareDb, plan: Plan, progress: Progress
 ) -> WhatIf:
-    return changes.what_if(before, steps, results.replanner(plan, hardware, progress))
+    return what_if(before, steps, results.replanner(plan, hardware, progress))

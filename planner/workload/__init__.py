@@ -14,7 +14,6 @@ from planner.workload.arrivals import (
 from planner.workload.checks import MAX_TOKENS
 from planner.workload.condensed import CondensedLengths, condensed_lengths, probability_slices, tail_edges
 from planner.workload.drift import MAX_RATE_CV, LengthMix, RateDrift, forgetting_means, measured_drift
-from planner.workload.images import MAX_IMAGE_PIXELS, MAX_IMAGE_SIZES, MAX_IMAGES, ImageMix, Images, ImageSize
 from planner.workload.latency import (
     STUDENT_95,
     JointDistribution,
@@ -22,7 +21,19 @@ from planner.workload.latency import (
     batch_quantile_interval,
     nearest_groups,
 )
-from planner.workload.lengths import MAX_LENGTH_CELLS, PrefixReuse, SharedPrefixes, TokenLengths, zipf
+from planner.workload.lengths import (
+    MAX_IMAGE_PIXELS,
+    MAX_IMAGE_SIZES,
+    MAX_IMAGES,
+    MAX_LENGTH_CELLS,
+    ImageMix,
+    Images,
+    ImageSize,
+    PrefixReuse,
+    SharedPrefixes,
+    TokenLengths,
+    zipf,
+)
 from planner.workload.recorded import RecordedArrivals, Scaling
 from planner.workload.sessions import MAX_TURNS, Sessions, TurnCount, per_second, rate_of_concurrent_sessions
 from planner.workload.workload import LatencyTarget, RequestClass, Slo, Workload

@@ -36,8 +36,8 @@ CLEAR_INDEX = 10.0
 """Index of dispersion from which the counts of a window show a drift clearly: a tenth of it is chance. A choice."""
 LEAST_INDEX = 3.0
 """The same from which there is any drift worth telling from chance, where no window shows it clearly. A choice."""
-FEWEST_DRIFT_WINDOWS = 10
-"""Windows that a recording must hold for a drift to be read from it. A choice."""
+FEWEST_WINDOWS = 10
+"""Windows that a recording must hold for a drift or the variance of its counts to be read from it. A choice."""
 SHORTER = 10.0
 """How much shorter the window is by which chance and drift are told apart. A choice."""
 MIX_EDGES = (0.0, 0.8)
@@ -398,7 +398,7 @@ def measured_drift(
     """
     chosen = 0.0
     for window_s in WINDOWS_S:
-        if times_s[-1] < FEWEST_DRIFT_WINDOWS * window_s:
+        if times_s[-1] < FEWEST_WINDOWS * window_s:
             break
         if times_s[-1] > most_windows * window_s:
             continue

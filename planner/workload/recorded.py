@@ -13,12 +13,10 @@ from pydantic import Field, model_validator
 from planner.core import BoolArray, FloatArray, Frozen, InputError, IntArray, checked_once
 from planner.workload.arrivals import MAX_SCV, ArrivalProcess
 from planner.workload.checks import checked_tokens, read_only
-from planner.workload.drift import measured_drift
+from planner.workload.drift import FEWEST_WINDOWS, measured_drift
 
 MAX_RECORDED = 5_000_000
 """Most requests of a recorded stream: what `planner.traffic` reads from one file."""
-FEWEST_WINDOWS = 10
-"""Windows that a recording must hold for the variance of their counts to be used. A choice."""
 COPIES_SHIFTED_S = 60.0
 """Time over which the copies of a recording are shifted against each other [s]. A choice: what the rate does over
 minutes is common to all users and stays, shorter bursts are each user's own and average out."""

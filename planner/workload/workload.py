@@ -11,8 +11,7 @@ from pydantic import Field, model_validator
 
 from planner.core import Frozen, InputError, Metric, UnknownNameError
 from planner.workload.arrivals import ArrivalProcess, ClosedLoop
-from planner.workload.images import Images
-from planner.workload.lengths import PrefixReuse, SharedPrefixes, TokenLengths
+from planner.workload.lengths import Images, PrefixReuse, SharedPrefixes, TokenLengths
 from planner.workload.recorded import RecordedArrivals
 from planner.workload.sessions import Sessions
 

@@ -25,9 +25,8 @@ from planner.analysis import (
     api_prices_of,
     explain,
 )
-from planner.analysis.changes import what_if
 from planner.analysis.perturbations import at_price, numeric_requirements
-from planner.analysis.replanner import OutOfSolvesError, nearest_change
+from planner.analysis.replanner import OutOfSolvesError, nearest_change, what_if
 from planner.analysis.sensitivity import tornado
 from planner.analysis.why import (
     marginal_values,

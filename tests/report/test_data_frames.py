@@ -13,7 +13,7 @@ import pytest
 
 from hardware_db import load_hardware
 from planner.analysis import Comparison, PlanQuestion, Replanner, compare, explain
-from planner.analysis.changes import what_if
+from planner.analysis.replanner import what_if
 from planner.core import InputError, Metric, UnknownNameError
 from planner.fleet import Plan, plan
 from planner.report import frame

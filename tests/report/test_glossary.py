@@ -13,7 +13,7 @@ import pytest
 
 import planner
 from planner.analysis import SYSTEMS, MeasurementValue, PlanQuestion, Replanner, compare, explain, requirements
-from planner.analysis.changes import what_if
+from planner.analysis.replanner import what_if
 from planner.core import Table
 from planner.fleet import Plan, hardware_for, plan
 from planner.optimizer.constraints import STRUCTURAL
