@@ -116,7 +116,7 @@ def _fit_imported(imported: Imported, sku_id: str, engine: str, out: Path, fill:
 
 
 def summary(fitted: ImportedFit) -> str:
-    """What was read, what was left out, and which fits are not made of it, as text."""
+    """Rows read, rows left out, and the fits that are not made of them, as text."""
     lines = [f"read {name}: {count} rows" for name, count in fitted.rows.items()]
     lines += [f"left out {line}" for line in fitted.left_out]
     if fitted.filled:

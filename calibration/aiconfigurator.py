@@ -118,7 +118,7 @@ LAYOUTS = {
 }
 """Their table -> how it is read."""
 LeftOut = list[str]
-"""What was left out, one line each."""
+"""Reasons why rows were left out, one line each."""
 
 
 def read_aiconfigurator(folder: Path) -> Imported:

@@ -63,7 +63,7 @@ EXPERT_DTYPES = {
 }
 """Variant of a calibration -> number format in the tables."""
 SPLITS = ((True, True), (True, False), (False, False))
-"""Whether decode kernels split the cache: always; not in windowed or ungrouped layers; never. The best fit decides."""
+"""Decode kernels split the cache: always; not in windowed or ungrouped layers; never. The best fit decides."""
 COLLECTIVES = {"all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "all_to_all": "alltoall"}
 COLLECTIVE_GPUS = (2, 4, 8)
 """Numbers of GPUs that collectives were measured over."""
@@ -188,7 +188,7 @@ def calibrate(
 
 
 def _is_for(backend: str, key: str, fitted: Mapping[str, FitsByBackend]) -> bool:
-    """Whether a calibration has this kernel: one for heads of one kind only where it is the backend's own, or where its
+    """True if a calibration has this kernel: one for heads of one kind only where it is the backend's own, or where its
     attention of all kinds is lent.
     """
     kernel, heads = key.split("/", maxsplit=1)
@@ -478,7 +478,7 @@ def _sparse_index(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candida
 
 
 def _modules(folder: Path, sku: GpuSku, fitted: Mapping[str, FitsByBackend]) -> Iterator[tuple[str, list[Candidate]]]:
-    """What was measured with its projections only, which their fits take off."""
+    """Kernels measured with their projections only, which the fits of those take off."""
     for kernel, name, kind, make in (
         ("block_prefill", "msa_context_module", block_sparse, block_sparse.prefill),
         ("block_decode", "msa_generation_module", block_sparse, block_sparse.decode),

@@ -30,7 +30,7 @@ WORKSPACE_BYTES = 128 * 2**20
 EPSILON = 1e-6
 """Keeps a division by a norm or a largest value finite."""
 UNAVAILABLE = (RuntimeError, TypeError, ValueError, AttributeError, ImportError)
-"""What torch and its companions raise where a kernel does not exist for this format, GPU or version."""
+"""Errors that torch and its companions raise where a kernel does not exist for this format, GPU or version."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Workbench:
 
     @property
     def cuda(self) -> bool:
-        """Whether the device is a GPU."""
+        """True if the device is a GPU."""
         return self.device.startswith("cuda")
 
     def normal(self, *shape: int, scale: float = 1.0) -> Tensor:
@@ -70,7 +70,7 @@ class Workbench:
 
     @cached_property
     def fusing(self) -> bool:
-        """Whether the compiler that fuses element-wise operations works here; tried once, on a GPU only."""
+        """True if the compiler that fuses element-wise operations works here; tried once, on a GPU only."""
         if not self.cuda or find_spec("triton") is None:
             return False
         try:
@@ -108,7 +108,7 @@ class Workbench:
 
     @cached_property
     def grouped_products(self) -> bool:
-        """Whether torch has a product of groups of rows with matrices of their own; tried once."""
+        """True if torch has a product of groups of rows with matrices of their own; tried once."""
         ends = self.torch.tensor([16, 32], dtype=self.torch.int32, device=self.device)
         try:
             self.torch._grouped_mm(self.normal(32, 64), self.normal(2, 64, 64).transpose(1, 2), offs=ends)

@@ -1,4 +1,4 @@
-"""What is fitted to the tables of block-sparse attention, which were measured as whole modules of MiniMax-M3.
+"""Problems of the tables of block-sparse attention, which were measured as whole modules of MiniMax-M3.
 
 A module is a projection to queries, keys, values and index, norms and rotation, the index with its attention, and the
 output projection (the engines' own classes; ``collect_msa_module.py`` of AIConfigurator); see `calibration.modules`.

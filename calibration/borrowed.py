@@ -146,7 +146,7 @@ class PartialTables:
 
     @cached_property
     def problems(self) -> dict[str, Problem]:
-        """What there are rows for, by key of a calibration."""
+        """Problems that there are rows for, by key of a calibration."""
         found: dict[str, Problem] = {}
         for key, problem in _makes(self.folder, self.sku):
             if len(problem.rows) and fittable(_grouped(replace(problem, bounds=_freed(key, problem)))):
@@ -212,7 +212,7 @@ def _attention(folder: Path, sku: GpuSku) -> Iterator[tuple[str, Problem]]:
 
 
 def _runs(sku: GpuSku, variant: str) -> bool:
-    """Whether the GPU's matrix units multiply a format of `WEIGHT_FORMATS`."""
+    """True if the GPU's matrix units multiply a format of `WEIGHT_FORMATS`."""
     return WEIGHT_FORMATS[variant].arithmetic in sku.peak_flops_per_s and (
         not variant.startswith("nvfp4") or variant.endswith("_wo") or sku.multiplies(Dtype.NVFP4)
     )
@@ -350,7 +350,7 @@ class _Chain:
         return [key for key in (*own, *lent) if not _is_product(key) or _runs(sku, key.partition("/")[2])]
 
     def _has_relative(self, key: str, own: Container[str]) -> bool:
-        """Whether products in a format that predictions fall back to were measured: nearer than the lender's."""
+        """True if products in a format that predictions fall back to were measured: nearer than the lender's."""
         operator, _, variant = key.partition("/")
         others = GEMM_FALLBACKS.get(variant, ()) if _is_product(key) else ()
         return any(f"{operator}/{other}" in own for other in others if other != "bf16")
@@ -364,7 +364,7 @@ def _is_product(key: str) -> bool:
 
 
 def family_of(key: str) -> str:
-    """What is derated together: all formats of an operator, all collectives."""
+    """Kernels that are derated together: all formats of an operator, all collectives."""
     operator = key.partition("/")[0]
     return FAMILIES.get(operator.partition("_")[0], operator)
 

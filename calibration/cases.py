@@ -1,4 +1,4 @@
-"""What to measure: the shapes that real models have on one of 1 to 8 GPUs, and in which order.
+"""Cases to measure: the shapes that real models have on one of 1 to 8 GPUs, and in which order.
 
 Matrix shapes, heads and experts come from the models' own records. Cases of all operators are interleaved and shuffled
 (with a seed), so that a run that ends early has measured the same share of every operator, spread over its range.

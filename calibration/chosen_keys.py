@@ -1,4 +1,4 @@
-"""What is fitted to the tables of latent attention with a sparse index, measured as whole modules.
+"""Problems of the tables of latent attention with a sparse index, measured as whole modules.
 
 The modules are those of DeepSeek-V3.2 and of GLM-5 to 5.2 (tables ``dsa_context_module``, ``dsa_generation_module``;
 ``collect_mla_module.py`` and ``collect_dsa.py`` of AIConfigurator): projections, index, attention over what it chose,
@@ -43,7 +43,7 @@ class LatentShape(NamedTuple):
 DEEPSEEK, GLM = LatentShape(7168.0, 1536.0, 128.0, 128.0, 64.0), LatentShape(6144.0, 2048.0, 192.0, 256.0, 32.0)
 """config.json of DeepSeek-V3.2 and of GLM-5 to 5.2."""
 RANK, ROPE, INDEX_DIM, TOP_K = 512.0, 64.0, 128.0, 2048.0
-"""What both have alike (``kv_lora_rank``, ``qk_rope_head_dim``, ``index_head_dim``, ``index_topk``)."""
+"""Sizes that both have alike (``kv_lora_rank``, ``qk_rope_head_dim``, ``index_head_dim``, ``index_topk``)."""
 PASSES = 5.0
 """Passes over compressed rows and rotated channels between projections and attention, as a step counts them."""
 FEWEST_PROMPT_TOKENS, MOST_CHUNKS = 64.0, 32.0

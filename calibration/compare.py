@@ -174,7 +174,7 @@ def _reviews_of(name: str, rows: ColumnTable, backend: str, calibration: Calibra
 
 
 def _is_cold(case: KernelCase, sku: GpuSku) -> bool:
-    """Whether a decode's cache exceeds the L2 cache: tables replay one input, predictions are for what is not kept."""
+    """True if a decode's cache exceeds the L2 cache: tables replay one input, predictions are for what is not kept."""
     cache = 0.0 if sku.l2_bytes is None else sku.l2_bytes.value
     return not case.operator.startswith("generation") or is_cold(least_work(case).hbm_bytes, cache)
 

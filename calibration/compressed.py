@@ -1,4 +1,4 @@
-"""What is fitted to the tables of compressed attention, which were measured as whole modules of DeepSeek-V4.
+"""Problems of the tables of compressed attention, which were measured as whole modules of DeepSeek-V4.
 
 A module is everything between the norm before attention and the sum over shards: projections, norms and rotation,
 pooling of keys, index and choice of entries, sparse attention, rotation back and both output projections
@@ -137,7 +137,7 @@ def _products(rows: ColumnTable) -> list[Product]:
 
 
 def _indexed(rows: ColumnTable) -> bool:
-    """Whether an index chooses entries, in a table of one kind."""
+    """True if an index chooses entries, in a table of one kind."""
     return bool(len(rows)) and float(rows["compress_ratio"][0]) == INDEXED_RATIO
 
 
@@ -153,7 +153,7 @@ def _scores_s(rows: ColumnTable, sku: GpuSku, phase: str, fit: Fit) -> FloatArra
 
 
 def _shape(rows: ColumnTable) -> CompressedHeads:
-    """What the heads of every row see; all entries, since those that are fitted see no more than are chosen."""
+    """Entries that the heads of every row see; all entries, since those that are fitted see no more than are chosen."""
     heads, ratio = cast(float, rows["num_heads"]), float(rows["compress_ratio"][0])
     return CompressedHeads(heads, HEAD_DIM, ENTRY_BYTES, WINDOW, ratio, top_k=0.0)
 

@@ -1,4 +1,4 @@
-"""What this machine is: torch, its GPUs, which SKU they are, and their clocks and temperature while measuring."""
+"""The machine at hand: torch, its GPUs, which SKU they are, and their clocks and temperature while measuring."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Device:
 
     @property
     def is_amd(self) -> bool:
-        """Whether torch drives it through ROCm, under the names of CUDA."""
+        """True if torch drives it through ROCm, under the names of CUDA."""
         return bool(self.versions.get("hip"))
 
     @property
@@ -193,7 +193,7 @@ def _amd_driver() -> str:
 
 
 def _query_rocm_smi() -> dict[str, str]:
-    """What rocm-smi says of the first GPU; empty where there is none or it fails."""
+    """Readings of rocm-smi for the first GPU; empty where there is none or it fails."""
     program = shutil.which("rocm-smi")
     if program is None:
         return {}

@@ -1,4 +1,4 @@
-"""What a run would measure and how long it should take, and whether a fit can be true: all from arithmetic.
+"""Time that each case of a run should take, and a check that a fit can be true: all from arithmetic.
 
 The time of a case is that of the packaged fit of its kernel (of the SKU, else of a relative), else the least that the
 datasheet allows. ``run --dry-run`` prints them, and `impossible_fits` asks the same of a fit before it is written.

@@ -73,7 +73,7 @@ class Predict(Protocol):
 
 @dataclass(frozen=True)
 class Problem:
-    """What to fit.
+    """Rows to fit a kernel form to.
 
     Attributes:
         rows: measurements with ``latency_s`` [s] and the columns `predict` reads.
@@ -129,7 +129,7 @@ def fit(problem: Problem, training_rows: int = TRAINING_ROWS) -> KernelFit:
 
 
 def predicted_s(problem: Problem, result: KernelFit) -> FloatArray:
-    """What a fit predicts for the problem's rows [s], measurement conditions and correction included."""
+    """Prediction of a fit for the problem's rows [s], measurement conditions and correction included."""
     values = {name: coefficient.value for name, coefficient in result.parameters.items()}
     return problem.predict(values, problem.rows, SizeCorrection.of(result.correction))
 
@@ -145,7 +145,7 @@ class FitSolution:
 
 
 def fittable(problem: Problem) -> bool:
-    """Whether there are more rows than coefficients, in at least two shape groups."""
+    """True if there are more rows than coefficients, in at least two shape groups."""
     rows = problem.rows
     return len(rows) > len(problem.bounds) and bool(rows.keys(*problem.group).max())
 
@@ -232,7 +232,7 @@ def _solution(problem: Problem, chosen: Indices, groups: Indices, train: Indices
 
 
 def measured_curves(problem: Problem, solution: FitSolution, rows: ColumnTable) -> ShapeCorrection | None:
-    """What a form with its correction misses at every measured shape, as a curve over the axis; None if not wanted.
+    """Factor that a corrected form misses at every measured shape, as a curve over the axis; None if not wanted.
 
     Robust least squares as in `fitted_correction`. A curve never makes more of the axis take less time: where it
     would, the time stays halfway between the largest before and the smallest after it.

@@ -81,7 +81,7 @@ def _rank(rank: int, gpus: int, cases: Sequence[KernelCase], kind: str, effort: 
 
 
 def _attempt(torch: Any, case: KernelCase, device: str, gpus: int, effort: Effort, library: str) -> Record:  # noqa: ANN401
-    """What a library cannot do it refuses on every rank alike, so that no rank waits for another."""
+    """A library refuses on every rank alike, so that no rank waits for another."""
     try:
         return _time(torch, case, device, gpus, effort, library)
     except UNAVAILABLE as error:

@@ -62,7 +62,7 @@ class Timing:
 
 
 class Stopwatch(Protocol):
-    """What records calls into something that can be replayed, and times a replay [s] after emptying the cache."""
+    """Records calls into something that can be replayed, and times a replay [s] after emptying the cache."""
 
     def warm_up(self, calls: Sequence[Call], rounds: int) -> None:
         """Run calls untimed."""
@@ -129,7 +129,7 @@ def copies_for(bytes_per_copy: float, l2_bytes: float, free_bytes: float = math.
 
 
 def is_cold(rotated_bytes: float, l2_bytes: float) -> bool:
-    """Whether data of this size, gone through in turn, exceed 1.3 L2 caches, from where on reads reach memory."""
+    """True if data of this size, gone through in turn, exceed 1.3 L2 caches, from where on reads reach memory."""
     return rotated_bytes > 1.3 * l2_bytes
 
 

@@ -1,4 +1,4 @@
-"""What is known of a whole module that was measured: its projections and passes, as the other fits of an engine say.
+"""Known part of a whole module that was measured: its projections and passes, as the other fits of an engine say.
 
 Some attention was measured only with what stands around it. The time of that, as a step counts it, is a constant of
 each row, and what is fitted is the rest, judged on the whole. Weights that stay in the L2 cache between repeats are

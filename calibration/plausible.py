@@ -25,7 +25,7 @@ HALF_BYTES = 2.0
 
 @dataclass(frozen=True)
 class LeastWork:
-    """What a case cannot do without: FLOPs in a format, bytes through memory, bytes over a link."""
+    """Work that a case cannot do without: FLOPs in a format, bytes through memory, bytes over a link."""
 
     flops: float = 0.0
     arithmetic: Dtype = Dtype.BF16

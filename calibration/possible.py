@@ -25,7 +25,7 @@ ELEMENTWISE_OPERATORS = sorted({op for ops in ELEMENTWISE_OPS.values() for op in
 
 @dataclass(frozen=True)
 class RowWork:
-    """What each row cannot do without, shape (rows,): FLOPs over their peak [s], bytes through memory, over a link."""
+    """Work that no row can do without, shape (rows,): FLOPs over their peak [s], bytes through memory, over a link."""
 
     compute_s: FloatArray
     hbm_bytes: FloatArray
@@ -53,7 +53,7 @@ def least_time_s(name: str, table: ColumnTable, sku: GpuSku) -> FloatArray:
 
 
 def possible_rows(name: str, table: ColumnTable, sku: GpuSku) -> Mask:
-    """Whether each row is a duration no shorter than `least_time_s`, less the tolerance of `calibration.plausible`."""
+    """True where a row is a duration no shorter than `least_time_s`, less the tolerance of `calibration.plausible`."""
     latency = table["latency_s"]
     durations = np.isfinite(latency) & (latency > 0.0)
     return durations & (latency * (1.0 + TOLERANCE) >= least_time_s(name, table, sku))

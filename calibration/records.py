@@ -70,7 +70,7 @@ class KernelCase:
 
 
 class MeasurementOutcome(StrEnum):
-    """What became of a case."""
+    """Outcome of a case."""
 
     MEASURED = "measured"
     UNAVAILABLE = "unavailable"

@@ -1,4 +1,4 @@
-"""What is fitted to the tables of linear attention: a short convolution and a chunked scan or an update of the state.
+"""Problems of the tables of linear attention: a short convolution and a chunked scan or an update of the state.
 
 A row of the tables ``gdn`` (gated delta net) and ``kda`` (Kimi Delta Attention) is one kernel; the kernels of one
 layer and call are added up, since a layer runs them one after the other. Of Mamba-2 only the convolution was measured.

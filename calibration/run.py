@@ -201,7 +201,7 @@ def show_expected(sku_id: str, quick: bool, budget_s: float | None, console: Con
 
 
 def _show_changes(calibration: Calibration, console: Console) -> None:
-    """What the fit says beside the packaged one of the SKU: the end of a report."""
+    """Changes against the packaged fit of the SKU, at the end of a report."""
     hardware = load_hardware()
     packaged = select_calibration(hardware, calibration.sku, "vllm")
     if packaged is None or packaged.sku != calibration.sku:

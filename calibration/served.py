@@ -103,7 +103,7 @@ class ExpertRows:
 
 
 def served_kernels(backend: str, architecture: str, variant: str, dtype: str) -> ServedKernels:
-    """What runs a backend's experts of a format: by `SERVED`, else its own rows."""
+    """Kernel that runs a backend's experts of a format: by `SERVED`, else its own rows."""
     for (whose, start, of), served in SERVED.items():
         if (whose, of) == (backend, variant) and architecture.startswith(start):
             return served

@@ -30,7 +30,7 @@ ProgressReport = Callable[[float, str], None]
 
 @dataclass
 class Session:
-    """What measuring needs. `sku` judges plausibility; `clock` is the wall clock [s]."""
+    """State of a measuring run. `sku` judges plausibility; `clock` is the wall clock [s]."""
 
     bench: Workbench
     sku: GpuSku

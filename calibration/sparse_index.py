@@ -1,4 +1,4 @@
-"""What is fitted to the tables of sparse attention: index, selection, and prompts over the chosen keys.
+"""Problems of the tables of sparse attention: index, selection, and prompts over the chosen keys.
 
 All but the scores of decodes were measured with the shapes of GLM-5 (tables ``glm5_mqa_logits_module``,
 ``glm5_topk_module``, ``glm5_dsa_attn_module``). Those were measured over a paged cache with the shapes of DeepSeek-V4,

@@ -27,7 +27,7 @@ LAYERS = 4
 
 @dataclass(frozen=True)
 class Step:
-    """What is in a step: `decodes` sequences over `context` tokens each, and chunks of (new, past) tokens."""
+    """Content of a step: `decodes` sequences over `context` tokens each, and chunks of (new, past) tokens."""
 
     decodes: int = 0
     context: int = 0

@@ -23,7 +23,7 @@ SOURCE = "docs/studies/accuracy.md"
 """Where the same numbers stand in words, with how they were made."""
 FILE = "accuracy/scores.csv"
 HELD_OUT, FITTED = "held out", "fitted"
-"""Whether constants of the engine were fitted to runs of the group; kernel times never were."""
+"""Parts: constants of the engine were fitted to runs of the group, or not; kernel times never were."""
 
 
 @dataclass(frozen=True)

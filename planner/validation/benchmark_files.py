@@ -97,7 +97,7 @@ NO_RUN = BenchmarkRun("none", "none", 1, 1, None, 1.0, 1, 1, 1.0, 1.0)
 
 @dataclass(frozen=True)
 class BenchmarkFile:
-    """What was found in a result file.
+    """Content of a result file.
 
     Attributes:
         name: of the file.
@@ -120,7 +120,7 @@ class BenchmarkFile:
 
 @dataclass(frozen=True)
 class Server:
-    """What a result file does not say: which server was measured, and how it was started."""
+    """Server that was measured and how it was started, which a result file does not say."""
 
     llm: LlmSpec
     sku: str
@@ -167,7 +167,7 @@ def server_of(
 
 
 def memory_settings(server: Server, sku: GpuSku) -> dict[str, Any]:
-    """What `planner.validation.memory_of_log` is told of a server, in the formats its runs are played in."""
+    """Arguments of `planner.validation.memory_of_log` for a server, in the formats its runs are played in."""
     split = server.parallelism
     return {
         **{"engine": server.engine.id, "tp": split.tp, "dp": split.dp, "ep": split.ep},
@@ -706,4 +706,4 @@ PROGRAMS = (
     "InferenceX",
     "MLPerf LoadGen",
 )
-"""What they are called, for people."""
+"""Their names, for people."""

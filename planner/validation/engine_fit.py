@@ -376,7 +376,7 @@ def start_coordinate(name: str, start: EngineCosts) -> float:
 
 
 def headline(fitted: FittedCosts) -> str:
-    """What was fitted to what, and the median error of TPOT on runs held out, before and after."""
+    """Number of constants, the runs they were fitted to, and the median error of TPOT on runs held out."""
     text = f"{len(fitted.intervals)} constants {fitted.costs.source}"
     for errors in fitted.comparisons:
         if (errors.runs, errors.metric) == ("held out", "tpot"):

@@ -116,12 +116,12 @@ def other_settings(replica: ReplicaConfig, log: StartupLog) -> tuple[str, ...]:
 
 
 def _width(dtype: Dtype) -> str:
-    """Whether a format has 16 bits, which every log can be held against."""
+    """True if a format has 16 bits, which every log can be held against."""
     return "16 bit" if dtype in (Dtype.BF16, Dtype.FP16) else "fewer bits"
 
 
 def _pairs(found: StartUp, log: StartupLog) -> list[tuple[str, float, float]]:
-    """What was predicted and what a log says, part by part, of the parts that it states [bytes]."""
+    """Predicted and logged size of every part that a log states [bytes]."""
     peak = found.activation_bytes + found.sampling_bytes
     pairs: list[tuple[str, float, float | None]] = [
         ("weights", found.weights_bytes, log.weights_bytes),

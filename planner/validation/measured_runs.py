@@ -57,7 +57,7 @@ form that HGX and NVL72 servers hold."""
 ENGINE_ALIASES = {"trtllm": "tensorrt-llm", "trt": "tensorrt-llm", "trt-llm": "tensorrt-llm"}
 """Names of engines in the same tables and here."""
 ENGINE_WRAPPING = re.compile(r"^(?:dynamo|mori|nim)-|-(?:disagg|disaggregated|agg|rocm|mtp)$")
-"""What tables put around an engine's name: the router before it, how it is deployed. The engine loop is its own."""
+"""Words around an engine's name in tables: the router before it, how it is deployed. The engine loop is its own."""
 NO_VALUE = frozenset({"nan", "NaN", "None", "null", "N/A", "n/a", "<NA>", "-", "?", "unknown"})
 """Cells that say nothing: as other tools write a blank."""
 FIGURE_COLUMN = re.compile(r"(mean|median|p\d\d(?:\.\d+)?)_(ttft|tpot|itl|e2el?)_ms")
@@ -126,7 +126,7 @@ class MeasuredFigure(Frozen):
 
 
 class MeasuredRun(Frozen):
-    """What was measured, and on what: the part of a row that can be shown even where the rest cannot be read."""
+    """Measured times, and what they are of: the part of a row that can be shown even where the rest cannot be read."""
 
     id: str
     engine: str
@@ -180,7 +180,7 @@ class ServingPoint(MeasuredRun):
 
     @property
     def disaggregated(self) -> bool:
-        """Whether prefill and decode ran on servers of their own."""
+        """True if prefill and decode ran on servers of their own."""
         return len(self.servers) == 2
 
     @property
@@ -278,7 +278,7 @@ def _check_cells(source: Row) -> None:
 
 
 def _labels(row: Row, link: Row) -> dict[str, str]:
-    """What a row says of itself in plain words, under this project's names."""
+    """Engine, model, GPU and other labels of a row, under this project's names."""
     engine, sku = (row.get(name, "").lower().replace("_", "-") for name in ("engine", "sku"))
     engine = ENGINE_WRAPPING.sub("", ENGINE_WRAPPING.sub("", engine))
     return {
@@ -662,7 +662,7 @@ def _running_limit(fields: _Fields, engine: str, concurrency: int, dp: int) -> i
 
 
 def _is_disaggregated(row: Row, settings: Row) -> bool:
-    """Whether prefill and decode ran apart: as the settings say, else as the row does."""
+    """True if prefill and decode ran apart: as the settings say, else as the row does."""
     return bool(settings.get("prefill_workers")) or row.get("mode", "").lower().startswith("disagg")
 
 

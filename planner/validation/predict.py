@@ -106,7 +106,7 @@ def predict(point: ServingPoint | RefusedRun, db: HardwareDb) -> Prediction:
 
 @dataclass(frozen=True, eq=False)
 class ReplayedRun:
-    """What is simulated for a point.
+    """Deployment and requests that are simulated for a point.
 
     Attributes:
         deployment: the servers.
@@ -134,7 +134,7 @@ class ReplayedRun:
 
 
 def replayed(run: ReplayedRun) -> Performance:
-    """What a run's client measures: over all its requests, the first burst and the last stragglers included.
+    """Latencies as a run's client measures them: over all requests, the first burst and the last stragglers included.
 
     One server is started for each run of a closed loop, so that its first wave waits (`EngineCosts.fresh_s`), unless
     the run says otherwise (`ServingPoint.fresh`); prefill and decode servers answer other requests before (README of

@@ -81,7 +81,7 @@ class Score:
 
 
 METRIC_NAMES = {"tpot": "TPOT", "ttft": "TTFT", "output_rate": "output tokens/s"}
-"""What is compared, in words; attributes of `Prediction` have the name and ``_error``."""
+"""Metrics that are compared, in words; attributes of `Prediction` have the name and ``_error``."""
 
 
 def score(predictions: Iterable[Prediction], metric: str) -> Score | None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 MATCHED = ("sku", "precision", "engine", "speculative", "checkpoint")
 """Columns by which a configuration belongs to a point."""
 NO_GRAPHS = "none"
-"""What the column ``cuda_graph`` says where no step is captured."""
+"""Cell of the column ``cuda_graph`` where no step is captured."""
 SETTING_OF_FLAG = {
     "--chunked-prefill-size": "max_num_tokens",
     "--max-num-batched-tokens": "max_num_tokens",

@@ -1,4 +1,4 @@
-"""What a serving engine said while it started: its memory, its KV cache, and whether it started.
+"""Start-up logs of serving engines: their memory, their KV cache, and whether they started.
 
 Answers: how many bytes per GPU an engine counted for weights, activations, graphs and KV cache, in a form that a
 prediction can be held against. Read are the lines of
@@ -94,7 +94,7 @@ class StartupOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class StartupLog:
-    """What a log says of a start; None, where it does not say it.
+    """A start as its log tells it; None stands for what it leaves out.
 
     Attributes:
         engine: ``vllm``, ``sglang`` or ``tensorrt-llm``.
@@ -329,7 +329,7 @@ class _Facts:
 
 
 class _Reading:
-    """What was read so far of one start."""
+    """Lines read so far of one start."""
 
     def __init__(self) -> None:
         self.facts: dict[str, _Facts] = {}
@@ -343,7 +343,7 @@ class _Reading:
 
     @property
     def ended(self) -> bool:
-        """Whether a start ended here, so that a banner begins another."""
+        """True if a start ended here, so that a banner begins another."""
         return self.is_ready or self.outcome in (StartupOutcome.REFUSES, StartupOutcome.OUT_OF_MEMORY)
 
     @property
@@ -427,7 +427,7 @@ def _rank_of(line: str) -> str:
 
 
 def _is_engine_up(line: str) -> bool:
-    """Whether an engine says that it is set up, though no server may answer yet."""
+    """True if an engine says that it is set up, though no server may answer yet."""
     return (
         "init engine (profile" in line
         or ("max_total_num_tokens=" in line and "max_running_requests=" in line)

@@ -1,4 +1,4 @@
-"""What serving engines write while they start: the lines with figures, the refusals, the lists of settings.
+"""Lines that serving engines write while they start: those with figures, the refusals, the lists of settings.
 
 Answers: which engine writes a line, how it is recognised, and which of its figures is which. `RULES` and `REFUSALS`
 name figures, with the unit that the line prints them in at the end; `KEPT` says what is kept of one that occurs more
@@ -87,7 +87,7 @@ KEPT = {
     "free_before_gib": Keep.SMALLEST,
     "free_after_gib": Keep.SMALLEST,
 }
-"""What is kept of figures that occur more than once; of all others, the last."""
+"""Figure that is kept of those that occur more than once; of all others, the last."""
 
 RULES = (
     # vLLM
@@ -262,7 +262,7 @@ EXHAUSTED = re.compile(
     r"(?:CUDA|HIP|XPU|NPU) out of memory|OutOfMemoryError|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY"
     r"|cudaErrorMemoryAllocation|Cuda Runtime \(out of memory\)"
 )
-"""What a failed allocation is called."""
+"""Names of a failed allocation."""
 EXHAUSTED_MARKERS = ("out of memory", "OutOfMemory", "OUT_OF_MEMORY", "cudaErrorMemoryAllocation")
 """Texts one of which `EXHAUSTED` holds."""
 TRIED = re.compile(rf"Tried to allocate ({NUMBER}) (GiB|MiB|KiB|bytes)")
