@@ -185,7 +185,7 @@ def points_of(runs: Sequence[BenchmarkRun], server: Server) -> tuple[ServingPoin
 
 def _point(run: BenchmarkRun, server: Server) -> ServingPoint:
     engine = server.engine
-    tokens = server.max_batched_tokens or DEFAULT_MAX_BATCHED_TOKENS.get(engine.id, 8192)
+    tokens = server.max_batched_tokens or DEFAULT_MAX_BATCHED_TOKENS
     running = server.max_running_requests or DEFAULT_MAX_RUNNING_REQUESTS.get(engine.id, 1024)
     return ServingPoint(
         id=run.id,

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from pydantic import Field
 
-from hardware_db import Dtype
+from hardware_db import Dtype, load_hardware
 from planner.core import Frozen, InputError, Metric
 from planner.engine import LEAST_BATCHED_TOKENS, Schedule
 from planner.roofline import Parallelism
@@ -65,7 +65,7 @@ FIGURE_COLUMN = re.compile(r"(mean|median|p\d\d(?:\.\d+)?)_(ttft|tpot|itl|e2el?)
 NO_SPECULATION = frozenset({"", "none", "no", "off", "false", "0"})
 OWN_SPECULATION = frozenset({"mtp", "nextn", "eagle", "true", "yes", "on"})
 """Speculation with the multi-token-prediction module of the model itself (SGLang runs it as EAGLE)."""
-DEFAULT_MAX_BATCHED_TOKENS = {"vllm": 8192, "sglang": 8192, "tensorrt-llm": 8192}
+DEFAULT_MAX_BATCHED_TOKENS = 8192
 """Chunk budget where nothing is stated: the engines' own defaults (vLLM V1 on datacentre GPUs, SGLang's
 chunked-prefill-size, TensorRT-LLM's max_num_tokens)."""
 UNSTATED_ROOM_TOKENS = 1500
@@ -528,8 +528,9 @@ def _kv_cache(fields: _Fields, engine: str) -> Dtype:
 
 def _schedule(fields: _Fields, engine: str, concurrency: int, ranks: int) -> Schedule:
     mixed_text = fields.settings.get("mixed_steps", "") or fields.row.get("mixed_steps", "")
-    other = fields.settings.get("other_settings", "")
-    mixed = not mixed_text.startswith("no") if mixed_text else engine != "sglang"
+    other, engines = fields.settings.get("other_settings", ""), load_hardware().engines
+    usual = engines.get(engine, engines["vllm"])
+    mixed = not mixed_text.startswith("no") if mixed_text else usual.mixed_steps
     if not mixed_text:
         fields.unknown.append("mixed_steps")
     wait_steps, fill, wanted = 0, 0.0, 0
@@ -549,12 +550,12 @@ def _schedule(fields: _Fields, engine: str, concurrency: int, ranks: int) -> Sch
         receive = _whole_number(most if least is None or concurrency >= _whole_number(least) else otherwise)
     return Schedule(
         mixed_steps=mixed,
-        whole_prompts="whole prompts" in mixed_text or (engine == "tensorrt-llm"),
+        whole_prompts="whole prompts" in mixed_text or usual.whole_prompts,
         batch_wait_steps=wait_steps,
         batch_wait_fill=fill,
         batch_wait_requests=wanted,
         receive_interval_steps=receive,
-        reserve_outputs=engine == "tensorrt-llm",
+        reserve_outputs=usual.reserves_outputs,
         captured_decodes=_captured_decodes(fields, concurrency),
     )
 
@@ -646,7 +647,7 @@ def _token_limit(fields: _Fields, engine: str, concurrency: int, draft: int) -> 
         fields.unknown.append("max_num_tokens")
         if engine == "tensorrt-llm":
             return isl + UNSTATED_ROOM_TOKENS + concurrency
-    return DEFAULT_MAX_BATCHED_TOKENS.get(engine, 8192)
+    return DEFAULT_MAX_BATCHED_TOKENS
 
 
 def _running_limit(fields: _Fields, engine: str, concurrency: int, dp: int) -> int:
@@ -696,7 +697,7 @@ def _role_settings(fields: _Fields, engine: str, role: str, concurrency: int) ->
     ep = stated("ep", "moe_ep_size") or (gpus if dp > 1 else 1)
     tokens, running = stated("max_num_tokens"), stated("max_num_seqs")
     per_rank = dp if engine in LIMITS_PER_RANK else 1
-    default = UNSTATED_PREFILL_TOKENS if role == "prefill" else DEFAULT_MAX_BATCHED_TOKENS.get(engine, 8192)
+    default = UNSTATED_PREFILL_TOKENS if role == "prefill" else DEFAULT_MAX_BATCHED_TOKENS
     return WorkerSettings(
         workers=workers,
         parallelism=Parallelism(tp=tp, pp=pp, dp=dp, ep=ep if (tp * dp) % ep == 0 else 1, across_domains=True),
