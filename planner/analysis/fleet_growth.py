@@ -125,7 +125,8 @@ def next_purchases(
     until = forecast.holds_until(1.0 + growth.headroom, percentile)
     while until is not None and len(purchases) < count:
         needed = date.fromordinal(max(until, forecast.start).toordinal() + (until >= forecast.start))
-        factor = _largest_factor(forecast, needed, months, percentile)
+        days = range(needed.toordinal(), needed.toordinal() + round(months * DAYS_PER_MONTH) + 1)
+        factor = max(forecast.factor(date.fromordinal(day), percentile) for day in days)  # launches peak in between
         request = rebuilt(plan.request, growth=plan.request.growth * factor)
         found = replanner.plan(request)
         if not found.feasible or found.cost is None:
@@ -141,9 +142,3 @@ def next_purchases(
         )
         before = found.gpus
     return FleetGrowth(forecast, growth.headroom, growth.horizons, tuple(purchases), percentile)
-
-
-def _largest_factor(forecast: Forecast, day: date, months: int, percentile: float) -> float:
-    """The largest factor from a day on until some months later: launches peak in between."""
-    days = range(day.toordinal(), day.toordinal() + round(months * DAYS_PER_MONTH) + 1)
-    return max(forecast.factor(date.fromordinal(one), percentile) for one in days)

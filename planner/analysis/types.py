@@ -418,11 +418,6 @@ class ApiBreakEven:
     utilisation: float
     smallest_break_even_per_s: float | None = None
 
-    @property
-    def self_hosting_wins(self) -> bool:
-        """True if the fleet costs less than the API at the rate planned."""
-        return self.self_usd_per_hour < self.api_usd_per_hour
-
 
 @dataclass(frozen=True)
 class Headroom:

@@ -172,7 +172,7 @@ def _price_line(price: BreakEvenPrice) -> str:
 
 def _api_line(api: ApiBreakEven) -> str:
     who = f"{api.price.provider} ({api.price.served_as}, read {api.price.read_on.isoformat()}, {api.price.source_url})"
-    verdict = "self-hosting is cheaper" if api.self_hosting_wins else "the API is cheaper"
+    verdict = "self-hosting is cheaper" if api.self_usd_per_hour < api.api_usd_per_hour else "the API is cheaper"
     line = (
         f"{who} asks {money(api.api_usd_per_hour)} USD/h for this traffic, the fleet costs "
         f"{money(api.self_usd_per_hour)}: {verdict}; the fleet pays from {significant(api.fleet_break_even_per_s)} "

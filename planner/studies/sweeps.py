@@ -229,11 +229,6 @@ def _progress_shown(progress: PointProgress | bool | None, total: int) -> Iterat
         yield lambda done, of: None
 
 
-def _point_key(request: PlanRequest, settings: str) -> str:
-    """Names everything the plan of a request depends on."""
-    return hashlib.sha256(f"{settings}\n{request.model_dump_json()}".encode()).hexdigest()
-
-
 def _common_settings(options: PlanOptions) -> str:
     """Names what all points have in common: how they are planned, with what, on which hardware."""
     hardware = (options.hardware or load_hardware()).model_dump_json()
@@ -289,7 +284,9 @@ def sweep(
     done_points = {point.number: point for point in refused}
     settings = _common_settings(options) if resume is not None else ""
     with SweepLog(resume) as log, _progress_shown(progress, len(points)) as show:
-        keys = {task.number: _point_key(task.request, settings) for task in tasks} if resume is not None else {}
+        # the key of a point names everything that its plan depends on
+        texts = {task.number: f"{settings}\n{task.request.model_dump_json()}" for task in tasks if resume is not None}
+        keys = {number: hashlib.sha256(text.encode()).hexdigest() for number, text in texts.items()}
         done_points |= _logged_points(tasks, keys, log)
 
         def keep(planned: Sequence[SweepPoint]) -> None:

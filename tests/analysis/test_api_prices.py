@@ -38,7 +38,7 @@ class TestApi:
         assert 3600 * found.fleet_break_even_per_s * per_request == pytest.approx(REAL.cost.usd_per_hour)
         assert found.api_usd_per_hour == pytest.approx(3600 * 30 * per_request)
         assert found.utilisation == pytest.approx(found.fleet_break_even_per_s / 30.0)
-        assert found.self_hosting_wins == (found.utilisation < 1.0)
+        assert (found.self_usd_per_hour < found.api_usd_per_hour) == (found.utilisation < 1.0)
 
     def test_own_costs_per_token_add_up_to_the_fleet(self) -> None:
         (found,) = api_break_even(REAL, [own_price("x", "1/1", date(2026, 11, 22))])
@@ -92,7 +92,7 @@ class TestApi:
         price = own_price("x", "1e-9/0", date(2026, 11, 22))
         (found,) = api_break_even(REAL, [price], Replanner(lumpy))
         assert found.smallest_break_even_per_s is None
-        assert not found.self_hosting_wins
+        assert found.self_usd_per_hour >= found.api_usd_per_hour
 
     def test_every_listed_price_is_cited_dated_and_of_a_packaged_model(self) -> None:
         families = {llm_family(llm) for llm in planner.list_llms()}
