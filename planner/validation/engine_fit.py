@@ -20,10 +20,10 @@ from planner.core import FloatArray, InputError, PlannerError, Table, number_of,
 from planner.engine import ReplicaConfig
 from planner.llm import attentions
 from planner.serving import Deployment
+from planner.validation.accuracy import Score, group_name, score
 from planner.validation.checkpoints import model_of
 from planner.validation.measured_runs import ServingPoint
 from planner.validation.predict import Prediction, ReplayedRun, prediction_of
-from planner.validation.scores import Score, group_name, score
 
 TTFT_WEIGHT = 0.4
 """Weight of a log error of TTFT beside one of TPOT: repeats of a run differ by about 2 % and 0.2 %

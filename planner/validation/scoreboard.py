@@ -17,11 +17,11 @@ from pathlib import Path
 
 from hardware_db import HardwareDb, load_hardware, read_calibration
 from planner.core import InputError, Metric, Table, UnknownNameError, number_of, percent, write_whole
-from planner.validation.accuracy import FITTED, HELD_OUT, AccuracyRow
-from planner.validation.measured_runs import RefusedRun, ServingPoint, WorkerSettings
-from planner.validation.predict import Prediction, predict
-from planner.validation.scores import (
+from planner.validation.accuracy import (
+    FITTED,
+    HELD_OUT,
     METRIC_NAMES,
+    AccuracyRow,
     Score,
     ServingClass,
     by_group,
@@ -31,6 +31,8 @@ from planner.validation.scores import (
     score_of,
     serving_class,
 )
+from planner.validation.measured_runs import RefusedRun, ServingPoint, WorkerSettings
+from planner.validation.predict import Prediction, predict
 
 BEGIN, END = "<!-- scoreboard -->", "<!-- /scoreboard -->"
 """Marks in a Markdown file between which `write_between_marks` writes."""

@@ -32,6 +32,7 @@ from scipy.optimize import least_squares
 from hardware_db import EngineCosts, HardwareDb, load_hardware
 from planner.core import FloatArray, PlannerError
 from planner.serving.uncertainty import kernel_spreads
+from planner.validation.accuracy import serving_class
 from planner.validation.engine_fit import (
     DIFFERENCE_STEP,
     LOSS_SCALE,
@@ -46,7 +47,6 @@ from planner.validation.engine_fit import (
 )
 from planner.validation.measured_runs import ServingPoint
 from planner.validation.predict import ReplayedRun, replayed
-from planner.validation.scores import serving_class
 from tests.validation.points import read_serving_points
 
 COMMON = ("sequence_s", "gap_s", "launch_s", "request_s", "admission_s", "stretch", "prompt_stretch")

@@ -22,11 +22,11 @@ from hardware_db import EngineCosts, load_hardware
 from planner.charts.hardware import parity_page, parity_rows
 from planner.core import Metric, PlannerError
 from planner.validation import scoreboard
+from planner.validation.accuracy import Score, score_of
 from planner.validation.engine_fit import Trial, from_coordinate, to_coordinate
 from planner.validation.measured_runs import MeasuredFigure, ServingPoint, Statistic
 from planner.validation.predict import Prediction, ReplayedRun, replayed
 from planner.validation.scoreboard import Scoreboard
-from planner.validation.scores import Score, score_of
 from tests.studies.rows import read_rows
 from tests.validation.points import read_serving_points
 

@@ -11,6 +11,7 @@ from hardware_db import EngineCosts
 from planner.engine import memory_footprint
 from planner.roofline import Parallelism
 from planner.validation import ServingPoint
+from planner.validation.accuracy import ServingClass, score, serving_class
 from planner.validation.measured_runs import WorkerSettings
 from planner.validation.predict import (
     Prediction,
@@ -19,7 +20,6 @@ from planner.validation.predict import (
     drawn_lengths,
     predict,
 )
-from planner.validation.scores import ServingClass, score, serving_class
 from tests.validation.points import DB, POINT, SERVER, point_with, read_serving_points, with_costs
 
 # --- what is played -------------------------------------------------------------------------------------------------
