@@ -17,7 +17,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import planner
-from planner.cli import demand, deployments, doctor, measurements, plans, quickstart, running, server_memory
+from planner.cli import (
+    demand,
+    deployments,
+    doctor,
+    installation,
+    measurements,
+    plans,
+    quickstart,
+    running,
+    server_memory,
+)
 from planner.cli.base import STDOUT, JsonFile, app, check_outputs, deliver, write
 from planner.cli.completion import as_bash_splits, complete_llm, complete_sku
 from planner.core import json_text
@@ -59,7 +69,8 @@ def planner_command(
     elif context.invoked_subcommand is None:
         typer.echo(context.get_help())
     else:
-        doctor.warn_of_namesakes()
+        for other in installation.other_commands():
+            typer.echo(f"warning: {other.words}; see `planner doctor`", err=True)
 
 
 # --- what there is to choose from -----------------------------------------------------------------------------------

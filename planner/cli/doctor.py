@@ -42,7 +42,7 @@ def doctor(
     hardware = hardware_db.load_hardware()
     look_up("--engine", engine, hardware.engines)
     skus = tuple(hardware.skus) if sku is None else (look_up("--sku", sku, hardware.skus).id,)
-    evidence = catalogue.sku_evidence(hardware, skus, engine)
+    evidence = tuple(catalogue.sku_evidence(hardware, one, engine) for one in skus)
     findings = (*_clashes(), *_missing(), *catalogue.evidence_findings(evidence))
     deliver(
         lambda: Report(
@@ -52,12 +52,6 @@ def doctor(
         ),
         (json_file, lambda: json_text(plain({"installed": _installed(), "findings": findings, "skus": evidence}))),
     )
-
-
-def warn_of_namesakes() -> None:
-    """One line on standard error for each other distribution that calls something `planner`."""
-    for other in installation.other_commands():
-        typer.echo(f"warning: {other.words}; see `planner doctor`", err=True)
 
 
 def _clashes() -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import typer
 
 from planner.cli.base import STDOUT, check_outputs, write
 from planner.cli.completion import complete_llm
-from planner.core import InputError
+from planner.core import InputError, shorten
 
 if TYPE_CHECKING:
     from planner.scenario import quickstart as first
@@ -81,7 +81,7 @@ def _asked(question: first.Question) -> str:
     from planner.scenario import quickstart as first
 
     while True:
-        typer.echo(first.shown_default(question), err=True, nl=False)
+        typer.echo(f"{question.text} [{shorten(question.default)[1:-1]}]: ", err=True, nl=False)
         line = sys.stdin.readline()
         if not line:
             typer.echo("", err=True)

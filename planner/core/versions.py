@@ -148,11 +148,6 @@ def _calibration_of_1(content: Content) -> Content:
     raise InputError(VERSION_KEY, 1, bound, CALIBRATION.remake)
 
 
-def _unnumbered_calibration(content: Content) -> int:
-    """Version 1 had no number."""
-    return 1 if "efficiency" in content and "kernels" not in content else CALIBRATION.current
-
-
 # --- the formats ---------------------------------------------------------------------------------------------------
 
 SCENARIO = Format("scenario", 1, "write the scenario again")
@@ -165,6 +160,6 @@ CALIBRATION = Format(
     2,
     "measure and fit again with python -m calibration",
     {1: _calibration_of_1},
-    _unnumbered_calibration,
+    lambda content: 1 if "efficiency" in content and "kernels" not in content else 2,  # version 1 had no number
 )
 """Calibrations as JSON. 2: fits by kernel, with their errors."""

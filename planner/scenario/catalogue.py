@@ -103,12 +103,8 @@ MEASURED, IN_PART, BORROWED, UNKNOWN = "measured", "measured in part", "borrowed
 """Sources of step times: see `SkuEvidence`."""
 
 
-def sku_evidence(hardware: HardwareDb, skus: Iterable[str], engine: str) -> tuple[SkuEvidence, ...]:
-    """On what the step times and the price of every SKU rest, as plans by default take them today."""
-    return tuple(_evidence(hardware, sku, engine) for sku in skus)
-
-
-def _evidence(hardware: HardwareDb, sku: str, engine: str) -> SkuEvidence:
+def sku_evidence(hardware: HardwareDb, sku: str, engine: str) -> SkuEvidence:
+    """Sources of the step times and the price of a SKU, as plans by default take them today."""
     fit, price = select_calibration(hardware, sku, engine), _default_price(hardware, sku)
     found = SkuEvidence(sku, UNKNOWN)
     if fit is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from hardware_db import HardwareDb, load_hardware
-from planner.core import InputError, Metric, UnknownNameError, shorten
+from planner.core import InputError, Metric, UnknownNameError
 from planner.fleet import PlanRequest
 from planner.llm import load_llm
 from planner.scenario.catalogue import slo_presets
@@ -93,6 +93,7 @@ def quickstart_text(answers: Answers, name: str, folder: Path = Path()) -> str:
 
 
 def _text(answers: Answers, name: str, answer_s: float) -> str:
+    by_day = any(form.fullmatch(answers.traffic.strip()) for form in (_BY_DAY, _USERS))
     lines = (
         "# Written by `planner quickstart`. To plan it: planner plan FILE. Every field: planner schema.",
         f"name: {_yaml(name)}",
@@ -103,7 +104,7 @@ def _text(answers: Answers, name: str, answer_s: float) -> str:
         *(f"  - {target}" for target in _targets(answers.targets)),
         "# confidence: 0.9 # probability with which they hold, uncertain as step times are",
         *_search(answers.gpus, load_hardware()),
-        *([f"profile: {DAY} # how the demand moves over the day; yours: {{trace: FILE}}"] if _by_day(answers) else []),
+        *([f"profile: {DAY} # how the demand moves over the day; yours: {{trace: FILE}}"] if by_day else []),
         "# limits: {budget_usd_per_hour: 100} # or gpus, power_kw, ...: docs/how-to/plan-a-fleet.md",
     )
     return "\n".join(lines) + "\n"
@@ -138,10 +139,6 @@ _USERS = re.compile(r"(.+?)\s*users?", re.IGNORECASE)
 _AT_ONCE = re.compile(
     r"([\d.,]+)\s*(?:[a-z]+\s+)?(?:waiting at once|waiting|at once|at the same time|concurrent)", re.IGNORECASE
 )
-
-
-def _by_day(answers: Answers) -> bool:
-    return bool(_BY_DAY.fullmatch(answers.traffic.strip()) or _USERS.fullmatch(answers.traffic.strip()))
 
 
 def _answer_s(request: PlanRequest) -> float:
@@ -261,8 +258,3 @@ def _prices(provider: str, skus: Sequence[str], hardware: HardwareDb) -> tuple[s
     if provider not in providers:
         raise UnknownNameError("gpus", provider, providers)
     return ("prices:", f"  provider: {_yaml(provider)} # its listed prices, on demand", f"  # {own} # your own")
-
-
-def shown_default(question: Question) -> str:
-    """A question as a prompt, with the answer that Enter gives."""
-    return f"{question.text} [{shorten(question.default)[1:-1]}]: "

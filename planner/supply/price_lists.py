@@ -229,7 +229,8 @@ def _catalog_prices(reader: csv.DictReader[str], cloud: str, origin: _Origin, sk
     hosts: dict[tuple[str, str, str], Mapping[str, float]] = {}
     offers: list[_Offer] = []
     for row in reader:
-        usd = _instance_prices(row, reader.line_num)
+        listed = {ON_DEMAND: _number(row, "price", reader.line_num), SPOT: _number(row, "spotprice", reader.line_num)}
+        usd = {commitment: price for commitment, price in listed.items() if price is not None}
         instance, region = _cell(row, "instancetype"), _cell(row, "region")
         zone = _cell(row, "availabilityzone")
         accelerator, count = _cell(row, "acceleratorname"), _number(row, "acceleratorcount", reader.line_num)
@@ -293,11 +294,6 @@ def _offer_prices(
                 source_kind="price_api_snapshot",
                 note=f"{origin.name}: {offer.accelerator}",
             )
-
-
-def _instance_prices(row: Mapping[str, str], line: int) -> dict[str, float]:
-    listed = ((ON_DEMAND, _number(row, "price", line)), (SPOT, _number(row, "spotprice", line)))
-    return {commitment: usd for commitment, usd in listed if usd is not None}
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------

@@ -85,7 +85,7 @@ def test_a_missing_extra_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatc
 def test_every_sku_rests_on_what_the_database_says() -> None:
     """Measured: a calibration of its own. In part: with kernels lent by others. Else borrowed from a relative."""
     hardware = load_hardware()
-    evidence = {one.sku: one for one in catalogue.sku_evidence(hardware, hardware.skus, "vllm")}
+    evidence = {sku: catalogue.sku_evidence(hardware, sku, "vllm") for sku in hardware.skus}
     assert set(evidence) == set(hardware.skus)
     own = {fit.sku for fit in hardware.calibrations}
     lent = {fit.sku for fit in hardware.calibrations if fit.engine == "vllm" and fit.lenders}
@@ -109,7 +109,7 @@ def test_a_price_is_stale_after_its_days(monkeypatch: pytest.MonkeyPatch) -> Non
                 return day
 
         monkeypatch.setattr("planner.supply.types.date", Today)
-        (one,) = catalogue.sku_evidence(hardware, ["h100-sxm"], "vllm")
+        one = catalogue.sku_evidence(hardware, "h100-sxm", "vllm")
         found = catalogue.evidence_findings([one])
         assert any(f"prices older than {STALE_PRICE_DAYS} days: h100-sxm" in line for line in found) is stale
 
