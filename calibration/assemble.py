@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibration import block_sparse, boxes, chosen_keys, compressed, operators, recurrent, served, sparse_index
+from calibration import block_sparse, chosen_keys, compressed, operators, recurrent, served, sparse_index
 from calibration.fit import Problem, fit, fittable
 from calibration.served import SLOW_SHARE, expert_rows
 from calibration.tables import ColumnTable, Mask, read_table
@@ -559,7 +559,7 @@ def _experts(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]
 
 def _collectives(folder: Path, skus: Mapping[str, GpuSku], sku_id: str) -> Iterator[tuple[str, list[Candidate]]]:
     for gpus in COLLECTIVE_GPUS:
-        group = boxes.group_rows(folder, skus, sku_id, gpus, SKUS)
+        group = served.group_rows(folder, skus, sku_id, gpus, SKUS)
         if group is None:
             continue
         yield (f"all_reduce/{gpus}", _by_backend(group, _rows_with(group.rows, op="all_reduce", mode="graph"), 1.0))
@@ -568,7 +568,7 @@ def _collectives(folder: Path, skus: Mapping[str, GpuSku], sku_id: str) -> Itera
             yield (f"{key}/{gpus}", [replace(c, backend=LIBRARY) for c in _by_backend(group, at, (gpus - 1) / gpus)])
 
 
-def _by_backend(group: boxes.GroupRows, at: Mask, share: float) -> list[Candidate]:
+def _by_backend(group: served.GroupRows, at: Mask, share: float) -> list[Candidate]:
     candidates, rows = [], group.rows.rows(at)
     for backend in np.unique(rows.text("backend")).tolist():
         backend_rows = rows.rows(_rows_with(rows, backend=backend))
