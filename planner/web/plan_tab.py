@@ -116,7 +116,7 @@ def _deployment_files(plan: Plan, name: str) -> None:
             "Deployment",
             f"{name}-{target}.zip",
             "application/zip",
-            lambda: zip_bytes(launch.export_files(fleet_of(plan), target)),
+            lambda: export_zip(plan, target),
             refusal,
         )
 
