@@ -1,0 +1,144 @@
+"""How much there is to hold in the head, held to the table of docs/design.md.
+
+A change that needs more raises the limit in the same commit, with the reason below the table; one that needs less
+lowers it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+import pytest
+
+import planner
+from tests.places import DOCS, ROOT
+from tests.repository.layers import SOURCES, TABLE, edges, package_of
+
+KINDS = re.compile(
+    r"isinstance\([^()]*(?:\([^()]*\))?[^()]*\b\w*(?:Attention|FeedForward|StateSpace|LayerGroup|Moe\w*)\b"
+)
+SLACK = 1.03
+"""How far a limit may be above what is there, so that what was taken off stays off."""
+WORDS = Counter(word for source in SOURCES.values() for word in re.findall(r"\w+", source))
+
+
+def is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def lines_of_code(source: str) -> int:
+    """Lines but docstrings, imports, comments and blanks."""
+    left_out: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        has_texts = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        texts = [part for part in node.body if is_text(part)] if has_texts else []
+        for part in [*texts, *([node] if isinstance(node, ast.Import | ast.ImportFrom) else [])]:
+            left_out |= set(range(part.lineno, part.end_lineno + 1))
+    numbered = enumerate(source.split("\n"), 1)
+    return sum(bool(line.strip()) and not line.strip().startswith("#") and at not in left_out for at, line in numbered)
+
+
+def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
+    for source in SOURCES.values():
+        tree = ast.parse(source)
+        top = {id(node) for node in tree.body}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef):
+                yield ("top" if id(node) in top else "inner"), node
+
+
+def two_lines_used_once() -> list[str]:
+    """Functions without decorators, of two lines at most, whose name stands twice: where it is made and used."""
+    found = []
+    for _, node in functions():
+        body = [part for part in node.body if not is_text(part)]
+        is_short = bool(body) and body[-1].end_lineno - body[0].lineno < 2
+        if is_short and not node.decorator_list and not node.name.startswith("__") and WORDS[node.name] == 2:
+            found.append(node.name)
+    return found
+
+
+def without_callers() -> list[str]:
+    """Public functions that nothing in the product names but its own `def`, `__all__` and imports of packages.
+
+    What `planner` offers, commands, hooks of libraries and the docs' own names are for users.
+    """
+    offered = set(planner._HOME)
+    bodies = {
+        module: re.sub(
+            r'^\s*"\w+",?$|^from [\w.]+ import [^()]*?$|^from [\w.]+ import \([^)]*\)', "", source, flags=re.M
+        )
+        for module, source in SOURCES.items()
+    }
+    named = Counter(word for body in bodies.values() for word in re.findall(r"\w+", body))
+    documented = Counter(
+        word
+        for path in DOCS.rglob("*.md")
+        for text in re.findall(r"`([^`]+)`", path.read_text())
+        for word in re.findall(r"\w+", text)
+    )
+    return [
+        node.name
+        for place, node in functions()
+        if place == "top"
+        and not node.name.startswith("_")
+        and not node.decorator_list
+        and node.name not in offered
+        and named[node.name] == 1
+        and not documented[node.name]
+    ]
+
+
+def choices() -> int:
+    """Constants of modules and classes whose docstring says that their value is a choice."""
+    count = 0
+    for source in SOURCES.values():
+        for node in ast.walk(ast.parse(source)):
+            body = node.body if isinstance(node, ast.Module | ast.ClassDef) else []
+            for constant, text in pairwise(body):
+                if isinstance(constant, ast.Assign | ast.AnnAssign) and is_text(text):
+                    targets = constant.targets if isinstance(constant, ast.Assign) else [constant.target]
+                    names = [name for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+                    count += len(names) * bool(re.search(r"\bchoice\b", text.value.value, re.IGNORECASE))
+    return count
+
+
+def floors() -> int:
+    """Packages on the longest chain of imports."""
+    height, used = dict[str, int](), edges()
+    for row in TABLE:
+        height[row.package] = 1 + max((height[below] for below in used[row.package] if below in height), default=0)
+    return max(height.values())
+
+
+MEASURES: dict[str, Callable[[], int]] = {
+    "lines of code": lambda: sum(map(lines_of_code, SOURCES.values())),
+    "files": lambda: len(SOURCES),
+    "packages": lambda: len({package_of(module) for module in SOURCES if package_of(module).startswith("planner.")}),
+    "floors of imports": floors,
+    "`isinstance` on layer kinds": lambda: sum(len(KINDS.findall(source)) for source in SOURCES.values()),
+    "functions of two lines used once": lambda: len(two_lines_used_once()),
+    "public functions without a caller": lambda: len(without_callers()),
+    "constants that are a choice": choices,
+    "lines of tests": lambda: sum(path.read_text().count("\n") for path in (ROOT / "tests").rglob("*.py")),
+    "words of docs": lambda: sum(len(path.read_text().split()) for path in DOCS.rglob("*.md")),
+}
+LIMITS = {
+    name: int(limit.replace(",", ""))
+    for name, limit in re.findall(r"^\| ([^|]+?) \| ([\d,]+) \|", (DOCS / "design.md").read_text(), re.M)
+}
+
+
+def test_the_table_lists_what_is_counted() -> None:
+    assert set(LIMITS) == set(MEASURES)
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_the_house_weighs_no_more_than_its_limits(name: str) -> None:
+    weight = MEASURES[name]()
+    assert weight <= LIMITS[name], f"{name}: {weight:,} for {LIMITS[name]:,}"
+    assert LIMITS[name] <= max(weight * SLACK, weight + 3), f"{name}: {weight:,}, lower the limit of {LIMITS[name]:,}"
