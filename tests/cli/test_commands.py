@@ -653,7 +653,7 @@ BAD_SETTINGS = [  # what readers of scenarios refuse is tested with them
     ("workload.speed=1", "workload.speed", "1", "unknown field", "spelling"),
     ("speed.of.light=1", "speed", "{'of'", "unknown field", "spelling"),
     ("workload.lengths=short", "workload.lengths", "'short'", "unknown name", "azure-2023-conv"),
-    ("workload.lengths={trace: none.csv}", "workload.lengths", "'", "no such file", "CSV"),
+    ("workload.lengths={trace: none.csv}", "workload.lengths", "'", "no such file", "path"),
     (
         "workload.lengths.input_tokens.x=3",
         "--set workload.lengths.input_tokens",
