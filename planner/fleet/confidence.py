@@ -10,7 +10,9 @@ Confidence is asked for as a probability. The fleet is planned with every step t
 slower than estimated (that quantile of the normal distribution), which is exact where one thing alone may be off, and
 more where others have to hold too; `planner.fleet.planning` plans with more deviations until the draws say it is
 enough. Each deployment is judged by theory. Slower steps never bring a latency down, so that most draws are known to
-hold or to miss from another that is slower, or faster, in everything: two or three dozen evaluations stand for all.
+hold or to miss from another that is slower, or faster, in everything: two dozen evaluations stand for all. Near the
+targets the logarithm of the misses may go linearly with those of the step times: where a plane through some
+evaluations foretold others and leaves no open draw in doubt, the rest are read off it, which halves the evaluations.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from types import MappingProxyType
 
@@ -54,6 +56,14 @@ LEAST_MISSED = 0.1
 """Simulated misses over those allowed below which nothing is concluded of theory. A choice."""
 RATE_TOLERANCE = 0.01
 """To which that factor is found. A choice."""
+NEAR_LOG_MISSES = 1.5
+"""Logarithm of misses over those allowed up to which it may go linearly with those of step times: as seen."""
+FORETOLD = 3
+"""Evaluations that a plane through the ones before must have foretold before it is believed. A choice."""
+IN_DOUBT = 3.0
+"""Largest error of what it foretold times which a draw this near to the targets is in doubt. A choice."""
+LEAST_DOUBT = 0.02
+"""The same logarithm, of misses that are counted on a lattice: a choice."""
 
 
 NOTHING_MEASURED: Mapping[str, MeasuredSteps] = MappingProxyType({})
@@ -252,18 +262,27 @@ class _Judge:
     def holds(self) -> BoolArray:
         """By draw. One that is faster in everything than one that holds does so too; the other way round likewise.
 
-        Asked next is the draw whose verdict, whichever it is, says most about the others.
+        Asked next is the draw whose verdict, whichever it is, says most about the others; once a plane goes through
+        what was found near the targets, the one that is nearest to them.
         """
         known = np.zeros(DRAWS, dtype=bool)
         holds = np.zeros(DRAWS, dtype=bool)
         found, verdict = self._verified()
         self._note(found, verdict, known, holds)
         faster = np.all(self.logs[:, None] <= self.logs, axis=2)
+        plane = _Plane()
         while not known.all():
             open_draws = np.flatnonzero(~known)
+            read_off = plane.log_misses(self.logs[open_draws])
+            if read_off is not None and plane.doubt < np.abs(read_off).min():
+                holds[open_draws] = read_off <= 0.0
+                break
             among = faster[np.ix_(open_draws, open_draws)]
-            logs = self.logs[open_draws[np.argmax(np.minimum(among.sum(axis=0), among.sum(axis=1)))]]
-            self._note(logs, self._holds_at(logs), known, holds)
+            says_most = np.argmax(np.minimum(among.sum(axis=0), among.sum(axis=1)))
+            logs = self.logs[open_draws[says_most if read_off is None else np.abs(read_off).argmin()]]
+            verdict, log_misses = self._verified_at(logs)
+            plane.add(logs, log_misses)
+            self._note(logs, verdict, known, holds)
         return holds
 
     def _note(self, logs: FloatArray, verdict: bool, known: BoolArray, holds: BoolArray) -> None:
@@ -286,9 +305,11 @@ class _Judge:
             logs += [math.log(shift.decode), math.log(shift.prompt), alone]
         return np.array(logs), not violated_metrics(self.planned, self.slos, by_theory=self.planned.run is None)
 
-    def _holds_at(self, logs: FloatArray) -> bool:
-        """True if it holds by theory with step times that are off by this."""
-        return not violated_metrics(self._at(logs), self.slos)
+    def _verified_at(self, logs: FloatArray) -> tuple[bool, float]:
+        """Verdict by theory with step times that are off by this, and the logarithm of misses over those allowed."""
+        planned = self._at(logs)
+        misses = max(missing_over_allowed(planned, self.slos).values(), default=0.0)
+        return not violated_metrics(planned, self.slos), math.log(misses) if misses > 0.0 else -math.inf
 
     def _at(self, logs: FloatArray) -> PlannedDeployment:
         """The deployment by theory with step times that are off by this."""
@@ -301,6 +322,37 @@ class _Judge:
         ]
         surviving = _reconfigured(self.estimate.surviving, configs)
         return by_theory(replace(self.estimate, surviving=surviving), self.rate_factor)
+
+
+@dataclass
+class _Plane:
+    """Logarithms of misses by those of step times, near the targets: at those evaluated, and a plane through them."""
+
+    logs: list[FloatArray] = field(default_factory=list)
+    found: list[float] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)
+
+    def add(self, logs: FloatArray, log_misses: float) -> None:
+        """Add an evaluation: its error against what was foretold and, near the targets, a point of the plane."""
+        foretold = self.log_misses(logs[None])
+        if foretold is not None:
+            self.errors.append(abs(float(foretold[0]) - log_misses))
+        if abs(log_misses) <= NEAR_LOG_MISSES:
+            self.logs.append(logs)
+            self.found.append(log_misses)
+
+    def log_misses(self, logs: FloatArray) -> FloatArray | None:
+        """At other step times, shape (draws,); None where too few are known."""
+        if len(self.found) <= logs.shape[1] + 1:
+            return None
+        points = np.column_stack([np.array(self.logs), np.ones(len(self.found))])
+        plane = np.linalg.lstsq(points, np.array(self.found), rcond=None)[0]
+        return np.asarray(np.column_stack([logs, np.ones(len(logs))]) @ plane)
+
+    @property
+    def doubt(self) -> float:
+        """Largest error that a value read off may have; infinite as long as the plane foretold too little."""
+        return max(IN_DOUBT * max(self.errors), LEAST_DOUBT) if len(self.errors) >= FORETOLD else math.inf
 
 
 def _logs(

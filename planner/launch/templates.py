@@ -13,12 +13,14 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from planner.core import markdown_text, number_of, significant, with_unit
+
+if TYPE_CHECKING:
+    from jinja2 import Environment, Template
 
 
 def text_of(template: str, **facts: object) -> str:
@@ -38,6 +40,8 @@ def _template(name: str) -> Template:
 
 @cache
 def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only exports need it
+
     found = Environment(
         loader=PackageLoader("planner.launch"),
         autoescape=False,

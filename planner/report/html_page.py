@@ -14,9 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from planner.analysis import CostRange, Headroom, headline, is_calibrated
@@ -24,6 +23,9 @@ from planner.core import Table, change, number_of
 from planner.fleet import CostBreakdown, Plan
 from planner.report import glossary
 from planner.report import plan as report
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _ADDRESS = re.compile(r"(https?://[^\s\"'<>]*[^\s\"'<>.,;:)])")
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?( ?[%x])?|-", re.IGNORECASE)
@@ -41,6 +43,8 @@ _NOT_SIMULATED = (
 @cache
 def _templates() -> Environment:
     """Templates in which every text is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only pages need it
+
     found = Environment(
         loader=PackageLoader("planner.report"),
         autoescape=True,

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from prometheus_client.parser import text_string_to_metric_families
 
 from planner.core import FloatArray, InputError
 from planner.traffic.fields import float_of
@@ -239,6 +238,8 @@ def _merge_series(answers: Iterable[Series]) -> Iterator[Series]:
 
 def _text_series(text: str, name: str) -> Iterator[Series]:
     """Series of the pages of a text, line by line: with the types of metrics the parser would rename counters."""
+    from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - only text needs it
+
     is_open = any(line.strip() == "# EOF" for line in text[-1000:].split("\n")[-3:])
     count, page, of_page = 0, 1, set[tuple[str, tuple[tuple[str, str], ...]]]()
     for number, raw in enumerate(io.StringIO(text), 1):  # a line ends with a line feed, and with nothing else

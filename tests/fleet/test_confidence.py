@@ -143,9 +143,9 @@ class TestProbability:
         monkeypatch.setattr(found_by, "DRAWS", 60)
         slos = targets_of(base())
         judge = found_by._Judge(base().deployments[0], slos, seed=4, measured={})
-        by_itself = [judge._holds_at(logs) for logs in judge.logs]
-        asked, verdict = [], judge._holds_at
-        monkeypatch.setattr(judge, "_holds_at", lambda logs: asked.append(logs) or verdict(logs))
+        by_itself = [judge._verified_at(logs)[0] for logs in judge.logs]
+        asked, verdict = [], judge._verified_at
+        monkeypatch.setattr(judge, "_verified_at", lambda logs: asked.append(logs) or verdict(logs))
         assert judge.holds().tolist() == by_itself
         assert 0 < sum(by_itself) < 60 and len(asked) < 40
 
@@ -200,3 +200,27 @@ def test_plans_for_90_percent_hold_in_nine_worlds_of_ten() -> None:
         shares = " | ".join(f"{100.0 * float(row[name]):.0f} %" for name in ("says", "holds", "holds_simulated"))
         costs = " | ".join(f"{float(row[name]):.2f}" for name in ("usd_per_hour", "clairvoyant_usd"))
         assert f"{shares} | {costs} |" in quoted
+
+
+def test_a_plane_is_believed_as_far_as_it_foretold() -> None:
+    rng = np.random.default_rng(1)
+    logs = rng.normal(0.0, 0.1, (60, 3))
+    truth = logs @ [2.5, 14.0, 0.1] - 0.4 + rng.uniform(-0.05, 0.05, 60)
+    plane = found_by._Plane()
+    for place in range(40):
+        read_off = plane.log_misses(logs)
+        assert (read_off is None) is (len(plane.found) <= 4)
+        if len(plane.found) > 10 and read_off is not None:
+            assert np.abs(read_off - truth)[40:].max() <= plane.doubt
+        plane.add(logs[place], float(truth[place]))
+    assert plane.doubt < 1.0
+    plane.add(logs[50], -math.inf)  # nobody misses anything where some should have: it is not believed any more
+    assert math.isinf(plane.doubt) and all(map(math.isfinite, plane.found))
+
+
+def test_where_misses_do_not_go_linearly_every_draw_in_doubt_is_evaluated() -> None:
+    """A cliff: next to nobody misses until everybody does."""
+    plane = found_by._Plane()
+    for step, found in ((-0.3, -1.2), (-0.2, -1.1), (-0.1, -1.0), (0.0, -0.9), (0.1, 1.4), (0.2, 6.0)):
+        plane.add(np.array([step]), found)
+    assert plane.doubt > 3.0
