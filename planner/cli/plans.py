@@ -135,7 +135,7 @@ def _program_text(problem: FleetProblem, objective: Objective, suffix: str) -> s
     from planner.optimizer import write_program
 
     with TemporaryDirectory() as folder:
-        file = Path(folder, f"fleet{suffix if suffix in PROGRAM_FILES else '.lp'}")
+        file = Path(folder, f"fleet{suffix}")
         write_program(problem, objective, file)
         return file.read_text(encoding="utf-8")
 

@@ -18,12 +18,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from typing import Generic, TypeVar
 
 import numpy as np
 
 from hardware_db import Calibration, EngineCosts, GpuSku, SpareLayers
-from planner.core import FloatArray, with_knots
+from planner.core import FloatArray, Keyed, with_knots
 from planner.engine.drafting import drafting_of
 from planner.engine.lookup import (
     BOUNDS,
@@ -65,8 +64,6 @@ from planner.roofline import (
     prompt_attention,
     step_operators,
 )
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -356,35 +353,23 @@ def build_timer(
         InputError: heads do not split over tp, or there is nothing to draft with.
     """
     found = drafting_of(speculation, llm) if speculation is not None else None
-    drafting = (found.draft_tokens, found.cost, _ByIdentity(found.draft)) if found else (0, None, _ByIdentity(None))
-    identities = (_ByIdentity(llm), _ByIdentity(sku), precision, parallelism, _ByIdentity(calibration))
+    tokens, cost, draft = (found.draft_tokens, found.cost, found.draft) if found else (0, None, None)
+    drafting = (tokens, cost, Keyed(draft, id(draft)))
+    identities = (Keyed(llm, id(llm)), Keyed(sku, id(sku)), precision, parallelism, Keyed(calibration, id(calibration)))
     return _cached_timer(*identities, costs, *drafting, skew, spare, captured)
-
-
-class _ByIdentity(Generic[T]):
-    """An argument compared by identity: records of hundreds of numbers cost more to hash than they save."""
-
-    def __init__(self, value: T) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByIdentity) and self.value is other.value
-
-    def __hash__(self) -> int:
-        return id(self.value)
 
 
 @lru_cache(maxsize=512)
 def _cached_timer(
-    model: _ByIdentity[LlmSpec],
-    device: _ByIdentity[GpuSku],
+    model: Keyed[LlmSpec],
+    device: Keyed[GpuSku],
     precision: Precision,
     parallelism: Parallelism,
-    fits: _ByIdentity[Calibration | None],
+    fits: Keyed[Calibration | None],
     costs: EngineCosts,
     draft_tokens: int,
     draft_cost: float | None,
-    drafter: _ByIdentity[DraftSpec | None],
+    drafter: Keyed[DraftSpec | None],
     skew: float,
     spare: SpareLayers,
     captured: float,
@@ -396,14 +381,14 @@ def _cached_timer(
 
 @lru_cache(maxsize=512)
 def _kernels(
-    model: _ByIdentity[LlmSpec],
-    device: _ByIdentity[GpuSku],
+    model: Keyed[LlmSpec],
+    device: Keyed[GpuSku],
     precision: Precision,
     parallelism: Parallelism,
-    fits: _ByIdentity[Calibration | None],
+    fits: Keyed[Calibration | None],
     draft_tokens: int,
     draft_cost: float | None,
-    drafter: _ByIdentity[DraftSpec | None],
+    drafter: Keyed[DraftSpec | None],
     skew: float,
     spare: SpareLayers,
 ) -> tuple[StepTimer, ...]:
