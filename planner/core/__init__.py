@@ -28,7 +28,14 @@ from planner.core.interpolation import (
     with_knots,
 )
 from planner.core.metrics import GIB, HOURS_PER_MONTH, Metric
-from planner.core.presets import ENGINE_LIMITS, engine_limit_names, preset, table_facts, table_names
+from planner.core.presets import (
+    ENGINE_LIMITS,
+    engine_limit_names,
+    preset,
+    table_facts,
+    table_names,
+    template_environment,
+)
 from planner.core.record import Frozen, Keyed, Record, checked_once, rebuilt
 from planner.core.tables import (
     Columns,
@@ -107,6 +114,7 @@ __all__ = [
     "significant",
     "table_facts",
     "table_names",
+    "template_environment",
     "unit",
     "value_in",
     "vectorized",

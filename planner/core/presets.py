@@ -10,6 +10,10 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 
 def preset(*parts: str) -> Traversable:
@@ -56,3 +60,22 @@ def engine_limit_names() -> dict[str, dict[str, str]]:
             flag = row["flag"].removesuffix("{value}").strip()
             names.setdefault(row["engine"], {}).setdefault(limit, flag.lstrip("-").replace("-", "_"))
     return names
+
+
+def template_environment(package: str, *, escaped: bool) -> Environment:
+    """An environment for the templates of a package; a name that a template lacks is an error.
+
+    Args:
+        package: dotted name, e.g. ``planner.report``.
+        escaped: every text is escaped for HTML.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only pages and exports need it
+
+    return Environment(
+        loader=PackageLoader(package),
+        autoescape=escaped,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from planner.core import markdown_text, number_of, significant, with_unit
+from planner.core import markdown_text, number_of, significant, template_environment, with_unit
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -40,16 +40,7 @@ def _template(name: str) -> Template:
 
 @cache
 def _environment() -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only exports need it
-
-    found = Environment(
-        loader=PackageLoader("planner.launch"),
-        autoescape=False,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    found = template_environment("planner.launch", escaped=False)
     found.filters |= {
         "yaml": flow_yaml,
         "literal": literal,

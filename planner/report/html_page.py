@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from planner.analysis import CostRange, Headroom, headline, is_calibrated
-from planner.core import Table, change, number_of
+from planner.core import Table, change, number_of, template_environment
 from planner.fleet import CostBreakdown, Plan
 from planner.report import glossary
 from planner.report import plan as report
@@ -43,16 +43,7 @@ _NOT_SIMULATED = (
 @cache
 def _templates() -> Environment:
     """Templates in which every text is escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only pages need it
-
-    found = Environment(
-        loader=PackageLoader("planner.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    found = template_environment("planner.report", escaped=True)
     found.filters |= {"link": _cell, "linked": _linked}
     found.globals["hint"] = glossary.hint
     return found
