@@ -232,3 +232,14 @@ def test_versions_agree(repository: Path) -> None:
     source = (repository / "planner" / "__init__.py").read_text(encoding="utf-8")
     assert f'__version__ = "{version}"' in source
     assert f"## [{version}]" in (repository / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_continuous_integration_names_tests_that_are_there() -> None:
+    """pytest would end with a usage error after the whole suite has passed."""
+    named = {
+        path
+        for script in (ROOT / ".ci").iterdir()
+        for path in re.findall(r"\btests/[\w/]+(?:\.py)?", script.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 5
+    assert {path for path in named if not (ROOT / path).exists()} == set()
