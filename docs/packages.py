@@ -22,9 +22,9 @@ BANDS: Mapping[tuple[str, str], Mapping[str, float]] = {
         "traffic": 0.92,
     },
     ("kernels", "operators, queues, programs"): {"roofline": 0.2, "queueing": 0.5, "optimizer": 0.8},
-    ("step time and supply", "seconds a step, GPUs on offer"): {"calibration": 0.08, "engine": 0.3, "supply": 0.8},
+    ("step time and supply", "seconds a step, GPUs on offer"): {"engine": 0.3, "supply": 0.8},
     ("latency", "TTFT, TPOT, E2E, rates"): {"simulator": 0.15, "serving": 0.42, "search": 0.66},
-    ("plan", "fleet, cost, verified targets"): {"validation": 0.15, "fleet": 0.66},
+    ("plan", "fleet, cost, verified targets"): {"calibration": 0.15, "fleet": 0.66},
     ("questions", "what limits, what if"): {"analysis": 0.66},
     ("in and out", "scenarios, reports, files"): {
         "report": 0.1,

@@ -9,6 +9,7 @@ from typing import Any
 
 import altair as alt
 
+from calibration import FITTED, HELD_OUT, AccuracyRow, Scoreboard, serving_class
 from hardware_db import Dtype, HardwareDb, Price, select_calibration, stale_days
 from planner.charts.marks import (
     BLUE,
@@ -33,7 +34,6 @@ from planner.charts.marks import (
 )
 from planner.core import GIB, money, percent, significant
 from planner.roofline import ridge_point_flops_per_byte
-from planner.validation import FITTED, HELD_OUT, AccuracyRow, Scoreboard, serving_class
 
 RIDGES_FLOPS_PER_BYTE = (50.0, 100.0, 200.0, 400.0, 800.0)
 """Ridge points that get a line: they span those of the packaged GPUs in 16 and in 8 bit. A choice."""

@@ -185,7 +185,7 @@ def hardware_for(engine: str, calibrations: Iterable[str] | None, engine_costs: 
         look_up("--calibration", calibration.sku, hardware.skus)
         hardware = hardware_db.with_calibration(hardware, calibration)
     if engine_costs is not None:
-        from planner.validation import read_costs
+        from calibration import read_costs
 
         look_up("--engine", engine, hardware.engines)
         hardware = hardware_db.with_engine_costs(hardware, engine, read_costs(engine_costs))

@@ -17,9 +17,9 @@ from planner.cli.base import STDOUT, JsonFile, check_outputs, check_picture, del
 from planner.core import InputError
 
 if TYPE_CHECKING:
+    from calibration import Scoreboard, StartupLog, benchmark_files
     from hardware_db import HardwareDb
     from planner.engine import StartUp
-    from planner.validation import Scoreboard, StartupLog, benchmark_files
 
 MIN_RUNS = 2
 """Fewest benchmark runs that engine constants are fitted to: one to fit, one to hold out."""
@@ -58,9 +58,9 @@ def validate(
     planner validate points.csv
     planner validate points.csv --engine vllm --model llama --details runs.csv
     """
+    from calibration import accuracy, is_fitted, read_serving_runs, scoreboard
     from planner.core import Report
     from planner.report import terminal
-    from planner.validation import accuracy, is_fitted, read_serving_runs, scoreboard
 
     if held_out + fitted + everything > 1:
         raise InputError("--held-out, --fitted, --all", "several", "exclude each other", "give one of them")
@@ -128,11 +128,11 @@ def calibrate_serving(
     \b
     planner calibrate-serving results.json --model llama-3.1-8b --sku h100-sxm --json costs.json
     """
+    from calibration import benchmark_files, engine_fit, hardware_with, log_headline, log_table
+    from calibration import with_measured_memory as with_memory
     from hardware_db import with_engine_costs
     from planner.core import Report
     from planner.report import terminal
-    from planner.validation import benchmark_files, engine_fit, hardware_with, log_headline, log_table
-    from planner.validation import with_measured_memory as with_memory
 
     check_outputs(json_file)
     db = hardware_with()
@@ -178,7 +178,7 @@ def calibrate_serving(
 
 def _start_of_log(path: str, server: benchmark_files.Server, db: HardwareDb) -> tuple[StartUp, StartupLog]:
     """The server as predicted, and its log. Raises InputError for a log of another server."""
-    from planner.validation import benchmark_files, memory_of_log, other_settings, read_startup_file
+    from calibration import benchmark_files, memory_of_log, other_settings, read_startup_file
 
     log = read_startup_file(path)
     settings = benchmark_files.memory_settings(server, db.skus[server.sku])

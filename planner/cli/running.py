@@ -26,12 +26,12 @@ from planner.cli.base import (
 from planner.core import InputError, UnknownNameError, json_text
 
 if TYPE_CHECKING:
+    from calibration import StartupLog
     from planner.analysis import RunningFleet
     from planner.engine import ReplicaConfig
     from planner.launch import Fleet
     from planner.serving import MeasuredSteps
     from planner.traffic import ServerMetrics
-    from planner.validation import StartupLog
 
 
 def check(
@@ -126,9 +126,7 @@ def _require_measurements(
 
 def _deliver_start(fleet: Fleet, service: str | None, path: str, write_costs: str | None, shown: bool) -> None:
     """A server's memory as planned beside its log, and the costs that the next plan takes."""
-    from planner.cli.terminal import show
-    from planner.core import Report
-    from planner.validation import (
+    from calibration import (
         log_headline,
         log_table,
         other_settings,
@@ -136,6 +134,8 @@ def _deliver_start(fleet: Fleet, service: str | None, path: str, write_costs: st
         read_startup_file,
         with_measured_memory,
     )
+    from planner.cli.terminal import show
+    from planner.core import Report
 
     log = read_startup_file(path)
     config = _replica_of_log(fleet, service, log)
@@ -156,7 +156,7 @@ def _deliver_start(fleet: Fleet, service: str | None, path: str, write_costs: st
 
 def _replica_of_log(fleet: Fleet, service: str | None, log: StartupLog) -> ReplicaConfig:
     """The replica of the plan whose settings a log's server shares most of. Raises InputError for several."""
-    from planner.validation import other_settings
+    from calibration import other_settings
 
     services = list(dict.fromkeys(one.service for one in fleet.deployments))
     if service is not None and service not in services:

@@ -97,7 +97,7 @@ def memory(
     if log is None:
         one = planner.memory(llm, gpu, **settings)
     else:
-        from planner.validation import log_record, log_table, memory_of_log, read_startup_file
+        from calibration import log_record, log_table, memory_of_log, read_startup_file
 
         said = read_startup_file(log)
         one = memory_of_log(said, llm, gpu, **settings)

@@ -138,7 +138,7 @@ def why_not_calibrated(deployment: Deployment) -> str:
 
 
 def _has_own_schedule(config: ReplicaConfig) -> bool:
-    """True if a server is as `planner.validation.benchmark_files` assumes, its prefix cache apart."""
+    """True if a server is as `calibration.serving.benchmark_files` assumes, its prefix cache apart."""
     engine = config.engine
     plain = Schedule(
         mixed_steps=engine.mixed_steps,

@@ -14,6 +14,7 @@ from datetime import date
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from calibration import Scoreboard
 from hardware_db import Fact, GpuSku, HardwareDb
 from planner.analysis import Comparison, Explanation, WhatIf
 from planner.core import Frozen, InputError, Metric, UnknownNameError, plain
@@ -31,7 +32,6 @@ from planner.report.records import (
     planned_summary,
 )
 from planner.serving import Performance, RateSweep
-from planner.validation import Scoreboard
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import streamlit as st
 
+from calibration import FITTED, HELD_OUT, METRICS, AccuracyRow, Likeness, accuracy, accuracy_rows, scoreboard
 from hardware_db import GpuSku
 from planner.charts import hardware as charts
 from planner.core import Table, percent
 from planner.llm import LlmSpec
-from planner.validation import FITTED, HELD_OUT, METRICS, AccuracyRow, Likeness, accuracy, accuracy_rows, scoreboard
 from planner.web import components
 from planner.web.results import Page
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import streamlit as st
 
+from calibration import StartupLog, log_table, memory_of_log, read_startup_log
 from hardware_db import HardwareDb
 from planner.charts import server_memory_chart, server_memory_rows
 from planner.core import PlannerError, Table, percent, rebuilt
@@ -28,7 +29,6 @@ from planner.engine import (
 )
 from planner.llm import LlmSpec, Precision, checkpoints_of, format_words
 from planner.roofline import Parallelism
-from planner.validation import StartupLog, log_table, memory_of_log, read_startup_log
 from planner.web import components, results
 from planner.web.components import MetricCard
 from planner.web.results import Page

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from calibration import FITTED, HELD_OUT
 from planner.charts.hardware import parity_page, parity_rows
-from planner.validation import FITTED, HELD_OUT
-from tests.validation.test_scoreboard import BOARD
+from tests.calibration.serving.test_scoreboard import BOARD
 
 
 def test_a_parity_plot_has_a_point_for_every_time_that_is_predicted() -> None:

@@ -591,7 +591,7 @@ def test_validate_filters() -> None:
 
 
 def test_calibrate_serving_writes_costs_it_can_read_again(tmp_path: Path) -> None:
-    from planner.validation import read_costs
+    from calibration import read_costs
 
     _measured_files(tmp_path)
     costs = tmp_path / "costs.json"

@@ -12,11 +12,11 @@ import yaml
 from typer import Typer
 from typer.testing import CliRunner
 
+from calibration import memory_of_log, read_costs, read_startup_file
 from planner.cli.base import OneLineErrors, hardware_for
 from planner.cli.measurements import calibrate_serving, import_metrics, import_prices, import_trace
 from planner.engine import memory
 from planner.supply import read_prices
-from planner.validation import memory_of_log, read_costs, read_startup_file
 from tests.places import DATA, DOCS
 
 app = Typer(cls=OneLineErrors, rich_markup_mode=None, add_completion=False)

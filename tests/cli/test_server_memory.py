@@ -13,8 +13,8 @@ from planner.cli.base import app
 from planner.core import json_text
 from planner.engine import memory
 from planner.engine.server_memory import memory_record
+from tests.calibration.serving.test_startup_logs import VLLM_06
 from tests.places import ROOT
-from tests.validation.test_startup_logs import VLLM_06
 
 STARTS = ("llama-3.1-8b", "--gpu", "h100-sxm", "--max-request-tokens", "8192")
 REFUSES = ("qwen3-32b", "--gpu", "h100-sxm")

@@ -15,8 +15,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from calibration import read_costs, read_serving_runs
 from calibration.records import open_folder
 from calibration.run import read_calibration as read_run_calibration
+from calibration.serving.benchmark_files import points_of, read_results, server_of
 from calibration.tables import read_table
 from hardware_db import load_hardware, read_calibration
 from planner.core import InputError
@@ -37,8 +39,6 @@ from planner.scenario.user_hardware import calibration_of_json, sku_of_toml
 from planner.studies import scenario_in
 from planner.supply import prices_csv, read_prices
 from planner.traffic import describe, read_any_trace, read_metrics, read_trace
-from planner.validation import read_costs, read_serving_runs
-from planner.validation.benchmark_files import points_of, read_results, server_of
 from tests.configs import kv_window_bytes
 from tests.fuzz.guard import ROOT
 

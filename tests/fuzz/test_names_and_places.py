@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
+from calibration import read_serving_runs
 from calibration.run import read_calibration as read_run_calibration
+from calibration.serving.benchmark_files import read_results
 from hardware_db import read_calibration
 from planner import launch
 from planner.core import InputError, PlannerError
@@ -31,8 +33,6 @@ from planner.studies import scenario_in
 from planner.supply import read_prices
 from planner.traffic import read_any_trace, read_trace
 from planner.traffic.prometheus_series import read_series
-from planner.validation import read_serving_runs
-from planner.validation.benchmark_files import read_results
 from tests.fuzz.cases import Case
 from tests.fuzz.guard import ROOT, Failures, answered, assert_refused, watched
 from tests.fuzz.mutations import Mutation

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from calibration import read_serving_runs
 from calibration.records import open_folder
 from calibration.run import read_calibration as read_run_calibration
+from calibration.serving.benchmark_files import read_results
+from calibration.serving.measured_runs import RefusedRun
 from calibration.tables import read_table
 from hardware_db import EngineCosts, load_hardware, read_calibration
 from planner.core import UnsupportedFeatureError
@@ -29,9 +32,6 @@ from planner.scenario.user_hardware import calibration_of_json, sku_of_toml
 from planner.studies import scenario_in
 from planner.traffic import read_metrics
 from planner.traffic.prometheus_series import read_series
-from planner.validation import read_serving_runs
-from planner.validation.benchmark_files import read_results
-from planner.validation.measured_runs import RefusedRun
 from tests.fuzz.guard import ROOT, answered, assert_refused
 from tests.fuzz.readers import READERS, START
 from tests.places import REFERENCE

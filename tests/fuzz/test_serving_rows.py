@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from calibration import read_serving_runs
+from calibration.serving.measured_runs import RefusedRun
+from calibration.serving.predict import deployment_of
 from hardware_db import load_hardware
 from planner.core import PlannerError
 from planner.engine import memory_footprint
-from planner.validation import read_serving_runs
-from planner.validation.measured_runs import RefusedRun
-from planner.validation.predict import deployment_of
 
 DB = load_hardware()
 ROWS = 400

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from calibration.serving.benchmark_files import read_results
 from hardware_db import load_hardware, read_calibration
 from hardware_db.loader import MAX_TOML_BYTES
 from planner.core import InputError, PlannerError
@@ -32,7 +33,6 @@ from planner.studies import scenario_in
 from planner.supply import read_prices
 from planner.traffic import FileKind, read_any_trace, text_of
 from planner.traffic.prometheus_series import read_series
-from planner.validation.benchmark_files import read_results
 from tests.fuzz.guard import Failures, answered, assert_refused
 from tests.fuzz.readers import START
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import typer
 
+from calibration.serving.benchmark_files import read_results
 from planner.cli.base import app
 from planner.core import Metric, UnsupportedFeatureError
 from planner.engine import LoraAdapters, Speculation
@@ -24,7 +25,6 @@ from planner.launch.requests import MAX_REQUESTS, block_tokens, request_count, r
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
 from planner.serving import Deployment
-from planner.validation.benchmark_files import read_results
 from planner.workload import (
     ArrivalProcess,
     ClosedLoop,

@@ -11,6 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from calibration import Scoreboard, accuracy_rows
+from calibration.serving.measured_runs import ServingPoint, WorkerSettings
+from calibration.serving.predict import Prediction
 from hardware_db import load_hardware
 from planner.analysis import Comparison, PlanQuestion, Replanner, compare, explain
 from planner.analysis.replanner import what_if
@@ -23,9 +26,6 @@ from planner.scenario import load_scenario
 from planner.serving import Performance, evaluate
 from planner.serving.rates import rate_sweep
 from planner.simulator import simulate
-from planner.validation import Scoreboard, accuracy_rows
-from planner.validation.measured_runs import ServingPoint, WorkerSettings
-from planner.validation.predict import Prediction
 from planner.workload import RequestClass, TokenLengths, Workload
 from tests.builders import chat, mixed
 from tests.made_up_plans import H100, REQUEST, made_up, smooth

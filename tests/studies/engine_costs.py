@@ -29,11 +29,8 @@ from time import perf_counter
 import numpy as np
 from scipy.optimize import least_squares
 
-from hardware_db import EngineCosts, HardwareDb, load_hardware
-from planner.core import FloatArray, PlannerError
-from planner.serving.uncertainty import kernel_spreads
-from planner.validation.accuracy import serving_class
-from planner.validation.engine_fit import (
+from calibration.serving.accuracy import serving_class
+from calibration.serving.engine_fit import (
     DIFFERENCE_STEP,
     LOSS_SCALE,
     NORMAL_95,
@@ -45,9 +42,12 @@ from planner.validation.engine_fit import (
     start_coordinate,
     to_coordinate,
 )
-from planner.validation.measured_runs import ServingPoint
-from planner.validation.predict import ReplayedRun, replayed
-from tests.validation.points import read_serving_points
+from calibration.serving.measured_runs import ServingPoint
+from calibration.serving.predict import ReplayedRun, replayed
+from hardware_db import EngineCosts, HardwareDb, load_hardware
+from planner.core import FloatArray, PlannerError
+from planner.serving.uncertainty import kernel_spreads
+from tests.calibration.serving.points import read_serving_points
 
 COMMON = ("sequence_s", "gap_s", "launch_s", "request_s", "admission_s", "stretch", "prompt_stretch")
 LATENT = ("latent_s", "latent_prompt_s", "transfer_request_s")
@@ -74,7 +74,7 @@ UNDOCUMENTED_TTFT_WEIGHT = 0.1
 more than on anything that is fitted. A choice."""
 KNOWN_LIMITS = frozenset({"tensorrt-llm"})
 """Engines whose unpublished limits are known all the same: those that the tool of their authors writes
-(`planner.validation.measured_runs.UNSTATED_ROOM_TOKENS`)."""
+(`calibration.serving.measured_runs.UNSTATED_ROOM_TOKENS`)."""
 SLOWEST_S = 0.8
 """Runs that take longer to play than this are left out of the fit (not of the judgement). A choice; affects speed."""
 MAX_EVALUATIONS = 5

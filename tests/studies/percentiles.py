@@ -18,17 +18,17 @@ from pathlib import Path
 
 import numpy as np
 
+from calibration import scoreboard
+from calibration.serving.accuracy import Score, score_of
+from calibration.serving.engine_fit import Trial, from_coordinate, to_coordinate
+from calibration.serving.measured_runs import MeasuredFigure, ServingPoint, Statistic
+from calibration.serving.predict import Prediction, ReplayedRun, replayed
+from calibration.serving.scoreboard import Scoreboard
 from hardware_db import EngineCosts, load_hardware
 from planner.charts.hardware import parity_page, parity_rows
 from planner.core import Metric, PlannerError
-from planner.validation import scoreboard
-from planner.validation.accuracy import Score, score_of
-from planner.validation.engine_fit import Trial, from_coordinate, to_coordinate
-from planner.validation.measured_runs import MeasuredFigure, ServingPoint, Statistic
-from planner.validation.predict import Prediction, ReplayedRun, replayed
-from planner.validation.scoreboard import Scoreboard
+from tests.calibration.serving.points import read_serving_points
 from tests.studies.rows import read_rows
-from tests.validation.points import read_serving_points
 
 LEFT_OUT = Path(__file__).parent / "left_out"
 ENGINE = "sglang"

@@ -13,12 +13,12 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import planner
+from calibration import METRICS, accuracy_rows
 from hardware_db import Dtype, Fact, HardwareDb, OwnHardware, load_hardware, select_price, with_own_hardware
 from planner.charts import hardware as charts
 from planner.fleet import hardware_for
 from planner.roofline import ridge_point_flops_per_byte
 from planner.scenario import full_content, read_scenario, user_hardware
-from planner.validation import METRICS, accuracy_rows
 from planner.web import hardware_tab
 from planner.web.results import Page
 from tests.builders import SMALL_CHAT

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from calibration import log_table, memory_of_log, read_startup_log
 from planner.core import Table
 from planner.engine import StartUp, formats_of, formats_table, memory, memory_tables, request_limit
 from planner.report import glossary
-from planner.validation import log_table, memory_of_log, read_startup_log
 from planner.web import components, roofline_memory, roofline_tab
 from planner.web.roofline_memory import HINTS
 from tests.web.test_roofline import MIXED, figures, html, page_of

@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hardware_db import EngineCosts, load_hardware
-from planner.core import preset
-from planner.llm import load_llm
-from planner.validation import METRICS, Scoreboard, accuracy, accuracy_rows, is_fitted, scoreboard
-from planner.validation.accuracy import (
+from calibration import METRICS, Scoreboard, accuracy, accuracy_rows, is_fitted, scoreboard
+from calibration.serving.accuracy import (
     DIFFERENCE_WEIGHTS,
     ServingClass,
     by_group,
@@ -21,9 +18,12 @@ from planner.validation.accuracy import (
     score,
     serving_class,
 )
-from planner.validation.predict import Prediction
-from tests.validation.points import DB, POINT, SERVER, point_with, with_costs
-from tests.validation.test_scoreboard import BOARD
+from calibration.serving.predict import Prediction
+from hardware_db import EngineCosts, load_hardware
+from planner.core import preset
+from planner.llm import load_llm
+from tests.calibration.serving.points import DB, POINT, SERVER, point_with, with_costs
+from tests.calibration.serving.test_scoreboard import BOARD
 
 
 def test_score_by_hand() -> None:

@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from calibration.serving.checkpoints import model_of
+from calibration.serving.measured_runs import MeasuredRun, RefusedRun, ServingPoint
+from calibration.serving.predict import Prediction
 from hardware_db import GpuSku, HardwareDb
 from planner.core import PlannerError, UnknownNameError, percent, preset
 from planner.llm import LlmSpec
 from planner.serving import ServingKind, is_sparse
-from planner.validation.checkpoints import model_of
-from planner.validation.measured_runs import MeasuredRun, RefusedRun, ServingPoint
-from planner.validation.predict import Prediction
 
 
 class ServingClass(StrEnum):

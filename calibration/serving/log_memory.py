@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from calibration.serving.startup_logs import StartupLog, StartupOutcome
 from hardware_db import Dtype, EngineCosts, GpuSku, MemoryShare, load_hardware
 from planner.core import GIB, InputError, Table, UnknownNameError, rebuilt
 from planner.engine import ReplicaConfig, StartUp, memory, memory_share, start_up
 from planner.llm import LlmSpec
-from planner.validation.startup_logs import StartupLog, StartupOutcome
 
 _KV_FORMATS = {
     **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "float8_e4m3fn"), "fp8"),
@@ -188,7 +188,7 @@ def measured_more_bytes(found: StartUp, log: StartupLog) -> float:
     Raises:
         InputError: the log does not say how large the cache is.
 
-    >>> from planner.validation import memory_of_log, read_startup_log
+    >>> from calibration import memory_of_log, read_startup_log
     >>> log = read_startup_log("INFO 08-01 10:00:40 [gpu_worker.py:2] Available KV cache memory: 40.00 GiB")
     >>> found = memory_of_log(log, "llama-3.1-8b", "h100-sxm")
     >>> round(found.kv_bytes - measured_more_bytes(found, log)) == 40 * 2**30

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from calibration import read_costs
+from calibration.serving.benchmark_files import BenchmarkRun, native_label, points_of, read_results, server_of
+from calibration.serving.predict import predict
 from hardware_db import Dtype, EngineCosts, load_hardware
 from planner.core import InputError, UnknownNameError
-from planner.validation import read_costs
-from planner.validation.benchmark_files import BenchmarkRun, native_label, points_of, read_results, server_of
-from planner.validation.predict import predict
 
 DB = load_hardware()
 VLLM: dict[str, Any] = {
@@ -267,7 +267,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="cannot be read"):
         read_results(path)
-    monkeypatch.setattr("planner.validation.benchmark_files.MAX_FILE_BYTES", 2)
+    monkeypatch.setattr("calibration.serving.benchmark_files.MAX_FILE_BYTES", 2)
     with pytest.raises(InputError, match="is larger than 2 bytes"):
         read_results(path)
 

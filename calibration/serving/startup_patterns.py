@@ -2,7 +2,7 @@
 
 Answers: which engine writes a line, how it is recognised, and which of its figures is which. `RULES` and `REFUSALS`
 name figures, with the unit that the line prints them in at the end; `KEPT` says what is kept of one that occurs more
-than once. Sources: those of `planner.validation.startup_logs`, which reads logs by these patterns.
+than once. Sources: those of `calibration.serving.startup_logs`, which reads logs by these patterns.
 """
 
 from __future__ import annotations

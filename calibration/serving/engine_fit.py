@@ -15,15 +15,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.optimize import least_squares
 
+from calibration.serving.accuracy import Score, group_name, score
+from calibration.serving.checkpoints import model_of
+from calibration.serving.measured_runs import ServingPoint
+from calibration.serving.predict import Prediction, ReplayedRun, prediction_of
 from hardware_db import EngineCosts, HardwareDb
 from planner.core import FloatArray, InputError, PlannerError, Table, number_of, percent, significant
 from planner.engine import ReplicaConfig
 from planner.llm import attentions
 from planner.serving import Deployment
-from planner.validation.accuracy import Score, group_name, score
-from planner.validation.checkpoints import model_of
-from planner.validation.measured_runs import ServingPoint
-from planner.validation.predict import Prediction, ReplayedRun, prediction_of
 
 TTFT_WEIGHT = 0.4
 """Weight of a log error of TTFT beside one of TPOT: repeats of a run differ by about 2 % and 0.2 %

@@ -21,11 +21,11 @@ from typing import NamedTuple
 
 from pydantic import Field
 
+from calibration.serving.server_flags import NO_GRAPHS, settings_of_flags
 from hardware_db import Dtype, load_hardware
 from planner.core import Frozen, InputError, Metric
 from planner.engine import LEAST_BATCHED_TOKENS, Schedule
 from planner.roofline import Parallelism
-from planner.validation.server_flags import NO_GRAPHS, settings_of_flags
 
 Row = Mapping[str, str]
 

@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 
-from hardware_db import Dtype
-from planner.core import InputError
-from planner.validation import read_serving_runs
-from planner.validation.measured_runs import (
+from calibration import read_serving_runs
+from calibration.serving.measured_runs import (
     DEFAULT_MAX_RUNNING_REQUESTS,
     UNSTATED_ROOM_TOKENS,
     RefusedRun,
@@ -20,7 +18,9 @@ from planner.validation.measured_runs import (
     leading_number,
     run_of,
 )
-from tests.validation.points import read_serving_points
+from hardware_db import Dtype
+from planner.core import InputError
+from tests.calibration.serving.points import read_serving_points
 
 PLAIN = {
     "source_id": "one",
@@ -476,7 +476,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match=r"cannot be read \(UnicodeDecodeError\)"):
         read_serving_points(path)
-    monkeypatch.setattr("planner.validation.measured_runs.MAX_FILE_BYTES", 2)
+    monkeypatch.setattr("calibration.serving.measured_runs.MAX_FILE_BYTES", 2)
     with pytest.raises(InputError, match="is larger than 2 bytes"):
         read_serving_points(path)
 

@@ -15,9 +15,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from hardware_db import HardwareDb, load_hardware, read_calibration
-from planner.core import InputError, Metric, Table, UnknownNameError, number_of, percent, write_whole
-from planner.validation.accuracy import (
+from calibration.serving.accuracy import (
     FITTED,
     HELD_OUT,
     METRIC_NAMES,
@@ -31,8 +29,10 @@ from planner.validation.accuracy import (
     score_of,
     serving_class,
 )
-from planner.validation.measured_runs import RefusedRun, ServingPoint, WorkerSettings
-from planner.validation.predict import Prediction, predict
+from calibration.serving.measured_runs import RefusedRun, ServingPoint, WorkerSettings
+from calibration.serving.predict import Prediction, predict
+from hardware_db import HardwareDb, load_hardware, read_calibration
+from planner.core import InputError, Metric, Table, UnknownNameError, number_of, percent, write_whole
 
 BEGIN, END = "<!-- scoreboard -->", "<!-- /scoreboard -->"
 """Marks in a Markdown file between which `write_between_marks` writes."""

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from calibration import Scoreboard, scoreboard
+from calibration.serving import measured_runs
+from calibration.serving.measured_runs import ServingPoint
+from calibration.serving.predict import Prediction, predict
+from calibration.serving.scoreboard import BEGIN, END
 from hardware_db import load_hardware
 from planner.core import InputError, UnknownNameError
-from planner.validation import Scoreboard, measured_runs, scoreboard
-from planner.validation.measured_runs import ServingPoint
-from planner.validation.predict import Prediction, predict
-from planner.validation.scoreboard import BEGIN, END
+from tests.calibration.serving.points import read_serving_points
 from tests.places import REFERENCE
-from tests.validation.points import read_serving_points
 
 POINTS = read_serving_points(REFERENCE / "serving" / "points.csv")
 BY_ID = {point.id: point for point in POINTS}

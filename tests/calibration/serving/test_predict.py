@@ -7,20 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hardware_db import EngineCosts
-from planner.engine import memory_footprint
-from planner.roofline import Parallelism
-from planner.validation import ServingPoint
-from planner.validation.accuracy import ServingClass, score, serving_class
-from planner.validation.measured_runs import WorkerSettings
-from planner.validation.predict import (
+from calibration import ServingPoint
+from calibration.serving.accuracy import ServingClass, score, serving_class
+from calibration.serving.measured_runs import WorkerSettings
+from calibration.serving.predict import (
     Prediction,
     ReplayedRun,
     deployment_of,
     drawn_lengths,
     predict,
 )
-from tests.validation.points import DB, POINT, SERVER, point_with, read_serving_points, with_costs
+from hardware_db import EngineCosts
+from planner.engine import memory_footprint
+from planner.roofline import Parallelism
+from tests.calibration.serving.points import DB, POINT, SERVER, point_with, read_serving_points, with_costs
 
 # --- what is played -------------------------------------------------------------------------------------------------
 

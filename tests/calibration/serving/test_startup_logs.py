@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from calibration import StartupOutcome, read_startup_file, read_startup_log
 from planner.core import InputError
-from planner.validation import StartupOutcome, read_startup_file, read_startup_log
 
 GIB = 2**30
 MIB = 2**20

@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hardware_db import EngineCosts, HardwareDb, load_hardware, with_engine_costs
-from planner.core import InputError, rebuilt
-from planner.engine import memory, memory_footprint
-from planner.llm import load_llm
-from planner.validation import (
+from calibration import (
     StartupLog,
     benchmark_files,
     log_headline,
@@ -24,6 +20,10 @@ from planner.validation import (
     read_startup_log,
     with_measured_memory,
 )
+from hardware_db import EngineCosts, HardwareDb, load_hardware, with_engine_costs
+from planner.core import InputError, rebuilt
+from planner.engine import memory, memory_footprint
+from planner.llm import load_llm
 
 GIB = 2**30
 DB = load_hardware()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from calibration.serving.checkpoints import architecture_name, model_of, precision_of
 from hardware_db import Dtype
 from planner.core import UnknownNameError, UnsupportedFeatureError, preset
 from planner.llm import LlmSpec, Part, list_llms, load_llm
-from planner.validation.checkpoints import architecture_name, model_of, precision_of
-from tests.validation.points import DB, POINT, point_with
+from tests.calibration.serving.points import DB, POINT, point_with
 
 NAMES = {
     "qwen3-coder-30b-a3b-instruct": """

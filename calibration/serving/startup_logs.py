@@ -15,7 +15,7 @@ print the same line with figures of their own: of what takes memory the largest 
 which is what an engine runs with. SGLang loads, allocates and captures in parts (a draft model, window pools): the
 parts of a rank add up. TensorRT-LLM allocates a small KV cache to profile with, then the one it keeps: the last counts.
 
-The lines stand in `planner.validation.startup_patterns`. Nothing in a log is evaluated but one dictionary of literals
+The lines stand in `calibration.serving.startup_patterns`. Nothing in a log is evaluated but one dictionary of literals
 of a bounded length; every line is cut to `MAX_LINE_CHARS`.
 """
 
@@ -31,8 +31,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from planner.core import InputError
-from planner.validation.startup_patterns import (
+from calibration.serving.startup_patterns import (
     BANNERS,
     CAPACITY,
     EXHAUSTED,
@@ -59,6 +58,7 @@ from planner.validation.startup_patterns import (
     VLLM,
     Keep,
 )
+from planner.core import InputError
 
 MAX_LOG_BYTES = 200_000_000
 """Largest log file that is read; a start takes some thousand lines, and what follows is the log of requests."""

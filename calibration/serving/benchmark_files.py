@@ -35,18 +35,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hardware_db import Dtype, EngineCosts, EngineProfile, GpuSku
-from planner.core import InputError, UnknownNameError
-from planner.engine import Schedule
-from planner.llm import LlmSpec, load_llm
-from planner.roofline import Parallelism
-from planner.validation.checkpoints import precision_of
-from planner.validation.measured_runs import (
+from calibration.serving.checkpoints import precision_of
+from calibration.serving.measured_runs import (
     DEFAULT_MAX_BATCHED_TOKENS,
     DEFAULT_MAX_RUNNING_REQUESTS,
     ServingPoint,
     WorkerSettings,
 )
+from hardware_db import Dtype, EngineCosts, EngineProfile, GpuSku
+from planner.core import InputError, UnknownNameError
+from planner.engine import Schedule
+from planner.llm import LlmSpec, load_llm
+from planner.roofline import Parallelism
 
 MAX_FILE_BYTES = 200_000_000
 """Largest result file that is read: 100,000 requests with details take about half of it."""
@@ -167,7 +167,7 @@ def server_of(
 
 
 def memory_settings(server: Server, sku: GpuSku) -> dict[str, Any]:
-    """Arguments of `planner.validation.memory_of_log` for a server, in the formats its runs are played in."""
+    """Arguments of `calibration.memory_of_log` for a server, in the formats its runs are played in."""
     split = server.parallelism
     return {
         **{"engine": server.engine.id, "tp": split.tp, "dp": split.dp, "ep": split.ep},

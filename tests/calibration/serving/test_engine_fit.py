@@ -6,11 +6,7 @@ from functools import cache
 
 import pytest
 
-from hardware_db import EngineCosts, load_hardware
-from planner.core import InputError
-from planner.engine import Speculation
-from planner.roofline import StepShape
-from planner.validation.engine_fit import (
+from calibration.serving.engine_fit import (
     DEFAULT_NAMES,
     LATENT_NAMES,
     SEARCH_RANGES,
@@ -22,10 +18,14 @@ from planner.validation.engine_fit import (
     headline,
     with_costs,
 )
-from planner.validation.measured_runs import ServingPoint
-from planner.validation.predict import deployment_of, predict
+from calibration.serving.measured_runs import ServingPoint
+from calibration.serving.predict import deployment_of, predict
+from hardware_db import EngineCosts, load_hardware
+from planner.core import InputError
+from planner.engine import Speculation
+from planner.roofline import StepShape
+from tests.calibration.serving.points import read_serving_points
 from tests.places import REFERENCE
-from tests.validation.points import read_serving_points
 
 DB = load_hardware()
 POINTS = REFERENCE / "serving" / "points.csv"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from calibration import RefusedRun, ServingPoint, read_serving_runs, settings_of_flags
+from calibration.serving.measured_runs import Statistic
+from calibration.serving.predict import predict
 from hardware_db import Dtype, load_hardware
-from planner.validation import RefusedRun, ServingPoint, read_serving_runs, settings_of_flags
-from planner.validation.measured_runs import Statistic
-from planner.validation.predict import predict
 
 POINTS = """source_id,measured_on,engine,model,sku,precision,gemm_quant_mode,input_tokens,output_tokens,concurrency,\
 tp_size,gpus,speculative,checkpoint,mean_ttft_ms,mean_tpot_ms,median_ttft_ms,median_tpot_ms

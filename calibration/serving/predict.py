@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from calibration.serving.checkpoints import model_of, precision_of
+from calibration.serving.measured_runs import RefusedRun, ServingPoint, Statistic, WorkerSettings
 from hardware_db import HardwareDb, select_calibration
 from planner.core import InputError, IntArray, Metric, PlannerError, UnknownNameError
 from planner.engine import ReplicaConfig, Speculation
 from planner.llm import LlmSpec
 from planner.serving import Deployment, Performance, Pool, Role, latency_intervals
 from planner.simulator import simulate
-from planner.validation.checkpoints import model_of, precision_of
-from planner.validation.measured_runs import RefusedRun, ServingPoint, Statistic, WorkerSettings
 from planner.workload import ClosedLoop, TokenLengths, Workload
 
 UNPREDICTED_ERROR = 1.0

@@ -13,10 +13,10 @@ import re
 from collections.abc import Mapping
 from functools import cache
 
+from calibration.serving.measured_runs import ServingPoint
 from hardware_db import Dtype, GpuSku
 from planner.core import UnknownNameError, preset
 from planner.llm import LlmSpec, Part, PartPrecision, Precision, checkpoint_named, checkpoints_of, list_llms, load_llm
-from planner.validation.measured_runs import ServingPoint
 
 PRECISION_WORDS = (
     r"(?:nv|mx)?fp\d+|bf16|fp16|int\d(?:mix)?|\dbit|w\d+a\d+\w*|(?:w|a|kv|attn|moe|mlp)(?:-?(?:nv|mx)?fp\d)?"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from calibration import ServingPoint, read_serving_runs
+from calibration.serving.measured_runs import WorkerSettings
 from hardware_db import Dtype, EngineCosts, HardwareDb, load_hardware
 from planner.engine import Schedule
-from planner.validation import ServingPoint, read_serving_runs
-from planner.validation.measured_runs import WorkerSettings
 
 DB = load_hardware()
 SERVER = WorkerSettings(max_batched_tokens=8192, max_running_requests=64)
