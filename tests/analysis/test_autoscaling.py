@@ -67,11 +67,7 @@ class TestRule:
     def test_replicas_follow_the_ratio_beyond_a_tolerance(self, ready: int, value: float, desired: int) -> None:
         """The page: 200m of 100m doubles, 50m halves, within 10 % nothing changes; else ceil(current x ratio)."""
         assert desired_replicas(ready, 0, ready * value, 100.0) == desired
-
-    def test_replicas_that_start_count_as_idle_before_more_are_ordered(self) -> None:
-        assert desired_replicas(4, 0, 8.0, 1.0) == 8
-        assert desired_replicas(4, 4, 8.0, 1.0) == 8
-        assert desired_replicas(4, 2, 8.0, 1.0) == 8
+        assert desired_replicas(4, 2, 8.0, 1.0) == 8, "replicas that start count as idle before more are ordered"
 
     def test_removing_waits_for_the_stabilisation_window_to_pass(self) -> None:
         """Demand falls to a third: the size of before is kept for 300 s, then goes in one step."""
@@ -156,7 +152,7 @@ class TestDay:
         day = simulate_autoscaler(owned, hourly(), 15.0, Autoscaler(), responses=(responses(),))
         assert {round(fleet.usd_per_hour, 6) for fleet in day.fleets} == {round(50 * bought.usd_per_gpu_hour, 6)}
 
-    @pytest.mark.parametrize("signal", [one for one in Signal if one is not Signal.QUEUE])
+    @pytest.mark.parametrize("signal", [Signal.CONCURRENCY, Signal.KV_CACHE, Signal.TTFT])
     def test_a_signal_that_moves_with_the_load_scales_with_the_demand(self, signal: Signal) -> None:
         scaled = played(hourly(), Autoscaler(signal=signal)).fleets[0]
         assert scaled.ready[130:230].mean() < scaled.ready[500:600].mean()  # the second period, and the fifth

@@ -62,15 +62,6 @@ def close(theory: Performance, judge: Performance, metric: Metric, rel: float) -
     assert mean == pytest.approx(wanted, rel=rel), metric
 
 
-# ------------------------------------------------------------------------------------- routers
-
-
-def test_one_replica_needs_no_router() -> None:
-    alone = [Deployment(pools=(pool(router=router),)) for router in Router]
-    workload = at_load(alone[0], 0.7)
-    assert len({evaluate(one, workload).ttft.mean_s for one in alone}) == 1
-
-
 def test_random_routing_is_one_queue_per_replica() -> None:
     """A random split of a Poisson stream is Poisson: four replicas at 4 r are one replica at r."""
     four, one = Deployment(pools=(pool(replicas=4, router=Router.RANDOM),)), Deployment(pools=(pool(),))
@@ -79,19 +70,18 @@ def test_random_routing_is_one_queue_per_replica() -> None:
     assert evaluate(four, workload).ttft.quantile_s(0.99) == pytest.approx(apart.ttft.quantile_s(0.99))
 
 
-@pytest.mark.parametrize("load", [0.6, 0.9])
-def test_the_more_a_router_knows_the_shorter_prompts_wait(load: float) -> None:
+def test_the_more_a_router_knows_the_shorter_prompts_wait() -> None:
     order = (Router.RANDOM, Router.POWER_OF_TWO, Router.LEAST_REQUESTS)
     found = []
     for router in order:
         deployment = Deployment(pools=(pool(Role.PREFILL, 4, router), pool(Role.DECODE, 3)))
         alone = evaluate(deployment, Workload.of(1e-3, CHAT)).ttft.mean_s
-        found.append(evaluate(deployment, at_load(deployment, load)).ttft.mean_s - alone)
+        found.append(evaluate(deployment, at_load(deployment, 0.9)).ttft.mean_s - alone)
     assert found == sorted(found, reverse=True)
     assert found[2] < 0.8 * found[0]  # pooling four replicas takes away most of the wait
 
 
-@pytest.mark.parametrize("router", [Router.RANDOM, Router.POWER_OF_TWO, Router.LEAST_REQUESTS])
+@pytest.mark.parametrize("router", [Router.POWER_OF_TWO, Router.LEAST_REQUESTS])
 def test_routed_prefill_pools_against_simulation(router: Router) -> None:
     deployment = Deployment(pools=(pool(Role.PREFILL, 4, router), pool(Role.DECODE, 3)))
     workload = at_load(deployment, 0.75)
@@ -100,11 +90,11 @@ def test_routed_prefill_pools_against_simulation(router: Router) -> None:
     close(theory, judge, Metric.TPOT, 0.05)
 
 
-@pytest.mark.parametrize("load", [0.6, 0.85])
-def test_a_router_by_prefix_is_blind_to_who_is_busy(load: float) -> None:
+def test_a_router_by_prefix_is_blind_to_who_is_busy() -> None:
     """Where every replica holds all prefixes it waits as behind a random router, and longer than behind one that looks;
-    requests with nothing in common go where the fewest are.
+    requests with nothing in common go where the fewest are. Near saturation it waits as simulated.
     """
+    load = 0.8
     caching = {"own_schedule": Schedule(prefix_cache=True)}
     shared = RequestClass(lengths=TokenLengths.constant(1600, 100), prefixes=SharedPrefixes(tokens=800, groups=100))
     routers = (Router.PREFIX_AFFINITY, Router.RANDOM, Router.LEAST_REQUESTS)
@@ -113,17 +103,8 @@ def test_a_router_by_prefix_is_blind_to_who_is_busy(load: float) -> None:
     assert least < near == pytest.approx(random)
     alone, _, fewest = (evaluate(one, at_load(deployments[0], load)).ttft.mean_s for one in deployments)
     assert alone == fewest
-
-
-def test_affinity_near_saturation_against_simulation() -> None:
-    shared = RequestClass(lengths=TokenLengths.constant(1600, 100), prefixes=SharedPrefixes(tokens=800, groups=100))
-    near = pool(Role.MIXED, 4, Router.PREFIX_AFFINITY, own_schedule=Schedule(prefix_cache=True))
-    deployment = Deployment(pools=(near,))
-    workload = at_load(deployment, 0.8, shared)
-    close(evaluate(deployment, workload), simulate(deployment, workload, requests=6000), Metric.TTFT, 0.12)
-
-
-# ------------------------------------------------------------------------------------- classes and orders
+    workload = at_load(deployments[0], load, shared)
+    close(evaluate(deployments[0], workload), simulate(deployments[0], workload, requests=6000), Metric.TTFT, 0.12)
 
 
 def test_classes_alike_see_the_same() -> None:
@@ -151,23 +132,18 @@ def test_priority_takes_from_one_class_what_it_gives_the_other() -> None:
     assert turned.classes[1].ttft.mean_s < fair.classes[1].ttft.mean_s
 
 
-def test_shortest_first_favours_the_short_and_starves_the_long() -> None:
-    first_come = Deployment(pools=(pool(own_schedule=Schedule()),))
-    ordered = Deployment(pools=(pool(own_schedule=Schedule(order=Order.SHORTEST_FIRST)),))
-    workload = at_load(first_come, 0.85, *two_classes(0, 0))
-    fair, unfair = evaluate(first_come, workload), evaluate(ordered, workload)
-    assert unfair.classes[0].ttft.mean_s < 0.8 * fair.classes[0].ttft.mean_s
-    assert unfair.ttft.mean_s < 1.02 * fair.ttft.mean_s
-    assert unfair.classes[1].ttft.quantile_s(0.99) > fair.classes[1].ttft.quantile_s(0.99)
-
-
-@pytest.mark.parametrize("order", [Order.PRIORITY, Order.SHORTEST_FIRST])
-def test_the_favoured_near_saturation_against_simulation(order: Order) -> None:
-    deployment = Deployment(pools=(pool(own_schedule=Schedule(order=order), max_batched_tokens=512),))
-    workload = at_load(deployment, 0.85, *two_classes(0, 1))
-    theory, judge = evaluate(deployment, workload), simulate(deployment, workload, requests=8000)
+@pytest.mark.parametrize(
+    ("order", "load", "chunk", "error"),
+    [(Order.FCFS, 0.6, 8192, 0.25), (Order.PRIORITY, 0.85, 512, 0.15), (Order.SHORTEST_FIRST, 0.85, 512, 0.15)],
+)
+def test_classes_against_simulation(order: Order, load: float, chunk: int, error: float) -> None:
+    deployment = Deployment(pools=(pool(own_schedule=Schedule(order=order), max_batched_tokens=chunk),))
+    workload = at_load(deployment, load, *two_classes(0, 1))
+    theory, judge = evaluate(deployment, workload), simulate(deployment, workload, requests=6000)
     for predicted, seen in zip(theory.classes, judge.classes, strict=True):
-        assert predicted.ttft.mean_s == pytest.approx(seen.ttft.mean_s, rel=0.15)
+        assert predicted.name == seen.name
+        assert predicted.ttft.mean_s == pytest.approx(seen.ttft.mean_s, rel=error)
+        assert predicted.tpot.mean_s == pytest.approx(seen.tpot.mean_s, rel=0.1)
 
 
 def test_waits_are_for_slots_where_those_are_taken() -> None:
@@ -182,17 +158,6 @@ def test_waits_are_for_slots_where_those_are_taken() -> None:
     ratios = [one.classes[0].ttft.mean_s / one.classes[1].ttft.mean_s for one in (theory, judge)]
     assert ratios[0] < 0.5
     assert ratios[1] < 0.5
-
-
-@pytest.mark.parametrize("order", [Order.FCFS, Order.PRIORITY, Order.SHORTEST_FIRST])
-def test_classes_against_simulation(order: Order) -> None:
-    deployment = Deployment(pools=(pool(own_schedule=Schedule(order=order)),))
-    workload = at_load(deployment, 0.6, *two_classes(0, 1))
-    theory, judge = evaluate(deployment, workload), simulate(deployment, workload, requests=6000)
-    for predicted, seen in zip(theory.classes, judge.classes, strict=True):
-        assert predicted.name == seen.name
-        assert predicted.ttft.mean_s == pytest.approx(seen.ttft.mean_s, rel=0.25)
-        assert predicted.tpot.mean_s == pytest.approx(seen.tpot.mean_s, rel=0.1)
 
 
 def test_attainment_of_a_class_against_simulation() -> None:
@@ -210,9 +175,6 @@ def test_attainment_of_a_class_against_simulation() -> None:
     assert theory.classes[0].attainment == pytest.approx(judge.classes[0].attainment, abs=0.08)
 
 
-# ------------------------------------------------------------------------------------- prefix caches
-
-
 def behind_prefix(tokens: int, groups: int) -> RequestClass:
     lengths = TokenLengths.constant(1600, 100)
     return RequestClass(lengths=lengths, prefixes=SharedPrefixes(tokens=tokens, groups=groups))
@@ -228,28 +190,9 @@ def test_one_system_prompt_is_always_found() -> None:
     assert found.pools[0].prefix_hits == pytest.approx(1024 / 1600)
 
 
-def test_without_a_cache_prefixes_change_nothing() -> None:
-    deployment = Deployment(pools=(pool(),))
-    plain = RequestClass(lengths=TokenLengths.constant(1600, 100))
-    workload = at_load(deployment, 0.5, plain)
-    shared = Workload(arrivals=workload.open_arrivals, classes=(behind_prefix(1024, 1),))
-    assert evaluate(deployment, shared).ttft.mean_s == evaluate(deployment, workload).ttft.mean_s
-
-
-def test_more_prefixes_than_memory_are_found_less_often() -> None:
-    deployment = Deployment(pools=(pool(**CACHING),))
-    hits = []
-    for groups in (1, 100, 1000, 10_000):
-        workload = at_load(deployment, 0.4, behind_prefix(1024, groups))
-        hits.append(evaluate(deployment, workload).pools[0].prefix_hits)
-    assert hits == sorted(hits, reverse=True)
-    assert hits[-1] < 0.1 < 0.6 < hits[0]
-
-
-@pytest.mark.parametrize("groups", [1, 400])
-def test_prefix_caches_against_simulation(groups: int) -> None:
+def test_prefix_caches_against_simulation() -> None:
     deployment = Deployment(pools=(pool(replicas=2, **CACHING),))
-    workload = at_load(deployment, 0.6, behind_prefix(1024, groups))
+    workload = at_load(deployment, 0.6, behind_prefix(1024, 400))
     theory, judge = evaluate(deployment, workload), simulate(deployment, workload, requests=6000)
     assert theory.pools[0].prefix_hits == pytest.approx(judge.pools[0].prefix_hits, abs=0.06)
     close(theory, judge, Metric.TTFT, 0.15)
@@ -298,9 +241,6 @@ def test_a_first_token_from_the_decode_pool_comes_after_the_transfer() -> None:
     close(after, judge, Metric.E2E, 0.01)
 
 
-# ------------------------------------------------------------------------------------- adapters, masks
-
-
 def test_masks_add_their_time_per_sequence() -> None:
     plain, masked = Deployment(pools=(pool(),)), Deployment(pools=(pool(mask_s=1e-3),))
     workload = Workload.of(1e-3, TokenLengths.constant(1000, 101))
@@ -308,52 +248,30 @@ def test_masks_add_their_time_per_sequence() -> None:
     assert added == pytest.approx(1e-3, rel=0.02)
 
 
-@pytest.mark.parametrize("slots", [16, 64])
-def test_adapters_against_simulation(slots: int) -> None:
-    deployment = Deployment(pools=(pool(lora=LoraAdapters(adapters=64, rank=16, slots=slots, skew=1.0)),))
+def test_adapters_against_simulation() -> None:
+    deployment = Deployment(pools=(pool(lora=LoraAdapters(adapters=64, rank=16, slots=16, skew=1.0)),))
     workload = at_load(deployment, 0.4)
     theory, judge = evaluate(deployment, workload), simulate(deployment, workload, requests=4000)
     close(theory, judge, Metric.TTFT, 0.2)
     close(theory, judge, Metric.TPOT, 0.06)
 
 
-def test_few_adapter_slots_carry_less() -> None:
-    limits = [
-        largest_stable_rate_per_s(Deployment(pools=(pool(lora=lora),)), Workload.of(1.0, CHAT))
-        for lora in (LoraAdapters(adapters=64, slots=64), LoraAdapters(adapters=64, slots=8))
-    ]
-    assert limits[1] < 0.5 * limits[0]
-
-
-# ------------------------------------------------------------------------------------- prefill before decodes
-
-
-@pytest.mark.parametrize("load", [0.3, 0.6])
-def test_prompts_before_decodes_against_simulation(load: float) -> None:
+def test_prompts_before_decodes_against_simulation() -> None:
     schedule = Schedule(mixed_steps=False, whole_prompts=True)
     deployment = Deployment(pools=(pool(own_schedule=schedule),))
-    workload = at_load(deployment, load)
+    workload = at_load(deployment, 0.6)
     theory, judge = evaluate(deployment, workload), simulate(deployment, workload, requests=6000)
     close(theory, judge, Metric.TTFT, 0.2)
     close(theory, judge, Metric.TPOT, 0.06)
 
 
-# ------------------------------------------------------------------------------------- recorded arrivals
-
-
-def drifting(swing: float, requests: int = 12_000) -> Workload:
+def drifting(swing: float, requests: int) -> Workload:
     """A recording whose Poisson rate is 1 - swing and 1 + swing times a mean, in turn for 1,000 requests each."""
     rng = np.random.default_rng(5)
     gaps = rng.exponential(1.0, requests)
     gaps /= np.repeat(np.resize([1.0 - swing, 1.0 + swing], requests // 1000), 1000)
     inputs, outputs = CHAT.sample(requests, seed=3)
     return Trace.from_arrays(np.cumsum(gaps) - gaps[0], inputs, outputs).workload()
-
-
-def test_a_recording_without_drift_is_poisson() -> None:
-    process = drifting(0.0).open_arrivals
-    assert process.scv == pytest.approx(1.0, rel=0.05)
-    assert [index for _, index in process.dispersion] == pytest.approx([1.0] * len(process.dispersion), rel=0.35)
 
 
 def test_drift_of_the_rate_shows_in_the_wait() -> None:
@@ -391,14 +309,6 @@ def test_batches_wait_for_each_other() -> None:
     close(theory, judge, Metric.TTFT, 0.25)
 
 
-# ------------------------------------------------------------------------------------- overload
-
-
-def test_overload_without_a_horizon_has_no_answer() -> None:
-    deployment = Deployment(pools=(pool(),))
-    assert evaluate(deployment, at_load(deployment, 1.5)).ttft.mean_s == np.inf
-
-
 def test_waits_grow_with_the_horizon_as_a_fluid() -> None:
     """After t seconds of 1.5 times what can be served a request waits 0.5 t: 0.25 H on average over H."""
     deployment = Deployment(pools=(pool(),))
@@ -420,9 +330,3 @@ def test_overloaded_tandem_against_simulation(prefills: int) -> None:
     judge = simulate(deployment, workload, requests=int(horizon_s * workload.rate_per_s), warmup_fraction=0.0)
     close(theory, judge, Metric.E2E, 0.1)
     close(theory, judge, Metric.TPOT, 0.2)
-
-
-def test_a_horizon_changes_nothing_below_saturation() -> None:
-    deployment = Deployment(pools=(pool(),))
-    workload = at_load(deployment, 0.5)
-    assert evaluate(deployment, workload, horizon_s=60.0).ttft.mean_s == evaluate(deployment, workload).ttft.mean_s

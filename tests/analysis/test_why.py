@@ -26,7 +26,7 @@ from planner.analysis import (
     explain,
 )
 from planner.analysis.perturbations import at_price, numeric_requirements
-from planner.analysis.replanner import OutOfSolvesError, nearest_change, what_if
+from planner.analysis.replanner import OutOfSolvesError, what_if
 from planner.analysis.sensitivity import tornado
 from planner.analysis.why import (
     marginal_values,
@@ -50,18 +50,11 @@ class TestMarginalValues:
         # cost = 30 / 0.5 = 60 USD/h
         found = marginal_values(made_up(REQUEST, {}, 60.0), Replanner(smooth))
         worth = {(one.name, round(one.after, 9)): one.gain for one in found}
-        assert worth["p95 TTFT", 0.51] == pytest.approx(60.0 - 30.0 / 0.51)
-        assert worth["p95 TTFT", 0.49] == pytest.approx(60.0 - 30.0 / 0.49)
-        assert worth["p95 TTFT", 0.55] == pytest.approx(60.0 - 30.0 / 0.55)
-        assert worth["p95 TTFT", 0.45] == pytest.approx(60.0 - 30.0 / 0.45)
+        for threshold_s in (0.51, 0.49, 0.55, 0.45):
+            assert worth["p95 TTFT", threshold_s] == pytest.approx(60.0 - 30.0 / threshold_s)
         assert worth["demand", 33.0] == pytest.approx(-6.0)
         assert worth["demand", 27.0] == pytest.approx(6.0)
         assert worth["p95 TPOT", 0.031] == 0.0
-
-    def test_easier_is_easier(self) -> None:
-        for one in marginal_values(REAL, Replanner(smooth)):
-            assert one.gain is not None
-            assert (one.gain >= 0.0) == one.easier or one.gain == 0.0
 
     def test_what_is_aimed_at_decides_what_a_step_wins(self) -> None:
         # the most that a budget buys, at 2 USD/h for 3 requests/s
@@ -79,6 +72,8 @@ class TestMarginalValues:
         assert found["budget", 11.0] == pytest.approx(1.5)
         assert found["budget", 9.0] == pytest.approx(-1.5)
         assert found["demand", 33.0] == 0.0
+        best = PlanOutcome("optimal", "", usd_per_hour=7.2, rate_per_s=4.0)
+        assert best.value(PlanMeasure.RATE_PER_COST) == pytest.approx(2000.0)
 
     def test_a_step_that_leaves_no_fleet_has_no_worth_and_says_so(self) -> None:
         request = with_budget(60.0)
@@ -104,13 +99,6 @@ class TestMarginalValues:
         assert found[f"most {H100}", False].gain == pytest.approx(-3.0)
         assert found[f"most {H100}", True].gain == 0.0
 
-    @pytest.mark.parametrize("place", [1.01, 1.7, 2.0, 3.999])
-    def test_the_place_of_a_change_is_bracketed(self, place: float) -> None:
-        found = nearest_change(lambda x: x >= place, 1.0, (1.5, 2.0, 4.0), 0.001)
-        assert found is not None
-        assert place <= found <= place + 0.001
-        assert nearest_change(lambda x: x >= 5.0, 1.0, (1.5, 2.0, 4.0), 0.001) is None
-
 
 class TestRequirementCosts:
     """With less without."""
@@ -133,15 +121,6 @@ class TestRequirementCosts:
         assert limit.cost == pytest.approx(7.0 - 4.0)
         assert limit.without.gpus == {H100: 4}
 
-    def test_no_real_requirement_is_a_gift(self) -> None:
-        replanner = Replanner()
-        request = small_request(
-            limits={"gpus": {H100: 1}}, workload={"rate_per_s": 40.0}, search=QUICK, simulation={"requests": 100}
-        )
-        for one in requirement_costs(plan(request), replanner):
-            assert one.cost is not None
-            assert one.cost >= -1e-3
-
 
 class TestRelaxations:
     """The formula says which change is smallest."""
@@ -149,11 +128,9 @@ class TestRelaxations:
     def test_each_relaxation_is_the_one_of_the_formula(self) -> None:
         request = with_budget(40.0)  # cost would be 60
         found = {one.name: one for one in smallest_relaxations(made_up(request, {}, math.inf), Replanner(smooth))}
-        assert _close_above(found["budget"].needed, 60.0, 0.4)
-        assert _close_above(found["p95 TTFT"].needed, 30.0 / 40.0, 0.005)
-        assert _close_above(found["demand"].needed, 20.0, 0.3, above=False)
-        assert found["p95 TPOT"].needed is None
-        assert found["p95 TPOT"].outcome is None
+        for name, low, high in (("budget", 60.0, 60.4), ("p95 TTFT", 0.75, 0.755), ("demand", 19.7, 20.0)):
+            assert low <= (found[name].needed or 0.0) <= high, name
+        assert (found["p95 TPOT"].needed, found["p95 TPOT"].outcome) == (None, None)
 
     def test_pieces_are_relaxed_one_by_one(self) -> None:
         request = small_request(search={"skus": [H100]}, limits={"gpus": {H100: 1}})
@@ -181,11 +158,6 @@ class TestRelaxations:
         assert found["p95 TTFT"].outcome is None
 
 
-def _close_above(value: float | None, truth: float, room: float, *, above: bool = True) -> bool:
-    assert value is not None
-    return truth <= value <= truth + room if above else truth - room <= value <= truth
-
-
 def table_of(seed: int) -> dict[tuple[str, int], float]:
     """A cost for each of some SKUs at each degree, all different."""
     draw = random.Random(seed)
@@ -209,7 +181,7 @@ def cheapest_of(costs: Mapping[tuple[str, int], float]) -> Callable[[PlanRequest
 class TestRunnersUp:
     """Brute force over small tables: what comes second, third and fourth."""
 
-    @pytest.mark.parametrize("seed", range(40))
+    @pytest.mark.parametrize("seed", range(10))
     def test_they_are_the_next_best_in_order(self, seed: int) -> None:
         costs = table_of(seed)
         skus, degrees = (list(dict.fromkeys(part)) for part in zip(*costs, strict=True))
@@ -218,11 +190,8 @@ class TestRunnersUp:
         found = runners_up(made_up(request, {}, ordered[0]), Replanner(cheapest_of(costs)), count=4)
         assert [one.outcome.usd_per_hour for one in found] == ordered[1:5]
         assert [one.loss for one in found] == [usd - ordered[0] for usd in ordered[1:5]]
-
-    def test_where_nothing_else_is_allowed_there_is_none(self) -> None:
-        request = small_request(search={"skus": [H100], "tp": [1], "modes": ["mixed"]})
-        assert runners_up(REAL, Replanner(cheapest_of({(H100, 1): 5.0, (A100, 1): 6.0}))) != ()
-        assert runners_up(made_up(request, {}, 5.0), Replanner(cheapest_of({(H100, 1): 5.0}))) == ()
+        only = small_request(search={"skus": skus[:1], "tp": degrees[:1], "modes": ["mixed"]})
+        assert runners_up(made_up(only, {}, 5.0), Replanner(cheapest_of(costs))) == ()
 
 
 class TestSolver:
@@ -269,50 +238,25 @@ def found_for_real() -> Explanation:
 class TestExplanation:
     """All questions on one real plan, and how they are told."""
 
-    def test_what_was_asked_is_answered(self) -> None:
-        assert len(found_for_real().answered) == 4
-        assert found_for_real().unanswered == {}
-        assert found_for_real().measure is PlanMeasure.COST
-        assert found_for_real().outcome.gpus == REAL.gpus
-
-    def test_tables_are_rectangular_and_headline_names_the_cost(self) -> None:
-        assert f"{REAL.cost.usd_per_hour:.2f} USD/h" in headline(found_for_real())  # type: ignore[union-attr]
-        shown = tables(found_for_real())
+    def test_what_was_asked_is_answered_and_every_answer_has_its_table(self) -> None:
+        found = found_for_real()
+        assert (len(found.answered), found.unanswered) == (4, {})
+        assert found.measure is PlanMeasure.COST and found.outcome.gpus == REAL.gpus
+        assert all(one.cost is not None and one.cost >= -1e-3 for one in found.requirements), "none is a gift"
+        assert f"{REAL.cost.usd_per_hour:.2f} USD/h" in headline(found)  # type: ignore[union-attr]
+        shown = tables(found)
         assert {table.title for table in shown} >= {"What one step is worth", "Against hosted APIs"}
-        for table in shown:
-            assert all(len(row) == len(table.columns) for row in table.rows)
-            assert table.title in report(found_for_real()).markdown
-
-    def test_sentences_quote_the_formula(self) -> None:
-        found = explain(made_up(REQUEST, {(H100, 1): 1}, 60.0), Replanner(smooth), [PlanQuestion.MARGINAL])
-        assert any(line.startswith("10 ms more p95 TTFT saves 1.18 USD/h") for line in sentences(found))
-        assert any("changes nothing: p95 TPOT" in line for line in sentences(found))
-
-    def test_what_binds_is_named_first(self) -> None:
+        assert all(len(row) == len(table.columns) for table in shown for row in table.rows)
+        assert all(table.title in report(found).markdown for table in shown)
+        told = document_of("explanation", found)["explanation"]
+        assert told["outcome"]["usd_per_hour"] == found.outcome.usd_per_hour
+        assert len(told["marginals"]) == len(found.marginals)
         assert REAL.allocation is not None
-        first = sentences(found_for_real())[0]
-        assert first.startswith("Held back by: ")
-        for row in REAL.allocation.binding:
-            assert row.name in first
-
-    def test_the_document_is_plain_json_with_the_same_numbers(self) -> None:
-        document = document_of("explanation", found_for_real())
-        told = document["explanation"]
-        assert told["outcome"]["usd_per_hour"] == found_for_real().outcome.usd_per_hour
-        assert len(told["marginals"]) == len(found_for_real().marginals)
-        assert told["api"][0]["price"]["source_url"].startswith("https://")
+        assert all(row.name in sentences(found)[0] for row in REAL.allocation.binding)
 
     def test_of_an_infeasible_request_the_relaxations_are_told(self) -> None:
         found = explain(made_up(with_budget(40.0), {}, math.inf), Replanner(smooth))
         assert found.answered == (PlanQuestion.RELAXATIONS,)
-        assert any(line.startswith("budget 40.00 USD/h -> 60") for line in sentences(found))
-
-    def test_the_objective_decides_what_counts(self) -> None:
-        best = PlanOutcome("optimal", "", usd_per_hour=7.2, rate_per_s=4.0)
-        assert best.value(PlanMeasure.COST) == 7.2
-        assert best.value(PlanMeasure.RATE) == 4.0
-        assert best.value(PlanMeasure.RATE_PER_COST) == pytest.approx(2000.0)
-        assert PlanMeasure.of(small_request(objective="max_rate")) is PlanMeasure.RATE
 
 
 class TestWhatIf:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 FOLDER = Path(__file__).parents[1] / "reference" / "schemas"
+DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
+"""RFC 1035 label, which names of services must be."""
 
 
 @cache

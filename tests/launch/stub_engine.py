@@ -35,9 +35,6 @@ def stop(text):
     sys.exit(f"{sys.argv[1]}: {text}")
 
 
-# --- command lines --------------------------------------------------------------------------------------------------
-
-
 def table(program):
     """The flags of a program."""
     with Path(os.environ["STUB_FLAGS"]).open(encoding="utf-8") as lines:
@@ -89,9 +86,6 @@ def _check_value(word, row, value):
 def number(flags, name, default=1):
     """The value of a flag that takes one number."""
     return int(flags[name][-1][0]) if name in flags else default
-
-
-# --- what two processes must not share ------------------------------------------------------------------------------
 
 
 def take_gpus(wanted):
@@ -148,9 +142,6 @@ class Group:
             self.missing -= 1
 
 
-# --- HTTP -----------------------------------------------------------------------------------------------------------
-
-
 class Server(ThreadingHTTPServer):
     """With room for the connections of a burst."""
 
@@ -191,15 +182,10 @@ def asked(host, method, path, content=None):
     return response.status, text
 
 
-# --- engines --------------------------------------------------------------------------------------------------------
-
-
 SPEED = float(os.environ.get("STUB_SPEED", "1"))
 STEP_S, REQUEST_S, TOKEN_S, BEFORE_S = map(float, os.environ.get("STUB_STEP_S", "0 0 0 0").split())
 KV_TOKENS = 400_000
 """That the KV cache holds."""
-BLOCK = 16
-"""Tokens of a block of the prefix cache."""
 WANTED = 16
 """Tokens of an answer whose request does not say."""
 
@@ -212,10 +198,9 @@ def clock():
 class Request:
     """One request: tokens of its prompt that are still to compute, tokens made, and when."""
 
-    def __init__(self, prompt, cached, wanted, arrived):
-        self.prompt, self.cached, self.wanted, self.arrived = prompt, cached, wanted, arrived
-        self.received = arrived - BEFORE_S
-        self.left, self.made, self.first, self.last = prompt - cached, 0, 0.0, 0.0
+    def __init__(self, prompt, wanted, arrived):
+        self.prompt, self.wanted, self.arrived, self.received = prompt, wanted, arrived, arrived - BEFORE_S
+        self.left, self.made, self.first, self.last = prompt, 0, 0.0, 0.0
         self.done = threading.Event()
 
 
@@ -238,11 +223,11 @@ class Batch:
     requests arrive by the same clock.
     """
 
-    def __init__(self, most, budget, prefix_cache=True, mixed=True):
-        self.most, self.budget, self.prefix_cache, self.mixed = most, budget, prefix_cache, mixed
-        self.waiting, self.running, self.blocks, self.now = [], [], set(), 0.0
+    def __init__(self, most, budget, mixed=True):
+        self.most, self.budget, self.mixed = most, budget, mixed
+        self.waiting, self.running, self.now = [], [], 0.0
         self.changed = threading.Condition()
-        self.finished = self.prompt_tokens = self.made_tokens = self.cached_tokens = 0
+        self.finished = self.prompt_tokens = self.made_tokens = 0
         self.seen = {name: Histogram(edges) for name, edges in BUCKETS.items()}
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -250,24 +235,12 @@ class Batch:
         """Wait until a request is answered; `computed` where another server did the prompt."""
         with self.changed:
             busy = self.waiting or self.running
-            request = Request(len(words), self._cached(words), wanted, min(clock(), self.now) if busy else clock())
+            request = Request(len(words), wanted, min(clock(), self.now) if busy else clock())
             if computed:
                 request.left = 0
             self.waiting.append(request)
             self.changed.notify()
         request.done.wait()
-
-    def _cached(self, words):
-        """Tokens of the prompt whose blocks were seen before; one is computed in any case."""
-        if not self.prefix_cache:
-            return 0
-        found, chain, known = 0, 0, True
-        for end in range(BLOCK, len(words), BLOCK):
-            chain = hash((chain, *words[end - BLOCK : end]))
-            known = known and chain in self.blocks
-            found = end if known else found
-            self.blocks.add(chain)
-        return found
 
     def _run(self):
         while True:
@@ -305,35 +278,33 @@ class Batch:
         self.running.remove(request)
         self.finished += 1
         self.prompt_tokens += request.prompt
-        self.cached_tokens += request.cached
         self.made_tokens += request.made
         self.seen["e2e"].observe(self.now - request.received)
-        self.seen["inputs"].observe(request.prompt)
-        self.seen["outputs"].observe(request.made)
+        self.seen["input_lengths"].observe(request.prompt)
+        self.seen["output_lengths"].observe(request.made)
         if request.made > 1:
             self.seen["tpot"].observe((request.last - request.first) / (request.made - 1))
         request.done.set()
 
     def page(self, names, labels):
-        """What it measured, in the words of an engine: (name, kind, quantity, further labels)."""
+        """What it measured, in the words of an engine."""
         with self.changed:
             values = {
-                "finished": self.finished,
-                "prompt": self.prompt_tokens,
-                "made": self.made_tokens,
-                "cached": self.cached_tokens,
+                "requests": self.finished,
+                "input_tokens": self.prompt_tokens,
+                "asked_tokens": self.prompt_tokens,
+                "output_tokens": self.made_tokens,
+                "cached_tokens": 0,
                 "running": len(self.running),
                 "waiting": len(self.waiting),
-                "kv": sum(one.prompt - one.left + one.made for one in self.running) / KV_TOKENS,
-                "none": 0,
+                "kv_usage": sum(one.prompt - one.left + one.made for one in self.running) / KV_TOKENS,
+                "preemptions": 0,
             }
-            lines, described = [], ""
-            for name, kind, quantity, more in names:
-                if name != described:
-                    lines += [f"# HELP {name} Of a stand-in for the engine.", f"# TYPE {name} {kind}"]
-                described = name
-                words = ",".join(f'{key}="{value}"' for key, value in sorted({**labels, **more}.items()))
-                if kind != "histogram":
+            lines, words = [], ",".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
+            for quantity, row in names.items():
+                name = row["metric"]
+                lines += [f"# HELP {name} Of a stand-in for the engine.", f"# TYPE {name} {row['kind']}"]
+                if row["kind"] != "histogram":
                     lines.append(f"{name}{{{words}}} {float(values[quantity])}")
                     continue
                 histogram, below = self.seen[quantity], 0
@@ -373,57 +344,17 @@ BUCKETS = {
     "tpot": TOKEN_EDGES,
     "itl": TOKEN_EDGES,
     "e2e": [0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, *REQUEST_EDGES],
-    "inputs": LENGTH_EDGES,
-    "outputs": LENGTH_EDGES,
+    "input_lengths": LENGTH_EDGES,
+    "output_lengths": LENGTH_EDGES,
 }
 """Of vLLM (vllm/v1/metrics/loggers.py, commit 005a810)."""
-VLLM_METRICS = (
-    ("vllm:num_requests_running", "gauge", "running", {}),
-    ("vllm:num_requests_waiting", "gauge", "waiting", {}),
-    ("vllm:kv_cache_usage_perc", "gauge", "kv", {}),
-    ("vllm:prefix_cache_queries_total", "counter", "prompt", {}),
-    ("vllm:prefix_cache_hits_total", "counter", "cached", {}),
-    ("vllm:num_preemptions_total", "counter", "none", {}),
-    ("vllm:prompt_tokens_total", "counter", "prompt", {}),
-    ("vllm:generation_tokens_total", "counter", "made", {}),
-    ("vllm:request_success_total", "counter", "none", {"finished_reason": "stop"}),
-    ("vllm:request_success_total", "counter", "finished", {"finished_reason": "length"}),
-    ("vllm:request_prompt_tokens", "histogram", "inputs", {}),
-    ("vllm:request_generation_tokens", "histogram", "outputs", {}),
-    ("vllm:time_to_first_token_seconds", "histogram", "ttft", {}),
-    ("vllm:inter_token_latency_seconds", "histogram", "itl", {}),
-    ("vllm:request_time_per_output_token_seconds", "histogram", "tpot", {}),
-    ("vllm:e2e_request_latency_seconds", "histogram", "e2e", {}),
-)
-SGLANG_METRICS = (
-    ("sglang:num_running_reqs", "gauge", "running", {}),
-    ("sglang:num_queue_reqs", "gauge", "waiting", {}),
-    ("sglang:token_usage", "gauge", "kv", {}),
-    ("sglang:num_retracted_requests_total", "counter", "none", {}),
-    ("sglang:prompt_tokens_total", "counter", "prompt", {}),
-    ("sglang:generation_tokens_total", "counter", "made", {}),
-    ("sglang:cached_tokens_total", "counter", "cached", {}),
-    ("sglang:num_requests_total", "counter", "finished", {}),
-    ("sglang:prompt_tokens_histogram", "histogram", "inputs", {}),
-    ("sglang:generation_tokens_histogram", "histogram", "outputs", {}),
-    ("sglang:request_time_per_output_token_seconds", "histogram", "tpot", {}),
-    ("sglang:time_to_first_token_seconds", "histogram", "ttft", {}),
-    ("sglang:inter_token_latency_seconds", "histogram", "itl", {}),
-    ("sglang:e2e_request_latency_seconds", "histogram", "e2e", {}),
-)
-TENSORRT_METRICS = (
-    ("trtllm_num_requests_running", "gauge", "running", {}),
-    ("trtllm_num_requests_waiting", "gauge", "waiting", {}),
-    ("trtllm_kv_cache_utilization", "gauge", "kv", {}),
-    ("trtllm_prompt_tokens_total", "counter", "prompt", {}),
-    ("trtllm_generation_tokens_total", "counter", "made", {}),
-    ("trtllm_prompt_cached_tokens_total", "counter", "cached", {}),
-    ("trtllm_request_success_total", "counter", "finished", {"finished_reason": "length"}),
-    ("trtllm_time_to_first_token_seconds", "histogram", "ttft", {}),
-    ("trtllm_time_per_output_token_seconds", "histogram", "tpot", {}),
-    ("trtllm_e2e_request_latency_seconds", "histogram", "e2e", {}),
-)
-"""Names: planner/presets/metric_names.csv, where each has its source."""
+
+
+def metrics(engine):
+    """What an engine calls what it measures: the first name of each quantity in the table, which has its source."""
+    with Path(os.environ["STUB_METRICS"]).open(encoding="utf-8") as lines:
+        rows = [row for row in csv.DictReader(lines) if row["engine"] == engine]
+    return {row["quantity"]: row for row in reversed(rows)}
 
 
 class Engine:
@@ -493,9 +424,8 @@ def vllm(words):
     batch = Batch(
         number(flags, "--max-num-seqs", 1024),
         number(flags, "--max-num-batched-tokens", 8192),
-        "--no-enable-prefix-caching" not in flags,
     )
-    serve(port, Engine(model, port, role, group, batch, VLLM_METRICS, {"engine": "0"}, handover).answer)
+    serve(port, Engine(model, port, role, group, batch, metrics("vllm"), {"engine": "0"}, handover).answer)
 
 
 def _vllm_handover(role, side):
@@ -542,11 +472,10 @@ def sglang(words):
     batch = Batch(
         number(flags, "--max-running-requests", 4096),
         number(flags, "--chunked-prefill-size", 8192),
-        "--disable-radix-cache" not in flags,
         "--enable-mixed-chunk" in flags,
     )
     labels = {"engine_type": role if role != "mixed" else "unified", "tp_rank": "0", "pp_rank": "0"}
-    serve(port, Engine(model, port, role, group, batch, SGLANG_METRICS, labels, handover).answer)
+    serve(port, Engine(model, port, role, group, batch, metrics("sglang"), labels, handover).answer)
 
 
 def tensorrt(words):
@@ -563,13 +492,10 @@ def tensorrt(words):
     group = Group(1, 0, ADDRESS, 0)
     batch = Batch(number(flags, "--max_batch_size", 2048), number(flags, "--max_num_tokens", 8192))
     engine = Engine(
-        model, port, "mixed", group, batch, TENSORRT_METRICS if measures else (), {"engine_type": "pytorch"}
+        model, port, "mixed", group, batch, metrics("tensorrt-llm") if measures else {}, {"engine_type": "pytorch"}
     )
     engine.metrics_path = "/prometheus/metrics"
     serve(port, engine.answer)
-
-
-# --- routers --------------------------------------------------------------------------------------------------------
 
 
 class Workers:

@@ -18,7 +18,7 @@ import typer
 
 from calibration.serving.benchmark_files import read_results
 from planner.cli.base import app
-from planner.core import Metric, UnsupportedFeatureError
+from planner.core import Metric
 from planner.engine import LoraAdapters, Speculation
 from planner.launch.benchmarks import CLIENTS, SEED, client_flags, files
 from planner.launch.requests import MAX_REQUESTS, block_tokens, request_count, requests_of
@@ -27,7 +27,6 @@ from planner.roofline import Parallelism
 from planner.serving import Deployment
 from planner.workload import (
     ArrivalProcess,
-    ClosedLoop,
     LatencyTarget,
     RecordedArrivals,
     RequestClass,
@@ -40,9 +39,6 @@ from tests.builders import Dtype
 from tests.made_up_fleets import LENGTHS, NASTY, P99, fleet, launched, mixed, named, on, pair, traffic
 
 COUNT = 20_000
-
-
-# --- the requests ---------------------------------------------------------------------------------------------------
 
 
 def test_lengths_have_the_means_and_the_correlation_of_the_workload() -> None:
@@ -64,26 +60,12 @@ def test_lengths_have_the_means_and_the_correlation_of_the_workload() -> None:
     assert abs(np.cov(drawn.input_tokens, drawn.output_tokens)[0, 1] - expected) < 5.0 * spread
 
 
-@pytest.mark.parametrize("scv", [0.25, 1.0, 3.0])
+@pytest.mark.parametrize("scv", [0.25, 3.0])
 def test_gaps_have_the_rate_and_the_scv_that_were_asked_for(scv: float) -> None:
     """Truth: the SCV of n Gamma gaps has standard error SCV sqrt(2 (1 + SCV) / n) (delta method, from cumulants)."""
     gaps = np.diff(requests_of(traffic(rate_per_s=5.0, scv=scv), COUNT, seed=2).times_s)
     assert gaps.mean() == pytest.approx(0.2, abs=4.0 * 0.2 * math.sqrt(scv / COUNT))
     assert gaps.var() / gaps.mean() ** 2 == pytest.approx(scv, abs=4.0 * scv * math.sqrt(2.0 * (1.0 + scv) / COUNT))
-
-
-def test_gaps_lengths_and_prefixes_are_drawn_independently() -> None:
-    drawn = requests_of(traffic(prefixes=SharedPrefixes(tokens=600, groups=2)), COUNT, seed=3)
-    gaps = np.diff(drawn.times_s)
-    first = np.array([blocks[0] for blocks in drawn.blocks[1:]])
-    grouped = first == np.bincount(first).argmax()
-    for other in (drawn.input_tokens[1:], drawn.output_tokens[1:], grouped):
-        assert abs(np.corrcoef(gaps, other)[0, 1]) < 4.0 / math.sqrt(COUNT)
-
-
-def test_a_seed_gives_the_same_file_and_another_seed_another() -> None:
-    texts = [requests_of(traffic(), 50, seed=seed).text for seed in (7, 7, 8)]
-    assert texts[0] == texts[1] != texts[2]
 
 
 def test_every_line_is_a_mooncake_request_with_a_number_for_every_block() -> None:
@@ -124,17 +106,9 @@ def test_prompts_share_as_many_tokens_as_the_prefix_model_says() -> None:
     repeated = {number for number, times in zip(*np.unique(numbers, return_counts=True), strict=True) if times > 1}
     assert len(repeated) == 3 * 600 // 300
     assert len(drawn.blocks[0]) == 4 and len(set(drawn.blocks[0]) & repeated) == 2
-
-
-def test_without_sharing_no_two_prompts_have_a_block_in_common() -> None:
-    drawn = requests_of(traffic(prefixes=SharedPrefixes(tokens=600)), 300, seed=6, shared=False)
-    numbers = list(itertools.chain.from_iterable(drawn.blocks))
-    assert len(numbers) == len(set(numbers))
-
-
-@pytest.mark.parametrize(("tokens", "block"), [(1000, 500), (1024, 512), (600, 300), (40, 40), (512, 512)])
-def test_blocks_divide_a_prefix_where_they_can(tokens: int, block: int) -> None:
-    assert block_tokens([RequestClass(lengths=LENGTHS, prefixes=SharedPrefixes(tokens=tokens))]) == block
+    alone = requests_of(traffic(prefixes=prefixes), 300, seed=6, shared=False)
+    numbers = list(itertools.chain.from_iterable(alone.blocks))
+    assert len(numbers) == len(set(numbers)), "not shared, no two prompts have a block in common"
 
 
 def test_classes_come_by_their_shares_each_with_its_own_lengths() -> None:
@@ -163,23 +137,12 @@ def test_a_run_is_long_enough_for_its_tail_and_no_longer_than_a_file_can_be() ->
     assert request_count(traffic(1e4), P99) == MAX_REQUESTS
 
 
-def test_a_closed_loop_has_no_requests_to_write() -> None:
-    workload = Workload(arrivals=ClosedLoop(concurrency=4), classes=(RequestClass(lengths=LENGTHS),))
-    with pytest.raises(UnsupportedFeatureError, match=r"workload\.arrivals = 'closed loop of 4'"):
-        requests_of(workload, 10, seed=0)
-
-
-# --- the scripts ----------------------------------------------------------------------------------------------------
-
-
 def scripts(written: dict[str, str]) -> dict[str, str]:
     """The scripts by client."""
     return {name.split(".")[1]: text for name, text in written.items() if name.endswith(".sh")}
 
 
-def commands(
-    script: str, folder: Path, *arguments: str, files_beside: dict[str, str] | None = None, **variables: str
-) -> list[list[str]]:
+def commands(script: str, folder: Path, *arguments: str, **variables: str) -> list[list[str]]:
     """What a script runs, told by Bash: stand-ins for the clients print the words they were started with."""
     for program in ("vllm", "guidellm", "aiperf", "planner"):
         stand_in = folder / program
@@ -187,8 +150,6 @@ def commands(
             f'#!/bin/bash\nprintf "%s\\0" {program} "$@" >> {folder}/log; printf "\\n" >> {folder}/log\n'
         )
         stand_in.chmod(0o755)
-    for name, text in (files_beside or {}).items():
-        (folder / name).write_text(text, encoding="utf-8")
     path = folder / "run.sh"
     path.write_text(script, encoding="utf-8")
     environment = {"PATH": f"{folder}:/usr/bin:/bin", "MODEL": "org/served", **variables}
@@ -217,28 +178,18 @@ def run_of(client: str, folder: Path, workload: Workload | None = None, slo: Slo
     return options(words)
 
 
-def test_every_flag_of_the_table_names_a_client_a_version_a_page_and_a_date() -> None:
-    for row in client_flags():
-        assert row.source_url.startswith("https://") and re.fullmatch(r"\d{4}-\d\d-\d\d", row.retrieved_on), row
-        assert row.client in {client.id for client in CLIENTS} and re.fullmatch(r"\d+\.\d+\.\d+", row.version)
-
-
 @pytest.mark.parametrize("client", [client.id for client in CLIENTS])
-def test_scripts_hold_only_flags_of_the_table(client: str, tmp_path: Path) -> None:
+def test_scripts_hold_only_flags_of_the_table_and_send_the_model_tokenizer_and_count_given(
+    client: str, tmp_path: Path
+) -> None:
     known = {word for row in client_flags() if row.client == client for word in row.flag.split() if word[:2] == "--"}
-    for arguments in ([], ["replica"]):
-        script = scripts(files(mixed()))[client]
-        for words in commands(script, tmp_path, *arguments):
-            if words[0] != "planner":
-                assert {word for word in words if word.startswith("--")} <= known
-
-
-@pytest.mark.parametrize("client", [client.id for client in CLIENTS])
-def test_an_alias_has_a_tokenizer_of_its_own_and_a_count_that_is_asked_for_is_sent(client: str, tmp_path: Path) -> None:
     script = scripts(files(mixed()))[client]
+    for words in commands(script, tmp_path):
+        assert {word for word in words if word.startswith("--")} <= known
     given = {"MODEL": "chat", "TOKENIZER": "/models/llama", "COUNT": "7"}
-    for words in commands(script, tmp_path, "replica", **given):
+    for words in commands(script, tmp_path, "replica", **given)[1:]:
         if words[0] != "planner":
+            assert {word for word in words if word.startswith("--")} <= known
             tokenizer = options(words)["--tokenizer"]
             assert tokenizer in (["/models/llama"], ["kind=huggingface_auto,model=/models/llama"])
             assert any(word in ("7", "kind=max_requests,count=7") for word in words)
@@ -264,13 +215,6 @@ def test_aiperf_draws_poisson_constant_or_gamma_gaps(tmp_path: Path) -> None:
     assert [patterns[scv]["--arrival-pattern"] for scv in patterns] == [["constant"], ["poisson"], ["gamma"]]
     assert patterns[4.0]["--arrival-smoothness"] == ["0.25"] and patterns[4.0]["--request-rate"] == ["8"]
     assert patterns[1.0]["--goodput"] == ["time_to_first_token:500 inter_token_latency:30"]
-
-
-def test_guidellm_replays_the_gaps_of_the_file_in_seconds(tmp_path: Path) -> None:
-    run = run_of("guidellm", tmp_path, traffic(scv=4.0))
-    assert run["--profile"] == ["kind=replay"] and run["--data"][0].endswith("time_scale=0.001")
-    assert json.loads(run["--metrics"][0])["slo"] == {"ttft_ms": 500.0, "tpot_ms": 30.0}
-    assert run["--constraint"] == ["kind=max_requests,count=5000"]
 
 
 @pytest.mark.parametrize(("client", "option"), [("vllm", "--self-timed"), ("aiperf", "--fixed-schedule")])
@@ -300,7 +244,7 @@ def test_prompts_of_the_scripts_are_those_of_the_files_beside_them(tmp_path: Pat
     assert len(written[loops[0]["--dataset-path"][0]].splitlines()) >= 2560
 
 
-@pytest.mark.parametrize("name", NASTY)
+@pytest.mark.parametrize("name", [NASTY[0], NASTY[2], NASTY[4]])
 def test_names_of_users_stay_text(name: str, tmp_path: Path) -> None:
     written = files(named(name))
     assert all(re.fullmatch(r"[A-Za-z0-9.-]+", file) and ".." not in file for file in written)
@@ -314,28 +258,19 @@ def test_names_of_users_stay_text(name: str, tmp_path: Path) -> None:
         assert ran.returncode == 2 and "set MODEL to" in ran.stderr and not ran.stdout
 
 
-# --- reading the results back ---------------------------------------------------------------------------------------
-
-
-def printed_command(script: str, folder: Path) -> list[str]:
-    """The `planner calibrate-serving` command that a script prints, in words."""
-    path = folder / "run.sh"
-    path.write_text(script, encoding="utf-8")
-    for program in ("vllm", "guidellm", "aiperf"):
-        (folder / program).write_text("#!/bin/bash\n")
-        (folder / program).chmod(0o755)
-    environment = {"PATH": f"{folder}:/usr/bin:/bin", "FOLDER": "my results"}
-    ran = subprocess.run(
-        ["/bin/bash", str(path), "replica"], capture_output=True, text=True, env=environment, check=True, timeout=20
-    )
-    return shlex.split(ran.stdout.splitlines()[-1])
-
-
-@pytest.mark.parametrize("client", [client.id for client in CLIENTS])
+@pytest.mark.parametrize("client", [CLIENTS[0].id, CLIENTS[1].id])
 def test_the_printed_command_is_one_that_the_planner_takes(client: str, tmp_path: Path) -> None:
     """Truth: the planner's own command line parses it, and the server is that of the plan."""
     config = on(tp=2, max_running_requests=96, max_batched_tokens=3072, memory_fraction=0.8)
-    words = printed_command(scripts(files(fleet(launched(Deployment.mixed(config, 2)))))[client], tmp_path)
+    path = tmp_path / "run.sh"
+    path.write_text(scripts(files(fleet(launched(Deployment.mixed(config, 2)))))[client], encoding="utf-8")
+    for program in ("vllm", "guidellm", "aiperf"):
+        (tmp_path / program).write_text("#!/bin/bash\n")
+        (tmp_path / program).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "FOLDER": "my results"}
+    command_line = ["/bin/bash", str(path), "replica"]
+    ran = subprocess.run(command_line, capture_output=True, text=True, env=environment, check=True, timeout=20)
+    words = shlex.split(ran.stdout.splitlines()[-1])
     assert words[:2] == ["planner", "calibrate-serving"]
     command = typer.main.get_command(app).commands["calibrate-serving"]  # type: ignore[attr-defined]
     given = command.make_context("calibrate-serving", words[2:]).params
@@ -411,12 +346,7 @@ def test_servers_that_a_result_cannot_describe_are_not_calibrated_by_name(change
     written = files(mixed(**changes))
     assert not any("calibration" in name for name in written)
     assert all(why in script and "exit 2" in script for script in scripts(written).values())
-
-
-def test_a_pair_of_pools_is_measured_as_a_whole_only() -> None:
-    written = files(pair())
-    assert "prefill and decode have pools of their own" in written["README.md"]
-    assert not any("calibration" in name for name in written)
+    assert not any("calibration" in name for name in files(pair())), "a pair is measured as a whole only"
 
 
 def test_the_readme_says_where_each_target_stands_and_what_is_left_out() -> None:

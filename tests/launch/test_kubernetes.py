@@ -6,7 +6,6 @@ unknown fields, so it has to fail here.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,13 +26,10 @@ from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
 from planner.serving import Deployment, Router
 from tests.builders import HARDWARE
-from tests.launch.schemas import object_breaks
+from tests.launch.schemas import DNS_LABEL, object_breaks
 from tests.launch.test_launch import ENGINES, mixed, on, planned, routed
 
 Objects = list[dict[str, Any]]
-
-DNS_LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
-"""RFC 1035 label, which names of services must be."""
 
 
 def exported(plan: Plan, target: str = "kubernetes") -> dict[str, str]:
@@ -108,16 +104,14 @@ def manifests() -> list[tuple[str, Plan]]:
 
 
 @pytest.mark.parametrize(("target", "plan"), manifests())
-def test_objects_are_of_published_schemas_and_have_names_that_a_cluster_takes(target: str, plan: Plan) -> None:
-    for one in objects(plan, target):
-        assert not object_breaks(one), one["kind"]
-        assert DNS_LABEL.fullmatch(one["metadata"]["name"]), one["metadata"]
-
-
-@pytest.mark.parametrize(("target", "plan"), manifests())
-def test_replicas_gpus_and_images_are_those_of_the_plan(target: str, plan: Plan) -> None:
+def test_objects_are_of_published_schemas_with_the_replicas_gpus_and_images_of_the_plan(
+    target: str, plan: Plan
+) -> None:
     specs = launch.launch_specs(fleet_of(plan))
     found = objects(plan, target)
+    for one in found:
+        assert not object_breaks(one), one["kind"]
+        assert DNS_LABEL.fullmatch(one["metadata"]["name"]), one["metadata"]
     workloads = [one for one in found if one["kind"] in ("Deployment", "StatefulSet", "LeaderWorkerSet")]
     workloads = [one for one in workloads if "router" not in one["metadata"]["name"]]
     if target == "kserve":
@@ -137,9 +131,6 @@ def test_replicas_gpus_and_images_are_those_of_the_plan(target: str, plan: Plan)
         assert sum(int(count) for _, count in given) == spec.gpus // (spec.servers if spec.servers == 1 else 1)
 
 
-# --- plain Kubernetes -----------------------------------------------------------------------------------------------
-
-
 def selected(service: dict[str, Any], found: Objects) -> list[str]:
     """Names of the workloads whose pods a service picks."""
     wanted = service["spec"]["selector"].items()
@@ -157,21 +148,19 @@ def _templates(one: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("plan", [pair("vllm"), pair("tensorrt-llm"), ranks()])
 def test_every_service_picks_the_pods_of_exactly_one_workload(plan: Plan) -> None:
     """Also where a replica has servers that answer nothing: they must not be picked."""
     found = objects(plan)
     services = kinds(found, "Service")
     assert services and all(len(selected(service, found)) == 1 for service in services)
     entry = [one for one in services if selected(one, found)[0].endswith("router")]
-    assert len(entry) == len(
-        [one for one in found if one["metadata"]["name"].endswith("router") and one["kind"] == "Deployment"]
-    )
+    routers = [one for one in kinds(found, "Deployment") if one["metadata"]["name"].endswith("router")]
+    assert len(entry) == len(routers)
 
 
-@pytest.mark.parametrize("engine", ["sglang", "vllm"])
-def test_the_router_finds_replicas_by_the_labels_they_carry_and_may_look_for_them(engine: str) -> None:
-    found = objects(routed(pair(engine), Router.RANDOM))
+def test_the_router_finds_replicas_by_the_labels_they_carry_and_may_look_for_them() -> None:
+    found = objects(routed(pair("sglang"), Router.RANDOM))
     (router,) = [one for one in kinds(found, "Deployment") if one["metadata"]["name"].endswith("router")]
     words = router["spec"]["template"]["spec"]["containers"][0]["args"]
     labels = {
@@ -245,8 +234,11 @@ def test_scaling_keeps_the_planned_replicas_and_asks_the_engines_own_metric() ->
     assert query.startswith('sum(sglang:num_queue_reqs{namespace="default",pod=~"llm-01-main-prefill-')
     targets = {one["spec"]["scaleTargetRef"]["kind"] for one in kinds(objects(spread()), "ScaledObject")}
     assert targets == {"LeaderWorkerSet"}
-    (scaled_too,) = kinds(objects(mixed("tensorrt-llm")), "ScaledObject")
-    assert "trtllm_num_requests_waiting" in scaled_too["spec"]["triggers"][0]["metadata"]["query"]
+    fixed = pair("tensorrt-llm")  # behind a router with a list of its replicas
+    assert len(kinds(objects(fixed), "PodMonitor")) == 2 and not kinds(objects(fixed), "ScaledObject")
+    assert "Nothing is scaled" in exported(fixed)["README.md"]
+    listed = yaml.safe_load(exported(mixed())["kustomization.yaml"])["resources"]
+    assert listed == ["llm-01-main.yaml"] and "autoscaling.yaml" in exported(mixed())
 
 
 @pytest.mark.parametrize(("survives", "unsatisfiable"), [(True, "DoNotSchedule"), (False, "ScheduleAnyway")])
@@ -283,18 +275,6 @@ def test_nodes_are_drained_one_replica_of_a_pool_at_a_time(target: str) -> None:
         assert budget["selector"]["matchLabels"].items() <= labels.items()
 
 
-def test_pools_behind_a_router_with_a_fixed_list_are_scraped_and_not_scaled() -> None:
-    found = objects(pair("tensorrt-llm"))
-    assert len(kinds(found, "PodMonitor")) == 2 and not kinds(found, "ScaledObject")
-    assert "Nothing is scaled" in exported(pair("tensorrt-llm"))["README.md"]
-
-
-def test_the_kustomization_lists_every_manifest_but_what_needs_other_controllers() -> None:
-    files = exported(mixed())
-    listed = yaml.safe_load(files["kustomization.yaml"])["resources"]
-    assert listed == ["llm-01-main.yaml"] and "autoscaling.yaml" in files
-
-
 def test_a_policy_that_the_router_lacks_is_refused_with_those_it_has() -> None:
     with pytest.raises(UnsupportedFeatureError, match=r"router = 'least_requests'.*round_robin") as refused:
         exported(routed(mixed(), Router.LEAST_REQUESTS))
@@ -321,9 +301,6 @@ def test_a_checkpoint_that_the_plan_does_not_name_is_asked_for() -> None:
     assert "config map `models`, key `MODEL_MAIN`" in exported(plan)["README.md"]
 
 
-# --- the endpoint picker of llm-d -----------------------------------------------------------------------------------
-
-
 def test_every_policy_of_the_planner_has_a_picker_whose_plugins_are_all_declared() -> None:
     for router in Router:
         (service,) = objects(routed(pair("vllm"), router), "kserve")
@@ -336,16 +313,8 @@ def test_every_policy_of_the_planner_has_a_picker_whose_plugins_are_all_declared
                 assert set(PICKS[router]) <= used
         needs = {"active-request-scorer", "token-load-scorer"} & declared
         assert not needs or "inflight-load-producer" in declared
-
-
-def test_a_policy_that_the_picker_lacks_is_said() -> None:
-    for target in ("kserve", "llm-d"):
-        readme = exported(mixed(replicas=2), target)["README.md"]
-        assert "has no policy round robin, which was planned" in readme
-        assert "has no policy" not in exported(routed(mixed(replicas=2), Router.LEAST_TOKENS), target)["README.md"]
-
-
-# --- KServe ---------------------------------------------------------------------------------------------------------
+        readme = exported(routed(pair("vllm"), router), "llm-d")["README.md"]
+        assert ("has no policy" in readme) == (router not in PICKS)
 
 
 def test_kserve_carries_the_flags_of_vllm_in_its_variable_so_that_a_shell_reads_them_back() -> None:
@@ -372,14 +341,16 @@ def test_kserve_runs_sglang_under_its_runtime_and_refuses_what_has_no_template()
     container = service["spec"]["template"]["containers"][0]
     assert service["spec"]["runtime"] == "kserve-llm-sglang" and "--mem-fraction-static" in container["args"]
     assert "kubectl explain llminferenceservice.spec.runtime" in exported(mixed("sglang"), "kserve")["README.md"]
-    for plan, named in ((pair("sglang"), "prefill pools of SGLang"), (pair("tensorrt-llm"), "prefill pools of Tensor")):
+    for plan, target, named in (
+        (pair("sglang"), "kserve", "prefill pools of SGLang"),
+        (pair("tensorrt-llm"), "llm-d", "no sidecar for prefill and decode pools of TensorRT-LLM"),
+    ):
         with pytest.raises(UnsupportedFeatureError, match=named):
-            exported(plan, "kserve")
+            exported(plan, target)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_an_inference_service_runs_the_words_of_the_plain_pods(engine: str) -> None:
-    plan = mixed(engine, replicas=3, tp=2)
+def test_an_inference_service_runs_the_words_of_the_plain_pods() -> None:
+    plan = mixed("tensorrt-llm", replicas=3, tp=2)
     (service,) = kinds(objects(plan, "kserve"), "InferenceService")
     predictor = service["spec"]["predictor"]
     (workload,) = [one for one in objects(plan) if one["kind"] == "Deployment" and "mixed" in one["metadata"]["name"]]
@@ -389,9 +360,6 @@ def test_an_inference_service_runs_the_words_of_the_plain_pods(engine: str) -> N
     assert (predictor["minReplicas"], predictor["maxReplicas"]) == (3, 3)
     assert predictor["volumes"] == plain["volumes"] and predictor["nodeSelector"] == plain["nodeSelector"]
     assert service["metadata"]["annotations"] == {"serving.kserve.io/deploymentMode": "Standard"}
-
-
-# --- llm-d ----------------------------------------------------------------------------------------------------------
 
 
 def test_llm_d_serves_the_pods_that_carry_the_labels_of_its_router_values() -> None:
@@ -413,26 +381,3 @@ def test_a_decode_replica_of_llm_d_stands_behind_a_sidecar_at_the_serving_port()
     served = [pod["containers"][0]["ports"][0]["containerPort"] for pod in (prefill, decode)]
     assert served == [8000, 8200] and sidecar["ports"][0]["containerPort"] == 8000
     assert "--kv-connector=nixlv2" in sidecar["args"] and "initContainers" not in prefill
-
-
-def test_llm_d_refuses_pairs_of_an_engine_that_its_sidecar_does_not_know() -> None:
-    with pytest.raises(UnsupportedFeatureError, match="no sidecar for prefill and decode pools of TensorRT-LLM"):
-        exported(pair("tensorrt-llm"), "llm-d")
-
-
-# --- names of users -------------------------------------------------------------------------------------------------
-
-
-# --- flags and nested fields ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("plan", PLANS)
-def test_every_flag_of_a_pod_is_in_the_table_of_its_engine(plan: Plan) -> None:
-    """Routers included: a flag that no row has was invented by a writer."""
-    engine = plan.deployments[0].deployment.pools[0].config.engine.id
-    rows = [row for row in launch.engine_flags() if row.engine == engine]
-    known = {word for row in rows for word in row.flag.split() if word.startswith("--")}
-    for one in objects(plan):
-        for pod in pods(one):
-            words = " ".join(pod["containers"][0]["args"]).split()
-            assert {word for word in words if word.startswith("--") and word != "--"} <= known

@@ -16,8 +16,8 @@ from planner.launch import fleet_of
 from planner.launch.production_stack import release_name
 from planner.serving import Router
 from tests.builders import FP8, HARDWARE
-from tests.launch.schemas import breaks
-from tests.launch.test_kubernetes import DNS_LABEL, spread
+from tests.launch.schemas import DNS_LABEL, breaks
+from tests.launch.test_kubernetes import spread
 from tests.launch.test_launch import launch_specs, mixed, planned, routed
 
 AMD = mixed("vllm", 2, tp=4, sku=HARDWARE.skus["mi300x"])

@@ -28,7 +28,6 @@ from planner import launch
 from planner.core import UnsupportedFeatureError
 from planner.fleet import Plan
 from planner.launch import fleet_of
-from planner.launch.flags import engine_flags
 from planner.launch.placement import place_replicas, server_numbers
 from planner.launch.routers import FIRST_ROUTER_PORT
 from planner.launch.scripts import COMPOSE_NAME, RENDER_NODES_NAME
@@ -43,6 +42,7 @@ from tests.launch.test_launch import mixed, on, planned, routed
 
 STUB = Path(__file__).with_name("stub_engine.py")
 FLAGS = Path(__file__).parents[1] / "reference" / "launch" / "program_flags.csv"
+METRICS = Path(launch.__file__).parents[1] / "presets" / "metric_names.csv"
 PROGRAMS = ("vllm", "python3", "trtllm-serve", "vllm-router", "nginx")
 MODEL = "meta-llama/Llama-3.1-8B"
 RUNS = cycle(range(25))
@@ -72,14 +72,9 @@ SHAPES: Mapping[str, tuple[Plan, int, str]] = {
 FURTHER: Mapping[str, tuple[Plan, int, str]] = {
     "a pair of SGLang": (pair("sglang", (2, 3)), 1, "round_robin"),
     "a pair of TensorRT-LLM": (pair("tensorrt-llm", (2, 2)), 1, "round_robin"),
-    "two replicas of attention ranks on a server": (attention_ranks(2, Parallelism(dp=4, ep=4)), 1, "round_robin"),
     "pipelines over two servers": (spread(), 4, "round_robin"),
     "ranks of vLLM over two servers": (ranks(), 2, ""),
-    "a policy that the router lacks": (routed(mixed("sglang", 2), Router.LEAST_REQUESTS), 1, "least_conn"),
 }
-
-
-# --- starting -------------------------------------------------------------------------------------------------------
 
 
 class Site:
@@ -105,6 +100,7 @@ class Site:
             "PATH": f"{programs}:/usr/bin:/bin",
             "HOME": str(folder),
             "STUB_FLAGS": str(FLAGS),
+            "STUB_METRICS": str(METRICS),
             "STUB_STATE": str(self.state),
             **{f"SERVER_{number}": address for number, address in self.addresses.items()},
         }
@@ -167,9 +163,6 @@ def started(folder: Path, plan: Plan, target: str, servers: int) -> Iterator[Sit
         yield site
     finally:
         site.stop()
-
-
-# --- Compose without Docker -----------------------------------------------------------------------------------------
 
 
 def interpolated(text: str, variables: Mapping[str, str]) -> str:
@@ -255,9 +248,6 @@ def gpus(service: Mapping[str, Any]) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(device["device_ids"])}
 
 
-# --- what must hold -------------------------------------------------------------------------------------------------
-
-
 def serves(site: Site, plan: Plan, policy: str) -> None:
     """Requests reach every replica that answers clients, through the router, and the policy is the planned one."""
     specs = launch.launch_specs(fleet_of(plan))
@@ -282,18 +272,17 @@ def serves(site: Site, plan: Plan, policy: str) -> None:
     assert len(list(site.state.iterdir())) == planned, "every GPU of the plan works, and none twice"
 
 
-@pytest.mark.parametrize("target", ["scripts", "compose"])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_fleet_starts_from_its_export_and_serves_through_its_router(shape: str, target: str, tmp_path: Path) -> None:
-    plan, servers, policy = SHAPES[shape]
+COMPOSED = ("two servers", "AMD", "TensorRT-LLM")
+"""Shapes with all that a Compose file has of its own: profiles, render nodes, a router's file."""
+STARTED = [("scripts", name) for name in (*SHAPES, *FURTHER) if name != "AMD"] + [
+    ("compose", name) for name in COMPOSED
+]
+
+
+@pytest.mark.parametrize(("target", "shape"), STARTED)
+def test_a_fleet_starts_from_its_export_and_serves_through_its_router(target: str, shape: str, tmp_path: Path) -> None:
+    plan, servers, policy = {**SHAPES, **FURTHER}[shape]
     with started(tmp_path, plan, target, servers) as site:
-        serves(site, plan, policy)
-
-
-@pytest.mark.parametrize("shape", FURTHER)
-def test_further_shapes_start_from_their_scripts(shape: str, tmp_path: Path) -> None:
-    plan, servers, policy = FURTHER[shape]
-    with started(tmp_path, plan, "scripts", servers) as site:
         serves(site, plan, policy)
 
 
@@ -318,7 +307,7 @@ tr ' ' '\\n' < "$3"
 """A stand-in for ``scontrol show hostnames``; a node list is a file here."""
 
 
-@pytest.mark.parametrize("shape", ["one server of eight", "two servers", "a pair of two SKUs"])
+@pytest.mark.parametrize("shape", ["two servers", "a pair of two SKUs"])
 def test_a_slurm_job_starts_the_fleet_on_its_nodes(shape: str, tmp_path: Path) -> None:
     plan, servers, policy = SHAPES[shape]
     site = Site(tmp_path, launch.export_files(fleet_of(plan), "slurm"), servers)
@@ -354,7 +343,7 @@ def test_a_slurm_job_asks_for_the_servers_that_the_plan_fills() -> None:
 
 def test_a_process_that_ends_stops_its_server(tmp_path: Path) -> None:
     with started(tmp_path, mixed("vllm", 2), "scripts", 1) as site:
-        serves(site, mixed("vllm", 2), "round_robin")
+        site.asked(f"{site.addresses[1]}:{FIRST_ROUTER_PORT}", "/policy")
         children = site.processes[0].pid
         (first, *_) = Path(f"/proc/{children}/task/{children}/children").read_text().split()
         os.kill(int(first), signal.SIGTERM)
@@ -388,12 +377,10 @@ def test_a_stand_in_refuses_what_the_real_program_does_not_read(tmp_path: Path) 
         assert done.returncode == 1 and error in done.stderr
 
 
-# --- where replicas run ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("shape", [*SHAPES, *FURTHER])
+@pytest.mark.parametrize("shape", ["a pair of two SKUs", "two replicas of attention ranks on a server"])
 def test_no_two_processes_of_a_server_share_a_gpu_or_a_port(shape: str) -> None:
-    plan, servers, _ = {**SHAPES, **FURTHER}[shape]
+    ranks_beside = {"two replicas of attention ranks on a server": (attention_ranks(2, Parallelism(dp=4, ep=4)), 1, "")}
+    plan, servers, _ = {**SHAPES, **ranks_beside}[shape]
     replicas = place_replicas(launch.launch_specs(fleet_of(plan)))
     assert server_numbers(replicas) == list(range(1, servers + 1))
     gpus = [(server, gpu) for replica in replicas for server in replica.servers for gpu in replica.gpus]
@@ -405,12 +392,6 @@ def test_no_two_processes_of_a_server_share_a_gpu_or_a_port(shape: str) -> None:
     assert len(ports) == len(set(ports))
 
 
-def test_pools_of_one_sku_share_a_server_as_the_plan_bought_it() -> None:
-    replicas = place_replicas(launch.launch_specs(fleet_of(pair("vllm", (1, 1), tp=4))))
-    assert [replica.servers for replica in replicas] == [(1,), (1,)]
-    assert [replica.gpus for replica in replicas] == [(0, 1, 2, 3), (4, 5, 6, 7)]
-
-
 def test_larger_replicas_are_placed_first_so_that_none_wastes_a_server() -> None:
     """Three of two GPUs, then two of four, fill two servers of eight as they would not in their own order."""
     plan = planned(Deployment.disaggregated(on("vllm", tp=2), on("vllm", tp=4), (3, 2)))
@@ -418,18 +399,9 @@ def test_larger_replicas_are_placed_first_so_that_none_wastes_a_server() -> None
     assert server_numbers(replicas) == [1, 2]
 
 
-def test_the_table_of_flags_holds_the_pinned_releases() -> None:
-    """The programs whose parsers were read are those of the images that an export names."""
-    lines = FLAGS.read_text(encoding="utf-8").splitlines()[1:]
-    versions = {tuple(line.split(",")[:2]) for line in lines}
-    images = {
-        row.engine: row.flag.rpartition(":")[2].removeprefix("v") for row in engine_flags() if row.knob == "image"
-    }
-    assert ("vllm serve", images["vllm"]) in versions and ("sglang.launch_server", images["sglang"]) in versions
-    assert ("trtllm-serve serve", images["tensorrt-llm"]) in versions
-
-
 def test_a_policy_that_neither_router_nor_nginx_has_is_refused() -> None:
     for target in ("scripts", "compose"):
         with pytest.raises(UnsupportedFeatureError, match=r"router = 'least_tokens'.*nginx"):
             launch.export_files(fleet_of(routed(mixed(), Router.LEAST_TOKENS)), target)
+    files = scripts(routed(mixed(), Router.LEAST_REQUESTS))  # which nginx has and the engine's router lacks
+    assert "    least_conn;" in files["01-main-router.sh"] and "nginx spreads the requests" in files["README.md"]

@@ -109,8 +109,8 @@ def counted(day: Workload, truth: Deployment) -> str:
         "time_to_first_token_seconds": ("ttft", seconds[Metric.TTFT]),
         "request_time_per_output_token_seconds": ("tpot", seconds[Metric.TPOT]),
         "e2e_request_latency_seconds": ("e2e", seconds[Metric.E2E]),
-        "request_prompt_tokens": ("inputs", np.asarray(arrivals.input_tokens, dtype=float)),
-        "request_generation_tokens": ("outputs", np.asarray(arrivals.output_tokens, dtype=float)),
+        "request_prompt_tokens": ("input_lengths", np.asarray(arrivals.input_tokens, dtype=float)),
+        "request_generation_tokens": ("output_lengths", np.asarray(arrivals.output_tokens, dtype=float)),
     }
     series = [("vllm:request_success_total", {"finished_reason": "length"}, upto.astype(float))]
     for name, (buckets, values) in columns.items():

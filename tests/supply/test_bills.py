@@ -50,6 +50,7 @@ def test_a_focus_bill_gives_what_was_paid_for_a_gpu_hour() -> None:
     kept = by_commitment["on_demand"]
     assert (kept.sku, kept.gpus_per_instance, kept.region) == (INSTANCE.sku, 8, "r-1")
     assert kept.retrieved_on == date(2026, 10, 31)
+    assert read_prices(io.StringIO(prices_csv(found.prices))).prices == found.prices, "as a table again"
 
 
 def test_rows_that_are_left_out_are_counted_with_the_reason() -> None:
@@ -68,13 +69,6 @@ def test_rows_that_are_left_out_are_counted_with_the_reason() -> None:
     for reason in ("no usage", "in EUR", "not counted in hours", "Committed", "m7i.large"):
         assert reason in text
     assert len(found.notes) == 6
-
-
-def test_prices_of_a_bill_read_back_as_a_table() -> None:
-    """Round trip: bill, prices, table, prices."""
-    found = read_prices(focus({}))
-    again = read_prices(io.StringIO(prices_csv(found.prices)))
-    assert again.prices == found.prices
 
 
 def opencost(**changes: Any) -> io.StringIO:

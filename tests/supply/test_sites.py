@@ -128,27 +128,12 @@ def test_a_commitment_is_not_replaced_by_another() -> None:
     assert [site.name for site in sites_of(cheap, reserved, rule=rule)] == ["P", "Q"]
 
 
-def test_sites_are_combined_where_each_sells_something_for_less() -> None:
-    prices = [
-        make_price(sku=sku, provider=provider, usd_per_gpu_hour=usd)
-        for provider, (h100, l4) in {"P": (1.0, 3.0), "Q": (3.0, 1.0)}.items()
-        for sku, usd in (("h100-sxm", h100), ("l4", l4))
-    ]
-    together = policy(granularity="instance", providers_at_most=2)
-    assert [site.name for site in sites_of(*prices, rule=together)] == ["P", "Q", "P + Q"]
-
-
 def test_the_network_of_an_instance_is_shared_by_its_gpus() -> None:
     """AWS's g6.12xlarge has 40 Gbit/s for its four L4."""
     price = make_price(provider="AWS", sku="l4", instance_type="g6.12xlarge", gpus_per_instance=4, gpus_together=4)
     market = HardwareDb(skus=DB.skus, prices=(price,), engines={}, instances=DB.instances)
     (site,) = site_supplies(["l4"], policy(granularity="instance"), limits(), market)
     assert site.networks["l4"].bytes_per_s_per_gpu == 40e9 / 8 / 4
-
-
-def test_twelve_gpus_are_two_servers_of_eight() -> None:
-    (site,) = sites_of(make_price(gpus_per_instance=8))
-    assert cost_at(site, {"h100-sxm": 12}) == 16 * 2.5
 
 
 def test_gpus_of_ones_own_go_with_every_site_and_stand_apart() -> None:
