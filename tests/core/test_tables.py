@@ -10,17 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.core import (
-    Metric,
     Table,
-    duration,
     money,
-    number_of,
     percent,
     rough_share,
     share_with_error,
     significant,
-    unit,
-    with_unit,
 )
 
 
@@ -33,11 +28,6 @@ def test_significant_digits_lose_at_most_half_a_digit(value: float, digits: int)
     text = significant(value, digits)
     assert "e" not in text
     assert _read(text) == pytest.approx(value, rel=0.51 * 10.0 ** (1 - digits))
-
-
-@given(st.integers(-(10**15), 10**15))
-def test_whole_numbers_are_shown_in_full(number: int) -> None:
-    assert _read(significant(float(number))) == number
 
 
 @given(st.floats(min_value=1.0, max_value=1e9))
@@ -92,16 +82,6 @@ def test_a_probability_counted_in_few_draws_has_no_hundredths() -> None:
 def test_what_is_not_finite_is_said_in_words(show: Callable[[float], str]) -> None:
     assert show(math.inf) == "unbounded"
     assert show(math.nan) == "undefined"
-
-
-def test_milliseconds_for_tokens_seconds_for_requests() -> None:
-    assert (duration(0.25, Metric.TTFT), unit(Metric.TTFT)) == ("250", "ms")
-    assert (duration(0.25, Metric.E2E), unit(Metric.E2E)) == ("0.250", "s")
-    assert with_unit(math.inf, Metric.TPOT) == "unbounded"
-
-
-def test_one_is_singular() -> None:
-    assert [number_of(n, "node") for n in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]
 
 
 def test_columns_of_numbers_are_recognised() -> None:

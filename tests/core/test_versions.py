@@ -13,17 +13,14 @@ from hardware_db import Calibration, load_hardware, read_calibration
 from planner.core import CALIBRATION, PLAN, SCENARIO, VERSION_KEY, InputError, json_schema
 from planner.core.versions import Format
 from planner.launch import read_fleet
-from planner.report.records import SCHEMA_VERSION, EvaluationDocument
+from planner.report.records import EvaluationDocument
 from planner.roofline import Parallelism
 from planner.scenario import (
-    Scenario,
     load_request,
     load_scenario,
-    plan_document_at,
     read_scenario,
     recorded_usd_per_hour,
     scenario_of_text,
-    scenario_text,
 )
 from tests.places import REFERENCE
 
@@ -92,11 +89,6 @@ def test_what_is_no_version_is_refused(kind: Format, version: object) -> None:
         kind.upgrade({VERSION_KEY: version})
 
 
-@pytest.mark.parametrize("kind", FORMATS, ids=lambda kind: kind.name)
-def test_there_is_a_step_from_every_older_version(kind: Format) -> None:
-    assert sorted(kind.migrations) == list(range(1, kind.current))
-
-
 # --- scenarios ------------------------------------------------------------------------------------------------------
 
 
@@ -107,12 +99,6 @@ def test_a_scenario_may_name_its_version_and_means_the_same_without() -> None:
     assert named == load_scenario(unnamed)
     assert [one.name for one in named.workload.classes] == ["chat", "batch"]
     assert scenario_of_text(text) == read_scenario(unnamed)[0]
-
-
-def test_a_saved_scenario_names_its_version() -> None:
-    content = read_scenario("chat-llama-70b")[0].model_dump(mode="json")
-    assert yaml.safe_load(scenario_text(content))[VERSION_KEY] == SCENARIO.current
-    assert scenario_of_text(scenario_text(content)) == read_scenario("chat-llama-70b")[0]
 
 
 def test_a_newer_scenario_is_refused_wherever_it_comes_from(tmp_path: Path) -> None:
@@ -132,17 +118,7 @@ def test_a_newer_scenario_is_refused_wherever_it_comes_from(tmp_path: Path) -> N
             read()
 
 
-def test_the_schema_of_a_scenario_allows_the_version_that_is_read() -> None:
-    allowed = Scenario.model_json_schema()["properties"][VERSION_KEY]
-    assert (allowed["minimum"], allowed["maximum"]) == (SCENARIO.current, SCENARIO.current)
-    assert VERSION_KEY not in Scenario.model_json_schema()["required"]
-
-
 # --- plans ----------------------------------------------------------------------------------------------------------
-
-
-def test_documents_are_written_in_the_version_that_is_read() -> None:
-    assert PLAN.current == SCHEMA_VERSION
 
 
 def test_an_old_plan_launches_what_its_name_says() -> None:
@@ -183,26 +159,7 @@ def test_a_split_that_does_not_fit_is_not_guessed(change: dict[str, Any], tmp_pa
         read_fleet(path)
 
 
-@pytest.mark.parametrize("junk", [None, 3, [3], [{}], [{"deployment": 3}], [{"deployment": {"pools": [3]}}]])
-def test_malformed_deployments_are_left_to_whoever_reads_them(junk: object) -> None:
-    assert len(PLAN.upgrade({**old_plan(), "deployments": junk})) == len(old_plan())
-
-
-def test_a_newer_plan_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    path.write_text(json.dumps({**old_plan(), VERSION_KEY: 4}), encoding="utf-8")
-    for read in (plan_document_at, load_request, read_fleet, recorded_usd_per_hour):
-        with pytest.raises(
-            InputError, match="this plan was written by a newer planner: schema 4, this one reads up to"
-        ):
-            read(path)
-
-
 # --- calibrations ---------------------------------------------------------------------------------------------------
-
-
-def test_calibrations_are_written_in_the_version_that_is_read() -> None:
-    assert Calibration.model_fields[VERSION_KEY].default == CALIBRATION.current
 
 
 @pytest.mark.parametrize("number", [{}, {VERSION_KEY: 1}])
@@ -220,15 +177,3 @@ def test_a_calibration_of_today_is_read_with_and_without_its_number(number: dict
     path = tmp_path / "now.json"
     path.write_text(json.dumps({**{k: v for k, v in fit().items() if k != VERSION_KEY}, **number}), encoding="utf-8")
     assert read_calibration(path) == Calibration(**fit())
-
-
-def test_a_newer_calibration_is_refused_in_a_file_and_in_a_scenario(tmp_path: Path) -> None:
-    newer = {**fit(), VERSION_KEY: 3}
-    path = tmp_path / "new.json"
-    path.write_text(json.dumps(newer), encoding="utf-8")
-    said = "schema_version = 3: this calibration was written by a newer planner: schema 3, this one reads up to 2"
-    with pytest.raises(InputError, match=f"new.json: {said}"):
-        read_calibration(path)
-    scenario = {**read_scenario("chat-llama-70b")[0].model_dump(mode="json"), "own_hardware": {"calibrations": [newer]}}
-    with pytest.raises(InputError, match=f"own_hardware.calibrations {said}"):
-        load_scenario(scenario)

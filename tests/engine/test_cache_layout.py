@@ -48,10 +48,6 @@ class TestPerToken:
         assert kv_bytes_per_token_per_gpu(llm, Dtype.BF16, 8) == 327_680 / 8
         assert kv_bytes_per_token_per_gpu(llm, Dtype.BF16, 16) == 327_680 / 8  # replicated
 
-    @pytest.mark.parametrize("tp", [1, 8])
-    def test_the_latent_row_of_deepseek_v3_is_on_every_gpu(self, tp: int) -> None:
-        assert kv_bytes_per_token_per_gpu(load_llm("deepseek-v3"), Dtype.BF16, tp) == 61 * 576 * 2  # 70,272 published
-
     @pytest.mark.parametrize(
         ("llm", "tokens", "tp", "gib"),
         [
@@ -62,14 +58,6 @@ class TestPerToken:
     def test_one_request_takes_the_gib_that_vllm_reports(self, llm: str, tokens: int, tp: int, gib: float) -> None:
         needed = tokens * kv_bytes_per_token_per_gpu(load_llm(llm), Dtype.BF16, tp)
         assert needed / 2**30 == pytest.approx(gib, abs=0.01)
-
-    def test_a_model_of_windows_only_is_counted_as_if_it_kept_everything(self) -> None:
-        # Mistral-7B v0.1: 32 layers of 2 x 8 x 128 values.
-        config = replica("mistral-7b-v0.1")
-        assert kv_bytes_per_token_per_gpu(config.llm, Dtype.BF16, 1) == 131_072
-        assert sequence_bytes_per_gpu(config) == 0.0
-        cost = cache_cost(config, config.llm.layers)
-        assert (cost.token_bytes, cost.sequence_bytes) == (131_072, 0.0)
 
     @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
     def test_layers_of_one_kind_cost_their_values_in_every_layout(self, engine: str) -> None:
@@ -108,13 +96,6 @@ class TestPerSequence:
         assert kv_bytes_per_token_per_gpu(mimo.llm, Dtype.BF16, 8) == 9 * 1 * (192 + 128) * 2
         assert sequence_bytes_per_gpu(mimo) == 39 * 1 * (192 + 128) * 128 * 2
         assert kv_bytes_per_token_per_gpu(mimo.llm, Dtype.BF16, 1) == 9 * 4 * (192 + 128) * 2
-
-    @pytest.mark.parametrize("tp", [1, 2, 4, 8])
-    def test_windows_and_tokens_of_step_are_split_as_its_heads(self, tp: int) -> None:
-        """Step-3.7-Flash: 12 global and 33 windowed layers of 8 heads, split evenly over as many GPUs."""
-        step = replica("step-3.7-flash", HARDWARE.skus["b200-sxm"], tp)
-        assert kv_bytes_per_token_per_gpu(step.llm, Dtype.BF16, tp) == 12 * 8 * 256 * 2 / tp
-        assert sequence_bytes_per_gpu(step) == 33 * 8 * 256 * 512 * 2 / tp
 
     @pytest.mark.parametrize(
         "model", ["llama-3.1-8b", "deepseek-r1", "qwen3-235b-a22b", "gpt-oss-120b", "qwen3-next-80b-a3b-thinking"]
@@ -173,12 +154,6 @@ class TestGroups:
         assert page - state < 16 * token  # in whole blocks of 16
         assert cost.token_bytes == 12 * token
 
-    def test_layers_on_the_cache_of_others_are_in_no_group(self) -> None:
-        e2b = LlmSpec.from_config(GEMMA_4_E2B)
-        config = replica().model_copy(update={"llm": e2b})
-        cost = cache_cost(config, e2b.layers)
-        assert cost.token_bytes == 3 * 2 * 512 * 2  # three layers of one head of 512
-
     @pytest.mark.parametrize(
         "model", ["gpt-oss-120b", "gemma-4-26b-a4b", "mimo-v2-flash", "qwen3-next-80b-a3b-thinking"]
     )
@@ -198,12 +173,6 @@ class TestWindowShare:
         assert cost.token_bytes == pytest.approx(2048 * (18 + 0.8 * 18))
         assert cost.sequence_bytes == cost.step_token_bytes == 0.0
 
-    def test_states_stay_beside_the_tokens(self) -> None:
-        config = served_by("sglang", replica("qwen3-next-80b-a3b-thinking", H200))
-        cost = cache_cost(config, config.llm.layers)
-        assert cost.token_bytes == 12 * 2048
-        assert cost.sequence_bytes == state_bytes(config.llm)
-
 
 class TestCompressedAttention:
     """DeepSeek-V4-Flash in vLLM: entries of 584 bytes in pages of 64, index keys of 132, all in multiples of 576."""
@@ -216,10 +185,6 @@ class TestCompressedAttention:
         config = replica("deepseek-v4-flash", HARDWARE.skus["b200-sxm"], parallelism=Parallelism(tp=4, ep=4))
         return config.model_copy(update={"precision": config.llm.native_precision})
 
-    def test_pages_are_multiples_of_576_bytes(self) -> None:
-        for page, size in ((self.ENTRIES, 64 * 584), (self.INDEX, 64 * 132), (self.FEW, 2 * 584)):
-            assert page == math.ceil(size / 576) * 576
-
     def test_a_block_of_256_tokens_holds_a_page_of_each_size_for_21_layers(self, config: ReplicaConfig) -> None:
         block = 21 * (self.ENTRIES + self.INDEX + self.FEW)  # 21 layers of ratio 4 have entries and index keys
         assert cache_cost(config, config.llm.layers).token_bytes == block / 256
@@ -231,10 +196,6 @@ class TestCompressedAttention:
         fours = 2 * (math.ceil((2 * 4 - 1) / 4) + 1)  # two parts of 4 tokens, for entries and for index keys
         hundreds = math.ceil((128 - 1) / 8) + 1
         assert cache_cost(config, config.llm.layers).sequence_bytes == block * (windows + fours + hundreds)
-
-    def test_it_is_the_same_on_every_gpu(self, config: ReplicaConfig) -> None:
-        wider = config.model_copy(update={"parallelism": Parallelism(tp=8, ep=8)})
-        assert cache_cost(wider, wider.llm.layers) == cache_cost(config, config.llm.layers)
 
 
 class TestTransfers:
@@ -271,18 +232,6 @@ class TestTransfers:
         assert kv_transfer_bytes_per_token(config) == expected
         longer, shorter = kv_transfer_bytes(config, np.array([9000, 8000]))
         assert longer - shorter == pytest.approx(1000 * expected)
-
-    @pytest.mark.parametrize("model", ["llama-3.1-70b", "deepseek-v3", "qwen3-next-80b-a3b-thinking"])
-    def test_ranks_take_no_copies(self, model: str) -> None:
-        one, ranks = (replica(model, parallelism=split) for split in (Parallelism(), Parallelism(dp=8, ep=8)))
-        prompts = np.array([1, 100, 10_000])
-        assert kv_transfer_bytes(ranks, prompts) == pytest.approx(kv_transfer_bytes(one, prompts))
-
-    def test_windowed_and_global_layers_both_send(self) -> None:
-        gemma = replica("gemma-4-26b-a4b", H200, 2)
-        tokens = np.array([500, 1024, 30_000])
-        expected = 20_480 * tokens + 25 * 8 * (256 + 256) * 2 * np.minimum(tokens, 1024)
-        assert kv_transfer_bytes(gemma, tokens) == pytest.approx(expected)
 
     def test_layers_on_the_cache_of_others_hold_and_send_nothing(self) -> None:
         e2b = LlmSpec.from_config(GEMMA_4_E2B)
@@ -338,11 +287,6 @@ def test_vllm_finds_states_at_ends_of_chunks() -> None:
     assert found(config, 10_000, 20_000) == 7392  # one chunk lies within the prefix
     assert found(config, 10_000, 10_400) == 9504  # a prompt ends with its last block inside it
     assert found(config, 4_000, 20_000) == 0  # none does
-
-
-def test_sglang_finds_states_where_prompts_part() -> None:
-    config = on("sglang")
-    assert [found(config, prefix, prefix + 5000) for prefix in (200, 1000, 4000)] == [0, 768, 3840]
 
 
 def test_tensorrt_keeps_no_state_unasked() -> None:

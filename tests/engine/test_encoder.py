@@ -11,7 +11,6 @@ from hardware_db import EngineCosts
 from planner.core import InputError, rebuilt
 from planner.engine import (
     ReplicaConfig,
-    encoder_notes,
     encoder_times_s,
     images_s,
     mean_encoder_s,
@@ -77,15 +76,6 @@ def test_a_calibrated_encoder_is_slower_than_its_roofline_and_as_long_as_its_lau
     assert images_s(fitted, Images(count=1, width=64, height=64)) == pytest.approx(costs.launch_s * launches)
 
 
-def test_time_rises_with_size_and_number() -> None:
-    config = calibrated(QWEN)
-    sides = [images_s(config, Images(count=1, width=side, height=side)) for side in range(256, 3000, 250)]
-    numbers = [images_s(config, Images(count=count, width=1024, height=1024)) for count in (1, 2, 4, 8)]
-    assert sides == sorted(sides)
-    assert numbers == sorted(numbers)
-    assert numbers[-1] < 8.001 * numbers[0]
-
-
 def test_each_cell_has_the_time_of_its_images() -> None:
     config = calibrated(QWEN)
     two = Images(count=2, width=640, height=480)
@@ -94,13 +84,6 @@ def test_each_cell_has_the_time_of_its_images() -> None:
     assert encoder_times_s(config, lengths).tolist() == each_s
     assert mean_encoder_s(config, lengths) == pytest.approx(np.dot(each_s, [0.5, 0.25, 0.25]))
     assert not encoder_times_s(config, TokenLengths.constant(10, 1)).any()
-
-
-def test_notes_say_what_stands_in() -> None:
-    (note,) = encoder_notes(calibrated(QWEN), 0.02)
-    assert "takes 20 ms a request" in note
-    assert "the kernels of prompts stand in" in note
-    assert encoder_notes(calibrated(QWEN), 0.0) == ()
 
 
 def test_a_model_without_an_encoder_refuses_images() -> None:
@@ -125,11 +108,6 @@ def test_every_gpu_holds_its_share_of_the_encoder(tp: int) -> None:
     whole = encoder_weight_bytes(load_llm(QWEN))
     assert encoder_bytes_per_gpu(load_llm(QWEN), tp) == whole / tp
     assert weights_beside(Parallelism(tp=tp)) == pytest.approx(whole / tp)
-
-
-def test_an_encoder_that_does_not_divide_is_on_every_gpu() -> None:
-    llm = load_llm("kimi-k3")
-    assert encoder_bytes_per_gpu(llm, 8) == encoder_weight_bytes(llm)
 
 
 def test_the_first_stage_of_a_pipeline_holds_the_encoder() -> None:

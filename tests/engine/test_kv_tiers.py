@@ -15,12 +15,10 @@ from planner.engine import (
     kv_tier_notes,
     kv_tiers_usd_per_gpu_hour,
     levels_worth_loading,
-    prompt_s,
     read_bytes_per_s,
     tier_loads,
     tiers_label,
 )
-from planner.engine.kv_tiers import recompute_s
 from tests.builders import H100, HARDWARE, replica
 
 LLAMA_8B_BYTES = 2 * 32 * 8 * 128 * 2  # keys and values, layers, heads, width, bytes: its config.json
@@ -43,11 +41,6 @@ def test_gpus_of_a_replica_load_their_heads_at_the_same_time() -> None:
     (one,), (four,) = tier_loads(behind(HOST)), tier_loads(behind(HOST, tp=4))
     assert four.token_s == pytest.approx(one.token_s / 4)
     assert four.blocks == pytest.approx(4 * one.blocks, rel=1e-6)
-
-
-def test_a_replica_has_the_part_of_its_gpus_of_a_server() -> None:
-    (loads,) = tier_loads(behind(HOST))
-    assert loads.blocks == 8e12 / 8 // (16 * LLAMA_8B_BYTES)
 
 
 def test_a_tier_of_size_0_is_none() -> None:
@@ -77,14 +70,6 @@ def test_what_loads_slower_than_it_computes_is_left_alone() -> None:
         assert levels_worth_loading(config, tier_loads(config), [4000]) == count
     config = behind(fast, slow.model_copy(update={"kind": KvTierKind.SSD}))
     assert levels_worth_loading(config, tier_loads(config), [4000, 4000]) == 1
-
-
-def test_computing_more_tokens_takes_longer_and_a_whole_prompt_its_steps() -> None:
-    config = behind(HOST)
-    times_s = [recompute_s(config, tokens) for tokens in (0, 100, 1000, 8000, 20_000)]
-    assert times_s == sorted(times_s)
-    assert times_s[0] == 0.0
-    assert prompt_s(config, 2 * config.step_tokens) > 2 * prompt_s(config, config.step_tokens)
 
 
 def test_layers_loaded_while_others_are_computed_delay_a_prompt_by_what_is_left() -> None:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from hardware_db import Dtype, GpuSku, KernelFit
+from hardware_db import Dtype
 from planner.core import InputError
 from planner.engine import (
     Schedule,
     step_time,
 )
 from planner.llm import Part, PartPrecision, Precision, load_llm
-from planner.roofline import Bound, OperatorFamily, StepShape
-from tests.builders import FP8, H100, HARDWARE, calibrated, replica, weights_bytes_per_gpu
-
-
-def with_bandwidth(factor: float) -> GpuSku:
-    """An H100 with another memory bandwidth."""
-    fact = H100.hbm_bandwidth_bytes_per_s
-    return H100.model_copy(update={"hbm_bandwidth_bytes_per_s": fact.model_copy(update={"value": factor * fact.value})})
+from planner.roofline import Bound
+from tests.builders import FP8, HARDWARE, calibrated, replica, weights_bytes_per_gpu
 
 
 class TestLlama8bOnH100ByHand:
@@ -39,11 +30,6 @@ class TestLlama8bOnH100ByHand:
         seconds = step_time(replica(), decode_contexts=[1]).total_s
         assert whole - table <= seconds <= 1.01 * (whole - table)
 
-    def test_batch_32_reads_the_weights_once(self) -> None:
-        one = step_time(replica(), decode_contexts=[1]).total_s
-        batch = step_time(replica(), decode_contexts=[1] * 32).total_s
-        assert one < batch < 1.03 * one  # 32 times the tokens for 2 % more time
-
     def test_kv_of_32_sequences_at_1000_tokens(self) -> None:
         # 32 * 1000 tokens * 131072 B / 3.35e12 B/s = 1.252 ms more
         short = step_time(replica(), decode_contexts=[1] * 32).total_s
@@ -58,22 +44,6 @@ class TestLlama8bOnH100ByHand:
         assert step_time(replica(), decode_contexts=[100]).bound is Bound.MEMORY
 
 
-def test_item_sums_equal_the_total() -> None:
-    step = step_time(replica("mixtral-8x7b-v0.1", tp=4), decode_contexts=[500] * 20, chunks=[(512, 0), (300, 700)])
-    assert sum(step.family_s.values()) == pytest.approx(step.total_s, rel=1e-12)
-    assert sum(step.bound_s.values()) == pytest.approx(step.total_s, rel=1e-12)
-    assert step.family_s[OperatorFamily.EXPERTS] > 0.0
-    assert step.family_s[OperatorFamily.ALL_REDUCE] > 0.0
-
-
-def test_many_steps_at_once_equal_one_at_a_time() -> None:
-    timer = replica("mixtral-8x7b-v0.1", tp=2).timer
-    decodes = np.array([1.0, 7.0, 200.0])
-    many = timer.times_s(StepShape(decodes, decodes * 900, decodes * 3, decodes * 40, decodes * 5, decodes / 10))
-    single = [float(timer.times_s(StepShape(n, n * 900, n * 3, n * 40, n * 5, n / 10))) for n in decodes]
-    assert many == pytest.approx(single, rel=1e-14)
-
-
 def test_a_calibration_slows_and_says_whose_it_is() -> None:
     plain = replica("llama-3.1-70b", HARDWARE.skus["h200-sxm"], precision=FP8)
     fitted = calibrated("llama-3.1-70b", precision=FP8)
@@ -86,22 +56,11 @@ def test_a_calibration_slows_and_says_whose_it_is() -> None:
     assert any(note.startswith("h100-pcie: not measured: shares of peak as fitted on h") for note in borrowed)
 
 
-def test_efficiency_above_one_is_refused() -> None:
-    fit = {"samples": 9, "held_out": 0, "median_error": 0.0, "p90_error": 0.0, "spread": 0.0}
-    with pytest.raises(InputError, match=r"parameters\.memory_efficiency = 1\.2: an efficiency lies in \(0, 1\]"):
-        KernelFit(parameters={"memory_efficiency": {"value": 1.2, "low": 1.1, "high": 1.3}}, **fit)
-
-
 def test_the_schedule_is_the_engines_unless_another_is_given() -> None:
     engine = HARDWARE.engines["vllm"]
     own = Schedule(mixed_steps=False, whole_prompts=True)
     assert replica().schedule.mixed_steps is engine.mixed_steps
     assert replica(own_schedule=own).schedule is own
-
-
-def test_a_sku_without_fp8_says_how_fp8_weights_run() -> None:
-    notes = replica(sku=HARDWARE.skus["a100-sxm-80gb"], precision=FP8).assumptions
-    assert any("no fp8 matrix units" in note and "multiplied in bf16" in note for note in notes)
 
 
 def test_formats_a_gpu_cannot_multiply_and_kernels_that_stand_in_are_named_part_by_part() -> None:
@@ -115,24 +74,6 @@ def test_formats_a_gpu_cannot_multiply_and_kernels_that_stand_in_are_named_part_
     )
     assert any("no mxfp4 matrix units, mxfp4 weights" in note for note in mixed.assumptions)
     assert not any("matrix units" in note for note in calibrated(sku="b200-sxm", precision=nvfp4).assumptions)
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    factor=st.floats(1.0, 8.0),
-    contexts=st.lists(st.integers(1, 8000), max_size=50),
-    chunk=st.integers(1, 4096),
-    past=st.integers(0, 4096),
-)
-def test_more_bandwidth_never_slows_a_step(factor: float, contexts: list[int], chunk: int, past: int) -> None:
-    base = step_time(replica(), contexts, [(chunk, past)]).total_s
-    faster = step_time(replica(sku=with_bandwidth(factor)), contexts, [(chunk, past)]).total_s
-    assert faster <= base * (1 + 1e-12)
-
-
-def test_infinite_bandwidth_leaves_the_compute_time() -> None:
-    step = step_time(replica(sku=with_bandwidth(1e9)), chunks=[(1024, 0)])
-    assert step.bound_s[Bound.MEMORY] < 1e-6 * step.total_s
 
 
 @pytest.mark.parametrize(

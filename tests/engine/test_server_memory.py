@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from hardware_db import Dtype
-from planner.core import InputError, PlannerError, UnknownNameError
+from planner.core import InputError, UnknownNameError
 from planner.engine import StartUp, memory
 from planner.engine.server_memory import (
     formats_of,
-    formats_record,
-    formats_table,
     memory_fixes,
     memory_headline,
     memory_parts,
     memory_record,
     memory_tables,
 )
-from planner.llm import Part, Precision, load_llm
+from planner.llm import Precision, load_llm
 from tests.builders import HARDWARE
 
 GIB = 2.0**30
@@ -27,22 +24,6 @@ REFUSES = memory("qwen3-32b", "h100-sxm")
 
 class TestWhatIsAssumed:
     """What is not given is as the engine and the checkpoint have it."""
-
-    def test_a_server_takes_the_whole_context(self) -> None:
-        assert memory("llama-3.1-8b", "h100-sxm").replica.longest_tokens == 131_072
-
-    def test_limits_are_those_of_the_engine_on_the_gpu(self) -> None:
-        h100, l4 = (memory("llama-3.1-8b", sku).replica for sku in ("h100-sxm", "l4"))
-        assert (h100.max_running_requests, h100.max_batched_tokens) == (1024, 8192)
-        assert (l4.max_running_requests, l4.max_batched_tokens) == (256, 2048)
-
-    def test_formats_are_those_of_the_checkpoint(self) -> None:
-        assert memory("gpt-oss-20b", "h100-sxm").replica.precision == load_llm("gpt-oss-20b").native_precision
-
-    @pytest.mark.parametrize("name", ["fp8", "int4", "bf16"])
-    def test_a_format_is_that_of_the_weights(self, name: str) -> None:
-        found = memory("llama-3.1-8b", "h100-sxm", precision=name).replica.precision
-        assert found.of(Part.FEED_FORWARD)[0] == Dtype(name)
 
     def test_a_format_of_which_there_is_a_checkpoint_is_that_checkpoint(self) -> None:
         """RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic: 33.88 GiB of each of two GPUs (vLLM 0.11, s003)."""
@@ -108,11 +89,6 @@ class TestShown:
     def test_parts_fill_the_gpu(self, found: StartUp) -> None:
         assert sum(memory_parts(found).values()) == pytest.approx(found.seen_bytes)
 
-    def test_the_headline_says_whether_it_starts(self) -> None:
-        assert f"{STARTS.kv_bytes / GIB:.2f} GiB of KV cache per GPU" in memory_headline(STARTS)
-        assert f"GPU KV cache size: {STARTS.kv_tokens:,} tokens" in memory_headline(STARTS)
-        assert f"does not start: {REFUSES.reason}" in memory_headline(REFUSES)
-
     @pytest.mark.parametrize(
         ("engine", "words"),
         [
@@ -168,16 +144,3 @@ class TestFormats:
                 "llama-3.3-70b-instruct", "h100-sxm", tp=2, max_request_tokens=32_768, precision=one.replica.precision
             )
             assert memory_record(again) == memory_record(one)
-
-    def test_the_table_has_a_row_for_each_and_says_why_not(self) -> None:
-        table = formats_table(self.FOUND)
-        assert [row[0] for row in table.rows] == [name for name, _ in self.FOUND]
-        assert [row[5] for row in table.rows] == [
-            "yes" if isinstance(one, StartUp) and one.starts else "no" for _, one in self.FOUND
-        ]
-
-    def test_what_is_refused_says_so_in_its_row(self) -> None:
-        refusal: PlannerError = InputError("precision", "fp4", "is not served", "choose another")
-        mixed = (*self.FOUND[:1], ("other (fp4)", refusal))
-        assert formats_table(mixed).rows[1][-1] == str(refusal)
-        assert formats_record(mixed)[1] == {"checkpoint": "other (fp4)", "refused": str(refusal)}

@@ -78,11 +78,6 @@ class TestPublishedLogs:
         assert [row["id"] for row in self.STARTED if row["kv_within"] != "0.05"] == ["s041"]
         assert all(row["note"] for row in LOGS if row["kv_within"] != "0.05")
 
-    def test_the_errors_of_all_of_them_are_small(self) -> None:
-        """Half of the caches are within half a percent, of the models whose logs the constants were fitted to too."""
-        errors = [abs(predicted(row).kv_bytes / GIB / float(row["kv_gib"]) - 1.0) for row in self.STARTED]
-        assert statistics.median(errors) < 0.005
-
 
 @pytest.fixture(scope="module")
 def rows(shared: Path) -> list[dict[str, Any]]:
@@ -102,17 +97,10 @@ class TestAllLogs:
     def errors(self, rows: list[dict[str, Any]], name: str) -> list[float]:
         return sorted(abs(row[name]) for row in rows if row["engine"] == "vllm" and row[name] != "")
 
-    def test_there_are_many(self, rows: list[dict[str, Any]]) -> None:
-        assert len(self.errors(rows, "kv_left_out")) >= 40
-        assert len(self.errors(rows, "weights_error")) >= 40
-
     def test_caches_of_models_left_out_are_within_a_few_percent(self, rows: list[dict[str, Any]]) -> None:
         errors = self.errors(rows, "kv_left_out")
         assert statistics.median(errors) <= 0.04
         assert errors[int(0.9 * len(errors))] <= 0.12
-
-    def test_weights_are_within_one_percent_in_the_middle(self, rows: list[dict[str, Any]]) -> None:
-        assert statistics.median(self.errors(rows, "weights_error")) <= 0.01
 
     def test_no_server_that_started_is_refused(self, rows: list[dict[str, Any]]) -> None:
         assert [row["id"] for row in rows if row["outcome"] == "starts" and not row["starts"]] == []
@@ -173,13 +161,6 @@ class TestAccount:
 class TestProbability:
     """The probability that a server starts."""
 
-    def test_it_is_one_half_where_room_equals_need(self) -> None:
-        config = memory("qwen3-32b", "h100-sxm").replica
-        longest = start_up(config, propose=False).longest_tokens
-        just = start_up(rebuilt(config, max_request_tokens=longest))
-        assert just.starts
-        assert start_up_probability(just) == pytest.approx(0.5, abs=0.01)
-
     def test_it_rises_with_spare_room(self) -> None:
         config = memory("qwen3-32b", "h100-sxm").replica
         found = [
@@ -236,22 +217,6 @@ class TestFixes:
         fields = {fix.field for found in STUCK.values() for fix in found.fixes}
         assert fields == {"max_request_tokens", "max_running_requests", "memory_fraction", "parallelism.tp"}
 
-    def test_words_say_the_value(self) -> None:
-        for found in STUCK.values():
-            for fix in found.fixes:
-                value = f"{fix.value:.2f}" if fix.field == "memory_fraction" else f"{fix.value:,}"
-                assert value in fix.words
-
-    def test_what_starts_needs_none(self) -> None:
-        assert memory("llama-3.1-8b", "h100-sxm").fixes == ()
-
-    def test_the_reason_says_what_is_needed_and_left(self) -> None:
-        """10 GiB for the 40,960 tokens of Qwen3-32B, of 64 layers of 2 x 8 x 128 values."""
-        found = STUCK["the context is too long"]
-        assert found.needed_bytes == 40_960 * 262_144 == 10 * 2**30
-        assert "a request of 40,960 tokens needs 10.00 GiB of KV cache" in found.reason
-        assert f"{found.kv_bytes / GIB:.2f} GiB are left" in found.reason
-
 
 class TestDefaultLimits:
     """The limits that engines start with where none are given."""
@@ -280,6 +245,3 @@ class TestDefaultLimits:
         found = memory("qwen3-30b-a3b", "h100-sxm", dp=4, ep=4, engine_version="0.11.0", max_request_tokens=8192)
         assert (found.replica.max_running_requests, found.replica.max_batched_tokens) == (4096, 4 * 8192)
         assert default_limits(found.replica, 7, 500, 8192) == (7, 500)
-
-    def test_no_more_requests_run_than_a_step_has_tokens(self) -> None:
-        assert default_limits(replica(engine_version="0.11.0"), None, 512, 8192) == (512, 512)

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from hardware_db import EngineFeature
 from planner.core import InputError
 from planner.engine import ReplicaConfig, Schedule, Speculation, support_notes
 from planner.llm import load_llm
-from planner.llm.hf_families import FAMILIES
 from planner.roofline import Parallelism
 from planner.serving import Deployment
 from tests.builders import HARDWARE
@@ -95,11 +93,3 @@ def test_disaggregation_is_refused_where_it_is_made() -> None:
     with pytest.raises(InputError, match="does not serve Gemma 4 disaggregated"):
         Deployment.disaggregated(gemma, gemma)
     assert not Deployment.mixed(gemma).is_disaggregated
-
-
-def test_every_row_is_of_a_feature_and_families_that_exist() -> None:
-    for engine in HARDWARE.engines.values():
-        assert {row.feature for row in engine.support} >= {EngineFeature.SERVING, EngineFeature.DISAGGREGATION}
-        for row in engine.support:
-            assert set(row.families) <= set(FAMILIES), row
-            assert row.source.startswith("https://") and (row.supported or row.reason)

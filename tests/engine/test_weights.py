@@ -16,11 +16,6 @@ MXFP4_BYTES = 4.25 / 8
 """Of a value: 4 bits and a scale of 8 bits to 32 values (OCP Microscaling Formats 1.0)."""
 
 
-def test_fp8_checkpoint_of_llama_70b_is_72_7_gb() -> None:
-    # 68.45 G linear weights at 1 B + 2 * 1.05 G embedding and head weights and norms at 2 B = 72.66 GB
-    assert weight_bytes(load_llm("llama-3.3-70b-instruct"), FP8) == pytest.approx(72.66e9, rel=1e-3)
-
-
 def test_replicated_kv_projections_are_counted() -> None:
     config = replica("qwen3-30b-a3b", tp=8)  # 4 KV heads of 128: at TP 8 each GPU holds one, twice the even share
     even = weight_bytes(config.llm, Precision()) / 8
@@ -42,9 +37,6 @@ class TestRotaryTable:
     )
     def test_it_is_context_times_channels(self, model: str, values: int) -> None:
         assert rotary_bytes(replica(model, HARDWARE.skus["b300-sxm"])) == 2 * values
-
-    def test_every_gpu_has_it_whole(self) -> None:
-        assert rotary_bytes(replica(tp=8)) == rotary_bytes(replica()) > 0.0
 
     def test_learned_positions_need_none(self) -> None:
         config = replica()
@@ -83,23 +75,12 @@ class TestExpertPadding:
         padded = self.EXPERTS * 3072**2 * MXFP4_BYTES
         assert self.weights_bytes("b200-sxm", None) == pytest.approx(self.rest_bytes("b200-sxm") + padded, rel=1e-9)
 
-    def test_other_formats_are_not_padded(self) -> None:
-        config = replica("gpt-oss-120b", HARDWARE.skus["b300-sxm"])  # in 16 bits
-        whole = 2.0 * parameters(config.llm) + rotary_bytes(config)
-        assert weights_bytes_per_gpu(config) == pytest.approx(whole, rel=1e-9)
-
 
 class TestDeepSeekV3:
     """671 G parameters, 61 layers with a latent row of 576 values (arXiv:2412.19437, sec. 4.2)."""
 
     SPLIT = Parallelism(tp=8, ep=8)
     DATA = Parallelism(dp=8, ep=8)
-
-    def test_fp8_weights_are_an_eighth_of_671_gb_and_what_every_gpu_repeats(self) -> None:
-        found = weights_bytes_per_gpu(replica("deepseek-v3", precision=FP8, parallelism=self.SPLIT))
-        # compressions repeated on 8 GPUs; embeddings and head of 129280 x 7168 in 16 bit, a byte more than counted
-        repeated = 7 / 8 * 61 * 7168 * (1536 + 576)
-        assert found == pytest.approx((671e9 + 2 * 129280 * 7168) / 8 + repeated, rel=0.005)
 
     def test_attention_ranks_repeat_attention_and_share_experts(self) -> None:
         config = replica("deepseek-v3", precision=FP8, parallelism=self.DATA)
@@ -118,23 +99,9 @@ class TestDeepSeekV3:
         in_16_bit = mtp_parameters(load_llm("deepseek-v3")) - matrices
         assert more == pytest.approx(matrices + 2 * in_16_bit, rel=0.001)
 
-    def test_a_rank_of_r1_on_four_gpus_holds_183_gb(self) -> None:
-        """671 GB of weights, attention and embeddings four times."""
-        llm = load_llm("deepseek-r1")
-        config = replica("deepseek-r1", HARDWARE.skus["gb200-nvl72"], parallelism=Parallelism(dp=4, ep=4))
-        config = config.model_copy(update={"precision": llm.native_precision})
-        assert weights_bytes_per_gpu(config) == pytest.approx(183e9, rel=0.01)
-
 
 class TestStages:
     """What the stages of a pipeline hold, against sums over layers."""
-
-    @pytest.mark.parametrize("pp", [2, 4])
-    def test_stages_hold_a_share_of_the_layers_and_the_outer_ones_a_table(self, pp: int) -> None:
-        one, staged = (replica("llama-3.1-70b", precision=FP8, parallelism=Parallelism(pp=n)) for n in (1, pp))
-        table, positions = 128_256 * 8192 * 2, rotary_bytes(one)
-        layers = weights_bytes_per_gpu(one) - positions - 2 * table
-        assert weights_bytes_per_gpu(staged) == pytest.approx(layers / pp + table + positions, rel=1e-6)
 
     @pytest.mark.parametrize(
         "model", ["llama-3.1-8b", "deepseek-r1", "qwen3-235b-a22b", "gpt-oss-120b", "qwen3-next-80b-a3b-thinking"]
@@ -192,9 +159,3 @@ class TestLocalAndGlobalLayers:
         config = replica().model_copy(update={"llm": e2b})
         expected = 2 * parameters(e2b) + rotary_bytes(config)
         assert weights_bytes_per_gpu(config) == pytest.approx(expected)
-
-
-def test_a_format_of_half_the_bits_halves_the_layers_alone() -> None:
-    sixteen, eight = (replica("llama-3.1-8b", precision=formats) for formats in (Precision(), FP8))
-    layers = 32 * (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14_336 * 4096)
-    assert weights_bytes_per_gpu(sixteen) - weights_bytes_per_gpu(eight) == pytest.approx(layers, rel=1e-9)

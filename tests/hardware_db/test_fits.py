@@ -6,8 +6,8 @@ from datetime import date
 
 import pytest
 
-from hardware_db import Calibration, Coefficient, EngineCosts, HardwareDb, KernelFit, load_hardware, select_calibration
-from hardware_db.fits import RELATIVES, WORKSTATION, with_calibration, with_engine_costs
+from hardware_db import Calibration, Coefficient, HardwareDb, KernelFit, load_hardware, select_calibration
+from hardware_db.fits import RELATIVES, WORKSTATION, with_calibration
 
 HARDWARE = load_hardware()
 
@@ -34,21 +34,6 @@ def database(*calibrations: Calibration) -> HardwareDb:
 def test_own_engine_comes_before_a_newer_fit_of_another() -> None:
     mine, other = fit("h100-sxm", "vllm", 1), fit("h100-sxm", "sglang", 9)
     assert select_calibration(database(other, mine), "h100-sxm", "vllm") is mine
-
-
-def test_of_several_the_newest() -> None:
-    old, new = fit("h100-sxm", day=1), fit("h100-sxm", day=2)
-    assert select_calibration(database(new, old), "h100-sxm", "vllm") is new
-
-
-def test_an_engine_without_fits_takes_those_of_its_sku() -> None:
-    only = fit("h100-sxm", "sglang")
-    assert select_calibration(database(only), "h100-sxm", "vllm") is only
-
-
-def test_own_sku_comes_before_a_relative() -> None:
-    own, relative = fit("h200-sxm", "sglang"), fit("h100-sxm", "vllm")
-    assert select_calibration(database(relative, own), "h200-sxm", "vllm") is own
 
 
 @pytest.mark.parametrize(
@@ -87,21 +72,6 @@ def test_an_own_calibration_replaces_those_of_its_sku_only() -> None:
     assert [one.sku for one in changed.calibrations] == ["l40s", "h100-sxm"]
 
 
-def test_own_engine_costs_replace_those_of_the_engine_only() -> None:
-    costs = EngineCosts(step_s=1e-3)
-    changed = with_engine_costs(HARDWARE, "vllm", costs)
-    assert changed.engines["vllm"].costs == costs
-    assert {name: one for name, one in changed.engines.items() if name != "vllm"} == {
-        name: one for name, one in HARDWARE.engines.items() if name != "vllm"
-    }
-
-
-def test_workstation_and_datacentre_blackwells_do_not_stand_for_one_another() -> None:
-    datacentre, workstation = fit("b200-sxm"), fit(WORKSTATION)
-    assert select_calibration(database(datacentre), WORKSTATION, "vllm") is None
-    assert select_calibration(database(workstation), "b200-sxm", "vllm") is None
-
-
 def test_measured_architectures_stand_for_themselves() -> None:
     for architecture in ("ampere", "ada", "hopper", "blackwell", "cdna3", "cdna4"):
         relatives = [HARDWARE.skus[sku] for sku in RELATIVES[architecture]]
@@ -110,10 +80,3 @@ def test_measured_architectures_stand_for_themselves() -> None:
             continue
         assert all(sku.architecture.lower().startswith(architecture) for sku in relatives)
     assert {sku for group in RELATIVES.values() for sku in group} | {WORKSTATION} <= set(HARDWARE.skus)
-
-
-def test_every_shipped_fit_is_found_by_its_own_sku_and_engine() -> None:
-    for calibration in HARDWARE.calibrations:
-        found = select_calibration(HARDWARE, calibration.sku, calibration.engine)
-        assert found is not None
-        assert (found.sku, found.engine) == (calibration.sku, calibration.engine)

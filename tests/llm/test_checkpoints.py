@@ -18,7 +18,6 @@ from planner.llm import (
     checkpoint_named,
     checkpoints_of,
     converted_from,
-    format_words,
     list_llms,
     load_llm,
     main_format,
@@ -44,14 +43,6 @@ with preset("checkpoints.csv").open(encoding="utf-8") as file:
 def test_own_checkpoints_have_the_published_bytes(llm: str, published_bytes: float) -> None:
     spec = load_llm(llm)
     assert checkpoint_bytes(spec, checkpoints_of(spec)[0]) == pytest.approx(published_bytes, rel=0.01)
-
-
-def test_gpt_oss_is_mxfp4_and_said_to_be() -> None:
-    for name in ("gpt-oss-120b", "gpt-oss-20b"):
-        llm = load_llm(name)
-        assert main_format(llm, llm.native_precision)[0] is Dtype.MXFP4
-        assert format_words(llm, llm.native_precision).startswith("MXFP4")
-        assert [item.own for item in checkpoints_of(llm)] == [True]  # nothing else is made of it
 
 
 def test_the_table_agrees_with_the_configurations_that_publishers_wrote(shared: Path) -> None:
@@ -110,10 +101,3 @@ def test_what_nobody_publishes_is_found_neither_published_nor_converted() -> Non
     assert made is not None and made.made_on_load and made.repository == llm.name
     nvfp4 = Precision(weights=Dtype.NVFP4, activations=Dtype.NVFP4)
     assert published_as(llm, nvfp4) is None and converted_from(llm, nvfp4) is None
-
-
-def test_a_model_of_ones_own_has_its_own_checkpoint_and_conversions_only() -> None:
-    config = {"model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2}
-    config |= {"num_attention_heads": 8, "vocab_size": 1000, "max_position_embeddings": 4096}
-    own, *others = checkpoints_of(LlmSpec.from_config(config, name="acme/Tiny"))
-    assert own.own and all(item.made_on_load for item in others)

@@ -17,7 +17,6 @@ from planner.llm import (
     state_bytes,
     weight_bytes,
 )
-from planner.llm.compressed_attention import CompressedAttention
 from planner.llm.sizes import mtp_parameters
 from tests.configs import Config, kv_window_bytes, preset_config
 from tests.places import SHARED
@@ -126,16 +125,6 @@ def test_formats_of_every_checkpoint(name: str, experts: tuple[Dtype, Dtype], gi
     assert llm.max_context_tokens == 2**20
 
 
-def test_the_prediction_module_sees_the_window_alone() -> None:
-    """One layer of ratio 0 beside the 43: its experts, e_proj and h_proj make 6.6 billion."""
-    llm = load_llm("deepseek-v4-flash")
-    assert llm.mtp is not None
-    assert isinstance(llm.mtp.attention, CompressedAttention)
-    assert llm.mtp.attention.ratio == 0
-    layer = 257 * 3 * 4096 * 2048 + 4096 * (1024 + 512) + 1024 * 32_768 + 2 * 8192 * 4096
-    assert mtp_parameters(llm) == pytest.approx(layer + 2 * 4096**2, rel=0.001)
-
-
 def test_drafts_of_blocks_are_not_taken_for_a_prediction_module() -> None:
     """The revision of July 2026 (DSpark) has three draft layers in ``compress_ratios`` and one in its count."""
     ratios = [*FLASH["compress_ratios"], 0, 0]
@@ -187,14 +176,3 @@ def test_what_would_change_a_count_is_refused_by_name(changes: Config, named: st
 def test_missing_and_inconsistent_sizes_are_named(changes: Config, named: str) -> None:
     with pytest.raises(InputError, match=named):
         spec(FLASH, **changes)
-
-
-def test_other_families_with_hyper_connections_are_refused() -> None:
-    with pytest.raises(UnsupportedFeatureError, match="hyper-connections"):
-        spec(preset_config("deepseek-v3"), hc_mult=4)
-
-
-def test_an_index_needs_all_its_sizes() -> None:
-    sizes = {"heads": 64, "head_dim": 512, "rope_dim": 64, "query_rank": 1024, "output_groups": 8, "output_rank": 1024}
-    with pytest.raises(InputError, match="index_heads"):
-        CompressedAttention(**sizes, window=128, ratio=4, index_heads=64)

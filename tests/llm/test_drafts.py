@@ -52,11 +52,6 @@ class TestHeads:
         given = {"draft_vocab_size": 32000, "target_hidden_size": None, "transformer_layer_config": layer}
         assert draft_parameters(load_draft(given)) == draft_parameters(load_draft(EAGLE3))
 
-    def test_a_narrower_head_has_embeddings_of_its_own(self) -> None:
-        narrow = load_draft({**EAGLE3, "target_hidden_size": 8192})
-        more = draft_parameters(narrow) - draft_parameters(load_draft(EAGLE3))
-        assert more == 3 * 4096 * 4096 + 128256 * 4096
-
     def test_every_head_of_the_table_is_one_of_a_known_width(self) -> None:
         for row in rows("draft_heads.csv"):
             assert re.match(r"https://", row["source"])
@@ -68,9 +63,6 @@ class TestHeads:
     def test_own_modules_have_the_parameters_counted_for_them(self, model: str) -> None:
         own = own_module(load_llm(model))
         assert own is not None and draft_parameters(own) == mtp_parameters(load_llm(model))
-
-    def test_a_small_model_is_a_draft_of_its_own_size(self) -> None:
-        assert draft_parameters(load_draft("llama-3.1-8b")) == 8_030_261_248
 
     def test_what_is_not_known_or_not_modelled_is_refused(self) -> None:
         with pytest.raises(InputError, match="no eagle3 head of phi-4 is known"):
@@ -116,12 +108,6 @@ class TestAcceptance:
         assert one.by_position == five.by_position[:1] == (0.6541,)
         assert five.by_position[3] / five.by_position[2] == pytest.approx(0.202 / 0.3993)
         assert "after the first 3" in five.note
-
-    def test_what_was_not_measured_is_named(self) -> None:
-        other = measured_acceptance(load_llm("llama-3.1-405b"), DraftMethod.EAGLE3, 3, "gsm8k")
-        assert "llama-3.1-405b was not measured" in other.note
-        elsewhere = measured_acceptance(load_llm("qwen3-8b"), DraftMethod.EAGLE3, 3, "gsm8k")
-        assert "not on gsm8k" in elsewhere.note
 
     def test_unknown_data_and_methods_without_measurements_are_refused(self) -> None:
         with pytest.raises(InputError, match="mt-bench") as refused:

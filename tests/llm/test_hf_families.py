@@ -8,14 +8,12 @@ from planner.core import InputError, UnsupportedFeatureError
 from planner.llm import (
     DenseFeedForward,
     GroupedQueryAttention,
-    LatentAttention,
     LlmSpec,
     MoeFeedForward,
     active_parameters,
     load_llm,
     parameters,
 )
-from planner.llm.attention import SparseIndex
 from tests.configs import Config, preset_config, with_text
 
 NEMOTRON_3_NANO = preset_config("nvidia-nemotron-3-nano-30b-a3b-bf16")
@@ -48,21 +46,6 @@ def test_deepseek_v2_lite_is_counted_as_published() -> None:
     llm = LlmSpec.from_config(config)
     assert parameters(llm) == pytest.approx(15.7e9, rel=0.005)
     assert active_parameters(llm) == pytest.approx(2.66e9, rel=0.01)  # 2.4 B and the 0.21 B of the input embeddings
-
-
-def test_glm_5_is_counted_as_published() -> None:
-    llm = LlmSpec.from_config(GLM_5)
-    assert parameters(llm) == pytest.approx(744e9, rel=0.01)  # huggingface.co/zai-org/GLM-5: 744 B, 40 B active
-    assert active_parameters(llm) == pytest.approx(40e9, rel=0.05)
-    attention = llm.layers[0].attention
-    assert isinstance(attention, LatentAttention)
-    assert attention.index == SparseIndex(heads=32)
-
-
-def test_dense_hybrid_of_qwen3_5_is_counted_as_named() -> None:
-    llm = load_llm("qwen3.5-27b")
-    assert parameters(llm) == pytest.approx(27e9, rel=0.01)
-    assert [group.count for group in llm.layers] == [48, 16]
 
 
 @pytest.mark.parametrize(
@@ -177,13 +160,6 @@ def test_class_defaults_fill_what_gemma_3_leaves_out() -> None:
 def test_opt_variants_of_other_shapes_are_refused(changes: Config, complaint: str) -> None:
     with pytest.raises(UnsupportedFeatureError, match=complaint):
         LlmSpec.from_config(preset_config("opt-13b") | changes)
-
-
-def test_lightning_attention_of_minimax_is_refused() -> None:
-    config = preset_config("minimax-m2")
-    assert LlmSpec.from_config(config | {"attn_type_list": [1] * 62}).num_layers == 62
-    with pytest.raises(UnsupportedFeatureError, match="linear attention"):
-        LlmSpec.from_config(config | {"attn_type_list": [0, 1] * 31})
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from planner.llm import (
     GroupedQueryAttention,
     LinearMap,
     LlmSpec,
-    MoeFeedForward,
     Part,
     active_parameters,
     kv_bytes_per_token,
@@ -195,25 +193,6 @@ def test_latent_projections_and_router_of_nemotron_stay_in_16_bit(llm: str, bits
     assert spec.native_precision.kv_cache is Dtype.FP8
 
 
-def test_formats_by_layer_may_name_latent_projections():
-    ignored = ["backbone.layers.1.mixer.fc1_latent_proj", "backbone.layers.1.mixer.fc2_latent_proj"]
-    modelopt = {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ignored}
-    assert load_llm(changed(SUPER, quantization_config=modelopt)).native_precision.weights is Dtype.FP8
-
-
-@pytest.mark.parametrize("kind", ["FP8", "NVFP4"])
-def test_presets_of_nemotron_3_super_are_its_checkpoints(shared: Path, kind: str) -> None:
-    published = shared / "reference" / "models_2026" / f"nvidia--NVIDIA-Nemotron-3-Super-120B-A12B-{kind}.json"
-    if not published.is_file():
-        pytest.skip("no checkpoints of 2026 beside the checkout (reference/models_2026)")
-    beside = json.loads(published.with_suffix(".hf_quant_config.json").read_text(encoding="utf-8"))
-    config = json.loads(published.read_text(encoding="utf-8"))
-    llm = LlmSpec.from_config(config | {"quantization_config": {"quant_method": "modelopt", **beside}})
-    same = {"source": "", "id": "", "name": ""}
-    preset_of = load_llm(f"nvidia-nemotron-3-super-120b-a12b-{kind.lower()}")
-    assert llm.model_copy(update=same) == preset_of.model_copy(update=same)
-
-
 # ------------------------------------------------------------------------------------------ layers
 
 
@@ -282,25 +261,7 @@ def test_what_would_change_attention_of_a_searched_model_is_refused(key: str) ->
         LlmSpec.from_config(nas({"attention": ATTENTION | {key: 128}, "ffn": {"ffn_mult": 1.0}}))
 
 
-def test_entries_of_a_searched_model_are_one_a_layer():
-    with pytest.raises(InputError, match="one entry for each of num_hidden_layers = 2"):
-        LlmSpec.from_config(nas({"attention": ATTENTION, "ffn": NOTHING}) | {"num_hidden_layers": 2})
-
-
 @pytest.mark.parametrize("pattern", ["E*", "**", "M*E"])
 def test_prediction_modules_of_other_blocks_are_refused(pattern: str) -> None:
     with pytest.raises(UnsupportedFeatureError, match="module other than attention"):
         LlmSpec.from_config(changed(SUPER, mtp_hybrid_override_pattern=pattern))
-
-
-def test_a_state_in_another_format_is_refused():
-    with pytest.raises(UnsupportedFeatureError, match="only a state in float32"):
-        LlmSpec.from_config(changed(SUPER, mamba_ssm_cache_dtype="float16"))
-
-
-def test_latent_experts_are_smaller_by_the_share_of_the_latent_vector():
-    with_latent, without = load_llm(SUPER), load_llm(changed(SUPER, moe_latent_size=None))
-    experts = [linear_parameters_by_part(llm)[Part.EXPERTS] for llm in (with_latent, without)]
-    assert experts[1] == 4 * experts[0]  # 4096 hidden, 1024 latent channels
-    moe = next(group.feed_forward for group in with_latent.layers if isinstance(group.feed_forward, MoeFeedForward))
-    assert moe.width(4096) == 1024

@@ -112,16 +112,6 @@ def test_sixteen_bit_format_of_the_checkpoint(key: str, name: str, expected: Dty
     assert precision == Precision(weights=expected, activations=expected, kv_cache=expected)
 
 
-def test_presets_name_their_formats() -> None:
-    assert load_llm("minimax-m2").native_precision == Precision(weights=Dtype.FP8_BLOCK, activations=Dtype.FP8)
-    assert load_llm("deepseek-v3").native_precision == load_llm("kimi-k2-instruct").native_precision
-    assert load_llm("deepseek-v3").native_precision == load_llm("minimax-m2").native_precision
-    assert load_llm("gpt-oss-20b").native_precision.of(Part.EXPERTS) == (Dtype.MXFP4, Dtype.BF16)
-    assert load_llm("gpt-oss-20b").native_precision.of(Part.ATTENTION) == (Dtype.BF16, Dtype.BF16)
-    assert load_llm("llama-3.1-8b").native_precision == Precision()
-    assert load_llm("opt-13b").native_precision.weights is Dtype.FP16
-
-
 @pytest.mark.parametrize(
     ("quantisation", "complaint"),
     [
@@ -238,22 +228,6 @@ def test_experts_only_of_kimi_k2() -> None:
     assert weight_bytes(llm, small) == pytest.approx(594e9, rel=0.005)
 
 
-def test_lists_of_gpt_oss() -> None:
-    # config.json of huggingface.co/openai/gpt-oss-120b
-    names = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
-    precision = precision_of("gpt-oss-120b", quant_method="mxfp4", modules_to_not_convert=names)
-    assert precision == load_llm("gpt-oss-120b").native_precision
-    assert parts(precision) == {Part.EXPERTS: "mxfp4 bf16"}
-
-
-def test_lists_of_llama_4_fp8() -> None:
-    # config.json of huggingface.co/RedHatAI/Llama-4-Maverick-17B-128E-Instruct-FP8
-    ignore = ["re:.*lm_head", "re:.*self_attn", "re:.*router", "re:.*vision_model.*", "re:.*multi_modal_projector.*"]
-    llm = "llama-4-maverick-17b-128e-instruct"
-    precision = precision_of(llm, **compressed(FLOAT8, FLOAT8, ignore=[*ignore, "Llama4TextAttention"]))
-    assert parts(precision) == {Part.ATTENTION: SIXTEEN_BIT}
-
-
 def test_first_and_last_layers_in_16_bit_of_llama_405b() -> None:
     # config.json of huggingface.co/meta-llama/Llama-3.1-405B-FP8: attention everywhere, all of layers 0 and 125.
     names = [f"model.layers.{layer}.self_attn.{name}_proj" for layer in range(126) for name in "qkvo"]
@@ -306,11 +280,3 @@ def test_hf_quant_config_beside_a_config_is_read(tmp_path: Path) -> None:
     (tmp_path / "hf_quant_config.json").write_text("[]", encoding="utf-8")
     with pytest.raises(InputError, match="is a JSON list, not an object"):
         load_llm(tmp_path)
-
-
-def test_quantisation_of_a_wrapper_is_read_from_either_place() -> None:
-    fp8 = {"quant_method": "fp8", "ignored_layers": ["model.visual", "vision_tower"]}
-    config = preset_config("qwen3.5-397b-a17b")
-    outside = LlmSpec.from_config(config | {"quantization_config": fp8})
-    inside = LlmSpec.from_config(config | {"text_config": config["text_config"] | {"quantization_config": fp8}})
-    assert outside.native_precision == inside.native_precision == Precision(weights=Dtype.FP8, activations=Dtype.FP8)

@@ -5,14 +5,10 @@ from __future__ import annotations
 import pytest
 
 from hardware_db import Dtype
-from planner.core import InputError
 from planner.llm import (
-    DenseFeedForward,
     GroupedQueryAttention,
     LatentAttention,
-    LayerGroup,
     LinearAttention,
-    LlmSpec,
     MoeFeedForward,
     Part,
     StateSpace,
@@ -23,7 +19,6 @@ from planner.llm import (
 )
 from planner.llm.attention import SparseIndex
 from planner.llm.sizes import index_bytes_per_token
-from tests.configs import preset_config
 
 
 def test_weights_of_one_layer_of_llama_3_1_405b() -> None:
@@ -49,20 +44,6 @@ def test_latent_attention_of_deepseek_v3() -> None:
     by_hand = 7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168
     assert v3.weights(7168) == by_hand == 187_105_280
     assert sparse.feed_forward.parts(7168)[Part.SHARED_EXPERTS] == 3 * 7168 * 2048
-
-
-def test_full_query_projection_of_latent_attention() -> None:
-    # DeepSeek-V2-Lite: 16 heads, no compression of queries (arXiv:2405.04434, appendix B).
-    lite = LatentAttention(heads=16, query_rank=0, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
-    by_hand = 2048 * 16 * 192 + 2048 * 576 + 512 * 16 * 256 + 16 * 128 * 2048
-    assert lite.weights(2048) == by_hand
-    config = {key: value for key, value in preset_config("deepseek-v3").items() if key != "quantization_config"}
-    config |= {"model_type": "deepseek_v2", "q_lora_rank": None, "num_nextn_predict_layers": 0}
-    lite_like = LlmSpec.from_config(config)
-    assert "q_proj" in lite_like.layers[0].attention.matrices(7168)
-    moe = lite_like.layers[1].feed_forward
-    assert isinstance(moe, MoeFeedForward)
-    assert not moe.router_bias
 
 
 def test_sparse_index_of_deepseek_v3_2() -> None:
@@ -99,28 +80,3 @@ def test_state_space_of_nemotron() -> None:
     assert mamba.attention.matrices(2688) == {"in_proj": (2688, 10304), "out_proj": (4096, 2688)}
     assert parameters(llm) == 31_577_940_288  # general.parameter_count of the converted checkpoint
     assert active_parameters(llm) == pytest.approx(3.6e9, rel=0.01)  # technical report: 3.6 B with embeddings
-
-
-def test_shapes_refuse_what_contradicts_itself() -> None:
-    with pytest.raises(InputError, match=r"kv_heads = 3: must divide heads = 8"):
-        GroupedQueryAttention(heads=8, kv_heads=3, head_dim=16)
-    with pytest.raises(InputError, match=r"experts_per_token = 5: must not be above experts = 4"):
-        MoeFeedForward(experts=4, experts_per_token=5, intermediate=8)
-    with pytest.raises(InputError, match=r"count = 0"):
-        LayerGroup(
-            count=0,
-            attention=GroupedQueryAttention(heads=1, kv_heads=1, head_dim=1),
-            feed_forward=DenseFeedForward(intermediate=1),
-        )
-    with pytest.raises(InputError, match="window = 0: chunked attention needs the length of a chunk"):
-        GroupedQueryAttention(heads=8, kv_heads=8, head_dim=16, chunked=True)
-    with pytest.raises(InputError, match="query_rank = 0: the sparse index reads the compressed query"):
-        LatentAttention(
-            heads=1, query_rank=0, kv_rank=1, nope_dim=1, rope_dim=1, value_dim=1, index=SparseIndex(heads=1)
-        )
-    with pytest.raises(InputError, match="key_heads = 3: must divide value_heads = 8"):
-        LinearAttention(key_heads=3, value_heads=8, key_dim=1, value_dim=1, conv_kernel=4)
-    with pytest.raises(InputError, match="shared_gate = True: there is no shared expert to weigh"):
-        MoeFeedForward(experts=4, experts_per_token=1, intermediate=8, shared_gate=True)
-    with pytest.raises(InputError, match="a layer needs attention, a feed-forward block or both"):
-        LayerGroup(count=1, attention=None, feed_forward=None)

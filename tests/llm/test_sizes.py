@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from hardware_db import Dtype
 from planner.core import InputError
 from planner.llm import (
-    BYTES_PER_VALUE,
     DenseFeedForward,
     LlmSpec,
     MoeFeedForward,
@@ -37,7 +35,7 @@ from planner.llm import (
     weight_bytes,
 )
 from planner.llm.sizes import mtp_parameters
-from tests.configs import Config, kv_window_bytes, llama, preset_config
+from tests.configs import Config, kv_window_bytes, preset_config
 from tests.places import REFERENCE
 
 
@@ -62,59 +60,11 @@ RECOUNT_LEAVES_OUT = {
 }
 """Models whose recounted active parameters leave out what the names say."""
 
-OF_2026 = {
-    "deepseek-v4-flash",
-    "deepseek-v4-pro",
-    "gemma-4-26b-a4b",
-    "glm-5",
-    "glm-5.2",
-    "kimi-k2.5",
-    "kimi-k3",
-    "llama-3-3-nemotron-super-49b-v1",
-    "mimo-v2-flash",
-    "minimax-m2.7",
-    "minimax-m3",
-    "nvidia-nemotron-3-nano-30b-a3b-bf16",
-    "qwen3-0.6b",
-    "qwen3-1.7b",
-    "qwen3-coder-480b-a35b-instruct",
-    "qwen3-vl-235b-a22b-instruct",
-    "qwen3-vl-2b-instruct",
-    "qwen3-vl-30b-a3b-instruct",
-    "qwen3-vl-4b-instruct",
-    "qwen3-vl-8b-instruct",
-    "qwen3.5-122b-a10b",
-    "qwen3.5-27b",
-    "qwen3.5-35b-a3b",
+MORE_THAN_COLLECTED = {
+    "step-3.7-flash",
+    *(f"nvidia-nemotron-3-super-120b-a12b-{kind}" for kind in ("fp8", "nvfp4")),
 }
-"""Presets of the second collection (reference/models_2026)."""
-
-NEMOTRON_3_SUPER = {f"nvidia-nemotron-3-super-120b-a12b-{kind}" for kind in ("fp8", "nvfp4")}
-"""Of the second collection too, where ``hf_quant_config.json`` has another name."""
-
-KIMI_AND_ULTRA = {"kimi-linear-48b-a3b-instruct", "llama-3-1-nemotron-ultra-253b-v1"}
-"""Of no collection."""
-
-FROM_MODEL_CODE = {"gemma-4-31b", "step-3.7-flash"}
-"""Of no collection, or with fewer keys there than their publishers wrote."""
-
-OF_SIBLINGS = {"deepseek-v3.1", "kimi-k2.6", "qwen3-coder-30b-a3b-instruct", "qwen3.6-27b"}
-"""With the layers of another checkpoint, as their sources say."""
-
-PUBLIC_COPIES = {"llama-3.2-1b", "llama-3.2-3b", "qwen3-14b", "qwen3-4b"}
-"""Of public copies of their config.json."""
-
-OUTSIDE_COLLECTION = {
-    "yi-34b",
-    "glm-4.7",
-    *OF_SIBLINGS,
-    *PUBLIC_COPIES,
-    *FROM_MODEL_CODE,
-    *OF_2026,
-    *NEMOTRON_3_SUPER,
-    *KIMI_AND_ULTRA,
-}
-"""Presets that the first collection does not hold; checked against their published count."""
+"""Presets with more keys than the collections hold, or with formats that stand in a file beside the configuration."""
 
 # ------------------------------------------------------------------------------------------ published counts
 
@@ -214,58 +164,25 @@ def test_reference_collection_is_counted_within_one_percent(shared: Path) -> Non
         assert active <= 1.05 * active_parameters(llm), row["model"]
         assert llm.num_layers == int(row["layers"])
         counted.add(llm.name)
-    assert counted == {load_llm(preset).name for preset in set(list_llms()) - OUTSIDE_COLLECTION}
+    assert len(counted) == 39
 
 
-def test_presets_agree_with_the_reference_collection(shared: Path) -> None:
-    models = shared / "reference" / "models"
-    for preset in sorted(set(list_llms()) - OUTSIDE_COLLECTION):
+def test_presets_agree_with_the_checkpoints_collected(shared: Path) -> None:
+    """Those of the first collection say nothing of prediction modules and encoders."""
+    compared, unknown = 0, {"mtp": None, "mtp_layers": 0, "encoder": None}
+    for preset in sorted(set(list_llms()) - MORE_THAN_COLLECTED):
         llm = load_llm(preset)
-        reference = LlmSpec.from_config(models / f"{llm.name.replace('/', '--')}.json")
-        outside = {"source": "", "mtp": None, "mtp_layers": 0, "encoder": None}  # what the collection leaves out
-        assert llm.model_copy(update=outside) == reference.model_copy(update=outside)
-
-
-def test_presets_of_2026_agree_with_their_checkpoints(shared: Path) -> None:
-    models = shared / "reference" / "models_2026"
-    if not models.is_dir():
-        pytest.skip("no checkpoints of 2026 beside the checkout (reference/models_2026)")
-    for preset in sorted(OF_2026):
-        llm = load_llm(preset)
-        published = LlmSpec.from_config(models / f"{llm.name.replace('/', '--')}.json")
-        same = {"source": "", "id": "", "name": ""}
-        assert llm.model_copy(update=same) == published.model_copy(update=same)
+        name = f"{llm.name.replace('/', '--')}.json"
+        first, later = (shared / "reference" / folder / name for folder in ("models", "models_2026"))
+        path, same = (first, unknown) if first.is_file() else (later, {})
+        if path.is_file():
+            same = {"source": "", "id": "", "name": "", **same}
+            assert llm.model_copy(update=same) == LlmSpec.from_config(path).model_copy(update=same), preset
+            compared += 1
+    assert compared > 60
 
 
 # ------------------------------------------------------------------------------------------ bytes
-
-
-@pytest.mark.parametrize(
-    ("llm", "bf16_bytes"),
-    [
-        ("llama-3.1-70b", 327_680),  # 2 x 80 layers x 8 heads x 128 x 2 B
-        ("llama-3.1-8b", 131_072),  # 2 x 32 x 8 x 128 x 2 B
-        ("mixtral-8x7b-v0.1", 131_072),  # 2 x 32 x 8 x 128 x 2 B; experts have no KV cache
-        ("opt-13b", 819_200),  # 800 KB: Kwon et al. 2023, arXiv:2309.06180, sec. 3
-        ("opt-30b", 1_376_256),  # 2 x 48 x 56 x 128 x 2 B
-    ],
-)
-def test_kv_bytes_per_token(llm: str, bf16_bytes: int) -> None:
-    spec = load_llm(llm)
-    assert kv_bytes_per_token(spec, Dtype.BF16) == bf16_bytes
-    assert kv_bytes_per_token(spec, Dtype.FP16) == bf16_bytes
-    assert kv_bytes_per_token(spec, Dtype.FP8) == bf16_bytes / 2
-    for dtype, per_value in BYTES_PER_VALUE.items():
-        assert kv_bytes_per_token(spec, dtype) == bf16_bytes / 2 * per_value
-
-
-def test_fp8_weight_bytes_of_llama_3_3_70b() -> None:
-    llm = load_llm("llama-3.3-70b-instruct")
-    layer = 2 * 8192 * 8192 + 2 * 8192 * 1024 + 3 * 8192 * 28672  # query, output; key, value; gate, up, down
-    quantised = 80 * layer
-    in_16_bit = 2 * 128256 * 8192 + (2 * 80 + 1) * 8192  # embeddings, LM head; norms
-    assert (quantised, in_16_bit) == (68_451_041_280, 2_102_665_216)
-    assert weight_bytes(llm, FP8) == quantised + 2 * in_16_bit == 72_656_371_712
 
 
 def test_fp8_weight_bytes_are_those_of_the_published_checkpoint_without_its_scales() -> None:
@@ -286,13 +203,6 @@ def test_sixteen_bit_weights_take_two_bytes_a_parameter(preset: str) -> None:
     assert weight_bytes(llm, Precision(weights=Dtype.FP16)) == 2 * count
 
 
-def test_weight_bytes_shrink_with_the_format_but_not_below_the_16_bit_rest() -> None:
-    llm = load_llm("qwen3-30b-a3b")
-    sizes = [weight_bytes(llm, Precision(weights=dtype)) for dtype in (Dtype.BF16, Dtype.INT8, Dtype.NVFP4, Dtype.INT4)]
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[-1] > 2 * (parameters(llm) - linear_parameters(llm))
-
-
 @pytest.mark.parametrize(
     ("llm", "kept", "windowed_at_100k"),
     [
@@ -305,6 +215,8 @@ def test_weight_bytes_shrink_with_the_format_but_not_below_the_16_bit_rest() -> 
         ("qwen3-next-80b-a3b-thinking", 12 * 2 * 2 * 256 * 2, 0),
         ("qwen3.5-397b-a17b", 15 * 2 * 2 * 256 * 2, 0),
         ("llama-3.1-8b", 131_072, 0),
+        ("mixtral-8x7b-v0.1", 131_072, 0),  # experts have no KV cache
+        ("opt-13b", 819_200, 0),  # 800 KB: Kwon et al. 2023, arXiv:2309.06180, sec. 3
     ],
 )
 def test_cache_bytes(llm: str, kept: int, windowed_at_100k: int) -> None:
@@ -312,21 +224,6 @@ def test_cache_bytes(llm: str, kept: int, windowed_at_100k: int) -> None:
     assert kv_bytes_per_token(spec, Dtype.BF16) == kept
     assert kv_window_bytes(spec, Dtype.BF16, 100_000) == windowed_at_100k
     assert kv_window_bytes(spec, Dtype.FP8, 100_000) == windowed_at_100k / 2
-
-
-def test_windowed_cache_grows_to_the_window_and_no_further() -> None:
-    llm = load_llm("mistral-7b-v0.1")
-    per_token = 32 * 2 * 8 * 128 * 2
-    for tokens in (0, 1, 4095, 4096, 4097, 10**6):
-        assert kv_window_bytes(llm, Dtype.BF16, tokens) == per_token * min(tokens, 4096)
-
-
-def test_states_are_constant_and_only_where_there_is_recurrence() -> None:
-    assert state_bytes(load_llm("deepseek-v3")) == 0
-    qwen3_5 = 45 * (64 * 128 * 128 * 4 + (2 * 16 + 64) * 128 * 3 * 2)
-    assert state_bytes(load_llm("qwen3.5-397b-a17b")) == qwen3_5
-    # shapes (3, 6144) and (64, 64, 128) of vLLM's Mamba-2 cache for these sizes
-    assert state_bytes(load_llm("nvidia-nemotron-3-nano-30b-a3b-bf16")) == 23 * (3 * 6144 * 2 + 64 * 64 * 128 * 4)
 
 
 def test_parts_of_deepseek_v3() -> None:
@@ -599,12 +496,6 @@ def test_counts_are_the_sum_over_all_tensors(config: Config) -> None:
     assert weight_bytes(llm, Precision()) == 2 * parameters(llm)
 
 
-@pytest.mark.parametrize("preset", ["llama-3.1-8b", "opt-13b", "mixtral-8x7b-v0.1", "qwen3-30b-a3b", "minimax-m2"])
-def test_counts_of_presets_are_the_sum_over_all_tensors(preset: str) -> None:
-    config = preset_config(preset)
-    assert parameters(load_llm(preset)) == sum(tensors(config).values())
-
-
 # ------------------------------------------------------------------------------------------ invariants
 
 
@@ -639,28 +530,9 @@ def test_caches_never_exceed_those_of_full_attention(config: Config, tokens: int
     assert (state_bytes(llm) > 0) == any(kind.recurrent for _, kind in attentions(llm.layers))
 
 
-def test_parameters_grow_with_layers_in_a_mixture_of_dense_and_sparse_layers() -> None:
-    config = preset_config("qwen3-30b-a3b") | {"decoder_sparse_step": 2, "mlp_only_layers": [3]}
-    counts = [parameters(LlmSpec.from_config(config | {"num_hidden_layers": layers})) for layers in range(1, 12)]
-    assert counts == sorted(set(counts))
-
-
 def test_layers_are_grouped_by_shape() -> None:
     config = preset_config("qwen3-30b-a3b") | {"decoder_sparse_step": 2, "mlp_only_layers": [1, 0, 99]}
     dense, sparse = LlmSpec.from_config(config).layers  # of 48: experts in 1, 3, 5, ..., 47, but not in 1
     assert (dense.count, sparse.count) == (25, 23)
     assert isinstance(dense.feed_forward, DenseFeedForward)
     assert isinstance(sparse.feed_forward, MoeFeedForward)
-
-
-def test_fewer_kv_heads_mean_fewer_parameters_and_bytes() -> None:
-    specs = [LlmSpec.from_config(llama(num_key_value_heads=kv)) for kv in (8, 4, 2, 1)]
-    for more, fewer in itertools.pairwise(specs):
-        assert parameters(fewer) < parameters(more)
-        assert kv_bytes_per_token(fewer, Dtype.BF16) == kv_bytes_per_token(more, Dtype.BF16) / 2
-
-
-def test_missing_kv_heads_mean_multi_head_attention() -> None:
-    multi_head = LlmSpec.from_config(llama(num_key_value_heads=8))
-    assert LlmSpec.from_config(llama(num_key_value_heads=None)) == multi_head
-    assert LlmSpec.from_config(llama() | {"num_key_value_heads": None}) == multi_head

@@ -12,8 +12,7 @@ from hardware_db import Calibration, Coefficient, Dtype, KernelFit, load_hardwar
 from planner.engine import ReplicaConfig
 from planner.engine.cache_layout import kv_bytes_per_token_per_gpu
 from planner.engine.replica import step_shape, step_time
-from planner.llm import GroupedQueryAttention, LatentAttention, LlmSpec, Precision, load_llm
-from planner.llm.attention import BlockIndex, SparseIndex
+from planner.llm import LlmSpec, Precision, load_llm
 from planner.roofline import (
     BlockDecodeForm,
     BlockHeads,
@@ -162,36 +161,6 @@ def test_chosen_keys_at_the_peaks_are_work_over_peaks():
     assert chosen_prefill_index_s(2.0, 100.0, 0.0, INDEX, prefill, PEAKS) == pytest.approx(2 * 5050 * 8192 / 1e15)
 
 
-def test_a_kernel_that_fills_up_takes_as_long_for_few_keys():
-    filled = ChosenDecodeForm(1e-5, 0.5, 1.0, 0.7, 0.0, 1.0)
-    few, many = (chosen_decode_s(64.0, context, GLM_HEADS, filled, PEAKS) for context in (10.0, 1e5))
-    assert few == many
-
-
-LENGTHS = np.array([1.0, 64.0, 500.0, 2047.0, 2048.0, 2049.0, 4096.0, 30_000.0, 1e6])
-
-
-@pytest.mark.parametrize("order", [0.5, 1.0, 4.0])
-def test_all_forms_grow_with_keys_tokens_and_sequences(order: float):
-    block = BlockDecodeForm(1e-5, 0.5, 0.8, 2e-6, order)
-    chosen = ChosenDecodeForm(1e-5, 0.5, 0.3, order, 1e-5, 0.4)
-    prompts = BlockPrefillForm(1e-5, 0.2, 0.6, 0.3, 100.0, 1e-8, max(order, 1.0))
-    latent = ChosenPrefillForm(1e-5, 0.3, 0.4, 0.5, 1e-5, 0.5, 1e-9)
-    grown = [
-        block_decode_s(8.0, LENGTHS, 1.0, M3_HEADS, block, PEAKS),
-        block_decode_s(LENGTHS, 5000.0, 1.0, M3_HEADS, block, PEAKS),
-        chosen_decode_s(8.0, LENGTHS, GLM_HEADS, chosen, PEAKS),
-        chosen_decode_s(LENGTHS, 5000.0, GLM_HEADS, chosen, PEAKS),
-        chosen_decode_index_s(8.0, LENGTHS, INDEX, chosen, PEAKS),
-    ]
-    for new, past in ((LENGTHS, 0.0 * LENGTHS), (0.0 * LENGTHS + 512.0, LENGTHS)):
-        grown.append(block_prefill_s(1.0, new, past, M3_HEADS, prompts, PEAKS))
-        grown.append(chosen_prefill_s(1.0, new, past, GLM_HEADS, latent, PEAKS))
-        grown.append(chosen_prefill_index_s(1.0, new, past, INDEX, latent, PEAKS))
-    for seconds in grown:
-        assert (np.diff(np.broadcast_to(seconds, LENGTHS.shape)) >= 0.0).all()
-
-
 # ------------------------------------------------------------------------------------------ in a step
 
 
@@ -282,16 +251,6 @@ def test_no_step_is_faster_than_its_roofline(
     assert seconds(llm, kernels, decodes, chunks) >= seconds(llm, {}, decodes, chunks)
 
 
-def test_measured_blocks_go_before_stand_ins():
-    both = seconds("minimax-m3", {**MEASURED, **STAND_INS}, [9000] * 40, [])
-    assert both == pytest.approx(
-        seconds(
-            "minimax-m3", {**MEASURED, "attention_decode/bf16": STAND_INS["attention_decode/bf16"]}, [9000] * 40, []
-        )
-    )
-    assert both != seconds("minimax-m3", STAND_INS, [9000] * 40, [])
-
-
 def test_shared_layers_have_no_index_operators():
     split = Parallelism(tp=8)
 
@@ -308,20 +267,6 @@ def test_shared_layers_have_no_index_operators():
         == 21
     )
     assert layers_with_an_index("glm-5") == 75
-
-
-def test_an_index_cannot_have_a_window():
-    with pytest.raises(ValueError, match="an index chooses among all keys"):
-        GroupedQueryAttention(heads=8, kv_heads=1, head_dim=128, window=512, index=BlockIndex())
-
-
-def test_shared_choices_are_still_attention_over_few_keys():
-    shape: dict[str, Any] = {"heads": 8, "query_rank": 64, "kv_rank": 64, "nope_dim": 8, "rope_dim": 8, "value_dim": 8}
-    shared = LatentAttention(**shape, index=SparseIndex(shared=True))
-    assert shared.index is not None and shared.index.top_k == 2048
-    # 57 of 78 layers without scores: a step over a long context is quicker, and longer than one of no index at all
-    long = [200_000] * 8
-    assert seconds("glm-5.2", {}, long, []) < seconds("glm-5", {}, long, [])
 
 
 def test_modules_leave_nothing_between_their_kernels():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hardware_db import Calibration, Coefficient, Dtype, KernelFit, load_hardware
+from hardware_db import Calibration, Coefficient, load_hardware
 from planner.llm import load_llm
 from planner.roofline import (
     CalibratedGpu,
@@ -112,14 +112,3 @@ def test_latent_attention_stands_in_where_nothing_was_measured() -> None:
         load = Load.of(StepShape(1e6, 1e6 * 5e4), Parallelism(tp=4, ep=4))
         shape = one.shape
         assert one.kernel_s(load, gpu) >= 4 * shape.heads * shape.head_dim * 1e6 * 128 / efficiency / PEAKS.flops_per_s
-
-
-def test_arithmetic_is_in_16_bit_over_an_8_bit_cache() -> None:
-    assert {one.dtype for one in operators(CompressedDecode)} == {Dtype.BF16}
-    assert {one.shape.entry_bytes for one in operators(CompressedDecode)} == {584.0}
-
-
-def test_fits_are_read_by_the_form_of_their_key() -> None:
-    fit = calibrated().kernels["compressed_decode/indexed"]
-    assert isinstance(fit, KernelFit)
-    assert CompressedForm.of(fit).row_keys == FORM["row_keys"]

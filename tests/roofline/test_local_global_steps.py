@@ -100,18 +100,6 @@ def test_a_dense_block_beside_the_experts_is_summed_on_its_own() -> None:
     assert sum(one.count for one in mixtral) == 2 * 32 + 1
 
 
-def test_heads_are_split_by_the_kind_of_layer() -> None:
-    """MiMo-V2-Flash over 8 GPUs: one of 8 windowed KV heads each, one of 4 global ones on two GPUs each."""
-    layers: dict[tuple[float, float, float], float] = {}
-    for one in operators("mimo-v2-flash", tp=8):
-        if isinstance(one, GroupedDecode):
-            kind = one.window, one.heads, one.kv_heads
-            layers[kind] = layers.get(kind, 0.0) + one.count
-    assert layers == {(0, 8, 1): 9, (128, 8, 1): 39}
-    alone = [one for one in operators("mimo-v2-flash") if isinstance(one, GroupedDecode)]
-    assert {(one.window, one.kv_heads) for one in alone} == {(0, 4), (128, 8)}
-
-
 def test_attention_of_mimo_costs_the_mean_of_its_key_and_value_channels() -> None:
     """2 h (192 + 128) FLOPs a pair; 4 (192 + 128) cached values a token and global layer."""
     context = 100_000

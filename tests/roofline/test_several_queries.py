@@ -12,11 +12,9 @@ from planner.llm import load_llm
 from planner.roofline import (
     BlockDecodeForm,
     BlockHeads,
-    CalibratedGpu,
     GpuPeaks,
     Load,
     Operator,
-    OperatorFamily,
     Parallelism,
     block_decode_s,
     step_operators,
@@ -25,7 +23,6 @@ from planner.roofline.block_sparse import BlockDecode
 from planner.roofline.grouped import GroupedDecode
 from planner.roofline.index import IndexScores
 from planner.roofline.kernel_forms import check_kernel_fit
-from planner.roofline.latent import LatentDecode
 
 HARDWARE = load_hardware()
 H200 = HARDWARE.skus["h200-sxm"]
@@ -59,13 +56,6 @@ def test_the_index_of_chosen_blocks_scores_every_key() -> None:
     assert operator.work(DECODES).flops == pytest.approx(8.0 * (chosen + scored))
 
 
-def test_several_queries_of_latent_attention_count_as_further_heads() -> None:
-    operator = of_kind("deepseek-v3.2", LatentDecode)
-    gpu = CalibratedGpu(H200, select_calibration(HARDWARE, "h200-sxm", "vllm"))
-    one, two, four = (operator.kernel_s(replace(DECODES, queries=queries), gpu) for queries in (1.0, 2.0, 4.0))
-    assert one < two < four  # type: ignore[operator]
-
-
 def test_queries_read_their_own_blocks_and_share_the_index() -> None:
     form = BlockDecodeForm(start_s=0.0, memory_efficiency=0.5, index_efficiency=1.0, block_s=0.0, order=1.0)
     heads, gpu = BlockHeads(16.0, 1.0, 128.0, 2.0, 2048.0, 1.0, 128.0), GpuPeaks(1e15, 4e12, 132.0)
@@ -78,11 +68,6 @@ def test_a_token_of_a_chunked_window_sees_half_of_it() -> None:
     """Llama 4 attends within chunks of 8,192 tokens: on average over places, to half of one."""
     windows = {one.window for one in operators("llama-4-scout-17b-16e-instruct") if isinstance(one, GroupedDecode)}
     assert windows == {0.0, 4096.0}
-
-
-def test_a_row_of_the_embedding_is_one_kernel() -> None:
-    (read,) = (one for one in operators("llama-3.1-8b") if one.family is OperatorFamily.EMBEDDING)
-    assert read.launches == 1.0
 
 
 def test_a_kernel_is_known_by_what_stands_before_the_slash() -> None:

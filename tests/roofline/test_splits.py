@@ -57,11 +57,6 @@ def test_splits_that_people_run_are_taken(model: str, split: Parallelism, precis
     require_split(load_llm(model), split, precision)
 
 
-def test_redundant_experts_named_by_the_refusal_are_enough() -> None:
-    with pytest.raises(InputError, match="redundant_experts = 8"):
-        require_split(load_llm("deepseek-r1"), Parallelism(dp=24, ep=24), BF16)
-
-
 def test_a_single_group_of_mamba_is_on_every_gpu() -> None:
     # MambaMixer2 of vLLM: extra groups are added where one group meets several GPUs.
     kind = StateSpace(heads=64, head_dim=64, state_size=128, groups=1, conv_kernel=4)
