@@ -34,7 +34,6 @@ from hardware_db.schema import (
     Coefficient,
     Confidence,
     Correction,
-    Dtype,
     EngineCosts,
     EngineFeature,
     EngineProfile,
@@ -54,10 +53,10 @@ from hardware_db.schema import (
     Price,
     ProviderRegion,
     ScaleUp,
-    SpareLayers,
     StateReuse,
     Topology,
 )
+from planner.core import Dtype, SpareLayers
 
 __all__ = [
     "ANYWHERE",

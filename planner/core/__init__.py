@@ -2,6 +2,7 @@
 
 Errors that name field, value, bound and fix (`errors`), frozen records (`record`), records as JSON and back
 (`documents`), versions of files (`versions`), latency metrics and units (`metrics`), text and tables (`tables`),
+number formats (`formats`),
 places of packaged data (`presets`), files that are written whole (`whole_files`), functions that numba compiles
 (`compiled`, `vectorized`, `interpolation`), and names for arrays in signatures (`arrays`).
 """
@@ -18,6 +19,7 @@ from planner.core.errors import (
     from_validation_error,
     shorten,
 )
+from planner.core.formats import Dtype, SpareLayers
 from planner.core.interpolation import (
     cell_of,
     interpolated,
@@ -71,6 +73,7 @@ __all__ = [
     "BoolArray",
     "Columns",
     "Constants",
+    "Dtype",
     "FloatArray",
     "Frozen",
     "InputError",
@@ -81,6 +84,7 @@ __all__ = [
     "Reader",
     "Record",
     "Report",
+    "SpareLayers",
     "Table",
     "UnknownNameError",
     "UnsupportedFeatureError",

@@ -13,8 +13,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from hardware_db import Dtype
-from planner.core import Frozen, InputError
+from planner.core import Dtype, Frozen, InputError
 from planner.llm.formats import BYTES_PER_VALUE, Count, Size
 
 UNQUANTISED_BYTES = BYTES_PER_VALUE[Dtype.BF16]

@@ -7,12 +7,11 @@ which of them do the matrix units of a GPU multiply. The table is `presets/check
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from hardware_db import Dtype, GpuSku
-from planner.core import preset
+from planner.core import Dtype, preset
 from planner.llm.formats import Part, PartPrecision, Precision
 from planner.llm.sizes import linear_parameters_by_part, weight_bytes
 from planner.llm.spec import LlmSpec
@@ -59,8 +58,8 @@ def checkpoints_of(llm: LlmSpec) -> tuple[Checkpoint, ...]:
     return (own, *published, *_made_on_load(llm))
 
 
-def runs_well(llm: LlmSpec, precision: Precision, sku: GpuSku) -> bool:
-    """True if the matrix units of a GPU multiply every part as it is stored.
+def runs_well(llm: LlmSpec, precision: Precision, multiplies: Callable[[Dtype], bool]) -> bool:
+    """True if the matrix units of a GPU, which multiply some formats (`GpuSku.multiplies`), take every part as stored.
 
     Weight-only formats (INT4, or NVFP4 beside 16-bit activations) save memory and are unpacked on the way: they do not.
 
@@ -68,11 +67,11 @@ def runs_well(llm: LlmSpec, precision: Precision, sku: GpuSku) -> bool:
     >>> from planner.llm import load_llm
     >>> skus, llm = load_hardware().skus, load_llm("llama-3.3-70b-instruct")
     >>> nvfp4 = checkpoint_named("nvidia/Llama-3.3-70B-Instruct-NVFP4").precision
-    >>> [runs_well(llm, nvfp4, skus[sku]) for sku in ("h100-sxm", "b200-sxm")]
+    >>> [runs_well(llm, nvfp4, skus[sku].multiplies) for sku in ("h100-sxm", "b200-sxm")]
     [False, True]
     """
     activations = (precision.of(part)[1] for part in linear_parameters_by_part(llm))
-    return _multiplied_as_stored(llm, precision) and all(map(sku.multiplies, activations))
+    return _multiplied_as_stored(llm, precision) and all(map(multiplies, activations))
 
 
 def _multiplied_as_stored(llm: LlmSpec, precision: Precision) -> bool:
@@ -101,7 +100,9 @@ def _with_small_cache(precision: Precision) -> tuple[Precision, ...]:
     return (precision.model_copy(update={"kv_cache": Dtype.FP8}),)
 
 
-def offered_on(llm: LlmSpec, precisions: Iterable[Precision], sku: GpuSku) -> tuple[Precision, ...]:
+def offered_on(
+    llm: LlmSpec, precisions: Iterable[Precision], multiplies: Callable[[Dtype], bool]
+) -> tuple[Precision, ...]:
     """Of some formats, those that a GPU runs well: the first of each kind of arithmetic, INT8 only where no FP8 is.
 
     Each with a KV cache of 16 bits also comes with one of FP8 where the GPU multiplies that; of a model whose own
@@ -111,7 +112,8 @@ def offered_on(llm: LlmSpec, precisions: Iterable[Precision], sku: GpuSku) -> tu
     >>> from planner.llm import load_llm
     >>> skus, llm = load_hardware().skus, load_llm("llama-3.3-70b-instruct")
     >>> for sku in ("a100-sxm-80gb", "h100-sxm", "b200-sxm"):
-    ...     print(sku, [item.weights.value for item in offered_on(llm, published_precisions(llm), skus[sku])])
+    ...     offered = offered_on(llm, published_precisions(llm), skus[sku].multiplies)
+    ...     print(sku, [item.weights.value for item in offered])
     a100-sxm-80gb ['int8']
     h100-sxm ['fp8']
     b200-sxm ['fp8', 'nvfp4']
@@ -119,7 +121,7 @@ def offered_on(llm: LlmSpec, precisions: Iterable[Precision], sku: GpuSku) -> tu
     kinds: dict[Dtype, Precision] = {}
     own_with_small_cache: Precision | None = None
     for precision in precisions:
-        if runs_well(llm, precision, sku):
+        if runs_well(llm, precision, multiplies):
             if _weights_of(llm, precision) == _weights_of(llm, llm.native_precision):
                 own_with_small_cache = precision
             else:
@@ -127,7 +129,7 @@ def offered_on(llm: LlmSpec, precisions: Iterable[Precision], sku: GpuSku) -> tu
     if Dtype.FP8 in kinds:
         kinds.pop(Dtype.INT8, None)
     formats = list(kinds.values())
-    if sku.multiplies(Dtype.FP8):
+    if multiplies(Dtype.FP8):
         formats += [small for precision in kinds.values() for small in _with_small_cache(precision)]
         if own_with_small_cache and not (kinds and main_format(llm, llm.native_precision)[0] in SIXTEEN_BIT):
             formats.append(own_with_small_cache)

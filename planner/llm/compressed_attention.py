@@ -17,8 +17,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from hardware_db import Dtype
-from planner.core import InputError
+from planner.core import Dtype, InputError
 from planner.llm.attention import AttentionKind
 from planner.llm.formats import BYTES_PER_VALUE, Count, Size
 

@@ -7,8 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from hardware_db import Dtype
-from planner.core import Frozen, InputError
+from planner.core import Dtype, Frozen, InputError
 
 MAX_SIZE = 2**31 - 1
 """Largest size, a signed 32-bit index; published shapes stay below 2**25 (context of Llama 4 Scout: 10 485 760)."""

@@ -14,8 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from hardware_db import Dtype
-from planner.core import InputError, UnsupportedFeatureError, shorten
+from planner.core import Dtype, InputError, UnsupportedFeatureError, shorten
 from planner.llm.attention import OUTPUT_PROJECTIONS
 from planner.llm.formats import Part, PartPrecision, Precision
 from planner.llm.hf_config import ConfigFields

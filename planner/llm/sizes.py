@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from hardware_db import Dtype
+from planner.core import Dtype
 from planner.llm.attention import UNQUANTISED_BYTES
 from planner.llm.formats import BYTES_PER_VALUE, Part, Precision
 from planner.llm.layers import LayerGroup, NormKind, attentions

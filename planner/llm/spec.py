@@ -18,8 +18,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from hardware_db import SpareLayers
-from planner.core import Frozen, InputError
+from planner.core import Frozen, InputError, SpareLayers
 from planner.llm.formats import Count, Precision, Size
 from planner.llm.hf_config import (
     CONFIG_NAME,

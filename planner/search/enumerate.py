@@ -269,7 +269,7 @@ def _variants(
     demand: Demand, search: SearchSpace, offer: Offer, engines: Mapping[str, EngineProfile], role: Role
 ) -> Iterator[_Variant]:
     """Every step-time group of a SKU: split x formats x engine x prefix cache with its tiers x speculation."""
-    offered = offered_on(demand.llm, demand.published, offer.sku)
+    offered = offered_on(demand.llm, demand.published, offer.sku.multiplies)
     formats = tuple(dict.fromkeys((demand.precision, *search.precisions, *offered)))
     built = sorted(
         (split, place, order, engine)

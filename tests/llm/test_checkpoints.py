@@ -79,11 +79,11 @@ def test_a_gpu_is_offered_what_its_units_multiply_and_nothing_that_is_unpacked()
     llm = load_llm("llama-3.3-70b-instruct")
     published = published_precisions(llm)
     for sku in DB.skus.values():
-        for precision in offered_on(llm, published, sku):
+        for precision in offered_on(llm, published, sku.multiplies):
             assert sku.multiplies(precision.activations) and precision.activations is not Dtype.BF16
-            assert runs_well(llm, precision, sku)
-    assert not any(item.weights is Dtype.NVFP4 for item in offered_on(llm, published, DB.skus["h100-sxm"]))
-    assert any(item.weights is Dtype.NVFP4 for item in offered_on(llm, published, DB.skus["b200-sxm"]))
+            assert runs_well(llm, precision, sku.multiplies)
+    assert not any(item.weights is Dtype.NVFP4 for item in offered_on(llm, published, DB.skus["h100-sxm"].multiplies))
+    assert any(item.weights is Dtype.NVFP4 for item in offered_on(llm, published, DB.skus["b200-sxm"].multiplies))
     assert all(item.weights is not Dtype.INT4 for item in published)
 
 
