@@ -28,9 +28,8 @@ BANDS: Mapping[tuple[str, str], Mapping[str, float]] = {
     ("questions", "what limits, what if"): {"analysis": 0.66},
     ("in and out", "scenarios, reports, files"): {
         "report": 0.1,
-        "scenario": 0.3,
-        "studies": 0.5,
-        "launch": 0.7,
+        "scenario": 0.37,
+        "launch": 0.63,
         "charts": 0.9,
     },
     ("faces", "command line, web app"): {"cli": 0.3, "web": 0.7},

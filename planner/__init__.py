@@ -83,9 +83,9 @@ _HOME = {
     "sustainable_rate_per_s": "planner.serving",
     "Comparison": "planner.analysis",
     "compare": "planner.analysis",
-    "Sweep": "planner.studies",
-    "SweepPoint": "planner.studies",
-    "sweep": "planner.studies",
+    "Sweep": "planner.scenario",
+    "SweepPoint": "planner.scenario",
+    "sweep": "planner.scenario",
     "frame": "planner.report",
     "frames": "planner.report",
     "SYSTEMS": "planner.analysis.systems",
@@ -193,7 +193,7 @@ if TYPE_CHECKING:
     from planner.llm import LlmSpec, Precision, list_llms, load_from_hub, load_llm
     from planner.report import frame, frames
     from planner.roofline import Bound, Parallelism
-    from planner.scenario import list_scenarios, load_plan, load_scenario
+    from planner.scenario import Sweep, SweepPoint, list_scenarios, load_plan, load_scenario, sweep
     from planner.serving import (
         Deployment,
         KvTransfer,
@@ -207,7 +207,6 @@ if TYPE_CHECKING:
         sustainable_rate_per_s,
     )
     from planner.simulator import simulate
-    from planner.studies import Sweep, SweepPoint, sweep
     from planner.supply import read_prices, with_prices
     from planner.traffic import (
         lengths_with_images,

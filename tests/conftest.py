@@ -21,7 +21,7 @@ from hypothesis import settings
 ROOT = Path(__file__).resolve().parents[1]
 MAIN = sys.modules["__main__"]
 collect_ignore_glob = ["studies/[!_t]*.py"]
-"""Long evidence runs are started by hand; the tests of `planner.studies` lie beside them."""
+"""Long evidence runs are started by hand; tests of theirs lie beside them."""
 gc.disable()  # a sixth of the time of collecting, until `pytest_collection_finish`
 
 # Derandomised so that a run repeats; `pytest --hypothesis-profile=explore` draws fresh examples.

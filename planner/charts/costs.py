@@ -43,7 +43,7 @@ from planner.charts.marks import (
 from planner.core import HOURS_PER_MONTH, UnknownNameError, money, percent, significant
 from planner.fleet import Alternative, Plan
 from planner.optimizer import Objective
-from planner.studies import PlanSide, share_of_threshold
+from planner.scenario import PlanSide, share_of_threshold
 
 NAMES_OF_ALTERNATIVES = {"plan": "{}", "sku": "only {}", "mode": "only {}, any SKU", "engine": "{}, SKUs of the plan"}
 """Names of the bars by kind, in their order."""

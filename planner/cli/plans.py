@@ -358,8 +358,7 @@ def sweep(
     Exit code 3: no point has a fleet.
     """
     from planner.core import Report
-    from planner.scenario import load_request
-    from planner.studies import sweep_result, sweeps
+    from planner.scenario import load_request, sweep_result, sweeps
 
     check_outputs(csv_file, json_file)
     points = _points(over or ())

@@ -2,7 +2,8 @@
 
 YAML, dictionaries, plans and web addresses (`read`, `files`, `url`), plans read back (`saved_plans`), snippets made
 from logs, metrics and a running fleet (`snippets`), hardware of a user's own (`user_hardware`), and changes that make
-an infeasible request feasible (`request_fixes`) or wrong input right (`input_fixes`).
+an infeasible request feasible (`request_fixes`) or wrong input right (`input_fixes`). Many of them at once: plans side
+by side (`side_by_side`), and a scenario at every combination of some values, taken up where it was stopped (`sweeps`).
 """
 
 from planner.scenario import (
@@ -13,6 +14,8 @@ from planner.scenario import (
     read,
     request_fixes,
     snippets,
+    sweep_result,
+    sweeps,
     types,
     url,
     user_hardware,
@@ -39,7 +42,26 @@ from planner.scenario.read import (
 )
 from planner.scenario.request_fixes import CompletedFix, Fix, fixes, limit_in_words
 from planner.scenario.saved_plans import load_plan
+from planner.scenario.side_by_side import (
+    SAME,
+    PlanSide,
+    bounded_side,
+    change_of_cost,
+    cheapest_first,
+    differing_cells,
+    differing_rows,
+    on_one_sku,
+    planned_side,
+    priced_skus,
+    scenario_in,
+    scenario_table,
+    settings_table,
+    share_of_threshold,
+    sku_table,
+)
 from planner.scenario.snippets import measured_changes
+from planner.scenario.sweep_result import Sweep, SweepPoint
+from planner.scenario.sweeps import sweep
 from planner.scenario.types import Scenario, ScenarioPrices
 from planner.scenario.url import Content, differences, first_name, full_content, value_at
 from planner.scenario.user_hardware import QUANTITIES, SkuQuantity, peak_quantities, shown_value
@@ -47,17 +69,26 @@ from planner.scenario.user_hardware import QUANTITIES, SkuQuantity, peak_quantit
 __all__ = [
     "MAX_SCENARIO_BYTES",
     "QUANTITIES",
+    "SAME",
     "SCENARIO_KEY",
     "CompletedFix",
     "Content",
     "Fix",
+    "PlanSide",
     "Scenario",
     "ScenarioPrices",
     "SkuQuantity",
     "SloPreset",
+    "Sweep",
+    "SweepPoint",
+    "bounded_side",
     "build_request",
     "catalogue",
+    "change_of_cost",
+    "cheapest_first",
     "differences",
+    "differing_cells",
+    "differing_rows",
     "file_references",
     "files",
     "first_name",
@@ -74,9 +105,12 @@ __all__ = [
     "load_request",
     "load_scenario",
     "measured_changes",
+    "on_one_sku",
     "parse_fields",
     "peak_quantities",
     "plan_document_at",
+    "planned_side",
+    "priced_skus",
     "quickstart",
     "read",
     "read_scenario",
@@ -84,11 +118,19 @@ __all__ = [
     "recorded_usd_per_hour",
     "request_fixes",
     "scenario_content",
+    "scenario_in",
     "scenario_of_text",
+    "scenario_table",
     "scenario_text",
+    "settings_table",
+    "share_of_threshold",
     "shown_value",
+    "sku_table",
     "slo_presets",
     "snippets",
+    "sweep",
+    "sweep_result",
+    "sweeps",
     "types",
     "url",
     "user_hardware",

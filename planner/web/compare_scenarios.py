@@ -12,8 +12,16 @@ import streamlit as st
 from planner.charts import costs
 from planner.core import PlannerError, Table
 from planner.fleet import hardware_for, plan
-from planner.scenario import MAX_SCENARIO_BYTES, Content
-from planner.studies import PlanSide, differing_cells, differing_rows, scenario_in, scenario_table, settings_table
+from planner.scenario import (
+    MAX_SCENARIO_BYTES,
+    Content,
+    PlanSide,
+    differing_cells,
+    differing_rows,
+    scenario_in,
+    scenario_table,
+    settings_table,
+)
 from planner.web import components, session
 from planner.web.results import Page, compute_once, request_of, theory_plan
 

@@ -8,7 +8,7 @@ from functools import partial
 import streamlit as st
 
 from planner.core import money, number_of
-from planner.studies import (
+from planner.scenario import (
     SAME,
     PlanSide,
     bounded_side,

@@ -25,10 +25,10 @@ from planner.scenario import (
     list_scenarios,
     parse_fields,
     read_scenario,
+    scenario_in,
     url,
     value_at,
 )
-from planner.studies import scenario_in
 
 MAX_REPAIRS = 20
 """Values put right before a link or file is given up as a whole. Affects which links open."""

@@ -20,8 +20,8 @@ from planner.fleet import (
     plan_of_given,
 )
 from planner.report import plan_summary
+from planner.scenario import SAME, PlanSide, change_of_cost
 from planner.serving import Role
-from planner.studies import SAME, PlanSide, change_of_cost
 from planner.web import components
 from planner.web.results import Page, compute_once
 

@@ -26,8 +26,8 @@ from hardware_db import HardwareDb
 from planner.analysis import Replanner
 from planner.fleet import Plan, PlanRequest, Progress, hardware_for
 from planner.scenario import Content
-from planner.studies import WorkerPool
 from planner.web import bounds, session
+from planner.web.workers import WorkerPool
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ from planner.optimizer import Objective
 from planner.scenario import list_scenarios, read_scenario
 from planner.scenario.files import with_overrides
 from tests.places import ROOT
-from tests.studies.test_sweeps import SCENARIO
+from tests.scenario.test_sweeps import SCENARIO
 
 
 def test_names_are_those_of_the_packaged_files() -> None:

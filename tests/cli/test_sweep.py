@@ -17,9 +17,8 @@ from typer.testing import CliRunner, Result
 from planner.cli.base import OneLineErrors
 from planner.cli.plans import sweep
 from planner.fleet import plan
-from planner.scenario import load_scenario
-from planner.studies import sweeps
-from tests.studies.test_sweeps import NEVER, RATE, SCENARIO, TPOT
+from planner.scenario import load_scenario, sweeps
+from tests.scenario.test_sweeps import NEVER, RATE, SCENARIO, TPOT
 
 app = typer.Typer(cls=OneLineErrors, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command()(sweep)
@@ -32,7 +31,7 @@ def other() -> None:
 
 @pytest.fixture(autouse=True)
 def _threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes take seconds to start; tests/studies/test_sweeps.py has a test with real ones."""
+    """Processes take seconds to start; tests/scenario/test_sweeps.py has a test with real ones."""
     checked = sweeps.process_pool
 
     def pool(workers: int | None = None) -> ThreadPoolExecutor:

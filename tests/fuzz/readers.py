@@ -33,10 +33,16 @@ from planner.llm import (
     weight_bytes,
 )
 from planner.llm.load import load_from_hub
-from planner.scenario import load_request, load_scenario, recorded_usd_per_hour, scenario_of_text, scenario_text
+from planner.scenario import (
+    load_request,
+    load_scenario,
+    recorded_usd_per_hour,
+    scenario_in,
+    scenario_of_text,
+    scenario_text,
+)
 from planner.scenario.url import content_of, query_of
 from planner.scenario.user_hardware import calibration_of_json, sku_of_toml
-from planner.studies import scenario_in
 from planner.supply import prices_csv, read_prices
 from planner.traffic import describe, read_any_trace, read_metrics, read_trace
 from tests.configs import kv_window_bytes

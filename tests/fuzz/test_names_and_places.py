@@ -26,10 +26,10 @@ from planner.llm.load import load_from_hub
 from planner.scenario import (
     load_request,
     load_scenario,
+    scenario_in,
 )
 from planner.scenario.url import content_of, packaged_content
 from planner.scenario.user_hardware import sku_of_toml
-from planner.studies import scenario_in
 from planner.supply import read_prices
 from planner.traffic import read_any_trace, read_trace
 from planner.traffic.prometheus_series import read_series

@@ -25,11 +25,11 @@ from planner.scenario import (
     load_request,
     load_scenario,
     parse_fields,
+    scenario_in,
 )
 from planner.scenario.files import MAX_DEPTH, MAX_NODES
 from planner.scenario.url import content_of, packaged_content, query_of
 from planner.scenario.user_hardware import calibration_of_json, sku_of_toml
-from planner.studies import scenario_in
 from planner.traffic import read_metrics
 from planner.traffic.prometheus_series import read_series
 from tests.fuzz.guard import ROOT, answered, assert_refused

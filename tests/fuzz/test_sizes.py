@@ -24,12 +24,12 @@ from planner.scenario import (
     MAX_SCENARIO_BYTES,
     load_scenario,
     plan_document_at,
+    scenario_in,
     scenario_of_text,
 )
 from planner.scenario.read import MAX_PLAN_BYTES
 from planner.scenario.url import content_of
 from planner.scenario.user_hardware import MAX_CALIBRATION_BYTES, MAX_SKU_BYTES, calibration_of_json, sku_of_toml
-from planner.studies import scenario_in
 from planner.supply import read_prices
 from planner.traffic import FileKind, read_any_trace, text_of
 from planner.traffic.prometheus_series import read_series

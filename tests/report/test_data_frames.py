@@ -29,7 +29,7 @@ from planner.simulator import simulate
 from planner.workload import RequestClass, TokenLengths, Workload
 from tests.builders import chat, mixed
 from tests.made_up_plans import H100, REQUEST, made_up, smooth
-from tests.studies.test_sweeps import SCENARIO, TPOT
+from tests.scenario.test_sweeps import SCENARIO, TPOT
 
 DAY = {"profile": {"factors": [0.5, 1.0], "period_hours": 12.0}}
 

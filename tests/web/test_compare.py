@@ -12,8 +12,7 @@ import planner
 from hardware_db import load_hardware
 from planner.analysis import SYSTEMS
 from planner.report import glossary
-from planner.scenario import full_content, read_scenario
-from planner.studies import sku_table
+from planner.scenario import full_content, read_scenario, sku_table
 from planner.web import compare_scenarios, compare_systems
 from planner.web.compare_tab import HINTS
 from tests.builders import SMALL_CHAT

@@ -20,8 +20,9 @@ import yaml
 from planner.analysis import REFUSED
 from planner.core import Frozen, InputError, PlannerError, UnknownNameError, plain
 from planner.fleet import PlanRequest
-from planner.scenario import SCENARIO_KEY, build_request, folder_of, plan_document_at, read_scenario, scenario_content
-from planner.studies.sweep_result import SweepPoint, Values
+from planner.scenario.files import scenario_content
+from planner.scenario.read import SCENARIO_KEY, build_request, folder_of, plan_document_at, read_scenario
+from planner.scenario.sweep_result import SweepPoint, Values
 
 MAX_POINTS = 100_000
 """Most points of a sweep: a product of a few long lists is easily more than anybody waits for. A choice."""

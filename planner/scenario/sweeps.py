@@ -29,8 +29,8 @@ from planner.analysis import REFUSED, outcome_of
 from planner.core import InputError, PlannerError
 from planner.fleet import Plan, PlanRequest, plan
 from planner.report import planner_version, terminal
-from planner.studies.sweep_points import Over, Task, point_values, read_points, request_maker
-from planner.studies.sweep_result import FAILED, INTERRUPTED, UNPLANNED, Sweep, SweepLog, SweepPoint
+from planner.scenario.sweep_points import Over, Task, point_values, read_points, request_maker
+from planner.scenario.sweep_result import FAILED, INTERRUPTED, UNPLANNED, Sweep, SweepLog, SweepPoint
 
 MAX_PORTION = 16
 """Points planned by one task at most: about what is lost when a worker dies. Affects speed only."""

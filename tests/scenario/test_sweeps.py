@@ -28,11 +28,10 @@ from planner.analysis import REFUSED
 from planner.core import InputError, PlannerError, UnknownNameError, json_text, write_text
 from planner.fleet import plan
 from planner.report import plan_to_dict
-from planner.scenario import load_scenario
-from planner.studies import sweeps
-from planner.studies.sweep_points import Task, with_fields
-from planner.studies.sweep_result import FAILED, UNPLANNED, Sweep, SweepLog, SweepPoint, headline, table
-from planner.studies.sweeps import PlanOptions, plan_tasks, portions, process_pool, sweep
+from planner.scenario import load_scenario, sweeps
+from planner.scenario.sweep_points import Task, with_fields
+from planner.scenario.sweep_result import FAILED, UNPLANNED, Sweep, SweepLog, SweepPoint, headline, table
+from planner.scenario.sweeps import PlanOptions, plan_tasks, portions, process_pool, sweep
 from tests.places import ROOT
 
 SCENARIO: dict[str, Any] = {
@@ -303,7 +302,7 @@ class TestStopping:
         """Points longer than a buffer, 100 from each: all are there, each whole."""
         path = tmp_path / "points.jsonl"
         code = (
-            "import os, sys; from planner.studies.sweep_result import SweepLog\n"
+            "import os, sys; from planner.scenario.sweep_result import SweepLog\n"
             "other = os.fork()\n"
             "name = 'a' if other else 'b'\n"
             "with SweepLog(sys.argv[1]) as log:\n"

@@ -29,18 +29,10 @@ from planner.core import (
 from planner.engine import ReplicaConfig
 from planner.fleet import Alternative, CostBreakdown, Plan, PlanRequest, Progress, TargetCheck, plan
 from planner.report import COST_COLUMNS, token_distributions
-from planner.scenario import (
-    MAX_SCENARIO_BYTES,
-    SCENARIO_KEY,
-    Content,
-    Scenario,
-    differences,
-    file_references,
-    full_content,
-    read_scenario,
-    scenario_of_text,
-    value_at,
-)
+from planner.scenario.files import MAX_SCENARIO_BYTES
+from planner.scenario.read import SCENARIO_KEY, file_references, read_scenario, scenario_of_text
+from planner.scenario.types import Scenario
+from planner.scenario.url import Content, differences, full_content, value_at
 from planner.serving import Pool
 from planner.supply import offered_prices
 

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from hardware_db import HardwareDb, load_hardware
 from planner.core import InputError, PlannerError
-from planner.studies.sweeps import MISTAKES
+from planner.scenario import sweeps
 
 T = TypeVar("T")
 Job = Callable[[Callable[[str], None]], T]
@@ -221,7 +221,7 @@ class _Worker:
     @classmethod
     def started(cls, memory_bytes: int) -> _Worker:
         ours, theirs = Pipe()
-        code = f"from planner.studies.workers import serve; serve({theirs.fileno()}, {memory_bytes})"
+        code = f"from planner.web.workers import serve; serve({theirs.fileno()}, {memory_bytes})"
         command = [sys.executable, "-c", code]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         process = subprocess.Popen(
@@ -319,7 +319,7 @@ def _answer(job: Job[Any], say: Say, answers: list[tuple[int, Any]]) -> None:
         answers.append((_REFUSED, (error.field, error.value, error.bound, error.fix)))
     except MemoryError:
         return
-    except MISTAKES:
+    except sweeps.MISTAKES:
         answers.append((_FAULT, traceback.format_exc()))
 
 

@@ -15,25 +15,27 @@ from planner.charts import costs, systems
 from planner.core import HOURS_PER_MONTH, InputError, PlannerError, UnknownNameError
 from planner.fleet import Alternative, Plan, PlanRequest, plan
 from planner.report import plan_to_dict
-from planner.scenario import MAX_SCENARIO_BYTES, full_content, read_scenario
-from planner.scenario.url import packaged_content
-from planner.studies import (
+from planner.scenario import (
+    MAX_SCENARIO_BYTES,
     PlanSide,
     bounded_side,
     change_of_cost,
     cheapest_first,
     differing_cells,
     differing_rows,
+    full_content,
     on_one_sku,
     planned_side,
     priced_skus,
+    read_scenario,
     scenario_in,
     scenario_table,
     settings_table,
     share_of_threshold,
     sku_table,
 )
-from planner.studies.side_by_side import DATASHEET, NONE
+from planner.scenario.side_by_side import DATASHEET, NONE
+from planner.scenario.url import packaged_content
 from tests.builders import small_request
 from tests.charts.titles import title_of
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from planner.core import InputError
-from planner.studies import workers
+from planner.web import workers
 
 Say = Callable[[str], None]
 

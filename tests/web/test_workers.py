@@ -15,9 +15,10 @@ from hardware_db import load_hardware
 from planner.core import InputError
 from planner.fleet import plan
 from planner.scenario import load_scenario
-from planner.studies import WorkerPool, workers
+from planner.web import workers
+from planner.web.workers import WorkerPool
 from tests.builders import SMALL_CHAT
-from tests.studies import jobs
+from tests.web import jobs
 
 GIGABYTE = 1e9
 LIMIT_BYTES = 2 * GIGABYTE
