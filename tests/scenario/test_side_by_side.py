@@ -11,15 +11,14 @@ import pytest
 
 from hardware_db import load_hardware
 from planner.analysis import headline, outcome_of
-from planner.charts import costs, systems
-from planner.core import HOURS_PER_MONTH, InputError, PlannerError, UnknownNameError
-from planner.fleet import Alternative, Plan, PlanRequest, plan
+from planner.charts import costs
+from planner.core import HOURS_PER_MONTH, InputError, PlannerError
+from planner.fleet import Alternative, Plan, plan
 from planner.report import plan_to_dict
 from planner.scenario import (
     MAX_SCENARIO_BYTES,
     PlanSide,
     bounded_side,
-    change_of_cost,
     cheapest_first,
     differing_cells,
     differing_rows,
@@ -37,7 +36,6 @@ from planner.scenario import (
 from planner.scenario.side_by_side import DATASHEET, NONE
 from planner.scenario.url import packaged_content
 from tests.builders import small_request
-from tests.charts.titles import title_of
 
 HARDWARE = load_hardware()
 REQUEST = small_request()
@@ -117,7 +115,6 @@ def test_every_priced_sku_has_a_price_that_may_be_used() -> None:
     found = priced_skus(REQUEST, HARDWARE)
     listed = {price.sku for price in HARDWARE.prices if price.commitment in REQUEST.prices.commitments}
     assert set(SKUS) < set(found) <= listed
-    assert list(found) == sorted(found)
     unlisted = sorted(set(HARDWARE.skus) - listed)[0]
     own = small_request(prices={"usd_per_gpu_hour": {unlisted: 2.0}})
     assert set(priced_skus(own, HARDWARE)) == {*found, unlisted}
@@ -129,13 +126,6 @@ def test_cheapest_comes_first_and_what_cannot_be_last(sides: list[PlanSide]) -> 
     costs = [math.inf if one.usd_per_month is None else one.usd_per_month for one in cheapest_first(reversed(sides))]
     assert all(less <= more for less, more in pairwise(costs))
     assert costs[-1] == math.inf
-
-
-def test_change_of_cost_is_relative_and_empty_without_a_fleet(sides: list[PlanSide]) -> None:
-    twice = bounded_side("twice", REQUEST, Alternative("x", "sku", "", 2.0 * _usd(sides[0]), 30.0, False, True))
-    assert change_of_cost(twice, sides[0]) == "+100 %"
-    assert change_of_cost(sides[0], sides[0]) == "the same"
-    assert change_of_cost(sides[2], sides[0]) == change_of_cost(sides[0], None) == ""
 
 
 def _usd(one: PlanSide) -> float:
@@ -171,12 +161,6 @@ def test_scenarios_side_by_side_differ_where_they_do(sides: list[PlanSide]) -> N
     assert "model" not in [row[0] for row in kept.rows]
     assert "fleet" in [row[0] for row in kept.rows]
     assert {row for row, _ in differing_cells(kept)} == set(range(len(kept.rows)))
-
-
-def test_a_refused_scenario_still_has_its_column() -> None:
-    table = scenario_table([PlanSide("bad", None, None, "rate: must be > 0")])
-    rows = {row[0]: row[1] for row in table.rows}
-    assert rows["model"] == NONE and rows["fleet"] == "none: rate: must be > 0"
 
 
 def test_settings_that_differ_are_named_with_both_values() -> None:
@@ -232,24 +216,18 @@ def test_a_plan_is_read_as_the_scenario_it_answers(whole: Plan) -> None:
         (b"x" * (MAX_SCENARIO_BYTES + 1), "larger than 1,000,000 bytes"),
         (b"\xff\xfe\x00", "not UTF-8"),
         (b"[1, 2]", "mapping"),
-        (b"just words", "mapping"),
         (b"", "mapping"),
         (b"a: &x [1]\nb: *x", "aliases"),
         (b"a: !!python/object/apply:os.system ['true']", "not plain YAML"),
         (b"a: {", "not plain YAML"),
         (b"[" * 100_000, "nested too deeply|not plain YAML"),
-        (b"{1: 2}", "names are no text"),
         (b"{2026-01-01: 2}", "names are no text"),
         (YAML.replace(LENGTHS, b"3: 4"), "names are no text"),
-        (
-            YAML.replace(LENGTHS, b"lengths: {trace: /etc/passwd}"),
-            "names a",
-        ),
+        (YAML.replace(LENGTHS, b"lengths: {trace: /etc/passwd}"), "names a"),
         (YAML.replace(b"llama-3.1-8b", b"/etc/passwd"), "names a file"),
         (YAML.replace(b"llama-3.1-8b", b"../../secret/config.json"), "names a file"),
         (YAML.replace(LENGTHS, b"replay: /etc/passwd"), "names a file"),
         (YAML + b"profile: {trace: /etc/passwd}\n", "names a file"),
-        (YAML.replace(b"rate_per_s: 20", b"rate_per_s: -1"), "rate_per_s"),
         (YAML + b"surprise: 1\n", "surprise"),
     ],
 )
@@ -276,27 +254,6 @@ def test_bars_show_the_figures_of_the_plans(sides: list[PlanSide], measure: str)
     assert marks["h20"]["label"] == "no fleet"
     assert marks["dear"]["label"].startswith("at least $" if field == "usd_per_month" else "not planned closer")
     assert "not measured" in marks["a100-sxm-80gb"]["label"]
-    assert title_of(spec).endswith("of each GPU alone")
-    titles = {layer["encoding"]["x"].get("title") for layer in spec["layer"]}
-    assert titles == {costs.COMPARED_QUANTITIES[measure].axis}
-
-
-def test_an_unknown_measure_is_refused(sides: list[PlanSide]) -> None:
-    with pytest.raises(UnknownNameError, match="measure"):
-        costs.side_chart(costs.side_rows(sides), "Colour", "each GPU", "")
-
-
-def test_no_two_of_two_dozen_systems_look_alike() -> None:
-    look = systems._system_styles([str(place) for place in range(24)])
-    colors, dashes = (look[name].to_dict()["scale"]["range"] for name in ("color", "strokeDash"))
-    looks = zip(colors, map(str, dashes), strict=True)
-    assert len(set(looks)) == 24
-
-
-def test_requests_are_left_as_they_were() -> None:
-    before = REQUEST.model_dump()
-    restricted: PlanRequest = on_one_sku(REQUEST, "l40s")
-    assert restricted.search.skus == ("l40s",) and REQUEST.model_dump() == before
 
 
 def test_the_whole_cost_of_a_token_does_not_depend_on_which_pool_reads_and_which_writes() -> None:

@@ -17,7 +17,6 @@ constants that its group had no part in. `tests.studies.leave_one_out` makes tab
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import math
 import multiprocessing
@@ -48,6 +47,7 @@ from hardware_db import EngineCosts, HardwareDb, load_hardware
 from planner.core import FloatArray, PlannerError
 from planner.serving.uncertainty import kernel_spreads
 from tests.calibration.serving.points import read_serving_points
+from tests.studies.rows import write_rows
 
 COMMON = ("sequence_s", "gap_s", "launch_s", "request_s", "admission_s", "stretch", "prompt_stretch")
 LATENT = ("latent_s", "latent_prompt_s", "transfer_request_s")
@@ -166,7 +166,7 @@ class PooledFit:
         values = {name: from_coordinate(name, float(at)) for name, at in zip(self.names, x, strict=True)}
         return EngineCosts(**{**self.start.model_dump(), **values})
 
-    def errors(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def errors(self, x: FloatArray) -> FloatArray:
         """Weighted log errors, shape (2 runs,), NaN where not measured, at x of shape (architectures, constants)."""
         costs = [self.costs(row) for row in x]
         outcomes = self.pool.map(play, [(i, costs[a]) for i, a in enumerate(self.of_run)], chunksize=4)  # type: ignore[attr-defined]
@@ -175,7 +175,7 @@ class PooledFit:
             (math.nan if o.tpot is None else o.tpot, math.nan if o.ttft is None else w * o.ttft)
             for o, w in zip(outcomes, weights, strict=True)
         ]
-        return np.array(rows).ravel(), np.repeat(np.arange(len(TRIALS)), 2)
+        return np.array(rows).ravel()
 
     def solve(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Optimum (architectures, constants), its residuals and slopes (rows of `errors`, all constants)."""
@@ -184,7 +184,7 @@ class PooledFit:
 
         def residuals(flat: FloatArray) -> FloatArray:
             began = perf_counter()
-            state["errors"] = self.errors(flat.reshape(count, size))[0]
+            state["errors"] = self.errors(flat.reshape(count, size))
             state["x"] = flat.copy()
             print(f"    {np.nanmedian(np.abs(state['errors'][::2])):.4f} {perf_counter() - began:.0f} s", flush=True)
             return np.concatenate([np.nan_to_num(state["errors"]), self.pulls(flat)])
@@ -197,7 +197,7 @@ class PooledFit:
                 moved = flat.reshape(count, size).copy()
                 steps = np.where(moved[:, constant] + DIFFERENCE_STEP <= self.high[constant], 1.0, -1.0)
                 moved[:, constant] += steps * DIFFERENCE_STEP
-                change = np.nan_to_num(self.errors(moved)[0] - here) / DIFFERENCE_STEP
+                change = np.nan_to_num(self.errors(moved) - here) / DIFFERENCE_STEP
                 for a in range(count):
                     of_a = np.repeat(self.of_run == a, 2)
                     matrix[of_a, a * size + constant] = change[of_a] * steps[a]
@@ -315,7 +315,6 @@ def fit_engine(engine: str, points: Sequence[ServingPoint], db: HardwareDb, most
             for name in architectures
         }
         (out / f"costs-{engine}.json").write_text(json.dumps({"costs": found, "fitted_on": fitted_on}, indent=1) + "\n")
-    rows = []
     by_group: dict[tuple[str, str], list[ServingPoint]] = {}
     for point in known:
         by_group.setdefault(point.group, []).append(point)
@@ -328,77 +327,36 @@ def fit_engine(engine: str, points: Sequence[ServingPoint], db: HardwareDb, most
         tasks += [(point, costs) for point in members]
     with multiprocessing.get_context("fork").Pool(jobs) as workers:
         rows = list(workers.imap(judged_run, tasks, chunksize=4))
-    with (out / f"left_out-{engine}.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            (
-                "source_id",
-                "engine",
-                "model",
-                "sku",
-                "class",
-                "documented",
-                "drafts",
-                "concurrency",
-                "measured_tpot_s",
-                "tpot_s",
-                "measured_ttft_s",
-                "ttft_s",
-                "tpot_kernel_sd",
-                "ttft_kernel_sd",
-                "wait_share",
-                "reason",
-            )
-        )
-        writer.writerows(rows)
+    write_rows(out / f"left_out-{engine}.csv", rows)
 
 
-def judged_run(task: tuple[ServingPoint, EngineCosts]) -> tuple[object, ...]:
+def judged_run(task: tuple[ServingPoint, EngineCosts]) -> dict[str, object]:
     """The row of one run played with constants that its group had no part in."""
     point, costs = task
-    ttft_s = None if waits_for_compilers(point) else point.mean_ttft_s
-    head = (
-        point.id,
-        point.engine,
-        point.model,
-        point.sku,
-        serving_class(point).value,
-        int(not point.unknown),
-        point.draft_tokens,
-        point.concurrency,
-    )
+    row: dict[str, object] = {
+        "source_id": point.id,
+        "engine": point.engine,
+        "model": point.model,
+        "sku": point.sku,
+        "class": serving_class(point).value,
+        "documented": int(not point.unknown),
+        "drafts": point.draft_tokens,
+        "concurrency": point.concurrency,
+        "measured_tpot_s": point.mean_tpot_s,
+        "tpot_s": None,
+        "measured_ttft_s": None if waits_for_compilers(point) else point.mean_ttft_s,
+    }
+    row |= dict.fromkeys(("ttft_s", "tpot_kernel_sd", "ttft_kernel_sd", "wait_share", "reason"))
     try:
-        run = Trial(point, ReplayedRun.of(point, load_hardware_once())).run_with(costs)
+        run = Trial(point, ReplayedRun.of(point, load_hardware())).run_with(costs)
         seen = replayed(run)
         lengths = float(run.lengths[0].mean()), float(run.lengths[1].mean())
         spread = kernel_spreads(run.deployment, *lengths, [pool.mean_running for pool in seen.pools], seen.ttft.mean_s)
     except PlannerError as error:
-        return (*head, point.mean_tpot_s, None, ttft_s, None, None, None, None, str(error)[:200])
-    return (
-        *head,
-        point.mean_tpot_s,
-        _short(seen.tpot.mean_s),
-        ttft_s,
-        _short(seen.ttft.mean_s),
-        _short(spread.tpot),
-        _short(spread.ttft),
-        _short(spread.wait_share),
-        "",
-    )
-
-
-def _short(value: float | None) -> str:
-    return "" if value is None else f"{value:.6g}"
-
-
-_DB: list[HardwareDb] = []
-
-
-def load_hardware_once() -> HardwareDb:
-    """The hardware database, read once in each process."""
-    if not _DB:
-        _DB.append(load_hardware())
-    return _DB[0]
+        return row | {"reason": str(error)[:200]}
+    found = {"tpot_s": seen.tpot.mean_s, "ttft_s": seen.ttft.mean_s, "wait_share": spread.wait_share}
+    found |= {"tpot_kernel_sd": spread.tpot, "ttft_kernel_sd": spread.ttft}
+    return row | {name: "" if value is None else f"{value:.6g}" for name, value in found.items()}
 
 
 def main() -> None:
@@ -413,7 +371,7 @@ def main() -> None:
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     points = [point for path in (given.points, *given.more) for point in read_serving_points(path)]
-    db = load_hardware_once()
+    db = load_hardware()
     for engine in given.engines:
         fit_engine(engine, points, db, given.most, given.jobs, given.out)
 

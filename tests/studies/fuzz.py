@@ -5,7 +5,7 @@ Draws cases of every reader in turn (`tests.fuzz.cases`), and of whole plans and
 ``tests/studies/fuzz.csv`` how many were tried, answered, refused and given up as too slow, the slowest, and what broke
 the promise, the smallest file or first seed of each kind: a line for each reader and seed, written after every round.
 A run may be ended at any time; the next one, of a seed that is not there yet, adds to it. Exits with 1 where anything
-broke. ``--again`` replays what broke with a seed, and counts it by what comes of it now.
+broke.
 """
 
 from __future__ import annotations
@@ -131,32 +131,8 @@ def write(tallies: dict[str, Tally], seed: int, path: Path = RESULTS) -> None:
         counts = [tally.outcomes[what] for what in COLUMNS[3:7]]
         rows.append([name, str(seed), str(sum(counts)), *map(str, counts), f"{tally.slowest_s:.2g}", "", ""])
         rows += [[name, str(seed), *[""] * 6, kind, repr(case)] for kind, case in tally.broken.items()]
-    _write_rows(rows, path)
-
-
-def _write_rows(rows: list[list[str]], path: Path = RESULTS) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         csv.writer(file, lineterminator="\n").writerows([COLUMNS, *rows])
-
-
-def replayed(rows: list[list[str]]) -> list[list[str]]:
-    """The lines of the results with what broke with a seed counted as it ends today; what still breaks stays."""
-    lines = {(row[0], row[1]): row for row in rows if row[2]}
-    remaining = []
-    for row in rows:
-        if not row[8] or row[0] not in GENERATED:
-            remaining.append(row)
-            continue
-        tally = Tally()
-        tally.count_seed(row[0], int(row[9]))
-        (ended,) = tally.outcomes
-        if ended == "broken":
-            remaining.append(row)
-        counts = lines[row[0], row[1]]
-        for what, change in (("broken", -1), (ended, 1)):
-            place = COLUMNS.index(what)
-            counts[place] = str(int(counts[place]) + change)
-    return remaining
 
 
 def main() -> int:
@@ -165,11 +141,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=None, help="default: the first that is not in the results")
     parser.add_argument("--reader", choices=[*READERS, *GENERATED], nargs="*", default=[*READERS, *GENERATED])
-    parser.add_argument("--again", action="store_true", help="only what broke with a seed")
     given = parser.parse_args()
-    if given.again:
-        _write_rows(replayed(kept()))
-        return 0
     seed = given.seed
     if seed is None:
         seed = 1 + max((int(row[1]) for row in kept()), default=0)

@@ -440,11 +440,6 @@ class Case:
         """Of the mix's cost, what goes to these SKUs."""
         return sum(PRICES[sku] * self.mix[sku] for sku in skus) / self.usd_per_hour
 
-    @property
-    def main_sku(self) -> str:
-        """The SKU that takes most of the mix's cost."""
-        return max(SKUS, key=self.cost_share)
-
 
 Cases = dict[tuple[str, int, int], Case]
 

@@ -7,7 +7,7 @@ tests/studies/melange.py.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -233,22 +233,6 @@ def _small_service(rates: Rates) -> float:
 # ------------------------------------------------------------------------------------------------ tables
 
 
-def mixture(fleet: dict[str, int]) -> str:
-    """E.g. ``2 L4 + 1 A100``."""
-    return " + ".join(f"{count} {sku.upper()}" for sku, count in fleet.items() if count)
-
-
-def savings(case: Case) -> str:
-    """In percent against each single SKU."""
-    parts = [f"{100 * case.saving(sku):.0f}" if sku in case.alone_usd_per_hour else "–" for sku in SKUS]
-    return " / ".join(parts)
-
-
-def yes(truth: bool) -> str:
-    """In a word."""
-    return "yes" if truth else "**no**"
-
-
 def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
     """Lines of a Markdown table."""
     names = list(heads)
@@ -258,73 +242,16 @@ def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def fleet_table() -> Iterator[str]:
-    """Every case: theirs and ours."""
-    theirs, ours = melange.published_cases(), melange.our_cases()
-    keys = sorted(ours, key=lambda key: (DATASETS.index(key[0]), -key[1], key[2]))
-    saves = "saves % over L4 / A10G / A100 / H100"
-    heads = ["data, SLO, rate"]
-    heads += [f"{what}: {whose}" for what in ("mix", saves, "cheapest alone") for whose in ("theirs", "ours")]
-    return table(heads, ([_case_name(key), *_side_by_side(theirs[key], ours[key])] for key in keys))
-
-
-def _case_name(key: tuple[str, int, int]) -> str:
-    return f"{key[0]}, {key[1]} ms, {key[2]}/s"
-
-
-def _side_by_side(one: Case, other: Case) -> Iterator[str]:
-    for show in (lambda case: mixture(case.mix), savings, lambda case: case.best_alone.upper()):
-        yield show(one)
-        yield show(other)
-
-
-def fleet_claim_table(names: Sequence[str]) -> Iterator[str]:
-    """Every claim about fleets, put to the published tables and to variants."""
-    cases = [melange.published_cases(), *(melange.our_cases(name) for name in names)]
-    rows = ([claim.name, *(yes(claim.holds(one)) for one in cases)] for claim in FLEET_CLAIMS)
-    return table(["fleets (sec. 6.2, App. C)", "theirs", *names], rows)
-
-
-def size_claim_table(names: Sequence[str]) -> Iterator[str]:
-    """Every claim about request sizes, put to variants."""
-    rates = [(melange.read_rates()[name, 120], melange.read_rates()[name, 40]) for name in names]
-    rows = ([claim.name, claim.published, *(_verdict(claim, *pair) for pair in rates)] for claim in SIZE_CLAIMS)
-    return table(["request sizes (sec. 4)", "theirs", *names], rows)
+def size_claim_table() -> Iterator[str]:
+    """Every claim about request sizes, put to our rates."""
+    loose, tight = (melange.read_rates()[MAIN, slo_ms] for slo_ms in (120, 40))
+    rows = ([claim.name, claim.published, _verdict(claim, loose, tight)] for claim in SIZE_CLAIMS)
+    return table(["request sizes (sec. 4)", "theirs", MAIN], rows)
 
 
 def _verdict(claim: SizeClaim, loose: Rates, tight: Rates) -> str:
     figure = claim.value(loose, tight)
-    return yes(claim.holds(loose, tight)) + ("" if math.isnan(figure) else f", {figure:.2g}")
-
-
-def agreement_table() -> Iterator[str]:
-    """How often the cheapest single SKU and the main SKU of the mix are theirs; how far counts and savings are off."""
-    names = [*melange.variants(), *melange.SPREADS]
-    found = [agreement(melange.our_cases(name)) for name in names]
-    rows = ([label, *(one[label] for one in found)] for label in found[0])
-    return table([f"of {len(melange.published_cases())} cases", *names], rows)
-
-
-def agreement(ours: Cases) -> dict[str, str]:
-    """Figures of `agreement_table`."""
-    theirs = melange.published_cases()
-    found = {
-        "cheapest single SKU the same": str(sum(ours[k].best_alone == theirs[k].best_alone for k in theirs)),
-        "SKU with most of the mix's cost the same": str(sum(ours[k].main_sku == theirs[k].main_sku for k in theirs)),
-    }
-    for sku in SKUS:
-        label = f"{sku.upper()}-only: cases that both serve; GPUs at 32/s over theirs; our saving less theirs, mean"
-        found[label] = _single(ours, theirs, sku)
-    return found
-
-
-def _single(ours: Cases, theirs: Cases, sku: str) -> str:
-    both = [key for key in theirs if sku in theirs[key].alone_usd_per_hour and sku in ours[key].alone_usd_per_hour]
-    if not both:
-        return "0"
-    sizes = count_ratios(ours, theirs, sku, 32)
-    gap = float(np.mean([ours[key].saving(sku) - theirs[key].saving(sku) for key in both]))
-    return f"{len(both)}; {min(sizes):.2f} to {max(sizes):.2f}; {100 * gap:+.0f} points"
+    return ("yes" if claim.holds(loose, tight) else "**no**") + ("" if math.isnan(figure) else f", {figure:.2g}")
 
 
 def saving_table() -> Iterator[str]:
@@ -348,39 +275,6 @@ def count_ratios(ours: Cases, theirs: Cases, sku: str, rate_per_s: int) -> list[
     return [usd(ours[key], sku) / usd(theirs[key], sku) for key in keys if sku in ours[key].alone_usd_per_hour]
 
 
-def level_diagnosis() -> list[str]:
-    """Claims that fail even when every SKU's rates are brought to the published level.
-
-    One factor per SKU, from single-SKU fleets for Arena at 120 ms and 32/s. It uses the answer, so it predicts nothing:
-    it tells what the ratio of large to small GPUs explains from what it does not.
-    """
-    ours, theirs = melange.our_cases()["arena", 120, 32], melange.published_cases()["arena", 120, 32]
-    factors = {sku: usd(ours, sku) / usd(theirs, sku) for sku in SKUS}
-    cases = {}
-    for slo_ms in (40, 120):
-        rates = {sku: factors[sku] * grid for sku, grid in melange.read_rates()[MAIN, slo_ms].items()}
-        for dataset in DATASETS:
-            for traffic in TRAFFIC_PER_S:
-                cases[dataset, slo_ms, traffic] = _case(rates, dataset, slo_ms, traffic)
-    return [claim.name for claim in FLEET_CLAIMS if not claim.holds(cases)]
-
-
-def _case(rates: Rates, dataset: str, slo_ms: int, traffic: int) -> Case:
-    demand = traffic * melange.shares(dataset)
-    mix = melange.cheapest(rates, demand)
-    assert mix is not None
-    counts = {sku: melange.alone(grid, demand) for sku, grid in rates.items()}
-    alone = {sku: PRICES[sku] * count for sku, count in counts.items() if count is not None}
-    return Case(dataset, slo_ms, traffic, mix, alone)
-
-
-def sweep_table() -> Iterator[str]:
-    """Fig. 6: A100 over A10G in tokens per dollar, by SLO."""
-    slos = list(melange.read_sweep())
-    row = ["A100 over A10G, tokens per dollar", *(f"{sweep_ratio(slo_ms):.2f}" for slo_ms in slos)]
-    return table(["64 in, 64 out, TPOT up to", *(f"{slo_ms} ms" for slo_ms in slos)], [row])
-
-
 def sweep_ratio(slo_ms: int) -> float:
     """A100 over A10G in tokens per dollar at 64 in, 64 out; infinite where A10G cannot."""
     rates = melange.read_sweep()[slo_ms]
@@ -388,45 +282,11 @@ def sweep_ratio(slo_ms: int) -> float:
     return rates["a100"] / PRICES["a100"] / low if low > 0.0 else math.inf
 
 
-def schedule_table() -> Iterator[str]:
-    """Simulated rates over those of theory, for the schedule of theory and for that of vLLM 0.2.7."""
-    played = (melange.CHUNKED_PLAYED, melange.PREFILL_FIRST_PLAYED)
-    rows = ([f"{name}, {sku.upper()}", *_played_over_theory(name, sku)] for name in played for sku in SKUS)
-    return table(["at 120 ms, over theory", *(f"{i} in, {o} out" for i, o in melange.CHECKED)], rows)
-
-
-def _played_over_theory(name: str, sku: str) -> list[str]:
-    theory, played = melange.read_rates()[MAIN, 120][sku], melange.read_rates()[name, 120][sku]
-    cells = [(INPUTS.index(i), OUTPUTS.index(o)) for i, o in melange.CHECKED]
-    return [f"{played[cell] / theory[cell]:.2f}" for cell in cells]
-
-
-def winners_table(slo_ms: int) -> Iterator[str]:
-    """Most tokens per dollar by size."""
-    rates = melange.read_rates()[MAIN, slo_ms]
-    rows = ([str(i), *(winner(rates, i, o).upper() or "–" for o in OUTPUTS)] for i in INPUTS)
-    return table([f"{slo_ms} ms: input tokens up to", *(f"{o} out" for o in OUTPUTS)], rows)
-
-
 def documented_tables() -> tuple[Iterator[str], ...]:
     """Tables of the document."""
-    return size_claim_table([MAIN]), saving_table()
-
-
-def further_tables() -> tuple[Iterator[str], ...]:
-    """Tables that the document leaves out."""
-    names = list(melange.variants())
-    claims = size_claim_table(names), fleet_claim_table([*names, *melange.SPREADS])
-    winners = winners_table(120), winners_table(40)
-    return *claims, agreement_table(), fleet_table(), *winners, sweep_table(), schedule_table()
-
-
-def main() -> None:
-    """Print all tables, and what the level of the rates does not explain."""
-    for lines in (*documented_tables(), *further_tables()):
-        print("\n".join(lines), end="\n\n")
-    print("At the published levels these fail:", *level_diagnosis(), sep="\n")
+    return size_claim_table(), saving_table()
 
 
 if __name__ == "__main__":
-    main()
+    for lines in documented_tables():
+        print("\n".join(lines), end="\n\n")

@@ -1,6 +1,6 @@
 """How far percentiles and E2E are off, of runs whose group no engine constant was fitted to.
 
-    python -m tests.studies.percentiles AMD.csv [--write docs/studies/accuracy.md] [--plot FILE.html]
+    python -m tests.studies.percentiles AMD.csv [--write docs/studies/accuracy.md]
 
 Of the reference data only AMD's runs have more than a mean or median TTFT and TPOT. Each of their groups is the only
 one of its architecture, so that without it the constants are what the other architectures have in common: the mean over
@@ -19,13 +19,11 @@ from pathlib import Path
 import numpy as np
 
 from calibration import scoreboard
-from calibration.serving.accuracy import Score, score_of
+from calibration.serving.accuracy import score_of
 from calibration.serving.engine_fit import Trial, from_coordinate, to_coordinate
 from calibration.serving.measured_runs import MeasuredFigure, ServingPoint, Statistic
 from calibration.serving.predict import Prediction, ReplayedRun, replayed
-from calibration.serving.scoreboard import Scoreboard
 from hardware_db import EngineCosts, load_hardware
-from planner.charts.hardware import parity_page, parity_rows
 from planner.core import Metric, PlannerError
 from tests.calibration.serving.points import read_serving_points
 from tests.studies.rows import read_rows
@@ -90,22 +88,11 @@ def table(done: Sequence[Prediction]) -> str:
         for name in scoreboard.figure_names(own):
             errors = score_of((each.figure_error(name), each.tpot_s is not None) for each in own)
             if errors is not None:
-                lines.append(f"| {sku} | {name} | {_counted(errors)} | {_percents(errors)} |")
+                runs = f"{errors.runs}" if errors.predicted == errors.runs else f"{errors.predicted} of {errors.runs}"
+                sizes = ((errors.median, ""), (errors.p90, ""), (errors.bias, "+"))
+                cells = [f"{100 * x:{sign}{'.0f' if abs(x) >= 0.1 else '.2g'}}" for x, sign in sizes]
+                lines.append(f"| {sku} | {name} | {runs} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _counted(errors: Score) -> str:
-    return f"{errors.runs}" if errors.predicted == errors.runs else f"{errors.predicted} of {errors.runs}"
-
-
-def _percents(errors: Score) -> str:
-    return " | ".join(
-        f"{100 * x:{'+' if signed else ''}{'.0f' if abs(x) >= 0.1 else '.2g'}}" for x, signed in _sizes(errors)
-    )
-
-
-def _sizes(errors: Score) -> tuple[tuple[float, bool], ...]:
-    return (errors.median, False), (errors.p90, False), (errors.bias, True)
 
 
 def compared(done: Sequence[Prediction]) -> str:
@@ -122,11 +109,10 @@ def compared(done: Sequence[Prediction]) -> str:
 
 
 def main() -> None:
-    """Play the runs, print the table, and write it and the plot where asked."""
+    """Play the runs, print the table, and write it where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("points", type=Path)
     parser.add_argument("--write", type=Path)
-    parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()
     done = predictions(read_serving_points(arguments.points))
     made = table(done)
@@ -139,10 +125,6 @@ def main() -> None:
         if not end:
             raise SystemExit(f"{arguments.write} has no {BEGIN} ... {END}")
         arguments.write.write_text(f"{before}{BEGIN}\n\n{made}\n\n{END}{after}", encoding="utf-8")
-    if arguments.plot is not None:
-        shown = [name for name in scoreboard.figure_names(done) if "p99" in name or name.startswith("E2E")]
-        rows = parity_rows(Scoreboard(tuple(done), (False,) * len(done)), shown)
-        arguments.plot.write_text(parity_page(rows, "sku"), encoding="utf-8")
 
 
 if __name__ == "__main__":

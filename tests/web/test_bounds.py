@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import re
-
 import pytest
 
 pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
@@ -13,7 +10,6 @@ import planner
 from planner.core import InputError
 from planner.scenario import full_content, list_scenarios, read_scenario
 from planner.web import bounds
-from tests.places import ROOT
 
 
 def check(name: str, *overrides: str) -> None:
@@ -66,14 +62,3 @@ def test_only_the_processes_may_be_none(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("PLANNER_APP_SERVICES", "0")
     with pytest.raises(InputError, match="PLANNER_APP_SERVICES"):
         bounds.limit("SERVICES")
-
-
-def test_the_page_about_the_container_says_what_was_measured_of_two_visits() -> None:
-    with (ROOT / "tests" / "studies" / "two_visits.csv").open(encoding="utf-8") as file:
-        waits = {(row["processes"], row["beside"]): row for row in csv.DictReader(file)}
-    text = (ROOT / "docs" / "how-to" / "container.md").read_text(encoding="utf-8")
-    for processes, line in (("4", "with processes"), ("0", "without")):
-        (quoted,) = re.findall(rf"^\| {line}[^|]*\| ([\d.]+) \| ([\d.]+) \|$", text, re.MULTILINE)
-        alone, beside = waits[processes, "nobody"], waits[processes, "a hog"]
-        ratios = [float(beside[column]) / float(alone[column]) for column in ("provisional_s", "checked_s")]
-        assert list(quoted) == [f"{ratio:.1f}" for ratio in ratios]

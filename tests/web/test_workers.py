@@ -76,12 +76,6 @@ def test_an_asker_keeps_its_process_and_another_has_another(pool: WorkerPool) ->
     assert found != [own]
 
 
-def test_a_refusal_comes_back_as_it_was(pool: WorkerPool) -> None:
-    with pytest.raises(InputError, match=r"field = 3: is odd\. Fix: take 4"):
-        pool.run(jobs.refuse, "me", quiet)
-    assert pool.run(jobs.process_id, "me", quiet)  # and the process goes on
-
-
 def test_a_fault_is_shown_with_its_place(pool: WorkerPool) -> None:
     with pytest.raises(RuntimeError, match=r"ZeroDivisionError"):
         pool.run(jobs.fail, "me", quiet)
@@ -91,15 +85,6 @@ def test_too_much_memory_ends_that_job_alone(pool: WorkerPool) -> None:
     with pytest.raises(InputError, match="more than the 2 GB of memory"):
         pool.run(partial(jobs.take_memory, int(LIMIT_BYTES)), "hog", quiet)
     assert pool.run(partial(jobs.take_memory, 1000), "hog", quiet) == 1000
-
-
-def test_who_leaves_stops_the_job_and_frees_its_place(single: WorkerPool) -> None:
-    first = single.run(jobs.process_id, "me", quiet)
-    with pytest.raises(Left):
-        single.run(partial(jobs.count, 10_000, 0.01), "me", leave_at("3"))
-    began = time.monotonic()
-    assert single.run(jobs.process_id, "you", quiet) == first  # the same one: it heard at its next stage
-    assert time.monotonic() - began < 60.0  # the job would have taken 100 s
 
 
 def test_askers_are_served_in_the_order_they_came(single: WorkerPool) -> None:
@@ -137,26 +122,6 @@ def test_a_long_job_gives_way_and_the_next_does_not(pool: WorkerPool) -> None:
     assert pool.run(long_job, "me", quiet) == max(own, workers.LONG_JOB_NICENESS)
     assert pool.run(partial(jobs.niceness, 0.1), "me", quiet) == own
     assert pool.run(partial(jobs.call_short, before_s), "me", quiet) == short_s
-
-
-def test_jobs_run_side_by_side_and_each_is_taken_by_who_is_free(pool: WorkerPool) -> None:
-    """All report to whoever asks, each under its number, and every result is kept as soon as there is one."""
-    said: list[tuple[int, str]] = []
-    kept: list[tuple[int, object]] = []
-    pool.run_together(
-        [partial(jobs.count, 3, 0.1)] * 2, ["me", "beside me"], lambda *_: None, lambda *_: None
-    )  # started
-    asked: list[Callable[[jobs.Say], object]] = [partial(jobs.count, 10, 0.1), jobs.process_id, jobs.process_id]
-    pool.run_together(
-        asked,
-        ["me", "beside me"],
-        lambda *heard: said.append(heard),
-        lambda number, result: kept.append((number, result)),
-    )
-    assert [number for number, _ in kept] == [1, 2, 0]  # while the first counted, the other asker took the rest
-    assert {stage for number, stage in said if number == 0} >= {"1", "2"}
-    found = dict(kept)
-    assert found[1] == found[2] != pool.run(jobs.process_id, "me", quiet)
 
 
 def test_a_job_that_is_refused_ends_no_other_and_is_said_at_the_end(pool: WorkerPool) -> None:
