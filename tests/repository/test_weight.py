@@ -7,16 +7,18 @@ lowers it.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pytest
 
 import planner
 from tests.places import DOCS, ROOT
-from tests.repository.layers import SOURCES, TABLE, edges, package_of
+from tests.repository.layers import SOURCES, TABLE, edges, nodes_of, package_of
 
 KINDS = re.compile(
     r"isinstance\([^()]*(?:\([^()]*\))?[^()]*\b\w*(?:Attention|FeedForward|StateSpace|LayerGroup|Moe\w*)\b"
@@ -30,36 +32,60 @@ def is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def lines_of_code(source: str) -> int:
-    """Lines but docstrings, imports, comments and blanks."""
-    left_out: set[int] = set()
-    for node in ast.walk(ast.parse(source)):
-        has_texts = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        texts = [part for part in node.body if is_text(part)] if has_texts else []
-        for part in [*texts, *([node] if isinstance(node, ast.Import | ast.ImportFrom) else [])]:
-            left_out |= set(range(part.lineno, part.end_lineno + 1))
-    numbered = enumerate(source.split("\n"), 1)
-    return sum(bool(line.strip()) and not line.strip().startswith("#") and at not in left_out for at, line in numbered)
+@dataclass
+class Found:
+    """What one walk through every module finds.
 
+    Attributes:
+        lines: of code: neither docstrings, imports, comments nor blanks.
+        choices: constants of modules and classes whose docstring says that their value is a choice.
+        short: functions without decorators, of two lines at most.
+        public: functions at the top of modules, without decorators, that others may call.
+    """
 
-def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
-    for source in SOURCES.values():
-        tree = ast.parse(source)
-        top = {id(node) for node in tree.body}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef):
-                yield ("top" if id(node) in top else "inner"), node
+    lines: int = 0
+    choices: int = 0
+    short: list[str] = field(default_factory=list)
+    public: list[str] = field(default_factory=list)
 
+    def of_constants(self, body: Sequence[ast.stmt]) -> None:
+        for constant, text in pairwise(body):
+            if isinstance(constant, ast.Assign | ast.AnnAssign) and is_text(text):
+                targets = constant.targets if isinstance(constant, ast.Assign) else [constant.target]
+                names = [name for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+                self.choices += len(names) * bool(re.search(r"\bchoice\b", text.value.value, re.IGNORECASE))
 
-def two_lines_used_once() -> list[str]:
-    """Functions without decorators, of two lines at most, whose name stands twice: where it is made and used."""
-    found = []
-    for _, node in functions():
+    def of_function(self, node: ast.FunctionDef, at_top: bool) -> None:
+        if node.decorator_list or node.name.startswith("__"):
+            return
         body = [part for part in node.body if not is_text(part)]
-        is_short = bool(body) and body[-1].end_lineno - body[0].lineno < 2
-        if is_short and not node.decorator_list and not node.name.startswith("__") and WORDS[node.name] == 2:
-            found.append(node.name)
-    return found
+        if body and body[-1].end_lineno - body[0].lineno < 2:
+            self.short.append(node.name)
+        if at_top and not node.name.startswith("_"):
+            self.public.append(node.name)
+
+
+@functools.cache
+def found() -> Found:
+    result = Found()
+    for source in SOURCES.values():
+        left_out: set[int] = set()
+        module, *nodes = nodes_of(source)
+        top = set(map(id, module.body))
+        for node in (module, *nodes):
+            if isinstance(node, ast.Module | ast.ClassDef):
+                result.of_constants(node.body)
+            if isinstance(node, ast.FunctionDef):
+                result.of_function(node, id(node) in top)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                texts = [part for part in node.body if is_text(part)]
+            else:
+                texts = [node] if isinstance(node, ast.Import | ast.ImportFrom) else []
+            for part in texts:
+                left_out |= set(range(part.lineno, part.end_lineno + 1))
+        numbered = enumerate(map(str.strip, source.split("\n")), 1)
+        result.lines += sum(bool(line) and not line.startswith("#") and at not in left_out for at, line in numbered)
+    return result
 
 
 def without_callers() -> list[str]:
@@ -81,30 +107,7 @@ def without_callers() -> list[str]:
         for text in re.findall(r"`([^`]+)`", path.read_text())
         for word in re.findall(r"\w+", text)
     )
-    return [
-        node.name
-        for place, node in functions()
-        if place == "top"
-        and not node.name.startswith("_")
-        and not node.decorator_list
-        and node.name not in offered
-        and named[node.name] == 1
-        and not documented[node.name]
-    ]
-
-
-def choices() -> int:
-    """Constants of modules and classes whose docstring says that their value is a choice."""
-    count = 0
-    for source in SOURCES.values():
-        for node in ast.walk(ast.parse(source)):
-            body = node.body if isinstance(node, ast.Module | ast.ClassDef) else []
-            for constant, text in pairwise(body):
-                if isinstance(constant, ast.Assign | ast.AnnAssign) and is_text(text):
-                    targets = constant.targets if isinstance(constant, ast.Assign) else [constant.target]
-                    names = [name for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
-                    count += len(names) * bool(re.search(r"\bchoice\b", text.value.value, re.IGNORECASE))
-    return count
+    return [name for name in found().public if name not in offered and named[name] == 1 and not documented[name]]
 
 
 def floors() -> int:
@@ -116,14 +119,14 @@ def floors() -> int:
 
 
 MEASURES: dict[str, Callable[[], int]] = {
-    "lines of code": lambda: sum(map(lines_of_code, SOURCES.values())),
+    "lines of code": lambda: found().lines,
     "files": lambda: len(SOURCES),
     "packages": lambda: len({package_of(module) for module in SOURCES if package_of(module).startswith("planner.")}),
     "floors of imports": floors,
     "`isinstance` on layer kinds": lambda: sum(len(KINDS.findall(source)) for source in SOURCES.values()),
-    "functions of two lines used once": lambda: len(two_lines_used_once()),
+    "functions of two lines used once": lambda: sum(WORDS[name] == 2 for name in found().short),
     "public functions without a caller": lambda: len(without_callers()),
-    "constants that are a choice": choices,
+    "constants that are a choice": lambda: found().choices,
     "lines of tests": lambda: sum(path.read_text().count("\n") for path in (ROOT / "tests").rglob("*.py")),
     "words of docs": lambda: sum(len(path.read_text().split()) for path in DOCS.rglob("*.md")),
 }
