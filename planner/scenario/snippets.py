@@ -91,7 +91,7 @@ def replay_snippet(recognised: RecognisedTrace, file: str, rate_per_s: float | N
 
 
 def trace_csv(trace: Trace) -> str:
-    """A trace as `planner.traffic.trace.read_trace` reads it.
+    """A trace as `planner.traffic.read_trace` reads it.
 
     >>> print(trace_csv(Trace.from_arrays([0, 1.5], [100, 200], [10, 20])))
     arrival_s,input_tokens,output_tokens

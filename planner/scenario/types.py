@@ -108,7 +108,7 @@ class ConstantLengths(Frozen):
 
 
 class TraceLengths(Frozen):
-    """Lengths of a request trace in a CSV file (see `planner.traffic.trace.read_trace`)."""
+    """Lengths of a request trace in a CSV file (see `planner.traffic.read_trace`)."""
 
     trace: str = Field(min_length=1, description="path of the CSV, relative to the scenario file")
 

@@ -29,7 +29,7 @@ from planner.traffic.prometheus import (
     models_in_metrics,
     read_metrics,
 )
-from planner.traffic.readers import describe, read_any_trace
+from planner.traffic.readers import describe, read_any_trace, read_trace
 from planner.traffic.requests import UNRECORDED, RecognisedTrace
 from planner.traffic.services import (
     Cascade,
@@ -41,7 +41,7 @@ from planner.traffic.services import (
     Service,
 )
 from planner.traffic.text_files import FileKind, Source, name_of, text_of
-from planner.traffic.trace import Trace, read_trace
+from planner.traffic.trace import Trace
 
 __all__ = [
     "DAYS_PER_MONTH",

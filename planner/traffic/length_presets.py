@@ -14,7 +14,8 @@ import numpy as np
 from pydantic import Field
 
 from planner.core import Frozen, UnknownNameError, preset, table_facts, table_names
-from planner.traffic.trace import Trace, read_trace
+from planner.traffic.readers import read_trace
+from planner.traffic.trace import Trace
 from planner.workload import MAX_SCV, ArrivalProcess, RateDrift, RecordedArrivals, Scaling, TokenLengths
 
 _FOLDER, _RECORDINGS = preset("lengths"), preset("recordings")

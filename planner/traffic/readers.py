@@ -1,7 +1,8 @@
 """Traces as people have them: public traces, usage logs of gateways, results of benchmark clients, plain tables.
 
 `read_any_trace(source)` recognises a file by what is in it, never by its name, and gives the `Trace` it holds, the name
-of the format, and in words what was left out or assumed. `describe` lists its figures for display.
+of the format, and in words what was left out or assumed. `read_trace(source)` takes a table as it is, or refuses it.
+`describe` lists the figures of a trace for display.
 
 Field names, and where they are written down:
 
@@ -47,6 +48,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -63,7 +65,7 @@ from planner.traffic.requests import (
     format_error,
 )
 from planner.traffic.text_files import FileKind, Source, json_documents, name_of, text_of
-from planner.traffic.trace import MAX_TRACE_BYTES, MIN_SPAN_S
+from planner.traffic.trace import MAX_TRACE_BYTES, MIN_SPAN_S, Trace
 from planner.workload import ArrivalProcess
 
 KIND = FileKind("trace", FORMAT_FIX, MAX_TRACE_BYTES, "cut it to a busy hour")
@@ -134,12 +136,35 @@ def read_any_trace(
     named = None if columns is None else ColumnNames.of(columns)
     counting = TokenCount(tokens_per_character, count_tokens)
     text = text_of(source, name, KIND)
-    try:
-        in_json = text.lstrip()[:1] in ("{", "[")
-        return _json_trace(text, name, named, counting) if in_json else _table_trace(text, name, named)
-    except csv.Error as error:
-        fix = "export it as JSONL" if "field limit" in str(error) else FORMAT_FIX
-        raise InputError("trace", name, f"is not a table ({error})", fix) from None
+    if text.lstrip()[:1] in ("{", "["):
+        return _json_trace(text, name, named, counting)
+    reader, kind = _table_rows(text, name, named)
+    return _trace_of_rows(reader, name, kind)
+
+
+def read_trace(source: Source) -> Trace:
+    r"""A trace from a table as it stands, every row a request: a path (``.gz`` allowed) or an open text or binary file.
+
+    Columns are found by their names as `read_any_trace` finds them: ``arrival_s`` or ``TIMESTAMP`` (seconds, or ISO
+    dates), ``input_tokens`` or ``ContextTokens``, ``output_tokens`` or ``GeneratedTokens``, and others. Other columns,
+    empty rows and rows starting with ``#`` are skipped; nothing is left out, sorted or spread. Times are shifted so
+    that the first is 0.
+
+    Raises InputError naming the row as `read_any_trace`, and for a row without tokens, a time that is negative or
+    before the last, or no column of times.
+
+    >>> trace = read_trace(io.StringIO("arrival_s,input_tokens,output_tokens\n0.5,100,10\n2.5,300,20\n"))
+    >>> trace.arrival_s.tolist(), trace.input_tokens.tolist()
+    ([0.0, 2.0], [100, 300])
+    """
+    name = name_of(source, "trace")
+    reader, _ = _table_rows(text_of(source, name, KIND), name, None, as_it_stands=True)
+    columns, fields = reader.columns, reader.first
+    if fields is None or "time" not in fields.paths:
+        missing = "requests" if fields is None else "column of arrival times"
+        raise InputError("trace", name, f"has no {missing}", "give a row for each request, with its arrival_s")
+    times_s = np.array(columns.times) * (fields.unit_s or 1.0)
+    return Trace.from_arrays(times_s, columns.inputs, columns.outputs, name, columns.row_numbers)
 
 
 def describe(recognised: RecognisedTrace) -> tuple[tuple[str, str], ...]:
@@ -147,7 +172,6 @@ def describe(recognised: RecognisedTrace) -> tuple[tuple[str, str], ...]:
 
     Percentiles are linear between the two requests around them.
 
-    >>> from planner.traffic.trace import Trace
     >>> trace = Trace.from_arrays([0, 1, 3], [100, 2000, 300], [10, 20, 30])
     >>> describe(RecognisedTrace(trace, "CSV"))[:4]
     (('Requests', '3'), ('Duration', '3 s'), ('Mean rate', '0.667 requests/s'), ('SCV of the gaps', '0.111'))
@@ -202,30 +226,43 @@ def _duration(seconds: float) -> str:
 # --- tables ---------------------------------------------------------------------------------------------------------
 
 
-def _table_trace(text: str, name: str, named: ColumnNames | None) -> RecognisedTrace:
-    """Rows below a line of column names. Empty rows and rows that start with # are skipped."""
-    delimiter = _delimiter(text, name, named)
-    lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    rows = (row for row in lines if any(row) and not row[0].startswith(("#", "sep=")))
-    header = [column.strip() for column in next(rows, [])]
-    fields = _header_fields(header, named)
-    complete = named is not None or (fields.has_tokens and "cached" in fields.paths)
-    json_columns = () if complete else tuple(key for key in header if normalised_name(key) in _JSON_CELLS)
-    if not fields.has_tokens and not json_columns:
-        raise format_error(name, _columns_missing(header, fields), NAME_COLUMNS)
-    needed = 1 + max((header.index(path[0]) for path in fields.paths.values()), default=0)
-    reader = RowReader(named)
-    for row in rows:
-        if len(row) < needed:
-            bound = f"has {len(row)} of {len(header)} columns"
-            raise InputError(f"row {lines.line_num}", delimiter.join(row), bound, "complete or drop the row")
-        values = map(_decimal_point, row) if delimiter == ";" else row
-        record: dict[str, object] = dict(zip(header, values, strict=False))
-        if json_columns:
-            record.update({key: _parsed_cell(record.get(key)) for key in json_columns})
-        reader.add(lines.line_num, record, None if json_columns else fields)
-        _require_counts(reader, name)
-    return _trace_of_rows(reader, name, _DELIMITERS[delimiter])
+def _table_rows(text: str, name: str, named: ColumnNames | None, as_it_stands: bool = False) -> tuple[RowReader, str]:
+    """The requests below a line of column names, and the kind of table. Empty rows and rows with # are skipped.
+
+    `as_it_stands`: only times and tokens are read, and a row that is no request is refused.
+    """
+    try:
+        delimiter = _delimiter(text, name, named)
+        reader = RowReader(named)
+        lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
+        rows = (row for row in lines if any(row) and not row[0].startswith(("#", "sep=")))
+        header = [column.strip() for column in next(rows, [])]
+        fields = _header_fields(header, named)
+        if as_it_stands:
+            wanted = ("time", "input", "output")
+            fields = replace(fields, paths={key: path for key, path in fields.paths.items() if key in wanted})
+        complete = named is not None or as_it_stands or (fields.has_tokens and "cached" in fields.paths)
+        json_columns = () if complete else tuple(key for key in header if normalised_name(key) in _JSON_CELLS)
+        if not fields.has_tokens and not json_columns:
+            raise format_error(name, _columns_missing(header, fields), NAME_COLUMNS)
+        needed = 1 + max((header.index(path[0]) for path in fields.paths.values()), default=0)
+        for row in rows:
+            if len(row) < needed:
+                bound = f"has {len(row)} of {len(header)} columns"
+                raise InputError(f"row {lines.line_num}", delimiter.join(row), bound, "complete or drop the row")
+            values = map(_decimal_point, row) if delimiter == ";" else row
+            record: dict[str, object] = dict(zip(header, values, strict=False))
+            if json_columns:
+                record.update({key: _parsed_cell(record.get(key)) for key in json_columns})
+            kept = reader.add(lines.line_num, record, None if json_columns else fields)
+            if as_it_stands and not kept:
+                fix = "drop the row (a failed request?) or correct it"
+                raise InputError(f"row {lines.line_num}", delimiter.join(row), "has no input or output tokens", fix)
+            _require_counts(reader, name)
+    except csv.Error as error:
+        fix = "export it as JSONL" if "field limit" in str(error) else FORMAT_FIX
+        raise InputError("trace", name, f"is not a table ({error})", fix) from None
+    return reader, _DELIMITERS[delimiter]
 
 
 def _header_fields(header: list[str], named: ColumnNames | None) -> FieldPaths:

@@ -121,8 +121,8 @@ class RequestColumns:
 
     def append(
         self, number: int, time: object, tokens: tuple[float, float], cached: float | None, blocks: object
-    ) -> None:
-        """Add a request, unless it has no input or no output tokens.
+    ) -> bool:
+        """Add a request, unless it has no input or no output tokens; whether it was added.
 
         Args:
             number: of its row, for errors.
@@ -137,13 +137,14 @@ class RequestColumns:
             raise InputError("row", number, f"a trace holds at most {MAX_TRACE_ROWS} requests", "cut it to a busy hour")
         if 0.0 in tokens:
             self.empty += 1
-            return
+            return False
         self.times.append(self._time(time, number))
         self.inputs.append(tokens[0])
         self.outputs.append(tokens[1])
         self.cached.append(math.nan if cached is None else cached)
         self.row_numbers.append(number)
         self._append_blocks(blocks, number)
+        return True
 
     def _append_blocks(self, blocks: object, number: int) -> None:
         if not isinstance(blocks, list):
@@ -199,20 +200,20 @@ class RowReader:
             fields = self._paths_of_shape[shape] = FieldPaths.of(row, self.named)
         return fields
 
-    def add(self, number: int, row: Row, fields: FieldPaths | None = None) -> None:
+    def add(self, number: int, row: Row, fields: FieldPaths | None = None) -> bool:
         """One row, kept or counted as left out. Raises InputError naming it for a value that is no number or date."""
         fields = fields or self.fields(row)
         if _has_failed(fields.value(row, "status")):
             self.columns.failed += 1
-            return
+            return False
         tokens = fields.tokens(row, "input", number), fields.tokens(row, "output", number)
         if tokens[0] is None or tokens[1] is None:
             self.columns.uncounted += 1
-            return
+            return False
         self.first = self.first or fields
         cached = as_number(fields.value(row, "cached"), "cached tokens", number)
         time, blocks = fields.value(row, "time"), fields.value(row, "blocks")
-        self.columns.append(number, time, (tokens[0], tokens[1]), cached, blocks)
+        return self.columns.append(number, time, (tokens[0], tokens[1]), cached, blocks)
 
 
 def _has_failed(status: object) -> bool:

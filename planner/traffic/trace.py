@@ -1,16 +1,8 @@
-"""A trace of requests, read from CSV: its lengths, its arrivals, and how bursty they are.
-
-`read_trace` takes CSV with known column names; `planner.traffic.readers` takes logs of many other formats.
-"""
+"""A trace of requests: its lengths, its arrivals, and how bursty they are; `planner.traffic.readers` reads them."""
 
 from __future__ import annotations
 
-import csv
-import io
-from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 from typing import Self
 
@@ -19,8 +11,6 @@ from numpy.typing import ArrayLike
 
 from planner.core import BoolArray, FloatArray, InputError, IntArray
 from planner.traffic.compression import compressed_pairs
-from planner.traffic.fields import as_moment
-from planner.traffic.text_files import FileKind, Source, name_of, text_of
 from planner.workload import (
     MAX_TOKENS,
     ArrivalProcess,
@@ -42,18 +32,10 @@ MIN_SPAN_S = 1e-9
 MAX_WINDOWS = 1e9
 """Most windows that arrivals are counted in."""
 
-KIND = FileKind("trace", "give the path of a CSV file, plain or gzip", MAX_TRACE_BYTES, "cut it to a busy hour")
-_ARRIVAL_NAMES = ("arrival_s", "timestamp")
-_INPUT_NAMES = ("input_tokens", "contexttokens", "request tokens")
-_OUTPUT_NAMES = ("output_tokens", "generatedtokens", "response tokens")
-
-
-# --- traces ---------------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Requests in order of arrival. Build with `read_trace` or `from_arrays`, which validate.
+    """Requests in order of arrival. Build with `from_arrays`, which validates; the readers do.
 
     Attributes:
         arrival_s: arrival times [s] after the first request, sorted, shape (n,).
@@ -221,90 +203,3 @@ def _refuse(name: str, values: FloatArray, rows: IntArray, bad: BoolArray, bound
         first = int(np.argmax(bad))
         value = float(values[first])
         raise InputError(f"row {rows[first]} {name}", int(value) if value.is_integer() else value, bound, fix)
-
-
-# --- reading --------------------------------------------------------------------------------------------------------
-
-
-def read_trace(source: Source) -> Trace:
-    r"""A trace from CSV: a path (``.gz`` allowed) or an open text or binary file.
-
-    The first row names the columns, in any order and case: ``arrival_s`` or ``TIMESTAMP`` (seconds, or ISO dates as in
-    the Azure traces), ``input_tokens`` or ``ContextTokens``, ``output_tokens`` or ``GeneratedTokens`` (BurstGPT's
-    ``Request tokens`` and ``Response tokens`` too). Other columns, empty rows and rows starting with ``#`` are skipped.
-    Times are shifted so that the first is 0.
-
-    Raises InputError naming row, column, value, bound and fix: missing column or value, not a number, negative or
-    unsorted time, tokens not a whole number from 1 to `MAX_TOKENS`, more than `MAX_TRACE_ROWS` rows, more than
-    `MAX_TRACE_BYTES` bytes (checked before reading, and again while decompressing).
-
-    >>> trace = read_trace(io.StringIO("arrival_s,input_tokens,output_tokens\n0.5,100,10\n2.5,300,20\n"))
-    >>> trace.arrival_s.tolist(), trace.input_tokens.tolist()
-    ([0.0, 2.0], [100, 300])
-    """
-    name = name_of(source, "trace")
-    try:
-        return _parse(io.StringIO(text_of(source, name, KIND), newline=""), name)
-    except csv.Error as error:
-        raise InputError("trace", name, f"is not CSV text ({error})", "save it as UTF-8 CSV, plain or gzip") from None
-
-
-def _parse(text: Iterable[str], name: str) -> Trace:
-    """Columns of numbers from CSV text; conversion only, `Trace.from_arrays` checks the values."""
-    reader = csv.reader(text)
-    rows = (row for row in reader if row and not row[0].startswith("#"))
-    header = [column.strip() for column in next(rows, [])]
-    places = [_find_column(header, names) for names in (_ARRIVAL_NAMES, _INPUT_NAMES, _OUTPUT_NAMES)]
-    times, inputs, outputs, numbers = array("d"), array("d"), array("d"), array("q")
-    clock = _Clock()
-    for row in rows:
-        number = reader.line_num
-        if len(numbers) >= MAX_TRACE_ROWS:
-            bound = f"a trace holds at most {MAX_TRACE_ROWS} requests"
-            raise InputError("row", number, bound, "cut it to a busy hour")
-        if len(row) <= max(places):
-            bound = f"has {len(row)} of {len(header)} columns"
-            raise InputError(f"row {number}", ",".join(row), bound, "complete or drop the row")
-        times.append(clock.seconds(row[places[0]], number))
-        inputs.append(_number(row[places[1]], "input_tokens", number))
-        outputs.append(_number(row[places[2]], "output_tokens", number))
-        numbers.append(number)
-    if not numbers:
-        raise InputError("trace", name, "has no requests", "give at least one row below the column names")
-    return Trace.from_arrays(times, inputs, outputs, name, numbers)
-
-
-def _find_column(header: list[str], names: tuple[str, ...]) -> int:
-    lowered = [column.lower() for column in header]
-    for name in names:
-        if name in lowered:
-            return lowered.index(name)
-    raise InputError(names[0], header, "column is missing", f"name one column {' or '.join(names)}")
-
-
-class _Clock:
-    """Reads times as seconds, or as ISO dates relative to the first one; the first row decides which."""
-
-    def __init__(self) -> None:
-        self._start: datetime | None = None
-        self._in_seconds = False
-
-    def seconds(self, text: str, row: int) -> float:
-        if self._in_seconds:
-            return _number(text, "arrival_s", row)
-        if self._start is None:
-            try:
-                value = float(text)
-            except ValueError:
-                self._start = as_moment(text, row)
-                return 0.0
-            self._in_seconds = True
-            return value
-        return (as_moment(text, row) - self._start).total_seconds()
-
-
-def _number(text: str, name: str, row: int) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"row {row} {name}", text, "must be a number", "drop or correct the row") from None

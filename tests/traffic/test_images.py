@@ -56,16 +56,3 @@ def test_a_model_without_an_encoder_refuses_images() -> None:
     with pytest.raises(InputError, match="no vision encoder"):
         require_encoder(llama, TokenLengths.from_pairs([9], [9], images=[one]))
     require_encoder(llama, TEXT)
-
-
-def test_images_are_given_once() -> None:
-    mix = ImageMix(per_request=1, sizes=(BIG,))
-    with pytest.raises(InputError, match="have images already"):
-        lengths_with_images(lengths_with_images(TEXT, mix, QWEN), mix, QWEN)
-
-
-def test_too_many_cells_are_refused() -> None:
-    many = TokenLengths.from_pairs(np.arange(1, 60_001), np.ones(60_000))
-    sizes = tuple(ImageSize(width=100 * k, height=100) for k in range(1, 5))
-    with pytest.raises(InputError, match="240000 cells"):
-        lengths_with_images(many, ImageMix(per_request=1, sizes=sizes), QWEN)

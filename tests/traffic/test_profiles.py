@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.core import InputError, UnknownNameError
+from planner.core import InputError
 from planner.traffic import DemandProfile, Trace, load_profile, profile_from_trace, read_trace
 from planner.traffic.profiles import (
     HOURS_PER_WEEK,
@@ -104,12 +104,6 @@ def test_a_period_that_ends_a_little_early_is_rated_by_what_was_recorded_of_it()
     assert profile_from_trace(trace, 6.0).factors == pytest.approx((1.0,) * 4, rel=1e-9)
 
 
-def test_silence_at_the_end_counts() -> None:
-    """A recording that goes on after its last request has periods without any."""
-    found = measured_from_trace(trace_of([6, 6, 0, 0], 6.0), 6.0, recorded_hours=24.0)
-    assert found.profile.factors == pytest.approx((2.0, 2.0, 0.0, 0.0))
-
-
 def test_a_trace_and_its_rates_fold_alike() -> None:
     """Two readers, one recording: arrivals one by one, and their mean rates over half hours."""
     counts = list(np.random.default_rng(5).integers(1, 40, 96).tolist())
@@ -119,13 +113,6 @@ def test_a_trace_and_its_rates_fold_alike() -> None:
     assert from_rates.profile.factors == pytest.approx(from_trace.profile.factors, rel=1e-12)
     assert from_rates.seen == from_trace.seen
     assert from_rates.highest == pytest.approx(from_trace.highest, rel=1e-12)
-
-
-def test_the_source_says_how_far_days_differ() -> None:
-    assert profile_from_trace(trace_of([10, 30] * 3, 12.0, "mine.csv"), 12.0).source == (
-        "mine.csv: mean day of 3, which differ by 0% of the mean rate"
-    )
-    assert measured_from_rates([1, 2], 12.0, 12.0, source="sketch").profile.source == "sketch: mean day of 1"
 
 
 def test_an_hour_long_trace_is_no_day(shared: Path) -> None:
@@ -150,22 +137,6 @@ def test_an_hour_long_trace_is_no_day(shared: Path) -> None:
 def test_recordings_that_make_no_profile_are_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         measured_from_trace(trace_of([2] * 48), **arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"rates_per_s": [1.0, -2.0] * 12}, r"rates_per_s = -2.0: must be finite and >= 0. Fix: drop or correct"),
-        ({"rates_per_s": [1.0, math.inf] * 12}, "rates_per_s = inf"),
-        ({"rates_per_s": [0.0] * 24}, "has no arrivals in any period. Fix: give one with requests"),
-        ({"rates_per_s": []}, "24 of 24 periods of 1 h were never recorded"),
-        ({"step_hours": 0.7}, r"step_hours = 0.7: a period of 1 h is no whole number of them"),
-        ({"starts_at_hours": 0.5}, r"starts_at_hours = 0.5: is no whole number of steps of 1 h"),
-    ],
-)
-def test_rates_that_make_no_profile_are_refused(arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        measured_from_rates(**{"rates_per_s": [1.0] * 24, "step_hours": 1.0, **arguments})
 
 
 # --- following the demand -------------------------------------------------------------------------------------------
@@ -233,15 +204,3 @@ def test_presets_match_published_totals(name: str, mean_per_s: float, peak_to_me
     info = profile_info(name)
     assert info.mean_per_s == pytest.approx(mean_per_s, rel=2e-3)
     assert info.recorded_peak_to_mean == pytest.approx(peak_to_mean, rel=2e-3)
-
-
-@pytest.mark.parametrize(("name", "weekend"), [("azure-2024-code-week", (1, 2)), ("azure-2024-conv-week", (0, 6))])
-def test_weekends_fall_where_the_calendar_has_them(name: str, weekend: tuple[int, int]) -> None:
-    """10 May 2024 was a Friday, 12 May a Sunday: Saturday and Sunday are the calmest days of both weeks."""
-    days = np.array(load_profile(name).factors).reshape(7, 24).mean(axis=1)
-    assert set(np.argsort(days)[:2].tolist()) == set(weekend)
-
-
-def test_an_unknown_profile_names_the_nearest() -> None:
-    with pytest.raises(UnknownNameError, match=r"profile = 'azure-2024-chat': unknown name. Fix: use one close to it"):
-        load_profile("azure-2024-chat")

@@ -63,13 +63,6 @@ def test_a_recorded_page_of_vllm_is_recognised_and_its_parts_add_up() -> None:
     assert latencies[Metric.E2E].mean_s == pytest.approx(0.50343, abs=1e-5)
 
 
-def test_what_a_recorded_page_does_not_say_is_left_out() -> None:
-    """This release counted no prefix hits; its gauges are those of an idle server."""
-    found = read_metrics(io.StringIO(recorded_page(SINGLE)), interval_s=60.0)
-    assert found.prefix_share is None and found.drift is None
-    assert (found.mean_running, found.mean_waiting, found.kv_usage, found.preempted) == (0.0, 0.0, 0.0, 0.0)
-
-
 def _under_load() -> tuple[ServerMetrics, dict[str, FloatArray]]:
     """What is read of a vLLM that served a load, and the same requests at their client, column by column."""
     pages = (io.StringIO(recorded_page(LOADED, column)) for column in ("before", "after"))
@@ -174,16 +167,6 @@ def _bucket(seconds: float) -> tuple[float, float]:
     return edges[place - 1], edges[place]
 
 
-def test_the_length_distribution_of_two_scrapes_is_near_the_lengths() -> None:
-    found = read_metrics(
-        DATA / "metrics" / "vllm_first.txt", DATA / "metrics" / "vllm_second.txt", interval_s=600.0
-    ).lengths
-    for values, truth in ((found.inputs, 0), (found.outputs, 1)):
-        lengths = LAW.sample(2000, seed=1)[truth][500:]
-        deviation = math.sqrt(float((values - lengths.mean()) ** 2 @ found.probabilities))
-        assert deviation == pytest.approx(lengths.std(), rel=0.2)
-
-
 def test_one_scrape_counts_from_the_start_of_the_server() -> None:
     for page in ("vllm_second.txt", "vllm_openmetrics.txt"):  # underscores for colons, and times in seconds
         found = read_metrics(DATA / "metrics" / page, interval_s=1000.0)
@@ -245,6 +228,16 @@ def test_series_sampled_at_different_times_add() -> None:
     other = _answer({"vllm:request_success_total|model_name=m,engine=1": _steady}, range(7, 600, 30))
     found = read_metrics(early, other, late)
     assert found.rates_per_s[1:-1] == pytest.approx(np.full(found.finished.size - 2, 4.0), rel=1e-6)
+
+
+def test_stamped_scrapes_know_the_time_between_them() -> None:
+    first, second = (
+        "".join(
+            f"vllm:{name}_total {count} {stamp}\n" for name in ("request_success", "prompt_tokens", "generation_tokens")
+        )
+        for count, stamp in ((10, 1_700_000_000_000), (40, 1_700_000_060_000))
+    )
+    assert read_metrics(io.StringIO(first), io.StringIO(second)).rate_per_s() == 0.5
 
 
 def test_the_profile_of_two_days_is_their_shape() -> None:
@@ -346,22 +339,6 @@ def test_scrapes_need_the_time_between_them() -> None:
         read_metrics()
 
 
-def test_stamped_scrapes_know_the_time_between_them() -> None:
-    first, second = (
-        "".join(
-            f"vllm:{name}_total {count} {stamp}\n" for name in ("request_success", "prompt_tokens", "generation_tokens")
-        )
-        for count, stamp in ((10, 1_700_000_000_000), (40, 1_700_000_060_000))
-    )
-    assert read_metrics(io.StringIO(first), io.StringIO(second)).rate_per_s() == 0.5
-
-
-def test_a_percentile_is_a_probability() -> None:
-    found = read_metrics(DATA / "metrics" / "vllm_second.txt", interval_s=1000.0)
-    with pytest.raises(InputError, match=r"must lie in \(0, 1\]"):
-        found.rate_per_s(95.0)
-
-
 # --- several replicas without a Prometheus ---------------------------------------------------------------------------
 
 
@@ -460,12 +437,3 @@ def test_dynamo_counts_at_its_frontend_what_succeeded_with_distributions_of_leng
     assert found.prefix_share == pytest.approx(10_000.0 / 50_000.0)
     assert (found.mean_running, found.mean_waiting) == (9.0, None), "what waits is among the active ones"
     assert read_metrics(_page(_frontend()), interval_s=50.0, model="M").model == "m", "labels are in lower case"
-
-
-def test_workers_behind_a_frontend_are_not_mixed_with_it() -> None:
-    """A page with both is refused until one is named: engines behind Dynamo count every request again."""
-    both = _frontend() | {f"vllm:{name}": 1.0 for name in ("prompt_tokens_total", "generation_tokens_total")}
-    both |= {"vllm:request_success_total": 100.0}
-    with pytest.raises(InputError, match="there are metrics of several"):
-        read_metrics(_page(both), interval_s=50.0)
-    assert read_metrics(_page(both), interval_s=50.0, engine="dynamo").requests == 100.0

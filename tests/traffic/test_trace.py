@@ -1,28 +1,15 @@
-"""Traces against their statistics, trace files against their limits."""
+"""Traces against their statistics."""
 
 from __future__ import annotations
 
-import gzip
-import io
 import math
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
-from planner.core import InputError, PlannerError
-from planner.traffic import Trace, read_trace
-from planner.traffic import trace as traces
+from planner.core import InputError
+from planner.traffic import Trace
 from planner.workload import ArrivalProcess
-from tests.places import DATA
-
-HEADER = "arrival_s,input_tokens,output_tokens\n"
-
-
-# --- arrival statistics ---------------------------------------------------------------------------------------------
 
 
 def _arrivals_only(times_s: np.ndarray) -> Trace:
@@ -100,131 +87,6 @@ def test_statistics_refuse_what_has_no_meaning() -> None:
         trace.spread(0.0, seed=0)
     with pytest.raises(InputError, match=r"seed = -1: must be >= 0"):
         trace.spread(1.0, seed=-1)
-
-
-# --- reading --------------------------------------------------------------------------------------------------------
-
-
-def test_azure_format() -> None:
-    """Times differ as the digits of the file say: 18:15:50.995169 - 18:15:46.680590 = 4.314579."""
-    trace = read_trace(DATA / "traces" / "azure_2023_conv_head.csv")
-    assert trace.arrival_s[:3].tolist() == pytest.approx([0.0, 4.314579, 4.541877], abs=1e-6)
-    assert trace.input_tokens.tolist() == [374, 396, 879, 91, 91, 381, 1313, 388]
-    assert trace.output_tokens.tolist() == [44, 109, 55, 16, 16, 84, 142, 84]
-    assert trace.source == "azure_2023_conv_head.csv"
-    assert trace.lengths().mean_input == pytest.approx(np.mean([374, 396, 879, 91, 91, 381, 1313, 388]))
-
-
-def test_time_zones_and_column_order() -> None:
-    text = (
-        "Model,Response tokens,Timestamp,Request tokens\n"
-        "x,5,2024-05-10 00:00:00+00:00,7\n"
-        'x,6,2024-05-10T02:00:01.5+02:00,"8"\n'
-    )
-    trace = read_trace(io.StringIO(text))
-    assert trace.arrival_s.tolist() == [0.0, 1.5]
-    assert (trace.input_tokens.tolist(), trace.output_tokens.tolist()) == ([7, 8], [5, 6])
-
-
-def test_a_packed_table_with_comments_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "trace.csv.gz"
-    path.write_bytes(gzip.compress((HEADER + "1000000000.0,10,1\n\n# a comment\n1000000000.5,20.0,2\n").encode()))
-    trace = read_trace(path)
-    assert trace.arrival_s.tolist() == [0.0, 0.5] and trace.input_tokens.tolist() == [10, 20]
-
-
-def test_paths_and_bytes_that_are_no_trace_are_refused(tmp_path: Path) -> None:
-    """What else a file may be: `test_text_files`."""
-    for path in (tmp_path / "absent.csv", tmp_path):
-        with pytest.raises(InputError, match="no such file"):
-            read_trace(path)
-    with pytest.raises(InputError, match=r"is not text \(invalid start byte"):
-        read_trace(io.BytesIO(HEADER.encode() + b"\xff\xfe,1,1\n"))
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("", "trace = 'trace': is empty"),
-        (
-            "arrival_s,output_tokens\n0,1\n",
-            "input_tokens = ['arrival_s', 'output_tokens']: column is missing. Fix: name",
-        ),
-        (HEADER, "has no requests. Fix: give at least one row below the column names"),
-        (HEADER + "0,5,1\n1,5,0\n", "row 3 output_tokens = 0: must be a whole number of tokens from 1 to 100000000"),
-        (HEADER + "0,-5,1\n", "row 2 input_tokens = -5: must be a whole number of tokens"),
-        (HEADER + "0,2.5,1\n", "row 2 input_tokens = 2.5: must be a whole number of tokens"),
-        (HEADER + "0,nan,1\n", "row 2 input_tokens = nan: must be a whole number"),
-        (HEADER + "0,1e300,1\n", "row 2 input_tokens = 1000000000"),
-        (HEADER + "0,5,1\n\n# note\nnan,5,1\n", "row 5 arrival_s = nan: must be finite. Fix: drop or correct the row"),
-        (HEADER + "inf,5,1\n", "row 2 arrival_s = inf: must be finite"),
-        (HEADER + "-1,5,1\n", "row 2 arrival_s = -1: must be >= 0 s. Fix: subtract the time of the first request"),
-        (HEADER + "3,5,1\n2.5,5,1\n", "row 3 arrival_s = 2.5: is earlier than the row before. Fix: sort the rows"),
-        (HEADER + "1700000000000,5,1\n", "must be <= 1e+11 s. Fix: give seconds, not milliseconds"),
-        (HEADER + "0,many,1\n", "row 2 input_tokens = 'many': must be a number. Fix: drop or correct the row"),
-        (HEADER + "0,5,\n", "row 2 output_tokens = '': must be a number"),
-        (HEADER + "0,5\n", "row 2 = '0,5': has 2 of 3 columns. Fix: complete or drop the row"),
-        (HEADER + "soon,5,1\n", "row 2 time = 'soon': must be a number of seconds or an ISO date"),
-        (HEADER + "2024-01-01,5,1\n7,5,1\n", "row 3 time = '7': must be a number of seconds or an ISO date"),
-        (HEADER + "0,5,1\n2024-01-01,5,1\n", "row 3 arrival_s = '2024-01-01': must be a number"),
-        (HEADER + '0,5,"' + "1" * 200_000 + '"\n', "is not CSV text (field larger than field limit"),
-    ],
-)
-def test_bad_rows_are_named(text: str, line: str) -> None:
-    with pytest.raises(InputError, match=re.escape(line)):
-        read_trace(io.StringIO(text))
-
-
-def test_gzip_bomb_is_refused(tmp_path: Path) -> None:
-    """About 100 kB that expand to 110 MB of one endless line."""
-    path = tmp_path / "bomb.csv.gz"
-    block = gzip.compress(b"1" * 10_000_000)
-    path.write_bytes(block * 11)
-    assert path.stat().st_size < 200_000
-    with pytest.raises(InputError, match=r"bomb\.csv\.gz': is larger than 100 MB"):
-        read_trace(path)
-
-
-def test_limits_count_rows_and_stream_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = HEADER + "".join(f"{i},5,1\n" for i in range(20))
-    monkeypatch.setattr(traces, "MAX_TRACE_ROWS", 10)
-    with pytest.raises(InputError, match=r"row = 12: a trace holds at most 10 requests\. Fix: cut it to a busy hour"):
-        read_trace(io.StringIO(rows))
-    monkeypatch.setattr(traces, "KIND", traces.KIND._replace(most_bytes=50))
-    for stream in (io.StringIO(rows), io.BytesIO(rows.encode()), io.BytesIO(gzip.compress(rows.encode()))):
-        with pytest.raises(InputError, match=r"is larger than 5e-05 MB"):
-            read_trace(stream)
-
-
-junk = st.text(alphabet=st.characters(codec="utf-8"), max_size=60)
-cell = st.one_of(st.integers(-3, 50).map(str), st.floats().map(str), st.sampled_from(["", '"', "2024-01-01", "x", "#"]))
-table = st.lists(st.lists(cell, min_size=2, max_size=4).map(",".join), max_size=8).map("\n".join)
-
-
-@settings(max_examples=200)
-@given(st.one_of(junk, junk.map(lambda text: HEADER + text), table.map(lambda rows: HEADER + rows)))
-@example(HEADER + "0,1\x00,1\n")
-@example(HEADER + "1e-320,1,1\n2e-320,1,1\n9,1,1\n")
-def test_junk_is_read_or_refused(text: str) -> None:
-    """Whatever the text: either a valid trace, or a PlannerError; never another exception, never a warning."""
-    try:
-        trace = read_trace(io.StringIO(text))
-    except PlannerError:
-        return
-    assert (np.diff(trace.arrival_s) >= 0).all()
-    assert min(trace.lengths().output_tokens) >= 1
-    try:
-        assert trace.rate_per_s > 0
-        assert trace.arrival_scv() >= 0
-    except PlannerError:
-        return
-
-
-@given(st.binary(max_size=80))
-@example(b"\x1f\x8b" + bytes(30))
-def test_junk_bytes_are_refused(content: bytes) -> None:
-    with pytest.raises(PlannerError):
-        read_trace(io.BytesIO(content))
 
 
 def test_arrays_are_checked_like_rows() -> None:
