@@ -83,7 +83,8 @@ class StepLoop:
     At a step boundary waiting requests are admitted in order while slots are free. Every running sequence gets one
     token; the rest of the budget goes to admitted prompts in order, split where it ends. A prompt whose last token is
     in the step has its first output token at the end of the step, and one more in each of the next `gaps` steps. An
-    input of 0 tokens brings its prompt served: its first time is when it joins.
+    input of 0 tokens brings its prompt served: its first time is when it joins. Where prompts go first, a step holds
+    only prompts as long as there are any.
     """
 
     def __init__(
@@ -119,19 +120,22 @@ class StepLoop:
                 self.head += 1
 
     def _serve(self) -> None:
-        room, finished = self.server.max_batched_tokens - self.running, self.head
+        decodes = not (self.server.prompts_first and self.head < self.admitted)
+        running = self.running if decodes else 0
+        room, finished = self.server.max_batched_tokens - running, self.head
         budget = room
         while finished < self.admitted and budget > 0:
             served = min(self.remaining[finished], budget)
             self.remaining[finished] -= served
             budget -= served
             finished += self.remaining[finished] == 0
-        self.now_s += self._duration_s(self.running, room - budget)
-        done = self.leaving.pop(self.step, [])
-        for request in done:
-            self.end_s[request] = self.now_s
-        self.running -= len(done)
-        self.step += 1
+        self.now_s += self._duration_s(running, room - budget)
+        if decodes:
+            done = self.leaving.pop(self.step, [])
+            for request in done:
+                self.end_s[request] = self.now_s
+            self.running -= len(done)
+            self.step += 1
         for request in range(self.head, finished):
             self._start(request, self.step)
         self.head = finished

