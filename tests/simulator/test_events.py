@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hardware_db import EngineCosts
 from planner.core import Metric
 from planner.engine import ReplicaConfig, Schedule
 from planner.serving import Deployment, KvTransfer, Pool, Role, Router
-from planner.serving.types import TRANSFER_SHARE
 from planner.simulator import simulate
 from planner.simulator.events import kv_transfer_s, run_events
 from planner.simulator.traffic import DrawnTraffic, draw
@@ -17,7 +15,6 @@ from planner.workload import ArrivalProcess, ClosedLoop, RequestClass, TokenLeng
 from tests.simulator.test_replica import CLASSES, CONTINUOUS, requests, server
 from tests.simulator_oracle import (
     EARLY,
-    LLAMA_8B_KV_BYTES_PER_TOKEN,
     FloatArray,
     LinearTimer,
     gpu,
@@ -43,15 +40,6 @@ def test_one_user_finds_every_request_alone() -> None:
     assert result.rate_per_s == pytest.approx(1.0 / result.e2e.mean_s, rel=1e-12)
 
 
-def test_the_first_burst_queues_for_prompt_steps() -> None:
-    """Eight prompts at once, each of them a whole step: the k-th has its first token after k steps."""
-    config = linear(replica(max_batched_tokens=512))
-    result = looped(config, 8, (np.full(8, 512), np.full(8, 1)))
-    step = prompts_s(512)
-    assert result.samples_s[Metric.TTFT] == pytest.approx(step * np.arange(1, 9), rel=1e-12)
-    assert result.steady is None
-
-
 @pytest.mark.parametrize("replicas", [1, 3])
 def test_users_are_conserved(replicas: int) -> None:
     """Each end sends one request, so the n-th end is the (users + n)-th start, and the times in the system of all
@@ -65,7 +53,7 @@ def test_users_are_conserved(replicas: int) -> None:
     assert (played.end_s - played.sent_s).sum() == pytest.approx(ends[-12:].sum(), rel=1e-12)
 
 
-@pytest.mark.parametrize("users", [1, 4, 40])
+@pytest.mark.parametrize("users", [1, 40])
 def test_steady_rate_obeys_littles_distribution(users: int) -> None:
     drawn = uniform(1000, 100, 40 * users)
     for deployment in (
@@ -78,26 +66,6 @@ def test_steady_rate_obeys_littles_distribution(users: int) -> None:
         assert steady.output_tokens_per_s == pytest.approx(steady.rate_per_s * drawn[1].mean(), rel=0.03)
 
 
-def test_burst_and_stragglers_are_in_the_whole_but_not_in_the_steady_part() -> None:
-    result = looped(replica(max_batched_tokens=2048), 64, uniform(1000, 100, 640))
-    assert result.steady is not None
-    assert result.requests == 640
-    assert result.steady.requests == 640 - 3 * 64
-    assert result.steady.ttft.mean_s < 0.8 * result.ttft.mean_s
-    assert result.steady.rate_per_s > result.rate_per_s
-    assert result.stable
-
-
-def test_users_may_start_one_by_one() -> None:
-    """Starts so far apart that nobody meets: every request is alone, also the last of the first user."""
-    drawn = np.full(4, 100), np.full(4, 5)
-    loop = ClosedLoop(concurrency=4, requests=4, ramp_s=40.0)
-    workload = Workload(arrivals=loop, classes=(RequestClass(lengths=TokenLengths.constant(1, 1)),))
-    result = simulate(Deployment.mixed(linear(replica())), workload, drawn=drawn)
-    assert np.ptp(result.samples_s[Metric.E2E]) < 1e-12
-    assert result.rate_per_s == pytest.approx(4 / (30.0 + result.e2e.mean_s), rel=1e-12)
-
-
 def test_a_slow_ramp_leaves_the_steady_part_to_all_users() -> None:
     """The first users answer many times before the last one starts; only then is the loop full."""
     loop = ClosedLoop(concurrency=8, requests=800, ramp_s=4.0)
@@ -107,23 +75,6 @@ def test_a_slow_ramp_leaves_the_steady_part_to_all_users() -> None:
     assert steady.requests < 800 - 3 * 8
     assert steady.rate_per_s == pytest.approx(8 / steady.e2e.mean_s, rel=0.02)
     assert steady.pools[0].mean_running > 7
-
-
-def test_users_over_replicas_are_as_many_on_each() -> None:
-    """Equal requests keep round-robin replicas in step: each works as if it had its share of the users alone."""
-    one = looped(linear(replica()), 5, (np.full(50, 300), np.full(50, 40)))
-    three = looped(Deployment.mixed(linear(replica()), 3), 15, (np.full(150, 300), np.full(150, 40)))
-    for metric in one.samples_s:
-        assert np.sort(three.samples_s[metric]) == pytest.approx(np.sort(np.repeat(one.samples_s[metric], 3)), rel=1e-9)
-
-
-def test_time_outside_the_engine_is_part_of_ttft() -> None:
-    base = replica()
-    slow = base.engine.model_copy(update={"costs": EngineCosts(request_s=0.25)})
-    drawn = uniform(500, 20, 5)
-    fast, late = (looped(linear(c), 1, drawn) for c in (base, base.model_copy(update={"engine": slow})))
-    assert late.samples_s[Metric.TTFT] == pytest.approx(fast.samples_s[Metric.TTFT] + 0.25, rel=1e-12)
-    assert late.samples_s[Metric.TPOT] == pytest.approx(fast.samples_s[Metric.TPOT], rel=1e-9)
 
 
 def test_the_first_wave_waits_until_the_server_is_ready_and_nothing_else_changes() -> None:
@@ -138,32 +89,6 @@ def test_the_first_wave_waits_until_the_server_is_ready_and_nothing_else_changes
 
 
 # ------------------------------------------------------------------------------------- coupled pools
-
-
-def test_one_user_of_two_pools_meets_nobody() -> None:
-    """Prompt, transfer and decode steps add up, and the next request leaves at the end of all three."""
-    config = linear(replica())
-    drawn = uniform(1000, 30, 10)
-    result = looped(Deployment.disaggregated(config, config, transfer=EARLY), 1, drawn)
-    together = looped(config, 1, drawn)
-    transfer = drawn[0] * LLAMA_8B_KV_BYTES_PER_TOKEN / (TRANSFER_SHARE * 50e9)
-    assert result.samples_s[Metric.TTFT] == pytest.approx(together.samples_s[Metric.TTFT], rel=1e-9)
-    assert result.samples_s[Metric.E2E] == pytest.approx(together.samples_s[Metric.E2E] + transfer, rel=1e-9)
-    assert result.rate_per_s == pytest.approx(10 / result.samples_s[Metric.E2E].sum(), rel=1e-9)
-
-
-def test_a_full_decode_pool_throttles_the_users_and_so_the_prefill_pool() -> None:
-    """With room for one decode, the loop turns over as fast as that one ends, and prompts wait for users."""
-    config = linear(replica())
-    narrow = linear(replica(max_running_requests=1))
-    drawn = np.full(60, 200), np.full(60, 50)
-    result = looped(Deployment.disaggregated(config, narrow, transfer=EARLY), 6, drawn)
-    decode = sum(config.timer.decode_s(1, 200 + j) for j in range(1, 50))
-    assert result.steady is not None
-    assert result.steady.rate_per_s == pytest.approx(1 / decode, rel=0.01)
-    assert result.steady.pools[1].utilisation > 0.99
-    prompt = prompts_s(200)
-    assert result.steady.ttft.mean_s == pytest.approx(prompt, rel=0.01)
 
 
 def test_a_wait_for_a_place_to_decode_counts_towards_the_first_token() -> None:
@@ -208,7 +133,7 @@ def prompts(count: int, seed: int, rate_per_s: float, lengths: TokenLengths) -> 
 
 
 @pytest.mark.parametrize("layerwise", [False, True])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_transfers_wait_for_both_ends_in_order_of_hand_over(seed: int, layerwise: bool) -> None:
     """A plain loop over all earlier transfers of either side, from the ends of prompts that the run had."""
     rng = np.random.default_rng(seed)
@@ -260,7 +185,7 @@ def own_steps_s(tokens: int) -> FloatArray:
 
 
 @pytest.mark.parametrize("layerwise", [False, True])
-@pytest.mark.parametrize("nic", [1e15, 3e10, 1.2e10, 8e9, 1e8])
+@pytest.mark.parametrize("nic", [3e10, 1.2e10, 1e8])
 def test_chunk_by_chunk_a_lone_prompt_waits_for_what_the_link_has_not_carried(nic: float, layerwise: bool) -> None:
     """By a clock: a piece begins when its step has ended (or begun) and the pieces before it are over."""
     transfer = KvTransfer(layerwise=layerwise, first_token_from_decode=False)
@@ -283,21 +208,7 @@ def test_chunk_by_chunk_a_lone_prompt_waits_for_what_the_link_has_not_carried(ni
         assert run.kv_transfer_s == pytest.approx(pieces[-1], rel=1e-6)
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_a_prompt_of_one_chunk_is_sent_as_ever(shared: bool) -> None:
-    transfer = KvTransfer(shared=shared, first_token_from_decode=False)
-    offered = prompts(100, 2, 20.0, TokenLengths.constant(CHUNK, 20))
-    deployments = [split(transfer, prefill=chunkwise(sent)) for sent in (False, True)]
-    whole, pieces = (run_events(deployment, offered) for deployment in deployments)
-    lone = float(kv_transfer_s(deployments[0], np.array([CHUNK]))[0])
-    assert whole.transfer_s.min() == pytest.approx(lone) and pieces.transfer_s.min() == pytest.approx(lone)
-    alone = draw(Workload.of(0.5, TokenLengths.constant(CHUNK, 20), scv=0.0), 20, 0)
-    one, other = (run_events(deployment, alone) for deployment in deployments)
-    assert np.array_equal(one.end_s, other.end_s)
-
-
-@pytest.mark.parametrize("layerwise", [False, True])
-@pytest.mark.parametrize("nic", [4e8, 4e9, 4e10])
+@pytest.mark.parametrize(("nic", "layerwise"), [(4e8, True), (4e9, False)])
 def test_chunk_by_chunk_no_cache_is_later_than_in_one_piece(nic: float, layerwise: bool) -> None:
     """On links of their own, with prompts that share steps."""
     transfer = KvTransfer(shared=False, layerwise=layerwise, first_token_from_decode=False)
@@ -360,13 +271,6 @@ def test_a_link_that_all_share_is_a_queue_with_constant_service() -> None:
     assert wait_s[0] == pytest.approx(np.mean(waits[1000:]), rel=1e-3)
 
 
-def test_a_link_of_ones_own_never_waits() -> None:
-    deployment = split(KvTransfer(shared=False, first_token_from_decode=False), (4, 1))
-    offered = prompts(300, 1, 30.0, TokenLengths.from_pairs([200, 1500], [20, 5]))
-    played = run_events(deployment, offered)
-    assert played.transfer_s == pytest.approx(kv_transfer_s(deployment, offered.inputs), rel=1e-9)
-
-
 def test_an_overloaded_link_is_unstable_though_no_replica_is_busy() -> None:
     deployment = split(EARLY)
     seconds = float(kv_transfer_s(deployment, np.array([500]))[0])
@@ -408,7 +312,7 @@ def decode_s(context: int, steps: int) -> float:
     return sum(LinearTimer().decode_s(1, context + k) for k in range(steps))
 
 
-@pytest.mark.parametrize("outputs", [1, 2, 30])
+@pytest.mark.parametrize("outputs", [1, 30])
 def test_a_first_token_from_decode_takes_the_last_prompt_token_once_more(outputs: int) -> None:
     """TTFT: the prompt, its transfer and a step at its context; then a step per token."""
     deployment = split(KvTransfer(first_token_from_decode=True))
@@ -420,17 +324,6 @@ def test_a_first_token_from_decode_takes_the_last_prompt_token_once_more(outputs
     assert run.ttft.mean_s == pytest.approx(first, rel=1e-9)
     assert run.e2e.mean_s == pytest.approx(first + rest, rel=1e-9)
     assert run.tpot.mean_s == pytest.approx(rest / max(1, outputs - 1), rel=1e-9)
-
-
-def test_first_tokens_from_decode_cost_ttft_and_spare_tpot_the_transfer() -> None:
-    """The same requests: E2E differs by one decode step or so, but the transfer moves from TPOT to TTFT."""
-    workload = Workload.of(3.0, TokenLengths.from_pairs([300, 1500], [20, 60]))
-    early, late = (
-        simulate(split(KvTransfer(first_token_from_decode=late)), workload, requests=1000) for late in (False, True)
-    )
-    assert np.all(late.samples_s[Metric.TTFT] > early.samples_s[Metric.TTFT])
-    assert late.tpot.mean_s < early.tpot.mean_s
-    assert late.e2e.mean_s == pytest.approx(early.e2e.mean_s, rel=0.05)
 
 
 def test_a_prefill_replica_keeps_a_prompt_until_it_is_sent() -> None:
@@ -445,7 +338,7 @@ def test_a_prefill_replica_keeps_a_prompt_until_it_is_sent() -> None:
     assert alone.first_s == pytest.approx([step, 2 * step], rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(16))
 def test_no_request_is_lost_between_pools_whatever_the_policies(seed: int) -> None:
     """Tight memory, slow links, any engine policy and router: all end, no link carries two transfers at once, and the
     decode pool makes every token it owes."""

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from planner.core import Metric
 from planner.engine import ReplicaConfig
 from planner.serving import Deployment, Pool, Role, Router
 from planner.simulator import simulate
@@ -90,13 +89,6 @@ def test_two_choices_of_many_is_the_supermarket_model() -> None:
     load = 0.7
     limit = sum(load ** (2.0**i - 2.0) for i in range(1, 12))
     assert mean_response(Router.POWER_OF_TWO, 200, load, seeds=1) == pytest.approx(limit, rel=0.04)
-
-
-def test_chance_splits_binomially() -> None:
-    offered = draw(Workload.of(400.0, TokenLengths.constant(100, 1)), 8000, seed=3)
-    counts = np.bincount(run_events(routed(Router.RANDOM, 8), offered, seed=3).pools[0].replica, minlength=8)
-    assert counts.sum() == 8000
-    assert 0.001 < stats.chisquare(counts).pvalue < 0.999  # every nth would fit too well
 
 
 def test_every_pair_of_different_replicas_is_as_likely_as_any_other() -> None:
@@ -184,12 +176,6 @@ def test_affinity_looks_into_the_caches(blocks: tuple[int, ...], loads: tuple[in
     assert router.route(0) == expected
 
 
-def test_without_prefixes_affinity_is_least_requests() -> None:
-    workload = Workload.of(6.0 / SERVICE_S, EXPONENTIAL)
-    runs = [simulate(routed(router, 8), workload, requests=1000) for router in (Router.PREFIX_AFFINITY, LEAST[0])]
-    assert np.array_equal(runs[0].samples_s[Metric.E2E], runs[1].samples_s[Metric.E2E])
-
-
 @pytest.mark.parametrize("router", Router)
 def test_every_request_is_served_once_and_a_seed_repeats(router: Router) -> None:
     offered, config = mixed_case(4), linear(replica(max_running_requests=4))
@@ -202,14 +188,6 @@ def test_every_request_is_served_once_and_a_seed_repeats(router: Router) -> None
     assert np.array_equal(first.end_s, again.end_s)
     drawn = router in (Router.RANDOM, Router.POWER_OF_TWO)
     assert np.array_equal(first.end_s, other.end_s) != drawn
-
-
-@pytest.mark.parametrize("router", Router)
-def test_one_replica_leaves_nothing_to_choose(router: Router) -> None:
-    offered, config = mixed_case(5), linear(replica())
-    assert np.array_equal(
-        run_events(routed(router, 1, config), offered).end_s, run_events(Deployment.mixed(config), offered).end_s
-    )
 
 
 def test_ties_go_to_the_replica_unused_for_longest() -> None:

@@ -63,13 +63,6 @@ def test_lone_decode_reads_the_weights_at_full_bandwidth() -> None:
     assert tpot == pytest.approx((8.03e9 - 0.525e9) * 2 / H100_BANDWIDTH_BYTES_PER_S, rel=0.01)
 
 
-def test_one_output_token_ends_with_the_prompt() -> None:
-    config = replica()
-    ttft, tpot, e2e = alone(Deployment.mixed(config), 700, 1)
-    assert ttft == e2e == pytest.approx(step_s(config, [], [(700, 0)]), rel=1e-12)
-    assert tpot == 0.0
-
-
 def test_lone_request_through_two_pools_adds_the_kv_transfer() -> None:
     prefill, decode = replica(max_batched_tokens=1024), replica(gpu(speed=0.5))
     deployment = Deployment.disaggregated(prefill, decode, transfer=EARLY)
@@ -83,11 +76,6 @@ def test_lone_request_through_two_pools_adds_the_kv_transfer() -> None:
     assert [pool.role for pool in result.pools] == [Role.PREFILL, Role.DECODE]
 
 
-def test_doubling_every_rate_of_the_gpu_halves_lone_latencies() -> None:
-    slow, fast = (alone(Deployment.mixed(replica(gpu(speed))), 3000, 50) for speed in (1.0, 2.0))
-    assert fast == pytest.approx([latency / 2 for latency in slow], rel=1e-9)
-
-
 # ------------------------------------------------------------------------------------- classical queues
 
 
@@ -99,10 +87,10 @@ def prompt_queue(load: float, requests: int, seed: int, scv: float = 1.0) -> tup
     return simulate(Deployment.mixed(config), workload, requests=requests, seed=seed), service
 
 
-@pytest.mark.parametrize("load", [0.5, 0.8])
+@pytest.mark.parametrize("load", [0.6])
 def test_full_prompts_wait_as_in_m_d_1(load: float) -> None:
     """Pollaczek-Khinchine for deterministic service: mean wait = load * service / (2 (1 - load))."""
-    runs = [prompt_queue(load, 4000, seed) for seed in range(16)]
+    runs = [prompt_queue(load, 4000, seed) for seed in range(12)]
     waits = np.array([(result.ttft.mean_s - service) / service for result, service in runs])
     error = waits.std(ddof=1) / math.sqrt(waits.size)
     assert waits.mean() == pytest.approx(load / (2 * (1 - load)), abs=4 * error)
@@ -142,15 +130,6 @@ def test_running_sequences_obey_littles_distribution() -> None:
     assert result.pools[0].mean_running == pytest.approx(20.0 / 2 * decoding.mean(), rel=0.03)
 
 
-def test_decode_pool_obeys_littles_distribution_and_prefill_pool_decodes_nothing() -> None:
-    lengths = TokenLengths.from_pairs([300, 1200], [40, 150])
-    deployment = Deployment.disaggregated(replica(), replica(), replicas=(1, 2), transfer=EARLY)
-    result = simulate(deployment, Workload.of(20.0, lengths), requests=6000)
-    decoding = result.samples_s[Metric.E2E] - result.samples_s[Metric.TTFT] - result.kv_transfer_s
-    assert result.pools[0].mean_running == 0.0
-    assert result.pools[1].mean_running == pytest.approx(20.0 / 2 * decoding.mean(), rel=0.03)
-
-
 def test_kv_occupancy_is_load_times_the_blocks_of_one_request() -> None:
     """A server busy for a share `load` of the time holds ceil(513 / 16) = 33 blocks while it is busy."""
     config = replica(max_batched_tokens=512, max_running_requests=1)
@@ -178,16 +157,6 @@ def test_every_offered_token_is_processed_once() -> None:
         assert steps @ decodes == (0 if pool.pool.role is Role.PREFILL else (o - 1).sum())
 
 
-def test_round_robin_gives_each_replica_every_nth_arrival() -> None:
-    """A metronome at n times the rate over n replicas: every replica sees the lone replica's arrivals, shifted."""
-    config, lengths = replica(max_batched_tokens=512), TokenLengths.constant(800, 60)
-    one = simulate(Deployment.mixed(config), Workload.of(8.0, lengths, scv=0.0), requests=50, warmup_fraction=0.0)
-    three = Workload.of(24.0, lengths, scv=0.0)
-    many = simulate(Deployment.mixed(config, replicas=3), three, requests=150, warmup_fraction=0.0)
-    for metric in one.samples_s:
-        assert many.samples_s[metric] == pytest.approx(np.repeat(one.samples_s[metric], 3), rel=1e-9)
-
-
 def test_time_rescales_when_gpu_and_traffic_are_both_twice_as_fast() -> None:
     lengths = TokenLengths.from_pairs([300, 1200, 3000], [40, 150, 20])
     slow, fast = (
@@ -198,25 +167,12 @@ def test_time_rescales_when_gpu_and_traffic_are_both_twice_as_fast() -> None:
         assert fast.samples_s[metric] * 2 == pytest.approx(slow.samples_s[metric], rel=1e-6)
 
 
-def test_same_seed_same_result_other_seed_other() -> None:
-    deployment = Deployment.mixed(replica())
-    workload = Workload.of(10.0, TokenLengths.from_pairs([300, 1200], [40, 150]))
-    first, again, other = (simulate(deployment, workload, seed=seed, requests=200) for seed in (1, 1, 2))
-    assert np.array_equal(first.samples_s[Metric.E2E], again.samples_s[Metric.E2E])
-    assert not np.array_equal(first.samples_s[Metric.E2E], other.samples_s[Metric.E2E])
-
-
 def test_only_requests_after_the_warm_up_are_measured() -> None:
     result = simulate(Deployment.mixed(replica()), Workload.of(10.0, TokenLengths.constant(100, 10)), requests=200)
     assert result.method is Method.SIMULATED
     assert result.requests == 180
     assert {values.size for values in result.samples_s.values()} == {180}
     assert result.rate_per_s == 10.0
-
-
-def test_more_replicas_than_requests_leave_some_idle() -> None:
-    one = alone(Deployment.mixed(replica()), 500, 30)
-    assert alone(Deployment.mixed(replica(), replicas=1000), 500, 30) == one
 
 
 def test_decode_pool_without_work_is_idle() -> None:
@@ -232,14 +188,14 @@ def test_decode_pool_without_work_is_idle() -> None:
 # ------------------------------------------------------------------------------------- overload, limits, bounds
 
 
-@pytest.mark.parametrize("load", [1.1, 1.3, 4.0])
+@pytest.mark.parametrize("load", [1.1, 4.0])
 def test_overload_is_seen(load: float) -> None:
     assert [prompt_queue(load, 4000, seed)[0].stable for seed in range(3)] == [False] * 3
 
 
-@pytest.mark.parametrize("load", [0.3, 0.8, 0.95])
+@pytest.mark.parametrize("load", [0.3, 0.95])
 def test_load_below_capacity_is_stable(load: float) -> None:
-    assert [prompt_queue(load, 4000, seed)[0].stable for seed in range(5)] == [True] * 5
+    assert [prompt_queue(load, 4000, seed)[0].stable for seed in range(3)] == [True] * 3
 
 
 def test_overloaded_decode_pool_is_seen_and_named() -> None:

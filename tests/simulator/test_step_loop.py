@@ -20,7 +20,6 @@ from planner.engine import (
 )
 from planner.roofline import Parallelism
 from planner.serving import Deployment, KvTransfer, Router
-from planner.simulator import events
 from planner.simulator.events import PoolRecord, RunRecord, run_events
 from planner.simulator.traffic import DrawnTraffic
 from tests.builders import calibrated
@@ -97,7 +96,7 @@ def with_prefixes(requests: DrawnTraffic, seed: int, groups: int, longest: int) 
     return replace(requests, prefix=np.where(own, -1, prefix), prefix_tokens=known)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("kind", ["mixed", "pair", "drafts", "drafts in a pair", "prefixes"])
 def test_a_replica_followed_alone_does_what_it_does_on_the_common_clock(kind: str, seed: int) -> None:
     """Random limits, memory that runs out or not, links slow or fast, shared or not, few prefixes or many."""
@@ -171,36 +170,12 @@ def test_kv_caches_on_their_way_count_among_the_blocks_held(reserves: bool, monk
     assert held.max() > 3.0 * in_step.max() / config.engine.kv_block_tokens
 
 
-def test_preemptions_happen_alike() -> None:
-    config = with_kv_tokens(900, own_schedule=Schedule(reserve_outputs=False), max_running_requests=32)
-    alone, together = both_ways(Deployment.mixed(config, 2), traffic(1, 300, 40.0, (300, 300), ties=False))
-    assert alone.pools[0].preempted > 20
-    assert_same(alone, together)
-
-
-@pytest.mark.parametrize(("model", "tp"), [("llama-3.1-8b", 1), ("gpt-oss-120b", 4), ("deepseek-v3", 16)])
+@pytest.mark.parametrize(("model", "tp"), [("gpt-oss-120b", 4), ("deepseek-v3", 16)])
 def test_calibrated_replicas_do_alike(model: str, tp: int) -> None:
     config = calibrated(model, max_batched_tokens=2048, parallelism=Parallelism(tp=tp, across_domains=tp > 8))
     alone, together = both_ways(Deployment.mixed(config, 3), traffic(2, 600, 30.0, (3000, 500), ties=False))
     assert_same(alone, together)
     assert not np.isnan(alone.end_s).any()
-
-
-@pytest.mark.parametrize("initial", [0, 40])
-def test_a_backlog_at_the_start_is_taken_in_alike(initial: int) -> None:
-    requests = traffic(3, 200, 20.0, (300, 100), ties=False)
-    requests = replace(requests, sent_s=np.concatenate([np.zeros(initial), requests.sent_s[initial:]]))
-    alone, together = both_ways(Deployment.mixed(linear(replica()), 2), requests)
-    assert_same(alone, together)
-
-
-def test_progress_is_reported_as_often_and_up_to_the_end() -> None:
-    requests = traffic(4, 500, 20.0, (300, 100), ties=False)
-    seen: dict[bool, list[float]] = {True: [], False: []}
-    for apart, shares in seen.items():
-        run_events(Deployment.mixed(replica(), 3), requests, progress=shares.append, apart=apart)
-    assert seen[True] == sorted(seen[True]) and seen[True][-1] == seen[False][-1] == 1.0
-    assert len(seen[True]) <= events.REPORTS
 
 
 @pytest.mark.parametrize(

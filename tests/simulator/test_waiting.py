@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.engine import AdapterWork, Batching, LoraAdapters, Order
+from planner.engine import AdapterWork, LoraAdapters, Order
 from planner.serving import Deployment
 from planner.simulator.events import run_events
-from planner.simulator.traffic import DrawnTraffic
 from planner.workload import RequestClass, TokenLengths
 from tests.simulator_oracle import linear, plain, prompts_s, replica, scheduled
 
@@ -46,37 +45,6 @@ def test_fair_share_keeps_backlogged_classes_within_the_bound_of_its_paper() -> 
         spread[policy] = abs(served[0] - served[1])
     bound = 2 * max(400, 8 * 500)
     assert spread[Order.FAIR_SHARE] <= bound < spread[Order.FCFS]
-
-
-def test_a_static_batch_pads_and_lasts_as_long_as_its_longest() -> None:
-    config = scheduled(replica(), batching=Batching.STATIC)
-    played = run_events(Deployment.mixed(config), plain([0.0, 0.0, 0.01], [100, 300, 50], [10, 50, 5]))
-    prompts = prompts_s(300, 300)
-    steps = np.cumsum([config.timer.decode_s(2, 2 * (301 + k)) for k in range(49)])
-    assert played.first_s[:2] == pytest.approx([prompts] * 2, rel=1e-12)
-    assert played.end_s[:2] == pytest.approx([prompts + steps[8], prompts + steps[48]], rel=1e-12)
-    assert played.first_s[2] == pytest.approx(played.end_s[1] + prompts_s(50), rel=1e-12)
-
-
-def test_a_static_batch_waits_to_fill_up() -> None:
-    """Room for two, a third of a second apart: the first waits for the second, the third for half a second."""
-    config = scheduled(replica(max_running_requests=2), batching=Batching.STATIC, static_wait_s=0.5)
-    played = run_events(Deployment.mixed(config), plain([0.0, 0.3, 0.6], [100] * 3, [1] * 3))
-    assert played.first_s[:2] == pytest.approx([0.3 + prompts_s(100, 100)] * 2, rel=1e-12)
-    assert played.first_s[2] == pytest.approx(0.6 + 0.5 + prompts_s(100), rel=1e-12)
-
-
-def test_continuous_batching_beats_static_batching_on_uneven_outputs() -> None:
-    """Direction of Orca (Yu et al., OSDI 2022): outputs that differ leave static batches half empty."""
-    rng = np.random.default_rng(0)
-    offered = DrawnTraffic.plain(np.zeros(200), rng.integers(50, 800, 200), rng.geometric(1 / 150, 200))
-    ends = [
-        run_events(
-            Deployment.mixed(scheduled(replica(max_running_requests=16), batching=batching)), offered
-        ).end_s.max()
-        for batching in Batching
-    ]
-    assert ends[1] > 1.5 * ends[0]
 
 
 def test_an_adapter_is_loaded_before_its_first_request_and_stays() -> None:
