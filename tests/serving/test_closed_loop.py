@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 
 from hardware_db import Dtype, EngineCosts
-from planner.core import InputError, Metric
-from planner.engine import ReplicaConfig, Schedule, Speculation
+from planner.core import Metric
+from planner.engine import ReplicaConfig, Schedule
 from planner.llm import Precision
 from planner.roofline import Parallelism
 from planner.serving import Deployment, PoolLimit, evaluate
@@ -58,28 +57,10 @@ def test_one_user_meets_nobody(inputs: int) -> None:
     assert loop.rate_per_s == pytest.approx(1.0 / idle[Metric.E2E].mean_s, rel=0.02)
 
 
-def test_one_user_pays_the_overhead_of_every_request() -> None:
-    config = large(COSTS)
-    later = with_costs(config, COSTS.model_copy(update={"request_s": 0.5}))
-    workload = Workload.closed(1, TokenLengths.constant(1000, 100))
-    before, after = (evaluate(Deployment.mixed(one), workload) for one in (config, later))
-    assert after.ttft.mean_s - before.ttft.mean_s == pytest.approx(0.5, rel=1e-3)
-    assert after.tpot.mean_s == pytest.approx(before.tpot.mean_s, rel=1e-6)
-    assert 1.0 / after.rate_per_s - 1.0 / before.rate_per_s == pytest.approx(0.5, rel=1e-3)
-
-
-def test_drafts_that_are_always_right_divide_the_gaps() -> None:
-    config = calibrated("deepseek-v3", parallelism=Parallelism(tp=8, ep=8), precision=EIGHT_BIT, memory_fraction=0.95)
-    config = config.model_copy(update={"speculation": Speculation(draft_tokens=3, acceptance=1.0)})
-    workload = Workload.closed(1, TokenLengths.constant(500, 401))  # 100 steps of 4 tokens
-    theory, judge = (answer(Deployment.mixed(config), workload) for answer in (evaluate, simulate))
-    assert theory.tpot.mean_s == pytest.approx(judge.tpot.mean_s, rel=0.02)
-
-
 # ------------------------------------------------------------------------------------- distributions
 
 
-@pytest.mark.parametrize("users", [4, 32, 200])
+@pytest.mark.parametrize("users", [4, 200])
 def test_users_are_rate_times_time_in_the_steady_part(users: int) -> None:
     """Little's law: the users of a closed loop are all in the system, always."""
     found = evaluate(
@@ -87,15 +68,6 @@ def test_users_are_rate_times_time_in_the_steady_part(users: int) -> None:
     )
     assert found.steady is not None
     assert found.steady.rate_per_s * found.steady.e2e.mean_s == pytest.approx(users, rel=0.04)
-
-
-def test_rate_and_gaps_rise_with_the_users() -> None:
-    runs = [
-        evaluate(Deployment.mixed(large()), Workload.closed(k, benchmark_lengths(1024, 512))) for k in (1, 4, 16, 64)
-    ]
-    for fewer, more in itertools.pairwise(runs):
-        assert more.output_tokens_per_s > fewer.output_tokens_per_s
-        assert more.tpot.mean_s > fewer.tpot.mean_s
 
 
 def test_places_bound_the_rate_and_the_rest_waits() -> None:
@@ -125,28 +97,10 @@ def test_replicas_share_the_users() -> None:
     assert four.ttft.mean_s == pytest.approx(one.ttft.mean_s, rel=1e-6)
 
 
-def test_long_runs_tend_to_their_steady_part() -> None:
-    found = evaluate(Deployment.mixed(large()), Workload.closed(32, benchmark_lengths(1024, 512), requests=32 * 400))
-    assert found.steady is not None
-    assert found.tpot.mean_s == pytest.approx(found.steady.tpot.mean_s, rel=0.01)
-    assert found.rate_per_s == pytest.approx(found.steady.rate_per_s, rel=0.02)
-
-
-def test_a_run_of_one_burst_has_no_steady_part() -> None:
-    assert (
-        evaluate(Deployment.mixed(large()), Workload.closed(8, benchmark_lengths(512, 64), requests=8)).steady is None
-    )
-
-
 def test_a_ramp_spares_the_first_burst() -> None:
     lengths = benchmark_lengths(4096, 512)
     burst, ramp = (evaluate(Deployment.mixed(large()), Workload.closed(64, lengths, ramp_s=s)) for s in (0.0, 60.0))
     assert ramp.ttft.mean_s < 0.5 * burst.ttft.mean_s
-
-
-def test_what_does_not_fit_is_named() -> None:
-    with pytest.raises(InputError, match="leave no KV cache"):
-        evaluate(Deployment.mixed(replica("llama-3.1-70b")), Workload.closed(2, TokenLengths.constant(10, 10)))
 
 
 # ------------------------------------------------------------------------------------- the simulator as judge
@@ -176,7 +130,7 @@ def test_theory_agrees_with_the_simulation(case: str) -> None:
     assert theory.pools[0].mean_running == pytest.approx(judge.pools[0].mean_running, rel=0.06)
 
 
-@pytest.mark.parametrize(("users", "replicas"), [(4, (1, 1)), (32, (1, 1)), (128, (2, 1)), (32, (1, 2))])
+@pytest.mark.parametrize(("users", "replicas"), [(4, (1, 1)), (128, (2, 1)), (32, (1, 2))])
 def test_tandems_agree_with_the_simulation(users: int, replicas: tuple[int, int]) -> None:
     deployment = Deployment.disaggregated(large(COSTS), large(COSTS), replicas)
     workload = Workload.closed(users, benchmark_lengths(2048, 512))
@@ -226,15 +180,9 @@ def test_prompts_of_exactly_the_budget_are_served_one_request_at_a_time() -> Non
         assert any("max_batched_tokens to 8448" in note for note in found.assumptions)
 
 
-NEAR_THE_BUDGET = [
-    point
-    for point in itertools.product([0.5, 0.9, 0.97, 1.0], [1, 4, 64, 256], [True, False])
-    if point != (1.0, 256, True)
-]
-"""Alike prompts that fill the budget are served one at a time, to 64 users as to 256, of whom more only wait."""
-
-
-@pytest.mark.parametrize(("share", "users", "alike"), NEAR_THE_BUDGET)
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize("share", [0.5, 0.97, 1.0])
+@pytest.mark.parametrize("users", [4, 64])
 def test_theory_agrees_with_the_simulation_on_whole_prompts_near_the_budget(
     share: float, users: int, alike: bool
 ) -> None:
@@ -264,19 +212,11 @@ def test_room_for_all_beside_the_longest_prompt_takes_the_limit_away() -> None:
     assert not any("are not split" in note for note in roomy.assumptions)
 
 
-def test_a_decode_pool_has_no_prompts_to_fit() -> None:
-    deployment = Deployment.disaggregated(whole(), whole())
-    found = evaluate(deployment, Workload.closed(16, TokenLengths.constant(8192, 512)))
-    assert found.pools[1].mean_running > 2.0
-
-
 # ------------------------------------------------------------------------------------- pipeline stages
 
 PIPELINES: dict[str, tuple[int, int, TokenLengths]] = {
-    "decodes": (2, 64, TokenLengths.constant(1000, 300)),
     "chat": (4, 64, benchmark_lengths(1024, 512)),
     "documents": (2, 64, benchmark_lengths(8192, 1024)),
-    "prompts dominate": (2, 64, TokenLengths.constant(8000, 4)),
     "prompts dominate four stages": (4, 64, TokenLengths.constant(8000, 4)),
     "alone": (4, 1, TokenLengths.constant(20_000, 100)),
 }
@@ -293,7 +233,7 @@ def test_theory_agrees_with_the_simulation_on_pipelines(case: str) -> None:
     assert theory.ttft.mean_s == pytest.approx(judge.ttft.mean_s, rel=0.15)
 
 
-@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("stages", [4])
 def test_a_prompt_heavy_pipeline_serves_a_prompt_a_stage_time(stages: int) -> None:
     """Many users, short answers: nearly pp prompts in the time that one takes through all stages."""
     config = with_costs(calibrated("llama-3.1-70b", parallelism=Parallelism(tp=4, pp=stages)), EngineCosts())

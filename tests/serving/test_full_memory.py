@@ -18,7 +18,7 @@ from planner.serving import (
 )
 from planner.simulator import simulate
 from planner.workload import TokenLengths, Workload
-from tests.builders import FP8, HARDWARE, mixed, replica
+from tests.builders import FP8, HARDWARE, replica
 
 LONG = TokenLengths.from_pairs([500] * 4, [300, 800, 1500, 3400], [0.3, 0.3, 0.3, 0.1])
 
@@ -43,7 +43,6 @@ TIGHT = replica(
     ("config", "lengths"),
     [
         (growing(), LONG),
-        (growing(), TokenLengths.constant(500, 1000)),
         (growing(watermark=0.01), LONG),
         (growing(on_preemption=Preemption.SWAP), LONG),
         (TIGHT, TokenLengths.from_pairs([1000] * 3, [200, 500, 1000], [0.4, 0.4, 0.2])),
@@ -80,12 +79,6 @@ def test_ample_memory_changes_nothing() -> None:
     assert limit == pytest.approx(largest_mixed_rate(model.server, LONG), rel=1e-12)
     assert figures.preempted == figures.kv_occupancy_p99 == 0.0
     assert requests_to_settle(Deployment.mixed(plenty), workload) == 0
-
-
-def test_reserved_outputs_are_never_preempted() -> None:
-    reserved = mixed(max_running_requests=1024, own_schedule=Schedule(reserve_outputs=True))
-    limit = largest_stable_rate_per_s(reserved, Workload.of(1.0, LONG))
-    assert evaluate(reserved, Workload.of(0.97 * limit, LONG)).pools[0].preempted == 0.0
 
 
 def test_preemptions_grow_with_the_rate_and_beyond_the_limit_the_pool_is_unstable() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,7 +26,6 @@ from planner.serving import (
     step_spread,
     token_costs,
 )
-from planner.serving.kv_transfer import kv_transfer_times_s
 from planner.simulator import simulate
 from planner.workload import TokenLengths, Workload
 from tests.builders import CHAT, FP8, calibrated, chat, disaggregated, mixed, replica
@@ -39,11 +37,7 @@ LONE = Workload.of(1e-3, TokenLengths.constant(1000, 101))
 class TestLoadToZero:
     """A request that meets nobody takes exactly its own steps."""
 
-    def test_mixed_ttft_is_one_prompt_step(self) -> None:
-        alone = step_time(replica(), chunks=[(1000, 0)]).total_s
-        assert evaluate(mixed(), LONE).ttft.mean_s == pytest.approx(alone, rel=0.02)
-
-    @pytest.mark.parametrize("rate_per_s", [1e-3, 1e-4, 1e-5, 1e-7])
+    @pytest.mark.parametrize("rate_per_s", [1e-3, 1e-7])
     def test_mixed_tpot_is_a_decode_step_however_seldom_requests_come(self, rate_per_s: float) -> None:
         config = calibrated(sku="l4")
         found = evaluate(Deployment.mixed(config), Workload.of(rate_per_s, TokenLengths.constant(200, 1000)))
@@ -65,12 +59,6 @@ class TestLoadToZero:
         long = sum(step_time(config, chunks=[chunk]).total_s for chunk in chunks)
         assert found.ttft.quantile_s(0.5) == pytest.approx(short, rel=0.02)
         assert found.ttft.quantile_s(0.95) == pytest.approx(long, rel=0.02)
-
-    def test_tpot_is_a_decode_step_at_the_mean_context(self) -> None:
-        alone = step_time(replica(), decode_contexts=[1051]).total_s  # contexts 1001..1100 have mean 1050.5
-        performance = evaluate(mixed(), LONE)
-        assert performance.tpot.mean_s == pytest.approx(alone, rel=0.01)
-        assert performance.tpot.quantile_s(0.99) == pytest.approx(alone, rel=0.02)
 
     def test_disaggregated_pays_the_transfer_once(self) -> None:
         # 1000 tokens * 131,072 B at 85 % of one 50 GB/s NIC = 3.08 ms, before the first token and in no gap.
@@ -103,18 +91,13 @@ class TestLoadToOne:
         assert not evaluate(mixed(), chat(1.02 * limit)).stable
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(low=st.floats(0.05, 0.9), step=st.floats(1.02, 1.1))
 def test_latency_never_falls_with_the_rate(low: float, step: float) -> None:
     limit = fluid_rate_per_s(Pool(role=Role.MIXED, config=replica(), replicas=1), chat(1.0))
     slow, fast = evaluate(mixed(), chat(low * limit)), evaluate(mixed(), chat(low * step * limit))
     assert fast.ttft.mean_s >= 0.99 * slow.ttft.mean_s
     assert fast.tpot.mean_s >= 0.99 * slow.tpot.mean_s
-
-
-def test_burstier_arrivals_wait_longer() -> None:
-    calm, bursty = evaluate(mixed(2), chat(60.0)), evaluate(mixed(2), chat(60.0, scv=6.0))
-    assert bursty.ttft.quantile_s(0.99) > calm.ttft.quantile_s(0.99)
 
 
 @pytest.mark.parametrize(
@@ -175,11 +158,6 @@ def test_decode_pool_sees_only_requests_that_decode() -> None:
         evaluate(disaggregated(), Workload.of(1.0, TokenLengths.constant(10, 1)))
 
 
-def test_transfer_times_scale_with_the_prompt() -> None:
-    times = kv_transfer_times_s(disaggregated(), CHAT)
-    assert times / CHAT.inputs == pytest.approx(np.full(4, 131_072 / (0.85 * 50e9)))
-
-
 def test_costs_are_split_by_capacity_as_pools_of_their_own_would_split_them() -> None:
     """A pool of each stage takes 1 / (its largest rate) replicas per request. How busy a pool is plays no part."""
     share = input_capacity_share(mixed().pools[0], chat(30.0))
@@ -234,23 +212,6 @@ def test_a_speculating_engine_divides_its_gaps() -> None:
     assert any("mean number of tokens" in note for note in alone.assumptions)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "says"),
-    [
-        (Schedule(mixed_steps=False), "count as one"),
-        (Schedule(whole_prompts=True), "keeps them whole"),
-        (Schedule(batch_wait_steps=10, batch_wait_fill=0.5), "holds them back"),
-        (Schedule(receive_interval_steps=20), "half the receive interval"),
-        (Schedule(reserve_outputs=False), "preemptions add work, not gaps"),
-    ],
-)
-def test_policies_the_theory_does_not_know_are_said(schedule: Schedule, says: str) -> None:
-    notes = evaluate(Deployment.mixed(replica(own_schedule=schedule)), chat(5.0)).assumptions
-    assert any(says in note for note in notes)
-    plain = evaluate(Deployment.mixed(replica(own_schedule=Schedule())), chat(5.0)).assumptions
-    assert not any(says in note for note in plain)
-
-
 def test_windows_and_state_take_room_from_every_sequence() -> None:
     """A hybrid with constant state: KV capacity over (tokens held + half a block + its own blocks) sequences."""
     config = replica("qwen3-next-80b-a3b-thinking", tp=4, own_schedule=Schedule())
@@ -273,12 +234,6 @@ def test_transferred_bytes_are_those_the_simulation_sends() -> None:
 
 
 # ------------------------------------------------------------------------------------- intervals
-
-
-def test_bounds_have_no_interval() -> None:
-    found = evaluate(mixed(), chat(5.0))
-    assert found.interval == {}
-    assert found.summary(Metric.TPOT) == f"TPOT {found.tpot.mean_s * 1e3:.3g} ms"
 
 
 def test_intervals_enclose_the_mean_and_agree_between_theory_and_simulation() -> None:

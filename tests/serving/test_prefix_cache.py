@@ -79,7 +79,7 @@ def test_answers_are_continuous_where_the_hit_rate_falls_to_nothing() -> None:
     assert limits[0] == pytest.approx(limits[1], rel=1e-6)
 
 
-@pytest.mark.parametrize("hit_rate", [1e-6, 0.1, 0.4, 0.8])
+@pytest.mark.parametrize("hit_rate", [0.1, 0.8])
 def test_first_tokens_behind_a_cache_are_those_simulated(hit_rate: float) -> None:
     """Prompts of up to 120,000 tokens: what is left to compute attends to what was found as well."""
     deployment, workload = conversations(hit_rate)

@@ -93,24 +93,11 @@ def test_the_largest_stable_rate_is_one_at_its_own_hits() -> None:
     assert not evaluate(deployment, workload(1.03 * limit)).stable
 
 
-def test_without_a_prefix_cache_nothing_is_found() -> None:
-    deployment = Deployment.mixed(replica(prefix_cache=False))
-    assert simulate(deployment, workload(2.0), requests=50).pools[0].prefix_hits == 0.0
-    assert evaluate(deployment, workload(2.0)).assumptions == evaluate(deployment, workload(2.0, None)).assumptions
-
-
-def test_the_source_is_told() -> None:
-    notes = evaluate(Deployment.mixed(replica()), workload(2.0)).assumptions
-    assert any("a recording" in note for note in notes)
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"cache_tokens": (2.0, 1.0)},
         {"shares": ((0.5, 0.4),)},
         {"shares": ((0.1, 1.2),)},
-        {"shares": ((0.1,),)},
         {"replicas": (1, 2)},
     ],
 )

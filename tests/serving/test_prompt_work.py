@@ -39,13 +39,6 @@ def model(role: Role, lengths: TokenLengths = LENGTHS) -> PoolModel:
 
 
 class TestWorkLengths:
-    def test_prompts_alike_are_their_tokens(self) -> None:
-        alike = TokenLengths.constant(9000, 50)
-        assert work_lengths(model(Role.MIXED, alike), alike) is alike
-
-    def test_decodes_know_no_prompts(self) -> None:
-        assert work_lengths(model(Role.DECODE), LENGTHS) is LENGTHS
-
     def test_long_prompts_are_more_and_short_ones_less(self) -> None:
         more = work_lengths(model(Role.PREFILL), LENGTHS).inputs / LENGTHS.inputs
         assert np.all(np.diff(more) > 0.0)
@@ -83,8 +76,7 @@ def test_waits_behind_long_prompts_are_those_simulated() -> None:
         assert found.ttft.quantile_s(level) == pytest.approx(judge.ttft.quantile_s(level), rel=within), level
 
 
-@pytest.mark.parametrize("outputs", [(2, 2, 2, 2), (1, 3, 1, 200)])
-@pytest.mark.parametrize("load", [0.05, 0.9])
+@pytest.mark.parametrize(("load", "outputs"), [(0.05, (2, 2, 2, 2)), (0.9, (1, 3, 1, 200))])
 def test_an_answer_takes_its_first_token_and_its_decodes(load: float, outputs: tuple[int, ...]) -> None:
     """E2E = TTFT + (O - 1) TPOT for every request, so the means add up, whatever a prompt's own attention takes."""
     lengths = TokenLengths.from_pairs(LENGTHS.inputs, outputs, LENGTHS.probabilities)

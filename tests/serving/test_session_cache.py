@@ -65,15 +65,6 @@ def test_what_sessions_say_again_is_cached_and_costs_less_than_the_same_prompts_
     assert 0.0 < input_capacity_share(pool_of(), talking) < input_capacity_share(pool_of(), apart) < 1.0
 
 
-def test_keeping_sessions_where_they_are_never_hits_less() -> None:
-    workload = Workload.of_sessions(5.0, SESSIONS)
-    spread, kept = (
-        behind_cache(pool_of(4, router), workload, 2.0, 60_000.0).hit_share
-        for router in (Router.ROUND_ROBIN, Router.PREFIX_AFFINITY)
-    )
-    assert kept > spread
-
-
 @pytest.mark.parametrize(("router", "rate"), [(Router.ROUND_ROBIN, 8.0), (Router.PREFIX_AFFINITY, 8.0)])
 def test_hits_are_those_of_the_simulation(router: Router, rate: float) -> None:
     sessions = Sessions(turns=6.0, per_turn=TokenLengths.constant(700, 150), system_prompt_tokens=512)
@@ -81,12 +72,6 @@ def test_hits_are_those_of_the_simulation(router: Router, rate: float) -> None:
     deployment = Deployment(pools=(pool_of(2, router),))
     theory, simulated = evaluate(deployment, workload), simulate(deployment, workload, requests=1200)
     assert theory.pools[0].prefix_hits == pytest.approx(simulated.pools[0].prefix_hits, abs=0.06)
-
-
-def test_known_hits_leave_their_share_to_compute() -> None:
-    kind = RequestClass(lengths=TokenLengths.constant(1600, 100), prefix_hit_rate=0.4)
-    workload = Workload(arrivals=Workload.of(1.0, kind.lengths).arrivals, classes=(kind,))
-    assert behind_cache(pool_of(), workload, 1.0, 1e5).hit_share == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4])

@@ -8,7 +8,7 @@ import pytest
 
 from hardware_db import KvTierKind
 from planner.core import Metric
-from planner.engine import KvTier, Schedule, memory_footprint, read_bytes_per_s, tier_loads
+from planner.engine import KvTier, Schedule, read_bytes_per_s, tier_loads
 from planner.engine.kv_tiers import recompute_s
 from planner.serving import Deployment, Performance, Router, evaluate, largest_stable_rate_per_s
 from planner.simulator import simulate
@@ -64,17 +64,6 @@ def test_a_tier_slower_than_computing_is_not_used() -> None:
     assert means_s(evaluate(pool(slow), prompts(4.0))) == pytest.approx(means_s(evaluate(pool(), prompts(4.0))))
 
 
-def test_more_tiers_and_more_bandwidth_never_hurt() -> None:
-    by_tiers = [evaluate(pool(*tiers), prompts(4.0)).ttft.mean_s for tiers in ((), (HOST,), (HOST, SSD))]
-    assert by_tiers == sorted(by_tiers, reverse=True)
-    speeds = (2e10, 4e10, 8e10, 1e12)
-    by_speed = [
-        evaluate(pool(HOST.model_copy(update={"read_bytes_per_s": speed})), prompts(4.0)).ttft.mean_s
-        for speed in speeds
-    ]
-    assert by_speed == sorted(by_speed, reverse=True)
-
-
 def test_a_link_that_cannot_keep_up_limits_the_rate() -> None:
     """Loads that take almost as long as computing hold up more than they save."""
     (endless,) = tier_loads(pool(ENDLESS).pools[0].config)
@@ -116,13 +105,3 @@ def test_hits_and_first_tokens_are_those_of_the_simulation(
     assert theory.pools[0].tier_hits == pytest.approx(run.pools[0].tier_hits, abs=0.03)
     assert theory.pools[0].tier_link == pytest.approx(run.pools[0].tier_link, abs=0.02)
     assert theory.ttft.mean_s == pytest.approx(run.ttft.mean_s, rel=0.12)
-
-
-def test_what_tiers_give_is_said() -> None:
-    notes = evaluate(pool(HOST, SSD), prompts(2.0)).assumptions
-    assert any("in the host tier" in note and "in the ssd tier" in note for note in notes)
-    assert any("no cost of its own" in note for note in notes)
-    small = HOST.model_copy(update={"size_bytes": 1e11})
-    room = memory_footprint(pool(small).pools[0].config)
-    assert room.fits
-    assert any("holds no more than the GPUs" in note for note in evaluate(pool(small), prompts(2.0)).assumptions)

@@ -37,13 +37,6 @@ def test_operational_time_and_back_is_the_same_time(rates: list[float], window_s
     assert passed == pytest.approx(operational_s, rel=1e-6, abs=1e-6 * window_s)
 
 
-@given(FACTORS, st.integers(1, 7))
-def test_operational_time_is_the_clock_after_whole_rounds(rates: list[float], rounds: int) -> None:
-    drift = RateDrift.of(rates, 3.0)
-    whole = np.array([rounds * drift.duration_s])
-    assert drift.operational_s(whole) == pytest.approx(whole)
-
-
 def test_time_runs_at_the_factor_of_its_window() -> None:
     drift = RateDrift.of([1.0, 3.0], window_s=10.0)
     passed = drift.operational_s(np.array([0.0, 4.0, 10.0, 12.0, 20.0, 24.0]))
@@ -72,7 +65,7 @@ def test_drawn_arrivals_come_at_the_rate_of_their_window() -> None:
 # --- two numbers ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cv", [0.05, 0.3, 0.6, 1.0])
+@pytest.mark.parametrize("cv", [0.05, 1.0])
 def test_a_drawn_path_has_the_coefficient_of_variation_asked_for(cv: float) -> None:
     drift = RateDrift.random(cv, 300.0)
     assert drift.cv == pytest.approx(cv, rel=1e-3)
@@ -93,15 +86,10 @@ def test_the_correlation_of_a_drawn_path_falls_by_e_in_its_time() -> None:
     assert np.mean(found, axis=0) == pytest.approx(expected, abs=0.06)
 
 
-def test_paths_repeat_for_a_seed_and_differ_between_seeds() -> None:
-    assert RateDrift.random(0.4, 60.0, seed=2) == RateDrift.random(0.4, 60.0, seed=2)
-    assert RateDrift.random(0.4, 60.0, seed=2) != RateDrift.random(0.4, 60.0, seed=3)
-
-
 # --- reading a drift ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rate_per_s", "cv"), [(5.0, 0.3), (40.0, 0.2), (40.0, 0.6)])
+@pytest.mark.parametrize(("rate_per_s", "cv"), [(5.0, 0.3), (40.0, 0.6)])
 def test_a_drawn_path_is_read_back(rate_per_s: float, cv: float) -> None:
     """CV of the drift, its window no longer than that of the path, and the rates themselves, window by window."""
     path = RateDrift.random(cv, 240.0, seed=5)
@@ -116,15 +104,11 @@ def test_a_drawn_path_is_read_back(rate_per_s: float, cv: float) -> None:
     assert np.corrcoef(found.array, true)[0, 1] > 0.8
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_poisson_arrivals_have_no_drift(seed: int) -> None:
     for rate_per_s in (0.5, 5.0, 50.0):
         times_s = ArrivalProcess(rate_per_s=rate_per_s).sample_times_s(20_000, seed)
         assert measured_drift(times_s) is None
-
-
-def test_a_metronome_has_no_drift() -> None:
-    assert measured_drift(np.arange(30_000) * 0.37) is None
 
 
 def test_what_is_left_in_operational_time_is_the_renewal_process() -> None:
@@ -138,7 +122,7 @@ def test_what_is_left_in_operational_time_is_the_renewal_process() -> None:
     assert left.var() / left.mean() ** 2 == pytest.approx(3.0, rel=0.15)
 
 
-@pytest.mark.parametrize("scv", [0.25, 1.0, 4.0])
+@pytest.mark.parametrize("scv", [0.25, 4.0])
 def test_dispersion_of_drawn_counts_grows_linearly_with_the_window(scv: float) -> None:
     """Var N / E N = SCV + rate CV^2 w, as long as the window w is much shorter than the drift moves."""
     rate_per_s, drift = 20.0, RateDrift.random(0.4, 2000.0, seed=4)
@@ -169,7 +153,7 @@ def test_streams_together_drift_as_the_sum_of_their_rates() -> None:
 # --- what a memory leaves of it -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("memory_s", [3.0, 60.0, 500.0])
+@pytest.mark.parametrize("memory_s", [3.0, 500.0])
 def test_smoothed_factors_are_the_busy_servers_of_exponential_services(memory_s: float) -> None:
     """m' = (f(t) - m) / memory, integrated numerically until it repeats; means over the windows of the last round."""
     drift = RateDrift.of([1.0, 4.0, 0.0, 2.0, 0.5], window_s=40.0)
@@ -195,12 +179,9 @@ def test_smoothed_factors_are_the_busy_servers_of_exponential_services(memory_s:
         (lambda: RateDrift(window_s=1.0, factors=(0.5, 1.0)), "drift.factors = 0.75: their mean must be 1"),
         (lambda: RateDrift(window_s=1.0, factors=(-1.0, 3.0)), "drift.factors = -1.0: must be >= 0"),
         (lambda: RateDrift(window_s=0.0, factors=(1.0, 1.0)), "window_s = 0.0: Input should be greater than 0"),
-        (lambda: RateDrift.of([1.0], 5.0), "drift.rates = [1.0]: needs two or more finite rates"),
         (lambda: RateDrift.of([0.0, 0.0], 5.0), "needs two or more finite rates"),
         (lambda: RateDrift.of([1.0, math.nan], 5.0), "needs two or more finite rates"),
-        (lambda: RateDrift.random(0.0, 60.0), "drift.cv = 0.0: must be > 0 and <= 3"),
         (lambda: RateDrift.random(4.0, 60.0), "drift.cv = 4.0: must be > 0 and <= 3"),
-        (lambda: RateDrift.random(0.3, math.inf), "drift.correlation_time_s = inf: must be > 0 s"),
     ],
 )
 def test_what_is_no_drift_is_refused(make: object, line: str) -> None:
@@ -243,12 +224,6 @@ def test_a_stretch_is_a_run_of_windows_and_no_other_is_more_like_all(rates: list
         return float(np.array(apart) @ np.diff(levels, append=factors.max()))
 
     assert distance(got) <= min(distance(factors[place]) for place in places) + 0.05 * factors.std()
-
-
-def test_a_stretch_of_a_long_path_swings_as_the_path_does() -> None:
-    drift = RateDrift.random(0.4, 300.0, seed=3)
-    stretch, mean = drift.stretch_like_all(0.2 * drift.duration_s)
-    assert stretch.cv * mean == pytest.approx(drift.cv, rel=0.15) and mean == pytest.approx(1.0, abs=0.1)
 
 
 def test_a_stretch_keeps_the_lengths_of_its_windows() -> None:

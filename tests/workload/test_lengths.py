@@ -49,16 +49,6 @@ def test_mean_decode_context_by_walking_every_step(rows: list[tuple[int, int, fl
     assert lengths.mean_decode_context == pytest.approx(expected, rel=1e-9)
 
 
-def test_one_token_answers_have_the_context_of_a_first_step() -> None:
-    assert TokenLengths.constant(500, 1).mean_decode_context == 501.0
-
-
-def test_weights_have_any_scale() -> None:
-    light, heavy = TokenLengths.from_pairs([1, 9], [2, 4], [1, 3]), TokenLengths.from_pairs([1, 9], [2, 4], [1e6, 3e6])
-    assert light.mean_input == heavy.mean_input == 7.0
-    assert light.mean_output == heavy.mean_output == 3.5
-
-
 def test_cells_without_weight_do_not_count() -> None:
     lengths = TokenLengths.from_pairs([10, 1000], [5, 1000], [1, 0])
     assert lengths.max_total == 15
@@ -74,28 +64,17 @@ def test_sampling_follows_the_weights() -> None:
     assert np.array_equal(inputs, lengths.sample(20_000, seed=7)[0])
 
 
-def test_arrays_cannot_be_changed() -> None:
-    lengths = TokenLengths.constant(10, 10)
-    with pytest.raises(ValueError, match="read-only"):
-        lengths.inputs[0] = 1.0
-
-
 @pytest.mark.parametrize(
     ("inputs", "outputs", "weights", "line"),
     [
         ([5, 0], [1, 1], None, "input_tokens[1] = 0: must be a whole number of tokens >= 1"),
-        ([5], [-3], None, "output_tokens[0] = -3: must be a whole number"),
         ([5, 2.5], [1, 1], None, "input_tokens[1] = 2.5: must be a whole number"),
-        ([math.nan], [1], None, "input_tokens[0] = nan: must be a whole number"),
         ([10 * MAX_TOKENS], [1], None, "<= 100000000. Fix: drop or correct that request"),
         ([10**400], [1], None, "input_tokens = [1000"),
         (["many"], [1], None, "input_tokens = ['many']: must be numbers. Fix: give a flat list of numbers"),
         ([], [], None, "input_tokens = '[]': needs at least one cell. Fix: give the lengths of at least one request"),
         ([1, 2], [1], None, "lengths = [1, 2]: input_tokens, output_tokens and weights differ in number"),
-        ([1, 2], [1, 2], [1], "lengths = [1, 2]: input_tokens, output_tokens and weights differ in number"),
         ([1], [1], [-1], "weights[0] = -1.0: must be finite and >= 0. Fix: drop that cell"),
-        ([1], [1], [math.inf], "weights[0] = inf: must be finite and >= 0"),
-        ([1], [1], [0], "weights = 0.0: must sum to more than 0"),
         ([1, 1], [1, 1], [1e308, 1e308], "weights = inf: must sum to more than 0 and to a finite number"),
     ],
 )

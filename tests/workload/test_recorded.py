@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +41,7 @@ def per_minute(recorded: RecordedArrivals, minutes: int = 58) -> np.ndarray:
 
 
 @pytest.mark.parametrize("scaling", list(Scaling))
-@pytest.mark.parametrize("ratio", [0.01, 0.37, 1.0, 1.2, 3.0, 7.77])
+@pytest.mark.parametrize("ratio", [0.01, 1.0, 7.77])
 def test_the_rate_is_exact(ratio: float, scaling: Scaling) -> None:
     once = recording(scaling=scaling)
     scaled = once.at_rate(ratio * once.rate_per_s)
@@ -63,13 +62,6 @@ def test_superposing_keeps_minutes_and_stretching_does_not() -> None:
     assert stretched.duration_s == pytest.approx(once.duration_s / 8.0)
     assert stretched.input_tokens == once.input_tokens
     assert np.diff(stretched.times_s) == pytest.approx(np.diff(once.times_s) / 8.0)
-
-
-def test_superposing_repeats_every_request_as_often() -> None:
-    once = recording(count=600)
-    thrice = once.at_rate(3.0 * once.rate_per_s)
-    assert np.unique(thrice.input_tokens, return_counts=True)[1].tolist() == [3] * 600
-    assert len(once.at_rate(2.5 * once.rate_per_s).times_s) == 1500
 
 
 def test_independent_users_superposed_come_closer_to_poisson() -> None:
@@ -102,13 +94,7 @@ def test_too_many_requests_are_refused() -> None:
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_whole_is_itself() -> None:
-    whole = recording(count=100)
-    assert whole.split(1.0) is whole
-    assert whole.at_rate(whole.rate_per_s) is whole
-
-
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("share", [0.1, 0.9])
 def test_thinning_keeps_lengths_and_rate(share: float) -> None:
     """Means of lengths within five standard errors of sampling without replacement; rate exact; times as they came."""
     whole = recording()
@@ -180,15 +166,6 @@ def test_disjoint_parts_merged_are_the_recording_again_with_their_classes() -> N
     assert merged.rate_per_s == pytest.approx(whole.rate_per_s, rel=1e-12)
 
 
-def test_merged_parts_keep_their_own_classes() -> None:
-    parts = [recording(count=50, seed=seed) for seed in range(3)]
-    first = RecordedArrivals.merged(parts[:2])
-    all_three = RecordedArrivals.merged([first, parts[2]], classes=(2, 1))
-    assert np.bincount(all_three.class_index, minlength=3) == pytest.approx([50] * 3, abs=3 + 50 * 0.5)
-    assert all_three.rate_per_s == pytest.approx(sum(part.rate_per_s for part in parts), rel=1e-12)
-    assert all_three.only(np.array(all_three.class_index) == 2).class_index[0] == 2
-
-
 def test_a_shorter_recording_begins_anew() -> None:
     """A minute beside an hour: it is repeated, so that its rate holds to the end."""
     hour, minute = recording(rate_per_s=1.0, count=3600), recording(rate_per_s=2.0, count=60, seed=4)
@@ -211,23 +188,7 @@ def test_a_workload_of_several_classes_needs_to_know_which_request_has_which() -
         RecordedArrivals(**{**whole.model_dump(), "class_index": (-1, *(0,) * 39)})
 
 
-def test_times_outside_of_the_time_recorded_are_refused() -> None:
-    line = "arrivals.recorded_s = 2.0: requests lie outside of the time recorded"
-    with pytest.raises(InputError, match=re.escape(line)):
-        RecordedArrivals(times_s=(0.0, 3.0), input_tokens=(1, 1), output_tokens=(1, 1), recorded_s=2.0)
-
-
 # --- as theory sees it ----------------------------------------------------------------------------------------------
-
-
-def test_a_poisson_recording_is_read_as_poisson() -> None:
-    times_s = ArrivalProcess(rate_per_s=5.0).sample_times_s(18_000, seed=8)
-    process = RecordedArrivals(
-        times_s=tuple(times_s.tolist()), input_tokens=(9,) * 18_000, output_tokens=(9,) * 18_000
-    ).process
-    assert process.drift is None
-    assert process.scv == pytest.approx(1.0, abs=5.0 * math.sqrt(8.0 / 18_000))
-    assert [index for _, index in process.dispersion] == pytest.approx([1.0] * len(process.dispersion), rel=0.35)
 
 
 def test_drift_is_apart_from_gaps_and_counts() -> None:
@@ -265,7 +226,6 @@ def test_the_minutes_of_a_chat_assistant_stay_when_more_users_come(shared: Path)
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"times_s": ()}, "times_s"),
         ({"times_s": (0.0, 1.0)}, "arrivals"),
         ({"times_s": (0.0, 2.0, 1.0)}, "arrivals.times_s[2]"),
         ({"times_s": (0.0, float("nan"), 1.0)}, "times_s[1]"),

