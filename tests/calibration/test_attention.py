@@ -16,22 +16,16 @@ import numpy as np
 import pytest
 
 from calibration.bench import Workbench
-from calibration.measure import Effort
-from calibration.records import KernelCase, MeasurementOutcome, open_folder
-from calibration.session import Session, available_cases
+from calibration.records import KernelCase, MeasurementOutcome
+from calibration.session import available_cases
 from calibration.workloads import build
 from hardware_db import load_hardware
 from planner.core import FloatArray
+from tests.calibration.benches import cpu_session, torch_or_skip
 
 KEY, VALUE, RANK, ROPE = 192, 128, 512, 64
 """DeepSeek-AI 2024, DeepSeek-V3, arXiv:2412.19437, sec. 4.2."""
 H200 = load_hardware().skus["h200-sxm"]
-
-
-def torch_or_skip() -> Any:
-    torch = pytest.importorskip("torch", reason="measuring needs the optional extra 'calibration'")
-    torch.set_num_threads(1)
-    return torch
 
 
 def plain(q: FloatArray, keys: FloatArray, values: FloatArray, scale: float, causal: bool) -> FloatArray:
@@ -290,6 +284,19 @@ def test_a_new_latent_row_is_written_before_it_is_read() -> None:
     assert np.array_equal(numbers(cache[:, -1:]), numbers(fresh))
 
 
+@BOTH
+@pytest.mark.parametrize("past", [0, 5])
+def test_prefill_is_causal_attention_over_past_and_new_tokens(library: str, past: int, flashinfer: Workbench) -> None:
+    from calibration.attention import prefill_call
+
+    bench = bench_of(library)
+    q, fresh, cache = bench.normal(1, 4, 6, 16), bench.normal(2, 1, 4, 2, 16), bench.normal(2, 1, past + 4, 2, 16)
+    made = numbers(prefill_call(bench, q, fresh, cache)()).reshape(4, 6, 16)
+    assert np.array_equal(numbers(cache[:, :, past:]), numbers(fresh))
+    expected = plain(numbers(q[0]), numbers(cache[0, 0]), numbers(cache[1, 0]), 1 / 4, True)
+    assert made == pytest.approx(expected, abs=0.02)
+
+
 @pytest.mark.parametrize("past", [0, 32])
 def test_prefill_over_an_8_bit_cache_reads_what_the_cache_holds(past: int, flashinfer: Workbench) -> None:
     """The reference attends to the values as 8 bits hold them: a kernel that read 16 bits would differ."""
@@ -305,18 +312,21 @@ def test_prefill_over_an_8_bit_cache_reads_what_the_cache_holds(past: int, flash
         assert made[index] == pytest.approx(plain(numbers(q[index]), keys, values, 1 / 8, True), abs=1e-9)
 
 
-@pytest.mark.parametrize("kv", ["16 bits", "8 bits"])
-def test_paged_decode_reads_its_own_pages(kv: str, flashinfer: Workbench) -> None:
+@pytest.mark.parametrize(
+    ("library", "bits", "close"), [("sdpa", 16, 0.02), ("flashinfer", 16, 1e-9), ("flashinfer", 8, 1e-9)]
+)
+def test_decode_attends_to_its_own_cache(library: str, bits: int, close: float, flashinfer: Workbench) -> None:
+    """The new token's row is in the cache, of FlashInfer in pages."""
     from calibration.attention import decode_call
 
-    torch = torch_or_skip()
-    q, fresh, cache = flashinfer.normal(3, 4, 64), flashinfer.normal(2, 3, 1, 2, 64), flashinfer.normal(2, 3, 48, 2, 64)
-    if kv == "8 bits":
-        cache = cache.to(torch.float8_e4m3fn)
-    made = numbers(decode_call(flashinfer, q, fresh, cache)()).reshape(3, 1, 4, 64)
+    bench = bench_of(library)
+    q, fresh, cache = bench.normal(3, 4, 64), bench.normal(2, 3, 1, 2, 64), bench.normal(2, 3, 48, 2, 64)
+    if bits == 8:
+        cache = cache.to(torch_or_skip().float8_e4m3fn)
+    made = numbers(decode_call(bench, q, fresh, cache)()).reshape(3, 1, 4, 64)
     for index in range(3):
         one = (numbers(q[index : index + 1]), numbers(cache[0, index]), numbers(cache[1, index]))
-        assert made[index] == pytest.approx(plain(*one, 1 / 8, False), abs=1e-9)
+        assert made[index] == pytest.approx(plain(*one, 1 / 8, False), abs=close)
 
 
 def test_latent_decode_over_8_bits_takes_the_kernel_of_blackwell(flashinfer: Workbench) -> None:
@@ -342,9 +352,7 @@ def test_an_8_bit_cache_is_refused_where_no_kernel_reads_it(
 ) -> None:
     """Not cast to 16 bits first: PyTorch's kernels do not read it, and the list is left out by name."""
     case = KernelCase(operator, {**fields, "kv_dtype": "fp8", "batch": 2, "prefix_len": 63})
-    session = Session(
-        Workbench(torch_or_skip(), "cpu"), H200, Effort(1, 3, 1e-5, 1e-3, calls=2), open_folder(tmp_path, {}, False)
-    )
+    session = cpu_session(tmp_path)
     record = session.measure(case)
     assert (
         record.outcome is MeasurementOutcome.UNAVAILABLE and "no installed kernel reads an 8-bit cache" in record.note

@@ -9,16 +9,12 @@ import pytest
 
 from calibration.bench import Workbench
 from calibration.records import KernelCase
+from calibration.session import usable_formats
 from calibration.workloads import build
+from tests.calibration.benches import cpu_session, torch_or_skip
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """OCP Microscaling Formats (MX) v1.0, table 5."""
-
-
-def torch_or_skip() -> Any:
-    torch = pytest.importorskip("torch", reason="measuring needs the optional extra 'calibration'")
-    torch.set_num_threads(1)
-    return torch
 
 
 def offset(row: int, column: int, columns: int) -> int:
@@ -73,14 +69,6 @@ def test_values_keep_within_a_quarter_of_their_block() -> None:
     assert float(((back - x.float().view(32, -1, 16)).abs() / largest).max()) <= 1 / 6 + 1 / 16
 
 
-def test_a_block_of_zeros_stays_zero() -> None:
-    from calibration.bench import packed
-
-    torch = torch_or_skip()
-    codes, scales = packed(torch.zeros(1, 32).bfloat16(), torch.tensor(0.01))
-    assert not codes.any() and bool(torch.isfinite(scales.float()).all())
-
-
 def test_the_product_is_called_with_what_makes_it_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
     """In place of tensor cores: decode codes and scales as cuBLAS documents their layout, and multiply."""
     torch = torch_or_skip()
@@ -118,16 +106,5 @@ def test_the_product_is_called_with_what_makes_it_the_product(monkeypatch: pytes
 
 
 def test_without_tensor_cores_for_it_the_product_is_refused_in_pytorchs_words(tmp_path: Any) -> None:
-    from calibration.measure import Effort
-    from calibration.records import open_folder
-    from calibration.session import Session, usable_formats
-    from hardware_db import load_hardware
-
-    session = Session(
-        Workbench(torch_or_skip(), "cpu"),
-        load_hardware().skus["b200-sxm"],
-        Effort(1, 3, 1e-5, 1e-3),
-        open_folder(tmp_path, {}, False),
-    )
-    usable, refused = usable_formats(session, ["nvfp4"])
+    usable, refused = usable_formats(cpu_session(tmp_path, "b200-sxm"), ["nvfp4"])
     assert usable == [] and refused["nvfp4"]

@@ -113,21 +113,6 @@ def test_what_is_borrowed_from_another_vendor_is_less_sure_than_at_home(sku: str
             assert kernel.spread > home.spread, key
 
 
-def test_measured_parts_are_measured() -> None:
-    def own(sku: str) -> set[str]:
-        return {key for key, kernel in shipped(sku, "vllm").kernels.items() if not kernel.measured_on}
-
-    assert {"gemm/fp8_block", "experts/fp8_block", "attention_prefill/bf16", "all_reduce/8"} <= own("mi300x")
-    assert {"gemm/bf16", "gemm/fp8_token", "gemm/fp8_block", "gemm/mxfp4", "experts/mxfp4"} <= own("mi355x")
-    assert {"attention_decode/bf16", "latent_decode/bf16"} <= own("mi355x")
-    assert own("mi325x") == {"gemm/bf16"}
-
-
-def test_formats_that_a_gpu_cannot_multiply_have_no_fit() -> None:
-    assert not {"gemm/mxfp4", "gemm/nvfp4", "experts/mxfp4"} & set(shipped("mi300x", "vllm").kernels)
-    assert not any("nvfp4" in key and not key.endswith("_wo") for key in shipped("mi355x", "vllm").kernels)
-
-
 def test_only_engines_that_run_there_have_calibrations() -> None:
     assert {one.engine for one in HARDWARE.calibrations if one.sku in AMD} == {"vllm", "sglang"}
     with pytest.raises(InputError, match=r"tensorrt-llm.*does not run on mi300x"):

@@ -8,7 +8,7 @@ import pytest
 from calibration import compressed
 from calibration.fit import fit, predicted_s
 from calibration.tables import ColumnTable, read_csv, read_table
-from hardware_db import KernelFit, load_hardware
+from hardware_db import load_hardware
 from tests.places import REFERENCE, SHARED
 
 H200 = load_hardware().skus["h200-sxm"]
@@ -44,14 +44,6 @@ def test_what_is_known_is_less_than_the_module_takes() -> None:
             share = rows["_known_s"] / rows["latency_s"]
             assert 0.3 < np.median(share) < 0.95
             assert share.max() < 1.2
-
-
-def test_rows_without_a_fit_of_their_parts_are_left_out() -> None:
-    def unknown(key: str) -> KernelFit | None:
-        return None if key == "gemm/bf16" else VLLM.kernels.get(key)
-
-    rows = MODULES.rows(MODULES["compress_ratio"] == 128.0)
-    assert not len(compressed.module_rows(rows, H200, "decode", unknown))
 
 
 @pytest.mark.parametrize("ratio", [4.0, 128.0], ids=["indexed", "pooled"])

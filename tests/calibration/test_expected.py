@@ -17,7 +17,7 @@ from calibration.device import Device, gpu_state
 from calibration.expected import expected_case, impossible_fits, least_s, require_possible
 from calibration.measure import Effort
 from calibration.records import KernelCase, Value
-from calibration.run import _show_changes, run_command, show_expected
+from calibration.run import _show_changes, show_expected
 from calibration.session import formats_of
 from hardware_db import Calibration, load_hardware, select_calibration
 from planner.core import InputError
@@ -76,18 +76,6 @@ def test_an_8_bit_cache_halves_what_a_decode_must_read() -> None:
     assert expected_case(narrow, packaged(), H100, EFFORT).fitted
 
 
-def test_without_a_fit_the_datasheet_says_the_least() -> None:
-    one = expected_case(LARGE, None, H100, EFFORT)
-    assert not one.fitted and one.call_s == least_s(LARGE, H100)
-
-
-def test_measuring_a_case_takes_the_replays_of_its_effort_at_least() -> None:
-    one = expected_case(LARGE, packaged(), H100, EFFORT)
-    assert one.wall_s > EFFORT.replays * one.call_s
-    more = Effort(warmups=2, replays=50, replay_s=3e-4, total_s=1.0, least_s=2e-3)
-    assert expected_case(LARGE, packaged(), H100, more).wall_s > one.wall_s
-
-
 def test_packaged_fits_pass_the_gate() -> None:
     """Every shape of a quick run, every packaged calibration of a SKU that has the record it needs."""
     asked = cases()
@@ -126,11 +114,6 @@ def test_a_report_ends_with_what_changed_against_the_packaged_fit() -> None:
         assert row.count("1.000") == 3
     _show_changes(packaged().model_copy(update={"sku": "gtx-480"}), console)
     assert "no packaged fit of gtx-480" in console.file.getvalue()  # type: ignore[attr-defined]
-
-
-def test_the_command_stops_after_a_dry_run(tmp_path: Path) -> None:
-    run_command(tmp_path / "gpu.json", sku="mi300x", quick=True, dry_run=True)
-    assert list(tmp_path.iterdir()) == []
 
 
 # --- AMD ------------------------------------------------------------------------------------------------------------

@@ -4,9 +4,8 @@ gives, what cannot be true or read refused."""
 from __future__ import annotations
 
 import csv
-import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from calibration.imported import (
 from calibration.plausible import implausibility
 from calibration.possible import least_time_s, possible_rows
 from calibration.records import KernelCase
-from calibration.tables import ColumnTable, read_table, write_table
+from calibration.tables import ColumnTable, read_table
 from calibration.vidur import read_vidur
 from hardware_db import Calibration, Dtype, load_hardware, read_calibration
 from planner.core import InputError, UnknownNameError
@@ -104,14 +103,6 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "kv_dtype": "kv_cache_dtype",
         "prefix_len": "step",
     },
-    "context_mla": {
-        "attn_dtype": "mla_dtype",
-        "kv_dtype": "kv_cache_dtype",
-        "num_heads": "num_heads",
-        "batch": "batch_size",
-        "seq_len": "isl",
-        "prefix_len": "step",
-    },
     "moe": {
         "dtype": "moe_dtype",
         "num_tokens": "num_tokens",
@@ -124,7 +115,7 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "distribution": "distribution",
     },
 }
-NAMES = {**NAMES, "generation_attention": NAMES["context_attention"], "generation_mla": NAMES["context_mla"]}
+NAMES = {**NAMES, "generation_attention": NAMES["context_attention"]}
 WIDE = {"bf16": "bfloat16"}
 
 
@@ -283,70 +274,6 @@ def test_known_efficiencies_come_back_from_their_files(tmp_path):
     assert calibration_of_json(out.read_bytes()) == calibration  # an upload to the page takes it, too
 
 
-def our_folder(path: Path, tables: Mapping[str, ColumnTable]) -> Path:
-    """The same measurements in the layout of docs/explanation/calibration.md."""
-    path.mkdir(parents=True)
-    for name, table in tables.items():
-        write_table(path / f"{name}.csv", table)
-    return path
-
-
-def excerpt(table: str, keep: Callable[[ColumnTable], Any]) -> ColumnTable:
-    """Measured rows on A100."""
-    rows = read_table(KERNELS / "a100_sxm", table)
-    if rows is None:
-        pytest.skip("needs the measured tables beside the repository (shared/kernels)")
-    return rows.rows(keep(rows))
-
-
-def few(table: ColumnTable, **sizes: Sequence[float]) -> Any:
-    mask = np.ones(len(table), dtype=bool)
-    for name, values in sizes.items():
-        mask &= np.isin(table[name], values)
-    return mask
-
-
-EXCERPTS: Mapping[str, Callable[[ColumnTable], Any]] = {
-    "gemm": lambda t: (
-        few(t, m=[1, 16, 128, 1024, 8192], n=[1024, 2048, 4096, 8192, 16384])
-        & (t["k"] >= 1024)
-        & (t.text("kernel") == "vllm_default")
-    ),
-    "context_attention": lambda t: few(t, num_heads=[8], head_dim=[128], window=[0]),
-    "context_mla": lambda t: (
-        few(t, num_heads=[8, 16, 64, 128]) & (t.text("backend") == "trtllm") & (t.text("kv_dtype") == "bf16")
-    ),
-    "moe": lambda t: (
-        few(t, ep=[1], num_tokens=[1, 16, 128, 1024])
-        & (t.text("backend") == "vllm")
-        & (t.text("distribution") == "power_law_1.2")
-    ),
-}
-
-
-def test_the_same_measurements_give_the_same_fit_in_either_layout(tmp_path):
-    """Measured A100 rows, as AIConfigurator publishes them and as our own tables: every coefficient agrees."""
-    tables = {name: excerpt(name, keep) for name, keep in EXCERPTS.items()}
-    for name, table in tables.items():
-        columns = {column: values.tolist() for column, values in table.columns.items()}
-        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        for backend in {row["backend"] for row in rows}:
-            mine = [theirs(name, row, backend.upper()) for row in rows if row["backend"] == backend]
-            write_rows(tmp_path / "a100_sxm" / backend / "1.3.0rc20" / f"{name}_perf.txt", mine)
-    imported = read_aiconfigurator(tmp_path / "a100_sxm")
-    sizes = {name: len(table) for name, table in imported.tables.items()}
-    assert sizes == {name: len(table) for name, table in tables.items()}
-    found = fit_imported(imported, HARDWARE.skus, "a100-sxm-80gb", "vllm", TODAY).calibration
-    ours = our_folder(tmp_path / "ours" / "a100_sxm", tables)
-    expected = assemble.calibrate(ours, HARDWARE.skus, "a100-sxm-80gb", ("vllm",), TODAY)["vllm"]
-    assert {"gemm/bf16", "attention_prefill/bf16", "latent_prefill/bf16", "experts/bf16"} <= set(expected.kernels)
-    assert found.kernels.keys() == expected.kernels.keys()
-    for key, fit in expected.kernels.items():
-        assert found.kernels[key].median_error == pytest.approx(fit.median_error, rel=1e-3), key
-        for name, coefficient in fit.parameters.items():
-            assert found.kernels[key].parameters[name].value == pytest.approx(coefficient.value, rel=1e-3), (key, name)
-
-
 def test_expert_exchange_has_one_row_each_for_dispatch_and_combine(tmp_path):
     """Rows of that project's tests (tests/unit/sdk/database): microseconds; between nodes it is another operator."""
     shape = {"hidden_size": 7168, "num_token": 64, "num_topk": 8, "num_experts": 256}
@@ -422,7 +349,7 @@ L2 = 0.0 if H100.l2_bytes is None else H100.l2_bytes.value
 
 
 @pytest.mark.parametrize("name", list(SHAPES))
-@pytest.mark.parametrize("share", [0.5, 0.96, 0.99, 1.02, 1.5])
+@pytest.mark.parametrize("share", [0.96, 0.99, 1.02])
 def test_the_gate_for_tables_is_the_gate_for_measurements(name, share):
     """`calibration.plausible` judges single cases; both agree below, at and above the limit."""
     shape = SHAPES[name]
@@ -436,8 +363,8 @@ def test_the_gate_for_tables_is_the_gate_for_measurements(name, share):
     assert bool(possible_rows(name, table, H100)[0]) == (why == "")
 
 
-MEASURED = [("a100_sxm", name) for name in ("context_attention", "generation_attention", "moe", "collectives")]
-MEASURED += [("rtx_pro_6000_server", name) for name in ("context_mla", "generation_mla", "collectives")]
+MEASURED = [("a100_sxm", name) for name in ("context_attention", "generation_attention", "moe")]
+MEASURED += [("rtx_pro_6000_server", name) for name in ("generation_mla", "collectives")]
 
 
 @pytest.mark.parametrize(("folder", "name"), MEASURED)
@@ -503,15 +430,6 @@ def test_operators_that_the_tables_lack_are_the_packaged_ones_and_say_so():
     assert gemm.note.startswith(f"not in the imported tables: packaged fit of {packaged.stack}")
     assert packaged.stack in full.calibration.source
     assert "all_reduce/8" not in full.filled
-
-
-def test_a_sku_without_packaged_fits_stays_as_it_is():
-    fitted = small_fit()
-    assert completed_fit(fitted, ()) == fitted
-    assert (
-        completed_fit(completed_fit(fitted, HARDWARE.calibrations), HARDWARE.calibrations).filled
-        == completed_fit(fitted, HARDWARE.calibrations).filled
-    )
 
 
 # --- Vidur ------------------------------------------------------------------------------------------------------------
@@ -708,12 +626,10 @@ def test_a_model_without_a_gate_gives_products_but_no_passes(tmp_path):
 GEMM_HEADER = "framework,version,device,op_name,kernel_source,gemm_dtype,m,n,k,latency\n"
 HOSTILE = {
     b"": "has no rows",
-    GEMM_HEADER.encode(): "has no rows",
     b"version https://git-lfs.github.com/spec/v1\noid sha256:1db7\nsize 79676\n": "is a Git LFS pointer.*git lfs pull",
     b"\xff\xfe\x00binary": "cannot be read as a table",
     b"PAR1 and then nothing": "cannot be read as Parquet",
     b"framework,version,kernel_source\nVLLM,1,x\n": "lacks the columns m, n, k, gemm_dtype, latency",
-    b"a,b\n1,2\n": "lacks the columns framework, version, kernel_source",
     GEMM_HEADER.encode() + b"VLLM,1,d,gemm,x,bfloat16,1,2,3\n": "must have 10 cells",
     GEMM_HEADER.encode() + b"VLLM,1,d,gemm,x,bfloat16,many,2,3,0.1\n": "column m = 'many': must be a number",
 }
@@ -726,7 +642,7 @@ def test_hostile_tables_are_refused(tmp_path, content, message):
         read_aiconfigurator(tmp_path)
 
 
-@pytest.mark.parametrize("cell", ["inf", "nan", "-1", "0", "", "1e400", "1e300"])
+@pytest.mark.parametrize("cell", ["inf", "nan", "-1", "", "1e300"])
 @pytest.mark.parametrize("column", ["m", "latency"])
 def test_hostile_numbers_are_no_measurements(tmp_path, cell, column):
     good = theirs("gemm", products()[0])
@@ -771,13 +687,3 @@ def test_a_parquet_file_without_pyarrow_says_what_to_do(tmp_path, monkeypatch):
     path.write_bytes(b"PAR1....PAR1")
     with pytest.raises(InputError, match=r"is Parquet, which takes pyarrow to read. Fix: pip install pyarrow"):
         read_columns(path)
-
-
-def test_written_tables_read_back(tmp_path):
-    table = ColumnTable({"kernel": np.array(["a,b", 'say "x"']), "latency_s": np.array([1.234567891e-6, 5e-3])})
-    write_table(tmp_path / "gemm.csv", table)
-    again = read_table(tmp_path, "gemm")
-    assert again is not None
-    assert again.text("kernel").tolist() == ["a,b", 'say "x"']
-    assert again["latency_s"].tolist() == [1.234567891e-6, 5e-3]
-    assert json.dumps(again["latency_s"].tolist())

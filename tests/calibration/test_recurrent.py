@@ -42,11 +42,6 @@ def test_the_kernels_of_a_call_are_added_up():
     assert len(layer_rows(rows, "generation")) == 0
 
 
-def test_a_call_without_its_convolution_is_left_out():
-    rows = made_rows("context")
-    assert len(layer_rows(rows.rows(np.arange(len(rows)) > 0), "context")) == len(rows) / 2 - 1
-
-
 @pytest.mark.parametrize(
     ("phase", "make", "truth"),
     [

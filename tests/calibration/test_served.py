@@ -18,7 +18,6 @@ from calibration.served import (
     GroupRows,
     expert_rows,
     group_rows,
-    reached_share,
     served_kernels,
     untuned,
     without_launch_floor,
@@ -68,10 +67,6 @@ def test_an_engine_runs_the_kernel_it_takes_in_serving(
     assert (served.backend, served.dtype) == (backend, dtype)
 
 
-def test_every_exception_gives_its_reason() -> None:
-    assert all(served.reason for served in SERVED.values())
-
-
 @NEEDS_TABLES
 def test_what_is_said_to_run_is_in_the_tables() -> None:
     table = measured_experts()
@@ -107,10 +102,6 @@ def test_a_row_slower_than_more_work_was_not_tuned() -> None:
 def test_a_row_far_slower_than_less_work_allows_was_not_tuned() -> None:
     # Twice the work takes at most about twice as long.
     assert untuned(lines({(1, 1): 900e-6, (2, 1): 100e-6, (4, 1): 60e-6})).tolist() == [True, False, False]
-
-
-def test_scaling_as_kernels_do_is_kept() -> None:
-    assert not untuned(lines({(1, 1): 400e-6, (2, 1): 210e-6, (4, 1): 120e-6, (1, 4): 130e-6})).any()
 
 
 SHAPES = [(2048.0, 768.0, 8.0, 128.0), (4096.0, 1536.0, 8.0, 128.0), (7168.0, 2048.0, 8.0, 256.0)]
@@ -270,11 +261,6 @@ def rows_of(root: Path, folder: str, gpus: int = 4) -> GroupRows:
     return found
 
 
-def test_the_reached_share_is_that_of_a_ring(tmp_path: Path) -> None:
-    write_box(tmp_path / "peer", {"vllm": 0.47}, 64e9)
-    assert reached_share(rows_of(tmp_path, "peer")) == pytest.approx(0.47)
-
-
 def test_a_box_that_sends_the_long_way_borrows_from_one_of_its_topology(tmp_path: Path) -> None:
     write_box(tmp_path / "staged", {"vllm": 0.1}, 32e9)
     write_box(tmp_path / "peer", {"vllm": 0.4}, 64e9)
@@ -291,12 +277,6 @@ def test_a_slower_box_within_reason_keeps_its_rows(tmp_path: Path) -> None:
     write_box(tmp_path / "peer", {"vllm": 0.5}, 64e9)
     found = rows_of(tmp_path, "staged")
     assert (found.link_bytes_per_s, found.note, found.spread) == (32e9, "", 0.0)
-
-
-def test_without_another_box_there_is_nothing_to_judge_by(tmp_path: Path) -> None:
-    write_box(tmp_path / "staged", {"vllm": 0.05}, 32e9)
-    assert rows_of(tmp_path, "staged").note == ""
-    assert group_rows(tmp_path / "staged", SKUS, "l40s", 8, FOLDERS) is None
 
 
 def test_a_library_far_below_another_in_the_same_box_is_refused(tmp_path: Path) -> None:
