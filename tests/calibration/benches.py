@@ -20,10 +20,8 @@ def torch_or_skip() -> Any:
     return torch
 
 
-def cpu_session(
-    path: Path, sku: str = "h200-sxm", setup: dict[str, Any] | None = None, resume: bool = False
-) -> Session:
+def cpu_session(path: Path, sku: str = "h200-sxm", resume: bool = False) -> Session:
     """A session that measures as little as it can."""
     effort = Effort(warmups=1, replays=3, replay_s=1e-5, total_s=1e-3, calls=4)
-    folder = open_folder(path, setup or {}, resume)
+    folder = open_folder(path, {}, resume)
     return Session(Workbench(torch_or_skip(), "cpu"), load_hardware().skus[sku], effort, folder)

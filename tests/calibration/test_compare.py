@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from calibration.__main__ import app
 from calibration.cases import QUICK, all_cases
 from calibration.compare import reviews
 from calibration.expected import fit_key, fitted_s
@@ -64,7 +64,6 @@ def test_what_stays_in_the_cache_and_other_engines_rows_do_not_count(tmp_path: P
 
 
 def test_the_command_prints_a_row_a_kernel(folder: Path) -> None:
-    command = [sys.executable, "-m", "calibration", "review", str(folder), "--sku", "b200-sxm"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    said = CliRunner().invoke(app, ["review", str(folder), "--sku", "b200-sxm"], catch_exceptions=False).output
     rows = {line.split()[0]: line.split() for line in said.splitlines()[1:]}
     assert rows["gemm/nvfp4"][-3:] == ["0.80", "0.80", "0.80"]

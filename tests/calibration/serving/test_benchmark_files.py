@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from calibration import read_costs
-from calibration.serving.benchmark_files import BenchmarkRun, native_label, points_of, read_results, server_of
+from calibration.serving.benchmark_files import BenchmarkRun, points_of, read_results, server_of
 from calibration.serving.predict import predict
-from hardware_db import Dtype, EngineCosts, load_hardware
-from planner.core import InputError, UnknownNameError
+from hardware_db import load_hardware
+from planner.core import InputError
 
 DB = load_hardware()
 VLLM: dict[str, Any] = {
@@ -123,11 +123,6 @@ def test_sglang_lengths_are_drawn_as_told(tmp_path: Path) -> None:
     assert run.unknown == ()
 
 
-def test_sglang_with_another_dataset_has_mean_lengths(tmp_path: Path) -> None:
-    run = _one(tmp_path, {**SGLANG, "dataset_name": "sharegpt"})
-    assert (run.input_tokens, run.output_tokens, run.range_ratio) == (767, 383, 1.0)  # 230000 / 300, 115000 / 300
-
-
 @pytest.mark.parametrize(
     ("strategy", "concurrency", "rate", "scv"),
     [
@@ -192,15 +187,6 @@ def test_runs_become_points_that_can_be_predicted(tmp_path: Path) -> None:
     assert slow.ttft_s is not None
     assert fast.ttft_s is not None
     assert 0 < fast.ttft_s < slow.ttft_s
-
-
-@pytest.mark.parametrize(
-    ("model", "label"), [("llama-3.1-8b", "bf16"), ("deepseek-r1", "fp8"), ("gpt-oss-120b", "fp4")]
-)
-def test_precision_defaults_to_the_checkpoint(model: str, label: str) -> None:
-    server = server_of(model=model, sku="h200-sxm", engine=DB.engines["vllm"], kv_cache="fp8")
-    assert native_label(server.llm) == label
-    assert server.kv_cache is Dtype.FP8
 
 
 @pytest.mark.parametrize(
@@ -275,11 +261,6 @@ def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 # --- engine costs ---------------------------------------------------------------------------------------------------
 
 
-def test_costs_are_read_as_written(tmp_path: Path) -> None:
-    costs = EngineCosts(step_s=1e-3, gap_s=-1e-6, fitted_on=("a @ b",), source="fitted to something")
-    assert read_costs(_file(tmp_path, costs.model_dump_json(indent=2))) == costs
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
@@ -292,11 +273,6 @@ def test_costs_are_read_as_written(tmp_path: Path) -> None:
 def test_bad_costs_are_refused(tmp_path: Path, content: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         read_costs(_file(tmp_path, content))
-
-
-def test_unknown_formats_suggest_known_ones() -> None:
-    with pytest.raises(UnknownNameError, match="bf16, fp4, fp8"):
-        server_of(model="llama-3.1-8b", sku="h100-sxm", engine=DB.engines["vllm"], precision="double")
 
 
 @pytest.mark.parametrize(

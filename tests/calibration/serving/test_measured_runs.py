@@ -75,11 +75,6 @@ def test_prompts_wait_for_one_on_every_attention_rank_where_ranks_are_balanced(
     assert (schedule.batch_wait_steps, schedule.batch_wait_requests) == expected
 
 
-def test_a_server_that_had_answered_one_request_is_cold(tmp_path: Path) -> None:
-    words = {"1 test request (same prompt as request 1)": True, "2 x concurrency requests": False, "": False}
-    assert {text: _read(tmp_path, {}, {"client_warmup": text}).cold for text in words} == words
-
-
 @pytest.mark.parametrize(
     ("text", "number"),
     [
@@ -179,12 +174,6 @@ def test_receive_interval_depends_on_the_load(tmp_path: Path, concurrency: str, 
 def test_captured_graphs_are_those_named(tmp_path: Path, said: str, captured: int | None) -> None:
     point = _read(tmp_path, {"engine": "sglang", "concurrency": "64"}, {"cuda_graph": said})
     assert point.schedule.captured_decodes == captured
-
-
-def test_receive_interval_without_a_condition(tmp_path: Path) -> None:
-    point = _read(tmp_path, {"engine": "sglang"}, {"other_settings": "scheduler-recv-interval 10"})
-    assert point.schedule.receive_interval_steps == 10
-    assert _read(tmp_path, {"engine": "sglang"}, {}).schedule.receive_interval_steps == 1
 
 
 @pytest.mark.parametrize(
@@ -295,12 +284,6 @@ def test_disaggregated_servers(tmp_path: Path) -> None:
     assert (decode.max_batched_tokens, decode.max_running_requests) == (8 * 256, 8 * 32)  # per attention rank
 
 
-def test_names_of_other_tables_are_translated(tmp_path: Path) -> None:
-    point = _read(tmp_path, {"engine": "trtllm", "sku": "gb200"}, {})
-    assert (point.engine, point.sku, point.group) == ("tensorrt-llm", "gb200-nvl72", (PLAIN["model"], "gb200-nvl72"))
-    assert (point.mean_ttft_s, point.mean_tpot_s) == (0.05, 0.01)
-
-
 def test_repeats_are_left_out(repository: Path) -> None:
     path = repository / "tests" / "reference" / "serving" / "points.csv"
     distinct, rows = read_serving_points(path), read_serving_points(path, repeats=True)
@@ -316,11 +299,6 @@ def test_a_file_alone_is_enough(tmp_path: Path) -> None:
     assert {"max_num_tokens", "client_requests", "client_range_ratio"} <= set(point.unknown)
     assert point.range_ratio < 1.0 < point.range_top
     assert point.mean_output_tokens == pytest.approx(1024)
-
-
-def test_kernels_of_the_experts_are_those_of_the_settings(tmp_path: Path) -> None:
-    point = _read(tmp_path, {"moe_backend": "triton"}, {"moe_backend": "flashinfer_trtllm"})
-    assert point.moe_backend == "flashinfer_trtllm"
 
 
 @pytest.mark.parametrize(
