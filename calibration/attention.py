@@ -74,7 +74,7 @@ def sdpa_kernel(bench: Workbench, q: Tensor, keys: Tensor, values: Tensor, causa
     Raises:
         RuntimeError: only the one that writes all scores to memory, on a GPU.
     """
-    from torch.nn.attention import SDPBackend  # noqa: PLC0415 (torch is optional)
+    from torch.nn.attention import SDPBackend
 
     grouped = q.shape[1] != keys.shape[1]
     chosen = bench.torch._fused_sdp_choice(q, keys, values, None, 0.0, causal, scale=None, enable_gqa=grouped)
@@ -86,7 +86,7 @@ def sdpa_kernel(bench: Workbench, q: Tensor, keys: Tensor, values: Tensor, causa
 
 
 def _plain_prefill(bench: Workbench, q: Tensor, keys: Tensor, values: Tensor) -> Call:
-    from torch.nn.attention.bias import causal_lower_right  # noqa: PLC0415 (torch is optional)
+    from torch.nn.attention.bias import causal_lower_right
 
     query, keys, values = (tensor.transpose(1, 2) for tensor in (q, keys, values))
     attend = bench.torch.nn.functional.scaled_dot_product_attention

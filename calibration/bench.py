@@ -133,7 +133,7 @@ class Workbench:
 
 
 def _gated(x: Tensor) -> Tensor:
-    import torch  # noqa: PLC0415 (torch is optional)
+    import torch
 
     gate, up = x.chunk(2, dim=-1)
     return torch.nn.functional.silu(gate) * up
@@ -141,7 +141,7 @@ def _gated(x: Tensor) -> Tensor:
 
 def _rotated(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     """Rotary embedding, halves paired (Su et al. 2021, RoFormer, arXiv:2104.09864, eq. 34, in the order of Llama)."""
-    import torch  # noqa: PLC0415 (torch is optional)
+    import torch
 
     first, second = x.chunk(2, dim=-1)
     return torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=-1)
@@ -160,7 +160,7 @@ def fp8_of(torch: Any) -> tuple[Any, float]:  # noqa: ANN401 (torch is optional)
 
 def quantise(x: Tensor) -> tuple[Tensor, Tensor]:
     """16-bit values as fp8 with one scale for all, and that scale."""
-    import torch  # noqa: PLC0415 (torch is optional)
+    import torch
 
     dtype, most = fp8_of(torch)
     low, high = torch.aminmax(x)
@@ -170,7 +170,7 @@ def quantise(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def quantise_blocks(x: Tensor) -> tuple[Tensor, Tensor]:
     """16-bit values, shape (rows, k), as fp8 with a scale per 128 neighbours, and the scales, shape (rows, k / 128)."""
-    import torch  # noqa: PLC0415 (torch is optional)
+    import torch
 
     blocks = x.view(x.shape[0], -1, BLOCK)
     largest = blocks.abs().amax(dim=-1).float().clamp(min=EPSILON)
@@ -203,7 +203,7 @@ def packed(x: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Pairs of codes in bytes, the first in the low half, shape (rows, k / 2); e4m3 scales, shape (rows, k / 16).
     """
-    import torch  # noqa: PLC0415 (torch is optional)
+    import torch
 
     blocks = x.float().view(x.shape[0], -1, NEIGHBOURS)
     largest = blocks.abs().amax(dim=-1)
@@ -218,7 +218,7 @@ def packed(x: Tensor, whole: Tensor) -> tuple[Tensor, Tensor]:
 
 def laid_out(scales: Tensor) -> Tensor:
     """Scales in the order that tensor cores read: tiles of 128 x 4, rows 0, 32, 64, 96 of each side by side."""
-    import torch  # noqa: PLC0415 (torch is optional)
+    import torch
 
     rows, columns = scales.shape
     down, across = -(-rows // SCALE_ROWS), -(-columns // SCALE_COLUMNS)

@@ -55,7 +55,7 @@ class Device:
 def load_torch() -> Any:  # noqa: ANN401 (torch is optional)
     """The torch module. Raises InputError with the command to install it where it is missing."""
     try:
-        import torch  # noqa: PLC0415 (torch is optional)
+        import torch
     except ImportError:
         fix = "pip install 'llm-capacity-planner[calibration]'"
         raise InputError("torch", "(not installed)", "measuring needs PyTorch", fix) from None

@@ -235,7 +235,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module 'planner' has no attribute {name!r}; it offers {', '.join(__all__)}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
+    value = getattr(importlib.import_module(_HOME[name]), name)  # noqa: TID251 - the facade, which has the names for type checkers
     globals()[name] = value
     return value
 

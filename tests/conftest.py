@@ -1,4 +1,4 @@
-"""What every test may lean on: the checkout, the reference tables beside it, one built wheel."""
+"""What every test may lean on: the checkout and the reference tables beside it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import contextlib
 import functools
 import gc
 import json
-import shutil
-import subprocess
 import sys
-import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -62,26 +59,6 @@ def shared() -> Path:
     if not (folder / "reference").is_dir():
         pytest.skip(f"no reference tables beside the checkout ({folder.name}/reference)")
     return folder
-
-
-@pytest.fixture(scope="session")
-def unpacked_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this tree, built from a copy of its sources (old build folders cannot leak in) and unzipped."""
-    source = tmp_path_factory.mktemp("source")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        if (ROOT / name).exists():
-            shutil.copy(ROOT / name, source)
-    for package in ("planner", "hardware_db", "calibration"):
-        shutil.copytree(ROOT / package, source / package, ignore=shutil.ignore_patterns("__pycache__"))
-    built = tmp_path_factory.mktemp("wheel")
-    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-    command = [sys.executable, "-c", build, str(built)]  # as a build frontend has it made (PEP 517)
-    done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    target = tmp_path_factory.mktemp("unpacked")
-    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
-        wheel.extractall(target)
-    return target
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -159,7 +159,7 @@ _PlainLoader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 def _parse_yaml(text: str, field: str) -> Any:  # noqa: ANN401
     """Plain YAML as Python values. A tag or number that PyYAML fails on is malformed input like any other."""
     try:
-        return yaml.load(text, Loader=_PlainLoader)
+        return yaml.load(text, Loader=_PlainLoader)  # noqa: S506 - a child of SafeLoader
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise InputError(field, text[:40], f"is not plain YAML: {reason}", "correct it") from None

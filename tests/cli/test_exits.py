@@ -11,22 +11,11 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from typer.testing import CliRunner
 
 import planner
-from planner.cli.base import app
-from tests.cli.test_commands import COMMANDS, GIVEN, LINE
+from planner.cli.commands import COMMANDS, app
+from tests.cli.shell import GIVEN, LINE, assert_refused, run
 from tests.places import ROOT
-
-SCHEMA = [sys.executable, "-m", "planner.cli", "schema"]
-
-
-def _run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
-    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # Python warns of forks beside threads
-    environment = {**os.environ, **one_thread, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(  # type: ignore[call-overload,no-any-return]
-        command, env=environment, stderr=subprocess.PIPE, text=True, check=False, timeout=60, **options
-    )
 
 
 def test_ctrl_c_is_130_for_every_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,12 +25,12 @@ def test_ctrl_c_is_130_for_every_command(monkeypatch: pytest.MonkeyPatch) -> Non
     for command in app.registered_commands:
         monkeypatch.setattr(command, "callback", interrupted)
     for name in COMMANDS:
-        done = CliRunner().invoke(app, [name], prog_name="planner")
+        done = run(name)
         assert (done.exit_code, done.output) == (130, ""), name
 
 
 CHILDREN = """
-import json, os, signal, sys, time
+import json, os, resource, signal, sys, time
 import planner, planner.report, planner.scenario, planner.simulator
 from planner.cli import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a program in the background inherits that it is ignored
@@ -65,6 +54,12 @@ for stdout, arguments in json.loads(sys.argv[1]):
             os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
         elif stdout == "left":
             os.dup2(without_reader(), 1)
+        elif stdout == "closed":
+            os.close(1)
+            sys.stdout = None
+        elif stdout == "a gigabyte left":
+            most = 4096 * int(open("/proc/self/statm").read().split()[0]) + 10**9
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
         os.dup2(errors, 2)
         sys.argv = ["planner", *arguments]
         main()
@@ -78,73 +73,74 @@ to load than any of these commands."""
 CHILD_COMMANDS: list[tuple[str, list[str]]] = [
     ("interrupted", ["simulate", *GIVEN, "--requests", "1000"]),
     ("left", ["schema"]),
+    ("closed", ["schema", "--json", "schema.json"]),
+    ("a gigabyte left", ["simulate", *GIVEN, "--requests", "900000000"]),
     *(("full", arguments) for arguments in (["schema"], ["plan", "--help"], ["--version"])),
     ("shown", ["plan", "none.yaml"]),
 ]
-Children = dict[tuple[str, ...], tuple[int, str]]
+Children = dict[tuple[str, str], tuple[int, str]]
 
 
 @pytest.fixture(scope="module")
-def children() -> Children:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the commands run."""
+    return tmp_path_factory.mktemp("exits")
+
+
+@pytest.fixture(scope="module")
+def children(folder: Path) -> Children:
     """Exit code and standard error by what is done to standard output and the first words of the command.
 
     Whatever a child shows comes before the answer of the process that started it.
     """
     if not hasattr(os, "memfd_create"):
         pytest.skip("no memfd_create on this system")
-    done = _run([sys.executable, "-c", CHILDREN, json.dumps(CHILD_COMMANDS)], stdout=subprocess.PIPE)
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # Python warns of forks beside threads
+    environment = {**os.environ, **one_thread, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", CHILDREN, json.dumps(CHILD_COMMANDS)]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
     (line,) = done.stdout.splitlines()
-    assert (done.returncode, done.stderr) == (0, "")
-    ends = [(code, said) for code, said in json.loads(line)]
-    return {(stdout, *words[:2]): end for (stdout, words), end in zip(CHILD_COMMANDS, ends, strict=True)}
+    return {
+        (stdout, words[0]): tuple(end) for (stdout, words), end in zip(CHILD_COMMANDS, json.loads(line), strict=True)
+    }
 
 
-def test_ctrl_c_in_the_middle_of_the_work_is_130_without_a_word(children: Children) -> None:
-    assert children["interrupted", "simulate", "--llm"] == (130, "")
+@pytest.mark.parametrize(
+    ("stdout", "command", "code"),
+    [
+        ("interrupted", "simulate", 130),  # in the middle of the work
+        ("left", "schema", 128 + signal.SIGPIPE),  # as `planner schema | head -1` does, and as the shell says of it
+        ("closed", "schema", 0),  # costs the text alone
+    ],
+)
+def test_some_ends_are_without_a_word(stdout: str, command: str, code: int, children: Children, folder: Path) -> None:
+    assert children[stdout, command] == (code, "")
+    assert (folder / "schema.json").stat().st_size > 1000
 
 
-def test_a_reader_that_leaves_is_no_error(children: Children) -> None:
-    """As `planner schema | head -1` does; 141 is what the shell says of a program that SIGPIPE ended."""
-    assert children["left", "schema"] == (128 + signal.SIGPIPE, "")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
-@pytest.mark.parametrize("arguments", [["schema"], ["plan", "--help"], ["--version"]], ids=" ".join)
-def test_a_full_stdout_is_one_line(arguments: list[str], children: Children) -> None:
-    code, said = children["full", *arguments]
+@pytest.mark.parametrize(
+    ("stdout", "command", "said"),
+    [
+        *(("full", command, "No space left on device") for command in ("schema", "plan", "--version")),
+        ("shown", "plan", "no such file"),
+        ("a gigabyte left", "simulate", "error: memory = "),  # for 990 million arrivals, which take 8 GB
+    ],
+)
+def test_bad_ends_are_one_line_and_code_2(stdout: str, command: str, said: str, children: Children) -> None:
+    if stdout == "full" and not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    code, line = children[stdout, command]
     assert code == 2
-    assert LINE.fullmatch(said), said
-    assert "No space left on device" in said
-
-
-def test_a_process_ends_with_the_code_and_one_line(children: Children) -> None:
-    code, said = children["shown", "plan", "none.yaml"]
-    assert code == 2
-    assert LINE.fullmatch(said), said
-
-
-def test_a_closed_stdout_costs_the_text_alone(tmp_path: Path) -> None:
-    done = _run(["sh", "-c", 'exec "$@" >&-', "sh", *SCHEMA, "--json", str(tmp_path / "schema.json")])
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / "schema.json").stat().st_size > 1000
-
-
-def test_too_little_memory_is_one_line() -> None:
-    """990 million arrivals take 8 GB, of which the process may have one."""
-    limited = f"ulimit -v 1000000; exec {sys.executable} -m planner.cli simulate {' '.join(GIVEN)} --requests 900000000"
-    done = _run(["sh", "-c", limited], stdout=subprocess.PIPE)
-    assert done.returncode == 2
-    assert LINE.fullmatch(done.stderr), done.stderr
-    assert done.stderr.startswith("error: memory = ")
+    assert LINE.fullmatch(line) and said in line, line
 
 
 @pytest.mark.parametrize("rate", ["1e308", "1e-308", "1e10"])
-@pytest.mark.parametrize("command", ["simulate", "evaluate"])
-def test_rates_that_no_service_has_are_refused_by_name(command: str, rate: str) -> None:
-    done = CliRunner().invoke(app, [command, *GIVEN, "--rate", rate], prog_name="planner")
-    assert done.exit_code == 2
-    assert done.stderr.startswith("error: workload.rate_per_s = ")
-    assert "must be 1e-09 to 1e+09 requests/s" in done.stderr
+def test_rates_that_no_service_has_are_refused_by_name(rate: str) -> None:
+    for command in ("simulate", "evaluate"):
+        assert_refused((command, *GIVEN, "--rate", rate), "workload.rate_per_s", "must be 1e-09 to 1e+09 requests/s")
 
 
 def test_a_fault_of_the_planner_is_told_from_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +148,7 @@ def test_a_fault_of_the_planner_is_told_from_bad_input(monkeypatch: pytest.Monke
         raise ZeroDivisionError("division by zero")
 
     monkeypatch.setattr(planner, "evaluate", broken)
-    done = CliRunner().invoke(app, ["evaluate", *GIVEN], prog_name="planner")
+    done = run("evaluate", *GIVEN)
     assert (done.exit_code, done.stdout) == (70, "")
     assert LINE.fullmatch(done.stderr.splitlines(keepends=True)[-1])
     assert "ZeroDivisionError" in done.stderr

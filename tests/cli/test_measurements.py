@@ -9,31 +9,26 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer import Typer
-from typer.testing import CliRunner
 
 from calibration import memory_of_log, read_costs, read_startup_file
-from planner.cli.base import OneLineErrors, hardware_for
-from planner.cli.measurements import calibrate_serving, import_metrics, import_prices, import_trace
+from planner.cli.base import hardware_for
 from planner.engine import memory
 from planner.supply import read_prices
+from tests.cli.shell import RESULT, assert_refused, run
 from tests.places import DATA, DOCS
 
-app = Typer(cls=OneLineErrors, rich_markup_mode=None, add_completion=False)
-app.command("import-trace")(import_trace)
-app.command("import-metrics")(import_metrics)
-app.command("import-prices")(import_prices)
-app.command("calibrate-serving")(calibrate_serving)
+CONVERSATIONS = DATA / "traces" / "azure_2023_conv_head.csv"
 
 
-def _run(*arguments: object) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    return done.exit_code, done.stdout, done.stderr
+def shown(*words: object) -> str:
+    """The output of a command that ends well and complains of nothing."""
+    done = run(*words)
+    assert (done.exit_code, done.stderr) == (0, "")
+    return done.stdout
 
 
 def test_a_trace_goes_to_stdout_as_yaml_with_comments() -> None:
-    code, out, err = _run("import-trace", DATA / "traces" / "azure_2023_conv_head.csv", "--rate", "5")
-    assert (code, err) == (0, "")
+    out = shown("import-trace", CONVERSATIONS, "--rate", "5")
     assert out.startswith("# Azure LLM inference trace (CSV)\n# Requests: ")
     assert yaml.safe_load(out)["workload"]["rate_per_s"] == 5.0
 
@@ -42,22 +37,18 @@ def test_columns_are_named_one_by_one(tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     log.write_text("ts,prompt,completion\n0,100,10\n2,100,10\n4,100,10\n", encoding="utf-8")
     named = ("--column", "arrival_s=ts", "--column", "input_tokens=prompt", "--column", "output_tokens=completion")
-    code, out, _ = _run("import-trace", log, *named)
-    assert (code, yaml.safe_load(out)["workload"]["lengths"]["cells"]) == (0, [[100, 10, 3.0]])
-    code, _, err = _run("import-trace", log, "--column", "ts")
-    assert (code, err.count("\n")) == (2, 1)
-    assert "--column = 'ts': must read MEANING=NAME" in err
+    found = yaml.safe_load(shown("import-trace", log, *named))
+    assert found["workload"]["lengths"]["cells"] == [[100, 10, 3.0]]
+    assert_refused(("import-trace", log, "--column", "ts"), "--column", "must read MEANING=NAME")
 
 
 def test_conversations_need_to_be_told_how_to_count(tmp_path: Path) -> None:
     chats = tmp_path / "chats.json"
     turns = [{"from": "human", "value": "a" * 40}, {"from": "gpt", "value": "b" * 20}]
     chats.write_text(json.dumps([{"conversations": turns}]), encoding="utf-8")
-    code, _, err = _run("import-trace", chats, "--rate", 4)
-    assert (code, err.count("\n")) == (2, 1)
-    assert "give tokens_per_character" in err
-    code, out, _ = _run("import-trace", chats, "--rate", 4, "--tokens-per-character", 0.25)
-    assert yaml.safe_load(out)["workload"] == {
+    words = ("import-trace", chats, "--rate", 4)
+    assert_refused(words, "", "give tokens_per_character")
+    assert yaml.safe_load(shown(*words, "--tokens-per-character", 0.25))["workload"] == {
         "rate_per_s": 4.0,
         "lengths": {"cells": [[10, 5, 1.0]], "source": "chats.json"},
     }
@@ -65,55 +56,47 @@ def test_conversations_need_to_be_told_how_to_count(tmp_path: Path) -> None:
 
 def test_a_trace_is_written_to_be_replayed(tmp_path: Path) -> None:
     requests, out = tmp_path / "requests.csv", tmp_path / "workload.yaml"
-    code, shown, _ = _run(
-        "import-trace", DATA / "traces" / "azure_2023_conv_head.csv", "--replay", requests, "--out", out
-    )
-    assert (code, shown) == (0, "")
+    assert shown("import-trace", CONVERSATIONS, "--replay", requests, "--out", out) == ""
     assert yaml.safe_load(out.read_text(encoding="utf-8")) == {"workload": {"replay": str(requests)}}
     assert requests.read_text(encoding="utf-8").startswith("arrival_s,input_tokens,output_tokens\n0,")
 
 
 def test_metrics_of_two_scrapes() -> None:
     pages = (DATA / "metrics" / "vllm_first.txt", DATA / "metrics" / "vllm_second.txt")
-    code, out, _ = _run("import-metrics", *pages, "--interval", 600)
-    assert (code, yaml.safe_load(out)["workload"]["rate_per_s"]) == (0, 2.5)
+    out = shown("import-metrics", *pages, "--interval", 600)
+    assert yaml.safe_load(out)["workload"]["rate_per_s"] == 2.5
     assert "# measured TTFT: mean 147.3 ms" in out
-    code, _, err = _run("import-metrics", *pages)
-    assert (code, err.count("\n")) == (2, 1)
-    assert "give the seconds between them" in err
+    assert_refused(("import-metrics", *pages), "", "give the seconds between them")
 
 
 def test_prices_with_all_of_them_as_a_table(tmp_path: Path) -> None:
-    catalog = tmp_path / "aws" / "vms.csv"
+    catalog, table = tmp_path / "aws" / "vms.csv", tmp_path / "prices.csv"
     catalog.parent.mkdir()
     header = "InstanceType,AcceleratorName,AcceleratorCount,Region,Price,SpotPrice\n"
     catalog.write_text(header + "p5.48xlarge,H100,8,us-east-1,55.04,20\nx,Z9,1,us-east-1,1,\n", encoding="utf-8")
-    table = tmp_path / "prices.csv"
-    code, out, _ = _run("import-prices", catalog, "--date", "2026-11-20", "--csv", table)
-    assert (code, yaml.safe_load(out)) == (0, {"prices": {"usd_per_gpu_hour": {"h100-sxm": 6.88}}})
+    out = shown("import-prices", catalog, "--date", "2026-11-20", "--csv", table)
+    assert yaml.safe_load(out) == {"prices": {"usd_per_gpu_hour": {"h100-sxm": 6.88}}}
     assert "# no SKU known for Z9 (x): 1 rows left out" in out
     kept = read_prices(io.StringIO(table.read_text(encoding="utf-8"))).prices
     assert [(p.commitment, p.retrieved_on.isoformat()) for p in kept] == [
         ("on_demand", "2026-11-20"),
         ("spot", "2026-11-20"),
     ]
-    assert _run("import-prices", catalog)[0] == 0  # the day of the file
+    assert run("import-prices", catalog).exit_code == 0  # the day of the file
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("words", "field", "said"),
     [
-        (("import-trace", "absent.csv"), "no such file"),
-        (("import-metrics", "absent.txt"), "no such file"),
-        (("import-prices", "absent.csv"), "no such file"),
-        (("import-prices", "absent.csv", "--date", "soon"), "--date = 'soon': is no day. Fix: write YYYY-MM-DD"),
-        (("import-trace", "absent.csv", "--out", "no/such/folder/x.yaml"), "no/such/folder"),
+        (("import-trace", "absent.csv"), "", "no such file"),
+        (("import-metrics", "absent.txt"), "", "no such file"),
+        (("import-prices", "absent.csv"), "", "no such file"),
+        (("import-prices", "absent.csv", "--date", "soon"), "--date", "is no day"),
+        (("import-trace", "absent.csv", "--out", "no/such/folder/x.yaml"), "output file", "no/such/folder"),
     ],
 )
-def test_complaints_are_one_line_and_code_2(arguments: tuple[str, ...], said: str) -> None:
-    code, out, err = _run(*arguments)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert said in err
+def test_complaints_are_one_line_and_code_2(words: tuple[str, ...], field: str, said: str) -> None:
+    assert_refused(words, field, said)
 
 
 def test_the_guide_names_commands_and_options_that_there_are() -> None:
@@ -121,8 +104,7 @@ def test_the_guide_names_commands_and_options_that_there_are() -> None:
     lines = re.findall(r"^    planner (\S+) (.*)$", guide, re.MULTILINE)
     assert {name for name, _ in lines} == {"import-trace", "import-metrics", "import-prices"}
     for name, rest in lines:
-        _, shown, _ = _run(name, "--help")
-        assert set(re.findall(r"--[\w-]+", rest)) <= set(re.findall(r"--[\w-]+", shown))
+        assert set(re.findall(r"--[\w-]+", rest)) <= set(re.findall(r"--[\w-]+", shown(name, "--help")))
 
 
 LOG = """\
@@ -132,11 +114,6 @@ INFO [scheduler.py:205] Chunked prefill is enabled with max_num_batched_tokens=4
 INFO [gpu_worker.py:298] Available KV cache memory: 50.25 GiB
 INFO:     Application startup complete.
 """
-RESULT = {
-    **{"request_rate": "inf", "completed": 16, "total_input_tokens": 16 * 1024, "total_output_tokens": 16 * 128},
-    **{"mean_ttft_ms": 60.0, "mean_tpot_ms": 9.0},
-}
-"""A result of vllm bench serve --save-result, without what is not read."""
 SERVER = ("--model", "llama-3.1-8b", "--sku", "h100-sxm")
 
 
@@ -144,27 +121,20 @@ def test_engine_costs_of_a_start_up_log_predict_its_cache(tmp_path: Path) -> Non
     """Without benchmark results too: the engine's own costs stay as they are."""
     log, costs = tmp_path / "vllm.log", tmp_path / "costs.json"
     log.write_text(LOG, encoding="utf-8")
-    code, out, err = _run("calibrate-serving", *SERVER, "--log", log, "--json", costs)
-    assert (code, err) == (0, "")
+    out = shown("calibrate-serving", *SERVER, "--log", log, "--json", costs)
     assert re.search(r"KV cache +[0-9.]+ +50\.25 ", out)
     hardware = hardware_for("vllm", None, str(costs))
     found = memory_of_log(read_startup_file(log), "llama-3.1-8b", "h100-sxm", hardware=hardware)
     assert found.kv_bytes == pytest.approx(50.25 * 2**30, rel=1e-6)
     before, after = memory("qwen3-32b", "h100-sxm"), memory("qwen3-32b", "h100-sxm", hardware=hardware)
-    assert before.kv_bytes - after.kv_bytes == pytest.approx(read_costs(costs).memory_more_bytes, rel=1e-6)
-    own = before.replica.engine.costs_on(before.replica.sku)
-    changed = {"memory_more_bytes": 0.0, "source": own.source}
-    assert read_costs(costs).model_copy(update=changed) == own
-
-
-def test_engine_costs_hold_results_and_a_log(tmp_path: Path) -> None:
-    log, costs, results = (tmp_path / name for name in ("vllm.log", "costs.json", "results.json"))
-    log.write_text(LOG, encoding="utf-8")
-    _run("calibrate-serving", *SERVER, "--log", log, "--json", costs)
     alone = read_costs(costs)
+    assert before.kv_bytes - after.kv_bytes == pytest.approx(alone.memory_more_bytes, rel=1e-6)
+    own = before.replica.engine.costs_on(before.replica.sku)
+    assert alone.model_copy(update={"memory_more_bytes": 0.0, "source": own.source}) == own
+
+    results = tmp_path / "results.json"
     results.write_text("\n".join(json.dumps({**RESULT, "max_concurrency": n}) for n in (1, 4, 8)), encoding="utf-8")
-    code, out, err = _run("calibrate-serving", results, *SERVER, "--log", log, "--json", costs)
-    assert (code, err) == (0, "")
+    out = shown("calibrate-serving", results, *SERVER, "--log", log, "--json", costs)
     assert "held out" in out and "Predicted and measured" in out
     both = read_costs(costs)
     assert both.memory_more_bytes == alone.memory_more_bytes
@@ -178,7 +148,7 @@ def test_engine_costs_hold_results_and_a_log(tmp_path: Path) -> None:
         (
             (),
             LOG.replace("Available KV cache", "Other"),
-            "give the log of a whole start, with the line of the KV cache",
+            "give the log of a whole start",
         ),
         (("--tp", "2"), LOG, "TP: 2 here, 1 in the log"),
         (("--engine", "sglang"), LOG, "engine: sglang here, vllm in the log"),
@@ -186,8 +156,7 @@ def test_engine_costs_hold_results_and_a_log(tmp_path: Path) -> None:
     ],
 )
 def test_a_log_of_another_server_is_refused(tmp_path: Path, more: tuple[str, ...], text: str, said: str) -> None:
-    (tmp_path / "vllm.log").write_text(text, encoding="utf-8")
-    costs = tmp_path / "costs.json"
-    code, _, err = _run("calibrate-serving", *SERVER, *more, "--log", tmp_path / "vllm.log", "--json", costs)
-    assert (code, err.count("\n")) == (2, 1), err
-    assert said in err and not costs.exists()
+    log, costs = tmp_path / "vllm.log", tmp_path / "costs.json"
+    log.write_text(text, encoding="utf-8")
+    assert_refused(("calibrate-serving", *SERVER, *more, "--log", log, "--json", costs), "", said)
+    assert not costs.exists()

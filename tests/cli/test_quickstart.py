@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from planner.cli.base import app
 from planner.scenario.quickstart import QUESTIONS
 from tests.builders import SMALL_CHAT
+from tests.cli.shell import assert_refused, run
 
 ANSWERS = "lama-3.1-8b\nllama-3.1-8b\n\n1000/100\n\nh100-sxm\n"
 """The first is asked again, and Enter takes the default of the traffic and the targets."""
 
 
 def _run(*arguments: str, typed: str | None = None) -> Result:
-    return CliRunner().invoke(app, ["quickstart", *arguments], prog_name="planner", input=typed)
+    return run("quickstart", *arguments, typed=typed)
 
 
 def test_five_questions_end_in_a_scenario_that_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +28,7 @@ def test_five_questions_end_in_a_scenario_that_plans(tmp_path: Path, monkeypatch
     assert all(question.text in done.stderr for question in QUESTIONS)
     assert "use one close to it of: llama-3.1-8b" in done.stderr
     few = [word for change in SMALL_CHAT if not change.startswith("workload") for word in ("--set", change)]
-    planned = CliRunner().invoke(app, ["plan", "my-case.yaml", "-q", *few], prog_name="planner")
+    planned = run("plan", "my-case.yaml", "-q", *few)
     assert planned.exit_code == 0, planned.output
     assert planned.stdout.startswith("Serve llama-3.1-8b at 20 requests/s on ")
 
@@ -64,9 +64,7 @@ def test_nobody_to_answer_is_one_line_and_code_2(tmp_path: Path) -> None:
 
 
 def test_a_bad_option_is_one_line() -> None:
-    done = _run("--gpus", "h100", "--yes", "--out", "-")
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: --gpus = 'h100': unknown name")
+    assert_refused(("quickstart", "--gpus", "h100", "--yes", "--out", "-"), "--gpus", "unknown name")
 
 
 def test_a_file_that_is_there_is_kept_unless_forced(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ next: a file that is read but makes the first use of it fail is a crash like any
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import json
@@ -24,7 +25,6 @@ from hardware_db import load_hardware, read_calibration
 from planner.core import InputError
 from planner.launch import read_fleet
 from planner.llm import (
-    LlmSpec,
     active_parameters,
     kv_bytes_per_token,
     load_llm,
@@ -56,6 +56,7 @@ _REFERENCE = ROOT / "tests" / "reference"
 _SERVING = _REFERENCE / "serving"
 DAY = date(2026, 11, 22)
 START = "chat-llama-70b"
+LLAMA = _LLMS / "llama-3.1-8b.json"
 
 
 @dataclass(frozen=True)
@@ -86,21 +87,9 @@ class Reader:
         return (*self.trees, *self.tables, *self.lines, *self.texts)
 
 
-# --- models ---------------------------------------------------------------------------------------------------------
-
-
 def _config(path: Path) -> None:
-    _used(load_llm(path))
-
-
-def _quantised(path: Path) -> None:
-    """The file is the hf_quant_config.json beside a config.json."""
-    (path.parent / "config.json").write_bytes((_LLMS / "llama-3.1-8b.json").read_bytes())
-    _used(load_llm(path.parent))
-
-
-def _used(llm: LlmSpec) -> None:
     """What a plan asks of a model first."""
+    llm = load_llm(path)
     precision = llm.native_precision
     assert 0 < active_parameters(llm) <= parameters(llm)
     assert weight_bytes(llm, precision) > 0.0
@@ -109,16 +98,15 @@ def _used(llm: LlmSpec) -> None:
     assert state_bytes(llm) >= 0.0
 
 
+def _quantised(path: Path) -> None:
+    """The file is the hf_quant_config.json beside a config.json."""
+    (path.parent / "config.json").write_bytes(LLAMA.read_bytes())
+    _config(path.parent)
+
+
 def _hub(path: Path) -> None:
     """The file names a model; the cache that is looked into is empty. No name leads to the net or out of the cache."""
     load_from_hub(_text(path), cache_dir=path.parent / "cache", offline=True)
-
-
-# --- scenarios, plans, links ----------------------------------------------------------------------------------------
-
-
-def _scenario(path: Path) -> None:
-    load_scenario(path)
 
 
 def _scenario_text(path: Path) -> None:
@@ -138,24 +126,12 @@ def _plan(path: Path) -> None:
     read_fleet(path)
 
 
-def _plan_upload(path: Path) -> None:
-    scenario_in(path.name, path.read_bytes())
-
-
-def _request(path: Path) -> None:
-    load_request(path)
-
-
 def _link(path: Path) -> None:
-    query = _json(path, dict)
-    content_of(
-        {str(key): value if isinstance(value, str) else json.dumps(value) for key, value in query.items()}, START
-    )
+    content_of({str(key): _word(value) for key, value in _json(path, dict).items()}, START)
 
 
-def _overrides(path: Path) -> None:
-    given = _json(path, list)
-    load_scenario(START, [one if isinstance(one, str) else json.dumps(one) for one in given])
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _text(path: Path) -> str:
@@ -172,9 +148,6 @@ def _json(path: Path, kind: type) -> Any:
     if not isinstance(found, kind):
         raise InputError("seed", path.name, "no longer holds arguments", "")
     return found
-
-
-# --- traces, metrics, prices ----------------------------------------------------------------------------------------
 
 
 def _trace(path: Path) -> None:
@@ -196,8 +169,7 @@ def _metrics(path: Path) -> None:
 
 
 def _scrapes(path: Path) -> None:
-    found = read_metrics(_METRICS / "vllm_first.txt", path, interval_s=600.0, max_tokens=100_000)
-    found.workload()
+    read_metrics(_METRICS / "vllm_first.txt", path, interval_s=600.0, max_tokens=100_000).workload()
 
 
 def _prices(path: Path) -> None:
@@ -206,23 +178,10 @@ def _prices(path: Path) -> None:
     read_prices(io.StringIO(prices_csv(found.prices)), retrieved_on=DAY)
 
 
-# --- hardware -------------------------------------------------------------------------------------------------------
-
-
-def _sku(path: Path) -> None:
-    sku_of_toml(path.read_bytes(), path.name)
-
-
-def _sku_folder(path: Path) -> None:
-    load_hardware(path.parent)
-
-
 def _calibration(path: Path) -> None:
     for read in (read_calibration, read_run_calibration):
-        try:
+        with contextlib.suppress(InputError):
             read(path)
-        except InputError:
-            continue
     calibration_of_json(path.read_bytes(), path.name)
 
 
@@ -240,116 +199,96 @@ def _measurements(path: Path) -> None:
     open_folder(path.parent, {"sku": "h100-sxm"}, resume=True).latest_records()
 
 
-# --- benchmarks -----------------------------------------------------------------------------------------------------
-
-
 @functools.cache
 def _server() -> Any:
     return server_of(model="llama-3.1-8b", sku="h100-sxm", engine=load_hardware().engines["vllm"])
 
 
-def _results(path: Path) -> None:
-    points_of(read_results(path).runs, _server())
-
-
-def _costs(path: Path) -> None:
-    read_costs(path)
-
-
-def _points(path: Path) -> None:
-    """Rows with the settings beside them."""
-    _settings(path)
-
-
 def _settings(path: Path) -> None:
-    """The two files beside the rows; what is not the file itself is as it should be."""
+    """Rows and the two files beside them; what is not the file itself is as it should be."""
     for one in _SERVING.glob("*.csv"):
         if one.name != path.name:
             (path.parent / one.name).write_bytes(one.read_bytes())
     read_serving_runs(path.parent / "points.csv", repeats=True)
 
 
-def _llm_seeds(*names: str) -> tuple[Path, ...]:
-    return tuple(_LLMS / f"{name}.json" for name in names)
-
-
 _FAMILIES = ("llama-3.1-8b", "deepseek-v3.2", "gpt-oss-20b", "gemma-3-27b-it", "qwen3-next-80b-a3b-thinking", "opt-13b")
 _FAMILIES += ("llama-4-scout-17b-16e-instruct", "kimi-k2-instruct", "minimax-m2")
 _FAMILIES += ("gemma-4-26b-a4b", "mimo-v2-flash", "step-3.7-flash")
-_SCENARIOS = ROOT / "planner" / "presets" / "scenarios"
 
-READERS: Mapping[str, Reader] = {
-    reader.name: reader
-    for reader in (
-        Reader("config.json", _config, trees=_llm_seeds(*_FAMILIES)),
-        Reader(
-            "hf_quant_config.json", _quantised, trees=(SEEDS / "hf_quant_config.json",), file="hf_quant_config.json"
+
+def _in(folder: Path, *names: str, ending: str = "") -> tuple[Path, ...]:
+    return tuple(folder / f"{name}{ending}" for name in names)
+
+
+_SCENARIO = _in(SEEDS, "scenario.json")
+_L4 = _in(ROOT / "hardware_db" / "skus", "l4.toml")
+_ALL = (
+    Reader("config.json", _config, trees=_in(_LLMS, *_FAMILIES, ending=".json")),
+    Reader("hf_quant_config.json", _quantised, trees=_in(SEEDS, "hf_quant_config.json"), file="hf_quant_config.json"),
+    Reader("hub name", _hub, texts=_in(SEEDS, "hub_name.txt")),
+    Reader(
+        "scenario",
+        load_scenario,
+        trees=_SCENARIO,
+        texts=(_REFERENCE / "scenario_schema_1.yaml", ROOT / "planner" / "presets" / "scenarios" / f"{START}.yaml"),
+        file="file.yaml",
+    ),
+    Reader("scenario text", _scenario_text, trees=_SCENARIO, texts=_in(SEEDS, "scenario.yaml")),
+    Reader("scenario upload", _upload, trees=_SCENARIO, texts=_in(SEEDS, "scenario.yaml")),
+    Reader("plan", _plan, trees=(_REFERENCE / "plan_schema_1.json", *_in(SEEDS, "plan.json", "plan_cascade.json"))),
+    Reader(
+        "plan upload",
+        lambda path: scenario_in(path.name, path.read_bytes()),
+        trees=_in(_REFERENCE, "plan_schema_1.json"),
+    ),
+    Reader("request of a plan", load_request, trees=_in(SEEDS, "plan.json")),
+    Reader("link", _link, trees=_in(SEEDS, "link.json")),
+    Reader(
+        "--set",
+        lambda path: load_scenario(START, [_word(one) for one in _json(path, list)]),
+        trees=_in(SEEDS, "overrides.json"),
+    ),
+    Reader(
+        "trace",
+        _trace,
+        trees=(
+            *_in(_TRACES, "litellm_spend_logs.json", "vllm_serve_detailed.json"),
+            *_in(SEEDS, "conversations.json"),
         ),
-        Reader("hub name", _hub, texts=(SEEDS / "hub_name.txt",)),
-        Reader(
-            "scenario",
-            _scenario,
-            trees=(SEEDS / "scenario.json",),
-            texts=(_REFERENCE / "scenario_schema_1.yaml", _SCENARIOS / "chat-llama-70b.yaml"),
-            file="file.yaml",
+        tables=_in(
+            _TRACES, "azure_2023_conv_head", "burstgpt_like", "servegen_like", "langfuse_observations", ending=".csv"
         ),
-        Reader("scenario text", _scenario_text, trees=(SEEDS / "scenario.json",), texts=(SEEDS / "scenario.yaml",)),
-        Reader("scenario upload", _upload, trees=(SEEDS / "scenario.json",), texts=(SEEDS / "scenario.yaml",)),
-        Reader(
-            "plan", _plan, trees=(_REFERENCE / "plan_schema_1.json", SEEDS / "plan.json", SEEDS / "plan_cascade.json")
-        ),
-        Reader("plan upload", _plan_upload, trees=(_REFERENCE / "plan_schema_1.json",)),
-        Reader("request of a plan", _request, trees=(SEEDS / "plan.json",)),
-        Reader("link", _link, trees=(SEEDS / "link.json",)),
-        Reader("--set", _overrides, trees=(SEEDS / "overrides.json",)),
-        Reader(
-            "trace",
-            _trace,
-            trees=(
-                _TRACES / "litellm_spend_logs.json",
-                _TRACES / "vllm_serve_detailed.json",
-                SEEDS / "conversations.json",
-            ),
-            tables=tuple(
-                _TRACES / name
-                for name in (
-                    "azure_2023_conv_head.csv",
-                    "burstgpt_like.csv",
-                    "servegen_like.csv",
-                    "langfuse_observations.csv",
-                )
-            ),
-            texts=tuple(
-                _TRACES / name for name in ("mooncake_like.jsonl", "openai_batch.jsonl", "sglang_bench_details.jsonl")
-            ),
-            file="file.csv",
-        ),
-        Reader(
-            "metrics",
-            _metrics,
-            trees=(SEEDS / "metrics_range.json",),
-            texts=(_METRICS / "sglang.txt", _METRICS / "vllm_openmetrics.txt"),
-            file="file.txt",
-        ),
-        Reader("second scrape", _scrapes, texts=(_METRICS / "vllm_second.txt",), file="file.txt"),
-        Reader("prices", _prices, tables=(SEEDS / "prices.csv", SEEDS / "vms.csv"), file="file.csv"),
-        Reader("SKU", _sku, lines=(ROOT / "hardware_db" / "skus" / "l4.toml",), file="l4.toml"),
-        Reader("SKU folder", _sku_folder, lines=(ROOT / "hardware_db" / "skus" / "l4.toml",), file="l4.toml"),
-        Reader(
-            "calibration",
-            _calibration,
-            trees=(SEEDS / "calibration.json", _REFERENCE / "calibration_schema_1.json"),
-        ),
-        Reader("measured table", _table, tables=(SEEDS / "gemm.csv",), file="gemm.csv"),
-        Reader("measurements", _measurements, texts=(SEEDS / "measurements.jsonl",), file="file.jsonl"),
-        Reader(
-            "benchmark results",
-            _results,
-            trees=tuple(SEEDS / f"results_{name}.json" for name in ("vllm", "sglang", "guidellm", "aiperf")),
-        ),
-        Reader("engine costs", _costs, trees=(SEEDS / "engine_costs.json",)),
-        Reader("serving points", _points, tables=(_SERVING / "points.csv",), file="points.csv"),
-        Reader("serving settings", _settings, tables=(_SERVING / "serving_settings.csv",), file="serving_settings.csv"),
-        Reader("settings of points", _settings, tables=(_SERVING / "points_settings.csv",), file="points_settings.csv"),
-    )
-}
+        texts=_in(_TRACES, "mooncake_like", "openai_batch", "sglang_bench_details", ending=".jsonl"),
+        file="file.csv",
+    ),
+    Reader(
+        "metrics",
+        _metrics,
+        trees=_in(SEEDS, "metrics_range.json"),
+        texts=_in(_METRICS, "sglang.txt", "vllm_openmetrics.txt"),
+        file="file.txt",
+    ),
+    Reader("second scrape", _scrapes, texts=_in(_METRICS, "vllm_second.txt"), file="file.txt"),
+    Reader("prices", _prices, tables=_in(SEEDS, "prices.csv", "vms.csv"), file="file.csv"),
+    Reader("SKU", lambda path: sku_of_toml(path.read_bytes(), path.name), lines=_L4, file="l4.toml"),
+    Reader("SKU folder", lambda path: load_hardware(path.parent), lines=_L4, file="l4.toml"),
+    Reader("calibration", _calibration, trees=(SEEDS / "calibration.json", _REFERENCE / "calibration_schema_1.json")),
+    Reader("measured table", _table, tables=_in(SEEDS, "gemm.csv"), file="gemm.csv"),
+    Reader("measurements", _measurements, texts=_in(SEEDS, "measurements.jsonl"), file="file.jsonl"),
+    Reader(
+        "benchmark results",
+        lambda path: points_of(read_results(path).runs, _server()),
+        trees=_in(SEEDS, "results_vllm", "results_sglang", "results_guidellm", "results_aiperf", ending=".json"),
+    ),
+    Reader("engine costs", read_costs, trees=_in(SEEDS, "engine_costs.json")),
+    *(
+        Reader(name, _settings, tables=_in(_SERVING, file), file=file)
+        for name, file in (
+            ("serving points", "points.csv"),
+            ("serving settings", "serving_settings.csv"),
+            ("settings of points", "points_settings.csv"),
+        )
+    ),
+)
+READERS: Mapping[str, Reader] = {reader.name: reader for reader in _ALL}

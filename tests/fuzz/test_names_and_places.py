@@ -23,11 +23,7 @@ from planner.core import InputError, PlannerError
 from planner.launch import fleet_of
 from planner.llm import load_llm
 from planner.llm.load import load_from_hub
-from planner.scenario import (
-    load_request,
-    load_scenario,
-    scenario_in,
-)
+from planner.scenario import load_request, load_scenario, scenario_in
 from planner.scenario.url import content_of, packaged_content
 from planner.scenario.user_hardware import sku_of_toml
 from planner.supply import read_prices
@@ -36,11 +32,9 @@ from planner.traffic.prometheus_series import read_series
 from tests.fuzz.cases import Case
 from tests.fuzz.guard import ROOT, Failures, answered, assert_refused, watched
 from tests.fuzz.mutations import Mutation
-from tests.fuzz.readers import READERS, START
+from tests.fuzz.readers import LLAMA, READERS, START
 from tests.made_up_fleets import NASTY
 from tests.made_up_plans import REAL
-
-LLAMA = ROOT / "planner" / "presets" / "llms" / "llama-3.1-8b.json"
 
 LONG = "x" * 5000
 BY_PATH: dict[str, Callable[[str], object]] = {
@@ -58,27 +52,15 @@ BY_PATH: dict[str, Callable[[str], object]] = {
 }
 
 
-NO_FILES = (LONG, LONG + ".json", "a\0b.json", "", ".", "/", "~nobody/x.json", "\ud800.json")
-
-
-def test_paths_that_no_file_can_have_are_refused() -> None:
-    """OSError for a name that is too long came through, and so did ValueError for one with a null character."""
+def test_paths_that_no_file_can_have_and_what_is_no_file_are_refused(tmp_path: Path) -> None:
+    """OSError for a name that is too long came through, and so did ValueError for one with a null character. Nobody
+    waits for a FIFO that nobody writes to, or a device that never ends."""
+    os.mkfifo(fifo := tmp_path / "fifo.json")
+    names = (LONG, LONG + ".json", "a\0b.json", "", ".", "/", "~nobody/x.json", "\ud800.json", str(fifo), "/dev/zero")
     failures = Failures()
     for reader, read in BY_PATH.items():
-        for name in NO_FILES:
+        for name in names:
             with failures.of(f"{reader}, path {name[:20]!a}"):
-                assert_refused(functools.partial(read, name), "")
-    failures.report()
-
-
-def test_what_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
-    """A FIFO that nobody writes to, and a device that never ends."""
-    fifo = tmp_path / "fifo.json"
-    os.mkfifo(fifo)
-    failures = Failures()
-    for reader, read in BY_PATH.items():
-        for name in (str(fifo), "/dev/zero"):
-            with failures.of(f"{reader}, path {name}"):
                 assert_refused(functools.partial(read, name), "")
     failures.report()
 

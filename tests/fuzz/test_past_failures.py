@@ -21,26 +21,17 @@ from calibration.tables import read_table
 from hardware_db import EngineCosts, load_hardware, read_calibration
 from planner.core import UnsupportedFeatureError
 from planner.llm import load_llm
-from planner.scenario import (
-    load_request,
-    load_scenario,
-    parse_fields,
-    scenario_in,
-)
+from planner.scenario import load_request, load_scenario, parse_fields, scenario_in
 from planner.scenario.files import MAX_DEPTH, MAX_NODES
 from planner.scenario.url import content_of, packaged_content, query_of
 from planner.scenario.user_hardware import calibration_of_json, sku_of_toml
 from planner.traffic import read_metrics
 from planner.traffic.prometheus_series import read_series
-from tests.fuzz.guard import ROOT, answered, assert_refused
-from tests.fuzz.readers import READERS, START
+from tests.fuzz.guard import answered, assert_refused
+from tests.fuzz.readers import LLAMA, READERS, SEEDS, START
 from tests.places import REFERENCE
 
-LLAMA = ROOT / "planner" / "presets" / "llms" / "llama-3.1-8b.json"
-
-
-def _llama(**changes: object) -> dict[str, object]:
-    return {**json.loads(LLAMA.read_bytes()), **changes}
+SERVING = REFERENCE / "serving"
 
 
 @pytest.mark.parametrize("depth", [900, 100_000])
@@ -60,24 +51,25 @@ def test_deep_nesting_is_refused(depth: int, opening: str, tmp_path: Path) -> No
     assert_refused(lambda: read_results(path), "JSON|client")
 
 
-@pytest.mark.parametrize("read", ["calibration_of_json", "read_calibration", "read_results", "load_llm"])
-def test_what_is_just_short_of_too_deep_is_refused_as_well(read: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("read", "seed", "name"),
+    [
+        (lambda path: calibration_of_json(path.read_bytes()), '{"schema_version": 1, "sku": 1}', "schema_version"),
+        (read_calibration, '{"schema_version": 1, "sku": 1}', "schema_version"),
+        (read_run_calibration, '{"schema_version": 1, "sku": 1}', "schema_version"),
+        (read_results, '{"mean_ttft_ms": 1}', "completed"),
+        (load_llm, LLAMA.read_text(), "hidden_size"),
+    ],
+)
+def test_what_is_just_short_of_too_deep_is_refused_as_well(
+    read: Callable[[Path], object], seed: str, name: str, tmp_path: Path
+) -> None:
     """Some levels below Python's limit a value can be read, and fails when the error about it wants to show it."""
     path = tmp_path / "config.json"
-    seeds = {"load_llm": LLAMA.read_text(), "read_results": '{"hidden_size": 1, "mean_ttft_ms": 1}'}
-    seed = seeds.get(read, '{"schema_version": 1, "sku": 1, "hidden_size": 1}')
-    name = {"load_llm": "hidden_size", "read_results": "completed"}.get(read, "schema_version")
-    calls: dict[str, Callable[[], object]] = {
-        "calibration_of_json": lambda: calibration_of_json(path.read_bytes()),
-        "read_calibration": lambda: (read_calibration(path), read_run_calibration(path)),
-        "read_results": lambda: read_results(path),
-        "load_llm": lambda: load_llm(path),
-    }
-    here = len(inspect.stack())
-    for depth in range(sys.getrecursionlimit() - here - 60, sys.getrecursionlimit() - here + 10):
-        fields = json.loads(seed) | {name: "deep"}
-        path.write_text(json.dumps(fields).replace('"deep"', "[" * depth + "]" * depth))
-        assert_refused(calls[read], "")
+    left = sys.getrecursionlimit() - len(inspect.stack())
+    for depth in range(left - 60, left + 10):
+        path.write_text(json.dumps(json.loads(seed) | {name: "deep"}).replace('"deep"', "[" * depth + "]" * depth))
+        assert_refused(functools.partial(read, path), "")
 
 
 def test_a_plan_with_a_deep_scenario_is_refused(tmp_path: Path) -> None:
@@ -106,34 +98,31 @@ def test_a_name_that_is_broken_yaml_makes_a_link(text: str) -> None:
     assert content_of(query_of(content, START), START)["name"] == text
 
 
-def test_numbers_in_sixties_do_not_take_for_ever() -> None:
-    """YAML 1.1 reads 1:30 as 90, in quadratic time: 300,000 digits took half a minute."""
+def test_yaml_does_not_take_for_ever() -> None:
+    """YAML 1.1 reads 1:30 as 90, in quadratic time: 300,000 digits took half a minute. A token costs what brackets are
+    open around it: a megabyte of them took over an hour."""
     assert parse_fields("a: 1:30") == {"a": 90}
-    assert_refused(lambda: parse_fields("a: " + "1:1" * 300_000), "a number has 900000 characters")
+    for text, words in (
+        ("1:1" * 300_000, "a number has 900000 characters"),
+        ("[" + ("[" * 300 + "]" * 300 + ",") * 200 + "1]", f"more than {MAX_DEPTH} levels"),
+        ("[" + "1," * (MAX_NODES + 1) + "1]", f"more than {MAX_NODES} values"),
+    ):
+        assert_refused(functools.partial(parse_fields, f"a: {text}"), words)
 
 
-def test_brackets_do_not_take_for_ever() -> None:
-    """What a token costs PyYAML grows with the brackets around it: a megabyte like this took over an hour."""
-    assert_refused(
-        lambda: parse_fields("a: [" + ("[" * 300 + "]" * 300 + ",") * 1600 + "1]"), f"more than {MAX_DEPTH} levels"
-    )
-    assert_refused(lambda: parse_fields("a: [" + "1," * (MAX_NODES + 1) + "1]"), f"more than {MAX_NODES} values")
+LINES = {
+    "blanks": "x" + " " * 200_000 + "1 2 3",
+    "label": "x{" + "a" * 200_000 + "} 1",
+    "open label": "x{" + "a" * 200_000,
+    "open quotes": 'x{a="' * 40_000,
+    "time": "x 1 " + "1" * 200_000,
+}
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "x" + " " * 200_000 + "1 2 3",
-        "x{" + "a" * 200_000 + "} 1",
-        "x{" + "a" * 200_000,
-        'x{a="' * 40_000,
-        "x 1 " + "1" * 200_000,
-    ],
-    ids=["blanks", "label", "open label", "open quotes", "time"],
-)
+@pytest.mark.parametrize("line", LINES)
 def test_long_lines_of_metrics_take_time_in_proportion(line: str) -> None:
     """The regular expressions went back over blanks and names: hours for a line of a megabyte."""
-    answered(lambda: read_series(io.StringIO(line + "\n")), limit_s=10.0)
+    answered(lambda: read_series(io.StringIO(LINES[line] + "\n")), limit_s=10.0)
 
 
 def test_line_ends_in_labels_of_metrics_are_line_feeds_only() -> None:
@@ -143,26 +132,22 @@ def test_line_ends_in_labels_of_metrics_are_line_feeds_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sample", "words"),
+    ("sample", "edge", "words"),
     [
-        ([1e17, "3"], "is no sample"),
-        ([1700000000, "1e308"], "is beyond 1e\\+18"),
-        ([1700000000, "-1e19"], "is beyond 1e\\+18"),
+        ([1e17, "3"], None, "is no sample"),  # made a profile of 202 TiB
+        ([1700000000, "1e308"], None, "is beyond 1e\\+18"),  # let a warning out of numpy
+        ([1700000000, "-1e19"], None, "is beyond 1e\\+18"),
+        (None, "1e308", "has no upper end le"),  # sums of edges overflowed, with a warning
+        (None, "-1e308", "has no upper end le"),
     ],
 )
-def test_samples_out_of_all_proportion_are_refused(sample: list[object], words: str) -> None:
-    """A time of 1e17 s made a profile of 202 TiB; a count of 1e308 let a warning out of numpy."""
+def test_metrics_out_of_all_proportion_are_refused(sample: list[object] | None, edge: str | None, words: str) -> None:
     document = json.loads(READERS["metrics"].trees[0].read_bytes())
-    document["data"]["result"][0]["values"][-1] = sample
+    if sample is not None:
+        document["data"]["result"][0]["values"][-1] = sample
+    if edge is not None:
+        document["data"]["result"][3]["metric"]["le"] = edge
     assert_refused(lambda: read_metrics(io.StringIO(json.dumps(document))).profile(), words)
-
-
-@pytest.mark.parametrize("edge", ["1e308", "-1e308"])
-def test_buckets_out_of_all_proportion_are_refused(edge: str) -> None:
-    """Sums of edges overflowed, with a warning."""
-    document = json.loads(READERS["metrics"].trees[0].read_bytes())
-    document["data"]["result"][3]["metric"]["le"] = edge
-    assert_refused(lambda: read_metrics(io.StringIO(json.dumps(document))), "has no upper end le")
 
 
 def test_profiles_of_ever_shorter_periods_are_refused() -> None:
@@ -183,12 +168,10 @@ def test_profiles_of_ever_shorter_periods_are_refused() -> None:
 )
 def test_long_lists_of_modules_are_refused(quantised: dict[str, object], words: str) -> None:
     """Every entry was matched with every module of every layer: minutes for a config.json of 100 kB."""
-    config = _llama(quantization_config={"quant_method": "compressed-tensors", **_ONE_GROUP, **quantised})
+    group = {"config_groups": {"a": {"targets": ["Linear"], "weights": {"type": "float", "num_bits": 8}}}}
+    method = {"quant_method": "compressed-tensors", **group, **quantised}
     with pytest.raises(UnsupportedFeatureError, match=words):
-        load_llm(config)
-
-
-_ONE_GROUP = {"config_groups": {"a": {"targets": ["Linear"], "weights": {"type": "float", "num_bits": 8}}}}
+        load_llm({**json.loads(LLAMA.read_bytes()), "quantization_config": method})
 
 
 @pytest.mark.parametrize(
@@ -216,8 +199,7 @@ def test_settings_of_serving_points(cells: dict[str, str], words: str, tmp_path:
 @pytest.mark.parametrize("name", ["points_settings.csv", "serving_settings.csv"])
 def test_settings_without_their_key_column_say_nothing(name: str, tmp_path: Path) -> None:
     """KeyError."""
-    points = (ROOT / "tests" / "reference" / "serving" / "points.csv").read_text()
-    (tmp_path / "points.csv").write_text(points)
+    (tmp_path / "points.csv").write_bytes((SERVING / "points.csv").read_bytes())
     (tmp_path / name).write_text("a,b\n1,2\n")
     assert read_serving_runs(tmp_path / "points.csv")
 
@@ -241,8 +223,7 @@ def test_measured_tables(content: bytes, words: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"\xff\xfe\n", b"[" * 100_000 + b"\n", b"[]\n", b"{}\n", b"null\n"])
 def test_measurements_of_a_run_that_goes_on(name: str, content: bytes, tmp_path: Path) -> None:
     """UnicodeDecodeError and RecursionError came through, and so did what json makes of a setup that is no object."""
-    log = (ROOT / "tests" / "fuzz" / "seeds" / "measurements.jsonl").read_bytes()
-    (tmp_path / "measurements.jsonl").write_bytes(log)
+    (tmp_path / "measurements.jsonl").write_bytes((SEEDS / "measurements.jsonl").read_bytes())
     (tmp_path / name).write_bytes(content)
     answered(lambda: open_folder(tmp_path, {"sku": "h100-sxm"}, resume=True))
 
@@ -250,18 +231,15 @@ def test_measurements_of_a_run_that_goes_on(name: str, content: bytes, tmp_path:
 @pytest.mark.parametrize("name", ["", ".", "...", "[]", "a.", "x[0]"])
 def test_fields_without_a_name_are_refused(name: str) -> None:
     """ValueError: the suggestion of the nearest name took a name for granted."""
-    content = packaged_content(START) | {name: 1}
-    assert_refused(lambda: load_scenario(content), "unknown field")
+    assert_refused(lambda: load_scenario(packaged_content(START) | {name: 1}), "unknown field")
 
 
 def test_no_attention_rank_is_refused(tmp_path: Path) -> None:
     """ZeroDivisionError: a row that has fewer GPUs than a pipeline stage needs, so that no attention rank is left."""
-    serving = REFERENCE / "serving"
     for name in ("points.csv", "serving_settings.csv"):
-        (tmp_path / name).write_bytes((serving / name).read_bytes())
-    links = (serving / "points_settings.csv").read_text(encoding="utf-8").splitlines()
-    header = [*links[0].split(","), "pp_size"]
-    rows = [f"{line},{2 if line.startswith('four,') else ''}" for line in links[1:]]
-    (tmp_path / "points_settings.csv").write_text("\n".join([",".join(header), *rows]) + "\n", encoding="utf-8")
+        (tmp_path / name).write_bytes((SERVING / name).read_bytes())
+    header, *links = (SERVING / "points_settings.csv").read_text(encoding="utf-8").splitlines()
+    rows = [f"{header},pp_size", *(f"{line},{2 if line.startswith('four,') else ''}" for line in links)]
+    (tmp_path / "points_settings.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     refused = [run for run in read_serving_runs(tmp_path / "points.csv") if isinstance(run, RefusedRun)]
     assert ["makes no attention rank" in run.reason for run in refused] == [True]

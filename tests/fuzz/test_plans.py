@@ -12,13 +12,12 @@ from dataclasses import replace
 import pytest
 
 from planner.fleet import Plan
-from planner.serving import Performance
 from planner.workload import LatencyDistribution
 from tests.fuzz import commands, plans
 from tests.fuzz.guard import Failures, answered
 from tests.made_up_plans import REAL
 
-PLAN_SEEDS = (8, 31, 33, 34, *range(36, 43), *range(44, 55))
+PLAN_SEEDS = (8, 31, 33, 34, *range(36, 43), *range(44, 50))
 """Planned in seconds; what takes longer is left to the study."""
 COMMAND_SEEDS = range(40)
 
@@ -42,16 +41,7 @@ def test_command_lines_end_in_an_answer_or_one_line() -> None:
     assert found["answered"] >= 5 and found["refused"] >= 5
 
 
-def test_the_same_seed_draws_the_same_case() -> None:
-    assert [plans.drawn(seed) for seed in range(20)] == [plans.drawn(seed) for seed in range(20)]
-    assert [commands.drawn(seed) for seed in range(20)] == [commands.drawn(seed) for seed in range(20)]
-
-
 # --- the checks themselves --------------------------------------------------------------------------------------------
-
-
-def test_a_plan_that_holds_passes() -> None:
-    plans.check(REAL)
 
 
 def _cheaper(plan: Plan) -> Plan:
@@ -63,18 +53,10 @@ def _overfull(plan: Plan) -> Plan:
     return replace(plan, cost=replace(plan.cost, goodput_per_s=1e6))
 
 
-def _missed(plan: Plan) -> Plan:
-    return replace(plan, targets=tuple(replace(one, met=False) for one in plan.targets))
-
-
-def _performed(plan: Plan, change: Callable[[Performance], Performance]) -> Plan:
-    changed = tuple(replace(one, simulated=change(one.simulated)) for one in plan.deployments)
-    return replace(plan, deployments=changed)
-
-
-def _never_starting(performance: Performance) -> Performance:
+def _never_starting(plan: Plan) -> Plan:
     late = LatencyDistribution.from_samples([1e9])
-    return replace(performance, ttft=late)
+    changed = tuple(replace(one, simulated=replace(one.simulated, ttft=late)) for one in plan.deployments)
+    return replace(plan, deployments=changed)
 
 
 @pytest.mark.parametrize(
@@ -82,12 +64,13 @@ def _never_starting(performance: Performance) -> Performance:
     [
         (_cheaper, "GPUs x price"),
         (_overfull, r"1000000"),
-        (_missed, "misses, unsaid"),
-        (lambda plan: _performed(plan, _never_starting), "ends before it starts"),
+        (_never_starting, "ends before it starts"),
+        (lambda plan: replace(plan, targets=tuple(replace(one, met=False) for one in plan.targets)), "misses, unsaid"),
         (lambda plan: replace(plan, bought=()), r"0\.0"),
         (lambda plan: replace(plan, cost=None, deployments=(), diagnosis=(), rejections=()), "without a reason"),
     ],
 )
 def test_a_plan_that_cannot_be_is_found_out(broken: Callable[[Plan], Plan], said: str) -> None:
+    plans.check(REAL)
     with pytest.raises(AssertionError, match=said):
         plans.check(broken(REAL))

@@ -20,13 +20,7 @@ from hardware_db import load_hardware, read_calibration
 from hardware_db.loader import MAX_TOML_BYTES
 from planner.core import InputError, PlannerError
 from planner.llm import load_llm
-from planner.scenario import (
-    MAX_SCENARIO_BYTES,
-    load_scenario,
-    plan_document_at,
-    scenario_in,
-    scenario_of_text,
-)
+from planner.scenario import MAX_SCENARIO_BYTES, load_scenario, plan_document_at, scenario_in, scenario_of_text
 from planner.scenario.read import MAX_PLAN_BYTES
 from planner.scenario.url import content_of
 from planner.scenario.user_hardware import MAX_CALIBRATION_BYTES, MAX_SKU_BYTES, calibration_of_json, sku_of_toml
@@ -55,30 +49,26 @@ def _bomb(size: int) -> bytes:
     return gzip.compress(b"0" * size, mtime=0)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        _bomb(50_000_000),
-        _bomb(600_000) * 2,
-        gzip.compress(_bomb(50_000_000), mtime=0),
-        _bomb(100)[:-9],
-        b"\x1f\x8b" + b"x" * 50,
-    ],
-    ids=["one", "several members", "nested", "cut off", "damaged"],
-)
-def test_compressed_bombs_stop_at_the_limit(content: bytes) -> None:
+BOMBS = {
+    "one": _bomb(50_000_000),
+    "several members": _bomb(600_000) * 2,
+    "nested": gzip.compress(_bomb(50_000_000), mtime=0),
+    "cut off": _bomb(100)[:-9],
+    "damaged": b"\x1f\x8b" + b"x" * 50,
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_compressed_bombs_stop_at_the_limit(bomb: str) -> None:
     """50 MB in 50 kB: no more is unpacked than may be read."""
-    assert _peak_bytes(lambda: text_of(io.BytesIO(content), "x", KIND)) < 10 * KIND.most_bytes
+    assert _peak_bytes(lambda: text_of(io.BytesIO(BOMBS[bomb]), "x", KIND)) < 10 * KIND.most_bytes
 
 
 def test_links_that_unpack_to_too_much_are_refused() -> None:
     packed = base64.urlsafe_b64encode(zlib.compress(b"[" + b"0," * 30_000_000)).decode().rstrip("=")
-    tracemalloc.start()
-    try:
-        assert_refused(lambda: content_of({"search.skus": "z." + packed}, START), "is cut off, or longer than")
-        assert tracemalloc.get_traced_memory()[1] < 10 * MAX_SCENARIO_BYTES
-    finally:
-        tracemalloc.stop()
+    query = {"search.skus": "z." + packed}
+    assert_refused(lambda: content_of(query, START), "is cut off, or longer than")
+    assert _peak_bytes(lambda: content_of(query, START)) < 10 * MAX_SCENARIO_BYTES
 
 
 LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
@@ -131,7 +121,7 @@ def test_memory_is_in_proportion_to_the_file() -> None:
     read besides is bounded by `MAX_SERIES` and the like. More than that would be a blow-up."""
     failures = Failures()
     for filling in ("[],", "{},", '{"a":1},', "0,", '"",', "\n", ",", "a,", "x 1\n", "#\n"):
-        text = ("[" if filling.endswith(",") and len(filling) > 1 else "") + filling * (100_000 // len(filling))
+        text = ("[" if filling.endswith(",") and len(filling) > 1 else "") + filling * (20_000 // len(filling))
         for reader, read in STREAM_READERS.items():
             with failures.of(f"{reader}, {filling!r} repeated"):
                 assert _peak_bytes(functools.partial(read, io.StringIO(text))) < 600 * len(text)

@@ -111,29 +111,25 @@ def package_of(module: str) -> str:
 
 
 class Import(NamedTuple):
-    """One imported module, the names taken from it, where, and whether it runs when its module is loaded."""
+    """One imported module, the names taken from it, where, and whether only type checkers import it."""
 
     module: str
     names: tuple[str, ...]
     line: int
-    at_load: bool
     type_checking: bool
 
 
-def imports_of(tree: ast.AST, at_load: bool = True, type_checking: bool = False) -> Iterator[Import]:
+def imports_of(tree: ast.AST, type_checking: bool = False) -> Iterator[Import]:
     """Every import of a module, inside functions and under TYPE_CHECKING too."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.Import):
-            yield from (Import(alias.name, (), node.lineno, at_load, type_checking) for alias in node.names)
+            yield from (Import(alias.name, (), node.lineno, type_checking) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            names = tuple(alias.name for alias in node.names)
-            yield Import("." * node.level + (node.module or ""), names, node.lineno, at_load, type_checking)
+            yield Import(node.module or "", tuple(alias.name for alias in node.names), node.lineno, type_checking)
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            yield from imports_of(ast.Module(body=node.body, type_ignores=[]), at_load, type_checking=True)
-            yield from imports_of(ast.Module(body=node.orelse, type_ignores=[]), at_load, type_checking)
+            yield from imports_of(ast.Module(body=node.body, type_ignores=[]), type_checking=True)
         elif not isinstance(node, ast.expr):  # which holds no statements
-            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            yield from imports_of(node, at_load and not inside, type_checking)
+            yield from imports_of(node, type_checking)
 
 
 @functools.cache
@@ -167,15 +163,11 @@ def layer_violations(module: str, source: str) -> list[str]:
     for item in imports_in(source):
         where = f"{module}:{item.line} imports {item.module}"
         top = item.module.split(".")[0]
-        if item.module.startswith("."):
-            found.append(f"{where}: relative; write the full name")
-        elif top in (*PRODUCT, "app"):
+        if top in (*PRODUCT, "app"):
             found += [f"{where}: {reason}" for reason in _reasons(module, row, item)]
         elif top not in sys.stdlib_module_names and (row is None or top not in row.others):
             allowed = ", ".join(sorted(row.others)) if row else ""
             found.append(f"{where}: third party allowed here: {allowed or 'none'}")
-        elif top == "torch" and item.at_load and not item.type_checking:
-            found.append(f"{where}: torch is optional, import it inside the function that needs it")
     return found
 
 
@@ -201,7 +193,6 @@ FILE_CALLS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "l
 CLOCK_CALLS = {"now", "utcnow", "today"}
 MACHINE_MODULES = {"os", "random", "secrets", "uuid", "socket", "subprocess", "urllib", "http", "tempfile"}
 SEEDED = ("default_rng", "RandomState")
-GLOBAL_CHANCE = re.compile(r"(np|numpy)\.random\.(?!default_rng$|Generator$|SeedSequence$|PCG64$|RandomState$)\w+$")
 
 
 @functools.cache
@@ -231,30 +222,6 @@ def effect_violations(module: str, source: str) -> list[str]:
         unseeded = isinstance(node, ast.Call) and not node.args and not node.keywords
         if unseeded and getattr(node.func, "attr", getattr(node.func, "id", "")) in SEEDED:
             found.append(f"{module}:{node.lineno} draws without a seed: take it as an argument")
-        below = node.value if isinstance(node, ast.Attribute) else None
-        if isinstance(below, ast.Attribute) and below.attr == "random" and GLOBAL_CHANCE.match(ast.unparse(node)):
-            found.append(f"{module}:{node.lineno} {ast.unparse(node)}: use a Generator with a seed")
-    return found
-
-
-BY_NAME = re.compile("import_module|__import__")
-UNFINISHED = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
-
-
-def habit_violations(module: str, source: str) -> list[str]:
-    """Unfinished or all-swallowing code, and imports hidden from this scan, one line each."""
-    lines = enumerate(source.splitlines(), start=1)
-    found = [f"{module}:{number} is marked unfinished" for number, line in lines if UNFINISHED.search(line)]
-    for node in nodes_of(source):
-        if isinstance(node, ast.Name) and node.id == "NotImplementedError":
-            found.append(f"{module}:{node.lineno} NotImplementedError: finish it or raise a PlannerError")
-        if isinstance(node, ast.ExceptHandler):
-            caught = ast.unparse(node.type) if node.type else "everything"
-            if re.search(r"\b(everything|Exception|BaseException)\b", caught):
-                found.append(f"{module}:{node.lineno} catches {caught}: name the error")
-        called = getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
-        if module != FACADE and BY_NAME.fullmatch(called):
-            found.append(f"{module}:{node.lineno} imports by name: write an import statement")
     return found
 
 

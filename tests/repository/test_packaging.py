@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.metadata
 import os
 import re
@@ -14,12 +13,14 @@ import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from setuptools import find_packages
 
+import planner
+from tests.builders import SMALL_CHAT
 from tests.places import ROOT
 
 PACKAGES = ("calibration", "hardware_db", "planner")
@@ -70,54 +71,6 @@ def _away_from_checkout(wheel: Path, folder: Path, *arguments: str) -> subproces
     )
 
 
-def test_wheel_holds_every_module_and_data_file(unpacked_wheel: Path, repository: Path) -> None:
-    missing = sorted(_sources(repository) - _sources(unpacked_wheel))
-    assert not missing, f"not in the wheel: {missing}; add the package or the pattern to [tool.setuptools]"
-
-
-def test_wheel_is_typed_and_licensed(unpacked_wheel: Path) -> None:
-    assert (unpacked_wheel / "planner" / "py.typed").is_file()
-    assert (unpacked_wheel / "hardware_db" / "py.typed").is_file()
-    assert list(unpacked_wheel.glob("*.dist-info/licenses/LICENSE"))
-
-
-def test_wheel_command_points_at_a_function(unpacked_wheel: Path) -> None:
-    entry = next(unpacked_wheel.glob("*.dist-info/entry_points.txt")).read_text(encoding="utf-8")
-    assert "planner = planner.cli:main" in entry
-    tree = ast.parse((unpacked_wheel / "planner" / "cli" / "commands.py").read_text(encoding="utf-8"))
-    assert "main" in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-
-
-def test_wheel_loads_its_hardware(unpacked_wheel: Path, tmp_path: Path) -> None:
-    code = "import hardware_db; print(hardware_db.__file__); print(*hardware_db.load_hardware().skus)"
-    done = _away_from_checkout(unpacked_wheel, tmp_path, "-c", code)
-    assert done.returncode == 0, done.stderr
-    origin, skus = done.stdout.splitlines()
-    assert Path(origin).is_relative_to(unpacked_wheel)
-    assert "h100-sxm" in skus.split()
-
-
-def test_wheel_plans_a_preset(unpacked_wheel: Path, tmp_path: Path) -> None:
-    """From the command line to the printed plan, with few choices and requests: every file on the way is packaged.
-
-    Uncalibrated, since a plan's confidence takes dozens of evaluations, and each may be interpreted.
-    """
-    few = (
-        "workload.drift=none",
-        "search.calibrated=false",
-        "search.skus=[h100-sxm]",
-        "search.modes=[mixed]",
-        "search.tp=[8]",
-    )
-    changes = (*few, "search.max_running_requests=[256]", "search.max_batched_tokens=[8192]", "simulation.requests=200")
-    options = [word for change in changes for word in ("--set", change)]
-    done = _away_from_checkout(unpacked_wheel, tmp_path, "-m", "planner.cli", "plan", "chat-llama-70b", *options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "$" in done.stdout
-
-
-# --- the source distribution ------------------------------------------------------------------------------------------
-
 BUILD = """
 import sys
 from setuptools import build_meta
@@ -136,82 +89,82 @@ def _built(kind: str, source: Path, target: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def unpacked_sdist(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source distribution of a copy of this tree, unpacked."""
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution of a copy of this tree (old build folders cannot leak in), unpacked."""
     place = tmp_path_factory.mktemp("sdist")
     source = place / "source"
     source.mkdir()
-    for path in repository.iterdir():
+    for path in ROOT.iterdir():
         if path.is_file() and path.name != ".coverage":
             shutil.copy(path, source)
     for name in TREE:
-        shutil.copytree(repository / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     with tarfile.open(_built("sdist", source, place / "dist")) as archive:
         archive.extractall(place / "unpacked", filter="data")
     (folder,) = (place / "unpacked").iterdir()
     return folder
 
 
-def test_sdist_holds_the_whole_project(unpacked_sdist: Path, repository: Path) -> None:
-    """What it takes to build, test and document it somewhere else."""
-    wanted = {
-        path.relative_to(repository)
-        for name in TREE
-        for path in (repository / name).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+@pytest.fixture(scope="module")
+def wheel(sdist: Path) -> Path:
+    """The wheel that the source distribution makes, unpacked."""
+    target = sdist.parent / "wheel"
+    with zipfile.ZipFile(_built("wheel", sdist, sdist.parent / "dist")) as archive:
+        archive.extractall(target)
+    return target
+
+
+def test_sdist_holds_the_whole_project(sdist: Path) -> None:
+    """Enough to build, test and document it somewhere else."""
+    files = (path for name in TREE for path in (ROOT / name).rglob("*"))
+    wanted = {path.relative_to(ROOT) for path in files if path.is_file() and "__pycache__" not in path.parts}
     wanted |= {Path(name) for name in ("app.py", "constraints.txt", "Dockerfile", "Makefile", "mkdocs.yml", "LICENSE")}
-    missing = sorted(str(path) for path in wanted if not (unpacked_sdist / path).is_file())
+    missing = sorted(str(path) for path in wanted if not (sdist / path).is_file())
     assert not missing, f"not in the source distribution: {missing}; add them to MANIFEST.in"
 
 
-def test_sdist_builds_the_wheel_of_the_tree(unpacked_sdist: Path, unpacked_wheel: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(_built("wheel", unpacked_sdist, tmp_path / "dist")) as wheel:
-        names = {name for name in wheel.namelist() if not name.endswith("/RECORD")}
-    files = (path for path in unpacked_wheel.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    built = {path.relative_to(unpacked_wheel).as_posix() for path in files}
-    assert names == {name for name in built if not name.endswith("/RECORD")}
+def test_wheel_holds_every_module_and_data_file(wheel: Path) -> None:
+    missing = sorted(_sources(ROOT) - _sources(wheel))
+    assert not missing, f"not in the wheel: {missing}; add the package or the pattern to [tool.setuptools]"
+    assert (wheel / "planner" / "py.typed").is_file() and (wheel / "hardware_db" / "py.typed").is_file()
+    assert list(wheel.glob("*.dist-info/licenses/LICENSE"))
+    entry = next(wheel.glob("*.dist-info/entry_points.txt")).read_text(encoding="utf-8")
+    assert "planner = planner.cli:main" in entry
+
+
+def test_wheel_plans_a_preset(wheel: Path, tmp_path: Path) -> None:
+    """From the command line to the printed plan, with few choices and requests: every file on the way is packaged.
+
+    Uncalibrated, since a plan's confidence takes dozens of evaluations, and each may be interpreted.
+    """
+    changes = (*SMALL_CHAT, "search.calibrated=false", "simulation.requests=200")
+    options = [word for change in changes for word in ("--set", change)]
+    done = _away_from_checkout(wheel, tmp_path, "-m", "planner.cli", "plan", "chat-llama-70b", *options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "$" in done.stdout
 
 
 # --- what is declared -------------------------------------------------------------------------------------------------
 
 
-def test_every_package_is_declared(repository: Path) -> None:
-    found = {path.parent for name in PACKAGES for path in (repository / name).rglob("__init__.py")}
-    settings = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
-    packages = find_packages(str(repository), include=settings["packages"]["find"]["include"])
-    assert sorted(packages) == sorted(".".join(path.relative_to(repository).parts) for path in found)
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
-def _project(repository: Path) -> dict[str, object]:
-    project: dict[str, object] = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return project
+def _pins() -> dict[str, str]:
+    """Exact, and none from a place."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = [re.fullmatch(r"([A-Za-z0-9._-]+)==([A-Za-z0-9.]+)", line) for line in lines if line[:1] not in ("", "#")]
+    return {canonicalize_name(pin[1]): pin[2] for pin in pins}  # type: ignore[index]
 
 
-def _pins(repository: Path) -> dict[str, str]:
-    lines = (repository / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pairs = (line.split("==") for line in lines if line and not line.startswith("#"))
-    return {canonicalize_name(name): version for name, version in pairs}
-
-
-def test_constraints_are_exact_and_name_no_place(repository: Path) -> None:
-    lines = (repository / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pins = [line for line in lines if not line.startswith("#")]
-    assert pins
-    assert [line for line in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)] == []
-
-
-def test_constraints_pin_everything_that_gets_installed(repository: Path) -> None:
+def test_constraints_pin_everything_that_gets_installed() -> None:
     """Follows the declared requirements of the dev install through the metadata of what is installed."""
-    project, pins = _project(repository), _pins(repository)
-    optional = project["optional-dependencies"]
-    assert isinstance(optional, dict)
-    assert isinstance(project["dependencies"], list)
+    pins, optional = _pins(), PROJECT["optional-dependencies"]
     not_tested = {"calibration", "hub", "tables"}  # what a user may add; the dev install works without
     assert not_tested < set(optional)
     chosen = [text for extra, texts in optional.items() if extra not in not_tested for text in texts]
-    declared = [*project["dependencies"], *chosen]
-    pending = [Requirement(text) for text in declared if not text.startswith(str(project["name"]))]
+    declared = [*PROJECT["dependencies"], *chosen]
+    pending = [Requirement(text) for text in declared if not text.startswith(PROJECT["name"])]
     seen: set[tuple[str, frozenset[str]]] = set()
     while pending:
         requirement = pending.pop()
@@ -227,11 +180,9 @@ def test_constraints_pin_everything_that_gets_installed(repository: Path) -> Non
     assert len(seen) > 50
 
 
-def test_versions_agree(repository: Path) -> None:
-    version = _project(repository)["version"]
-    source = (repository / "planner" / "__init__.py").read_text(encoding="utf-8")
-    assert f'__version__ = "{version}"' in source
-    assert f"## [{version}]" in (repository / "CHANGELOG.md").read_text(encoding="utf-8")
+def test_versions_agree() -> None:
+    assert planner.__version__ == PROJECT["version"]
+    assert f"## [{planner.__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 def test_continuous_integration_names_tests_that_are_there() -> None:
