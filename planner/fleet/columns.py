@@ -110,6 +110,12 @@ class Column:
         return self.family.role is Role.MIXED
 
     @property
+    def marks(self) -> tuple[str, ...]:
+        """What it has in common with others, each of which makes a fleet less simple (`planner.fleet.preferences`)."""
+        own = (f"{self.service} {self.kind}", self.family.sku)
+        return own if self.is_mixed else (*own, f"{self.service} in pairs")
+
+    @property
     def stage(self) -> UnitStage:
         """Which stage of a request it serves."""
         return STAGE_OF_ROLE[self.family.role]
@@ -619,4 +625,5 @@ def unit_of(column: Column, takes: Mapping[str, float], usd_per_start: float, st
         usd_per_hour=column.kv_tiers_usd_per_hour,
         usd_per_start=usd_per_start,
         steady=steady,
+        marks=column.marks,
     )

@@ -104,7 +104,9 @@ class FleetSearch:
         served = by_stage[UnitStage.WHOLE] | (by_stage[UnitStage.FIRST] & by_stage[UnitStage.SECOND])
         return tuple(name for name in self.slices if name not in served)
 
-    def problem(self, columns: Sequence[Column], flat: bool = False, program: int = 0) -> FleetProblem:
+    def problem(
+        self, columns: Sequence[Column], flat: bool = False, program: int = 0, charge: float = 0.0
+    ) -> FleetProblem:
         """The program over some columns at one site; flat: one period of the largest demand of each slice."""
         limits, site = self.request.limits, self.market.sites[program]
         skus = self.market.hardware.skus
@@ -126,6 +128,7 @@ class FleetSearch:
             periods=periods,
             budget_usd_per_hour=limits.budget_usd_per_hour,
             max_groups=limits.skus_at_most,
+            charge=charge,
         )
 
     def _unit(self, column: Column, program: int) -> Unit:
@@ -155,6 +158,7 @@ class FleetSearch:
         *,
         known: dict[int, float] | None = None,
         most_usd_per_hour: float = math.inf,
+        charge: float = 0.0,
     ) -> Allocation:
         """The program's answer over some columns as their rates stand, at the best site.
 
@@ -173,7 +177,7 @@ class FleetSearch:
             if not found.could_improve(found.known.get(program, bound)):
                 found.left.append(found.known[program])
                 continue
-            problem = self.problem(columns, flat, program)
+            problem = self.problem(columns, flat, program, charge)
             is_cheapest = objective is Objective.MIN_COST
             least = max(found.known.get(program, 0.0), bound) if is_cheapest else 0.0
             most = found.dearest_usd_per_hour if is_cheapest else math.inf
@@ -192,7 +196,7 @@ class FleetSearch:
                 self.columns.chosen(answer), answer.units, self.market.sites[program], self.market.hardware
             ):
                 self.without_pairs(answer, unstated)
-                problem = self.problem(columns, flat, program)
+                problem = self.problem(columns, flat, program, charge)
                 answer = solved(problem)
             if is_cheapest:
                 found.known[program] = max(least, min(lower_bound(answer), most), answer.at_least_usd_per_hour)

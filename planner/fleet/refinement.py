@@ -31,6 +31,7 @@ def refined_allocation(
     most_usd_per_hour: float = math.inf,
     at_least_usd_per_hour: float = 0.0,
     rounds_at_most: int | None = None,
+    charge: float = 0.0,
 ) -> Allocation:
     """The best fleet over the true rates of all columns.
 
@@ -47,6 +48,7 @@ def refined_allocation(
         at_least_usd_per_hour: known lower bound on cost, wherever the fleet is bought: of some columns, that of all.
         rounds_at_most: times that optimistic rates are replaced; the answer may then still rest on some, and no fleet
             costs less. None: until it rests on none.
+        charge: see `FleetProblem.charge`.
 
     Returns:
         The fleet, with its gap to a bound on what any costs; infeasible, or one that costs more, where none costs at
@@ -60,7 +62,9 @@ def refined_allocation(
         if rises != search.columns.rises:  # what was concluded from lower rates does not hold any more
             known.clear()
             rises = search.columns.rises
-        answer = search.allocation(offered(), objective, flat, gap, known=known, most_usd_per_hour=most_usd_per_hour)
+        answer = search.allocation(
+            offered(), objective, flat, gap, known=known, most_usd_per_hour=most_usd_per_hour, charge=charge
+        )
         if not answer.status.has_allocation:
             is_too_dear = answer.status is SolveStatus.INFEASIBLE and most_usd_per_hour < math.inf
             if is_too_dear or answer.diagnosis is not None or gap <= finest_gap:
@@ -71,7 +75,7 @@ def refined_allocation(
             return answer
         rounds += 1
         if search.columns.refine(answer):
-            near = _near_enough(search, objective, offered(), flat, answer, known)
+            near = _near_enough(search, objective, offered(), flat, answer, known, charge)
             if near is not None:
                 return near
             gap = COARSE_GAP
@@ -90,6 +94,7 @@ def _near_enough(
     flat: bool,
     answer: Allocation,
     known: Mapping[int, float],
+    charge: float,
 ) -> Allocation | None:
     """A fleet of true rates than which none is cheaper by more than `RELATIVE_GAP`; None if none is known."""
     exact = [column for column in offered if column.is_exact]
@@ -98,7 +103,7 @@ def _near_enough(
     bound = lower_bound(answer)
     most = bound / (1.0 - RELATIVE_GAP)
     bounds = dict(known)  # of these columns they may be higher
-    found = search.allocation(exact, objective, flat, known=bounds, most_usd_per_hour=most)
+    found = search.allocation(exact, objective, flat, known=bounds, most_usd_per_hour=most, charge=charge)
     return None if found.objective is None or found.objective > most else with_bound(found, bound)
 
 

@@ -3,7 +3,8 @@
 Notation: n[j, t] whole units of j on in period t, f[j, s, t] rate of slice s on them [1/s], b[r, p, t] blocks of
 g[r, p] bought of resource r by purchase p, z[j, t] units switched on at the start of t, y[g] 1 where group g is in use,
 w[k] where kind k is; h_t the hours of a period, H of the horizon; r[j, s] the rate of one unit, a[j, r] what it takes,
-k[j] its own cost [USD/h] and w[j] that of a start [USD], c[r, p] the price [USD/h], d[s, t] the demand [1/s].
+k[j] its own cost [USD/h] and w[j] that of a start [USD], c[r, p] the price [USD/h], d[s, t] the demand [1/s]. A group
+is one of resources, or of the units with a mark that is charged.
 """
 
 from __future__ import annotations
@@ -188,7 +189,7 @@ def within_groups(layout: Layout) -> ConstraintRows:
     Args:
         layout: of the problem.
     """
-    is_group = np.isin(np.arange(layout.columns), layout.column.groups).astype(float)
+    is_group = np.isin(np.arange(layout.columns), layout.column.groups[layout.charge == 0.0]).astype(float)
     most = layout.problem.max_groups
     return _row_over_horizon(layout, "within_groups", Sense.AT_MOST, "max_groups", is_group, most)
 

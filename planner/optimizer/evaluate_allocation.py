@@ -46,6 +46,7 @@ class EvaluatedFleet:
         cost_usd_per_hour: mean [USD/h].
         starts_usd_per_hour: of that, for starts.
         rate_per_s: served, mean [1/s].
+        charges: of its marks, in the unit of the objective or of the rate of a ratio.
     """
 
     layout: Layout
@@ -54,11 +55,16 @@ class EvaluatedFleet:
     cost_usd_per_hour: float
     starts_usd_per_hour: float
     rate_per_s: float
+    charges: float
 
-    @property
-    def rate_per_cost(self) -> float:
-        """Rate served per cost [1/s per USD/h]; infinite for a free fleet."""
-        return self.rate_per_s / self.cost_usd_per_hour if self.cost_usd_per_hour else math.inf
+    def value(self, objective: Objective) -> float:
+        """The objective, charges included; the ratio of a free fleet is infinite."""
+        if objective is Objective.MIN_COST:
+            return self.cost_usd_per_hour + self.charges
+        rate_per_s = self.rate_per_s - self.charges
+        if objective is Objective.MAX_RATE:
+            return rate_per_s
+        return rate_per_s / self.cost_usd_per_hour if self.cost_usd_per_hour else math.inf
 
     @property
     def keeps_limits(self) -> bool:
@@ -99,6 +105,7 @@ def evaluate_fleet(
         math.fsum(cost.tolist()),
         math.fsum(cost[own.column.starts].ravel().tolist()),
         math.fsum(rate.tolist()),
+        float(own.charges @ recomputed),
     )
     for rows in () if may_miss else fleet.rows:
         for row in rows.missed(recomputed).tolist():

@@ -72,7 +72,9 @@ class Layout:
         resource_most, resource_least: most in use of each resource, fewest bought; infinite or 0 without a limit.
         purchase_resource, purchase_usd_per_hour, purchase_block, purchase_usable, purchase_committed, purchase_most: of
             each purchase, money, size and what is usable of it by block; and most units of the resource, or infinite.
-        groups: names of the groups, in use only with `max_groups`; `resource_group` is -1 for none. Shape (r,).
+        groups: names of the groups of resources, only with `max_groups`, and of the marks that are charged.
+        in_group: which units are of which; shape (j, g).
+        charge: of each; 0 of groups of resources.
         kinds: (stage, channel, name) of each kind where there are several in a stage and channel; `unit_kind` is -1 for
             units of none.
     """
@@ -101,7 +103,8 @@ class Layout:
     purchase_committed: BoolArray
     purchase_most: FloatArray
     groups: tuple[str, ...]
-    resource_group: IntArray
+    in_group: BoolArray
+    charge: FloatArray
     kinds: tuple[tuple[int, int, str], ...]
     unit_kind: IntArray
 
@@ -173,6 +176,13 @@ class Layout:
         rate[self.column.rates[self.served]] = self.share
         return rate
 
+    @cached_property
+    def charges(self) -> FloatArray:
+        """What the objective is worse by for each column."""
+        charges = np.zeros(self.columns)
+        charges[self.column.groups] = self.charge
+        return charges
+
     @property
     def smallest_useful_rate_per_s(self) -> float:
         """Least mean rate of a fleet that serves anything: ``min h_t/H min(r[j, s], d[s, t])`` over d > 0.
@@ -218,11 +228,6 @@ class Layout:
         return np.minimum(self.pair_rate[:, None] * useful[self.pair_unit], self.capped_rates_per_s)
 
     @cached_property
-    def in_group(self) -> BoolArray:
-        """Which units take anything of which groups; shape (j, g)."""
-        return np.asarray((self.takes > 0.0) @ (self.resource_group[:, None] == np.arange(len(self.groups))))
-
-    @cached_property
     def section(self) -> IntArray:
         """One number for each stage, channel, kind and set of groups of resources; shape (j,)."""
         alike = np.column_stack([self.stage, self.channel, self.unit_kind, self.in_group])
@@ -263,7 +268,7 @@ class Layout:
 
     def cheapest(self, usd: FloatArray) -> FloatArray:
         """The least of what purchases cost, for each resource; 0 where there is none."""
-        least = np.full(len(self.resource_group), math.inf)
+        least = np.full(len(self.resource_most), math.inf)
         np.minimum.at(least, self.purchase_resource, usd)
         return np.where(np.isfinite(least), least, 0.0)
 
@@ -279,6 +284,7 @@ class Layout:
             usd_per_start=self.usd_per_start[units],
             steady=self.steady[units],
             takes=self.takes[units],
+            in_group=self.in_group[units],
             unit_kind=self.unit_kind[units],
             pair_unit=pair_unit,
             pair_slice=self.pair_slice[pairs],
@@ -333,6 +339,9 @@ def build_layout(problem: FleetProblem) -> Layout:
     several = Counter(place[:2] for place in named)
     kinds = tuple(sorted(place for place in named if several[place[:2]] > 1))
     groups = tuple(dict.fromkeys(r.group for r in resources if r.group)) if problem.max_groups is not None else ()
+    group_of_resource = np.array([[r.group == group for group in groups] for r in resources], dtype=bool)
+    marks = tuple(dict.fromkeys(mark for unit in units for mark in unit.marks)) if problem.charge else ()
+    has_mark = np.array([[mark in unit.marks for mark in marks] for unit in units], dtype=bool)
     purchases = [(index, p) for index, r in enumerate(resources) for p in r.purchases]
     pair_unit, pair_slice, pair_rate = _entries(
         problem, "rates_per_s", "slice", "add the slice to the problem, or leave its rate out"
@@ -366,10 +375,14 @@ def build_layout(problem: FleetProblem) -> Layout:
         purchase_usable=np.array([p.block * p.usable_share for _, p in purchases], dtype=float),
         purchase_committed=np.array([p.committed for _, p in purchases], dtype=bool),
         purchase_most=np.array([math.inf if p.at_most is None else p.at_most for _, p in purchases], dtype=float),
-        groups=groups,
-        resource_group=np.array(
-            [groups.index(r.group) if r.group in groups else -1 for r in resources], dtype=np.int64
+        groups=(*groups, *marks),
+        in_group=np.column_stack(
+            [
+                (takes > 0.0) @ group_of_resource.reshape(len(resources), len(groups)),
+                has_mark.reshape(len(units), len(marks)),
+            ]
         ),
+        charge=np.repeat([0.0, problem.charge], [len(groups), len(marks)]),
         kinds=kinds,
         unit_kind=np.array([kinds.index(place) if place in kinds else -1 for place in places], dtype=np.int64),
     )

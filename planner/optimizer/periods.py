@@ -81,7 +81,8 @@ def _unlinked(layout: Layout) -> Layout:
         usd_per_start=np.zeros_like(layout.usd_per_start),
         steady=np.zeros_like(layout.steady),
         groups=(),
-        resource_group=np.full_like(layout.resource_group, -1),
+        in_group=layout.in_group[:, :0],
+        charge=layout.charge[:0],
     )
 
 

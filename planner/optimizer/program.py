@@ -81,9 +81,9 @@ def build_program(layout: Layout, objective: Objective, ratio: float = 0.0) -> P
         ratio: for `max_rate_per_cost`, the ratio q [1/s per USD/h] of the parametric goal ``rate - q cost``.
     """
     goals: Mapping[Objective, FloatArray] = {
-        Objective.MIN_COST: layout.mean_cost,
-        Objective.MAX_RATE: layout.mean_rate,
-        Objective.MAX_RATE_PER_COST: layout.mean_rate - ratio * layout.mean_cost,
+        Objective.MIN_COST: layout.mean_cost + layout.charges,
+        Objective.MAX_RATE: layout.mean_rate - layout.charges,
+        Objective.MAX_RATE_PER_COST: layout.mean_rate - layout.charges - ratio * layout.mean_cost,
     }
     return Program(layout, build_rows(objective, layout), goals[objective], objective is not Objective.MIN_COST)
 

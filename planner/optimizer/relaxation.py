@@ -85,10 +85,7 @@ def shortlist(program: Program, relaxed: Solution) -> BoolArray:
     Returns:
         Which pairs.
     """
-    layout, missed = program.layout, program.goal.copy()
-    for rows, duals in program.by_constraint(relaxed.row_duals):
-        if rows.constraint != "carry_rate":
-            np.subtract.at(missed, rows.column, rows.value * duals[rows.row])
+    layout, missed = program.layout, _missed(program, relaxed)
     rate, of_unit = layout.tight_rates_per_s[:, 0], missed[layout.column.units[layout.pair_unit, 0]]
     of_request = missed[layout.column.rates[:, 0]] + of_unit / rate
     slices = len(layout.deferrable)
@@ -104,6 +101,36 @@ def shortlist(program: Program, relaxed: Solution) -> BoolArray:
         place_in_section = np.arange(len(order)) - np.searchsorted(section[order], section[order])
         kept[order[place_in_section < POOLS_A_SLICE]] = True
     return np.asarray(kept[of_pair])
+
+
+def affordable(program: Program, relaxed: Solution, most: float) -> BoolArray:
+    """The pairs of units that may be in a fleet whose goal is at most so much, shape (p,).
+
+    A fleet costs no less than the relaxation, and with a unit no less than that and what it costs beyond its worth.
+
+    Args:
+        program: of least cost.
+        relaxed: its relaxation.
+        most: of the goal [USD/h].
+
+    Returns:
+        Which pairs.
+    """
+    layout, missed = program.layout, _missed(program, relaxed)
+    worth = np.zeros((len(layout.stage), layout.periods))  # of what one unit carries, of the slice where that is most
+    np.maximum.at(worth, layout.pair_unit, -missed[layout.column.rates] * layout.tight_rates_per_s)
+    beyond = missed[layout.column.units] - worth
+    least = np.where(layout.steady, missed[layout.column.units[:, 0]] - worth.sum(axis=1), beyond.min(axis=1))
+    return np.asarray((relaxed.bound + least <= most)[layout.pair_unit])
+
+
+def _missed(program: Program, relaxed: Solution) -> FloatArray:
+    """What one of each column costs beyond its worth in the relaxation, whatever units carry."""
+    missed = program.goal.copy()
+    for rows, duals in program.by_constraint(relaxed.row_duals):
+        if rows.constraint != "carry_rate":
+            np.subtract.at(missed, rows.column, rows.value * duals[rows.row])
+    return missed
 
 
 def limit_duals(program: Program) -> dict[str, float]:

@@ -18,7 +18,7 @@ from planner.optimizer.highs import OWN_SOLVER, ProgramSolver, Solution
 from planner.optimizer.layout import Layout, build_layout
 from planner.optimizer.periods import Day, fleet_by_period, undominated_day
 from planner.optimizer.program import Program, build_program
-from planner.optimizer.relaxation import limit_duals, relax, shortlist
+from planner.optimizer.relaxation import affordable, limit_duals, relax, shortlist
 from planner.optimizer.types import (
     FEASIBILITY_TOLERANCE,
     Allocation,
@@ -202,12 +202,12 @@ class _LeastCost:
     @property
     def gap(self) -> float:
         """Proved (cost - bound) / cost; infinite without a fleet."""
-        return math.inf if self.fleet is None else _gap(self.fleet.cost_usd_per_hour, self.bound)
+        return math.inf if self.fleet is None else _gap(self.fleet.value(Objective.MIN_COST), self.bound)
 
     @property
     def is_over(self) -> bool:
         """True if the fleet is within the gap asked for, or it is proved that there is none."""
-        cost = math.inf if self.fleet is None else self.fleet.cost_usd_per_hour
+        cost = math.inf if self.fleet is None else self.fleet.value(Objective.MIN_COST)
         is_close = self.gap <= self.solver.relative_gap + FEASIBILITY_TOLERANCE
         return math.isinf(self.bound) or is_close or cost - self.bound <= self.solver.absolute_gap
 
@@ -217,7 +217,7 @@ class _LeastCost:
         What one of them proves suffices; the fleet of one is where the next starts.
         """
         layout, solver = self.layout, self.solver
-        if not solver.is_own:
+        if not solver.is_own or layout.charges.any():  # charges link all streams and periods
             check_size(layout)
             self._solve_as_one()
             return
@@ -273,8 +273,14 @@ class _LeastCost:
 
         Of a shortlist, its bound is that of the relaxation of all units, if any.
         """
-        layout, is_large = self.layout, _is_large(self.layout)
-        if not is_large:
+        layout, is_large = self.layout, _is_large(self.layout) and not self.layout.charges.any()
+        if layout.charges.any():
+            program = build_program(layout, Objective.MIN_COST)
+            relaxed = self._relax(program)
+            if relaxed is None:
+                return
+            pairs = affordable(program, relaxed, self.most * (1.0 + FEASIBILITY_TOLERANCE))
+        elif not is_large:
             pairs = layout.unbettered()[layout.pair_unit]
         elif layout.periods == 1:
             program = build_program(layout, Objective.MIN_COST)
@@ -313,7 +319,8 @@ class _LeastCost:
         is_routed = _is_large(self.layout)  # spreading the load evenly takes a program for each period
         fleet = evaluate_fleet(Objective.MIN_COST, self.layout, values, is_routed=is_routed, may_miss=may_miss)
         is_kept = not may_miss or fleet.keeps_limits
-        if is_kept and (self.fleet is None or fleet.cost_usd_per_hour < self.fleet.cost_usd_per_hour):
+        cost = math.inf if self.fleet is None else self.fleet.value(Objective.MIN_COST)
+        if is_kept and fleet.value(Objective.MIN_COST) < cost:
             self.values, self.fleet = values, fleet
 
 
@@ -324,13 +331,17 @@ def _greatest_rate(solver: ProgramSolver, layout: Layout) -> Allocation:
         return _no_fleet(first)
     fleet, is_proven = evaluate_fleet(Objective.MAX_RATE, layout, first.values), True
     if fleet.rate_per_s > 0.0:
-        at_that_rate = layout.problem.model_copy(update={"min_rate_per_s": fleet.rate_per_s})
-        program = build_program(replace(layout, problem=at_that_rate), Objective.MAX_RATE)
-        second = solver.run(replace(program, goal=layout.mean_cost, maximise=False), start=first.values)
+        unused = (layout.charge > 0.0) & (first.values[layout.column.groups] < 0.5)
+        pairs = np.logical_not(layout.in_group[:, unused].any(axis=1))[layout.pair_unit]
+        own = layout.select(pairs)
+        at_that_rate = own.problem.model_copy(update={"min_rate_per_s": fleet.rate_per_s})
+        program = build_program(replace(own, problem=at_that_rate), Objective.MAX_RATE)
+        start = first.values[layout.columns_of(pairs)]
+        second = solver.run(replace(program, goal=own.mean_cost, maximise=False), start=start)
         is_proven = second.is_proven
         if second.is_found:
-            fleet = evaluate_fleet(Objective.MAX_RATE, layout, second.values)
-    answer = _allocation(Objective.MAX_RATE, solver, layout, fleet, _gap(fleet.rate_per_s, first.bound))
+            fleet = evaluate_fleet(Objective.MAX_RATE, own, second.values)
+    answer = _allocation(Objective.MAX_RATE, solver, layout, fleet, _gap(fleet.value(Objective.MAX_RATE), first.bound))
     return answer if is_proven else answer.model_copy(update={"status": _cut_short(solver)})
 
 
@@ -353,16 +364,17 @@ def _greatest_ratio(solver: ProgramSolver, layout: Layout) -> Allocation:
         if not answer.is_found:
             break
         fleet = evaluate_fleet(Objective.MAX_RATE_PER_COST, layout, answer.values)
-        if fleet.rate_per_cost <= ratio * (1.0 + _SAME_RATIO):
+        if fleet.value(Objective.MAX_RATE_PER_COST) <= ratio * (1.0 + _SAME_RATIO):
             break
         fleets.append(fleet)
-        ratio = fleet.rate_per_cost
+        ratio = fleet.value(Objective.MAX_RATE_PER_COST)
         if not answer.is_proven:
             break
     if not fleets:
         return _no_fleet(answer)
     best = _allocation(Objective.MAX_RATE_PER_COST, solver, layout, fleets[-1], _gap(ratio, upper))
-    return best.model_copy(update={"iterates": tuple(fleet.rate_per_cost for fleet in fleets)})
+    ratios = tuple(fleet.value(Objective.MAX_RATE_PER_COST) for fleet in fleets)
+    return best.model_copy(update={"iterates": ratios})
 
 
 def _cut_short(solver: ProgramSolver) -> SolveStatus:
@@ -389,11 +401,6 @@ def _allocation(
     status = SolveStatus.OPTIMAL if gap <= FEASIBILITY_TOLERANCE else SolveStatus.WITHIN_GAP
     if gap > solver.relative_gap + FEASIBILITY_TOLERANCE:
         status = _cut_short(solver)
-    value = {
-        Objective.MIN_COST: fleet.cost_usd_per_hour,
-        Objective.MAX_RATE: fleet.rate_per_s,
-        Objective.MAX_RATE_PER_COST: fleet.rate_per_cost,
-    }
     own = fleet.layout
     units, slices = [unit.name for unit in own.problem.units], [slice_.name for slice_ in own.problem.slices]
     counts = fleet.values[own.column.units].round().astype(int).tolist()
@@ -409,7 +416,7 @@ def _allocation(
             routed.setdefault(units[j], {})[slices[s]] = tuple(row)
     return Allocation(
         status=status,
-        objective=value[objective],
+        objective=fleet.value(objective),
         gap=gap if math.isfinite(gap) else None,
         units={name: tuple(row) for name, row in zip(units, counts, strict=True)},
         bought=bought,

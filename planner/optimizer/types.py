@@ -124,6 +124,7 @@ class Unit(Frozen):
         usd_per_hour: cost while on, besides that of the resources.
         usd_per_start: cost of switching one unit on (the time its resources are held before it serves).
         steady: as many in every period.
+        marks: what it has in common with others, for each of which a fleet may be charged once (`FleetProblem.charge`).
     """
 
     name: str = Field(min_length=1)
@@ -135,6 +136,7 @@ class Unit(Frozen):
     usd_per_hour: NonNegative = 0.0
     usd_per_start: NonNegative = 0.0
     steady: bool = False
+    marks: tuple[str, ...] = ()
 
 
 class Purchase(Frozen):
@@ -185,6 +187,7 @@ class FleetProblem(Frozen):
     budget_usd_per_hour: NonNegative | None = Field(default=None, description="most mean cost [USD/h]")
     min_rate_per_s: AboveZero | None = Field(default=None, description="mean rate that max_* objectives must serve")
     max_groups: int | None = Field(default=None, ge=1, description="most groups of resources in use")
+    charge: NonNegative = Field(default=0.0, description="of each mark in use [USD/h, or 1/s of a rate]")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -280,7 +283,7 @@ class Allocation(Frozen):
 
     Attributes:
         status: how the solve ended.
-        objective: USD/h, 1/s, or 1/s per USD/h; None without allocation.
+        objective: USD/h, 1/s, or 1/s per USD/h, `FleetProblem.charge` included; None without allocation.
         gap: proved |best possible - objective| / |objective|, if any.
         units: by unit, how many are on in each period; only units in use.
         bought: by resource and purchase, how much is held in each period; only what is bought.

@@ -10,10 +10,10 @@ import pytest
 from planner.fleet import plan
 from planner.roofline import Parallelism, StepShape
 from planner.scenario import load_scenario
-from planner.serving import Deployment, evaluate, rate_sweep
+from planner.serving import evaluate
 from planner.serving.pool_load import _kept_pools
 from planner.workload import RateDrift, Workload
-from tests.builders import CHAT, SMALL_CHAT, calibrated, chat, disaggregated, mixed
+from tests.builders import SMALL_CHAT, calibrated, chat, mixed
 
 
 @pytest.mark.parametrize("model", ["mixtral-8x7b-v0.1", "deepseek-v3"])
@@ -43,32 +43,12 @@ def test_one_evaluation(benchmark: Any) -> None:
 
 
 @pytest.mark.benchmark(group="theory")
-def test_one_evaluation_disaggregated(benchmark: Any) -> None:
-    assert benchmark(evaluate, disaggregated((2, 2)), chat(20.0)).stable
-
-
-@pytest.mark.benchmark(group="theory")
 def test_one_evaluation_under_a_drift(benchmark: Any) -> None:
     """From cold: the steady queues of a rate that varies by 40 %, and the path."""
     steady = chat(30.0)
     arrivals = steady.open_arrivals.model_copy(update={"drift": RateDrift.random(0.4, 300.0)})
     deployment, drifting = mixed(2), Workload(arrivals=arrivals, classes=steady.classes)
     assert benchmark.pedantic(evaluate, (deployment, drifting), setup=_kept_pools.cache_clear, rounds=5).stable
-
-
-@pytest.mark.benchmark(group="theory")
-def test_a_sweep_of_fifty_rates(benchmark: Any) -> None:
-    assert benchmark(rate_sweep, mixed(2), chat(1.0)).rates_per_s.size == 50
-
-
-@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-30b-a3b"])
-@pytest.mark.parametrize("split", [False, True], ids=["mixed", "disaggregated"])
-def test_one_closed_loop(benchmark: Any, model: str, split: bool) -> None:
-    """640 requests of 64 users, calibrated; the target is 5 ms."""
-    config = calibrated(model)
-    deployment = Deployment.disaggregated(config, config) if split else Deployment.mixed(config)
-    found = benchmark(evaluate, deployment, Workload.closed(64, CHAT))
-    assert found.steady is not None
 
 
 def test_the_worked_example(benchmark: Any) -> None:

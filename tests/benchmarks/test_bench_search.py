@@ -57,14 +57,6 @@ def test_families_and_bounds_from_cold(benchmark: Any, space: SearchSpace) -> No
     assert found.considered == (576 if space is WORKED else 20_736) and bounds > 100
 
 
-def test_families_and_bounds_again(benchmark: Any) -> None:
-    """After a change of price, demand or limit."""
-    space = WORKED if benchmark.disabled else WHOLE
-    search(space)
-    found, _ = benchmark(search, space)
-    assert found.families
-
-
 def test_the_best_member_of_a_family(benchmark: Any) -> None:
     """From cold; a full evaluation takes about 20 ms."""
     (family,) = [one for one in search(WORKED)[0].families if one.name == "mixed h100-sxm TP2 kv fp8"]

@@ -13,8 +13,6 @@ from planner.llm import load_llm
 from planner.roofline import Parallelism
 from planner.serving import Deployment
 from planner.simulator import simulate
-from planner.simulator.events import run_events
-from planner.simulator.traffic import draw
 from planner.workload import SharedPrefixes, TokenLengths, Workload
 from tests.builders import calibrated
 
@@ -74,31 +72,8 @@ def test_bench_replicas_that_share_prefixes_or_draft(benchmark: Any, feature: st
     assert result.requests > count // 2
 
 
-@pytest.mark.parametrize("apart", [True, False], ids=["one by one", "common clock"])
-@pytest.mark.benchmark(group="replicas that take turns")
-def test_bench_replicas_that_take_turns(benchmark: Any, apart: bool) -> None:
-    """8,000 requests at 50/s over 8 replicas: followed one by one in half of the time that events take."""
-    config = calibrated(max_batched_tokens=2048)
-    traffic = draw(Workload.of(50.0, azure_like()), 8_000 if benchmark.enabled else 400, seed=0)
-    record = benchmark(run_events, Deployment.mixed(config, 8), traffic, apart=apart)
-    assert not np.isnan(record.end_s).any()
-
-
 @pytest.mark.parametrize("sku", ["h100-sxm", "h200-sxm"])
 def test_bench_mixed(benchmark: Any, sku: str) -> None:
     """4000 requests at 40/s over 6 replicas: the H100s are short of KV cache, the H200s are not."""
     deployment, workload = Deployment.mixed(llama_70b(sku), 6), Workload.of(40.0, azure_like())
     assert benchmark(simulate, deployment, workload).requests == 3600
-
-
-def test_bench_disaggregated(benchmark: Any) -> None:
-    """4000 requests at 40/s over 4 prefill and 4 decode replicas."""
-    config = llama_70b("h200-sxm")
-    deployment = Deployment.disaggregated(config, config, (4, 4))
-    assert benchmark(simulate, deployment, Workload.of(40.0, azure_like())).requests == 3600
-
-
-def test_bench_lone_long_outputs(benchmark: Any) -> None:
-    """200 requests of 8000 output tokens that never meet: 1.8 million steps."""
-    workload = Workload.of(1e-3, TokenLengths.constant(500, 8000))
-    assert benchmark(simulate, Deployment.mixed(llama_70b("h200-sxm")), workload, requests=200).requests == 180

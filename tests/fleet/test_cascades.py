@@ -28,13 +28,11 @@ from planner.workload import (
 from tests.fleet.made_up_services import (
     CODE,
     CONV,
-    FAST_SLO,
     LLAMA,
     QWEN,
     service,
     slo,
     target,
-    two_classes,
 )
 
 LARGE_SLO = slo(target("ttft", 0.95, 3.0), target("tpot", 0.95, 0.05), target("e2e", 0.9, 30.0))
@@ -72,20 +70,6 @@ def test_a_router_parts_a_recording_without_losing_or_doubling_a_request() -> No
     assert all(isinstance(part, RecordedArrivals) for part in parts)
     assert sorted(parts[0].input_tokens + parts[1].input_tokens) == list(range(1, 401))
     assert [part.rate_per_s / recorded.rate_per_s for part in parts] == pytest.approx([0.7, 0.3])
-
-
-def test_in_sequence_the_large_model_has_what_the_small_one_left() -> None:
-    main = service("large", two_classes(FAST_SLO).model_copy(), slo=LARGE_SLO)
-    quick = cascade([(0.5, 1.0)]).small.model_copy(update={"slo": slo(target("e2e", 0.995, 0.1))})
-    ((_, (_, large)),) = cascade_services(main, cascade([(0.5, 1.0)], small=quick))
-    assert [(one.percentile, one.threshold_s) for one in large.slo.targets] == [
-        (0.955, 2.9),
-        (0.95, 0.05),
-        (0.905, 29.9),
-    ]
-    own = large.workload.classes[1].slo
-    assert own is not None
-    assert [(one.percentile, round(one.threshold_s, 9)) for one in own.targets] == [(0.995, 0.2)]
 
 
 @given(

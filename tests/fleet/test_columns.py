@@ -12,9 +12,9 @@ import pytest
 from planner.core import Metric
 from planner.fleet import columns as module
 from planner.fleet.columns import CandidateColumns, Column, unit_of
-from planner.fleet.corrections import BETTER_THAN_BEST, MANY_MISSES, SHARE_AFTER_MANY
+from planner.fleet.corrections import BETTER_THAN_BEST
 from planner.llm import Precision, load_llm
-from planner.optimizer import Allocation, FleetProblem, Objective, Slice, SolveStatus, Unit, UnitStage, solve
+from planner.optimizer import Allocation, FleetProblem, Objective, Slice, Unit, solve
 from planner.search import ConfigurationFamily, PoolOption
 from planner.serving import Role
 from planner.supply import FleetLimits
@@ -164,22 +164,6 @@ def test_a_unit_for_two_slices_has_one_configuration_and_its_own_rate_of_each() 
                 assert column.rates[name].rate_per_s <= column.surviving * expected[place] + 1e-9
 
 
-def test_of_a_new_family_the_pool_that_may_carry_all_is_asked_first() -> None:
-    """What it really carries bounds every smaller pool; only then is the small one asked that the answer has."""
-    kind = family(2)
-    true = {(kind.name, size, one.name): 30.0 * size for size in SIZES for one in kind.members}
-    capacity = Table(true, slack=1.2)
-    columns = CandidateColumns([part("chat")], {"chat": [kind]}, {"chat": capacity}, FleetLimits(), SITES)  # type: ignore[dict-item]
-    (single,) = (column for column in columns.all if column.surviving == 1)
-    chosen = Allocation(
-        status=SolveStatus.OPTIMAL, units={single.name: (4,)}, routed_per_s={single.name: {"chat": (DEMAND_PER_S,)}}
-    )
-    assert columns.refine(chosen)
-    assert capacity.asked == [(kind.name, 3)]  # by the bound 3 x 36 suffice, 2 do not
-    assert columns.refine(chosen)
-    assert capacity.asked == [(kind.name, 3), (kind.name, 1)]
-
-
 def test_what_carries_nothing_is_gone_rather_than_an_error() -> None:
     kind = family(1)
     nothing = Table({(kind.name, size, one.name): 0.0 for one in kind.members for size in SIZES}, 1.0)
@@ -272,16 +256,6 @@ def test_spares_are_bought_on_top(limits: FleetLimits, servers: int, replicas: i
     assert (column.replicas, column.gpus) == (replicas, {column.family.sku: replicas})
 
 
-def test_stages_of_the_program_are_roles_of_pools() -> None:
-    rates = table(1, [family(1, role) for role in Role])
-    columns = CandidateColumns(
-        [part("all")], {"all": [family(1, role) for role in Role]}, {"all": rates}, FleetLimits(), SITES
-    )  # type: ignore[dict-item]
-    units = [unit_of(column, dict.fromkeys(column.gpus, 1.0), 0.0, steady=False) for column in columns.all]
-    assert {unit.stage for unit in units} == set(UnitStage)
-    assert {unit.channel for unit in units if unit.stage is not UnitStage.WHOLE} == {"chat bf16 here"}
-
-
 def offered(columns: CandidateColumns, kind: ConfigurationFamily) -> set[str]:
     """The members of a family that may still be chosen."""
     open_ = [column for column in columns.all if column.member is None and column.family.name == kind.name]
@@ -318,19 +292,3 @@ def test_members_that_only_have_more_places_are_not_offered() -> None:
     columns = CandidateColumns([part("all")], {"all": [kind]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
     columns.lower(members[1], "chat", share=1.0, kept=0.97)
     assert offered(columns, kind) == {members[0].name}
-
-
-def test_after_many_misses_nothing_that_was_not_simulated_counts_with_all_of_its_rates() -> None:
-    one, other = family(1), family(2)
-    flat = flat_table(one, other)
-    columns = CandidateColumns([part("all")], {"all": [one, other]}, {"all": flat}, FleetLimits(), SITES)  # type: ignore[dict-item]
-
-    def share_of_the_other() -> float:
-        (column,) = (each for each in columns.all if each.family.name == other.name and each.surviving == 2)
-        return column.rates["all"].rate_per_s / 20.0
-
-    for _ in range(MANY_MISSES):
-        columns.lower(one.members[0], "chat", share=1.0, kept=1.0)
-    assert share_of_the_other() == 1.0
-    columns.lower(one.members[0], "chat", share=1.0, kept=1.0)
-    assert share_of_the_other() == pytest.approx(SHARE_AFTER_MANY)

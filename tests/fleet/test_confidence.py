@@ -16,7 +16,7 @@ from planner.core import rebuilt
 from planner.engine import StepTimeShift, step_time
 from planner.fleet import Plan, PlannedDeployment, plan
 from planner.fleet import confidence as found_by
-from planner.fleet.confidence import as_estimated, confidence_of
+from planner.fleet.confidence import confidence_of
 from planner.fleet.verification import ScopedSlo, violated_metrics
 from planner.serving import (
     NOT_MEASURED,
@@ -111,12 +111,6 @@ class TestShifts:
         nothing = [after_measuring(spreads, one, NOT_MEASURED, fresh) for one, fresh in normals[:5]]
         assert np.array(nothing) == pytest.approx(before[:5])
 
-    def test_the_estimate_of_a_shifted_deployment_is_the_one_without(self) -> None:
-        shifted = planned(0.9)
-        own = as_estimated(replace(shifted.deployments[0]))
-        assert all(pool.config.shift is None for pool in own.surviving.pools)
-        assert all(pool.config.shift is None for pool in shifted.pools)  # a plan shows estimates
-
 
 class TestProbability:
     """The share of draws in which every target holds."""
@@ -174,12 +168,6 @@ class TestPlans:
         assert sure.confidence is not None and sure.confidence.holds >= 0.9 - sure.confidence.error
         assert found.holds >= 0.9 - 3.0 * found.error
 
-    def test_its_targets_are_met_where_step_times_are_slow(self, sure: Plan) -> None:
-        """What it was verified with; as estimated it is faster."""
-        for estimated, slow in zip(sure.targets, sure.slow_targets, strict=True):
-            assert slow.met and estimated.met
-            assert estimated.simulated_s < slow.simulated_s <= slow.target.threshold_s
-
     def test_being_surer_never_costs_less(self) -> None:
         costs = [one.cost.usd_per_hour for one in map(planned, (0.5, 0.8, 0.9, 0.99)) if one.cost is not None]
         assert len(costs) == 4 and costs == sorted(costs) and costs[-1] > costs[0]
@@ -216,11 +204,3 @@ def test_a_plane_is_believed_as_far_as_it_foretold() -> None:
     assert plane.doubt < 1.0
     plane.add(logs[50], -math.inf)  # nobody misses anything where some should have: it is not believed any more
     assert math.isinf(plane.doubt) and all(map(math.isfinite, plane.found))
-
-
-def test_where_misses_do_not_go_linearly_every_draw_in_doubt_is_evaluated() -> None:
-    """A cliff: next to nobody misses until everybody does."""
-    plane = found_by._Plane()
-    for step, found in ((-0.3, -1.2), (-0.2, -1.1), (-0.1, -1.0), (0.0, -0.9), (0.1, 1.4), (0.2, 6.0)):
-        plane.add(np.array([step]), found)
-    assert plane.doubt > 3.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from planner.llm import list_llms
@@ -25,11 +24,3 @@ def test_every_flagship_was_planned_within_35_seconds_of_processor_time_and_some
     for row in read_rows(ROWS):
         assert float(row["cpu_s"]) < 35.0 and int(row["gpus"]) > 0, row
         assert row["ttft_ms"] and float(row["ttft_ms"]) <= 3000.0 and float(row["tpot_ms"]) <= 50.0, row
-
-
-def test_experts_are_over_all_gpus_or_none() -> None:
-    """What engines can be started with (`planner.search.grid`)."""
-    for row in read_rows(ROWS):
-        for pool in row["fleet"].split(" + "):
-            degrees = {name: int(degree) for name, degree in re.findall(r"(TP|PP|DP|EP)(\d+)", pool)}
-            assert degrees.get("EP", 1) in (1, degrees["TP"] * degrees.get("DP", 1)), pool

@@ -15,9 +15,6 @@ from planner.fleet.losses import single_replica_warnings, worst_losses
 from planner.fleet.market import market_of
 from planner.fleet.program import search_fleet
 from planner.fleet.types import PlannedDeployment
-from planner.report import plan_to_dict
-from planner.report.plan import page
-from planner.report.robustness import loss_table
 from planner.scenario import load_scenario
 from planner.serving import evaluate
 from tests.builders import HARDWARE, SMALL_CHAT
@@ -103,12 +100,6 @@ def test_a_fleet_sized_to_the_edge_says_no_with_the_latency_that_evaluate_says()
 def test_the_setting_that_is_named_buys_it(modes: str, of: LossOf) -> None:
     bare = planned(f"search.modes=[{modes}]")
     assert loss(planned(f"search.modes=[{modes}]", loss(bare, of).setting), of).holds
-
-
-def test_a_server_takes_the_replicas_it_holds() -> None:
-    """Two replicas of four GPUs to a server of eight."""
-    answer = losses_of(edge(), (resized(edge(), 5),))[LossOf.SERVER]
-    assert answer.failed == "2 of 5 mixed replicas"
 
 
 def test_a_single_replica_stops_the_service_and_is_pointed_out() -> None:
@@ -226,21 +217,3 @@ def test_latencies_are_those_of_slow_steps_and_of_the_rate_at_which_theory_sees_
     assert answer.predicted_s == left.latency_s(answer.target)
     assert answer.slow_s == slow.latency_s(answer.target)
     assert answer.holds is slow.meets(one.slo) and answer.holds_as_estimated is left.meets(one.slo)
-
-
-def test_a_fleet_that_survives_only_as_estimated_says_so() -> None:
-    """Neither yes, which the setting would belie, nor no, which the latency as estimated would."""
-    found = simulated("workload.rate_per_s=5.5")
-    table = loss_table(found)
-    assert table is not None and table.rows[0][:2] == ("a replica", "as estimated")
-    assert "not with the 90 % that the fleet is planned for" in table.note
-    sure = loss_table(simulated("workload.rate_per_s=5.5", "limits.spare_replicas=1", "limits.survives_node_loss=true"))
-    assert sure is not None and {row[1] for row in sure.rows} == {"yes"} and "90 %" not in sure.note
-
-
-def test_it_is_said_in_the_report_and_in_the_document() -> None:
-    text, document = page(edge()).markdown, plan_to_dict(edge())
-    assert "| a replica | no | " in text and "limits.spare_replicas=1" in text
-    assert [(each["of"], each["holds"]) for each in document["losses"]] == [
-        (each.of.value, each.holds) for each in edge().losses
-    ]

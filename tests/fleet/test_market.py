@@ -89,12 +89,6 @@ def test_a_pair_is_not_bought_where_the_network_makes_it_miss() -> None:
     assert moved == pytest.approx(1e10 / load_hardware().skus["h100-sxm"].node.nic_bytes_per_s_per_gpu.value)
 
 
-def test_where_only_the_slow_network_is_on_offer_pairs_are_infeasible() -> None:
-    none = planned(market(1e8), "h100-sxm", "disaggregated", provider="P")
-    assert not none.feasible
-    assert none.diagnosis[0].startswith("pairs of h100-sxm at P miss a target over the network between instances there")
-
-
 def test_where_links_cannot_carry_the_caches_no_pool_grows_for_them() -> None:
     """At 4 GB/s for 30 requests/s of 131 MB the links fall behind: elsewhere they do not, and that costs less."""
     assert place(planned(market(3e9), "h100-sxm", "disaggregated", rate_per_s=60.0)) == "Q"

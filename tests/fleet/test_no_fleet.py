@@ -61,14 +61,3 @@ def test_the_budget_that_is_said_to_be_enough_is() -> None:
     assert by_theory.cost is not None and by_theory.cost.usd_per_hour < enough
     bought = planned(*traffic, f"limits.budget_usd_per_hour={enough}")
     assert bought.cost is not None and bought.cost.usd_per_hour == pytest.approx(enough)
-
-
-def test_a_diagnosis_fills_no_idle_gpus_of_the_fleet_that_it_looks_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody gets that fleet: only what it needs is asked of it. Of GPUs sold by the eight one may idle."""
-    filled = []
-    monkeypatch.setattr(module, "_filled", lambda search, fleet, simulate: filled.append(fleet) or fleet)
-    traffic = ("workload.rate_per_s=2", "search.modes=[mixed]", "prices.granularity=node")
-    none = planned(*traffic, "limits.budget_usd_per_hour=5")
-    assert none.allocation is not None and none.allocation.diagnosis is not None
-    assert not none.feasible and not filled
-    assert planned(*traffic).feasible and len(filled) == 1

@@ -96,10 +96,3 @@ def test_pools_together_fill_no_more_servers_than_apart_and_no_fewer_than_their_
     together, apart = server_count(pools), sum(server_count([pool]) for pool in pools)
     gpus = {sku: sum(pool.gpus * pool.replicas for pool in pools if pool.sku == sku) for sku in ("one", "other")}
     assert sum(math.ceil(count / NODE) for count in gpus.values()) <= together <= apart
-
-
-def test_replicas_of_powers_of_two_waste_nothing() -> None:
-    """Largest first, sizes that divide each other leave no gap: the bound of their GPUs is reached."""
-    pools = [PackedPool("one", gpus, NODE, replicas) for gpus, replicas in ((1, 5), (2, 3), (4, 3), (8, 1), (16, 2))]
-    gpus = sum(pool.gpus * pool.replicas for pool in pools)
-    assert server_count(pools) == math.ceil(gpus / NODE)

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from planner.core import Metric
 from planner.fleet.pairing import UsedPool, apportionment, deployments_of, match_pools
 from planner.search import Mode, PoolOption
 from planner.serving import Role
@@ -29,11 +28,6 @@ def test_a_whole_is_cut_into_parts_that_are_near_their_share(whole: int, weights
     if whole >= 50 * len(weights) * max(weights) / min(weights):
         assert sum(parts) == whole
         assert all(abs(p - whole * w / math.fsum(weights)) < 1.0 + 1e-9 for p, w in zip(parts, weights, strict=True))
-
-
-def test_one_of_each_is_a_pair_as_it_stands() -> None:
-    prefill, decode = used(Role.PREFILL, 10.0), used(Role.DECODE, 10.0)
-    assert match_pools([prefill], [decode]) == [(prefill, decode)]
 
 
 @example([10.0, 13.0, 13.0, 12.5], [11.0, 13.0, 13.5, 13.75])  # small parts raised to 1 once made 51 of 50
@@ -65,12 +59,3 @@ def test_mixed_pools_stand_alone_and_formats_do_not_mix() -> None:
     assert [option.mode for option, _ in found] == [Mode.MIXED, Mode.DISAGGREGATED, Mode.DISAGGREGATED]
     for _, (first, *rest) in found:
         assert {pool.option.config.precision for pool in rest} <= {first.option.config.precision}
-
-
-def test_a_target_is_answered_for_by_the_pool_that_makes_it() -> None:
-    assert used(Role.PREFILL, 1.0).may_cause({Metric.TTFT})
-    assert not used(Role.PREFILL, 1.0).may_cause({Metric.TPOT})
-    assert used(Role.DECODE, 1.0).may_cause({Metric.TPOT})
-    assert used(Role.DECODE, 1.0).may_cause({Metric.TTFT})  # the first token comes from there, after a wait for a place
-    assert all(used(role, 1.0).may_cause({Metric.E2E}) for role in Role)
-    assert not used(Role.MIXED, 1.0).may_cause(set())

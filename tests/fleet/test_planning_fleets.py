@@ -10,12 +10,10 @@ from typing import Any
 import pytest
 from scipy.stats import binom
 
-from planner.core import InputError
 from planner.fleet import Plan
 from planner.fleet import plan as plan_fully
 from tests.builders import HARDWARE, small_request
 
-CHAT = {"rate_per_s": 30.0, "lengths": {"input_tokens": 800, "output_tokens": 150}}
 TARGETS = [
     {"metric": "ttft", "percentile": 0.95, "threshold_s": 0.5},
     {"metric": "tpot", "percentile": 0.95, "threshold_s": 0.03},
@@ -73,10 +71,6 @@ class TestServices:
         apart = cost(planned(prices=nodes)) + cost(planned(llm="qwen2.5-7b", workload=OTHER["workload"], prices=nodes))
         assert cost(together) <= apart + 1e-9
         assert all(count % 8 == 0 for one in together.bought for count in one.gpus)
-
-    def test_two_services_of_one_name_are_refused(self) -> None:
-        with pytest.raises(InputError, match="two services have one name"):
-            planned(services=[OTHER | {"name": "llama-3.1-8b"}])
 
 
 class TestSlices:
@@ -146,22 +140,6 @@ class TestTime:
         assert cost(slow) >= cost(free) - 1e-9
         assert cost(slow) <= (slow.flat_usd_per_hour or 0.0) * (1 + 1e-6)
 
-    def test_a_reserved_base_carries_the_nights_and_on_demand_the_peaks(self) -> None:
-        """With a discount, what runs all day is reserved; what runs a quarter of it is not worth that."""
-        search = {"skus": ["h100-sxm"]}
-        profile = {"factors": [0.3, 0.3, 0.3, 1.0], "period_hours": 6.0}
-        prices = {"commitments": ["on_demand", "reserved"]}
-        busy = {"rate_per_s": 400.0}
-        found = planned(workload=busy, search=search, profile=profile, prices=prices)
-        ways = {one.purchase: one for one in found.bought}
-        assert any(one.committed for one in ways.values())
-        assert any(not one.committed for one in ways.values())
-        only = [
-            cost(planned(workload=busy, search=search, profile=profile, prices={"commitments": [way]}))
-            for way in prices["commitments"]
-        ]
-        assert cost(found) <= min(only) + 1e-9
-
 
 class TestMoneyAndSupply:
     """Ways of buying and limits."""
@@ -208,25 +186,6 @@ class TestMoneyAndSupply:
         assert set(found.own_gpus) == {"h100-sxm"} and found.own_gpus["h100-sxm"] <= 2
         assert found.gpus["h100-sxm"] <= found.own_gpus["h100-sxm"] + found.rented_gpus.get("h100-sxm", 0)
 
-    def test_a_known_hit_rate_behind_a_router_that_heeds_no_prefixes_is_warned_of_once(self) -> None:
-        load = {"rate_per_s": 200.0, "prefix_hit_rate": 0.4}
-        cached = {"skus": ["h100-sxm"], "prefix_cache": [True]}
-        found = planned(workload=load, search=cached)
-        assert found.deployments[0].surviving.pools[0].replicas > 1
-        assert sum("workload.prefix_hit_rate" in warning for warning in found.warnings) == 1
-        assert not any("workload.prefix_hit_rate" in note for note in found.assumptions)
-        affine = planned(workload=load, search={**cached, "router": "prefix_affinity"})
-        assert not any("workload.prefix_hit_rate" in note for note in (*affine.warnings, *affine.assumptions))
-
-    def test_a_pin_that_rented_gpus_help_to_meet_says_so(self) -> None:
-        owned = {"h100-sxm": {"count": 2, "capex_usd_per_gpu": 0.0}}
-        pinned = {"search": {"skus": ["h100-sxm"]}, "limits": {"pinned": {"h100-sxm": 4}}}
-        found = planned(prices={"owned": owned}, **pinned)
-        assert sum(one.gpus[0] for one in found.bought) >= 4
-        (note,) = (note for note in found.assumptions if note.startswith("limits.pinned.h100-sxm=4"))
-        assert "2 of one's own" in note
-        assert not any("limits.pinned" in note for note in planned(**pinned).assumptions)
-
     def test_spot_is_bought_with_headroom_that_is_enough_for_what_is_bought(self) -> None:
         """Outside truth: the binomial distribution of instances that are up, at the number actually bought."""
         terms = {"interruptions_per_hour": 0.5, "recovery_s": 600.0, "probability": 0.99}
@@ -241,11 +200,6 @@ class TestMoneyAndSupply:
         used = sum(found.gpus.values())
         assert bought_gpus > used
         assert binom.sf(used - 1, round(bought_gpus), up) >= 0.99
-
-    def test_adapters_share_their_base_and_take_memory_and_time(self) -> None:
-        found = planned(search={"lora": {"adapters": 32, "rank": 64, "slots": 8}})
-        assert all(pool.config.lora for one in found.deployments for pool in one.deployment.pools)
-        assert cost(found) >= cost(base()) - 1e-9
 
     def test_growth_is_the_same_as_more_demand(self) -> None:
         assert cost(planned(growth=2.0)) == pytest.approx(cost(planned(workload={"rate_per_s": 60.0})), rel=1e-3)

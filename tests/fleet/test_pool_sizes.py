@@ -87,13 +87,6 @@ def test_the_fewest_replicas_that_hold_are_those_of_trying_all(monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("by_rule")
-def test_a_pool_never_loses_its_last_replica() -> None:
-    judge = Judge(1e9)
-    assert found([(pool(1),)], judge) == []
-    assert judge.runs == []
-
-
-@pytest.mark.usefixtures("by_rule")
 def test_deployments_of_one_slice_share_its_traffic_and_lose_none() -> None:
     """Two and four replicas at 5 and 10 per second; five hold 15, in proportion to what is left: 3 and 12."""
     groups = [(pool(2, 5.0),), (pool(4, 10.0),)]
@@ -237,16 +230,6 @@ def test_a_server_of_eight_runs_eight_replicas_that_cost_what_one_does() -> None
     assert (sizes(alone), sizes(whole)) == ([1], [8])
     assert whole.cost is not None and whole.cost.usd_per_hour == pytest.approx(8 * 2.5)
     assert latency(whole, Metric.TPOT) < latency(alone, Metric.TPOT)
-
-
-def test_pairs_of_pools_fill_a_server_too() -> None:
-    whole, alone = (
-        by_theory("search.modes=[disaggregated]"),
-        by_theory("search.modes=[disaggregated]", granularity="gpu"),
-    )
-    assert sum(sizes(whole)) == 8 > sum(sizes(alone))
-    assert all(more >= fewer for more, fewer in zip(sizes(whole), sizes(alone), strict=True))
-    assert latency(whole, Metric.TTFT) < latency(alone, Metric.TTFT)
 
 
 def test_idle_gpus_go_to_the_busiest_pool_one_by_one() -> None:

@@ -114,9 +114,3 @@ def test_a_pair_whose_links_fall_behind_gets_more_links_and_no_more_prefill_repl
         if holds((first, second))
     )
     assert sizes[0] * gpus[0] + sizes[1] * gpus[1] <= smallest + 1
-
-
-def test_a_change_changes_a_copy() -> None:
-    asked = base()
-    assert put(asked, search__tp=[2])["search"]["tp"] == [2]
-    assert asked == base()

@@ -50,13 +50,6 @@ def test_a_recording_is_replayed_from_its_first_request_to_its_last() -> None:
     assert found.requests == len(workload.arrivals.times_s) * (1.0 - run.warmup_fraction) // 1 + 1
 
 
-def test_three_lifetimes_at_the_start_are_not_measured() -> None:
-    workload, deployment = recorded(), mixed(2)
-    predicted = evaluate(deployment, workload)
-    run = run_of(deployment, workload, 100, predicted)
-    assert run.warmup_fraction == pytest.approx(3.0 * predicted.e2e.mean_s / 120.0, rel=0.01)
-
-
 def test_a_drift_is_simulated_for_a_whole_cycle() -> None:
     workload, deployment = drifting(10.0, 400.0), mixed(2)
     run = run_of(deployment, workload, 1000, evaluate(deployment, workload))
@@ -115,12 +108,6 @@ def test_busiest_requests_keep_their_clock() -> None:
     times_s = whole.offsets_s
     shortest = min(times_s[first + 499] - times_s[first] for first in range(times_s.size - 499))
     assert busiest.offsets_s[-1] == pytest.approx(shortest, rel=1e-3)
-
-
-def test_a_steady_process_is_drawn_as_asked_for() -> None:
-    run = run_of(mixed(4), chat(10.0), 5000, evaluate(mixed(4), chat(10.0)))
-    assert (run.requests, run.warmup_fraction, run.fleet_share) == (5000, 0.1, 1.0)
-    assert run_notes(run) == ()
 
 
 def test_the_busiest_part_of_a_replay_tells_a_certain_miss(monkeypatch: pytest.MonkeyPatch) -> None:

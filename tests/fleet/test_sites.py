@@ -98,20 +98,3 @@ def test_what_is_said_to_be_enough_is_as_limits_are_set_and_where_least_will_do(
     rate = float(none.diagnosis[0].split("requests/s of llama-3.1-8b 260 -> ")[1].split(";")[0])
     within_tolerance = 0.985 * rate  # of the rates that pools sustain
     assert limited(f"workload.rate_per_s={within_tolerance}", f"limits.gpus.h100-sxm={most}").feasible
-
-
-def test_old_prices_are_in_the_headline() -> None:
-    by_eight = with_prices(load_hardware(), [make_price(provider="P", gpus_per_instance=8, retrieved_on="2026-01-01")])
-    text = headline(planned(by_eight, "skus=[h100-sxm]", granularity="instance"))
-    assert "PRICE 324 DAYS OLD (h100-sxm, P)" in text
-
-
-def test_what_servers_sold_whole_would_cost_is_in_the_headline() -> None:
-    """One H100 at 3.00 USD/h of servers of eight: seven more are 21 USD/h."""
-    by_eight = with_prices(
-        load_hardware(),
-        [make_price(provider="P", gpus_per_instance=8, usd_per_gpu_hour=3.0, retrieved_on="2026-11-01")],
-    )
-    found = planned(by_eight, "skus=[h100-sxm]", granularity="gpu")
-    (used,) = found.gpus.values()
-    assert f"sold there in 8s only: 8 cost {(8 - used) * 3.0:.2f} more" in headline(found)

@@ -22,7 +22,6 @@ from planner.traffic import (
     OfflineWork,
 )
 from planner.workload import (
-    ArrivalProcess,
     RecordedArrivals,
     RequestClass,
     Sessions,
@@ -79,34 +78,6 @@ def test_parts_are_what_each_request_would_be_counted_to_one_by_one(
     assert sum(len(part.lengths.weights) for part in parts) <= len(cells)
 
 
-def test_a_request_at_the_cut_is_below_it_and_empty_parts_are_left_out() -> None:
-    lengths = TokenLengths.from_pairs([2000, 2001, 9000], [10, 10, 10], [1, 2, 1])
-    parts = split_by_length(lengths, LengthSplit(input_tokens=(2000, 8000), output_tokens=(10,)))
-    assert [(part.label, part.share) for part in parts] == [
-        ("up to 2000 in, up to 10 out", 0.25),
-        ("2001 to 8000 in, up to 10 out", 0.5),
-        ("above 8000 in, up to 10 out", 0.25),
-    ]
-
-
-def test_no_cut_keeps_the_distribution() -> None:
-    (part,) = split_by_length(CONV, LengthSplit())
-    assert (part.label, part.share, part.lengths) == ("", 1.0, CONV)
-
-
-@pytest.mark.parametrize(
-    ("split", "message"),
-    [
-        ({"input_tokens": (0, 10)}, r"split.input_tokens = 0: a cut must be at 1 token or more. Fix: remove it"),
-        ({"output_tokens": (10, 5)}, r"split.output_tokens = 5: does not rise above 10. Fix: sort the cuts"),
-        ({"input_tokens": (10, 10)}, r"split.input_tokens = 10: does not rise above 10"),
-    ],
-)
-def test_cuts_that_do_not_rise_are_refused(split: dict[str, tuple[int, ...]], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        split_by_length(CONV, LengthSplit(**split))
-
-
 # --- slices ---------------------------------------------------------------------------------------------------------
 
 
@@ -128,15 +99,6 @@ def test_no_request_is_lost_or_doubled(split: LengthSplit | None, own_slo: Slo |
         expected, found = distribution([(one.workload.lengths, 1.0)]), slice_distribution(mine, peak)
         assert found.keys() == expected.keys()
         assert all(found[pair] == pytest.approx(share, rel=1e-9) for pair, share in expected.items())
-
-
-def test_whole_services_are_one_slice_each_and_untouched() -> None:
-    """The trivial case is the request itself: nothing is split, renamed or rescaled."""
-    one = service("both", two_classes())
-    (only,) = slices_of([one])
-    assert (only.name, only.workload, only.slo) == ("both", one.workload, CHAT_SLO)
-    assert only.demand_per_s == (8.0,)
-    assert not only.deferrable
 
 
 def test_a_class_alone_is_the_workload_of_that_class() -> None:
@@ -164,18 +126,6 @@ def test_classes_with_targets_of_their_own_are_promised_those() -> None:
     assert {one.name: one.slo for one in slices} == {"both: code": FAST_SLO, "both: talk": CHAT_SLO}
     everything = slices_of([service("both", two_classes(FAST_SLO))], by_class=True, split=CUTS)
     assert all((one.slo is FAST_SLO) == ("code" in one.name) for one in everything)
-
-
-def test_a_class_without_requests_in_a_cell_is_not_in_its_slice() -> None:
-    classes = (
-        RequestClass(name="short", lengths=TokenLengths.constant(100, 10), share=0.5),
-        RequestClass(name="long", lengths=TokenLengths.constant(9000, 10), share=0.5),
-    )
-    load = Workload(arrivals=ArrivalProcess(rate_per_s=2.0), classes=classes)
-    below, above = slices_of([service(workload=load)], split=LengthSplit(input_tokens=(1000,)))
-    assert [kind.name for kind in below.workload.classes] == ["short"]
-    assert [kind.name for kind in above.workload.classes] == ["long"]
-    assert below.workload.rate_per_s == above.workload.rate_per_s == 1.0
 
 
 def test_recordings_stay_whole_until_they_are_cut() -> None:
@@ -243,18 +193,6 @@ def test_offline_work_is_its_mean_rate_in_every_period_and_may_wait() -> None:
     problem = FleetProblem(slices=rows, units=(), periods=periods_of(profile))
     total = sum(rate * period.hours for rate, period in zip(rows[-1].demand_per_s or (), problem.periods, strict=True))
     assert total * 3600.0 == pytest.approx(7200.0 * 1.5 * problem.hours)
-
-
-def test_offline_work_needs_no_service_beside_it() -> None:
-    work = OfflineWork(name="night", lengths=CODE, requests_per_hour=60.0)
-    assert [one.name for one in slices_of([], offline=[(service("batch"), work)])] == ["batch: night"]
-
-
-def test_more_growth_is_more_of_everything_alike() -> None:
-    base, grown = (slices_of([service("both", two_classes())], split=CUTS, growth=by) for by in (1.0, 2.0))
-    for small, large in zip(base, grown, strict=True):
-        assert large.demand_per_s[0] == pytest.approx(2.0 * small.demand_per_s[0])
-        assert large.workload.classes == small.workload.classes
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from planner.core import FloatArray, Metric
-from planner.fleet import PlannedDeployment, requests_to_simulate, routed_workload
+from planner.fleet import PlannedDeployment, routed_workload
 from planner.fleet.costs import with_costs
 from planner.fleet.pairing import UsedPool
 from planner.fleet.verification import (
@@ -117,12 +117,6 @@ def test_costs_are_shared_without_a_remainder() -> None:
     assert math.fsum(one.usd_per_hour for one in shared) == pytest.approx(24.0, abs=1e-12)
 
 
-def test_long_requests_are_simulated_for_many_lifetimes() -> None:
-    slow = evaluate(mixed(2), Workload.of(2.0, TokenLengths.constant(200, 3000)))
-    assert requests_to_simulate(100, slow) >= 15 * slow.e2e.mean_s * 2.0
-    assert requests_to_simulate(50_000, slow) == 50_000
-
-
 def test_misses_are_counted_against_those_allowed() -> None:
     """By theory before a simulation, then in it; of the busiest part of a run as if nothing else missed."""
     option = DeploymentOption(Mode.MIXED, (PoolOption(Role.MIXED, replica()),))
@@ -164,20 +158,6 @@ def test_a_share_just_above_the_target_in_a_short_run_is_no_hold() -> None:
     assert held > 100
     assert missed_next <= 0.025 * held
     assert naive_missed > 3 * max(missed_next, 1)
-
-
-def test_the_error_of_a_share_is_said_where_the_share_is() -> None:
-    """That it is judged by, so that a share above the target beside NO is explained; two like runs leave 1/sqrt(2)."""
-    option = DeploymentOption(Mode.MIXED, (PoolOption(Role.MIXED, replica()),))
-    scoped = next(iter(scoped_slos([parts()["short"]])))
-    base = verify_deployment(option, [pool({"short": 30.0}, 1)], parts(), seed=1, simulated_requests=2000)
-    late = np.where(np.arange(2000) % 11 == 0, 9.9, 0.1)  # 90.9 % within, 90 % asked
-    run = replace(base, simulated=_of(base, late))
-    one, two = (target_checks([run] * count, [scoped])[0] for count in (1, 2))
-    assert one.simulated_error == pytest.approx(1.96 * math.sqrt(0.9 * 0.1 / 2000))
-    assert two.simulated_error == pytest.approx(one.simulated_error / math.sqrt(2.0))
-    assert one.share_words == "90.9 ± 1.3 %" and not one.met
-    assert target_checks([replace(base, run=None)], [scoped])[0].simulated_error == 0.0
 
 
 def _of(planned: PlannedDeployment, ttft_s: FloatArray) -> Performance:

@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csr_array
 
 from planner.optimizer import (
     Allocation,
@@ -20,6 +22,9 @@ from planner.optimizer import (
     UnitStage,
     solve,
 )
+from planner.optimizer.layout import Layout
+from planner.optimizer.program import build_program
+from planner.optimizer.types import Sense
 from tests.fleet_oracle import Fleets, small_problem
 
 MIN_COST, MAX_RATE, MAX_RATIO = Objective.MIN_COST, Objective.MAX_RATE, Objective.MAX_RATE_PER_COST
@@ -78,8 +83,12 @@ def check_allocation(answer: Allocation, stated: FleetProblem, objective):
         for t, h in enumerate(hours):
             taken = sum(by_name[name].takes.get(resource.name, 0.0) * n[t] for name, n in answer.units.items())
             usable = sum(ways[way].usable_share * amounts[t] for way, amounts in held.items())
-            assert not ways or usable >= taken - 1e-6
-            assert all(amounts[t] % ways[way].block == 0 for way, amounts in held.items())
+            assert not ways or usable >= taken * (1 - 1e-6) - 1e-6
+            assert taken <= (resource.at_most or math.inf) * (1 + 1e-6)
+            assert not ways or sum(amounts[t] for amounts in held.values()) >= resource.at_least
+            for way, amounts in ((ways[name], amounts) for name, amounts in held.items()):
+                assert amounts[t] % way.block == 0 and amounts[t] <= (way.at_most or math.inf)
+                assert not way.committed or amounts[t] == amounts[0]
             cost += sum(ways[way].usd_per_hour * amounts[t] for way, amounts in held.items()) * h / horizon
     for one in stated.slices:
         rates = {name: routed.get(one.name, (0.0,) * len(hours)) for name, routed in answer.routed_per_s.items()}
@@ -102,11 +111,34 @@ def check_allocation(answer: Allocation, stated: FleetProblem, objective):
                 for side in (UnitStage.FIRST, UnitStage.SECOND)
             ]
             assert sides[0] == pytest.approx(sides[1], rel=1e-6, abs=1e-9)
+    staged = [one for one in map(by_name.get, answer.units) if one.kind and one.stage is not UnitStage.WHOLE]
+    places = {(one.stage, one.channel, one.kind) for one in staged}
+    assert len(places) == len({place[:2] for place in places}), "several kinds in one place"
     assert answer.cost_usd_per_hour == pytest.approx(cost + starts, rel=1e-12)
     assert answer.starts_usd_per_hour == pytest.approx(starts)
     assert answer.rate_per_s == pytest.approx(served, rel=1e-6)
     assert all(row.slack >= -1e-6 * max(1.0, abs(row.limit)) for row in answer.constraints)
     assert len({row.name for row in answer.constraints}) == len(answer.constraints), "one row for each limit"
+
+
+def by_milp(layout: Layout, *, whole: bool = True, gap: float = 1e-7) -> float:
+    """Least cost by scipy's solver on the rows as they are stated; infinite where there is none."""
+    program, upper = build_program(layout, MIN_COST), np.full(layout.columns, np.inf)
+    upper[[*layout.column.kinds, *layout.column.groups]] = 1.0
+    constraints = []
+    for rows in program.rows:
+        matrix = csr_array((rows.value, (rows.row, rows.column)), shape=(len(rows), layout.columns))
+        low, high = (-np.inf, rows.limit) if rows.sense is Sense.AT_MOST else (rows.limit, np.inf)
+        constraints.append(LinearConstraint(matrix, low, high))
+    found = milp(
+        program.goal,
+        constraints=constraints,
+        bounds=Bounds(0.0, upper),
+        integrality=program.integer() & whole,
+        options={"mip_rel_gap": gap, "time_limit": 20.0},
+    )
+    assert found.status in (0, 2), found.message
+    return math.inf if found.x is None else float(found.fun)
 
 
 def with_resource(stated, kind, about, value):

@@ -7,11 +7,9 @@ import math
 import numpy as np
 
 from planner.optimizer import (
-    FleetProblem,
     Period,
     Relaxation,
     Resource,
-    Slice,
     SolveStatus,
     constraints,
     solve,
@@ -21,7 +19,7 @@ from planner.optimizer.highs import ProgramSolver, Solution
 from planner.optimizer.layout import build_layout
 from planner.optimizer.program import build_program
 from tests.fleet_oracle import Fleets, small_problem
-from tests.optimizer.problems import MAX_RATE, MIN_COST, chat, problem, unit, with_resource
+from tests.optimizer.problems import MAX_RATE, MIN_COST, problem, unit, with_resource
 
 
 def without(stated, family):
@@ -98,22 +96,6 @@ def all_limits(stated):
                 yield type("Row", (), {"name": name})
 
 
-def test_each_limit_of_the_conflict_comes_with_its_smallest_change():
-    """40/s need ceil(40/4) = 10 units of 5.73 USD/h and 2 GPUs; 40 USD/h buy 6 units, which serve 24/s."""
-    stated = problem(
-        [unit("a", 4.0, 5.73, {"gpu": 2.0})],
-        40.0,
-        budget_usd_per_hour=40.0,
-        resources=(Resource(name="gpu", at_most=64.0),),
-    )
-    found = solve(stated, MIN_COST).diagnosis
-    assert found.conflict == ("serve_demand__chat", "within_budget")
-    assert [str(r) for r in found.relaxations] == [
-        "slices[chat].demand_per_s 40 -> 24",
-        "budget_usd_per_hour 40 -> 57.3",
-    ]
-
-
 def test_a_limit_that_does_not_help_alone_says_so():
     """Ten units cost 50 and take 20 GPUs: neither limit alone is enough, so the conflict is with one of them."""
     stated = problem(
@@ -143,13 +125,6 @@ def test_nothing_fits_is_infeasible_not_an_empty_fleet():
     assert answer.status is SolveStatus.INFEASIBLE
     assert answer.diagnosis.conflict == ("serve_minimum", "within_budget")
     assert [r.needed for r in answer.diagnosis.relaxations] == [None, 5.0]
-
-
-def test_a_slice_nobody_serves_is_the_conflict():
-    stated = FleetProblem(slices=(chat(1.0), Slice(name="code", demand_per_s=(1.0,))), units=(unit("a", 1.0, 1.0),))
-    found = solve(stated, MIN_COST).diagnosis
-    assert found.conflict == ("serve_demand__code",)
-    assert found.summary == "slices[code].demand_per_s cannot hold; no change of it is enough"
 
 
 def test_a_diagnosis_cut_short_says_so(monkeypatch):

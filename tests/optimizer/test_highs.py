@@ -76,16 +76,6 @@ def test_more_work_never_finds_a_dearer_fleet_or_proves_less() -> None:
     assert bounds == pytest.approx(sorted(bounds))
 
 
-def test_a_start_is_no_dearer_than_what_is_found_from_it() -> None:
-    """The optimum of one run, given to another that may hardly search: it has nothing to add."""
-    layout = build_layout(many_alike(3, slices=1))
-    solver = ProgramSolver(1e-3, 1e8)
-    best = solver.run(build_program(layout, MIN_COST))
-    again = ProgramSolver(0.5, 0.0).run(build_program(layout, MIN_COST), start=best.values)
-    goal = build_program(layout, MIN_COST).goal
-    assert goal @ again.values <= goal @ best.values * (1.0 + 1e-9)
-
-
 @pytest.mark.parametrize("objective", Objective)
 def test_fewer_columns_and_counts_that_end_change_no_optimum(
     objective: Objective, monkeypatch: pytest.MonkeyPatch
@@ -125,20 +115,6 @@ def test_units_that_another_betters_are_not_missed(monkeypatch: pytest.MonkeyPat
         assert fewer.status is every.status, seed
         assert fewer.objective == (every.objective if every.objective is None else pytest.approx(every.objective)), seed
     assert left_out > 150
-
-
-def test_the_solver_asks_as_often_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What work is counted in: the checks of two runs of one program."""
-    seen = []
-    plain = highs.solve_program
-    monkeypatch.setattr(
-        "planner.optimizer.highs.solve_program", lambda *a, **k: seen.append(plain(*a, **k)) or seen[-1]
-    )
-    layout = build_layout(many_alike(4))
-    for _ in range(2):
-        ProgramSolver(0.0, 3e5).run(build_program(layout, MIN_COST))
-    assert seen[0].work == seen[1].work > 0
-    assert seen[0].bound == seen[1].bound and (seen[0].values == seen[1].values).all()
 
 
 def test_goal_and_bound_of_a_greatest_rate_are_in_requests_per_second() -> None:

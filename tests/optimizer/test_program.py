@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import replace
-from pathlib import Path
 
-import highspy
 import numpy as np
 import pytest
 
@@ -24,10 +22,9 @@ from planner.optimizer import (
 from planner.optimizer.as_pulp import to_pulp
 from planner.optimizer.layout import build_layout
 from planner.optimizer.program import build_program, pool_rates, unpool_rates
-from tests.optimizer.problems import MAX_RATE, MIN_COST, chat, golden_problem, problem, unit
+from tests.optimizer.problems import MIN_COST, chat, golden_problem, problem, unit
 from tests.places import DOCS, LP
 
-PACKAGE = Path(constraints.__file__).parent
 LP_FOLDER = LP
 CONSTRAINT_NAMES = sorted({function.__name__ for used in constraints.CONSTRAINTS.values() for function in used})
 GOLDEN_NAMES = [*CONSTRAINT_NAMES, *(objective.value for objective in Objective)]
@@ -71,16 +68,6 @@ def test_row_names_are_their_functions_and_survive_pulp():
         reported = {row.name for row in solve(golden_problem(), objective).constraints}
         assert reported <= {family for rows in program.rows for family in rows.families()}
         assert not any(name.startswith(tuple(constraints.STRUCTURAL)) for name in reported)
-
-
-@pytest.mark.parametrize("objective", [MIN_COST, MAX_RATE])
-def test_the_file_carries_its_optimum(objective):
-    """HiGHS reads the file as it is: unscaled, untightened, without PuLP."""
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.readModel(str(LP_FOLDER / f"{objective.value}.lp"))
-    solver.run()
-    assert solve(golden_problem(), objective).objective == pytest.approx(solver.getObjectiveValue(), rel=1e-6)
 
 
 def test_every_name_is_documented():

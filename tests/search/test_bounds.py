@@ -16,7 +16,7 @@ from planner.engine import ReplicaConfig, Schedule, Speculation
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
 from planner.search import Demand
-from planner.search.bounds import POOL_SIZES, Screen, bounds_key, pool_class, screen
+from planner.search.bounds import POOL_SIZES, Screen, bounds_key, screen
 from planner.search.prompt_times import convex_below, prompt_steps
 from planner.search.step_time_groups import step_time_group
 from planner.serving import (
@@ -326,8 +326,3 @@ def test_pairs_inside_a_scale_up_domain_are_not_limited_by_nics() -> None:
     pair = Deployment.disaggregated(config, config)
     link_per_s = screen(config, Role.PREFILL, asked, (2048,), 64.0).link_per_s
     assert link_per_s >= pair.kv_link_bytes_per_s / sent * (1.0 - 1e-9)
-
-
-def test_pool_classes_take_the_next_larger_size() -> None:
-    assert [pool_class(size) for size in POOL_SIZES] == list(range(len(POOL_SIZES)))
-    assert pool_class(POOL_SIZES[-1] + 1) == len(POOL_SIZES)

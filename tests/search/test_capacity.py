@@ -103,24 +103,6 @@ def test_the_best_member_is_that_of_trying_every_one(case: str, calibrated: bool
     assert best.rate_per_s <= rates[best.member.name] * (1.0 + FINE)
 
 
-def test_the_best_rate_has_been_seen_to_hold_and_a_little_more_does_not() -> None:
-    asked, some = demand(), family()
-    best = Capacity(asked).best(some, 4)
-    assert best.member is not None
-    deployment = Deployment(pools=(best.member.pool(4),))
-    assert evaluate(deployment, asked.workload.at_rate(best.rate_per_s)).meets(asked.slo)
-    assert not evaluate(deployment, asked.workload.at_rate(1.02 * best.rate_per_s)).meets(asked.slo)
-
-
-def test_the_others_are_named_with_the_one_that_stands_in_for_them() -> None:
-    some = family()
-    best = Capacity(demand()).best(some, 2)
-    assert best.member is not None
-    assert {one.by for one in best.dominated} == {best.member.name}
-    assert {one.name for one in best.dominated} == {member.name for member in some.members} - {best.member.name}
-    assert all(f"{best.rate_per_s:.4g}/s" in one.reason for one in best.dominated)
-
-
 def test_nothing_is_evaluated_twice() -> None:
     """Not in one plan, nor in the next one with another rate, records read anew and other objects."""
     first = Capacity(demand())
@@ -135,17 +117,6 @@ def test_nothing_is_evaluated_twice() -> None:
     assert best.rate_per_s == found.rate_per_s
     assert best.member is not None and found.member is not None
     assert best.member.name == found.member.name
-
-
-def test_another_shape_of_demand_is_another_question() -> None:
-    some, first = family(), Capacity(demand())
-    first.best(some, 3)
-    bursts = Workload(arrivals=ArrivalProcess(rate_per_s=50.0, scv=5.0), classes=demand().workload.classes)
-    for other in (demand(promised(0.4)), demand(workload=bursts)):
-        capacity = Capacity(other)
-        assert capacity.is_new(some)
-        assert capacity.best(some, 3).rate_per_s > 0.0
-        assert capacity.evaluations > 0
 
 
 def test_where_a_pool_carries_nothing_smaller_ones_do_not_either() -> None:
@@ -244,16 +215,6 @@ def test_rates_above_the_demand_are_not_looked_for() -> None:
     assert whole.best(some, 4).rate_per_s > 10.0
 
 
-def test_a_rate_that_a_member_holds_and_one_that_it_does_not() -> None:
-    member, capacity = family().members[0], Capacity(demand())
-    rate = capacity.rate_per_s(member, 2)
-    assert capacity.holds(member, 2, rate)
-    assert not capacity.holds(member, 2, 1.1 * rate)
-    count = capacity.evaluations
-    assert capacity.holds(member, 2, 0.5 * rate)
-    assert capacity.evaluations == count
-
-
 def test_targets_that_nobody_meets_leave_no_member() -> None:
     best = Capacity(demand(promised(0.5, 1e-4))).best(family(), 2)
     assert best.member is None and best.rate_per_s == 0.0
@@ -267,15 +228,6 @@ def test_sizes_worth_a_column_reach_beyond_the_true_need(rate_per_s: float) -> N
     assert sizes == tuple(sorted(set(sizes))) and sizes[0] == 1
     assert capacity.best(some, sizes[-1], rate_per_s).rate_per_s == rate_per_s
     assert len(sizes) <= 8 + math.ceil(math.log(sizes[-1], 1.25)) + 4
-
-
-def test_other_routers_are_judged_as_they_are() -> None:
-    """Requests dealt out at random wait longer than in turn, so that less is sustained."""
-    in_turn, random = (
-        Capacity(demand(promised(0.15))).best(family(budgets=(2048,), limits=(256,), router=router), 4).rate_per_s
-        for router in (Router.ROUND_ROBIN, Router.RANDOM)
-    )
-    assert 0.0 < random < in_turn
 
 
 @pytest.mark.parametrize("role", [Role.MIXED, Role.DECODE])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.search import Capacity, CapacityUnderDrift, ConfigurationFamily, capacity_of
+from planner.search import Capacity, ConfigurationFamily, capacity_of
 from planner.search.candidates import RATE_TOLERANCE
 from planner.serving import Role, Router
 from planner.workload import ArrivalProcess, RateDrift
@@ -17,11 +17,6 @@ DRIFT = RateDrift.random(0.3, 300.0, seed=5)
 
 def family() -> ConfigurationFamily:
     return ConfigurationFamily(role=Role.MIXED, members=(option(limit=32), option(limit=96)))
-
-
-def test_a_steady_demand_has_the_capacity_of_old() -> None:
-    assert type(capacity_of(demand(None))) is Capacity
-    assert isinstance(capacity_of(demand(DRIFT)), CapacityUnderDrift)
 
 
 @pytest.mark.parametrize("replicas", [1, 4])

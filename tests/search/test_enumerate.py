@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from hardware_db import Dtype, KvTierKind, select_calibration
-from planner.core import InputError, Metric, with_unit
+from planner.core import InputError, Metric
 from planner.engine import KvTier, ReplicaConfig, Speculation, memory_footprint, require_room
 from planner.llm import Precision, load_llm
-from planner.roofline import Parallelism, StepShape
+from planner.roofline import Parallelism
 from planner.scenario import load_scenario
 from planner.search import Demand, FamilySet, Mode, Offer, SearchSpace, find_families, with_rounded_bursts
 from planner.search import enumerate as enumerate_module
@@ -28,7 +26,6 @@ from planner.workload import (
     LatencyTarget,
     RecordedArrivals,
     RequestClass,
-    SharedPrefixes,
     Slo,
     TokenLengths,
     Workload,
@@ -251,41 +248,11 @@ def test_a_sku_with_nothing_is_rejected_with_the_nearest_reason() -> None:
     assert all("leave no KV cache" in one.reason for one in huge.rejections)
 
 
-def test_a_reason_writes_latencies_as_everything_else_does() -> None:
-    """Seconds of prefill are thousands of milliseconds, not 6.56e+03; E2E is in seconds."""
-    long = TokenLengths.constant(100_000, 200)
-    goals = Slo(targets=(LatencyTarget(metric=Metric.TTFT, percentile=0.99, threshold_s=1.0),))
-    whole = Slo(targets=(LatencyTarget(metric=Metric.E2E, percentile=0.99, threshold_s=2.0),))
-    for targets, text in (
-        (goals, r": p99 TTFT \d{1,3},\d{3} ms > 1,000 ms even"),
-        (whole, r" \d+(\.\d+)? s > 2 s even"),
-    ):
-        slow = demand(lengths=long, goals=targets)
-        (rejection,) = found(slow, skus=("a100-sxm-80gb",), tp=(1,), modes=(Mode.MIXED,)).rejections
-        assert re.search(text, rejection.reason), rejection.reason
-        reached = rejection.ratio * targets.targets[0].threshold_s
-        assert with_unit(reached, targets.targets[0].metric) in rejection.reason
-
-
 def test_without_decodes_there_is_nothing_to_hand_over() -> None:
     got = found(demand(lengths=TokenLengths.constant(500, 1)))
     assert {family.role for family in got.families} == {Role.MIXED}
     assert [one.mode for one in got.rejections] == [Mode.DISAGGREGATED] * 2
     assert all("nothing to decode" in one.reason for one in got.rejections)
-
-
-def test_prefix_caches_are_looked_at_with_what_they_find() -> None:
-    """A prompt that is shared to 90 % meets a TTFT that it misses without the cache."""
-    prefixes = SharedPrefixes(tokens=7200)
-    alike = RequestClass(lengths=TokenLengths.constant(8000, 100), prefixes=prefixes)
-    asked = Demand(
-        load_llm("llama-3.1-8b"),
-        Precision(),
-        Workload(arrivals=Workload.of(1.0, CHAT).arrivals, classes=(alike,)),
-        slo(0.15, 0.05),
-    )
-    got = found(asked, prefix_cache=(False, True), skus=("h100-sxm",), tp=(1,), modes=(Mode.MIXED,))
-    assert {member.tag for family in got.families for member in family.members} == {"prefix cache"}
 
 
 def test_keys_tell_machines_apart_and_nothing_else() -> None:
@@ -339,18 +306,6 @@ def test_sets_of_kv_tiers_are_families_of_their_own_and_decode_pools_have_none()
     )
 
 
-def test_sets_of_kv_tiers_may_be_written_shortly() -> None:
-    host = {"kind": "host", "size_bytes": 1e12}
-    (tier,) = SearchSpace(skus=("h100-sxm",), prefix_cache=(True,), kv_tiers=host).kv_tiers[0]
-    assert tier.size_bytes == 1e12
-    several = SearchSpace(skus=("h100-sxm",), prefix_cache=(True,), kv_tiers=[host, {**host, "kind": "ssd"}])
-    assert [len(tiers) for tiers in several.kv_tiers] == [2]
-    choice = SearchSpace(skus=("h100-sxm",), prefix_cache=(True,), kv_tiers=[None, host, [host]])
-    assert [len(tiers) for tiers in choice.kv_tiers] == [0, 1, 1]
-    with pytest.raises(InputError, match="levels of the prefix cache"):
-        SearchSpace(skus=("h100-sxm",), prefix_cache=(False,), kv_tiers=host)
-
-
 def test_every_member_has_the_memory_fraction_and_the_graphs_that_are_asked_for() -> None:
     """With and without a prefix cache; a smaller share of the memory holds fewer KV tokens, as vLLM documents it."""
     asked: dict[str, Any] = {"more_engines": ("sglang",), "prefix_cache": (False, True), "skus": ("h100-sxm",)}
@@ -366,14 +321,3 @@ def test_every_member_has_the_memory_fraction_and_the_graphs_that_are_asked_for(
     one = next(one for one in own.values() if one.engine.id == "vllm")
     less = one.model_copy(update={"memory_fraction": 0.6})
     assert 0 < memory_footprint(less).kv_capacity_tokens < memory_footprint(one).kv_capacity_tokens
-
-
-def test_a_step_without_graphs_is_never_faster() -> None:
-    with_graphs, without = (
-        next(family.members[0].config for family in found(eager=eager, modes=(Mode.MIXED,)).families)
-        for eager in (False, True)
-    )
-    running = np.array([1.0, 8.0, 32.0])
-    steps = StepShape(decodes=running, decode_context=1000.0 * running)
-    graph_s, eager_s = with_graphs.timer.times_s(steps), without.timer.times_s(steps)
-    assert np.all(eager_s >= graph_s) and eager_s[0] > graph_s[0]

@@ -143,13 +143,6 @@ def test_a_small_kv_cache_comes_with_small_weights() -> None:
     assert (Dtype.BF16, Dtype.FP8) not in formats and (Dtype.FP8, Dtype.FP8) in formats
 
 
-def test_no_two_members_have_one_name_not_even_in_different_families() -> None:
-    """Columns of the program are found by it: with either KV cache, with drafts and without, on every split."""
-    got = found(demand("deepseek-v3"), "b200-sxm", tp=(8,))
-    names = [(member.role, member.name) for family in got.families for member in family.members]
-    assert {family.kv_cache for family in got.families} >= {"fp8"} and len(set(names)) == len(names)
-
-
 @pytest.mark.parametrize(("model", "dp"), [("llama-3.1-8b", [1]), ("gpt-oss-20b", [1, 2])])
 def test_leaving_the_search_open_never_costs_more_than_restricting_it(model: str, dp: list[int]) -> None:
     """Against one small grid by hand, by theory: the open search holds it, or what stands in for it."""

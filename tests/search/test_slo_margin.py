@@ -13,7 +13,6 @@ from planner.search import Capacity, Demand, PoolOption
 from planner.search.candidates import RATE_TOLERANCE
 from planner.search.slo_margin import pool_slo_margin, slo_margin_between_nodes
 from planner.serving import Deployment, Role, evaluate, pool_limit_per_s, pool_load, sustainable_rate_per_s
-from planner.serving.pool_load import PoolUnderLoad
 from planner.workload import (
     ArrivalProcess,
     LatencyTarget,
@@ -79,34 +78,6 @@ def test_the_rate_found_under_drift_is_what_evaluate_holds() -> None:
     assert (1.0 - 2.0 * RATE_TOLERANCE) * true <= rate_per_s <= true * 1.002
     assert rate_per_s < 0.95 * Capacity(demand(None)).rate_per_s(option(), 3)
     assert evaluate(deployment, varying.workload.at_rate(rate_per_s)).meets(SLO)
-
-
-@pytest.mark.parametrize("role", list(Role))
-def test_bounds_are_bounds_under_drift(role: Role) -> None:
-    varying = Capacity(demand(DRIFT))
-    member = option(role)
-    candidate = varying._candidate(member)
-    assert varying.rate_per_s(member, 2) <= candidate.screened_per_s(2)
-
-
-def test_a_rate_under_drift_takes_about_as_many_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
-    forget_all()
-    member, steady = option(limit=96), Capacity(demand(None))
-    steady.rate_per_s(member, 2)
-    solved = 0
-    solve = pool_load._prompt_pool_under_load
-
-    def counted(*arguments: object) -> PoolUnderLoad:
-        nonlocal solved
-        solved += 1
-        return solve(*arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(pool_load, "_prompt_pool_under_load", counted)
-    Capacity(demand(DRIFT)).rate_per_s(member, 2)
-    assert solved <= steady.evaluations + 4
-    before = solved
-    Capacity(demand(RateDrift.random(0.25, 300.0, seed=6))).rate_per_s(member, 2)
-    assert solved - before <= 2
 
 
 def test_a_recording_is_judged_as_the_process_it_is_summed_up_by() -> None:

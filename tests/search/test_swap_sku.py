@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.core import UnknownNameError
 from planner.engine import ReplicaConfig
 from planner.roofline import Parallelism
 from planner.search import PoolOnSku, on_sku
@@ -66,8 +65,3 @@ def test_weights_that_do_not_fit_leave_a_replica_without_a_model() -> None:
     """70.55e9 weights of 8 bit (model card of Llama-3.3-70B) are more than the 48 GB of an L40S."""
     found = on(replica("llama-3.3-70b-instruct", precision=FP8), "l40s")
     assert found.config is not None and found.model is None and "no KV cache" in found.reason
-
-
-def test_an_unknown_sku_is_refused_with_those_there_are() -> None:
-    with pytest.raises(UnknownNameError, match=r"sku.*h900.*h100-sxm"):
-        on(replica(), "h900")
