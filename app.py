@@ -49,7 +49,7 @@ TABS = {
 def main() -> None:
     """The page from top to bottom."""
     st.set_page_config(page_title="LLM capacity planner", layout="wide")
-    st.html(components.STYLE)
+    components.use_style()
     session.start()
     with st.sidebar:
         inputs.show()

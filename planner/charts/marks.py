@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import altair as alt
 
-from planner.core import change
+from planner.core import change, preset_rows
 
 Style = TypeVar("Style")
 Row = dict[str, Any]
@@ -43,81 +43,7 @@ SECOND_SUBTITLE_PX = 16
 """Height of the second line under a title."""
 WHOLE, CENTS, THREE, FOUR, PERCENT, TENTHS = ",.0f", ",.2f", ",.3~r", ",.4~r", ".0%", ".1%"
 """Number formats of d3: whole numbers, cents, three and four digits, shares in percent."""
-COLUMNS = {
-    "age_days": ("Age [days]", WHOLE),
-    "asked": ("Asked", FOUR),
-    "attained_tflops_per_s": ("TFLOP/s", FOUR),
-    "attainment": ("Within all targets", TENTHS),
-    "backlog": ("Backlog (requests)", WHOLE),
-    "bandwidth_tb_per_s": ("HBM bandwidth [TB/s]", THREE),
-    "batch": ("Batch", ","),
-    "beyond": ("Share slower", ".2%"),
-    "bias_percent": ("Bias [%]", "+,.3~r"),
-    "by_sku": ("GPUs", ""),
-    "capacity_gib": ("HBM [GiB]", FOUR),
-    "capacity_per_s": ("Capacity (requests/s)", FOUR),
-    "confidence": ("Confidence", ""),
-    "demand_per_s": ("Demand (requests/s)", FOUR),
-    "dtype": ("Arithmetic", ""),
-    "end": ("Value", FOUR),
-    "end_ms": ("End (ms)", FOUR),
-    "factor": ("Times the mean", CENTS),
-    "fits": ("Fits in the KV cache", ""),
-    "from_tokens": ("From (tokens)", WHOLE),
-    "gap_ms": ("Gap (ms)", FOUR),
-    "gib": ("GiB per GPU", THREE),
-    "gpus": ("GPUs", WHOLE),
-    "gpus_per_instance": ("GPUs per instance", WHOLE),
-    "group": ("Runs of", ""),
-    "has_prompt": ("Prompt in the step", ""),
-    "high": ("to", FOUR),
-    "high_ms": ("to (ms)", THREE),
-    "hour": ("From hour", ",.2~f"),
-    "intensity_flops_per_byte": ("FLOP/byte", FOUR),
-    "kept_serves_per_s": ("It would serve (requests/s)", THREE),
-    "knowledge": ("Kernels", ""),
-    "latency": ("Latency", FOUR),
-    "latency_ms": ("Latency (ms)", FOUR),
-    "load": ("Share of the largest stable rate", PERCENT),
-    "low": ("from", FOUR),
-    "low_ms": ("from (ms)", THREE),
-    "mape_percent": ("Mean error [%]", THREE),
-    "median_percent": ("Median error [%]", THREE),
-    "moved": ("Moved to", ""),
-    "ms": ("Time (ms)", THREE),
-    "p90_percent": ("9 of 10 runs below [%]", THREE),
-    "paid": ("Replicas paid for", CENTS),
-    "peak_tflops_per_s": ("Dense peak [TFLOP/s]", FOUR),
-    "predicted_ms": ("Predicted (ms)", FOUR),
-    "rate_per_s": ("Requests/s", FOUR),
-    "ready": ("Replicas ready", WHOLE),
-    "reason": ("Why there is no fleet", ""),
-    "requests": ("Requests", ","),
-    "ridge_flops_per_byte": ("Ridge point [FLOP/byte]", WHOLE),
-    "roof_share": ("Share of its roof reached", PERCENT),
-    "seen_gib": ("Memory (GiB)", FOUR),
-    "share": ("Share within", TENTHS),
-    "simulated_ms": ("Simulated (ms)", FOUR),
-    "sku": ("SKU", ""),
-    "step_ms": ("Step (ms)", THREE),
-    "threshold_ms": ("At most (ms)", FOUR),
-    "tightest_share": ("Of its threshold", PERCENT),
-    "time_ms": ("Time (ms)", THREE),
-    "time_share": ("Share of the time", TENTHS),
-    "to_tokens": ("To (tokens)", WHOLE),
-    "tokens": ("KV tokens of the replica", ","),
-    "tokens_per_s_per_gpu": ("Tokens/s per GPU", THREE),
-    "unpriced": ("No price listed for", ""),
-    "usd_per_gpu_hour": ("USD per GPU-hour", ",.3f"),
-    "usd_per_hour": ("USD/hour", CENTS),
-    "usd_per_million_input_tokens": ("USD per million input tokens", ",.3f"),
-    "usd_per_million_output_tokens": ("USD per million output tokens", ",.3f"),
-    "usd_per_month": ("USD per month", WHOLE),
-    "usd_per_thousand_requests": ("USD per 1,000 requests", ",.4f"),
-    "value": ("Value", FOUR),
-    "waits_for": ("Waits for", ""),
-    "way": ("Bought", ""),
-}
+COLUMNS = {row["column"]: (row["title"], row["format"]) for row in preset_rows("chart_columns.csv")}
 """Columns of the rows: title and number format of d3, empty of text; others are called by their name."""
 
 

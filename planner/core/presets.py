@@ -28,6 +28,15 @@ def preset(*parts: str) -> Traversable:
     return files("planner").joinpath("presets", *parts)
 
 
+def preset_rows(name: str) -> list[dict[str, str]]:
+    """Rows of a packaged table (CSV) by its headings.
+
+    >>> preset_rows("slos.csv")[0]["metric"]
+    'ttft'
+    """
+    return list(csv.DictReader(preset(name).read_text(encoding="utf-8").splitlines()))
+
+
 def table_names(folder: Traversable) -> tuple[str, ...]:
     """Names of the tables (CSV) in a folder of packaged data, sorted."""
     names = (entry.name for entry in folder.iterdir())
@@ -54,7 +63,7 @@ def engine_limit_names() -> dict[str, dict[str, str]]:
     'max_batch_size'
     """
     names: dict[str, dict[str, str]] = {}
-    for row in csv.DictReader(preset("engine_flags.csv").read_text(encoding="utf-8").splitlines()):
+    for row in preset_rows("engine_flags.csv"):
         limit = row["knob"].removesuffix("_per_rank")
         if limit in ENGINE_LIMITS and row["kind"] == "arguments":
             flag = row["flag"].removesuffix("{value}").strip()

@@ -75,7 +75,7 @@ def html(
             version=f"{report.DISTRIBUTION_NAME} {report.planner_version()}",
             status=status if plan.feasible else "No fleet",
             notice=_NOT_SIMULATED if plan.feasible and not plan.simulated else "",
-            boxes=_boxes(plan, plan.cost, costs, headroom) if plan.cost else (),
+            boxes=figures(plan, plan.cost, costs, headroom) if plan.cost else (),
             terms=_terms(tables),
             footer=f"Planned by {footer.removesuffix('.')}",
         )
@@ -127,31 +127,37 @@ def _without_simulation(table: Table) -> Table:
     return replace(table, rows=rows)
 
 
-def _boxes(
-    plan: Plan, cost: CostBreakdown, costs: CostRange | None, headroom: Headroom | None
+def figures(
+    plan: Plan,
+    cost: CostBreakdown,
+    costs: CostRange | None,
+    headroom: Headroom | None,
+    unknown: str = "interval not computed",
 ) -> list[tuple[str, str, str]]:
-    """The main numbers: label, value, interval."""
-    tokens = (_range_words(plan, cost, costs, "usd_per_million_output_tokens"), headline.output_share_words(plan))
-    boxes = [
+    """The main numbers: label, value, and the interval below it, or `unknown` while it could still be computed."""
+
+    def with_interval(field: str) -> tuple[str, str]:
+        value = float(getattr(cost, field))
+        return headline.dollars(value), interval_words(plan, value, costs, field, unknown)
+
+    tokens, below = with_interval("usd_per_million_output_tokens")
+    below = "; ".join(filter(None, (below, headline.output_share_words(plan))))
+    found = [
         ("Fleet", number_of(sum(plan.gpus.values()), "GPU"), headline.fleet_words(plan)),
-        ("Per month", headline.dollars(cost.usd_per_month), _range_words(plan, cost, costs, "usd_per_month")),
-        (
-            "Per million output tokens",
-            headline.dollars(cost.usd_per_million_output_tokens),
-            "; ".join(filter(None, tokens)),
-        ),
+        ("Per month", *with_interval("usd_per_month")),
+        ("Per million output tokens", tokens, below),
     ]
     if headroom is not None:
-        boxes.append(("Headroom", change(headroom.share), headline.headroom_words(headroom)))
-    return boxes
+        found.append(("Headroom", change(headroom.share), headline.headroom_words(headroom)))
+    return found
 
 
-def _range_words(plan: Plan, cost: CostBreakdown, costs: CostRange | None, field: str) -> str:
+def interval_words(plan: Plan, value: float, costs: CostRange | None, field: str, unknown: str) -> str:
     """The interval of a figure of the cost in words, or why there is none."""
     if costs is None:
-        return "interval not computed" if is_calibrated(plan) else "no interval: not calibrated"
+        return unknown if is_calibrated(plan) else "no interval: not calibrated"
     low, high = (None if end is None else float(getattr(end, field)) for end in (costs.low, costs.high))
-    return headline.range_words(low, float(getattr(cost, field)), high, costs.confidence)
+    return headline.range_words(low, value, high, costs.confidence)
 
 
 def _terms(tables: Sequence[Table]) -> list[glossary.Term]:

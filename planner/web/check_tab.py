@@ -17,6 +17,7 @@ from planner.analysis import RunningFleet, ServedTraffic, WhatIf, compare_runnin
 from planner.core import InputError, PlannerError
 from planner.fleet import Plan, PlannedDeployment, PlanRequest, Progress
 from planner.launch import fleet_of, served_models
+from planner.report import glossary
 from planner.report import running_fleet as running_report
 from planner.report import what_if as what_if_report
 from planner.scenario import full_content, measured_changes, scenario_of_text
@@ -33,19 +34,7 @@ INPUT_WIDTH_PX = 235
 COMMAND = """curl -sG http://prometheus:9090/api/v1/query_range \\
   --data-urlencode 'query={__name__=~"vllm:.*"}' \\
   -d start=2026-11-20T00:00:00Z -d end=2026-11-21T00:00:00Z -d step=300 > day.json"""
-HINTS = {
-    "planned": "As the plan has it, at the planned traffic (predicted).",
-    "90 % interval": "Where the mean lies with 90 % probability, uncertain as step times are.",
-    "at measured traffic": "The same prediction with rate, lengths and prefix hits as the servers measured them.",
-    "measured": "By the servers, from when they receive a request.",
-    "finding": "As planned: inside the interval. Explained by the traffic: inside once the traffic is as measured.",
-    "likeliest": "What alone, taken as measured, moves the plan furthest towards the measurement.",
-    "measured / planned": "1 is as planned.",
-    "as planned": "Whether the two are alike.",
-    "quantity": "Of the traffic or of the servers.",
-    "mean of": "Which latency.",
-    "unit": "Of the values in this row.",
-}
+HINTS = glossary.hints_of("check")
 T = TypeVar("T")
 Watched = tuple[str, RunningFleet, ServerMetrics]
 """A model of the plan: its service, how it runs, and the metrics that say so."""

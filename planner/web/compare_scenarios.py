@@ -12,6 +12,7 @@ import streamlit as st
 from planner.charts import costs
 from planner.core import PlannerError, Table
 from planner.fleet import hardware_for, plan
+from planner.report import glossary
 from planner.scenario import (
     MAX_SCENARIO_BYTES,
     Content,
@@ -35,18 +36,7 @@ SAVED = "saved_scenarios"
 """Key of the saved ones in the state of the visit: a list of {id, name, content}; nothing is written to disk."""
 TABLE_KEY = "compare-scenarios"
 
-HINTS = {
-    "mean tokens": "Mean input and output tokens of a request (from the length data of the scenario)",
-    "serves [requests/s]": "Requests per second that the fleet serves, all models (planned)",
-    "$ per month": "Cost of the fleet for a month [USD]; in brackets against the first column (prices times GPUs)",
-    "mean TTFT": "Mean time to the first token; in brackets the 90 % interval of the kernel fits (predicted)",
-    "mean TPOT": "Mean time per output token; in brackets the 90 % interval of the kernel fits (predicted)",
-    "tightest target": "The latency target with the least left",
-    "left of its threshold": "What is left of the tightest target's threshold; negative: missed (see 'judged by')",
-    "step times from": "Measurements that kernel times are fitted to. Carried over: the shares of peak measured on "
-    "another GPU. Datasheet peaks: no measurements, times are the shortest that there can be (fitted or assumed)",
-    "judged by": "Whether the latencies against targets are simulated or predicted by theory",
-}
+HINTS = glossary.hints_of("compare scenarios")
 
 
 def show(page: Page) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import streamlit as st
 
 from hardware_db import HardwareDb
-from planner.analysis import DEFAULT_SYSTEMS, SYSTEMS, Comparison, compare
+from planner.analysis import DEFAULT_SYSTEMS, SYSTEMS, Comparison, SystemRow, compare
 from planner.charts import systems as pictures
-from planner.core import Metric, PlannerError, Table, money, number_of, significant
+from planner.core import Columns, Metric, PlannerError, Table, money, number_of, significant
 from planner.fleet import Plan, PlannedDeployment, Progress, plan
-from planner.report import comparison
+from planner.report import comparison, glossary
 from planner.search import Mode
 from planner.web import components
 from planner.web.results import Page, compute_once
@@ -31,12 +31,7 @@ STALL = "Stall of a long prompt"
 CURVES_PX = 440
 """Height of curves with their legend and title."""
 
-HINTS = {
-    "here": "What was chosen for this fleet",
-    "how theory treats it": "What its predicted figures rest on; simulation plays every system step by step",
-    "requests/s": "Useful requests answered per second (simulated where it was, else predicted)",
-}
-"""Definitions by heading, before those of the glossary."""
+HINTS = glossary.hints_of("compare systems")
 
 
 @dataclass(frozen=True)
@@ -263,8 +258,9 @@ def _tables(compared: Comparison) -> None:
         components.bullets(missing)
     tables = {table.title: table for table in comparison.tables(compared)}
     if "What comes out" in tables:
-        outcome = _without_empty_columns(tables["What comes out"])
-        components.table(outcome, "compare-table", HINTS)
+        outcome = tables["What comes out"]
+        filled = components.with_columns(outcome, lambda place: any(row[place] != "-" for row in outcome.rows))
+        components.table(filled, "compare-table", HINTS)
     components.table(systems_table(compared), "compare-systems-table", HINTS)
     rest = [table for title, table in tables.items() if title not in ("Systems", "What comes out")]
     if rest:
@@ -276,22 +272,17 @@ def _tables(compared: Comparison) -> None:
 
 def systems_table(compared: Comparison) -> Table:
     """Description of each system: source, choices made for it here, and the basis of its theory."""
-    columns = ("system", "what it is", "here", "described by", "how theory treats it")
-    rows = tuple(
-        (
-            row.system.name,
-            row.system.summary,
-            "does not apply" if row.variant is None else row.variant.note or row.variant.deployment.summary,
-            row.system.citation,
-            row.system.theory,
-        )
-        for row in compared.rows
-    )
-    return Table(f"What the {number_of(len(rows), 'system')} {'is' if len(rows) == 1 else 'are'}", columns, rows)
 
+    def here(row: SystemRow) -> str:
+        return "does not apply" if row.variant is None else row.variant.note or row.variant.deployment.summary
 
-def _without_empty_columns(table: Table) -> Table:
-    """The table without the columns that are empty in every row."""
-    kept = [index for index in range(len(table.columns)) if any(row[index] != "-" for row in table.rows)]
-    rows = tuple(tuple(row[index] for index in kept) for row in table.rows)
-    return Table(table.title, tuple(table.columns[index] for index in kept), rows, table.note)
+    columns: Columns[SystemRow] = {
+        "system": lambda row: row.system.name,
+        "what it is": lambda row: row.system.summary,
+        "here": here,
+        "described by": lambda row: row.system.citation,
+        "how theory treats it": lambda row: row.system.theory,
+    }
+    count = len(compared.rows)
+    title = f"What the {number_of(count, 'system')} {'is' if count == 1 else 'are'}"
+    return Table.of(title, compared.rows, columns)

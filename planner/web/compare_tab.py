@@ -8,6 +8,7 @@ from functools import partial
 import streamlit as st
 
 from planner.core import money, number_of
+from planner.report import glossary
 from planner.scenario import (
     SAME,
     PlanSide,
@@ -27,17 +28,7 @@ PLAN = "the plan"
 """Name of the reference."""
 NAMED_GPUS = 3
 """Most GPUs that the headline names; of more it gives the number."""
-HINTS = {
-    "only with": "The only GPU that the fleet may use. 'the plan' may mix those that are searched.",
-    "serves [requests/s]": "Requests per second that the fleet serves (planned)",
-    "against the plan": "Cost relative to that of the plan (computed)",
-    "tightest target": "The latency target with the least left, and its latency over its threshold: 100 % just holds "
-    "it (predicted; of a checked plan simulated)",
-    "step times from": "Measurements that kernel times are fitted to. Carried over: the shares of peak measured on "
-    "another GPU. Datasheet peaks: no measurements, so times are the shortest that the hardware allows, and the fleet "
-    "the smallest (fitted or assumed)",
-}
-"""Definitions by heading, before those of the glossary."""
+HINTS = glossary.hints_of("compare GPUs")
 
 
 def show(page: Page) -> None:

@@ -18,7 +18,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.components import v2
 
-from planner.core import InputError, PlannerError, Table, significant
+from planner.core import InputError, PlannerError, Table, significant, template_environment
 from planner.fleet import Plan
 from planner.report import csv_text, html_table
 from planner.scenario import Fix, fixes_for_error
@@ -29,54 +29,17 @@ METRIC_WIDTH_PX = 235
 MEGABYTE = 1_000_000
 MAX_UPLOAD_BYTES = 20 * MEGABYTE
 """Largest trace, price list, metrics or log taken: a day of some hundred series for ten replicas. A choice."""
-STYLE = """<style>
-.stMainBlockContainer {padding: 4rem 2rem 4rem}
-[data-testid=stSidebarContent] {scroll-padding-bottom: 8rem}
-[data-testid=stSidebar] :is(.st-key-plan-bar, [data-testid=stLayoutWrapper]:has(> .st-key-plan-bar)) {position: sticky;
-    bottom: 0; z-index: 3; background: light-dark(#f8f8f7, #21201d); padding: 0.5rem 0}
-.planner-table {overflow-x: auto; max-width: 100%}
-.planner-table table {border-collapse: separate; border-spacing: 0; min-width: max-content; font-size: 0.85rem;
-    font-variant-numeric: tabular-nums}
-.planner-table th, .planner-table td {padding: 0.3rem 0.7rem; text-align: left; vertical-align: top;
-    border-bottom: 1px solid rgba(128, 128, 128, 0.25); max-width: 26rem; overflow-wrap: normal; word-break: keep-all}
-.planner-table th {font-weight: 600; border-bottom-color: rgba(128, 128, 128, 0.6); max-width: 7rem;
-    vertical-align: bottom; line-height: 1.3}
-.planner-table .number {text-align: right}
-.planner-table td:not(.number, .short) {min-width: 8rem}
-.planner-table td.number, .planner-table td.short {white-space: nowrap}
-.planner-table [title] {cursor: help}
-.planner-table th[title] {text-decoration: underline dotted rgba(128, 128, 128, 0.8); text-underline-offset: 3px}
-.planner-table :is(th, td):first-child {position: sticky; left: 0; z-index: 1; background: light-dark(#ffffff, #171614);
-    padding-left: 0}
-@media (max-width: 1100px) {
-    .planner-table table {font-size: 0.8rem; min-width: 0}
-    .planner-table th, .planner-table td {padding: 0.3rem 0.35rem; max-width: 20rem}
-    .planner-table th {max-width: 5.5rem}
-}
-@media (max-width: 640px) {
-    .stMainBlockContainer {padding: 3.5rem 1rem 3rem}
-    .stMain h4 {font-size: 1.05rem; line-height: 1.35}
-    .stMain .stTabs [role=tablist] {gap: 0.45rem}
-    .stMain .stTabs [role=tab] p {font-size: 0.78rem}
-    .planner-table :is(th, td):first-child {max-width: 7rem}
-    [class*=st-key-figures] {gap: 0.5rem}
-    [class*=st-key-figures] .stElementContainer:has(.stMetric) {flex: 0 0 calc(50% - 0.25rem) !important;
-        width: auto !important}
-    [class*=st-key-figures] .stMetric {width: 100% !important}
-    [class*=st-key-figures] .stMetric > div {padding: 0.4rem 0.6rem}
-    [class*=st-key-figures] .stMetric [data-testid=stMetricValue] {font-size: 1.4rem}
-    [class*=st-key-figures] .stMetric :is([data-testid=stMetricLabel], [data-testid=stMetricDelta]) * {
-        white-space: normal}
-}
-@media print {
-    [data-testid=stSidebar], [data-testid=stHeader], .st-key-plan-files,
-    .stMain :is(button, [role=tablist], .stSelectbox, .stExpander:has(details:not([open]))) {display: none !important}
-    .stApp, .stApp :is(.stMain, [data-testid=stAppViewContainer]) {position: static !important;
-        overflow: visible !important; height: auto !important}
-    .planner-table {overflow: visible}
-    .stVegaLiteChart, .planner-table tr, .stMetric {break-inside: avoid}
-}
-</style>"""
+
+
+@cache
+def _file(name: str) -> str:
+    """A style sheet, script or piece of HTML of the page."""
+    return template_environment("planner.web", escaped=False).get_template(name).render()
+
+
+def use_style() -> None:
+    """The style sheet of the page."""
+    st.html(f"<style>{_file('page.css')}</style>")
 
 
 # --- metrics ----------------------------------------------------------------------------------------------------------
@@ -152,6 +115,13 @@ def tables(shown: Iterable[Table], key: str, hints: Mapping[str, str] | None = N
         table(one, f"{key}-{number}", hints)
 
 
+def with_columns(shown: Table, is_kept: Callable[[int], bool]) -> Table:
+    """A table with those of its columns, given by their place, that are kept."""
+    kept = [place for place in range(len(shown.columns)) if is_kept(place)]
+    rows = tuple(tuple(row[place] for place in kept) for row in shown.rows)
+    return replace(shown, columns=tuple(shown.columns[place] for place in kept), rows=rows)
+
+
 def slug(name: str) -> str:
     """A name in the letters that files and keys take."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
@@ -192,91 +162,25 @@ def chart(picture: Any, rows: Sequence[Mapping[str, Any]], name: str, key: str) 
         with st.container(horizontal=True, vertical_alignment="center"):
             csv_button(name, list(frame.columns), frame.values.tolist(), f"csv-{key}")
             data = {"chart": f"drawn-{key}", "file": slug(name), "scale": PNG_SCALE}
-            _button_in_browser("planner_picture_files", _HTML, _SCRIPT)(
-                data=data, key=f"picture-drawn-{key}", width="content"
-            )
+            _button_in_browser("picture_files")(data=data, key=f"picture-drawn-{key}", width="content")
 
 
 # --- files made by the browser ---------------------------------------------------------------------------------------
 
 PNG_SCALE = 2
 """Pixels of a PNG for each pixel of the page: sharp on paper. A choice."""
-_HTML = """<span class="picture-files"><button type="button" name="png">PNG</button>
-<button type="button" name="svg">SVG</button></span>"""
-_CSS = """.picture-files {display: inline-flex; gap: 0.75rem}
-.picture-files button {background: none; border: 0; padding: 0.25rem 0; font: inherit; font-size: 0.875rem;
-    color: inherit; cursor: pointer}
-.picture-files button:is(:hover, :focus-visible) {color: var(--st-primary-color); text-decoration: underline}"""
-_SCRIPT = """
-const save = (parent, blob, name) => {
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(blob);
-    link.download = name;
-    parent.append(link); // inside the popover, which closes on clicks elsewhere
-    link.click();
-    link.remove();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-};
-const background = element => {
-    for (let at = element; at; at = at.parentElement) {
-        const colour = getComputedStyle(at).backgroundColor;
-        if (colour && colour !== "transparent" && !/, 0\\)$/.test(colour)) return colour;
-    }
-    return "white";
-};
-const copied = svg => {
-    const copy = svg.cloneNode(true), back = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-    const width = svg.width.baseVal.value, height = svg.height.baseVal.value;
-    copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-    copy.setAttribute("font-family", getComputedStyle(svg).fontFamily);
-    back.setAttribute("width", "100%");
-    back.setAttribute("height", "100%");
-    back.setAttribute("fill", background(svg));
-    copy.prepend(back);
-    return {text: new XMLSerializer().serializeToString(copy), width, height};
-};
-export default function ({parentElement, data}) {
-    const chart = () => document.querySelector(`.st-key-${CSS.escape(data.chart)}`);
-    const saved = {
-        svg: () => {
-            const svg = chart()?.querySelector("svg.marks");
-            if (svg) save(parentElement, new Blob([copied(svg).text], {type: "image/svg+xml"}), `${data.file}.svg`);
-        },
-        png: () => {
-            const svg = chart()?.querySelector("svg.marks"), drawn = chart()?.querySelector("canvas.marks");
-            if (drawn) drawn.toBlob(blob => save(parentElement, blob, `${data.file}.png`));
-            if (!svg) return;
-            const {text, width, height} = copied(svg), image = new Image();
-            image.onload = () => {
-                const canvas = document.createElement("canvas");
-                canvas.width = data.scale * width;
-                canvas.height = data.scale * height;
-                canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-                canvas.toBlob(blob => save(parentElement, blob, `${data.file}.png`));
-            };
-            image.src = "data:image/svg+xml;charset=utf-8," + encodeURIComponent(text);
-        },
-    };
-    for (const button of parentElement.querySelectorAll("button")) button.onclick = saved[button.name];
-}
-"""
-_PRINT = """
-export default function ({parentElement}) {
-    parentElement.querySelector("button").onclick = () => window.print();
-}
-"""
 
 
 @cache
-def _button_in_browser(name: str, html: str, script: str) -> Any:  # noqa: ANN401
+def _button_in_browser(name: str) -> Any:  # noqa: ANN401
     """Buttons whose work a script in the browser does."""
-    return v2.component(name, html=html, css=_CSS, js=script, isolate_styles=False)
+    html, script = _file(f"{name}.html"), _file(f"{name}.js")
+    return v2.component(f"planner_{name}", html=html, css=_file("buttons.css"), js=script, isolate_styles=False)
 
 
 def print_button() -> None:
     """A button that prints the page as its tab stands; browsers print to PDF files too."""
-    html = '<span class="picture-files"><button type="button">Print or PDF</button></span>'
-    _button_in_browser("planner_print", html, _PRINT)(key="print-page", width="content")
+    _button_in_browser("print")(key="print-page", width="content")
 
 
 # --- choices ----------------------------------------------------------------------------------------------------------
@@ -430,7 +334,7 @@ def whole_megabytes(size_bytes: int) -> int:
 
 def show_complaint() -> None:
     """The error in the address or in the last input, if any."""
-    complaint = session.complaint()
+    complaint = st.session_state.complaint
     if complaint is not None:
         st.warning(plain(f"Not used: {complaint}"), icon=":material/link_off:")
 
@@ -450,7 +354,7 @@ def show_error(error: PlannerError) -> None:
     with st.container(horizontal=True):
         for number, fix in enumerate(fixes_for_error(error, session.content())):
             fix_button(fix, f"mend-{number}")
-        if session.has_past():
+        if st.session_state.past:
             st.button("Undo the last change", on_click=session.undo, key="undo-error", icon=":material/undo:")
         st.button("Start over", on_click=session.load, args=(session.DEFAULT,), key="start-over")
 

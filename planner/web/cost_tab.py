@@ -30,8 +30,8 @@ from planner.analysis import (
 from planner.charts import costs
 from planner.core import money, percent, significant
 from planner.fleet import BoughtGpus, CostBreakdown, Plan, Progress
+from planner.report import html_page, purchase_tables
 from planner.report import plan as report
-from planner.report import purchase_tables
 from planner.supply import SPOT, SpotTerms
 from planner.web import components, cost_day, results, session, summary
 from planner.web.results import Page
@@ -110,7 +110,7 @@ def _cost_cards(page: Page, cost: CostBreakdown) -> None:
     ends = summary.cached_cost_range(page)
     components.metric_cards(
         [
-            *(_cost_card(label, cost, name, hint, ends) for label, name, hint in costs_per_unit),
+            *(_cost_card(page, label, cost, name, hint, ends) for label, name, hint in costs_per_unit),
             components.MetricCard(
                 "Good requests per dollar",
                 significant(cost.requests_per_usd),
@@ -123,13 +123,13 @@ def _cost_cards(page: Page, cost: CostBreakdown) -> None:
     _price_range_caption(page)
 
 
-def _cost_card(label: str, cost: CostBreakdown, name: str, hint: str, ends: CostRange | None) -> components.MetricCard:
+def _cost_card(
+    page: Page, label: str, cost: CostBreakdown, name: str, hint: str, ends: CostRange | None
+) -> components.MetricCard:
     """One cost, with its interval once that is known."""
-    usd = getattr(cost, name)
-    interval = ""
+    usd, interval = getattr(cost, name), ""
     if ends is not None:
-        low, high = (None if end is None else getattr(end, name) for end in (ends.low, ends.high))
-        interval = headline.range_words(low, usd, high, ends.confidence)
+        interval = html_page.interval_words(page.plan, usd, ends, name, "")
         hint += f" {summary.INTERVAL_HINT}"
     return components.MetricCard(label, headline.dollars(usd), hint, interval)
 

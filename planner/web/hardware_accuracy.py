@@ -12,27 +12,12 @@ from hardware_db import GpuSku
 from planner.charts import hardware as charts
 from planner.core import Table, percent
 from planner.llm import LlmSpec
+from planner.report import glossary
 from planner.web import components
 from planner.web.results import Page
 
-SCORE_HINTS = {
-    "Class": "Dense models; mixtures of experts and latent attention (MLA); prefill and decode on pools of their own.",
-    "Group": "Model and precision on a GPU under an engine.",
-    "Part": "held out: no constant of the engine was fitted to this group; fitted: some were. Kernel times never were.",
-    "Metric": "Mean over the requests of a run.",
-    "Runs": "Measured runs; predicted of measured where some have no prediction (these count as 100 % error).",
-    "Median": "Half of the runs are predicted closer than this.",
-    "9 of 10 within": "90th percentile of the error.",
-    "MAPE": "Mean of the size of the error.",
-    "Bias": "Median of predicted / measured - 1: + is too slow (for output tokens/s: too fast).",
-    "Measured": "First and last day of the runs.",
-}
-NEAREST_HINTS = {
-    "Planned": "Model and GPU of a pool of the plan.",
-    "Measured runs": "Those published that differ least: the mode counts most, then model, GPU and engine.",
-    "Differs in": "What differs from the plan. A model with the same layers counts as the same.",
-    **{name: f"Median error of mean {name}; in brackets its 90th percentile (measured runs)" for name in METRICS},
-}
+SCORE_HINTS = glossary.hints_of("accuracy")
+NEAREST_HINTS = glossary.hints_of("nearest runs")
 
 
 def show(page: Page) -> None:

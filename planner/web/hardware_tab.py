@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -10,7 +12,8 @@ import streamlit as st
 from hardware_db import Calibration, Dtype, Fact, GpuSku
 from planner.charts import Row
 from planner.charts import hardware as charts
-from planner.core import GIB, Table, number_of, percent, significant
+from planner.core import GIB, Table, number_of, percent, preset_rows, significant
+from planner.report import glossary
 from planner.roofline import ridge_point_flops_per_byte
 from planner.scenario import user_hardware
 from planner.web import components, hardware_accuracy, hardware_own
@@ -23,94 +26,30 @@ FRAME_ROW_PX, FRAME_HEAD_PX, FRAME_LIMIT_PX = 35, 38, 460
 NAMED_GPUS = 8
 """Most GPUs of a search that are named on the map; more labels would overlap."""
 COLUMN = st.column_config
-GPU_COLUMNS = {
-    "gpu": COLUMN.TextColumn("GPU", help="Id in scenarios, files and links.", pinned=True, width=170),
-    "vendor": COLUMN.TextColumn("Vendor", help="Who makes it."),
-    "architecture": COLUMN.TextColumn(
-        "Architecture", help="Decides which GPU's measured kernels replace missing ones."
-    ),
-    "year": COLUMN.NumberColumn("Year", format="%d", help="Year of introduction (datasheet)."),
-    **{
-        str(dtype): COLUMN.NumberColumn(
-            f"{dtype} [TFLOP/s]",
-            format="localized",
-            help=f"Dense matrix peak in {dtype}, 1 TFLOP/s = 1e12 per second; empty: no such units (datasheet).",
+KINDS: Mapping[str, Callable[..., Any]] = {
+    "id": partial(COLUMN.TextColumn, pinned=True, width=170),
+    "text": COLUMN.TextColumn,
+    "number": COLUMN.NumberColumn,
+    "checkbox": COLUMN.CheckboxColumn,
+    "link": partial(COLUMN.LinkColumn, display_text=r"https?://([^/]+)"),
+    "hidden": lambda *_, **__: None,
+}
+
+
+def _columns(frame: str) -> dict[str, Any]:
+    """Columns of a data frame as `frame_columns.csv` has them: kind, heading, number format and explanation."""
+    return {
+        row["column"]: KINDS[row["kind"]](
+            row["label"], help=row["help"], **({"format": row["format"]} if row["format"] else {})
         )
-        for dtype in FORMATS
-    },
-    "hbm_gib": COLUMN.NumberColumn(
-        "HBM [GiB]", format="localized", help="Memory of one GPU, 2^30 bytes, before the driver's reserve (datasheet)."
-    ),
-    "hbm_tb_s": COLUMN.NumberColumn(
-        "HBM [TB/s]", format="%.2f", help="Peak memory bandwidth, 1e12 bytes/s (datasheet)."
-    ),
-    "ridge": COLUMN.NumberColumn(
-        "Ridge [FLOP/byte]",
-        format="%.0f",
-        help="16-bit peak over bandwidth: kernels with fewer FLOP per byte wait for memory (computed).",
-    ),
-    "link": COLUMN.TextColumn("Link", help="Scale-up link between GPUs (datasheet)."),
-    "link_gb_s": COLUMN.NumberColumn(
-        "Link [GB/s]", format="localized", help="Per GPU and per direction, all links together (datasheet)."
-    ),
-    "joins": COLUMN.NumberColumn("Joins", format="%d", help="GPUs in the largest domain of that link (datasheet)."),
-    "server": COLUMN.NumberColumn("Per server", format="%d", help="GPUs in a typical server."),
-    "tdp_w": COLUMN.NumberColumn("Power [W]", format="localized", help="Maximum board power; empty: not published."),
-    "kernels": COLUMN.TextColumn(
-        "Kernels",
-        help="Own kernels measured: times are fitted to measurements on this GPU. Shares of a relative: the shares of "
-        "peak of a related GPU are used. Datasheet only: times are the shortest that the peaks allow.",
-    ),
-    "measured": COLUMN.TextColumn("Measured on", help="GPU and software stack of the measurements (fitted)."),
-    "confidence": COLUMN.TextColumn(
-        "Confidence", help="high: independent sources agree; medium: they differ, or there is only one."
-    ),
-    "searched": COLUMN.CheckboxColumn("Searched", help="The scenario may use it."),
-    "own": COLUMN.CheckboxColumn("Your own", help="Entered or uploaded for this scenario."),
-}
-PRICE_COLUMNS = {
-    "sku": COLUMN.TextColumn("GPU", pinned=True, width=170, help="Id of the GPU."),
-    "usd_per_gpu_hour": COLUMN.NumberColumn("USD per GPU-hour", format="$%.3f", help="Of one GPU; as listed that day."),
-    "provider": COLUMN.TextColumn("Provider", help="Who sells it."),
-    "region": COLUMN.TextColumn("Region", help="As the provider names it; any or all: the same everywhere."),
-    "commitment": COLUMN.TextColumn("Commitment", help="Terms: on demand, spot, reserved, community, marketplace."),
-    "age_days": COLUMN.NumberColumn(
-        "Age [days]", format="%d", help="From the day it was read to the day of the scenario."
-    ),
-    "retrieved_on": COLUMN.TextColumn("Read on", help="Day on which the price was read."),
-    "confidence": COLUMN.TextColumn("Confidence", help="Prices of low confidence are used only if you allow it."),
-    "gpus_per_instance": COLUMN.NumberColumn("GPUs", format="%d", help="Per instance that is sold."),
-    "instance_type": COLUMN.TextColumn("Instance", help="As the provider names it."),
-    "is_used": COLUMN.CheckboxColumn("In the plan", help="The plan pays this price."),
-    "source_kind": COLUMN.TextColumn("How", help="price_api_snapshot, vendor page, third-party tracker, ..."),
-    "source_url": COLUMN.LinkColumn("Source", display_text=r"https?://([^/]+)", help="Where it was read."),
-    "note": COLUMN.TextColumn("Note", help="What else the source says, or how the price was converted."),
-    "way": None,
-}
-FACT_HINTS = {
-    "Value": "In the unit that follows; peaks are dense.",
-    "Kind": "datasheet: published by the vendor; measured; fitted; assumed: not published, or given by you.",
-    "Source": "Where the value was read.",
-    "Read on": "Day on which the source was read.",
-    "Fact": "What is known about the GPU.",
-    "Note": "Remarks, such as disagreement between sources.",
-}
-FIT_HINTS = {
-    "GPU": "On which kernels were timed.",
-    "Stack": "Engine and version whose kernels were timed.",
-    "Kernel": "Operator and number format (or GPUs) of a kernel form.",
-    "Kernels": "Kernel forms with coefficients (fitted).",
-    "Fitted on": "Day of the fit.",
-    "Samples": "Measurements that the fit used.",
-    "Held out": "Measurements that the fit did not use, by whole groups of shapes.",
-    "Median error": "Of |fitted / measured - 1| over the held-out measurements; of a calibration, the middle kernel's.",
-    "9 of 10 within": "90th percentile of the same; of a calibration, the worst kernel's.",
-    "Interpolation": "Median error of log-log interpolation between the same measurements: what a table would do.",
-    "Interval": "Standard deviation of log(measured / fitted), held out: predictions carry it as their interval.",
-    "In the plan": "A pool of the plan is predicted with it.",
-    "From": "Packaged, or your own.",
-    "Source": "Where the measurements come from.",
-}
+        for row in preset_rows("frame_columns.csv")
+        if row["frame"] == frame
+    }
+
+
+GPU_COLUMNS, PRICE_COLUMNS = _columns("gpus"), _columns("prices")
+FACT_HINTS = glossary.hints_of("hardware facts")
+FIT_HINTS = glossary.hints_of("hardware fits")
 
 
 def show(page: Page) -> None:

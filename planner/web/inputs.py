@@ -109,7 +109,13 @@ def mark_pending(*, has_answer: bool) -> None:
             width="stretch",
         )
         st.button("Plan", key="plan-changes", type="primary", on_click=_plan, icon=":material/calculate:")
-        st.button("Back to those before", key="drop-changes", on_click=session.drop_changes, icon=":material/undo:")
+        st.button(
+            "Back to those before",
+            key="drop-changes",
+            on_click=session.replace_scenario,
+            args=(session.planned_content(),),
+            icon=":material/undo:",
+        )
     st.html(_FADED)
 
 
@@ -118,7 +124,8 @@ def mark_pending(*, has_answer: bool) -> None:
 
 def scenario_menu() -> None:
     """Undo, redo, and the scenario as a file or a link."""
-    steps = {"undo": (session.undo, session.has_past()), "redo": (session.redo, session.has_future())}
+    state = st.session_state
+    steps = {"undo": (session.undo, state.past), "redo": (session.redo, state.future)}
     with st.container(horizontal=True, gap="small"):
         for name, (step, can) in steps.items():
             hint, icon = f"{name.capitalize()} the last change", f":material/{name}:"

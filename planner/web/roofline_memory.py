@@ -28,6 +28,7 @@ from planner.engine import (
     start_up_probability,
 )
 from planner.llm import LlmSpec, Precision, checkpoints_of, format_words
+from planner.report import glossary
 from planner.roofline import Parallelism
 from planner.web import components, results
 from planner.web.components import MetricCard
@@ -40,33 +41,7 @@ INPUT_WIDTH_PX, GPU_WIDTH_PX, FORMAT_WIDTH_PX = 160, 240, 336
 """Widths of the inputs: two in a row on a phone; of the ones with names of GPUs and of checkpoints."""
 ENGINES_OWN = "engine's"
 """Where a limit is left to the engine."""
-HINTS = {
-    "part": "What a GPU holds.",
-    "GiB": "2^30 bytes of one GPU (predicted).",
-    "share": "Of the memory of the GPU as its driver reports it.",
-    "of what": "What the part grows with.",
-    "what": "In the words of the engine's log, where it says it.",
-    "value": "Of the whole server, unless it says otherwise (predicted).",
-    "weights": "Of the GPU that holds most.",
-    "activations": "Peak of a step of as many tokens as the chunk budget allows (predicted).",
-    "sampling": "Logits and their copies above that peak (predicted).",
-    "outside PyTorch": "What libraries take for themselves (predicted).",
-    "graphs": "Captured CUDA graphs; none when eager (predicted).",
-    "driver": "What the driver keeps for the process.",
-    "KV cache": "What the memory fraction leaves (predicted).",
-    "not used": "Memory that the engine is told to leave alone.",
-    "checkpoint": "Where to get it, and the format of most of its weights.",
-    "weights GiB": "Of one GPU (predicted).",
-    "KV cache GiB": "Of one GPU (predicted).",
-    "KV tokens": "Of the whole server (predicted).",
-    "longest requests at once": "Requests of the longest length that fit in the cache at once (predicted).",
-    "starts": "Whether the server starts with these limits.",
-    "why not": "What it fails at, with every other input as above.",
-    "predicted": "Of the server that the log is of (predicted).",
-    "log": "As the engine's log says.",
-    "difference": "Predicted over logged, less 1.",
-}
-"""Definitions by heading or by name of a row."""
+HINTS = glossary.hints_of("memory")
 
 
 CHOSEN_LIMITS = ("memory_fraction", "max_request_tokens", "max_running_requests", "max_batched_tokens")
@@ -383,9 +358,7 @@ def metric_cards(found: StartUp, at_tokens: int, cache: Table) -> list[MetricCar
 
 def without_bars(parts: Table) -> Table:
     """The table of parts without the bars of the terminal, which the picture draws."""
-    kept = [place for place, column in enumerate(parts.columns) if column]
-    rows = tuple(tuple(row[place] for place in kept) for row in parts.rows)
-    return replace(parts, columns=tuple(parts.columns[place] for place in kept), rows=rows)
+    return components.with_columns(parts, lambda place: bool(parts.columns[place]))
 
 
 # --- formats and logs -------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from planner.charts import PlannedPool, Row, reasons, replicas, rooflines, steps
 from planner.core import Table, number_of, percent, significant
 from planner.engine import ReplicaConfig
 from planner.fleet import Progress
+from planner.report import glossary
 from planner.roofline import Bound, compute_dtype
 from planner.search import PoolOnSku, on_sku
 from planner.serving import PoolModel, Role
@@ -33,39 +34,7 @@ BOUND_REMEDIES = {
     Bound.OVERHEAD: "A faster GPU would help little: launches and host time take long.",
 }
 """Remedies by the resource that a step waits for."""
-HINTS = {
-    "GPU": "Hardware id of the database.",
-    "Decode step [ms]": "One step that advances every running request by a token, prompts aside, at the mean context "
-    "of the workload (predicted: kernels as fitted, or the datasheet's roofline, and the engine's own time).",
-    "90 % interval [ms]": "Where the step before it lies with 90 % probability, from how far the measurements of its "
-    "kernels scatter about their fits; empty where nothing was measured. Shares carried over from another GPU may "
-    "be further off.",
-    "Prefill step [ms]": "One step full of prompt tokens (the chunk budget), without decodes (predicted).",
-    "Waits for": "The resource most of the step is spent waiting for: compute, memory (bandwidth), link, or overhead "
-    "(the engine's gaps, launches and host time).",
-    "Tokens/s per GPU": "Output tokens of decode steps alone per second and GPU; of a prefill pool prompt tokens. What "
-    "prompts take of a mixed pool's steps is not counted.",
-    "Requests at once": "Requests of the workload's mean length whose KV cache fits in a replica at once, "
-    "shared prefixes not deducted (counted).",
-    "Kernel times": "What the times come from: fits to measurements on this GPU, shares of peak of a measured "
-    "relative, or datasheet rooflines at 100 % (a lower bound).",
-    "Number format": "Format of the arithmetic. Its peak is dense.",
-    "Weights stored as": "Format of the weights in memory: the plan's where the GPU multiplies it, or what it is "
-    "unpacked to; else the number format itself.",
-    "Peak [TFLOP/s]": "Dense matrix peak of one GPU (see its kind and source).",
-    "Bandwidth [TB/s]": "Peak bandwidth of one GPU's HBM, TB = 1e12 bytes (see its kind and source).",
-    "Ridge [FLOP/byte]": "Arithmetic intensity at which the roof bends: peak over bandwidth. Work below it waits for "
-    "memory, above it for compute (computed from the two).",
-    "Compute-bound from [tokens]": "Tokens in a step from which on products with weights wait for compute: ridge x "
-    "bytes per weight / 2. A decode step has one token per request. Of routed experts, each sees only its share of the "
-    "tokens (computed).",
-    "Kind": "Whether the peak is from a datasheet or assumed.",
-    "Read on": "Day the source of the peak was read.",
-    "Source": "Where peak and bandwidth were read.",
-    "Source of the peak": "Where the peak was read.",
-    "Source of the bandwidth": "Where the bandwidth was read.",
-}
-"""Definitions by heading."""
+HINTS = glossary.hints_of("roofline")
 
 
 def show(page: Page) -> None:

@@ -121,11 +121,6 @@ def plan_changes() -> None:
     st.session_state.planned = content()
 
 
-def drop_changes() -> None:
-    """Back to the scenario that the page answers; one step of the history."""
-    replace_scenario(planned_content())
-
-
 def value(path: str, default: object = None) -> Any:  # noqa: ANN401
     """The value at a dotted path of the scenario, or `default` where the path leads nowhere."""
     return value_at(content(), path, default)
@@ -213,16 +208,6 @@ def _step(source: str, target: str) -> None:
             plan_changes()
 
 
-def has_past() -> bool:
-    """True if there is a change to undo."""
-    return bool(st.session_state.past)
-
-
-def has_future() -> bool:
-    """True if a change was undone."""
-    return bool(st.session_state.future)
-
-
 # --- address and files ------------------------------------------------------------------------------------------------
 
 
@@ -252,12 +237,6 @@ def write_address() -> bool:
         state.written = wanted
         state.addresses = [*state.get("addresses", []), wanted][-MAX_HISTORY:]
     return fits
-
-
-def complaint() -> PlannerError | None:
-    """The error in the address or in the last input, if any."""
-    error: PlannerError | None = st.session_state.complaint
-    return error
 
 
 # --- widgets ----------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import streamlit as st
@@ -12,6 +12,7 @@ from planner.analysis import CostRange, Headroom, fleet_growth, headline, headro
 from planner.charts import fleets
 from planner.core import change, number_of, percent, significant, with_unit
 from planner.fleet import CostBreakdown, Plan, TargetCheck
+from planner.report import html_page
 from planner.web import components, concerns, infeasible, results
 from planner.web.results import Page
 
@@ -36,26 +37,17 @@ def show(page: Page) -> None:
     concerns.show(page.plan, cached_cost_range(page))
     components.metric_cards(_metric_cards(page, page.plan.cost), "answer")
     _growth_line(page)
-    components.chart(_drawn_fleet(_ThisPlan(page.plan)), fleets.fleet_rows(page.plan), "Fleet", "fleet")
+    components.chart(_drawn_fleet(page), fleets.fleet_rows(page.plan), "Fleet", "fleet")
 
 
-class _ThisPlan:
-    """A plan as the key of what is made of it: equal to itself only, since to compare two takes long."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-
-    def __hash__(self) -> int:
-        return id(self.plan)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ThisPlan) and other.plan is self.plan
-
-
-@lru_cache(maxsize=8)
-def _drawn_fleet(of: _ThisPlan) -> Any:  # noqa: ANN401 - an Altair chart
+def _drawn_fleet(page: Page) -> Any:  # noqa: ANN401 - an Altair chart
     """The picture of a fleet, drawn once and not at every run of the script."""
-    return fleets.fleet_picture(of.plan)
+    key = ("drawn fleet", page.key, page.plan.simulated)
+    picture = results.store().get(key)
+    if picture is None:
+        picture = fleets.fleet_picture(page.plan)
+        results.store().put(key, picture)
+    return picture
 
 
 def targets_line(plan: Plan) -> str:
@@ -175,81 +167,67 @@ def _simulation_hint(plan: Plan) -> str:
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-def _metric_cards(page: Page, cost: CostBreakdown) -> list[components.MetricCard]:
-    costs = cached_cost_range(page) if page.plan.simulated else None
-    return [
-        _fleet_card(page.plan, costs),
-        _month_card(page.plan, cost, costs),
-        _token_card(page.plan, cost, costs),
-        _headroom_card(page.plan, cached_headroom(page) if page.plan.simulated else None),
-    ]
-
-
-def _interval(plan: Plan, cost: CostBreakdown, costs: CostRange | None, name: str) -> str:
-    """The interval of a figure of the cost in words, or why there is none."""
-    if costs is None:
-        return INTERVAL_FOLLOWS if is_calibrated(plan) else "no interval: not calibrated"
-    low, high = (None if end is None else getattr(end, name) for end in (costs.low, costs.high))
-    return headline.range_words(low, getattr(cost, name), high, costs.confidence)
-
-
-def _fleet_card(plan: Plan, costs: CostRange | None) -> components.MetricCard:
-    gpus = sum(plan.gpus.values())
-    servers = number_of(plan.servers, "server")
-    sources, ends = "; ".join(headline.calibration_sources(plan)), ""
-    if costs is not None:
-        sure = f"with {percent(costs.confidence)} confidence"
-        ends = f" Were the estimates exact: {costs.low_fleet}; {sure}: {costs.high_fleet}. {INTERVAL_HINT}"
-    hint = (
-        f"GPUs rented or owned: {headline.fleet_words(plan)}. The cheapest fleet that holds every target, found by an "
-        f"integer program over all configurations; counted. Step times: {sources}.{ends}"
-    )
-    return components.MetricCard("Fleet", number_of(gpus, "GPU"), hint, f"in {servers}")
-
-
 INTERVAL_HINT = (
     "Below: planned again, by theory, as if step times were exactly as estimated, and so that every target holds with "
     "the confidence named, uncertain as step times are."
 )
 
 
-def _month_card(plan: Plan, cost: CostBreakdown, costs: CostRange | None) -> components.MetricCard:
-    usd = cost.usd_per_month
+def _metric_cards(page: Page, cost: CostBreakdown) -> list[components.MetricCard]:
+    """The figures of the plan's own page, each with its meaning and provenance."""
+    plan = page.plan
+    costs = cached_cost_range(page) if plan.simulated else None
+    growth = cached_headroom(page) if plan.simulated else None
+    figures = html_page.figures(plan, cost, costs, growth, INTERVAL_FOLLOWS)
+    shown = {label: (value, below) for label, value, below in figures}
+    shown["Fleet"] = shown["Fleet"][0], f"in {number_of(plan.servers, 'server')}"
+    if growth is None:
+        shown["Headroom"] = "…", INTERVAL_FOLLOWS if plan.simulated else "follows the simulation"
+    hints = (_fleet_hint(plan, costs), _month_hint(plan, cost), _token_hint(cost), _headroom_hint(plan, growth))
+    return [
+        components.MetricCard(label, value, hint, below)
+        for (label, (value, below)), hint in zip(shown.items(), hints, strict=True)
+    ]
+
+
+def _fleet_hint(plan: Plan, costs: CostRange | None) -> str:
+    ends = ""
+    if costs is not None:
+        sure = f"with {percent(costs.confidence)} confidence"
+        ends = f" Were the estimates exact: {costs.low_fleet}; {sure}: {costs.high_fleet}. {INTERVAL_HINT}"
+    return (
+        f"GPUs rented or owned: {headline.fleet_words(plan)}. The cheapest fleet that holds every target, found by an "
+        f"integer program over all configurations; counted. Step times: "
+        f"{'; '.join(headline.calibration_sources(plan))}.{ends}"
+    )
+
+
+def _month_hint(plan: Plan, cost: CostBreakdown) -> str:
     mean = " Mean over the periods of the schedule." if plan.schedule else ""
-    hours = usd / cost.usd_per_hour if cost.usd_per_hour else 730.0
-    hint = (
-        f"USD a month of {hours:,.0f} hours for all GPUs, at {headline.dollars(cost.usd_per_hour)} an hour.{mean} "
+    return (
+        f"USD a month of 730 hours for all GPUs, at {headline.dollars(cost.usd_per_hour)} an hour.{mean} "
         f"Prices as listed: {'; '.join(headline.price_sources(plan))}. {INTERVAL_HINT}"
     )
-    return components.MetricCard(
-        "Per month", headline.dollars(usd), hint, _interval(plan, cost, costs, "usd_per_month")
-    )
 
 
-def _token_card(plan: Plan, cost: CostBreakdown, costs: CostRange | None) -> components.MetricCard:
-    hint = (
+def _token_hint(cost: CostBreakdown) -> str:
+    return (
         f"USD per million output tokens at the planned load. Input tokens: "
         f"{headline.dollars(cost.usd_per_million_input_tokens)} per million; a thousand requests: "
         f"{headline.dollars(cost.usd_per_thousand_requests)}. Both kinds share the cost of a mixed pool by what they "
         "take from its largest stable rate; a prefill pool is all input, a decode pool all output. Cost as listed, "
         f"over tokens as given. {INTERVAL_HINT}"
     )
-    name = "usd_per_million_output_tokens"
-    below = "; ".join(filter(None, (_interval(plan, cost, costs, name), headline.output_share_words(plan))))
-    usd = headline.dollars(cost.usd_per_million_output_tokens)
-    return components.MetricCard("Per million output tokens", usd, hint, below)
 
 
-def _headroom_card(plan: Plan, headroom: Headroom | None) -> components.MetricCard:
+def _headroom_hint(plan: Plan, growth: Headroom | None) -> str:
     hint = (
         "By how much the demand may grow before a plan for it buys more: with step times as slow as the confidence "
         "asked for reckons with, traffic split as planned, and what simulation taught of this traffic. Predicted by "
         "theory. Below: the same with step times exactly as estimated."
     )
-    if headroom is None:
-        status = INTERVAL_FOLLOWS if plan.simulated else "follows the simulation"
-        return components.MetricCard("Headroom", "…", hint, status)
-    rate = significant(headline.served_per_s(plan) * (1.0 + headroom.share))
-    tightest = f"{headroom.tightest} at {percent(headroom.tightest_ratio)} of its threshold"
-    hint += f" Up to {rate} requests/s. Tightest: {tightest}."
-    return components.MetricCard("Headroom", change(headroom.share), hint, headline.headroom_words(headroom))
+    if growth is None:
+        return hint
+    rate = significant(headline.served_per_s(plan) * (1.0 + growth.share))
+    tightest = f"{growth.tightest} at {percent(growth.tightest_ratio)} of its threshold"
+    return f"{hint} Up to {rate} requests/s. Tightest: {tightest}."

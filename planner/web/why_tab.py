@@ -28,7 +28,7 @@ from planner.charts import reasons
 from planner.core import Table, percent, significant
 from planner.fleet import Corrections, Plan, PlanRequest, Progress, TargetCheck
 from planner.optimizer import ConstraintReport
-from planner.report import LIMITS, ROUNDING, explanation, limit_name
+from planner.report import LIMITS, ROUNDING, explanation, glossary, limit_name
 from planner.scenario import limit_in_words
 from planner.web import components, results, summary, what_if
 from planner.web.results import Page
@@ -39,15 +39,7 @@ MAX_SHARED_PLANS = 100
 """Plans of one scenario that its questions share. Affects speed only."""
 SHARING_SCENARIOS = 2
 """Scenarios whose plans a process keeps for that. Affects speed only."""
-LIMIT_HINTS = {
-    "limit": "What the fleet is held to, in words: the demand, and every limit that the scenario sets.",
-    "used": "What the fleet takes of it (counted from the fleet).",
-    "allowed": "The limit itself (given).",
-    "left": "What is left of it before the fleet has to change.",
-    "worth of one more": "Change of the objective per unit of the limit, in the linear relaxation of the program; an "
-    "integer program has none of its own (predicted).",
-    "binds": "Nothing is left, or the relaxed program would gain from a looser limit.",
-}
+LIMIT_HINTS = glossary.hints_of("limits")
 
 
 @dataclass(frozen=True)

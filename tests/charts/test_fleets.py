@@ -90,20 +90,28 @@ def pool_rows(found: Plan) -> list[tuple[Pool, int, list[Row]]]:
 # --- data -----------------------------------------------------------------------------------------------------------
 
 
-def test_drawn_gpus_add_up_to_those_of_the_plan(fleet: Plan) -> None:
-    for pool, _, rows in pool_rows(fleet):
-        assert sum(row["alike"] for row in rows if row["is_used"]) == pool.gpus
+def test_what_is_drawn_adds_up_to_what_is_planned(fleet: Plan) -> None:
+    """GPUs and servers; a server has all its GPUs, a replica its own, on two servers only where it is larger than one.
 
-
-def test_drawn_servers_add_up_to_those_of_the_plan(fleet: Plan) -> None:
-    for _, servers, rows in pool_rows(fleet):
+    However large the fleet, few boxes are drawn.
+    """
+    for pool, servers, rows in pool_rows(fleet):
+        gpus, node = pool.config.parallelism.gpus, pool.config.sku.node.gpus
+        used = [row for row in rows if row["is_used"]]
+        assert sum(row["alike"] for row in used) == pool.gpus
         assert sum(row["alike"] for row in rows if row["gpu"] == 1) == servers
-
-
-def test_every_server_has_all_its_gpus(fleet: Plan) -> None:
-    for pool, _, rows in pool_rows(fleet):
         for _, group in groupby(rows, key=lambda row: (row["unit"], row["server"])):
-            assert [row["gpu"] for row in group] == list(range(1, pool.config.sku.node.gpus + 1))
+            assert [row["gpu"] for row in group] == list(range(1, node + 1))
+        for _, group in groupby(used, key=lambda row: row["replica"]):
+            found = list(group)
+            assert len(found) == gpus
+            assert len({(row["unit"], row["server"]) for row in found}) == math.ceil(gpus / node)
+    assert box_count(fleet) <= fleets.BOX_LIMIT
+
+
+def box_count(fleet: Plan) -> int:
+    rows = fleets.fleet_rows(fleet)
+    return len({(row["deployment"], row["role"], row["unit"], row["server"]) for row in rows})
 
 
 @pytest.mark.parametrize("name", [name for name in SHAPES if name != "large servers"])  # no export starts that SKU
@@ -116,21 +124,6 @@ def test_the_title_counts_servers_as_the_exports_fill_them(name: str) -> None:
     assert re.search(rf"\b{filled:,} servers?\b", text)
     shared = filled < sum(servers for _, servers, _ in pool_rows(fleet))
     assert ("share servers" in " ".join(title["subtitle"])) == shared
-
-
-def test_a_replica_has_its_gpus_and_never_straddles_two_servers_unless_it_is_larger(fleet: Plan) -> None:
-    for pool, _, rows in pool_rows(fleet):
-        gpus, node = pool.config.parallelism.gpus, pool.config.sku.node.gpus
-        used = [row for row in rows if row["is_used"]]
-        for _, group in groupby(used, key=lambda row: row["replica"]):
-            found = list(group)
-            assert len(found) == gpus
-            assert len({(row["unit"], row["server"]) for row in found}) == math.ceil(gpus / node)
-
-
-def test_however_large_the_fleet_few_boxes_are_drawn(fleet: Plan) -> None:
-    boxes = {(row["deployment"], row["role"], row["unit"], row["server"]) for row in fleets.fleet_rows(fleet)}
-    assert len(boxes) <= fleets.BOX_LIMIT
 
 
 def test_a_plan_without_fleet_has_no_rows_and_a_picture_all_the_same() -> None:
@@ -154,35 +147,19 @@ def inside(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return other[0] <= one[0] and other[1] <= one[1] and one[2] <= other[2] and one[3] <= other[3]
 
 
-def test_nothing_overlaps_and_every_gpu_stands_in_a_server(fleet: Plan) -> None:
+def test_nothing_overlaps_and_every_gpu_stands_in_a_server_of_a_picture_of_its_size(fleet: Plan) -> None:
+    """A frame holds the GPUs of one replica only."""
     drawn = fleets.drawing(fleet)
     servers, gpus, frames = boxes(drawn.servers), boxes(drawn.gpus, fleets.SIDE_PX), boxes(drawn.frames)
-    for kind in (servers, gpus):
+    for kind in (servers, gpus, frames):
         assert not any(overlap(*pair) for pair in combinations(kind, 2))
     for box in gpus + frames:
         assert sum(inside(box, server) for server in servers) == 1
-
-
-def test_frames_of_replicas_do_not_overlap() -> None:
-    for name in ("TP2 and TP8", "more than a server", "large servers", "three GPUs a replica"):
-        frames = boxes(fleets.drawing(SHAPES[name]).frames)
-        assert frames
-        assert not any(overlap(*pair) for pair in combinations(frames, 2)), name
-
-
-def test_a_frame_holds_the_gpus_of_one_replica_only() -> None:
-    for name in ("TP2 and TP8", "three GPUs a replica", "large servers"):
-        drawn = fleets.drawing(SHAPES[name])
-        for frame in boxes(drawn.frames):
-            within = [r for r in drawn.gpus if inside(boxes([r], fleets.SIDE_PX)[0], frame)]
-            assert len({(r["role"], r["replica"]) for r in within}) == 1, name
-
-
-def test_the_picture_is_as_wide_and_high_as_what_is_in_it(fleet: Plan) -> None:
-    drawn = fleets.drawing(fleet)
-    assert max(box[2] for box in boxes(drawn.servers)) <= drawn.width
-    assert max(box[3] for box in boxes(drawn.servers)) <= drawn.height
-    assert drawn.width <= fleets.WIDEST_PX + fleets.ARROW_PX
+    for frame in frames:
+        within = [row for row, box in zip(drawn.gpus, gpus, strict=True) if inside(box, frame)]
+        assert len({(row["role"], row["replica"]) for row in within}) == 1
+    assert max(box[2] for box in servers) <= drawn.width <= fleets.WIDEST_PX + fleets.ARROW_PX
+    assert max(box[3] for box in servers) <= drawn.height
 
 
 def test_pools_stand_side_by_side_with_an_arrow_between_them() -> None:
@@ -207,45 +184,32 @@ def test_small_deployments_stand_beside_one_another() -> None:
 
 
 def test_a_fleet_of_many_deployments_is_folded_sooner() -> None:
-    rows = fleets.fleet_rows(SHAPES["many deployments"])
-    boxes = {(row["deployment"], row["role"], row["unit"], row["server"]) for row in rows}
-    assert len(boxes) <= 2 * fleets.BOX_LIMIT_OF_SEVERAL
+    assert box_count(SHAPES["many deployments"]) <= 2 * fleets.BOX_LIMIT_OF_SEVERAL
 
 
 # --- picture --------------------------------------------------------------------------------------------------------
 
 
-def test_the_arrow_says_bandwidth_and_mean_time_of_a_transfer() -> None:
+def test_words_say_link_role_count_sku_replicas_and_servers() -> None:
     found = SHAPES["part of a server"]
-    planned = found.deployments[0]
-    gb_per_s = planned.deployment.kv_link_bytes_per_s / 1e9
-    labels = [text["label"] for text in fleets.drawing(found).texts if text["kind"] == "link"]
-    assert f"KV, {gb_per_s:g} GB/s" in labels
+    labels = [text["label"] for text in fleets.drawing(found).texts]
+    assert f"KV, {found.deployments[0].deployment.kv_link_bytes_per_s / 1e9:g} GB/s" in labels
     assert any(label.endswith("ms mean") for label in labels)
-
-
-def test_headings_name_role_count_sku_replicas_and_servers() -> None:
-    labels = [text["label"] for text in fleets.drawing(SHAPES["part of a server"]).texts]
-    assert "Prefill: 9 × MI300X" in labels
-    assert "9 replicas of TP1, 2 servers" in labels
+    assert {"Prefill: 9 × MI300X", "9 replicas of TP1, 2 servers"} <= set(labels)
     numbered = [text["label"] for text in fleets.drawing(SHAPES["several deployments"]).texts]
     assert "2 · Decode: 1 × H100 SXM" in numbered
 
 
-def test_roles_differ_by_letter_and_by_color() -> None:
+def test_roles_differ_by_letter_and_by_color_on_which_it_is_readable() -> None:
+    """Contrast of at least 4.5 to 1: Web Content Accessibility Guidelines 2.2, success criterion 1.4.3."""
     drawn = fleets.drawing(SHAPES["several deployments"])
     used = [row for row in drawn.gpus if row["is_used"]]
     assert len({(row["role"], row["letter"], row["color"]) for row in used}) == 3
     assert len({row["letter"] for row in used}) == len({row["color"] for row in used}) == 3
     assert all(row["letter"] == "" and row["color"] == "transparent" for row in drawn.gpus if not row["is_used"])
-
-
-def test_letters_are_readable_on_their_color() -> None:
-    """Contrast of at least 4.5 to 1: Web Content Accessibility Guidelines 2.2, success criterion 1.4.3."""
-    for row in fleets.drawing(SHAPES["several deployments"]).gpus:
-        if row["is_used"]:
-            light, dark = sorted((luminance(row["color"]), luminance(row["ink"])), reverse=True)
-            assert (light + 0.05) / (dark + 0.05) >= 4.5
+    for row in used:
+        light, dark = sorted((luminance(row["color"]), luminance(row["ink"])), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5
 
 
 def luminance(color: str) -> float:

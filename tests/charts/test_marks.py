@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 
 import pytest
 
-from planner.charts import costs, marks
+from planner.charts import marks
 from tests.charts.test_fleets import luminance
 from tests.charts.titles import title_of
 
@@ -40,17 +39,6 @@ def test_the_longest_bar_leaves_its_label_room_at_any_width(width: float, label:
 )
 def test_a_change_that_rounds_to_nothing_has_no_sign(change: float, words: str) -> None:
     assert marks.change_words(change) == words
-
-
-def test_one_bar_has_as_much_room_as_each_of_many() -> None:
-    """The height of a chart is that of its frame, which is the same however many bars there are, and of its bars."""
-    rows = [
-        {"name": str(number), "is_reference": False, "is_fitted": True, "is_bound": False, "usd_per_month": 1.0}
-        for number in range(9)
-    ]
-    heights = [costs.side_chart(rows[:count], "Cost per month", "each", "")["height"] for count in range(1, len(rows))]
-    steps = {after - before for before, after in itertools.pairwise(heights)}
-    assert steps == {marks.BAR_HEIGHT_PX}
 
 
 # --- labels -----------------------------------------------------------------------------------------------------------

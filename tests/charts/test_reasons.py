@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 
-import altair as alt
 import pytest
 
 import planner
@@ -72,16 +71,11 @@ def test_rows_of_a_plan_are_its_own_figures(plan: Plan) -> None:
     for name in {row["pool"] for row in reasons.waiting_rows(plan)}:
         mine = [row for row in reasons.waiting_rows(plan) if row["pool"] == name]
         assert mine[-1]["start"] + mine[-1]["share"] == pytest.approx(1.0)
-
-
-def test_charts_of_a_plan_are_valid_and_carry_their_rows(plan: Plan) -> None:
     for picture in (reasons.waiting_chart(plan), reasons.target_chart(plan), reasons.utilisation_chart(plan)):
-        content = picture.to_dict()  # validates against the schema of Vega-Lite
-        assert content["title"]["text"] and content["title"]["subtitle"]
-        assert "NaN" not in json.dumps(content)
+        assert "NaN" not in json.dumps(picture.to_dict())  # validates against the schema of Vega-Lite
 
 
-def test_the_tornado_is_sorted_by_what_moves_most_and_an_end_without_a_fleet_comes_first() -> None:
+def test_the_tornado_is_sorted_by_what_moves_most_and_an_end_without_a_fleet_comes_first_in_words() -> None:
     bars = [
         bar("little", outcome(9.0), outcome(11.0)),
         bar("impossible", outcome(10.0), NONE),
@@ -89,15 +83,9 @@ def test_the_tornado_is_sorted_by_what_moves_most_and_an_end_without_a_fleet_com
     ]
     rows = reasons.tornado_rows(bars, outcome(10.0), PlanMeasure.COST)
     assert [row["input"] for row in rows[::2]] == ["impossible", "much", "little"]
-    assert rows[1]["value"] is None
-    assert {row["base"] for row in rows} == {10.0}
-
-
-def test_an_end_without_a_fleet_is_said_in_words() -> None:
-    picture = reasons.tornado_chart([bar("demand", outcome(9.0), NONE)], outcome(10.0), PlanMeasure.COST)
-    text = json.dumps(picture.to_dict())
-    assert "+20 %: no fleet" in text
-    assert "-20 %: $9.00/h" in text
+    assert rows[1]["value"] is None and {row["base"] for row in rows} == {10.0}
+    text = json.dumps(reasons.tornado_chart(bars, outcome(10.0), PlanMeasure.COST).to_dict())
+    assert "+20 %: no fleet" in text and "-20 %: $9.00/h" in text
 
 
 @pytest.mark.parametrize("measure", list(PlanMeasure))
@@ -127,6 +115,5 @@ def test_a_front_is_shown_in_milliseconds_with_the_request_on_it() -> None:
     rows = reasons.front_rows(found, 0.5)
     assert [row["asked"] for row in rows] == [250.0, 500.0, 1000.0, 2000.0]
     assert [row["is_now"] for row in rows] == [False, True, False, False]
-    assert isinstance(reasons.front_chart(found, 0.5), alt.LayerChart)
     assert "as asked" in json.dumps(reasons.front_chart(found, 0.5).to_dict())
     assert not any(row["is_now"] for row in reasons.front_rows(found, 0.4))

@@ -44,22 +44,15 @@ def test_parts_stand_one_after_another_and_fill_the_memory(llm: str, sku: str, e
     assert sum(row["share"] for row in rows) == pytest.approx(1.0, rel=1e-9)
 
 
-def test_the_memory_is_marked_only_where_it_is_exceeded() -> None:
-    fits, exceeds = memory("qwen3-32b", "h100-sxm"), memory("llama-3.3-70b-instruct", "l4")
-    assert exceeds.weights_bytes > exceeds.seen_bytes
-    for found, layers in ((fits, 1), (exceeds, 2)):
-        drawn = json.loads(replicas.server_memory_chart(rows_of(found), "A server.").to_json())
-        assert len(drawn["layer"]) == layers
-        assert title_of(drawn) == "Memory of one GPU as the server starts"
+def test_the_memory_is_marked_only_where_it_is_exceeded_and_what_takes_nothing_has_no_legend() -> None:
+    fits, exceeds = memory("qwen3-32b", "h100-sxm", eager=True), memory("llama-3.3-70b-instruct", "l4")
+    assert exceeds.weights_bytes > exceeds.seen_bytes and fits.graph_bytes == 0.0
+    drawn = json.loads(replicas.server_memory_chart(rows_of(fits), "A server.").to_json())
+    assert len(drawn["layer"]) == 1 and "graphs" not in drawn["layer"][0]["encoding"]["color"]["scale"]["domain"]
+    assert title_of(drawn) == "Memory of one GPU as the server starts"
+    drawn = json.loads(replicas.server_memory_chart(rows_of(exceeds), "A server.").to_json())
     (mark,) = drawn["datasets"][drawn["layer"][1]["data"]["name"]]
     assert mark["seen_gib"] == pytest.approx(exceeds.seen_bytes / GIB)
-
-
-def test_what_takes_nothing_has_no_place_in_the_legend() -> None:
-    eager = memory("qwen3-32b", "h100-sxm", eager=True)
-    assert eager.graph_bytes == 0.0
-    drawn = json.loads(replicas.server_memory_chart(rows_of(eager), "A server.").to_json())
-    assert "graphs" not in drawn["layer"][0]["encoding"]["color"]["scale"]["domain"]
 
 
 # --- on every SKU -----------------------------------------------------------------------------------------------------
@@ -110,14 +103,6 @@ def test_a_group_too_large_for_a_sku_is_said_not_drawn() -> None:
     assert replicas.memory_rows(fitted) == []
     (row,) = replicas.sku_rows(fitted, 8.0)
     assert row["decode_ms"] is None and row["waits_for"] is None and row["reason"]
-
-
-def test_a_request_that_does_not_fit_leaves_the_bar_and_no_times() -> None:
-    lengths = TokenLengths.constant(120_000, 100)
-    pool = Pool(role=Role.MIXED, config=replica(sku=HARDWARE.skus["h200-sxm"]), replicas=1)
-    one = on_sku(pool, lengths, "l4", HARDWARE, calibrated=False)
-    assert one.config is not None and one.model is None and "longest request" in one.reason
-    assert {row["requests"] for row in replicas.memory_rows([one])} == {0}
 
 
 def test_a_decode_pool_sees_only_requests_that_decode() -> None:

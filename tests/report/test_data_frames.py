@@ -100,11 +100,6 @@ class TestPlan:
         replicas = frame(planned, "schedule_replicas")["replicas"].tolist()
         assert replicas == [count for period in planned.schedule for count in period.replicas.values()]
 
-    def test_a_plan_by_theory_has_no_simulated_rows(self) -> None:
-        found = plan(load_scenario(SCENARIO), simulate=False, alternatives=False)
-        assert set(frame(found, "latencies")["method"]) == {"predicted"}
-        assert frame(found, "alternatives").empty
-
     def test_an_infeasible_plan_has_empty_tables_and_its_reasons(self) -> None:
         found = frames(plan(load_scenario(SCENARIO, [f"{TPOT}=0.000001"])))
         assert all(found[name].empty for name in ("deployments", "pools", "latencies", "cost", "targets"))
@@ -127,6 +122,7 @@ class TestPerformance:
             assert table.loc[one.name, "e2e_p50_s"] == one.e2e.quantile_s(0.5)
         assert frame(found, "pools")["utilisation"].tolist() == [pool.utilisation for pool in found.pools]
         assert frame(found, "requests").empty
+        assert frame(evaluate(mixed(), chat(1e4))).iloc[0]["ttft_p99_s"] == math.inf  # unbounded
 
     def test_requests_are_the_samples(self, simulated: Performance) -> None:
         table = frame(simulated, "requests")
@@ -141,10 +137,6 @@ class TestPerformance:
         for row in table.itertuples():
             ends = simulated.confidence_s(Metric(row.metric), float(row.percentile))
             assert ends == (row.low_s, row.high_s)
-
-    def test_an_unbounded_latency_is_infinite(self) -> None:
-        found = evaluate(mixed(), chat(1e4))
-        assert frame(found).iloc[0]["ttft_p99_s"] == math.inf
 
     def test_a_rate_sweep_has_a_row_per_rate_and_per_node(self) -> None:
         found = rate_sweep(mixed(), chat(1.0), points=8, nodes=4)
@@ -216,9 +208,7 @@ class TestOtherResults:
         assert table["tpot_error"].tolist() == [pytest.approx(-0.5), 1.0]
         assert table["fitted"].tolist() == [True, False]
         assert table["reason"].tolist() == ["", "does not fit"]
-
-    def test_published_errors_are_records(self) -> None:
-        rows = accuracy_rows()
+        rows = accuracy_rows()  # published errors are records
         assert frame(rows)["median"].tolist() == [row.median for row in rows]
 
 
@@ -252,22 +242,18 @@ class TestFrames:
             numbers = table.select_dtypes("number")
             pd.testing.assert_frame_equal(again[numbers.columns], numbers, check_dtype=False)
 
-    def test_every_table_has_a_plain_index_and_flat_cells(self, planned: Plan, comparison: Comparison) -> None:
-        for result in (planned, comparison, load_hardware()):
-            for name, table in frames(result).items():
-                assert isinstance(table.index, pd.RangeIndex), name
-                assert table.columns.is_unique, name
-                kinds = {type(cell) for column in table if table[column].dtype == object for cell in table[column]}
-                assert kinds <= {str, bool, int, float, type(None)}, (name, kinds)
-
-    def test_times_money_and_sizes_carry_their_unit(self, planned: Plan, comparison: Comparison) -> None:
+    def test_tables_have_a_plain_index_flat_cells_and_units_in_their_names(
+        self, planned: Plan, comparison: Comparison
+    ) -> None:
         """A latency column ends in _s, and nothing is in milliseconds or gigabytes."""
         for result in (planned, comparison, load_hardware()):
-            for table in frames(result).values():
+            for name, table in frames(result).items():
+                assert isinstance(table.index, pd.RangeIndex) and table.columns.is_unique, name
+                kinds = {type(cell) for column in table if table[column].dtype == object for cell in table[column]}
+                assert kinds <= {str, bool, int, float, type(None)}, (name, kinds)
                 for column in table.columns:
                     assert not column.endswith(("_ms", "_gb", "_gib", "_tflops")), column
-                    if column.startswith(("ttft_", "tpot_", "e2e_", "itl_")):
-                        assert column.endswith("_s"), column
+                    assert column.endswith("_s") or not column.startswith(("ttft_", "tpot_", "e2e_", "itl_")), column
 
     def test_without_pandas_it_says_what_to_install(
         self, simulated: Performance, monkeypatch: pytest.MonkeyPatch

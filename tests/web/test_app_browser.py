@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
 pytest.importorskip("selenium", reason="driving a browser needs selenium")
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
-pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
 from streamlit.testing.v1 import AppTest
 
 from planner.web import components, fields, inputs, session

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-
-pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
 from streamlit.testing.v1 import AppTest
 
 import planner
-from planner.scenario import full_content, read_scenario
+from planner.fleet import PlanRequest
 from planner.supply import OwnedGpus
+from tests.web.pages import content_of, fine, scenario
 
 TABLE = b"""sku,provider,region,commitment,usd_per_gpu_hour
 h100-sxm,Ours,hall 2,on_demand,1.25
@@ -20,7 +17,7 @@ l4,Ours,hall 2,on_demand,0.25
 """
 
 
-def _page() -> None:
+def _inputs() -> None:
     import streamlit as st
 
     from planner.core import PlannerError
@@ -37,40 +34,35 @@ def _page() -> None:
 
 
 def page(upload: bytes | None = None, *overrides: str) -> AppTest:
-    app = AppTest.from_function(_page, default_timeout=30)
-    content = full_content(read_scenario("chat-llama-70b", ("search.skus=[h100-sxm]", *overrides))[0])
-    app.session_state["scenario"] = content
-    app.session_state["past"], app.session_state["base"], app.session_state["complaint"] = [], "chat-llama-70b", None
+    app = AppTest.from_function(_inputs, default_timeout=30)
+    app.session_state["scenario"] = content_of("search.skus=[h100-sxm]", *overrides)
+    app.session_state["past"], app.session_state["complaint"] = [], None
     if upload is not None:
         app.session_state["upload"] = upload
-    app.run()
-    assert not app.exception, app.exception
-    return app
+    return fine(app.run())
 
 
-def scenario(app: AppTest) -> dict[str, Any]:
-    assert not app.exception, app.exception
-    return dict(app.session_state["scenario"])
+def given(app: AppTest, **numbers: float | None) -> PlanRequest:
+    """The request after numbers were typed in; two underscores stand for a dot."""
+    for name, number in numbers.items():
+        fine(app.number_input(key=name.replace("__", ".")).set_value(number).run())
+    return planner.load_scenario(scenario(app))
 
 
 def test_an_uploaded_price_list_replaces_the_listed_prices_of_the_chosen_skus() -> None:
-    app = page(TABLE)
+    small = ("workload.rate_per_s=2", "workload.drift=none", "search.tp=[2]", "search.modes=[mixed]")
+    app = page(TABLE, *small)
     kept = scenario(app)["own_hardware"]["prices"]
     assert [(one["provider"], one["commitment"], one["usd_per_gpu_hour"]) for one in kept] == [
         ("Ours", "on_demand", 1.25),
         ("Theirs", "reserved_1yr", 1.75),
     ]  # none of a SKU that is not searched
+    plan = planner.plan(planner.load_scenario(scenario(app)), simulate=False, alternatives=False)
+    assert plan.cost is not None and plan.cost.usd_per_hour == pytest.approx(1.25 * sum(plan.gpus.values()))
     assert "Ours" in app.selectbox(key="prices.provider").options
     app.button(key="drop-prices").click().run()
     assert scenario(app)["own_hardware"]["prices"] == []
     assert "Ours" not in app.selectbox(key="prices.provider").options
-
-
-def test_a_plan_costs_what_the_uploaded_list_says() -> None:
-    small = ("workload.rate_per_s=2", "workload.drift=none", "search.tp=[2]", "search.modes=[mixed]")
-    request = planner.load_scenario(scenario(page(TABLE, *small)))
-    plan = planner.plan(request, simulate=False, alternatives=False)
-    assert plan.cost is not None and plan.cost.usd_per_hour == pytest.approx(1.25 * sum(plan.gpus.values()))
 
 
 @pytest.mark.parametrize(
@@ -84,62 +76,32 @@ def test_a_list_that_does_not_help_is_refused_by_name(content: bytes, words: str
 
 def test_every_part_of_what_owned_gpus_cost_is_an_input() -> None:
     app = page()
-    app.number_input(key="owned-h100-sxm").set_value(16).run()
-    given = {"capex_usd_per_gpu": 25_000.0, "years": 5.0, "usd_per_kwh": 0.2, "watts": 1300.0, "pue": 1.2}
-    for field, value in {**given, "other_usd_per_gpu_hour": 0.1}.items():
-        app.number_input(key=f"owned-h100-sxm-{field}").set_value(value).run()
-    owned = planner.load_scenario(scenario(app)).prices.owned["h100-sxm"]
-    assert owned == OwnedGpus(count=16, **given, other_usd_per_gpu_hour=0.1)
-    app.number_input(key="owned-h100-sxm-watts").set_value(None).run()
-    app.number_input(key="owned-h100-sxm-pue").set_value(None).run()
-    owned = planner.load_scenario(scenario(app)).prices.owned["h100-sxm"]
+    given(app, **{"owned-h100-sxm": 16})
+    parts = {"capex_usd_per_gpu": 25_000.0, "years": 5.0, "usd_per_kwh": 0.2, "watts": 1300.0, "pue": 1.2}
+    parts["other_usd_per_gpu_hour"] = 0.1
+    request = given(app, **{f"owned-h100-sxm-{field}": value for field, value in parts.items()})
+    assert request.prices.owned["h100-sxm"] == OwnedGpus(count=16, **parts)
+    owned = given(app, **{"owned-h100-sxm-watts": None, "owned-h100-sxm-pue": None}).prices.owned["h100-sxm"]
     assert owned.watts is None and owned.pue == OwnedGpus(capex_usd_per_gpu=0.0).pue
+    assert given(app, **{"owned-h100-sxm": None}).prices.owned == {}
 
 
-def test_a_limit_of_co2_needs_that_of_the_grid_and_goes_with_it() -> None:
+def test_power_co2_providers_and_engine_are_limits_of_the_scenario_and_empty_is_none() -> None:
+    """A limit of CO2 needs that of the grid and goes with it; an empty PUE is 1."""
     app = page()
     assert app.number_input(key="limits.co2_kg_per_hour").disabled
-    app.number_input(key="limits.co2_kg_per_kwh").set_value(0.4).run()
-    app.number_input(key="limits.co2_kg_per_hour").set_value(12.0).run()
-    limits = planner.load_scenario(scenario(app)).limits
-    assert (limits.co2_kg_per_kwh, limits.co2_kg_per_hour) == (0.4, 12.0)
-    app.number_input(key="limits.co2_kg_per_kwh").set_value(None).run()
-    limits = planner.load_scenario(scenario(app)).limits
-    assert (limits.co2_kg_per_kwh, limits.co2_kg_per_hour) == (None, None)
-
-
-def test_power_and_providers_are_limits_of_the_scenario() -> None:
-    app = page()
-    app.number_input(key="limits.power_kw").set_value(40.0).run()
-    app.number_input(key="limits.pue").set_value(1.3).run()
-    app.number_input(key="prices.providers_at_most").set_value(2).run()
-    request = planner.load_scenario(scenario(app))
-    assert (request.limits.power_kw, request.limits.pue, request.prices.providers_at_most) == (40.0, 1.3, 2)
-    app.number_input(key="limits.pue").set_value(None).run()
-    assert planner.load_scenario(scenario(app)).limits.pue == 1.0
-
-
-def test_settings_of_the_engine_are_those_of_the_scenario_and_empty_is_the_engines_own() -> None:
-    app = page()
-    app.number_input(key="search.memory_fraction").set_value(0.8).run()
+    numbers = {"limits__power_kw": 40.0, "limits__pue": 1.3, "prices__providers_at_most": 2}
+    co2 = {"limits__co2_kg_per_kwh": 0.4, "limits__co2_kg_per_hour": 12.0}
+    request = given(app, **numbers, **co2, search__memory_fraction=0.8)
+    limits = request.limits
+    assert (limits.power_kw, limits.pue, request.prices.providers_at_most) == (40.0, 1.3, 2)
+    assert (limits.co2_kg_per_kwh, limits.co2_kg_per_hour, request.search.memory_fraction) == (0.4, 12.0, 0.8)
     app.checkbox(key="search.eager").check().run()
-    space = planner.load_scenario(scenario(app)).search
-    assert (space.memory_fraction, space.eager) == (0.8, True)
-    app.number_input(key="search.memory_fraction").set_value(None).run()
+    assert given(app).search.eager
     app.checkbox(key="search.eager").uncheck().run()
-    space = planner.load_scenario(scenario(app)).search
-    assert (space.memory_fraction, space.eager) == (None, False)
-
-
-def test_owned_gpus_are_planned_with_their_cost_over_the_years() -> None:
-    app = page()
-    app.number_input(key="owned-h100-sxm").set_value(16).run()
-    app.number_input(key="owned-h100-sxm-capex_usd_per_gpu").set_value(25_000.0).run()
-    app.number_input(key="owned-h100-sxm-years").set_value(5.0).run()
-    owned = planner.load_scenario(app.session_state["scenario"]).prices.owned["h100-sxm"]
-    assert owned == OwnedGpus(count=16, capex_usd_per_gpu=25_000.0, years=5.0)
-    app.number_input(key="owned-h100-sxm").set_value(None).run()
-    assert app.session_state["scenario"]["prices"]["owned"] == {}
+    request = given(app, limits__co2_kg_per_kwh=None, limits__pue=None, search__memory_fraction=None)
+    assert (request.limits.co2_kg_per_kwh, request.limits.co2_kg_per_hour, request.limits.pue) == (None, None, 1.0)
+    assert (request.search.memory_fraction, request.search.eager) == (None, False)
 
 
 def test_a_region_goes_with_its_provider_and_servers_can_be_bought_whole() -> None:
@@ -149,7 +111,7 @@ def test_a_region_goes_with_its_provider_and_servers_can_be_bought_whole() -> No
     assert len(regions) > 1
     app.selectbox(key="prices.region").set_value(regions[1]).run()
     app.selectbox(key="prices.granularity").set_value("node").run()
-    prices = app.session_state["scenario"]["prices"]
+    prices = scenario(app)["prices"]
     assert (prices["provider"], prices["region"], prices["granularity"]) == ("AWS", regions[1], "node")
     app.selectbox(key="prices.provider").set_value("Lambda").run()
-    assert app.session_state["scenario"]["prices"]["region"] is None
+    assert scenario(app)["prices"]["region"] is None

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-
-pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
 from streamlit.testing.v1 import AppTest
 
 import planner
@@ -16,27 +14,30 @@ from planner.traffic import preset_arrivals, recorded_arrivals
 from planner.web import inputs_traffic
 from planner.web.inputs_traffic import arrivals_note
 from planner.workload import ArrivalProcess, ClosedLoop
+from tests.web.pages import content_of, fine, scenario
 
 DAY_S = 24 * 3600.0
 MONTH_S = 730 * 3600.0
 
 
+def _inputs(part: str) -> None:
+    from planner.web import inputs_traffic
+
+    getattr(inputs_traffic, part)()
+
+
+def page(part: str, content: Mapping[str, Any]) -> AppTest:
+    """Some inputs of traffic by themselves."""
+    app = AppTest.from_function(_inputs, default_timeout=30, args=(part,))
+    app.session_state["scenario"], app.session_state["past"] = content, []
+    return fine(app.run())
+
+
+def workload(app: AppTest) -> Mapping[str, Any]:
+    return dict(scenario(app)["workload"])
+
+
 # --- sessions ---------------------------------------------------------------------------------------------------------
-
-
-def _page() -> None:
-    from planner.web.inputs_traffic import show
-
-    show()
-
-
-def page(name: str) -> AppTest:
-    app = AppTest.from_function(_page, default_timeout=30)
-    app.session_state["scenario"] = full_content(read_scenario(name)[0])
-    app.session_state["past"], app.session_state["base"] = [], name
-    app.run()
-    assert not app.exception, app.exception
-    return app
 
 
 @pytest.mark.parametrize(
@@ -47,37 +48,22 @@ def page(name: str) -> AppTest:
     ],
 )
 def test_sessions_say_what_they_are_and_are_edited_as_they_were_stated(name: str, field: str, title: str) -> None:
-    app = page(name)
+    app = page("show", content_of(name=name))
     assert any(caption.value.startswith("Sessions: each request carries") for caption in app.caption)
     assert app.number_input(key=f"workload.{field}").label == title
     app.number_input(key=f"workload.{field}").set_value(500.0).run()
     app.number_input(key="workload.sessions.think_time_s").set_value(7.0).run()
-    workload = app.session_state["scenario"]["workload"]
-    assert (workload[field], workload["sessions"]["think_time_s"]) == (500.0, 7.0)
+    assert (workload(app)[field], workload(app)["sessions"]["think_time_s"]) == (500.0, 7.0)
 
 
 # --- arrivals ---------------------------------------------------------------------------------------------------------
-
-
-def _arrivals() -> None:
-    from planner.web.inputs_traffic import arrival_inputs
-
-    arrival_inputs()
 
 
 def arrivals_page(**workload: Any) -> AppTest:
     """The inputs of the packaged chat scenario with some fields of its workload replaced."""
     content = read_scenario("chat-llama-70b")[0].model_dump(mode="json", exclude_defaults=True)
     fields = {name: given for name, given in {**content["workload"], **workload}.items() if given is not None}
-    app = AppTest.from_function(_arrivals, default_timeout=30)
-    app.session_state["scenario"] = full_content(read_scenario({**content, "workload": fields})[0])
-    app.session_state["past"], app.session_state["base"] = [], "chat-llama-70b"
-    return app.run()
-
-
-def workload(app: AppTest) -> Mapping[str, Any]:
-    assert not app.exception, app.exception
-    return dict(app.session_state["scenario"]["workload"])
+    return page("arrival_inputs", full_content(read_scenario({**content, "workload": fields})[0]))
 
 
 def test_a_replayed_recording_says_what_it_carries_and_offers_its_scaling() -> None:
@@ -130,28 +116,20 @@ def test_notes_name_the_window_where_it_is_longer_than_a_minute() -> None:
 # --- rate -------------------------------------------------------------------------------------------------------------
 
 
-def _rate() -> None:
-    from planner.web.inputs_traffic import rate_inputs
-
-    rate_inputs()
-
-
 def rate_page(*overrides: str) -> AppTest:
-    app = AppTest.from_function(_rate, default_timeout=30)
-    app.session_state["scenario"] = full_content(read_scenario("chat-llama-70b", overrides)[0])
-    app.session_state["past"], app.session_state["base"] = [], "chat-llama-70b"
-    return app.run()
+    return page("rate_inputs", content_of(*overrides))
 
 
 def given_in(app: AppTest, unit: str) -> AppTest:
     return app.selectbox(key="rate-unit").set_value(unit).run()
 
 
-def test_a_rate_is_shown_as_it_is() -> None:
-    """5.53 is not 6."""
-    app = rate_page("workload.rate_per_s=5.53")
-    assert app.number_input(key="rate").value == 5.53 and app.select_slider(key="rate-slider").value == 5.53
-    assert workload(app)["rate_per_s"] == 5.53
+@pytest.mark.parametrize("rate_per_s", [5.53, 0.00001, 123456789.0])
+def test_a_rate_is_shown_as_it_is(rate_per_s: float) -> None:
+    """5.53 is not 6; one beyond the usual is still shown."""
+    app = rate_page(f"workload.rate_per_s={rate_per_s:.9f}")
+    assert app.number_input(key="rate").value == app.select_slider(key="rate-slider").value == rate_per_s
+    assert workload(app)["rate_per_s"] == rate_per_s
 
 
 @pytest.mark.parametrize(
@@ -181,8 +159,3 @@ def test_users_at_the_same_time_are_a_closed_loop_and_back() -> None:
     assert request.workload.arrivals == ClosedLoop(concurrency=64)
     given_in(app, inputs_traffic.PER_SECOND)
     assert workload(app) == before
-
-
-@pytest.mark.parametrize("rate_per_s", ["0.00001", "123456789"])
-def test_a_rate_beyond_the_usual_is_still_shown(rate_per_s: str) -> None:
-    assert rate_page(f"workload.rate_per_s={rate_per_s}").number_input(key="rate").value == float(rate_per_s)

@@ -6,10 +6,6 @@ import re
 from functools import cache
 from urllib.parse import parse_qsl, urlsplit
 
-import pytest
-
-pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
-
 import planner
 from hardware_db import load_hardware
 from planner.analysis import headline, headroom

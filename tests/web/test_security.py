@@ -8,8 +8,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
 from streamlit.testing.v1 import AppTest
 
 from planner.core import Table

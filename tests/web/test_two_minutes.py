@@ -10,8 +10,6 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-
-pytest.importorskip("streamlit", reason="the web app needs the extra `app`")
 from typer.testing import CliRunner
 
 import planner

@@ -1,0 +1,3 @@
+export default function ({parentElement}) {
+    parentElement.querySelector("button").onclick = () => window.print();
+}
