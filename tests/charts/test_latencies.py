@@ -12,9 +12,14 @@ import pytest
 
 from planner.charts import Row, latencies
 from planner.core import InputError, Metric
-from planner.engine import step_time
 from planner.fleet import calibration_ends
-from planner.serving import Deployment, evaluate, largest_stable_rate_per_s, sustainable_rate_per_s
+from planner.serving import (
+    Deployment,
+    evaluate,
+    largest_stable_rate_per_s,
+    prompt_gaps,
+    sustainable_rate_per_s,
+)
 from planner.simulator import simulate
 from planner.workload import LatencyDistribution, LatencyTarget, Slo, TokenLengths, Workload
 from tests.builders import calibrated, replica
@@ -157,33 +162,14 @@ def long_prompt() -> list[Row]:
     return latencies.long_prompt_rows(CONFIG, PROMPT, CHUNK, RUNNING, CONTEXT)
 
 
-def test_a_whole_prompt_stalls_for_exactly_one_step_with_it() -> None:
-    whole = latencies.long_prompt_outcomes(long_prompt())[0]
-    contexts = [CONTEXT + latencies.TOKENS_BEFORE + 1] * RUNNING
-    assert whole["stretched"] == 1
-    assert whole["longest_gap_ms"] == pytest.approx(1e3 * step_time(CONFIG, contexts, [(PROMPT, 0)]).total_s)
-    assert whole["prompt_ttft_ms"] == pytest.approx(whole["longest_gap_ms"])
-
-
-def test_chunks_stretch_as_many_gaps_as_there_are_chunks_and_each_less() -> None:
+def test_rows_of_a_long_prompt_are_its_gaps_whole_and_in_chunks() -> None:
+    """Weights are read once per chunk: the prompt takes longer, each gap less."""
     whole, chunked = latencies.long_prompt_outcomes(long_prompt())
-    assert chunked["stretched"] == math.ceil(PROMPT / (CHUNK - RUNNING))
-    assert chunked["longest_gap_ms"] < whole["longest_gap_ms"]
-    assert chunked["prompt_ttft_ms"] > whole["prompt_ttft_ms"]  # weights are read once per chunk
-
-
-def test_gaps_follow_one_another_and_the_prompt_comes_at_time_zero() -> None:
-    for system in {row["system"] for row in long_prompt()}:
-        mine = [row for row in long_prompt() if row["system"] == system]
-        assert all(row["end_ms"] - row["start_ms"] == pytest.approx(row["gap_ms"]) for row in mine)
-        joined = [row for row in mine if row["has_prompt"]]
-        assert joined[0]["start_ms"] == pytest.approx(0.0, abs=1e-6)
-        assert mine[0]["start_ms"] < 0.0 < mine[-1]["end_ms"]
-
-
-def test_a_chunk_without_room_beside_the_answers_is_refused() -> None:
-    with pytest.raises(InputError, match="chunk_tokens"):
-        latencies.long_prompt_rows(CONFIG, PROMPT, RUNNING, RUNNING, CONTEXT)
+    assert (whole["stretched"], chunked["stretched"]) == (1, math.ceil(PROMPT / (CHUNK - RUNNING)))
+    assert chunked["longest_gap_ms"] < whole["longest_gap_ms"] == pytest.approx(whole["prompt_ttft_ms"])
+    assert chunked["prompt_ttft_ms"] > whole["prompt_ttft_ms"]
+    gaps = prompt_gaps(CONFIG, PROMPT, None, RUNNING, CONTEXT, latencies.TOKENS_BEFORE + 2, latencies.TOKENS_BEFORE + 1)
+    assert whole["longest_gap_ms"] == 1e3 * max(gap.gap_s for gap in gaps)
 
 
 # --- pictures -------------------------------------------------------------------------------------------------------
