@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -84,6 +86,18 @@ ONE_GPU_REPLICAS = (
     "search.max_batched_tokens=[1024, 4096]",
 )
 """Of the worked example at a steady rate: replicas of one GPU, few limits, GPUs bought singly."""
+
+
+def with_changes(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A scenario with other values at dotted paths."""
+    changed = copy.deepcopy(dict(content))
+    for path, value in changes.items():
+        *way, last = path.split(".")
+        place: Any = changed
+        for name in way:
+            place = place[int(name) if isinstance(place, list) else name]
+        place[int(last) if isinstance(place, list) else last] = value
+    return changed
 
 
 def small_request(**changes: Any) -> PlanRequest:

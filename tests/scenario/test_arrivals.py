@@ -10,9 +10,9 @@ import pytest
 from planner.core import InputError
 from planner.scenario import load_scenario, read_scenario
 from planner.scenario.arrivals import MAX_REPLAYED
-from planner.scenario.read import file_references, scenario_of_text, scenario_text
+from planner.scenario.read import scenario_of_text, scenario_text
 from planner.traffic import load_lengths, load_profile, preset_arrivals, recorded_arrivals
-from planner.workload import ArrivalProcess, RateDrift, RecordedArrivals, Scaling, Workload
+from planner.workload import ArrivalProcess, RateDrift, RecordedArrivals, Workload
 
 CHAT = "azure-2023-conv"
 CONSTANT = {"input_tokens": 100, "output_tokens": 10}
@@ -54,9 +54,6 @@ def test_burstiness_and_lengths_of_one_recording_are_its_replay() -> None:
     """What the app's two widgets say is what `replay` says."""
     both = workload_of(rate_per_s=12.0, scv=CHAT, lengths=CHAT)
     assert both == workload_of(replay=CHAT, rate_per_s=12.0)
-    assert isinstance(
-        workload_of(rate_per_s=12.0, scv=CHAT, lengths=CHAT, scaling="stretch").arrivals, RecordedArrivals
-    )
     half = workload_of(rate_per_s=12.0, scv=CHAT, lengths={"preset": CHAT, "mean_input_tokens": 577.35})
     assert isinstance(half.arrivals, RecordedArrivals)
     assert half.arrivals.tokens[0].mean() == pytest.approx(577.35, rel=0.01)
@@ -80,11 +77,6 @@ def test_what_is_not_one_recording_is_a_process(fields: dict[str, Any]) -> None:
 def test_very_high_rates_are_planned_by_the_process() -> None:
     limit_per_s = MAX_REPLAYED / recorded_arrivals(CHAT).duration_s
     assert process_of(rate_per_s=1.01 * limit_per_s, scv=CHAT, lengths=CHAT).drift is not None
-
-
-def test_only_packaged_recordings_may_be_named_by_strangers() -> None:
-    assert list(file_references(content(replay=CHAT))) == []
-    assert list(file_references(content(replay="../secret.csv"))) == ["workload.replay"]
 
 
 # --- drift ----------------------------------------------------------------------------------------------------------
@@ -126,10 +118,7 @@ def test_the_name_of_a_recording_brings_its_drift_unless_told_otherwise() -> Non
         ({"replay": CHAT, "drift": "none"}, "workload.drift = 'none': does not go with workload.replay. Fix: drop one"),
         ({"rate_per_s": 1, "lengths": CONSTANT, "scaling": "stretch"}, "workload.scaling = <Scaling.STRETCH"),
         ({"concurrency": 3, "lengths": CONSTANT, "drift": "none"}, "does not go with workload.concurrency"),
-        (
-            {"rate_per_s": 1, "lengths": CONSTANT, "drift": 3},
-            "must be two numbers, factors by window, a profile, or the",
-        ),
+        ({"rate_per_s": 1, "lengths": CONSTANT, "drift": 3}, "workload.drift = 3: must be two numbers"),
         ({"rate_per_s": 1, "lengths": CONSTANT, "drift": "azure"}, "workload.drift = 'azure': unknown name"),
         ({"rate_per_s": 1, "lengths": CONSTANT, "drift": {"profile": "x"}}, "workload.drift profile = 'x': unknown"),
         ({"rate_per_s": 1, "lengths": CONSTANT, "drift": {"cv": 9, "correlation_time_s": 1}}, "drift.cv = 9"),
@@ -141,7 +130,3 @@ def test_the_name_of_a_recording_brings_its_drift_unless_told_otherwise() -> Non
 def test_what_does_not_go_together_is_refused(workload: dict[str, Any], line: str) -> None:
     with pytest.raises(InputError, match=re.escape(line)):
         workload_of(**workload)
-
-
-def test_scalings_are_named_in_scenarios_as_they_are_in_python() -> None:
-    assert read_scenario(content(replay=CHAT, scaling="stretch"))[0].workload.scaling is Scaling.STRETCH

@@ -13,7 +13,7 @@ import yaml
 
 from hardware_db import Dtype, load_hardware
 from planner.core import InputError, UnknownNameError
-from planner.fleet import hardware_for, plan
+from planner.fleet import hardware_for
 from planner.llm import load_llm
 from planner.scenario import (
     build_request,
@@ -25,7 +25,6 @@ from planner.scenario import (
     read_scenario,
 )
 from planner.workload import ArrivalProcess, ClosedLoop, RecordedArrivals, SharedPrefixes
-from tests.builders import small_request
 
 MINIMAL: dict[str, Any] = {
     "llm": "llama-3.1-8b",
@@ -52,8 +51,7 @@ def test_the_worked_example_is_what_it_says() -> None:
     assert request.llm.id == "llama-3.3-70b-instruct"
     assert request.precision.weights is Dtype.FP8
     assert request.workload.arrivals.rate_per_s == 40.0
-    # Azure 2023 conversation trace: mean 1154.7 tokens in, 211.1 out, minutes of 0.58 to 1.53 times the mean. The plan
-    # replays it.
+    # Azure 2023 conversation trace, replayed: mean 1154.7 tokens in, 211.1 out, minutes of 0.58 to 1.53 times the mean
     assert request.workload.lengths.mean_input == pytest.approx(1154.7, rel=1e-3)
     assert request.workload.lengths.mean_output == pytest.approx(211.1, rel=1e-3)
     assert request.workload.open_arrivals.scv == pytest.approx(1.0, abs=0.1)
@@ -79,7 +77,8 @@ def test_a_price_list_of_ones_own_stands_in_for_the_listed_prices_of_its_skus(tm
     listed = [price for price in load_hardware().prices if price.sku == "h200-sxm"]
     assert [price for price in hardware.prices if price.sku == "h200-sxm"] == listed
     assert list(file_references(own)) == ["prices.file"]  # so that an upload that names one is refused
-    assert plan(found, simulate=False, alternatives=False).cost.usd_per_hour == pytest.approx(1.25)  # type: ignore[union-attr]
+    with pytest.raises(InputError, match=r"prices\.file"):
+        build_request(read_scenario(changed(prices={"file": "nowhere.csv"}))[0], tmp_path)
 
 
 def test_prices_of_a_file_are_of_the_day_it_was_written_on(tmp_path: Path) -> None:
@@ -94,12 +93,6 @@ def test_prices_of_a_file_are_of_the_day_it_was_written_on(tmp_path: Path) -> No
         assert [price.retrieved_on for price in prices if price.sku == "h100-sxm"] == [day]
 
 
-def test_a_price_list_that_is_not_there_is_named(tmp_path: Path) -> None:
-    own = read_scenario(changed(prices={"file": "nowhere.csv"}))[0]
-    with pytest.raises(InputError, match=r"prices\.file"):
-        build_request(own, tmp_path)
-
-
 def test_paths_start_from_the_scenario_file(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("arrival_s,input_tokens,output_tokens\n0,10,20\n1,30,40\n2.5,30,40\n")
     scenario = tmp_path / "s.yaml"
@@ -108,20 +101,13 @@ def test_paths_start_from_the_scenario_file(tmp_path: Path) -> None:
     assert load_scenario(scenario).workload.lengths.mean_input == pytest.approx(70 / 3)
 
 
-def test_classes_are_mixed_by_share() -> None:
-    classes = [
-        {"name": "short", "share": 0.75, "lengths": {"input_tokens": 10, "output_tokens": 10}},
-        {"name": "long", "share": 0.25, "lengths": {"input_tokens": 50, "output_tokens": 10}},
-    ]
-    request = load_scenario(changed(workload={"rate_per_s": 1.0, "classes": classes}))
-    assert request.workload.lengths.mean_input == pytest.approx(20.0)
-
-
-def test_classes_say_how_they_are_treated() -> None:
-    chat = {"name": "chat", "share": 0.5, "lengths": {"input_tokens": 900, "output_tokens": 10}, "priority": -1}
-    batch = {"name": "batch", "share": 0.5, "lengths": {"input_tokens": 50, "output_tokens": 10}, "weight": 3}
+def test_classes_are_mixed_by_share_and_say_how_they_are_treated() -> None:
+    chat = {"name": "chat", "share": 0.75, "lengths": {"input_tokens": 900, "output_tokens": 10}, "priority": -1}
+    batch = {"name": "batch", "share": 0.25, "lengths": {"input_tokens": 100, "output_tokens": 10}, "weight": 3}
     chat |= {"slo": MINIMAL["slo"], "prefixes": {"tokens": 600, "groups": 2, "skew": 1}}
-    first, second = load_scenario(changed(workload={"rate_per_s": 1.0, "classes": [chat, batch]})).workload.classes
+    workload = load_scenario(changed(workload={"rate_per_s": 1.0, "classes": [chat, batch]})).workload
+    assert workload.lengths.mean_input == pytest.approx(700.0)
+    first, second = workload.classes
     assert (first.priority, second.weight) == (-1, 3.0)
     assert first.slo is not None and first.slo.targets[0].name == "p99 TTFT"
     assert first.prefixes == SharedPrefixes(tokens=600, groups=2, skew=1.0)
@@ -137,16 +123,17 @@ def test_arrivals_come_in_batches_in_a_loop_or_as_recorded(tmp_path: Path) -> No
     assert closed.arrivals == ClosedLoop(concurrency=6)
     (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens\n0,10,20\n1,30,40\n3,30,40\n")
     scenario = tmp_path / "s.yaml"
-    scenario.write_text(yaml.safe_dump(changed(workload={"replay": "t.csv", "rate_per_s": 2.0})))
-    replayed = load_scenario(scenario).workload
-    assert isinstance(replayed.arrivals, RecordedArrivals)
-    assert replayed.rate_per_s == pytest.approx(2.0)
-    assert sorted(replayed.arrivals.input_tokens) == [10] * 3 + [30] * 6
-    scenario.write_text(yaml.safe_dump(changed(workload={"replay": "t.csv", "rate_per_s": 2.0, "scaling": "stretch"})))
-    stretched = load_scenario(scenario).workload.arrivals
-    assert isinstance(stretched, RecordedArrivals)
-    assert stretched.input_tokens == (10, 30, 30)
-    assert stretched.clock_s.tolist() == pytest.approx([0.0, 1 / 3, 1.0])
+    replayed = []
+    for scaling in ("superpose", "stretch"):
+        workload = {"replay": "t.csv", "rate_per_s": 2.0, "scaling": scaling}
+        scenario.write_text(yaml.safe_dump(changed(workload=workload)))
+        replayed.append(load_scenario(scenario).workload.arrivals)
+    more, faster = replayed
+    assert isinstance(more, RecordedArrivals) and isinstance(faster, RecordedArrivals)
+    assert more.rate_per_s == pytest.approx(2.0)
+    assert sorted(more.input_tokens) == [10] * 3 + [30] * 6
+    assert faster.input_tokens == (10, 30, 30)
+    assert faster.clock_s.tolist() == pytest.approx([0.0, 1 / 3, 1.0])
 
 
 def test_precision_defaults_to_the_checkpoints_own() -> None:
@@ -161,23 +148,13 @@ def test_precision_defaults_to_the_checkpoints_own() -> None:
         (changed(workload={**MINIMAL["workload"], "rate_per_s": float("nan")}), r"rate_per_s = nan: .*finite"),
         (changed(workload={"rate_per_s": 1}), "needs either lengths or classes"),
         (changed(workload={"rate_per_s": 1, "lengths": "azure"}), r"azure.*unknown name.*azure-2023-co"),
-        (changed(workload={**MINIMAL["workload"], "scv": "azur"}), "unknown name"),
         (changed(slo=[{"metric": "ttft", "percentile": 1.5, "threshold_s": 1}]), r"percentile = 1.5.*0.99 for p99"),
-        (changed(slo=[{"metric": "ttft", "percentile": 0.5, "threshold_s": 0}]), "threshold_s = 0"),
         (changed(slo=[{"metric": "latency", "percentile": 0.5, "threshold_s": 1}]), r"metric = 'latency'.*ttft"),
-        (changed(slo=[]), r"slo = \[\]"),
         (changed(llm="llama-9"), r"unknown name.*llama"),
-        (changed(extra=1), "extra = 1: unknown field"),
         (changed(workload={"lengths": {"input_tokens": 1, "output_tokens": 1}}), r"rate_per_s = '\(missing\)'"),
-        (changed(workload={**MINIMAL["workload"], "concurrency": 4}), "does not go with workload.concurrency"),
-        (changed(workload={**MINIMAL["workload"], "replay": "t.csv"}), "does not go with workload.replay"),
         (changed(workload={"replay": "none.csv"}), "workload.replay = .*no such file"),
-        (changed(workload={**MINIMAL["workload"], "batch_mean": 0.5}), "batch_mean = 0.5"),
-        (changed(workload={**MINIMAL["workload"], "prefixes": {"tokens": 0}}), "tokens = 0"),
         (changed(objective="cheap"), r"objective = 'cheap'.*min_cost"),
-        (changed(search={"skus": []}), "skus"),
         ({k: v for k, v in MINIMAL.items() if k != "slo"}, r"slo = '\(missing\)': required field is missing"),
-        (changed(limits={"budget_usd_per_hour": 0}), "budget_usd_per_hour = 0"),
     ],
 )
 def test_bad_content_is_one_line_with_field_value_bound_and_fix(content: dict[str, Any], text: str) -> None:
@@ -215,22 +192,7 @@ def test_names_that_are_no_scenario(tmp_path: Path) -> None:
         load_scenario(tmp_path)
 
 
-def test_builders_give_what_they_say() -> None:
-    assert small_request().workload.arrivals.rate_per_s == 30.0
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "1: 2",
-        "on: true",
-        "2026-11-22: x",
-        "~: 1",
-        "search: {skus: [h100-sxm], 3: 4}",
-        "workload: {rate_per_s: 1.0, lengths: {3: 4}}",
-        "slo: [{1.5: 2}]",
-    ],
-)
+@pytest.mark.parametrize("text", ["1: 2", "on: true", "2026-11-22: x", "~: 1", "search: {skus: [h100-sxm], 3: 4}"])
 def test_names_of_fields_that_yaml_reads_as_something_else_are_refused_in_one_line(text: str, tmp_path: Path) -> None:
     """YAML 1.1 reads 1, on, ~ and dates as other than text; records take their fields by name."""
     path = tmp_path / "s.yaml"
@@ -266,10 +228,7 @@ def test_a_limit_on_requests_reaches_every_service() -> None:
         (["llm=mistral-7b-v0.1", f"workload.lengths={LONG}"], "workload.lengths = 40010: longer than the 32768 tokens"),
         (["max_request_tokens=4096"], "workload.lengths = 14089: longer than the 4096 tokens of max_request_tokens"),
         (["max_request_tokens=200000"], "max_request_tokens = 200000: more than the 131072 tokens of context"),
-        (
-            [f"offline=[{{name: batch, requests_per_hour: 10, lengths: {LONG}}}]", "llm=mistral-7b-v0.1"],
-            "offline.batch",
-        ),
+        (["llm=mistral-7b-v0.1", f"offline=[{{name: b, requests_per_hour: 10, lengths: {LONG}}}]"], "offline.b"),
         (["max_model_len=8192"], "max_model_len = 8192: unknown field. Fix: write max_request_tokens"),
     ],
 )
@@ -309,19 +268,14 @@ def test_another_model_keeps_the_formats_it_can_be_had_in() -> None:
     assert formats_with("gpt-oss-20b", {"weights": "nvfp4", "activations": "nvfp4"}) == {"precision": None}
 
 
-def test_a_known_hit_rate_is_that_of_the_requests() -> None:
-    workload = MINIMAL["workload"]
-    (kind,) = load_scenario(changed(workload={**workload, "prefix_hit_rate": 0.4})).workload.classes
+def test_a_known_hit_rate_is_that_of_the_requests_and_stands_alone() -> None:
+    known = {**MINIMAL["workload"], "prefix_hit_rate": 0.4}
+    (kind,) = load_scenario(changed(workload=known)).workload.classes
     assert kind.prefix_hit_rate == 0.4
-
-
-@pytest.mark.parametrize("other", [{"prefixes": {"tokens": 5}}, {"sessions": {"turns": 2}, "lengths": None}])
-def test_a_known_hit_rate_stands_alone(other: dict[str, Any]) -> None:
-    lengths = {"input_tokens": 10, "output_tokens": 10}
-    sessions = {"sessions": {**other["sessions"], "per_turn": lengths}} if "sessions" in other else {}
-    workload = {**MINIMAL["workload"], "prefix_hit_rate": 0.4, **other, **sessions}
-    with pytest.raises(InputError, match="prefix"):
-        load_scenario(changed(workload=workload))
+    sessions = {"turns": 2, "per_turn": {"input_tokens": 10, "output_tokens": 10}}
+    for other in ({"prefixes": {"tokens": 5}}, {"sessions": sessions, "lengths": None}):
+        with pytest.raises(InputError, match="prefix"):
+            load_scenario(changed(workload={**known, **other}))
 
 
 # --- settings of engines ----------------------------------------------------------------------------------------------

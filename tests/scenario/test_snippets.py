@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import io
+import json
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -93,10 +94,11 @@ def test_a_trace_whose_rate_swings_brings_its_drift() -> None:
 
 def test_a_trace_without_arrivals_needs_a_rate() -> None:
     found = RecognisedTrace(_recorded(200).trace, "conversations", lengths_only=True)
-    with pytest.raises(InputError, match="does not say when requests arrived"):
-        trace_snippet(found)
-    with pytest.raises(InputError, match="does not say when requests arrived"):
-        replay_snippet(found, "x.csv")
+    for make in (trace_snippet, lambda trace: replay_snippet(trace, "x.csv")):
+        with pytest.raises(InputError, match="does not say when requests arrived"):
+            make(found)
+    with pytest.raises(InputError, match="must lie between 100 and 2000"):
+        trace_snippet(found, 3.0, cells=5)
     assert set(trace_snippet(found, 3.0)["workload"]) == {"rate_per_s", "lengths"}  # and no SCV that nobody measured
 
 
@@ -124,17 +126,14 @@ def test_metrics_become_a_workload() -> None:
 
 def _day() -> io.StringIO:
     """Two days of a server that is busy from 6 to 12 h UTC (6 requests/s) and else finishes 2 a second."""
-    lines, count = (
-        [],
-        {"vllm:request_success_total": 1, "vllm:prompt_tokens_total": 50, "vllm:generation_tokens_total": 9},
-    )
-    for name, times in count.items():
+    lines = []
+    for name, times in (("request_success", 1), ("prompt_tokens", 50), ("generation_tokens", 9)):
         points, total = [], 0.0
         for hour in range(49):
-            points.append(f'[{1_699_920_000 + 3600 * hour}, "{times * total:.0f}"]')  # 2023-11-14, 0:00 UTC
+            points.append([1_699_920_000 + 3600 * hour, f"{times * total:.0f}"])  # 2023-11-14, 0:00 UTC
             total += 3600.0 * (6.0 if 6 <= hour % 24 < 12 else 2.0)
-        lines.append(f'{{"metric": {{"__name__": "{name}"}}, "values": [{", ".join(points)}]}}')
-    return io.StringIO(f'{{"data": {{"resultType": "matrix", "result": [{", ".join(lines)}]}}}}')
+        lines.append({"metric": {"__name__": f"vllm:{name}_total"}, "values": points})
+    return io.StringIO(json.dumps({"data": {"resultType": "matrix", "result": lines}}))
 
 
 def test_the_steps_of_metrics_are_drift_around_their_mean() -> None:
@@ -168,7 +167,7 @@ def test_the_rate_is_the_one_asked_for(rate: str | float, per_s: float) -> None:
     assert metrics_snippet(read_metrics(_day()), rate)["workload"]["rate_per_s"] == pytest.approx(per_s)
 
 
-@pytest.mark.parametrize("rate", ["median", "p", "-3", "nan", "inf", "p0", "p200"])
+@pytest.mark.parametrize("rate", ["median", "p", "-3", "nan", "p0", "p200"])
 def test_rates_that_are_none_are_refused(rate: str) -> None:
     with pytest.raises(InputError, match=r"rate|percentile"):
         metrics_snippet(read_metrics(_day()), rate)
@@ -194,11 +193,6 @@ def test_comments_never_end_their_line() -> None:
     assert yaml.safe_load(text) == {"workload": {}}
     found = RecognisedTrace(_recorded(200).trace, "CSV\n- x", ("a\nb",))
     assert yaml.safe_load(snippet_text({}, trace_comments(found))) == {}
-
-
-def test_cells_are_limited() -> None:
-    with pytest.raises(InputError, match="must lie between 100 and 2000"):
-        trace_snippet(_recorded(200), cells=5)
 
 
 def test_the_guide_to_importing_runs() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 from datetime import date
@@ -19,19 +18,18 @@ from hardware_db import (
     HardwareDb,
     Kind,
     OwnHardware,
-    load_hardware,
     select_calibration,
     with_own_hardware,
 )
-from planner.core import InputError, UnknownNameError
+from planner.core import InputError
 from planner.fleet import hardware_for
 from planner.scenario import Scenario, url, user_hardware
 from planner.scenario.user_hardware import edited_sku, facts_of
-from tests.builders import YAML_LOADER
+from tests.builders import H100, HARDWARE, YAML_LOADER, with_changes
 
-HARDWARE = load_hardware()
-H100 = HARDWARE.skus["h100-sxm"]
 DAY = date(2026, 11, 22)
+BANDWIDTH = "hbm_bandwidth_bytes_per_s"
+BAD = (0.0, -1.0, math.inf, math.nan)
 SMALL = (
     "workload.drift=none",
     "search.skus=[h100-sxm]",
@@ -46,17 +44,6 @@ def content(*assignments: str) -> url.Content:
     return url.full_content(planner.scenario.read.read_scenario("chat-llama-70b", chosen)[0])
 
 
-def changed(before: url.Content, changes: user_hardware.Changes) -> url.Content:
-    after = copy.deepcopy(before)
-    for path, value in changes.items():
-        *way, last = path.split(".")
-        place = after
-        for name in way:
-            place = place[name]
-        place[last] = value
-    return after
-
-
 def calibration(sku: str = "h100-sxm") -> Calibration:
     return next(one for one in HARDWARE.calibrations if one.sku == sku)
 
@@ -69,7 +56,7 @@ def packaged_text(folder: str, name: str) -> bytes:
 
 
 def test_only_what_was_changed_is_marked_as_assumed() -> None:
-    mine = edited_sku(H100, "mine", "Mine", {"hbm_bandwidth_bytes_per_s": 4.0, "hbm_capacity_bytes": 80.0}, DAY)
+    mine = edited_sku(H100, "mine", "Mine", {BANDWIDTH: 4.0, "hbm_capacity_bytes": 80.0}, DAY)
     assert mine.hbm_bandwidth_bytes_per_s == Fact(
         value=4e12, source=user_hardware.ENTERED, retrieved_on=DAY, kind=Kind.ASSUMED, note="was 3.35 TB/s"
     )
@@ -81,16 +68,10 @@ def test_a_whole_form_filled_with_what_was_shown_changes_no_fact() -> None:
     for sku in HARDWARE.skus.values():
         quantities = [*user_hardware.peak_quantities(sku), *user_hardware.QUANTITIES]
         shown = {one.path: user_hardware.shown_value(sku, one) for one in quantities}
-        same = edited_sku(
-            sku, sku.id, sku.name, {path: value for path, value in shown.items() if value is not None}, DAY
-        )
-        assert facts_of(same) == facts_of(sku)
-
-
-def test_every_fact_of_a_sku_is_listed() -> None:
+        known = {path: value for path, value in shown.items() if value is not None}
+        assert facts_of(edited_sku(sku, sku.id, sku.name, known, DAY)) == facts_of(sku)
     listed = [fact for _, fact in facts_of(H100) if isinstance(fact, Fact)]
-    text = H100.model_dump_json()
-    assert len(listed) == text.count('"retrieved_on"')
+    assert len(listed) == H100.model_dump_json().count('"retrieved_on"')  # every one
 
 
 def test_a_fact_that_was_not_known_can_be_given() -> None:
@@ -100,21 +81,17 @@ def test_a_fact_that_was_not_known_can_be_given() -> None:
     )
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
-def test_an_impossible_number_is_refused(value: float) -> None:
-    with pytest.raises(InputError, match=r"HBM bandwidth \[TB/s\] = .*finite and > 0"):
-        edited_sku(H100, "mine", "Mine", {"hbm_bandwidth_bytes_per_s": value}, DAY)
-
-
-@pytest.mark.parametrize("sku_id", ["", "Mine", "a b", "-x"])
-def test_an_id_that_is_none_is_refused(sku_id: str) -> None:
-    with pytest.raises(InputError, match=r"^id = "):
-        edited_sku(H100, sku_id, "Mine", {}, DAY)
-
-
-def test_a_field_nobody_knows_is_refused() -> None:
-    with pytest.raises(UnknownNameError, match="field"):
-        edited_sku(H100, "mine", "Mine", {"colour": 1.0}, DAY)
+@pytest.mark.parametrize(
+    ("sku_id", "shown", "said"),
+    [
+        *(("mine", {BANDWIDTH: value}, r"HBM bandwidth \[TB/s\] = .*finite and > 0") for value in BAD),
+        *((sku_id, {}, r"^id = ") for sku_id in ("", "Mine", "a b", "-x")),
+        ("mine", {"colour": 1.0}, "field"),
+    ],
+)
+def test_what_cannot_be_is_refused(sku_id: str, shown: dict[str, float], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        edited_sku(H100, sku_id, "Mine", shown, DAY)
 
 
 # --- uploads ----------------------------------------------------------------------------------------------------------
@@ -180,7 +157,7 @@ def test_a_bad_calibration_is_refused_with_its_reason(raw: bytes, said: str) -> 
 
 
 def test_an_own_sku_stands_in_place_of_the_one_of_its_id_and_of_no_other() -> None:
-    faster = edited_sku(H100, H100.id, H100.name, {"hbm_bandwidth_bytes_per_s": 5.0}, DAY)
+    faster = edited_sku(H100, H100.id, H100.name, {BANDWIDTH: 5.0}, DAY)
     found = with_own_hardware(HARDWARE, OwnHardware(skus=(faster,)))
     assert found.skus == {**HARDWARE.skus, "h100-sxm": faster}
     assert found.prices == HARDWARE.prices
@@ -223,9 +200,9 @@ def test_an_own_sku_borrows_from_the_relatives_of_its_architecture() -> None:
 
 def test_a_scenario_with_own_hardware_survives_yaml() -> None:
     before = content()
-    mine = edited_sku(H100, "mine.v2", "Mine", {"hbm_bandwidth_bytes_per_s": 4.0}, DAY)
-    after = changed(before, user_hardware.changes_with_sku(before, mine, 2.5, searched=True))
-    after = changed(after, user_hardware.changes_with_calibration(after, calibration()))
+    mine = edited_sku(H100, "mine.v2", "Mine", {BANDWIDTH: 4.0}, DAY)
+    after = with_changes(before, user_hardware.changes_with_sku(before, mine, 2.5, searched=True))
+    after = with_changes(after, user_hardware.changes_with_calibration(after, calibration()))
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     again = Scenario(**yaml.load(yaml.dump(after, Dumper=dumper), Loader=YAML_LOADER))
     assert url.full_content(again) == after
@@ -238,50 +215,45 @@ def test_a_scenario_with_own_hardware_survives_yaml() -> None:
 def test_what_is_taken_in_and_given_up_leaves_the_scenario_as_it_was() -> None:
     before = content("prices.usd_per_gpu_hour={h200-sxm: 3.0}")
     mine = edited_sku(H100, "mine", "Mine", {}, DAY)
-    after = changed(before, user_hardware.changes_with_sku(before, mine, 2.5, searched=True))
+    after = with_changes(before, user_hardware.changes_with_sku(before, mine, 2.5, searched=True))
     own = calibration().model_copy(update={"sku": "mine"})
-    after = changed(after, user_hardware.changes_with_calibration(after, own))
+    after = with_changes(after, user_hardware.changes_with_calibration(after, own))
     after["limits"]["gpus"] = {"mine": 4}
     after["limits"]["forbidden"] = ["mine"]
     after["limits"]["quotas"] = [{"sku": "mine", "gpus": 8, "provider": None, "region": None, "commitment": None}]
     planner.load_scenario(after)
-    assert changed(after, user_hardware.changes_without_sku(after, "mine")) == before
+    assert with_changes(after, user_hardware.changes_without_sku(after, "mine")) == before
 
 
 def test_the_last_sku_searched_leaves_its_nearest_relative_behind() -> None:
     before = content()
     mine = edited_sku(HARDWARE.skus["l40s"], "mine", "Mine", {}, DAY)
-    after = changed(before, user_hardware.changes_with_sku(before, mine, 1.0, searched=True))
+    after = with_changes(before, user_hardware.changes_with_sku(before, mine, 1.0, searched=True))
     after["search"]["skus"] = ["mine"]
     assert user_hardware.changes_without_sku(after, "mine")["search.skus"] == ["l40s"]
 
 
 def test_a_replaced_packaged_sku_comes_back_and_stays_searched() -> None:
     before = content()
-    faster = edited_sku(H100, H100.id, H100.name, {"hbm_bandwidth_bytes_per_s": 5.0}, DAY)
-    after = changed(before, user_hardware.changes_with_sku(before, faster, None, searched=True))
+    faster = edited_sku(H100, H100.id, H100.name, {BANDWIDTH: 5.0}, DAY)
+    after = with_changes(before, user_hardware.changes_with_sku(before, faster, None, searched=True))
     assert after["search"] == before["search"]
-    assert changed(after, user_hardware.changes_without_sku(after, H100.id)) == before
+    assert with_changes(after, user_hardware.changes_without_sku(after, H100.id)) == before
 
 
 def test_without_a_price_of_its_own_a_sku_pays_what_is_listed() -> None:
-    """The field of the price, emptied, takes the price out again."""
+    """The field of the price, emptied, takes the price out again. The same SKU twice is there once."""
     before = content("prices.usd_per_gpu_hour={h200-sxm: 3.0}")
-    priced = changed(before, user_hardware.changes_with_sku(before, H100, 2.0, searched=True))
-    emptied = changed(priced, user_hardware.changes_with_sku(priced, H100, None, searched=True))
+    priced = with_changes(before, user_hardware.changes_with_sku(before, H100, 2.0, searched=True))
+    assert with_changes(priced, user_hardware.changes_with_sku(priced, H100, 2.0, searched=True)) == priced
+    emptied = with_changes(priced, user_hardware.changes_with_sku(priced, H100, None, searched=True))
     assert priced["prices"]["usd_per_gpu_hour"] == {"h200-sxm": 3.0, "h100-sxm": 2.0}
     assert emptied["prices"] == before["prices"]
 
 
-def test_the_same_sku_twice_is_there_once() -> None:
-    once = changed(content(), user_hardware.changes_with_sku(content(), H100, 2.0, searched=True))
-    twice = changed(once, user_hardware.changes_with_sku(once, H100, 2.0, searched=True))
-    assert twice == once
-
-
 def cost_with(sku: GpuSku, hardware: HardwareDb | None = None) -> float:
     before = content()
-    after = changed(before, user_hardware.changes_with_sku(before, sku, 3.0, searched=True))
+    after = with_changes(before, user_hardware.changes_with_sku(before, sku, 3.0, searched=True))
     after["search"]["skus"] = [sku.id]
     plan = planner.plan(planner.load_scenario(after), hardware, simulate=False, alternatives=False)
     assert plan.cost is not None
@@ -290,7 +262,7 @@ def cost_with(sku: GpuSku, hardware: HardwareDb | None = None) -> float:
 
 def test_twice_the_bandwidth_at_the_same_price_never_costs_more() -> None:
     same = edited_sku(H100, "same", "Same", {}, DAY)
-    doubled = edited_sku(H100, "doubled", "Doubled", {"hbm_bandwidth_bytes_per_s": 6.7}, DAY)
+    doubled = edited_sku(H100, "doubled", "Doubled", {BANDWIDTH: 6.7}, DAY)
     assert cost_with(doubled) <= cost_with(same)
 
 
