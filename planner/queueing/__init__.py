@@ -21,7 +21,6 @@ from planner.queueing.first_token import own_steps_s
 from planner.queueing.latencies import QueueLatency, condensed_sample, e2e_distribution
 from planner.queueing.link import LinkWait, exposed_in_pieces_s, link_wait, with_delay
 from planner.queueing.load_balancing import (
-    random_share,
     random_wait_distribution,
     round_robin_wait_distribution,
     shortest_queue_wait_distribution,
@@ -63,7 +62,6 @@ __all__ = [
     "prefill_pool",
     "priority_second_moments",
     "priority_waits",
-    "random_share",
     "random_wait_distribution",
     "recomputed_tokens",
     "rescaled_wait",

@@ -31,7 +31,6 @@ from planner.queueing.server import (
     BatchServer,
     ContextSpread,
     decode_limit,
-    require_usable,
     spread_by_contexts,
     step_durations_s,
 )
@@ -63,9 +62,8 @@ def decode_pool(
     Returns:
         Latency distributions [s]; overload is an answer (`stable` False), not an error.
 
-    Raises InputError when the server cannot work or its step times are not finite and positive.
+    Raises InputError when a step time is not finite and positive.
     """
-    require_usable(server, replicas)
     requests, share = condensed_lengths(lengths), round_robin_share(arrivals, replicas)
     limit = decode_limit(server, requests)
     utilisation = share.rate_per_s / limit.rate_per_s

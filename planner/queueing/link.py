@@ -43,7 +43,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.core import FloatArray, InputError
+from planner.core import FloatArray
 from planner.queueing.distributions import slice_means, sum_of_independent
 from planner.queueing.latencies import QueueLatency
 from planner.queueing.mg1 import mg1_wait_distribution
@@ -86,17 +86,10 @@ def link_wait(
     Returns:
         Distribution of the wait [s]; overload is an answer (`stable` False, an unbounded wait).
 
-    Raises:
-        InputError: when a number is out of range.
-
     >>> link = link_wait(0.5, LatencyDistribution.constant(1.0))  # one link: M/D/1
     >>> round(link.wait.mean_s, 3), link.utilisation
     (0.5, 0.5)
     """
-    if senders < 1 or receivers < 1:
-        raise InputError("senders, receivers", (senders, receivers), "must be >= 1", "a pool has a replica")
-    if not (np.isfinite(rate_per_s) and rate_per_s >= 0.0 and dispersion >= 0.0):
-        raise InputError("rate_per_s", rate_per_s, "must be finite and >= 0", "give transfers per second")
     at_receiver = at_sender = LatencyDistribution.constant(0.0)
     receiving = rate_per_s / receivers * (1.0 - 1.0 / senders)
     sending = rate_per_s / senders * (1.0 - 1.0 / receivers)
@@ -133,9 +126,6 @@ def exposed_in_pieces_s(pieces_s: ArrayLike, steps_s: ArrayLike, layers: int | N
     Returns:
         Shape (...) [s].
 
-    Raises:
-        InputError: when there is no layer.
-
     Sources: Lindley (1952): the work left in a queue of one server; layer by layer Patel et al. (2024), section 4.3.
 
     >>> exposed_in_pieces_s([0.2, 0.2, 0.1], [0.5, 0.5, 0.3]).round(3).tolist()  # the link is faster: the last piece
@@ -143,8 +133,6 @@ def exposed_in_pieces_s(pieces_s: ArrayLike, steps_s: ArrayLike, layers: int | N
     >>> exposed_in_pieces_s([0.2, 0.2, 0.1], [0.1, 0.1, 0.1]).round(3).tolist()  # 0.5 less the last two steps
     0.3
     """
-    if layers is not None and layers < 1:
-        raise InputError("layers", layers, "must be >= 1", "give the layers of the model")
     pieces, steps = np.broadcast_arrays(np.asarray(pieces_s, dtype=np.float64), np.asarray(steps_s, dtype=np.float64))
     left = np.zeros(pieces.shape[1:])
     for piece, step in zip(pieces, steps, strict=True):

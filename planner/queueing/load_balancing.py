@@ -26,7 +26,7 @@ from itertools import pairwise
 import numpy as np
 from scipy.optimize import brentq
 
-from planner.core import FloatArray, InputError
+from planner.core import FloatArray
 from planner.queueing.lattice import ComplexArray
 from planner.queueing.mg1 import (
     lattice_wait,
@@ -34,7 +34,7 @@ from planner.queueing.mg1 import (
     mg1_wait_distribution,
     residual_transform,
 )
-from planner.workload import ArrivalProcess, LatencyDistribution
+from planner.workload import LatencyDistribution
 
 QUEUE_CONCENTRATION = 0.65
 """Where join-the-shortest-queue leaves longer queues: with k servers busy, in proportion to (k / c)^(c^0.65). Agrees
@@ -59,25 +59,6 @@ LEAST_CHANCE = 1e-12
 """Probability of waiting below which nobody does; also guards a division by the variability of arrivals and work."""
 
 
-def random_share(arrivals: ArrivalProcess, replicas: int) -> ArrivalProcess:
-    """Arrivals at one of `replicas` servers when each request goes to any of them: rate / c, SCV 1 + (SCV - 1) / c.
-
-    Args:
-        arrivals: at the router.
-        replicas: servers, c.
-
-    Returns:
-        Arrivals at one server.
-
-    Source: as `ArrivalProcess.split`.
-
-    >>> share = random_share(ArrivalProcess(rate_per_s=8.0, scv=5.0), 4)
-    >>> share.rate_per_s, share.scv
-    (2.0, 2.0)
-    """
-    return arrivals.split(1.0 / _checked_servers(replicas))
-
-
 def all_busy_chance(load: float, replicas: int) -> float:
     """Probability that every server has a request, where arrivals join the shortest queue (exponential services).
 
@@ -92,12 +73,10 @@ def all_busy_chance(load: float, replicas: int) -> float:
     Returns:
         Probability, in [0, 1).
 
-    Raises InputError when the load is not in [0, 1).
-
     >>> round(all_busy_chance(0.75, 1), 6)  # one server: the load
     0.75
     """
-    load, servers = _stable_load(load), _modelled_servers(replicas)
+    servers = min(replicas, MOST_SERVERS)
     if load == 0.0 or servers == 1:
         return load
     busy = np.arange(1.0, servers + 1.0)
@@ -117,26 +96,6 @@ def all_busy_chance(load: float, replicas: int) -> float:
     return float(distribution(longer)[-1])
 
 
-def shortest_queue_ahead(load: float, replicas: int) -> tuple[float, float]:
-    """Join the shortest queue: the chance a(1) that somebody is ahead, and a(i+1) / a(i) = rho^c.
-
-    Args:
-        load: of a server, in [0, 1).
-        replicas: servers, c.
-
-    Returns:
-        a(1) and the ratio.
-
-    Raises InputError when the load is not in [0, 1).
-    Source: the ratio is that of Kingman (1961) for two servers, of c equal ones in the limit of many ahead.
-
-    >>> chance, ratio = shortest_queue_ahead(0.8, 4)
-    >>> round(ratio, 4)
-    0.4096
-    """
-    return all_busy_chance(load, replicas), float(_stable_load(load) ** _modelled_servers(replicas))
-
-
 def two_choices_ahead(load: float, replicas: int) -> FloatArray:
     """The shorter of two queues: a(1), a(2), ..., a(12); beyond, the ratio is rho^c.
 
@@ -154,14 +113,13 @@ def two_choices_ahead(load: float, replicas: int) -> FloatArray:
     Returns:
         Probabilities, shape (12,).
 
-    Raises InputError when the load is not in [0, 1).
     Source: Mitzenmacher (2001), section 2.3, d = 2, for c infinite; the interpolation is ours.
 
     >>> two_choices_ahead(0.5, 10**9)[:3].round(3).tolist()  # 2^-2, 2^-6, 2^-14
     [0.25, 0.016, 0.0]
     """
-    servers = max(_checked_servers(replicas), 2)
-    first = _stable_load(load) ** 2
+    servers = max(replicas, 2)
+    first = load**2
     first += (all_busy_chance(load, 2) - first) * (2.0 / servers) ** TWO_CHOICES_FADING
     level = np.arange(1.0, MOST_AHEAD)
     exponent = 1.0 / (0.5 ** (level + 1.0) + (1.0 - 0.5**level) / servers)
@@ -182,10 +140,9 @@ def random_wait_distribution(
     Returns:
         Distribution of the wait [s].
 
-    Raises InputError when the load is not in [0, 1) or there is no server.
     """
-    dispersion = 1.0 + (arrival_scv - 1.0) / _checked_servers(replicas)
-    return mg1_wait_distribution(_stable_load(load) / work.mean_s, work, dispersion)
+    dispersion = 1.0 + (arrival_scv - 1.0) / replicas
+    return mg1_wait_distribution(load / work.mean_s, work, dispersion)
 
 
 def round_robin_wait_distribution(
@@ -205,10 +162,9 @@ def round_robin_wait_distribution(
     Returns:
         Distribution of the wait [s].
 
-    Raises InputError when the load is not in [0, 1) or there is no server.
     Source: Kraemer and Langenbach-Belz, 8th International Teletraffic Congress (1976), 235/1-8.
     """
-    load, dispersion = _stable_load(load), arrival_scv / _checked_servers(replicas)
+    dispersion = arrival_scv / replicas
     distribution = mg1_wait_distribution(load / work.mean_s, work, dispersion)
     if dispersion >= 1.0 or load == 0.0:
         return distribution
@@ -234,13 +190,11 @@ def shortest_queue_wait_distribution(
     Returns:
         Distribution of the wait [s].
 
-    Raises InputError when the load is not in [0, 1) or there is no server.
     """
-    load, servers = _stable_load(load), _modelled_servers(replicas)
+    servers = min(replicas, MOST_SERVERS)
     if servers == 1:
         return random_wait_distribution(work, load, 1, arrival_scv)
-    chance, ratio = shortest_queue_ahead(load, servers)
-    distribution = _wait_distribution(work, np.zeros(0), chance, ratio)
+    distribution = _wait_distribution(work, np.zeros(0), all_busy_chance(load, servers), load**servers)
     return _stretched(distribution, _variability_factor(work, servers, arrival_scv, SHORTEST_QUEUE_AVOIDANCE))
 
 
@@ -261,9 +215,8 @@ def two_choices_wait_distribution(
     Returns:
         Distribution of the wait [s].
 
-    Raises InputError when the load is not in [0, 1) or there is no server.
     """
-    load, servers = _stable_load(load), _modelled_servers(replicas)
+    servers = min(replicas, MOST_SERVERS)
     if servers == 1:
         return random_wait_distribution(work, load, 1, arrival_scv)
     ahead, ratio = two_choices_ahead(load, servers), load**servers
@@ -307,20 +260,3 @@ def _variability_factor(
 
 def _stretched(distribution: LatencyDistribution, factor: float) -> LatencyDistribution:
     return LatencyDistribution(distribution.support_s * factor, distribution.weights)
-
-
-def _stable_load(load: float) -> float:
-    if not 0.0 <= load < 1.0:
-        raise InputError("load", load, "must lie in [0, 1)", "lower the rate or add replicas")
-    return load
-
-
-def _checked_servers(replicas: int) -> int:
-    if replicas < 1:
-        raise InputError("replicas", replicas, "must be >= 1", "a pool has at least one server")
-    return replicas
-
-
-def _modelled_servers(replicas: int) -> int:
-    """Servers of the pool, at most `MOST_SERVERS`."""
-    return min(_checked_servers(replicas), MOST_SERVERS)

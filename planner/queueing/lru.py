@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from planner.core import FloatArray, InputError
+from planner.core import FloatArray
 
 REUSE_TIMES_S = np.concatenate([[0.0], np.geomspace(1e-4, 1e9, 4096)])
 """Reuse times told apart [s]: from less than a step to thirty years, 0.7 % apart. A choice."""
@@ -55,9 +55,6 @@ def prefix_lifetime_s(
     Returns:
         T [s]: 0 without room, infinite where everything fits.
 
-    Raises:
-        InputError: when a rate or a size is negative.
-
     Source: Che, Tung and Wang (2002), eqs. 3-4.
 
     >>> round(prefix_lifetime_s([1.0, 1.0], 10, 10), 4)  # by symmetry 1 - exp(-T) = 1/2
@@ -65,10 +62,6 @@ def prefix_lifetime_s(
     """
     rates = np.asarray(rates_per_s, dtype=np.float64).ravel()
     sizes = np.broadcast_to(np.asarray(blocks, dtype=np.float64), rates.shape)
-    if rates.size == 0 or not (np.isfinite(rates).all() and (rates >= 0.0).all() and rates.sum() > 0.0):
-        raise InputError("rates_per_s", rates.tolist(), "must be >= 0 and not all 0", "give one rate per group")
-    if not (sizes >= 0.0).all() or not passing_blocks_per_s >= 0.0:
-        raise InputError("blocks", float(sizes.min()), "must be >= 0", "give sizes in whole KV blocks")
     if capacity_blocks <= 0.0:
         return 0.0
     if passing_blocks_per_s == 0.0 and float(sizes[rates > 0.0].sum()) <= capacity_blocks:
@@ -97,17 +90,12 @@ def idle_lifetimes_s(
     Returns:
         T of each [s]: 0 without room, infinite where all that will be asked for fits for good.
 
-    Raises:
-        InputError: when the rate is negative.
-
     Source: Che, Tung and Wang (2002), eq. 3; Garetto et al. (2016), eq. 3.
 
     >>> never = lambda times_s: 0.0 * times_s  # passes through: a queue of 100 / 2 seconds
     >>> idle_lifetimes_s(never, 2.0, [0.0, 100.0]).round(6).tolist()
     [0.0, 50.0]
     """
-    if not tokens_per_s >= 0.0:
-        raise InputError("tokens_per_s", tokens_per_s, "must be >= 0", "give a rate in tokens per second")
     room = np.maximum(np.asarray(capacities_tokens, dtype=np.float64), 0.0)
     left = 1.0 - np.clip(reuse_cdf(REUSE_TIMES_S), 0.0, 1.0)
     held = tokens_per_s * np.append(0.0, np.cumsum(np.diff(REUSE_TIMES_S) * (left[1:] + left[:-1]) / 2.0))
@@ -154,9 +142,6 @@ def level_hits(
 
     Returns:
         Shape (levels, groups); what is left to 1 is the chance of no hit.
-
-    Raises:
-        InputError: when a rate or a size is negative.
 
     >>> rates, blocks = np.full(4, 0.25), np.full(4, 100.0)
     >>> level_hits(rates, blocks, [CacheLevel(100.0), CacheLevel(300.0), CacheLevel(400.0)]).round(2)[:, 0].tolist()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from planner.core import FloatArray, InputError
+from planner.core import FloatArray
 from planner.queueing.distributions import lattice_distribution
 from planner.queueing.lattice import ComplexArray, lattice_probabilities
 from planner.workload import LatencyDistribution
@@ -41,7 +41,7 @@ def mg1_wait_distribution(
     as often, which keeps the mean and the variance of the work.
 
     Args:
-        rate_per_s: arrivals [1/s].
+        rate_per_s: arrivals [1/s]; the load is below 1.
         service_s: distribution of the service time [s].
         dispersion: index of dispersion of the arrival counts; 1 is Poisson.
         cells: of the lattice.
@@ -49,7 +49,6 @@ def mg1_wait_distribution(
     Returns:
         Distribution of the wait [s].
 
-    Raises InputError when the load is 1 or more.
     Source: Kleinrock, Queueing Systems I (1975), section 5.7, eq. 5.111 (number of residual services); batches: Burke,
     Operations Research 23 (1975) 830-833.
 
@@ -57,7 +56,7 @@ def mg1_wait_distribution(
     >>> round(distribution.mean_s, 4), round(float(distribution.weights[distribution.support_s == 0].sum()), 2)
     (0.5, 0.5)
     """
-    load = _stable_load(rate_per_s * service_s.mean_s)
+    load = rate_per_s * service_s.mean_s
     if load == 0.0:
         return LatencyDistribution.constant(0.0)
     points, weights, batch = service_s.support_s, service_s.weights, max((dispersion + 1.0) / 2.0, 1.0)
@@ -137,9 +136,3 @@ def residual_transform(service: ComplexArray, turn: ComplexArray, mean: float) -
     residual = np.ones_like(service)
     residual[1:] = (1.0 - service[1:]) / (1.0 - turn[1:]) * (1.0 + turn[1:]) / (2.0 * mean)
     return residual
-
-
-def _stable_load(load: float) -> float:
-    if not 0.0 <= load < 1.0:
-        raise InputError("load", load, "must lie in [0, 1)", "lower the rate: at 1 the queue grows without bound")
-    return load

@@ -47,7 +47,6 @@ from planner.queueing.server import (
     RUNNING,
     BatchServer,
     mixed_limit,
-    require_usable,
     spread_by_contexts,
     step_duration_s,
 )
@@ -91,9 +90,8 @@ def mixed_pool(server: BatchServer, arrivals: ArrivalProcess, lengths: TokenLeng
     Returns:
         Latency distributions [s]; overload is an answer (`stable` False), not an error.
 
-    Raises InputError when the server cannot work or its step times are not finite and positive.
+    Raises InputError when a step time is not finite and positive.
     """
-    require_usable(server, replicas)
     limit = mixed_limit(server, condensed_lengths(lengths))
     offered = OfferedLoad(server, round_robin_share(arrivals, replicas), condensed_lengths(lengths), limit)
     return _prompts_alone(offered) if offered.lengths.mean_gaps == 0.0 else _prompts_and_decodes(offered)
@@ -113,9 +111,8 @@ def prefill_pool(
     Returns:
         Latency distributions [s]; overload is an answer (`stable` False), not an error.
 
-    Raises InputError when the server cannot work or its step times are not finite and positive.
+    Raises InputError when a step time is not finite and positive.
     """
-    require_usable(server, replicas)
     prompts = condensed_lengths(lengths).prompts_only()
     return _prompts_alone(
         OfferedLoad(server, round_robin_share(arrivals, replicas), prompts, mixed_limit(server, prompts))

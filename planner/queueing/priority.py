@@ -23,7 +23,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planner.core import FloatArray, InputError
+from planner.core import FloatArray
 from planner.workload import LatencyDistribution
 
 SMALLEST_POWER, LARGEST_POWER = 0.25, 4.0
@@ -54,7 +54,7 @@ def priority_waits(
     >>> priority_waits([0.25, 0.25], [1.0, 1.0], [2.0, 2.0]).round(4).tolist()  # 1/2 / (3/4), 1/2 / (3/8)
     [0.6667, 1.3333]
     """
-    rates, work, second = _classes(rates_per_s, mean_work_s, second_moment_s2)
+    rates, work, second = (np.asarray(each, dtype=np.float64) for each in (rates_per_s, mean_work_s, second_moment_s2))
     upto = np.cumsum(rates * work)
     above = np.append(0.0, upto[:-1])
     rest = np.cumsum(rates * second) / 2.0 if preemptive else np.full(rates.size, float(rates @ second) / 2.0)
@@ -89,8 +89,7 @@ def priority_second_moments(rates_per_s: ArrayLike, moments: ArrayLike, preempti
     >>> priority_second_moments([0.5], [[1.0], [2.0], [6.0]]).tolist()  # M/M/1: 2 rho / (1 - rho)^2
     [4.0]
     """
-    first, second, third = np.asarray(moments, dtype=np.float64)
-    rates, first, second = _classes(rates_per_s, first, second)
+    rates, (first, second, third) = np.asarray(rates_per_s), np.asarray(moments, dtype=np.float64)
     upto = np.cumsum(rates * first)
     kept = upto < 1.0
     above = np.append(0.0, upto[:-1])
@@ -118,15 +117,10 @@ def stretched_wait(wait: LatencyDistribution, mean_ratio: float, second_moment_r
     Returns:
         Distribution of the new wait [s]; unbounded where the mean ratio is infinite.
 
-    Raises:
-        InputError: when a ratio is not positive.
-
     >>> distribution = LatencyDistribution.from_samples([0.0, 1.0, 3.0])
     >>> stretched_wait(distribution, 2.0, 4.0).support_s.round(6).tolist()
     [0.0, 2.0, 6.0]
     """
-    if not (mean_ratio > 0.0 and second_moment_ratio > 0.0):
-        raise InputError("mean_ratio", mean_ratio, "ratios must be > 0", "a wait has positive moments")
     if not (np.isfinite(mean_ratio) and np.isfinite(wait.support_s[-1])):
         return LatencyDistribution.unbounded()
     if wait.mean_s <= 0.0:
@@ -141,18 +135,6 @@ def stretched_wait(wait: LatencyDistribution, mean_ratio: float, second_moment_r
         low, high = (power, high) if spread < wanted else (low, power)
     moved = unit**power
     return LatencyDistribution.from_samples(moved * (mean_ratio * wait.mean_s / float(moved @ mass)), mass)
-
-
-def _classes(
-    rates_per_s: ArrayLike, mean_work_s: ArrayLike, second_moment_s2: ArrayLike
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    arrays = [np.asarray(a, dtype=np.float64).ravel() for a in (rates_per_s, mean_work_s, second_moment_s2)]
-    if len({a.size for a in arrays}) != 1 or arrays[0].size == 0:
-        raise InputError("classes", [a.size for a in arrays], "rates and moments differ in number", "give one of each")
-    for name, array in zip(("rates_per_s", "mean_work_s", "second_moment_s2"), arrays, strict=True):
-        if not (np.isfinite(array).all() and (array >= 0.0).all()):
-            raise InputError(name, array.tolist(), "must be finite and >= 0", "drop that class")
-    return arrays[0], arrays[1], arrays[2]
 
 
 def _saturated_rest(rates: FloatArray, work: FloatArray, second: FloatArray, upto: FloatArray) -> FloatArray:

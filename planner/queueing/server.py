@@ -90,16 +90,12 @@ def step_durations_s(server: BatchServer, running: ArrayLike, prompt_tokens: Arr
         Durations [s], of the common shape.
 
     Raises:
-        InputError: when the step-time function answers with anything but finite positive numbers of that shape.
+        InputError: when the step-time function answers with anything but finite positive numbers.
     """
     n, p = np.asarray(running, dtype=np.float64), np.asarray(prompt_tokens, dtype=np.float64)
     if n.shape != p.shape:  # np.broadcast_arrays takes as long as the step times of a short array
         n, p = n + np.zeros(p.shape), p + np.zeros(n.shape)
     durations = np.asarray(server.step_s(n, p), dtype=np.float64)
-    if durations.shape != n.shape:
-        raise InputError(
-            "server.step_s", durations.shape, f"must answer in the shape of its arguments, {n.shape}", "use numpy"
-        )
     if not _are_usable(durations.ravel()):
         bad = ~(np.isfinite(durations) & (durations > 0.0))
         where = f"{float(n[bad].flat[0]):g} running, {float(p[bad].flat[0]):g} prompt tokens"
@@ -128,26 +124,6 @@ def step_duration_s(server: BatchServer, running: float, prompt_tokens: float) -
     Raises InputError as `step_durations_s`.
     """
     return float(step_durations_s(server, running, prompt_tokens))
-
-
-def require_usable(server: BatchServer, replicas: int) -> None:
-    """Check that chunk budget, running limit and number of replicas make a working pool.
-
-    Args:
-        server: one server.
-        replicas: of the pool.
-
-    Raises:
-        InputError: when one of them is below 1.
-    """
-    if server.max_batched_tokens < 1:
-        fix = "give the most tokens of one step, e.g. 2048"
-        raise InputError("server.max_batched_tokens", server.max_batched_tokens, "must be >= 1 token", fix)
-    if not server.max_running >= 1.0:
-        fix = "give the most sequences that run at once, e.g. 256"
-        raise InputError("server.max_running", server.max_running, "must be >= 1 sequence", fix)
-    if replicas < 1:
-        raise InputError("replicas", replicas, "must be >= 1", "a pool has at least one server")
 
 
 def spread_by_contexts(
@@ -204,13 +180,12 @@ def largest_mixed_rate(server: BatchServer, lengths: TokenLengths) -> float:
         server: one server.
         lengths: joint input and output tokens.
 
-    Raises InputError when the server cannot work.
+    Raises InputError when a step time is not finite and positive.
 
     >>> flat = BatchServer(step_s=lambda n, p: 0.01 + 0.0 * n, max_batched_tokens=400, max_running=1000)
     >>> round(largest_mixed_rate(flat, TokenLengths.constant(300, 101)), 6)  # 1 request per step of 10 ms
     100.0
     """
-    require_usable(server, replicas=1)
     return mixed_limit(server, condensed_lengths(lengths)).rate_per_s
 
 
@@ -221,13 +196,12 @@ def largest_prefill_rate(server: BatchServer, lengths: TokenLengths) -> float:
         server: one server.
         lengths: joint input and output tokens; outputs are ignored.
 
-    Raises InputError when the server cannot work.
+    Raises InputError when a step time is not finite and positive.
 
     >>> linear = BatchServer(step_s=lambda n, p: 1e-4 * p, max_batched_tokens=1000, max_running=1000)
     >>> round(largest_prefill_rate(linear, TokenLengths.constant(500, 1)), 6)  # 50 ms each
     20.0
     """
-    require_usable(server, replicas=1)
     return mixed_limit(server, condensed_lengths(lengths).prompts_only()).rate_per_s
 
 
@@ -244,7 +218,6 @@ def largest_decode_rate(server: BatchServer, lengths: TokenLengths) -> float:
     >>> largest_decode_rate(flat, TokenLengths.constant(300, 101))  # 64 / (100 * 10 ms)
     64.0
     """
-    require_usable(server, replicas=1)
     return decode_limit(server, condensed_lengths(lengths)).rate_per_s
 
 

@@ -29,7 +29,6 @@ from planner.queueing import (
     decode_pool,
     mixed_pool,
     prefill_pool,
-    random_share,
     random_wait_distribution,
     rescaled_wait,
     round_robin_wait_distribution,
@@ -69,7 +68,7 @@ def routed_queue(
     count, router = pool.replicas, pool.router
     if count == 1 or router is Router.ROUND_ROBIN:
         return solve(arrivals, count)
-    random = solve(random_share(arrivals, count), 1)
+    random = solve(arrivals.split(1.0 / count), 1)
     by_prefix = router is Router.PREFIX_AFFINITY and in_common and pool.role is not Role.DECODE
     if router is Router.RANDOM or by_prefix or not random.stable:
         return random

@@ -10,7 +10,6 @@ import pytest
 from scipy.special import ndtri
 
 from planner.queueing import (
-    random_share,
     random_wait_distribution,
     rescaled_wait,
     round_robin_wait_distribution,
@@ -21,7 +20,7 @@ from planner.queueing.load_balancing import (
     all_busy_chance,
     two_choices_ahead,
 )
-from planner.workload import ArrivalProcess, LatencyDistribution
+from planner.workload import LatencyDistribution
 from tests.queueing.classic_queues import erlang_c, mmc_wait_s
 
 ROUTERS = {
@@ -142,7 +141,3 @@ class TestRoutedWait:
         moved = rescaled_wait(slower, random, routed)
         assert moved.mean_s == pytest.approx(3.0 * routed.mean_s)
         assert moved.quantile_s(0.99) == pytest.approx(3.0 * routed.quantile_s(0.99), rel=0.02)
-
-    def test_random_split(self) -> None:
-        assert random_share(ArrivalProcess(rate_per_s=8.0, scv=1.0), 8).scv == 1.0
-        assert random_share(ArrivalProcess(rate_per_s=1e4, scv=1.0), 10_000).rate_per_s == pytest.approx(1.0)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy.special import gammaincinv
 
-from planner.core import InputError
 from planner.queueing.mg1 import mg1_wait_distribution
 from planner.workload import LatencyDistribution
 from tests.queueing.classic_queues import (
@@ -84,7 +83,5 @@ def test_regular_arrivals_keep_the_variance_of_the_work() -> None:
     assert found.mean_s == pytest.approx(kingman_wait_s(0.9, 1.0, 0.25, 1.0), rel=0.01)
 
 
-def test_nobody_waits_for_nobody_and_overload_is_refused() -> None:
+def test_nobody_waits_for_nobody() -> None:
     assert mg1_wait_distribution(0.0, EXPONENTIAL).mean_s == 0.0
-    with pytest.raises(InputError, match="load"):
-        mg1_wait_distribution(1.0, EXPONENTIAL)
