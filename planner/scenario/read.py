@@ -337,7 +337,7 @@ def _forecast(forecast: Forecast | HistoryForecast | None, folder: Path) -> Fore
         return forecast
     with naming_field("forecast"):
         days, requests = read_history(folder / forecast.history)
-        fitted = fit_forecast(days, requests, Path(forecast.history).name).forecast
+        fitted = fit_forecast(days, requests, Path(forecast.history).name)
         return fitted.model_copy(update={"launches": forecast.launches})
 
 

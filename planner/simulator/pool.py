@@ -13,7 +13,7 @@ from planner.engine import images_s, keeps_recurrent_state, reusable_prefix_toke
 from planner.serving import AFFINITY_LIMIT, Pool, PoolLimit, Role, Router
 from planner.simulator.clock import StepClock
 from planner.simulator.replica import GAP_FIELDS, RUN_FIELDS, Ledger, Replica
-from planner.simulator.rules import ClassRules, rules_of
+from planner.simulator.rules import rules_of
 from planner.simulator.tier_blocks import PrefixDemand, tiers_of_pool, warm_tiers
 from planner.simulator.traffic import DrawnTraffic
 from planner.workload import RequestClass
@@ -166,8 +166,7 @@ class SimulatedPool:
         self, pool: Pool, traffic: DrawnTraffic, late_first: bool, classes: tuple[RequestClass, ...], seed: int
     ) -> None:
         self.pool, self.ledger = pool, _ledger(pool, traffic, late_first)
-        of_classes = tuple(ClassRules(item.priority, item.weight) for item in classes) or (ClassRules(),)
-        self.rules = rules_of(pool, of_classes)
+        self.rules = rules_of(pool, classes)
         at_random = pool.router in (Router.RANDOM, Router.POWER_OF_TWO)
         count = pool.replicas if at_random else min(pool.replicas, traffic.inputs.size)
         clock = StepClock(pool.config.timer, self.rules.tokens_per_step)

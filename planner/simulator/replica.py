@@ -133,7 +133,7 @@ class Replica:
         self.tiers = tiers if rules.shares_prefixes else None
         self.cache = KvCache(rules.memory, rules.tokens_per_step, self.tiers)
         self.slots = AdapterSlots(rules.adapter_slots, rules.adapters.load_s if rules.adapters is not None else 0.0)
-        self.waiting = queue_of(self.schedule.order, rules.classes)
+        self.waiting = queue_of(self.schedule.order, rules)
         self.plan: StepPlan | None = None
         self.inbox: deque[Sequence] = deque()
         self.prompt: Sequence | None = None
@@ -533,7 +533,7 @@ class Replica:
         return running[-1]
 
     def _priority(self, sequence: Sequence) -> int:
-        return self.rules.classes[sequence.class_index].priority
+        return self.rules.priorities[sequence.class_index]
 
     def _outranks(self, sequence: Sequence) -> bool:
         """True if a waiting request may take the place of one that decodes."""
@@ -623,7 +623,7 @@ class Replica:
     def _decoding_by_class(self) -> list[int]:
         """Decoding sequences of each class."""
         counts = Counter(sequence.class_index for sequence in self.decoding.values())
-        return [counts[index] for index in range(len(self.rules.classes))]
+        return [counts[index] for index in range(len(self.rules.weights))]
 
     def _end_decodes(self) -> list[int]:
         ended: list[int] = []

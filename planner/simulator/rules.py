@@ -8,14 +8,7 @@ from planner.core import InputError
 from planner.engine import AdapterWork, Batching, KvAllocation, Preemption, ReplicaConfig, Schedule, memory_footprint
 from planner.serving import Pool, Role
 from planner.simulator.cache import CacheLimits
-
-
-@dataclass(frozen=True)
-class ClassRules:
-    """Treatment of one request class: see `planner.workload.RequestClass`."""
-
-    priority: int = 0
-    weight: float = 1.0
+from planner.workload import RequestClass
 
 
 @dataclass(frozen=True)
@@ -32,7 +25,7 @@ class Rules:
         tokens_per_step: tokens a decoding sequence gains in a step, on average.
         lag_steps: steps between the boundary at which a request is looked at and its being queued.
         memory: the KV cache.
-        classes: by `Ledger.class_index`.
+        priorities, weights: of the request classes, by `Ledger.class_index`.
         block_copy_s: time to copy one KV block to or from host memory [s].
         longest_tokens: most tokens of a sequence, its whole room when memory is contiguous; 0: any.
         mask_s: host time per decoding sequence and step [s].
@@ -48,7 +41,8 @@ class Rules:
     tokens_per_step: float
     lag_steps: int
     memory: CacheLimits
-    classes: tuple[ClassRules, ...] = (ClassRules(),)
+    priorities: tuple[int, ...] = (0,)
+    weights: tuple[float, ...] = (1.0,)
     block_copy_s: float = 0.0
     longest_tokens: int = 0
     mask_s: float = 0.0
@@ -63,7 +57,7 @@ class Rules:
         return self.schedule.prefix_cache and self.role is not Role.DECODE
 
 
-def rules_of(pool: Pool, classes: tuple[ClassRules, ...] = (ClassRules(),)) -> Rules:
+def rules_of(pool: Pool, classes: tuple[RequestClass, ...] = ()) -> Rules:
     """The rules of every replica of a pool. Raises InputError when its policies exclude each other."""
     config, speculation = pool.config, pool.config.drafting
     _check(pool)
@@ -82,7 +76,8 @@ def rules_of(pool: Pool, classes: tuple[ClassRules, ...] = (ClassRules(),)) -> R
         tokens_per_step=speculation.tokens_per_step if speculation else 1.0,
         lag_steps=config.costs.lag_steps,
         memory=_memory(config),
-        classes=classes,
+        priorities=tuple(item.priority for item in classes) or (0,),
+        weights=tuple(item.weight for item in classes) or (1.0,),
         block_copy_s=block_bytes / config.sku.node.pcie_bytes_per_s.value,
         longest_tokens=_piece_tokens(config),
         mask_s=config.mask_s,

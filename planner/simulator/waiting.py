@@ -14,7 +14,7 @@ from enum import Enum
 
 from planner.engine import Order
 from planner.simulator.cache import CacheLimits, Sequence
-from planner.simulator.rules import ClassRules, Rules
+from planner.simulator.rules import Rules
 
 
 class Queue(list[tuple[float, int, Sequence]]):
@@ -141,7 +141,7 @@ class FairQueue(Queue):
         )[2]
 
 
-def queue_of(order: Order, classes: Sized[ClassRules]) -> Queue:
+def queue_of(order: Order, rules: Rules) -> Queue:
     """The queue of a policy."""
     match order:
         case Order.FCFS:
@@ -149,9 +149,9 @@ def queue_of(order: Order, classes: Sized[ClassRules]) -> Queue:
         case Order.SHORTEST_FIRST:
             return Queue(lambda sequence: sequence.tokens + sequence.remaining)
         case Order.PRIORITY:
-            return Queue(lambda sequence: classes[sequence.class_index].priority)
+            return Queue(lambda sequence: rules.priorities[sequence.class_index])
         case Order.FAIR_SHARE:
-            return FairQueue([item.weight for item in classes])
+            return FairQueue(rules.weights)
 
 
 class AdapterPlace(Enum):

@@ -15,7 +15,6 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import date, timedelta
 from statistics import NormalDist
 
@@ -98,26 +97,7 @@ def _launched(launch: Launch, day: date) -> float:
 # --- fitted to recorded days ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class FittedForecast:
-    """A forecast from recorded days.
-
-    Attributes:
-        forecast: from the last recorded day on.
-        per_day: the trend at that day, a mean weekday [requests/day].
-        weekdays: factor of Monday to Sunday on the trend; their mean is 1.
-        days: that were recorded.
-    """
-
-    forecast: Forecast
-    per_day: float
-    weekdays: tuple[float, ...]
-    days: int
-
-
-def fit_forecast(
-    days: Sequence[date], requests: Sequence[float], source: str = "given", seed: int = 0
-) -> FittedForecast:
+def fit_forecast(days: Sequence[date], requests: Sequence[float], source: str = "given", seed: int = 0) -> Forecast:
     """A trend with a weekly pattern through recorded days, and how uncertain it is.
 
     Equation: log requests = a + g t + one effect for each weekday, by least squares. Of residuals e the mean square
@@ -149,19 +129,13 @@ def fit_forecast(
     slopes = _resampled(residuals, np.random.default_rng(seed)) @ inverse[0]
     length = max(-float(months[0]), 1.0)
     uncertainty = max(float(slopes.std()), volatility / math.sqrt(length))
-    effects = np.exp(found[1:])
-    return FittedForecast(
-        forecast=Forecast(
-            start=date.fromordinal(int(ordinals[-1])),
-            growth_per_month=math.expm1(float(found[0])),
-            growth_uncertainty=uncertainty if uncertainty > 1e-12 else 0.0,
-            volatility=volatility,
-            day_spread=spread,
-            source=f"{source}: trend and weekdays fitted to {ordinals.size} days",
-        ),
-        per_day=float(effects.mean()),
-        weekdays=tuple((effects / effects.mean()).tolist()),
-        days=ordinals.size,
+    return Forecast(
+        start=date.fromordinal(int(ordinals[-1])),
+        growth_per_month=math.expm1(float(found[0])),
+        growth_uncertainty=uncertainty if uncertainty > 1e-12 else 0.0,
+        volatility=volatility,
+        day_spread=spread,
+        source=f"{source}: trend and weekdays fitted to {ordinals.size} days",
     )
 
 

@@ -7,13 +7,13 @@ its name is that of the lengths, which come from the same requests.
 from __future__ import annotations
 
 import io
-from datetime import date
 from functools import cache, lru_cache
 
 import numpy as np
 from pydantic import Field
 
-from planner.core import Frozen, UnknownNameError, preset, table_facts, table_names
+from planner.core import UnknownNameError, preset, table_facts, table_names
+from planner.traffic.profiles import TableInfo
 from planner.traffic.readers import read_trace
 from planner.traffic.trace import Trace
 from planner.workload import MAX_SCV, ArrivalProcess, RateDrift, RecordedArrivals, Scaling, TokenLengths
@@ -27,17 +27,9 @@ KEPT_RATES = 4
 """Recordings at a rate that are kept in memory, each of up to some ten megabytes. A choice: affects speed only."""
 
 
-class PresetInfo(Frozen):
+class PresetInfo(TableInfo):
     """Source of a packaged distribution of lengths, and the arrivals of its requests."""
 
-    name: str
-    description: str
-    origin: str = Field(description="measured, or how it was synthesised")
-    source_url: str = Field(min_length=8)
-    licence: str
-    citation: str
-    recorded_on: str = Field(description="day or period of the recording; empty where unpublished")
-    retrieved_on: date = Field(description="date of the snapshot that was read")
     requests: int = Field(ge=1)
     rate_per_s: float = Field(gt=0, description="mean arrivals [1/s]")
     interarrival_scv: float = Field(ge=0, description="variance / mean^2 of the gaps as recorded, drift included")
@@ -47,7 +39,6 @@ class PresetInfo(Frozen):
     drift_peak: float = Field(ge=1, description="rate of the busiest window over the mean rate")
     dispersion_1s: float = Field(ge=0, description="index of dispersion for counts in 1 s windows")
     dispersion_10s: float = Field(ge=0, description="index of dispersion for counts in 10 s windows")
-    note: str = ""
 
 
 def list_lengths() -> tuple[str, ...]:
@@ -65,7 +56,7 @@ def load_lengths(name: str) -> TokenLengths:
     >>> round(load_lengths("azure-2023-conv").mean_output, 1)  # 211.1 over the 19,366 requests of the trace
     211.1
     """
-    return _load(_checked_name(name))[1]
+    return _load(name)[1]
 
 
 def preset_info(name: str) -> PresetInfo:
@@ -74,7 +65,7 @@ def preset_info(name: str) -> PresetInfo:
     >>> preset_info("azure-2023-code").requests
     8819
     """
-    return _load(_checked_name(name))[0]
+    return _load(name)[0]
 
 
 def preset_scv(name: str) -> float:
@@ -86,15 +77,10 @@ def preset_scv(name: str) -> float:
     return preset_info(name).scv
 
 
-def _checked_name(name: str) -> str:
-    names = list_lengths()
-    if name not in names:
-        raise UnknownNameError("lengths", name, names)
-    return name
-
-
 @cache
 def _load(name: str) -> tuple[PresetInfo, TokenLengths]:
+    if name not in list_lengths():
+        raise UnknownNameError("lengths", name, list_lengths())
     lines = (_FOLDER / f"{name}.csv").read_text(encoding="utf-8").splitlines()
     facts = dict(table_facts(lines))
     table = np.array([line.split(",") for line in lines if line and line[0].isdigit()], dtype=np.int64)
@@ -115,20 +101,15 @@ def list_recordings() -> tuple[str, ...]:
     return tuple(sorted(name.removesuffix(_ENDING) for name in names if name.endswith(_ENDING)))
 
 
+@cache
 def load_recording(name: str) -> Trace:
     """The requests of a packaged recording. Raises UnknownNameError with the nearest names.
 
     >>> load_recording("azure-2023-conv").arrival_s.size
     19366
     """
-    names = list_recordings()
-    if name not in names:
-        raise UnknownNameError("recording", name, names)
-    return _load_recording(name)
-
-
-@cache
-def _load_recording(name: str) -> Trace:
+    if name not in list_recordings():
+        raise UnknownNameError("recording", name, list_recordings())
     trace = read_trace(io.BytesIO((_RECORDINGS / f"{name}{_ENDING}").read_bytes()))
     return Trace(trace.arrival_s, trace.input_tokens, trace.output_tokens, f"recording {name}")
 

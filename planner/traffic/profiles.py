@@ -226,17 +226,23 @@ def following_savings(profile: DemandProfile) -> float:
 # --- presets --------------------------------------------------------------------------------------------------------
 
 
-class ProfileInfo(Frozen):
-    """Source of a packaged profile."""
+class TableInfo(Frozen):
+    """Source of a packaged table."""
 
     name: str
     description: str
-    origin: str = Field(description="how the curve was obtained")
+    origin: str = Field(description="measured, or how it was obtained")
     source_url: str = Field(min_length=8)
     licence: str
     citation: str
     recorded_on: str = Field(description="day or period of the recording; empty where unpublished")
     retrieved_on: date = Field(description="date of the snapshot that was read")
+    note: str = ""
+
+
+class ProfileInfo(TableInfo):
+    """Source of a packaged profile."""
+
     cycle_hours: float = Field(gt=0, description="24 for a day, 168 for a week [h]")
     period_hours: float = Field(gt=0, description="[h]")
     cycles: int = Field(ge=1, description="days or weeks the mean is over")
@@ -244,7 +250,6 @@ class ProfileInfo(Frozen):
     between_cycles: float | None = Field(default=None, description="spread of single cycles / mean rate; None: one")
     recorded_peak_to_mean: float = Field(ge=1, description="of the unfolded curve at its own step")
     step_s: float = Field(gt=0, description="of the unfolded curve [s]")
-    note: str = ""
 
 
 def list_profiles() -> tuple[str, ...]:
@@ -267,7 +272,7 @@ def load_profile(name: str) -> DemandProfile:
 
 def load_measured(name: str) -> MeasuredProfile:
     """A packaged profile with what single days or weeks made of it. Raises UnknownNameError."""
-    return _load(_checked_name(name))[1]
+    return _load(name)[1]
 
 
 def profile_info(name: str) -> ProfileInfo:
@@ -276,18 +281,13 @@ def profile_info(name: str) -> ProfileInfo:
     >>> profile_info("azure-2024-conv-week").licence
     'CC-BY-4.0'
     """
-    return _load(_checked_name(name))[0]
-
-
-def _checked_name(name: str) -> str:
-    names = list_profiles()
-    if name not in names:
-        raise UnknownNameError("profile", name, names)
-    return name
+    return _load(name)[0]
 
 
 @cache
 def _load(name: str) -> tuple[ProfileInfo, MeasuredProfile]:
+    if name not in list_profiles():
+        raise UnknownNameError("profile", name, list_profiles())
     lines = (_FOLDER / f"{name}.csv").read_text(encoding="utf-8").splitlines()
     info = ProfileInfo.model_validate({"name": name, **dict(table_facts(lines))})
     rows = [line.split(",") for line in lines if line and line[0].isdigit()]

@@ -453,9 +453,9 @@ class _Server:
         )
         distributions = []
         for lengths, tokens, word in pairs:
-            histogram = self._histogram(lengths)
-            if histogram is not None:
-                distributions.append(bucket_lengths(histogram, max_tokens))
+            counted = self._histogram(lengths)
+            if counted is not None:
+                distributions.append(bucket_lengths(counted[1], max_tokens))
                 continue
             total = self._total(tokens)
             if not total:
@@ -466,19 +466,14 @@ class _Server:
         notes.append("input and output lengths are taken as independent: their correlation is not recorded")
         return joint_lengths(distributions[0], distributions[1], f"{self.engine} metrics")
 
-    def _histogram(self, quantity: MetricQuantity) -> Histogram | None:
-        for name in self._names(quantity):
-            histogram = histogram_of(self.series, name.metric, self._rise)
-            if histogram is not None:
-                return histogram
-        return None
+    def _histogram(self, quantity: MetricQuantity) -> tuple[str, Histogram] | None:
+        """The histogram of a quantity, and its name: the first that is there."""
+        named = ((name.metric, histogram_of(self.series, name.metric, self._rise)) for name in self._names(quantity))
+        return next(((name, histogram) for name, histogram in named if histogram is not None), None)
 
     def _latency(self, metric: Metric) -> MeasuredLatency | None:
-        for name in self._names(MetricQuantity(metric.value)):
-            histogram = histogram_of(self.series, name.metric, self._rise)
-            if histogram is not None:
-                return MeasuredLatency(metric, histogram, name.metric)
-        return None
+        found = self._histogram(MetricQuantity(metric.value))
+        return None if found is None else MeasuredLatency(metric, found[1], found[0])
 
     def _prefix_share(self) -> float | None:
         cached = self._total(MetricQuantity.CACHED_TOKENS)

@@ -133,11 +133,6 @@ class ClosedLoop(Frozen):
     concurrency: int = Field(ge=1, le=1_000_000, description="users in the loop, over the whole deployment")
     requests: int = Field(default=0, ge=0, le=10_000_000, description="of all users together; 0: 10 per user")
     ramp_s: float = Field(default=0.0, ge=0, description="the users' starts are spread evenly over it; 0: at once [s]")
-    warmup_requests: int = Field(
-        default=0,
-        ge=0,
-        description="sent and answered before the run; they leave nothing behind in the model and are not simulated",
-    )
     source: str = Field(default="given", description="where the protocol comes from")
 
     @property

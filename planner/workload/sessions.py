@@ -64,13 +64,6 @@ class SessionRequests:
     outputs: FloatArray
     weights: FloatArray
 
-    def before(self, turns: int) -> tuple[FloatArray, FloatArray]:
-        """Inputs and outputs of the request so many turns before each, 0 where there is none; both (turns, paths)."""
-        shifted = [np.zeros_like(self.inputs), np.zeros_like(self.outputs)]
-        for target, source in zip(shifted, (self.inputs, self.outputs), strict=True):
-            target[turns:] = source[: max(source.shape[0] - turns, 0)]
-        return shifted[0], shifted[1]
-
 
 class Sessions(Frozen):
     """Several requests that follow one another, each with all of those before it in its prompt.
