@@ -8,7 +8,6 @@ holds calibrations against each other. These two need torch, and import it when 
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Container
 from datetime import date
@@ -66,7 +65,7 @@ def _fit_folder(
     out.mkdir(parents=True, exist_ok=True)
     for calibration in calibrations.values():
         path = out / file_name(calibration)
-        write_whole(path, document(calibration))
+        write_whole(path, assemble.document(calibration))
         typer.echo(f"\n{path}\n{errors_table(calibration)}")
     return list(calibrations.values())
 
@@ -111,7 +110,7 @@ def _fit_imported(imported: Imported, sku_id: str, engine: str, out: Path, fill:
         fitted = completed_fit(fitted, hardware.calibrations)
     path = out / file_name(fitted.calibration) if out.is_dir() else out
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, document(fitted.calibration))
+    write_whole(path, assemble.document(fitted.calibration))
     typer.echo(f"{summary(fitted)}\n\n{path}\n{errors_table(fitted.calibration, set(fitted.filled))}")
 
 
@@ -128,15 +127,6 @@ def summary(fitted: ImportedFit) -> str:
 def file_name(calibration: Calibration) -> str:
     """``<sku>__<stack>.json`` with a dash for a blank."""
     return f"{calibration.sku}__{calibration.stack.replace(' ', '-')}.json"
-
-
-def document(calibration: Calibration) -> str:
-    """The calibration as JSON with one operator a line, so that two versions compare well."""
-    fields = calibration.model_dump(mode="json")
-    kernels = fields.pop("kernels")
-    lines = [f" {json.dumps(key)}: {json.dumps(kernels[key])}" for key in kernels]
-    head = json.dumps(fields, indent=1).rstrip("}").rstrip()
-    return head + ',\n "kernels": {\n' + ",\n".join(lines) + "\n }\n}\n"
 
 
 def errors_table(calibration: Calibration, without: Container[str] = ()) -> str:

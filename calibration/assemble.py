@@ -7,6 +7,7 @@ rows stands for it: the engine chose it for most shapes.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
@@ -118,6 +119,15 @@ SOURCE = (
     "measured kernel tables; element-wise operators: https://github.com/microsoft/vidur commit "
     "7d47513363ec447a741ac5e47241580b47724fbf (MIT)"
 )
+
+
+def document(calibration: Calibration) -> str:
+    """The calibration as JSON with one operator a line, so that two versions compare well."""
+    fields = calibration.model_dump(mode="json")
+    kernels = fields.pop("kernels")
+    lines = [f" {json.dumps(key)}: {json.dumps(kernels[key])}" for key in kernels]
+    head = json.dumps(fields, indent=1).rstrip("}").rstrip()
+    return head + ',\n "kernels": {\n' + ",\n".join(lines) + "\n }\n}\n"
 
 
 @dataclass(frozen=True)

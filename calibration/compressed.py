@@ -21,6 +21,7 @@ import numpy as np
 from calibration.fit import ParameterBound, Problem
 from calibration.modules import Fit, Product, with_known_s
 from calibration.operators import EFFICIENCY, START, gpu_peaks
+from calibration.sparse_index import mean_of_modes, selection_of
 from calibration.tables import ColumnTable, FloatArray, Mask
 from hardware_db import Dtype, GpuSku
 from planner.roofline import (
@@ -29,15 +30,12 @@ from planner.roofline import (
     ElementwiseForm,
     IndexHeads,
     IndexScoresForm,
-    IndexSelectionForm,
     SizeCorrection,
     attended_pairs,
     compressed_attention_s,
     compressed_pairs,
     elementwise_s,
     index_scores_s,
-    index_selection_s,
-    selecting_rows,
 )
 
 HEAD_DIM, WINDOW, ENTRY_BYTES = 512.0, 128.0, 584.0
@@ -208,30 +206,13 @@ def selection_rows(rows: ColumnTable, phase: str) -> ColumnTable:
     rows = rows.with_columns(_top_k=np.where(named, MODELS["Pro"].top_k, MODELS["Flash"].top_k))
     if phase == "decode":
         return rows.rows(mode == "v2_top_last")
-    rows = rows.rows(np.char.startswith(mode, "v1_"))
-    shape = rows.keys("backend", "_top_k", "batch_size", "isl", "step")
-    mean_s = np.bincount(shape, rows["latency_s"]) / np.bincount(shape)
-    first = np.unique(shape, return_index=True)[1]
-    return rows.rows(first).with_columns(latency_s=mean_s)
+    return mean_of_modes(rows.rows(np.char.startswith(mode, "v1_")), "_top_k")
 
 
 def selection(rows: ColumnTable, sku: GpuSku) -> Problem:
     """Choice of entries; rows as `selection_rows` makes them."""
-    peaks = gpu_peaks(sku, Dtype.FP8)
-
-    def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
-        selecting = selecting_rows(rows["isl"], rows["step"], rows["_top_k"] * INDEXED_RATIO)
-        seen = rows["isl"] + rows["step"] - (selecting - 1.0) / 2.0
-        form = IndexSelectionForm.from_values(values)
-        return index_selection_s(rows["batch_size"] * selecting, seen / INDEXED_RATIO, form, peaks)
-
-    bounds = {
-        "start_s": START,
-        "row_s": ParameterBound(2e-6, 1e-9, 1e-4),
-        "key_s": ParameterBound(3e-10, 1e-13, 1e-7),
-    }
-    beyond = rows["isl"] + rows["step"] > rows["_top_k"] * INDEXED_RATIO
-    return Problem(rows.rows(beyond), predict, bounds, ("_top_k", "batch_size"), "step", {})
+    bounds = {"row_s": ParameterBound(2e-6, 1e-9, 1e-4), "key_s": ParameterBound(3e-10, 1e-13, 1e-7)}
+    return selection_of(rows, sku, INDEXED_RATIO, bounds, ("_top_k", "batch_size"))
 
 
 def stream_mix_rows(rows: ColumnTable, operation: str) -> ColumnTable:

@@ -10,15 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from calibration.assemble import GEMM_DTYPES
 from calibration.fit_measured import PASSES
 from calibration.measure import Effort, calls_per_replay, copies_for
-from calibration.operators import kernel_s, peak
-from calibration.plausible import TOLERANCE, least_work
+from calibration.operators import kernel_s
+from calibration.possible import TOLERANCE, least_time_s, least_work
 from calibration.records import KernelCase
-from calibration.tables import ColumnTable
 from hardware_db import Calibration, GpuSku, KernelFit
 from planner.core import InputError
 
@@ -79,21 +76,12 @@ def fit_key(case: KernelCase) -> str:
 
 def fitted_s(case: KernelCase, fit: KernelFit, sku: GpuSku) -> float:
     """Time of a case by the fit of its kernel [s]."""
-    fields = {"window": 0} | dict(case.fields)
-    row = {name: np.array([value if isinstance(value, str) else float(value)]) for name, value in fields.items()}
-    return float(kernel_s(fit_key(case), fit, ColumnTable(row), sku)[0])
+    return float(kernel_s(fit_key(case), fit, case.row, sku)[0])
 
 
 def least_s(case: KernelCase, sku: GpuSku) -> float:
     """The least that the datasheet allows [s]."""
-    work = least_work(case)
-    links = max(sku.scale_up.bandwidth_bytes_per_s.value, sku.node.pcie_bytes_per_s.value)
-    return max(
-        work.flops / peak(sku, work.arithmetic),
-        work.hbm_bytes / sku.hbm_bandwidth_bytes_per_s.value,
-        work.link_bytes / links,
-        work.host_bytes / sku.node.pcie_bytes_per_s.value,
-    )
+    return float(least_time_s(case.operator, case.row, sku, kept_bytes=0.0)[0])
 
 
 def impossible_fits(calibration: Calibration, cases: Sequence[KernelCase], sku: GpuSku) -> list[str]:
@@ -128,7 +116,7 @@ def require_possible(calibration: Calibration, cases: Sequence[KernelCase], sku:
 def _wall_s(case: KernelCase, call_s: float, sku: GpuSku, effort: Effort) -> float:
     """As `calibration.measure.time_calls` goes about it, the flush of the cache before every replay included."""
     cache = sku.l2_bytes.value if sku.l2_bytes is not None else 0.0
-    copies = copies_for(least_work(case).hbm_bytes, cache)
+    copies = copies_for(float(least_work(case.operator, case.row, sku).hbm_bytes[0]), cache)
     replay_s = calls_per_replay(call_s, copies, effort) * call_s
     for_least = math.ceil(effort.least_s / replay_s)
     replays = min(max(effort.replays, for_least), 4 * effort.replays, math.ceil(effort.total_s / replay_s))

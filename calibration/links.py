@@ -16,7 +16,7 @@ from typing import Any
 from calibration.bench import UNAVAILABLE
 from calibration.device import load_torch
 from calibration.measure import Call, CudaStopwatch, Effort, HostStopwatch, Stopwatch, calls_per_replay, flush_buffer
-from calibration.plausible import implausibility
+from calibration.possible import implausibility
 from calibration.records import KernelCase, MeasurementOutcome, RawFolder, Record
 from hardware_db import GpuSku
 

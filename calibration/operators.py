@@ -146,7 +146,7 @@ def kernel_s(key: str, fit: KernelFit, rows: ColumnTable, sku: GpuSku) -> FloatA
     operator, variant = key.split("/", 1)
     if operator in PRODUCTS:
         (form, time_s), kind = PRODUCTS[operator], WEIGHT_FORMATS[variant]
-        rows = _with_loads(rows) if operator == "experts" else rows
+        rows = with_loads(rows) if operator == "experts" else rows
         return time_s(rows, form.of(fit), gpu_peaks(sku, kind.arithmetic), kind)
     if operator in ATTENTIONS:
         form, time_s = ATTENTIONS[operator]
@@ -373,8 +373,8 @@ def experts(rows: ColumnTable, sku: GpuSku, variant: str, more: ColumnTable | No
     note = ""
     if not rows.keys(*group).max():
         group, note = ("tp", "ep"), "one model measured: judged on its other TP and EP degrees"
-    further = None if more is None or not len(more) else _with_loads(more)
-    rows = _with_loads(rows)
+    further = None if more is None or not len(more) else with_loads(more)
+    rows = with_loads(rows)
     return Problem(rows, predict, bounds, group, "num_tokens", {}, _experts_sizes, note, _experts_shapes, further)
 
 
@@ -388,7 +388,7 @@ def _experts_shapes(rows: ColumnTable) -> FloatArray:
     return np.stack([rows["hidden"], rows["inter"] / rows["tp"], *routing, 2.0 + (rows["gated"] > 0)], axis=1)
 
 
-def _with_loads(rows: ColumnTable) -> ColumnTable:
+def with_loads(rows: ColumnTable) -> ColumnTable:
     """With the pairs and active experts of the measured rank under each row's routing."""
     pairs, active = np.empty(len(rows)), np.empty(len(rows))
     routing = rows.text("distribution")

@@ -16,6 +16,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
+from calibration.tables import ColumnTable
 from planner.core import InputError, write_whole
 
 Value = str | int | float
@@ -63,6 +66,13 @@ class KernelCase:
         'copy bytes=1024'
         """
         return " ".join([self.operator, *(f"{name}={self.fields[name]}" for name in sorted(self.fields))])
+
+    @property
+    def row(self) -> ColumnTable:
+        """The one row of a table that the case is, without a window where it names none."""
+        fields = {"window": 0} | dict(self.fields)
+        columns = {name: [value if isinstance(value, str) else float(value)] for name, value in fields.items()}
+        return ColumnTable({name: np.array(column) for name, column in columns.items()})
 
     def number(self, name: str) -> int:
         """A field that is a count."""

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 
+from calibration.assemble import document
 from calibration.bench import Workbench
 from calibration.cases import FULL, QUICK, TINY, Scope, all_cases, collective_cases, interleaved_cases
 from calibration.compare import compare
@@ -40,8 +41,8 @@ from calibration.whole_step import (
     step_checks,
     uncalibrated_operators,
 )
-from hardware_db import Calibration, GpuSku, load_hardware, select_calibration
-from planner.core import CALIBRATION, InputError, write_whole
+from hardware_db import Calibration, GpuSku, load_hardware, read_calibration, select_calibration
+from planner.core import InputError, write_whole
 
 QUICK_BUDGET_S, FULL_BUDGET_S = 180.0, 1200.0
 """Budgets of a run [s]."""
@@ -51,6 +52,14 @@ FIRST_OPERATORS = ("elementwise", "copy", "launch", "host_device")
 """Operators that are measured completely before the others begin: few cases, short, and needed by every step."""
 MAX_IMPLAUSIBLE_SHARE = 0.05
 """Share of implausible measurements from which on the SKU is taken for a wrong one."""
+
+
+def _grid(title: str, text: Sequence[str], numbers: Sequence[str]) -> Grid:
+    """A table to print, with columns of text to the left of columns of numbers."""
+    grid = Grid(title=title)
+    for heading in (*text, *numbers):
+        grid.add_column(heading, justify="left" if heading in text else "right")
+    return grid
 
 
 @dataclass(frozen=True)
@@ -184,9 +193,8 @@ def show_expected(sku_id: str, quick: bool, budget_s: float | None, console: Con
     for one in listed:
         source = "packaged fit" if one.fitted else "datasheet"
         console.print(f"{one.case.key}: {1e6 * one.call_s:.1f} us ({source})", markup=False, highlight=False)
-    grid = Grid(title=f"{sku.id}, times by {'the datasheet' if packaged is None else packaged.sku}")
-    for heading in ("operator", "shapes", "by fit", "minutes"):
-        grid.add_column(heading, justify="left" if heading == "operator" else "right")
+    title = f"{sku.id}, times by {'the datasheet' if packaged is None else packaged.sku}"
+    grid = _grid(title, ["operator"], ["shapes", "by fit", "minutes"])
     for name, here in expected.items():
         by_fit = sum(one.fitted for one in here)
         grid.add_row(name, str(len(here)), str(by_fit), f"{sum(one.wall_s for one in here) / 60.0:.1f}")
@@ -228,30 +236,10 @@ def compare_command(
 
 
 def _show_comparison(title: str, first: Calibration, second: Calibration, console: Console) -> None:
-    grid = Grid(title=title)
-    for heading in ("operator", "shapes", "p10", "median", "p90"):
-        grid.add_column(heading, justify="left" if heading == "operator" else "right")
+    grid = _grid(title, ["operator"], ["shapes", "p10", "median", "p90"])
     for row in compare(first, second, load_hardware().skus):
         grid.add_row(row.key, str(row.shapes), f"{row.p10:.3f}", f"{row.median:.3f}", f"{row.p90:.3f}")
     console.print(grid)
-
-
-def read_calibration(path: Path) -> Calibration:
-    """A calibration from its file. Raises InputError where it is missing, no JSON, or no calibration."""
-    try:
-        if not path.is_file():
-            raise InputError("calibration", str(path), "cannot be read: no such file", "give a JSON file")
-        fields = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError("calibration", str(path), f"cannot be read: {error.strerror}", "give a JSON file") from None
-    except (ValueError, RecursionError) as error:
-        raise InputError("calibration", str(path), f"not valid JSON: {error}", "give a file that `run` wrote") from None
-    if not isinstance(fields, dict):
-        raise InputError("calibration", str(path), "must be one JSON object", "give a file that `run` wrote")
-    try:
-        return Calibration(**CALIBRATION.upgrade(fields))
-    except RecursionError:  # a value that can be read and not be shown
-        raise InputError("calibration", str(path), "is nested too deeply", "give a file that `run` wrote") from None
 
 
 def _setup(device: Device, sku: GpuSku) -> dict[str, Value]:
@@ -371,9 +359,8 @@ def _write(out: Path, calibration: Calibration, fitted: dict[str, MeasuredFit], 
     write_whole(out, document(calibration))
     page = out.with_suffix(".html")
     write_page(page, fitted.values(), f"{calibration.sku}: measured against fitted")
-    grid = Grid(title=f"fit of {calibration.sku}, errors on shapes held out")
-    for heading in ("operator", "rows", "median", "p90", "interpolated"):
-        grid.add_column(heading, justify="left" if heading == "operator" else "right")
+    title = f"fit of {calibration.sku}, errors on shapes held out"
+    grid = _grid(title, ["operator"], ["rows", "median", "p90", "interpolated"])
     for key, fit in calibration.kernels.items():
         interpolated = "-" if fit.interpolation_error is None else f"{fit.interpolation_error:.1%}"
         grid.add_row(key, str(fit.samples), f"{fit.median_error:.1%}", f"{fit.p90_error:.1%}", interpolated)
@@ -389,14 +376,6 @@ def _write(out: Path, calibration: Calibration, fitted: dict[str, MeasuredFit], 
     console.print(f"wrote {out} and {page}")
 
 
-def document(calibration: Calibration) -> str:
-    """The calibration as JSON with one operator a line."""
-    fields = calibration.model_dump(mode="json")
-    lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(fit)}" for key, fit in fields.pop("kernels").items())
-    head = json.dumps(fields, indent=1).removesuffix("\n}")
-    return f'{head},\n "kernels": {{\n{lines}\n }}\n}}\n'
-
-
 def _check_steps(session: Session, calibration: Calibration, device: Device, console: Console) -> None:
     """Whole steps against the composed prediction: printed, and kept beside the raw measurements."""
     tiny = device.kind == "cpu"
@@ -405,9 +384,8 @@ def _check_steps(session: Session, calibration: Calibration, device: Device, con
     sizes = (session.bench, stopwatch, session.effort, calibration, session.sku)
     checks, notes = step_checks(*sizes, shapes, steps)
     lacking = uncalibrated_operators(calibration, experts=True)
-    grid = Grid(title="whole steps (not used for the fit)")
-    for heading in ("model", "step", "measured ms", "predicted ms", "error"):
-        grid.add_column(heading, justify="left" if heading in ("model", "step") else "right")
+    numbers = ["measured ms", "predicted ms", "error"]
+    grid = _grid("whole steps (not used for the fit)", ["model", "step"], numbers)
     for check in checks:
         times = (f"{1e3 * check.measured_s:.3f}", f"{1e3 * check.predicted_s:.3f}", f"{check.error:+.1%}")
         grid.add_row(check.llm, check.step.label, *times)

@@ -89,32 +89,35 @@ def decode_scores(rows: ColumnTable, sku: GpuSku) -> Problem:
     return Problem(chosen, predict, bounds, ("batch_size",), "step", {})
 
 
-def mean_of_modes(rows: ColumnTable) -> ColumnTable:
+def mean_of_modes(rows: ColumnTable, *shape: str) -> ColumnTable:
     """Every shape once, with the mean time of its score patterns.
 
     The selection takes several times as long where all scores are alike (``flat``) as where the last are the largest
     (``top_last``); served scores are neither, so that the middle is assumed.
     """
-    shape = rows.keys("backend", "batch_size", "isl", "step")
-    mean_s = np.bincount(shape, rows["latency_s"]) / np.bincount(shape)
-    first = np.unique(shape, return_index=True)[1]
+    key = rows.keys("backend", "batch_size", "isl", "step", *shape)
+    mean_s = np.bincount(key, rows["latency_s"]) / np.bincount(key)
+    first = np.unique(key, return_index=True)[1]
     return rows.rows(first).with_columns(latency_s=mean_s)
 
 
 def selection(rows: ColumnTable, sku: GpuSku) -> Problem:
     """Selection of the largest scores of each query; rows as `mean_of_modes` makes them."""
+    bounds = {"row_s": ParameterBound(6e-6, 1e-8, 1e-4), "key_s": ParameterBound(3e-10, 1e-12, 1e-7)}
+    return selection_of(rows.with_columns(_top_k=np.full(len(rows), TOP_K)), sku, 1.0, bounds, ("isl",))
+
+
+def selection_of(
+    rows: ColumnTable, sku: GpuSku, ratio: float, bounds: Mapping[str, ParameterBound], group: tuple[str, ...]
+) -> Problem:
+    """Selection of `_top_k` of the keys of each query, of which there is one for `ratio` tokens."""
     peaks = gpu_peaks(sku, Dtype.FP8)
 
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
-        selecting = selecting_rows(rows["isl"], rows["step"], TOP_K)
+        selecting = selecting_rows(rows["isl"], rows["step"], rows["_top_k"] * ratio)
         seen = rows["isl"] + rows["step"] - (selecting - 1.0) / 2.0
         form = IndexSelectionForm.from_values(values)
-        return index_selection_s(rows["batch_size"] * selecting, seen, form, peaks)
+        return index_selection_s(rows["batch_size"] * selecting, seen / ratio, form, peaks)
 
-    bounds = {
-        "start_s": START,
-        "row_s": ParameterBound(6e-6, 1e-8, 1e-4),
-        "key_s": ParameterBound(3e-10, 1e-12, 1e-7),
-    }
-    chosen = rows.rows(rows["isl"] + rows["step"] > TOP_K)
-    return Problem(chosen, predict, bounds, ("isl",), "step", {})
+    beyond = rows["isl"] + rows["step"] > rows["_top_k"] * ratio
+    return Problem(rows.rows(beyond), predict, {"start_s": START, **bounds}, group, "step", {})

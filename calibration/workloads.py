@@ -22,7 +22,7 @@ from calibration.bench import BLOCK, EPSILON, Tensor, Workbench, fp8_of, nvfp4_p
 from calibration.cases import HALF_BYTES, PASSES, ROW_VALUES
 from calibration.measure import Call
 from calibration.operators import KV_BYTES, LATENT_KEY, LATENT_RANK, LATENT_ROPE, LATENT_VALUE
-from calibration.plausible import weight_format
+from calibration.possible import weight_format
 from calibration.records import KernelCase
 from planner.core import InputError
 

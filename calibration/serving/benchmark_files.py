@@ -78,20 +78,20 @@ class BenchmarkRun:
     id: str
     client: str
     requests: int
-    concurrency: int | None
-    request_rate_per_s: float | None
-    arrival_scv: float
     input_tokens: int
     output_tokens: int
     mean_ttft_s: float
     mean_tpot_s: float
+    concurrency: int | None = None
+    request_rate_per_s: float | None = None
+    arrival_scv: float = 1.0
     range_ratio: float = 1.0
     ramp_s: float = 0.0
     drawn: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     unknown: tuple[str, ...] = ()
 
 
-NO_RUN = BenchmarkRun("none", "none", 1, 1, None, 1.0, 1, 1, 1.0, 1.0)
+NO_RUN = BenchmarkRun("none", "none", 1, 1, 1, 1.0, 1.0)
 """Stands for the runs of a server that none are known of."""
 
 
@@ -595,7 +595,6 @@ def _inference_perf_run(node: _JsonNode, name: str) -> BenchmarkRun | str:
         requests=good["count"].count(),
         concurrency=load["concurrency"].count() if closed else None,
         request_rate_per_s=None if closed else load["achieved_rate"].number(),
-        arrival_scv=1.0,
         input_tokens=inputs["mean"].count(),
         output_tokens=good["output_len"]["mean"].count(),
         mean_ttft_s=good["latency"]["time_to_first_token"]["mean"].number(),
@@ -614,8 +613,6 @@ def _llmperf_run(node: _JsonNode, name: str) -> BenchmarkRun | str:
         client="LLMPerf",
         requests=node["results_num_completed_requests"].count(),
         concurrency=node["num_concurrent_requests"].count(),
-        request_rate_per_s=None,
-        arrival_scv=1.0,
         input_tokens=node["results_number_input_tokens_mean"].count(),
         output_tokens=max(1, round(outputs)),
         mean_ttft_s=ttft_s,
@@ -643,8 +640,6 @@ def _inferencex_run(node: _JsonNode, name: str) -> BenchmarkRun | str:
         client="InferenceX",
         requests=INFERENCEX_REQUESTS * users,
         concurrency=users,
-        request_rate_per_s=None,
-        arrival_scv=1.0,
         input_tokens=node["isl"].count(),
         output_tokens=node["osl"].count(),
         range_ratio=INFERENCEX_RANGE,
@@ -671,9 +666,7 @@ def _mlperf_run(node: _JsonNode, name: str) -> BenchmarkRun | str:
         id=name,
         client="MLPerf LoadGen",
         requests=_JsonNode(found.at, number("min_query_count")).count(),
-        concurrency=None,
         request_rate_per_s=rate_per_s,
-        arrival_scv=1.0,
         input_tokens=0,
         output_tokens=max(1, round(number("Completed tokens per second") / rate_per_s)),
         mean_ttft_s=1e-9 * number("Mean First Token latency (ns)"),

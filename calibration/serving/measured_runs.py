@@ -439,8 +439,8 @@ def _point_of(row: Row, link: Row, settings: Row) -> ServingPoint:
         mean_ttft_s=_milliseconds(row, f"{_statistic(row)}_ttft_ms"),
         mean_tpot_s=_milliseconds(row, f"{_statistic(row)}_tpot_ms"),
         figures=_figures(row),
-        checkpoint=settings.get("checkpoint", "") or row.get("checkpoint", ""),
-        moe_backend=settings.get("moe_backend", "") or row.get("moe_backend", ""),
+        checkpoint=fields.text("checkpoint"),
+        moe_backend=fields.text("moe_backend"),
         unknown=tuple(fields.unknown),
     )
 
@@ -480,7 +480,7 @@ def _draft_tokens(fields: _Fields, dp: int) -> int:
     if kind not in OWN_SPECULATION:
         bound = "drafts of another kind than the model's own multi-token prediction are not modelled"
         raise InputError("points.speculative", kind, bound, "leave the row out, or write none or mtp")
-    text = fields.settings.get("speculative_tokens", "") or fields.row.get("speculative_tokens", "")
+    text = fields.text("speculative_tokens")
     with_dp = re.search(r"(\d+) with attention DP", text)
     if dp > 1 and with_dp:
         return _whole_number(with_dp.group(1))
@@ -527,7 +527,7 @@ def _kv_cache(fields: _Fields, engine: str) -> Dtype:
 
 
 def _schedule(fields: _Fields, engine: str, concurrency: int, ranks: int) -> Schedule:
-    mixed_text = fields.settings.get("mixed_steps", "") or fields.row.get("mixed_steps", "")
+    mixed_text = fields.text("mixed_steps")
     other, engines = fields.settings.get("other_settings", ""), load_hardware().engines
     usual = engines.get(engine, engines["vllm"])
     mixed = not mixed_text.startswith("no") if mixed_text else usual.mixed_steps
@@ -634,7 +634,7 @@ def _expert_parallel(fields: _Fields, gpus: int) -> int:
 
 
 def _token_limit(fields: _Fields, engine: str, concurrency: int, draft: int) -> int:
-    text = fields.settings.get("max_num_tokens", "") or fields.row.get("max_num_tokens", "")
+    text = fields.text("max_num_tokens")
     isl = fields.whole("input_tokens")
     if "ceil64" in text:
         rows = (draft + 1) * concurrency if "mtp" in text else concurrency
@@ -651,7 +651,7 @@ def _token_limit(fields: _Fields, engine: str, concurrency: int, draft: int) -> 
 
 
 def _running_limit(fields: _Fields, engine: str, concurrency: int, dp: int) -> int:
-    text = fields.settings.get("max_num_seqs", "") or fields.row.get("max_num_seqs", "")
+    text = fields.text("max_num_seqs")
     if text.startswith("= concurrency"):
         return concurrency
     stated = leading_number(text, "max_num_seqs")

@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from calibration import operators
-from calibration.__main__ import app, document, file_name
+from calibration.__main__ import app, file_name
+from calibration.assemble import document
 from calibration.fit import (
     ParameterBound,
     Problem,

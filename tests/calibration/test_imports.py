@@ -26,9 +26,7 @@ from calibration.imported import (
     merged_repeats,
     read_columns,
 )
-from calibration.plausible import implausibility
-from calibration.possible import least_time_s, possible_rows
-from calibration.records import KernelCase
+from calibration.possible import possible_rows
 from calibration.tables import ColumnTable, read_table
 from calibration.vidur import read_vidur
 from hardware_db import Calibration, Dtype, load_hardware, read_calibration
@@ -328,39 +326,6 @@ def test_several_engines_ask_for_one(tmp_path):
 
 
 # --- what cannot be true ----------------------------------------------------------------------------------------------
-
-SHAPES = {
-    "gemm": {"dtype": "bf16", "m": 4096, "n": 8192, "k": 28672},
-    "context_attention": {
-        "batch": 1,
-        "seq_len": 8192,
-        "prefix_len": 0,
-        "num_heads": 32,
-        "num_kv_heads": 8,
-        "head_dim": 128,
-        "window": 0,
-        "attn_dtype": "bf16",
-        "kv_dtype": "bf16",
-    },
-    "collectives": {"op": "all_reduce", "mode": "graph", "num_gpus": 8, "bytes": 2**30},
-}
-SHAPES["generation_attention"] = {**SHAPES["context_attention"], "batch": 64, "seq_len": 1, "prefix_len": 8191}
-L2 = 0.0 if H100.l2_bytes is None else H100.l2_bytes.value
-
-
-@pytest.mark.parametrize("name", list(SHAPES))
-@pytest.mark.parametrize("share", [0.96, 0.99, 1.02])
-def test_the_gate_for_tables_is_the_gate_for_measurements(name, share):
-    """`calibration.plausible` judges single cases; both agree below, at and above the limit."""
-    shape = SHAPES[name]
-    columns = {key: np.array([value if isinstance(value, str) else float(value)]) for key, value in shape.items()}
-    least = float(least_time_s(name, ColumnTable(columns), H100)[0])
-    latency = share * least
-    table = ColumnTable({**columns, "latency_s": np.array([latency])})
-    case = KernelCase(name, shape)
-    cached = {"gemm": 2.0 * 8192 * 28672, "generation_attention": 64 * 8191 * 2.0 * 8 * 128 * 2.0}
-    why = implausibility(case, latency, H100, cached.get(name, 0.0), L2)
-    assert bool(possible_rows(name, table, H100)[0]) == (why == "")
 
 
 MEASURED = [("a100_sxm", name) for name in ("context_attention", "generation_attention", "moe")]
