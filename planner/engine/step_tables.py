@@ -28,7 +28,7 @@ class StepTables(NamedTuple):
         kinds: of seconds that are there, 1 (kernels) or 2 (roofs too).
         has_group: True if anything depends on group tokens.
         tokens: knots of the curves, shape (knots,).
-        curves: seconds by kind and driver, shape (2, 4, knots) [s].
+        curves: seconds by driver and kind, shape (4, 2, knots) [s].
         surfaces: of decodes' attention by kind, with their knots, shape (2, 1 + decodes, 1 + contexts) [s].
         attention, corrections: of prompts (`planner.roofline.attention_s`).
     """
@@ -97,9 +97,9 @@ def curve_at(knots: FloatArray, values: FloatArray, x: float) -> float:
 
 
 @compiled
-def _curves_at(tables: StepTables, driver: int, x: float) -> tuple[float, float]:
+def _curves_at(tables: StepTables, curves: FloatArray, x: float) -> tuple[float, float]:
     """`Curve.at` for one number, of both kinds; where there are no roofs the kernels twice."""
-    knots, values, roofs = tables.tokens, tables.curves[KERNELS, driver], tables.curves[tables.kinds - 1, driver]
+    knots, values, roofs = tables.tokens, curves[KERNELS], curves[tables.kinds - 1]
     if x >= knots[-1]:
         return values[-1] * x / knots[-1], roofs[-1] * x / knots[-1]
     if x <= knots[0]:
@@ -130,11 +130,11 @@ def _surfaces_at(tables: StepTables, decodes: float, context: float) -> tuple[fl
 @compiled
 def _tabulated_decode_s(tables: StepTables, tokens: float, decodes: float, context: float) -> tuple[float, float]:
     """Seconds of decodes alone, `tokens` on each rank: of kernels, and of roofs."""
-    own, roof = _curves_at(tables, OF_BOTH, tokens)
+    own, roof = _curves_at(tables, tables.curves[OF_BOTH], tokens)
     attention, attention_roof = _surfaces_at(tables, decodes, context)
     seconds, roof_s = own + attention, roof + attention_roof
     if tables.has_group:
-        group, group_roof = _curves_at(tables, OF_GROUP_TOKENS, tokens * tables.dp)
+        group, group_roof = _curves_at(tables, tables.curves[OF_GROUP_TOKENS], tokens * tables.dp)
         seconds, roof_s = seconds + group, roof_s + group_roof
     return seconds, roof_s
 
@@ -144,12 +144,12 @@ def _tabulated_step_s(
     tables: StepTables, tokens: float, group: float, rows: float, decodes: float, context: float
 ) -> tuple[float, float]:
     """Seconds of any step without its prompts' attention, of kernels and of roofs; arguments as in `Load`."""
-    own, roof = _curves_at(tables, OF_TOKENS, tokens)
-    of_rows, rows_roof = _curves_at(tables, OF_ROWS, rows)
+    own, roof = _curves_at(tables, tables.curves[OF_TOKENS], tokens)
+    of_rows, rows_roof = _curves_at(tables, tables.curves[OF_ROWS], rows)
     attention, attention_roof = _surfaces_at(tables, decodes, context)
     seconds, roof_s = own + of_rows + attention, roof + rows_roof + attention_roof
     if tables.has_group:
-        of_group, group_roof = _curves_at(tables, OF_GROUP_TOKENS, group)
+        of_group, group_roof = _curves_at(tables, tables.curves[OF_GROUP_TOKENS], group)
         seconds, roof_s = seconds + of_group, roof_s + group_roof
     return seconds, roof_s
 

@@ -202,7 +202,7 @@ class StepTimer:
         kinds: list[Callable[[LookupTable], FloatArray]] = [lambda table: table.total_s]
         if costs.gap_s < 0.0:
             kinds.append(lambda table: table.roof_s)
-        curves = np.array([_curves_of(self, seconds_of) for seconds_of in kinds])
+        curves = np.stack([_curves_of(self, seconds_of) for seconds_of in kinds], axis=1)
         attention, corrections = prompt_attention(self.shape_operators, self.gpu)
         return StepTables(
             dp=float(split.dp),
@@ -218,7 +218,7 @@ class StepTimer:
             captured_decodes=float(self.captured),
             launch_s=float(costs.launch_s * self.launches),
             kinds=len(kinds),
-            has_group=bool(curves[:, OF_GROUP_TOKENS].any()),
+            has_group=bool(curves[OF_GROUP_TOKENS].any()),
             tokens=TOKENS,
             curves=curves,
             surfaces=np.array([with_knots(DECODES, CONTEXTS, of(self.decode_table)) for of in kinds]),

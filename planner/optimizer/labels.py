@@ -60,7 +60,14 @@ def _with_label(front: FloatArray, count: int, label: FloatArray) -> int:
     Of each label of the front, which has room for one more after `count`, size and rate come first, both rising.
     Returns how many there are now.
     """
-    low = high = int(np.searchsorted(front[:count, 0], label[0]))
+    low, beyond = 0, count
+    while low < beyond:
+        middle = (low + beyond) // 2
+        if front[middle, 0] < label[0]:
+            low = middle + 1
+        else:
+            beyond = middle
+    high = low
     if (low > 0 and front[low - 1, 1] >= label[1]) or (
         low < count and front[low, 0] == label[0] and front[low, 1] >= label[1]
     ):
@@ -97,7 +104,8 @@ def _chained(
     """
     demand, width = limits[0], 2 + columns.shape[1]
     front, label, made = np.empty((most_labels + 2, width + 1)), np.zeros(width + 1), np.empty((most_labels + 1, 3))
-    front[0], count, formed = 0.0, 1, 0
+    front[0], formed = 0.0, 0
+    count = len(front[:1])  # a literal 1 would be a type of its own, and `_with_label` compiled for it too
     for j in range(len(units)):
         before = front[:count].copy()
         if len(before) * most[j] > 20 * most_labels:

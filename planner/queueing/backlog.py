@@ -349,28 +349,20 @@ def _durations_s(
     return _of_shrunk(asked_s, cell, real, shrink, alone_s)
 
 
-@compiled(makes_arrays=True)
 def _tokens_of_steps(below: int, cell: float, real: float, shrink: float) -> FloatArray:
     """Prompt tokens of the steps, where prompts are shrunk both of one prompt's and of several prompts'."""
-    tokens = np.empty(below if shrink == 1.0 else 2 * below)
-    for place in range(below):
-        prompt = max(place * cell, 1.0)
-        tokens[place] = prompt if shrink == 1.0 else min(prompt / shrink, real)
-        if shrink < 1.0:
-            tokens[below + place] = max(prompt, real)
-    return tokens
+    prompt = np.maximum(np.arange(below) * cell, 1.0)
+    if shrink == 1.0:
+        return np.asarray(prompt)
+    return np.concatenate([np.minimum(prompt / shrink, real), np.maximum(prompt, real)])
 
 
-@compiled(makes_arrays=True)
 def _of_shrunk(asked_s: FloatArray, cell: float, real: float, shrink: float, alone_s: float) -> FloatArray:
     """Durations of steps with shrunk prompts from both."""
-    below = asked_s.size // 2
-    durations = np.empty(below)
-    for place in range(below):
-        share = min(max((real - max(place * cell, 1.0)) / (real * (1.0 - shrink)), 0.0), 1.0)
-        one_s = alone_s + shrink * (asked_s[place] - alone_s)
-        durations[place] = share * one_s + (1.0 - share) * asked_s[below + place]
-    return durations
+    one_s, several_s = asked_s.reshape(2, -1)
+    prompt = np.maximum(np.arange(one_s.size) * cell, 1.0)
+    share = np.minimum(np.maximum((real - prompt) / (real * (1.0 - shrink)), 0.0), 1.0)
+    return np.asarray(share * (alone_s + shrink * (one_s - alone_s)) + (1.0 - share) * several_s)
 
 
 def _reach(server: BatchServer, regime: Regime, arrivals: TokenArrivals, full_s: float) -> float:
@@ -390,7 +382,6 @@ def _reach(server: BatchServer, regime: Regime, arrivals: TokenArrivals, full_s:
     return min(walk, outpaced) if outpaced < regime.chunk else walk
 
 
-@compiled
 def _least_outpaced(
     tokens: FloatArray, durations: FloatArray, tokens_per_s: float, variance_per_s: float, longest: float
 ) -> float:
@@ -402,7 +393,6 @@ def _least_outpaced(
     return math.inf
 
 
-@compiled
 def _lattice_size(chunk: float, reach: float, sizes: FloatArray, mean_size: float, cells: int) -> tuple[int, int]:
     """Lattice points below the chunk, and in all (a power of two)."""
     cell = max(math.sqrt(chunk * reach / cells), min(mean_size / CELLS_PER_PROMPT, chunk / CELLS_PER_CHUNK))
@@ -413,11 +403,10 @@ def _lattice_size(chunk: float, reach: float, sizes: FloatArray, mean_size: floa
     return below, min(size, 2 * LARGEST_SIZE)
 
 
-@compiled
 def _common_cells(sizes: FloatArray, cell: float, below: int) -> int:
     """Largest number of cells that divides the chunk and every prompt: the backlog only visits its multiples."""
     common = below
-    for size in sizes:
+    for size in sizes.tolist():
         cells = round(size / cell)
         if abs(cells * cell - size) > 1e-9 * size:
             return 1

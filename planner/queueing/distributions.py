@@ -86,8 +86,8 @@ def binned_slice_means(samples: Sequence[Sample], edges: FloatArray) -> FloatArr
     Returns:
         Shape (rows, slices), in the unit of the values.
     """
-    ends = np.array([_ends(*sample) for sample in samples])
-    low, high = float(ends[:, 0].min()), float(ends[:, 1].max())
+    low = min(float((one.values.min(axis=0)[:, None] + one.later).min()) for one in samples)
+    high = max(float((one.values.max(axis=0)[:, None] + one.later).max()) for one in samples)
     rows = samples[0].values.shape[0]
     if not high > low * (1.0 + 1e-9):
         return np.full((rows, edges.size - 1), low)
@@ -97,19 +97,6 @@ def binned_slice_means(samples: Sequence[Sample], edges: FloatArray) -> FloatArr
     for sample in samples:
         _add_to_bins(*sample, lower, high, bins)
     return slice_means_in_rows(bins[1] / np.maximum(bins[0], np.finfo(float).tiny), bins[0], edges)
-
-
-@compiled
-def _ends(values: FloatArray, weights: FloatArray, later: FloatArray) -> tuple[float, float]:
-    """The smallest and the largest value of a sample."""
-    low, high = math.inf, 0.0
-    for place in range(values.shape[1]):
-        least, most = math.inf, 0.0
-        for row in range(values.shape[0]):
-            least, most = min(least, values[row, place]), max(most, values[row, place])
-        for more in later[place]:
-            low, high = min(low, least + more), max(high, most + more)
-    return low, high
 
 
 @compiled(makes_arrays=True)

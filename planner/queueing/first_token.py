@@ -243,7 +243,9 @@ def _situations(
     for place in range(GROUPS_BELOW + 2):
         weight[place] *= scale if place < 2 else (thinning if weight[place] > least else 0.0)
     weight[-1], duration_s[-1] = above * full_s * full_thinning, full_s
-    kept, likely = 0, SMALLEST_WEIGHT * np.sum(weight)
+    kept, likely = 0, 0.0
+    for place in range(weight.size):
+        likely += SMALLEST_WEIGHT * weight[place]
     has_left = weight[-1] > likely
     for place in range(weight.size):
         if weight[place] > likely:
@@ -378,14 +380,10 @@ def _step_table(server: BatchServer, backlog: Backlog, lengths: CondensedLengths
     return tokens, step_durations_s(server, running, tokens)
 
 
-@compiled(makes_arrays=True)
 def _table_steps(
     even: FloatArray, sparse: FloatArray, groups: FloatArray, chunk: float, running: float, full_running: float
 ) -> tuple[FloatArray, FloatArray]:
     """Sequences and prompt tokens of steps up to the full one: two grids, and the last steps of lone prompts."""
-    tokens = np.empty(even.size + sparse.size + groups.size + 1)
-    tokens[: even.size], tokens[even.size : -groups.size - 1], tokens[-1] = even, sparse, chunk
-    for group in range(groups.size):
-        tokens[even.size + sparse.size + group] = groups[group] - (math.ceil(groups[group] / chunk) - 1.0) * chunk
-    tokens = np.sort(np.minimum(np.maximum(tokens, 1.0), chunk))
+    last = groups - (np.ceil(groups / chunk) - 1.0) * chunk
+    tokens = np.sort(np.minimum(np.maximum(np.concatenate([even, sparse, last, [chunk]]), 1.0), chunk))
     return np.where(tokens < chunk, running, full_running), tokens

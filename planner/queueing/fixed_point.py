@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.core import FloatArray, compiled, interpolated_at
+from planner.core import FloatArray, interpolated_at
 from planner.queueing.backlog import COARSE_CELLS, Backlog, TokenArrivals, solve_backlog
 from planner.queueing.batch_occupancy import RunningDistribution, running_distribution
 from planner.queueing.offered_load import Burstiness, OfferedLoad, burstiness
@@ -213,7 +213,6 @@ def _step_curve(offered: OfferedLoad, solved: list[Backlog]) -> FloatArray:
     return _through_points(n, t, offered.scales.counts, offered.scales.full_steps_s, full_from)
 
 
-@compiled(makes_arrays=True)
 def _through_points(
     n: FloatArray, t: FloatArray, counts: FloatArray, full_s: FloatArray, full_from: float
 ) -> FloatArray:
@@ -221,14 +220,10 @@ def _through_points(
 
     That number is infinite where prompts go first and full steps are no bound.
     """
-    curve, last = np.empty(counts.size), n.size - 1
-    first_slope = max((t[1] - t[0]) / (n[1] - n[0]), 0.0) if last > 0 else 0.0
-    last_slope = max((t[last] - t[last - 1]) / (n[last] - n[last - 1]), 0.0) if last > 0 else 0.0
-    for place in range(counts.size):
-        seconds = interpolated_at(n, t, counts[place])
-        seconds += last_slope * max(counts[place] - n[last], 0.0) - first_slope * max(n[0] - counts[place], 0.0)
-        seconds = max(seconds, LEAST_STEP_SHARE * t[0])
-        if full_from < math.inf:
-            seconds = full_s[place] if counts[place] >= full_from else min(seconds, full_s[place])
-        curve[place] = seconds
+    first_slope = max((t[1] - t[0]) / (n[1] - n[0]), 0.0) if n.size > 1 else 0.0
+    last_slope = max((t[-1] - t[-2]) / (n[-1] - n[-2]), 0.0) if n.size > 1 else 0.0
+    beyond = last_slope * np.maximum(counts - n[-1], 0.0) - first_slope * np.maximum(n[0] - counts, 0.0)
+    curve: FloatArray = np.maximum(np.interp(counts, n, t) + beyond, LEAST_STEP_SHARE * t[0])
+    if full_from < math.inf:
+        curve = np.where(counts >= full_from, full_s, np.minimum(curve, full_s))
     return curve

@@ -185,26 +185,19 @@ class OfferedLoad:
         return Regime(running, decoding or running, idle, full_running, self.chunk(full_running))
 
 
-@compiled(makes_arrays=True)
 def _fluid_content(
     times_s: FloatArray, gap_rate_per_s: float, token_rate_per_s: float, most: float, max_batched_tokens: float
 ) -> tuple[FloatArray, FloatArray]:
     """Sequences and prompt tokens of average steps that take so long [s]."""
-    running, tokens = np.empty(times_s.size), np.empty(times_s.size)
-    for place in range(times_s.size):
-        running[place] = min(gap_rate_per_s * times_s[place], most)
-        tokens[place] = min(token_rate_per_s * times_s[place], max_batched_tokens - running[place])
-    return running, tokens
+    running = np.minimum(gap_rate_per_s * times_s, most)
+    return running, np.minimum(token_rate_per_s * times_s, max_batched_tokens - running)
 
 
-@compiled
 def _first_met(times_s: FloatArray, needed_s: FloatArray) -> float:
     """The first of rising times that is as long as is needed, by a line from the one before it; else the last [s]."""
     if needed_s[-1] >= times_s[-1]:
         return float(times_s[-1])
-    above = 0
-    while needed_s[above] > times_s[above]:
-        above += 1
+    above = int(np.argmax(needed_s <= times_s))
     if above == 0:
         return float(times_s[0])
     missing_s, spare_s = needed_s[above - 1] - times_s[above - 1], times_s[above] - needed_s[above]

@@ -79,7 +79,6 @@ class MetPrompts:
         return _compound_poisson(jumps_s, rates, most_s, std_s, edges)
 
 
-@compiled(makes_arrays=True)
 def _jumps(
     per_step: FloatArray, steps: FloatArray, added_s: FloatArray, full_s: float, gaps: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -87,21 +86,12 @@ def _jumps(
 
     Arguments as in `MetPrompts`; all of shape (G, Q times parts).
     """
-    parts = 1 + PART_MIDDLES.size
-    jumps_s = np.empty((gaps.size, parts * steps.size))
-    rates, most_s = np.empty(jumps_s.shape), np.empty(jumps_s.shape)
-    for row in range(gaps.size):
-        for at in range(parts * steps.size):
-            part, group = at // steps.size, at % steps.size
-            shared = min(steps[group], gaps[row])
-            if part == 0:
-                jumps_s[row, at] = shared * added_s[group]
-                rates[row, at] = per_step[group] * (abs(steps[group] - gaps[row]) + 1.0)
-            else:
-                jumps_s[row, at] = max(shared * PART_MIDDLES[part - 1], 1.0) * added_s[group]
-                rates[row, at] = per_step[group] * 2.0 * max(shared - 1.0, 0.0) / PART_MIDDLES.size
-            most_s[row, at] = gaps[row] * max(full_s, added_s[group])
-    return jumps_s, rates, most_s
+    shared = np.minimum(steps, gaps[:, None])
+    whole, part = per_step * (abs(steps - gaps[:, None]) + 1.0), per_step * 2.0 * np.maximum(shared - 1.0, 0.0)
+    jumps_s = [shared * added_s, *(np.maximum(shared * middle, 1.0) * added_s for middle in PART_MIDDLES)]
+    rates = [whole, *[part / PART_MIDDLES.size] * PART_MIDDLES.size]
+    most_s = np.tile(gaps[:, None] * np.maximum(full_s, added_s), len(rates))
+    return np.concatenate(jumps_s, axis=1), np.concatenate(rates, axis=1), most_s
 
 
 @compiled(makes_arrays=True)
@@ -391,9 +381,12 @@ def _points(
     places, points = slow_s.size, mass.size + 1
     slow, floor = slowly_varying_times(gaps, slow_s, memory_steps), slowly_varying_times(gaps, floor_s, memory_steps)
     times, weights = np.empty((gaps.size, places * points)), np.empty((gaps.size, places * points))
-    prompts_s, above = max(np.mean(slow_s) - np.mean(floor_s), SHORTEST_SHARE * mean_s), np.empty(mass.size)
+    prompts_s, above = max(_mean(slow_s) - _mean(floor_s), SHORTEST_SHARE * mean_s), np.empty(mass.size)
     for gap in range(gaps.size):
-        fast_s = std_s[gap] * _coherence(gaps[gap] / memory_steps, std_s[gap], np.std(slow[gap])) if varies else 0.0
+        mean, variance = _mean(slow[gap]), 0.0
+        for place in range(places):
+            variance += (slow[gap, place] - mean) ** 2 / places
+        fast_s = std_s[gap] * _coherence(gaps[gap] / memory_steps, std_s[gap], math.sqrt(variance)) if varies else 0.0
         grown = max(1.0 + late_s[gap] / prompts_s, 0.0)
         for place in range(places):
             without, mean = min(floor[gap, place], slow[gap, place]), 0.0
@@ -456,13 +449,21 @@ def slowly_varying_times(gaps: FloatArray, slow_s: FloatArray, memory_steps: flo
         slow_s: mean step at equally likely numbers running [s], shape (S,).
         memory_steps: steps over which the number running is remembered.
     """
-    times, mean = np.empty((gaps.size, slow_s.size)), np.mean(slow_s)
+    times, mean = np.empty((gaps.size, slow_s.size)), _mean(slow_s)
     for gap in range(gaps.size):
         x = max(gaps[gap] / memory_steps, SHORTEST_SPAN)
         lasting = math.sqrt(2.0 * (math.expm1(-x) + x) / x**2)
         for place in range(slow_s.size):
             times[gap, place] = mean + (slow_s[place] - mean) * lasting
     return times
+
+
+@compiled
+def _mean(values: FloatArray) -> float:
+    total = 0.0
+    for value in values:
+        total += value
+    return total / values.size
 
 
 @compiled

@@ -238,15 +238,15 @@ def exchanged_bytes(
     return tokens * (hidden * bytes_per_value * copies * (ranks - 1.0) / ranks)
 
 
-@vectorized(ElementwiseForm, GpuPeaks)
-def elementwise_s(row: Constants, _table: FloatArray, traffic_bytes: float) -> float:
+def elementwise_s(traffic_bytes: Value, form: ElementwiseForm, peaks: GpuPeaks) -> Value:
     """Time [s] of a pass over memory: start + traffic / (e_m bandwidth).
 
     Args:
-        row: coefficients and peaks of the GPU.
         traffic_bytes: read and written, any shape [bytes].
+        form: coefficients.
+        peaks: of the GPU.
 
     Returns:
         Duration, shape of `traffic_bytes` [s].
     """
-    return row.start_s + traffic_bytes / (row.memory_efficiency * row.bytes_per_s)
+    return form.start_s + traffic_bytes / (form.memory_efficiency * peaks.bytes_per_s)

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.core import FloatArray, IntArray, compiled
+from planner.core import FloatArray, IntArray, compiled, knot_below
 from planner.engine import (
     NO_TABLES,
     Batching,
@@ -661,7 +661,7 @@ def time_step(state: Record, limits: Limits, times: StepTimes, tables: StepTable
 def time_run(state: Record, requests: Record, room: Room, limits: Limits, times: StepTimes, tables: StepTables) -> int:
     """Find out how many decode steps make a run, and when it ends; what is wanted for that."""
     asked, decodes, context = times.asked, state.decodes, state.context
-    cell = np.searchsorted(times.knots, context / decodes, side="right")
+    cell = knot_below(times.knots, context / decodes) + 1
     if times.known[decodes, cell] == UNKNOWN:
         asked[0], asked[1] = decodes, cell
         return LINE

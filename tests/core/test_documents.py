@@ -74,13 +74,6 @@ def test_what_does_not_fit_is_refused_by_its_place(change: dict[str, Any], place
         READER.record(Outer, {**plain(RECORDS[0]), **change}, "outer")
 
 
-def test_a_field_without_default_that_is_missing_is_named() -> None:
-    with pytest.raises(InputError, match=r"outer.name = '\(missing\)': .* Fix: write it again"):
-        READER.record(Outer, {}, "outer")
-    with pytest.raises(InputError, match="outer = 3: must be a record"):
-        READER.record(Outer, 3, "outer")
-
-
 def test_what_has_no_json_form_is_refused() -> None:
     with pytest.raises(InputError, match=r"export = .*object.*: has no JSON form\. Fix: give records"):
         plain({"x": object()})

@@ -10,10 +10,9 @@ import pytest
 import yaml
 
 from hardware_db import Calibration, load_hardware, read_calibration
-from planner.core import CALIBRATION, PLAN, SCENARIO, VERSION_KEY, InputError, json_schema
+from planner.core import CALIBRATION, PLAN, SCENARIO, VERSION_KEY, InputError
 from planner.core.versions import Format
 from planner.launch import read_fleet
-from planner.report.records import EvaluationDocument
 from planner.roofline import Parallelism
 from planner.scenario import (
     load_request,
@@ -92,15 +91,6 @@ def test_what_is_no_version_is_refused(kind: Format, version: object) -> None:
 # --- scenarios ------------------------------------------------------------------------------------------------------
 
 
-def test_a_scenario_may_name_its_version_and_means_the_same_without() -> None:
-    text = (REFERENCE / "scenario_schema_1.yaml").read_text(encoding="utf-8")
-    named = load_scenario(REFERENCE / "scenario_schema_1.yaml")
-    unnamed = {key: value for key, value in yaml.safe_load(text).items() if key != VERSION_KEY}
-    assert named == load_scenario(unnamed)
-    assert [one.name for one in named.workload.classes] == ["chat", "batch"]
-    assert scenario_of_text(text) == read_scenario(unnamed)[0]
-
-
 def test_a_newer_scenario_is_refused_wherever_it_comes_from(tmp_path: Path) -> None:
     newer = {**read_scenario("chat-llama-70b")[0].model_dump(mode="json"), VERSION_KEY: 9}
     path = tmp_path / "newer.yaml"
@@ -129,15 +119,6 @@ def test_an_old_plan_launches_what_its_name_says() -> None:
         assert (pool.gpus, pool.config.memory_fraction, pool.config.mask_s) == (4 * pool.replicas, None, 0.0)
     assert found.workload.rate_per_s == pytest.approx(4.0)
     assert recorded_usd_per_hour(OLD_PLAN) == old_plan()["cost"]["usd_per_hour"]
-
-
-def test_an_old_plan_brought_up_is_a_document_of_today() -> None:
-    """Field names of the migrated pools and deployments are exactly those that are written now."""
-    wanted = json_schema(EvaluationDocument)["$defs"]
-    (planned,) = PLAN.upgrade(old_plan())["deployments"]
-    assert set(planned["deployment"]) == set(wanted["DeploymentSummary"]["properties"])
-    for pool in planned["deployment"]["pools"]:
-        assert set(wanted["PoolSummary"]["properties"]) - set(pool) == {"surviving"}
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,6 @@ from planner.llm import (
 )
 from planner.roofline import Parallelism
 from tests.builders import HARDWARE, replica
-from tests.configs import kv_window_bytes
 from tests.llm.test_hf_local_global import GEMMA_4_E2B
 
 H200 = HARDWARE.skus["h200-sxm"]
@@ -59,21 +58,9 @@ class TestPerToken:
         needed = tokens * kv_bytes_per_token_per_gpu(load_llm(llm), Dtype.BF16, tp)
         assert needed / 2**30 == pytest.approx(gib, abs=0.01)
 
-    @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
-    def test_layers_of_one_kind_cost_their_values_in_every_layout(self, engine: str) -> None:
-        config = served_by(engine, replica("llama-3.1-70b", tp=8))
-        cost = cache_cost(config, config.llm.layers)
-        assert (cost.token_bytes, cost.sequence_bytes, cost.step_token_bytes) == (327_680 / 8, 0.0, 0.0)
-
 
 class TestPerSequence:
     """What a sequence takes beside its tokens."""
-
-    def test_windowed_layers_cost_each_sequence_their_window(self) -> None:
-        # gpt-oss-120b: 18 of 36 layers keep 128 tokens of 2 x 8 x 64 values; the others the whole context.
-        config, llm = replica("gpt-oss-120b"), load_llm("gpt-oss-120b")
-        assert sequence_bytes_per_gpu(config) == kv_window_bytes(llm, Dtype.BF16, 10_000) == 18 * 128 * 1024 * 2
-        assert kv_bytes_per_token_per_gpu(llm, Dtype.BF16, 1) == 18 * 1024 * 2
 
     @pytest.mark.parametrize("tp", [1, 2])
     def test_a_recurrent_state_is_split_over_heads_and_the_same_at_any_context(self, tp: int) -> None:
@@ -153,15 +140,6 @@ class TestGroups:
         assert page == block * token >= state
         assert page - state < 16 * token  # in whole blocks of 16
         assert cost.token_bytes == 12 * token
-
-    @pytest.mark.parametrize(
-        "model", ["gpt-oss-120b", "gemma-4-26b-a4b", "mimo-v2-flash", "qwen3-next-80b-a3b-thinking"]
-    )
-    def test_groups_never_take_less_than_what_is_kept(self, model: str) -> None:
-        config = replica(model, H200, 2)
-        exact, groups = (cache_cost(served_by(name, config), config.llm.layers) for name in ("tensorrt-llm", "vllm"))
-        assert groups.token_bytes >= exact.token_bytes
-        assert groups.sequence_bytes >= 0.99 * exact.sequence_bytes
 
 
 class TestWindowShare:
@@ -294,13 +272,6 @@ def test_tensorrt_keeps_no_state_unasked() -> None:
     assert config.engine.state_reuse is StateReuse.NONE
     assert found(config, 30_000, 31_000) == 0
     assert "no prefix is reused" in prefix_reuse_notes(config)[0]
-
-
-@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v3", "gpt-oss-120b"])
-def test_keys_and_values_are_found_block_by_block(model: str) -> None:
-    config = on("vllm", model)
-    assert found(config, 1000, 1100) == 992
-    assert bool(prefix_reuse_notes(config)) == (model == "gpt-oss-120b")  # windows at the end of the prefix
 
 
 @pytest.mark.parametrize("engine", list(HARDWARE.engines))

@@ -10,7 +10,6 @@ from planner.engine import ReplicaConfig, Speculation, kv_transfer_bytes, memory
 from planner.llm import DraftMethod, Precision, kv_bytes_per_token, load_draft, load_llm, parameters
 from planner.roofline import Parallelism
 from planner.scenario import load_scenario
-from planner.search import SearchSpace
 from planner.serving import Deployment, evaluate
 from planner.simulator import simulate
 from tests.builders import H100, chat, replica
@@ -65,11 +64,6 @@ class TestAcceptance:
         assert drafting is not None and drafting.tokens_per_step == pytest.approx(2.6, abs=0.01)  # as published
         assert any("2.60 tokens a step, as measured on mt-bench" in note for note in llama(HEAD).assumptions)
 
-    def test_positions_may_be_given(self) -> None:
-        asked = Speculation(method=DraftMethod.EAGLE3, draft_tokens=3, acceptance=(0.8, 0.5, 0.2))
-        drafting = llama(asked).drafting
-        assert drafting is not None and drafting.tokens_per_step == 2.5
-
     @pytest.mark.parametrize(
         "fields",
         [
@@ -110,15 +104,6 @@ class TestAcceptance:
 
 
 class TestScenario:
-    def test_one_set_up_stands_without_a_list(self) -> None:
-        one = {"method": "eagle3", "draft_tokens": 3, "dataset": "mt-bench"}
-        space = SearchSpace.model_validate({"skus": ["h100-sxm"], "speculation": one})
-        assert space.speculation == (HEAD,)
-        request = load_scenario(
-            "chat-llama-70b", ["search.speculation={method: eagle3, draft_tokens: 3, dataset: mt-bench}"]
-        )
-        assert request.search.speculation == (HEAD,)
-
     def test_the_content_of_a_config_is_a_draft(self) -> None:
         config = {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336}
         asked = {"method": "eagle3", "draft_tokens": 3, "draft": {**config, "draft_vocab_size": 32000}}

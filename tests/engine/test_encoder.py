@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hardware_db import EngineCosts
-from planner.core import InputError, rebuilt
+from planner.core import rebuilt
 from planner.engine import (
     ReplicaConfig,
     encoder_times_s,
@@ -86,11 +86,6 @@ def test_each_cell_has_the_time_of_its_images() -> None:
     assert not encoder_times_s(config, TokenLengths.constant(10, 1)).any()
 
 
-def test_a_model_without_an_encoder_refuses_images() -> None:
-    with pytest.raises(InputError, match="has no vision encoder that is modelled"):
-        images_s(replica(), ONE)
-
-
 def with_and_without(split: Parallelism) -> tuple[ReplicaConfig, ReplicaConfig]:
     """A model that sees, and the same without its encoder."""
     seeing = replica(QWEN, parallelism=split)
@@ -108,10 +103,6 @@ def test_every_gpu_holds_its_share_of_the_encoder(tp: int) -> None:
     whole = encoder_weight_bytes(load_llm(QWEN))
     assert encoder_bytes_per_gpu(load_llm(QWEN), tp) == whole / tp
     assert weights_beside(Parallelism(tp=tp)) == pytest.approx(whole / tp)
-
-
-def test_the_first_stage_of_a_pipeline_holds_the_encoder() -> None:
-    assert 0.0 < weights_beside(Parallelism(pp=2)) <= encoder_weight_bytes(load_llm(QWEN))
 
 
 def test_the_encoder_leaves_less_room_for_the_cache() -> None:

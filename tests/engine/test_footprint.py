@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from planner.core import InputError, rebuilt
 from planner.engine import (
@@ -67,16 +65,6 @@ class TestCapacity:
         left = found.kv_capacity_bytes - 8192 * 18 * 2048
         assert found.kv_blocks == int(left / (16 * 18 * 2048))
 
-    @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
-    @settings(max_examples=25)
-    @given(one=st.floats(0.3, 0.97), two=st.floats(0.3, 0.97))
-    def test_a_larger_share_never_holds_less(self, engine: str, one: float, two: float) -> None:
-        less, more = (
-            memory_footprint(replica(memory_fraction=share).model_copy(update={"engine": HARDWARE.engines[engine]}))
-            for share in sorted((one, two))
-        )
-        assert less.kv_capacity_tokens <= more.kv_capacity_tokens
-
     @pytest.mark.parametrize("engine", ["sglang", "tensorrt-llm"])
     def test_more_than_the_gpu_has_is_refused(self, engine: str) -> None:
         """A share of all of it for weights and cache leaves no room for a step (SGLang)."""
@@ -125,13 +113,6 @@ class TestStages:
                 step = stage.step_token_bytes * config.max_batched_tokens
                 taken = sequences * (tokens * stage.kv_bytes_per_token + stage.sequence_bytes) + step
                 assert taken + stage.weights_bytes + beside <= share * (1.0 + 1e-9)
-
-    def test_a_stage_of_linear_layers_alone_still_holds_states(self) -> None:
-        # 48 stages of one layer: three of four have no KV cache, and their states bound the sequences.
-        config = replica("qwen3-next-80b-a3b-thinking", parallelism=Parallelism(pp=48))
-        found = memory_footprint(config)
-        assert {stage.kv_bytes_per_token for stage in found.stages} == {0.0, 2048.0}
-        assert found.kv_bytes_per_token == 2048.0 and found.sequence_blocks > 0
 
 
 class TestLongestRequest:

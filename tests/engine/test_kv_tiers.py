@@ -13,7 +13,6 @@ from planner.engine import (
     ReplicaConfig,
     Schedule,
     kv_tier_notes,
-    kv_tiers_usd_per_gpu_hour,
     levels_worth_loading,
     read_bytes_per_s,
     tier_loads,
@@ -80,13 +79,6 @@ def test_layers_loaded_while_others_are_computed_delay_a_prompt_by_what_is_left(
     assert loads.delay_s(2000, step_s=0.25 * load_s) == pytest.approx(0.75 * load_s)
     (whole,) = tier_loads(behind(HOST))
     assert whole.delay_s(2000, step_s=10.0) == whole.load_s(2000)
-
-
-def test_cost_is_that_of_a_server_shared_by_its_gpus() -> None:
-    tier = HOST.model_copy(update={"size_bytes": 1e12, "usd_per_gb_month": 0.73})
-    assert kv_tiers_usd_per_gpu_hour(behind(tier)) == pytest.approx(1000 * 0.73 / 730 / 8)
-    assert kv_tiers_usd_per_gpu_hour(behind(HOST)) == 0.0
-    assert "part of the server" in kv_tier_notes(behind(HOST))[0]
 
 
 def test_tiers_are_levels_of_a_prefix_cache_each_of_another_kind() -> None:

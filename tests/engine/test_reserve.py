@@ -48,12 +48,6 @@ class TestActivations:
         config = replica("qwen3-30b-a3b")
         assert reserve(config).activation_bytes == 8192 * (4 * 2048 + 8 * (2048 + 768)) * 2
 
-    def test_ranks_share_the_tokens_of_a_step(self) -> None:
-        whole, ranks = (
-            replica("qwen3-30b-a3b", parallelism=split) for split in (Parallelism(), Parallelism(dp=8, ep=8))
-        )
-        assert reserve(ranks).activation_bytes == pytest.approx(reserve(whole).activation_bytes / 8)
-
 
 class TestSampling:
     """Logits of every sampled row, gathered on every GPU."""
@@ -67,10 +61,6 @@ class TestSampling:
         found = reserve(config)
         expected = 1024 * 128_256 * bytes_per_logit + 1024 * 4096 * 2
         assert found.activation_bytes + found.sampling_bytes == expected
-
-    def test_what_penalties_keep_is_added_to_the_larger_peak(self) -> None:
-        kept = 256 * 128_256 * 4.125  # 33 bits of every row and entry of the vocabulary since 0.27
-        assert reserve(replica(engine_version="0.33")).sampling_bytes == kept
 
     @pytest.mark.parametrize(("rows", "bytes_per_logit"), [(127, 50), (128, 38)])
     def test_few_rows_are_sorted_otherwise(self, rows: int, bytes_per_logit: int) -> None:

@@ -14,8 +14,6 @@ from planner.engine.server_memory import (
     memory_record,
     memory_tables,
 )
-from planner.llm import Precision, load_llm
-from tests.builders import HARDWARE
 
 GIB = 2.0**30
 STARTS = memory("llama-3.1-8b", "h100-sxm", max_request_tokens=8192)
@@ -34,11 +32,6 @@ class TestWhatIsAssumed:
         sixteen, eight = (memory("llama-3.1-8b", "h100-sxm", kv_cache=kv) for kv in ("bf16", "fp8"))
         assert eight.weights_bytes == sixteen.weights_bytes
         assert eight.kv_tokens == pytest.approx(2 * sixteen.kv_tokens, abs=16)
-
-    def test_records_may_be_given_in_place_of_names(self) -> None:
-        llm, sku = load_llm("llama-3.1-8b"), HARDWARE.skus["h100-sxm"]
-        given = memory(llm, sku, precision=Precision(), max_request_tokens=8192, hardware=HARDWARE)
-        assert memory_record(given) == memory_record(STARTS)
 
     def test_eager_frees_the_graphs(self) -> None:
         eager = memory("llama-3.1-8b", "h100-sxm", max_request_tokens=8192, eager=True)
@@ -136,11 +129,3 @@ class TestFormats:
         assert [one.kv_bytes for one in by_weights] == sorted((one.kv_bytes for one in started), reverse=True)
         # 65.7 GiB of 16-bit weights on each of two GPUs leave less than the 5 GiB that 32,768 tokens take
         assert [one.starts for one in by_weights][:: len(by_weights) - 1] == [True, False]
-
-    def test_each_is_what_memory_says_of_it(self) -> None:
-        for name, one in self.FOUND:
-            assert isinstance(one, StartUp), name
-            again = memory(
-                "llama-3.3-70b-instruct", "h100-sxm", tp=2, max_request_tokens=32_768, precision=one.replica.precision
-            )
-            assert memory_record(again) == memory_record(one)

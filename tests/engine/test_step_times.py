@@ -19,7 +19,6 @@ from planner.engine.step_times import build_timer
 from planner.llm import Precision, load_llm, pipeline_stages
 from planner.llm.drafts import own_module
 from planner.roofline import (
-    Bound,
     CalibratedGpu,
     Driver,
     Load,
@@ -33,8 +32,7 @@ from planner.roofline import (
     prompt_attention,
     step_operators,
 )
-from planner.serving import Pool, Role, pool_model
-from tests.builders import CHAT, FP8, H100, HARDWARE, calibrated, replica
+from tests.builders import FP8, H100, HARDWARE, calibrated, replica
 
 MODELS: dict[str, Parallelism] = {
     "llama-3.1-70b": Parallelism(tp=4),
@@ -223,14 +221,6 @@ class TestSingleSteps:
             numbers = [(load.chunks[i], load.new[i], load.past[i], load.cached[i]) for i in some]
             assert [attention_s(*rows, *map(float, each)) for each in numbers] == pytest.approx(many[some], rel=1e-12)
 
-    @pytest.mark.parametrize("split", [Parallelism(), Parallelism(dp=2)], ids=str)
-    def test_a_pool_answers_one_step_as_many(self, split: Parallelism) -> None:
-        config = calibrated(parallelism=split)
-        server = pool_model(Pool(role=Role.MIXED, config=config, replicas=1), CHAT).server
-        running, tokens = np.array([0.0, 0.5, 20.0, 200.0, 7.5]), np.array([300.0, 0.0, 0.0, 1500.3, 0.1])
-        single = [float(server.step_s(n, p)) for n, p in zip(running, tokens, strict=True)]
-        assert single == pytest.approx(server.step_s(running, tokens), rel=1e-12)
-
 
 class TestPhysics:
     """Gates and monotonicity over every fit that ships."""
@@ -277,24 +267,9 @@ class TestPhysics:
             before, after = (clock.times_s(shape) for clock in both)
             assert np.all(after <= before * (1 + 1e-9))
 
-    @pytest.mark.parametrize("model", MODELS)
-    def test_uncalibrated_steps_grow_with_what_is_in_them(self, model: str) -> None:
-        clock, n = timer(model), np.arange(1.0, 600.0)
-        for shape in (StepShape(n, n * 1000), StepShape(n * 0 + 64, 64 * 50 * n)):
-            assert np.all(np.diff(clock.times_s(shape)) >= -1e-12)
-
 
 class TestParallelism:
     """What the ways of splitting do to a step."""
-
-    @pytest.mark.parametrize("pp", [2, 4])
-    def test_a_decode_step_takes_every_micro_batch_through_the_last_stage(self, pp: int) -> None:
-        # Each of pp stages holds 1/pp of the layers and runs pp micro-batches of 1/pp of the sequences, one after the
-        # other: all layers once with a micro-batch in them, and pp times the head, which the last stage has.
-        config, whole = (replica("llama-3.1-70b", precision=FP8, parallelism=Parallelism(pp=n)).timer for n in (pp, 1))
-        head_s = whole.step_time(StepShape(64 / pp, 64_000 / pp)).family_s[OperatorFamily.LM_HEAD]
-        expected = whole.decode_s(64 / pp, 64_000 / pp) + (pp - 1) * head_s
-        assert config.decode_s(64, 64_000) == pytest.approx(expected, rel=1e-3)
 
     def test_skew_only_makes_experts_slower(self) -> None:
         shape = step_shape([1000] * 512, [])
@@ -331,12 +306,6 @@ class TestSpeculation:
         assert speculating.decode_s(16, 32_000) == pytest.approx(float(speculating.times_s(shape)), rel=1e-9)
         step = speculating.step_time(shape)
         assert sum(step.family_s.values()) == pytest.approx(step.total_s, rel=1e-12)
-
-    def test_prompts_pass_through_the_drafting_layer_once(self) -> None:
-        # One layer more of 61, and the matrix that joins hidden states and embeddings: its cache holds prompts, too.
-        plain, drafting = (timer("deepseek-v3", speculation=drafts) for drafts in (None, DRAFTS))
-        step = (0, 0, 8192, 8192 * 8193 / 2, 8192, 1)
-        assert 1 / 61 < drafting.step_s(*step) / plain.step_s(*step) - 1.0 < 2 / 61
 
     def test_expected_tokens_per_step_are_those_of_the_paper(self) -> None:
         # Leviathan et al. 2023, eq. 1; all rejected: the model's own; all accepted: one more than drafted.
@@ -388,14 +357,6 @@ class TestEngineCosts:
             roof = sum(one.count * float(work.hbm_bytes) / bandwidth for one, work in works)
             assert overlapped.decode_s(n, n * context) >= 0.995 * roof
             assert overlapped.decode_s(n, n * context) < free.decode_s(n, n * context)
-
-    def test_what_the_engine_adds_is_overhead(self) -> None:
-        free, dear = self.timers(COSTS)
-        shape = step_shape([1000] * 10, [])
-        waits = dear.step_time(shape).bound_s
-        added = dear.decode_s(10, 10_000) - free.decode_s(10, 10_000)
-        assert waits[Bound.OVERHEAD] == pytest.approx(added)
-        assert sum(waits.values()) == pytest.approx(dear.decode_s(10, 10_000))
 
     def test_uncalibrated_replicas_have_none(self) -> None:
         engine = HARDWARE.engines["vllm"].model_copy(update={"costs": COSTS})
@@ -475,14 +436,3 @@ class TestStages:
         assert np.median(timer.times_s(shape) / slowest_s) == pytest.approx(1.0, rel=2e-3)
         whole_s = operators_s(step_operators(llm, H100, FP8, split), shape, split, gpu)
         assert np.all(slowest_s >= whole_s * (1.0 - 1e-9))
-
-    @pytest.mark.parametrize("model", ["deepseek-v3", "qwen3-next-80b-a3b-thinking", "gemma-3-27b-it"])
-    def test_one_step_at_a_time_is_the_same_as_many(self, model: str) -> None:
-        timer, shape = build_timer(load_llm(model), H100, FP8, Parallelism(pp=8), None, FREE), steps(60)
-        together = timer.times_s(shape)
-        for place, whole in enumerate(together):
-            one = StepShape(*(float(np.asarray(getattr(shape, field.name))[place]) for field in fields(shape)))
-            found = timer.step_time(one)
-            assert found.total_s == pytest.approx(whole, rel=1e-9)
-            assert sum(found.family_s.values()) <= whole * (1.0 + 1e-9)
-            assert timer.step_s(*(getattr(one, field.name) for field in fields(one))) == pytest.approx(whole, rel=1e-6)

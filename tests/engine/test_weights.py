@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from planner.engine import Speculation
 from planner.engine.weights import rotary_bytes, stage_weights_bytes
-from planner.llm import LlmSpec, Precision, load_llm, parameters, pipeline_stages, weight_bytes
-from planner.llm.sizes import mtp_parameters
+from planner.llm import Precision, load_llm, parameters, pipeline_stages, weight_bytes
 from planner.roofline import Parallelism
 from tests.builders import FP8, HARDWARE, replica, weights_bytes_per_gpu
-from tests.llm.test_hf_local_global import GEMMA_4_E2B
 
 MXFP4_BYTES = 4.25 / 8
 """Of a value: 4 bits and a scale of 8 bits to 32 values (OCP Microscaling Formats 1.0)."""
@@ -66,11 +63,6 @@ class TestExpertPadding:
         assert found / 2**30 == pytest.approx(65.9, abs=0.05)
         assert found / 2**30 == pytest.approx(66.14, rel=0.01)  # log of vLLM 0.22.0 on H200 (s036)
 
-    def test_before_only_the_rows_of_the_down_projection_are_padded_so_far(self) -> None:
-        # gate and up: 5888 rows that read 2944 channels; down: 3072 rows that read 2944
-        padded = 36 * 128 * 2944 * (5888 + 3072) * MXFP4_BYTES
-        assert self.weights_bytes("h200-sxm", "0.11.0") == pytest.approx(self.rest_bytes("h200-sxm") + padded, rel=1e-9)
-
     def test_blackwell_pads_both_sides_to_3072(self) -> None:
         padded = self.EXPERTS * 3072**2 * MXFP4_BYTES
         assert self.weights_bytes("b200-sxm", None) == pytest.approx(self.rest_bytes("b200-sxm") + padded, rel=1e-9)
@@ -88,16 +80,6 @@ class TestDeepSeekV3:
         whole = weight_bytes(load_llm("deepseek-v3"), FP8)
         expected = experts / 8 + whole - experts
         assert weights_bytes_per_gpu(config) - rotary_bytes(config) == pytest.approx(expected, rel=1e-9)
-
-    def test_drafting_loads_the_prediction_module(self) -> None:
-        plain, drafting = (
-            replica("deepseek-v3", precision=FP8, speculation=speculation)
-            for speculation in (None, Speculation(draft_tokens=1, acceptance=0.8))
-        )
-        more = weights_bytes_per_gpu(drafting) - weights_bytes_per_gpu(plain)
-        matrices = 187_105_280 + 257 * 3 * 7168 * 2048
-        in_16_bit = mtp_parameters(load_llm("deepseek-v3")) - matrices
-        assert more == pytest.approx(matrices + 2 * in_16_bit, rel=0.001)
 
 
 class TestStages:
@@ -153,9 +135,3 @@ class TestLocalAndGlobalLayers:
         vision = weights_bytes_per_gpu(alone) - positions - 2 * parameters(alone.llm)
         apart = weights_bytes_per_gpu(four) - positions - 2 * (parameters(four.llm) / 4 + twice)
         assert 0.0 <= apart <= vision  # of the vision encoder, split or whole
-
-    def test_the_table_of_layer_embeddings_is_in_memory(self) -> None:
-        e2b = LlmSpec.from_config(GEMMA_4_E2B)
-        config = replica().model_copy(update={"llm": e2b})
-        expected = 2 * parameters(e2b) + rotary_bytes(config)
-        assert weights_bytes_per_gpu(config) == pytest.approx(expected)

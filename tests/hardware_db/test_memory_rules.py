@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from hardware_db import (
-    SEEN_SHARE,
     CacheLayout,
     Kind,
     MemoryRule,
@@ -124,8 +123,3 @@ class TestSeenMemory:
         seen = DB.skus[sku].memory_seen_bytes
         assert seen is not None and seen.kind is Kind.MEASURED
         assert DB.skus[sku].seen_bytes / GIB == pytest.approx(gib, abs=0.005)
-
-    def test_without_a_report_it_is_the_share_of_an_h100(self) -> None:
-        bare = DB.skus["h200-sxm"].model_copy(update={"memory_seen_bytes": None})
-        assert pytest.approx(DB.skus["h100-sxm"].seen_bytes / (80 * GIB)) == SEEN_SHARE
-        assert bare.seen_bytes == SEEN_SHARE * bare.hbm_capacity_bytes.value

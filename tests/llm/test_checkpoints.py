@@ -20,7 +20,6 @@ from planner.llm import (
     converted_from,
     list_llms,
     load_llm,
-    main_format,
     offered_on,
     published_as,
     published_precisions,
@@ -85,12 +84,6 @@ def test_a_gpu_is_offered_what_its_units_multiply_and_nothing_that_is_unpacked()
     assert not any(item.weights is Dtype.NVFP4 for item in offered_on(llm, published, DB.skus["h100-sxm"].multiplies))
     assert any(item.weights is Dtype.NVFP4 for item in offered_on(llm, published, DB.skus["b200-sxm"].multiplies))
     assert all(item.weights is not Dtype.INT4 for item in published)
-
-
-def test_fewer_bits_take_fewer_bytes() -> None:
-    llm = load_llm("qwen3-32b")
-    sizes = {main_format(llm, item.precision)[0]: checkpoint_bytes(llm, item) for item in checkpoints_of(llm)}
-    assert sizes[Dtype.INT4] < sizes[Dtype.NVFP4] < sizes[Dtype.FP8] < sizes[Dtype.FP8_BLOCK] < sizes[Dtype.BF16]
 
 
 def test_what_nobody_publishes_is_found_neither_published_nor_converted() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import shutil
 import sys
 import threading
@@ -17,10 +16,9 @@ import pytest
 
 import planner.llm.hf_config as hf_config
 from planner.core import InputError, UnknownNameError
-from planner.llm import LlmSpec, list_llms, load, load_llm
+from planner.llm import LlmSpec, load, load_llm
 from planner.llm.load import load_from_hub
-from planner.llm.spec import id_of
-from tests.configs import llama, preset_config
+from tests.configs import llama
 
 LLAMA = llama(num_hidden_layers=2, torch_dtype="bfloat16")
 FP8 = {"quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}}
@@ -44,10 +42,6 @@ class RepositoryNotFoundError(OSError):
 
 
 class GatedRepoError(RepositoryNotFoundError):
-    """As huggingface_hub.errors."""
-
-
-class RevisionNotFoundError(OSError):
     """As huggingface_hub.errors."""
 
 
@@ -121,22 +115,11 @@ def test_the_formats_beside_the_config_are_read(monkeypatch: pytest.MonkeyPatch,
             "may be read only by those who were let in. Fix: accept its terms on huggingface.co and log in",
         ),
         (RepositoryNotFoundError(), "is not on the Hugging Face Hub, or not for you. Fix: check the name"),
-        (RevisionNotFoundError(), "acme/x@v2.*has no such revision"),
         (LocalEntryNotFoundError(), "is not in the cache, and the Hub cannot be reached. Fix: connect once"),
-        (RemoteEntryNotFoundError(), "has no config.json"),
         (TimeoutError(), r"cannot be fetched \(TimeoutError\)"),
-        (ConnectionError("no route to host"), r"cannot be fetched \(ConnectionError\). Fix: connect once"),
-        (
-            OSError(errno.EROFS, "Read-only file system"),
-            "cannot be kept in the cache .*: Read-only file system. Fix: point",
-        ),
         (
             PermissionError(errno.EACCES, "Permission denied"),
             "cannot be kept in the cache .*: Permission denied. Fix: point",
-        ),
-        (
-            OSError(errno.ENOSPC, "No space left on device"),
-            "cannot be kept .*: No space left on device. Fix: point HF_HOME",
         ),
     ],
 )
@@ -251,15 +234,6 @@ def test_names_that_are_none_never_reach_the_hub(name: str, monkeypatch: pytest.
 # ------------------------------------------------------------------------------------------ names and sources
 
 
-def test_presets_have_ids_names_and_sources() -> None:
-    assert len(list_llms()) == len(set(list_llms()))
-    for preset in list_llms():
-        llm = load_llm(preset)
-        assert llm.id == preset == id_of(llm.name)
-        assert llm.source.startswith("https://")
-        assert preset_config(preset)["_name"] == llm.name
-
-
 def test_unknown_name_suggests_near_ones() -> None:
     with pytest.raises(UnknownNameError, match=r"llm = 'llama-3\.3-70b': unknown name.*llama-3\.3-70b-instruct"):
         load_llm("llama-3.3-70b")
@@ -287,25 +261,6 @@ def test_names_and_sources_come_from_argument_config_or_place(tmp_path: Path) ->
 # ------------------------------------------------------------------------------------------ files
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "nowhere/config.json",
-        "nowhere.json",
-        "~nobody-of-that-name/x",
-        "~nobody-of-that-name/llama-3.1-8b",
-        "a\0b.json",
-        ".",
-    ],
-)
-def test_path_that_is_not_there(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for read in (load_llm, LlmSpec.from_config):
-        with pytest.raises(InputError, match=r"(no such file|cannot be read).*Fix: give") as caught:
-            read(path)
-        assert "\n" not in str(caught.value)
-
-
 def test_large_file_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "config.json"
     with file.open("wb") as handle:
@@ -319,13 +274,6 @@ def test_large_file_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: py
         load_llm(file)
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "config.json")
-    with pytest.raises(InputError, match="no such file"):
-        load_llm(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
@@ -333,8 +281,6 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
         (b"{\n'model_type': 1}", "is not JSON at line 2"),
         (b"\xff\xfe\xfa", "is not JSON"),
         (b"[1, 2]", "is a JSON list, not an object"),
-        (b"null", "is a JSON NoneType, not an object"),
-        (b'{"hidden_size": ' + b"9" * 5000 + b"}", "is not JSON"),
         (b'{"a":' * 100_000, "is nested too deeply"),
     ],
 )

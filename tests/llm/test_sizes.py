@@ -8,13 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hardware_db import Dtype
-from planner.core import InputError
 from planner.llm import (
-    DenseFeedForward,
     LlmSpec,
     MoeFeedForward,
     Part,
@@ -238,19 +236,6 @@ def test_parts_of_deepseek_v3() -> None:
     # safetensors.parameters of huggingface.co/api/models/deepseek-ai/DeepSeek-V3: F8_E4M3, the MTP layer included
     module = 187_105_280 + 257 * 3 * 7168 * 2048
     assert linear_parameters(llm) + module == 680_571_043_840
-
-
-def test_prediction_modules_are_apart() -> None:
-    llm = load_llm("deepseek-v3")
-    assert llm.mtp == llm.layers[1].model_copy(update={"count": 1})
-    assert mtp_parameters(llm) == pytest.approx(11.5e9, rel=0.015)  # README_WEIGHTS.md of github.com/deepseek-ai
-    none = LlmSpec.from_config(preset_config("deepseek-v3") | {"num_nextn_predict_layers": 0})
-    assert mtp_parameters(none) == 0
-    assert parameters(none) == parameters(llm)
-    two = LlmSpec.from_config(preset_config("deepseek-v3") | {"num_nextn_predict_layers": 2})
-    assert mtp_parameters(two) == 2 * mtp_parameters(llm)
-    with pytest.raises(InputError, match="mtp_layers = 2: needs the decoder layer of a module"):
-        LlmSpec(**none.model_dump() | {"mtp_layers": 2})
 
 
 @pytest.mark.parametrize(("llm", "gibibytes"), [("gpt-oss-120b", 60.8), ("gpt-oss-20b", 12.8)])
@@ -509,15 +494,6 @@ def test_active_parameters_are_part_of_the_total(config: Config) -> None:
         assert active_parameters(llm) == parameters(llm)
 
 
-@given(configs(PLAIN))
-def test_parameters_and_kv_bytes_grow_by_the_same_amount_with_every_layer(config: Config) -> None:
-    assume(config["model_type"] != "qwen3_moe")  # its layers differ
-    layers = config["num_hidden_layers"]
-    one, two, three = (LlmSpec.from_config(config | {"num_hidden_layers": layers + more}) for more in range(3))
-    assert parameters(three) - parameters(two) == parameters(two) - parameters(one) > 0
-    assert kv_bytes_per_token(one, Dtype.BF16) * (layers + 1) == kv_bytes_per_token(two, Dtype.BF16) * layers
-
-
 @given(configs(OTHERS), st.integers(0, 200))
 def test_caches_never_exceed_those_of_full_attention(config: Config, tokens: int) -> None:
     llm = LlmSpec.from_config(config)
@@ -528,11 +504,3 @@ def test_caches_never_exceed_those_of_full_attention(config: Config, tokens: int
         assert cache == tokens * whole
     assert 0 <= cache <= tokens * whole
     assert (state_bytes(llm) > 0) == any(kind.recurrent for _, kind in attentions(llm.layers))
-
-
-def test_layers_are_grouped_by_shape() -> None:
-    config = preset_config("qwen3-30b-a3b") | {"decoder_sparse_step": 2, "mlp_only_layers": [1, 0, 99]}
-    dense, sparse = LlmSpec.from_config(config).layers  # of 48: experts in 1, 3, 5, ..., 47, but not in 1
-    assert (dense.count, sparse.count) == (25, 23)
-    assert isinstance(dense.feed_forward, DenseFeedForward)
-    assert isinstance(sparse.feed_forward, MoeFeedForward)

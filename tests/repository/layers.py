@@ -147,11 +147,10 @@ def _targets(item: Import) -> set[str]:
 
 @functools.cache
 def exported(package: str) -> set[str]:
-    """Names in `__all__` of a package."""
-    for node in parsed(SOURCES[package]).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return set(ast.literal_eval(node.value))
-    return set()
+    """Public names that a package imports from its modules."""
+    modules = (node for node in parsed(SOURCES[package]).body if isinstance(node, ast.ImportFrom))
+    own = (node.names for node in modules if (node.module or "").startswith(f"{package}."))
+    return {alias.name for names in own for alias in names if not alias.name.startswith("_")}
 
 
 def layer_violations(module: str, source: str) -> list[str]:

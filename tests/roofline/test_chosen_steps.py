@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import date
-from typing import Any
-
-import numpy as np
 import pytest
 
-from hardware_db import Calibration, Coefficient, Dtype, KernelFit, load_hardware
+from hardware_db import Dtype, load_hardware
 from planner.engine import ReplicaConfig
 from planner.engine.cache_layout import kv_bytes_per_token_per_gpu
-from planner.engine.replica import step_shape, step_time
+from planner.engine.replica import step_time
 from planner.llm import LlmSpec, Precision, load_llm
 from planner.roofline import (
     BlockDecodeForm,
@@ -23,8 +19,6 @@ from planner.roofline import (
     ChosenPrefillForm,
     GpuPeaks,
     IndexHeads,
-    Load,
-    OperatorFamily,
     Parallelism,
     block_decode_s,
     block_prefill_s,
@@ -32,7 +26,6 @@ from planner.roofline import (
     chosen_decode_s,
     chosen_prefill_index_s,
     chosen_prefill_s,
-    operator_seconds,
     step_operators,
 )
 from planner.roofline.chosen import ChosenDecode
@@ -164,121 +157,19 @@ def test_chosen_keys_at_the_peaks_are_work_over_peaks():
 # ------------------------------------------------------------------------------------------ in a step
 
 
-def fit(**values: float) -> KernelFit:
-    parameters = {name: Coefficient(value=value, low=value, high=value) for name, value in values.items()}
-    return KernelFit(parameters=parameters, samples=9, held_out=3, median_error=0.05, p90_error=0.1, spread=0.1)
-
-
-MEASURED = {
-    "block_prefill/bf16": fit(
-        start_s=1e-5,
-        compute_efficiency=0.15,
-        memory_efficiency=0.9,
-        index_efficiency=0.4,
-        row_tokens=100.0,
-        key_s=1e-8,
-        order=2.0,
-    ),
-    "block_decode/bf16": fit(start_s=6e-6, memory_efficiency=0.9, index_efficiency=0.8, block_s=2e-6, order=0.8),
-    "chosen_prefill/bf16": fit(
-        start_s=2e-5,
-        compute_efficiency=0.4,
-        short_share=0.3,
-        head_growth=1.0,
-        index_start_s=1e-5,
-        index_efficiency=0.3,
-        select_s=1e-9,
-    ),
-    "chosen_decode/bf16": fit(
-        start_s=3e-5, compute_efficiency=0.5, short_share=0.5, order=0.7, index_start_s=2e-5, index_efficiency=0.3
-    ),
-}
-STAND_INS = {
-    "attention_prefill/bf16": fit(
-        start_s=1e-5,
-        compute_efficiency_128=0.6,
-        memory_efficiency=0.7,
-        order=2.0,
-        row_tokens=300.0,
-        block_share=0.5,
-        window_row_growth=1.0,
-    ),
-    "attention_decode/bf16": fit(
-        start_s=5e-6,
-        memory_efficiency_128=0.8,
-        compute_efficiency=0.5,
-        order=2.0,
-        fill=3.0,
-        block_s=1e-6,
-        group_growth=0.3,
-        window_growth=0.3,
-        ungrouped_efficiency=1.0,
-        splits_kv=1.0,
-        splits_plain=1.0,
-    ),
-}
-
-
-def calibrated(kernels: dict[str, KernelFit]) -> Calibration:
-    stack: dict[str, Any] = {
-        "sku": "h200-sxm",
-        "stack": "vllm 1",
-        "engine": "vllm",
-        "source": "made up here",
-        "note": "",
-    }
-    return Calibration(**stack, fitted_on=date(2026, 11, 22), kernels=kernels)
-
-
-def seconds(llm: str, kernels: dict[str, KernelFit], decodes: list[int], chunks: list[tuple[int, int]]) -> float:
-    """Attention and index of a step, all layers."""
-    gpu, split = CalibratedGpu(H200, calibrated(kernels) if kernels else None), Parallelism(tp=8)
-    load = Load.of(step_shape(decodes, chunks), split)
-    families = (OperatorFamily.ATTENTION_DECODE, OperatorFamily.ATTENTION_PREFILL, OperatorFamily.INDEX)
-    operators = step_operators(load_llm(llm), H200, Precision(), split)
-    chosen = [operator for operator in operators if operator.family in families]
-    return float(sum(np.sum(operator_seconds(operator, load, gpu, LINK)) for operator in chosen))
-
-
-@pytest.mark.parametrize("llm", ["minimax-m3", "glm-5.2"])
-@pytest.mark.parametrize("kernels", [MEASURED, STAND_INS, {}])
-@pytest.mark.parametrize(
-    ("decodes", "chunks"), [([9000] * 40, []), ([], [(4096, 0)]), ([], [(2048, 60_000)]), ([700], [(64, 0)])]
-)
-def test_no_step_is_faster_than_its_roofline(
-    llm: str, kernels: dict[str, KernelFit], decodes: list[int], chunks: list[tuple[int, int]]
-):
-    assert seconds(llm, kernels, decodes, chunks) >= seconds(llm, {}, decodes, chunks)
-
-
 def test_shared_layers_have_no_index_operators():
-    split = Parallelism(tp=8)
-
-    def layers_with_an_index(llm: str) -> float:
-        operators = step_operators(load_llm(llm), H200, Precision(), split)
-        return max(operator.count for operator in operators if operator.family is OperatorFamily.INDEX)
-
-    assert (
-        sum(
-            operator.count
-            for operator in step_operators(load_llm("glm-5.2"), H200, Precision(), split)
-            if type(operator).__name__ == "ChoosingIndex"
-        )
-        == 21
-    )
-    assert layers_with_an_index("glm-5") == 75
+    for llm, kind, layers in (("glm-5.2", "ChoosingIndex", 21), ("glm-5", "ChoosingIndex", 78)):
+        operators = step_operators(load_llm(llm), H200, Precision(), Parallelism(tp=8))
+        assert sum(operator.count for operator in operators if type(operator).__name__ == kind) == layers
 
 
 def test_modules_leave_nothing_between_their_kernels():
-    split = Parallelism(tp=8)
-    decodes = [
-        operator
-        for operator in step_operators(load_llm("glm-5.2"), H200, Precision(), split)
-        if isinstance(operator, ChosenDecode)
-    ]
+    operators = step_operators(load_llm("glm-5.2"), H200, Precision(), Parallelism(tp=8))
+    decodes = [operator for operator in operators if isinstance(operator, ChosenDecode)]
     assert sum(operator.count for operator in decodes) == 78
-    for kernels, whole in ((MEASURED, True), (STAND_INS, False)):
-        gpu = CalibratedGpu(H200, calibrated(kernels))
+    for fits in HARDWARE.calibrations:
+        gpu = CalibratedGpu(HARDWARE.skus[fits.sku], fits)
+        whole = any(key.startswith("chosen_decode/") for key in fits.kernels)
         assert {operator.measured_whole(gpu) for operator in decodes} == {whole}
 
 
