@@ -7,16 +7,15 @@ Between grid points both are linear, beyond the grid in proportion. Tables hold 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from planner.core import FloatArray
+from planner.core import FloatArray, Keyed
 from planner.roofline import (
     Bound,
     CalibratedGpu,
@@ -117,13 +116,11 @@ def curves_of(operators: Sequence[Operator], gpu: CalibratedGpu) -> dict[Driver,
     Returns:
         Seconds [s] by what the number is.
     """
-    zeros = np.zeros_like(TOKENS)
-    load = Load(TOKENS, TOKENS, TOKENS, TOKENS, zeros + 1.0, zeros, zeros + 1.0, zeros, zeros)
     curves: dict[Driver, Curve] = {}
     for operator in operators:
         if operator.driver is not Driver.SHAPE:
             curve = curves.setdefault(operator.driver, Curve.empty(TOKENS.shape))
-            _add(curve, operator, load, gpu)
+            _add(curve, operator, gpu, None)
     return curves
 
 
@@ -138,40 +135,33 @@ def decode_surface(operators: Sequence[Operator], gpu: CalibratedGpu, queries: f
     Returns:
         Seconds [s] over sequences and their mean context.
     """
-    decodes, context = np.meshgrid(DECODES, CONTEXTS, indexing="ij")
-    zeros = np.zeros_like(decodes)
-    load = Load(zeros, zeros, zeros, decodes, context, zeros, zeros + 1.0, zeros, zeros, queries)
-    surface = Surface.empty(decodes.shape)
+    surface = Surface.empty((DECODES.size, CONTEXTS.size))
     for operator in operators:
         if operator.driver is Driver.SHAPE:
-            _add(surface, operator, load, gpu)
+            _add(surface, operator, gpu, queries)
     return surface
 
 
-def _add(table: LookupTable, operator: Operator, load: Load, gpu: CalibratedGpu) -> None:
-    time = _time_on_grid(operator, load, gpu)
+def _add(table: LookupTable, operator: Operator, gpu: CalibratedGpu, queries: float | None) -> None:
+    device = Keyed(gpu, (id(gpu.sku), id(gpu.calibration)))
+    time = _time_on_grid(replace(operator, count=1.0), device, queries)
     table.roof_s[:] += operator.count * time.roof_s
     earlier = table.family_s.get(operator.family, np.zeros_like(time.total_s))
     table.family_s[operator.family] = earlier + operator.count * time.total_s
     table.bound_s[:] += operator.count * time.bound_s
 
 
-MOST_KEPT = 4096
-"""Operators whose times on a grid are kept: at most 50 kB each. A choice: affects speed only."""
-_KEPT: OrderedDict[Hashable, tuple[CalibratedGpu, OperatorTime]] = OrderedDict()
-"""Times of one layer of an operator on a grid; splits of a model, its KV formats and its drafts share most of them."""
+@lru_cache(maxsize=4096)
+def _time_on_grid(operator: Operator, device: Keyed[CalibratedGpu], queries: float | None) -> OperatorTime:
+    """Time of one layer of an operator on the grid of a surface, without queries of a curve; at most 50 kB each.
 
-
-def _time_on_grid(operator: Operator, load: Load, gpu: CalibratedGpu) -> OperatorTime:
-    """Time of one layer of an operator on a grid of this module, kept for the process."""
-    alike = replace(operator, count=1.0)
-    key = (id(gpu.sku), id(gpu.calibration), np.shape(load.decodes), load.queries, alike)
-    known = _KEPT.get(key)
-    if known is None:
-        known = _KEPT[key] = (gpu, operator_time(alike, load, gpu))  # the GPU is kept, so that no id is used again
-        if len(_KEPT) > MOST_KEPT:
-            _KEPT.popitem(last=False)
-    return known[1]
+    Splits of a model, its KV formats and its drafts share most of them.
+    """
+    decodes, context = (TOKENS, 1.0) if queries is None else np.meshgrid(DECODES, CONTEXTS, indexing="ij")
+    zeros, tokens = np.zeros_like(decodes), TOKENS if queries is None else np.zeros_like(decodes)
+    ones = zeros + 1.0
+    load = Load(tokens, tokens, tokens, decodes, ones * context, zeros, ones, zeros, zeros, queries or 1.0)
+    return operator_time(operator, load, device.value)
 
 
 @dataclass(frozen=True, eq=False)

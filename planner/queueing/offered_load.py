@@ -151,9 +151,9 @@ class OfferedLoad:
 
         A lower bound: step times are convex in the prompt tokens.
         """
-        most, loads = self.limit.running, (self.gap_rate_per_s, self.token_rate_per_s)
-        times_s = geometric(1e-3, 1.0, FLUID_POINTS) * self.limit.step_s
-        running, tokens = _fluid_content(times_s, *loads, most, self.max_batched_tokens)
+        most, times_s = self.limit.running, geometric(1e-3, 1.0, FLUID_POINTS) * self.limit.step_s
+        running = np.minimum(self.gap_rate_per_s * times_s, most)
+        tokens = np.minimum(self.token_rate_per_s * times_s, self.max_batched_tokens - running)
         step_s = _first_met(times_s, step_durations_s(self.server, running, tokens))
         return min(self.gap_rate_per_s * step_s, most), step_s
 
@@ -183,14 +183,6 @@ class OfferedLoad:
     def regime(self, running: float, full_running: float, decoding: float = 0.0, idle: float = 0.0) -> Regime:
         """The regime at a number running; `full_running` decode in a full step."""
         return Regime(running, decoding or running, idle, full_running, self.chunk(full_running))
-
-
-def _fluid_content(
-    times_s: FloatArray, gap_rate_per_s: float, token_rate_per_s: float, most: float, max_batched_tokens: float
-) -> tuple[FloatArray, FloatArray]:
-    """Sequences and prompt tokens of average steps that take so long [s]."""
-    running = np.minimum(gap_rate_per_s * times_s, most)
-    return running, np.minimum(token_rate_per_s * times_s, max_batched_tokens - running)
 
 
 def _first_met(times_s: FloatArray, needed_s: FloatArray) -> float:

@@ -266,7 +266,24 @@ class Form:
 
 
 @dataclass(frozen=True)
-class GemmForm(Form):
+class RooflineForm(Form):
+    """Shares of a roofline. Units: seconds and pure numbers.
+
+    Attributes:
+        start_s: launch floor of its kernels.
+        compute_efficiency: of the peak.
+        memory_efficiency: of the bandwidth.
+        order: of the p-norm of compute and memory time.
+    """
+
+    start_s: float
+    compute_efficiency: float
+    memory_efficiency: float
+    order: float
+
+
+@dataclass(frozen=True)
+class GemmForm(RooflineForm):
     """y[m, n] = x[m, k] W[k, n]. Units: seconds and pure numbers.
 
     Attributes:
@@ -281,10 +298,6 @@ class GemmForm(Form):
         quantise_row: values a row of activations costs more in that pass (one thread block a row).
     """
 
-    start_s: float
-    compute_efficiency: float
-    memory_efficiency: float
-    order: float
     small_tile_loss: float
     fill: float
     split_s: float
@@ -381,35 +394,27 @@ class DecodeForm(Form):
 
 
 @dataclass(frozen=True)
-class LatentDecodeForm(Form):
+class LatentDecodeForm(RooflineForm):
     """Absorbed decode of multi-head latent attention: all heads read one latent row per cached token.
 
     Coefficients as in `DecodeForm`, for the one head dimension there is.
     """
 
-    start_s: float
-    compute_efficiency: float
-    memory_efficiency: float
-    order: float
     block_s: float
     fill: float
     splits_kv: float = 1.0
 
 
 @dataclass(frozen=True)
-class LatentPrefillForm(Form):
+class LatentPrefillForm(RooflineForm):
     """Prefill of multi-head latent attention, keys and values expanded per head. Coefficients as in `PrefillForm`."""
 
-    start_s: float
-    compute_efficiency: float
-    memory_efficiency: float
-    order: float
     row_tokens: float
     block_share: float
 
 
 @dataclass(frozen=True)
-class RecurrentPrefillForm(Form):
+class RecurrentPrefillForm(RooflineForm):
     """Short convolution and chunked scan of prompts through a recurrent state.
 
     Attributes:
@@ -420,10 +425,6 @@ class RecurrentPrefillForm(Form):
         token_s: a token's part of one sequence's chain of chunks, which come one after another.
     """
 
-    start_s: float
-    compute_efficiency: float
-    memory_efficiency: float
-    order: float
     token_s: float
 
 
@@ -443,7 +444,7 @@ class RecurrentDecodeForm(Form):
 
 
 @dataclass(frozen=True)
-class IndexScoresForm(Form):
+class IndexScoresForm(RooflineForm):
     """Scores of a sparse index: small heads against one 8-bit key per token.
 
     Attributes:
@@ -452,11 +453,6 @@ class IndexScoresForm(Form):
         memory_efficiency: of the bandwidth.
         order: of the p-norm of compute and memory time.
     """
-
-    start_s: float
-    compute_efficiency: float
-    memory_efficiency: float
-    order: float
 
 
 @dataclass(frozen=True)

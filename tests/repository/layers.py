@@ -147,10 +147,16 @@ def _targets(item: Import) -> set[str]:
 
 @functools.cache
 def exported(package: str) -> set[str]:
-    """Public names that a package imports from its modules."""
-    modules = (node for node in parsed(SOURCES[package]).body if isinstance(node, ast.ImportFrom))
-    own = (node.names for node in modules if (node.module or "").startswith(f"{package}."))
-    return {alias.name for names in own for alias in names if not alias.name.startswith("_")}
+    """Public names that a package offers: what it imports by name, and what it defines."""
+    found = set[str]()
+    for node in parsed(SOURCES[package]).body:
+        if isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign):
+            found |= {ast.unparse(target) for target in node.targets}
+    return {name for name in found if not name.startswith("_")}
 
 
 def layer_violations(module: str, source: str) -> list[str]:
