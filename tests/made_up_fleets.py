@@ -1,17 +1,19 @@
-"""Fleets that tests of launch files start from: deployments, traffic and promises put together by hand."""
+"""Plans that tests of launch files start from: deployments, traffic and promises put together by hand."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from planner.core import Metric
 from planner.engine import ReplicaConfig
-from planner.launch import Fleet
-from planner.launch.fleet import LaunchedDeployment
+from planner.fleet import Plan, PlannedDeployment
 from planner.llm import load_llm
+from planner.roofline import Parallelism
 from planner.serving import Deployment, Router
 from planner.workload import ArrivalProcess, LatencyTarget, RequestClass, Slo, TokenLengths, Workload
 from tests.builders import HARDWARE, replica
+from tests.made_up_plans import REAL
 
 NASTY = [
     "a; touch owned",
@@ -46,35 +48,62 @@ def traffic(rate_per_s: float = 8.0, scv: float = 1.0, **changes: Any) -> Worklo
 
 def launched(
     deployment: Deployment, workload: Workload | None = None, service: str = "main", slo: Slo = P99
-) -> LaunchedDeployment:
-    """A deployment with its traffic."""
-    return LaunchedDeployment(service, deployment, workload or traffic(), slo)
+) -> PlannedDeployment:
+    """A deployment with its traffic; its replicas have a server each, of GPUs at 2.50 USD/h."""
+    return replace(
+        REAL.deployments[0],
+        deployment=deployment,
+        workload=workload or traffic(),
+        service=service,
+        slo=slo,
+        nodes=tuple(pool.replicas for pool in deployment.pools),
+        pool_usd_per_hour=tuple(2.5 * pool.replicas * pool.config.parallelism.gpus for pool in deployment.pools),
+    )
 
 
-def fleet(*deployments: LaunchedDeployment, name: str = "made up") -> Fleet:
-    """Deployments as a fleet."""
-    return Fleet(name, deployments)
+def planned(*deployments: PlannedDeployment, name: str = "made up") -> Plan:
+    """A plan of deployments."""
+    return replace(REAL, deployments=deployments, request=REAL.request.model_copy(update={"name": name}))
 
 
-def mixed(engine: str = "vllm", replicas: int = 3, router: Router = Router.ROUND_ROBIN, **changes: Any) -> Fleet:
-    """A fleet of one mixed pool."""
-    return fleet(launched(routed(Deployment.mixed(on(engine, **changes), replicas), router)))
+def mixed(engine: str = "vllm", replicas: int = 2, router: Router = Router.ROUND_ROBIN, **changes: Any) -> Plan:
+    """A plan of one mixed pool on an engine."""
+    return routed(planned(launched(Deployment.mixed(on(engine, **changes), replicas))), router)
 
 
-def pair(engine: str = "vllm", router: Router = Router.ROUND_ROBIN, **changes: Any) -> Fleet:
-    """A fleet of two prefill replicas and three decode replicas of twice the size."""
-    deployment = Deployment.disaggregated(on(engine, tp=1, **changes), on(engine, tp=2, **changes), (2, 3))
-    return fleet(launched(routed(deployment, router)))
+def pair(
+    engine: str = "vllm", replicas: tuple[int, int] = (2, 3), router: Router = Router.ROUND_ROBIN, **changes: Any
+) -> Plan:
+    """A plan of a prefill and a decode pool."""
+    config = on(engine, **changes)
+    return routed(planned(launched(Deployment.disaggregated(config, config, replicas))), router)
 
 
-def routed(deployment: Deployment, router: Router) -> Deployment:
-    """The same deployment with another policy in front of its pools."""
-    pools = tuple(pool.model_copy(update={"router": router}) for pool in deployment.pools)
-    return deployment.model_copy(update={"pools": pools})
+def two_pools(prefill: ReplicaConfig, decode: ReplicaConfig, replicas: tuple[int, int] = (1, 1)) -> Plan:
+    """A plan of a prefill and a decode pool whose replicas differ."""
+    return planned(launched(Deployment.disaggregated(prefill, decode, replicas)))
 
 
-def named(name: str, engine: str = "vllm") -> Fleet:
-    """A fleet whose model, service and plan have a name of the user's."""
+def spread() -> Plan:
+    """Replicas of two servers each: a pipeline."""
+    return mixed(model="llama-3.1-70b", parallelism=Parallelism(tp=8, pp=2))
+
+
+def ranks() -> Plan:
+    """A replica of two servers: data-parallel ranks."""
+    native = load_llm("deepseek-v3").native_precision
+    return mixed(replicas=1, model="deepseek-v3", precision=native, parallelism=Parallelism(dp=16, ep=16))
+
+
+def routed(plan: Plan, router: Router) -> Plan:
+    """The same plan with another policy in front of its pools."""
+    (one,) = plan.deployments
+    pools = tuple(pool.model_copy(update={"router": router}) for pool in one.deployment.pools)
+    return replace(plan, deployments=(replace(one, deployment=one.deployment.model_copy(update={"pools": pools})),))
+
+
+def named(name: str, engine: str = "vllm") -> Plan:
+    """A plan whose model, service and request have a name of the user's."""
     llm = load_llm("llama-3.1-8b").model_copy(update={"name": name, "id": name})
     config = on(engine).model_copy(update={"llm": llm})
-    return fleet(launched(Deployment.mixed(config, 1), service=name), name=name)
+    return planned(launched(Deployment.mixed(config, 1), service=name), name=name)

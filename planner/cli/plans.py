@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from planner.analysis import ApiPrice, PlanQuestion
     from planner.core import Report
     from planner.fleet import Corrections, Plan, PlanRequest, Progress
-    from planner.launch import Fleet, Target
+    from planner.launch import Target
     from planner.optimizer import FleetProblem, Objective
 
 MAX_SOLVES = 300
@@ -482,9 +482,8 @@ def _show_targets(targets: Iterable[Target]) -> None:
 
 def _planned_fleet(
     scenario: str, assignments: Sequence[str], calibrations: Iterable[str] | None, engine_costs: str | None
-) -> Fleet:
-    """The fleet of a scenario; where there is none, its diagnosis is printed and the command ends."""
-    from planner.launch import fleet_of
+) -> Plan:
+    """The plan of a scenario, which has a fleet; where there is none, its diagnosis is printed and the command ends."""
     from planner.report import headline, terminal
     from planner.scenario import load_scenario
 
@@ -494,7 +493,7 @@ def _planned_fleet(
         result = planner.plan(request, hardware, progress=say)
     require_fleet(result)
     typer.echo(f"planned {request.name} first: {headline(result)}", err=True)
-    return fleet_of(result)
+    return result
 
 
 def _write_files(files: Mapping[str, str], folder: Path, force: bool) -> None:

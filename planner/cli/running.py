@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from calibration import StartupLog
     from planner.analysis import RunningFleet
     from planner.engine import ReplicaConfig
-    from planner.launch import Fleet
+    from planner.fleet import Plan
     from planner.serving import MeasuredSteps
     from planner.traffic import ServerMetrics
 
@@ -124,7 +124,7 @@ def _require_measurements(
         raise InputError(option, output or "(given)", "is about metrics", "give METRICS too, or leave it out")
 
 
-def _deliver_start(fleet: Fleet, service: str | None, path: str, write_costs: str | None, shown: bool) -> None:
+def _deliver_start(fleet: Plan, service: str | None, path: str, write_costs: str | None, shown: bool) -> None:
     """A server's memory as planned beside its log, and the costs that the next plan takes."""
     from calibration import (
         log_headline,
@@ -154,7 +154,7 @@ def _deliver_start(fleet: Fleet, service: str | None, path: str, write_costs: st
         show(Report(log_headline(found, log), (log_table(found, log),), lists))
 
 
-def _replica_of_log(fleet: Fleet, service: str | None, log: StartupLog) -> ReplicaConfig:
+def _replica_of_log(fleet: Plan, service: str | None, log: StartupLog) -> ReplicaConfig:
     """The replica of the plan whose settings a log's server shares most of. Raises InputError for several."""
     from calibration import other_settings
 
@@ -174,7 +174,7 @@ def _replica_of_log(fleet: Fleet, service: str | None, log: StartupLog) -> Repli
     return likeliest[0]
 
 
-def _watched_services(fleet: Fleet, service: str | None, model: str | None) -> dict[str, str | None]:
+def _watched_services(fleet: Plan, service: str | None, model: str | None) -> dict[str, str | None]:
     """The models of the plan to look at, and which of the metrics' models each is: None where there is one only."""
     from planner.launch import served_models
 
@@ -194,7 +194,7 @@ def _watched_services(fleet: Fleet, service: str | None, model: str | None) -> d
 
 
 def _watch(
-    fleet: Fleet,
+    fleet: Plan,
     service: str,
     model: str | None,
     files: list[Path],

@@ -1,6 +1,6 @@
 """A fleet as files that start it, one writer for each target: scripts, Compose, Kubernetes, ...
 
-`TARGETS` lists them; each turns a `planner.launch.fleet.Fleet` into files, name -> content. What an engine calls a
+`TARGETS` lists them; each turns the fleet of a plan into files, name -> content. What an engine calls a
 knob is data (`planner.launch.flags`); names of models and services are the user's and reach a file only quoted.
 """
 
@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
-from planner.core import UnknownNameError
+from hardware_db import HardwareDb
+from planner.core import InputError, UnknownNameError
+from planner.fleet import Plan
 from planner.launch import (
     autoscaling,
     benchmarks,
@@ -26,19 +29,16 @@ from planner.launch import (
     slurm,
 )
 from planner.launch.flags import engine_flags
-from planner.launch.fleet import Fleet, LaunchedDeployment, fleet_of, read_fleet
 from planner.launch.readme import README_NAME, checked_versions, shared_services, versions_text
 from planner.launch.spec import launch_specs, served_models
+from planner.scenario import load_plan
 
 __all__ = [
     "TARGETS",
-    "Fleet",
-    "LaunchedDeployment",
     "Target",
     "checked_versions",
     "engine_flags",
     "export_files",
-    "fleet_of",
     "launch_specs",
     "read_fleet",
     "served_models",
@@ -58,7 +58,7 @@ class Target:
 
     name: str
     title: str
-    write: Callable[[Fleet], dict[str, str]]
+    write: Callable[[Plan], dict[str, str]]
     starts: bool = True
 
 
@@ -84,15 +84,28 @@ _TARGETS = (
 TARGETS: Mapping[str, Target] = MappingProxyType({target.name: target for target in _TARGETS})
 
 
-def export_files(fleet: Fleet, target: str) -> dict[str, str]:
+def read_fleet(path: str | Path, hardware: HardwareDb | None = None) -> Plan:
+    """The plan of a document (``plan.json``) as `load_plan` reads it. Raises InputError for one without a fleet."""
+    return _with_fleet(load_plan(path, hardware))
+
+
+def _with_fleet(plan: Plan) -> Plan:
+    if not plan.deployments:
+        fix = "change the request until it is feasible"
+        raise InputError("plan", plan.request.name, "has no fleet to launch", fix)
+    return plan
+
+
+def export_files(plan: Plan, target: str) -> dict[str, str]:
     """Files that start a fleet in one way: name -> content.
 
     Raises:
+        InputError: the plan has no fleet.
         UnknownNameError: there is no such target.
         UnsupportedFeatureError: the target or an engine has no verified way to say what was chosen.
     """
     if target not in TARGETS:
         raise UnknownNameError("--to", target, TARGETS)
-    files = TARGETS[target].write(fleet)
-    shared, text = shared_services(fleet) if TARGETS[target].starts else ({}, "")
+    files = TARGETS[target].write(_with_fleet(plan))
+    shared, text = shared_services(plan) if TARGETS[target].starts else ({}, "")
     return {**files, **shared, README_NAME: files[README_NAME] + text + versions_text(target)}

@@ -18,9 +18,8 @@ from itertools import accumulate, groupby
 from typing import Any
 
 from planner.core import Metric, UnsupportedFeatureError
-from planner.fleet import ScheduledPeriod
+from planner.fleet import Plan, PlannedDeployment, ScheduledPeriod
 from planner.launch.dynamo import BACKENDS
-from planner.launch.fleet import Fleet, LaunchedDeployment
 from planner.launch.kubernetes import MAX_REPLICAS_FACTOR, NAMESPACE, scale_target
 from planner.launch.observability import Watched, metric_of
 from planner.launch.readme import README_NAME, version_of
@@ -39,22 +38,22 @@ VARIANT_METRIC = "wva_desired_replicas"
 MINUTES_PER_DAY = 1440
 
 
-def files(fleet: Fleet) -> dict[str, str]:
+def files(plan: Plan) -> dict[str, str]:
     """Every autoscaler that fits the fleet, to choose from, and a README: name -> content.
 
     Raises:
         UnsupportedFeatureError: the replicas of a router are listed in its file, or the fleet has neither a schedule
             nor metrics to scale by.
     """
-    specs = launch_specs(fleet)
+    specs = launch_specs(plan)
     for pools in deployments(specs):
         if not finds_new_replicas(pools):
             bound = "its router reads a list of replicas when it starts, and knows none that come later"
             raise UnsupportedFeatureError("engine", pools[0].engine_id, bound, "keep the planned replicas")
     contents: dict[str, str] = {}
-    if fleet.schedule:
-        contents[CRON_NAME] = yaml_text(cron_objects(fleet, specs))
-    watched = [Watched(pools, fleet.deployments[pools[0].deployment]) for pools in deployments(specs)]
+    if plan.schedule:
+        contents[CRON_NAME] = yaml_text(cron_objects(plan, specs))
+    watched = [Watched(pools, plan.deployments[pools[0].deployment]) for pools in deployments(specs)]
     measured = [one for one in watched if metric_of(one.pools[-1].engine_id, MetricQuantity.REQUESTS) is not None]
     if measured:
         contents[LOAD_NAME] = yaml_text([scaler for one in measured for scaler in load_scalers(one)])
@@ -74,7 +73,7 @@ def files(fleet: Fleet) -> dict[str, str]:
         raise UnsupportedFeatureError("engine", specs[0].engine_id, bound, fix)
     text = text_of(
         "autoscaling.md.j2",
-        fleet=fleet,
+        plan=plan,
         specs=specs,
         files=list(contents),
         chart=version_of("autoscaling", "prometheus-adapter (chart)"),
@@ -87,18 +86,18 @@ def files(fleet: Fleet) -> dict[str, str]:
 # --- the planned day ------------------------------------------------------------------------------------------------
 
 
-def cron_objects(fleet: Fleet, specs: Sequence[LaunchSpec]) -> list[dict[str, Any]]:
+def cron_objects(plan: Plan, specs: Sequence[LaunchSpec]) -> list[dict[str, Any]]:
     """A scaled object for each pool that holds its planned number of replicas in every period.
 
     Raises:
         UnsupportedFeatureError: the profile is neither a day nor a week, or two pools cannot be told apart in it.
     """
-    hours = math.fsum(period.hours for period in fleet.schedule)
+    hours = math.fsum(period.hours for period in plan.schedule)
     if hours not in (HOURS_PER_DAY, HOURS_PER_WEEK):
         bound = f"repeats after {hours:g} h; a clock repeats by the day or by the week"
         raise UnsupportedFeatureError("profile", f"{hours:g} h", bound, "plan with a profile of 24 or 168 hours")
-    early_min = math.ceil((fleet.profile.cold_start_s if fleet.profile else 0.0) / 60.0)
-    pools = [pool for launched in fleet.deployments for pool in launched.deployment.pools]
+    early_min = math.ceil((plan.request.profile.cold_start_s if plan.request.profile else 0.0) / 60.0)
+    pools = [pool for launched in plan.deployments for pool in launched.deployment.pools]
     marks = [  # the start of the name that a schedule calls a pool (`planner.fleet.pool_name`)
         f"{pool.role.value} {pool.config.label} c{pool.config.max_batched_tokens} b{pool.config.max_running_requests}"
         for pool in pools
@@ -110,7 +109,7 @@ def cron_objects(fleet: Fleet, specs: Sequence[LaunchSpec]) -> list[dict[str, An
     return [
         scaler
         for spec, mark in zip(specs, marks, strict=True)
-        for scaler in _cron_object(spec, replicas_by_period(fleet.schedule, mark), fleet.schedule, early_min)
+        for scaler in _cron_object(spec, replicas_by_period(plan.schedule, mark), plan.schedule, early_min)
     ]
 
 
@@ -220,9 +219,7 @@ def variant_scalers(one: Watched) -> list[dict[str, Any]]:
     return _scalers(pools, VARIANT_METRIC, "variant_name")
 
 
-def _variant_cost(launched: LaunchedDeployment, number: int) -> dict[str, str]:
-    """Cost of a replica [USD/h], which tells variants apart; empty where the plan does not say."""
-    if launched.figures is None:
-        return {}
-    pool, usd = launched.deployment.pools[number], launched.figures.pool_usd_per_hour[number]
-    return {"llm-d.ai/variant-cost": f"{max(0.0, usd) / pool.replicas:.4f}"}
+def _variant_cost(launched: PlannedDeployment, number: int) -> dict[str, str]:
+    """Cost of a replica [USD/h], which tells variants apart."""
+    usd = launched.pool_usd_per_hour[number] / launched.deployment.pools[number].replicas
+    return {"llm-d.ai/variant-cost": f"{max(0.0, usd):.4f}"}

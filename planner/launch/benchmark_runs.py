@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from hardware_db import Dtype
 from planner.engine import ReplicaConfig, Schedule, memory_share
+from planner.fleet import PlannedDeployment
 from planner.launch.engine_options import weights_source
-from planner.launch.fleet import LaunchedDeployment
 from planner.launch.requests import RequestFile, request_count, requests_of
 from planner.launch.spec import REPOSITORY
 from planner.launch.templates import slug
@@ -39,14 +39,14 @@ class Benchmark:
     """
 
     name: str
-    launched: LaunchedDeployment
+    launched: PlannedDeployment
     requests: RequestFile
     model: str
     command: tuple[str, ...]
     why_not: str
 
     @classmethod
-    def of(cls, launched: LaunchedDeployment, number: int, seed: int) -> Benchmark:
+    def of(cls, launched: PlannedDeployment, number: int, seed: int) -> Benchmark:
         """The benchmark of a deployment; `number` is its place in the fleet, from 1."""
         config = launched.deployment.pools[0].config
         count = request_count(launched.workload, launched.slo)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from planner.core import Metric
+from planner.fleet import Plan
 from planner.launch.benchmark_runs import (
     MIN_CLOSED_REQUESTS,
     OWN_CONFIG,
@@ -30,7 +31,6 @@ from planner.launch.benchmark_runs import (
     sent_as_recorded,
 )
 from planner.launch.flags import sourced_rows
-from planner.launch.fleet import Fleet
 from planner.launch.readme import README_NAME
 from planner.launch.requests import LARGEST_BLOCK, requests_of
 from planner.launch.templates import text_of
@@ -135,7 +135,7 @@ def flag_of(client: str, knob: str, **values: str) -> list[str]:
 # --- the files ------------------------------------------------------------------------------------------------------
 
 
-def files(fleet: Fleet, seed: int = SEED) -> dict[str, str]:
+def files(plan: Plan, seed: int = SEED) -> dict[str, str]:
     """Benchmarks of a fleet: name -> content.
 
     For each deployment its requests, those of a calibration where one replica can be calibrated, and a script for each
@@ -145,7 +145,7 @@ def files(fleet: Fleet, seed: int = SEED) -> dict[str, str]:
         UnsupportedFeatureError: the traffic is a closed loop, which has no arrival times.
     """
     contents: dict[str, str] = {}
-    benchmarks = [Benchmark.of(launched, number, seed) for number, launched in enumerate(fleet.deployments, start=1)]
+    benchmarks = [Benchmark.of(launched, number, seed) for number, launched in enumerate(plan.deployments, start=1)]
     for benchmark in benchmarks:
         contents[benchmark.requests_name] = benchmark.requests.text
         if benchmark.command:
@@ -154,7 +154,7 @@ def files(fleet: Fleet, seed: int = SEED) -> dict[str, str]:
             contents[benchmark.calibration_name] = drawn.text
         for client in CLIENTS:
             contents[f"{benchmark.name}.{client.id}.sh"] = script(benchmark, client, seed)
-    contents[README_NAME] = readme(fleet, benchmarks)
+    contents[README_NAME] = readme(plan, benchmarks)
     return contents
 
 
@@ -234,7 +234,7 @@ def _result_words(client: Client, name: str, variable: str = "") -> list[str]:
 # --- the README -------------------------------------------------------------------------------------------------------
 
 
-def readme(fleet: Fleet, benchmarks: Sequence[Benchmark]) -> str:
+def readme(plan: Plan, benchmarks: Sequence[Benchmark]) -> str:
     """The README: runs, the field of each target in the results, and the limits of each client."""
     facts = {
         "field": _result_field,
@@ -242,7 +242,7 @@ def readme(fleet: Fleet, benchmarks: Sequence[Benchmark]) -> str:
         "is_recorded": sent_as_recorded,
         "own_config": OWN_CONFIG,
     }
-    return text_of("benchmarks.md.j2", name=fleet.name, benchmarks=benchmarks, **facts)
+    return text_of("benchmarks.md.j2", name=plan.request.name, benchmarks=benchmarks, **facts)
 
 
 def _result_field(client: Client, target: LatencyTarget) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from planner.launch.fleet import Fleet
+from planner.fleet import Plan
 from planner.launch.placement import PlacedReplica, place_replicas, server_numbers
 from planner.launch.readme import README_NAME
 from planner.launch.routers import (
@@ -44,15 +44,15 @@ RENDER_NODE = "RENDER_NODE_"
 """Start of the variable with the render node of a GPU."""
 
 
-def files(fleet: Fleet) -> dict[str, str]:
+def files(plan: Plan) -> dict[str, str]:
     """One Compose file, the engines' own YAML files and a README: name -> content."""
-    specs = launch_specs(fleet)
+    specs = launch_specs(plan)
     routers = router_specs(specs)
     return {
         COMPOSE_NAME: compose_file(place_replicas(specs), routers),
         **({RENDER_NODES_NAME: text_of("render-nodes.sh.j2")} if not all(spec.is_nvidia for spec in specs) else {}),
         **config_files(specs),
-        README_NAME: readme(fleet, specs, routers),
+        README_NAME: readme(plan, specs, routers),
     }
 
 

@@ -21,8 +21,8 @@ from typing import Any
 import yaml
 
 from planner.core import UnsupportedFeatureError
+from planner.fleet import Plan
 from planner.launch.flags import rows_of
-from planner.launch.fleet import Fleet
 from planner.launch.kubernetes import gpu_tolerations
 from planner.launch.readme import README_NAME, version_of
 from planner.launch.spec import LaunchSpec, deployments, launch_specs
@@ -130,13 +130,13 @@ BACKENDS = {
 }
 
 
-def files(fleet: Fleet) -> dict[str, str]:
+def files(plan: Plan) -> dict[str, str]:
     """A file for each deployment and a README: name -> content.
 
     Raises:
         UnsupportedFeatureError: Dynamo or an engine has no verified way to say what was chosen; the message names it.
     """
-    groups = deployments(launch_specs(fleet))
+    groups = deployments(launch_specs(plan))
     modes = [_router_mode(pools) for pools in groups]
     graphs = {
         f"{pools[0].deployment_name}.dynamo.yaml": yaml.safe_dump_all(_graph(pools, mode), sort_keys=False, width=120)
@@ -144,7 +144,7 @@ def files(fleet: Fleet) -> dict[str, str]:
     }
     images = [f"{BACKENDS[pools[0].engine_id].image}:{RELEASE}" for pools in groups]
     rows = list(zip(graphs, groups, modes, images, strict=True))
-    return {**graphs, README_NAME: text_of("dynamo.md.j2", name=fleet.name, rows=rows, release=RELEASE)}
+    return {**graphs, README_NAME: text_of("dynamo.md.j2", name=plan.request.name, rows=rows, release=RELEASE)}
 
 
 def _graph(pools: tuple[LaunchSpec, ...], mode: str) -> list[dict[str, Any]]:

@@ -16,8 +16,8 @@ import shlex
 from typing import Any
 
 from planner.core import UnsupportedFeatureError
+from planner.fleet import Plan
 from planner.launch.flags import word_of
-from planner.launch.fleet import Fleet
 from planner.launch.kubernetes import (
     SERVING_PORT,
     PodPlace,
@@ -35,13 +35,13 @@ ARGUMENTS = "VLLM_ADDITIONAL_ARGS"
 """Variable whose words the templates of KServe put behind ``vllm serve``; a shell reads them."""
 
 
-def files(fleet: Fleet) -> dict[str, str]:
+def files(plan: Plan) -> dict[str, str]:
     """The resources of each deployment, and a README: name -> content.
 
     Raises:
         UnsupportedFeatureError: KServe has neither a template for a deployment nor can it run as plain containers.
     """
-    specs = launch_specs(fleet)
+    specs = launch_specs(plan)
     groups = deployments(specs)
     resources = {}
     for pools in groups:
@@ -63,7 +63,7 @@ def files(fleet: Fleet) -> dict[str, str]:
         "has_plain": any(name.endswith(".inferenceservice.yaml") for name in resources),
         "has_runtime": any(word_of(spec.engine_id, "kserve_runtime") for spec in specs),
     }
-    return {**resources, README_NAME: text_of("kserve.md.j2", **readme_facts(fleet, specs), **facts)}
+    return {**resources, README_NAME: text_of("kserve.md.j2", **readme_facts(plan, specs), **facts)}
 
 
 def plain_objects(pool: LaunchSpec) -> list[dict[str, Any]]:

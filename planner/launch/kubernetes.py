@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from planner.fleet import Plan
 from planner.launch.flags import word_of
-from planner.launch.fleet import Fleet
 from planner.launch.readme import README_NAME, readme_facts
 from planner.launch.routers import (
     RouterSpec,
@@ -72,13 +72,13 @@ class PodPlace:
     named: bool = False
 
 
-def files(fleet: Fleet) -> dict[str, str]:
+def files(plan: Plan) -> dict[str, str]:
     """Manifests of each deployment, their kustomization, autoscaling and a README: name -> content.
 
     Raises:
         UnsupportedFeatureError: the router of the engine lacks the planned policy.
     """
-    specs = launch_specs(fleet)
+    specs = launch_specs(plan)
     groups = deployments(specs)
     manifests = {f"{pools[0].deployment_name}.yaml": yaml_text(deployment_objects(pools)) for pools in groups}
     scaled = [
@@ -100,7 +100,7 @@ def files(fleet: Fleet) -> dict[str, str]:
     entries = [(pools, router_of(pools)) for pools in groups]
     notes = [note for spec in specs for note in spec.notes]
     notes += [note for _, router in entries if router is not None for note in router.notes]
-    facts |= readme_facts(fleet, specs) | {"entries": entries, "notes": notes, "port": SERVING_PORT}
+    facts |= readme_facts(plan, specs) | {"entries": entries, "notes": notes, "port": SERVING_PORT}
     return {
         **manifests,
         KUSTOMIZATION_NAME: yaml_text([{**kustomization, "resources": list(manifests)}]),

@@ -20,8 +20,8 @@ from typing import Any
 import yaml
 
 from planner.core import UnsupportedFeatureError
+from planner.fleet import Plan
 from planner.launch.flags import word_of
-from planner.launch.fleet import Fleet
 from planner.launch.kubernetes import GROUP_LABEL, SERVING_PORT, PodPlace, pool_objects
 from planner.launch.readme import README_NAME, readme_facts, version_of
 from planner.launch.spec import LaunchSpec, deployments, launch_specs
@@ -49,9 +49,9 @@ ROLE_LABEL = "llm-d.ai/role"
 """Label by which the filters tell prefill from decode pods; its values are those of `Role`."""
 
 
-def files(fleet: Fleet) -> dict[str, str]:
+def files(plan: Plan) -> dict[str, str]:
     """For each deployment the values of its router's chart and its model servers, and a README: name -> content."""
-    specs = launch_specs(fleet)
+    specs = launch_specs(plan)
     contents: dict[str, str] = {}
     for pools in deployments(specs):
         name = pools[0].deployment_name
@@ -68,7 +68,7 @@ def files(fleet: Fleet) -> dict[str, str]:
         "extension": version_of("llm-d", "Gateway API Inference Extension"),
         "port": SERVING_PORT,
     }
-    return {**contents, README_NAME: text_of("llm-d.md.j2", **readme_facts(fleet, specs), **facts)}
+    return {**contents, README_NAME: text_of("llm-d.md.j2", **readme_facts(plan, specs), **facts)}
 
 
 def router_values(pools: Sequence[LaunchSpec]) -> dict[str, Any]:

@@ -9,13 +9,14 @@ https://grafana.com/docs/grafana/latest/dashboards/build-dashboards/view-dashboa
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from planner.core import UnsupportedFeatureError
-from planner.launch.fleet import Fleet, LaunchedDeployment
+from planner.fleet import Plan, PlannedDeployment
 from planner.launch.kubernetes import POOL_LABEL, WAITING_PER_REPLICA
 from planner.launch.placement import PlacedReplica, place_replicas, replicas_of, server_numbers
 from planner.launch.readme import README_NAME
@@ -34,6 +35,8 @@ DASHBOARD_NAME = "grafana-dashboard.json"
 POOL = POOL_LABEL.translate({ord("."): "_", ord("/"): "_"})
 """Name in Prometheus of the label of a pod that names its pool: other characters than letters, digits and ``_`` are
 replaced (`sanitizeLabelName` of the Prometheus operator)."""
+PERCENTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+"""Percentiles of latencies that the document of a plan keeps."""
 WINDOW = "5m"
 """Over which rates and percentiles are taken. A choice: hundreds of requests at the rates of a server."""
 LATENCY_FOR, TRAFFIC_FOR, DOWN_FOR = "10m", "15m", "5m"
@@ -55,7 +58,7 @@ class Watched:
     """
 
     pools: tuple[LaunchSpec, ...]
-    launched: LaunchedDeployment
+    launched: PlannedDeployment
     frontend: str = ""
 
     @property
@@ -69,13 +72,9 @@ class Watched:
         return self.launched.workload.arrivals.rate_per_s
 
     @property
-    def sustained_per_s(self) -> float | None:
-        """Arrivals that its replicas sustain under the targets [1/s]; None where the plan does not say."""
-        figures = self.launched.figures
-        if figures is None:
-            return None
-        sizes = [pool.replicas for pool in self.launched.deployment.pools]
-        return min(size * rate for size, rate in zip(sizes, figures.sustained_per_replica_s, strict=True))
+    def sustained_per_s(self) -> float:
+        """Arrivals that its replicas sustain under the targets [1/s]."""
+        return self.launched.sustained_per_s
 
     @property
     def replicas(self) -> int:
@@ -88,8 +87,9 @@ class Watched:
         return self.pools[:1] if self.frontend else self.pools
 
     def expected_s(self, target: LatencyTarget) -> float | None:
-        """The latency that the plan expects at a target [s]; None where it does not say."""
-        return None if self.launched.figures is None else self.launched.figures.expected(target)
+        """The latency that the plan expects at a target [s]; None where it is unbounded, or no document would say."""
+        expected_s = self.launched.simulated.latency_s(target)
+        return expected_s if target.percentile in PERCENTILES and math.isfinite(expected_s) else None
 
     def of(self, quantity: MetricQuantity, pool: LaunchSpec, suffix: str = "") -> str:
         """The series of a pool that count something. Raises UnsupportedFeatureError where its engine has none."""
@@ -135,15 +135,15 @@ def metric_of(exporter: str, quantity: MetricQuantity) -> MetricName | None:
     return next((one for one in metric_names() if (one.engine, one.quantity) == (exporter, quantity)), None)
 
 
-def files(fleet: Fleet) -> dict[str, str]:
+def files(plan: Plan) -> dict[str, str]:
     """Rules for the operator and as a plain file, what to scrape outside of a cluster, a dashboard, a README.
 
     Raises:
         UnsupportedFeatureError: an engine has no documented metrics.
     """
-    specs = launch_specs(fleet)
-    watched = [Watched(pools, fleet.deployments[pools[0].deployment]) for pools in deployments(specs)]
-    rule = _rules(f"llm-{slug(fleet.name)}", watched)
+    specs = launch_specs(plan)
+    watched = [Watched(pools, plan.deployments[pools[0].deployment]) for pools in deployments(specs)]
+    rule = _rules(f"llm-{slug(plan.request.name)}", watched)
     facts = {
         "label": POOL,
         "has_dynamo": bool(_at_frontend(watched)),
@@ -161,9 +161,9 @@ def files(fleet: Fleet) -> dict[str, str]:
         RULES_NAME: yaml_text([rule]),
         PLAIN_RULES_NAME: yaml_text([rule["spec"]]),
         SCRAPE_NAME: yaml_text([{"scrape_configs": [_scraped(place_replicas(specs))]}]),
-        DASHBOARD_NAME: dashboard(fleet.name, watched),
-        **_dynamo_files(fleet, watched),
-        README_NAME: text_of("observability.md.j2", name=fleet.name, watched=watched, **facts),
+        DASHBOARD_NAME: dashboard(plan.request.name, watched),
+        **_dynamo_files(plan, watched),
+        README_NAME: text_of("observability.md.j2", name=plan.request.name, watched=watched, **facts),
     }
 
 
@@ -194,13 +194,13 @@ def _at_frontend(watched: Sequence[Watched]) -> list[Watched]:
     ]
 
 
-def _dynamo_files(fleet: Fleet, watched: Sequence[Watched]) -> dict[str, str]:
+def _dynamo_files(plan: Plan, watched: Sequence[Watched]) -> dict[str, str]:
     """Rules and dashboard of a fleet that the export `dynamo` starts; none where no deployment can be told by model."""
     fronted = _at_frontend(watched)
     if not fronted:
         return {}
-    rule = _rules(f"llm-{slug(fleet.name)}-dynamo", fronted)
-    picture = dashboard(f"{fleet.name} at Dynamo's frontend", fronted)
+    rule = _rules(f"llm-{slug(plan.request.name)}-dynamo", fronted)
+    picture = dashboard(f"{plan.request.name} at Dynamo's frontend", fronted)
     return {DYNAMO_RULES_NAME: yaml_text([rule]), DYNAMO_DASHBOARD_NAME: picture}
 
 
@@ -233,12 +233,9 @@ def dashboard(name: str, watched: Iterable[Watched]) -> str:
 def _panels(one: Watched) -> list[tuple[str, dict[str, str], str]]:
     """Panels of a deployment: title, lines over time by their legends, and unit."""
     planned = {"planned": f"vector({one.planned_per_s:.6g})"}
-    rates, headroom = {"measured": one.measured_rate, **planned}, []
-    if one.sustained_per_s is not None:
-        rates["sustained"] = f"vector({one.sustained_per_s:.6g})"
-        free = {"headroom": f"1 - {one.measured_rate} / {one.sustained_per_s:.6g}"}
-        headroom = [("Headroom: share of the sustained rate that is free", free, "percentunit")]
-    panels = [("Requests", rates, "reqps"), *headroom]
+    rates = {"measured": one.measured_rate, **planned, "sustained": f"vector({one.sustained_per_s:.6g})"}
+    free = {"headroom": f"1 - {one.measured_rate} / {one.sustained_per_s:.6g}"}
+    panels = [("Requests", rates, "reqps"), ("Headroom: share of the sustained rate that is free", free, "percentunit")]
     if not one.frontend:
         panels.append(("Replicas", {"answering": one.replicas_up, "planned": f"vector({one.replicas})"}, "short"))
     for target in one.launched.slo.targets:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.core import UnsupportedFeatureError
-from planner.launch.fleet import Fleet
+from planner.fleet import Plan
 from planner.launch.kubernetes import SERVING_PORT, STARTUP, gpu_resources, gpu_tolerations
 from planner.launch.readme import README_NAME, readme_facts, version_of
 from planner.launch.spec import LaunchSpec, deployments, launch_specs
@@ -43,14 +43,14 @@ MAX_RELEASE = 40
 """Most characters of a release: with what the chart appends (``-router-service-account``) names have at most 63."""
 
 
-def files(fleet: Fleet) -> dict[str, str]:
+def files(plan: Plan) -> dict[str, str]:
     """Values of a release for each deployment and a README: name -> content.
 
     Raises:
         UnsupportedFeatureError: another engine than vLLM, prefill and decode pools, replicas of several servers, or a
             policy that the router lacks.
     """
-    specs = launch_specs(fleet)
+    specs = launch_specs(plan)
     contents = {f"{spec.deployment_name}.values.yaml": yaml_text([values(spec)]) for spec in _mixed_pools(specs)}
     facts = {
         "version": version_of("production-stack", CHART),
@@ -59,7 +59,7 @@ def files(fleet: Fleet) -> dict[str, str]:
         "notes": [note for spec in specs for note in spec.notes],
         "release": release_name,
     }
-    return {**contents, README_NAME: text_of("production-stack.md.j2", **readme_facts(fleet, specs), **facts)}
+    return {**contents, README_NAME: text_of("production-stack.md.j2", **readme_facts(plan, specs), **facts)}
 
 
 def _mixed_pools(specs: Sequence[LaunchSpec]) -> Sequence[LaunchSpec]:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
+from planner.fleet import Plan
 from planner.launch.flags import sourced_rows
-from planner.launch.fleet import Fleet
 from planner.launch.placement import place_replicas, replicas_of, server_numbers
 from planner.launch.spec import LaunchSpec
 from planner.launch.templates import slug, text_of
@@ -29,9 +29,13 @@ FRONT_PORT = 8070
 """Port of the nginx in front, which no replica or router takes. A choice, to be changed in the file."""
 
 
-def readme_facts(fleet: Fleet, specs: Sequence[LaunchSpec]) -> dict[str, Any]:
+def readme_facts(plan: Plan, specs: Sequence[LaunchSpec]) -> dict[str, Any]:
     """Facts of the sections that targets share (``templates/readme.j2``): fleet, pools and what a loss takes."""
-    return {"fleet": fleet, "specs": specs, "lost": _most_on_a_server(specs) if fleet.survives_node_loss else {}}
+    return {
+        "plan": plan,
+        "specs": specs,
+        "lost": _most_on_a_server(specs) if plan.request.limits.survives_node_loss else {},
+    }
 
 
 def _most_on_a_server(specs: Sequence[LaunchSpec]) -> dict[str, int]:
@@ -49,14 +53,14 @@ def _most_on_a_server(specs: Sequence[LaunchSpec]) -> dict[str, int]:
 # --- services of several addresses ----------------------------------------------------------------------------------
 
 
-def shared_services(fleet: Fleet) -> tuple[dict[str, str], str]:
+def shared_services(plan: Plan) -> tuple[dict[str, str], str]:
     """For services that several deployments serve, configurations of nginx by file name, and a section of the README.
 
     Weights only divide requests where all deployments of a service get the same mix of them.
     """
     services = []
-    for service in dict.fromkeys(launched.service for launched in fleet.deployments):
-        members = [(n, one) for n, one in enumerate(fleet.deployments, 1) if one.service == service]
+    for service in dict.fromkeys(launched.service for launched in plan.deployments):
+        members = [(n, one) for n, one in enumerate(plan.deployments, 1) if one.service == service]
         rates = [launched.workload.rate_per_s for _, launched in members]
         weights = [max(1, round(PERCENT * rate / sum(rates))) for rate in rates]
         same = all(launched.workload.classes == members[0][1].workload.classes for _, launched in members)

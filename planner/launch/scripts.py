@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from planner.fleet import Plan
 from planner.launch.flags import words_of
-from planner.launch.fleet import Fleet
 from planner.launch.placement import PlacedReplica, place_replicas, replicas_of, server_numbers
 from planner.launch.readme import README_NAME, readme_facts
 from planner.launch.routers import ReplicaAddress, RouterSpec, config_words, router_file, router_specs, url_words
@@ -26,14 +26,14 @@ LOOPBACK = "127.0.0.1"
 """Address of the only server of a fleet."""
 
 
-def files(fleet: Fleet) -> dict[str, str]:
+def files(plan: Plan) -> dict[str, str]:
     """Scripts, the engines' own YAML files and a README: name -> content."""
-    specs = launch_specs(fleet)
+    specs = launch_specs(plan)
     routers, replicas = router_specs(specs), place_replicas(specs)
     scripts = {START_NAME: start_script(replicas, routers)}
     scripts |= {f"{spec.name}.sh": shell_script(spec) for spec in specs}
     scripts |= {f"{router.name}.sh": router_script(router, replicas) for router in routers}
-    return {**scripts, **config_files(specs), README_NAME: readme(fleet, specs, routers)}
+    return {**scripts, **config_files(specs), README_NAME: readme(plan, specs, routers)}
 
 
 def config_files(specs: Sequence[LaunchSpec]) -> dict[str, str]:
@@ -162,7 +162,7 @@ def _flag_lines(words: Iterable[str]) -> list[str]:
     return [" ".join(line) for line in lines]
 
 
-def readme(fleet: Fleet, specs: Sequence[LaunchSpec], routers: Sequence[RouterSpec]) -> str:
+def readme(plan: Plan, specs: Sequence[LaunchSpec], routers: Sequence[RouterSpec]) -> str:
     """The README of scripts and Compose: start, entry points, targets and how to check them."""
     replicas = place_replicas(specs)
     by_deployment = {router.pools[0].deployment: router for router in routers}
@@ -177,7 +177,7 @@ def readme(fleet: Fleet, specs: Sequence[LaunchSpec], routers: Sequence[RouterSp
             note for notes in (*(spec.notes for spec in specs), *(router.notes for router in routers)) for note in notes
         ],
     }
-    return text_of("scripts.md.j2", **readme_facts(fleet, specs), **facts)
+    return text_of("scripts.md.j2", **readme_facts(plan, specs), **facts)
 
 
 def _servers_text(replicas: Sequence[PlacedReplica]) -> str:

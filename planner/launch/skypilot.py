@@ -14,8 +14,8 @@ import shlex
 from functools import cache
 
 from planner.core import UnsupportedFeatureError
+from planner.fleet import Plan
 from planner.launch.flags import sourced_rows
-from planner.launch.fleet import Fleet
 from planner.launch.readme import README_NAME
 from planner.launch.scripts import config_files, shell_script
 from planner.launch.spec import FIRST_PORT, LaunchSpec, launch_specs
@@ -38,19 +38,19 @@ def accelerators() -> dict[str, str]:
     return {row["sku"]: row["accelerator"] for row in sourced_rows("skypilot_accelerators.csv", *needed)}
 
 
-def files(fleet: Fleet) -> dict[str, str]:
+def files(plan: Plan) -> dict[str, str]:
     """A task for each deployment, the engines' own YAML files and a README: name -> content.
 
     Raises:
         UnsupportedFeatureError: pools of two roles, a GPU without a name in the catalogue, a router that SkyServe
             lacks, or a knob without a verified flag.
     """
-    for launched in fleet.deployments:
+    for launched in plan.deployments:
         if launched.deployment.is_disaggregated:
             bound = "the replicas of a SkyServe service are all alike and know nothing of one another"
             fix = "plan mixed pools, or export to another target"
             raise UnsupportedFeatureError("deployment.pools.role", "prefill, decode", bound, fix)
-    specs = launch_specs(fleet)
+    specs = launch_specs(plan)
     facts = {"policies": POLICIES, "startup_s": STARTUP_S, "port": FIRST_PORT}
     tasks = {
         f"{spec.name}.sky.yaml": yaml_text(
@@ -64,10 +64,10 @@ def files(fleet: Fleet) -> dict[str, str]:
                 **facts,
             )
         )
-        for spec, launched in zip(specs, fleet.deployments, strict=True)
+        for spec, launched in zip(specs, plan.deployments, strict=True)
     }
     text = text_of(
-        "skypilot.md.j2", name=fleet.name, rows=list(zip(tasks, specs, strict=True)), sky=accelerators(), **facts
+        "skypilot.md.j2", name=plan.request.name, rows=list(zip(tasks, specs, strict=True)), sky=accelerators(), **facts
     )
     return {**tasks, **config_files(specs), README_NAME: text}
 

@@ -8,8 +8,8 @@ Options and variables read on 2026-11-24 in https://slurm.schedmd.com/sbatch.htm
 
 from __future__ import annotations
 
+from planner.fleet import Plan
 from planner.launch import scripts
-from planner.launch.fleet import Fleet
 from planner.launch.placement import place_replicas, replicas_of, server_numbers
 from planner.launch.readme import README_NAME
 from planner.launch.routers import router_specs
@@ -19,9 +19,9 @@ from planner.launch.templates import text_of
 JOB_NAME = "fleet.sbatch"
 
 
-def files(fleet: Fleet) -> dict[str, str]:
+def files(plan: Plan) -> dict[str, str]:
     """The job, the scripts that it runs and a README: name -> content."""
-    specs = launch_specs(fleet)
+    specs = launch_specs(plan)
     replicas = place_replicas(specs)
     on = {server: replica.spec for replica in replicas for server in replica.servers}
     parts = [
@@ -31,7 +31,7 @@ def files(fleet: Fleet) -> dict[str, str]:
     ]
     routers = {router.pools[0].deployment: router for router in router_specs(specs)}
     facts = {
-        "name": fleet.name,
+        "name": plan.request.name,
         "specs": specs,
         "parts": parts,
         "servers": {spec.name: ", ".join(map(str, server_numbers(replicas_of(replicas, spec)))) for spec in specs},
@@ -41,4 +41,4 @@ def files(fleet: Fleet) -> dict[str, str]:
         ],
     }
     contents = {JOB_NAME: text_of("slurm.sh.j2", **facts), README_NAME: text_of("slurm.md.j2", **facts)}
-    return {**scripts.files(fleet), **contents}
+    return {**scripts.files(plan), **contents}

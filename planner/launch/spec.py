@@ -15,7 +15,7 @@ import yaml
 from hardware_db import Dtype
 from planner.core import UnsupportedFeatureError
 from planner.engine import ReplicaConfig, RequestLimit, request_limit
-from planner.fleet import gpu_servers
+from planner.fleet import Plan, PlannedDeployment, gpu_servers
 from planner.launch.engine_options import (
     chosen_options,
     rendered_options,
@@ -23,7 +23,6 @@ from planner.launch.engine_options import (
     weights_source,
 )
 from planner.launch.flags import FlagKind, engine_flags, only_of, rows_of, sourced_rows, word_of, words_of
-from planner.launch.fleet import Fleet, LaunchedDeployment
 from planner.launch.servers import OwnPort, ServerWords, filled_words, server_words
 from planner.launch.templates import literal, slug
 from planner.roofline import Parallelism
@@ -200,30 +199,30 @@ def configuration_text(spec: LaunchSpec) -> str:
     return yaml.safe_dump(dict(spec.configuration), sort_keys=False)
 
 
-def launch_specs(fleet: Fleet) -> tuple[LaunchSpec, ...]:
+def launch_specs(plan: Plan) -> tuple[LaunchSpec, ...]:
     """Launch specs of every pool of a fleet, in its order.
 
     Raises:
         UnsupportedFeatureError: an engine has no verified flag for what was chosen, which the message names.
     """
     specs: list[LaunchSpec] = []
-    skus = {pool.config.sku.id: pool.config.sku for one in fleet.deployments for pool in one.deployment.pools}
-    servers = gpu_servers(fleet.bought, skus)
-    for number, launched in enumerate(fleet.deployments):
+    skus = {pool.config.sku.id: pool.config.sku for one in plan.deployments for pool in one.deployment.pools}
+    servers = gpu_servers(plan.bought, skus)
+    for number, launched in enumerate(plan.deployments):
         _require_one_engine(launched)
         for index in range(len(launched.deployment.pools)):
             spec = launch_spec(launched, index, len(specs), number)
             on = servers.get(spec.sku, ())
-            specs.append(replace(spec, sku_servers=on, must_spread=fleet.survives_node_loss))
+            specs.append(replace(spec, sku_servers=on, must_spread=plan.request.limits.survives_node_loss))
     return tuple(specs)
 
 
-def served_models(fleet: Fleet) -> dict[str, str]:
+def served_models(plan: Plan) -> dict[str, str]:
     """By service, the name under which its servers are started and label their metrics; empty where it is not known.
 
     Raises as `launch_specs`.
     """
-    return {spec.service: spec.model for spec in launch_specs(fleet)}
+    return {spec.service: spec.model for spec in launch_specs(plan)}
 
 
 def deployments(specs: Iterable[LaunchSpec]) -> list[tuple[LaunchSpec, ...]]:
@@ -231,14 +230,14 @@ def deployments(specs: Iterable[LaunchSpec]) -> list[tuple[LaunchSpec, ...]]:
     return [tuple(pools) for _, pools in groupby(specs, key=lambda spec: spec.deployment)]
 
 
-def _require_one_engine(launched: LaunchedDeployment) -> None:
+def _require_one_engine(launched: PlannedDeployment) -> None:
     engines = sorted({pool.config.engine.name for pool in launched.deployment.pools})
     if len(engines) > 1:
         bound = "a prefill and a decode pool hand KV caches over only within one engine"
         raise UnsupportedFeatureError("deployment.pools.engine", engines, bound, "search one engine")
 
 
-def launch_spec(launched: LaunchedDeployment, pool: int, number: int = 0, deployment: int = 0) -> LaunchSpec:
+def launch_spec(launched: PlannedDeployment, pool: int, number: int = 0, deployment: int = 0) -> LaunchSpec:
     """Launch spec of one pool.
 
     Args:

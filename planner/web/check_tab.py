@@ -16,7 +16,7 @@ from hardware_db import HardwareDb
 from planner.analysis import RunningFleet, ServedTraffic, WhatIf, compare_running_fleet, what_if
 from planner.core import InputError, PlannerError
 from planner.fleet import Plan, PlannedDeployment, PlanRequest, Progress
-from planner.launch import fleet_of, served_models
+from planner.launch import served_models
 from planner.report import glossary
 from planner.report import running_fleet as running_report
 from planner.report import what_if as what_if_report
@@ -153,7 +153,7 @@ def _chosen_models(plan: Plan, found: Sequence[tuple[str, str]]) -> dict[str, tu
     }
     chosen: dict[str, tuple[str, str]] = {}
     try:
-        served = served_models(fleet_of(plan))
+        served = served_models(plan)
     except PlannerError:  # no export of this fleet, which can be watched all the same
         served = dict.fromkeys(services, "")
     with st.container(horizontal=True):

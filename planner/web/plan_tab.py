@@ -13,7 +13,6 @@ from planner import charts, launch
 from planner.charts import fleets
 from planner.core import PlannerError, Table, json_text
 from planner.fleet import Plan
-from planner.launch import fleet_of
 from planner.report import csv_text, html_page, plan_to_dict
 from planner.report import plan as report
 from planner.scenario import scenario_text
@@ -158,7 +157,7 @@ def html_report(page: Page) -> str:
 def export_refusal(plan: Plan, target: str) -> str:
     """Why there are no files that start the fleet on a target (of `launch.TARGETS`); empty where there are."""
     try:
-        launch.export_files(fleet_of(plan), target)
+        launch.export_files(plan, target)
     except PlannerError as error:
         return str(error)
     return ""
@@ -166,7 +165,7 @@ def export_refusal(plan: Plan, target: str) -> str:
 
 def export_zip(plan: Plan, target: str) -> bytes:
     """The files that start the fleet on a target, as a zip."""
-    return zip_bytes(launch.export_files(fleet_of(plan), target))
+    return zip_bytes(launch.export_files(plan, target))
 
 
 def csv_files(plan: Plan) -> dict[str, str]:

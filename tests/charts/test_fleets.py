@@ -13,7 +13,7 @@ import pytest
 
 from planner.charts import Row, fleets
 from planner.fleet import Plan, plan
-from planner.launch import fleet_of, launch_specs
+from planner.launch import launch_specs
 from planner.launch.placement import place_replicas, server_numbers
 from planner.roofline import Parallelism
 from planner.serving import Deployment, Pool
@@ -118,7 +118,7 @@ def box_count(fleet: Plan) -> int:
 def test_the_title_counts_servers_as_the_exports_fill_them(name: str) -> None:
     """Pools of one SKU share servers there, and the picture, which draws them apart, says so."""
     fleet = SHAPES[name]
-    filled = len(server_numbers(place_replicas(launch_specs(fleet_of(fleet)))))
+    filled = len(server_numbers(place_replicas(launch_specs(fleet))))
     title = fleets.fleet_picture(fleet).to_dict()["title"]
     text = title["text"] if isinstance(title["text"], str) else title["text"]["expr"]
     assert re.search(rf"\b{filled:,} servers?\b", text)

@@ -10,7 +10,6 @@ import pytest
 import planner
 from planner import launch
 from planner.core import json_text
-from planner.launch import fleet_of
 from planner.report import plan_to_dict
 from planner.scenario import build_request, read_scenario
 from tests.cli.shell import SCENARIO, assert_refused, flat, run, written
@@ -39,7 +38,7 @@ def test_a_plan_document_gives_the_files_of_the_plan_it_was_written_from(
     made: planner.Plan, folder: Path, tmp_path: Path
 ) -> None:
     shown = flat("export", folder / "plan.json", "--to", "kubernetes", "--out", tmp_path / "deploy" / "k8s")
-    expected = launch.export_files(fleet_of(made), "kubernetes")
+    expected = launch.export_files(made, "kubernetes")
     files = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "deploy" / "k8s").iterdir()}
     assert files == expected
     assert f"wrote {len(expected)} files" in shown
@@ -50,7 +49,7 @@ def test_every_target_prints_its_files_behind_a_line_with_their_name(
     target: str, made: planner.Plan, folder: Path
 ) -> None:
     shown = run("export", folder / "plan.json", "--to", target).stdout
-    expected = launch.export_files(fleet_of(made), target)
+    expected = launch.export_files(made, target)
     assert all(f"==> {name} <==\n{text}" in shown for name, text in expected.items())
     assert target in run("export", "--list").stdout
 

@@ -20,7 +20,6 @@ from calibration.serving.benchmark_files import read_results
 from hardware_db import read_calibration
 from planner import launch
 from planner.core import InputError, PlannerError
-from planner.launch import fleet_of
 from planner.llm import load_llm
 from planner.llm.load import load_from_hub
 from planner.scenario import load_request, load_scenario, scenario_in
@@ -136,7 +135,8 @@ def test_the_cache_of_the_hub_leads_nowhere_else(commit: str, tmp_path: Path, mo
 def test_names_of_exported_files_stay_in_their_folder(target: str) -> None:
     """Names of services are the user's; names of files are plain words."""
     for name in (*NASTY, LONG, "a\0b", "con", "\u202egnp.exe"):
-        made = fleet_of(REAL)
-        renamed = replace(made, name=name, deployments=tuple(replace(one, service=name) for one in made.deployments))
+        deployments = tuple(replace(one, service=name) for one in REAL.deployments)
+        request = REAL.request.model_copy(update={"name": name})
+        renamed = replace(REAL, request=request, deployments=deployments)
         for file in launch.export_files(renamed, target):
             assert re.fullmatch(r"[A-Za-z0-9][\w.-]{0,120}(/[A-Za-z0-9][\w.-]{0,120})*", file, re.ASCII), file

@@ -13,22 +13,20 @@ import yaml
 from planner import launch
 from planner.core import UnsupportedFeatureError
 from planner.fleet import Plan, ScheduledPeriod
-from planner.launch import fleet_of
 from planner.launch.autoscaling import RATE_SERIES
 from planner.traffic import DemandProfile, metric_names
 from planner.workload import Slo
 from tests.launch.schemas import breaks, object_breaks
 from tests.launch.test_kubernetes import objects as manifests
-from tests.launch.test_kubernetes import pair, spread
-from tests.launch.test_launch import mixed
 from tests.launch.test_observability import rules
+from tests.made_up_fleets import mixed, pair, spread
 
 NAME = "mixed h100-sxm TP2 c2048 b256"
 
 
 def exported(plan: Plan) -> dict[str, str]:
     """Files of a plan."""
-    return launch.export_files(fleet_of(plan), "autoscaling")
+    return launch.export_files(plan, "autoscaling")
 
 
 def objects(plan: Plan, name: str) -> list[dict[str, Any]]:

@@ -36,7 +36,7 @@ from planner.workload import (
     Workload,
 )
 from tests.builders import Dtype
-from tests.made_up_fleets import LENGTHS, NASTY, P99, fleet, launched, mixed, named, on, pair, traffic
+from tests.made_up_fleets import LENGTHS, NASTY, P99, launched, mixed, named, on, pair, planned, traffic
 
 COUNT = 20_000
 
@@ -174,7 +174,7 @@ def options(words: list[str]) -> dict[str, list[str]]:
 def run_of(client: str, folder: Path, workload: Workload | None = None, slo: Slo = P99) -> dict[str, list[str]]:
     """Options of the run that checks a plan."""
     one = launched(Deployment.mixed(on(), 2), workload, slo=slo)
-    (words,) = commands(scripts(files(fleet(one)))[client], folder)
+    (words,) = commands(scripts(files(planned(one)))[client], folder)
     return options(words)
 
 
@@ -263,7 +263,7 @@ def test_the_printed_command_is_one_that_the_planner_takes(client: str, tmp_path
     """Truth: the planner's own command line parses it, and the server is that of the plan."""
     config = on(tp=2, max_running_requests=96, max_batched_tokens=3072, memory_fraction=0.8)
     path = tmp_path / "run.sh"
-    path.write_text(scripts(files(fleet(launched(Deployment.mixed(config, 2)))))[client], encoding="utf-8")
+    path.write_text(scripts(files(planned(launched(Deployment.mixed(config, 2)))))[client], encoding="utf-8")
     for program in ("vllm", "guidellm", "aiperf"):
         (tmp_path / program).write_text("#!/bin/bash\n")
         (tmp_path / program).chmod(0o755)
@@ -329,7 +329,7 @@ def test_a_model_without_a_preset_is_named_by_its_repository_or_its_configuratio
     own = load_llm("llama-3.1-8b").model_copy(update={"id": "ours", "name": "org/ours"})
     for llm, word in ((own, "hf:org/ours"), (own.model_copy(update={"name": "ours"}), "config.json")):
         config = on().model_copy(update={"llm": llm})
-        text = scripts(files(fleet(launched(Deployment.mixed(config, 1)))))["vllm"]
+        text = scripts(files(planned(launched(Deployment.mixed(config, 1)))))["vllm"]
         assert f"--model {word} --sku" in text
 
 
@@ -353,7 +353,7 @@ def test_the_readme_says_where_each_target_stands_and_what_is_left_out() -> None
     targets = (*P99.targets, LatencyTarget(metric="itl", percentile=0.9, threshold_s=0.1))
     promise = Slo(targets=targets, attainment=0.95)
     workload = traffic(prefixes=SharedPrefixes(tokens=1009), slo=P99)
-    text = files(fleet(launched(Deployment.mixed(on(), 2), workload, slo=promise)))["README.md"]
+    text = files(planned(launched(Deployment.mixed(on(), 2), workload, slo=promise)))["README.md"]
     assert "| 01-main | p99 TTFT | 500 ms | `p99_ttft_ms` | `time_to_first_token.p99` |" in text
     assert "| 01-main | p90 ITL | 100 ms | `p90_itl_ms` | not reported |" in text
     assert "at least 95 %" in text and "single request classes" in text
@@ -363,6 +363,6 @@ def test_the_readme_says_where_each_target_stands_and_what_is_left_out() -> None
 
 def test_each_deployment_has_files_of_its_own() -> None:
     one = launched(Deployment.mixed(on(), 2), service="chat")
-    written = files(fleet(one, replace(one, workload=traffic(3.0))))
+    written = files(planned(one, replace(one, workload=traffic(3.0))))
     assert {name.split(".")[0] for name in written if name != "README.md"} == {"01-chat", "02-chat"}
     assert written["01-chat.requests.jsonl"] != written["02-chat.requests.jsonl"]

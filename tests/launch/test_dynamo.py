@@ -13,7 +13,7 @@ from planner.core import UnsupportedFeatureError
 from planner.launch.dynamo import ROUTER_MODES, files
 from planner.serving import Deployment, Router
 from tests.builders import FP8, HARDWARE
-from tests.made_up_fleets import fleet, launched, mixed, on, pair
+from tests.made_up_fleets import launched, mixed, on, pair, planned
 
 
 def documents(written: dict[str, str]) -> list[dict[str, Any]]:
@@ -55,7 +55,7 @@ def options(component: dict[str, Any]) -> dict[str, str]:
 
 def test_numbers_are_those_of_the_plan() -> None:
     one = launched(Deployment.mixed(on(tp=4, max_running_requests=96, max_batched_tokens=3072), 5))
-    worker = components(files(fleet(one)))["worker"]
+    worker = components(files(planned(one)))["worker"]
     asked = options(worker)
     assert worker["replicas"] == 5 and main(worker)["resources"]["limits"] == {"nvidia.com/gpu": "4"}
     assert (asked["--tensor-parallel-size"], asked["--max-num-seqs"]) == ("4", "96")
@@ -103,7 +103,7 @@ def test_the_frontend_routes_as_planned(router: Router) -> None:
 
 @pytest.mark.parametrize("engine", ["vllm", "tensorrt-llm"])
 def test_prefix_affinity_needs_events_of_the_caches_from_whoever_prefills(engine: str) -> None:
-    found = components(files(pair(engine, Router.PREFIX_AFFINITY)))
+    found = components(files(pair(engine, router=Router.PREFIX_AFFINITY)))
     publishes = {
         name: bool({"--kv-events-config", "--publish-kv-events"} & set(options(found[name])))
         for name in found
@@ -135,6 +135,6 @@ def test_what_dynamo_does_not_have_is_refused_by_name(made: Any, named_in_text: 
 
 def test_each_deployment_is_a_graph_of_its_own_and_the_readme_lists_them() -> None:
     one = launched(Deployment.mixed(on(), 2), service="chat")
-    written = files(fleet(one, one))
+    written = files(planned(one, one))
     assert len(documents(written)) == 2 and "llm-02-chat.dynamo.yaml" in written
     assert "| llm-01-chat.dynamo.yaml | chat | mixed | 2 | 1 x h100-sxm | 1 | round-robin |" in written["README.md"]

@@ -19,22 +19,21 @@ from hardware_db import Dtype
 from planner import launch
 from planner.core import UnsupportedFeatureError
 from planner.fleet import Plan
-from planner.launch import fleet_of
 from planner.launch.llmd import PICKS
 from planner.launch.spec import UNKNOWN_GPU, gpu_labels
-from planner.llm import Precision, load_llm
-from planner.roofline import Parallelism
-from planner.serving import Deployment, Router
+from planner.llm import Precision
+from planner.serving import Router
 from tests.builders import HARDWARE
 from tests.launch.schemas import DNS_LABEL, object_breaks
-from tests.launch.test_launch import ENGINES, mixed, on, planned, routed
+from tests.launch.test_launch import ENGINES
+from tests.made_up_fleets import mixed, pair, ranks, spread
 
 Objects = list[dict[str, Any]]
 
 
 def exported(plan: Plan, target: str = "kubernetes") -> dict[str, str]:
     """Files of a plan for one target."""
-    return launch.export_files(fleet_of(plan), target)
+    return launch.export_files(plan, target)
 
 
 def objects(plan: Plan, target: str = "kubernetes") -> Objects:
@@ -60,22 +59,6 @@ def pods(value: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(value, list):
         for inner in value:
             yield from pods(inner)
-
-
-def pair(engine: str, replicas: tuple[int, int] = (2, 3), **changes: Any) -> Plan:
-    """A plan of a prefill and a decode pool."""
-    return planned(Deployment.disaggregated(on(engine, **changes), on(engine, **changes), replicas))
-
-
-def spread() -> Plan:
-    """Replicas of two servers each: a pipeline."""
-    return mixed(replicas=2, model="llama-3.1-70b", parallelism=Parallelism(tp=8, pp=2))
-
-
-def ranks() -> Plan:
-    """Replicas of two servers each: data-parallel ranks."""
-    native = load_llm("deepseek-v3").native_precision
-    return mixed(replicas=1, model="deepseek-v3", precision=native, parallelism=Parallelism(dp=16, ep=16))
 
 
 PLANS = [
@@ -107,7 +90,7 @@ def manifests() -> list[tuple[str, Plan]]:
 def test_objects_are_of_published_schemas_with_the_replicas_gpus_and_images_of_the_plan(
     target: str, plan: Plan
 ) -> None:
-    specs = launch.launch_specs(fleet_of(plan))
+    specs = launch.launch_specs(plan)
     found = objects(plan, target)
     for one in found:
         assert not object_breaks(one), one["kind"]
@@ -160,7 +143,7 @@ def test_every_service_picks_the_pods_of_exactly_one_workload(plan: Plan) -> Non
 
 
 def test_the_router_finds_replicas_by_the_labels_they_carry_and_may_look_for_them() -> None:
-    found = objects(routed(pair("sglang"), Router.RANDOM))
+    found = objects(pair("sglang", router=Router.RANDOM))
     (router,) = [one for one in kinds(found, "Deployment") if one["metadata"]["name"].endswith("router")]
     words = router["spec"]["template"]["spec"]["containers"][0]["args"]
     labels = {
@@ -277,9 +260,9 @@ def test_nodes_are_drained_one_replica_of_a_pool_at_a_time(target: str) -> None:
 
 def test_a_policy_that_the_router_lacks_is_refused_with_those_it_has() -> None:
     with pytest.raises(UnsupportedFeatureError, match=r"router = 'least_requests'.*round_robin") as refused:
-        exported(routed(mixed(), Router.LEAST_REQUESTS))
+        exported(mixed(router=Router.LEAST_REQUESTS))
     assert "Fix:" in str(refused.value)
-    exported(routed(pair("tensorrt-llm"), Router.LEAST_REQUESTS))
+    exported(pair("tensorrt-llm", router=Router.LEAST_REQUESTS))
 
 
 def test_nodes_are_chosen_by_a_label_with_a_source_or_by_one_that_the_readme_asks_for() -> None:
@@ -303,7 +286,7 @@ def test_a_checkpoint_that_the_plan_does_not_name_is_asked_for() -> None:
 
 def test_every_policy_of_the_planner_has_a_picker_whose_plugins_are_all_declared() -> None:
     for router in Router:
-        (service,) = objects(routed(pair("vllm"), router), "kserve")
+        (service,) = objects(pair("vllm", router=router), "kserve")
         config = service["spec"]["router"]["scheduler"]["config"]["inline"]
         declared = {plugin["type"] for plugin in config["plugins"]}
         for profile in config["schedulingProfiles"]:
@@ -313,13 +296,13 @@ def test_every_policy_of_the_planner_has_a_picker_whose_plugins_are_all_declared
                 assert set(PICKS[router]) <= used
         needs = {"active-request-scorer", "token-load-scorer"} & declared
         assert not needs or "inflight-load-producer" in declared
-        readme = exported(routed(pair("vllm"), router), "llm-d")["README.md"]
+        readme = exported(pair("vllm", router=router), "llm-d")["README.md"]
         assert ("has no policy" in readme) == (router not in PICKS)
 
 
 def test_kserve_carries_the_flags_of_vllm_in_its_variable_so_that_a_shell_reads_them_back() -> None:
     (service,) = objects(pair("vllm"), "kserve")
-    specs = launch.launch_specs(fleet_of(pair("vllm")))
+    specs = launch.launch_specs(pair("vllm"))
     for workload, spec in zip((service["spec"]["prefill"], service["spec"]), specs, strict=True):
         environment = {one["name"]: one for one in workload["template"]["containers"][0]["env"]}
         assert shlex.split(environment["VLLM_ADDITIONAL_ARGS"]["value"]) == list(spec.words)

@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import subprocess
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,16 +18,15 @@ from planner import launch
 from planner.core import InputError, UnknownNameError, UnsupportedFeatureError
 from planner.engine import LoraAdapters, Order, Schedule, Speculation
 from planner.fleet import Plan
-from planner.launch import export_files, fleet_of
+from planner.launch import export_files, launch_specs
 from planner.launch.flags import FlagKind, engine_flags
 from planner.launch.readme import README_NAME
 from planner.launch.scripts import COMPOSE_NAME, START_NAME
-from planner.launch.spec import LaunchSpec
 from planner.llm import DraftMethod, Precision, load_llm
 from planner.roofline import Parallelism
-from planner.serving import Deployment, Router
-from tests.builders import FP8, HARDWARE, replica
-from tests.made_up_fleets import NASTY
+from planner.serving import Router
+from tests.builders import FP8, HARDWARE
+from tests.made_up_fleets import NASTY, mixed, named, on, routed, two_pools
 from tests.made_up_plans import REAL, made_up
 
 ENGINES = sorted(HARDWARE.engines)
@@ -36,38 +34,7 @@ ENGINES = sorted(HARDWARE.engines)
 
 def launch_files(plan: Plan) -> dict[str, str]:
     """Scripts and the Compose file of a plan."""
-    return {**export_files(fleet_of(plan), "scripts"), **export_files(fleet_of(plan), "compose")}
-
-
-def planned(deployment: Deployment, service: str = "main") -> Plan:
-    """A plan of one deployment whose replicas have a server each, of GPUs at 2.50 USD/h."""
-    nodes = tuple(pool.replicas for pool in deployment.pools)
-    usd = tuple(2.5 * pool.replicas * pool.config.parallelism.gpus for pool in deployment.pools)
-    one = replace(REAL.deployments[0], deployment=deployment, nodes=nodes, service=service, pool_usd_per_hour=usd)
-    return replace(REAL, deployments=(one,))
-
-
-def mixed(engine: str = "vllm", replicas: int = 2, **changes: Any) -> Plan:
-    """A plan of one mixed pool on an engine."""
-    return planned(Deployment.mixed(on(engine, **changes), replicas))
-
-
-def routed(plan: Plan, router: Router) -> Plan:
-    """The same plan with another policy in front of its pools."""
-    deployment = plan.deployments[0].deployment
-    pools = tuple(pool.model_copy(update={"router": router}) for pool in deployment.pools)
-    return planned(deployment.model_copy(update={"pools": pools}))
-
-
-def on(engine: str, **changes: Any) -> Any:
-    """A replica on an engine."""
-    config = replica(**changes)
-    return config.model_copy(update={"engine": HARDWARE.engines[engine]})
-
-
-def launch_specs(plan: Plan) -> tuple[LaunchSpec, ...]:
-    """What starts the pools of a plan."""
-    return launch.launch_specs(fleet_of(plan))
+    return {**export_files(plan, "scripts"), **export_files(plan, "compose")}
 
 
 def flags(plan: Plan, pool: int = 0) -> dict[str, str]:
@@ -176,7 +143,7 @@ def test_adapters_have_a_rank_that_vllm_takes() -> None:
 
 
 def test_vllm_roles_are_those_of_its_nixl_connector() -> None:
-    plan = planned(Deployment.disaggregated(on("vllm"), on("vllm")))
+    plan = two_pools(on("vllm"), on("vllm"))
     roles = [json.loads(flags(plan, pool)["--kv-transfer-config"])["kv_role"] for pool in (0, 1)]
     assert roles == ["kv_producer", "kv_consumer"]
     exported = 'export VLLM_NIXL_SIDE_CHANNEL_PORT="${VLLM_NIXL_SIDE_CHANNEL_PORT:-5600}"'
@@ -221,16 +188,16 @@ def test_what_an_engine_has_no_verified_flag_for_is_refused_by_name(
 
 def test_a_fleet_that_cannot_be_started_is_refused_by_name() -> None:
     amd = HARDWARE.skus["mi300x"]
-    launch_files(planned(Deployment.disaggregated(on("vllm", sku=amd), on("vllm", sku=amd))))
+    launch_files(two_pools(on("vllm", sku=amd), on("vllm", sku=amd)))
     for plan, error, said in (
         (made_up(REAL.request, {}, float("inf")), InputError, "has no fleet to launch"),
         (
-            planned(Deployment.disaggregated(on("vllm"), on("sglang"))),
+            two_pools(on("vllm"), on("sglang")),
             UnsupportedFeatureError,
             r"deployment\.pools\.engine",
         ),
         (
-            planned(Deployment.disaggregated(on("sglang", sku=amd), on("sglang", sku=amd))),
+            two_pools(on("sglang", sku=amd), on("sglang", sku=amd)),
             UnsupportedFeatureError,
             "no verified hand-over of KV caches on GPUs of AMD",
         ),
@@ -256,10 +223,7 @@ def test_compose_has_what_a_service_needs_and_the_readme_what_is_served() -> Non
 
 @pytest.mark.parametrize(("name", "engine"), [*zip(NASTY, [*ENGINES] * 3, strict=False)])
 def test_names_of_users_stay_text(name: str, engine: str, tmp_path: Path) -> None:
-    llm = load_llm("llama-3.1-8b").model_copy(update={"name": name, "id": name})
-    config = on(engine).model_copy(update={"llm": llm})
-    plan = planned(Deployment.mixed(config, 1), service=name)
-    plan = replace(plan, request=plan.request.model_copy(update={"name": name}))
+    plan = named(name, engine)
     files = launch_files(plan)
     assert all(re.fullmatch(r"[A-Za-z0-9.-]+", file) and ".." not in file for file in files)
     for script in (text for file, text in files.items() if file.endswith(".sh")):
@@ -333,7 +297,7 @@ def test_amd_gpus_get_a_rocm_image_and_the_render_nodes_of_their_own_gpus() -> N
 
 def test_a_router_of_two_pools_names_each_url_by_its_role_and_the_bootstrap_port_of_each_prefill_replica() -> None:
     """--prefill URL [BOOTSTRAP_PORT] (sglang_router/router_args.py of sglang-router 0.3.2)."""
-    words = command(scripts(planned(Deployment.disaggregated(on("sglang"), on("sglang"), (2, 1))))["01-main-router.sh"])
+    words = command(scripts(two_pools(on("sglang"), on("sglang"), (2, 1)))["01-main-router.sh"])
     asked = words[words.index("--pd-disaggregation") :]
     first, second, third = (f"http://${{SERVER_1}}:{port}" for port in (8000, 8001, 8002))
     assert asked[1:9] == ["--prefill", first, "8998", "--prefill", second, "9008", "--decode", third]
@@ -342,9 +306,7 @@ def test_a_router_of_two_pools_names_each_url_by_its_role_and_the_bootstrap_port
 
 def test_the_disaggregated_server_of_tensorrt_llm_gets_a_file_with_all_servers_and_the_policy() -> None:
     """Keys as `extract_disagg_cfg` of tensorrt_llm/llmapi/disagg_utils.py takes them: one URL for each instance."""
-    pair = routed(
-        planned(Deployment.disaggregated(on("tensorrt-llm"), on("tensorrt-llm"), (2, 3))), Router.LEAST_REQUESTS
-    )
+    pair = routed(two_pools(on("tensorrt-llm"), on("tensorrt-llm"), (2, 3)), Router.LEAST_REQUESTS)
     content = yaml.safe_load(yaml.safe_load(launch_files(pair)[COMPOSE_NAME])["configs"]["01-main-router"]["content"])
     assert set(content) == {"hostname", "port", "context_servers", "generation_servers"}
     for section, replicas in (("context_servers", 2), ("generation_servers", 3)):
@@ -357,12 +319,12 @@ def test_targets_are_listed_under_their_own_names_and_unknown_ones_are_refused()
     assert {"scripts", "compose", "kubernetes", "kserve", "llm-d"} <= set(launch.TARGETS)
     assert all(name == target.name and target.title for name, target in launch.TARGETS.items())
     with pytest.raises(UnknownNameError, match="kubernets"):
-        launch.export_files(fleet_of(mixed()), "kubernets")
+        launch.export_files(mixed(), "kubernets")
 
 
 def test_compose_names_every_variable_that_it_reads_and_demands_addresses_only_of_several_servers() -> None:
     spread = mixed("sglang", model="llama-3.1-70b", parallelism=Parallelism(tp=16))
-    for plan in (planned(Deployment.disaggregated(on("sglang"), on("sglang"), (1, 2))), spread):
+    for plan in (two_pools(on("sglang"), on("sglang"), (1, 2)), spread):
         text = launch_files(plan)[COMPOSE_NAME]
         assert "$(" not in text and (":?" in text) == (plan is spread)
         used = set(re.findall(r"\$\{([A-Z]+)[A-Z0-9_]*:[-?]", text)) - {"HOME"}

@@ -18,15 +18,14 @@ import yaml
 from planner import launch
 from planner.core import UnsupportedFeatureError
 from planner.fleet import Plan
-from planner.launch import fleet_of
+from planner.launch import launch_specs
 from planner.launch.observability import POOL, SLOWER
 from planner.launch.placement import place_replicas
 from planner.traffic import metric_names
 from planner.workload import LatencyTarget, Slo
 from tests.launch.schemas import breaks
-from tests.launch.test_kubernetes import kinds, objects, pair
-from tests.launch.test_launch import launch_specs, mixed, planned
-from tests.made_up_fleets import NASTY
+from tests.launch.test_kubernetes import kinds, objects
+from tests.made_up_fleets import NASTY, launched, mixed, pair, planned
 
 WATCHED = [mixed("vllm", 4, tp=2), mixed("tensorrt-llm"), pair("vllm"), pair("sglang")]
 FUNCTIONS = {"sum", "avg", "by", "le", "rate", "histogram_quantile", "vector", "up", "or", "unless"}
@@ -34,7 +33,7 @@ FUNCTIONS = {"sum", "avg", "by", "le", "rate", "histogram_quantile", "vector", "
 
 def exported(plan: Plan) -> dict[str, str]:
     """Files of a plan."""
-    return launch.export_files(fleet_of(plan), "observability")
+    return launch.export_files(plan, "observability")
 
 
 def rules(plan: Plan) -> list[dict[str, Any]]:
@@ -148,7 +147,7 @@ def test_the_label_is_the_one_that_pod_monitors_and_the_scrape_file_give() -> No
 
 @pytest.mark.parametrize("name", [NASTY[3], NASTY[6]])
 def test_names_of_users_are_no_templates_and_break_no_file(name: str) -> None:
-    plan = planned(mixed().deployments[0].deployment, f"{name} {{{{ $value }}}}")
+    plan = planned(launched(mixed().deployments[0].deployment, service=f"{name} {{{{ $value }}}}"))
     (resource,) = yaml.safe_load_all(exported(plan)["prometheus-rules.yaml"])
     assert not breaks(resource, "PrometheusRule")
     assert all("{{" not in rule["annotations"]["summary"] for rule in rules(plan) if "alert" in rule)

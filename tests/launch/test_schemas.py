@@ -13,7 +13,7 @@ import yaml
 
 from planner import launch
 from planner.core import UnsupportedFeatureError
-from planner.launch import TARGETS, fleet_of
+from planner.launch import TARGETS
 from planner.launch.readme import README_NAME
 from tests.launch.schemas import DNS_LABEL, object_breaks
 from tests.launch.test_started import SHAPES
@@ -34,7 +34,7 @@ REFUSED: Mapping[tuple[str, str], str] = {
 @cache
 def exported(shape: str, target: str) -> Mapping[str, str]:
     """The files of a shape."""
-    return launch.export_files(fleet_of(SHAPES[shape][0]), target)
+    return launch.export_files(SHAPES[shape][0], target)
 
 
 @cache

@@ -9,10 +9,10 @@ import pytest
 
 from planner import launch
 from planner.fleet import Plan
-from planner.launch import TARGETS, fleet_of
+from planner.launch import TARGETS
 from planner.workload import RequestClass, TokenLengths, Workload
 from tests.builders import HARDWARE
-from tests.launch.test_launch import mixed
+from tests.made_up_fleets import mixed
 from tests.places import ROOT
 
 RATES = (9.0, 3.0)
@@ -37,7 +37,7 @@ def two_skus(*lengths: TokenLengths) -> Plan:
 
 @pytest.mark.parametrize("target", [name for name, target in TARGETS.items() if target.starts])
 def test_every_export_says_what_each_address_gets(target: str) -> None:
-    files = launch.export_files(fleet_of(two_skus()), target)
+    files = launch.export_files(two_skus(), target)
     text = files["README.md"]
     assert "One service, several addresses" in text and CONF in text
     (first,), (second,) = (re.findall(rf"\| 0{n} \| ([^\n]+) \|\n", text) for n in (1, 2))
@@ -56,20 +56,18 @@ def test_no_router_of_an_engine_has_weights() -> None:
 
 
 def test_one_deployment_and_what_starts_nothing_say_nothing_of_it() -> None:
-    assert "several addresses" not in launch.export_files(fleet_of(mixed()), "compose")["README.md"]
-    assert CONF not in launch.export_files(fleet_of(two_skus()), "observability")
+    assert "several addresses" not in launch.export_files(mixed(), "compose")["README.md"]
+    assert CONF not in launch.export_files(two_skus(), "observability")
 
 
 def test_kinds_of_requests_are_not_divided_by_weights() -> None:
     """Long prompts that were planned on one pool must not reach the other."""
-    files = launch.export_files(
-        fleet_of(two_skus(TokenLengths.constant(3000, 100), TokenLengths.constant(100, 100))), "scripts"
-    )
+    files = launch.export_files(two_skus(TokenLengths.constant(3000, 100), TokenLengths.constant(100, 100)), "scripts")
     assert CONF not in files and "divide them by kind" in files["README.md"]
 
 
 def test_several_services_are_not_shared() -> None:
     plan = two_skus()
     named = [replace(part, service=name) for part, name in zip(plan.deployments, "ab", strict=True)]
-    files = launch.export_files(fleet_of(replace(plan, deployments=tuple(named))), "scripts")
+    files = launch.export_files(replace(plan, deployments=tuple(named)), "scripts")
     assert "several addresses" not in files["README.md"]

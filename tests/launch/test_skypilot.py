@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from planner.llm import load_llm
 from planner.roofline import Parallelism
 from planner.serving import Deployment, Router
 from tests.builders import HARDWARE
-from tests.made_up_fleets import NASTY, fleet, launched, mixed, named, on, pair, routed, traffic
+from tests.made_up_fleets import NASTY, launched, mixed, named, on, pair, planned
 
 FIELDS = {
     "": {"name", "num_nodes", "resources", "file_mounts", "envs", "secrets", "service", "run"},
@@ -52,7 +53,7 @@ def started(script: str, folder: Path, **environment: str) -> list[str]:
 
 
 def test_numbers_are_those_of_the_plan(tmp_path: Path) -> None:
-    found = task(files(fleet(launched(Deployment.mixed(on(tp=4, max_running_requests=96), 5)))))
+    found = task(files(planned(launched(Deployment.mixed(on(tp=4, max_running_requests=96), 5)))))
     assert found["resources"]["accelerators"] == {"H100": 4} and found["num_nodes"] == 1
     assert found["service"]["replica_policy"] == {"min_replicas": 5, "max_replicas": 5}
     assert found["service"]["ports"] == found["resources"]["ports"] == 8000
@@ -116,8 +117,9 @@ def test_what_skypilot_does_not_have_is_refused_by_name(made: Any, named_in_text
 
 
 def test_each_deployment_is_a_service_whose_replicas_answer_at_the_port_it_asks() -> None:
-    one = launched(routed(Deployment.mixed(on(), 2), Router.LEAST_REQUESTS), traffic(), service="chat")
-    written = files(fleet(one, one))
+    (one,) = mixed(router=Router.LEAST_REQUESTS).deployments
+    one = replace(one, service="chat")
+    written = files(planned(one, one))
     tasks = [yaml.safe_load(text) for name, text in written.items() if name.endswith(".sky.yaml")]
     assert [found["service"]["ports"] for found in tasks] == [8000, 8000], "on servers of their own"
     assert all("PORT=${PORT:-8000}" in found["run"] for found in tasks)

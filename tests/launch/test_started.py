@@ -27,7 +27,6 @@ import yaml
 from planner import launch
 from planner.core import UnsupportedFeatureError
 from planner.fleet import Plan
-from planner.launch import fleet_of
 from planner.launch.placement import place_replicas, server_numbers
 from planner.launch.routers import FIRST_ROUTER_PORT
 from planner.launch.scripts import COMPOSE_NAME, RENDER_NODES_NAME
@@ -35,10 +34,9 @@ from planner.launch.slurm import JOB_NAME
 from planner.launch.spec import FIRST_PORT
 from planner.llm import load_llm
 from planner.roofline import Parallelism
-from planner.serving import Deployment, Router
+from planner.serving import Router
 from tests.builders import HARDWARE
-from tests.launch.test_kubernetes import pair, ranks, spread
-from tests.launch.test_launch import mixed, on, planned, routed
+from tests.made_up_fleets import mixed, on, pair, ranks, spread, two_pools
 
 STUB = Path(__file__).with_name("stub_engine.py")
 FLAGS = Path(__file__).parents[1] / "reference" / "launch" / "program_flags.csv"
@@ -60,12 +58,12 @@ SHAPES: Mapping[str, tuple[Plan, int, str]] = {
     "one server of eight": (mixed("vllm", 4, tp=2), 1, "round_robin"),
     "two servers": (mixed("vllm", 3, tp=4), 2, "round_robin"),
     "a pair of two SKUs": (
-        planned(Deployment.disaggregated(on("vllm", tp=2), on("vllm", sku=H200, tp=4), (3, 2))),
+        two_pools(on("vllm", tp=2), on("vllm", sku=H200, tp=4), (3, 2)),
         2,
         "round_robin",
     ),
     "SGLang, attention DP over two nodes": (attention_ranks(2, Parallelism(dp=16, ep=16)), 4, "round_robin"),
-    "TensorRT-LLM": (routed(mixed("tensorrt-llm", 4, tp=2), Router.LEAST_REQUESTS), 1, "least_conn"),
+    "TensorRT-LLM": (mixed("tensorrt-llm", 4, Router.LEAST_REQUESTS, tp=2), 1, "least_conn"),
     "AMD": (mixed("vllm", 2, tp=4, sku=MI300X), 1, "round_robin"),
 }
 """Plan, its servers, and the word of its router's policy."""
@@ -147,13 +145,13 @@ class Site:
 
 def scripts(plan: Plan) -> Mapping[str, str]:
     """The scripts of a plan."""
-    return launch.export_files(fleet_of(plan), "scripts")
+    return launch.export_files(plan, "scripts")
 
 
 @contextmanager
 def started(folder: Path, plan: Plan, target: str, servers: int) -> Iterator[Site]:
     """A fleet that runs, by its scripts or by its Compose file."""
-    site = Site(folder, launch.export_files(fleet_of(plan), target), servers)
+    site = Site(folder, launch.export_files(plan, target), servers)
     try:
         if target == "scripts":
             for server in site.addresses:
@@ -250,7 +248,7 @@ def gpus(service: Mapping[str, Any]) -> dict[str, str]:
 
 def serves(site: Site, plan: Plan, policy: str) -> None:
     """Requests reach every replica that answers clients, through the router, and the policy is the planned one."""
-    specs = launch.launch_specs(fleet_of(plan))
+    specs = launch.launch_specs(plan)
     answering = [replica for replica in place_replicas(specs) if replica.spec.name == specs[-1].name]
     host = f"{site.addresses[1]}:{FIRST_ROUTER_PORT if policy else FIRST_PORT}"
     model = specs[0].model
@@ -310,11 +308,11 @@ tr ' ' '\\n' < "$3"
 @pytest.mark.parametrize("shape", ["two servers", "a pair of two SKUs"])
 def test_a_slurm_job_starts_the_fleet_on_its_nodes(shape: str, tmp_path: Path) -> None:
     plan, servers, policy = SHAPES[shape]
-    site = Site(tmp_path, launch.export_files(fleet_of(plan), "slurm"), servers)
+    site = Site(tmp_path, launch.export_files(plan, "slurm"), servers)
     for program, text in (("srun", SRUN), ("scontrol", SCONTROL)):
         (tmp_path / "programs" / program).write_text(text, encoding="utf-8")
         (tmp_path / "programs" / program).chmod(0o755)
-    replicas = place_replicas(launch.launch_specs(fleet_of(plan)))
+    replicas = place_replicas(launch.launch_specs(plan))
     skus = dict(sorted((server, replica.spec.sku) for replica in replicas for server in replica.servers))
     parts = [[server for server in skus if skus[server] == sku] for sku in dict.fromkeys(skus.values())]
     site.environment |= {"SLURM_SUBMIT_DIR": str(site.folder), "STUB_NODES": str(tmp_path)}
@@ -332,12 +330,12 @@ def test_a_slurm_job_starts_the_fleet_on_its_nodes(shape: str, tmp_path: Path) -
 
 
 def test_a_slurm_job_asks_for_the_servers_that_the_plan_fills() -> None:
-    text = launch.export_files(fleet_of(SHAPES["a pair of two SKUs"][0]), "slurm")[JOB_NAME]
+    text = launch.export_files(SHAPES["a pair of two SKUs"][0], "slurm")[JOB_NAME]
     asked = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
     assert asked.count("hetjob") == 1 and asked.count("--exclusive") == 2
     assert [one for one in asked if "gpus" in one] == ["--gpus-per-node=h100:8", "--gpus-per-node=h200:8"]
     assert [one for one in asked if "nodes=" in one] == ["--nodes=1", "--nodes=1"]
-    alone = launch.export_files(fleet_of(SHAPES["two servers"][0]), "slurm")[JOB_NAME]
+    alone = launch.export_files(SHAPES["two servers"][0], "slurm")[JOB_NAME]
     assert "#SBATCH --nodes=2" in alone and "#SBATCH --gpus-per-node=8" in alone and "hetjob" not in alone
 
 
@@ -381,7 +379,7 @@ def test_a_stand_in_refuses_what_the_real_program_does_not_read(tmp_path: Path) 
 def test_no_two_processes_of_a_server_share_a_gpu_or_a_port(shape: str) -> None:
     ranks_beside = {"two replicas of attention ranks on a server": (attention_ranks(2, Parallelism(dp=4, ep=4)), 1, "")}
     plan, servers, _ = {**SHAPES, **ranks_beside}[shape]
-    replicas = place_replicas(launch.launch_specs(fleet_of(plan)))
+    replicas = place_replicas(launch.launch_specs(plan))
     assert server_numbers(replicas) == list(range(1, servers + 1))
     gpus = [(server, gpu) for replica in replicas for server in replica.servers for gpu in replica.gpus]
     assert len(gpus) == len(set(gpus)) and all(
@@ -394,14 +392,14 @@ def test_no_two_processes_of_a_server_share_a_gpu_or_a_port(shape: str) -> None:
 
 def test_larger_replicas_are_placed_first_so_that_none_wastes_a_server() -> None:
     """Three of two GPUs, then two of four, fill two servers of eight as they would not in their own order."""
-    plan = planned(Deployment.disaggregated(on("vllm", tp=2), on("vllm", tp=4), (3, 2)))
-    replicas = place_replicas(launch.launch_specs(fleet_of(plan)))
+    plan = two_pools(on("vllm", tp=2), on("vllm", tp=4), (3, 2))
+    replicas = place_replicas(launch.launch_specs(plan))
     assert server_numbers(replicas) == [1, 2]
 
 
 def test_a_policy_that_neither_router_nor_nginx_has_is_refused() -> None:
     for target in ("scripts", "compose"):
         with pytest.raises(UnsupportedFeatureError, match=r"router = 'least_tokens'.*nginx"):
-            launch.export_files(fleet_of(routed(mixed(), Router.LEAST_TOKENS)), target)
-    files = scripts(routed(mixed(), Router.LEAST_REQUESTS))  # which nginx has and the engine's router lacks
+            launch.export_files(mixed(router=Router.LEAST_TOKENS), target)
+    files = scripts(mixed(router=Router.LEAST_REQUESTS))  # which nginx has and the engine's router lacks
     assert "    least_conn;" in files["01-main-router.sh"] and "nginx spreads the requests" in files["README.md"]

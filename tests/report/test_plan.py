@@ -14,7 +14,7 @@ from planner.core import Metric, Table, money, rebuilt, significant
 from planner.engine import images_s
 from planner.fleet import Plan
 from planner.fleet.types import Agreement
-from planner.launch import fleet_of, launch_specs
+from planner.launch import launch_specs
 from planner.launch.placement import place_replicas, server_numbers
 from planner.report import LIMITS
 from planner.report import plan as report
@@ -157,7 +157,7 @@ def test_several_deployments_are_numbered_and_their_servers_counted_once(plan: P
     assert all(name.startswith("1 ") for name in names[: len(names) // 2])
     assert all(name.startswith("2 ") for name in names[len(names) // 2 :])
     nodes = [_number({r["what"]: r["value"] for r in _rows(_table(p, "Cost"))}["servers"]) for p in (plan, twice)]
-    assert nodes == [len(server_numbers(place_replicas(launch_specs(fleet_of(p))))) for p in (plan, twice)]
+    assert nodes == [len(server_numbers(place_replicas(launch_specs(p)))) for p in (plan, twice)]
     assert nodes[0] <= sum(_number(row["servers"]) for row in _rows(_table(plan, "Fleet")))
 
 

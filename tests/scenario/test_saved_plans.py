@@ -17,7 +17,7 @@ from hardware_db import load_hardware
 from planner.core import InputError, Metric, json_text, rebuilt, write_text
 from planner.engine import Order, Schedule
 from planner.fleet import Plan, PlannedDeployment, plan
-from planner.launch import fleet_of, read_fleet
+from planner.launch import export_files, read_fleet
 from planner.report import plan_to_dict, tables
 from planner.scenario import build_request, load_plan, read_scenario
 from planner.serving import Deployment, KvTransfer
@@ -150,8 +150,13 @@ def test_a_plan_read_back_is_the_plan_that_was_written(shape: str, tmp_path: Pat
         if field.name not in ("deployments", "allocation"):
             assert getattr(found, field.name) == getattr(wanted, field.name), field.name
     assert exact(plan_to_dict(found)) == exact(plan_to_dict(wanted))
-    assert fleet_of(found) == fleet_of(wanted) == read_fleet(tmp_path / "plan.json")
+    assert started(found) == started(wanted) == started(read_fleet(tmp_path / "plan.json"))
     assert shape != "drafts, adapters, another format" or tables(found) == tables(wanted)
+
+
+def started(plan: Plan) -> list[tuple[object, ...]]:
+    """What the exports of a plan start."""
+    return [(one.service, one.deployment, one.workload, one.slo, one.pool_usd_per_hour) for one in plan.deployments]
 
 
 def latencies(deployment: PlannedDeployment, metric: Metric) -> list[float]:
@@ -165,9 +170,8 @@ def test_a_latency_without_bound_is_one_again(tmp_path: Path) -> None:
     content["deployments"][0]["simulated"]["ttft_s"]["p95"] = None
     (one,) = load_plan(written(tmp_path, content)).deployments
     assert one.simulated.ttft.quantile_s(0.5) == float("inf") > one.predicted.ttft.quantile_s(0.5)
-    (launched,) = read_fleet(written(tmp_path, content)).deployments
-    assert launched.figures is not None
-    assert [launched.figures.expected(target) is None for target in launched.slo.targets] == [True, False]
+    rules = export_files(read_fleet(written(tmp_path, content)), "observability")["rules.yml"]
+    assert rules.count("planner:promised_latency") == 2 and rules.count("planner:expected_latency") == 1
 
 
 def test_a_plan_of_schema_2_is_read(tmp_path: Path) -> None:
@@ -180,7 +184,7 @@ def test_a_plan_of_schema_2_is_read(tmp_path: Path) -> None:
     del one["deployment"]["pools"][0]["surviving"]
     found = load_plan(written(tmp_path, content))
     assert found.dominated == () and found.deployments[0].predicted.interval == {}
-    assert fleet_of(found) == fleet_of(planned("mixed"))
+    assert started(found) == started(planned("mixed"))
     assert found.deployments[0].surviving == planned("mixed").deployments[0].surviving
 
 
@@ -203,7 +207,7 @@ def test_nothing_is_planned_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = written(tmp_path, document("disaggregated"))
     for function in ("planning.search_fleet", "program.solve", "simulation.evaluate"):
         monkeypatch.setattr(f"planner.fleet.{function}", refused)
-    assert fleet_of(load_plan(path)) == fleet_of(planned("disaggregated"))
+    assert started(load_plan(path)) == started(planned("disaggregated"))
 
 
 def test_settings_that_planning_never_chooses_come_back_too(tmp_path: Path) -> None:
@@ -216,7 +220,7 @@ def test_settings_that_planning_never_chooses_come_back_too(tmp_path: Path) -> N
     changed = dataclasses.replace(planned("disaggregated"), deployments=(by_hand_too,))
     content = plan_to_dict(changed)
     assert content["deployments"][0]["deployment"]["pools"][0]["memory_fraction"] == 0.77
-    assert fleet_of(load_plan(written(tmp_path, content))) == fleet_of(changed)
+    assert started(load_plan(written(tmp_path, content))) == started(changed)
 
 
 def test_versions_are_those_that_were_planned_with(tmp_path: Path) -> None:
@@ -236,7 +240,7 @@ def test_a_plan_without_a_fleet_is_refused_alike_from_both_sides(tmp_path: Path)
     none = dataclasses.replace(planned("mixed"), deployments=(), cost=None)
     said = "plan = 'small': has no fleet to launch. Fix: change the request until it is feasible"
     with pytest.raises(InputError) as from_plan:
-        fleet_of(none)
+        export_files(none, "compose")
     with pytest.raises(InputError) as from_file:
         read_fleet(written(tmp_path, plan_to_dict(none)))
     assert str(from_plan.value) == str(from_file.value) == said

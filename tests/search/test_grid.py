@@ -15,7 +15,6 @@ from planner.engine.footprint import start_probability
 from planner.fleet import plan
 from planner.launch import launch_specs
 from planner.launch.flags import rows_of
-from planner.launch.fleet import Fleet, LaunchedDeployment
 from planner.llm import LlmSpec, Precision, load_llm, published_precisions, weight_bytes
 from planner.scenario import load_scenario
 from planner.search import Capacity, Demand, FamilySet, Mode, Offer, SearchSpace, find_families
@@ -33,6 +32,7 @@ from planner.search.grid import (
 from planner.serving import Deployment, Role
 from planner.workload import LatencyTarget, RequestClass, SharedPrefixes, Slo, TokenLengths, Workload
 from tests.builders import FP8, HARDWARE
+from tests.made_up_fleets import launched, planned
 
 SLACK = Slo(
     targets=(
@@ -179,9 +179,8 @@ def test_everything_that_is_offered_starts(model: str, sku: str, engine: str) ->
     refused = {}
     for member in (m for family in got.families for m in family.members):
         deployment = Deployment(pools=(member.pool(1),))
-        launched = LaunchedDeployment(model, deployment, asked.workload, asked.slo)
         try:
-            launch_specs(Fleet("a test", (launched,)))
+            launch_specs(planned(launched(deployment, asked.workload, model, asked.slo)))
         except PlannerError as error:
             refused[member.name] = str(error)
     assert not refused

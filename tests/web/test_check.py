@@ -14,7 +14,7 @@ import planner
 from planner.analysis import ServedTraffic, compare_running_fleet
 from planner.core import rebuilt
 from planner.engine import StepTimeShift
-from planner.launch import fleet_of, served_models
+from planner.launch import served_models
 from planner.report import running_fleet as report
 from planner.scenario import Content, full_content, scenario_of_text
 from planner.traffic import read_metrics
@@ -113,7 +113,7 @@ def two_models(content: Content) -> Content:
 def metrics_of_two(two_models: Content, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One scrape of both models, 15 and 5 % slower than estimated, each under the name that the exports give it."""
     plan = planner.plan(planner.load_scenario(two_models), simulate=False, alternatives=False)
-    names, text = served_models(fleet_of(plan)), ""
+    names, text = served_models(plan), ""
     for one in plan.deployments:
         factor = 1.05 if one.service == "small" else 1.15
         shift = StepTimeShift(decode=factor, prompt=factor)

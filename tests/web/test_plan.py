@@ -15,7 +15,7 @@ import planner
 from planner.analysis import headline
 from planner.core import with_unit
 from planner.fleet import Plan, PlanConfidence, hardware_for
-from planner.launch import TARGETS, export_files, fleet_of
+from planner.launch import TARGETS, export_files
 from planner.report import plan as report
 from planner.web import concerns, plan_tab, summary
 from tests.builders import SMALL_CHAT
@@ -180,7 +180,7 @@ def test_the_deployment_is_what_the_command_line_exports_and_the_same_every_time
     packed = plan_tab.export_zip(plan, target)
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
         files = {name: archive.read(name).decode() for name in archive.namelist()}
-    assert files == export_files(fleet_of(plan), target) and plan_tab.zip_bytes(files) == packed
+    assert files == export_files(plan, target) and plan_tab.zip_bytes(files) == packed
 
 
 def test_what_cannot_be_deployed_somewhere_says_why_on_the_button() -> None:
