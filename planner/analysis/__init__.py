@@ -7,7 +7,7 @@ worth to measure (`uncertain_steps`), what a change brings (`what_if`), when a h
 demand grows (`fleet_growth`).
 
 And the serving systems of the literature side by side on the same GPUs and traffic (`compare`): `systems` names them
-with who described them, `system_variants` turns a deployment into what each would run. Nothing else in the product
+with who described them, and turns a deployment into what each would run. Nothing else in the product
 knows a system's name.
 """
 
@@ -21,8 +21,16 @@ from planner.analysis.api_prices import (
     own_price,
 )
 from planner.analysis.autoscaling import Autoscaler, AutoscalingDay, PlayedFleet, simulate_autoscaler
-from planner.analysis.fleet_capacity import headroom, is_calibrated, period_capacities_per_s
-from planner.analysis.fleet_growth import FleetGrowth, FleetHorizon, NextFleet, fleet_growth, next_purchases
+from planner.analysis.fleet_capacity import (
+    FleetGrowth,
+    FleetHorizon,
+    NextFleet,
+    fleet_growth,
+    headroom,
+    is_calibrated,
+    next_purchases,
+    period_capacities_per_s,
+)
 from planner.analysis.headline import EXACT_ESTIMATES, CostRange, fleet_words, own_words, place_words, sku_words
 from planner.analysis.load_response import LoadResponses, Signal
 from planner.analysis.perturbations import numeric_requirements, price_now, requirements
@@ -51,8 +59,7 @@ from planner.analysis.running_fleet import (
     learned_steps,
 )
 from planner.analysis.system_comparison import Comparison, RatePoint, SystemRow, compare, mixed_plan
-from planner.analysis.system_variants import Variant
-from planner.analysis.systems import DEFAULT_SYSTEMS, SYSTEMS, System, chosen_systems
+from planner.analysis.systems import DEFAULT_SYSTEMS, SYSTEMS, System, Variant, chosen_systems
 from planner.analysis.types import (
     ApiBreakEven,
     ApiPrice,

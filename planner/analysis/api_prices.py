@@ -15,7 +15,7 @@ from functools import cache
 
 from pydantic import ValidationError
 
-from planner.analysis.replanner import Replanner, baseline
+from planner.analysis.replanner import CHANGE_TOLERANCE, Replanner, baseline
 from planner.analysis.types import ApiBreakEven, ApiPrice
 from planner.core import InputError, from_validation_error, preset, rebuilt
 from planner.fleet import CostBreakdown, Plan
@@ -28,8 +28,6 @@ DEMAND_HALVINGS = 6
 """The break-even demand is searched down to a 64th of the one planned. A choice."""
 DEMAND_DOUBLINGS = 3
 """And up to 8 times it: beyond, fleets are slow to plan and cost per request hardly falls any more. A choice."""
-RATE_TOLERANCE = 0.01
-"""Relative width to which the break-even demand is found. A choice."""
 
 
 def llm_family(llm_id: str) -> str:
@@ -245,7 +243,7 @@ def _crossing(wins: Callable[[float], bool], start: float) -> float | None:
     else:
         return outer if winner else None
     lose, win = (outer, inner) if winner else (inner, outer)
-    while win - lose > RATE_TOLERANCE * win:
+    while win - lose > 2.0 * CHANGE_TOLERANCE * win:
         middle = math.sqrt(win * lose)
         lose, win = (lose, middle) if wins(middle) else (middle, win)
     return win

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -305,29 +305,34 @@ class _Track:
     Attributes:
         planned: the deployment.
         ready, starting, draining: pool sizes by step, each shape (n, pools).
-        outcome: what became of the requests.
+        requests: `arrived`, `attained`, `served` and `backlog` of `PlayedFleet`, each shape (n,).
+        longest_delay_s: longest wait in a backlog [s].
     """
 
     planned: PlannedDeployment
     ready: IntArray
     starting: IntArray
     draining: IntArray
-    outcome: _Outcome
-
-
-@dataclass(frozen=True, eq=False)
-class _Outcome:
-    """Requests by step, each shape (n,); attributes as in `PlayedFleet`."""
-
-    arrived: FloatArray
-    attained: FloatArray
-    served: FloatArray
-    backlog: FloatArray
+    requests: Mapping[str, FloatArray]
     longest_delay_s: float
 
 
-def _outcome(responses: Sequence[LoadResponse], rates: FloatArray, step_s: float) -> _Outcome:
-    """Outcome of demand [1/s] that meets a capacity, step by step. Exact for a fluid that is served in order."""
+def _track(
+    planned: PlannedDeployment,
+    sizes: tuple[IntArray, IntArray, IntArray],
+    responses: Sequence[LoadResponse],
+    rates: FloatArray,
+    step_s: float,
+) -> _Track:
+    """Demand [1/s] that meets a capacity, step by step. Exact for a fluid that is served in order.
+
+    Args:
+        planned: the deployment.
+        sizes: ready, starting and draining.
+        responses: of the sizes that are ready.
+        rates: of the demand [1/s], shape (n,).
+        step_s: length of a step [s].
+    """
     capacities = np.array([response.capacity_per_s for response in responses])
     backlog = np.empty(rates.size + 1)
     backlog[0] = 0.0
@@ -348,7 +353,9 @@ def _outcome(responses: Sequence[LoadResponse], rates: FloatArray, step_s: float
                 responses[k].attainment(rates[k]),
             )
             attained[k] = arrived[k] * shares.mean()
-    return _Outcome(arrived, attained, arrived + backlog[:-1] - backlog[1:], backlog[1:], longest_s)
+    served = arrived + backlog[:-1] - backlog[1:]
+    requests = {"arrived": arrived, "attained": attained, "served": served, "backlog": backlog[1:]}
+    return _Track(planned, *sizes, requests, longest_s)
 
 
 def _delays_s(
@@ -381,13 +388,8 @@ def _scheduled(
     ready = np.array(sizes, dtype=np.int64)
     ahead = np.max([_shifted(ready, k) for k in range(clock.cold_steps + 1)], axis=0)
     behind = np.max([_shifted(ready, -k) for k in range(drain_steps + 1)], axis=0)
-    return _Track(
-        planned=responses.planned,
-        ready=ready,
-        starting=ahead - ready,
-        draining=np.maximum(0, behind - ahead),
-        outcome=_outcome([responses.of(size) for size in sizes], rates, clock.step_s),
-    )
+    counts = (ready, ahead - ready, np.maximum(0, behind - ahead))
+    return _track(responses.planned, counts, [responses.of(size) for size in sizes], rates, clock.step_s)
 
 
 def _shifted(sizes: IntArray, steps: int) -> IntArray:
@@ -406,25 +408,20 @@ def _schedule_sizes(plan: Plan, clock: _Clock) -> tuple[list[list[tuple[int, ...
     starts_s = np.cumsum([0.0, *(period.hours * HOUR_S for period in plan.schedule)])
     middles_s = (np.arange(clock.rates_per_s.size) + 0.5) * clock.step_s % starts_s[-1]
     places = np.searchsorted(starts_s, middles_s, side="right") - 1
-    names = [pool_name(option) for planned in plan.deployments for option in planned.option.pools]
-    known = len(set(names)) == len(names) and all(set(period.replicas) <= set(names) for period in plan.schedule)
-    by_period = [
-        _as_scheduled(planned, plan) if known else _fewest_units(planned, plan) for planned in plan.deployments
-    ]
-    notes = (
-        ()
-        if known
-        else (
+    pools = [[pool_name(option) for option in planned.option.pools] for planned in plan.deployments]
+    names = [name for of_one in pools for name in of_one]
+    notes: tuple[str, ...] = ()
+    if len(set(names)) == len(names) and all(set(period.replicas) <= set(names) for period in plan.schedule):
+        by_period = [
+            [tuple(period.replicas.get(name, 0) for name in of_one) for period in plan.schedule] for of_one in pools
+        ]
+    else:
+        by_period = [_fewest_units(planned, plan) for planned in plan.deployments]
+        notes = (
             "the plan's schedule has pools that its busiest period does without: played is the fewest replicas of the "
             "busiest period's deployments that sustain each period's demand",
         )
-    )
     return [[sizes[place] for place in places.tolist()] for sizes in by_period], notes
-
-
-def _as_scheduled(planned: PlannedDeployment, plan: Plan) -> list[tuple[int, ...]]:
-    names = [pool_name(option) for option in planned.option.pools]
-    return [tuple(period.replicas.get(name, 0) for name in names) for period in plan.schedule]
 
 
 def _fewest_units(planned: PlannedDeployment, plan: Plan) -> list[tuple[int, ...]]:
@@ -532,7 +529,7 @@ def _autoscaled(
         used.append(now)
         backlog = max(0.0, backlog + (rate - now.capacity_per_s) * clock.step_s)
     ready, starting, draining = (np.outer(counts[:, column], unit) for column in range(3))
-    return _Track(responses.planned, ready, starting, draining, _outcome(used, rates, clock.step_s))
+    return _track(responses.planned, (ready, starting, draining), used, rates, clock.step_s)
 
 
 def _times(unit: tuple[int, ...], count: int) -> tuple[int, ...]:
@@ -547,7 +544,6 @@ def _fleet(name: str, tracks: Sequence[_Track], plan: Plan, clock: _Clock) -> Pl
         np.sum([getattr(track, part).sum(axis=1) for track in tracks], axis=0)
         for part in ("ready", "starting", "draining")
     )
-    outcomes = [track.outcome for track in tracks]
     ordered = np.sum([np.maximum(0, np.diff(track.ready + track.starting, axis=0)).sum() for track in tracks])
     return PlayedFleet(
         name=name,
@@ -557,11 +553,8 @@ def _fleet(name: str, tracks: Sequence[_Track], plan: Plan, clock: _Clock) -> Pl
         ready=ready,
         starting=starting,
         draining=draining,
-        arrived=np.sum([one.arrived for one in outcomes], axis=0),
-        attained=np.sum([one.attained for one in outcomes], axis=0),
-        served=np.sum([one.served for one in outcomes], axis=0),
-        backlog=np.sum([one.backlog for one in outcomes], axis=0),
-        longest_delay_s=max(one.longest_delay_s for one in outcomes),
+        longest_delay_s=max(track.longest_delay_s for track in tracks),
+        **{name: np.sum([track.requests[name] for track in tracks], axis=0) for name in tracks[0].requests},
     )
 
 

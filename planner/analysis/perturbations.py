@@ -14,7 +14,6 @@ from typing import Any
 from planner.analysis.types import PlanningCase
 from planner.core import Frozen, Metric, rebuilt
 from planner.fleet import PlanRequest
-from planner.search import Mode
 from planner.supply import offered_prices
 from planner.workload import LatencyTarget, RecordedArrivals, RequestClass, Slo, Workload
 
@@ -301,22 +300,8 @@ def _with_classes(workload: Workload, change: Callable[[RequestClass], RequestCl
     return rebuilt(workload, classes=tuple(map(change, workload.classes)))
 
 
-def without_sku(request: PlanRequest, sku: str) -> PlanRequest | None:
-    """The request with one SKU fewer to choose from; None when it is the only one."""
-    return _without_choice(request, "skus", sku)
-
-
-def without_mode(request: PlanRequest, mode: Mode) -> PlanRequest | None:
-    """The request with one mode fewer to choose from; None when it is the only one."""
-    return _without_choice(request, "modes", mode)
-
-
-def without_tp(request: PlanRequest, tp: int) -> PlanRequest | None:
-    """The request with one tensor-parallel degree fewer to choose from; None when it is the only one."""
-    return _without_choice(request, "tp", tp)
-
-
-def _without_choice(request: PlanRequest, field: str, unwanted: object) -> PlanRequest | None:
+def without_choice(request: PlanRequest, field: str, unwanted: object) -> PlanRequest | None:
+    """The request with one value fewer to choose from in a field of its search; None when it is the only one."""
     kept = tuple(value for value in getattr(request.search, field) if value != unwanted)
     return rebuilt(request, search=rebuilt(request.search, **{field: kept})) if kept else None
 

@@ -17,6 +17,8 @@ from planner.fleet import plan as make_plan
 
 Solve = Callable[[PlanRequest, HardwareDb], Plan]
 """From a request and the hardware to a plan; by theory alone is enough."""
+CHANGE_TOLERANCE = 0.005
+"""Relative width to which the place of a change is found, and twice that of prices and demands. A choice."""
 REFUSED = "refused"
 """Status of a changed request that the planner does not accept."""
 

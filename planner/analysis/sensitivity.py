@@ -21,7 +21,7 @@ from planner.analysis.perturbations import (
     with_lengths,
     with_prefixes,
 )
-from planner.analysis.replanner import Replanner, baseline, nearest_change
+from planner.analysis.replanner import CHANGE_TOLERANCE, Replanner, baseline, nearest_change
 from planner.analysis.types import (
     BreakEvenPrice,
     Pareto,
@@ -42,8 +42,6 @@ LARGEST_PRICE_FACTOR = 4.0
 """Break-even prices are searched for up to so many times the present price. A choice."""
 SMALLEST_PRICE_FACTOR = 0.125
 """The same downwards."""
-PRICE_TOLERANCE = 0.01
-"""Absolute tolerance of the factor at a break-even price. A choice."""
 FRONT_SPAN = 4.0
 """A front reaches from the value asked for divided by this to it times this. A choice."""
 
@@ -183,7 +181,7 @@ def _break_even(sku: str, usd: float, base: PlanOutcome, case: PlanningCase, rep
         then = replanner.outcome(at_price(case, sku, factor)).gpus.get(sku, 0)
         return then < now if now else then > 0
 
-    factor = nearest_change(changes, 1.0, (furthest,), PRICE_TOLERANCE)
+    factor = nearest_change(changes, 1.0, (furthest,), 2.0 * CHANGE_TOLERANCE)
     return BreakEvenPrice(
         sku=sku,
         gpus=now,

@@ -25,10 +25,8 @@ from planner.workload import RecordedArrivals, Slo, Workload
 
 __all__ = ["Comparison", "RatePoint", "SystemRow", "compare", "mixed_plan"]
 
-MAX_RATES = 50
-"""Most rates at which attainment is computed. A choice."""
-RATE_HALVINGS = 7
-"""Halvings of the interval of a sustainable rate: its ends are then 2^(1/128) apart, 0.5 %. A choice."""
+RATE_RATIO = 2.0 ** (1.0 / 128.0) * (1.0 + 1e-9)
+"""Ratio of the ends of the interval in which a sustainable rate is found: 0.5 %. A choice."""
 LOWEST_RATE_SHARE = 1.0 / 64.0
 """Share of the largest stable rate below which no sustainable rate is searched for. A choice."""
 SECONDS_PER_HOUR = 3600.0
@@ -250,8 +248,6 @@ def _require_comparable(
         raise InputError("slo", "none", "rates are judged by targets", "give an Slo, or a scenario with one")
     if (rates or sustain) and workload.is_closed:
         raise InputError("workload.arrivals", "closed loop", "has no rate that could be changed", "give open arrivals")
-    if len(rates) > MAX_RATES:
-        raise InputError("rates", len(rates), f"must be at most {MAX_RATES}", "give fewer")
     for rate in rates:
         if not 0.0 < rate < math.inf:
             raise InputError("rates", rate, "must be > 0 and finite", "give requests per second")
@@ -356,10 +352,7 @@ class _ComparisonRun:
             return 0.0
         while holds(high):
             low, high = high, 2.0 * high
-        while high / low > 2.0:
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if holds(middle) else (low, middle)
-        for _ in range(RATE_HALVINGS):
+        while high / low > RATE_RATIO:
             middle = math.sqrt(low * high)
             low, high = (middle, high) if holds(middle) else (low, middle)
         return low

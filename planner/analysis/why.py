@@ -22,11 +22,9 @@ from planner.analysis.perturbations import (
     Rule,
     numeric_requirements,
     requirements,
-    without_mode,
-    without_sku,
-    without_tp,
+    without_choice,
 )
-from planner.analysis.replanner import OutOfSolvesError, Replanner, baseline, nearest_change
+from planner.analysis.replanner import CHANGE_TOLERANCE, OutOfSolvesError, Replanner, baseline, nearest_change
 from planner.analysis.sensitivity import break_even_prices, pareto, tornado
 from planner.analysis.types import (
     ApiPrice,
@@ -54,8 +52,6 @@ __all__ = [
     "smallest_steps",
 ]
 
-CHANGE_TOLERANCE = 0.005
-"""Relative width to which the place of a change is found. A choice."""
 FIRST_STRIDE = 0.01
 """First step of the search for a change, as a share of the value; the next ones double. A choice."""
 STRIDES = 9
@@ -191,14 +187,12 @@ def runners_up(plan: Plan, replanner: Replanner, count: int = 3) -> tuple[Runner
 def _exclusions(request: PlanRequest, plan: Plan) -> Iterator[tuple[str, PlanRequest]]:
     """The request without each SKU, mode and tensor-parallel degree that its plan uses, where another is left."""
     deployments = [planned.deployment for planned in plan.deployments]
-    configs = [pool.config for deployment in deployments for pool in deployment.pools]
     modes = [Mode.DISAGGREGATED if deployment.is_disaggregated else Mode.MIXED for deployment in deployments]
-    changes: list[tuple[str, PlanRequest | None]] = [(sku, without_sku(request, sku)) for sku in plan.gpus]
-    changes += [(mode.value, without_mode(request, mode)) for mode in dict.fromkeys(modes)]
-    degrees = dict.fromkeys(config.parallelism.tp for config in configs)
-    changes += [(f"TP{degree}", without_tp(request, degree)) for degree in degrees]
-    for label, changed in changes:
-        if changed is not None:
+    used: list[tuple[str, str, object]] = [(sku, "skus", sku) for sku in plan.gpus]
+    used += [(mode.value, "modes", mode) for mode in dict.fromkeys(modes)]
+    used += [(f"TP{tp}", "tp", tp) for tp in dict.fromkeys(pool.config.parallelism.tp for pool in plan.pools)]
+    for label, field, value in used:
+        if (changed := without_choice(request, field, value)) is not None:
             yield label, changed
 
 

@@ -97,7 +97,7 @@ def check(
     alone = request.has_one_model
     if len(watched) == 1:
         ((_, running, _),) = watched
-        shown = partial(running_report.report, running, fleet.name, alone)
+        shown = partial(running_report.report, running, fleet.request.name, alone)
         deliver(
             shown,
             (json_file, lambda: json_text(running_report.running_document(running))),

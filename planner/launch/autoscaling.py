@@ -19,7 +19,7 @@ from typing import Any
 
 from planner.core import Metric, UnsupportedFeatureError
 from planner.fleet import Plan, PlannedDeployment, ScheduledPeriod
-from planner.launch.dynamo import BACKENDS
+from planner.launch.flags import word_of
 from planner.launch.kubernetes import MAX_REPLICAS_FACTOR, NAMESPACE, scale_target
 from planner.launch.observability import Watched, metric_of
 from planner.launch.readme import README_NAME, version_of
@@ -180,8 +180,8 @@ def dynamo_settings(one: Watched) -> dict[str, Any] | None:
     """
     pools, launched = one.pools, one.launched
     thresholds_s = {target.metric: target.threshold_s for target in launched.slo.targets}
-    runs = pools[0].is_nvidia and pools[0].engine_id in BACKENDS
-    if not runs or not {Metric.TTFT, Metric.TPOT} <= set(thresholds_s):
+    backend = word_of(pools[0].engine_id, "dynamo_framework")
+    if not (pools[0].is_nvidia and backend) or not {Metric.TTFT, Metric.TPOT} <= set(thresholds_s):
         return None
     gpus = sum(pool.replicas * pool.gpus for pool in pools)
     sizes = {f"{'decode' if pool.role is Role.MIXED else pool.role.value}_engine_num_gpu": pool.gpus for pool in pools}
@@ -192,7 +192,7 @@ def dynamo_settings(one: Watched) -> dict[str, Any] | None:
     )
     return {
         "environment": "kubernetes",
-        "backend": BACKENDS[pools[0].engine_id].framework,
+        "backend": backend,
         "mode": "disagg" if len(pools) > 1 else "agg",
         "optimization_target": "sla",
         "ttft_ms": round(1e3 * thresholds_s[Metric.TTFT], 3),

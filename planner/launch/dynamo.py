@@ -6,23 +6,21 @@ dgd-reference.mdx, dcd-reference.mdx (085a77e) for ``nvidia.com/v1beta1``, ``spe
 ``main``, and ``backendFramework``; docs/kubernetes/deployment/multinode-deployment.md (055373f) for replicas on several
 servers, whose words the operator writes; docs/kubernetes/dgd-kv-routing.md (78c06cb) for events of the KV cache;
 examples/backends/trtllm/deploy/v1beta1/agg-with-config.yaml (2ac51dd) for an engine's own file. On 2026-11-26 the
-definition of the resource: deploy/operator/config/crd/bases/nvidia.com_dynamographdeployments.yaml (0fddc01). Flags of
-the router and of the backends: dynamo/common/configuration/groups/router_args.py, dynamo/vllm/backend_args.py and
-dynamo/trtllm/backend_args.py of the wheel ai-dynamo 1.6.1 on PyPI. Engine flags besides are those of the engine.
+definition of the resource: deploy/operator/config/crd/bases/nvidia.com_dynamographdeployments.yaml (0fddc01). Modes
+of the router: dynamo/common/configuration/groups/router_args.py of the wheel ai-dynamo 1.6.1 on PyPI. The words of an
+engine as a backend of Dynamo are rows of the table of flags (``dynamo_...``); all others are those of the engine.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import yaml
 
 from planner.core import UnsupportedFeatureError
 from planner.fleet import Plan
-from planner.launch.flags import rows_of
+from planner.launch.flags import only_of, rows_of, words_of
 from planner.launch.kubernetes import gpu_tolerations
 from planner.launch.readme import README_NAME, version_of
 from planner.launch.spec import LaunchSpec, deployments, launch_specs
@@ -43,93 +41,6 @@ ROUTER_MODES = {
 """Name of each router at the frontend (`--router-mode`, environment variable DYN_ROUTER_MODE)."""
 
 
-@dataclass(frozen=True)
-class Backend:
-    """An engine as a backend of Dynamo.
-
-    Attributes:
-        framework: value of ``backendFramework``.
-        image: runtime image without its tag.
-        module: Python module of the worker.
-        model_flag: that names the checkpoint.
-        renamed: flags of the engine's own server that the worker spells otherwise; to None where they are settings of
-            the engine's file.
-        events: words that make a worker publish what its KV cache holds.
-        roles: words for a pool in a role, in place of those of the engine's own server.
-        config_flag: that names the engine's own file; empty where it has none.
-    """
-
-    framework: str
-    image: str
-    module: str
-    model_flag: str
-    renamed: Mapping[str, str | None]
-    events: tuple[str, ...]
-    roles: Mapping[Role, tuple[str, ...]]
-    config_flag: str
-
-
-def _compact_json(content: Mapping[str, object]) -> str:
-    return json.dumps(content, separators=(",", ":"))
-
-
-_NIXL = _compact_json({"kv_connector": "NixlConnector", "kv_role": "kv_both"})
-_ZMQ = {"publisher": "zmq", "topic": "kv-events"}
-_MODE = "--disaggregation-mode"
-BACKENDS = {
-    "vllm": Backend(
-        framework="vllm",
-        image="nvcr.io/nvidia/ai-dynamo/vllm-runtime",
-        module="dynamo.vllm",
-        model_flag="--model",
-        renamed={},
-        events=(
-            "--kv-events-config",
-            _compact_json({**_ZMQ, "endpoint": "tcp://*:20080", "enable_kv_cache_events": True}),
-        ),
-        roles={
-            Role.PREFILL: (_MODE, "prefill", "--kv-transfer-config", _NIXL),
-            Role.DECODE: (_MODE, "decode", "--kv-transfer-config", _NIXL),
-        },
-        config_flag="",
-    ),
-    "sglang": Backend(
-        framework="sglang",
-        image="nvcr.io/nvidia/ai-dynamo/sglang-runtime",
-        module="dynamo.sglang",
-        model_flag="--model-path",
-        renamed={},
-        events=("--kv-events-config", _compact_json({**_ZMQ, "endpoint": "tcp://*:5557"})),
-        roles={
-            role: (
-                *(_MODE, role.value, "--disaggregation-transfer-backend", "nixl"),
-                *("--disaggregation-bootstrap-port", "12345", "--host", "0.0.0.0"),
-            )
-            for role in (Role.PREFILL, Role.DECODE)
-        },
-        config_flag="",
-    ),
-    "tensorrt-llm": Backend(
-        framework="trtllm",
-        image="nvcr.io/nvidia/ai-dynamo/tensorrtllm-runtime",
-        module="dynamo.trtllm",
-        model_flag="--model",
-        renamed={
-            "--tp_size": "--tensor-parallel-size",
-            "--pp_size": "--pipeline-parallel-size",
-            "--ep_size": "--expert-parallel-size",
-            "--max_batch_size": "--max-batch-size",
-            "--max_num_tokens": "--max-num-tokens",
-            "--max_seq_len": "--max-seq-len",
-            "--enable_chunked_prefill": None,
-        },
-        events=("--publish-kv-events",),
-        roles={Role.PREFILL: (_MODE, "prefill"), Role.DECODE: (_MODE, "decode")},
-        config_flag="--extra-engine-args",
-    ),
-}
-
-
 def files(plan: Plan) -> dict[str, str]:
     """A file for each deployment and a README: name -> content.
 
@@ -142,25 +53,31 @@ def files(plan: Plan) -> dict[str, str]:
         f"{pools[0].deployment_name}.dynamo.yaml": yaml.safe_dump_all(_graph(pools, mode), sort_keys=False, width=120)
         for pools, mode in zip(groups, modes, strict=True)
     }
-    images = [f"{BACKENDS[pools[0].engine_id].image}:{RELEASE}" for pools in groups]
+    images = [f"{only_of(pools[0].engine_id, 'dynamo_image')}:{RELEASE}" for pools in groups]
     rows = list(zip(graphs, groups, modes, images, strict=True))
     return {**graphs, README_NAME: text_of("dynamo.md.j2", name=plan.request.name, rows=rows, release=RELEASE)}
 
 
 def _graph(pools: tuple[LaunchSpec, ...], mode: str) -> list[dict[str, Any]]:
     """The objects of one deployment."""
-    backend = BACKENDS[pools[0].engine_id]
+    engine = pools[0].engine_id
     workers = [
         {
             "pool": pool,
-            "arguments": _arguments(backend, mode, pool),
-            "file": yaml.safe_dump(content, sort_keys=False) if (content := _configuration(backend, pool)) else "",
+            "arguments": _arguments(mode, pool),
+            "file": yaml.safe_dump(content, sort_keys=False) if (content := _configuration(pool)) else "",
             "tolerations": gpu_tolerations(pool),
         }
         for pool in pools
     ]
-    name = pools[0].deployment_name
-    return objects_of("dynamo.yaml.j2", name=name, backend=backend, release=RELEASE, mode=mode, workers=workers)
+    return objects_of(
+        "dynamo.yaml.j2",
+        name=pools[0].deployment_name,
+        release=RELEASE,
+        mode=mode,
+        workers=workers,
+        **{part: only_of(engine, f"dynamo_{part}") for part in ("framework", "image", "module")},
+    )
 
 
 def _router_mode(pools: Sequence[LaunchSpec]) -> str:
@@ -173,9 +90,6 @@ def _router_mode(pools: Sequence[LaunchSpec]) -> str:
         if not pool.is_nvidia:
             bound = f"is made by {pool.vendor}; Dynamo's runtime images are for NVIDIA GPUs"
             raise UnsupportedFeatureError("sku", pool.sku, bound, "export to kubernetes, or plan with NVIDIA GPUs")
-    if pools[0].engine_id not in BACKENDS:
-        bound = f"is no backend of Dynamo, which has {', '.join(BACKENDS)}"
-        raise UnsupportedFeatureError("engine", pools[0].engine_id, bound, "search one of them")
     routers = {Router(pool.router) for pool in pools}
     if len(routers) > 1:
         bound = "one frontend routes to prefill and decode workers in one mode"
@@ -188,26 +102,32 @@ def _router_mode(pools: Sequence[LaunchSpec]) -> str:
     return ROUTER_MODES[router]
 
 
-def _arguments(backend: Backend, mode: str, spec: LaunchSpec) -> list[str]:
+def _arguments(mode: str, spec: LaunchSpec) -> list[str]:
     """Words of a worker; the role is told in Dynamo's own."""
     role_flags = {word for row in rows_of(spec.engine_id, f"role={spec.role.value}") for word in row.flag.split()}
-    words = [backend.model_flag, literal(spec.model) if spec.model else "$(MODEL)"]
+    words = [*words_of(spec.engine_id, "dynamo_model"), literal(spec.model) if spec.model else "$(MODEL)"]
+    renamed = _renamed(spec)
     for flag, value in spec.flags:
-        name = backend.renamed.get(flag, flag)
-        if flag not in role_flags and name is not None:
+        name = renamed.get(flag, flag)
+        if flag not in role_flags and name:
             words += [name, *([literal(value)] if value else [])]
-    words += map(literal, backend.roles.get(spec.role, ()))
+    words += map(literal, words_of(spec.engine_id, f"dynamo_role={spec.role.value}"))
     if mode == ROUTER_MODES[Router.PREFIX_AFFINITY] and spec.role is not Role.DECODE:
-        words += map(literal, backend.events)
-    if _configuration(backend, spec):
-        words += [backend.config_flag, f"/config/{spec.config_name}"]
+        words += map(literal, words_of(spec.engine_id, "dynamo_events"))
+    if _configuration(spec):
+        words += [*words_of(spec.engine_id, "dynamo_config"), f"/config/{spec.config_name}"]
     return words
 
 
-def _configuration(backend: Backend, spec: LaunchSpec) -> dict[str, Any]:
+def _renamed(spec: LaunchSpec) -> dict[str, str]:
+    """Flags of the engine's server that the worker spells otherwise; empty for settings of the engine's file."""
+    return dict(row.flag.split("=") for row in rows_of(spec.engine_id, "dynamo_renamed"))
+
+
+def _configuration(spec: LaunchSpec) -> dict[str, Any]:
     """Content of the engine's own file, with the flags that Dynamo's worker does not have."""
-    content = dict(spec.configuration)
+    content, renamed = dict(spec.configuration), _renamed(spec)
     for flag, value in spec.flags:
-        if backend.renamed.get(flag, flag) is None:
+        if renamed.get(flag, flag) == "":
             content[flag.removeprefix("--")] = yaml.safe_load(value) if value else True
     return content

@@ -1,11 +1,11 @@
 """Cost and availability of GPUs.
 
-Prices and the terms they hold under (`prices`, `price_lists`), what spot capacity is worth (`spot`), purchase options
-(`purchase_options`), GPUs, power and CO2 as resources of the integer program (`resources`), where they are bought
-together (`sites`), what a region leaves out (`regions`), what a fleet of them costs (`costs`), and replicas kept in
-case others fail (`spares`).
+Prices and the terms they hold under (`prices`, `price_lists`), what spot capacity is worth and how many replicas may
+fail (`availability`), purchase options (`purchase_options`), GPUs, power and CO2 as resources of the integer program
+and what a fleet of them costs (`resources`), and where they are bought together (`sites`).
 """
 
+from planner.supply.availability import SPOT, replicas_that_may_fail
 from planner.supply.price_lists import PriceList, prices_csv, read_prices, with_prices
 from planner.supply.prices import OWN_PRICE_SOURCE, OWNED, is_committed, offered_prices, region_notes, region_warnings
 from planner.supply.resources import (
@@ -17,8 +17,6 @@ from planner.supply.resources import (
     switching_resource,
 )
 from planner.supply.sites import InstanceNetwork, SiteSupply, site_supplies
-from planner.supply.spares import replicas_that_may_fail
-from planner.supply.spot import SPOT
 from planner.supply.types import (
     STALE_PRICE_DAYS,
     FleetLimits,

@@ -28,7 +28,7 @@ from pathlib import Path
 from hardware_db import Confidence, HardwareDb, Price, load_hardware
 from planner.core import InputError, UnknownNameError, preset
 from planner.supply import bills
-from planner.supply.spot import SPOT
+from planner.supply.availability import SPOT
 from planner.traffic import FileKind, Source, name_of, text_of
 
 MAX_PRICE_BYTES = 100_000_000

@@ -25,7 +25,7 @@ from hardware_db import (
     stale_days,
 )
 from planner.core import InputError, UnknownNameError
-from planner.supply.spot import require_spot_terms
+from planner.supply.availability import require_spot_terms
 from planner.supply.types import STALE_PRICE_DAYS, Granularity, OwnedGpus, PricePolicy, Quota
 
 HOURS_PER_YEAR = 8766.0

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from hardware_db import GpuSku, Price
 from planner.core import InputError
+from planner.supply.availability import SPOT, least_spot_instances, spot_usable_share
 from planner.supply.prices import (
     OWNED,
     block_gpus,
@@ -15,7 +16,6 @@ from planner.supply.prices import (
     owned_usd_per_gpu_hour,
     quota_counts,
 )
-from planner.supply.spot import SPOT, least_spot_instances, spot_usable_share
 from planner.supply.types import FleetLimits, Granularity, OwnedGpus, PricePolicy, Quota
 
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from hardware_db import GpuSku, HardwareDb, Price
 from planner.core import HOURS_PER_MONTH, InputError, UnknownNameError
 from planner.optimizer import Period, Purchase, Resource
+from planner.supply.availability import SPOT, least_spot_instances, spot_usable_share
 from planner.supply.prices import PriceNote, known_sku, offered_prices, price_notes, watts_per_gpu
 from planner.supply.purchase_options import QuotedOptions, apply_quotas, list_purchase_options, option_names
-from planner.supply.spot import SPOT, least_spot_instances, spot_usable_share
 from planner.supply.types import FleetLimits, OwnedGpus, PricePolicy
 
 POWER = "power_kw"

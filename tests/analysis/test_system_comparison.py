@@ -199,7 +199,6 @@ def test_a_request_is_planned_first() -> None:
         ({"systems": ("orka",)}, "unknown name"),
         ({"rates": (1.0,), "slo": None}, "judged by targets"),
         ({"rates": (-1.0,)}, "must be > 0"),
-        ({"rates": (1.0,) * 51}, "at most 50"),
         (
             {"sustain": True, "workload": Workload.closed(4, TokenLengths.constant(9, 9))},
             "no rate that could be changed",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.analysis import SYSTEMS
-from planner.analysis.system_variants import TOKENS_PER_STEP, Variant, eagle_draft_cost, speculation_of_gain
-from planner.analysis.systems import chosen_systems
+from planner.analysis.systems import TOKENS_PER_STEP, Variant, chosen_systems, eagle_draft_cost, speculation_of_gain
 from planner.core import InputError, UnknownNameError
 from planner.engine import (
     Batching,

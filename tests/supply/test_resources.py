@@ -28,7 +28,7 @@ from planner.supply import (
     supply_cost,
     switching_resource,
 )
-from planner.supply.spot import spot_availability
+from planner.supply.availability import spot_availability
 from tests.markets import DB, db_with, limits, make_price, only, policy
 
 H100 = DB.skus["h100-sxm"]

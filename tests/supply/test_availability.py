@@ -1,17 +1,14 @@
-"""Spares and availability against exhaustive failure, the binomial distribution, a simulation, published data."""
+"""Spares and spot against exhaustive failure, the binomial distribution, and a published failure rate."""
 
 from __future__ import annotations
 
 import itertools
 
-import numpy as np
 import pytest
 from scipy.stats import binom
 
-from planner.core import InputError
-from planner.supply import FleetLimits, replicas_that_may_fail
-from planner.supply.spares import replicas_on_server
-from planner.supply.spot import availability, most_replicas_up, probability_up, replicas_needed
+from planner.supply import FleetLimits, SpotTerms, replicas_that_may_fail
+from planner.supply.availability import most_up, spot_availability
 
 
 def surviving(replicas: int, gpus_per_replica: int, node_gpus: int, limits: FleetLimits) -> int:
@@ -61,32 +58,13 @@ def test_over_several_servers_no_failure_that_is_allowed_leaves_fewer_than_survi
         assert replicas - replicas_that_may_fail(replicas, 2, 8, limits, servers) == expected
 
 
-def test_tail_is_the_binomial_of_scipy() -> None:
-    for replicas in (1, 2, 7, 40, 900, 20_000):
-        for needed in sorted({0, 1, replicas // 2, replicas - 3, replicas - 1, replicas, replicas + 1}):
-            for available in (0.2, 0.9, 0.995, 1.0):
-                expected = binom.sf(needed - 1, replicas, available)
-                assert probability_up(replicas, max(needed, 0), available) == pytest.approx(
-                    expected, rel=1e-8, abs=1e-12
-                )
-
-
-def test_fewest_replicas_are_found_as_by_counting_up() -> None:
-    for needed, available, probability in itertools.product((1, 2, 3, 9, 30), (0.3, 0.9, 0.99), (0.5, 0.9, 0.999)):
-        count = needed
-        while binom.sf(needed - 1, count, available) < probability:
-            count += 1
-        assert replicas_needed(needed, available, probability) == count
-
-
-def test_limits_of_availability() -> None:
-    assert availability(100.0, 0.0) == 1.0
-    exactly = probability_up(1, 1, 0.5)
-    assert most_replicas_up(1, 0.5, exactly) == replicas_needed(1, 0.5, exactly) == 1, "met exactly is met"
-    assert replicas_needed(5, 1.0, 0.999999) == 5
-    assert replicas_needed(0, 0.5, 0.9) == 0
-    assert probability_up(0, 0, 0.5) == 1.0
-    assert probability_up(10**6, 1, 1e-9) == pytest.approx(-np.expm1(10**6 * np.log1p(-1e-9)), rel=1e-6)
+def test_most_up_are_found_as_by_counting_down_and_a_probability_met_exactly_is_met() -> None:
+    for bought, available, probability in itertools.product(
+        (1, 2, 7, 40, 900), (0.2, 0.9, 0.995, 1.0), (0.5, 0.9, 0.999)
+    ):
+        count = next(up for up in range(bought, -1, -1) if binom.sf(up - 1, bought, available) >= probability)
+        assert most_up(bought, available, probability) == count
+    assert most_up(1, 0.5, 0.5) == 1
 
 
 def test_published_failure_rate_of_h100() -> None:
@@ -98,24 +76,6 @@ def test_published_failure_rate_of_h100() -> None:
     """
     gpu_hours = 16_384 * 54 * 24 / 419
     assert gpu_hours / 16_384 == pytest.approx(3.0, rel=0.04)
-    up = availability(gpu_hours / 8, 24.0)
+    up = spot_availability(SpotTerms(interruptions_per_hour=8 / gpu_hours, recovery_s=24 * 3600.0))
     assert up == pytest.approx(0.996, abs=5e-4)
-    assert replicas_needed(100, up, 0.99) == 102
-
-
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        (lambda: replicas_on_server(1, 0, 8), "gpus_per_replica = 0: must be >= 1 GPU"),
-        (lambda: replicas_on_server(1, 1, 0), "node_gpus = 0: must be >= 1 GPU"),
-        (lambda: replicas_on_server(1, 1, 8, 0), "servers = 0: must be >= 1"),
-        (lambda: surviving(-1, 1, 8, FleetLimits()), "replicas = -1: must be >= 0"),
-        (lambda: availability(0.0, 1.0), "up_h = 0.0: must be finite and > 0 h"),
-        (lambda: availability(1.0, -1.0), "down_h = -1.0: must be finite and >= 0 h"),
-        (lambda: probability_up(3, 2, 1.5), r"available = 1.5: must lie in \(0, 1\]"),
-        (lambda: replicas_needed(3, 0.9, 1.0), r"probability = 1.0: must lie in \(0, 1\)"),
-    ],
-)
-def test_errors_instruct(call: object, text: str) -> None:
-    with pytest.raises(InputError, match="^" + text + r".*\. Fix: "):
-        call()  # type: ignore[operator]
+    assert (most_up(102, up, 0.99), most_up(101, up, 0.99)) == (100, 99)
