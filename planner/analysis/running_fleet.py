@@ -327,10 +327,10 @@ class _Fleet:
     ) -> _Prediction:
         """With some parts of the traffic as measured; with all steps, and first tokens, so many deviations slower."""
         rates = [one.workload.rate_per_s for one in self.served]
-        performances = [
-            evaluate(self._deployment(one, steps, first_token), self._traffic(one.workload, parts))
-            for one in self.served
-        ]
+        performances = []
+        for one in self.served:
+            pools = tuple(self._pool(pool, one.workload, steps, first_token) for pool in one.deployment.pools)
+            performances.append(evaluate(rebuilt(one.deployment, pools=pools), self._traffic(one.workload, parts)))
         return _Prediction(tuple(performances), tuple(rate / math.fsum(rates) for rate in rates))
 
     def _traffic(self, workload: Workload, parts: Sequence[TrafficPart]) -> Workload:
@@ -351,10 +351,6 @@ class _Fleet:
                 for kind in classes
             )
         return Workload(arrivals=arrivals, classes=classes)
-
-    def _deployment(self, one: ServedTraffic, steps: float | None, first_token: float | None) -> Deployment:
-        pools = tuple(self._pool(pool, one.workload, steps, first_token) for pool in one.deployment.pools)
-        return rebuilt(one.deployment, pools=pools)
 
     def _pool(self, pool: Pool, workload: Workload, steps: float | None, first_token: float | None) -> Pool:
         config = rebuilt(pool.config, shift=None)

@@ -18,7 +18,7 @@ from itertools import accumulate, groupby
 from typing import Any
 
 from planner.core import Metric, UnsupportedFeatureError
-from planner.fleet import Plan, PlannedDeployment, ScheduledPeriod
+from planner.fleet import Plan, ScheduledPeriod
 from planner.launch.flags import word_of
 from planner.launch.kubernetes import MAX_REPLICAS_FACTOR, NAMESPACE, scale_target
 from planner.launch.observability import Watched, metric_of
@@ -26,7 +26,6 @@ from planner.launch.readme import README_NAME, version_of
 from planner.launch.routers import finds_new_replicas
 from planner.launch.spec import LaunchSpec, deployments, launch_specs
 from planner.launch.templates import objects_of, text_of, yaml_text
-from planner.serving import Role
 from planner.traffic import HOURS_PER_DAY, HOURS_PER_WEEK, MetricQuantity
 
 CRON_NAME, LOAD_NAME, ADAPTER_NAME = "keda-cron.yaml", "hpa.yaml", "prometheus-adapter.values.yaml"
@@ -183,43 +182,25 @@ def dynamo_settings(one: Watched) -> dict[str, Any] | None:
     backend = word_of(pools[0].engine_id, "dynamo_framework")
     if not (pools[0].is_nvidia and backend) or not {Metric.TTFT, Metric.TPOT} <= set(thresholds_s):
         return None
-    gpus = sum(pool.replicas * pool.gpus for pool in pools)
-    sizes = {f"{'decode' if pool.role is Role.MIXED else pool.role.value}_engine_num_gpu": pool.gpus for pool in pools}
-    least = (
-        {f"{pool.role.value}_min_endpoint": pool.replicas for pool in pools}
-        if len(pools) > 1
-        else {"min_endpoint": pools[0].replicas}
+    (settings,) = objects_of(
+        "dynamo-planner.yaml.j2",
+        backend=backend,
+        pools=pools,
+        ttft_s=thresholds_s[Metric.TTFT],
+        itl_s=thresholds_s[Metric.TPOT],
+        gpus=sum(pool.replicas * pool.gpus for pool in pools),
+        most=MAX_REPLICAS_FACTOR,
     )
-    return {
-        "environment": "kubernetes",
-        "backend": backend,
-        "mode": "disagg" if len(pools) > 1 else "agg",
-        "optimization_target": "sla",
-        "ttft_ms": round(1e3 * thresholds_s[Metric.TTFT], 3),
-        "itl_ms": round(1e3 * thresholds_s[Metric.TPOT], 3),
-        "min_gpu_budget": gpus,
-        "max_gpu_budget": MAX_REPLICAS_FACTOR * gpus,
-        **least,
-        **sizes,
-        "pre_deployment_sweeping_mode": "none",
-        "enable_throughput_scaling": True,
-        "enable_load_scaling": False,
-    }
+    return settings
 
 
 def variant_scalers(one: Watched) -> list[dict[str, Any]]:
     """A HorizontalPodAutoscaler for each pool that does what llm-d's workload variant autoscaler asks for."""
     if one.pools[0].engine_id != "vllm" or not one.pools[0].model:
         return []
-    annotations = [
-        {"llm-d.ai/managed": "true", "llm-d.ai/model-id": pool.model, **_variant_cost(one.launched, number)}
-        for number, pool in enumerate(one.pools)
-    ]
-    pools = [(pool, "1", pool.object_name, told) for pool, told in zip(one.pools, annotations, strict=True)]
+    pools = []
+    for pool, usd in zip(one.pools, one.launched.pool_usd_per_hour, strict=True):
+        cost = f"{max(0.0, usd / pool.replicas):.4f}"  # of a replica, which tells variants apart
+        told = {"llm-d.ai/managed": "true", "llm-d.ai/model-id": pool.model, "llm-d.ai/variant-cost": cost}
+        pools.append((pool, "1", pool.object_name, told))
     return _scalers(pools, VARIANT_METRIC, "variant_name")
-
-
-def _variant_cost(launched: PlannedDeployment, number: int) -> dict[str, str]:
-    """Cost of a replica [USD/h], which tells variants apart."""
-    usd = launched.pool_usd_per_hour[number] / launched.deployment.pools[number].replicas
-    return {"llm-d.ai/variant-cost": f"{max(0.0, usd):.4f}"}

@@ -54,16 +54,16 @@ def files(plan: Plan) -> dict[str, str]:
         except UnsupportedFeatureError:
             if not is_plain:
                 raise
-    notes = [note for spec in specs for note in spec.notes]
-    notes += [note for pools in groups for note in picker_notes(pools)]
     facts = {
-        "notes": notes,
         "groups": groups,
         "port": SERVING_PORT,
         "has_plain": any(name.endswith(".inferenceservice.yaml") for name in resources),
         "has_runtime": any(word_of(spec.engine_id, "kserve_runtime") for spec in specs),
     }
-    return {**resources, README_NAME: text_of("kserve.md.j2", **readme_facts(plan, specs), **facts)}
+    return {
+        **resources,
+        README_NAME: text_of("kserve.md.j2", **readme_facts(plan, specs, picker_notes(specs)), **facts),
+    }
 
 
 def plain_objects(pool: LaunchSpec) -> list[dict[str, Any]]:

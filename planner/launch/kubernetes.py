@@ -98,9 +98,8 @@ def files(plan: Plan) -> dict[str, str]:
     )
     kustomization = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization"}
     entries = [(pools, router_of(pools)) for pools in groups]
-    notes = [note for spec in specs for note in spec.notes]
-    notes += [note for _, router in entries if router is not None for note in router.notes]
-    facts |= readme_facts(plan, specs) | {"entries": entries, "notes": notes, "port": SERVING_PORT}
+    notes = [note for _, router in entries if router is not None for note in router.notes]
+    facts |= readme_facts(plan, specs, notes) | {"entries": entries, "port": SERVING_PORT}
     return {
         **manifests,
         KUSTOMIZATION_NAME: yaml_text([{**kustomization, "resources": list(manifests)}]),

@@ -59,16 +59,13 @@ def files(plan: Plan) -> dict[str, str]:
         contents[f"{name}.yaml"] = yaml_text(
             [manifest for pool in pools for manifest in pool_objects(pool, _place(pools, pool))]
         )
-    notes = [note for spec in specs for note in spec.notes]
-    notes += [note for pools in deployments(specs) for note in picker_notes(pools)]
     facts = {
-        "notes": notes,
         "names": [pools[0].deployment_name for pools in deployments(specs)],
         "chart": version_of("llm-d", "llm-d-router-standalone (chart)"),
         "extension": version_of("llm-d", "Gateway API Inference Extension"),
         "port": SERVING_PORT,
     }
-    return {**contents, README_NAME: text_of("llm-d.md.j2", **readme_facts(plan, specs), **facts)}
+    return {**contents, README_NAME: text_of("llm-d.md.j2", **readme_facts(plan, specs, picker_notes(specs)), **facts)}
 
 
 def router_values(pools: Sequence[LaunchSpec]) -> dict[str, Any]:

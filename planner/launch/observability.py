@@ -39,12 +39,19 @@ PERCENTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 """Percentiles of latencies that the document of a plan keeps."""
 WINDOW = "5m"
 """Over which rates and percentiles are taken. A choice: hundreds of requests at the rates of a server."""
-LATENCY_FOR, TRAFFIC_FOR, DOWN_FOR = "10m", "15m", "5m"
-"""Alert ``for:`` durations. Choices: percentiles of one window are noisy, traffic comes in waves, and a replica may be
-replaced."""
 SLOWER = 1.25
 """Measured over expected latency from which a fleet within its planned traffic is called slower than planned. A
 choice."""
+SETTINGS = {
+    "window": WINDOW,
+    "latency_for": "10m",
+    "traffic_for": "15m",
+    "down_for": "5m",
+    "slower": SLOWER,
+    "waiting_each": WAITING_PER_REPLICA,
+}
+"""Of rules and their description. Alerts wait: percentiles of one window are noisy, traffic comes in waves,
+and a replica may be replaced."""
 
 
 @dataclass(frozen=True)
@@ -147,15 +154,10 @@ def files(plan: Plan) -> dict[str, str]:
     facts = {
         "label": POOL,
         "has_dynamo": bool(_at_frontend(watched)),
-        "window": WINDOW,
-        "latency_for": LATENCY_FOR,
-        "traffic_for": TRAFFIC_FOR,
-        "down_for": DOWN_FOR,
-        "slower": SLOWER,
-        "waiting_each": WAITING_PER_REPLICA,
         "knows_tpot": {
             one.name: metric_of(one.pools[-1].engine_id, MetricQuantity.TPOT) is not None for one in watched
         },
+        **SETTINGS,
     }
     return {
         RULES_NAME: yaml_text([rule]),
@@ -169,18 +171,8 @@ def files(plan: Plan) -> dict[str, str]:
 
 def _rules(name: str, watched: Sequence[Watched]) -> dict[str, Any]:
     """The resource that holds what is recorded and what alerts."""
-    (rule,) = objects_of(
-        "prometheus-rules.yaml.j2",
-        name=name,
-        watched=watched,
-        window=WINDOW,
-        latency_for=LATENCY_FOR,
-        traffic_for=TRAFFIC_FOR,
-        down_for=DOWN_FOR,
-        slower=SLOWER,
-        waiting_each=WAITING_PER_REPLICA,
-        waiting=MetricQuantity.WAITING,
-    )
+    facts = {"name": name, "watched": watched, "waiting": MetricQuantity.WAITING, **SETTINGS}
+    (rule,) = objects_of("prometheus-rules.yaml.j2", **facts)
     return rule
 
 

@@ -56,7 +56,6 @@ def files(plan: Plan) -> dict[str, str]:
         "version": version_of("production-stack", CHART),
         "port": SERVING_PORT,
         "image": ROUTER_IMAGE,
-        "notes": [note for spec in specs for note in spec.notes],
         "release": release_name,
     }
     return {**contents, README_NAME: text_of("production-stack.md.j2", **readme_facts(plan, specs), **facts)}

@@ -11,7 +11,7 @@ by the planned rates (directive ``weight`` of https://nginx.org/en/docs/http/ngx
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
@@ -29,12 +29,13 @@ FRONT_PORT = 8070
 """Port of the nginx in front, which no replica or router takes. A choice, to be changed in the file."""
 
 
-def readme_facts(plan: Plan, specs: Sequence[LaunchSpec]) -> dict[str, Any]:
-    """Facts of the sections that targets share (``templates/readme.j2``): fleet, pools and what a loss takes."""
+def readme_facts(plan: Plan, specs: Sequence[LaunchSpec], notes: Iterable[str] = ()) -> dict[str, Any]:
+    """Facts of the sections that targets share (``templates/readme.j2``): fleet, pools, what a loss takes, notes."""
     return {
         "plan": plan,
         "specs": specs,
         "lost": _most_on_a_server(specs) if plan.request.limits.survives_node_loss else {},
+        "notes": [*(note for spec in specs for note in spec.notes), *notes],
     }
 
 

@@ -173,11 +173,10 @@ def readme(plan: Plan, specs: Sequence[LaunchSpec], routers: Sequence[RouterSpec
             (pools, by_deployment.get(pools[0].deployment), replicas_of(replicas, pools[0])[0])
             for pools in deployments(specs)
         ],
-        "notes": [
-            note for notes in (*(spec.notes for spec in specs), *(router.notes for router in routers)) for note in notes
-        ],
     }
-    return text_of("scripts.md.j2", **readme_facts(plan, specs), **facts)
+    return text_of(
+        "scripts.md.j2", **readme_facts(plan, specs, (note for router in routers for note in router.notes)), **facts
+    )
 
 
 def _servers_text(replicas: Sequence[PlacedReplica]) -> str:

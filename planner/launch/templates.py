@@ -46,7 +46,7 @@ def _environment() -> Environment:
         "literal": literal,
         "shell": shlex.quote,
         "line": one_line,
-        "name": name_text,
+        "name": lambda name: markdown_text(one_line(name)),
         "markdown": markdown_text,
         "slug": slug,
         "significant": significant,
@@ -116,11 +116,6 @@ def slug(name: str) -> str:
 def one_line(text: str) -> str:
     """Text on one line, without control characters."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
-
-
-def name_text(name: str) -> str:
-    """A name of the user's in Markdown: on one line, and shown as it is."""
-    return markdown_text(one_line(name))
 
 
 def distinct_lines(text: str) -> str:

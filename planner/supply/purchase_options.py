@@ -136,14 +136,14 @@ def apply_quotas(sku: str, options: list[PurchaseOption], limits: FleetLimits) -
     block = _common_block(options) or 1
     in_use = min(most) // block * block if most else None
     if in_use is not None:
-        options = [option if _is_covered_by(option, in_use) else option.limited_to(in_use) for option in options]
+        options = [
+            option
+            if in_use > 0 and in_use % option.block == 0 and option.usable_share == 1.0  # then nobody buys more
+            else option.limited_to(in_use)
+            for option in options
+        ]
     kept = tuple(option for option in options if option.at_most is None or option.at_most >= option.block)
     return QuotedOptions(kept, in_use, tuple(assumptions))
-
-
-def _is_covered_by(option: PurchaseOption, in_use: int) -> bool:
-    """True if a limit of the GPUs in use says all: nobody buys more, so that the same limit of the option is none."""
-    return in_use > 0 and in_use % option.block == 0 and option.usable_share == 1.0
 
 
 def _common_block(options: Sequence[PurchaseOption]) -> int | None:

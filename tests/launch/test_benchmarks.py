@@ -8,7 +8,6 @@ import math
 import re
 import shlex
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from planner.cli.base import app
 from planner.core import Metric
 from planner.engine import LoraAdapters, Speculation
 from planner.launch.benchmarks import CLIENTS, SEED, client_flags, files
-from planner.launch.requests import MAX_REQUESTS, block_tokens, request_count, requests_of
+from planner.launch.requests import MAX_REQUESTS, request_count, requests_of
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
 from planner.serving import Deployment
@@ -217,12 +216,11 @@ def test_aiperf_draws_poisson_constant_or_gamma_gaps(tmp_path: Path) -> None:
     assert patterns[1.0]["--goodput"] == ["time_to_first_token:500 inter_token_latency:30"]
 
 
-@pytest.mark.parametrize(("client", "option"), [("vllm", "--self-timed"), ("aiperf", "--fixed-schedule")])
-def test_arrivals_that_are_no_renewals_are_sent_at_their_own_times(client: str, option: str, tmp_path: Path) -> None:
+def test_arrivals_that_are_no_renewals_are_sent_at_their_own_times(tmp_path: Path) -> None:
     batches = Workload(
         arrivals=ArrivalProcess(rate_per_s=8.0, batch_mean=4.0), classes=(RequestClass(lengths=LENGTHS),)
     )
-    assert option in run_of(client, tmp_path, batches)
+    assert "--self-timed" in run_of("vllm", tmp_path, batches)
 
 
 def test_of_two_thresholds_for_one_metric_the_stricter_counts(tmp_path: Path) -> None:
@@ -309,22 +307,6 @@ def test_results_of_the_runs_are_read_with_the_traffic_that_was_sent(tmp_path: P
     assert read.input_tokens == pytest.approx(LENGTHS.mean_input, rel=0.05)
 
 
-def test_closed_loops_of_guidellm_are_read_with_their_users(tmp_path: Path) -> None:
-    """A report in the form that GuideLLM 0.8.1 wrote in a run of this script against its own mock server."""
-    loops = commands(scripts(files(mixed()))["guidellm"], tmp_path, "replica")
-    assert [options(words)["--profile"] for words in loops][1] == ["kind=concurrent,streams=4"]
-    strategy = {"type_": "concurrent", "worker_count": 4, "max_concurrency": 4, "streams": 4, "rampup_duration": 0.0}
-    means = {"prompt_token_count": 500.0, "output_token_count": 40.0}
-    means |= {"time_to_first_token_ms": 57.0, "inter_token_latency_ms": 6.2}
-    metrics = {name: {"successful": {"mean": mean}} for name, mean in means.items()}
-    metrics["request_totals"] = {"successful": 100, "incomplete": 0}  # type: ignore[dict-item]
-    path = tmp_path / "result.json"
-    path.write_text(json.dumps({"benchmarks": [{"config": {"strategy": strategy}, "metrics": metrics}]}))
-    (read,) = read_results(path).runs
-    assert (read.concurrency, read.request_rate_per_s, read.requests) == (4, None, 100)
-    assert (read.input_tokens, read.output_tokens, read.mean_tpot_s) == (500, 40, pytest.approx(0.0062))
-
-
 def test_a_model_without_a_preset_is_named_by_its_repository_or_its_configuration() -> None:
     own = load_llm("llama-3.1-8b").model_copy(update={"id": "ours", "name": "org/ours"})
     for llm, word in ((own, "hf:org/ours"), (own.model_copy(update={"name": "ours"}), "config.json")):
@@ -347,22 +329,3 @@ def test_servers_that_a_result_cannot_describe_are_not_calibrated_by_name(change
     assert not any("calibration" in name for name in written)
     assert all(why in script and "exit 2" in script for script in scripts(written).values())
     assert not any("calibration" in name for name in files(pair())), "a pair is measured as a whole only"
-
-
-def test_the_readme_says_where_each_target_stands_and_what_is_left_out() -> None:
-    targets = (*P99.targets, LatencyTarget(metric="itl", percentile=0.9, threshold_s=0.1))
-    promise = Slo(targets=targets, attainment=0.95)
-    workload = traffic(prefixes=SharedPrefixes(tokens=1009), slo=P99)
-    text = files(planned(launched(Deployment.mixed(on(), 2), workload, slo=promise)))["README.md"]
-    assert "| 01-main | p99 TTFT | 500 ms | `p99_ttft_ms` | `time_to_first_token.p99` |" in text
-    assert "| 01-main | p90 ITL | 100 ms | `p90_itl_ms` | not reported |" in text
-    assert "at least 95 %" in text and "single request classes" in text
-    lost = 1009 % block_tokens(workload.classes)
-    assert f"the last {lost} tokens are not shared" in text
-
-
-def test_each_deployment_has_files_of_its_own() -> None:
-    one = launched(Deployment.mixed(on(), 2), service="chat")
-    written = files(planned(one, replace(one, workload=traffic(3.0))))
-    assert {name.split(".")[0] for name in written if name != "README.md"} == {"01-chat", "02-chat"}
-    assert written["01-chat.requests.jsonl"] != written["02-chat.requests.jsonl"]

@@ -401,5 +401,7 @@ def test_a_policy_that_neither_router_nor_nginx_has_is_refused() -> None:
     for target in ("scripts", "compose"):
         with pytest.raises(UnsupportedFeatureError, match=r"router = 'least_tokens'.*nginx"):
             launch.export_files(mixed(router=Router.LEAST_TOKENS), target)
+    with pytest.raises(UnsupportedFeatureError, match=r"router = 'least_requests'.*round_robin.*"):
+        launch.export_files(mixed(router=Router.LEAST_REQUESTS), "kubernetes")
     files = scripts(mixed(router=Router.LEAST_REQUESTS))  # which nginx has and the engine's router lacks
     assert "    least_conn;" in files["01-main-router.sh"] and "nginx spreads the requests" in files["README.md"]
