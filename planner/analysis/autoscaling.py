@@ -135,13 +135,6 @@ class PlayedFleet:
         """Share of all requests that met every threshold."""
         return float(self.attained.sum() / self.arrived.sum())
 
-    def attainment_by(self, steps: int) -> FloatArray:
-        """The same by so many steps at a time; 1 where nothing came. A last group that is not full is left out."""
-        whole = self.arrived.size // steps * steps
-        arrived = self.arrived[:whole].reshape(-1, steps).sum(axis=1)
-        attained = self.attained[:whole].reshape(-1, steps).sum(axis=1)
-        return np.where(arrived > 0.0, attained / np.where(arrived > 0.0, arrived, 1.0), 1.0)
-
 
 @dataclass(frozen=True, eq=False)
 class AutoscalingDay:
@@ -166,9 +159,12 @@ class AutoscalingDay:
     assumptions: tuple[str, ...] = field(default=())
 
     def worst_hour(self, fleet: PlayedFleet) -> float:
-        """Least attainment of any whole hour; of the whole where there is none."""
+        """Least attainment of any whole hour in which something came; of the whole where there is none."""
         steps = round(HOUR_S / self.step_s)
-        return float(fleet.attainment_by(steps).min()) if fleet.arrived.size >= steps else fleet.attainment
+        hours = fleet.arrived.size // steps
+        sums = (of[: hours * steps].reshape(hours, steps).sum(axis=1) for of in (fleet.arrived, fleet.attained))
+        shares = [float(attained / arrived) for arrived, attained in zip(*sums, strict=True) if arrived > 0.0]
+        return min(shares, default=1.0) if hours else fleet.attainment
 
 
 # --- the demand that is played ----------------------------------------------------------------------------------------

@@ -38,30 +38,21 @@ SEARCHED_FACTOR = 3.0
 
 def kept_fleet(
     plan: Plan,
+    fleets: Sequence[Deployment] | None = None,
     workload: Callable[[Workload], Workload] = lambda workload: workload,
-    deployment: Callable[[Deployment], Deployment] = lambda deployment: deployment,
     cost_factor: float = 1.0,
+    shares: Sequence[float] | None = None,
 ) -> KeptFleet:
     """The fleet of a plan under other conditions, by theory.
 
     Args:
         plan: feasible.
+        fleets: what becomes of each deployment; None: what is left of it after the failures that it withstands.
         workload: what becomes of the workload routed to each deployment.
-        deployment: what becomes of each deployment.
         cost_factor: on the cost of the plan.
+        shares: of the rates by theory, those that are kept; None: all.
     """
-    fleets = [deployment(planned.surviving) for planned in plan.deployments]
-    return _kept(plan, fleets, workload, cost_factor)
-
-
-def _kept(
-    plan: Plan,
-    fleets: Sequence[Deployment],
-    workload: Callable[[Workload], Workload] = lambda workload: workload,
-    cost_factor: float = 1.0,
-    shares: Sequence[float] | None = None,
-) -> KeptFleet:
-    """The fleet with other deployments for its own, of whose rates by theory these shares are kept (None: all)."""
+    fleets = fleets or [planned.surviving for planned in plan.deployments]
     margins = [
         _margin(planned, fleet, workload(planned.workload))
         for planned, fleet in zip(plan.deployments, fleets, strict=True)
@@ -169,7 +160,7 @@ def headroom(plan: Plan, progress: Progress = lambda _: None, *, corrections: Co
 
     def kept_with(deviations: float) -> KeptFleet:
         fleets = [slower_deployment(planned, deviations, request.measured_steps) for planned in plan.deployments]
-        return _kept(plan, fleets, shares=shares)
+        return kept_fleet(plan, fleets, shares=shares)
 
     progress("largest demand of this fleet")
     deviations = deviations_of(request.confidence)

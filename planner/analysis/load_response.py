@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -148,13 +148,11 @@ def _scaled(response: LoadResponse, factor: float) -> LoadResponse:
     """The response of more replicas that each do as these."""
     if factor == 1.0:
         return response
-    return LoadResponse(
+    return replace(
+        response,
         capacity_per_s=factor * response.capacity_per_s,
         rates_per_s=factor * response.rates_per_s,
-        attained=response.attained,
         signals={s: v * factor if s.adds_up else v for s, v in response.signals.items()},
-        delays_s=response.delays_s,
-        attained_delayed=response.attained_delayed,
     )
 
 

@@ -142,7 +142,8 @@ def _kernel_move(case: PlanningCase, deviations: float) -> _Move:
 def _end(move: _Move, base: Plan, replanner: Replanner) -> SensitivityEnd:
     kept = None
     if base.feasible:
-        kept = kept_fleet(base, move.workload, move.deployment, _cost_factor(base, replanner, move.case))
+        fleets = [move.deployment(planned.surviving) for planned in base.deployments]
+        kept = kept_fleet(base, fleets, move.workload, _cost_factor(base, replanner, move.case))
     return SensitivityEnd(move.label, replanner.outcome(move.case), kept)
 
 

@@ -31,7 +31,7 @@ def bought_gpus(allocation: Allocation, supply: Supply, periods: Sequence[Period
     What is paid for GPUs that are new to the fleet stands beside them as `SWITCHING`.
     """
     bought = []
-    for line in supply_cost(allocation.bought, supply, periods).purchases:
+    for line in supply_cost(allocation.bought, supply, periods):
         purchase = supply.purchase(line.resource, line.purchase)
         is_gpu = (line.resource, line.purchase) in supply.prices
         if not is_gpu and not line.usd_per_hour:

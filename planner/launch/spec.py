@@ -212,8 +212,8 @@ def launch_specs(plan: Plan) -> tuple[LaunchSpec, ...]:
         _require_one_engine(launched)
         for index in range(len(launched.deployment.pools)):
             spec = launch_spec(launched, index, len(specs), number)
-            on = servers.get(spec.sku, ())
-            specs.append(replace(spec, sku_servers=on, must_spread=plan.request.limits.survives_node_loss))
+            must_spread = plan.request.limits.survives_node_loss
+            specs.append(replace(spec, sku_servers=servers.get(spec.sku, ()), must_spread=must_spread))
     return tuple(specs)
 
 

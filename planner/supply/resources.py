@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hardware_db import GpuSku, HardwareDb, Price
-from planner.core import HOURS_PER_MONTH, InputError, UnknownNameError
+from planner.core import InputError, UnknownNameError
 from planner.optimizer import Period, Purchase, Resource
 from planner.supply.availability import SPOT, least_spot_instances, spot_usable_share
 from planner.supply.prices import PriceNote, known_sku, offered_prices, price_notes, watts_per_gpu
@@ -302,46 +302,20 @@ class PurchaseCost:
     Attributes:
         resource: the SKU, or its switching.
         purchase: its name among those of the resource.
-        mean_amount: units held, mean over the horizon.
-        most_amount: units held in the period with most.
         usd_per_hour: mean over the horizon.
         origin: the price or the terms behind it; None for switching.
     """
 
     resource: str
     purchase: str
-    mean_amount: float
-    most_amount: float
     usd_per_hour: float
     origin: Price | OwnedGpus | None
-
-    @property
-    def usd_per_month(self) -> float:
-        """USD per month of 730 hours."""
-        return self.usd_per_hour * HOURS_PER_MONTH
-
-
-@dataclass(frozen=True)
-class SupplyCost:
-    """Cost of all purchases: an allocation's `cost_usd_per_hour` less its starts and the own cost of units."""
-
-    purchases: tuple[PurchaseCost, ...]
-
-    @property
-    def usd_per_hour(self) -> float:
-        """Mean over the horizon."""
-        return math.fsum(line.usd_per_hour for line in self.purchases)
-
-    @property
-    def usd_per_month(self) -> float:
-        """USD per month of 730 hours."""
-        return self.usd_per_hour * HOURS_PER_MONTH
 
 
 def supply_cost(
     bought: Mapping[str, Mapping[str, Sequence[float]]], supply: Supply, periods: Sequence[Period]
-) -> SupplyCost:
-    """Purchases with their cost, by resource and purchase option.
+) -> tuple[PurchaseCost, ...]:
+    """Purchases with their cost: an allocation's `cost_usd_per_hour` less its starts and the own cost of units.
 
     Equation: sum_t hours_t / H x amount_t x USD/h for each purchase; a committed one is held alike in every period.
 
@@ -361,6 +335,5 @@ def supply_cost(
                 raise InputError(f"bought.{resource}.{name}", len(amounts), bound, "give the allocation's own periods")
             mean = math.fsum(x * p.hours for x, p in zip(amounts, periods, strict=True)) / horizon
             usd = mean * supply.purchase(resource, name).usd_per_hour
-            most = max(amounts, default=0.0)
-            lines.append(PurchaseCost(resource, name, mean, most, usd, supply.prices.get((resource, name))))
-    return SupplyCost(tuple(lines))
+            lines.append(PurchaseCost(resource, name, usd, supply.prices.get((resource, name))))
+    return tuple(lines)

@@ -57,6 +57,11 @@ def two_classes(first: int, second: int, slo: Slo | None = None) -> tuple[Reques
     )
 
 
+def _behind_prefix(groups: int) -> RequestClass:
+    lengths = TokenLengths.constant(1600, 100)
+    return RequestClass(lengths=lengths, prefixes=SharedPrefixes(tokens=1024, groups=groups))
+
+
 def close(theory: Performance, judge: Performance, metric: Metric, rel: float) -> None:
     mean, wanted = theory.distribution(metric).mean_s, judge.distribution(metric).mean_s
     assert mean == pytest.approx(wanted, rel=rel), metric
@@ -96,7 +101,7 @@ def test_a_router_by_prefix_is_blind_to_who_is_busy() -> None:
     """
     load = 0.8
     caching = {"own_schedule": Schedule(prefix_cache=True)}
-    shared = RequestClass(lengths=TokenLengths.constant(1600, 100), prefixes=SharedPrefixes(tokens=800, groups=100))
+    shared = _behind_prefix(100)
     routers = (Router.PREFIX_AFFINITY, Router.RANDOM, Router.LEAST_REQUESTS)
     deployments = [Deployment(pools=(pool(Role.MIXED, 4, router, **caching),)) for router in routers]
     near, random, least = (evaluate(one, at_load(deployments[0], load, shared)).ttft.mean_s for one in deployments)
@@ -105,18 +110,6 @@ def test_a_router_by_prefix_is_blind_to_who_is_busy() -> None:
     assert alone == fewest
     workload = at_load(deployments[0], load, shared)
     close(evaluate(deployments[0], workload), simulate(deployments[0], workload, requests=6000), Metric.TTFT, 0.12)
-
-
-def test_classes_alike_see_the_same() -> None:
-    one = Deployment(pools=(pool(),))
-    twins = tuple(RequestClass(name=name, lengths=CHAT, share=0.5) for name in ("a", "b"))
-    workload = at_load(one, 0.8, *twins)
-    found = evaluate(one, workload)
-    first, second = found.classes
-    assert first.ttft.mean_s == pytest.approx(second.ttft.mean_s)
-    assert first.ttft.mean_s == pytest.approx(found.ttft.mean_s, rel=0.01)
-    assert first.e2e.quantile_s(0.99) == pytest.approx(found.e2e.quantile_s(0.99), rel=0.02)
-    assert sum(one.rate_per_s for one in found.classes) == pytest.approx(workload.rate_per_s)
 
 
 def test_priority_takes_from_one_class_what_it_gives_the_other() -> None:
@@ -175,24 +168,19 @@ def test_attainment_of_a_class_against_simulation() -> None:
     assert theory.classes[0].attainment == pytest.approx(judge.classes[0].attainment, abs=0.08)
 
 
-def behind_prefix(tokens: int, groups: int) -> RequestClass:
-    lengths = TokenLengths.constant(1600, 100)
-    return RequestClass(lengths=lengths, prefixes=SharedPrefixes(tokens=tokens, groups=groups))
-
-
 CACHING = {"own_schedule": Schedule(prefix_cache=True)}
 
 
 def test_one_system_prompt_is_always_found() -> None:
     """Every prompt but the first finds its 1,024 shared tokens: 1024 / 1600 of the input."""
     deployment = Deployment(pools=(pool(**CACHING),))
-    found = evaluate(deployment, at_load(deployment, 0.5, behind_prefix(1024, 1)))
+    found = evaluate(deployment, at_load(deployment, 0.5, _behind_prefix(1)))
     assert found.pools[0].prefix_hits == pytest.approx(1024 / 1600)
 
 
 def test_prefix_caches_against_simulation() -> None:
     deployment = Deployment(pools=(pool(replicas=2, **CACHING),))
-    workload = at_load(deployment, 0.6, behind_prefix(1024, 400))
+    workload = at_load(deployment, 0.6, _behind_prefix(400))
     theory, judge = evaluate(deployment, workload), simulate(deployment, workload, requests=6000)
     assert theory.pools[0].prefix_hits == pytest.approx(judge.pools[0].prefix_hits, abs=0.06)
     close(theory, judge, Metric.TTFT, 0.15)

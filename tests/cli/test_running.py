@@ -14,8 +14,8 @@ from planner import read_fleet
 from planner.cli.base import hardware_for
 from planner.core import rebuilt
 from planner.engine import StepTimeShift, memory_footprint
+from planner.fleet import PlannedDeployment
 from planner.launch import served_models
-from planner.launch.fleet import LaunchedDeployment
 from planner.serving import Deployment
 from tests.analysis.test_running_fleet import REQUESTS, page
 from tests.cli.shell import assert_refused, flat, run, written
@@ -45,7 +45,7 @@ def planned(folder: Path, scenario: dict[str, Any]) -> Path:
     return folder
 
 
-def slowed(launched: LaunchedDeployment, factor: float) -> Deployment:
+def slowed(launched: PlannedDeployment, factor: float) -> Deployment:
     """A deployment whose steps take a factor longer than estimated."""
     shift = StepTimeShift(decode=factor, prompt=factor)
     pools = (rebuilt(pool, config=rebuilt(pool.config, shift=shift)) for pool in launched.deployment.pools)
