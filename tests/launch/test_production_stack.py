@@ -88,7 +88,6 @@ def test_what_the_chart_cannot_run_as_planned_is_refused_by_name() -> None:
     for plan, said in (
         (spread(), "parallelism = "),
         (mixed("vllm", router=Router.LEAST_REQUESTS), "router = 'least_requests': .*prefix_affinity, round_robin"),
-        (mixed("sglang", 2), "engine = 'sglang'"),
     ):
         with pytest.raises(UnsupportedFeatureError, match=said):
             values(plan)
