@@ -95,7 +95,8 @@ def least_time_s(name: str, table: ColumnTable, sku: GpuSku, kept_bytes: float |
         kept = math.inf if sku.l2_bytes is None else sku.l2_bytes.value
     from_memory_s = np.maximum(0.0, work.hbm_bytes - kept) / bandwidths["hbm_bytes"]
     moved_s = [work.link_bytes / bandwidths["link_bytes"], work.host_bytes / bandwidths["host_bytes"]]
-    return np.max([work.compute_s, from_memory_s, *moved_s], axis=0)
+    least: FloatArray = np.max([work.compute_s, from_memory_s, *moved_s], axis=0)
+    return least
 
 
 def possible_rows(name: str, table: ColumnTable, sku: GpuSku) -> Mask:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from datetime import date
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from calibration.borrowed import Distance, distance_of
 from calibration.fit import fit
 from calibration.tables import ColumnTable
 from hardware_db import Calibration, Dtype, KernelFit, load_hardware, select_calibration
-from planner.core import InputError, UnknownNameError
 from planner.engine import ReplicaConfig
 from planner.llm import Precision, load_llm
 from planner.roofline import (
@@ -111,20 +109,6 @@ def test_what_is_borrowed_from_another_vendor_is_less_sure_than_at_home(sku: str
         home = shipped(kernel.measured_on, "vllm").kernels.get(key) if kernel.measured_on else None
         if home is not None:
             assert kernel.spread > home.spread, key
-
-
-def test_only_engines_that_run_there_have_calibrations() -> None:
-    assert {one.engine for one in HARDWARE.calibrations if one.sku in AMD} == {"vllm", "sglang"}
-    with pytest.raises(InputError, match=r"tensorrt-llm.*does not run on mi300x"):
-        borrowed.calibrate_partly(
-            SHARED / "kernels", HARDWARE.skus, "mi300x", ("tensorrt-llm",), HARDWARE.calibrations, date(2026, 1, 1)
-        )
-    with pytest.raises(UnknownNameError, match="sku = 'h100-sxm'"):
-        borrowed.calibrate_partly(
-            SHARED / "kernels", HARDWARE.skus, "h100-sxm", ("vllm",), HARDWARE.calibrations, date(2026, 1, 1)
-        )
-    with pytest.raises(InputError, match="on GPUs of NVIDIA only"):
-        ReplicaConfig(llm=load_llm("llama-3.1-8b"), sku=MI300X, engine=HARDWARE.engines["tensorrt-llm"])
 
 
 def test_a_replica_names_what_was_measured_and_what_was_borrowed() -> None:

@@ -301,15 +301,6 @@ def test_the_path_says_which_sku_it_is(tmp_path):
         sku_of(tmp_path, "")
 
 
-def test_one_system_at_a_time(tmp_path):
-    row = theirs("gemm", products()[0])
-    for system in ("h100_sxm", "b300_sxm"):
-        write_rows(tmp_path / "data" / system / "gemm" / "trtllm" / "1.0" / "gemm_perf.txt", [row])
-    assert len(read_aiconfigurator(tmp_path / "data" / "b300_sxm").tables["gemm"]) == 1
-    with pytest.raises(InputError, match=r"'b300_sxm, h100_sxm': are 2 systems. Fix: give one of them, e.g. systems/"):
-        read_aiconfigurator(tmp_path / "data")
-
-
 def test_several_engines_ask_for_one(tmp_path):
     folder = aic_folder(tmp_path)
     assert engine_of(read_aiconfigurator(folder), "") == "tensorrt-llm"
@@ -637,13 +628,6 @@ def test_hostile_profiles_are_refused(tmp_path):
         read_aiconfigurator(tmp_path / "nowhere")
     with pytest.raises(InputError, match="has no tables of AIConfigurator"):
         read_aiconfigurator(tmp_path)
-
-
-def test_too_few_products_say_how_many_it_takes(tmp_path):
-    place = tmp_path / "h100_sxm" / "trtllm" / "1.0"
-    write_rows(place / "gemm_perf.txt", [theirs("gemm", row) for row in products()[:100]])
-    with pytest.raises(InputError, match=r"has too few 16-bit matrix products.*measure 200 or more"):
-        fit_imported(read_aiconfigurator(tmp_path), HARDWARE.skus, "h100-sxm", "tensorrt-llm", TODAY)
 
 
 def test_a_parquet_file_without_pyarrow_says_what_to_do(tmp_path, monkeypatch):

@@ -99,14 +99,6 @@ def test_what_is_known_is_the_sum_of_products_and_passes():
     assert known == pytest.approx(by_hand, rel=1e-12)
 
 
-def test_rows_of_a_format_without_a_fit_are_left_out():
-    rows = ColumnTable({"batch_size": np.ones(2), "isl": np.ones(2)})
-    products = [modules.Product(512.0, 512.0, np.array(["bf16", "fp8_block"]))]
-    fits = {"gemm/bf16": GEMM, "elementwise/bf16": PASSES}
-    assert len(modules.with_known_s(rows, products, modules.Passes(1.0, 8.0), H200, fits.get)) == 1
-    assert len(modules.with_known_s(rows, products, modules.Passes(1.0, 8.0), H200, {"gemm/bf16": GEMM}.get)) == 0
-
-
 def test_a_module_without_an_index_of_its_own_has_less_that_is_known():
     rows = MEASURED.rows(MEASURED.text("table") == "dsa_generation_module")
     sharing = rows.with_columns(kernel=np.full(len(rows), "sglang_dsa_skip_indexer_fa3"))
@@ -146,10 +138,3 @@ def test_measured_decodes_keep_to_the_roofline(kind: str):
     cold = read > 2.0 * H200.l2_bytes.value  # what fits in the cache is read from there
     assert cold.any()
     assert (rows["latency_s"][cold] > read[cold] / H200.hbm_bandwidth_bytes_per_s.value).all()
-
-
-def test_rows_that_no_engine_serves_with_are_left_out():
-    rows = ColumnTable({"backend": np.array(["trtllm", "vllm"]), "batch_size": np.array([1.0, 1.0])})
-    assert block_sparse.served(rows).tolist() == [False, True]
-    rows = ColumnTable({"backend": np.array(["sglang", "vllm"]), "batch_size": np.array([512.0, 512.0])})
-    assert chosen_keys.served(rows).tolist() == [False, True]

@@ -28,12 +28,11 @@ from calibration.cases import (
     collective_cases,
     gemm_shapes,
     head_shapes,
-    interleaved_cases,
 )
 from calibration.compare import compare
 from calibration.device import Device, chosen_sku, match_sku
 from calibration.fit_measured import calibration_of, fit_measured
-from calibration.measure import CudaStopwatch, Effort, HostStopwatch, copies_for, is_cold, time_calls
+from calibration.measure import CudaStopwatch, Effort, HostStopwatch, time_calls
 from calibration.operators import balanced_load
 from calibration.possible import implausibility
 from calibration.records import COLUMNS, KernelCase, MeasurementOutcome, RawFolder, Record, open_folder
@@ -161,14 +160,6 @@ def test_a_graph_holds_the_calls_in_turn_and_replays_without_calling_them_again(
     assert world.log[-1] == "replay"
 
 
-def test_rotating_data_exceed_the_cache_and_fit_into_memory() -> None:
-    for size in (1e3, 1e5, 1e7, 1e9):
-        copies = copies_for(size, 50e6, 80e9)
-        assert is_cold(copies * size, 50e6) or copies == 128
-        assert copies * size <= 40e9
-    assert copies_for(30e9, 50e6, 40e9) == 1
-
-
 # What is measured.
 
 
@@ -186,15 +177,6 @@ def test_every_case_has_the_columns_of_its_table_and_is_listed_once(scope: Any) 
     assert all(set(case.fields) == set(COLUMNS[case.operator]) for case in cases)
     keys = [case.key for case in cases]
     assert len(keys) == len(set(keys))
-
-
-def test_any_beginning_of_the_order_holds_the_same_share_of_every_operator() -> None:
-    lists = all_cases(QUICK, ["bf16", "fp8"], 1, cuda=True)
-    order = interleaved_cases(lists)
-    assert Counter(case.key for case in order) == Counter(case.key for listed in lists.values() for case in listed)
-    half = {case.key for case in order[: len(order) // 2]}
-    for name in ("context_attention", "generation_attention", "generation_mla fp8 cache", "moe"):
-        assert sum(case.key in half for case in lists[name]) == pytest.approx(len(lists[name]) / 2, abs=1)
 
 
 # Which GPU.
@@ -254,10 +236,6 @@ def test_more_than_the_peak_is_refused_and_the_row_is_named(case: KernelCase, wh
     assert what in why
     assert case.key in why
     assert "105 %" in why
-
-
-def test_data_that_may_have_stayed_in_the_cache_prove_nothing_about_memory() -> None:
-    assert implausibility(SLOW, _time_at(1.5, SLOW, H200), H200, 100e6, 50e6) == ""
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf])

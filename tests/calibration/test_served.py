@@ -133,15 +133,6 @@ def test_a_measured_shape_gets_what_was_measured_there() -> None:
     assert without.measured_shapes is None and without.measured_shape_error is None
 
 
-def test_curves_fade_where_nothing_near_was_measured() -> None:
-    near, far = (4096.0, 1400.0, 8.0, 128.0, 1.0, 3.0), (512.0, 96.0, 2.0, 16.0, 1.0, 3.0)
-    measured = ShapeCorrection((0.0, 10.0), ((4096.0, 1536.0, 8.0, 128.0, 1.0, 3.0),), ((0.4, 0.2),))
-    assert measured.at(near).log_factor[0][0] == pytest.approx(0.4 / 1.3, rel=0.05)
-    assert measured.at(far).log_factor[0][0] == pytest.approx(0.0, abs=1e-3)
-    grouped = (*near[:4], 2.0, near[5])
-    assert measured.at(grouped).log_factor[0][0] < 0.5 * measured.at(near).log_factor[0][0]
-
-
 def test_curves_never_make_more_tokens_faster() -> None:
     rows = synthetic(0.0)
     dipped = rows["latency_s"] * np.where((rows["num_tokens"] > 100) & (rows["num_tokens"] < 1000), 0.3, 1.0)

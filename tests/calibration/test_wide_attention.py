@@ -49,13 +49,6 @@ def usual_times(rows: ColumnTable, engine: str) -> FloatArray:
     return times
 
 
-def test_kinds_of_heads_are_told_apart_by_width_and_window() -> None:
-    columns = {"head_dim": [128.0, 192.0, 192.0, 256.0, 256.0, 512.0], "window": [128.0, 0.0, 128.0, 0.0, 1024.0, 0.0]}
-    made_up = ColumnTable({name: np.array(column) for name, column in columns.items()})
-    found = {name: np.flatnonzero(mask).tolist() for name, mask in _wide_heads(made_up)}
-    assert found == {"192": [1], "192_window": [2], "256_window": [4], "512": [5]}
-
-
 @ABSENT
 def test_triton_is_several_times_slower_than_the_kernel_of_usual_heads() -> None:
     """SGLang runs both kinds of layers of Gemma 4 on Triton, which its fit of FlashAttention-3 cannot tell."""

@@ -116,14 +116,12 @@ def sites(content: Content) -> list[tuple[str, str]]:
 
 
 def sku_added(rng: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """One more."""
     skus = base["search"]["skus"]
     new = str(rng.choice([sku for sku in SKUS if sku not in skus]))
     return f"search.skus + {new}", base, put(base, search__skus=[*skus, new])
 
 
 def mode_added(rng: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """Pairs beside mixed pools, or mixed pools beside pairs."""
     mode = str(rng.choice(["mixed", "disaggregated"]))
     return f"search.modes: {mode} -> both", put(base, search__modes=[mode]), base
 
@@ -139,14 +137,12 @@ def _list_grown(field: str, values: Sequence[int]) -> Change:
 
 
 def format_added(_: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """Weights, activations and KV cache in another format."""
     other = FORMATS[base["precision"]["weights"]]
     formats = {"weights": other, "activations": other, "kv_cache": other}
     return f"search.precisions + {other}", base, put(base, search__precisions=[formats])
 
 
 def kv_format_added(_: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """The same weights with the KV cache in another format."""
     other = FORMATS[base["precision"]["kv_cache"]]
     return (
         f"search.precisions + kv {other}",
@@ -156,43 +152,36 @@ def kv_format_added(_: np.random.Generator, base: Content) -> tuple[str, Content
 
 
 def prefix_cache_added(rng: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """Prompts share prefixes, which engines may keep."""
     prefixes = {"tokens": int(rng.choice([64, 256])), "groups": int(rng.choice([1, 16]))}
     before = put(base, workload__prefixes=prefixes, search__prefix_cache=[False])
     return "search.prefix_cache + true", before, put(before, search__prefix_cache=[False, True])
 
 
 def provider_added(_: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """Two providers instead of one."""
     before = listed(base)
     return "prices.providers_at_most 1 -> 2", before, put(before, prices__providers_at_most=2)
 
 
 def commitment_added(_: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """A year, beside on demand."""
     before = listed(base)
     return "prices.commitments + reserved_1yr", before, put(before, prices__commitments=["on_demand", "reserved_1yr"])
 
 
 def spot_added(_: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """Spot, beside on demand."""
     before = listed(base, prices__spot={"interruptions_per_hour": 0.05, "recovery_s": 300})
     return "prices.commitments + spot", before, put(before, prices__commitments=["on_demand", "spot"])
 
 
 def engine_added(rng: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """Another engine beside vLLM."""
     other = str(rng.choice(["sglang", "tensorrt-llm"]))
     return f"search.more_engines + {other}", base, put(base, search__more_engines=[other])
 
 
 def pairs_of_skus(_: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """Prefill and decode on different SKUs."""
     return "search.pair_skus false -> true", put(base, search__pair_skus=False), base
 
 
 def owned_added(rng: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """GPUs of one's own that need not be used: paid for only as far as the plan takes them."""
     sku = str(rng.choice(base["search"]["skus"]))
     return (
         f"prices.owned + {sku}",
@@ -205,14 +194,12 @@ def owned_added(rng: np.random.Generator, base: Content) -> tuple[str, Content, 
 
 
 def one_provider(rng: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """Of those that sell some SKU of the scenario."""
     before = listed(base)
     provider = str(rng.choice(sorted({provider for provider, _ in sites(base)})))
     return f"prices.provider={provider}", before, put(before, prices__provider=provider)
 
 
 def one_region(rng: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """Of one provider."""
     before = listed(base)
     places = sites(base)
     region = places[int(rng.integers(len(places)))][1]
@@ -220,20 +207,17 @@ def one_region(rng: np.random.Generator, base: Content) -> tuple[str, Content, C
 
 
 def two_of_one_provider(rng: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """One provider where two were allowed."""
     _, before, after = one_provider(rng, base)
     name = after["prices"]["provider"]
     return f"providers_at_most=2, then prices.provider={name}", put(before, prices__providers_at_most=2), after
 
 
 def gpus_limited(rng: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """Of one SKU."""
     sku, most = str(rng.choice(base["search"]["skus"])), int(rng.choice([0, 1, 2, 4, 8]))
     return f"limits.gpus {sku} {most}", base, put(base, limits__gpus={sku: most})
 
 
 def sku_removed(rng: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """One fewer."""
     sku = str(rng.choice(base["search"]["skus"]))
     return (
         f"search.skus - {sku}",
@@ -243,46 +227,39 @@ def sku_removed(rng: np.random.Generator, base: Content) -> tuple[str, Content, 
 
 
 def sku_forbidden(rng: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """By name."""
     sku = str(rng.choice(base["search"]["skus"]))
     return f"limits.forbidden {sku}", base, put(base, limits__forbidden=[sku])
 
 
 def by_instance(_: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """As it is sold."""
     before = listed(base, prices__granularity="gpu")
     return "prices.granularity gpu -> instance", before, put(before, prices__granularity="instance")
 
 
 def by_node(_: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """Whole servers."""
     before = put(base, prices__granularity="gpu")
     return "prices.granularity gpu -> node", before, put(before, prices__granularity="node")
 
 
 def target_tightened(rng: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """Either target."""
     after, place, factor = copy.deepcopy(base), int(rng.integers(2)), float(rng.choice([0.5, 0.7, 0.9]))
     after["slo"][place]["threshold_s"] = round(factor * after["slo"][place]["threshold_s"], 6)
     return f"slo.{place}.threshold_s x {factor}", base, after
 
 
 def percentile_raised(rng: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """Of one target or of the other."""
     after, place = copy.deepcopy(base), int(rng.integers(2))
     after["slo"][place]["percentile"] = 0.99
     return f"slo.{place}.percentile 0.95 -> 0.99", base, after
 
 
 def target_added(_: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """On the whole request."""
     after = copy.deepcopy(base)
     after["slo"].append({"metric": "e2e", "percentile": 0.95, "threshold_s": 30.0})
     return "slo + p95 e2e 30 s", base, after
 
 
 def demand_raised(rng: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
-    """More traffic asks for no less."""
     factor = float(rng.choice([1.01, 1.1, 1.5]))
     return f"growth={factor:g}", base, put(base, growth=factor)
 

@@ -1,30 +1,24 @@
-"""How CPU time and memory grow with the problem: configurations, rate, requests, replicas, and workers of a sweep.
+"""How CPU time and memory grow with the problem: configurations, rate, requests, replicas.
 
     python -m tests.studies.scaling [--only requests,replicas] [--write tests/studies/scaling.csv]
 
-Every row is a process of its own, so that nothing is remembered: its CPU time without imports, that of all processes it
-started, its wall clock, and the most memory it held itself. The exponent is the slope of log CPU over log size from the
-row before. Workers are measured with whatever executors are installed (Dask and Ray are not among the project's
-dependencies); the others say so. Linux only: CPU time of processes that go on is read from /proc.
+Every row is a process of its own, so that nothing is remembered: its CPU time without imports, its wall clock, and the
+most memory it held. The exponent is the slope of log CPU over log size from the row before.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import math
-import os
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import planner
 from planner.core import Table, markdown_table, significant
 from planner.fleet import plan
 from planner.scenario import load_scenario
@@ -44,7 +38,6 @@ GRIDS: dict[int, dict[str, Any]] = {
     4: {"skus": MORE_SKUS, "max_running_requests": LIMITS, "max_batched_tokens": BUDGETS},
 }
 """Search spaces, ever larger; the rest follows from the request."""
-SWEPT = [{"workload.rate_per_s": 20.0 + rate, "slo.0.threshold_s": 1.0} for rate in range(8)]
 
 
 def of_configurations(grid: int) -> int:
@@ -76,72 +69,13 @@ def of_replicas(replicas: int) -> int:
     return replicas
 
 
-class _Ray(Executor):
-    """As in docs/how-to/sweep.md."""
-
-    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        import ray
-
-        return ray.remote(function).remote(*args, **kwargs).future()
-
-
-def _executor(kind: str, workers: int) -> Executor:
-    if kind == "processes":
-        return ProcessPoolExecutor(workers)
-    if kind == "dask":
-        import dask.distributed
-
-        cluster = dask.distributed.LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
-        executor: Executor = dask.distributed.Client(cluster).get_executor()
-        return executor
-    import ray
-
-    ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False)
-    return _Ray()
-
-
-def of_workers(kind: str, workers: int) -> int:
-    """Eight rates in portions of one, once the workers have started."""
-    executor = _executor(kind, workers)
-    warm = [{"workload.rate_per_s": 5.0 + i} for i in range(workers)]
-    planner.sweep("chat-llama-70b", warm, executor=executor, portion=1, overrides=["search.skus=[b200-sxm]"])
-    START.update(cpu=cpu_s(), wall=time.perf_counter())
-    found = planner.sweep("chat-llama-70b", SWEPT, executor=executor, portion=1, overrides=["search.skus=[b200-sxm]"])
-    assert not found.stopped
-    return workers
-
-
 STUDIES: dict[str, tuple[Callable[..., int], tuple[int, ...]]] = {
     "configurations": (of_configurations, tuple(GRIDS)),
     "rate": (of_rate, (4, 40, 400, 4_000)),
     "requests": (of_requests, (10_000, 100_000, 1_000_000)),
     "requests on one clock": (of_requests_on_one_clock, (10_000, 100_000)),
     "replicas": (of_replicas, (1, 8, 64)),
-    "workers: processes": (lambda n: of_workers("processes", n), (1, 2)),
-    "workers: dask": (lambda n: of_workers("dask", n), (1, 2)),
-    "workers: ray": (lambda n: of_workers("ray", n), (1, 2)),
 }
-START = {"cpu": 0.0, "wall": 0.0}
-"""When what is measured began [s]."""
-
-
-def cpu_s() -> float:
-    """CPU time so far [s], of this process and of all that descend from it and go on."""
-    children: dict[int, list[int]] = {}
-    used: dict[int, float] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
-            continue
-        children.setdefault(int(words[1]), []).append(int(folder.name))
-        used[int(folder.name)] = sum(map(int, words[11:15])) / os.sysconf("SC_CLK_TCK")
-    total, left = time.process_time(), list(children.get(os.getpid(), ()))
-    while left:
-        process = left.pop()
-        total += used[process]
-        left += children.get(process, ())
-    return total
 
 
 def measured(study: str, size: int) -> dict[str, Any]:
@@ -149,9 +83,9 @@ def measured(study: str, size: int) -> dict[str, Any]:
     function, _ = STUDIES[study]
     if study.startswith("requests") or study == "replicas":
         function(1_000 if study.startswith("requests") else 1)  # compiled code is loaded
-    START.update(cpu=cpu_s(), wall=time.perf_counter())
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
     size = function(size)
-    wall, cpu = time.perf_counter() - START["wall"], cpu_s() - START["cpu"]
+    wall, cpu = time.perf_counter() - began_s, time.process_time() - began_cpu_s
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
     return {"study": study, "size": size, "cpu_s": round(cpu, 3), "wall_s": round(wall, 3), "peak_mb": round(peak)}
 
@@ -186,10 +120,6 @@ def main() -> None:
         row for row in read_rows(options.write) if row["study"] not in options.only.split(",")
     ]
     for study in options.only.split(","):
-        package = study.removeprefix("workers: ")
-        if package in ("dask", "ray") and importlib.util.find_spec(package) is None:
-            print(f"{study}: not installed")
-            continue
         for size in STUDIES[study][1]:
             command = [sys.executable, "-m", "tests.studies.scaling", "--one", study, str(size)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)

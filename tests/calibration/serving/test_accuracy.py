@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from calibration import METRICS, accuracy, accuracy_rows, is_fitted, scoreboard
+from calibration import METRICS, accuracy, accuracy_rows, is_fitted
 from calibration.serving.accuracy import (
     DIFFERENCE_WEIGHTS,
     ServingClass,
@@ -21,8 +21,7 @@ from calibration.serving.predict import Prediction
 from hardware_db import EngineCosts, load_hardware
 from planner.core import preset
 from planner.llm import load_llm
-from tests.calibration.serving.points import DB, POINT, SERVER, point_with, with_costs
-from tests.calibration.serving.test_scoreboard import BOARD
+from tests.calibration.serving.points import POINT, SERVER, point_with, with_costs
 
 
 def test_score_by_hand() -> None:
@@ -59,19 +58,6 @@ def test_fitted_is_model_and_sku_of_the_costs_used() -> None:
     assert not is_fitted(point_with(model="meta-llama/Llama-3.1-70B"), db)
     assert not is_fitted(point_with(engine="sglang"), db)
     assert not is_fitted(point_with(sku="none"), db)
-
-
-def test_costs_of_an_architecture_decide_for_its_gpus() -> None:
-    """Fitted on Hopper only: a Blackwell point of the same model is predicted with other costs."""
-    engine = DB.engines["vllm"].model_copy(
-        update={
-            "costs": EngineCosts(),
-            "costs_by_architecture": {DB.skus["h100-sxm"].architecture: EngineCosts(fitted_on=("a/b @ h100-sxm",))},
-        }
-    )
-    db = DB.model_copy(update={"engines": {"vllm": engine}})
-    assert is_fitted(point_with(model="a/b"), db)
-    assert not is_fitted(point_with(model="a/b", sku="b200-sxm"), db)
 
 
 def test_groups_are_told_apart_by_all_that_matters() -> None:
@@ -112,14 +98,6 @@ def test_groups_add_up_to_the_runs_of_their_class() -> None:
             assert sum(row.runs for row in inside) == total.runs
             medians = [row.median for row in inside]
             assert min(medians) <= total.median <= max(medians)
-
-
-def test_a_scoreboard_is_written_with_the_digits_of_its_tables() -> None:
-    lines = accuracy.rows_csv(scoreboard.score_rows(BOARD)).splitlines()
-    tables = scoreboard.tables(BOARD)
-    assert len(lines) == 1 + sum(len(table.rows) for table in tables)
-    pair = next(line for line in lines if "h100-sxm,disagg.,held out,TPOT" in line)
-    assert ",1,0,100,100,100,," in pair  # one run, none predicted: 100 % error, no bias
 
 
 @pytest.mark.parametrize(

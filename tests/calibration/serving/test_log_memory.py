@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from calibration import (
     StartupLog,
     benchmark_files,
     log_headline,
-    log_table,
     measured_more_bytes,
     memory_of_log,
     other_settings,
@@ -50,17 +48,8 @@ def learned(log: StartupLog, llm: str, sku: str, **settings: object) -> Hardware
     return with_engine_costs(DB, log.engine, costs)
 
 
-@pytest.mark.parametrize(
-    ("engine", "apart_gib"),
-    [
-        *(
-            (engine, apart)
-            for engine in ("vllm", "sglang", "tensorrt-llm")
-            for apart in (-0.5, -0.1, 0.0, 0.1, 0.5, 3.0)
-        ),
-        ("vllm", -2.0),
-    ],
-)
+@pytest.mark.parametrize("apart_gib", [-0.5, 0.0, 3.0])
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 def test_the_server_of_the_log_is_then_predicted_as_the_log_says(engine: str, apart_gib: float) -> None:
     """Whatever the cache is a share of."""
     before = memory("llama-3.1-8b", "h100-sxm", engine=engine)
@@ -75,13 +64,6 @@ def test_a_server_that_is_predicted_not_to_start_is_learned_of_too() -> None:
     log = log_of("vllm", 0.4)
     db = learned(log, "qwen3-32b", "h100-sxm", **settings)
     assert memory("qwen3-32b", "h100-sxm", hardware=db, **settings).kv_bytes == pytest.approx(log.kv_bytes, rel=1e-6)  # type: ignore[arg-type]
-
-
-def test_learning_twice_is_learning_once() -> None:
-    log = log_of("vllm", 50.0)
-    once = learned(log, "llama-3.1-8b", "h100-sxm")
-    again = measured_more_bytes(memory_of_log(log, "llama-3.1-8b", "h100-sxm", hardware=once), log)
-    assert again == pytest.approx(once.engines["vllm"].costs.memory_more_bytes)
 
 
 @pytest.mark.parametrize("apart_gib", [-0.5, 2.0])
@@ -100,7 +82,7 @@ def test_another_model_lacks_the_same_bytes_with_and_without_a_calibration(apart
     assert rooms[0] - rooms[1] == pytest.approx(more, rel=1e-6)
 
 
-@pytest.mark.parametrize("more_bytes", [-1e300, -1e11, 1e11, 1e300])
+@pytest.mark.parametrize("more_bytes", [-1e11, 1e300])
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 def test_no_part_is_ever_below_nothing(more_bytes: float, engine: str) -> None:
     db = with_engine_costs(DB, engine, EngineCosts(memory_more_bytes=more_bytes))
@@ -128,17 +110,6 @@ def test_a_log_without_the_cache_is_refused_with_what_to_do() -> None:
     assert "does not say" in log_headline(found, log)
 
 
-def test_the_headline_says_by_how_much() -> None:
-    before = memory("llama-3.1-8b", "h100-sxm")
-    log = log_of("vllm", round(before.kv_bytes / GIB - 2.0, 2))
-    said = log_headline(before, log)
-    assert f"got {log.kv_bytes / GIB:.2f} GiB per GPU" in said if log.kv_bytes is not None else False
-    assert "less than predicted" in said
-    assert ("KV cache", f"{before.kv_bytes / GIB:.2f}", f"{(log.kv_bytes or 0) / GIB:.2f}") in [
-        row[:3] for row in log_table(before, log).rows
-    ]
-
-
 def test_a_planned_replica_starts_on_the_gpu_of_the_log_and_what_differs_is_named() -> None:
     replica = memory("llama-3.1-8b", "h100-sxm", max_running_requests=256, max_batched_tokens=8192).replica
     same = StartupLog(**{**vars(log_of("vllm", 50.0)), "tp": 1, "max_num_seqs": 256, "max_num_batched_tokens": 8192})
@@ -156,16 +127,6 @@ def test_a_planned_replica_starts_on_the_gpu_of_the_log_and_what_differs_is_name
     assert other_settings(replica, plain) == ()
     small = memory("llama-3.1-8b", "h100-sxm", precision="fp8", max_running_requests=256, max_batched_tokens=8192)
     assert other_settings(small.replica, plain) == ("weights: fewer bits here, 16 bit in the log",)
-
-
-def test_the_format_of_the_cache_is_that_of_the_log() -> None:
-    """8 bits for 16: a token takes half."""
-    log = log_of("vllm", 30.0)
-    plain, halved = (
-        memory_of_log(replace(log, kv_cache_dtype=dtype), "qwen3-32b", "h100-sxm", tp=2)
-        for dtype in ("auto", "fp8_e4m3")
-    )
-    assert 2 * halved.footprint.kv_bytes_per_token == plain.footprint.kv_bytes_per_token
 
 
 def test_limits_of_a_log_are_those_of_one_rank() -> None:

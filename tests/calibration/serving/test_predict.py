@@ -12,7 +12,6 @@ from calibration.serving.accuracy import ServingClass, score, serving_class
 from calibration.serving.measured_runs import WorkerSettings
 from calibration.serving.predict import (
     Prediction,
-    ReplayedRun,
     deployment_of,
     drawn_lengths,
     predict,
@@ -20,7 +19,7 @@ from calibration.serving.predict import (
 from hardware_db import EngineCosts
 from planner.engine import memory_footprint
 from planner.roofline import Parallelism
-from tests.calibration.serving.points import DB, POINT, SERVER, point_with, read_serving_points, with_costs
+from tests.calibration.serving.points import DB, POINT, point_with, read_serving_points, with_costs
 
 # --- what is played -------------------------------------------------------------------------------------------------
 
@@ -71,19 +70,6 @@ def test_a_slow_open_loop_is_as_fast_as_one_user() -> None:
     assert open_loop.ttft_s == pytest.approx(alone.ttft_s, rel=1e-6)
     assert open_loop.tpot_s == pytest.approx(alone.tpot_s, rel=1e-6)
     assert open_loop.output_rate_error is None
-
-
-def test_run_has_all_requests_of_the_protocol() -> None:
-    run = ReplayedRun.of(point_with(concurrency=4, requests=40), DB)
-    assert run.workload.is_closed
-    assert [lengths.size for lengths in run.lengths] == [40, 40]
-
-
-def test_disaggregated_point_has_two_pools() -> None:
-    server = WorkerSettings(workers=2, parallelism=Parallelism(tp=2), max_batched_tokens=4096, max_running_requests=8)
-    deployment = deployment_of(point_with(servers=(server, SERVER)), DB)
-    assert [(pool.replicas, pool.gpus) for pool in deployment.pools] == [(2, 4), (1, 1)]
-    assert deployment.is_disaggregated
 
 
 @pytest.mark.parametrize(

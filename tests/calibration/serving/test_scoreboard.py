@@ -65,13 +65,6 @@ def test_every_group_has_a_line_that_says_whether_it_was_fitted() -> None:
     assert len(rows) == 3
 
 
-def test_headline_and_failures() -> None:
-    assert scoreboard.headline(BOARD) == "4 runs, 75 % with a prediction; 2 in groups that nothing was fitted to."
-    assert scoreboard.failures(BOARD) == ("pair: does not fit",)
-    many = Scoreboard((Prediction(BY_ID["pair"], reason="x"),) * 25, (False,) * 25)
-    assert scoreboard.failures(many)[-1] == "5 more; --details lists them all"
-
-
 def test_details_have_a_line_per_run() -> None:
     lines = list(csv.DictReader(io.StringIO(scoreboard.details_csv(BOARD))))
     assert [line["source_id"] for line in lines] == ["alone", "four", "other-gpu", "pair"]
@@ -163,10 +156,6 @@ def test_percentiles_and_e2e_have_a_table_of_their_own() -> None:
         "ITL p50": ("1", "10", "10", "10", "+10"),
     }
     assert table.rows[0][4:] == ("84", "43", "-5.0")  # p90 linear between 20 and 100; mean; median of +10 and -20
-
-
-def test_no_further_figures_leave_no_table() -> None:
-    assert scoreboard.figure_tables(BOARD) == ()
 
 
 def test_a_prediction_has_the_figures_that_were_measured() -> None:

@@ -63,12 +63,6 @@ def test_a_median_is_held_against_the_median(runs: dict[str, ServingPoint | Refu
     assert as_median.output_rate_error is None
 
 
-def test_an_unknown_engine_refuses_its_row_only(runs: dict[str, ServingPoint | RefusedRun]) -> None:
-    hardware = load_hardware()
-    assert "atom" in predict(runs["two"], hardware).reason
-    assert not predict(runs["three"], hardware).reason
-
-
 def test_a_configuration_counts_only_where_it_is_the_only_one() -> None:
     row = {"sku": "mi300x", "engine": "vllm"}
     flags = {**row, "server_flags": "--max-num-seqs 64 --gpu-memory-utilization=0.9", "script": "own.sh"}

@@ -282,13 +282,6 @@ def test_arguments_are_never_evaluated(arguments: str) -> None:
     assert log.tp in (4, None)
 
 
-def test_settings_inside_of_records_are_not_the_engines() -> None:
-    log = read_startup_log(
-        "server_args=ServerArgs(lora={'model_path': 'wrong', 'tp_size': 9}, model_path='right', tp_size=2) tp_size=7"
-    )
-    assert (log.model, log.tp) == ("right", 2)
-
-
 def test_a_large_log_is_read_in_seconds() -> None:
     """A tenth of 50 MB, in a tenth of the time allowed of this process, with lines that almost match."""
     almost = (
