@@ -63,8 +63,6 @@ EXPERT_DTYPES = {
     "mxfp4_fp8": "w4a8_mxfp4_mxfp8",
 }
 """Variant of a calibration -> number format in the tables."""
-SPLITS = ((True, True), (True, False), (False, False))
-"""Decode kernels split the cache: always; not in windowed or ungrouped layers; never. The best fit decides."""
 COLLECTIVES = {"all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "all_to_all": "alltoall"}
 COLLECTIVE_GPUS = (2, 4, 8)
 """Numbers of GPUs that collectives were measured over."""
@@ -279,9 +277,9 @@ def operators_of(folder: Path, skus: Mapping[str, GpuSku], sku_id: str) -> Itera
     """Every operator of a calibration with the kernels that could stand for it."""
     sku = skus[sku_id]
     yield from _gemms(folder, skus, sku_id)
-    yield from _attention(folder, sku)
+    yield from _attention(folder, sku, "attention")
     yield from _wide_attention(folder, sku)
-    yield from _latent(folder, sku)
+    yield from _attention(folder, sku, "latent")
     yield from _recurrent(folder, sku)
     yield from _sparse_index(folder, sku)
     yield from _compressed_kernels(folder, sku)
@@ -362,26 +360,24 @@ def _lent_block_gemms(folder: Path, skus: Mapping[str, GpuSku], known: Container
     return candidates
 
 
-def _attention(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
-    prefill, decode = read_table(folder, "context_attention"), read_table(folder, "generation_attention")
+def _attention(folder: Path, sku: GpuSku, kind: str) -> Iterator[tuple[str, list[Candidate]]]:
+    """Prefill and decode of a kind of attention: ``attention`` or ``latent``, which is one backend's."""
+    latent = {"prefill": "trtllm", "decode": LATENT_DECODE_BACKENDS.get(folder.name, "trtllm")}
     for kv in operators.KV_BYTES:
-        if prefill is not None:
-            rows = prefill.rows(_rows_with(prefill, kv_dtype=kv) & _prefill_arithmetic(prefill, kv))
-            if len(rows):
-                yield (
-                    f"attention_prefill/{kv}",
-                    _candidates(rows, [partial(operators.attention_prefill, sku=sku, variant=kv)]),
-                )
-        if decode is not None and _rows_with(decode, kv_dtype=kv).any():
-            rows = decode.rows(_rows_with(decode, kv_dtype=kv))
-            yield (
-                f"attention_decode/{kv}",
-                _candidates(
-                    rows,
-                    [partial(operators.attention_decode, sku=sku, variant=kv, splits=splits) for splits in SPLITS],
-                    FAST_PATH_NOTE if (rows.text("backend") == "trtllm").any() else "",
-                ),
-            )
+        for phase, backend in latent.items():
+            table = read_table(folder, operators.ATTENTION_TABLES[f"{kind}_{phase}"])
+            if table is None:
+                continue
+            mask, note = _rows_with(table, kv_dtype=kv), ""
+            if kind == "latent":
+                mask, note = mask & _rows_with(table, backend=backend), LATENT_NOTE
+            elif phase == "prefill":
+                mask &= _prefill_arithmetic(table, kv)
+            elif (mask & _rows_with(table, backend="trtllm")).any():
+                note = FAST_PATH_NOTE
+            if mask.any():
+                makes = [partial(make, sku=sku, variant=kv) for make in operators.ATTENTION_PROBLEMS[f"{kind}_{phase}"]]
+                yield f"{kind}_{phase}/{kv}", _candidates(table.rows(mask), makes, note)
 
 
 def _wide_attention(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
@@ -395,9 +391,7 @@ def _wide_attention(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candi
             rows = table.rows(_rows_with(table, kv_dtype=kv))
             if kernel == "wide_prefill":
                 rows = rows.rows(_prefill_arithmetic(rows, kv))
-            makes: list[Callable[[ColumnTable], Problem]] = [partial(operators.wide_prefill, sku=sku, variant=kv)]
-            if kernel == "wide_decode":
-                makes = [partial(operators.wide_decode, sku=sku, variant=kv, splits=splits) for splits in SPLITS]
+            makes = [partial(make, sku=sku, variant=kv) for make in operators.ATTENTION_PROBLEMS[kernel]]
             for heads, mask in _wide_heads(rows):
                 if candidates := _candidates(rows.rows(mask), makes):
                     yield f"{kernel}/{heads}_{kv}", candidates
@@ -424,30 +418,6 @@ def _prefill_arithmetic(rows: ColumnTable, kv: str) -> Mask:
         return np.ones(len(rows), dtype=np.bool_)
     backends, fp8 = rows.text("backend"), _rows_with(rows, attn_dtype="fp8")
     return fp8 | ~np.isin(backends, np.unique(backends[fp8]))
-
-
-def _latent(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
-    prefill, decode = read_table(folder, "context_mla"), read_table(folder, "generation_mla")
-    source = LATENT_DECODE_BACKENDS.get(folder.name, "trtllm")
-    for kv in operators.KV_BYTES:
-        if prefill is not None:
-            rows = prefill.rows(_rows_with(prefill, kv_dtype=kv, backend="trtllm"))
-            if len(rows):
-                yield (
-                    f"latent_prefill/{kv}",
-                    _candidates(rows, [partial(operators.latent_prefill, sku=sku, variant=kv)], LATENT_NOTE),
-                )
-        if decode is not None:
-            rows = decode.rows(_rows_with(decode, kv_dtype=kv, backend=source))
-            if len(rows):
-                yield (
-                    f"latent_decode/{kv}",
-                    _candidates(
-                        rows,
-                        [partial(operators.latent_decode, sku=sku, variant=kv, splits_kv=s) for s in (True, False)],
-                        LATENT_NOTE,
-                    ),
-                )
 
 
 def _recurrent(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:

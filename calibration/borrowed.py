@@ -199,16 +199,12 @@ def _attention(folder: Path, sku: GpuSku) -> Iterator[tuple[str, Problem]]:
     """Attention over 16-bit caches: none was measured over 8-bit ones."""
     latent = ("batch", "seq_len", "prefix_len", "num_heads")
     grouped = (*latent, "num_kv_heads", "head_dim", "window")
-    for key, table, shape, make in (
-        ("attention_prefill/bf16", "context_attention", grouped, operators.attention_prefill),
-        ("attention_decode/bf16", "generation_attention", grouped, operators.attention_decode),
-        ("latent_prefill/bf16", "context_mla", latent, operators.latent_prefill),
-        ("latent_decode/bf16", "generation_mla", latent, operators.latent_decode),
-    ):
-        wanted = {"backend": SERVED_PREFILL} if table == "context_attention" else {}
+    for operator, table in operators.ATTENTION_TABLES.items():
+        wanted = {"backend": SERVED_PREFILL} if operator == "attention_prefill" else {}
+        shape = latent if operator.startswith("latent") else grouped
         rows = _chosen(read_table(folder, table), shape, **wanted)
         if rows is not None:
-            yield key, make(rows, sku, "bf16")
+            yield f"{operator}/bf16", operators.ATTENTION_PROBLEMS[operator][0](rows, sku, "bf16")
 
 
 def _runs(sku: GpuSku, variant: str) -> bool:

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from calibration import operators
-from calibration.assemble import COLLECTIVES, EXPERT_DTYPES, GEMM_DTYPES, SPLITS
+from calibration.assemble import COLLECTIVES, EXPERT_DTYPES, GEMM_DTYPES
 from calibration.fit import Problem, fit
 from calibration.tables import ColumnTable, FloatArray, read_table
 from hardware_db import Calibration, GpuSku, KernelFit
@@ -93,6 +92,8 @@ def _with_enough_groups(problem: Problem) -> Problem:
 
 
 def _without_resident_gain(problem: Problem) -> Problem:
+    if "resident_gain" not in problem.bounds:
+        return problem
     bounds = {name: bound for name, bound in problem.bounds.items() if name != "resident_gain"}
     return replace(problem, bounds=bounds, fixed={**problem.fixed, "resident_gain": 1.0})
 
@@ -100,20 +101,12 @@ def _without_resident_gain(problem: Problem) -> Problem:
 def _problems(folder: Path, sku: GpuSku) -> Iterator[tuple[str, tuple[Problem, ...]]]:
     for variant, rows in _rows_by_variant(_cold_rows(read_table(folder, "gemm")), "dtype", GEMM_DTYPES):
         yield f"gemm/{variant}", (_without_resident_gain(operators.gemm(rows, sku, variant, cold=True)),)
-    for variant, rows in _rows_by_variant(read_table(folder, "context_attention"), "kv_dtype", CACHES):
-        yield f"attention_prefill/{variant}", (operators.attention_prefill(rows, sku, variant),)
-    decodes = _cold_rows(read_table(folder, "generation_attention"))
-    for variant, rows in _rows_by_variant(decodes, "kv_dtype", CACHES):
-        yield (
-            f"attention_decode/{variant}",
-            _with_splits(partial(operators.attention_decode, rows, sku, variant), SPLITS),
-        )
-    for variant, rows in _rows_by_variant(read_table(folder, "context_mla"), "kv_dtype", CACHES):
-        yield f"latent_prefill/{variant}", (operators.latent_prefill(rows, sku, variant),)
-    latent = _cold_rows(read_table(folder, "generation_mla"))
-    for variant, rows in _rows_by_variant(latent, "kv_dtype", CACHES):
-        problem = partial(operators.latent_decode, rows, sku, variant)
-        yield f"latent_decode/{variant}", _with_splits(problem, (True, False))
+    for operator, name in operators.ATTENTION_TABLES.items():
+        table = read_table(folder, name)
+        table = _cold_rows(table) if operator.endswith("decode") else table
+        for variant, rows in _rows_by_variant(table, "kv_dtype", CACHES):
+            problems = [make(rows, sku, variant) for make in operators.ATTENTION_PROBLEMS[operator]]
+            yield f"{operator}/{variant}", tuple(map(_without_resident_gain, problems))
     for variant, rows in _rows_by_variant(_cold_rows(read_table(folder, "moe")), "dtype", EXPERT_DTYPES):
         yield f"experts/{variant}", (_without_resident_gain(operators.experts(rows, sku, variant)),)
     passes = read_table(folder, "elementwise")
@@ -124,11 +117,6 @@ def _problems(folder: Path, sku: GpuSku) -> Iterator[tuple[str, tuple[Problem, .
             if len(rows):
                 yield f"elementwise/{variant}", (_passes(rows, sku),)
     yield from _collectives(read_table(folder, "collectives"), sku)
-
-
-def _with_splits(problem: Callable[..., Problem], splits: Iterable[object]) -> tuple[Problem, ...]:
-    """One candidate for each way a kernel may split the cache."""
-    return tuple(_without_resident_gain(problem(split)) for split in splits)
 
 
 def _passes(rows: ColumnTable, sku: GpuSku) -> Problem:

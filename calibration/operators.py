@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -344,6 +345,26 @@ def latent_decode(rows: ColumnTable, sku: GpuSku, variant: str, splits_kv: bool 
     core = rows["prefix_len"] >= 255
     fixed = {"splits_kv": float(splits_kv)}
     return Problem(rows.rows(core), predict, bounds, ("num_heads",), "prefix_len", fixed, sizes)
+
+
+ATTENTION_TABLES = {
+    "attention_prefill": "context_attention",
+    "attention_decode": "generation_attention",
+    "latent_prefill": "context_mla",
+    "latent_decode": "generation_mla",
+}
+"""Operator of attention -> its table."""
+SPLITS = ((True, True), (True, False), (False, False))
+"""Decode kernels split the cache: always; not in windowed or ungrouped layers; never. The best fit decides."""
+ATTENTION_PROBLEMS: Mapping[str, tuple[Callable[..., Problem], ...]] = {
+    "attention_prefill": (attention_prefill,),
+    "attention_decode": tuple(partial(attention_decode, splits=splits) for splits in SPLITS),
+    "wide_prefill": (wide_prefill,),
+    "wide_decode": tuple(partial(wide_decode, splits=splits) for splits in SPLITS),
+    "latent_prefill": (latent_prefill,),
+    "latent_decode": tuple(partial(latent_decode, splits_kv=splits) for splits in (True, False)),
+}
+"""Operator of attention -> its problems, one for each way that its kernel may split the cache."""
 
 
 def experts(rows: ColumnTable, sku: GpuSku, variant: str, more: ColumnTable | None = None) -> Problem:
