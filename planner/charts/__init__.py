@@ -22,14 +22,12 @@ from planner.charts import (
 from planner.charts.costs import cost_comparison, cost_comparison_rows
 from planner.charts.demands import length_histogram
 from planner.charts.latencies import banded_rate_rows, rate_panel, shown_metrics
-from planner.charts.marks import GREY, Row
+from planner.charts.marks import Row
 from planner.charts.reasons import PlannedPool
 from planner.charts.replicas import server_memory_chart, server_memory_rows
-from planner.charts.rooflines import FAMILY_WORDS, label_rows, roof_rows, roofline, roofline_rows, steps_of
+from planner.charts.rooflines import roofline, steps_of
 
 __all__ = [
-    "FAMILY_WORDS",
-    "GREY",
     "PlannedPool",
     "Row",
     "banded_rate_rows",
@@ -39,16 +37,13 @@ __all__ = [
     "demands",
     "fleets",
     "hardware",
-    "label_rows",
     "latencies",
     "length_histogram",
     "marks",
     "rate_panel",
     "reasons",
     "replicas",
-    "roof_rows",
     "roofline",
-    "roofline_rows",
     "rooflines",
     "server_memory_chart",
     "server_memory_rows",

@@ -35,7 +35,7 @@ from planner.charts.marks import (
     tooltip,
     words,
 )
-from planner.core import InputError, Metric, significant, unit, with_unit
+from planner.core import Metric, significant, unit, with_unit
 from planner.engine import ReplicaConfig
 from planner.fleet import calibration_ends
 from planner.serving import (
@@ -53,8 +53,8 @@ from planner.workload import LatencyDistribution, Slo, Workload
 
 LOWEST_LOAD, HIGHEST_LOAD = 0.10, 0.98
 """Ends of a rate sweep as shares of the largest stable rate. Choices; at 1 there is no stationary distribution."""
-MAX_POINTS, BAND_POINTS = 25, 14
-"""Most rates in one sweep, and those of a sweep by default: each is evaluated up to three times. Choices."""
+BAND_POINTS = 14
+"""Rates of a sweep: each is evaluated up to three times. A choice."""
 DEFAULT_PERCENTILE = 0.99
 """Upper curve of a metric for which the Slo names no percentile."""
 SLOW_END_LOADS = (0.9, 0.97)
@@ -105,16 +105,14 @@ def banded_rate_rows(
         deployment: the pools that serve.
         workload: lengths and burstiness; its rate is the planned one.
         slo: the percentiles of its targets are shown.
-        points: rates besides the planned one, 2 to 25.
+        points: rates besides the planned one.
         progress: called with each rate.
 
     Returns rows with metric, percentile ("p99"), rate_per_s [1/s], load (share of the largest stable rate),
     latency_ms, low_ms and high_ms [ms] (with kernels at both ends of the calibration's 90 % interval: both None when
-    uncalibrated; high_ms None where slow kernels are overloaded) and is_planned. Raises InputError when `points` is out
-    of range or the deployment does not fit.
+    uncalibrated; high_ms None where slow kernels are overloaded) and is_planned. Raises InputError when the deployment
+    does not fit.
     """
-    if not 2 <= points <= MAX_POINTS:
-        raise InputError("points", points, f"must be from 2 to {MAX_POINTS}", "give a number of rates in range")
     largest = largest_stable_rate_per_s(deployment, workload)
     loads: list[float] = (1.0 - np.geomspace(1.0 - LOWEST_LOAD, 1.0 - HIGHEST_LOAD, points)).tolist()
     rates = {*(load * largest for load in loads), workload.arrivals.rate_per_s}

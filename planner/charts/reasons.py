@@ -17,7 +17,6 @@ import numpy as np
 from planner.analysis import ConfidencePoint, Pareto, PlanMeasure, PlanOutcome, Sensitivity, SensitivityEnd
 from planner.charts.marks import (
     BLUE,
-    GREEN,
     GREY,
     LABEL_LETTER_PX,
     ORANGE,
@@ -38,6 +37,7 @@ from planner.charts.marks import (
     tooltip,
     words,
 )
+from planner.charts.steps import BOUND_COLORS
 from planner.core import money, percent, significant, with_unit
 from planner.fleet import Plan, PlannedDeployment
 from planner.roofline import Bound
@@ -46,8 +46,6 @@ from planner.workload import Workload
 
 INK = "#1A1A1A"
 """Text on coloured bars."""
-BOUND_COLORS = {Bound.COMPUTE: SKY, Bound.MEMORY: ORANGE, Bound.LINK: GREEN, Bound.OVERHEAD: "#B8B8B8"}
-"""Light enough for dark text on them."""
 BOUND_MEANINGS = {
     Bound.COMPUTE: "matrix units at work; faster with more or faster compute, or fewer bits per number",
     Bound.MEMORY: "weights and KV cache read from HBM; faster with more memory bandwidth, or fewer bits per number",
@@ -142,9 +140,8 @@ def waiting_chart(plan: Plan) -> alt.LayerChart:
         row["middle"], row["label"] = (row["start"] + row["end"]) / 2.0, f"{row['resource']} {percent(row['share'])}"
     whole = alt.Scale(domain=[0.0, 1.0], nice=False)
     axes = bar_axes(rows, "pool", "end", "Share of the mean step", scale=whole, format="%")
-    colors = {bound.value: color for bound, color in BOUND_COLORS.items()}
     shown = tooltip("pool", "meaning", resource="Waits for", share="Share of the step", step_ms="Mean step (ms)")
-    drawn = bars(rows, axes, colored("resource", colors, room_px=190.0, symbolType="square"), shown, "start")
+    drawn = bars(rows, axes, colored("resource", BOUND_COLORS, room_px=190.0, symbolType="square"), shown, "start")
     fits = f"datum.share * width >= {LABEL_LETTER_PX} * length(datum.label)"
     text = words(rows, INK, "center").encode(x=axes.at("middle"), y=axes.y).transform_filter(fits)
     title = titled(_waiting_headline(rows), "Mean step of the engine at the planned load, by theory.")

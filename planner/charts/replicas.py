@@ -12,12 +12,14 @@ from planner.charts.marks import (
     GREEN,
     GREY,
     ORANGE,
+    SECOND_SUBTITLE_PX,
     SKY,
     VERMILLION,
     Row,
     axis,
     bar_axes,
     bars,
+    bars_px,
     colored,
     end_labels,
     inline_chart,
@@ -27,8 +29,6 @@ from planner.charts.marks import (
     tooltip,
 )
 from planner.charts.steps import (
-    BAR_PX,
-    BARS_FRAME_PX,
     bound_shares,
     decode_row,
     decode_step,
@@ -172,7 +172,7 @@ def memory_chart(rows: Sequence[Row], planned: str, label: str) -> alt.LayerChar
         f"Memory of one GPU of a replica of {label}",
         ["At the end: requests of mean length that fit at once.", "Thick tick: all the HBM there is."],
     )
-    height = max(LEAST_MEMORY_PX, BARS_FRAME_PX + BAR_PX * len(ends))
+    height = max(LEAST_MEMORY_PX, SECOND_SUBTITLE_PX + bars_px(len(ends), legend=True))
     return layered(layers, title, height, "HBM by what it holds on each SKU")
 
 

@@ -13,12 +13,14 @@ from planner.charts.marks import (
     GREEN,
     GREY,
     ORANGE,
+    SECOND_SUBTITLE_PX,
     SKY,
     VERMILLION,
     Row,
     axis,
     bar_axes,
     bars,
+    bars_px,
     colored,
     end_labels,
     inline_chart,
@@ -37,20 +39,16 @@ from planner.serving import NORMAL_95, PoolModel, Role, step_shapes, step_spread
 from planner.workload import Slo
 
 BOUND_COLORS = {
-    Bound.COMPUTE.value: VERMILLION,
-    Bound.MEMORY.value: BLUE,
+    Bound.COMPUTE.value: SKY,
+    Bound.MEMORY.value: ORANGE,
     Bound.LINK.value: GREEN,
-    Bound.OVERHEAD.value: ORANGE,
+    Bound.OVERHEAD.value: "#B8B8B8",
 }
-"""By the resource that a part of a step waits for; overhead is the engine."""
+"""By the resource that a step, or a part of it, waits for; light enough for dark text on them."""
 ENGINE, OVERLAP, EXTRAS = "engine", "overlap", "adapters and masks"
 """Parts of a step besides its operators: what the engine adds or saves, and adapters and grammar masks."""
-BARS_FRAME_PX, BAR_PX = 225, 24
-"""Height of title, legend and axis of a chart of bars, and of one bar."""
 TOP_MARGIN, TOP_MARGIN_PER_MARK = 1.1, 0.11
 """End of a vertical axis over the curve's maximum, with room for the label of each mark above it. Choices."""
-SMALLEST_SHARE_SHOWN = 0.001
-"""Shares of a step below it are shown as smaller than it. A choice."""
 SWEEP_POINTS = 80
 """Points of a batch sweep. A choice."""
 BAND_LEGEND, DASHED_LEGEND = "Band: 90 % interval of the kernels' fits.", "Dashed curve: no room in the KV cache."
@@ -151,7 +149,11 @@ def step_chart(rows: Sequence[Row], step: str, label: str) -> alt.LayerChart:
         step: its name, e.g. ``decode step, 40 running``.
         label: of the replica.
     """
-    labelled = [{**row, "label": _time_label(row), "edge_ms": max(row["start_ms"], row["end_ms"])} for row in rows]
+    labelled = [
+        {**row, "label": f"{significant(row['time_ms'])} ms ({percent(row['share'])})"}
+        | {"edge_ms": max(row["start_ms"], row["end_ms"])}
+        for row in rows
+    ]
     axes = bar_axes(labelled, "part", "end_ms", "Time in the step (ms)", width_px=180, tickCount=6)
     color = colored("waits_for", present(BOUND_COLORS, rows, "waits_for"), "Waits for")
     shown = tooltip("part", "time_ms", "waits_for", share="Share of the step")
@@ -160,19 +162,11 @@ def step_chart(rows: Sequence[Row], step: str, label: str) -> alt.LayerChart:
         f"A {step_phrase(step)} on {label} takes {significant(rows[-1]['end_ms'])} ms",
         ["Its parts one after another: kernels alone,", "then the engine's gaps and host time as one."],
     )
-    layers, height = [drawn, end_labels(labelled, axes, "edge_ms")], BARS_FRAME_PX + BAR_PX * len(rows)
+    layers, height = (
+        [drawn, end_labels(labelled, axes, "edge_ms")],
+        SECOND_SUBTITLE_PX + bars_px(len(rows), legend=True),
+    )
     return layered(layers, title, height, f"Parts of a {step_phrase(step)} on {label}")
-
-
-def _time_label(row: Row) -> str:
-    """Time and share of a part of a step, to the digits that matter.
-
-    >>> _time_label({"time_ms": 116.21, "share": 0.578}), _time_label({"time_ms": 0.00887, "share": 4.4e-5})
-    ('116 ms (58 %)', '0.009 ms (< 0.1 %)')
-    """
-    if abs(row["share"]) < SMALLEST_SHARE_SHOWN:
-        return f"{significant(row['time_ms'], 1)} ms (< {percent(SMALLEST_SHARE_SHOWN)})"
-    return f"{significant(row['time_ms'])} ms ({percent(row['share'])})"
 
 
 def step_phrase(step: str) -> str:

@@ -310,21 +310,14 @@ def _settling_line(value: MeasurementValue) -> str:
     if value.settled_by is Measuring.KERNELS:
         return (
             f"{value.sku}: most uncertain are its kernels ({kernels}, one standard deviation; what the model adds "
-            f"{llm}). Measure them on it with `{_CALIBRATION_COMMAND}`, then `{_CALIBRATED_PLAN}` "
-            f"({_CALIBRATION_GUIDE})."
+            f"{llm}). Measure them on it with `python -m calibration run --out my-gpu.json`, then "
+            "`planner plan SCENARIO --calibration my-gpu.json` (docs/how-to/calibrate.md)."
         )
     return (
         f"{value.sku}: most uncertain is what the model adds ({llm}, one standard deviation; its kernels {kernels}). "
-        f"Benchmark the model on it (`{_BENCHMARK_COMMAND}` writes scripts that do), then `{_SERVING_COMMAND}` "
-        f"({_CALIBRATION_GUIDE})."
+        "Benchmark the model on it (`planner export plan.json --to benchmarks` writes scripts that do), then "
+        "`planner calibrate-serving` (docs/how-to/calibrate.md)."
     )
-
-
-_CALIBRATION_COMMAND = "python -m calibration run --out my-gpu.json"
-_CALIBRATED_PLAN = "planner plan SCENARIO --calibration my-gpu.json"
-_BENCHMARK_COMMAND = "planner export plan.json --to benchmarks"
-_SERVING_COMMAND = "planner calibrate-serving"
-_CALIBRATION_GUIDE = "docs/how-to/calibrate.md"
 
 
 def outcome_words(outcome: PlanOutcome) -> str:

@@ -162,14 +162,14 @@ def _remove(number: int) -> None:
 
 def _upload_input(saved: list[dict[str, Any]]) -> None:
     with st.expander("Add one from a file", icon=":material/upload_file:"):
-        st.file_uploader(
+        components.uploader(
             "Scenario (YAML) or plan (JSON of planner plan --json)",
-            type=["yaml", "yml", "json"],
-            max_upload_size=components.whole_megabytes(MAX_SCENARIO_BYTES),
-            key="compare-file",
+            ["yaml", "yml", "json"],
+            "compare-file",
+            MAX_SCENARIO_BYTES,
+            "Read as plain data and kept for this visit only. It must not name other files.",
             on_change=_upload,
             disabled=len(saved) >= MAX_SAVED,
-            help="Read as plain data and kept for this visit only. It must not name other files.",
         )
         error = st.session_state.get("compare-refused")
         if error:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pandas as pd
@@ -225,6 +225,12 @@ def switch(label: str, key: str, hint: str | None = None, *, disabled: bool = Fa
 # --- uploads ----------------------------------------------------------------------------------------------------------
 
 
+def uploader(label: str, types: Sequence[str], key: str, limit_bytes: int, hint: str, **options: Any) -> Any:  # noqa: ANN401
+    """`st.file_uploader` with a limit to the size of a file, which it takes in whole megabytes."""
+    most = max(1, math.ceil(limit_bytes / MEGABYTE))
+    return st.file_uploader(label, type=list(types), key=key, max_upload_size=most, help=hint, **options)
+
+
 def upload(
     label: str, types: Sequence[str], key: str, limit_bytes: int, read: Callable[[str, bytes], str | None], hint: str
 ) -> None:
@@ -240,15 +246,7 @@ def upload(
         read: gets name and content, returns what was found in words, and raises PlannerError when it cannot use them.
         hint: shown on hover.
     """
-    st.file_uploader(
-        label,
-        type=list(types),
-        key=key,
-        max_upload_size=whole_megabytes(limit_bytes),
-        on_change=_read_upload,
-        args=(key, limit_bytes, read),
-        help=hint,
-    )
+    uploader(label, types, key, limit_bytes, hint, on_change=partial(_read_upload, key, limit_bytes, read))
     note = st.session_state.get(f"note-{key}")
     if note:
         st.caption(plain(note))
@@ -302,15 +300,7 @@ def uploaded_files(
     def keep() -> None:
         st.session_state[f"kept-{key}"] = files(st.session_state[key])
 
-    given = st.file_uploader(
-        label,
-        type=list(types),
-        key=key,
-        accept_multiple_files=several,
-        max_upload_size=whole_megabytes(limit_bytes),
-        on_change=keep,
-        help=hint,
-    )
+    given = uploader(label, types, key, limit_bytes, hint, accept_multiple_files=several, on_change=keep)
     found: Files = st.session_state.get(f"kept-{key}", ()) if kept else files(given)
     return found
 
@@ -322,11 +312,6 @@ def require_small(files: Files, limit_bytes: int) -> Files:
         name = files[0][0] if len(files) == 1 else f"{len(files)} files"
         raise InputError("file", name, f"has {size:,} bytes, more than {limit_bytes:,}", "give a smaller file")
     return files
-
-
-def whole_megabytes(size_bytes: int) -> int:
-    """A limit in whole megabytes, rounded up, as the uploader takes it."""
-    return max(1, math.ceil(size_bytes / MEGABYTE))
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------

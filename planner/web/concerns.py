@@ -13,7 +13,7 @@ from typing import Any
 import streamlit as st
 
 from planner.analysis import CostRange, headline
-from planner.core import Metric, number_of, percent, significant, with_unit
+from planner.core import number_of, percent, with_unit
 from planner.fleet import Loss, LossOf, Plan, PlanRequest
 from planner.web import components, session
 
@@ -23,8 +23,6 @@ OFFERED_CONFIDENCES = (0.95, 0.99)
 """Confidences that a button offers beyond the plan's own. A choice."""
 MOST_OPEN = 3
 """Warnings that stand open. A choice."""
-LONG_S = 10.0
-"""Latencies from here on are said in seconds [s]. A choice."""
 STOPS = "its loss stops the service"
 """End of the engine's warnings of pools of one replica, which the loss of a replica says better."""
 
@@ -103,9 +101,9 @@ def _loss(loss: Loss, plan: Plan) -> Concern:
     else:
         of = f"{loss.scope}: " if loss.scope else ""
         limit = with_unit(loss.target.threshold_s, loss.target.metric)
-        expected = f"{of}{loss.target.name} settles at {_late(loss.predicted_s, loss.target.metric)}"
+        expected = f"{of}{loss.target.name} settles at {with_unit(loss.predicted_s, loss.target.metric)}"
         if loss.holds_as_estimated:
-            slow = _late(loss.slow_s, loss.target.metric)
+            slow = with_unit(loss.slow_s, loss.target.metric)
             words = (
                 f"If one {what} fails ({loss.failed}), {expected} of {limit} as estimated, but at {slow} where steps "
                 f"are as slow as {percent(plan.request.confidence)} confidence reckons with."
@@ -114,10 +112,6 @@ def _loss(loss: Loss, plan: Plan) -> Concern:
             words = f"If one {what} fails ({loss.failed}), {expected} instead of {limit}."
     hint = f"Plans again so that every target holds without one {what} as well: dearer."
     return Concern(words, Remedy(text, changes, f"loss-{loss.of}", hint))
-
-
-def _late(latency_s: float, metric: Metric) -> str:
-    return f"{significant(latency_s)} s" if LONG_S <= latency_s < math.inf else with_unit(latency_s, metric)
 
 
 def one_seller(plan: Plan) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 
 import streamlit as st
 
-from hardware_db import Calibration, Dtype, Fact, GpuSku
+from hardware_db import Calibration, Dtype, Fact, GpuSku, KernelFit
 from planner.charts import Row
 from planner.charts import hardware as charts
-from planner.core import GIB, Table, number_of, percent, preset_rows, significant
+from planner.core import GIB, Columns, Table, number_of, percent, preset_rows, significant
 from planner.report import glossary
 from planner.roofline import ridge_point_flops_per_byte
 from planner.scenario import user_hardware
@@ -235,45 +235,41 @@ def used_calibrations(page: Page) -> list[Calibration]:
 
 def calibration_table(page: Page) -> Table:
     """One row for each calibration."""
-    used = used_calibrations(page)
-    own = page.hardware.own.calibrations
-    rows = tuple(
-        (
-            calibration.sku,
-            calibration.stack,
-            calibration.fitted_on.isoformat(),
-            f"{len(calibration.kernels):,}",
-            f"{sum(fit.samples for fit in calibration.kernels.values()):,}",
-            percent(median(fit.median_error for fit in calibration.kernels.values())),
-            percent(max(fit.p90_error for fit in calibration.kernels.values())),
-            "your own" if calibration in own else "packaged",
-            "yes" if calibration in used else "",
-        )
-        for calibration in page.hardware.calibrations
-    )
-    columns = ("GPU", "Stack", "Fitted on", "Kernels", "Samples", "Median error", "9 of 10 within", "From")
-    sources = dict.fromkeys(calibration.source for calibration in page.hardware.calibrations)
-    return Table("Calibrations", (*columns, "In the plan"), rows, f"Measured by: {'; '.join(sources)}")
+    used, own = used_calibrations(page), page.hardware.own.calibrations
+    columns: Columns[Calibration] = {
+        "GPU": lambda one: one.sku,
+        "Stack": lambda one: one.stack,
+        "Fitted on": lambda one: one.fitted_on.isoformat(),
+        "Kernels": lambda one: f"{len(one.kernels):,}",
+        "Samples": lambda one: f"{sum(fit.samples for fit in one.kernels.values()):,}",
+        "Median error": lambda one: percent(median(fit.median_error for fit in one.kernels.values())),
+        "9 of 10 within": lambda one: percent(max(fit.p90_error for fit in one.kernels.values())),
+        "From": lambda one: "your own" if one in own else "packaged",
+        "In the plan": lambda one: "yes" if one in used else "",
+    }
+    sources = dict.fromkeys(one.source for one in page.hardware.calibrations)
+    return Table.of("Calibrations", page.hardware.calibrations, columns, f"Measured by: {'; '.join(sources)}")
+
+
+KERNEL_COLUMNS: Columns[tuple[str, KernelFit]] = {
+    "Kernel": lambda kernel: kernel[0],
+    "Samples": lambda kernel: f"{kernel[1].samples:,}",
+    "Held out": lambda kernel: f"{kernel[1].held_out:,}",
+    "Median error": lambda kernel: percent(kernel[1].median_error),
+    "9 of 10 within": lambda kernel: percent(kernel[1].p90_error),
+    "Interpolation": lambda kernel: (
+        "-" if kernel[1].interpolation_error is None else percent(kernel[1].interpolation_error)
+    ),
+    "Interval": lambda kernel: f"+/- {percent(kernel[1].spread)}",
+    "Note": lambda kernel: kernel[1].note,
+}
 
 
 def kernel_table(calibration: Calibration) -> Table:
     """One row for each kernel of a calibration."""
-    rows = tuple(
-        (
-            name,
-            f"{fit.samples:,}",
-            f"{fit.held_out:,}",
-            percent(fit.median_error),
-            percent(fit.p90_error),
-            "-" if fit.interpolation_error is None else percent(fit.interpolation_error),
-            f"+/- {percent(fit.spread)}",
-            fit.note,
-        )
-        for name, fit in calibration.kernels.items()
-    )
-    columns = ("Kernel", "Samples", "Held out", "Median error", "9 of 10 within", "Interpolation", "Interval", "Note")
     note = f"Fitted on {calibration.fitted_on.isoformat()}. Source: {calibration.source}. {calibration.note}".strip()
-    return Table(f"Kernels of {calibration.sku}, {calibration.stack}", columns, rows, note)
+    title = f"Kernels of {calibration.sku}, {calibration.stack}"
+    return Table.of(title, calibration.kernels.items(), KERNEL_COLUMNS, note)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

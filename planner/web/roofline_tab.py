@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
 import streamlit as st
 
 from planner.charts import PlannedPool, Row, reasons, replicas, rooflines, steps
-from planner.core import Table, number_of, percent, significant
+from planner.core import Columns, Table, number_of, percent, significant
 from planner.engine import ReplicaConfig
 from planner.fleet import Progress
 from planner.report import glossary
@@ -368,34 +369,19 @@ def _number_cell(value: float | None) -> str:
 
 def ridge_table(rows: Sequence[Row]) -> Table:
     """Rows of `rooflines.ridge_rows` as a table."""
+    columns: Columns[Row] = {
+        "GPU": itemgetter("sku"),
+        "Number format": itemgetter("dtype"),
+        "Weights stored as": itemgetter("weights"),
+        "Peak [TFLOP/s]": lambda row: significant(row["peak_flops_per_s"] / 1e12, 4),
+        "Bandwidth [TB/s]": lambda row: significant(row["bandwidth_bytes_per_s"] / 1e12),
+        "Ridge [FLOP/byte]": lambda row: significant(row["ridge_flops_per_byte"]),
+        "Compute-bound from [tokens]": lambda row: f"{row['compute_bound_tokens']:,.0f}",
+        "Kind": itemgetter("peak_kind"),
+        "Read on": itemgetter("peak_retrieved_on"),
+    }
+    both = {"Source of the peak": itemgetter("peak_source"), "Source of the bandwidth": itemgetter("bandwidth_source")}
     one_source = all(row["peak_source"] == row["bandwidth_source"] for row in rows)
-    sources = ("Source",) if one_source else ("Source of the peak", "Source of the bandwidth")
-    columns = (
-        "GPU",
-        "Number format",
-        "Weights stored as",
-        "Peak [TFLOP/s]",
-        "Bandwidth [TB/s]",
-        "Ridge [FLOP/byte]",
-        "Compute-bound from [tokens]",
-        "Kind",
-        "Read on",
-        *sources,
-    )
-    cells = tuple(
-        (
-            row["sku"],
-            row["dtype"],
-            row["weights"],
-            significant(row["peak_flops_per_s"] / 1e12, 4),
-            significant(row["bandwidth_bytes_per_s"] / 1e12),
-            significant(row["ridge_flops_per_byte"]),
-            f"{row['compute_bound_tokens']:,.0f}",
-            row["peak_kind"],
-            row["peak_retrieved_on"],
-            *(row["peak_source"], row["bandwidth_source"])[: len(sources)],
-        )
-        for row in rows
-    )
+    sources = {"Source": itemgetter("peak_source")} if one_source else both
     note = "Below the ridge work waits for memory, above it for compute."
-    return Table("Where the roof of each GPU bends", columns, cells, note)
+    return Table.of("Where the roof of each GPU bends", rows, {**columns, **sources}, note)

@@ -25,7 +25,7 @@ from planner.analysis import (
     requirements,
 )
 from planner.charts import reasons
-from planner.core import Table, percent, significant
+from planner.core import Columns, Table, percent, significant
 from planner.fleet import Corrections, Plan, PlanRequest, Progress, TargetCheck
 from planner.optimizer import ConstraintReport
 from planner.report import LIMITS, ROUNDING, explanation, glossary, limit_name
@@ -196,21 +196,17 @@ def _distinct_limits(plan: Plan) -> list[ConstraintReport]:
 
 def limits_table(plan: Plan) -> Table:
     """Every limit of the program in words, with what is used and left of it."""
-    rows = tuple(
-        (
-            limit_in_words(row.field, row.limit, plan.request),
-            _number(row.used),
-            _number(row.limit),
-            _number(row.slack if row.slack > ROUNDING * abs(row.limit) else 0.0),
-            "-" if row.dual is None else _number(row.dual),
-            "yes" if row.is_tight else "no",
-        )
-        for row in _distinct_limits(plan)
-    )
-    columns = ("limit", "used", "allowed", "left", "worth of one more", "binds")
+    columns: Columns[ConstraintReport] = {
+        "limit": lambda row: limit_in_words(row.field, row.limit, plan.request),
+        "used": lambda row: _number(row.used),
+        "allowed": lambda row: _number(row.limit),
+        "left": lambda row: _number(row.slack if row.slack > ROUNDING * abs(row.limit) else 0.0),
+        "worth of one more": lambda row: "-" if row.dual is None else _number(row.dual),
+        "binds": lambda row: "yes" if row.is_tight else "no",
+    }
     unit = PlanMeasure.of(plan.request).value
     note = f"Worth of one more: {unit} per unit of the limit, if fleets could be bought in fractions."
-    return Table("Limits of the fleet", columns, rows, note)
+    return Table.of("Limits of the fleet", _distinct_limits(plan), columns, note)
 
 
 def _number(value: float) -> str:

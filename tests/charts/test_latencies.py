@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from planner.charts import Row, latencies
-from planner.core import InputError, Metric
+from planner.core import Metric
 from planner.fleet import calibration_ends
 from planner.serving import (
     Deployment,
@@ -80,12 +80,6 @@ def test_the_planned_rate_is_among_the_rates_and_every_rate_is_announced() -> No
     assert {row["rate_per_s"] for row in rows if row["is_planned"]} == {20.0}
     assert all(row["low_ms"] is None and row["high_ms"] is None for row in rows)
     assert len(said) == 4
-
-
-@pytest.mark.parametrize("points", [1, 26])
-def test_too_few_or_many_rates_are_refused(points: int) -> None:
-    with pytest.raises(InputError, match=f"points = {points}: must be from 2 to 25"):
-        latencies.banded_rate_rows(DATASHEET, WORKLOAD, SLO, points=points)
 
 
 # --- where targets give ---------------------------------------------------------------------------------------------

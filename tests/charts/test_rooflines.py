@@ -8,7 +8,7 @@ import pytest
 
 import planner
 from hardware_db import Dtype
-from planner.charts import FAMILY_WORDS, label_rows, rooflines
+from planner.charts import rooflines
 from planner.charts.marks import Row
 from planner.engine import ReplicaConfig
 from planner.engine.replica import step_shape
@@ -94,7 +94,7 @@ def test_operator_times_are_those_of_the_step(tp: int) -> None:
         OperatorFamily.ALL_REDUCE,
         OperatorFamily.ALL_GATHER,
     )
-    times_s = {FAMILY_WORDS[f]: s for f, s in step.family_s.items() if s > 0 and f not in without_flops}
+    times_s = {rooflines.FAMILY_WORDS[f]: s for f, s in step.family_s.items() if s > 0 and f not in without_flops}
     second = H100_BANDWIDTH / (32 * 64 * 2)  # values per token and layer that one second moves, 16 bit
     times_s["QKV"] -= 2 * (32 + 8) / tp * 128 / second
     times_s["feed-forward"] -= 3 * 14336 / tp / second
@@ -106,15 +106,15 @@ def test_operator_times_are_those_of_the_step(tp: int) -> None:
 def test_every_architecture_has_its_operators(llm: str) -> None:
     rows = by_operator(rooflines.roofline_rows(config("h200-sxm", llm=llm, tp=8), SHAPES))
     special = {"deepseek-v3.2": "sparse index", "qwen3-next-80b-a3b-thinking": "recurrence", "gpt-oss-120b": "experts"}
-    assert set(FAMILY_WORDS) == set(OperatorFamily)
+    assert set(rooflines.FAMILY_WORDS) == set(OperatorFamily)
     assert special[llm] in rows and {"QKV", "experts", "LM head"} <= set(rows)
 
 
 def test_operators_in_one_place_share_a_label() -> None:
     """At batch 1 every weight matrix has intensity 1; attention over 1000 tokens reads other bytes and stands apart."""
-    labels = label_rows(rooflines.roofline_rows(config(llm="llama-2-7b"), {"decode": DECODE_1}))
+    labels = rooflines.label_rows(rooflines.roofline_rows(config(llm="llama-2-7b"), {"decode": DECODE_1}))
     assert [row["label"] for row in labels] == ["feed-forward + 4"]  # MHA: one query per key, intensity 1 as well
-    labels = label_rows(rooflines.roofline_rows(config(), {"decode": DECODE_1}))
+    labels = rooflines.label_rows(rooflines.roofline_rows(config(), {"decode": DECODE_1}))
     assert [row["label"] for row in labels] == ["feed-forward + 3", "decode attention"]  # GQA: 4 queries per key
 
 

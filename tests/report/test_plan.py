@@ -180,8 +180,7 @@ def test_every_pool_shows_what_binds_it(plan: Plan) -> None:
     limits = {pool.limit for performance in performances for pool in performance.pools}
     assert all(f"{row['gives out first']}: " in note for row in rows), "what gives out is explained under it"
     assert [limit for limit in PoolLimit if LIMITS[limit] in note] == [limit for limit in PoolLimit if limit in limits]
-    assert all(0.0 <= _number(row["utilisation"]) <= 100.0 for row in rows)
-    assert all(0.0 <= _number(row["KV held"]) <= 100.0 for row in rows)
+    assert all(0.0 <= _number(row[name]) <= 100.0 for row in rows for name in ("utilisation", "KV held"))
 
 
 def test_constraints_show_slack_and_dual_and_prices_where_they_are_from(plan: Plan) -> None:

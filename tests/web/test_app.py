@@ -12,7 +12,6 @@ import yaml
 from streamlit.testing.v1 import AppTest
 
 import planner
-from hardware_db import HardwareDb
 from planner.llm import list_llms, load_llm
 from planner.scenario import scenario_text, slo_presets
 from planner.scenario.url import packaged_content
@@ -69,14 +68,13 @@ def by_theory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def few_choices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scenario stays what it is and is planned with few choices: where only the page is looked at."""
-    plan = results.theory_plan
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From a call of it on, pages are stopped before there is an answer."""
 
-    def narrow(request: planner.PlanRequest, hardware: HardwareDb, key: str) -> planner.Plan:
-        return plan(planner.load_scenario(json.loads(key), SMALL_CHAT), hardware, key)
+    def stop(content: object, key: str) -> None:
+        raise results.Stopped
 
-    monkeypatch.setattr(results, "theory_plan", narrow)
+    return lambda: monkeypatch.setattr(results, "page_of", stop)
 
 
 @pytest.fixture(scope="module")
@@ -147,22 +145,17 @@ def test_the_page_opens_with_a_checked_answer(kept_page: AppTest) -> None:
 
 
 def test_a_changed_input_leaves_no_old_badge_while_the_new_answer_is_under_way(
-    by_theory: None, monkeypatch: pytest.MonkeyPatch
+    by_theory: None, stopped: Callable[[], None]
 ) -> None:
     """Stopped before there is an answer: the old figures are gone, the old sentence is named as old."""
     app = small()
     before = headline(app).removeprefix("#### ").removeprefix("Provisional: ")
-
-    def stop(content: object, key: str) -> None:
-        raise results.Stopped
-
-    monkeypatch.setattr(results, "page_of", stop)
+    stopped()
     number("rate", 14.0)(app)
     assert not app.exception and not app.metric and not app.tabs
     assert not any(item.value.startswith("#### ") for item in app.markdown)
     (line,) = [item.value for item in app.caption if item.value.startswith("The inputs have changed")]
     assert before.split(" for ")[0].split(" on ")[0] in line
-    monkeypatch.undo()
 
 
 def put_address(app: AppTest, address: Mapping[str, str]) -> None:
@@ -309,19 +302,14 @@ def test_asking_for_more_never_costs_less_nor_asking_for_less_more(
         assert scenario(app) == asked and usd_per_month(app) == before, name
 
 
-def test_half_the_price_is_half_the_cost(by_theory: None) -> None:
-    """One SKU: the same fleet at another price."""
-    app, costs = small(), []
+def test_half_the_price_is_half_the_cost_and_an_emptied_field_asks_for_nothing(by_theory: None) -> None:
+    """One SKU, the same fleet at another price; empty is not the least that a field takes."""
+    app, costs = small(prices__provider="Hyperstack"), []
+    before = usd_per_month(app)
     for price in (3.0, 1.5):
         number("price-h100-sxm", price)(app)
         costs.append(usd_per_month(app))
     assert costs[1] == pytest.approx(costs[0] / 2, abs=1.0)
-
-
-def test_an_emptied_field_asks_for_nothing(by_theory: None) -> None:
-    """Not for the least that the field takes."""
-    app = small(prices__provider="Hyperstack")
-    before = usd_per_month(app)
     cases = (
         ("price-h100-sxm", 3.0, "prices.usd_per_gpu_hour", {}),
         ("prices.rdma_gbps_per_gpu", 400.0, "prices.rdma_gbps_per_gpu", {}),
@@ -350,9 +338,10 @@ def test_undo_and_redo(by_theory: None) -> None:
     assert scenario(app) == second and app.number_input(key="rate").value == 15.0
 
 
-def test_an_example_is_opened_and_undone(by_theory: None, few_choices: None) -> None:
+def test_an_example_is_opened_and_undone(by_theory: None, stopped: Callable[[], None]) -> None:
     app = small()
     before = scenario(app)
+    stopped()
     choice("example", "chat-llama-70b")(app)
     assert scenario(app) == before  # chosen, not opened yet
     press(app, "open-example")

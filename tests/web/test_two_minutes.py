@@ -106,12 +106,3 @@ def test_the_commands_what_if_and_explain_start_from_the_fleet_printed(tmp_path:
     assert done.exit_code == 0, done.output
     outcome = json.loads(done.stdout)["explanation"]["outcome"]
     assert (outcome["gpus"], outcome["usd_per_hour"]) == (gpus, pytest.approx(usd))
-
-
-@pytest.mark.parametrize("width", [1440, 900, 390])
-def test_there_is_a_picture_of_every_width(width: int) -> None:
-    from PIL import Image
-
-    assert f"../images/tour-{width}.png" in TEXT
-    with Image.open(ROOT / "docs" / "images" / f"tour-{width}.png") as image:
-        assert image.width == width
