@@ -42,23 +42,6 @@ def test_of_several_files_none_appears_where_one_cannot_be_written(tmp_path: Pat
     assert _names(tmp_path) == []
 
 
-def test_nobody_reads_a_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the moment of the rename the place still holds the old file, and the other one all of the new."""
-    path = tmp_path / "plan.json"
-    path.write_text("old", encoding="utf-8")
-    seen: list[tuple[str, str]] = []
-    replace = Path.replace
-
-    def watched(self: Path, target: Path) -> Path:
-        seen.append((self.read_text(encoding="utf-8"), Path(target).read_text(encoding="utf-8")))
-        return replace(self, target)
-
-    monkeypatch.setattr(Path, "replace", watched)
-    write_whole(path, "new")
-    assert seen == [("new", "old")]
-    assert path.read_text(encoding="utf-8") == "new"
-
-
 def test_modes_are_those_of_a_file_that_is_opened(tmp_path: Path) -> None:
     mask = os.umask(0o027)
     try:

@@ -8,10 +8,8 @@ from planner.core import InputError, UnknownNameError
 from planner.engine import StartUp, memory
 from planner.engine.server_memory import (
     formats_of,
-    memory_fixes,
     memory_headline,
     memory_parts,
-    memory_record,
     memory_tables,
 )
 
@@ -104,17 +102,6 @@ class TestShown:
         }
         batch = ("largest batch of requests of 1,000 tokens", f"{STARTS.kv_tokens // 1000:,}")
         assert batch in cache.rows
-
-    def test_data_hold_every_limit_it_starts_with(self) -> None:
-        found = memory_record(STARTS)
-        limits = ("memory_fraction", "max_request_tokens", "max_running_requests", "max_batched_tokens")
-        assert tuple(found[name] for name in limits) == (0.92, 8192, 1024, 8192)
-        assert found["starts"] and not found["fixes"] and not found["reason"]
-        assert memory_record(REFUSES)["fixes"][0] == {
-            "field": "max_request_tokens",
-            "value": REFUSES.fixes[0].value,
-            "words": memory_fixes(REFUSES)[0],
-        }
 
 
 class TestFormats:

@@ -99,14 +99,6 @@ class TestStages:
         norms = (pp - 1) * 2 * llm.hidden_size  # `parameters` counts the final norm, which only the last stage has
         assert held == pytest.approx(weight_bytes(llm, formats) + norms, rel=1e-9)
 
-    def test_tied_embeddings_are_in_the_last_stage_too(self) -> None:
-        # vLLM, gemma3.py and llama.py: embed_tokens on the first rank, and on the last where it is the head.
-        llm = load_llm("gemma-3-27b-it")
-        config = replica("gemma-3-27b-it", parallelism=Parallelism(pp=2))
-        held = sum(stage_weights_bytes(config, stage) - rotary_bytes(config) for stage in pipeline_stages(llm, 2))
-        table = 2 * llm.vocab_size * llm.hidden_size
-        assert held == pytest.approx(weight_bytes(llm, Precision()) + table, rel=1e-6)
-
 
 def test_projections_to_vectors_that_all_heads_or_experts_share_are_on_every_gpu() -> None:
     # Kimi-K3 over 8 GPUs: 69 delta layers, 24 latent ones, the first of 93 dense, experts in MXFP4 (2 x 384 rows that

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from calibration.assemble import SKUS
 from hardware_db import (
     Dtype,
     Fact,
@@ -87,17 +86,6 @@ def test_fact_equals_the_published_value(row: dict[str, str]) -> None:
 
 AMENDED_CORES = {"b300-sxm": 148, "gb200-nvl72": 152, "gb300-nvl72": 152}
 """Processors the driver reports where the reference collection leaves them blank or gives those of the HGX board."""
-
-
-def test_the_amended_processors_are_those_of_the_measured_tables(shared: Path) -> None:
-    rows = {row["sku"]: row for row in read_csv(shared / "kernels" / "skus.csv")}
-    for folder, sku_id in SKUS.items():
-        sku = DB.skus[sku_id]
-        if sku.vendor != "NVIDIA":  # what the tables call the L2 cache of AMD's is the last level behind it
-            continue
-        assert sku.sm_count == int(rows[folder]["sm_count"])
-        assert sku.l2_bytes is not None
-        assert sku.l2_bytes.value == pytest.approx(float(rows[folder]["l2_bytes"]), rel=0.05)
 
 
 @pytest.mark.parametrize(

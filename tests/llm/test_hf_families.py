@@ -82,30 +82,6 @@ def test_dense_nemotron_is_counted_as_published() -> None:
     assert [group.count for group in llm.layers] == [24, 24, 4]
 
 
-def test_windows_and_sinks_of_gpt_oss() -> None:
-    # OpenAI 2025, arXiv:2508.10925, sec. 2.2: 64 heads of 64, 8 KV heads, window 128 in every other layer.
-    local, full = load_llm("gpt-oss-120b").layers
-    assert (local.count, full.count) == (18, 18)
-    gqa = GroupedQueryAttention(heads=64, kv_heads=8, head_dim=64, qkv_bias=True, output_bias=True, sinks=True)
-    assert full.attention == gqa
-    assert local.attention == gqa.model_copy(update={"window": 128})
-
-
-def test_windows_of_gemma() -> None:
-    # Gemma Team 2024, arXiv:2408.00118, sec. 2; 2025, arXiv:2503.19786, sec. 2: five local layers to one global.
-    local, full = load_llm("gemma-2-27b-it").layers
-    assert [(g.count, g.attention.window) for g in (local, full) if isinstance(g.attention, GroupedQueryAttention)] == [
-        (23, 4096),
-        (23, 0),
-    ]
-    local, full = load_llm("gemma-3-27b-it").layers
-    assert [(g.count, g.attention.window) for g in (local, full) if isinstance(g.attention, GroupedQueryAttention)] == [
-        (52, 1024),
-        (10, 0),
-    ]
-    assert load_llm("gemma-3-27b-it").max_context_tokens == 131_072  # model card: 128k
-
-
 def test_chunks_and_interleaved_experts_of_llama_4() -> None:
     # Model card and configuration of Llama 4: chunks of 8192 but in every 4th layer; experts in every 2nd of Maverick.
     maverick, scout = (load_llm(f"llama-4-{name}-instruct") for name in ("maverick-17b-128e", "scout-17b-16e"))
@@ -121,16 +97,6 @@ def test_chunks_and_interleaved_experts_of_llama_4() -> None:
         LlmSpec.from_config(with_text(preset_config("llama-4-scout-17b-16e-instruct"), no_rope_layers=positions))
         == scout
     )
-
-
-def test_encoders_of_a_wrapper_that_are_not_modelled_are_left_out_and_named() -> None:
-    llm = LlmSpec.from_config({**preset_config("gemma-3-27b-it"), "vision_config": None})
-    assert llm.source.endswith("; the language model only, without the encoders of gemma3")
-    text = preset_config("gemma-3-27b-it")["text_config"]
-    alone = LlmSpec.from_config(text)
-    assert alone.layers == llm.layers
-    assert parameters(alone) == parameters(llm)
-    assert "encoders" not in alone.source
 
 
 def test_class_defaults_fill_what_gemma_3_leaves_out() -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from hardware_db import Dtype
-from planner.core import UnsupportedFeatureError, preset
+from planner.core import UnsupportedFeatureError
 from planner.llm import (
     DenseFeedForward,
     GroupedQueryAttention,
     LinearMap,
     LlmSpec,
-    Part,
     active_parameters,
     kv_bytes_per_token,
     linear_parameters_by_part,
@@ -23,7 +21,6 @@ from planner.llm import (
     state_bytes,
     weight_bytes,
 )
-from planner.llm.sizes import mtp_parameters
 
 KIMI_K3 = "kimi-k3"
 KIMI_LINEAR = "kimi-linear-48b-a3b-instruct"
@@ -65,11 +62,6 @@ NEMOTRON_H_56B = NEMOTRON_3_ULTRA | {
     "ssm_state_size": 256,
 }
 """Sizes of https://huggingface.co/nvidia/Nemotron-H-56B-Base-8K (config.json)."""
-
-
-def config_of(id: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(preset("llms", f"{id}.json").read_text(encoding="utf-8"))
-    return found
 
 
 # ------------------------------------------------------------------------------------------ published counts
@@ -119,23 +111,6 @@ def test_parameters_of_kimi_k3_tensor_by_tensor():
     assert parameters(load_llm(KIMI_K3)) == layers + 2 * 163_840 * h + h + 2 * h
 
 
-def test_prediction_module_of_nemotron_is_attention_and_experts_by_its_pattern():
-    llm, h = load_llm(SUPER), 4096
-    attention = 2 * h * 32 * 128 + 2 * h * 2 * 128
-    experts = 512 * h + 512 + 512 * 2 * 1024 * 2688 + 2 * h * 1024 + 2 * h * 5376
-    joined = 2 * h * h + 3 * h  # eh_proj, enorm, hnorm, final_layernorm
-    assert mtp_parameters(llm) == attention + experts + 2 * h + joined
-    assert llm.mtp_layers == 1
-    assert load_llm(NEMOTRON_3_ULTRA).mtp == llm.mtp.model_copy(
-        update={
-            "attention": GroupedQueryAttention(heads=64, kv_heads=2, head_dim=128),
-            "feed_forward": llm.mtp.feed_forward.model_copy(
-                update={"intermediate": 5120, "shared_intermediate": 10_240, "latent": 2048}
-            ),
-        }
-    )
-
-
 # ------------------------------------------------------------------------------------------ state, cache, weights
 
 
@@ -154,18 +129,6 @@ def test_state_and_cache_of_a_sequence(llm: str, state: int, kv: int) -> None:
     assert kv_bytes_per_token(load_llm(llm), Dtype.BF16) == kv
 
 
-def test_kimi_k3_stores_its_experts_in_mxfp4_and_nothing_else():
-    llm = load_llm(KIMI_K3)
-    formats = {part: llm.native_precision.of(part)[0] for part in linear_parameters_by_part(llm)}
-    assert formats.pop(Part.EXPERTS) is Dtype.MXFP4
-    assert set(formats.values()) == {Dtype.BF16}
-    one_expert = 3 * 3584 * 3072
-    in_experts = 92 * 896 * 17_547_264  # bytes of one expert in the published shards: 33 030 144 values at 4.25 bits
-    text = llm.model_copy(update={"encoder": None})
-    rest = 2 * (parameters(llm) - 92 * 896 * one_expert)
-    assert weight_bytes(text, llm.native_precision) == in_experts + rest
-
-
 @pytest.mark.parametrize(("llm", "bits"), [(SUPER, 8), ("nvidia-nemotron-3-super-120b-a12b-nvfp4", 4.5)])
 def test_latent_projections_and_router_of_nemotron_stay_in_16_bit(llm: str, bits: float) -> None:
     spec = load_llm(llm)
@@ -177,16 +140,6 @@ def test_latent_projections_and_router_of_nemotron_stay_in_16_bit(llm: str, bits
 
 
 # ------------------------------------------------------------------------------------------ layers
-
-
-def test_layers_of_kimi_count_from_one():
-    groups = load_llm(KIMI_K3)
-    order = [groups.layers[index].attention for index in groups.layer_order]
-    full = {4 * number - 1 for number in range(1, 24)} | {92}  # layers 4, 8, ..., 92 and 93
-    assert {layer for layer, kind in enumerate(order) if not hasattr(kind, "decay_rank")} == full
-    first = groups.layers[groups.layer_order[0]]
-    assert isinstance(first.feed_forward, DenseFeedForward)
-    assert first.feed_forward.intermediate == 33_792
 
 
 def nas(*blocks: dict[str, object]) -> dict[str, Any]:

@@ -14,13 +14,12 @@ from planner.llm import (
     LlmSpec,
     Part,
     active_parameters,
-    kv_bytes_per_token,
     load_llm,
     parameters,
     weight_bytes,
 )
 from planner.llm.sizes import layer_embedding_parameters, mtp_parameters
-from tests.configs import Config, kv_window_bytes, preset_config
+from tests.configs import Config, preset_config
 
 GEMMA_4_E2B: Config = {
     # Sizes of huggingface.co/google/gemma-4-E2B-it (config.json)
@@ -213,36 +212,7 @@ def test_mtp_modules_of_mimo_are_windowed_layers_with_a_dense_block() -> None:
 # ------------------------------------------------------------------------------------------------ caches
 
 
-def test_cache_of_gemma_4_26b_by_hand() -> None:
-    """Five global layers of 2 heads with 512 channels, keys and values both kept; 25 windows of 8 heads of 256."""
-    gemma = load_llm("gemma-4-26b-a4b")
-    assert kv_bytes_per_token(gemma, Dtype.BF16) == 5 * 2 * (512 + 512) * 2
-    assert kv_window_bytes(gemma, Dtype.BF16, 100_000) == 25 * 8 * (256 + 256) * 1024 * 2
-    assert kv_window_bytes(gemma, Dtype.FP8, 1000) == 25 * 8 * (256 + 256) * 1000
-
-
-def test_layers_that_share_a_cache_add_none() -> None:
-    """Gemma 4 E2B: of the 15 layers with a cache three are global, of one head."""
-    e2b = spec(GEMMA_4_E2B)
-    assert kv_bytes_per_token(e2b, Dtype.BF16) == 3 * 1 * (512 + 512) * 2
-    assert kv_window_bytes(e2b, Dtype.BF16, 10_000) == 12 * 1 * (256 + 256) * 512 * 2
-    alone = spec(GEMMA_4_E2B, num_kv_shared_layers=0, use_double_wide_mlp=False)
-    assert kv_bytes_per_token(alone, Dtype.BF16) == 7 * (512 + 512) * 2
-
-
 # ------------------------------------------------------------------------------------------------ kinds of layers
-
-
-def test_keys_of_step_may_be_those_of_transformers() -> None:
-    names = {
-        "num_attention_groups": "num_key_value_heads",
-        "moe_num_experts": "num_experts",
-        "moe_top_k": "num_experts_per_tok",
-    }
-    own = preset_config("step-3.7-flash")["text_config"]
-    theirs = {names.get(key, key): value for key, value in own.items() if key != "moe_layers_enum"}
-    theirs |= {"attention_other_setting": None, "num_sliding_attention_heads": 96, "first_k_dense_replace": 3}
-    assert spec(theirs).layers == spec(own).layers
 
 
 def test_dense_block_beside_the_experts_is_in_16_bit_where_only_experts_are_quantised() -> None:

@@ -10,11 +10,8 @@ import pytest
 from hardware_db import Dtype
 from planner.core import UnsupportedFeatureError
 from planner.llm import (
-    DenseFeedForward,
-    GroupedQueryAttention,
     LatentAttention,
     LlmSpec,
-    MoeFeedForward,
     Part,
     active_parameters,
     embedding_parameters,
@@ -23,7 +20,6 @@ from planner.llm import (
     parameters,
     weight_bytes,
 )
-from planner.llm.attention import BlockIndex
 from planner.llm.layers import Attention
 from planner.llm.sizes import index_bytes_per_token, mtp_parameters
 from tests.configs import Config, preset_config
@@ -110,21 +106,6 @@ def test_checkpoints_of_glm_5_load(name: str, dtype: Dtype, bytes_per_weight: fl
 
 
 # ------------------------------------------------------------------------------------------ MiniMax-M3
-
-
-def test_all_but_three_layers_of_m3_choose_blocks():
-    full, *sparse = load_llm("minimax-m3").layers
-    assert full.count == 3
-    assert full.attention == GroupedQueryAttention(heads=64, kv_heads=4, head_dim=128, qk_norm_values=2 * 128)
-    assert full.feed_forward == DenseFeedForward(intermediate=12_288)
-    (group,) = sparse
-    assert group.count == 57
-    assert isinstance(group.attention, GroupedQueryAttention)
-    assert group.attention.index == BlockIndex(heads=4, head_dim=128, block_tokens=128, blocks=16)
-    assert group.attention.index.top_k == 2048
-    assert group.feed_forward == MoeFeedForward(
-        experts=128, experts_per_token=4, intermediate=3072, router_bias=True, shared_intermediate=3072
-    )
 
 
 def test_parameters_of_m3_tensor_by_tensor():

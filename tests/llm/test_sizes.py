@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from planner.llm import (
     PartPrecision,
     Precision,
     active_parameters,
-    attentions,
     embedding_parameters,
     encoder_parameters,
     kv_bytes_per_token,
@@ -29,7 +27,6 @@ from planner.llm import (
     lm_head_weights,
     load_llm,
     parameters,
-    state_bytes,
     weight_bytes,
 )
 from planner.llm.sizes import mtp_parameters
@@ -44,19 +41,6 @@ def rows(path: Path) -> list[dict[str, str]]:
 FP8 = Precision(weights=Dtype.FP8, activations=Dtype.FP8)
 
 PUBLISHED = rows(REFERENCE / "llm_parameters.csv")
-
-COUNTED_DIFFERENTLY = {
-    "google/gemma-3-27b-it": "total_params_b has a vision encoder",
-    "meta-llama/Llama-4-Scout-17B-16E-Instruct": "total_params_b has a vision encoder and is rounded up",
-    "moonshotai/Kimi-K2-Instruct": "published as 1T",
-}
-"""Models of the reference collection whose published total is of something else: compared with the recount."""
-
-RECOUNT_LEAVES_OUT = {
-    "Qwen/Qwen3-Next-80B-A3B-Thinking": "output gates, shared experts and parts of the linear attention",
-    "deepseek-ai/DeepSeek-V3.2": "the sparse index",
-}
-"""Models whose recounted active parameters leave out what the names say."""
 
 MORE_THAN_COLLECTED = {
     "step-3.7-flash",
@@ -144,27 +128,6 @@ def test_active_parameters_published_without_the_input_embeddings(llm: str, publ
     assert active_parameters(spec) - lm_head_weights(spec) == pytest.approx(published_b * 1e9, rel=0.003)
 
 
-def test_reference_collection_is_counted_within_one_percent(shared: Path) -> None:
-    models = shared / "reference" / "models"
-    counted = set()
-    for row in rows(models / "index.csv"):
-        llm = LlmSpec.from_config(models / row["file"])
-        total, recount = float(row["total_params_b"]) * 1e9, float(row["recount_total_b"] or "nan") * 1e9
-        expected = recount if row["model"] in COUNTED_DIFFERENTLY else total
-        assert parameters(llm) == pytest.approx(expected, rel=0.01), row["model"]
-        if row["recount_total_b"]:
-            assert parameters(llm) == pytest.approx(recount, rel=0.01), row["model"]
-        if row["recount_active_b"] and row["model"] not in RECOUNT_LEAVES_OUT:
-            assert active_parameters(llm) == pytest.approx(float(row["recount_active_b"]) * 1e9, rel=0.01)
-        table = lm_head_weights(llm)  # published active counts may leave out embeddings and LM head
-        active = float(row["active_params_b"]) * 1e9
-        assert active_parameters(llm) - 2 * table <= max(1.05 * active, active + 0.5e9)  # rounded to whole billions
-        assert active <= 1.05 * active_parameters(llm), row["model"]
-        assert llm.num_layers == int(row["layers"])
-        counted.add(llm.name)
-    assert len(counted) == 39
-
-
 def test_presets_agree_with_the_checkpoints_collected(shared: Path) -> None:
     """Those of the first collection say nothing of prediction modules and encoders."""
     compared, unknown = 0, {"mtp": None, "mtp_layers": 0, "encoder": None}
@@ -224,20 +187,6 @@ def test_cache_bytes(llm: str, kept: int, windowed_at_100k: int) -> None:
     assert kv_window_bytes(spec, Dtype.FP8, 100_000) == windowed_at_100k / 2
 
 
-def test_parts_of_deepseek_v3() -> None:
-    llm = load_llm("deepseek-v3")
-    assert linear_parameters_by_part(llm) == {
-        Part.ATTENTION: 61 * (187_105_280 - 16384 * 7168),
-        Part.ATTENTION_OUTPUT: 61 * 16384 * 7168,
-        Part.FEED_FORWARD: 3 * 3 * 7168 * 18432,
-        Part.EXPERTS: 58 * 256 * 3 * 7168 * 2048,
-        Part.SHARED_EXPERTS: 58 * 3 * 7168 * 2048,
-    }
-    # safetensors.parameters of huggingface.co/api/models/deepseek-ai/DeepSeek-V3: F8_E4M3, the MTP layer included
-    module = 187_105_280 + 257 * 3 * 7168 * 2048
-    assert linear_parameters(llm) + module == 680_571_043_840
-
-
 @pytest.mark.parametrize(("llm", "gibibytes"), [("gpt-oss-120b", 60.8), ("gpt-oss-20b", 12.8)])
 def test_checkpoint_size_of_gpt_oss(llm: str, gibibytes: float) -> None:
     spec = load_llm(llm)  # OpenAI 2025, arXiv:2508.10925, table 1
@@ -260,210 +209,97 @@ def test_parts_have_their_own_bytes() -> None:
 # ------------------------------------------------------------------------------------------ tensor-by-tensor recount
 
 
-Tensors = Iterator[tuple[str, tuple[int, ...]]]
+def linear(name: str, rows: int, columns: int, bias: bool = False) -> dict[str, int]:
+    return {f"{name}.weight": rows * columns} | ({f"{name}.bias": rows} if bias else {})
 
 
-def linear(name: str, rows: int, columns: int, bias: bool = False) -> Tensors:
-    yield f"{name}.weight", (rows, columns)
-    if bias:
-        yield f"{name}.bias", (rows,)
+def gated(at: str, hidden: int, size: int, bias: bool = False) -> dict[str, int]:
+    into = linear(f"{at}.gate_proj", size, hidden, bias) | linear(f"{at}.up_proj", size, hidden, bias)
+    return into | linear(f"{at}.down_proj", hidden, size, bias)
 
 
 def tensors(config: Config) -> dict[str, int]:
-    """Values of every tensor of a checkpoint by name, as the checkpoints of these families name them."""
-    sizes: dict[str, int] = {}
-    for name, shape in checkpoint(config):
-        assert name not in sizes
-        sizes[name] = math.prod(shape)
+    """Values of every tensor of a checkpoint by name, for families and flags that no published count above has."""
+    kind, hidden, vocab = config["model_type"], config["hidden_size"], config["vocab_size"]
+    sizes = {"embed_tokens.weight": vocab * hidden, "norm.weight": hidden}
+    if kind == "opt":
+        sizes |= {"embed_positions.weight": (config["max_position_embeddings"] + 2) * hidden, "norm.bias": hidden}
+    if not config.get("tie_word_embeddings", kind in ("cohere", "opt")):
+        sizes["lm_head.weight"] = vocab * hidden
+    for layer in range(config["num_hidden_layers"]):
+        sizes |= attention_tensors(config, f"layers.{layer}") | feed_forward_tensors(config, layer, f"layers.{layer}")
     return sizes
 
 
-def checkpoint(config: Config) -> Tensors:
-    kind, hidden, vocab = config["model_type"], config["hidden_size"], config["vocab_size"]
-    norm_names = {
-        "opt": ("self_attn_layer_norm", "final_layer_norm"),
-        "cohere": ("input_layernorm",),
-    } | dict.fromkeys(
-        ("gemma2", "gemma3_text"),
-        ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
-    )
-    yield "embed_tokens.weight", (vocab, hidden)
-    if kind == "opt":
-        yield "embed_positions.weight", (config["max_position_embeddings"] + 2, hidden)
-    yield from norm("norm", hidden, kind)
-    if not config.get("tie_word_embeddings", kind == "cohere" or kind == "opt" or kind.startswith("gemma")):
-        yield "lm_head.weight", (vocab, hidden)
-    for layer in range(config["num_hidden_layers"]):
-        at = f"layers.{layer}"
-        for name in norm_names.get(kind, ("input_layernorm", "post_attention_layernorm")):
-            yield from norm(f"{at}.{name}", hidden, kind)
-        yield from attention_tensors(config, layer, f"{at}.attn")
-        yield from feed_forward_tensors(config, layer, f"{at}.mlp")
-
-
-def norm(name: str, hidden: int, kind: str) -> Tensors:
-    yield f"{name}.weight", (hidden,)
-    if kind == "opt":
-        yield f"{name}.bias", (hidden,)
-
-
-def attention_tensors(config: Config, layer: int, at: str) -> Tensors:
+def attention_tensors(config: Config, at: str) -> dict[str, int]:
+    """With the norms before both blocks."""
     kind, hidden, heads = config["model_type"], config["hidden_size"], config["num_attention_heads"]
-    if "kv_lora_rank" in config:
-        yield from latent_tensors(config, at)
-    elif config.get("full_attention_interval") and (layer + 1) % config["full_attention_interval"]:
-        yield from delta_net_tensors(config, at)
-    else:
-        head, kv = config.get("head_dim", hidden // heads), config.get("num_key_value_heads", heads)
-        biased = kind == "opt" or config.get("attention_bias", kind == "gpt_oss")
-        queries = heads * head * (2 if "full_attention_interval" in config else 1)
-        if kind == "phi3":
-            yield from linear(f"{at}.qkv_proj", queries + 2 * kv * head, hidden)
-        else:
-            for name, rows in (("q", queries), ("k", kv * head), ("v", kv * head)):
-                yield from linear(f"{at}.{name}_proj", rows, hidden, biased or kind in ("qwen2", "qwen2_moe"))
-        yield from linear(f"{at}.o_proj", hidden, heads * head, biased and kind != "glm4_moe")
-        per_head = kind in ("minimax_m2", "cohere")
-        if kind in ("qwen3", "qwen3_moe", "gemma3_text", "qwen3_next", "minimax_m2") or config.get("use_qk_norm"):
-            yield f"{at}.q_norm.weight", (heads if per_head else 1, head)
-            yield f"{at}.k_norm.weight", (kv if per_head else 1, head)
-        if kind == "gpt_oss":
-            yield f"{at}.sinks", (heads,)
+    kv, head = config["num_key_value_heads"], config.get("head_dim", hidden // heads)
+    biased, sizes = kind == "opt" or config.get("attention_bias", False), dict[str, int]()
+    for name in ("input",) if kind == "cohere" else ("input", "post_attention"):
+        sizes |= {f"{at}.{name}_layernorm": hidden * (2 if kind == "opt" else 1)}
+    for name, rows in (("q", heads * head), ("k", kv * head), ("v", kv * head)):
+        sizes |= linear(f"{at}.{name}_proj", rows, hidden, biased or kind in ("qwen2", "qwen2_moe"))
+    sizes |= linear(f"{at}.o_proj", hidden, heads * head, biased)
+    if kind in ("qwen3", "qwen3_moe") or config.get("use_qk_norm"):
+        sizes[f"{at}.qk_norms"] = (heads + kv if kind == "cohere" else 2) * head
+    return sizes
 
 
-def delta_net_tensors(config: Config, at: str) -> Tensors:
-    hidden, keys = config["hidden_size"], config["linear_num_key_heads"] * config["linear_key_head_dim"]
-    value_heads, value_dim = config["linear_num_value_heads"], config["linear_value_head_dim"]
-    values = value_heads * value_dim
-    yield from linear(f"{at}.in_proj_qkvz_proj", 2 * keys + 2 * values, hidden)
-    yield from linear(f"{at}.in_proj_ba_proj", 2 * value_heads, hidden)
-    yield f"{at}.conv1d.weight", (2 * keys + values, 1, config["linear_conv_kernel_dim"])
-    yield f"{at}.dt_bias", (value_heads,)
-    yield f"{at}.A_log", (value_heads,)
-    yield f"{at}.norm.weight", (value_dim,)
-    yield from linear(f"{at}.out_proj", hidden, values)
+def feed_forward_tensors(config: Config, layer: int, at: str) -> dict[str, int]:
+    hidden, wide, experts = config["hidden_size"], config.get("ffn_dim"), config.get("num_experts")
+    if wide:
+        return linear(f"{at}.up_proj", wide, hidden, bias=True) | linear(f"{at}.down_proj", hidden, wide, bias=True)
+    if not experts or layer in config["mlp_only_layers"] or (layer + 1) % config["decoder_sparse_step"]:
+        return gated(f"{at}.mlp", hidden, config["intermediate_size"], config.get("mlp_bias", False))
+    sizes = linear(f"{at}.gate", experts, hidden)
+    for expert in range(experts):
+        sizes |= gated(f"{at}.experts.{expert}", hidden, config["moe_intermediate_size"])
+    if shared := config.get("shared_expert_intermediate_size", 0):
+        sizes |= gated(f"{at}.shared_expert", hidden, shared) | {f"{at}.shared_expert_gate": hidden}
+    return sizes
 
 
-def latent_tensors(config: Config, at: str) -> Tensors:
-    hidden, heads, rank = config["hidden_size"], config["num_attention_heads"], config["q_lora_rank"]
-    query = config["qk_nope_head_dim"] + config["qk_rope_head_dim"]
-    if rank:
-        yield from linear(f"{at}.q_a_proj", rank, hidden)
-        yield f"{at}.q_a_layernorm.weight", (rank,)
-        yield from linear(f"{at}.q_b_proj", heads * query, rank)
-    else:
-        yield from linear(f"{at}.q_proj", heads * query, hidden)
-    yield from linear(f"{at}.kv_a_proj_with_mqa", config["kv_lora_rank"] + config["qk_rope_head_dim"], hidden)
-    yield f"{at}.kv_a_layernorm.weight", (config["kv_lora_rank"],)
-    spread = heads * (config["qk_nope_head_dim"] + config["v_head_dim"])
-    yield from linear(f"{at}.kv_b_proj", spread, config["kv_lora_rank"])
-    yield from linear(f"{at}.o_proj", hidden, heads * config["v_head_dim"])
-
-
-def feed_forward_tensors(config: Config, layer: int, at: str) -> Tensors:
-    kind, hidden = config["model_type"], config["hidden_size"]
-    if kind == "opt":
-        yield from linear(f"{at}.up_proj", config["ffn_dim"], hidden, bias=True)
-        yield from linear(f"{at}.down_proj", hidden, config["ffn_dim"], bias=True)
-        return
-    experts, size, shared = experts_of(config, layer)
-    for expert in range(experts or 1):
-        yield from gated(f"{at}.experts.{expert}", hidden, size, config.get("mlp_bias", False))
-    if experts:
-        yield from linear(f"{at}.gate", experts, hidden)
-    if experts and kind in ("minimax_m2", "deepseek_v3", "kimi_k2", "glm4_moe"):
-        yield f"{at}.gate.e_score_correction_bias", (experts,)
-    if kind == "gpt_oss":
-        yield f"{at}.router.bias", (experts,)
-        yield f"{at}.experts.gate_up_proj_bias", (experts, 2 * size)
-        yield f"{at}.experts.down_proj_bias", (experts, hidden)
-    if shared:
-        yield from gated(f"{at}.shared_expert", hidden, shared)
-    if shared and "shared_expert_intermediate_size" in config:
-        yield f"{at}.shared_expert_gate.weight", (1, hidden)
-
-
-def experts_of(config: Config, layer: int) -> tuple[int, int, int]:
-    """Experts of a layer (0: dense), channels of one, channels of the shared ones."""
-    size = config["intermediate_size"]
-    if config["model_type"] == "llama4_text":
-        dense = (layer + 1) % config["interleave_moe_layer_step"]
-        return (0, config["intermediate_size_mlp"], 0) if dense else (config["num_local_experts"], size, size)
-    if layer >= config.get("first_k_dense_replace", math.inf):
-        size = config["moe_intermediate_size"]
-        return config["n_routed_experts"], size, config["n_shared_experts"] * size
-    listed = layer in config.get("mlp_only_layers", ()) or (layer + 1) % config.get("decoder_sparse_step", 1)
-    if "num_experts" in config and not listed:
-        return config["num_experts"], config["moe_intermediate_size"], config.get("shared_expert_intermediate_size", 0)
-    return config.get("num_local_experts", 0), size, 0
-
-
-def gated(at: str, hidden: int, size: int, bias: bool = False) -> Tensors:
-    for name in ("gate_proj", "up_proj"):
-        yield from linear(f"{at}.{name}", size, hidden, bias)
-    yield from linear(f"{at}.down_proj", hidden, size, bias)
-
-
-PLAIN = ("llama", "mistral", "qwen2", "qwen3", "phi3", "cohere", "opt", "mixtral", "qwen3_moe", "minimax_m2")
-DEEPSEEK = ("deepseek_v2", "deepseek_v3", "kimi_k2")
-OTHERS = (*DEEPSEEK, "glm4_moe", "gemma2", "gemma3_text", "gpt_oss", "llama4_text", "qwen2_moe", "qwen3_next")
+FLAGS = {
+    "llama": ("attention_bias", "mlp_bias"),
+    "qwen2": (),
+    "qwen3": ("attention_bias",),
+    "cohere": ("attention_bias", "use_qk_norm"),
+    "opt": (),
+    "qwen3_moe": (),
+    "qwen2_moe": (),
+}
 
 
 @st.composite
-def configs(draw: st.DrawFn, kinds: tuple[str, ...] = (*PLAIN, *OTHERS)) -> Config:
-    """Small valid configs of families with every kind of attention that the oracle above counts."""
-    kind = draw(st.sampled_from(kinds))
+def configs(draw: st.DrawFn) -> Config:
+    """Small valid configs of the families that are counted above."""
+    kind = draw(st.sampled_from(sorted(FLAGS)))
     small, kv, experts = st.integers(1, 6), draw(st.integers(1, 3)), draw(st.integers(2, 5))
     heads, head = kv * draw(st.integers(1, 3)), draw(small)
     config: Config = {
         "model_type": kind,
         "num_attention_heads": heads,
         "num_key_value_heads": heads if kind == "opt" else kv,
-        "hidden_size": heads * head if kind in PLAIN else draw(small),
+        "hidden_size": heads * head,
         "num_hidden_layers": draw(small),
         "vocab_size": draw(st.integers(1, 50)),
         "max_position_embeddings": draw(st.integers(1, 64)),
         "intermediate_size": draw(small),
-        "num_experts_per_tok": draw(st.integers(1, experts)),
+        **{name: draw(st.booleans()) for name in FLAGS[kind]},
     }
-    if kind not in ("opt", *PLAIN) or kind in ("qwen3", "qwen3_moe", "minimax_m2"):
+    if kind.startswith("qwen3"):
         config["head_dim"] = draw(small)
-    if kind != "opt" and draw(st.booleans()):
+    if kind == "opt":
+        config["ffn_dim"] = draw(small)
+    elif draw(st.booleans()):
         config["tie_word_embeddings"] = draw(st.booleans())
-    return config | draw(further(kind, experts))
-
-
-@st.composite
-def further(draw: st.DrawFn, kind: str, experts: int) -> Config:
-    """Fields that only some families have."""
-    small, flags = st.integers(1, 6), {"llama": ("attention_bias", "mlp_bias"), "qwen3": ("attention_bias",)}
-    flags |= dict.fromkeys(("cohere", "glm4_moe"), ("attention_bias", "use_qk_norm"))
-    latent = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-    linear = ("linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim", "linear_num_key_heads")
-    sizes = {"opt": ("ffn_dim",), "llama4_text": ("intermediate_size_mlp", "attention_chunk_size")}
-    sizes |= dict.fromkeys(DEEPSEEK, (*latent, "moe_intermediate_size", "n_shared_experts"))
-    sizes |= {"glm4_moe": ("moe_intermediate_size", "n_shared_experts"), "qwen3_moe": ("moe_intermediate_size",)}
-    sizes["qwen2_moe"] = ("moe_intermediate_size", "shared_expert_intermediate_size")
-    sizes["qwen3_next"] = (*linear, *sizes["qwen2_moe"])
-    config: Config = {name: draw(st.booleans()) for name in flags.get(kind, ())}
-    config |= {name: draw(small) for name in sizes.get(kind, ())}
-    if kind in ("mixtral", "minimax_m2", "gpt_oss", "llama4_text"):
-        config["num_local_experts"] = experts
-    if kind in ("qwen3_moe", "qwen2_moe", "qwen3_next"):
-        config["num_experts"] = experts
-    if "n_shared_experts" in config:
-        config |= {"n_routed_experts": experts, "first_k_dense_replace": draw(st.integers(0, 3))}
-    if kind in DEEPSEEK:
-        config["q_lora_rank"] = draw(st.none() | small)
-    if kind == "llama4_text":
-        config["interleave_moe_layer_step"] = draw(st.integers(1, 3))
-    if kind == "qwen3_moe":
-        config |= {"decoder_sparse_step": draw(st.integers(1, 3)), "mlp_only_layers": draw(st.lists(small, max_size=3))}
-    if kind == "qwen3_next":
-        config["linear_num_value_heads"] = config["linear_num_key_heads"] * draw(st.integers(1, 3))
-        config["full_attention_interval"] = draw(st.integers(1, 4))
-    if kind == "mistral":
-        config["sliding_window"] = None
+    if kind.endswith("_moe"):
+        config |= {"num_experts": experts, "num_experts_per_tok": draw(st.integers(1, experts))}
+        config |= {"moe_intermediate_size": draw(small), "decoder_sparse_step": draw(st.integers(1, 3))}
+        config["mlp_only_layers"] = draw(st.lists(small, max_size=3))
+    if kind == "qwen2_moe":
+        config["shared_expert_intermediate_size"] = draw(small)
     return config
 
 
@@ -471,36 +307,10 @@ def further(draw: st.DrawFn, kind: str, experts: int) -> Config:
 def test_counts_are_the_sum_over_all_tensors(config: Config) -> None:
     llm, sizes = LlmSpec.from_config(config), tensors(config)
     assert parameters(llm) == sum(sizes.values())
-    assert linear_parameters(llm) == sum(
-        size for name, size in sizes.items() if "proj" in name and name.endswith(".weight")
-    )
+    assert linear_parameters(llm) == sum(size for name, size in sizes.items() if name.endswith("_proj.weight"))
     embeddings = ("embed_tokens.weight", "embed_positions.weight", "lm_head.weight")
     assert embedding_parameters(llm) == sum(sizes.get(name, 0) for name in embeddings)
     assert lm_head_weights(llm) == sizes["embed_tokens.weight"]
-    assert llm.num_layers == config["num_hidden_layers"]
-    assert weight_bytes(llm, Precision()) == 2 * parameters(llm)
-
-
-# ------------------------------------------------------------------------------------------ invariants
-
-
-@given(configs())
-def test_active_parameters_are_part_of_the_total(config: Config) -> None:
-    llm = LlmSpec.from_config(config)
     moe = [group.experts for group in llm.layers if group.experts is not None]
-    if any(block.experts_per_token < block.experts for block in moe):
-        assert 0 < active_parameters(llm) < parameters(llm)
-    else:
-        assert active_parameters(llm) == parameters(llm)
-
-
-@given(configs(OTHERS), st.integers(0, 200))
-def test_caches_never_exceed_those_of_full_attention(config: Config, tokens: int) -> None:
-    llm = LlmSpec.from_config(config)
-    whole = 2 * config["num_key_value_heads"] * config["head_dim"] * 2 * config["num_hidden_layers"]
-    cache = tokens * kv_bytes_per_token(llm, Dtype.BF16) + kv_window_bytes(llm, Dtype.BF16, tokens)
-    if "kv_lora_rank" in config:
-        whole = (config["kv_lora_rank"] + config["qk_rope_head_dim"]) * 2 * config["num_hidden_layers"]
-        assert cache == tokens * whole
-    assert 0 <= cache <= tokens * whole
-    assert (state_bytes(llm) > 0) == any(kind.recurrent for _, kind in attentions(llm.layers))
+    whole = all(block.experts_per_token == block.experts for block in moe)
+    assert (active_parameters(llm) == parameters(llm)) == whole
