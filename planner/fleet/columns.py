@@ -273,8 +273,12 @@ class CandidateColumns:
 
     def refine(self, allocation: Allocation) -> bool:
         """Replace optimistic rates that the allocation relies on by true ones; True if there were any."""
-        open_columns = [(column, self._bounded_slices(column, allocation)) for column in self.chosen(allocation)]
-        open_columns = [(column, names) for column, names in open_columns if names or column.member is None]
+        open_columns = list[tuple[Column, list[str]]]()
+        for column in self.chosen(allocation):
+            routed = allocation.routed_per_s.get(column.name, {})
+            names = [name for name, rates in routed.items() if max(rates) > 0.0 and not column.rates[name].is_exact]
+            if names or column.member is None:
+                open_columns.append((column, names))
         for column, names in open_columns:
             if column.member is None:
                 self._choose_members(column, names)
@@ -515,11 +519,6 @@ class CandidateColumns:
         asked_per_s = self._asked_per_s(column, name)
         rate_per_s = self._capacities[name].rate_per_s(member, column.surviving, asked_per_s)
         self._theory[column.name, name] = _TheoryRate(rate_per_s, asked_per_s)
-
-    def _bounded_slices(self, column: Column, allocation: Allocation) -> list[str]:
-        """Slices the allocation routes to a column by a rate that is only a bound."""
-        routed = allocation.routed_per_s.get(column.name, {})
-        return [name for name, rates in routed.items() if max(rates) > 0.0 and not column.rates[name].is_exact]
 
     def _choose_members(self, column: Column, names: Sequence[str]) -> None:
         """Find the best member for each of these slices; each becomes a column of its own.

@@ -17,7 +17,7 @@ length, price, limit or target, and says nothing of traffic that comes otherwise
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from planner.core import Frozen, percent
 from planner.serving import Role
@@ -151,7 +151,7 @@ class KeptShares:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, Role], dict[str, dict[str, float]]] = {}
+        self._kept: dict[tuple[str, Role, str, str], float] = {}
         self._expected: dict[tuple[str, Role], float] = {}
         self._misses: dict[tuple[str, str], int] = {}
 
@@ -162,9 +162,8 @@ class KeptShares:
         kept, and no more. So are services that the other plan did not have.
         """
         own = set(services)
-        for one in corrections.kept:
-            if one.service in own:
-                self._of_role(one.service, one.role).setdefault(one.family, {})[one.configuration] = one.share
+        kept = (one for one in corrections.kept if one.service in own)
+        self._kept |= {(one.service, one.role, one.family, one.configuration): one.share for one in kept}
         best: dict[Role, float] = {}
         for expected in corrections.expected:
             best[expected.role] = max(best.get(expected.role, 0.0), expected.share)
@@ -176,11 +175,15 @@ class KeptShares:
 
     def of(self, service: str, role: Role, family: str, name: str) -> float:
         """Share of a configuration, simulated or not."""
-        return self._of_role(service, role).get(family, {}).get(name, self.expected(service, role))
+        return self._kept.get((service, role, family, name), self.expected(service, role))
 
     def best_of(self, service: str, role: Role, family: str) -> float:
         """Largest share of any configuration of a family, simulated or not."""
-        return max(self.expected(service, role), *self._of_role(service, role).get(family, {}).values(), 0.0)
+        return max(self.expected(service, role), *self._kept_by(service, role, family), 0.0)
+
+    def _kept_by(self, *place: str) -> list[float]:
+        """Shares of the configurations of a service and role, or of one family."""
+        return [share for key, share in self._kept.items() if key[: len(place)] == place]
 
     def miss(self, service: str, role: Role, family: str, name: str, share: float, kept: float) -> None:
         """Lower the share of a configuration after it missed a target, and with it what is expected of others.
@@ -196,27 +199,26 @@ class KeptShares:
         misses = self._misses[service, name] = self._misses.get((service, name), 0) + 1
         cut = min(1.0, share) * kept ** max(1, misses - MISSES_BEFORE_LARGER_CUTS)
         left = cut * self.of(service, role, family, name)
-        of_role = self._of_role(service, role)
-        of_role.setdefault(family, {})[name] = left if left >= LEAST_KEPT else 0.0
-        best = max(kept for of_family in of_role.values() for kept in of_family.values())
+        self._kept[service, role, family, name] = left if left >= LEAST_KEPT else 0.0
         most = 1.0 if sum(self._misses.values()) <= MANY_MISSES else SHARE_AFTER_MANY
+        best = max(self._kept_by(service, role))
         self._expected[service, role] = max(min(BETTER_THAN_BEST * best, most), LEAST_KEPT)
 
-    def all_kept(self) -> Iterator[KeptShare]:
+    def all_kept(self) -> list[KeptShare]:
         """The share of every configuration that missed."""
-        for (service, role), of_role in self._kept.items():
-            for family, shares in of_role.items():
-                for name, share in shares.items():
-                    yield KeptShare(service=service, role=role, family=family, configuration=name, share=share)
+        return [
+            KeptShare(service=service, role=role, family=family, configuration=name, share=share)
+            for (service, role, family, name), share in self._kept.items()
+        ]
 
     def all_expected(self) -> list[ExpectedShare]:
         """By service and role, the share of the best configuration that missed; that expected where none did."""
-        found = []
-        for (service, role), expected in self._expected.items():
-            kept = [share for of in self._of_role(service, role).values() for share in of.values()]
-            share = max([*kept, expected / BETTER_THAN_BEST])
-            found.append(ExpectedShare(service=service, role=role, share=share))
-        return found
+        return [
+            ExpectedShare(
+                service=service, role=role, share=max(*self._kept_by(service, role), expected / BETTER_THAN_BEST, 0.0)
+            )
+            for (service, role), expected in self._expected.items()
+        ]
 
     @property
     def expectations(self) -> tuple[str, ...]:
@@ -227,6 +229,3 @@ class KeptShares:
             for (_, role), share in self._expected.items()
             if share < 1.0
         )
-
-    def _of_role(self, service: str, role: Role) -> dict[str, dict[str, float]]:
-        return self._kept.setdefault((service, role), {})

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from heapq import heapify, heappop, heappush
 
 from planner.core import Metric, significant
 from planner.fleet.columns import CandidateColumns, Column, unit_of
@@ -230,46 +229,24 @@ class FleetSearch:
         other = solved(problem.model_copy(update={"units": units}))
         return other if self._is_spread(other) else None
 
-    def _bounds(self, columns: Sequence[Column], objective: Objective, flat: bool) -> Iterator[tuple[int, float]]:
-        """Sites at which a fleet may be found, with what none there is better than; best first, at least one.
-
-        That of a site costs a pass over all columns. A pool spread over more servers loses no more with one, so that
-        what is spent over the most servers bounds all, until a site is next.
-        """
-        sites = self.market.sites
+    def _bounds(self, columns: Sequence[Column], objective: Objective, flat: bool) -> list[tuple[int, float]]:
+        """Sites at which a fleet may be found, with what none there is better than; best first, at least one."""
+        sites, budget = self.market.sites, self.request.limits.budget_usd_per_hour
         if len(sites) == 1:
-            yield 0, 0.0
-            return
+            return [(0, 0.0)]
         demand_per_s = {
             name: max(slice_.demand_per_s) if flat else self._mean_per_s(slice_) for name, slice_ in self.slices.items()
         }
-        budget = self.request.limits.budget_usd_per_hour
+        is_cheapest = objective is Objective.MIN_COST
         spent = cache(lambda servers: gpu_seconds_per_request([_over(servers, column) for column in columns]))
-        sign = 1.0 if objective is Objective.MIN_COST else -1.0
-
-        def signed(program: int, servers: int) -> tuple[float, int, bool]:
-            site = sites[program]
-            usd_s = usd_s_per_request(spent(servers), site, self.market.hardware)
+        bounds = []
+        for program, site in enumerate(sites):
+            usd_s = usd_s_per_request(spent(site.servers_at_least), site, self.market.hardware)
             bound = bound_at(usd_s, demand_per_s, objective, budget)
-            if objective is Objective.MIN_COST:
-                bound = max(bound, site.usd_per_hour_at_least)
-            return sign * bound, program, servers == site.servers_at_least
-
-        most = max(site.servers_at_least for site in sites)
-        waiting = [signed(program, most if site.servers_at_least > 1 else 1) for program, site in enumerate(sites)]
-        heapify(waiting)
-        first = waiting[0][1]
-        is_any = False
-        none = math.inf if objective is Objective.MIN_COST else 0.0
-        while waiting and waiting[0][0] != none:
-            bound, program, is_own = heappop(waiting)
-            if is_own:
-                is_any = True
-                yield program, sign * bound
-            else:
-                heappush(waiting, signed(program, sites[program].servers_at_least))
-        if not is_any:
-            yield first, none
+            bounds.append((program, max(bound, site.usd_per_hour_at_least) if is_cheapest else bound))
+        bounds.sort(key=lambda each: each[1] if is_cheapest else -each[1])
+        none = math.inf if is_cheapest else 0.0
+        return [each for each in bounds if each[1] != none] or bounds[:1]
 
     def _mean_per_s(self, slice_: DemandSlice) -> float:
         hours = math.fsum(period.hours for period in self.periods)

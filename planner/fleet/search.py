@@ -183,14 +183,10 @@ class _Trial:
 def _to_blame(pools: Sequence[UsedPool], planned: PlannedDeployment, metrics: frozenset[Metric]) -> Sequence[UsedPool]:
     """The pools of a deployment that may have caused misses of these metrics."""
     if planned.run is not None and metrics == {Metric.TTFT}:
-        to_blame = {Role.DECODE} & _short_of_places(planned) or {Role.MIXED, Role.PREFILL}
+        waited_for = {pool.role for pool in planned.simulated.pools if pool.limit in PLACES}
+        to_blame = {Role.DECODE} & waited_for or {Role.MIXED, Role.PREFILL}
         return [pool for pool in pools if pool.option.role in to_blame]
     return _short_of_links(pools, planned) or pools
-
-
-def _short_of_places(planned: PlannedDeployment) -> set[Role]:
-    """Roles of the pools in which requests waited for a place in a simulation; without one none."""
-    return {pool.role for pool in planned.simulated.pools if planned.run is not None and pool.limit in PLACES}
 
 
 def _short_of_links(pools: Sequence[UsedPool], planned: PlannedDeployment) -> list[UsedPool]:

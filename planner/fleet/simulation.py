@@ -208,9 +208,6 @@ def simulated(run: SimulatedRun, workload: Workload, seed: int, progress: Progre
     requests = len(recording.times_s) if recording is not None else run.requests or 0
     doing = "simulating" if recording is None else "replaying"
 
-    def report_share(share: float) -> None:
-        progress(f"{doing} {requests:,} requests, {share:.0%}")
-
     compute = partial(
         simulate,
         run.deployment,
@@ -218,7 +215,7 @@ def simulated(run: SimulatedRun, workload: Workload, seed: int, progress: Progre
         seed=seed,
         requests=run.requests,
         warmup_fraction=run.warmup_fraction,
-        progress=report_share,
+        progress=lambda share: progress(f"{doing} {requests:,} requests, {share:.0%}"),
     )
     found = _remembered(run.deployment, run.workload, (seed, requests, run.warmup_fraction), compute)
     if found.rate_per_s == workload.rate_per_s:

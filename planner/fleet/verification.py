@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -257,6 +257,64 @@ class SimulatedShare(NamedTuple):
         return self.value - self.error
 
 
+@dataclass(frozen=True)
+class _AskedShare:
+    """A share of a deployment's requests that is to be within a threshold, or within all of a joint target.
+
+    Attributes:
+        planned: the deployment.
+        scoped: targets of the requests.
+        target: one of them; None: all at once (`Slo.attainment`), which counts as E2E.
+    """
+
+    planned: PlannedDeployment
+    scoped: ScopedSlo
+    target: LatencyTarget | None
+
+    @property
+    def metric(self) -> Metric:
+        """That a miss is held against."""
+        return Metric.E2E if self.target is None else self.target.metric
+
+    @property
+    def value(self) -> float:
+        """The share."""
+        return (self.scoped.slo.attainment or 1.0) if self.target is None else self.target.percentile
+
+    @property
+    def by_theory(self) -> float:
+        """Share within, by theory."""
+        if self.target is None:
+            return self.planned.predicted.attainment(self.scoped.slo)
+        return _latency(self.planned, self.scoped, self.target.metric, simulated=False).cdf(self.target.threshold_s)
+
+    @property
+    def holds_by_theory(self) -> bool:
+        """True if the target is met by theory."""
+        if self.target is None:
+            return self.planned.predicted.meets(self.scoped.slo)
+        latency = _latency(self.planned, self.scoped, self.target.metric, simulated=False)
+        return latency.quantile_s(self.target.percentile) <= self.target.threshold_s
+
+    def simulated(self, *, within_cycle: bool = False) -> SimulatedShare:
+        """Share within, in the run of the deployment."""
+        if self.target is None:
+            return joint_share(self.planned, self.scoped, within_cycle=within_cycle)
+        return simulated_share(self.planned, self.scoped, self.target, within_cycle=within_cycle)
+
+    @property
+    def is_reached(self) -> bool:
+        """True if the simulated share reaches it, sampling error included, or where nothing was simulated."""
+        return self.planned.run is None or _reaches(self.simulated(), self.value)
+
+
+def _asked_shares(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> Iterator[_AskedShare]:
+    for scoped in (scoped for scoped in slos if scoped.applies_to(planned)):
+        is_joint = scoped.slo.attainment is not None and scoped.covers(planned)
+        for target in (None,) if is_joint else scoped.slo.targets:
+            yield _AskedShare(planned, scoped, target)
+
+
 def violated_metrics(
     planned: PlannedDeployment, slos: Sequence[ScopedSlo], *, by_theory: bool = True
 ) -> frozenset[Metric]:
@@ -266,30 +324,9 @@ def violated_metrics(
     that the next run does not miss it; the share itself where its error is below `SMALLEST_ERROR`. A joint target
     (`Slo.attainment`) that is missed counts as E2E, and so does a simulation that falls behind (`Performance.stable`).
     """
-    metrics: set[Metric] = set()
-    for scoped in slos:
-        if scoped.applies_to(planned):
-            metrics |= _violated_metrics(planned, scoped, by_theory)
-    return frozenset(metrics)
-
-
-def _violated_metrics(planned: PlannedDeployment, scoped: ScopedSlo, by_theory: bool) -> set[Metric]:
-    unstable = {Metric.E2E} if _falls_behind(planned) else set[Metric]()
-    share = scoped.slo.attainment
-    if share is not None and scoped.covers(planned):
-        enough = planned.run is None or _reaches(joint_share(planned, scoped), share)
-        predicted = not by_theory or planned.predicted.meets(scoped.slo)
-        return unstable if enough and predicted else {Metric.E2E}
-    return unstable | {
-        target.metric
-        for target in scoped.slo.targets
-        if not _holds_in_simulation(planned, scoped, target)
-        or (
-            by_theory
-            and _latency(planned, scoped, target.metric, simulated=False).quantile_s(target.percentile)
-            > target.threshold_s
-        )
-    }
+    asked = list(_asked_shares(planned, slos))
+    missed = {one.metric for one in asked if not one.is_reached or (by_theory and not one.holds_by_theory)}
+    return frozenset(missed | {Metric.E2E} if asked and _falls_behind(planned) else missed)
 
 
 def _falls_behind(planned: PlannedDeployment) -> bool:
@@ -306,32 +343,14 @@ def missing_over_allowed(
     counts as E2E, as in `violated_metrics`.
     """
     worst: dict[Metric, float] = {}
-
-    def share(seen: SimulatedShare) -> float:
-        return seen.least if at_most else seen.value
-
-    def note(metric: Metric, within: float, asked: float) -> None:
-        worst[metric] = max(worst.get(metric, 0.0), (1.0 - within) / (1.0 - asked))
-
-    for scoped in (scoped for scoped in slos if scoped.applies_to(planned)):
-        joint = scoped.slo.attainment
-        if joint is not None and scoped.covers(planned):
-            by_theory = planned.run is None
-            within = planned.predicted.attainment(scoped.slo) if by_theory else share(joint_share(planned, scoped))
-            note(Metric.E2E, within, joint)
-            continue
-        for target in scoped.slo.targets:
-            if planned.run is None:
-                within = _latency(planned, scoped, target.metric, simulated=False).cdf(target.threshold_s)
-            else:
-                within = share(simulated_share(planned, scoped, target))
-            note(target.metric, within, target.percentile)
+    for asked in _asked_shares(planned, slos):
+        if planned.run is None:
+            within = asked.by_theory
+        else:
+            seen = asked.simulated()
+            within = seen.least if at_most else seen.value
+        worst[asked.metric] = max(worst.get(asked.metric, 0.0), (1.0 - within) / (1.0 - asked.value))
     return worst
-
-
-def _holds_in_simulation(planned: PlannedDeployment, scoped: ScopedSlo, target: LatencyTarget) -> bool:
-    """True also where nothing was simulated."""
-    return planned.run is None or _reaches(simulated_share(planned, scoped, target), target.percentile)
 
 
 def _smallest_error(asked: float) -> float:
@@ -415,19 +434,8 @@ def _clustering(within: BoolArray, batches: int) -> float:
 
 def open_targets(planned: PlannedDeployment, slos: Sequence[ScopedSlo], *, within_cycle: bool = False) -> list[float]:
     """Of the targets that a run leaves open, its sampling error over that from which on it is long enough."""
-    errors = []
-    for scoped in (scoped for scoped in slos if scoped.applies_to(planned)):
-        if scoped.slo.attainment is not None and scoped.covers(planned):
-            found = [(joint_share(planned, scoped, within_cycle=within_cycle), scoped.slo.attainment)]
-        else:
-            found = [
-                (simulated_share(planned, scoped, target, within_cycle=within_cycle), target.percentile)
-                for target in scoped.slo.targets
-            ]
-        errors += [
-            share.error / _smallest_error(asked) for share, asked in found if abs(share.value - asked) < share.error
-        ]
-    return errors
+    shares = [(asked.value, asked.simulated(within_cycle=within_cycle)) for asked in _asked_shares(planned, slos)]
+    return [seen.error / _smallest_error(asked) for asked, seen in shares if abs(seen.value - asked) < seen.error]
 
 
 def _cycles(planned: PlannedDeployment) -> float:
@@ -488,7 +496,7 @@ def target_checks(planned: Sequence[PlannedDeployment], slos: Sequence[ScopedSlo
                     simulated_s=simulated.quantile_s(target.percentile),
                     simulated_attainment=simulated.cdf(target.threshold_s),
                     met=all(
-                        one.run is None or (one.simulated.stable and _holds_in_simulation(one, scoped, target))
+                        one.run is None or (one.simulated.stable and _AskedShare(one, scoped, target).is_reached)
                         for one in serving
                     )
                     and (any_simulated or predicted.quantile_s(target.percentile) <= target.threshold_s),

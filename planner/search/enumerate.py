@@ -55,13 +55,11 @@ class FamilySet:
         families: with members that fit and meet the targets when idle.
         rejections: why a (SKU, mode) has no family.
         considered: configurations looked at.
-        left_out: how many configurations were dropped, by reason, the most frequent first.
     """
 
     families: tuple[ConfigurationFamily, ...]
     rejections: tuple[Rejection, ...]
     considered: int
-    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 _FOUND: BoundedCache[FamilySet] = BoundedCache(MOST_RESULTS)
@@ -81,7 +79,7 @@ def find_families(
         engines: profiles by id, those of `search.engines` among them.
 
     Returns:
-        Families, and why the rest was left out (configurations [-] by reason).
+        Families, and why a SKU has none in a mode [configurations].
     """
     of_demand = bounds_key(demand)
     key = _search_key(demand, of_demand, search, offers, engines)
@@ -121,8 +119,7 @@ def _found_families(
         _drop_outclassed(tally)
     families = tuple(ConfigurationFamily(role, tuple(members)) for (role, *_), members in tally.members.items())
     rejections = tuple(Rejection(sku, mode, miss.reason, miss.ratio) for (sku, mode), miss in tally.misses.items())
-    left_out = dict(sorted(tally.left_out.items(), key=lambda item: -item[1]))
-    return FamilySet(families, rejections, tally.considered, left_out)
+    return FamilySet(families, rejections, tally.considered)
 
 
 def setups_of(
@@ -187,13 +184,7 @@ class _Tally:
     members: dict[FamilyKey, list[PoolOption]] = field(default_factory=dict)
     bounds: dict[FamilyKey, tuple[float, float]] = field(default_factory=dict)
     misses: dict[tuple[str, Mode], _Miss] = field(default_factory=dict)
-    left_out: dict[str, int] = field(default_factory=dict)
     considered: int = 0
-
-    def drop(self, why: str, count: int) -> None:
-        """Count configurations that are dropped."""
-        if count:
-            self.left_out[why] = self.left_out.get(why, 0) + count
 
 
 def _drop_outclassed(tally: _Tally) -> None:
@@ -210,7 +201,6 @@ def _drop_outclassed(tally: _Tally) -> None:
         for key in keys:
             least = per_gpu[key] / OUTCLASSED
             if any(other[2].gpus <= key[2].gpus and np.all(per_gpu[other] > least) for other in keys):
-                tally.drop("sustains less than half of what another split does, by its bound", len(tally.members[key]))
                 del tally.members[key]
 
 
@@ -314,19 +304,19 @@ def _worthwhile(variants: Sequence[_Variant], demand: Demand, search: SearchSpac
         for wide in offered
         if wide not in search.precisions
     }
-    kept, slower = [], dict[tuple[str, int, Precision, Precision], bool | None]()
-    for variant in variants:
+    slower = dict[tuple[str, int, Precision, Precision], bool | None]()
+
+    def is_dropped(variant: _Variant) -> bool:
         dropped = False
         for other in smaller.get(variant.precision, ()):
             key = (variant.engine.id, variant.split.tp, variant.precision, other)
             if slower.get(key) is None:
                 slower[key] = _is_never_slower(replace(variant, precision=other), variant, demand)
             dropped = dropped or bool(slower[key])
-        if dropped:
-            tally.considered += 1
-            tally.drop("no step clearly faster than in a smaller format", 1)
-        else:
-            kept.append(variant)
+        return dropped
+
+    kept = [variant for variant in variants if not is_dropped(variant)]
+    tally.considered += len(variants) - len(kept)
     return kept
 
 
@@ -391,13 +381,11 @@ def _members(
     except PlannerError as error:
         count = max(1, len(set(search.max_batched_tokens))) * max(1, len(set(search.max_running_requests)))
         tally.considered += count
-        tally.drop(_refusal(error), count)
         return [], NOTHING, _Miss(error.bound)
     count = (len(set(search.max_batched_tokens)) or len(budgets)) * (
         len(set(search.max_running_requests)) or len(limits)
     )
     tally.considered += count
-    tally.drop("a chunk budget or batch limit out of range", count - len(budgets) * len(limits))
     if not budgets or not limits:
         return [], NOTHING, _Miss("every chunk budget or batch limit is out of range")
     grid = [(budget, limit) for budget in budgets for limit in limits]
@@ -405,21 +393,16 @@ def _members(
         grid = [(budget, limits[-1]) for budget in budgets]
         if role is Role.DECODE:
             grid = [(_ample_budget(search, budgets, limits[-1], base), limit) for limit in limits]
-        idle_knob = "the batch limit" if role is Role.PREFILL else "the chunk budget"
-        alike = len(budgets) * len(limits) - len(grid)
-        tally.drop(f"the same pool: {idle_knob} does not matter in a {role} pool", alike)
     base = with_limits(base, budgets[0], limits[0])
     shortfall = _shortfall(base, demand)
     if shortfall:
-        tally.drop("does not fit in memory", len(grid))
         return [], NOTHING, _Miss(shortfall)
     base = _shifted(base, role, demand)
     try:
         group = step_time_group(base, role, demand, tally.of_demand, budgets, limits[-1], search.router)
     except PlannerError as error:
-        tally.drop(_refusal(error), len(grid))
         return [], NOTHING, _Miss(error.bound)
-    return _fitting(group, grid, variant.tag, search, tally)
+    return _fitting(group, grid, variant.tag, search)
 
 
 def _ample_budget(search: SearchSpace, budgets: Sequence[int], limit: int, base: ReplicaConfig) -> int:
@@ -436,10 +419,6 @@ def _shortfall(base: ReplicaConfig, demand: Demand) -> str:
     except InputError as error:
         return error.bound
     return ""
-
-
-def _refusal(error: PlannerError) -> str:
-    return f"refused: {getattr(error, 'field', type(error).__name__)}"
 
 
 def _base(variant: _Variant, demand: Demand, max_batched_tokens: int, max_running_requests: int) -> ReplicaConfig:
@@ -478,7 +457,7 @@ def _shifted(config: ReplicaConfig, role: Role, demand: Demand) -> ReplicaConfig
 
 
 def _fitting(
-    group: StepTimeGroup, grid: Sequence[tuple[int, int]], tag: str, search: SearchSpace, tally: _Tally
+    group: StepTimeGroup, grid: Sequence[tuple[int, int]], tag: str, search: SearchSpace
 ) -> tuple[list[PoolOption], tuple[float, float], _Miss]:
     """Configurations of a group that fit and meet the targets when idle with bounds on them, or why there are none."""
     idle_s = group.screen.idle_s
@@ -486,14 +465,13 @@ def _fitting(
     members: list[PoolOption] = []
     misses: list[_Miss] = []
     fit = [(*limits, slots) for limits in grid if (slots := group.slots(*limits)) > 0.0]
-    tally.drop("does not fit in memory", len(grid) - len(fit))
+    if not search.max_running_requests:  # of limits of which memory or the chunk budget holds no more, the smallest
+        smallest = dict[tuple[int, float], tuple[int, int, float]]()
+        for budget, limit, slots in fit:
+            smallest.setdefault((budget, slots), (budget, limit, slots))
+        fit = list(smallest.values())
     kept: list[tuple[int, float]] = []
-    seen: set[tuple[int, float]] = set()
     for budget, limit, slots in fit:
-        if not search.max_running_requests and (budget, slots) in seen:
-            tally.drop("the same pool: memory or the chunk budget holds no more than a smaller batch limit", 1)
-            continue
-        seen.add((budget, slots))
         reached_s = {target: float(idle_s[target][places[budget]]) for target in idle_s}
         if all(latency_s <= target.threshold_s for target, latency_s in reached_s.items()):
             members.append(PoolOption(group.role, with_limits(group.base, budget, limit), search.router, tag))
@@ -503,7 +481,6 @@ def _fitting(
             reached, asked = (with_unit(time_s, worst.metric) for time_s in (reached_s[worst], worst.threshold_s))
             why = f"{group.base.label}: {worst.name} {reached} > {asked} even when idle"
             misses.append(_Miss(why, reached_s[worst] / worst.threshold_s))
-            tally.drop(f"misses {worst.metric.value.upper()} even when idle", 1)
     if not fit:
         misses.append(_Miss(group.shortfall(*grid[0])))
     return members, _bounds(group, kept), min(misses, key=lambda miss: miss.ratio, default=NOTHING_OFFERED)

@@ -11,8 +11,6 @@ from planner.fleet import plan
 from planner.roofline import Parallelism, StepShape
 from planner.scenario import load_scenario
 from planner.serving import evaluate
-from planner.serving.pool_load import _kept_pools
-from planner.workload import RateDrift, Workload
 from tests.builders import SMALL_CHAT, calibrated, chat, mixed
 
 
@@ -40,15 +38,6 @@ def test_one_step_time(benchmark: Any, model: str, prompts: bool) -> None:
 @pytest.mark.benchmark(group="theory")
 def test_one_evaluation(benchmark: Any) -> None:
     assert benchmark(evaluate, mixed(2), chat(60.0)).stable
-
-
-@pytest.mark.benchmark(group="theory")
-def test_one_evaluation_under_a_drift(benchmark: Any) -> None:
-    """From cold: the steady queues of a rate that varies by 40 %, and the path."""
-    steady = chat(30.0)
-    arrivals = steady.open_arrivals.model_copy(update={"drift": RateDrift.random(0.4, 300.0)})
-    deployment, drifting = mixed(2), Workload(arrivals=arrivals, classes=steady.classes)
-    assert benchmark.pedantic(evaluate, (deployment, drifting), setup=_kept_pools.cache_clear, rounds=5).stable
 
 
 def test_the_worked_example(benchmark: Any) -> None:

@@ -54,10 +54,3 @@ def test_3000_units_to_two_percent(benchmark, slices):
     problem, rounds = many_units(slices), 1 if benchmark.disabled else 3
     answer = benchmark.pedantic(solve, (problem, Objective.MIN_COST), {"relative_gap": 0.02}, rounds=rounds)
     assert answer.status in FOUND
-
-
-def test_3000_units_one_slice_nearly_proved(benchmark):
-    """The target is 60 ms; what is missing is the proof by branch and bound, see docs/explanation/optimizer.md."""
-    rounds = 1 if benchmark.disabled else 3
-    answer = benchmark.pedantic(solve, (many_units(1), Objective.MIN_COST), {"relative_gap": 1e-4}, rounds=rounds)
-    assert answer.status.has_allocation

@@ -6,19 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.llm import Precision, load_llm
-from planner.traffic import (
-    Service,
-    load_lengths,
-)
-from planner.workload import (
-    ArrivalProcess,
-    LatencyTarget,
-    RequestClass,
-    SharedPrefixes,
-    Slo,
-    TokenLengths,
-    Workload,
-)
+from planner.traffic import Service, load_lengths
+from planner.workload import ArrivalProcess, LatencyTarget, RequestClass, SharedPrefixes, Slo, TokenLengths, Workload
 
 CONV, CODE = load_lengths("azure-2023-conv"), load_lengths("azure-2023-code")
 LLAMA, QWEN = load_llm("llama-3.1-8b"), load_llm("qwen3-8b")

@@ -8,13 +8,7 @@ from typing import Any
 import pytest
 
 from planner.engine import ReplicaConfig, step_time
-from planner.fleet import (
-    Plan,
-    calibration_ends,
-    plan,
-    shifted_deployment,
-    target_ranges_s,
-)
+from planner.fleet import Plan, calibration_ends, plan, shifted_deployment, target_ranges_s
 from planner.fleet.calibration_bounds import checked_slos
 from planner.fleet.verification import target_checks
 from planner.roofline import StepShape

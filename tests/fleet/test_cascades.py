@@ -14,26 +14,9 @@ from hypothesis import strategies as st
 from planner.core import InputError
 from planner.fleet import cascade_services
 from planner.fleet.cascades import slo_left
-from planner.traffic import (
-    Cascade,
-    CascadePoint,
-    Service,
-)
-from planner.workload import (
-    RecordedArrivals,
-    RequestClass,
-    Slo,
-    Workload,
-)
-from tests.fleet.made_up_services import (
-    CODE,
-    CONV,
-    LLAMA,
-    QWEN,
-    service,
-    slo,
-    target,
-)
+from planner.traffic import Cascade, CascadePoint, Service
+from planner.workload import RecordedArrivals, RequestClass, Slo, Workload
+from tests.fleet.made_up_services import CODE, CONV, LLAMA, QWEN, service, slo, target
 
 LARGE_SLO = slo(target("ttft", 0.95, 3.0), target("tpot", 0.95, 0.05), target("e2e", 0.9, 30.0))
 SMALL_SLO = slo(target("e2e", 0.99, 2.0))

@@ -129,12 +129,6 @@ def test_words_that_are_no_pools_are_refused_with_an_example(words: str) -> None
         deployment_in_words(words, REQUEST, HARDWARE)
 
 
-def test_shared_prefixes_are_cached_where_prompts_are_served() -> None:
-    agents = load_scenario("agents-qwen3-coder-30b", ["search.prefix_cache=[]"])
-    prefill, decode = deployment_in_words("2 x h100-sxm TP2 prefill + 2 x h100-sxm TP2 decode", agents, HARDWARE).pools
-    assert prefill.config.schedule.prefix_cache and not decode.config.schedule.prefix_cache
-
-
 def test_what_words_leave_open_is_set_up_as_the_plan_sets_it_up() -> None:
     """A plan that chose NVFP4 and drafts of the model's own, said again in the words of its fleet, is the same fleet.
 

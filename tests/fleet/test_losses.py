@@ -66,7 +66,7 @@ PAIR = "workload.rate_per_s=0.5"
 
 
 @pytest.mark.parametrize("fleet", [edge, split], ids=["mixed", "disaggregated"])
-@pytest.mark.parametrize("more", [0, 1, 2])
+@pytest.mark.parametrize("more", [0, 1])
 def test_a_replica_may_be_lost_exactly_where_every_pool_holds_with_one_fewer(
     fleet: Callable[[], Plan], more: int
 ) -> None:
@@ -145,10 +145,9 @@ def test_a_fleet_that_is_spread_survives_on_fewer_gpus_than_one_whose_servers_fi
 
     Where each pool fills servers by itself, the loss of one takes two of each, so that four and four are needed.
     """
-    spread = planned("search.modes=[disaggregated]", "limits.survives_node_loss=true")
-    (one,) = spread.deployments
+    (one,) = spread().deployments
     assert all(a.replicas > b.replicas for a, b in zip(one.deployment.pools, one.surviving.pools, strict=True))
-    assert sum(spread.gpus.values()) < sum(4 * (pool.replicas + 2) for pool in one.surviving.pools)
+    assert sum(spread().gpus.values()) < sum(4 * (pool.replicas + 2) for pool in one.surviving.pools)
 
 
 def test_deployments_of_one_slice_take_over_in_proportion_to_what_they_sustain() -> None:
@@ -174,7 +173,7 @@ def test_deployments_of_one_slice_take_over_in_proportion_to_what_they_sustain()
     assert answer.predicted_s / answer.target.threshold_s == pytest.approx(worst, rel=1e-6)
 
 
-@pytest.mark.parametrize(("rate_per_s", "least"), [(5.5, 1), (5.5, 3), (12.0, 5), (17.0, 1)])
+@pytest.mark.parametrize(("rate_per_s", "least"), [(5.5, 3), (17.0, 1)])
 def test_what_survives_with_the_confidence_asked_is_what_the_setting_buys_no_more_for(
     rate_per_s: float, least: int
 ) -> None:

@@ -17,27 +17,19 @@ def planned(*changes: str) -> Plan:
 
 
 @pytest.mark.parametrize("mode", ["mixed", "disaggregated"])
-@pytest.mark.parametrize("threshold_s", [0.5, 5.0])
-def test_an_answer_sooner_than_its_tokens_take_is_infeasible_in_either_mode(mode: str, threshold_s: float) -> None:
+def test_an_answer_sooner_than_its_tokens_take_is_infeasible_in_either_mode(mode: str) -> None:
     """p90 of the outputs is above 400 tokens, of 14 ms and more each on an idle replica: 6 s at least."""
-    none = planned(f"search.modes=[{mode}]", f"slo=[{{metric: e2e, percentile: 0.9, threshold_s: {threshold_s}}}]")
+    none = planned(f"search.modes=[{mode}]", "slo=[{metric: e2e, percentile: 0.9, threshold_s: 5.0}]")
     assert not none.feasible
     assert "p90 E2E" in none.diagnosis[0] and "even when idle" in none.diagnosis[0]
 
 
-@pytest.mark.parametrize("mode", ["mixed", "disaggregated"])
-def test_a_gap_between_tokens_shorter_than_a_step_has_a_diagnosis(mode: str) -> None:
-    none = planned(f"search.modes=[{mode}]", "slo=[{metric: itl, percentile: 0.99, threshold_s: 0.002}]")
+def test_a_gap_between_tokens_shorter_than_a_step_has_a_diagnosis() -> None:
+    none = planned("search.modes=[mixed]", "slo=[{metric: itl, percentile: 0.99, threshold_s: 0.002}]")
     assert not none.feasible
     assert "p99 ITL" in none.diagnosis[0]
     factor = float(none.diagnosis[0].split("relax that target by a factor of ")[1].split(" ")[0])
     assert factor == pytest.approx(7.5, rel=0.2)  # of 2 ms: 70 GB of weights at 60 to 80 % of 8 TB/s, and gaps
-
-
-def test_a_target_that_pools_meet_alone_and_not_together_ends_in_few_gpus_or_none() -> None:
-    answer = planned("search.modes=[disaggregated]", "slo=[{metric: e2e, percentile: 0.9, threshold_s: 6.8}]")
-    assert answer.diagnosis or sum(answer.gpus.values()) < 100
-    assert answer.feasible or "p90 E2E" in answer.diagnosis[1]
 
 
 def test_a_fleet_that_misses_is_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:

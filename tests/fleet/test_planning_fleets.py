@@ -178,14 +178,6 @@ class TestMoneyAndSupply:
         assert all(check.met for check in found.targets)
         assert cost(found) > cost(base())
 
-    def test_written_off_hardware_is_used_before_it_is_rented(self) -> None:
-        owned = {"h100-sxm": {"count": 2, "capex_usd_per_gpu": 0.0}}
-        found = planned(prices={"owned": owned})
-        assert any(one.purchase == "owned" for one in found.bought)
-        assert cost(found) < cost(base())
-        assert set(found.own_gpus) == {"h100-sxm"} and found.own_gpus["h100-sxm"] <= 2
-        assert found.gpus["h100-sxm"] <= found.own_gpus["h100-sxm"] + found.rented_gpus.get("h100-sxm", 0)
-
     def test_spot_is_bought_with_headroom_that_is_enough_for_what_is_bought(self) -> None:
         """Outside truth: the binomial distribution of instances that are up, at the number actually bought."""
         terms = {"interruptions_per_hour": 0.5, "recovery_s": 600.0, "probability": 0.99}
@@ -221,13 +213,6 @@ class TestChoices:
     )
     def test_more_choice_never_costs_more(self, search: dict[str, Any]) -> None:
         assert cost(planned(search=search)) <= cost(base()) * (1 + 0.016)  # rates are found to 1.5 %
-
-    def test_prefill_and_decode_may_be_of_different_skus(self) -> None:
-        apart = planned(search={"modes": ["disaggregated"]})
-        alike = planned(search={"modes": ["disaggregated"], "pair_skus": False})
-        assert cost(apart) <= cost(alike) * (1 + 0.016)
-        for one in alike.deployments:
-            assert len(one.option.skus) == 1
 
     def test_a_cascade_serves_the_small_model_all_requests_and_the_large_its_share(self) -> None:
         cascade = {

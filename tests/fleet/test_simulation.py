@@ -9,7 +9,6 @@ from planner.core import Metric
 from planner.fleet import simulation as module
 from planner.fleet.simulation import (
     busiest_part,
-    busiest_requests,
     evaluated,
     part_of_fleet,
     run_notes,
@@ -18,7 +17,7 @@ from planner.fleet.simulation import (
 )
 from planner.serving import Deployment, evaluate
 from planner.workload import ArrivalProcess, RateDrift, RecordedArrivals, RequestClass, TokenLengths, Workload
-from tests.builders import chat, disaggregated, mixed
+from tests.builders import disaggregated, mixed
 
 LENGTHS = TokenLengths.constant(500, 100)
 
@@ -101,15 +100,6 @@ def test_of_what_is_too_long_for_one_replica_the_busiest_part_is_replayed(monkey
     assert "busiest" in run.left_out
 
 
-def test_busiest_requests_keep_their_clock() -> None:
-    whole = recorded(20.0).arrivals
-    assert isinstance(whole, RecordedArrivals)
-    busiest = busiest_requests(whole, 500)
-    times_s = whole.offsets_s
-    shortest = min(times_s[first + 499] - times_s[first] for first in range(times_s.size - 499))
-    assert busiest.offsets_s[-1] == pytest.approx(shortest, rel=1e-3)
-
-
 def test_the_busiest_part_of_a_replay_tells_a_certain_miss(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many misses as in the busiest part there are in the whole, at least, but for what an empty start hides."""
     monkeypatch.setattr(module, "FEWEST_IN_PARTS", 100)
@@ -123,12 +113,6 @@ def test_the_busiest_part_of_a_replay_tells_a_certain_miss(monkeypatch: pytest.M
     whole_s, part_s = (simulated(of, workload, 0, lambda _: None).samples_s[Metric.TTFT] for of in (run, part))
     threshold_s = float(np.quantile(whole_s, 0.9))
     assert 0 < (part_s > threshold_s).sum() <= (whole_s > threshold_s).sum()
-
-
-def test_a_short_replay_and_a_process_have_no_part_of_their_own() -> None:
-    for workload in (recorded(), chat(10.0)):
-        run = run_of(mixed(1), workload, 100, evaluate(mixed(1), workload))
-        assert busiest_part(run) is None
 
 
 def test_of_a_drift_that_is_too_long_a_stretch_like_all_of_it_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,30 +15,9 @@ from planner.core import InputError
 from planner.fleet import slices_of
 from planner.fleet.slices import periods_of, program_slices, split_by_length
 from planner.optimizer import ALWAYS, FleetProblem
-from planner.traffic import (
-    DemandProfile,
-    DemandSlice,
-    LengthSplit,
-    OfflineWork,
-)
-from planner.workload import (
-    RecordedArrivals,
-    RequestClass,
-    Sessions,
-    SharedPrefixes,
-    Slo,
-    TokenLengths,
-    Workload,
-)
-from tests.fleet.made_up_services import (
-    CHAT_SLO,
-    CODE,
-    CONV,
-    FAST_SLO,
-    distribution,
-    service,
-    two_classes,
-)
+from planner.traffic import DemandProfile, DemandSlice, LengthSplit, OfflineWork
+from planner.workload import RecordedArrivals, RequestClass, Sessions, SharedPrefixes, Slo, TokenLengths, Workload
+from tests.fleet.made_up_services import CHAT_SLO, CODE, CONV, FAST_SLO, distribution, service, two_classes
 
 CUTS = LengthSplit(input_tokens=(1000, 4000), output_tokens=(100,))
 
@@ -99,14 +78,6 @@ def test_no_request_is_lost_or_doubled(split: LengthSplit | None, own_slo: Slo |
         expected, found = distribution([(one.workload.lengths, 1.0)]), slice_distribution(mine, peak)
         assert found.keys() == expected.keys()
         assert all(found[pair] == pytest.approx(share, rel=1e-9) for pair, share in expected.items())
-
-
-def test_a_class_alone_is_the_workload_of_that_class() -> None:
-    """Outside truth: `Workload.only` splits one class off a stream."""
-    load = two_classes()
-    slices = slices_of([service("both", load)], by_class=True)
-    assert [one.name for one in slices] == ["both: talk", "both: code"]
-    assert [one.workload for one in slices] == [load.only("talk"), load.only("code")]
 
 
 def test_burstiness_of_a_slice_is_that_of_a_random_split() -> None:

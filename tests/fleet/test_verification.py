@@ -70,13 +70,6 @@ def test_slices_put_together_again_are_the_stream_they_were_cut_from() -> None:
     assert [one.name for one in whole.classes] == ["short", "long"]
 
 
-def test_a_share_of_bursty_arrivals_is_a_random_split() -> None:
-    bursty = parts()
-    half = routed_workload(bursty, {"short": 15.0})
-    assert half.rate_per_s == pytest.approx(15.0)
-    assert half.arrivals.scv == pytest.approx(bursty["short"].workload.arrivals.split(0.5).scv)
-
-
 def test_equal_targets_are_one_and_different_ones_are_apart() -> None:
     (one,) = scoped_slos(list(parts().values()))
     assert (one.name, one.slices) == ("chat", {"short", "long"})

@@ -10,16 +10,7 @@ import pytest
 
 from planner.core import InputError
 from planner.optimizer import SolveStatus, solve, write_program
-from tests.optimizer.problems import (
-    FOUND,
-    MAX_RATE,
-    MAX_RATIO,
-    MIN_COST,
-    golden_problem,
-    medium_problem,
-    problem,
-    unit,
-)
+from tests.optimizer.problems import FOUND, MAX_RATE, MAX_RATIO, MIN_COST, golden_problem, medium_problem, problem, unit
 
 needs_cbc = pytest.mark.skipif(
     not os.access(pulp.PULP_CBC_CMD.pulp_cbc_path, os.X_OK), reason="this PuLP brings no CBC for this machine"

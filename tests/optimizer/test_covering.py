@@ -125,17 +125,6 @@ def test_the_cover_is_the_optimum_where_nothing_else_is_asked(
     assert solve(asked, Objective.MIN_COST).status is SolveStatus.OPTIMAL
 
 
-def test_several_slices_have_a_fleet_but_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Units of one slice each are a fleet, only a dearer one than units that are shared."""
-    asked = problem(5, 1, commitments=False, slices=2)
-    layout = build_layout(asked)
-    cover = cheapest_cover(layout)
-    assert cover is not None and keeps_limits(layout, cover.values) and cover.bound_usd_per_hour == 0.0
-    optimum = without_covering(asked, monkeypatch)
-    assert layout.mean_cost @ cover.values >= optimum * (1.0 - 1e-5)
-    assert solve(asked, Objective.MIN_COST).objective == pytest.approx(optimum, rel=1e-5)
-
-
 def test_too_many_labels_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(labels, "MAX_LABELS", 1)
     rng = np.random.default_rng(1)

@@ -6,14 +6,7 @@ import math
 
 import numpy as np
 
-from planner.optimizer import (
-    Period,
-    Relaxation,
-    Resource,
-    SolveStatus,
-    constraints,
-    solve,
-)
+from planner.optimizer import Period, Relaxation, Resource, SolveStatus, constraints, solve
 from planner.optimizer.diagnosis import diagnose
 from planner.optimizer.highs import ProgramSolver, Solution
 from planner.optimizer.layout import build_layout

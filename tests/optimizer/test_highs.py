@@ -10,20 +10,10 @@ import numpy as np
 import pytest
 
 from planner.core import PlannerError
-from planner.optimizer import (
-    FleetProblem,
-    Objective,
-    Purchase,
-    Resource,
-    Slice,
-    SolveStatus,
-    Unit,
-    highs,
-    solve,
-)
+from planner.optimizer import FleetProblem, Purchase, Resource, Slice, SolveStatus, Unit, highs, solve
 from planner.optimizer.highs import ProgramSolver
 from planner.optimizer.layout import Layout, build_layout
-from planner.optimizer.program import build_program, with_rates
+from planner.optimizer.program import build_program
 from tests.fleet_oracle import small_problem
 from tests.optimizer.problems import MAX_RATE, MIN_COST, check_allocation, problem, unit
 
@@ -74,24 +64,6 @@ def test_more_work_never_finds_a_dearer_fleet_or_proves_less() -> None:
     bounds = [answer.cost_usd_per_hour * (1.0 - (answer.gap or 0.0)) for answer in answers]
     assert costs == sorted(costs, reverse=True)
     assert bounds == pytest.approx(sorted(bounds))
-
-
-@pytest.mark.parametrize("objective", Objective)
-def test_fewer_columns_and_counts_that_end_change_no_optimum(
-    objective: Objective, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same programs only tightened: a column for every rate, and no largest count of a unit."""
-    for seed in range(12):
-        stated = small_problem(7000 + seed, objective)
-        pooled = solve(stated, objective)
-        with monkeypatch.context() as patched:
-            patched.setattr(highs, "pool_rates", lambda p: with_rates(p, p.layout.tight_rates_per_s))
-            patched.setattr(highs, "unpool_rates", lambda layout, values: values)
-            plain = solve(stated, objective)
-        assert pooled.status is plain.status, seed
-        assert (pooled.objective is None) == (plain.objective is None)
-        if pooled.objective is not None:
-            assert pooled.objective == pytest.approx(plain.objective, rel=2e-6), seed
 
 
 def test_units_that_another_betters_are_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,19 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.optimizer import (
-    Allocation,
-    FleetProblem,
-    Slice,
-    SolveStatus,
-    UnitStage,
-    solve,
-    solving,
-)
+from planner.optimizer import Allocation, FleetProblem, Slice, SolveStatus, UnitStage, solve, solving
 from planner.optimizer.layout import build_layout
 from planner.optimizer.periods import undominated_day
 from planner.optimizer.program import Program, build_program
-from planner.optimizer.relaxation import relax, shortlist
+from planner.optimizer.relaxation import relax
 from tests.fleet_oracle import Fleets, small_problem
 from tests.optimizer.large_problems import hard_instance
 from tests.optimizer.problems import FOUND, MIN_COST, by_milp, check_allocation
@@ -119,17 +111,6 @@ def test_of_very_many_pairs_few_are_left() -> None:
     of_all, of_few = relax(build_program(layout, MIN_COST)), relax(build_program(fewer, MIN_COST), rate_per_s)
     assert of_all is not None and of_few is not None
     assert of_few.bound == pytest.approx(of_all.bound, rel=TOLERANCE)
-
-
-def test_a_shortlist_holds_an_optimum_of_the_relaxation() -> None:
-    problem = hard_instance(1, gpus=100.0, families=60, sizes=5, slices=8, periods=1)
-    program = build_program(build_layout(problem), MIN_COST)
-    whole = relax(program)
-    assert whole is not None
-    pairs = shortlist(program, whole)
-    assert pairs.sum() < 0.9 * len(pairs)
-    few = relax(build_program(program.layout.select(pairs), MIN_COST))
-    assert few is not None and few.bound == pytest.approx(whole.bound, rel=TOLERANCE)
 
 
 def test_limits_too_tight_are_proved_and_not_an_error(large: None) -> None:

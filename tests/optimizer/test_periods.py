@@ -5,17 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from planner.optimizer import (
-    FleetProblem,
-    Period,
-    Purchase,
-    Resource,
-    Slice,
-    SolveStatus,
-    Unit,
-    UnitStage,
-    solve,
-)
+from planner.optimizer import FleetProblem, Period, Purchase, Resource, Slice, SolveStatus, Unit, UnitStage, solve
 from planner.optimizer.evaluate_allocation import PartAnswer
 from planner.optimizer.highs import ProgramSolver
 from planner.optimizer.layout import Layout, build_layout
@@ -49,7 +39,7 @@ def day(seed: int, slices: int = 1, *, stages: bool = False) -> FleetProblem:
     )
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("slices", [1, 2])
 @pytest.mark.parametrize("stages", [False, True])
 def test_periods_by_themselves_are_as_good_as_the_whole_program(
@@ -113,38 +103,6 @@ def test_periods_between_two_of_the_same_cost_are_not_solved() -> None:
     assert (usd_per_hour(stated, found), found.bound_usd_per_hour) == (2.0, 2.0)
     assert found.values is not None
     assert found.values[build_layout(stated).column.rates[0]].tolist() == [1.0, 2.0, 3.0, 4.0]
-
-
-def test_periods_of_the_same_demand_are_solved_once() -> None:
-    """Of four periods two are alike: three are asked, each with its share of the work, and all four are served."""
-    stated = FleetProblem(
-        slices=(Slice(name="s", demand_per_s=(1.0, 4.0, 1.0, 2.0)),),
-        units=(Unit(name="u", rates_per_s={"s": 2.0}, usd_per_hour=2.0),),
-        periods=tuple(Period(name=f"p{t}", hours=h) for t, h in enumerate((1.0, 2.0, 3.0, 4.0))),
-    )
-    asked = []
-
-    def solve_one(layout, left):
-        demand = float(layout.demand_per_s[0, 0])
-        asked.append((demand, left))
-        values, units = np.zeros(layout.columns), np.ceil(demand / 2.0)
-        values[layout.column.units[0, 0]], values[layout.column.rates[0, 0]] = units, demand
-        return PartAnswer(values, 2.0 * units)
-
-    found = by_period(build_layout(stated), solve_one)
-    assert asked == [(1.0, 3), (4.0, 2), (2.0, 1)]
-    assert found.values is not None and found.values[:4].tolist() == [1.0, 2.0, 1.0, 1.0]
-    assert usd_per_hour(stated, found) == pytest.approx(2.0 * (1 + 2 * 2 + 3 + 4) / 10)
-    assert found.bound_usd_per_hour == pytest.approx(usd_per_hour(stated, found))
-
-
-def test_a_period_that_cannot_be_served_makes_the_whole_infeasible() -> None:
-    stated = day(1).model_copy(
-        update={"resources": tuple(r.model_copy(update={"at_most": 2.0}) for r in day(1).resources)}
-    )
-    answer = solve(stated, MIN_COST)
-    assert answer.status is SolveStatus.INFEASIBLE
-    assert answer.diagnosis is not None and any("within_resource" in name for name in answer.diagnosis.conflict)
 
 
 def test_kinds_of_the_largest_demand_serve_all_periods() -> None:

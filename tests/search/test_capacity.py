@@ -151,13 +151,6 @@ def test_rates_per_replica_do_not_fall_with_the_pool(role: Role) -> None:
     assert rates[-1] > rates[0] > 0.0
 
 
-def test_looser_targets_never_cost_rate() -> None:
-    some = family(budgets=(2048,), limits=(64,))
-    rates = [Capacity(demand(promised(0.5, tpot_s))).best(some, 2).rate_per_s for tpot_s in (0.008, 0.012, 0.02, 0.05)]
-    assert all(b >= a * (1.0 - RATE_TOLERANCE) for a, b in itertools.pairwise(rates))
-    assert rates[-1] > rates[0]
-
-
 @pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
 def test_pools_of_one_role_are_judged_by_its_targets(role: Role) -> None:
     """A prefill pool's rate moves with TTFT and not with TPOT; a decode pool's the other way round."""
@@ -169,17 +162,6 @@ def test_pools_of_one_role_are_judged_by_its_targets(role: Role) -> None:
     tighter, same = (first, rest) if role is Role.PREFILL else (rest, first)
     assert tighter < 0.99 * plain
     assert same == pytest.approx(plain, rel=2 * RATE_TOLERANCE)
-
-
-def test_a_pair_at_the_rates_of_its_pools_meets_both_targets_but_for_the_links() -> None:
-    """The two halves are judged as the whole is: 95 % of the smaller rate leaves room for the wait for links."""
-    asked, capacity = demand(), Capacity(demand())
-    prompts = capacity.best(family(Role.PREFILL, budgets=(2048,), limits=(256,)), 2)
-    tokens = capacity.best(family(Role.DECODE, budgets=(2048,), limits=(256,)), 2)
-    assert prompts.member is not None and tokens.member is not None
-    deployment = Deployment(pools=(prompts.member.pool(2), tokens.member.pool(2)))
-    rate = 0.95 * min(prompts.rate_per_s, tokens.rate_per_s)
-    assert evaluate(deployment, asked.workload.at_rate(rate)).meets(asked.slo)
 
 
 def test_joint_promises_gaps_and_classes_are_judged_by_full_evaluations() -> None:

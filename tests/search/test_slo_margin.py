@@ -13,15 +13,7 @@ from planner.search import Capacity, Demand, PoolOption
 from planner.search.candidates import RATE_TOLERANCE
 from planner.search.slo_margin import pool_slo_margin, slo_margin_between_nodes
 from planner.serving import Deployment, Role, evaluate, pool_limit_per_s, pool_load, sustainable_rate_per_s
-from planner.workload import (
-    ArrivalProcess,
-    LatencyTarget,
-    RateDrift,
-    RecordedArrivals,
-    RequestClass,
-    Slo,
-    Workload,
-)
+from planner.workload import ArrivalProcess, LatencyTarget, RateDrift, RecordedArrivals, RequestClass, Slo, Workload
 from tests.builders import CHAT, HARDWARE
 from tests.search.caches import forget_all
 
