@@ -7,10 +7,14 @@ Modules that take time to load are imported by the function that needs them, so 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import inspect
 import os
 import sys
 import traceback
+import typing
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
@@ -19,14 +23,15 @@ from typer.core import TyperGroup
 
 from planner.cli import installation
 from planner.cli.completion import complete_scenario, complete_setting
-from planner.core import InputError, PlannerError, UnknownNameError, require_writable, write_text
+from planner.core import InputError, PlannerError, UnknownNameError, json_text, require_writable, write_text
 
 if TYPE_CHECKING:
     from hardware_db import HardwareDb
     from planner.core import Report
-    from planner.fleet import Plan
+    from planner.fleet import Plan, PlanRequest
 
 T = TypeVar("T")
+Command = Callable[..., None]
 
 STOPPED, BAD_INPUT, INFEASIBLE, FAULT, INTERRUPTED, CLOSED = 1, 2, 3, 70, 130, 141
 """Exit codes: a sweep stopped by itself; the input is wrong, or there is no room for an output; no fleet meets the
@@ -161,6 +166,79 @@ CostsFile = Annotated[
     str | None,
     typer.Option("--engine-costs", metavar="FILE", help="Engine costs that planner calibrate-serving wrote."),
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions:
+    """How plans are made, and where the answer goes: one field for each option of the commands that plan."""
+
+    json_file: JsonFile = None
+    md_file: MarkdownFile = None
+    assignments: Assignments = None
+    calibrations: CalibrationFiles = None
+    engine_costs: CostsFile = None
+
+    def request(self, subject: str) -> PlanRequest:
+        """The request of a scenario or a plan document, with what was set."""
+        from planner.scenario import load_request
+
+        return load_request(subject, self.assignments or ())
+
+    def hardware(self, request: PlanRequest) -> HardwareDb:
+        """The database with what a request and the files named bring."""
+        from planner.fleet import planning
+
+        named = hardware_for(request.search.engine, self.calibrations, self.engine_costs)
+        return planning.hardware_for(request, named)
+
+    def check_outputs(self, *more: str | None) -> None:
+        """Refuse what cannot be written before the work is done. Raises InputError."""
+        check_outputs(self.json_file, self.md_file, *more)
+
+    def deliver(
+        self,
+        report: Callable[[], Report] | str,
+        document: Callable[[], Mapping[str, Any]],
+        page: Callable[[], Report] | None = None,
+        *more: tuple[str | None, Callable[[], str]],
+    ) -> None:
+        """Print the report and write the document, the page and what else was asked for (see `deliver`)."""
+        pages = [] if page is None else [(self.md_file, lambda: page().markdown)]
+        deliver(report, (self.json_file, lambda: json_text(document())), *pages, *more)
+
+
+def takes(record: type, without: Iterable[str] = (), **replaced: tuple[Any, Any]) -> Callable[[Command], Command]:
+    """A decorator: the fields of a record are options of the command, which gets the record first.
+
+    Typer reads options off a signature, so two signatures are joined instead of being written out in every command.
+
+    Args:
+        record: a dataclass whose fields are annotated as options.
+        without: fields that the command has no option for.
+        replaced: annotation and default of fields that are other options here.
+    """
+    hints = typing.get_type_hints(record, include_extras=True)
+    options = []
+    for field in dataclasses.fields(record):
+        if field.name not in without:
+            default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+            annotation, default = replaced.get(field.name, (hints[field.name], default))
+            kind = inspect.Parameter.KEYWORD_ONLY
+            options.append(inspect.Parameter(field.name, kind, annotation=annotation, default=default))
+
+    def joined(command: Command) -> Command:
+        own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
+        parameters = [*options, *(one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own)]
+
+        def run(**given: Any) -> None:  # noqa: ANN401
+            command(record(**{option.name: given.pop(option.name) for option in options}), **given)
+
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        run.__name__, run.__doc__ = command.__name__, command.__doc__
+        return run
+
+    return joined
 
 
 # --- what options name ------------------------------------------------------------------------------------------------

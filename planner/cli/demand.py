@@ -11,21 +11,15 @@ import typer
 
 from planner.cli.base import (
     INFEASIBLE,
-    Assignments,
-    CalibrationFiles,
-    CostsFile,
-    JsonFile,
-    MarkdownFile,
+    PlanOptions,
     ScenarioName,
-    check_outputs,
-    deliver,
-    hardware_for,
     require_fleet,
+    takes,
 )
-from planner.core import InputError, json_text
+from planner.core import InputError
 
 if TYPE_CHECKING:
-    from planner.fleet import Plan, PlanRequest, Progress
+    from planner.fleet import PlanRequest
     from planner.traffic import ColdStart, DemandCurve
 
 
@@ -40,7 +34,9 @@ class SignalName(StrEnum):
     TPOT = "tpot"
 
 
+@takes(PlanOptions)
 def autoscale(
+    options: PlanOptions,
     scenario: ScenarioName,
     signal: Annotated[SignalName, typer.Option(help="What the autoscaler watches.")] = SignalName.RATE,
     target: Annotated[
@@ -65,11 +61,6 @@ def autoscale(
     stabilisation: Annotated[float, typer.Option(metavar="S", help="Before replicas are removed.")] = 300.0,
     min_replicas: Annotated[int, typer.Option(help="Always on, of each deployment.")] = 1,
     max_replicas: Annotated[int | None, typer.Option(help="Most, of each deployment; default: twice the peak.")] = None,
-    json_file: JsonFile = None,
-    md_file: MarkdownFile = None,
-    assignments: Assignments = None,
-    calibrations: CalibrationFiles = None,
-    engine_costs: CostsFile = None,
 ) -> None:
     """Play a day with an autoscaler beside the planned schedule and a flat fleet.
 
@@ -81,11 +72,11 @@ def autoscale(
     The rule is that of the Kubernetes Horizontal Pod Autoscaler. By theory, in steps of seconds. Exit code 3: no fleet.
     """
     from planner.analysis import Autoscaler, Signal, simulate_autoscaler
+    from planner.fleet import planning
     from planner.report import autoscaling as autoscaling_report
     from planner.report import terminal
-    from planner.scenario import load_scenario
 
-    check_outputs(json_file, md_file)
+    options.check_outputs()
     rule = Autoscaler(
         signal=Signal(signal.value),
         target=target,
@@ -96,17 +87,18 @@ def autoscale(
         min_replicas=min_replicas,
         max_replicas=max_replicas,
     )
-    request = load_scenario(scenario, assignments or ())
+    request = options.request(scenario)
     curve = _curve(request, trace, variation, window)
     start = _cold_start(request, cold_start)
     with terminal.progress() as say:
-        found = _planned(request, calibrations, engine_costs, say)
+        found = planning.plan(request, options.hardware(request), say, simulate=False, alternatives=False)
+        require_fleet(found)
         day = simulate_autoscaler(found, curve.rates_per_s, curve.window_s, rule, start.seconds, progress=say)
     day = replace(day, assumptions=(f"demand: {curve.source}", start.note, *day.assumptions))
-    deliver(
+    options.deliver(
         lambda: autoscaling_report.report(day),
-        (json_file, lambda: json_text(autoscaling_report.autoscaling_document(day))),
-        (md_file, lambda: autoscaling_report.report(day, request.name).markdown),
+        lambda: autoscaling_report.autoscaling_document(day),
+        lambda: autoscaling_report.report(day, request.name),
     )
 
 
@@ -138,17 +130,9 @@ def _cold_start(request: PlanRequest, given_s: float | None) -> ColdStart:
     return cold_start_of(request.llm, request.precision)
 
 
-def _planned(request: PlanRequest, calibrations: list[str] | None, engine_costs: str | None, say: Progress) -> Plan:
-    """The plan by theory; where there is none, its diagnosis is printed and the command ends."""
-    from planner.fleet import planning
-
-    hardware = hardware_for(request.search.engine, calibrations, engine_costs)
-    found = planning.plan(request, hardware, say, simulate=False, alternatives=False)
-    require_fleet(found)
-    return found
-
-
+@takes(PlanOptions)
 def forecast(
+    options: PlanOptions,
     scenario: ScenarioName,
     growth: Annotated[
         float | None,
@@ -160,11 +144,6 @@ def forecast(
     purchases: Annotated[int, typer.Option(help="Fleets that follow, each planned anew.")] = 1,
     months: Annotated[int, typer.Option(help="For how long each of these has to hold at least.")] = 6,
     percentile: Annotated[float, typer.Option(help="Of the demand that is bought for.")] = 0.5,
-    json_file: JsonFile = None,
-    md_file: MarkdownFile = None,
-    assignments: Assignments = None,
-    calibrations: CalibrationFiles = None,
-    engine_costs: CostsFile = None,
 ) -> None:
     """Say until when a fleet holds as demand grows, and what has to be there then.
 
@@ -176,33 +155,30 @@ def forecast(
     Exit code 3: no fleet.
     """
     from planner.analysis import Replanner, fleet_growth, next_purchases
-    from planner.fleet import planning
     from planner.report import growth as growth_report
     from planner.report import records, terminal
-    from planner.scenario import load_scenario
     from planner.traffic import Forecast
 
-    check_outputs(json_file, md_file)
+    options.check_outputs()
     if not 0.0 < percentile < 1.0:
         raise InputError("--percentile", percentile, "must lie strictly between 0 and 1", "give e.g. 0.9")
-    request = load_scenario(scenario, assignments or ())
+    request = options.request(scenario)
     expected = request.forecast
     if growth is not None:
         expected = Forecast(start=request.prices.day, growth_per_month=growth, growth_uncertainty=uncertainty)
     if expected is None:
         raise InputError("forecast", "(missing)", "the scenario says nothing of growth", "add --growth 0.08")
-    hardware = planning.hardware_for(request, hardware_for(request.search.engine, calibrations, engine_costs))
     with terminal.progress() as say:
-        replanner = Replanner(hardware=hardware, progress=say)
+        replanner = Replanner(hardware=options.hardware(request), progress=say)
         found = replanner.plan(request)
         require_fleet(found)
         result = fleet_growth(found, expected, progress=say)
         if purchases:
             result = next_purchases(found, result, replanner, purchases, months, percentile)
-    deliver(
+    options.deliver(
         lambda: growth_report.report(result),
-        (json_file, lambda: json_text(records.document("growth", result))),
-        (md_file, lambda: growth_report.report(result, request.name).markdown),
+        lambda: records.document("growth", result),
+        lambda: growth_report.report(result, request.name),
     )
     if result.purchases and not result.purchases[-1].gpus:
         raise typer.Exit(INFEASIBLE)

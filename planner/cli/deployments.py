@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 import json
 import re
-import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +23,7 @@ from planner.cli.base import (
     hardware_for,
     look_up,
     require_fleet,
+    takes,
 )
 from planner.cli.completion import complete_llm, complete_scenario, complete_sku
 from planner.core import InputError, json_text, plain, rebuilt
@@ -275,56 +273,10 @@ def _or(value: T | None, default: T) -> T:
     return default if value is None else value
 
 
-def _parameters(*left_out: str, **replaced: tuple[Any, Any]) -> list[inspect.Parameter]:
-    """Fields of `DeploymentOptions` as parameters of a command; `replaced` has the annotation and default of some."""
-    hints = typing.get_type_hints(DeploymentOptions, include_extras=True)
-    parameters = []
-    for field in dataclasses.fields(DeploymentOptions):
-        if field.name not in left_out:
-            default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
-            annotation, default = replaced.get(field.name, (hints[field.name], default))
-            kind = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(inspect.Parameter(field.name, kind, annotation=annotation, default=default))
-    return parameters
-
-
-def _with_options(command: Callable[..., None], options: Iterable[inspect.Parameter]) -> Callable[..., None]:
-    """A command with these options before its own; a `DeploymentOptions` of them is its first argument.
-
-    Typer reads options off a signature, so two signatures are joined instead of being written out in every command.
-    """
-    own = list(inspect.signature(command, eval_str=True).parameters.values())[1:]
-    names = [option.name for option in options]
-    joined = [*options, *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own)]
-
-    def run(**given: Any) -> None:  # noqa: ANN401
-        command(DeploymentOptions(**{name: given.pop(name) for name in names}), **given)
-
-    run.__signature__ = inspect.Signature(joined)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in joined}
-    run.__name__, run.__doc__ = command.__name__, command.__doc__
-    return run
-
-
-def of_a_deployment(command: Callable[..., None]) -> Callable[..., None]:
-    """A command with all options of a deployment."""
-    return _with_options(command, _parameters())
-
-
-def of_a_mixed_pool(command: Callable[..., None]) -> Callable[..., None]:
-    """A command that starts from a mixed pool; the scenario is its argument, and a SKU is optional."""
-    sku = Annotated[str | None, typer.Option(help="GPU of the pool; without it the pool is planned.")]
-    options = _parameters("mode", "prefill_sku", "prefill_tp", "prefill_replicas", sku=(sku, None))
-    options = [option for option in options if option.name != "scenario"]
-    scenario = Annotated[str | None, typer.Argument(help="Name of a packaged scenario, or path of a YAML file.")]
-    argument = inspect.Parameter("scenario", inspect.Parameter.KEYWORD_ONLY, annotation=scenario, default=None)
-    return _with_options(command, [argument, *options])
-
-
 # --- one deployment ---------------------------------------------------------------------------------------------------
 
 
-@of_a_deployment
+@takes(DeploymentOptions)
 def evaluate(options: DeploymentOptions, json_file: JsonFile = None) -> None:
     """Predict the latencies of a given deployment from theory.
 
@@ -343,7 +295,7 @@ def evaluate(options: DeploymentOptions, json_file: JsonFile = None) -> None:
     _deliver_performance(setting, planner.evaluate(setting.deployment, setting.workload), json_file)
 
 
-@of_a_deployment
+@takes(DeploymentOptions)
 def simulate(
     options: DeploymentOptions,
     seed: Annotated[int, typer.Option(help="Seed of arrivals and lengths.")] = 0,
@@ -403,7 +355,15 @@ def _deliver_performance(setting: Setting, performance: Performance, json_file: 
 # --- systems side by side ---------------------------------------------------------------------------------------------
 
 
-@of_a_mixed_pool
+@takes(
+    DeploymentOptions,
+    without=("mode", "prefill_sku", "prefill_tp", "prefill_replicas"),
+    sku=(Annotated[str | None, typer.Option(help="GPU of the pool; without it the pool is planned.")], None),
+    scenario=(
+        Annotated[str | None, typer.Argument(help="Name of a packaged scenario, or path of a YAML file.")],
+        None,
+    ),
+)
 def compare(
     options: DeploymentOptions,
     systems: Annotated[

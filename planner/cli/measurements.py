@@ -7,13 +7,14 @@ turn files into parts of a scenario.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.cli.base import STDOUT, JsonFile, check_outputs, check_picture, deliver, files_in, look_up, write
+from planner.cli.base import STDOUT, JsonFile, check_outputs, check_picture, deliver, files_in, look_up, takes, write
 from planner.core import InputError
 
 if TYPE_CHECKING:
@@ -94,22 +95,39 @@ def _parity_page(board: Scoreboard) -> str:
     return hardware.parity_page(hardware.parity_rows(board))
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServedOptions:
+    """The server that was benchmarked, one field for each option."""
+
+    model: Annotated[str, typer.Option(help="Preset id, config.json or its folder.")]
+    sku: Annotated[str, typer.Option(help="GPU the server ran on.")]
+    engine: Annotated[str, typer.Option(help="Engine profile.")] = "vllm"
+    tp: Annotated[int, typer.Option(help="Tensor-parallel GPUs.")] = 1
+    dp: Annotated[int, typer.Option(help="Attention ranks, each of --tp GPUs.")] = 1
+    ep: Annotated[int, typer.Option(help="GPUs that experts are spread over.")] = 1
+    precision: Annotated[str, typer.Option(help="bf16, fp8, int4 or fp4 (default: the checkpoint's own).")] = ""
+    kv_cache: Annotated[str, typer.Option("--kv", metavar="DTYPE", help="Format of the KV cache.")] = "bf16"
+    max_batched_tokens: Annotated[int | None, typer.Option(help="Tokens per step (default: the engine's).")] = None
+    max_running_requests: Annotated[int | None, typer.Option(help="Sequences at once (default: the engine's).")] = None
+    memory_fraction: Annotated[float | None, typer.Option(help="Share of HBM it may use (default: the engine's).")] = (
+        None
+    )
+
+    def server(self, db: HardwareDb) -> benchmark_files.Server:
+        """As results are read. Raises InputError, UnknownNameError."""
+        from calibration import benchmark_files
+
+        given: dict[str, Any] = {**vars(self), "split": (self.tp, self.dp, self.ep)}
+        given["sku"] = look_up("--sku", self.sku, db.skus).id
+        given["engine"] = look_up("--engine", self.engine, db.engines)
+        return benchmark_files.server_of(**{name: given[name] for name in given if name not in ("tp", "dp", "ep")})
+
+
+@takes(ServedOptions)
 def calibrate_serving(
-    model: Annotated[str, typer.Option(help="Preset id, config.json or its folder.")],
-    sku: Annotated[str, typer.Option(help="GPU the server ran on.")],
+    options: ServedOptions,
     results: Annotated[
         list[Path] | None, typer.Argument(help="Result files of benchmark clients (JSON or JSONL); none with --log.")
-    ] = None,
-    engine: Annotated[str, typer.Option(help="Engine profile.")] = "vllm",
-    tp: Annotated[int, typer.Option(help="Tensor-parallel GPUs.")] = 1,
-    dp: Annotated[int, typer.Option(help="Attention ranks, each of --tp GPUs.")] = 1,
-    ep: Annotated[int, typer.Option(help="GPUs that experts are spread over.")] = 1,
-    precision: Annotated[str, typer.Option(help="bf16, fp8, int4 or fp4 (default: the checkpoint's own).")] = "",
-    kv: Annotated[str, typer.Option(metavar="DTYPE", help="Format of the KV cache.")] = "bf16",
-    max_batched_tokens: Annotated[int | None, typer.Option(help="Tokens per step (default: the engine's).")] = None,
-    max_running_requests: Annotated[int | None, typer.Option(help="Sequences at once (default: the engine's).")] = None,
-    memory_fraction: Annotated[
-        float | None, typer.Option(help="Share of HBM it may use (default: the engine's).")
     ] = None,
     input_tokens: Annotated[
         int | None, typer.Option(min=1, help="Of a request, where the results do not say (MLPerf).")
@@ -136,28 +154,18 @@ def calibrate_serving(
 
     check_outputs(json_file)
     db = hardware_with()
-    server = benchmark_files.server_of(
-        model=model,
-        sku=look_up("--sku", sku, db.skus).id,
-        engine=look_up("--engine", engine, db.engines),
-        split=(tp, dp, ep),
-        precision=precision,
-        kv_cache=kv,
-        max_batched_tokens=max_batched_tokens,
-        max_running_requests=max_running_requests,
-        memory_fraction=memory_fraction,
-    )
+    server = options.server(db)
     logged = None if log is None else _start_of_log(log, server, db)
     memory_tables = () if logged is None else (log_table(*logged),)
     if logged is not None:
-        own = with_memory(server.engine.costs_on(db.skus[sku]), *logged)
+        own = with_memory(server.engine.costs_on(db.skus[server.sku]), *logged)
         if not results:
             deliver(
                 lambda: Report(log_headline(*logged), memory_tables),
                 (json_file, lambda: own.model_dump_json(indent=2) + "\n"),
             )
             return
-        db = with_engine_costs(db, engine, own)
+        db = with_engine_costs(db, options.engine, own)
     files = [benchmark_files.read_results(file, input_tokens) for file in results or ()]
     runs = [run for file in files for run in file.runs]
     if len(runs) < MIN_RUNS:
@@ -166,7 +174,7 @@ def calibrate_serving(
     names = engine_fit.determinable_constants(fitting)
     assumed = dict.fromkeys(f"{run.client} does not say: {what}" for run in runs for what in run.unknown)
     with terminal.progress() as say:
-        fitted = engine_fit.fit_costs(fitting, db, engine, names, held_out=held_out, progress=say)
+        fitted = engine_fit.fit_costs(fitting, db, options.engine, names, held_out=held_out, progress=say)
     costs = fitted.costs if logged is None else with_memory(fitted.costs, *logged)
     left_out = (*(line for file in files for line in file.left_out), *fitted.dropped)
     lists = {"Read": tuple(file.recognised for file in files), "Not said": tuple(assumed), "Runs left out": left_out}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,20 +18,14 @@ from planner.cli.base import (
     INTERRUPTED,
     STDOUT,
     STOPPED,
-    Assignments,
-    CalibrationFiles,
-    CostsFile,
-    JsonFile,
-    MarkdownFile,
+    PlanOptions,
     PlanOrScenario,
     ScenarioName,
-    check_outputs,
-    deliver,
-    hardware_for,
     require_fleet,
+    takes,
 )
 from planner.cli.completion import complete_setting
-from planner.core import InputError, UnknownNameError, json_text, plain, write_texts
+from planner.core import InputError, UnknownNameError, plain, write_texts
 
 if TYPE_CHECKING:
     from hardware_db import HardwareDb
@@ -51,10 +45,10 @@ FILE_HEADING = "==> {} <=="
 """Line before each file where several are printed, as head(1) writes it."""
 
 
+@takes(PlanOptions)
 def plan(
+    options: PlanOptions,
     scenario: ScenarioName,
-    json_file: JsonFile = None,
-    md_file: MarkdownFile = None,
     details: Annotated[bool, typer.Option("--details", help="Print everything the plan says.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer on one line.")] = False,
     fleet: Annotated[
@@ -65,9 +59,6 @@ def plan(
         str | None,
         typer.Option("--lp", metavar="FILE", help="Write the integer program to FILE.lp or FILE.mps; - for stdout."),
     ] = None,
-    assignments: Assignments = None,
-    calibrations: CalibrationFiles = None,
-    engine_costs: CostsFile = None,
 ) -> None:
     """Plan the best fleet that meets the targets of a scenario.
 
@@ -95,17 +86,17 @@ def plan(
     from planner.report import plan as plan_report
     from planner.scenario import build_request, file_references, read_scenario
 
-    check_outputs(json_file, md_file, lp_file)
+    options.check_outputs(lp_file)
     if details and quiet:
         raise InputError("--details, --quiet", "both", "exclude each other", "give one of them")
     if fleet is not None and lp_file is not None:
         raise InputError("--fleet, --lp", "both", "exclude each other", "search for the fleet, or leave out --lp")
     if lp_file not in (None, STDOUT) and Path(lp_file).suffix not in PROGRAM_FILES:
         raise InputError("--lp", lp_file, "ends in neither .lp nor .mps", "name it plan.lp or plan.mps")
-    content, folder = read_scenario(scenario, assignments or ())
+    content, folder = read_scenario(scenario, options.assignments or ())
     request = build_request(content, folder)
-    hardware = hardware_for(request.search.engine, calibrations, engine_costs)
-    are_read = not quiet or json_file is not None or md_file is not None
+    hardware = options.hardware(request)
+    are_read = not quiet or options.json_file is not None or options.md_file is not None
     with terminal.progress() as say:
         if fleet is None:
             programs: list[FleetProblem] = []
@@ -113,17 +104,17 @@ def plan(
         else:
             result = planner.plan_of_given(request, deployment_in_words(fleet, request, hardware), hardware, say)
     written = content.model_dump(mode="json", exclude_unset=True)
-    place = Path() if json_file in (None, STDOUT) else Path(json_file).parent
+    place = Path() if options.json_file in (None, STDOUT) else Path(options.json_file).parent
     start = _seen_from(place, folder) if any(file_references(written)) else ""
     result = dataclasses.replace(result, scenario=written, scenario_folder=start)
 
     def shown() -> Report:
         return growth.with_horizon((plan_report.report if details else plan_summary.summary)(result), result)
 
-    deliver(
+    options.deliver(
         plan_report.headline(result) if quiet else shown,
-        (json_file, lambda: json_text(plan_to_dict(result))),
-        (md_file, lambda: plan_report.page(result).markdown),
+        lambda: plan_to_dict(result),
+        lambda: plan_report.page(result),
         (lp_file, lambda: _program_text(programs[0], request.objective, Path(lp_file or "").suffix or ".lp")),
     )
     if not result.feasible or (fleet is not None and not _holds(result)):
@@ -166,7 +157,9 @@ def _seen_from(place: Path, folder: Path) -> str:
 # --- why --------------------------------------------------------------------------------------------------------------
 
 
+@takes(PlanOptions)
 def explain(
+    options: PlanOptions,
     subject: PlanOrScenario,
     only: Annotated[
         str | None, typer.Option(metavar="Q,Q,...", help="Questions to answer, separated by commas; `all` for all.")
@@ -176,11 +169,6 @@ def explain(
         str | None,
         typer.Option(metavar="IN/OUT", help="USD per million tokens, IN/OUT or IN/CACHED/OUT; else those listed."),
     ] = None,
-    json_file: JsonFile = None,
-    md_file: MarkdownFile = None,
-    assignments: Assignments = None,
-    calibrations: CalibrationFiles = None,
-    engine_costs: CostsFile = None,
 ) -> None:
     """Explain a plan by making it again under other conditions.
 
@@ -208,27 +196,26 @@ def explain(
     what would help.
     """
     from planner.analysis import Replanner, why
-    from planner.fleet import planning
     from planner.report import explanation, records, terminal
-    from planner.scenario import load_request, recorded_usd_per_hour
+    from planner.scenario import recorded_usd_per_hour
 
-    check_outputs(json_file, md_file)
+    options.check_outputs()
     questions = _questions(only)
     if max_solves < 1:
         raise InputError("--max-solves", max_solves, "must be >= 1", "allow a few hundred")
     _refuse_given(subject)
-    request = load_request(subject, assignments or ())
-    recorded = None if assignments else recorded_usd_per_hour(subject)
+    request = options.request(subject)
+    recorded = None if options.assignments else recorded_usd_per_hour(subject)
     prices = _api_prices(request, api_price)
-    hardware = planning.hardware_for(request, hardware_for(request.search.engine, calibrations, engine_costs))
+    hardware = options.hardware(request)
     with terminal.progress() as say:
         known = _corrections(subject, request, hardware, say)
         replanner = Replanner(hardware=hardware, at_most=max_solves, progress=say, corrections=known)
         answers = why.explain(replanner.plan(request), replanner, questions, prices)
-    deliver(
+    options.deliver(
         lambda: explanation.report(answers, _difference_notes(recorded, answers.outcome.usd_per_hour)),
-        (json_file, lambda: json_text(records.document("explanation", answers))),
-        (md_file, lambda: explanation.report(answers).markdown),
+        lambda: records.document("explanation", answers),
+        lambda: explanation.report(answers),
     )
     if not answers.outcome.feasible:
         raise typer.Exit(INFEASIBLE)
@@ -276,14 +263,8 @@ def _difference_notes(recorded: float | None, again: float) -> list[str]:
     return [f"the file says {recorded:,.2f} USD/h; made again with today's data it is {again:,.2f}"]
 
 
-def what_if(
-    subject: PlanOrScenario,
-    assignments: Assignments = None,
-    json_file: JsonFile = None,
-    md_file: MarkdownFile = None,
-    calibrations: CalibrationFiles = None,
-    engine_costs: CostsFile = None,
-) -> None:
+@takes(PlanOptions)
+def what_if(options: PlanOptions, subject: PlanOrScenario) -> None:
     """Plan again with changes, and show before and after.
 
     \b
@@ -294,26 +275,25 @@ def what_if(
     the changes.
     """
     from planner.analysis import Replanner, what_if
-    from planner.fleet import planning
     from planner.report import records, terminal
     from planner.report import what_if as what_if_report
     from planner.scenario import load_request
 
-    check_outputs(json_file, md_file)
-    if not assignments:
+    options.check_outputs()
+    if not (assignments := options.assignments):
         raise InputError("--set", "(missing)", "there is nothing to change", "give e.g. --set workload.rate_per_s=80")
     _refuse_given(subject)
     before = load_request(subject)
     changed = [(last, load_request(subject, assignments[: index + 1])) for index, last in enumerate(assignments)]
-    hardware = planning.hardware_for(before, hardware_for(before.search.engine, calibrations, engine_costs))
+    hardware = options.hardware(before)
     with terminal.progress() as say:
         known = _corrections(subject, before, hardware, say)
         replanner = Replanner(hardware=hardware, progress=say, corrections=known)
         result = what_if(before, changed, replanner)
-    deliver(
+    options.deliver(
         lambda: what_if_report.report(result),
-        (json_file, lambda: json_text(records.document("what_if", result))),
-        (md_file, lambda: what_if_report.report(result).markdown),
+        lambda: records.document("what_if", result),
+        lambda: what_if_report.report(result),
     )
     if not result.after.outcome.feasible:
         raise typer.Exit(INFEASIBLE)
@@ -322,7 +302,9 @@ def what_if(
 # --- many points ------------------------------------------------------------------------------------------------------
 
 
+@takes(PlanOptions, without=("md_file",))
 def sweep(
+    options: PlanOptions,
     subject: PlanOrScenario,
     over: Annotated[
         list[str] | None,
@@ -333,7 +315,6 @@ def sweep(
     csv_file: Annotated[
         str | None, typer.Option("--csv", metavar="FILE", help="Write one row per point to FILE; - for stdout.")
     ] = None,
-    json_file: JsonFile = None,
     workers: Annotated[int | None, typer.Option(help="Processes; default: one per CPU.")] = None,
     resume: Annotated[
         str | None, typer.Option(metavar="FILE", help="Keep finished points in FILE, and take those in it.")
@@ -342,9 +323,6 @@ def sweep(
     alternatives: Annotated[
         bool, typer.Option("--alternatives", help="Also the best fleet of each SKU, mode and engine.")
     ] = False,
-    assignments: Assignments = None,
-    calibrations: CalibrationFiles = None,
-    engine_costs: CostsFile = None,
 ) -> None:
     """Plan a scenario at every combination of some values.
 
@@ -358,13 +336,12 @@ def sweep(
     Exit code 3: no point has a fleet.
     """
     from planner.core import Report
-    from planner.scenario import load_request, sweep_result, sweeps
+    from planner.scenario import sweep_result, sweeps
 
-    check_outputs(csv_file, json_file)
+    options.check_outputs(csv_file)
     points = _points(over or ())
-    hardware = None  # every worker reads the packaged database for itself
-    if calibrations or engine_costs is not None:
-        hardware = hardware_for(load_request(subject, assignments or ()).search.engine, calibrations, engine_costs)
+    has_own = options.calibrations or options.engine_costs is not None
+    hardware = options.hardware(options.request(subject)) if has_own else None  # which every worker reads for itself
     pool = sweeps.process_pool(workers)
     try:
         result = sweeps.sweep(
@@ -374,16 +351,17 @@ def sweep(
             simulate,
             alternatives,
             progress=True,
-            overrides=assignments or (),
+            overrides=options.assignments or (),
             resume=resume,
             hardware=hardware,
         )
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-    deliver(
+    options.deliver(
         lambda: Report(sweep_result.headline(result), (sweep_result.table(result),)),
+        lambda: plain(result),
+        None,
         (csv_file, result.to_csv),
-        (json_file, lambda: json_text(plain(result))),
     )
     if result.stopped:
         again = "the same command goes on" if resume else "with --resume FILE the next one goes on"
@@ -418,7 +396,9 @@ def _points(texts: Iterable[str]) -> dict[str, list[Any]]:
 # --- files that start it ----------------------------------------------------------------------------------------------
 
 
+@takes(PlanOptions, without=("json_file", "md_file"))
 def export(
+    options: PlanOptions,
     subject: Annotated[
         str | None, typer.Argument(metavar="PLAN", help="plan.json of `planner plan --json`, or a scenario.")
     ] = None,
@@ -428,9 +408,6 @@ def export(
     out: Annotated[str | None, typer.Option("--out", metavar="FOLDER", help="Write the files there.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
     list_targets: Annotated[bool, typer.Option("--list", help="List the targets and exit.")] = False,
-    assignments: Assignments = None,
-    calibrations: CalibrationFiles = None,
-    engine_costs: CostsFile = None,
 ) -> None:
     """Write the files that start a planned fleet.
 
@@ -457,11 +434,11 @@ def export(
     if to not in launch.TARGETS:
         raise UnknownNameError("--to", to, launch.TARGETS)
     if plan_document_at(subject) is None:
-        fleet = _planned_fleet(subject, assignments or (), calibrations, engine_costs)
+        fleet = _planned_fleet(subject, options)
     else:
-        changes = {"--set": assignments, "--calibration": calibrations, "--engine-costs": engine_costs}
-        for option, value in changes.items():
-            if value:
+        names = {"--set": "assignments", "--calibration": "calibrations", "--engine-costs": "engine_costs"}
+        for option, name in names.items():
+            if value := getattr(options, name):
                 fix = "give the scenario, which is planned"
                 raise InputError(option, value, "does not change a plan document", fix)
         fleet = launch.read_fleet(subject)
@@ -480,17 +457,13 @@ def _show_targets(targets: Iterable[Target]) -> None:
     show(Report("", (Table("Targets of planner export", ("Target", "Writes"), rows),)))
 
 
-def _planned_fleet(
-    scenario: str, assignments: Sequence[str], calibrations: Iterable[str] | None, engine_costs: str | None
-) -> Plan:
+def _planned_fleet(scenario: str, options: PlanOptions) -> Plan:
     """The plan of a scenario, which has a fleet; where there is none, its diagnosis is printed and the command ends."""
     from planner.report import headline, terminal
-    from planner.scenario import load_scenario
 
-    request = load_scenario(scenario, assignments)
-    hardware = hardware_for(request.search.engine, calibrations, engine_costs)
+    request = options.request(scenario)
     with terminal.progress() as say:
-        result = planner.plan(request, hardware, progress=say)
+        result = planner.plan(request, options.hardware(request), progress=say)
     require_fleet(result)
     typer.echo(f"planned {request.name} first: {headline(result)}", err=True)
     return result

@@ -13,14 +13,11 @@ import typer
 
 from planner.cli.base import (
     STDOUT,
-    CalibrationFiles,
-    CostsFile,
-    JsonFile,
-    MarkdownFile,
+    PlanOptions,
     check_outputs,
     deliver,
     files_in,
-    hardware_for,
+    takes,
     write,
 )
 from planner.core import InputError, UnknownNameError, json_text
@@ -34,7 +31,9 @@ if TYPE_CHECKING:
     from planner.traffic import ServerMetrics
 
 
+@takes(PlanOptions, without=("assignments",))
 def check(
+    options: PlanOptions,
     plan: Annotated[str, typer.Argument(metavar="PLAN", help="plan.json of `planner plan --json`.")],
     files: Annotated[
         list[Path] | None,
@@ -61,10 +60,6 @@ def check(
     write_costs: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write engine costs with the memory that --log shows.")
     ] = None,
-    json_file: JsonFile = None,
-    md_file: MarkdownFile = None,
-    calibrations: CalibrationFiles = None,
-    engine_costs: CostsFile = None,
 ) -> None:
     """Compare what a running fleet measures with its plan.
 
@@ -79,34 +74,29 @@ def check(
     """
     from planner.launch import read_fleet
     from planner.report import running_fleet as running_report
-    from planner.scenario import load_request
 
-    check_outputs(json_file, md_file)
+    json_file, md_file = options.json_file, options.md_file
+    options.check_outputs()
     check_outputs(write_costs)
     _require_measurements(files, log, write_costs, json_file or md_file, recalibrate)
-    request = load_request(plan)
-    hardware = hardware_for(request.search.engine, calibrations, engine_costs)
-    fleet = read_fleet(plan, hardware)
+    request = options.request(plan)
+    fleet = read_fleet(plan, options.hardware(request))
     if log is not None:
         _deliver_start(fleet, service, log, write_costs, shown=STDOUT not in (json_file, md_file))
     if not files:
         return
     names = _watched_services(fleet, service, model)
-    options = {"interval_s": interval, "engine": engine, "max_tokens": max_tokens}
-    watched = [_watch(fleet, name, model or names[name], files, options, request.measured_steps) for name in names]
+    how = {"interval_s": interval, "engine": engine, "max_tokens": max_tokens}
+    watched = [_watch(fleet, name, model or names[name], files, how, request.measured_steps) for name in names]
     alone = request.has_one_model
     if len(watched) == 1:
         ((_, running, _),) = watched
         shown = partial(running_report.report, running, fleet.request.name, alone)
-        deliver(
-            shown,
-            (json_file, lambda: json_text(running_report.running_document(running))),
-            (md_file, lambda: shown().markdown),
-        )
+        options.deliver(shown, lambda: running_report.running_document(running), shown)
     else:
         _deliver_several(watched, json_file, md_file)
     if recalibrate:
-        _plan_again(plan, watched, calibrations, engine_costs)
+        _plan_again(plan, watched, options)
 
 
 def _require_measurements(
@@ -228,15 +218,9 @@ def _deliver_several(
         deliver(partial(running_report.report, running, alone=False))
 
 
-def _plan_again(
-    plan: str,
-    watched: list[tuple[str, RunningFleet, ServerMetrics]],
-    calibrations: list[str] | None,
-    engine_costs: str | None,
-) -> None:
+def _plan_again(plan: str, watched: list[tuple[str, RunningFleet, ServerMetrics]], options: PlanOptions) -> None:
     """The plan before and after what was measured, each by theory as simulation corrected it."""
     from planner.analysis import Replanner, what_if
-    from planner.fleet import planning
     from planner.report import terminal
     from planner.report import what_if as what_if_report
     from planner.scenario import load_request, measured_changes, recorded_corrections
@@ -248,9 +232,9 @@ def _plan_again(
     for label, fields in learned.items():
         assignments += [f"{field}={json.dumps(value)}" for field, value in fields.items()]
         changed.append((label, load_request(plan, assignments)))
-    hardware = planning.hardware_for(before, hardware_for(before.search.engine, calibrations, engine_costs))
     with terminal.progress() as say:
-        replanner = Replanner(hardware=hardware, progress=say, corrections=recorded_corrections(plan))
+        known = recorded_corrections(plan)
+        replanner = Replanner(hardware=options.hardware(before), progress=say, corrections=known)
         result = what_if(before, changed, replanner)
     deliver(lambda: what_if_report.report(result))
     if not before.has_one_model and "step times as measured" in learned:

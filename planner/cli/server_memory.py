@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import planner
-from planner.cli.base import INFEASIBLE, CostsFile, JsonFile, check_outputs, check_picture, deliver, hardware_for
+from planner.cli.base import INFEASIBLE, CostsFile, JsonFile, check_outputs, check_picture, deliver, hardware_for, takes
 from planner.cli.completion import complete_llm, complete_sku
 from planner.core import InputError, json_text
 
@@ -16,32 +17,42 @@ if TYPE_CHECKING:
     from planner.core import Table
 
 
-def memory(
-    llm: Annotated[str, typer.Argument(help="Preset id, config.json or its folder.", autocompletion=complete_llm)],
-    gpu: Annotated[str, typer.Option(metavar="SKU", help="GPU of the server.", autocompletion=complete_sku)],
-    tp: Annotated[int | None, typer.Option(help="GPUs that layers are split over (default: 1).")] = None,
-    pp: Annotated[int | None, typer.Option(help="Pipeline stages (default: 1).")] = None,
-    dp: Annotated[int | None, typer.Option(help="Attention ranks (default: 1).")] = None,
-    ep: Annotated[int | None, typer.Option(help="Groups of experts (default: 1).")] = None,
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """A server that starts as `planner.memory` takes it, one field for each option."""
+
+    tp: Annotated[int | None, typer.Option(help="GPUs that layers are split over (default: 1).")] = None
+    pp: Annotated[int | None, typer.Option(help="Pipeline stages (default: 1).")] = None
+    dp: Annotated[int | None, typer.Option(help="Attention ranks (default: 1).")] = None
+    ep: Annotated[int | None, typer.Option(help="Groups of experts (default: 1).")] = None
     precision: Annotated[
         str | None, typer.Option(metavar="DTYPE", help="Format of the weights: fp8, nvfp4, int4 ... (default: own).")
-    ] = None,
-    kv: Annotated[str | None, typer.Option(metavar="DTYPE", help="Format of the KV cache (default: own).")] = None,
-    engine: Annotated[str | None, typer.Option(help="Engine profile (default: vllm).")] = None,
-    engine_version: Annotated[str | None, typer.Option(metavar="N", help="Its release (default: the newest).")] = None,
+    ] = None
+    kv_cache: Annotated[
+        str | None, typer.Option("--kv", metavar="DTYPE", help="Format of the KV cache (default: own).")
+    ] = None
+    engine: Annotated[str | None, typer.Option(help="Engine profile (default: vllm).")] = None
+    engine_version: Annotated[str | None, typer.Option(metavar="N", help="Its release (default: the newest).")] = None
     memory_fraction: Annotated[
         float | None, typer.Option(help="vLLM's gpu_memory_utilization, SGLang's mem_fraction_static ...")
-    ] = None,
+    ] = None
     max_request_tokens: Annotated[
         int | None, typer.Option(help="Longest request; vLLM's max_model_len (default: the model's context).")
-    ] = None,
+    ] = None
     max_running_requests: Annotated[
         int | None, typer.Option(help="Batch limit; vLLM's max_num_seqs (default: the engine's).")
-    ] = None,
+    ] = None
     max_batched_tokens: Annotated[
         int | None, typer.Option(help="Chunk budget; vLLM's max_num_batched_tokens (default: the engine's).")
-    ] = None,
-    eager: Annotated[bool | None, typer.Option("--eager/--no-eager", help="No captured graphs.")] = None,
+    ] = None
+    eager: Annotated[bool | None, typer.Option("--eager/--no-eager", help="No captured graphs.")] = None
+
+
+@takes(ServerOptions)
+def memory(
+    options: ServerOptions,
+    llm: Annotated[str, typer.Argument(help="Preset id, config.json or its folder.", autocompletion=complete_llm)],
+    gpu: Annotated[str, typer.Option(metavar="SKU", help="GPU of the server.", autocompletion=complete_sku)],
     at_tokens: Annotated[int | None, typer.Option(help="Length at which the largest batch is asked for.")] = None,
     formats: Annotated[bool, typer.Option("--formats", help="Every checkpoint there is, side by side.")] = False,
     log: Annotated[
@@ -74,24 +85,15 @@ def memory(
 
     check_outputs(json_file)
     check_picture(plot)
-    if formats and (log is not None or precision is not None or plot is not None):
-        other = "--log" if log is not None else "--precision" if precision is not None else "--plot"
-        raise InputError("--formats", other, "shows every format there is", f"leave out {other}")
-    given: dict[str, Any] = {
-        **{"tp": tp, "pp": pp, "dp": dp, "ep": ep, "kv_cache": kv, "engine": engine, "engine_version": engine_version},
-        **{"memory_fraction": memory_fraction, "max_request_tokens": max_request_tokens, "eager": eager},
-        **{"max_running_requests": max_running_requests, "max_batched_tokens": max_batched_tokens},
-    }
-    settings = {name: value for name, value in given.items() if value is not None}
-    settings["hardware"] = hardware_for(engine or "vllm", None, engine_costs)
+    settings = {name: value for name, value in vars(options).items() if value is not None}
+    settings["hardware"] = hardware_for(options.engine or "vllm", None, engine_costs)
     if formats:
+        for option, value in {"--log": log, "--precision": options.precision, "--plot": plot}.items():
+            if value is not None:
+                raise InputError("--formats", option, "shows every format there is", f"leave out {option}")
         found = formats_of(llm, gpu, **settings)
-        deliver(
-            lambda: Report("", (formats_table(found),)),
-            (json_file, lambda: _json(formats_record(found))),
-        )
+        deliver(lambda: Report("", (formats_table(found),)), (json_file, lambda: json_text(formats_record(found))))
         return
-    settings |= {} if precision is None else {"precision": precision}
     tables: tuple[Table, ...] = ()
     more: dict[str, Any] = {}
     if log is None:
@@ -102,23 +104,17 @@ def memory(
         said = read_startup_file(log)
         one = memory_of_log(said, llm, gpu, **settings)
         tables, more = (log_table(one, said),), {"log": log_record(one, said)}
-    record = {**memory_record(one), **more}
     deliver(
         lambda: Report(
             memory_headline(one),
             (*tables, *memory_tables(one, at_tokens)),
             {"Each of these makes it start": memory_fixes(one)},
         ),
-        (json_file, lambda: _json(record)),
+        (json_file, lambda: json_text({**memory_record(one), **more})),
         (plot, lambda: _picture(one)),
     )
     if not one.starts:
         raise typer.Exit(INFEASIBLE)
-
-
-def _json(record: dict[str, Any] | list[Any]) -> str:
-
-    return json_text(record)
 
 
 def _picture(found: Any) -> str:  # noqa: ANN401 - imported late
