@@ -109,11 +109,11 @@ def replay_of(workload: ScenarioWorkload, folder: Path) -> tuple[RecordedArrival
         return scaled, trace.lengths()
 
 
-def refuse_beside(field: str, workload: ScenarioWorkload, others: Sequence[str]) -> None:
+def refuse_beside(field: str, workload: ScenarioWorkload, others: Sequence[str], fix: str = "drop one") -> None:
     """Refuse fields that `field` leaves no room for."""
     for other in others:
         if getattr(workload, other) != type(workload).model_fields[other].default:
-            raise InputError(f"workload.{other}", getattr(workload, other), f"does not go with {field}", "drop one")
+            raise InputError(f"workload.{other}", getattr(workload, other), f"does not go with {field}", fix)
 
 
 RATE_FIELDS = ("requests_per_day", "users", "sessions_per_s", "concurrent_sessions")

@@ -37,6 +37,8 @@ from planner.scenario.types import (
     Lengths,
     ScaledLengths,
     Scenario,
+    ScenarioCascade,
+    ScenarioClass,
     ScenarioImages,
     ScenarioService,
     ScenarioWorkload,
@@ -60,7 +62,7 @@ from planner.traffic import (
     read_history,
     read_trace,
 )
-from planner.workload import MAX_TOKENS, RequestClass, Slo, TokenLengths, Workload
+from planner.workload import MAX_TOKENS, LatencyTarget, RequestClass, Slo, TokenLengths, Workload
 
 MAX_PLAN_BYTES = 50_000_000
 """Largest plan document that is read; those of the packaged scenarios are below 1 MB."""
@@ -195,12 +197,17 @@ def load_request(subject: str | Path, overrides: Sequence[str] = ()) -> PlanRequ
     document = plan_document_at(subject)
     if document is None:
         return load_scenario(subject, overrides)
+    scenario, _ = read_scenario(scenario_of_plan(document, subject), overrides)
+    return build_request(scenario, folder_of(document, subject))
+
+
+def scenario_of_plan(document: Mapping[str, Any], subject: str | Path) -> Mapping[str, Any]:
+    """The scenario in a plan document. Raises InputError where there is none."""
     content = document.get(SCENARIO_KEY)
     if not isinstance(content, Mapping):
         bound = f"this plan does not hold its {SCENARIO_KEY}, which an older version left out"
         raise InputError("plan", str(subject), bound, "give the scenario, or plan it again with --json")
-    scenario, _ = read_scenario(content, overrides)
-    return build_request(scenario, folder_of(document, subject))
+    return content
 
 
 def folder_of(document: Mapping[str, Any], subject: str | Path) -> Path:
@@ -251,27 +258,26 @@ def recorded_corrections(subject: str | Path) -> Corrections | None:
 # --- requests -------------------------------------------------------------------------------------------------------
 
 
+_AS_WRITTEN = ("name", "max_request_tokens", "search", "limits", "objective", "split", "by_class", "growth")
+_AS_WRITTEN += ("confidence", "measured_steps")
+"""Fields of a request that a scenario has in the same form."""
+
+
 def build_request(scenario: Scenario, folder: Path = Path()) -> PlanRequest:
     """Presets, traces and configs looked up; relative paths start from `folder`."""
     llm = _llm(scenario.llm, folder)
     workload = _workload(scenario.workload, folder, llm)
     return PlanRequest(
-        name=scenario.name,
+        **{name: getattr(scenario, name) for name in _AS_WRITTEN},
         llm=llm,
         precision=scenario.precision or llm.native_precision,
-        max_request_tokens=scenario.max_request_tokens,
         published=_published(llm, scenario.precision),
         workload=workload,
         slo=Slo(targets=scenario.slo, attainment=scenario.attainment),
-        search=scenario.search,
         prices=scenario.prices.policy,
-        limits=scenario.limits,
-        objective=scenario.objective,
         seed=scenario.simulation.seed,
         simulated_requests=scenario.simulation.requests,
-        services=tuple(_service(item, index, folder) for index, item in enumerate(scenario.services)),
-        split=scenario.split,
-        by_class=scenario.by_class,
+        services=tuple(_other_service(item, index, folder) for index, item in enumerate(scenario.services)),
         profile=_profile(scenario.profile, folder),
         cascade=_cascade(scenario, workload, folder),
         offline=tuple(
@@ -282,11 +288,8 @@ def build_request(scenario: Scenario, folder: Path = Path()) -> PlanRequest:
             )
             for index, item in enumerate(scenario.offline)
         ),
-        growth=scenario.growth,
         users=scenario.workload.users,
         forecast=_forecast(scenario.forecast, folder),
-        confidence=scenario.confidence,
-        measured_steps=scenario.measured_steps,
         own_hardware=_own_hardware(scenario, folder),
     )
 
@@ -308,18 +311,24 @@ def _own_hardware(scenario: Scenario, folder: Path) -> OwnHardware:
     return own.model_copy(update={"prices": (*own.prices, *listed.prices)})
 
 
-def _service(item: ScenarioService, index: int, folder: Path) -> Service:
+def _service(
+    item: ScenarioService | ScenarioCascade, name: str, llm: LlmSpec, workload: Workload, slo: Sequence[LatencyTarget]
+) -> Service:
+    return Service(
+        name=name,
+        llm=llm,
+        precision=item.precision or llm.native_precision,
+        workload=workload,
+        slo=Slo(targets=tuple(slo)),
+        max_request_tokens=item.max_request_tokens,
+        published=_published(llm, item.precision),
+    )
+
+
+def _other_service(item: ScenarioService, index: int, folder: Path) -> Service:
     with naming_field(f"services[{index}]"):
         llm = _llm(item.llm, folder)
-        return Service(
-            name=item.name,
-            llm=llm,
-            precision=item.precision or llm.native_precision,
-            workload=_workload(item.workload, folder, llm),
-            slo=Slo(targets=item.slo),
-            max_request_tokens=item.max_request_tokens,
-            published=_published(llm, item.precision),
-        )
+        return _service(item, item.name, llm, _workload(item.workload, folder, llm), item.slo)
 
 
 def _profile(profile: str | DemandProfile | TraceProfile | None, folder: Path) -> DemandProfile | None:
@@ -350,15 +359,7 @@ def _cascade(scenario: Scenario, workload: Workload, folder: Path) -> Cascade | 
         llm = _llm(item.llm, folder)
         if any(kind.lengths.has_images for kind in workload.classes):
             workload = _workload(scenario.workload, folder, llm)
-        small = Service(
-            name=llm.id,
-            llm=llm,
-            precision=item.precision or llm.native_precision,
-            workload=workload,
-            slo=Slo(targets=item.slo or scenario.slo),
-            max_request_tokens=item.max_request_tokens,
-            published=_published(llm, item.precision),
-        )
+        small = _service(item, llm.id, llm, workload, item.slo or scenario.slo)
         return Cascade(small=small, points=item.points, least_quality=item.least_quality, routed=item.routed)
 
 
@@ -398,26 +399,13 @@ def _workload(workload: ScenarioWorkload, folder: Path, llm: LlmSpec) -> Workloa
         with naming_field("workload"):
             own = _one_class(workload, lengths)
         return Workload(arrivals=arrivals, classes=(own,))
-    if workload.prefixes is not None:
-        raise InputError("workload.prefixes", "given", "stand with each class where there are classes", "move them")
-    if workload.prefix_hit_rate:
-        bound = "is of all requests, and there are classes"
-        raise InputError("workload.prefix_hit_rate", workload.prefix_hit_rate, bound, "give classes prefixes")
-    if workload.prefix_reuse is not None:
-        bound = "is of all requests, and there are classes"
-        raise InputError("workload.prefix_reuse", "given", bound, "give classes prefixes")
-    if workload.images is not None:
-        raise InputError("workload.images", "given", "stand with each class where there are classes", "move them")
+    of_all = ("prefixes", "prefix_hit_rate", "prefix_reuse", "images")
+    refuse_beside("workload.classes", workload, of_all, "say it of each class")
     classes = tuple(
         RequestClass(
             name=item.name,
             share=item.share,
-            lengths=_with_images(
-                _lengths(item.lengths, folder, f"workload.classes[{index}].lengths"),
-                item.images,
-                llm,
-                f"workload.classes[{index}].images",
-            ),
+            lengths=_lengths_of_class(item, f"workload.classes[{index}]", folder, llm),
             priority=item.priority,
             weight=item.weight,
             slo=Slo(targets=item.slo) if item.slo else None,
@@ -427,6 +415,10 @@ def _workload(workload: ScenarioWorkload, folder: Path, llm: LlmSpec) -> Workloa
     )
     with naming_field("workload"):
         return Workload(arrivals=arrivals, classes=classes)
+
+
+def _lengths_of_class(item: ScenarioClass, field: str, folder: Path, llm: LlmSpec) -> TokenLengths:
+    return _with_images(_lengths(item.lengths, folder, f"{field}.lengths"), item.images, llm, f"{field}.images")
 
 
 def _require_rate(rate_per_s: float | None) -> None:
@@ -477,11 +469,6 @@ def _lengths(lengths: Lengths, folder: Path, field: str) -> TokenLengths:
         if isinstance(lengths, CellLengths):
             inputs, outputs, weights = zip(*lengths.cells, strict=True)
             return TokenLengths.from_pairs(inputs, outputs, weights, source=lengths.source)
-        if isinstance(lengths, ScaledLengths):
-            return _scaled(lengths)
+        if isinstance(lengths, ScaledLengths):  # rounding to whole tokens leaves the means within half a token
+            return load_lengths(lengths.preset).scaled(*length_factors(lengths), MAX_TOKENS)
         return load_lengths(lengths)
-
-
-def _scaled(lengths: ScaledLengths) -> TokenLengths:
-    """The preset with its means moved; rounding to whole tokens leaves them within half a token."""
-    return load_lengths(lengths.preset).scaled(*length_factors(lengths), MAX_TOKENS)

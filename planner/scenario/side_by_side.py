@@ -30,7 +30,7 @@ from planner.engine import ReplicaConfig
 from planner.fleet import Alternative, CostBreakdown, Plan, PlanRequest, Progress, TargetCheck, plan
 from planner.report import COST_COLUMNS, token_distributions
 from planner.scenario.files import MAX_SCENARIO_BYTES
-from planner.scenario.read import SCENARIO_KEY, file_references, read_scenario, scenario_of_text
+from planner.scenario.read import file_references, read_scenario, scenario_of_plan, scenario_of_text
 from planner.scenario.types import Scenario
 from planner.scenario.url import Content, differences, full_content, value_at
 from planner.serving import Pool
@@ -401,8 +401,5 @@ def _scenario_of_json(name: str, text: str) -> Scenario | None:
     if not isinstance(document, Mapping):
         return None
     if "schema_version" in document and "deployments" in document:
-        document = PLAN.upgrade(document).get(SCENARIO_KEY)
-        if not isinstance(document, Mapping):
-            bound = "is a plan that does not hold its scenario"
-            raise InputError("file", name, bound, "give the scenario, or plan it again with --json")
+        document = scenario_of_plan(PLAN.upgrade(document), name)
     return read_scenario(document)[0]

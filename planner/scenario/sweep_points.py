@@ -21,7 +21,7 @@ from planner.analysis import REFUSED
 from planner.core import Frozen, InputError, PlannerError, UnknownNameError, plain
 from planner.fleet import PlanRequest
 from planner.scenario.files import scenario_content
-from planner.scenario.read import SCENARIO_KEY, build_request, folder_of, plan_document_at, read_scenario
+from planner.scenario.read import build_request, folder_of, plan_document_at, read_scenario, scenario_of_plan
 from planner.scenario.sweep_result import SweepPoint, Values
 
 MAX_POINTS = 100_000
@@ -89,11 +89,7 @@ def _scenario_as_written(request: str | Path | Mapping[str, Any]) -> tuple[dict[
     """The scenario as written (that of a plan document too), and where its relative paths start."""
     if isinstance(request, Mapping) or (document := plan_document_at(request)) is None:
         return scenario_content(request)
-    content = document.get(SCENARIO_KEY)
-    if not isinstance(content, Mapping):
-        bound = f"this plan does not hold its {SCENARIO_KEY}, which an older version left out"
-        raise InputError("request", str(request), bound, "give the scenario, or plan it again with --json")
-    return dict(content), folder_of(document, request)
+    return dict(scenario_of_plan(document, request)), folder_of(document, request)
 
 
 @dataclass(frozen=True)

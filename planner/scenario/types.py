@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field
 
 from hardware_db import OwnHardware
-from planner.core import SCENARIO, Frozen, InputError, from_validation_error
+from planner.core import SCENARIO, Frozen, InputError
 from planner.llm import Precision
 from planner.optimizer import Objective
 from planner.search import SearchSpace
@@ -45,6 +45,26 @@ SECONDS_PER_HOUR = 3600.0
 """A definition."""
 
 
+def _forms(usual: type[Frozen], bound: str, fix: str, **others: type[Frozen]) -> Callable[[object], object]:
+    """A validator that tells forms apart by a field that only one has, so that an error names the user's field.
+
+    Args:
+        usual: the form that has none of these fields.
+        bound: of a value that is neither fields, a name nor a form already.
+        fix: of the same.
+        others: forms by the field that tells them.
+    """
+
+    def form_of(value: object) -> object:
+        if isinstance(value, Mapping):
+            return next((form for field, form in others.items() if field in value), usual).model_validate(dict(value))
+        if isinstance(value, (str, usual, *others.values())):
+            return value
+        raise InputError("", value, bound, fix)
+
+    return form_of
+
+
 class DrawnDrift(Frozen):
     """A path drawn to two numbers; see `planner.workload.RateDrift.random`."""
 
@@ -69,18 +89,13 @@ class ProfileDrift(Frozen):
     profile: str = Field(min_length=1, description="name of a packaged profile")
 
 
-def _form_of_drift(value: object) -> object:
-    """Decide by shape which form is meant, so that an error names the user's field, not a type."""
-    if isinstance(value, Mapping):
-        forms: Mapping[str, type[Frozen]] = {"factors": WindowDrift, "profile": ProfileDrift}
-        form = next((form for field, form in forms.items() if field in value), DrawnDrift)
-        return form.model_validate(dict(value))
-    if isinstance(value, str | DrawnDrift | WindowDrift | ProfileDrift):
-        return value
-    bound = "must be two numbers, factors by window, a profile, or the name of a recording"
-    raise InputError("", value, bound, "write {cv: 0.3, correlation_time_s: 300}, azure-2023-conv or none")
-
-
+_form_of_drift = _forms(
+    DrawnDrift,
+    "must be two numbers, factors by window, a profile, or the name of a recording",
+    "write {cv: 0.3, correlation_time_s: 300}, azure-2023-conv or none",
+    factors=WindowDrift,
+    profile=ProfileDrift,
+)
 Drift = Annotated[str | DrawnDrift | WindowDrift | ProfileDrift, BeforeValidator(_form_of_drift)]
 
 
@@ -131,26 +146,6 @@ class CellLengths(Frozen):
         min_length=1, max_length=2000, description="input tokens, output tokens, weight"
     )
     source: str = Field(default="given", max_length=200, description="where it comes from")
-
-
-_LENGTHS: Mapping[str, type[Frozen]] = {"trace": TraceLengths, "preset": ScaledLengths, "cells": CellLengths}
-"""Forms of lengths by the field that tells them apart; constant lengths have none of these."""
-
-
-def form_of_lengths(value: object) -> object:
-    """Decide by shape which form of lengths is meant, so that an error names the user's field, not a type."""
-    if isinstance(value, Mapping):
-        form = next((form for field, form in _LENGTHS.items() if field in value), ConstantLengths)
-        try:
-            return form.model_validate(dict(value))
-        except ValidationError as error:
-            raise from_validation_error(error) from None
-    if isinstance(value, str | ConstantLengths | TraceLengths | ScaledLengths | CellLengths):
-        return value
-    bound = "must be the name of a preset, constant lengths, or a trace"
-    raise InputError(
-        "", value, bound, "write azure-2023-conv, {input_tokens: 1000, output_tokens: 100} or {trace: FILE}"
-    )
 
 
 def _number_or_name(value: object) -> object:
@@ -210,16 +205,11 @@ def _sizes(value: object) -> tuple[ImageSize, ...]:
     return tuple(sizes)
 
 
-def _readable_sizes(value: object) -> object:
-    _sizes(value)
-    return value
-
-
 class ScenarioImages(Frozen):
     """Images that requests bring: how many, and of what size in pixels; see `planner.workload.ImageMix`."""
 
     per_request: float = Field(default=1.0, ge=0, le=MAX_IMAGES, description="mean images of a request")
-    size: Annotated[str | dict[str, float], BeforeValidator(_readable_sizes)] = Field(
+    size: Annotated[str | dict[str, float], BeforeValidator(lambda value: _sizes(value) and value)] = Field(
         description="width x height in pixels, e.g. 1024x768, or sizes and their weights"
     )
 
@@ -229,6 +219,14 @@ class ScenarioImages(Frozen):
         return ImageMix(per_request=self.per_request, sizes=_sizes(self.size))
 
 
+form_of_lengths = _forms(
+    ConstantLengths,
+    "must be the name of a preset, constant lengths, or a trace",
+    "write azure-2023-conv, {input_tokens: 1000, output_tokens: 100} or {trace: FILE}",
+    trace=TraceLengths,
+    preset=ScaledLengths,
+    cells=CellLengths,
+)
 Lengths = Annotated[
     str | ConstantLengths | TraceLengths | ScaledLengths | CellLengths, BeforeValidator(form_of_lengths)
 ]
@@ -353,11 +351,9 @@ class HistoryForecast(Frozen):
     launches: tuple[Launch, ...] = Field(default=(), max_length=50, description="what is to come besides")
 
 
-def _form_of_forecast(value: object) -> object:
-    """A forecast in one of its forms."""
-    if isinstance(value, Mapping):
-        return (HistoryForecast if "history" in value else Forecast).model_validate(dict(value))
-    return value
+_form_of_forecast = _forms(
+    Forecast, "must be growth by the month, or recorded days", "write {history: FILE}", history=HistoryForecast
+)
 
 
 class ScenarioOffline(Frozen):
@@ -368,16 +364,12 @@ class ScenarioOffline(Frozen):
     requests_per_hour: float = Field(gt=0)
 
 
-def _form_of_profile(value: object) -> object:
-    """A profile in one of its forms."""
-    if isinstance(value, Mapping):
-        return (TraceProfile if "trace" in value else DemandProfile).model_validate(dict(value))
-    if isinstance(value, str | DemandProfile | TraceProfile):
-        return value
-    bound = "must be the name of a preset, factors by period, or a trace"
-    raise InputError("", value, bound, "write {factors: [0.5, 1, 1.5]} or {trace: FILE}")
-
-
+_form_of_profile = _forms(
+    DemandProfile,
+    "must be the name of a preset, factors by period, or a trace",
+    "write {factors: [0.5, 1, 1.5]} or {trace: FILE}",
+    trace=TraceProfile,
+)
 Profile = Annotated[str | DemandProfile | TraceProfile, BeforeValidator(_form_of_profile)]
 
 
@@ -431,7 +423,7 @@ class Scenario(Frozen):
     cascade: ScenarioCascade | None = Field(default=None, description="a small model that answers some requests")
     offline: tuple[ScenarioOffline, ...] = Field(default=(), description="work that may wait")
     growth: float = Field(default=1.0, gt=0, le=1000.0, description="factor on every rate")
-    forecast: Annotated[Forecast | HistoryForecast | None, BeforeValidator(_form_of_forecast)] = Field(
+    forecast: Annotated[Forecast | HistoryForecast, BeforeValidator(_form_of_forecast)] | None = Field(
         default=None, description="how the demand will grow from month to month"
     )
     confidence: float = Field(

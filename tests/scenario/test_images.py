@@ -56,7 +56,7 @@ def test_classes_have_images_of_their_own() -> None:
     workload = load_scenario({**BASE, "workload": {"rate_per_s": 2, "classes": classes}}).workload
     assert [kind.lengths.has_images for kind in workload.classes] == [False, True]
     assert workload.lengths.mean_input == pytest.approx(100 + 0.25 * TOKENS)
-    with pytest.raises(InputError, match="stand with each class"):
+    with pytest.raises(InputError, match="say it of each class"):
         load_scenario({**BASE, "workload": {"rate_per_s": 2, "classes": classes, "images": {"size": "8x8"}}})
 
 
