@@ -6,7 +6,7 @@ Models are in `planner.scenario.llm_catalogue`.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cache
@@ -124,30 +124,16 @@ def sku_evidence(hardware: HardwareDb, sku: str, engine: str) -> SkuEvidence:
 
 def evidence_findings(evidence: Sequence[SkuEvidence]) -> tuple[str, ...]:
     """Weaknesses, each with its SKUs and a remedy."""
-    stale = [one for one in evidence if one.price_age_days is not None and one.price_age_days > STALE_PRICE_DAYS]
-    weak = (
-        (
-            "step times borrowed",
-            "measure them (python -m calibration run), and planner plan ... --calibration FILE",
-            [one for one in evidence if one.step_times == BORROWED],
-        ),
-        (
-            "no step times, only the bounds of a datasheet",
-            "measure them (python -m calibration run), and planner plan ... --calibration FILE",
-            [one for one in evidence if one.step_times == UNKNOWN],
-        ),
-        (
-            "no price",
-            "set prices.usd_per_gpu_hour.SKU, or planner import-prices",
-            [one for one in evidence if one.price_age_days is None],
-        ),
-        (
-            f"prices older than {STALE_PRICE_DAYS} days",
-            "set prices.usd_per_gpu_hour.SKU, or planner import-prices",
-            stale,
-        ),
+    measure = "measure them (python -m calibration run), and planner plan ... --calibration FILE"
+    price = "set prices.usd_per_gpu_hour.SKU, or planner import-prices"
+    weak: tuple[tuple[str, str, Callable[[SkuEvidence], bool]], ...] = (
+        ("step times borrowed", measure, lambda one: one.step_times == BORROWED),
+        ("no step times, only the bounds of a datasheet", measure, lambda one: one.step_times == UNKNOWN),
+        ("no price", price, lambda one: one.price_age_days is None),
+        (f"prices older than {STALE_PRICE_DAYS} days", price, lambda one: (one.price_age_days or 0) > STALE_PRICE_DAYS),
     )
-    return tuple(f"{what}: {', '.join(one.sku for one in skus)}. Fix: {fix}" for what, fix, skus in weak if skus)
+    found = ((what, fix, [one.sku for one in evidence if is_weak(one)]) for what, fix, is_weak in weak)
+    return tuple(f"{what}: {', '.join(skus)}. Fix: {fix}" for what, fix, skus in found if skus)
 
 
 def evidence_table(evidence: Iterable[SkuEvidence], engine: str) -> Table:

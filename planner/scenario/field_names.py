@@ -13,9 +13,9 @@ from planner.scenario.types import Scenario
 
 MOST_NAMES = 16
 """Most fields that are listed where none is near. A choice."""
-MISSPELLED, ALIKE = 0.8, 0.6
-"""Likeness (ratio of difflib) of a name with a letter wrong, and of one that may be meant. Choices: the first goes
-before the same name at another place, the second after it."""
+MISSPELLED = 0.8
+"""Likeness (ratio of difflib) of a name with a letter wrong. A choice: it goes before the same name at another place,
+and what difflib finds close goes after it."""
 UNKNOWN_FIELD = "unknown field"
 """Bound of the errors that `planner.core.from_validation_error` makes of fields that a record does not have."""
 
@@ -68,14 +68,14 @@ def _fix(field: str, steps: tuple[str, ...], engines: Iterable[str]) -> str:
     names = _fields_at(tuple(place))
     longer = [known for known in names if known.startswith(name.lower())]
     here = _near(name, names, MISSPELLED) or longer
-    meant = [holder + one for one in here] or _places_of(name) or [holder + one for one in _near(name, names, ALIKE)]
+    meant = [holder + one for one in here] or _places_of(name) or [holder + one for one in _near(name, names)]
     if meant:
         return f"did you mean {' or '.join(meant)}?"
     listed = ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else "")
     return f"remove it or correct its spelling; {holder.rstrip('.') or 'a scenario'} has {listed}"
 
 
-def _near(name: str, names: Sequence[str], likeness: float) -> list[str]:
+def _near(name: str, names: Sequence[str], likeness: float = 0.6) -> list[str]:
     return difflib.get_close_matches(name.lower(), names, n=1, cutoff=likeness)
 
 

@@ -11,14 +11,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hardware_db import HardwareDb, load_hardware
+from hardware_db import load_hardware
 from planner.core import InputError, PlannerError, significant
 from planner.llm import list_llms, load_llm, parameters
-from planner.scenario.request_fixes import Fix
+from planner.scenario.request_fixes import Fix, has_price, without
 from planner.scenario.types import ScenarioPrices
 from planner.scenario.url import packaged_content, value_at
 from planner.search import SearchSpace
-from planner.supply import offered_prices
 from planner.traffic import load_lengths
 
 START = "chat-llama-70b"
@@ -93,7 +92,11 @@ def _defaults_for_empty_lists(error: PlannerError, path: str, content: Content) 
 def _skus(content: Content) -> Iterator[Fix]:
     """SKUs with a price: those whose kernels were measured, and all."""
     hardware = load_hardware()
-    priced = [sku for sku in hardware.skus if _has_price(sku, content, hardware)]
+    try:
+        policy = ScenarioPrices.model_validate(content.get("prices") or {})
+    except (InputError, ValidationError):
+        return
+    priced = [sku for sku in hardware.skus if has_price(sku, policy, hardware)]
     measured = {calibration.sku for calibration in hardware.calibrations}
     priced_and_measured = [sku for sku in priced if sku in measured]
     if priced_and_measured:
@@ -103,13 +106,6 @@ def _skus(content: Content) -> Iterator[Fix]:
         )
     if priced:
         yield Fix(f"Look at all {len(priced)} SKUs with a price", {"search.skus": priced})
-
-
-def _has_price(sku: str, content: Content, hardware: HardwareDb) -> bool:
-    try:
-        return bool(offered_prices(sku, ScenarioPrices.model_validate(content.get("prices") or {}), hardware))
-    except (InputError, ValidationError):
-        return False
 
 
 # --- lengths --------------------------------------------------------------------------------------------------------
@@ -180,8 +176,7 @@ def _without_contradiction(error: PlannerError, path: str, content: Content) -> 
     limits, prices = content.get("limits") or {}, content.get("prices") or {}
     if path.startswith("limits.pinned."):
         sku = path.removeprefix("limits.pinned.")
-        kept = {name: count for name, count in limits.get("pinned", {}).items() if name != sku}
-        yield Fix(f"Do not insist on {sku}", {"limits.pinned": kept})
+        yield Fix(f"Do not insist on {sku}", {"limits.pinned": without(limits.get("pinned", {}), sku)})
         if sku in limits.get("forbidden", []):
             allowed = [name for name in limits["forbidden"] if name != sku]
             yield Fix(f"Allow {sku}", {"limits.forbidden": allowed})

@@ -8,12 +8,12 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from typing import Any
 
-from hardware_db import Dtype, HardwareDb, load_hardware
+from hardware_db import Dtype, EngineProfile, GpuSku, HardwareDb, load_hardware
 from planner.core import InputError, PlannerError, Table, UnknownNameError, preset, significant
 from planner.engine import ReplicaConfig, memory_footprint, one_request_room_tokens
 from planner.llm import (
@@ -180,20 +180,14 @@ def _in_format(found: Sequence[FoundLlm], wanted: str) -> Iterator[FoundLlm]:
     for item in found:
         kept = tuple(one for one in item.checkpoints if main_format(item.llm, one.precision)[0].value in dtypes)
         if kept:
-            yield FoundLlm(item.llm, item.released, item.released_source, kept)
+            yield replace(item, checkpoints=kept)
 
 
-@dataclass(frozen=True)
-class _Place:
-    """GPUs of one replica: a configuration of some model on one of them stands for the rest."""
-
-    sku: str
-    gpus: int
-    engine: str
-    hardware: HardwareDb
+Place = tuple[GpuSku, int, EngineProfile]
+"""GPUs of one replica, their number, and the engine on them."""
 
 
-def _place(fits: str, engine: str, hardware: HardwareDb) -> _Place:
+def _place(fits: str, engine: str, hardware: HardwareDb) -> Place:
     name, _, count = fits.partition(":")
     if name not in hardware.skus:
         raise UnknownNameError("--fits", name, hardware.skus)
@@ -201,10 +195,10 @@ def _place(fits: str, engine: str, hardware: HardwareDb) -> _Place:
         raise UnknownNameError("engine", engine, hardware.engines)
     if count and not (count.isdecimal() and 1 <= int(count) <= MOST_GPUS):
         raise InputError("--fits", fits, f"must name 1 to {MOST_GPUS} GPUs", f"write e.g. {name}:8")
-    return _Place(name, int(count or 1), engine, hardware)
+    return hardware.skus[name], int(count or 1), hardware.engines[engine]
 
 
-def _fitting(found: FoundLlm, place: _Place) -> FoundLlm:
+def _fitting(found: FoundLlm, place: Place) -> FoundLlm:
     """With the checkpoints that leave room for KV cache; those made on loading where none is published alike."""
     fitting: list[FittingCheckpoint] = []
     for checkpoint in found.checkpoints:
@@ -212,24 +206,18 @@ def _fitting(found: FoundLlm, place: _Place) -> FoundLlm:
         published = (main_format(found.llm, other.checkpoint.precision)[0] for other in fitting)
         if checkpoint.made_on_load and formats.arithmetic in {dtype.arithmetic for dtype in published}:
             continue
-        held = _held(found.llm, checkpoint, place)
-        if held is not None:
+        if (held := _held(found.llm, checkpoint, *place)) is not None:
             fitting.append(held)
-    return FoundLlm(found.llm, found.released, found.released_source, found.checkpoints, tuple(fitting))
+    return replace(found, fitting=tuple(fitting))
 
 
-def _held(llm: LlmSpec, checkpoint: Checkpoint, place: _Place) -> FittingCheckpoint | None:
+def _held(
+    llm: LlmSpec, checkpoint: Checkpoint, sku: GpuSku, gpus: int, engine: EngineProfile
+) -> FittingCheckpoint | None:
     """The widest tensor parallelism that the model and its engine take, pipeline stages for the rest."""
-    splits = (Parallelism(tp=tp, pp=place.gpus // tp) for tp in range(place.gpus, 0, -1) if place.gpus % tp == 0)
-    for split in splits:
+    for split in (Parallelism(tp=tp, pp=gpus // tp) for tp in range(gpus, 0, -1) if gpus % tp == 0):
         try:
-            replica = ReplicaConfig(
-                llm=llm,
-                sku=place.hardware.skus[place.sku],
-                engine=place.hardware.engines[place.engine],
-                precision=checkpoint.precision,
-                parallelism=split,
-            )
+            replica = ReplicaConfig(llm=llm, sku=sku, engine=engine, precision=checkpoint.precision, parallelism=split)
             footprint = memory_footprint(replica)
         except PlannerError:
             continue

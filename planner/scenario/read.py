@@ -258,8 +258,10 @@ def recorded_corrections(subject: str | Path) -> Corrections | None:
 # --- requests -------------------------------------------------------------------------------------------------------
 
 
-_AS_WRITTEN = ("name", "max_request_tokens", "search", "limits", "objective", "split", "by_class", "growth")
-_AS_WRITTEN += ("confidence", "measured_steps")
+_AS_WRITTEN = (
+    *("name", "max_request_tokens", "search", "limits", "objective", "split", "by_class", "growth"),
+    *("confidence", "measured_steps"),
+)
 """Fields of a request that a scenario has in the same form."""
 
 

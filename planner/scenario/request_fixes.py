@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from hardware_db import Dtype, HardwareDb, load_hardware
 from planner.analysis import SmallestRelaxation
@@ -20,8 +20,10 @@ from planner.fleet import Plan, PlanRequest
 from planner.optimizer import Diagnosis, Relaxation
 from planner.report import diagnosis, quantity
 from planner.search import Mode, Rejection
-from planner.supply import offered_prices
+from planner.supply import PricePolicy, offered_prices
 from planner.workload import LatencyTarget
+
+T = TypeVar("T")
 
 QUEUEING_ROOM = (1.1, 1.5)
 """Factors on the latency of an idle replica: little room to queue (many replicas), and some. A choice; both are
@@ -139,10 +141,7 @@ def _limit_fixes(plan: Plan) -> Iterator[Fix]:
         return
     relaxations = plan.allocation.diagnosis.relaxations
     for relaxation in sorted(relaxations, key=lambda relaxation: relaxation.needed is None):
-        if relaxation.needed is not None:
-            yield from _raise_limit(relaxation, relaxation.needed, plan.request)
-        else:
-            yield from _drop_limit(relaxation, plan.request)
+        yield from _relaxed(relaxation, relaxation.needed, relaxation.limit, plan.request)
 
 
 _SIMPLE = {
@@ -156,30 +155,38 @@ _RESOURCE = re.compile(r"resources\[([^\]]+)\]\.(?:purchases\[[^\]]+\]\.)?at_mos
 _PIN = re.compile(r"resources\[([^\]]+)\]\.at_least")
 
 
-def _raise_limit(relaxation: Relaxation, needed: float, request: PlanRequest) -> Iterator[Fix]:
+def _relaxed(relaxation: Relaxation, needed: float | None, limit: float, request: PlanRequest) -> Iterator[Fix]:
     if relaxation.field in _SIMPLE:
         path, name, unit = _SIMPLE[relaxation.field]
-        value = math.ceil(needed) if unit in COUNTED_UNITS else rounded_up(needed, 3)
-        yield Fix(f"Raise {name} to {quantity(value, unit)} (now {quantity(relaxation.limit, unit)})", {path: value})
+        if needed is None:
+            yield Fix(f"Lift {name} of {quantity(limit, unit)}", {path: None})
+        else:
+            value = math.ceil(needed) if unit in COUNTED_UNITS else rounded_up(needed, 3)
+            yield Fix(f"Raise {name} to {quantity(value, unit)} (now {quantity(limit, unit)})", {path: value})
     elif pin := _PIN.fullmatch(relaxation.field):
-        pinned = {**request.limits.pinned, pin[1]: math.floor(needed)}
-        text = f"Insist on {math.floor(needed):,} x {pin[1]} only (now {relaxation.limit:,.0f})"
-        yield Fix(text, {"limits.pinned": pinned})
+        if needed is None:
+            text, kept = f"Do not insist on {limit:,.0f} x {pin[1]}", {}
+        else:
+            text, kept = (
+                f"Insist on {math.floor(needed):,} x {pin[1]} only (now {limit:,.0f})",
+                {pin[1]: math.floor(needed)},
+            )
+        yield Fix(text, {"limits.pinned": {**without(request.limits.pinned, pin[1]), **kept}})
     elif limited := _RESOURCE.fullmatch(relaxation.field):
-        yield from _allow_gpus(limited[1], math.ceil(needed - 1e-9), relaxation.limit, request)
-    elif relaxation.field.startswith("slices[") and _is_one_demand(request):
-        rate = -rounded_up(-needed, 3)
-        yield Fix(f"Serve {significant(rate)} requests/s at most", _rate(rate))
+        if needed is None:
+            yield from _lift_gpu_limits(limited[1], request)
+        else:
+            yield from _allow_gpus(limited[1], math.ceil(needed - 1e-9), limit, request)
+    elif needed is not None and relaxation.field.startswith("slices["):
+        one_stream = request.has_one_model and request.split is None and not request.by_class
+        if one_stream and request.profile is None and request.growth == 1.0:  # the demand is the rate of the scenario
+            rate_per_s = -rounded_up(-needed, 3)
+            yield Fix(f"Serve {significant(rate_per_s)} requests/s at most", {"workload.rate_per_s": rate_per_s})
 
 
-def _rate(rate_per_s: float) -> dict[str, Any]:
-    return {"workload.rate_per_s": rate_per_s}
-
-
-def _is_one_demand(request: PlanRequest) -> bool:
-    """True if the demand of the program is the rate of the scenario."""
-    one_service = request.has_one_model and request.split is None
-    return one_service and not request.by_class and request.profile is None and request.growth == 1.0
+def without(held: Mapping[str, T], name: str) -> dict[str, T]:
+    """A mapping without one of its names."""
+    return {other: value for other, value in held.items() if other != name}
 
 
 def _allow_gpus(sku: str, needed: int, limit: float, request: PlanRequest) -> Iterator[Fix]:
@@ -194,21 +201,10 @@ def _allow_gpus(sku: str, needed: int, limit: float, request: PlanRequest) -> It
         yield Fix(f"Raise the quota of {sku} to {needed:,} GPUs (now {limit:,.0f})", {"limits.quotas": grown})
 
 
-def _drop_limit(relaxation: Relaxation, request: PlanRequest) -> Iterator[Fix]:
-    if relaxation.field in _SIMPLE:
-        path, name, unit = _SIMPLE[relaxation.field]
-        yield Fix(f"Lift {name} of {quantity(relaxation.limit, unit)}", {path: None})
-    elif pin := _PIN.fullmatch(relaxation.field):
-        kept = {sku: count for sku, count in request.limits.pinned.items() if sku != pin[1]}
-        yield Fix(f"Do not insist on {relaxation.limit:,.0f} x {pin[1]}", {"limits.pinned": kept})
-    elif limited := _RESOURCE.fullmatch(relaxation.field):
-        yield from _lift_gpu_limits(limited[1], request)
-
-
 def _lift_gpu_limits(sku: str, request: PlanRequest) -> Iterator[Fix]:
     """Without limits and quotas of a SKU."""
     if sku in request.limits.gpus:
-        kept = {name: count for name, count in request.limits.gpus.items() if name != sku}
+        kept = without(request.limits.gpus, sku)
         yield Fix(f"Lift the limit of {request.limits.gpus[sku]:,} x {sku}", {_GPUS: kept})
     if any(quota.sku == sku for quota in request.limits.quotas):
         others = [quota.model_dump(mode="json") for quota in request.limits.quotas if quota.sku != sku]
@@ -253,13 +249,14 @@ def _price_fixes(skus: Sequence[str], request: PlanRequest, hardware: HardwareDb
     for text, fields in tried:
         given = {**fields, **({"commitments": tuple(fields["commitments"])} if "commitments" in fields else {})}
         loosened = policy.model_copy(update=given)
-        priced = [sku for sku in skus if _has_price(sku, loosened, hardware)]
+        priced = [sku for sku in skus if has_price(sku, loosened, hardware)]
         if priced:
             named = ", ".join(priced[:3]) + (", ..." if len(priced) > 3 else "")
             yield Fix(f"{text} ({named})", {f"prices.{name}": value for name, value in fields.items()})
 
 
-def _has_price(sku: str, policy: Any, hardware: HardwareDb) -> bool:  # noqa: ANN401
+def has_price(sku: str, policy: PricePolicy, hardware: HardwareDb) -> bool:
+    """Whether a SKU can be bought under a policy."""
     try:
         return bool(offered_prices(sku, policy, hardware))
     except InputError:
@@ -364,7 +361,7 @@ def _faster_skus(request: PlanRequest, hardware: HardwareDb) -> list[str]:
     """SKUs with a price that are not looked at, of the greatest memory bandwidth, which paces most decoding."""
     taken = {*request.search.skus, *request.limits.forbidden}
     fastest = sorted(hardware.skus.values(), key=lambda gpu: -gpu.hbm_bandwidth_bytes_per_s.value)
-    priced = (gpu.id for gpu in fastest if gpu.id not in taken and _has_price(gpu.id, request.prices, hardware))
+    priced = (gpu.id for gpu in fastest if gpu.id not in taken and has_price(gpu.id, request.prices, hardware))
     return [sku for sku, _ in zip(priced, range(MAX_MORE_SKUS), strict=False)]
 
 

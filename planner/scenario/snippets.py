@@ -30,14 +30,12 @@ MAX_DRIFT_WINDOWS = 1000
 """Most windows of a drift that are written: an hour by 5 s is 720, a day by 2 minutes too."""
 DRIFT_DIGITS = 4
 """Significant digits of its factors."""
-SMALLEST_SCV = 1e-6
-"""SCV below which gaps are as good as equal: what rounding leaves of a metronome's. A choice."""
 MOST_LOGGED = 0.999
 """Largest logged share of cached tokens that is written: something of a prompt is always computed."""
 MAX_SHOWN = 30
 """Unknown GPUs that are named one by one."""
 DIGITS = 10
-"""Significant digits of rates and weights that are written."""
+"""Significant digits of rates and weights that are written, and decimals of an SCV."""
 MEAN, PEAK = "mean", "peak"
 
 
@@ -74,7 +72,7 @@ def arrivals_snippet(trace: Trace, rate_per_s: float | None = None, windows: int
     drift = measured_drift(recorded.offsets_s, recorded.source, most_windows=windows) or recorded.process.drift
     arrivals = {
         "rate_per_s": _rounded(recorded.rate_per_s),
-        "scv": _rounded(recorded.scv) if recorded.scv > SMALLEST_SCV else 0.0,
+        "scv": round(recorded.scv, DIGITS),  # 0 of a metronome, and not what rounding leaves
     }
     return arrivals | _drift_snippet(drift, windows)
 
@@ -202,25 +200,19 @@ def prices_comments(prices: PriceList, region: str | None = None) -> list[str]:
 
 
 def _rate(metrics: ServerMetrics, rate: str | float) -> float:
-    if not isinstance(rate, str):
-        if not 0.0 < rate < float("inf"):
-            raise InputError("rate", rate, "must be > 0 requests/s", "give a rate [1/s]")
-        return rate
     if rate == MEAN:
         return metrics.rate_per_s()
     if rate == PEAK:
         return metrics.rate_per_s(1.0)
-    number = _number(rate.removeprefix("p"))
-    if number is None:
-        raise InputError("rate", rate, "is none", "write mean, peak, a percentile such as p95, or requests/s")
-    return metrics.rate_per_s(number / 100.0) if rate.startswith("p") else _rate(metrics, number)
-
-
-def _number(text: str) -> float | None:
+    is_percentile = isinstance(rate, str) and rate.startswith("p")
     try:
-        return float(text)
+        number = float(str(rate).removeprefix("p"))
     except ValueError:
-        return None
+        fix = "write mean, peak, a percentile such as p95, or requests/s"
+        raise InputError("rate", rate, "is none", fix) from None
+    if not is_percentile and not 0.0 < number < float("inf"):
+        raise InputError("rate", rate, "must be > 0 requests/s", "give a rate [1/s]")
+    return metrics.rate_per_s(number / 100.0) if is_percentile else number
 
 
 def _drift_snippet(drift: RateDrift | None, windows: int = MAX_DRIFT_WINDOWS) -> Snippet:

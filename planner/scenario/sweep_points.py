@@ -10,7 +10,6 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -76,7 +75,7 @@ def _axis_values(path: str, values: Iterable[object]) -> list[object]:
 def _plain_value(path: str, value: object) -> Any:  # noqa: ANN401
     """A value as JSON data; numpy numbers and dates too."""
     try:
-        return value.isoformat() if isinstance(value, date) else plain(value)
+        return plain(value)
     except PlannerError:
         bound = "is neither number, text, date, list nor mapping"
         raise InputError(f"over {path}", value, bound, "give a value as --set takes it") from None

@@ -79,44 +79,33 @@ def plan_tasks(tasks: Sequence[Task], options: PlanOptions) -> tuple[SweepPoint,
 def _planned_point(task: Task, options: PlanOptions) -> SweepPoint:
     started = time.perf_counter()
     try:
-        result = plan(task.request, options.hardware, simulate=options.simulate, alternatives=options.alternatives)
-    except PlannerError as error:
-        return SweepPoint(task.number, task.values, REFUSED, reason=str(error), seconds=time.perf_counter() - started)
-    except MISTAKES as error:  # one point out of thousands must not end the others
-        return SweepPoint(
-            task.number, task.values, FAILED, reason=_error_line(error), seconds=time.perf_counter() - started
+        figures = _figures(
+            plan(task.request, options.hardware, simulate=options.simulate, alternatives=options.alternatives)
         )
-    return _point_of_plan(task, result, time.perf_counter() - started)
+    except PlannerError as error:
+        figures = {"status": REFUSED, "reason": str(error)}
+    except MISTAKES as error:  # one point out of thousands must not end the others
+        figures = {"status": FAILED, "reason": _error_line(error)}
+    return SweepPoint(task.number, task.values, **figures, seconds=time.perf_counter() - started)
 
 
-def _point_of_plan(task: Task, result: Plan, seconds: float) -> SweepPoint:
+def _figures(result: Plan) -> dict[str, Any]:
+    """Fields of a point that a plan says."""
     outcome, cost = outcome_of(result), result.cost
     if cost is None:
         reason = outcome.diagnosis[0] if outcome.diagnosis else f"the solver ended with {outcome.status}"
-        return SweepPoint(
-            task.number, task.values, outcome.status, reason=reason, binding=outcome.binding, seconds=seconds
-        )
-    return SweepPoint(
-        number=task.number,
-        values=task.values,
-        status=outcome.status,
-        feasible=True,
-        usd_per_hour=cost.usd_per_hour,
-        usd_per_month=cost.usd_per_month,
-        usd_per_million_input_tokens=_finite(cost.usd_per_million_input_tokens),
-        usd_per_million_output_tokens=_finite(cost.usd_per_million_output_tokens),
-        usd_per_million_tokens=_finite(cost.usd_per_million_tokens),
-        rate_per_s=outcome.rate_per_s,
-        goodput_per_s=cost.goodput_per_s,
-        gpus=dict(outcome.gpus),
-        fleet=outcome.fleet,
-        tightest=outcome.tightest,
-        tightest_ratio=_finite(outcome.tightest_ratio),
-        targets_met=all(check.met for check in result.targets),
-        binding=outcome.binding,
-        alternatives={each.restriction: each.usd_per_hour for each in result.alternatives},
-        seconds=seconds,
-    )
+        return {"status": outcome.status, "reason": reason, "binding": outcome.binding}
+    kept = ("status", "rate_per_s", "fleet", "tightest", "binding")
+    return {
+        **{name: getattr(outcome, name) for name in kept},
+        **{name: _finite(getattr(cost, name)) for name in _POINT_FIELDS if name.startswith("usd_per_")},
+        "feasible": True,
+        "goodput_per_s": cost.goodput_per_s,
+        "gpus": dict(outcome.gpus),
+        "tightest_ratio": _finite(outcome.tightest_ratio),
+        "targets_met": all(check.met for check in result.targets),
+        "alternatives": {each.restriction: each.usd_per_hour for each in result.alternatives},
+    }
 
 
 def _finite(value: float) -> float | None:
