@@ -169,7 +169,7 @@ CostsFile = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions:
+class CommonOptions:
     """How plans are made, and where the answer goes: one field for each option of the commands that plan."""
 
     json_file: JsonFile = None

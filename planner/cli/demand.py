@@ -11,7 +11,7 @@ import typer
 
 from planner.cli.base import (
     INFEASIBLE,
-    PlanOptions,
+    CommonOptions,
     ScenarioName,
     require_fleet,
     takes,
@@ -34,9 +34,9 @@ class SignalName(StrEnum):
     TPOT = "tpot"
 
 
-@takes(PlanOptions)
+@takes(CommonOptions)
 def autoscale(
-    options: PlanOptions,
+    options: CommonOptions,
     scenario: ScenarioName,
     signal: Annotated[SignalName, typer.Option(help="What the autoscaler watches.")] = SignalName.RATE,
     target: Annotated[
@@ -130,9 +130,9 @@ def _cold_start(request: PlanRequest, given_s: float | None) -> ColdStart:
     return cold_start_of(request.llm, request.precision)
 
 
-@takes(PlanOptions)
+@takes(CommonOptions)
 def forecast(
-    options: PlanOptions,
+    options: CommonOptions,
     scenario: ScenarioName,
     growth: Annotated[
         float | None,

@@ -18,7 +18,7 @@ from planner.cli.base import (
     INTERRUPTED,
     STDOUT,
     STOPPED,
-    PlanOptions,
+    CommonOptions,
     PlanOrScenario,
     ScenarioName,
     require_fleet,
@@ -45,9 +45,9 @@ FILE_HEADING = "==> {} <=="
 """Line before each file where several are printed, as head(1) writes it."""
 
 
-@takes(PlanOptions)
+@takes(CommonOptions)
 def plan(
-    options: PlanOptions,
+    options: CommonOptions,
     scenario: ScenarioName,
     details: Annotated[bool, typer.Option("--details", help="Print everything the plan says.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer on one line.")] = False,
@@ -157,9 +157,9 @@ def _seen_from(place: Path, folder: Path) -> str:
 # --- why --------------------------------------------------------------------------------------------------------------
 
 
-@takes(PlanOptions)
+@takes(CommonOptions)
 def explain(
-    options: PlanOptions,
+    options: CommonOptions,
     subject: PlanOrScenario,
     only: Annotated[
         str | None, typer.Option(metavar="Q,Q,...", help="Questions to answer, separated by commas; `all` for all.")
@@ -263,8 +263,8 @@ def _difference_notes(recorded: float | None, again: float) -> list[str]:
     return [f"the file says {recorded:,.2f} USD/h; made again with today's data it is {again:,.2f}"]
 
 
-@takes(PlanOptions)
-def what_if(options: PlanOptions, subject: PlanOrScenario) -> None:
+@takes(CommonOptions)
+def what_if(options: CommonOptions, subject: PlanOrScenario) -> None:
     """Plan again with changes, and show before and after.
 
     \b
@@ -302,9 +302,9 @@ def what_if(options: PlanOptions, subject: PlanOrScenario) -> None:
 # --- many points ------------------------------------------------------------------------------------------------------
 
 
-@takes(PlanOptions, without=("md_file",))
+@takes(CommonOptions, without=("md_file",))
 def sweep(
-    options: PlanOptions,
+    options: CommonOptions,
     subject: PlanOrScenario,
     over: Annotated[
         list[str] | None,
@@ -396,9 +396,9 @@ def _points(texts: Iterable[str]) -> dict[str, list[Any]]:
 # --- files that start it ----------------------------------------------------------------------------------------------
 
 
-@takes(PlanOptions, without=("json_file", "md_file"))
+@takes(CommonOptions, without=("json_file", "md_file"))
 def export(
-    options: PlanOptions,
+    options: CommonOptions,
     subject: Annotated[
         str | None, typer.Argument(metavar="PLAN", help="plan.json of `planner plan --json`, or a scenario.")
     ] = None,
@@ -457,7 +457,7 @@ def _show_targets(targets: Iterable[Target]) -> None:
     show(Report("", (Table("Targets of planner export", ("Target", "Writes"), rows),)))
 
 
-def _planned_fleet(scenario: str, options: PlanOptions) -> Plan:
+def _planned_fleet(scenario: str, options: CommonOptions) -> Plan:
     """The plan of a scenario, which has a fleet; where there is none, its diagnosis is printed and the command ends."""
     from planner.report import headline, terminal
 

@@ -13,7 +13,7 @@ import typer
 
 from planner.cli.base import (
     STDOUT,
-    PlanOptions,
+    CommonOptions,
     check_outputs,
     deliver,
     files_in,
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from planner.traffic import ServerMetrics
 
 
-@takes(PlanOptions, without=("assignments",))
+@takes(CommonOptions, without=("assignments",))
 def check(
-    options: PlanOptions,
+    options: CommonOptions,
     plan: Annotated[str, typer.Argument(metavar="PLAN", help="plan.json of `planner plan --json`.")],
     files: Annotated[
         list[Path] | None,
@@ -218,7 +218,7 @@ def _deliver_several(
         deliver(partial(running_report.report, running, alone=False))
 
 
-def _plan_again(plan: str, watched: list[tuple[str, RunningFleet, ServerMetrics]], options: PlanOptions) -> None:
+def _plan_again(plan: str, watched: list[tuple[str, RunningFleet, ServerMetrics]], options: CommonOptions) -> None:
     """The plan before and after what was measured, each by theory as simulation corrected it."""
     from planner.analysis import Replanner, what_if
     from planner.report import terminal
