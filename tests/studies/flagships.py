@@ -18,8 +18,7 @@ from pathlib import Path
 
 import planner
 from planner.fleet import Plan
-from planner.serving import Role
-from tests.studies.rows import read_rows, write_rows
+from tests.studies.rows import read_rows, table_lines, write_rows
 
 ROWS = Path(__file__).with_suffix(".csv")
 SKUS = ("h200-sxm", "b200-sxm")
@@ -89,17 +88,12 @@ def row(llm: str, sku: str) -> dict[str, str]:
 
 def _answer_cells(answer: Plan) -> dict[str, str]:
     if answer.cost is None:
-        return {
-            "fleet": "none: " + " ".join(answer.diagnosis),
-            "gpus": "0",
-            "usd_per_hour": "",
-            "ttft_ms": "",
-            "tpot_ms": "",
-        }
+        none = dict.fromkeys(("usd_per_hour", "ttft_ms", "tpot_ms"), "")
+        return {"fleet": "none: " + " ".join(answer.diagnosis), "gpus": "0", **none}
     seen = answer.deployments[0].simulated
     return {
         "fleet": " + ".join(
-            _pool_words(pool.replicas, pool.config.parallelism.label, pool.role) for pool in answer.pools
+            f"{pool.replicas} x {pool.config.parallelism.label} {pool.role.value}" for pool in answer.pools
         ),
         "gpus": str(sum(answer.gpus.values())),
         "usd_per_hour": f"{answer.cost.usd_per_hour:.2f}",
@@ -108,29 +102,18 @@ def _answer_cells(answer: Plan) -> dict[str, str]:
     }
 
 
-def _pool_words(replicas: int, split: str, role: Role) -> str:
-    return f"{replicas} x {split} {role.value}"
-
-
 def table(rows: list[dict[str, str]]) -> Iterator[str]:
     """The rows as the table of the document."""
-    yield "| model | GPU | planned | GPUs | USD/h | p99 TTFT, TPOT | CPU | public recipe |"
-    yield "|---|---|---|---|---|---|---|---|"
-    for one in rows:
-        text, url = RECIPES.get((one["llm"], one["sku"]), ("none found", ""))
-        recipe = f"[{text}]({url})" if url else text
-        seen = f"{one['ttft_ms']}, {one['tpot_ms']} ms" if one["ttft_ms"] else ""
-        cells = (
-            one["llm"],
-            one["sku"],
-            one["fleet"],
-            one["gpus"],
-            one["usd_per_hour"],
-            seen,
-            f"{one['cpu_s']} s",
-            recipe,
-        )
-        yield f"| {' | '.join(cells)} |"
+    heads = ("model", "GPU", "planned", "GPUs", "USD/h", "p99 TTFT, TPOT", "CPU", "public recipe")
+    return table_lines(heads, map(_cells, rows))
+
+
+def _cells(one: Mapping[str, str]) -> Iterator[str]:
+    text, url = RECIPES.get((one["llm"], one["sku"]), ("none found", ""))
+    yield from (one[name] for name in ("llm", "sku", "fleet", "gpus", "usd_per_hour"))
+    yield f"{one['ttft_ms']}, {one['tpot_ms']} ms" if one["ttft_ms"] else ""
+    yield f"{one['cpu_s']} s"
+    yield f"[{text}]({url})" if url else text
 
 
 def main() -> None:

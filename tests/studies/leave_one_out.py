@@ -22,7 +22,7 @@ import numpy as np
 
 from planner.core import FloatArray
 from planner.serving.uncertainty import NORMAL_95, GroupSpread
-from tests.studies.rows import read_rows
+from tests.studies.rows import read_rows, table_lines, write_between
 
 BEGIN, END = "<!-- left out -->", "<!-- /left out -->"
 FAR_OFF_TPOT, FAR_OFF_TTFT = 0.095, 0.4
@@ -207,34 +207,26 @@ def left_out_coverage(runs: Sequence[LeftOut], metric: str) -> tuple[float, floa
 
 def tables(runs: Sequence[LeftOut]) -> str:
     """Markdown: totals by class, coverage, and the groups that are furthest off, worst first."""
-    kinds = sorted({run.kind for run in runs})
-    lines = [
-        "| class | runs | predicted % | TPOT median % | TTFT median % | TPOT in its interval % | half-width % | "
-        "TTFT in its interval % | half-width % |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
-    for kind in kinds:
+    heads = ["class", "runs", "predicted %", "TPOT median %", "TTFT median %"]
+    heads += [text for metric in ("TPOT", "TTFT") for text in (f"{metric} in its interval %", "half-width %")]
+    rows = []
+    for kind in sorted({run.kind for run in runs}):
         own = [run for run in runs if run.kind == kind]
-        cells = [100.0 * float(np.mean([run.predicted for run in own]))]
-        cells += [100.0 * median_error(own, metric) for metric in ("tpot", "ttft")]
-        for metric in ("tpot", "ttft"):
-            cells += [100.0 * value for value in left_out_coverage(own, metric)]
-        lines.append(f"| {kind} | {len(own)} | " + " | ".join(f"{cell:.3g}" for cell in cells) + " |")
-    lines += [
-        "",
-        "| engine | model | SKU, mode | runs | TPOT median % | bias % | TTFT median % | bias % |",
-        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
-    ]
+        cells = [float(np.mean([run.predicted for run in own]))]
+        cells += [median_error(own, metric) for metric in ("tpot", "ttft")]
+        cells += [value for metric in ("tpot", "ttft") for value in left_out_coverage(own, metric)]
+        rows.append([kind, str(len(own)), *(f"{100.0 * cell:.3g}" for cell in cells)])
     groups: dict[tuple[str, str, str], list[LeftOut]] = {}
     for run in runs:
         groups.setdefault(run.group, []).append(run)
+    named = []
     for group, own in sorted(groups.items(), key=lambda item: -median_error(item[1], "tpot")):
-        cells = [value for metric in ("tpot", "ttft") for value in (median_error(own, metric), bias(own, metric))]
-        if cells[0] < FAR_OFF_TPOT and cells[2] < FAR_OFF_TTFT:
-            continue
-        shown = (f"{100 * cells[0]:.2g}", f"{100 * cells[1]:+.2g}", f"{100 * cells[2]:.2g}", f"{100 * cells[3]:+.2g}")
-        lines.append(f"| {' | '.join(group)} | {len(own)} | {' | '.join(shown)} |")
-    return "\n".join(lines)
+        tpot, ttft = (median_error(own, metric) for metric in ("tpot", "ttft"))
+        if tpot >= FAR_OFF_TPOT or ttft >= FAR_OFF_TTFT:
+            signed = [f"{100 * bias(own, metric):+.2g}" for metric in ("tpot", "ttft")]
+            named.append([*group, str(len(own)), f"{100 * tpot:.2g}", signed[0], f"{100 * ttft:.2g}", signed[1]])
+    of_groups = ("engine", "model", "SKU, mode", "runs", "TPOT median %", "bias %", "TTFT median %", "bias %")
+    return "\n".join([*table_lines(heads, rows), "", *table_lines(of_groups, named)])
 
 
 def main() -> None:
@@ -249,8 +241,7 @@ def main() -> None:
     for kind in sorted({run.kind for run in runs}):
         print(kind, spread_of([run for run in runs if run.kind == kind]))
     if given.write:
-        before, _, rest = given.write.read_text(encoding="utf-8").partition(BEGIN)
-        given.write.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+        write_between(given.write, BEGIN, END, text)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,10 @@ have the host of their time (`HOST_S`).
 
 from __future__ import annotations
 
-import csv
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -39,7 +38,7 @@ from planner.roofline import Parallelism
 from planner.serving import Deployment, KvTransfer, Performance, evaluate
 from planner.simulator import simulate
 from planner.workload import LatencyTarget, Slo, TokenLengths, Workload
-from tests.studies.rows import read_rows
+from tests.studies.rows import read_rows, table_lines, write_rows
 
 RESULTS = Path(__file__).with_suffix(".csv")
 SKU = "a100-sxm-80gb"
@@ -673,20 +672,13 @@ def main() -> None:
 
 def write(part: str, rows: Sequence[Row]) -> None:
     """Put the results of a part in the place of its earlier ones, numbers to three significant digits."""
-    names = [one.name for one in fields(Row)]
-    kept = {name: [list(row.values()) for row in read() if row["part"] == name] for name in PARTS}
-    kept[part] = [[_cell(getattr(row, name)) for name in names] for row in rows]
-    with RESULTS.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(names)
-        for cells in kept.values():
-            writer.writerows(cells)
+    made = [{name: _cell(cell) for name, cell in vars(row).items()} for row in rows]
+    kept = {name: made if name == part else [row for row in read() if row["part"] == name] for name in PARTS}
+    write_rows(RESULTS, [row for of_part in kept.values() for row in of_part])
 
 
 def _cell(content: str | float) -> str:
-    if isinstance(content, str):
-        return content
-    return "" if math.isnan(content) else f"{content:.3g}"
+    return content if isinstance(content, str) else "" if math.isnan(content) else f"{content:.3g}"
 
 
 def read() -> list[dict[str, str]]:
@@ -696,14 +688,13 @@ def read() -> list[dict[str, str]]:
 
 def markdown(part: str) -> list[str]:
     """The committed results of one part as lines of a Markdown table."""
-    lines = ["| comparison | published | ours |", "|---|---|---|"]
+    rows = []
     for row in read():
         if row["part"] == part:
             low, high, unit = row["published_low"], row["published_high"], row["unit"].replace("x", "×")
             span = f"below {high}" if low == "0" else high if low == high else f"{low} to {high}"
-            published = f"{span} {unit}" if low else "–"
-            lines.append(f"| {row['name']} | {published} | {row['ours']} {unit} |")
-    return lines
+            rows.append((row["name"], f"{span} {unit}" if low else "–", f"{row['ours']} {unit}"))
+    return list(table_lines(("comparison", "published", "ours"), rows))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import numpy as np
 
 from tests.studies import melange
 from tests.studies.melange import DATASETS, INPUTS, MAIN, OUTPUTS, PRICES, SKUS, TRAFFIC_PER_S, Case, Cases, Rates
+from tests.studies.rows import table_lines
 
 # ------------------------------------------------------------------------------------------------ fleets
 
@@ -233,20 +234,11 @@ def _small_service(rates: Rates) -> float:
 # ------------------------------------------------------------------------------------------------ tables
 
 
-def table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
-    """Lines of a Markdown table."""
-    names = list(heads)
-    yield f"| {' | '.join(names)} |"
-    yield "|---" * len(names) + "|"
-    for cells in rows:
-        yield f"| {' | '.join(cells)} |"
-
-
 def size_claim_table() -> Iterator[str]:
     """Every claim about request sizes, put to our rates."""
     loose, tight = (melange.read_rates()[MAIN, slo_ms] for slo_ms in (120, 40))
     rows = ([claim.name, claim.published, _verdict(claim, loose, tight)] for claim in SIZE_CLAIMS)
-    return table(["request sizes (sec. 4)", "theirs", MAIN], rows)
+    return table_lines(["request sizes (sec. 4)", "theirs", MAIN], rows)
 
 
 def _verdict(claim: SizeClaim, loose: Rates, tight: Rates) -> str:
@@ -259,7 +251,7 @@ def saving_table() -> Iterator[str]:
     both = (melange.published_cases(), melange.our_cases())
     rows = ([f"{d}, {slo} ms", *_savings_of(both, d, slo)] for d in DATASETS for slo in (120, 40))
     kinds = ("saving against single SKUs, %", "mean against the cheapest of them, %")
-    return table(["data, SLO", *(f"{kind}: {whose}" for kind in kinds for whose in ("theirs", "ours"))], rows)
+    return table_lines(["data, SLO", *(f"{kind}: {whose}" for kind in kinds for whose in ("theirs", "ours"))], rows)
 
 
 def _savings_of(both: Iterable[Cases], dataset: str, slo_ms: int) -> list[str]:

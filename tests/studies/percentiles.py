@@ -26,7 +26,7 @@ from calibration.serving.predict import Prediction, ReplayedRun, replayed
 from hardware_db import EngineCosts, load_hardware
 from planner.core import Metric, PlannerError
 from tests.calibration.serving.points import read_serving_points
-from tests.studies.rows import read_rows
+from tests.studies.rows import read_rows, table_lines, write_between
 
 LEFT_OUT = Path(__file__).parent / "left_out"
 ENGINE = "sglang"
@@ -82,7 +82,7 @@ def predictions(points: Iterable[ServingPoint]) -> list[Prediction]:
 
 def table(done: Sequence[Prediction]) -> str:
     """By SKU and figure, as Markdown."""
-    lines = ["| SKU | figure | runs | median % | p90 % | bias % |", "| --- | --- | ---: | ---: | ---: | ---: |"]
+    rows = []
     for sku in sorted({each.point.sku for each in done}):
         own = [each for each in done if each.point.sku == sku]
         for name in scoreboard.figure_names(own):
@@ -90,9 +90,8 @@ def table(done: Sequence[Prediction]) -> str:
             if errors is not None:
                 runs = f"{errors.runs}" if errors.predicted == errors.runs else f"{errors.predicted} of {errors.runs}"
                 sizes = ((errors.median, ""), (errors.p90, ""), (errors.bias, "+"))
-                cells = [f"{100 * x:{sign}{'.0f' if abs(x) >= 0.1 else '.2g'}}" for x, sign in sizes]
-                lines.append(f"| {sku} | {name} | {runs} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+                rows.append([sku, name, runs, *(f"{100 * x:{s}{'.0f' if abs(x) >= 0.1 else '.2g'}}" for x, s in sizes)])
+    return "\n".join(table_lines(("SKU", "figure", "runs", "median %", "p90 %", "bias %"), rows))
 
 
 def compared(done: Sequence[Prediction]) -> str:
@@ -119,12 +118,7 @@ def main() -> None:
     print(made)
     print(compared(done))
     if arguments.write is not None:
-        text = arguments.write.read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN)
-        _, end, after = rest.partition(END)
-        if not end:
-            raise SystemExit(f"{arguments.write} has no {BEGIN} ... {END}")
-        arguments.write.write_text(f"{before}{BEGIN}\n\n{made}\n\n{END}{after}", encoding="utf-8")
+        write_between(arguments.write, BEGIN, END, made)
 
 
 if __name__ == "__main__":

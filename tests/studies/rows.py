@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,23 @@ def write_rows(path: Path, rows: Iterable[Any]) -> None:
         out.writeheader()
         out.writerows(listed)
     unfinished.replace(path)
+
+
+def table_lines(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Lines of a Markdown table."""
+    names = list(heads)
+    yield f"| {' | '.join(names)} |"
+    yield "|---" * len(names) + "|"
+    yield from (f"| {' | '.join(cells)} |" for cells in rows)
+
+
+def write_between(path: Path, begin: str, end: str, text: str) -> None:
+    """Put a text between two marks of a document. Raises SystemExit where they are not there."""
+    before, first, rest = path.read_text(encoding="utf-8").partition(begin)
+    _, last, after = rest.partition(end)
+    if not first or not last:
+        raise SystemExit(f"{path} has no {begin} ... {end}")
+    path.write_text(f"{before}{begin}\n\n{text}\n\n{end}{after}", encoding="utf-8")
 
 
 def read(path: Path) -> dict[int, Row]:
