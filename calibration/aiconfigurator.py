@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -335,13 +336,14 @@ ROUTING_SIZES = {"topk": "num_topk", "num_experts": "num_experts"}
 
 
 def _exchange(
-    path: Path, theirs: ColumnTable, left_out: LeftOut, kernel: str, times: Mapping[str, tuple[str, ...]]
-) -> ColumnTable:
-    """Dispatch and combine of DeepEP, one of our rows each; only inside a node."""
-    names = {**EXCHANGE_SIZES, **ROUTING_SIZES}
-    require_columns(theirs, path.name, (*names.values(), *(name for columns in times.values() for name in columns)))
-    sizes = {ours: number_column(theirs, path.name, name) for ours, name in names.items()}
-    sms = number_column(theirs, path.name, "dispatch_sms") if kernel == "deepep_normal" else np.zeros(len(theirs))
+    path: Path, theirs: ColumnTable, left_out: LeftOut, *, kernel: str, times: tuple[str, ...]
+) -> tuple[str, ColumnTable]:
+    """Dispatch and combine of DeepEP, one of our rows each, the sum of `times`; only inside a node."""
+    names = {**EXCHANGE_SIZES, **ROUTING_SIZES} | ({"num_sms": "dispatch_sms"} if kernel == "deepep_normal" else {})
+    summed = {op: [f"{op}_{name}_us" for name in times] for op in ("dispatch", "combine")}
+    require_columns(theirs, path.name, (*names.values(), *summed["dispatch"], *summed["combine"]))
+    sizes = {"num_sms": np.zeros(len(theirs))}
+    sizes |= {ours: number_column(theirs, path.name, name) for ours, name in names.items()}
     inside = sizes["num_nodes"] == 1.0
     if not inside.all():
         left_out.append(
@@ -349,31 +351,18 @@ def _exchange(
         )
     versions = _engine_columns(theirs)["backend_version"]
     exchanges = []
-    for op, columns in times.items():
+    for op, columns in summed.items():
         fixed = {"backend": np.char.lower(theirs.text("framework")), "backend_version": versions}
         labels = {"kernel": text_column(len(theirs), kernel), "op": text_column(len(theirs), op)}
         time_us = sum((number_column(theirs, path.name, name) for name in columns), np.zeros(len(theirs)))
-        exchanges.append(
-            ColumnTable({**fixed, **labels, "num_sms": sms, **sizes, "latency_s": time_us * S_PER_US}).rows(inside)
-        )
-    return joined_tables(exchanges)
-
-
-def _low_latency(path: Path, theirs: ColumnTable, left_out: LeftOut) -> tuple[str, ColumnTable]:
-    times = {"dispatch": ("dispatch_avg_t_us",), "combine": ("combine_avg_t_us",)}
-    return "ep_all_to_all", _exchange(path, theirs, left_out, "deepep_low_latency", times)
-
-
-def _throughput(path: Path, theirs: ColumnTable, left_out: LeftOut) -> tuple[str, ColumnTable]:
-    require_columns(theirs, path.name, ("dispatch_sms",))
-    times = {op: (f"{op}_transmit_us", f"{op}_notify_us") for op in ("dispatch", "combine")}
-    return "ep_all_to_all", _exchange(path, theirs, left_out, "deepep_normal", times)
+        exchanges.append(ColumnTable({**fixed, **labels, **sizes, "latency_s": time_us * S_PER_US}).rows(inside))
+    return "ep_all_to_all", joined_tables(exchanges)
 
 
 OTHER_TABLES: Mapping[str, Callable[[Path, ColumnTable, LeftOut], tuple[str, ColumnTable]]] = {
     "custom_allreduce_perf": _all_reduce,
     "nccl_perf": _nccl,
-    "wideep_deepep_ll_perf": _low_latency,
-    "wideep_deepep_normal_perf": _throughput,
+    "wideep_deepep_ll_perf": partial(_exchange, kernel="deepep_low_latency", times=("avg_t",)),
+    "wideep_deepep_normal_perf": partial(_exchange, kernel="deepep_normal", times=("transmit", "notify")),
 }
 """Their tables that take more than other names."""

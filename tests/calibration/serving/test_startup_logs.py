@@ -283,20 +283,20 @@ def test_arguments_are_never_evaluated(arguments: str) -> None:
 
 
 def test_a_large_log_is_read_in_seconds() -> None:
-    """A tenth of 50 MB, in a tenth of the time allowed of this process, with lines that almost match."""
+    """A fiftieth of 50 MB, in a second of this process, with lines that almost match."""
     almost = (
         "Load weight end." + " mem usage=" * 30 + "\n" + "Actual usage is 1" + ",1" * 200 + "\n" + "x" * 100_000 + "\n"
     )
     text = (
         VLLM_28
-        + (almost * 50)[:5_000_000]
+        + (almost * 10)[:1_000_000]
         + "[" * 40_000
         + "\n"
-        + ("DEBUG a line of a log, as long as most\n" * 100_000)
+        + ("DEBUG a line of a log, as long as most\n" * 20_000)
     )
     begin = time.process_time()
     assert read_startup_log(text).engine == "vllm"
-    assert time.process_time() - begin < 3.0
+    assert time.process_time() - begin < 1.0
 
 
 def test_files_are_read_with_bytes_that_are_no_text(tmp_path: Path) -> None:
