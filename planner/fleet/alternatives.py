@@ -1,7 +1,7 @@
 """Alternatives to the plan: the best fleet under a restriction (one SKU, one mode, another engine).
 
 By theory, with what simulation taught of the plan (`planner.fleet.corrections`), and as simple to run as a plan of that
-restriction alone would be (`planner.fleet.preferences`). Engines are compared on the SKUs of the plan: those that have
+restriction alone would be (`planner.fleet.refinement`). Engines are compared on the SKUs of the plan: those that have
 step times of that engine's own kernels there, so that nothing borrowed is compared.
 """
 
@@ -15,9 +15,8 @@ from planner.fleet.columns import CandidateColumns, Column
 from planner.fleet.corrections import Corrections
 from planner.fleet.market import market_of
 from planner.fleet.pool_sizes import filled_allocation
-from planner.fleet.preferences import preferred_allocation, why_preferred
 from planner.fleet.program import SAME_COST, FleetSearch, search_fleet
-from planner.fleet.refinement import COARSE_GAP, refined_allocation
+from planner.fleet.refinement import COARSE_GAP, preferred_allocation, refined_allocation
 from planner.fleet.types import Alternative, PlanRequest
 from planner.optimizer import Allocation, Objective, UnitStage
 from planner.search import ShiftRule
@@ -174,7 +173,7 @@ def _why_not(search: FleetSearch, chosen: Allocation, other: Allocation, kind: s
         return ""
     if kind == "engine":
         return "not searched for: search.more_engines"
-    reason, excess = why_preferred(search.columns, chosen, other), search.request.search.simplicity
+    reason, excess = _why_preferred(search.columns, chosen, other), search.request.search.simplicity
     if reason and chosen.cost_usd_per_hour <= (1.0 + excess + SAME_COST) * other.cost_usd_per_hour:
         return f"{reason} (search.simplicity)"
     if not _costs_more(chosen, other):
@@ -182,6 +181,24 @@ def _why_not(search: FleetSearch, chosen: Allocation, other: Allocation, kind: s
     if simulated:
         return "by theory alone: the plan was simulated, this was not"
     return f"the plan is the cheapest to within {percent(chosen.gap)}" if chosen.gap else ""
+
+
+def _why_preferred(columns: CandidateColumns, chosen: Allocation, other: Allocation) -> str:
+    """Why a fleet is preferred to another, by what is preferred first; empty where it is not."""
+    ours, others = columns.chosen(chosen), columns.chosen(other)
+    borrowed = dict.fromkeys(column.family.sku for column in others if not column.is_measured)
+    if borrowed and all(column.is_measured for column in ours):
+        return f"step times of {', '.join(borrowed)} were not all measured"
+    counts = [len({column.family.sku for column in used}) for used in (ours, others)]
+    if counts[0] != counts[1]:
+        return f"{counts[1]} SKUs where {counts[0]} will do" if counts[0] < counts[1] else ""
+    mixed = [all(column.is_mixed for column in used) for used in (ours, others)]
+    if mixed[0] is not mixed[1]:
+        return "mixed replicas are simpler to run than pairs of pools" if mixed[0] else ""
+    counts = [len({(column.service, column.family.name) for column in used}) for used in (ours, others)]
+    if counts[0] == counts[1]:
+        counts = [len(columns.members(fleet)) for fleet in (chosen, other)]
+    return f"{counts[1]} kinds of pools where {counts[0]} will do" if counts[0] < counts[1] else ""
 
 
 def _costs_more(one: Allocation, other: Allocation) -> bool:

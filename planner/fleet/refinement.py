@@ -4,6 +4,12 @@ The program is solved, the optimistic rates that its answer rests on are replace
 so that the answer whose columns all have true rates is optimal over the true rates of all. The same program
 over columns with true rates alone gives a fleet that can be had; once no fleet can be cheaper by more than
 `RELATIVE_GAP`, the rest need not be refined.
+
+Predictions are not so exact that a few percent count: fleets within `SearchSpace.simplicity` of the best are ties. Of
+these the preferred one has only GPUs whose step times were measured, then fewer *faults*: a SKU beyond the first, a
+kind of pools beyond one for each service, a service of prefill and decode pools (two mixed replicas survive the loss of
+one, a pair does not). Each is a fixed charge in the objective (`FleetProblem.charge`), and all those of the best fleet
+together are one tie: a fleet with half of its faults may be worse by half a tie.
 """
 
 from __future__ import annotations
@@ -11,8 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from planner.fleet.columns import Column
-from planner.fleet.program import RELATIVE_GAP, FleetSearch
+from planner.fleet.columns import CandidateColumns, Column
+from planner.fleet.program import RELATIVE_GAP, SAME_COST, FleetSearch
 from planner.fleet.sites import lower_bound
 from planner.optimizer import FEASIBILITY_TOLERANCE, Allocation, Objective, SolveStatus
 
@@ -112,3 +118,56 @@ def with_bound(allocation: Allocation, usd_per_hour: float) -> Allocation:
     gap = max(1.0 - usd_per_hour / (allocation.objective or math.inf), 0.0)
     status = SolveStatus.OPTIMAL if gap <= FEASIBILITY_TOLERANCE else SolveStatus.WITHIN_GAP
     return allocation.model_copy(update={"gap": gap, "status": status})
+
+
+# --- preferences ------------------------------------------------------------------------------------------------------
+
+
+def preferred_allocation(search: FleetSearch, best: Allocation) -> Allocation:
+    """The fleet that is preferred among those that tie with the best.
+
+    Args:
+        search: the program and its columns, whose rates are refined.
+        best: the best fleet by the request's objective.
+    """
+    columns = search.columns
+    if best.objective is None or not search.request.search.simplicity:
+        return best
+    is_measured = all(column.is_measured for column in columns.chosen(best))
+    faults = _faults(columns, best)
+    for only_measured in (True,) if is_measured else (True, False):
+        if faults or is_measured is not only_measured:
+            found = _charged(search, best, only_measured, faults)
+            if found is not None and (only_measured is not is_measured or _faults(columns, found) < faults):
+                return found
+    return best
+
+
+def _faults(columns: CandidateColumns, fleet: Allocation) -> int:
+    """How much there is of what makes a fleet less simple."""
+    used = columns.chosen(fleet)
+    return len({mark for column in used for mark in column.marks}) - 1 - len({column.service for column in used})
+
+
+def _charged(search: FleetSearch, best: Allocation, only_measured: bool, faults: int) -> Allocation | None:
+    """The best fleet where each fault costs its part of a tie; None where none ties."""
+    columns, objective, simplicity = search.columns, search.request.objective, search.request.search.simplicity
+    is_cheapest, value = objective is Objective.MIN_COST, best.objective or 0.0
+    tie = simplicity if is_cheapest else simplicity / (1.0 + simplicity)
+    charge = tie * (value if is_cheapest else best.rate_per_s) / max(faults, 1)
+    unavoidable = 1 + len({column.service for column in columns.chosen(best)})  # marks: a SKU, a kind for each service
+    found = refined_allocation(
+        search,
+        objective,
+        lambda: [column for column in columns.all if column.is_measured or not only_measured],
+        most_usd_per_hour=(1.0 + tie + SAME_COST) * value + unavoidable * charge if is_cheapest else math.inf,
+        charge=charge,
+    )
+    if not found.status.has_allocation:
+        return None
+    if is_cheapest:
+        own = found.cost_usd_per_hour
+        proved = with_bound(found.model_copy(update={"objective": own}), lower_bound(best))
+        return proved if own <= (1.0 + tie + SAME_COST) * value else None
+    own = found.rate_per_s / (1.0 if objective is Objective.MAX_RATE else found.cost_usd_per_hour)
+    return found.model_copy(update={"objective": own}) if own >= (1.0 - tie - SAME_COST) * value else None

@@ -2,7 +2,7 @@
 
 1. Solve the integer program with an optimistic rate for every unit (`planner.search.bounds`).
 2. Replace the rates of the chosen units by those of theory; repeat from 1 until none is optimistic.
-3. Of the fleets that tie with the best take the one that is simplest to run (`planner.fleet.preferences`).
+3. Of the fleets that tie with the best take the one that is simplest to run (`planner.fleet.refinement`).
 4. Build the deployments, evaluate and simulate them; lower the rates of every configuration that misses a target, by as
    much as its misses say, and what is expected of those not simulated yet; repeat from 1.
 5. Of a fleet that holds, simulate those with a replica fewer; what holds against theory becomes a unit of its own;
@@ -24,9 +24,8 @@ from planner.fleet.columns import Column
 from planner.fleet.market import on_networks
 from planner.fleet.pairing import UsedPool, deployments_of, used_pools
 from planner.fleet.pool_sizes import Groups, Questions, filled_allocation, smaller_pools_that_hold
-from planner.fleet.preferences import preferred_allocation
 from planner.fleet.program import SAME_COST, FleetSearch
-from planner.fleet.refinement import refined_allocation
+from planner.fleet.refinement import preferred_allocation, refined_allocation
 from planner.fleet.simulation import run_of
 from planner.fleet.types import PlannedDeployment
 from planner.fleet.verification import (

@@ -79,7 +79,7 @@ def alternative(found: Plan, restriction: str) -> Alternative:
 
 
 def test_an_alternative_that_costs_no_more_says_which_preference_passed_it_over() -> None:
-    """Seven B200 in either mode (`test_preferences`): a pair falls behind by the preference for mixed replicas."""
+    """Seven B200 in either mode (`test_refinement`): a pair falls behind by the preference for mixed replicas."""
     found = tied("search.skus=[b200-sxm]")
     pairs = alternative(found, "disaggregated")
     assert found.cost is not None and pairs.usd_per_hour == pytest.approx(found.cost.usd_per_hour)

@@ -206,21 +206,6 @@ def test_every_factor_is_a_period_even_where_neighbours_are_equal() -> None:
     assert periods_of(None) == (ALWAYS,)
 
 
-@pytest.mark.parametrize(
-    ("count", "hours", "names"),
-    [
-        (168, 1.0, {0: "day 1 00:00", 25: "day 2 01:00", 167: "day 7 23:00"}),
-        (48, 0.5, {1: "00:30", 47: "23:30"}),
-        (3, 1.0 / 7.0, {0: "period 1", 2: "period 3"}),
-    ],
-)
-def test_periods_are_named_by_the_clock_and_differ(count: int, hours: float, names: dict[int, str]) -> None:
-    periods = periods_of(DemandProfile(factors=(1.0,) * count, period_hours=hours))
-    assert {place: periods[place].name for place in names} == names
-    assert len({period.name for period in periods}) == count
-    assert sum(period.hours for period in periods) == pytest.approx(count * hours)
-
-
 def test_sessions_are_not_cut_by_length() -> None:
     chat = Workload.of_sessions(1.0, Sessions(turns=3.0, per_turn=CONV))
     assert len(slices_of([service(workload=chat)])) == 1

@@ -83,28 +83,6 @@ def _reserved() -> Purchase:
     return Purchase(name="reserved", usd_per_hour=1.0, committed=True)
 
 
-def test_periods_between_two_of_the_same_cost_are_not_solved() -> None:
-    """One unit carries all of four demands: the least and the largest are asked, the two between follow."""
-    stated = FleetProblem(
-        slices=(Slice(name="s", demand_per_s=(1.0, 2.0, 3.0, 4.0)),),
-        units=(Unit(name="u", rates_per_s={"s": 5.0}, usd_per_hour=2.0),),
-        periods=tuple(Period(name=f"p{t}") for t in range(4)),
-    )
-    asked = []
-
-    def solve_one(layout, left):
-        asked.append(float(layout.demand_per_s[0, 0]))
-        values = np.zeros(layout.columns)
-        values[layout.column.units[0, 0]], values[layout.column.rates[0, 0]] = 1.0, asked[-1]
-        return PartAnswer(values, 2.0)
-
-    found = by_period(build_layout(stated), solve_one)
-    assert asked == [1.0, 4.0]
-    assert (usd_per_hour(stated, found), found.bound_usd_per_hour) == (2.0, 2.0)
-    assert found.values is not None
-    assert found.values[build_layout(stated).column.rates[0]].tolist() == [1.0, 2.0, 3.0, 4.0]
-
-
 def test_kinds_of_the_largest_demand_serve_all_periods() -> None:
     """Two kinds are each cheapest in one period; only that of the larger demand may be on, beside those of none."""
     stages = {"f": UnitStage.FIRST, "s": UnitStage.SECOND}

@@ -14,14 +14,12 @@ from planner.core import InputError, Metric
 from planner.engine import KvTier, ReplicaConfig, Speculation, memory_footprint, require_room
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
-from planner.scenario import load_scenario
-from planner.search import Demand, FamilySet, Mode, Offer, SearchSpace, find_families, with_rounded_bursts
-from planner.search import enumerate as enumerate_module
+from planner.search import Demand, FamilySet, Mode, Offer, SearchSpace, find_families
 from planner.search.bounds import bounds_key
 from planner.search.cache_keys import group_key
 from planner.search.step_time_groups import step_time_group, with_limits
 from planner.serving import Deployment, Pool, Role, evaluate, pool_model
-from planner.workload import ArrivalProcess, LatencyTarget, RecordedArrivals, RequestClass, Slo, TokenLengths, Workload
+from planner.workload import ArrivalProcess, LatencyTarget, RequestClass, Slo, TokenLengths, Workload
 from tests.builders import CHAT, FP8, HARDWARE
 from tests.search.caches import forget_all
 
@@ -149,23 +147,6 @@ def test_bounds_of_other_targets_and_arrivals_are_those_of_a_group_made_for_them
     forget_all()
     assert bounds(first) != alone
     assert bounds(other) == alone
-
-
-def test_a_recording_at_another_rate_looks_through_no_grid_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its bursts beside the drift differ at every rate, by less than anyone knows them."""
-    request, searches = load_scenario("chat-llama-70b"), []
-    arrivals = request.workload.arrivals
-    assert isinstance(arrivals, RecordedArrivals)
-    demands = [with_rounded_bursts(demand(arrivals=arrivals.at_rate(rate).process)) for rate in (40.0, 42.0, 50.0)]
-    real = enumerate_module._found_families
-
-    def counted(*given: Any) -> FamilySet:
-        searches.append(given)
-        return real(*given)
-
-    monkeypatch.setattr(enumerate_module, "_found_families", counted)
-    forget_all()
-    assert len({id(found(asked)) for asked in demands}) == len(searches) == 1
 
 
 def test_what_misses_a_target_even_when_idle_does_so_by_full_evaluation() -> None:
