@@ -95,7 +95,7 @@ def mean_of_modes(rows: ColumnTable, *shape: str) -> ColumnTable:
     The selection takes several times as long where all scores are alike (``flat``) as where the last are the largest
     (``top_last``); served scores are neither, so that the middle is assumed.
     """
-    key = rows.keys("backend", "batch_size", "isl", "step", *shape)
+    key = rows.keys("backend", *shape, "batch_size", "isl", "step")
     mean_s = np.bincount(key, rows["latency_s"]) / np.bincount(key)
     first = np.unique(key, return_index=True)[1]
     return rows.rows(first).with_columns(latency_s=mean_s)
