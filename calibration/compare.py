@@ -17,7 +17,7 @@ from calibration.assemble import ELEMENTWISE_OPS, ENGINES, GEMM_DTYPES, LATENT_D
 from calibration.expected import PASS_KEYS, fit_key, fitted_s
 from calibration.measure import is_cold
 from calibration.operators import KV_BYTES, elementwise_rows, kernel_s
-from calibration.possible import least_work
+from calibration.possible import least_work, row_of
 from calibration.records import COLUMNS, KernelCase, Value
 from calibration.tables import ColumnTable, Mask, read_table
 from hardware_db import Calibration, GpuSku
@@ -176,7 +176,7 @@ def _reviews_of(name: str, rows: ColumnTable, backend: str, calibration: Calibra
 def _is_cold(case: KernelCase, sku: GpuSku) -> bool:
     """True if a decode's cache exceeds the L2 cache: tables replay one input, predictions are for what is not kept."""
     cache = 0.0 if sku.l2_bytes is None else sku.l2_bytes.value
-    read = float(least_work(case.operator, case.row, sku).hbm_bytes[0])
+    read = float(least_work(case.operator, row_of(case), sku).hbm_bytes[0])
     return not case.operator.startswith("generation") or is_cold(read, cache)
 
 

@@ -14,7 +14,7 @@ from calibration.assemble import GEMM_DTYPES
 from calibration.fit_measured import PASSES
 from calibration.measure import Effort, calls_per_replay, copies_for
 from calibration.operators import kernel_s
-from calibration.possible import TOLERANCE, least_time_s, least_work
+from calibration.possible import TOLERANCE, least_time_s, least_work, row_of
 from calibration.records import KernelCase
 from hardware_db import Calibration, GpuSku, KernelFit
 from planner.core import InputError
@@ -81,7 +81,7 @@ def fitted_s(case: KernelCase, fit: KernelFit, sku: GpuSku) -> float:
 
 def least_s(case: KernelCase, sku: GpuSku) -> float:
     """The least that the datasheet allows [s]."""
-    return float(least_time_s(case.operator, case.row, sku, kept_bytes=0.0)[0])
+    return float(least_time_s(case.operator, row_of(case), sku, kept_bytes=0.0)[0])
 
 
 def impossible_fits(calibration: Calibration, cases: Sequence[KernelCase], sku: GpuSku) -> list[str]:
@@ -116,7 +116,7 @@ def require_possible(calibration: Calibration, cases: Sequence[KernelCase], sku:
 def _wall_s(case: KernelCase, call_s: float, sku: GpuSku, effort: Effort) -> float:
     """As `calibration.measure.time_calls` goes about it, the flush of the cache before every replay included."""
     cache = sku.l2_bytes.value if sku.l2_bytes is not None else 0.0
-    copies = copies_for(float(least_work(case.operator, case.row, sku).hbm_bytes[0]), cache)
+    copies = copies_for(float(least_work(case.operator, row_of(case), sku).hbm_bytes[0]), cache)
     replay_s = calls_per_replay(call_s, copies, effort) * call_s
     for_least = math.ceil(effort.least_s / replay_s)
     replays = min(max(effort.replays, for_least), 4 * effort.replays, math.ceil(effort.total_s / replay_s))

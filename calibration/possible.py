@@ -70,6 +70,11 @@ def least_work(name: str, table: ColumnTable, sku: GpuSku) -> RowWork:
     return RowWork(**work)
 
 
+def row_of(case: KernelCase) -> ColumnTable:
+    """The row of a case, of experts with those in use: a run deals its tokens to them evenly."""
+    return with_loads(case.row) if case.operator == "moe" else case.row
+
+
 def _bandwidths(sku: GpuSku) -> Mapping[str, float]:
     """Bandwidth [bytes/s] for each kind of bytes of `RowWork`."""
     host = sku.node.pcie_bytes_per_s.value
@@ -118,7 +123,7 @@ def implausibility(case: KernelCase, latency_s: float, sku: GpuSku, rotated_byte
     """
     if not math.isfinite(latency_s) or latency_s <= 0.0:
         return f"{case.key}: {latency_s} s is no duration"
-    work, bandwidths = least_work(case.operator, case.row, sku), _bandwidths(sku)
+    work, bandwidths = least_work(case.operator, row_of(case), sku), _bandwidths(sku)
     missed = max(0.0, 1.0 - l2_bytes / rotated_bytes) if rotated_bytes > 0.0 else 0.0
     least_s = {
         "peak FLOP/s": work.compute_s[0],
@@ -164,15 +169,10 @@ def _gemm(table: ColumnTable, sku: GpuSku) -> Work:
 
 
 def _experts(table: ColumnTable, sku: GpuSku) -> Work:
-    """The measured rank has its even share of the pairs or more, and at least one token's experts of its share; of rows
-    whose tokens are dealt evenly all experts that are dealt to.
-    """
+    """The measured rank has its even share of the pairs or more, and at least one token's experts of its share."""
     values = (2.0 + table["gated"]) * table["hidden"] * table["inter"] / table["tp"]
     pairs = np.floor(table["num_tokens"] * table["topk"] / table["ep"])
-    active = np.minimum(pairs, np.floor(table["topk"] / table["ep"]))
-    dealt = np.flatnonzero((table.text("distribution") == "balanced") & (table["ep"] == 1.0))
-    if dealt.size:
-        active[dealt] = with_loads(table.rows(dealt))["_active"]
+    active = table.columns.get("_active", np.minimum(pairs, np.floor(table["topk"] / table["ep"])))
     return _weights(table, EXPERT_DTYPES, sku, 2.0 * pairs * values, active * values)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from calibration.bench import UNAVAILABLE, Workbench
 from calibration.measure import CudaStopwatch, Effort, HostStopwatch, Stopwatch, flush_buffer, is_cold, time_calls
-from calibration.possible import implausibility, least_work
+from calibration.possible import implausibility, least_work, row_of
 from calibration.records import KernelCase, MeasurementOutcome, RawFolder, Record
 from calibration.workloads import build
 from hardware_db import GpuSku
@@ -138,7 +138,7 @@ def available_cases(
     """The lists whose kernels exist here, and what was said of the others; each is tried on its quickest case."""
     available, refused = {}, {}
     for name, listed in cases.items():
-        smallest = min(listed, key=lambda case: least_work(case.operator, case.row, session.sku).hbm_bytes[0])
+        smallest = min(listed, key=lambda case: least_work(case.operator, row_of(case), session.sku).hbm_bytes[0])
         record = session.measure(smallest) if name in TRIED_FIRST else None
         if record is not None and record.outcome is MeasurementOutcome.UNAVAILABLE:
             refused[name] = record.note
