@@ -40,6 +40,7 @@ from planner.charts.marks import (
 from planner.charts.steps import BOUND_COLORS
 from planner.core import money, percent, significant, with_unit
 from planner.fleet import Plan, PlannedDeployment
+from planner.report import target_name
 from planner.roofline import Bound
 from planner.serving import Pool, PoolPerformance, Role, step_shapes, token_costs
 from planner.workload import Workload
@@ -183,7 +184,7 @@ def target_rows(plan: Plan) -> list[Row]:
         predicted, simulated = check.predicted_s / threshold_s, check.simulated_s / threshold_s
         rows.append(
             {
-                "target": f"{f'{check.of}: ' if check.of else ''}{check.target.name}",
+                "target": target_name(check.target, check.of),
                 "threshold_ms": 1e3 * threshold_s,
                 "predicted_ms": 1e3 * check.predicted_s,
                 "simulated_ms": 1e3 * check.simulated_s if plan.simulated else None,

@@ -36,6 +36,7 @@ from planner.report.plan import (
     token_distributions,
 )
 from planner.report.records import evaluation_to_dict, plan_schema, plan_to_dict
+from planner.report.robustness import target_name
 
 __all__ = [
     "COST_COLUMNS",
@@ -72,6 +73,7 @@ __all__ = [
     "records",
     "running_fleet",
     "tables",
+    "target_name",
     "terminal",
     "token_distributions",
     "what_if",

@@ -82,3 +82,9 @@ def hint(label: str) -> str:
     """Text of the hover on a heading, row or label; empty where there is no term."""
     known = term(label)
     return known.hint if known else ""
+
+
+def meaning(label: str) -> str:
+    """The definition alone; empty where there is no term."""
+    known = term(label)
+    return known.meaning if known else ""

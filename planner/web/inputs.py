@@ -11,6 +11,7 @@ import streamlit as st
 from planner.core import InputError, Metric, PlannerError, significant
 from planner.llm import Precision, checkpoint_bytes, checkpoints_of, format_words, list_llms, load_llm
 from planner.optimizer import Objective
+from planner.report import glossary
 from planner.scenario import MAX_SCENARIO_BYTES, formats_with, list_scenarios, slo_presets, url
 from planner.web import components, fields, inputs_hardware, inputs_traffic, links, results, session
 
@@ -33,8 +34,6 @@ OF_SCENARIO = "As in the scenario file: no checkpoint of it is known"
 KV_FORMATS = {"bf16": "16 bits", "fp8": "FP8"}
 """Formats of the KV cache that every engine has; others stand in the scenario file."""
 OWN_TARGETS = "own"
-MAX_NAMED = 4
-"""Most changed inputs named. A choice."""
 _FADED = "<style>.st-key-answer {opacity: 0.45}</style>"
 OBJECTIVES = {
     Objective.MIN_COST.value: "Least cost for all requests",
@@ -42,12 +41,6 @@ OBJECTIVES = {
     Objective.MAX_RATE_PER_COST.value: "Most requests per dollar",
 }
 PERCENTILES = {0.5: "p50", 0.9: "p90", 0.95: "p95", 0.99: "p99", 0.999: "p99.9"}
-METRICS = {
-    Metric.TTFT.value: "Time to first token: from the arrival of a request until its first token reaches the client",
-    Metric.TPOT.value: "Time per output token: (end-to-end time - TTFT) / (output tokens - 1) of a request",
-    Metric.E2E.value: "End-to-end time: from the arrival of a request until its last token",
-    Metric.ITL.value: "Inter-token latency: one gap between two tokens",
-}
 
 
 def show() -> None:
@@ -95,9 +88,7 @@ def _plan() -> None:
 def _changed() -> str:
     """The inputs that were changed, as the page calls them."""
     paths = [path for path, _ in url.differences(session.planned_content(), session.content()) if path != "name"]
-    names = fields.names_of(paths or ["name"]).split(", ")
-    more = len(names) - MAX_NAMED
-    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return fields.names_of(paths or ["name"])
 
 
 def mark_pending(*, has_answer: bool) -> None:
@@ -338,7 +329,7 @@ def _target_input(index: int, target: dict[str, Any]) -> None:
         name,
         sorted({*PERCENTILES, share}),
         format_func=lambda share: PERCENTILES.get(share, f"p{100 * share:g}"),
-        help=METRICS[target["metric"]],
+        help=glossary.meaning(name),
         **session.bind_field(f"slo.{index}.percentile"),
     )
     seconds = target["metric"] == Metric.E2E.value

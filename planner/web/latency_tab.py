@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 
 import streamlit as st
@@ -13,7 +13,7 @@ from planner.charts import Row, latencies
 from planner.core import Metric, number_of, percent, share_with_error, significant, with_unit
 from planner.engine import ReplicaConfig
 from planner.fleet import Plan, PlannedDeployment, ScopedSlo, TargetCheck, joint_share, target_ranges_s
-from planner.report import class_table, confidence_table, tables
+from planner.report import class_table, confidence_table, glossary, tables, target_name
 from planner.serving import Pool, longest_prompt_tokens
 from planner.web import components, concerns, latency_growth, results, session
 from planner.web.components import MetricCard
@@ -86,7 +86,7 @@ def verdict(plan: Plan) -> str:
         target = f"the target is {percent(plan.request.slo.attainment)}"
         return f"Within all thresholds at once: {predicted} of the requests in theory{in_simulation}; {target}."
     how = "in theory and in simulation" if plan.simulated else "in theory; the simulation is under way"
-    missed = [_target_name(check) for check in plan.targets if not check.met]
+    missed = [target_name(check.target, check.of) for check in plan.targets if not check.met]
     closest = max(plan.targets, key=lambda check: check.predicted_s / check.target.threshold_s)
     used = closest.predicted_s / closest.target.threshold_s
     first = f"All targets hold {how}."
@@ -96,14 +96,8 @@ def verdict(plan: Plan) -> str:
         return f"{first} The fleet is overloaded."
     metric = closest.target.metric
     latency, threshold = with_unit(closest.predicted_s, metric), with_unit(closest.target.threshold_s, metric)
-    return (
-        f"{first} Closest to its limit is {_target_name(closest)}, predicted at {latency} of {threshold} "
-        f"({percent(used)})."
-    )
-
-
-def _target_name(check: TargetCheck) -> str:
-    return f"{check.of}: {check.target.name}" if check.of else check.target.name
+    name = target_name(closest.target, closest.of)
+    return f"{first} Closest to its limit is {name}, predicted at {latency} of {threshold} ({percent(used)})."
 
 
 def _predicted_card(plan: Plan, check: TargetCheck, ends: tuple[float, float] | None) -> MetricCard:
@@ -113,27 +107,22 @@ def _predicted_card(plan: Plan, check: TargetCheck, ends: tuple[float, float] | 
     if ends is not None:
         interval = f"{_interval_text(ends, target.metric)} ({latency_growth.INTERVAL})"
     hint = (
-        f"{target.name}: {MEANINGS[target.metric]} Target: {percent(target.percentile)} of the "
+        f"{target.name}. {glossary.meaning(target.metric)} Target: {percent(target.percentile)} of the "
         f"{'gaps' if target.metric is Metric.ITL else 'requests'} within {limit}. Predicted by queueing theory on step "
         f"times {provenance(plan)}. Interval: the same prediction with all kernels at the fast and at the slow end of "
         f"the middle {latency_growth.INTERVAL} of their held-out measurements."
     )
     return MetricCard(
-        f"{_target_name(check)}, at most {limit}", with_unit(check.predicted_s, target.metric), hint, interval
+        f"{target_name(check.target, check.of)}, at most {limit}",
+        with_unit(check.predicted_s, target.metric),
+        hint,
+        interval,
     )
-
-
-MEANINGS: Mapping[Metric, str] = {
-    Metric.TTFT: "time to first token, from arrival to the first token at the client.",
-    Metric.TPOT: "time per output token of one request after its first.",
-    Metric.E2E: "end to end, from arrival to the last token at the client.",
-    Metric.ITL: "inter-token latency, one gap between two tokens, over all gaps of all requests.",
-}
 
 
 def _simulated_card(plan: Plan, check: TargetCheck) -> MetricCard:
     target = check.target
-    label = f"{_target_name(check)}, simulated"
+    label = f"{target_name(check.target, check.of)}, simulated"
     if not plan.simulated:
         return MetricCard(label, "-", "The simulation is under way; this fills in by itself.", "under way")
     requests = sum(planned.simulated.requests for planned in plan.deployments)
@@ -249,7 +238,7 @@ def _missed_with_slow_kernels(plan: Plan, ranges: Sequence[tuple[float, float] |
     if any(math.isinf(seconds) for _, seconds in missed):
         return "With kernels at the slow end of the calibration's interval the fleet would be overloaded."
     reached = " and ".join(
-        f"{_target_name(check)} {with_unit(seconds, check.target.metric)}" for check, seconds in missed
+        f"{target_name(check.target, check.of)} {with_unit(seconds, check.target.metric)}" for check, seconds in missed
     )
     return f"With kernels at the slow end of the calibration's interval these targets would be missed: {reached}."
 

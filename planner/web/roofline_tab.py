@@ -28,13 +28,6 @@ BOUND_WORDS = {
     Bound.OVERHEAD: "the serving engine",
 }
 """Resources that a step waits for, in words."""
-BOUND_REMEDIES = {
-    Bound.COMPUTE: "More FLOP/s or fewer bits would shorten it; more bandwidth would not.",
-    Bound.MEMORY: "More bandwidth or fewer bits would shorten it; more FLOP/s would not.",
-    Bound.LINK: "A faster link or fewer GPUs in a replica would shorten it.",
-    Bound.OVERHEAD: "A faster GPU would help little: launches and host time take long.",
-}
-"""Remedies by the resource that a step waits for."""
 HINTS = glossary.hints_of("roofline")
 
 
@@ -211,7 +204,8 @@ def verdict(model: PoolModel, by_step: Mapping[str, Sequence[Row]], running: flo
     lines = []
     for name, rows in by_step.items():
         bound = next(iter(steps.bound_shares(rows)))
-        lines.append(f"On {model.pool.config.label} {waiting_in_words(name, rows)}. {BOUND_REMEDIES[bound]}")
+        meaning = reasons.BOUND_MEANINGS[bound]
+        lines.append(f"On {model.pool.config.label} {waiting_in_words(name, rows)}: {meaning}.")
     if model.pool.role is Role.PREFILL:
         return lines
     now, twice = steps.decode_row(model, running), steps.decode_row(model, 2.0 * running)

@@ -28,7 +28,7 @@ from planner.charts import reasons
 from planner.core import Columns, Table, percent, significant
 from planner.fleet import Corrections, Plan, PlanRequest, Progress, TargetCheck
 from planner.optimizer import ConstraintReport
-from planner.report import LIMITS, ROUNDING, explanation, glossary, limit_name
+from planner.report import LIMITS, ROUNDING, explanation, glossary, limit_name, target_name
 from planner.scenario import limit_in_words
 from planner.web import components, results, summary, what_if
 from planner.web.results import Page
@@ -162,8 +162,7 @@ def limits_in_words(plan: Plan, costs: CostRange | None = None) -> list[str]:
 def _tightest(checks: Sequence[TargetCheck]) -> str:
     """The target nearest to its threshold, or furthest beyond it, by theory: ``p99 TPOT, at 71 %``."""
     check = max(checks, key=lambda check: check.predicted_s / check.target.threshold_s)
-    of = f"{check.of}: " if check.of else ""
-    return f"{of}{check.target.name}, at {percent(check.predicted_s / check.target.threshold_s)}"
+    return f"{target_name(check.target, check.of)}, at {percent(check.predicted_s / check.target.threshold_s)}"
 
 
 def _confidence_lines(plan: Plan, costs: CostRange | None) -> list[str]:

@@ -12,7 +12,8 @@ from planner.scenario import Content, full_content, read_scenario
 from tests.builders import SMALL_CHAT
 from tests.charts.titles import title_of
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
+"""A first plan on a fresh machine compiles for a minute, on a busy one for several."""
 KINDS = ("markdown", "caption", "info", "success", "warning", "error")
 
 

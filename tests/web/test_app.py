@@ -351,9 +351,9 @@ def test_an_example_is_opened_and_undone(by_theory: None, stopped: Callable[[], 
     assert scenario(app) == before
 
 
-@pytest.fixture
-def form(by_theory: None) -> AppTest:
-    """A page whose fields alone are looked at: nothing is planned."""
+@pytest.fixture(scope="module")
+def form() -> AppTest:
+    """A page whose fields alone are looked at: changes are gathered and nothing is planned."""
     return small(gathers=True)
 
 
@@ -366,6 +366,21 @@ def test_targets_of_a_use(form: AppTest) -> None:
     assert any(preset.source in item.value for item in form.caption)
 
 
+def test_a_mean_is_typed_and_emptied_again(form: AppTest) -> None:
+    """Any number, to the token and beyond four times the trace's own mean, and shown as it was given."""
+    own = [form.number_input(key=f"mean-{side}").value for side in ("input", "output")]
+    number("mean-input", 3140.0)(form)
+    number("mean-output", 12.5)(form)
+    means = {"mean_input_tokens": 3140.0, "mean_output_tokens": 12.5}
+    assert at(form, "workload.lengths") == {"preset": "azure-2023-conv", **means}
+    assert [form.number_input(key=f"mean-{side}").value for side in ("input", "output")] == [3140.0, 12.5]
+    distribution = planner.load_scenario(scenario(form)).workload.classes[0].lengths
+    assert distribution.mean_input == pytest.approx(3140.0, rel=0.01)
+    number("mean-output", own[1])(form)
+    number("mean-input", own[0])(form)
+    assert at(form, "workload.lengths") == "azure-2023-conv"
+
+
 def test_every_request_alike_starts_from_the_means_of_the_trace(form: AppTest) -> None:
     lengths = load_lengths("azure-2023-conv")
     choice("workload.lengths", "constant")(form)
@@ -375,53 +390,30 @@ def test_every_request_alike_starts_from_the_means_of_the_trace(form: AppTest) -
     assert at(form, "workload.lengths") == {**means, "input_tokens": 100}
 
 
-def test_a_mean_is_typed_and_emptied_again(form: AppTest) -> None:
-    """Any number, to the token and beyond four times the trace's own mean, and shown as it was given."""
-    own = form.number_input(key="mean-input").value
-    number("mean-input", 3140.0)(form)
-    number("mean-output", 12.5)(form)
-    means = {"mean_input_tokens": 3140.0, "mean_output_tokens": 12.5}
-    assert at(form, "workload.lengths") == {"preset": "azure-2023-conv", **means}
-    assert [form.number_input(key=f"mean-{side}").value for side in ("input", "output")] == [3140.0, 12.5]
-    distribution = planner.load_scenario(scenario(form)).workload.classes[0].lengths
-    assert distribution.mean_input == pytest.approx(3140.0, rel=0.01)
-    number("mean-output", round(load_lengths("azure-2023-conv").mean_output))(form)
-    number("mean-input", own)(form)
-    assert at(form, "workload.lengths") == "azure-2023-conv"
-
-
-def test_shared_tokens_switch_the_prefix_cache(form: AppTest) -> None:
-    number("workload.prefixes", 512)(form)
-    assert at(form, "search.prefix_cache") == [True] and at(form, "workload.prefixes.tokens") == 512
-    number("workload.prefixes", 0)(form)
-    assert at(form, "search.prefix_cache") == [False] and at(form, "workload.prefixes") is None
+def test_shared_tokens_switch_the_prefix_cache_and_spot_brings_its_terms(form: AppTest) -> None:
+    for tokens, cached, prefixes in ((512, True, {"tokens": 512, "groups": 1, "skew": 0.0}), (0, False, None)):
+        number("workload.prefixes", tokens)(form)
+        assert at(form, "search.prefix_cache") == [cached] and at(form, "workload.prefixes") == prefixes
+    several("prices.commitments", ["on_demand", "spot"])(form)
+    assert form.number_input(key="prices.spot.recovery_s").value == 600.0
+    assert at(form, "prices.spot.interruptions_per_hour") == 0.05
 
 
 def test_images_are_offered_for_a_model_that_sees_them(form: AppTest) -> None:
+    """What was named after an example is named after the model: reports bear that name."""
     assert not [widget for widget in form.number_input if widget.key == "workload.images"]
+    form.text_input(key="name").set_value("chat-llama-70b").run()
     choice("llm", "qwen3-vl-8b-instruct")(form)
+    assert at(form, "name") == "qwen3-vl-8b-instruct"
     number("workload.images", 1.0)(form)
     assert at(form, "workload.images") == {"size": "1024x768", "per_request": 1.0}
     number("image-width", 2048)(form)
     assert at(form, "workload.images.size") == "2048x768"
     number("workload.images", 0.0)(form)
     assert at(form, "workload.images") is None
-
-
-def test_spot_brings_its_terms(form: AppTest) -> None:
-    several("prices.commitments", ["on_demand", "spot"])(form)
-    assert form.number_input(key="prices.spot.recovery_s").value == 600.0
-    assert at(form, "prices.spot.interruptions_per_hour") == 0.05
-
-
-@pytest.mark.parametrize(("name", "after"), [("chat-llama-70b", "llama-3.1-8b"), ("for the board", "for the board")])
-def test_what_was_named_after_an_example_is_named_after_the_model_chosen(
-    by_theory: None, name: str, after: str
-) -> None:
-    """Reports and files bear that name: a plan of one model is not to be sent on under another one's."""
-    app = small(name=name, gathers=True)
-    choice("llm", "llama-3.1-8b")(app)
-    assert at(app, "name") == after
+    form.text_input(key="name").set_value("for the board").run()
+    choice("llm", "llama-3.1-8b")(form)
+    assert at(form, "name") == "for the board"
 
 
 # --- tabs -------------------------------------------------------------------------------------------------------------
