@@ -15,6 +15,7 @@ import streamlit as st
 from planner.analysis import CostRange, headline
 from planner.core import number_of, percent, with_unit
 from planner.fleet import Loss, LossOf, Plan, PlanRequest
+from planner.report import target_name
 from planner.web import components, session
 
 USUAL_CONFIDENCE: float = PlanRequest.model_fields["confidence"].default
@@ -99,9 +100,10 @@ def _loss(loss: Loss, plan: Plan) -> Concern:
     elif not math.isfinite(loss.predicted_s):
         words = f"If one {what} fails ({loss.failed}), what is left cannot carry the traffic: queues grow without end."
     else:
-        of = f"{loss.scope}: " if loss.scope else ""
         limit = with_unit(loss.target.threshold_s, loss.target.metric)
-        expected = f"{of}{loss.target.name} settles at {with_unit(loss.predicted_s, loss.target.metric)}"
+        expected = (
+            f"{target_name(loss.target, loss.scope)} settles at {with_unit(loss.predicted_s, loss.target.metric)}"
+        )
         if loss.holds_as_estimated:
             slow = with_unit(loss.slow_s, loss.target.metric)
             words = (

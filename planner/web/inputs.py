@@ -40,7 +40,7 @@ OBJECTIVES = {
     Objective.MAX_RATE.value: "Most requests for the budget",
     Objective.MAX_RATE_PER_COST.value: "Most requests per dollar",
 }
-PERCENTILES = {0.5: "p50", 0.9: "p90", 0.95: "p95", 0.99: "p99", 0.999: "p99.9"}
+PERCENTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 
 def show() -> None:
@@ -328,7 +328,7 @@ def _target_input(index: int, target: dict[str, Any]) -> None:
     left.selectbox(
         name,
         sorted({*PERCENTILES, share}),
-        format_func=lambda share: PERCENTILES.get(share, f"p{100 * share:g}"),
+        format_func=lambda share: f"p{100 * share:g}",
         help=glossary.meaning(name),
         **session.bind_field(f"slo.{index}.percentile"),
     )
@@ -339,7 +339,7 @@ def _target_input(index: int, target: dict[str, Any]) -> None:
         max_value=1e7,
         step=5.0,
         format="%g",
-        help=f"Threshold of {PERCENTILES.get(share, 'the percentile')} {name}",
+        help=f"Threshold of p{100 * share:g} {name}",
         **session.bind_field(f"slo.{index}.threshold_s", 1.0 if seconds else 1000.0),
     )
 

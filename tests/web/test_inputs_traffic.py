@@ -10,10 +10,8 @@ from streamlit.testing.v1 import AppTest
 
 import planner
 from planner.scenario import full_content, read_scenario
-from planner.traffic import preset_arrivals, recorded_arrivals
 from planner.web import inputs_traffic
-from planner.web.inputs_traffic import arrivals_note
-from planner.workload import ArrivalProcess, ClosedLoop
+from planner.workload import ClosedLoop
 from tests.web.pages import content_of, fine, scenario
 
 DAY_S = 24 * 3600.0
@@ -98,19 +96,8 @@ def test_burstiness_of_ones_own_ends_the_replay() -> None:
     assert workload(app)["scv"] == 3.0
     assert app.caption[0].value == "Steady rate, gaps with SCV 3."
     assert not app.selectbox
-
-
-def test_nothing_is_said_of_the_arrivals_of_a_closed_loop() -> None:
-    app = arrivals_page(concurrency=8, rate_per_s=None, scv=None)
-    assert not app.caption
-    assert not app.number_input
-
-
-def test_notes_name_the_window_where_it_is_longer_than_a_minute() -> None:
-    slow = recorded_arrivals("mooncake-conversation")
-    assert "worst 300 s 1.1 times the mean" in arrivals_note(slow)
-    assert "worst minute" in arrivals_note(preset_arrivals("azure-2023-conv", 40.0))
-    assert arrivals_note(ArrivalProcess(rate_per_s=1.0)) == "Steady rate, gaps with SCV 1."
+    closed = arrivals_page(concurrency=8, rate_per_s=None, scv=None)
+    assert not closed.caption and not closed.number_input  # of which there is nothing to say
 
 
 # --- rate -------------------------------------------------------------------------------------------------------------

@@ -35,20 +35,15 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+SEVERAL = {"workload.lengths": "nope", "slo.0.percentile": "7", "workload.colour": "red", "growth": "-1"}
+
+
+@pytest.mark.parametrize("bad", [*BAD.values(), SEVERAL], ids=[*BAD, "several"])
 def test_a_bad_value_of_a_link_is_dropped_and_the_rest_stays(bad: dict[str, str]) -> None:
     """The rest is what the link without that value opens, read by the strict reader."""
     opened = links.from_link({**GOOD, **bad}, DEFAULT)
     rest = url.content_of({name: text for name, text in GOOD.items() if name not in bad}, DEFAULT)
-    assert opened.content == rest
-    assert opened.dropped
-
-
-def test_several_bad_values_are_each_dropped() -> None:
-    bad = {"workload.lengths": "nope", "slo.0.percentile": "7", "workload.colour": "red", "growth": "-1"}
-    opened = links.from_link({**GOOD, **bad}, DEFAULT)
-    assert opened.content == url.content_of(GOOD, DEFAULT)
-    assert len(opened.dropped) == len(bad)
+    assert opened.content == rest and len(opened.dropped) >= len(bad)
 
 
 def test_a_good_link_opens_as_the_strict_reader_has_it() -> None:
