@@ -88,6 +88,24 @@ ONE_GPU_REPLICAS = (
 """Of the worked example at a steady rate: replicas of one GPU, few limits, GPUs bought singly."""
 
 
+SMALL_SCENARIO: dict[str, Any] = {
+    "name": "small",
+    "llm": "llama-3.1-8b",
+    "workload": {"rate_per_s": 20, "lengths": {"input_tokens": 1000, "output_tokens": 100}},
+    "slo": [
+        {"metric": "ttft", "percentile": 0.95, "threshold_s": 1.0},
+        {"metric": "tpot", "percentile": 0.95, "threshold_s": 0.05},
+    ],
+    "search": {
+        **{"skus": ["h100-sxm"], "modes": ["mixed"], "tp": [1], "calibrated": False},
+        **{"max_running_requests": [64], "max_batched_tokens": [2048]},
+    },
+    "prices": {"as_of": "2026-11-21", "usd_per_gpu_hour": {"h100-sxm": 2.0, "a100-sxm-80gb": 1.0}},
+    "simulation": {"requests": 300},
+}
+"""A scenario that is planned in a moment, at 2 USD a GPU and hour."""
+
+
 def with_changes(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """A scenario with other values at dotted paths."""
     changed = copy.deepcopy(dict(content))

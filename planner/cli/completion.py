@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import importlib.util
 import io
 import os
 import re
@@ -24,6 +23,14 @@ SETTINGS = "settings.csv"
 """Packaged: dotted path, and the values it can take with ``|`` between; empty where they are not a few words."""
 SKU, LLM, LENGTHS, PROFILE, ENGINE = "<sku>", "<llm>", "<lengths>", "<profile>", "<engine>"
 """Stand for any SKU, and any packaged model, distribution of lengths, profile and engine."""
+SCENARIO = "<scenario>"
+_PRESETS = "planner/presets"
+_FILES = {
+    **{SKU: "hardware_db/skus/*.toml", ENGINE: "hardware_db/engines/*.toml", LLM: f"{_PRESETS}/llms/*.json"},
+    **{SCENARIO: f"{_PRESETS}/scenarios/*.yaml", LENGTHS: f"{_PRESETS}/lengths/*.csv"},
+    PROFILE: f"{_PRESETS}/profiles/*.csv",
+}
+"""Files whose names these are, beside this package: the hardware database takes longer to load than one waits."""
 _LEFT_OUT = ("schema_version", "own_hardware")
 """Fields that nobody sets on a command line."""
 _BY_PROVIDER = ("rdma_gbps_per_gpu",)
@@ -35,17 +42,17 @@ _INDEX = re.compile(r"\.\d+(?=\.|$)")
 
 def complete_scenario(incomplete: str) -> list[str]:
     """Packaged scenarios that start so; where there are none, the shell offers files."""
-    return [name for name in _packaged("scenarios", ".yaml") if name.startswith(incomplete)]
+    return [name for name in _names(SCENARIO) if name.startswith(incomplete)]
 
 
 def complete_sku(incomplete: str) -> list[str]:
     """GPUs of the hardware database whose id starts so."""
-    return [name for name in _skus() if name.startswith(incomplete)]
+    return [name for name in _names(SKU) if name.startswith(incomplete)]
 
 
 def complete_llm(incomplete: str) -> list[str]:
     """Packaged models whose id starts so."""
-    return [name for name in _packaged("llms", ".json") if name.startswith(incomplete)]
+    return [name for name in _names(LLM) if name.startswith(incomplete)]
 
 
 def complete_setting(incomplete: str) -> list[str]:
@@ -70,7 +77,7 @@ def _typed_paths(known: str, path: str) -> Iterator[str]:
     numbers = iter(_INDEX.findall(path))
     known = _INDEX.sub(lambda first: next(numbers, first[0]), known)
     if SKU in known:
-        yield from (known.replace(SKU, sku) for sku in _skus())
+        yield from (known.replace(SKU, sku) for sku in _names(SKU))
     else:
         yield known
 
@@ -79,11 +86,7 @@ def _values(values: str) -> tuple[str, ...]:
     """The words that stand for values; of a list, each alone in brackets."""
     if values.startswith("[<"):
         return tuple(f"[{name}]" for name in _values(values[1:-1]))
-    named = {LLM: ("llms", ".json"), LENGTHS: ("lengths", ".csv"), PROFILE: ("profiles", ".csv")}
-    if values in named:
-        return _packaged(*named[values])
-    folders = {SKU: "skus", ENGINE: "engines"}
-    return _in_database(folders[values]) if values in folders else tuple(filter(None, values.split("|")))
+    return _names(values) if values in _FILES else tuple(filter(None, values.split("|")))
 
 
 @cache
@@ -92,23 +95,9 @@ def _settings() -> dict[str, str]:
     return {row["path"]: row["values"] for row in csv.DictReader(text.splitlines())}
 
 
-def _skus() -> tuple[str, ...]:
-    return _in_database("skus")
-
-
 @cache
-def _in_database(kind: str) -> tuple[str, ...]:
-    """Ids of the files of a kind, whose names they are; the database itself takes longer to load than one waits."""
-    spec = importlib.util.find_spec("hardware_db")
-    folders = spec.submodule_search_locations if spec else None
-    return tuple(sorted(file.stem for folder in folders or () for file in Path(folder, kind).glob("*.toml")))
-
-
-@cache
-def _packaged(folder: str, ending: str) -> tuple[str, ...]:
-    """Names of the packaged files of a folder."""
-    files = preset(folder).iterdir()
-    return tuple(sorted(file.name.removesuffix(ending) for file in files if file.name.endswith(ending)))
+def _names(kind: str) -> tuple[str, ...]:
+    return tuple(sorted(file.stem for file in Path(__file__).parents[2].glob(_FILES[kind])))
 
 
 # --- words as bash splits them ----------------------------------------------------------------------------------------

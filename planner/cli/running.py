@@ -144,14 +144,20 @@ def _deliver_start(fleet: Plan, service: str | None, path: str, write_costs: str
         show(Report(log_headline(found, log), (log_table(found, log),), lists))
 
 
+def _services(fleet: Plan, asked: str | None) -> list[str]:
+    """The service asked for, or all of a plan. Raises UnknownNameError."""
+    names = list(dict.fromkeys(one.service for one in fleet.deployments))
+    if asked is not None and asked not in names:
+        raise UnknownNameError("--service", asked, names)
+    return names if asked is None else [asked]
+
+
 def _replica_of_log(fleet: Plan, service: str | None, log: StartupLog) -> ReplicaConfig:
     """The replica of the plan whose settings a log's server shares most of. Raises InputError for several."""
     from calibration import other_settings
 
-    services = list(dict.fromkeys(one.service for one in fleet.deployments))
-    if service is not None and service not in services:
-        raise UnknownNameError("--service", service, services)
-    ours = [one.deployment for one in fleet.deployments if service in (None, one.service)]
+    services = _services(fleet, service)
+    ours = [one.deployment for one in fleet.deployments if one.service in services]
     apart: dict[int, list[ReplicaConfig]] = {}
     for config in (pool.config for deployment in ours for pool in deployment.pools):
         alike = apart.setdefault(len(other_settings(config, log)), [])
@@ -168,11 +174,9 @@ def _watched_services(fleet: Plan, service: str | None, model: str | None) -> di
     """The models of the plan to look at, and which of the metrics' models each is: None where there is one only."""
     from planner.launch import served_models
 
-    names = list(dict.fromkeys(one.service for one in fleet.deployments))
-    if service is not None and service not in names:
-        raise UnknownNameError("--service", service, names)
-    if service is not None or len(names) == 1:
-        return {service or names[0]: None}
+    names = _services(fleet, service)
+    if len(names) == 1:
+        return {names[0]: None}
     if model is not None:
         raise InputError("--model", model, "the plan has several models", f"add --service: {', '.join(names)}")
     served = served_models(fleet)

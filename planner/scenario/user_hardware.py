@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from types import SimpleNamespace
 from typing import Any
 
 from hardware_db import Calibration, Fact, GpuSku, HardwareDb, Kind, load_hardware, read_sku
@@ -189,19 +190,6 @@ def _set_quantity(fields: dict[str, Any], quantity: SkuQuantity, value: float, b
 # --- reading what is uploaded ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _TextFile:
-    """A file that is in memory only, as the reader of the hardware database takes it."""
-
-    name: str
-    text: str
-
-    def read_text(self, encoding: str | None = None) -> str:
-        """Its text."""
-        del encoding
-        return self.text
-
-
 def sku_of_toml(content: bytes, name: str = "the file") -> GpuSku:
     """A SKU from the bytes of a TOML file in the format of hardware_db/README.md.
 
@@ -209,7 +197,9 @@ def sku_of_toml(content: bytes, name: str = "the file") -> GpuSku:
     """
     text = _decoded_text(content, name, MAX_SKU_BYTES)
     sku_id = _id_in_file(text)
-    return read_sku(_TextFile(f"{sku_id}.toml" if sku_id else name, text))  # type: ignore[arg-type]
+    # a file that is in memory only
+    file = SimpleNamespace(name=f"{sku_id}.toml" if sku_id else name, read_text=lambda encoding=None: text)
+    return read_sku(file)
 
 
 def _id_in_file(text: str) -> str:

@@ -10,26 +10,8 @@ from typing import Any
 from typer.testing import CliRunner, Result
 
 from planner.cli.commands import app
+from tests.builders import SMALL_SCENARIO
 
-SCENARIO: dict[str, Any] = {
-    "name": "small",
-    "llm": "llama-3.1-8b",
-    "workload": {"rate_per_s": 20, "lengths": {"input_tokens": 1000, "output_tokens": 100}},
-    "slo": [
-        {"metric": "ttft", "percentile": 0.95, "threshold_s": 1.0},
-        {"metric": "tpot", "percentile": 0.95, "threshold_s": 0.05},
-    ],
-    "search": {
-        "skus": ["h100-sxm"],
-        "modes": ["mixed"],
-        "tp": [1],
-        "max_running_requests": [64],
-        "max_batched_tokens": [2048],
-        "calibrated": False,
-    },
-    "prices": {"as_of": "2026-11-21", "usd_per_gpu_hour": {"h100-sxm": 2.0}},
-    "simulation": {"requests": 300},
-}
 GIVEN = ("--llm", "llama-3.1-8b", "--sku", "h100-sxm", "--rate", "5", "--lengths", "1000/100")
 """A deployment and its traffic."""
 RESULT = {
@@ -40,7 +22,7 @@ RESULT = {
 LINE = re.compile(r"error: (?P<field>\S.*?) = (?P<value>.+?): (?P<bound>.+)\. Fix: (?P<fix>.+)\n")
 
 
-def written(path: Path, content: dict[str, Any] = SCENARIO) -> str:
+def written(path: Path, content: dict[str, Any] = SMALL_SCENARIO) -> str:
     """The path of a file with a scenario."""
     path.write_text(json.dumps(content), encoding="utf-8")  # which is YAML, too
     return str(path)

@@ -20,7 +20,8 @@ from hardware_db import load_hardware
 from planner.analysis import SYSTEMS
 from planner.cli.commands import COMMANDS, app, main
 from planner.scenario import catalogue, list_scenarios, llm_catalogue, load_request
-from tests.cli.shell import GIVEN, RESULT, SCENARIO, assert_refused, complaint, data, flat, run, written
+from tests.builders import SMALL_SCENARIO
+from tests.cli.shell import GIVEN, RESULT, assert_refused, complaint, data, flat, run, written
 from tests.places import REFERENCE
 
 TRACE = "arrival_s,input_tokens,output_tokens\n" + "".join(
@@ -59,9 +60,9 @@ def test_a_plan_document_names_no_folder_of_the_machine(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     (tmp_path / "cases" / "trace.csv").write_text(TRACE, encoding="utf-8")
     lengths = {"rate_per_s": 20, "lengths": {"trace": "trace.csv"}}
-    case, document = written(tmp_path / "cases" / "case.yaml", {**SCENARIO, "workload": lengths}), tmp_path / "plans/p"
-    assert run("plan", case, "--json", f"{document}.json").exit_code == 0
-    text = Path(f"{document}.json").read_text(encoding="utf-8")
+    case = written(tmp_path / "cases" / "case.yaml", {**SMALL_SCENARIO, "workload": lengths})
+    assert run("plan", case, "--json", tmp_path / "plans" / "p.json").exit_code == 0
+    text = (tmp_path / "plans" / "p.json").read_text(encoding="utf-8")
     assert json.loads(text)["scenario_folder"] == "../cases" and str(tmp_path) not in text
     (tmp_path / "moved").mkdir()
     for name in ("cases", "plans"):
@@ -125,7 +126,7 @@ def test_set_changes_the_scenario(scenario: str) -> None:
     assert request["workload"]["rate_per_s"] == 40
     assert request["search"]["skus"] == ["l40s", "h100-sxm"]
     assert request["slo"][0] == {"metric": "ttft", "percentile": 0.95, "threshold_s": 2}
-    assert request["prices"]["usd_per_gpu_hour"] == {"h100-sxm": 2.0, "l40s": 0.5}
+    assert request["prices"]["usd_per_gpu_hour"] == {"h100-sxm": 2.0, "a100-sxm-80gb": 1.0, "l40s": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ def test_options_reach_the_deployment() -> None:
 
 def test_a_scenario_gives_what_is_not_given(tmp_path: Path) -> None:
     """Settings of the engine too, but its share of memory where the engine is another."""
-    own = {**SCENARIO, "search": {**SCENARIO["search"], "memory_fraction": 0.6, "eager": True}}
+    own = {**SMALL_SCENARIO, "search": {**SMALL_SCENARIO["search"], "memory_fraction": 0.6, "eager": True}}
     words = ("evaluate", "--scenario", written(tmp_path / "s.yaml", own), "--sku", "h100-sxm")
     found = data(*words, "--rate", "7")
     assert (found["llm"]["id"], found["workload"]["rate_per_s"]) == ("llama-3.1-8b", 7)
@@ -302,7 +303,7 @@ def test_compare_takes_a_scenario_with_its_targets_or_its_fleet(scenario: str, t
     shown = flat("compare", scenario, "--sku", "h100-sxm", "--policies", "sarathi", "--theory", "--rates", "5,20")
     assert "goodput" in shown and "by arrival rate" in shown
     assert "x h100-sxm TP1 mixed" in flat("compare", scenario, "--systems", "engine", "--theory")
-    none = written(tmp_path / "none.yaml", {**SCENARIO, "limits": {"gpus": {"h100-sxm": 0}}})
+    none = written(tmp_path / "none.yaml", {**SMALL_SCENARIO, "limits": {"gpus": {"h100-sxm": 0}}})
     done = run("compare", none, "--systems", "engine")
     assert (done.exit_code, done.stdout.startswith("No fleet serves")) == (3, True)
     assert all(name in run("compare", "--list").stdout for name in SYSTEMS)
@@ -527,7 +528,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 def test_output_that_cannot_be_encoded_does_not_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A narrow terminal encoding costs a character, not the plan: as Markdown and as tables."""
-    path = written(tmp_path / "s.yaml", {**SCENARIO, "name": "L\u00e4nge \u2264 1", "confidence": 0.5})
+    path = written(tmp_path / "s.yaml", {**SMALL_SCENARIO, "name": "L\u00e4nge \u2264 1", "confidence": 0.5})
     shown = []
     for more in (["--md", "-"], []):
         out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")

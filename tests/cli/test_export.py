@@ -12,13 +12,14 @@ from planner import launch
 from planner.core import json_text
 from planner.report import plan_to_dict
 from planner.scenario import build_request, read_scenario
-from tests.cli.shell import SCENARIO, assert_refused, flat, run, written
+from tests.builders import SMALL_SCENARIO
+from tests.cli.shell import assert_refused, flat, run, written
 
 
 @pytest.fixture(scope="module")
 def made() -> planner.Plan:
     """A plan that carries its scenario, as `planner plan --json` writes it."""
-    scenario, place = read_scenario(SCENARIO)
+    scenario, place = read_scenario(SMALL_SCENARIO)
     content = scenario.model_dump(mode="json", exclude_unset=True)
     return dataclasses.replace(planner.plan(build_request(scenario, place)), scenario=content, scenario_folder="")
 

@@ -28,27 +28,10 @@ from planner.scenario import load_scenario, sweeps
 from planner.scenario.sweep_points import Task, with_fields
 from planner.scenario.sweep_result import FAILED, UNPLANNED, Sweep, SweepLog, SweepPoint
 from planner.scenario.sweeps import portions, process_pool, sweep
+from tests.builders import SMALL_SCENARIO
 from tests.places import ROOT
 
-SCENARIO: dict[str, Any] = {
-    "name": "tiny",
-    "llm": "llama-3.1-8b",
-    "workload": {"rate_per_s": 20, "lengths": {"input_tokens": 1000, "output_tokens": 100}},
-    "slo": [
-        {"metric": "ttft", "percentile": 0.95, "threshold_s": 1.0},
-        {"metric": "tpot", "percentile": 0.95, "threshold_s": 0.05},
-    ],
-    "search": {
-        "skus": ["h100-sxm"],
-        "modes": ["mixed"],
-        "tp": [1],
-        "max_running_requests": [64],
-        "max_batched_tokens": [2048],
-        "calibrated": False,
-    },
-    "prices": {"as_of": "2026-11-21", "usd_per_gpu_hour": {"h100-sxm": 2.0, "a100-sxm-80gb": 1.0}},
-    "simulation": {"requests": 200},
-}
+SCENARIO = SMALL_SCENARIO
 RATE, TTFT, TPOT = "workload.rate_per_s", "slo.0.threshold_s", "slo.1.threshold_s"
 NEVER = 1e-6
 """A TPOT [s] that nothing keeps."""
@@ -125,15 +108,11 @@ class TestPoints:
 
     def test_a_refused_point_is_a_row_and_nothing_is_planned_for_it(self) -> None:
         executor = Here()
-        found = sweep(SCENARIO, {RATE: [20, -1]}, executor)
-        assert executor.asked == [(0,)]
-        assert found.points[1].status == REFUSED
-        assert "workload.rate_per_s = -1" in found.points[1].reason
-
-    def test_a_request_that_planning_refuses_is_a_row_too(self) -> None:
-        found = sweep(SCENARIO, {"search.skus": [["h100-sxm"], ["h1000"]]}, Here())
-        assert [point.status for point in found.points] == ["optimal", REFUSED]
-        assert "h1000" in found.points[1].reason
+        found = sweep(SCENARIO, [{RATE: 20}, {RATE: -1}, {"search.skus": ["h1000"]}], executor)
+        assert [point.status for point in found.points] == ["optimal", REFUSED, REFUSED]
+        assert "workload.rate_per_s = -1" in found.points[1].reason  # as it is read
+        assert "h1000" in found.points[2].reason  # as it is planned
+        assert sorted(number for part in executor.asked for number in part) == [0, 2]
 
     def test_a_point_that_breaks_the_planner_does_not_end_the_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def breaks(request: Any, *_: Any, **__: Any) -> Any:
@@ -233,8 +212,7 @@ class TestExecutors:
         tasks = [Task(number, {TTFT: number % 7, RATE: number}, request) for number in range(50)]
         found = portions(tasks, 8)
         assert sorted(task.number for part in found for task in part) == list(range(50))
-        assert max(map(len, found)) <= 8
-        assert len(found) == 7  # groups of 7 or 8, which do not fit together
+        assert max(map(len, found)) <= 8 and len(found) == 7  # groups of 7 or 8, which do not fit together
 
     def test_progress_counts_to_the_number_of_points(self) -> None:
         told: list[tuple[int, int]] = []
@@ -279,9 +257,7 @@ class TestStopping:
             "    for number in range(100): log.write({f'{name}{number}': {'x': name * 30_000}})\n"
             "sys.exit(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]) if other else 0)"
         )
-        assert (
-            subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, check=False, timeout=60).returncode == 0
-        )
+        subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, check=True, timeout=60)
         with SweepLog(path) as log:
             assert log.rows == {f"{name}{number}": {"x": name * 30_000} for name in "ab" for number in range(100)}
 
@@ -362,7 +338,7 @@ def test_a_request_is_swept_like_the_scenario_it_came_from() -> None:
     )
     scenario = sweep(SCENARIO, {RATE: rates, TTFT: limits}, Here())
     assert [one.usd_per_hour for one in own.points] == [one.usd_per_hour for one in scenario.points]
-    assert (own.name, own.paths) == ("tiny", ("workload.arrivals.rate_per_s", "slo.targets.0.threshold_s"))
+    assert (own.name, own.paths) == ("small", ("workload.arrivals.rate_per_s", "slo.targets.0.threshold_s"))
 
 
 @pytest.mark.parametrize(
