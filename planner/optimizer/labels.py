@@ -187,7 +187,7 @@ class Labels:
     def unbeaten(self) -> Labels:
         """Those that no other of the same amounts taken beats in cost and rate, by rising cost and rate."""
         order = np.lexsort((-self.rate, self.use[:, 0], *self.use.T[1:]))
-        return self.at(_sieved(order, self.use[:, 1:], self.rate))
+        return self.at(_sieved(order, np.ascontiguousarray(self.use[:, 1:]), self.rate))
 
 
 def _together(parts: Sequence[Labels]) -> Labels:

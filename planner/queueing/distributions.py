@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.core import FloatArray, IntArray, compiled
+from planner.core import FloatArray, compiled
 from planner.workload import LatencyDistribution, tail_edges
 
 BINS = 512
@@ -55,7 +55,8 @@ def slice_means(values: FloatArray, weights: FloatArray, edges: FloatArray, *, r
     """
     rows = values.reshape(-1, values.shape[-1])
     order = np.argsort(rows, axis=1, kind="stable" if runs else None)
-    means = _in_order(rows, order, _rows(weights, values.shape), edges)
+    mass = np.broadcast_to(_rows(weights, values.shape), rows.shape)
+    means = slice_means_in_rows(np.take_along_axis(rows, order, axis=1), np.take_along_axis(mass, order, axis=1), edges)
     return means.reshape(*values.shape[:-1], edges.size - 1)
 
 
@@ -184,18 +185,6 @@ def slice_means_in_rows(values: FloatArray, weights: FloatArray, edges: FloatArr
         means[row, at] = moment / ((edges[at + 1] - edges[at]) * total)
         means[row, at + 1 :] = value[size - 1]
     return means
-
-
-@compiled(makes_arrays=True)
-def _in_order(values: FloatArray, order: IntArray, weights: FloatArray, edges: FloatArray) -> FloatArray:
-    """The same of rows that are not sorted, in their order."""
-    ranked, mass = np.empty(values.shape), np.empty(values.shape)
-    for row in range(values.shape[0]):
-        weight = weights[min(row, weights.shape[0] - 1)]
-        for place in range(values.shape[1]):
-            ranked[row, place] = values[row, order[row, place]]
-            mass[row, place] = weight[order[row, place]]
-    return slice_means_in_rows(ranked, mass, edges)
 
 
 def sum_of_independent(*terms: LatencyDistribution) -> LatencyDistribution:

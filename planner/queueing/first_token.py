@@ -291,8 +291,9 @@ def _arrived_and_left(
         prompts = lengths.prompts, lengths.prompt_weights, backlog.cell, size
         arrived = _renewal_arrivals(*prompts, *_binomial(windows, view.scv))
     situations = times_s.shape[1] if has_left else times_s.size + 1
-    chain = backlog.distribution, backlog.below, backlog.cell
-    return _with_left_over(arrived, *chain, missing, situations).reshape(*times_s.shape, -1)
+    ahead = _with_left_over(arrived, backlog.distribution, backlog.below, missing, situations)
+    tokens = np.arange(size, dtype=np.float64) * backlog.cell
+    return slice_means_in_rows(tokens[None, :], np.maximum(ahead, 0.0), AHEAD_EDGES).reshape(*times_s.shape, -1)
 
 
 def _binomial(windows: FloatArray, scv: float) -> tuple[FloatArray, FloatArray]:
@@ -349,23 +350,18 @@ def _renewal_arrivals(
 
 @compiled(makes_arrays=True)
 def _with_left_over(
-    arrived: ComplexArray, distribution: FloatArray, below: int, cell: float, missing: FloatArray, situations: int
+    arrived: ComplexArray, distribution: FloatArray, below: int, missing: FloatArray, situations: int
 ) -> FloatArray:
-    """Tokens that arrived and those left over, less what is missing of these [cells], in slices AHEAD_EDGES; by row.
+    """Chances of the tokens that arrived and those left over, less what is missing of these [cells]; row by row.
 
     Of `situations` rows each the last has something left over.
     """
-    left, tokens = _left_over(distribution, below), np.empty((1, distribution.size))
+    left = _left_over(distribution, below)
     for row in range(situations - 1, missing.size, situations):
         over = np.fft.rfft(shift_down(left, missing[row]))
         for k in range(over.size):
             arrived[row, k] *= over[k]
-    ahead = np.fft.irfft(arrived, left.size)
-    for place in range(left.size):
-        tokens[0, place] = place * cell
-        for row in range(missing.size):
-            ahead[row, place] = max(ahead[row, place], 0.0)
-    return slice_means_in_rows(tokens, ahead, AHEAD_EDGES)
+    return np.fft.irfft(arrived, left.size)
 
 
 def _step_table(server: BatchServer, backlog: Backlog, lengths: CondensedLengths) -> tuple[FloatArray, FloatArray]:

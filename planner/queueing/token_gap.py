@@ -76,7 +76,11 @@ class MetPrompts:
             Slice means [-] of mean 0 and variance 1, shape (G, slices); 0 where nothing varies.
         """
         jumps_s, rates, most_s = _jumps(self.per_step, self.steps, self.added_s, self.full_s, gaps)
-        return _compound_poisson(jumps_s, rates, most_s, std_s, edges)
+        chances = np.maximum(_compound_poisson(jumps_s, rates, most_s, std_s), 0.0)
+        cells, mass = np.arange(SUM_CELLS, dtype=np.float64)[None, :], np.diff(edges)
+        means = slice_means_in_rows(cells, chances, edges)
+        centred = means - (means @ mass)[:, None]
+        return np.asarray(centred / np.sqrt(np.maximum(centred**2 @ mass, TINY))[:, None])
 
 
 def _jumps(
@@ -95,11 +99,9 @@ def _jumps(
 
 
 @compiled(makes_arrays=True)
-def _compound_poisson(
-    jumps_s: FloatArray, rates: FloatArray, most_s: FloatArray, std_s: FloatArray, edges: FloatArray
-) -> FloatArray:
-    """Standardised slice means of sums of clusters of jumps, row by row, shape (G, slices)."""
-    rows, cells = jumps_s.shape[0], np.empty((1, SUM_CELLS))
+def _compound_poisson(jumps_s: FloatArray, rates: FloatArray, most_s: FloatArray, std_s: FloatArray) -> FloatArray:
+    """Chances of sums of clusters of jumps on a lattice, row by row, shape (G, SUM_CELLS)."""
+    rows = jumps_s.shape[0]
     levy, total = np.zeros((rows, SUM_CELLS)), np.empty(rows)
     for row in range(rows):
         total[row] = _add_clusters(levy[row], jumps_s[row], rates[row], most_s[row], std_s[row])
@@ -107,15 +109,7 @@ def _compound_poisson(
     for row in range(rows):
         for k in range(transform.shape[1]):
             transform[row, k] = math.exp(transform[row, k].real - total[row]) * cis(transform[row, k].imag)
-    chance = np.fft.irfft(transform, SUM_CELLS)
-    for cell in range(SUM_CELLS):
-        cells[0, cell] = cell
-        for row in range(rows):
-            chance[row, cell] = max(chance[row, cell], 0.0)
-    means = slice_means_in_rows(cells, chance, edges)
-    for row in range(rows):
-        _standardise(means[row], edges)
-    return means
+    return np.fft.irfft(transform, SUM_CELLS)
 
 
 @compiled
@@ -141,18 +135,6 @@ def _add_clusters(levy: FloatArray, jumps_s: FloatArray, rates: FloatArray, most
         levy[below + 1] += rate * (jump / cell_s - below)
         total += rate
     return total
-
-
-@compiled
-def _standardise(means: FloatArray, edges: FloatArray) -> None:
-    """Bring slice means to mean 0 and variance 1."""
-    mean, variance = 0.0, 0.0
-    for at in range(means.size):
-        mean += means[at] * (edges[at + 1] - edges[at])
-    for at in range(means.size):
-        variance += (means[at] - mean) ** 2 * (edges[at + 1] - edges[at])
-    for at in range(means.size):
-        means[at] = (means[at] - mean) / math.sqrt(max(variance, TINY))
 
 
 @compiled
