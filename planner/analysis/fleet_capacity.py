@@ -20,7 +20,6 @@ from planner.fleet import (
     Plan,
     PlannedDeployment,
     Progress,
-    ScheduledPeriod,
     deviations_of,
     pool_name,
     slower_deployment,
@@ -209,7 +208,9 @@ def period_capacities_per_s(plan: Plan, progress: Progress = lambda _: None) -> 
             continue
         rates_per_s = []
         for place, planned in enumerate(plan.deployments):
-            sizes = _surviving_replicas(planned, period)
+            pools = zip(_pool_names(planned), planned.deployment.pools, planned.surviving.pools, strict=True)
+            failing = ((name, all_.replicas - left.replicas) for name, all_, left in pools)
+            sizes = tuple(max(0, period.replicas.get(name, 0) - lost) for name, lost in failing)
             if (place, sizes) not in known:
                 progress(f"capacity of {' + '.join(map(str, sizes))} replicas")
                 known[place, sizes] = _sustained_per_s(planned, sizes)
@@ -221,12 +222,6 @@ def period_capacities_per_s(plan: Plan, progress: Progress = lambda _: None) -> 
 def _pool_names(planned: PlannedDeployment) -> list[str]:
     """As `ScheduledPeriod.replicas` names them."""
     return [pool_name(option) for option in planned.option.pools]
-
-
-def _surviving_replicas(planned: PlannedDeployment, period: ScheduledPeriod) -> tuple[int, ...]:
-    """Replicas that are on in a period and may be counted on, pool by pool."""
-    pools = zip(_pool_names(planned), planned.deployment.pools, planned.surviving.pools, strict=True)
-    return tuple(max(0, period.replicas.get(name, 0) - (all_.replicas - left.replicas)) for name, all_, left in pools)
 
 
 def _sustained_per_s(planned: PlannedDeployment, sizes: tuple[int, ...]) -> float:

@@ -210,7 +210,7 @@ def _limits(request: PlanRequest) -> Iterator[NumericRequirement]:
     for limit in _NUMBERS:
         value: float | None = getattr(limits, limit.field)
         if value is not None and value != limit.no_limit:
-            with_limit = partial(_with_limit, request, limit.field)
+            with_limit = partial(_with_limits, request, limit.field)
             yield _limit(limit, limit.name, f"limits.{limit.field}", value, with_limit)
     for limit in _BY_SKU:
         for sku, count in getattr(limits, limit.field).items():
@@ -240,21 +240,21 @@ def _limit(
     )
 
 
-def _with_limit(request: PlanRequest, field: str, number: float | None) -> PlanRequest:
-    return rebuilt(request, limits=rebuilt(request.limits, **{field: number}))
+def _with_limits(request: PlanRequest, field: str, value: object) -> PlanRequest:
+    return rebuilt(request, limits=rebuilt(request.limits, **{field: value}))
 
 
 def _with_sku_limit(request: PlanRequest, field: str, sku: str, number: float | None) -> PlanRequest:
     counts = {name: count for name, count in getattr(request.limits, field).items() if name != sku}
     if number is not None:
         counts[sku] = number
-    return rebuilt(request, limits=rebuilt(request.limits, **{field: counts}))
+    return _with_limits(request, field, counts)
 
 
 def _with_quota(request: PlanRequest, index: int, number: float | None) -> PlanRequest:
     quotas = list(request.limits.quotas)
     quotas[index : index + 1] = [] if number is None else [rebuilt(quotas[index], gpus=number)]
-    return rebuilt(request, limits=rebuilt(request.limits, quotas=tuple(quotas)))
+    return _with_limits(request, "quotas", tuple(quotas))
 
 
 def _rules(request: PlanRequest) -> Iterator[Rule]:

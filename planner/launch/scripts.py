@@ -10,7 +10,15 @@ from planner.fleet import Plan
 from planner.launch.flags import words_of
 from planner.launch.placement import PlacedReplica, place_replicas, replicas_of, server_numbers
 from planner.launch.readme import README_NAME, readme_facts
-from planner.launch.routers import ReplicaAddress, RouterSpec, config_words, router_file, router_specs, url_words
+from planner.launch.routers import (
+    ReplicaAddress,
+    RouterSpec,
+    command_words,
+    config_words,
+    router_file,
+    router_specs,
+    url_words,
+)
 from planner.launch.servers import shell_words
 from planner.launch.spec import FIRST_PORT, LaunchSpec, configuration_text, deployments, launch_specs
 from planner.launch.templates import one_line, text_of
@@ -128,7 +136,7 @@ def router_script(router: RouterSpec, replicas: Sequence[PlacedReplica]) -> str:
     """A Bash script that starts a router as soon as its replicas answer."""
     servers = server_numbers(replica for pool in router.pools for replica in replicas_of(replicas, pool))
     found = replica_addresses(router, replicas, {number: f"${{{server_variable(number)}}}" for number in servers})
-    lines, file = [shlex.join(word.replace("{port}", str(router.port)) for word in router.command)], ""
+    lines, file = [shlex.join(command_words(router, str(router.port)))], ""
     if router.config_flag:
         hosts = {role: [address.host for address in addresses] for role, addresses in found.items()}
         file = router_file(router, str(router.port), hosts)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from datetime import date
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
-from pydantic import create_model
 
 from hardware_db import select_price
 from planner.analysis import PlanningCase, price_now, requirements
@@ -17,7 +16,9 @@ from planner.analysis.perturbations import (
     with_lengths,
     with_prefixes,
 )
+from planner.core import rebuilt
 from planner.fleet import PlanRequest
+from planner.scenario import load_scenario
 from planner.supply import FleetLimits, Granularity, OwnedGpus, PricePolicy, Quota, SpotTerms
 from tests.builders import HARDWARE, small_request
 from tests.made_up_plans import A100, H100, REQUEST
@@ -27,12 +28,16 @@ class TestRequirements:
     """Every requirement can be moved and dropped, and its key is what --set takes."""
 
     def test_keys_are_those_of_the_scenario(self) -> None:
-        request = small_request(limits={"gpus": {H100: 9}, "budget_usd_per_hour": 50.0})
-        for one in numeric_requirements(request):
+        content = {
+            "llm": "llama-3.1-8b",
+            "workload": {"rate_per_s": 30.0, "lengths": {"input_tokens": 800, "output_tokens": 150}},
+            "slo": [{"metric": metric, "percentile": 0.95, "threshold_s": 0.5} for metric in ("ttft", "tpot")],
+            "search": {"skus": [H100]},
+            "limits": {"gpus": {H100: 9}, "budget_usd_per_hour": 50.0},
+        }
+        for one in numeric_requirements(load_scenario(content)):
             value = 0.5 * one.value if not one.whole else 5
-            changes = _nested(one.key, value)
-            by_key = small_request(**_merged({"limits": {"gpus": {H100: 9}, "budget_usd_per_hour": 50.0}}, changes))
-            assert by_key == one.with_value(value)
+            assert load_scenario(content, [f"{one.key}={value}"]) == one.with_value(value), one.key
 
     def test_a_single_target_becomes_a_day_when_dropped(self) -> None:
         request = small_request(slo=[{"metric": "ttft", "percentile": 0.9, "threshold_s": 0.5}])
@@ -63,40 +68,8 @@ class TestRequirements:
         assert with_prefixes(shared, 1.2).workload.classes[0].prefixes.tokens == 120  # type: ignore[union-attr]
 
 
-def _nested(key: str, value: float) -> dict[str, Any]:
-    """The change of `small_request` that a key of the scenario names."""
-    match key.split("."):
-        case ["slo", index, "threshold_s"]:
-            thresholds = {"0": ("ttft", 0.5), "1": ("tpot", 0.03)}
-            given = {number: value if number == index else usual for number, (_, usual) in thresholds.items()}
-            return {
-                "slo": [
-                    {"metric": metric, "percentile": 0.95, "threshold_s": given[number]}
-                    for number, (metric, _) in thresholds.items()
-                ]
-            }
-        case [section, *rest]:
-            nested: Any = value
-            for name in reversed(rest):
-                nested = {name: nested}
-            return {section: nested}
-    raise AssertionError(key)
-
-
-def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    both = dict(one)
-    for key, value in other.items():
-        both[key] = _merged(both[key], value) if isinstance(value, dict) and isinstance(both.get(key), dict) else value
-    return both
-
-
-WIDE = create_model("Wide", __base__=PlanRequest, limits=(FleetLimits, ...), prices=(PricePolicy, ...))
-"""A request with every limit and every way of buying."""
-
-
 def wide(limits: FleetLimits, prices: PricePolicy) -> PlanRequest:
-    fields = {name: getattr(REQUEST, name) for name in PlanRequest.model_fields}
-    return WIDE(**{**fields, "limits": limits, "prices": prices})
+    return rebuilt(REQUEST, limits=limits, prices=prices)
 
 
 class TestEveryLimit:
