@@ -10,6 +10,7 @@ import pytest
 
 from planner.analysis import Replanner, fleet_growth, next_purchases
 from planner.analysis.fleet_capacity import headroom, kept_fleet
+from planner.analysis.replanner import CHANGE_TOLERANCE
 from planner.core import InputError, Metric, rebuilt
 from planner.fleet import Corrections, Plan, plan, pool_name
 from planner.fleet.corrections import HeldPool, KeptShare, traffic_kind
@@ -62,7 +63,7 @@ class TestKeptFleet:
         assert not other.predicted.meets(found.request.slo)
         own = [sustainable_rate_per_s(one.surviving, one.workload, one.slo) for one in (strict, other)]
         growth = min(rate / one.workload.rate_per_s for rate, one in zip(own, (strict, other), strict=True))
-        assert kept.rate_per_s == pytest.approx(growth * (30.0 + 0.5))
+        assert kept.rate_per_s == pytest.approx(growth * (30.0 + 0.5), rel=CHANGE_TOLERANCE)
 
     def test_replicas_that_may_fail_are_no_headroom(self) -> None:
         (one,) = REAL.deployments
