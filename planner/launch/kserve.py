@@ -94,25 +94,6 @@ def inference_service(pools: tuple[LaunchSpec, ...]) -> dict[str, Any]:
     return service
 
 
-def workload(pool: LaunchSpec) -> dict[str, Any]:
-    """Replicas, split over servers and pods of one pool."""
-    _require_template(pool)
-    split = parallelism(pool)
-    return {
-        "replicas": pool.replicas,
-        **({"parallelism": split} if split else {}),
-        "template": pod(pool),
-        **({"worker": pod(pool)} if pool.servers > 1 else {}),
-    }
-
-
-def _require_template(pool: LaunchSpec) -> None:
-    template = word_of(pool.engine_id, f"kserve={pool.role.value}")
-    if not template:
-        bound = f"KServe has no template for {pool.role.value} pools of {pool.engine}"
-        raise UnsupportedFeatureError("engine", pool.engine_id, bound, "export to kubernetes, or plan with vLLM")
-
-
 def parallelism(pool: LaunchSpec) -> dict[str, Any]:
     """The split that KServe's templates for several servers fill in; empty on one server, where flags say it.
 
@@ -136,27 +117,25 @@ def _split_refused(pool: LaunchSpec, bound: str) -> UnsupportedFeatureError:
     return UnsupportedFeatureError("parallelism", split.label, bound, "export to kubernetes, or plan with pp = servers")
 
 
-def pod(pool: LaunchSpec) -> dict[str, Any]:
-    """The pod of one server of a replica; KServe adds ports, probes, shared memory and the model.
+def workload(pool: LaunchSpec) -> dict[str, Any]:
+    """Facts of the pods of one pool; KServe adds ports, probes, shared memory and the model.
 
     The images of the engines run as root, which KServe's templates for its own image may forbid.
     """
+    template = word_of(pool.engine_id, f"kserve={pool.role.value}")
+    if not template:
+        bound = f"KServe has no template for {pool.role.value} pools of {pool.engine}"
+        raise UnsupportedFeatureError("engine", pool.engine_id, bound, "export to kubernetes, or plan with vLLM")
     taken = [word_of(pool.engine_id, knob).split()[:1] for knob in ("tp", "pp", "dp", "ep_all_ranks")]
     written = taken if pool.servers > 1 else []  # the templates for several servers write these flags themselves
     words = [word for pair in pool.flags if [pair[0]] not in written for word in pair if word]
     variables = [variable for variable in environment(pool) if variable["name"] != "MODEL"]
-    engine: dict[str, Any] = {
-        "name": "main",
-        "image": pool.image,
-        "securityContext": {"runAsNonRoot": False},
-        "resources": gpu_resources(pool),
-    }
-    if word_of(pool.engine_id, f"kserve={pool.role.value}") == ARGUMENTS:
-        variables.append({"name": ARGUMENTS, "value": literal(shlex.join(words))})
-    else:
-        engine["args"] = [literal(word) for word in words]
+    by_variable = template == ARGUMENTS
     return {
-        "nodeSelector": dict([pool.node_label]),
+        "pool": pool,
+        "split": parallelism(pool),
+        "resources": gpu_resources(pool),
         "tolerations": gpu_tolerations(pool),
-        "containers": [{**engine, "env": variables}],
+        "arguments": [] if by_variable else [literal(word) for word in words],
+        "environment": variables + ([{"name": ARGUMENTS, "value": literal(shlex.join(words))}] if by_variable else []),
     }
