@@ -70,56 +70,39 @@ STEPS = (
 )
 TINY_STEPS = (Step(2, 64), Step(chunks=((16, 16),)), Step(2, 64, ((16, 0),)))
 
-_LLAMA: dict[str, object] = {"model_type": "llama", "num_hidden_layers": LAYERS, "max_position_embeddings": 131072}
-SHAPES: tuple[dict[str, object], ...] = (
-    {
-        **_LLAMA,
-        "_name": "Llama-3.1-8B, 4 layers",
-        "hidden_size": 4096,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 14336,
-        "vocab_size": 128256,
-    },
-    {
-        **_LLAMA,
-        "_name": "one of 8 shards of Llama-3.1-70B, 4 layers, no collectives",
-        "hidden_size": 8192,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 1,
-        "head_dim": 128,
-        "intermediate_size": 3584,
-        "vocab_size": 16032,
-    },
-    {
-        **_LLAMA,
-        "_name": "Mixtral-shaped, 16 experts of which 2, 4 layers",
-        "model_type": "mixtral",
-        "hidden_size": 4096,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 3584,
-        "vocab_size": 32000,
-        "num_local_experts": 16,
-        "num_experts_per_tok": 2,
-    },
+
+def _shape(
+    name: str,
+    hidden: int,
+    heads: tuple[int, int, int],
+    width: int,
+    vocabulary: int,
+    layers: int = LAYERS,
+    experts: int = 0,
+) -> dict[str, object]:
+    """A `config.json`; `heads` are query heads, KV heads and head dimension. Two of the experts are chosen, if any."""
+    config: dict[str, object] = {
+        "model_type": "mixtral" if experts else "llama",
+        "_name": name,
+        "num_hidden_layers": layers,
+        "max_position_embeddings": 131072,
+        "hidden_size": hidden,
+        "intermediate_size": width,
+        "vocab_size": vocabulary,
+    }
+    config |= dict(zip(("num_attention_heads", "num_key_value_heads", "head_dim"), heads, strict=True))
+    return config | ({"num_local_experts": experts, "num_experts_per_tok": 2} if experts else {})
+
+
+SHAPES = (
+    _shape("Llama-3.1-8B, 4 layers", 4096, (32, 8, 128), 14336, 128256),
+    _shape("one of 8 shards of Llama-3.1-70B, 4 layers, no collectives", 8192, (8, 1, 128), 3584, 16032),
+    _shape("Mixtral-shaped, 16 experts of which 2, 4 layers", 4096, (32, 8, 128), 3584, 32000, experts=16),
 )
 """huggingface.co/meta-llama/Llama-3.1-8B and -70B, config.json; the 70B divided by 8; a small mixture of experts."""
-_SMALL: dict[str, object] = {
-    **_LLAMA,
-    "num_hidden_layers": 2,
-    "hidden_size": 64,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "intermediate_size": 96,
-    "vocab_size": 128,
-}
-TINY_SHAPES: tuple[dict[str, object], ...] = (
-    {**_SMALL, "_name": "tiny dense"},
-    {**_SMALL, "_name": "tiny experts", "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2},
+TINY_SHAPES = (
+    _shape("tiny dense", 64, (4, 2, 16), 96, 128, layers=2),
+    _shape("tiny experts", 64, (4, 2, 16), 96, 128, layers=2, experts=4),
 )
 
 

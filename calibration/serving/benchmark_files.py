@@ -520,14 +520,16 @@ def _aiperf_run(node: _JsonNode, name: str) -> BenchmarkRun:
     load = _load_of(node["input_config"])
     rate = None if load["request_rate"].missing else load["request_rate"].number()
     pattern = " ".join(load[key].text() for key in ("arrival_pattern", "request_rate_mode"))
-    unknown = ["spread of the lengths"]
-    if rate is not None and not load["concurrency"].missing:
+    unknown, users = ["spread of the lengths"], load["concurrency"]
+    if isinstance(users.value, list) and len(users.value) == 1:
+        users = _JsonNode(users.at, users.value[0])
+    if rate is not None and not users.missing:
         unknown.append("concurrency beside a rate")
     return BenchmarkRun(
         id=name,
         client="aiperf",
         requests=node["request_count"]["avg"].count(),
-        concurrency=None if rate is not None else _only_entry(load["concurrency"]).count(),
+        concurrency=None if rate is not None else users.count(),
         request_rate_per_s=rate,
         arrival_scv=0.0 if "constant" in pattern else _scv_of_gaps(load["smoothness"]),
         input_tokens=node["input_sequence_length"]["avg"].count(),
@@ -562,11 +564,6 @@ def _with_older_names(phase: Any) -> Any:  # noqa: ANN401
         return phase
     names = {"rate": "request_rate", "type": "arrival_pattern"}
     return {names.get(key, key): value for key, value in phase.items()}
-
-
-def _only_entry(node: _JsonNode) -> _JsonNode:
-    """The only entry of a list of one; anything else as it is."""
-    return _JsonNode(node.at, node.value[0]) if isinstance(node.value, list) and len(node.value) == 1 else node
 
 
 def _seconds(metric: _JsonNode) -> float:

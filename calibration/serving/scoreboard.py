@@ -280,21 +280,17 @@ def _escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;")
 
 
-def require_marks(path: str | Path) -> None:
-    """Raise InputError when a file has no place for a scoreboard: before the work is done, not after it."""
-    _text_around_marks(path)
-
-
 def write_between_marks(path: str | Path, text: str) -> None:
     """Replace what lies between the marks of a Markdown file. Raises InputError when it has none."""
-    before, after = _text_around_marks(path)
+    before, after = text_around_marks(path)
     try:
         write_whole(path, f"{before}{BEGIN}\n\n{text}\n\n{END}{after}")
     except OSError as error:
         raise InputError("--write", str(path), f"cannot be written: {error.strerror}", "choose another file") from None
 
 
-def _text_around_marks(path: str | Path) -> tuple[str, str]:
+def text_around_marks(path: str | Path) -> tuple[str, str]:
+    """What stands before and after a scoreboard. Raises InputError where a file cannot be read or has no marks."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:

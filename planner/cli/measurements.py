@@ -69,7 +69,7 @@ def validate(
         check_outputs(output)
     check_picture(plot)
     if markdown_file is not None:
-        scoreboard.require_marks(markdown_file)
+        scoreboard.text_around_marks(markdown_file)
     runs = scoreboard.select_points(read_serving_runs(points), engine, model, sku, mode)
     if held_out or fitted:
         db = scoreboard.hardware_with(calibrations)

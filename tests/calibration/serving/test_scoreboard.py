@@ -97,9 +97,9 @@ def test_a_file_without_marks_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "a.md"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(InputError, match=r"--write = .* has no <!-- scoreboard -->"):
-        scoreboard.require_marks(path)
+        scoreboard.text_around_marks(path)
     with pytest.raises(InputError, match="cannot be read"):
-        scoreboard.require_marks(tmp_path / "none.md")
+        scoreboard.text_around_marks(tmp_path / "none.md")
 
 
 def _ids(points: tuple[ServingPoint, ...]) -> set[str]:
