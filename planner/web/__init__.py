@@ -7,8 +7,7 @@
     fields      fields of the scenario as the page has them: labels, hints and bounds of inputs
     results     plans and everything else that takes time: cached by scenario, with progress
     components  metrics, tables, charts, choices, uploads and errors, each with what explains it
-    concerns    the warnings that stand by the headline
-    summary     the answer: a sentence, four metrics and the fleet; without a fleet `infeasible`
+    summary     the answer: a sentence, its warnings, four metrics and the fleet; without a fleet `infeasible`
     *_tab       one tab each; compare_*, cost_*, hardware_*, latency_* and roofline_* are sections of theirs
 
 Nothing here computes: numbers come from the engine, tables from its reports, pictures from `planner.charts`. Nothing is

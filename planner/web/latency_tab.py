@@ -15,7 +15,7 @@ from planner.engine import ReplicaConfig
 from planner.fleet import Plan, PlannedDeployment, ScopedSlo, TargetCheck, joint_share, target_ranges_s
 from planner.report import class_table, confidence_table, glossary, tables, target_name
 from planner.serving import Pool, longest_prompt_tokens
-from planner.web import components, concerns, latency_growth, results, session
+from planner.web import components, latency_growth, results, session, summary
 from planner.web.components import MetricCard
 from planner.web.results import Page
 
@@ -197,7 +197,7 @@ def _slow_kernels(page: Page, ranges: Sequence[tuple[float, float] | None]) -> N
         st.caption("No calibration: step times are lower bounds from the datasheet, of unknown error.")
         return
     st.caption(components.plain(confidence_in_words(plan)))
-    following = concerns.next_confidence(plan.request.confidence)
+    following = summary.next_confidence(plan.request.confidence)
     if following is None:
         return
     with st.container(horizontal=True, vertical_alignment="center"):

@@ -17,7 +17,7 @@ from planner.core import with_unit
 from planner.fleet import Plan, PlanConfidence, hardware_for
 from planner.launch import TARGETS, export_files
 from planner.report import plan as report
-from planner.web import concerns, plan_tab, summary
+from planner.web import plan_tab, summary
 from tests.builders import SMALL_CHAT
 from tests.web import pages
 from tests.web.pages import COMPLETE, figures, said, small
@@ -56,17 +56,17 @@ def test_a_fleet_that_holds_less_surely_than_usual_is_told_of_above_the_figures(
         replace(plan, confidence=PlanConfidence(0.5, holds, 0.01, uncalibrated))
         for holds, uncalibrated in ((0.79, ()), (0.9, ()), (0.79, ("mi250",)))
     )
-    assert "21 % step times are so much slower" in concerns.unsure_words(unsure)
-    assert concerns.unsure_words(sure) == concerns.unsure_words(unknown) == ""
-    assert concerns.unsure_words(replace(plan, confidence=None)) == ""
+    assert "21 % step times are so much slower" in summary.unsure_words(unsure)
+    assert summary.unsure_words(sure) == summary.unsure_words(unknown) == ""
+    assert summary.unsure_words(replace(plan, confidence=None)) == ""
 
 
 def test_the_remedy_asks_for_more_than_the_fleet_reaches_already() -> None:
     plan = simulated()
     for reached, offered in ((0.8, 0.95), (0.93, 0.95), (0.951, 0.99), (0.995, None)):
         known = replace(plan, confidence=PlanConfidence(0.9, reached, 0.01))
-        assert concerns.remedy_confidence(known) == offered
-    assert concerns.remedy_confidence(replace(plan, confidence=None)) == 0.95
+        assert summary.remedy_confidence(known) == offered
+    assert summary.remedy_confidence(replace(plan, confidence=None)) == 0.95
 
 
 def test_every_target_stands_above_the_figures_with_what_it_comes_to() -> None:
@@ -125,24 +125,24 @@ def test_the_gravest_warnings_stand_open_with_what_helps_and_the_rest_is_folded(
     assert button.label == "Plan for a lost server"  # which is that of the replica, too
 
     plan = replace(simulated(), warnings=("p99 TTFT: simulated 2 s misses the target", *"abcde"))
-    known = [concern.text for concern in concerns.concerns(plan, None)]
+    known = [concern.text for concern in summary.concerns(plan, None)]
     assert known[0] == plan.warnings[0] and "".join(known[-7:-2]) == "abcde"
     assert "as estimated, but" in known[-2]  # a loss that it survives with step times as estimated
     (seller,) = {purchase.price.provider for purchase in plan.bought if purchase.price is not None}
     assert seller in known[-1] and f"{sum(plan.gpus.values())} GPUs" in known[-1]
-    assert len(known) > concerns.MOST_OPEN
+    assert len(known) > summary.MOST_OPEN
 
 
 def test_what_is_planned_for_is_no_warning() -> None:
     """The engine holds the targets without the replica; a fleet that somebody owns has no seller."""
     plan = simulated()
     lost = [loss for loss in plan.losses if not loss.holds]
-    texts = " ".join(concern.text for concern in concerns.concerns(plan, None))
+    texts = " ".join(concern.text for concern in summary.concerns(plan, None))
     assert texts.count("fails (") == len({loss.failed for loss in lost})
     held = replace(plan, losses=tuple(replace(loss, holds=True) for loss in plan.losses))
-    assert "fails (" not in " ".join(concern.text for concern in concerns.concerns(held, None))
+    assert "fails (" not in " ".join(concern.text for concern in summary.concerns(held, None))
     owned = replace(plan, bought=tuple(replace(purchase, price=None) for purchase in plan.bought))
-    assert concerns.one_seller(owned) == ""
+    assert summary.one_seller(owned) == ""
 
 
 def test_what_survives_only_as_estimated_is_said_with_both_latencies_after_graver_things() -> None:
@@ -151,7 +151,7 @@ def test_what_survives_only_as_estimated_is_said_with_both_latencies_after_grave
     unsure = plan.losses[0]
     assert unsure.holds_as_estimated and not unsure.holds
     graver = replace(plan.losses[1], failed="all", holds_as_estimated=False, target=None)
-    texts = [one.text for one in concerns.concerns(replace(plan, losses=(unsure, graver)), None)]
+    texts = [one.text for one in summary.concerns(replace(plan, losses=(unsure, graver)), None)]
     expected, slow = (f"{1e3 * seconds:.1f} ms" for seconds in (unsure.predicted_s, unsure.slow_s))
     settles = f"settles at {expected} of 50 ms as estimated, but at {slow} where steps are as slow as 90 % confidence"
     assert settles in texts[-2] and any("the service stops" in text for text in texts[:-2])

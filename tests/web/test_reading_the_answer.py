@@ -11,7 +11,7 @@ from hardware_db import load_hardware
 from planner.analysis import headline, headroom
 from planner.core import change
 from planner.fleet import Plan
-from planner.web import concerns, links, summary
+from planner.web import links, summary
 from tests.places import ROOT
 
 TEXT = (ROOT / "docs" / "tutorial" / "reading-the-answer.md").read_text(encoding="utf-8")
@@ -48,5 +48,5 @@ def test_the_figures_are_those_of_the_example() -> None:
     for field in ("usd_per_month", "usd_per_million_output_tokens"):
         value, low, high = (getattr(ends, field) for ends in (cost, costs.low, costs.high))
         assert f"*{headline.dollars(value)}; {headline.range_words(low, value, high)}*" in TEXT
-    unsure = concerns.unsure_words(plan())
+    unsure = summary.unsure_words(plan())
     assert unsure and unsure.rstrip(".") in TEXT
