@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from planner.serving import Deployment, Performance, Pool
     from planner.workload import Slo, Workload
 
-SIMULATED_REQUESTS = 4000
-"""Requests simulated unless it is said how many. A choice."""
 MODES = ("mixed", "disaggregated")
 NO_SCENARIO: Mapping[str, Any] = {
     "workload": {},
@@ -301,10 +299,7 @@ def simulate(
     seed: Annotated[int, typer.Option(help="Seed of arrivals and lengths.")] = 0,
     requests: Annotated[
         int | None,
-        typer.Option(
-            help=f"Requests, several hundred per replica (default: {SIMULATED_REQUESTS}, a whole recording or closed "
-            "loop)."
-        ),
+        typer.Option(help="Requests, several hundred per replica (default: 4000, a whole recording or closed loop)."),
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
@@ -319,6 +314,7 @@ def simulate(
             --router least_requests --schedule-order shortest_first
     """
     from planner.report import terminal
+    from planner.simulator import DEFAULT_REQUESTS
     from planner.workload import ClosedLoop, RecordedArrivals, Workload
 
     setting = _given_setting(options)
@@ -327,10 +323,9 @@ def simulate(
     if isinstance(arrivals, ClosedLoop):
         arrivals = arrivals if requests is None else rebuilt(arrivals, requests=requests)
         workload, count = Workload(arrivals=arrivals, classes=workload.classes), arrivals.total_requests
-    elif isinstance(arrivals, RecordedArrivals):
-        count = len(arrivals.times_s) if requests is None else requests
     else:
-        count = requests = SIMULATED_REQUESTS if requests is None else requests
+        usual = len(arrivals.times_s) if isinstance(arrivals, RecordedArrivals) else DEFAULT_REQUESTS
+        count = usual if requests is None else requests
     with terminal.bar(f"simulating {count:,} requests") as say:
         performance = planner.simulate(setting.deployment, workload, seed=seed, requests=requests, progress=say)
     _deliver_performance(setting, performance, json_file)
@@ -372,7 +367,7 @@ def compare(
     seed: Annotated[int, typer.Option(help="Seed of arrivals and lengths, the same for all.")] = 0,
     requests: Annotated[
         int | None,
-        typer.Option(help=f"Requests for each system (default: {SIMULATED_REQUESTS}, or a whole recording)."),
+        typer.Option(help="Requests for each system (default: 4000, or a whole recording)."),
     ] = None,
     rates: Annotated[
         str | None, typer.Option(metavar="R,R,...", help="Also: share within all targets at these rates.")

@@ -14,16 +14,14 @@ from planner.core import Report, Table
 
 WIDTH = 100
 """Characters of a line in a pipe; on a terminal as many as it has. A choice."""
-LEAST_WIDTH = 40
-"""Characters of a line on a terminal that is narrower still. A choice: what a sentence needs."""
 GAP = 2
-"""Blanks between columns of a table. A choice."""
+"""Blanks between columns of a table, as rich sets them without edges (`box.SIMPLE_HEAD`, padding collapsed)."""
 
 
 def show(report: Report) -> None:
     """Print a report as it is, without blanks at the ends of lines."""
     console = Console(highlight=False, markup=False, emoji=False)
-    console.width = max(LEAST_WIDTH, console.width) if console.is_terminal else WIDTH
+    console.width = console.width if console.is_terminal else WIDTH
     with console.capture() as captured:
         if report.headline:
             console.print(Text(report.headline, style="bold"))

@@ -139,7 +139,6 @@ def typed_in_bash(folder: Path, line: str) -> str:
     ("typed", "completed"),
     [
         ("planner plan chat-llama-70b --set objective=max_rate_", "objective=max_rate_per_cost"),
-        ("planner plan chat-llama-70b --set search.calib", "search.calibrated"),
         ("planner plan chat-llama-70b --set search.calibrated=f", "search.calibrated=false"),
     ],
 )
