@@ -53,7 +53,7 @@ def quickstart(
     given = {"llm": llm, "traffic": traffic, "lengths": lengths, "targets": targets, "gpus": gpus}
     answers = {question.option: _answer(question, given[question.option], defaults) for question in first.QUESTIONS}
     place = Path(FILE if out == STDOUT else out)
-    text = first.quickstart_text(first.Answers(**answers), place.stem, place.parent)
+    text = first.quickstart_text(answers, place.stem, place.parent)
     write(out, lambda: text)
     for line in text.splitlines():
         if first.GUESS in line:

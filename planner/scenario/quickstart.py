@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,15 +66,8 @@ QUESTIONS = (
 """In the order in which they are asked."""
 
 
-@dataclass(frozen=True)
-class Answers:
-    """One text for each question, as `QUESTIONS` asks them."""
-
-    llm: str
-    traffic: str
-    lengths: str
-    targets: str
-    gpus: str
+Answers = Mapping[str, str]
+"""One text for each question, by its option."""
 
 
 def quickstart_text(answers: Answers, name: str, folder: Path = Path()) -> str:
@@ -89,21 +82,21 @@ def quickstart_text(answers: Answers, name: str, folder: Path = Path()) -> str:
     """
     text = _text(answers, name, 1.0)
     request = build_request(scenario_of_text(text), folder)
-    return _text(answers, name, _answer_s(request)) if _AT_ONCE.fullmatch(answers.traffic.strip()) else text
+    return _text(answers, name, _answer_s(request)) if _AT_ONCE.fullmatch(answers["traffic"].strip()) else text
 
 
 def _text(answers: Answers, name: str, answer_s: float) -> str:
-    by_day = any(form.fullmatch(answers.traffic.strip()) for form in (_BY_DAY, _USERS))
+    by_day = any(form.fullmatch(answers["traffic"].strip()) for form in (_BY_DAY, _USERS))
     lines = (
         "# Written by `planner quickstart`. To plan it: planner plan FILE. Every field: planner schema.",
         f"name: {_yaml(name)}",
-        f"llm: {_yaml(answers.llm)} # as published; precision: {{weights: fp8, activations: fp8}} asks for a format",
+        f"llm: {_yaml(answers['llm'])} # as published; precision: {{weights: fp8, activations: fp8}} asks for a format",
         "workload:",
-        *(f"  {line}" for line in (*_traffic(answers.traffic, answer_s), *_lengths(answers.lengths))),
+        *(f"  {line}" for line in (*_traffic(answers["traffic"], answer_s), *_lengths(answers["lengths"]))),
         "slo: # all of these have to hold at once",
-        *(f"  - {target}" for target in _targets(answers.targets)),
+        *(f"  - {target}" for target in _targets(answers["targets"])),
         "# confidence: 0.9 # probability with which they hold, uncertain as step times are",
-        *_search(answers.gpus, load_hardware()),
+        *_search(answers["gpus"], load_hardware()),
         *([f"profile: {DAY} # how the demand moves over the day; yours: {{trace: FILE}}"] if by_day else []),
         "# limits: {budget_usd_per_hour: 100} # or gpus, power_kw, ...: docs/how-to/plan-a-fleet.md",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,16 +11,16 @@ from planner.core import InputError, Metric
 from planner.fleet import PlanRequest
 from planner.scenario import load_request, load_scenario
 from planner.scenario.catalogue import slo_presets
-from planner.scenario.quickstart import QUESTIONS, REQUESTS_PER_USER_PER_DAY, Answers, check_answer, quickstart_text
+from planner.scenario.quickstart import QUESTIONS, REQUESTS_PER_USER_PER_DAY, check_answer, quickstart_text
 from planner.traffic import load_profile
 from planner.workload import RecordedArrivals
 
-DEFAULTS = Answers(**{question.option: question.default for question in QUESTIONS})
+DEFAULTS = {question.option: question.default for question in QUESTIONS}
 
 
 def _request(folder: Path, **changes: str) -> PlanRequest:
     path = folder / "case.yaml"
-    path.write_text(quickstart_text(replace(DEFAULTS, **changes), "case", folder), encoding="utf-8")
+    path.write_text(quickstart_text({**DEFAULTS, **changes}, "case", folder), encoding="utf-8")
     return load_request(path)
 
 
@@ -129,7 +128,7 @@ BAD = [
 def test_what_cannot_be_read_is_refused_by_name(option: str, answer: str, bound: str) -> None:
     with pytest.raises(InputError) as refused:
         check_answer(option, answer)
-        quickstart_text(replace(DEFAULTS, **{option: answer}), "case")
+        quickstart_text({**DEFAULTS, option: answer}, "case")
     assert bound in refused.value.bound
 
 
