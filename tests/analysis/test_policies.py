@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from planner.core import Metric
@@ -25,7 +24,6 @@ from planner.serving import (
     pool_under_load,
 )
 from planner.simulator import simulate
-from planner.traffic import Trace
 from planner.workload import ArrivalProcess, LatencyTarget, RequestClass, SharedPrefixes, Slo, TokenLengths, Workload
 from tests.builders import CHAT, calibrated
 
@@ -196,27 +194,6 @@ def handing_over(transfer: KvTransfer, early: bool = True) -> Deployment:
     return Deployment(pools=(pool(Role.PREFILL, 2), pool(Role.DECODE, 1)), transfer=transfer)
 
 
-def test_a_shared_link_only_adds_a_wait() -> None:
-    alone, shared = handing_over(KvTransfer(shared=False)), handing_over(KvTransfer(shared=True))
-    workload = at_load(alone, 0.7)
-    free, busy = evaluate(alone, workload), evaluate(shared, workload)
-    assert busy.ttft.mean_s == free.ttft.mean_s
-    assert free.tpot.mean_s <= busy.tpot.mean_s < 1.05 * free.tpot.mean_s
-    mean_s = 2.0 * busy.link_utilisation / workload.rate_per_s  # two senders, one receiver: the receiver is the busier
-    assert busy.kv_transfer_s <= mean_s
-
-
-def test_layers_sent_on_the_way_leave_the_last_one() -> None:
-    """One prompt of 1,000 tokens takes longer to compute than to send: one layer of it is left to wait for."""
-    lengths = TokenLengths.constant(1000, 2)
-    found = [
-        evaluate(handing_over(KvTransfer(layerwise=layerwise, shared=False)), Workload.of(1e-3, lengths))
-        for layerwise in (False, True)
-    ]
-    saved = found[0].tpot.mean_s - found[1].tpot.mean_s
-    assert saved == pytest.approx(found[0].kv_transfer_s * (1.0 - 1.0 / BASE.llm.num_layers), rel=0.01)
-
-
 def test_a_first_token_from_the_decode_pool_comes_after_the_transfer() -> None:
     early, late = handing_over(KvTransfer()), handing_over(KvTransfer(), early=False)
     workload = Workload.of(1e-3, TokenLengths.constant(1000, 101))
@@ -251,40 +228,6 @@ def test_prompts_before_decodes_against_simulation() -> None:
     theory, judge = evaluate(deployment, workload), simulate(deployment, workload, requests=6000)
     close(theory, judge, Metric.TTFT, 0.2)
     close(theory, judge, Metric.TPOT, 0.06)
-
-
-def drifting(swing: float, requests: int) -> Workload:
-    """A recording whose Poisson rate is 1 - swing and 1 + swing times a mean, in turn for 1,000 requests each."""
-    rng = np.random.default_rng(5)
-    gaps = rng.exponential(1.0, requests)
-    gaps /= np.repeat(np.resize([1.0 - swing, 1.0 + swing], requests // 1000), 1000)
-    inputs, outputs = CHAT.sample(requests, seed=3)
-    return Trace.from_arrays(np.cumsum(gaps) - gaps[0], inputs, outputs).workload()
-
-
-def test_drift_of_the_rate_shows_in_the_wait() -> None:
-    """The gaps alone (SCV near 1) know nothing of a rate that swings by half; counts over many gaps do."""
-    deployment, recorded = Deployment(pools=(pool(),)), drifting(0.5, requests=2_000)
-    recorded = recorded.at_rate(0.75 * largest_stable_rate_per_s(deployment, recorded))
-    judge = simulate(deployment, recorded)
-    with_counts = evaluate(deployment, recorded)
-    gaps_only = evaluate(deployment, Workload.of(recorded.rate_per_s, CHAT, recorded.open_arrivals.scv))
-    assert gaps_only.ttft.mean_s < 0.1 * judge.ttft.mean_s
-    assert judge.ttft.mean_s / 3.0 < with_counts.ttft.mean_s < 3.0 * judge.ttft.mean_s
-
-
-def test_bursts_raise_the_tail_of_the_first_token_several_fold() -> None:
-    """Gamma gaps with a coefficient of variation of 3 (bursty production clients) against Poisson, at equal load."""
-    deployment = Deployment(pools=(pool(),))
-    calm = at_load(deployment, 0.5)
-    bursty = Workload(arrivals=ArrivalProcess(rate_per_s=calm.rate_per_s, scv=9.0), classes=calm.classes)
-    tails = [
-        [found.ttft.quantile_s(0.99) for found in (evaluate(deployment, w), simulate(deployment, w, requests=12_000))]
-        for w in (calm, bursty)
-    ]
-    ratios = [tails[1][way] / tails[0][way] for way in (0, 1)]
-    assert 2.5 < min(ratios) <= max(ratios) < 6.0
-    assert ratios[0] == pytest.approx(ratios[1], rel=0.3)
 
 
 def test_batches_wait_for_each_other() -> None:

@@ -236,17 +236,6 @@ def test_every_chart_has_units_on_its_axes(compared: Comparison) -> None:
     assert systems.comparison_page(compared).lstrip().startswith("<!DOCTYPE html>")
 
 
-def test_charts_that_lack_their_figures_say_so() -> None:
-    bare = compare(mixed(), Workload.of(1.0, AZURE), None, ("engine",), simulated=False)
-    for chart, text in (
-        (systems.goodput_chart, "judged by targets"),
-        (systems.attainment_chart, "needs rates"),
-        (systems.sustainable_rate_chart, "sustain=True"),
-    ):
-        with pytest.raises(InputError, match=text):
-            chart(bare)
-
-
 def test_a_recording_is_played_whole_unless_told_otherwise() -> None:
     """As `simulate` does: all but the first tenth are measured."""
     times_s = tuple(0.2 * number for number in range(60))

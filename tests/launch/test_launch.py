@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 import subprocess
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,8 @@ from planner.launch.readme import README_NAME
 from planner.launch.scripts import COMPOSE_NAME, START_NAME
 from planner.llm import DraftMethod, Precision, load_llm
 from planner.roofline import Parallelism
-from planner.serving import Router
 from tests.builders import FP8, HARDWARE
-from tests.made_up_fleets import NASTY, mixed, named, on, routed, two_pools
+from tests.made_up_fleets import NASTY, mixed, named, on, two_pools
 from tests.made_up_plans import REAL, made_up
 
 ENGINES = sorted(HARDWARE.engines)
@@ -142,14 +140,6 @@ def test_adapters_have_a_rank_that_vllm_takes() -> None:
     assert (lora["--enable-lora"], lora["--max-loras"], lora["--max-lora-rank"]) == ("", "6", "32")
 
 
-def test_vllm_roles_are_those_of_its_nixl_connector() -> None:
-    plan = two_pools(on("vllm"), on("vllm"))
-    roles = [json.loads(flags(plan, pool)["--kv-transfer-config"])["kv_role"] for pool in (0, 1)]
-    assert roles == ["kv_producer", "kv_consumer"]
-    exported = 'export VLLM_NIXL_SIDE_CHANNEL_PORT="${VLLM_NIXL_SIDE_CHANNEL_PORT:-5600}"'
-    assert exported in next(iter(scripts(plan).values()))
-
-
 def test_weights_come_from_a_checkpoint_from_a_flag_or_from_a_checkpoint_to_be_named() -> None:
     """Llama-3.1-8B is published in FP8, OPT-13B is not: SGLang's --quantization fp8 makes it on loading."""
     assert "--quantization" not in flags(mixed())
@@ -241,50 +231,15 @@ def test_names_of_users_stay_text(name: str, engine: str, tmp_path: Path) -> Non
     assert "## What is served" not in files[README_NAME]  # whoever starts it has to say
 
 
-def ran(script: str, folder: Path, program: str, **environment: str) -> list[str]:
-    """Words that Bash starts a program with: a stand-in for the engine prints them."""
-    stand_in = folder / program
-    stand_in.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n', encoding="utf-8")
-    stand_in.chmod(0o755)
-    path = folder / "run.sh"
-    path.write_text(script, encoding="utf-8")
-    done = subprocess.run(
-        ["/bin/bash", str(path)],
-        capture_output=True,
-        text=True,
-        env={"PATH": f"{folder}:/usr/bin:/bin", **environment},
-        check=True,
-    )
-    return done.stdout.splitlines()
-
-
 def test_a_script_runs_the_command_with_the_model_it_is_given(tmp_path: Path) -> None:
     (script,) = scripts(mixed(replicas=1, tp=2)).values()
-    words = ran(script, tmp_path, "vllm", MODEL="my org/$(id) 'x'", PORT="9000")
-    assert words[:6] == ["serve", "my org/$(id) 'x'", "--host", "0.0.0.0", "--port", "9000"]
-    assert words[6:8] == ["--tensor-parallel-size", "2"]
-
-
-def test_a_pipeline_over_two_servers_gets_the_words_of_the_vllm_documentation(tmp_path: Path) -> None:
-    """docs/serving/parallelism_scaling.md: --nnodes 2 --node-rank 1 --master-addr HEAD --headless on the second."""
-    plan = mixed(replicas=1, model="llama-3.1-70b", parallelism=Parallelism(tp=8, pp=2))
-    (script,) = scripts(plan).values()
-    first = ran(script, tmp_path, "vllm", SERVER_RANK="0", LEADER="10.0.0.1")
-    second = ran(script, tmp_path, "vllm", SERVER_RANK="1", LEADER="10.0.0.1")
-    shared = ["--nnodes", "2", "--node-rank", "0", "--master-addr", "10.0.0.1", "--master-port", "29500"]
-    assert first[-8:] == shared
-    assert second[-9:] == [*shared[:3], "1", *shared[4:], "--headless"]
-
-
-def test_data_parallel_ranks_over_two_servers_start_where_the_vllm_documentation_says(tmp_path: Path) -> None:
-    """docs/serving/data_parallel_deployment.md: half of the ranks each, the second server starts at the half."""
-    native = load_llm("deepseek-v3").native_precision
-    plan = mixed(replicas=1, model="deepseek-v3", precision=native, parallelism=Parallelism(dp=16, ep=16))
-    (script,) = scripts(plan).values()
-    words = ran(script, tmp_path, "vllm", SERVER_RANK="1", LEADER="10.0.0.1")
-    asked = dict(pairwise(words))
-    assert asked["--data-parallel-size-local"] == asked["--data-parallel-start-rank"] == "8"
-    assert asked["--data-parallel-size"] == "16" and "--headless" in words and "--nnodes" not in words
+    stand_in, path = tmp_path / "vllm", tmp_path / "run.sh"
+    stand_in.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n', encoding="utf-8")
+    stand_in.chmod(0o755)
+    path.write_text(script, encoding="utf-8")
+    given = {"PATH": f"{tmp_path}:/usr/bin:/bin", "MODEL": "my org/$(id) 'x'", "PORT": "9000"}
+    words = subprocess.run(["/bin/bash", str(path)], capture_output=True, text=True, env=given, check=True).stdout
+    assert words.splitlines()[:6] == ["serve", given["MODEL"], "--host", "0.0.0.0", "--port", "9000"]
 
 
 def test_amd_gpus_get_a_rocm_image_and_the_render_nodes_of_their_own_gpus() -> None:
@@ -295,40 +250,8 @@ def test_amd_gpus_get_a_rocm_image_and_the_render_nodes_of_their_own_gpus() -> N
     assert "deploy" not in service, "AMD GPUs are devices, not reservations of an NVIDIA driver"
 
 
-def test_a_router_of_two_pools_names_each_url_by_its_role_and_the_bootstrap_port_of_each_prefill_replica() -> None:
-    """--prefill URL [BOOTSTRAP_PORT] (sglang_router/router_args.py of sglang-router 0.3.2)."""
-    words = command(scripts(two_pools(on("sglang"), on("sglang"), (2, 1)))["01-main-router.sh"])
-    asked = words[words.index("--pd-disaggregation") :]
-    first, second, third = (f"http://${{SERVER_1}}:{port}" for port in (8000, 8001, 8002))
-    assert asked[1:9] == ["--prefill", first, "8998", "--prefill", second, "9008", "--decode", third]
-    assert asked[9:] == ["--prefill-policy", "round_robin", "--decode-policy", "round_robin"]
-
-
-def test_the_disaggregated_server_of_tensorrt_llm_gets_a_file_with_all_servers_and_the_policy() -> None:
-    """Keys as `extract_disagg_cfg` of tensorrt_llm/llmapi/disagg_utils.py takes them: one URL for each instance."""
-    pair = routed(two_pools(on("tensorrt-llm"), on("tensorrt-llm"), (2, 3)), Router.LEAST_REQUESTS)
-    content = yaml.safe_load(yaml.safe_load(launch_files(pair)[COMPOSE_NAME])["configs"]["01-main-router"]["content"])
-    assert set(content) == {"hostname", "port", "context_servers", "generation_servers"}
-    for section, replicas in (("context_servers", 2), ("generation_servers", 3)):
-        servers = content[section]
-        assert servers["num_instances"] == len(servers["urls"]) == replicas
-        assert servers["router"] == {"type": "load_balancing", "use_tokens": False}
-
-
 def test_targets_are_listed_under_their_own_names_and_unknown_ones_are_refused() -> None:
     assert {"scripts", "compose", "kubernetes", "kserve", "llm-d"} <= set(launch.TARGETS)
     assert all(name == target.name and target.title for name, target in launch.TARGETS.items())
     with pytest.raises(UnknownNameError, match="kubernets"):
         launch.export_files(mixed(), "kubernets")
-
-
-def test_compose_names_every_variable_that_it_reads_and_demands_addresses_only_of_several_servers() -> None:
-    spread = mixed("sglang", model="llama-3.1-70b", parallelism=Parallelism(tp=16))
-    for plan in (two_pools(on("sglang"), on("sglang"), (1, 2)), spread):
-        text = launch_files(plan)[COMPOSE_NAME]
-        assert "$(" not in text and (":?" in text) == (plan is spread)
-        used = set(re.findall(r"\$\{([A-Z]+)[A-Z0-9_]*:[-?]", text)) - {"HOME"}
-        head = "".join(line for line in text.splitlines() if line.startswith("#"))
-        assert all(name in head for name in used - ({"SERVER"} if plan is not spread else set()))
-    services = yaml.safe_load(launch_files(spread)[COMPOSE_NAME])["services"]
-    assert {service["profiles"][0] for service in services.values()} == {f"server-{number}" for number in range(1, 5)}
