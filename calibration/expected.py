@@ -10,11 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from calibration.assemble import GEMM_DTYPES
 from calibration.fit_measured import PASSES
 from calibration.measure import Effort, calls_per_replay, copies_for
 from calibration.operators import kernel_s
-from calibration.possible import TOLERANCE, least_time_s, least_work, row_of
+from calibration.possible import TOLERANCE, VARIANTS, least_time_s, least_work, row_of
 from calibration.records import KernelCase
 from hardware_db import Calibration, GpuSku, KernelFit
 from planner.core import InputError
@@ -23,9 +22,6 @@ LEAST_S = 2e-6
 """Shortest time of a call taken where only the datasheet is known: a launch on a GPU is no shorter. A choice."""
 SETUP_S = 0.02
 """Around a case: data, warm-up, recording. A choice until it is measured; it is a third of a full run."""
-VARIANTS = {table: variant for variant, table in GEMM_DTYPES.items()} | {"fp16": "bf16"}
-"""Formats of the tables' names -> of the fits."""
-
 PASS_KEYS = {op: key for key, op in PASSES.items()}
 """Measured element-wise operation -> variant of a calibration."""
 

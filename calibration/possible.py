@@ -34,6 +34,8 @@ TOLERANCE = 0.03
 """How far above a datasheet peak a measurement may lie: datasheets round, boost clocks differ by part."""
 ELEMENTWISE_OPERATORS = sorted({op for ops in ELEMENTWISE_OPS.values() for op in ops})
 """Operators of the table ``mlp`` whose traffic is known; the others are matrix products and the embedding."""
+VARIANTS = {table: variant for variant, table in GEMM_DTYPES.items()} | {"fp16": "bf16"}
+"""Formats of the tables' names -> of the fits."""
 CACHED_BYTES = {**KV_BYTES, "fp16": 2.0}
 """Bytes of a cached value by its format; of others nothing is known."""
 
@@ -140,12 +142,6 @@ def implausibility(case: KernelCase, latency_s: float, sku: GpuSku, rotated_byte
 
 Work = dict[str, FloatArray]
 """The fields of `RowWork` that are not zero."""
-
-
-def weight_format(dtype: str) -> WeightFormat:
-    """How a table's format name of matrix products is multiplied."""
-    names = {table: variant for variant, table in GEMM_DTYPES.items()} | {"fp16": "bf16"}
-    return WEIGHT_FORMATS[names[dtype]]
 
 
 def _formats(table: ColumnTable, names: Mapping[str, str]) -> list[tuple[Mask, WeightFormat]]:

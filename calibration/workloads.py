@@ -22,9 +22,10 @@ from calibration.bench import BLOCK, EPSILON, Tensor, Workbench, fp8_of, nvfp4_p
 from calibration.cases import HALF_BYTES, PASSES, ROW_VALUES
 from calibration.measure import Call
 from calibration.operators import KV_BYTES, LATENT_KEY, LATENT_RANK, LATENT_ROPE, LATENT_VALUE
-from calibration.possible import weight_format
+from calibration.possible import VARIANTS
 from calibration.records import KernelCase
 from planner.core import InputError
+from planner.roofline import WEIGHT_FORMATS
 
 ROTARY_DIM = 128
 """Channels of a rotated head, as most models in use have."""
@@ -66,7 +67,7 @@ def _gemm(case: KernelCase, bench: Workbench) -> Work:
     m, n, k = (case.number(name) for name in ("m", "n", "k"))
     dtype = str(case.fields["dtype"])
     x = bench.normal(m, k)
-    bytes_each = n * k * weight_format(dtype).weight_bytes
+    bytes_each = n * k * WEIGHT_FORMATS[VARIANTS[dtype]].weight_bytes
     makers = {"fp8": _fp8_product, "fp8_block": _fp8_block_product, "sq": _int8_product, "nvfp4": nvfp4_product}
     make = makers.get(dtype, _half_product)
     weights = [bench.normal(n, k, scale=k**-0.5) for _ in range(bench.copies(bytes_each))]
