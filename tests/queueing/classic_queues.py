@@ -55,17 +55,6 @@ def mmc_wait_s(rate_per_s: float, service_s: float, servers: int) -> float:
     return erlang_c(servers, load) * service_s / (servers * (1.0 - load))
 
 
-def mm1_wait_quantile_s(load: float, probability: float) -> float:
-    """Percentile of the wait in M/M/1 in mean services: max(0, ln(rho / (1 - p)) / (1 - rho)).
-
-    Source: Kleinrock I (1975), section 5.12.
-
-    >>> round(mm1_wait_quantile_s(0.5, 0.99), 4)  # 2 ln 50
-    7.824
-    """
-    return max(0.0, math.log(load / (1.0 - probability)) / (1.0 - load))
-
-
 def mdc_wait_s(rate_per_s: float, service_s: float, servers: int) -> float:
     """Mean wait [s] in M/D/c, to about 2 %.
 

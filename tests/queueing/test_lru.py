@@ -54,39 +54,33 @@ def simulated_hits(
     return hits / counted
 
 
-def hits(
-    prefixes: SharedPrefixes, capacity: float, replicas: int = 1, affinity: bool = False, passing: float = 0.0
-) -> FloatArray:
+def hits(prefixes: SharedPrefixes, capacity: float, replicas: int = 1, affinity: bool = False) -> FloatArray:
     """Of each prefix, in a pool of GPUs asked for 10 requests/s, in blocks of 16 tokens."""
     level = [CacheLevel(capacity)]
     blocks = np.full(prefixes.groups, float(prefixes.tokens // 16))
-    (by_group,) = level_hits(10.0 * prefixes.popularity, blocks, level, replicas, affinity, passing)
+    (by_group,) = level_hits(10.0 * prefixes.popularity, blocks, level, replicas, affinity)
     return np.asarray(by_group)
 
 
 class TestPrefixes:
-    @pytest.mark.parametrize(("skew", "share"), [(0.0, 0.5), (0.8, 0.1), (0.8, 0.9), (1.5, 0.5)])
-    def test_hits_are_those_of_a_cache_played_through(self, skew: float, share: float) -> None:
-        prefixes, capacity = SharedPrefixes(tokens=64, groups=100, skew=skew), int(share * 400)
-        found = float(hits(prefixes, capacity) @ prefixes.popularity)
-        assert found == pytest.approx(simulated_hits(prefixes.popularity, np.full(100, 4.0), capacity), abs=0.02)
-
-    def test_unequal_sizes(self) -> None:
-        sizes = np.random.default_rng(7).integers(1, 12, 80).astype(float)
-        weights = zipf(80, 1.0)
-        found = float(level_hits(weights, sizes, [CacheLevel(150.0)])[0] @ weights)
-        assert found == pytest.approx(simulated_hits(weights, sizes, 150), abs=0.02)
-
-    def test_blocks_that_nobody_shares_take_room(self) -> None:
-        prefixes = SharedPrefixes(tokens=64, groups=50, skew=1.0)
-        truth = simulated_hits(prefixes.popularity, np.full(50, 4.0), 150, passing=6)
-        assert float(hits(prefixes, 150, passing=60.0) @ prefixes.popularity) == pytest.approx(truth, abs=0.025)
-        assert truth < float(hits(prefixes, 150) @ prefixes.popularity) - 0.1
-
-    def test_random_routing_splits_the_rates(self) -> None:
-        prefixes = SharedPrefixes(tokens=64, groups=60, skew=0.8)
-        truth = simulated_hits(prefixes.popularity, np.full(60, 4.0), 100, replicas=4)
-        assert float(hits(prefixes, 100, replicas=4) @ prefixes.popularity) == pytest.approx(truth, abs=0.02)
+    @pytest.mark.parametrize(
+        ("skew", "sizes", "capacity", "passing", "replicas"),
+        [
+            (0.0, np.full(100, 4.0), 200, 0, 1),
+            (0.8, np.full(100, 4.0), 40, 0, 1),
+            (1.5, np.full(100, 4.0), 200, 0, 1),
+            (1.0, np.random.default_rng(7).integers(1, 12, 80).astype(float), 150, 0, 1),
+            (1.0, np.full(50, 4.0), 150, 6, 1),  # blocks that nobody shares take room
+            (0.8, np.full(60, 4.0), 100, 0, 4),  # random routing splits the rates
+        ],
+    )
+    def test_hits_are_those_of_a_cache_played_through(
+        self, skew: float, sizes: FloatArray, capacity: int, passing: int, replicas: int
+    ) -> None:
+        weights, level = zipf(sizes.size, skew), [CacheLevel(float(capacity))]
+        (found,) = level_hits(weights, sizes, level, replicas, passing_blocks_per_s=float(passing))
+        truth = simulated_hits(weights, sizes, capacity, passing, replicas)
+        assert found @ weights == pytest.approx(truth, abs=0.025)
 
     def test_alike_prefixes_hit_as_often_as_they_fit(self) -> None:
         # By symmetry a group is in the cache with probability capacity / (groups * blocks), and Che says so exactly.

@@ -14,7 +14,6 @@ from planner.workload import LatencyDistribution
 from tests.queueing.classic_queues import (
     kingman_wait_s,
     md1_wait_cdf,
-    mm1_wait_quantile_s,
     pollaczek_khinchine_wait_s,
 )
 
@@ -45,14 +44,6 @@ def test_constant_service_is_m_d_1(load: float, percentiles: tuple[float, ...]) 
     assert distribution.mean_s == pytest.approx(pollaczek_khinchine_wait_s(load, 1.0, 0.0), rel=3e-3)
     for p in percentiles:
         assert md1_wait_cdf(load, distribution.quantile_s(p)) == pytest.approx(p, abs=0.02 * (1 - p) + 3e-4)
-
-
-@pytest.mark.parametrize("load", [0.05, 0.5, 0.9, 0.98])
-def test_exponential_service_is_m_m_1(load: float) -> None:
-    distribution = mg1_wait_distribution(load, EXPONENTIAL)
-    assert distribution.mean_s == pytest.approx(pollaczek_khinchine_wait_s(load, 1.0, 1.0), rel=3e-3)
-    for p in (0.96, 0.99, 0.999):
-        assert distribution.quantile_s(p) == pytest.approx(mm1_wait_quantile_s(load, p), rel=0.015, abs=1e-9)
 
 
 @pytest.mark.parametrize(("load", "shape"), [(0.4, 0.3), (0.85, 0.3), (0.4, 5.0), (0.85, 5.0)])

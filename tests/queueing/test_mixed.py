@@ -8,7 +8,6 @@ import pytest
 from planner.core import FloatArray
 from planner.queueing import BatchServer, largest_mixed_rate, mixed_pool
 from planner.queueing.mixed import PromptStream, interrupted_gap_times
-from planner.workload import TokenLengths
 from tests.queueing.servers import poisson
 from tests.queueing.step_loop import AZURE, StepLoop
 
@@ -81,12 +80,3 @@ def test_a_pool_that_serves_prompts_first(load: float, scv: float) -> None:
     decoding = found.tpot.support_s > 0.0
     weights = found.tpot.weights[decoding] / found.tpot.weights[decoding].sum()
     assert float(found.tpot.support_s[decoding] @ weights) == pytest.approx(tpot.mean(), rel=0.1)
-
-
-def test_sharing_steps_delays_first_tokens() -> None:
-    lengths = TokenLengths.constant(1000, 100)
-    apart, shared = (BatchServer(step_s, 2048, 1000.0, prompts_first=first) for first in (True, False))
-    rate = 0.7 * largest_mixed_rate(apart, lengths)
-    assert (
-        mixed_pool(apart, poisson(rate), lengths).ttft.mean_s < mixed_pool(shared, poisson(rate), lengths).ttft.mean_s
-    )

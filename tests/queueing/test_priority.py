@@ -10,7 +10,6 @@ import pytest
 from scipy.special import ndtri
 
 from planner.queueing import priority_second_moments, priority_waits, stretched_wait
-from planner.queueing.distributions import rescaled_wait
 from planner.queueing.mg1 import mg1_wait_distribution
 from planner.workload import LatencyDistribution
 from tests.queueing.classic_queues import pollaczek_khinchine_wait_s
@@ -99,15 +98,6 @@ class TestClosedForms:
     def test_one_class_is_pollaczek_khinchine(self) -> None:
         assert priority_waits([0.7], [1.0], [3.0])[0] == pytest.approx(pollaczek_khinchine_wait_s(0.7, 1.0, 2.0))
 
-    def test_kleinrocks_conservation_law(self) -> None:
-        # sum rho_k W_k = rho / (1 - rho) * rate E[S^2] / 2, whatever the order (Kleinrock II, eq. 3.16).
-        rates, works = CASES["three"]
-        first, second, _ = moments(works)
-        load, rest = float(rates @ first), float(rates @ second) / 2.0
-        for order in ([0, 1, 2], [2, 1, 0]):
-            waits = priority_waits(np.array(rates)[order], first[order], second[order])
-            assert float(np.array(rates)[order] * first[order] @ waits) == pytest.approx(load / (1.0 - load) * rest)
-
     def test_classes_by_size_are_phipps(self) -> None:
         # Shortest first: rate E[S^2] / 2 / ((1 - rho(< x)) (1 - rho(<= x))) (Phipps 1956).
         sizes, mass = np.array([0.5, 1.0, 2.0]), np.array([0.5, 0.25, 0.25])
@@ -125,12 +115,3 @@ class TestClosedForms:
         # (Fuhrmann and Cooper 1985): its own wait plus half a service.
         high, _ = priority_waits([0.5, 10.0], [1.0, 1.0], [1.0, 1.0])
         assert high == pytest.approx(0.5 + 0.5)
-
-
-def test_a_wait_moves_as_its_reference_does() -> None:
-    distribution, other = lognormal(3.0, 1.0, 4000), lognormal(1.0, 0.5, 4000)
-    assert rescaled_wait(distribution, other, other).quantile_s(0.99) == pytest.approx(
-        distribution.quantile_s(0.99), rel=0.01
-    )
-    double = LatencyDistribution.from_samples(2.0 * other.support_s)
-    assert rescaled_wait(distribution, other, double).mean_s == pytest.approx(2.0 * distribution.mean_s)

@@ -177,15 +177,6 @@ class TestOrder:
         rows = np.delete(rows, [1, 4, 7], axis=1)  # medians may fall when the tail grows
         assert np.all(np.diff(rows, axis=0) >= -0.01 * rows[:-1])
 
-    @pytest.mark.parametrize("pool", POOLS)
-    def test_in_the_replicas(self, pool: Pool) -> None:
-        server = BatchServer(LLAMA_8B, 2048, 256)
-        one = pool(server, poisson(20.0), CHAT)
-        many = pool(server, poisson(160.0), CHAT, replicas=8)
-        for metric in ("ttft", "tpot", "e2e"):
-            assert getattr(many, metric).mean_s <= getattr(one, metric).mean_s * 1.001
-            assert getattr(many, metric).quantile_s(0.99) <= getattr(one, metric).quantile_s(0.99) * 1.001
-
 
 class TestDistributions:
     @given(scale=st.floats(1e-3, 1e3), load=st.floats(0.05, 0.95), scv=st.sampled_from([0.25, 1.0, 4.0]))
@@ -205,15 +196,6 @@ class TestDistributions:
         assert latency.tpot.mean_s == 0.0
         assert latency.e2e.mean_s == pytest.approx(latency.ttft.mean_s)
         assert latency.mean_running == pytest.approx(0.0, abs=1e-12)
-
-    def test_end_to_end_adds_up(self) -> None:
-        lengths = TokenLengths.constant(800, 151)
-        latency = mixed_pool(BatchServer(LLAMA_8B, 2048, 256), poisson(20.0), lengths)
-        assert latency.e2e.mean_s == pytest.approx(latency.ttft.mean_s + 150 * latency.tpot.mean_s, rel=1e-3)
-
-    def test_little(self) -> None:
-        latency = mixed_pool(BatchServer(LLAMA_8B, 2048, 1e5), poisson(30.0), TokenLengths.constant(300, 201))
-        assert latency.mean_running == pytest.approx(30.0 * 200 * latency.tpot.mean_s, rel=0.02)
 
     def test_correlated_lengths_spread_the_end_to_end_time(self) -> None:
         server = BatchServer(LLAMA_8B, 512, 256)

@@ -180,9 +180,10 @@ def test_prompts_of_exactly_the_budget_are_served_one_request_at_a_time() -> Non
         assert any("max_batched_tokens to 8448" in note for note in found.assumptions)
 
 
-@pytest.mark.parametrize("alike", [True, False])
-@pytest.mark.parametrize("share", [0.5, 0.97, 1.0])
-@pytest.mark.parametrize("users", [4, 64])
+@pytest.mark.parametrize(
+    ("share", "users", "alike"),
+    [(0.5, 64, False), (0.97, 4, True), (0.97, 64, False), (1.0, 4, True), (1.0, 64, False)],
+)
 def test_theory_agrees_with_the_simulation_on_whole_prompts_near_the_budget(
     share: float, users: int, alike: bool
 ) -> None:
@@ -233,10 +234,9 @@ def test_theory_agrees_with_the_simulation_on_pipelines(case: str) -> None:
     assert theory.ttft.mean_s == pytest.approx(judge.ttft.mean_s, rel=0.15)
 
 
-@pytest.mark.parametrize("stages", [4])
-def test_a_prompt_heavy_pipeline_serves_a_prompt_a_stage_time(stages: int) -> None:
+def test_a_prompt_heavy_pipeline_serves_a_prompt_a_stage_time() -> None:
     """Many users, short answers: nearly pp prompts in the time that one takes through all stages."""
-    config = with_costs(calibrated("llama-3.1-70b", parallelism=Parallelism(tp=4, pp=stages)), EngineCosts())
+    config = with_costs(calibrated("llama-3.1-70b", parallelism=Parallelism(tp=4, pp=4)), EngineCosts())
     found = evaluate(Deployment.mixed(config), Workload.closed(128, TokenLengths.constant(8000, 4)))
     through_s = config.timer.step_s(0.0, 0.0, 8000.0, 8000 * 8001 / 2, 8000.0, 1.0)
-    assert found.rate_per_s == pytest.approx(stages / through_s, rel=0.05)
+    assert found.rate_per_s == pytest.approx(4 / through_s, rel=0.05)

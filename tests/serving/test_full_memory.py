@@ -81,16 +81,6 @@ def test_ample_memory_changes_nothing() -> None:
     assert requests_to_settle(Deployment.mixed(plenty), workload) == 0
 
 
-def test_preemptions_grow_with_the_rate_and_beyond_the_limit_the_pool_is_unstable() -> None:
-    deployment = Deployment.mixed(TIGHT)
-    lengths = TokenLengths.constant(1000, 500)
-    limit = largest_stable_rate_per_s(deployment, Workload.of(1.0, lengths))
-    found = [evaluate(deployment, Workload.of(load * limit, lengths)) for load in (0.5, 0.8, 0.9, 0.99, 1.01)]
-    preempted = [each.pools[0].preempted for each in found]
-    assert preempted == sorted(preempted) and preempted[-2] > preempted[0]
-    assert [each.stable for each in found] == [True, True, True, True, False]
-
-
 def test_a_run_long_enough_to_settle_grows_towards_the_limit() -> None:
     deployment, lengths = Deployment.mixed(TIGHT), TokenLengths.constant(1000, 500)
     limit = largest_stable_rate_per_s(deployment, Workload.of(1.0, lengths))

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hardware_db import EngineCosts
 from planner.core import InputError, Metric
@@ -89,15 +87,6 @@ class TestLoadToOne:
         assert p99[0] < p99[1] < p99[2]
         assert p99[2] > 3 * p99[0]
         assert not evaluate(mixed(), chat(1.02 * limit)).stable
-
-
-@settings(max_examples=8)
-@given(low=st.floats(0.05, 0.9), step=st.floats(1.02, 1.1))
-def test_latency_never_falls_with_the_rate(low: float, step: float) -> None:
-    limit = fluid_rate_per_s(Pool(role=Role.MIXED, config=replica(), replicas=1), chat(1.0))
-    slow, fast = evaluate(mixed(), chat(low * limit)), evaluate(mixed(), chat(low * step * limit))
-    assert fast.ttft.mean_s >= 0.99 * slow.ttft.mean_s
-    assert fast.tpot.mean_s >= 0.99 * slow.tpot.mean_s
 
 
 @pytest.mark.parametrize(

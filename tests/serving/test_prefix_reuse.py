@@ -6,15 +6,13 @@ import math
 
 import pytest
 
-from hardware_db import load_hardware
 from planner.core import InputError
-from planner.engine import ReplicaConfig, Schedule, require_room
-from planner.llm import load_llm
+from planner.engine import Schedule, require_room
 from planner.serving import Deployment, Pool, Role, Router, evaluate, largest_stable_rate_per_s
 from planner.simulator import simulate
 from planner.workload import ArrivalProcess, PrefixReuse, RequestClass, SharedPrefixes, TokenLengths, Workload
+from tests.builders import replica
 
-DB = load_hardware()
 LENGTHS = TokenLengths.constant(1600, 100)
 CAPACITY = 4.0e6
 REUSE = PrefixReuse(
@@ -26,14 +24,7 @@ REUSE = PrefixReuse(
 )
 
 
-def replica(prefix_cache: bool = True) -> ReplicaConfig:
-    """Llama-3.1-8B on an H100."""
-    return ReplicaConfig(
-        llm=load_llm("llama-3.1-8b"),
-        sku=DB.skus["h100-sxm"],
-        engine=DB.engines["vllm"],
-        own_schedule=Schedule(prefix_cache=prefix_cache),
-    )
+CONFIG = replica(own_schedule=Schedule(prefix_cache=True))
 
 
 def workload(rate_per_s: float, reuse: PrefixReuse | None = REUSE, hit_rate: float = 0.0) -> Workload:
@@ -43,16 +34,15 @@ def workload(rate_per_s: float, reuse: PrefixReuse | None = REUSE, hit_rate: flo
 
 
 def test_a_pool_finds_what_the_curve_says_for_its_free_memory() -> None:
-    config = replica()
-    found = evaluate(Deployment.mixed(config), workload(8.0)).pools[0]
-    capacity = require_room(config, LENGTHS.max_total).kv_capacity_tokens
+    found = evaluate(Deployment.mixed(CONFIG), workload(8.0)).pools[0]
+    capacity = require_room(CONFIG, LENGTHS.max_total).kv_capacity_tokens
     expected = REUSE.share(capacity - found.mean_running * 100, rate_per_s=8.0)
     assert found.prefix_hits == pytest.approx(math.floor(expected * 1600 / 16) * 16 / 1600, abs=0.011)
 
 
 def test_twice_the_users_find_what_half_the_memory_did() -> None:
     assert REUSE.share(2e6, rate_per_s=16.0) == REUSE.share(1e6, rate_per_s=8.0)
-    hits = [evaluate(Deployment.mixed(replica()), workload(rate)).pools[0].prefix_hits for rate in (1.0, 4.0, 16.0)]
+    hits = [evaluate(Deployment.mixed(CONFIG), workload(rate)).pools[0].prefix_hits for rate in (1.0, 4.0, 16.0)]
     assert hits == sorted(hits, reverse=True)
     assert hits[0] > hits[-1]
 
@@ -66,7 +56,7 @@ def test_affinity_finds_as_much_as_one_replica_at_its_share_of_the_rate() -> Non
 
 
 def test_theory_and_simulation_find_the_same() -> None:
-    pool = Pool(role=Role.MIXED, config=replica(), replicas=2, router=Router.PREFIX_AFFINITY)
+    pool = Pool(role=Role.MIXED, config=CONFIG, replicas=2, router=Router.PREFIX_AFFINITY)
     deployment = Deployment(pools=(pool,))
     theory = evaluate(deployment, workload(10.0))
     run = simulate(deployment, workload(10.0), requests=300)
@@ -76,14 +66,14 @@ def test_theory_and_simulation_find_the_same() -> None:
 def test_a_flat_curve_is_a_number() -> None:
     flat = PrefixReuse(rate_per_s=8.0, cache_tokens=(1.0,), shares=((0.4,),))
     curve, number = (
-        evaluate(Deployment.mixed(replica()), load) for load in (workload(4.0, flat), workload(4.0, None, 0.4))
+        evaluate(Deployment.mixed(CONFIG), load) for load in (workload(4.0, flat), workload(4.0, None, 0.4))
     )
     assert curve.ttft.mean_s == pytest.approx(number.ttft.mean_s)
     assert curve.pools[0].prefix_hits == number.pools[0].prefix_hits == 0.4
 
 
 def test_the_largest_stable_rate_is_one_at_its_own_hits() -> None:
-    deployment = Deployment.mixed(replica())
+    deployment = Deployment.mixed(CONFIG)
     limit = largest_stable_rate_per_s(deployment, workload(1.0))
     none, all_found = (
         largest_stable_rate_per_s(deployment, load) for load in (workload(1.0, None), workload(1.0, None, 0.8))

@@ -7,15 +7,14 @@ from functools import cache
 import numpy as np
 import pytest
 
-from hardware_db import load_hardware, select_calibration
 from planner.engine import ReplicaConfig, Schedule
-from planner.llm import load_llm
 from planner.serving import Deployment, evaluate, largest_stable_rate_per_s
 from planner.serving.pool import PoolModel, pool_model
 from planner.serving.prompt_work import by_step_times, own_attention_s, work_lengths
 from planner.serving.types import Pool, Role
 from planner.simulator import simulate
 from planner.workload import TokenLengths, Workload
+from tests.builders import calibrated
 
 CHUNK = 8192
 LENGTHS = TokenLengths.from_pairs([1000, 4000, 16_000, 64_000], [20, 20, 20, 20], [0.4, 0.3, 0.2, 0.1])
@@ -23,15 +22,7 @@ LENGTHS = TokenLengths.from_pairs([1000, 4000, 16_000, 64_000], [20, 20, 20, 20]
 
 @cache
 def config() -> ReplicaConfig:
-    db = load_hardware()
-    return ReplicaConfig(
-        llm=load_llm("llama-3.1-8b"),
-        sku=db.skus["h100-sxm"],
-        engine=db.engines["vllm"],
-        calibration=select_calibration(db, "h100-sxm", "vllm"),
-        max_batched_tokens=CHUNK,
-        own_schedule=Schedule(reserve_outputs=True),
-    )
+    return calibrated(sku="h100-sxm", max_batched_tokens=CHUNK, own_schedule=Schedule(reserve_outputs=True))
 
 
 def model(role: Role, lengths: TokenLengths = LENGTHS) -> PoolModel:
@@ -39,11 +30,6 @@ def model(role: Role, lengths: TokenLengths = LENGTHS) -> PoolModel:
 
 
 class TestWorkLengths:
-    def test_long_prompts_are_more_and_short_ones_less(self) -> None:
-        more = work_lengths(model(Role.PREFILL), LENGTHS).inputs / LENGTHS.inputs
-        assert np.all(np.diff(more) > 0.0)
-        assert more[0] < 1.0 < more[-1]
-
     def test_the_time_of_full_steps_is_that_of_the_chunks(self) -> None:
         """Two prompts take work in the ratio of the times of their chunks, step by step at their own attention."""
         timer, times = config().timer, []

@@ -29,30 +29,6 @@ from tests.simulator_oracle import (
 # ------------------------------------------------------------------------------------- closed loops
 
 
-def test_one_user_finds_every_request_alone() -> None:
-    config = linear(replica())
-    drawn = uniform(1000, 30, 12)
-    result = looped(config, 1, drawn)
-    for i, o, ttft, e2e in zip(*drawn, result.samples_s[Metric.TTFT], result.samples_s[Metric.E2E], strict=True):
-        prompt = prompts_s(int(i))
-        assert ttft == pytest.approx(prompt, rel=1e-12)
-        assert e2e == pytest.approx(prompt + sum(config.timer.decode_s(1, i + j) for j in range(1, o)), rel=1e-12)
-    assert result.rate_per_s == pytest.approx(1.0 / result.e2e.mean_s, rel=1e-12)
-
-
-@pytest.mark.parametrize("replicas", [1, 3])
-def test_users_are_conserved(replicas: int) -> None:
-    """Each end sends one request, so the n-th end is the (users + n)-th start, and the times in the system of all
-    requests of a user add up to the time of its last end."""
-    drawn = uniform(800, 100, 120)
-    deployment = Deployment.disaggregated(replica(), replica(max_running_requests=3), (1, replicas), transfer=EARLY)
-    workload = Workload.closed(12, TokenLengths.constant(1, 1), requests=120)
-    played = run_events(deployment, draw(workload, 0, 0, drawn))
-    ends = np.sort(played.end_s)
-    assert np.array_equal(ends[:-12], played.sent_s[12:])
-    assert (played.end_s - played.sent_s).sum() == pytest.approx(ends[-12:].sum(), rel=1e-12)
-
-
 @pytest.mark.parametrize("users", [1, 40])
 def test_steady_rate_obeys_littles_distribution(users: int) -> None:
     drawn = uniform(1000, 100, 40 * users)
@@ -222,17 +198,6 @@ def test_chunk_by_chunk_no_cache_is_later_than_in_one_piece(nic: float, layerwis
     assert pieces.sends[:, 1].sum() == pytest.approx(whole.sends[:, 1].sum(), rel=1e-9)
 
 
-def test_pieces_follow_one_another_on_a_shared_link() -> None:
-    """One pair of replicas: no two pieces at once, all bytes once, and sooner on average than in one piece."""
-    offered = prompts(300, 5, 5.0, TokenLengths.from_pairs([300, 1500, 4000], [20, 5, 9]))
-    whole, pieces = (run_events(split(EARLY, prefill=chunkwise(sent)), offered) for sent in (False, True))
-    start_s, seconds = pieces.sends.T
-    assert pieces.sends.shape[0] > 2 * whole.sends.shape[0]
-    assert np.all(start_s[1:] >= (start_s + seconds)[:-1] - 1e-12)
-    assert seconds.sum() == pytest.approx(kv_transfer_s(split(EARLY), offered.inputs).sum(), rel=1e-9)
-    assert pieces.transfer_s.mean() < whole.transfer_s.mean()
-
-
 @pytest.mark.parametrize("early", [False, True])
 def test_what_a_prefix_cache_held_goes_with_the_first_chunk_or_before_it(early: bool) -> None:
     """Prompts of 2,000 tokens of which 1,000 or so are cached are computed in two steps: two pieces, or three."""
@@ -254,23 +219,6 @@ def test_what_a_prefix_cache_held_goes_with_the_first_chunk_or_before_it(early: 
     assert played.sends[1, 0] >= ended
 
 
-def test_a_link_that_all_share_is_a_queue_with_constant_service() -> None:
-    """64 prefill replicas into one decode replica, all prompts alike: arrivals at its link are Poisson (the output of
-    M/D/infinity), so that waits are those of M/D/1: load * t / (2 (1 - load)) (Pollaczek-Khinchine)."""
-    deployment = split(EARLY, (64, 1))
-    seconds = float(kv_transfer_s(deployment, np.array([500]))[0])
-    workload = Workload.of(0.5 / seconds, TokenLengths.constant(500, 2))
-    runs = [simulate(deployment, workload, requests=10_000, seed=seed) for seed in range(4)]
-    wait_s = np.array([run.kv_transfer_s for run in runs]) - seconds
-    assert wait_s.mean() == pytest.approx(0.5 * seconds / (2 * 0.5), rel=0.06)
-    assert np.mean([run.link_utilisation for run in runs]) == pytest.approx(0.5, rel=0.02)
-    assert all(run.stable for run in runs)
-    waits, gaps = [0.0], np.diff(draw(workload, 10_000, 0).sent_s)
-    for gap in gaps:
-        waits.append(max(0.0, waits[-1] + seconds - gap))  # Lindley's recursion, from the same arrivals
-    assert wait_s[0] == pytest.approx(np.mean(waits[1000:]), rel=1e-3)
-
-
 def test_an_overloaded_link_is_unstable_though_no_replica_is_busy() -> None:
     deployment = split(EARLY)
     seconds = float(kv_transfer_s(deployment, np.array([500]))[0])
@@ -280,7 +228,7 @@ def test_an_overloaded_link_is_unstable_though_no_replica_is_busy() -> None:
     }
     assert found[0.8].stable
     assert not found[1.3].stable
-    assert found[1.3].link_utilisation == pytest.approx(1.0, abs=0.01)
+    assert [found[load].link_utilisation for load in found] == pytest.approx([0.8, 1.0], abs=0.03)
     assert all(pool.utilisation < 0.9 for pool in found[1.3].pools)
 
 
@@ -292,19 +240,6 @@ def test_an_overloaded_link_that_fills_the_prefill_replica_is_unstable_too() -> 
     assert run.kv_transfer_s < 6 * seconds
     assert all(pool.utilisation < 0.9 for pool in run.pools)
     assert not run.stable
-
-
-@pytest.mark.parametrize(("nic", "bound"), [(1e9, "step"), (1e11, "layer")])
-def test_layer_by_layer_a_lone_prompt_waits_for_what_its_step_does_not_cover(nic: float, bound: str) -> None:
-    deployment = split(KvTransfer(layerwise=True, first_token_from_decode=False), nic=nic)
-    seconds = float(kv_transfer_s(deployment, np.array([1000]))[0])
-    step = prompts_s(1000)
-    exposed = {"step": seconds - step, "layer": seconds / 32}
-    assert exposed[bound] == max(exposed.values())
-    run = simulate(deployment, Workload.of(1.0, TokenLengths.constant(1000, 4)), requests=1)
-    assert run.kv_transfer_s == pytest.approx(exposed[bound], rel=1e-9)
-    assert run.ttft.mean_s == pytest.approx(step, rel=1e-12)
-    assert run.e2e.mean_s == pytest.approx(step + exposed[bound] + decode_s(1001, 3), rel=1e-9)
 
 
 def decode_s(context: int, steps: int) -> float:

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from planner.core import Metric
-from planner.engine import Batching, KvAllocation, ReplicaConfig, Schedule
+from planner.engine import Batching, KvAllocation, ReplicaConfig
 from planner.serving import Deployment, KvTransfer
 from planner.simulator import simulate
 from planner.simulator.traffic import draw
 from planner.workload import ArrivalProcess, LatencyTarget, RequestClass, SharedPrefixes, Slo, TokenLengths, Workload
-from tests.simulator_oracle import LinearTimer, gpu, linear, prompts_s, replica, scheduled, with_kv_tokens
+from tests.simulator_oracle import LinearTimer, gpu, linear, prompts_s, replica, scheduled
 
 TIMER = LinearTimer()
 SERVER = linear(replica(max_batched_tokens=512, max_running_requests=1))
@@ -114,21 +114,6 @@ def test_hits_are_all_of_the_prefix_but_for_its_first_request() -> None:
     assert simulate(Deployment.mixed(scheduled(replica(), prefix_cache=True)), workload, requests=20).pools[
         0
     ].prefix_hits == pytest.approx(0.8)
-
-
-def test_a_router_that_heeds_prefixes_finds_more_of_them() -> None:
-    """24 prefixes over 4 replicas with room for a few each: where they stay put, each replica keeps its own."""
-    groups = SharedPrefixes(tokens=640, groups=24)
-    classes = (RequestClass(lengths=TokenLengths.constant(800, 5), prefixes=groups),)
-    workload = Workload(arrivals=ArrivalProcess(rate_per_s=20.0), classes=classes)
-    config = linear(with_kv_tokens(8000).model_copy(update={"own_schedule": Schedule(prefix_cache=True)}))
-    hits = {}
-    for router in ("prefix_affinity", "random"):
-        deployment = Deployment.mixed(config, 4)
-        pool = deployment.pools[0].model_validate({**dict(deployment.pools[0]), "router": router})
-        run = simulate(deployment.model_copy(update={"pools": (pool,)}), workload, requests=1500)
-        hits[router] = run.pools[0].prefix_hits
-    assert hits["prefix_affinity"] > 0.75 > 0.5 > hits["random"]
 
 
 # ------------------------------------------------------------------------------------- confidence and progress

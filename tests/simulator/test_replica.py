@@ -243,24 +243,9 @@ def ttft_s(config: ReplicaConfig, *prompts: int) -> list[float]:
     return list(looped(config, len(prompts), drawn).samples_s[Metric.TTFT])
 
 
-# ------------------------------------------------------------------------------------- pipelines
-
-
 def staged(stages: int, **changes: object) -> ReplicaConfig:
     """A replica of pipeline stages, on its rooflines."""
     return replica(**{"max_batched_tokens": 2048, "parallelism": Parallelism(pp=stages), **changes})
-
-
-def flow_shop_s(stage_s: list[float], stages: int) -> list[float]:
-    """When each of some jobs leaves a line of alike stages [s], at most `stages` of them in it at once."""
-    free, ends = [0.0] * stages, []
-    for number, seconds in enumerate(stage_s):
-        at = ends[number - stages] if number >= stages else 0.0
-        for stage in range(stages):
-            at = max(at, free[stage]) + seconds
-            free[stage] = at
-        ends.append(at)
-    return ends
 
 
 @pytest.mark.parametrize("stages", [1, 4])
@@ -269,19 +254,8 @@ def test_as_many_prompts_as_stages_go_through_together(stages: int) -> None:
     through_s = prompts_s(2048, timer=config.timer)
     assert prompts_s(*[2048] * stages, timer=config.timer) == pytest.approx(through_s, rel=1e-12)
     assert ttft_s(config, *[2048] * stages) == pytest.approx([through_s] * stages, rel=1e-12)
-    last_s = flow_shop_s([through_s / stages] * 8 * stages, stages)[-1]
+    last_s = (9 * stages - 1) * through_s / stages  # a line of alike jobs
     assert ttft_s(config, *[2048] * 8 * stages)[-1] == pytest.approx(last_s, abs=through_s)
-
-
-@pytest.mark.parametrize("pieces", [1, 4, 7])
-def test_pieces_of_a_lone_prompt_follow_one_another_through_the_stages(pieces: int) -> None:
-    """Piece j enters the first stage while piece j - 1 is in the second; their attention grows, so piece by piece."""
-    config = staged(2, max_batched_tokens=512)
-    times = []
-    for first in range(0, pieces, 2):
-        both = [(512, 512 * k) for k in range(first, min(first + 2, pieces))]
-        times += [prompts_s(*both, timer=config.timer) / 2.0] * len(both)
-    assert ttft_s(config, pieces * 512) == pytest.approx([flow_shop_s(times, 2)[-1]], rel=0.05)
 
 
 @pytest.mark.parametrize(("stages", "whole"), [(2, True), (4, False)])
@@ -330,6 +304,3 @@ def test_an_urgent_request_takes_the_place_of_another_and_swapping_costs_two_cop
     assert copies == pytest.approx(2 * round(copies / 2), abs=1e-6)  # as many blocks back as out
     assert 1000 / 16 < copies / 2 < 1400 / 16
     assert ends["recomputed"][0] - alone.sum() > prompts_s(1000) - step_s
-
-
-# ------------------------------------------------------------------------------------- speculation, adapters, masks

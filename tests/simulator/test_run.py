@@ -25,7 +25,6 @@ from tests.simulator_oracle import (
     EARLY,
     ENGINE,
     GIB,
-    H100_BANDWIDTH_BYTES_PER_S,
     LLAMA_8B_KV_BYTES_PER_TOKEN,
     gpu,
     linear,
@@ -57,12 +56,6 @@ def test_lone_request_takes_its_chunks_then_its_decode_steps() -> None:
     assert e2e == pytest.approx(ttft + sum(decodes), rel=1e-12)
 
 
-def test_lone_decode_reads_the_weights_at_full_bandwidth() -> None:
-    """Llama 3 8B has 8.03e9 parameters, of which the 0.53e9 of the embedding table are looked up, not read."""
-    _, tpot, _ = alone(Deployment.mixed(replica()), 16, 32)
-    assert tpot == pytest.approx((8.03e9 - 0.525e9) * 2 / H100_BANDWIDTH_BYTES_PER_S, rel=0.01)
-
-
 def test_lone_request_through_two_pools_adds_the_kv_transfer() -> None:
     prefill, decode = replica(max_batched_tokens=1024), replica(gpu(speed=0.5))
     deployment = Deployment.disaggregated(prefill, decode, transfer=EARLY)
@@ -87,9 +80,9 @@ def prompt_queue(load: float, requests: int, seed: int, scv: float = 1.0) -> tup
     return simulate(Deployment.mixed(config), workload, requests=requests, seed=seed), service
 
 
-@pytest.mark.parametrize("load", [0.6])
-def test_full_prompts_wait_as_in_m_d_1(load: float) -> None:
+def test_full_prompts_wait_as_in_m_d_1() -> None:
     """Pollaczek-Khinchine for deterministic service: mean wait = load * service / (2 (1 - load))."""
+    load = 0.6
     runs = [prompt_queue(load, 4000, seed) for seed in range(12)]
     waits = np.array([(result.ttft.mean_s - service) / service for result, service in runs])
     error = waits.std(ddof=1) / math.sqrt(waits.size)
@@ -103,31 +96,6 @@ def test_full_prompts_wait_as_in_m_d_1(load: float) -> None:
 def test_metronome_below_capacity_never_waits() -> None:
     result, service = prompt_queue(0.99, 500, seed=0, scv=0.0)
     assert result.ttft.support_s == pytest.approx(np.full(450, service), rel=1e-9)
-
-
-def test_one_running_request_waits_as_in_m_g_1() -> None:
-    """With one running request, service is the lone E2E: wait = rate * E[S^2] / (2 (1 - load))."""
-    config = linear(replica(max_batched_tokens=1024, max_running_requests=1))
-    cells = [(200, 5), (900, 20), (2000, 2)]
-    services = np.array([alone(Deployment.mixed(config), *cell)[2] for cell in cells])
-    load = 0.7
-    rate = load / services.mean()
-    workload = Workload.of(rate, TokenLengths.from_pairs([i for i, _ in cells], [o for _, o in cells]))
-    runs = [simulate(Deployment.mixed(config), workload, requests=4000, seed=seed) for seed in range(12)]
-    waits = np.array([run.e2e.mean_s - services.mean() for run in runs])
-    error = waits.std(ddof=1) / math.sqrt(waits.size)
-    assert waits.mean() == pytest.approx(rate * (services**2).mean() / (2 * (1 - load)), abs=4 * error)
-    assert error < 0.05 * waits.mean()
-    assert runs[0].pools[0].limit is PoolLimit.RUNNING_REQUESTS
-
-
-def test_running_sequences_obey_littles_distribution() -> None:
-    config = replica(max_batched_tokens=2048)
-    workload = Workload.of(20.0, TokenLengths.from_pairs([300, 1200, 3000], [40, 150, 20]))
-    result = simulate(Deployment.mixed(config, replicas=2), workload, requests=8000)
-    decoding = result.samples_s[Metric.E2E] - result.samples_s[Metric.TTFT]
-    assert result.stable
-    assert result.pools[0].mean_running == pytest.approx(20.0 / 2 * decoding.mean(), rel=0.03)
 
 
 def test_kv_occupancy_is_load_times_the_blocks_of_one_request() -> None:
@@ -157,16 +125,6 @@ def test_every_offered_token_is_processed_once() -> None:
         assert steps @ decodes == (0 if pool.pool.role is Role.PREFILL else (o - 1).sum())
 
 
-def test_time_rescales_when_gpu_and_traffic_are_both_twice_as_fast() -> None:
-    lengths = TokenLengths.from_pairs([300, 1200, 3000], [40, 150, 20])
-    slow, fast = (
-        simulate(Deployment.mixed(replica(gpu(speed))), Workload.of(10.0 * speed, lengths), requests=300)
-        for speed in (1.0, 2.0)
-    )
-    for metric in slow.samples_s:
-        assert fast.samples_s[metric] * 2 == pytest.approx(slow.samples_s[metric], rel=1e-6)
-
-
 def test_only_requests_after_the_warm_up_are_measured() -> None:
     result = simulate(Deployment.mixed(replica()), Workload.of(10.0, TokenLengths.constant(100, 10)), requests=200)
     assert result.method is Method.SIMULATED
@@ -188,14 +146,9 @@ def test_decode_pool_without_work_is_idle() -> None:
 # ------------------------------------------------------------------------------------- overload, limits, bounds
 
 
-@pytest.mark.parametrize("load", [1.1, 4.0])
+@pytest.mark.parametrize("load", [0.3, 0.95, 1.1, 4.0])
 def test_overload_is_seen(load: float) -> None:
-    assert [prompt_queue(load, 4000, seed)[0].stable for seed in range(3)] == [False] * 3
-
-
-@pytest.mark.parametrize("load", [0.3, 0.95])
-def test_load_below_capacity_is_stable(load: float) -> None:
-    assert [prompt_queue(load, 4000, seed)[0].stable for seed in range(3)] == [True] * 3
+    assert [prompt_queue(load, 4000, seed)[0].stable for seed in range(3)] == [load < 1.0] * 3
 
 
 def test_overloaded_decode_pool_is_seen_and_named() -> None:

@@ -26,7 +26,6 @@ from tests.places import ROOT
 from tests.studies.demand_profiles import profiles, table_row
 
 README = ROOT / "planner" / "presets" / "profiles" / "README.md"
-SHAPE = np.array([0.2, 0.5, 1.5, 1.8])
 
 
 def trace_of(counts: list[int], hours: float = 1.0, source: str = "given") -> Trace:
@@ -36,24 +35,6 @@ def trace_of(counts: list[int], hours: float = 1.0, source: str = "given") -> Tr
 
 
 # --- recordings -----------------------------------------------------------------------------------------------------
-
-
-def test_a_drawn_day_is_read_back() -> None:
-    """Truth: the rates that a Poisson stream was drawn with, by thinning (Lewis and Shedler 1979), over twenty days."""
-    generator = np.random.default_rng(3)
-    horizon_s, most = 20 * 86_400.0, 0.1 * SHAPE.max()
-    times = np.cumsum(generator.exponential(1.0 / most, int(1.1 * most * horizon_s)))
-    times = times[times < horizon_s]
-    kept = times[generator.random(times.size) * SHAPE.max() < SHAPE[(times // 21_600).astype(int) % 4]]
-    ones = np.ones(kept.size)
-    trace = Trace.from_arrays(kept, ones, ones)
-    found = measured_from_trace(trace, 6.0, recorded_hours=480.0)
-    error = 4.0 / np.sqrt(0.1 * SHAPE * 21_600 * 20)  # four standard errors of a Poisson count
-    assert np.all(np.abs(np.array(found.profile.factors) / SHAPE - 1.0) < error)
-    assert found.mean_per_s == pytest.approx(0.1, rel=0.02)
-    assert found.seen == (20,) * 4
-    poisson = np.sqrt(0.1 * SHAPE * 21_600) / (0.1 * 21_600)  # standard deviation of a count / mean count
-    assert np.array(found.spread, dtype=float) == pytest.approx(poisson, rel=0.6)
 
 
 def test_counts_are_conserved_exactly() -> None:

@@ -19,6 +19,13 @@ from tests.recorded_pages import LOADED, LOADED_CLIENT, LOADED_S, SINGLE, record
 
 LAW = load_lengths("azure-2023-conv")
 HOUR_S = 3600.0
+TOKEN_EDGES = [0.0, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5]
+FIRST_EDGES = [0.0, 0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5]
+"""Ends of vLLM's buckets of the time per output token and of the time to the first token [s]."""
+
+
+def _bucket(edges: Sequence[float], seconds: float) -> int:
+    return int(np.searchsorted(edges, seconds, side="left"))
 
 
 def _answer(series: Mapping[str, Callable[[float], float]], times_s: Sequence[float]) -> io.StringIO:
@@ -102,16 +109,7 @@ def test_a_loaded_server_measures_the_latencies_of_its_client_but_for_the_way_to
     assert min(to_server_s) > 0.0 and max(to_server_s) < 0.1 * truth[Metric.TTFT].mean()
     assert to_server_s[0] == pytest.approx(to_server_s[1], abs=0.005), "the same way, before the first token"
     for p, seconds in latencies[Metric.TPOT].quantiles_s:
-        at_client_s = float(np.quantile(truth[Metric.TPOT], p))
-        low, high = _bucket_of_tokens(at_client_s)
-        assert low <= seconds <= high
-
-
-def _bucket_of_tokens(seconds: float) -> tuple[float, float]:
-    """Ends of vLLM's bucket of a time per output token [s]."""
-    edges = [0.0, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5]
-    place = int(np.searchsorted(edges, seconds, side="left"))
-    return edges[place - 1], edges[place]
+        assert _bucket(TOKEN_EDGES, seconds) == _bucket(TOKEN_EDGES, float(np.quantile(truth[Metric.TPOT], p)))
 
 
 # --- names ----------------------------------------------------------------------------------------------------------
@@ -157,14 +155,8 @@ def test_two_scrapes_give_the_requests_between_them() -> None:
     assert (ttft.metric, ttft.count) == (Metric.TTFT, 1500.0)
     assert ttft.mean_s == pytest.approx(times_s.mean())
     for p, seconds in ttft.quantiles_s:
-        low, high = _bucket(float(np.quantile(times_s, p, method="inverted_cdf")))
-        assert low <= seconds <= high
-
-
-def _bucket(seconds: float) -> tuple[float, float]:
-    edges = [0.0, 0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5]
-    place = int(np.searchsorted(edges, seconds, side="left"))
-    return edges[place - 1], edges[place]
+        true_s = float(np.quantile(times_s, p, method="inverted_cdf"))
+        assert _bucket(FIRST_EDGES, seconds) == _bucket(FIRST_EDGES, true_s)
 
 
 def test_one_scrape_counts_from_the_start_of_the_server() -> None:
@@ -279,33 +271,28 @@ def test_a_growing_queue_is_said() -> None:
     assert any("60 more requests were in the system at the end" in note for note in found.notes)
 
 
-def test_one_model_of_several_is_chosen() -> None:
-    def both() -> io.StringIO:
-        series = _served(_steady)
-        return _answer({**series, **{name.replace("=m", "=n"): _steady for name in series}}, range(0, 601, 60))
+def _beside(*changes: tuple[str, str]) -> io.StringIO:
+    """What one server counts, and another under names with these changes."""
+    series = _served(_steady)
+    for old, new in changes:
+        series = {name.replace(old, new): _steady for name in series}
+    return _answer({**_served(_steady), **series}, range(0, 601, 60))
 
+
+def test_one_model_of_several_and_one_engine_of_two_are_chosen() -> None:
+    models = ("=m", "=n")
     with pytest.raises(InputError, match="metrics of several models"):
-        read_metrics(both())
-    assert read_metrics(both(), model="n").lengths.mean_input == 1.0
-    assert read_metrics(both(), model="m").lengths.mean_input == 100.0
+        read_metrics(_beside(models))
+    assert read_metrics(_beside(models), model="n").lengths.mean_input == 1.0
+    assert read_metrics(_beside(models), model="m").lengths.mean_input == 100.0
     with pytest.raises(UnknownNameError, match=r"use one close to it of: .*m"):
-        read_metrics(both(), model="mm")
-
-
-def test_one_engine_of_two_is_chosen() -> None:
-    def both() -> io.StringIO:
-        series = _served(_steady)
-        more = {
-            name.replace("vllm:request_success", "sglang:num_requests").replace("vllm", "sglang"): _steady
-            for name in series
-        }
-        return _answer({**series, **more}, range(0, 601, 60))
-
+        read_metrics(_beside(models), model="mm")
+    engines = (("vllm:request_success", "sglang:num_requests"), ("vllm", "sglang"))
     with pytest.raises(InputError, match="engine = 'sglang and vllm'"):
-        read_metrics(both())
-    assert read_metrics(both(), engine="sglang").engine == "sglang"
+        read_metrics(_beside(*engines))
+    assert read_metrics(_beside(*engines), engine="sglang").engine == "sglang"
     with pytest.raises(UnknownNameError):
-        read_metrics(both(), engine="tgi")
+        read_metrics(_beside(*engines), engine="tgi")
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------
@@ -375,29 +362,34 @@ def test_scrapes_in_the_wrong_order_are_turned_round() -> None:
 # --- other exporters ------------------------------------------------------------------------------------------------
 
 
-def _page(samples: Mapping[str, float]) -> io.StringIO:
-    return io.StringIO("".join(f"{name} {value}\n" for name, value in samples.items()))
+def _page(prefix: str, samples: Mapping[str, float]) -> io.StringIO:
+    """A page of one model; what stands in braces are further labels."""
+    lines = []
+    for name, value in samples.items():
+        called, _, labels = name.partition("{")
+        lines.append(f'{prefix}_{called}{{model_name="m",model="m",{labels.rstrip("}")}}} {value}\n')
+    return io.StringIO("".join(lines).replace(",}", "}"))
 
 
 def test_tensorrt_llm_says_means_and_the_time_of_a_token_by_request() -> None:
     """Names of its collector: counters of requests and tokens, no histogram of lengths."""
-    own = '{model_name="m",engine_type="pytorch"}'
     found = read_metrics(
         _page(
+            "trtllm",
             {
-                'trtllm_request_success_total{model_name="m",engine_type="pytorch",finished_reason="stop"}': 40.0,
-                'trtllm_request_success_total{model_name="m",engine_type="pytorch",finished_reason="length"}': 60.0,
-                f"trtllm_prompt_tokens_total{own}": 50_000.0,
-                f"trtllm_generation_tokens_total{own}": 20_000.0,
-                f"trtllm_prompt_cached_tokens_total{own}": 12_500.0,
-                f"trtllm_num_requests_running{own}": 7.0,
-                f"trtllm_num_requests_waiting{own}": 2.0,
-                f"trtllm_kv_cache_utilization{own}": 0.4,
-                'trtllm_time_per_output_token_seconds_bucket{model_name="m",engine_type="pytorch",le="0.01"}': 50.0,
-                'trtllm_time_per_output_token_seconds_bucket{model_name="m",engine_type="pytorch",le="+Inf"}': 100.0,
-                f"trtllm_time_per_output_token_seconds_sum{own}": 1.2,
-                f"trtllm_time_per_output_token_seconds_count{own}": 100.0,
-            }
+                'request_success_total{finished_reason="stop"}': 40.0,
+                'request_success_total{finished_reason="length"}': 60.0,
+                "prompt_tokens_total": 50_000.0,
+                "generation_tokens_total": 20_000.0,
+                "prompt_cached_tokens_total": 12_500.0,
+                "num_requests_running": 7.0,
+                "num_requests_waiting": 2.0,
+                "kv_cache_utilization": 0.4,
+                'time_per_output_token_seconds_bucket{le="0.01"}': 50.0,
+                'time_per_output_token_seconds_bucket{le="+Inf"}': 100.0,
+                "time_per_output_token_seconds_sum": 1.2,
+                "time_per_output_token_seconds_count": 100.0,
+            },
         ),
         interval_s=50.0,
     )
@@ -410,30 +402,27 @@ def test_tensorrt_llm_says_means_and_the_time_of_a_token_by_request() -> None:
     assert any("no histogram of input lengths" in note for note in found.notes)
 
 
-def _frontend() -> dict[str, float]:
+def _frontend() -> io.StringIO:
     samples = {
-        'dynamo_frontend_requests_total{model="m",endpoint="chat_completions",status="success"}': 100.0,
-        'dynamo_frontend_requests_total{model="m",endpoint="chat_completions",status="error"}': 30.0,
-        'dynamo_frontend_output_tokens_total{model="m"}': 20_000.0,
-        'dynamo_frontend_cached_tokens_sum{model="m"}': 10_000.0,
-        'dynamo_frontend_cached_tokens_count{model="m"}': 100.0,
-        'dynamo_frontend_active_requests{model="m"}': 9.0,
-        'dynamo_frontend_queued_requests{model="m"}': 4.0,
+        'requests_total{status="success"}': 100.0,
+        'requests_total{status="error"}': 30.0,
+        "output_tokens_total": 20_000.0,
+        "cached_tokens_sum": 10_000.0,
+        "cached_tokens_count": 100.0,
+        "active_requests": 9.0,
+        "queued_requests": 4.0,
     }
     for name, edge in (("input", 1000), ("output", 300)):
-        metric = f"dynamo_frontend_{name}_sequence_tokens"
-        samples |= {
-            f'{metric}_bucket{{model="m",le="{edge}"}}': 100.0,
-            f'{metric}_bucket{{model="m",le="+Inf"}}': 100.0,
-        }
-        samples |= {f'{metric}_sum{{model="m"}}': 50.0 * edge, f'{metric}_count{{model="m"}}': 100.0}
-    return samples
+        metric = f"{name}_sequence_tokens"
+        samples |= {f'{metric}_bucket{{le="{edge}"}}': 100.0, f'{metric}_bucket{{le="+Inf"}}': 100.0}
+        samples |= {f"{metric}_sum": 50.0 * edge, f"{metric}_count": 100.0}
+    return _page("dynamo_frontend", samples)
 
 
 def test_dynamo_counts_at_its_frontend_what_succeeded_with_distributions_of_lengths() -> None:
-    found = read_metrics(_page(_frontend()), interval_s=50.0)
+    found = read_metrics(_frontend(), interval_s=50.0)
     assert (found.engine, found.model, found.requests) == ("dynamo", "m", 100.0)
     assert (found.lengths.mean_input, found.lengths.mean_output) == pytest.approx((500.0, 150.0))
     assert found.prefix_share == pytest.approx(10_000.0 / 50_000.0)
     assert (found.mean_running, found.mean_waiting) == (9.0, None), "what waits is among the active ones"
-    assert read_metrics(_page(_frontend()), interval_s=50.0, model="M").model == "m", "labels are in lower case"
+    assert read_metrics(_frontend(), interval_s=50.0, model="M").model == "m", "labels are in lower case"

@@ -122,16 +122,6 @@ def test_what_is_left_in_operational_time_is_the_renewal_process() -> None:
     assert left.var() / left.mean() ** 2 == pytest.approx(3.0, rel=0.15)
 
 
-@pytest.mark.parametrize("scv", [0.25, 4.0])
-def test_dispersion_of_drawn_counts_grows_linearly_with_the_window(scv: float) -> None:
-    """Var N / E N = SCV + rate CV^2 w, as long as the window w is much shorter than the drift moves."""
-    rate_per_s, drift = 20.0, RateDrift.random(0.4, 2000.0, seed=4)
-    times_s = drawn(rate_per_s, drift, scv)
-    for window_s in (10.0, 20.0, 50.0):
-        counts = np.bincount((times_s // window_s).astype(int))[:-1]
-        assert counts.var() / counts.mean() == pytest.approx(scv + rate_per_s * drift.cv**2 * window_s, rel=0.12)
-
-
 # --- several streams ------------------------------------------------------------------------------------------------
 
 

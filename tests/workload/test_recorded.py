@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.core import InputError
-from planner.traffic import read_trace
 from planner.workload import (
     ArrivalProcess,
     RateDrift,
@@ -62,16 +60,6 @@ def test_superposing_keeps_minutes_and_stretching_does_not() -> None:
     assert stretched.duration_s == pytest.approx(once.duration_s / 8.0)
     assert stretched.input_tokens == once.input_tokens
     assert np.diff(stretched.times_s) == pytest.approx(np.diff(once.times_s) / 8.0)
-
-
-def test_independent_users_superposed_come_closer_to_poisson() -> None:
-    """Gaps of SCV 4; of four and of forty users superposed ever nearer to 1 (Palm and Khintchine)."""
-    times_s = ArrivalProcess(rate_per_s=2.0, scv=4.0).sample_times_s(8000, seed=1)
-    one = RecordedArrivals(times_s=tuple(times_s.tolist()), input_tokens=(9,) * 8000, output_tokens=(9,) * 8000)
-    four, forty = (one.at_rate(copies * one.rate_per_s).process.scv for copies in (4.0, 40.0))
-    assert one.process.scv == pytest.approx(4.0, rel=0.1)
-    assert 0.8 < forty < four < one.process.scv
-    assert forty < 2.2
 
 
 def test_scaling_in_two_steps_brings_no_requests_at_one_instant() -> None:
@@ -198,29 +186,6 @@ def test_drift_is_apart_from_gaps_and_counts() -> None:
     assert process.drift.cv == pytest.approx(HOUR.cv, rel=0.1)
     assert process.scv == pytest.approx(1.0, abs=0.08)
     assert max(index for window, index in process.dispersion if window < 100) < 1.3
-
-
-def test_silences_of_a_code_assistant_are_drift(shared: Path) -> None:
-    """57 gaps above 5 s lift the SCV of Azure's code trace from 4.9 to 173 (planner/presets/lengths/README.md)."""
-    trace = read_trace(shared / "traces" / "azure_2023_code.csv.gz")
-    process = trace.workload().open_arrivals
-    assert trace.arrival_scv() == pytest.approx(173.0, rel=0.01)
-    assert process.scv == pytest.approx(4.9, rel=0.05)
-    assert process.drift is not None
-    assert process.drift.cv == pytest.approx(1.85, abs=0.1)
-
-
-def test_the_minutes_of_a_chat_assistant_stay_when_more_users_come(shared: Path) -> None:
-    """Azure's conversation trace at 40/s: its minutes hold 0.58 to 1.53 times the mean, as in the recording."""
-    once = read_trace(shared / "traces" / "azure_2023_conv.csv.gz").workload().arrivals
-    assert isinstance(once, RecordedArrivals)
-    busy = once.at_rate(40.0)
-    rates, own = per_minute(busy) / 60.0, per_minute(once) / 60.0
-    assert rates.max() == pytest.approx(61.0, abs=3.0)
-    assert rates.min() == pytest.approx(20.0, abs=4.0)
-    assert np.corrcoef(rates, own)[0, 1] > 0.9
-    assert busy.process.drift is not None
-    assert busy.process.drift.cv == pytest.approx(0.22, abs=0.03)
 
 
 @pytest.mark.parametrize(
