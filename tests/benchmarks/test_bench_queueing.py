@@ -12,7 +12,7 @@ import pytest
 
 from planner.queueing import BatchServer, largest_mixed_rate, mixed_pool
 from planner.workload import ArrivalProcess
-from tests.queueing.step_loop import AZURE, CHAT, CONSTANT, LLAMA_8B, LLAMA_70B
+from tests.queueing.servers import AZURE, CHAT, CONSTANT, LLAMA_8B, LLAMA_70B
 
 CASES = {
     "70B C=256 conversation": (LLAMA_70B, 256, 1e5, AZURE),

@@ -1,4 +1,4 @@
-"""Decodes interrupted by prompts: delay busy periods against their definition, and the whole pool against its steps."""
+"""Decodes interrupted by prompts: delay busy periods against their definition."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 
 from planner.core import FloatArray
-from planner.queueing import BatchServer, largest_mixed_rate, mixed_pool
 from planner.queueing.mixed import PromptStream, interrupted_gap_times
-from tests.queueing.servers import poisson
-from tests.queueing.step_loop import AZURE, StepLoop
 
 RATE_PER_S, PROMPT_S, DEAZURE_S = 5.0, 0.1, 0.02
 """Exponential prompts that need half of the time, and a step of decodes."""
@@ -57,26 +54,3 @@ class TestInterruptedGapTimes:
         nobody = PromptStream(1e-9, PROMPT_S, 1e-11, 0.0, 0.0, 1.0)
         times, weights = interrupted_gap_times(np.array([1.0, 50.0]), np.full((2, 1), DEAZURE_S), nobody)
         assert (times * weights).sum(axis=1) == pytest.approx(DEAZURE_S)
-
-
-def step_s(running: FloatArray, tokens: FloatArray) -> FloatArray:
-    """A step of decodes and one of prompts, one after the other; either alone where there is nothing of the other."""
-    return np.asarray((running > 0) * (8e-3 + 4e-5 * running) + (tokens > 0) * (4e-3 + 3e-5 * tokens))
-
-
-@pytest.mark.parametrize(("load", "scv"), [(0.3, 1.0), (0.6, 0.3)])
-def test_a_pool_that_serves_prompts_first(load: float, scv: float) -> None:
-    server = BatchServer(step_s, 2048, 1000.0, prompts_first=True)
-    arrivals = poisson(load * largest_mixed_rate(server, AZURE), scv)
-    requests = 8000
-    inputs, outputs = AZURE.sample(requests, seed=4)
-    arrival_s = arrivals.sample_times_s(requests, 3)
-    first_s, end_s = StepLoop(server, arrival_s, inputs, outputs - 1).run()
-    kept = np.arange(requests) >= requests // 10
-    ttft, tpot = (first_s - arrival_s)[kept], ((end_s - first_s) / np.maximum(outputs - 1, 1))[kept & (outputs > 1)]
-    found = mixed_pool(server, arrivals, AZURE)
-    assert found.ttft.mean_s == pytest.approx(ttft.mean(), rel=0.06)
-    assert found.ttft.quantile_s(0.99) == pytest.approx(np.quantile(ttft, 0.99), rel=0.16)
-    decoding = found.tpot.support_s > 0.0
-    weights = found.tpot.weights[decoding] / found.tpot.weights[decoding].sum()
-    assert float(found.tpot.support_s[decoding] @ weights) == pytest.approx(tpot.mean(), rel=0.1)

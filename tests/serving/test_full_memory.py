@@ -19,6 +19,7 @@ from planner.serving import (
 from planner.simulator import simulate
 from planner.workload import TokenLengths, Workload
 from tests.builders import FP8, HARDWARE, replica
+from tests.queueing.servers import AZURE
 
 LONG = TokenLengths.from_pairs([500] * 4, [300, 800, 1500, 3400], [0.3, 0.3, 0.3, 0.1])
 
@@ -46,6 +47,8 @@ TIGHT = replica(
         (growing(watermark=0.01), LONG),
         (growing(on_preemption=Preemption.SWAP), LONG),
         (TIGHT, TokenLengths.from_pairs([1000] * 3, [200, 500, 1000], [0.4, 0.4, 0.2])),
+        (replica(max_batched_tokens=1024), AZURE),  # prompts give out first
+        (replica(max_running_requests=64), AZURE),  # places do
     ],
 )
 def test_the_largest_stable_rate_is_what_an_overloaded_simulation_serves(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 from hardware_db import EngineCosts
 from planner.core import InputError, Metric
-from planner.engine import ReplicaConfig, Schedule, Speculation, memory_footprint, step_time
+from planner.engine import Order, ReplicaConfig, Schedule, Speculation, memory_footprint, step_time
 from planner.llm import kv_bytes_per_token, state_bytes
 from planner.roofline import Parallelism, StepShape
 from planner.serving import (
@@ -16,18 +17,21 @@ from planner.serving import (
     Pool,
     PoolLimit,
     Role,
+    Router,
     decoding_only,
     evaluate,
     input_capacity_share,
+    largest_stable_rate_per_s,
     pool_limit_per_s,
     pool_model,
     step_spread,
     token_costs,
 )
 from planner.simulator import simulate
-from planner.workload import TokenLengths, Workload
+from planner.workload import ArrivalProcess, RequestClass, TokenLengths, Workload
 from tests.builders import CHAT, FP8, calibrated, chat, disaggregated, mixed, replica
 from tests.pool_oracle import fluid_rate_per_s
+from tests.queueing.servers import AZURE, CODE, CONSTANT, REASONING
 
 LONE = Workload.of(1e-3, TokenLengths.constant(1000, 101))
 
@@ -89,20 +93,80 @@ class TestLoadToOne:
         assert not evaluate(mixed(), chat(1.02 * limit)).stable
 
 
-@pytest.mark.parametrize(
-    ("deployment", "workload"),
-    [
-        (mixed(), chat(15.0)),
-        (mixed(2, max_batched_tokens=1024), chat(60.0)),
-        (mixed(3), chat(90.0, scv=2.0)),
-        (disaggregated((2, 1)), chat(40.0)),
-    ],
-)
-def test_theory_agrees_with_simulation_on_the_means(deployment: Deployment, workload: Workload) -> None:
-    theory, judge = evaluate(deployment, workload), simulate(deployment, workload, requests=8000)
-    assert theory.ttft.mean_s == pytest.approx(judge.ttft.mean_s, rel=0.15)
-    assert theory.tpot.mean_s == pytest.approx(judge.tpot.mean_s, rel=0.15)
-    assert theory.e2e.mean_s == pytest.approx(judge.e2e.mean_s, rel=0.15)
+def small(**changes: Any) -> ReplicaConfig:
+    """Llama-3.1-8B on an H100 that keeps room for whole answers."""
+    return calibrated(sku="h100-sxm", **{"own_schedule": Schedule(reserve_outputs=True), **changes})
+
+
+def large(**changes: Any) -> ReplicaConfig:
+    """Llama-3.1-70B in 8 bit over eight of them."""
+    return small(**{"model": "llama-3.1-70b", "precision": FP8, "parallelism": Parallelism(tp=8), **changes})
+
+
+def routed(router: Router) -> Deployment:
+    """Four replicas behind a router."""
+    config = large(max_batched_tokens=2048)
+    return Deployment(pools=(Pool(role=Role.MIXED, config=config, replicas=4, router=router),))
+
+
+APART = Schedule(reserve_outputs=True, mixed_steps=False)
+CASES: dict[str, tuple[Deployment, TokenLengths, float, float]] = {
+    "small steps, heavy tails": (Deployment.mixed(large(max_batched_tokens=256)), AZURE, 0.8, 1.0),
+    "nearly idle": (Deployment.mixed(large()), AZURE, 0.05, 1.0),
+    "large steps": (Deployment.mixed(large()), AZURE, 0.85, 1.0),
+    "long answers": (Deployment.mixed(large(max_batched_tokens=2048)), REASONING, 0.6, 1.0),
+    "constant lengths": (Deployment.mixed(small()), CONSTANT, 0.8, 1.0),
+    "prompts of many chunks": (Deployment.mixed(small(max_batched_tokens=128)), CODE, 0.6, 1.0),
+    "short answers behind a router of eight": (Deployment.mixed(small(max_batched_tokens=2048), 8), CODE, 0.5, 1.0),
+    "bursts": (Deployment.mixed(large()), AZURE, 0.5, 4.0),
+    "a metronome": (Deployment.mixed(large(max_batched_tokens=256)), AZURE, 0.6, 0.0),
+    "few places": (Deployment.mixed(large(max_batched_tokens=512, max_running_requests=24)), AZURE, 0.8, 1.0),
+    "prompts first": (Deployment.mixed(large(max_batched_tokens=2048, own_schedule=APART)), AZURE, 0.6, 1.0),
+    "two pools": (Deployment.disaggregated(large(), large()), AZURE, 0.85, 1.0),
+    "two pools, long answers": (Deployment.disaggregated(small(), small(), (1, 2)), REASONING, 0.6, 1.0),
+    "few places to decode": (
+        Deployment.disaggregated(small(), small(max_running_requests=32), (1, 2)),
+        AZURE,
+        0.8,
+        1.0,
+    ),
+    "three uncalibrated replicas": (mixed(3), CHAT, 0.7, 2.0),
+    **{router.value: (routed(router), AZURE, 0.85, 1.0) for router in Router},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_theory_agrees_with_simulation(case: str) -> None:
+    """Means, medians and tails at a share of the largest stable rate."""
+    deployment, lengths, load, scv = CASES[case]
+    workload = Workload.of(load * largest_stable_rate_per_s(deployment, Workload.of(1.0, lengths)), lengths, scv)
+    theory, judge = evaluate(deployment, workload), simulate(deployment, workload, requests=15_000, seed=1)
+    for metric in (Metric.TTFT, Metric.TPOT, Metric.E2E):
+        found, truth = theory.distribution(metric), judge.distribution(metric)
+        assert found.mean_s == pytest.approx(truth.mean_s, rel=0.13), metric
+        for percentile, within in ((0.5, 0.18), (0.95, 0.16), (0.99, 0.25)):
+            expected = pytest.approx(truth.quantile_s(percentile), rel=within)
+            assert found.quantile_s(percentile) == expected, (metric, percentile)
+    last = theory.pools[-1], judge.pools[-1]
+    assert last[0].mean_running == pytest.approx(last[1].mean_running, rel=0.11)
+    assert last[0].mean_step_s == pytest.approx(last[1].mean_step_s, rel=0.11)
+
+
+@pytest.mark.parametrize("order", [Order.SHORTEST_FIRST, Order.PRIORITY])
+def test_each_class_waits_in_the_order_of_admission_as_it_does_in_simulation(order: Order) -> None:
+    kinds = (("urgent", CODE), ("patient", AZURE))
+    classes = tuple(
+        RequestClass(name=name, lengths=lengths, share=0.5, priority=place)
+        for place, (name, lengths) in enumerate(kinds)
+    )
+    deployment = Deployment.mixed(small(max_batched_tokens=2048, own_schedule=Schedule(order=order)))
+    workload = Workload(arrivals=ArrivalProcess(rate_per_s=1.0), classes=classes)
+    workload = workload.at_rate(0.85 * largest_stable_rate_per_s(deployment, workload))
+    theory, judge = evaluate(deployment, workload), simulate(deployment, workload, requests=15_000, seed=1)
+    for seen, truth in zip(theory.classes, judge.classes, strict=True):
+        for found, expected in ((seen.ttft, truth.ttft), (seen.tpot, truth.tpot), (seen.e2e, truth.e2e)):
+            assert found.mean_s == pytest.approx(expected.mean_s, rel=0.15)
+            assert found.quantile_s(0.9) == pytest.approx(expected.quantile_s(0.9), rel=0.15)
 
 
 @pytest.mark.parametrize("outputs", [[400], [100, 400, 1600]])
