@@ -21,7 +21,7 @@ from planner.launch.routers import (
 )
 from planner.launch.servers import shell_words
 from planner.launch.spec import FIRST_PORT, LaunchSpec, configuration_text, deployments, launch_specs
-from planner.launch.templates import one_line, text_of
+from planner.launch.templates import text_of
 from planner.serving import Role
 
 COMPOSE_NAME = "docker-compose.yaml"
@@ -77,11 +77,7 @@ def start_script(replicas: Sequence[PlacedReplica], routers: Sequence[RouterSpec
     for router in routers:
         arms[router_server(router, replicas)].append(f"start {router.name} bash ./{router.name}.sh")
     unnamed = {replica.spec.model_variable: replica.spec for replica in replicas if not replica.spec.model}
-    return _script("start.sh.j2", last=servers[-1], unnamed=unnamed, arms=arms)
-
-
-def _script(template: str, **facts: object) -> str:
-    return text_of(template, required=_required_variable, checkpoint=_checkpoint_text, **facts)
+    return text_of("start.sh.j2", last=servers[-1], unnamed=unnamed, arms=arms)
 
 
 def router_server(router: RouterSpec, replicas: Sequence[PlacedReplica]) -> int:
@@ -120,16 +116,7 @@ def shell_script(spec: LaunchSpec) -> str:
     if spec.servers > 1:
         lines += [*_flag_lines(shell_words(words.every, ranks, "SERVER_RANK", "LEADER")), '"${FURTHER[@]}"']
     further = " ".join(shell_words(words.further, ranks, "SERVER_RANK", "LEADER"))
-    return _script("replica.sh.j2", spec=spec, first_port=FIRST_PORT, further=further, lines=lines)
-
-
-def _checkpoint_text(variable: str, spec: LaunchSpec) -> str:
-    return f"set {variable} to the repository or folder of a checkpoint: {one_line(spec.checkpoint)}"
-
-
-def _required_variable(name: str, text: str) -> str:
-    """A line that stops with a text where a variable is not set."""
-    return f'if [ -z "${{{name}:-}}" ]; then echo {shlex.quote(text)} >&2; exit 2; fi'
+    return text_of("replica.sh.j2", spec=spec, first_port=FIRST_PORT, further=further, lines=lines)
 
 
 def router_script(router: RouterSpec, replicas: Sequence[PlacedReplica]) -> str:
@@ -143,7 +130,7 @@ def router_script(router: RouterSpec, replicas: Sequence[PlacedReplica]) -> str:
         lines.append(" ".join(map(_quoted, config_words(router, "${CONFIG}"))))
     else:
         lines += _flag_lines(map(_quoted, [*url_words(router, found), *router.policy]))
-    return _script(
+    return text_of(
         "router.sh.j2",
         router=router,
         servers=servers,
