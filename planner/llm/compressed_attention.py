@@ -29,7 +29,8 @@ STATE_VALUE_BYTES = 4.0
 POSITION_VALUE_BYTES = 2.0
 """Bytes per channel that carries the position, which stays in 16 bits in an 8-bit cache (vLLM's ``fp8_ds_mla``)."""
 HEAD_GROUP = 64
-"""Query heads the sparse kernel works on together; fewer are filled up (``padded_heads`` of vLLM; FlashMLA)."""
+"""Query heads a sparse kernel works on together; fewer are filled up (``padded_heads`` of vLLM, FlashMLA's
+``flash_mla_sparse_fwd``)."""
 VALUES_PER_CACHE_SCALE, CACHE_SCALE_BYTES = 64, 8
 """Channels that share one scale of a byte in that cache; an entry's scales are filled up to a multiple of 8 bytes."""
 INDEX_SCALE_BYTES, VALUES_PER_INDEX_SCALE = 4, 128

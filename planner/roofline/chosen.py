@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from hardware_db import Dtype
 from planner.core import Constants, FloatArray, vectorized
-from planner.llm import BYTES_PER_VALUE
+from planner.llm import BYTES_PER_VALUE, HEAD_GROUP
 from planner.roofline.arithmetic import Number, p_norm, pairs_of
 from planner.roofline.gpu import CalibratedGpu
-from planner.roofline.index import INDEX_SCALE_BYTES, SPARSE_HEAD_GROUP, IndexHeads, IndexScores
+from planner.roofline.index import INDEX_SCALE_BYTES, IndexHeads, IndexScores
 from planner.roofline.kernel_forms import ChosenDecodeForm, ChosenPrefillForm, GpuPeaks
 from planner.roofline.latent import LatentDecode, LatentPrefill
 from planner.roofline.operators import PromptKernel, cache_keys, where_any
@@ -44,12 +44,12 @@ class ChosenHeads:
     @property
     def groups(self) -> float:
         """Groups of query heads that thread blocks work on, filled up."""
-        return -(-self.heads // SPARSE_HEAD_GROUP)
+        return -(-self.heads // HEAD_GROUP)
 
     @property
     def group_flops(self) -> float:
         """FLOPs of one key in one group, absorbed."""
-        return 2.0 * SPARSE_HEAD_GROUP * (2.0 * self.kv_rank + self.rope_dim)
+        return 2.0 * HEAD_GROUP * (2.0 * self.kv_rank + self.rope_dim)
 
     @property
     def least_flops(self) -> float:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planner.core import Constants, FloatArray, vectorized
+from planner.llm import HEAD_GROUP
 from planner.roofline.arithmetic import Number, at_most, corrected_s, limited, pairs_of
 from planner.roofline.gpu import CalibratedGpu
 from planner.roofline.kernel_forms import CompressedForm, GpuPeaks, LatentDecodeForm, LatentPrefillForm
@@ -28,8 +29,6 @@ from planner.roofline.operators import (
 )
 from planner.roofline.shape import Load
 
-HEAD_GROUP = 64.0
-"""Query heads the sparse kernel works on together; fewer are filled up (``padded_heads`` of vLLM; FlashMLA)."""
 BYTES_OF_HEAD, BYTES_OF_PADDED_HEAD = 7.0, 4.0
 """Bytes moved for each channel of a query head around the attention kernel, norm and rotation of queries in place
 (2 + 2), outputs rotated back and quantised (2 + 1); and of each filled-up head by that kernel, queries in and outputs

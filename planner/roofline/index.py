@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.core import Constants, FloatArray, compiled, vectorized
+from planner.llm import HEAD_GROUP
 from planner.roofline.arithmetic import Number, p_norm, pairs_of
 from planner.roofline.gpu import CalibratedGpu
 from planner.roofline.kernel_forms import GpuPeaks, IndexScoresForm, IndexSelectionForm, SparsePrefillForm
@@ -21,9 +22,6 @@ INDEX_SCALE_BYTES = 4.0
 """Scale of an 8-bit index key (DeepSeek-V3.2-Exp, ``inference/model.py``, class Indexer)."""
 SCORE_BYTES = 4.0
 """Of a score, which is in 32 bit (``fp8_mqa_logits`` of DeepGEMM)."""
-
-SPARSE_HEAD_GROUP = 64.0
-"""Query heads one thread block works on; fewer are filled up (FlashMLA, ``flash_mla_sparse_fwd``)."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +180,7 @@ def sparse_token_s(
     Returns:
         Duration [s].
     """
-    flops = 2.0 * SPARSE_HEAD_GROUP * math.ceil(heads / SPARSE_HEAD_GROUP) * (2.0 * kv_rank + rope_dim) * top_k
+    flops = 2.0 * HEAD_GROUP * math.ceil(heads / HEAD_GROUP) * (2.0 * kv_rank + rope_dim) * top_k
     return flops / (form.compute_efficiency * peaks.flops_per_s)
 
 

@@ -65,17 +65,6 @@ class TestCapacity:
         left = found.kv_capacity_bytes - 8192 * 18 * 2048
         assert found.kv_blocks == int(left / (16 * 18 * 2048))
 
-    @pytest.mark.parametrize("engine", ["sglang", "tensorrt-llm"])
-    def test_more_than_the_gpu_has_is_refused(self, engine: str) -> None:
-        """A share of all of it for weights and cache leaves no room for a step (SGLang)."""
-        config = rebuilt(replica(memory_fraction=1.0), engine=HARDWARE.engines[engine])
-        found = memory_footprint(config)
-        assert found.fits == (engine == "tensorrt-llm")
-        if not found.fits:
-            assert "use a memory share below 1" in str(found.reason)
-            lower = rebuilt(config, memory_fraction=0.9)
-            assert memory_footprint(lower).fits
-
 
 def test_requests_longer_than_the_context_or_the_cache_are_refused() -> None:
     with pytest.raises(InputError, match=r"longer than the 131072 tokens of context of llama-3\.1-8b"):

@@ -12,11 +12,9 @@ from planner.engine import (
     KvTier,
     ReplicaConfig,
     Schedule,
-    kv_tier_notes,
     levels_worth_loading,
     read_bytes_per_s,
     tier_loads,
-    tiers_label,
 )
 from tests.builders import H100, HARDWARE, replica
 
@@ -40,14 +38,6 @@ def test_gpus_of_a_replica_load_their_heads_at_the_same_time() -> None:
     (one,), (four,) = tier_loads(behind(HOST)), tier_loads(behind(HOST, tp=4))
     assert four.token_s == pytest.approx(one.token_s / 4)
     assert four.blocks == pytest.approx(4 * one.blocks, rel=1e-6)
-
-
-def test_a_tier_of_size_0_is_none() -> None:
-    config = behind(KvTier(kind=KvTierKind.HOST, size_bytes=0))
-    assert tier_loads(config) == ()
-    assert kv_tier_notes(config) == ()
-    assert tiers_label(config.schedule.kv_tiers) == ""
-    assert config.features == replica(own_schedule=Schedule(prefix_cache=True)).features
 
 
 def test_bandwidth_not_given_is_a_share_of_the_link_of_the_sku() -> None:

@@ -40,9 +40,7 @@ class TestWhatIsAssumed:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"llm": "llama-9"}, r"llm = 'llama-9': unknown name"),
         ({"sku": "h100-sx"}, r"sku = 'h100-sx': unknown name.*h100-sxm"),
-        ({"engine": "vlm"}, r"engine = 'vlm': unknown name.*vllm"),
         ({"precision": "fp9"}, r"precision = 'fp9': unknown name"),
         ({"kv_cache": "fp9"}, r"kv_cache = 'fp9': unknown name"),
     ],
@@ -57,10 +55,7 @@ def test_unknown_names_are_refused_with_what_is_close(changes: dict[str, str], s
     [
         ({"max_request_tokens": 131_073}, r"max_request_tokens = 131073: longer than the 131,072 tokens of context"),
         ({"memory_fraction": 1.5}, r"memory_fraction = 1.5"),
-        ({"memory_fraction": 0.0}, r"memory_fraction = 0.0"),
         ({"max_batched_tokens": 0, "max_running_requests": 1}, r"max_batched_tokens = 0"),
-        ({"max_running_requests": 0}, r"max_running_requests = 0"),
-        ({"tp": 3}, r"tp"),
         ({"engine_version": "latest"}, r"engine_version = 'latest': is no release. Fix: write numbers"),
         (
             {"engine_version": "0.4.1"},

@@ -126,15 +126,6 @@ class TestAccount:
         free = found.seen_bytes - found.footprint.context_bytes - found.outside_bytes - held
         assert found.kv_bytes == pytest.approx(0.9 * free, abs=1.0)
 
-    def test_tokens_and_requests_are_what_the_cache_holds(self) -> None:
-        """A log of vLLM: "GPU KV cache size" and "Maximum concurrency for N tokens per request"."""
-        found = memory("llama-3.1-8b", "h100-sxm", max_request_tokens=8192)
-        assert found.kv_tokens == int(found.kv_bytes // (16 * 131_072)) * 16
-        assert found.concurrency == pytest.approx(found.kv_bytes / (8192 * 131_072))
-        assert found.needed_bytes == 8192 * 131_072
-        assert found.batch_of(1000) == found.kv_tokens // 1000
-        assert found.batch_of(10**9) == 0
-
     @pytest.mark.parametrize(
         ("llm", "tp"), [("llama-3.1-8b", 1), ("gpt-oss-20b", 1), ("qwen3-next-80b-a3b-thinking", 4)]
     )

@@ -95,15 +95,6 @@ def test_readme_example_is_a_valid_sku(tmp_path: Path) -> None:
     assert "example-1" not in load_hardware().skus
 
 
-def test_own_file_replaces_the_packaged_record(tmp_path: Path) -> None:
-    text = readme_example().replace('id = "example-1"', 'id = "h100-sxm"')
-    (tmp_path / "h100-sxm.toml").write_text(text, encoding="utf-8")
-    db = load_hardware(tmp_path)
-    assert db.skus["h100-sxm"].name == "Example One"
-    assert set(db.skus) == set(SKU_IDS)
-    assert db.prices == DB.prices
-
-
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
@@ -112,22 +103,14 @@ def test_own_file_replaces_the_packaged_record(tmp_path: Path) -> None:
             "[sources.datasheet]",
             "sources.datasheet.cite = ",
         ),
-        ("retrieved_on = 2026-11-21", "retrieved_on = 2026-13", "file = 'example-1.toml': not valid TOML"),
         ("4000e9", "-4000e9", "hbm_bandwidth_bytes_per_s.value = -4000000000000.0: Input should be greater than 0"),
         ("year = 2026", "", "year = '(missing)': required field is missing. Fix: add year"),
-        ("year = 2026", "year = 2026\nprice = 1", "price = 1: unknown field"),
-        ("bf16 =", "bf61 =", "peak_flops_per_s.bf61"),
         ("bf16 =", "fp8 =", "needs a bf16 or fp16 peak"),
         ('id = "example-1"', 'id = "example-2"', "id = 'example-2': must equal the file name 'example-1'"),
         (
             'value = 500e12, source = "datasheet"',
             'value = 500e12, source = "datashet"',
             "peak_flops_per_s.bf16.source = 'datashet': unknown name. Fix: use one close to it of: datasheet",
-        ),
-        (
-            "[sources.datasheet]",
-            "[sources]\ndatasheet = 1\n[sources.other]",
-            "sources.datasheet.cite = 1: a source must",
         ),
     ],
 )
@@ -146,9 +129,7 @@ def test_malformed_sku_files_name_file_and_field(tmp_path: Path, old: str, new: 
             "h100-sxm,P,any,on_demand,-1,2026-11-21,https://example.com",
             "line 3: usd_per_gpu_hour = '-1': Input should be",
         ),
-        ("h100-sxm,P,any,on_demand,1,2026-11,https://example.com", "line 3: retrieved_on = '2026-11'"),
         ("h100-sxm,P,any,on_demand,1,2026-11-21,", "line 3: source_url = '(missing)': required field is missing"),
-        ("h100-sxm,P,any,on_demand,1,2026-11-21,https://example.com,x,y", "line 3: row = ['x', 'y']: more cells than"),
     ],
 )
 def test_malformed_prices_name_file_line_and_column(tmp_path: Path, row: str, text: str) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import csv
-from typing import Any
 
 import pytest
 
 from planner.core import InputError, UnknownNameError, UnsupportedFeatureError, preset
 from planner.llm import (
     DraftMethod,
-    acceptance_of_gain,
     draft_of,
     draft_parameters,
     load_draft,
@@ -108,8 +106,3 @@ class TestAcceptance:
         with pytest.raises(InputError, match="give acceptance"):
             measured_acceptance(load_llm("qwen3-8b"), DraftMethod.DRAFT_MODEL, 3)
         assert set(list_acceptance_datasets()) >= {"mt-bench", "gsm8k", "humaneval"}
-
-    @pytest.mark.parametrize(("drafts", "gain"), [(1, 1.0), (3, 4.0), (2, 0.5)])
-    def test_gains_that_no_guesses_give_are_refused(self, drafts: int, gain: Any) -> None:
-        with pytest.raises(InputError, match="must lie between"):
-            acceptance_of_gain(drafts, gain)

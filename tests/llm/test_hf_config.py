@@ -59,18 +59,6 @@ def test_what_is_neither_a_mapping_nor_a_path(value: Any) -> None:
         load_llm(value)
 
 
-def test_deep_nesting_in_a_given_mapping() -> None:
-    deep: Any = []
-    for _ in range(100_000):
-        deep = [deep]
-    try:
-        with pytest.raises(InputError, match="nested too deeply"):
-            LlmSpec.from_config(llama(hidden_size=deep))
-    finally:
-        while deep:  # a deep list must not be freed recursively
-            deep = deep[0]
-
-
 @pytest.mark.parametrize(
     ("changes", "feature"),
     [
@@ -106,13 +94,10 @@ def test_unmodelled_features_are_named(changes: Config, feature: str) -> None:
         ("mistral", {"sliding_window": 512}, 0),  # the context is 512 tokens
         ("mistral", {"sliding_window": 511}, 511),
         ("mistral", {"max_position_embeddings": 32768}, 4096),  # the class default is 4096
-        ("mistral", {}, 0),
         ("qwen2", {"sliding_window": 128}, 0),  # use_sliding_window is false by default
-        ("qwen2", {"sliding_window": 128, "use_sliding_window": False}, 0),
         ("qwen2", {"sliding_window": 128, "use_sliding_window": True}, 0),  # from layer 28 on, of 3
         ("qwen2", {"sliding_window": 128, "use_sliding_window": True, "max_window_layers": 0}, 128),
         ("phi3", {"sliding_window": 511}, 511),
-        ("phi3", {"sliding_window": 262144}, 0),
     ],
 )
 def test_sliding_windows_shorter_than_the_context_are_read(model_type: str, window: Config, tokens: int) -> None:
@@ -126,9 +111,7 @@ def test_sliding_windows_shorter_than_the_context_are_read(model_type: str, wind
     [
         ({}, 512),
         ({"model_max_length": 131072}, 131072),  # Command R+: 8192 positions, 128k context in its model card
-        ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 512),
         ({"rope_scaling": {"type": "linear", "factor": 4}}, 2048),
-        ({"rope_scaling": {"type": "dynamic", "factor": 2.5}}, 1280),
         ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, 512),
         # Qwen3-8B model card: YaRN with factor 4 on 32768 positions serves 131072 tokens.
         (

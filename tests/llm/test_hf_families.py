@@ -149,11 +149,6 @@ def test_variants_of_other_shapes_are_refused(config: Config, complaint: str) ->
             r"config\.text_config\.no_rope_layers = '1 entries': must have one entry for each",
         ),
         (
-            preset_config("qwen3-next-80b-a3b-thinking") | {"linear_num_key_heads": 5},
-            "linear_num_key_heads = 5: must divide linear_num_value_heads = 32",
-        ),
-        ({**GLM_5, "kv_lora_rank": None}, r"config\.kv_lora_rank = '\(missing\)'"),
-        (
             preset_config("deepseek-v3") | {"num_nextn_predict_layers": -1},
             "num_nextn_predict_layers = -1: must be",
         ),

@@ -264,11 +264,7 @@ def test_experts_of_mimo_v2_5_pro_fp4_are_mxfp4_and_output_projections_16_bit() 
     [
         (GEMMA_4_E2B, {"num_kv_shared_layers": 35}, "must be below num_hidden_layers = 35"),
         (GEMMA_4_E2B, {"num_kv_shared_layers": 33}, "have none of a kind that shares one"),
-        (GEMMA_4_E2B, {"layer_types": ["full_attention"] * 3}, "one entry for each"),
-        (GEMMA_4_E2B, {"hidden_size_per_layer_input": -1}, "hidden_size_per_layer_input"),
-        (MIMO_V2_5_PRO, {"hybrid_layer_pattern": [0, 1]}, "one entry for each"),
         (MIMO_V2_5_PRO, {"hybrid_layer_pattern": [2] * 70}, "entries are 0 or 1"),
-        (MIMO_V2_5_PRO, {"swa_num_key_value_heads": None}, "swa_num_key_value_heads"),
         (MIMO_V2_5_PRO, {"moe_layer_freq": None}, "moe_layer_freq"),
         (EXAONE_4_32B, {"sliding_window_pattern": "LGLG"}, "run of local layers"),
     ],

@@ -184,14 +184,6 @@ def test_work_of_qwen3_vl_8b_on_one_image_by_hand() -> None:
     assert encoder.flops(image) == by_hand
 
 
-def test_an_encoder_that_is_not_modelled_is_left_out_and_said_so() -> None:
-    config = {"model_type": "llava", "vision_config": {"hidden_size": 8}, "text_config": TEXT}
-    llm = LlmSpec.from_config(config)
-    assert llm.encoder is None
-    assert llm.source.endswith("; the language model only, without the encoders of llava")
-    assert wrapped("gemma3").source == "given"
-
-
 def test_sizes_that_no_processor_takes_are_refused() -> None:
     encoder = load_llm("qwen3-vl-8b-instruct").encoder
     assert encoder is not None

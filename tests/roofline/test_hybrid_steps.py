@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hardware_db import Dtype, load_hardware
+from hardware_db import load_hardware
 from planner.engine.replica import step_shape
 from planner.llm import Precision, load_llm
 from planner.roofline import Load, OperatorFamily, Parallelism, StepShape, step_operators
@@ -115,19 +115,6 @@ def test_residuals_kept_are_read_by_every_layer():
     ]
     rows = sum(math.ceil(layer / 12) + layer // 12 + 1 + 2 * 2 for layer in range(93)) + 8 + 2  # found, running, sum
     assert both[0] - both[1] == pytest.approx(rows * H * 2)
-
-
-@pytest.mark.parametrize(("llm", "kernel"), [("kimi-k3", "kda"), (SUPER.id, "mamba2"), ("qwen3.5-27b", "gated_delta")])
-def test_each_kind_of_recurrence_asks_for_its_own_kernels_first(llm: str, kernel: str) -> None:
-    found = step_operators(load_llm(llm), B200, Precision(kv_cache=Dtype.BF16), Parallelism())
-    wanted = {(one.fit_keys, one.decode_keys) for one in found if isinstance(one, Recurrence)}
-    others = [] if kernel == "gated_delta" else ["gated_delta"]
-    assert wanted == {
-        tuple(
-            tuple(f"{phase}/{name}" for name in (kernel, *others))
-            for phase in ("recurrent_prefill", "recurrent_decode")
-        )
-    }
 
 
 @pytest.mark.parametrize("queries", [1.0, 4.0])

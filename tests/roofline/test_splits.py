@@ -20,7 +20,6 @@ UNPACKED = Precision(weights=Dtype.FP8_BLOCK, activations=Dtype.BF16)
     [
         ("llama-3.1-8b", Parallelism(tp=3), BF16, "32 query heads do not split evenly"),
         ("phi-4", Parallelism(tp=4), BF16, "10 KV heads do not split evenly"),
-        ("deepseek-v3", Parallelism(tp=48), BF16, "128 attention heads do not split evenly over 48"),
         (
             "qwen3-next-80b-a3b-thinking",
             Parallelism(tp=32),
@@ -30,9 +29,9 @@ UNPACKED = Precision(weights=Dtype.FP8_BLOCK, activations=Dtype.BF16)
         ("nvidia-nemotron-3-nano-30b-a3b-bf16", Parallelism(tp=16), BF16, "8 groups of Mamba-2 do not split evenly"),
         ("deepseek-r1", Parallelism(dp=24, ep=24), BF16, "256 experts do not split evenly over 24. Fix: use a divisor"),
         ("gpt-oss-120b", Parallelism(dp=128), BF16, "channels of an expert do not split evenly"),
+        ("deepseek-v4-flash", Parallelism(tp=16, across_domains=True), BF16, "groups of heads"),
         # Issues of vLLM: Qwen3-235B-A22B-FP8 and MiniMax-M2.5 on TP 8 (192 channels), DeepSeek-R1 on TP 32 (64).
         ("qwen3-235b-a22b", Parallelism(tp=8), FP8_BLOCK, "192 of 1536 channels of an expert on a GPU are no multiple"),
-        ("minimax-m2.5", Parallelism(tp=8), FP8_BLOCK, "192 of 1536 channels of an expert on a GPU are no multiple"),
         ("deepseek-r1", Parallelism(tp=32), FP8_BLOCK, "no multiple of the 128 of one fp8_block scale"),
         ("deepseek-r1", Parallelism(tp=32), UNPACKED, "no multiple of the 128 of one fp8_block scale"),
     ],
