@@ -184,7 +184,7 @@ class DeploymentOptions:
         fields |= {key: value for key, value in (("rate_per_s", self.rate), ("scv", self.scv)) if value is not None}
         return {f"workload.{key}": value for key, value in fields.items()}
 
-    def setting(self, sku: str) -> Setting:
+    def setting(self) -> Setting:
         """The deployment of these options, its traffic and targets. Raises InputError, UnknownNameError."""
         from planner.serving import Pool, Role, Router
 
@@ -196,6 +196,7 @@ class DeploymentOptions:
         def config(option: str, name: str, tp: int) -> ReplicaConfig:
             return self._config(request, hardware, schedule, look_up(option, name, hardware.skus).id, tp)
 
+        sku = self.sku or ""
         pool = config("--sku", sku, self.tp)
         pools: tuple[Pool, ...]
         if look_up("--mode", self.mode, dict.fromkeys(MODES, self.mode)) == MODES[0]:
@@ -214,7 +215,6 @@ class DeploymentOptions:
     ) -> ReplicaConfig:
         """One replica; `schedule` holds the fields of the engine's own schedule that are set otherwise."""
         from hardware_db import select_calibration
-        from planner.core import rebuilt
         from planner.engine import ReplicaConfig
         from planner.llm import Precision
         from planner.roofline import Parallelism
@@ -288,7 +288,7 @@ def evaluate(options: DeploymentOptions, json_file: JsonFile = None) -> None:
 
     Formats that are not given are those of the scenario, or else of the checkpoint.
     """
-    setting = _given_setting(options)
+    setting = options.setting()
     check_outputs(json_file)
     _deliver_performance(setting, planner.evaluate(setting.deployment, setting.workload), json_file)
 
@@ -317,7 +317,7 @@ def simulate(
     from planner.simulator import DEFAULT_REQUESTS
     from planner.workload import ClosedLoop, RecordedArrivals, Workload
 
-    setting = _given_setting(options)
+    setting = options.setting()
     check_outputs(json_file)
     workload, arrivals = setting.workload, setting.workload.arrivals
     if isinstance(arrivals, ClosedLoop):
@@ -329,12 +329,6 @@ def simulate(
     with terminal.bar(f"simulating {count:,} requests") as say:
         performance = planner.simulate(setting.deployment, workload, seed=seed, requests=requests, progress=say)
     _deliver_performance(setting, performance, json_file)
-
-
-def _given_setting(options: DeploymentOptions) -> Setting:
-    if options.sku is None:
-        raise InputError("--sku", "(missing)", "is needed", "name a GPU, e.g. --sku h100-sxm")
-    return options.setting(options.sku)
 
 
 def _deliver_performance(setting: Setting, performance: Performance, json_file: str | None) -> None:
@@ -396,7 +390,7 @@ def compare(
     from planner.report import comparison as comparison_report
     from planner.report import terminal
 
-    setting = None if options.sku is None else options.setting(options.sku)
+    setting = None if options.sku is None else options.setting()
     request = options.request() if setting is None and options.scenario is not None else None
     if list_systems:
         from planner.cli.terminal import show
