@@ -73,11 +73,9 @@ def most_up(instances: int, available: float, probability: float) -> int:
     >>> most_up(3, 0.9, 0.95), most_up(3, 0.9, 0.99)  # tails of 3, 2 and 1: 0.729, 0.972, 0.999
     (2, 1)
     """
-
-    def less_likely(up: int) -> float:
-        return -float(bdtrc(up - 1, instances, available))
-
-    return bisect_right(range(1, instances + 1), -probability, key=less_likely)
+    return bisect_right(
+        range(1, instances + 1), -probability, key=lambda up: -float(bdtrc(up - 1, instances, available))
+    )
 
 
 def require_spot_terms(policy: PricePolicy) -> None:
