@@ -168,6 +168,7 @@ def _charged(search: FleetSearch, best: Allocation, only_measured: bool, faults:
     if is_cheapest:
         own = found.cost_usd_per_hour
         proved = with_bound(found.model_copy(update={"objective": own}), lower_bound(best))
+        proved = proved.model_copy(update={"status": best.status}) if best.status.is_cut_short else proved
         return proved if own <= (1.0 + tie + SAME_COST) * value else None
     own = found.rate_per_s / (1.0 if objective is Objective.MAX_RATE else found.cost_usd_per_hour)
     return found.model_copy(update={"objective": own}) if own >= (1.0 - tie - SAME_COST) * value else None
