@@ -23,8 +23,6 @@ from planner.simulator import DEFAULT_REQUESTS, simulate
 from planner.supply import PricePolicy, offered_prices
 from planner.workload import RecordedArrivals, Slo, Workload
 
-__all__ = ["Comparison", "RatePoint", "SystemRow", "compare", "mixed_plan"]
-
 RATE_RATIO = 2.0 ** (1.0 / 128.0) * (1.0 + 1e-9)
 """Ratio of the ends of the interval in which a sustainable rate is found: 0.5 %. A choice."""
 LOWEST_RATE_SHARE = 1.0 / 64.0

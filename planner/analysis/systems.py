@@ -28,8 +28,6 @@ from planner.llm import LlmSpec, acceptance_of_gain, active_parameters, embeddin
 from planner.serving import Deployment, Performance, Pool, Role, Router, evaluate
 from planner.workload import Slo, Workload
 
-__all__ = ["DEFAULT_SYSTEMS", "SYSTEMS", "System", "Variant", "chosen_systems"]
-
 VLLM_WATERMARK = 0.01
 """Share of KV blocks kept free on admission: `watermark` of vLLM's block manager (Kwon et al., SOSP 2023)."""
 SARATHI_MAX_BATCHED_TOKENS = 512

@@ -42,16 +42,6 @@ from planner.analysis.uncertain_steps import confidence_curve, measurement_value
 from planner.fleet import Plan, PlanRequest
 from planner.search import Mode
 
-__all__ = [
-    "DEFAULT_QUESTIONS",
-    "explain",
-    "marginal_values",
-    "requirement_costs",
-    "runners_up",
-    "smallest_relaxations",
-    "smallest_steps",
-]
-
 FIRST_STRIDE = 0.01
 """First step of the search for a change, as a share of the value; the next ones double. A choice."""
 STRIDES = 9

@@ -26,29 +26,3 @@ from planner.charts.marks import Row
 from planner.charts.reasons import PlannedPool
 from planner.charts.replicas import server_memory_chart, server_memory_rows
 from planner.charts.rooflines import roofline, steps_of
-
-__all__ = [
-    "PlannedPool",
-    "Row",
-    "banded_rate_rows",
-    "cost_comparison",
-    "cost_comparison_rows",
-    "costs",
-    "demands",
-    "fleets",
-    "hardware",
-    "latencies",
-    "length_histogram",
-    "marks",
-    "rate_panel",
-    "reasons",
-    "replicas",
-    "roofline",
-    "rooflines",
-    "server_memory_chart",
-    "server_memory_rows",
-    "shown_metrics",
-    "steps",
-    "steps_of",
-    "systems",
-]

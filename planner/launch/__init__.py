@@ -33,17 +33,6 @@ from planner.launch.readme import README_NAME, checked_versions, shared_services
 from planner.launch.spec import launch_specs, served_models
 from planner.scenario import load_plan
 
-__all__ = [
-    "TARGETS",
-    "Target",
-    "checked_versions",
-    "engine_flags",
-    "export_files",
-    "launch_specs",
-    "read_fleet",
-    "served_models",
-]
-
 
 @dataclass(frozen=True)
 class Target:

@@ -43,24 +43,3 @@ from planner.optimizer.types import (
     Unit,
     UnitStage,
 )
-
-__all__ = [
-    "ALWAYS",
-    "FEASIBILITY_TOLERANCE",
-    "WORK",
-    "Allocation",
-    "ConstraintReport",
-    "Diagnosis",
-    "FleetProblem",
-    "Objective",
-    "Period",
-    "Purchase",
-    "Relaxation",
-    "Resource",
-    "Slice",
-    "SolveStatus",
-    "Unit",
-    "UnitStage",
-    "solve",
-    "write_program",
-]

@@ -36,7 +36,6 @@ from planner.serving import Performance, RateSweep
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["frame", "frames"]
 
 Cells = dict[str, Any]
 """One row, by column."""

@@ -8,5 +8,3 @@ and `outcome` makes a `Performance` of what happened. The same question is answe
 from __future__ import annotations
 
 from planner.simulator.run import DEFAULT_REQUESTS, simulate
-
-__all__ = ["DEFAULT_REQUESTS", "simulate"]

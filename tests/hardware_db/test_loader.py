@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import hardware_db
 from hardware_db import (
     HardwareDb,
     Kind,
@@ -40,12 +39,6 @@ def test_every_price_is_plausible_and_sourced() -> None:
         assert price.source_url.startswith("https://")
         assert price.source_kind
         assert price.sku in DB.skus
-
-
-def test_all_names_exactly_what_the_package_offers() -> None:
-    constants = [name for name in hardware_db.__all__ if name.isupper()]  # which ruff puts first
-    assert [*sorted(constants), *sorted(set(hardware_db.__all__) - set(constants))] == hardware_db.__all__
-    assert all(hasattr(hardware_db, name) for name in hardware_db.__all__)
 
 
 def test_data_load_from_a_zip(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def without_callers() -> list[str]:
 
     What `planner` offers, commands, hooks of libraries and the docs' own names are for users.
     """
-    offered = set(planner._HOME)
+    offered = set(planner.__all__)
     bodies = {
         module: re.sub(
             r'^\s*"\w+",?$|^from [\w.]+ import [^()]*?$|^from [\w.]+ import \([^)]*\)', "", source, flags=re.M
