@@ -64,14 +64,11 @@ def test_a_pair_is_bought_at_one_place_even_where_two_would_be_cheaper() -> None
             assert len({pool.config.sku.id for pool in deployment.deployment.pools}) == 1
 
 
-@pytest.mark.parametrize(("provider", "sold_by"), [("P", 8), (None, 1)])
-def test_what_is_said_to_be_enough_is_as_limits_are_set_and_where_least_will_do(
-    provider: str | None, sold_by: int
-) -> None:
-    """Of GPUs sold by the eight a limit between is one of whole servers, of those sold singly it is what it says."""
+def test_what_is_said_to_be_enough_is_as_limits_are_set_and_where_least_will_do() -> None:
+    """Of GPUs sold by the eight a limit between is one of whole servers."""
 
     def limited(*changes: str) -> Plan:
-        given = {**SCENARIO, "prices": {"as_of": "2026-11-21", "granularity": "instance", "provider": provider}}
+        given = {**SCENARIO, "prices": {"as_of": "2026-11-21", "granularity": "instance", "provider": "P"}}
         request = load_scenario(
             {**given, "confidence": 0.5}, ["search.modes=[mixed]", "search.skus=[h100-sxm]", *changes]
         )
@@ -90,7 +87,7 @@ def test_what_is_said_to_be_enough_is_as_limits_are_set_and_where_least_will_do(
     most = singly - 1
     assert singly > 8 and singly % 8, "neither less than a server nor whole ones: choose another rate"
     none = limited(busy, f"limits.gpus.h100-sxm={most}")
-    enough = -(-singly // sold_by) * sold_by
+    enough = -(-singly // 8) * 8
     assert not none.feasible
     assert f"limits.gpus.h100-sxm {most} -> {enough}" in none.diagnosis[0]
     assert none.diagnosis[0].startswith("requests/s of llama-3.1-8b and limits.gpus.h100-sxm cannot hold together; ")
