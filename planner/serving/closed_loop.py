@@ -79,7 +79,7 @@ def closed_loop_performance(
         flow = flow_of(last, loop.ramp_s / step_s, _cycle_ticks(last), _prompts_per_tick(last))
         measured = partial(_mixed_performance, last, flow, assumptions, _timed(last, flow))
     whole = measured(burst_ttft_s, flow.weight)
-    steady = flow.steady_weight(last.users)
+    steady = flow.weight * flow.steady(last.users)
     return replace(whole, steady=measured(np.zeros(0), steady, whole.pools)) if float(steady @ flow.sent) else whole
 
 

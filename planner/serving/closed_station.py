@@ -276,10 +276,6 @@ class Flow:
         begun, ending = 2.0 * users + RUNNING_AT_END, float(self.sent.sum()) - users + RUNNING_AT_END
         return np.asarray((middle >= begun) & (middle < ending))
 
-    def steady_weight(self, users: float) -> FloatArray:
-        """`weight` of the steady slots, 0 for the others, shape (slots,)."""
-        return self.weight * self.steady(users)
-
 
 def flow_of(station: Station, ramp_ticks: float, cycle: FloatArray, capacity: FloatArray) -> Flow:
     """Requests sent, begun and ended per slot of ticks.

@@ -297,7 +297,9 @@ def _show_found(found: StartUp, at_tokens: int, keys: Mapping[str, str]) -> None
         rows, f"{config.llm.id} on {config.label}{'' if found.starts else ': does not start'}."
     )
     components.chart(picture, rows, f"Memory of one GPU of {config.label}", "memory-picture")
-    components.table(without_bars(parts), "memory-parts", HINTS)
+    # Without the bars of the terminal, which the picture draws.
+    bare = components.with_columns(parts, lambda place: bool(parts.columns[place]))
+    components.table(bare, "memory-parts", HINTS)
     components.table(cache, "memory-cache", HINTS)
 
 
@@ -354,11 +356,6 @@ def metric_cards(found: StartUp, at_tokens: int, cache: Table) -> list[MetricCar
             f"of {at_tokens:,} tokens each",
         ),
     ]
-
-
-def without_bars(parts: Table) -> Table:
-    """The table of parts without the bars of the terminal, which the picture draws."""
-    return components.with_columns(parts, lambda place: bool(parts.columns[place]))
 
 
 # --- formats and logs -------------------------------------------------------------------------------------------------
