@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 
 from hardware_db import Calibration, Coefficient, HardwareDb, KernelFit, load_hardware, select_calibration
-from hardware_db.fits import RELATIVES, with_calibration
+from hardware_db.fits import RELATIVES, WORKSTATION, with_calibration
 
 HARDWARE = load_hardware()
 
@@ -70,3 +70,19 @@ def test_an_own_calibration_replaces_those_of_its_sku_only() -> None:
     changed = with_calibration(database(fit("h100-sxm", day=9), fit("l40s")), mine)
     assert select_calibration(changed, "h100-sxm", "vllm") is mine
     assert [one.sku for one in changed.calibrations] == ["l40s", "h100-sxm"]
+
+
+def test_of_several_the_newest() -> None:
+    old, new = fit("h100-sxm", day=1), fit("h100-sxm", day=2)
+    assert select_calibration(database(new, old), "h100-sxm", "vllm") is new
+
+
+def test_own_sku_comes_before_a_relative() -> None:
+    own, relative = fit("h200-sxm", "sglang"), fit("h100-sxm", "vllm")
+    assert select_calibration(database(relative, own), "h200-sxm", "vllm") is own
+
+
+def test_workstation_and_datacentre_blackwells_do_not_stand_for_one_another() -> None:
+    datacentre, workstation = fit("b200-sxm"), fit(WORKSTATION)
+    assert select_calibration(database(datacentre), WORKSTATION, "vllm") is None
+    assert select_calibration(database(workstation), "b200-sxm", "vllm") is None

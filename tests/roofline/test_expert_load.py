@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from planner.core import InputError
 from planner.roofline import (
     routed_load,
 )
@@ -51,3 +52,12 @@ def test_routing_keeps_every_pair_and_grows_with_tokens():
         assert (np.diff(busiest) > 0).all()
         assert (active <= 128).all()
         assert (hit <= 8).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [((8, 9), "must lie in"), ((8, 2, 3), "must divide experts"), ((8, 2, 1, -1.0), "must not be negative")],
+)
+def test_routing_refuses_what_is_impossible(arguments, text):
+    with pytest.raises(InputError, match=text):
+        routed_load(np.ones(1), *arguments)
