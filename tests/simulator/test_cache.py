@@ -6,7 +6,10 @@ import random
 
 import pytest
 
+from planner.serving import Deployment
 from planner.simulator.cache import PrefixBlocks, Sequence
+from planner.simulator.events import run_events
+from tests.simulator_oracle import plain, scheduled, with_kv_tokens
 
 
 class BlockByBlock:
@@ -58,3 +61,17 @@ def test_runs_of_idle_blocks_are_dropped_as_single_blocks_would_be(seed: int) ->
         single.trim(room)
         assert blocks.idle_blocks == len(single.idle)
         assert {k: v for k, v in blocks.cached.items() if v} == {k: v for k, v in single.there.items() if v}
+
+
+def test_the_least_recently_used_prefix_goes_first() -> None:
+    """Room for 20 blocks: after two prefixes of 8 a request of 10 private ones leaves the later prefix alone."""
+    config = scheduled(with_kv_tokens(320), prefix_cache=True)
+    offered = plain(
+        [0.0, 1.0, 2.0, 3.0, 4.0],
+        [129, 129, 150, 129, 129],
+        [2, 2, 2, 2, 2],
+        prefix=[0, 1, -1, 1, 0],
+        prefix_tokens=[128, 128, 0, 128, 128],
+    )
+    hits = run_events(Deployment.mixed(config), offered).pools[0].hits.tolist()
+    assert hits == [0, 0, 0, 128, 32]  # 20 - 10 = 10 blocks stay: 8 of the later prefix, the first 2 of the other

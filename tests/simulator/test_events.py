@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hardware_db import EngineCosts
 from planner.core import Metric
 from planner.engine import ReplicaConfig, Schedule
 from planner.serving import Deployment, KvTransfer, Pool, Role, Router
+from planner.serving.types import TRANSFER_SHARE
 from planner.simulator import simulate
 from planner.simulator.events import kv_transfer_s, run_events
 from planner.simulator.traffic import DrawnTraffic, draw
@@ -15,6 +17,7 @@ from planner.workload import ArrivalProcess, ClosedLoop, RequestClass, TokenLeng
 from tests.simulator.test_replica import CLASSES, CONTINUOUS, requests, server
 from tests.simulator_oracle import (
     EARLY,
+    LLAMA_8B_KV_BYTES_PER_TOKEN,
     FloatArray,
     LinearTimer,
     gpu,
@@ -26,7 +29,41 @@ from tests.simulator_oracle import (
     with_kv_tokens,
 )
 
+
+def test_one_user_finds_every_request_alone() -> None:
+    config = linear(replica())
+    drawn = uniform(1000, 30, 12)
+    result = looped(config, 1, drawn)
+    for i, o, ttft, e2e in zip(*drawn, result.samples_s[Metric.TTFT], result.samples_s[Metric.E2E], strict=True):
+        prompt = prompts_s(int(i))
+        assert ttft == pytest.approx(prompt, rel=1e-12)
+        assert e2e == pytest.approx(prompt + sum(config.timer.decode_s(1, i + j) for j in range(1, o)), rel=1e-12)
+    assert result.rate_per_s == pytest.approx(1.0 / result.e2e.mean_s, rel=1e-12)
+
+
 # ------------------------------------------------------------------------------------- closed loops
+
+
+def test_the_first_burst_queues_for_prompt_steps() -> None:
+    """Eight prompts at once, each of them a whole step: the k-th has its first token after k steps."""
+    config = linear(replica(max_batched_tokens=512))
+    result = looped(config, 8, (np.full(8, 512), np.full(8, 1)))
+    step = prompts_s(512)
+    assert result.samples_s[Metric.TTFT] == pytest.approx(step * np.arange(1, 9), rel=1e-12)
+    assert result.steady is None
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_users_are_conserved(replicas: int) -> None:
+    """Each end sends one request, so the n-th end is the (users + n)-th start, and the times in the system of all
+    requests of a user add up to the time of its last end."""
+    drawn = uniform(800, 100, 120)
+    deployment = Deployment.disaggregated(replica(), replica(max_running_requests=3), (1, replicas), transfer=EARLY)
+    workload = Workload.closed(12, TokenLengths.constant(1, 1), requests=120)
+    played = run_events(deployment, draw(workload, 0, 0, drawn))
+    ends = np.sort(played.end_s)
+    assert np.array_equal(ends[:-12], played.sent_s[12:])
+    assert (played.end_s - played.sent_s).sum() == pytest.approx(ends[-12:].sum(), rel=1e-12)
 
 
 @pytest.mark.parametrize("users", [1, 40])
@@ -42,6 +79,26 @@ def test_steady_rate_obeys_littles_distribution(users: int) -> None:
         assert steady.output_tokens_per_s == pytest.approx(steady.rate_per_s * drawn[1].mean(), rel=0.03)
 
 
+def test_burst_and_stragglers_are_in_the_whole_but_not_in_the_steady_part() -> None:
+    result = looped(replica(max_batched_tokens=2048), 64, uniform(1000, 100, 640))
+    assert result.steady is not None
+    assert result.requests == 640
+    assert result.steady.requests == 640 - 3 * 64
+    assert result.steady.ttft.mean_s < 0.8 * result.ttft.mean_s
+    assert result.steady.rate_per_s > result.rate_per_s
+    assert result.stable
+
+
+def test_users_may_start_one_by_one() -> None:
+    """Starts so far apart that nobody meets: every request is alone, also the last of the first user."""
+    drawn = np.full(4, 100), np.full(4, 5)
+    loop = ClosedLoop(concurrency=4, requests=4, ramp_s=40.0)
+    workload = Workload(arrivals=loop, classes=(RequestClass(lengths=TokenLengths.constant(1, 1)),))
+    result = simulate(Deployment.mixed(linear(replica())), workload, drawn=drawn)
+    assert np.ptp(result.samples_s[Metric.E2E]) < 1e-12
+    assert result.rate_per_s == pytest.approx(4 / (30.0 + result.e2e.mean_s), rel=1e-12)
+
+
 def test_a_slow_ramp_leaves_the_steady_part_to_all_users() -> None:
     """The first users answer many times before the last one starts; only then is the loop full."""
     loop = ClosedLoop(concurrency=8, requests=800, ramp_s=4.0)
@@ -51,6 +108,23 @@ def test_a_slow_ramp_leaves_the_steady_part_to_all_users() -> None:
     assert steady.requests < 800 - 3 * 8
     assert steady.rate_per_s == pytest.approx(8 / steady.e2e.mean_s, rel=0.02)
     assert steady.pools[0].mean_running > 7
+
+
+def test_users_over_replicas_are_as_many_on_each() -> None:
+    """Equal requests keep round-robin replicas in step: each works as if it had its share of the users alone."""
+    one = looped(linear(replica()), 5, (np.full(50, 300), np.full(50, 40)))
+    three = looped(Deployment.mixed(linear(replica()), 3), 15, (np.full(150, 300), np.full(150, 40)))
+    for metric in one.samples_s:
+        assert np.sort(three.samples_s[metric]) == pytest.approx(np.sort(np.repeat(one.samples_s[metric], 3)), rel=1e-9)
+
+
+def test_time_outside_the_engine_is_part_of_ttft() -> None:
+    base = replica()
+    slow = base.engine.model_copy(update={"costs": EngineCosts(request_s=0.25)})
+    drawn = uniform(500, 20, 5)
+    fast, late = (looped(linear(c), 1, drawn) for c in (base, base.model_copy(update={"engine": slow})))
+    assert late.samples_s[Metric.TTFT] == pytest.approx(fast.samples_s[Metric.TTFT] + 0.25, rel=1e-12)
+    assert late.samples_s[Metric.TPOT] == pytest.approx(fast.samples_s[Metric.TPOT], rel=1e-9)
 
 
 def test_the_first_wave_waits_until_the_server_is_ready_and_nothing_else_changes() -> None:
@@ -65,6 +139,32 @@ def test_the_first_wave_waits_until_the_server_is_ready_and_nothing_else_changes
 
 
 # ------------------------------------------------------------------------------------- coupled pools
+
+
+def test_one_user_of_two_pools_meets_nobody() -> None:
+    """Prompt, transfer and decode steps add up, and the next request leaves at the end of all three."""
+    config = linear(replica())
+    drawn = uniform(1000, 30, 10)
+    result = looped(Deployment.disaggregated(config, config, transfer=EARLY), 1, drawn)
+    together = looped(config, 1, drawn)
+    transfer = drawn[0] * LLAMA_8B_KV_BYTES_PER_TOKEN / (TRANSFER_SHARE * 50e9)
+    assert result.samples_s[Metric.TTFT] == pytest.approx(together.samples_s[Metric.TTFT], rel=1e-9)
+    assert result.samples_s[Metric.E2E] == pytest.approx(together.samples_s[Metric.E2E] + transfer, rel=1e-9)
+    assert result.rate_per_s == pytest.approx(10 / result.samples_s[Metric.E2E].sum(), rel=1e-9)
+
+
+def test_a_full_decode_pool_throttles_the_users_and_so_the_prefill_pool() -> None:
+    """With room for one decode, the loop turns over as fast as that one ends, and prompts wait for users."""
+    config = linear(replica())
+    narrow = linear(replica(max_running_requests=1))
+    drawn = np.full(60, 200), np.full(60, 50)
+    result = looped(Deployment.disaggregated(config, narrow, transfer=EARLY), 6, drawn)
+    decode = sum(config.timer.decode_s(1, 200 + j) for j in range(1, 50))
+    assert result.steady is not None
+    assert result.steady.rate_per_s == pytest.approx(1 / decode, rel=0.01)
+    assert result.steady.pools[1].utilisation > 0.99
+    prompt = prompts_s(200)
+    assert result.steady.ttft.mean_s == pytest.approx(prompt, rel=0.01)
 
 
 def test_a_wait_for_a_place_to_decode_counts_towards_the_first_token() -> None:
@@ -184,6 +284,19 @@ def test_chunk_by_chunk_a_lone_prompt_waits_for_what_the_link_has_not_carried(ni
         assert run.kv_transfer_s == pytest.approx(pieces[-1], rel=1e-6)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_prompt_of_one_chunk_is_sent_as_ever(shared: bool) -> None:
+    transfer = KvTransfer(shared=shared, first_token_from_decode=False)
+    offered = prompts(100, 2, 20.0, TokenLengths.constant(CHUNK, 20))
+    deployments = [split(transfer, prefill=chunkwise(sent)) for sent in (False, True)]
+    whole, pieces = (run_events(deployment, offered) for deployment in deployments)
+    lone = float(kv_transfer_s(deployments[0], np.array([CHUNK]))[0])
+    assert whole.transfer_s.min() == pytest.approx(lone) and pieces.transfer_s.min() == pytest.approx(lone)
+    alone = draw(Workload.of(0.5, TokenLengths.constant(CHUNK, 20), scv=0.0), 20, 0)
+    one, other = (run_events(deployment, alone) for deployment in deployments)
+    assert np.array_equal(one.end_s, other.end_s)
+
+
 @pytest.mark.parametrize(("nic", "layerwise"), [(4e8, True), (4e9, False)])
 def test_chunk_by_chunk_no_cache_is_later_than_in_one_piece(nic: float, layerwise: bool) -> None:
     """On links of their own, with prompts that share steps."""
@@ -196,6 +309,17 @@ def test_chunk_by_chunk_no_cache_is_later_than_in_one_piece(nic: float, layerwis
     assert (pieces.transfer_s <= whole.transfer_s + 1e-9).all()
     assert pieces.transfer_s.sum() < 0.98 * whole.transfer_s.sum()
     assert pieces.sends[:, 1].sum() == pytest.approx(whole.sends[:, 1].sum(), rel=1e-9)
+
+
+def test_pieces_follow_one_another_on_a_shared_link() -> None:
+    """One pair of replicas: no two pieces at once, all bytes once, and sooner on average than in one piece."""
+    offered = prompts(300, 5, 5.0, TokenLengths.from_pairs([300, 1500, 4000], [20, 5, 9]))
+    whole, pieces = (run_events(split(EARLY, prefill=chunkwise(sent)), offered) for sent in (False, True))
+    start_s, seconds = pieces.sends.T
+    assert pieces.sends.shape[0] > 2 * whole.sends.shape[0]
+    assert np.all(start_s[1:] >= (start_s + seconds)[:-1] - 1e-12)
+    assert seconds.sum() == pytest.approx(kv_transfer_s(split(EARLY), offered.inputs).sum(), rel=1e-9)
+    assert pieces.transfer_s.mean() < whole.transfer_s.mean()
 
 
 @pytest.mark.parametrize("early", [False, True])
@@ -219,6 +343,30 @@ def test_what_a_prefix_cache_held_goes_with_the_first_chunk_or_before_it(early: 
     assert played.sends[1, 0] >= ended
 
 
+def test_a_link_that_all_share_is_a_queue_with_constant_service() -> None:
+    """64 prefill replicas into one decode replica, all prompts alike: arrivals at its link are Poisson (the output of
+    M/D/infinity), so that waits are those of M/D/1: load * t / (2 (1 - load)) (Pollaczek-Khinchine)."""
+    deployment = split(EARLY, (64, 1))
+    seconds = float(kv_transfer_s(deployment, np.array([500]))[0])
+    workload = Workload.of(0.5 / seconds, TokenLengths.constant(500, 2))
+    runs = [simulate(deployment, workload, requests=10_000, seed=seed) for seed in range(4)]
+    wait_s = np.array([run.kv_transfer_s for run in runs]) - seconds
+    assert wait_s.mean() == pytest.approx(0.5 * seconds / (2 * 0.5), rel=0.06)
+    assert np.mean([run.link_utilisation for run in runs]) == pytest.approx(0.5, rel=0.02)
+    assert all(run.stable for run in runs)
+    waits, gaps = [0.0], np.diff(draw(workload, 10_000, 0).sent_s)
+    for gap in gaps:
+        waits.append(max(0.0, waits[-1] + seconds - gap))  # Lindley's recursion, from the same arrivals
+    assert wait_s[0] == pytest.approx(np.mean(waits[1000:]), rel=1e-3)
+
+
+def test_a_link_of_ones_own_never_waits() -> None:
+    deployment = split(KvTransfer(shared=False, first_token_from_decode=False), (4, 1))
+    offered = prompts(300, 1, 30.0, TokenLengths.from_pairs([200, 1500], [20, 5]))
+    played = run_events(deployment, offered)
+    assert played.transfer_s == pytest.approx(kv_transfer_s(deployment, offered.inputs), rel=1e-9)
+
+
 def test_an_overloaded_link_is_unstable_though_no_replica_is_busy() -> None:
     deployment = split(EARLY)
     seconds = float(kv_transfer_s(deployment, np.array([500]))[0])
@@ -240,6 +388,19 @@ def test_an_overloaded_link_that_fills_the_prefill_replica_is_unstable_too() -> 
     assert run.kv_transfer_s < 6 * seconds
     assert all(pool.utilisation < 0.9 for pool in run.pools)
     assert not run.stable
+
+
+@pytest.mark.parametrize(("nic", "bound"), [(1e9, "step"), (1e11, "layer")])
+def test_layer_by_layer_a_lone_prompt_waits_for_what_its_step_does_not_cover(nic: float, bound: str) -> None:
+    deployment = split(KvTransfer(layerwise=True, first_token_from_decode=False), nic=nic)
+    seconds = float(kv_transfer_s(deployment, np.array([1000]))[0])
+    step = prompts_s(1000)
+    exposed = {"step": seconds - step, "layer": seconds / 32}
+    assert exposed[bound] == max(exposed.values())
+    run = simulate(deployment, Workload.of(1.0, TokenLengths.constant(1000, 4)), requests=1)
+    assert run.kv_transfer_s == pytest.approx(exposed[bound], rel=1e-9)
+    assert run.ttft.mean_s == pytest.approx(step, rel=1e-12)
+    assert run.e2e.mean_s == pytest.approx(step + exposed[bound] + decode_s(1001, 3), rel=1e-9)
 
 
 def decode_s(context: int, steps: int) -> float:

@@ -41,6 +41,16 @@ def test_gaps_add_up_to_the_time_between_first_and_last_tokens(split: bool, shar
     assert run.itl.mean_s == pytest.approx(between.sum() / (drawn[1] - 1).sum(), rel=1e-9)
 
 
+def test_a_first_token_from_decode_is_no_gap() -> None:
+    config = linear(replica(gpu(nic=1e9)))
+    deployment = Deployment.disaggregated(config, config).model_copy(
+        update={"transfer": KvTransfer(first_token_from_decode=True)}
+    )
+    run = simulate(deployment, Workload.closed(1, TokenLengths.constant(1000, 30), requests=4))
+    assert run.itl.mean_s == pytest.approx(run.tpot.mean_s, rel=1e-9)
+    assert run.itl.quantile_s(1.0) < 1.1 * run.itl.mean_s
+
+
 # ------------------------------------------------------------------------------------- classes
 
 

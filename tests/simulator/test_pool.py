@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from planner.core import Metric
 from planner.engine import ReplicaConfig
 from planner.serving import Deployment, Pool, Role, Router
 from planner.simulator import simulate
@@ -37,13 +39,27 @@ def exponential(mean: float = 600.0, cells: int = 2000) -> TokenLengths:
 
 
 EXPONENTIAL = exponential()
-LOAD = 0.7
 SERVICE_S = TOKEN_S * (EXPONENTIAL.mean_input + 1.0)
 
 
 def routed(router: Router, replicas: int, config: ReplicaConfig | None = None) -> Deployment:
     pool = Pool(role=Role.MIXED, config=config or server(), replicas=replicas, router=router)
     return Deployment(pools=(pool,))
+
+
+def mean_response(router: Router, replicas: int, load: float, seeds: int = 1) -> float:
+    """Mean time in the system in services, over some seeds."""
+    workload = Workload.of(replicas * load / SERVICE_S, EXPONENTIAL)
+    runs = [simulate(routed(router, replicas), workload, requests=20_000, seed=seed) for seed in range(seeds)]
+    return float(np.mean([run.e2e.mean_s for run in runs])) / SERVICE_S
+
+
+def central_queue(servers: int, load: float) -> float:
+    """Mean time in an M/M/c queue in services (Erlang C)."""
+    offered = servers * load
+    terms = [offered**k / math.factorial(k) for k in range(servers)]
+    last = offered**servers / math.factorial(servers) / (1.0 - load)
+    return 1.0 + last / (sum(terms) + last) / (servers * (1.0 - load))
 
 
 def every_nth(servers: int, load: float) -> float:
@@ -57,20 +73,30 @@ def every_nth(servers: int, load: float) -> float:
 # ------------------------------------------------------------------------------------- queueing theory
 
 
-@pytest.mark.parametrize(
-    ("router", "replicas", "services"),
-    [
-        (Router.RANDOM, 4, 1.0 / (1.0 - LOAD)),  # M/M/1
-        (Router.ROUND_ROBIN, 4, every_nth(4, LOAD)),
-        (Router.POWER_OF_TWO, 200, sum(LOAD ** (2.0**i - 2.0) for i in range(1, 12))),  # Mitzenmacher 2001, sec. 3
-    ],
-)
-def test_chance_is_separate_queues_turns_are_erlang_arrivals_and_two_choices_the_supermarket_model(
-    router: Router, replicas: int, services: float
-) -> None:
-    workload = Workload.of(replicas * LOAD / SERVICE_S, EXPONENTIAL)
-    run = simulate(routed(router, replicas), workload, requests=20_000)
-    assert run.e2e.mean_s / SERVICE_S == pytest.approx(services, rel=0.06)
+def test_chance_is_separate_queues_turns_are_erlang_arrivals_and_the_least_comes_near_one_queue() -> None:
+    replicas, load = 4, 0.7
+    found = {router: mean_response(router, replicas, load) for router in Router}
+    one_queue = central_queue(replicas, load)
+    assert found[Router.RANDOM] == pytest.approx(1.0 / (1.0 - load), rel=0.06)  # M/M/1
+    assert found[Router.ROUND_ROBIN] == pytest.approx(every_nth(replicas, load), rel=0.06)
+    assert one_queue < found[Router.LEAST_REQUESTS] < 1.5 * one_queue
+    assert found[Router.LEAST_REQUESTS] <= found[Router.POWER_OF_TWO] + 1e-9
+    assert found[Router.POWER_OF_TWO] < found[Router.ROUND_ROBIN] < found[Router.RANDOM]
+    assert one_queue < found[Router.LEAST_TOKENS] < found[Router.LEAST_REQUESTS]
+
+
+def test_two_choices_of_many_is_the_supermarket_model() -> None:
+    """Mean time sum of load^(2^i - 2) over i = 1, 2, ... as replicas grow many (Mitzenmacher 2001, sec. 3)."""
+    load = 0.7
+    limit = sum(load ** (2.0**i - 2.0) for i in range(1, 12))
+    assert mean_response(Router.POWER_OF_TWO, 200, load, seeds=1) == pytest.approx(limit, rel=0.04)
+
+
+def test_chance_splits_binomially() -> None:
+    offered = draw(Workload.of(400.0, TokenLengths.constant(100, 1)), 8000, seed=3)
+    counts = np.bincount(run_events(routed(Router.RANDOM, 8), offered, seed=3).pools[0].replica, minlength=8)
+    assert counts.sum() == 8000
+    assert 0.001 < stats.chisquare(counts).pvalue < 0.999  # every nth would fit too well
 
 
 def test_every_pair_of_different_replicas_is_as_likely_as_any_other() -> None:
@@ -158,6 +184,12 @@ def test_affinity_looks_into_the_caches(blocks: tuple[int, ...], loads: tuple[in
     assert router.route(0) == expected
 
 
+def test_without_prefixes_affinity_is_least_requests() -> None:
+    workload = Workload.of(6.0 / SERVICE_S, EXPONENTIAL)
+    runs = [simulate(routed(router, 8), workload, requests=1000) for router in (Router.PREFIX_AFFINITY, LEAST[0])]
+    assert np.array_equal(runs[0].samples_s[Metric.E2E], runs[1].samples_s[Metric.E2E])
+
+
 @pytest.mark.parametrize("router", Router)
 def test_every_request_is_served_once_and_a_seed_repeats(router: Router) -> None:
     offered, config = mixed_case(4), linear(replica(max_running_requests=4))
@@ -170,6 +202,14 @@ def test_every_request_is_served_once_and_a_seed_repeats(router: Router) -> None
     assert np.array_equal(first.end_s, again.end_s)
     drawn = router in (Router.RANDOM, Router.POWER_OF_TWO)
     assert np.array_equal(first.end_s, other.end_s) != drawn
+
+
+@pytest.mark.parametrize("router", Router)
+def test_one_replica_leaves_nothing_to_choose(router: Router) -> None:
+    offered, config = mixed_case(5), linear(replica())
+    assert np.array_equal(
+        run_events(routed(router, 1, config), offered).end_s, run_events(Deployment.mixed(config), offered).end_s
+    )
 
 
 def test_ties_go_to_the_replica_unused_for_longest() -> None:

@@ -12,7 +12,8 @@ from planner.core import Metric
 from planner.engine import Batching, KvAllocation, LoraAdapters, Order, Preemption, ReplicaConfig, Schedule
 from planner.llm import GroupedQueryAttention, LlmSpec
 from planner.roofline import Parallelism
-from planner.serving import Deployment, KvTransfer, Role
+from planner.serving import Deployment, KvTransfer, PoolLimit, Role
+from planner.simulator import simulate
 from planner.simulator.events import RunRecord, run_events
 from planner.simulator.traffic import DrawnTraffic, draw
 from planner.workload import Images, RequestClass, TokenLengths, Workload
@@ -21,6 +22,7 @@ from tests.simulator_oracle import (
     PlainRun,
     brought,
     gpu,
+    linear,
     llama_8b,
     looped,
     plain,
@@ -243,9 +245,88 @@ def ttft_s(config: ReplicaConfig, *prompts: int) -> list[float]:
     return list(looped(config, len(prompts), drawn).samples_s[Metric.TTFT])
 
 
+def test_prompts_first_stall_decodes_and_come_sooner() -> None:
+    """A prompt of four budgets meets one decoding sequence: prompts first takes four steps of their own; mixed steps
+    lose one token of each budget and take five."""
+    base, offered = replica(max_batched_tokens=256), plain([0.0, 0.5], [16, 1024], [400, 1])
+    separate = scheduled(base, mixed_steps=False)
+    stall_s = sum(prompts_s((256, past)) for past in range(0, 1024, 256))
+    lone_s = prompts_s(16) + sum(separate.timer.decode_s(1, 16 + j) for j in range(1, 400))
+    played, mixed = (run_events(Deployment.mixed(one), offered) for one in (separate, scheduled(base)))
+    assert played.end_s[0] == pytest.approx(lone_s + stall_s, rel=1e-9)
+    assert stall_s < played.first_s[1] - 0.5 < stall_s + separate.timer.decode_s(1, 416)
+    assert played.first_s[1] < mixed.first_s[1]
+    gaps = played.pools[0].gaps
+    longest = gaps[gaps[:, 1].argmax()]
+    assert longest[1] == pytest.approx(stall_s + separate.timer.decode_s(1, 150), rel=0.01)
+    assert longest[2] == 1
+    assert np.sort(gaps[:, 1])[-2] < 0.2 * longest[1]  # four steps and one's own
+
+
+def test_whole_prompts_share_a_step_only_where_they_fit() -> None:
+    """Budget 256: prompts of 150 and 150 take a step each, 100 and 150 share one, 600 goes alone in one."""
+    config = scheduled(replica(max_batched_tokens=256), whole_prompts=True)
+    one = prompts_s(100)
+    assert ttft_s(config, 150, 150) == pytest.approx([prompts_s(150), 2 * prompts_s(150)], rel=1e-12)
+    assert ttft_s(config, 100, 150) == pytest.approx([prompts_s(100, 150)] * 2, rel=1e-12)
+    assert ttft_s(config, 100, 600, 50) == pytest.approx(np.cumsum([one, prompts_s(600), prompts_s(50)]), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "waits", "steps"),
+    [
+        ([16, 64], {"batch_wait_fill": 0.9}, 20),
+        ([16, 64], {"batch_wait_fill": 64 / 8192}, 0),
+        ([16, 16, 64], {"batch_wait_requests": 2}, 20),  # two decode, and one of two prompts waits
+        ([16, 16, 64], {"batch_wait_requests": 3}, 0),  # of three attention ranks one is idle
+    ],
+)
+def test_a_batch_wait_holds_a_prompt_for_its_steps_beside_decodes(
+    inputs: list[int], waits: dict[str, object], steps: int
+) -> None:
+    offered = plain([0.5 * k for k in range(len(inputs))], inputs, [400] * (len(inputs) - 1) + [1])
+    base, held = (
+        run_events(Deployment.mixed(scheduled(replica(), **fields)), offered).first_s
+        for fields in ({}, {"batch_wait_steps": 20, **waits})
+    )
+    step_s = scheduled(replica()).timer.decode_s(len(inputs) - 1, 150)
+    assert np.array_equal(held[:-1], base[:-1])
+    assert held[-1] - base[-1] == pytest.approx(steps * step_s, rel=0.02)
+
+
+def test_a_receive_interval_delays_by_half_an_interval_on_average() -> None:
+    """Poisson arrivals see a uniform phase of the interval: the wait for a look grows from 1/2 to n/2 steps."""
+    count, interval = 600, 30
+    drawn = np.full(count, 1), np.ones(count, dtype=np.int64)
+    drawn[1][0] = 8000  # decodes beside all others
+    step = linear(replica()).timer.decode_s(1, 4000)
+    workload = Workload.of(0.1 / step, TokenLengths.constant(1, 1))
+    means, spreads = [], []
+    for every in (1, interval):
+        config = scheduled(replica(), receive_interval_steps=every)
+        result = simulate(Deployment.mixed(config), workload, drawn=drawn, requests=count, warmup_fraction=0.0)
+        means.append(result.samples_s[Metric.TTFT][1:].mean())
+        spreads.append(result.samples_s[Metric.TTFT][1:].std())
+    error = spreads[1] / np.sqrt(count / 3)  # arrivals of one interval share its look
+    assert means[1] - means[0] == pytest.approx((interval - 1) / 2 * step, abs=4 * error)
+    assert 4 * error < 0.25 * (interval - 1) / 2 * step
+
+
 def staged(stages: int, **changes: object) -> ReplicaConfig:
     """A replica of pipeline stages, on its rooflines."""
     return replica(**{"max_batched_tokens": 2048, "parallelism": Parallelism(pp=stages), **changes})
+
+
+def flow_shop_s(stage_s: list[float], stages: int) -> list[float]:
+    """When each of some jobs leaves a line of alike stages [s], at most `stages` of them in it at once."""
+    free, ends = [0.0] * stages, []
+    for number, seconds in enumerate(stage_s):
+        at = ends[number - stages] if number >= stages else 0.0
+        for stage in range(stages):
+            at = max(at, free[stage]) + seconds
+            free[stage] = at
+        ends.append(at)
+    return ends
 
 
 @pytest.mark.parametrize("stages", [1, 4])
@@ -256,6 +337,17 @@ def test_as_many_prompts_as_stages_go_through_together(stages: int) -> None:
     assert ttft_s(config, *[2048] * stages) == pytest.approx([through_s] * stages, rel=1e-12)
     last_s = (9 * stages - 1) * through_s / stages  # a line of alike jobs
     assert ttft_s(config, *[2048] * 8 * stages)[-1] == pytest.approx(last_s, abs=through_s)
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 4, 7])
+def test_pieces_of_a_lone_prompt_follow_one_another_through_the_stages(pieces: int) -> None:
+    """Piece j enters the first stage while piece j - 1 is in the second; their attention grows, so piece by piece."""
+    config = staged(2, max_batched_tokens=512)
+    times = []
+    for first in range(0, pieces, 2):
+        both = [(512, 512 * k) for k in range(first, min(first + 2, pieces))]
+        times += [prompts_s(*both, timer=config.timer) / 2.0] * len(both)
+    assert ttft_s(config, pieces * 512) == pytest.approx([flow_shop_s(times, 2)[-1]], rel=0.05)
 
 
 @pytest.mark.parametrize(("stages", "whole"), [(2, True), (4, False)])
@@ -281,6 +373,46 @@ def test_a_whole_prompt_fits_into_a_micro_batch_and_not_into_two() -> None:
 # ------------------------------------------------------------------------------------- memory and preemption
 
 
+def test_growing_caches_run_more_requests_and_recompute_the_youngest() -> None:
+    """Every output token comes from a decode step or from the end of a prompt, first or recomputed."""
+    drawn = uniform(200, 400, 120)
+    offered = draw(Workload.closed(24, TokenLengths.constant(1, 1), requests=120), 0, 0, drawn)
+    (whole,), (grown,) = (
+        run_events(Deployment.mixed(scheduled(with_kv_tokens(4000), reserve_outputs=kept)), offered).pools
+        for kept in (True, False)
+    )
+    for pool in (whole, grown):
+        _, _, steps, held, _, decodes, _, chunk, *_ = pool.runs.T
+        assert held.max() <= pool.kv_blocks
+        assert steps @ decodes + pool.preempted == (drawn[1] - 1).sum()
+        assert (steps @ chunk > drawn[0].sum()) == (pool.preempted > 0)
+    assert whole.preempted == 0
+    assert grown.preempted > 0
+    running = [((pool.runs[:, 1] - pool.runs[:, 0]) @ pool.runs[:, 4]) / pool.runs[-1, 1] for pool in (whole, grown)]
+    assert running[1] > 1.1 * running[0]
+
+
+def test_without_memory_pressure_reservations_do_not_matter() -> None:
+    drawn = uniform(1000, 200, 40)
+    kept, grown = (looped(scheduled(replica(), reserve_outputs=flag), 4, drawn) for flag in (True, False))
+    assert np.array_equal(kept.samples_s[Metric.E2E], grown.samples_s[Metric.E2E])
+    assert grown.pools[0].kv_occupancy < kept.pools[0].kv_occupancy
+
+
+def test_the_oldest_of_two_that_outgrow_the_cache_is_not_preempted_and_the_other_has_one_long_gap() -> None:
+    """The first takes as long as alone; the second waits for its end, then has its tokens recomputed."""
+    config = scheduled(with_kv_tokens(640), reserve_outputs=False)
+    alone = run_events(Deployment.mixed(config), plain([0.0], [300], [300])).end_s[0]
+    played = run_events(Deployment.mixed(config), plain([0.0, 0.0], [300, 300], [300, 300]))
+    gaps = played.pools[0].gaps
+    assert played.end_s[0] == pytest.approx(alone, rel=0.05)
+    assert alone < played.end_s[1] < 2 * played.end_s[0]
+    assert played.pools[0].preempted == 1
+    assert gaps[:, 2].sum() == 2 * 299
+    assert gaps[:, 1] @ gaps[:, 2] == pytest.approx((played.end_s - played.first_s).sum(), rel=1e-9)
+    assert gaps[:, 1].max() > 200 * config.timer.decode_s(1, 450)
+
+
 def test_an_urgent_request_takes_the_place_of_another_and_swapping_costs_two_copies() -> None:
     """One place: the second request waits for the end of a step, then runs as if alone. The first is copied out and
     back, or has its prompt and tokens computed again."""
@@ -304,3 +436,71 @@ def test_an_urgent_request_takes_the_place_of_another_and_swapping_costs_two_cop
     assert copies == pytest.approx(2 * round(copies / 2), abs=1e-6)  # as many blocks back as out
     assert 1000 / 16 < copies / 2 < 1400 / 16
     assert ends["recomputed"][0] - alone.sum() > prompts_s(1000) - step_s
+
+
+def test_a_watermark_keeps_blocks_free_for_those_that_run() -> None:
+    requests_of_100 = plain([0.0] * 40, [100] * 40, [200] * 40)
+    lost = []
+    for watermark in (0.0, 0.3):
+        config = scheduled(with_kv_tokens(2000), reserve_outputs=False, watermark=watermark)
+        pool = run_events(Deployment.mixed(config), requests_of_100).pools[0]
+        lost.append(pool.preempted)
+        beginning = pool.runs[pool.runs[:, 7] > 0]
+        assert beginning[0, 3] <= (1 - watermark) * 125 + 7
+    assert lost[1] < lost[0]
+
+
+def test_contiguous_memory_holds_as_many_sequences_as_pieces() -> None:
+    """125 blocks of 16 tokens: 7 pieces of 272 tokens, or 15 paged sequences of 128."""
+    most = {}
+    for kv in KvAllocation:
+        config = scheduled(with_kv_tokens(2000), kv=kv, longest_tokens=272)
+        runs = run_events(Deployment.mixed(config), plain([0.0] * 60, [64] * 60, [64] * 60)).pools[0].runs
+        most[kv] = runs[:, 5].max()
+    assert most == {KvAllocation.CONTIGUOUS: 125 // 17, KvAllocation.PAGED: 125 // 8}
+
+
+def test_a_shared_prefix_is_processed_and_held_once() -> None:
+    """Blocks of 16: of a prefix of 1000 tokens 62 can be shared. The second prompt does the rest, and reads all."""
+    config = scheduled(replica(), prefix_cache=True)
+    offered = plain([0.0, 1.0, 1.0], [1100, 1100, 1050], [100] * 3, prefix=[4, 4, 4], prefix_tokens=[1000] * 3)
+    played = run_events(Deployment.mixed(config), offered)
+    shared = 62 * 16
+    assert played.pools[0].hits.tolist() == [0, shared, shared]
+    both = prompts_s((1100 - shared, shared), (1050 - shared, shared))
+    assert played.first_s[1] - 1.0 == pytest.approx(both, rel=1e-12)
+    held = played.pools[0].runs[:, 3].max()
+    assert held == 62 + (75 - 62) + (72 - 62)  # ceil(1200 / 16) and ceil(1150 / 16) in all
+
+
+# ------------------------------------------------------------------------------------- speculation, adapters, masks
+
+
+def test_drafts_that_are_never_right_change_nothing_but_their_price() -> None:
+    drawn = uniform(1000, 50, 40)
+    one, wrong = linear(replica()), linear(with_speculation(replica(), 3, 0.0))
+    assert np.array_equal(looped(one, 4, drawn).samples_s[Metric.E2E], looped(wrong, 4, drawn).samples_s[Metric.E2E])
+
+
+@pytest.mark.parametrize(("acceptance", "steps"), [(1.0, 25), (0.5, 53)])  # 99 gaps at 4 and at 1.875 tokens a step
+def test_a_sequence_gains_its_expected_tokens_in_every_step(acceptance: float, steps: int) -> None:
+    config = linear(with_speculation(replica(), 3, acceptance))
+    result = looped(config, 1, (np.array([500]), np.array([100])))
+    gain = 4.0 if acceptance == 1.0 else 1.875
+    expected = sum(config.timer.decode_s(1, 501 + gain * k) for k in range(steps))
+    assert result.e2e.mean_s - result.ttft.mean_s == pytest.approx(expected, rel=1e-12)
+
+
+def test_drafts_take_their_part_of_the_token_budget() -> None:
+    """Four tokens per sequence of a budget of 64: 16 at once."""
+    config = linear(with_speculation(replica(max_batched_tokens=64, max_running_requests=64), 3, 0.5))
+    result = looped(config, 40, (np.full(200, 8), np.full(200, 60)))
+    assert result.pools[0].mean_running == pytest.approx(16, abs=1.5)
+    assert result.pools[0].limit is PoolLimit.RUNNING_REQUESTS
+
+
+def test_a_mask_takes_its_time_for_every_decoding_sequence() -> None:
+    config, masked = linear(replica()), linear(replica(mask_s=0.001))
+    offered = plain([0.0] * 4, [100] * 4, [50] * 4)
+    fast, slow = (run_events(Deployment.mixed(one), offered).end_s for one in (config, masked))
+    assert slow - fast == pytest.approx([49 * 4 * 0.001] * 4, rel=1e-9)

@@ -25,6 +25,7 @@ from tests.simulator_oracle import (
     EARLY,
     ENGINE,
     GIB,
+    H100_BANDWIDTH_BYTES_PER_S,
     LLAMA_8B_KV_BYTES_PER_TOKEN,
     gpu,
     linear,
@@ -56,6 +57,19 @@ def test_lone_request_takes_its_chunks_then_its_decode_steps() -> None:
     assert e2e == pytest.approx(ttft + sum(decodes), rel=1e-12)
 
 
+def test_lone_decode_reads_the_weights_at_full_bandwidth() -> None:
+    """Llama 3 8B has 8.03e9 parameters, of which the 0.53e9 of the embedding table are looked up, not read."""
+    _, tpot, _ = alone(Deployment.mixed(replica()), 16, 32)
+    assert tpot == pytest.approx((8.03e9 - 0.525e9) * 2 / H100_BANDWIDTH_BYTES_PER_S, rel=0.01)
+
+
+def test_one_output_token_ends_with_the_prompt() -> None:
+    config = replica()
+    ttft, tpot, e2e = alone(Deployment.mixed(config), 700, 1)
+    assert ttft == e2e == pytest.approx(step_s(config, [], [(700, 0)]), rel=1e-12)
+    assert tpot == 0.0
+
+
 def test_lone_request_through_two_pools_adds_the_kv_transfer() -> None:
     prefill, decode = replica(max_batched_tokens=1024), replica(gpu(speed=0.5))
     deployment = Deployment.disaggregated(prefill, decode, transfer=EARLY)
@@ -67,6 +81,11 @@ def test_lone_request_through_two_pools_adds_the_kv_transfer() -> None:
     result = simulate(deployment, Workload.of(1.0, TokenLengths.constant(1500, 20)), requests=1)
     assert result.kv_transfer_s == pytest.approx(transfer, rel=1e-12)
     assert [pool.role for pool in result.pools] == [Role.PREFILL, Role.DECODE]
+
+
+def test_doubling_every_rate_of_the_gpu_halves_lone_latencies() -> None:
+    slow, fast = (alone(Deployment.mixed(replica(gpu(speed))), 3000, 50) for speed in (1.0, 2.0))
+    assert fast == pytest.approx([latency / 2 for latency in slow], rel=1e-9)
 
 
 # ------------------------------------------------------------------------------------- classical queues
@@ -98,6 +117,40 @@ def test_metronome_below_capacity_never_waits() -> None:
     assert result.ttft.support_s == pytest.approx(np.full(450, service), rel=1e-9)
 
 
+def test_one_running_request_waits_as_in_m_g_1() -> None:
+    """With one running request, service is the lone E2E: wait = rate * E[S^2] / (2 (1 - load))."""
+    config = linear(replica(max_batched_tokens=1024, max_running_requests=1))
+    cells = [(200, 5), (900, 20), (2000, 2)]
+    services = np.array([alone(Deployment.mixed(config), *cell)[2] for cell in cells])
+    load = 0.7
+    rate = load / services.mean()
+    workload = Workload.of(rate, TokenLengths.from_pairs([i for i, _ in cells], [o for _, o in cells]))
+    runs = [simulate(Deployment.mixed(config), workload, requests=4000, seed=seed) for seed in range(12)]
+    waits = np.array([run.e2e.mean_s - services.mean() for run in runs])
+    error = waits.std(ddof=1) / math.sqrt(waits.size)
+    assert waits.mean() == pytest.approx(rate * (services**2).mean() / (2 * (1 - load)), abs=4 * error)
+    assert error < 0.05 * waits.mean()
+    assert runs[0].pools[0].limit is PoolLimit.RUNNING_REQUESTS
+
+
+def test_running_sequences_obey_littles_distribution() -> None:
+    config = replica(max_batched_tokens=2048)
+    workload = Workload.of(20.0, TokenLengths.from_pairs([300, 1200, 3000], [40, 150, 20]))
+    result = simulate(Deployment.mixed(config, replicas=2), workload, requests=8000)
+    decoding = result.samples_s[Metric.E2E] - result.samples_s[Metric.TTFT]
+    assert result.stable
+    assert result.pools[0].mean_running == pytest.approx(20.0 / 2 * decoding.mean(), rel=0.03)
+
+
+def test_decode_pool_obeys_littles_distribution_and_prefill_pool_decodes_nothing() -> None:
+    lengths = TokenLengths.from_pairs([300, 1200], [40, 150])
+    deployment = Deployment.disaggregated(replica(), replica(), replicas=(1, 2), transfer=EARLY)
+    result = simulate(deployment, Workload.of(20.0, lengths), requests=6000)
+    decoding = result.samples_s[Metric.E2E] - result.samples_s[Metric.TTFT] - result.kv_transfer_s
+    assert result.pools[0].mean_running == 0.0
+    assert result.pools[1].mean_running == pytest.approx(20.0 / 2 * decoding.mean(), rel=0.03)
+
+
 def test_kv_occupancy_is_load_times_the_blocks_of_one_request() -> None:
     """A server busy for a share `load` of the time holds ceil(513 / 16) = 33 blocks while it is busy."""
     config = replica(max_batched_tokens=512, max_running_requests=1)
@@ -123,6 +176,26 @@ def test_every_offered_token_is_processed_once() -> None:
         assert steps @ chunk_tokens == (0 if pool.pool.role is Role.DECODE else i.sum())
         assert steps @ pairs == (0 if pool.pool.role is Role.DECODE else (i * (i + 1) // 2).sum())
         assert steps @ decodes == (0 if pool.pool.role is Role.PREFILL else (o - 1).sum())
+
+
+def test_round_robin_gives_each_replica_every_nth_arrival() -> None:
+    """A metronome at n times the rate over n replicas: every replica sees the lone replica's arrivals, shifted."""
+    config, lengths = replica(max_batched_tokens=512), TokenLengths.constant(800, 60)
+    one = simulate(Deployment.mixed(config), Workload.of(8.0, lengths, scv=0.0), requests=50, warmup_fraction=0.0)
+    three = Workload.of(24.0, lengths, scv=0.0)
+    many = simulate(Deployment.mixed(config, replicas=3), three, requests=150, warmup_fraction=0.0)
+    for metric in one.samples_s:
+        assert many.samples_s[metric] == pytest.approx(np.repeat(one.samples_s[metric], 3), rel=1e-9)
+
+
+def test_time_rescales_when_gpu_and_traffic_are_both_twice_as_fast() -> None:
+    lengths = TokenLengths.from_pairs([300, 1200, 3000], [40, 150, 20])
+    slow, fast = (
+        simulate(Deployment.mixed(replica(gpu(speed))), Workload.of(10.0 * speed, lengths), requests=300)
+        for speed in (1.0, 2.0)
+    )
+    for metric in slow.samples_s:
+        assert fast.samples_s[metric] * 2 == pytest.approx(slow.samples_s[metric], rel=1e-6)
 
 
 def test_only_requests_after_the_warm_up_are_measured() -> None:

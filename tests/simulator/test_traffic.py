@@ -96,6 +96,17 @@ def test_classes_come_by_share_with_their_own_lengths_whatever_came_before() -> 
     assert np.array_equal(plain.sent_s, offered.sent_s)
 
 
+def test_classes_load_a_deployment_as_their_mixture() -> None:
+    """With equal treatment only the mix of lengths counts: the same mean E2E as one class of the mixed lengths."""
+    workload = Workload(arrivals=ArrivalProcess(rate_per_s=8.0), classes=two_classes())
+    mixture = Workload.of(8.0, workload.lengths)
+    apart, together = (
+        np.mean([simulate(DEPLOYMENT, one, requests=3000, seed=seed).e2e.mean_s for seed in range(3)])
+        for one in (workload, mixture)
+    )
+    assert apart == pytest.approx(together, rel=0.05)
+
+
 # ------------------------------------------------------------------------------------- what requests share
 
 
@@ -133,6 +144,25 @@ def test_a_recording_is_replayed_request_by_request() -> None:
     part = draw(replayed(recorded), 10, seed=1)
     assert np.array_equal(part.sent_s, offered.sent_s[:10])
     assert np.array_equal(part.inputs, offered.inputs[:10])
+
+
+def test_all_of_a_recording_counts_unless_fewer_are_asked_for() -> None:
+    workload = replayed(recording(60)).at_rate(1e-3)
+    everything = simulate(DEPLOYMENT, workload, warmup_fraction=0.0)
+    half = simulate(DEPLOYMENT, workload, requests=30, warmup_fraction=0.0)
+    assert (everything.requests, half.requests) == (60, 30)
+    assert np.array_equal(half.samples_s[Metric.E2E], everything.samples_s[Metric.E2E][:30])
+    assert simulate(DEPLOYMENT, workload, requests=60, warmup_fraction=0.5).requests == 30
+    assert simulate(DEPLOYMENT, workload, seed=8, warmup_fraction=0.0).e2e.mean_s == everything.e2e.mean_s
+
+
+def test_a_recording_can_be_played_at_another_rate() -> None:
+    workload = replayed(recording(60))
+    slow = simulate(DEPLOYMENT, workload.at_rate(1e-3), warmup_fraction=0.0)
+    timer = LinearTimer()
+    inputs = workload.arrivals.input_tokens  # type: ignore[union-attr]
+    alone = [timer.step_s(0, 0, i, i * (i + 1) / 2, i, 1) for i in inputs]
+    assert slow.samples_s[Metric.TTFT] == pytest.approx(alone, rel=1e-9)
 
 
 def test_a_recording_superposed_is_replayed_copy_by_copy() -> None:
@@ -181,6 +211,13 @@ def test_a_backlog_is_waited_for_but_not_measured() -> None:
         start = max(start, sent) + step
         expected.append(start - sent)
     assert run.samples_s[Metric.TTFT] == pytest.approx(expected, rel=1e-9)
+
+
+def test_given_lengths_include_the_backlog_first() -> None:
+    drawn = np.arange(1, 14), np.ones(13, dtype=int)
+    offered = draw(Workload.of(1.0, LENGTHS), 10, 0, drawn, initial=3)
+    assert offered.inputs.tolist() == list(range(1, 14))
+    assert offered.sent_s[:3].tolist() == [0.0] * 3
 
 
 # ------------------------------------------------------------------------------------- bad input
