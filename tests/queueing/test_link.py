@@ -15,6 +15,7 @@ from planner.queueing import (
     mixed_pool,
     with_delay,
 )
+from planner.queueing.mg1 import mg1_wait_distribution
 from planner.workload import ArrivalProcess, LatencyDistribution, TokenLengths
 from tests.queueing.classic_queues import pollaczek_khinchine_wait_s
 from tests.queueing.servers import linear
@@ -66,6 +67,17 @@ class TestLimits:
             pollaczek_khinchine_wait_s(0.8, 1.0, 0.0), rel=1e-3
         )
 
+    def test_one_sender_never_meets_another_at_a_receiver(self) -> None:
+        found = link_wait(0.5, transfers(1.0), senders=1, receivers=8)
+        assert found.wait.mean_s == pytest.approx(mg1_wait_distribution(0.5, transfers(1.0)).mean_s, rel=1e-3)
+
+    def test_many_senders_leave_the_receivers_queue(self) -> None:
+        found = link_wait(0.6, transfers(0.0), senders=10_000, receivers=1)
+        assert found.wait.mean_s == pytest.approx(pollaczek_khinchine_wait_s(0.6, 1.0, 0.0), rel=0.01)
+
+    def test_nothing_to_send_waits_for_nothing(self) -> None:
+        assert link_wait(0.0, transfers(0.0), 2, 2).wait.mean_s == 0.0
+
     def test_overload_is_an_answer(self) -> None:
         for x, y in ((1, 4), (4, 1), (2, 2)):
             found = link_wait(2.5, transfers(0.0), x, y)
@@ -78,6 +90,19 @@ class TestLimits:
 
 class TestPieces:
     """A prompt of k chunks, the cache of each sent when its step ends."""
+
+    STEPS = np.array([0.3, 0.4, 0.5, 0.2])
+
+    def test_an_infinitely_fast_link_delays_nothing(self) -> None:
+        assert exposed_in_pieces_s(np.zeros(4), self.STEPS) == 0.0
+
+    def test_a_link_faster_than_every_step_leaves_the_last_piece(self) -> None:
+        assert exposed_in_pieces_s([0.1, 0.1, 0.1, 0.05], self.STEPS) == pytest.approx(0.05)
+
+    def test_a_link_slower_than_every_step_never_rests(self) -> None:
+        """It begins when the first step ends, and takes all bytes / bandwidth."""
+        pieces = np.array([2.0, 2.0, 2.0, 1.0])
+        assert exposed_in_pieces_s(pieces, self.STEPS) == pytest.approx(7.0 - self.STEPS[1:].sum())
 
     def test_in_between_it_is_what_a_clock_says(self) -> None:
         rng = np.random.default_rng(3)
@@ -94,6 +119,15 @@ class TestPieces:
         assert exposed_in_pieces_s([0.5], [10.0], layers=50) == pytest.approx(0.01)
         assert exposed_in_pieces_s([0.5], [10.0], layers=1) == 0.5
         assert exposed_in_pieces_s([0.8], [0.5], layers=32) == pytest.approx(0.3)
+
+    @pytest.mark.parametrize("layers", [None, 1, 32])
+    def test_pieces_are_never_later_than_one(self, layers: int | None) -> None:
+        rng = np.random.default_rng(4)
+        pieces, steps = rng.exponential(1.0, (8, 200)), rng.exponential(1.0, (8, 200))
+        whole = np.concatenate([np.zeros((7, 200)), pieces.sum(axis=0)[None]])
+        found = exposed_in_pieces_s(pieces, steps, layers)
+        assert (found <= exposed_in_pieces_s(whole, steps, layers) + 1e-12).all()
+        assert (found >= pieces[-1] / (layers or 1)).all()
 
 
 # --- queues behind a delay ----------------------------------------------------------------------------------------

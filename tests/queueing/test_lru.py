@@ -88,6 +88,12 @@ class TestPrefixes:
         assert hits(SharedPrefixes(tokens=160, groups=4), 40).tolist() == [1.0] * 4
         assert hits(SharedPrefixes(tokens=160, groups=4), 0).tolist() == [0.0] * 4
 
+    def test_popular_groups_hit_more_and_larger_caches_hit_more(self) -> None:
+        prefixes = SharedPrefixes(tokens=160, groups=30, skew=1.0)
+        assert (np.diff(hits(prefixes, 90)) < 0.0).all()
+        overall = [float(hits(prefixes, room) @ prefixes.popularity) for room in (20, 60, 120, 240, 300)]
+        assert overall == sorted(overall)
+
     def test_affinity_makes_one_cache_of_all(self) -> None:
         prefixes = SharedPrefixes(tokens=160, groups=64, skew=0.5)
         random, near, one = (

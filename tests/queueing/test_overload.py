@@ -50,6 +50,20 @@ class TestClosedForms:
         means = [transient_wait_distribution(1.0, 1.0, h).mean_s for h in (100.0, 400.0)]
         assert means[1] / means[0] == pytest.approx(2.0, rel=0.02)
 
+    def test_the_distribution_is_a_distribution(self) -> None:
+        x = np.linspace(0.0, 500.0, 400)
+        for load in (0.5, 1.0, 3.0):
+            distribution = transient_wait_cdf(x, 50.0, load - 1.0, 2.0)
+            assert (
+                (np.diff(distribution) >= -1e-12).all()
+                and distribution[0] == pytest.approx(0.0, abs=1e-9)
+                and distribution[-1] > 0.999
+            )
+
+    def test_longer_and_heavier_is_worse(self) -> None:
+        assert transient_wait_distribution(1.2, 1.0, 100.0).mean_s < transient_wait_distribution(1.2, 1.0, 200.0).mean_s
+        assert transient_wait_distribution(1.2, 1.0, 100.0).mean_s < transient_wait_distribution(1.3, 1.0, 100.0).mean_s
+
 
 def test_without_fluctuation_waits_are_those_of_the_fluid() -> None:
     """Alike requests at equal distances: the one after t seconds waits (rho - 1) t, and nobody below capacity."""

@@ -22,9 +22,10 @@ from planner.queueing import (
     prefill_pool,
 )
 from planner.queueing.batch_occupancy import running_distribution
-from planner.workload import TokenLengths
-from tests.queueing.classic_queues import mdc_wait_s, pollaczek_khinchine_wait_s
+from planner.workload import LatencyDistribution, TokenLengths
+from tests.queueing.classic_queues import kingman_wait_s, mdc_wait_s, pollaczek_khinchine_wait_s
 from tests.queueing.servers import AZURE, CHAT, LLAMA_8B, LLAMA_70B, flat, linear, poisson
+from tests.queueing.step_loop import StepLoop
 
 POOLS = (mixed_pool, prefill_pool, decode_pool)
 LARGEST = (largest_mixed_rate, largest_prefill_rate, largest_decode_rate)
@@ -62,6 +63,19 @@ class TestLoadToZero:
         assert decode.ttft.mean_s == pytest.approx(0.0, abs=1e-6)
         assert mixed.e2e.mean_s == pytest.approx(mixed.ttft.mean_s + 49 * alone, rel=1e-4)
 
+    def test_random_prompts_keep_their_own_distribution(self) -> None:
+        latency = prefill_pool(linear(1e-4, 100_000), poisson(1e-6), AZURE)
+        own = LatencyDistribution.from_samples(1e-4 * AZURE.inputs)
+        assert latency.ttft.mean_s == pytest.approx(own.mean_s, rel=1e-3)
+        assert latency.ttft.quantile_s(0.95) == pytest.approx(own.quantile_s(0.95), rel=0.05)
+
+    @pytest.mark.parametrize("scv", [0.0, 1.0, 4.0])
+    def test_no_burstiness_matters_when_nobody_comes(self, scv: float) -> None:
+        server, lengths = BatchServer(LLAMA_70B, 2048, 256), TokenLengths.constant(1000, 50)
+        one, other = (mixed_pool(server, poisson(1e-9, s), lengths) for s in (1.0, scv))
+        # Gaps of SCV 4 are nearly 0 with probability; a companion arrives with the first request even then.
+        assert other.tpot.mean_s == pytest.approx(one.tpot.mean_s, rel=0.01)
+
 
 class TestStability:
     def test_overload_is_an_answer(self) -> None:
@@ -81,6 +95,11 @@ class TestStability:
             assert waits == sorted(waits)
             assert waits[-1] / waits[-2] == pytest.approx(10.0, rel=0.2)
 
+    def test_utilisation_is_per_server(self) -> None:
+        server = BatchServer(LLAMA_8B, 2048, 256)
+        latency = mixed_pool(server, poisson(4 * 0.5 * largest_mixed_rate(server, CHAT)), CHAT, replicas=4)
+        assert latency.utilisation == pytest.approx(0.5)
+
     def test_token_budget_gives_out_first(self) -> None:
         # 400 tokens a step of 10 ms: 300 for the prompt and 100 for its decodes is one request per step.
         server, lengths = flat(0.01, budget=400), TokenLengths.constant(300, 101)
@@ -93,6 +112,22 @@ class TestStability:
         assert largest_mixed_rate(server, lengths) == pytest.approx(64 / 101 / 0.01)
         assert largest_decode_rate(server, lengths) == pytest.approx(64 / 100 / 0.01)
         assert mixed_pool(server, poisson(50.0), lengths).limit == "running"
+
+    @pytest.mark.parametrize(
+        ("server", "lengths"),
+        [
+            (BatchServer(LLAMA_70B, 1024, 1000), AZURE),
+            (BatchServer(LLAMA_70B, 8192, 64), AZURE),
+            (BatchServer(LLAMA_8B, 2048, 128), CHAT),
+        ],
+    )
+    def test_an_overloaded_server_delivers_the_largest_rate(self, server: BatchServer, lengths: TokenLengths) -> None:
+        rate, count = largest_mixed_rate(server, lengths), 12_000
+        inputs, outputs = lengths.sample(count, seed=3)
+        arrivals = poisson(3.0 * rate).sample_times_s(count, seed=4)
+        first = np.sort(StepLoop(server, arrivals, inputs, outputs - 1).run()[0])
+        delivered = 0.5 * count / (first[int(0.8 * count)] - first[int(0.3 * count)])
+        assert rate == pytest.approx(delivered, rel=0.03)
 
 
 class TestClassicalQueues:
@@ -114,6 +149,11 @@ class TestClassicalQueues:
         latency = prefill_pool(linear(2e-5, budget=20), poisson(load / service), lengths)
         expected = service + pollaczek_khinchine_wait_s(load / service, service, scv)
         assert latency.ttft.mean_s == pytest.approx(expected, rel=0.03)
+
+    def test_kingman_bounds_regular_arrivals(self) -> None:
+        server, lengths = linear(2e-5, budget=1000), TokenLengths.constant(1000, 1)
+        latency = prefill_pool(server, poisson(40.0, 0.25), lengths)
+        assert 0.02 < latency.ttft.mean_s <= 1.05 * (0.02 + kingman_wait_s(40.0, 0.02, 0.25, 0.0))
 
     def test_constant_steps_are_m_g_infinity(self) -> None:
         counts = np.arange(200.0)
@@ -158,6 +198,20 @@ class TestOrder:
         rows = np.delete(rows, [1, 4, 7], axis=1)  # medians may fall when the tail grows
         assert np.all(np.diff(rows, axis=0) >= -0.01 * rows[:-1])
 
+    @pytest.mark.parametrize("pool", POOLS)
+    def test_in_the_replicas(self, pool: Pool) -> None:
+        server = BatchServer(LLAMA_8B, 2048, 256)
+        one = pool(server, poisson(20.0), CHAT)
+        many = pool(server, poisson(160.0), CHAT, replicas=8)
+        for metric in ("ttft", "tpot", "e2e"):
+            assert getattr(many, metric).mean_s <= getattr(one, metric).mean_s * 1.001
+            assert getattr(many, metric).quantile_s(0.99) <= getattr(one, metric).quantile_s(0.99) * 1.001
+
+    def test_slots_only_matter_when_they_run_out(self) -> None:
+        rate = 0.5 * largest_mixed_rate(BatchServer(LLAMA_8B, 2048, 64), CHAT)
+        few, many = (figures(mixed_pool(BatchServer(LLAMA_8B, 2048, b), poisson(rate), CHAT)) for b in (64, 4096))
+        assert few == pytest.approx(many, rel=0.05)
+
 
 class TestDistributions:
     @given(scale=st.floats(1e-3, 1e3), load=st.floats(0.05, 0.95), scv=st.sampled_from([0.25, 1.0, 4.0]))
@@ -170,6 +224,12 @@ class TestDistributions:
         base = figures(mixed_pool(server, poisson(rate, scv), CHAT))
         assert figures(mixed_pool(slower, poisson(rate / scale, scv), CHAT)) == pytest.approx(scale * base, rel=1e-6)
 
+    @pytest.mark.parametrize("pool", [mixed_pool, decode_pool])
+    def test_one_token_outputs_have_no_tpot(self, pool: Pool) -> None:
+        lengths = TokenLengths.from_pairs([500, 500], [1, 101], [0.25, 0.75])
+        latency = pool(BatchServer(LLAMA_8B, 2048, 256), poisson(5.0), lengths)
+        assert latency.tpot.cdf(0.0) == pytest.approx(0.25)
+
     @pytest.mark.parametrize("pool", POOLS)
     def test_no_output_at_all_to_decode(self, pool: Pool) -> None:
         latency = pool(BatchServer(LLAMA_8B, 2048, 256), poisson(5.0), TokenLengths.constant(500, 1))
@@ -177,6 +237,15 @@ class TestDistributions:
         assert latency.tpot.mean_s == 0.0
         assert latency.e2e.mean_s == pytest.approx(latency.ttft.mean_s)
         assert latency.mean_running == pytest.approx(0.0, abs=1e-12)
+
+    def test_end_to_end_adds_up(self) -> None:
+        lengths = TokenLengths.constant(800, 151)
+        latency = mixed_pool(BatchServer(LLAMA_8B, 2048, 256), poisson(20.0), lengths)
+        assert latency.e2e.mean_s == pytest.approx(latency.ttft.mean_s + 150 * latency.tpot.mean_s, rel=1e-3)
+
+    def test_little(self) -> None:
+        latency = mixed_pool(BatchServer(LLAMA_8B, 2048, 1e5), poisson(30.0), TokenLengths.constant(300, 201))
+        assert latency.mean_running == pytest.approx(30.0 * 200 * latency.tpot.mean_s, rel=0.02)
 
     def test_correlated_lengths_spread_the_end_to_end_time(self) -> None:
         server = BatchServer(LLAMA_8B, 512, 256)

@@ -43,6 +43,10 @@ class TestRenewal:
             chance = float(empty_window_probability(np.array([window]), scv)[0])
             assert chance == pytest.approx((gaps > window).mean(), abs=0.005)
 
+    def test_long_windows_tend_to_the_scv(self) -> None:
+        assert index_of_dispersion(1e4, 3.0) == pytest.approx(3.0, rel=0.01)
+        assert 1e4 + float(excess_arrivals(np.array([1e4]), 3.0)[0]) == pytest.approx(1e4 + 1.0)
+
     def test_every_third_arrival(self) -> None:
         gaps = np.diff(poisson(6.0, 2.0).sample_times_s(300_000, seed=5)[::3])
         one = round_robin_share(poisson(6.0, 2.0), 3)

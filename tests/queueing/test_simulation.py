@@ -1,0 +1,99 @@
+"""The queueing theory against a step-by-step simulation of the process it models."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from planner.queueing import BatchServer
+from planner.workload import ArrivalProcess, TokenLengths
+from tests.queueing.servers import AZURE, CHAT, CODE, CONSTANT, LLAMA_8B, LLAMA_70B, REASONING
+from tests.queueing.step_loop import Scenario, StepLoop, predicted_summary, summary
+
+MEAN, MEDIAN, TAIL = 0.10, 0.15, 0.20
+"""Relative errors allowed in mean, p50, and p95 and p99."""
+
+POINTS = [
+    (Scenario("C=256, heavy tails", LLAMA_70B, 256, AZURE), 0.3, 1.0),
+    (Scenario("C=256, heavy tails, busy", LLAMA_70B, 256, AZURE), 0.8, 1.0),
+    (Scenario("C=1024, busy", LLAMA_70B, 1024, AZURE), 0.8, 1.0),
+    (Scenario("C=8192, nearly idle", LLAMA_70B, 8192, AZURE), 0.05, 1.0),
+    (Scenario("C=8192, busy", LLAMA_70B, 8192, AZURE), 0.85, 1.0),
+    (Scenario("long outputs", LLAMA_70B, 2048, REASONING), 0.6, 1.0),
+    (Scenario("short outputs", LLAMA_8B, 512, CODE), 0.6, 1.0),
+    (Scenario("constant lengths", LLAMA_8B, 8192, CONSTANT), 0.8, 1.0),
+    (Scenario("behind a router of four", LLAMA_8B, 2048, CHAT), 0.8, 0.25),
+    (Scenario("short outputs behind a router of eight", LLAMA_8B, 2048, CODE), 0.5, 0.125),
+    (Scenario("prompts of many chunks", LLAMA_8B, 128, CODE), 0.6, 1.0),
+    (Scenario("many short prompts a step", LLAMA_8B, 16_384, CODE), 0.6, 1.0),
+    (Scenario("bursts", LLAMA_70B, 8192, AZURE), 0.5, 4.0),
+    (Scenario("a metronome", LLAMA_70B, 256, AZURE), 0.6, 0.0),
+    (Scenario("prefill", LLAMA_70B, 8192, AZURE, 256, "prefill"), 0.8, 1.0),
+    (Scenario("decode", LLAMA_70B, 8192, AZURE, 256, "decode"), 0.7, 1.0),
+]
+
+
+@pytest.mark.parametrize(("scenario", "load", "scv"), POINTS, ids=[point[0].name for point in POINTS])
+def test_latencies(scenario: Scenario, load: float, scv: float) -> None:
+    arrivals = ArrivalProcess(rate_per_s=load * scenario.largest_rate_per_s, scv=scv)
+    requests = 25_000 if load > 0.1 else 4_000  # nearly idle, a request is a loop of its own
+    latency, samples = scenario.predicted(arrivals), scenario.simulated(arrivals, requests=requests, seed=11)
+    for metric, simulated in samples.items():
+        if simulated.size:
+            error = np.abs(predicted_summary(latency, metric) / summary(simulated) - 1.0)
+            assert np.all(error <= (MEAN, MEDIAN, TAIL, TAIL)), (metric, error)
+
+
+def test_number_running_and_step_time() -> None:
+    scenario = Scenario("C=2048", LLAMA_8B, 2048, CHAT)
+    arrivals = ArrivalProcess(rate_per_s=0.7 * scenario.largest_rate_per_s)
+    inputs, outputs = CHAT.sample(20_000, seed=2)
+    arrival_s = arrivals.sample_times_s(20_000, seed=1)
+    loop = StepLoop(scenario.server, arrival_s, inputs, outputs - 1)
+    first, end = loop.run()
+    latency = scenario.predicted(arrivals)
+    # The simulation starts empty, which lowers its averages a little; it never idles.
+    assert latency.mean_running == pytest.approx((end - first).sum() / end.max(), rel=0.08)
+    assert latency.mean_step_s == pytest.approx(end.max() / loop.step, rel=0.08)
+
+
+@pytest.mark.parametrize("load", [0.8, 0.95])
+def test_waiting_for_one_of_few_slots(load: float) -> None:
+    scenario = Scenario("64 slots", LLAMA_70B, 512, AZURE, 24)
+    arrivals = ArrivalProcess(rate_per_s=load * scenario.largest_rate_per_s)
+    latency, samples = scenario.predicted(arrivals), scenario.simulated(arrivals, requests=20_000, seed=5)
+    assert latency.limit == "running"
+    assert latency.ttft.mean_s == pytest.approx(samples["ttft"].mean(), rel=0.30)
+    assert latency.ttft.quantile_s(0.99) == pytest.approx(np.quantile(samples["ttft"], 0.99), rel=0.30)
+    assert latency.tpot.mean_s == pytest.approx(samples["tpot"].mean(), rel=0.05)
+
+
+class TestTheLoopItself:
+    """The simulation is only a judge if it does what it says: small cases by hand."""
+
+    SERVER = BatchServer(lambda n, p: 1.0 + 0.0 * (n + p), 10, 2)
+
+    def run(self, arrivals: list[float], inputs: list[int], gaps: list[int]) -> tuple[list[float], list[float]]:
+        first, end = StepLoop(self.SERVER, np.array(arrivals), np.array(inputs), np.array(gaps)).run()
+        return first.tolist(), end.tolist()
+
+    def test_one_request_in_three_chunks(self) -> None:
+        assert self.run([5.0], [25], [4]) == ([8.0], [12.0])
+
+    def test_two_prompts_share_a_step(self) -> None:
+        assert self.run([0.0, 0.0], [4, 6], [0, 0]) == ([1.0, 1.0], [1.0, 1.0])
+
+    def test_a_running_sequence_takes_a_token_of_the_budget(self) -> None:
+        # The second prompt meets one decode: 9 tokens of budget for its 10.
+        assert self.run([0.0, 0.5], [10, 10], [5, 0]) == ([1.0, 3.0], [6.0, 3.0])
+
+    def test_the_third_waits_for_a_slot(self) -> None:
+        first, end = self.run([0.0, 0.0, 0.0], [5, 5, 5], [3, 5, 0])
+        assert (first, end) == ([1.0, 1.0, 5.0], [4.0, 6.0, 5.0])
+
+    def test_decodes_join_at_the_next_boundary(self) -> None:
+        assert self.run([0.0, 0.5], [0, 0], [3, 1]) == ([0.0, 1.0], [3.0, 2.0])
+
+    def test_lengths_are_sampled_from_the_distribution(self) -> None:
+        lengths = TokenLengths.from_pairs([1, 3], [2, 5], [0.25, 0.75])
+        assert lengths.sample(1000, seed=1)[0].mean() == pytest.approx(2.5, rel=0.05)
