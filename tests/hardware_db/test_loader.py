@@ -143,3 +143,16 @@ def test_malformed_engine_and_calibration_files_name_file_and_field(tmp_path: Pa
         (tmp_path / "own.json").write_text(text, encoding="utf-8")
         with pytest.raises(InputError, match=r"^own\.json: .*" + re.escape(message)):
             _read_calibration(tmp_path / "own.json")
+
+
+def test_sources_must_be_a_table(tmp_path: Path) -> None:
+    (tmp_path / "one.toml").write_text("sources = 3\n", encoding="utf-8")
+    with pytest.raises(InputError, match=re.escape("one.toml: sources = 3: must be a table. Fix: write [sources]")):
+        load_hardware(tmp_path)
+
+
+def test_directory_must_hold_sku_files(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"extra_skus_dir = .*: no \.toml files in it"):
+        load_hardware(tmp_path)
+    with pytest.raises(InputError, match=r"extra_skus_dir = .*: not a directory"):
+        load_hardware(tmp_path / "absent")

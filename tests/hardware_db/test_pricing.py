@@ -19,7 +19,9 @@ from hardware_db import (
     Price,
     load_hardware,
     select_price,
+    stale_days,
 )
+from planner.core import UnknownNameError
 from tests.markets import db_with, make_price
 
 DB = load_hardware()
@@ -148,3 +150,25 @@ def test_an_older_and_cheaper_reading_never_wins() -> None:
     assert select_price(db_with(old, doubtful), "h100-sxm") is None
     elsewhere = make_price(usd_per_gpu_hour=2.0, region="us")
     assert select_price(db_with(old, elsewhere), "h100-sxm") == old
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"sku": "h100sxm"}, "sku = 'h100sxm': unknown name. Fix: use one close to it of: h100-sxm"),
+        ({"commitment": "ondemand"}, "commitments = 'ondemand': unknown name. Fix: use one close to it of: on_demand"),
+        ({"provider": "lamda"}, "provider = 'lamda': unknown name"),
+        ({"region": "us-east-9"}, "region = 'us-east-9': unknown name. Fix: use one close to it of: us-east"),
+        ({"min_confidence": "hi"}, "min_confidence = 'hi': unknown name"),
+    ],
+)
+def test_unknown_names_are_refused_with_a_suggestion(arguments: dict[str, str], text: str) -> None:
+    with pytest.raises(UnknownNameError, match=re.escape(text)):
+        select_price(DB, **{"sku": "h100-sxm", **arguments})
+
+
+def test_age_of_a_price() -> None:
+    price = make_price(retrieved_on=date(2024, 2, 28))
+    assert stale_days(price, date(2024, 2, 28)) == 0
+    assert stale_days(price, date(2024, 3, 1)) == 2  # leap year
+    assert stale_days(price, date(2024, 2, 27)) == -1

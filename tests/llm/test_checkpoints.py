@@ -18,8 +18,10 @@ from planner.llm import (
     checkpoint_named,
     checkpoints_of,
     converted_from,
+    format_words,
     list_llms,
     load_llm,
+    main_format,
     offered_on,
     published_as,
     published_precisions,
@@ -94,3 +96,11 @@ def test_what_nobody_publishes_is_found_neither_published_nor_converted() -> Non
     assert made is not None and made.made_on_load and made.repository == llm.name
     nvfp4 = Precision(weights=Dtype.NVFP4, activations=Dtype.NVFP4)
     assert published_as(llm, nvfp4) is None and converted_from(llm, nvfp4) is None
+
+
+def test_gpt_oss_is_mxfp4_and_said_to_be() -> None:
+    for name in ("gpt-oss-120b", "gpt-oss-20b"):
+        llm = load_llm(name)
+        assert main_format(llm, llm.native_precision)[0] is Dtype.MXFP4
+        assert format_words(llm, llm.native_precision).startswith("MXFP4")
+        assert [item.own for item in checkpoints_of(llm)] == [True]  # nothing else is made of it

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hardware_db import Dtype
-from planner.core import UnsupportedFeatureError
+from planner.core import InputError, UnsupportedFeatureError
 from planner.llm import (
     LlmSpec,
     Part,
@@ -138,4 +138,18 @@ def test_a_config_of_transformers_says_the_same() -> None:
 )
 def test_what_would_change_a_count_is_refused_by_name(changes: Config, named: str) -> None:
     with pytest.raises(UnsupportedFeatureError, match=named):
+        spec(FLASH, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"compress_ratios": [4, 128]}, "one entry for each of num_hidden_layers"),
+        ({"o_groups": 7}, "must divide heads"),
+        ({"o_lora_rank": None}, "o_lora_rank"),
+        ({"index_topk": None}, "index_topk"),
+    ],
+)
+def test_missing_and_inconsistent_sizes_are_named(changes: Config, named: str) -> None:
+    with pytest.raises(InputError, match=named):
         spec(FLASH, **changes)

@@ -158,3 +158,17 @@ def test_malformed_configs(config: Config, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint) as caught:
         LlmSpec.from_config(config)
     assert not isinstance(caught.value, UnsupportedFeatureError)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"word_embed_proj_dim": 512}, "projected embeddings are not modelled"),  # OPT-350m
+        ({"do_layer_norm_before": False}, "do_layer_norm_before = False: only true is modelled"),  # OPT-350m
+        ({"enable_bias": False}, "enable_bias = False: only true is modelled"),  # Galactica
+        ({"_remove_final_layer_norm": True}, "_remove_final_layer_norm = True: only false is modelled"),
+    ],
+)
+def test_opt_variants_of_other_shapes_are_refused(changes: Config, complaint: str) -> None:
+    with pytest.raises(UnsupportedFeatureError, match=complaint):
+        LlmSpec.from_config(preset_config("opt-13b") | changes)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from hardware_db import Dtype
-from planner.core import UnsupportedFeatureError
+from planner.core import InputError, UnsupportedFeatureError, preset
 from planner.llm import (
     DenseFeedForward,
     GroupedQueryAttention,
@@ -181,3 +182,41 @@ def test_every_layer_of_a_searched_model_has_its_own_shapes():
 def test_what_would_change_attention_of_a_searched_model_is_refused(key: str) -> None:
     with pytest.raises(UnsupportedFeatureError, match=key):
         LlmSpec.from_config(nas({"attention": ATTENTION | {key: 128}, "ffn": {"ffn_mult": 1.0}}))
+
+
+def config_of(id: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(preset("llms", f"{id}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def changed(id: str, **fields: object) -> dict[str, Any]:
+    """A preset's config with other fields, in its text_config if it has one."""
+    config = config_of(id)
+    if "text_config" in config:
+        return config | {"text_config": config["text_config"] | fields}
+    return config | fields
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"linear_attn_config": None}, InputError, "linear_attn_config"),
+        ({"num_hidden_layers": 26}, InputError, "every layer from 1 to num_hidden_layers = 26 once"),
+    ],
+)
+def test_lists_of_layers_that_do_not_fit_are_refused(
+    fields: dict[str, object], error: type[InputError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        LlmSpec.from_config(changed(KIMI_LINEAR, **fields))
+
+
+@pytest.mark.parametrize("pattern", ["E*", "**", "M*E"])
+def test_prediction_modules_of_other_blocks_are_refused(pattern: str) -> None:
+    with pytest.raises(UnsupportedFeatureError, match="module other than attention"):
+        LlmSpec.from_config(changed(SUPER, mtp_hybrid_override_pattern=pattern))
+
+
+def test_a_state_in_another_format_is_refused():
+    with pytest.raises(UnsupportedFeatureError, match="only a state in float32"):
+        LlmSpec.from_config(changed(SUPER, mamba_ssm_cache_dtype="float16"))

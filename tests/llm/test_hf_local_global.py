@@ -273,3 +273,24 @@ def test_what_cannot_be_is_refused_in_one_line(config: Config, changes: Config, 
     with pytest.raises(InputError, match=message) as refused:
         spec(config, **changes)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("config", "changes"),
+    [
+        (GEMMA_4_E2B, {"use_bidirectional_attention": "all"}),
+        (GEMMA_4_E2B, {"per_layer_config": {"3": {"head_dim": 128}}}),
+        (MIMO_V2_5_PRO, {"n_shared_experts": 1}),
+        ({"model_type": "gemma3n_text", "hidden_size": 2048}, {}),
+    ],
+)
+def test_what_would_change_a_count_is_refused_by_name(config: Config, changes: Config) -> None:
+    with pytest.raises(UnsupportedFeatureError):
+        spec(config, **changes)
+
+
+def test_step_refuses_other_attention_and_lists_that_are_none() -> None:
+    with pytest.raises(UnsupportedFeatureError, match="att_impl_type"):
+        preset("step-3.7-flash", att_impl_type="MFA")
+    with pytest.raises(InputError, match="layer numbers with commas"):
+        preset("step-3.7-flash", moe_layers_enum="3,4,x")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hardware_db import Dtype
-from planner.core import UnsupportedFeatureError
+from planner.core import InputError, UnsupportedFeatureError
 from planner.llm import (
     LatentAttention,
     LlmSpec,
@@ -180,3 +180,22 @@ def test_the_mixed_checkpoint_of_m3_loads():
     other = parameters(llm) - experts - plain
     by_hand = experts * 0.5625 + other * 33 / 32 + 2 * plain
     assert weight_bytes(llm.model_copy(update={"encoder": None}), formats) == pytest.approx(by_hand, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"indexer_types": ["full"] * 3}, "indexer_types = '3 entries': must have one entry for each"),
+        ({"indexer_types": ["shared"] + ["full"] * 77}, "the first layer has no earlier choice"),
+        ({"mlp_layer_types": ["dense"]}, "mlp_layer_types = '1 entries': must have one entry for each"),
+    ],
+)
+def test_lists_of_another_length_are_refused(change: Config, complaint: str):
+    with pytest.raises(InputError, match=complaint):
+        load_llm(GLM_52 | change)
+
+
+@pytest.mark.parametrize("key", ["indexer_types", "mlp_layer_types"])
+def test_unknown_modes_are_refused(key: str):
+    with pytest.raises(UnsupportedFeatureError, match=rf"{key} = '?sometimes"):
+        load_llm(GLM_52 | {key: ["sometimes"] * 78})

@@ -295,3 +295,15 @@ def test_byte_order_marks_are_accepted(tmp_path: Path) -> None:
     for encoding in ("utf-8-sig", "utf-16"):
         (tmp_path / "config.json").write_text(json.dumps(llama()), encoding=encoding)
         assert load_llm(tmp_path).hidden_size == 64
+
+
+def test_hub_name_suggests_the_preset() -> None:
+    with pytest.raises(
+        InputError, match=r"no such file or folder.*the preset llama-3\.1-8b, or hf:meta-llama/Llama-3\.1-8B where"
+    ):
+        load_llm("meta-llama/Llama-3.1-8B")
+
+
+def test_folder_without_a_config(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no such file, or no config\.json in it"):
+        load_llm(tmp_path)
