@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from hardware_db import Dtype, EngineCosts
 from planner.core import Metric
-from planner.engine import ReplicaConfig, Schedule
+from planner.engine import ReplicaConfig, Schedule, Speculation
 from planner.llm import Precision
 from planner.roofline import Parallelism
 from planner.serving import Deployment, PoolLimit, evaluate
@@ -57,6 +58,24 @@ def test_one_user_meets_nobody(inputs: int) -> None:
     assert loop.rate_per_s == pytest.approx(1.0 / idle[Metric.E2E].mean_s, rel=0.02)
 
 
+def test_one_user_pays_the_overhead_of_every_request() -> None:
+    config = large(COSTS)
+    later = with_costs(config, COSTS.model_copy(update={"request_s": 0.5}))
+    workload = Workload.closed(1, TokenLengths.constant(1000, 100))
+    before, after = (evaluate(Deployment.mixed(one), workload) for one in (config, later))
+    assert after.ttft.mean_s - before.ttft.mean_s == pytest.approx(0.5, rel=1e-3)
+    assert after.tpot.mean_s == pytest.approx(before.tpot.mean_s, rel=1e-6)
+    assert 1.0 / after.rate_per_s - 1.0 / before.rate_per_s == pytest.approx(0.5, rel=1e-3)
+
+
+def test_drafts_that_are_always_right_divide_the_gaps() -> None:
+    config = calibrated("deepseek-v3", parallelism=Parallelism(tp=8, ep=8), precision=EIGHT_BIT, memory_fraction=0.95)
+    config = config.model_copy(update={"speculation": Speculation(draft_tokens=3, acceptance=1.0)})
+    workload = Workload.closed(1, TokenLengths.constant(500, 401))  # 100 steps of 4 tokens
+    theory, judge = (answer(Deployment.mixed(config), workload) for answer in (evaluate, simulate))
+    assert theory.tpot.mean_s == pytest.approx(judge.tpot.mean_s, rel=0.02)
+
+
 # ------------------------------------------------------------------------------------- distributions
 
 
@@ -68,6 +87,15 @@ def test_users_are_rate_times_time_in_the_steady_part(users: int) -> None:
     )
     assert found.steady is not None
     assert found.steady.rate_per_s * found.steady.e2e.mean_s == pytest.approx(users, rel=0.04)
+
+
+def test_rate_and_gaps_rise_with_the_users() -> None:
+    runs = [
+        evaluate(Deployment.mixed(large()), Workload.closed(k, benchmark_lengths(1024, 512))) for k in (1, 4, 16, 64)
+    ]
+    for fewer, more in itertools.pairwise(runs):
+        assert more.output_tokens_per_s > fewer.output_tokens_per_s
+        assert more.tpot.mean_s > fewer.tpot.mean_s
 
 
 def test_places_bound_the_rate_and_the_rest_waits() -> None:
@@ -95,6 +123,13 @@ def test_replicas_share_the_users() -> None:
     four = evaluate(Deployment.mixed(large(), 4), Workload.closed(32, lengths))
     assert four.rate_per_s == pytest.approx(4.0 * one.rate_per_s, rel=1e-6)
     assert four.ttft.mean_s == pytest.approx(one.ttft.mean_s, rel=1e-6)
+
+
+def test_long_runs_tend_to_their_steady_part() -> None:
+    found = evaluate(Deployment.mixed(large()), Workload.closed(32, benchmark_lengths(1024, 512), requests=32 * 400))
+    assert found.steady is not None
+    assert found.tpot.mean_s == pytest.approx(found.steady.tpot.mean_s, rel=0.01)
+    assert found.rate_per_s == pytest.approx(found.steady.rate_per_s, rel=0.02)
 
 
 def test_a_ramp_spares_the_first_burst() -> None:
@@ -211,6 +246,12 @@ def test_room_for_all_beside_the_longest_prompt_takes_the_limit_away() -> None:
     assert tight.pools[0].limit is PoolLimit.BATCHED_TOKENS
     assert roomy.pools[0].limit is not PoolLimit.BATCHED_TOKENS
     assert not any("are not split" in note for note in roomy.assumptions)
+
+
+def test_a_decode_pool_has_no_prompts_to_fit() -> None:
+    deployment = Deployment.disaggregated(whole(), whole())
+    found = evaluate(deployment, Workload.closed(16, TokenLengths.constant(8192, 512)))
+    assert found.pools[1].mean_running > 2.0
 
 
 # ------------------------------------------------------------------------------------- pipeline stages

@@ -9,7 +9,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
-from planner.core import Metric
+from planner.core import IntArray, Metric
 from planner.engine import ReplicaConfig, Schedule
 from planner.queueing import QueueLatency
 from planner.serving import (
@@ -84,6 +84,16 @@ def quantiles(distribution: LatencyDistribution) -> list[float]:
     return [distribution.quantile_s(q) for q in QUANTILES]
 
 
+@pytest.mark.parametrize("load", [0.2, 0.6, 0.9])
+def test_a_rate_that_hardly_varies_gives_the_steady_queue(load: float) -> None:
+    drift = RateDrift.of([1.0, 1.0 + 1e-6], window_s=100.0)
+    everything, minute = under_drift(single_server, load * LIMIT_PER_S, drift)
+    steady = single_server(load * LIMIT_PER_S)
+    assert quantiles(everything.ttft) == pytest.approx(quantiles(steady.ttft), rel=0.03)
+    assert quantiles(minute.tpot) == pytest.approx(quantiles(steady.tpot), rel=0.03)
+    assert everything.utilisation == pytest.approx(load)
+
+
 def test_a_slow_rate_gives_the_mixture_of_steady_queues_by_their_requests() -> None:
     drift = RateDrift.of([CALM, BUSY], window_s=1e6)
     rate_per_s, share = (CALM + BUSY) / 2.0 * LIMIT_PER_S, CALM / (CALM + BUSY)
@@ -97,6 +107,15 @@ def test_a_slow_rate_gives_the_mixture_of_steady_queues_by_their_requests() -> N
     assert everything.joint is not None
     ttft_s, tpot_s = busy.ttft.quantile_s(0.5), (calm.tpot.mean_s + busy.tpot.mean_s) / 2.0
     assert everything.joint.within(ttft_s, tpot_s) == pytest.approx(share * calm.ttft.cdf(ttft_s), rel=0.02)
+
+
+def test_a_fast_rate_gives_the_steady_queue_at_the_mean() -> None:
+    drift = RateDrift.of([0.1, 1.9], window_s=1e-6)
+    everything, _ = under_drift(partial(single_server, decode_s=5.0), 600.0, drift)
+    steady = single_server(600.0, decode_s=5.0)
+    assert quantiles(everything.ttft) == pytest.approx(quantiles(steady.ttft), rel=0.05)
+    assert quantiles(everything.tpot) == pytest.approx(quantiles(steady.tpot), rel=0.05)
+    assert quantiles(everything.e2e) == pytest.approx(quantiles(steady.e2e), rel=0.05)
 
 
 def test_tpot_does_not_follow_a_rate_that_is_faster_than_answers() -> None:
@@ -121,6 +140,15 @@ def test_the_backlog_of_a_square_wave_is_the_fluid_one() -> None:
     assert minute.ttft.mean_s == pytest.approx(0.25 * window_s, rel=0.1)
     waits = everything.ttft.cdf(1.0)
     assert waits == pytest.approx(0.5 * 0.5 / 1.75, abs=0.05)
+
+
+def test_more_variation_is_never_faster() -> None:
+    worst = [0.0, 0.0]
+    for cv in (0.05, 0.1, 0.2, 0.4, 0.8):
+        queue, _ = under_drift(single_server, 600.0, RateDrift.random(cv, 60.0, seed=1))
+        seen = [queue.ttft.quantile_s(0.99), queue.tpot.quantile_s(0.99)]
+        assert all(now >= 0.99 * before for now, before in zip(seen, worst, strict=True))
+        worst = seen
 
 
 def test_a_mean_rate_above_the_limit_is_unstable() -> None:
@@ -300,6 +328,31 @@ def test_other_lengths_are_as_much_work_as_they_take_from_the_largest_rate(
     )
     work = float(drift.work(*steady.growth)[0])
     assert steady.limit_per_s / pool_limit_per_s(pool, changed) == pytest.approx(work, rel=0.12)
+
+
+def test_prompts_that_grow_with_the_rate_are_waited_for() -> None:
+    """The replay of arrivals whose inputs are longest when most requests come, and of the same ones shuffled."""
+    rng = np.random.default_rng(4)
+    windows, window_s, deployment = 40, 20.0, Deployment.mixed(replica(), 2)
+    factors = np.resize([0.7, 1.3], windows)
+    counts = rng.poisson(16.0 * window_s * factors)
+    times_s = np.concatenate([np.sort(rng.uniform(w, w + 1.0, n)) for w, n in enumerate(counts)]) * window_s
+    inputs = np.where(np.repeat(factors, counts) > 1.0, 1000, 500)
+
+    def tail(of_requests: IntArray) -> tuple[float, float]:
+        recording = RecordedArrivals(
+            times_s=tuple(times_s.tolist()),
+            input_tokens=tuple(of_requests.tolist()),
+            output_tokens=(100,) * times_s.size,
+        )
+        cells = TokenLengths.from_pairs([500, 1000], [100, 100], weights=np.bincount(of_requests // 501, minlength=2))
+        workload = Workload(arrivals=recording, classes=(RequestClass(lengths=cells),))
+        found = evaluate(deployment, workload), simulate(deployment, workload)
+        return found[0].tpot.quantile_s(0.99), found[1].tpot.quantile_s(0.99)
+
+    together, shuffled = tail(inputs), tail(rng.permutation(inputs))
+    assert together[1] > 1.05 * shuffled[1]  # that it matters at all
+    assert together[0] / shuffled[0] == pytest.approx(together[1] / shuffled[1], rel=0.12)
 
 
 @pytest.mark.parametrize(("recording", "replicas", "load"), [("azure-2023-conv", 4, 0.4)])

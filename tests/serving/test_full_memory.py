@@ -18,7 +18,7 @@ from planner.serving import (
 )
 from planner.simulator import simulate
 from planner.workload import TokenLengths, Workload
-from tests.builders import FP8, HARDWARE, replica
+from tests.builders import FP8, HARDWARE, mixed, replica
 from tests.queueing.servers import AZURE
 
 LONG = TokenLengths.from_pairs([500] * 4, [300, 800, 1500, 3400], [0.3, 0.3, 0.3, 0.1])
@@ -82,6 +82,22 @@ def test_ample_memory_changes_nothing() -> None:
     assert limit == pytest.approx(largest_mixed_rate(model.server, LONG), rel=1e-12)
     assert figures.preempted == figures.kv_occupancy_p99 == 0.0
     assert requests_to_settle(Deployment.mixed(plenty), workload) == 0
+
+
+def test_reserved_outputs_are_never_preempted() -> None:
+    reserved = mixed(max_running_requests=1024, own_schedule=Schedule(reserve_outputs=True))
+    limit = largest_stable_rate_per_s(reserved, Workload.of(1.0, LONG))
+    assert evaluate(reserved, Workload.of(0.97 * limit, LONG)).pools[0].preempted == 0.0
+
+
+def test_preemptions_grow_with_the_rate_and_beyond_the_limit_the_pool_is_unstable() -> None:
+    deployment = Deployment.mixed(TIGHT)
+    lengths = TokenLengths.constant(1000, 500)
+    limit = largest_stable_rate_per_s(deployment, Workload.of(1.0, lengths))
+    found = [evaluate(deployment, Workload.of(load * limit, lengths)) for load in (0.5, 0.8, 0.9, 0.99, 1.01)]
+    preempted = [each.pools[0].preempted for each in found]
+    assert preempted == sorted(preempted) and preempted[-2] > preempted[0]
+    assert [each.stable for each in found] == [True, True, True, True, False]
 
 
 def test_a_run_long_enough_to_settle_grows_towards_the_limit() -> None:

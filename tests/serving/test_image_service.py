@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from planner.core import Metric
-from planner.engine import Schedule, images_s, step_time
+from planner.engine import Batching, KvAllocation, Schedule, images_s, step_time
+from planner.fleet import split_by_length
 from planner.llm import load_llm
 from planner.roofline import Parallelism
 from planner.serving import Deployment, Performance, evaluate, largest_stable_rate_per_s
 from planner.simulator import simulate
-from planner.traffic import lengths_with_images
+from planner.traffic import LengthSplit, lengths_with_images
 from planner.workload import (
     ArrivalProcess,
     ImageMix,
@@ -55,6 +57,27 @@ def test_a_request_alone_takes_its_step_and_its_encoder() -> None:
     assert alone_s(evaluate, config, lengths) == pytest.approx(by_hand, rel=0.01)
 
 
+def test_chunks_of_a_prompt_share_the_time_of_its_encoder() -> None:
+    config = replica(QWEN, max_batched_tokens=512)
+    lengths = lengths_with_images(TokenLengths.constant(500, 2), ONE, LLM)
+    chunks = [(512, 0), (512, 512), (lengths.input_tokens[0] - 1024, 1024)]
+    by_hand = sum(step_time(config, (), [chunk]).total_s for chunk in chunks)
+    by_hand += images_s(config, Images(width=1024, height=1024))
+    seen = simulate(Deployment.mixed(config), Workload.of(1e-4, lengths), requests=1)
+    assert seen.ttft.mean_s == pytest.approx(by_hand, rel=1e-9)
+
+
+def test_no_images_change_nothing() -> None:
+    config, none = calibrated(QWEN), with_images(0.0)
+    assert none is TEXT
+    deployment, workload = Deployment.mixed(config), Workload.of(5.0, none)
+    theory = evaluate(deployment, workload)
+    assert not any("encoder" in note for note in theory.assumptions)
+    assert largest_stable_rate_per_s(deployment, workload) == largest_stable_rate_per_s(
+        deployment, Workload.of(5.0, TEXT)
+    )
+
+
 @pytest.mark.parametrize(
     ("per_request", "rate_per_s", "disaggregated"), [(0.5, 6.0, True), (1.0, 6.0, False), (2.5, 2.0, False)]
 )
@@ -66,6 +89,30 @@ def test_simulation_agrees_with_theory(per_request: float, rate_per_s: float, di
     assert theory.ttft.mean_s == pytest.approx(seen.ttft.mean_s, rel=0.06)
     assert theory.tpot.mean_s == pytest.approx(seen.tpot.mean_s, rel=0.06)
     assert theory.ttft.quantile_s(0.95) == pytest.approx(seen.ttft.quantile_s(0.95), rel=0.12)
+
+
+def test_images_make_first_tokens_later_and_the_cache_fuller() -> None:
+    deployment = Deployment.mixed(calibrated(QWEN))
+    seen = [evaluate(deployment, Workload.of(2.0, with_images(number))) for number in (0.0, 0.5, 1.0, 2.0)]
+    for less, more in pairwise(seen):
+        assert less.ttft.mean_s < more.ttft.mean_s
+        assert less.pools[0].kv_occupancy < more.pools[0].kv_occupancy
+    stable = [
+        largest_stable_rate_per_s(deployment, Workload.of(1.0, with_images(number))) for number in (0.0, 0.5, 1.0, 2.0)
+    ]
+    assert stable == sorted(stable, reverse=True)
+
+
+def test_the_encoder_costs_more_than_its_tokens_alone() -> None:
+    config, images = calibrated(QWEN), with_images(1.0)
+    text = TokenLengths.from_pairs(images.inputs, images.outputs, images.probabilities)
+    deployment = Deployment.mixed(config)
+    assert alone_s(evaluate, config, images) > alone_s(evaluate, config, text) + 0.9 * images_s(
+        config, Images(width=1024, height=1024)
+    )
+    assert largest_stable_rate_per_s(deployment, Workload.of(1.0, images)) < largest_stable_rate_per_s(
+        deployment, Workload.of(1.0, text)
+    )
 
 
 def test_attention_ranks_encode_their_own_images() -> None:
@@ -89,6 +136,16 @@ def test_prefixes_spare_tokens_but_no_encoder() -> None:
     assert seen.ttft.quantile_s(0.5) == pytest.approx(left, rel=1e-6)
 
 
+def test_static_batches_encode_before_their_prompts() -> None:
+    schedule = Schedule(batching=Batching.STATIC, kv=KvAllocation.PAGED, reserve_outputs=True)
+    config = replica(QWEN, own_schedule=schedule)
+    images = lengths_with_images(TokenLengths.constant(100, 2), ONE, LLM)
+    plain = TokenLengths.from_pairs(images.inputs, images.outputs)
+    encoder_s = images_s(config, Images(width=1024, height=1024))
+    later_s = alone_s(simulate, config, images) - alone_s(simulate, config, plain)
+    assert later_s == pytest.approx(encoder_s, rel=0.02)
+
+
 @pytest.mark.parametrize("users", [1, 32])
 def test_closed_loops_wait_for_the_encoder(users: int) -> None:
     deployment = Deployment.mixed(calibrated(QWEN))
@@ -109,3 +166,10 @@ def test_intervals_are_wider_where_kernels_stand_in() -> None:
 
     assert ratio(images, Metric.TTFT) > ratio(text, Metric.TTFT)
     assert ratio(images, Metric.TPOT) == pytest.approx(ratio(text, Metric.TPOT))
+
+
+def test_lengths_that_are_cut_keep_their_images() -> None:
+    lengths = with_images(0.5)
+    parts = split_by_length(lengths, LengthSplit(input_tokens=(1000,)))
+    pairs = [pair for part in parts for pair in zip(part.lengths.input_tokens, part.lengths.images, strict=True)]
+    assert sorted(pairs, key=str) == sorted(zip(lengths.input_tokens, lengths.images, strict=True), key=str)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hardware_db import Fact, GpuSku
-from planner.engine import Schedule
+from planner.engine import ReplicaConfig, Schedule, step_time
 from planner.serving import Deployment, KvTransfer, evaluate
 from planner.serving.kv_transfer import kv_token_time_s, kv_transfer_times_s, piecewise_transfers, waiting_for_link
 from planner.simulator import simulate
@@ -41,7 +41,26 @@ def pair(
     return Deployment.disaggregated(config, config, replicas, transfer)
 
 
+def steps_s(config: ReplicaConfig, tokens: int) -> np.ndarray:
+    return np.array(
+        [step_time(config, chunks=[(min(CHUNK, tokens - past), past)]).total_s for past in range(0, tokens, CHUNK)]
+    )
+
+
 class TestLonePrompt:
+    def test_an_infinitely_fast_link_delays_nothing(self) -> None:
+        assert piecewise_transfers(pair(INFINITE), MIX).exposed_s() == pytest.approx(0.0, abs=1e-9)
+
+    def test_a_link_faster_than_prefill_leaves_the_last_chunk(self) -> None:
+        deployment = pair(FAST)
+        found = piecewise_transfers(deployment, PROMPT)
+        assert found.exposed_s() == pytest.approx(464 / 2000 * kv_transfer_times_s(deployment, PROMPT), rel=1e-9)
+
+    def test_a_link_slower_than_prefill_carries_all_bytes_from_the_first_chunk_on(self) -> None:
+        deployment = pair(SLOW)
+        found, steps = piecewise_transfers(deployment, PROMPT), steps_s(deployment.pools[0].config, 2000)
+        assert found.exposed_s() == pytest.approx(kv_transfer_times_s(deployment, PROMPT) - steps[1:].sum(), rel=1e-6)
+
     @pytest.mark.parametrize(("nic", "layerwise"), [(INFINITE, False), (FAST, True), (BETWEEN, False), (SLOW, True)])
     def test_chunk_by_chunk_is_never_later_and_all_bytes_are_sent(self, nic: float, layerwise: bool) -> None:
         transfer = KvTransfer(layerwise=layerwise)
@@ -67,8 +86,26 @@ class TestLonePrompt:
         theory, judge = evaluate(deployment, lone), simulate(deployment, lone, requests=1)
         assert theory.kv_transfer_s == pytest.approx(judge.kv_transfer_s, rel=1e-3)
 
+    def test_a_cached_prefix_sent_early_is_never_later(self) -> None:
+        lengths = TokenLengths.from_pairs([600, 3200], [20, 20])
+        for nic in (FAST, BETWEEN, SLOW):
+            late, early = (
+                piecewise_transfers(pair(nic, early=first), lengths, cached_share=0.75) for first in (False, True)
+            )
+            assert (early.exposed_s() <= late.exposed_s()).all()
+            assert early.exposed_s()[0] < late.exposed_s()[0]  # one chunk of 150 tokens behind 450
+            assert early.pieces_s.sum(axis=0) == pytest.approx(late.total_s)
+
 
 class TestShared:
+    def test_a_link_is_as_busy_in_pieces_and_waits_are_shorter(self) -> None:
+        for nic in (FAST, BETWEEN):
+            whole, pieces = (waiting_for_link(pair(nic, sent), MIX, 1.0) for sent in (False, True))
+            assert pieces.utilisation == pytest.approx(whole.utilisation, rel=1e-9)
+            assert pieces.wait.mean_s < whole.wait.mean_s
+            for share in (0.5, 0.9, 0.99):
+                assert pieces.wait.quantile_s(share) <= whole.wait.quantile_s(share)
+
     @pytest.mark.parametrize(("nic", "tolerance"), [(FAST, 0.1), (BETWEEN, 0.15)])
     def test_against_simulation(self, nic: float, tolerance: float) -> None:
         """Eight prefill replicas into one decode replica, whose link is where transfers meet."""

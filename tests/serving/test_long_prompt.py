@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 
@@ -47,6 +48,12 @@ def test_smaller_chunks_stall_less_but_the_prompt_takes_longer() -> None:
     first_token_s = [each[-1].end_s for each in played]
     assert longest == sorted(longest)
     assert first_token_s == sorted(first_token_s, reverse=True)
+
+
+def test_steps_follow_one_another_and_the_prompt_comes_at_zero() -> None:
+    played = gaps(512)
+    assert all(one.end_s == pytest.approx(after.start_s, abs=1e-12) for one, after in pairwise(played))
+    assert next(gap for gap in played if gap.prompt_tokens).start_s == pytest.approx(0.0, abs=1e-12)
 
 
 def test_once_done_the_prompt_decodes_with_the_others() -> None:

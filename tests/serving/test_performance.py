@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hardware_db import EngineCosts
 from planner.core import InputError, Metric
@@ -27,6 +30,7 @@ from planner.serving import (
     step_spread,
     token_costs,
 )
+from planner.serving.kv_transfer import kv_transfer_times_s
 from planner.simulator import simulate
 from planner.workload import ArrivalProcess, RequestClass, TokenLengths, Workload
 from tests.builders import CHAT, FP8, calibrated, chat, disaggregated, mixed, replica
@@ -38,6 +42,10 @@ LONE = Workload.of(1e-3, TokenLengths.constant(1000, 101))
 
 class TestLoadToZero:
     """A request that meets nobody takes exactly its own steps."""
+
+    def test_mixed_ttft_is_one_prompt_step(self) -> None:
+        alone = step_time(replica(), chunks=[(1000, 0)]).total_s
+        assert evaluate(mixed(), LONE).ttft.mean_s == pytest.approx(alone, rel=0.02)
 
     @pytest.mark.parametrize("rate_per_s", [1e-3, 1e-7])
     def test_mixed_tpot_is_a_decode_step_however_seldom_requests_come(self, rate_per_s: float) -> None:
@@ -61,6 +69,12 @@ class TestLoadToZero:
         long = sum(step_time(config, chunks=[chunk]).total_s for chunk in chunks)
         assert found.ttft.quantile_s(0.5) == pytest.approx(short, rel=0.02)
         assert found.ttft.quantile_s(0.95) == pytest.approx(long, rel=0.02)
+
+    def test_tpot_is_a_decode_step_at_the_mean_context(self) -> None:
+        alone = step_time(replica(), decode_contexts=[1051]).total_s  # contexts 1001..1100 have mean 1050.5
+        performance = evaluate(mixed(), LONE)
+        assert performance.tpot.mean_s == pytest.approx(alone, rel=0.01)
+        assert performance.tpot.quantile_s(0.99) == pytest.approx(alone, rel=0.02)
 
     def test_disaggregated_pays_the_transfer_once(self) -> None:
         # 1000 tokens * 131,072 B at 85 % of one 50 GB/s NIC = 3.08 ms, before the first token and in no gap.
@@ -91,6 +105,20 @@ class TestLoadToOne:
         assert p99[0] < p99[1] < p99[2]
         assert p99[2] > 3 * p99[0]
         assert not evaluate(mixed(), chat(1.02 * limit)).stable
+
+
+@settings(max_examples=15)
+@given(low=st.floats(0.05, 0.9), step=st.floats(1.02, 1.1))
+def test_latency_never_falls_with_the_rate(low: float, step: float) -> None:
+    limit = fluid_rate_per_s(Pool(role=Role.MIXED, config=replica(), replicas=1), chat(1.0))
+    slow, fast = evaluate(mixed(), chat(low * limit)), evaluate(mixed(), chat(low * step * limit))
+    assert fast.ttft.mean_s >= 0.99 * slow.ttft.mean_s
+    assert fast.tpot.mean_s >= 0.99 * slow.tpot.mean_s
+
+
+def test_burstier_arrivals_wait_longer() -> None:
+    calm, bursty = evaluate(mixed(2), chat(60.0)), evaluate(mixed(2), chat(60.0, scv=6.0))
+    assert bursty.ttft.quantile_s(0.99) > calm.ttft.quantile_s(0.99)
 
 
 def small(**changes: Any) -> ReplicaConfig:
@@ -209,6 +237,11 @@ def test_decode_pool_sees_only_requests_that_decode() -> None:
     assert rest.output_tokens == (5,)
     with pytest.raises(InputError, match=r"every request has one output token\. Fix: use a mixed deployment"):
         evaluate(disaggregated(), Workload.of(1.0, TokenLengths.constant(10, 1)))
+
+
+def test_transfer_times_scale_with_the_prompt() -> None:
+    times = kv_transfer_times_s(disaggregated(), CHAT)
+    assert times / CHAT.inputs == pytest.approx(np.full(4, 131_072 / (0.85 * 50e9)))
 
 
 def test_costs_are_split_by_capacity_as_pools_of_their_own_would_split_them() -> None:

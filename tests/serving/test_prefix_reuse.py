@@ -83,6 +83,12 @@ def test_the_largest_stable_rate_is_one_at_its_own_hits() -> None:
     assert not evaluate(deployment, workload(1.03 * limit)).stable
 
 
+def test_without_a_prefix_cache_nothing_is_found() -> None:
+    deployment = Deployment.mixed(replica(own_schedule=Schedule(prefix_cache=False)))
+    assert simulate(deployment, workload(2.0), requests=50).pools[0].prefix_hits == 0.0
+    assert evaluate(deployment, workload(2.0)).assumptions == evaluate(deployment, workload(2.0, None)).assumptions
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -30,6 +30,18 @@ def model(role: Role, lengths: TokenLengths = LENGTHS) -> PoolModel:
 
 
 class TestWorkLengths:
+    def test_prompts_alike_are_their_tokens(self) -> None:
+        alike = TokenLengths.constant(9000, 50)
+        assert work_lengths(model(Role.MIXED, alike), alike) is alike
+
+    def test_decodes_know_no_prompts(self) -> None:
+        assert work_lengths(model(Role.DECODE), LENGTHS) is LENGTHS
+
+    def test_long_prompts_are_more_and_short_ones_less(self) -> None:
+        more = work_lengths(model(Role.PREFILL), LENGTHS).inputs / LENGTHS.inputs
+        assert np.all(np.diff(more) > 0.0)
+        assert more[0] < 1.0 < more[-1]
+
     def test_the_time_of_full_steps_is_that_of_the_chunks(self) -> None:
         """Two prompts take work in the ratio of the times of their chunks, step by step at their own attention."""
         timer, times = config().timer, []

@@ -14,6 +14,7 @@ from planner.serving import (
     Performance,
     evaluate,
     largest_stable_rate_per_s,
+    log_excess,
     sustainable_rate_per_s,
 )
 from planner.serving.rates import rate_sweep
@@ -76,12 +77,31 @@ def test_targets_hold_at_the_rate_found_and_fail_a_little_above(slo: Slo) -> Non
     assert not evaluate(POOL, chat(1.01 * rate)).meets(slo)
 
 
+def test_tighter_targets_never_sustain_more() -> None:
+    rates = [
+        sustainable_rate_per_s(POOL, chat(1.0), Slo(targets=(TTFT.model_copy(update={"threshold_s": seconds}),)))
+        for seconds in (0.05, 0.1, 0.3, 1.0, 10.0)
+    ]
+    assert rates == sorted(rates)
+
+
 def test_a_target_below_the_idle_latency_sustains_nothing_and_a_loose_one_all_that_is_stable() -> None:
     nothing = Slo(targets=(LatencyTarget(metric=Metric.TTFT, percentile=0.5, threshold_s=1e-6),))
     assert sustainable_rate_per_s(POOL, chat(1.0), nothing) == 0.0
     loose = Slo(targets=(LatencyTarget(metric=Metric.TTFT, percentile=0.5, threshold_s=1e6),))
     limit = largest_stable_rate_per_s(POOL, chat(1.0))
     assert sustainable_rate_per_s(POOL, chat(1.0), loose) == pytest.approx(limit, rel=0.01)
+
+
+def test_joint_share_lies_between_its_bounds() -> None:
+    """Frechet: sum - 1 <= P(both) <= the smaller."""
+    found = evaluate(POOL, chat(60.0))
+    ttft, tpot = found.ttft.quantile_s(0.8), found.tpot.quantile_s(0.7)
+    targets = tuple(
+        LatencyTarget(metric=metric, percentile=0.5, threshold_s=seconds)
+        for metric, seconds in ((Metric.TTFT, ttft), (Metric.TPOT, tpot))
+    )
+    assert 0.5 - 0.01 <= found.attainment(Slo(targets=targets)) <= 0.7 + 0.02
 
 
 def test_joint_distribution_of_dependent_groups() -> None:
@@ -109,6 +129,15 @@ def test_sweep_is_evaluate_at_each_rate() -> None:
     assert sweep.binding(SLO)[0] is None
 
 
+def test_sweep_ends_below_the_limit_of_stability() -> None:
+    sweep = rate_sweep(POOL, chat(1.0), points=4)
+    limit = largest_stable_rate_per_s(POOL, chat(1.0))
+    assert sweep.rates_per_s[-1] == pytest.approx(0.995 * limit)
+    assert all(performance.stable for performance in sweep.performances)
+    tails = sweep.latencies_s(Metric.TTFT, 0.99)
+    assert np.all(np.diff(tails) > 0.0)
+
+
 @pytest.mark.parametrize(("metric", "percentile"), [(Metric.TTFT, 0.99), (Metric.TPOT, 0.5)])
 def test_interpolated_rates_are_those_evaluated(metric: Metric, percentile: float) -> None:
     few = rate_sweep(POOL, chat(1.0), points=20)
@@ -125,3 +154,8 @@ def test_a_sweep_beyond_stability_is_infinite_from_there_on() -> None:
     assert np.isfinite(tails[sweep.rates_per_s < 0.9 * limit]).all()
     assert np.isinf(tails[sweep.rates_per_s > limit]).all()
     assert sweep.goodput_per_s(SLO)[-1] == 0.0
+
+
+def test_overload_is_infinitely_far_from_its_targets() -> None:
+    limit = largest_stable_rate_per_s(POOL, chat(1.0))
+    assert log_excess(evaluate(POOL, chat(2.0 * limit)), SLO) == math.inf

@@ -13,6 +13,7 @@ from planner.serving import (
     input_capacity_share,
     largest_stable_rate_per_s,
 )
+from planner.serving.prefix_cache import behind_cache
 from planner.serving.session_cache import away_share, behind_session_cache, busy_factor
 from planner.simulator import simulate
 from planner.workload import RequestClass, Sessions, TokenLengths, TurnCount, Workload
@@ -45,9 +46,25 @@ def test_without_memory_only_the_system_prompt_is_found() -> None:
     assert not seen.own_past.any()
 
 
+@pytest.mark.parametrize("router", [Router.ROUND_ROBIN, Router.PREFIX_AFFINITY])
+def test_more_memory_never_hits_less(router: Router) -> None:
+    workload = Workload.of_sessions(5.0, SESSIONS)
+    shares = [behind_cache(pool_of(4, router), workload, 2.0, room).hit_share for room in np.geomspace(1e3, 1e6, 12)]
+    assert all(np.diff(shares) >= -1e-9)
+
+
 def test_what_sessions_say_again_is_cached_and_costs_less_than_the_same_prompts_alone() -> None:
     talking, apart = Workload.of_sessions(5.0, SESSIONS), Workload.of(5.0, SESSIONS.lengths)
     assert 0.0 < input_capacity_share(pool_of(), talking) < input_capacity_share(pool_of(), apart) < 1.0
+
+
+def test_keeping_sessions_where_they_are_never_hits_less() -> None:
+    workload = Workload.of_sessions(5.0, SESSIONS)
+    spread, kept = (
+        behind_cache(pool_of(4, router), workload, 2.0, 60_000.0).hit_share
+        for router in (Router.ROUND_ROBIN, Router.PREFIX_AFFINITY)
+    )
+    assert kept > spread
 
 
 @pytest.mark.parametrize(("router", "rate"), [(Router.ROUND_ROBIN, 8.0), (Router.PREFIX_AFFINITY, 8.0)])
@@ -57,6 +74,12 @@ def test_hits_are_those_of_the_simulation(router: Router, rate: float) -> None:
     deployment = Deployment(pools=(pool_of(2, router),))
     theory, simulated = evaluate(deployment, workload), simulate(deployment, workload, requests=1200)
     assert theory.pools[0].prefix_hits == pytest.approx(simulated.pools[0].prefix_hits, abs=0.06)
+
+
+def test_known_hits_leave_their_share_to_compute() -> None:
+    kind = RequestClass(lengths=TokenLengths.constant(1600, 100), prefix_hit_rate=0.4)
+    workload = Workload(arrivals=Workload.of(1.0, kind.lengths).arrivals, classes=(kind,))
+    assert behind_cache(pool_of(), workload, 1.0, 1e5).hit_share == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.4])

@@ -64,6 +64,17 @@ def test_a_tier_slower_than_computing_is_not_used() -> None:
     assert means_s(evaluate(pool(slow), prompts(4.0))) == pytest.approx(means_s(evaluate(pool(), prompts(4.0))))
 
 
+def test_more_tiers_and_more_bandwidth_never_hurt() -> None:
+    by_tiers = [evaluate(pool(*tiers), prompts(4.0)).ttft.mean_s for tiers in ((), (HOST,), (HOST, SSD))]
+    assert by_tiers == sorted(by_tiers, reverse=True)
+    speeds = (2e10, 4e10, 8e10, 1e12)
+    by_speed = [
+        evaluate(pool(HOST.model_copy(update={"read_bytes_per_s": speed})), prompts(4.0)).ttft.mean_s
+        for speed in speeds
+    ]
+    assert by_speed == sorted(by_speed, reverse=True)
+
+
 def test_a_link_that_cannot_keep_up_limits_the_rate() -> None:
     """Loads that take almost as long as computing hold up more than they save."""
     (endless,) = tier_loads(pool(ENDLESS).pools[0].config)

@@ -56,6 +56,11 @@ def test_an_unstable_deployment_has_no_goodput() -> None:
     assert not performance([0.1], [0.01], Method.ANALYTIC, stable=False).meets(SLO)
 
 
+def test_meeting_needs_every_target() -> None:
+    assert performance([0.5], [0.01], Method.ANALYTIC).meets(SLO)
+    assert not performance([0.5], [0.1], Method.ANALYTIC).meets(SLO)
+
+
 def test_gpus_add_up_over_pools_and_replicas() -> None:
     assert mixed(3, tp=2).gpus == 6
     assert disaggregated((2, 3), tp=4).gpus == 20

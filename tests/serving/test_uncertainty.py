@@ -4,9 +4,10 @@ import math
 
 import pytest
 
+from planner.core import Metric
 from planner.engine.replica import step_shape
 from planner.roofline import OperatorFamily, Parallelism
-from planner.serving import Deployment
+from planner.serving import Deployment, ServingKind, latency_intervals
 from planner.serving.uncertainty import (
     GROUP_SPREADS,
     KernelSpreads,
@@ -15,6 +16,8 @@ from planner.serving.uncertainty import (
     step_spread,
 )
 from tests.serving.test_closed_loop import EIGHT_BIT, calibrated, large
+
+MEANS_S = {Metric.TTFT: 0.5, Metric.TPOT: 0.02, Metric.E2E: 10.5, Metric.ITL: 0.02}
 
 
 def test_variances_of_kernels_and_groups_add_up() -> None:
@@ -55,6 +58,24 @@ def test_kernels_of_another_kind_of_layer_are_named_and_less_sure() -> None:
     wanted = "recurrent_prefill/mamba2 is not measured, recurrent_prefill/gated_delta stands in"
     assert any(wanted in note for note in config.assumptions)
     assert not any("mamba2" in note for note in measured.assumptions)
+
+
+def test_intervals_hold_the_mean_and_are_log_symmetric() -> None:
+    deployment = Deployment.mixed(large())
+    intervals = latency_intervals(deployment, 2000.0, 500.0, [16.0], MEANS_S)
+    for metric, (low, high) in intervals.items():
+        assert low < MEANS_S[metric] < high
+        assert low * high == pytest.approx(MEANS_S[metric] ** 2)
+
+
+@pytest.mark.parametrize("kind", ServingKind)
+def test_spreads_are_those_of_servers(kind: ServingKind) -> None:
+    """Repeats of a run differ by 2 % in TTFT: no prediction is surer, nor is one a factor of 3 off."""
+    group = GROUP_SPREADS[kind]
+    assert 0.0 <= group.tpot < math.log(3.0)
+    assert 0.02 < group.ttft < math.log(3.0)
+    assert 0.0 <= group.shared <= 1.0
+    assert -1.0 <= group.correlation <= 1.0
 
 
 def test_shapes_that_one_fit_times_are_off_each_by_themselves() -> None:
