@@ -6,8 +6,10 @@ import io
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from planner.core import InputError
+from planner.core import InputError, PlannerError
 from planner.traffic import RecognisedTrace, read_any_trace
 
 SHAREGPT = [
@@ -100,3 +102,16 @@ def test_answers_to_nothing_and_empty_answers_are_left_out() -> None:
     assert _pairs(found) == [(10, 10)]
     with pytest.raises(InputError, match="has no request with input and output tokens"):
         _read(rows[:2], tokens_per_character=0.25)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(["from", "role", "value", "content", "tokens"]), st.integers() | st.text() | st.none()
+    )
+)
+def test_odd_turns_are_read_or_refused_in_one_line(turn: dict[str, object]) -> None:
+    try:
+        _read([{"conversations": [{"from": "human", "value": "a"}, turn]}], tokens_per_character=0.25)
+    except PlannerError as error:
+        assert "\n" not in str(error)

@@ -28,6 +28,12 @@ def test_the_end_of_the_cycle_meets_its_beginning_and_no_step_is_left() -> None:
     assert jumps.max() < hours.max() / 5
 
 
+def test_a_constant_profile_is_a_constant_curve() -> None:
+    assert curve_of_profile(DemandProfile(factors=(1.0,) * 5), 3.0, 600.0).rates_per_s == pytest.approx(
+        np.full(30, 3.0)
+    )
+
+
 def test_a_drift_varies_the_rate_as_much_as_it_says() -> None:
     flat = DemandProfile(factors=(1.0,) * 24)
     rates = curve_of_profile(flat, 1.0, 60.0, RateDrift.random(0.2, 120.0, seed=1)).rates_per_s

@@ -37,6 +37,12 @@ def test_what_is_named_goes_before_what_would_be_recognised() -> None:
 NAMED_OTHER = {"arrival_s": "timestamp", "input_tokens": "real_in", "output_tokens": "output_tokens"}
 
 
+def test_units_are_as_stated() -> None:
+    """Milliseconds that a reader of small numbers would take for seconds."""
+    found = _read("t;in;out\n0;5;6\n1500;5;6\n", {"arrival_ms": "t", "input_tokens": "in", "output_tokens": "out"})
+    assert found.trace.arrival_s.tolist() == [0.0, 1.5]
+
+
 def test_fields_inside_objects_are_named_by_their_path() -> None:
     rows = [{"meta": {"at": 10.0 * n}, "usage": {"p": 100, "c": 7, "hit": 25}, "ok": "error"} for n in range(3)]
     rows[1]["ok"] = rows[2]["ok"] = "fine"

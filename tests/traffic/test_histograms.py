@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from planner.core import InputError
 from planner.traffic import load_lengths
-from planner.traffic.histograms import Histogram, bucket_lengths, histogram_of, joint_lengths
+from planner.traffic.histograms import Histogram, bucket_lengths, histogram_of, joint_lengths, mean_lengths
 from planner.traffic.prometheus_series import Series, read_series
 
 ONE_TWO_FIVE = [float(m * 10**e) for e in range(6) for m in (1, 2, 5) if m * 10**e <= 131_072]
@@ -108,6 +108,12 @@ def test_constant_lengths_at_an_edge_are_found() -> None:
     assert found.tokens.tolist() == [1000.0]
 
 
+def test_lengths_spread_evenly_stay_even() -> None:
+    """Limit: 101 to 200 tokens alike has the mean of the middle lengths, so nothing is tilted."""
+    found = bucket_lengths(_counted(np.arange(101.0, 201.0), [100.0, 200.0, 300.0]))
+    assert found.weights == pytest.approx(np.full(found.weights.size, found.weights[0]), rel=1e-3)
+
+
 def test_the_last_bucket_reaches_as_far_as_it_is_said_or_needed() -> None:
     few = Histogram(np.array([100.0, math.inf]), np.array([0.0, 10.0]), 1300.0)
     assert bucket_lengths(few).tokens.max() <= 200.0  # twice the last edge
@@ -133,3 +139,17 @@ def test_the_joint_distribution_has_both_means_and_no_correlation() -> None:
     product = float((distribution.inputs * distribution.outputs) @ distribution.probabilities)
     assert product == pytest.approx(inputs.mean * outputs.mean, rel=1e-9)
     assert len(distribution.weights) <= 2000
+
+
+def test_many_buckets_still_fit_a_scenario() -> None:
+    """SGLang has 30 edges; the product of both distributions is brought down to 2000 cells."""
+    edges = [float(edge) for edge in range(100, 4000, 100)]
+    lengths = np.random.default_rng(0).integers(1, 3900, 5000) * 1.0
+    marginal = bucket_lengths(_counted(lengths, edges))
+    distribution = joint_lengths(marginal, marginal, "test")
+    assert len(distribution.weights) <= 2000
+    assert distribution.mean_input == pytest.approx(lengths.mean(), rel=1e-3)
+
+
+def test_a_mean_below_one_token_is_one_token() -> None:
+    assert mean_lengths(0.3).tokens.tolist() == [1.0]

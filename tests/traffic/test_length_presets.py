@@ -23,7 +23,7 @@ from planner.traffic import (
     recorded_arrivals,
 )
 from planner.traffic.length_presets import MAX_SUPERPOSED, preset_info
-from planner.workload import TokenLengths
+from planner.workload import Scaling, TokenLengths
 from tests.places import REFERENCE, ROOT
 from tests.traffic.weighted_statistics import correlation, quantile
 
@@ -68,6 +68,10 @@ def test_presets_match_published_statistics(row: dict[str, str]) -> None:
         assert found == pytest.approx(value, abs=0.01)
     else:
         assert found == pytest.approx(value, rel=float(row["relative_tolerance"]), abs=1e-9)
+
+
+def test_every_preset_has_published_statistics() -> None:
+    assert {row["preset"] for row in _reference()} == set(list_lengths()) == set(FULL_TRACES)
 
 
 @pytest.mark.parametrize("name", list_lengths())
@@ -166,6 +170,18 @@ def test_every_packaged_trace_has_lengths_and_requests_in_little_space() -> None
     assert sum(file.stat().st_size for file in RECORDINGS.glob("*.csv.gz")) < 700_000
 
 
+def test_readme_of_recordings_repeats_their_figures() -> None:
+    text = (RECORDINGS / "README.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| ")]
+    tables = {row[0]: row for row in rows if row[0] in list_recordings()}
+    assert set(tables) == set(list_recordings())
+    for name, row in tables.items():
+        info, recording = preset_info(name), load_recording(name)
+        shown = [0.0 if cell == "none" else float(cell.removesuffix(" s")) for cell in row[1:8]]
+        exact = [info.requests, recording.arrival_s[-1], info.drift_window_s, info.drift_cv, info.drift_peak]
+        assert shown == pytest.approx([*exact, info.interarrival_scv, info.scv], rel=5e-3, abs=6e-4)
+
+
 def test_preset_arrivals_have_the_drift_and_what_is_left_of_the_bursts() -> None:
     """Azure's chat: minutes of 0.58 to 1.53 times the mean stay at 40/s, gaps are those of Poisson arrivals."""
     arrivals = preset_arrivals("azure-2023-conv", 40.0)
@@ -182,3 +198,11 @@ def test_arrivals_at_a_very_high_rate_are_those_of_the_most_copies() -> None:
     arrivals = preset_arrivals("mooncake-synthetic", 1e5)
     assert arrivals.rate_per_s == 1e5
     assert arrivals.scv == preset_arrivals("mooncake-synthetic", most_per_s).scv
+
+
+def test_a_recording_can_be_stretched_instead() -> None:
+    """Its minutes pass as fast as requests come more often."""
+    stretched = recorded_arrivals("azure-2023-conv", 40.0, Scaling.STRETCH)
+    once = recorded_arrivals("azure-2023-conv")
+    assert stretched.duration_s == pytest.approx(once.duration_s * once.rate_per_s / 40.0)
+    assert stretched.input_tokens == once.input_tokens

@@ -93,6 +93,14 @@ def test_a_scenario_carries_the_curve() -> None:
     assert "LRU over blocks of 512 tokens" in written["source"]
 
 
+def test_a_logged_share_is_carried_as_a_number() -> None:
+    rows = [{"arrival_s": i, "input_tokens": 100, "output_tokens": 5, "cached_tokens": 40} for i in range(9)]
+    found = read_any_trace(io.StringIO("\n".join(json.dumps(row) for row in rows)))
+    workload = trace_snippet(found)["workload"]
+    assert workload["prefix_hit_rate"] == pytest.approx(0.4)
+    assert "prefix_reuse" not in workload
+
+
 def test_blocks_never_shared_leave_no_curve() -> None:
     rows = [
         {"timestamp": 9 * i, "input_length": 600, "output_length": 5, "hash_ids": [2 * i, 2 * i + 1]} for i in (0, 1)

@@ -28,6 +28,9 @@ from tests.studies.demand_profiles import profiles, table_row
 README = ROOT / "planner" / "presets" / "profiles" / "README.md"
 
 
+SHAPE = np.array([0.2, 0.5, 1.5, 1.8])
+
+
 def trace_of(counts: list[int], hours: float = 1.0, source: str = "given") -> Trace:
     """So many arrivals in each stretch of so many hours, evenly spread, the first at time 0."""
     times = [(place + k / count) * hours * 3600.0 for place, count in enumerate(counts) for k in range(count)]
@@ -35,6 +38,24 @@ def trace_of(counts: list[int], hours: float = 1.0, source: str = "given") -> Tr
 
 
 # --- recordings -----------------------------------------------------------------------------------------------------
+
+
+def test_a_drawn_day_is_read_back() -> None:
+    """Truth: the rates that a Poisson stream was drawn with, by thinning (Lewis and Shedler 1979), over twenty days."""
+    generator = np.random.default_rng(3)
+    horizon_s, most = 20 * 86_400.0, 0.1 * SHAPE.max()
+    times = np.cumsum(generator.exponential(1.0 / most, int(1.1 * most * horizon_s)))
+    times = times[times < horizon_s]
+    kept = times[generator.random(times.size) * SHAPE.max() < SHAPE[(times // 21_600).astype(int) % 4]]
+    ones = np.ones(kept.size)
+    trace = Trace.from_arrays(kept, ones, ones)
+    found = measured_from_trace(trace, 6.0, recorded_hours=480.0)
+    error = 4.0 / np.sqrt(0.1 * SHAPE * 21_600 * 20)  # four standard errors of a Poisson count
+    assert np.all(np.abs(np.array(found.profile.factors) / SHAPE - 1.0) < error)
+    assert found.mean_per_s == pytest.approx(0.1, rel=0.02)
+    assert found.seen == (20,) * 4
+    poisson = np.sqrt(0.1 * SHAPE * 21_600) / (0.1 * 21_600)  # standard deviation of a count / mean count
+    assert np.array(found.spread, dtype=float) == pytest.approx(poisson, rel=0.6)
 
 
 def test_counts_are_conserved_exactly() -> None:
@@ -83,6 +104,12 @@ def test_a_period_that_ends_a_little_early_is_rated_by_what_was_recorded_of_it()
     times = np.arange(2396) * 36.0
     trace = Trace.from_arrays(times, np.ones(2396), np.ones(2396))
     assert profile_from_trace(trace, 6.0).factors == pytest.approx((1.0,) * 4, rel=1e-9)
+
+
+def test_silence_at_the_end_counts() -> None:
+    """A recording that goes on after its last request has periods without any."""
+    found = measured_from_trace(trace_of([6, 6, 0, 0], 6.0), 6.0, recorded_hours=24.0)
+    assert found.profile.factors == pytest.approx((2.0, 2.0, 0.0, 0.0))
 
 
 def test_a_trace_and_its_rates_fold_alike() -> None:
@@ -185,3 +212,10 @@ def test_presets_match_published_totals(name: str, mean_per_s: float, peak_to_me
     info = profile_info(name)
     assert info.mean_per_s == pytest.approx(mean_per_s, rel=2e-3)
     assert info.recorded_peak_to_mean == pytest.approx(peak_to_mean, rel=2e-3)
+
+
+@pytest.mark.parametrize(("name", "weekend"), [("azure-2024-code-week", (1, 2)), ("azure-2024-conv-week", (0, 6))])
+def test_weekends_fall_where_the_calendar_has_them(name: str, weekend: tuple[int, int]) -> None:
+    """10 May 2024 was a Friday, 12 May a Sunday: Saturday and Sunday are the calmest days of both weeks."""
+    days = np.array(load_profile(name).factors).reshape(7, 24).mean(axis=1)
+    assert set(np.argsort(days)[:2].tolist()) == set(weekend)

@@ -28,6 +28,16 @@ def _bucket(edges: Sequence[float], seconds: float) -> int:
     return int(np.searchsorted(edges, seconds, side="left"))
 
 
+def test_the_length_distribution_of_two_scrapes_is_near_the_lengths() -> None:
+    found = read_metrics(
+        DATA / "metrics" / "vllm_first.txt", DATA / "metrics" / "vllm_second.txt", interval_s=600.0
+    ).lengths
+    for values, truth in ((found.inputs, 0), (found.outputs, 1)):
+        lengths = LAW.sample(2000, seed=1)[truth][500:]
+        deviation = math.sqrt(float((values - lengths.mean()) ** 2 @ found.probabilities))
+        assert deviation == pytest.approx(lengths.std(), rel=0.2)
+
+
 def _answer(series: Mapping[str, Callable[[float], float]], times_s: Sequence[float]) -> io.StringIO:
     """A range query that returned these series (name with labels -> value at a time)."""
     result = []
@@ -68,6 +78,13 @@ def test_a_recorded_page_of_vllm_is_recognised_and_its_parts_add_up() -> None:
     whole_s = latencies[Metric.TTFT].mean_s + gaps.count * gaps.mean_s
     assert latencies[Metric.E2E].mean_s == pytest.approx(whole_s, abs=1e-5)
     assert latencies[Metric.E2E].mean_s == pytest.approx(0.50343, abs=1e-5)
+
+
+def test_what_a_recorded_page_does_not_say_is_left_out() -> None:
+    """This release counted no prefix hits; its gauges are those of an idle server."""
+    found = read_metrics(io.StringIO(recorded_page(SINGLE)), interval_s=60.0)
+    assert found.prefix_share is None and found.drift is None
+    assert (found.mean_running, found.mean_waiting, found.kv_usage, found.preempted) == (0.0, 0.0, 0.0, 0.0)
 
 
 def _under_load() -> tuple[ServerMetrics, dict[str, FloatArray]]:

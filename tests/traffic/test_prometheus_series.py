@@ -7,11 +7,18 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from planner.core import InputError
+from planner.core import InputError, PlannerError
 from planner.traffic import prometheus_series
 from planner.traffic.prometheus_series import Series, increases, join_scrapes, read_series
 from tests.places import DATA
+
+PAGE = 'a_total{x="1"} 2 3\nb_bucket{le="+Inf"} 4\n'
+
+
+ANSWER = '{"data": {"resultType": "matrix", "result": [{"metric": {"__name__": "a"}, "values": [[1, "2"]]}]}}'
 
 
 def _read(text: str) -> tuple[Series, ...]:
@@ -109,3 +116,12 @@ def test_files_beyond_the_limits_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(prometheus_series, "KIND", kind)
     with pytest.raises(InputError, match="larger than"):
         _read("a_total 1\n" * 10)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(max_size=60), st.integers(0, 120), st.sampled_from([PAGE, ANSWER]))
+def test_any_text_is_read_or_refused_in_one_line(odd: str, place: int, text: str) -> None:
+    try:
+        _read(text[:place] + odd + text[place:])
+    except PlannerError as error:
+        assert "\n" not in str(error)

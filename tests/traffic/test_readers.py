@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import re
@@ -10,17 +11,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from planner.core import InputError
+from planner.core import InputError, PlannerError
 from planner.traffic import (
     RecognisedTrace,
     describe,
+    load_lengths,
     read_any_trace,
     read_trace,
     requests,
 )
+from planner.traffic.length_presets import preset_info
 from planner.workload import ArrivalProcess
 from tests.places import DATA
 
@@ -198,6 +201,15 @@ def test_langfuse_csv_leaves_spans_and_errors_out() -> None:
     )
 
 
+def test_langfuse_details_add_up_to_its_own_totals() -> None:
+    """inputUsage and outputUsage are sums over usageDetails: reading either gives the same."""
+    text = (DATA / "traces" / "langfuse_observations.csv").read_text(encoding="utf-8")
+    _same(
+        read_any_trace(DATA / "traces" / "langfuse_observations.csv"),
+        _read(text.replace("inputUsage", "x").replace("outputUs", "y")),
+    )
+
+
 def test_other_public_layouts() -> None:
     vidur = _read("arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,591,140\n0.125,547,248\n")
     assert (vidur.format, _columns(vidur)) == ("Vidur trace (CSV)", ([0.0, 0.125], [591, 547], [140, 248]))
@@ -229,6 +241,22 @@ def test_fractions_are_no_milliseconds_of_mooncake() -> None:
 
 
 # --- published figures ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "percent"), [("mooncake_conversation", 37.4), ("mooncake_synthetic", 65.1)])
+def test_prefix_shares_are_those_published_beside_the_traces(name: str, percent: float, shared: Path) -> None:
+    found = read_any_trace(shared / "traces" / f"{name}.csv.gz")
+    assert found.prefix_share == pytest.approx(percent / 100.0, abs=5e-4)
+
+
+def test_a_public_trace_is_the_packaged_one(shared: Path) -> None:
+    """Mooncake's clock is found to tick every 3 s, and what is left is as bursty as the packaged trace says."""
+    found = read_any_trace(shared / "traces" / "mooncake_conversation.csv.gz")
+    info, lengths = preset_info("mooncake-conversation"), load_lengths("mooncake-conversation")
+    assert found.notes == ("timestamps tick every 3 s: arrivals spread inside a tick",)
+    assert found.trace.rate_per_s == pytest.approx(info.rate_per_s, rel=1e-3)
+    assert found.trace.arrival_scv() == pytest.approx(info.interarrival_scv, rel=0.02)
+    assert found.trace.lengths().mean_input == pytest.approx(lengths.mean_input, rel=1e-6)
 
 
 def test_facts_repeat_the_published_ones(shared: Path) -> None:
@@ -450,3 +478,107 @@ ONE = '{"time": 1, "input_tokens": 1, "output_tokens": 1}\n'
 def test_many_rows_without_tokens_are_given_up(text: str) -> None:
     with pytest.raises(InputError, match=r"hardly a token count in the first 10000 rows"):
         _read(text)
+
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 2000),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=6),
+    st.sampled_from(
+        ["2024-01-01", "12", "nan", "-1e400", "2024-01-01T00:00:00Z", "inf", "{}", "0001-01-01", "failure"]
+    ),
+)
+
+
+KEYS = st.sampled_from(
+    [
+        *("timestamp", "created", "arrival_s", "timestamp_ms", "input_tokens", "output_tokens", "prompt_tokens"),
+        *("completion_tokens", "usage", "usageDetails", "response", "body", "input", "output", "status", "hash_ids"),
+        *("input_length", "output_length", "input_lens", "output_lens", "start_times", "queue_times", "errors"),
+        *("request_rate", "mean_ttft_ms", "cached_tokens", "data", "max_concurrency", "", "input_cached_tokens"),
+    ]
+)
+
+
+VALUES = st.recursive(SCALARS, lambda v: st.lists(v, max_size=3) | st.dictionaries(KEYS, v, max_size=3), max_leaves=8)
+
+
+ROWS = st.lists(st.dictionaries(KEYS, VALUES, max_size=7), max_size=6)
+
+
+def _survives(content: str | bytes) -> None:
+    """Either a sound trace or an error that instructs; never anything else."""
+    try:
+        found = _read(content)
+    except PlannerError as error:
+        assert error.fix
+        return
+    trace = found.trace
+    assert trace.arrival_s.size == trace.input_tokens.size == trace.output_tokens.size > 0
+    assert trace.arrival_s[0] == 0.0
+    assert (np.diff(trace.arrival_s) >= 0.0).all()
+    assert min(trace.input_tokens.min(), trace.output_tokens.min()) >= 1
+    assert found.prefix_share is None or 0.0 <= found.prefix_share <= 1.0
+    assert describe(found)
+
+
+@settings(max_examples=150)
+@given(st.binary(max_size=200) | st.binary(max_size=60).map(gzip.compress) | st.text(max_size=200))
+def test_arbitrary_bytes(content: str | bytes) -> None:
+    _survives(content)
+
+
+@settings(max_examples=120)
+@given(ROWS)
+def test_arbitrary_json(rows: list[dict[str, object]]) -> None:
+    _survives(_lines(rows))
+    _survives(json.dumps(rows))
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(KEYS, min_size=1, max_size=6),
+    st.lists(st.lists(SCALARS, max_size=7), max_size=6),
+    st.sampled_from(",;\t|"),
+)
+def test_arbitrary_tables(header: list[str], rows: list[list[object]], delimiter: str) -> None:
+    lines = [header, *([str(cell) for cell in row] for row in rows)]
+    _survives("\n".join(delimiter.join(line) for line in lines))
+
+
+junk = st.text(alphabet=st.characters(codec="utf-8"), max_size=60)
+
+
+cell = st.one_of(st.integers(-3, 50).map(str), st.floats().map(str), st.sampled_from(["", '"', "2024-01-01", "x", "#"]))
+
+
+table = st.lists(st.lists(cell, min_size=2, max_size=4).map(",".join), max_size=8).map("\n".join)
+
+
+@settings(max_examples=200)
+@given(st.one_of(junk, junk.map(lambda text: HEADER + text), table.map(lambda rows: HEADER + rows)))
+@example(HEADER + "0,1\x00,1\n")
+@example(HEADER + "1e-320,1,1\n2e-320,1,1\n9,1,1\n")
+def test_junk_is_read_or_refused(text: str) -> None:
+    """Whatever the text: either a valid trace, or a PlannerError; never another exception, never a warning."""
+    try:
+        trace = read_trace(io.StringIO(text))
+    except PlannerError:
+        return
+    assert (np.diff(trace.arrival_s) >= 0).all()
+    assert min(trace.lengths().output_tokens) >= 1
+    try:
+        assert trace.rate_per_s > 0
+        assert trace.arrival_scv() >= 0
+    except PlannerError:
+        return
+
+
+@given(st.binary(max_size=80))
+@example(b"\x1f\x8b" + bytes(30))
+def test_junk_bytes_are_refused(content: bytes) -> None:
+    with pytest.raises(PlannerError):
+        read_trace(io.BytesIO(content))

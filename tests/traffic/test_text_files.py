@@ -26,6 +26,12 @@ def test_text_is_the_same_however_it_is_packed(content: str | bytes) -> None:
     assert text_of(source, "x", KIND) == TEXT
 
 
+def test_paths_are_read_and_unpacked_whatever_they_are_called(tmp_path: Path) -> None:
+    for name, content in (("a.csv", TEXT.encode()), ("a.csv.gz", PACKED), ("misnamed.json", PACKED)):
+        (tmp_path / name).write_bytes(content)
+        assert text_of(tmp_path / name, name, KIND) == text_of(str(tmp_path / name), name, KIND) == TEXT
+
+
 def test_files_beyond_the_limit_are_refused_unread(tmp_path: Path) -> None:
     large = TEXT.encode() * 100
     (tmp_path / "large.csv").write_bytes(large)

@@ -25,6 +25,21 @@ def test_poisson_arrivals_have_scv_and_dispersion_one() -> None:
     assert trace.dispersion(10.0) == pytest.approx(1.0, abs=5 * math.sqrt(2.0 / 2000))
 
 
+def test_dispersion_of_a_renewal_process_tends_to_the_scv_of_its_gaps() -> None:
+    """Renewal theorem for the variance (Cox, Renewal Theory, 1962, sec. 4.5); 4000 windows of about 100 arrivals."""
+    trace = _arrivals_only(ArrivalProcess(rate_per_s=1.0, scv=4.0).sample_times_s(400_000, seed=9))
+    assert trace.dispersion(100.0) == pytest.approx(4.0, abs=5 * 4.0 * math.sqrt(2.0 / 4000))
+
+
+def test_dispersion_sees_drift_that_the_scv_does_not() -> None:
+    """Poisson at 5/s and then 15/s: SCV near 1.3 at most, counts in 10 s windows vary as 1 + 10 Var[rate] / E[rate]."""
+    slow = ArrivalProcess(rate_per_s=5.0).sample_times_s(10_000, seed=1)
+    fast = slow[-1] + ArrivalProcess(rate_per_s=15.0).sample_times_s(30_000, seed=2)
+    trace = _arrivals_only(np.concatenate([slow, fast]))
+    assert trace.arrival_scv() < 1.7
+    assert trace.dispersion(10.0) == pytest.approx(1.0 + 10.0 * 25.0 / 10.0, rel=0.1)
+
+
 def test_dispersion_by_counting_windows() -> None:
     rng = np.random.default_rng(0)
     times = np.sort(rng.random(500)) * 60.0

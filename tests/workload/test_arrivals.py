@@ -34,6 +34,13 @@ def test_gap_mean_and_scv_match_renewal_theory(scv: float) -> None:
     assert abs(gaps.var() * rate**2 / scv - 1.0) < 5 * math.sqrt((kurtosis - 1.0) / count)
 
 
+def test_poisson_counts_have_variance_equal_to_their_mean() -> None:
+    times = ArrivalProcess(rate_per_s=8.0).sample_times_s(200_000, seed=3)
+    counts = np.bincount(times.astype(np.int64))[:20_000]
+    assert counts.mean() == pytest.approx(8.0, abs=5 * math.sqrt(8.0 / 20_000))
+    assert counts.var() / counts.mean() == pytest.approx(1.0, abs=5 * math.sqrt(2.0 / 20_000))
+
+
 @pytest.mark.parametrize("scv", [0.0, 1e-13])
 def test_no_variance_is_a_metronome(scv: float) -> None:
     times = ArrivalProcess(rate_per_s=2.0, scv=scv).sample_times_s(4, seed=1)

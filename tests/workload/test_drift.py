@@ -37,6 +37,13 @@ def test_operational_time_and_back_is_the_same_time(rates: list[float], window_s
     assert passed == pytest.approx(operational_s, rel=1e-6, abs=1e-6 * window_s)
 
 
+@given(FACTORS, st.integers(1, 7))
+def test_operational_time_is_the_clock_after_whole_rounds(rates: list[float], rounds: int) -> None:
+    drift = RateDrift.of(rates, 3.0)
+    whole = np.array([rounds * drift.duration_s])
+    assert drift.operational_s(whole) == pytest.approx(whole)
+
+
 def test_time_runs_at_the_factor_of_its_window() -> None:
     drift = RateDrift.of([1.0, 3.0], window_s=10.0)
     passed = drift.operational_s(np.array([0.0, 4.0, 10.0, 12.0, 20.0, 24.0]))
@@ -86,6 +93,11 @@ def test_the_correlation_of_a_drawn_path_falls_by_e_in_its_time() -> None:
     assert np.mean(found, axis=0) == pytest.approx(expected, abs=0.06)
 
 
+def test_paths_repeat_for_a_seed_and_differ_between_seeds() -> None:
+    assert RateDrift.random(0.4, 60.0, seed=2) == RateDrift.random(0.4, 60.0, seed=2)
+    assert RateDrift.random(0.4, 60.0, seed=2) != RateDrift.random(0.4, 60.0, seed=3)
+
+
 # --- reading a drift ------------------------------------------------------------------------------------------------
 
 
@@ -111,6 +123,10 @@ def test_poisson_arrivals_have_no_drift(seed: int) -> None:
         assert measured_drift(times_s) is None
 
 
+def test_a_metronome_has_no_drift() -> None:
+    assert measured_drift(np.arange(30_000) * 0.37) is None
+
+
 def test_what_is_left_in_operational_time_is_the_renewal_process() -> None:
     """Bursty gaps (SCV 3) times a drift: without the drift the gaps have their SCV again, with it more."""
     times_s = drawn(20.0, RateDrift.random(0.8, 600.0, seed=1), scv=3.0)
@@ -120,6 +136,16 @@ def test_what_is_left_in_operational_time_is_the_renewal_process() -> None:
     left = np.diff(drift.operational_s(times_s))
     assert raw.var() / raw.mean() ** 2 > 5.0
     assert left.var() / left.mean() ** 2 == pytest.approx(3.0, rel=0.15)
+
+
+@pytest.mark.parametrize("scv", [0.25, 1.0, 4.0])
+def test_dispersion_of_drawn_counts_grows_linearly_with_the_window(scv: float) -> None:
+    """Var N / E N = SCV + rate CV^2 w, as long as the window w is much shorter than the drift moves."""
+    rate_per_s, drift = 20.0, RateDrift.random(0.4, 2000.0, seed=4)
+    times_s = drawn(rate_per_s, drift, scv)
+    for window_s in (10.0, 20.0, 50.0):
+        counts = np.bincount((times_s // window_s).astype(int))[:-1]
+        assert counts.var() / counts.mean() == pytest.approx(scv + rate_per_s * drift.cv**2 * window_s, rel=0.12)
 
 
 # --- several streams ------------------------------------------------------------------------------------------------
@@ -214,6 +240,12 @@ def test_a_stretch_is_a_run_of_windows_and_no_other_is_more_like_all(rates: list
         return float(np.array(apart) @ np.diff(levels, append=factors.max()))
 
     assert distance(got) <= min(distance(factors[place]) for place in places) + 0.05 * factors.std()
+
+
+def test_a_stretch_of_a_long_path_swings_as_the_path_does() -> None:
+    drift = RateDrift.random(0.4, 300.0, seed=3)
+    stretch, mean = drift.stretch_like_all(0.2 * drift.duration_s)
+    assert stretch.cv * mean == pytest.approx(drift.cv, rel=0.15) and mean == pytest.approx(1.0, abs=0.1)
 
 
 def test_a_stretch_keeps_the_lengths_of_its_windows() -> None:

@@ -49,6 +49,16 @@ def test_mean_decode_context_by_walking_every_step(rows: list[tuple[int, int, fl
     assert lengths.mean_decode_context == pytest.approx(expected, rel=1e-9)
 
 
+def test_one_token_answers_have_the_context_of_a_first_step() -> None:
+    assert TokenLengths.constant(500, 1).mean_decode_context == 501.0
+
+
+def test_weights_have_any_scale() -> None:
+    light, heavy = TokenLengths.from_pairs([1, 9], [2, 4], [1, 3]), TokenLengths.from_pairs([1, 9], [2, 4], [1e6, 3e6])
+    assert light.mean_input == heavy.mean_input == 7.0
+    assert light.mean_output == heavy.mean_output == 3.5
+
+
 def test_cells_without_weight_do_not_count() -> None:
     lengths = TokenLengths.from_pairs([10, 1000], [5, 1000], [1, 0])
     assert lengths.max_total == 15

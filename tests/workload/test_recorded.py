@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.core import InputError
+from planner.traffic import read_trace
 from planner.workload import (
     ArrivalProcess,
     RateDrift,
@@ -62,6 +64,23 @@ def test_superposing_keeps_minutes_and_stretching_does_not() -> None:
     assert np.diff(stretched.times_s) == pytest.approx(np.diff(once.times_s) / 8.0)
 
 
+def test_superposing_repeats_every_request_as_often() -> None:
+    once = recording(count=600)
+    thrice = once.at_rate(3.0 * once.rate_per_s)
+    assert np.unique(thrice.input_tokens, return_counts=True)[1].tolist() == [3] * 600
+    assert len(once.at_rate(2.5 * once.rate_per_s).times_s) == 1500
+
+
+def test_independent_users_superposed_come_closer_to_poisson() -> None:
+    """Gaps of SCV 4; of four and of forty users superposed ever nearer to 1 (Palm and Khintchine)."""
+    times_s = ArrivalProcess(rate_per_s=2.0, scv=4.0).sample_times_s(8000, seed=1)
+    one = RecordedArrivals(times_s=tuple(times_s.tolist()), input_tokens=(9,) * 8000, output_tokens=(9,) * 8000)
+    four, forty = (one.at_rate(copies * one.rate_per_s).process.scv for copies in (4.0, 40.0))
+    assert one.process.scv == pytest.approx(4.0, rel=0.1)
+    assert 0.8 < forty < four < one.process.scv
+    assert forty < 2.2
+
+
 def test_scaling_in_two_steps_brings_no_requests_at_one_instant() -> None:
     """Copies of a superposition are shifted by other times than its own copies."""
     once = recording(count=2000)
@@ -80,6 +99,12 @@ def test_too_many_requests_are_refused() -> None:
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_whole_is_itself() -> None:
+    whole = recording(count=100)
+    assert whole.split(1.0) is whole
+    assert whole.at_rate(whole.rate_per_s) is whole
 
 
 @pytest.mark.parametrize("share", [0.1, 0.9])
@@ -154,6 +179,15 @@ def test_disjoint_parts_merged_are_the_recording_again_with_their_classes() -> N
     assert merged.rate_per_s == pytest.approx(whole.rate_per_s, rel=1e-12)
 
 
+def test_merged_parts_keep_their_own_classes() -> None:
+    parts = [recording(count=50, seed=seed) for seed in range(3)]
+    first = RecordedArrivals.merged(parts[:2])
+    all_three = RecordedArrivals.merged([first, parts[2]], classes=(2, 1))
+    assert np.bincount(all_three.class_index, minlength=3) == pytest.approx([50] * 3, abs=3 + 50 * 0.5)
+    assert all_three.rate_per_s == pytest.approx(sum(part.rate_per_s for part in parts), rel=1e-12)
+    assert all_three.only(np.array(all_three.class_index) == 2).class_index[0] == 2
+
+
 def test_a_shorter_recording_begins_anew() -> None:
     """A minute beside an hour: it is repeated, so that its rate holds to the end."""
     hour, minute = recording(rate_per_s=1.0, count=3600), recording(rate_per_s=2.0, count=60, seed=4)
@@ -179,6 +213,16 @@ def test_a_workload_of_several_classes_needs_to_know_which_request_has_which() -
 # --- as theory sees it ----------------------------------------------------------------------------------------------
 
 
+def test_a_poisson_recording_is_read_as_poisson() -> None:
+    times_s = ArrivalProcess(rate_per_s=5.0).sample_times_s(18_000, seed=8)
+    process = RecordedArrivals(
+        times_s=tuple(times_s.tolist()), input_tokens=(9,) * 18_000, output_tokens=(9,) * 18_000
+    ).process
+    assert process.drift is None
+    assert process.scv == pytest.approx(1.0, abs=5.0 * math.sqrt(8.0 / 18_000))
+    assert [index for _, index in process.dispersion] == pytest.approx([1.0] * len(process.dispersion), rel=0.35)
+
+
 def test_drift_is_apart_from_gaps_and_counts() -> None:
     """The swing is in the drift; in operational time gaps and counts are those of the Poisson process below it."""
     process = recording(rate_per_s=10.0, count=36_000).process
@@ -186,6 +230,29 @@ def test_drift_is_apart_from_gaps_and_counts() -> None:
     assert process.drift.cv == pytest.approx(HOUR.cv, rel=0.1)
     assert process.scv == pytest.approx(1.0, abs=0.08)
     assert max(index for window, index in process.dispersion if window < 100) < 1.3
+
+
+def test_silences_of_a_code_assistant_are_drift(shared: Path) -> None:
+    """57 gaps above 5 s lift the SCV of Azure's code trace from 4.9 to 173 (planner/presets/lengths/README.md)."""
+    trace = read_trace(shared / "traces" / "azure_2023_code.csv.gz")
+    process = trace.workload().open_arrivals
+    assert trace.arrival_scv() == pytest.approx(173.0, rel=0.01)
+    assert process.scv == pytest.approx(4.9, rel=0.05)
+    assert process.drift is not None
+    assert process.drift.cv == pytest.approx(1.85, abs=0.1)
+
+
+def test_the_minutes_of_a_chat_assistant_stay_when_more_users_come(shared: Path) -> None:
+    """Azure's conversation trace at 40/s: its minutes hold 0.58 to 1.53 times the mean, as in the recording."""
+    once = read_trace(shared / "traces" / "azure_2023_conv.csv.gz").workload().arrivals
+    assert isinstance(once, RecordedArrivals)
+    busy = once.at_rate(40.0)
+    rates, own = per_minute(busy) / 60.0, per_minute(once) / 60.0
+    assert rates.max() == pytest.approx(61.0, abs=3.0)
+    assert rates.min() == pytest.approx(20.0, abs=4.0)
+    assert np.corrcoef(rates, own)[0, 1] > 0.9
+    assert busy.process.drift is not None
+    assert busy.process.drift.cv == pytest.approx(0.22, abs=0.03)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from planner.workload import (
     Sessions,
     TokenLengths,
     TurnCount,
+    Workload,
     per_second,
     rate_of_concurrent_sessions,
 )
@@ -30,6 +31,12 @@ def test_geometric_sessions_have_their_mean_turns() -> None:
     sessions = Sessions(turns=5.0, per_turn=CONSTANT)
     assert sessions.mean_requests == pytest.approx(5.0, rel=2e-3)
     assert sessions.lengths.mean_input == pytest.approx(100.0 + 150.0 * 4.0, rel=0.01)
+
+
+def test_one_turn_is_no_session() -> None:
+    single = Sessions(turns=1.0, per_turn=VARIED)
+    assert single.lengths.mean_input == pytest.approx(VARIED.mean_input, rel=0.01)
+    assert single.mean_requests == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("turns", "longest"), [(6.0, None), (20.0, 5000), (20.0, 20_000)])
@@ -67,6 +74,11 @@ def test_sessions_cannot_be_cut_or_shared() -> None:
         RequestClass(lengths=CONSTANT, sessions=kind.sessions)
     with pytest.raises(InputError, match="give one of them"):
         RequestClass(lengths=kind.lengths, sessions=kind.sessions, prefix_hit_rate=0.3)
+
+
+def test_sessions_that_start_send_their_turns() -> None:
+    sessions = Sessions(turns=4, turn_count=TurnCount.FIXED, per_turn=CONSTANT)
+    assert Workload.of_sessions(0.5, sessions).rate_per_s == 2.0
 
 
 def test_traffic_is_stated_in_users_and_sessions() -> None:
