@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from hardware_db import Dtype, load_hardware
@@ -152,6 +153,30 @@ def test_chosen_keys_at_the_peaks_are_work_over_peaks():
         2 * 5050 * 2 * 64 * 1088 / 1e15
     )
     assert chosen_prefill_index_s(2.0, 100.0, 0.0, INDEX, prefill, PEAKS) == pytest.approx(2 * 5050 * 8192 / 1e15)
+
+
+LENGTHS = np.array([1.0, 64.0, 500.0, 2047.0, 2048.0, 2049.0, 4096.0, 30_000.0, 1e6])
+
+
+@pytest.mark.parametrize("order", [0.5, 1.0, 4.0])
+def test_all_forms_grow_with_keys_tokens_and_sequences(order: float):
+    block = BlockDecodeForm(1e-5, 0.5, 0.8, 2e-6, order)
+    chosen = ChosenDecodeForm(1e-5, 0.5, 0.3, order, 1e-5, 0.4)
+    prompts = BlockPrefillForm(1e-5, 0.2, 0.6, 0.3, 100.0, 1e-8, max(order, 1.0))
+    latent = ChosenPrefillForm(1e-5, 0.3, 0.4, 0.5, 1e-5, 0.5, 1e-9)
+    grown = [
+        block_decode_s(8.0, LENGTHS, 1.0, M3_HEADS, block, PEAKS),
+        block_decode_s(LENGTHS, 5000.0, 1.0, M3_HEADS, block, PEAKS),
+        chosen_decode_s(8.0, LENGTHS, GLM_HEADS, chosen, PEAKS),
+        chosen_decode_s(LENGTHS, 5000.0, GLM_HEADS, chosen, PEAKS),
+        chosen_decode_index_s(8.0, LENGTHS, INDEX, chosen, PEAKS),
+    ]
+    for new, past in ((LENGTHS, 0.0 * LENGTHS), (0.0 * LENGTHS + 512.0, LENGTHS)):
+        grown.append(block_prefill_s(1.0, new, past, M3_HEADS, prompts, PEAKS))
+        grown.append(chosen_prefill_s(1.0, new, past, GLM_HEADS, latent, PEAKS))
+        grown.append(chosen_prefill_index_s(1.0, new, past, INDEX, latent, PEAKS))
+    for seconds in grown:
+        assert (np.diff(np.broadcast_to(seconds, LENGTHS.shape)) >= 0.0).all()
 
 
 # ------------------------------------------------------------------------------------------ in a step

@@ -87,6 +87,11 @@ def test_a_prompt_of_kimi_k3():
     assert work(step_shape([], [(new, 0)]))[0] == pytest.approx(expected, rel=1e-12)
 
 
+def test_states_are_moved_by_sequence_and_not_by_context():
+    near, far = (work(step_shape([context] * 16, []), OperatorFamily.RECURRENCE)[1] for context in (10, 1_000_000))
+    assert near == far
+
+
 def test_sums_of_latent_experts_are_latent_and_then_hidden():
     """All-reduces of K3: the embedding, two a layer, and the latent sum that its norm wants first."""
     sent = work(step_shape([10] * 4, []), OperatorFamily.ALL_REDUCE)[2]
@@ -101,6 +106,12 @@ def test_attention_ranks_send_latent_vectors_to_the_experts():
     assert found == pytest.approx(expected)
     found = work(step_shape([10] * 64, []), OperatorFamily.EXPERT_EXCHANGE, split, SUPER.id)[2]
     assert found == pytest.approx(tokens * layers * latent * copies * 15 / 16 * (1 + 2))
+
+
+def test_experts_are_as_small_as_their_latent_vector():
+    """Nemotron 3 Super, one token: 22 experts of 2 matrices of 1024 x 2688."""
+    flops = work(step_shape([10], []), OperatorFamily.EXPERTS, Parallelism(), SUPER.id)[0]
+    assert flops == pytest.approx(40 * 22 * 2 * 2 * 1024 * 2688)
 
 
 def test_residuals_kept_are_read_by_every_layer():

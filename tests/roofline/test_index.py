@@ -50,6 +50,13 @@ def test_selection_fills_the_processors_before_it_takes_longer():
     assert index_selection_s(264.0, 8192.0, form, PEAKS) == pytest.approx(2.0 * one)
 
 
+def test_splitting_heads_below_a_group_gains_nothing():
+    form = SparsePrefillForm(start_s=0.0, compute_efficiency=0.6)
+    few, group, two = (sparse_token_s(2048.0, heads, 512.0, 64.0, form, PEAKS) for heads in (16.0, 64.0, 128.0))
+    assert few == group
+    assert two == 2.0 * group
+
+
 def test_sparse_prompts_take_their_flops_and_grow():
     form = SparsePrefillForm(start_s=0.0, compute_efficiency=1.0)
     token_s = sparse_token_s(2048.0, 64.0, 512.0, 64.0, form, PEAKS)

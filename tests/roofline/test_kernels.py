@@ -70,6 +70,12 @@ def test_quantising_the_activations_is_a_pass_of_its_own():
     assert both[1] - both[0] == pytest.approx(m * (4096 + 100) * 3.0 / (0.5 * BANDWIDTH))
 
 
+def test_more_tokens_take_longer_up_to_waves():
+    form = GemmForm(2e-6, 0.7, 0.8, 2.5, 0.1, 3.0, 2e-6)
+    took = gemm_s(2.0 ** np.arange(16), 4096, 4096, form, gpu_peaks(132), BF16)
+    assert (np.diff(took) > -0.02 * took[:-1]).all()
+
+
 def test_experts_are_two_products_and_only_active_ones_are_read():
     form = ExpertsForm(0.0, 0.0, 1.0, 1.0, math.inf, 0.0, 1e9)
     tokens, expert = np.array([1024.0]), ExpertShape(2048, 1024, True, 2.0)

@@ -100,6 +100,18 @@ def test_a_dense_block_beside_the_experts_is_summed_on_its_own() -> None:
     assert sum(one.count for one in mixtral) == 2 * 32 + 1
 
 
+def test_heads_are_split_by_the_kind_of_layer() -> None:
+    """MiMo-V2-Flash over 8 GPUs: one of 8 windowed KV heads each, one of 4 global ones on two GPUs each."""
+    layers: dict[tuple[float, float, float], float] = {}
+    for one in operators("mimo-v2-flash", tp=8):
+        if isinstance(one, GroupedDecode):
+            kind = one.window, one.heads, one.kv_heads
+            layers[kind] = layers.get(kind, 0.0) + one.count
+    assert layers == {(0, 8, 1): 9, (128, 8, 1): 39}
+    alone = [one for one in operators("mimo-v2-flash") if isinstance(one, GroupedDecode)]
+    assert {(one.window, one.kv_heads) for one in alone} == {(0, 4), (128, 8)}
+
+
 def test_attention_of_mimo_costs_the_mean_of_its_key_and_value_channels() -> None:
     """2 h (192 + 128) FLOPs a pair; 4 (192 + 128) cached values a token and global layer."""
     context = 100_000
@@ -113,6 +125,12 @@ def test_attention_of_mimo_costs_the_mean_of_its_key_and_value_channels() -> Non
     assert prefill.work(prompt).flops == 2 * 64 * (192 + 128) * 1000 * 1001 / 2
 
 
+def test_gates_of_heads_are_products_of_their_own() -> None:
+    """Step-3.7-Flash over 4 GPUs: 24 and 16 gates beside projections of 24 and 16 heads of 128 channels."""
+    shapes = {(one.n, one.k) for one in projections(operators("step-3.7-flash", tp=4))}
+    assert shapes == {(24, 4096), (16, 4096), ((24 + 4) * 128, 4096), ((16 + 4) * 128, 4096)}
+
+
 def test_layers_that_share_a_cache_attend_without_projecting_keys() -> None:
     """Gemma 4 E2B: 20 of 35 layers project 8 query heads only, and read as much cache as their like."""
     e2b = LlmSpec.from_config(GEMMA_4_E2B)
@@ -122,6 +140,16 @@ def test_layers_that_share_a_cache_attend_without_projecting_keys() -> None:
         widths[one.n] = widths.get(one.n, 0) + one.count
     assert widths == {10 * 256: 12, 10 * 512: 3, 8 * 256: 16, 8 * 512: 4}
     assert sum(one.count for one in found if isinstance(one, GroupedDecode) and not one.window) == 7
+
+
+def test_rows_of_single_layers_are_looked_up_and_not_multiplied() -> None:
+    """Gemma 4 E2B: of its 2.35 B values in the table of layer embeddings a step reads a row a token."""
+    e2b = LlmSpec.from_config(GEMMA_4_E2B)
+    plain = LlmSpec.from_config({**GEMMA_4_E2B, "hidden_size_per_layer_input": 0})
+    shape = step_shape([1], ())
+    more = work(operators(e2b), shape, "hbm_bytes") - work(operators(plain), shape, "hbm_bytes")
+    matrices = 35 * 2 * 1536 * 256 + 1536 * 35 * 256
+    assert more == pytest.approx(2 * matrices, rel=0.01)
 
 
 # ------------------------------------------------------------------------------------------------ kernels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import date
 from typing import Any
 
@@ -25,6 +26,8 @@ from planner.roofline import (
     compute_bound_tokens,
     compute_dtype,
     draft_operators,
+    operator_seconds,
+    ridge_point_flops_per_byte,
     step_operators,
 )
 from planner.roofline.gpu import all_reduce_link_bytes, half_precision, link_bandwidth_bytes_per_s
@@ -70,6 +73,65 @@ def total(
 def all_reduce(gpus: int) -> Collective:
     family, sent = OperatorFamily.ALL_REDUCE, all_reduce_link_bytes(1.0, gpus)
     return Collective(family, Dtype.BF16, 1.0, Driver.TOKENS, "all_reduce", gpus, 2**20, 2.0, sent, 900e9)
+
+
+class TestDense:
+    """Llama and Mixtral: numbers anyone can redo from their configurations."""
+
+    def test_link_traffic_vanishes_on_one_gpu(self) -> None:
+        assert total(operators("llama-3.1-8b"), decodes(4, 100), "link_bytes") == 0.0
+
+
+class TestExperts:
+    """Routed experts: whose weights are read, who sees which tokens."""
+
+    def test_attention_ranks_share_decodes_but_experts_see_every_token(self) -> None:
+        shape, split = decodes(256, 2000), {"dp": 8, "ep": 8}
+        found = operators("deepseek-v3", 1, FP8, **split)
+        alone = operators("deepseek-v3", 1, FP8)
+        ranked = total(found, shape, "flops", OperatorFamily.ATTENTION_DECODE, **split)
+        assert ranked == pytest.approx(total(alone, shape, "flops", OperatorFamily.ATTENTION_DECODE) / 8)
+        assert Load.of(shape, Parallelism(**split)).group_tokens == 256
+        experts = total(found, shape, "flops", OperatorFamily.EXPERTS, **split)
+        assert 8 * experts == pytest.approx(total(alone, shape, "flops", OperatorFamily.EXPERTS))
+
+    def test_ranks_exchange_tokens_by_all_gather_and_reduce_scatter(self) -> None:
+        # nccl-tests, doc/PERFORMANCE.md: (n - 1) / n of the buffer each; 58 expert layers.
+        split = {"dp": 8, "ep": 8}
+        found = operators("deepseek-v3", 1, FP8, **split)
+        sent = total(found, decodes(256, 1), "link_bytes", OperatorFamily.EXPERT_EXCHANGE, **split)
+        assert sent == pytest.approx(58 * 2 * 7 / 8 * 256 * 7168 * 2)
+
+
+class TestWindowsAndStates:
+    """Attention that forgets: windows and recurrent states."""
+
+    def test_a_windowed_prompt_multiplies_a_band(self) -> None:
+        # 8192 queries: the first 4096 see a triangle, each later one 4096 keys.
+        pairs = 4096 * 4097 / 2 + 4096 * 4096
+        found = operators("mistral-7b-v0.1")
+        assert total(found, prompt(8192), "flops", OperatorFamily.ATTENTION_PREFILL) == pytest.approx(
+            32 * 4 * 4096 * pairs
+        )
+
+    def test_local_and_global_layers_add_up(self) -> None:
+        # gpt-oss-120b: 18 layers see 128 tokens, 18 the whole context; 8 KV heads of 64.
+        found = operators("gpt-oss-120b")
+        far, near = (total(found, decodes(1, c), "hbm_bytes", OperatorFamily.ATTENTION_DECODE) for c in (10_000, 1_000))
+        assert far - near == pytest.approx(18 * 9_000 * 2 * 8 * 64 * 2)
+
+    def test_a_recurrent_state_is_the_same_at_any_context(self) -> None:
+        # Qwen3-Next: 36 of 48 layers keep 32 x 128 x 128 values in 32 bit, read and written once per token.
+        found = operators("qwen3-next-80b-a3b-thinking")
+        read = [total(found, decodes(1, c), "hbm_bytes", OperatorFamily.RECURRENCE) for c in (1, 1000, 262_144)]
+        assert read[0] == read[1] == read[2]
+        assert read[0] == pytest.approx(36 * 2 * 32 * 128 * 128 * 4, rel=0.05)  # and 16-bit activations
+
+    def test_only_full_layers_of_a_hybrid_read_more_with_context(self) -> None:
+        # Qwen3-Next: 12 layers of softmax attention with 2 KV heads of 256.
+        found = operators("qwen3-next-80b-a3b-thinking")
+        far, near = (total(found, decodes(1, c), "hbm_bytes") for c in (10_001, 1))
+        assert far - near == pytest.approx(12 * 10_000 * 2 * 2 * 256 * 2)
 
 
 def more(
@@ -177,6 +239,10 @@ def test_an_eagle3_head_fuses_three_layers_once_and_reads_two_vectors() -> None:
 class TestGpu:
     """Peaks, formats and links of a SKU."""
 
+    def test_ridge_point_of_h100_is_the_quotient_of_its_datasheet_peaks(self) -> None:
+        # 989.4 TFLOP/s / 3.35 TB/s = 295 FLOP/B: the number every H100 roofline plot shows.
+        assert ridge_point_flops_per_byte(H100, Dtype.BF16) == pytest.approx(295.3, abs=0.1)
+
     @pytest.mark.parametrize(("tp", "kv_heads"), [(1, 8), (2, 4), (8, 1), (16, 1)])
     def test_kv_heads_are_split_and_then_replicated(self, tp: int, kv_heads: int) -> None:
         assert GroupedQueryAttention(heads=64, kv_heads=8, head_dim=128).kv_heads_per_gpu(tp) == kv_heads
@@ -259,6 +325,15 @@ class TestGpu:
         assert link_bandwidth_bytes_per_s(l40s, 4) == 32e9
         nvl72 = HARDWARE.skus["gb200-nvl72"]  # one domain of 72
         assert link_bandwidth_bytes_per_s(nvl72, 72) == link_bandwidth_bytes_per_s(nvl72, 2)
+
+    def test_an_uncalibrated_operator_takes_its_roofline(self) -> None:
+        load = Load.of(decodes(1, 1), Parallelism())
+        for one in operators("llama-3.1-8b"):
+            work = one.work(load)
+            roof = max(work.flops / 989.4e12, work.hbm_bytes / 3.35e12)
+            assert operator_seconds(one, load, CalibratedGpu(H100), math.inf) == pytest.approx(
+                one.count * roof, rel=1e-3
+            )
 
     def test_a_collective_group_uses_the_fit_nearest_to_its_size(self) -> None:
         nearest = {4: "all_reduce/4", 3: "all_reduce/4", 72: "all_reduce/8"}
@@ -352,3 +427,10 @@ def test_the_closed_form_is_where_a_wide_product_takes_as_long_to_read_as_to_mul
     work = product.work(Load(tokens, tokens, tokens, tokens, 1.0, 0.0, 1.0, 0.0, 0.0))
     compute_s = work.flops / H100.peak_flops_per_s[Dtype.BF16].value
     assert compute_s == pytest.approx(work.hbm_bytes / H100.hbm_bandwidth_bytes_per_s.value, rel=0.005)
+
+
+def test_half_the_bytes_of_a_weight_halve_the_tokens_and_the_arithmetic_doubles_them() -> None:
+    """The closed form is linear in both: H100 fp8 arithmetic is twice bf16 (datasheet), fp8 weights are half."""
+    bf16 = compute_bound_tokens(H100, Dtype.BF16, 2.0)
+    assert compute_bound_tokens(H100, Dtype.BF16, 1.0) == pytest.approx(bf16 / 2)
+    assert compute_bound_tokens(H100, Dtype.FP8, 1.0) == pytest.approx(bf16, rel=1e-3)

@@ -48,6 +48,14 @@ def test_two_queries_work_twice_on_the_same_keys(llm: str, kind: type[Operator])
     assert operator.work(TWICE).hbm_bytes < 1.1 * operator.work(DECODES).hbm_bytes
 
 
+def test_the_index_of_chosen_blocks_scores_every_key() -> None:
+    operator = of_kind("minimax-m3", BlockDecode)
+    assert isinstance(operator, BlockDecode)
+    chosen = 4.0 * operator.heads * operator.head_dim * min(9000.0, operator.top_k)
+    scored = 2.0 * operator.index_heads * operator.index_dim * 9000.0
+    assert operator.work(DECODES).flops == pytest.approx(8.0 * (chosen + scored))
+
+
 def test_queries_read_their_own_blocks_and_share_the_index() -> None:
     form = BlockDecodeForm(start_s=0.0, memory_efficiency=0.5, index_efficiency=1.0, block_s=0.0, order=1.0)
     heads, gpu = BlockHeads(16.0, 1.0, 128.0, 2.0, 2048.0, 1.0, 128.0), GpuPeaks(1e15, 4e12, 132.0)
