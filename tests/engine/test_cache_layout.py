@@ -29,6 +29,7 @@ from planner.llm import (
 )
 from planner.roofline import Parallelism
 from tests.builders import HARDWARE, replica
+from tests.configs import kv_window_bytes
 from tests.llm.test_hf_local_global import GEMMA_4_E2B
 
 H200 = HARDWARE.skus["h200-sxm"]
@@ -58,9 +59,29 @@ class TestPerToken:
         needed = tokens * kv_bytes_per_token_per_gpu(load_llm(llm), Dtype.BF16, tp)
         assert needed / 2**30 == pytest.approx(gib, abs=0.01)
 
+    def test_a_model_of_windows_only_is_counted_as_if_it_kept_everything(self) -> None:
+        # Mistral-7B v0.1: 32 layers of 2 x 8 x 128 values.
+        config = replica("mistral-7b-v0.1")
+        assert kv_bytes_per_token_per_gpu(config.llm, Dtype.BF16, 1) == 131_072
+        assert sequence_bytes_per_gpu(config) == 0.0
+        cost = cache_cost(config, config.llm.layers)
+        assert (cost.token_bytes, cost.sequence_bytes) == (131_072, 0.0)
+
+    @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+    def test_layers_of_one_kind_cost_their_values_in_every_layout(self, engine: str) -> None:
+        config = served_by(engine, replica("llama-3.1-70b", tp=8))
+        cost = cache_cost(config, config.llm.layers)
+        assert (cost.token_bytes, cost.sequence_bytes, cost.step_token_bytes) == (327_680 / 8, 0.0, 0.0)
+
 
 class TestPerSequence:
     """What a sequence takes beside its tokens."""
+
+    def test_windowed_layers_cost_each_sequence_their_window(self) -> None:
+        # gpt-oss-120b: 18 of 36 layers keep 128 tokens of 2 x 8 x 64 values; the others the whole context.
+        config, llm = replica("gpt-oss-120b"), load_llm("gpt-oss-120b")
+        assert sequence_bytes_per_gpu(config) == kv_window_bytes(llm, Dtype.BF16, 10_000) == 18 * 128 * 1024 * 2
+        assert kv_bytes_per_token_per_gpu(llm, Dtype.BF16, 1) == 18 * 1024 * 2
 
     @pytest.mark.parametrize("tp", [1, 2])
     def test_a_recurrent_state_is_split_over_heads_and_the_same_at_any_context(self, tp: int) -> None:
@@ -83,6 +104,13 @@ class TestPerSequence:
         assert kv_bytes_per_token_per_gpu(mimo.llm, Dtype.BF16, 8) == 9 * 1 * (192 + 128) * 2
         assert sequence_bytes_per_gpu(mimo) == 39 * 1 * (192 + 128) * 128 * 2
         assert kv_bytes_per_token_per_gpu(mimo.llm, Dtype.BF16, 1) == 9 * 4 * (192 + 128) * 2
+
+    @pytest.mark.parametrize("tp", [1, 2, 4, 8])
+    def test_windows_and_tokens_of_step_are_split_as_its_heads(self, tp: int) -> None:
+        """Step-3.7-Flash: 12 global and 33 windowed layers of 8 heads, split evenly over as many GPUs."""
+        step = replica("step-3.7-flash", HARDWARE.skus["b200-sxm"], tp)
+        assert kv_bytes_per_token_per_gpu(step.llm, Dtype.BF16, tp) == 12 * 8 * 256 * 2 / tp
+        assert sequence_bytes_per_gpu(step) == 33 * 8 * 256 * 512 * 2 / tp
 
     @pytest.mark.parametrize(
         "model", ["llama-3.1-8b", "deepseek-r1", "qwen3-235b-a22b", "gpt-oss-120b", "qwen3-next-80b-a3b-thinking"]
@@ -141,6 +169,15 @@ class TestGroups:
         assert page - state < 16 * token  # in whole blocks of 16
         assert cost.token_bytes == 12 * token
 
+    @pytest.mark.parametrize(
+        "model", ["gpt-oss-120b", "gemma-4-26b-a4b", "mimo-v2-flash", "qwen3-next-80b-a3b-thinking"]
+    )
+    def test_groups_never_take_less_than_what_is_kept(self, model: str) -> None:
+        config = replica(model, H200, 2)
+        exact, groups = (cache_cost(served_by(name, config), config.llm.layers) for name in ("tensorrt-llm", "vllm"))
+        assert groups.token_bytes >= exact.token_bytes
+        assert groups.sequence_bytes >= 0.99 * exact.sequence_bytes
+
 
 class TestWindowShare:
     """SGLang: layers with a window keep 0.8 times the tokens of the others (`swa_full_tokens_ratio`)."""
@@ -150,6 +187,12 @@ class TestWindowShare:
         cost = cache_cost(config, config.llm.layers)
         assert cost.token_bytes == pytest.approx(2048 * (18 + 0.8 * 18))
         assert cost.sequence_bytes == cost.step_token_bytes == 0.0
+
+    def test_states_stay_beside_the_tokens(self) -> None:
+        config = served_by("sglang", replica("qwen3-next-80b-a3b-thinking", H200))
+        cost = cache_cost(config, config.llm.layers)
+        assert cost.token_bytes == 12 * 2048
+        assert cost.sequence_bytes == state_bytes(config.llm)
 
 
 class TestCompressedAttention:
@@ -211,6 +254,18 @@ class TestTransfers:
         longer, shorter = kv_transfer_bytes(config, np.array([9000, 8000]))
         assert longer - shorter == pytest.approx(1000 * expected)
 
+    @pytest.mark.parametrize("model", ["llama-3.1-70b", "deepseek-v3", "qwen3-next-80b-a3b-thinking"])
+    def test_ranks_take_no_copies(self, model: str) -> None:
+        one, ranks = (replica(model, parallelism=split) for split in (Parallelism(), Parallelism(dp=8, ep=8)))
+        prompts = np.array([1, 100, 10_000])
+        assert kv_transfer_bytes(ranks, prompts) == pytest.approx(kv_transfer_bytes(one, prompts))
+
+    def test_windowed_and_global_layers_both_send(self) -> None:
+        gemma = replica("gemma-4-26b-a4b", H200, 2)
+        tokens = np.array([500, 1024, 30_000])
+        expected = 20_480 * tokens + 25 * 8 * (256 + 256) * 2 * np.minimum(tokens, 1024)
+        assert kv_transfer_bytes(gemma, tokens) == pytest.approx(expected)
+
     def test_layers_on_the_cache_of_others_hold_and_send_nothing(self) -> None:
         e2b = LlmSpec.from_config(GEMMA_4_E2B)
         config = replica().model_copy(update={"llm": e2b})
@@ -267,11 +322,23 @@ def test_vllm_finds_states_at_ends_of_chunks() -> None:
     assert found(config, 4_000, 20_000) == 0  # none does
 
 
+def test_sglang_finds_states_where_prompts_part() -> None:
+    config = on("sglang")
+    assert [found(config, prefix, prefix + 5000) for prefix in (200, 1000, 4000)] == [0, 768, 3840]
+
+
 def test_tensorrt_keeps_no_state_unasked() -> None:
     config = on("tensorrt-llm", "nvidia-nemotron-3-nano-30b-a3b-bf16")
     assert config.engine.state_reuse is StateReuse.NONE
     assert found(config, 30_000, 31_000) == 0
     assert "no prefix is reused" in prefix_reuse_notes(config)[0]
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v3", "gpt-oss-120b"])
+def test_keys_and_values_are_found_block_by_block(model: str) -> None:
+    config = on("vllm", model)
+    assert found(config, 1000, 1100) == 992
+    assert bool(prefix_reuse_notes(config)) == (model == "gpt-oss-120b")  # windows at the end of the prefix
 
 
 @pytest.mark.parametrize("engine", list(HARDWARE.engines))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from hardware_db import Dtype
 from planner.core import InputError
 from planner.engine import ReplicaConfig, Speculation, kv_transfer_bytes, memory_footprint
-from planner.llm import DraftMethod, Precision
+from planner.llm import DraftMethod, Precision, kv_bytes_per_token, load_llm, parameters
 from planner.roofline import Parallelism
 from planner.scenario import load_scenario
 from planner.serving import Deployment, evaluate
@@ -30,6 +31,18 @@ class TestMemory:
         assert drafting.kv_bytes_per_token - plain.kv_bytes_per_token == 2 * 8 * 128 * 2  # 1/32 of the model's
         assert drafting.kv_capacity_tokens < plain.kv_capacity_tokens
 
+    def test_the_matrix_that_fuses_is_whole_on_every_gpu(self) -> None:
+        plain, drafting = (memory_footprint(llama(one, tp=4)) for one in (None, HEAD))
+        fused = 2 * 3 * 4096 * 4096
+        assert drafting.weights_bytes - plain.weights_bytes == pytest.approx((2 * HEAD_PARAMETERS - fused) / 4 + fused)
+
+    def test_a_small_model_brings_all_its_weights_and_caches(self) -> None:
+        small = load_llm("qwen3-0.6b")
+        asked = Speculation(draft="qwen3-0.6b", draft_tokens=3, acceptance=0.7)
+        plain, drafting = (memory_footprint(replica("qwen3-8b", speculation=one)) for one in (None, asked))
+        assert drafting.weights_bytes - plain.weights_bytes == pytest.approx(2 * parameters(small), rel=1e-3)
+        assert drafting.kv_bytes_per_token - plain.kv_bytes_per_token == kv_bytes_per_token(small, Dtype.BF16)
+
     def test_the_cache_of_a_module_is_one_more_layer_and_travels_too(self) -> None:
         asked = Speculation(draft_tokens=1, acceptance=0.8)
         plain, drafting = (
@@ -49,12 +62,30 @@ class TestTime:
         read = 2 * (fused + 3 * (HEAD_PARAMETERS - fused)) / BANDWIDTH
         assert drafting - plain == pytest.approx(read, rel=0.02)
 
+    def test_each_guess_reads_a_small_model_once(self) -> None:
+        asked = Speculation(draft="qwen3-0.6b", draft_tokens=4, acceptance=0.7)
+        plain, drafting = (replica("qwen3-8b", speculation=one).timer.decode_s(1, 100) for one in (None, asked))
+        assert drafting - plain == pytest.approx(4 * 2 * parameters(load_llm("qwen3-0.6b")) / BANDWIDTH, rel=0.05)
+
+    def test_more_guesses_never_take_less_time(self) -> None:
+        for running in (1, 16, 256):
+            times = [
+                llama(HEAD.model_copy(update={"draft_tokens": k})).timer.decode_s(running, 1000 * running)
+                for k in (1, 2, 3, 5)
+            ]
+            assert times == sorted(times)
+
 
 class TestAcceptance:
     def test_tokens_per_step_are_those_measured(self) -> None:
         drafting = llama(HEAD).drafting
         assert drafting is not None and drafting.tokens_per_step == pytest.approx(2.6, abs=0.01)  # as published
         assert any("2.60 tokens a step, as measured on mt-bench" in note for note in llama(HEAD).assumptions)
+
+    def test_positions_may_be_given(self) -> None:
+        asked = Speculation(method=DraftMethod.EAGLE3, draft_tokens=3, acceptance=(0.8, 0.5, 0.2))
+        drafting = llama(asked).drafting
+        assert drafting is not None and drafting.tokens_per_step == 2.5
 
     @pytest.mark.parametrize(
         "fields",

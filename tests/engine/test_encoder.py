@@ -55,6 +55,15 @@ def test_gpus_share_the_work_where_heads_divide() -> None:
     assert [(operator.count, operator.driver) for operator in sums] == [(2 * 27, Driver.TOKENS)]
 
 
+def test_an_uncalibrated_encoder_takes_its_roofline() -> None:
+    config, encoder = replica(QWEN), load_llm(QWEN).encoder
+    assert encoder is not None
+    image = encoder.encoded(2048, 2048)  # 16384 patches: bound by compute in all but the passes over activations
+    least_s = encoder.flops(image) / H100.peak_flops_per_s["bf16"].value
+    taken_s = images_s(config, Images(count=1, width=2048, height=2048))
+    assert least_s < taken_s < 1.15 * least_s
+
+
 def test_a_calibrated_encoder_is_slower_than_its_roofline_and_as_long_as_its_launches() -> None:
     fitted = calibrated(QWEN)
     bare = fitted.model_copy(update={"calibration": None})
@@ -65,6 +74,15 @@ def test_a_calibrated_encoder_is_slower_than_its_roofline_and_as_long_as_its_lau
     costs: EngineCosts = fitted.costs
     launches = sum(operator.launches for operator in encoder_operators(fitted.llm.encoder, fitted.sku, 1))  # type: ignore[arg-type]
     assert images_s(fitted, Images(count=1, width=64, height=64)) == pytest.approx(costs.launch_s * launches)
+
+
+def test_time_rises_with_size_and_number() -> None:
+    config = calibrated(QWEN)
+    sides = [images_s(config, Images(count=1, width=side, height=side)) for side in range(256, 3000, 250)]
+    numbers = [images_s(config, Images(count=count, width=1024, height=1024)) for count in (1, 2, 4, 8)]
+    assert sides == sorted(sides)
+    assert numbers == sorted(numbers)
+    assert numbers[-1] < 8.001 * numbers[0]
 
 
 def test_each_cell_has_the_time_of_its_images() -> None:
@@ -94,6 +112,15 @@ def test_every_gpu_holds_its_share_of_the_encoder(tp: int) -> None:
     whole = encoder_weight_bytes(load_llm(QWEN))
     assert encoder_bytes_per_gpu(load_llm(QWEN), tp) == whole / tp
     assert weights_beside(Parallelism(tp=tp)) == pytest.approx(whole / tp)
+
+
+def test_an_encoder_that_does_not_divide_is_on_every_gpu() -> None:
+    llm = load_llm("kimi-k3")
+    assert encoder_bytes_per_gpu(llm, 8) == encoder_weight_bytes(llm)
+
+
+def test_the_first_stage_of_a_pipeline_holds_the_encoder() -> None:
+    assert 0.0 < weights_beside(Parallelism(pp=2)) <= encoder_weight_bytes(load_llm(QWEN))
 
 
 def test_the_encoder_leaves_less_room_for_the_cache() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from planner.core import InputError, rebuilt
 from planner.engine import (
@@ -19,6 +21,7 @@ from planner.engine.footprint import (
     start_probability,
     sure_room_tokens,
 )
+from planner.llm import load_llm
 from planner.roofline import Parallelism
 from tests.builders import FP8, HARDWARE, replica
 
@@ -50,6 +53,13 @@ class TestCapacity:
         assert "141.1 GB" in str(found.reason)
         assert "use more GPUs per replica" in str(found.reason)
 
+    def test_fp8_deepseek_fits_four_gb200_with_a_rank_each(self) -> None:
+        """It ran there: 671 GB of weights, attention and embeddings four times, on 4 x 185 GiB."""
+        llm = load_llm("deepseek-r1")
+        config = replica("deepseek-r1", HARDWARE.skus["gb200-nvl72"], parallelism=Parallelism(dp=4, ep=4))
+        config = rebuilt(config, engine=HARDWARE.engines["tensorrt-llm"], precision=llm.native_precision)
+        assert memory_footprint(config).fits
+
     def test_attention_ranks_hold_their_own_requests(self) -> None:
         shards, ranks = (
             memory_footprint(replica("deepseek-v3", HARDWARE.skus["h200-sxm"], precision=FP8, parallelism=split))
@@ -59,11 +69,26 @@ class TestCapacity:
         assert ranks.kv_blocks == 8 * blocks
         assert ranks.kv_capacity_tokens > 4 * shards.kv_capacity_tokens  # eight caches, beside weights of 16 GB more
 
+    def test_what_a_sequence_takes_beside_its_tokens_is_in_whole_blocks(self) -> None:
+        """gpt-oss-120b: 18 windowed layers of 9 blocks of 16 tokens; as many full ones: 9 blocks' worth."""
+        found = memory_footprint(replica("gpt-oss-120b", HARDWARE.skus["h200-sxm"]))
+        assert found.sequence_blocks == 9
+
     def test_tokens_of_a_step_take_room_in_windowed_layers(self) -> None:
         """gpt-oss-120b: 18 layers x 2048 B for each of 8192 tokens until the next step."""
         found = memory_footprint(replica("gpt-oss-120b", HARDWARE.skus["b300-sxm"]))
         left = found.kv_capacity_bytes - 8192 * 18 * 2048
         assert found.kv_blocks == int(left / (16 * 18 * 2048))
+
+    @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+    @settings(max_examples=25)
+    @given(one=st.floats(0.3, 0.97), two=st.floats(0.3, 0.97))
+    def test_a_larger_share_never_holds_less(self, engine: str, one: float, two: float) -> None:
+        less, more = (
+            memory_footprint(replica(memory_fraction=share).model_copy(update={"engine": HARDWARE.engines[engine]}))
+            for share in sorted((one, two))
+        )
+        assert less.kv_capacity_tokens <= more.kv_capacity_tokens
 
 
 def test_requests_longer_than_the_context_or_the_cache_are_refused() -> None:
@@ -82,6 +107,11 @@ class TestStages:
     """Stages of a pipeline against one another."""
 
     MODELS = ("llama-3.1-8b", "deepseek-r1", "qwen3-235b-a22b", "gpt-oss-120b", "qwen3-next-80b-a3b-thinking")
+
+    @pytest.mark.parametrize("pp", [2, 4])
+    def test_stages_hold_a_share_of_the_cache(self, pp: int) -> None:
+        staged = replica("llama-3.1-70b", precision=FP8, parallelism=Parallelism(pp=pp))
+        assert memory_footprint(staged).kv_bytes_per_token == pytest.approx(163_840 / pp)
 
     @pytest.mark.parametrize("model", MODELS)
     @pytest.mark.parametrize("pp", [1, 2, 3, 8])
@@ -102,6 +132,13 @@ class TestStages:
                 step = stage.step_token_bytes * config.max_batched_tokens
                 taken = sequences * (tokens * stage.kv_bytes_per_token + stage.sequence_bytes) + step
                 assert taken + stage.weights_bytes + beside <= share * (1.0 + 1e-9)
+
+    def test_a_stage_of_linear_layers_alone_still_holds_states(self) -> None:
+        # 48 stages of one layer: three of four have no KV cache, and their states bound the sequences.
+        config = replica("qwen3-next-80b-a3b-thinking", parallelism=Parallelism(pp=48))
+        found = memory_footprint(config)
+        assert {stage.kv_bytes_per_token for stage in found.stages} == {0.0, 2048.0}
+        assert found.kv_bytes_per_token == 2048.0 and found.sequence_blocks > 0
 
 
 class TestLongestRequest:
@@ -144,6 +181,9 @@ class TestUncertainty:
     """The room for the cache is predicted with a spread."""
 
     ROOM = one_request_room_tokens(TIGHT, memory_footprint(TIGHT))
+
+    def test_where_room_equals_need_it_starts_with_one_half(self) -> None:
+        assert start_probability(TIGHT, memory_footprint(TIGHT), self.ROOM) == 0.5
 
     def test_one_deviation_of_spare_room_starts_with_84_percent(self) -> None:
         footprint = memory_footprint(TIGHT)

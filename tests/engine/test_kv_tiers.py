@@ -12,10 +12,14 @@ from planner.engine import (
     KvTier,
     ReplicaConfig,
     Schedule,
+    kv_tier_notes,
+    kv_tiers_usd_per_gpu_hour,
     levels_worth_loading,
+    prompt_s,
     read_bytes_per_s,
     tier_loads,
 )
+from planner.engine.kv_tiers import recompute_s
 from tests.builders import H100, HARDWARE, replica
 
 LLAMA_8B_BYTES = 2 * 32 * 8 * 128 * 2  # keys and values, layers, heads, width, bytes: its config.json
@@ -40,6 +44,11 @@ def test_gpus_of_a_replica_load_their_heads_at_the_same_time() -> None:
     assert four.blocks == pytest.approx(4 * one.blocks, rel=1e-6)
 
 
+def test_a_replica_has_the_part_of_its_gpus_of_a_server() -> None:
+    (loads,) = tier_loads(behind(HOST))
+    assert loads.blocks == 8e12 / 8 // (16 * LLAMA_8B_BYTES)
+
+
 def test_bandwidth_not_given_is_a_share_of_the_link_of_the_sku() -> None:
     """vLLM reports 83.4 GB/s with loads and stores together on an H100: 41.7 each way of PCIe 5.0's 64."""
     host = read_bytes_per_s(behind(HOST), KvTier(kind=KvTierKind.HOST, size_bytes=1))
@@ -61,6 +70,14 @@ def test_what_loads_slower_than_it_computes_is_left_alone() -> None:
     assert levels_worth_loading(config, tier_loads(config), [4000, 4000]) == 1
 
 
+def test_computing_more_tokens_takes_longer_and_a_whole_prompt_its_steps() -> None:
+    config = behind(HOST)
+    times_s = [recompute_s(config, tokens) for tokens in (0, 100, 1000, 8000, 20_000)]
+    assert times_s == sorted(times_s)
+    assert times_s[0] == 0.0
+    assert prompt_s(config, 2 * config.step_tokens) > 2 * prompt_s(config, config.step_tokens)
+
+
 def test_layers_loaded_while_others_are_computed_delay_a_prompt_by_what_is_left() -> None:
     """Splitwise, section 4.3: max(transfer / layers, transfer - step)."""
     (loads,) = tier_loads(behind(HOST, engine="sglang"))
@@ -69,6 +86,13 @@ def test_layers_loaded_while_others_are_computed_delay_a_prompt_by_what_is_left(
     assert loads.delay_s(2000, step_s=0.25 * load_s) == pytest.approx(0.75 * load_s)
     (whole,) = tier_loads(behind(HOST))
     assert whole.delay_s(2000, step_s=10.0) == whole.load_s(2000)
+
+
+def test_cost_is_that_of_a_server_shared_by_its_gpus() -> None:
+    tier = HOST.model_copy(update={"size_bytes": 1e12, "usd_per_gb_month": 0.73})
+    assert kv_tiers_usd_per_gpu_hour(behind(tier)) == pytest.approx(1000 * 0.73 / 730 / 8)
+    assert kv_tiers_usd_per_gpu_hour(behind(HOST)) == 0.0
+    assert "part of the server" in kv_tier_notes(behind(HOST))[0]
 
 
 def test_tiers_are_levels_of_a_prefix_cache_each_of_another_kind() -> None:

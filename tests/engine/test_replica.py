@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hardware_db import Dtype
+from hardware_db import Dtype, GpuSku
 from planner.core import InputError
 from planner.engine import (
     Schedule,
@@ -12,7 +12,13 @@ from planner.engine import (
 )
 from planner.llm import Part, PartPrecision, Precision, load_llm
 from planner.roofline import Bound
-from tests.builders import FP8, HARDWARE, calibrated, replica, weights_bytes_per_gpu
+from tests.builders import FP8, H100, HARDWARE, calibrated, replica, weights_bytes_per_gpu
+
+
+def with_bandwidth(factor: float) -> GpuSku:
+    """An H100 with another memory bandwidth."""
+    fact = H100.hbm_bandwidth_bytes_per_s
+    return H100.model_copy(update={"hbm_bandwidth_bytes_per_s": fact.model_copy(update={"value": factor * fact.value})})
 
 
 class TestLlama8bOnH100ByHand:
@@ -29,6 +35,11 @@ class TestLlama8bOnH100ByHand:
         assert whole == pytest.approx(4.794e-3, rel=1e-3)
         seconds = step_time(replica(), decode_contexts=[1]).total_s
         assert whole - table <= seconds <= 1.01 * (whole - table)
+
+    def test_batch_32_reads_the_weights_once(self) -> None:
+        one = step_time(replica(), decode_contexts=[1]).total_s
+        batch = step_time(replica(), decode_contexts=[1] * 32).total_s
+        assert one < batch < 1.03 * one  # 32 times the tokens for 2 % more time
 
     def test_kv_of_32_sequences_at_1000_tokens(self) -> None:
         # 32 * 1000 tokens * 131072 B / 3.35e12 B/s = 1.252 ms more
@@ -74,6 +85,11 @@ def test_formats_a_gpu_cannot_multiply_and_kernels_that_stand_in_are_named_part_
     )
     assert any("no mxfp4 matrix units, mxfp4 weights" in note for note in mixed.assumptions)
     assert not any("matrix units" in note for note in calibrated(sku="b200-sxm", precision=nvfp4).assumptions)
+
+
+def test_infinite_bandwidth_leaves_the_compute_time() -> None:
+    step = step_time(replica(sku=with_bandwidth(1e9)), chunks=[(1024, 0)])
+    assert step.bound_s[Bound.MEMORY] < 1e-6 * step.total_s
 
 
 @pytest.mark.parametrize(

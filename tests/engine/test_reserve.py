@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hardware_db import Dtype
 from planner.core import rebuilt
@@ -10,7 +12,7 @@ from planner.engine import ReplicaConfig, Schedule, Speculation, memory_share, r
 from planner.engine.reserve import Reserve, cache_room_bytes
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
-from tests.builders import H100, HARDWARE, replica
+from tests.builders import FP8, H100, HARDWARE, replica
 
 GIB = 2.0**30
 NO_GRAPHS = Schedule(captured_decodes=0)
@@ -48,6 +50,16 @@ class TestActivations:
         config = replica("qwen3-30b-a3b")
         assert reserve(config).activation_bytes == 8192 * (4 * 2048 + 8 * (2048 + 768)) * 2
 
+    def test_ranks_share_the_tokens_of_a_step(self) -> None:
+        whole, ranks = (
+            replica("qwen3-30b-a3b", parallelism=split) for split in (Parallelism(), Parallelism(dp=8, ep=8))
+        )
+        assert reserve(ranks).activation_bytes == pytest.approx(reserve(whole).activation_bytes / 8)
+
+    def test_tensor_parallelism_splits_the_layer_and_no_hidden_state(self) -> None:
+        found = reserve(replica(tp=2)).activation_bytes
+        assert found == 8192 * (4 * 4096 + 3 * 14_336 / 2) * 2
+
 
 class TestSampling:
     """Logits of every sampled row, gathered on every GPU."""
@@ -62,6 +74,10 @@ class TestSampling:
         expected = 1024 * 128_256 * bytes_per_logit + 1024 * 4096 * 2
         assert found.activation_bytes + found.sampling_bytes == expected
 
+    def test_what_penalties_keep_is_added_to_the_larger_peak(self) -> None:
+        kept = 256 * 128_256 * 4.125  # 33 bits of every row and entry of the vocabulary since 0.27
+        assert reserve(replica(engine_version="0.33")).sampling_bytes == kept
+
     @pytest.mark.parametrize(("rows", "bytes_per_logit"), [(127, 50), (128, 38)])
     def test_few_rows_are_sorted_otherwise(self, rows: int, bytes_per_logit: int) -> None:
         config = replica(engine_version="0.11.0", max_running_requests=rows, max_batched_tokens=128)
@@ -69,12 +85,33 @@ class TestSampling:
         sampled = rows * 128_256 * bytes_per_logit + 128 * 4096 * 2
         assert found.activation_bytes + found.sampling_bytes == pytest.approx(sampled)
 
+    @settings(max_examples=25)
+    @given(st.integers(128, 2000), st.integers(128, 2000), st.sampled_from(["0.11.0", "0.22.0", "0.26.0", "0.33"]))
+    def test_more_requests_never_take_less(self, one: int, two: int, version: str) -> None:
+        less, more = (peak_gib(replica(engine_version=version, max_running_requests=n)) for n in sorted((one, two)))
+        assert less <= more
+
+    def test_a_larger_vocabulary_takes_more(self) -> None:
+        config = replica(engine_version="0.11.0", max_running_requests=1024)
+        wide = rebuilt(config, llm=config.llm.model_copy(update={"vocab_size": 2 * 128_256}))
+        more = reserve(wide).sampling_bytes - reserve(config).sampling_bytes
+        assert more == 1024 * 128_256 * 38
+
     @pytest.mark.parametrize("tp", [2, 4, 8])
     def test_it_does_not_shrink_with_tensor_parallelism(self, tp: int) -> None:
         changes = {"engine_version": "0.11.0", "max_running_requests": 1024}
         assert peak_gib(replica(tp=tp, **changes)) == peak_gib(replica(**changes))
         # logs of vLLM 0.11 on H100 print 5.64 GiB for Qwen3-32B on one GPU and on two (s006, s007)
         assert peak_gib(replica("qwen3-32b", tp=tp, **changes)) == pytest.approx(5.64, rel=0.02)
+
+    @pytest.mark.parametrize(
+        ("model", "gib"),
+        # activations at the peak in logs of vLLM 0.11 on H100, 1024 requests at most (s003 to s006)
+        [("llama-3.1-8b", 4.76), ("llama-3.3-70b-instruct", 4.84), ("qwen3-0.6b", 5.56), ("qwen3-32b", 5.64)],
+    )
+    def test_it_is_what_logs_call_the_peak(self, model: str, gib: float) -> None:
+        config = replica(model, engine_version="0.11.0", max_running_requests=1024, precision=FP8)
+        assert peak_gib(config) == pytest.approx(gib, rel=0.02)
 
 
 class TestGraphs:
@@ -127,6 +164,12 @@ class TestShare:
         alone = rebuilt(ranks, parallelism=Parallelism())
         assert memory_share(rebuilt(ranks, max_batched_tokens=8 * 8192)) < memory_share(alone)
 
+    @pytest.mark.parametrize(
+        ("version", "share"), [("0.11.0", 0.9), ("0.19", 0.9), ("0.20", 0.92), ("0.33", 0.92), (None, 0.92)]
+    )
+    def test_vllm_raised_its_default_in_0_20(self, version: str | None, share: float) -> None:
+        assert memory_share(replica(engine_version=version)) == share
+
 
 class TestRoom:
     """What is left for the cache, as the engines' pages define their fractions (sources in hardware_db/engines)."""
@@ -148,6 +191,16 @@ class TestRoom:
         config = served_by(engine, memory_fraction=0.8, engine_version=version)
         assert H100.seen_bytes == pytest.approx(self.SEEN, rel=1e-9)
         assert cache_room_bytes(config, 16e9, self.HELD) == pytest.approx(expected, rel=1e-9)
+
+    @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+    @settings(max_examples=25)
+    @given(one=st.floats(0.05, 1.0), two=st.floats(0.05, 1.0))
+    def test_a_larger_share_never_leaves_less(self, engine: str, one: float, two: float) -> None:
+        less, more = (
+            cache_room_bytes(served_by(engine, memory_fraction=share), 1e9, Reserve(1e9, 1e8, 1e8, 1e8, 1e8))
+            for share in sorted((one, two))
+        )
+        assert less <= more
 
 
 def test_memory_outside_pytorch_grows_with_the_gpus_of_a_stage() -> None:

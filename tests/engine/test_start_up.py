@@ -74,6 +74,15 @@ class TestPublishedLogs:
         assert start_up_probability(found) < 0.5
         assert found.fixes
 
+    def test_one_log_in_twenty_is_allowed_more_and_says_why(self) -> None:
+        assert [row["id"] for row in self.STARTED if row["kv_within"] != "0.05"] == ["s041"]
+        assert all(row["note"] for row in LOGS if row["kv_within"] != "0.05")
+
+    def test_the_errors_of_all_of_them_are_small(self) -> None:
+        """Half of the caches are within half a percent, of the models whose logs the constants were fitted to too."""
+        errors = [abs(predicted(row).kv_bytes / GIB / float(row["kv_gib"]) - 1.0) for row in self.STARTED]
+        assert statistics.median(errors) < 0.005
+
 
 @pytest.fixture(scope="module")
 def rows(shared: Path) -> list[dict[str, Any]]:
@@ -93,10 +102,17 @@ class TestAllLogs:
     def errors(self, rows: list[dict[str, Any]], name: str) -> list[float]:
         return sorted(abs(row[name]) for row in rows if row["engine"] == "vllm" and row[name] != "")
 
+    def test_there_are_many(self, rows: list[dict[str, Any]]) -> None:
+        assert len(self.errors(rows, "kv_left_out")) >= 40
+        assert len(self.errors(rows, "weights_error")) >= 40
+
     def test_caches_of_models_left_out_are_within_a_few_percent(self, rows: list[dict[str, Any]]) -> None:
         errors = self.errors(rows, "kv_left_out")
         assert statistics.median(errors) <= 0.04
         assert errors[int(0.9 * len(errors))] <= 0.12
+
+    def test_weights_are_within_one_percent_in_the_middle(self, rows: list[dict[str, Any]]) -> None:
+        assert statistics.median(self.errors(rows, "weights_error")) <= 0.01
 
     def test_no_server_that_started_is_refused(self, rows: list[dict[str, Any]]) -> None:
         assert [row["id"] for row in rows if row["outcome"] == "starts" and not row["starts"]] == []
@@ -113,6 +129,12 @@ class TestAccount:
         parts = found.weights_bytes + found.activation_bytes + found.sampling_bytes + found.outside_bytes
         assert parts + found.graph_bytes + found.kv_bytes == pytest.approx(found.share * found.seen_bytes, abs=1.0)
 
+    def test_before_graphs_come_on_top(self) -> None:
+        found = memory("llama-3.1-8b", "h100-sxm", engine_version="0.11.0", max_request_tokens=8192)
+        parts = found.weights_bytes + found.activation_bytes + found.sampling_bytes + found.outside_bytes
+        assert parts + found.kv_bytes == pytest.approx(found.share * found.seen_bytes, abs=1.0)
+        assert found.graph_bytes > 0.0
+
     def test_sglang_gives_weights_and_cache_a_share_of_what_is_free(self) -> None:
         """(81920 - 13440) / 81920 of what driver and libraries leave, on an H100 with default limits."""
         found = memory("llama-3.1-8b", "h100-sxm", engine="sglang", max_request_tokens=8192)
@@ -125,6 +147,15 @@ class TestAccount:
         held = found.weights_bytes + found.activation_bytes + found.sampling_bytes + found.graph_bytes
         free = found.seen_bytes - found.footprint.context_bytes - found.outside_bytes - held
         assert found.kv_bytes == pytest.approx(0.9 * free, abs=1.0)
+
+    def test_tokens_and_requests_are_what_the_cache_holds(self) -> None:
+        """A log of vLLM: "GPU KV cache size" and "Maximum concurrency for N tokens per request"."""
+        found = memory("llama-3.1-8b", "h100-sxm", max_request_tokens=8192)
+        assert found.kv_tokens == int(found.kv_bytes // (16 * 131_072)) * 16
+        assert found.concurrency == pytest.approx(found.kv_bytes / (8192 * 131_072))
+        assert found.needed_bytes == 8192 * 131_072
+        assert found.batch_of(1000) == found.kv_tokens // 1000
+        assert found.batch_of(10**9) == 0
 
     @pytest.mark.parametrize(
         ("llm", "tp"), [("llama-3.1-8b", 1), ("gpt-oss-20b", 1), ("qwen3-next-80b-a3b-thinking", 4)]
@@ -141,6 +172,13 @@ class TestAccount:
 
 class TestProbability:
     """The probability that a server starts."""
+
+    def test_it_is_one_half_where_room_equals_need(self) -> None:
+        config = memory("qwen3-32b", "h100-sxm").replica
+        longest = start_up(config, propose=False).longest_tokens
+        just = start_up(rebuilt(config, max_request_tokens=longest))
+        assert just.starts
+        assert start_up_probability(just) == pytest.approx(0.5, abs=0.01)
 
     def test_it_rises_with_spare_room(self) -> None:
         config = memory("qwen3-32b", "h100-sxm").replica

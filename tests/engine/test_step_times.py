@@ -124,6 +124,13 @@ class TestTables:
         on_grid = np.isin(n / split.dp, DECODES) & np.isin(n / split.dp, TOKENS) & np.isin(n, TOKENS)
         assert timer(model, FP8, fits).times_s(shape)[on_grid] == pytest.approx(exact[on_grid], rel=1e-9)
 
+    @pytest.mark.parametrize("model", MODELS)
+    def test_calibrated_steps_are_close_to_their_operators(self, model: str) -> None:
+        fits, split = FITS["h200-sxm vllm"], MODELS[model]
+        shape, sku = steps(200), HARDWARE.skus["h200-sxm"]
+        exact = operators_s(step_operators(load_llm(model), sku, FP8, split), shape, split, CalibratedGpu(sku, fits))
+        assert np.median(np.abs(timer(model, FP8, fits).times_s(shape) / exact - 1.0)) < 0.005
+
     def test_beyond_the_tables_time_grows_in_proportion(self) -> None:
         long = [timer("llama-3.1-70b").decode_s(1, context) for context in (2**20, 2**21, 2**22)]
         assert long[2] - long[1] == pytest.approx(2 * (long[1] - long[0]), rel=1e-6)
@@ -143,6 +150,12 @@ class TestSums:
             step = clock.step_time(StepShape(*one_of(shape, index)))
             assert sum(step.family_s.values()) == pytest.approx(step.total_s, rel=1e-12)
             assert sum(step.bound_s.values()) == pytest.approx(step.total_s, rel=1e-12)
+
+    def test_a_mixed_step_shares_the_weights(self) -> None:
+        clock = timer("llama-3.1-70b")
+        decode, prompt = clock.step_s(64, 64_000), clock.step_s(0, 0, 512, 512 * 513 / 2, 512, 1)
+        mixed = clock.step_s(64, 64_000, 512, 512 * 513 / 2, 512, 1)
+        assert max(decode, prompt) < mixed < decode + prompt
 
 
 OVERLAPPED = EngineCosts(gap_s=-2e-6, step_s=1e-3, captured_tokens=4096)
@@ -267,9 +280,42 @@ class TestPhysics:
             before, after = (clock.times_s(shape) for clock in both)
             assert np.all(after <= before * (1 + 1e-9))
 
+    @pytest.mark.parametrize("model", MODELS)
+    def test_uncalibrated_steps_grow_with_what_is_in_them(self, model: str) -> None:
+        clock, n = timer(model), np.arange(1.0, 600.0)
+        for shape in (StepShape(n, n * 1000), StepShape(n * 0 + 64, 64 * 50 * n)):
+            assert np.all(np.diff(clock.times_s(shape)) >= -1e-12)
+
+    @pytest.mark.parametrize("sku", sorted(HARDWARE.skus))
+    def test_every_sku_has_a_step_time(self, sku: str) -> None:
+        half = Dtype.BF16 if Dtype.BF16 in HARDWARE.skus[sku].peak_flops_per_s else Dtype.FP16
+        config = replica(sku=HARDWARE.skus[sku], precision=Precision(weights=half, activations=half, kv_cache=half))
+        work = 2 * 2 * 6.98e9 * 512 / max(one.value for one in config.sku.peak_flops_per_s.values())
+        assert config.timer.step_s(0, 0, 1024, 1024 * 1025 / 2, 1024, 1) >= 0.5 * work
+
 
 class TestParallelism:
     """What the ways of splitting do to a step."""
+
+    @pytest.mark.parametrize("pp", [2, 4])
+    def test_a_decode_step_takes_every_micro_batch_through_the_last_stage(self, pp: int) -> None:
+        # Each of pp stages holds 1/pp of the layers and runs pp micro-batches of 1/pp of the sequences, one after the
+        # other: all layers once with a micro-batch in them, and pp times the head, which the last stage has.
+        config, whole = (replica("llama-3.1-70b", precision=FP8, parallelism=Parallelism(pp=n)).timer for n in (pp, 1))
+        head_s = whole.step_time(StepShape(64 / pp, 64_000 / pp)).family_s[OperatorFamily.LM_HEAD]
+        expected = whole.decode_s(64 / pp, 64_000 / pp) + (pp - 1) * head_s
+        assert config.decode_s(64, 64_000) == pytest.approx(expected, rel=1e-3)
+
+    def test_attention_ranks_shorten_latent_decodes(self) -> None:
+        # The latent row is not split over tp, so 8 ranks read an eighth of the rows that 8 shards read each.
+        def attention_s(split: Parallelism) -> float:
+            clock = build_timer(load_llm("deepseek-v3"), HARDWARE.skus["h200-sxm"], FP8, split, None, FREE)
+            return clock.step_time(step_shape([100_000] * 64, [])).family_s[OperatorFamily.ATTENTION_DECODE]
+
+        shards, ranks = attention_s(Parallelism(tp=8, ep=8)), attention_s(Parallelism(dp=8, ep=8))
+        row_s = 61 * 64 * 100_000 * 576 / HARDWARE.skus["h200-sxm"].hbm_bandwidth_bytes_per_s.value
+        assert shards == pytest.approx(row_s, rel=0.01)
+        assert ranks < shards
 
     def test_skew_only_makes_experts_slower(self) -> None:
         shape = step_shape([1000] * 512, [])
@@ -306,6 +352,12 @@ class TestSpeculation:
         assert speculating.decode_s(16, 32_000) == pytest.approx(float(speculating.times_s(shape)), rel=1e-9)
         step = speculating.step_time(shape)
         assert sum(step.family_s.values()) == pytest.approx(step.total_s, rel=1e-12)
+
+    def test_prompts_pass_through_the_drafting_layer_once(self) -> None:
+        # One layer more of 61, and the matrix that joins hidden states and embeddings: its cache holds prompts, too.
+        plain, drafting = (timer("deepseek-v3", speculation=drafts) for drafts in (None, DRAFTS))
+        step = (0, 0, 8192, 8192 * 8193 / 2, 8192, 1)
+        assert 1 / 61 < drafting.step_s(*step) / plain.step_s(*step) - 1.0 < 2 / 61
 
     def test_expected_tokens_per_step_are_those_of_the_paper(self) -> None:
         # Leviathan et al. 2023, eq. 1; all rejected: the model's own; all accepted: one more than drafted.
@@ -358,6 +410,14 @@ class TestEngineCosts:
             assert overlapped.decode_s(n, n * context) >= 0.995 * roof
             assert overlapped.decode_s(n, n * context) < free.decode_s(n, n * context)
 
+    def test_latent_layers_may_cost_more(self) -> None:
+        split, llm = MODELS["deepseek-v3"], load_llm("deepseek-v3")
+        sku, fits = HARDWARE.skus["h200-sxm"], FITS["h200-sxm vllm"]
+        free, dear = (
+            build_timer(llm, sku, FP8, split, fits, one) for one in (FREE, EngineCosts(latent_s=1e-5, stretch=1.0))
+        )
+        assert dear.decode_s(8, 8000) - free.decode_s(8, 8000) == pytest.approx(61 * 1e-5)
+
 
 def test_a_timer_that_was_used_can_be_kept() -> None:
     """The web app keeps plans as bytes, and a plan holds the timers of its replicas."""
@@ -384,6 +444,13 @@ class TestCapturedGraphs:
         for n in (65, 300):
             assert limited.decode_s(n, 1000 * n) == pytest.approx(1e-3 * limited.launches)
             assert limited.decode_s(n, 1000 * n) > unlimited.decode_s(n, 1000 * n)
+
+    def test_a_launched_step_is_never_faster_than_a_replayed_one(self) -> None:
+        config = calibrated()
+        dear = EngineCosts(gap_s=1e-4, launch_s=1e-9)  # gaps of a replay that outweigh launching
+        same = (config.llm, config.sku, config.precision, config.parallelism, config.calibration, dear)
+        unlimited, limited = build_timer(*same), build_timer(*same, captured=64.0)
+        assert all(limited.decode_s(n, 1000 * n) >= unlimited.decode_s(n, 1000 * n) for n in range(1, 200))
 
     @pytest.mark.parametrize(
         ("engine", "sku", "tp", "captured"),
