@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 import pytest
 
 from hardware_db import (
@@ -118,3 +121,22 @@ class TestSeenMemory:
         seen = DB.skus[sku].memory_seen_bytes
         assert seen is not None and seen.kind is Kind.MEASURED
         assert DB.skus[sku].seen_bytes / GIB == pytest.approx(gib, abs=0.005)
+
+    def test_collected_reports_are_near_the_records(self, shared: Path) -> None:
+        path = shared / "reference/measured/gpu_memory_seen.csv"
+        if not path.is_file():
+            pytest.skip(f"no reports of GPU memory beside the checkout ({path.name})")
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        names = {
+            "H100 80GB": "h100-sxm",
+            "H200": "h200-sxm",
+            "B200": "b200-sxm",
+            "L4": "l4",
+            "L40S": "l40s",
+            "T4": "t4",
+        }
+        found = [(DB.skus[names[row["gpu"]]], float(row["total_gib_seen"])) for row in rows if row["gpu"] in names]
+        assert len(found) >= 8
+        for sku, gib in found:
+            assert sku.seen_bytes / GIB == pytest.approx(gib, rel=0.005), sku.id

@@ -17,6 +17,7 @@ from hardware_db import (
     HardwareDb,
     NetworkKind,
     Price,
+    instance_of,
     load_hardware,
     select_price,
     stale_days,
@@ -79,6 +80,16 @@ def test_instances_say_how_gpus_are_sold_and_what_is_between_them(shared: Path) 
     for one in DB.instances:
         assert one.source_url.startswith("https://")
         assert one.sku in DB.skus
+
+
+def test_the_smallest_sale_of_a_price_is_no_less_than_its_instance() -> None:
+    for price in DB.prices:
+        assert price.block_gpus >= price.gpus_per_instance
+        instance = instance_of(DB, price)
+        if instance is not None and instance.instance_type == price.instance_type:
+            assert instance.gpus == price.gpus_per_instance
+    racks = [price.block_gpus for price in DB.prices if (price.sku, price.provider) == ("gb200-nvl72", "CoreWeave")]
+    assert racks == [72]
 
 
 def offer(price: Price) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from calibration.assemble import SKUS
 from hardware_db import (
     Dtype,
     Fact,
@@ -88,6 +89,17 @@ AMENDED_CORES = {"b300-sxm": 148, "gb200-nvl72": 152, "gb300-nvl72": 152}
 """Processors the driver reports where the reference collection leaves them blank or gives those of the HGX board."""
 
 
+def test_the_amended_processors_are_those_of_the_measured_tables(shared: Path) -> None:
+    rows = {row["sku"]: row for row in read_csv(shared / "kernels" / "skus.csv")}
+    for folder, sku_id in SKUS.items():
+        sku = DB.skus[sku_id]
+        if sku.vendor != "NVIDIA":  # what the tables call the L2 cache of AMD's is the last level behind it
+            continue
+        assert sku.sm_count == int(rows[folder]["sm_count"])
+        assert sku.l2_bytes is not None
+        assert sku.l2_bytes.value == pytest.approx(float(rows[folder]["l2_bytes"]), rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("sku", "flop_per_clock_per_core", "clock_hz"),
     [
@@ -119,6 +131,32 @@ def test_bandwidth_is_bus_width_times_pin_rate(sku: str, bus_bits: int, bits_per
     assert bandwidth == pytest.approx(bus_bits / 8 * bits_per_s_per_pin, rel=5e-3)
 
 
+@pytest.mark.parametrize(
+    ("engine", "kv_block_tokens", "memory_fraction", "share_of"),
+    [
+        ("vllm", 16, 0.92, "all"),  # CacheConfig: DEFAULT_BLOCK_SIZE, gpu_memory_utilization
+        ("sglang", 1, None, "static"),  # ServerArgs: page_size; mem_fraction_static is what a reserve leaves
+        ("tensorrt-llm", 32, 0.9, "free"),  # KvCacheConfig: tokens_per_block, free_gpu_memory_fraction
+    ],
+)
+def test_engine_defaults_are_the_documented_ones(
+    engine: str, kv_block_tokens: int, memory_fraction: float | None, share_of: str
+) -> None:
+    profile = DB.engines[engine]
+    rule = profile.memory_rule()
+    assert (profile.kv_block_tokens, rule.memory_fraction, rule.memory_fraction_of) == (
+        kv_block_tokens,
+        memory_fraction,
+        share_of,
+    )
+    assert profile.source.startswith("https://")
+
+
+def test_every_reference_accelerator_is_there_and_no_other(shared: Path) -> None:
+    rows = read_csv(shared / "reference" / "gpu_specs.csv")
+    assert {row["sku"].lower() for row in rows} == set(SKU_IDS)
+
+
 def test_facts_equal_the_reference_collection_after_conversion(shared: Path) -> None:
     for row in read_csv(shared / "reference" / "gpu_specs.csv"):
         sku = DB.skus[row["sku"].lower()]
@@ -142,6 +180,31 @@ def test_facts_equal_the_reference_collection_after_conversion(shared: Path) -> 
             assert fact_at(sku, path).value == pytest.approx(float(value), abs=0.5, rel=1e-15), (sku.id, path)
         assert (sku.tdp_watts is None) == (not row["tdp_w"])
         assert sku.id in AMENDED_CORES or (sku.l2_bytes is None) == (not row["l2_mb"])
+
+
+def test_descriptions_equal_the_reference_collection(shared: Path) -> None:
+    for row in read_csv(shared / "reference" / "gpu_specs.csv"):
+        sku = DB.skus[row["sku"].lower()]
+        assert (sku.vendor, sku.architecture, sku.year) == (row["vendor"], row["arch"], int(row["year"]))
+        assert sku.sm_count == AMENDED_CORES.get(sku.id) or sku.sm_count == int(row["sm_count"])
+        assert (sku.scale_up.link, sku.scale_up.domain_gpus) == (row["scale_up_link"], int(row["scale_up_domain"]))
+        assert sku.node.gpus == int(row["gpus_per_node"])
+        assert sku.confidence == row["confidence"]
+        if sku.id not in AMENDED_CORES:
+            assert sku.note == row["notes"]
+        capacity = sku.hbm_capacity_bytes
+        assert capacity.source == row["source_url"]
+        assert row["second_source_url"] in capacity.note
+        assert ("reopened" in capacity.note) == (row["source_read"] != "both")
+
+
+def test_figures_the_collection_calls_assumptions_are_marked_so(shared: Path) -> None:
+    for row in read_csv(shared / "reference" / "gpu_specs.csv"):
+        sku = DB.skus[row["sku"].lower()]
+        if "NIC figure is an assumption" in row["notes"]:
+            assert sku.node.nic_bytes_per_s_per_gpu.kind is Kind.ASSUMED
+        if re.search(r"assumes (it is|both directions)", row["notes"]):
+            assert sku.scale_up.bandwidth_bytes_per_s.kind is Kind.ASSUMED
 
 
 @pytest.mark.parametrize("sku_id", SKU_IDS)
@@ -182,3 +245,14 @@ def test_links_are_consistent(sku_id: str) -> None:
     else:
         assert link.bandwidth_bytes_per_s.value > host.value
     assert sku.node.nic_bytes_per_s_per_gpu.value <= 2 * host.value
+
+
+def test_equal_formats_are_only_those_of_the_datasheets() -> None:
+    """Gaudi3 (white paper) and Inferentia2 (configurable FP8) run FP8 at the BF16 rate; nobody else does."""
+    equal = {
+        sku.id
+        for sku in DB.skus.values()
+        if Dtype.FP8 in sku.peak_flops_per_s
+        and sku.peak_flops_per_s[Dtype.FP8].value == sku.peak_flops_per_s[Dtype.BF16].value
+    }
+    assert equal == {"gaudi3", "inferentia2"}

@@ -88,6 +88,12 @@ def test_a_gpu_is_offered_what_its_units_multiply_and_nothing_that_is_unpacked()
     assert all(item.weights is not Dtype.INT4 for item in published)
 
 
+def test_fewer_bits_take_fewer_bytes() -> None:
+    llm = load_llm("qwen3-32b")
+    sizes = {main_format(llm, item.precision)[0]: checkpoint_bytes(llm, item) for item in checkpoints_of(llm)}
+    assert sizes[Dtype.INT4] < sizes[Dtype.NVFP4] < sizes[Dtype.FP8] < sizes[Dtype.FP8_BLOCK] < sizes[Dtype.BF16]
+
+
 def test_what_nobody_publishes_is_found_neither_published_nor_converted() -> None:
     llm = load_llm("opt-13b")
     fp8 = Precision(weights=Dtype.FP8, activations=Dtype.FP8)

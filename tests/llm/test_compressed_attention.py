@@ -17,6 +17,8 @@ from planner.llm import (
     state_bytes,
     weight_bytes,
 )
+from planner.llm.compressed_attention import CompressedAttention
+from planner.llm.sizes import mtp_parameters
 from tests.configs import Config, kv_window_bytes, preset_config
 from tests.places import SHARED
 
@@ -67,6 +69,20 @@ def test_totals_are_the_published_ones(name: str, total: str, active: str) -> No
     assert f"{used / 1e9:.0f}B" == active
 
 
+def test_values_that_the_hub_counts() -> None:
+    """huggingface.co/deepseek-ai/DeepSeek-V4-Flash-Base: 292B, in FP8; -Pro: about 862B, two 4-bit weights in a byte.
+
+    Both hold the module with its copies of embeddings and LM head, and the scales.
+    """
+    flash, pro = load_llm("deepseek-v4-flash"), load_llm("deepseek-v4-pro")
+    base = parameters(flash) + mtp_parameters(flash) + 2 * lm_head_weights(flash)
+    assert base == pytest.approx(292e9, rel=0.003)
+    expert_weights = 62 * 384 * 3 * 7168 * 3072
+    stored = parameters(pro) + mtp_parameters(pro) + 2 * lm_head_weights(pro) - expert_weights
+    stored += expert_weights / 2 + expert_weights / 32
+    assert stored == pytest.approx(862e9, rel=0.003)
+
+
 def test_cache_of_flash_by_hand() -> None:
     """8 bits: 448 channels, 64 of 2 bytes with the position, 7 scales and a byte: 584 an entry; 132 an index key."""
     llm = load_llm("deepseek-v4-flash")
@@ -108,6 +124,16 @@ def test_formats_of_every_checkpoint(name: str, experts: tuple[Dtype, Dtype], gi
     assert precision.of(Part.LM_HEAD) == (Dtype.BF16, Dtype.BF16)
     assert weight_bytes(llm, precision) / 1e9 == pytest.approx(gigabytes, abs=0.06)
     assert llm.max_context_tokens == 2**20
+
+
+def test_the_prediction_module_sees_the_window_alone() -> None:
+    """One layer of ratio 0 beside the 43: its experts, e_proj and h_proj make 6.6 billion."""
+    llm = load_llm("deepseek-v4-flash")
+    assert llm.mtp is not None
+    assert isinstance(llm.mtp.attention, CompressedAttention)
+    assert llm.mtp.attention.ratio == 0
+    layer = 257 * 3 * 4096 * 2048 + 4096 * (1024 + 512) + 1024 * 32_768 + 2 * 8192 * 4096
+    assert mtp_parameters(llm) == pytest.approx(layer + 2 * 4096**2, rel=0.001)
 
 
 def test_a_config_of_transformers_says_the_same() -> None:

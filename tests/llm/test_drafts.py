@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 
 import pytest
 
@@ -48,6 +49,18 @@ class TestHeads:
         layer = {name: value for name, value in EAGLE3.items() if name not in ("architectures", "draft_vocab_size")}
         given = {"draft_vocab_size": 32000, "target_hidden_size": None, "transformer_layer_config": layer}
         assert draft_parameters(load_draft(given)) == draft_parameters(load_draft(EAGLE3))
+
+    def test_a_narrower_head_has_embeddings_of_its_own(self) -> None:
+        narrow = load_draft({**EAGLE3, "target_hidden_size": 8192})
+        more = draft_parameters(narrow) - draft_parameters(load_draft(EAGLE3))
+        assert more == 3 * 4096 * 4096 + 128256 * 4096
+
+    def test_every_head_of_the_table_is_one_of_a_known_width(self) -> None:
+        for row in rows("draft_heads.csv"):
+            assert re.match(r"https://", row["source"])
+            for id in row["llms"].split("|"):
+                assert load_llm(id).hidden_size == int(row["target_hidden_size"])
+                assert draft_of(load_llm(id), DraftMethod(row["method"]))[0] == row["draft"]
 
     @pytest.mark.parametrize("model", ["deepseek-v3", "glm-4.5-air", "qwen3.5-27b", "mimo-v2-flash"])
     def test_own_modules_have_the_parameters_counted_for_them(self, model: str) -> None:

@@ -48,6 +48,12 @@ def test_deepseek_v2_lite_is_counted_as_published() -> None:
     assert active_parameters(llm) == pytest.approx(2.66e9, rel=0.01)  # 2.4 B and the 0.21 B of the input embeddings
 
 
+def test_dense_hybrid_of_qwen3_5_is_counted_as_named() -> None:
+    llm = load_llm("qwen3.5-27b")
+    assert parameters(llm) == pytest.approx(27e9, rel=0.01)
+    assert [group.count for group in llm.layers] == [48, 16]
+
+
 @pytest.mark.parametrize(
     ("alias", "preset"),
     [("qwen3_vl_text", "qwen3-8b"), ("qwen3_vl_moe_text", "qwen3-30b-a3b"), ("mimo", "qwen2.5-7b")],
@@ -80,6 +86,30 @@ def test_dense_nemotron_is_counted_as_published() -> None:
     dense = [group.feed_forward for group in llm.layers if group.feed_forward is not None]
     assert dense == [DenseFeedForward(intermediate=21504, gated=False)]
     assert [group.count for group in llm.layers] == [24, 24, 4]
+
+
+def test_windows_and_sinks_of_gpt_oss() -> None:
+    # OpenAI 2025, arXiv:2508.10925, sec. 2.2: 64 heads of 64, 8 KV heads, window 128 in every other layer.
+    local, full = load_llm("gpt-oss-120b").layers
+    assert (local.count, full.count) == (18, 18)
+    gqa = GroupedQueryAttention(heads=64, kv_heads=8, head_dim=64, qkv_bias=True, output_bias=True, sinks=True)
+    assert full.attention == gqa
+    assert local.attention == gqa.model_copy(update={"window": 128})
+
+
+def test_windows_of_gemma() -> None:
+    # Gemma Team 2024, arXiv:2408.00118, sec. 2; 2025, arXiv:2503.19786, sec. 2: five local layers to one global.
+    local, full = load_llm("gemma-2-27b-it").layers
+    assert [(g.count, g.attention.window) for g in (local, full) if isinstance(g.attention, GroupedQueryAttention)] == [
+        (23, 4096),
+        (23, 0),
+    ]
+    local, full = load_llm("gemma-3-27b-it").layers
+    assert [(g.count, g.attention.window) for g in (local, full) if isinstance(g.attention, GroupedQueryAttention)] == [
+        (52, 1024),
+        (10, 0),
+    ]
+    assert load_llm("gemma-3-27b-it").max_context_tokens == 131_072  # model card: 128k
 
 
 def test_chunks_and_interleaved_experts_of_llama_4() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from planner.llm import (
     GroupedQueryAttention,
     LinearMap,
     LlmSpec,
+    Part,
     active_parameters,
     kv_bytes_per_token,
     linear_parameters_by_part,
@@ -22,6 +24,7 @@ from planner.llm import (
     state_bytes,
     weight_bytes,
 )
+from planner.llm.sizes import mtp_parameters
 
 KIMI_K3 = "kimi-k3"
 KIMI_LINEAR = "kimi-linear-48b-a3b-instruct"
@@ -112,6 +115,32 @@ def test_parameters_of_kimi_k3_tensor_by_tensor():
     assert parameters(load_llm(KIMI_K3)) == layers + 2 * 163_840 * h + h + 2 * h
 
 
+def test_parameters_of_a_layer_of_kimi_linear_with_gates_of_low_rank():
+    h, wide = 2304, 32 * 128
+    delta = 3 * wide * h + 3 * wide * 4 + 2 * (128 * h + wide * 128) + 32 + wide + 32 * h + 128 + h * wide
+    mla = 32 * 192 * h + 576 * h + 512 + 32 * 256 * 512 + h * wide
+    moe = 256 * h + 256 + 257 * 3 * h * 1024
+    expected = 20 * delta + 7 * mla + 3 * h * 9216 + 26 * moe + 27 * 2 * h + 2 * 163_840 * h + h
+    assert parameters(load_llm(KIMI_LINEAR)) == expected == 49_122_681_728
+
+
+def test_prediction_module_of_nemotron_is_attention_and_experts_by_its_pattern():
+    llm, h = load_llm(SUPER), 4096
+    attention = 2 * h * 32 * 128 + 2 * h * 2 * 128
+    experts = 512 * h + 512 + 512 * 2 * 1024 * 2688 + 2 * h * 1024 + 2 * h * 5376
+    joined = 2 * h * h + 3 * h  # eh_proj, enorm, hnorm, final_layernorm
+    assert mtp_parameters(llm) == attention + experts + 2 * h + joined
+    assert llm.mtp_layers == 1
+    assert load_llm(NEMOTRON_3_ULTRA).mtp == llm.mtp.model_copy(
+        update={
+            "attention": GroupedQueryAttention(heads=64, kv_heads=2, head_dim=128),
+            "feed_forward": llm.mtp.feed_forward.model_copy(
+                update={"intermediate": 5120, "shared_intermediate": 10_240, "latent": 2048}
+            ),
+        }
+    )
+
+
 # ------------------------------------------------------------------------------------------ state, cache, weights
 
 
@@ -130,6 +159,18 @@ def test_state_and_cache_of_a_sequence(llm: str, state: int, kv: int) -> None:
     assert kv_bytes_per_token(load_llm(llm), Dtype.BF16) == kv
 
 
+def test_kimi_k3_stores_its_experts_in_mxfp4_and_nothing_else():
+    llm = load_llm(KIMI_K3)
+    formats = {part: llm.native_precision.of(part)[0] for part in linear_parameters_by_part(llm)}
+    assert formats.pop(Part.EXPERTS) is Dtype.MXFP4
+    assert set(formats.values()) == {Dtype.BF16}
+    one_expert = 3 * 3584 * 3072
+    in_experts = 92 * 896 * 17_547_264  # bytes of one expert in the published shards: 33 030 144 values at 4.25 bits
+    text = llm.model_copy(update={"encoder": None})
+    rest = 2 * (parameters(llm) - 92 * 896 * one_expert)
+    assert weight_bytes(text, llm.native_precision) == in_experts + rest
+
+
 @pytest.mark.parametrize(("llm", "bits"), [(SUPER, 8), ("nvidia-nemotron-3-super-120b-a12b-nvfp4", 4.5)])
 def test_latent_projections_and_router_of_nemotron_stay_in_16_bit(llm: str, bits: float) -> None:
     spec = load_llm(llm)
@@ -138,6 +179,29 @@ def test_latent_projections_and_router_of_nemotron_stay_in_16_bit(llm: str, bits
     expected = quantised * bits / 8 + 2 * (parameters(spec) - quantised)
     assert weight_bytes(spec, spec.native_precision) == pytest.approx(expected, rel=1e-12)
     assert spec.native_precision.kv_cache is Dtype.FP8
+
+
+@pytest.mark.parametrize("kind", ["FP8", "NVFP4"])
+def test_presets_of_nemotron_3_super_are_its_checkpoints(shared: Path, kind: str) -> None:
+    published = shared / "reference" / "models_2026" / f"nvidia--NVIDIA-Nemotron-3-Super-120B-A12B-{kind}.json"
+    if not published.is_file():
+        pytest.skip("no checkpoints of 2026 beside the checkout (reference/models_2026)")
+    beside = json.loads(published.with_suffix(".hf_quant_config.json").read_text(encoding="utf-8"))
+    config = json.loads(published.read_text(encoding="utf-8"))
+    llm = LlmSpec.from_config(config | {"quantization_config": {"quant_method": "modelopt", **beside}})
+    same = {"source": "", "id": "", "name": ""}
+    preset_of = load_llm(f"nvidia-nemotron-3-super-120b-a12b-{kind.lower()}")
+    assert llm.model_copy(update=same) == preset_of.model_copy(update=same)
+
+
+def test_layers_of_kimi_count_from_one():
+    groups = load_llm(KIMI_K3)
+    order = [groups.layers[index].attention for index in groups.layer_order]
+    full = {4 * number - 1 for number in range(1, 24)} | {92}  # layers 4, 8, ..., 92 and 93
+    assert {layer for layer, kind in enumerate(order) if not hasattr(kind, "decay_rank")} == full
+    first = groups.layers[groups.layer_order[0]]
+    assert isinstance(first.feed_forward, DenseFeedForward)
+    assert first.feed_forward.intermediate == 33_792
 
 
 # ------------------------------------------------------------------------------------------ layers

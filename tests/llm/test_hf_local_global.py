@@ -12,14 +12,17 @@ from planner.llm import (
     DenseFeedForward,
     GroupedQueryAttention,
     LlmSpec,
+    MoeFeedForward,
     Part,
     active_parameters,
+    kv_bytes_per_token,
     load_llm,
     parameters,
     weight_bytes,
 )
 from planner.llm.sizes import layer_embedding_parameters, mtp_parameters
-from tests.configs import Config, preset_config
+from tests.configs import Config, kv_window_bytes, preset_config
+from tests.places import SHARED
 
 GEMMA_4_E2B: Config = {
     # Sizes of huggingface.co/google/gemma-4-E2B-it (config.json)
@@ -43,6 +46,20 @@ GEMMA_4_E2B: Config = {
     "max_position_embeddings": 131072,
     "tie_word_embeddings": True,
 }
+
+
+GEMMA_4_E4B: Config = GEMMA_4_E2B | {
+    # Sizes of huggingface.co/google/gemma-4-E4B-it (config.json)
+    "hidden_size": 2560,
+    "num_hidden_layers": 42,
+    "intermediate_size": 10240,
+    "num_key_value_heads": 2,
+    "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 7,
+    "num_kv_shared_layers": 18,
+    "use_double_wide_mlp": False,
+}
+
+
 _PRO_GLOBAL = (0, 7, 15, 23, 31, 39, 47, 55, 62, 69)
 MIMO_V2_5_PRO: Config = {
     # Sizes of the model card, huggingface.co/XiaomiMiMo/MiMo-V2.5-Pro: 70 layers, 60 of them windowed, 1 dense
@@ -159,6 +176,12 @@ def test_active_parameters_are_the_published_ones(llm: str, active_b: float, wit
     assert active_parameters(load_llm(llm)) == pytest.approx(active_b * 1e9, rel=within)
 
 
+def test_the_two_tables_of_step_are_what_its_publisher_does_not_call_active() -> None:
+    step = load_llm("step-3.7-flash")
+    tables = 2 * 128896 * 4096
+    assert active_parameters(step) - tables == pytest.approx(11e9, rel=0.01)
+
+
 def test_mimo_v2_5_pro_has_the_trillion_of_its_model_card() -> None:
     pro = spec(MIMO_V2_5_PRO)
     assert parameters(pro) == pytest.approx(1.02e12, rel=0.005)
@@ -185,6 +208,13 @@ def test_effective_parameters_of_gemma_4_e2b_leave_out_the_embeddings_of_layers(
     assert parameters(e2b) < 5.1e9 < parameters(e2b) + 0.55e9
 
 
+def test_gemma_4_e4b_is_within_three_per_cent_of_its_rounded_effective_size() -> None:
+    """Model card: 4.5 B effective, 8 B with embeddings and both encoders."""
+    e4b = spec(GEMMA_4_E4B)
+    assert active_parameters(e4b) == pytest.approx(4.5e9, rel=0.035)
+    assert parameters(e4b) < 8e9 < parameters(e4b) + 0.6e9
+
+
 def test_a_layer_of_gemma_4_26b_by_hand() -> None:
     """Tensors of a global layer as ``modeling_gemma4.py`` makes them, of 2816 channels."""
     hidden = 2816
@@ -207,6 +237,67 @@ def test_mtp_modules_of_mimo_are_windowed_layers_with_a_dense_block() -> None:
     assert isinstance(mimo.mtp.feed_forward, DenseFeedForward)
     assert isinstance(mimo.mtp.attention, GroupedQueryAttention)
     assert (mimo.mtp.attention.window, mimo.mtp.attention.sinks) == (128, True)
+
+
+def test_mtp_modules_of_step_are_dense() -> None:
+    """Model card of Step-3.5-Flash: 0.81 B in three modules; their heads on logits are copies and not counted here."""
+    step = load_llm("step-3.7-flash")
+    assert step.mtp is not None
+    assert step.mtp.feed_forward == DenseFeedForward(intermediate=11264)
+    assert mtp_parameters(step) == pytest.approx(0.81e9, rel=0.05)
+
+
+def test_cache_of_gemma_4_26b_by_hand() -> None:
+    """Five global layers of 2 heads with 512 channels, keys and values both kept; 25 windows of 8 heads of 256."""
+    gemma = load_llm("gemma-4-26b-a4b")
+    assert kv_bytes_per_token(gemma, Dtype.BF16) == 5 * 2 * (512 + 512) * 2
+    assert kv_window_bytes(gemma, Dtype.BF16, 100_000) == 25 * 8 * (256 + 256) * 1024 * 2
+    assert kv_window_bytes(gemma, Dtype.FP8, 1000) == 25 * 8 * (256 + 256) * 1000
+
+
+def test_cache_of_mimo_v2_flash_by_hand() -> None:
+    """Nine global layers of 4 heads, 39 windows of 128 tokens with 8 heads; keys of 192 and values of 128 channels."""
+    mimo = load_llm("mimo-v2-flash")
+    assert kv_bytes_per_token(mimo, Dtype.BF16) == 9 * 4 * (192 + 128) * 2
+    assert kv_window_bytes(mimo, Dtype.BF16, 262_144) == 39 * 8 * (192 + 128) * 128 * 2
+
+
+def test_layers_that_share_a_cache_add_none() -> None:
+    """Gemma 4 E2B: of the 15 layers with a cache three are global, of one head."""
+    e2b = spec(GEMMA_4_E2B)
+    assert kv_bytes_per_token(e2b, Dtype.BF16) == 3 * 1 * (512 + 512) * 2
+    assert kv_window_bytes(e2b, Dtype.BF16, 10_000) == 12 * 1 * (256 + 256) * 512 * 2
+    alone = spec(GEMMA_4_E2B, num_kv_shared_layers=0, use_double_wide_mlp=False)
+    assert kv_bytes_per_token(alone, Dtype.BF16) == 7 * (512 + 512) * 2
+
+
+def test_keys_of_step_may_be_those_of_transformers() -> None:
+    names = {
+        "num_attention_groups": "num_key_value_heads",
+        "moe_num_experts": "num_experts",
+        "moe_top_k": "num_experts_per_tok",
+    }
+    own = preset_config("step-3.7-flash")["text_config"]
+    theirs = {names.get(key, key): value for key, value in own.items() if key != "moe_layers_enum"}
+    theirs |= {"attention_other_setting": None, "num_sliding_attention_heads": 96, "first_k_dense_replace": 3}
+    assert spec(theirs).layers == spec(own).layers
+
+
+def test_lists_of_transformers_say_the_same_of_mimo() -> None:
+    own = preset_config("mimo-v2-flash")
+    words = {0: ("full_attention", "dense"), 1: ("sliding_attention", "sparse")}
+    theirs = {key: value for key, value in own.items() if key not in ("hybrid_layer_pattern", "moe_layer_freq")}
+    theirs["layer_types"] = [words[entry][0] for entry in own["hybrid_layer_pattern"]]
+    theirs["mlp_layer_types"] = [words[entry][1] for entry in own["moe_layer_freq"]]
+    assert spec(theirs).layers == spec(own).layers
+
+
+def test_null_in_a_text_part_is_not_the_default_of_its_family() -> None:
+    """Mistral Small 3.1: ``sliding_window`` null is no window, not the 4096 of ``MistralConfig``."""
+    text = {key: value for key, value in MINISTRAL_3_8B["text_config"].items() if key != "rope_parameters"}
+    small = spec(MINISTRAL_3_8B, text_config=text | {"model_type": "mistral"})
+    assert kv_bytes_per_token(small, Dtype.BF16) == 34 * 2 * 8 * 128 * 2
+    assert spec(GEMMA_4_E2B, hidden_size_per_layer_input=None).layer_embedding is None
 
 
 # ------------------------------------------------------------------------------------------------ caches
@@ -256,6 +347,17 @@ def test_experts_of_mimo_v2_5_pro_fp4_are_mxfp4_and_output_projections_16_bit() 
         spec(MIMO_V2_5_PRO, quantization_config={**quantised, "store_dtype": "int3"})
 
 
+def test_patterns_of_exaone_as_text_and_as_layers_agree() -> None:
+    named = (["sliding_attention"] * 3 + ["full_attention"]) * 16
+    assert spec(EXAONE_4_32B, layer_types=named).layers == spec(EXAONE_4_32B).layers
+    smaller = spec(EXAONE_4_32B, sliding_window=None, sliding_window_pattern=None)
+    assert [group.count for group in smaller.layers] == [64]
+
+
+def test_ministral_takes_the_scaled_context_of_its_text_part() -> None:
+    assert spec(MINISTRAL_3_8B).max_context_tokens == 262_144
+
+
 # ------------------------------------------------------------------------------------------------ refusals
 
 
@@ -294,3 +396,21 @@ def test_step_refuses_other_attention_and_lists_that_are_none() -> None:
         preset("step-3.7-flash", att_impl_type="MFA")
     with pytest.raises(InputError, match="layer numbers with commas"):
         preset("step-3.7-flash", moe_layers_enum="3,4,x")
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the collection of configs lies beside some checkouts only")
+@pytest.mark.parametrize(
+    ("file", "total_b"),
+    [
+        ("google--gemma-4-26B-A4B", 25.2),
+        ("nvidia--Gemma-4-26B-A4B-NVFP4", 25.2),
+        ("XiaomiMiMo--MiMo-V2-Flash", 309),
+        ("stepfun-ai--Step-3.7-Flash", 196),
+        ("XiaomiMiMo--MiMo-7B-Base", 7.6),
+        ("openai--gpt-oss-120b", 116.83),
+    ],
+)
+def test_published_configs_load_with_their_totals(file: str, total_b: float) -> None:
+    llm = load_llm(SHARED / "reference" / "models_2026" / f"{file}.json")
+    assert parameters(llm) == pytest.approx(total_b * 1e9, rel=0.01)
+    assert any(isinstance(group.feed_forward, MoeFeedForward) for group in llm.layers) == (file[-4:] != "Base")

@@ -209,6 +209,22 @@ def test_experts_only_of_kimi_k2() -> None:
     assert weight_bytes(llm, small) == pytest.approx(594e9, rel=0.005)
 
 
+def test_lists_of_gpt_oss() -> None:
+    # config.json of huggingface.co/openai/gpt-oss-120b
+    names = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
+    precision = precision_of("gpt-oss-120b", quant_method="mxfp4", modules_to_not_convert=names)
+    assert precision == load_llm("gpt-oss-120b").native_precision
+    assert parts(precision) == {Part.EXPERTS: "mxfp4 bf16"}
+
+
+def test_lists_of_llama_4_fp8() -> None:
+    # config.json of huggingface.co/RedHatAI/Llama-4-Maverick-17B-128E-Instruct-FP8
+    ignore = ["re:.*lm_head", "re:.*self_attn", "re:.*router", "re:.*vision_model.*", "re:.*multi_modal_projector.*"]
+    llm = "llama-4-maverick-17b-128e-instruct"
+    precision = precision_of(llm, **compressed(FLOAT8, FLOAT8, ignore=[*ignore, "Llama4TextAttention"]))
+    assert parts(precision) == {Part.ATTENTION: SIXTEEN_BIT}
+
+
 def test_first_and_last_layers_in_16_bit_of_llama_405b() -> None:
     # config.json of huggingface.co/meta-llama/Llama-3.1-405B-FP8: attention everywhere, all of layers 0 and 125.
     names = [f"model.layers.{layer}.self_attn.{name}_proj" for layer in range(126) for name in "qkvo"]

@@ -63,6 +63,11 @@ def test_a_token_takes_the_bytes_that_sglang_measured():
     assert kv_bytes_per_token(load_llm("glm-5.2"), Dtype.FP8) == 78 * (512 + 64) + 21 * (128 + 4)
 
 
+def test_layers_that_share_have_no_weights_of_an_index():
+    per_layer = 2048 * 32 * 128 + 6144 * (128 + 32) + 2 * 128  # wq_b, wk, weights_proj, norm with bias
+    assert parameters(load_llm("glm-5")) - parameters(load_llm("glm-5.2")) == 57 * per_layer
+
+
 def test_parameters_are_the_publishers():
     # arXiv:2602.15763, table 1: 744B and 40B; vLLM's recipe of GLM-5.2: 743B and 39B; without embedding tables
     for name, total, active in (("glm-5", 744e9, 40e9), ("glm-5.2", 743e9, 39e9)):
@@ -91,6 +96,15 @@ def test_ways_to_say_who_chooses_agree(said: Config):
     assert load_llm(GLM_52 | said).layers == load_llm("glm-5.2").layers
 
 
+def test_a_schedule_follows_its_offset():
+    by_layer = {**GLM_52, "indexer_types": None, "index_topk_freq": 3}
+    # layers 0, 1, 2, then every third from layer 2 + 3 on: max(layer - 2, 0) % 3 == 0
+    assert choosing(load_llm(by_layer)) == sum(max(layer - 2, 0) % 3 == 0 for layer in range(78))
+    assert choosing(load_llm({**by_layer, "index_skip_topk_offset": None})) == sum(
+        max(layer - 1, 0) % 3 == 0 for layer in range(78)
+    )
+
+
 @pytest.mark.parametrize(
     ("name", "dtype", "bytes_per_weight"),
     [("zai-org--GLM-5.2-FP8", Dtype.FP8_BLOCK, 1.0), ("nvidia--GLM-5.2-NVFP4", Dtype.NVFP4, 0.5625)],
@@ -103,6 +117,10 @@ def test_checkpoints_of_glm_5_load(name: str, dtype: Dtype, bytes_per_weight: fl
     rest = parameters(llm) - experts
     least, most = (experts * bytes_per_weight + rest * each for each in (1.0, 2.0))
     assert least < weight_bytes(llm, llm.native_precision) <= most * 1.001
+
+
+def test_glm_51_in_nvfp4_chooses_everywhere():
+    assert choosing(load_llm(checkpoint("nvidia--GLM-5.1-NVFP4"))) == 78
 
 
 # ------------------------------------------------------------------------------------------ MiniMax-M3
@@ -119,6 +137,12 @@ def test_parameters_of_m3_tensor_by_tensor():
     # model card: ~428B with the vision encoder (32 layers of 1280 channels, 0.6B); 854 GB of files in 16 bit
     assert total == pytest.approx(428e9, rel=0.01)
     assert 2 * (total + 0.65e9) == pytest.approx(854e9, rel=0.001)
+
+
+def test_active_parameters_of_m3_are_about_the_publishers():
+    # model card: ~23B, a figure of two digits; without embedding tables, as for other models
+    llm = load_llm("minimax-m3")
+    assert 22.5e9 <= active_parameters(llm) - embedding_parameters(llm) < 23.6e9
 
 
 def test_m3_keeps_a_16_bit_index_key_a_token_and_layer_whatever_the_cache():
@@ -180,6 +204,14 @@ def test_the_mixed_checkpoint_of_m3_loads():
     other = parameters(llm) - experts - plain
     by_hand = experts * 0.5625 + other * 33 / 32 + 2 * plain
     assert weight_bytes(llm.model_copy(update={"encoder": None}), formats) == pytest.approx(by_hand, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["MiniMaxAI--MiniMax-M2.5", "MiniMaxAI--MiniMax-M2.7"])
+def test_m2_has_229_billion_parameters_of_which_10_are_active(name: str):
+    # model card: 230B and 10B
+    llm = load_llm(checkpoint(name))
+    assert parameters(llm) == pytest.approx(230e9, rel=0.01)
+    assert active_parameters(llm) - embedding_parameters(llm) == pytest.approx(10e9, rel=0.025)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from planner.llm import (
     lm_head_weights,
     load_llm,
     parameters,
+    state_bytes,
     weight_bytes,
 )
 from planner.llm.sizes import mtp_parameters
@@ -41,6 +42,22 @@ def rows(path: Path) -> list[dict[str, str]]:
 FP8 = Precision(weights=Dtype.FP8, activations=Dtype.FP8)
 
 PUBLISHED = rows(REFERENCE / "llm_parameters.csv")
+
+
+COUNTED_DIFFERENTLY = {
+    "google/gemma-3-27b-it": "total_params_b has a vision encoder",
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": "total_params_b has a vision encoder and is rounded up",
+    "moonshotai/Kimi-K2-Instruct": "published as 1T",
+}
+"""Models of the reference collection whose published total is of something else: compared with the recount."""
+
+
+RECOUNT_LEAVES_OUT = {
+    "Qwen/Qwen3-Next-80B-A3B-Thinking": "output gates, shared experts and parts of the linear attention",
+    "deepseek-ai/DeepSeek-V3.2": "the sparse index",
+}
+"""Models whose recounted active parameters leave out what the names say."""
+
 
 MORE_THAN_COLLECTED = {
     "step-3.7-flash",
@@ -128,6 +145,27 @@ def test_active_parameters_published_without_the_input_embeddings(llm: str, publ
     assert active_parameters(spec) - lm_head_weights(spec) == pytest.approx(published_b * 1e9, rel=0.003)
 
 
+def test_reference_collection_is_counted_within_one_percent(shared: Path) -> None:
+    models = shared / "reference" / "models"
+    counted = set()
+    for row in rows(models / "index.csv"):
+        llm = LlmSpec.from_config(models / row["file"])
+        total, recount = float(row["total_params_b"]) * 1e9, float(row["recount_total_b"] or "nan") * 1e9
+        expected = recount if row["model"] in COUNTED_DIFFERENTLY else total
+        assert parameters(llm) == pytest.approx(expected, rel=0.01), row["model"]
+        if row["recount_total_b"]:
+            assert parameters(llm) == pytest.approx(recount, rel=0.01), row["model"]
+        if row["recount_active_b"] and row["model"] not in RECOUNT_LEAVES_OUT:
+            assert active_parameters(llm) == pytest.approx(float(row["recount_active_b"]) * 1e9, rel=0.01)
+        table = lm_head_weights(llm)  # published active counts may leave out embeddings and LM head
+        active = float(row["active_params_b"]) * 1e9
+        assert active_parameters(llm) - 2 * table <= max(1.05 * active, active + 0.5e9)  # rounded to whole billions
+        assert active <= 1.05 * active_parameters(llm), row["model"]
+        assert llm.num_layers == int(row["layers"])
+        counted.add(llm.name)
+    assert len(counted) > 30 and counted <= {load_llm(preset).name for preset in list_llms()}
+
+
 def test_presets_agree_with_the_checkpoints_collected(shared: Path) -> None:
     """Those of the first collection say nothing of prediction modules and encoders."""
     compared, unknown = 0, {"mtp": None, "mtp_layers": 0, "encoder": None}
@@ -164,6 +202,13 @@ def test_sixteen_bit_weights_take_two_bytes_a_parameter(preset: str) -> None:
     assert weight_bytes(llm, Precision(weights=Dtype.FP16)) == 2 * count
 
 
+def test_weight_bytes_shrink_with_the_format_but_not_below_the_16_bit_rest() -> None:
+    llm = load_llm("qwen3-30b-a3b")
+    sizes = [weight_bytes(llm, Precision(weights=dtype)) for dtype in (Dtype.BF16, Dtype.INT8, Dtype.NVFP4, Dtype.INT4)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] > 2 * (parameters(llm) - linear_parameters(llm))
+
+
 @pytest.mark.parametrize(
     ("llm", "kept", "windowed_at_100k"),
     [
@@ -185,6 +230,35 @@ def test_cache_bytes(llm: str, kept: int, windowed_at_100k: int) -> None:
     assert kv_bytes_per_token(spec, Dtype.BF16) == kept
     assert kv_window_bytes(spec, Dtype.BF16, 100_000) == windowed_at_100k
     assert kv_window_bytes(spec, Dtype.FP8, 100_000) == windowed_at_100k / 2
+
+
+def test_windowed_cache_grows_to_the_window_and_no_further() -> None:
+    llm = load_llm("mistral-7b-v0.1")
+    per_token = 32 * 2 * 8 * 128 * 2
+    for tokens in (0, 1, 4095, 4096, 4097, 10**6):
+        assert kv_window_bytes(llm, Dtype.BF16, tokens) == per_token * min(tokens, 4096)
+
+
+def test_states_are_constant_and_only_where_there_is_recurrence() -> None:
+    assert state_bytes(load_llm("deepseek-v3")) == 0
+    qwen3_5 = 45 * (64 * 128 * 128 * 4 + (2 * 16 + 64) * 128 * 3 * 2)
+    assert state_bytes(load_llm("qwen3.5-397b-a17b")) == qwen3_5
+    # shapes (3, 6144) and (64, 64, 128) of vLLM's Mamba-2 cache for these sizes
+    assert state_bytes(load_llm("nvidia-nemotron-3-nano-30b-a3b-bf16")) == 23 * (3 * 6144 * 2 + 64 * 64 * 128 * 4)
+
+
+def test_parts_of_deepseek_v3() -> None:
+    llm = load_llm("deepseek-v3")
+    assert linear_parameters_by_part(llm) == {
+        Part.ATTENTION: 61 * (187_105_280 - 16384 * 7168),
+        Part.ATTENTION_OUTPUT: 61 * 16384 * 7168,
+        Part.FEED_FORWARD: 3 * 3 * 7168 * 18432,
+        Part.EXPERTS: 58 * 256 * 3 * 7168 * 2048,
+        Part.SHARED_EXPERTS: 58 * 3 * 7168 * 2048,
+    }
+    # safetensors.parameters of huggingface.co/api/models/deepseek-ai/DeepSeek-V3: F8_E4M3, the MTP layer included
+    module = 187_105_280 + 257 * 3 * 7168 * 2048
+    assert linear_parameters(llm) + module == 680_571_043_840
 
 
 @pytest.mark.parametrize(("llm", "gibibytes"), [("gpt-oss-120b", 60.8), ("gpt-oss-20b", 12.8)])

@@ -53,6 +53,20 @@ def test_every_layer_is_in_one_stage(model: str, stages: int, spare: SpareLayers
     assert [stage.last for stage in found] == [False] * (stages - 1) + [True]
 
 
+def test_stages_hold_consecutive_layers() -> None:
+    # Every fourth layer of Qwen3-Next has full attention: of six layers one or two, by turns.
+    llm = load_llm("qwen3-next-80b-a3b-thinking")
+    full = [
+        sum(g.count for g in stage.layers if g.attention == llm.layers[1].attention)
+        for stage in pipeline_stages(llm, 8)
+    ]
+    assert full == [1, 2, 1, 2, 1, 2, 1, 2]
+    # The three dense layers of DeepSeek-V3 are its first.
+    first, *others = pipeline_stages(load_llm("deepseek-v3"), 4)
+    assert [group.count for group in first.layers] == [3, 12]
+    assert [[group.count for group in stage.layers] for stage in others] == [[15], [16], [15]]
+
+
 def test_the_order_of_layers_is_kept_and_checked() -> None:
     llm = load_llm("gpt-oss-120b")
     assert llm.layer_order == (0, 1) * 18  # window, full, window, ...

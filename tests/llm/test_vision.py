@@ -114,6 +114,13 @@ def test_a_language_model_and_its_encoder_are_all_of_the_checkpoint(row: dict[st
         assert encoder_parameters(llm) == int(row["encoder_values"])
 
 
+def test_encoders_whose_size_is_published_in_words() -> None:
+    kimi, gemma = wrapped("kimi_k25", 7168), wrapped("gemma4", 2816)
+    assert encoder_parameters(kimi) == pytest.approx(0.4e9, rel=0.2)  # "MoonViT (400M)", model card of Kimi-K2.5
+    assert encoder_parameters(gemma) == pytest.approx(550e6, rel=0.05)  # "~550M", model card of Gemma 4 26B-A4B
+    assert encoder_parameters(load_llm("kimi-k3")) == pytest.approx(0.45e9, rel=0.01)  # "~0.45B", ATOM kimi_k3_vit.py
+
+
 def test_the_encoder_is_stored_in_16_bits_whatever_the_format_of_the_language_model() -> None:
     llm, language = load_llm("qwen3-vl-8b-instruct"), load_llm("qwen3-8b")
     for precision in (Precision(), Precision(weights="fp8", activations="fp8")):
@@ -149,6 +156,10 @@ def test_gemma_4_stays_within_its_budget_and_pads_to_it(width: int, height: int)
     assert 1 <= image.tokens - 2 <= 280
 
 
+def test_gemma_4_scales_a_square_to_sixteen_pooled_patches_a_side() -> None:
+    assert tokens(wrapped("gemma4"), 512, 512) == 16 * 16 + 2  # sqrt(280) = 16.7
+
+
 def test_llama_4_takes_the_canvas_of_its_processor_and_the_whole_image_beside_it() -> None:
     llama = wrapped("llama4")
     assert llama.encoder is not None
@@ -171,6 +182,13 @@ def test_pixtral_breaks_every_row() -> None:
     mistral = wrapped("mistral3")
     assert tokens(mistral, 1540, 1540) == tokens(mistral, 4000, 4000) == 55 * (55 + 1)
     assert tokens(mistral, 280, 140) == 5 * (10 + 1)
+
+
+@pytest.mark.parametrize("model_type", sorted(WRAPPERS))
+def test_larger_images_never_make_fewer_tokens(model_type: str) -> None:
+    encoder = encoder_of(model_type)
+    counts = [tokens(encoder, side, side) for side in (64, 128, 256, 512, 1024, 2048, 4096)]
+    assert counts == sorted(counts)
 
 
 def test_work_of_qwen3_vl_8b_on_one_image_by_hand() -> None:

@@ -71,6 +71,13 @@ def test_rows_that_are_left_out_are_counted_with_the_reason() -> None:
     assert len(found.notes) == 6
 
 
+def test_prices_of_a_bill_read_back_as_a_table() -> None:
+    """Round trip: bill, prices, table, prices."""
+    found = read_prices(focus({}))
+    again = read_prices(io.StringIO(prices_csv(found.prices)))
+    assert again.prices == found.prices
+
+
 def opencost(**changes: Any) -> io.StringIO:
     node = {
         "type": "Node",

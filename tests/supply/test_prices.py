@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import re
 from datetime import date, timedelta
@@ -12,7 +13,7 @@ from scipy.stats import binom
 
 from hardware_db import Price, is_cited, select_price
 from hardware_db.loader import _read_prices
-from planner.core import InputError
+from planner.core import HOURS_PER_MONTH, InputError
 from planner.supply import OwnedGpus, SpotTerms, build_supply, is_committed, offered_prices
 from planner.supply.availability import least_spot_instances, spot_availability, spot_usable_share
 from planner.supply.prices import HOURS_PER_YEAR, PriceProblem, owned_usd_per_gpu_hour, price_notes
@@ -49,6 +50,31 @@ def test_five_years_of_1024_gpus_cost_what_is_published(sku: str, card_usd: floa
     assert tdp is not None
     owned = OwnedGpus(capex_usd_per_gpu=card_usd, years=5, watts=0.7 * tdp.value, pue=1.2, usd_per_kwh=0.08)
     assert 1024 * owned_usd_per_gpu_hour(owned, DB.skus[sku]) * 5 * 8760 / 1e6 == pytest.approx(total_musd, rel=1e-3)
+
+
+@pytest.mark.parametrize(("capex_usd", "usd_per_hour"), [(50_000, 2.3), (70_000, 3.2)])
+def test_all_in_estimates_of_gpu_hours(capex_usd: float, usd_per_hour: float) -> None:
+    """Paid back in 3 years with 20 % of it for operation: 2.3 USD per H100-hour, 3.2 per GB200 chip-hour.
+
+    https://www.greaterwrong.com/posts/NBEmGx3djmSXawp3H/no77e-s-shortform/comment/5QKKfBJSbAykKegWo
+    """
+    operation = 0.2 * capex_usd / (3 * HOURS_PER_YEAR)
+    owned = OwnedGpus(capex_usd_per_gpu=capex_usd, years=3, usd_per_kwh=0.0, other_usd_per_gpu_hour=operation)
+    assert owned_usd_per_gpu_hour(owned, H100) == pytest.approx(usd_per_hour, abs=0.05)
+
+
+def test_reference_table_of_owning_agrees(shared: Path) -> None:
+    """Lenovo's 0.87 USD/h at 0.15 USD/kWh lie between the server's 8 cards at TDP and twice that (host, cooling)."""
+    with (shared / "reference" / "tco.csv").open(encoding="utf-8", newline="") as file:
+        rows = {(row["item"], row["sku"]): float(row["value"]) for row in csv.DictReader(file)}
+    cards = OwnedGpus(capex_usd_per_gpu=0.0, pue=1.0, usd_per_kwh=0.15)
+    running = 8 * owned_usd_per_gpu_hour(cards, DB.skus["h100-nvl"])
+    assert running < rows["server_operating_cost", "H100-NVL"] < 2 * running
+    for sku, name in (("b200-sxm", "B200-SXM"), ("b300-sxm", "B300-SXM"), ("h200-sxm", "H200-SXM")):
+        (price,) = offered_prices(sku, policy(commitments=("reserved_1yr",)), DB)
+        assert 8 * 12 * HOURS_PER_MONTH * price.usd_per_gpu_hour == pytest.approx(
+            rows["annual_bare_metal_rent", name], rel=1e-4
+        )
 
 
 def test_owned_cost_adds_up_and_rises_with_every_part() -> None:

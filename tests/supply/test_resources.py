@@ -128,6 +128,27 @@ def test_purchases_are_worth_the_whole_price_list(granularity: Granularity) -> N
     assert infeasible > 0 or not singly
 
 
+def test_quotas_by_hand() -> None:
+    """Least cost of 10 GPUs from P at 1 USD, reserved at P at 0.75, Q at 2, under quotas of one way each and of all."""
+    market = db_with(
+        make_price(provider="P", usd_per_gpu_hour=1.0),
+        make_price(provider="Q", usd_per_gpu_hour=2.0),
+        make_price(provider="P", commitment="reserved", usd_per_gpu_hour=0.75),
+    )
+    rule = policy(commitments=("on_demand", "reserved"))
+    for quotas, usd in (
+        ((), 7.5),
+        ((Quota(sku="h100-sxm", gpus=4, commitment="reserved"),), 4 * 0.75 + 6 * 1.0),
+        ((Quota(sku="h100-sxm", gpus=4, provider="P"),), 4 * 0.75 + 6 * 2.0),
+        ((Quota(sku="h100-sxm", gpus=9),), math.inf),
+        ((Quota(sku="l4", gpus=0),), 7.5),
+    ):
+        supply = build_supply(["h100-sxm"], rule, limits(quotas=quotas), market)
+        assert cheapest_cover(only(supply), 10) == usd
+    everything = build_supply(["h100-sxm"], rule, limits(quotas=(Quota(sku="h100-sxm", gpus=0),)), market)
+    assert everything.unavailable == {"h100-sxm": "limits allow 0 GPUs of it"}
+
+
 def test_a_limit_says_where_it_cannot_be_held_to_the_letter() -> None:
     """Sold by eight at P and singly at Q and R: nine in use are eight and one, or nine single ones."""
     eight = make_price(gpus_per_instance=8, usd_per_gpu_hour=1.0)
@@ -297,6 +318,17 @@ def test_planning_again_with_the_shares_named_ends_with_enough_spot_capacity(
     assert probability < 0.95 or max(rounds) > 0
 
 
+def test_units_take_gpus_power_and_emissions() -> None:
+    """By hand: (8 x 700 W + 4 x 500 W of one's own) x PUE 1.25 = 9.5 kW; 0.2 kg/kWh makes 1.9 kg/h."""
+    rule = policy(owned={"l4": OwnedGpus(capex_usd_per_gpu=1.0, watts=500.0)})
+    bound = limits(power_kw=100.0, pue=1.25, co2_kg_per_hour=10.0, co2_kg_per_kwh=0.2)
+    unit = resource_use({"h100-sxm": 8, "l4": 4, "a10": 0}, DB.skus, bound, rule)
+    assert unit == {"h100-sxm": 8.0, "l4": 4.0, "power_kw": pytest.approx(9.5), "co2_kg_per_h": pytest.approx(1.9)}
+    assert resource_use({"trainium2": 2}, DB.skus, limits(), rule) == {"trainium2": 2.0}
+    resources = {r.name for r in build_supply(["h100-sxm", "l4"], rule, bound, DB).resources}
+    assert set(unit) == resources
+
+
 def test_switching_costs_only_what_goes_beyond_today() -> None:
     """4 H100 run today; 8766 USD for each further one over a year are 1 USD/h: fleets of 3, 4, 6 cost 0, 0, 2 more."""
     bound = limits(existing={"h100-sxm": 4}, switching_usd_per_gpu=8766.0)
@@ -401,3 +433,14 @@ def test_a_tighter_limit_never_lowers_the_optimum() -> None:
         costs = [planned(reserved, bound)[0].cost_usd_per_hour for bound in steps]
         assert all(after >= before - 1e-9 for before, after in itertools.pairwise(costs))
         assert costs[-1] > costs[0] + 1e-9
+
+
+def test_switching_is_paid_for_the_largest_fleet_only() -> None:
+    """4 pools of 2 H100 by day against 6 GPUs today: 2 new ones at 8766 USD over a year, 1 USD/h each."""
+    bound = limits(existing={"h100-sxm": 6}, switching_usd_per_gpu=8766.0, forbidden=("l4",))
+    answer, supply = planned(policy(), bound)
+    purchases = supply_cost(answer.bought, supply, DAY_AND_NIGHT)
+    switching = sum(line.usd_per_hour for line in purchases if line.resource == "h100-sxm switching")
+    assert switching == pytest.approx(2.0)
+    without, _ = planned(policy(), limits(forbidden=("l4",)))
+    assert answer.cost_usd_per_hour - without.cost_usd_per_hour == pytest.approx(2.0)

@@ -136,6 +136,11 @@ def test_the_network_of_an_instance_is_shared_by_its_gpus() -> None:
     assert site.networks["l4"].bytes_per_s_per_gpu == 40e9 / 8 / 4
 
 
+def test_twelve_gpus_are_two_servers_of_eight() -> None:
+    (site,) = sites_of(make_price(gpus_per_instance=8))
+    assert cost_at(site, {"h100-sxm": 12}) == 16 * 2.5
+
+
 def test_gpus_of_ones_own_go_with_every_site_and_stand_apart() -> None:
     rule = policy(owned={"l4": OwnedGpus(capex_usd_per_gpu=1e3, count=4)}, granularity="instance")
     sites = sites_of(make_price(provider="P"), make_price(provider="Q", sku="l4"), rule=rule)
