@@ -85,3 +85,10 @@ class TestRealCosts:
         exact = 0.01 / (1.0 - 0.5 * (0.05 + 0.01))
         assert solve_backlog(server, regime, stream, real_costs=True).mean_step_s == pytest.approx(exact, rel=0.01)
         assert solve_backlog(server, regime, stream).mean_step_s > 1.05 * exact
+
+    def test_poisson_streams_are_as_they_were(self) -> None:
+        server = BatchServer(lambda n, p: 0.01 + 0.05 * (p > 0) + 1e-5 * p + 0.0 * n, 4000, 1000.0)
+        stream = token_arrivals(4.0, np.array([1000.0]), np.ones(1), 1e6, dispersion=1.0)
+        regime = Regime(running=10.0, decoding=10.0, idle=0.0, full_running=10.0, chunk=3990.0)
+        real, plain = (solve_backlog(server, regime, stream, real_costs=real).mean_step_s for real in (True, False))
+        assert real == plain

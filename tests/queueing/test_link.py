@@ -114,6 +114,9 @@ class TestPieces:
                 free = max(free, now) + piece
             assert exposed_in_pieces_s(pieces, steps) == pytest.approx(free - now, rel=1e-12)
 
+    def test_one_piece_waits_for_all_of_it(self) -> None:
+        assert exposed_in_pieces_s([0.8], [5.0]) == 0.8
+
     def test_layer_by_layer_the_step_hides_all_but_a_layer(self) -> None:
         """max(transfer / layers, transfer - last step): Patel et al. (2024), section 4.3."""
         assert exposed_in_pieces_s([0.5], [10.0], layers=50) == pytest.approx(0.01)
@@ -128,6 +131,10 @@ class TestPieces:
         found = exposed_in_pieces_s(pieces, steps, layers)
         assert (found <= exposed_in_pieces_s(whole, steps, layers) + 1e-12).all()
         assert (found >= pieces[-1] / (layers or 1)).all()
+
+    def test_steps_that_are_none_change_nothing(self) -> None:
+        pieces, steps = np.array([0.5, 0.4, 0.0]), np.array([0.2, 0.3, 0.0])
+        assert exposed_in_pieces_s(pieces, steps) == exposed_in_pieces_s(pieces[:2], steps[:2])
 
 
 # --- queues behind a delay ----------------------------------------------------------------------------------------

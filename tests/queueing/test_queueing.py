@@ -1,4 +1,4 @@
-"""The queueing theory against closed forms, limits and invariants; tests/serving holds it against the simulator."""
+"""The queueing theory against closed forms, limits, brute force and invariants."""
 
 from __future__ import annotations
 

@@ -39,6 +39,13 @@ def test_the_mean_stays_and_the_variance_is_added() -> None:
     assert np.all(np.diff(curve) >= 0.0)
 
 
+def test_no_spread_changes_nothing() -> None:
+    counts = np.arange(1.0, 5.0)
+    given = counts / 10.0
+    shares, (curve,) = spread_by_contexts((counts,), given, None)
+    assert shares is given and curve is counts
+
+
 def test_a_decode_pool_tells_requests_with_long_neighbours_apart() -> None:
     """With so few steps that nobody leaves meanwhile, TPOT varies as the sum of the contexts does."""
 

@@ -13,7 +13,7 @@ from planner.serving import Deployment, KvTransfer, evaluate
 from planner.serving.kv_transfer import kv_token_time_s, kv_transfer_times_s, piecewise_transfers, waiting_for_link
 from planner.simulator import simulate
 from planner.workload import ArrivalProcess, RequestClass, TokenLengths, Workload
-from tests.builders import H100, replica
+from tests.builders import H100, HARDWARE, replica
 
 CHUNK = 512
 PROMPT = TokenLengths.constant(2000, 20)
@@ -120,6 +120,11 @@ class TestShared:
 
 
 class TestEngines:
+    def test_sglang_sends_chunks_and_the_others_one_piece(self) -> None:
+        sent = {name: engine.chunkwise_kv_transfer for name, engine in HARDWARE.engines.items()}
+        assert sent == {"vllm": False, "sglang": True, "tensorrt-llm": False}
+        assert {name for name, engine in HARDWARE.engines.items() if engine.early_prefix_transfer} == {"sglang"}
+
     def test_prompts_that_are_not_split_have_one_piece(self) -> None:
         assert kv_token_time_s(pair(FAST)) > 0.0
         assert kv_token_time_s(pair(FAST, own_schedule=Schedule(whole_prompts=True))) == 0.0

@@ -312,6 +312,9 @@ def test_a_receive_interval_delays_by_half_an_interval_on_average() -> None:
     assert 4 * error < 0.25 * (interval - 1) / 2 * step
 
 
+# ------------------------------------------------------------------------------------- pipelines
+
+
 def staged(stages: int, **changes: object) -> ReplicaConfig:
     """A replica of pipeline stages, on its rooflines."""
     return replica(**{"max_batched_tokens": 2048, "parallelism": Parallelism(pp=stages), **changes})
