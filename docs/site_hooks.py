@@ -7,7 +7,6 @@ of itself, so that no reference is written twice. MkDocs calls the functions who
 
 from __future__ import annotations
 
-import ast
 import enum
 import inspect
 import json
@@ -114,15 +113,6 @@ def _help(command: list[str]) -> str:
 # --- Python -----------------------------------------------------------------------------------------------------------
 
 
-HOMES = {
-    alias.name: f"planner.{node.module}"
-    for node in ast.parse(Path(planner.__file__).with_suffix(".pyi").read_text(encoding="utf-8")).body
-    if isinstance(node, ast.ImportFrom)
-    for alias in node.names
-}
-"""Package of every public name."""
-
-
 def python_names() -> str:
     """A mkdocstrings directive for every name of ``planner.__all__``, functions first."""
     groups: dict[str, list[str]] = {"Functions": [], "Types": [], "Choices": [], "Errors": [], "Tables": []}
@@ -143,7 +133,7 @@ def _group(value: object) -> str:
 def _directive(name: str) -> str:
     value: Any = getattr(planner, name)
     # A plain value does not say where it was written; the table of homes does.
-    path = f"{getattr(value, '__module__', None) or HOMES[name]}.{getattr(value, '__qualname__', name)}"
+    path = f"{getattr(value, '__module__', None) or planner._HOME[name]}.{getattr(value, '__qualname__', name)}"
     return f"::: {path}\n    options:\n      heading: planner.{name}\n      toc_label: {name}"
 
 

@@ -44,7 +44,7 @@ def test_every_price_is_plausible_and_sourced() -> None:
 def test_data_load_from_a_zip(tmp_path: Path) -> None:
     archive = tmp_path / "library.zip"
     with zipfile.ZipFile(archive, "w") as library:
-        for file in [*(ROOT / "hardware_db").rglob("*"), *(ROOT / "planner").glob("*.py")]:
+        for file in [*(ROOT / "hardware_db").rglob("*"), *(ROOT / "planner").glob("*.py*")]:
             if file.is_file() and "__pycache__" not in file.parts:
                 library.write(file, file.relative_to(ROOT))
     code = (
