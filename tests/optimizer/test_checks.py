@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from planner.core import InputError
-from planner.optimizer import FleetProblem, Period, Purchase, Resource, Slice, solve
+from planner.optimizer import FleetProblem, Period, Purchase, Resource, Slice, SolveStatus, solve
 from planner.optimizer.checks import least_cost_usd_per_hour
 from planner.optimizer.layout import build_layout
 from tests.optimizer.problems import MAX_RATE, MAX_RATIO, MIN_COST, bought, problem, unit
@@ -128,6 +128,14 @@ def test_a_cap_beyond_reach_is_refused_by_name(objective) -> None:
     stated = problem([unit("a", 1.0, 1.0)], 1e9, budget_usd_per_hour=40.0)
     with pytest.raises(InputError, match=r"slices\[chat\]\.demand_per_s = 1000000000\.0: takes 1e\+09"):
         solve(stated, objective)
+
+
+@pytest.mark.parametrize("objective", [MAX_RATE, MAX_RATIO])
+def test_a_cap_of_a_million_units_is_planned(objective) -> None:
+    """Twice as many as least cost takes: the budget buys forty."""
+    answer = solve(problem([unit("a", 1.0, 1.0)], 1e6, budget_usd_per_hour=40.0), objective)
+    assert answer.status is SolveStatus.OPTIMAL
+    assert answer.objective == (40.0 if objective is MAX_RATE else 1.0)
 
 
 def test_a_pool_too_small_for_its_demand_is_refused_in_words_of_the_request() -> None:

@@ -125,6 +125,14 @@ def test_the_cover_is_the_optimum_where_nothing_else_is_asked(
     assert solve(asked, Objective.MIN_COST).status is SolveStatus.OPTIMAL
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_commitments_over_periods_are_solved_to_the_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = problem(seed, 3, commitments=True)
+    assert cheapest_cover(build_layout(asked)) is None
+    answer = solve(asked, Objective.MIN_COST, relative_gap=1e-5)
+    assert answer.objective == pytest.approx(without_covering(asked, monkeypatch), rel=1e-4)
+
+
 def test_too_many_labels_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(labels, "MAX_LABELS", 1)
     rng = np.random.default_rng(1)
@@ -278,6 +286,21 @@ def test_what_is_there_already_and_limited_is_covered_as_cheaply_as_by_the_whole
     cover = cheapest_cover(build_layout(asked))
     assert cover is not None
     assert cover.bound_usd_per_hour == pytest.approx(without_covering(asked, monkeypatch), rel=1e-5)
+
+
+def test_cheap_blocks_are_filled_too() -> None:
+    """Nine requests per second by GPUs at 10 cents in blocks of eight, or beside them at 15 cents: 0.95, not 1.60."""
+    units = (
+        Unit(name="in block", rates_per_s={"s": 1.0}, takes={"g": 1.0}),
+        Unit(name="beside", rates_per_s={"s": 1.0}, usd_per_hour=0.15),
+    )
+    blocks = Resource(name="g", purchases=(Purchase(name="p", usd_per_hour=0.1, block=8),))
+    layout = build_layout(
+        FleetProblem(slices=(Slice(name="s", demand_per_s=(9.0,)),), units=units, resources=(blocks,))
+    )
+    cover = cheapest_cover(layout)
+    assert cover is not None and cover.bound_usd_per_hour == pytest.approx(0.95)
+    assert layout.mean_cost @ cover.values == pytest.approx(0.95)
 
 
 def test_a_bound_rests_on_the_cover_of_each_slice_and_on_nothing_where_units_serve_several() -> None:

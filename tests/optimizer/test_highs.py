@@ -66,6 +66,16 @@ def test_more_work_never_finds_a_dearer_fleet_or_proves_less() -> None:
     assert bounds == pytest.approx(sorted(bounds))
 
 
+def test_a_start_is_no_dearer_than_what_is_found_from_it() -> None:
+    """The optimum of one run, given to another that may hardly search: it has nothing to add."""
+    layout = build_layout(many_alike(3, slices=1))
+    solver = ProgramSolver(1e-3, 1e8)
+    best = solver.run(build_program(layout, MIN_COST))
+    again = ProgramSolver(0.5, 0.0).run(build_program(layout, MIN_COST), start=best.values)
+    goal = build_program(layout, MIN_COST).goal
+    assert goal @ again.values <= goal @ best.values * (1.0 + 1e-9)
+
+
 def test_units_that_another_betters_are_not_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same programs over all units: every unit beside one as good, one worse and one that betters it."""
     left_out = 0

@@ -70,6 +70,12 @@ def test_of_several_slices_what_is_handed_over_is_taken_beside_whole_units():
     assert sum(rates["first"].values()) == pytest.approx(4.0)
 
 
+def test_less_than_a_request_per_second_is_split_too():
+    """Half a request per second over 1/s and 3/s."""
+    rates = routed([(unit("a", 1.0), 1), (unit("b", 3.0), 1)], chat(0.5))
+    assert (rates["a"]["chat"], rates["b"]["chat"]) == (0.125, 0.375)
+
+
 def test_units_below_the_largest_load_share_theirs_evenly_too():
     """Chat fills three quarters of the only unit that serves it; of the code, two alike take one request each."""
     units = (unit("full", {"chat": 4.0}), unit("a", {"code": 10.0}), unit("b", {"code": 10.0}))

@@ -83,6 +83,51 @@ def _reserved() -> Purchase:
     return Purchase(name="reserved", usd_per_hour=1.0, committed=True)
 
 
+def test_periods_between_two_of_the_same_cost_are_not_solved() -> None:
+    """One unit carries all of four demands: the least and the largest are asked, the two between follow."""
+    stated = FleetProblem(
+        slices=(Slice(name="s", demand_per_s=(1.0, 2.0, 3.0, 4.0)),),
+        units=(Unit(name="u", rates_per_s={"s": 5.0}, usd_per_hour=2.0),),
+        periods=tuple(Period(name=f"p{t}") for t in range(4)),
+    )
+    asked = []
+
+    def solve_one(layout, left):
+        asked.append(float(layout.demand_per_s[0, 0]))
+        values = np.zeros(layout.columns)
+        values[layout.column.units[0, 0]], values[layout.column.rates[0, 0]] = 1.0, asked[-1]
+        return PartAnswer(values, 2.0)
+
+    found = by_period(build_layout(stated), solve_one)
+    assert asked == [1.0, 4.0]
+    assert (usd_per_hour(stated, found), found.bound_usd_per_hour) == (2.0, 2.0)
+    assert found.values is not None
+    assert found.values[build_layout(stated).column.rates[0]].tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_periods_of_the_same_demand_are_solved_once() -> None:
+    """Of four periods two are alike: three are asked, each with its share of the work, and all four are served."""
+    stated = FleetProblem(
+        slices=(Slice(name="s", demand_per_s=(1.0, 4.0, 1.0, 2.0)),),
+        units=(Unit(name="u", rates_per_s={"s": 2.0}, usd_per_hour=2.0),),
+        periods=tuple(Period(name=f"p{t}", hours=h) for t, h in enumerate((1.0, 2.0, 3.0, 4.0))),
+    )
+    asked = []
+
+    def solve_one(layout, left):
+        demand = float(layout.demand_per_s[0, 0])
+        asked.append((demand, left))
+        values, units = np.zeros(layout.columns), np.ceil(demand / 2.0)
+        values[layout.column.units[0, 0]], values[layout.column.rates[0, 0]] = units, demand
+        return PartAnswer(values, 2.0 * units)
+
+    found = by_period(build_layout(stated), solve_one)
+    assert asked == [(1.0, 3), (4.0, 2), (2.0, 1)]
+    assert found.values is not None and found.values[:4].tolist() == [1.0, 2.0, 1.0, 1.0]
+    assert usd_per_hour(stated, found) == pytest.approx(2.0 * (1 + 2 * 2 + 3 + 4) / 10)
+    assert found.bound_usd_per_hour == pytest.approx(usd_per_hour(stated, found))
+
+
 def test_kinds_of_the_largest_demand_serve_all_periods() -> None:
     """Two kinds are each cheapest in one period; only that of the larger demand may be on, beside those of none."""
     stages = {"f": UnitStage.FIRST, "s": UnitStage.SECOND}
@@ -155,3 +200,34 @@ def test_what_the_relaxation_commits_to_is_held_and_paid_once() -> None:
     assert values is not None and layout.mean_cost @ values == pytest.approx(4.0)
     assert values[layout.column.blocks].tolist() == [[0.0, 0.0], [4.0, 4.0]]
     assert asked == [2, 1]
+
+
+def test_where_fewer_blocks_do_not_do_more_are_held() -> None:
+    """2.4 blocks of four for the night and the day, nothing by the hour: two do not carry it, three do."""
+    stated = FleetProblem(
+        slices=(Slice(name="s", demand_per_s=(9.6, 9.6)),),
+        units=(Unit(name="u", rates_per_s={"s": 1.2}, takes={"g": 1.2}),),
+        resources=(Resource(name="g", purchases=(_reserved().model_copy(update={"block": 4}),)),),
+        periods=(Period(name="night"), Period(name="day")),
+    )
+    layout = build_layout(stated)
+    values = held_by_relaxation(layout, lambda own, left: _exact_or_none(own))
+    assert values is not None and values[layout.column.blocks].tolist() == [[3.0, 3.0]]
+
+
+def _exact_or_none(layout):
+    answer = ProgramSolver(0.0, 1e7).run(build_program(layout, MIN_COST))
+    return PartAnswer(answer.values if answer.is_found else None, 0.0)
+
+
+def test_demand_of_nothing_beside_one_that_rises_stays_nothing() -> None:
+    """One unit carries all of four demands, and none of the slice that has none."""
+    stated = FleetProblem(
+        slices=(Slice(name="s", demand_per_s=(1.0, 2.0, 3.0, 4.0)), Slice(name="none", demand_per_s=(0.0,) * 4)),
+        units=(Unit(name="u", rates_per_s={"s": 5.0, "none": 5.0}, usd_per_hour=2.0),),
+        periods=tuple(Period(name=f"p{t}") for t in range(4)),
+    )
+    layout = build_layout(stated)
+    found = by_period(layout, _exact)
+    assert found.values is not None
+    assert found.values[layout.column.rates].tolist() == [pytest.approx([1.0, 2.0, 3.0, 4.0]), [0.0] * 4]

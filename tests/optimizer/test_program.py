@@ -11,6 +11,7 @@ import pytest
 from planner.optimizer import (
     FleetProblem,
     Objective,
+    Period,
     Resource,
     Slice,
     SolveStatus,
@@ -85,6 +86,15 @@ def test_pooled_rates_of_other_units_stay_zero_and_the_last_useful_unit_is_the_c
     values[layout.column.units[:, 0]] = [1.0, 2.0, 0.0]
     values[layout.column.rates[0, 0]] = 8.0
     assert unpool_rates(layout, values)[layout.column.rates[:, 0]].tolist() == [4.0, 4.0, 0.0]
+
+
+def test_what_a_solver_leaves_at_units_that_are_off_is_dropped() -> None:
+    """1e-14 of a request by no unit misses the row that allows it none."""
+    hours = (Period(name="night", hours=1.0), Period(name="day", hours=1.0))
+    layout = build_layout(problem([unit("a", 4.0)], 8.0, 8.0, periods=hours))
+    values = np.zeros(layout.columns)
+    values[layout.column.units[0]], values[layout.column.rates[0]] = (0.0, 2.0), (1e-14, 8.0)
+    assert unpool_rates(layout, values)[layout.column.rates[0]].tolist() == [0.0, 8.0]
 
 
 def test_units_are_pooled_with_their_like_only() -> None:

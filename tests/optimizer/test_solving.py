@@ -36,6 +36,7 @@ from tests.optimizer.problems import (
     problem,
     unit,
     value,
+    with_resource,
 )
 
 
@@ -128,6 +129,11 @@ def test_a_unit_far_larger_than_the_demand_is_still_a_whole_unit(rate):
     assert solve(two, MIN_COST).units == {"a": (2,)}
 
 
+def test_nothing_to_serve_costs_nothing():
+    answer = solve(problem([unit("a", 1.0, 3.0)], 0.0), MIN_COST)
+    assert (answer.status, dict(answer.units), answer.cost_usd_per_hour) == (SolveStatus.OPTIMAL, {}, 0.0)
+
+
 def hard_problem(**change):
     """A knapsack in 20 dimensions with nearly equal values for their weights: no proof within minutes."""
     rng = np.random.default_rng(0)
@@ -199,6 +205,33 @@ def test_units_of_money_and_of_time_do_not_matter(money, time):
                 assert value(other, objective) == pytest.approx(factor * expected, rel=1e-6)
 
 
+def test_the_order_of_units_does_not_matter_and_the_dominated_do_not_either():
+    for seed in range(21):
+        objective = list(Objective)[seed % 3]
+        stated = small_problem(seed, objective)
+        last = stated.units[-1]
+        worse = last.model_copy(update={"name": "worse", "usd_per_hour": last.usd_per_hour + 0.5})
+        more = stated.model_copy(update={"units": (worse, *reversed(stated.units))})
+        assert value(more, objective) == pytest.approx(value(stated, objective), rel=1e-9)
+
+
+def test_tighter_limits_are_never_cheaper():
+    """Half the quota, half the budget, one group, a unit less: no cheaper, and no more is served."""
+    for seed in range(5):
+        for objective in (MIN_COST, MAX_RATE):
+            stated = small_problem(seed, objective)
+            before = value(stated, objective)
+            tighter = [
+                stated.model_copy(update={"budget_usd_per_hour": 0.5 * (stated.budget_usd_per_hour or 16.0)}),
+                stated.model_copy(update={"max_groups": 1}),
+                with_resource(stated, "within_resource", ["x"], 0.5 * (stated.resources[0].at_most or 8.0)),
+                stated.model_copy(update={"units": stated.units[1:]}),
+            ]
+            for changed in tighter:
+                after = value(changed, objective) if changed.units else before
+                assert after >= before * (1 - 1e-9) if objective is MIN_COST else after <= before * (1 + 1e-9)
+
+
 def test_units_that_miss_a_limit_are_refused():
     layout = build_layout(problem([unit("a", 4.0, 2.5)], 10.0, budget_usd_per_hour=5.0))
     for count, message in (
@@ -213,6 +246,10 @@ def test_an_allocation_survives_json():
     for objective in Objective:
         answer = solve(golden_problem(), objective)
         assert Allocation.model_validate_json(answer.model_dump_json()) == answer
+
+
+def test_an_unlimited_budget_may_be_written_as_a_large_one():
+    assert solve(problem([unit("a", 1.0, 0.3)], 2.0, budget_usd_per_hour=1e12), MIN_COST).units == {"a": (2,)}
 
 
 @pytest.mark.parametrize("objective", [MIN_COST, MAX_RATE])
