@@ -19,6 +19,17 @@ CONFIG = calibrated(sku="h100-sxm", max_batched_tokens=2048)
 FITTED = Deployment.mixed(CONFIG, 2)
 
 
+def test_the_slow_end_stretches_a_step_by_no_more_than_its_widest_spread() -> None:
+    """Kernels alone: the slow end takes exp(1.645 s) times as long, s at most the largest spread of any fit."""
+    ends = calibration_ends(FITTED)
+    fit = CONFIG.calibration
+    assert ends is not None and fit is not None
+    widest = max(kernel.spread for kernel in fit.kernels.values())
+    fitted_s = step_time(CONFIG, chunks=[(1000, 0)]).total_s
+    slow_s = step_time(ends[1].pools[0].config, chunks=[(1000, 0)]).total_s
+    assert 1.0 < slow_s / fitted_s <= math.exp(1.645 * widest) * (1 + 1e-3)
+
+
 # --- ends of the calibration ----------------------------------------------------------------------------------------
 
 
@@ -91,9 +102,15 @@ class TestShiftedKernels:
         deployment = shifted_deployment(Deployment.mixed(calibrated()), deviations)
         return step_s(deployment.pools[0].config, self.DECODE)
 
+    def test_no_deviation_is_the_calibration_itself(self) -> None:
+        assert self.seconds(0.0) == pytest.approx(step_s(calibrated(), self.DECODE), rel=1e-12)
+
     @pytest.mark.parametrize("deviations", [0.5, 1.645, 3.0])
     def test_all_fits_slow_together_is_no_less_than_the_independent_interval(self, deviations: float) -> None:
         # sum t_f s_f >= sqrt(sum (t_f s_f)^2): never more optimistic than planner.serving.uncertainty
         ratio = self.seconds(deviations) / self.seconds(0.0)
         spreads = [fit.spread for fit in calibrated().calibration.kernels.values()]  # type: ignore[union-attr]
         assert 1.0 + deviations * step_spread(calibrated(), self.DECODE) <= ratio <= math.exp(deviations * max(spreads))
+
+    def test_faster_kernels_stay_above_their_roofline(self) -> None:
+        assert self.seconds(-50.0) >= step_s(replica(sku=calibrated().sku), self.DECODE)

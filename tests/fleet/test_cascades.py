@@ -16,7 +16,7 @@ from planner.fleet import cascade_services
 from planner.fleet.cascades import slo_left
 from planner.traffic import Cascade, CascadePoint, Service
 from planner.workload import RecordedArrivals, RequestClass, Slo, Workload
-from tests.fleet.made_up_services import CODE, CONV, LLAMA, QWEN, service, slo, target
+from tests.fleet.made_up_services import CODE, CONV, FAST_SLO, LLAMA, QWEN, service, slo, target, two_classes
 
 LARGE_SLO = slo(target("ttft", 0.95, 3.0), target("tpot", 0.95, 0.05), target("e2e", 0.9, 30.0))
 SMALL_SLO = slo(target("e2e", 0.99, 2.0))
@@ -53,6 +53,20 @@ def test_a_router_parts_a_recording_without_losing_or_doubling_a_request() -> No
     assert all(isinstance(part, RecordedArrivals) for part in parts)
     assert sorted(parts[0].input_tokens + parts[1].input_tokens) == list(range(1, 401))
     assert [part.rate_per_s / recorded.rate_per_s for part in parts] == pytest.approx([0.7, 0.3])
+
+
+def test_in_sequence_the_large_model_has_what_the_small_one_left() -> None:
+    main = service("large", two_classes(FAST_SLO).model_copy(), slo=LARGE_SLO)
+    quick = cascade([(0.5, 1.0)]).small.model_copy(update={"slo": slo(target("e2e", 0.995, 0.1))})
+    ((_, (_, large)),) = cascade_services(main, cascade([(0.5, 1.0)], small=quick))
+    assert [(one.percentile, one.threshold_s) for one in large.slo.targets] == [
+        (0.955, 2.9),
+        (0.95, 0.05),
+        (0.905, 29.9),
+    ]
+    own = large.workload.classes[1].slo
+    assert own is not None
+    assert [(one.percentile, round(one.threshold_s, 9)) for one in own.targets] == [(0.995, 0.2)]
 
 
 @given(
@@ -105,6 +119,15 @@ def test_what_is_left_keeps_the_promise_however_the_two_depend(correlation: floa
         kept = (first + ttft <= 3.0) & (first + e2e <= 8.0)
         assert left.attainment == 0.93
         assert np.mean(kept) >= np.mean(both) - 0.03 - 1e-4
+
+
+def test_the_union_bound_is_tight_when_the_misses_never_coincide() -> None:
+    """In the worst case the promise is met with nothing to spare: 3 % and 2 % of misses make 5 %."""
+    left = slo_left(slo(target("ttft", 0.95, 3.0)), slo(target("e2e", 0.97, 2.0))).targets[0]
+    first = np.where(np.arange(100) < 3, 9.0, 2.0)
+    second = np.where(np.arange(100) >= 98, 9.0, left.threshold_s)
+    assert np.mean(second <= left.threshold_s) == left.percentile == 0.98
+    assert np.mean(first + second <= 3.0) == 0.95
 
 
 def test_the_target_that_leaves_most_time_counts() -> None:

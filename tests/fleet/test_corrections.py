@@ -92,6 +92,14 @@ def test_a_configuration_that_held_where_the_choice_of_theory_missed_is_offered(
     assert again.cost is not None and cost is not None and again.cost.usd_per_hour == pytest.approx(cost.usd_per_hour)
 
 
+def test_they_hold_for_the_same_traffic_at_other_prices() -> None:
+    plan = simulated(True)
+    prices = {"as_of": "2026-11-21", "usd_per_gpu_hour": {"l40s": 2.0}}
+    dearer = by_theory(request(LARGER, prices=prices), plan)
+    assert plan.cost is not None and dearer.cost is not None
+    assert dearer.cost.usd_per_hour == pytest.approx(2.0 * plan.cost.usd_per_hour)
+
+
 def test_they_say_nothing_of_traffic_that_comes_otherwise() -> None:
     """How a recording bunches says nothing of arrivals that do not."""
     plan = simulated(True)

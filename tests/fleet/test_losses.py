@@ -102,6 +102,12 @@ def test_the_setting_that_is_named_buys_it(modes: str, of: LossOf) -> None:
     assert loss(planned(f"search.modes=[{modes}]", loss(bare, of).setting), of).holds
 
 
+def test_a_server_takes_the_replicas_it_holds() -> None:
+    """Two replicas of four GPUs to a server of eight."""
+    answer = losses_of(edge(), (resized(edge(), 5),))[LossOf.SERVER]
+    assert answer.failed == "2 of 5 mixed replicas"
+
+
 def test_a_single_replica_stops_the_service_and_is_pointed_out() -> None:
     found = planned(PAIR)
     assert [pool.replicas for pool in found.pools] == [1]

@@ -140,3 +140,8 @@ def test_a_replica_spans_servers_only_over_rdma_as_fast_as_it_is_timed_with(
     if not alone.feasible:
         assert any("span servers" in line and "prices.rdma_gbps_per_gpu" in line for line in alone.diagnosis)
     assert place(spanning(servers(network, bytes_per_s_per_gpu), rdma_gbps_per_gpu={"P": 400.0})) == "P"
+
+
+def test_servers_of_ones_own_have_the_network_of_the_reference_server() -> None:
+    found = spanning(servers(NetworkKind.TCP, None), usd_per_gpu_hour={"h100-sxm": 1.0})
+    assert found.feasible and found.cost is not None and found.cost.usd_per_hour == pytest.approx(16.0)

@@ -6,6 +6,9 @@ closed form for single-SKU fleets, and bounds by bandwidth and peak arithmetic o
 
 from __future__ import annotations
 
+import math
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -13,13 +16,30 @@ from hardware_db import load_hardware
 from planner.llm import linear_parameters, load_llm
 from tests.places import DOCS
 from tests.studies import melange
-from tests.studies.melange import DATASETS, INPUTS, MAIN, OUTPUTS, RUNNING, SKUS
+from tests.studies.melange import (
+    ARENA,
+    CHEAP,
+    CHEAP_INPUT,
+    DATASETS,
+    INPUTS,
+    LMSYS_TOTAL,
+    LONG_SHARE,
+    MAIN,
+    OUTPUTS,
+    PRICES,
+    PUBMED,
+    RUNNING,
+    SKUS,
+    TRAFFIC_PER_S,
+)
 from tests.studies.melange_claims import (
     FLEET_CLAIMS,
     SIZE_CLAIMS,
     FleetClaim,
     SizeClaim,
+    count_ratios,
     documented_tables,
+    sweep_ratio,
 )
 
 THEIRS = melange.published_cases()
@@ -89,6 +109,27 @@ def test_the_cheapest_single_sku_is_mostly_theirs() -> None:
     assert sum(OURS[key].best_alone == THEIRS[key].best_alone for key in THEIRS) >= 28
 
 
+def test_a_looser_slo_moves_small_requests_from_a100_to_a10g() -> None:
+    """Fig. 6, 64 tokens in and out: A100 ahead by up to 2 below 60 ms, its lead shrinking as the SLO loosens."""
+    ratios = [sweep_ratio(slo_ms) for slo_ms in melange.SWEEP_MS]
+    assert ratios[0] > 1.5
+    assert all(later <= 1.01 * earlier for earlier, later in pairwise(ratios))
+
+
+def test_fleets_of_one_sku_are_half_to_all_of_theirs() -> None:
+    """Kernels of today serve more than those of vLLM 0.2.7 did, and within a factor of two."""
+    ratios = [ratio for sku in SKUS for ratio in count_ratios(OURS, THEIRS, sku, 32)]
+    assert min(ratios) >= 0.45
+    assert max(ratios) <= 1.0
+
+
+def test_an_l4_cannot_reach_40_ms_by_its_own_bandwidth() -> None:
+    """13 GB of weights at 300 GB/s (the paper's table 1) take longer than 40 ms; its tables have L4 serve at 40 ms."""
+    read_s = 2.0 * linear_parameters(LLM) / HARDWARE.skus["l4"].hbm_bandwidth_bytes_per_s.value
+    assert read_s > 0.040
+    assert not RATES[MAIN, 40]["l4"].any()
+
+
 # ------------------------------------------------------------------------------------------------ rates
 
 
@@ -106,12 +147,61 @@ def test_rates_keep_below_peak_arithmetic_and_bandwidth(variant: str) -> None:
             assert np.all(rates * (np.array(OUTPUTS) - 1) * step_s <= RUNNING)
 
 
+@pytest.mark.parametrize("variant", list(melange.variants()))
+def test_rates_grow_with_a_looser_slo(variant: str) -> None:
+    for sku in SKUS:
+        assert np.all(RATES[variant, 40][sku] <= 1.01 * RATES[variant, 120][sku])
+
+
+@pytest.mark.parametrize("sku", SKUS)
+def test_longer_answers_and_longer_prompts_lower_the_rate(sku: str) -> None:
+    """From 100 outputs on: 25 have so few gaps that one stall decides their average."""
+    rates = RATES[MAIN, 120][sku][:, 1:]
+    served = rates[rates.all(axis=1)]
+    assert np.all(np.diff(served, axis=0) < 0.0)
+    assert np.all(np.diff(served, axis=1) < 0.0)
+
+
 def test_committed_rates_are_those_of_the_code() -> None:
     """Stale results would show: run `python -m tests.studies.melange` when this fails."""
     main = melange.variants()[MAIN]
     for sku, size in (("a10g", (250, 250)), ("h100", (4000, 500))):
         committed = RATES[MAIN, 120][sku][INPUTS.index(size[0]), OUTPUTS.index(size[1])]
         assert melange.rate_per_s(main, sku, *size, 0.120) == pytest.approx(committed, rel=0.01)
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_shares_sum_to_one_and_their_upper_ends_exceed_the_published_means(dataset: str) -> None:
+    """Fig. 10: mean inputs 329, 4174 and 1278, mean outputs 196, 314 and 220; a bucket counts as its upper ends."""
+    shares = melange.shares(dataset)
+    assert shares.sum() == pytest.approx(1.0)
+    mean_in, mean_out = {"arena": (329.43, 195.66), "pubmed": (4174.13, 314.1), "mixed": (1278.04, 219.87)}[dataset]
+    assert mean_in < shares.sum(axis=1) @ np.array(INPUTS) < 2.2 * mean_in
+    assert mean_out < shares.sum(axis=0) @ np.array(OUTPUTS) < 2.2 * mean_out
+
+
+def test_published_output_means_mix_as_published() -> None:
+    """0.8 x 195.66 + 0.2 x 314.1 = 219.3, against 219.87 in fig. 10."""
+    mixed = (1.0 - LONG_SHARE) * ARENA[1].mean + LONG_SHARE * PUBMED[1].mean
+    assert mixed == pytest.approx(219.87, rel=0.005)
+
+
+def test_chats_are_as_long_in_all_as_those_of_lmsys() -> None:
+    """The CDF of input + output of LMSYS-Chat-1M is met to 7 points everywhere, to 2 from 2048 tokens on."""
+    chances = (np.arange(2000) + 0.5) / 2000
+    inputs, outputs = (
+        np.exp(math.log(distribution.mean) - distribution.spread**2 / 2 + distribution.spread * _normal(chances))
+        for distribution in ARENA
+    )
+    for tokens, share in LMSYS_TOTAL.items():
+        found = float(np.mean([np.searchsorted(inputs, tokens - one) / inputs.size for one in outputs]))
+        assert found == pytest.approx(share, abs=0.02 if tokens >= 2048 else 0.075)
+
+
+def _normal(chances: np.ndarray) -> np.ndarray:
+    from scipy.special import ndtri
+
+    return np.asarray(ndtri(chances))
 
 
 # ------------------------------------------------------------------------------------------------ request lengths
@@ -140,8 +230,35 @@ def test_one_sku_alone_needs_its_load_rounded_up(dataset: str) -> None:
     assert fleet["a100"] == melange.alone(only["a100"], demand)
 
 
+def test_mixes_cost_no_more_than_any_single_sku() -> None:
+    """Every single-SKU fleet is one of the fleets that the program chooses from."""
+    assert set(OURS) == {(d, slo, rate) for d in DATASETS for slo in (40, 120) for rate in TRAFFIC_PER_S}
+    for case in OURS.values():
+        assert case.usd_per_hour <= min(case.alone_usd_per_hour.values()) + 1e-6
+
+
+def test_routing_in_eighths_costs_no_less_and_little_more() -> None:
+    """Mélange serves each eighth of a bucket by one SKU; routed freely it can only be cheaper."""
+    rows = [row for row in melange.read_rows(melange.FLEETS) if row["variant"] == MAIN and row["fleet"] == "mix"]
+    excess = [float(row["sliced_usd_per_hour"]) / float(row["usd_per_hour"]) - 1.0 for row in rows]
+    assert min(excess) >= -1e-4
+    assert max(excess) <= 0.01
+
+
 def test_the_document_shows_the_committed_results() -> None:
     """Every table of docs/studies/melange.md is what the files say."""
     written = DOCUMENT.read_text(encoding="utf-8")
     for lines in documented_tables():
         assert "\n".join(lines) in written
+
+
+def test_long_inputs_are_not_served_by_the_small_gpus() -> None:
+    """Sec. 6.2: L4 and A10G are limited to requests below 12,000 tokens."""
+    beyond = np.array(INPUTS) > CHEAP_INPUT
+    for sku in CHEAP:
+        assert not RATES[MAIN, 120][sku][beyond].any()
+
+
+def test_the_price_of_h100_is_scaled_from_runpod() -> None:
+    """Sec. 6.1: 4.69 / 2.29 x 3.67 = 7.516."""
+    assert PRICES["h100"] == pytest.approx(4.69 / 2.29 * 3.67, abs=1e-3)

@@ -89,3 +89,17 @@ def test_own_and_rented_gpus_are_on_servers_of_their_own() -> None:
     assert bought == {sku.id: (8, 4, 8)}
     pools = [PackedPool(sku.id, 4, 8, 4)]
     assert server_count(pools, bought) == 3 > server_count(pools)
+
+
+@given(POOLS)
+def test_pools_together_fill_no_more_servers_than_apart_and_no_fewer_than_their_gpus(pools: list[PackedPool]) -> None:
+    together, apart = server_count(pools), sum(server_count([pool]) for pool in pools)
+    gpus = {sku: sum(pool.gpus * pool.replicas for pool in pools if pool.sku == sku) for sku in ("one", "other")}
+    assert sum(math.ceil(count / NODE) for count in gpus.values()) <= together <= apart
+
+
+def test_replicas_of_powers_of_two_waste_nothing() -> None:
+    """Largest first, sizes that divide each other leave no gap: the bound of their GPUs is reached."""
+    pools = [PackedPool("one", gpus, NODE, replicas) for gpus, replicas in ((1, 5), (2, 3), (4, 3), (8, 1), (16, 2))]
+    gpus = sum(pool.gpus * pool.replicas for pool in pools)
+    assert server_count(pools) == math.ceil(gpus / NODE)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware_db import HardwareDb
-from planner.core import HOURS_PER_MONTH, UnknownNameError
+from planner.core import HOURS_PER_MONTH, Metric, UnknownNameError
 from planner.fleet import Plan, PlanRequest, plan
 from planner.optimizer import SolveStatus
 from tests.builders import HARDWARE, small_request
@@ -49,6 +49,11 @@ class TestPlan:
             assert check.predicted_s <= check.target.threshold_s
             assert check.simulated_attainment >= check.target.percentile - 0.02
 
+    def test_theory_and_simulation_agree_on_the_means(self) -> None:
+        assert {pair.metric for pair in PLAN.agreement} == {Metric.TTFT, Metric.TPOT}
+        for pair in PLAN.agreement:
+            assert abs(pair.relative_difference) <= 0.15
+
     def test_costs_add_up_to_the_objective_and_to_the_prices(self) -> None:
         assert PLAN.cost is not None
         assert PLAN.allocation is not None
@@ -75,6 +80,12 @@ class TestPlan:
         assert [a.restriction for a in PLAN.alternatives] == ["h100-sxm", "a100-sxm-80gb", "mixed", "disaggregated"]
         assert all(a.usd_per_hour is None or a.usd_per_hour >= cost(PLAN) - 1e-9 for a in PLAN.alternatives)
         assert any(a.is_chosen for a in PLAN.alternatives)
+
+    def test_replicas_never_straddle_servers(self) -> None:
+        for planned in PLAN.deployments:
+            for pool, nodes in zip(planned.deployment.pools, planned.nodes, strict=True):
+                per_node = pool.config.sku.node.gpus // pool.config.parallelism.gpus
+                assert (nodes - 1) * per_node < pool.replicas <= nodes * per_node
 
 
 RATES = st.sampled_from([5.0, 20.0, 60.0])
@@ -118,6 +129,12 @@ class TestDirections:
         tight = alone(request(rate, lengths, scv, slo=targets(0.6 * factor, 0.03 * factor)))
         assert cost(tight) >= cost(loose) - 1e-9
 
+    @settings(max_examples=6)
+    @given(RATES, LENGTHS, SCVS, st.sampled_from(["h100-sxm", "a100-sxm-80gb"]))
+    def test_removing_a_sku_never_cheapens(self, rate: float, lengths: tuple[int, int], scv: float, kept: str) -> None:
+        both = alone(request(rate, lengths, scv))
+        assert cost(alone(request(rate, lengths, scv, search={"skus": [kept]}))) >= cost(both) - 1e-9
+
     @settings(max_examples=3)
     @given(LENGTHS, SCVS, st.floats(2.0, 12.0), st.floats(1.0, 2.0))
     def test_a_bigger_budget_never_loses_goodput(
@@ -144,9 +161,27 @@ class TestObjectivesAndLimits:
         assert cost(capped) <= half + 1e-9
         assert 0.0 < sum(p.workload.arrivals.rate_per_s for p in capped.deployments) < 100.0
 
+    def test_most_goodput_per_dollar_is_at_least_that_of_the_cheapest_fleet(self) -> None:
+        best = plan(small_request(objective="max_rate_per_cost"))
+        assert best.allocation is not None
+        assert PLAN.allocation is not None
+        ratio = best.allocation.rate_per_s / best.allocation.cost_usd_per_hour
+        assert ratio >= PLAN.allocation.rate_per_s / PLAN.allocation.cost_usd_per_hour - 1e-9
+
+    def test_gpu_limits_are_kept(self) -> None:
+        (sku, count), *_ = PLAN.gpus.items()
+        limited = plan(small_request(limits={"gpus": {sku: count - 1}}))
+        assert limited.gpus.get(sku, 0) <= count - 1
+        assert cost(limited) >= cost(PLAN)
+
 
 class TestInfeasible:
     """No fleet is an answer: it names the limit and the smallest change."""
+
+    def test_relaxing_by_the_named_factor_makes_it_feasible(self) -> None:
+        result = plan(small_request(slo=targets(0.5, 1e-4)))
+        factor = min(r.ratio for r in result.rejections)
+        assert plan(small_request(slo=targets(0.5, 1e-4 * factor * 1.05))).feasible
 
     def test_a_budget_that_buys_too_little(self) -> None:
         result = plan(small_request(limits={"budget_usd_per_hour": 0.5}))

@@ -140,6 +140,22 @@ class TestTime:
         assert cost(slow) >= cost(free) - 1e-9
         assert cost(slow) <= (slow.flat_usd_per_hour or 0.0) * (1 + 1e-6)
 
+    def test_a_reserved_base_carries_the_nights_and_on_demand_the_peaks(self) -> None:
+        """With a discount, what runs all day is reserved; what runs a quarter of it is not worth that."""
+        search = {"skus": ["h100-sxm"]}
+        profile = {"factors": [0.3, 0.3, 0.3, 1.0], "period_hours": 6.0}
+        prices = {"commitments": ["on_demand", "reserved"]}
+        busy = {"rate_per_s": 400.0}
+        found = planned(workload=busy, search=search, profile=profile, prices=prices)
+        ways = {one.purchase: one for one in found.bought}
+        assert any(one.committed for one in ways.values())
+        assert any(not one.committed for one in ways.values())
+        only = [
+            cost(planned(workload=busy, search=search, profile=profile, prices={"commitments": [way]}))
+            for way in prices["commitments"]
+        ]
+        assert cost(found) <= min(only) + 1e-9
+
 
 class TestMoneyAndSupply:
     """Ways of buying and limits."""
@@ -178,6 +194,14 @@ class TestMoneyAndSupply:
         assert all(check.met for check in found.targets)
         assert cost(found) > cost(base())
 
+    def test_written_off_hardware_is_used_before_it_is_rented(self) -> None:
+        owned = {"h100-sxm": {"count": 2, "capex_usd_per_gpu": 0.0}}
+        found = planned(prices={"owned": owned})
+        assert any(one.purchase == "owned" for one in found.bought)
+        assert cost(found) < cost(base())
+        assert set(found.own_gpus) == {"h100-sxm"} and found.own_gpus["h100-sxm"] <= 2
+        assert found.gpus["h100-sxm"] <= found.own_gpus["h100-sxm"] + found.rented_gpus.get("h100-sxm", 0)
+
     def test_spot_is_bought_with_headroom_that_is_enough_for_what_is_bought(self) -> None:
         """Outside truth: the binomial distribution of instances that are up, at the number actually bought."""
         terms = {"interruptions_per_hour": 0.5, "recovery_s": 600.0, "probability": 0.99}
@@ -192,6 +216,11 @@ class TestMoneyAndSupply:
         used = sum(found.gpus.values())
         assert bought_gpus > used
         assert binom.sf(used - 1, round(bought_gpus), up) >= 0.99
+
+    def test_adapters_share_their_base_and_take_memory_and_time(self) -> None:
+        found = planned(search={"lora": {"adapters": 32, "rank": 64, "slots": 8}})
+        assert all(pool.config.lora for one in found.deployments for pool in one.deployment.pools)
+        assert cost(found) >= cost(base()) - 1e-9
 
     def test_growth_is_the_same_as_more_demand(self) -> None:
         assert cost(planned(growth=2.0)) == pytest.approx(cost(planned(workload={"rate_per_s": 60.0})), rel=1e-3)
@@ -213,6 +242,13 @@ class TestChoices:
     )
     def test_more_choice_never_costs_more(self, search: dict[str, Any]) -> None:
         assert cost(planned(search=search)) <= cost(base()) * (1 + 0.016)  # rates are found to 1.5 %
+
+    def test_prefill_and_decode_may_be_of_different_skus(self) -> None:
+        apart = planned(search={"modes": ["disaggregated"]})
+        alike = planned(search={"modes": ["disaggregated"], "pair_skus": False})
+        assert cost(apart) <= cost(alike) * (1 + 0.016)
+        for one in alike.deployments:
+            assert len(one.option.skus) == 1
 
     def test_a_cascade_serves_the_small_model_all_requests_and_the_large_its_share(self) -> None:
         cascade = {

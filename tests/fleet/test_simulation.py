@@ -9,6 +9,7 @@ from planner.core import Metric
 from planner.fleet import simulation as module
 from planner.fleet.simulation import (
     busiest_part,
+    busiest_requests,
     evaluated,
     part_of_fleet,
     run_notes,
@@ -47,6 +48,13 @@ def test_a_recording_is_replayed_from_its_first_request_to_its_last() -> None:
     found = simulated(run, workload, 0, lambda _: None)
     assert found.requests == run.sent_s.size
     assert found.requests == len(workload.arrivals.times_s) * (1.0 - run.warmup_fraction) // 1 + 1
+
+
+def test_three_lifetimes_at_the_start_are_not_measured() -> None:
+    workload, deployment = recorded(), mixed(2)
+    predicted = evaluate(deployment, workload)
+    run = run_of(deployment, workload, 100, predicted)
+    assert run.warmup_fraction == pytest.approx(3.0 * predicted.e2e.mean_s / 120.0, rel=0.01)
 
 
 def test_a_drift_is_simulated_for_a_whole_cycle() -> None:
@@ -98,6 +106,15 @@ def test_of_what_is_too_long_for_one_replica_the_busiest_part_is_replayed(monkey
     assert run.recording is not None
     assert run.recording.times_s[0] > 55.0  # twice as busy from one minute on
     assert "busiest" in run.left_out
+
+
+def test_busiest_requests_keep_their_clock() -> None:
+    whole = recorded(20.0).arrivals
+    assert isinstance(whole, RecordedArrivals)
+    busiest = busiest_requests(whole, 500)
+    times_s = whole.offsets_s
+    shortest = min(times_s[first + 499] - times_s[first] for first in range(times_s.size - 499))
+    assert busiest.offsets_s[-1] == pytest.approx(shortest, rel=1e-3)
 
 
 def test_the_busiest_part_of_a_replay_tells_a_certain_miss(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,16 @@ from planner.fleet import slices_of
 from planner.fleet.slices import periods_of, program_slices, split_by_length
 from planner.optimizer import ALWAYS, FleetProblem
 from planner.traffic import DemandProfile, DemandSlice, LengthSplit, OfflineWork
-from planner.workload import RecordedArrivals, RequestClass, Sessions, SharedPrefixes, Slo, TokenLengths, Workload
+from planner.workload import (
+    ArrivalProcess,
+    RecordedArrivals,
+    RequestClass,
+    Sessions,
+    SharedPrefixes,
+    Slo,
+    TokenLengths,
+    Workload,
+)
 from tests.fleet.made_up_services import CHAT_SLO, CODE, CONV, FAST_SLO, distribution, service, two_classes
 
 CUTS = LengthSplit(input_tokens=(1000, 4000), output_tokens=(100,))
@@ -57,6 +66,16 @@ def test_parts_are_what_each_request_would_be_counted_to_one_by_one(
     assert sum(len(part.lengths.weights) for part in parts) <= len(cells)
 
 
+def test_a_request_at_the_cut_is_below_it_and_empty_parts_are_left_out() -> None:
+    lengths = TokenLengths.from_pairs([2000, 2001, 9000], [10, 10, 10], [1, 2, 1])
+    parts = split_by_length(lengths, LengthSplit(input_tokens=(2000, 8000), output_tokens=(10,)))
+    assert [(part.label, part.share) for part in parts] == [
+        ("up to 2000 in, up to 10 out", 0.25),
+        ("2001 to 8000 in, up to 10 out", 0.5),
+        ("above 8000 in, up to 10 out", 0.25),
+    ]
+
+
 # --- slices ---------------------------------------------------------------------------------------------------------
 
 
@@ -80,6 +99,14 @@ def test_no_request_is_lost_or_doubled(split: LengthSplit | None, own_slo: Slo |
         assert all(found[pair] == pytest.approx(share, rel=1e-9) for pair, share in expected.items())
 
 
+def test_a_class_alone_is_the_workload_of_that_class() -> None:
+    """Outside truth: `Workload.only` splits one class off a stream."""
+    load = two_classes()
+    slices = slices_of([service("both", load)], by_class=True)
+    assert [one.name for one in slices] == ["both: talk", "both: code"]
+    assert [one.workload for one in slices] == [load.only("talk"), load.only("code")]
+
+
 def test_burstiness_of_a_slice_is_that_of_a_random_split() -> None:
     """SCV 1 + share (SCV - 1) (Whitt 1983, eq. 36), priorities and prefixes kept."""
     slices = slices_of([service("both", two_classes())], split=LengthSplit(input_tokens=(1000,)))
@@ -97,6 +124,18 @@ def test_classes_with_targets_of_their_own_are_promised_those() -> None:
     assert {one.name: one.slo for one in slices} == {"both: code": FAST_SLO, "both: talk": CHAT_SLO}
     everything = slices_of([service("both", two_classes(FAST_SLO))], by_class=True, split=CUTS)
     assert all((one.slo is FAST_SLO) == ("code" in one.name) for one in everything)
+
+
+def test_a_class_without_requests_in_a_cell_is_not_in_its_slice() -> None:
+    classes = (
+        RequestClass(name="short", lengths=TokenLengths.constant(100, 10), share=0.5),
+        RequestClass(name="long", lengths=TokenLengths.constant(9000, 10), share=0.5),
+    )
+    load = Workload(arrivals=ArrivalProcess(rate_per_s=2.0), classes=classes)
+    below, above = slices_of([service(workload=load)], split=LengthSplit(input_tokens=(1000,)))
+    assert [kind.name for kind in below.workload.classes] == ["short"]
+    assert [kind.name for kind in above.workload.classes] == ["long"]
+    assert below.workload.rate_per_s == above.workload.rate_per_s == 1.0
 
 
 def test_recordings_stay_whole_until_they_are_cut() -> None:
@@ -164,6 +203,13 @@ def test_offline_work_is_its_mean_rate_in_every_period_and_may_wait() -> None:
     problem = FleetProblem(slices=rows, units=(), periods=periods_of(profile))
     total = sum(rate * period.hours for rate, period in zip(rows[-1].demand_per_s or (), problem.periods, strict=True))
     assert total * 3600.0 == pytest.approx(7200.0 * 1.5 * problem.hours)
+
+
+def test_more_growth_is_more_of_everything_alike() -> None:
+    base, grown = (slices_of([service("both", two_classes())], split=CUTS, growth=by) for by in (1.0, 2.0))
+    for small, large in zip(base, grown, strict=True):
+        assert large.demand_per_s[0] == pytest.approx(2.0 * small.demand_per_s[0])
+        assert large.workload.classes == small.workload.classes
 
 
 @pytest.mark.parametrize(

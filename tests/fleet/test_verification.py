@@ -70,6 +70,13 @@ def test_slices_put_together_again_are_the_stream_they_were_cut_from() -> None:
     assert [one.name for one in whole.classes] == ["short", "long"]
 
 
+def test_a_share_of_bursty_arrivals_is_a_random_split() -> None:
+    bursty = parts()
+    half = routed_workload(bursty, {"short": 15.0})
+    assert half.rate_per_s == pytest.approx(15.0)
+    assert half.arrivals.scv == pytest.approx(bursty["short"].workload.arrivals.split(0.5).scv)
+
+
 def test_equal_targets_are_one_and_different_ones_are_apart() -> None:
     (one,) = scoped_slos(list(parts().values()))
     assert (one.name, one.slices) == ("chat", {"short", "long"})
@@ -151,6 +158,20 @@ def test_a_share_just_above_the_target_in_a_short_run_is_no_hold() -> None:
     assert held > 100
     assert missed_next <= 0.025 * held
     assert naive_missed > 3 * max(missed_next, 1)
+
+
+def test_the_error_of_a_share_is_said_where_the_share_is() -> None:
+    """That it is judged by, so that a share above the target beside NO is explained; two like runs leave 1/sqrt(2)."""
+    option = DeploymentOption(Mode.MIXED, (PoolOption(Role.MIXED, replica()),))
+    scoped = next(iter(scoped_slos([parts()["short"]])))
+    base = verify_deployment(option, [pool({"short": 30.0}, 1)], parts(), seed=1, simulated_requests=2000)
+    late = np.where(np.arange(2000) % 11 == 0, 9.9, 0.1)  # 90.9 % within, 90 % asked
+    run = replace(base, simulated=_of(base, late))
+    one, two = (target_checks([run] * count, [scoped])[0] for count in (1, 2))
+    assert one.simulated_error == pytest.approx(1.96 * math.sqrt(0.9 * 0.1 / 2000))
+    assert two.simulated_error == pytest.approx(one.simulated_error / math.sqrt(2.0))
+    assert one.share_words == "90.9 ± 1.3 %" and not one.met
+    assert target_checks([replace(base, run=None)], [scoped])[0].simulated_error == 0.0
 
 
 def _of(planned: PlannedDeployment, ttft_s: FloatArray) -> Performance:

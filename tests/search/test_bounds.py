@@ -17,7 +17,7 @@ from planner.engine import ReplicaConfig, Schedule, Speculation
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism
 from planner.search import Demand
-from planner.search.bounds import Screen, bounds_key, screen
+from planner.search.bounds import POOL_SIZES, Screen, bounds_key, screen
 from planner.search.prompt_times import convex_below, prompt_steps
 from planner.search.step_time_groups import step_time_group
 from planner.serving import (
@@ -231,6 +231,19 @@ def test_the_bound_is_close_where_requests_are_many_and_within_the_fluid_one() -
         assert bound <= 1.04 * 16 * fluid_rate_per_s(pool, asked.workload, 0.03)
 
 
+def test_the_bound_per_replica_grows_with_the_pool_and_with_the_targets() -> None:
+    asked = demand("llama-3.1-8b")
+    config = replica(asked, "h100-sxm", 1, True, 2048, 256)
+    found = screen(config, Role.MIXED, asked, BUDGETS, 256.0)
+    per_replica = [found.bound_per_s(size, 2048, 256.0) / size for size in (*POOL_SIZES, 1000)]
+    assert np.all(np.diff(per_replica) >= -1e-9)
+    bounds = []
+    for tpot_s in (0.01, 0.02, 0.04, 0.08, 0.16):
+        looser = demand("llama-3.1-8b", goals=slo(1.0, tpot_s))
+        bounds.append(screen(config, Role.MIXED, looser, BUDGETS, 256.0).bound_per_s(4, 2048, 256.0))
+    assert np.all(np.diff(bounds) >= 0.0)
+
+
 def test_idle_latencies_are_those_of_requests_that_meet_nobody() -> None:
     """Against `idle_latencies`, cell by cell, on a workload of so few cells that none is merged."""
     asked = demand("llama-3.1-8b", TokenLengths.constant(1500, 100))
@@ -286,3 +299,13 @@ def test_links_limit_pools_that_hand_over() -> None:
     sent = 100_000 * 2 * 32 * 8 * 128 * 2  # tokens x (K and V) x layers x KV heads x channels x bytes
     assert found.bound_per_s(3, 2048, 64.0) <= 3 * 0.85e9 / sent * (1.0 + 1e-9)  # 85 % of a link
     assert math.isclose(found.link_per_s, 0.85e9 / sent)
+
+
+def test_pairs_inside_a_scale_up_domain_are_not_limited_by_nics() -> None:
+    """GB200 hands over by NVLink where one domain holds both replicas; a bound by NICs would be too low."""
+    asked = demand("llama-3.1-8b", TokenLengths.constant(100_000, 2), goals=slo(1e3, 1e3))
+    config = replica(asked, "gb200-nvl72", 1, True, 2048, 64)
+    sent = 100_000 * 2 * 32 * 8 * 128 * 2
+    pair = Deployment.disaggregated(config, config)
+    link_per_s = screen(config, Role.PREFILL, asked, (2048,), 64.0).link_per_s
+    assert link_per_s >= pair.kv_link_bytes_per_s / sent * (1.0 - 1e-9)

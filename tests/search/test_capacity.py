@@ -103,6 +103,15 @@ def test_the_best_member_is_that_of_trying_every_one(case: str, calibrated: bool
     assert best.rate_per_s <= rates[best.member.name] * (1.0 + FINE)
 
 
+def test_the_best_rate_has_been_seen_to_hold_and_a_little_more_does_not() -> None:
+    asked, some = demand(), family()
+    best = Capacity(asked).best(some, 4)
+    assert best.member is not None
+    deployment = Deployment(pools=(best.member.pool(4),))
+    assert evaluate(deployment, asked.workload.at_rate(best.rate_per_s)).meets(asked.slo)
+    assert not evaluate(deployment, asked.workload.at_rate(1.02 * best.rate_per_s)).meets(asked.slo)
+
+
 def test_nothing_is_evaluated_twice() -> None:
     """Not in one plan, nor in the next one with another rate, records read anew and other objects."""
     first = Capacity(demand())
@@ -151,6 +160,13 @@ def test_rates_per_replica_do_not_fall_with_the_pool(role: Role) -> None:
     assert rates[-1] > rates[0] > 0.0
 
 
+def test_looser_targets_never_cost_rate() -> None:
+    some = family(budgets=(2048,), limits=(64,))
+    rates = [Capacity(demand(promised(0.5, tpot_s))).best(some, 2).rate_per_s for tpot_s in (0.008, 0.012, 0.02, 0.05)]
+    assert all(b >= a * (1.0 - RATE_TOLERANCE) for a, b in itertools.pairwise(rates))
+    assert rates[-1] > rates[0]
+
+
 @pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
 def test_pools_of_one_role_are_judged_by_its_targets(role: Role) -> None:
     """A prefill pool's rate moves with TTFT and not with TPOT; a decode pool's the other way round."""
@@ -162,6 +178,17 @@ def test_pools_of_one_role_are_judged_by_its_targets(role: Role) -> None:
     tighter, same = (first, rest) if role is Role.PREFILL else (rest, first)
     assert tighter < 0.99 * plain
     assert same == pytest.approx(plain, rel=2 * RATE_TOLERANCE)
+
+
+def test_a_pair_at_the_rates_of_its_pools_meets_both_targets_but_for_the_links() -> None:
+    """The two halves are judged as the whole is: 95 % of the smaller rate leaves room for the wait for links."""
+    asked, capacity = demand(), Capacity(demand())
+    prompts = capacity.best(family(Role.PREFILL, budgets=(2048,), limits=(256,)), 2)
+    tokens = capacity.best(family(Role.DECODE, budgets=(2048,), limits=(256,)), 2)
+    assert prompts.member is not None and tokens.member is not None
+    deployment = Deployment(pools=(prompts.member.pool(2), tokens.member.pool(2)))
+    rate = 0.95 * min(prompts.rate_per_s, tokens.rate_per_s)
+    assert evaluate(deployment, asked.workload.at_rate(rate)).meets(asked.slo)
 
 
 def test_joint_promises_gaps_and_classes_are_judged_by_full_evaluations() -> None:
@@ -210,6 +237,15 @@ def test_sizes_worth_a_column_reach_beyond_the_true_need(rate_per_s: float) -> N
     assert sizes == tuple(sorted(set(sizes))) and sizes[0] == 1
     assert capacity.best(some, sizes[-1], rate_per_s).rate_per_s == rate_per_s
     assert len(sizes) <= 8 + math.ceil(math.log(sizes[-1], 1.25)) + 4
+
+
+def test_other_routers_are_judged_as_they_are() -> None:
+    """Requests dealt out at random wait longer than in turn, so that less is sustained."""
+    in_turn, random = (
+        Capacity(demand(promised(0.15))).best(family(budgets=(2048,), limits=(256,), router=router), 4).rate_per_s
+        for router in (Router.ROUND_ROBIN, Router.RANDOM)
+    )
+    assert 0.0 < random < in_turn
 
 
 @pytest.mark.parametrize("role", [Role.MIXED, Role.DECODE])

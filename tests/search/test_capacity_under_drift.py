@@ -30,6 +30,14 @@ def test_the_best_member_has_its_rate_under_the_drift_and_no_other_has_more(repl
     assert best.rate_per_s < Capacity(demand(None)).best(some, replicas).rate_per_s
 
 
+def test_bounds_stay_above_the_rates_of_other_sizes() -> None:
+    some, under_drift = family(), capacity_of(demand(DRIFT))
+    under_drift.best(some, 1)
+    bounds = {size: under_drift.bound_per_s(some, size) for size in (2, 4)}
+    for size, bound_per_s in bounds.items():
+        assert under_drift.best(some, size).rate_per_s <= bound_per_s * (1.0 + RATE_TOLERANCE)
+
+
 def test_a_smaller_pool_takes_the_member_of_a_larger_one_and_loses_little_by_it() -> None:
     """The truth is the best member's own rate; of a smaller pool only that of one member is looked for."""
     some, after, alone = family(), capacity_of(demand(DRIFT)), capacity_of(demand(DRIFT))

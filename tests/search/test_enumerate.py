@@ -7,13 +7,14 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hardware_db import KvTierKind, select_calibration
 from planner.core import InputError, Metric
 from planner.engine import KvTier, ReplicaConfig, Speculation, memory_footprint, require_room
 from planner.llm import Precision, load_llm
-from planner.roofline import Parallelism
+from planner.roofline import Parallelism, StepShape
 from planner.search import Demand, FamilySet, Mode, Offer, SearchSpace, find_families
 from planner.search.bounds import bounds_key
 from planner.search.cache_keys import group_key
@@ -250,3 +251,14 @@ def test_every_member_has_the_memory_fraction_and_the_graphs_that_are_asked_for(
     one = next(one for one in own.values() if one.engine.id == "vllm")
     less = one.model_copy(update={"memory_fraction": 0.6})
     assert 0 < memory_footprint(less).kv_capacity_tokens < memory_footprint(one).kv_capacity_tokens
+
+
+def test_a_step_without_graphs_is_never_faster() -> None:
+    with_graphs, without = (
+        next(family.members[0].config for family in found(eager=eager, modes=(Mode.MIXED,)).families)
+        for eager in (False, True)
+    )
+    running = np.array([1.0, 8.0, 32.0])
+    steps = StepShape(decodes=running, decode_context=1000.0 * running)
+    graph_s, eager_s = with_graphs.timer.times_s(steps), without.timer.times_s(steps)
+    assert np.all(eager_s >= graph_s) and eager_s[0] > graph_s[0]

@@ -131,6 +131,13 @@ def test_a_model_drafts_with_its_own_modules_where_it_has_some() -> None:
     assert not any(m.config.speculation for family in plain.families for m in family.members)
 
 
+def test_no_two_members_have_one_name_not_even_in_different_families() -> None:
+    """Columns of the program are found by it: with either KV cache, with drafts and without, on every split."""
+    got = found(demand("deepseek-v3"), "b200-sxm", tp=(8,))
+    names = [(member.role, member.name) for family in got.families for member in family.members]
+    assert {family.kv_cache for family in got.families} >= {"fp8"} and len(set(names)) == len(names)
+
+
 def test_leaving_the_search_open_never_costs_more_than_restricting_it() -> None:
     """Against one small grid by hand, by theory: the open search holds it, or what stands in for it."""
     space: dict[str, Any] = {"skus": ["h100-sxm"], "modes": ["mixed"], "simplicity": 0.0}

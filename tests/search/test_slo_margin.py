@@ -72,6 +72,14 @@ def test_the_rate_found_under_drift_is_what_evaluate_holds() -> None:
     assert evaluate(deployment, varying.workload.at_rate(rate_per_s)).meets(SLO)
 
 
+@pytest.mark.parametrize("role", list(Role))
+def test_bounds_are_bounds_under_drift(role: Role) -> None:
+    varying = Capacity(demand(DRIFT))
+    member = option(role)
+    candidate = varying._candidate(member)
+    assert varying.rate_per_s(member, 2) <= candidate.screened_per_s(2)
+
+
 def test_a_recording_is_judged_as_the_process_it_is_summed_up_by() -> None:
     times_s = ArrivalProcess(rate_per_s=8.0, drift=DRIFT).sample_times_s(6000, seed=0)
     inputs, outputs = CHAT.sample(6000, seed=1)
