@@ -38,7 +38,9 @@ from tests.studies.literature import (
     chunking_overhead,
     colocated,
     disaggregated,
+    largest_rate,
     least_assuming,
+    mostly_short,
     replica,
     sarathi_lengths,
     slo,
@@ -68,11 +70,43 @@ def test_inputs_fitted_to_median_and_p90_have_the_published_deviation(
     assert values.std() == pytest.approx(published_deviation, rel=0.03)
 
 
+def test_output_deviations_of_table_2_stand_in_each_others_row() -> None:
+    # Half of the outputs at most 415, a tenth at least 834: the least deviation has all others at the mean.
+    mean = (0.5 * 415 + 0.1 * 834) / 0.6
+    least = (0.5 * (415 - mean) ** 2 + 0.1 * (834 - mean) ** 2) ** 0.5
+    printed = {"openchat": 101.0, "arxiv": 265.0}
+    assert least > printed["openchat"]
+    for distribution, other in ((OPENCHAT, "arxiv"), (ARXIV, "openchat")):
+        values = CutLognormal.fitted(*distribution[1], distribution[2]).points(4000)
+        assert values.std() == pytest.approx(printed[other], rel=0.09)
+
+
 @pytest.mark.parametrize("means", [SHAREGPT, HUMANEVAL, LONGBENCH])
 def test_least_assuming_lengths_have_the_published_means_and_fit_the_context(means: tuple[float, float]) -> None:
     lengths = least_assuming(*means, OPT_CONTEXT)
     assert (lengths.mean_input, lengths.mean_output) == pytest.approx(means, rel=1e-3)
     assert lengths.max_total <= OPT_CONTEXT
+
+
+def test_least_assuming_distribution_is_exponential_where_the_bound_is_far() -> None:
+    lengths = least_assuming(*HUMANEVAL, OPT_CONTEXT)
+    for values, mean in ((lengths.inputs, lengths.mean_input), (lengths.outputs, lengths.mean_output)):
+        deviation = float((values - mean) ** 2 @ lengths.probabilities) ** 0.5
+        assert deviation == pytest.approx(mean, rel=0.03)
+
+
+def test_mostly_short_answers_keep_the_means() -> None:
+    plain = least_assuming(*LONGBENCH, OPT_CONTEXT)
+    short = mostly_short(plain, LONGBENCH[1])
+    assert short.mean_output == pytest.approx(LONGBENCH[1], rel=0.01)
+    assert short.mean_input == pytest.approx(LONGBENCH[0], rel=0.03)
+    assert short.max_total <= OPT_CONTEXT
+
+
+def test_largest_rate_finds_the_edge_from_either_side() -> None:
+    for start in (0.1, 1.0, 50.0):
+        assert largest_rate(lambda rate: rate <= 3.0, start) == pytest.approx(3.0, rel=0.021)
+    assert largest_rate(lambda rate: False, 1.0) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from planner.analysis import Comparison, SystemRow, compare
 from planner.charts import systems
 from planner.core import InputError, Metric, UnknownNameError, UnsupportedFeatureError, json_schema, json_text, plain
 from planner.report import comparison
-from planner.serving import evaluate, largest_stable_rate_per_s
+from planner.serving import Deployment, evaluate, largest_stable_rate_per_s
 from planner.simulator import simulate
 from planner.traffic import load_lengths
 from planner.workload import LatencyTarget, RecordedArrivals, RequestClass, Slo, TokenLengths, Workload
-from tests.builders import CHAT, disaggregated, mixed, small_request
+from tests.builders import CHAT, disaggregated, mixed, replica, small_request
 
 AZURE = load_lengths("azure-2023-conv")
 SLO = Slo(
@@ -64,6 +64,15 @@ def test_contiguous_memory_is_mostly_empty_and_pages_are_not(compared: Compariso
     assert orca.pools[0].kv_waste > 0.6
     assert vllm.pools[0].kv_waste < 0.05
     assert orca.pools[0].kv_occupancy > 5 * vllm.pools[0].kv_occupancy
+
+
+def test_chunk_size_trades_first_tokens_for_gaps() -> None:
+    workload = Workload.of(5.0, TokenLengths.constant(4000, 100))
+    small, large = (
+        simulate(Deployment.mixed(replica(max_batched_tokens=budget)), workload, requests=300) for budget in (256, 8192)
+    )
+    assert small.itl.quantile_s(0.99) < large.itl.quantile_s(0.99)
+    assert small.ttft.mean_s > large.ttft.mean_s
 
 
 def test_pages_sustain_more_than_pieces() -> None:

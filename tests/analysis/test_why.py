@@ -26,7 +26,7 @@ from planner.analysis import (
     explain,
 )
 from planner.analysis.perturbations import at_price, numeric_requirements
-from planner.analysis.replanner import OutOfSolvesError, what_if
+from planner.analysis.replanner import OutOfSolvesError, nearest_change, what_if
 from planner.analysis.sensitivity import tornado
 from planner.analysis.why import (
     marginal_values,
@@ -98,6 +98,13 @@ class TestMarginalValues:
         assert found[f"most {H100}", False].after == 3.0
         assert found[f"most {H100}", False].gain == pytest.approx(-3.0)
         assert found[f"most {H100}", True].gain == 0.0
+
+    @pytest.mark.parametrize("place", [1.01, 1.7, 2.0, 3.999])
+    def test_the_place_of_a_change_is_bracketed(self, place: float) -> None:
+        found = nearest_change(lambda x: x >= place, 1.0, (1.5, 2.0, 4.0), 0.001)
+        assert found is not None
+        assert place <= found <= place + 0.001
+        assert nearest_change(lambda x: x >= 5.0, 1.0, (1.5, 2.0, 4.0), 0.001) is None
 
 
 class TestRequirementCosts:

@@ -98,6 +98,12 @@ def test_a_fit_is_judged_on_shapes_it_has_not_seen():
     assert result.parameters["a"].value == pytest.approx(2.0, rel=0.03)
 
 
+def test_with_many_shapes_a_fifth_is_held_out():
+    result = fit(line(lines(50, lambda _: 1.0)))
+    assert (result.samples, result.held_out) == (320, 80)
+    assert result.median_error == pytest.approx(0.0, abs=1e-3)
+
+
 def test_a_fit_is_reproducible():
     rows = synthetic_gemm(0.05)
     assert fit(operators.gemm(rows, H200, "bf16")) == fit(operators.gemm(rows, H200, "bf16"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from calibration.imported import (
     read_columns,
 )
 from calibration.possible import possible_rows
-from calibration.tables import ColumnTable, read_table
+from calibration.tables import ColumnTable, read_table, write_table
 from calibration.vidur import read_vidur
 from hardware_db import Calibration, Dtype, load_hardware, read_calibration
 from planner.core import InputError, UnknownNameError
@@ -99,6 +99,14 @@ NAMES: Mapping[str, Mapping[str, str]] = {
         "window": "window_size",
         "attn_dtype": "attn_dtype",
         "kv_dtype": "kv_cache_dtype",
+        "prefix_len": "step",
+    },
+    "context_mla": {
+        "attn_dtype": "mla_dtype",
+        "kv_dtype": "kv_cache_dtype",
+        "num_heads": "num_heads",
+        "batch": "batch_size",
+        "seq_len": "isl",
         "prefix_len": "step",
     },
     "moe": {
@@ -270,6 +278,70 @@ def test_known_efficiencies_come_back_from_their_files(tmp_path):
     assert str(tmp_path) not in out.read_text()  # no place of this machine in a file that is passed on
     assert "read gemm: 288 rows" in said
     assert calibration_of_json(out.read_bytes()) == calibration  # an upload to the page takes it, too
+
+
+def our_folder(path: Path, tables: Mapping[str, ColumnTable]) -> Path:
+    """The same measurements in the layout of docs/explanation/calibration.md."""
+    path.mkdir(parents=True)
+    for name, table in tables.items():
+        write_table(path / f"{name}.csv", table)
+    return path
+
+
+def excerpt(table: str, keep: Callable[[ColumnTable], Any]) -> ColumnTable:
+    """Measured rows on A100."""
+    rows = read_table(KERNELS / "a100_sxm", table)
+    if rows is None:
+        pytest.skip("needs the measured tables beside the repository (shared/kernels)")
+    return rows.rows(keep(rows))
+
+
+def few(table: ColumnTable, **sizes: Sequence[float]) -> Any:
+    mask = np.ones(len(table), dtype=bool)
+    for name, values in sizes.items():
+        mask &= np.isin(table[name], values)
+    return mask
+
+
+EXCERPTS: Mapping[str, Callable[[ColumnTable], Any]] = {
+    "gemm": lambda t: (
+        few(t, m=[1, 16, 128, 1024, 8192], n=[1024, 2048, 4096, 8192, 16384])
+        & (t["k"] >= 1024)
+        & (t.text("kernel") == "vllm_default")
+    ),
+    "context_attention": lambda t: few(t, num_heads=[8], head_dim=[128], window=[0]),
+    "context_mla": lambda t: (
+        few(t, num_heads=[8, 16, 64, 128]) & (t.text("backend") == "trtllm") & (t.text("kv_dtype") == "bf16")
+    ),
+    "moe": lambda t: (
+        few(t, ep=[1], num_tokens=[1, 16, 128, 1024])
+        & (t.text("backend") == "vllm")
+        & (t.text("distribution") == "power_law_1.2")
+    ),
+}
+
+
+def test_the_same_measurements_give_the_same_fit_in_either_layout(tmp_path):
+    """Measured A100 rows, as AIConfigurator publishes them and as our own tables: every coefficient agrees."""
+    tables = {name: excerpt(name, keep) for name, keep in EXCERPTS.items()}
+    for name, table in tables.items():
+        columns = {column: values.tolist() for column, values in table.columns.items()}
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        for backend in {row["backend"] for row in rows}:
+            mine = [theirs(name, row, backend.upper()) for row in rows if row["backend"] == backend]
+            write_rows(tmp_path / "a100_sxm" / backend / "1.3.0rc20" / f"{name}_perf.txt", mine)
+    imported = read_aiconfigurator(tmp_path / "a100_sxm")
+    sizes = {name: len(table) for name, table in imported.tables.items()}
+    assert sizes == {name: len(table) for name, table in tables.items()}
+    found = fit_imported(imported, HARDWARE.skus, "a100-sxm-80gb", "vllm", TODAY).calibration
+    ours = our_folder(tmp_path / "ours" / "a100_sxm", tables)
+    expected = assemble.calibrate(ours, HARDWARE.skus, "a100-sxm-80gb", ("vllm",), TODAY)["vllm"]
+    assert {"gemm/bf16", "attention_prefill/bf16", "latent_prefill/bf16", "experts/bf16"} <= set(expected.kernels)
+    assert found.kernels.keys() == expected.kernels.keys()
+    for key, fit in expected.kernels.items():
+        assert found.kernels[key].median_error == pytest.approx(fit.median_error, rel=1e-3), key
+        for name, coefficient in fit.parameters.items():
+            assert found.kernels[key].parameters[name].value == pytest.approx(coefficient.value, rel=1e-3), (key, name)
 
 
 def test_expert_exchange_has_one_row_each_for_dispatch_and_combine(tmp_path):
@@ -636,3 +708,12 @@ def test_a_parquet_file_without_pyarrow_says_what_to_do(tmp_path, monkeypatch):
     path.write_bytes(b"PAR1....PAR1")
     with pytest.raises(InputError, match=r"is Parquet, which takes pyarrow to read. Fix: pip install pyarrow"):
         read_columns(path)
+
+
+def test_written_tables_read_back(tmp_path):
+    table = ColumnTable({"kernel": np.array(["a,b", 'say "x"']), "latency_s": np.array([1.234567891e-6, 5e-3])})
+    write_table(tmp_path / "gemm.csv", table)
+    again = read_table(tmp_path, "gemm")
+    assert again is not None
+    assert again.text("kernel").tolist() == ["a,b", 'say "x"']
+    assert again["latency_s"].tolist() == [1.234567891e-6, 5e-3]

@@ -28,11 +28,12 @@ from calibration.cases import (
     collective_cases,
     gemm_shapes,
     head_shapes,
+    interleaved_cases,
 )
 from calibration.compare import compare
 from calibration.device import Device, chosen_sku, match_sku
 from calibration.fit_measured import calibration_of, fit_measured
-from calibration.measure import CudaStopwatch, Effort, HostStopwatch, time_calls
+from calibration.measure import CudaStopwatch, Effort, HostStopwatch, copies_for, is_cold, time_calls
 from calibration.operators import balanced_load
 from calibration.possible import implausibility
 from calibration.records import COLUMNS, KernelCase, MeasurementOutcome, RawFolder, Record, open_folder
@@ -160,6 +161,14 @@ def test_a_graph_holds_the_calls_in_turn_and_replays_without_calling_them_again(
     assert world.log[-1] == "replay"
 
 
+def test_rotating_data_exceed_the_cache_and_fit_into_memory() -> None:
+    for size in (1e3, 1e5, 1e7, 1e9):
+        copies = copies_for(size, 50e6, 80e9)
+        assert is_cold(copies * size, 50e6) or copies == 128
+        assert copies * size <= 40e9
+    assert copies_for(30e9, 50e6, 40e9) == 1
+
+
 # What is measured.
 
 
@@ -177,6 +186,15 @@ def test_every_case_has_the_columns_of_its_table_and_is_listed_once(scope: Any) 
     assert all(set(case.fields) == set(COLUMNS[case.operator]) for case in cases)
     keys = [case.key for case in cases]
     assert len(keys) == len(set(keys))
+
+
+def test_any_beginning_of_the_order_holds_the_same_share_of_every_operator() -> None:
+    lists = all_cases(QUICK, ["bf16", "fp8"], 1, cuda=True)
+    order = interleaved_cases(lists)
+    assert Counter(case.key for case in order) == Counter(case.key for listed in lists.values() for case in listed)
+    half = {case.key for case in order[: len(order) // 2]}
+    for name in ("context_attention", "generation_attention", "generation_mla fp8 cache", "moe"):
+        assert sum(case.key in half for case in lists[name]) == pytest.approx(len(lists[name]) / 2, abs=1)
 
 
 # Which GPU.

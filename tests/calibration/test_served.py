@@ -18,6 +18,7 @@ from calibration.served import (
     GroupRows,
     expert_rows,
     group_rows,
+    reached_share,
     served_kernels,
     untuned,
     without_launch_floor,
@@ -250,6 +251,11 @@ def rows_of(root: Path, folder: str, gpus: int = 4) -> GroupRows:
     found = group_rows(root / folder, SKUS, FOLDERS[folder], gpus, FOLDERS)
     assert found is not None
     return found
+
+
+def test_the_reached_share_is_that_of_a_ring(tmp_path: Path) -> None:
+    write_box(tmp_path / "peer", {"vllm": 0.47}, 64e9)
+    assert reached_share(rows_of(tmp_path, "peer")) == pytest.approx(0.47)
 
 
 def test_a_box_that_sends_the_long_way_borrows_from_one_of_its_topology(tmp_path: Path) -> None:

@@ -111,10 +111,13 @@ class TestSeenMemory:
             ("h100-sxm", 79.18),
             ("h200-sxm", 139.81),
             ("a100-sxm-80gb", 79.25),
+            ("a100-sxm-40gb", 39.50),
             ("b200-sxm", 178.35),
             ("mi300x", 191.98),
             ("l4", 22.03),
             ("l40s", 44.42),
+            ("t4", 14.56),
+            ("rtx-4090", 23.58),
         ],
     )
     def test_it_is_what_logs_print(self, sku: str, gib: float) -> None:

@@ -123,6 +123,7 @@ def test_peak_is_cores_times_rate_times_clock(sku: str, flop_per_clock_per_core:
     [
         ("a100-sxm-40gb", 5120, 2.43e9),  # memory clock 1215 MHz, double data rate
         ("l40s", 384, 18e9),  # GDDR6 at 18 Gb/s
+        ("rtx-4090", 384, 21e9),  # GDDR6X at 21 Gb/s
         ("mi300x", 8192, 5.2e9),  # 8 stacks of HBM3 at 5.2 Gb/s; AMD rounds 5.325 to 5.3 TB/s
     ],
 )

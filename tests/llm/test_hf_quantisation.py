@@ -58,6 +58,11 @@ INTEGER8 = {"num_bits": 8, "type": "int"}
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8_block fp8 bf16"),
         (compressed(INTEGER8), "int8 bf16 bf16"),
         (compressed(FLOAT8 | {"strategy": "block", "block_structure": [128, 128]}, FLOAT8), "fp8_block fp8 bf16"),
+        ({"quant_method": "fbgemm_fp8"}, "fp8_token fp8_token bf16"),
+        ({"quant_method": "gptq", "bits": 8}, "int8 bf16 bf16"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32}, "int4_g32 bf16 bf16"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A16_NVFP4"}, "nvfp4 bf16 bf16"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8_MXFP4_MXFP8"}, "mxfp4 mxfp8 bf16"),
         (compressed({"num_bits": 4, "type": "float", "group_size": 16}), "nvfp4 bf16 bf16"),
         (compressed({"num_bits": 4, "type": "float", "group_size": 32}), "mxfp4 bf16 bf16"),
         (

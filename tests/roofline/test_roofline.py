@@ -272,7 +272,9 @@ class TestGpu:
         [
             ("b200-sxm", "nvfp4", "nvfp4", "nvfp4"),
             ("h100-sxm", "nvfp4", "nvfp4", "nvfp4_wo"),  # Hopper unpacks them: Marlin
+            ("mi355x", "nvfp4", "nvfp4", "nvfp4_wo"),
             ("mi355x", "mxfp4", "mxfp4", "mxfp4"),
+            ("h100-sxm", "mxfp4", "mxfp8", "mxfp4_wo"),
             ("b200-sxm", "mxfp4", "mxfp8", "mxfp4_fp8"),
             ("h100-sxm", "mxfp4", "fp8", "mxfp4_wo"),  # vLLM issue 42284: dequantised to 16 bit
             ("h100-sxm", "int4", "fp8", "int4_fp8"),
