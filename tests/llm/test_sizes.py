@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hardware_db import Dtype
@@ -388,3 +388,12 @@ def test_counts_are_the_sum_over_all_tensors(config: Config) -> None:
     moe = [group.experts for group in llm.layers if group.experts is not None]
     whole = all(block.experts_per_token == block.experts for block in moe)
     assert (active_parameters(llm) == parameters(llm)) == whole
+
+
+@given(configs())
+def test_parameters_and_kv_bytes_grow_by_the_same_amount_with_every_layer(config: Config) -> None:
+    assume(not config["model_type"].endswith("_moe"))  # their layers differ
+    layers = config["num_hidden_layers"]
+    one, two, three = (LlmSpec.from_config(config | {"num_hidden_layers": layers + more}) for more in range(3))
+    assert parameters(three) - parameters(two) == parameters(two) - parameters(one) > 0
+    assert kv_bytes_per_token(one, Dtype.BF16) * (layers + 1) == kv_bytes_per_token(two, Dtype.BF16) * layers

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 
 import numpy as np
+import pulp
 import pytest
 
 from planner.core import PlannerError
@@ -21,8 +23,10 @@ from planner.optimizer import (
     highs,
     solve,
 )
+from planner.optimizer.as_pulp import to_pulp
 from planner.optimizer.evaluate_allocation import evaluate_fleet
 from planner.optimizer.layout import build_layout
+from planner.optimizer.program import build_program
 from tests.fleet_oracle import Fleets, small_problem
 from tests.optimizer.problems import (
     FOUND,
@@ -33,6 +37,7 @@ from tests.optimizer.problems import (
     check_against_brute_force,
     check_allocation,
     golden_problem,
+    medium_problem,
     problem,
     unit,
     value,
@@ -46,6 +51,27 @@ def test_equals_brute_force_on_189_small_problems(objective, block):
     """All features together: slices, periods, stages, channels, purchases, starts, groups, pins, deferrable work."""
     for seed in range(20 * block, 20 * block + 7):
         check_against_brute_force(3000 + seed, objective)
+
+
+@pytest.mark.parametrize("decade", range(5))
+def test_equals_cbc_on_20_medium_problems(decade):
+    """CBC reads the program as stated: unscaled, untightened, with all units."""
+    path = pulp.PULP_CBC_CMD.pulp_cbc_path
+    if not os.access(path, os.X_OK):
+        pytest.skip("this PuLP brings no CBC for this machine")
+    solved = 0
+    for seed in range(10 * decade, 10 * decade + 4):
+        stated = medium_problem(seed, count=9, periods=1 + seed % 2)
+        other = to_pulp(build_program(build_layout(stated), MIN_COST))
+        other.solve(pulp.COIN_CMD(path=path, msg=False, gapRel=1e-3, timeLimit=20))
+        answer = solve(stated, MIN_COST, relative_gap=1e-3)
+        if other.status == pulp.LpStatusInfeasible:
+            assert answer.status is SolveStatus.INFEASIBLE, seed
+        else:
+            assert answer.status in FOUND, seed
+            assert answer.objective == pytest.approx(other.objective.value(), rel=2.1e-3), seed
+            solved += 1
+    assert solved > 1
 
 
 @pytest.mark.parametrize("seed", range(5))

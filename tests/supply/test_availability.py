@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 from scipy.stats import binom
 
@@ -65,6 +66,13 @@ def test_most_up_are_found_as_by_counting_down_and_a_probability_met_exactly_is_
         count = next(up for up in range(bought, -1, -1) if binom.sf(up - 1, bought, available) >= probability)
         assert most_up(bought, available, probability) == count
     assert most_up(1, 0.5, 0.5) == 1
+
+
+def test_availability_is_the_share_of_time_of_a_simulated_repair_process() -> None:
+    """Exponential times to failure and constant repair: the equation holds for any distributions with these means."""
+    up_h = np.random.default_rng(5).exponential(40.0, 200_000)
+    found = spot_availability(SpotTerms(interruptions_per_hour=1.0 / 40.0, recovery_s=3.0 * 3600.0))
+    assert found == pytest.approx(up_h.sum() / (up_h.sum() + 3.0 * len(up_h)), rel=2e-3)
 
 
 def test_published_failure_rate_of_h100() -> None:
