@@ -27,10 +27,10 @@ class MemoryShare(StrEnum):
     ALL = "all"
     """All memory of the GPU, for everything the engine keeps there (vLLM: gpu_memory_utilization)."""
     STATIC = "static"
-    """What is free before weights are loaded, for weights and KV cache only; activations and graphs come on top
+    """Memory free before weights are loaded, for weights and KV cache only; activations and graphs come on top
     (SGLang: mem_fraction_static)."""
     FREE = "free"
-    """What weights, activations and graphs leave, for the KV cache (TensorRT-LLM: free_gpu_memory_fraction)."""
+    """Memory that weights, activations and graphs leave, for the KV cache (TensorRT-LLM: free_gpu_memory_fraction)."""
 
 
 class CacheLayout(StrEnum):

@@ -290,7 +290,7 @@ def write_between_marks(path: str | Path, text: str) -> None:
 
 
 def text_around_marks(path: str | Path) -> tuple[str, str]:
-    """What stands before and after a scoreboard. Raises InputError where a file cannot be read or has no marks."""
+    """The text before and after a scoreboard. Raises InputError where a file cannot be read or has no marks."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:

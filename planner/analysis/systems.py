@@ -71,7 +71,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Given:
-    """What every system starts from.
+    """The start of every system.
 
     Attributes:
         deployment: of one mixed pool.
@@ -315,7 +315,7 @@ class System:
     change: Callable[[Given], Variant]
 
     def variant(self, deployment: Deployment, workload: Workload, slo: Slo | None) -> Variant:
-        """What it makes of a mixed deployment under a workload. Raises InputError where it does not apply."""
+        """A mixed deployment under a workload as this system runs it. Raises InputError where it does not apply."""
         return self.change(Given(deployment, workload, slo))
 
 

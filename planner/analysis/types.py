@@ -43,14 +43,14 @@ _MEASURES = {"min_cost": PlanMeasure.COST, "max_rate": PlanMeasure.RATE, "max_ra
 
 
 class PlanQuestion(StrEnum):
-    """What an explanation can be asked."""
+    """Questions to an explanation."""
 
     MARGINAL = "marginal"
-    """What one step more or less of each target and limit is worth."""
+    """Worth of one step more or less of each target and limit."""
     STEPS = "steps"
     """The smallest change of each target and limit that changes the plan."""
     REQUIREMENTS = "requirements"
-    """What each requirement costs: the plan with it less the plan without."""
+    """Cost of each requirement: the plan with it less the plan without."""
     TORNADO = "tornado"
     """How cost and goodput move with prices, demand, lengths, hit rate and efficiency."""
     PRICES = "prices"
@@ -68,7 +68,7 @@ class PlanQuestion(StrEnum):
     HEADROOM = "headroom"
     """How much the demand may grow before more has to be bought."""
     MEASURE = "measure"
-    """What it would be worth to measure each SKU before deciding."""
+    """Worth of measuring each SKU before deciding."""
 
 
 @dataclass(frozen=True)

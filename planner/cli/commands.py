@@ -91,7 +91,7 @@ def skus(json_file: JsonFile = None) -> None:
 
 
 class LlmSort(StrEnum):
-    """What models are sorted by."""
+    """Orders of the list of models."""
 
     NAME = "name"
     PARAMETERS = "parameters"

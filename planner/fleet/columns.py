@@ -111,7 +111,7 @@ class Column:
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """What it has in common with others, each of which makes a fleet less simple (`planner.fleet.refinement`)."""
+        """Traits shared with other columns; each more makes a fleet less simple (`planner.fleet.refinement`)."""
         own = (f"{self.service} {self.kind}", self.family.sku)
         return own if self.is_mixed else (*own, f"{self.service} in pairs")
 

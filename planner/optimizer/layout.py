@@ -178,7 +178,7 @@ class Layout:
 
     @cached_property
     def charges(self) -> FloatArray:
-        """What the objective is worse by for each column."""
+        """Amount by which each column makes the objective worse."""
         charges = np.zeros(self.columns)
         charges[self.column.groups] = self.charge
         return charges

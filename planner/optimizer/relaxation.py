@@ -125,7 +125,7 @@ def affordable(program: Program, relaxed: Solution, most: float) -> BoolArray:
 
 
 def _missed(program: Program, relaxed: Solution) -> FloatArray:
-    """What one of each column costs beyond its worth in the relaxation, whatever units carry."""
+    """Cost of one of each column beyond its worth in the relaxation, whatever units carry."""
     missed = program.goal.copy()
     for rows, duals in program.by_constraint(relaxed.row_duals):
         if rows.constraint != "carry_rate":

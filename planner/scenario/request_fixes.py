@@ -256,7 +256,7 @@ def _price_fixes(skus: Sequence[str], request: PlanRequest, hardware: HardwareDb
 
 
 def has_price(sku: str, policy: PricePolicy, hardware: HardwareDb) -> bool:
-    """Whether a SKU can be bought under a policy."""
+    """True if a SKU can be bought under a policy."""
     try:
         return bool(offered_prices(sku, policy, hardware))
     except InputError:

@@ -1,4 +1,4 @@
-"""What a scenario may say: the records of its fields, in every form a person may write them.
+"""Contents of a scenario: the records of its fields, in every form a person may write them.
 
 `planner.scenario.read` reads them from a file and builds the request they stand for. A drift of the rate is given in
 two numbers, window by window, as a packaged profile or as a recording; `drift_of` makes a `RateDrift` of each.
@@ -395,7 +395,7 @@ class ScenarioPrices(PricePolicy):
 
 
 class Scenario(Frozen):
-    """What a person writes down: the input of `planner plan`."""
+    """The input of `planner plan`, as a person writes it."""
 
     schema_version: int = Field(
         default=SCENARIO.current,

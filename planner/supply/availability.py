@@ -1,4 +1,4 @@
-"""What is up when it is needed: spot capacity that goes away and comes back, and replicas that may fail.
+"""Capacity that is up when it is needed: spot capacity that goes away and comes back, and replicas that may fail.
 
 Instances fail and come back independently of one another. A pool of n replicas that must withstand failures is rated at
 the n - f that are left after the worst allowed one. Equations and sources: docs/explanation/money.md.

@@ -60,7 +60,7 @@ class OwnedGpus(Frozen):
 
 
 class SpotTerms(Frozen):
-    """What spot capacity is worth: it goes away, and comes back after a while."""
+    """Spot capacity, which goes away and comes back after a while."""
 
     interruptions_per_hour: float = Field(gt=0, description="of one instance")
     recovery_s: float = Field(gt=0, description="from the interruption until a replacement serves [s]")
@@ -124,7 +124,7 @@ class Quota(Frozen):
 
 
 class FleetLimits(Frozen):
-    """What may be bought, and what the fleet must withstand."""
+    """Limits of purchases, and losses that the fleet must withstand."""
 
     budget_usd_per_hour: float | None = Field(default=None, gt=0)
     gpus: Mapping[str, int] = Field(default_factory=dict, description="most GPUs by SKU id")
