@@ -21,7 +21,7 @@ from calibration.serving.checkpoints import model_of
 from calibration.serving.measured_runs import MeasuredRun, RefusedRun, ServingPoint
 from calibration.serving.predict import Prediction
 from hardware_db import GpuSku, HardwareDb
-from planner.core import PlannerError, UnknownNameError, percent, preset
+from planner.core import PlannerError, UnknownNameError, percent, preset_rows
 from planner.llm import LlmSpec
 from planner.serving import ServingKind, is_sparse
 
@@ -226,8 +226,7 @@ def accuracy_rows() -> tuple[AccuracyRow, ...]:
     >>> all(row.p90 >= row.median for row in accuracy_rows())
     True
     """
-    text = preset(FILE).read_text(encoding="utf-8")
-    return tuple(map(_row, csv.DictReader(io.StringIO(text))))
+    return tuple(map(_row, preset_rows(FILE)))
 
 
 def _row(cells: Mapping[str, str]) -> AccuracyRow:

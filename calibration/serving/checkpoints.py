@@ -8,14 +8,13 @@ leave in 16 bit stands in `presets/checkpoints.csv`.
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping
 from functools import cache
 
 from calibration.serving.measured_runs import ServingPoint
 from hardware_db import Dtype, GpuSku
-from planner.core import UnknownNameError, preset
+from planner.core import UnknownNameError, preset_rows
 from planner.llm import LlmSpec, Part, PartPrecision, Precision, checkpoint_named, checkpoints_of, list_llms, load_llm
 
 PRECISION_WORDS = (
@@ -51,8 +50,7 @@ def architecture_name(name: str) -> str:
 def _presets() -> Mapping[str, str]:
     """Preset by architecture name."""
     by_id = {architecture_name(id): id for id in list_llms()}
-    rows = csv.DictReader(preset("checkpoint_names.csv").read_text(encoding="utf-8").splitlines())
-    return by_id | {row["name"]: row["preset"] for row in rows}
+    return by_id | {row["name"]: row["preset"] for row in preset_rows("checkpoint_names.csv")}
 
 
 @cache

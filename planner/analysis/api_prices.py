@@ -5,7 +5,6 @@ Prices of APIs are read from a packaged table with the page and the day each was
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +16,7 @@ from pydantic import ValidationError
 
 from planner.analysis.replanner import CHANGE_TOLERANCE, Replanner, baseline
 from planner.analysis.types import ApiBreakEven, ApiPrice
-from planner.core import InputError, from_validation_error, preset, rebuilt
+from planner.core import InputError, from_validation_error, preset_rows, rebuilt
 from planner.fleet import CostBreakdown, Plan
 
 _VARIANT_SUFFIXES = re.compile(r"-(instruct|chat|it|thinking|base|hf|\d{4}|v0\.\d)(?=-|$)")
@@ -42,8 +41,7 @@ def llm_family(llm_id: str) -> str:
 @cache
 def listed_api_prices() -> tuple[ApiPrice, ...]:
     """The packaged table, in its order. Raises InputError where a row has no source, date or price."""
-    text = preset("api_prices.csv").read_text(encoding="utf-8")
-    return tuple(_price_of_row(number, row) for number, row in enumerate(csv.DictReader(text.splitlines()), start=2))
+    return tuple(_price_of_row(number, row) for number, row in enumerate(preset_rows("api_prices.csv"), start=2))
 
 
 def _price_of_row(line: int, row: dict[str, str]) -> ApiPrice:

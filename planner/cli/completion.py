@@ -7,7 +7,6 @@ neither numpy nor YAML nor the records that the paths are of. `python -m planner
 from __future__ import annotations
 
 import contextlib
-import csv
 import io
 import os
 import re
@@ -17,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from planner.core import preset, write_whole
+from planner.core import preset, preset_rows, write_whole
 
 SETTINGS = "settings.csv"
 """Packaged: dotted path, and the values it can take with ``|`` between; empty where they are not a few words."""
@@ -91,8 +90,7 @@ def _values(values: str) -> tuple[str, ...]:
 
 @cache
 def _settings() -> dict[str, str]:
-    text = preset(SETTINGS).read_text(encoding="utf-8")
-    return {row["path"]: row["values"] for row in csv.DictReader(text.splitlines())}
+    return {row["path"]: row["values"] for row in preset_rows(SETTINGS)}
 
 
 @cache

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
-from planner.core import InputError, UnsupportedFeatureError, preset
+from planner.core import InputError, UnsupportedFeatureError, preset_rows
 
 
 class FlagKind(StrEnum):
@@ -53,8 +52,7 @@ class EngineFlag:
 
 def sourced_rows(name: str, *needed: str) -> Iterator[dict[str, str]]:
     """Rows of a packaged table. Raises InputError for one that lacks what it needs."""
-    text = preset(name).read_text(encoding="utf-8")
-    for line, row in enumerate(csv.DictReader(text.splitlines()), start=2):
+    for line, row in enumerate(preset_rows(name), start=2):
         missing = [column for column in needed if not row[column]]
         if missing:
             first = next(iter(row.values()))

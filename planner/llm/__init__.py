@@ -24,7 +24,7 @@ from planner.llm.checkpoints import (
     published_as,
     published_precisions,
 )
-from planner.llm.compressed_attention import HEAD_GROUP, CompressedAttention
+from planner.llm.compressed_attention import HEAD_GROUP, INDEX_SCALE_BYTES, CompressedAttention
 from planner.llm.drafts import (
     FUSED_LAYERS,
     DraftMethod,

@@ -6,12 +6,11 @@ which of them do the matrix units of a GPU multiply. The table is `presets/check
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 
-from planner.core import Dtype, preset
+from planner.core import Dtype, preset_rows
 from planner.llm.formats import Part, PartPrecision, Precision
 from planner.llm.sizes import linear_parameters_by_part, weight_bytes
 from planner.llm.spec import LlmSpec
@@ -262,7 +261,7 @@ def _with_cache(checkpoint: Checkpoint, llm: LlmSpec) -> Checkpoint:
 def _published() -> dict[str, tuple[Checkpoint, ...]]:
     """The table, by the id of the model whose weights they are."""
     by_llm: dict[str, list[Checkpoint]] = {}
-    for row in csv.DictReader(preset("checkpoints.csv").read_text(encoding="utf-8").splitlines()):
+    for row in preset_rows("checkpoints.csv"):
         by_llm.setdefault(row["llm"], []).append(
             Checkpoint(row["checkpoint"], _precision(row), row["source_url"], row["note"])
         )

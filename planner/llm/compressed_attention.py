@@ -34,7 +34,8 @@ HEAD_GROUP = 64
 VALUES_PER_CACHE_SCALE, CACHE_SCALE_BYTES = 64, 8
 """Channels that share one scale of a byte in that cache; an entry's scales are filled up to a multiple of 8 bytes."""
 INDEX_SCALE_BYTES, VALUES_PER_INDEX_SCALE = 4, 128
-"""Scale of an 8-bit index key, as in DeepSeek-V3.2; the same room is kept for a 4-bit one (``DeepseekV4Indexer``)."""
+"""Scale of an 8-bit index key (DeepSeek-V3.2-Exp, ``inference/model.py``, class Indexer); the same room is
+kept for a 4-bit one (``DeepseekV4Indexer``)."""
 
 
 class CompressedAttention(AttentionKind):

@@ -7,7 +7,6 @@ under a note that says on what.
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from functools import cache, lru_cache
 
 from pydantic import Field
 
-from planner.core import Frozen, InputError, UnknownNameError, UnsupportedFeatureError, preset, rebuilt
+from planner.core import Frozen, InputError, UnknownNameError, UnsupportedFeatureError, preset_rows, rebuilt
 from planner.llm.attention import GroupedQueryAttention
 from planner.llm.feed_forward import DenseFeedForward
 from planner.llm.formats import Count, Precision
@@ -242,15 +241,11 @@ _HEAD_SIZES = ["hidden_size", "target_hidden_size", "heads", "kv_heads", "head_d
 def _heads() -> dict[str, _Head]:
     """Published heads by their names."""
     heads = {}
-    for row in _rows("draft_heads.csv"):
+    for row in preset_rows("draft_heads.csv"):
         spec = _eagle3_spec(row["draft"], row["source"], **{name: int(row[name]) for name in _HEAD_SIZES})
         method, llms = DraftMethod(row["method"]), tuple(row["llms"].split("|"))
         heads[row["draft"]] = _Head(row["draft"], method, llms, spec, row["note"])
     return heads
-
-
-def _rows(name: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(preset(name).read_text(encoding="utf-8").splitlines()))
 
 
 def draft_of(llm: LlmSpec, method: DraftMethod) -> tuple[str, DraftSpec]:
@@ -343,7 +338,7 @@ class _Measured:
 @cache
 def _measured() -> tuple[_Measured, ...]:
     records = []
-    for row in _rows("draft_acceptance.csv"):
+    for row in preset_rows("draft_acceptance.csv"):
         positions = tuple(float(row[f"p{i}"]) for i in range(1, 8) if row[f"p{i}"])
         mean = float(row["tokens_per_step"]) if row["tokens_per_step"] else 1.0 + sum(positions)
         llms, drafts = tuple(row["llms"].split("|")), int(row["draft_tokens"])

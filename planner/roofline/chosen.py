@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from hardware_db import Dtype
 from planner.core import Constants, FloatArray, vectorized
-from planner.llm import BYTES_PER_VALUE, HEAD_GROUP
+from planner.llm import BYTES_PER_VALUE, HEAD_GROUP, INDEX_SCALE_BYTES
 from planner.roofline.arithmetic import Number, p_norm, pairs_of
 from planner.roofline.gpu import CalibratedGpu
-from planner.roofline.index import INDEX_SCALE_BYTES, IndexHeads, IndexScores
+from planner.roofline.index import IndexHeads, IndexScores
 from planner.roofline.kernel_forms import ChosenDecodeForm, ChosenPrefillForm, GpuPeaks
 from planner.roofline.latent import LatentDecode, LatentPrefill
 from planner.roofline.operators import PromptKernel, cache_keys, where_any

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.core import Constants, FloatArray, compiled, vectorized
-from planner.llm import HEAD_GROUP
+from planner.llm import HEAD_GROUP, INDEX_SCALE_BYTES
 from planner.roofline.arithmetic import Number, p_norm, pairs_of
 from planner.roofline.gpu import CalibratedGpu
 from planner.roofline.kernel_forms import GpuPeaks, IndexScoresForm, IndexSelectionForm, SparsePrefillForm
 from planner.roofline.operators import OperatorWork, PromptKernel, PromptOperator, PromptWork, where_any
 from planner.roofline.shape import Load
 
-INDEX_SCALE_BYTES = 4.0
-"""Scale of an 8-bit index key (DeepSeek-V3.2-Exp, ``inference/model.py``, class Indexer)."""
 SCORE_BYTES = 4.0
 """Of a score, which is in 32 bit (``fp8_mqa_logits`` of DeepGEMM)."""
 

@@ -5,7 +5,6 @@ Models are in `planner.scenario.llm_catalogue`.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -16,7 +15,7 @@ from typing import Any
 from pydantic import Field
 
 from hardware_db import GpuSku, HardwareDb, Price, load_hardware, select_calibration, select_price, stale_days
-from planner.core import Frozen, Table, money, preset, significant, with_unit
+from planner.core import Frozen, Table, money, preset_rows, significant, with_unit
 from planner.scenario.files import list_scenarios
 from planner.scenario.read import read_scenario
 from planner.supply import STALE_PRICE_DAYS, PricePolicy
@@ -198,9 +197,8 @@ def slo_presets() -> tuple[SloPreset, ...]:
     >>> slo_presets()[0].name, [f"{target.name}: {target.threshold_s:g} s" for target in slo_presets()[0].targets]
     ('chat', ['p99 TTFT: 0.45 s', 'p99 TPOT: 0.04 s'])
     """
-    text = preset("slos.csv").read_text(encoding="utf-8")
     presets = []
-    for name, group in groupby(csv.DictReader(text.splitlines()), key=lambda row: row["name"]):
+    for name, group in groupby(preset_rows("slos.csv"), key=lambda row: row["name"]):
         rows = list(group)
         presets.append(
             SloPreset(

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ from functools import cache
 from typing import Any
 
 from hardware_db import Dtype, EngineProfile, GpuSku, HardwareDb, load_hardware
-from planner.core import InputError, PlannerError, Table, UnknownNameError, preset, significant
+from planner.core import InputError, PlannerError, Table, UnknownNameError, preset_rows, significant
 from planner.engine import ReplicaConfig, memory_footprint, one_request_room_tokens
 from planner.llm import (
     SIXTEEN_BIT,
@@ -228,8 +227,7 @@ def _held(
 
 @cache
 def _releases() -> dict[str, tuple[str, str]]:
-    rows = csv.DictReader(preset("llm_releases.csv").read_text(encoding="utf-8").splitlines())
-    return {row["llm"]: (row["released"], row["source_url"]) for row in rows}
+    return {row["llm"]: (row["released"], row["source_url"]) for row in preset_rows("llm_releases.csv")}
 
 
 # --- shown ------------------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from functools import cache
 from pathlib import Path
 
 from hardware_db import Confidence, HardwareDb, Price, load_hardware
-from planner.core import InputError, UnknownNameError, preset
+from planner.core import InputError, UnknownNameError, preset_rows
 from planner.supply import bills
 from planner.supply.availability import SPOT
 from planner.traffic import FileKind, Source, name_of, text_of
@@ -93,8 +93,7 @@ def cloud_gpus() -> tuple[CloudGpu, ...]:
     >>> [gpu.sku for gpu in cloud_gpus() if (gpu.cloud, gpu.accelerator) == ("runpod", "H100")]
     ['h100-pcie']
     """
-    text = preset("cloud_gpus.csv").read_text(encoding="utf-8")
-    rows = csv.DictReader(text.splitlines())
+    rows = preset_rows("cloud_gpus.csv")
     return tuple(CloudGpu(**{key: cell for key, cell in row.items() if key != "note"}) for row in rows)
 
 

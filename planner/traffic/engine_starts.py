@@ -6,12 +6,11 @@ to download weights comes on top: a person who knows it gives `DemandProfile.col
 
 from __future__ import annotations
 
-import csv
 import math
 from dataclasses import dataclass
 from functools import cache
 
-from planner.core import GIB, Frozen, preset
+from planner.core import GIB, Frozen, preset_rows
 from planner.llm import LlmSpec, Precision, weight_bytes
 
 
@@ -49,8 +48,7 @@ def engine_starts() -> tuple[EngineStart, ...]:
     >>> min(start.seconds for start in engine_starts()) > 0
     True
     """
-    lines = preset("engine_starts.csv").read_text(encoding="utf-8").splitlines()
-    return tuple(EngineStart.model_validate(row) for row in csv.DictReader(lines))
+    return tuple(map(EngineStart.model_validate, preset_rows("engine_starts.csv")))
 
 
 def cold_start_of(llm: LlmSpec, precision: Precision) -> ColdStart:

@@ -16,7 +16,6 @@ counted, and how bursty the arrivals were is not seen at all: they are taken as 
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -26,7 +25,7 @@ from functools import cache
 
 import numpy as np
 
-from planner.core import FloatArray, InputError, Metric, UnknownNameError, preset
+from planner.core import FloatArray, InputError, Metric, UnknownNameError, preset_rows
 from planner.traffic.histograms import Histogram, bucket_lengths, histogram_of, joint_lengths, mean_lengths
 from planner.traffic.profiles import HOURS_PER_DAY, HOURS_PER_WEEK, MeasuredProfile, measured_from_rates
 from planner.traffic.prometheus_series import Series, all_fell, increases, join_scrapes, read_series
@@ -100,14 +99,12 @@ def metric_names() -> tuple[MetricName, ...]:
     ['vllm:request_success_total', 'sglang:num_requests_total', 'trtllm_request_success_total', \
 'dynamo_frontend_requests_total']
     """
-    text = preset("metric_names.csv").read_text(encoding="utf-8")
-    rows = csv.DictReader(text.splitlines())
     kept = ("engine", "metric", "kind", "source_url", "version", "retrieved_on")
     return tuple(
         MetricName(
             quantity=MetricQuantity(row["quantity"]), labels=_pairs(row["labels"]), **{key: row[key] for key in kept}
         )
-        for row in rows
+        for row in preset_rows("metric_names.csv")
     )
 
 
