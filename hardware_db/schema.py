@@ -363,7 +363,6 @@ class EngineCosts(Frozen):
     )
     admission_s: float = Field(default=0.0, ge=0, description="time between two requests that arrive together")
     transfer_request_s: float = Field(default=0.0, ge=0, description="per KV transfer: router, descriptors, take-over")
-    draft_acceptance: float = Field(default=0.7, ge=0, le=1, description="of a drafted token, the ones before it right")
     lag_steps: int = Field(default=0, ge=0, le=8, description="steps already prepared when a request arrives")
     stretch: float = Field(default=1.0, ge=1.0, description="kernels in a serving step over the same kernels alone")
     prompt_stretch: float = Field(default=1.0, ge=1.0, description="the same in a step with prompts")

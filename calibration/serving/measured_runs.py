@@ -172,6 +172,7 @@ class ServingPoint(MeasuredRun):
     servers: tuple[WorkerSettings, ...] = Field(min_length=1, max_length=2, description="mixed; or prefill and decode")
     schedule: Schedule
     draft_tokens: int = Field(default=0, ge=0)
+    tokens_per_step: float | None = Field(default=None, gt=1, description="with speculation: mean acceptance length")
     cold: bool = Field(default=False, description="its server had answered a single request before")
     fresh: bool = Field(default=True, description="its server was started for it; else it had served other loads")
     checkpoint: str = Field(default="", description="its name on the Hugging Face Hub, where it is stated")
@@ -417,7 +418,9 @@ def _point_of(row: Row, link: Row, settings: Row) -> ServingPoint:
         fields.unknown.append("concurrency")
         concurrency = 1
     dp = _attention_dp(fields, concurrency)
-    draft = _draft_tokens(fields, dp)
+    draft, length = _draft_tokens(fields, dp), fields.text("acceptance_length")
+    if draft and not length:
+        fields.unknown.append("acceptance_length")
     client = _client_load(fields, concurrency)
     fraction = leading_share(settings.get("kv_memory_fraction", ""), "kv_memory_fraction")
     return ServingPoint(
@@ -435,6 +438,7 @@ def _point_of(row: Row, link: Row, settings: Row) -> ServingPoint:
         servers=_server_settings(fields, engine, concurrency, dp, draft, fraction),
         schedule=_schedule(fields, engine, concurrency, dp),
         draft_tokens=draft,
+        tokens_per_step=_decimal("acceptance_length", length) if draft and length else None,
         statistic=_statistic(row),
         mean_ttft_s=_milliseconds(row, f"{_statistic(row)}_ttft_ms"),
         mean_tpot_s=_milliseconds(row, f"{_statistic(row)}_tpot_ms"),

@@ -17,13 +17,15 @@ from calibration.serving.measured_runs import RefusedRun, ServingPoint, Statisti
 from hardware_db import HardwareDb, select_calibration
 from planner.core import InputError, IntArray, Metric, PlannerError, UnknownNameError
 from planner.engine import ReplicaConfig, Speculation
-from planner.llm import LlmSpec
+from planner.llm import LlmSpec, acceptance_of_gain
 from planner.serving import Deployment, Performance, Pool, Role, latency_intervals
 from planner.simulator import simulate
 from planner.workload import ClosedLoop, TokenLengths, Workload
 
 UNPREDICTED_ERROR = 1.0
 """Relative error of a point without a prediction."""
+RANDOM_TOKENS = "random"
+"""Data set on which guesses are accepted in runs whose client draws lengths: it fills them with random tokens."""
 
 
 @dataclass(frozen=True)
@@ -216,8 +218,11 @@ def _config(point: ServingPoint, server: WorkerSettings, llm: LlmSpec, db: Hardw
     split = server.parallelism
     if missing := -llm.routed_experts % split.ep:  # copies that fill the groups of experts are there, unrecorded
         split = split.model_copy(update={"redundant_experts": missing})
-    drafts, accepted = point.draft_tokens, db.engines[point.engine].costs_on(db.skus[point.sku]).draft_acceptance
-    speculation = Speculation(draft_tokens=drafts, acceptance=accepted) if drafts else None
+    speculation = None
+    if drafts := point.draft_tokens:
+        accepted = None if point.tokens_per_step is None else acceptance_of_gain(drafts, point.tokens_per_step)
+        dataset = None if point.drawn_inputs else RANDOM_TOKENS
+        speculation = Speculation(draft_tokens=drafts, acceptance=accepted, dataset=dataset)
     return ReplicaConfig(
         llm=llm,
         sku=db.skus[point.sku],

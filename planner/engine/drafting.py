@@ -33,6 +33,7 @@ class Drafting:
         cost: of one draft step, as a share of a decode step of the model, where only that is known.
         checkpoint: that guesses, where it has a name and is not the model's own.
         note: what acceptance rests on, in words.
+        spread: standard deviation of the logarithm of `tokens_per_step`; 0: given.
     """
 
     method: DraftMethod
@@ -42,6 +43,7 @@ class Drafting:
     cost: float | None
     checkpoint: str
     note: str
+    spread: float
 
     @property
     def tokens_per_step(self) -> float:
@@ -100,11 +102,11 @@ def drafting_of(speculation: Speculation, llm: LlmSpec) -> Drafting:
     if speculation.acceptance is not None:
         given = speculation.acceptance
         accepted = given if isinstance(given, tuple) else geometric_acceptance(given, speculation.draft_tokens)
-        note = "as given"
+        note, spread = "as given", 0.0
     else:
         wanted = checkpoint if speculation.draft is not None else ""
         measured = measured_acceptance(llm, kind, speculation.draft_tokens, speculation.dataset, wanted)
-        accepted, note = measured.by_position, measured.note
+        accepted, note, spread = measured.by_position, measured.note, measured.spread
         if speculation.draft is None and draft_serves(measured.draft, llm):
             checkpoint = measured.draft
     return Drafting(
@@ -115,4 +117,5 @@ def drafting_of(speculation: Speculation, llm: LlmSpec) -> Drafting:
         cost=speculation.draft_cost,
         checkpoint=checkpoint,
         note=note,
+        spread=spread,
     )

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -286,7 +287,7 @@ def draft_serves(draft: str, llm: LlmSpec) -> bool:
     >>> draft_serves("RedHatAI/Llama-3.1-8B-Instruct-speculator.eagle3", load_llm("llama-3.1-8b"))
     True
     """
-    return any(record.draft == draft and _serves(record.llms, llm.id) for record in _measured() if draft)
+    return any(record.kind.draft == draft and _serves(record.kind.llms, llm.id) for record in _measured() if draft)
 
 
 def _serves(llms: Sequence[str], id: str) -> bool:
@@ -314,22 +315,31 @@ class Acceptance:
         by_position: probability that the guess at each position is accepted, those before it too; shape (drafts,).
         draft: checkpoint it was measured with; empty: the model's own module.
         note: what was measured, on what, and what of it is assumed.
+        spread: standard deviation of the logarithm of tokens per step, by how far the measurement is from what was
+            asked for (`acceptance_spread`).
     """
 
     by_position: tuple[float, ...]
     draft: str
     note: str
+    spread: float
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """A row of ``presets/draft_acceptance.csv``."""
+class _Kind(NamedTuple):
+    """Measurements that repeat each other are of one kind."""
 
     method: str
     llms: tuple[str, ...]
     draft: str
     dataset: str
     drafts: int
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A row of ``presets/draft_acceptance.csv``."""
+
+    kind: _Kind
     positions: tuple[float, ...]
     mean: float
     source: str
@@ -342,9 +352,8 @@ def _measured() -> tuple[_Measured, ...]:
         positions = tuple(float(row[f"p{i}"]) for i in range(1, 8) if row[f"p{i}"])
         mean = float(row["tokens_per_step"]) if row["tokens_per_step"] else 1.0 + sum(positions)
         llms, drafts = tuple(row["llms"].split("|")), int(row["draft_tokens"])
-        records.append(
-            _Measured(row["method"], llms, row["draft"], row["dataset"], drafts, positions, mean, row["source"])
-        )
+        kind = _Kind(row["method"], llms, row["draft"], row["dataset"], drafts)
+        records.append(_Measured(kind, positions, mean, row["source"]))
     return tuple(records)
 
 
@@ -354,7 +363,7 @@ def list_acceptance_datasets() -> tuple[str, ...]:
     >>> "mt-bench" in list_acceptance_datasets()
     True
     """
-    return tuple(sorted({record.dataset for record in _measured()}))
+    return tuple(sorted({record.kind.dataset for record in _measured()}))
 
 
 def measured_acceptance(
@@ -362,10 +371,11 @@ def measured_acceptance(
 ) -> Acceptance:
     """Acceptance by position of a model's guesses, from the nearest measurement there is.
 
-    The model itself comes before the data set, the data set before the draft; a model that was not measured takes the
-    rates of the one nearest in parameters. Where only tokens per step t were counted, or fewer guesses, each further
-    guess is right with one probability a given those before it: ``1 + a + ... + a^drafts = t`` (Leviathan et al. 2023,
-    arXiv:2211.17192, eq. 1), or that of the last position measured.
+    The model itself comes first, but where a data set is given, one of the same family on that data set comes before
+    the model on another. Then the data set, then the draft; a model that was not measured takes the rates of its
+    family, else of all models, nearest in parameters. Where only tokens per step
+    were counted, or fewer guesses than are wanted, the chance of a guess, those before it right, falls from guess to
+    guess as it does for the method where positions were counted (`falling_acceptance`).
 
     Args:
         llm: the model that checks the guesses.
@@ -384,7 +394,7 @@ def measured_acceptance(
     >>> measured_acceptance(llama, DraftMethod.EAGLE3, 3, "mt-bench").by_position
     (0.7296, 0.5208, 0.3545)
     """
-    records = [record for record in _measured() if record.method == method.value]
+    records = [record for record in _measured() if record.kind.method == method.value]
     if not records:
         bound = f"was not measured by {method.value}: nothing says how many guesses are right"
         raise InputError("speculation.acceptance", "(missing)", bound, "give acceptance")
@@ -394,28 +404,75 @@ def measured_acceptance(
     size = parameters(llm)
     preferred = wanted or "mt-bench"
 
-    def distance(record: _Measured) -> tuple[bool, float, bool, bool, int, bool]:
-        own = _serves(record.llms, llm.id)
-        shape = 0 if len(record.positions) >= drafts else 1 if record.drafts == drafts else 2
-        away = 0.0 if own else min(_size_ratio(one, size) for one in record.llms)
-        return not own, away, record.dataset != preferred, record.draft != draft != "", shape, not record.positions
+    def distance(record: _Measured) -> tuple[int, float, bool, bool, int, bool]:
+        own, asked = _serves(record.kind.llms, llm.id), wanted in (None, record.kind.dataset)
+        kin = record.kind.llms[0].split("-")[0] == llm.id.split("-")[0]
+        rank = 0 if own and asked else 1 if kin and record.kind.dataset == wanted else 2 if own else 3 if kin else 4
+        shape = 0 if len(record.positions) >= drafts else 1 if record.kind.drafts == drafts else 2
+        away = 0.0 if own else min(_size_ratio(one, size) for one in record.kind.llms)
+        return (
+            rank,
+            away,
+            record.kind.dataset != preferred,
+            record.kind.draft != draft != "",
+            shape,
+            not record.positions,
+        )
 
     first = min(records, key=distance)
-    alike = [record for record in records if distance(record) == distance(first) and record.llms == first.llms]
-    alike = [one for one in alike if (one.draft, one.dataset, one.drafts) == (first.draft, first.dataset, first.drafts)]
-    positions = _positions(alike, drafts)
-    said = f"as measured on {first.dataset}" + (f" with {first.draft}" if first.draft else "")
-    if not _serves(first.llms, llm.id):
-        said += f" for {first.llms[0]}: {llm.id} was not measured"
-    if wanted and first.dataset != wanted:
+    alike = [one for one in records if one.kind == first.kind and len(one.positions) == len(first.positions)]
+    own = _serves(first.kind.llms, llm.id)
+    said = f"as measured on {first.kind.dataset}" + (f" with {first.kind.draft}" if first.kind.draft else "")
+    if not own:
+        said += f" for {first.kind.llms[0]}: {llm.id} was not measured"
+    if wanted and first.kind.dataset != wanted:
         said += f", not on {wanted}"
-    if draft and first.draft and draft != first.draft:
+    other_draft = bool(draft and first.kind.draft and draft != first.kind.draft)
+    if other_draft:
         said += f", not with {draft}"
     if not first.positions:
-        said += f", from {first.mean:g} tokens a step at {first.drafts} drafted"
+        said += f", from {first.mean:g} tokens a step at {first.kind.drafts} drafted"
     elif len(first.positions) < drafts:
-        said += f", those after the first {len(first.positions)} as the last of these"
-    return Acceptance(positions, first.draft, f"{said} ({first.source})")
+        said += f", those after the first {len(first.positions)} falling as {method.value} guesses do"
+    return Acceptance(
+        by_position=_positions(alike, drafts),
+        draft=first.kind.draft,
+        note=f"{said} ({first.source})",
+        spread=acceptance_spread(first.kind.dataset == wanted, own and not other_draft),
+    )
+
+
+@cache
+def acceptance_spread(same_dataset: bool, same_model: bool) -> float:
+    """Standard deviation of the logarithm of tokens per step about a measurement, from how measurements differ.
+
+    Pooled over ``presets/draft_acceptance.csv``: repeats of one run; besides, one model and draft on other data sets;
+    and other models and drafts on one data set, with as many guesses.
+
+    Args:
+        same_dataset: the measurement is on the data set that is asked for.
+        same_model: it is of the model, with the draft that guesses.
+
+    Returns:
+        sqrt(repeats^2 + data sets^2 + models^2), each where it applies [-]. Raises nothing.
+    """
+    repeats = _pooled_variance(lambda one: one.kind, lambda one: one)
+    datasets = _pooled_variance(lambda one: one.kind._replace(dataset=""), lambda one: one.kind)
+    models = _pooled_variance(lambda one: one.kind._replace(llms=(), draft=""), lambda one: one.kind)
+    return math.sqrt(repeats + (0.0 if same_dataset else datasets) + (0.0 if same_model else models))
+
+
+def _pooled_variance(group: Callable[[_Measured], Hashable], member: Callable[[_Measured], Hashable]) -> float:
+    """Variance of log tokens per step among the members of a group, each the mean of its rows, pooled over groups."""
+    groups: dict[Hashable, dict[Hashable, list[float]]] = {}
+    for record in _measured():
+        groups.setdefault(group(record), {}).setdefault(member(record), []).append(math.log(record.mean))
+    squares, free = 0.0, 0
+    for members in groups.values():
+        means = [sum(values) / len(values) for values in members.values()]
+        squares += sum((mean - sum(means) / len(means)) ** 2 for mean in means)
+        free += len(means) - 1
+    return squares / free
 
 
 @cache
@@ -425,16 +482,48 @@ def _size_ratio(id: str, size: int) -> float:
 
 
 def _positions(records: Sequence[_Measured], drafts: int) -> tuple[float, ...]:
-    """Means over measurements of a kind, by position."""
+    """Means over measurements of a kind, by position; what they do not reach falls as the method's guesses do."""
+    kind, fall = records[0].kind, _fall(records[0].kind.method)
     if not records[0].positions:
         mean = sum(record.mean for record in records) / len(records)
-        return geometric_acceptance(acceptance_of_gain(records[0].drafts, mean), drafts)
+        return falling_acceptance(acceptance_of_gain(kind.drafts, mean, fall), drafts, fall)
     columns = zip(*(record.positions for record in records), strict=True)
     means = [sum(column) / len(column) for column in columns][:drafts]
     last = means[-1] / means[-2] if len(means) > 1 and means[-2] else means[-1]
     while len(means) < drafts:
+        last *= fall
         means.append(means[-1] * last)
     return tuple(means)
+
+
+@cache
+def _fall(method: str) -> float:
+    """Chance of a guess, those before it right, over that of the guess before: geometric mean over drafts measured."""
+    falls: dict[tuple[object, ...], list[float]] = {}
+    for record in _measured():
+        if record.kind.method == method and len(record.positions) > 1:
+            first, before, last = record.positions[0], *record.positions[-2:]
+            steps = len(record.positions) - 1
+            falls.setdefault((record.kind.llms, record.kind.draft), []).append(math.log(last / before / first) / steps)
+    means = [sum(values) / len(values) for values in falls.values()]
+    return min(1.0, math.exp(sum(means) / len(means))) if means else 1.0
+
+
+def falling_acceptance(acceptance: float, drafts: int, fall: float) -> tuple[float, ...]:
+    """Acceptance by position where the chance of a guess, those before it right, falls from one to the next.
+
+    Args:
+        acceptance: a, of the first guess.
+        drafts: guesses per step.
+        fall: f, of each over the one before.
+
+    Returns:
+        ``a^i f^(i (i - 1) / 2)``, shape (drafts,). Raises nothing.
+
+    >>> [round(share, 4) for share in falling_acceptance(0.8, 3, 0.75)]  # 0.8, 0.8 x 0.6, 0.8 x 0.6 x 0.45
+    [0.8, 0.48, 0.216]
+    """
+    return tuple(acceptance**i * fall ** (i * (i - 1) / 2) for i in range(1, drafts + 1))
 
 
 def geometric_acceptance(acceptance: float, drafts: int) -> tuple[float, ...]:
@@ -446,14 +535,15 @@ def geometric_acceptance(acceptance: float, drafts: int) -> tuple[float, ...]:
     return tuple(acceptance**position for position in range(1, drafts + 1))
 
 
-def acceptance_of_gain(drafts: int, tokens_per_step: float) -> float:
-    """Probability of a guess, those before it right, that gives so many tokens a step: the root of eq. 1.
+def acceptance_of_gain(drafts: int, tokens_per_step: float, fall: float = 1.0) -> float:
+    """Probability of the first guess that gives so many tokens a step: the root of ``1 + sum p_i``.
 
-    Source: Leviathan et al. 2023, arXiv:2211.17192, eq. 1.
+    Source: Leviathan et al. 2023, arXiv:2211.17192, eq. 1, where all guesses are right alike.
 
     Args:
         drafts: guesses per step.
         tokens_per_step: mean tokens gained, the model's own included.
+        fall: as in `falling_acceptance`; where not even a first guess that is always right gives as many, it is 1.
 
     Returns:
         Between 0 and 1.
@@ -470,6 +560,6 @@ def acceptance_of_gain(drafts: int, tokens_per_step: float) -> float:
     low, high = 0.0, 1.0
     while high - low > 1e-9:
         middle = (low + high) / 2.0
-        less = 1.0 + sum(geometric_acceptance(middle, drafts)) < tokens_per_step
+        less = 1.0 + sum(falling_acceptance(middle, drafts, fall)) < tokens_per_step
         low, high = (middle, high) if less else (low, middle)
     return low
