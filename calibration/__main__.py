@@ -9,17 +9,17 @@ holds calibrations against each other. These two need torch, and import it when 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from calibration import aiconfigurator, assemble, borrowed, vidur
+from calibration import aiconfigurator, assemble, borrowed, networks, vidur
 from calibration.compare import reviews
 from calibration.imported import Imported, ImportedFit, completed_fit, fit_imported
-from hardware_db import Calibration, load_hardware, select_calibration
+from hardware_db import Calibration, KernelFit, load_hardware, select_calibration
 from planner.core import InputError, PlannerError, write_whole
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -66,8 +66,19 @@ def _fit_folder(
     for calibration in calibrations.values():
         path = out / file_name(calibration)
         write_whole(path, assemble.document(calibration))
-        typer.echo(f"\n{path}\n{errors_table(calibration)}")
+        typer.echo(f"\n{path}\n{errors_table(calibration.kernels)}")
     return list(calibrations.values())
+
+
+@app.command("fit-networks")
+def fit_networks(
+    folder: Annotated[Path, typer.Argument(help="folder with network_2026_11 and misc_2026_11")],
+    out: Annotated[Path, typer.Option(help="file that is written")] = Path("hardware_db/networks.json"),
+) -> None:
+    """Fit what crosses the network or a rack, the same for all GPUs."""
+    fits = networks.fit_networks(folder, load_hardware().skus)
+    write_whole(out, networks.document(fits))
+    typer.echo(f"{out}\n{errors_table(fits)}")
 
 
 Out = Annotated[Path, typer.Option(help="file to write, or a folder to write <sku>__<stack>.json into")]
@@ -111,7 +122,7 @@ def _fit_imported(imported: Imported, sku_id: str, engine: str, out: Path, fill:
     path = out / file_name(fitted.calibration) if out.is_dir() else out
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, assemble.document(fitted.calibration))
-    typer.echo(f"{summary(fitted)}\n\n{path}\n{errors_table(fitted.calibration, set(fitted.filled))}")
+    typer.echo(f"{summary(fitted)}\n\n{path}\n{errors_table(fitted.calibration.kernels, set(fitted.filled))}")
 
 
 def summary(fitted: ImportedFit) -> str:
@@ -129,10 +140,10 @@ def file_name(calibration: Calibration) -> str:
     return f"{calibration.sku}__{calibration.stack.replace(' ', '-')}.json"
 
 
-def errors_table(calibration: Calibration, without: Container[str] = ()) -> str:
+def errors_table(fits: Mapping[str, KernelFit], without: Container[str] = ()) -> str:
     """Held-out errors of every operator (`without` some) as text."""
     rows = [f"{'operator':28s} {'rows':>6s} {'held out':>8s} {'median':>7s} {'p90':>7s} {'interp.':>7s} {'spread':>7s}"]
-    for key, fit in ((key, fit) for key, fit in calibration.kernels.items() if key not in without):
+    for key, fit in ((key, fit) for key, fit in fits.items() if key not in without):
         interpolated = "-" if fit.interpolation_error is None else f"{100 * fit.interpolation_error:.1f}%"
         rows.append(
             f"{key:28s} {fit.samples:6d} {fit.held_out:8d} {100 * fit.median_error:6.1f}% {100 * fit.p90_error:6.1f}% "

@@ -32,7 +32,7 @@ import numpy as np
 from calibration import assemble, operators
 from calibration.fit import ParameterBound, Problem, fit, fittable
 from calibration.tables import ColumnTable, FloatArray, Mask, read_table
-from hardware_db import Calibration, Coefficient, Correction, Dtype, GpuSku, KernelFit
+from hardware_db import NETWORK, Calibration, Coefficient, Correction, Dtype, GpuSku, KernelFit
 from planner.core import InputError, UnknownNameError
 from planner.roofline import GEMM_FALLBACKS, WEIGHT_FORMATS, SizeCorrection, link_bandwidth_bytes_per_s
 
@@ -341,7 +341,11 @@ class _Chain:
     def keys(self) -> list[str]:
         """Kernels of the calibration: those with rows, and the lender's that this GPU can run."""
         own = dict.fromkeys(key for source in self.tables for key in source.problems)
-        lent = [key for key in self.packaged.kernels if key not in own and not self._has_relative(key, own)]
+        lent = [
+            key
+            for key in self.packaged.kernels
+            if key not in own and not self._has_relative(key, own) and not key.startswith(NETWORK)
+        ]
         sku = self.tables[0].sku
         return [key for key in (*own, *lent) if not _is_product(key) or _runs(sku, key.partition("/")[2])]
 

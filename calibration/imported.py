@@ -17,7 +17,7 @@ import numpy as np
 from calibration import assemble
 from calibration.possible import possible_rows
 from calibration.tables import ColumnTable, FloatArray, Mask, read_csv, write_table
-from hardware_db import Calibration, GpuSku
+from hardware_db import NETWORK, Calibration, GpuSku
 from planner.core import InputError, UnknownNameError
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -282,7 +282,7 @@ def completed_fit(fitted: ImportedFit, packaged: Iterable[Calibration]) -> Impor
     if not mine:
         return fitted
     lender = max(mine, key=lambda other: (other.fitted_on, other.stack))
-    filled = {key: fit for key, fit in lender.kernels.items() if key not in own.kernels}
+    filled = {key: fit for key, fit in lender.kernels.items() if key not in own.kernels and not key.startswith(NETWORK)}
     if not filled:
         return fitted
     origin = f"not in the imported tables: packaged fit of {lender.stack}"

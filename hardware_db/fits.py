@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from hardware_db.loader import networked
 from hardware_db.schema import Calibration, EngineCosts, GpuSku, HardwareDb, OwnHardware, Price
 from planner.core import InputError, UnknownNameError
 
@@ -67,7 +68,7 @@ def _relatives(db: HardwareDb, sku: str) -> tuple[str, ...]:
 def with_calibration(db: HardwareDb, calibration: Calibration) -> HardwareDb:
     """The database with one more calibration in place of all others of its SKU."""
     others = tuple(other for other in db.calibrations if other.sku != calibration.sku)
-    return db.model_copy(update={"calibrations": (*others, calibration)})
+    return db.model_copy(update={"calibrations": (*others, networked(calibration))})
 
 
 def with_own_hardware(db: HardwareDb, own: OwnHardware) -> HardwareDb:

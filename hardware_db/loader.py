@@ -30,6 +30,7 @@ from hardware_db.schema import (
     GpuSku,
     HardwareDb,
     Instance,
+    KernelFit,
     Kind,
     KvTierFacts,
     KvTierKind,
@@ -40,6 +41,8 @@ from planner.core import CALIBRATION, Frozen, InputError, UnknownNameError
 
 MAX_CALIBRATION_BYTES = 50_000_000
 """Largest calibration file that is read; those shipped are below 100 kB."""
+NETWORK = "network/"
+"""How the keys of `network_fits` begin."""
 INSTANCES = "instances.csv"
 """Beside the price lists: what is sold in which sizes, and the network between instances."""
 REGIONS = "regions.csv"
@@ -97,7 +100,7 @@ def _packaged() -> HardwareDb:
             for price in _read_prices(file)
         ),
         engines=_read_engines(root / "engines"),
-        calibrations=tuple(_read_calibration(file) for file in _files(root / "calibrations", ".json")),
+        calibrations=tuple(networked(_read_calibration(file)) for file in _files(root / "calibrations", ".json")),
         instances=tuple(_records(INSTANCES, _rows(root / "prices" / INSTANCES), Instance)),
         regions=tuple(_records(REGIONS, _rows(root / "prices" / REGIONS), ProviderRegion)),
     )
@@ -119,6 +122,23 @@ def kv_tier_facts() -> Mapping[KvTierKind, KvTierFacts]:
             kind: KvTierFacts(**{key: _resolve(node, sources, f"{kind}.{key}") for key, node in facts.items()})
             for kind, facts in tables.items()
         }
+
+
+@cache
+def network_fits() -> Mapping[str, KernelFit]:
+    """Fits of what crosses the network or a rack, the same for all GPUs, by key, from ``networks.json``.
+
+    >>> network_fits()["network/dispatch_low_latency"].parameters["link_efficiency"].value <= 1.0
+    True
+    """
+    file = resources.files("hardware_db") / "networks.json"
+    with _located(file.name):
+        return {f"{NETWORK}{name}": KernelFit(**fit) for name, fit in json.loads(file.read_text("utf-8")).items()}
+
+
+def networked(calibration: Calibration) -> Calibration:
+    """A calibration with the fits of the network beside those of its GPU."""
+    return calibration.model_copy(update={"kernels": {**calibration.kernels, **network_fits()}})
 
 
 def _files(directory: Traversable, suffix: str) -> list[Traversable]:

@@ -63,6 +63,7 @@ from planner.roofline.kernel_forms import (
     IndexSelectionForm,
     LatentDecodeForm,
     LatentPrefillForm,
+    NetworkForm,
     PrefillForm,
     RecurrentDecodeForm,
     RecurrentPrefillForm,
@@ -72,7 +73,15 @@ from planner.roofline.kernel_forms import (
     WeightFormat,
     check_kernel_fit,
 )
-from planner.roofline.kernels import ExpertShape, collective_s, elementwise_s, exchanged_bytes, experts_s, gemm_s
+from planner.roofline.kernels import (
+    ExpertShape,
+    collective_s,
+    elementwise_s,
+    exchanged_bytes,
+    experts_s,
+    gemm_s,
+    network_s,
+)
 from planner.roofline.latent import LatentDecode, LatentHeads, LatentRow, latent_decode_s, latent_prefill_s
 from planner.roofline.operators import (
     ACTIVATION_BYTES,

@@ -625,6 +625,25 @@ class CollectiveForm(Form):
 
 
 @dataclass(frozen=True)
+class NetworkForm(Form):
+    """Communication that leaves a server: over the network, or over the links of a rack-scale domain.
+
+    Attributes:
+        launch_s: of its kernels.
+        hop_s: per trip and GPU of a domain beyond the first.
+        crossing_s: per trip and doubling of the number of domains.
+        link_efficiency: of the bandwidth of the slowest link.
+        order: of the p-norm of start and transfer.
+    """
+
+    launch_s: float
+    hop_s: float
+    crossing_s: float
+    link_efficiency: float
+    order: float
+
+
+@dataclass(frozen=True)
 class ElementwiseForm(Form):
     """A pass over memory: launch floor plus traffic at a share of the bandwidth.
 
@@ -663,6 +682,7 @@ FORMS: dict[str, type[Form]] = {
     "all_to_all": CollectiveForm,
     "expert_dispatch": CollectiveForm,
     "expert_combine": CollectiveForm,
+    "network": NetworkForm,
     "elementwise": ElementwiseForm,
 }
 """Form of a kernel by the first part of its key in a calibration (``gemm/fp8``)."""

@@ -31,6 +31,7 @@ from planner.roofline.kernel_forms import (
     ExpertsForm,
     GemmForm,
     GpuPeaks,
+    NetworkForm,
     WeightFormat,
 )
 
@@ -210,6 +211,31 @@ def collective_s(row: Constants, table: FloatArray, payload_bytes: float, link_b
     ideal = payload_bytes / link_bytes_per_s
     took = p_norm(row.order, row.start_s, ideal / row.link_efficiency)
     return corrected_s(table, took, ideal, payload_bytes, 1.0)
+
+
+@vectorized(NetworkForm)
+def network_s(
+    row: Constants, table: FloatArray, ideal_s: float, trips: float, domain_gpus: float, domains: float
+) -> float:
+    """Time [s] of communication among the GPUs of several domains: p_norm(start, ideal / e).
+
+        start = launch + trips ((domain_gpus - 1) hop + log2(domains) crossing)
+
+    Latency of a tree over domains whose GPUs form a chain, as NCCL reckons it (NVIDIA/nccl, ``src/graph/tuning.cc``).
+
+    Args:
+        row: coefficients.
+        table: of the correction.
+        ideal_s: bytes over the bandwidth of the link that takes longest [s].
+        trips: times the data cross the tree: 2 for an all-reduce (up and down), 1 for anything else.
+        domain_gpus: GPUs of a domain that take part.
+        domains: that take part.
+
+    Returns:
+        Duration, shape of `ideal_s` [s].
+    """
+    start = row.launch_s + trips * ((domain_gpus - 1.0) * row.hop_s + math.log2(domains) * row.crossing_s)
+    return corrected_s(table, p_norm(row.order, start, ideal_s / row.link_efficiency), ideal_s, 1.0, 1.0)
 
 
 def exchanged_bytes(

@@ -25,7 +25,7 @@ import numpy as np
 from hardware_db import Dtype
 from planner.core import Constants, FloatArray, Vectorized, vectorized
 from planner.llm import BYTES_PER_VALUE
-from planner.roofline.arithmetic import Number, at_least, limited, pairs_of
+from planner.roofline.arithmetic import Number, at_least, at_most, limited, pairs_of
 from planner.roofline.expert_load import routed_load
 from planner.roofline.gpu import CalibratedGpu, all_reduce_link_bytes
 from planner.roofline.kernel_forms import (
@@ -36,15 +36,27 @@ from planner.roofline.kernel_forms import (
     ExpertsForm,
     Form,
     GemmForm,
+    NetworkForm,
     weight_key,
 )
-from planner.roofline.kernels import ExpertShape, collective_s, elementwise_s, experts_s, gemm_s
+from planner.roofline.kernels import (
+    ExpertShape,
+    collective_s,
+    elementwise_s,
+    exchanged_bytes,
+    experts_s,
+    gemm_s,
+    network_s,
+)
 from planner.roofline.shape import Load, OperatorFamily
 
 ACTIVATION_BYTES = 2.0
 """Bytes per activation value between operators: residual stream and collectives stay in 16 bit in all engines."""
 COLLECTIVE_SIZES = (2, 4, 8)
 """Numbers of GPUs for which collectives are measured."""
+DISPATCH_BYTES = 1.0 + 4.0 / 128.0
+"""Bytes per value of tokens sent to their experts: 8 bit and a 32-bit scale for every 128 (DeepSeek-AI 2024,
+arXiv:2412.19437, 3.2; deepseek-ai/DeepEP, ``low_latency_dispatch``)."""
 EXPERT_LAUNCHES = 6.0
 """Kernels of routed experts in a layer: routing, permutation, two grouped products, activation and sum."""
 
@@ -461,6 +473,125 @@ class Collective(Operator):
         if self.operation == "all_reduce":
             share = max(1.0, self.ideal_share / all_reduce_link_bytes(1.0, int(key.rpartition("/")[2])))
         return collective_s(self._payload(load) * share, self.link_bytes_per_s, form)
+
+
+@dataclass(frozen=True)
+class NetworkCollective(Operator):
+    """A collective over several domains: inside each of them and between them at once, as NCCL's trees carry it.
+
+    Attributes:
+        operation: all_reduce, all_gather.
+        domain_gpus: GPUs of a domain that take part.
+        domains: that take part.
+        payload_bytes: of the whole buffer per token or row.
+        link_bytes_per_s: inside a domain, per GPU and direction.
+        network_bytes_per_s: between domains, per GPU and direction.
+    """
+
+    operation: str
+    domain_gpus: int
+    domains: int
+    payload_bytes: float
+    link_bytes_per_s: float
+    network_bytes_per_s: float
+
+    @property
+    def fit_keys(self) -> tuple[str, ...]:
+        """One fit for all operations and sizes."""
+        return ("network/nccl",)
+
+    @property
+    def trips(self) -> float:
+        """Times the buffer travels: an all-reduce sums and then spreads the sum."""
+        return 2.0 if self.operation == "all_reduce" else 1.0
+
+    def work(self, load: Load) -> OperatorWork:
+        """Bytes on the link that takes longest, in those of the fast one: a ring inside, each GPU's part between."""
+        payload = driving_tokens(load, self.driver) * self.payload_bytes
+        inside = (self.domain_gpus - 1.0) / self.domain_gpus
+        across = (self.domains - 1.0) / self.domains / self.domain_gpus
+        share = self.trips * max(inside, across * self.link_bytes_per_s / self.network_bytes_per_s)
+        return OperatorWork(0.0, 2.0 * payload, payload * share)
+
+    def kernel_s(self, load: Load, gpu: CalibratedGpu) -> Number | None:
+        """`network_s`."""
+        form = gpu.form(NetworkForm, *self.fit_keys)
+        if form is None:
+            return None
+        ideal_s = self.work(load).link_bytes / self.link_bytes_per_s
+        seconds: Number = network_s(ideal_s, self.trips, self.domain_gpus, self.domains, form)
+        return seconds
+
+
+@dataclass(frozen=True)
+class ExpertExchange(Operator):
+    """Tokens on their way to experts spread over many GPUs (dispatch), or back (combine).
+
+    Engines have two kernels for it: one sends a copy to every expert a token visits (low latency), one a copy to every
+    server that holds any of them, which hands it on over its own links (high throughput). They take the first for
+    decodes and the second for prompts, which is the faster one at their numbers of tokens and is taken as such. Inside
+    a rack-scale domain one kernel writes every copy over NVLink. Bytes that cross the network hide those on the links
+    of a server: over 16 to 256 GPUs DeepEP takes what the network's bytes do and one start (deepseek-ai/DeepEP,
+    docs/legacy.md).
+
+    Attributes:
+        combine: back from the experts, in 16 bit; else to them, in `DISPATCH_BYTES`.
+        values: of a token that this GPU sends: its width over the tensor-parallel shards.
+        visits: experts a token visits.
+        gpus: that the experts are spread over.
+        domain_gpus: joined by the fast link.
+        node_gpus: of a server.
+        link_bytes_per_s: per GPU and direction, of the network where `gpus` are more than a domain.
+    """
+
+    combine: bool
+    values: float
+    visits: float
+    gpus: int
+    domain_gpus: int
+    node_gpus: int
+    link_bytes_per_s: float
+
+    @property
+    def kernels(self) -> tuple[tuple[str, bool], ...]:
+        """Fits of the kernels that there are, and whether each sends a copy to every expert."""
+        phase = "combine" if self.combine else "dispatch"
+        if self.gpus <= self.node_gpus:
+            return (f"expert_{phase}/low_latency", True), (f"expert_{phase}/normal", False)
+        if self.gpus <= self.domain_gpus:
+            return ((f"network/{phase}_rack", True),)
+        return (f"network/{phase}_low_latency", True), (f"network/{phase}_normal", False)
+
+    @property
+    def fit_keys(self) -> tuple[str, ...]:
+        """That of the kernel of decodes first."""
+        return tuple(key for key, _ in self.kernels)
+
+    def _sent_bytes(self, load: Load, per_expert: bool) -> Number:
+        places = self.gpus / (self.domain_gpus if self.gpus > self.domain_gpus else 1.0)
+        value_bytes = ACTIVATION_BYTES if self.combine else DISPATCH_BYTES
+        return exchanged_bytes(load.tokens, self.values, self.visits, places, value_bytes, per_expert)
+
+    def work(self, load: Load) -> OperatorWork:
+        """A copy to every GPU, beyond a domain to every domain, that holds experts of a token; tokens read in HBM."""
+        value_bytes = ACTIVATION_BYTES if self.combine else DISPATCH_BYTES
+        return OperatorWork(0.0, load.tokens * self.values * value_bytes, self._sent_bytes(load, per_expert=False))
+
+    def kernel_s(self, load: Load, gpu: CalibratedGpu) -> Number | None:
+        """The faster of its kernels: `collective_s` in a server, `network_s` beyond."""
+        times = [
+            self._seconds(key, self._sent_bytes(load, per_expert), gpu)
+            for key, per_expert in self.kernels
+            if gpu.first_key(key) is not None
+        ]
+        return at_most(times[0], times[-1]) if times else None
+
+    def _seconds(self, key: str, sent_bytes: Number, gpu: CalibratedGpu) -> Number:
+        if self.gpus <= self.node_gpus:
+            return collective_s(sent_bytes, self.link_bytes_per_s, gpu.form(CollectiveForm, key))
+        domains = max(self.gpus / self.domain_gpus, 1.0)
+        seconds: Number = network_s(sent_bytes / self.link_bytes_per_s, 1.0, 1.0, domains, gpu.form(NetworkForm, key))
+        return seconds
 
 
 def operator_seconds(operator: Operator, load: Load, gpu: CalibratedGpu, link_bytes_per_s: float) -> Number:

@@ -49,16 +49,16 @@ from planner.roofline.operators import (
     Collective,
     Driver,
     Elementwise,
+    ExpertExchange,
     Experts,
     MatrixProduct,
+    NetworkCollective,
     Operator,
 )
 from planner.roofline.recurrent import Recurrence, RecurrentHeads
 from planner.roofline.shape import OperatorFamily, Parallelism
 from planner.roofline.splits import require_split
 
-DISPATCH_BYTES = 1.0
-"""Bytes per value of tokens sent to their experts in an all-to-all: 8 bit (DeepSeek-AI 2024, arXiv:2412.19437, 3.2)."""
 MOST_GATHERING_GPUS = 8
 """Most GPUs among which tokens reach the experts by all-gather and reduce-scatter; among more by all-to-all."""
 
@@ -565,19 +565,18 @@ class _Builder:
                 self.collective(OperatorFamily.EXPERT_EXCHANGE, operation, *sizes)
                 for operation in ("all_gather", "reduce_scatter")
             ]
-        copies = float(min(moe.experts_per_token, gpus))
+        return self.exchange_kernels(count, moe)
+
+    def exchange_kernels(self, count: float, moe: MoeFeedForward) -> list[Operator]:
+        """Dispatch to experts on all GPUs of the stage, and combine."""
+        gpus, domain = self.parallelism.stage_gpus, fast_domain_gpus(self.sku)
+        width = moe.width(self.llm.hidden_size) / self.tp
+        link = link_bandwidth_bytes_per_s(self.sku, gpus)
+        places = gpus, domain, self.sku.node.gpus, link
+        family, driver = OperatorFamily.EXPERT_EXCHANGE, Driver.TOKENS
         return [
-            self.collective(
-                OperatorFamily.EXPERT_EXCHANGE,
-                "all_to_all",
-                gpus,
-                count,
-                Driver.TOKENS,
-                width * copies / self.tp,
-                (gpus - 1) / gpus,
-                size,
-            )
-            for size in (DISPATCH_BYTES, ACTIVATION_BYTES)
+            ExpertExchange(family, self.half, count, driver, combine, width, float(moe.experts_per_token), *places)
+            for combine in (False, True)
         ]
 
     def all_reduce(self, layers: int, values: float | None = None) -> list[Operator]:
@@ -596,23 +595,15 @@ class _Builder:
         values: float,
         bytes_per_value: float = ACTIVATION_BYTES,
     ) -> list[Operator]:
-        """An all-reduce or all-gather among the tensor-parallel shards.
-
-        Beyond one fast domain it is done in each of them and then, by every GPU for its part of the values, across
-        them over its own network link (hierarchical, as NCCL's rings on rail-aligned networks carry it). Nobody
-        measured that for this project: the latency is that of the collective inside a domain, the nearest there is.
-        """
+        """An all-reduce or all-gather among the tensor-parallel shards, of one fast domain or of several."""
         inside = min(self.tp, fast_domain_gpus(self.sku))
-
-        def among(gpus: int, values: float, link: float) -> Collective:
-            share = all_reduce_link_bytes(1.0, gpus) if operation == "all_reduce" else (gpus - 1) / gpus
-            return Collective(family, self.half, count, driver, operation, gpus, values, bytes_per_value, share, link)
-
-        levels: list[Operator] = [among(inside, values, link_bandwidth_bytes_per_s(self.sku, inside))]
+        link = link_bandwidth_bytes_per_s(self.sku, inside)
         if self.tp > inside:
             network = self.sku.node.nic_bytes_per_s_per_gpu.value
-            levels.append(among(self.tp // inside, values / inside, network))
-        return levels
+            sizes = inside, self.tp // inside, values * bytes_per_value, link, network
+            return [NetworkCollective(family, self.half, count, driver, operation, *sizes)]
+        share = all_reduce_link_bytes(1.0, inside) if operation == "all_reduce" else (inside - 1) / inside
+        return [Collective(family, self.half, count, driver, operation, inside, values, bytes_per_value, share, link)]
 
     def collective(
         self,

@@ -37,6 +37,7 @@ from planner.roofline import (
     LatentHeads,
     LatentPrefillForm,
     LatentRow,
+    NetworkForm,
     PrefillForm,
     RecurrentDecodeForm,
     RecurrentHeads,
@@ -61,6 +62,7 @@ from planner.roofline import (
     index_selection_s,
     latent_decode_s,
     latent_prefill_s,
+    network_s,
     prefill_attention_s,
     recurrent_decode_s,
     recurrent_prefill_s,
@@ -207,6 +209,10 @@ def sweep_collective(calibration: Calibration, variant: str, fit: KernelFit) -> 
     return [(collective_s(SIZES * 1e4, link, CollectiveForm.of(fit)), SIZES * 1e4 / link)]
 
 
+def sweep_network(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
+    return [(network_s(SIZES * 1e-6, 2.0, 8.0, 2.0, NetworkForm.of(fit)), SIZES * 1e-6)]
+
+
 def sweep_recurrent_prefill(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
     there, form, found = fitted_peaks(calibration, Dtype.BF16), RecurrentPrefillForm.of(fit), []
     for heads, batch in itertools.product((2.0, 16.0, 64.0), (1.0, 33.0)):
@@ -341,6 +347,7 @@ SWEEPS = {
     "all_to_all": sweep_collective,
     "expert_dispatch": sweep_collective,
     "expert_combine": sweep_collective,
+    "network": sweep_network,
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hardware_db import Calibration, Coefficient, Dtype, KernelFit, load_hardware
+from hardware_db import Calibration, Coefficient, Dtype, KernelFit, load_hardware, select_calibration
 from planner.core import InputError
 from planner.engine.replica import step_shape
 from planner.llm import BYTES_PER_VALUE, GroupedQueryAttention, Part, Precision, load_draft, load_llm
@@ -30,10 +30,15 @@ from planner.roofline import (
     ridge_point_flops_per_byte,
     step_operators,
 )
-from planner.roofline.gpu import all_reduce_link_bytes, half_precision, link_bandwidth_bytes_per_s
+from planner.roofline.gpu import (
+    all_reduce_link_bytes,
+    fast_domain_gpus,
+    half_precision,
+    link_bandwidth_bytes_per_s,
+)
 from planner.roofline.kernel_forms import WEIGHT_FORMATS
 from planner.roofline.latent import LatentPrefill
-from planner.roofline.operators import GEMM_FALLBACKS, Collective, MatrixProduct
+from planner.roofline.operators import GEMM_FALLBACKS, Collective, ExpertExchange, MatrixProduct, NetworkCollective
 
 HARDWARE = load_hardware()
 H100 = HARDWARE.skus["h100-sxm"]
@@ -191,10 +196,11 @@ def test_work_of_experts_is_that_of_closed_forms() -> None:
     for split in ({"tp": 8}, {"tp": 8, "ep": 8}, {"dp": 8, "ep": 8}):
         flops = more("deepseek-v3", NOTHING, decodes(4096, 1), "flops", EXPERTS, FP8, **split)
         assert flops == pytest.approx(2 * 58 * 4096 * 8 * 3 * 7168 * 2048 / 8)  # layers, tokens, visits, matrices
-    # DeepSeek-V3, sec. 3.2.2: 8 copies out in fp8 and back in bf16.
+    # DeepSeek-V3, sec. 3.2.2: out in fp8 (a scale for every 128 values) and back in bf16, at least one copy to each of
+    # 3 other servers that holds any of the 8 experts.
     split, family = {"dp": 32, "ep": 32}, OperatorFamily.EXPERT_EXCHANGE
     sent = more("deepseek-v3", NOTHING, decodes(3200, 1), "link_bytes", family, FP8, **split)
-    assert sent == pytest.approx(58 * 31 / 32 * 100 * 8 * 7168 * (1 + 2))
+    assert sent == pytest.approx(58 * 100 * 7168 * 3 * (1 - 0.75**8) * (1 + 4 / 128 + 2))
     with pytest.raises(InputError, match=r"parallelism.ep = 3: must divide tp \* dp = 8"):
         Parallelism(tp=8, ep=3)
 
@@ -296,18 +302,17 @@ class TestGpu:
             assert (relatives[0], relatives[-1]) == (name, "bf16")
             assert set(relatives) <= set(WEIGHT_FORMATS)
 
-    def test_tensor_parallelism_over_nodes_sums_inside_and_then_across(self) -> None:
-        """By hand: ring all-reduce of 8 over NVLink, then each GPU's eighth between 2 nodes over its own NIC."""
+    def test_tensor_parallelism_over_nodes_sums_inside_and_across(self) -> None:
+        """By hand: a ring of 8 over NVLink beside each GPU's eighth between 2 servers over its own NIC."""
         split = Parallelism(tp=16, across_domains=True)
         found = step_operators(load_llm("llama-3.1-405b"), H100, BF16, split)
-        sums = [one for one in found if isinstance(one, Collective) and one.family is OperatorFamily.ALL_REDUCE]
-        inside, across = sums[0], sums[1]
-        assert (inside.gpus, across.gpus) == (8, 2)
-        assert (inside.values, across.values) == (16_384.0, 16_384.0 / 8)
-        assert (inside.ideal_share, across.ideal_share) == (1.75, 1.0)
-        assert (inside.link_bytes_per_s, across.link_bytes_per_s) == (450e9, 50e9)
-        one_node = operators("llama-3.1-405b", tp=8)
-        assert len(found) == len(one_node) + sum(isinstance(one, Collective) for one in one_node)
+        sums = [one for one in found if isinstance(one, NetworkCollective) and one.family is OperatorFamily.ALL_REDUCE]
+        assert len(found) == len(operators("llama-3.1-405b", tp=8))
+        assert (sums[0].domain_gpus, sums[0].domains) == (8, 2)
+        inside, across = 2 * 7 / 8 / 450e9, 2 * 1 / 2 / 8 / 50e9
+        load = Load.of(decodes(100, 1), split)
+        ideal_s = operator_seconds(sums[0], load, CalibratedGpu(H100), sums[0].link_bytes_per_s) / sums[0].count
+        assert ideal_s == pytest.approx(100 * 16_384 * 2 * max(inside, across))
 
     def test_tensor_parallelism_over_nodes_is_refused_unless_it_is_meant(self) -> None:
         with pytest.raises(InputError, match="h100-sxm has at most 8 GPUs in one fast domain"):
@@ -436,3 +441,66 @@ def test_half_the_bytes_of_a_weight_halve_the_tokens_and_the_arithmetic_doubles_
     bf16 = compute_bound_tokens(H100, Dtype.BF16, 2.0)
     assert compute_bound_tokens(H100, Dtype.BF16, 1.0) == pytest.approx(bf16 / 2)
     assert compute_bound_tokens(H100, Dtype.FP8, 1.0) == pytest.approx(bf16, rel=1e-3)
+
+
+class TestTiers:
+    """Communication beyond a server against times that were published."""
+
+    @pytest.mark.parametrize(
+        ("sku", "domain", "kib_us", "mib_us"),
+        [
+            ("h200-sxm", 8, 45.06, 76.86),  # RoCE, Dell's notes on OpenShift
+            ("b200-sxm", 8, 45.33, 115.58),  # InfiniBand, dstackai/dstack @511c318c8, Lambda
+            ("h100-sxm", 8, 31.36, 87.08),  # InfiniBand, the same, Nebius
+            ("mi355x", 8, 47.2, 81.37),  # Pollara, hisohara/ai-scripts @7b8b1ec2
+            ("gb200-nvl72", 64, 196.95, 291.13),  # two racks, oracle-quickstart/oci-hpc-oke
+        ],
+    )
+    def test_an_all_reduce_over_two_domains_takes_what_nccl_takes(
+        self, sku: str, domain: int, kib_us: float, mib_us: float
+    ) -> None:
+        gpu, family = calibrated(sku), OperatorFamily.ALL_REDUCE
+        link, network = gpu.sku.scale_up.bandwidth_bytes_per_s.value, gpu.sku.node.nic_bytes_per_s_per_gpu.value
+        operation = "all_reduce", domain, 2, 1.0, link, network
+        one = NetworkCollective(family, Dtype.BF16, 1.0, Driver.TOKENS, *operation)
+        for size, measured_us in ((2**10, kib_us), (2**20, mib_us)):
+            took_us = 1e6 * operator_seconds(one, Load.of(decodes(size, 1), Parallelism()), gpu, link)
+            assert took_us == pytest.approx(measured_us, rel=0.6 if measured_us == 31.36 else 0.36)
+
+    @pytest.mark.parametrize(
+        ("sku", "gpus", "tokens", "dispatch_us", "combine_us", "within"),
+        [
+            # deepseek-ai/DeepEP docs/legacy.md @dd758ca, H800 and 400 Gb/s of InfiniBand each
+            ("h100-sxm", 16, 128, 118, 195, 0.1),
+            ("h100-sxm", 32, 128, 155, 273, 0.1),
+            ("h100-sxm", 64, 128, 173, 314, 0.1),
+            ("h100-sxm", 256, 128, 194, 360, 0.1),
+            ("h100-sxm", 8, 128, 36.9, 67.4, 0.1),  # pull request 425, in a server
+            # NVIDIA/TensorRT-LLM @22de8b34, tech blog 18: dispatch with 8-bit values, so half of what it takes in 16
+            ("gb200-nvl72", 32, 1024, 0.5 * (197.5 + 18.9), 197.5, 0.15),
+        ],
+    )
+    def test_experts_tokens_are_exchanged_in_the_time_published(
+        self, sku: str, gpus: int, tokens: int, dispatch_us: float, combine_us: float, within: float
+    ) -> None:
+        gpu = calibrated(sku)
+        places = gpus, fast_domain_gpus(gpu.sku), gpu.sku.node.gpus, link_bandwidth_bytes_per_s(gpu.sku, gpus)
+        for combine, measured_us in ((False, dispatch_us), (True, combine_us)):
+            family = OperatorFamily.EXPERT_EXCHANGE
+            one = ExpertExchange(family, Dtype.BF16, 1.0, Driver.TOKENS, combine, 7168.0, 8.0, *places)
+            load = Load.of(decodes(tokens, 1), Parallelism())
+            assert 1e6 * operator_seconds(one, load, gpu, math.inf) == pytest.approx(measured_us, rel=within)
+
+    def test_prompts_send_a_token_once_to_each_server(self) -> None:
+        # deepseek-ai/DeepEP pull request 521: 4,096 tokens over 64 H100, 53.5 GB/s of copies for 8 servers in 8 bit.
+        places = 64, 8, 8, 50e9
+        one = ExpertExchange(
+            OperatorFamily.EXPERT_EXCHANGE, Dtype.BF16, 1.0, Driver.TOKENS, False, 7168.0, 8.0, *places
+        )
+        copies = 4096 * 7168 * (1 + 4 / 128) * 8 * (1 - (7 / 8) ** 8)
+        load = Load.of(decodes(4096, 1), Parallelism())
+        assert operator_seconds(one, load, calibrated("h100-sxm"), 50e9) == pytest.approx(copies / 53.5e9, rel=0.05)
+
+
+def calibrated(sku: str) -> CalibratedGpu:
+    return CalibratedGpu(HARDWARE.skus[sku], select_calibration(HARDWARE, sku, "sglang"))
