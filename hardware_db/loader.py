@@ -106,6 +106,30 @@ def _packaged() -> HardwareDb:
     )
 
 
+SKU_ENDINGS = ("", "-sxm", "-nvl72", "-80gb", "-sxm-80gb", "-sxm-32gb", "-blackwell-server")
+"""Of ids, in the order in which a name without one means them: a bare name is the form that HGX and NVL72 servers
+hold."""
+SKU_UNTELLING = re.compile(
+    r"\b(?:nvidia|amd|intel|google|aws|instinct|geforce|tesla|gpu|accelerator|oam|hbm\w*|\d+ ?gi?b)\b"
+)
+"""Words of a GPU's name that ids leave out: its vendor and brand, its module and its memory."""
+
+
+@cache
+def sku_id(name: str) -> str:
+    """The id of a SKU that people and tables of measurements call by a name; of none, its name spelt as ids are.
+
+    >>> [sku_id(name) for name in ("h100_sxm", "NVIDIA H100 SXM5 80GB", "AMD Instinct MI350X", "GB200", "a100-sxm")]
+    ['h100-sxm', 'h100-sxm', 'mi350x', 'gb200-nvl72', 'a100-sxm-80gb']
+    """
+    skus = load_hardware().skus
+    spelt = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    words = re.sub(r"\b(sxm)\d\b", r"\1", SKU_UNTELLING.sub("", re.sub(r"[^a-z0-9]+", " ", name.lower())))
+    bare = "-".join(words.split())
+    stems = dict.fromkeys((spelt, bare, bare.removesuffix("-sxm"), bare.removesuffix("-server")))
+    return next((stem + ending for stem in stems for ending in SKU_ENDINGS if stem + ending in skus), spelt)
+
+
 @cache
 def kv_tier_facts() -> Mapping[KvTierKind, KvTierFacts]:
     """Facts about KV tiers behind the GPU, the same for all GPUs, from ``kv_tiers.toml``.

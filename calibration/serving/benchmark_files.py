@@ -36,12 +36,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from calibration.serving.checkpoints import precision_of
-from calibration.serving.measured_runs import (
-    DEFAULT_MAX_BATCHED_TOKENS,
-    DEFAULT_MAX_RUNNING_REQUESTS,
-    ServingPoint,
-    WorkerSettings,
-)
+from calibration.serving.measured_runs import ServingPoint, WorkerSettings, start_limits
 from hardware_db import Dtype, EngineCosts, EngineProfile, GpuSku
 from planner.core import InputError, UnknownNameError
 from planner.engine import Schedule
@@ -185,8 +180,9 @@ def points_of(runs: Sequence[BenchmarkRun], server: Server) -> tuple[ServingPoin
 
 def _point(run: BenchmarkRun, server: Server) -> ServingPoint:
     engine = server.engine
-    tokens = server.max_batched_tokens or DEFAULT_MAX_BATCHED_TOKENS
-    running = server.max_running_requests or DEFAULT_MAX_RUNNING_REQUESTS.get(engine.id, 1024)
+    limits = start_limits(engine.id, server.sku)
+    tokens = server.max_batched_tokens or limits.max_batched_tokens or limits.least_batched_tokens
+    running = server.max_running_requests or limits.max_running_requests
     return ServingPoint(
         id=run.id,
         engine=engine.id,
@@ -433,7 +429,7 @@ def _nominal_lengths(node: _JsonNode, requests: int) -> _NominalLengths:
         inputs, outputs = node["random_input_len"].count(), node["random_output_len"].count()
         ratio = node["random_range_ratio"].value
         if isinstance(ratio, int | float) and 0.0 <= ratio <= 1.0:
-            return _NominalLengths(inputs, outputs, max(float(ratio), 1.0 / max(inputs, outputs)))
+            return _NominalLengths(inputs, outputs, float(ratio))
     totals = (node["total_input_tokens"].number(), node["total_output_tokens"].number())
     return _NominalLengths(max(1, round(totals[0] / requests)), max(1, round(totals[1] / requests)), 1.0)
 

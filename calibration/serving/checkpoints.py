@@ -22,7 +22,7 @@ PRECISION_WORDS = (
 )
 QUANTISER_WORDS = r"awq|gptq|bnb|quark|asq|ptpc|autoround|unsloth|modelopt|marlin|gguf|quantized(?:\.\w+)?|blockscale"
 SCALE_WORDS = r"dynamic|static|per-?tensor|per-?token|per-?channel|block|channel|tensor|token"
-TUNING_WORDS = r"instruct|chat|base|it|pt|thinking|preview|original|hf|mtp|eagle\d?"
+TUNING_WORDS = r"instruct|chat|base|it|pt|thinking|reasoning|preview|original|hf|mtp|eagle\d?"
 DATES = r"\d{4}|20\d{6}|\d{6}"
 UNTELLING = re.compile(
     rf"-(?:(?:{PRECISION_WORDS}|{QUANTISER_WORDS}|{SCALE_WORDS})(?:-v\d+)?|{TUNING_WORDS}|{DATES})(?=-|$)"
@@ -40,9 +40,11 @@ def architecture_name(name: str) -> str:
     'deepseek-r1'
     >>> architecture_name("RedHatAI/Llama-3.3-70B-Instruct-quantized.w8a8")
     'llama-3.3-70b'
+    >>> architecture_name("LLAMA 3.1 (8B)")
+    'llama-3.1-8b'
     """
     last = name.rstrip("/").rsplit("/", 1)[-1].lower()
-    last = re.sub(r"(?<=\d)_(?=\d)", ".", last).replace("_", "-").replace(" ", "-")
+    last = re.sub(r"(?<=\d)_(?=\d)", ".", last).replace("_", "-").replace(" ", "-").translate({40: None, 41: None})
     return UNTELLING.sub("", OWNERS.sub("", last.removeprefix("models--").rsplit("--", 1)[-1]))
 
 

@@ -14,15 +14,15 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pydantic import Field
 
 from calibration.serving.server_flags import NO_GRAPHS, settings_of_flags
-from hardware_db import Dtype, load_hardware
+from hardware_db import Dtype, StartLimits, load_hardware, sku_id
 from planner.core import Frozen, InputError, Metric
 from planner.engine import LEAST_BATCHED_TOKENS, Schedule
 from planner.roofline import Parallelism
@@ -40,20 +40,10 @@ REQUIRED_COLUMNS = ("engine", "model", "sku", "input_tokens", "output_tokens")
 MAX_DIGITS = 15
 """Most digits of a whole number: more is no count of anything here."""
 
-SKU_ALIASES = {
-    "a100-sxm": "a100-sxm-80gb",
-    "h100": "h100-sxm",
-    "h200": "h200-sxm",
-    "b200": "b200-sxm",
-    "b300": "b300-sxm",
-    "gb200": "gb200-nvl72",
-    "gb200-sxm": "gb200-nvl72",
-    "gb300": "gb300-nvl72",
-    "gb300-sxm": "gb300-nvl72",
-    "rtx-pro-6000-server": "rtx-pro-6000-blackwell-server",
-}
-"""Names of SKUs in tables of measurements (AIConfigurator, InferenceX) and in the hardware database. A bare name is the
-form that HGX and NVL72 servers hold."""
+STAND_INS = {"atom": ("sglang", StartLimits(max_running_requests=512, max_batched_tokens=16384))}
+"""Engine without a record -> the engine whose record stands in, and the limits that it starts with itself. AMD's ATOM
+runs the same kernels as SGLang does on AMD's GPUs (AITER), and its steps hold prompts or decodes, too
+(atom/model_engine/scheduler.py and config.py of github.com/ROCm/ATOM)."""
 ENGINE_ALIASES = {"trtllm": "tensorrt-llm", "trt": "tensorrt-llm", "trt-llm": "tensorrt-llm"}
 """Names of engines in the same tables and here."""
 ENGINE_WRAPPING = re.compile(r"^(?:dynamo|mori|nim)-|-(?:disagg|disaggregated|agg|rocm|mtp)$")
@@ -65,9 +55,6 @@ FIGURE_COLUMN = re.compile(r"(mean|median|p\d\d(?:\.\d+)?)_(ttft|tpot|itl|e2el?)
 NO_SPECULATION = frozenset({"", "none", "no", "off", "false", "0"})
 OWN_SPECULATION = frozenset({"mtp", "nextn", "eagle", "true", "yes", "on"})
 """Speculation with the multi-token-prediction module of the model itself (SGLang runs it as EAGLE)."""
-DEFAULT_MAX_BATCHED_TOKENS = 8192
-"""Chunk budget where nothing is stated: the engines' own defaults (vLLM V1 on datacentre GPUs, SGLang's
-chunked-prefill-size, TensorRT-LLM's max_num_tokens)."""
 UNSTATED_ROOM_TOKENS = 1500
 """Tokens that a step of TensorRT-LLM has room for beside a whole prompt and all decodes where its token limit is not
 stated: what AIConfigurator writes, whose authors made the reference runs that state none (max_num_tokens of
@@ -77,10 +64,15 @@ UNSTATED_PREFILL_TOKENS = 65_536
 UNSTATED_LENGTH_SPREAD = 0.2
 """Lengths of a client that is not described lie within this share of the nominal: without any spread all users would
 send their prompts in lockstep for ever. A choice."""
-DEFAULT_MAX_RUNNING_REQUESTS = {"vllm": 1024, "sglang": 2048, "tensorrt-llm": 2048}
-"""Sequences running at once on each attention rank where nothing is stated: engine defaults on datacentre GPUs."""
 LIMITS_PER_RANK = ("vllm", "tensorrt-llm")
-"""Engines whose stated limits are those of one attention rank; SGLang divides its limit among the ranks."""
+"""Engines whose stated limits are those of one attention rank; SGLang divides its limits among the ranks."""
+FROM_ONE = 0.001
+"""Range ratios up to here mean lengths from 1 on: SGLang's bench_serving, whose default is 0."""
+SGLANG_SEED = 1
+"""Of the lengths that client draws, inputs first, then outputs (``--seed`` of python/sglang/bench_serving.py): totals
+in github.com/sgl-project/sgl-cookbook are those of this seed to the token. Its runs repeat the prompts of the ones
+before on the same server, so that some are in the prefix cache."""
+IN_CACHE = "prompts that the prefix cache holds"
 BALANCE_TIMEOUT_STEPS = 50
 """Steps that TensorRT-LLM waits for a prompt on every attention rank (`AttentionDpConfig.timeout_iters`)."""
 ONE_SERVER = "AIConfigurator"
@@ -160,7 +152,8 @@ class ServingPoint(MeasuredRun):
     kv_cache: Dtype
     input_tokens: int = Field(ge=1, description="nominal; drawn uniformly from range_ratio to range_top times this")
     output_tokens: int = Field(ge=1)
-    range_ratio: float = Field(gt=0.0, le=1.0)
+    range_ratio: float = Field(ge=0.0, le=1.0, description="0: from 1 token on")
+    seed: int = Field(default=0, ge=0, description="of the client's lengths")
     range_top: float = Field(default=1.0, ge=1.0, le=2.0, description="largest length drawn / nominal")
     concurrency: int = Field(ge=1)
     requests: int = Field(ge=1)
@@ -200,7 +193,8 @@ class ServingPoint(MeasuredRun):
 def read_serving_runs(path: str | Path, repeats: bool = False) -> tuple[ServingPoint | RefusedRun, ...]:
     """Runs of a CSV file and the settings beside it, in order. `repeats`: also rows that repeat another row's run.
 
-    A cell of a row, or of its settings, that cannot be read refuses that row alone.
+    A cell of a row that cannot be read refuses that row alone. One of its settings counts as not stated: the point's
+    own value holds, else the engine's default, and `ServingPoint.unknown` names it.
 
     Raises InputError for a file that cannot be read or lacks one of `REQUIRED_COLUMNS`.
     """
@@ -251,9 +245,9 @@ def _cell(text: str | None) -> str:
 def run_of(row: Row, link: Row, settings: Row) -> ServingPoint | RefusedRun:
     """The run of a row, or why it cannot be read."""
     try:
-        for source in (row, link, settings):
+        for source in (row, link):
             _check_cells(source)
-        return _point_of(row, link, settings)
+        return _point_of(row, link, {name: cell for name, cell in settings.items() if len(cell) <= MAX_CELL})
     except InputError as error:
         field = error.field.removeprefix("points.").removeprefix("servingpoint.")
         place = f"points[{row.get('source_id', '')[:MAX_SHOWN] or '?'}].{field}"
@@ -280,13 +274,13 @@ def _check_cells(source: Row) -> None:
 
 def _labels(row: Row, link: Row) -> dict[str, str]:
     """Engine, model, GPU and other labels of a row, under this project's names."""
-    engine, sku = (row.get(name, "").lower().replace("_", "-") for name in ("engine", "sku"))
+    engine = row.get("engine", "").lower().replace("_", "-")
     engine = ENGINE_WRAPPING.sub("", ENGINE_WRAPPING.sub("", engine))
     return {
         "id": row.get("source_id", "")[:MAX_CELL] or "?",
         "engine": ENGINE_ALIASES.get(engine, engine)[:MAX_CELL],
         "model": row.get("model", "")[:MAX_CELL],
-        "sku": SKU_ALIASES.get(sku, sku)[:MAX_CELL],
+        "sku": sku_id(row.get("sku", "")[:MAX_CELL]),
         "precision": row.get("precision", "").lower()[:MAX_CELL],
         "measured_on": row.get("measured_on", "")[:MAX_CELL],
         "settings_id": link.get("settings_id", "")[:MAX_CELL],
@@ -325,45 +319,6 @@ def _positive_milliseconds(text: str) -> float | None:
     except ValueError:
         return None
     return value if 0.0 < value < math.inf else None
-
-
-class _Fields:
-    """Typed access to one row, its link and its settings; later ones win, blanks do not."""
-
-    def __init__(self, row: Row, link: Row, settings: Row) -> None:
-        self.row, self.link, self.settings = row, link, settings
-        self.unknown: list[str] = []
-
-    def text(self, *names: str) -> str:
-        """The first non-blank value of the names, looked up in settings, link, row."""
-        for name in names:
-            for source in (self.settings, self.link, self.row):
-                if source.get(name):
-                    return source[name]
-        return ""
-
-    def number(self, *names: str) -> int | None:
-        """The whole number that the first of the names with one starts with, in the link before the row, or None."""
-        for name in names:
-            for source in (self.link, self.row):
-                value = leading_number(source.get(name, ""), name)
-                if value is not None:
-                    return value
-        return None
-
-    def required(self, name: str) -> str:
-        """A value of the point's own row. Raises InputError when blank."""
-        value = self.row.get(name, "")
-        if not value:
-            raise InputError(f"points.{name}", "(blank)", "every row needs it", "add it")
-        return value
-
-    def whole(self, name: str) -> int:
-        """A whole number of the point's own row. Raises InputError."""
-        value = leading_number(self.required(name), name)
-        if value is None:
-            raise InputError(f"points.{name}", self.row[name], "must be a whole number", "correct the row")
-        return value
 
 
 def leading_number(text: str, name: str = "number") -> int | None:
@@ -405,7 +360,69 @@ def leading_share(text: str, name: str = "share") -> float | None:
         if re.match(r"\s*[\d.]", text):
             raise InputError(f"points.{name}", text, "must be a share between 0 and 1", "write one number")
         return None
-    return float(match.group(1)) / (100.0 if match.group(2) else 1.0)
+    share = float(match.group(1)) / (100.0 if match.group(2) else 1.0)
+    if share > 1.0:
+        raise InputError(f"points.{name}", text, "must be a share between 0 and 1", "write 0.85 or 85 %")
+    return share
+
+
+_Number = TypeVar("_Number", int, float)
+
+
+class _Fields:
+    """Typed access to one row, its link and its settings; later ones win, blanks do not."""
+
+    def __init__(self, row: Row, link: Row, settings: Row) -> None:
+        self.row, self.link, self.settings = row, link, settings
+        self.unknown: list[str] = []
+
+    def text(self, *names: str) -> str:
+        """The first non-blank value of the names, looked up in settings, link, row."""
+        for name in names:
+            for source in (self.settings, self.link, self.row):
+                if source.get(name):
+                    return source[name]
+        return ""
+
+    def number(self, *names: str) -> int | None:
+        """The whole number that the first of the names with one starts with, in the link before the row, or None."""
+        for name in names:
+            for source in (self.link, self.row):
+                value = leading_number(source.get(name, ""), name)
+                if value is not None:
+                    return value
+        return None
+
+    def stated(self, name: str, read: Callable[[str, str], _Number | None] = leading_number) -> _Number | None:
+        """The number of a name in settings, link or row, the first that states one, or None.
+
+        Words of the settings in which none can be read are named as unknown. Raises InputError for those of the point.
+        """
+        for source in (self.settings, self.link, self.row):
+            try:
+                value = read(source.get(name, ""), name)
+            except InputError:
+                if source is not self.settings:
+                    raise
+                self.unknown.append(f"{name} in words")
+                continue
+            if value is not None:
+                return value
+        return None
+
+    def required(self, name: str) -> str:
+        """A value of the point's own row. Raises InputError when blank."""
+        value = self.row.get(name, "")
+        if not value:
+            raise InputError(f"points.{name}", "(blank)", "every row needs it", "add it")
+        return value
+
+    def whole(self, name: str) -> int:
+        """A whole number of the point's own row. Raises InputError."""
+        value = leading_number(self.required(name), name)
+        if value is None:
+            raise InputError(f"points.{name}", self.row[name], "must be a whole number", "correct the row")
+        return value
 
 
 def _point_of(row: Row, link: Row, settings: Row) -> ServingPoint:
@@ -422,20 +439,22 @@ def _point_of(row: Row, link: Row, settings: Row) -> ServingPoint:
     if draft and not length:
         fields.unknown.append("acceptance_length")
     client = _client_load(fields, concurrency)
-    fraction = leading_share(settings.get("kv_memory_fraction", ""), "kv_memory_fraction")
     return ServingPoint(
         **labels,
         cold=COLD in fields.text("client_warmup"),
-        fresh=engine != "tensorrt-llm" or ONE_SERVER not in settings.get("source", ""),
+        fresh=client.seed != SGLANG_SEED
+        and engine not in STAND_INS
+        and (engine != "tensorrt-llm" or ONE_SERVER not in settings.get("source", "")),
         quantisation=f"{row.get('gemm_quant_mode', '')} {row.get('moe_quant_mode', '')}".strip(),
         kv_cache=_kv_cache(fields, engine),
         input_tokens=fields.whole("input_tokens"),
         output_tokens=fields.whole("output_tokens"),
         range_ratio=client.range_ratio,
         range_top=client.range_top,
+        seed=client.seed,
         concurrency=concurrency,
         requests=client.requests,
-        servers=_server_settings(fields, engine, concurrency, dp, draft, fraction),
+        servers=_server_settings(fields, labels, concurrency, dp, draft),
         schedule=_schedule(fields, engine, concurrency, dp),
         draft_tokens=draft,
         tokens_per_step=_decimal("acceptance_length", length) if draft and length else None,
@@ -488,38 +507,45 @@ def _draft_tokens(fields: _Fields, dp: int) -> int:
     with_dp = re.search(r"(\d+) with attention DP", text)
     if dp > 1 and with_dp:
         return _whole_number(with_dp.group(1))
-    return leading_number(text, "speculative_tokens") or 1
+    return fields.stated("speculative_tokens") or 1
 
 
 class _ClientLoad(NamedTuple):
-    """Shortest and longest length drawn over the nominal one, and the number of requests."""
+    """Number of requests; shortest and longest length drawn over the nominal one; seed of the generator."""
 
-    range_ratio: float
-    range_top: float
     requests: int
+    range_ratio: float
+    range_top: float = 1.0
+    seed: int = 0
 
 
 def _client_load(fields: _Fields, concurrency: int) -> _ClientLoad:
-    stated = leading_share(fields.text("client_range_ratio"), "client_range_ratio")
-    ratio = 1.0 if stated is None else stated
+    requests, ratio = _requests(fields, concurrency), fields.stated("client_range_ratio", leading_share)
+    if ratio is not None and ratio <= FROM_ONE:
+        if not fields.text("prefix_caching").startswith("off"):
+            fields.unknown.append(IN_CACHE)
+        return _ClientLoad(requests, 0.0, seed=SGLANG_SEED)
+    if ratio is not None:
+        return _ClientLoad(requests, ratio)
+    if "client_requests" not in fields.unknown:
+        return _ClientLoad(requests, 1.0)
+    fields.unknown.append("client_range_ratio")
+    return _ClientLoad(requests, 1.0 - UNSTATED_LENGTH_SPREAD, 1.0 + UNSTATED_LENGTH_SPREAD)
+
+
+def _requests(fields: _Fields, concurrency: int) -> int:
     text, output = fields.text("client_requests"), fields.whole("output_tokens")
     by_output = re.search(rf"output {output}: (\d+) x concurrency", text)
     capped = re.search(r"(\d+) x concurrency up to (\d+); (\d+) at (\d+)", text)
-    if by_output:
-        return _ClientLoad(ratio, 1.0, _whole_number(by_output.group(1)) * concurrency)
-    if capped and concurrency > _whole_number(capped.group(2)):
-        return _ClientLoad(ratio, 1.0, _whole_number(capped.group(3)))
-    times = re.search(r"(\d+) x concurrency", text)
+    if capped and not by_output and concurrency > _whole_number(capped.group(2)):
+        return _whole_number(capped.group(3))
+    times = by_output or re.search(r"(\d+) x concurrency", text)
     if times is not None:
-        return _ClientLoad(ratio, 1.0, _whole_number(times.group(1)) * concurrency)
-    plain = leading_number(text, "client_requests")
-    if plain is not None:
-        return _ClientLoad(ratio, 1.0, plain)
-    fields.unknown.append("client_requests")
-    if stated is not None:
-        return _ClientLoad(ratio, 1.0, 10 * concurrency)
-    fields.unknown.append("client_range_ratio")
-    return _ClientLoad(1.0 - UNSTATED_LENGTH_SPREAD, 1.0 + UNSTATED_LENGTH_SPREAD, 10 * concurrency)
+        return _whole_number(times.group(1)) * concurrency
+    plain = fields.stated("client_requests")
+    if plain is None:
+        fields.unknown.append("client_requests")
+    return 10 * concurrency if plain is None else plain
 
 
 def _kv_cache(fields: _Fields, engine: str) -> Dtype:
@@ -533,7 +559,8 @@ def _kv_cache(fields: _Fields, engine: str) -> Dtype:
 def _schedule(fields: _Fields, engine: str, concurrency: int, ranks: int) -> Schedule:
     mixed_text = fields.text("mixed_steps")
     other, engines = fields.settings.get("other_settings", ""), load_hardware().engines
-    usual = engines.get(engine, engines["vllm"])
+    stands_in = STAND_INS.get(engine)
+    usual = engines.get(stands_in[0] if stands_in else engine, engines["vllm"])
     mixed = not mixed_text.startswith("no") if mixed_text else usual.mixed_steps
     if not mixed_text:
         fields.unknown.append("mixed_steps")
@@ -554,7 +581,7 @@ def _schedule(fields: _Fields, engine: str, concurrency: int, ranks: int) -> Sch
         receive = _whole_number(most if least is None or concurrency >= _whole_number(least) else otherwise)
     return Schedule(
         mixed_steps=mixed,
-        whole_prompts="whole prompts" in mixed_text or usual.whole_prompts,
+        whole_prompts="whole prompts" in mixed_text or usual.whole_prompts or stands_in is not None,
         batch_wait_steps=wait_steps,
         batch_wait_fill=fill,
         batch_wait_requests=wanted,
@@ -596,11 +623,11 @@ def _ranks(count: int) -> int:
     return count
 
 
-def _server_settings(
-    fields: _Fields, engine: str, concurrency: int, dp: int, draft: int, fraction: float | None
-) -> tuple[WorkerSettings, ...]:
+def _server_settings(fields: _Fields, labels: Row, concurrency: int, dp: int, draft: int) -> tuple[WorkerSettings, ...]:
+    engine = labels["engine"]
+    limits = start_limits(engine, labels["sku"], fields.row.get("engine_version", ""))
     if _is_disaggregated(fields.row, fields.settings):
-        return tuple(_role_settings(fields, engine, role, concurrency) for role in ("prefill", "decode"))
+        return tuple(_role_settings(fields, engine, role, limits) for role in ("prefill", "decode"))
     pp = fields.number("pp_size") or 1
     gpus = fields.number("gpus") or _printed_gpus(fields, dp) * pp
     dp = _ranks(min(dp, gpus // pp))
@@ -609,11 +636,36 @@ def _server_settings(
     return (
         WorkerSettings(
             parallelism=Parallelism(tp=tp, pp=pp, dp=dp, ep=ep, across_domains=True),
-            max_batched_tokens=max(LEAST_BATCHED_TOKENS, _token_limit(fields, engine, concurrency, draft) * dp),
-            max_running_requests=_running_limit(fields, engine, concurrency, dp),
-            memory_fraction=fraction,
+            max_batched_tokens=max(
+                LEAST_BATCHED_TOKENS, _token_limit(fields, engine, concurrency, draft, limits) * _per_rank(engine, dp)
+            ),
+            max_running_requests=_running_limit(fields, engine, concurrency, dp, limits),
+            memory_fraction=fields.stated("kv_memory_fraction", leading_share),
         ),
     )
+
+
+def start_limits(engine: str, sku: str, version: str = "") -> StartLimits:
+    """The limits that an engine starts with on a GPU where none are stated: of its release, else of its newest.
+
+    >>> start_limits("sglang", "b200-sxm").max_batched_tokens, start_limits("atom", "mi355x").max_running_requests
+    (16384, 512)
+    """
+    db = load_hardware()
+    if engine in STAND_INS:
+        return STAND_INS[engine][1]
+    if engine not in db.engines or sku not in db.skus:
+        return StartLimits(max_running_requests=1024, max_batched_tokens=8192)
+    try:
+        rule = db.engines[engine].memory_rule(version or None)
+    except InputError:  # the tag of an image
+        rule = db.engines[engine].memory_rule()
+    return rule.limits_on(db.skus[sku].seen_bytes / 2**30, db.skus[sku].architecture)
+
+
+def _per_rank(engine: str, dp: int) -> int:
+    """Attention ranks that a stated limit holds for each of."""
+    return dp if engine in LIMITS_PER_RANK else 1
 
 
 def _printed_gpus(fields: _Fields, dp: int) -> int:
@@ -631,39 +683,35 @@ def _printed_gpus(fields: _Fields, dp: int) -> int:
 
 
 def _expert_parallel(fields: _Fields, gpus: int) -> int:
-    true = fields.number("moe_ep")
-    stated = leading_number(fields.settings.get("expert_parallel", ""), "expert_parallel")
-    ep = true or stated or fields.number("moe_ep_size") or 1
+    ep = fields.number("moe_ep") or fields.stated("expert_parallel") or fields.number("moe_ep_size") or 1
     return ep if gpus % ep == 0 else 1
 
 
-def _token_limit(fields: _Fields, engine: str, concurrency: int, draft: int) -> int:
+def _token_limit(fields: _Fields, engine: str, concurrency: int, draft: int, limits: StartLimits) -> int:
     text = fields.text("max_num_tokens")
     isl = fields.whole("input_tokens")
     if "ceil64" in text:
         rows = (draft + 1) * concurrency if "mtp" in text else concurrency
         tokens = 64 * math.ceil((rows + isl + 64) / 64)
         return max(8192, tokens) if text.startswith("max(8192") else tokens
-    stated = leading_number(text, "max_num_tokens")
+    stated = fields.stated("max_num_tokens")
     if stated is not None:
         return stated
     if "not set" not in text:
         fields.unknown.append("max_num_tokens")
         if engine == "tensorrt-llm":
             return isl + UNSTATED_ROOM_TOKENS + concurrency
-    return DEFAULT_MAX_BATCHED_TOKENS
+    return limits.max_batched_tokens or max(limits.least_batched_tokens, isl + fields.whole("output_tokens"))
 
 
-def _running_limit(fields: _Fields, engine: str, concurrency: int, dp: int) -> int:
+def _running_limit(fields: _Fields, engine: str, concurrency: int, dp: int, limits: StartLimits) -> int:
     text = fields.text("max_num_seqs")
     if text.startswith("= concurrency"):
         return concurrency
-    stated = leading_number(text, "max_num_seqs")
+    stated = fields.stated("max_num_seqs")
     if stated is None and "not set" not in text:
         fields.unknown.append("max_num_seqs")
-    if stated is None:
-        return DEFAULT_MAX_RUNNING_REQUESTS.get(engine, 1024) * dp
-    return stated * (dp if engine in LIMITS_PER_RANK else 1)
+    return limits.max_running_requests * dp if stated is None else stated * _per_rank(engine, dp)
 
 
 def _is_disaggregated(row: Row, settings: Row) -> bool:
@@ -671,12 +719,12 @@ def _is_disaggregated(row: Row, settings: Row) -> bool:
     return bool(settings.get("prefill_workers")) or row.get("mode", "").lower().startswith("disagg")
 
 
-def _role_settings(fields: _Fields, engine: str, role: str, concurrency: int) -> WorkerSettings:
+def _role_settings(fields: _Fields, engine: str, role: str, limits: StartLimits) -> WorkerSettings:
     """The servers of one role: as the settings say, else as the row does."""
     settings = fields.settings
 
     def stated(name: str, in_row: str = "") -> int | None:
-        number = leading_number(settings.get(f"{role}_{name}", ""), f"{role}_{name}")
+        number = fields.stated(f"{role}_{name}")
         return number if number is not None or not in_row else fields.number(f"{role}_{in_row}")
 
     workers, tp, pp = stated("workers", "num_workers"), stated("tp", "tp_size"), fields.number(f"{role}_pp_size") or 1
@@ -700,12 +748,12 @@ def _role_settings(fields: _Fields, engine: str, role: str, concurrency: int) ->
     tp = tp or max(1, gpus // pp)
     ep = stated("ep", "moe_ep_size") or (gpus if dp > 1 else 1)
     tokens, running = stated("max_num_tokens"), stated("max_num_seqs")
-    per_rank = dp if engine in LIMITS_PER_RANK else 1
-    default = UNSTATED_PREFILL_TOKENS if role == "prefill" else DEFAULT_MAX_BATCHED_TOKENS
+    per_rank = _per_rank(engine, dp)
+    default = UNSTATED_PREFILL_TOKENS if role == "prefill" else limits.max_batched_tokens or 8192
     return WorkerSettings(
         workers=workers,
         parallelism=Parallelism(tp=tp, pp=pp, dp=dp, ep=ep if (tp * dp) % ep == 0 else 1, across_domains=True),
         max_batched_tokens=max(LEAST_BATCHED_TOKENS, (tokens or default) * per_rank),
-        max_running_requests=running * per_rank if running else DEFAULT_MAX_RUNNING_REQUESTS.get(engine, 1024) * dp,
-        memory_fraction=leading_share(settings.get(f"{role}_kv_memory_fraction", ""), f"{role}_kv_memory_fraction"),
+        max_running_requests=running * per_rank if running else limits.max_running_requests * dp,
+        memory_fraction=fields.stated(f"{role}_kv_memory_fraction", leading_share),
     )

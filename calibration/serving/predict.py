@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from calibration.serving.checkpoints import model_of, precision_of
-from calibration.serving.measured_runs import RefusedRun, ServingPoint, Statistic, WorkerSettings
+from calibration.serving.measured_runs import STAND_INS, RefusedRun, ServingPoint, Statistic, WorkerSettings
 from hardware_db import HardwareDb, select_calibration
 from planner.core import InputError, IntArray, Metric, PlannerError, UnknownNameError
 from planner.engine import ReplicaConfig, Speculation
@@ -173,12 +173,12 @@ def prediction_of(point: ServingPoint, run: ReplayedRun) -> Prediction:
 def drawn_lengths(point: ServingPoint) -> tuple[IntArray, IntArray]:
     """Input and output tokens of the run's requests, in order, as its client drew them, or as it logged them.
 
-    Drawn: numpy's legacy generator seeded with 0; inputs first, then outputs, uniform on [int(ratio * L), L]
-    (`sample_random_requests` of the InferenceX client, default seed).
+    Drawn: numpy's legacy generator; inputs first, then outputs, uniform on [int(ratio * L), L], at least 1
+    (`sample_random_requests` of the InferenceX client, seed 0, and of SGLang's, `measured_runs.SGLANG_SEED`).
     """
     if point.drawn_inputs:
         return np.array(point.drawn_inputs, dtype=np.int64), np.array(point.drawn_outputs, dtype=np.int64)
-    generator = np.random.RandomState(0)
+    generator = np.random.RandomState(point.seed)
 
     def draw(tokens: int) -> IntArray:
         least, most = max(1, int(tokens * point.range_ratio)), int(tokens * point.range_top)
@@ -208,7 +208,8 @@ def _with_context(llm: LlmSpec, point: ServingPoint) -> LlmSpec:
 
 
 def _config(point: ServingPoint, server: WorkerSettings, llm: LlmSpec, db: HardwareDb) -> ReplicaConfig:
-    if point.engine not in db.engines:
+    engine, _ = STAND_INS.get(point.engine, (point.engine, None))
+    if engine not in db.engines:
         raise UnknownNameError("points.engine", point.engine, db.engines)
     if point.sku not in db.skus:
         raise UnknownNameError("points.sku", point.sku, db.skus)
@@ -226,12 +227,12 @@ def _config(point: ServingPoint, server: WorkerSettings, llm: LlmSpec, db: Hardw
     return ReplicaConfig(
         llm=llm,
         sku=db.skus[point.sku],
-        engine=db.engines[point.engine],
+        engine=db.engines[engine],
         precision=precision_of(point, llm, db.skus[point.sku]),
         parallelism=split,
         max_running_requests=server.max_running_requests,
         max_batched_tokens=server.max_batched_tokens,
-        calibration=select_calibration(db, point.sku, point.engine),
+        calibration=select_calibration(db, point.sku, engine),
         memory_fraction=server.memory_fraction,
         speculation=speculation,
         own_schedule=point.schedule,

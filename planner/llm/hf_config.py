@@ -238,6 +238,7 @@ _MARKERS: dict[Feature, tuple[str, ...]] = {
         "n_shared_experts",
         "num_shared_experts",
         "num_shared_expert",
+        "moe_num_shared_experts",
         "shared_expert_intermediate_size",
         "shared_intermediate_size",
     ),

@@ -30,6 +30,7 @@ from planner.llm.hf_layers import (
     chunked_attention,
     corrected_experts,
     deepseek_experts,
+    ernie_experts,
     gated_layers,
     interleaved_experts,
     late_windows,
@@ -223,6 +224,13 @@ FAMILIES: dict[str, ModelFamily] = {
             qkv_bias="attention_bias", qk_norm=QkNorm.SHARED, qk_norm_flag="use_qk_norm", required=_KV_AND_HEAD
         ),
         models=frozenset({Feature.SHARED_EXPERTS, Feature.LEADING_DENSE}),
+    ),
+    "glm4_moe_lite": _DEEPSEEK_MOE,
+    "ernie4_5_moe": ModelFamily(
+        ernie_experts,
+        attention=AttentionTraits(required=_KV),
+        models=frozenset({Feature.SHARED_EXPERTS, Feature.LEADING_DENSE}),
+        tied=True,
     ),
     "gemma2": ModelFamily(
         attentions=alternating_windows,

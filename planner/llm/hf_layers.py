@@ -299,6 +299,23 @@ def late_layers(fields: ConfigFields) -> list[bool]:
     return [layer >= first and layer % step == 0 for layer in range(layer_count(fields))]
 
 
+def ernie_experts(fields: ConfigFields) -> FeedForwards:
+    """ERNIE 4.5: experts in every ``moe_layer_interval``-th layer from ``moe_layer_start_index`` to its end, corrected.
+
+    An end of -1 is the last layer (``Ernie4_5_MoeConfig``). Biases are refused.
+    """
+    if fields.flag("use_bias", default=False):
+        raise fields.unmodelled("use_bias", True, "biases are not modelled in model_type ernie4_5_moe")
+    layers, step = layer_count(fields), fields.size("moe_layer_interval", default=1)
+    end = fields.values.get("moe_layer_end_index")
+    last = layers - 1 if end in (None, -1) else fields.count("moe_layer_end_index")
+    first, width = fields.count("moe_layer_start_index"), fields.size("moe_intermediate_size")
+    named = ConfigFields({**fields.values, "num_experts_per_tok": fields.size("moe_k")}, fields.prefix)
+    shared = fields.count("moe_num_shared_experts") * width
+    experts = routed_experts(named, "moe_num_experts", "moe_intermediate_size", shared, router_bias=True)
+    return dense_and_sparse(fields, [first <= i <= last and (i + 1) % step == 0 for i in range(layers)], experts)
+
+
 def interleaved_experts(fields: ConfigFields) -> FeedForwards:
     """Llama 4: experts and one shared expert in every ``interleave_moe_layer_step``-th layer, or in ``moe_layers``."""
     layers, step = layer_count(fields), fields.size("interleave_moe_layer_step", default=1)

@@ -24,42 +24,8 @@ from planner.llm.sizes import layer_embedding_parameters, mtp_parameters
 from tests.configs import Config, kv_window_bytes, preset_config
 from tests.places import SHARED
 
-GEMMA_4_E2B: Config = {
-    # Sizes of huggingface.co/google/gemma-4-E2B-it (config.json)
-    "model_type": "gemma4_text",
-    "hidden_size": 1536,
-    "num_hidden_layers": 35,
-    "intermediate_size": 6144,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 1,
-    "head_dim": 256,
-    "global_head_dim": 512,
-    "num_global_key_value_heads": None,
-    "attention_k_eq_v": False,
-    "sliding_window": 512,
-    "layer_types": (["sliding_attention"] * 4 + ["full_attention"]) * 7,
-    "num_kv_shared_layers": 20,
-    "use_double_wide_mlp": True,
-    "hidden_size_per_layer_input": 256,
-    "vocab_size_per_layer_input": 262144,
-    "vocab_size": 262144,
-    "max_position_embeddings": 131072,
-    "tie_word_embeddings": True,
-}
-
-
-GEMMA_4_E4B: Config = GEMMA_4_E2B | {
-    # Sizes of huggingface.co/google/gemma-4-E4B-it (config.json)
-    "hidden_size": 2560,
-    "num_hidden_layers": 42,
-    "intermediate_size": 10240,
-    "num_key_value_heads": 2,
-    "layer_types": (["sliding_attention"] * 5 + ["full_attention"]) * 7,
-    "num_kv_shared_layers": 18,
-    "use_double_wide_mlp": False,
-}
-
-
+GEMMA_4_E2B: Config = preset_config("gemma-4-e2b")
+GEMMA_4_E4B: Config = preset_config("gemma-4-e4b")
 _PRO_GLOBAL = (0, 7, 15, 23, 31, 39, 47, 55, 62, 69)
 MIMO_V2_5_PRO: Config = {
     # Sizes of the model card, huggingface.co/XiaomiMiMo/MiMo-V2.5-Pro: 70 layers, 60 of them windowed, 1 dense
@@ -119,24 +85,7 @@ EXAONE_4_32B: Config = {
     "sliding_window_pattern": "LLLG",
     "tie_word_embeddings": False,
 }
-MINISTRAL_3_8B: Config = {
-    # Text part of huggingface.co/mistralai/Ministral-3-8B-Instruct-2512 (config.json)
-    "model_type": "mistral3",
-    "text_config": {
-        "model_type": "ministral3",
-        "hidden_size": 4096,
-        "num_hidden_layers": 34,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 14336,
-        "vocab_size": 131072,
-        "max_position_embeddings": 262144,
-        "sliding_window": None,
-        "tie_word_embeddings": False,
-        "rope_parameters": {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 16384},
-    },
-}
+MINISTRAL_3_8B: Config = preset_config("ministral-3-8b")
 
 
 def spec(config: Config, **changes: Any) -> LlmSpec:

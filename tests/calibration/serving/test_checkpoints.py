@@ -57,6 +57,13 @@ NAMES = {
         nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8 nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-NVFP4
     """,
     "llama-2-70b": "meta-llama/Llama-2-70b-chat-hf",
+    "qwen3-next-80b-a3b-thinking": "Qwen/Qwen3-Coder-Next-FP8 Qwen/Qwen3-Next-80B-A3B-Instruct",
+    "step-3.7-flash": "stepfun-ai/Step-3.5-Flash-FP8",
+    "ministral-3-8b": "mistralai/Ministral-3-8B-Instruct-2512 mistralai/Ministral-3-8B-Reasoning-2512",
+    "gemma-4-e4b": "google/gemma-4-E4B-it",
+    "glm-4.7-flash": "zai-org/GLM-4.7-Flash",
+    "ernie-4.5-21b-a3b-pt": "baidu/ERNIE-4.5-21B-A3B-PT baidu/ERNIE-4.5-21B-A3B-Base-PT",
+    "ernie-4.5-300b-a47b-pt": "baidu/ERNIE-4.5-300B-A47B-PT",
 }
 """Names of published checkpoints with the layers of each preset."""
 

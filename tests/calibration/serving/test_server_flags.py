@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,10 @@ mi300x,fp8,sglang,none,deepseek-ai/DeepSeek-R1-0528,-m sglang.launch_server --me
 --cuda-graph-max-bs=128 --chunked-prefill-size=131072 --kv-cache-dtype fp8_e4m3,10 x concurrency,\
 benchmarks/single_node/fixed_seq_len/dsr1_fp8_mi300x.sh
 mi355x,fp8,sglang,none,deepseek-ai/DeepSeek-R1-0528,--chunked-prefill-size=$PREFILL_SIZE --mem-fraction-static 0.8 \
---kv-cache-dtype fp8_e4m3,10 x concurrency,benchmarks/single_node/fixed_seq_len/dsr1_fp8_mi355x.sh
+--cuda-graph-max-bs "$CONC" --kv-cache-dtype fp8_e4m3,10 x concurrency,\
+benchmarks/single_node/fixed_seq_len/dsr1_fp8_mi355x.sh
+mi355x,fp8,atom,none,deepseek-ai/DeepSeek-R1-0528,-m atom.entrypoints.openai_server -tp $TP --kv_cache_dtype fp8,\
+10 x concurrency,benchmarks/single_node/fixed_seq_len/dsr1_fp8_mi355x_atom.sh
 """
 
 
@@ -45,7 +49,26 @@ def test_flags_become_settings(runs: dict[str, ServingPoint | RefusedRun]) -> No
     assert one.servers[0].memory_fraction == 0.8
     assert (one.kv_cache, one.requests, one.range_ratio) == (Dtype.FP8, 40, 0.8)
     assert "max_num_tokens" not in one.unknown
-    assert "max_num_tokens" in three.unknown  # a variable of the script
+    assert "max_num_tokens" in three.unknown  # a variable that the script's settings do not give
+    assert three.servers[0].max_batched_tokens == 16384  # SGLang's own above 160 GiB
+    assert (one.schedule.captured_decodes, three.schedule.captured_decodes) == (128, 16)
+
+
+def test_atom_is_played_with_its_own_limits_on_the_engine_that_stands_in(runs: dict[str, Any]) -> None:
+    """atom/config.py of ROCm/ATOM: 16,384 tokens, 512 sequences; its steps hold whole prompts, or decodes."""
+    two, hardware = runs["two"], load_hardware()
+    assert (two.engine, two.servers[0].max_batched_tokens, two.servers[0].max_running_requests) == ("atom", 16384, 512)
+    assert (two.kv_cache, two.schedule.mixed_steps, two.schedule.whole_prompts) == (Dtype.FP8, False, True)
+    assert predict(two, hardware).tpot_s is not None
+
+
+@pytest.mark.parametrize(("users", "tokens"), [("32", "196608"), ("64", "32768")])
+def test_a_variable_that_the_script_sets_twice_depends_on_the_load(users: str, tokens: str) -> None:
+    """dsr1_fp4_mi355x.sh of SemiAnalysisAI/InferenceX at 1d3f38d: less for 8192/1024 above 32 users."""
+    row = {"input_tokens": "8192", "output_tokens": "1024", "concurrency": users}
+    flags = {"server_flags": "--chunked-prefill-size=$PREFILL_SIZE"}
+    flags["script_variables"] = "PREFILL_SIZE=196608;PREFILL_SIZE=32768"
+    assert settings_of_flags(row, [flags])["max_num_tokens"] == tokens
 
 
 def test_medians_stand_where_there_are_no_means(runs: dict[str, ServingPoint | RefusedRun]) -> None:
@@ -86,4 +109,4 @@ def test_flags_that_turn_graphs_off_leave_no_step_captured(tmp_path: Path, flags
     (tmp_path / "amd_settings.csv").write_text(settings, encoding="utf-8")
     one = next(run for run in read_serving_runs(tmp_path / "amd_points.csv") if run.id == "one")
     assert isinstance(one, ServingPoint)
-    assert one.schedule.captured_decodes == (0 if eager else None)
+    assert one.schedule.captured_decodes == (0 if eager else 128)
