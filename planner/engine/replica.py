@@ -244,10 +244,9 @@ class ReplicaConfig(Frozen):
             notes.append(f"{self.sku.id}: not measured: shares of peak as fitted on {self.calibration.sku}")
         else:
             notes.extend(self._provenance())
-        if self.parallelism.tp > fast_domain_gpus(self.sku):
+        if self.parallelism.gpus > fast_domain_gpus(self.sku):
             notes.append(
-                f"{self.sku.id}: TP {self.parallelism.tp} crosses the network: not measured, taken as sums inside each "
-                "domain and then across them, at the speed of the network link and the latency inside a domain"
+                f"{self.sku.id}: {self.parallelism.label} spans servers: timed as on InfiniBand or RoCE; EFA is slower"
             )
         if self.sku.memory_seen_bytes is None:
             notes.append(

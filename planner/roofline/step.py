@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import singledispatchmethod
 
@@ -634,8 +635,17 @@ class _Builder:
         return operators
 
     def transfers(self, hops: int) -> list[Operator]:
-        """Hidden states, with the residuals kept by then, sent on to the next stage so many times."""
-        if not hops:
-            return []
+        """Hidden states, with the residuals kept by then, sent on to the next stage so many times.
+
+        Stages fill one fast domain after the other; of a single stage the hop is one between domains if there are any.
+        """
         sent = (self.llm.residual_streams + kept_residuals(self.llm)[0]) * self.hidden
-        return [self.collective(OperatorFamily.STAGE_TRANSFER, "all_gather", 2, float(hops), Driver.TOKENS, sent, 1.0)]
+        domains = math.ceil(self.parallelism.gpus / fast_domain_gpus(self.sku))
+        across = min(hops, domains - 1)
+        family, driver = OperatorFamily.STAGE_TRANSFER, Driver.TOKENS
+        inside = self.collective(family, "all_gather", 2, float(hops - across), driver, sent, 1.0)
+        network = self.sku.node.nic_bytes_per_s_per_gpu.value
+        # A gather of two halves sends what one GPU has to the other.
+        halves = 1, 2, 2.0 * sent * ACTIVATION_BYTES, inside.link_bytes_per_s, network
+        crossing = NetworkCollective(family, self.half, float(across), driver, "all_gather", *halves)
+        return [one for one in (inside, crossing) if one.count]

@@ -467,6 +467,21 @@ class TestTiers:
             took_us = 1e6 * operator_seconds(one, Load.of(decodes(size, 1), Parallelism()), gpu, link)
             assert took_us == pytest.approx(measured_us, rel=0.6 if measured_us == 31.36 else 0.36)
 
+    def test_a_hop_between_servers_takes_what_two_gpus_on_a_network_take(self) -> None:
+        # kubernetes-sigs/dranet @f258477, all-gather over two B200 with a port of 400 Gb/s each: each sends its half.
+        gpu, split = calibrated("b200-sxm"), Parallelism(tp=8, pp=4)
+        found = step_operators(load_llm("llama-3.1-405b"), gpu.sku, BF16, split)
+        hop = next(one for one in found if one.family is OperatorFamily.STAGE_TRANSFER)
+        assert isinstance(hop, NetworkCollective)
+        assert (hop.count, hop.payload_bytes) == (3.0, 2 * 16_384 * 2)
+        for size, measured_us in ((2**16, 22.3), (2**20, 46.45), (2**23, 150.1)):
+            load = Load.of(decodes(4 * size // (2 * 16_384 * 2), 1), split)
+            took_us = 1e6 * operator_seconds(hop, load, gpu, math.inf) / hop.count
+            assert took_us == pytest.approx(measured_us, rel=0.25)
+        # Stages of two GPUs: seven hops, one of which leaves the server of eight.
+        found = step_operators(load_llm("llama-3.1-70b"), gpu.sku, BF16, Parallelism(tp=2, pp=8))
+        assert [one.count for one in found if one.family is OperatorFamily.STAGE_TRANSFER] == [6.0, 1.0]
+
     @pytest.mark.parametrize(
         ("sku", "gpus", "tokens", "dispatch_us", "combine_us", "within"),
         [
