@@ -18,7 +18,7 @@ import numpy as np
 
 from calibration import block_sparse, chosen_keys, compressed, operators, recurrent, served, sparse_index
 from calibration.fit import Problem, fit, fittable
-from calibration.served import SLOW_SHARE, expert_rows
+from calibration.served import SLOW_SHARE, expert_rows, expert_table
 from calibration.tables import ColumnTable, Mask, read_table
 from hardware_db import Calibration, GpuSku, KernelFit
 from planner.core import InputError, UnknownNameError
@@ -68,6 +68,9 @@ COLLECTIVE_GPUS = (2, 4, 8)
 """Numbers of GPUs that collectives were measured over."""
 MIN_ROWS = 200
 """Rows below which a kernel is not fitted (collectives, of two dozen sizes, apart)."""
+MOST_TIMES_WORSE = 2.0
+"""Held-out error of an engine's experts, over the least of any, beyond which another engine's stand for them. A choice:
+experts of a dozen models or more are within 1.8, those of two (SGLang's NVFP4 on Blackwell) at 2.4 to 3."""
 EXCHANGE_SMS = 20.0
 """SMs given to the throughput kernel of expert exchange; DeepEP's default (deepseek-ai/DeepEP, Buffer.num_sms)."""
 ELEMENTWISE_FOLDERS = {"a100-sxm-80gb": ("vidur_a100", "a100-sxm-80gb")}
@@ -220,11 +223,18 @@ def _best_fits(candidates: list[Candidate]) -> FitsByBackend:
 
 
 def _without_slow_paths(key: str, fitted: FitsByBackend) -> FitsByBackend:
-    """Without experts that read their weights slower than any kernel chosen for serving: another's stand for them."""
-    if not key.startswith("experts/"):
+    """Without experts that read their weights slower than any kernel chosen for serving, and without those of few
+    models that tell less about others than another engine's do: another's stand for them.
+    """
+    if not key.startswith("experts/") or not fitted:
         return fitted
     share = {backend: one.parameters["memory_efficiency"].value for backend, (_, one) in fitted.items()}
-    return {backend: both for backend, both in fitted.items() if share[backend] >= SLOW_SHARE}
+    most = MOST_TIMES_WORSE * min(one.median_error for _, one in fitted.values())
+    return {
+        backend: (candidate, one)
+        for backend, (candidate, one) in fitted.items()
+        if share[backend] >= SLOW_SHARE and one.median_error <= most
+    }
 
 
 def _engine_fit(backend: str, fitted: FitsByBackend) -> KernelFit:
@@ -522,15 +532,18 @@ def _fit_of(fitted: Mapping[str, FitsByBackend], backend: str, key: str) -> Kern
 
 
 def _experts(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
-    table = read_table(folder, "moe")
+    table = expert_table(folder)
     if table is None:
         return
     for variant, dtype in EXPERT_DTYPES.items():
-        candidates = []
-        for chosen in expert_rows(table, sku.architecture, variant, dtype):
+        candidates, found = [], expert_rows(table, sku.architecture, variant, dtype)
+        most = max((chosen.models for chosen in found), default=0)
+        for chosen in found:
+            if chosen.models == 1 < most:  # an engine measured on one model takes the fit of one measured on more
+                continue
             problem = operators.experts(chosen.rows, sku, variant, chosen.more)
             if len(chosen.rows) >= MIN_ROWS and fittable(problem):
-                version = str(chosen.rows.columns["backend_version"][0])
+                version = max(chosen.rows.text("backend_version").tolist())
                 note, by = chosen.note, chosen.measured_by
                 candidates.append(Candidate(chosen.backend, version, chosen.kernel, (problem,), note, measured_by=by))
         if candidates:

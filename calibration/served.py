@@ -14,6 +14,7 @@ rows say nothing about the next box, so that those of a box that does not are ta
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +30,13 @@ SLOW_SHARE = 0.25
 UNTUNED_RATIO = 1.5
 """Times the bound of more or less work from which a row is a tactic that was not tuned: tuned rows scatter by 1.2."""
 GROUP_LIMITED = {"hidden": 7168.0, "inter": 2048.0, "topk": 8.0, "num_experts": 256.0}
-"""DeepSeek-V3, whose router picks groups of experts first (arXiv:2412.19437, sec. 2.1.2). Dealt in strides its tokens
-all choose the groups of the first ranks: the time of a balanced row does not fall with their number."""
+"""DeepSeek-V3, whose router picks four of eight groups of experts first (arXiv:2412.19437, sec. 2.1.2)."""
+GROUP_LIMITED_BACKENDS = ("vllm", "sglang")
+"""Backends whose rows were timed with that router on made-up scores of 0 and 1. It takes what these leave open from the
+first experts, so that the first rank gets more pairs than the row says: of balanced rows over 16 ranks 4.5 of a
+token's 8 instead of 0.5, and their time does not fall with the ranks. TensorRT-LLM's do not use it."""
+EXPERT_TABLES = ("moe", "moe_2026_10")
+"""Tables of routed experts, of which the newest version of an engine that measured a shape and split counts."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,11 @@ class ExpertRows:
     more: ColumnTable
     note: str
 
+    @property
+    def models(self) -> int:
+        """Shapes of models among the rows that shape the form."""
+        return len(set(_shapes(self.rows)))
+
 
 def served_kernels(backend: str, architecture: str, variant: str, dtype: str) -> ServedKernels:
     """Kernel that runs a backend's experts of a format: by `SERVED`, else its own rows."""
@@ -130,12 +141,45 @@ def expert_rows(table: ColumnTable, architecture: str, variant: str, dtype: str)
     return found
 
 
+def expert_table(folder: Path) -> ColumnTable | None:
+    """Routed experts of a folder: of every engine, format, shape and split the newest version that measured it.
+
+    Kernels that an engine does not take by itself (column ``default_eligible``) are left out; whether experts have two
+    matrices or three is that of the same shape in the first table, three where it is not in there.
+    """
+    tables = [table for table in (read_table(folder, name) for name in EXPERT_TABLES) if table is not None]
+    if len(tables) < len(EXPERT_TABLES):
+        return tables[0] if tables else None
+    first, second = tables
+    if "default_eligible" in second.columns:
+        second = second.rows(second.text("default_eligible") != "False")
+    plain = {shape for shape, gated in zip(_shapes(first), first["gated"].tolist(), strict=True) if not gated}
+    second = second.with_columns(gated=np.array([float(shape not in plain) for shape in _shapes(second)]))
+    joined = ColumnTable({name: np.concatenate([first[name], second[name]]) for name in first.columns})
+    versions, which = np.unique(joined.text("backend_version"), return_inverse=True)
+    ages = np.array([_release(version) for version in versions.tolist()])[which]
+    groups = joined.keys("backend", "dtype", "hidden", "inter", "topk", "num_experts", "tp", "ep")
+    newest = np.zeros(groups.max() + 1)
+    np.maximum.at(newest, groups, ages)
+    return joined.rows(ages == newest[groups])
+
+
+def _shapes(table: ColumnTable) -> list[tuple[float, ...]]:
+    return list(zip(*(table[name].tolist() for name in GROUP_LIMITED), strict=True))
+
+
+def _release(version: str) -> float:
+    """A number that grows with the release: 0.31.0 comes after 0.24.0."""
+    major, minor, *patch = (int(part) for part in re.findall(r"[0-9]+", version)[:3])
+    return float((major * 1000 + minor) * 1_000_000 + sum(patch))
+
+
 def _chosen(backend: str, served: ServedKernels, rows: ColumnTable) -> ExpertRows:
     notes = [served.reason]
-    if served.backend == "vllm":
-        at = _concentrated(rows)
+    if served.backend in GROUP_LIMITED_BACKENDS:
+        at = _misrouted(rows)
         rows = rows.rows(~at)
-        notes.append(f"{at.sum()} balanced rows of a group-limited router left out" if at.any() else "")
+        notes.append(f"{at.sum()} rows of a group-limited router left out" if at.any() else "")
     if served.backend == "trtllm":
         at = untuned(rows)
         rows = rows.rows(~at)
@@ -150,9 +194,9 @@ def _chosen(backend: str, served: ServedKernels, rows: ColumnTable) -> ExpertRow
     return ExpertRows(backend, served.backend, main, rows.rows(shaping), rows.rows(~shaping), note)
 
 
-def _concentrated(rows: ColumnTable) -> Mask:
-    """Balanced rows whose routing is not: those of a group-limited router on more than one GPU."""
-    at = (rows.text("distribution") == "balanced") & (rows["ep"] > 1)
+def _misrouted(rows: ColumnTable) -> Mask:
+    """Rows of a group-limited router whose load is another one: all on more than one GPU, balanced ones on one too."""
+    at = (rows.text("distribution") == "balanced") | (rows["ep"] > 1)
     for name, value in GROUP_LIMITED.items():
         at &= rows[name] == value
     return np.asarray(at)

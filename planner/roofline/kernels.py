@@ -19,7 +19,8 @@ et al. 2022, MegaBlocks, arXiv:2211.15841).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -105,6 +106,32 @@ def gemm_s(row: Constants, table: FloatArray, m: float, n: float, k: float) -> f
         values = m * (k + row.quantise_row)
         took += values * (2.0 + row.activation_bytes) / (row.quantise_efficiency * row.bytes_per_s)
     return corrected_s(table, took, max(2.0 * m * n * k / row.flops_per_s, moving), m, n)
+
+
+def grouped_gemm_s(
+    rows: FloatArray, groups: FloatArray, n: float, k: float, form: GemmForm, peaks: GpuPeaks, stored: WeightFormat
+) -> FloatArray:
+    """Time [s] of y[m, n] = x[m, k] W[k, n] for groups of rows with a matrix each, by the library of the dense product.
+
+    That is `gemm_s` of the outputs of all groups: as many tiles over the same inner width, each group's own rows read.
+    DeepGEMM's grouped kernels are its dense ones with another matrix for every tile of rows (README of
+    github.com/deepseek-ai/DeepGEMM, "Grouped GEMMs").
+
+    Args:
+        rows: m, rows of a group, any shape.
+        groups: that have any rows, shape of `rows`.
+        n: output width.
+        k: inner width.
+        form: coefficients of the dense product.
+        peaks: of the GPU in the format of the arithmetic.
+        stored: how weights are stored; inputs come quantised.
+
+    Returns:
+        Durations, shape of `rows` [s].
+    """
+    others = np.maximum(1.0 - 1.0 / groups, 0.0) * rows * stored.activation_bytes / n
+    read: dict[str, Any] = {"weight_bytes": stored.weight_bytes + others, "quantised": False}
+    return np.asarray(gemm_s(rows, groups * n, k, form, peaks, replace(stored, **read)))
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -46,9 +46,10 @@ from planner.roofline.kernels import (
     exchanged_bytes,
     experts_s,
     gemm_s,
+    grouped_gemm_s,
     network_s,
 )
-from planner.roofline.shape import Load, OperatorFamily
+from planner.roofline.shape import TINY_COUNT, Load, OperatorFamily
 
 ACTIVATION_BYTES = 2.0
 """Bytes per activation value between operators: residual stream and collectives stay in 16 bit in all engines."""
@@ -59,6 +60,11 @@ DISPATCH_BYTES = 1.0 + 4.0 / 128.0
 arXiv:2412.19437, 3.2; deepseek-ai/DeepEP, ``low_latency_dispatch``)."""
 EXPERT_LAUNCHES = 6.0
 """Kernels of routed experts in a layer: routing, permutation, two grouped products, activation and sum."""
+GROUPED_GEMM = "gemm/fp8_block"
+"""Fit of the library whose grouped kernels run block-scaled 8-bit experts behind an all-to-all: DeepGEMM."""
+LOW_LATENCY_TOKENS = 1024.0
+"""Most tokens of a rank that low-latency all-to-all kernels carry; they lay rows out by expert themselves
+(``num_max_dispatch_tokens_per_rank`` <= 1024 in token_dispatcher/deepep.py of SGLang)."""
 
 _FLOAT_8 = ("fp8", "fp8_token", "fp8_block")
 _PACKED = ("int4_wo", "mxfp4_wo", "int8_wo", "bf16")
@@ -346,6 +352,8 @@ class Experts(Operator):
         weights: number format of the weights.
         activations: number format of the activations.
         skew: exponent of the experts' popularity, 0 = all alike.
+        copies: of experts, with which the engine balances.
+        sent: tokens come by an all-to-all, those for this GPU's experts alone; else every GPU sees all of its group.
     """
 
     hidden: float
@@ -357,21 +365,25 @@ class Experts(Operator):
     weights: Dtype
     activations: Dtype
     skew: float
+    copies: int = 0
+    sent: bool = False
 
     @property
     def fit_keys(self) -> tuple[str, ...]:
-        """Experts of the weights' format or its relatives."""
-        return tuple(f"experts/{name}" for name in GEMM_FALLBACKS[weight_key(self.weights, self.activations)])
+        """Experts of the weights' format or its relatives; of block-scaled 8 bits that were sent, matrix products."""
+        grouped = (GROUPED_GEMM,) if self.sent and self.weights is Dtype.FP8_BLOCK else ()
+        return (*grouped, *(f"experts/{name}" for name in GEMM_FALLBACKS[weight_key(self.weights, self.activations)]))
 
     @property
     def launches(self) -> float:
         """Kernels launched for it over all layers."""
         return EXPERT_LAUNCHES * self.count
 
-    def _routed(self, load: Load) -> tuple[Number, Number]:
+    def _routed(self, load: Load) -> tuple[FloatArray, FloatArray]:
         """(token, expert) pairs and active experts of this GPU."""
-        padded = math.ceil(self.total / self.ep) * self.ep
-        return routed_load(np.asarray(load.group_tokens), padded, self.visits, self.ep, self.skew)
+        missing = -(self.total + self.copies) % self.ep
+        tokens = np.asarray(load.group_tokens)
+        return routed_load(tokens, self.total, self.visits, self.ep, self.skew, self.copies + missing)
 
     def work(self, load: Load) -> OperatorWork:
         """FLOPs of the (token, expert) pairs that fall here; weights of the experts hit."""
@@ -383,8 +395,11 @@ class Experts(Operator):
         return OperatorWork(2.0 * pairs * weights, traffic)
 
     def kernel_s(self, load: Load, gpu: CalibratedGpu) -> Number | None:
-        """`experts_s` over the routed load."""
-        form = gpu.form(ExpertsForm, *self.fit_keys)
+        """`experts_s` over the routed load, or `_grouped_s`. Those that were sent are fewer than the measured ones."""
+        key = gpu.first_key(*self.fit_keys)
+        if key == GROUPED_GEMM:
+            return self._grouped_s(load, gpu)
+        form = None if key is None else gpu.form(ExpertsForm, key)
         if form is None:
             return None
         pairs, active = self._routed(load)
@@ -393,7 +408,34 @@ class Experts(Operator):
         weight_bytes, activation_bytes = stored.weight_bytes, stored.activation_bytes
         expert = ExpertShape(self.hidden, self.intermediate, self.gated, weight_bytes, activation_bytes, routing)
         tokens = np.asarray(load.group_tokens)
-        return experts_s(tokens, np.asarray(pairs), np.asarray(active), expert, form, gpu.peaks(self.dtype))
+        if self.sent:
+            expert, tokens = replace(expert, routing=None), pairs * self._share_of_pairs
+        return experts_s(tokens, pairs, active, expert, form, gpu.peaks(self.dtype))
+
+    @property
+    def _share_of_pairs(self) -> float:
+        """Tokens that reach a GPU per pair that does, for evenly spread experts."""
+        return (1.0 - (1.0 - 1.0 / self.ep) ** self.visits) * self.ep / self.visits
+
+    def _grouped_s(self, load: Load, gpu: CalibratedGpu) -> Number:
+        """Two grouped products of the library that multiplies dense ones, and the passes around them [s].
+
+        Source: ``moe_runner/deep_gemm.py`` of SGLang, ``deep_gemm_moe.py`` of vLLM. Passes: activation with
+        quantisation; for prompts rows are also laid out by expert before (8 bits) and summed by token after.
+        """
+        form, passes = gpu.form(GemmForm, GROUPED_GEMM), gpu.form(ElementwiseForm, "elementwise/bf16")
+        assert form is not None
+        pairs, active = (np.maximum(values, TINY_COUNT) for values in self._routed(load))
+        peaks, width = gpu.peaks(self.dtype), (2.0 if self.gated else 1.0) * self.intermediate
+        stored, rows = WEIGHT_FORMATS["fp8_block"], pairs / active
+        took = grouped_gemm_s(rows, active, width, self.hidden, form, peaks, stored)
+        took = took + grouped_gemm_s(rows, active, self.hidden, self.intermediate, form, peaks, stored)
+        in_order = np.asarray(load.group_tokens) / self.ep > LOW_LATENCY_TOKENS
+        moved = pairs * (width * ACTIVATION_BYTES + self.intermediate)
+        moved += in_order * pairs * self.hidden * (2.0 + ACTIVATION_BYTES * (1.0 + self._share_of_pairs))
+        if passes is not None:
+            return took + elementwise_s(moved, passes, peaks) + 2.0 * in_order * passes.start_s
+        return took + moved / peaks.bytes_per_s
 
 
 @dataclass(frozen=True)

@@ -538,6 +538,8 @@ class _Builder:
                 weights,
                 activations,
                 self.skew,
+                split.redundant_experts,
+                split.dp > 1 and split.stage_gpus > MOST_GATHERING_GPUS,
             )
         )
         if moe.latent:
