@@ -559,26 +559,26 @@ class _Builder:
         norms = self.elementwise(OperatorFamily.NORM, float(layers), (4.0 * 2.0 + 3.0) * self.hidden, 5.0)
         return [*self.all_reduce(layers), norms]
 
-    def exchange(self, count: float, moe: MoeFeedForward) -> list[Operator]:
-        """Tokens of all attention ranks to the experts and back."""
-        gpus, width = self.parallelism.stage_gpus, float(moe.width(self.llm.hidden_size))
-        if gpus <= MOST_GATHERING_GPUS:
-            sizes = (gpus, count, Driver.GROUP_TOKENS, width, (gpus - 1) / gpus)
-            return [
-                self.collective(OperatorFamily.EXPERT_EXCHANGE, operation, *sizes)
-                for operation in ("all_gather", "reduce_scatter")
-            ]
-        return self.exchange_kernels(count, moe)
+    @property
+    def gathers(self) -> bool:
+        """True where every rank of a stage gets the tokens of all: up to `MOST_GATHERING_GPUS`, inside a server.
 
-    def exchange_kernels(self, count: float, moe: MoeFeedForward) -> list[Operator]:
-        """Dispatch to experts on all GPUs of the stage, and combine."""
-        gpus, domain = self.parallelism.stage_gpus, fast_domain_gpus(self.sku)
-        width = moe.width(self.llm.hidden_size) / self.tp
+        Inside a rack one-sided kernels are quicker, and TensorRT-LLM takes them (its pull request 8950).
+        """
+        return self.parallelism.stage_gpus <= min(MOST_GATHERING_GPUS, self.sku.node.gpus)
+
+    def exchange(self, count: float, moe: MoeFeedForward) -> list[Operator]:
+        """Tokens of all attention ranks to the experts and back: gathered, or sent to those they visit."""
+        gpus, width = self.parallelism.stage_gpus, float(moe.width(self.llm.hidden_size))
+        family = OperatorFamily.EXPERT_EXCHANGE
+        if self.gathers:
+            sizes = (gpus, count, Driver.GROUP_TOKENS, width, (gpus - 1) / gpus)
+            return [self.collective(family, operation, *sizes) for operation in ("all_gather", "reduce_scatter")]
+        values, visits = width / self.tp, float(moe.experts_per_token)
         link = link_bandwidth_bytes_per_s(self.sku, gpus)
-        places = gpus, domain, self.sku.node.gpus, link
-        family, driver = OperatorFamily.EXPERT_EXCHANGE, Driver.TOKENS
+        places = gpus, fast_domain_gpus(self.sku), self.sku.node.gpus, link
         return [
-            ExpertExchange(family, self.half, count, driver, combine, width, float(moe.experts_per_token), *places)
+            ExpertExchange(family, self.half, count, Driver.TOKENS, combine, values, visits, *places)
             for combine in (False, True)
         ]
 

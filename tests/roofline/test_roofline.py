@@ -106,6 +106,10 @@ class TestExperts:
         found = operators("deepseek-v3", 1, FP8, **split)
         sent = total(found, decodes(256, 1), "link_bytes", OperatorFamily.EXPERT_EXCHANGE, **split)
         assert sent == pytest.approx(58 * 2 * 7 / 8 * 256 * 7168 * 2)
+        # In a rack of servers of four, eight GPUs exchange by one-sided kernels (TensorRT-LLM pull request 8950).
+        gb200 = HARDWARE.skus["gb200-nvl72"]
+        rack = step_operators(load_llm("deepseek-v3"), gb200, FP8, Parallelism(**split))
+        assert sum(isinstance(one, ExpertExchange) for one in rack) == 2
 
 
 class TestWindowsAndStates:
