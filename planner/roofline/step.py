@@ -539,7 +539,7 @@ class _Builder:
                 activations,
                 self.skew,
                 split.redundant_experts,
-                split.dp > 1 and split.stage_gpus > MOST_GATHERING_GPUS,
+                split.dp > 1 and not self.gathers,
             )
         )
         if moe.latent:
