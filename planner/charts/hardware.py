@@ -8,8 +8,9 @@ from datetime import date
 from typing import Any
 
 import altair as alt
+import numpy as np
 
-from calibration import FITTED, HELD_OUT, AccuracyRow, Scoreboard, serving_class
+from calibration import FITTED, HELD_OUT, AccuracyRow, Scoreboard, ServingPoint, serving_class
 from hardware_db import Dtype, HardwareDb, Price, select_calibration, stale_days
 from planner.charts.marks import (
     BLUE,
@@ -27,6 +28,7 @@ from planner.charts.marks import (
     layered,
     legend_of,
     present,
+    rules,
     series,
     titled,
     tooltip,
@@ -59,6 +61,20 @@ PARITY_BAND = 0.2
 """Half width of the band around the diagonal of a parity plot: 20 %."""
 PARITY_PX = 320
 """Side of one panel of it."""
+ENGINE_STYLES = {
+    "vllm": (BLUE, "circle"),
+    "sglang": (ORANGE, "triangle-up"),
+    "tensorrt-llm": (GREEN, "square"),
+    "atom": (VERMILLION, "diamond"),
+}
+ERROR_AXES = {"batch": ("Users of a replica", 1), "prompt_tokens": ("Prompt [tokens]", 2)}
+"""Column that errors are drawn over -> title of its axis, and a tick: the others are powers of eight from it."""
+FARTHEST_PERCENT = 150.0
+"""Errors beyond lie at the edge."""
+LEAST_OF_BIN = 8
+"""Fewest runs near a power of two that have a median and a band of their own. A choice."""
+ERROR_PX = (300, 190)
+"""Width and height of one panel of errors."""
 MARKED_AREA_PX2, UNMARKED_AREA_PX2 = 170, 70
 """Area of a named point of the map, and of another."""
 
@@ -287,8 +303,8 @@ def parity_rows(board: Scoreboard, names: Collection[str] = ()) -> list[Row]:
     return rows
 
 
-def parity_page(rows: Sequence[Row], color: str = "class") -> str:
-    """Predicted against measured times as an HTML page: a panel for each figure, logarithmic, with a band of 20 %.
+def parity_chart(rows: Sequence[Row], color: str = "class") -> alt.ConcatChart:
+    """Predicted against measured times: a panel for each figure, logarithmic, with a band of 20 %.
 
     Args:
         rows: of `parity_rows`.
@@ -318,4 +334,106 @@ def parity_page(rows: Sequence[Row], color: str = "class") -> str:
         panels.append(
             layered(layers, title, PARITY_PX, f"{figure}, predicted against measured").properties(width=PARITY_PX)
         )
-    return str(alt.concat(*panels, columns=3).to_html())
+    return alt.concat(*panels, columns=3)
+
+
+def accuracy_page(times: Sequence[Row], errors: Sequence[Row]) -> str:
+    """Predicted against measured times, and errors by load and by length of the prompts, as an HTML page.
+
+    Args:
+        times: of `parity_rows`.
+        errors: of `error_rows`.
+    """
+    by = [error_chart(errors, column) for column in ERROR_AXES] if errors else []
+    return str(alt.vconcat(parity_chart(times), *by).to_html())
+
+
+def error_rows(board: Scoreboard) -> list[Row]:
+    """Signed errors of the predicted means of every run, with the load and the prompts that it had.
+
+    Returns rows with run, class, engine, sku, metric (TPOT or TTFT), batch (users of a replica that writes),
+    prompt_tokens (nominal) and error_percent.
+    """
+    rows: list[Row] = []
+    for one in board.predictions:
+        point = one.point
+        for metric, error in (("TPOT", one.tpot_error), ("TTFT", one.ttft_error)):
+            if error is not None and one.tpot_s is not None and isinstance(point, ServingPoint):
+                named = {"run": point.id, "class": serving_class(point).value, "engine": point.engine}
+                load = {"batch": point.concurrency / point.servers[-1].workers, "prompt_tokens": point.input_tokens}
+                rows.append({**named, "sku": point.sku, "metric": metric, **load, "error_percent": 100.0 * error})
+    return rows
+
+
+def error_chart(rows: Sequence[Row], by: str) -> alt.ConcatChart:
+    """Signed errors of every run over its load or its prompts: a panel for each class and metric, engines by colour.
+
+    A line joins the medians of the runs near each power of two, and the band holds 90 % of them.
+
+    Args:
+        rows: of `error_rows`.
+        by: ``batch`` or ``prompt_tokens``.
+    """
+    across, tick = ERROR_AXES[by]
+    known = [row[by] for row in rows] or [1.0]
+    ends = (min(known) / 1.4, max(known) * 1.4)
+    ticks = [at for at in (tick * 8.0**power for power in range(-4, 8)) if ends[0] <= at <= ends[1]]
+    styles = present(ENGINE_STYLES, rows, "engine")
+    look = series("engine", styles, legend_of(list(styles), "bottom", title=None))
+    shown = tooltip("run", "class", "engine", "sku", "error_percent", **{by: across})
+    kinds, panels = sorted({row["class"] for row in rows}), []
+    for kind in kinds:
+        for metric in ("TPOT", "TTFT"):
+            own = [row for row in rows if (row["class"], row["metric"]) == (kind, metric)]
+            if not own:
+                continue
+            bins = _bins(own, by)
+            x = axis(
+                alt.X, by, across if kind == kinds[-1] else "", ends, log=True, values=ticks, grid=False, format="~r"
+            )
+            limits = (-100.0, FARTHEST_PERCENT)
+            title = "Error [%]" if metric == "TPOT" else ""
+            y, low, middle = (
+                axis(alt.Y, name, title, limits, values=[-100, -50, 0, 50, 100, 150])
+                for name in ("error_percent", "low", "median")
+            )
+            middles = [_bin_row(at, members) for at, members in bins if len(members) >= LEAST_OF_BIN]
+            area = inline_chart([{**row, by: row["at"]} for row in middles]).mark_area(color=GREY, opacity=0.25)
+            line = inline_chart([{**row, by: row["at"]} for row in middles]).mark_line(
+                color="black", point={"color": "black"}
+            )
+            points = dots(_side_by_side(bins, by), shown, size=26, x=x, y=y, **look).encode(opacity=alt.value(0.45))
+            layers = [
+                area.encode(x=x, y=low, y2="high:Q"),
+                rules([{"error_percent": 0.0}], y=y),
+                points,
+                line.encode(x=x, y=middle),
+            ]
+            name = titled(f"{metric}, {kind}", f"{len(own)} runs")
+            panel = layered(layers, name, ERROR_PX[1], f"Errors of {metric} by {across}, {kind}")
+            panels.append(panel.properties(width=ERROR_PX[0]))
+    return alt.concat(*panels, columns=2)
+
+
+def _bins(rows: Sequence[Row], by: str) -> list[tuple[float, list[Row]]]:
+    """Rows by the power of two that is nearest in a column."""
+    found: dict[int, list[Row]] = {}
+    for row in rows:
+        found.setdefault(round(math.log2(row[by])), []).append(row)
+    return [(2.0**power, found[power]) for power in sorted(found)]
+
+
+def _bin_row(at: float, rows: Sequence[Row]) -> Row:
+    """Median and the middle 90 % of the errors of some rows, within the axis."""
+    low, median, high = np.quantile([row["error_percent"] for row in rows], (0.05, 0.5, 0.95)).tolist()
+    return {"at": at, "low": low, "median": median, "high": min(high, FARTHEST_PERCENT)}
+
+
+def _side_by_side(bins: Sequence[tuple[float, list[Row]]], by: str) -> list[Row]:
+    """Rows of a bin beside one another over half an octave, those beyond the axis at its edge."""
+    rows: list[Row] = []
+    for at, members in bins:
+        for place, row in enumerate(members):
+            moved = at * 2.0 ** (0.5 * (place + 0.5) / len(members) - 0.25)
+            rows.append({**row, by: moved, "error_percent": min(row["error_percent"], FARTHEST_PERCENT)})
+    return rows

@@ -47,7 +47,7 @@ def validate(
         str | None,
         typer.Option("--write", metavar="FILE", help="Write the tables between the marks of a Markdown file."),
     ] = None,
-    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Write a parity plot as HTML.")] = None,
+    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Write pictures of the errors as HTML.")] = None,
     scores: Annotated[str | None, typer.Option(metavar="FILE", help="Write the errors by group as CSV.")] = None,
     jobs: Annotated[int, typer.Option(help="Processes to predict in.")] = 1,
 ) -> None:
@@ -85,14 +85,14 @@ def validate(
     deliver(
         lambda: Report(scoreboard.headline(board), scoreboard.tables(board), failures),
         (details, lambda: scoreboard.details_csv(board)),
-        (plot, lambda: _parity_page(board)),
+        (plot, lambda: _pictures(board)),
     )
 
 
-def _parity_page(board: Scoreboard) -> str:
+def _pictures(board: Scoreboard) -> str:
     from planner.charts import hardware
 
-    return hardware.parity_page(hardware.parity_rows(board))
+    return hardware.accuracy_page(hardware.parity_rows(board), hardware.error_rows(board))
 
 
 @dataclass(frozen=True, kw_only=True)

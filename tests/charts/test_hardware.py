@@ -89,4 +89,23 @@ def test_a_parity_plot_has_a_point_for_every_time_that_is_predicted() -> None:
     assert [row["part"] for row in tpots.values()] == [FITTED, FITTED, HELD_OUT]
     assert "pair" not in tpots  # which has no prediction
     assert {row["figure"] for row in charts.parity_rows(BOARD, ["TTFT"])} == {"TTFT"}
-    assert charts.parity_page(rows).count("Measured TPOT [ms]") >= 1
+    page = charts.accuracy_page(rows, charts.error_rows(BOARD))
+    assert "Measured TPOT [ms]" in page and "Users of a replica" in page
+
+
+def test_errors_are_drawn_for_every_class_and_metric_with_the_median_and_the_band_of_a_load() -> None:
+    """Of 20 runs with 8 users, errors -10 to +9 %: median -0.5, 5 % and 95 % of them at -9.05 and 8.05 (numpy)."""
+    pair = charts.error_rows(BOARD)
+    assert {(row["metric"], round(row["error_percent"], 6)) for row in pair if row["metric"] == "TPOT"} == {
+        ("TPOT", 10.0), ("TPOT", -20.0), ("TPOT", 5.0),
+    }  # fmt: skip
+    one = {**pair[0], "metric": "TPOT", "batch": 8.0}
+    rows = [{**one, "error_percent": float(at)} for at in range(-10, 10)] + [{**one, "batch": 64.0}]
+    rows += [{**one, "metric": "TTFT", "error_percent": 400.0}]
+    drawn = charts.error_chart(rows, "batch").to_dict()
+    tpot, ttft = ([drawn["datasets"][layer["data"]["name"]] for layer in panel["layer"]] for panel in drawn["concat"])
+    band, _, points, _ = tpot
+    assert [[row[name] for name in ("batch", "low", "median", "high")] for row in band] == [[8.0, -9.05, -0.5, 8.05]]
+    moved = [row["batch"] for row in points[:20]]
+    assert moved == sorted(moved) and 8.0 / 2**0.25 < moved[0] < moved[-1] < 8.0 * 2**0.25
+    assert [row["error_percent"] for row in ttft[2]] == [charts.FARTHEST_PERCENT]
