@@ -562,7 +562,7 @@ def _schedule(fields: _Fields, engine: str, concurrency: int, ranks: int) -> Sch
     stands_in = STAND_INS.get(engine)
     usual = engines.get(stands_in[0] if stands_in else engine, engines["vllm"])
     mixed = not mixed_text.startswith("no") if mixed_text else usual.mixed_steps
-    if not mixed_text:
+    if not mixed_text and not _is_disaggregated(fields.row, fields.settings):
         fields.unknown.append("mixed_steps")
     wait_steps, fill, wanted = 0, 0.0, 0
     wait = re.search(r"batch_wait_timeout_iters (\d+) and batch_wait_max_tokens_ratio (\d+(?:\.\d+)?)", other)

@@ -134,6 +134,18 @@ class ReplayedRun:
         fresh = point.fresh and isinstance(workload.arrivals, ClosedLoop) and not point.disaggregated
         return cls(deployment_of(point, db), workload, (inputs, outputs), fresh)
 
+    @property
+    def ready_s(self) -> float:
+        """Time that the first wave waits for a server that was just started [s]."""
+        return self.deployment.pools[0].config.costs.fresh_s if self.fresh else 0.0
+
+    @property
+    def stall_s(self) -> float:
+        """What that adds to mean TTFT: the share of the requests that are in the first wave wait so long [s]."""
+        arrivals = self.workload.arrivals
+        users = arrivals.concurrency if isinstance(arrivals, ClosedLoop) else 0
+        return self.ready_s * min(1.0, users / self.lengths[0].size)
+
 
 def replayed(run: ReplayedRun) -> Performance:
     """Latencies as a run's client measures them: over all requests, the first burst and the last stragglers included.
@@ -148,7 +160,7 @@ def replayed(run: ReplayedRun) -> Performance:
         requests=run.lengths[0].size,
         warmup_fraction=0.0,
         drawn=run.lengths,
-        ready_s=run.deployment.pools[0].config.costs.fresh_s if run.fresh else 0.0,
+        ready_s=run.ready_s,
     )
 
 
@@ -160,7 +172,9 @@ def prediction_of(point: ServingPoint, run: ReplayedRun) -> Prediction:
     means_s = {metric: d.quantile_s(0.5) if median else d.mean_s for metric, d in distributions.items()}
     lengths = float(run.lengths[0].mean()), float(run.lengths[1].mean())
     running = [pool.mean_running for pool in result.pools]
-    intervals = latency_intervals(run.deployment, *lengths, running, means_s, documented=not point.unknown)
+    intervals = latency_intervals(
+        run.deployment, *lengths, running, means_s, documented=not point.unknown, stall_s=run.stall_s
+    )
     figures_s = tuple(
         distributions[figure.metric].mean_s
         if figure.percentile is None

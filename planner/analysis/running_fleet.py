@@ -361,7 +361,9 @@ class _Fleet:
         assumed = known.model_copy(
             update={
                 "steps": known.steps if steps is None else steps,
+                "steps_error": known.steps_error if steps is None else 0.0,
                 "first_token": known.first_token if first_token is None else first_token,
+                "first_token_error": known.first_token_error if first_token is None else 0.0,
             }
         )
         return rebuilt(pool, config=rebuilt(config, shift=at_slow_end(spreads, 0.0, assumed)))

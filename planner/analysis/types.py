@@ -348,6 +348,10 @@ class MeasurementValue:
         usd_per_month: the same in dollars; None unless cost is what counts.
         changes: probability that the fleet becomes another one (of an infeasible request: that there is one).
         impossible: probability that no fleet is left.
+        cheaper: probability that the fleet becomes better.
+        saving: mean share of the cost that it is cheaper by then; 0 unless cost is what counts.
+        replica_gpus: GPUs of one replica, which is what has to be measured; 0 where no plan has one.
+        hour_usd: an hour of them at the price of the plan [USD]; None without a price.
         at_best: the plan where its steps turn out as fast as at the lowest quantile tried.
         settled_by: the measurement of what is the more uncertain; None where measuring changes nothing.
         kernel_spread: standard deviation of the logarithm [-] of what the tightest target is about (its steps, or its
@@ -363,6 +367,10 @@ class MeasurementValue:
     usd_per_month: float | None = None
     changes: float = 0.0
     impossible: float = 0.0
+    cheaper: float = 0.0
+    saving: float = 0.0
+    replica_gpus: int = 0
+    hour_usd: float | None = None
     at_best: PlanOutcome | None = None
     settled_by: Measuring | None = None
     kernel_spread: float | None = None

@@ -27,8 +27,8 @@ from planner.analysis.types import (
     gain,
 )
 from planner.core import HOURS_PER_MONTH, Metric, rebuilt
-from planner.fleet import Plan, deviations_of, hardware_for
-from planner.serving import MeasuredSteps, ReplicaSpreads, Role, replica_spreads
+from planner.fleet import Plan, PlannedDeployment, deviations_of, hardware_for
+from planner.serving import MeasuredSteps, Pool, Role, replica_spreads
 
 CONFIDENCES = (0.5, 0.8, 0.9, 0.95, 0.99)
 """Probabilities that plans are made for, beside the one asked for. A choice."""
@@ -101,12 +101,17 @@ def _measurement_value(sku: str, base: PlanOutcome, plan: Plan, replanner: Repla
     start = MeasurementValue(sku, engines, base.gpus.get(sku, 0), known)
     if not known:
         return start
-    plans = _plans_after(sku, replanner.plan(request), replanner)
+    now = replanner.plan(request)
+    plans = _plans_after(sku, now, replanner)
     outcomes = [outcome_of(found) for found in plans]
-    others = [found for found in plans if not _same_fleet(found, replanner.plan(request), measure)]
-    spreads = _spreads_of(sku, (replanner.plan(request), *others)) if others else None
+    others = [found for found in plans if not _same_fleet(found, now, measure)]
+    measured = _pool_on(sku, (now, *others)) if others else None
+    spreads = None if measured is None else _parts(*measured)
     gains = [worth for outcome in outcomes if (worth := gain(base, outcome, measure)) is not None]
     mean_gain = math.fsum(gains) / len(gains) if gains else None
+    better = [worth for worth in gains if worth > 0.0]
+    replica_gpus = 0 if measured is None else measured[1].config.parallelism.gpus
+    price = price_now(PlanningCase(request, hardware), sku)
     in_dollars = mean_gain is not None and measure is PlanMeasure.COST
     return MeasurementValue(
         sku=sku,
@@ -117,6 +122,10 @@ def _measurement_value(sku: str, base: PlanOutcome, plan: Plan, replanner: Repla
         usd_per_month=HOURS_PER_MONTH * mean_gain if in_dollars and mean_gain is not None else None,
         changes=len(others) / PARTS,
         impossible=sum(not outcome.feasible for outcome in outcomes) / PARTS,
+        cheaper=len(better) / PARTS,
+        saving=math.fsum(better) / len(better) / base.usd_per_hour if better and measure is PlanMeasure.COST else 0.0,
+        replica_gpus=replica_gpus,
+        hour_usd=None if price is None else replica_gpus * price,
         at_best=outcomes[0],
         settled_by=None if spreads is None else (Measuring.KERNELS if spreads[0] >= spreads[1] else Measuring.LLM),
         kernel_spread=None if spreads is None else spreads[0],
@@ -179,29 +188,33 @@ def _pools(plan: Plan) -> Mapping[tuple[str, str, str, Role], int]:
     return counts
 
 
-def _spreads_of(sku: str, plans: Sequence[Plan]) -> tuple[float, float] | None:
-    """Deviation that the times of a SKU may have in the first plan that uses it: by its kernels, and by the model.
-
-    Of the time to a first token where that is the plan's tightest target with slow steps, else of a step.
-    """
+def _pool_on(sku: str, plans: Sequence[Plan]) -> tuple[PlannedDeployment, Pool, bool] | None:
+    """The first pool on a SKU, and whether the time to a first token is its plan's tightest target with slow steps."""
     for plan in plans:
         checks = sorted(
             plan.slow_targets or plan.targets, key=lambda check: check.predicted_s / check.target.threshold_s
         )
         of_first_token = bool(checks) and checks[-1].target.metric is Metric.TTFT
         for planned in plan.deployments:
-            lengths = planned.workload.lengths
             for pool in planned.deployment.pools:
-                if pool.config.sku.id != sku:
-                    continue
-                spreads = replica_spreads(pool.config, pool.role, lengths.mean_input, lengths.mean_output)
-                if spreads is not None:
-                    return _parts(spreads, of_first_token, pool.role)
+                if pool.config.sku.id == sku:
+                    return planned, pool, of_first_token
     return None
 
 
-def _parts(spreads: ReplicaSpreads, of_first_token: bool, role: Role) -> tuple[float, float]:
-    of_prompts = of_first_token or role is Role.PREFILL
-    kernels = spreads.prompt_kernels if of_prompts else spreads.decode_kernels
-    llm = spreads.group.ttft if of_first_token else spreads.group.tpot
-    return math.hypot(kernels, spreads.borrowed), llm
+def _parts(planned: PlannedDeployment, pool: Pool, of_first_token: bool) -> tuple[float, float] | None:
+    """Deviation that the times of a pool may have: by its kernels, and by the model.
+
+    Of the time to a first token where that is what is tightest, else of a step.
+    """
+    lengths = planned.workload.lengths
+    spreads = replica_spreads(pool.config, pool.role, lengths.mean_input, lengths.mean_output)
+    if spreads is None:
+        return None
+    group = spreads.group
+    if not of_first_token and pool.role is not Role.PREFILL:
+        return math.hypot(spreads.decode_kernels, spreads.borrowed), group.steps
+    alone_s = spreads.prompt_s + spreads.outside_s
+    share, late = (spreads.prompt_s / alone_s, spreads.late_s / alone_s) if of_first_token else (1.0, 0.0)
+    kernels = math.hypot(spreads.prompt_kernels, spreads.borrowed)
+    return share * kernels, math.hypot(share * group.prompts, late)

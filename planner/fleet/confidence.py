@@ -40,8 +40,8 @@ from planner.serving import (
     ReplicaSpreads,
     Role,
     StandardNormals,
-    after_measuring,
     at_slow_end,
+    drawn_shifts,
     evaluate,
     known_steps,
     replica_spreads,
@@ -215,15 +215,16 @@ def confidence_of(
         ),
         default=1.0,
     )
-    unknown = set[str]()
+    unknown, sources = set[str](), set[str]()
     for planned, factor in zip(deployments, factors or rate_factors(deployments, slos), strict=True):
         judge = _Judge(planned, slos, seed, measured, factor)
         holds &= judge.holds()
         unknown |= judge.uncalibrated
+        sources |= {spreads.group.source for spreads in judge.spreads if spreads is not None}
     jeffreys = (float(holds.sum()) + 0.5) / (DRAWS + 1.0)  # no number of draws makes it certain
     share = starts * jeffreys
     error = math.sqrt(max(share * (1.0 - share), 1.0 / DRAWS) / DRAWS)
-    return PlanConfidence(asked, share, error, tuple(sorted(unknown)), starts)
+    return PlanConfidence(asked, share, error, tuple(sorted(unknown)), starts, tuple(sorted(sources)))
 
 
 class _Judge:
@@ -252,7 +253,7 @@ class _Judge:
         self.logs = self._drawn(seed, measured)
 
     def _drawn(self, seed: int, measured: Mapping[str, MeasuredSteps]) -> FloatArray:
-        """Logarithms that step times are off by: shape (draws, 3 of each pool)."""
+        """What step times are off by, as `ReplicaSpreads.shift` takes it: shape (draws, 3 of each pool)."""
         columns = []
         for pool, spreads in zip(self.estimate.surviving.pools, self.spreads, strict=True):
             known = known_steps(measured, pool.config)
@@ -295,14 +296,9 @@ class _Judge:
     def _verified(self) -> tuple[FloatArray, bool]:
         """The step times that the deployment was verified with, and whether it held."""
         logs = []
-        for pool, spreads in zip(self.planned.surviving.pools, self.spreads, strict=True):
+        for pool in self.planned.surviving.pools:
             shift = pool.config.shift or StepTimeShift()
-            alone = 0.0
-            if spreads is not None:
-                alone_s = spreads.prompt_s + spreads.outside_s
-                later_s = shift.prompt * spreads.prompt_s + spreads.outside_s + shift.request_s
-                alone = math.log(later_s / alone_s)
-            logs += [math.log(shift.decode), math.log(shift.prompt), alone]
+            logs += [math.log(shift.decode), math.log(shift.prompt), shift.request_s]
         return np.array(logs), not violated_metrics(self.planned, self.slos, by_theory=self.planned.run is None)
 
     def _verified_at(self, logs: FloatArray) -> tuple[bool, float]:
@@ -356,27 +352,21 @@ class _Plane:
 
 
 def _logs(
-    spreads: ReplicaSpreads | None, normals: Sequence[FloatArray], measured: MeasuredSteps = NOT_MEASURED
+    spreads: ReplicaSpreads | None, normals: StandardNormals, measured: MeasuredSteps = NOT_MEASURED
 ) -> FloatArray:
-    if spreads is None:
-        return np.zeros((DRAWS, 3))
-    return np.array(
-        [
-            after_measuring(spreads, StandardNormals(*draw[:4]), measured, (draw[4], draw[5]))
-            for draw in np.array(normals).T.tolist()
-        ]
-    )
+    return np.zeros((DRAWS, 3)) if spreads is None else drawn_shifts(spreads, normals, measured)
 
 
-def _normals_of(config: ReplicaConfig, is_mixed: bool, seed: int) -> tuple[FloatArray, ...]:
-    """All draws of each of `StandardNormals` that are a configuration's."""
+def _normals_of(config: ReplicaConfig, is_mixed: bool, seed: int) -> StandardNormals:
+    """The draws that are a configuration's."""
     place = (config.sku.id, config.engine.id)
     model = (*place, config.llm.id, "mixed" if is_mixed else "disaggregated")
-    return (
+    return StandardNormals(
         _normals(seed, "kernels", *place),
         _normals(seed, "borrowed", config.sku.id),
         _normals(seed, "steps", *model),
-        _normals(seed, "first token", *model),
+        _normals(seed, "prompts", *model),
+        _normals(seed, "late", *model),
         _normals(seed, "steps measured", *place),
         _normals(seed, "first token measured", *place),
     )

@@ -375,6 +375,7 @@ class PlanConfidence:
         error: its standard error, from the number of draws.
         uncalibrated: SKUs whose step times are bounds, of unknown error: they count as exact here.
         starts: the probability that all replicas start, uncertain as memory is; a factor of `holds`.
+        sources: the measured runs that say what step times may be off by, in words.
     """
 
     asked: float
@@ -382,6 +383,7 @@ class PlanConfidence:
     error: float
     uncalibrated: tuple[str, ...] = ()
     starts: float = 1.0
+    sources: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:

@@ -299,7 +299,11 @@ def _measurement_line(value: MeasurementValue, now: PlanOutcome, measure: PlanMe
     if worth < 0.0:
         side = "dearer" if measure is PlanMeasure.COST else "smaller"
         return f"Measuring {value.sku} would make the plan {amount} {side}, and surer: {changes}."
-    return f"Measuring {value.sku} is worth {amount} to this decision: {changes}."
+    line = f"Measuring {value.sku} is worth {amount} to this decision: {changes}."
+    if measure is PlanMeasure.COST and value.hour_usd and value.saving:
+        hour = f"An hour on {value.replica_gpus} {value.sku}, {money(value.hour_usd)} USD,"
+        line += f" {hour} makes it {percent(value.saving)} cheaper with probability {value.cheaper:.2f}."
+    return line
 
 
 def _settling_line(value: MeasurementValue) -> str:

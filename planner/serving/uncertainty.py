@@ -1,6 +1,6 @@
 """How far a predicted mean may be off: the scatter of kernels about their fits, and what models, GPUs and engines add.
 
-Two things add up, as variances of the logarithm:
+Independent parts add up, as variances of the logarithm of a step's time:
 
 - **Kernels.** Each fit of a calibration says how its held-out measurements scatter: sd of log(measured / fitted). A fit
   passes a shape by as much in every layer that has it, and another shape by something else. A step of seconds t_o per
@@ -9,23 +9,22 @@ Two things add up, as variances of the logarithm:
       sqrt(sum_o (t_o / T * spread_o)^2)
 
 - **Groups.** Serving runs of one model, GPU and engine err together, by more than kernels explain: other kernels than
-  those measured, another engine version, launches that overlap. How much (`GROUP_SPREADS`) is what measured runs
-  differ by from predictions whose engine constants their group had no part in (docs/studies/accuracy.md). It is a
-  random effect: the same factor for every step of a model on a GPU and engine, with `correlation` between what prompts
-  and decodes are off by.
+  those measured, another engine version, launches that overlap. How much is what measured runs differ by from
+  predictions whose engine constants their group had no part in (docs/studies/accuracy.md), for steps of decodes and for
+  steps with prompts. It goes by the closest runs there are (`group_spread`): those of the model on the SKU, else of the
+  mode, the architecture, the engine, the class of model.
 
-TTFT has a third part: requests that wait. A wait changes faster than the step time that causes it, the more so the
-fuller the servers; `wait` times the share of TTFT that is waiting stands for it.
+TTFT is a sum, and each part of it has its own error. The request's own prompt is off by what steps with prompts are.
+What stands outside the steps (host, network, KV transfer) is off by seconds, whatever the prompt takes. Waiting is off
+by what steps are, as far as the queue moves with them (`kernel_spreads`).
 
 Intervals hold the middle 90 %: mean * exp(-+ 1.645 sd). Lengths and arrivals count as known.
 
 What a running fleet measures takes the place of the standard normal distribution that stands for what nobody measured
 (`MeasuredSteps`, `after_measuring`): another mean and a smaller deviation, in units of these spreads.
 
-A fleet is planned on the same spreads: `ReplicaSpreads` are those of one replica, whose step times
-`at_slow_end` shifts by so many deviations and `drawn_logs` by a random draw. What TPOT is off by is
-taken for a factor on every step, what TTFT is off by for a factor on what one prompt takes that meets nobody: first
-tokens that come late because of the host or the transfer do not make servers busier. Waits follow from the queue.
+A fleet is planned on the same spreads: `ReplicaSpreads` are those of one replica, whose step times `at_slow_end` shifts
+by so many deviations and `drawn_shifts` by random draws. Waits follow from the queue.
 """
 
 from __future__ import annotations
@@ -34,14 +33,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+import numpy as np
 from pydantic import Field
 
-from planner.core import Frozen, Metric
+from planner.core import FloatArray, Frozen, Metric, preset_rows
 from planner.engine import LAYER_KIND_KERNELS, ReplicaConfig, StepTimer, StepTimeShift
-from planner.llm import LlmSpec, attentions
+from planner.llm import LlmSpec, attentions, load_llm
 from planner.roofline import CalibratedGpu, MatrixProduct, Operator, OperatorFamily, StepShape, step_operators
 from planner.serving.types import Deployment, Role
 
@@ -101,33 +102,129 @@ class ServingKind(StrEnum):
 
 @dataclass(frozen=True)
 class GroupSpread:
-    """Error of predicted means of one kind of serving beyond that of its kernels: sd of log(true / predicted) [-].
+    """Error of predicted means beyond that of kernels: sd of log(true / predicted) [-], and of seconds.
 
     Attributes:
-        tpot: of mean TPOT.
-        ttft: of mean TTFT where nothing waits.
-        wait: the same for the share of TTFT that is waiting.
-        undocumented_tpot, undocumented_ttft: on top, for runs whose flags nobody has published. A plan sets its own.
-        shared: share of the variance of TPOT that is common to a model, GPU and engine; the rest differs run by run.
-        correlation: of what TPOT and TTFT of a group are off by.
+        steps: of steps of decodes.
+        prompts: of steps with prompts.
+        late_s: of what a request takes outside the steps, host, network and KV transfer [s].
+        source: in words, the runs that say so.
+        undocumented_tpot, undocumented_ttft: on top of a mean, for runs whose flags nobody has published. A plan sets
+            its own.
     """
 
-    tpot: float
-    ttft: float
-    wait: float
-    undocumented_tpot: float
-    undocumented_ttft: float
-    shared: float
-    correlation: float
+    steps: float
+    prompts: float
+    late_s: float
+    source: str = ""
+    undocumented_tpot: float = 0.0
+    undocumented_ttft: float = 0.0
 
 
-GROUP_SPREADS: Mapping[ServingKind, GroupSpread] = {
-    ServingKind.DENSE: GroupSpread(0.051, 0.2, 0.0, 0.2, 0.81, 0.72, -0.59),
-    ServingKind.SPARSE: GroupSpread(0.14, 0.33, 0.53, 0.26, 0.15, 0.18, 0.35),
-    ServingKind.DISAGGREGATED: GroupSpread(0.22, 0.85, 0.0, 0.0, 0.0, 0.56, 0.19),
-}
-"""Fitted on measured serving runs, leaving one model-and-SKU group out (tests/studies/leave_one_out.py). 0: what is
-known covers these runs already."""
+class SpreadKey(NamedTuple):
+    """Runs that a spread is of; an empty word stands for all."""
+
+    llms: str = ""
+    """"dense" or "sparse" (`is_sparse`); empty for what does not go by the model."""
+    engine: str = ""
+    architecture: str = ""
+    """First word of the SKU's."""
+    mode: str = ""
+    """"mixed" or "disaggregated"."""
+    sku: str = ""
+    llm: str = ""
+    """Name of a preset; models of the same layers count as the same."""
+
+    def wider(self) -> tuple[SpreadKey, ...]:
+        """This one and the wider ones that it lies in, most specific first: the model on its SKU, the mode, the
+        architecture, the engine, the class of model.
+
+        >>> [key.engine for key in SpreadKey("dense", "vllm").wider()]
+        ['vllm', '']
+        """
+        lengths = [length for length in (6, 4, 3, 2, 1) if length == 1 or self[length - 1]]
+        return tuple(SpreadKey(*self[:length]) for length in lengths)
+
+    @property
+    def words(self) -> str:
+        """Whose runs these are."""
+        if self.llm:
+            return f"{self.llm} on {self.sku} under {self.engine}, {self.mode}"
+        of_llms = "dense models" if self.llms == "dense" else "models with experts or latent attention"
+        under = f" under {self.engine}" if self.engine else ""
+        on = f" on {self.architecture}" if self.architecture else ""
+        return f"{of_llms}{under}{on}{f', {self.mode}' if self.mode else ''}"
+
+
+@cache
+def _measured_spreads() -> dict[SpreadKey, GroupSpread]:
+    """What ships: fitted on measured serving runs, one model-and-SKU group left out (tests/studies/leave_one_out.py).
+
+    Spreads of few groups are drawn to the wider ones that they lie in. Rows without a class of model hold what
+    requests take outside the steps.
+    """
+    found = {}
+    for row in preset_rows("accuracy/spreads.csv"):
+        key = SpreadKey(*(row[name] for name in SpreadKey._fields))
+        numbers = {name: float(row[name] or 0.0) for name in SPREAD_NUMBERS}
+        groups = int(row["groups"])
+        count = f"{row['runs']} runs" if key.llm else f"{groups} measured {'group' if groups == 1 else 'groups'}"
+        found[key] = GroupSpread(source=f"{key.words} ({count})", **numbers)
+    return found
+
+
+SPREAD_NUMBERS = ("steps", "prompts", "late_s", "undocumented_tpot", "undocumented_ttft")
+"""Columns of the shipped table that hold numbers."""
+
+
+def spread_key(replica: ReplicaConfig, is_mixed: bool) -> SpreadKey:
+    """Where the spreads of a replica are looked for first.
+
+    Args:
+        replica: the replica.
+        is_mixed: whether it does prefill and decode.
+
+    Returns:
+        Its class of model, engine, architecture, mode, SKU and model.
+    """
+    llms = "sparse" if is_sparse(replica.llm) else "dense"
+    mode = "mixed" if is_mixed else "disaggregated"
+    place = (replica.engine.id, replica.sku.architecture.split()[0], mode, replica.sku.id)
+    names = (key.llm for key in _measured_spreads() if key.llm and key[:5] == (llms, *place))
+    alike = (name for name in names if name == replica.llm.id or load_llm(name).layers == replica.llm.layers)
+    return SpreadKey(llms, *place, next(alike, ""))
+
+
+def group_spread(replica: ReplicaConfig, is_mixed: bool) -> GroupSpread:
+    """What a model, GPU and engine add to the error of kernels, by the closest runs that were measured.
+
+    Args:
+        replica: the replica.
+        is_mixed: whether it does prefill and decode.
+
+    Returns:
+        Spreads and whose runs they are of.
+    """
+    return _closest_spread(spread_key(replica, is_mixed))
+
+
+@cache
+def _closest_spread(key: SpreadKey) -> GroupSpread:
+    table = _measured_spreads()
+    known = [table[wider] for wider in key.wider() if wider in table]
+    outside = SpreadKey(engine=key.engine, mode=key.mode)
+    late = table.get(outside) or table[outside._replace(engine="")]
+    return replace(
+        known[0],
+        late_s=late.late_s,
+        undocumented_tpot=known[-1].undocumented_tpot,
+        undocumented_ttft=known[-1].undocumented_ttft,
+    )
+
+
+STALL_SPREAD = 1.0
+"""Of the wait of the first requests for a server that was just started (`EngineCosts.fresh_s`), as a logarithm: what
+SGLang's runs say of it goes from nothing to twice the constant. Plans have none of it."""
 BORROWED_SPREAD = 0.25
 """On top for a SKU that was not measured, whose shares of peak are another's: so much do those of one vendor's SKUs of
 several architectures differ on the same kernel (`calibration.borrowed`, docs/explanation/calibration.md)."""
@@ -139,27 +236,36 @@ of kernels, and with them the spread of their sum, move little with it."""
 
 
 class StandardNormals(NamedTuple):
-    """Independent draws from the standard normal distribution, one for each thing that step times may be off by."""
+    """Independent draws from the standard normal distribution, shape (draws,), for each thing that may be off."""
 
-    kernels: float
+    kernels: FloatArray
     """Of the fits of a SKU and engine, all together."""
-    borrowed: float
+    borrowed: FloatArray
     """Of a SKU whose shares of peak are another's."""
-    steps: float
-    """Of the steps of a model on a SKU and engine."""
-    first_token: float
-    """Of what a prompt takes alone there, as far as it does not go with `steps`."""
+    steps: FloatArray
+    """Of the steps of decodes of a model on a SKU and engine."""
+    prompts: FloatArray
+    """Of the steps with prompts there."""
+    late: FloatArray
+    """Of what requests take outside the steps there."""
+    steps_seen: FloatArray
+    """Of what is left open where steps were measured."""
+    first_token_seen: FloatArray
+    """The same of a prompt that meets nobody."""
 
 
 @dataclass(frozen=True)
 class ReplicaSpreads:
     """Uncertainty of one replica's step times: standard deviations of log(true / estimated) [-].
 
+    Three things may be off: steps of decodes, steps with prompts, and the seconds of a request outside the steps.
+
     Attributes:
         decode_kernels: of a step of decodes, by its kernels.
         prompt_kernels: of a step with one prompt, by its kernels.
         borrowed: of every step where the SKU was not measured.
         group: what a model, GPU and engine add.
+        late_s: of what a request takes outside its steps [s].
         prompt_s: a mean prompt that meets nobody, in its steps [s].
         outside_s: what it takes before and after them, host and hand-over [s].
     """
@@ -168,34 +274,44 @@ class ReplicaSpreads:
     prompt_kernels: float
     borrowed: float
     group: GroupSpread
+    late_s: float
     prompt_s: float
     outside_s: float
 
     @property
+    def steps(self) -> float:
+        """Of steps of decodes, all in all."""
+        return math.hypot(self.decode_kernels, self.borrowed, self.group.steps)
+
+    @property
+    def prompts(self) -> float:
+        """Of steps with prompts, all in all."""
+        return math.hypot(self.prompt_kernels, self.borrowed, self.group.prompts)
+
+    @property
+    def alone_s(self) -> float:
+        """Standard deviation of the time of a prompt that meets nobody, to first order [s]."""
+        return math.hypot(self.prompt_s * self.prompts, self.late_s)
+
+    @property
     def shared(self) -> tuple[float, float]:
         """Share of the variance of decode steps, and of lone prompts, that models of a SKU and engine have alike."""
-        steps, _, first = _total_spreads(self)
-        kernels = (math.hypot(self.decode_kernels, self.borrowed), math.hypot(self.prompt_kernels, self.borrowed))
-        return (kernels[0] / steps) ** 2 if steps else 0.0, (kernels[1] / first) ** 2 if first else 0.0
+        steps = math.hypot(self.decode_kernels, self.borrowed)
+        alone_s = self.prompt_s * math.hypot(self.prompt_kernels, self.borrowed)
+        return (steps / self.steps) ** 2 if steps else 0.0, (alone_s / self.alone_s) ** 2 if alone_s else 0.0
 
-    def shift(self, decode: float, prompt: float, first_token: float) -> StepTimeShift:
-        """The shift of a replica whose steps, and prompts that meet nobody, are off by these logarithms.
+    def shift(self, decode: float, prompt: float, late_s: float) -> StepTimeShift:
+        """The shift of a replica that is off by so much.
 
         Args:
-            decode: of steps of decodes.
-            prompt: of steps with prompts.
-            first_token: of the time a prompt takes alone, its steps and all around them.
+            decode: logarithm, of steps of decodes.
+            prompt: logarithm, of steps with prompts.
+            late_s: of the time of a request outside its steps [s].
 
         Returns:
-            Factors, and what has to be added to a request so that a mean prompt takes as long.
+            Factors, and what is added to a request.
         """
-        factor = math.exp(prompt)
-        alone_s = (self.prompt_s + self.outside_s) * math.exp(first_token)
-        return StepTimeShift(
-            decode=math.exp(decode),
-            prompt=factor,
-            request_s=alone_s - factor * self.prompt_s - self.outside_s,
-        )
+        return StepTimeShift(decode=math.exp(decode), prompt=math.exp(prompt), request_s=late_s)
 
 
 def replica_spreads(replica: ReplicaConfig, role: Role, mean_input: float, mean_output: float) -> ReplicaSpreads | None:
@@ -212,7 +328,8 @@ def replica_spreads(replica: ReplicaConfig, role: Role, mean_input: float, mean_
     """
     if replica.calibration is None:
         return None
-    kind = ServingKind.SPARSE if is_sparse(replica.llm) else ServingKind.DENSE
+    group = group_spread(replica, role is Role.MIXED)
+    group = replace(group, steps=math.hypot(group.steps, _accepted_spread(replica)))
     tokens = min(mean_input, float(replica.max_batched_tokens))
     prompt = StepShape(0.0, 0.0, tokens, tokens * (mean_input + 1.0) / 2.0, mean_input, 1.0)
     context = mean_input + mean_output / 2.0
@@ -220,7 +337,8 @@ def replica_spreads(replica: ReplicaConfig, role: Role, mean_input: float, mean_
         decode_kernels=_known_spread(replica, StepShape(REFERENCE_DECODES, REFERENCE_DECODES * context)),
         prompt_kernels=_known_spread(replica, prompt),
         borrowed=BORROWED_SPREAD if replica.calibration.sku != replica.sku.id else 0.0,
-        group=GROUP_SPREADS[kind if role is Role.MIXED else ServingKind.DISAGGREGATED],
+        group=group,
+        late_s=0.0 if role is Role.DECODE else group.late_s,
         prompt_s=replica.timer.step_time(prompt).total_s * mean_input / tokens,
         outside_s=replica.costs.request_s + (0.0 if role is Role.MIXED else replica.costs.transfer_request_s),
     )
@@ -289,103 +407,91 @@ def at_slow_end(spreads: ReplicaSpreads, deviations: float, measured: MeasuredSt
     Returns:
         Its shift.
     """
-    steps, prompts, first = _total_spreads(spreads)
-    of_steps = measured.steps + deviations * measured.steps_error
-    of_first = measured.first_token + deviations * measured.first_token_error
-    shift = spreads.shift(of_steps * steps, of_steps * prompts, of_first * first)
-    left = {"steps_left": measured.steps_error, "first_token_left": measured.first_token_error}
-    return shift.model_copy(update=left)
+    expected, left = np.zeros(3), np.array([spreads.steps, spreads.prompts, spreads.alone_s])
+    if measured != NOT_MEASURED:
+        seen, gain, means, errors = _seen(spreads, measured)
+        expected = gain @ means
+        covariance = _covariance(spreads)
+        covariance += gain @ (np.diag(errors**2) - seen @ covariance @ seen.T) @ gain.T
+        alone = np.array([0.0, spreads.prompt_s, 1.0])
+        left = np.sqrt(np.maximum([covariance[0, 0], covariance[1, 1], alone @ covariance @ alone], 0.0))
+    of_late_s = left[2] - spreads.prompt_s * left[1]  # so that a lone prompt takes no more deviations than its steps
+    decode, prompt, late_s = expected + deviations * np.array([left[0], left[1], max(0.0, of_late_s)])
+    shift = spreads.shift(float(decode), float(prompt), float(late_s))
+    return shift.model_copy(update={"steps_left": measured.steps_error, "first_token_left": measured.first_token_error})
 
 
-def _total_spreads(spreads: ReplicaSpreads) -> tuple[float, float, float]:
-    """Standard deviations of the logarithms of decode steps, steps with prompts and lone prompts."""
-    group, borrowed = spreads.group, spreads.borrowed
-    return (
-        math.hypot(spreads.decode_kernels, borrowed, group.tpot),
-        math.hypot(spreads.prompt_kernels, borrowed, group.tpot),
-        math.hypot(spreads.prompt_kernels, borrowed, group.ttft),
-    )
+def _covariance(spreads: ReplicaSpreads) -> FloatArray:
+    """Of steps of decodes, steps with prompts and seconds outside them, shape (3, 3)."""
+    both = spreads.decode_kernels * spreads.prompt_kernels + spreads.borrowed**2
+    return np.array([[spreads.steps**2, both, 0.0], [both, spreads.prompts**2, 0.0], [0.0, 0.0, spreads.late_s**2]])
 
 
-def after_measuring(
-    spreads: ReplicaSpreads, draw: StandardNormals, measured: MeasuredSteps, fresh: tuple[float, float]
-) -> tuple[float, float, float]:
-    """`drawn_logs` where a fleet has measured: each draw is moved by what was learned of the sums that were seen.
+def _seen(spreads: ReplicaSpreads, measured: MeasuredSteps) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    """Sums that were measured (k, 3), how all three move with them (3, k), and their means and errors (k,).
 
-    What TPOT shows is the sum of what kernels, a borrowed SKU and a model are off by. Given that sum each part moves
-    by its share of the variance times what the sum moves (conditional normal distributions: Hoffman and Ribak,
-    Astrophysical Journal 380, 1991, L5). What a first token shows is taken for the whole of what a lone prompt is off
-    by.
-
-    Args:
-        spreads: of the replica.
-        draw: as in `drawn_logs`.
-        measured: of its SKU.
-        fresh: two more independent standard normals, of what is left open of steps and first token.
-
-    Returns:
-        The arguments of `ReplicaSpreads.shift`.
+    TPOT shows steps of decodes, TTFT a lone prompt: its steps and what stands outside them.
     """
-    decode, prompts, first = drawn_logs(spreads, draw)
-    steps_spread, _, first_spread = _total_spreads(spreads)
-    if measured.steps_error < 1.0 and steps_spread > 0.0:
-        moved = (measured.steps + measured.steps_error * fresh[0]) * steps_spread - decode
-        group, borrowed, total = spreads.group.tpot**2, spreads.borrowed**2, steps_spread**2
-        kernels = spreads.decode_kernels * spreads.prompt_kernels
-        decode += moved
-        prompts += moved * (kernels + borrowed + group) / total
-        late = spreads.group.correlation * spreads.group.ttft * spreads.group.tpot
-        first += moved * (kernels + borrowed + late) / total
-    if measured.first_token_error < 1.0:
-        first = (measured.first_token + measured.first_token_error * fresh[1]) * first_spread
-    return decode, prompts, first
+    seen = np.array([[1.0, 0.0, 0.0], [0.0, spreads.prompt_s, 1.0]])
+    means, errors = [measured.steps, measured.first_token], [measured.steps_error, measured.first_token_error]
+    scale = np.array([spreads.steps, spreads.alone_s])
+    said = np.array([(mean, error) != (0.0, 1.0) for mean, error in zip(means, errors, strict=True)]) & (scale > 0.0)
+    of_sums = seen[said] @ _covariance(spreads)
+    gain = np.linalg.solve(of_sums @ seen[said].T, of_sums).T
+    return seen[said], gain, (scale * means)[said], (scale * errors)[said]
 
 
-def drawn_logs(spreads: ReplicaSpreads, draw: StandardNormals) -> tuple[float, float, float]:
-    """Errors of steps of decodes, steps with prompts and lone prompts in one draw, as logarithms.
+def drawn_shifts(spreads: ReplicaSpreads, draw: StandardNormals, measured: MeasuredSteps = NOT_MEASURED) -> FloatArray:
+    """Errors of steps of decodes, of steps with prompts and of the seconds outside them, draw by draw.
+
+    Where a fleet has measured, each draw is moved by what was learned of the sums that were seen: all three move by
+    their covariance with the sum over its variance (conditional normal distributions: Hoffman and Ribak, Astrophysical
+    Journal 380, 1991, L5).
 
     Args:
         spreads: of the replica.
         draw: the same numbers for all that is off by the same: kernels for a SKU and engine, `borrowed` for a SKU, the
             others for a model on a SKU and engine.
+        measured: of its SKU.
 
     Returns:
-        The arguments of `ReplicaSpreads.shift`: each normal with the variance that `at_slow_end` counts deviations of.
+        The arguments of `ReplicaSpreads.shift`, shape (draws, 3): each normal with the variance that `at_slow_end`
+        counts deviations of.
     """
-    group, correlation = spreads.group, spreads.group.correlation
-    borrowed, steps = spreads.borrowed * draw.borrowed, group.tpot * draw.steps
-    late = group.ttft * (correlation * draw.steps + math.sqrt(1.0 - correlation**2) * draw.first_token)
-    prompts = spreads.prompt_kernels * draw.kernels + borrowed
-    return spreads.decode_kernels * draw.kernels + borrowed + steps, prompts + steps, prompts + late
+    borrowed = spreads.borrowed * draw.borrowed
+    logs = np.column_stack(
+        [
+            spreads.decode_kernels * draw.kernels + borrowed + spreads.group.steps * draw.steps,
+            spreads.prompt_kernels * draw.kernels + borrowed + spreads.group.prompts * draw.prompts,
+            spreads.late_s * draw.late,
+        ]
+    )
+    if measured == NOT_MEASURED:
+        return logs
+    seen, gain, means, errors = _seen(spreads, measured)
+    fresh = [draw.steps_seen, draw.first_token_seen]
+    open_sums = np.array([fresh[0 if row[0] else 1] for row in seen]).reshape(-1, len(logs)).T
+    return np.asarray(logs + (means + errors * open_sums - logs @ seen.T) @ gain.T)
 
 
 @dataclass(frozen=True)
 class KernelSpreads:
-    """Uncertainty of a prediction from its kernels alone, and the share of TTFT that is waiting.
+    """Uncertainty of a prediction from its kernels alone, and the parts that TTFT moves with.
 
     Attributes:
-        tpot: sd of the log of a decode step [-].
+        tpot: sd of the log of a decode step, and of the tokens it yields where guesses are drafted [-].
         ttft: sd of the log of a step with one prompt [-].
-        wait_share: of mean TTFT, in [0, 1].
+        prompt_share: d log TTFT / d log(time of steps with prompts): own steps and, as far as the queue moves with
+            them, waiting [-]; above 1 where many wait.
+        stall_share: of TTFT, waiting for a server that was just started, in [0, 1].
+        ttft_s: predicted mean TTFT [s].
     """
 
     tpot: float
     ttft: float
-    wait_share: float
-
-
-def serving_kind(deployment: Deployment) -> ServingKind:
-    """The kind of a deployment: disaggregated, or mixed with routed experts or latent attention, or mixed without.
-
-    Args:
-        deployment: its pools.
-
-    Returns:
-        Its kind.
-    """
-    if deployment.is_disaggregated:
-        return ServingKind.DISAGGREGATED
-    return ServingKind.SPARSE if is_sparse(deployment.pools[0].config.llm) else ServingKind.DENSE
+    prompt_share: float
+    stall_share: float
+    ttft_s: float
 
 
 def is_sparse(llm: LlmSpec) -> bool:
@@ -400,26 +506,37 @@ def is_sparse(llm: LlmSpec) -> bool:
     return llm.routed_experts > 0 or any(kind.one_row for _, kind in attentions(llm.layers))
 
 
+FULLEST = 0.95
+"""Share of a replica's time that prompts take, up to which a wait is taken to move as in the long run. A guard: the
+mean over a finite time stays finite."""
+
+
 def kernel_spreads(
     deployment: Deployment,
     mean_input: float,
     mean_output: float,
     running: Sequence[float],
-    ttft_s: float,
+    means_s: Mapping[Metric, float],
     encode_s: float = 0.0,
+    stall_s: float = 0.0,
 ) -> KernelSpreads:
     """Uncertainty of a deployment's means from its kernels.
+
+    A wait W moves with the steps S that cause it: of a single server W = rho S / (1 - rho) times what does not depend
+    on S, rho going with S, so that d log W / d log S = 1 + 1 / (1 - rho) (Pollaczek and Khinchine). K users that wait
+    for one another have W = K S - (what they do elsewhere), which moves by no more than a request takes in all.
 
     Args:
         deployment: the pools, all of them calibrated.
         mean_input: tokens of a request.
         mean_output: tokens of its answer.
         running: sequences decoding on a replica, by pool.
-        ttft_s: predicted mean TTFT [s].
+        means_s: predicted mean TTFT and E2E [s].
         encode_s: mean time of the vision encoder on the images of a request [s].
+        stall_s: part of mean TTFT that waits for a server that was just started [s].
 
     Returns:
-        Standard deviations of logarithms, and the share of TTFT that is not the request's own prompt and transfer.
+        Standard deviations of logarithms, and the parts of TTFT.
     """
     first, last = deployment.pools[0], deployment.pools[-1]
     beside = running[0] if first.role is Role.MIXED else 0.0
@@ -427,15 +544,24 @@ def kernel_spreads(
     tokens = min(mean_input, float(first.config.max_batched_tokens))
     prompt = StepShape(beside, beside * context, tokens, tokens * (mean_input + 1.0) / 2.0, mean_input, 1.0)
     decodes = max(1.0, running[-1])
-    own_s = first.config.costs.request_s + first.config.timer.step_time(prompt).total_s * mean_input / tokens
+    decode = StepShape(decodes, decodes * context)
+    ttft_s, e2e_s = max(means_s[Metric.TTFT], LEAST_S), means_s[Metric.E2E]
+    steps_s = first.config.timer.step_time(prompt).total_s * mean_input / tokens + encode_s
+    outside_s = first.config.costs.request_s
     if deployment.is_disaggregated:
-        own_s += first.config.costs.transfer_request_s
-    own_s += encode_s
-    encoded = encode_s / max(own_s, LEAST_S)
+        outside_s += first.config.costs.transfer_request_s
+    rate_per_s = running[-1] * last.replicas / max(e2e_s - ttft_s, LEAST_S)
+    prompts_s = steps_s / first.config.parallelism.dp  # ranks take one each in the same step
+    full = min(rate_per_s * prompts_s / first.replicas, FULLEST)
+    waited_s = max(0.0, ttft_s - outside_s - steps_s - stall_s)
+    moved_s = min(waited_s * (1.0 + 1.0 / (1.0 - full)), max(e2e_s, waited_s))
+    encoded = encode_s / max(steps_s, LEAST_S)
     return KernelSpreads(
-        tpot=step_spread(last.config, StepShape(decodes, decodes * context)),
+        tpot=math.hypot(step_spread(last.config, decode), _accepted_spread(last.config)),
         ttft=math.hypot((1.0 - encoded) * step_spread(first.config, prompt), encoded * BORROWED_SPREAD),
-        wait_share=max(0.0, 1.0 - own_s / max(ttft_s, LEAST_S)),
+        prompt_share=(min(steps_s, ttft_s) + moved_s) / ttft_s,
+        stall_share=min(1.0, stall_s / ttft_s),
+        ttft_s=ttft_s,
     )
 
 
@@ -444,26 +570,46 @@ def latency_spreads(deployment: Deployment, kernels: KernelSpreads, documented: 
 
     Args:
         deployment: the pools.
-        kernels: what its kernels contribute.
+        kernels: what its kernels contribute, and the parts of TTFT.
         documented: its flags are known, as those of a plan are; false for a run whose limits nobody has published.
 
     Returns:
         Of TTFT and of TPOT [-].
     """
-    group = GROUP_SPREADS[serving_kind(deployment)]
-    configs = [pool.config for pool in deployment.pools]
-    unmeasured = [config.calibration is not None and config.calibration.sku != config.sku.id for config in configs]
+    pools = deployment.pools
+    first, last = (group_spread(pool.config, pool.role is Role.MIXED) for pool in (pools[0], pools[-1]))
+    unmeasured = [
+        pool.config.calibration is not None and pool.config.calibration.sku != pool.config.sku.id for pool in pools
+    ]
     borrowed = BORROWED_SPREAD if any(unmeasured) else 0.0
-    ttft = math.hypot(kernels.ttft, group.ttft, kernels.wait_share * group.wait, borrowed)
-    tpot = math.hypot(kernels.tpot, group.tpot, borrowed)
-    first, last = deployment.pools[0].config.shift, deployment.pools[-1].config.shift
-    if first is not None and first.first_token_left < 1.0:
-        ttft = math.hypot(ttft * first.first_token_left, TTFT_ERROR)
-    if last is not None and last.steps_left < 1.0:
-        tpot = math.hypot(tpot * last.steps_left, TPOT_ERROR)
+    ttft = ttft_spread(kernels, math.hypot(first.prompts, borrowed), first.late_s)
+    tpot = math.hypot(kernels.tpot, last.steps, borrowed)
+    of_first, of_last = pools[0].config.shift, pools[-1].config.shift
+    if of_first is not None and of_first.first_token_left < 1.0:
+        ttft = math.hypot(ttft * of_first.first_token_left, TTFT_ERROR)
+    if of_last is not None and of_last.steps_left < 1.0:
+        tpot = math.hypot(tpot * of_last.steps_left, TPOT_ERROR)
     if documented:
         return ttft, tpot
-    return math.hypot(ttft, group.undocumented_ttft), math.hypot(tpot, group.undocumented_tpot)
+    return math.hypot(ttft, first.undocumented_ttft), math.hypot(tpot, last.undocumented_tpot)
+
+
+def ttft_spread(kernels: KernelSpreads, prompts: float, late_s: float) -> float:
+    """Standard deviation of the logarithm of mean TTFT from those of its parts.
+
+    Args:
+        kernels: of the prompts, and the parts of TTFT.
+        prompts: sd of the log of steps with prompts beyond their kernels [-].
+        late_s: sd of what stands outside the steps [s].
+
+    Returns:
+        sqrt((share of prompts * their sd)^2 + (late / TTFT)^2 + (share of the stall * its sd)^2) [-].
+
+    >>> round(ttft_spread(KernelSpreads(0.0, 0.06, 0.9, 0.0, 0.5), 0.08, 0.0), 4)  # 0.9 * hypot(0.06, 0.08)
+    0.09
+    """
+    of_prompts = kernels.prompt_share * math.hypot(kernels.ttft, prompts)
+    return math.hypot(of_prompts, late_s / kernels.ttft_s, kernels.stall_share * STALL_SPREAD)
 
 
 def latency_intervals(
@@ -474,6 +620,7 @@ def latency_intervals(
     means_s: Mapping[Metric, float],
     documented: bool = True,
     encode_s: float = 0.0,
+    stall_s: float = 0.0,
 ) -> dict[Metric, tuple[float, float]]:
     """90 % intervals [s] of the means given (TTFT, TPOT, E2E, ITL); empty unless every pool is calibrated.
 
@@ -487,6 +634,7 @@ def latency_intervals(
         means_s: predicted means [s].
         documented: as in `latency_spreads`.
         encode_s: mean time of the vision encoder on the images of a request [s]; its kernels are of other layers.
+        stall_s: part of mean TTFT that waits for a server that was just started [s].
 
     Returns:
         (low, high) [s] by metric.
@@ -495,7 +643,7 @@ def latency_intervals(
         return {}
     if not all(math.isfinite(seconds) for seconds in means_s.values()):
         return {}
-    kernels = kernel_spreads(deployment, mean_input, mean_output, running, means_s[Metric.TTFT], encode_s)
+    kernels = kernel_spreads(deployment, mean_input, mean_output, running, means_s, encode_s, stall_s)
     ttft, tpot = latency_spreads(deployment, kernels, documented)
     ttft_share = min(1.0, means_s[Metric.TTFT] / max(means_s[Metric.E2E], LEAST_S))
     e2e = ttft_share * ttft + (1.0 - ttft_share) * tpot
@@ -530,6 +678,11 @@ class _Part(NamedTuple):
     """The fit is of another kind of layer than these."""
     share: float
     """Of the time of their family."""
+
+
+def _accepted_spread(replica: ReplicaConfig) -> float:
+    """Standard deviation of the logarithm of the tokens of a step, by what is accepted of drafted guesses [-]."""
+    return replica.drafting.spread if replica.drafting is not None else 0.0
 
 
 _SPREADS_OF_STEPS: WeakKeyDictionary[StepTimer, dict[StepShape, float]] = WeakKeyDictionary()

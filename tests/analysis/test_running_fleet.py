@@ -19,6 +19,7 @@ from planner.analysis import (
     compare_running_fleet,
     learned_steps,
 )
+from planner.analysis.running_fleet import FAR_OFF
 from planner.core import FloatArray, InputError, Metric, rebuilt
 from planner.engine import StepTimeShift
 from planner.report import running_fleet as report
@@ -133,7 +134,8 @@ def test_slower_steps_are_the_reason_where_they_are_the_truth_and_are_recovered(
     assert fleet.measured_steps is not None
     assert fleet.measured_steps.steps > 1.0 and fleet.measured_steps.steps_error < 0.6
     assert f"steps of {CONFIG.sku.id} take" in report.step_time_lines(fleet)[0]
-    assert any("look first at engine flags" in note for note in fleet.notes), "estimates are never so far off"
+    is_far_off = fleet.measured_steps.steps >= FAR_OFF
+    assert is_far_off is any("look first at engine flags" in note for note in fleet.notes)
     assert list(learned_steps([fleet]).values()) == [fleet.measured_steps], "one model teaches what it does alone"
 
 
@@ -162,7 +164,7 @@ def _width(interval_s: tuple[float, float]) -> float:
 
 def test_slow_steps_hidden_by_little_traffic_are_not_as_planned() -> None:
     """TPOT is what was planned, at half of the traffic it was planned for."""
-    fleet = compared(running(slower(1.12), PLANNED.at_rate(4.0)))
+    fleet = compared(running(slower(1.2), PLANNED.at_rate(4.0)))
     (tpot,) = [one for one in fleet.latencies if one.metric is Metric.TPOT]
     assert tpot.planned_interval_s is not None
     assert tpot.planned_interval_s[0] < tpot.measured_s < tpot.planned_interval_s[1]

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from statistics import NormalDist, mean
-from typing import cast
 
 import pytest
 
@@ -27,8 +26,8 @@ from planner.analysis.uncertain_steps import CONFIDENCES, PARTS, confidence_curv
 from planner.core import HOURS_PER_MONTH, Metric, rebuilt
 from planner.fleet import Plan, PlanRequest, plan
 from planner.report.explanation import sentences, tables
-from planner.serving import MeasuredSteps, ServingKind
-from planner.serving.uncertainty import GROUP_SPREADS, GroupSpread
+from planner.serving import MeasuredSteps, uncertainty
+from planner.serving.uncertainty import GroupSpread
 from tests.builders import calibrated, small_request
 from tests.made_up_plans import A100, H100, QUICK, REQUEST, made_up
 
@@ -183,8 +182,7 @@ class TestMeasuring:
 
     def test_the_sentence_quotes_value_probability_and_commands(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Where kernels scatter by more than models of a GPU differ, the kernels are measured."""
-        certain = replace(GROUP_SPREADS[ServingKind.DENSE], tpot=0.01)
-        monkeypatch.setitem(cast(dict[ServingKind, GroupSpread], GROUP_SPREADS), ServingKind.DENSE, certain)
+        monkeypatch.setattr(uncertainty, "group_spread", lambda config, is_mixed: GroupSpread(0.001, 0.001, 0.0))
 
         def planner(request: PlanRequest, hardware: HardwareDb) -> Plan:
             return known(continuous(request, hardware))

@@ -23,9 +23,8 @@ from planner.serving import (
     MeasuredSteps,
     Role,
     StandardNormals,
-    after_measuring,
     at_slow_end,
-    drawn_logs,
+    drawn_shifts,
     replica_spreads,
 )
 from planner.workload import LatencyTarget, Slo
@@ -53,6 +52,11 @@ def targets_of(found: Plan, *only: LatencyTarget) -> list[ScopedSlo]:
     return [ScopedSlo(one.service, Slo(targets=only or one.slo.targets), frozenset(one.slices))]
 
 
+def normals(count: int, seed: int) -> StandardNormals:
+    """Independent draws of everything."""
+    return StandardNormals(*np.random.default_rng(seed).standard_normal((len(StandardNormals._fields), count)))
+
+
 def factor_that_holds(one: PlannedDeployment, slos: list[ScopedSlo]) -> float:
     """Largest factor on steps of decodes alone with which it holds."""
     low, high = 1.0, 4.0
@@ -70,46 +74,58 @@ def factor_that_holds(one: PlannedDeployment, slos: list[ScopedSlo]) -> float:
 class TestShifts:
     """What a deviation makes of step times."""
 
-    def test_steps_take_the_factor_and_a_lone_prompt_its_own(self) -> None:
+    def test_steps_take_their_factors_and_a_request_its_seconds(self) -> None:
         """By definition of the shift; without a roofline in the way, on the kernels of one GPU."""
         config = calibrated(max_batched_tokens=4096)
         spreads = replica_spreads(config, Role.MIXED, 1000.0, 200.0)
         assert spreads is not None
-        slow = rebuilt(config, shift=spreads.shift(math.log(1.3), math.log(1.2), math.log(1.5)))
+        slow = rebuilt(config, shift=spreads.shift(math.log(1.3), math.log(1.2), 0.05))
         decodes = [1500] * 16
         ratio = step_time(slow, decode_contexts=decodes).total_s / step_time(config, decode_contexts=decodes).total_s
         assert ratio == pytest.approx(1.3, rel=1e-6)
-        alone_s, before_s = (one.costs.request_s + step_time(one, chunks=[(1000, 0)]).total_s for one in (slow, config))
-        assert alone_s / before_s == pytest.approx(1.5, rel=0.02)  # host time of a step goes with the decodes
+        assert slow.costs.request_s == pytest.approx(config.costs.request_s + 0.05)
+        ratio = step_time(slow, chunks=[(1000, 0)]).total_s / step_time(config, chunks=[(1000, 0)]).total_s
+        assert ratio == pytest.approx(1.2, rel=0.03)  # host time of a step goes with the decodes
 
     def test_draws_have_the_variance_that_deviations_count(self) -> None:
-        """One deviation of `at_slow_end` is one standard deviation of what is drawn, in each of the three."""
+        """One deviation of `at_slow_end` is one standard deviation of what is drawn: steps, prompts, a lone prompt."""
         spreads = replica_spreads(calibrated("llama-3.1-8b", "h200-sxm"), Role.PREFILL, 1000.0, 200.0)
         assert spreads is not None
-        draws = np.random.default_rng(3).standard_normal((4000, 4))
-        logs = np.array([drawn_logs(spreads, StandardNormals(*map(float, draw))) for draw in draws])
+        logs = drawn_shifts(spreads, normals(4000, 3))
         shift = at_slow_end(spreads, 1.0)
         assert np.exp(logs.std(axis=0))[:2] == pytest.approx([shift.decode, shift.prompt], rel=0.02)
-        group = spreads.group
-        assert logs[:, 2].std() == pytest.approx(math.hypot(spreads.prompt_kernels, group.ttft), rel=0.05)
+        alone_s = spreads.prompt_s * logs[:, 1] + logs[:, 2]
+        assert alone_s.std() == pytest.approx(spreads.prompt_s * math.log(shift.prompt) + shift.request_s, rel=0.03)
+        assert logs[:, 2].std() == pytest.approx(spreads.late_s, rel=0.03)
 
     def test_draws_after_measuring_are_those_of_the_conditional_distribution(self) -> None:
         """Exact for normals: what was seen has its posterior, what goes with it moves by covariance over variance."""
         spreads = replica_spreads(calibrated("llama-3.1-8b", "h200-sxm"), Role.PREFILL, 1000.0, 200.0)
         assert spreads is not None
+        draws = normals(20_000, 4)
+        before = drawn_shifts(spreads, draws)
         known = MeasuredSteps(steps=1.5, steps_error=0.3)
-        draws = np.random.default_rng(4).standard_normal((20_000, 6))
-        normals = [(StandardNormals(*draw[:4]), (draw[4], draw[5])) for draw in draws.tolist()]
-        before = np.array([drawn_logs(spreads, one) for one, _ in normals])
-        after = np.array([after_measuring(spreads, one, known, fresh) for one, fresh in normals])
-        sd = math.hypot(spreads.decode_kernels, spreads.borrowed, spreads.group.tpot)
-        assert after[:, 0].mean() == pytest.approx(1.5 * sd, rel=0.01)
-        assert after[:, 0].std() == pytest.approx(0.3 * sd, rel=0.02)
+        after = drawn_shifts(spreads, draws, known)
+        assert after[:, 0].mean() == pytest.approx(1.5 * spreads.steps, rel=0.01)
+        assert after[:, 0].std() == pytest.approx(0.3 * spreads.steps, rel=0.02)
         covariances = np.cov(before.T)[0]
-        expected = 1.5 * sd * covariances / covariances[0]
-        assert after.mean(axis=0) == pytest.approx(expected, abs=0.02)
-        nothing = [after_measuring(spreads, one, NOT_MEASURED, fresh) for one, fresh in normals[:5]]
-        assert np.array(nothing) == pytest.approx(before[:5])
+        assert after.mean(axis=0) == pytest.approx(1.5 * spreads.steps * covariances / covariances[0], abs=0.02)
+        assert drawn_shifts(spreads, draws, NOT_MEASURED) == pytest.approx(before)
+
+    def test_the_slow_end_after_measuring_is_that_of_the_draws(self) -> None:
+        """Both were measured: mean and deviation of each that is drawn are those that the shift is made of."""
+        spreads = replica_spreads(calibrated("llama-3.1-8b", "h200-sxm"), Role.PREFILL, 1000.0, 200.0)
+        assert spreads is not None
+        known = MeasuredSteps(steps=0.8, steps_error=0.4, first_token=-0.5, first_token_error=0.2)
+        after = drawn_shifts(spreads, normals(20_000, 5), known)
+        alone_s = spreads.prompt_s * after[:, 1] + after[:, 2]
+        assert alone_s.mean() == pytest.approx(-0.5 * spreads.alone_s, rel=0.03)
+        assert alone_s.std() == pytest.approx(0.2 * spreads.alone_s, rel=0.03)
+        expected, slow = at_slow_end(spreads, 0.0, known), at_slow_end(spreads, 1.0, known)
+        assert math.log(expected.decode) == pytest.approx(after[:, 0].mean(), rel=0.03)
+        assert math.log(slow.decode / expected.decode) == pytest.approx(after[:, 0].std(), rel=0.03)
+        assert math.log(slow.prompt / expected.prompt) == pytest.approx(after[:, 1].std(), rel=0.03)
+        assert slow.first_token_left == 0.2 and slow.steps_left == 0.4
 
 
 class TestProbability:
@@ -126,8 +142,7 @@ class TestProbability:
         spreads = replica_spreads(config, Role.MIXED, lengths.mean_input, lengths.mean_output)
         assert spreads is not None
         within = math.log(factor_that_holds(one, slos))
-        kernels = (spreads.decode_kernels, spreads.prompt_kernels)
-        low, high = sorted(math.hypot(kernel, spreads.group.tpot) for kernel in kernels)
+        low, high = sorted(spread for spread in (spreads.steps, spreads.prompts))
         found = confidence_of(base().deployments, slos, 0.5, seed=1)
         expected = [NormalDist().cdf(within / spread) for spread in (high, low)]
         assert expected[0] - 3 * found.error <= found.holds <= expected[1] + 3 * found.error

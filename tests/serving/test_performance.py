@@ -332,7 +332,7 @@ def test_intervals_enclose_the_mean_and_agree_between_theory_and_simulation() ->
             assert low < mean < high
             assert low * high == pytest.approx(mean**2)  # symmetric in the logarithm
         ratios = [found.interval[metric][1] / found.interval[metric][0] for found in (theory, judge)]
-        assert ratios[0] == pytest.approx(ratios[1], rel=0.02)
+        assert ratios[0] == pytest.approx(ratios[1], rel=0.05)
 
 
 def test_one_common_error_is_carried_in_full_and_independent_ones_by_squares() -> None:

@@ -27,7 +27,7 @@ from planner.fleet.simulation import run_of
 from planner.fleet.verification import violated_metrics, with_run
 from planner.scenario import load_scenario
 from planner.search import ShiftRule
-from planner.serving import Role, StandardNormals, drawn_logs, replica_spreads
+from planner.serving import Role, drawn_shifts, replica_spreads
 from tests.builders import HARDWARE
 from tests.studies.rows import read_rows, write_rows
 
@@ -97,8 +97,8 @@ def drawn_rule(world: int) -> ShiftRule:
         spreads = replica_spreads(config, role, mean_input, mean_output)
         if spreads is None:
             return None
-        normals = [float(normal[world]) for normal in draws._normals_of(config, role is Role.MIXED, SEED)]
-        return spreads.shift(*drawn_logs(spreads, StandardNormals(*normals[:4])))
+        of_worlds = drawn_shifts(spreads, draws._normals_of(config, role is Role.MIXED, SEED))
+        return spreads.shift(*map(float, of_worlds[world]))
 
     return shift_of
 

@@ -44,7 +44,7 @@ from calibration.serving.engine_fit import (
 from calibration.serving.measured_runs import ServingPoint
 from calibration.serving.predict import ReplayedRun, replayed
 from hardware_db import EngineCosts, HardwareDb, load_hardware
-from planner.core import FloatArray, PlannerError
+from planner.core import FloatArray, Metric, PlannerError
 from planner.serving.uncertainty import kernel_spreads
 from tests.calibration.serving.points import read_serving_points
 from tests.studies.rows import write_rows
@@ -340,22 +340,31 @@ def judged_run(task: tuple[ServingPoint, EngineCosts]) -> dict[str, object]:
         "sku": point.sku,
         "class": serving_class(point).value,
         "documented": int(not point.unknown),
+        "client_known": int(not {"client_requests", "client_range_ratio", "concurrency"} & set(point.unknown)),
         "drafts": point.draft_tokens,
+        "set_up": " ".join(
+            [
+                f"{point.input_tokens}/{point.output_tokens}",
+                *(f"{server.workers}x{server.parallelism.label}" for server in point.servers),
+            ]
+        ),
         "concurrency": point.concurrency,
         "measured_tpot_s": point.mean_tpot_s,
         "tpot_s": None,
         "measured_ttft_s": None if waits_for_compilers(point) else point.mean_ttft_s,
     }
-    row |= dict.fromkeys(("ttft_s", "tpot_kernel_sd", "ttft_kernel_sd", "wait_share", "reason"))
+    row |= dict.fromkeys(("ttft_s", "tpot_kernel_sd", "ttft_kernel_sd", "prompt_share", "stall_share", "reason"))
     try:
         run = Trial(point, ReplayedRun.of(point, load_hardware())).run_with(costs)
         seen = replayed(run)
         lengths = float(run.lengths[0].mean()), float(run.lengths[1].mean())
-        spread = kernel_spreads(run.deployment, *lengths, [pool.mean_running for pool in seen.pools], seen.ttft.mean_s)
+        running = [pool.mean_running for pool in seen.pools]
+        means_s = {metric: seen.distribution(metric).mean_s for metric in Metric}
+        spread = kernel_spreads(run.deployment, *lengths, running, means_s, stall_s=run.stall_s)
     except PlannerError as error:
         return row | {"reason": str(error)[:200]}
-    found = {"tpot_s": seen.tpot.mean_s, "ttft_s": seen.ttft.mean_s, "wait_share": spread.wait_share}
-    found |= {"tpot_kernel_sd": spread.tpot, "ttft_kernel_sd": spread.ttft}
+    found = {"tpot_s": seen.tpot.mean_s, "ttft_s": seen.ttft.mean_s, "prompt_share": spread.prompt_share}
+    found |= {"tpot_kernel_sd": spread.tpot, "ttft_kernel_sd": spread.ttft, "stall_share": spread.stall_share}
     return row | {name: "" if value is None else f"{value:.6g}" for name, value in found.items()}
 
 
