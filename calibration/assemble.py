@@ -22,7 +22,7 @@ from calibration.served import SLOW_SHARE, expert_rows, expert_table
 from calibration.tables import ColumnTable, Mask, read_table
 from hardware_db import Calibration, GpuSku, KernelFit
 from planner.core import InputError, UnknownNameError
-from planner.roofline import WEIGHT_FORMATS, SizeCorrection, own_kernel
+from planner.roofline import EXCHANGE_SMS, WEIGHT_FORMATS, SizeCorrection, own_kernel
 
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "tensorrt-llm": "trtllm"}
 """Engine profile -> its name in the tables' backend column."""
@@ -71,8 +71,6 @@ MIN_ROWS = 200
 MOST_TIMES_WORSE = 2.0
 """Held-out error of an engine's experts, over the least of any, beyond which another engine's stand for them. A choice:
 experts of a dozen models or more are within 1.8, those of two (SGLang's NVFP4 on Blackwell) at 2.4 to 3."""
-EXCHANGE_SMS = 20.0
-"""SMs given to the throughput kernel of expert exchange; DeepEP's default (deepseek-ai/DeepEP, Buffer.num_sms)."""
 ELEMENTWISE_FOLDERS = {"a100-sxm-80gb": ("vidur_a100", "a100-sxm-80gb")}
 ELEMENTWISE_DEFAULT = ("vidur_h100", "h100-sxm")
 """Folder of element-wise tables, and the SKU they were measured on, for a SKU without a table of its own; by SKU."""

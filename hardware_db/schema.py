@@ -519,6 +519,9 @@ class EngineProfile(Frozen):
         description="beside `chunkwise_kv_transfer`: what a prefix cache holds of a prompt is sent when its first step "
         "begins; false: with its first chunk",
     )
+    overlaps_batches: bool = Field(
+        default=False, description="can run two halves of a step alternately, one exchanging while the other computes"
+    )
     graphs: CapturedGraphs | None = Field(default=None, description="captured by default; none: any batch that may run")
     costs: EngineCosts = EngineCosts()
     costs_by_architecture: Mapping[str, EngineCosts] = Field(

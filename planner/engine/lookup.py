@@ -20,6 +20,7 @@ from planner.roofline import (
     Bound,
     CalibratedGpu,
     Driver,
+    ExpertExchange,
     Load,
     Operator,
     OperatorFamily,
@@ -121,6 +122,25 @@ def curves_of(operators: Sequence[Operator], gpu: CalibratedGpu) -> dict[Driver,
         if operator.driver is not Driver.SHAPE:
             curve = curves.setdefault(operator.driver, Curve.empty(TOKENS.shape))
             _add(curve, operator, gpu, None)
+    return curves
+
+
+def exchange_curves(operators: Sequence[Operator], gpu: CalibratedGpu) -> FloatArray:
+    """Exchanges of experts' tokens that may run beside computing, tabulated over `TOKENS`.
+
+    Args:
+        operators: of a step; those that are no `ExpertExchange` are left out.
+        gpu: that runs them.
+
+    Returns:
+        Seconds that they take, and for which they occupy the processors, shape (2, knots) [s].
+    """
+    curves, zeros = np.zeros((2, TOKENS.size)), np.zeros_like(TOKENS)
+    load = Load(TOKENS, TOKENS, TOKENS, zeros, zeros + 1.0, zeros, zeros + 1.0, zeros, zeros)
+    for operator in operators:
+        if isinstance(operator, ExpertExchange):
+            taken_s = operator_time(operator, load, gpu).total_s
+            curves += taken_s, np.minimum(operator.count * np.asarray(operator.occupied_s(load, gpu)), taken_s)
     return curves
 
 

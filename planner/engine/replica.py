@@ -232,6 +232,7 @@ class ReplicaConfig(Frozen):
             self.skew,
             self.engine.spare_layers,
             self.captured_decodes,
+            self.engine.overlaps_batches,
         )
 
     @cached_property

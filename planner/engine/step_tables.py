@@ -31,6 +31,8 @@ class StepTables(NamedTuple):
         curves: seconds by driver and kind, shape (4, 2, knots) [s].
         surfaces: of decodes' attention by kind, with their knots, shape (2, 1 + decodes, 1 + contexts) [s].
         attention, corrections: of prompts (`planner.roofline.attention_s`).
+        overlaps: True if two halves of a step run alternately, one's experts exchanged while the other computes.
+        exchange: of experts' tokens: how long it takes, and keeps processors from computing, shape (2, knots) [s].
     """
 
     dp: float
@@ -52,6 +54,8 @@ class StepTables(NamedTuple):
     surfaces: FloatArray
     attention: np.recarray[Any, Any]
     corrections: FloatArray
+    overlaps: bool
+    exchange: FloatArray
 
 
 _NOTHING = np.zeros((0, 1, 1))
@@ -75,6 +79,8 @@ NO_TABLES = StepTables(
     surfaces=_NOTHING,
     attention=np.zeros(0, dtype=prompt_record()).view(np.recarray),
     corrections=_NOTHING,
+    overlaps=False,
+    exchange=np.zeros((2, 0)),
 )
 """In the place of tables where there are none."""
 
@@ -155,6 +161,17 @@ def _tabulated_step_s(
 
 
 @compiled
+def _overlapped_s(tables: StepTables, kernels_s: float, half_s: float, tokens: float) -> float:
+    """Seconds of a step's kernels as one batch, or as two alternating halves where that is faster.
+
+    Two halves take as long as their exchange or as all else together with what of the exchange occupies processors.
+    """
+    exchange_s = 2.0 * curve_at(tables.tokens, tables.exchange[0], tokens / 2.0)
+    occupied_s = 2.0 * curve_at(tables.tokens, tables.exchange[1], tokens / 2.0)
+    return min(kernels_s, max(2.0 * half_s - exchange_s + occupied_s, exchange_s))
+
+
+@compiled
 def decode_seconds(tables: StepTables, decodes: float, decode_context: float, drafts_s: float) -> float:
     """Duration of a step of decodes alone.
 
@@ -170,6 +187,9 @@ def decode_seconds(tables: StepTables, decodes: float, decode_context: float, dr
     own = decodes / tables.shares
     tokens, context = own * tables.queries, max(decode_context / decodes, 1.0) if decodes > 0.0 else 1.0
     kernels_s, roof_s = _tabulated_decode_s(tables, tokens, own, context)
+    if tables.overlaps:
+        half_s, _ = _tabulated_decode_s(tables, tokens / 2.0, own / 2.0, context)
+        kernels_s = _overlapped_s(tables, kernels_s, half_s, tokens)
     seconds = tables.stretch * kernels_s + tables.between_s
     if tables.kinds > 1:
         seconds = max(seconds, roof_s)
@@ -268,6 +288,9 @@ def seconds_beside_attention(
     kernels_s, roof_s = _tabulated_step_s(tables, tokens, group, rows, own, context)
     if chunks > 0.0:
         kernels_s += prompts_s
+    if tables.overlaps:
+        half_s, _ = _tabulated_step_s(tables, tokens / 2.0, group / 2.0, rows / 2.0, own / 2.0, context)
+        kernels_s = _overlapped_s(tables, kernels_s, half_s + (prompts_s / 2.0 if chunks > 0.0 else 0.0), tokens)
     if chunks > 0.0 and tokens > tables.captured_tokens:
         seconds = max(tables.prompt_stretch * kernels_s, tables.launching_s)
     else:

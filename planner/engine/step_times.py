@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 
 import numpy as np
@@ -34,6 +34,7 @@ from planner.engine.lookup import (
     Surface,
     curves_of,
     decode_surface,
+    exchange_curves,
     operator_time,
 )
 from planner.engine.scheduler import Speculation
@@ -106,6 +107,8 @@ class StepTimer:
         draft_steps: how many of those a step takes.
         others: of pipeline stages that are slower than this one in some steps.
         captured: most sequences of an attention rank in a step of decodes that is replayed as a graph.
+        exchange: of experts' tokens, as `exchange_curves`.
+        overlaps: True if the engine runs two halves of a step alternately where that hides the exchange.
     """
 
     gpu: CalibratedGpu
@@ -123,6 +126,8 @@ class StepTimer:
     draft_steps: float = 0.0
     others: tuple[StepTimer, ...] = ()
     captured: float = math.inf
+    exchange: FloatArray = field(default_factory=lambda: np.zeros((2, TOKENS.size)))
+    overlaps: bool = False
 
     def with_costs(self, costs: EngineCosts) -> StepTimer:
         """The same kernels under another engine's costs. A draft pays those of a step of decodes, not the host's."""
@@ -224,7 +229,14 @@ class StepTimer:
             surfaces=np.array([with_knots(DECODES, CONTEXTS, of(self.decode_table)) for of in kinds]),
             attention=attention,
             corrections=corrections,
+            overlaps=bool(self.overlaps and self.exchange.any()),
+            exchange=self.exchange,
         )
+
+    @cached_property
+    def _one_batch(self) -> StepTimer:
+        """The same without overlap of two halves."""
+        return replace(self, overlaps=False)
 
     def bounds_s(self, shape: StepShape) -> FloatArray:
         """Seconds spent waiting for each resource, shape (len(Bound), ...steps)."""
@@ -268,6 +280,13 @@ class StepTimer:
                 family_s[operator.family] = family_s.get(operator.family, 0.0) + time.total_s * has_chunks
             bound_s += time.bound_s * has_chunks
         overhead_s = self._own_s(steps, math.nan, 0.0)[0] - bound_s.sum(axis=0)
+        if self._tables.overlaps:
+            saved_s = self._one_batch._own_s(steps, math.nan, 0.0)[0] - self._own_s(steps, math.nan, 0.0)[0]
+            hidden_s = np.minimum(saved_s, np.interp(load.tokens, TOKENS, self.exchange[0]))
+            bound_s[BOUNDS.index(Bound.LINK)] -= hidden_s
+            overhead_s += hidden_s
+            exchange_s = family_s.get(OperatorFamily.EXPERT_EXCHANGE, 0.0)
+            family_s |= {OperatorFamily.EXPERT_EXCHANGE: exchange_s - hidden_s} if by_family else {}
         if self.draft is not None:
             has_decodes = np.asarray(shape.decodes) > 0
             draft_family_s, draft_bound_s = self.draft._items(_without_chunks(shape), by_family=by_family)
@@ -328,6 +347,7 @@ def build_timer(
     skew: float = 0.0,
     spare: SpareLayers = SpareLayers.BEFORE_LAST,
     captured: float = math.inf,
+    overlaps: bool = False,
 ) -> StepTimer:
     """The step times of a model on a split of GPUs; the same object for the same arguments.
 
@@ -345,6 +365,7 @@ def build_timer(
         skew: exponent of the experts' popularity, 0 = all alike.
         spare: pipeline stages that have one layer more, where layers do not divide evenly.
         captured: most sequences of an attention rank in a step of decodes that is replayed as a graph.
+        overlaps: True if the engine runs two halves of a step alternately.
 
     Returns:
         A function of steps [s].
@@ -356,7 +377,7 @@ def build_timer(
     tokens, cost, draft = (found.draft_tokens, found.cost, found.draft) if found else (0, None, None)
     drafting = (tokens, cost, Keyed(draft, id(draft)))
     identities = (Keyed(llm, id(llm)), Keyed(sku, id(sku)), precision, parallelism, Keyed(calibration, id(calibration)))
-    return _cached_timer(*identities, costs, *drafting, skew, spare, captured)
+    return _cached_timer(*identities, costs, *drafting, skew, spare, captured, overlaps)
 
 
 @lru_cache(maxsize=512)
@@ -373,10 +394,11 @@ def _cached_timer(
     skew: float,
     spare: SpareLayers,
     captured: float,
+    overlaps: bool,
 ) -> StepTimer:
     drafting = (draft_tokens, draft_cost, drafter)
     kernels = _kernels(model, device, precision, parallelism, fits, *drafting, skew, spare)
-    return _slowest([replace(timer.with_costs(costs), captured=captured) for timer in kernels])
+    return _slowest([replace(timer.with_costs(costs), captured=captured, overlaps=overlaps) for timer in kernels])
 
 
 @lru_cache(maxsize=512)
@@ -473,6 +495,7 @@ def _kernel_timer(
         whole_layers=sum(
             operator.count for operator in latent if isinstance(operator, ChosenDecode) and operator.measured_whole(gpu)
         ),
+        exchange=exchange_curves(operators, gpu),
         expert_layers=sum(operator.count for operator in operators if isinstance(operator, Experts)),
         queries=queries,
     )

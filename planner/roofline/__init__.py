@@ -85,8 +85,10 @@ from planner.roofline.kernels import (
 from planner.roofline.latent import LatentDecode, LatentHeads, LatentRow, latent_decode_s, latent_prefill_s
 from planner.roofline.operators import (
     ACTIVATION_BYTES,
+    EXCHANGE_SMS,
     GEMM_FALLBACKS,
     Driver,
+    ExpertExchange,
     Experts,
     MatrixProduct,
     Operator,

@@ -27,7 +27,7 @@ from planner.core import Constants, FloatArray, Vectorized, vectorized
 from planner.llm import BYTES_PER_VALUE
 from planner.roofline.arithmetic import Number, at_least, at_most, limited, pairs_of
 from planner.roofline.expert_load import routed_load
-from planner.roofline.gpu import CalibratedGpu, all_reduce_link_bytes
+from planner.roofline.gpu import CalibratedGpu, all_reduce_link_bytes, link_bandwidth_bytes_per_s
 from planner.roofline.kernel_forms import (
     NO_CORRECTION,
     WEIGHT_FORMATS,
@@ -60,6 +60,9 @@ DISPATCH_BYTES = 1.0 + 4.0 / 128.0
 arXiv:2412.19437, 3.2; deepseek-ai/DeepEP, ``low_latency_dispatch``)."""
 EXPERT_LAUNCHES = 6.0
 """Kernels of routed experts in a layer: routing, permutation, two grouped products, activation and sum."""
+EXCHANGE_SMS = 20.0
+"""Processors that the high-throughput kernels of the exchange keep; DeepEP's default (deepseek-ai/DeepEP,
+Buffer.num_sms)."""
 GROUPED_GEMM = "gemm/fp8_block"
 """Fit of the library whose grouped kernels run block-scaled 8-bit experts behind an all-to-all: DeepGEMM."""
 LOW_LATENCY_TOKENS = 1024.0
@@ -627,6 +630,28 @@ class ExpertExchange(Operator):
             if gpu.first_key(key) is not None
         ]
         return at_most(times[0], times[-1]) if times else None
+
+    def occupied_s(self, load: Load, gpu: CalibratedGpu) -> Number:
+        """Time for which its kernels keep the processors from computing, in one layer [s].
+
+        Low-latency ones issue their copies and sum what came: what the same copies take inside a server. While these
+        cross the network all processors are free (DeepSeek-AI 2025, github.com/deepseek-ai/profile-data, "Decoding").
+        High-throughput ones keep `EXCHANGE_SMS` processors throughout, others all.
+        """
+        taken = self.kernel_s(load, gpu)
+        if taken is None or self.gpus <= self.domain_gpus:
+            return math.inf
+        (low_latency, _), (normal, _) = self.kernels
+        form = gpu.form(CollectiveForm, low_latency.replace("network/", "expert_").replace("_low", "/low"))
+        inside: Number = math.inf
+        if form is not None:
+            local = replace(self, gpus=self.node_gpus, domain_gpus=self.node_gpus)
+            link = link_bandwidth_bytes_per_s(gpu.sku, self.node_gpus)
+            inside = collective_s(local._sent_bytes(load, per_expert=True), link, form)
+        share = min(EXCHANGE_SMS / gpu.peaks(self.dtype).sms, 1.0)
+        slower = self._seconds(normal, self._sent_bytes(load, per_expert=False), gpu) > np.asarray(taken)
+        occupied: Number = np.where(slower, inside, share * np.asarray(taken))
+        return occupied
 
     def _seconds(self, key: str, sent_bytes: Number, gpu: CalibratedGpu) -> Number:
         if self.gpus <= self.node_gpus:
