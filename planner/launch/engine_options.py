@@ -18,6 +18,7 @@ from planner.engine import Drafting, ReplicaConfig, memory_share
 from planner.launch.flags import EngineFlag, FlagKind, rows_of
 from planner.launch.servers import OwnPort
 from planner.llm import SIXTEEN_BIT, DraftMethod, LlmSpec, Precision, published_as
+from planner.roofline import gathers_tokens
 from planner.serving import Role
 
 CHECKPOINT_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -111,7 +112,7 @@ def chosen_options(config: ReplicaConfig, role: Role, max_request_tokens: int) -
     """Everything the planner chose, the weights apart (see `weights_source`)."""
     kv = config.precision.kv_cache.value
     return [
-        *_parallelism_options(config),
+        *_parallelism_options(config, role),
         *_batching_options(config),
         EngineOption("precision.kv_cache", kv, {f"kv_cache={kv}": kv}),
         EngineOption("memory_fraction", None, {"memory_fraction": memory_share(config)}),
@@ -122,7 +123,7 @@ def chosen_options(config: ReplicaConfig, role: Role, max_request_tokens: int) -
     ]
 
 
-def _parallelism_options(config: ReplicaConfig) -> list[EngineOption]:
+def _parallelism_options(config: ReplicaConfig, role: Role) -> list[EngineOption]:
     """Degrees of parallelism; those of 1 need no word, save the tensor-parallel one."""
     split = config.parallelism
     ranks = split.stage_gpus
@@ -134,6 +135,9 @@ def _parallelism_options(config: ReplicaConfig) -> list[EngineOption]:
     if split.ep > 1:
         all_ranks = {"ep_all_ranks": split.ep} if split.ep == ranks else {}
         options.append(EngineOption("parallelism.ep", split.ep, {"ep": split.ep, **all_ranks}))
+    if split.dp > 1 and split.ep > 1 and not gathers_tokens(config.sku, split):
+        knob = f"all_to_all={'rack' if ranks <= config.sku.scale_up.domain_gpus else 'network'}"
+        options.append(EngineOption("parallelism.ep", split.ep, {knob: split.ep, f"{knob},role={role}": split.ep}))
     if split.redundant_experts:
         copies = split.redundant_experts
         options.append(EngineOption("parallelism.redundant_experts", copies, {"redundant_experts": copies}))

@@ -31,6 +31,7 @@ from planner.roofline.gpu import (
     compute_bound_tokens,
     compute_dtype,
     fast_domain_gpus,
+    gathers_tokens,
     half_precision,
     kernel_activations,
     link_bandwidth_bytes_per_s,

@@ -12,6 +12,8 @@ from planner.roofline.kernel_forms import Form, GpuPeaks
 from planner.roofline.shape import Parallelism
 
 FormType = TypeVar("FormType", bound=Form)
+MOST_GATHERING_GPUS = 8
+"""Most GPUs among which tokens reach the experts by all-gather and reduce-scatter; among more by all-to-all."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,19 @@ def fast_domain_gpus(sku: GpuSku) -> int:
         GPUs.
     """
     return max(sku.node.gpus, sku.scale_up.domain_gpus)
+
+
+def gathers_tokens(sku: GpuSku, parallelism: Parallelism) -> bool:
+    """True where every attention rank of a stage gets the tokens of all for its experts, else each those it has.
+
+    Up to `MOST_GATHERING_GPUS` inside a server. Inside a rack one-sided kernels are quicker, and TensorRT-LLM takes
+    them (its pull request 8950).
+
+    Args:
+        sku: datasheet.
+        parallelism: how the replica is split.
+    """
+    return parallelism.stage_gpus <= min(MOST_GATHERING_GPUS, sku.node.gpus)
 
 
 def require_tp_in_one_domain(sku: GpuSku, parallelism: Parallelism) -> None:

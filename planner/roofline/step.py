@@ -37,6 +37,7 @@ from planner.roofline.gpu import (
     all_reduce_link_bytes,
     compute_dtype,
     fast_domain_gpus,
+    gathers_tokens,
     half_precision,
     kernel_activations,
     link_bandwidth_bytes_per_s,
@@ -59,9 +60,6 @@ from planner.roofline.operators import (
 from planner.roofline.recurrent import Recurrence, RecurrentHeads
 from planner.roofline.shape import OperatorFamily, Parallelism
 from planner.roofline.splits import require_split
-
-MOST_GATHERING_GPUS = 8
-"""Most GPUs among which tokens reach the experts by all-gather and reduce-scatter; among more by all-to-all."""
 
 
 def step_operators(
@@ -539,7 +537,7 @@ class _Builder:
                 activations,
                 self.skew,
                 split.redundant_experts,
-                split.dp > 1 and not self.gathers,
+                split.dp > 1 and not gathers_tokens(self.sku, split),
             )
         )
         if moe.latent:
@@ -559,19 +557,11 @@ class _Builder:
         norms = self.elementwise(OperatorFamily.NORM, float(layers), (4.0 * 2.0 + 3.0) * self.hidden, 5.0)
         return [*self.all_reduce(layers), norms]
 
-    @property
-    def gathers(self) -> bool:
-        """True where every rank of a stage gets the tokens of all: up to `MOST_GATHERING_GPUS`, inside a server.
-
-        Inside a rack one-sided kernels are quicker, and TensorRT-LLM takes them (its pull request 8950).
-        """
-        return self.parallelism.stage_gpus <= min(MOST_GATHERING_GPUS, self.sku.node.gpus)
-
     def exchange(self, count: float, moe: MoeFeedForward) -> list[Operator]:
         """Tokens of all attention ranks to the experts and back: gathered, or sent to those they visit."""
         gpus, width = self.parallelism.stage_gpus, float(moe.width(self.llm.hidden_size))
         family = OperatorFamily.EXPERT_EXCHANGE
-        if self.gathers:
+        if gathers_tokens(self.sku, self.parallelism):
             sizes = (gpus, count, Driver.GROUP_TOKENS, width, (gpus - 1) / gpus)
             return [self.collective(family, operation, *sizes) for operation in ("all_gather", "reduce_scatter")]
         values, visits = width / self.tp, float(moe.experts_per_token)

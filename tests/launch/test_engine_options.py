@@ -17,6 +17,7 @@ from planner.launch.engine_options import (
     rendered_options,
     require_own_schedule,
 )
+from planner.roofline import Parallelism
 from planner.serving import Role
 from tests.builders import calibrated
 
@@ -96,3 +97,28 @@ def test_a_largest_captured_batch_is_told_to_sglang_by_a_flag_that_it_still_read
 
 def _options(config: ReplicaConfig) -> list[EngineOption]:
     return chosen_options(config, Role.MIXED, 8192)
+
+
+@pytest.mark.parametrize(
+    ("sku", "engine", "role", "words"),
+    [
+        ("h100-sxm", "vllm", Role.PREFILL, {"--all2all-backend": "deepep_high_throughput"}),
+        ("h100-sxm", "vllm", Role.DECODE, {"--all2all-backend": "deepep_low_latency"}),
+        ("mi300x", "vllm", Role.DECODE, {"--all2all-backend": "mori_low_latency"}),
+        ("h100-sxm", "sglang", Role.MIXED, {"--moe-a2a-backend": "deepep", "--deepep-mode": "auto"}),
+        ("gb200-nvl72", "sglang", Role.DECODE, {"--moe-a2a-backend": "flashinfer"}),
+        ("gb200-nvl72", "vllm", Role.MIXED, {"--all2all-backend": "flashinfer_nvlink_one_sided"}),
+    ],
+)
+def test_experts_over_many_servers_or_in_a_rack_get_the_kernels_that_are_planned(
+    sku: str, engine: str, role: Role, words: dict[str, str]
+) -> None:
+    split = Parallelism(dp=16, ep=16)
+    config = calibrated("deepseek-v3", sku=sku, engine=engine, parallelism=split)
+    flags = dict(rendered_options(config, chosen_options(config, role, 8192)).flags)
+    assert words.items() <= flags.items()
+    with FLAGS.open(encoding="utf-8") as lines:
+        known = {row["flag"]: row["choices"].split() for row in csv.DictReader(lines) if engine in row["program"]}
+    assert all(value in known[flag] for flag, value in words.items())
+    alone = rebuilt(config, parallelism=Parallelism(dp=4, ep=4))
+    assert not words.keys() & {flag for flag, _ in rendered_options(alone, chosen_options(alone, role, 8192)).flags}
