@@ -340,7 +340,11 @@ class EngineCosts(Frozen):
     looked at `lag_steps` step boundaries later, because engines prepare a step while the one before it runs. The first
     wave of a benchmark on a server that was just started waits `fresh_s` more, while kernels are compiled and loaded.
     Where prefill and decode have pools of their own, every KV transfer takes `transfer_request_s` beside what its bytes
-    take on the link. `memory_more_bytes` is no time and counts without a calibration, too.
+    and pages take on the link and what it waits for the decode server's steps: a second server to be reached, tokens
+    and addresses to be exchanged. It is one number for all engines, fitted to lightly loaded runs: 0.12 s of SGLang
+    behind Dynamo, 0.16 and 0.12 s of TensorRT-LLM on B200 and GB200; not fitted to, vLLM reports 0.11 s (197 ms less 29
+    of transfer and 58 of a step, github.com/vllm-project/vllm pull request 51919). `memory_more_bytes` is no time and
+    counts without a calibration, too.
     """
 
     step_s: float = Field(default=0.0, ge=0, description="host time of a step that is not hidden")
@@ -513,6 +517,10 @@ class EngineProfile(Frozen):
         default=False,
         description="by default a prefill server sends the KV cache of a chunk when its step ends; "
         "false: that of the whole prompt in one piece when the prompt ends",
+    )
+    paged_kv_transfer: bool = Field(
+        default=False,
+        description="a KV transfer posts every page of every layer by itself; false: runs of pages, or a buffer",
     )
     early_prefix_transfer: bool = Field(
         default=False,

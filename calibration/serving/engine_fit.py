@@ -65,7 +65,6 @@ SEARCH_RANGES: Mapping[str, SearchRange] = {
     "latent_s": SearchRange(5e-6, 3e-4),
     "latent_prompt_s": SearchRange(5e-4, 2e-2),
     "expert_prompt_s": SearchRange(2e-4, 2e-2),
-    "transfer_request_s": SearchRange(5e-2, 5.0),
     "fresh_s": SearchRange(1.0, 20.0),
 }
 """Constants that can be fitted, those that most runs determine first. Bounds are far outside what engines need."""
@@ -170,9 +169,8 @@ def halves(points: Sequence[ServingPoint]) -> tuple[tuple[ServingPoint, ...], tu
 def determinable_constants(points: Sequence[ServingPoint]) -> tuple[str, ...]:
     """Constants that so many runs can determine: at most one for every two measured means, the plainest first."""
     latent = any(kind.one_row for point in points for _, kind in attentions(model_of(point.model).layers))
-    apart = any(point.disaggregated for point in points)
     means = sum((point.mean_ttft_s is not None) + (point.mean_tpot_s is not None) for point in points)
-    names = (*DEFAULT_NAMES, *(LATENT_NAMES if latent else ()), *(("transfer_request_s",) if apart else ()))
+    names = (*DEFAULT_NAMES, *(LATENT_NAMES if latent else ()))
     return names[: max(1, means // 2)]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -79,6 +79,9 @@ ONE_SERVER = "AIConfigurator"
 """In the source of settings: its benchmark sends all loads to one server, each after 2 x concurrency requests
 (backend_templates/benchmark/bench_run.sh.j2 of its generator, github.com/ai-dynamo/aiconfigurator). TensorRT-LLM's runs
 of that source are such; SGLang's have one load for each set-up."""
+MOST_FRONTENDS = 10
+"""Frontends that srt-slurm, which started the disaggregated runs of InferenceX, puts behind nginx where nothing is said
+(``num_additional_frontends`` 9, src/srtctl/core/schema.py, github.com/NVIDIA/srt-slurm)."""
 COLD = "1 test request"
 """How settings say that a server was not warmed up."""
 
@@ -167,6 +170,8 @@ class ServingPoint(MeasuredRun):
     draft_tokens: int = Field(default=0, ge=0)
     tokens_per_step: float | None = Field(default=None, gt=1, description="with speculation: mean acceptance length")
     cold: bool = Field(default=False, description="its server had answered a single request before")
+    routers: int = Field(default=1, ge=1, le=1024, description="side by side, each of which takes turns by itself")
+    warmup_requests: int | None = Field(default=None, ge=0, description="answered before; null: nobody says")
     fresh: bool = Field(default=True, description="its server was started for it; else it had served other loads")
     checkpoint: str = Field(default="", description="its name on the Hugging Face Hub, where it is stated")
     moe_backend: str = Field(default="", description="kernels of the routed experts, where they are stated")
@@ -439,9 +444,12 @@ def _point_of(row: Row, link: Row, settings: Row) -> ServingPoint:
     if draft and not length:
         fields.unknown.append("acceptance_length")
     client = _client_load(fields, concurrency)
+    servers = _server_settings(fields, labels, concurrency, dp, draft)
     return ServingPoint(
         **labels,
         cold=COLD in fields.text("client_warmup"),
+        warmup_requests=_warmup_requests(fields.text("client_warmup"), concurrency),
+        routers=_routers(fields.text("router"), servers, labels["sku"]),
         fresh=client.seed != SGLANG_SEED
         and engine not in STAND_INS
         and (engine != "tensorrt-llm" or ONE_SERVER not in settings.get("source", "")),
@@ -454,7 +462,7 @@ def _point_of(row: Row, link: Row, settings: Row) -> ServingPoint:
         seed=client.seed,
         concurrency=concurrency,
         requests=client.requests,
-        servers=_server_settings(fields, labels, concurrency, dp, draft),
+        servers=servers,
         schedule=_schedule(fields, engine, concurrency, dp),
         draft_tokens=draft,
         tokens_per_step=_decimal("acceptance_length", length) if draft and length else None,
@@ -466,6 +474,27 @@ def _point_of(row: Row, link: Row, settings: Row) -> ServingPoint:
         moe_backend=fields.text("moe_backend"),
         unknown=tuple(fields.unknown),
     )
+
+
+def _warmup_requests(text: str, concurrency: int) -> int | None:
+    """Requests before a run.
+
+    >>> _warmup_requests("a run of 2 x concurrency requests at 250 requests/s", 8), _warmup_requests("", 8)
+    (16, None)
+    """
+    times = re.search(r"(\d+) x concurrency", text)
+    return _whole_number(times.group(1)) * concurrency if times else 1 if COLD in text else None
+
+
+def _routers(text: str, servers: Sequence[WorkerSettings], sku: str) -> int:
+    """Frontends behind nginx: one on every server but the first, and no more than `MOST_FRONTENDS`.
+
+    nginx runs a process for each core, and each takes turns by itself, so that a request meets any of them.
+    """
+    if "several frontends" not in text:
+        return 1
+    node = load_hardware().skus[sku].node.gpus if sku in load_hardware().skus else 8
+    return max(1, min(MOST_FRONTENDS, sum(one.workers * -(-one.parallelism.gpus // node) for one in servers) - 1))
 
 
 def _decimal(name: str, text: str) -> float:

@@ -7,6 +7,7 @@ second are compared with the measured ones. A point that cannot be predicted cou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -24,6 +25,9 @@ from planner.workload import ClosedLoop, TokenLengths, Workload
 
 UNPREDICTED_ERROR = 1.0
 """Relative error of a point without a prediction."""
+FIRST_CONTACT_S = 2.0
+"""Time to connect two servers that send KV caches through NIXL, which they do at the first request [s] (a prototype of
+vLLM's connector: github.com/neuralmagic/vllm pull request 63). Served traffic does not see it."""
 RANDOM_TOKENS = "random"
 """Data set on which guesses are accepted in runs whose client draws lengths: it fills them with random tokens."""
 
@@ -170,6 +174,7 @@ def prediction_of(point: ServingPoint, run: ReplayedRun) -> Prediction:
     distributions = {metric: result.distribution(metric) for metric in Metric}
     median = point.statistic is Statistic.MEDIAN
     means_s = {metric: d.quantile_s(0.5) if median else d.mean_s for metric, d in distributions.items()}
+    means_s[Metric.TTFT] += 0.0 if median else first_contact_s(point)
     lengths = float(run.lengths[0].mean()), float(run.lengths[1].mean())
     running = [pool.mean_running for pool in result.pools]
     intervals = latency_intervals(
@@ -182,6 +187,25 @@ def prediction_of(point: ServingPoint, run: ReplayedRun) -> Prediction:
         for figure in point.figures
     )
     return Prediction(point, means_s[Metric.TTFT], means_s[Metric.TPOT], intervals_s=intervals, figures_s=figures_s)
+
+
+def first_contact_s(point: ServingPoint) -> float:
+    """Mean time [s] that a run's requests wait for connections between a prefill and a decode server that never met.
+
+    Of n pairs, n ((1 - 1/n)^w - (1 - 1/n)^(w + r)) meet in the r requests of a run and not in w before it where routers
+    side by side choose; a router that takes turns leads through all pairs.
+
+    Args:
+        point: the run; 0 unless it is disaggregated and says what went before it.
+    """
+    before, sent = point.warmup_requests, point.requests
+    if not point.disaggregated or before is None:
+        return 0.0
+    pairs = math.prod(server.workers for server in point.servers)
+    if point.routers == 1:
+        return FIRST_CONTACT_S * (min(before + sent, pairs) - min(before, pairs)) / sent
+    unmet = 1.0 - 1.0 / pairs
+    return FIRST_CONTACT_S * pairs * (unmet**before - unmet ** (before + sent)) / sent
 
 
 def drawn_lengths(point: ServingPoint) -> tuple[IntArray, IntArray]:
@@ -206,7 +230,7 @@ def deployment_of(point: ServingPoint, db: HardwareDb) -> Deployment:
     llm = _with_context(model_of(point.model), point)
     roles = (Role.PREFILL, Role.DECODE) if point.disaggregated else (Role.MIXED,)
     pools = tuple(
-        Pool(role=role, config=_config(point, server, llm, db), replicas=server.workers)
+        Pool(role=role, config=_config(point, server, llm, db), replicas=server.workers, routers=point.routers)
         for role, server in zip(roles, point.servers, strict=True)
     )
     return Deployment(pools=pools)

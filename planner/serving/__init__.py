@@ -16,7 +16,7 @@ by request is answered by `planner.simulator`.
 """
 
 from planner.serving.drift import length_mixes
-from planner.serving.kv_transfer import kv_token_time_s, tandem_itl, tandem_tpot, transfer_distribution
+from planner.serving.kv_transfer import kv_token_time_s, sent_s, tandem_itl, tandem_tpot, transfer_distribution
 from planner.serving.long_prompt import chunk_count, longest_prompt_tokens, prompt_gaps
 from planner.serving.performance import evaluate
 from planner.serving.pool import (

@@ -1,15 +1,16 @@
 """The KV transfer from a prefill to a decode pool: how long it takes, and what it does to TPOT and ITL.
 
-A transfer of b bytes takes b / (bandwidth of the smaller replica's NICs). What of it is waited for once a prompt has
-ended depends on the engine and on `KvTransfer`:
+A transfer of b bytes takes b / (bandwidth of the NICs of the GPUs that hold the sequence, on the side that has fewer),
+and where an engine posts every page of every layer, as vLLM does, the time to post them. What of it is waited for once
+a prompt has ended depends on the engine and on `KvTransfer`:
 
 - `EngineProfile.chunkwise_kv_transfer`: the cache of a chunk leaves when its step ends, with the last windows and
   recurrent state; what was found in a prefix cache leaves with the first chunk, or with `early_prefix_transfer` when
   the step of that begins. What the link has not carried by the last step remains (`queueing.exposed_in_pieces_s`).
   Otherwise all of it leaves when the prompt ends;
 - `layerwise`: layers leave as they are computed, so that a piece is on its way from the beginning of its step;
-- `shared`: the transfers of one prefill replica follow one another on its link, and so do those to one decode replica
-  (`queueing.link`), in the pieces in which they leave.
+- `shared`: the transfers of a prefill replica follow one another on its links (`Deployment.kv_links`), and so do those
+  to one decode replica (`queueing.link`), in the pieces in which they leave.
 
 Steps are those of a prompt alone on its replica, without adapters and images: others in them make them longer, and hide
 more.
@@ -21,9 +22,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from planner.core import FloatArray, Keyed
 from planner.engine import Batching, kv_transfer_bytes, kv_transfer_bytes_per_token
+from planner.llm import attentions
 from planner.queueing import LinkWait, QueueLatency, exposed_in_pieces_s, link_wait, sum_of_independent
 from planner.serving.pool import piece_shapes
 from planner.serving.types import Deployment
@@ -35,19 +38,51 @@ SAME_STEP = 1e-9
 """Steps of a prompt beyond a whole number that are rounding."""
 PAST_POINTS = 4
 """Points for each full step at which its time is looked up behind cached prefixes; linear in between. A choice."""
+NETWORK_PAGE_S, SCALE_UP_PAGE_S = 1.5e-6, 3.9e-6
+"""Time to post one descriptor with NIXL over UCX [s]: on an x86 server with ConnectX-7, and copied over the NVLink of
+an NVL72 rack (docs/methodology.md of CollectiveX, github.com/SemiAnalysisAI/InferenceX). Inside one server 3.1 us
+(github.com/ai-dynamo/nixl pull request 115)."""
 SHORTEST_S = 1e-12
 """Guards a division by a time of 0 [s]."""
 
 
 def kv_transfer_times_s(deployment: Deployment, lengths: TokenLengths) -> FloatArray:
-    """Time on the link [s] of each length cell, shape (cells,): bytes of the prompt's cache / link bandwidth.
+    """Time on the link [s] of each length cell, shape (cells,), as `sent_s`.
 
     Args:
         deployment: the pools.
         lengths: of the requests.
     """
-    sent_bytes = kv_transfer_bytes(deployment.pools[-1].config, lengths.inputs)
-    return np.asarray(sent_bytes / deployment.kv_link_bytes_per_s)
+    return sent_s(deployment, lengths.inputs)
+
+
+def sent_s(deployment: Deployment, inputs: ArrayLike) -> FloatArray:
+    """Time on the link [s] of each prompt's cache: bytes / link bandwidth + descriptors * `page_s`; 0 when mixed.
+
+    Args:
+        deployment: the pools.
+        inputs: prompts, shape (n,) [tokens].
+
+    Returns:
+        Shape (n,) [s].
+    """
+    sent_bytes = kv_transfer_bytes(deployment.pools[-1].config, np.asarray(inputs))
+    return np.asarray(sent_bytes / deployment.kv_link_bytes_per_s + np.asarray(inputs) * _pages_s(deployment))
+
+
+def _pages_s(deployment: Deployment) -> float:
+    """Time [s] to post what a prompt token adds to the descriptors of a GPU: pages of keys, and of values, by layer.
+
+    Engines that send runs of pages in one piece, or stage them in a buffer, post next to none.
+    """
+    config = deployment.pools[-1].config
+    if not (deployment.is_disaggregated and config.engine.paged_kv_transfer):
+        return 0.0
+    gpus = sum(pool.config.parallelism.gpus for pool in deployment.pools)
+    each_s = NETWORK_PAGE_S if config.sku.leaves_by_network(gpus) else SCALE_UP_PAGE_S
+    kept = [(n, kind) for n, kind in attentions(config.llm.layers) if kind.keeps_context]
+    pages = sum(n if kind.one_row else 2 * n for n, kind in kept) / config.parallelism.pp
+    return pages / config.engine.kv_block_tokens * each_s
 
 
 def kv_token_time_s(deployment: Deployment) -> float:
@@ -62,7 +97,8 @@ def kv_token_time_s(deployment: Deployment) -> float:
     split = config.schedule.batching is Batching.CONTINUOUS and not config.schedule.whole_prompts
     if not (deployment.is_disaggregated and split and config.engine.chunkwise_kv_transfer):
         return 0.0
-    return kv_transfer_bytes_per_token(deployment.pools[-1].config) / deployment.kv_link_bytes_per_s
+    per_token = kv_transfer_bytes_per_token(deployment.pools[-1].config)
+    return per_token / deployment.kv_link_bytes_per_s + _pages_s(deployment)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +233,7 @@ def taken_by_others(deployment: Deployment, lengths: TokenLengths, rate_per_s: f
     """
     if not deployment.transfer.shared:
         return 0.0
-    senders, receivers = (pool.replicas for pool in deployment.pools)
+    senders, receivers = _links(deployment)
     mean_s = float(kv_transfer_times_s(deployment, lengths) @ lengths.probabilities)
     return min(rate_per_s / receivers * (1.0 - 1.0 / senders) * mean_s, 1.0)
 
@@ -219,8 +255,14 @@ def waiting_for_link(
     transfers = piecewise_transfers(deployment, lengths, cached_share)
     taken = taken_by_others(deployment, lengths, rate_per_s)
     alone, parts = transfers.on_the_link(lengths.probabilities, taken)
-    replicas = (pool.replicas for pool in deployment.pools)
-    return link_wait(parts * rate_per_s, alone.condensed(CONDENSED_POINTS), *replicas)
+    return link_wait(parts * rate_per_s, alone.condensed(CONDENSED_POINTS), *_links(deployment))
+
+
+def _links(deployment: Deployment) -> tuple[int, int]:
+    """Links of all senders and of all receivers, each of which carries a transfer at a time."""
+    sending, receiving = deployment.kv_links
+    prefill, decode = deployment.pools
+    return prefill.replicas * sending, decode.replicas * receiving
 
 
 def tandem_tpot(decode: QueueLatency, lengths: TokenLengths, transfer: LatencyDistribution) -> LatencyDistribution:

@@ -404,6 +404,7 @@ def _is_beyond_closed_loops(pool: Pool) -> bool:
     """True if a pool has features that the theory of closed loops ignores."""
     config, schedule = pool.config, pool.config.schedule
     special = schedule.order is not Order.FCFS or schedule.prefix_cache or pool.router is not Router.ROUND_ROBIN
+    special = special or pool.routers > 1
     return special or config.lora is not None or config.mask_s > 0.0
 
 

@@ -65,7 +65,7 @@ def routed_queue(
     Returns:
         Latencies [s].
     """
-    count, router = pool.replicas, pool.router
+    count, router = pool.replicas, pool.router if pool.routers == 1 else Router.RANDOM
     if count == 1 or router is Router.ROUND_ROBIN:
         return solve(arrivals, count)
     random = solve(arrivals.split(1.0 / count), 1)

@@ -78,12 +78,17 @@ class KvTransfer(Frozen):
 
 
 class Pool(Frozen):
-    """`replicas` identical replicas with one role behind a router."""
+    """`replicas` identical replicas with one role behind a router.
+
+    Several `routers` stand side by side, each of which takes turns and knows nothing of the others; a request meets any
+    of them. Theory takes them for one that chooses at random.
+    """
 
     role: Role
     config: ReplicaConfig
     replicas: int = Field(ge=1, le=MOST_REPLICAS)
     router: Router = Router.ROUND_ROBIN
+    routers: int = Field(default=1, ge=1, le=1024)
 
     @property
     def gpus(self) -> int:
@@ -100,6 +105,8 @@ class Deployment(Frozen):
     @model_validator(mode="after")
     def _roles_fit(self) -> Self:
         roles = tuple(pool.role for pool in self.pools)
+        if any(pool.routers > 1 and pool.router is not Router.ROUND_ROBIN for pool in self.pools):
+            raise InputError("deployment.pools.routers", "several", "take turns", "leave router out, or have one")
         if roles not in ((Role.MIXED,), (Role.PREFILL, Role.DECODE)):
             raise InputError("deployment.pools.role", [str(r) for r in roles], "must be (mixed) or (prefill, decode)")
         llms = {pool.config.llm.id for pool in self.pools}
@@ -153,15 +160,25 @@ class Deployment(Frozen):
     def kv_link_bytes_per_s(self) -> float:
         """Bandwidth of one prompt's KV transfer [bytes/s], `TRANSFER_SHARE` of the link; inf when mixed.
 
-        The link is that of all GPUs of the smaller of the two replicas: their NICs, or the scale-up link where one of
-        its domains is larger than a server and holds both replicas.
+        The link is that of the GPUs that hold a sequence, all of the smaller of the two replicas or of its attention
+        rank: their NICs, or the scale-up link where one of its domains is larger than a server and holds both replicas.
         """
         if not self.is_disaggregated:
             return float("inf")
         gpus = sum(pool.config.parallelism.gpus for pool in self.pools)
-        return TRANSFER_SHARE * min(
-            between_servers_bytes_per_s(pool.config.sku, gpus) * pool.config.parallelism.gpus for pool in self.pools
-        )
+        slowest = min(between_servers_bytes_per_s(pool.config.sku, gpus) for pool in self.pools)
+        return TRANSFER_SHARE * slowest * min(_sequence_gpus(pool) for pool in self.pools)
+
+    @property
+    def kv_links(self) -> tuple[int, ...]:
+        """KV transfers that a replica of each pool can send or receive at once: its GPUs over those of one transfer."""
+        fewest = min(_sequence_gpus(pool) for pool in self.pools)
+        return tuple(pool.config.parallelism.gpus // fewest for pool in self.pools)
+
+
+def _sequence_gpus(pool: Pool) -> int:
+    """GPUs of a replica that hold a sequence: one attention rank."""
+    return pool.config.parallelism.gpus // pool.config.parallelism.dp
 
 
 def between_servers_bytes_per_s(sku: GpuSku, gpus: int) -> float:

@@ -18,8 +18,7 @@ from typing import Literal
 import numpy as np
 
 from planner.core import FloatArray, IntArray
-from planner.engine import kv_transfer_bytes
-from planner.serving import Deployment, Role, Router, kv_token_time_s
+from planner.serving import Deployment, Role, Router, kv_token_time_s, sent_s
 from planner.simulator.pool import PoolRecord, SimulatedPool
 from planner.simulator.replica import RUN_FIELDS, Replica
 from planner.simulator.step_loop import admitted_s, follow_alone, follows_alone
@@ -92,23 +91,15 @@ def in_order_of_sending(traffic: DrawnTraffic, record: RunRecord) -> tuple[Drawn
     return sent, replace(record, pools=pools, **times)
 
 
-def kv_transfer_s(deployment: Deployment, inputs: IntArray) -> FloatArray:
-    """Time [s] to send each prompt's KV cache, windows and recurrent state between the pools; 0 when mixed.
-
-    `inputs` has shape (n,) [tokens], as has the result.
-    """
-    sent_bytes = kv_transfer_bytes(deployment.pools[-1].config, inputs)
-    return np.asarray(sent_bytes / deployment.kv_link_bytes_per_s, dtype=np.float64)
-
-
 class _Link:
     """KV transfers from prefill to decode replicas.
 
     A piece of t seconds whose step ended at e may start at e, or layer by layer when that step began, and once the
     pieces of the same prompt before it have ended. With `KvTransfer.shared` it starts once all earlier ones (in order
-    of e) of its sender and of its receiver have ended. It ends t later; layer by layer not before e + t / layers, as
-    the last layer is sent last. A transfer has one piece, or one for each step of its prompt (`kv_token_time_s`), and
-    with `EngineProfile.early_prefix_transfer` one of what a prefix cache held, from the beginning of the first.
+    of e) have ended on its link of the sender and on that of the receiver: transfers take the links of a replica
+    (`Deployment.kv_links`) in turn. It ends t later; layer by layer not before e + t / layers, as the last layer is
+    sent last. A transfer has one piece, or one for each step of its prompt (`kv_token_time_s`), and with
+    `EngineProfile.early_prefix_transfer` one of what a prefix cache held, from the beginning of the first.
 
     Attributes:
         partly_sent: of prompts in progress that have sent pieces, seconds of these and when the last of them ends [s].
@@ -117,38 +108,45 @@ class _Link:
 
     def __init__(self, deployment: Deployment, inputs: IntArray) -> None:
         self.policy = deployment.transfer
-        self.seconds: list[float] = kv_transfer_s(deployment, inputs).tolist()
+        self.seconds: list[float] = sent_s(deployment, inputs).tolist()
+        self.links = deployment.kv_links
         self.token_s = kv_token_time_s(deployment)
         self.early_s = self.token_s if deployment.pools[0].config.engine.early_prefix_transfer else 0.0
         self.layers = deployment.pools[0].config.llm.num_layers
         self.partly_sent: dict[int, tuple[float, float]] = {}
         self.receivers: dict[int, int] = {}
-        self.free_s: dict[tuple[Role, int], float] = {}
+        self.free_s: dict[tuple[Role, int, int], float] = {}
         self.sends: list[tuple[float, float]] = []
 
     def send_prefix(self, request: int, cached: int, began_s: float, ends: tuple[int, int]) -> None:
         """Send what of a prompt was cached before its first step, if that has just ended; `cached` in tokens."""
         if self.early_s and cached and request not in self.partly_sent:
             seconds = cached * self.early_s
-            self.partly_sent[request] = seconds, self._send(seconds, 0.0, began_s, began_s, ends)
+            self.partly_sent[request] = seconds, self._send(request, seconds, 0.0, began_s, began_s, ends)
 
     def send_chunk(self, request: int, tokens: float, began_s: float, ended_s: float, ends: tuple[int, int]) -> None:
         """Send what a step has added to a prompt that goes on, of which so many tokens are done."""
-        sent_s, free_s = self.partly_sent.get(request, (0.0, 0.0))
+        done_before_s, free_s = self.partly_sent.get(request, (0.0, 0.0))
         done_s = tokens * self.token_s
-        if done_s > sent_s:
-            self.partly_sent[request] = done_s, self._send(done_s - sent_s, free_s, began_s, ended_s, ends)
+        if done_s > done_before_s:
+            self.partly_sent[request] = (
+                done_s,
+                self._send(request, done_s - done_before_s, free_s, began_s, ended_s, ends),
+            )
 
     def send_rest(self, request: int, began_s: float, ended_s: float, ends: tuple[int, int]) -> float:
         """End [s] of the transfer between two replicas of a prompt whose last step began and ended then."""
-        sent_s, free_s = self.partly_sent.pop(request, (0.0, 0.0))
-        return self._send(self.seconds[request] - sent_s, free_s, began_s, ended_s, ends)
+        before_s, free_s = self.partly_sent.pop(request, (0.0, 0.0))
+        return self._send(request, self.seconds[request] - before_s, free_s, began_s, ended_s, ends)
 
-    def _send(self, seconds: float, free_s: float, began_s: float, ended_s: float, ends: tuple[int, int]) -> float:
-        """End [s] of a piece of so many seconds; its two sides are free from then on."""
+    def _send(
+        self, request: int, seconds: float, free_s: float, began_s: float, ended_s: float, ends: tuple[int, int]
+    ) -> float:
+        """End [s] of a piece of so many seconds; its link at either side is free from then on."""
         layerwise = self.policy.layerwise
         start_s = max(began_s if layerwise else ended_s, free_s)
-        sides = tuple(zip((Role.PREFILL, Role.DECODE), ends, strict=True))
+        turns = tuple(request % links for links in self.links)
+        sides = tuple(zip((Role.PREFILL, Role.DECODE), ends, turns, strict=True))
         if self.policy.shared:
             start_s = max(start_s, *(self.free_s.get(side, 0.0) for side in sides))
         end_s = start_s + seconds

@@ -71,7 +71,7 @@ class RequestRouter:
     """
 
     def __init__(self, pool: Pool, ledger: Ledger, replicas: list[Replica], seed: int) -> None:
-        self.policy = pool.router if len(replicas) > 1 else Router.ROUND_ROBIN
+        self.policy = Router.ROUND_ROBIN if len(replicas) == 1 else Router.RANDOM if pool.routers > 1 else pool.router
         self.ledger, self.replicas = ledger, replicas
         self.turn, self.total = 0, 0
         self.load, self.used = [0] * len(replicas), [0] * len(replicas)
@@ -79,7 +79,9 @@ class RequestRouter:
         self.chosen = array("q", [-1]) * len(ledger.inputs)
         self.sent: dict[int, dict[int, int]] = {}
         self.picks: list[list[int]] = []
-        if self.policy in (Router.RANDOM, Router.POWER_OF_TWO):
+        if pool.routers > 1:
+            self.picks = turns_apart(len(replicas), len(ledger.inputs), pool.routers, seed)
+        elif self.policy in (Router.RANDOM, Router.POWER_OF_TWO):
             self.picks = random_pairs(len(replicas), len(ledger.inputs), seed)
 
     def route(self, request: int) -> int:
@@ -159,6 +161,17 @@ def random_pairs(replicas: int, count: int, seed: int) -> list[list[int]]:
     return pairs
 
 
+def turns_apart(replicas: int, count: int, routers: int, seed: int) -> list[list[int]]:
+    """The replica of each request, shape (count, 1): routers, met at random, take turns, each from one of its own."""
+    generator = np.random.default_rng(seed)
+    met, turns = generator.integers(routers, size=count), generator.integers(replicas, size=count)
+    for router in range(routers):
+        mine = np.flatnonzero(met == router)
+        turns[mine] = (turns[mine[:1]] + np.arange(mine.size)) % replicas
+    found: list[list[int]] = turns[:, None].tolist()
+    return found
+
+
 class SimulatedPool:
     """Replicas behind a router."""
 
@@ -167,7 +180,7 @@ class SimulatedPool:
     ) -> None:
         self.pool, self.ledger = pool, _ledger(pool, traffic, late_first)
         self.rules = rules_of(pool, classes)
-        at_random = pool.router in (Router.RANDOM, Router.POWER_OF_TWO)
+        at_random = pool.routers > 1 or pool.router in (Router.RANDOM, Router.POWER_OF_TWO)
         count = pool.replicas if at_random else min(pool.replicas, traffic.inputs.size)
         clock = StepClock(pool.config.timer, self.rules.tokens_per_step)
         self.replicas = [

@@ -9,7 +9,8 @@ import pytest
 
 from hardware_db import Fact, GpuSku
 from planner.engine import ReplicaConfig, Schedule, step_time
-from planner.serving import Deployment, KvTransfer, evaluate
+from planner.roofline import Parallelism
+from planner.serving import Deployment, KvTransfer, evaluate, sent_s
 from planner.serving.kv_transfer import kv_token_time_s, kv_transfer_times_s, piecewise_transfers, waiting_for_link
 from planner.simulator import simulate
 from planner.workload import ArrivalProcess, RequestClass, TokenLengths, Workload
@@ -36,7 +37,8 @@ def pair(
 ) -> Deployment:
     """Llama-3.1-8B on H100 with links of so many bytes/s, prompts in chunks of 512 tokens."""
     config = replica(sku=with_nic(nic), **{"max_batched_tokens": CHUNK, **changes})
-    engine = config.engine.model_copy(update={"chunkwise_kv_transfer": chunkwise, "early_prefix_transfer": early})
+    how = {"chunkwise_kv_transfer": chunkwise, "early_prefix_transfer": early, "paged_kv_transfer": False}
+    engine = config.engine.model_copy(update=how)
     config = config.model_copy(update={"engine": engine})
     return Deployment.disaggregated(config, config, replicas, transfer)
 
@@ -45,6 +47,44 @@ def steps_s(config: ReplicaConfig, tokens: int) -> np.ndarray:
     return np.array(
         [step_time(config, chunks=[(min(CHUNK, tokens - past), past)]).total_s for past in range(0, tokens, CHUNK)]
     )
+
+
+class TestLink:
+    @pytest.mark.parametrize(
+        ("llm", "tokens", "sent_bytes", "measured_s", "within"),
+        [
+            ("qwen3-8b", 8192, 1.13e9, 8.84e-3, 0.3),
+            ("qwen3-8b", 32768, 4.5e9, 31.65e-3, 0.2),
+            ("qwen3-235b-a22b", 8192, 3.15e9, 20.31e-3, 0.1),
+            ("qwen3-235b-a22b", 32768, 12.62e9, 76.78e-3, 0.05),
+        ],
+    )
+    def test_bytes_and_times_are_those_that_mooncake_published(
+        self, llm: str, tokens: int, sent_bytes: float, measured_s: float, within: float
+    ) -> None:
+        """One request between two servers of eight GPUs and 200 GB/s (docs/source/performance of
+        github.com/kvcache-ai/Mooncake at 3b5a59413, vllm-v1-pd-performance.md and sglang-benchmark-results-v1.md). On
+        eight GPUs each of Qwen3-235B's four KV heads is there twice."""
+        config = replica(llm, sku=with_nic(25e9), tp=8)
+        config = config.model_copy(update={"engine": config.engine.model_copy(update={"paged_kv_transfer": False})})
+        found_s = float(sent_s(Deployment.disaggregated(config, config), tokens))
+        assert found_s * 0.85 * 200e9 == pytest.approx(sent_bytes, rel=0.08)
+        assert found_s == pytest.approx(measured_s, rel=within) and found_s < measured_s
+
+    def test_a_sequence_leaves_by_the_links_of_its_attention_rank(self) -> None:
+        shapes = (Parallelism(tp=1, dp=8), Parallelism(tp=8))
+        ranks, whole = (replica(sku=with_nic(FAST), parallelism=shape) for shape in shapes)
+        pairs = [Deployment.disaggregated(*ends) for ends in ((ranks, ranks), (whole, whole), (ranks, whole))]
+        assert [pair.kv_link_bytes_per_s for pair in pairs] == pytest.approx([0.85 * FAST * n for n in (1, 8, 1)])
+        assert [pair.kv_links for pair in pairs] == [(8, 8), (1, 1), (8, 8)]
+
+    def test_pages_are_posted_one_by_one_where_the_engine_does(self) -> None:
+        """Llama-3.1-8B: 32 layers, keys and values apart, 16 tokens a page: four descriptors a token."""
+        config = replica(sku=with_nic(INFINITE))
+        assert config.engine.paged_kv_transfer and config.engine.kv_block_tokens == 16
+        assert float(sent_s(Deployment.disaggregated(config, config), 8000)) == pytest.approx(8000 * 4 * 1.5e-6)
+        wide = config.model_copy(update={"engine": config.engine.model_copy(update={"kv_block_tokens": 64})})
+        assert float(sent_s(Deployment.disaggregated(wide, wide), 8000)) == pytest.approx(8000 * 1.5e-6)
 
 
 class TestLonePrompt:

@@ -8,10 +8,10 @@ import pytest
 from hardware_db import EngineCosts
 from planner.core import Metric
 from planner.engine import ReplicaConfig, Schedule
-from planner.serving import Deployment, KvTransfer, Pool, Role, Router
+from planner.serving import Deployment, KvTransfer, Pool, Role, Router, sent_s
 from planner.serving.types import TRANSFER_SHARE
 from planner.simulator import simulate
-from planner.simulator.events import kv_transfer_s, run_events
+from planner.simulator.events import run_events
 from planner.simulator.traffic import DrawnTraffic, draw
 from planner.workload import ArrivalProcess, ClosedLoop, RequestClass, TokenLengths, Workload
 from tests.simulator.test_replica import CLASSES, CONTINUOUS, requests, server
@@ -220,7 +220,7 @@ def test_transfers_wait_for_both_ends_in_order_of_hand_over(seed: int, layerwise
     lengths = TokenLengths.from_pairs([200, 1500, 4000], [20, 5, 1])
     offered = prompts(200, seed, 8.0 * min(replicas), lengths)
     played = run_events(deployment, offered, seed=seed)
-    (before, after), seconds = played.pools, kv_transfer_s(deployment, offered.inputs)
+    (before, after), seconds = played.pools, sent_s(deployment, offered.inputs)
     sender = dict(zip(before.request.tolist(), before.replica.tolist(), strict=True))
     receiver = dict(zip(after.request.tolist(), after.replica.tolist(), strict=True))
     came = dict(zip(after.request.tolist(), after.arrival_s.tolist(), strict=True))
@@ -265,7 +265,7 @@ def test_chunk_by_chunk_a_lone_prompt_waits_for_what_the_link_has_not_carried(ni
     """By a clock: a piece begins when its step has ended (or begun) and the pieces before it are over."""
     transfer = KvTransfer(layerwise=layerwise, first_token_from_decode=False)
     deployment = split(transfer, prefill=chunkwise(nic=nic), nic=nic)
-    total = float(kv_transfer_s(deployment, np.array([2000]))[0])
+    total = float(sent_s(deployment, np.array([2000]))[0])
     steps, pieces = own_steps_s(2000), total * np.array([512, 512, 512, 464]) / 2000
     now = free = 0.0
     for piece, step in zip(pieces, steps, strict=True):
@@ -289,7 +289,7 @@ def test_a_prompt_of_one_chunk_is_sent_as_ever(shared: bool) -> None:
     offered = prompts(100, 2, 20.0, TokenLengths.constant(CHUNK, 20))
     deployments = [split(transfer, prefill=chunkwise(sent)) for sent in (False, True)]
     whole, pieces = (run_events(deployment, offered) for deployment in deployments)
-    lone = float(kv_transfer_s(deployments[0], np.array([CHUNK]))[0])
+    lone = float(sent_s(deployments[0], np.array([CHUNK]))[0])
     assert whole.transfer_s.min() == pytest.approx(lone) and pieces.transfer_s.min() == pytest.approx(lone)
     alone = draw(Workload.of(0.5, TokenLengths.constant(CHUNK, 20), scv=0.0), 20, 0)
     one, other = (run_events(deployment, alone) for deployment in deployments)
@@ -317,7 +317,7 @@ def test_pieces_follow_one_another_on_a_shared_link() -> None:
     start_s, seconds = pieces.sends.T
     assert pieces.sends.shape[0] > 2 * whole.sends.shape[0]
     assert np.all(start_s[1:] >= (start_s + seconds)[:-1] - 1e-12)
-    assert seconds.sum() == pytest.approx(kv_transfer_s(split(EARLY), offered.inputs).sum(), rel=1e-9)
+    assert seconds.sum() == pytest.approx(sent_s(split(EARLY), offered.inputs).sum(), rel=1e-9)
     assert pieces.transfer_s.mean() < whole.transfer_s.mean()
 
 
@@ -332,7 +332,7 @@ def test_what_a_prefix_cache_held_goes_with_the_first_chunk_or_before_it(early: 
     workload = Workload(arrivals=ArrivalProcess(rate_per_s=0.1, scv=0.0), classes=(kind,))
     deployment = split(transfer, prefill=prefill)
     played = run_events(deployment, draw(workload, 3, 0))
-    total = float(kv_transfer_s(deployment, np.array([2000]))[0])
+    total = float(sent_s(deployment, np.array([2000]))[0])
     cached = 1000 // 16 * 16
     assert played.pools[0].hits.tolist() == [cached] * 3
     tokens = [cached, 512, 1488 - cached] if early else [cached + 512, 1488 - cached]
@@ -346,7 +346,7 @@ def test_a_link_that_all_share_is_a_queue_with_constant_service() -> None:
     """64 prefill replicas into one decode replica, all prompts alike: arrivals at its link are Poisson (the output of
     M/D/infinity), so that waits are those of M/D/1: load * t / (2 (1 - load)) (Pollaczek-Khinchine)."""
     deployment = split(EARLY, (64, 1))
-    seconds = float(kv_transfer_s(deployment, np.array([500]))[0])
+    seconds = float(sent_s(deployment, np.array([500]))[0])
     workload = Workload.of(0.5 / seconds, TokenLengths.constant(500, 2))
     runs = [simulate(deployment, workload, requests=10_000, seed=seed) for seed in range(4)]
     wait_s = np.array([run.kv_transfer_s for run in runs]) - seconds
@@ -363,12 +363,12 @@ def test_a_link_of_ones_own_never_waits() -> None:
     deployment = split(KvTransfer(shared=False, first_token_from_decode=False), (4, 1))
     offered = prompts(300, 1, 30.0, TokenLengths.from_pairs([200, 1500], [20, 5]))
     played = run_events(deployment, offered)
-    assert played.transfer_s == pytest.approx(kv_transfer_s(deployment, offered.inputs), rel=1e-9)
+    assert played.transfer_s == pytest.approx(sent_s(deployment, offered.inputs), rel=1e-9)
 
 
 def test_an_overloaded_link_is_unstable_though_no_replica_is_busy() -> None:
     deployment = split(EARLY)
-    seconds = float(kv_transfer_s(deployment, np.array([500]))[0])
+    seconds = float(sent_s(deployment, np.array([500]))[0])
     found = {
         load: simulate(deployment, Workload.of(load / seconds, TokenLengths.constant(500, 3)), requests=2000)
         for load in (0.8, 1.3)
@@ -383,7 +383,7 @@ def test_an_overloaded_link_is_unstable_though_no_replica_is_busy() -> None:
 def test_an_overloaded_link_that_fills_the_prefill_replica_is_unstable_too() -> None:
     """With room for five prompts no more wait for the link; the others wait for admission."""
     deployment = split(EARLY, prefill=linear(with_kv_tokens(2700, gpu(nic=1e9))))
-    seconds = float(kv_transfer_s(deployment, np.array([500]))[0])
+    seconds = float(sent_s(deployment, np.array([500]))[0])
     run = simulate(deployment, Workload.of(1.3 / seconds, TokenLengths.constant(500, 3)), requests=2000)
     assert run.kv_transfer_s < 6 * seconds
     assert all(pool.utilisation < 0.9 for pool in run.pools)
@@ -393,7 +393,7 @@ def test_an_overloaded_link_that_fills_the_prefill_replica_is_unstable_too() -> 
 @pytest.mark.parametrize(("nic", "bound"), [(1e9, "step"), (1e11, "layer")])
 def test_layer_by_layer_a_lone_prompt_waits_for_what_its_step_does_not_cover(nic: float, bound: str) -> None:
     deployment = split(KvTransfer(layerwise=True, first_token_from_decode=False), nic=nic)
-    seconds = float(kv_transfer_s(deployment, np.array([1000]))[0])
+    seconds = float(sent_s(deployment, np.array([1000]))[0])
     step = prompts_s(1000)
     exposed = {"step": seconds - step, "layer": seconds / 32}
     assert exposed[bound] == max(exposed.values())
@@ -412,7 +412,7 @@ def decode_s(context: int, steps: int) -> float:
 def test_a_first_token_from_decode_takes_the_last_prompt_token_once_more(outputs: int) -> None:
     """TTFT: the prompt, its transfer and a step at its context; then a step per token."""
     deployment = split(KvTransfer(first_token_from_decode=True))
-    seconds = float(kv_transfer_s(deployment, np.array([1000]))[0])
+    seconds = float(sent_s(deployment, np.array([1000]))[0])
     step = prompts_s(1000)
     run = simulate(deployment, Workload.of(1.0, TokenLengths.constant(1000, outputs)), requests=1)
     first = step + seconds + decode_s(1000, 1)
@@ -439,7 +439,7 @@ def test_a_prefill_replica_keeps_a_prompt_until_it_is_sent() -> None:
     offered = DrawnTraffic.plain(np.zeros(2), np.array([1000, 1000]), np.array([3, 3]))
     step = prompts_s(1000)
     shared = run_events(split(EARLY, prefill=prefill), offered)
-    seconds = float(kv_transfer_s(split(EARLY), np.array([1000]))[0])
+    seconds = float(sent_s(split(EARLY), np.array([1000]))[0])
     assert shared.first_s == pytest.approx([step, step + seconds + step], rel=1e-9)
     alone = run_events(split(KvTransfer(shared=False, first_token_from_decode=False), prefill=prefill), offered)
     assert alone.first_s == pytest.approx([step, 2 * step], rel=1e-9)

@@ -14,7 +14,7 @@ from planner.engine import ReplicaConfig
 from planner.serving import Deployment, Pool, Role, Router
 from planner.simulator import simulate
 from planner.simulator.events import RunRecord, run_events
-from planner.simulator.pool import RequestRouter, random_pairs
+from planner.simulator.pool import RequestRouter, random_pairs, turns_apart
 from planner.simulator.replica import Ledger
 from planner.simulator.traffic import DrawnTraffic, draw
 from planner.workload import ArrivalProcess, RequestClass, SharedPrefixes, TokenLengths, Workload
@@ -90,6 +90,17 @@ def test_two_choices_of_many_is_the_supermarket_model() -> None:
     load = 0.7
     limit = sum(load ** (2.0**i - 2.0) for i in range(1, 12))
     assert mean_response(Router.POWER_OF_TWO, 200, load, seeds=1) == pytest.approx(limit, rel=0.04)
+
+
+def test_routers_side_by_side_come_between_turns_and_chance() -> None:
+    """One takes turns; each of several does by itself; of as many as there are requests none meets a second one."""
+    lone, few, many = (np.array(turns_apart(8, 8000, routers, seed=3))[:, 0] for routers in (1, 4, 100_000))
+    assert ((np.diff(lone) - 1) % 8 == 0).all()
+    assert np.bincount(few, minlength=8) == pytest.approx(1000, abs=4)
+    assert 0.001 < stats.chisquare(np.bincount(many, minlength=8)).pvalue < 0.999
+    windows = ([np.bincount(turns[at : at + 64], minlength=8) for at in range(0, 8000, 64)] for turns in (few, many))
+    few_variance, variance = (float(np.var(counts)) for counts in windows)
+    assert 0.0 < few_variance < variance == pytest.approx(64 / 8 * 7 / 8, rel=0.1)  # binomial
 
 
 def test_chance_splits_binomially() -> None:

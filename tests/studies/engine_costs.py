@@ -50,7 +50,7 @@ from tests.calibration.serving.points import read_serving_points
 from tests.studies.rows import write_rows
 
 COMMON = ("sequence_s", "gap_s", "launch_s", "request_s", "admission_s", "stretch", "prompt_stretch")
-LATENT = ("latent_s", "latent_prompt_s", "transfer_request_s")
+LATENT = ("latent_s", "latent_prompt_s")
 NAMES_OF = {
     "vllm": COMMON,
     "tensorrt-llm": (*COMMON, *LATENT, "fresh_s"),

@@ -259,12 +259,14 @@ def test_disaggregated_servers(tmp_path: Path) -> None:
         "prefill_max_num_tokens": "16384", "prefill_max_num_seqs": "8", "prefill_kv_memory_fraction": "0.3",
         "decode_workers": "1", "decode_gpus": "8", "decode_tp": "8", "decode_ep": "8",
         "decode_attention_dp": "on, dp-size 8", "decode_max_num_tokens": "256", "decode_max_num_seqs": "32",
-        "decode_kv_memory_fraction": "0.85",
+        "decode_kv_memory_fraction": "0.85", "router": "Dynamo frontend, nginx over several frontends",
+        "client_warmup": "a run of 2 x concurrency requests at 250 requests/s",
     }  # fmt: skip
     point = _read(tmp_path, {"engine": "trtllm", "model": "deepseek-ai/DeepSeek-R1"}, settings)
     prefill, decode = point.servers
     assert point.disaggregated
     assert point.gpus == 2 * 4 + 8
+    assert (point.routers, point.warmup_requests) == (2, 2 * point.concurrency)  # on all servers but the first
     assert (prefill.workers, prefill.parallelism.tp, prefill.parallelism.dp) == (2, 4, 1)
     assert (prefill.max_batched_tokens, prefill.max_running_requests, prefill.memory_fraction) == (16384, 8, 0.3)
     assert (decode.parallelism.tp, decode.parallelism.dp, decode.parallelism.ep) == (1, 8, 8)

@@ -14,6 +14,7 @@ from calibration.serving.predict import (
     Prediction,
     deployment_of,
     drawn_lengths,
+    first_contact_s,
     predict,
 )
 from hardware_db import EngineCosts
@@ -32,6 +33,19 @@ def test_lengths_are_those_the_client_draws() -> None:
     inputs, outputs = drawn_lengths(point)
     assert np.array_equal(inputs, expected[0])
     assert np.array_equal(outputs, expected[1])
+
+
+def test_pairs_of_servers_that_meet_for_the_first_time_are_those_counted_in_drawn_runs() -> None:
+    """By drawing: 2 prefill and 3 decode servers chosen at random, 4 requests before a run and 30 in it."""
+    servers = tuple(WorkerSettings(workers=n, max_batched_tokens=8192, max_running_requests=64) for n in (2, 3))
+    met = np.random.default_rng(1).integers(6, size=(20_000, 34))
+    fresh = np.mean([len(set(run[4:]) - set(run[:4])) for run in met.tolist()])
+    apart = point_with(servers=servers, warmup_requests=4, requests=30, routers=5)
+    assert first_contact_s(apart) == pytest.approx(2.0 * fresh / 30, rel=0.01)
+    in_turn = apart.model_copy(update={"routers": 1})
+    assert first_contact_s(in_turn) == pytest.approx(2.0 * 2 / 30)
+    assert first_contact_s(in_turn.model_copy(update={"warmup_requests": None})) == 0.0
+    assert first_contact_s(point_with(warmup_requests=0)) == 0.0  # one server
 
 
 def test_logged_lengths_go_before_drawn_ones() -> None:
