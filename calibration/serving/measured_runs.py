@@ -436,9 +436,10 @@ def _point_of(row: Row, link: Row, settings: Row) -> ServingPoint:
     for name in ("engine", "model", "sku"):
         fields.required(name)
     concurrency = fields.number("concurrency")
-    if concurrency is None:
+    if concurrency is None:  # some tables give the users of an attention rank only
         fields.unknown.append("concurrency")
-        concurrency = 1
+        ranks = fields.number("attention_dp", "attention_dp_size") or 1
+        concurrency = (fields.number("concurrency_per_attention_rank") or 1) * ranks
     dp = _attention_dp(fields, concurrency)
     draft, length = _draft_tokens(fields, dp), fields.text("acceptance_length")
     if draft and not length:

@@ -215,6 +215,19 @@ def test_attention_ranks(tmp_path: Path, row: Any, link: Any, rule: str, dp: int
 
 
 @pytest.mark.parametrize(
+    ("row", "users"),
+    [
+        ({"concurrency": "", "concurrency_per_attention_rank": "28"}, 28),
+        ({"concurrency": "", "concurrency_per_attention_rank": "28", "attention_dp_size": "4", "tp_size": "4"}, 112),
+        ({"concurrency": ""}, 1),
+    ],
+)
+def test_users_of_a_rank_stand_for_those_of_the_server(tmp_path: Path, row: Any, users: int) -> None:
+    point = _read(tmp_path, row, {})
+    assert (point.concurrency, "concurrency" in point.unknown) == (users, True)
+
+
+@pytest.mark.parametrize(
     ("flag", "text", "dp", "drafts"),
     [
         ("", "3", 1, 0),
