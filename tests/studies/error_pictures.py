@@ -11,14 +11,14 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from PIL import Image
 
 from planner.charts import Row, hardware
 from planner.core import percent
+from tests.studies.leave_one_out import LeftOut, coverage, median_error, runs_of
 from tests.studies.rows import read_rows, write_between
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,64 +35,45 @@ SCALE, COLOURS = 2.0, 96
 """Pixels of a picture for each of its chart, and colours of its palette. The chart is 750 wide, so that a phone of 390
 shows its letters of 16 px at 8."""
 
-Line = Mapping[str, str]
 
-
-def read_runs(folder: Path) -> list[Line]:
-    """The runs of all engines."""
-    return [line for path in sorted(folder.glob("left_out-*.csv")) for line in read_rows(path)]
-
-
-def error(run: Line, metric: str) -> float | None:
-    """Predicted / measured - 1 of a run; 1 without a prediction, None where nothing was measured."""
-    measured, predicted = run[f"measured_{metric}_s"], run[f"{metric}_s"]
-    if not measured:
-        return None
-    return float(predicted) / float(measured) - 1.0 if predicted else 1.0
-
-
-def error_rows(runs: Iterable[Line]) -> list[Row]:
+def error_rows(folder: Path) -> list[Row]:
     """Rows of `planner.charts.hardware.error_chart`, of the runs that have a prediction."""
     rows = []
-    for run in runs:
+    for run in (run for path in sorted(folder.glob("left_out-*.csv")) for run in read_rows(path)):
         lengths, *servers = run["set_up"].split()  # 1024/1024 2xTP4 1xDP8 EP8
         replicas = [int(found) for found in re.findall(r"(\d+)x", " ".join(servers))]
         named = {name: run[name] for name in ("class", "engine", "sku")} | {"run": run["source_id"]}
         load = {"batch": int(run["concurrency"]) / replicas[-1], "prompt_tokens": int(lengths.partition("/")[0])}
         for metric in METRICS:
-            off = None if run["reason"] else error(run, metric)
-            if off is not None:
-                rows.append({**named, **load, "metric": metric.upper(), "error_percent": 100.0 * off})
+            measured, predicted = run[f"measured_{metric}_s"], run[f"{metric}_s"]
+            if measured and predicted:
+                off = 100.0 * (float(predicted) / float(measured) - 1.0)
+                rows.append({**named, **load, "metric": metric.upper(), "error_percent": off})
     return rows
 
 
-def headline(runs: Sequence[Line]) -> str:
-    """Median errors by class with the group that is furthest off, the class of the largest error first."""
-    parts = []
-    for kind in sorted(NAMES, key=lambda name: -_medians(run for run in runs if run["class"] == name)[0]):
-        groups: dict[tuple[str, ...], list[Line]] = {}
-        for run in runs:
-            if run["class"] == kind:
-                groups.setdefault(tuple(run[name] for name in ("engine", "model", "sku")), []).append(run)
-        large = {group: own for group, own in groups.items() if len(own) >= FEWEST_RUNS}
-        (engine, model, sku), worst = max(large.items(), key=lambda item: _medians(item[1])[0])
-        named = f"worst: {engine}, {model.rsplit('/', 1)[-1]}, {sku}: {_in_words(worst)}"
-        parts.append(f"{_in_words(run for own in groups.values() for run in own)} {NAMES[kind]} ({named})")
+def headline(runs: Sequence[LeftOut]) -> str:
+    """Median errors by class with the group that is furthest off, the class of the largest error first; coverage."""
+    parts, held = [], []
+    for kind in sorted(NAMES, key=lambda name: -median_error([run for run in runs if run.kind == name], "tpot")):
+        own = [run for run in runs if run.kind == kind]
+        groups: dict[tuple[str, ...], list[LeftOut]] = {}
+        for run in own:
+            groups.setdefault((run.key.engine, run.group[1], run.key.sku), []).append(run)
+        large = {group: members for group, members in groups.items() if len(members) >= FEWEST_RUNS}
+        worst = max(large, key=lambda group: median_error(large[group], "tpot"))
+        parts.append(f"{_in_words(own)} {NAMES[kind]} (worst: {', '.join(worst)}: {_in_words(large[worst])})")
+        judged = [run for run in own if run.documented and run.predicted]
+        held += [coverage(runs, judged, metric, lambda run: (run.group[1], run.key.sku))[0] for metric in METRICS]
     return (
         f"- **Against {len(runs):,} measured serving runs**, each predicted without its own model and GPU, median "
-        f"errors in TPOT and TTFT are {'; '.join(parts)} ([accuracy](docs/studies/accuracy.md))."
+        f"errors in TPOT and TTFT are {'; '.join(parts)}; {100.0 * min(held):.0f} to {percent(max(held))} "
+        "of documented means lie in their 90 % intervals ([accuracy](docs/studies/accuracy.md))."
     )
 
 
-def _medians(runs: Iterable[Line]) -> list[float]:
-    """Median size of the errors in each metric."""
-    own = list(runs)
-    found = ([error(run, metric) for run in own] for metric in METRICS)
-    return [float(np.median([abs(off) for off in errors if off is not None] or [np.nan])) for errors in found]
-
-
-def _in_words(runs: Iterable[Line]) -> str:
-    return " and ".join(percent(median) for median in _medians(runs))
+def _in_words(runs: Sequence[LeftOut]) -> str:
+    return " and ".join(percent(median_error(runs, metric)) for metric in METRICS)
 
 
 def draw(rows: Sequence[Row], by: str, path: Path) -> None:
@@ -106,11 +87,11 @@ def draw(rows: Sequence[Row], by: str, path: Path) -> None:
 
 def main() -> None:
     """Draw, and write the README."""
-    runs = read_runs(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "left_out")
-    rows = error_rows(runs)
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "left_out"
+    rows = error_rows(folder)
     for by in hardware.ERROR_AXES:
         draw(rows, by, ROOT / "docs" / "images" / f"accuracy-{by.partition('_')[0]}.png")
-    text = headline(runs)
+    text = headline(runs_of(folder))
     write_between(ROOT / "README.md", BEGIN, END, text)
     print(text)
 
