@@ -110,17 +110,17 @@ SKU_ENDINGS = ("", "-sxm", "-nvl72", "-80gb", "-sxm-80gb", "-sxm-32gb", "-blackw
 """Of ids, in the order in which a name without one means them: a bare name is the form that HGX and NVL72 servers
 hold."""
 SKU_UNTELLING = re.compile(
-    r"\b(?:nvidia|amd|intel|google|aws|instinct|geforce|tesla|gpu|accelerator|oam|hbm\w*|\d+ ?gi?b)\b"
+    r"\b(?:nvidia|amd|intel|google|aws|instinct|geforce|tesla|vidur|gpu|accelerator|edition|oam|hbm\w*|\d+ ?gi?b)\b"
 )
-"""Words of a GPU's name that ids leave out: its vendor and brand, its module and its memory."""
+"""Words of a GPU's name that ids leave out: vendor and brand, module and memory, the simulator a table was made for."""
 
 
 @cache
 def sku_id(name: str) -> str:
     """The id of a SKU that people and tables of measurements call by a name; of none, its name spelt as ids are.
 
-    >>> [sku_id(name) for name in ("h100_sxm", "NVIDIA H100 SXM5 80GB", "AMD Instinct MI350X", "GB200", "a100-sxm")]
-    ['h100-sxm', 'h100-sxm', 'mi350x', 'gb200-nvl72', 'a100-sxm-80gb']
+    >>> [sku_id(name) for name in ("h100_sxm", "NVIDIA H100 SXM5 80GB", "AMD Instinct MI350X", "GB200", "vidur_a40")]
+    ['h100-sxm', 'h100-sxm', 'mi350x', 'gb200-nvl72', 'a40']
     """
     skus = load_hardware().skus
     spelt = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

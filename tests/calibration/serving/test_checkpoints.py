@@ -68,6 +68,18 @@ NAMES = {
 """Names of published checkpoints with the layers of each preset."""
 
 
+def test_every_name_of_the_measured_runs_resolves(shared: Path) -> None:
+    names = {
+        row[column]
+        for path in (shared / "validation").glob("*.csv")
+        for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())
+        for column in ("checkpoint", "model", "model_prefix")
+        if row.get(column)
+    }
+    assert len(names) > 40
+    assert {name: model_of(name).id for name in names}.keys() == names
+
+
 @pytest.mark.parametrize("expected", NAMES)
 def test_owner_precision_tuning_and_date_do_not_change_the_layers(expected: str) -> None:
     names = NAMES[expected].split()
