@@ -63,7 +63,7 @@ EXPERT_DTYPES = {
     "mxfp4_fp8": "w4a8_mxfp4_mxfp8",
 }
 """Variant of a calibration -> number format in the tables."""
-COLLECTIVES = {"all_gather": "all_gather", "reduce_scatter": "reduce_scatter", "all_to_all": "alltoall"}
+COLLECTIVES = ("all_gather", "reduce_scatter")
 COLLECTIVE_GPUS = (2, 4, 8)
 """Numbers of GPUs that collectives were measured over."""
 MIN_ROWS = 200
@@ -554,9 +554,9 @@ def _collectives(folder: Path, skus: Mapping[str, GpuSku], sku_id: str) -> Itera
         if group is None:
             continue
         yield (f"all_reduce/{gpus}", _by_backend(group, _rows_with(group.rows, op="all_reduce", mode="graph"), 1.0))
-        for key, op in COLLECTIVES.items():
+        for op in COLLECTIVES:
             at = _rows_with(group.rows, op=op, backend="nccl")
-            yield (f"{key}/{gpus}", [replace(c, backend=LIBRARY) for c in _by_backend(group, at, (gpus - 1) / gpus)])
+            yield (f"{op}/{gpus}", [replace(c, backend=LIBRARY) for c in _by_backend(group, at, (gpus - 1) / gpus)])
 
 
 def _by_backend(group: served.GroupRows, at: Mask, share: float) -> list[Candidate]:

@@ -305,7 +305,7 @@ def _transfers(scope: Scope, gpus: int) -> Iterator[KernelCase]:
 
 def collective_cases(scope: Scope, gpus: int, dtype: str, mode: str = "graph") -> list[KernelCase]:
     """Collectives among 2, 4 and 8 of `gpus` devices."""
-    operations = ("all_reduce", "all_gather", "reduce_scatter", "alltoall")
+    operations = ("all_reduce", "all_gather", "reduce_scatter")
     return [
         KernelCase("collectives", {"mode": mode, "op": op, "num_gpus": count, "dtype": dtype, "bytes": size})
         for count in (2, 4, 8)

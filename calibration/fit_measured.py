@@ -129,11 +129,11 @@ def _collectives(table: ColumnTable | None, sku: GpuSku) -> Iterator[tuple[str, 
     link = sku.scale_up.bandwidth_bytes_per_s.value
     for gpus in np.unique(table["num_gpus"]).astype(int).tolist():
         # What crosses each link, as in `planner.roofline`; an all-reduce's whole buffer, as with the shipped tables.
-        for key, op in ({"all_reduce": "all_reduce"} | COLLECTIVES).items():
+        for op in ("all_reduce", *COLLECTIVES):
             rows = table.rows((table["num_gpus"] == gpus) & (table.text("op") == op))
             if len(rows):
                 share = 1.0 if op == "all_reduce" else (gpus - 1) / gpus
-                yield f"{key}/{gpus}", (operators.collective(rows, link, share),)
+                yield f"{op}/{gpus}", (operators.collective(rows, link, share),)
 
 
 def _rows_by_variant(

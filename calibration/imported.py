@@ -34,7 +34,7 @@ KEY_PREFIXES = {
     "context_mla": ("latent_prefill/",),
     "generation_mla": ("latent_decode/",),
     "moe": ("experts/",),
-    "collectives": ("all_reduce/", "all_gather/", "reduce_scatter/", "all_to_all/"),
+    "collectives": ("all_reduce/", "all_gather/", "reduce_scatter/"),
     "ep_all_to_all": ("expert_dispatch/", "expert_combine/"),
     "mlp": ("elementwise/",),
 }

@@ -1,7 +1,7 @@
 """Collectives between the GPUs of this machine, one process per GPU, through torch.distributed.
 
 The buffer size of a case is that of nccl-tests: what is reduced for all_reduce, the gathered whole for all_gather, the
-input for reduce_scatter, what each rank sends for alltoall.
+input for reduce_scatter.
 """
 
 from __future__ import annotations
@@ -124,8 +124,5 @@ def _collective(torch: Any, case: KernelCase, device: str, gpus: int) -> Call:  
     if op == "all_gather":
         gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
         return lambda: gather(whole, shard)
-    if op == "reduce_scatter":
-        scatter = getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
-        return lambda: scatter(shard, whole, op=distributed.ReduceOp.MAX)
-    out = torch.empty_like(whole)
-    return lambda: distributed.all_to_all_single(out, whole)
+    scatter = getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
+    return lambda: scatter(shard, whole, op=distributed.ReduceOp.MAX)

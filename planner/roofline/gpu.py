@@ -198,6 +198,9 @@ def gathers_tokens(sku: GpuSku, parallelism: Parallelism) -> bool:
     Args:
         sku: datasheet.
         parallelism: how the replica is split.
+
+    Returns:
+        True or false.
     """
     return parallelism.stage_gpus <= min(MOST_GATHERING_GPUS, sku.node.gpus)
 

@@ -229,7 +229,7 @@ def collective_s(row: Constants, table: FloatArray, payload_bytes: float, link_b
         table: of the correction.
         payload_bytes: what crosses each GPU's link in one direction [bytes]: the whole buffer for an all-reduce, which
             a switch that reduces needs to send only once (NVLink SHARP), and (n - 1) / n of it for all-gather
-            (gathered total), reduce-scatter (input total) and all-to-all (what one rank sends).
+            (gathered total) and reduce-scatter (input total).
         link_bytes_per_s: bandwidth of that link per direction [bytes/s].
 
     Returns:

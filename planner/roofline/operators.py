@@ -476,7 +476,7 @@ class Collective(Operator):
     """A collective: `values` of each token (or row) take part.
 
     Attributes:
-        operation: all_reduce, all_gather, reduce_scatter, all_to_all.
+        operation: all_reduce, all_gather, reduce_scatter.
         gpus: GPUs that take part.
         values: of the whole buffer per token or row.
         bytes_per_value: of what travels.
