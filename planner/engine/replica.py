@@ -40,6 +40,7 @@ from planner.roofline import (
     Parallelism,
     StepShape,
     fast_domain_gpus,
+    gathers_tokens,
     half_precision,
     kernel_activations,
     require_split,
@@ -248,6 +249,15 @@ class ReplicaConfig(Frozen):
         if self.parallelism.gpus > fast_domain_gpus(self.sku):
             notes.append(
                 f"{self.sku.id}: {self.parallelism.label} spans servers: timed as on InfiniBand or RoCE; EFA is slower"
+            )
+        if self.parallelism.dp > 1 and self.parallelism.ep > 1 and not gathers_tokens(self.sku, self.parallelism):
+            copies, ep = self.parallelism.redundant_experts, self.parallelism.ep
+            balanced = f"balances them with {copies} copies (EPLB)" if copies else "does not balance them"
+            halves = (
+                ", and runs two halves of a step in turn where that is faster" if self.engine.overlaps_batches else ""
+            )
+            notes.append(
+                f"{self.llm.id}: tokens are sent to experts on {ep} GPUs; {self.engine.name} {balanced}{halves}"
             )
         if self.sku.memory_seen_bytes is None:
             notes.append(

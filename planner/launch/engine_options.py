@@ -138,6 +138,8 @@ def _parallelism_options(config: ReplicaConfig, role: Role) -> list[EngineOption
     if split.dp > 1 and split.ep > 1 and not gathers_tokens(config.sku, split):
         knob = f"all_to_all={'rack' if ranks <= config.sku.scale_up.domain_gpus else 'network'}"
         options.append(EngineOption("parallelism.ep", split.ep, {knob: split.ep, f"{knob},role={role}": split.ep}))
+        if config.engine.overlaps_batches and knob.endswith("network"):
+            options.append(EngineOption("parallelism.ep", split.ep, {"two_halves": True}))
     if split.redundant_experts:
         copies = split.redundant_experts
         options.append(EngineOption("parallelism.redundant_experts", copies, {"redundant_experts": copies}))

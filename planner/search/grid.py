@@ -6,10 +6,11 @@ What is given is taken as it is. A degree that is not given follows from the mod
 - Pipeline parallelism: only where the weights do not fit in one such group; then as many stages as they need, and
   twice that, up to `MOST_STAGES`.
 - Attention data parallelism: for mixtures of experts alone, since on a dense model its ranks are replicas under
-  another name. One stage; `tp * dp` powers of two up to `WIDEST_SERVERS` servers, or up to the scale-up domain where
-  that is wider, with whole experts for every GPU.
+  another name. One stage; `tp * dp` powers of two up to the scale-up domain, or up to the number of experts where that
+  is more.
 - Expert parallelism: none or over all GPUs of the stage, which is what every engine can be started with; powers of two
-  between where the engine is known to take them.
+  between where the engine is known to take them. Where their tokens leave the server the engine balances them, with at
+  least `BALANCING_COPIES` copies, as many as make every GPU hold as many experts.
 
 What no start of an engine is verified for (`NOT_STARTED`) is looked at only where it is asked for. Limits are those of
 a whole replica; engines with attention ranks are told a rank's share. They follow from the traffic, the split and the
@@ -49,8 +50,9 @@ WIDEST_TP = 8
 """Largest tensor-parallel degree that is looked at unasked: a server of eight GPUs. A choice."""
 MOST_STAGES = 8
 """Pipeline stages that are looked at unasked: eight servers for one replica. A choice."""
-WIDEST_SERVERS = 4
-"""Servers of eight GPUs that the ranks of one stage are spread over unasked. A choice."""
+BALANCING_COPIES = 32
+"""Fewest copies of experts to balance with: those of DeepSeek's prefill and decode units (github.com/deepseek-ai/
+open-infra-index, day 6) and of published deployments of SGLang and TensorRT-LLM."""
 NOT_STARTED = {"tensorrt-llm": frozenset({EngineFeature.RANKS})}
 """Features of engines that nothing here starts: no flag for them is verified (`presets/engine_flags.csv`, held to it by
 a test)."""
@@ -65,6 +67,7 @@ class Split(NamedTuple):
     pp: int
     dp: int
     ep: int
+    redundant_experts: int = 0
 
 
 def splits(
@@ -90,8 +93,8 @@ def splits(
     for tp in tps:
         for pp in pps:
             for dp in sorted(set(search.dp)) or (_ranks(experts, sku, tp, pp) if has_ranks else [1]):
-                for ep in sorted(set(search.ep)) or _expert_groups(experts, tp * dp, between):
-                    yield Split(tp, pp, dp, ep)
+                for ep in sorted(set(search.ep)) or _expert_groups(experts, sku, tp, dp, between):
+                    yield Split(tp, pp, dp, ep, _copies(experts, sku, dp, ep))
 
 
 def _powers_of_two(most: int) -> list[int]:
@@ -112,15 +115,31 @@ def _ranks(experts: int, sku: GpuSku, tp: int, pp: int) -> list[int]:
     """Attention ranks of a stage."""
     if not experts or pp > 1:
         return [1]
-    widest = max(WIDEST_SERVERS * WIDEST_TP, fast_domain_gpus(sku))
-    return [1, *(dp for dp in _powers_of_two(widest // tp) if dp > 1 and experts % (tp * dp) == 0)]
+    widest = max(experts, fast_domain_gpus(sku))
+    return [1, *(dp for dp in _powers_of_two(widest // tp) if dp > 1 and _divides(experts, sku, tp * dp))]
 
 
-def _expert_groups(experts: int, gpus: int, between: bool) -> list[int]:
-    """Expert-parallel degrees of a stage of so many GPUs."""
-    if not experts or experts % gpus:
+def _divides(experts: int, sku: GpuSku, gpus: int) -> bool:
+    """True if so many GPUs hold as many experts each, with copies where the engine balances."""
+    return experts % gpus == 0 or sku.node.gpus < gpus <= experts
+
+
+def _copies(experts: int, sku: GpuSku, dp: int, ep: int) -> int:
+    """Copies of experts that balance a stage whose tokens leave the server."""
+    if dp == 1 or ep <= sku.node.gpus:
+        return 0
+    return BALANCING_COPIES + -(experts + BALANCING_COPIES) % ep
+
+
+def _expert_groups(experts: int, sku: GpuSku, tp: int, dp: int, between: bool) -> list[int]:
+    """Expert-parallel degrees of a stage of so many GPUs; all-to-alls are over all of them (``ep_size`` of SGLang's
+    server_args.py with ``moe_a2a_backend``).
+    """
+    gpus = tp * dp
+    if not experts or not _divides(experts, sku, gpus):
         return [1]
-    return [ep for ep in _powers_of_two(gpus) if gpus % ep == 0] if between else sorted({1, gpus})
+    some = between and (dp == 1 or gpus <= sku.node.gpus)
+    return [ep for ep in _powers_of_two(gpus) if gpus % ep == 0] if some else sorted({1, gpus})
 
 
 # --- limits of an engine ----------------------------------------------------------------------------------------------

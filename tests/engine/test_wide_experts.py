@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from hardware_db import Dtype
@@ -21,8 +20,8 @@ DECODES = [
     (128, 0, 128, 4096, 0.0, 18_598, f"H800: {PROFILE}"),
     (144, 32, 128, 4989, 0.8, 14_800, "H800, mean of a day: github.com/deepseek-ai/open-infra-index, day 6"),
 ]
-"""EP, copies, requests and context of a GPU, skew, output tokens/s of eight GPUs. H800 computes as H100 does, on as fast
-a network; the batch of the last is that of DeepSeek's profile."""
+"""EP, copies, requests and context of a GPU, skew, output tokens/s of eight GPUs. H800 computes as H100 does, over as
+fast a network; the batch of the last is that of DeepSeek's profile."""
 PROMPTS = [(0.8, 50_302, "EPLB"), (0.0, 59_337, "simulated perfect balance"), (0.0, 62_713, PROFILE)]
 """Skew, prompt tokens/s of eight GPUs: EP32 on H100, 16,384 tokens a GPU of prompts of 4,096 (LMSYS as above)."""
 

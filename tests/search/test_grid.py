@@ -250,7 +250,7 @@ def test_nobody_is_offered_a_trillion_parameters_on_a_hundred_small_gpus() -> No
     [
         pytest.param(Split(8, 1, 1, 1), id="SGLang, DeepSeek-V3 on eight H200: --tp 8"),
         pytest.param(Split(1, 1, 8, 8), id="vLLM: --data-parallel-size 8 --enable-expert-parallel"),
-        pytest.param(Split(1, 1, 32, 32), id="DeepSeek-V3 prefill: EP32, arXiv:2412.19437 sec. 3.4.1"),
+        pytest.param(Split(1, 1, 32, 32, 32), id="DeepSeek-V3 prefill: EP32, 32 copies, arXiv:2412.19437 sec. 3.4.1"),
         pytest.param(Split(8, 1, 1, 8), id="vLLM: --tensor-parallel-size 8 --enable-expert-parallel"),
     ],
 )
@@ -267,9 +267,17 @@ def test_experts_are_whole_and_over_all_gpus_or_none(llm: str, sku: str) -> None
     experts = max(getattr(group.feed_forward, "experts", 0) for group in load_llm(llm).layers)
     for split in splits_of(llm, sku):
         assert split.ep in (1, split.tp * split.dp)
-        assert split.ep == 1 or experts % split.ep == 0
+        assert split.ep == 1 or (experts + split.redundant_experts) % split.ep == 0
         assert split.dp == 1 or split.pp == 1
     assert {split.ep for split in splits_of(llm, sku) if split.tp * split.dp == 8} == {1, 8}
+
+
+def test_experts_are_spread_as_wide_as_there_are_any() -> None:
+    """DeepSeek-V3 over up to 256 GPUs, as Kimi-K2 with 384 experts (powers of two); copies beyond a server."""
+    for llm in ("deepseek-v3", "kimi-k2-instruct"):
+        assert max(split.tp * split.dp for split in splits_of(llm)) == 256
+        for split in splits_of(llm):
+            assert (split.redundant_experts >= 32) == (split.dp > 1 and split.ep > 8)
 
 
 def test_experts_over_some_gpus_only_where_the_engine_takes_that() -> None:
