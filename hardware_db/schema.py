@@ -340,11 +340,12 @@ class EngineCosts(Frozen):
     looked at `lag_steps` step boundaries later, because engines prepare a step while the one before it runs. The first
     wave of a benchmark on a server that was just started waits `fresh_s` more, while kernels are compiled and loaded.
     Where prefill and decode have pools of their own, every KV transfer takes `transfer_request_s` beside what its bytes
-    and pages take on the link and what it waits for the decode server's steps: a second server to be reached, tokens
-    and addresses to be exchanged. It is one number for all engines, fitted to lightly loaded runs: 0.12 s of SGLang
-    behind Dynamo, 0.16 and 0.12 s of TensorRT-LLM on B200 and GB200; not fitted to, vLLM reports 0.11 s (197 ms less 29
-    of transfer and 58 of a step, github.com/vllm-project/vllm pull request 51919). `memory_more_bytes` is no time and
-    counts without a calibration, too.
+    and pages take on the link and what it waits for the decode server's steps: a second server is reached, addresses
+    are exchanged. Behind Dynamo 0.12 s, fitted to lightly loaded runs (0.12 s of SGLang, 0.16 and 0.12 s of
+    TensorRT-LLM on B200 and GB200). Of vLLM 0.03 s, reported: 197 ms from server to server are 29 of transfer, 58 of a
+    step and 87 of waiting for steps (github.com/vllm-project/vllm pull request 51919), and Mooncake's first tokens of
+    128-token prompts come after 46 ms in all (vllm-v1-pd-performance.md).
+    `memory_more_bytes` is no time and counts without a calibration, too.
     """
 
     step_s: float = Field(default=0.0, ge=0, description="host time of a step that is not hidden")

@@ -492,8 +492,9 @@ def _routers(text: str, servers: Sequence[WorkerSettings], sku: str) -> int:
 
     nginx runs a process for each core, and each takes turns by itself, so that a request meets any of them.
     """
-    if "several frontends" not in text:
-        return 1
+    stated = re.search(r"frontends \(1 \+ (\d+)\)", text)
+    if stated or "several frontends" not in text:
+        return 1 + _whole_number(stated.group(1)) if stated else 1
     node = load_hardware().skus[sku].node.gpus if sku in load_hardware().skus else 8
     return max(1, min(MOST_FRONTENDS, sum(one.workers * -(-one.parallelism.gpus // node) for one in servers) - 1))
 

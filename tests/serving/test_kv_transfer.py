@@ -14,7 +14,7 @@ from planner.serving import Deployment, KvTransfer, evaluate, sent_s
 from planner.serving.kv_transfer import kv_token_time_s, kv_transfer_times_s, piecewise_transfers, waiting_for_link
 from planner.simulator import simulate
 from planner.workload import ArrivalProcess, RequestClass, TokenLengths, Workload
-from tests.builders import H100, HARDWARE, replica
+from tests.builders import H100, HARDWARE, calibrated, replica
 
 CHUNK = 512
 PROMPT = TokenLengths.constant(2000, 20)
@@ -70,6 +70,14 @@ class TestLink:
         found_s = float(sent_s(Deployment.disaggregated(config, config), tokens))
         assert found_s * 0.85 * 200e9 == pytest.approx(sent_bytes, rel=0.08)
         assert found_s == pytest.approx(measured_s, rel=within) and found_s < measured_s
+
+    def test_first_tokens_of_short_prompts_come_as_mooncake_published(self) -> None:
+        """Qwen3-8B on two idle servers of eight H800 (the page above): of what H100 computes, hardly anything here."""
+        config = calibrated("qwen3-8b", "h100-sxm", parallelism=Parallelism(tp=8), max_batched_tokens=8192)
+        pair = Deployment.disaggregated(config, config)
+        for tokens, measured_s in ((128, 0.0461), (256, 0.0480), (512, 0.0599), (1024, 0.0673)):
+            found = evaluate(pair, Workload.of(1e-3, TokenLengths.constant(tokens, 64)))
+            assert found.ttft.mean_s == pytest.approx(measured_s, rel=0.3)
 
     def test_a_sequence_leaves_by_the_links_of_its_attention_rank(self) -> None:
         shapes = (Parallelism(tp=1, dp=8), Parallelism(tp=8))
