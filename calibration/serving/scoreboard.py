@@ -31,7 +31,7 @@ from calibration.serving.accuracy import (
 )
 from calibration.serving.measured_runs import RefusedRun, ServingPoint, WorkerSettings
 from calibration.serving.predict import Prediction, predict
-from hardware_db import HardwareDb, load_hardware, read_calibration, sku_id
+from hardware_db import HardwareDb, load_hardware, read_calibration
 from planner.core import InputError, Metric, Table, UnknownNameError, number_of, percent, write_whole
 
 BEGIN, END = "<!-- scoreboard -->", "<!-- /scoreboard -->"
@@ -129,7 +129,7 @@ def select_points(
     kept = tuple(points)
     for option, wanted, value_of in (
         ("--engine", engine, lambda point: point.engine),
-        ("--sku", sku and sku_id(sku), lambda point: point.sku),
+        ("--sku", sku, lambda point: point.sku),
         ("--mode", mode, mode_of),
     ):
         if wanted is not None:

@@ -116,10 +116,9 @@ class ServedOptions:
     def server(self, db: HardwareDb) -> benchmark_files.Server:
         """As results are read. Raises InputError, UnknownNameError."""
         from calibration import benchmark_files
-        from hardware_db import sku_id
 
         given: dict[str, Any] = {**vars(self), "split": (self.tp, self.dp, self.ep)}
-        given["sku"] = look_up("--sku", sku_id(self.sku), db.skus).id
+        given["sku"] = look_up("--sku", self.sku, db.skus).id
         given["engine"] = look_up("--engine", self.engine, db.engines)
         return benchmark_files.server_of(**{name: given[name] for name in given if name not in ("tp", "dp", "ep")})
 
