@@ -37,14 +37,15 @@ def fit_table(
     every: Annotated[bool, typer.Option("--all", help="fit every folder that belongs to a known SKU")] = False,
 ) -> None:
     """Fit measured kernel tables and write one calibration per engine."""
+    known = {**assemble.SKUS, **borrowed.FOLDERS}
     if every:
-        folders = {path: assemble.SKUS[path.name] for path in sorted(folder.iterdir()) if path.name in assemble.SKUS}
-        skipped = [path.name for path in sorted(folder.iterdir()) if path.is_dir() and path.name not in assemble.SKUS]
+        folders = {path: known[path.name] for path in sorted(folder.iterdir()) if path.name in known}
+        skipped = [path.name for path in sorted(folder.iterdir()) if path.is_dir() and path.name not in known]
         typer.echo(f"skipped, no SKU record or no GPU tables of their own: {', '.join(skipped)}")
     else:
-        folders = {folder: sku or assemble.SKUS.get(folder.name, "")}
+        folders = {folder: sku or known.get(folder.name, "")}
     fitted: list[Calibration] = []
-    for path, sku_id in sorted(folders.items(), key=lambda item: item[1] in borrowed.CHAINS):
+    for path, sku_id in sorted(folders.items(), key=lambda item: item[1] in borrowed.PARTS):
         fitted += _fit_folder(path, sku_id, tuple(engine or assemble.ENGINES), out, fitted)
 
 
@@ -55,7 +56,7 @@ def _fit_folder(
     if not folder.is_dir():
         raise InputError("folder", str(folder), "is not a directory", "give a folder with gemm.csv[.gz] and others")
     hardware, today = load_hardware(), date.today()
-    if sku_id in borrowed.CHAINS:
+    if sku_id in borrowed.PARTS:
         newer = {(calibration.sku, calibration.engine) for calibration in fitted}
         older = [other for other in hardware.calibrations if (other.sku, other.engine) not in newer]
         parent, packaged = folder.resolve().parent, [*fitted, *older]

@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from calibration.assemble import ENGINES, SKUS
-from calibration.imported import Imported, joined_tables, number_column, read_columns, require_columns, text_column
-from calibration.tables import ColumnTable, Mask
+from calibration.imported import Imported, number_column, read_columns, require_columns, text_column
+from calibration.tables import ColumnTable, Mask, joined_tables
 from planner.core import InputError
 
 ADDRESS = "https://github.com/ai-dynamo/aiconfigurator (Apache-2.0), measured kernel tables"

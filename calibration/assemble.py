@@ -8,11 +8,12 @@ rows stands for it: the engine chose it for most shapes.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
+from statistics import mode
 
 import numpy as np
 
@@ -36,11 +37,8 @@ SKUS = {
     "gb200": "gb200-nvl72",
     "gb300": "gb300-nvl72",
     "rtx_pro_6000_server": "rtx-pro-6000-blackwell-server",
-    "mi355x": "mi355x",
-    "mi300x": "mi300x",
-    "mi325x": "mi325x",
 }
-"""Folder of tables -> SKU; those of AMD are measured in part (`calibration.borrowed`)."""
+"""Folder of tables -> SKU measured in full; others are in `calibration.borrowed`."""
 GEMM_DTYPES = {
     "bf16": "bf16",
     "fp8": "fp8",
@@ -74,20 +72,9 @@ experts of a dozen models or more are within 1.8, those of two (SGLang's NVFP4 o
 ELEMENTWISE_FOLDERS = {"a100-sxm-80gb": ("vidur_a100", "a100-sxm-80gb")}
 ELEMENTWISE_DEFAULT = ("vidur_h100", "h100-sxm")
 """Folder of element-wise tables, and the SKU they were measured on, for a SKU without a table of its own; by SKU."""
-HOST_BOUND_NOTE = (
-    "left out for launches that are not the product's: vLLM's rows for this format, with 40 to 270 us of the host's in "
-    "them, and SGLang's on Blackwell, which pack scales apart (14 us for 4096 x 512 and 4 rows; its rows on Hopper "
-    "and TensorRT-LLM's on B300 take 5 and 6)"
-)
+SLOW_VECTOR_NOTE = "rows with m = 1, up to three times slower than m = 2, left out"
 SCALE_PASS_BACKEND = "trtllm"
 """Backend whose table of 8-bit products contains a pass that finds the scale of the activation tensor."""
-BLOCK_GEMM_FOLDERS = {
-    "b200_sxm": ("b300_sxm",),
-    "gb200": ("b300_sxm",),
-    "gb300": ("b300_sxm",),
-}
-"""Folder -> folders of boards with the same tensor cores for 8 bits, where other backends' block-scaled products were
-measured."""
 WIDEST_BESIDE = {256: 512}
 """Head dimension of windowed rows -> that of the same model's global layers."""
 LATENT_DECODE_BACKENDS = {"l40s": "sglang", "rtx_pro_6000_server": "sglang"}
@@ -103,6 +90,7 @@ MIN_STATE_ROWS = 30
 """Fewest calls of Kimi Delta Attention: its tables have 11 batches of four head counts, and an update of the state
 depends on their product."""
 DELTA_ATTENTION_NOTE = "convolution included, the quickest measured of its shape"
+COMMON_NOTE = "for layers whose kernels all engines share (Mamba-2)"
 MODULE_NOTE = "whole modules, whose projections and passes the other fits take off"
 COMPRESSED_NOTE = "whole modules of DeepSeek-V4, whose projections and index the other fits take off"
 PLAIN_COMPRESSED_FOLDERS = ("rtx_pro_6000_server",)
@@ -115,8 +103,8 @@ LIBRARY = "any"
 """Backend of what engines share: NCCL, DeepEP, element-wise kernels."""
 SOURCE = (
     "https://github.com/ai-dynamo/aiconfigurator commit 095f58a51c4ca8e61b66ec108d86f223f8d559ce (Apache-2.0), "
-    "measured kernel tables; element-wise operators: https://github.com/microsoft/vidur commit "
-    "7d47513363ec447a741ac5e47241580b47724fbf (MIT)"
+    "measured kernel tables, and newer ones of its successor, AISimulate 0.13.0.dev (Apache-2.0); element-wise "
+    "operators: https://github.com/microsoft/vidur commit 7d47513363ec447a741ac5e47241580b47724fbf (MIT)"
 )
 
 
@@ -179,7 +167,7 @@ def calibrate(
         ]
         if not own:
             continue
-        version = own[0].version
+        version = mode(candidate.version for candidate in own)
         calibrations[engine] = Calibration(
             sku=sku_id,
             stack=f"{engine} {version}",
@@ -284,10 +272,11 @@ def _interpolation_note(result: KernelFit) -> str:
 def operators_of(folder: Path, skus: Mapping[str, GpuSku], sku_id: str) -> Iterator[tuple[str, list[Candidate]]]:
     """Every operator of a calibration with the kernels that could stand for it."""
     sku = skus[sku_id]
-    yield from _gemms(folder, skus, sku_id)
+    yield from _gemms(folder, sku)
     yield from _attention(folder, sku, "attention")
     yield from _wide_attention(folder, sku)
     yield from _attention(folder, sku, "latent")
+    yield from _encoders(folder, sku)
     yield from _recurrent(folder, sku)
     yield from _sparse_index(folder, sku)
     yield from _compressed_kernels(folder, sku)
@@ -322,50 +311,21 @@ def _rows_with(rows: ColumnTable, **wanted: str) -> Mask:
     return mask
 
 
-def _gemms(folder: Path, skus: Mapping[str, GpuSku], sku_id: str) -> Iterator[tuple[str, list[Candidate]]]:
-    table, sku = read_table(folder, "gemm"), skus[sku_id]
+def _gemms(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
+    table = read_table(folder, "gemm")
     if table is None:
         return
+    table = served.newest_products(table, read_table(folder, "gemm_2026_10"))
     for variant, dtype in GEMM_DTYPES.items():
-        mask = _rows_with(table, dtype=dtype)
-        note = ""
-        if variant == "fp8_block":
-            mask &= _without_block_floors(table, sku)
-            note = HOST_BOUND_NOTE
+        at, note = served.without_host_time(table.rows(_rows_with(table, dtype=dtype)))
         if variant == "fp8" and sku.architecture.startswith("Blackwell"):
-            mask &= table["m"] > 1
-            note = "rows with m = 1, three times slower than m = 2, left out"
-        rows = table.rows(mask)
-        if variant == "fp8" and (rows.text("backend") == SCALE_PASS_BACKEND).any():
-            rows = served.without_scale_pass(rows, read_table(folder, "computescale"), SCALE_PASS_BACKEND)
+            at = at.rows(at["m"] > 1)
+            note = "; ".join(text for text in (note, SLOW_VECTOR_NOTE) if text)
+        if variant == "fp8" and (at.text("backend") == SCALE_PASS_BACKEND).any():
+            at = served.without_scale_pass(at, read_table(folder, "computescale"), SCALE_PASS_BACKEND)
             note = "; ".join(text for text in (note, served.SCALE_PASS_NOTE) if text)
-        candidates = _candidates(rows, [partial(operators.gemm, sku=sku, variant=variant)], note) if len(rows) else []
-        if variant == "fp8_block":
-            candidates += _lent_block_gemms(folder, skus, {candidate.backend for candidate in candidates})
-        if candidates:
+        if candidates := _candidates(at, [partial(operators.gemm, sku=sku, variant=variant)], note):
             yield f"gemm/{variant}", candidates
-
-
-def _without_block_floors(table: ColumnTable, sku: GpuSku) -> Mask:
-    """Rows of backends whose block-scaled products were timed as engines run them (`HOST_BOUND_NOTE`)."""
-    timed_apart = ["vllm", "sglang"] if sku.architecture.startswith("Blackwell") else ["vllm"]
-    return np.asarray(~np.isin(table.text("backend"), timed_apart))
-
-
-def _lent_block_gemms(folder: Path, skus: Mapping[str, GpuSku], known: Container[str]) -> list[Candidate]:
-    """Block-scaled products of the backends that were measured on another board with the same compute units only."""
-    candidates = []
-    for lender in BLOCK_GEMM_FOLDERS.get(folder.name, ()):
-        table = read_table(folder.parent / lender, "gemm")
-        if table is None or SKUS[lender] not in skus:
-            continue
-        block_scaled = _rows_with(table, dtype=GEMM_DTYPES["fp8_block"])
-        lent = table.rows(block_scaled & _without_block_floors(table, skus[SKUS[lender]]))
-        note = f"measured on {SKUS[lender]}, whose shares of the peaks are taken over; {HOST_BOUND_NOTE}"
-        make = partial(operators.gemm, sku=skus[SKUS[lender]], variant="fp8_block")
-        lent_by = [found for found in _candidates(lent, [make], note) if found.backend not in known]
-        candidates += [replace(found, measured_on=SKUS[lender]) for found in lent_by]
-    return candidates
 
 
 def _attention(folder: Path, sku: GpuSku, kind: str) -> Iterator[tuple[str, list[Candidate]]]:
@@ -428,6 +388,16 @@ def _prefill_arithmetic(rows: ColumnTable, kv: str) -> Mask:
     return fp8 | ~np.isin(backends, np.unique(backends[fp8]))
 
 
+def _encoders(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
+    """Attention of vision encoders by the channels of a head, for which kernels differ."""
+    table = read_table(folder, "encoder_attention")
+    if table is None:
+        return
+    for dim in np.unique(table["head_dim"]).tolist():
+        candidates = _candidates(table.rows(table["head_dim"] == dim), [partial(operators.encoder_attention, sku=sku)])
+        yield f"encoder_attention/{dim:g}", candidates
+
+
 def _recurrent(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
     delta_net, delta_attention = read_table(folder, "gdn"), read_table(folder, "kda")
     if delta_net is not None and "num_k_heads" not in delta_net.columns:  # left out where all rows have the same
@@ -442,7 +412,14 @@ def _recurrent(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]
             ("recurrent_prefill", "context", recurrent.recurrent_prefill),
             ("recurrent_decode", "generation", recurrent.recurrent_decode),
         ):
-            yield f"{kernel}/{variant}", _candidates(rows_of(table, phase), [partial(make, sku=sku)], note, least)
+            candidates = _candidates(rows_of(table, phase), [partial(make, sku=sku)], note, least)
+            yield f"{kernel}/{variant}", candidates
+            if variant == "gated_delta":
+                own = [one for one in candidates if one.backend == ENGINES["vllm"]]
+                yield (
+                    f"{kernel}/common",
+                    [replace(one, backend=LIBRARY, version=f"vLLM {one.version}", note=COMMON_NOTE) for one in own],
+                )
 
 
 def _sparse_index(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
@@ -467,11 +444,12 @@ def _sparse_index(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candida
 
 def _modules(folder: Path, sku: GpuSku, fitted: Mapping[str, FitsByBackend]) -> Iterator[tuple[str, list[Candidate]]]:
     """Kernels measured with their projections only, which the fits of those take off."""
-    for kernel, name, kind, make in (
-        ("block_prefill", "msa_context_module", block_sparse, block_sparse.prefill),
-        ("block_decode", "msa_generation_module", block_sparse, block_sparse.decode),
-        ("chosen_prefill", "dsa_context_module", chosen_keys, chosen_keys.prefill),
-        ("chosen_decode", "dsa_generation_module", chosen_keys, chosen_keys.decode),
+    prompts = (chosen_keys.prefill, partial(chosen_keys.prefill, dense=True))
+    for kernel, name, kind, makes in (
+        ("block_prefill", "msa_context_module", block_sparse, (block_sparse.prefill,)),
+        ("block_decode", "msa_generation_module", block_sparse, (block_sparse.decode,)),
+        ("chosen_prefill", "dsa_context_module", chosen_keys, prompts),
+        ("chosen_decode", "dsa_generation_module", chosen_keys, (chosen_keys.decode,)),
     ):
         table = read_table(folder, name)
         if table is None:
@@ -482,7 +460,7 @@ def _modules(folder: Path, sku: GpuSku, fitted: Mapping[str, FitsByBackend]) -> 
             for backend in np.unique(table.text("backend")).tolist():
                 rows = table.rows(_rows_with(table, backend=backend, kv_cache_dtype=kv))
                 known = kind.module_rows(rows, sku, partial(_fit_of, fitted, backend))
-                candidates += _candidates(known, [partial(make, sku=sku, variant=kv)], MODULE_NOTE)
+                candidates += _candidates(known, [partial(make, sku=sku, variant=kv) for make in makes], MODULE_NOTE)
             yield f"{kernel}/{kv}", candidates
 
 

@@ -2,15 +2,15 @@
 
 AMD's kernels are those of one library, AITER, which vLLM and SGLang both run. Its tables hold the fastest of all
 candidate kernels for a shape, without the pass that quantises activations; where a table compares several kernels the
-fastest that engines run stands for a shape. For each kernel the sources of `CHAINS` are asked in turn, the GPU's own
-tables first, then those of its nearest relatives, then the packaged calibrations of an NVIDIA GPU:
+fastest that engines run stands for a shape. For each kernel the folders of `PARTS` are asked in turn, the GPU's own
+first, then those of its nearest relatives, then the packaged calibrations of a GPU that was measured in full:
 
 - *measured*: `assemble.MIN_ROWS` rows or more are fitted as on any GPU;
 - *few rows*: the form is that of the next source, and only the launch floor and the shares of peak are fitted;
 - *none*: the next source's fit is taken over as it is, in shares of this GPU's peaks.
 
-A fit that is taken over from the last, the NVIDIA source is slowed down (or sped up) by the median of measured / lent
-over the kernels of the same family that were measured, where any were. Its `spread` grows by the *transfer variance*:
+A fit that is taken over from another vendor's GPU is slowed down (or sped up) by the median of measured / lent over the
+kernels of the same family that were measured, where any were. Its `spread` grows by the *transfer variance*:
 `transfer_spreads` holds every pair of calibrations against each other on the rows of every kernel, by how far the two
 GPUs are apart. What was fitted to few rows keeps at least the spread of
 the fit its form is from.
@@ -23,7 +23,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
 from pathlib import Path
 
@@ -31,26 +31,81 @@ import numpy as np
 
 from calibration import assemble, operators
 from calibration.fit import ParameterBound, Problem, fit, fittable
+from calibration.imported import MAX_IMPOSSIBLE_SHARE
+from calibration.possible import possible_rows
+from calibration.served import newest_products
 from calibration.tables import ColumnTable, FloatArray, Mask, read_table
 from hardware_db import NETWORK, Calibration, Coefficient, Correction, Dtype, GpuSku, KernelFit
 from planner.core import InputError, UnknownNameError
 from planner.roofline import GEMM_FALLBACKS, WEIGHT_FORMATS, SizeCorrection, link_bandwidth_bytes_per_s
 
-ENGINES = ("vllm", "sglang")
-"""Engines that run AITER's kernels; TensorRT-LLM runs on NVIDIA GPUs only."""
-STACK = "aiter-e4048607"
-"""Library and commit of the tables of matrix products and experts."""
-CHAINS = {
-    "mi300x": ("mi300x", "mi325x", "mi355x"),
-    "mi325x": ("mi325x", "mi300x", "mi355x"),
-    "mi355x": ("mi355x", "mi300x"),
-}
-"""SKU -> folders of measured tables, named like their SKUs, nearest first: the same die, then the same vendor.
 
-MI308X, MI300X with 80 of its 304 compute units and all of its memory, is in none: on MI300X's block-scaled products
+@dataclass(frozen=True)
+class PartialSources:
+    """Sources of a GPU that was measured in part.
+
+    Attributes:
+        folders: of measured tables, nearest first: its own, the same die, the same vendor.
+        lender: GPU measured in full, of its architecture or else of its years, whose packaged fits stand in last.
+        engines: that run what was measured.
+        stack: version of that in the calibration's name.
+        source: of the tables.
+        note: about all of its rows.
+    """
+
+    folders: tuple[str, ...]
+    lender: str
+    engines: tuple[str, ...] = ("vllm",)
+    stack: str = ""
+    source: str = ""
+    note: str = ""
+
+
+AITER = partial(
+    PartialSources,
+    engines=("vllm", "sglang"),
+    stack="aiter-e4048607",
+    source="https://github.com/ROCm/aiter commit e4048607 (MIT), tuned configurations; published measurements of "
+    "attention and collectives as named in the tables (HazyResearch/HipKittens f09e9685, "
+    "midiareshadi/attn-dsl-bench 94ea7f31, samuel-bohman/AI-benchmarking-guide 2b25b696, pull requests of ROCm/aiter "
+    "and vLLM)",
+    note="the fastest of all candidate kernels for each shape: engines are slower, never faster",
+)
+PROFILED = partial(
+    PartialSources,
+    source="https://github.com/casys-kaist/LLMServingSim commit 5daddb21 (MIT), profiles of Llama-3.1-8B",
+    note="one model's layers in 16 bit",
+)
+PARTS = {
+    "mi300x": AITER(("mi300x", "mi325x", "mi355x"), "h200-sxm"),
+    "mi308x": AITER(("mi308x", "mi300x", "mi355x"), "h200-sxm"),
+    "mi325x": AITER(("mi325x", "mi300x", "mi355x"), "h200-sxm"),
+    "mi355x": AITER(("mi355x", "mi300x"), "b200-sxm"),
+    "rtx-4090": PROFILED(("rtx_4090",), "l40s", stack="0.19.0"),
+    "rtx-3090": PROFILED(("rtx3090", "a6000"), "a100-sxm-80gb", stack="cublas-5daddb21"),
+    "rtx-a6000": PROFILED(("a6000",), "a100-sxm-80gb", stack="cublas-5daddb21"),
+    "a40": PartialSources(
+        ("vidur_a40", "a6000"),
+        "a100-sxm-80gb",
+        stack="vidur-7d475133",
+        source="https://github.com/microsoft/vidur commit 7d475133 (MIT), profiles; attention of RTX A6000: "
+        "https://github.com/casys-kaist/LLMServingSim commit 5daddb21 (MIT)",
+        note="GPU time of 2023's kernels, resolution 1 us",
+    ),
+    "arc-pro-b60": PartialSources(
+        ("b60",),
+        "l40s",
+        stack="0.28.0",
+        source=assemble.SOURCE,
+        note="attention, experts and collectives of vLLM 0.20.1, whose kernels start 20 to 80 us late",
+    ),
+}
+"""SKU -> where its fits come from.
+
+MI308X, MI300X with 80 of its 304 compute units and all of its memory, lends to none: on MI300X's block-scaled products
 MI355X's shares of peak are off by 1 % (median), MI308X's by 38 %."""
-LENDERS = {"mi300x": "h200-sxm", "mi325x": "h200-sxm", "mi355x": "b200-sxm"}
-"""SKU -> measured NVIDIA GPU of its years, whose packaged fits stand in last."""
+FOLDERS = {name: sku for sku, part in PARTS.items() for name in part.folders[:1]}
+"""Folder of tables -> SKU."""
 GEMM_DTYPES = {"bf16": "bf16", "fp8_token": "fp8", "fp8_block": "fp8_block", "int8": "int8", "mxfp4": "mxfp4"}
 EXPERT_DTYPES = {
     "bf16": "bf16",
@@ -94,11 +149,6 @@ FAMILIES = {"all": "collective", "reduce": "collective", "expert": "exchange"}
 """First word of an operator -> family that is derated together; others are their own family."""
 NORMAL_50 = 0.6745
 """Half of a normal distribution lies within so many standard deviations."""
-SOURCE = (
-    "https://github.com/ROCm/aiter commit e4048607 (MIT), tuned configurations; published measurements of attention "
-    "and collectives as named in the tables (HazyResearch/HipKittens f09e9685, midiareshadi/attn-dsl-bench 94ea7f31, "
-    "samuel-bohman/AI-benchmarking-guide 2b25b696, pull requests of ROCm/aiter and vLLM)"
-)
 
 
 class Distance(StrEnum):
@@ -183,28 +233,53 @@ def _makes(folder: Path, sku: GpuSku) -> Iterator[tuple[str, Problem]]:
 def _products(folder: Path, sku: GpuSku) -> Iterator[tuple[str, Problem]]:
     """Matrix products, of the tuned table where it has the format, else as published; and experts."""
     gemm, published, moe = (read_table(folder, name) for name in ("gemm", "gemm_published", "moe"))
-    for variant, dtype in GEMM_DTYPES.items():
+    layers = read_table(folder, "mlp")
+    if gemm is None and layers is not None:
+        gemm = _products_of_layers(layers)
+    elif gemm is not None:
+        gemm = newest_products(gemm, read_table(folder, "gemm_2026_10"))
+    tuned = sku.vendor == "AMD"
+    for variant, dtype in (GEMM_DTYPES if tuned else assemble.GEMM_DTYPES).items():
         tables = ((gemm, dtype), (published, f"{dtype}_prequantised"), (published, dtype))
-        found = (_chosen(table, ("m", "n", "k"), dtype=name) for table, name in tables)
+        found = (_credible("gemm", _chosen(table, ("m", "n", "k"), dtype=name), sku) for table, name in tables)
         rows = next((rows for rows in found if rows is not None), None)
         if rows is not None and _runs(sku, variant):
-            yield f"gemm/{variant}", _gemm(rows, sku, variant)
-    for variant, dtype in EXPERT_DTYPES.items():
-        rows = _chosen(moe, ("num_tokens", "hidden", "inter", "topk", "num_experts"), dtype=dtype)
+            yield f"gemm/{variant}", _gemm(rows, sku, variant) if tuned else operators.gemm(rows, sku, variant)
+    for variant, dtype in (EXPERT_DTYPES if tuned else assemble.EXPERT_DTYPES).items():
+        shape = ("num_tokens", "hidden", "inter", "topk", "num_experts", "tp", "ep", "distribution")
+        rows = _credible("moe", _chosen(moe, shape, dtype=dtype), sku)
         if rows is not None and _runs(sku, variant):
             yield f"experts/{variant}", operators.experts(rows, sku, variant)
 
 
+def _credible(name: str, rows: ColumnTable | None, sku: GpuSku) -> ColumnTable | None:
+    """The rows that no peak of the GPU refutes; None where one in twenty is refuted: those of another GPU or unit.
+
+    So are a sixth of MI308X's experts, which take as long for 32,768 tokens as for 8,192.
+    """
+    if rows is None:
+        return None
+    possible = possible_rows(name, rows, sku)
+    return rows.rows(possible) if possible.mean() >= 1.0 - MAX_IMPOSSIBLE_SHARE else None
+
+
+def _products_of_layers(layers: ColumnTable) -> ColumnTable:
+    """The matrix products of a table of whole layers, in 16 bit."""
+    rows = layers.rows(layers["n"] > 0)
+    return rows.with_columns(m=rows["num_tokens"], kernel=rows.text("op"), dtype=np.full(len(rows), "bf16"))
+
+
 def _attention(folder: Path, sku: GpuSku) -> Iterator[tuple[str, Problem]]:
-    """Attention over 16-bit caches: none was measured over 8-bit ones."""
+    """Attention over caches of 16 bit, and of 8 bit where it was measured."""
     latent = ("batch", "seq_len", "prefix_len", "num_heads")
     grouped = (*latent, "num_kv_heads", "head_dim", "window")
     for operator, table in operators.ATTENTION_TABLES.items():
-        wanted = {"backend": SERVED_PREFILL} if operator == "attention_prefill" else {}
+        wanted = {"backend": SERVED_PREFILL} if operator == "attention_prefill" and sku.vendor == "AMD" else {}
         shape = latent if operator.startswith("latent") else grouped
-        rows = _chosen(read_table(folder, table), shape, **wanted)
-        if rows is not None:
-            yield f"{operator}/bf16", operators.ATTENTION_PROBLEMS[operator][0](rows, sku, "bf16")
+        for stored, variant in {"bf16": "bf16", "fp16": "bf16", "fp8": "fp8"}.items():
+            rows = _chosen(read_table(folder, table), shape, kv_dtype=stored, **wanted)
+            if rows is not None:
+                yield f"{operator}/{variant}", operators.ATTENTION_PROBLEMS[operator][0](rows, sku, variant)
 
 
 def _runs(sku: GpuSku, variant: str) -> bool:
@@ -445,25 +520,27 @@ def calibrate_partly(
     Args:
         parent: folder of the folders of tables.
         skus: known SKUs.
-        sku_id: one of `CHAINS`.
+        sku_id: one of `PARTS`.
         engines: profiles wanted; those that do not run on the GPU are left out.
         packaged: calibrations to borrow from.
         on: date of the fit.
 
     Raises:
         InputError: no engine that runs on the GPU, or no packaged calibration of its lender.
-        UnknownNameError: a SKU that is not in `CHAINS`.
+        UnknownNameError: a SKU that is not in `PARTS`.
     """
-    if sku_id not in CHAINS or sku_id not in skus:
-        raise UnknownNameError("sku", sku_id, CHAINS)
-    served = [engine for engine in engines if engine in ENGINES]
+    if sku_id not in PARTS or sku_id not in skus:
+        raise UnknownNameError("sku", sku_id, PARTS)
+    part = PARTS[sku_id]
+    served = [engine for engine in engines if engine in part.engines]
     if not served:
-        raise InputError("engine", ", ".join(engines), f"does not run on {sku_id}", f"use {' or '.join(ENGINES)}")
-    lenders = [other for other in packaged if skus[other.sku].vendor != skus[sku_id].vendor]
-    tables = tuple(PartialTables(parent / name, skus[name]) for name in CHAINS[sku_id])
+        bound = f"was not measured on {sku_id}"
+        raise InputError("engine", ", ".join(engines), bound, f"use {' or '.join(part.engines)}")
+    lenders = [other for other in packaged if other.sku not in PARTS]
+    tables = tuple(PartialTables(parent / name, skus[FOLDERS[name]]) for name in part.folders)
     return {
         engine: _calibration(
-            _Chain(tables, _lender(lenders, LENDERS[sku_id], engine), skus[LENDERS[sku_id]]),
+            _Chain(tables, _lender(lenders, part.lender, engine), skus[part.lender]),
             [_lender(lenders, lender, engine) for lender in sorted({other.sku for other in lenders})],
             skus,
             engine,
@@ -489,6 +566,7 @@ def _calibration(
     chain: _Chain, packaged: list[Calibration], skus: Mapping[str, GpuSku], engine: str, on: date
 ) -> Calibration:
     own = chain.tables[0].sku
+    part = PARTS[own.id]
     transfer = transfer_spreads(chain.tables, chain, packaged, skus)
     deratings = _deratings(chain)
     kernels = {}
@@ -499,13 +577,12 @@ def _calibration(
     stated = ", ".join(f"{100.0 * math.expm1(value):.0f} % {distance}" for distance, value in transfer.items())
     return Calibration(
         sku=own.id,
-        stack=f"{engine} {STACK}",
+        stack=f"{engine} {part.stack}",
         engine=engine,
         fitted_on=on,
         kernels=kernels,
-        source=f"{SOURCE}; borrowed: {chain.packaged.stack} on {chain.lender.id}, {chain.packaged.source}",
-        note="Measured in part; the fastest of all candidate kernels for each shape: engines are slower, never faster. "
-        f"Transfer spread of what is borrowed: {stated}.",
+        source=f"{part.source}; borrowed: {chain.packaged.stack} on {chain.lender.id}, {chain.packaged.source}",
+        note=f"Measured in part; {part.note}. Transfer spread of what is borrowed: {stated}.",
     )
 
 

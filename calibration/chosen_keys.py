@@ -54,7 +54,7 @@ MOST_SEQUENCES = 256.0
 """Decodes up to which SGLang's rows are fitted: above, its kernel of 8-bit rows takes five times as long."""
 PROMPT_START = ParameterBound(1e-5, 1e-7, 1e-4)
 """Floors of prompts, whose rows were timed without a CUDA graph: no more than those of decodes, which were timed in
-one; what the host takes beyond is ``host_s``, which describes the measurement."""
+one; what the host takes beyond is ``host_share``, which describes the measurement."""
 SHARING = "skip_indexer"
 """In the names of kernels of modules that take the choice of another layer."""
 
@@ -92,18 +92,26 @@ def module_rows(rows: ColumnTable, sku: GpuSku, fit: modules.Fit) -> ColumnTable
         return rows.rows(np.zeros(len(rows), dtype=np.bool_))
     known = np.where(chooses, with_index["_known_s"], bare["_known_s"])
     named = rows.with_columns(_known_s=known, _index_heads=np.where(chooses, index_heads, 0.0))
+    named = named.with_columns(_expanded=nope + ROPE + value)
     return named.with_columns(kernel=np.full(len(rows), "module"))
 
 
 def _shape(rows: ColumnTable, kv_bytes: float) -> ChosenHeads:
     """The heads of every row."""
-    return ChosenHeads(cast(float, rows["num_heads"]), RANK, ROPE, TOP_K, kv_bytes)
+    return ChosenHeads(cast(float, rows["num_heads"]), RANK, ROPE, TOP_K, kv_bytes, cast(float, rows["_expanded"]))
 
 
-def prefill(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
-    """Prompts over chosen keys; rows as `module_rows` makes them, of one backend."""
+def prefill(rows: ColumnTable, sku: GpuSku, variant: str, dense: bool = False) -> Problem:
+    """Prompts over chosen keys; rows as `module_rows` makes them, of one backend. `dense`: without choice where every
+    query may see all keys.
+
+    The host's time is that of a kind of module, in proportion to the tenth quickest of a hundred of its rows.
+    """
     peaks, peaks_8_bit = gpu_peaks(sku, Dtype.BF16), gpu_peaks(sku, Dtype.FP8)
     chosen = rows.rows((rows["isl"] >= FEWEST_PROMPT_TOKENS) & (rows["batch_size"] <= MOST_CHUNKS))
+    kind = chosen.keys("model", "gemm_type", "_index_heads")
+    floors = [float(np.quantile(chosen["latency_s"][kind == one], 0.1)) for one in range(kind.max(initial=-1) + 1)]
+    chosen = chosen.with_columns(_host_s=np.array(floors)[kind])
 
     def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
         form, index_heads = ChosenPrefillForm.from_values(values, correction), rows["_index_heads"]
@@ -111,9 +119,9 @@ def prefill(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
         attention = chosen_prefill_s(*prompts, _shape(rows, KV_BYTES[variant]), form, peaks)
         heads = IndexHeads(cast(float, index_heads), INDEX_DIM)
         index = chosen_prefill_index_s(*prompts, heads, form, peaks_8_bit)
-        return np.maximum(rows["_known_s"] + attention + index * (index_heads > 0.0), values["host_s"])
+        device_s = rows["_known_s"] + attention + index * (index_heads > 0.0)
+        return np.maximum(device_s, values["host_share"] * rows["_host_s"])
 
-    floor = float(np.quantile(chosen["latency_s"], 0.1)) if len(chosen) else 1e-3
     bounds = {
         "start_s": PROMPT_START,
         "compute_efficiency": ParameterBound(0.5, 0.02, 1.0),
@@ -122,9 +130,11 @@ def prefill(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
         "index_start_s": PROMPT_START,
         "index_efficiency": EFFICIENCY,
         "select_s": ParameterBound(1e-9, 1e-12, 1e-7),
-        "host_s": ParameterBound(floor, floor / 3.0, floor * 3.0),
+        "host_share": ParameterBound(1.0, 0.5, 2.0),
     }
-    return Problem(chosen, predict, bounds, ("num_heads",), "isl", {})
+    if dense:
+        bounds["dense_efficiency"] = EFFICIENCY
+    return Problem(chosen, predict, bounds, ("num_heads",), "isl", {"dense_keys": TOP_K if dense else 0.0})
 
 
 def decode(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:

@@ -141,12 +141,6 @@ def text_column(rows: int, value: str) -> FloatArray:
     return np.full(rows, value)
 
 
-def joined_tables(tables: Iterable[ColumnTable]) -> ColumnTable:
-    """The rows of tables of the same columns, one after another."""
-    pieces = list(tables)
-    return ColumnTable({name: np.concatenate([piece.columns[name] for piece in pieces]) for name in pieces[0].columns})
-
-
 def merged_repeats(table: ColumnTable) -> ColumnTable:
     """Each measured point once, with the median of its times, in the order of its first row.
 

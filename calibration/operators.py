@@ -197,17 +197,8 @@ def attention_prefill(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
 
     core = (rows["batch"] * rows["seq_len"] >= 64) & (rows["head_dim"] != 192) & _mostly_without_window(rows)
     chosen = rows.rows(core)
-    bounds = {
-        "start_s": START,
-        "memory_efficiency": ParameterBound(0.6, 0.02, 1.0),
-        "order": ORDER,
-        "row_tokens": ParameterBound(300.0, 1.0, 5000.0),
-        "block_share": ParameterBound(0.5, 0.01, 2.0),
-        "window_row_growth": ParameterBound(1.0, 0.05, 20.0),
-        **_head_dim_bounds("compute_efficiency", chosen, 0.6),
-    }
     group = ("num_heads", "num_kv_heads", "head_dim", "window")
-    return Problem(chosen, predict, bounds, group, "seq_len", {}, _prefill_sizes)
+    return Problem(chosen, predict, _prefill_bounds(chosen), group, "seq_len", {}, _prefill_sizes)
 
 
 def wide_prefill(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
@@ -216,6 +207,39 @@ def wide_prefill(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:
     bounds = _of_one_kind(whole.bounds, "compute_efficiency", ("window_row_growth",))
     core = rows["batch"] * rows["seq_len"] >= 64
     return replace(whole, rows=rows.rows(core), bounds=bounds, fixed={"window_row_growth": 1.0})
+
+
+def encoder_attention(rows: ColumnTable, sku: GpuSku) -> Problem:
+    """All patches of an image with one another, heads of one size; columns batch, tokens, heads, head_dim."""
+    peaks = gpu_peaks(sku, Dtype.BF16)
+
+    def sequences(rows: ColumnTable) -> tuple[FloatArray, FloatArray, FloatArray]:
+        return rows["batch"], rows["tokens"], (rows["tokens"] - 1.0) / 2.0
+
+    def predict(values: Mapping[str, float], rows: ColumnTable, correction: SizeCorrection | None = None) -> FloatArray:
+        count, dim = cast(float, rows["heads"]), cast(float, rows["head_dim"])
+        heads = AttentionHeads(count, count, dim, 0.0)
+        return prefill_attention_s(*sequences(rows), heads, PrefillForm.from_values(values, correction), peaks)
+
+    def sizes(rows: ColumnTable) -> tuple[FloatArray, FloatArray]:
+        chunks, new, past = sequences(rows)
+        return past + new, chunks * new / (past + new) * rows["heads"]
+
+    bounds = _of_one_kind(_prefill_bounds(rows), "compute_efficiency", ("window_row_growth",))
+    core, fixed = rows["batch"] * rows["tokens"] >= 64, {"window_row_growth": 1.0}
+    return Problem(rows.rows(core), predict, bounds, ("heads",), "tokens", fixed, sizes)
+
+
+def _prefill_bounds(rows: ColumnTable) -> dict[str, ParameterBound]:
+    return {
+        "start_s": START,
+        "memory_efficiency": ParameterBound(0.6, 0.02, 1.0),
+        "order": ORDER,
+        "row_tokens": ParameterBound(300.0, 1.0, 5000.0),
+        "block_share": ParameterBound(0.5, 0.01, 2.0),
+        "window_row_growth": ParameterBound(1.0, 0.05, 20.0),
+        **_head_dim_bounds("compute_efficiency", rows, 0.6),
+    }
 
 
 def wide_decode(rows: ColumnTable, sku: GpuSku, variant: str, splits: tuple[bool, bool] = (True, True)) -> Problem:

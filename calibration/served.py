@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibration.tables import ColumnTable, FloatArray, Mask, read_table
+from calibration.tables import ColumnTable, FloatArray, Mask, joined_tables, read_table
 from hardware_db import GpuSku, KernelFit
 
 SLOW_SHARE = 0.25
@@ -226,12 +226,37 @@ def untuned(rows: ColumnTable) -> Mask:
 # --- matrix products ---------------------------------------------------------------------------------------------
 
 
+HOST_FLOOR_S = 40e-6
+"""Quickest product of a format from which on a backend's rows hold the host's time [s]. A choice: replayed from a CUDA
+graph the smallest take 1.5 to 12 us, launched one by one 55 to 280 (tables ``gemm``)."""
 MOST_EXTRA_S = 5e-6
 """Start of a product beyond that of the engine's 16-bit one from which on it is the measurement's [s]. A choice: one
 more launch takes 1.3 to 2.9 us (table ``scale_matrix``, small inputs)."""
 SCALE_PASS_NOTE = (
     "the pass that finds a tensor's scale, measured alone, is taken off: checkpoints hold that scale (ModelOpt FP8)"
 )
+
+
+def newest_products(table: ColumnTable, newer: ColumnTable | None) -> ColumnTable:
+    """The table with a backend's rows of a format taken from the newer one where it has any.
+
+    Of each backend all kernels count as one: at every size it took one of them, by the size.
+    """
+    if newer is not None:
+        both = joined_tables([table, newer])
+        of_backend, fresh = both.keys("backend", "dtype"), np.arange(len(both)) >= len(table)
+        table = both.rows(fresh | ~np.isin(of_backend, of_backend[fresh]))
+    kind, kernels = table.keys("backend", "dtype"), table.text("kernel")
+    names = np.array(["/".join(np.unique(kernels[kind == number])) for number in range(kind.max() + 1)])
+    return table.with_columns(kernel=names[kind])
+
+
+def without_host_time(rows: ColumnTable) -> tuple[ColumnTable, str]:
+    """Products of one format without the backends that were launched one by one, and a note of which those were."""
+    backends = rows.text("backend")
+    slow = [name for name in np.unique(backends).tolist() if rows["latency_s"][backends == name].min() > HOST_FLOOR_S]
+    note = f"left out as launched outside a graph, with the host's time: {', '.join(slow)}" if slow else ""
+    return rows.rows(~np.isin(backends, slow)), note
 
 
 def without_scale_pass(rows: ColumnTable, passes: ColumnTable | None, backend: str) -> ColumnTable:

@@ -9,7 +9,7 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,12 @@ class ColumnTable:
             values, inverse = np.unique(self.columns[name], return_inverse=True)
             codes = codes * len(values) + inverse
         return np.unique(codes, return_inverse=True)[1]
+
+
+def joined_tables(tables: Iterable[ColumnTable]) -> ColumnTable:
+    """The rows of tables of the same columns, one after another."""
+    pieces = list(tables)
+    return ColumnTable({name: np.concatenate([piece.columns[name] for piece in pieces]) for name in pieces[0].columns})
 
 
 def read_table(folder: Path, name: str) -> ColumnTable | None:

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from calibration.assemble import ENGINES
-from calibration.imported import Imported, joined_tables, number_column, read_columns, require_columns, text_column
-from calibration.tables import ColumnTable, FloatArray, Mask
+from calibration.imported import Imported, number_column, read_columns, require_columns, text_column
+from calibration.tables import ColumnTable, FloatArray, Mask, joined_tables
 from planner.core import InputError, UnknownNameError
 
 ADDRESS = "https://github.com/microsoft/vidur (MIT), profiles"

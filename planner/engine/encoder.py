@@ -6,6 +6,7 @@ kernel (no graphs): vLLM 0.11, ``_execute_mm_encoder`` of ``gpu_model_runner.py`
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
@@ -14,7 +15,15 @@ from planner.core import FloatArray, InputError
 from planner.engine.replica import ReplicaConfig
 from planner.engine.step_times import StepTimer
 from planner.llm import VisionEncoder
-from planner.roofline import encoder_kernels_s, encoder_launches, encoder_tp
+from planner.roofline import (
+    CalibratedGpu,
+    MatrixProduct,
+    PatchAttention,
+    encoder_kernels_s,
+    encoder_launches,
+    encoder_operators,
+    encoder_tp,
+)
 from planner.workload import Images, TokenLengths
 
 
@@ -84,6 +93,28 @@ def mean_encoder_s(replica: ReplicaConfig, lengths: TokenLengths) -> float:
     return float(encoder_times_s(replica, lengths) @ lengths.probabilities) if lengths.images else 0.0
 
 
+def encoder_spread(replica: ReplicaConfig, stand_in: float) -> float:
+    """Largest spread of the fits that time the products and the attention of the encoder: that of their sum is less.
+
+    Args:
+        replica: with its calibration.
+        stand_in: on top of that of a fit of prompts that stands in for attention of the encoder.
+
+    Returns:
+        Standard deviation of log(true / predicted) [-]; 0 without an encoder or uncalibrated.
+    """
+    encoder, calibration = replica.llm.encoder, replica.calibration
+    if encoder is None or calibration is None:
+        return 0.0
+    gpu, largest = CalibratedGpu(replica.sku, calibration), 0.0
+    for operator in encoder_operators(encoder, replica.sku, replica.parallelism.tp):
+        key = gpu.first_key(*operator.fit_keys)
+        if key is not None and isinstance(operator, MatrixProduct | PatchAttention):
+            lent = isinstance(operator, PatchAttention) and key != operator.fit_keys[0]
+            largest = max(largest, math.hypot(calibration.kernels[key].spread, stand_in if lent else 0.0))
+    return largest
+
+
 def encoder_notes(replica: ReplicaConfig, mean_s: float) -> tuple[str, ...]:
     """Assumptions behind the time of the encoder.
 
@@ -99,7 +130,9 @@ def encoder_notes(replica: ReplicaConfig, mean_s: float) -> tuple[str, ...]:
         return ()
     split = encoder_tp(encoder, tp)
     where = "on every GPU whole" if split < tp else f"split over {tp} GPUs" if tp > 1 else "on the GPU"
-    by = "the kernels of prompts stand in for its own" if replica.calibration is not None else "at its roofline"
+    stand_in = "its attention by the kernels of prompts, which stand in for its own"
+    measured = replica.calibration and f"encoder_attention/{encoder.head_dim:g}" in replica.calibration.kernels
+    by = "at its roofline" if replica.calibration is None else "by measured kernels" if measured else stand_in
     return (
         f"{replica.label}: the vision encoder takes {1e3 * mean_s:.3g} ms a request, in the steps of its prompt, "
         f"{where}; {by}; images are not found in a cache",

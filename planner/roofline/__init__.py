@@ -23,7 +23,14 @@ from planner.roofline.chosen import (
     chosen_prefill_s,
 )
 from planner.roofline.compressed import CompressedHeads, compressed_attention_s, compressed_pairs, padded_heads
-from planner.roofline.encoder import encoder_kernels_s, encoder_launches, encoder_load, encoder_operators, encoder_tp
+from planner.roofline.encoder import (
+    PatchAttention,
+    encoder_kernels_s,
+    encoder_launches,
+    encoder_load,
+    encoder_operators,
+    encoder_tp,
+)
 from planner.roofline.expert_load import routed_load
 from planner.roofline.gpu import (
     CalibratedGpu,

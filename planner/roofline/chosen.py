@@ -33,6 +33,7 @@ class ChosenHeads:
         rope_dim: channels of the key that carry the position.
         top_k: keys a query attends to at most.
         kv_bytes: bytes per cached value.
+        expanded: channels of a head's key and value together where they are made anew from latent vectors.
     """
 
     heads: float
@@ -40,6 +41,7 @@ class ChosenHeads:
     rope_dim: float
     top_k: float
     kv_bytes: float
+    expanded: float = 0.0
 
     @property
     def groups(self) -> float:
@@ -71,7 +73,9 @@ def chosen_prefill_s(row: Constants, _table: FloatArray, chunks: float, new: flo
         groups = ceil(heads / 64)
         keys   = short_share new top_k + (1 - short_share) pairs, pairs of min(keys seen, top_k)
 
-    but not below the pairs at peak, which a growth over more heads than were measured would beat.
+    but not below the pairs at peak, which a growth over more heads than were measured would beat. Where past + new is
+    at most dense_keys, expanded keys and values are attended to without a choice:
+    ``start + chunks 2 heads (pairs expanded + past kv_rank (expanded - rope_dim)) / (e_d peak)``.
 
     Args:
         row: heads and their cache, coefficients, and peaks of the GPU in 16 bit.
@@ -88,6 +92,10 @@ def chosen_prefill_s(row: Constants, _table: FloatArray, chunks: float, new: flo
     '0.002336'
     """
     pairs = pairs_of(new, past, row.top_k)
+    if past + new <= row.dense_keys:
+        made = past * row.kv_rank * (row.expanded - row.rope_dim)
+        flops = chunks * 2.0 * row.heads * (pairs * row.expanded + made)
+        return row.start_s + flops / (row.dense_efficiency * row.flops_per_s)
     keys = row.short_share * row.top_k * new + (1.0 - row.short_share) * pairs
     key_s = row.group_flops * float(row.groups**row.head_growth) / (row.compute_efficiency * row.flops_per_s)
     return max(row.start_s + chunks * keys * key_s, chunks * pairs * row.least_flops / row.flops_per_s)
@@ -98,7 +106,7 @@ def chosen_prefill_index_s(row: Constants, _table: FloatArray, chunks: float, ne
     """Time [s] of scores and selection for prompt chunks.
 
     ``index_start + chunks max(pairs (2 heads d / (e_i peak) + select / sms), (past + new) (d + 4) / bandwidth)``: a
-    few new tokens wait for the keys.
+    few new tokens wait for the keys. Where past + new is at most dense_keys no pair is scored.
 
     Args:
         row: heads of the index, coefficients, and peaks of the GPU in 8 bit.
@@ -110,7 +118,8 @@ def chosen_prefill_index_s(row: Constants, _table: FloatArray, chunks: float, ne
         Duration, shape of `chunks` [s].
     """
     score_s = 2.0 * row.index_heads * row.index_dim / (row.index_efficiency * row.flops_per_s)
-    pairs_s = pairs_of(new, past, 0.0) * (score_s + row.select_s / row.sms)
+    scored = pairs_of(new, past, 0.0) if past + new > row.dense_keys else 0.0
+    pairs_s = scored * (score_s + row.select_s / row.sms)
     return row.index_start_s + chunks * max(
         pairs_s, (past + new) * (row.index_dim + INDEX_SCALE_BYTES) / row.bytes_per_s
     )
@@ -171,7 +180,8 @@ class ChosenPrefill(LatentPrefill):
         form = gpu.form(ChosenPrefillForm, *cache_keys("chosen_prefill", self.kv_cache))
         if form is None:
             return super().prompt_kernel(gpu)
-        shape = ChosenHeads(self.heads, self.kv_rank, self.rope_dim, self.top_k, BYTES_PER_VALUE[self.kv_cache])
+        sizes = self.heads, self.kv_rank, self.rope_dim, self.top_k, BYTES_PER_VALUE[self.kv_cache]
+        shape = ChosenHeads(*sizes, self.key_dim + self.value_dim)
         return PromptKernel(chosen_prefill_s, (shape, form, gpu.peaks(self.dtype)))
 
 

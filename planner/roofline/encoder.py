@@ -1,18 +1,20 @@
 """The vision encoder on one GPU: its operators, and how long the images of a request take in it.
 
-The kernels of the language model's prompts stand in for those of the encoder, which nobody has measured: matrix
-products in 16 bit and the attention of prompts. Patches attend to all patches of their image, forwards and backwards:
-P new tokens with (P - 1) / 2 earlier ones each have P^2 pairs, which is how it is asked of the causal kernel.
+Matrix products run in 16 bit as those of the language model. Patches attend to all patches of their image, forwards and
+backwards: P new tokens with (P - 1) / 2 earlier ones each have P^2 pairs, which is how it is asked of the form of
+causal attention.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, fields
 
 from hardware_db import GpuSku
 from planner.llm import EncodedImage, EncoderMatrix, VisionEncoder
 from planner.roofline.gpu import CalibratedGpu, all_reduce_link_bytes, half_precision, link_bandwidth_bytes_per_s
-from planner.roofline.grouped import GroupedPrefill
+from planner.roofline.grouped import AttentionHeads, GroupedPrefill, prefill_attention_s
+from planner.roofline.kernel_forms import PrefillForm
 from planner.roofline.operators import (
     ACTIVATION_BYTES,
     Collective,
@@ -20,6 +22,8 @@ from planner.roofline.operators import (
     Elementwise,
     MatrixProduct,
     Operator,
+    PromptKernel,
+    PromptWork,
     operator_seconds,
 )
 from planner.roofline.shape import Load, OperatorFamily
@@ -27,6 +31,34 @@ from planner.roofline.shape import Load, OperatorFamily
 KERNEL_HEAD_DIMS = (64, 96, 128, 192, 256)
 """Channels of a head for which attention kernels are compiled; others run in the next larger one (FlashAttention 3,
 ``round_up_headdim`` of ``hopper/flash_api.cpp``)."""
+
+
+@dataclass(frozen=True)
+class PatchAttention(GroupedPrefill):
+    """Attention of all patches of an image to one another: what it reads and writes are activations, not a cache."""
+
+    @property
+    def fit_keys(self) -> tuple[str, ...]:
+        """Kernels of encoders for heads of these channels; then those of prompts."""
+        return (f"encoder_attention/{self.head_dim:g}", *super().fit_keys)
+
+    @property
+    def prompt_work(self) -> PromptWork:
+        """4 h d FLOPs per pair; queries, keys and values in, outputs out."""
+        width = self.heads * self.head_dim
+        return PromptWork(pair_flops=4.0 * width, token_bytes=4.0 * width * ACTIVATION_BYTES)
+
+    def prompt_kernel(self, gpu: CalibratedGpu) -> PromptKernel | None:
+        """`prefill_attention_s` without a cache; where such heads were not measured, of prompts in the next of
+        `KERNEL_HEAD_DIMS`.
+        """
+        form = gpu.form(PrefillForm, self.fit_keys[0])
+        if form is not None:
+            heads = AttentionHeads(self.heads, self.heads, self.head_dim, 0.0)
+            return PromptKernel(prefill_attention_s, (heads, form, gpu.peaks(self.dtype)))
+        sizes = {field.name: getattr(self, field.name) for field in fields(self)}
+        padded = min((float(dim) for dim in KERNEL_HEAD_DIMS if dim >= self.head_dim), default=self.head_dim)
+        return GroupedPrefill(**{**sizes, "head_dim": padded}).prompt_kernel(gpu)
 
 
 def encoder_tp(encoder: VisionEncoder, tp: int) -> int:
@@ -45,7 +77,7 @@ def encoder_tp(encoder: VisionEncoder, tp: int) -> int:
     return tp if encoder.heads % tp == 0 and encoder.intermediate % tp == 0 else 1
 
 
-def encoder_operators(encoder: VisionEncoder, sku: GpuSku, tp: int, padded_heads: bool = False) -> tuple[Operator, ...]:
+def encoder_operators(encoder: VisionEncoder, sku: GpuSku, tp: int) -> tuple[Operator, ...]:
     """All operators of the encoder on one GPU, in the order of the model.
 
     Those around the layers run over patches or, with `Driver.ROWS`, over merged patches. Layers are split over
@@ -55,7 +87,6 @@ def encoder_operators(encoder: VisionEncoder, sku: GpuSku, tp: int, padded_heads
         encoder: of the model.
         sku: GPU.
         tp: GPUs that a layer of the language model is split over.
-        padded_heads: heads in the next of `KERNEL_HEAD_DIMS`, as kernels run them.
 
     Returns:
         Operators of one image or of many.
@@ -64,7 +95,6 @@ def encoder_operators(encoder: VisionEncoder, sku: GpuSku, tp: int, padded_heads
     layers, hidden = float(encoder.layers), float(encoder.hidden_size)
     heads, head_dim = encoder.heads / split, float(encoder.head_dim)
     inner, width = heads * head_dim, encoder.intermediate / split
-    wide = min((size for size in KERNEL_HEAD_DIMS if size >= head_dim), default=head_dim) if padded_heads else head_dim
 
     def matrix(family: OperatorFamily, count: float, n: float, k: float, driver: Driver = Driver.TOKENS) -> Operator:
         return MatrixProduct(family, half, count, driver, n, k, half, half)
@@ -76,14 +106,14 @@ def encoder_operators(encoder: VisionEncoder, sku: GpuSku, tp: int, padded_heads
     def passes(family: OperatorFamily, values: float, kernels: float) -> Operator:
         return Elementwise(family, half, layers, Driver.TOKENS, values, kernels)
 
-    attention = (half, layers, Driver.SHAPE, heads, heads, float(wide), half, 0.0)
+    attention = (half, layers, Driver.SHAPE, heads, heads, head_dim, half, 0.0)
     matrices = 2.0 if encoder.gated else 1.0
     operators = [
         *map(around, encoder.matrices),
         passes(OperatorFamily.NORM, 8.0 * hidden, 2.0),
         matrix(OperatorFamily.QKV, layers, 3.0 * inner, hidden),
         passes(OperatorFamily.QKV, 4.0 * inner, 1.0),
-        GroupedPrefill(OperatorFamily.ATTENTION_PREFILL, *attention),
+        PatchAttention(OperatorFamily.ATTENTION_PREFILL, *attention),
         matrix(OperatorFamily.ATTENTION_OUTPUT, layers, hidden, inner),
         matrix(OperatorFamily.FEED_FORWARD, layers, matrices * width, hidden),
         passes(OperatorFamily.FEED_FORWARD, (matrices + 1.0) * width, 1.0),
@@ -141,7 +171,7 @@ def encoder_kernels_s(encoder: VisionEncoder, image: EncodedImage, images: int, 
         Of all of them [s].
     """
     load = encoder_load(encoder, image, images)
-    operators = encoder_operators(encoder, gpu.sku, tp, gpu.calibration is not None)
+    operators = encoder_operators(encoder, gpu.sku, tp)
     link = link_bandwidth_bytes_per_s(gpu.sku, tp) if tp > 1 else math.inf
     return float(sum(operator_seconds(operator, load, gpu, link) for operator in operators))
 

@@ -512,6 +512,9 @@ class ChosenPrefillForm(Form):
         index_start_s: launch floor of scores and selection.
         index_efficiency: of the peak, of the scores.
         select_s: of a processor per score.
+        dense_keys: tokens, with those before them, up to which a prompt goes through dense attention and nothing is
+            scored; 0 = never.
+        dense_efficiency: of the peak, there.
     """
 
     start_s: float
@@ -521,6 +524,8 @@ class ChosenPrefillForm(Form):
     index_start_s: float
     index_efficiency: float
     select_s: float
+    dense_keys: float = 0.0
+    dense_efficiency: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -661,6 +666,7 @@ FORMS: dict[str, type[Form]] = {
     "attention_prefill": PrefillForm,
     "attention_decode": DecodeForm,
     "wide_prefill": PrefillForm,
+    "encoder_attention": PrefillForm,
     "wide_decode": DecodeForm,
     "latent_prefill": LatentPrefillForm,
     "latent_decode": LatentDecodeForm,

@@ -22,6 +22,9 @@ CHANNEL_BYTES = 2.0
 """Bytes per value of what goes through the convolution and comes out of the state: 16 bit in all engines."""
 RECURRENCE_CHUNK = 64.0
 """Tokens a chunked linear-attention kernel treats at once (Yang et al. 2024, arXiv:2406.06484, sec. 4)."""
+SHARED_KERNELS = ("mamba2",)
+"""Recurrences that all engines run by one set of kernels: the scan and update of mamba_ssm in Triton (``ssd_combined``,
+``selective_state_update``), in vLLM under ``mamba/ops``, in SGLang under ``attention/mamba/ops``."""
 UPDATE_FLOPS = 8.0
 """FLOPs per state value of one update: decay, delta, update and read-out."""
 
@@ -147,13 +150,19 @@ class Recurrence(PromptOperator):
 
     @property
     def fit_keys(self) -> tuple[str, ...]:
-        """Kernels of prompts; those of the gated delta net stand in for others, whose state moves alike."""
-        return tuple(dict.fromkeys((f"recurrent_prefill/{self.kernel}", "recurrent_prefill/gated_delta")))
+        """Kernels of prompts; those of the gated delta net stand in for others, whose state moves alike: where engines
+        share them the quickest engine's, else the engine's own.
+        """
+        return self._keys("recurrent_prefill")
 
     @property
     def decode_keys(self) -> tuple[str, ...]:
         """Kernels of decodes, likewise."""
-        return tuple(dict.fromkeys((f"recurrent_decode/{self.kernel}", "recurrent_decode/gated_delta")))
+        return self._keys("recurrent_decode")
+
+    def _keys(self, form: str) -> tuple[str, ...]:
+        common = ("common",) if self.kernel in SHARED_KERNELS else ()
+        return tuple(dict.fromkeys(f"{form}/{name}" for name in (self.kernel, *common, "gated_delta")))
 
     @property
     def launches(self) -> float:

@@ -41,7 +41,7 @@ import numpy as np
 from pydantic import Field
 
 from planner.core import FloatArray, Frozen, Metric, preset_rows
-from planner.engine import LAYER_KIND_KERNELS, ReplicaConfig, StepTimer, StepTimeShift
+from planner.engine import LAYER_KIND_KERNELS, ReplicaConfig, StepTimer, StepTimeShift, encoder_spread
 from planner.llm import LlmSpec, attentions, load_llm
 from planner.roofline import CalibratedGpu, MatrixProduct, Operator, OperatorFamily, StepShape, step_operators
 from planner.serving.types import Deployment, Role
@@ -556,9 +556,10 @@ def kernel_spreads(
     waited_s = max(0.0, ttft_s - outside_s - steps_s - stall_s)
     moved_s = min(waited_s * (1.0 + 1.0 / (1.0 - full)), max(e2e_s, waited_s))
     encoded = encode_s / max(steps_s, LEAST_S)
+    of_encoder = encoded * encoder_spread(first.config, BORROWED_SPREAD)
     return KernelSpreads(
         tpot=math.hypot(step_spread(last.config, decode), _accepted_spread(last.config)),
-        ttft=math.hypot((1.0 - encoded) * step_spread(first.config, prompt), encoded * BORROWED_SPREAD),
+        ttft=math.hypot((1.0 - encoded) * step_spread(first.config, prompt), of_encoder),
         prompt_share=(min(steps_s, ttft_s) + moved_s) / ttft_s,
         stall_share=min(1.0, stall_s / ttft_s),
         ttft_s=ttft_s,

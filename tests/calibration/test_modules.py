@@ -51,7 +51,7 @@ TRUTHS = {
         "index_start_s": 5e-5,
         "index_efficiency": 0.3,
         "select_s": 1e-9,
-        "host_s": 4e-4,
+        "host_share": 1.0,
     },
     "chosen_decode": {
         "start_s": 3e-5,

@@ -12,10 +12,19 @@ from calibration.operators import gpu_peaks
 from calibration.recurrent import delta_attention_rows, layer_rows, recurrent_decode, recurrent_prefill
 from calibration.tables import ColumnTable, read_csv, read_table
 from hardware_db import Dtype, load_hardware
-from planner.roofline import RecurrentDecodeForm, RecurrentHeads, SizeCorrection, recurrent_decode_s
+from planner.roofline import (
+    RecurrentDecodeForm,
+    RecurrentHeads,
+    RecurrentPrefillForm,
+    SizeCorrection,
+    recurrent_decode_s,
+    recurrent_prefill_s,
+)
 from tests.places import REFERENCE, SHARED
 
-H100 = load_hardware().skus["h100-sxm"]
+HARDWARE = load_hardware()
+H100 = HARDWARE.skus["h100-sxm"]
+VLLM = next(one for one in HARDWARE.calibrations if (one.sku, one.engine) == ("h100-sxm", "vllm"))
 TABLES = SHARED / "kernels" / "h100_sxm"
 
 
@@ -65,6 +74,37 @@ def test_a_fit_predicts_what_made_its_rows(phase, make, truth):
 
 
 @pytest.mark.skipif(not TABLES.is_dir(), reason="the shared reference data are not beside this checkout")
+def published(name: str) -> ColumnTable:
+    """Single published measurements of Mamba-2."""
+    path = SHARED / "kernels" / "misc_2026_11" / f"{name}.csv"
+    if not path.is_file():
+        pytest.skip("the published measurements are not beside the checkout")
+    return read_csv(path)
+
+
+def test_updates_of_mamba_2_take_as_long_as_those_of_the_gated_delta_net() -> None:
+    """States of 64 x 128 in 16 bit on H100 (vllm-project/vllm#43083), from where they no longer stay in its cache."""
+    rows = published("mamba2_state_update")
+    states = rows["effective_batch_batch_x_heads"]
+    rows = rows.rows((np.char.find(rows.text("device"), "H100") >= 0) & (states >= 2048))
+    assert len(rows) == 4
+    half = RecurrentHeads(1.0, 64.0, 64.0, 64.0)  # as many bytes in 32 bit
+    form = RecurrentDecodeForm.of(VLLM.kernels["recurrent_decode/common"])
+    for states, seconds in zip(rows["effective_batch_batch_x_heads"], 1e-6 * rows["us"], strict=True):
+        predicted = recurrent_decode_s(float(states), 1.0, half, form, gpu_peaks(H100, Dtype.BF16))
+        assert predicted == pytest.approx(float(seconds), rel=0.08)
+
+
+def test_a_scan_of_mamba_2_takes_longer_than_one_of_its_kernels() -> None:
+    """Of five the one with two thirds of the FLOPs, on H800 (tile-ai/tilelang at be9c08f6)."""
+    rows = published("mamba2_chunk_scan")
+    heads = RecurrentHeads(80.0, 128.0, 64.0, 80 * 64 + 2 * 128.0)
+    form = RecurrentPrefillForm.of(VLLM.kernels["recurrent_prefill/common"])
+    for length, seconds in zip(rows["seq_len"], 1e-3 * rows["latency_ms"], strict=True):
+        predicted = recurrent_prefill_s(8.0, float(length), heads, form, gpu_peaks(H100, Dtype.BF16))
+        assert 1.2 < predicted / seconds < 1.6
+
+
 @pytest.mark.parametrize(("phase", "make"), [("context", recurrent_prefill), ("generation", recurrent_decode)])
 def test_measured_layers_keep_to_the_roofline_and_fits_to_the_measured(phase, make):
     table = read_table(TABLES, "gdn")
@@ -83,7 +123,7 @@ def test_measured_layers_keep_to_the_roofline_and_fits_to_the_measured(phase, ma
 
 # ------------------------------------------------------------------------------------------ Kimi Delta Attention
 
-H200 = load_hardware().skus["h200-sxm"]
+H200 = HARDWARE.skus["h200-sxm"]
 DELTA = read_csv(REFERENCE / "kda_kernels.csv")
 """Kernels of Kimi-K3's linear attention on H200, an excerpt of github.com/ai-dynamo/aiconfigurator (kda_perf of release
 0.12.0, Apache-2.0)."""

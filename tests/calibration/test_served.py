@@ -20,9 +20,11 @@ from calibration.served import (
     expert_rows,
     expert_table,
     group_rows,
+    newest_products,
     reached_share,
     served_kernels,
     untuned,
+    without_host_time,
     without_launch_floor,
     without_scale_pass,
 )
@@ -275,6 +277,46 @@ def test_the_shipped_8_bit_products_of_hopper_start_alike_in_all_engines() -> No
 
 SKUS = load_hardware().skus
 FOLDERS = {"staged": "l40s", "peer": "rtx-pro-6000-blackwell-server", "switched": "h100-sxm"}
+
+
+def timed_products(*rows: tuple[str, str, str, float, float]) -> ColumnTable:
+    """Matrix products of backends: kernel, format, tokens, time."""
+    names = ("backend", "kernel", "dtype", "m", "latency_s")
+    return ColumnTable({name: np.array(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)})
+
+
+def test_newer_rows_of_a_backend_replace_its_older_ones_format_by_format() -> None:
+    older = timed_products(
+        ("vllm", "a", "fp8", 1.0, 9e-6), ("vllm", "b", "bf16", 1.0, 8e-6), ("trtllm", "c", "fp8", 1.0, 7e-6)
+    )
+    newer = timed_products(("vllm", "d", "fp8", 1.0, 5e-6), ("vllm", "e", "fp8", 64.0, 6e-6))
+    found = newest_products(older, newer)
+    rows = sorted(zip(found.text("backend"), found.text("dtype"), found["latency_s"].tolist(), strict=True))
+    assert rows == [("trtllm", "fp8", 7e-6), ("vllm", "bf16", 8e-6), ("vllm", "fp8", 5e-6), ("vllm", "fp8", 6e-6)]
+    assert set(found.text("kernel").tolist()) == {"b", "c", "d/e"}  # by size a backend takes the one or the other
+    assert newest_products(older, None)["latency_s"].tolist() == older["latency_s"].tolist()
+
+
+def test_a_backend_without_one_quick_product_was_launched_by_its_host() -> None:
+    """AIConfigurator's vLLM 0.24 on B300: no block-scaled product under 155 us; TensorRT-LLM's smallest take 4.3."""
+    rows = timed_products(("vllm", "a", "fp8_block", 1.0, 155e-6), ("trtllm", "b", "fp8_block", 1.0, 4.3e-6))
+    kept, note = without_host_time(rows)
+    assert kept.text("backend").tolist() == ["trtllm"]
+    assert "vllm" in note
+    assert without_host_time(kept)[1] == ""
+
+
+@pytest.mark.skipif(not (SHARED / "kernels").is_dir(), reason="the measured tables are not beside the checkout")
+def test_the_newest_block_scaled_products_of_b300_are_a_tenth_of_those_with_host_time() -> None:
+    folder = SHARED / "kernels" / "b300_sxm"
+    older, newer = read_table(folder, "gemm"), read_table(folder, "gemm_2026_10")
+    assert older is not None and newer is not None
+    tables = (older, newest_products(older, newer))
+    medians = []
+    for table in tables:
+        at = (table.text("backend") == "vllm") & (table.text("dtype") == "fp8_block") & (table["m"] <= 64)
+        medians.append(float(np.median(table["latency_s"][at])))
+    assert medians[1] / medians[0] == pytest.approx(0.1, abs=0.03)
 
 
 def write_box(folder: Path, shares: dict[str, float], link_bytes_per_s: float, gpus: int = 4) -> None:

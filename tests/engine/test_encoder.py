@@ -7,10 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from hardware_db import EngineCosts
+from hardware_db import Dtype, EngineCosts
 from planner.core import rebuilt
 from planner.engine import (
     ReplicaConfig,
+    encoder_notes,
+    encoder_spread,
     encoder_times_s,
     images_s,
     mean_encoder_s,
@@ -19,7 +21,18 @@ from planner.engine import (
 )
 from planner.engine.weights import encoder_bytes_per_gpu
 from planner.llm import encoder_weight_bytes, load_llm
-from planner.roofline import Driver, Parallelism, encoder_load, encoder_operators, encoder_tp
+from planner.roofline import (
+    CalibratedGpu,
+    Driver,
+    Load,
+    OperatorFamily,
+    Parallelism,
+    PatchAttention,
+    encoder_load,
+    encoder_operators,
+    encoder_tp,
+    operator_seconds,
+)
 from planner.workload import Images, TokenLengths
 from tests.builders import H100, calibrated, replica, weights_bytes_per_gpu
 
@@ -74,6 +87,33 @@ def test_a_calibrated_encoder_is_slower_than_its_roofline_and_as_long_as_its_lau
     costs: EngineCosts = fitted.costs
     launches = sum(operator.launches for operator in encoder_operators(fitted.llm.encoder, fitted.sku, 1))  # type: ignore[arg-type]
     assert images_s(fitted, Images(count=1, width=64, height=64)) == pytest.approx(costs.launch_s * launches)
+
+
+@pytest.mark.parametrize(
+    ("images", "patches", "seconds"),
+    [(1, 4096, 191.1e-6), (4, 1024, 79.29e-6), (4, 4096, 693.3e-6), (1, 16384, 2.738e-3)],
+)
+def test_patches_attend_to_one_another_as_measured(images: int, patches: int, seconds: float) -> None:
+    """vLLM 0.25 on H100, FlashAttention-3, 16 heads of 72 channels (AISimulate 0.13.0.dev, encoder attention)."""
+    attention = PatchAttention(
+        OperatorFamily.ATTENTION_PREFILL, Dtype.BF16, 1.0, Driver.SHAPE, 16.0, 16.0, 72.0, Dtype.BF16, 0.0
+    )
+    fitted, past = calibrated(QWEN), (patches - 1.0) / 2.0
+    load = Load(1.0, 1.0, 1.0, 0.0, 1.0, chunks=float(images), new=float(patches), past=past, cached=0.0)
+    taken_s = operator_seconds(attention, load, CalibratedGpu(H100, fitted.calibration), math.inf)
+    assert float(taken_s) == pytest.approx(seconds, rel=0.12)
+
+
+def test_the_interval_of_images_is_that_of_measured_kernels() -> None:
+    """A fit of prompts in place of the encoder's own widens it."""
+    fitted = calibrated(QWEN)
+    assert fitted.calibration is not None and fitted.llm.encoder is not None
+    own = f"encoder_attention/{fitted.llm.encoder.head_dim}"
+    without = {key: one for key, one in fitted.calibration.kernels.items() if key != own}
+    borrowed = rebuilt(fitted, calibration=fitted.calibration.model_copy(update={"kernels": without}))
+    assert 0.0 < encoder_spread(fitted, 0.25) < 0.2 < encoder_spread(borrowed, 0.25)
+    assert "measured kernels" in encoder_notes(fitted, 1.0)[0]
+    assert "stand in" in encoder_notes(borrowed, 1.0)[0]
 
 
 def test_time_rises_with_size_and_number() -> None:

@@ -14,6 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 from calibration.assemble import SKUS
+from calibration.borrowed import FOLDERS
 from hardware_db import (
     Dtype,
     Fact,
@@ -91,7 +92,7 @@ AMENDED_CORES = {"b300-sxm": 148, "gb200-nvl72": 152, "gb300-nvl72": 152}
 
 def test_the_amended_processors_are_those_of_the_measured_tables(shared: Path) -> None:
     rows = {row["sku"]: row for row in read_csv(shared / "kernels" / "skus.csv")}
-    for folder, sku_id in SKUS.items():
+    for folder, sku_id in {**SKUS, **FOLDERS}.items():
         sku = DB.skus[sku_id]
         if sku.vendor != "NVIDIA":  # what the tables call the L2 cache of AMD's is the last level behind it
             continue
@@ -249,11 +250,11 @@ def test_links_are_consistent(sku_id: str) -> None:
 
 
 def test_equal_formats_are_only_those_of_the_datasheets() -> None:
-    """Gaudi3 (white paper) and Inferentia2 (configurable FP8) run FP8 at the BF16 rate; nobody else does."""
+    """Gaudi3 (white paper), Inferentia2 (configurable FP8) and Arc Pro B60 (unpacks it) run FP8 at the BF16 rate."""
     equal = {
         sku.id
         for sku in DB.skus.values()
         if Dtype.FP8 in sku.peak_flops_per_s
         and sku.peak_flops_per_s[Dtype.FP8].value == sku.peak_flops_per_s[Dtype.BF16].value
     }
-    assert equal == {"gaudi3", "inferentia2"}
+    assert equal == {"gaudi3", "inferentia2", "arc-pro-b60"}

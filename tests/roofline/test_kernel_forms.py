@@ -171,6 +171,18 @@ def sweep_prefill(calibration: Calibration, variant: str, fit: KernelFit) -> Tim
     return found
 
 
+def sweep_encoder(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
+    """All patches with one another: 4 FLOPs a channel and pair; queries, keys, values and outputs in 16 bit."""
+    form, found, there, dim = PrefillForm.of(fit), [], fitted_peaks(calibration, Dtype.BF16), float(variant)
+    for heads, batch in itertools.product((1, 16, 32), (1.0, 33.0)):
+        took = prefill_attention_s(
+            batch, SIZES, (SIZES - 1.0) / 2.0, AttentionHeads(heads, heads, dim, 0.0), form, there
+        )
+        flops, traffic = 4 * batch * heads * dim * SIZES**2, 8 * batch * heads * dim * SIZES
+        found.append((took, np.maximum(flops / there.flops_per_s, traffic / there.bytes_per_s)))
+    return found
+
+
 def sweep_decode(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
     (cache, kinds), form, found = head_kinds(variant), DecodeForm.of(fit), []
     there, kv_bytes = fitted_peaks(calibration, Dtype(cache)), CACHE_BYTES[cache]
@@ -276,17 +288,22 @@ def sweep_block_decode(calibration: Calibration, variant: str, fit: KernelFit) -
 
 
 def sweep_chosen_prefill(calibration: Calibration, variant: str, fit: KernelFit) -> Times:
-    """Attention, every head with 1088 channels of key and value a pair, and the index, of 64 heads in 8 bit."""
+    """Attention, every head with 1088 channels of key and value a pair, and the index, of 64 heads in 8 bit.
+
+    Short prompts under an engine that does not choose among their keys: 320 channels a pair and nothing scored; keys
+    and values of a cached token are made of 512 channels.
+    """
     form, found = ChosenPrefillForm.of(fit), []
     there, there_8_bit = (fitted_peaks(calibration, dtype) for dtype in (Dtype.BF16, Dtype.FP8))
     for heads, batch, past in itertools.product((1, 16, 64, 128, 256), (1.0, 33.0), PASTS):
-        shape = ChosenHeads(heads, 512.0, 64.0, 2048.0, CACHE_BYTES[variant])
+        shape = ChosenHeads(heads, 512.0, 64.0, 2048.0, CACHE_BYTES[variant], 320.0)
         took = chosen_prefill_s(batch, SIZES, past, shape, form, there)
-        flops = batch * 2 * heads * 1088 * attended_pairs(SIZES, past, 2048.0)
+        dense, pairs = past + SIZES <= form.dense_keys, attended_pairs(SIZES, past, 2048.0)
+        flops = batch * 2 * heads * np.where(dense, 320 * pairs + past * 512 * 256, 1088 * pairs)
         read = batch * min(past, 2048.0) * 576 * CACHE_BYTES[variant]
         found.append((took, np.maximum(flops / there.flops_per_s, read / there.bytes_per_s)))
         took = chosen_prefill_index_s(batch, SIZES, past, IndexHeads(64.0, 128.0), form, there_8_bit)
-        flops_s = 16_384 * attended_pairs(SIZES, past, 0.0) / there_8_bit.flops_per_s
+        flops_s = ~dense * 16_384 * attended_pairs(SIZES, past, 0.0) / there_8_bit.flops_per_s
         found.append((took, batch * np.maximum(flops_s, (past + SIZES) * 128 / there.bytes_per_s)))
     return found
 
@@ -333,6 +350,7 @@ SWEEPS = {
     "latent_prefill": sweep_latent_prefill,
     "latent_decode": sweep_latent_decode,
     "wide_prefill": sweep_prefill,
+    "encoder_attention": sweep_encoder,
     "wide_decode": sweep_decode,
     "block_prefill": sweep_block_prefill,
     "block_decode": sweep_block_decode,

@@ -93,7 +93,7 @@ def test_kernels_of_another_kind_of_layer_are_named_and_less_sure() -> None:
         update={"calibration": config.calibration.model_copy(update={"kernels": kernels | own})}
     )
     assert step_spread(config, step_shape([1000] * 64, [])) > step_spread(measured, step_shape([1000] * 64, []))
-    wanted = "recurrent_prefill/mamba2 is not measured, recurrent_prefill/gated_delta stands in"
+    wanted = "recurrent_prefill/mamba2 is not measured, recurrent_prefill/common stands in"
     assert any(wanted in note for note in config.assumptions)
     assert not any("mamba2" in note for note in measured.assumptions)
 

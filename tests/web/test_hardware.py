@@ -55,7 +55,7 @@ def test_gpus_are_all_there_with_definitions_facts_and_sources() -> None:
     cells = re.findall(r"<tr>(.*?)</tr>", table)[1:]
     numbers = [re.sub("<[^>]*>", "", row.rpartition("<td")[2].partition(">")[2]) for row in cells]
     assert {int(number) for number in numbers if number} == set(range(1, len(notes) + 1))
-    for words, found in (("amd cdna3", {"mi300x", "mi325x"}), ("no such thing", None)):
+    for words, found in (("amd cdna3", {"mi300x", "mi308x", "mi325x"}), ("no such thing", None)):
         fine(app.text_input(key="gpu-find").set_value(words).run())
         if found:
             assert set(app.dataframe[0].value["gpu"]) == found
