@@ -1,4 +1,4 @@
-"""Twenty questions that people who serve models ask, and the plans for them: the figures of `docs/decisions.md`.
+"""Twenty-one questions that people who serve models ask, and the plans for them: the figures of `docs/decisions.md`.
 
     python -m tests.studies.decisions [WORD ...]
 
