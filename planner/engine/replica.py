@@ -49,7 +49,8 @@ from planner.roofline import (
 
 SERVED_SKEW = 0.8
 """Exponent of the popularity of experts in serving: of 0, 0.5, 0.8 and 1.01 the one that meets TPOT of DeepSeek-R1 on
-H200 and Qwen3-235B-A22B on H100 best (docs/studies/accuracy.md)."""
+H200 and Qwen3-235B-A22B on H100 best (docs/studies/accuracy.md). The busiest of 32 ranks then has 2.1 times the mean;
+measured were 2.6 (DeepSeek-R1, tests/roofline/test_expert_load.py), 1.07 of 16 (Kimi-K3, vLLM pull request 50647)."""
 
 
 LEAST_BATCHED_TOKENS, MOST_BATCHED_TOKENS, MOST_RUNNING_REQUESTS = 16, 67_108_864, 4_194_304

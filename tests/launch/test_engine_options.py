@@ -122,3 +122,25 @@ def test_experts_over_many_servers_or_in_a_rack_get_the_kernels_that_are_planned
     assert all(value in known[flag] for flag, value in words.items())
     alone = rebuilt(config, parallelism=Parallelism(dp=4, ep=4))
     assert not words.keys() & {flag for flag, _ in rendered_options(alone, chosen_options(alone, role, 8192)).flags}
+
+
+@pytest.mark.parametrize(
+    ("sku", "engine", "words"),
+    [
+        ("h100-sxm", "vllm", {"--enable-dbo", "--enable-eplb", "--eplb-config"}),
+        ("h100-sxm", "sglang", {"--enable-two-batch-overlap", "--enable-eplb", "--ep-num-redundant-experts"}),
+        ("gb200-nvl72", "sglang", {"--enable-eplb", "--ep-num-redundant-experts"}),
+    ],
+)
+def test_copies_are_balanced_and_halves_alternate_as_planned(sku: str, engine: str, words: set[str]) -> None:
+    """Halves only where a network lies between: inside a rack kernels keep the processors."""
+    config = calibrated(
+        "deepseek-v3", sku=sku, engine=engine, parallelism=Parallelism(dp=16, ep=16, redundant_experts=32)
+    )
+    flags = dict(rendered_options(config, chosen_options(config, Role.DECODE, 8192)).flags)
+    halves = {"--enable-dbo", "--enable-two-batch-overlap"}
+    assert words <= flags.keys() and flags.keys() & halves == words & halves
+    told = flags.get("--eplb-config", flags.get("--ep-num-redundant-experts", ""))
+    assert told in ("32", '{"num_redundant_experts": 32}')
+    text = FLAGS.read_text(encoding="utf-8")
+    assert all(f",{flag}," in text for flag in words)
