@@ -320,21 +320,14 @@ class Calibration(Frozen):
 class EngineCosts(Frozen):
     """Costs that an engine adds to its kernels, fitted to serving results. All 0 and 1: nothing is known or added.
 
-    A step of decodes replays a captured graph and takes
+    The host launches kernels ahead of the GPU, so that a step takes as long as the slower of the two:
 
-        stretch * kernels + gap_s * launches + latent_s * latent layers + step_s + sequence_s * sequences
+        max(stretch * kernels + gap_s * launches, launch_s * launched) + step_s + sequence_s * sequences
 
     and never less than the rooflines of its kernels: a negative gap says that a kernel starts before the last one has
-    ended. A step with prompts and more than `captured_tokens` tokens is launched kernel by kernel, so that the host may
-    be what takes longest:
-
-        max(prompt_stretch * kernels,
-            launch_s * launches + latent_prompt_s * latent layers + expert_prompt_s * expert layers)
-        + step_s + sequence_s * sequences
-
-    A step of decodes beyond the captured sizes (`CapturedGraphs`) is launched kernel by kernel too: it takes what it
-    would replayed, and never less than ``launch_s * launches``. (Eight runs of Llama-3.1-8B on H200 with 352 to 512
-    users, beyond the 256 that SGLang captures, take what they would replayed, not `prompt_stretch` of their kernels.)
+    ended. `launched` is what the host launches one by one: nothing in a step that is one captured graph, attention and
+    the graphs between it in one that was captured in pieces, every kernel in any other (`CapturedGraphs`). In steps
+    with prompts `prompt_stretch` stands in the place of `stretch`.
 
     A request reaches the scheduler `request_s` after it was sent, requests one by one `admission_s` apart, and is
     looked at `lag_steps` step boundaries later, because engines prepare a step while the one before it runs. The first
@@ -350,16 +343,8 @@ class EngineCosts(Frozen):
 
     step_s: float = Field(default=0.0, ge=0, description="host time of a step that is not hidden")
     sequence_s: float = Field(default=0.0, ge=0, description="host time per running sequence and step")
-    gap_s: float = Field(default=0.0, ge=-6e-6, description="per launch in a step of decodes: gaps and small kernels")
-    launch_s: float = Field(default=0.0, ge=0, description="host time per launch in a step with prompts")
-    captured_tokens: int = Field(default=0, ge=0, description="most tokens of a prompt step that is replayed, too")
-    latent_s: float = Field(
-        default=0.0,
-        ge=0,
-        description="more per layer of latent attention in a step of decodes, if fitted kernel by kernel",
-    )
-    latent_prompt_s: float = Field(default=0.0, ge=0, description="more host time per such layer in steps with prompts")
-    expert_prompt_s: float = Field(default=0.0, ge=0, description="the same per layer of routed experts")
+    gap_s: float = Field(default=0.0, ge=-6e-6, description="on the GPU, per kernel: until the next one starts")
+    launch_s: float = Field(default=0.0, ge=0, description="host time of launching one kernel or graph")
     request_s: float = Field(default=0.0, ge=0, description="HTTP, tokenisation and hand-over of a request")
     fresh_s: float = Field(
         default=0.0,
@@ -459,15 +444,22 @@ class EngineSupport(Frozen):
 
 
 class CapturedGraphs(Frozen):
-    """Steps of decodes that an engine captures as graphs when it starts, by default.
+    """Steps that an engine captures as graphs when it starts, by default.
 
-    A step beyond them is launched kernel by kernel. Smaller ones run padded to the next captured size, which is no more
-    than 16 sequences away: not modelled (docs/explanation/formulas.md says why).
+    A step of decodes is one graph. One with prompts, of at most `prompt_tokens`, is a row of graphs, between which the
+    attention of each layer is launched. Every larger step is launched kernel by kernel. Smaller ones run padded to the
+    next captured size, which is no more than 16 sequences away: not modelled (docs/explanation/formulas.md says why).
     """
 
     most: int = Field(ge=1, description="largest batch captured, of one attention rank")
-    counts_tokens: bool = Field(default=False, description="`most` is of tokens, drafts included; false: of sequences")
+    counts_tokens: bool = Field(
+        default=False, description="`most` is of tokens, drafts and prompts included; false: of sequences that decode"
+    )
     small: tuple[CapturedOnSmallGpu, ...] = Field(default=(), description="GPUs on which it is less, by their memory")
+    prompt_tokens: int = Field(default=0, ge=0, description="most tokens of a rank in a captured step with prompts")
+    latent_prompt_tokens: int = Field(default=0, ge=0, description="the same of models with latent attention")
+    prompts_since: str = Field(default="", description="first release that captures steps with prompts; empty: all")
+    prompts_not_on: tuple[str, ...] = Field(default=(), description="GPUs on which none does, by their architecture")
     source: str = Field(min_length=8)
 
     def most_on(self, hbm_bytes: float, gpus: int) -> int:
@@ -476,6 +468,16 @@ class CapturedGraphs(Frozen):
             if hbm_bytes < one.below_gib * 2**30:
                 return one.most if gpus < one.many_gpus else one.most_on_many
         return self.most
+
+    def prompt_tokens_on(self, architecture: str, latent: bool) -> int:
+        """Most tokens in a captured step with prompts of the newest release, on GPUs of an architecture."""
+        if architecture.startswith(self.prompts_not_on):
+            return 0
+        return self.latent_prompt_tokens if latent else self.prompt_tokens
+
+    def captures_prompts(self, version: str) -> bool:
+        """Whether a release captures steps with prompts at all. Raises InputError for what is no release."""
+        return not self.prompts_since or release_of(version) >= release_of(self.prompts_since)
 
 
 class CapturedOnSmallGpu(Frozen):
@@ -534,12 +536,20 @@ class EngineProfile(Frozen):
     graphs: CapturedGraphs | None = Field(default=None, description="captured by default; none: any batch that may run")
     costs: EngineCosts = EngineCosts()
     costs_by_architecture: Mapping[str, EngineCosts] = Field(
-        default_factory=dict, description="instead of `costs`, by the start of GpuSku.architecture"
+        default_factory=dict, description="by the start of GpuSku.architecture; what they leave out is as in `costs`"
     )
     support: tuple[EngineSupport, ...] = Field(default=(), description="what it is known to do for which models")
     source: str = Field(min_length=8)
     retrieved_on: date
     note: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _costs_of_architectures_are_those_of_the_engine_but(cls, given: object) -> object:
+        if not isinstance(given, dict) or not isinstance(costs := given.get("costs"), dict):
+            return given
+        own = given.get("costs_by_architecture", {})
+        return given | {"costs_by_architecture": {name: {**costs, **dict(differ)} for name, differ in own.items()}}
 
     def memory_rule(self, version: str | None = None, *, dense: bool = True) -> MemoryRule:
         """The memory rule of a release.

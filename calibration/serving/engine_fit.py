@@ -16,13 +16,11 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from calibration.serving.accuracy import Score, group_name, score
-from calibration.serving.checkpoints import model_of
 from calibration.serving.measured_runs import ServingPoint
 from calibration.serving.predict import Prediction, ReplayedRun, prediction_of
 from hardware_db import EngineCosts, HardwareDb
 from planner.core import FloatArray, InputError, PlannerError, Table, number_of, percent, significant
 from planner.engine import ReplicaConfig
-from planner.llm import attentions
 from planner.serving import Deployment
 
 TTFT_WEIGHT = 0.4
@@ -56,20 +54,16 @@ class SearchRange:
 SEARCH_RANGES: Mapping[str, SearchRange] = {
     "step_s": SearchRange(3e-4, 2e-2),
     "request_s": SearchRange(5e-3, 0.2),
-    "launch_s": SearchRange(5e-6, 3e-4),
+    "launch_s": SearchRange(5e-5, 3e-4),
     "gap_s": SearchRange(5e-7, 2e-5),
     "admission_s": SearchRange(1e-3, 5e-2),
     "sequence_s": SearchRange(5e-6, 2e-4),
     "stretch": SearchRange(1.02, 1.6),
     "prompt_stretch": SearchRange(1.05, 2.0),
-    "latent_s": SearchRange(5e-6, 3e-4),
-    "latent_prompt_s": SearchRange(5e-4, 2e-2),
-    "expert_prompt_s": SearchRange(2e-4, 2e-2),
     "fresh_s": SearchRange(1.0, 20.0),
 }
 """Constants that can be fitted, those that most runs determine first. Bounds are far outside what engines need."""
 DEFAULT_NAMES = tuple(SEARCH_RANGES)[:8]
-LATENT_NAMES = ("latent_s", "latent_prompt_s")
 GAP_LOW_S = -6e-6
 """Lowest `gap_s`, as `EngineCosts` allows."""
 
@@ -168,9 +162,8 @@ def halves(points: Sequence[ServingPoint]) -> tuple[tuple[ServingPoint, ...], tu
 
 def determinable_constants(points: Sequence[ServingPoint]) -> tuple[str, ...]:
     """Constants that so many runs can determine: at most one for every two measured means, the plainest first."""
-    latent = any(kind.one_row for point in points for _, kind in attentions(model_of(point.model).layers))
     means = sum((point.mean_ttft_s is not None) + (point.mean_tpot_s is not None) for point in points)
-    names = (*DEFAULT_NAMES, *(LATENT_NAMES if latent else ()))
+    names = DEFAULT_NAMES
     return names[: max(1, means // 2)]
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple, TypeVar
 from pydantic import Field
 
 from calibration.serving.server_flags import NO_GRAPHS, settings_of_flags
-from hardware_db import Dtype, StartLimits, load_hardware, sku_id
+from hardware_db import Dtype, EngineProfile, StartLimits, load_hardware, sku_id
 from planner.core import Frozen, InputError, Metric
 from planner.engine import LEAST_BATCHED_TOKENS, Schedule
 from planner.roofline import Parallelism
@@ -619,6 +619,7 @@ def _schedule(fields: _Fields, engine: str, concurrency: int, ranks: int) -> Sch
         receive_interval_steps=receive,
         reserve_outputs=usual.reserves_outputs,
         captured_decodes=_captured_decodes(fields, concurrency),
+        captured_prompt_tokens=_captured_prompt_tokens(fields, usual),
     )
 
 
@@ -645,6 +646,13 @@ def _captured_decodes(fields: _Fields, concurrency: int) -> int | None:
     if named is None:
         return concurrency if "batch = concurrency" in text else None
     return _whole_number(named.group(1) or named.group(2))
+
+
+def _captured_prompt_tokens(fields: _Fields, engine: EngineProfile) -> int | None:
+    """0 for a release older than the first that captures steps with prompts; None: as the engine does."""
+    said = fields.row.get("engine_version") or fields.settings.get("container_image", "")
+    release = re.search(r"\d+\.\d[\w.]*", said)
+    return 0 if engine.graphs and release and not engine.graphs.captures_prompts(release.group()) else None
 
 
 def _ranks(count: int) -> int:

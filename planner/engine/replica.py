@@ -82,8 +82,8 @@ class StepTimeShift(Frozen):
 
     def shifted(self, costs: EngineCosts) -> EngineCosts:
         """The engine's costs under which steps take these factors as long."""
-        factors = dict.fromkeys(("stretch", "gap_s", "latent_s", "step_s", "sequence_s"), self.decode)
-        factors |= dict.fromkeys(("prompt_stretch", "launch_s", "latent_prompt_s", "expert_prompt_s"), self.prompt)
+        factors = dict.fromkeys(("stretch", "gap_s", "step_s", "sequence_s"), self.decode)
+        factors |= dict.fromkeys(("prompt_stretch", "launch_s"), self.prompt)
         longer = {name: factor * getattr(costs, name) for name, factor in factors.items()}
         return costs.model_copy(update={**longer, "request_s": max(0.0, costs.request_s + self.request_s)})
 
@@ -216,6 +216,17 @@ class ReplicaConfig(Frozen):
         return float(most // queries)
 
     @property
+    def captured_prompt_tokens(self) -> float:
+        """Most tokens of an attention rank in a step with prompts that is replayed as captured graphs [-]."""
+        asked, graphs = self.schedule.captured_prompt_tokens, self.engine.graphs
+        if graphs is None or self.captured_decodes == 0.0:
+            return 0.0
+        if graphs.counts_tokens:
+            return self.captured_decodes * (1.0 + (self.speculation.draft_tokens if self.speculation else 0.0))
+        latent = any(kind.one_row for _, kind in attentions(self.llm.layers))
+        return float(graphs.prompt_tokens_on(self.sku.architecture, latent) if asked is None else asked)
+
+    @property
     def drafting(self) -> Drafting | None:
         """Who guesses ahead, and how many guesses are accepted; None without speculation."""
         return drafting_of(self.speculation, self.llm) if self.speculation is not None else None
@@ -234,6 +245,7 @@ class ReplicaConfig(Frozen):
             self.skew,
             self.engine.spare_layers,
             self.captured_decodes,
+            self.captured_prompt_tokens,
             self.engine.overlaps_batches,
         )
 

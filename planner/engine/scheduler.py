@@ -107,6 +107,8 @@ class Schedule(Frozen):
         kv_tiers: levels behind the GPU that the prefix cache goes on to, from fast to slow.
         captured_decodes: most sequences of an attention rank in a step of decodes that is replayed as a captured graph;
             None: as the engine captures by default.
+        captured_prompt_tokens: most tokens of an attention rank in a step with prompts that is replayed as captured
+            graphs; None: likewise.
     """
 
     mixed_steps: bool = True
@@ -127,6 +129,7 @@ class Schedule(Frozen):
     prefix_cache: bool = False
     kv_tiers: tuple[KvTier, ...] = ()
     captured_decodes: int | None = Field(default=None, ge=0)
+    captured_prompt_tokens: int | None = Field(default=None, ge=0)
 
     @model_validator(mode="after")
     def _sensible(self) -> Self:

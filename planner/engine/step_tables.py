@@ -22,9 +22,11 @@ class StepTables(NamedTuple):
 
     Attributes:
         dp, shares, queries: attention ranks, parts that decodes are split into, tokens per decode and step.
-        stretch, prompt_stretch: factors on kernels that are replayed, and launched one by one.
-        between_s, launching_s, host_s, sequence_s: between kernels, least of launching them, of the host [s].
-        captured_tokens, captured_decodes, launch_s: most that is replayed, and what launching takes at least [s].
+        stretch, prompt_stretch: factors on kernels of steps of decodes, and of steps with prompts.
+        between_s: between the kernels of a step [s].
+        eager_s, pieces_s: host time of launching a step kernel by kernel, and graph by graph between attention [s].
+        captured_decodes, captured_tokens: most in a step of decodes that is one graph, and in one of pieces.
+        host_s, sequence_s: of a step that the host adds, and of each sequence in it [s].
         kinds: of seconds that are there, 1 (kernels) or 2 (roofs too).
         has_group: True if anything depends on group tokens.
         tokens: knots of the curves, shape (knots,).
@@ -41,12 +43,12 @@ class StepTables(NamedTuple):
     stretch: float
     prompt_stretch: float
     between_s: float
-    launching_s: float
+    eager_s: float
+    pieces_s: float
+    captured_decodes: float
+    captured_tokens: float
     host_s: float
     sequence_s: float
-    captured_tokens: float
-    captured_decodes: float
-    launch_s: float
     kinds: int
     has_group: bool
     tokens: FloatArray
@@ -66,12 +68,12 @@ NO_TABLES = StepTables(
     stretch=1.0,
     prompt_stretch=1.0,
     between_s=0.0,
-    launching_s=0.0,
+    eager_s=0.0,
+    pieces_s=0.0,
+    captured_decodes=0.0,
+    captured_tokens=0.0,
     host_s=0.0,
     sequence_s=0.0,
-    captured_tokens=0.0,
-    captured_decodes=0.0,
-    launch_s=0.0,
     kinds=0,
     has_group=False,
     tokens=np.zeros(0),
@@ -194,7 +196,7 @@ def decode_seconds(tables: StepTables, decodes: float, decode_context: float, dr
     if tables.kinds > 1:
         seconds = max(seconds, roof_s)
     if own > tables.captured_decodes:
-        seconds = max(seconds, tables.launch_s)
+        seconds = max(seconds, tables.eager_s)
     return seconds + drafts_s + tables.host_s + tables.sequence_s * own
 
 
@@ -291,14 +293,13 @@ def seconds_beside_attention(
     if tables.overlaps:
         half_s, _ = _tabulated_step_s(tables, tokens / 2.0, group / 2.0, rows / 2.0, own / 2.0, context)
         kernels_s = _overlapped_s(tables, kernels_s, half_s + (prompts_s / 2.0 if chunks > 0.0 else 0.0), tokens)
-    if chunks > 0.0 and tokens > tables.captured_tokens:
-        seconds = max(tables.prompt_stretch * kernels_s, tables.launching_s)
-    else:
-        seconds = tables.stretch * kernels_s + tables.between_s
-        if tables.kinds > 1:
-            seconds = max(seconds, roof_s)
-        if chunks == 0.0 and own > tables.captured_decodes:
-            seconds = max(seconds, tables.launch_s)
+    seconds = (tables.prompt_stretch if chunks > 0.0 else tables.stretch) * kernels_s + tables.between_s
+    if tables.kinds > 1:
+        seconds = max(seconds, roof_s)
+    if chunks > 0.0:
+        seconds = max(seconds, tables.pieces_s if tokens <= tables.captured_tokens else tables.eager_s)
+    elif own > tables.captured_decodes:
+        seconds = max(seconds, tables.eager_s)
     return seconds + tables.host_s + tables.sequence_s * own
 
 

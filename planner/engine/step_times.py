@@ -50,10 +50,7 @@ from planner.llm import DraftSpec, LlmSpec, Precision, pipeline_stages
 from planner.roofline import (
     Bound,
     CalibratedGpu,
-    ChosenDecode,
     Driver,
-    Experts,
-    LatentDecode,
     Load,
     Number,
     Operator,
@@ -99,14 +96,13 @@ class StepTimer:
         shape_operators: the same operators, evaluated for each step with prompts.
         costs: what the engine adds.
         launches: kernels of a step.
-        latent_layers: layers of latent attention.
-        whole_layers: those of them that were measured as whole modules.
-        expert_layers: layers of routed experts.
+        pieces: launches of a step that is replayed piece by piece: attention, and a graph between two of it.
         queries: tokens per decoding sequence and step.
         draft: timer of what drafts add after the model's pass; None without speculation, or where drafts are free.
         draft_steps: how many of those a step takes.
         others: of pipeline stages that are slower than this one in some steps.
         captured: most sequences of an attention rank in a step of decodes that is replayed as a graph.
+        captured_tokens: most tokens of one in a step with prompts that is replayed piece by piece.
         exchange: of experts' tokens, as `exchange_curves`.
         overlaps: True if the engine runs two halves of a step alternately where that hides the exchange.
     """
@@ -118,14 +114,13 @@ class StepTimer:
     shape_operators: tuple[Operator, ...]
     costs: EngineCosts
     launches: float = 0.0
-    latent_layers: float = 0.0
-    whole_layers: float = 0.0
-    expert_layers: float = 0.0
+    pieces: float = 0.0
     queries: float = 1.0
     draft: StepTimer | None = None
     draft_steps: float = 0.0
     others: tuple[StepTimer, ...] = ()
     captured: float = math.inf
+    captured_tokens: float = 0.0
     exchange: FloatArray = field(default_factory=lambda: np.zeros((2, TOKENS.size)))
     overlaps: bool = False
 
@@ -133,7 +128,7 @@ class StepTimer:
         """The same kernels under another engine's costs. A draft pays those of a step of decodes, not the host's."""
         draft = self.draft
         if draft is not None:
-            kept = {name: getattr(costs, name) for name in ("stretch", "gap_s", "latent_s")}
+            kept = {name: getattr(costs, name) for name in ("stretch", "gap_s")}
             own = EngineCosts().model_copy(update=kept)
             draft = replace(draft, costs=own)
         return replace(self, costs=costs, draft=draft, others=tuple(one.with_costs(costs) for one in self.others))
@@ -215,13 +210,13 @@ class StepTimer:
             queries=float(self.queries),
             stretch=float(costs.stretch),
             prompt_stretch=float(costs.prompt_stretch),
-            between_s=float(costs.gap_s * self.launches + costs.latent_s * (self.latent_layers - self.whole_layers)),
-            launching_s=float(self.launching_s),
+            between_s=float(costs.gap_s * self.launches),
+            eager_s=float(costs.launch_s * self.launches),
+            pieces_s=float(costs.launch_s * self.pieces),
+            captured_decodes=float(self.captured),
+            captured_tokens=float(self.captured_tokens),
             host_s=float(costs.step_s),
             sequence_s=float(costs.sequence_s),
-            captured_tokens=float(costs.captured_tokens),
-            captured_decodes=float(self.captured),
-            launch_s=float(costs.launch_s * self.launches),
             kinds=len(kinds),
             has_group=bool(curves[OF_GROUP_TOKENS].any()),
             tokens=TOKENS,
@@ -298,13 +293,6 @@ class StepTimer:
             family_s, bound_s = _slower_of((family_s, bound_s), other._items(shape, by_family=by_family))
         return family_s, bound_s
 
-    @property
-    def launching_s(self) -> float:
-        """Host time of launching the kernels of a step with prompts one by one [s]."""
-        costs = self.costs
-        layers_s = costs.latent_prompt_s * self.latent_layers + costs.expert_prompt_s * self.expert_layers
-        return costs.launch_s * self.launches + layers_s
-
 
 def _slower_of(
     one: tuple[dict[OperatorFamily, FloatArray], FloatArray], other: tuple[dict[OperatorFamily, FloatArray], FloatArray]
@@ -347,6 +335,7 @@ def build_timer(
     skew: float = 0.0,
     spare: SpareLayers = SpareLayers.BEFORE_LAST,
     captured: float = math.inf,
+    captured_tokens: float = 0.0,
     overlaps: bool = False,
 ) -> StepTimer:
     """The step times of a model on a split of GPUs; the same object for the same arguments.
@@ -365,6 +354,7 @@ def build_timer(
         skew: exponent of the experts' popularity, 0 = all alike.
         spare: pipeline stages that have one layer more, where layers do not divide evenly.
         captured: most sequences of an attention rank in a step of decodes that is replayed as a graph.
+        captured_tokens: most tokens of one in a step with prompts that is replayed piece by piece.
         overlaps: True if the engine runs two halves of a step alternately.
 
     Returns:
@@ -377,7 +367,7 @@ def build_timer(
     tokens, cost, draft = (found.draft_tokens, found.cost, found.draft) if found else (0, None, None)
     drafting = (tokens, cost, Keyed(draft, id(draft)))
     identities = (Keyed(llm, id(llm)), Keyed(sku, id(sku)), precision, parallelism, Keyed(calibration, id(calibration)))
-    return _cached_timer(*identities, costs, *drafting, skew, spare, captured, overlaps)
+    return _cached_timer(*identities, costs, *drafting, skew, spare, (captured, captured_tokens), overlaps)
 
 
 @lru_cache(maxsize=512)
@@ -393,12 +383,14 @@ def _cached_timer(
     drafter: Keyed[DraftSpec | None],
     skew: float,
     spare: SpareLayers,
-    captured: float,
+    graphs: tuple[float, float],
     overlaps: bool,
 ) -> StepTimer:
     drafting = (draft_tokens, draft_cost, drafter)
     kernels = _kernels(model, device, precision, parallelism, fits, *drafting, skew, spare)
-    return _slowest([replace(timer.with_costs(costs), captured=captured, overlaps=overlaps) for timer in kernels])
+    captured, tokens = graphs
+    costed = [timer.with_costs(costs) for timer in kernels]
+    return _slowest([replace(one, captured=captured, captured_tokens=tokens, overlaps=overlaps) for one in costed])
 
 
 @lru_cache(maxsize=512)
@@ -481,7 +473,6 @@ def _kernel_timer(
 ) -> StepTimer:
     """Kernels alone: the engine's costs come on top."""
     shape_operators = _merged([operator for operator in operators if operator.driver is Driver.SHAPE])
-    latent = [operator for operator in shape_operators if isinstance(operator, LatentDecode)]
     return StepTimer(
         gpu=gpu,
         parallelism=parallelism,
@@ -491,12 +482,9 @@ def _kernel_timer(
         costs=EngineCosts(),
         # Prefill and decode attention are one launch each, whichever a step needs.
         launches=sum(operator.launches for operator in operators),
-        latent_layers=sum(operator.count for operator in latent),
-        whole_layers=sum(
-            operator.count for operator in latent if isinstance(operator, ChosenDecode) and operator.measured_whole(gpu)
-        ),
+        # Of these one kernel serves both, and a graph lies between two layers: as many launches.
+        pieces=sum(operator.launches for operator in shape_operators),
         exchange=exchange_curves(operators, gpu),
-        expert_layers=sum(operator.count for operator in operators if isinstance(operator, Experts)),
         queries=queries,
     )
 

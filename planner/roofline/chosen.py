@@ -194,10 +194,6 @@ class ChosenDecode(LatentDecode):
         """Modules, else kernels of latent attention."""
         return (*cache_keys("chosen_decode", self.kv_cache), *super().fit_keys)
 
-    def measured_whole(self, gpu: CalibratedGpu) -> bool:
-        """True if modules were measured, so that nothing between their kernels is missing."""
-        return gpu.first_key(*cache_keys("chosen_decode", self.kv_cache)) is not None
-
     def kernel_s(self, load: Load, gpu: CalibratedGpu) -> Number | None:
         """`chosen_decode_s`, else as `LatentDecode`."""
         form = gpu.form(ChosenDecodeForm, *cache_keys("chosen_decode", self.kv_cache))

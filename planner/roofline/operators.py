@@ -305,6 +305,11 @@ def cache_keys(kernel: str, kv_cache: Dtype, heads: str = "") -> tuple[str, ...]
     return tuple(f"{kernel}/{heads}{cache}" for cache in caches)
 
 
+def _quantised(weights: Dtype, activations: Dtype) -> bool:
+    """Whether a kernel of its own quantises activations before a product."""
+    return WEIGHT_FORMATS[weight_key(weights, activations)].quantised
+
+
 @dataclass(frozen=True)
 class MatrixProduct(Operator):
     """x[m, k] W[k, n] for all tokens of the step (or its sampled rows): weights read once, activations in and out.
@@ -325,6 +330,11 @@ class MatrixProduct(Operator):
     def fit_keys(self) -> tuple[str, ...]:
         """Matrix products of the weights' format or its relatives."""
         return tuple(f"gemm/{name}" for name in GEMM_FALLBACKS[weight_key(self.weights, self.activations)])
+
+    @property
+    def launches(self) -> float:
+        """The product, and the pass that quantises its activations, over all layers."""
+        return (1.0 + _quantised(self.weights, self.activations)) * self.count
 
     def work(self, load: Load) -> OperatorWork:
         """2 m n k FLOPs; n k weights and m (n + k) activations."""
@@ -379,8 +389,8 @@ class Experts(Operator):
 
     @property
     def launches(self) -> float:
-        """Kernels launched for it over all layers."""
-        return EXPERT_LAUNCHES * self.count
+        """Its kernels, and the passes that quantise the activations of both products, over all layers."""
+        return (EXPERT_LAUNCHES + 2.0 * _quantised(self.weights, self.activations)) * self.count
 
     def _routed(self, load: Load) -> tuple[FloatArray, FloatArray]:
         """(token, expert) pairs and active experts of this GPU."""

@@ -14,7 +14,6 @@ from planner.roofline import (
     BlockDecodeForm,
     BlockHeads,
     BlockPrefillForm,
-    CalibratedGpu,
     ChosenDecodeForm,
     ChosenHeads,
     ChosenPrefillForm,
@@ -29,7 +28,6 @@ from planner.roofline import (
     chosen_prefill_s,
     step_operators,
 )
-from planner.roofline.chosen import ChosenDecode
 from tests.builders import weights_bytes_per_gpu
 
 HARDWARE = load_hardware()
@@ -186,16 +184,6 @@ def test_shared_layers_have_no_index_operators():
     for llm, kind, layers in (("glm-5.2", "ChoosingIndex", 21), ("glm-5", "ChoosingIndex", 78)):
         operators = step_operators(load_llm(llm), H200, Precision(), Parallelism(tp=8))
         assert sum(operator.count for operator in operators if type(operator).__name__ == kind) == layers
-
-
-def test_modules_leave_nothing_between_their_kernels():
-    operators = step_operators(load_llm("glm-5.2"), H200, Precision(), Parallelism(tp=8))
-    decodes = [operator for operator in operators if isinstance(operator, ChosenDecode)]
-    assert sum(operator.count for operator in decodes) == 78
-    for fits in HARDWARE.calibrations:
-        gpu = CalibratedGpu(HARDWARE.skus[fits.sku], fits)
-        whole = any(key.startswith("chosen_decode/") for key in fits.kernels)
-        assert {operator.measured_whole(gpu) for operator in decodes} == {whole}
 
 
 # ------------------------------------------------------------------------------------------ in memory

@@ -3,8 +3,8 @@
     python -m tests.studies.engine_costs POINTS.csv [vllm|tensorrt-llm|sglang ...] [--more AMD.csv] --out FOLDER
 
 The constants of an engine (`hardware_db.EngineCosts`) are fitted on all GPU architectures it was measured on, together:
-those of one architecture are drawn to those of the other as if they came from one distribution (`POOLING_SD`), so that
-what the runs of one cannot tell is taken from the other. Runs whose set-up is not documented weigh less.
+its host knows nothing of the GPU, so that they are the same on all but for what `OWN` names. Runs whose set-up is not
+documented weigh less. Two processes fit vLLM in about 5 minutes, TensorRT-LLM in 10 and SGLang in 10.
 
 Leaving a group out: at the optimum, residuals are linear in the constants near enough that the optimum without a
 group's runs is one robust Gauss-Newton step away (infinitesimal jackknife; Giordano et al. 2019, AISTATS,
@@ -20,15 +20,15 @@ import argparse
 import json
 import math
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 import numpy as np
 from scipy.optimize import least_squares
 
-from calibration.serving.accuracy import serving_class
+from calibration.serving.accuracy import group_name, serving_class
 from calibration.serving.engine_fit import (
     DIFFERENCE_STEP,
     LOSS_SCALE,
@@ -49,25 +49,26 @@ from planner.serving.uncertainty import kernel_spreads
 from tests.calibration.serving.points import read_serving_points
 from tests.studies.rows import write_rows
 
-COMMON = ("sequence_s", "gap_s", "launch_s", "request_s", "admission_s", "stretch", "prompt_stretch")
-LATENT = ("latent_s", "latent_prompt_s")
+HOST = ("sequence_s", "launch_s", "request_s", "admission_s")
 NAMES_OF = {
-    "vllm": COMMON,
-    "tensorrt-llm": (*COMMON, *LATENT, "fresh_s"),
-    "sglang": (*COMMON, *LATENT, "expert_prompt_s", "fresh_s"),
+    "vllm": (*HOST, "gap_s"),
+    "tensorrt-llm": (*HOST, "gap_s", "prompt_stretch"),
+    "sglang": ("sequence_s", "request_s", "admission_s", "gap_s", "prompt_stretch", "fresh_s"),
 }
-"""Constants that are fitted for each engine: those that some of its runs depend on. Host time per layer of experts is
-SGLang's only; TensorRT-LLM's runs of gpt-oss and Qwen3-235B show none."""
+"""Constants that are fitted for each engine: those that some of its runs depend on. All servers of SGLang were started
+for their run, so that `launch_s` and `fresh_s` stand for each other: the former is that of other servers, which were
+warm (docs/studies/accuracy.md)."""
+OWN: Mapping[str, Mapping[str, tuple[str, ...]]] = {"sglang": {"CDNA3": ("gap_s", "prompt_stretch")}}
+"""Constants of the GPU that an architecture has of its own: tables of MI300X hold the fastest of all candidates of each
+kernel, which engines do not all take."""
 COMPILES = frozenset({"sglang"})
 """Engines that compile kernels for the sizes they meet. Of a cold server the first wave waits: SGLang's on B200 for 50
 to 100 s, as long in runs of 10 and of 50 requests a user, so that mean TTFTs of such runs say nothing of served
 traffic. Runs of the other engines on cold servers differ in nothing from those on warm ones."""
-POOLING_SD = 0.7
-"""Standard deviation of a constant between architectures, in search coordinates: a factor of two. A choice."""
 PRIOR_SD = 1.5
 """Standard deviation of a constant about where its search starts, the value that shipped last. A choice."""
-POOLING_WEIGHT, PRIOR_WEIGHT = 4.0 * LOSS_SCALE / POOLING_SD, 4.0 * LOSS_SCALE / PRIOR_SD
-"""Weights of these distances: the sixteen or so runs of a group err together, so that a group, not a run, counts as one
+PRIOR_WEIGHT = 4.0 * LOSS_SCALE / PRIOR_SD
+"""Weight of this distance: the sixteen or so runs of a group err together, so that a group, not a run, counts as one
 observation."""
 UNDOCUMENTED_TTFT_WEIGHT = 0.1
 """In place of `TTFT_WEIGHT` for runs whose token or sequence limits nobody has published: their TTFT depends on these
@@ -76,7 +77,8 @@ KNOWN_LIMITS = frozenset({"tensorrt-llm"})
 """Engines whose unpublished limits are known all the same: those that the tool of their authors writes
 (`calibration.serving.measured_runs.UNSTATED_ROOM_TOKENS`)."""
 SLOWEST_S = 0.8
-"""Runs that take longer to play than this are left out of the fit (not of the judgement). A choice; affects speed."""
+"""Runs that take more processor time to play than this are left out of the fit (not of the judgement). A choice;
+affects speed."""
 MAX_EVALUATIONS = 5
 """Steps of the solver."""
 LONGEST_STEP = 1.0
@@ -143,33 +145,39 @@ def play(task: tuple[int, EngineCosts]) -> Outcome:
 
 
 class PooledFit:
-    """Residuals of the runs of all architectures of an engine, and the pulls between their constants."""
+    """Residuals of the runs of all architectures of an engine, and the pulls to where the search starts.
+
+    Constants are the engine's (no architecture) or an architecture's own.
+    """
 
     def __init__(
-        self,
-        names: Sequence[str],
-        architectures: Sequence[str],
-        of_run: Sequence[int],
-        starts: Sequence[EngineCosts],
-        workers: object,
+        self, engine: str, architectures: Sequence[str], starts: Mapping[str, EngineCosts], workers: object
     ) -> None:
-        self.names, self.architectures, self.of_run = names, architectures, np.array(of_run)
-        self.start, self.pool = starts[0], workers
-        self.low = np.array([lowest_coordinate(name) for name in names])
-        self.high = np.array([to_coordinate(name, SEARCH_RANGES[name].high) for name in names])
+        own = OWN.get(engine, {})
+        self.constants: list[tuple[str, str]] = [(name, "") for name in NAMES_OF[engine]]
+        self.constants += [(name, place) for place in sorted(set(architectures) & set(own)) for name in own[place]]
+        self.of_run, self.pool = architectures, workers
+        self.starts = {place: starts.get(place, starts[""]) for place in {"", *architectures}}
+        self.low = np.array([lowest_coordinate(name) for name, _ in self.constants])
+        self.high = np.array([to_coordinate(name, SEARCH_RANGES[name].high) for name, _ in self.constants])
         margin = 1e-3 * (self.high - self.low)
-        begin = np.array([[start_of(name, costs) for name in names] for costs in starts])
-        self.begin = np.clip(begin, self.low + margin, self.high - margin)
+        begin = np.array([start_of(name, self.starts[place]) for name, place in self.constants])
+        self.begin: FloatArray = np.clip(begin, self.low + margin, self.high - margin)
 
-    def costs(self, x: FloatArray) -> EngineCosts:
-        """Constants at a point of the search."""
-        values = {name: from_coordinate(name, float(at)) for name, at in zip(self.names, x, strict=True)}
-        return EngineCosts(**{**self.start.model_dump(), **values})
+    def costs(self, x: FloatArray, place: str) -> EngineCosts:
+        """Constants of an architecture at a point of the search, of shape (constants,)."""
+        at = {
+            (name, own): from_coordinate(name, float(value))
+            for (name, own), value in zip(self.constants, x, strict=True)
+        }
+        chosen = {name: at.get((name, place), value) for (name, own), value in at.items() if not own}
+        return self.starts.get(place, self.starts[""]).model_copy(update=chosen)
 
     def errors(self, x: FloatArray) -> FloatArray:
-        """Weighted log errors, shape (2 runs,), NaN where not measured, at x of shape (architectures, constants)."""
-        costs = [self.costs(row) for row in x]
-        outcomes = self.pool.map(play, [(i, costs[a]) for i, a in enumerate(self.of_run)], chunksize=4)  # type: ignore[attr-defined]
+        """Weighted log errors, shape (2 runs,), NaN where not measured, at x of shape (constants,)."""
+        costs = {place: self.costs(x, place) for place in self.of_run}
+        tasks = [(run, costs[place]) for run, place in enumerate(self.of_run)]
+        outcomes = self.pool.map(play, tasks, chunksize=4)  # type: ignore[attr-defined]
         weights = [ttft_weight(trial.point) for trial in TRIALS]
         rows = [
             (math.nan if o.tpot is None else o.tpot, math.nan if o.ttft is None else w * o.ttft)
@@ -178,63 +186,43 @@ class PooledFit:
         return np.array(rows).ravel()
 
     def solve(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Optimum (architectures, constants), its residuals and slopes (rows of `errors`, all constants)."""
-        count, size = len(self.architectures), len(self.names)
+        """Optimum (constants,), its residuals and slopes (rows of `errors`, constants)."""
         state: dict[str, FloatArray] = {}
 
-        def residuals(flat: FloatArray) -> FloatArray:
+        def residuals(x: FloatArray) -> FloatArray:
             began = perf_counter()
-            state["errors"] = self.errors(flat.reshape(count, size))
-            state["x"] = flat.copy()
+            state["errors"], state["x"] = self.errors(x), x.copy()
             print(f"    {np.nanmedian(np.abs(state['errors'][::2])):.4f} {perf_counter() - began:.0f} s", flush=True)
-            return np.concatenate([np.nan_to_num(state["errors"]), self.pulls(flat)])
+            return np.concatenate([np.nan_to_num(state["errors"]), self.pulls(x)])
 
-        def slopes(flat: FloatArray) -> FloatArray:
-            if not np.array_equal(flat, state["x"]):
-                residuals(flat)
-            here, matrix = state["errors"], np.zeros((state["errors"].size, flat.size))
-            for constant in range(size):
-                moved = flat.reshape(count, size).copy()
-                steps = np.where(moved[:, constant] + DIFFERENCE_STEP <= self.high[constant], 1.0, -1.0)
-                moved[:, constant] += steps * DIFFERENCE_STEP
-                change = np.nan_to_num(self.errors(moved) - here) / DIFFERENCE_STEP
-                for a in range(count):
-                    of_a = np.repeat(self.of_run == a, 2)
-                    matrix[of_a, a * size + constant] = change[of_a] * steps[a]
-            state["slopes"] = matrix
-            return np.concatenate([matrix, self.pull_slopes(flat.size)])
+        def slopes(x: FloatArray) -> FloatArray:
+            if not np.array_equal(x, state["x"]):
+                residuals(x)
+            here, columns = state["errors"], []
+            for constant in range(x.size):
+                step = DIFFERENCE_STEP if x[constant] + DIFFERENCE_STEP <= self.high[constant] else -DIFFERENCE_STEP
+                moved = x.copy()
+                moved[constant] += step
+                columns.append(np.nan_to_num(self.errors(moved) - here) / step)
+            state["slopes"] = np.stack(columns, axis=1)
+            return np.concatenate([state["slopes"], PRIOR_WEIGHT * np.eye(x.size)])
 
         solution = least_squares(
             residuals,
-            self.begin.ravel(),
+            self.begin,
             jac=slopes,
-            bounds=(np.tile(self.low, count), np.tile(self.high, count)),
+            bounds=(self.low, self.high),
             loss="soft_l1",
             f_scale=LOSS_SCALE,
             max_nfev=MAX_EVALUATIONS,
         )
         final = residuals(solution.x)[: 2 * len(TRIALS)]
         slopes(solution.x)
-        return solution.x.reshape(count, size), final, state["slopes"]
+        return solution.x, final, state["slopes"]
 
-    def pulls(self, flat: FloatArray) -> FloatArray:
-        """Distances to the start of the search, and between architectures."""
-        slopes = self.pull_slopes(flat.size)
-        targets = np.zeros(slopes.shape[0])
-        targets[: flat.size] = PRIOR_WEIGHT * self.begin.ravel()
-        return slopes @ flat - targets
-
-    def pull_slopes(self, size: int) -> FloatArray:
-        """Slopes of `pulls`, which are linear."""
-        rows = [PRIOR_WEIGHT * np.eye(size)]
-        constants = len(self.names)
-        for a in range(len(self.architectures)):
-            for b in range(a):
-                row = np.zeros((constants, size))
-                row[:, a * constants : (a + 1) * constants] = POOLING_WEIGHT * np.eye(constants)
-                row[:, b * constants : (b + 1) * constants] = -POOLING_WEIGHT * np.eye(constants)
-                rows.append(row)
-        return np.concatenate(rows)
+    def pulls(self, x: FloatArray) -> FloatArray:
+        """Distances to the start of the search."""
+        return PRIOR_WEIGHT * (x - self.begin)
 
     def step(
         self, x: FloatArray, errors: FloatArray, slopes: FloatArray, keep: FloatArray
@@ -243,22 +231,20 @@ class PooledFit:
 
         Weights are those of the soft L1 loss, 1 / sqrt(1 + z), iterated.
         """
-        flat, size = x.ravel(), x.size
-        matrix = np.concatenate([slopes[keep], self.pull_slopes(size)])
-        base = np.concatenate([np.nan_to_num(errors[keep]), self.pulls(flat)])
-        low = np.maximum(np.tile(self.low, len(x)) - flat, -LONGEST_STEP)
-        high = np.minimum(np.tile(self.high, len(x)) - flat, LONGEST_STEP)
+        matrix: FloatArray = np.concatenate([slopes[keep], PRIOR_WEIGHT * np.eye(x.size)])
+        base: FloatArray = np.concatenate([np.nan_to_num(errors[keep]), self.pulls(x)])
+        low, high = np.maximum(self.low - x, -LONGEST_STEP), np.minimum(self.high - x, LONGEST_STEP)
         solution = least_squares(
             lambda d: base + matrix @ d,
-            np.clip(np.zeros(size), low + 1e-9, high - 1e-9),
+            np.clip(np.zeros(x.size), low + 1e-9, high - 1e-9),
             jac=lambda d: matrix,
             bounds=(low, high),
             loss="soft_l1",
             f_scale=LOSS_SCALE,
         )
-        spare = max(1, int(keep.sum()) - 2 * size)
+        spare = max(1, int(keep.sum()) - 2 * x.size)
         covariance = 2.0 * float(solution.cost) / spare * np.linalg.inv(matrix.T @ matrix)
-        return (flat + solution.x).reshape(x.shape), covariance
+        return x + solution.x, covariance
 
 
 def fit_engine(engine: str, points: Sequence[ServingPoint], db: HardwareDb, most: int, jobs: int, out: Path) -> None:
@@ -273,58 +259,43 @@ def fit_engine(engine: str, points: Sequence[ServingPoint], db: HardwareDb, most
         for point in drawn(members, most):
             try:
                 trial = Trial(point, ReplayedRun.of(point, db))
-                began = perf_counter()
+                began = process_time()
                 trial.predicted(trial.own_costs)
                 trial.predicted(trial.own_costs)
             except PlannerError as error:
                 print("   left out:", point.id, error)
                 continue
-            if (perf_counter() - began) / 2.0 < SLOWEST_S:
+            if (process_time() - began) / 2.0 < SLOWEST_S:
                 TRIALS.append(trial)
-    architectures = sorted({architecture(db, trial.point.sku) for trial in TRIALS}, reverse=True)
-    of_run = [architectures.index(architecture(db, trial.point.sku)) for trial in TRIALS]
-    starts = [
-        next(trial.own_costs for trial, a in zip(TRIALS, of_run, strict=True) if a == number)
-        for number in range(len(architectures))
-    ]
-    print(f"{engine}: {len(TRIALS)} runs of {len(groups)} groups on {', '.join(architectures)}", flush=True)
+    of_run = [architecture(db, trial.point.sku) for trial in TRIALS]
+    starts = {place: trial.own_costs for place, trial in zip(of_run, TRIALS, strict=True)}
+    starts[""] = db.engines[engine].costs
+    print(f"{engine}: {len(TRIALS)} runs of {len(groups)} groups on {', '.join(sorted(set(of_run)))}", flush=True)
     with multiprocessing.get_context("fork").Pool(jobs) as workers:
-        fit = PooledFit(NAMES_OF[engine], architectures, of_run, starts, workers)
+        fit = PooledFit(engine, of_run, starts, workers)
         x, errors, slopes = fit.solve()
-        measured = ~np.isnan(errors)
-        _, covariance = fit.step(x, errors, slopes, measured)
-        sd = np.sqrt(np.diag(covariance)).reshape(x.shape)
-        found = {
-            name: {
-                constant: [
-                    from_coordinate(constant, float(np.clip(at, fit.low[c], fit.high[c])))
-                    for at in (x[a, c], x[a, c] - NORMAL_95 * sd[a, c], x[a, c] + NORMAL_95 * sd[a, c])
-                ]
-                for c, constant in enumerate(NAMES_OF[engine])
-            }
-            for a, name in enumerate(architectures)
-        }
-        fitted_on = {
-            name: sorted(
-                {
-                    f"{t.point.model} @ {t.point.sku}"
-                    for t, a in zip(TRIALS, of_run, strict=True)
-                    if architectures[a] == name
-                }
-            )
-            for name in architectures
-        }
-        (out / f"costs-{engine}.json").write_text(json.dumps({"costs": found, "fitted_on": fitted_on}, indent=1) + "\n")
+    measured = ~np.isnan(errors)
+    _, covariance = fit.step(x, errors, slopes, measured)
+    width = NORMAL_95 * np.sqrt(np.diag(covariance))
+    found: dict[str, dict[str, list[float]]] = {}
+    for constant, (name, place) in enumerate(fit.constants):
+        ends = np.clip(
+            x[constant] + width[constant] * np.array([0.0, -1.0, 1.0]), fit.low[constant], fit.high[constant]
+        )
+        found.setdefault(place or "all", {})[name] = [from_coordinate(name, float(at)) for at in ends]
+    fitted_on = sorted({group_name(trial.point) for trial in TRIALS})
     by_group: dict[tuple[str, str], list[ServingPoint]] = {}
     for point in known:
         by_group.setdefault(point.group, []).append(point)
-    tasks = []
+    tasks, without = [], {}
     for group, members in sorted(by_group.items()):
         of_group = np.repeat([trial.point.group == group for trial in TRIALS], 2)
         left, _ = fit.step(x, errors, slopes, measured & ~of_group)
-        place = architecture(db, group[1])
-        costs = fit.costs(left[architectures.index(place)] if place in architectures else left.mean(axis=0))
+        costs = fit.costs(left, architecture(db, group[1]))
+        without[group_name(members[0])] = {name: getattr(costs, name) for name in NAMES_OF[engine]}
         tasks += [(point, costs) for point in members]
+    written = {"costs": found, "fitted_on": fitted_on, "left_out": without}
+    (out / f"costs-{engine}.json").write_text(json.dumps(written, indent=1) + "\n")
     with multiprocessing.get_context("fork").Pool(jobs) as workers:
         rows = list(workers.imap(judged_run, tasks, chunksize=4))
     write_rows(out / f"left_out-{engine}.csv", rows)

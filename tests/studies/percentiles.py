@@ -2,11 +2,9 @@
 
     python -m tests.studies.percentiles AMD.csv [--write docs/studies/accuracy.md]
 
-Of the reference data only AMD's runs have more than a mean or median TTFT and TPOT. Each of their groups is the only
-one of its architecture, so that without it the constants are what the other architectures have in common: the mean over
-them in the coordinates of the fit (`tests.studies.left_out/costs-sglang.json`). With these every run is played and held
-against its figures; the TTFT and TPOT of the same runs stand beside them, to be compared with the runs left out in
-`left_out-sglang.csv`.
+Of the reference data only AMD's runs have more than a mean or median TTFT and TPOT. Every run is played with the
+constants that its group had no part in (`tests.studies.left_out/costs-sglang.json`) and held against its figures; the
+TTFT and TPOT of the same runs stand beside them, to be compared with the runs left out in `left_out-sglang.csv`.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import numpy as np
 
 from calibration import scoreboard
 from calibration.serving.accuracy import score_of
-from calibration.serving.engine_fit import Trial, from_coordinate, to_coordinate
+from calibration.serving.engine_fit import Trial
 from calibration.serving.measured_runs import MeasuredFigure, ServingPoint, Statistic
 from calibration.serving.predict import Prediction, ReplayedRun, replayed
 from hardware_db import EngineCosts, load_hardware
@@ -33,13 +31,10 @@ ENGINE = "sglang"
 BEGIN, END = "<!-- percentiles -->", "<!-- /percentiles -->"
 
 
-def costs_without(architecture: str) -> dict[str, float]:
-    """The constants that the other architectures have in common; of AMD's none, since each is of one group."""
-    found = json.loads((LEFT_OUT / f"costs-{ENGINE}.json").read_text(encoding="utf-8"))["costs"]
-    others = [costs for name, costs in found.items() if name != architecture and not name.startswith("CDNA")]
-    names = set.intersection(*(set(costs) for costs in others))
-    means = {name: float(np.mean([to_coordinate(name, costs[name][0]) for costs in others])) for name in names}
-    return {name: from_coordinate(name, at) for name, at in means.items()}
+def costs_without(model: str, sku: str) -> dict[str, float]:
+    """The constants that were fitted without a group."""
+    found = json.loads((LEFT_OUT / f"costs-{ENGINE}.json").read_text(encoding="utf-8"))["left_out"]
+    return dict(found[f"{model} @ {sku}"])
 
 
 def played(point: ServingPoint, costs: EngineCosts) -> Prediction:
@@ -73,9 +68,8 @@ def predictions(points: Iterable[ServingPoint]) -> list[Prediction]:
     done = []
     for point in points:
         if point.engine == ENGINE and point.sku in db.skus and not point.draft_tokens:
-            sku = db.skus[point.sku]
-            costs = db.engines[ENGINE].costs_on(sku)
-            without = costs.model_copy(update=costs_without(sku.architecture))
+            costs = db.engines[ENGINE].costs_on(db.skus[point.sku])
+            without = costs.model_copy(update=costs_without(*point.group))
             done.append(played(with_all_figures(point), without))
     return done
 

@@ -168,6 +168,18 @@ def test_captured_graphs_are_those_named(tmp_path: Path, said: str, captured: in
 
 
 @pytest.mark.parametrize(
+    ("version", "image", "captured"),
+    [("0.5.9", "", 0), ("0.5.10rc0", "", None), ("", "lmsysorg/sglang:v0.5.5-cu129-amd64", 0), ("", "", None)],
+)
+def test_servers_of_an_older_release_launch_prompts_kernel_by_kernel(
+    tmp_path: Path, version: str, image: str, captured: int | None
+) -> None:
+    """SGLang captures steps with prompts since 0.5.10, where `--disable-piecewise-cuda-graph` came in."""
+    point = _read(tmp_path, {"engine": "sglang", "engine_version": version}, {"container_image": image})
+    assert point.schedule.captured_prompt_tokens == captured
+
+
+@pytest.mark.parametrize(
     ("isl", "osl", "tp", "wait"),
     [("1024", "1024", "1", 20), ("1024", "1024", "4", 20), ("1024", "1024", "8", 0), ("1024", "8192", "1", 0)],
 )
