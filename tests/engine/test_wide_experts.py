@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hardware_db import Dtype
-from planner.engine import ReplicaConfig
+from planner.engine import ReplicaConfig, Speculation
 from planner.llm import Precision
 from planner.roofline import OperatorFamily, Parallelism, StepShape
 from tests.builders import calibrated
@@ -64,6 +64,15 @@ def test_decodes_are_within_a_quarter_of_published_ones(
 def test_prompts_are_within_a_quarter_of_published_ones(sku: str, skew: float, published: int, source: str) -> None:
     took_s = seconds(wide(32, 32, skew, sku), prompts(32, 16_384.0, 4096.0))
     assert 8.0 * 16_384 / took_s == pytest.approx(published, rel=0.25), source
+
+
+@pytest.mark.parametrize(("overlaps", "published"), [(True, 17_373), (False, 12_929)])
+def test_drafts_are_within_a_quarter_of_published_ones(overlaps: bool, published: int) -> None:
+    """LMSYS as above: EP72, 128 requests a GPU of 4,000 tokens, simulated drafts of one token, 60 % accepted."""
+    drafts = Speculation(draft_tokens=1, acceptance=0.6)
+    config = wide(72, 32).model_copy(update={"speculation": drafts})
+    took_s = seconds(config, decodes(72, 128, 4050.0), overlaps=overlaps)
+    assert 8.0 * 128 * 1.6 / took_s == pytest.approx(published, rel=0.25)
 
 
 def test_two_halves_bring_what_was_published_for_them() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from tests.studies import decisions
 
 TEXT = decisions.DOCUMENT.read_text(encoding="utf-8")
@@ -24,3 +26,9 @@ def test_every_question_has_its_plan_reason_and_objection() -> None:
 
 def test_a_quick_question_is_still_answered_so() -> None:
     assert decisions.figures_of(decisions.planned(QUICK)) == decisions.known()[QUICK]
+
+
+def test_a_published_fleet_is_planned_within_a_quarter() -> None:
+    """226.75 servers of eight H800 on average (github.com/deepseek-ai/open-infra-index, day 6)."""
+    gpus = decisions.known()["DeepSeek's fleet"]["fleet"].split(" × ")[0]
+    assert int(gpus.replace(",", "")) / 8.0 == pytest.approx(226.75, rel=0.25)
