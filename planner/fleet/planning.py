@@ -45,6 +45,11 @@ from planner.workload import RecordedArrivals
 MAX_TIGHTENINGS = 3
 """Times that a fleet which does not hold with the probability asked for is planned again. A choice; it then stands as
 it is and says with which it does."""
+LEAST_LOOSENING = 0.3
+"""Deviations that a fleet must be surer by than asked for to be planned again with fewer. A choice: where decodes,
+prompts and hosts matter alike, all of them slow at once is less likely than any of them."""
+LOOSENED_FROM = 4
+"""Replicas from which on that is tried: fewer are what whole numbers make of them. A choice; affects speed."""
 LEAST_TIGHTENING = 0.1
 """Least that is added each time [standard deviations]. A choice."""
 
@@ -227,29 +232,63 @@ def _search_with_confidence(
 ) -> tuple[_SearchResult, float]:
     """The fleet, planned with slower step times until it holds with the probability asked for; and with which it does.
 
+    One that is surer than asked is planned once more with fewer deviations; it stays unless that is cheaper and enough.
+
     Of plans by theory alone (many in a row) only the first is made. If confidence falls short by less than its sampling
     error, a safer plan is preferred only at equal cost. The second value returned is the deviations that the fleet was
     planned with beyond those asked for.
     """
     asked = deviations_of(request.confidence)
     more = known.deviations if asked else 0.0
-    result = _search_with_spot_reserve(request, hardware, progress, simulate, asked + more, known)
+
+    def found_with(deviations: float) -> _SearchResult:
+        result = _search_with_spot_reserve(request, hardware, progress, simulate, deviations, known)
+        return _with_confidence(result, request, progress) if simulate else result
+
+    result = found_with(asked + more)
     nearly: tuple[_SearchResult, float] | None = None
     for tightened in range(MAX_TIGHTENINGS + 1):
-        if not simulate or isinstance(result.outcome, NoFleet):
+        confidence = result.confidence
+        if confidence is None:
             break
-        progress("drawing what step times may be off by")
-        deployments, slos = result.outcome.deployments, result.search.slos
-        factors = rate_factors(deployments, slos)
-        confidence = confidence_of(deployments, slos, request.confidence, request.seed, request.measured_steps, factors)
-        result = replace(result, confidence=confidence, rate_factors=factors)
+        if tightened == 0 and asked > 0.0 and (surer := deviations_of(confidence.least) - asked) > LEAST_LOOSENING:
+            fewer = (asked + more) * surer / (asked + surer)
+            if _replicas(result) >= LOOSENED_FROM and _is_enough(looser := found_with(asked + more - fewer), result):
+                return looser, more - fewer
+            break
         if not asked or nearly is not None or confidence.holds >= request.confidence or tightened == MAX_TIGHTENINGS:
             break
         if confidence.holds >= request.confidence - confidence.error:
             nearly = result, more
         more += max(asked - deviations_of(confidence.least), LEAST_TIGHTENING)
-        result = _search_with_spot_reserve(request, hardware, progress, simulate, asked + more, known)
+        result = found_with(asked + more)
     return (result, more) if nearly is None or _is_surer(result, nearly[0]) else nearly
+
+
+def _with_confidence(result: _SearchResult, request: PlanRequest, progress: Progress) -> _SearchResult:
+    """The same with the probability with which its fleet holds, if there is one."""
+    if isinstance(result.outcome, NoFleet):
+        return result
+    progress("drawing what step times may be off by")
+    deployments, slos = result.outcome.deployments, result.search.slos
+    factors = rate_factors(deployments, slos)
+    confidence = confidence_of(deployments, slos, request.confidence, request.seed, request.measured_steps, factors)
+    return replace(result, confidence=confidence, rate_factors=factors)
+
+
+def _replicas(result: _SearchResult) -> int:
+    """Replicas of its fleet."""
+    if isinstance(result.outcome, NoFleet):
+        return 0
+    return sum(pool.replicas for planned in result.outcome.deployments for pool in planned.deployment.pools)
+
+
+def _is_enough(result: _SearchResult, than: _SearchResult) -> bool:
+    """True if a fleet holds with the probability asked for and costs less than another."""
+    one, other, sure = result.outcome, than.outcome, result.confidence
+    if isinstance(one, NoFleet) or isinstance(other, NoFleet) or sure is None or sure.holds < sure.asked:
+        return False
+    return one.allocation.cost_usd_per_hour < other.allocation.cost_usd_per_hour * (1.0 - SAME_COST)
 
 
 def _is_surer(result: _SearchResult, than: _SearchResult) -> bool:

@@ -174,7 +174,7 @@ def _work_again(model: PoolModel, lengths: TokenLengths, running: float) -> tupl
     else:
         piece = min(lengths.mean_input, chunk)
         with_prompt, without = server.step_s(np.full(2, running), np.array([piece, 0.0]))
-        token_s = float(with_prompt - without) / piece
+        token_s = max(float(with_prompt - without), 0.0) / piece  # what steps are off by may differ with prompts
     return again, again * token_s / gaps
 
 

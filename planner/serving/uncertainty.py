@@ -484,6 +484,7 @@ class KernelSpreads:
         prompt_share: d log TTFT / d log(time of steps with prompts): own steps and, as far as the queue moves with
             them, waiting [-]; above 1 where many wait.
         stall_share: of TTFT, waiting for a server that was just started, in [0, 1].
+        prompt_load: share of the first pool's time that steps with prompts take, in [0, 1].
         ttft_s: predicted mean TTFT [s].
     """
 
@@ -491,6 +492,7 @@ class KernelSpreads:
     ttft: float
     prompt_share: float
     stall_share: float
+    prompt_load: float
     ttft_s: float
 
 
@@ -562,6 +564,7 @@ def kernel_spreads(
         ttft=math.hypot((1.0 - encoded) * step_spread(first.config, prompt), of_encoder),
         prompt_share=(min(steps_s, ttft_s) + moved_s) / ttft_s,
         stall_share=min(1.0, stall_s / ttft_s),
+        prompt_load=full,
         ttft_s=ttft_s,
     )
 
@@ -606,7 +609,7 @@ def ttft_spread(kernels: KernelSpreads, prompts: float, late_s: float) -> float:
     Returns:
         sqrt((share of prompts * their sd)^2 + (late / TTFT)^2 + (share of the stall * its sd)^2) [-].
 
-    >>> round(ttft_spread(KernelSpreads(0.0, 0.06, 0.9, 0.0, 0.5), 0.08, 0.0), 4)  # 0.9 * hypot(0.06, 0.08)
+    >>> round(ttft_spread(KernelSpreads(0.0, 0.06, 0.9, 0.0, 0.0, 0.5), 0.08, 0.0), 4)  # 0.9 * hypot(0.06, 0.08)
     0.09
     """
     of_prompts = kernels.prompt_share * math.hypot(kernels.ttft, prompts)

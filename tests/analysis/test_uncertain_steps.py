@@ -192,6 +192,11 @@ class TestMeasuring:
         assert value.usd_per_month is not None and value.settled_by is Measuring.KERNELS
         assert f"Measuring h100-sxm is worth {value.usd_per_month:,.0f} USD/month to this decision" in lines
         assert "with probability 1.00" in lines
+        now = 30.0 * math.exp(0.2 * NormalDist().inv_cdf(0.9))
+        below = [30.0 * math.exp(0.2 * NormalDist().inv_cdf(quantile)) for quantile in QUANTILES[:-1]]  # 0.93 is dearer
+        assert value.cheaper == pytest.approx(6 / 7)
+        assert value.saving == pytest.approx(1.0 - mean(below) / now)
+        assert f"makes it {100 * value.saving:.0f} % cheaper with probability 0.86" in lines
         assert "python -m calibration run --out my-gpu.json" in lines
         assert f"Measuring would change nothing: {A100}." in lines
 

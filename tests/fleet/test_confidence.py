@@ -150,7 +150,11 @@ class TestProbability:
 
     def test_what_follows_from_other_draws_is_what_each_draw_says_itself(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(found_by, "DRAWS", 60)
-        slos = targets_of(base())
+        one = base().deployments[0]
+        near = (
+            each.model_copy(update={"threshold_s": 1.2 * one.predicted.latency_s(each)}) for each in one.slo.targets
+        )
+        slos = targets_of(base(), *near)
         judge = found_by._Judge(base().deployments[0], slos, seed=4, measured={})
         by_itself = [judge._verified_at(logs)[0] for logs in judge.logs]
         asked, verdict = [], judge._verified_at

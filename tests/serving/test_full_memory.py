@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
-from planner.engine import Preemption, ReplicaConfig, Schedule
+from planner.core import rebuilt
+from planner.engine import Preemption, ReplicaConfig, Schedule, StepTimeShift
 from planner.queueing import largest_mixed_rate
 from planner.serving import (
     Deployment,
+    Pool,
     PoolLimit,
+    Role,
     evaluate,
     largest_stable_rate_per_s,
     pool_model,
@@ -18,7 +21,7 @@ from planner.serving import (
 )
 from planner.simulator import simulate
 from planner.workload import TokenLengths, Workload
-from tests.builders import FP8, HARDWARE, mixed, replica
+from tests.builders import FP8, HARDWARE, calibrated, mixed, replica
 from tests.queueing.servers import AZURE
 
 LONG = TokenLengths.from_pairs([500] * 4, [300, 800, 1500, 3400], [0.3, 0.3, 0.3, 0.1])
@@ -105,3 +108,16 @@ def test_a_run_long_enough_to_settle_grows_towards_the_limit() -> None:
     limit = largest_stable_rate_per_s(deployment, Workload.of(1.0, lengths))
     needed = [requests_to_settle(deployment, Workload.of(load * limit, lengths)) for load in (0.8, 0.9, 0.97)]
     assert 0 < needed[0] < needed[1] < needed[2]
+
+
+def test_prompts_that_turn_out_faster_than_decodes_save_no_time_where_memory_is_full() -> None:
+    """Steps with prompts may be off otherwise than steps of decodes: work again then costs nothing, not less."""
+    config = calibrated("llama-3.1-8b", "h100-sxm", max_running_requests=2048)
+    workload = Workload.of(1.0, TokenLengths.constant(1000, 200))
+
+    def rate_per_s(prompt: float) -> float:
+        shifted = rebuilt(config, shift=StepTimeShift(decode=1.5, prompt=prompt))
+        pools = (Pool(role=Role.PREFILL, config=config, replicas=9), Pool(role=Role.DECODE, config=shifted, replicas=1))
+        return largest_stable_rate_per_s(Deployment(pools=pools), workload)
+
+    assert rate_per_s(0.4) == pytest.approx(rate_per_s(0.6))

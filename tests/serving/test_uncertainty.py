@@ -23,7 +23,7 @@ from planner.serving.uncertainty import (
 from tests.serving.test_closed_loop import EIGHT_BIT, calibrated, large
 
 MEANS_S = {Metric.TTFT: 0.5, Metric.TPOT: 0.02, Metric.E2E: 10.5, Metric.ITL: 0.02}
-CALM = KernelSpreads(tpot=0.04, ttft=0.03, prompt_share=1.0, stall_share=0.0, ttft_s=0.5)
+CALM = KernelSpreads(tpot=0.04, ttft=0.03, prompt_share=1.0, stall_share=0.0, prompt_load=0.0, ttft_s=0.5)
 
 
 def test_variances_of_kernels_groups_and_seconds_add_up() -> None:

@@ -4,7 +4,8 @@
 times drawn from what they may be off by, other draws than those the plan was made with. It prints and writes, for each
 case (`confidence.csv`): the share of worlds in which every target holds by theory; in the first `SIMULATED` of them
 also by simulation; and what the fleet costs beside the mean cost of fleets planned in the first `CLAIRVOYANT` worlds
-with step times known, those left out in which no fleet holds.
+with step times known, those left out in which no fleet holds. `--cost [QUESTION ...]` plans the questions of
+`decisions.yaml` by theory, for the estimates and for 90 %, and writes what they cost (`confidence_cost.csv`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from planner.analysis.headline import fleet_words
+from planner.core import rebuilt
 from planner.engine import ReplicaConfig, StepTimeShift
 from planner.fleet import PlanRequest, plan
 from planner.fleet import confidence as draws
@@ -29,11 +32,13 @@ from planner.scenario import load_scenario
 from planner.search import ShiftRule
 from planner.serving import Role, drawn_shifts, replica_spreads
 from tests.builders import HARDWARE
+from tests.studies.decisions import QUESTIONS
 from tests.studies.rows import read_rows, write_rows
 
 WORLDS, SIMULATED, CLAIRVOYANT = 200, 40, 30
 SEED = 2026
 RESULTS = Path(__file__).with_name("confidence.csv")
+COSTS = Path(__file__).with_name("confidence_cost.csv")
 CHAT: dict[str, Any] = {
     "name": "chat",
     "confidence": 0.9,
@@ -111,8 +116,33 @@ def clairvoyant_usd(request: PlanRequest, world: int) -> float:
     return math.nan if allocation is None else allocation.cost_usd_per_hour
 
 
+def cost_of(question: str) -> dict[str, Any]:
+    """The fleet of one of the twenty questions by theory, for the estimates and for 90 %."""
+    scenario = QUESTIONS[question]
+    request = load_scenario(scenario if isinstance(scenario, str) else {"name": question, **scenario})
+    row: dict[str, Any] = {"question": question}
+    for confidence in (0.5, 0.9):
+        found = plan(rebuilt(request, confidence=confidence), HARDWARE, simulate=False, alternatives=False)
+        share = f"{100.0 * confidence:.0f}"
+        row[f"usd_per_hour_{share}"] = round(found.cost.usd_per_hour, 2) if found.cost is not None else ""
+        row[f"fleet_{share}"] = fleet_words(found) if found.cost is not None else "none"
+    return row
+
+
+def write_costs(questions: list[str]) -> None:
+    """Plan the questions named, or all, and write what confidence costs after each."""
+    for question in questions or list(QUESTIONS):
+        row = cost_of(question)
+        print(row, flush=True)
+        known = {one["question"]: one for one in read_rows(COSTS)} | {question: row}
+        write_rows(COSTS, [known[name] for name in QUESTIONS if name in known])
+
+
 def main(cases: list[str]) -> None:
     """Judge the cases named, or all, and write what was found after each."""
+    if cases[:1] == ["--cost"]:
+        write_costs(cases[1:])
+        return
     rows = read_rows(RESULTS)
     for case in cases or list(CASES):
         row = judged(case)

@@ -324,7 +324,9 @@ def judged_run(task: tuple[ServingPoint, EngineCosts]) -> dict[str, object]:
         "tpot_s": None,
         "measured_ttft_s": None if waits_for_compilers(point) else point.mean_ttft_s,
     }
-    row |= dict.fromkeys(("ttft_s", "tpot_kernel_sd", "ttft_kernel_sd", "prompt_share", "stall_share", "reason"))
+    row |= dict.fromkeys(
+        ("ttft_s", "tpot_kernel_sd", "ttft_kernel_sd", "prompt_share", "stall_share", "prompt_load", "reason")
+    )
     try:
         run = Trial(point, ReplayedRun.of(point, load_hardware())).run_with(costs)
         seen = replayed(run)
@@ -336,6 +338,7 @@ def judged_run(task: tuple[ServingPoint, EngineCosts]) -> dict[str, object]:
         return row | {"reason": str(error)[:200]}
     found = {"tpot_s": seen.tpot.mean_s, "ttft_s": seen.ttft.mean_s, "prompt_share": spread.prompt_share}
     found |= {"tpot_kernel_sd": spread.tpot, "ttft_kernel_sd": spread.ttft, "stall_share": spread.stall_share}
+    found["prompt_load"] = spread.prompt_load
     return row | {name: "" if value is None else f"{value:.6g}" for name, value in found.items()}
 
 

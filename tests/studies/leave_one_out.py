@@ -7,10 +7,11 @@ group had no part in. Made of it are the errors by class and by group, worst gro
 (`--ship`: planner/presets/accuracy/spreads.csv, read by `planner.serving.uncertainty`).
 
 A spread is the standard deviation with which, on top of what the kernels scatter by, 90 % of the means lie within 1.645
-standard deviations. It is found for every cell of class of model, engine, architecture, mode and model on a SKU. Groups
-count alike in a cell, set-ups in a group, and the wider cell counts as `BORROWED` more of them: the mean of a Dirichlet
-process whose base is the wider cell (Ferguson 1973, Annals of Statistics 1(2)). Seconds outside the steps are those of
-an engine and mode with which the intervals are narrowest.
+standard deviations: of steps of decodes those of TPOT, of prompts those of TTFT where servers spend at least `BUSY` of
+their time on prompts. It is found for every cell of class of model, engine, architecture, mode and model on a SKU.
+Groups count alike in a cell, set-ups in a group, and the wider cell counts as `BORROWED` more of them: the mean of a
+Dirichlet process whose base is the wider cell (Ferguson 1973, Annals of Statistics 1(2)). Seconds outside the steps are
+the least of an engine and mode with which 90 % of its TTFTs are held where prompts hardly wait.
 
 Two coverages are stated, both of runs that had no part in the spreads: of models and SKUs left out, which leaves the
 wider cells, and of set-ups left out of measured groups.
@@ -24,7 +25,6 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -46,8 +46,12 @@ COVERAGE = 0.9
 BORROWED = 2.0
 """Groups, or set-ups, that the wider cell counts as. A choice: of 1, 2 and 4 the one with which groups left out are
 held best."""
-LATE_S = (0.0, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
-"""Seconds that are tried [s]."""
+BUSY = 0.2
+"""Share of the time. A choice: errors of TPOT go with those of TTFT from there on, as prompts are of the time
+(slopes of 0.28, 0.45 and 0.61 at a share of 0.2 to 0.3, 0.3 to 0.5 and above; 0.1 and 0.03 below)."""
+CALM = 1.5
+"""Elasticity of TTFT with the steps of prompts up to which a run says what stands outside them: beyond it is mostly
+waits. A choice."""
 WIDEST = 3.0
 """Largest spread that is looked for."""
 
@@ -72,6 +76,7 @@ class LeftOut:
     ttft_kernels: float
     prompt_share: float
     stall_share: float
+    prompt_load: float
     ttft_s: float
     predicted: bool
 
@@ -114,6 +119,7 @@ def _run(row: dict[str, str]) -> LeftOut:
         number("ttft_kernel_sd"),
         number("prompt_share"),
         number("stall_share"),
+        number("prompt_load") if not is_pair else 0.0,
         number("ttft_s"),
         not row["reason"],
     )
@@ -208,88 +214,73 @@ class Spreads:
     """Spreads by cell, and the runs that they are made of."""
 
     runs: tuple[LeftOut, ...]
-    late_s: Mapping[SpreadKey, float]
+    late_s: dict[SpreadKey, float]
+    known: dict[tuple[str, SpreadKey], float]
 
     @classmethod
     def of(cls, runs: Sequence[LeftOut]) -> Spreads:
-        """Made of some runs: seconds of mixed servers first, those of pairs beside the prompts of these."""
-        runs = [run for run in of_cell(runs) if run.predicted]
-        late_s: dict[SpreadKey, float] = {}
-        for mode in ("mixed", "disaggregated"):
-            own = [run for run in runs if run.key.mode == mode and not math.isnan(run.ttft)]
-            for engine in sorted({run.key.engine for run in own} | {""}):
-                members = [run for run in own if engine in ("", run.key.engine)]
-                late_s[SpreadKey(engine=engine, mode=mode)] = _narrowest(members, runs, late_s)
-        return cls(tuple(runs), late_s)
+        """Made of some runs: prompts first, seconds beside them."""
+        spreads = cls(tuple(run for run in of_cell(runs) if run.predicted), {}, {})
+        spreads.late_s.update(dict.fromkeys(_engines(spreads.runs), 0.0))
+        spreads.late_s.update({key: spreads._least_late_s(key) for key in spreads.late_s})
+        return spreads
 
     def steps(self, key: SpreadKey) -> float:
         """Of steps of decodes of a cell."""
-        runs = [run for run in self.runs if not math.isnan(run.tpot)]
-        return covered(needed_steps(runs), weights(runs, key))
+        if ("steps", key) not in self.known:
+            runs = [run for run in self.runs if not math.isnan(run.tpot)]
+            self.known["steps", key] = covered(needed_steps(runs), weights(runs, key))
+        return self.known["steps", key]
 
     def prompts(self, key: SpreadKey) -> float:
         """Of steps with prompts of a cell, by mixed servers: of pairs the wait says more of the queue than of steps."""
-        return _prompts(self.runs, key._replace(mode="mixed") if key.mode else key, self.late_s)
+        key = key._replace(mode="mixed") if key.mode else key
+        if ("prompts", key) not in self.known:
+            runs = [run for run in self.runs if run.prompt_load >= BUSY and not math.isnan(run.ttft)]
+            nothing = dict.fromkeys(self.late_s, 0.0)
+            self.known["prompts", key] = covered(needed_prompts(runs, nothing), weights(runs, key))
+        return self.known["prompts", key]
+
+    def sd(self, run: LeftOut, metric: str) -> float:
+        """Standard deviation of the logarithm that a run's mean is taken to have."""
+        if metric == "tpot":
+            return math.hypot(run.tpot_kernels, self.steps(run.key))
+        prompts = math.hypot(run.ttft_kernels, self.prompts(run.key))
+        late_s = late_of(run.key, self.late_s)
+        return math.hypot(run.prompt_share * prompts, late_s / run.ttft_s, run.stall_share * STALL_SPREAD)
+
+    def _least_late_s(self, key: SpreadKey) -> float:
+        """The least seconds with which 90 % of the TTFTs of an engine and mode are held where prompts hardly wait."""
+        runs = [run for run in self.runs if _lies_in(run.key, key)]
+        needed, weight = [], []
+        for run, one in zip(runs, _counts([run.group for run in runs]), strict=True):
+            if is_calm(run):
+                of_late = max(0.0, (run.ttft / NORMAL_95) ** 2 - self.sd(run, "ttft") ** 2)
+                needed.append(run.ttft_s * math.sqrt(of_late))
+                weight.append(one)
+        return covered(np.array(needed), np.array(weight))
 
 
-def _prompts(runs: Sequence[LeftOut], key: SpreadKey, late_s: Mapping[SpreadKey, float]) -> float:
-    mixed = [run for run in runs if run.key.mode == "mixed" and not math.isnan(run.ttft)]
-    return covered(needed_prompts(mixed, late_s), weights(mixed, key))
+def is_calm(run: LeftOut) -> bool:
+    """Whether its TTFT was measured, and is not mostly waits."""
+    return not math.isnan(run.ttft) and run.prompt_share < CALM
 
 
-def ttft_sd(run: LeftOut, prompts: float, late_s: float) -> float:
-    """Standard deviation of the logarithm of a run's mean TTFT (`planner.serving.uncertainty.ttft_spread`)."""
-    of_prompts = run.prompt_share * math.hypot(run.ttft_kernels, prompts)
-    return math.hypot(of_prompts, late_s / run.ttft_s, run.stall_share * STALL_SPREAD)
-
-
-def _narrowest(members: Sequence[LeftOut], runs: Sequence[LeftOut], known: Mapping[SpreadKey, float]) -> float:
-    """Seconds with which 90 % of the means are held by the narrowest intervals (mean logarithm of their widths).
-
-    Of mixed servers prompts are fitted along with each; of pairs theirs are known, and the least seconds are taken that
-    hold 90 %.
-    """
-    weight = np.array(_counts([run.group for run in members]))
-    is_pair = members[0].key.mode == "disaggregated"
-    classes = {run.key.llms for run in members}
-    places = {SpreadKey(*run.key[:3]) for run in members} if is_pair else set()
-    of_place = {place: _prompts(runs, place, known) for place in places}
-
-    def widths(late_s: float) -> FloatArray:
-        if is_pair:
-            prompts = [of_place[SpreadKey(*run.key[:3])] for run in members]
-        else:
-            assumed = {SpreadKey(engine=run.key.engine, mode="mixed"): late_s for run in members}
-            needed = needed_prompts(members, assumed)
-            own = {one: np.array([run.key.llms == one for run in members]) for one in classes}
-            of_class = {one: covered(needed[keep], weight[keep]) for one, keep in own.items()}
-            prompts = [of_class[run.key.llms] for run in members]
-        return np.array([ttft_sd(run, one, late_s) for run, one in zip(members, prompts, strict=True)])
-
-    errors = np.abs([run.ttft for run in members])
-    if is_pair:
-        held = [(errors <= NORMAL_95 * widths(late_s)) @ weight / weight.sum() >= COVERAGE for late_s in LATE_S]
-        return LATE_S[held.index(True)] if any(held) else LATE_S[-1]
-    return min(LATE_S, key=lambda late_s: float(weight @ np.log(np.maximum(widths(late_s), 1e-3))))
+def _engines(runs: Sequence[LeftOut]) -> list[SpreadKey]:
+    """Every mode, and every engine in it."""
+    modes = {SpreadKey(mode=run.key.mode) for run in runs}
+    return sorted(modes | {SpreadKey(engine=run.key.engine, mode=run.key.mode) for run in runs})
 
 
 def undocumented(runs: Sequence[LeftOut], spreads: Spreads, llms: str, metric: str) -> float:
     """What unpublished flags add for a class of model: beside the spread of the cell, so that 90 % are held."""
     own = [run for run in runs if run.predicted and run.key.llms == llms and not run.documented]
     own = [run for run in own if not math.isnan(getattr(run, metric))]
-    sds = _sds(own, spreads, metric)
+    sds = [spreads.sd(run, metric) for run in own]
     needed = [
         math.sqrt(max(0.0, (getattr(run, metric) / NORMAL_95) ** 2 - sd**2)) for run, sd in zip(own, sds, strict=True)
     ]
     return covered(np.array(needed), np.array(_counts([run.group for run in own]))) if own else 0.0
-
-
-def _sds(runs: Sequence[LeftOut], spreads: Spreads, metric: str) -> list[float]:
-    """Standard deviation of the logarithm of each run's mean; spreads of a cell are found once."""
-    of_cell = cache(spreads.steps if metric == "tpot" else spreads.prompts)
-    if metric == "tpot":
-        return [math.hypot(run.tpot_kernels, of_cell(run.key)) for run in runs]
-    return [ttft_sd(run, of_cell(run.key), late_of(run.key, spreads.late_s)) for run in runs]
 
 
 def shipped(runs: Sequence[LeftOut]) -> list[dict[str, object]]:
@@ -324,7 +315,8 @@ def coverage(
     for left_out in sorted({part(run) for run in judged}, key=str):
         own = [run for run in judged if part(run) == left_out]
         spreads = Spreads.of([run for run in runs if part(run) != left_out])
-        for run, sd in zip(own, _sds(own, spreads, metric), strict=True):
+        for run in own:
+            sd = spreads.sd(run, metric)
             inside.append(abs(getattr(run, metric)) <= NORMAL_95 * sd)
             widths.append(math.expm1(NORMAL_95 * sd))
     return float(np.mean(inside)), float(np.median(widths))
@@ -356,10 +348,12 @@ def tables(runs: Sequence[LeftOut]) -> str:
     for name, part in (("models and SKUs", _unit), ("set-ups", _tenth)):
         for kind in sorted({run.kind for run in runs}):
             keep = [run for run in runs if run.kind == kind and run.documented and run.predicted]
-            found = [one for metric in ("tpot", "ttft") for one in coverage(runs, keep, metric, part)]
+            found = [*coverage(runs, keep, "tpot", part), *coverage(runs, list(filter(is_calm, keep)), "ttft", part)]
+            found.append(coverage(runs, keep, "ttft", part)[0])
             sure.append([name, kind, str(len(keep)), *(f"{100.0 * one:.3g}" for one in found)])
     of_sure = ["left out", "class", "documented runs"]
-    of_sure += [text for metric in ("TPOT", "TTFT") for text in (f"{metric} in its interval %", "half-width %")]
+    of_sure += [text for metric in ("TPOT", "calm TTFT") for text in (f"{metric} in its interval %", "half-width %")]
+    of_sure.append("any TTFT in its interval %")
     groups: dict[tuple[str, str, str], list[LeftOut]] = {}
     for run in runs:
         groups.setdefault(run.group, []).append(run)
