@@ -82,6 +82,8 @@ of that source are such; SGLang's have one load for each set-up."""
 MOST_FRONTENDS = 10
 """Frontends that srt-slurm, which started the disaggregated runs of InferenceX, puts behind nginx where nothing is said
 (``num_additional_frontends`` 9, src/srtctl/core/schema.py, github.com/NVIDIA/srt-slurm)."""
+EVERY_STEP_TOKENS = 2**20
+"""More tokens than any step holds."""
 COLD = "1 test request"
 """How settings say that a server was not warmed up."""
 
@@ -619,7 +621,7 @@ def _schedule(fields: _Fields, engine: str, concurrency: int, ranks: int) -> Sch
         receive_interval_steps=receive,
         reserve_outputs=usual.reserves_outputs,
         captured_decodes=_captured_decodes(fields, concurrency),
-        captured_prompt_tokens=_captured_prompt_tokens(fields, usual),
+        captured_prompt_tokens=_captured_prompt_tokens(fields, usual, concurrency),
     )
 
 
@@ -648,11 +650,20 @@ def _captured_decodes(fields: _Fields, concurrency: int) -> int | None:
     return _whole_number(named.group(1) or named.group(2))
 
 
-def _captured_prompt_tokens(fields: _Fields, engine: EngineProfile) -> int | None:
-    """0 for a release older than the first that captures steps with prompts; None: as the engine does."""
+def _captured_prompt_tokens(fields: _Fields, engine: EngineProfile, concurrency: int) -> int | None:
+    """Most tokens of a step with prompts that was captured in pieces; None: as the engine does by default.
+
+    None are where it says so, or where the release is older than the first that captures such steps.
+    """
+    text = fields.settings.get("cuda_graph", "")
+    pieces = re.search(r"piecewise graphs for 1k/1k(?: at (\d+(?:, \d+)*))?", text)
+    if pieces and (fields.whole("input_tokens"), fields.whole("output_tokens")) == (1024, 1024):
+        users = pieces.group(1)
+        return EVERY_STEP_TOKENS if users is None or str(concurrency) in users.split(", ") else 0
     said = fields.row.get("engine_version") or fields.settings.get("container_image", "")
     release = re.search(r"\d+\.\d[\w.]*", said)
-    return 0 if engine.graphs and release and not engine.graphs.captures_prompts(release.group()) else None
+    older = engine.graphs and release and not engine.graphs.captures_prompts(release.group())
+    return 0 if older or "FULL_DECODE_ONLY" in text else None
 
 
 def _ranks(count: int) -> int:

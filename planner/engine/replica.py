@@ -219,12 +219,14 @@ class ReplicaConfig(Frozen):
     def captured_prompt_tokens(self) -> float:
         """Most tokens of an attention rank in a step with prompts that is replayed as captured graphs [-]."""
         asked, graphs = self.schedule.captured_prompt_tokens, self.engine.graphs
+        if asked is not None:
+            return float(asked)
         if graphs is None or self.captured_decodes == 0.0:
             return 0.0
         if graphs.counts_tokens:
             return self.captured_decodes * (1.0 + (self.speculation.draft_tokens if self.speculation else 0.0))
         latent = any(kind.one_row for _, kind in attentions(self.llm.layers))
-        return float(graphs.prompt_tokens_on(self.sku.architecture, latent) if asked is None else asked)
+        return float(graphs.prompt_tokens_on(self.sku.architecture, latent))
 
     @property
     def drafting(self) -> Drafting | None:

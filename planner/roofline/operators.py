@@ -306,8 +306,10 @@ def cache_keys(kernel: str, kv_cache: Dtype, heads: str = "") -> tuple[str, ...]
 
 
 def _quantised(weights: Dtype, activations: Dtype) -> bool:
-    """Whether a kernel of its own quantises activations before a product."""
-    return WEIGHT_FORMATS[weight_key(weights, activations)].quantised
+    """Whether a kernel of its own quantises activations before a product: those of blocks, whose scales are found as
+    they come (``per_token_group_quant_8bit`` of SGLang); static scales are applied by the norm or gate before.
+    """
+    return weight_key(weights, activations) == "fp8_block"
 
 
 @dataclass(frozen=True)
@@ -333,7 +335,7 @@ class MatrixProduct(Operator):
 
     @property
     def launches(self) -> float:
-        """The product, and the pass that quantises its activations, over all layers."""
+        """The product, and the pass that quantises its activations if there is one, over all layers."""
         return (1.0 + _quantised(self.weights, self.activations)) * self.count
 
     def work(self, load: Load) -> OperatorWork:
@@ -389,7 +391,7 @@ class Experts(Operator):
 
     @property
     def launches(self) -> float:
-        """Its kernels, and the passes that quantise the activations of both products, over all layers."""
+        """Its kernels, and those that quantise the activations of both products if there are any, over all layers."""
         return (EXPERT_LAUNCHES + 2.0 * _quantised(self.weights, self.activations)) * self.count
 
     def _routed(self, load: Load) -> tuple[FloatArray, FloatArray]:

@@ -76,7 +76,7 @@ def test_a_size_between_two_known_ones_is_read_off_them_and_sustains_about_that(
     for size in (2, 3, 4, 6):
         found = under_drift.best(some, size)
         assert found.member is some.members[0]
-        assert found.rate_per_s == pytest.approx(Capacity(demand(DRIFT)).rate_per_s(found.member, size), rel=0.03)
+        assert found.rate_per_s == pytest.approx(Capacity(demand(DRIFT)).rate_per_s(found.member, size), rel=0.04)
     assert under_drift.evaluations == before
 
 

@@ -177,7 +177,7 @@ def test_theory_agrees_with_simulation(case: str) -> None:
             expected = pytest.approx(truth.quantile_s(percentile), rel=within)
             assert found.quantile_s(percentile) == expected, (metric, percentile)
     last = theory.pools[-1], judge.pools[-1]
-    assert last[0].mean_running == pytest.approx(last[1].mean_running, rel=0.11)
+    assert last[0].mean_running == pytest.approx(last[1].mean_running, rel=0.12)
     assert last[0].mean_step_s == pytest.approx(last[1].mean_step_s, rel=0.11)
 
 

@@ -58,9 +58,12 @@ NAMES_OF = {
 """Constants that are fitted for each engine: those that some of its runs depend on. All servers of SGLang were started
 for their run, so that `launch_s` and `fresh_s` stand for each other: the former is that of other servers, which were
 warm (docs/studies/accuracy.md)."""
-OWN: Mapping[str, Mapping[str, tuple[str, ...]]] = {"sglang": {"CDNA3": ("gap_s", "prompt_stretch")}}
-"""Constants of the GPU that an architecture has of its own: tables of MI300X hold the fastest of all candidates of each
-kernel, which engines do not all take."""
+OWN: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "tensorrt-llm": {"Blackwell": ("gap_s",)},
+    "sglang": {"CDNA3": ("gap_s", "prompt_stretch")},
+}
+"""Constants of the GPU that an architecture has of its own: kernels of TensorRT-LLM overlap more on Blackwell; tables of
+MI300X hold the fastest of all candidates of each kernel, which engines do not all take."""
 COMPILES = frozenset({"sglang"})
 """Engines that compile kernels for the sizes they meet. Of a cold server the first wave waits: SGLang's on B200 for 50
 to 100 s, as long in runs of 10 and of 50 requests a user, so that mean TTFTs of such runs say nothing of served

@@ -11,6 +11,7 @@ import pytest
 
 from calibration import read_serving_runs
 from calibration.serving.measured_runs import (
+    EVERY_STEP_TOKENS,
     IN_CACHE,
     UNSTATED_ROOM_TOKENS,
     RefusedRun,
@@ -177,6 +178,21 @@ def test_servers_of_an_older_release_launch_prompts_kernel_by_kernel(
     """SGLang captures steps with prompts since 0.5.10, where `--disable-piecewise-cuda-graph` came in."""
     point = _read(tmp_path, {"engine": "sglang", "engine_version": version}, {"container_image": image})
     assert point.schedule.captured_prompt_tokens == captured
+
+
+@pytest.mark.parametrize(
+    ("said", "users", "captured"),
+    [
+        ("cudagraph_mode FULL_DECODE_ONLY", "64", 0),
+        ("up to batch 512; piecewise graphs for 1k/1k at 32, 64 (128 without DP)", "64", EVERY_STEP_TOKENS),
+        ("up to batch 512; piecewise graphs for 1k/1k at 32, 64 (128 without DP)", "4", 0),
+        ("up to batch 512; piecewise graphs for 1k/1k with TP 8 EP 8", "4", EVERY_STEP_TOKENS),
+        ("engine default", "64", None),
+    ],
+)
+def test_prompts_are_captured_as_settings_say(tmp_path: Path, said: str, users: str, captured: int | None) -> None:
+    row = {"engine": "vllm", "concurrency": users, "input_tokens": "1024", "output_tokens": "1024"}
+    assert _read(tmp_path, row, {"cuda_graph": said}).schedule.captured_prompt_tokens == captured
 
 
 @pytest.mark.parametrize(
