@@ -599,6 +599,7 @@ class ExpertExchange(Operator):
         domain_gpus: joined by the fast link.
         node_gpus: of a server.
         link_bytes_per_s: per GPU and direction, of the network where `gpus` are more than a domain.
+        total, skew, copies: of the experts, as in `Experts`; the links of the busiest GPU carry as many more tokens.
     """
 
     combine: bool
@@ -608,6 +609,9 @@ class ExpertExchange(Operator):
     domain_gpus: int
     node_gpus: int
     link_bytes_per_s: float
+    total: int = 0
+    skew: float = 0.0
+    copies: int = 0
 
     @property
     def kernels(self) -> tuple[tuple[str, bool], ...]:
@@ -637,7 +641,7 @@ class ExpertExchange(Operator):
     def kernel_s(self, load: Load, gpu: CalibratedGpu) -> Number | None:
         """The faster of its kernels: `collective_s` in a server, `network_s` beyond."""
         times = [
-            self._seconds(key, self._sent_bytes(load, per_expert), gpu)
+            self._seconds(key, self._crowding(load) * self._sent_bytes(load, per_expert), gpu)
             for key, per_expert in self.kernels
             if gpu.first_key(key) is not None
         ]
@@ -661,9 +665,22 @@ class ExpertExchange(Operator):
             link = link_bandwidth_bytes_per_s(gpu.sku, self.node_gpus)
             inside = collective_s(local._sent_bytes(load, per_expert=True), link, form)
         share = min(EXCHANGE_SMS / gpu.peaks(self.dtype).sms, 1.0)
-        slower = self._seconds(normal, self._sent_bytes(load, per_expert=False), gpu) > np.asarray(taken)
+        sent = self._crowding(load) * self._sent_bytes(load, per_expert=False)
+        slower = self._seconds(normal, sent, gpu) > np.asarray(taken)
         occupied: Number = np.where(slower, inside, share * np.asarray(taken))
         return occupied
+
+    def _crowding(self, load: Load) -> Number:
+        """Tokens that reach the busiest GPU over those of the mean one; 1 with copies, where only chance is left.
+
+        Chance is in what was measured: kernels were timed with random experts.
+        """
+        if not self.skew or self.copies or self.total % self.gpus:
+            return 1.0
+        tokens = np.maximum(np.asarray(load.tokens) * self.gpus, 1.0)
+        pairs, _ = routed_load(tokens, self.total, int(self.visits), self.gpus, self.skew)
+        crowding: FloatArray = np.maximum(pairs * self.gpus / (tokens * self.visits), 1.0)
+        return crowding
 
     def _seconds(self, key: str, sent_bytes: Number, gpu: CalibratedGpu) -> Number:
         if self.gpus <= self.node_gpus:

@@ -567,8 +567,9 @@ class _Builder:
         values, visits = width / self.tp, float(moe.experts_per_token)
         link = link_bandwidth_bytes_per_s(self.sku, gpus)
         places = gpus, fast_domain_gpus(self.sku), self.sku.node.gpus, link
+        routed = moe.experts, self.skew, self.parallelism.redundant_experts
         return [
-            ExpertExchange(family, self.half, count, Driver.TOKENS, combine, values, visits, *places)
+            ExpertExchange(family, self.half, count, Driver.TOKENS, combine, values, visits, *places, *routed)
             for combine in (False, True)
         ]
 
