@@ -343,7 +343,7 @@ def _narrowed(key: str, problem: Problem, lent: KernelFit) -> Problem:
         if np.count_nonzero(moved > SEEN_CHANGE) >= SEEN_ROWS:
             bounds[name] = replace(bound, start=min(max(fixed[name], bound.low), bound.high))
     held = {name: value for name, value in fixed.items() if name not in bounds}
-    return _grouped(replace(problem, predict=predict, bounds=bounds, fixed=held, sizes=None))
+    return _grouped(replace(problem, predict=predict, bounds=bounds, fixed=held, sizes=None, shapes=None))
 
 
 def _few_rows_fit(narrowed: Problem, lent: KernelFit) -> KernelFit:

@@ -184,7 +184,8 @@ def gemm(rows: ColumnTable, sku: GpuSku, variant: str, cold: bool = False, prequ
         bounds["quantise_efficiency"] = ParameterBound(0.5, 0.02, 1.0)
         bounds["quantise_row"] = ParameterBound(500.0, 1.0, 20000.0)
     core = (rows["n"] >= 512) & (rows["k"] >= 512)
-    return Problem(rows.rows(core), predict, bounds, ("n", "k"), "m", {}, lambda rows: (rows["m"], rows["n"]))
+    sizes, shapes = lambda rows: (rows["m"], rows["n"]), lambda rows: np.stack([rows["n"], rows["k"]], axis=1)
+    return Problem(rows.rows(core), predict, bounds, ("n", "k"), "m", {}, sizes, shapes=shapes)
 
 
 def attention_prefill(rows: ColumnTable, sku: GpuSku, variant: str) -> Problem:

@@ -146,7 +146,8 @@ def _factor(_constants: None, table: FloatArray, first: float, second: float) ->
 SHAPE_LENGTHS_LOG2 = (0.5, 0.5, 1.0, 1.0, 1.0, 0.2)
 """Distances over which what was measured at a shape of experts tells about another one [doublings]: of the hidden size,
 the width of an expert, the experts a token visits, all experts, the groups they live in, and the matrices of an expert.
-Fitted: of four sets the one with the least error on models left out, for eleven of twelve kernels."""
+Fitted: of four sets the one with the least error on models left out, for eleven of twelve kernels. The first two are
+those of a matrix product's output and inner width as well."""
 SHAPE_DOUBT = 0.3
 """Weight of no correction at all where curves of other shapes are averaged; that of an equal shape is 1. Fitted so."""
 
@@ -204,7 +205,7 @@ class ShapeCorrection:
 
     def _near(self, shape: tuple[float, ...]) -> tuple[float, ...]:
         positions, curves = self._arrays
-        distance = (positions - _shape_position(np.array([shape]))) / np.array(SHAPE_LENGTHS_LOG2)
+        distance = (positions - _shape_position(np.array([shape]))) / np.array(SHAPE_LENGTHS_LOG2[: len(shape)])
         weight = np.exp(-0.5 * (distance**2).sum(axis=1))
         return tuple((weight @ curves / (weight.sum() + SHAPE_DOUBT)).round(4).tolist())
 
@@ -221,7 +222,8 @@ def _shape_position(shapes: FloatArray) -> FloatArray:
     kernels.
     """
     position = np.log2(shapes)
-    position[:, 4] += shapes[:, 4] > 1.0
+    if position.shape[1] == len(SHAPE_LENGTHS_LOG2):
+        position[:, 4] += shapes[:, 4] > 1.0
     return np.asarray(position)
 
 

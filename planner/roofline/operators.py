@@ -345,12 +345,19 @@ class MatrixProduct(Operator):
         return OperatorWork(2.0 * m * self.n * self.k, traffic)
 
     def kernel_s(self, load: Load, gpu: CalibratedGpu) -> Number | None:
-        """`gemm_s`, with a quantisation pass where activations are quantised on the fly."""
+        """`gemm_s`, with a quantisation pass where activations are quantised on the fly, times the factor that the form
+        misses at products of these widths, as a curve over tokens.
+        """
         form = gpu.form(GemmForm, *self.fit_keys)
         if form is None:
             return None
-        stored = WEIGHT_FORMATS[weight_key(self.weights, self.activations)]
-        return gemm_s(driving_tokens(load, self.driver), self.n, self.k, form, gpu.peaks(self.dtype), stored)
+        stored, m = WEIGHT_FORMATS[weight_key(self.weights, self.activations)], driving_tokens(load, self.driver)
+        peaks, work = gpu.peaks(self.dtype), self.work(load)
+        took = gemm_s(m, self.n, self.k, form, peaks, stored)
+        if form.measured is None:
+            return took
+        took = took * form.measured.at((self.n, self.k)).factor(m, 1.0)
+        return at_least(at_least(took, work.flops / peaks.flops_per_s), work.hbm_bytes / peaks.bytes_per_s)
 
 
 @dataclass(frozen=True)

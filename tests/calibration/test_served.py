@@ -36,6 +36,7 @@ from planner.roofline import (
     Driver,
     Experts,
     Load,
+    MatrixProduct,
     OperatorFamily,
     ShapeCorrection,
     SizeCorrection,
@@ -175,6 +176,27 @@ def test_a_measured_shape_gets_what_was_measured_there() -> None:
     assert result.median_error > 0.04  # a model left out has no curve of its own
     without = fit(replace(problem, shapes=None))
     assert without.measured_shapes is None and without.measured_shape_error is None
+
+
+def test_a_product_between_measured_widths_gets_what_is_common_to_them() -> None:
+    """All products with an inner width of 4096 take a third longer than a form says: so does one never measured."""
+    wide, tokens = [1024.0, 1448.0, 2048.0, 2896.0, 4096.0, 5792.0], 2.0 ** np.arange(14.0)
+    n, k, m = (axis.ravel() for axis in np.meshgrid(wide, [1024.0, 2048.0, 4096.0], tokens))
+    truth = {"start_s": 4e-6, "compute_efficiency": 0.7, "memory_efficiency": 0.8, "order": 2.5, "small_tile_loss": 0.1}
+    truth |= {"fill": 3.0, "split_s": 2e-6, "resident_gain": 1.0}
+    table = ColumnTable({"m": m, "n": n, "k": k, "latency_s": np.ones(len(m))})
+    problem = operators.gemm(table, H200, "bf16")
+    times = problem.predict(truth, table) * np.where(k == 4096.0, 4.0 / 3.0, 1.0)
+    left_out = (n == 2048.0) & (k == 4096.0)
+    known = table.with_columns(latency_s=times).rows(~left_out)
+    result = fit(operators.gemm(known, H200, "bf16"))
+    gpu = CalibratedGpu(H200, HARDWARE.calibrations[0].model_copy(update={"kernels": {"gemm/bf16": result}}))
+    product = MatrixProduct(
+        OperatorFamily.FEED_FORWARD, Dtype.BF16, 1.0, Driver.TOKENS, 2048.0, 4096.0, Dtype.BF16, Dtype.BF16
+    )
+    load = Load(tokens, tokens, tokens, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0)
+    taken_s = product.kernel_s(load, gpu)
+    assert np.median(np.abs(taken_s / times[left_out] - 1.0)) < 0.08
 
 
 def test_curves_never_make_more_tokens_faster() -> None:
