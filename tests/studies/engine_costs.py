@@ -51,7 +51,7 @@ from tests.studies.rows import write_rows
 
 HOST = ("sequence_s", "launch_s", "request_s", "admission_s")
 NAMES_OF = {
-    "vllm": (*HOST, "gap_s"),
+    "vllm": (*HOST, "gap_s", "prompt_stretch"),
     "tensorrt-llm": (*HOST, "gap_s", "prompt_stretch"),
     "sglang": ("sequence_s", "request_s", "admission_s", "gap_s", "prompt_stretch", "fresh_s"),
 }
@@ -62,8 +62,8 @@ OWN: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "tensorrt-llm": {"Blackwell": ("gap_s",)},
     "sglang": {"CDNA3": ("gap_s", "prompt_stretch")},
 }
-"""Constants of the GPU that an architecture has of its own: kernels of TensorRT-LLM overlap more on Blackwell; tables of
-MI300X hold the fastest of all candidates of each kernel, which engines do not all take."""
+"""Constants of the GPU that an architecture has of its own: kernels of TensorRT-LLM overlap more on Blackwell; tables
+of MI300X hold the fastest of all candidates of each kernel, which engines do not all take."""
 COMPILES = frozenset({"sglang"})
 """Engines that compile kernels for the sizes they meet. Of a cold server the first wave waits: SGLang's on B200 for 50
 to 100 s, as long in runs of 10 and of 50 requests a user, so that mean TTFTs of such runs say nothing of served
