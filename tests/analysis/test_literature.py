@@ -130,7 +130,7 @@ def test_decode_step_behind_the_strict_limits(model: SarathiModel, band: float) 
 
 def test_chunks_of_512_cost_at_most_a_quarter_and_of_2048_next_to_nothing() -> None:
     small, large = (chunking_overhead("yi-34b", 2, 8192, chunk) for chunk in (512, 2048))  # Sarathi-Serve fig. 14
-    assert 1.0 < large < 1.06
+    assert 1.0 < large < 1.07
     assert large < small <= 1.25
 
 
