@@ -73,6 +73,9 @@ ELEMENTWISE_FOLDERS = {"a100-sxm-80gb": ("vidur_a100", "a100-sxm-80gb")}
 ELEMENTWISE_DEFAULT = ("vidur_h100", "h100-sxm")
 """Folder of element-wise tables, and the SKU they were measured on, for a SKU without a table of its own; by SKU."""
 SLOW_VECTOR_NOTE = "rows with m = 1, up to three times slower than m = 2, left out"
+TUNING_BACKEND = "trtllm"
+"""Backend that times several kernels for every product it meets (`served.tuned_products`)."""
+TUNED_NOTE = "no rows of its own: of each shape the quickest of the others', since it tunes its products"
 SCALE_PASS_BACKEND = "trtllm"
 """Backend whose table of 8-bit products contains a pass that finds the scale of the activation tensor."""
 WIDEST_BESIDE = {256: 512}
@@ -324,8 +327,16 @@ def _gemms(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
         if variant == "fp8" and (at.text("backend") == SCALE_PASS_BACKEND).any():
             at = served.without_scale_pass(at, read_table(folder, "computescale"), SCALE_PASS_BACKEND)
             note = "; ".join(text for text in (note, served.SCALE_PASS_NOTE) if text)
-        if candidates := _candidates(at, [partial(operators.gemm, sku=sku, variant=variant)], note):
+        tuned = served.tuned_products(at, TUNING_BACKEND)
+        if candidates := _candidates(tuned, [partial(operators.gemm, sku=sku, variant=variant)], note):
+            if len(tuned) > len(at):
+                candidates = [_noted(one, TUNED_NOTE) if one.backend == TUNING_BACKEND else one for one in candidates]
             yield f"gemm/{variant}", candidates
+
+
+def _noted(candidate: Candidate, note: str) -> Candidate:
+    """The candidate with a note before its own."""
+    return replace(candidate, note="; ".join(text for text in (note, candidate.note) if text))
 
 
 def _attention(folder: Path, sku: GpuSku, kind: str) -> Iterator[tuple[str, list[Candidate]]]:

@@ -259,6 +259,24 @@ def without_host_time(rows: ColumnTable) -> tuple[ColumnTable, str]:
     return rows.rows(~np.isin(backends, slow)), note
 
 
+def tuned_products(rows: ColumnTable, backend: str) -> ColumnTable:
+    """The rows of a format, with those of a backend that tunes its products made of the others' where it has none.
+
+    TensorRT-LLM times cuBLAS, CUTLASS and kernels of its own for every size it meets (``AutoTuner`` of
+    ``tensorrt_llm/_torch/autotuner.py``), so that of each shape the quickest row of the other backends is the nearest
+    there is; any one of them has sizes at which it chose badly.
+    """
+    others = np.unique(rows.text("backend"))
+    if backend in others or len(others) < 2:
+        return rows
+    shape = rows.keys("m", "n", "k")
+    order = np.lexsort((rows["latency_s"], shape))
+    quickest = rows.rows(order[np.unique(shape[order], return_index=True)[1]])
+    names = {name: "/".join(np.unique(rows.text(name))) for name in ("kernel", "backend_version")}
+    named = {name: np.full(len(quickest), text) for name, text in {**names, "backend": backend}.items()}
+    return joined_tables([rows, quickest.with_columns(**named)])
+
+
 def without_scale_pass(rows: ColumnTable, passes: ColumnTable | None, backend: str) -> ColumnTable:
     """Products less the pass that computes the scale of the whole activation tensor before it is quantised.
 

@@ -61,6 +61,9 @@ SEARCH_RANGES: Mapping[str, SearchRange] = {
     "stretch": SearchRange(1.02, 1.6),
     "prompt_stretch": SearchRange(1.05, 2.0),
     "fresh_s": SearchRange(1.0, 20.0),
+    "latent_s": SearchRange(1e-3, 2e-2),
+    "draft_s": SearchRange(3e-3, 3e-2),
+    "draft_sequence_s": SearchRange(5e-5, 2e-3),
 }
 """Constants that can be fitted, those that most runs determine first. Bounds are far outside what engines need."""
 DEFAULT_NAMES = tuple(SEARCH_RANGES)[:8]

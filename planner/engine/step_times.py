@@ -51,6 +51,7 @@ from planner.roofline import (
     Bound,
     CalibratedGpu,
     Driver,
+    LatentDecode,
     Load,
     Number,
     Operator,
@@ -97,6 +98,7 @@ class StepTimer:
         costs: what the engine adds.
         launches: kernels of a step.
         pieces: launches of a step that is replayed piece by piece: attention, and a graph between two of it.
+        latent_layers: layers of latent attention.
         queries: tokens per decoding sequence and step.
         draft: timer of what drafts add after the model's pass; None without speculation, or where drafts are free.
         draft_steps: how many of those a step takes.
@@ -115,6 +117,7 @@ class StepTimer:
     costs: EngineCosts
     launches: float = 0.0
     pieces: float = 0.0
+    latent_layers: float = 0.0
     queries: float = 1.0
     draft: StepTimer | None = None
     draft_steps: float = 0.0
@@ -198,7 +201,7 @@ class StepTimer:
 
     @cached_property
     def _tables(self) -> StepTables:
-        costs, split = self.costs, self.parallelism
+        costs, split, checks_drafts = self.costs, self.parallelism, self.queries > 1.0
         kinds: list[Callable[[LookupTable], FloatArray]] = [lambda table: table.total_s]
         if costs.gap_s < 0.0:
             kinds.append(lambda table: table.roof_s)
@@ -211,12 +214,12 @@ class StepTimer:
             stretch=float(costs.stretch),
             prompt_stretch=float(costs.prompt_stretch),
             between_s=float(costs.gap_s * self.launches),
-            eager_s=float(costs.launch_s * self.launches),
+            eager_s=float(costs.launch_s * self.launches + costs.latent_s * self.latent_layers),
             pieces_s=float(costs.launch_s * self.pieces),
             captured_decodes=float(self.captured),
             captured_tokens=float(self.captured_tokens),
-            host_s=float(costs.step_s),
-            sequence_s=float(costs.sequence_s),
+            host_s=float(costs.step_s + costs.draft_s * checks_drafts),
+            sequence_s=float(costs.sequence_s + costs.draft_sequence_s * checks_drafts),
             kinds=len(kinds),
             has_group=bool(curves[OF_GROUP_TOKENS].any()),
             tokens=TOKENS,
@@ -484,6 +487,7 @@ def _kernel_timer(
         launches=sum(operator.launches for operator in operators),
         # Of these one kernel serves both, and a graph lies between two layers: as many launches.
         pieces=sum(operator.launches for operator in shape_operators),
+        latent_layers=sum(one.count for one in shape_operators if isinstance(one, LatentDecode)),
         exchange=exchange_curves(operators, gpu),
         queries=queries,
     )

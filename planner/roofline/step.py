@@ -290,16 +290,21 @@ class _Builder:
         ]
 
     def query_norms(self, kind: GroupedQueryAttention, count: float, values: float) -> list[Operator]:
-        """Norms on queries and keys, and the gate of the output. A norm over all heads sums over the shards."""
+        """The gate of the output, and norms on queries and keys over all heads: those of each head are a part of the
+        kernel that rotates them (``fused_qk_norm_rope`` of TensorRT-LLM and SGLang; Inductor fuses vLLM's).
+
+        A norm over all heads sums over the shards, between a kernel of both sums of squares and one that applies them
+        (``rms_sumsq_serial`` and ``rms_apply_serial`` of ``minimax_m2.py`` in SGLang; Inductor fuses vLLM's likewise).
+        """
         operators: list[Operator] = []
         if kind.output_gate:
             operators.append(self.elementwise(OperatorFamily.NORM, count, 3.0 * values, 1.0))
         if not kind.qk_norm_values:
             return operators
         if kind.qk_norm_values <= 2 * kind.head_dim or self.tp == 1:
-            return [*operators, self.elementwise(OperatorFamily.NORM, count, 2.0 * values, 2.0)]
+            return operators
         sums = self.over_shards(OperatorFamily.ALL_REDUCE, "all_reduce", count, Driver.TOKENS, 2.0, 4.0)
-        return [*operators, self.elementwise(OperatorFamily.NORM, count, 6.0 * values, 8.0), *sums]
+        return [*operators, self.elementwise(OperatorFamily.NORM, count, 3.0 * values, 2.0), *sums]
 
     @attention.register(LatentAttention)
     def _latent(self, kind: LatentAttention, count: float) -> list[Operator]:

@@ -52,8 +52,11 @@ from tests.studies.rows import write_rows
 HOST = ("sequence_s", "launch_s", "request_s", "admission_s")
 NAMES_OF = {
     "vllm": (*HOST, "gap_s", "prompt_stretch"),
-    "tensorrt-llm": (*HOST, "gap_s", "prompt_stretch"),
-    "sglang": ("sequence_s", "request_s", "admission_s", "gap_s", "prompt_stretch", "fresh_s"),
+    "tensorrt-llm": (*HOST, "latent_s", "gap_s", "prompt_stretch"),
+    "sglang": (
+        *("sequence_s", "request_s", "admission_s", "gap_s", "prompt_stretch", "fresh_s"),
+        *("draft_s", "draft_sequence_s"),
+    ),
 }
 """Constants that are fitted for each engine: those that some of its runs depend on. All servers of SGLang were started
 for their run, so that `launch_s` and `fresh_s` stand for each other: the former is that of other servers, which were
@@ -253,10 +256,11 @@ class PooledFit:
 def fit_engine(engine: str, points: Sequence[ServingPoint], db: HardwareDb, most: int, jobs: int, out: Path) -> None:
     """Fit one engine, write its constants and what it predicts for every group left out."""
     known = [p for p in points if isinstance(p, ServingPoint) and p.engine == engine and p.sku in db.skus]
-    groups: dict[tuple[str, str, bool], list[ServingPoint]] = {}
+    groups: dict[tuple[str, str, bool, bool], list[ServingPoint]] = {}
     for point in known:
-        if not point.draft_tokens and "concurrency" not in point.unknown:
-            groups.setdefault((*point.group, point.disaggregated), []).append(point)
+        drafts = bool(point.draft_tokens)
+        if (not drafts or "draft_s" in NAMES_OF[engine]) and "concurrency" not in point.unknown:
+            groups.setdefault((*point.group, point.disaggregated, drafts), []).append(point)
     TRIALS.clear()
     for members in groups.values():
         for point in drawn(members, most):
