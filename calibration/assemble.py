@@ -330,13 +330,9 @@ def _gemms(folder: Path, sku: GpuSku) -> Iterator[tuple[str, list[Candidate]]]:
         tuned = served.tuned_products(at, TUNING_BACKEND)
         if candidates := _candidates(tuned, [partial(operators.gemm, sku=sku, variant=variant)], note):
             if len(tuned) > len(at):
-                candidates = [_noted(one, TUNED_NOTE) if one.backend == TUNING_BACKEND else one for one in candidates]
+                said = "; ".join(text for text in (TUNED_NOTE, note) if text)
+                candidates = [replace(one, note=said) if one.backend == TUNING_BACKEND else one for one in candidates]
             yield f"gemm/{variant}", candidates
-
-
-def _noted(candidate: Candidate, note: str) -> Candidate:
-    """The candidate with a note before its own."""
-    return replace(candidate, note="; ".join(text for text in (note, candidate.note) if text))
 
 
 def _attention(folder: Path, sku: GpuSku, kind: str) -> Iterator[tuple[str, list[Candidate]]]:

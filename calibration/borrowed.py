@@ -235,7 +235,8 @@ def _products(folder: Path, sku: GpuSku) -> Iterator[tuple[str, Problem]]:
     gemm, published, moe = (read_table(folder, name) for name in ("gemm", "gemm_published", "moe"))
     layers = read_table(folder, "mlp")
     if gemm is None and layers is not None:
-        gemm = _products_of_layers(layers)
+        made = layers.rows(layers["n"] > 0)
+        gemm = made.with_columns(m=made["num_tokens"], kernel=made.text("op"), dtype=np.full(len(made), "bf16"))
     elif gemm is not None:
         gemm = newest_products(gemm, read_table(folder, "gemm_2026_10"))
     tuned = sku.vendor == "AMD"
@@ -261,12 +262,6 @@ def _credible(name: str, rows: ColumnTable | None, sku: GpuSku) -> ColumnTable |
         return None
     possible = possible_rows(name, rows, sku)
     return rows.rows(possible) if possible.mean() >= 1.0 - MAX_IMPOSSIBLE_SHARE else None
-
-
-def _products_of_layers(layers: ColumnTable) -> ColumnTable:
-    """The matrix products of a table of whole layers, in 16 bit."""
-    rows = layers.rows(layers["n"] > 0)
-    return rows.with_columns(m=rows["num_tokens"], kernel=rows.text("op"), dtype=np.full(len(rows), "bf16"))
 
 
 def _attention(folder: Path, sku: GpuSku) -> Iterator[tuple[str, Problem]]:

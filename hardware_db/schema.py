@@ -322,7 +322,8 @@ class EngineCosts(Frozen):
 
     The host launches kernels ahead of the GPU, so that a step takes as long as the slower of the two:
 
-        max(stretch * kernels + gap_s * launches, launch_s * launched + latent_s * latent layers)
+        max(stretch * kernels + gap_s * launches + latent_s * latent layers,
+            launch_s * launched + latent_launch_s * latent layers)
         + step_s + sequence_s * sequences, and draft_s + draft_sequence_s * sequences where they speculate
 
     and never less than the rooflines of its kernels: a negative gap says that a kernel starts before the last one has
@@ -347,7 +348,12 @@ class EngineCosts(Frozen):
     gap_s: float = Field(default=0.0, ge=-6e-6, description="on the GPU, per kernel: until the next one starts")
     launch_s: float = Field(default=0.0, ge=0, description="host time of launching one kernel or graph")
     latent_s: float = Field(
-        default=0.0, ge=0, description="more of a layer of latent attention that is launched kernel by kernel"
+        default=0.0,
+        ge=0,
+        description="on the GPU, per layer of latent attention fitted kernel by kernel",
+    )
+    latent_launch_s: float = Field(
+        default=0.0, ge=0, description="host time of such a layer that is launched kernel by kernel, beside its kernels"
     )
     draft_s: float = Field(default=0.0, ge=0, description="more host time of a step that checks drafts")
     draft_sequence_s: float = Field(default=0.0, ge=0, description="the same for every sequence in it")

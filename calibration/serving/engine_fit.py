@@ -61,7 +61,8 @@ SEARCH_RANGES: Mapping[str, SearchRange] = {
     "stretch": SearchRange(1.02, 1.6),
     "prompt_stretch": SearchRange(1.05, 2.0),
     "fresh_s": SearchRange(1.0, 20.0),
-    "latent_s": SearchRange(1e-3, 2e-2),
+    "latent_s": SearchRange(5e-6, 3e-4),
+    "latent_launch_s": SearchRange(1e-3, 2e-2),
     "draft_s": SearchRange(3e-3, 3e-2),
     "draft_sequence_s": SearchRange(5e-5, 2e-3),
 }

@@ -682,7 +682,8 @@ def _server_settings(fields: _Fields, labels: Row, concurrency: int, dp: int, dr
     gpus = fields.number("gpus") or _printed_gpus(fields, dp) * pp
     dp = _ranks(min(dp, gpus // pp))
     tp = fields.number("attention_tp") or max(1, gpus // (dp * pp))
-    ep = _expert_parallel(fields, tp * dp)
+    ep = fields.number("moe_ep") or fields.stated("expert_parallel") or fields.number("moe_ep_size") or 1
+    ep = ep if tp * dp % ep == 0 else 1
     return (
         WorkerSettings(
             parallelism=Parallelism(tp=tp, pp=pp, dp=dp, ep=ep, across_domains=True),
@@ -730,11 +731,6 @@ def _printed_gpus(fields: _Fields, dp: int) -> int:
         fields.unknown.append("gpus")
         return expert_tp
     return gpus
-
-
-def _expert_parallel(fields: _Fields, gpus: int) -> int:
-    ep = fields.number("moe_ep") or fields.stated("expert_parallel") or fields.number("moe_ep_size") or 1
-    return ep if gpus % ep == 0 else 1
 
 
 def _token_limit(fields: _Fields, engine: str, concurrency: int, draft: int, limits: StartLimits) -> int:

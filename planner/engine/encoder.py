@@ -17,8 +17,6 @@ from planner.engine.step_times import StepTimer
 from planner.llm import VisionEncoder
 from planner.roofline import (
     CalibratedGpu,
-    MatrixProduct,
-    PatchAttention,
     encoder_kernels_s,
     encoder_launches,
     encoder_operators,
@@ -108,9 +106,10 @@ def encoder_spread(replica: ReplicaConfig, stand_in: float) -> float:
         return 0.0
     gpu, largest = CalibratedGpu(replica.sku, calibration), 0.0
     for operator in encoder_operators(encoder, replica.sku, replica.parallelism.tp):
-        key = gpu.first_key(*operator.fit_keys)
-        if key is not None and isinstance(operator, MatrixProduct | PatchAttention):
-            lent = isinstance(operator, PatchAttention) and key != operator.fit_keys[0]
+        keys = operator.fit_keys
+        key = gpu.first_key(*keys)
+        if key is not None and not key.startswith(("elementwise", "all_reduce")):
+            lent = keys[0].startswith("encoder_attention") and key != keys[0]
             largest = max(largest, math.hypot(calibration.kernels[key].spread, stand_in if lent else 0.0))
     return largest
 

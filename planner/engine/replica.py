@@ -82,9 +82,9 @@ class StepTimeShift(Frozen):
 
     def shifted(self, costs: EngineCosts) -> EngineCosts:
         """The engine's costs under which steps take these factors as long."""
-        of_decodes = ("stretch", "gap_s", "step_s", "sequence_s", "draft_s", "draft_sequence_s")
+        of_decodes = ("stretch", "gap_s", "latent_s", "step_s", "sequence_s", "draft_s", "draft_sequence_s")
         factors = dict.fromkeys(of_decodes, self.decode)
-        factors |= dict.fromkeys(("prompt_stretch", "launch_s", "latent_s"), self.prompt)
+        factors |= dict.fromkeys(("prompt_stretch", "launch_s", "latent_launch_s"), self.prompt)
         longer = {name: factor * getattr(costs, name) for name, factor in factors.items()}
         return costs.model_copy(update={**longer, "request_s": max(0.0, costs.request_s + self.request_s)})
 

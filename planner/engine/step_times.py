@@ -99,6 +99,7 @@ class StepTimer:
         launches: kernels of a step.
         pieces: launches of a step that is replayed piece by piece: attention, and a graph between two of it.
         latent_layers: layers of latent attention.
+        parted_layers: those whose kernels were measured one by one, not as a whole.
         queries: tokens per decoding sequence and step.
         draft: timer of what drafts add after the model's pass; None without speculation, or where drafts are free.
         draft_steps: how many of those a step takes.
@@ -118,6 +119,7 @@ class StepTimer:
     launches: float = 0.0
     pieces: float = 0.0
     latent_layers: float = 0.0
+    parted_layers: float = 0.0
     queries: float = 1.0
     draft: StepTimer | None = None
     draft_steps: float = 0.0
@@ -131,7 +133,7 @@ class StepTimer:
         """The same kernels under another engine's costs. A draft pays those of a step of decodes, not the host's."""
         draft = self.draft
         if draft is not None:
-            kept = {name: getattr(costs, name) for name in ("stretch", "gap_s")}
+            kept = {name: getattr(costs, name) for name in ("stretch", "gap_s", "latent_s")}
             own = EngineCosts().model_copy(update=kept)
             draft = replace(draft, costs=own)
         return replace(self, costs=costs, draft=draft, others=tuple(one.with_costs(costs) for one in self.others))
@@ -213,8 +215,8 @@ class StepTimer:
             queries=float(self.queries),
             stretch=float(costs.stretch),
             prompt_stretch=float(costs.prompt_stretch),
-            between_s=float(costs.gap_s * self.launches),
-            eager_s=float(costs.launch_s * self.launches + costs.latent_s * self.latent_layers),
+            between_s=float(costs.gap_s * self.launches + costs.latent_s * self.parted_layers),
+            eager_s=float(costs.launch_s * self.launches + costs.latent_launch_s * self.latent_layers),
             pieces_s=float(costs.launch_s * self.pieces),
             captured_decodes=float(self.captured),
             captured_tokens=float(self.captured_tokens),
@@ -488,6 +490,7 @@ def _kernel_timer(
         # Of these one kernel serves both, and a graph lies between two layers: as many launches.
         pieces=sum(operator.launches for operator in shape_operators),
         latent_layers=sum(one.count for one in shape_operators if isinstance(one, LatentDecode)),
+        parted_layers=sum(one.count for one in shape_operators if type(one) is LatentDecode),
         exchange=exchange_curves(operators, gpu),
         queries=queries,
     )

@@ -37,7 +37,6 @@ from planner.serving import (
     Deployment,
     MeasuredSteps,
     Pool,
-    ReplicaSpreads,
     Role,
     StandardNormals,
     at_slow_end,
@@ -257,7 +256,8 @@ class _Judge:
         columns = []
         for pool, spreads in zip(self.estimate.surviving.pools, self.spreads, strict=True):
             known = known_steps(measured, pool.config)
-            columns.append(_logs(spreads, _normals_of(pool.config, pool.role is Role.MIXED, seed), known))
+            normals = _normals_of(pool.config, pool.role is Role.MIXED, seed)
+            columns.append(np.zeros((DRAWS, 3)) if spreads is None else drawn_shifts(spreads, normals, known))
         return np.concatenate(columns, axis=1)
 
     def holds(self) -> BoolArray:
@@ -349,12 +349,6 @@ class _Plane:
     def doubt(self) -> float:
         """Largest error that a value read off may have; infinite as long as the plane foretold too little."""
         return max(IN_DOUBT * max(self.errors), LEAST_DOUBT) if len(self.errors) >= FORETOLD else math.inf
-
-
-def _logs(
-    spreads: ReplicaSpreads | None, normals: StandardNormals, measured: MeasuredSteps = NOT_MEASURED
-) -> FloatArray:
-    return np.zeros((DRAWS, 3)) if spreads is None else drawn_shifts(spreads, normals, measured)
 
 
 def _normals_of(config: ReplicaConfig, is_mixed: bool, seed: int) -> StandardNormals:

@@ -116,7 +116,7 @@ def _simulated_load(experts: int, k: int, ranks: int, skew: float, copies: int) 
         low, high = (1.0, 0.8 * tokens) if tokens * k > experts else (0.01, 2.0)
         counts = _skewed_counts(uniform, tokens * k, tokens, skew, low, max(high, 1.01 * low))
         if copies and ranks > 1:
-            counts = random.poisson(_balanced(counts, copies, ranks)).astype(np.float64)
+            counts = random.poisson(_packed(-np.sort(-_shared(counts, copies), axis=1), ranks)).astype(np.float64)
         by_rank = counts.reshape(DRAWS, ranks, (experts + copies if ranks > 1 else experts) // ranks)
         pairs = by_rank.sum(axis=2)
         busiest = pairs.argmax(axis=1)
@@ -150,11 +150,6 @@ def _skewed_counts(uniform: FloatArray, total: float, most: float, skew: float, 
     spread = np.empty_like(counts)
     np.put_along_axis(spread, order, counts, axis=1)
     return spread
-
-
-def _balanced(counts: FloatArray, copies: int, ranks: int) -> FloatArray:
-    """Pairs expected by every expert and copy after balancing, in the order of the ranks, shape (draws, held)."""
-    return _packed(-np.sort(-_shared(counts, copies), axis=1), ranks)
 
 
 @compiled(makes_arrays=True)

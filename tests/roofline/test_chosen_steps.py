@@ -75,7 +75,7 @@ def m3_by_hand(tokens: float, full_s: float, sparse_s: float, rows: float) -> fl
     layers = 0.0
     for count, index_heads, attention in ((3, 0, full_s), (57, 2, sparse_s)):
         normed = (8 + 1 + index_heads) * 128
-        block = passes(tokens, 2 * normed) + product(tokens, normed + 128, hidden) + passes(tokens, 2 * normed)
+        block = product(tokens, normed + 128, hidden) + passes(tokens, 2 * normed)  # norms ride on the rotation
         block += attention + product(tokens, hidden, 8 * 128) + all_reduce(tokens)
         layers += count * (norms + block)
     dense = product(tokens, 2 * 1536, hidden) + passes(tokens, 3 * 1536) + product(tokens, hidden, 1536)

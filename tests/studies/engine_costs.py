@@ -52,7 +52,7 @@ from tests.studies.rows import write_rows
 HOST = ("sequence_s", "launch_s", "request_s", "admission_s")
 NAMES_OF = {
     "vllm": (*HOST, "gap_s", "prompt_stretch"),
-    "tensorrt-llm": (*HOST, "latent_s", "gap_s", "prompt_stretch"),
+    "tensorrt-llm": (*HOST, "latent_launch_s", "latent_s", "gap_s", "prompt_stretch"),
     "sglang": (
         *("sequence_s", "request_s", "admission_s", "gap_s", "prompt_stretch", "fresh_s"),
         *("draft_s", "draft_sequence_s"),

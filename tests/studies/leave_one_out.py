@@ -128,10 +128,10 @@ def _run(row: dict[str, str]) -> LeftOut:
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 
-def median_error(runs: Iterable[LeftOut], metric: str) -> float:
-    """Median of |predicted / measured - 1|; a run without a prediction counts as 1."""
+def median_error(runs: Iterable[LeftOut], metric: str, share: float = 0.5) -> float:
+    """Median, or another quantile, of |predicted / measured - 1|; a run without a prediction counts as 1."""
     errors = [1.0 if not run.predicted else abs(math.expm1(getattr(run, metric))) for run in runs]
-    return float(np.median([error for error in errors if not math.isnan(error)] or [math.nan]))
+    return float(np.quantile([error for error in errors if not math.isnan(error)] or [math.nan], share))
 
 
 def bias(runs: Iterable[LeftOut], metric: str) -> float:
@@ -341,9 +341,9 @@ def tables(runs: Sequence[LeftOut]) -> str:
     for kind in sorted({run.kind for run in runs}):
         own = [run for run in runs if run.kind == kind]
         cells = [float(np.mean([run.predicted for run in own]))]
-        cells += [median_error(own, metric) for metric in ("tpot", "ttft")]
+        cells += [median_error(own, metric, share) for metric in ("tpot", "ttft") for share in (0.5, 0.9)]
         rows.append([kind, str(len(own)), *(f"{100.0 * cell:.3g}" for cell in cells)])
-    heads = ["class", "runs", "predicted %", "TPOT median %", "TTFT median %"]
+    heads = ["class", "runs", "predicted %", "TPOT median %", "p90 %", "TTFT median %", "p90 %"]
     sure = []
     for name, part in (("models and SKUs", _unit), ("set-ups", _tenth)):
         for kind in sorted({run.kind for run in runs}):
