@@ -214,13 +214,15 @@ class Spreads:
     """Spreads by cell, and the runs that they are made of."""
 
     runs: tuple[LeftOut, ...]
+    calm: tuple[LeftOut, ...]
     late_s: dict[SpreadKey, float]
     known: dict[tuple[str, SpreadKey], float]
 
     @classmethod
     def of(cls, runs: Sequence[LeftOut]) -> Spreads:
         """Made of some runs: prompts first, seconds beside them."""
-        spreads = cls(tuple(run for run in of_cell(runs) if run.predicted), {}, {})
+        calm = [run for run in runs if run.predicted and run.client_known and is_calm(run)]
+        spreads = cls(tuple(run for run in of_cell(runs) if run.predicted), tuple(calm), {}, {})
         spreads.late_s.update(dict.fromkeys(_engines(spreads.runs), 0.0))
         spreads.late_s.update({key: spreads._least_late_s(key) for key in spreads.late_s})
         return spreads
@@ -250,15 +252,13 @@ class Spreads:
         return math.hypot(run.prompt_share * prompts, late_s / run.ttft_s, run.stall_share * STALL_SPREAD)
 
     def _least_late_s(self, key: SpreadKey) -> float:
-        """The least seconds with which 90 % of the TTFTs of an engine and mode are held where prompts hardly wait."""
-        runs = [run for run in self.runs if _lies_in(run.key, key)]
-        needed, weight = [], []
-        for run, one in zip(runs, _counts([run.group for run in runs]), strict=True):
-            if is_calm(run):
-                of_late = max(0.0, (run.ttft / NORMAL_95) ** 2 - self.sd(run, "ttft") ** 2)
-                needed.append(run.ttft_s * math.sqrt(of_late))
-                weight.append(one)
-        return covered(np.array(needed), np.array(weight))
+        """The least seconds with which 90 % of the TTFTs of an engine and mode are held where prompts hardly wait,
+        whether tokens that drafts yield are known or not.
+        """
+        runs = [run for run in self.calm if _lies_in(run.key, key)]
+        of_late = [max(0.0, (run.ttft / NORMAL_95) ** 2 - self.sd(run, "ttft") ** 2) for run in runs]
+        needed = [run.ttft_s * math.sqrt(one) for run, one in zip(runs, of_late, strict=True)]
+        return covered(np.array(needed), np.array(_counts([run.group for run in runs])))
 
 
 def is_calm(run: LeftOut) -> bool:
