@@ -29,6 +29,7 @@ PAIR = {
     "ttft_kernel_sd": "0.1",
     "prompt_share": "1",
     "stall_share": "0",
+    "prompt_load": "0.5",
     "reason": "",
 }
 
