@@ -11,7 +11,7 @@ from planner.core import InputError
 from planner.roofline import (
     routed_load,
 )
-from planner.roofline.expert_load import _balanced
+from planner.roofline.expert_load import _packed, _shared
 
 
 def test_uniform_routing_is_what_drawing_experts_gives():
@@ -60,7 +60,7 @@ def test_copies_are_shared_and_packed_as_well_as_any_packing_can():
     """Against every packing of eight shares on two ranks of four."""
     random = np.random.default_rng(3)
     counts = random.integers(1, 60, (40, 6)).astype(float)
-    packed = _balanced(counts, 2, 2)
+    packed = _packed(-np.sort(-_shared(counts, 2), axis=1), 2)
     assert packed.sum(axis=1) == pytest.approx(counts.sum(axis=1))
     for shares in packed:
         best = min(max(shares[list(half)].sum(), shares.sum() - shares[list(half)].sum()) for half in HALVES)
