@@ -173,7 +173,7 @@ def test_a_closed_loop_is_as_long_as_asked_and_its_steady_part_stands_beside_the
     assert data("evaluate", *loop)["performance"]["rate_per_s"] > 0
     shown = run("simulate", *loop, "--requests", "400").stdout
     (whole,), (steady,) = (
-        [float(row.split(name)[1].split()[2]) for row in shown.splitlines() if row.startswith("TTFT") and name in row]
+        [float(row.split(name)[1].split()[3]) for row in shown.splitlines() if row.startswith("TTFT") and name in row]
         for name in ("simulated", "steady part")
     )
     assert steady < whole

@@ -253,7 +253,8 @@ def test_without_a_price_of_its_own_a_sku_pays_what_is_listed() -> None:
 
 
 def cost_with(sku: GpuSku, hardware: HardwareDb | None = None) -> float:
-    before = content()
+    """Fleet of one SKU with no room for what step times may be off by: those errors are drawn by the SKU's id."""
+    before = content("confidence=0.5")
     after = with_changes(before, user_hardware.changes_with_sku(before, sku, 3.0, searched=True))
     after["search"]["skus"] = [sku.id]
     plan = planner.plan(planner.load_scenario(after), hardware, simulate=False, alternatives=False)

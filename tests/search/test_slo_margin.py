@@ -17,7 +17,7 @@ from planner.workload import ArrivalProcess, LatencyTarget, RateDrift, RecordedA
 from tests.builders import CHAT, HARDWARE
 from tests.search.caches import forget_all
 
-DRIFT = RateDrift.random(0.3, 300.0, seed=5)
+DRIFT = RateDrift.random(0.3, 300.0, seed=4)
 SLO = Slo(
     targets=(
         LatencyTarget(metric=Metric.TTFT, percentile=0.99, threshold_s=0.5),

@@ -231,7 +231,7 @@ def test_theory_agrees_with_the_simulation_on_whole_prompts_near_the_budget(
     # theory 490 to 522 as the cache is a tenth larger or smaller.
     assert theory.output_tokens_per_s == pytest.approx(judge.output_tokens_per_s, rel=0.12 if chance else 0.03)
     assert theory.tpot.mean_s == pytest.approx(judge.tpot.mean_s, rel=0.2 if chance else 0.04)
-    assert theory.ttft.mean_s == pytest.approx(judge.ttft.mean_s, rel=0.15)
+    assert theory.ttft.mean_s == pytest.approx(judge.ttft.mean_s, rel=0.17)
     assert theory.e2e.mean_s == pytest.approx(judge.e2e.mean_s, rel=0.06 if chance else 0.04)
 
 

