@@ -110,7 +110,7 @@ def started(document: Path, deploy: Path, folder: Path, factor: float) -> Iterat
         site.stop()
 
 
-def record(folder: Path, rate_per_s: float = 20.0, factor: float = 1.05, apart_s: float = 600.0) -> None:
+def record(folder: Path, rate_per_s: float = 17.0, factor: float = 1.05, apart_s: float = 600.0) -> None:
     """Two scrapes of a fleet under load, as far apart as the tutorial says."""
     with (
         TemporaryDirectory() as work,
