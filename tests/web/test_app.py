@@ -170,7 +170,7 @@ def test_an_address_opens_the_same_page_again_also_with_the_back_button(by_theor
     app = small()
     first = query(app)
     number("rate", 12.0)(app)
-    number("slo.0.threshold_s", 900.0)(app)
+    number("slo.0.threshold_s", 700.0)(app)
     again = opened(query(app))
     assert query(app)["workload.rate_per_s"] == "12.0"
     assert scenario(again) == scenario(app) and headline(again) == headline(app)
