@@ -254,7 +254,7 @@ def run_of(row: Row, link: Row, settings: Row) -> ServingPoint | RefusedRun:
     try:
         for source in (row, link):
             _check_cells(source)
-        return _point_of(row, link, {name: cell for name, cell in settings.items() if len(cell) <= MAX_CELL})
+        return _point_of(row, link, settings)
     except InputError as error:
         field = error.field.removeprefix("points.").removeprefix("servingpoint.")
         place = f"points[{row.get('source_id', '')[:MAX_SHOWN] or '?'}].{field}"
@@ -380,8 +380,9 @@ class _Fields:
     """Typed access to one row, its link and its settings; later ones win, blanks do not."""
 
     def __init__(self, row: Row, link: Row, settings: Row) -> None:
-        self.row, self.link, self.settings = row, link, settings
-        self.unknown: list[str] = []
+        self.row, self.link = row, link
+        self.settings = {name: cell for name, cell in settings.items() if len(cell) <= MAX_CELL}
+        self.unknown = [f"{name[:MAX_SHOWN]} in words" for name in settings if name not in self.settings]
 
     def text(self, *names: str) -> str:
         """The first non-blank value of the names, looked up in settings, link, row."""

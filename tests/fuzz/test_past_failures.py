@@ -177,7 +177,8 @@ def test_long_lists_of_modules_are_refused(quantised: dict[str, object], words: 
 @pytest.mark.parametrize(
     ("cells", "words", "unknown"),
     [
-        ({"max_num_tokens": "7" * 5000}, "", "max_num_tokens"),
+        ({"max_num_tokens": "7" * 5000}, "", "max_num_tokens in words"),
+        ({"other_settings": "x" * 5000}, "", "other_settings in words"),
         ({"max_num_tokens": "7" * 400}, "", "max_num_tokens in words"),
         ({"client_requests": "1" * 100 + " x concurrency"}, "more than 15 digits", ""),
         ({"kv_memory_fraction": "0.5.5"}, "", "kv_memory_fraction in words"),

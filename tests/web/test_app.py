@@ -226,8 +226,8 @@ def test_several_inputs_are_one_plan_and_are_undone_one_by_one_or_dropped_at_onc
     press(app, "drop-changes")
     assert not is_marked(app) and scenario(app) == first and headline(app) == before
     number("rate", 12.75)(app)
-    number("slo.0.threshold_s", 700.0)(app)
-    number("mean-input", 1500.0)(app)
+    number("slo.0.threshold_s", 900.0)(app)
+    number("mean-input", 1250.0)(app)
     number("limits.spare_replicas", 1)(app)
     assert planned_rates == [] and is_marked(app) and headline(app) == before
     (waits,) = [item.value for item in app.caption if "not planned yet" in item.value]
@@ -274,7 +274,7 @@ def test_while_changes_are_gathered_nothing_is_begun(monkeypatch: pytest.MonkeyP
 DEARER: dict[str, Act] = {
     "tighter TPOT": number("slo.1.threshold_s", 35.0),
     "more requests": number("rate", 15.0),
-    "longer inputs": number("mean-input", 2000.0),
+    "longer inputs": number("mean-input", 1500.0),
     "spare replicas": number("limits.spare_replicas", 2),
     "more confidence": lambda app: app.slider(key="confidence").set_value(0.99).run(),
     "BF16": choice("precision", "BF16, 141 GB: meta-llama/Llama-3.3-70B-Instruct"),

@@ -72,15 +72,15 @@ def test_an_own_price_is_compared_where_none_is_listed_and_no_other_visitor_sees
 def test_the_smallest_demand_is_looked_for_on_request_only() -> None:
     page = opened()
     assert not page.success
-    page.number_input(key="cost-own-input").set_value(1.0)
-    page.number_input(key="cost-own-output").set_value(1.0)
+    page.number_input(key="cost-own-input").set_value(2.0)
+    page.number_input(key="cost-own-output").set_value(2.0)
     page.run()
     chosen = page.selectbox[0]
     fine(chosen.set_value(chosen.options.index("own price (llama-3.3-70b-instruct)")).run())
     found = press(page, "Find it").success[0].value
     # a fleet of one replica of 4 H100 is the least there is: below its break-even no fleet is cheaper
     rate = float(found.split("planned for ")[1].split(" ")[0])
-    price = own_price("llama-3.3-70b-instruct", "1.0/1.0", date(2026, 11, 21))
+    price = own_price("llama-3.3-70b-instruct", "2.0/2.0", date(2026, 11, 21))
     least = api_break_even(theory("workload.rate_per_s=0.5"), [price])[0].fleet_break_even_per_s
     assert rate == pytest.approx(least, rel=0.03)
 
