@@ -173,7 +173,7 @@ def test_slow_steps_hidden_by_little_traffic_are_not_as_planned() -> None:
 
 def test_a_full_fleet_teaches_no_step_times() -> None:
     """At 97 % of the largest rate of the true servers latencies are backlog: no factor is read into them."""
-    truth = slower(1.25)
+    truth = slower(1.15)
     rate_per_s = 0.97 * largest_stable_rate_per_s(truth, PLANNED)
     fleet = compared(running(truth, PLANNED.at_rate(rate_per_s)))
     assert fleet.measured_steps is None

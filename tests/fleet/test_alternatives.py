@@ -9,6 +9,7 @@ import pytest
 from planner.fleet import Alternative, Plan, alternatives, plan
 from planner.scenario import load_scenario
 from tests.builders import ONE_GPU_REPLICAS
+from tests.fleet.test_refinement import SLOW_ENOUGH
 
 
 def scenario(*skus: str, **search: Any) -> dict[str, Any]:
@@ -90,14 +91,15 @@ def test_an_alternative_that_costs_no_more_says_which_preference_passed_it_over(
 
 def test_a_cheaper_sku_that_was_not_measured_says_so_and_without_ties_it_is_the_plan() -> None:
     """MI300X has kernels lent by other GPUs, and is priced here a little below B200."""
+    asked = (SLOW_ENOUGH, "search.modes=[mixed]")
     alone = [
-        tied(f"search.skus=[{sku}]", "search.modes=[mixed]", "search.simplicity=0", *prices)
+        tied(*asked, f"search.skus=[{sku}]", "search.simplicity=0", *prices)
         for sku, *prices in (("b200-sxm",), ("mi300x", "prices.usd_per_gpu_hour={mi300x: 1.0}"))
     ]
     measured, borrowed = (one.cost.usd_per_hour for one in alone if one.cost is not None)
     near = (
+        *asked,
         "search.skus=[b200-sxm, mi300x]",
-        "search.modes=[mixed]",
         f"prices.usd_per_gpu_hour={{mi300x: {0.98 * measured / borrowed}}}",
     )
     passed = alternative(tied(*near), "mi300x")
