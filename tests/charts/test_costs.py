@@ -111,12 +111,12 @@ def prices(plan: Plan, *texts: str) -> Any:
 
 def test_lines_cross_where_the_engine_says_and_at_the_rate_of_a_closed_form(flat: Plan) -> None:
     """An API that is too cheap for the fleet has a line and no break-even."""
-    (found,) = prices(flat, "0.59/0.79")
+    (found,) = prices(flat, "0.8/1.0")
     assert flat.cost is not None
     rows = costs.api_cost_rows(flat, [found])
     (even,) = [row for row in rows if row["point"] == "break-even"]
     tokens = mean_tokens(flat)
-    usd = (0.59 * tokens.fresh + 0.59 * tokens.cached + 0.79 * tokens.written) / 1e6
+    usd = (0.8 * tokens.fresh + 0.8 * tokens.cached + 1.0 * tokens.written) / 1e6
     assert even["rate_per_s"] == pytest.approx(break_even_rate_per_s(flat.cost.usd_per_hour, usd))
     assert even["usd_per_month"] == pytest.approx(flat.cost.usd_per_month)
     (asked,) = [row for row in rows if row["option"] == "own price" and row["point"] == "planned"]

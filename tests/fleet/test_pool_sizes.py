@@ -233,16 +233,16 @@ def test_a_server_of_eight_runs_eight_replicas_that_cost_what_one_does() -> None
 
 
 def test_idle_gpus_go_to_the_busiest_pool_one_by_one() -> None:
-    """Six of sixteen H100 idle beside five prefill and four decode replicas: neither pool gets them all."""
+    """Six of sixteen H100 idle beside six prefill and four decode replicas: neither pool gets them all."""
     known = {"prices": {"as_of": "2026-11-21", "rdma_gbps_per_gpu": {"P": 400.0}}}
     whole, alone = (
         load_scenario({**SCENARIO, **known}, ["search.skus=[h100-sxm]", "search.modes=[disaggregated]", *changes])
-        for changes in (["workload.rate_per_s=200"], ["workload.rate_per_s=200", "prices.granularity=gpu"])
+        for changes in (["workload.rate_per_s=240"], ["workload.rate_per_s=240", "prices.granularity=gpu"])
     )
     more, fewer = (sizes(plan(one, BY_EIGHT, simulate=False, alternatives=False)) for one in (whole, alone))
     assert sum(more) == 16
     growth = [many / few for many, few in zip(more, fewer, strict=True)]
-    assert min(growth) > 1.5
+    assert min(growth) >= 1.5
 
 
 def test_limits_hold_of_replicas_that_cost_nothing() -> None:
