@@ -23,7 +23,7 @@ from tests.recorded_pages import LOADED, LOADED_CLIENT, LOADED_S, recorded_page,
 
 MODEL: dict[str, Any] = {
     "llm": "llama-3.1-8b",
-    "workload": {"rate_per_s": 20.0, "drift": "none", "lengths": {"input_tokens": 1000, "output_tokens": 200}},
+    "workload": {"rate_per_s": 10.0, "drift": "none", "lengths": {"input_tokens": 1000, "output_tokens": 200}},
     "slo": [{"metric": "tpot", "percentile": 0.9, "threshold_s": 0.03}],
 }
 LIMITS = {"max_batched_tokens": [4096], "max_running_requests": [128]}
@@ -34,7 +34,7 @@ SCENARIO: dict[str, Any] = {
 }
 SEVERAL = {**SCENARIO, "services": [{**MODEL, "name": "small", "llm": "qwen2.5-7b"}]}
 CASCADE = {"llm": "qwen2.5-7b", "least_quality": 0.8, "points": [{"escalated": 0.4, "quality": 0.9}]}
-INTERVAL = ("--interval", REQUESTS / 20.0)
+INTERVAL = ("--interval", REQUESTS / 10.0)
 
 
 def planned(folder: Path, scenario: dict[str, Any]) -> Path:
@@ -54,10 +54,10 @@ def slowed(launched: PlannedDeployment, factor: float) -> Deployment:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A plan, and a scrape of its fleet with steps that take 15 % longer than estimated."""
+    """A plan, and a scrape of its fleet with steps that take 25 % longer than estimated."""
     here = planned(tmp_path_factory.mktemp("running"), SCENARIO)
     (launched,) = read_fleet(here / "plan.json").deployments
-    (here / "metrics.txt").write_text(page(slowed(launched, 1.15), launched.workload), encoding="utf-8")
+    (here / "metrics.txt").write_text(page(slowed(launched, 1.25), launched.workload), encoding="utf-8")
     return here
 
 
@@ -73,7 +73,7 @@ def test_metrics_are_held_against_the_plan_and_the_next_plan_knows(folder: Path)
     assert "not explained by the traffic" in said and "step times as measured" in said
     found = json.loads((folder / "check.json").read_text(encoding="utf-8"))["running_fleet"]
     assert found["sku"] == "h100-sxm"
-    assert found["steps_factor"] == pytest.approx(1.15, rel=0.05)
+    assert found["steps_factor"] == pytest.approx(1.25, rel=0.05)
     reasons = {(row["metric"], row["finding"], row["reason"]) for row in found["latencies"]}
     assert ("tpot", "not explained by the traffic", "step times") in reasons
     known, again = json.dumps(found["measured_steps"]), folder / "again.json"
@@ -120,8 +120,8 @@ def labelled(text: str, model: str) -> str:
 
 
 def test_each_model_of_a_plan_turns_its_own_step_times_and_all_are_planned_again(several: Path, tmp_path: Path) -> None:
-    """Two models on one SKU, steps 15 and 5 % slower than estimated: each is found, and the next plan knows both."""
-    fleet, factors = read_fleet(several / "plan.json"), {"llama-3.1-8b": 1.15, "small": 1.05}
+    """Two models on one SKU, steps 25 and 5 % slower than estimated: each is found, and the next plan knows both."""
+    fleet, factors = read_fleet(several / "plan.json"), {"llama-3.1-8b": 1.25, "small": 1.05}
     served, metrics = served_models(fleet), tmp_path / "metrics.txt"
     pages = [
         labelled(page(slowed(one, factors[one.service]), one.workload), served[one.service])
@@ -132,7 +132,7 @@ def test_each_model_of_a_plan_turns_its_own_step_times_and_all_are_planned_again
     said = flat("check", several / "plan.json", metrics, *INTERVAL, *told)
     found = json.loads((tmp_path / "check.json").read_text(encoding="utf-8"))["running_fleets"]
     assert {name: one["running_fleet"]["steps_factor"] for name, one in found.items()} == pytest.approx(
-        factors, rel=0.04
+        factors, rel=0.06
     )
     assert "traffic as measured" in said and "step times as measured" in said
     (setting,) = re.findall(r"--set '(measured_steps[^']+)'", said)
