@@ -29,6 +29,7 @@ def test_a_quick_question_is_still_answered_so() -> None:
 
 
 def test_a_published_fleet_is_planned_within_a_quarter() -> None:
-    """226.75 servers of eight H800 on average (github.com/deepseek-ai/open-infra-index, day 6)."""
+    """278 servers of eight H800 at the peak, 226.75 on average (github.com/deepseek-ai/open-infra-index, day 6); ours
+    carries a rate that drifts by a quarter all day, with 90 % confidence."""
     gpus = decisions.known()["DeepSeek's fleet"]["fleet"].split(" × ")[0]
-    assert int(gpus.replace(",", "")) / 8.0 == pytest.approx(226.75, rel=0.25)
+    assert int(gpus.replace(",", "")) / 8.0 == pytest.approx(278.0, rel=0.25)
