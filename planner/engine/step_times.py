@@ -279,9 +279,9 @@ class StepTimer:
             if by_family:
                 family_s[operator.family] = family_s.get(operator.family, 0.0) + time.total_s * has_chunks
             bound_s += time.bound_s * has_chunks
-        overhead_s = self._own_s(steps, math.nan, 0.0)[0] - bound_s.sum(axis=0)
+        overhead_s = (own_s := self._own_s(steps, math.nan, 0.0)[0]) - bound_s.sum(axis=0)
         if self._tables.overlaps:
-            saved_s = self._one_batch._own_s(steps, math.nan, 0.0)[0] - self._own_s(steps, math.nan, 0.0)[0]
+            saved_s = self._one_batch._own_s(steps, math.nan, 0.0)[0] - own_s
             hidden_s = np.minimum(saved_s, np.interp(load.tokens, TOKENS, self.exchange[0]))
             bound_s[BOUNDS.index(Bound.LINK)] -= hidden_s
             overhead_s += hidden_s
