@@ -27,11 +27,11 @@ QUANTISATION_NAME = "hf_quant_config.json"
 _GIVE_CONFIG = "give the config.json of a decoder-only language model"
 
 
-def read_config(path: str | Path) -> dict[str, object]:
+def read_config(path: str | Path, most_bytes: int = MAX_FILE_BYTES) -> dict[str, object]:
     """The JSON object in a ``config.json``, or in the folder that contains it.
 
     Raises:
-        InputError: nothing there, not a regular file, above `MAX_FILE_BYTES` (refused before reading), not JSON,
+        InputError: nothing there, not a regular file, above `most_bytes` (refused before reading), not JSON,
             nested too deeply, or JSON that is not an object.
     """
     try:
@@ -40,8 +40,8 @@ def read_config(path: str | Path) -> dict[str, object]:
         if not place.is_file():
             raise InputError("config", str(path), f"no such file, or no {CONFIG_NAME} in it", _GIVE_CONFIG)
         size_bytes = place.stat().st_size
-        if size_bytes > MAX_FILE_BYTES:
-            raise InputError("config", str(path), f"has {size_bytes} bytes, more than {MAX_FILE_BYTES}", _GIVE_CONFIG)
+        if size_bytes > most_bytes:
+            raise InputError("config", str(path), f"has {size_bytes} bytes, more than {most_bytes}", _GIVE_CONFIG)
         raw = place.read_bytes()
     except InputError:
         raise
@@ -280,7 +280,7 @@ _TEXT_FAMILIES = {"minimax_m3_vl": "minimax_m3"}
 """Wrappers that fix the family of their ``text_config``, whatever that says (``configuration_minimax_m3_vl.py``)."""
 
 
-_ENCODERS_BESIDE = ("mimo_v2",)
+_ENCODERS_BESIDE = ("mimo_v2", "qwen2_vl", "qwen2_5_vl", "phi4_multimodal")
 """Families whose config has the sizes of the decoder and, in sections beside them, those of its encoders."""
 
 
@@ -290,7 +290,7 @@ def language_fields(fields: ConfigFields) -> ConfigFields:
     The encoders of a wrapper, or of a family that has them beside its decoder, are left out. Raises `InputError` for a
     malformed field, `UnsupportedFeatureError` for a wrapper whose ``text_config`` names no model_type.
     """
-    wrapped = fields.section("text_config")
+    wrapped = next(filter(None, map(fields.section, ("text_config", "llm_config", "language_config"))), None)
     if wrapped is None and fields.text("model_type") in _ENCODERS_BESIDE:
         kept = {key: value for key, value in fields.values.items() if key not in _MARKERS[Feature.ENCODER]}
         return ConfigFields(kept, fields.prefix)
@@ -307,18 +307,14 @@ def language_fields(fields: ConfigFields) -> ConfigFields:
     return ConfigFields({**outer, **inner, "text_config": None}, wrapped.prefix)
 
 
-def refuse_unmodelled(fields: ConfigFields, supported: Mapping[str, Collection[Feature]]) -> None:
-    """Refuse a config with features that are not modelled in its family, all of them named in one line.
-
-    `supported` holds the features modelled in every model_type.
+def refuse_unmodelled(fields: ConfigFields, modelled: Collection[Feature]) -> None:
+    """Refuse a config with features other than those modelled in its family, all of them named in one line.
 
     Raises:
-        UnsupportedFeatureError: the config has another feature, or its model_type is not in `supported`.
-        InputError: a field that says so is malformed.
+        UnsupportedFeatureError: the config has another feature.
+        InputError: a field that says so is malformed, or no model_type names the family.
     """
     model_type = fields.text("model_type")
-    fix = f"use a model of one of the families {', '.join(supported)}"
-    modelled = supported.get(model_type or "", ())
     features = [(key, feature) for feature, keys in _MARKERS.items() for key in keys if fields.values.get(key)]
     features += _layer_type_features(fields)
     if sliding_window(fields):
@@ -329,11 +325,9 @@ def refuse_unmodelled(fields: ConfigFields, supported: Mapping[str, Collection[F
         of_type = f" (model_type {shorten(model_type)})" if model_type else ""
         named = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
         bound = f"{named} {'are' if len(names) > 1 else 'is'} not modelled{of_type}"
-        raise UnsupportedFeatureError(fields.path(key), fields.values.get(key), bound, fix)
+        raise fields.unmodelled(key, fields.values.get(key), bound)
     if model_type is None:
-        raise InputError(fields.path("model_type"), "(missing)", "a decoder config names its family", fix)
-    if model_type not in supported:
-        raise UnsupportedFeatureError(fields.path("model_type"), model_type, "this family is not modelled", fix)
+        raise fields.wrong("model_type", "(missing)", "a decoder config names its family", _GIVE_CONFIG)
 
 
 def refuse_experts(fields: ConfigFields) -> None:
@@ -348,7 +342,7 @@ def refuse_experts(fields: ConfigFields) -> None:
 
 def _layer_type_features(fields: ConfigFields) -> list[tuple[str, Feature]]:
     """Features that the types of layers mean, each with its key."""
-    kinds = [kind for kind in dict.fromkeys(fields.texts("layer_types")) if kind != FULL_ATTENTION]
+    kinds = [kind for kind in dict.fromkeys(fields.texts("layer_types")) if kind not in (FULL_ATTENTION, "attention")]
     features = [("layer_types", _LAYER_TYPES.get(kind, Feature.OTHER_LAYERS)) for kind in kinds]
     if set(fields.integers("attn_type_list")) - {_FULL_ATTENTION_CODE}:
         features.append(("attn_type_list", Feature.LINEAR))

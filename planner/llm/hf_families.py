@@ -1,16 +1,20 @@
 """Families of decoders: what a ``model_type`` fixes beside the sizes in its ``config.json``.
 
-One row of `FAMILIES` per ``model_type``, as its ``modeling_<model_type>.py`` in Hugging Face Transformers defines
-it; the arrangements of blocks a row names are read in `planner.llm.hf_layers`. To support another family, add a row.
+Plain decoders are rows of ``presets/decoder_families.csv``, and one that has no row is read by its fields alone
+(`planner.llm.hf_usual`). The others are rows of `FAMILIES`, each as ``modeling_<model_type>.py`` in Hugging Face
+Transformers defines it; the arrangements of blocks a row names are read in `planner.llm.hf_layers`.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import NamedTuple
 
-from planner.llm.hf_config import ConfigFields, Feature
+from planner.core import preset_rows
+from planner.llm.hf_config import ConfigFields, Feature, refuse_unmodelled
 from planner.llm.hf_hybrid import (
     kimi_attentions,
     kimi_experts,
@@ -63,6 +67,16 @@ from planner.llm.hf_sparse import (
     shared_choices,
     typed_experts,
 )
+from planner.llm.hf_usual import (
+    alternating_spans,
+    indexed_state_spaces,
+    parallel_attentions,
+    parallel_feed_forwards,
+    refuse_unsaid,
+    usual_attentions,
+    usual_feed_forwards,
+    with_usual_names,
+)
 from planner.llm.layers import Attention, DecoderLayers, FeedForward, LayerEmbedding, LayerGroup, NormKind
 
 Blocks = tuple[Attention | None, FeedForward | None]
@@ -85,6 +99,7 @@ class ModelFamily(NamedTuple):
         prediction: reader of the blocks of a multi-token-prediction module that does not repeat the last layer.
         has_modules: checkpoints hold the multi-token-prediction modules that their configs name.
         layer_embedding: reader of the embedding of single layers, of a family that may have one.
+        usual: its sizes have any of their usual names (`planner.llm.hf_usual`).
     """
 
     feed_forwards: Callable[[ConfigFields], FeedForwards] = gated_layers
@@ -99,6 +114,7 @@ class ModelFamily(NamedTuple):
     prediction: Callable[[ConfigFields, AttentionTraits], Blocks | None] | None = None
     has_modules: bool = True
     layer_embedding: Callable[[ConfigFields], LayerEmbedding | None] | None = None
+    usual: bool = False
 
 
 _KV = ("num_key_value_heads",)
@@ -160,11 +176,55 @@ _BLOCK_SPARSE = ModelFamily(
     frozenset({Feature.SPARSE_BLOCKS, Feature.SPARSE_INDEX, Feature.SHARED_EXPERTS, Feature.LEADING_DENSE}),
     has_modules=False,
 )
-_DEEPSEEK_MOE = ModelFamily(deepseek_experts, same_latent, models=_DEEPSEEK)
+_DEEPSEEK_MOE = ModelFamily(typed_experts, same_latent, models=_DEEPSEEK)
 
 _DEEPSEEK_V4 = ModelFamily(hash_experts, compressed_attentions, models=_COMPRESSED, prediction=compressed_prediction)
 
-FAMILIES: dict[str, ModelFamily] = {
+_USUAL = frozenset({Feature.LATENT, Feature.WINDOW, Feature.HYBRID, Feature.SHARED_EXPERTS, Feature.LEADING_DENSE})
+_USUAL |= {Feature.INTERLEAVED}
+
+
+def _usual_family(row: Mapping[str, str]) -> ModelFamily:
+    """A family as its row of ``decoder_families.csv`` says; an empty cell: as its fields say, or as Llama has it."""
+    biases = {name: row[name] == "yes" if row.get(name) else name for name in ("qkv_bias", "output_bias")}
+    named_norm = row.get("qk_norm")
+    return ModelFamily(
+        partial(
+            usual_feed_forwards,
+            gated=row.get("gated") != "no",
+            bias=row["mlp_bias"] == "yes" if row.get("mlp_bias") else None,
+        ),
+        usual_attentions,
+        AttentionTraits(
+            **biases,
+            qk_norm=QkNorm(named_norm or QkNorm.SHARED),
+            qk_norm_flag=None if named_norm else "use_qk_norm",
+            sinks=row.get("sinks") == "yes",
+            output_gate=row.get("output_gate") == "yes",
+        ),
+        _USUAL,
+        tied=row.get("tied") == "yes",
+        norm=NormKind(row.get("norm") or NormKind.RMS),
+        norms_per_layer=int(row.get("norms_per_layer") or 2),
+        defaults=json.loads(row.get("defaults") or "{}"),
+        position_offset=int(row["position_offset"]) if row.get("position_offset") else None,
+        usual=True,
+    )
+
+
+_UNKNOWN = _usual_family({})
+_TABLE = {row["model_type"]: row for row in preset_rows("decoder_families.csv")}
+_ROWS = {model_type: _usual_family(row) for model_type, row in _TABLE.items() if not row["refused"]}
+_MAMBA = _USUAL | {Feature.STATE_SPACE, Feature.LINEAR}
+
+FAMILIES: dict[str, ModelFamily] = _ROWS | {
+    "bamba": _ROWS["bamba"]._replace(attentions=indexed_state_spaces, models=_MAMBA),
+    "falcon_h1": _ROWS["falcon_h1"]._replace(
+        feed_forwards=parallel_feed_forwards, attentions=parallel_attentions, models=_MAMBA
+    ),
+    "gpt_neo": _ROWS["gpt_neo"]._replace(attentions=alternating_spans),
+    "granitemoehybrid": _ROWS["granitemoehybrid"]._replace(models=_MAMBA),
+    "olmo_hybrid": _ROWS["olmo_hybrid"]._replace(attentions=linear_and_full, models=_USUAL | {Feature.LINEAR}),
     "llama": ModelFamily(attention=_FLAGGED_BIAS),
     "mistral": ModelFamily(attention=_FLAGGED_BIAS._replace(required=_KV), models=_WINDOW, defaults=_MISTRAL_WINDOW),
     "mixtral": ModelFamily(local_experts, attention=AttentionTraits(required=_KV), models=_WINDOW),
@@ -305,14 +365,35 @@ modules of MiMo-V2-Flash are those of its report (arXiv:2601.02780, abstract); i
 names modules that no checkpoint of M2 and M3 holds (github.com/MiniMax-AI/MiniMax-M2.7/issues/16;
 ggml-org/llama.cpp#24908)."""
 
-MODELLED: dict[str, frozenset[Feature]] = {model_type: family.models for model_type, family in FAMILIES.items()}
-"""Features modelled in every family."""
+
+def family_of(fields: ConfigFields) -> ModelFamily:
+    """The family that a config names; of one that is not known, what its fields say. Raises `InputError`."""
+    return FAMILIES.get(fields.text("model_type") or "", _UNKNOWN)
 
 
-def with_defaults(fields: ConfigFields) -> ConfigFields:
-    """The fields with the class defaults of their family where a key is absent. Raises `InputError`."""
-    family = FAMILIES.get(fields.text("model_type") or "")
-    return ConfigFields({**family.defaults, **fields.values}, fields.prefix) if family else fields
+def is_known(fields: ConfigFields) -> bool:
+    """True if a family of its own is known of a config. Raises `InputError`."""
+    return fields.text("model_type") in FAMILIES
+
+
+def decoder_fields(fields: ConfigFields) -> ConfigFields:
+    """The fields of a decoder as readers know them: class defaults of its family, usual names, nothing unmodelled.
+
+    Raises:
+        InputError: a malformed field. UnsupportedFeatureError: a feature that is not modelled, by name.
+    """
+    model_type = fields.text("model_type") or ""
+    if model_type in _TABLE and _TABLE[model_type]["refused"]:
+        raise fields.unmodelled(
+            "model_type", model_type, f"is of {_TABLE[model_type]['refused']}, which is not modelled"
+        )
+    family = family_of(fields)
+    given = ConfigFields({**family.defaults, **fields.values}, fields.prefix)
+    read = with_usual_names(given) if family.usual else given
+    refuse_unmodelled(read, family.models)
+    if not is_known(fields):
+        refuse_unsaid(given)
+    return read
 
 
 def learned_positions(fields: ConfigFields, family: ModelFamily) -> int:
@@ -359,7 +440,7 @@ def prediction_layers(fields: ConfigFields, layers: DecoderLayers) -> tuple[Laye
     config names. Raises `InputError` for a malformed count.
     """
     count = fields.count("num_nextn_predict_layers") or fields.count("mtp_num_hidden_layers")
-    family = FAMILIES.get(fields.text("model_type") or "", ModelFamily())
+    family = family_of(fields)
     if not family.has_modules:
         return None, 0
     named = family.prediction(fields, family.attention) if family.prediction is not None and count else None

@@ -20,9 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from planner.core import InputError, UnknownNameError, preset
-from planner.llm.hf_config import CONFIG_NAME, QUANTISATION_NAME
+from planner.llm.checkpoints import SIXTEEN_BIT, main_format
+from planner.llm.hf_config import CONFIG_NAME, QUANTISATION_NAME, read_config
+from planner.llm.sizes import encoder_parameters, mtp_parameters, parameters
 from planner.llm.spec import LlmSpec, id_of
 
+INDEX_NAME = "model.safetensors.index.json"
+"""File beside ``config.json`` that says which tensors there are, and how many bytes or parameters they have in all."""
+MAX_INDEX_BYTES = 100_000_000
+"""Largest index that is read; that of DeepSeek-V3, of 91,991 tensors, has 9 MB."""
+COUNT_TOLERANCE = 0.01
+"""How far counted parameters may be from the index: a choice, above what norms, biases and buffers come to."""
 PREFIX = "hf:"
 """Prefix of a name on the Hub, where a preset or a path could be meant too."""
 DEFAULT_CACHE = Path("~/.cache/huggingface/hub")
@@ -57,7 +65,7 @@ def load_from_hub(model: str, *, cache_dir: str | Path | None = None, offline: b
     """
     address = model.removeprefix(PREFIX)
     if address and _exists(address, folder=True):
-        return LlmSpec.from_config(address)
+        return held_against_index(LlmSpec.from_config(address), address)
     name, _, revision = address.partition("@")
     if not _NAME.fullmatch(name) or ".." in address or (revision and not _REVISION.fullmatch(revision)):
         bound = "is neither a name on the Hugging Face Hub nor a folder"
@@ -69,7 +77,7 @@ def load_from_hub(model: str, *, cache_dir: str | Path | None = None, offline: b
     _fetched_file(name, QUANTISATION_NAME, revision, cache_dir, offline)  # beside it; most models have none
     plain = name.rsplit("/", maxsplit=1)[-1]
     source = f"https://huggingface.co/{name}" + (f"/tree/{revision}" if revision else "")
-    return LlmSpec.from_config(config, id=id_of(plain), name=plain, source=source)
+    return held_against_index(LlmSpec.from_config(config, id=id_of(plain), name=plain, source=source), config)
 
 
 def _is_reachable(name: str, revision: str) -> bool:
@@ -201,7 +209,38 @@ def _from_path(path: str, presets: tuple[str, ...]) -> LlmSpec:
     if near and not _exists(path):
         hub = f", or {PREFIX}{path} where that is its name on the Hugging Face Hub" if path.count("/") == 1 else ""
         raise InputError("llm", path, "no such file or folder", f"give a config.json, or the preset {near[0]}{hub}")
-    return LlmSpec.from_config(path)
+    return held_against_index(LlmSpec.from_config(path), path)
+
+
+def held_against_index(llm: LlmSpec, path: str | Path) -> LlmSpec:
+    """The model read from a folder or its ``config.json``, if the safetensors index beside it counts as much.
+
+    Held are checkpoints of 16 and 32 bits; a missing index and one without totals hold nothing. Prediction modules may
+    be in the index or not; encoders that were left out of the model may be in it.
+
+    Raises:
+        InputError: the counts differ by more than `COUNT_TOLERANCE`, or the index cannot be read.
+    """
+    place = Path(path).expanduser()
+    index = (place if place.is_dir() else place.parent) / INDEX_NAME
+    sixteen_bit = main_format(llm, llm.native_precision)[0] in SIXTEEN_BIT
+    if (place.is_file() and place.name != CONFIG_NAME) or not sixteen_bit or not index.is_file():
+        return llm
+    totals = read_config(index, MAX_INDEX_BYTES).get("metadata")
+    totals = totals if isinstance(totals, dict) else {}
+    stated, size = totals.get("total_parameters"), totals.get("total_size")
+    if not stated and isinstance(size, int | float):
+        config = read_config(path)
+        stated = size / (4 if (config.get("dtype") or config.get("torch_dtype")) == "float32" else 2)
+    if not isinstance(stated, int | float) or stated <= 0:
+        return llm
+    least = parameters(llm) + encoder_parameters(llm)
+    most = least + mtp_parameters(llm) if "without the" not in llm.source else float("inf")
+    if not least * (1.0 - COUNT_TOLERANCE) <= stated <= most * (1.0 + COUNT_TOLERANCE):
+        bound = f"its fields come to {least:,} parameters, {INDEX_NAME} beside it says {stated:,.0f}"
+        fix = "take both files from one checkpoint; blocks that its fields do not describe are not modelled"
+        raise InputError("config", str(path), bound, fix)
+    return llm
 
 
 def _exists(path: str, *, folder: bool = False) -> bool:

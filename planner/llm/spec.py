@@ -27,17 +27,16 @@ from planner.llm.hf_config import (
     language_fields,
     read_config,
     read_quantisation,
-    refuse_unmodelled,
 )
 from planner.llm.hf_families import (
-    FAMILIES,
-    MODELLED,
+    decoder_fields,
     decoder_layers,
+    family_of,
+    is_known,
     layer_groups,
     layer_order,
     learned_positions,
     prediction_layers,
-    with_defaults,
 )
 from planner.llm.hf_quantisation import native_precision
 from planner.llm.hf_vision import vision_encoder
@@ -138,16 +137,18 @@ class LlmSpec(Frozen):
         else:
             raise InputError("config", config, "is neither a mapping nor a path", "give a dict or a config.json")
         try:
-            language = with_defaults(language_fields(fields))
-            refuse_unmodelled(language, MODELLED)
+            named = language_fields(fields)
+            language = decoder_fields(named)
             name = name or fields.text("_name") or place or str(language.text("model_type"))
             source = source or fields.text("_source") or read_from
-            wrapped = language.prefix != fields.prefix or fields.values.keys() - language.values.keys()
+            wrapped = named.prefix != fields.prefix or fields.values.keys() - named.values.keys()
             encoder = vision_encoder(fields)
             if encoder is not None and fields.values.get("audio_config"):
                 source = f"{source}; without the audio encoder of {fields.text('model_type')}"
             elif encoder is None and wrapped:
                 source = f"{source}; the language model only, without the encoders of {fields.text('model_type')}"
+            if language.values.get("tie_word_embeddings") is None and not is_known(language):
+                source = f"{source}; embeddings and head counted apart, as tie_word_embeddings is absent"
             return _spec(language, id or id_of(name), name, source, encoder)
         except RecursionError:
             raise InputError("config", "(nested)", "is nested too deeply", "give a plain config.json") from None
@@ -269,7 +270,7 @@ def _fields_of(path: str | Path) -> ConfigFields:
 
 
 def _spec(fields: ConfigFields, id: str, name: str, source: str, encoder: VisionEncoder | None) -> LlmSpec:
-    family = FAMILIES[str(fields.text("model_type"))]
+    family = family_of(fields)
     hidden, layers = fields.size("hidden_size"), decoder_layers(fields, family)
     mtp, mtp_layers = prediction_layers(fields, layers)
     return LlmSpec(
