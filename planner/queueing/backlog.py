@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from planner.core import FloatArray, compiled
+from planner.core import FloatArray, InputError, compiled
 from planner.queueing.lattice import (
     ComplexArray,
     descent_filter,
@@ -295,8 +295,7 @@ def solve_backlog(
 
     Args:
         server: chunk budget and step times.
-        regime: running number, chunk and idleness; the caller makes sure that a full step serves more than arrives
-            meanwhile.
+        regime: running number, chunk and idleness; a full step serves more than arrives meanwhile.
         arrivals: the stream of prompt tokens.
         cells: resolution, `FINE_CELLS` or `COARSE_CELLS`.
         real_costs: a step of one shrunk prompt takes the shrunk share of a real one's time, instead of a short one's:
@@ -305,11 +304,14 @@ def solve_backlog(
     Returns:
         The backlog [tokens] at the starts of steps, with the durations of the steps [s].
 
-    Raises InputError when a step time is not finite and positive.
+    Raises InputError when a step time is not finite and positive, or full steps do not keep up.
     Source: a bulk-service queue with state-dependent service, Asmussen, Applied Probability and Queues (2003), chapters
     VIII (Wiener-Hopf factors) and X; the factor as in `descent_filter`.
     """
     full_s = step_duration_s(server, regime.full_running, regime.chunk)
+    if not arrivals.tokens_per_s * full_s < regime.chunk:
+        bound = f"must be below the {regime.chunk / full_s:g} tokens/s of full steps"
+        raise InputError("arrivals.tokens_per_s", arrivals.tokens_per_s, bound, "lower the rate")
     reach = _reach(server, regime, arrivals, full_s)
     chunk = min(regime.chunk, reach)
     if chunk < regime.chunk:

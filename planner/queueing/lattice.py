@@ -91,7 +91,8 @@ def descent_filter(jump: FloatArray, rate: float, down: int, size: int) -> Float
     point, where the logarithm has no singularity near by on either side.
 
     Args:
-        jump: distribution of one batch on 0, 1, 2, ... cells, shape (n,), n <= size.
+        jump: distribution of one batch on 0, 1, 2, ... cells, shape (n,), n <= size; its cells and `down` have no
+            common divisor.
         rate: mean batches per step.
         down: cells served per step, >= 1; must exceed rate * mean batch.
         size: coefficients wanted.
@@ -115,15 +116,15 @@ def descent_filter(jump: FloatArray, rate: float, down: int, size: int) -> Float
     turn, around, shrunk = 2.0 * math.pi / length, 1.0 + 0.0j, math.exp(-tilt)
     once = complex(math.cos(turn), math.sin(turn))
     for k in range(length // 2 + 1):
-        if k == 0 and tilt == 0.0:
-            tilted[k] = math.log(down - rate * mean)
-            continue
         above = cis(rate * tilted[k].imag + turn * k * down)
         above = above * math.exp(rate * (tilted[k].real - 1.0) - tilt * down) - 1.0
         ratio = above * (shrunk * around - 1.0).conjugate()
         square = (shrunk * around.real - 1.0) ** 2 + (shrunk * around.imag) ** 2
-        size_log = 0.5 * math.log((ratio.real**2 + ratio.imag**2) / square**2)
-        tilted[k] = complex(size_log, math.atan2(ratio.imag, ratio.real))
+        if square > 0.0:
+            size_log = 0.5 * math.log((ratio.real**2 + ratio.imag**2) / square**2)
+            tilted[k] = complex(size_log, math.atan2(ratio.imag, ratio.real))
+        else:
+            tilted[k] = math.log(down - rate * mean)
         around *= once
     cepstrum = np.fft.irfft(tilted, length)
     cepstrum[: length // 2] = 0.0

@@ -81,6 +81,8 @@ class BatchServer:
 def step_durations_s(server: BatchServer, running: ArrayLike, prompt_tokens: ArrayLike) -> FloatArray:
     """Durations [s] of steps, checked.
 
+    Prompts beside less than one running sequence on average meet one or none: tau = (1 - n) tau(0, p) + n tau(1, p).
+
     Args:
         server: one server.
         running: running sequences in the step, any shape.
@@ -96,12 +98,24 @@ def step_durations_s(server: BatchServer, running: ArrayLike, prompt_tokens: Arr
     if n.shape != p.shape:  # np.broadcast_arrays takes as long as the step times of a short array
         n, p = n + np.zeros(p.shape), p + np.zeros(n.shape)
     durations = np.asarray(server.step_s(n, p), dtype=np.float64)
+    if _any_below_one(n.ravel(), p.ravel()):
+        few = (n > 0.0) & (n < 1.0) & (p > 0.0)
+        none_s, one_s = (np.asarray(server.step_s(number, p)) for number in (np.zeros_like(n), np.ones_like(n)))
+        durations = np.where(few, (1.0 - n) * none_s + n * one_s, durations)
     if not _are_usable(durations.ravel()):
         bad = ~(np.isfinite(durations) & (durations > 0.0))
         where = f"{float(n[bad].flat[0]):g} running, {float(p[bad].flat[0]):g} prompt tokens"
         fix = f"check the step time of {where}"
         raise InputError("server.step_s", float(durations[bad].flat[0]), "must be finite and > 0 s", fix)
     return durations
+
+
+@compiled
+def _any_below_one(running: FloatArray, prompt_tokens: FloatArray) -> bool:
+    found = False
+    for place in range(running.size):
+        found = found or (0.0 < running[place] < 1.0 and prompt_tokens[place] > 0.0)
+    return found
 
 
 @compiled
@@ -174,7 +188,8 @@ def largest_mixed_rate(server: BatchServer, lengths: TokenLengths) -> float:
 
     Per step, x requests come and go. The budget C holds their prompts and one token of each running sequence,
     x (E[L] + E[O-1]) <= C, and each holds a slot for its decode steps and its prefill steps, x (E[O-1] + s) <= B. The
-    smaller x binds; the rate is x over the duration of such a step.
+    smaller x binds; the rate is x over the duration of such a step, and at most that at which steps of nothing but
+    prompts keep up: a server whose largest steps are its slowest per token does not recover from them.
 
     Args:
         server: one server.
@@ -260,7 +275,9 @@ def mixed_limit(server: BatchServer, lengths: CondensedLengths) -> FluidLimit:
         step_s = step_duration_s(server, by_tokens * gaps, max_batched_tokens - by_tokens * gaps)
         return FluidLimit(by_tokens / step_s, PROMPTS, by_tokens * gaps, step_s, prefill_steps)
     step_s = _step_with_all_slots_taken_s(server, lengths, by_slots)
-    return FluidLimit(by_slots / step_s, RUNNING, by_slots * gaps, step_s, prefill_steps)
+    largest = min(max_batched_tokens, slots * lengths.mean_prompt)
+    keeps_up = largest / (lengths.mean_prompt * step_duration_s(server, 0.0, max(largest, 1.0)))
+    return FluidLimit(min(by_slots / step_s, keeps_up), RUNNING, by_slots * gaps, step_s, prefill_steps)
 
 
 def _step_with_all_slots_taken_s(server: BatchServer, lengths: CondensedLengths, per_step: float) -> float:

@@ -41,3 +41,9 @@ def test_a_walk_that_descends_by_single_cells_has_a_trivial_factor(load: float, 
     """All that 1 - z^-1 E[z^A] has in powers of 1/z is its pole: the walk never skips a cell on its way down."""
     coefficients = descent_filter(np.array([0.0, 0.0, 0.5, 0.5]), load / 2.5, 1, size)
     assert coefficients[1:] / coefficients[0] == pytest.approx(np.zeros(size - 1), abs=1e-6)
+
+
+def test_a_walk_too_near_saturation_for_a_tilt_is_factored_all_the_same() -> None:
+    """Its pole at 1 is divided out, and what is left is that of a walk that never skips a cell: nothing."""
+    coefficients = descent_filter(np.array([0.0, 0.0, 0.5, 0.5]), (1.0 - 1e-7) / 2.5, 1, 2048)
+    assert coefficients[1:] / coefficients[0] == pytest.approx(np.zeros(2047), abs=1e-2)

@@ -53,6 +53,12 @@ class TestLoadToZero:
         assert latency.ttft.mean_s == pytest.approx(alone, rel=1e-4)
         assert latency.ttft.quantile_s(0.99) == pytest.approx(alone, rel=1e-4)
 
+    def test_kernels_of_decodes_cost_nothing_where_none_runs(self) -> None:
+        """However few run on average, a step beside none is one beside none."""
+        server = BatchServer(lambda n, p: 0.01 + 1e-5 * (n + p) + 0.002 * (n > 0.0), 256, 256)
+        latency = mixed_pool(server, poisson(1e-6), TokenLengths.constant(1000, 50))
+        assert latency.ttft.mean_s == pytest.approx(4 * 0.01 + 1e-5 * 1000, rel=1e-4)
+
     def test_tpot_is_a_step_of_one(self) -> None:
         alone = float(LLAMA_70B(np.array(1.0), np.array(0.0)))
         lengths = TokenLengths.constant(1000, 50)
@@ -273,3 +279,38 @@ class TestDistributions:
 def test_a_step_time_that_cannot_be_is_named(step_s: float) -> None:
     with pytest.raises(InputError, match=r"server\.step_s = .*: must be finite and > 0 s. Fix: check the step time of"):
         mixed_pool(flat(step_s), poisson(1.0), TokenLengths.constant(100, 10))
+
+
+@given(
+    tokens=st.tuples(st.floats(0.0, 6.0), st.floats(0.0, 4.0)),
+    sizes=st.tuples(st.floats(0.0, 6.0), st.floats(0.0, 4.0)),
+    costs=st.tuples(st.floats(-4.0, -1.0), st.floats(-8.0, -3.0), st.floats(-8.0, -2.0), st.floats(-6.0, -2.0)),
+    load=st.sampled_from([1e-9, 0.1, 0.5, 0.9, 0.98, 0.999]),
+    scv=st.sampled_from([0.02, 0.25, 1.0, 16.0]),
+    spread=st.sampled_from([0.0, 0.3, 2.0]),
+)
+@settings(max_examples=40)
+def test_every_pool_that_a_scenario_may_describe_has_an_answer(
+    tokens: tuple[float, float],
+    sizes: tuple[float, float],
+    costs: tuple[float, float, float, float],
+    load: float,
+    scv: float,
+    spread: float,
+) -> None:
+    """Prompts of 1 to 10^6 tokens, budgets of 1 to 10^6, 1 to 10^4 places, steps that take more than their share."""
+    base, per_prompt, per_decode, beside = np.power(10.0, costs)
+    middles = np.power(10.0, tokens)[:, None] * np.exp(spread * np.array([-1.0, 0.0, 1.5]))
+    lengths = TokenLengths.from_pairs(*np.clip(np.rint(middles), 1.0, 1e6).astype(np.int64))
+    budget, slots = (round(10.0**size) for size in sizes)
+    server = BatchServer(
+        lambda n, p: base + per_prompt * p * (1.0 + 9.0 * p / budget) + per_decode * n + beside * (n > 0.0),
+        budget,
+        slots,
+    )
+    for pool, largest in zip(POOLS, LARGEST, strict=True):
+        rate = largest(server, lengths)
+        if rate < np.inf and lengths.inputs.max() / server.max_batched_tokens < 1e4:
+            found = pool(server, poisson(load * rate, scv), lengths)
+            for distribution in (found.ttft, found.tpot, found.e2e, found.itl):
+                assert np.all(np.isfinite(distribution.support_s)) and np.all(distribution.support_s >= 0.0)
