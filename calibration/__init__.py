@@ -9,7 +9,7 @@ what predicts. This package is the only importer of torch, inside functions: the
 an engine adds to its kernels. Its names are offered here, for the planner's commands and pages.
 """
 
-from calibration.serving import accuracy, benchmark_files, engine_fit, predict, scoreboard
+from calibration.serving import accuracy, benchmark_files, engine_fit, predict, run_checks, scoreboard
 from calibration.serving.accuracy import (
     FITTED,
     HELD_OUT,
@@ -65,6 +65,7 @@ __all__ = [
     "read_serving_runs",
     "read_startup_file",
     "read_startup_log",
+    "run_checks",
     "scoreboard",
     "serving_class",
     "settings_of_flags",

@@ -54,6 +54,33 @@ LABELS = ("", "bf16", "fp8", "int4", "fp4")
 """Labels of precision that points are predicted by; blank is the checkpoint's own."""
 
 
+class Stated(NamedTuple):
+    """What a file says of a run beside what is used of it; None, or empty, where it does not.
+
+    Attributes:
+        e2e_s, duration_s: mean of whole requests, and of the run [s].
+        e2e_per_token_s: mean of E2E over output tokens. server_tpot_s: TPOT by the server's own metrics [s].
+        requests_per_s, output_tokens_per_s: of the whole run.
+        output_tokens: mean of a request, not rounded.
+        model, gpu, engine: as named. tp: tensor-parallel GPUs.
+    """
+
+    e2e_s: float | None = None
+    duration_s: float | None = None
+    e2e_per_token_s: float | None = None
+    server_tpot_s: float | None = None
+    requests_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    output_tokens: float | None = None
+    model: str = ""
+    gpu: str = ""
+    engine: str = ""
+    tp: int | None = None
+
+
+_NOTHING_ELSE = Stated()
+
+
 @dataclass(frozen=True)
 class BenchmarkRun:
     """One run of a benchmark client.
@@ -68,6 +95,7 @@ class BenchmarkRun:
         drawn: (inputs, outputs) of every request, where they were saved.
         mean_ttft_s, mean_tpot_s: measured.
         unknown: what the file does not say.
+        said: what else it says, to hold the run against (`calibration.serving.run_checks`).
     """
 
     id: str
@@ -84,6 +112,7 @@ class BenchmarkRun:
     ramp_s: float = 0.0
     drawn: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     unknown: tuple[str, ...] = ()
+    said: Stated = _NOTHING_ELSE
 
 
 NO_RUN = BenchmarkRun("none", "none", 1, 1, 1, 1.0, 1.0)
@@ -269,12 +298,15 @@ def _runs(documents: Sequence[Any], name: str, input_tokens: int | None) -> Benc
             raise InputError(at, document, "is not a JSON object", "give a result file of a benchmark client")
         if isinstance(document.get("benchmarks"), list):
             benchmarks = [_JsonNode(at, benchmark) for benchmark in document["benchmarks"]]
-            runs += [_guidellm_run(node, f"{name}#{len(runs) + i}") for i, node in enumerate(benchmarks)]
+            found_runs = [(_guidellm_run(node, f"{name}#{len(runs) + i}"), node) for i, node in enumerate(benchmarks)]
+            runs += [replace(run, said=_stated(node, run.client)) for run, node in found_runs]
         else:
-            found = _run_reader(document, at)(_JsonNode(at, document), f"{name}#{number}")
+            node = _JsonNode(at, document)
+            found = _run_reader(document, at)(node, f"{name}#{number}")
             if isinstance(found, str):
                 left_out.append(f"{name}#{number}: {found}")
             else:
+                found = replace(found, said=_stated(node, found.client))
                 runs.append(found if found.input_tokens else _with_inputs(found, input_tokens))
     if not runs:
         bound = f"holds no benchmark run that can be used ({'; '.join(left_out[:3]) or 'it is empty'})"
@@ -666,6 +698,73 @@ def _mlperf_run(node: _JsonNode, name: str) -> BenchmarkRun | str:
         mean_tpot_s=1e-9 * number("Mean Time to Output Token (ns)"),
         unknown=("lengths, of which only the output tokens per second are said", "requests beyond min_query_count"),
     )
+
+
+_SUCCESS, _STAGE = "metrics.{}.successful.mean", "successes.{}"
+_FLAT: Mapping[str, tuple[str, ...]] = {
+    "e2e_s": ("mean_e2el_ms:0.001", "mean_e2e_latency_ms:0.001"),
+    "duration_s": ("duration",),
+    "requests_per_s": ("request_throughput",),
+    "output_tokens_per_s": ("output_throughput",),
+    "model": ("model_id", "server_info.model_path", "server_info.served_model_name"),
+    "tp": ("server_info.tp_size",),
+}
+STATED_AT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "vllm": _FLAT,
+    "sglang": _FLAT | {"engine": ("backend",)},
+    "guidellm": {
+        "e2e_s": (_SUCCESS.format("request_latency"),),
+        "requests_per_s": (_SUCCESS.format("requests_per_second"),),
+        "output_tokens": (_SUCCESS.format("output_token_count"),),
+        "model": ("config.backend.model", "args.backend.model", "benchmarker.backend.model", "worker.backend_model"),
+    },
+    "aiperf": {
+        "e2e_s": ("request_latency.avg:unit",),
+        "duration_s": ("benchmark_duration.avg:unit",),
+        "requests_per_s": ("request_throughput.avg",),
+        "output_tokens_per_s": ("output_token_throughput.avg",),
+        "output_tokens": ("output_sequence_length.avg",),
+        "model": ("input_config.endpoint.model_names", "input_config.model_names", "input_config.model"),
+    },
+    "inference-perf": {
+        "e2e_s": (_STAGE.format("latency.request_latency.mean"),),
+        "e2e_per_token_s": (_STAGE.format("latency.normalized_time_per_output_token.mean"),),
+        "server_tpot_s": ("server_metrics.time_per_output_token.mean",),
+        "output_tokens": (_STAGE.format("output_len.mean"),),
+        "model": ("model_name",),
+    },
+    "LLMPerf": {"model": ("model",)},
+    "InferenceX": {
+        "e2e_s": ("mean_e2el",),
+        "model": ("model", "infmax_model_prefix"),
+        "gpu": ("hw",),
+        "engine": ("framework",),
+        "tp": ("tp",),
+    },
+}
+"""Where each client states what `Stated` holds: keys joined by dots, with the factor to SI, or the key of the unit,
+behind a colon; the first that is there counts. Sources: as of their readers; ``server_info`` is SGLang's since 0.5."""
+
+
+def _stated(node: _JsonNode, client: str) -> Stated:
+    """What a run says of itself beside what its reader takes; figures that are not positive count as not said."""
+    found: dict[str, Any] = {}
+    for name, places in STATED_AT.get(client, {}).items():
+        for place in places:
+            path, _, scale = place.partition(":")
+            parents, _, last = path.rpartition(".")
+            parent = node
+            for key in filter(None, parents.split(".")):
+                parent = parent[key]
+            value = parent[last].value
+            value = value[0] if isinstance(value, list) and len(value) == 1 else value
+            factor = SECONDS.get(parent["unit"].text() or "ms", 1.0) if scale == "unit" else float(scale or 1.0)
+            if name in ("model", "gpu", "engine"):
+                if isinstance(value, str) and value:
+                    found.setdefault(name, value)
+            elif isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value < math.inf:
+                found.setdefault(name, int(value) if name == "tp" else factor * value)
+    return Stated(**found)
 
 
 _Reader = Callable[[_JsonNode, str], "BenchmarkRun | str"]

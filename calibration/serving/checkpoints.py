@@ -55,16 +55,21 @@ def _presets() -> Mapping[str, str]:
     return by_id | {row["name"]: row["preset"] for row in preset_rows("checkpoint_names.csv")}
 
 
+def preset_of(name: str) -> str | None:
+    """Id of the preset with the layers of a checkpoint; None where none is known to have them."""
+    last = name.rsplit("/", 1)[-1].lower()
+    return last if last in list_llms() else _presets().get(architecture_name(name))
+
+
 @cache
 def model_of(name: str) -> LlmSpec:
     """The preset with the layers of a checkpoint.
 
     Raises UnknownNameError, which names the nearest presets.
     """
-    ids, known, last = list_llms(), _presets(), name.rsplit("/", 1)[-1]
-    found = last.lower() if last.lower() in ids else known.get(architecture_name(name))
+    found = preset_of(name)
     if found is None:
-        raise UnknownNameError("points.model", last, ids)
+        raise UnknownNameError("points.model", name.rsplit("/", 1)[-1], list_llms())
     return load_llm(found)
 
 

@@ -381,6 +381,12 @@ def headline(fitted: FittedCosts) -> str:
     return text + "."
 
 
+def is_no_better(fitted: FittedCosts) -> bool:
+    """True where the fit does not lower the median error of TPOT on the runs held out, or none could be predicted."""
+    held_out = [errors for errors in fitted.comparisons if (errors.runs, errors.metric) == ("held out", "tpot")]
+    return any(not errors.after.median < errors.before.median for errors in held_out)
+
+
 def fit_tables(fitted: FittedCosts) -> tuple[Table, ...]:
     """The constants with their intervals, and errors before and after."""
     rows = []

@@ -14,11 +14,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from planner.cli.base import STDOUT, JsonFile, check_outputs, check_picture, deliver, files_in, look_up, takes, write
+from planner.cli.base import (
+    INFEASIBLE,
+    STDOUT,
+    JsonFile,
+    check_outputs,
+    check_picture,
+    deliver,
+    files_in,
+    look_up,
+    takes,
+    write,
+)
 from planner.core import InputError
 
 if TYPE_CHECKING:
-    from calibration import Scoreboard, StartupLog, benchmark_files
+    from calibration import Scoreboard, ServingPoint, StartupLog, benchmark_files
     from hardware_db import HardwareDb
     from planner.engine import StartUp
 
@@ -31,10 +42,19 @@ OutFile = Annotated[str, typer.Option("--out", metavar="FILE", help="Write the Y
 
 
 def validate(
-    points: Annotated[Path, typer.Argument(help="CSV of measured runs; docs/studies/accuracy.md describes it.")],
-    engine: Annotated[str | None, typer.Option(help="Only runs of this engine.")] = None,
-    model: Annotated[str | None, typer.Option(help="Only runs of models with this in their name.")] = None,
-    sku: Annotated[str | None, typer.Option(help="Only runs on this GPU.")] = None,
+    points: Annotated[
+        Path, typer.Argument(help="CSV of measured runs (docs/studies/accuracy.md), or a client's result file.")
+    ],
+    engine: Annotated[
+        str | None, typer.Option(help="Only runs of this engine; of a result file, its server's.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Only runs of models with this in their name; of a result file, its model.")
+    ] = None,
+    sku: Annotated[str | None, typer.Option(help="Only runs on this GPU; of a result file, its server's.")] = None,
+    tp: Annotated[int | None, typer.Option(help="Tensor-parallel GPUs of a result file's server.")] = None,
+    precision: Annotated[str, typer.Option(help="Of a result file: bf16, fp8, int4 or fp4.")] = "",
+    served_name: Annotated[str, typer.Option(help="What the server called the model, where not its name.")] = "",
     mode: Annotated[str | None, typer.Option(help="Only mixed or disaggregated runs.")] = None,
     held_out: Annotated[bool, typer.Option("--held-out", help="Only groups that nothing was fitted to.")] = False,
     fitted: Annotated[bool, typer.Option("--fitted", help="Only groups that constants were fitted to.")] = False,
@@ -53,9 +73,11 @@ def validate(
 ) -> None:
     """Predict measured serving runs and show how far off the predictions are.
 
-    Each run is played under its own protocol. A run without a prediction counts as 100 % error.
+    Each run is played under its own protocol. A run without a prediction counts as 100 % error. A result file of a
+    benchmark client (as of planner calibrate-serving) is one server, described by options where the file does not.
 
     \b
+    planner validate my-run.json --model llama-3.1-8b --sku h100-sxm
     planner validate points.csv
     planner validate points.csv --engine vllm --model llama --details runs.csv
     """
@@ -70,7 +92,11 @@ def validate(
     check_picture(plot)
     if markdown_file is not None:
         scoreboard.text_around_marks(markdown_file)
-    runs = scoreboard.select_points(read_serving_runs(points), engine, model, sku, mode)
+    remarks: tuple[str, ...] = ()
+    if points.suffix.lower() in (".json", ".jsonl", ".txt"):
+        runs, remarks = _own_runs(points, engine, model, sku, tp, precision, served_name)
+    else:
+        runs = scoreboard.select_points(read_serving_runs(points), engine, model, sku, mode)
     if held_out or fitted:
         db = scoreboard.hardware_with(calibrations)
         runs = tuple(run for run in runs if is_fitted(run, db) is fitted)
@@ -81,12 +107,44 @@ def validate(
     write(scores, lambda: accuracy.rows_csv(scoreboard.score_rows(board)))
     if markdown_file is not None:
         scoreboard.write_between_marks(markdown_file, scoreboard.markdown(board))
-    failures = {"Runs without a prediction": scoreboard.failures(board)}
+    failures = {"Of the file": remarks, "Runs without a prediction": scoreboard.failures(board)}
     deliver(
         lambda: Report(scoreboard.headline(board), scoreboard.tables(board), failures),
         (details, lambda: scoreboard.details_csv(board)),
         (plot, lambda: _pictures(board)),
     )
+
+
+def _own_runs(
+    file: Path,
+    engine: str | None,
+    model: str | None,
+    sku: str | None,
+    tp: int | None,
+    precision: str,
+    served_name: str,
+) -> tuple[tuple[ServingPoint, ...], tuple[str, ...]]:
+    """Runs of a result file, and what is to be said of them; the server is as described, else as the file names it."""
+    from calibration import benchmark_files, hardware_with, run_checks
+    from hardware_db import sku_id
+
+    db = hardware_with()
+    checks = [run_checks.checked(run) for run in benchmark_files.read_results(file).runs]
+    said = checks[0].run.said
+    for option, given, named in (("--model", model, said.model), ("--sku", sku, said.gpu)):
+        if not (given or named):
+            raise InputError(option, "(missing)", f"{file.name} does not say it", f"give {option}")
+    named_sku = sku_id(sku or said.gpu)
+    server = benchmark_files.server_of(
+        model=model or run_checks.preset_of(said.model) or said.model,
+        sku=look_up("--sku", named_sku, db.skus).id,
+        engine=look_up("--engine", engine or next((id for id in db.engines if id in said.engine), "vllm"), db.engines),
+        split=(tp or said.tp or 1, 1, 1),
+        precision=precision,
+    )
+    runs = [check.run for check in checks]
+    absent = run_checks.hold_against_server(runs, server, db, served_name)
+    return benchmark_files.points_of(runs, server), (*(line for check in checks for line in check.remarks), *absent)
 
 
 def _pictures(board: Scoreboard) -> str:
@@ -116,9 +174,10 @@ class ServedOptions:
     def server(self, db: HardwareDb) -> benchmark_files.Server:
         """As results are read. Raises InputError, UnknownNameError."""
         from calibration import benchmark_files
+        from hardware_db import sku_id
 
         given: dict[str, Any] = {**vars(self), "split": (self.tp, self.dp, self.ep)}
-        given["sku"] = look_up("--sku", self.sku, db.skus).id
+        given["sku"] = look_up("--sku", sku_id(self.sku), db.skus).id
         given["engine"] = look_up("--engine", self.engine, db.engines)
         return benchmark_files.server_of(**{name: given[name] for name in given if name not in ("tp", "dp", "ep")})
 
@@ -135,18 +194,21 @@ def calibrate_serving(
     log: Annotated[
         str | None, typer.Option(metavar="FILE", help="Start-up log of the server: costs hold its memory, too.")
     ] = None,
+    served_name: Annotated[str, typer.Option(help="What the server called the model, where not its name.")] = "",
     json_file: JsonFile = None,
 ) -> None:
     """Fit what an engine adds to its kernels to benchmark results of your own.
 
     Reads vllm bench serve --save-result, SGLang bench_serving, GuideLLM, AIPerf, GenAI-Perf, inference-perf, LLMPerf,
-    InferenceX and MLPerf LoadGen. Every other run is fitted to; the error on the rest is shown before and after.
+    InferenceX and MLPerf LoadGen. Every other run is fitted to; the error on the rest is shown before and after, and
+    a fit that does not lower it is not offered (exit code 3). Files that contradict themselves, are of another server
+    or faster than its memory are refused.
     --json writes the constants. With --log they hold what a start-up log shows of memory beyond what is predicted.
 
     \b
     planner calibrate-serving results.json --model llama-3.1-8b --sku h100-sxm --json costs.json
     """
-    from calibration import benchmark_files, engine_fit, hardware_with, log_headline, log_table
+    from calibration import benchmark_files, engine_fit, hardware_with, log_headline, log_table, run_checks
     from calibration import with_measured_memory as with_memory
     from hardware_db import with_engine_costs
     from planner.core import Report
@@ -167,17 +229,28 @@ def calibrate_serving(
             return
         db = with_engine_costs(db, options.engine, own)
     files = [benchmark_files.read_results(file, input_tokens) for file in results or ()]
-    runs = [run for file in files for run in file.runs]
+    checks = [run_checks.checked(run) for file in files for run in file.runs]
+    runs = [check.run for check in checks]
+    absent = run_checks.hold_against_server(runs, server, db, served_name)
     if len(runs) < MIN_RUNS:
         raise InputError("results", len(runs), f"needs at least {MIN_RUNS} runs", "benchmark at several concurrencies")
     fitting, held_out = engine_fit.halves(benchmark_files.points_of(runs, server))
     names = engine_fit.determinable_constants(fitting)
-    assumed = dict.fromkeys(f"{run.client} does not say: {what}" for run in runs for what in run.unknown)
+    assumed = dict.fromkeys((*(f"{run.client} does not say: {what}" for run in runs for what in run.unknown), *absent))
     with terminal.progress() as say:
         fitted = engine_fit.fit_costs(fitting, db, options.engine, names, held_out=held_out, progress=say)
     costs = fitted.costs if logged is None else with_memory(fitted.costs, *logged)
     left_out = (*(line for file in files for line in file.left_out), *fitted.dropped)
-    lists = {"Read": tuple(file.recognised for file in files), "Not said": tuple(assumed), "Runs left out": left_out}
+    lists = {
+        "Read": tuple(file.recognised for file in files),
+        "Contradictions": tuple(remark for check in checks for remark in check.remarks),
+        "Not said": tuple(assumed),
+        "Runs left out": left_out,
+    }
+    if engine_fit.is_no_better(fitted):
+        refused = "Not offered: the fit is no better on runs held out. Keep the packaged constants."
+        deliver(lambda: Report(f"{refused} {engine_fit.headline(fitted)}", engine_fit.fit_tables(fitted), lists))
+        raise typer.Exit(INFEASIBLE)
     deliver(
         lambda: Report(engine_fit.headline(fitted), (*engine_fit.fit_tables(fitted), *memory_tables), lists),
         (json_file, lambda: costs.model_dump_json(indent=2) + "\n"),

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from calibration import memory_of_log, read_costs, read_startup_file
+from calibration import benchmark_files, memory_of_log, predict, read_costs, read_startup_file
+from hardware_db import load_hardware
 from planner.cli.base import hardware_for
 from planner.engine import memory
 from planner.supply import read_prices
@@ -20,10 +21,10 @@ from tests.places import DATA, DOCS
 CONVERSATIONS = DATA / "traces" / "azure_2023_conv_head.csv"
 
 
-def shown(*words: object) -> str:
-    """The output of a command that ends well and complains of nothing."""
+def shown(*words: object, code: int = 0) -> str:
+    """The output of a command that ends well, or with a code of an answer, and complains of nothing."""
     done = run(*words)
-    assert (done.exit_code, done.stderr) == (0, "")
+    assert (done.exit_code, done.stderr) == (code, "")
     return done.stdout
 
 
@@ -160,3 +161,30 @@ def test_a_log_of_another_server_is_refused(tmp_path: Path, more: tuple[str, ...
     log.write_text(text, encoding="utf-8")
     assert_refused(("calibrate-serving", *SERVER, *more, "--log", log, "--json", costs), "", said)
     assert not costs.exists()
+
+
+def test_a_fit_that_is_no_better_on_runs_held_out_is_not_offered(tmp_path: Path) -> None:
+    """Runs that are as the packaged constants predict them leave nothing to improve."""
+    results, costs = tmp_path / "results.json", tmp_path / "costs.json"
+    runs = [{**RESULT, "max_concurrency": users} for users in (1, 2, 4, 8)]
+    server = benchmark_files.server_of(model="llama-3.1-8b", sku="h100-sxm", engine=load_hardware().engines["vllm"])
+    lines = []
+    for content in runs:
+        results.write_text(json.dumps(content), encoding="utf-8")
+        (point,) = benchmark_files.points_of(benchmark_files.read_results(results).runs, server)
+        found = predict.predict(point, load_hardware())
+        assert found.ttft_s is not None and found.tpot_s is not None
+        lines.append(json.dumps({**content, "mean_ttft_ms": 1e3 * found.ttft_s, "mean_tpot_ms": 1e3 * found.tpot_s}))
+    results.write_text("\n".join(lines), encoding="utf-8")
+    out = shown("calibrate-serving", results, *SERVER, "--json", costs, code=3)
+    assert "Not offered: the fit is no better on runs held out. Keep the packaged constants." in out
+    assert not costs.exists()
+
+
+def test_a_result_file_of_ones_own_is_predicted_in_one_command(tmp_path: Path) -> None:
+    results = tmp_path / "my-run.json"
+    results.write_text(json.dumps({**RESULT, "model_id": "meta-llama/Llama-3.1-8B-Instruct"}), encoding="utf-8")
+    out = shown("validate", results, "--sku", "H100-80GB-HBM3")
+    assert "vllm does not say: GPU (taken as described: h100-sxm)" in out
+    assert_refused(("validate", results), "--sku", "does not say it")
+    assert_refused(("validate", results, "--sku", "h100-sxm", "--model", "phi-4"), "", "is not the phi-4 described")
