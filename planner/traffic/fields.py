@@ -20,7 +20,17 @@ KeyPath = tuple[str, ...]
 """Keys that lead to a value inside nested objects."""
 
 TIME_NAMES = (
-    *("arrival", "arrivaltime", "arrivedat", "requesttime", "requeststarttime", "starttime", "startedat", "timestamp"),
+    *(
+        "requestreceived",
+        "arrival",
+        "arrivaltime",
+        "arrivedat",
+        "requesttime",
+        "requeststarttime",
+        "starttime",
+        "startedat",
+        "timestamp",
+    ),
     *("time", "ts", "datetime", "requesttimestamp", "requestcreatedat", "createdat", "createdtime", "created", "date"),
 )
 """Names of the time of arrival, the best first: lower case, without separators, and without a unit at the end."""
@@ -46,7 +56,8 @@ MAX_NESTING = 5
 """Objects inside objects that are searched: response.body.usage.prompt_tokens_details.cached_tokens."""
 
 _USAGE_HOLDERS = ("", "usage", "responseusage", "responsebodyusage", "bodyusage", "messageusage", "usagedetails")
-_TIME_HOLDERS = ("", "response", "responsebody", "body", "message")
+_USAGE_HOLDERS += ("request", "attributesgenaiusage")
+_TIME_HOLDERS = ("", "response", "responsebody", "body", "message", "request")
 _FULL_NAMES: dict[str, tuple[str, ...]] = {
     "time": tuple(holder + name for holder in _TIME_HOLDERS for name in TIME_NAMES),
     "input": (
@@ -59,7 +70,7 @@ _FULL_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "cached": tuple(holder + name for holder in (*_USAGE_HOLDERS, "metadatausageobject") for name in CACHED_NAMES),
     "status": (*STATUS_NAMES, "responsestatuscode"),
-    "blocks": ("hashids",),
+    "blocks": ("hashids", "requestreplayinputsequencehashes"),
 }
 """By quantity, the full names of the fields that can hold it (`normalised_name` of each key), the best first."""
 _SECONDS_OF_UNIT = {

@@ -34,6 +34,10 @@ Field names, and where they are written down:
   langfuse/langfuse (commit 010ff92); langfuse.com/docs, "blob storage export field reference".
 - Dev Proxy's OpenAI usage log (CSV): time, status, prompt tokens, completion tokens, cached tokens. Microsoft Learn.
 
+- Dynamo's request traces (JSONL, schema dynamo.request.trace.v1 or dynamo.agent.trace.v1): request_received_ms,
+  input_tokens, output_tokens, cached_tokens under request, blocks in request.replay.input_sequence_hashes; records of
+  tools hold no tokens. docs.nvidia.com/dynamo, "Request Trace Reference"; `request_trace/types.rs` of dynamo-llm 1.4.
+- Spans of OpenTelemetry and Jaeger, and Weka's traces of agents: see `planner.traffic.recorded_spans`.
 - ShareGPT and other conversations: see `planner.traffic.conversations`.
 
 Any other table or list of objects is read by the names in `TIME_NAMES`, `INPUT_NAMES` and `OUTPUT_NAMES` of
@@ -47,6 +51,7 @@ import io
 import json
 import math
 import re
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -55,6 +60,7 @@ import numpy as np
 from planner.core import InputError
 from planner.traffic.conversations import ConversationReader, TokenCount, turns_of
 from planner.traffic.fields import ColumnNames, FieldPaths, Row, as_number, normalised_name
+from planner.traffic.recorded_spans import TTFT, requests_within
 from planner.traffic.requests import (
     FORMAT_FIX,
     RecognisedTrace,
@@ -72,6 +78,7 @@ KIND = FileKind("trace", FORMAT_FIX, MAX_TRACE_BYTES, "cut it to a busy hour")
 MOONCAKE_UNIT_S = 1e-3
 """Mooncake counts time in whole milliseconds."""
 _FORMATS: tuple[tuple[str, frozenset[str], float | None], ...] = (
+    ("Dynamo request trace", frozenset({"requestinputtokens", "requestoutputtokens"}), None),
     ("Azure LLM inference trace", frozenset({"contexttokens", "generatedtokens"}), None),
     ("BurstGPT trace", frozenset({"requesttokens", "responsetokens"}), 1.0),
     ("Qwen Bailian usage trace", frozenset({"chatid", "inputlength", "outputlength"}), 1.0),
@@ -321,9 +328,12 @@ def _json_trace(text: str, name: str, named: ColumnNames | None, counting: Token
     """One document, or one after the other: objects that are requests, hold a list of them, or are benchmark runs."""
     reader, conversations, runs = RowReader(named), ConversationReader(counting), list[Row]()
     number = documents = 0
+    form, first_tokens_s = "", list[float]()
     for document in json_documents(text, name, KIND):
         documents += 1
-        for row in _objects(document, reader, name):
+        within = requests_within(document) if named is None else None
+        form = within[0] if within else form
+        for row in within[1] if within else _objects(document, reader, name):
             number += 1
             turns = () if reader.fields(row).has_tokens else turns_of(row)
             if _is_benchmark(row) and named is None:
@@ -331,9 +341,13 @@ def _json_trace(text: str, name: str, named: ColumnNames | None, counting: Token
             elif turns:
                 conversations.add(number, turns)
             else:
-                reader.add(number, row)
+                ttft_s = as_number(row.get(TTFT), TTFT, number) if within else None
+                if reader.add(number, row) and ttft_s is not None:
+                    first_tokens_s.append(ttft_s)
                 _require_counts(reader, name)
     kind = "JSON" if documents == 1 and number > 1 else "JSONL"
+    if form and reader.first is not None:
+        return _recorded_trace(reader, name, f"{form} ({kind})", documents, first_tokens_s)
     if runs:
         return _benchmark_trace(runs, name)
     if conversations.conversations and reader.first is None:
@@ -341,6 +355,22 @@ def _json_trace(text: str, name: str, named: ColumnNames | None, counting: Token
             conversations.columns, name, f"conversations ({kind})", conversations.notes(), RecordedTiming(None)
         )
     return _trace_of_rows(reader, name, kind)
+
+
+def _recorded_trace(
+    reader: RowReader, name: str, label: str, documents: int, first_tokens_s: Sequence[float]
+) -> RecognisedTrace:
+    """Requests found inside documents; several conversations that each count from 0 have lengths and blocks only."""
+    notes, unit_s = [], reader.first.unit_s if reader.first else None
+    if first_tokens_s:
+        middle, high = np.quantile(first_tokens_s, (0.5, 0.95))
+        notes.append(f"time to first token of {len(first_tokens_s):,} spans: p50 {middle:.4g} s, p95 {high:.4g} s")
+    if label.startswith("Weka") and documents > 1:
+        notes.append(
+            f"{documents} conversations, each with times from its own start: when they started is not recorded"
+        )
+        reader.columns.times = array("d", [math.nan]) * len(reader.columns.times)
+    return build_trace(reader.columns, name, label, notes, RecordedTiming(unit_s))
 
 
 def _objects(document: object, reader: RowReader, name: str) -> Iterable[Row]:

@@ -32,7 +32,8 @@ from planner.workload import PrefixReuse
 
 RECOGNISED_FORMATS = (
     "a table (CSV, TSV or semicolons) that names columns such as timestamp, input_tokens, output_tokens",
-    "an Azure, BurstGPT, Mooncake, ServeGen or Vidur trace",
+    "an Azure, BurstGPT, Mooncake, Dynamo, Weka, ServeGen or Vidur trace",
+    "spans of OpenTelemetry or Jaeger with gen_ai.usage attributes (JSON)",
     "a usage log with prompt and completion tokens (OpenAI, LiteLLM, Langfuse; CSV, JSON or JSONL)",
     "a detailed result of vllm bench serve or SGLang bench_serving",
     "conversations (ShareGPT, or messages with roles), with tokens_per_character or a tokenizer",

@@ -18,7 +18,8 @@ from planner.core import InputError
 
 Source = str | Path | IO[str] | IO[bytes]
 """A path (also as a string), or an open file."""
-_MAGIC = {b"PK\x03\x04": "a ZIP archive", b"PAR1": "a Parquet file", b"(\xb5/\xfd": "compressed by zstd"}
+_MAGIC = {b"PK\x03\x04": "a ZIP archive", b"PAR1": "a Parquet file"}
+_GZIP, _ZSTD = b"\x1f\x8b", b"(\xb5/\xfd"
 
 
 class FileKind(NamedTuple):
@@ -90,14 +91,39 @@ def _path_content(path: Path, name: str, kind: FileKind) -> bytes:
 
 
 def _unpacked(content: bytes, name: str, kind: FileKind) -> bytes:
-    """Content without gzip; one that expands beyond the limit is refused on the way."""
-    if not content.startswith(b"\x1f\x8b"):
+    """Content without gzip or zstd; one that expands beyond the limit is refused on the way."""
+    if not content.startswith((_GZIP, _ZSTD)):
         return content
-    with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
-        content = packed.read(kind.most_bytes + 1)
+    if content.startswith(_GZIP):
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as packed:
+            content = packed.read(kind.most_bytes + 1)
+    else:
+        content = _without_zstd(content, name, kind)
     if len(content) > kind.most_bytes:
         raise _too_big(name, kind)
     return content
+
+
+def _without_zstd(content: bytes, name: str, kind: FileKind) -> bytes:
+    try:
+        import zstandard  # noqa: PLC0415 - optional
+    except ImportError:
+        fix = f"pip install zstandard, or save it as {kind.save}, plain or gzip"
+        raise InputError(kind.field, name, "is compressed by zstd, and zstandard is not installed", fix) from None
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(content), read_across_frames=True) as packed:
+            found = bytes(packed.read(kind.most_bytes + 1))
+        rest = content if len(found) <= kind.most_bytes else b""
+        while rest:  # the stream does not say that its end is missing
+            frame = zstandard.ZstdDecompressor().decompressobj()
+            frame.decompress(rest)
+            if not frame.eof:
+                raise EOFError("it ends in the middle")
+            rest = frame.unused_data
+        return found
+    except zstandard.ZstdError as error:
+        fix = "check the path, or compress it again"
+        raise InputError(kind.field, name, f"cannot be read ({error})", fix) from None
 
 
 def _decoded(content: bytes, name: str, kind: FileKind) -> str:
