@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import importlib
 import os
+import pickle
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numba import config
 from numba.core.errors import TypingError
+
+from planner.core import kept_code
 
 MODULE = """
 from planner.core import compiled
@@ -37,13 +44,22 @@ def quarter(x):
 """
 
 
-def answer(folder: Path) -> str:
-    """What a process of its own makes of it."""
+@pytest.fixture(autouse=True)
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where compiled code is kept, by this process and those that it starts."""
+    folder = tmp_path / "kept"
+    monkeypatch.setattr(config, "CACHE_DIR", str(folder))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
+    return folder / kept_code.FILE
+
+
+def answer(folder: Path) -> tuple[str, str]:
+    """What a process of its own makes of it, and what it says."""
     source = "import sys; sys.path.insert(0, sys.argv[1]); import halves; print(halves.quarter(3.0))"
     done = subprocess.run(
         [sys.executable, "-c", source, str(folder)], capture_output=True, text=True, check=True, timeout=300
     )
-    return done.stdout.strip()
+    return done.stdout.strip(), done.stderr.strip()
 
 
 def answer_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -55,30 +71,80 @@ def answer_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(importlib.import_module("halves").quarter(3.0))
 
 
-def test_kept_code_that_is_damaged_or_of_before_a_change_is_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def compiles_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the answer, which is right, is compiled for."""
+    kept_code._say.cache_clear()
+    assert answer_here(folder, monkeypatch) == "0.375"
+    return kept_code._say.cache_info().misses > 0
+
+
+def test_code_is_kept_and_the_wait_is_announced_once(tmp_path: Path) -> None:
+    (tmp_path / "halves.py").write_text(MODULE)
+    assert answer(tmp_path) == ("0.75", kept_code.NOTICE)
+    assert answer(tmp_path) == ("0.75", "")
+
+
+def test_kept_code_that_is_damaged_is_made_again_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Path
 ) -> None:
-    """Whoever comes next answers, though the files of the one before are of no use: cut off, another's, or made before
-    a module that is called only was changed, by one byte in place of another."""
+    """Wherever the file is cut off or one bit is flipped: whoever comes next answers, and whoever comes after that
+    has whole code again."""
     (tmp_path / "parts.py").write_text(MODULE)
     (tmp_path / "halves.py").write_text(CALLER)
-    assert answer(tmp_path) == "0.375"
-    kept = sorted(tmp_path.glob("__pycache__/*.nb*"))
-    assert kept
-    for damaged in (lambda content: content[:40], lambda content: b"\x80\x04N."):
-        for file in kept:
-            file.write_bytes(damaged(file.read_bytes()))
-        assert answer_here(tmp_path, monkeypatch) == "0.375"
+    assert compiles_anew(tmp_path, monkeypatch) and not compiles_anew(tmp_path, monkeypatch)
+    whole = kept.read_bytes()
+    cuts = [whole[:length] for length in (0, 40, 4_096, len(whole) // 2, len(whole) - 1)]
+    places = np.random.default_rng(5).integers(0, len(whole), 30)
+    flips = [whole[:place] + bytes([whole[place] ^ 16]) + whole[place + 1 :] for place in places]
+    for damaged in (*cuts, *flips, b"\x80\x04N.", whole.replace(b"CREATE", b"CREATX")):
+        kept.write_bytes(damaged)
+        compiles_anew(tmp_path, monkeypatch)
+        assert not compiles_anew(tmp_path, monkeypatch)
+
+
+def test_kept_code_of_before_a_change_of_what_is_called_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "parts.py").write_text(MODULE)
+    (tmp_path / "halves.py").write_text(CALLER)
+    assert answer_here(tmp_path, monkeypatch) == "0.375"
+    sys.modules["planner.core.compiled"]._digest.cache_clear()
     (tmp_path / "parts.py").write_text(MODULE.replace("/ 2.0", "/ 4.0"))
     os.utime(tmp_path / "parts.py", (2e9, 2e9))  # Python tells its own kept code by the second
     assert answer_here(tmp_path, monkeypatch) == "0.09375"
 
 
-def test_code_that_cannot_be_kept_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Intruder:
+    """Runs as it is loaded."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self.trace,)
+
+
+@pytest.mark.parametrize("others_may_write", ["the folder", "the file"])
+def test_nothing_is_loaded_from_where_others_may_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Path, others_may_write: str
+) -> None:
+    (tmp_path / "parts.py").write_text(MODULE)
+    (tmp_path / "halves.py").write_text(CALLER)
+    assert compiles_anew(tmp_path, monkeypatch)
+    content = pickle.dumps(Intruder(tmp_path / "trace"))
+    with closing(sqlite3.connect(kept)) as library, library:
+        for (key,) in library.execute("select key from code").fetchall():
+            digest = kept_code._digest(key, content)
+            library.execute("update code set digest = ?, content = ? where key = ?", (digest, content, key))
+    (kept.parent if others_may_write == "the folder" else kept).chmod(0o777)
+    assert compiles_anew(tmp_path, monkeypatch)
+    assert not (tmp_path / "trace").exists()
+
+
+def test_code_that_cannot_be_kept_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: Path) -> None:
     (tmp_path / "halves.py").write_text(MODULE)
-    (tmp_path / "__pycache__").write_text("a file in the place of the folder")
+    kept.parent.write_text("a file in the place of the folder")
     assert answer_here(tmp_path, monkeypatch) == "0.75"
-    assert not list(tmp_path.glob("**/*.nb*"))
 
 
 ARRAYS = """

@@ -36,34 +36,29 @@ def _sources(folder: Path) -> set[str]:
     }
 
 
-def _with_compiled_code(wheel: Path) -> bool:
-    """Give a wheel what Python and numba have compiled in the checkout, if anything, by times and sizes of the sources.
-
-    Returns:
-        Whether there is machine code of numba.
-    """
+def _with_bytecode(wheel: Path) -> None:
+    """Give a wheel what Python has compiled in the checkout, if anything, by times and sizes of the sources."""
     for package in PACKAGES:
         for kept in (ROOT / package).rglob("__pycache__/*"):
-            if kept.suffix in (".pyc", ".nbc", ".nbi") and not (copy := wheel / kept.relative_to(ROOT)).exists():
+            if kept.suffix == ".pyc" and not (copy := wheel / kept.relative_to(ROOT)).exists():
                 copy.parent.mkdir(exist_ok=True)
                 shutil.copy2(kept, copy)
         for path in (ROOT / package).rglob("*.py"):
             shutil.copystat(path, wheel / path.relative_to(ROOT))
-    return any((wheel / "planner" / "queueing").rglob("*.nbi"))
 
 
 def _away_from_checkout(wheel: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run an interpreter in `folder` that sees the wheel and third-party packages, never an editable install.
 
-    -S leaves site-packages and its .pth files out; the folder comes back by name, without them. Nothing is compiled,
-    since a folder that is used once cannot keep it: bytecode and machine code are the checkout's.
+    -S leaves site-packages and its .pth files out; the folder comes back by name, without them. Bytecode is the
+    checkout's, since a folder that is used once cannot keep it.
     """
+    _with_bytecode(wheel)
     paths = (str(wheel), sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "NUMBA_DISABLE_JIT": str(int(not _with_compiled_code(wheel))),
     }
     command = [sys.executable, "-S", *arguments]
     return subprocess.run(

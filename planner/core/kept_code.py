@@ -1,0 +1,116 @@
+"""Machine code that numba made, kept in one file and used again only if it is whole and nobody else's.
+
+The file is `compiled.sqlite` in the user's cache folder, or in `NUMBA_CACHE_DIR`. Every entry carries its digest: what
+is cut off or has a bit flipped is compiled again and replaced. The folder is made for its owner alone; from one that
+others may write, or that belongs to somebody else, nothing is loaded, because code runs as it is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from numba import __version__, config
+from numba.core.caching import NullCache
+from numba.core.compiler import CompileResult
+from numba.core.serialize import dumps
+from numba.misc.appdirs import AppDirs
+
+FILE = "compiled.sqlite"
+ENTRIES = 2_000
+"""Entries kept, the newest: a version of the planner has 300, of 100 kB each (a choice: 200 MB at most)."""
+NOTICE = "Compiling the numerical code for this machine, once per version: up to half a minute."
+
+
+class KeptCode(NullCache):  # type: ignore[misc]
+    """What numba asks before it compiles a function, and tells afterwards."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def load_overload(self, sig: object, target_context: Any) -> Any:  # noqa: ANN401 - numba's
+        """The function compiled for the types of a signature; None where there is none that may be used."""
+        target_context.refresh()
+        content = kept(self._key(sig, target_context.codegen()))
+        if content is None:
+            _say()
+            return None
+        return CompileResult._rebuild(target_context, *pickle.loads(content))  # noqa: S301 - our own, by its digest
+
+    def save_overload(self, sig: object, data: Any) -> None:  # noqa: ANN401 - numba's
+        """Keep what was compiled."""
+        if not data.library.has_dynamic_globals:
+            keep_content(self._key(sig, data.codegen), dumps(data._reduce()))
+
+    def _key(self, sig: object, codegen: Any) -> str:  # noqa: ANN401 - numba's
+        return repr((self.name, sig, codegen.magic_tuple(), __version__, sys.version))
+
+
+def keep(made: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of numba that asks for kept code before it compiles; one that numba leaves alone as it is."""
+    if hasattr(made, "_cache"):
+        made._cache = KeptCode(f"{made.__module__}.{made.__qualname__}")
+    return made
+
+
+def kept(key: str) -> bytes | None:
+    """What is kept under a key; None where there is nothing, or it is not what was put there."""
+    found = _asked("select digest, content from code where key = ?", key)
+    return found[1] if found and isinstance(found[1], bytes) and found[0] == _digest(key, found[1]) else None
+
+
+def keep_content(key: str, content: bytes) -> None:
+    """Put it under the key, and forget the oldest beyond what is kept; where the folder may not be written, nothing."""
+    _asked("replace into code (key, digest, content) values (?, ?, ?)", key, _digest(key, content), content)
+    _asked("delete from code where rowid <= (select max(rowid) from code) - ?", ENTRIES)
+
+
+def folder() -> Path:
+    """Folder of the file."""
+    return Path(config.CACHE_DIR or AppDirs("planner", appauthor=False).user_cache_dir)
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a file or folder belongs to us or to root, and nobody else may write it."""
+    status = path.stat()
+    return os.name == "nt" or (status.st_uid in {0, os.getuid()} and not status.st_mode & 0o022)
+
+
+def _asked(statement: str, *values: object) -> Any:  # noqa: ANN401 - a row of two or nothing
+    """The first row that a statement finds. A file that is no library is thrown away."""
+    path = folder() / FILE
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            path.touch(mode=0o600)
+        if not is_ours(path.parent) or not is_ours(path):
+            return None
+        with closing(sqlite3.connect(path)) as library, library:
+            library.execute("pragma synchronous = off")  # what a crash tears is found by its digest
+            library.execute("create table if not exists code (key text primary key, digest blob, content blob)")
+            return library.execute(statement, values).fetchone()
+    except sqlite3.OperationalError:  # it may not be written, or is busy
+        return None
+    except sqlite3.DatabaseError:
+        path.unlink(missing_ok=True)
+        return None
+    except OSError:
+        return None
+
+
+def _digest(key: str, content: bytes) -> bytes:
+    return sha256(key.encode() + b"\0" + content).digest()
+
+
+@cache
+def _say() -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(f"{NOTICE}\n")
