@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
-from scipy.interpolate import PchipInterpolator
 
-from planner.core import FloatArray, Metric, rebuilt
+from planner.core import FloatArray, Metric, monotone_curve, rebuilt
 from planner.fleet import PlannedDeployment
 from planner.serving import Performance, largest_stable_rate_per_s, rate_sweep
 from planner.workload import ClosedLoop, RecordedArrivals, Slo, Workload
@@ -173,7 +172,7 @@ def _response(planned: PlannedDeployment, sizes: tuple[int, ...], workload: Work
     rates = np.linspace(0.0, nodes[-1], TABLE_POINTS)
 
     def tabulated(values: list[float]) -> FloatArray:
-        return np.asarray(PchipInterpolator(nodes, values)(np.maximum(rates, nodes[0])))
+        return np.asarray(monotone_curve(nodes, values)(np.maximum(rates, nodes[0])))
 
     idle_ttft_s = seen[0].ttft.mean_s
     signals = {

@@ -24,9 +24,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
-from scipy.optimize import brentq
 
-from planner.core import InputError, Metric, rebuilt
+from planner.core import InputError, Metric, rebuilt, root_between
 from planner.serving import (
     NOT_MEASURED,
     TPOT_ERROR,
@@ -604,7 +603,7 @@ def _seen(mean_s: Callable[[float], float], measured_s: float, error: float) -> 
     low, high = -MOST_DEVIATIONS, MOST_DEVIATIONS
     place = low if log_ratio(low) >= 0.0 else high
     if log_ratio(low) < 0.0 < log_ratio(high):
-        place = float(brentq(log_ratio, low, high, xtol=DEVIATIONS_TOLERANCE))
+        place = float(root_between(log_ratio, low, high, xtol=DEVIATIONS_TOLERANCE))
     slope = log_ratio(place + SLOPE_STEP) - log_ratio(place - SLOPE_STEP)
     return _Seen(place, error / max(slope / (2.0 * SLOPE_STEP), LEAST_SLOPE))
 

@@ -18,7 +18,7 @@ class Frozen(BaseModel):  # noqa: PLW1641  (pydantic hashes frozen records by th
     Base of every input of the planner. Raises `InputError`, never pydantic's own error.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     if not TYPE_CHECKING:
 

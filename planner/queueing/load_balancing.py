@@ -24,9 +24,8 @@ import math
 from itertools import pairwise
 
 import numpy as np
-from scipy.optimize import brentq
 
-from planner.core import FloatArray
+from planner.core import FloatArray, root_between
 from planner.queueing.lattice import ComplexArray
 from planner.queueing.mg1 import (
     lattice_wait,
@@ -92,7 +91,7 @@ def all_busy_chance(load: float, replicas: int) -> float:
         return float(mass[1:] @ (busy * near)) * longer - servers * load * float(mass[-1])
 
     # All queues longer (r = 1) is too many, none (r = 0) too few.
-    longer = brentq(excess, 0.0, 1.0 - 1e-12, xtol=1e-12)
+    longer = root_between(excess, 0.0, 1.0 - 1e-12, xtol=1e-12)
     return float(distribution(longer)[-1])
 
 

@@ -33,9 +33,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import brentq
 
-from planner.core import FloatArray
+from planner.core import FloatArray, root_between
 
 REUSE_TIMES_S = np.concatenate([[0.0], np.geomspace(1e-4, 1e9, 4096)])
 """Reuse times told apart [s]: from less than a step to thirty years, 0.7 % apart. A choice."""
@@ -74,7 +73,7 @@ def prefix_lifetime_s(
     low = high = float(np.log(capacity_blocks / (float(sizes @ rates) + passing_blocks_per_s)))
     while excess(high) < 0.0:
         high += 2.0
-    return float(np.exp(brentq(excess, low - 1e-9, high, xtol=1e-12) if high > low else low))
+    return float(np.exp(root_between(excess, low - 1e-9, high, xtol=1e-12) if high > low else low))
 
 
 def idle_lifetimes_s(

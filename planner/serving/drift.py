@@ -39,9 +39,8 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.interpolate import PchipInterpolator
 
-from planner.core import FloatArray, IntArray, compiled, interpolated_at
+from planner.core import FloatArray, IntArray, compiled, interpolated_at, monotone_curve
 from planner.queueing import QueueLatency, condensed_sample, sorted_slice_means
 from planner.serving.types import Role
 from planner.workload import (
@@ -265,7 +264,7 @@ class SteadyCurve:
         values = np.array(list(of_nodes))
         if self.loads.size == 1:
             return lambda loads: np.repeat(values, loads.size, axis=0)
-        curve = PchipInterpolator(_places(self.loads), np.log(np.maximum(values, LEAST_S)))
+        curve = monotone_curve(_places(self.loads), np.log(np.maximum(values, LEAST_S)))
 
         def at(loads: FloatArray) -> FloatArray:
             found = np.exp(curve(_places(np.clip(loads, self.loads[0], self.top))))

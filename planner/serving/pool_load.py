@@ -17,10 +17,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.special import pdtrc
 
-from planner.core import FloatArray, InputError, Keyed
+from planner.core import FloatArray, InputError, Keyed, root_between
 from planner.engine import ReplicaConfig, require_room
 from planner.queueing import (
     QueueLatency,
@@ -477,7 +476,7 @@ def _limit_where_hits_fall_per_s(pool: Pool, workload: Workload, limit: float) -
         low -= 1.0
     while log_excess(high) > 0.0:
         high += 1.0
-    return math.exp(brentq(log_excess, low, high, xtol=LIMIT_TOLERANCE)) if high > low else limit
+    return math.exp(root_between(log_excess, low, high, xtol=LIMIT_TOLERANCE)) if high > low else limit
 
 
 def _replica_limit_per_s(pool: Pool, workload: Workload) -> float:

@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.interpolate import PchipInterpolator
 
-from planner.core import FloatArray, InputError, Metric
+from planner.core import FloatArray, InputError, Metric, monotone_curve
 from planner.serving.performance import evaluate
 from planner.serving.pool_load import largest_stable_rate_per_s
 from planner.serving.types import Deployment, Performance
@@ -204,7 +203,7 @@ class RateSweep:
         if finite == 1:
             figures[inside] = values[0]
         elif finite:
-            curve = PchipInterpolator(self.nodes_per_s[:finite], scale(values[:finite]))
+            curve = monotone_curve(self.nodes_per_s[:finite], scale(values[:finite]))
             figures[inside] = back(curve(self.rates_per_s[inside]))
         return figures
 

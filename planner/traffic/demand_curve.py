@@ -10,9 +10,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.interpolate import PchipInterpolator
 
-from planner.core import FloatArray, InputError
+from planner.core import FloatArray, InputError, monotone_curve
 from planner.traffic.services import DemandProfile
 from planner.traffic.trace import Trace
 from planner.workload import RateDrift
@@ -79,7 +78,7 @@ def curve_of_profile(
     around = 3
     factors = np.pad(np.asarray(profile.factors), around, mode="wrap")
     edges = np.arange(-around, len(profile.factors) + around + 1)
-    arrived = PchipInterpolator(edges, np.concatenate([[0.0], np.cumsum(factors)]))
+    arrived = monotone_curve(edges, np.concatenate([[0.0], np.cumsum(factors)]))
     rates = np.maximum(np.diff(arrived(np.arange(count + 1) / per_period)) * per_period, 0.0)
     source = profile.source
     if drift is not None:
