@@ -3,8 +3,8 @@
 Errors that name field, value, bound and fix (`errors`), frozen records (`record`), records as JSON and back
 (`documents`), versions of files (`versions`), latency metrics and units (`metrics`), text and tables (`tables`),
 number formats (`formats`), places of packaged data (`presets`), files that are written whole (`whole_files`), functions
-that numba compiles (`compiled`, `vectorized`, `interpolation`; kept by `kept_code`), curves and roots (`curves`), and names for arrays in
-signatures (`arrays`).
+that numba compiles (`compiled`, `vectorized`, `interpolation`) and the code kept of it (`kept_code`), curves and roots
+(`curves`), and names for arrays in signatures (`arrays`).
 """
 
 from planner.core.arrays import BoolArray, Constants, FloatArray, IntArray

@@ -373,7 +373,7 @@ def _normals(seed: int, *what: str) -> FloatArray:
 
 def by_theory(planned: PlannedDeployment, rate_factor: float) -> PlannedDeployment:
     """A deployment evaluated at so many times its rate."""
-    performance = evaluate(planned.surviving, at_factor(planned.workload, rate_factor))
+    performance = evaluate(planned.surviving, at_factor(planned.workload, rate_factor), figures=False)
     return replace(planned, predicted=performance, simulated=performance, run=None)
 
 

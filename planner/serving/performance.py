@@ -78,7 +78,9 @@ LEAST_LATENCY_S = 1e-30
 """Guards a division by a latency of 0 [s]."""
 
 
-def evaluate(deployment: Deployment, workload: Workload, *, horizon_s: float | None = None) -> Performance:
+def evaluate(
+    deployment: Deployment, workload: Workload, *, horizon_s: float | None = None, figures: bool = True
+) -> Performance:
     """Latency distributions of a deployment under a workload, from theory; of a closed loop over the whole run.
 
     Args:
@@ -86,6 +88,8 @@ def evaluate(deployment: Deployment, workload: Workload, *, horizon_s: float | N
         workload: arrivals and lengths.
         horizon_s: an overloaded deployment is answered over so much time after an empty start [s], `stable` being False
             all the same. None: its latencies are unbounded, as they are in the long run.
+        figures: with figures of the pools, the busiest minute and intervals, which take half of the time; what
+            is only held against targets needs none.
 
     Returns:
         Latencies [s], figures of the pools, and what the numbers take for granted. An overloaded deployment is not an
@@ -99,7 +103,9 @@ def evaluate(deployment: Deployment, workload: Workload, *, horizon_s: float | N
         assumptions = _assumptions(deployment) + _closed_loop_assumptions(deployment)
         closed = closed_loop_performance(deployment, workload.arrivals, workload.lengths, assumptions)
         return _with_intervals(deployment, workload.lengths, _with_notes(deployment, workload.lengths, closed))
-    performance = _long_run(deployment, workload)
+    performance = _long_run(deployment, workload, figures)
+    if not figures:
+        return performance
     if horizon_s is not None and not performance.stable:
         performance = _overloaded(deployment, _at_factor(workload, 1.0), horizon_s, performance)
     performance = _with_notes(deployment, workload.lengths, performance)
@@ -132,11 +138,11 @@ def _tier_hit_notes(deployment: Deployment, performance: Performance) -> tuple[s
     return tuple(notes)
 
 
-def _long_run(deployment: Deployment, workload: Workload) -> Performance:
+def _long_run(deployment: Deployment, workload: Workload, figures: bool) -> Performance:
     """Under open arrivals, in the long run."""
     pools = tuple(pool_under_load(pool, workload) for pool in deployment.pools)
-    performance = _of_pools(deployment, workload, pools)
-    if workload.open_arrivals.drift is None or not performance.stable:
+    performance = _of_pools(deployment, workload, pools, figures)
+    if not figures or workload.open_arrivals.drift is None or not performance.stable:
         return performance
     minute = _at_factor(workload, busiest_minute(workload.open_arrivals.drift))
     factor = minute.rate_per_s / workload.rate_per_s
@@ -149,14 +155,16 @@ def _long_run(deployment: Deployment, workload: Workload) -> Performance:
         )
         for pool in pools
     )
-    return _with_minute(performance, workload, _of_pools(deployment, minute, busiest))
+    return _with_minute(performance, workload, _of_pools(deployment, minute, busiest, figures))
 
 
-def _of_pools(deployment: Deployment, workload: Workload, pools: tuple[PoolUnderLoad, ...]) -> Performance:
+def _of_pools(
+    deployment: Deployment, workload: Workload, pools: tuple[PoolUnderLoad, ...], figures: bool
+) -> Performance:
     """Performance of pools under load."""
-    if deployment.is_disaggregated:
-        return _disaggregated(deployment, workload, *pools)
-    return _mixed(deployment, workload, *pools)
+    answer = _disaggregated if deployment.is_disaggregated else _mixed
+    performance = answer(deployment, workload, *pools)
+    return replace(performance, pools=tuple(pool.performance() for pool in pools)) if figures else performance
 
 
 def _at_factor(workload: Workload, factor: float) -> Workload:
@@ -203,7 +211,7 @@ def _mixed(deployment: Deployment, workload: Workload, loaded: PoolUnderLoad) ->
         tpot=queue.tpot,
         e2e=queue.e2e,
         itl=queue.itl,
-        pools=(loaded.performance(),),
+        pools=(),
         assumptions=_assumptions(deployment) + _queueing_assumptions(deployment),
         joint=queue.joint,
         classes=classes,
@@ -253,7 +261,7 @@ def _disaggregated(
         rate_per_s=workload.rate_per_s,
         stable=stable,
         **seen._asdict(),
-        pools=(prefill.performance(), decode.performance()),
+        pools=(),
         kv_transfer_s=float(sent.exposed_s() @ decode.lengths.probabilities),
         assumptions=_assumptions(deployment) + _queueing_assumptions(deployment),
         joint=JointDistribution.independent(seen.ttft, seen.tpot) if stable else None,
