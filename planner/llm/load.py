@@ -192,15 +192,31 @@ def load_llm(llm: Mapping[str, object] | str | Path) -> LlmSpec:
     >>> load_llm("llama-3.1-8b").num_layers
     32
     """
+    if isinstance(llm, Path):
+        return LlmSpec.from_config(llm)
+    presets = list_llms()
+    if isinstance(llm, str) and llm.lower() not in presets:
+        if llm.startswith(PREFIX):
+            return load_from_hub(llm)
+        if llm.endswith(".json") or any(mark in llm for mark in "/\\~") or llm in (".", "..") or _exists(llm):
+            return _from_path(llm, presets)
+    return packaged_llm(llm)
+
+
+def packaged_llm(llm: Mapping[str, object] | str) -> LlmSpec:
+    """A model by preset id or by the content of a config, as input from outside may name it: no file, no network.
+
+    Raises:
+        UnknownNameError: no preset of that id. InputError, UnsupportedFeatureError: as `LlmSpec.from_config`.
+
+    >>> packaged_llm("Llama-3.1-8B").num_layers
+    32
+    """
     if not isinstance(llm, str):
         return LlmSpec.from_config(llm)
-    if llm.startswith(PREFIX):
-        return load_from_hub(llm)
     presets = list_llms()
     if llm.lower() in presets:
         return _preset(llm.lower())
-    if llm.endswith(".json") or any(mark in llm for mark in "/\\~") or llm in (".", "..") or _exists(llm):
-        return _from_path(llm, presets)
     raise UnknownNameError("llm", llm, [preset for preset in presets if preset.startswith(llm.lower())] or presets)
 
 

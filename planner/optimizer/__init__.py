@@ -25,6 +25,7 @@ start (`highs`). All limits are on work, counted the same on every machine, unle
 
 from __future__ import annotations
 
+from planner.optimizer.highs import OWN_SOLVER
 from planner.optimizer.solving import WORK, solve, write_program
 from planner.optimizer.types import (
     ALWAYS,

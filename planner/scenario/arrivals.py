@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from planner.core import InputError
-from planner.scenario.files import naming_field
+from planner.scenario.files import naming_field, path_in
 from planner.scenario.types import Lengths, ScaledLengths, ScenarioSessions, ScenarioWorkload, drift_of
 from planner.traffic import list_recordings, load_lengths, preset_arrivals, read_trace, recorded_arrivals
 from planner.workload import (
@@ -56,11 +56,7 @@ def workload_arrivals(workload: Mapping[str, object]) -> ArrivalProcess | Closed
     2.0
     """
     fields = ScenarioWorkload.model_validate(dict(workload))
-    if fields.replay is None:
-        return arrivals_of(fields)
-    if fields.replay not in list_recordings():
-        raise InputError("workload.replay", fields.replay, "is a file", "name a packaged recording")
-    return replay_of(fields, Path())[0]
+    return arrivals_of(fields) if fields.replay is None else replay_of(fields, None)[0]
 
 
 def is_replay(workload: ScenarioWorkload) -> bool:
@@ -95,7 +91,7 @@ def _process(workload: ScenarioWorkload, rate_per_s: float) -> ArrivalProcess:
     return process.model_copy(update=update)
 
 
-def replay_of(workload: ScenarioWorkload, folder: Path) -> tuple[RecordedArrivals, TokenLengths]:
+def replay_of(workload: ScenarioWorkload, folder: Path | None) -> tuple[RecordedArrivals, TokenLengths]:
     """The packaged recording or the trace in a file that `replay` names, at the rate if there is one; its lengths."""
     others = ("lengths", "classes", "scv", "batch_mean", "drift", "concurrency", "images")
     refuse_beside("workload.replay", workload, others)
@@ -103,7 +99,7 @@ def replay_of(workload: ScenarioWorkload, folder: Path) -> tuple[RecordedArrival
     with naming_field("workload.replay"):
         if name in list_recordings():
             return recorded_arrivals(name, workload.rate_per_s, workload.scaling), load_lengths(name)
-        trace = read_trace(folder / name)
+        trace = read_trace(path_in(folder, name))
         recorded = trace.recorded(workload.scaling)
         scaled = recorded if workload.rate_per_s is None else recorded.at_rate(workload.rate_per_s)
         return scaled, trace.lengths()

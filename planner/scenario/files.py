@@ -177,6 +177,14 @@ def parse_fields(text: str) -> dict[str, Any]:
     return content
 
 
+def path_in(folder: Path | None, name: str, field: str = "trace") -> Path:
+    """The path of a file that a scenario names. Raises InputError without a folder: the scenario comes from outside."""
+    if folder is None:
+        fix = "upload the file in the sidebar instead, or plan with the command line"
+        raise InputError(field, name, "names a file, which the web app does not open", fix)
+    return folder / name
+
+
 @contextlib.contextmanager
 def naming_field(field: str) -> Iterator[None]:
     """Errors inside name the field of the scenario, not only their own."""

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from hardware_db import load_hardware
 from planner.core import InputError, PlannerError, significant
-from planner.llm import list_llms, load_llm, parameters
+from planner.llm import list_llms, packaged_llm, parameters
 from planner.scenario.request_fixes import Fix, has_price, without
 from planner.scenario.types import ScenarioPrices
 from planner.scenario.url import packaged_content, value_at
@@ -152,10 +152,10 @@ def _scaled_lengths(lengths: Any, share: float) -> Any:  # noqa: ANN401
 def _longer_models(tokens: int, content: Content) -> Iterator[Fix]:
     """Models whose context holds the requests, those of the most similar size first."""
     written = content.get("llm")
-    own = parameters(load_llm(written)) if isinstance(written, str) else 0.0
+    own = parameters(packaged_llm(written)) if written in list_llms() else 0.0
     fitting = []
     for name in list_llms():
-        llm = load_llm(name)
+        llm = packaged_llm(name)
         if llm.max_context_tokens >= tokens:
             fitting.append((abs(parameters(llm) - own), name, llm.max_context_tokens))
     for _, name, context in sorted(fitting)[:MAX_MODELS]:

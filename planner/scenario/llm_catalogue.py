@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
@@ -28,6 +28,7 @@ from planner.llm import (
     list_llms,
     load_llm,
     main_format,
+    packaged_llm,
     parameters,
     state_bytes,
 )
@@ -348,7 +349,11 @@ def _checkpoint_data(llm: LlmSpec, checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def formats_with(llm: str | Mapping[str, Any], precision: Mapping[str, Any] | None = None) -> dict[str, None]:
+def formats_with(
+    llm: str | Mapping[str, Any],
+    precision: Mapping[str, Any] | None = None,
+    read: Callable[[Any], LlmSpec] = packaged_llm,
+) -> dict[str, None]:
     """Other changes in a scenario that takes another model: formats in which that model cannot be had are left out.
 
     The number formats of the scenario were chosen for the model before. They stay where the new one is published in
@@ -358,6 +363,7 @@ def formats_with(llm: str | Mapping[str, Any], precision: Mapping[str, Any] | No
     Args:
         llm: as a scenario names it.
         precision: that the scenario has; None: FP8, which engines make of any 16-bit checkpoint.
+        read: the model of a name; `load_llm` where that may be a file or on the Hub.
 
     Returns:
         ``{"precision": None}``, or nothing; nothing too for a model that cannot be read.
@@ -366,7 +372,7 @@ def formats_with(llm: str | Mapping[str, Any], precision: Mapping[str, Any] | No
     ({'precision': None}, {})
     """
     try:
-        model = load_llm(llm)
+        model = read(llm)
         asked = Precision.model_validate(precision or {"weights": "fp8", "activations": "fp8"})
     except (PlannerError, ValueError):
         return {}

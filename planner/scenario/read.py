@@ -18,7 +18,8 @@ from pydantic import ValidationError
 from hardware_db import OwnHardware
 from planner.core import CALIBRATION, PLAN, SCENARIO, VERSION_KEY, InputError, from_validation_error
 from planner.fleet import Corrections, PlanRequest
-from planner.llm import LlmSpec, Precision, list_llms, load_llm, published_precisions
+from planner.llm import LlmSpec, Precision, list_llms, load_llm, packaged_llm, published_precisions
+from planner.optimizer import OWN_SOLVER
 from planner.scenario.arrivals import arrivals_of, length_factors, refuse_beside, replay_of, sessions_of, with_rate
 from planner.scenario.field_names import with_example, with_nearest_name
 from planner.scenario.files import (
@@ -26,6 +27,7 @@ from planner.scenario.files import (
     check_depth,
     naming_field,
     parse_fields,
+    path_in,
     scenario_content,
     with_overrides,
 )
@@ -77,10 +79,13 @@ FOLDER_KEY = "scenario_folder"
 # --- scenarios ------------------------------------------------------------------------------------------------------
 
 
-def load_scenario(scenario: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> PlanRequest:
+def load_scenario(
+    scenario: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), *, from_outside: bool = False
+) -> PlanRequest:
     """The request of a packaged scenario (by name), a YAML file (by path) or a dict.
 
-    `overrides` are ``dotted.key=value`` assignments, see `with_overrides`.
+    `overrides` are ``dotted.key=value`` assignments, see `with_overrides`. What comes `from_outside`, a dict of whoever
+    sent a link or file, is refused where it names a file or the Hub: for it no file is looked for, no network asked.
 
     Raises InputError naming the field, value, bound and fix; UnknownNameError for a name that is no preset and no file.
 
@@ -88,20 +93,24 @@ def load_scenario(scenario: str | Path | Mapping[str, Any], overrides: Sequence[
     >>> request.workload.arrivals.rate_per_s
     80.0
     """
-    content, folder = read_scenario(scenario, overrides)
-    return build_request(content, folder)
+    content, folder = read_scenario(scenario, overrides, from_outside=from_outside)
+    return build_request(content, None if from_outside else folder)
 
 
-def read_scenario(scenario: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> tuple[Scenario, Path]:
+def read_scenario(
+    scenario: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), *, from_outside: bool = False
+) -> tuple[Scenario, Path]:
     """The validated scenario, and the folder its relative paths start from.
 
-    An override of the model alone leaves the formats to a checkpoint that is quantised already (`formats_with`).
+    An override of the model alone leaves the formats to a checkpoint that is quantised already (`formats_with`); where
+    it comes `from_outside`, only a packaged one is looked up. Nothing else that a scenario names is opened here.
     """
     content, folder = scenario_content(scenario)
     changed = with_overrides(_in_current_version(content), overrides)
     fields = {assignment.partition("=")[0].partition(".")[0].strip() for assignment in overrides}
     if "llm" in fields and "precision" not in fields and isinstance(changed.get("llm"), str):
-        changed |= formats_with(changed["llm"], changed.get("precision"))
+        read = packaged_llm if from_outside else load_llm
+        changed |= formats_with(changed["llm"], changed.get("precision"), read)
     return _validate(changed), folder
 
 
@@ -265,8 +274,14 @@ _AS_WRITTEN = (
 """Fields of a request that a scenario has in the same form."""
 
 
-def build_request(scenario: Scenario, folder: Path = Path()) -> PlanRequest:
-    """Presets, traces and configs looked up; relative paths start from `folder`."""
+def build_request(scenario: Scenario, folder: Path | None) -> PlanRequest:
+    """Presets, traces and configs looked up; relative paths start from `folder`, without which no file is.
+
+    Raises InputError, without a `folder` also of a file that is named, and of a solver that is another program.
+    """
+    if folder is None and scenario.search.solver.lower() != OWN_SOLVER:
+        bound, fix = "is a program that the web app does not run", f"use {OWN_SOLVER}, or plan on the command line"
+        raise InputError("search.solver", scenario.search.solver, bound, fix)
     llm = _llm(scenario.llm, folder)
     workload = _workload(scenario.workload, folder, llm)
     return PlanRequest(
@@ -301,13 +316,13 @@ def _published(llm: LlmSpec, asked: Precision | None) -> tuple[Precision, ...]:
     return published_precisions(llm) if asked is None else ()
 
 
-def _own_hardware(scenario: Scenario, folder: Path) -> OwnHardware:
+def _own_hardware(scenario: Scenario, folder: Path | None) -> OwnHardware:
     """Hardware of the user's own, with the prices of the file named; those without a day are of the file's."""
     policy, own = scenario.prices, scenario.own_hardware
     if policy.file is None:
         return own
     with naming_field("prices.file"):
-        file = folder / policy.file
+        file = path_in(folder, policy.file, "file")
         day = min(policy.day, date.fromtimestamp(file.stat().st_mtime)) if file.is_file() else policy.day
         listed = read_prices(file, provider=policy.file_provider, retrieved_on=day)
     return own.model_copy(update={"prices": (*own.prices, *listed.prices)})
@@ -327,32 +342,32 @@ def _service(
     )
 
 
-def _other_service(item: ScenarioService, index: int, folder: Path) -> Service:
+def _other_service(item: ScenarioService, index: int, folder: Path | None) -> Service:
     with naming_field(f"services[{index}]"):
         llm = _llm(item.llm, folder)
         return _service(item, item.name, llm, _workload(item.workload, folder, llm), item.slo)
 
 
-def _profile(profile: str | DemandProfile | TraceProfile | None, folder: Path) -> DemandProfile | None:
+def _profile(profile: str | DemandProfile | TraceProfile | None, folder: Path | None) -> DemandProfile | None:
     if profile is None or isinstance(profile, DemandProfile):
         return profile
     with naming_field("profile"):
         if isinstance(profile, str):
             return load_profile(profile)
-        measured = profile_from_trace(read_trace(folder / profile.trace), day=not profile.week)
+        measured = profile_from_trace(read_trace(path_in(folder, profile.trace)), day=not profile.week)
         return measured.model_copy(update={"cold_start_s": profile.cold_start_s, "autoscale": profile.autoscale})
 
 
-def _forecast(forecast: Forecast | HistoryForecast | None, folder: Path) -> Forecast | None:
+def _forecast(forecast: Forecast | HistoryForecast | None, folder: Path | None) -> Forecast | None:
     if not isinstance(forecast, HistoryForecast):
         return forecast
     with naming_field("forecast"):
-        days, requests = read_history(folder / forecast.history)
+        days, requests = read_history(path_in(folder, forecast.history, "history"))
         fitted = fit_forecast(days, requests, Path(forecast.history).name)
         return fitted.model_copy(update={"launches": forecast.launches})
 
 
-def _cascade(scenario: Scenario, workload: Workload, folder: Path) -> Cascade | None:
+def _cascade(scenario: Scenario, workload: Workload, folder: Path | None) -> Cascade | None:
     """The small model sees the scenario's own requests."""
     item = scenario.cascade
     if item is None:
@@ -365,7 +380,9 @@ def _cascade(scenario: Scenario, workload: Workload, folder: Path) -> Cascade | 
         return Cascade(small=small, points=item.points, least_quality=item.least_quality, routed=item.routed)
 
 
-def _llm(llm: str | dict[str, Any], folder: Path) -> LlmSpec:
+def _llm(llm: str | dict[str, Any], folder: Path | None) -> LlmSpec:
+    if folder is None:
+        return packaged_llm(llm)
     if isinstance(llm, str) and _exists(folder / llm):
         return load_llm(folder / llm)
     return load_llm(llm)
@@ -378,7 +395,7 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _workload(workload: ScenarioWorkload, folder: Path, llm: LlmSpec) -> Workload:
+def _workload(workload: ScenarioWorkload, folder: Path | None, llm: LlmSpec) -> Workload:
     """Lengths are those of the text; the images of a request add their tokens for the model it goes to."""
     if workload.replay is not None:
         return _replay_workload(workload, folder)
@@ -419,7 +436,7 @@ def _workload(workload: ScenarioWorkload, folder: Path, llm: LlmSpec) -> Workloa
         return Workload(arrivals=arrivals, classes=classes)
 
 
-def _lengths_of_class(item: ScenarioClass, field: str, folder: Path, llm: LlmSpec) -> TokenLengths:
+def _lengths_of_class(item: ScenarioClass, field: str, folder: Path | None, llm: LlmSpec) -> TokenLengths:
     return _with_images(_lengths(item.lengths, folder, f"{field}.lengths"), item.images, llm, f"{field}.images")
 
 
@@ -436,7 +453,7 @@ def _with_images(lengths: TokenLengths, images: ScenarioImages | None, llm: LlmS
         return lengths_with_images(lengths, images.mix, llm)
 
 
-def _replay_workload(workload: ScenarioWorkload, folder: Path) -> Workload:
+def _replay_workload(workload: ScenarioWorkload, folder: Path | None) -> Workload:
     """The requests of a recording as they came, brought to the rate if there is one."""
     _require_rate(workload.rate_per_s)
     arrivals, lengths = replay_of(workload, folder)
@@ -459,15 +476,15 @@ def lengths_of(form: object) -> TokenLengths:
     >>> round(lengths_of({"preset": "azure-2023-conv", "mean_output_tokens": 400.0}).mean_output)
     400
     """
-    return _lengths(form_of_lengths(form), Path(), "lengths")  # type: ignore[arg-type]
+    return _lengths(form_of_lengths(form), None, "lengths")  # type: ignore[arg-type]
 
 
-def _lengths(lengths: Lengths, folder: Path, field: str) -> TokenLengths:
+def _lengths(lengths: Lengths, folder: Path | None, field: str) -> TokenLengths:
     with naming_field(field):
         if isinstance(lengths, ConstantLengths):
             return TokenLengths.constant(lengths.input_tokens, lengths.output_tokens)
         if isinstance(lengths, TraceLengths):
-            return read_trace(folder / lengths.trace).lengths()
+            return read_trace(path_in(folder, lengths.trace)).lengths()
         if isinstance(lengths, CellLengths):
             inputs, outputs, weights = zip(*lengths.cells, strict=True)
             return TokenLengths.from_pairs(inputs, outputs, weights, source=lengths.source)

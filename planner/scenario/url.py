@@ -73,13 +73,14 @@ def query_of(content: Mapping[str, Any], base: str) -> dict[str, str]:
 def content_of(query: Mapping[str, str], default: str) -> Content:
     """The scenario of a link, every field present; without `base` it starts from the packaged scenario `default`.
 
-    Raises InputError naming the parameter: an unknown base or field, a value out of range or not readable.
+    Nothing that it names is opened. Raises InputError naming the parameter: an unknown base or field, a value out of
+    range or not readable.
     """
     name = query.get(BASE, default)
     if name not in list_scenarios():
         raise InputError(BASE, name, "no such packaged scenario", f"use one of {', '.join(list_scenarios())}")
     assignments = [f"{path}={decompressed(path, text)}" for path, text in query.items() if path != BASE]
-    return full_content(read_scenario(packaged_content(name), assignments)[0])
+    return full_content(read_scenario(packaged_content(name), assignments, from_outside=True)[0])
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -353,13 +353,32 @@ def fix_button(fix: Fix, key: str) -> None:
 
 
 def plain(text: str) -> str:
-    """Text that Streamlit's Markdown shows as it is: no formulas, colours or emphasis; addresses become links.
+    r"""Text that Streamlit's Markdown shows as it is, on one line: no pictures, formulas, icons, lists or emphasis.
 
-    Fields of the scenario are called as the page calls them.
+    Words that are an address of plain characters become links, which show where they lead. Fields of the scenario are
+    called as the page calls them.
+
+    >>> print(plain("https://a.org/b_c costs $1, https://a.org/![x](https://a.org/d.png)").replace(JOINER, ""))
+    https://a.org/b_c costs \$1, https\://a.org/\!\[x\](https\://a.org/d.png)
     """
-    markup = re.compile(r"([\\`*_\[\]$<>~#|]|:(?=\w))")  # characters that Markdown would interpret
-    words = fields.with_labels(text).split(" ")
-    return " ".join(word if word.startswith("https://") else markup.sub(r"\\\1", word) for word in words)
+    return _MARKUP.sub(_escaped, " ".join(fields.with_labels(text).split()))
+
+
+JOINER = "\N{WORD JOINER}"
+"""Shown as nothing; keeps a colon from beginning an address or an icon, which Streamlit makes of escaped ones too."""
+_MARKUP = re.compile(
+    r"(?P<kept>(?<!\S)\(?https://[\w.,/?=%+;@#&~()-]+(?=\s|$))|(?P<colon>:(?=//|[\w+/-]+:))"
+    r"|:(?=\w)|[\\`*_\[\]$<>~#|&!^]|^(?P<number>\d+)[.)]|^[-+]",
+    re.ASCII,
+)
+"""What Markdown reads as its own; any punctuation may have a backslash before it (CommonMark, "Backslash escapes")."""
+
+
+def _escaped(found: re.Match[str]) -> str:
+    if found["kept"]:
+        return found[0]
+    number = found["number"] or ""
+    return f"{number}\\{found[0].removeprefix(number)}{JOINER if found['colon'] else ''}"
 
 
 def bullets(lines: Sequence[str]) -> None:

@@ -189,7 +189,7 @@ def use_sku(page: Page, sku: GpuSku, usd: float | None, *, searched: bool) -> No
 
 def _apply_if_plannable(changes: user_hardware.Changes) -> None:
     """Change the scenario if it can be planned with afterwards. Raises InputError, and then leaves it as it is."""
-    hardware_for(planner.load_scenario(session.with_changes(session.content(), changes)))
+    hardware_for(planner.load_scenario(session.with_changes(session.content(), changes), from_outside=True))
     session.change(changes)
     st.rerun()
 

@@ -9,7 +9,7 @@ from typing import Any
 import streamlit as st
 
 from planner.core import InputError, Metric, PlannerError, significant
-from planner.llm import Precision, checkpoint_bytes, checkpoints_of, format_words, list_llms, load_llm
+from planner.llm import Precision, checkpoint_bytes, checkpoints_of, format_words, list_llms, packaged_llm
 from planner.optimizer import Objective
 from planner.report import glossary
 from planner.scenario import MAX_SCENARIO_BYTES, formats_with, list_scenarios, slo_presets, url
@@ -235,7 +235,7 @@ def read_config(name: str, raw: bytes) -> None:
     if not isinstance(content, dict):
         raise InputError("config.json", name, "is not a JSON object", fix)
     llm = {"_name": name.removesuffix(".json"), **content}
-    load_llm(dict(llm))  # raises where it cannot be read as a model
+    packaged_llm(llm)  # raises where it cannot be read as a model
     session.change(_with_llm(llm))
 
 
@@ -275,7 +275,7 @@ def _checkpoints(llm: Any) -> Formats:  # noqa: ANN401
     """Every checkpoint of a model, e.g. by ``FP8 in blocks, 34.3 GB: Qwen/Qwen3-32B-FP8``."""
     choices: Formats = {AS_PUBLISHED: None}
     try:
-        model = load_llm(llm)
+        model = packaged_llm(llm)
     except PlannerError:
         return choices
     for checkpoint in checkpoints_of(model):

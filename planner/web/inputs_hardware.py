@@ -164,7 +164,7 @@ def _own_prices(hardware: HardwareDb, skus: list[str]) -> None:
     st.caption("USD per GPU and hour. Empty: the lowest listed price.")
     for sku in skus:
         st.number_input(
-            sku,
+            components.plain(sku),
             value=None,
             min_value=0.01,
             step=0.05,
@@ -192,7 +192,7 @@ def owned_inputs(sku: str) -> None:
     owned = (session.value("prices.owned") or {}).get(sku)
     count = None if owned is None else owned["count"]
     bound = session.bind(f"owned-{sku}", count, partial(_owned_changes, sku, "count"))
-    st.number_input(f"{sku} owned", value=None, min_value=0, step=8, placeholder="none", **bound)
+    st.number_input(components.plain(f"{sku} owned"), value=None, min_value=0, step=8, placeholder="none", **bound)
     if owned is None:
         return
     columns = [*st.columns(3), *st.columns(3)]

@@ -13,7 +13,7 @@ import streamlit as st
 
 from planner.charts import length_histogram
 from planner.core import PlannerError, significant
-from planner.llm import load_llm
+from planner.llm import packaged_llm
 from planner.scenario import lengths_of, snippets, workload_arrivals
 from planner.traffic import RecognisedTrace, list_lengths, load_lengths, preset_scv, read_any_trace
 from planner.web import components, fields, session
@@ -326,7 +326,7 @@ def image_inputs() -> None:
     if session.value("workload.classes") or session.value("workload.replay"):
         return
     try:
-        has_encoder = isinstance(llm, str | Mapping) and load_llm(llm).encoder is not None
+        has_encoder = isinstance(llm, str | Mapping) and packaged_llm(llm).encoder is not None
     except PlannerError:
         has_encoder = False
     if images is None and not has_encoder:

@@ -15,14 +15,13 @@ from typing import Any
 from planner.core import InputError
 from planner.scenario import (
     Content,
-    build_request,
     differences,
-    file_references,
     files,
     first_name,
     formats_with,
     full_content,
     list_scenarios,
+    load_scenario,
     parse_fields,
     read_scenario,
     scenario_in,
@@ -123,14 +122,11 @@ def _refusal(content: Content) -> InputError | None:
 
 def _check(content: Content) -> None:
     """Raise InputError where a scenario cannot be used here: it names a file, or what it says cannot be."""
-    for path in file_references(content):
-        fix = "upload the file in the sidebar instead, or plan with the command line"
-        raise InputError(path, value_at(content, path), "names a file, which the web app does not open", fix)
     for path in ("search.skus", "search.modes", "search.tp", "prices.commitments"):
         items = value_at(content, path)
         if len(set(items)) < len(items):
             raise InputError(path, items, "names one more than once", "name each once")
-    build_request(read_scenario(content)[0])
+    load_scenario(content, from_outside=True)
 
 
 def _without(content: Content, refusal: InputError, fallback: Content) -> Content:

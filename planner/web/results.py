@@ -27,6 +27,7 @@ from planner.analysis import Replanner
 from planner.fleet import Plan, PlanRequest, Progress, hardware_for
 from planner.scenario import Content
 from planner.web import bounds, session
+from planner.web.components import plain
 from planner.web.workers import WorkerPool
 
 T = TypeVar("T")
@@ -149,7 +150,7 @@ class _Line:
     def report(self, stage: str) -> None:
         """Show a stage. Raises what ends the run of a page: another one has begun."""
         self._count, self._last = self._count + (stage != self._last), stage
-        text = progress_words(self._what, stage, time.monotonic() - self._begun_s, self._usual_s)
+        text = plain(progress_words(self._what, stage, time.monotonic() - self._begun_s, self._usual_s))
         of_plan = next((place for place, word in enumerate(STAGES) if stage.startswith(word)), None)
         done = 1.0 - 0.97**self._count if of_plan is None else (of_plan + 0.5) / len(STAGES)
         self._slot.progress(done, text=text)
@@ -237,7 +238,7 @@ def _is_stopped(key: Hashable, what: str) -> bool:
     if st.session_state.get(STOPPED) != name:
         return False
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(f"**Stopped:** {what}", width="content")
+        st.markdown(f"**Stopped:** {plain(what)}", width="content")
         st.button("Go on", key=f"go-on-{name}", on_click=_set_stopped, args=(None,), icon=":material/play_arrow:")
     return True
 
@@ -255,7 +256,7 @@ def progress_words(what: str, stage: str, elapsed_s: float, usual_s: float | Non
 
 def request_of(key: str) -> PlanRequest:
     """The request of a scenario. Raises InputError."""
-    return planner.load_scenario(json.loads(key))
+    return planner.load_scenario(json.loads(key), from_outside=True)
 
 
 def is_planned(key: str) -> bool:
@@ -265,7 +266,6 @@ def is_planned(key: str) -> bool:
 
 def page_of(content: Content, key: str) -> Page:
     """The scenario and the most that is known of its plan, at least by theory. Raises InputError."""
-    session.refuse_files(content)
     request = request_of(key)
     bounds.check(content, request)
     hardware = hardware_for(request)

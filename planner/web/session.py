@@ -21,7 +21,6 @@ from streamlit.runtime.scriptrunner import get_script_run_ctx
 from planner.core import InputError, PlannerError
 from planner.scenario import (
     Content,
-    file_references,
     first_name,
     list_scenarios,
     read_scenario,
@@ -168,13 +167,6 @@ def load(name: str) -> None:
     """A packaged scenario, with the prices of today."""
     content = url.full_content(read_scenario(name)[0])
     replace_scenario(with_changes(content, {"prices.as_of": today()}), base=name)
-
-
-def refuse_files(content: Mapping[str, Any]) -> None:
-    """Raise InputError where a scenario names a file: a visitor must not read files of the server."""
-    for path in file_references(content):
-        fix = "upload the file in the sidebar instead, or plan with the command line"
-        raise InputError(path, value_at(content, path), "names a file, which the web app does not open", fix)
 
 
 # --- history ----------------------------------------------------------------------------------------------------------

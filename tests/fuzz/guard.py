@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import sysconfig
@@ -22,6 +23,9 @@ _OWN = tuple(str(ROOT / name) for name in ("planner", "hardware_db", "calibratio
 _INSTALLED = tuple({sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _REFUSED = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.fork", "socket.connect", "socket.bind")
 _REFUSED += ("pickle.find_class", "os.remove", "os.rename", "os.mkdir", "shutil.rmtree", "ctypes.dlopen")
+
+
+_STAT = os.stat
 
 
 class Hang(BaseException):
@@ -110,9 +114,16 @@ class _Watch:
 _WATCH = _Watch()
 
 
+def _watched_stat(path: object, *arguments: object, **words: object) -> os.stat_result:
+    """`os.stat`, which Python does not report."""
+    if _WATCH.seen is not None and not isinstance(path, int):
+        _WATCH.seen.append(f"os.stat {os.fspath(path)}")  # type: ignore[call-overload]
+    return _STAT(path, *arguments, **words)  # type: ignore[arg-type]
+
+
 @contextmanager
 def watched() -> Iterator[list[str]]:
-    """What is done to files, processes and sockets meanwhile, as far as Python says (PEP 578).
+    """What is done to files, processes and sockets meanwhile, as far as Python says (PEP 578), and what is looked for.
 
     Reading this project and what is installed is left out: that is how modules and packaged data are loaded.
     """
@@ -122,8 +133,9 @@ def watched() -> Iterator[list[str]]:
     raw: list[str] = []
     found: list[str] = []
     _WATCH.seen = raw
+    os.stat = _watched_stat
     try:
         yield found
     finally:
-        _WATCH.seen = None
+        _WATCH.seen, os.stat = None, _STAT
         found += [one for one in raw if not one.partition(" ")[2].startswith((*_OWN, *_INSTALLED))]

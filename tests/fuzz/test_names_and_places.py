@@ -7,12 +7,15 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from calibration import read_serving_runs
 from calibration.run import read_calibration as read_run_calibration
@@ -22,12 +25,14 @@ from planner import launch
 from planner.core import InputError, PlannerError
 from planner.llm import load_llm
 from planner.llm.load import load_from_hub
-from planner.scenario import load_request, load_scenario, scenario_in
+from planner.scenario import list_scenarios, load_request, load_scenario, scenario_in
+from planner.scenario.files import with_overrides
 from planner.scenario.url import content_of, packaged_content
 from planner.scenario.user_hardware import sku_of_toml
 from planner.supply import read_prices
 from planner.traffic import read_any_trace, read_trace
 from planner.traffic.prometheus_series import read_series
+from planner.web import links
 from tests.fuzz.cases import Case
 from tests.fuzz.guard import ROOT, Failures, answered, assert_refused, watched
 from tests.fuzz.mutations import Mutation
@@ -98,6 +103,55 @@ def test_uploads_open_no_files(name: str, kind: str) -> None:
     with watched() as seen, pytest.raises(PlannerError):
         scenario_in("upload.json", raw)
     assert seen == []
+
+
+def _places(content: Any, path: str = "") -> Iterator[str]:
+    """Dotted paths of a scenario's fields, those of lists of records too."""
+    items = enumerate(content) if isinstance(content, list) and content and isinstance(content[0], dict) else ()
+    items = content.items() if isinstance(content, dict) and content else items
+    for name, item in items:
+        yield f"{path}.{name}".lstrip(".")
+        yield from _places(item, f"{path}.{name}".lstrip("."))
+
+
+class _Hub:
+    """Stands for huggingface_hub: nothing of it may be asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked.append(name)
+        raise AttributeError(name)
+
+
+@pytest.mark.parametrize("way", ["link", "file", "text"])
+def test_no_field_of_a_link_or_file_is_looked_for(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every field of every packaged scenario, and records that name files, as a model that is there and one on the Hub.
+
+    Links opened ``config.json`` of a path twice, and asked the Hub with the server's token, before they were refused.
+    """
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub := _Hub())  # type: ignore[arg-type]
+    (tmp_path / "config.json").write_bytes(LLAMA.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "llama-3.1-8b").mkdir()  # a folder by the name of a preset is no preset
+    names = (f"{tmp_path}", "hf:org/name")
+    changes = {path: base for base in list_scenarios() for path in _places(packaged_content(base))}
+    asked = [(base, {path: name}) for path, base in changes.items() for name in names]
+    asked += [(START, {path: json.dumps(value) for path, value in fields.items()}) for fields in REFERENCES.values()]
+    asked += [(START, {"llm": name}) for name in ("llama-3.1-8b", "~/config.json", "config.json")]
+    asked += [(START, {"search.solver": "COIN_CMD"})]
+    with watched() as seen:
+        for base, query in asked:
+            if way == "link":
+                links.from_link({"base": base, **query}, START)
+                continue
+            content = with_overrides(packaged_content(base), [f"{path}={text}" for path, text in query.items()])
+            with suppress(PlannerError):
+                if way == "file":
+                    content = links.from_file("x.yaml", yaml.safe_dump(content).encode(), START).content
+                load_scenario(content, from_outside=True)
+    assert seen == [] and hub.asked == []
 
 
 def test_links_and_uploads_touch_nothing() -> None:

@@ -100,7 +100,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 def planned(shape: str) -> Plan:
     """The plan of a shape, with the scenario it was written as, by theory."""
     scenario, _ = read_scenario(SHAPES[shape])
-    found = plan(build_request(scenario), simulate=False, alternatives=False)
+    found = plan(build_request(scenario, Path()), simulate=False, alternatives=False)
     return dataclasses.replace(found, scenario=scenario.model_dump(mode="json", exclude_unset=True))
 
 

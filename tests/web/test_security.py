@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 from streamlit.testing.v1 import AppTest
 
-from planner.core import Table
+from hardware_db import load_hardware
+from planner.core import Table, preset
 from planner.report import html_table
 from planner.web import compare_scenarios, components, latency_growth
 from tests.builders import SMALL_CHAT
@@ -86,6 +91,69 @@ def test_a_name_is_shown_as_text() -> None:
     assert not app.exception
     shown = [item.value for item in (*app.markdown, *app.caption)]
     assert not any(re.search(r"(?<!\\)<(script|img)", text) for text in shown)
+
+
+MARKDOWN = "https://e.test/![m](https://e.test/p.png)$m$:red[m]:material/home:"
+"""A word that begins as an address and goes on as a picture from elsewhere, a formula, a colour and an icon."""
+NO_MARKDOWN = {"TextInput", "Selectbox", "MultiSelect", "Html", "VegaLiteChart", "ArrowVegaLiteChart", "Arrow"}
+"""Kinds of elements whose text Streamlit does not read as Markdown: inputs, HTML that is escaped, charts and frames."""
+
+
+def _texts(message: Any) -> Iterator[str]:
+    """Every text in an element as it goes to the browser, but for ids."""
+    for field, value in message.ListFields():
+        for item in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
+            if hasattr(item, "ListFields"):
+                yield from _texts(item)
+            elif isinstance(item, str) and field.name != "id":
+                yield item
+
+
+def test_no_name_from_outside_is_read_as_markdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name in every place that takes one, in a plan and in what is refused, over tabs, labels, hints and notes.
+
+    Any word that began with ``https://`` was left as it was.
+    """
+    monkeypatch.setenv("PLANNER_APP_WORKERS", "0")
+    h100 = json.loads(load_hardware().skus["h100-sxm"].model_dump_json())
+    h100 |= {
+        "id": "mine",
+        "name": MARKDOWN,
+        "note": MARKDOWN,
+        "hbm_bandwidth_bytes_per_s": {**h100["hbm_bandwidth_bytes_per_s"], "source": MARKDOWN, "note": MARKDOWN},
+    }
+    llm = {**json.loads(preset("llms", "llama-3.1-8b.json").read_text()), "_name": MARKDOWN, "_source": MARKDOWN}
+    cells = {"cells": [[1000, 200, 1.0], [500, 100, 2.0]], "source": MARKDOWN}
+    named = {"name": MARKDOWN, "description": MARKDOWN, "llm": json.dumps(llm), "workload.lengths": json.dumps(cells)}
+    mine = {"search.skus": "[mine]", "own_hardware.skus": json.dumps([h100]), "prices.usd_per_gpu_hour": "{mine: 2}"}
+    refused = {"search.skus": json.dumps(["h100-sxm", MARKDOWN]), "workload.scv": json.dumps(MARKDOWN)}
+    for address in ({**named, **mine, "search.tp": "[1]"}, refused):
+        app = opened(**{"workload.rate_per_s": "10", **address})
+        for tab in ("Plan", "Hardware"):
+            app.query_params["tab"] = tab
+            assert not app.run().exception
+            nodes = [app._tree]
+            while nodes:
+                node = nodes.pop()
+                nodes += getattr(node, "children", {}).values()
+                kind = type(getattr(node, "proto", None)).__name__
+                for text in _texts(node.proto) if hasattr(getattr(node, "proto", None), "ListFields") else ():
+                    shown = MARKDOWN in text or any(part in text for part in ("[m]", "$m$", ":material/home:"))
+                    assert kind in NO_MARKDOWN or not shown, f"{tab}, {kind}: {text}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1. a", "12) a", "- a", "+ a", "a &lt; b", "a\n\n# b", "(https://a.org/b_c)", ":smile:", "http://x/y", "x^[1]"],
+)
+def test_plain_text_has_no_block_link_icon_or_entity(text: str) -> None:
+    """By a Markdown reader of CommonMark's own kind: one paragraph of text, and nothing in it but addresses."""
+    (paragraph, inline, _) = MarkdownIt().parse(components.plain(text))
+    assert paragraph.type == "paragraph_open"
+    assert {one.type for one in inline.children or ()} <= {"text", "text_special"}
+    assert "".join(one.content for one in inline.children or ()).replace(components.JOINER, "") == " ".join(
+        text.split()
+    )
 
 
 def test_the_proxy_of_the_page_is_one_that_nginx_takes(tmp_path: Path) -> None:
