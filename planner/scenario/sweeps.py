@@ -16,6 +16,7 @@ import multiprocessing
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
@@ -145,8 +146,25 @@ def process_pool(workers: int | None = None) -> ProcessPoolExecutor:
     """
     if workers is not None and workers < 1:
         raise InputError("workers", workers, "must be >= 1", "give a number of processes")
-    spawning = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers or os.cpu_count(), spawning, signal.signal, (signal.SIGINT, signal.SIG_DFL))
+    return ProcessPoolExecutor(workers or os.cpu_count(), multiprocessing.get_context("spawn"), _begin)
+
+
+def _begin() -> None:
+    """At the start of a worker."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        end_with_parent(parent.join)
+
+
+def end_with_parent(wait: Callable[[], object]) -> None:
+    """Have this process end once `wait` returns, as it does when its parent ends: one that is killed tells nobody."""
+
+    def end() -> None:
+        wait()
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 @contextmanager

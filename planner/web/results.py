@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.reduction import ForkingPickler
 from typing import TypeVar
 
 import streamlit as st
@@ -28,12 +29,17 @@ from planner.fleet import Plan, PlanRequest, Progress, hardware_for
 from planner.scenario import Content
 from planner.web import bounds, session
 from planner.web.components import plain
-from planner.web.workers import WorkerPool
+from planner.web.workers import LEAST_URGENT, WorkerPool
 
 T = TypeVar("T")
 
-STORE_SIZE = 400
-"""Results cached for all visitors together; the one not used for longest is dropped first. Affects speed only."""
+STORE_BYTES = 1_000_000_000
+"""Results cached for all visitors together, by the bytes they take as they are sent between processes; the one not used
+for longest is dropped first. A plan by theory has 0.1 MB, one that is simulated 25. A choice, affects speed only."""
+LEFT_S = 3.0
+"""A visitor whose browser is gone for this long [s] has left, and what is computed for that visit ends. A choice."""
+URGENCY = {"theory": 0, "compared": 0, "checked": 1}
+"""Of kinds of results: plans by theory go first, then simulations of them; all else has `LEAST_URGENT`."""
 UNKNOWN_PLAN_S = 3.0
 """Longest that a plan by theory is expected to take while none is cached [s]. Affects estimates of time only."""
 PROCESSES = 2
@@ -55,10 +61,10 @@ class Store:
         seconds: how long the last result of each kind took [s]; for estimates of time only.
     """
 
-    def __init__(self, size: int) -> None:
-        self._size = size
+    def __init__(self, most_bytes: int) -> None:
+        self._left_bytes = most_bytes
         self._lock = threading.Lock()
-        self._known: OrderedDict[Hashable, object] = OrderedDict()
+        self._known: OrderedDict[Hashable, tuple[object, int]] = OrderedDict()
         self.seconds: dict[str, float] = {}
 
     def get(self, key: Hashable) -> object | None:
@@ -66,21 +72,22 @@ class Store:
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
-            return self._known.get(key)
+            return self._known.get(key, (None, 0))[0]
 
     def put(self, key: Hashable, result: object) -> None:
-        """Cache a result."""
+        """Cache a result; the last one stays however large it is."""
+        size_bytes = len(ForkingPickler.dumps(result))
         with self._lock:
-            self._known[key] = result
-            self._known.move_to_end(key)
-            while len(self._known) > self._size:
-                self._known.popitem(last=False)
+            self._left_bytes += self._known.pop(key, (None, 0))[1] - size_bytes
+            self._known[key] = result, size_bytes
+            while self._left_bytes < 0 and len(self._known) > 1:
+                self._left_bytes += self._known.popitem(last=False)[1][1]
 
 
 @st.cache_resource
 def store() -> Store:
     """The cache of this server."""
-    return Store(STORE_SIZE)
+    return Store(STORE_BYTES)
 
 
 def pool() -> WorkerPool | None:
@@ -132,13 +139,18 @@ class Job:
     what: str
 
 
+def _kind_of(key: Hashable) -> str:
+    return str(key[0] if isinstance(key, tuple) else key)
+
+
 class _Line:
     """A computation on the page: a progress bar with a button that stops it."""
 
     def __init__(self, key: Hashable, what: str) -> None:
-        self._kind = str(key[0]) if isinstance(key, tuple) else str(key)
+        self._kind = _kind_of(key)
         self._key, self._what, self._usual_s = key, what, store().seconds.get(self._kind)
-        self._begun_s, self._count, self._last = time.monotonic(), 0, ""
+        self._begun_s = self._seen_s = time.monotonic()
+        self._count, self._last = 0, ""
         self._shown = st.empty()
         name = name_of(key)
         with self._shown.container(horizontal=True, vertical_alignment="center"):
@@ -148,7 +160,11 @@ class _Line:
         self.report("")
 
     def report(self, stage: str) -> None:
-        """Show a stage. Raises what ends the run of a page: another one has begun."""
+        """Show a stage. Raises what ends the run of a page: another one has begun, or the visitor has left."""
+        if session.is_there():
+            self._seen_s = time.monotonic()
+        elif time.monotonic() - self._seen_s > LEFT_S:
+            raise Stopped(self._what)
         self._count, self._last = self._count + (stage != self._last), stage
         text = plain(progress_words(self._what, stage, time.monotonic() - self._begun_s, self._usual_s))
         of_plan = next((place for place, word in enumerate(STAGES) if stage.startswith(word)), None)
@@ -183,7 +199,11 @@ def compute_once(key: Hashable, compute: Callable[[Progress], T], what: str) -> 
     line = _Line(key, what)
     try:
         processes = pool() if isinstance(compute, partial) else None
-        known = compute(line.report) if processes is None else processes.run(compute, session.visit(), line.report)
+        if processes is None:
+            known = compute(line.report)
+        else:
+            urgency = URGENCY.get(_kind_of(key), LEAST_URGENT)
+            known = processes.run(compute, session.visit(), line.report, urgency)
     finally:
         line.clear()  # also of an error, which stands alone: nothing is under way any more
     line.keep(known)

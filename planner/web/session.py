@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import streamlit as st
+from streamlit import runtime
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from planner.core import InputError, PlannerError
@@ -91,6 +92,11 @@ def visit() -> str:
     """A name of this visit, the same for as long as it lasts; empty outside of one."""
     context = get_script_run_ctx(suppress_warning=True)
     return context.session_id if context is not None else ""
+
+
+def is_there() -> bool:
+    """True while the visitor's browser is connected, and outside of a server."""
+    return not runtime.exists() or runtime.get_instance().is_active_session(visit())
 
 
 def today() -> str:

@@ -1,22 +1,25 @@
 """Processes that compute one thing at a time for many askers: each in its own memory, with a limit, stages and a stop.
 
 One asker's long or large computation leaves the others theirs: what takes too much memory fails alone, and the machine
-divides its cores between processes as no lock within one of them would. Where all are taken, askers wait in line.
+divides its cores between processes as no lock within one of them would. None outlives the process that started it.
 """
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 import traceback
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from queue import Empty, SimpleQueue
@@ -37,6 +40,10 @@ PATIENCE_S = 5.0
 """Time after which a process that was told to stop, and has not reached its next stage, is ended [s]. A choice."""
 SHORT_S, LONG_JOB_NICENESS = 5.0, 10
 """A job that takes longer than this [s] goes on at this niceness, a tenth of the share of a short one. Choices."""
+LEAST_URGENT = 2
+"""Urgency of what nobody waits for first: alternatives, intervals, what a tab adds. Simulations have 1, theory 0."""
+MOST_SESSIONS = 1000
+"""Sessions whose last job is remembered, for the order of the line. A choice."""
 WAITING = "waiting for a free place"
 """Stage of an asker in line."""
 _PACKAGED = "\0packaged hardware"
@@ -51,6 +58,10 @@ class _Gone(Exception):  # noqa: N818 - no error: whoever asked has gone
 class WorkerPool:
     """Processes that are started when they are needed, up to a number, and kept.
 
+    Where all are taken, jobs wait in line. A session that has none under way goes first, then one that has had none
+    yet, then the more urgent job, then the session whose last one is longest ago. Jobs of no urgency leave a place
+    free for urgent ones, so that a first answer does not wait for the details of another.
+
     Args:
         most: processes at a time.
         memory_bytes: address space of each (POSIX).
@@ -60,43 +71,49 @@ class WorkerPool:
         self._most, self._memory_bytes = most, int(memory_bytes)
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
-        self._busy = 0
+        self._running: dict[_Turn, _Worker] = {}
         self._stopping: list[_Worker] = []
-        self._line: list[object] = []
+        self._line: list[_Turn] = []
+        self._served: OrderedDict[str, int] = OrderedDict()
+        self._numbers = itertools.count(1)
 
     def start(self, count: int) -> None:
         """Have so many processes ready for those who ask first, as far as there may be as many."""
         with self._lock:
-            while len(self._idle) < min(count, self._most) - self._busy:
-                self._idle.append(_Worker.started(self._memory_bytes))
+            self._start(count)
 
-    def run(self, job: Job[T], asker: str, say: Say) -> T:
-        """The result of a job.
+    def run(self, job: Job[T], asker: str, say: Say, urgency: int = LEAST_URGENT) -> T:
+        """The result of a job. A process that ends in the middle is one silent try; so is one whose memory was full.
 
         Args:
             job: called in a process; pickled with the functions it names.
-            asker: gets the process that last worked for it, which may remember what helps.
+            asker: gets the process that last worked for it, which may remember what helps; its first word is its
+                session.
             say: called with each stage, and again while it lasts; what it raises ends the job.
+            urgency: 0 for what is waited for most, up to `LEAST_URGENT`.
 
         Raises:
-            InputError: the job refused its input, took too much memory, or its process ended.
+            InputError: the job refused its input, took too much memory, or its process ended twice.
             RuntimeError: a fault in the job, with its traceback.
         """
-        worker = self._taken(asker, say)
-        is_done = False
-        try:
-            worker.connection.send(_without_hardware(job))
-            kind, value = self._heard(worker, say)
-            is_done = True
-        finally:
-            self._leave(worker, is_done and kind in (_RESULT, _REFUSED))
-        if kind == _RESULT:
-            return value  # type: ignore[no-any-return]
-        if kind == _REFUSED:
-            raise InputError(*value)
-        if kind == _ENDED:
-            raise self._too_large()
-        raise RuntimeError(value)
+        is_last = needs_new = False
+        while True:
+            turn, worker = self._taken(asker, urgency, say, needs_new)
+            was_new, kind = not worker.jobs, None
+            try:
+                kind, value = worker.answer(_without_hardware(job), say)
+            finally:
+                self._leave(turn, kind)
+            if kind == _RESULT:
+                return value  # type: ignore[no-any-return]
+            if kind == _REFUSED:
+                raise InputError(*value)
+            if kind == _FAULT:
+                raise RuntimeError(value)
+            needs_new = value == errno.ENOMEM
+            if is_last or (needs_new and was_new):
+                raise self._ended(value)
+            is_last = True
 
     def run_together(
         self,
@@ -104,6 +121,7 @@ class WorkerPool:
         askers: Sequence[str],
         say: Callable[[int, str], None],
         keep: Callable[[int, Any], None],
+        urgency: int = LEAST_URGENT,
     ) -> None:
         """Several jobs side by side, each by the first asker that is free.
 
@@ -112,6 +130,7 @@ class WorkerPool:
             askers: who ask at the same time, each for one job after another.
             say: called from here with the number of a job and its stage; what it raises ends all jobs.
             keep: called from here with the number of a job and its result, as soon as there is one.
+            urgency: of all of them.
 
         Raises as `run`, once the other askers are done: they take what is left.
         """
@@ -125,7 +144,7 @@ class WorkerPool:
 
         def ask(asker: str, number: int, job: Job[Any]) -> None:
             while True:
-                heard.put(partial(keep, number, self.run(job, asker, partial(tell, number))))
+                heard.put(partial(keep, number, self.run(job, asker, partial(tell, number), urgency)))
                 try:
                     number, job = left.popleft()
                 except IndexError:
@@ -145,78 +164,114 @@ class WorkerPool:
     def close(self) -> None:
         """End all processes."""
         with self._lock:
-            for worker in (*self._idle, *self._stopping):
+            self._most = 0
+            for worker in (*self._idle, *self._running.values(), *self._stopping):
                 worker.end()
-            self._idle, self._stopping = [], []
+            self._idle = []
 
-    def _heard(self, worker: _Worker, say: Say) -> tuple[int, Any]:
-        """Last answer of a process; stages on the way are passed on."""
-        stage = ""
-        while True:
-            try:
-                if worker.connection.poll(POLL_S):
-                    kind, value = worker.connection.recv()
-                    if kind != _STAGE:
-                        return kind, value
-                    stage = value
-            except (EOFError, OSError):
-                return _ENDED, None  # for want of memory: libraries in C end the process where it is refused
-            say(stage)
+    def _ended(self, status: int) -> InputError:
+        """Why there is no answer, by the exit status of the process: negative, the signal that ended it."""
+        if status == errno.ENOMEM:
+            bound = f"takes more than the {self._memory_bytes / 1e9:.3g} GB of memory allowed here"
+            fix = "search fewer configurations or simulate fewer requests, or plan on the command line"
+            return InputError("computation", "ended", bound, fix)
+        how = f"by {signal.Signals(-status).name}" if status < 0 else f"with exit code {status}"
+        fix = "try again; where that does not help, plan on the command line"
+        return InputError("computation", "ended", f"its process was ended twice, the second time {how}", fix)
 
-    def _too_large(self) -> InputError:
-        limit = f"{self._memory_bytes / 1e9:.3g} GB"
-        fix = "search fewer configurations or simulate fewer requests, or plan on the command line"
-        return InputError("computation", "ended", f"takes more than the {limit} of memory allowed here", fix)
-
-    def _taken(self, asker: str, say: Say) -> _Worker:
-        """A process, once there is one and all who came before have theirs."""
-        ticket = object()
+    def _taken(self, asker: str, urgency: int, say: Say, needs_new: bool) -> tuple[_Turn, _Worker]:
+        """A process, once it is this one's turn."""
+        turn = _Turn(asker.partition(" ")[0], urgency, next(self._numbers))
         with self._lock:
-            self._line.append(ticket)
+            self._line.append(turn)
         try:
             while True:
                 with self._lock:
-                    worker = self._free_one(asker) if self._line[0] is ticket else None
-                    if worker is not None:
-                        self._busy += 1
-                        worker.asker = asker
-                        return worker
-                    ahead = self._line.index(ticket)
+                    if self._next() is turn:
+                        worker = self._running[turn] = self._free_one(asker, needs_new)
+                        self._start(1)  # ahead of who comes next
+                        self._served[turn.session] = turn.number
+                        self._served.move_to_end(turn.session)
+                        while len(self._served) > MOST_SESSIONS:
+                            self._served.popitem(last=False)
+                        return turn, worker
+                    ahead = sum(self._rank(one) < self._rank(turn) for one in self._line)
                 say(f"{WAITING} ({ahead} before you)" if ahead else WAITING)
                 time.sleep(WAIT_S)
+        except OSError as error:
+            fix = "try again in a minute"
+            raise InputError("computation", "waiting", f"no process can be started: {error}", fix) from None
         finally:
             with self._lock:
-                self._line.remove(ticket)
+                self._line.remove(turn)
 
-    def _free_one(self, asker: str) -> _Worker | None:
-        for worker in [one for one in self._stopping if one.is_free_again()]:
-            self._stopping.remove(worker)
-            if worker.is_alive:
-                self._idle.append(worker)
-        if self._idle:
-            own = [number for number, worker in enumerate(self._idle) if worker.asker == asker]
-            return self._idle.pop(own[-1] if own else 0)
-        if self._busy + len(self._stopping) < self._most:
-            return _Worker.started(self._memory_bytes)
-        return None
+    def _next(self) -> _Turn | None:
+        """Whose turn it is; nobody's where no place is free for any of those who wait."""
+        if len(self._running) + len(self._stopping) >= self._most:
+            return None
+        urgencies = [turn.urgency for turn in self._running]
+        taken = [sum(one >= least for one in urgencies) for least in range(LEAST_URGENT + 1)]
+        has_place = [count < max(1, self._most - least) for least, count in enumerate(taken)]
+        return min((turn for turn in self._line if all(has_place[: turn.urgency + 1])), key=self._rank, default=None)
 
-    def _leave(self, worker: _Worker, is_whole: bool) -> None:
-        """Take back a process; one that has not answered as it should is told to stop, or has ended."""
-        if not is_whole:
-            worker.tell_to_stop()
+    def _rank(self, turn: _Turn) -> tuple[int, bool, int, int, int]:
+        """Before whom one goes, as the class says it."""
+        at_work = sum(one.session == turn.session for one in self._running)
+        last = self._served.get(turn.session, 0)
+        return at_work, last > 0, turn.urgency, last, turn.number
+
+    def _free_one(self, asker: str, needs_new: bool) -> _Worker:
+        """A living process out of the idle ones, best the asker's own, or a new one."""
+        for worker in [one for one in self._idle if not one.is_alive or (needs_new and one.jobs)]:
+            self._idle.remove(worker)
+            worker.end()
+        self._start(1)
+        own = [number for number, worker in enumerate(self._idle) if worker.asker == asker]
+        worker = self._idle.pop(own[-1] if own else 0)
+        worker.asker = asker
+        return worker
+
+    def _start(self, count: int) -> None:
+        while len(self._idle) < min(count, self._most - len(self._running) - len(self._stopping)):
+            self._idle.append(_Worker.started(self._memory_bytes))
+
+    def _leave(self, turn: _Turn, kind: int | None) -> None:
+        """Take back the process of a turn; one that has not answered as it should is told to stop, or has ended."""
         with self._lock:
-            self._busy -= 1
-            (self._idle if is_whole else self._stopping).append(worker)
+            worker = self._running.pop(turn)
+            if kind in (_RESULT, _REFUSED):
+                self._idle.append(worker)
+                return
+            self._stopping.append(worker)
+        threading.Thread(target=self._settle, args=(worker, kind is None), daemon=True).start()
+
+    def _settle(self, worker: _Worker, is_at_work: bool) -> None:
+        is_free = is_at_work and worker.stops()
+        if not is_free:
+            worker.end()
+        with self._lock:
+            self._stopping.remove(worker)
+            if is_free:
+                self._idle.append(worker)
 
 
-@dataclass
+@dataclass(frozen=True)
+class _Turn:
+    """A job in line or at work: whose, how urgent, and the how-manieth asked for."""
+
+    session: str
+    urgency: int
+    number: int
+
+
+@dataclass(eq=False)
 class _Worker:
-    """A process and the line to it."""
+    """A process and the line to it. It ends when its standard input does, which this process holds open."""
 
     process: subprocess.Popen[bytes]
     connection: Connection
     asker: str = ""
-    told_at_s: float = field(default=0.0)
+    jobs: int = 0
 
     @classmethod
     def started(cls, memory_bytes: int) -> _Worker:
@@ -225,7 +280,7 @@ class _Worker:
         command = [sys.executable, "-c", code]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         process = subprocess.Popen(
-            command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment
+            command, pass_fds=(theirs.fileno(),), stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment
         )
         theirs.close()
         return cls(process, ours)
@@ -234,30 +289,51 @@ class _Worker:
     def is_alive(self) -> bool:
         return self.process.poll() is None
 
-    def tell_to_stop(self) -> None:
-        self.told_at_s = time.monotonic()
+    def answer(self, job: Job[Any], say: Say) -> tuple[int, Any]:
+        """Its last answer to a job, or `_ENDED` with its exit status; stages on the way are passed on."""
+        self.jobs += 1
+        stage = ""
+        try:
+            self.connection.send(job)
+        except OSError:
+            return _ENDED, self._status()
+        while True:
+            try:
+                if self.connection.poll(POLL_S):
+                    kind, value = self.connection.recv()
+                    if kind != _STAGE:
+                        return kind, value
+                    stage = value
+            except (EOFError, OSError):
+                return _ENDED, self._status()
+            say(stage)
+
+    def stops(self) -> bool:
+        """Tell it to stop what it does; True once it has, within its patience."""
+        until_s = time.monotonic() + PATIENCE_S
         try:
             self.connection.send(None)
-        except (OSError, ValueError):
-            self.end()
-
-    def is_free_again(self) -> bool:
-        """True if it has stopped, or been ended for not stopping."""
-        try:
-            while self.connection.poll():
+            while self.connection.poll(max(0.0, until_s - time.monotonic())):
                 kind, _ = self.connection.recv()
                 if kind in (_RESULT, _REFUSED, _STOPPED):
                     return True
         except (EOFError, OSError):
-            self.end()
-        if time.monotonic() - self.told_at_s > PATIENCE_S:
-            self.end()
-        return not self.is_alive
+            pass
+        return False
+
+    def _status(self) -> int:
+        """Its exit status, once its line is cut."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(PATIENCE_S)
+        self.end()
+        return self.process.returncode
 
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
         self.connection.close()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
 
 
 def _without_hardware(job: Job[T]) -> Job[T]:
@@ -279,6 +355,7 @@ class _Told(BaseException):
 
 def serve(handle: int, memory_bytes: int) -> None:
     """The life of a process: jobs from a connection, until it is closed."""
+    sweeps.end_with_parent(partial(os.read, sys.stdin.fileno(), 1))
     _limit_memory(memory_bytes)
     packaged = load_hardware()
     connection: Connection = Connection(handle)
@@ -305,7 +382,7 @@ def serve(handle: int, memory_bytes: int) -> None:
                 os.setpriority(os.PRIO_PROCESS, thread.native_id, LONG_JOB_NICENESS)
             thread.join()
         if not answers:
-            return  # for want of memory: what is left of this process may be damaged
+            os._exit(errno.ENOMEM)  # what is left of this process may be damaged
         connection.send(answers[0])
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from planner.core import InputError
 from planner.web import workers
@@ -35,6 +37,27 @@ def refuse(say: Say) -> None:
 
 def fail(say: Say) -> float:
     return 1.0 / len("")
+
+
+def die(say: Say) -> None:
+    """As the machine ends a process when it has no memory left."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_once(marker: str, say: Say) -> str:
+    """Dies unless there is a file, which it leaves."""
+    if not Path(marker).exists():
+        Path(marker).touch()
+        die(say)
+    return "alive"
+
+
+KEPT: list[bytearray] = []
+
+
+def keep_memory(size_bytes: int, say: Say) -> None:
+    """Leave the process with so much memory taken."""
+    KEPT.append(bytearray(size_bytes))
 
 
 def take_memory(size_bytes: int, say: Say) -> int:

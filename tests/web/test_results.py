@@ -89,6 +89,31 @@ def test_what_is_known_is_not_computed_again_side_by_side(monkeypatch: pytest.Mo
     assert not app.session_state["is new"] and len(processes.askers) == 1
 
 
+def test_what_a_visitor_who_left_had_asked_for_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results.session, "is_there", lambda: False)
+    monkeypatch.setattr(results, "LEFT_S", 0.0)
+
+    def compute(progress: results.Progress) -> None:
+        progress("a stage")
+        raise AssertionError
+
+    with pytest.raises(results.Stopped):
+        results.compute_once(("of one", "who left"), compute, "Counting")
+
+
+def test_results_are_bounded_by_their_bytes() -> None:
+    store = results.Store(1_000_000)
+    for number in range(10):
+        store.put(number, bytes(300_000))
+        assert store.get(0) is not None  # used all the time
+    assert [store.get(number) is not None for number in range(10)] == [True, *[False] * 7, True, True]
+    store.put("large", bytes(2_000_000))
+    assert store.get("large") is not None and store.get(0) is None
+    store.put("large", b"")
+    store.put(1, bytes(900_000))
+    assert store.get("large") is not None
+
+
 def test_an_error_leaves_no_progress_and_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(progress: results.Progress) -> str:
         raise InputError("field", 1, "is wrong", "correct it")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +21,7 @@ from planner.scenario import load_scenario
 from planner.web import workers
 from planner.web.workers import WorkerPool
 from tests.builders import SMALL_CHAT
+from tests.places import ROOT
 from tests.web import jobs
 
 GIGABYTE = 1e9
@@ -105,6 +109,99 @@ def test_askers_are_served_in_the_order_they_came(single: WorkerPool) -> None:
     assert "waiting for a free place" in said["b"] and any("before you" in stage for stage in said["c"])
 
 
+def test_first_jobs_go_before_second_ones_and_urgent_ones_before_others(single: WorkerPool) -> None:
+    served: list[str] = []
+
+    def ask(name: str, urgency: int) -> None:
+        single.run(partial(jobs.count, 3, 0.1), name, quiet, urgency)
+        served.append(name)
+
+    asked = [("p", 2), ("p again", 0), ("q", 2), ("r", 1), ("s", 0)]  # of three new sessions, and one that had one
+    threads = [threading.Thread(target=ask, args=one) for one in asked]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join()
+    assert served == ["p", "s", "r", "q", "p again"]
+
+
+def test_what_is_not_urgent_leaves_a_place_free(pool: WorkerPool) -> None:
+    """Two places: of two jobs that nobody waits for first the second waits, and an urgent one does not."""
+    said: list[str] = []
+    slow = [
+        threading.Thread(target=pool.run, args=(partial(jobs.count, 20, 0.1), name, say))
+        for name, say in (("u", quiet), ("v", said.append))
+    ]
+    for thread in slow:
+        thread.start()
+    time.sleep(0.5)
+    assert set(said) == {workers.WAITING}
+    assert pool.run(jobs.process_id, "w", quiet, 0)
+    assert set(said) == {workers.WAITING}
+    for thread in slow:
+        thread.join()
+
+
+def test_processes_that_died_in_the_meantime_are_replaced(pool: WorkerPool) -> None:
+    """The next visitor saw BrokenPipeError as an error page."""
+    for _ in range(2):
+        dead = pool.run(jobs.process_id, "me", quiet)
+        os.kill(dead, signal.SIGKILL)
+        assert pool.run(jobs.process_id, "me", quiet) != dead
+
+
+def test_one_death_is_silent_and_two_are_said_as_they_were(pool: WorkerPool, tmp_path: Path) -> None:
+    """Not as want of memory, which it was not."""
+    assert pool.run(partial(jobs.die_once, str(tmp_path / "died")), "me", quiet) == "alive"
+    with pytest.raises(InputError, match="ended twice, the second time by SIGKILL"):
+        pool.run(jobs.die, "me", quiet)
+    assert pool.run(jobs.process_id, "me", quiet)
+
+
+def test_memory_that_was_full_before_is_no_reason_to_refuse(single: WorkerPool) -> None:
+    single.run(partial(jobs.keep_memory, int(0.4 * LIMIT_BYTES)), "me", quiet)
+    assert single.run(partial(jobs.take_memory, int(0.4 * LIMIT_BYTES)), "me", quiet) == int(0.4 * LIMIT_BYTES)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_processes_end_with_their_parent(number: signal.Signals) -> None:
+    """Idle and busy ones, in the app and in a sweep."""
+    code = """
+import os, threading, time
+from functools import partial
+from planner.scenario.sweeps import process_pool
+from planner.web.workers import WorkerPool
+from tests.web import jobs
+if __name__ == "__main__":
+    pool, sweeping = WorkerPool(2, 2e9), process_pool(2)
+    idle = [pool.run(jobs.process_id, "me", lambda _: None), sweeping.submit(os.getpid).result()]
+    threading.Thread(target=pool.run, args=(partial(jobs.sleep, 600.0), "you", lambda _: None), daemon=True).start()
+    sweeping.submit(time.sleep, 600.0)
+    while len(pool._running) < 1:
+        time.sleep(0.05)
+    print(*idle, *(worker.process.pid for worker in pool._running.values()), *sweeping._processes, flush=True)
+    time.sleep(600.0)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
+        assert parent.stdout is not None
+        children = {int(text) for text in parent.stdout.readline().split()}
+        parent.send_signal(number)
+    assert len(children) >= 3
+    until = time.monotonic() + 60.0
+    while any(_is_running(child) for child in children) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not [child for child in children if _is_running(child)]
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
 def test_a_job_that_says_nothing_is_ended_and_replaced(single: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "PATIENCE_S", 0.5)
     first = single.run(jobs.process_id, "me", quiet)
@@ -139,6 +236,6 @@ def test_who_leaves_stops_all_jobs_that_run_together(pool: WorkerPool) -> None:
 
     began = time.monotonic()
     with pytest.raises(Left):
-        pool.run_together([partial(jobs.count, 10_000, 0.01)] * 2, ["me", "you"], leave, lambda *_: None)
+        pool.run_together([partial(jobs.count, 10_000, 0.01)] * 2, ["me", "you"], leave, lambda *_: None, urgency=0)
     assert time.monotonic() - began < 60.0  # the jobs would have taken 100 s
     assert pool.run(jobs.process_id, "me", quiet)
