@@ -4,6 +4,12 @@
   AcceleratorCount, Price and SpotPrice of the whole instance [USD/h], Region, AvailabilityZone. `README.md` of
   skypilot-org/skypilot-catalog (commit 9ac57f4). A name such as H100 means another GPU on every cloud; which, says
   ``presets/cloud_gpus.csv``, row by row with its source. Names that are not there are listed and left out.
+  Clouds that are not there are called as their folder (``catalogs/v8/vast/vms.csv``), and have the GPUs whose names,
+  or whose instance types, tell the form: ``H100-SXM``, not ``H100``, which is several.
+- offers of Vast.ai (``vastai search offers --raw``, JSON): gpu_name, gpu_ram [MiB], num_gpus, dph_total and min_bid of
+  the whole machine [USD/h], geolocation. vast.ai/docs, "Search offers".
+- price lists of Nebius, Crusoe and others as tables or lists of objects: a column of GPUs and one of USD an hour, of a
+  GPU or, beside a number of GPUs, of a machine, under any of the names in `GPU_NAMES`, `GPU_PRICES`, `MACHINE_PRICES`.
 - a table with sku and usd_per_gpu_hour, and as far as they matter provider, region, commitment, instance_type,
   gpus_per_instance, retrieved_on, source_url, note: the format of ``hardware_db/prices``.
 
@@ -25,7 +31,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 
-from hardware_db import Confidence, HardwareDb, Price, load_hardware
+from hardware_db import Confidence, HardwareDb, Price, load_hardware, sku_id
 from planner.core import InputError, UnknownNameError, preset_rows
 from planner.supply import bills
 from planner.supply.availability import SPOT
@@ -44,6 +50,31 @@ KIND = FileKind(
 )
 CATALOG_URL = "https://github.com/skypilot-org/skypilot-catalog"
 ON_DEMAND = "on_demand"
+
+GPU_NAMES = ("sku", "gpu_name", "gpu_type", "gpu_model", "gpu", "accelerator", "accelerator_name", "platform")
+"""Columns that name a GPU, the best first, in lower case with underscores."""
+GPU_PRICES = {
+    **dict.fromkeys(("usd_per_gpu_hour", "price_per_gpu_hour", "price_per_gpu_hr", "gpu_hour_price"), ON_DEMAND),
+    **dict.fromkeys(
+        ("on_demand_per_gpu_hour", "on_demand_price_per_gpu_hour", "usd_gpu_hr", "per_gpu_hour"), ON_DEMAND
+    ),
+    **dict.fromkeys(("spot_per_gpu_hour", "spot_price_per_gpu_hour", "preemptible_per_gpu_hour"), SPOT),
+}
+"""Columns of USD a GPU and hour -> commitment."""
+MACHINE_PRICES = {
+    **dict.fromkeys(("dph_total", "price_per_hour", "hourly_price", "on_demand_price", "usd_per_hour"), ON_DEMAND),
+    **dict.fromkeys(("min_bid", "spot_price", "spot_price_per_hour", "preemptible_price"), SPOT),
+}
+"""Columns of USD a machine and hour -> commitment."""
+GPU_COUNTS = ("gpus_per_instance", "num_gpus", "gpu_count", "gpus", "accelerator_count")
+"""Columns of the GPUs of a machine."""
+_FORMS = frozenset({"sxm", "pcie", "nvl", "mega"})
+"""Words of a GPU's name that tell forms apart whose prices differ."""
+MORE_CLOUDS = ("cudo", "do", "fluidstack", "hyperbolic", "ibm", "paperspace", "primeintellect", "scp", "seeweb")
+MORE_CLOUDS += ("shadeform", "vast", "vsphere")
+"""Further clouds of SkyPilot, as its catalog calls them (docs.skypilot.co, "Installation")."""
+_VERSIONS = re.compile(r"v\d+")
+"""Folder above those of the clouds in SkyPilot's catalog."""
 _CATALOG_COLUMNS = frozenset({"instancetype", "acceleratorname", "acceleratorcount", "price", "region"})
 """Columns that tell a catalog of SkyPilot, in lower case."""
 _TABLE_COLUMNS = (
@@ -156,11 +187,15 @@ def read_prices(
     text = text_of(source, name, KIND)
     hardware = hardware or load_hardware()
     skus = hardware.skus
-    if text.lstrip()[:1] == "{":
+    if text.lstrip()[:1] in ("{", "["):
         try:
             document = json.loads(text)
         except (ValueError, RecursionError):
             raise InputError("prices", name, "is no JSON document", KIND.fix) from None
+        offers = document if isinstance(document, list) else next(_lists_of_offers(document), None)
+        if offers is not None:
+            rows = ({_column(key): cell for key, cell in row.items()} for row in offers if isinstance(row, Mapping))
+            return _listed_prices(enumerate(rows, 1), provider, _Origin(name, retrieved_on, source_url), skus)
         return _billed_prices(bills.opencost_bill(document, hardware), _Origin(name, retrieved_on, source_url))
     reader = csv.DictReader(io.StringIO(text, newline=""), restkey="")
     try:
@@ -169,11 +204,16 @@ def read_prices(
         lowered = set(reader.fieldnames)
         if lowered >= _CATALOG_COLUMNS:
             folder = Path(source).resolve().parent.name if isinstance(source, str | Path) else ""
-            cloud = _cloud_name(provider, folder)
+            place = Path(source).resolve().parent if isinstance(source, str | Path) else Path()
+            cloud = _cloud_name(provider, folder, bool(_VERSIONS.fullmatch(place.parent.name)))
             return _catalog_prices(reader, cloud, _Origin(name, retrieved_on, source_url or CATALOG_URL), skus)
         if lowered >= bills.FOCUS_COLUMNS:
             bill = bills.focus_bill(reader, hardware)
             return _billed_prices(bill, _Origin(name, retrieved_on, source_url))
+        named = {_column(column) for column in lowered}
+        if "sku" not in lowered and named & {*GPU_NAMES} and named & {*GPU_PRICES, *MACHINE_PRICES}:
+            rows = ({_column(key): cell for key, cell in row.items() if key} for row in reader)
+            return _listed_prices(enumerate(rows, 2), provider, _Origin(name, retrieved_on, source_url), skus)
         _check_columns(columns, lowered)
         return _table_prices(reader, provider, _Origin(name, retrieved_on, source_url), skus)
     except csv.Error as error:
@@ -198,13 +238,16 @@ class _Origin:
 # --- catalogs -------------------------------------------------------------------------------------------------------
 
 
-def _cloud_name(provider: str | None, folder: str) -> str:
-    """SkyPilot's name of a cloud, as given or as the folder is called."""
-    known = {name.lower(): gpu.cloud for gpu in cloud_gpus() for name in (gpu.cloud, gpu.provider)}
+def _cloud_name(provider: str | None, folder: str, in_catalog: bool = False) -> str:
+    """SkyPilot's name of a cloud, as given or as the folder is called, whatever that is inside its catalog."""
+    known = {name: name for name in MORE_CLOUDS}
+    known |= {name.lower(): gpu.cloud for gpu in cloud_gpus() for name in (gpu.cloud, gpu.provider)}
     if provider is not None:
         if provider.lower() not in known:
-            raise UnknownNameError("provider", provider, {gpu.provider for gpu in cloud_gpus()})
+            raise UnknownNameError("provider", provider, {gpu.provider for gpu in cloud_gpus()} | {*MORE_CLOUDS})
         return known[provider.lower()]
+    if folder.lower() not in known and in_catalog:
+        return folder
     if folder.lower() not in known:
         shown = ", ".join(sorted({gpu.provider for gpu in cloud_gpus()}))
         raise InputError("provider", None, "a catalog does not say whose it is", f"give one of: {shown}")
@@ -240,8 +283,9 @@ def _catalog_prices(reader: csv.DictReader[str], cloud: str, origin: _Origin, sk
         else:
             offers.append(_Offer(instance, accelerator, int(count), region, zone, usd))
     cheapest: dict[tuple[str, ...], Price] = {}
+    clouds = {gpu.cloud for gpu in cloud_gpus()}
     for offer in offers:
-        cloud_gpu = _cloud_gpu_of(cloud, offer)
+        cloud_gpu = _cloud_gpu_of(cloud, offer) if cloud in clouds else _told_gpu(cloud, offer, skus)
         if cloud_gpu is None or cloud_gpu.sku not in skus:
             unknown[f"{offer.accelerator[:40]} ({offer.instance[:40] or 'any machine'})"] += 1
             continue
@@ -260,6 +304,47 @@ def _cloud_gpu_of(cloud: str, offer: _Offer) -> CloudGpu | None:
         if same and (fnmatchcase(offer.instance, gpu.instance) if gpu.instance else not offer.instance):
             return gpu
     return None
+
+
+def _told_gpu(cloud: str, offer: _Offer, skus: Mapping[str, object]) -> CloudGpu | None:
+    """The GPU of an offer of a cloud without rows of its own, where name and instance type tell it."""
+    sku = told_sku(f"{offer.accelerator} {offer.instance}", offer.accelerator, skus)
+    return None if sku is None else CloudGpu(cloud, cloud, offer.accelerator, "*", "", sku, CATALOG_URL, "")
+
+
+def told_sku(words: str, name: str, skus: Mapping[str, object]) -> str | None:
+    """The SKU that a name means, where its words (or those beside it) tell it from others of the same chip.
+
+    Form and memory must be said where SKUs differ in them. An H100 of 80 GB of HBM3 is the SXM one.
+
+    >>> skus = load_hardware().skus
+    >>> names = ("H100-80GB-HBM3", "H100 PCIE", "RTX 4090", "H200", "H100", "A100 SXM4", "A100-80GB-SXM4")
+    >>> [told_sku(name, name, skus) for name in names]
+    ['h100-sxm', 'h100-pcie', 'rtx-4090', 'h200-sxm', None, None, 'a100-sxm-80gb']
+    """
+    told = {re.sub(r"(?<=sxm)\d$", "", word) for word in re.findall(r"[a-z]+\d*|\d+[a-z]*", words.lower())}
+    told |= {"sxm"} if {"80gb", "hbm3"} <= told else set()
+    plain = [re.sub(r"(?<=sxm)\d$", "", word) for word in re.split(r"[^a-z0-9]+", name.lower())]
+    chip = re.sub(r"^rtx(?=\d)", "rtx ", " ".join(word for word in plain if word not in _FORMS))
+    memory = sorted(word for word in told if re.fullmatch(r"\d+gb", word))
+    spelt = (
+        " ".join((chip, *sorted(told & _FORMS), *memory)),
+        " ".join((chip, *sorted(told & _FORMS))),
+        name,
+        chip,
+        f"rtx {name}",
+    )
+    found = next((sku for sku in map(sku_id, spelt) if sku in skus), None)
+    if found is None:
+        return None
+    own_memory = {word for word in found.split("-") if word.endswith("gb")}
+    forms = set(found.split("-")) & _FORMS if len([sku for sku in skus if _chip(sku) == _chip(found)]) > 1 else set()
+    return found if own_memory <= told and forms <= told else None
+
+
+def _chip(sku: str) -> str:
+    """Id without form and memory."""
+    return "-".join(word for word in sku.split("-") if word not in _FORMS and not word.endswith("gb"))
 
 
 def _offer_prices(
@@ -319,6 +404,7 @@ def _table_prices(
         if not called and not any(_cell(row, key) for key in row if key):
             continue
         sku = re.sub(r"[^a-z0-9.]+", "-", called.lower()).strip("-")
+        sku = sku if sku in skus else told_sku(called, called, skus) or sku
         usd = _number(row, "usd_per_gpu_hour", line)
         if sku not in skus:
             unknown[called[:40] or "(no name)"] += 1
@@ -342,6 +428,74 @@ def _table_price(row: Mapping[str, str], line: int, sku: str, defaults: Mapping[
         return Price(sku=sku, usd_per_gpu_hour=_number(row, "usd_per_gpu_hour", line), **fields)
     except InputError as error:
         raise InputError(f"line {line}: {error.field}", error.value, error.bound, error.fix) from None
+
+
+# --- offers ---------------------------------------------------------------------------------------------------------
+
+
+def _column(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", str(name).lower().replace("$", " usd ")).strip("_")
+
+
+def _lists_of_offers(document: Mapping[str, object]) -> Iterator[list[object]]:
+    """Lists of objects that name a GPU, one level down."""
+    for value in document.values():
+        objects = isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
+        if objects and {_column(key) for key in value[0]} & {*GPU_NAMES}:
+            yield value
+
+
+def _listed_prices(
+    rows: Iterable[tuple[int, Mapping[str, object]]],
+    provider: str | None,
+    origin: _Origin,
+    skus: Mapping[str, object],
+) -> PriceList:
+    """Prices of a GPU or of a machine in USD, the cheapest of each SKU, provider, region, size and commitment."""
+    unknown, left_out = Counter[str](), Counter[str]()
+    cheapest: dict[tuple[object, ...], Price] = {}
+    for line, row in rows:
+        cells = {
+            key: "" if cell is None else str(cell) for key, cell in row.items() if isinstance(cell, str | int | float)
+        }
+        called = next((cells[key] for key in GPU_NAMES if cells.get(key)), "")
+        beside = " ".join(cells.get(key, "") for key in ("instance_type", "type", "name", "preset"))
+        ram_mib = _number(cells, "gpu_ram", line) if "gpu_ram" in cells else None
+        beside += f" {round(ram_mib / 1024.0)}gb" if ram_mib else ""
+        sku = told_sku(f"{called} {beside}", called, skus)
+        gpus = next((_number(cells, key, line) for key in GPU_COUNTS if cells.get(key)), None)
+        if sku is None:
+            unknown[called[:40] or "(no name)"] += 1
+            continue
+        if cells.get("currency", "USD").upper() not in ("USD", "US$", "$"):
+            left_out["rows in another currency"] += 1
+            continue
+        for columns, of_machine in ((GPU_PRICES, False), (MACHINE_PRICES, True)):
+            for column, commitment in columns.items():
+                usd = _number(cells, column, line)
+                if not usd:
+                    continue
+                if of_machine and not gpus:
+                    left_out["prices of a machine without its number of GPUs"] += 1
+                    continue
+                price = Price(
+                    sku=sku,
+                    provider=cells.get("provider") or provider or ("Vast.ai" if "dph_total" in row else "own prices"),
+                    region=cells.get("region") or cells.get("geolocation") or "any",
+                    commitment=cells.get("commitment") or commitment,
+                    usd_per_gpu_hour=usd / gpus if of_machine and gpus else usd,
+                    source_url=cells.get("source_url") or origin.url or f"own file {origin.name}",
+                    retrieved_on=_day_of(cells.get("retrieved_on", "")) or origin.required_day(),
+                    instance_type=cells.get("instance_type", ""),
+                    gpus_per_instance=int(gpus or 1),
+                    confidence=Confidence.HIGH,
+                    note=f"{origin.name}: {called[:40]}",
+                )
+                key = (price.sku, price.provider, price.region, price.gpus_per_instance, price.commitment)
+                if key not in cheapest or price.usd_per_gpu_hour < cheapest[key].usd_per_gpu_hour:
+                    cheapest[key] = price
+    notes = [f"{count:,} {what} left out" for what, count in sorted(left_out.items())]
+    return _price_list(cheapest.values(), "list of offers", unknown, notes, origin)
 
 
 # --- bills ----------------------------------------------------------------------------------------------------------

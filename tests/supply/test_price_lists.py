@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from datetime import date
 from pathlib import Path
 
@@ -160,6 +161,88 @@ def test_a_plan_uses_the_prices_of_a_file_alone() -> None:
         with_prices(db, [own[0].model_copy(update={"sku": "h101"})])
 
 
+# --- catalogs and offers of other clouds ------------------------------------------------------------------------------
+
+VAST_VMS = """InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,Price,Region,GpuInfo,SpotPrice
+1x-RTX4090-32-65536,RTX4090,1,32,64,0.40,"Texas, US, NA",,0.20
+8x-H100_SXM-256,H100-SXM,8,256,2048,17.60,"Norway, NO, EU",,
+1x-H100-64,H100,1,64,256,1.90,"Utah, US, NA",,
+"""
+"""In the columns of catalogs/v8/vast/vms.csv, `fetch_vast.py` of skypilot-org/skypilot; prices are made up."""
+VAST_OFFERS = json.dumps(
+    [
+        {"gpu_name": gpu, "gpu_ram": ram, "num_gpus": gpus, "dph_total": usd, "min_bid": bid, "geolocation": place}
+        for gpu, ram, gpus, usd, bid, place in (
+            ("H100 SXM", 81559, 8, 16.0, 8.0, "US"),
+            ("A100 SXM4", 81920, 1, 0.9, None, "DE"),
+            ("A100 SXM4", 40960, 1, 0.6, 0.3, "DE"),
+            ("GTX 1080", 8192, 1, 0.1, 0.1, "DE"),
+        )
+    ]
+)
+"""In the form of `vastai search offers --raw`."""
+NEBIUS_LIST = "GPU model,Price per GPU-hour,Region\nNVIDIA H200 SXM,3.50,eu-north1\nNVIDIA B200,5.50,us-central1\n"
+CRUSOE_LIST = """{"prices": [
+ {"gpu_type": "A100 80GB PCIe", "on_demand_per_gpu_hour": 1.65, "spot_per_gpu_hour": 0.95, "region": "us-east1"},
+ {"gpu_type": "MI300X", "on_demand_per_gpu_hour": 3.45, "currency": "USD", "region": "us-east1"},
+ {"gpu_type": "L40S", "on_demand_per_gpu_hour": 1.1, "currency": "EUR", "region": "eu"}
+]}"""
+
+
+def test_a_catalog_is_of_the_cloud_of_its_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "catalogs" / "v8" / "vast"
+    folder.mkdir(parents=True)
+    (folder / "vms.csv").write_text(VAST_VMS, encoding="utf-8")
+    found = read_prices(folder / "vms.csv", retrieved_on=DAY)
+    prices = {(p.sku, p.provider, p.commitment): p.usd_per_gpu_hour for p in found.prices}
+    assert prices == {
+        ("rtx-4090", "vast", "on_demand"): 0.40,
+        ("rtx-4090", "vast", "spot"): 0.20,
+        ("h100-sxm", "vast", "on_demand"): 2.20,
+    }
+    assert found.unknown == (("H100 (1x-H100-64)", 1),), "a name of several GPUs is listed, not guessed"
+    (tmp_path / "vms.csv").write_text(VAST_VMS, encoding="utf-8")
+    with pytest.raises(InputError, match="a catalog does not say whose it is"):
+        read_prices(tmp_path / "vms.csv", retrieved_on=DAY)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            VAST_OFFERS,
+            {
+                ("h100-sxm", "Vast.ai", "on_demand"): 2.0,
+                ("h100-sxm", "Vast.ai", "spot"): 1.0,
+                ("a100-sxm-80gb", "Vast.ai", "on_demand"): 0.9,
+                ("a100-sxm-40gb", "Vast.ai", "on_demand"): 0.6,
+                ("a100-sxm-40gb", "Vast.ai", "spot"): 0.3,
+            },
+        ),
+        (NEBIUS_LIST, {("h200-sxm", "Ours", "on_demand"): 3.5, ("b200-sxm", "Ours", "on_demand"): 5.5}),
+        (
+            CRUSOE_LIST,
+            {
+                ("a100-pcie-80gb", "Ours", "on_demand"): 1.65,
+                ("a100-pcie-80gb", "Ours", "spot"): 0.95,
+                ("mi300x", "Ours", "on_demand"): 3.45,
+            },
+        ),
+    ],
+)
+def test_offers_are_of_a_gpu_or_of_a_machine(text: str, expected: dict[tuple[str, str, str], float]) -> None:
+    provider = None if "dph_total" in text else "Ours"
+    found = read_prices(io.StringIO(text), "prices", provider=provider, retrieved_on=DAY)
+    assert {(p.sku, p.provider, p.commitment): p.usd_per_gpu_hour for p in found.prices} == pytest.approx(expected)
+
+
+def test_a_machine_of_an_unknown_size_has_no_price_of_a_gpu() -> None:
+    with pytest.raises(InputError, match="holds no price of a known SKU"):
+        read_prices(io.StringIO("gpu_type,price_per_hour\nL40S,8\n"), "x.csv", retrieved_on=DAY)
+    found = read_prices(io.StringIO("gpu_type,gpus,price_per_hour\nL40S,8,8\n"), "x.csv", retrieved_on=DAY)
+    assert [price.usd_per_gpu_hour for price in found.prices] == [1.0]
+
+
 # --- refusals -------------------------------------------------------------------------------------------------------
 
 
@@ -167,7 +250,7 @@ def test_a_plan_uses_the_prices_of_a_file_alone() -> None:
     ("text", "said"),
     [
         ("sku,price_per_month\nl4,200\n", "no column usd_per_gpu_hour. Fix: add it: USD of one GPU for one hour"),
-        ("gpu,usd_per_gpu_hour\nl4,1\n", "no column sku"),
+        ("machine,usd_per_gpu_hour\nl4,1\n", "no column sku"),
         ("sku,usd_per_gpu_hour\nl4,cheap\n", "line 2: usd_per_gpu_hour = 'cheap': must be a number"),
         ("sku,usd_per_gpu_hour\nl4,-1\n", "must be a number >= 0"),
         ("sku,usd_per_gpu_hour\nl4,inf\n", "must be a number >= 0"),
