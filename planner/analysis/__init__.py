@@ -31,7 +31,17 @@ from planner.analysis.fleet_capacity import (
     next_purchases,
     period_capacities_per_s,
 )
-from planner.analysis.headline import EXACT_ESTIMATES, CostRange, fleet_words, own_words, place_words, sku_words
+from planner.analysis.headline import (
+    EXACT_ESTIMATES,
+    CostRange,
+    fleet_words,
+    goodput_words,
+    own_words,
+    place_words,
+    service_rates,
+    sku_words,
+    traffic_words,
+)
 from planner.analysis.load_response import LoadResponses, Signal
 from planner.analysis.perturbations import numeric_requirements, price_now, requirements
 from planner.analysis.purchase_alternatives import (

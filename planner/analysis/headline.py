@@ -30,22 +30,15 @@ HIGH_CONFIDENCE = 0.95
 
 def short_headline(plan: Plan) -> str:
     """The answer in one plain sentence: what is served, on what, for how much; or that there is no fleet."""
-    request = plan.request
-    asked = asked_per_s(plan)
-    rate = significant(asked)
-    models = _listed(tuple(dict.fromkeys(service.llm.id for service in request.all_services)))
     if plan.cost is None:
-        return f"No fleet serves {models} at {rate} requests/s within the targets and limits."
-    served = served_per_s(plan)
-    if served < (1.0 - 1e-6) * asked and plan.escalated is None:
-        rate = f"{significant(served)} of {rate}"
+        return f"No fleet serves {traffic_words(plan)} within the targets and limits."
     price = dollars(plan.cost.usd_per_month)
     names = {pool.config.sku.id: sku_words(pool.config.sku) for pool in plan.pools}
     peak = " at peak on up to" if plan.schedule else " on"
     own = own_words(plan, lambda sku, count: f"{count:,} × {names.get(sku, sku)}")
     where = f" ({own})" if own else place_words(plan)
     return (
-        f"Serve {models} at {rate} requests/s{peak} {fleet_words(plan)}{where} for {price} a month: "
+        f"Serve {traffic_words(plan)}{peak} {fleet_words(plan)}{where} for {price} a month: "
         f"{replica_words(plan)}, {target_words(plan)}."
     )
 
@@ -86,11 +79,34 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def asked_per_s(plan: Plan) -> float:
-    """All arrivals that the plan is for, in the period of the largest demand [1/s]."""
+def traffic_words(plan: Plan) -> str:
+    """What is served, of each model: ``gpt-oss-20b at 60 and qwen3-8b at 6.3 of 15 requests/s``."""
+    request, found = plan.request, service_rates(plan)
+    if request.cascade is not None:  # who answers what is for the cascade to say
+        names = dict.fromkeys(one.llm.id for one in (request.main, request.cascade.small, *request.services))
+        return f"{_listed(tuple(names))} at {significant(sum(asked for _, asked, _ in found))} requests/s"
+    llms = {service.name: service.llm.id for service in request.all_services}
+    alike = len(set(llms.values())) < len(llms)
+    words = []
+    for name, asked, served in found:
+        is_all = plan.cost is None or served >= (1.0 - 1e-6) * asked
+        rate = significant(asked) if is_all else f"{significant(served)} of {significant(asked)}"
+        words.append(f"{name if alike else llms[name]} at {rate}")
+    return f"{_listed(words)} requests/s"
+
+
+def service_rates(plan: Plan) -> tuple[tuple[str, float, float], ...]:
+    """By service of the request: its arrivals in the period of the largest demand, and those served [1/s]."""
     request = plan.request
-    peak = max(request.profile.factors) if request.profile else 1.0
-    return request.growth * peak * sum(service.workload.rate_per_s for service in request.all_services)
+    factor = request.growth * (max(request.profile.factors) if request.profile else 1.0)
+    return tuple(
+        (
+            service.name,
+            factor * service.workload.rate_per_s,
+            sum(planned.workload.rate_per_s for planned in plan.deployments if planned.service == service.name),
+        )
+        for service in request.all_services
+    )
 
 
 def served_per_s(plan: Plan) -> float:
@@ -285,6 +301,11 @@ def range_words(low: float | None, value: float, high: float | None, confidence:
         return f"{start} if exact, none at {sure}"
     end = dollars(max(high, value))
     return f"the same if exact and at {sure}" if end == start else f"{start} if exact, {end} at {sure}"
+
+
+def goodput_words(cost: CostBreakdown) -> str:
+    """What a dollar buys: requests within all targets, and their tokens."""
+    return f"{significant(cost.requests_per_usd)} requests and {significant(cost.tokens_per_usd)} tokens"
 
 
 def output_share_words(plan: Plan) -> str:

@@ -170,7 +170,8 @@ def break_even_prices(plan: Plan, replanner: Replanner) -> tuple[BreakEvenPrice,
     case = PlanningCase(plan.request, replanner.hardware)
     forbidden = plan.request.limits.forbidden
     skus = [sku for sku in dict.fromkeys(plan.request.search.skus) if sku not in forbidden]
-    prices = [(sku, price_now(case, sku)) for sku in skus]
+    paid = plan.paid_usd_per_gpu_hour
+    prices = [(sku, paid.get(sku) or price_now(case, sku)) for sku in skus]
     return tuple(_break_even(sku, usd, base, case, replanner) for sku, usd in prices if usd is not None)
 
 

@@ -148,14 +148,13 @@ def pool_cost_rows(plan: Plan) -> list[Row]:
     """
     if plan.cost is None:
         return []
-    several = len(plan.deployments) > 1
     rows: list[Row] = []
-    for number, planned in enumerate(plan.deployments, start=1):
+    for name_of, planned in zip(plan.deployment_names, plan.deployments, strict=True):
         for index, pool in enumerate(planned.deployment.pools):
             used = planned.surviving.pools[index].replicas / pool.replicas
             utilisation = min(1.0, planned.predicted.pools[index].utilisation)
             shares = {USED: used * utilisation, HEADROOM: used * (1.0 - utilisation), SPARE: 1.0 - used}
-            name = f"{number} " * several + f"{pool.role}: {pool.replicas} x {pool.config.label}"
+            name = f"{name_of} {pool.role}: {pool.replicas} x {pool.config.label}".strip()
             usd, start = planned.pool_usd_per_hour[index] * HOURS_PER_MONTH, 0.0
             for part, share in shares.items():
                 if share > 0.0:

@@ -62,7 +62,7 @@ class PlannedPool(NamedTuple):
     """A pool of a plan.
 
     Attributes:
-        name: ``decode pool, 4 x h100-sxm TP2``, with the number of the deployment where there are several.
+        name: ``decode pool, 4 x h100-sxm TP2``, after the name of the deployment where there are several.
         planned: its deployment.
         pool: without the replicas that may fail.
         performance: predicted at the planned load.
@@ -82,15 +82,14 @@ class PlannedPool(NamedTuple):
 
 def pools_of(plan: Plan) -> list[PlannedPool]:
     """Every pool with its name, its deployment and its predicted performance; none of an infeasible plan."""
-    several = len(plan.deployments) > 1
     return [
         PlannedPool(
-            f"{f'{number} ' if several else ''}{pool.role} pool, {pool.replicas:,} x {pool.config.label}",
+            f"{name} {pool.role} pool, {pool.replicas:,} x {pool.config.label}".strip(),
             planned,
             pool,
             performance,
         )
-        for number, planned in enumerate(plan.deployments, start=1)
+        for name, planned in zip(plan.deployment_names, plan.deployments, strict=True)
         for pool, performance in zip(planned.surviving.pools, planned.predicted.pools, strict=True)
     ]
 

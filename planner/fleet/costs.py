@@ -130,7 +130,11 @@ def cost_breakdown(
     outputs = math.fsum(weight * own.mean_output for weight, own in zip(weights, lengths, strict=True))
     attributed = math.fsum(planned.usd_per_hour for planned in deployments)
     share = math.fsum(_input_usd_per_hour(planned) for planned in deployments) / attributed if attributed else 0.0
-    goodput = goodput_per_s(deployments, slos) / rate * allocation.rate_per_s
+    goodputs_per_s = {
+        name: goodput_per_s([one for one in deployments if one.service == name], slos) / rate * allocation.rate_per_s
+        for name in dict.fromkeys(planned.service for planned in deployments)
+    }
+    goodput = math.fsum(goodputs_per_s.values())
     return CostBreakdown(
         usd_per_hour=total,
         usd_per_month=total * HOURS_PER_MONTH,
@@ -141,6 +145,8 @@ def cost_breakdown(
         goodput_per_s=goodput,
         requests_per_usd=3600.0 * goodput / total if total else math.inf,
         usd_per_user_month=None if users is None else total * HOURS_PER_MONTH / users,
+        tokens_per_usd=3600.0 * goodput * (inputs + outputs) / total if total else math.inf,
+        goodput_by_service_per_s=goodputs_per_s,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
@@ -122,6 +122,8 @@ class CostBreakdown:
         goodput_per_s: requests that meet every target [1/s].
         requests_per_usd: these over cost.
         usd_per_user_month: cost of a month over users; None where nobody said how many there are.
+        tokens_per_usd: input and output tokens of requests that meet every target, over cost.
+        goodput_by_service_per_s: by service, its requests that meet every target [1/s].
     """
 
     usd_per_hour: float
@@ -133,6 +135,8 @@ class CostBreakdown:
     goodput_per_s: float
     requests_per_usd: float
     usd_per_user_month: float | None = None
+    tokens_per_usd: float = 0.0
+    goodput_by_service_per_s: Mapping[str, float] = field(default_factory=dict)
 
 
 SWITCHING = "switching"
@@ -537,6 +541,16 @@ class Plan:
         return {sku: round(float(gpus.max())) for sku, gpus in held.items()}
 
     @property
+    def paid_usd_per_gpu_hour(self) -> dict[str, float]:
+        """What an hour of a GPU costs by SKU id [USD], the mean over all that is bought of it."""
+        paid: dict[str, list[tuple[float, float]]] = {}
+        for bought in self.bought:
+            if bought.purchase not in (SWITCHING, KV_TIERS) and bought.usd_per_hour > 0.0:
+                held = bought.usd_per_hour / bought.usd_per_gpu_hour
+                paid.setdefault(bought.sku, []).append((bought.usd_per_hour, held))
+        return {sku: sum(usd for usd, _ in each) / sum(held for _, held in each) for sku, each in paid.items()}
+
+    @property
     def gpus(self) -> dict[str, int]:
         """GPUs by SKU id."""
         counts: dict[str, int] = {}
@@ -548,6 +562,18 @@ class Plan:
     def pools(self) -> tuple[Pool, ...]:
         """Every pool of the fleet."""
         return tuple(pool for planned in self.deployments for pool in planned.deployment.pools)
+
+    @property
+    def deployment_names(self) -> tuple[str, ...]:
+        """What tells each deployment from the others: its model, its number, or both; empty where there is only one."""
+        services = [planned.service for planned in self.deployments]
+        if len(set(services)) < 2:
+            return tuple(str(number) for number in range(1, len(services) + 1)) if len(services) > 1 else ("",)
+        several = {name for name in services if services.count(name) > 1}
+        return tuple(
+            f"{name} {services[: place + 1].count(name)}" if name in several else name
+            for place, name in enumerate(services)
+        )
 
     @property
     def servers(self) -> int:

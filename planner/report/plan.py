@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from hardware_db import EngineProfile, Price, stale_days
-from planner.analysis import own_words, place_words
+from planner.analysis import own_words, place_words, service_rates, traffic_words
 from planner.core import (
     Columns,
     Metric,
@@ -51,6 +51,7 @@ from planner.report.performance import (
     load_note,
 )
 from planner.report.robustness import confidence_table, confidence_words, loss_table, replay_table, target_name
+from planner.search import Dominated
 from planner.serving import Pool, PoolPerformance
 from planner.supply import SPOT, STALE_PRICE_DAYS, Granularity
 from planner.traffic import mean_image_tokens, mean_images
@@ -100,27 +101,20 @@ def planner_version() -> str:
 
 def headline(plan: Plan) -> str:
     """The answer in one sentence, or why there is none."""
-    request = plan.request
-    small = (request.cascade.small,) if request.cascade else ()
-    models = " and ".join(dict.fromkeys(service.llm.id for service in (request.main, *small, *request.services)))
-    asked = _asked_per_s(request)
-    rate = significant(asked)
     if plan.cost is None:
         why = plan.diagnosis[0] if plan.diagnosis else f"the solver ended with {plan.status}"
-        return f"No fleet serves {models} at {rate} requests/s: {why}."
-    served = sum(planned.workload.rate_per_s for planned in plan.deployments)
-    if served < (1.0 - 1e-6) * asked and plan.escalated is None:
-        rate = f"{significant(served)} of {rate}"
+        return f"No fleet serves {traffic_words(plan)}: {why}."
     fleet = " + ".join(_pool_words(planned) for planned in plan.deployments)
     latencies = ", ".join(
-        f"{check.target.name} {with_unit(check.predicted_s, check.target.metric)}" for check in plan.targets
+        f"{target_name(check.target, check.of)} {with_unit(check.predicted_s, check.target.metric)}"
+        for check in plan.targets
     )
     latencies += _without_words(plan)
     how = "in simulation" if plan.simulated else "in theory"
     held = f"all targets held {how}" if all(check.met for check in plan.targets) else "NOT all targets held"
     held = ", ".join(filter(None, (held, confidence_words(plan))))
     cost = f"{money(plan.cost.usd_per_hour)} USD/hour{bought_words(plan)}"
-    return f"Serve {models} at {rate} requests/s on {fleet}: {cost}; {latencies}; {held}; {_calibration_words(plan)}."
+    return f"Serve {traffic_words(plan)} on {fleet}: {cost}; {latencies}; {held}; {_calibration_words(plan)}."
 
 
 def _without_words(plan: Plan) -> str:
@@ -161,12 +155,6 @@ def bought_words(plan: Plan) -> str:
     return ", ".join(parts)
 
 
-def _asked_per_s(request: PlanRequest) -> float:
-    """All arrivals [1/s] in the period of the largest demand."""
-    factor = max(request.profile.factors) if request.profile else 1.0
-    return request.growth * factor * sum(service.workload.rate_per_s for service in request.all_services)
-
-
 def _pool_words(planned: PlannedDeployment) -> str:
     pools = planned.deployment.pools
     return " and ".join(
@@ -204,6 +192,7 @@ def tables(plan: Plan) -> tuple[Table, ...]:
     if plan.cost is not None:
         shown += [
             fleet_table(plan),
+            service_table(plan),
             _engine_table(plan),
             _cost_table(plan, plan.cost),
             _target_table(plan),
@@ -223,6 +212,8 @@ def tables(plan: Plan) -> tuple[Table, ...]:
         shown.append(_price_table(plan))
     if plan.rejections:
         shown.append(_rejection_table(plan))
+    if plan.dominated:
+        shown.append(_dominated_table(plan))
     return tuple(table for table in shown if table is not None)
 
 
@@ -345,11 +336,10 @@ NamedPool: TypeAlias = tuple[str, PlannedDeployment, int]
 
 
 def _named_pools(plan: Plan) -> list[NamedPool]:
-    """All pools; their names have the number of the deployment where there are several."""
-    several = len(plan.deployments) > 1
+    """All pools; their names have that of the deployment where there are several."""
     return [
-        (f"{number} {pool.role}" if several else str(pool.role), planned, index)
-        for number, planned in enumerate(plan.deployments, start=1)
+        (f"{name} {pool.role}".strip(), planned, index)
+        for name, planned in zip(plan.deployment_names, plan.deployments, strict=True)
         for index, pool in enumerate(planned.deployment.pools)
     ]
 
@@ -373,6 +363,26 @@ def fleet_table(plan: Plan) -> Table:
         "USD/hour": lambda named: money(named[1].pool_usd_per_hour[named[2]]),
     }
     return Table.of("Fleet", _named_pools(plan), columns, note)
+
+
+def service_table(plan: Plan) -> Table | None:
+    """What each model is asked for, and what it gets; None where there is only one."""
+    rates = service_rates(plan)
+    if plan.cost is None or len(rates) < 2:
+        return None
+    goodput = plan.cost.goodput_by_service_per_s
+    columns: Columns[tuple[str, float, float]] = {
+        "model": lambda row: row[0],
+        "demand [requests/s]": lambda row: significant(row[1]),
+        "served": lambda row: significant(row[2]),
+        "share served": lambda row: percent(row[2] / row[1]),
+        "goodput [requests/s]": lambda row: significant(goodput.get(row[0], 0.0)),
+        "sustainable rate": lambda row: significant(
+            math.fsum(planned.sustained_per_s for planned in plan.deployments if planned.service == row[0])
+        ),
+    }
+    note = "Sustainable rate: that its pools sustain within the targets, as far as it was searched for."
+    return Table.of("Traffic of each model", rates, columns, note)
 
 
 def _engine_table(plan: Plan) -> Table:
@@ -442,7 +452,7 @@ def _cost_table(plan: Plan, cost: CostBreakdown) -> Table:
         **{name: cell(cost) for name, cell in COST_COLUMNS.items()},
         **users,
         "goodput [requests/s]": significant(cost.goodput_per_s),
-        "goodput per dollar [requests/USD]": significant(cost.requests_per_usd),
+        **{name: cell(cost) for name, cell in GOODPUT_COLUMNS.items()},
     }
     note = f"A month has {cost.usd_per_month / cost.usd_per_hour:.0f} hours."
     return Table("Cost", ("what", "value"), tuple(rows.items()), note)
@@ -456,6 +466,11 @@ COST_COLUMNS: Columns[CostBreakdown] = {
     "$ per million tokens": lambda cost: money(cost.usd_per_million_tokens),
     "$ per thousand requests": lambda cost: money(cost.usd_per_thousand_requests),
 }
+GOODPUT_COLUMNS: Columns[CostBreakdown] = {
+    "goodput per dollar [requests/USD]": lambda cost: significant(cost.requests_per_usd),
+    "good tokens per dollar [tokens/USD]": lambda cost: significant(cost.tokens_per_usd),
+}
+"""What is served within all targets, per dollar."""
 TARGET_COLUMNS: Columns[TargetCheck] = {
     "target": lambda check: target_name(check.target, check.of, in_unit=True),
     "at most": lambda check: duration(check.target.threshold_s, check.target.metric),
@@ -638,6 +653,18 @@ def _rejection_table(plan: Plan) -> Table:
     }
     note = "Relax by: factor on that target that would help; - where none does."
     return Table.of("Rejected", plan.rejections, columns, note)
+
+
+def _dominated_table(plan: Plan) -> Table:
+    columns: Columns[Dominated] = {
+        "configuration": lambda one: one.name,
+        "offered instead": lambda one: one.by,
+        "why it is never worse": lambda one: one.reason,
+    }
+    note = (
+        "xN: in a pool of N replicas. Of each kind of pool the program is offered the configuration that serves most."
+    )
+    return Table.of("Bettered", plan.dominated, columns, note)
 
 
 # --- the whole report -----------------------------------------------------------------------------------------------

@@ -11,13 +11,22 @@ from typing import TypeAlias
 
 from planner.core import Report, Table, columns_of
 from planner.fleet import CostBreakdown, Plan, TargetCheck
-from planner.report.plan import COST_COLUMNS, MET_COLUMN, TARGET_COLUMNS, alternative_table, fleet_table, headline
+from planner.report.plan import (
+    COST_COLUMNS,
+    GOODPUT_COLUMNS,
+    MET_COLUMN,
+    TARGET_COLUMNS,
+    alternative_table,
+    fleet_table,
+    headline,
+    service_table,
+)
 from planner.report.robustness import confidence_words, how_slow
 
 ALTERNATIVES, MOST_POOLS, MOST_WARNINGS, MOST_REASONS = 3, 8, 4, 10
 """Most alternatives, pools, warnings (missed targets and stale prices come first) and lines that say why there is no
 fleet: a choice of what one screen has room for."""
-_COSTS = {name: cell for name, cell in COST_COLUMNS.items() if name != "$ per million tokens"}
+_COSTS = {name: cell for name, cell in COST_COLUMNS.items() if name != "$ per million tokens"} | GOODPUT_COLUMNS
 ALL_OF_IT = "planner plan ... --details"
 
 
@@ -26,9 +35,11 @@ def summary(plan: Plan) -> Report:
     if plan.cost is None:
         return Report(headline(plan), lists={"Why, and what would help": _first(plan.diagnosis[1:], MOST_REASONS)})
     cost = Table.of("Cost", [plan.cost], _COSTS)
-    tables = [_fleet_table(plan), cost, target_table(plan), *_alternative_tables(plan, plan.cost)]
+    tables = [_fleet_table(plan), service_table(plan), cost, target_table(plan), *_alternative_tables(plan, plan.cost)]
     more = (f"{ALL_OF_IT}: latencies, load, prices and sources, what binds, what is assumed",)
-    return Report(headline(plan), tuple(tables), {"Warnings": _first(plan.warnings, MOST_WARNINGS), "More": more})
+    return Report(
+        headline(plan), tuple(filter(None, tables)), {"Warnings": _first(plan.warnings, MOST_WARNINGS), "More": more}
+    )
 
 
 def _first(lines: Sequence[str], most: int) -> tuple[str, ...]:

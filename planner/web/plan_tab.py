@@ -47,6 +47,9 @@ def show(page: Page) -> None:
     if plan.rejections:
         with st.expander(f"What was rejected ({len(plan.rejections)})"):
             _show(tables, ("Rejected",))
+    if plan.dominated:
+        with st.expander(f"What another configuration betters ({len(plan.dominated)})"):
+            _show(tables, ("Bettered",))
     with st.expander("What is assumed, and how it was computed"):
         st.markdown("**Assumed**")
         components.bullets(report.plan_assumptions(plan))

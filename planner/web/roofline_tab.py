@@ -8,7 +8,7 @@ from operator import itemgetter
 import streamlit as st
 
 from planner.charts import PlannedPool, Row, reasons, replicas, rooflines, steps
-from planner.core import Columns, Table, number_of, percent, significant
+from planner.core import Columns, Table, number_of, percent, rough_share, significant
 from planner.engine import ReplicaConfig
 from planner.fleet import Progress
 from planner.report import glossary
@@ -219,10 +219,15 @@ def waiting_in_words(name: str, rows: Sequence[Row]) -> str:
     """Time of a step and what it waits for, as a clause; arguments as `steps.step_chart`."""
     (bound, share), *rest = steps.bound_shares(rows).items()
     also = ", ".join(
-        f"{percent(other_share)} for {BOUND_WORDS[other]}" for other, other_share in rest if other_share >= 0.01
+        f"{_share(other_share)} for {BOUND_WORDS[other]}" for other, other_share in rest if other_share >= 0.01
     )
     took = f"a {steps.step_phrase(name)} takes {significant(rows[-1]['end_ms'])} ms"
-    return f"{took} and waits mostly for {BOUND_WORDS[bound]} ({percent(share)}{f'; {also}' if also else ''})"
+    return f"{took} and waits mostly for {BOUND_WORDS[bound]} ({_share(share)}{f'; {also}' if also else ''})"
+
+
+def _share(share: float) -> str:
+    """A share of a step in whole percents: operators are not known any better."""
+    return rough_share(share, 0.005, 0.0)
 
 
 def gpu_verdict(rows: Sequence[Row], own: str, role: Role) -> str:
@@ -328,7 +333,7 @@ def roof_in_words(row: Row) -> tuple[str, str]:
     named = (("decode", row["decode_ms"]), ("prefill", row["prefill_ms"]))
     took = ", ".join(f"{name} {significant(ms)} ms" for name, ms in named if ms is not None)
     kind = "decode " if all(ms is not None for _, ms in named) else ""
-    return took, f"{kind}waits for {row['waits_for']} ({percent(row['waits_share'])})"
+    return took, f"{kind}waits for {row['waits_for']} ({_share(row['waits_share'])})"
 
 
 def sku_table(rows: Sequence[Row], own: ReplicaConfig, role: Role, running: float) -> Table:
@@ -346,7 +351,7 @@ def sku_table(rows: Sequence[Row], own: ReplicaConfig, role: Role, running: floa
             "Decode step [ms]": _number_cell(row["decode_ms"]),
             "90 % interval [ms]": interval_text(low, high) if fits and has_width(low, high) else "-",
             "Prefill step [ms]": _number_cell(row["prefill_ms"]),
-            "Waits for": f"{row['waits_for']} ({percent(row['waits_share'])})" if fits else "-",
+            "Waits for": f"{row['waits_for']} ({_share(row['waits_share'])})" if fits else "-",
             "Tokens/s per GPU": _number_cell(row["tokens_per_s_per_gpu"]),
             "Requests at once": _number_cell(row["requests"]),
             "Kernel times": row["timed_by"] if fits else "does not fit",

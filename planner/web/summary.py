@@ -68,7 +68,8 @@ def targets_line(plan: Plan) -> str:
     """Every target with what it comes to, in a line: in simulation, or by theory until there is one."""
     how = "Simulated" if plan.simulated else "By theory"
     shown = (_target_in_words(check, plan.simulated) for check in plan.targets)
-    return f"{how}: {'; '.join(shown)}."
+    value = "" if plan.cost is None else f" A dollar buys {headline.goodput_words(plan.cost)} within all targets."
+    return f"{how}: {'; '.join(shown)}.{value}"
 
 
 def _target_in_words(check: TargetCheck, is_simulated: bool) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import streamlit as st
 
-from planner.analysis import PlanMeasure, PlanningCase, WhatIf, WhatIfSide, gain, outcome_of, price_now
+from planner.analysis import PlanMeasure, WhatIf, WhatIfSide, gain, outcome_of
 from planner.core import PlannerError, Table, change, money, percent, significant
 from planner.fleet import Plan
 from planner.report import quantity, what_if
@@ -173,8 +173,8 @@ def _target_knobs(page: Page) -> tuple[Knob, ...]:
 
 
 def _price_knobs(page: Page) -> tuple[Knob, ...]:
-    case = PlanningCase(page.request, page.hardware)
-    prices = {sku: usd for sku in page.plan.gpus if (usd := price_now(case, sku)) is not None}
+    paid = page.plan.paid_usd_per_gpu_hour
+    prices = {sku: paid[sku] for sku in page.plan.gpus if sku in paid}
     if not prices:
         return ()
 

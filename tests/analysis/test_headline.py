@@ -53,7 +53,7 @@ def test_budget_below_the_demand_is_said_as_served_of_asked() -> None:
     assert not none.feasible and headline.short_headline(none).startswith(
         "No fleet serves llama-3.3-70b-instruct at 40"
     )
-    assert headline.asked_per_s(chat("growth=2")) == pytest.approx(80.0)
+    assert headline.service_rates(chat("growth=2"))[0][1] == pytest.approx(80.0)
 
 
 def test_replicas_are_counted_by_role_over_all_deployments() -> None:
