@@ -20,7 +20,7 @@ from planner.fleet import (
     Plan,
     PlannedDeployment,
     Progress,
-    deviations_of,
+    planned_deviations,
     pool_name,
     slower_deployment,
 )
@@ -162,9 +162,7 @@ def headroom(plan: Plan, progress: Progress = lambda _: None, *, corrections: Co
         return kept_fleet(plan, fleets, shares=shares)
 
     progress("largest demand of this fleet")
-    deviations = deviations_of(request.confidence)
-    if deviations and learned is not None:
-        deviations += learned.deviations
+    deviations = planned_deviations(request, learned)
     slow = kept_with(deviations)
     estimated_share = None
     if is_calibrated(plan):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hardware_db import HardwareDb, load_hardware
 from planner.analysis.types import PlanMeasure, PlanningCase, PlanOutcome, gain
 from planner.core import InputError, PlannerError
-from planner.fleet import Corrections, CostBreakdown, Plan, PlanRequest, Progress, TargetCheck
+from planner.fleet import CostBreakdown, Plan, PlanRequest, Progress, TargetCheck
 from planner.fleet import plan as make_plan
 
 Solve = Callable[[PlanRequest, HardwareDb], Plan]
@@ -30,8 +30,8 @@ class OutOfSolvesError(PlannerError):
 class Replanner:
     """Makes plans, remembers them by request, and counts.
 
-    The plan that is explained is made again here too, by theory as `corrections` leave it: everything is compared with
-    it, so that a difference never comes from simulating one side only.
+    Plans are by theory as simulating the plan that they are compared with corrected it. That plan itself is not made
+    again: what is said beside it is about its cost, its GPUs, its targets.
 
     Attributes:
         hardware: what requests are planned on unless a case says otherwise.
@@ -45,7 +45,7 @@ class Replanner:
         hardware: HardwareDb | None = None,
         at_most: int | None = None,
         progress: Progress | None = None,
-        corrections: Corrections | None = None,
+        of: Plan | None = None,
     ) -> None:
         """A replanner that has made no plan yet.
 
@@ -54,7 +54,7 @@ class Replanner:
             hardware: the packaged database when None.
             at_most: plans allowed.
             progress: hears of every plan.
-            corrections: what simulating the plan taught that others are compared with, for plans by theory.
+            of: the plan that others are compared with; None: it is made like the others when it is asked for.
         """
         self.hardware = hardware or load_hardware()
         self.solves = 0
@@ -62,8 +62,9 @@ class Replanner:
         self._solve = solve or self._by_theory
         self._at_most = at_most
         self._progress = progress or (lambda _: None)
-        self.corrections = corrections
-        self._known: list[tuple[PlanningCase, Plan | InputError]] = []
+        self.corrections = None if of is None else of.corrections
+        known = [] if of is None else [(PlanningCase(of.request, self.hardware), of)]
+        self._known: list[tuple[PlanningCase, Plan | InputError]] = [*known]
 
     def outcome(self, asked: PlanRequest | PlanningCase) -> PlanOutcome:
         """Outcome of a request (on `hardware`) or of a case. Raises OutOfSolvesError."""
@@ -118,7 +119,10 @@ def outcome_of(plan: Plan) -> PlanOutcome:
     if plan.cost is None:
         reason = plan.diagnosis[0] if plan.diagnosis else plan.status.value
         return PlanOutcome(plan.status.value, f"none: {reason}", binding=binding, diagnosis=plan.diagnosis)
-    ratios = [(check.predicted_s / check.target.threshold_s, check.target.name) for check in plan.targets]
+    names = [" ".join(filter(None, (check.of, check.target.name))) for check in plan.targets]
+    ratios = [
+        (check.predicted_s / check.target.threshold_s, name) for check, name in zip(plan.targets, names, strict=True)
+    ]
     ratio, tightest = max(ratios, default=(math.nan, ""))
     pools = [pool for planned in plan.deployments for pool in planned.predicted.pools]
     return PlanOutcome(

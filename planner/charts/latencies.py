@@ -37,7 +37,6 @@ from planner.charts.marks import (
 )
 from planner.core import Metric, significant, unit, with_unit
 from planner.engine import ReplicaConfig
-from planner.fleet import calibration_ends
 from planner.serving import (
     MOST_STABLE_SHARE,
     Deployment,
@@ -92,6 +91,7 @@ def banded_rate_rows(
     deployment: Deployment,
     workload: Workload,
     slo: Slo,
+    ends: tuple[Deployment, Deployment] | None = None,
     points: int = BAND_POINTS,
     progress: Progress = lambda _: None,
 ) -> list[Row]:
@@ -105,18 +105,18 @@ def banded_rate_rows(
         deployment: the pools that serve.
         workload: lengths and burstiness; its rate is the planned one.
         slo: the percentiles of its targets are shown.
+        ends: the deployment with fast and with slow steps (`planner.fleet.step_time_ends`); None: no band.
         points: rates besides the planned one.
         progress: called with each rate.
 
     Returns rows with metric, percentile ("p99"), rate_per_s [1/s], load (share of the largest stable rate),
-    latency_ms, low_ms and high_ms [ms] (with kernels at both ends of the calibration's 90 % interval: both None when
-    uncalibrated; high_ms None where slow kernels are overloaded) and is_planned. Raises InputError when the deployment
+    latency_ms, low_ms and high_ms [ms] (at both ends: None without them; high_ms None where slow steps are
+    overloaded) and is_planned. Raises InputError when the deployment
     does not fit.
     """
     largest = largest_stable_rate_per_s(deployment, workload)
     loads: list[float] = (1.0 - np.geomspace(1.0 - LOWEST_LOAD, 1.0 - HIGHEST_LOAD, points)).tolist()
     rates = {*(load * largest for load in loads), workload.arrivals.rate_per_s}
-    ends = calibration_ends(deployment)
     if ends is not None:
         slowest = largest_stable_rate_per_s(ends[1], workload)
         rates |= {share * slowest for share in SLOW_END_LOADS}

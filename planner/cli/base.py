@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import math
 import os
 import sys
 import traceback
@@ -28,7 +29,7 @@ from planner.core import InputError, PlannerError, UnknownNameError, json_text, 
 if TYPE_CHECKING:
     from hardware_db import HardwareDb
     from planner.core import Report
-    from planner.fleet import Plan, PlanRequest
+    from planner.fleet import Plan, PlanRequest, Progress
 
 T = TypeVar("T")
 Command = Callable[..., None]
@@ -37,6 +38,8 @@ STOPPED, BAD_INPUT, INFEASIBLE, FAULT, INTERRUPTED, CLOSED = 1, 2, 3, 70, 130, 1
 """Exit codes: a sweep stopped by itself; the input is wrong, or there is no room for an output; no fleet meets the
 targets; the planner is at fault (EX_SOFTWARE of sysexits.h); Ctrl-C (128 + SIGINT); the reader of the output has left
 as `head` does (128 + SIGPIPE)."""
+SMALLEST_DIFFERENCE_USD_PER_HOUR = 0.005
+"""Costs that differ by less are printed alike: half a cent."""
 STDOUT = "-"
 """File name that stands for standard output."""
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
@@ -190,6 +193,29 @@ class CommonOptions:
 
         named = hardware_for(request.search.engine, self.calibrations, self.engine_costs)
         return planning.hardware_for(request, named)
+
+    def record(self, subject: str, say: Progress) -> tuple[Plan, list[str]]:
+        """The plan that a command is about, simulated, and what is to be said of it.
+
+        Of a plan document it is the plan in it, as long as nothing is set otherwise and today's data come to the same
+        cost; where they do not, the plan that they come to.
+        """
+        from planner.fleet import planning
+        from planner.scenario import load_plan, plan_document_at
+
+        request = self.request(subject)
+        hardware = self.hardware(request)
+        is_other = bool(self.assignments or self.calibrations or self.engine_costs)
+        document = None if is_other else plan_document_at(subject)
+        if document is None or document.get("corrections") is None or document.get("cost") is None:
+            return planning.plan(request, hardware, say, alternatives=False), []
+        written = load_plan(subject, hardware)
+        known = written.corrections
+        again = planning.plan(request, hardware, say, simulate=False, alternatives=False, corrections=known)
+        costs = [math.inf if one.cost is None else one.cost.usd_per_hour for one in (written, again)]
+        if abs(costs[1] - costs[0]) < SMALLEST_DIFFERENCE_USD_PER_HOUR:
+            return written, []
+        return again, [f"the file says {costs[0]:,.2f} USD/h; made again with today's data it is {costs[1]:,.2f}"]
 
     def check_outputs(self, *more: str | None) -> None:
         """Refuse what cannot be written before the work is done. Raises InputError."""

@@ -72,7 +72,6 @@ def autoscale(
     The rule is that of the Kubernetes Horizontal Pod Autoscaler. By theory, in steps of seconds. Exit code 3: no fleet.
     """
     from planner.analysis import Autoscaler, Signal, simulate_autoscaler
-    from planner.fleet import planning
     from planner.report import autoscaling as autoscaling_report
     from planner.report import terminal
 
@@ -91,7 +90,7 @@ def autoscale(
     curve = _curve(request, trace, variation, window)
     start = _cold_start(request, cold_start)
     with terminal.progress() as say:
-        found = planning.plan(request, options.hardware(request), say, simulate=False, alternatives=False)
+        found, _ = options.record(scenario, say)
         require_fleet(found)
         day = simulate_autoscaler(found, curve.rates_per_s, curve.window_s, rule, start.seconds, progress=say)
     day = replace(day, assumptions=(f"demand: {curve.source}", start.note, *day.assumptions))
@@ -169,8 +168,8 @@ def forecast(
     if expected is None:
         raise InputError("forecast", "(missing)", "the scenario says nothing of growth", "add --growth 0.08")
     with terminal.progress() as say:
-        replanner = Replanner(hardware=options.hardware(request), progress=say)
-        found = replanner.plan(request)
+        found, _ = options.record(scenario, say)
+        replanner = Replanner(hardware=options.hardware(request), progress=say, of=found)
         require_fleet(found)
         result = fleet_growth(found, expected, progress=say)
         if purchases:

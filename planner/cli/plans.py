@@ -28,17 +28,14 @@ from planner.cli.completion import complete_setting
 from planner.core import InputError, UnknownNameError, plain, write_texts
 
 if TYPE_CHECKING:
-    from hardware_db import HardwareDb
     from planner.analysis import ApiPrice, PlanQuestion
     from planner.core import Report
-    from planner.fleet import Corrections, Plan, PlanRequest, Progress
+    from planner.fleet import Plan, PlanRequest
     from planner.launch import Target
     from planner.optimizer import FleetProblem, Objective
 
 MAX_SOLVES = 300
 """Default of --max-solves. A choice: plans enough for the default questions about a dozen SKUs."""
-SMALLEST_DIFFERENCE_USD_PER_HOUR = 0.005
-"""Costs that differ by less are printed alike: half a cent."""
 PROGRAM_FILES = (".lp", ".mps")
 """Endings of --lp."""
 FILE_HEADING = "==> {} <=="
@@ -197,37 +194,25 @@ def explain(
     """
     from planner.analysis import Replanner, why
     from planner.report import explanation, records, terminal
-    from planner.scenario import recorded_usd_per_hour
 
     options.check_outputs()
     questions = _questions(only)
     if max_solves < 1:
         raise InputError("--max-solves", max_solves, "must be >= 1", "allow a few hundred")
     _refuse_given(subject)
-    request = options.request(subject)
-    recorded = None if options.assignments else recorded_usd_per_hour(subject)
-    prices = _api_prices(request, api_price)
-    hardware = options.hardware(request)
+    prices = _api_prices(options.request(subject), api_price)
     with terminal.progress() as say:
-        known = _corrections(subject, request, hardware, say)
-        replanner = Replanner(hardware=hardware, at_most=max_solves, progress=say, corrections=known)
-        answers = why.explain(replanner.plan(request), replanner, questions, prices)
+        record, notes = options.record(subject, say)
+        hardware = options.hardware(record.request)
+        replanner = Replanner(hardware=hardware, at_most=max_solves, progress=say, of=record)
+        answers = why.explain(record, replanner, questions, prices)
     options.deliver(
-        lambda: explanation.report(answers, _difference_notes(recorded, answers.outcome.usd_per_hour)),
+        lambda: explanation.report(answers, notes),
         lambda: records.document("explanation", answers),
         lambda: explanation.report(answers),
     )
     if not answers.outcome.feasible:
         raise typer.Exit(INFEASIBLE)
-
-
-def _corrections(subject: str, request: PlanRequest, hardware: HardwareDb, progress: Progress) -> Corrections | None:
-    """Simulation of the plan that others are compared with: as its document has it, else made now."""
-    from planner.fleet import planning
-    from planner.scenario import recorded_corrections
-
-    known = recorded_corrections(subject)
-    return known or planning.plan(request, hardware, progress, alternatives=False).corrections
 
 
 def _questions(text: str | None) -> tuple[PlanQuestion, ...] | None:
@@ -256,13 +241,6 @@ def _api_prices(request: PlanRequest, text: str | None) -> tuple[ApiPrice, ...]:
     return (own_price(request.llm.id, text, request.prices.day),)
 
 
-def _difference_notes(recorded: float | None, again: float) -> list[str]:
-    """A note where a plan made again costs something else [USD/h] than the document says."""
-    if recorded is None or abs(again - recorded) < SMALLEST_DIFFERENCE_USD_PER_HOUR:
-        return []
-    return [f"the file says {recorded:,.2f} USD/h; made again with today's data it is {again:,.2f}"]
-
-
 @takes(CommonOptions)
 def what_if(options: CommonOptions, subject: PlanOrScenario) -> None:
     """Plan again with changes, and show before and after.
@@ -285,11 +263,10 @@ def what_if(options: CommonOptions, subject: PlanOrScenario) -> None:
     _refuse_given(subject)
     before = load_request(subject)
     changed = [(last, load_request(subject, assignments[: index + 1])) for index, last in enumerate(assignments)]
-    hardware = options.hardware(before)
     with terminal.progress() as say:
-        known = _corrections(subject, before, hardware, say)
-        replanner = Replanner(hardware=hardware, progress=say, corrections=known)
-        result = what_if(before, changed, replanner)
+        record, _ = dataclasses.replace(options, assignments=None).record(subject, say)
+        replanner = Replanner(hardware=options.hardware(before), progress=say, of=record)
+        result = what_if(record.request, changed, replanner)
     options.deliver(
         lambda: what_if_report.report(result),
         lambda: records.document("what_if", result),

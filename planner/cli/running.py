@@ -227,7 +227,7 @@ def _plan_again(plan: str, watched: list[tuple[str, RunningFleet, ServerMetrics]
     from planner.analysis import Replanner, what_if
     from planner.report import terminal
     from planner.report import what_if as what_if_report
-    from planner.scenario import load_request, measured_changes, recorded_corrections
+    from planner.scenario import load_plan, load_request, measured_changes
 
     before = load_request(plan)
     learned = measured_changes(before, watched)
@@ -237,8 +237,8 @@ def _plan_again(plan: str, watched: list[tuple[str, RunningFleet, ServerMetrics]
         assignments += [f"{field}={json.dumps(value)}" for field, value in fields.items()]
         changed.append((label, load_request(plan, assignments)))
     with terminal.progress() as say:
-        known = recorded_corrections(plan)
-        replanner = Replanner(hardware=options.hardware(before), progress=say, corrections=known)
+        hardware = options.hardware(before)
+        replanner = Replanner(hardware=hardware, progress=say, of=load_plan(plan, hardware))
         result = what_if(before, changed, replanner)
     deliver(lambda: what_if_report.report(result))
     if not before.has_one_model and "step times as measured" in learned:

@@ -2,15 +2,16 @@
 
 `plan` is the only orchestrator. `slices` and `cascades` cut the traffic, `columns` makes units of the program, `search`
 solves it until its answer has been seen to hold (`verification`), `costs` adds up what it costs, `calibration_bounds`
-shifts the kernels to the ends of their intervals; `types` holds `PlanRequest` and `Plan`.
+shifts the kernels to the ends of their fits; `types` holds `PlanRequest` and `Plan`.
 """
 
 from planner.fleet import columns, planning, slices
 from planner.fleet.calibration_bounds import (
-    BOUND_PROBABILITY,
-    calibration_ends,
+    interval_confidence,
+    planned_deviations,
     shifted_deployment,
     shifted_hardware,
+    step_time_ends,
     target_ranges_s,
 )
 from planner.fleet.cascades import cascade_services

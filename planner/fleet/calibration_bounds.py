@@ -1,8 +1,7 @@
-"""Plans and latencies at the bounds of a calibration: every kernel as slow, or as fast, as its measurements scatter.
+"""Kernels shifted by so many deviations of their fits, and the latencies of a plan with fast and with slow steps.
 
-`planner.serving.uncertainty` says how far a mean latency may be off. Here the kernels themselves are shifted, so that
-queues feel it too: `shifted_hardware` is what a robust plan is made on, `target_ranges_s` are the latencies of a plan's
-targets at both bounds.
+Step times themselves are shifted, so that queues feel it too: `shifted_hardware` is for sensitivities to the speed of
+kernels, `target_ranges_s` are the latencies of a plan's targets at both ends of its one interval.
 """
 
 from __future__ import annotations
@@ -12,14 +11,15 @@ from dataclasses import replace
 from hardware_db import Calibration, Correction, HardwareDb, KernelFit
 from planner.core import rebuilt
 from planner.engine import ReplicaConfig
-from planner.fleet.confidence import deviations_of
-from planner.fleet.types import Plan, PlannedDeployment, Progress, TargetCheck
+from planner.fleet.confidence import deviations_of, slower_deployment
+from planner.fleet.corrections import Corrections
+from planner.fleet.types import Plan, PlannedDeployment, PlanRequest, Progress, TargetCheck
 from planner.fleet.verification import ScopedSlo, target_checks
 from planner.serving import Deployment, evaluate
 from planner.workload import LatencyTarget, Slo
 
-BOUND_PROBABILITY = 0.95
-"""One-sided probability of each bound: the middle 90 % of the measurements lie between the two. A choice."""
+EXACT = 0.5
+"""Confidence of a plan on step times as estimated. A definition."""
 
 
 # --- slower and faster kernels --------------------------------------------------------------------------------------
@@ -71,34 +71,43 @@ def shifted_deployment(deployment: Deployment, deviations: float) -> Deployment:
     return rebuilt(deployment, pools=pools)
 
 
-# --- latencies at both bounds ---------------------------------------------------------------------------------------
+# --- latencies with fast and slow steps -------------------------------------------------------------------------------
 
 
-def calibration_ends(
-    deployment: Deployment, probability: float = BOUND_PROBABILITY
-) -> tuple[Deployment, Deployment] | None:
-    """The deployment with all kernels at the fast, and at the slow end of the calibration's interval; None without one.
+def interval_confidence(plan: Plan) -> float:
+    """Probability on either side of the intervals of a plan: its confidence, of one on exact estimates the usual."""
+    asked = plan.request.confidence
+    return asked if asked > EXACT else float(PlanRequest.model_fields["confidence"].default)
 
-    Pools that are not calibrated stay as they are. Kernels move together, so that the interval holds its probability
-    or more (`shifted_calibration` says why); none gets faster than its roofline.
 
-    Args:
-        deployment: as fitted.
-        probability: one-sided; 0.95 leaves the middle 90 % between the ends.
+def planned_deviations(request: PlanRequest, corrections: Corrections | None) -> float:
+    """Standard deviations that step times are taken slower by where a fleet is planned for a confidence."""
+    asked = deviations_of(request.confidence)
+    return asked + corrections.deviations if asked and corrections is not None else asked
+
+
+def step_time_ends(plan: Plan, planned: PlannedDeployment) -> tuple[Deployment, Deployment] | None:
+    """A deployment with all step times as fast, and as slow, as the plan reckons with; None where nothing is known.
+
+    The slow end is the one that the fleet was planned for (`Plan.slow_targets`), so that a plan has one interval.
     """
-    if all(pool.config.calibration is None for pool in deployment.pools):
+    if all(pool.config.calibration is None for pool in planned.surviving.pools):
         return None
-    deviations = deviations_of(probability)
-    return shifted_deployment(deployment, -deviations), shifted_deployment(deployment, deviations)
+    request = plan.request
+    deviations = planned_deviations(request, plan.corrections) or deviations_of(interval_confidence(plan))
+    return (
+        slower_deployment(planned, -deviations, request.measured_steps),
+        slower_deployment(planned, deviations, request.measured_steps),
+    )
 
 
 def target_ranges_s(plan: Plan, progress: Progress = lambda _: None) -> list[tuple[float, float] | None]:
-    """Of every `plan.targets`, in order: its predicted latency [s] with fast, and with slow kernels.
+    """Of every `plan.targets`, in order: its predicted latency [s] with fast, and with slow steps.
 
-    The whole fleet is evaluated again at the rates routed to it, at both ends of the calibration's interval. A latency
-    is infinite where the fleet is overloaded then. None where no pool of the plan is calibrated.
+    The whole fleet is evaluated again at the rates routed to it (`step_time_ends`). A latency is infinite where the
+    fleet is overloaded then. None where no pool of the plan is calibrated.
     """
-    ends = [calibration_ends(planned.surviving) for planned in plan.deployments]
+    ends = [step_time_ends(plan, planned) for planned in plan.deployments]
     if all(end is None for end in ends):
         return [None for _ in plan.targets]
     slos = checked_slos(plan)
@@ -106,7 +115,7 @@ def target_ranges_s(plan: Plan, progress: Progress = lambda _: None) -> list[tup
     for side, word in enumerate(("fast", "slow")):
         shifted: list[PlannedDeployment] = []
         for planned, end in zip(plan.deployments, ends, strict=True):
-            progress(f"kernels at the {word} end of the calibration")
+            progress(f"{word} steps")
             performance = planned.predicted if end is None else evaluate(end[side], planned.workload)
             shifted.append(replace(planned, predicted=performance, simulated=performance))
         checks.append(target_checks(shifted, slos))

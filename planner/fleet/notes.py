@@ -101,7 +101,8 @@ def plan_warnings(
     for check in targets:
         if not check.met:
             simulated = with_unit(check.simulated_s, check.target.metric)
-            warnings.append(f"{check.target.name}: simulated {simulated} misses the target")
+            name = " ".join(filter(None, (check.of, check.target.name)))
+            warnings.append(f"{name}: simulated {simulated} misses the target")
     for pair in means:
         if not pair.holds:
             warnings.append(

@@ -46,7 +46,6 @@ from planner.report.performance import (
     ENGINE_COLUMNS,
     LOAD_COLUMNS,
     POOL_COLUMNS,
-    interval_note,
     latency_table,
     load_note,
 )
@@ -498,7 +497,6 @@ def _plan_latency_table(plan: Plan) -> Table:
     transfers = [planned.predicted.kv_transfer_s for planned in plan.deployments if planned.predicted.kv_transfer_s]
     sent = " and ".join(f"{significant(1e3 * seconds)} ms" for seconds in transfers)
     notes = [f"E2E and TPOT include the KV transfer between pools, {sent} on average."] if sent else []
-    notes += [note for planned in plan.deployments if (note := interval_note(planned.predicted))]
     return latency_table(distributions, " ".join(dict.fromkeys(notes)))
 
 

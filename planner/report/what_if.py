@@ -17,6 +17,7 @@ from planner.report.explanation import (
     quantity,
 )
 from planner.report.plan import COST_COLUMNS
+from planner.report.robustness import target_name
 
 
 def headline(what_if: WhatIf) -> str:
@@ -35,7 +36,7 @@ def headline(what_if: WhatIf) -> str:
 def tables(what_if: WhatIf) -> tuple[Table, ...]:
     """Before and after, and each change by itself."""
     sides = (what_if.before, what_if.after)
-    checks = [{check.target.name: check for check in side.targets} for side in sides]
+    checks = [{target_name(check.target, check.of): check for check in side.targets} for side in sides]
     names = dict.fromkeys(name for side in checks for name in side)
     rows = [(name, *map(cell, sides)) for name, cell in _SIDE_ROWS.items()]
     rows += [(name, *(_target_cell(side.get(name)) for side in checks)) for name in names]

@@ -35,8 +35,6 @@ from planner.scenario.read import (
     load_scenario,
     plan_document_at,
     read_scenario,
-    recorded_corrections,
-    recorded_usd_per_hour,
     scenario_of_text,
     scenario_text,
 )

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from hardware_db import OwnHardware
 from planner.core import CALIBRATION, PLAN, SCENARIO, VERSION_KEY, InputError, from_validation_error
-from planner.fleet import Corrections, PlanRequest
+from planner.fleet import PlanRequest
 from planner.llm import LlmSpec, Precision, list_llms, load_llm, packaged_llm, published_precisions
 from planner.optimizer import OWN_SOLVER
 from planner.scenario.arrivals import arrivals_of, length_factors, refuse_beside, replay_of, sessions_of, with_rate
@@ -246,22 +246,6 @@ def plan_document_at(subject: str | Path) -> dict[str, Any] | None:
         raise InputError("plan", str(subject), f"is not readable JSON: {error}", "give a file of --json") from None
     is_plan = isinstance(content, dict) and "schema_version" in content and "deployments" in content
     return PLAN.upgrade(content) if is_plan else None
-
-
-def recorded_usd_per_hour(subject: str | Path) -> float | None:
-    """The cost that a plan document states [USD/h]; None where `subject` is none or its plan is infeasible."""
-    cost = (plan_document_at(subject) or {}).get("cost")
-    usd = cost.get("usd_per_hour") if isinstance(cost, Mapping) else None
-    return float(usd) if isinstance(usd, int | float) else None
-
-
-def recorded_corrections(subject: str | Path) -> Corrections | None:
-    """Corrections from simulating the plan of a document; None where `subject` is none, or it was not simulated.
-
-    Raises InputError where it is not of that form.
-    """
-    content = (plan_document_at(subject) or {}).get("corrections")
-    return None if content is None else Corrections.model_validate(content)
 
 
 # --- requests -------------------------------------------------------------------------------------------------------

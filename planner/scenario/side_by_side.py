@@ -27,7 +27,7 @@ from planner.core import (
     with_unit,
 )
 from planner.engine import ReplicaConfig
-from planner.fleet import Alternative, CostBreakdown, Plan, PlanRequest, Progress, TargetCheck, plan
+from planner.fleet import Alternative, Corrections, CostBreakdown, Plan, PlanRequest, Progress, TargetCheck, plan
 from planner.report import COST_COLUMNS, token_distributions
 from planner.scenario.files import MAX_SCENARIO_BYTES
 from planner.scenario.read import file_references, read_scenario, scenario_of_plan, scenario_of_text
@@ -137,10 +137,19 @@ def share_of_threshold(check: TargetCheck) -> float:
 # --- planning -------------------------------------------------------------------------------------------------------
 
 
-def planned_side(name: str, request: PlanRequest, hardware: HardwareDb, progress: Progress | None = None) -> PlanSide:
-    """The plan of a request by theory; a request that is refused is a side with a reason."""
+def planned_side(
+    name: str,
+    request: PlanRequest,
+    hardware: HardwareDb,
+    progress: Progress | None = None,
+    corrections: Corrections | None = None,
+) -> PlanSide:
+    """The plan of a request by theory; a request that is refused is a side with a reason.
+
+    `corrections` are those of the plan it is compared with.
+    """
     try:
-        answer = plan(request, hardware, progress, simulate=False, alternatives=False)
+        answer = plan(request, hardware, progress, simulate=False, alternatives=False, corrections=corrections)
     except PlannerError as error:
         return PlanSide(name, request, None, str(error))
     return PlanSide(name, request, answer)

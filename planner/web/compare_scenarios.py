@@ -55,12 +55,13 @@ def show(page: Page) -> None:
     checked = components.switch(
         "Check all by simulation",
         "compare-checked",
-        "Plans every scenario again with simulation: several seconds each, once. Off: all by theory.",
+        "Plans every saved scenario again with simulation: several seconds each, once. Off: by theory.",
     )
     contents = {HERE: page.content} | {scenario["name"]: scenario["content"] for scenario in saved}
-    sides = [_side(name, content, checked=checked) for name, content in contents.items()]
+    here = PlanSide(HERE, page.request, page.plan)
+    sides = [here, *(_side(one["name"], one["content"], checked=checked) for one in saved)]
     reference = sides[0] if sides[0].feasible else None
-    how = "simulated." if checked else "by theory: the checked plan above may differ."
+    how = "simulated." if checked else "the plan above as it stands, saved ones by theory."
     quantity_chart(sides, reference, "compare-scenarios", "scenarios", "each scenario", f"Each as it is set up; {how}")
     is_short = components.switch("Only what differs", "compare-short")
     whole = scenario_table(sides)

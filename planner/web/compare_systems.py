@@ -97,8 +97,9 @@ def _mixed_plan(page: Page) -> Plan:
         return page.plan
     search = page.request.search.model_copy(update={"modes": (Mode.MIXED,)})
     request = page.request.model_copy(update={"search": search})
-    compute = partial(plan, request, page.hardware, simulate=False, alternatives=False)
-    return compute_once(("mixed plan", page.key), compute, "Planning the cheapest mixed fleet")
+    known = page.plan.corrections
+    compute = partial(plan, request, page.hardware, simulate=False, alternatives=False, corrections=known)
+    return compute_once(("mixed plan", page.key, page.plan.simulated), compute, "Planning the cheapest mixed fleet")
 
 
 def _setting_in_words(page: Page, mixed_plan: Plan, planned: PlannedDeployment) -> str:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import streamlit as st
 
+from planner.analysis import Headroom, headline, headroom
 from planner.charts import Row, latencies
 from planner.core import change, percent, significant
-from planner.fleet import PlannedDeployment, Progress, calibration_ends, requests_to_simulate
+from planner.fleet import Plan, PlannedDeployment, Progress, requests_to_simulate, step_time_ends
 from planner.serving import Deployment, Performance, evaluate, largest_stable_rate_per_s, sustainable_rate_per_s
 from planner.web import components, results
 from planner.web.components import MetricCard
 from planner.web.results import Page
 from planner.workload import RecordedArrivals
 
-INTERVAL = "90 %"
-"""Probability between the ends of the calibration's interval (`planner.fleet.BOUND_PROBABILITY`, on both sides)."""
 PANEL_WIDTH_PX = 510
 """Two charts in a row on a wide page, one on a narrow one."""
 SIMULATED_LOADS = (0.3, 0.5, 0.8, 0.95)
@@ -43,8 +42,8 @@ class LatencyGrowth:
     Attributes:
         rows: of `planner.charts.latencies.banded_rate_rows`.
         crossings: of `planner.charts.latencies.crossing_rows`.
-        sustained_per_s: largest rate at which all targets hold [1/s], with kernels as fitted.
-        ends_per_s: the same with slow and with fast kernels [1/s]; None when uncalibrated.
+        sustained_per_s: largest rate at which all targets hold by theory alone [1/s], with step times as estimated.
+        headroom: of this deployment, as simulation corrected it.
         largest_per_s: largest stable rate [1/s].
         runs: other rates [1/s] to simulate, with requests for each.
     """
@@ -52,13 +51,13 @@ class LatencyGrowth:
     rows: tuple[Row, ...]
     crossings: tuple[Row, ...]
     sustained_per_s: float
-    ends_per_s: tuple[float, float] | None
+    headroom: Headroom
     largest_per_s: float
     runs: tuple[tuple[float, int], ...]
 
 
 def show(page: Page, planned: PlannedDeployment, key: tuple[object, ...]) -> None:
-    """Percentiles against the rate, by theory with the calibration's band, and simulated.
+    """Percentiles against the rate, by theory with a band from fast to slow steps, and simulated.
 
     Args:
         page: what is shown.
@@ -66,7 +65,11 @@ def show(page: Page, planned: PlannedDeployment, key: tuple[object, ...]) -> Non
         key: tells it from every other.
     """
     st.subheader("What happens when traffic grows?")
-    sweep = results.compute_once(("latency sweep", *key), partial(rate_sweep, planned), "Sweeping the arrival rate")
+    sweep = results.compute_once(
+        ("latency sweep", page.plan.simulated, *key),
+        partial(rate_sweep, page.plan, planned),
+        "Sweeping the arrival rate",
+    )
     components.metric_cards(_rate_cards(planned, sweep), "growth")
     st.markdown(components.plain(_first_violations_in_words(planned, sweep)))
     simulated = _simulations(page, planned, sweep, ("latency simulated", *key))
@@ -90,25 +93,21 @@ def show(page: Page, planned: PlannedDeployment, key: tuple[object, ...]) -> Non
         st.caption("All request classes together; the targets are those of the workload, not of a class.")
 
 
-def rate_sweep(planned: PlannedDeployment, progress: Progress) -> LatencyGrowth:
+def rate_sweep(plan: Plan, planned: PlannedDeployment, progress: Progress) -> LatencyGrowth:
     """The curves, the band and the marks of the charts, by theory."""
     deployment, workload, slo = planned.surviving, planned.workload, planned.slo
-    rows = latencies.banded_rate_rows(deployment, workload, slo, latencies.BAND_POINTS, progress)
+    ends = step_time_ends(plan, planned)
+    rows = latencies.banded_rate_rows(deployment, workload, slo, ends, latencies.BAND_POINTS, progress)
     crossings = latencies.crossing_rows(deployment, workload, slo, progress)
     sustained = min(row["rate_per_s"] for row in crossings)
     if slo.attainment is not None:
         sustained = sustainable_rate_per_s(deployment, workload, slo, tolerance=latencies.RATE_PRECISION)
-    ends = calibration_ends(deployment)
-    ends_per_s = None
-    if ends is not None:
-        progress("the rate that slow and fast kernels sustain")
-        fast, slow = (sustainable_rate_per_s(end, workload, slo, tolerance=latencies.RATE_PRECISION) for end in ends)
-        ends_per_s = (slow, fast)
+    found = headroom(replace(plan, deployments=(planned,)), progress)
     largest = largest_stable_rate_per_s(deployment, workload)
     progress("requests to simulate")
     rates = rates_to_simulate(workload.rate_per_s, sustained, largest)
     runs = tuple((rate, _simulated_requests(deployment, planned, rate)) for rate in rates)
-    return LatencyGrowth(tuple(rows), tuple(crossings), sustained, ends_per_s, largest, runs)
+    return LatencyGrowth(tuple(rows), tuple(crossings), sustained, found, largest, runs)
 
 
 def rates_to_simulate(planned_per_s: float, sustained_per_s: float, largest_per_s: float) -> list[float]:
@@ -131,14 +130,10 @@ def _simulated_requests(deployment: Deployment, planned: PlannedDeployment, rate
 
 
 def _rate_cards(planned: PlannedDeployment, sweep: LatencyGrowth) -> list[MetricCard]:
-    rate = planned.workload.rate_per_s
-    ends = ""
-    if sweep.ends_per_s is not None:
-        slow, fast = sweep.ends_per_s
-        ends = f"{significant(slow)} to {significant(fast)}/s ({INTERVAL})"
-    headroom = sweep.sustained_per_s / rate - 1.0
+    rate, found = planned.workload.rate_per_s, sweep.headroom
     fullest = max(planned.predicted.pools, key=lambda pool: pool.utilisation)
-    lowest = "" if sweep.ends_per_s is None else f"{change(sweep.ends_per_s[0] / rate - 1.0)} if slow"
+    exact = found.share if found.estimated_share is None else found.estimated_share
+    slow = f"{significant(rate * (1.0 + found.share))}/s at {percent(found.confidence)}"
     return [
         MetricCard(
             "Planned rate",
@@ -148,18 +143,17 @@ def _rate_cards(planned: PlannedDeployment, sweep: LatencyGrowth) -> list[Metric
         ),
         MetricCard(
             "Sustainable rate",
-            f"{significant(sweep.sustained_per_s)}/s",
-            "Largest arrival rate at which every target holds without the replicas that may fail. (predicted) "
-            "Interval: with kernels at the slow and at the fast end of the calibration.",
-            ends,
+            f"{significant(rate * (1.0 + exact))}/s",
+            "Largest arrival rate at which every target holds without the replicas that may fail, with step times as "
+            "estimated: predicted, as simulation corrected it. Below: with step times as slow as the confidence asked "
+            "for reckons with.",
+            "" if found.estimated_share is None else slow,
         ),
         MetricCard(
-            "Headroom if exact",
-            change(headroom) if headroom < FACTOR_FROM else f"{significant(1.0 + headroom)} x",
-            "Sustainable over planned rate, less one, with step times as estimated. (predicted) The headroom above the "
-            "tabs has them as slow as the confidence asked for reckons with. Below: with kernels at the slow end of "
-            "the calibration's interval.",
-            lowest,
+            "Headroom of this deployment",
+            change(found.share) if found.share < FACTOR_FROM else f"{significant(1.0 + found.share)} x",
+            "By how much its traffic may grow before a target is missed, reckoned as the headroom above the tabs.",
+            headline.headroom_words(found),
         ),
         MetricCard(
             "Largest stable rate",
@@ -186,7 +180,7 @@ def _first_violations_in_words(planned: PlannedDeployment, sweep: LatencyGrowth)
         else f"{row['target']} is missed even without load"
         for index, row in enumerate(order)
     ]
-    return f"As traffic grows, {', then '.join(clauses)}."
+    return f"As traffic grows, by theory alone, {', then '.join(clauses)}."
 
 
 def _simulations(

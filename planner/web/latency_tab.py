@@ -12,7 +12,15 @@ from planner.analysis import EXACT_ESTIMATES
 from planner.charts import Row, latencies
 from planner.core import Metric, number_of, percent, share_with_error, significant, with_unit
 from planner.engine import ReplicaConfig
-from planner.fleet import Plan, PlannedDeployment, ScopedSlo, TargetCheck, joint_share, target_ranges_s
+from planner.fleet import (
+    Plan,
+    PlannedDeployment,
+    ScopedSlo,
+    TargetCheck,
+    interval_confidence,
+    joint_share,
+    target_ranges_s,
+)
 from planner.report import class_table, confidence_table, glossary, tables, target_name
 from planner.serving import Pool, longest_prompt_tokens
 from planner.web import components, latency_growth, results, session, summary
@@ -74,7 +82,7 @@ def _targets(page: Page, fleet: Hashable) -> None:
     for check, ends in zip(plan.targets, ranges, strict=True):
         cards += [_predicted_card(plan, check, ends), _simulated_card(plan, check)]
     components.metric_cards([*_joint_attainment_cards(plan), *cards], "targets")
-    _slow_kernels(page, ranges)
+    _confidence(page, any(ranges))
 
 
 def verdict(plan: Plan) -> str:
@@ -105,12 +113,12 @@ def _predicted_card(plan: Plan, check: TargetCheck, ends: tuple[float, float] | 
     limit = with_unit(target.threshold_s, target.metric)
     interval = "no interval: uncalibrated"
     if ends is not None:
-        interval = f"{_interval_text(ends, target.metric)} ({latency_growth.INTERVAL})"
+        interval = f"{_interval_text(ends, target.metric)}, if fast or slow"
     hint = (
         f"{target.name}. {glossary.meaning(target.metric)} Target: {percent(target.percentile)} of the "
         f"{'gaps' if target.metric is Metric.ITL else 'requests'} within {limit}. Predicted by queueing theory on step "
-        f"times {provenance(plan)}. Interval: the same prediction with all kernels at the fast and at the slow end of "
-        f"the middle {latency_growth.INTERVAL} of their held-out measurements."
+        f"times {provenance(plan)}. Interval: the same prediction with all step times as fast, and as slow, as "
+        f"{percent(interval_confidence(plan))} confidence reckons with."
     )
     return MetricCard(
         f"{target_name(check.target, check.of)}, at most {limit}",
@@ -190,27 +198,25 @@ def _interval_text(ends: tuple[float, float], metric: Metric) -> str:
     return f"{low.rpartition(' ')[0] if same else low} to {high}"
 
 
-def _slow_kernels(page: Page, ranges: Sequence[tuple[float, float] | None]) -> None:
-    """With which probability the fleet holds, what slow kernels would mean, and a button that plans for more."""
+def _confidence(page: Page, is_known: bool) -> None:
+    """With which probability the fleet holds, and a button that plans for more."""
     plan = page.plan
-    if not any(ranges):
+    if not is_known:
         st.caption("No calibration: step times are lower bounds from the datasheet, of unknown error.")
         return
-    st.caption(components.plain(confidence_in_words(plan)))
-    following = summary.next_confidence(plan.request.confidence)
-    if following is None:
-        return
+    following = summary.remedy_confidence(plan)
     with st.container(horizontal=True, vertical_alignment="center"):
-        st.markdown(components.plain(_missed_with_slow_kernels(plan, ranges)), width="stretch")
-        st.button(
-            f"Plan with {percent(following)}",
-            on_click=session.change,
-            args=({"confidence": following},),
-            key="latency-confidence",
-            icon=":material/shield:",
-            help=f"Plans again so that every target holds with a probability of {percent(following)}, uncertain as "
-            "step times are. More confidence costs more; how much is in the tab Why, under Confidence.",
-        )
+        st.markdown(components.plain(confidence_in_words(plan)), width="stretch")
+        if following is not None:
+            st.button(
+                f"Plan with {percent(following)}",
+                on_click=session.change,
+                args=({"confidence": following},),
+                key="latency-confidence",
+                icon=":material/shield:",
+                help=f"Plans again so that every target holds with a probability of {percent(following)}, uncertain as "
+                "step times are. More confidence costs more; how much is in the tab Why, under Confidence.",
+            )
 
 
 def confidence_in_words(plan: Plan) -> str:
@@ -225,22 +231,6 @@ def confidence_in_words(plan: Plan) -> str:
     if found.uncalibrated:
         return f"{how} Step times of {', '.join(found.uncalibrated)} are bounds, so that the probability is not known."
     return f"{how} This fleet does with a probability of {found.words}."
-
-
-def _missed_with_slow_kernels(plan: Plan, ranges: Sequence[tuple[float, float] | None]) -> str:
-    """Which targets the fleet would miss with slow kernels; empty where none, or where they count together."""
-    if plan.request.slo.attainment is not None:
-        return ""
-    slow = [(check, ends[1]) for check, ends in zip(plan.targets, ranges, strict=True) if ends is not None]
-    missed = [(check, seconds) for check, seconds in slow if seconds > check.target.threshold_s]
-    if not missed:
-        return ""
-    if any(math.isinf(seconds) for _, seconds in missed):
-        return "With kernels at the slow end of the calibration's interval the fleet would be overloaded."
-    reached = " and ".join(
-        f"{target_name(check.target, check.of)} {with_unit(seconds, check.target.metric)}" for check, seconds in missed
-    )
-    return f"With kernels at the slow end of the calibration's interval these targets would be missed: {reached}."
 
 
 # --- distributions ----------------------------------------------------------------------------------------------------

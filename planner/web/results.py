@@ -311,7 +311,7 @@ def compared_plan(page: Page, request: PlanRequest, key: str) -> Plan:
 
 def replanner(plan: Plan, hardware: HardwareDb, progress: Progress) -> Replanner:
     """Makes plans that are compared with one."""
-    return Replanner(hardware=hardware, progress=progress, corrections=plan.corrections)
+    return Replanner(hardware=hardware, progress=progress, of=plan)
 
 
 def duration_text(seconds: float) -> str:

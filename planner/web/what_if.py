@@ -25,7 +25,7 @@ FACTORS = (0.25, 0.33, 0.5, 0.67, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0)
 MAX_TARGET_SLIDERS = 4
 """Targets that get a slider, in the order of the scenario."""
 NOTE = (
-    "Both sides are predicted by theory, as simulating the plan at the top corrected it. "
+    "Before: the plan at the top. After: by theory, as simulating that plan corrected it. "
     "Once used as the scenario, the new plan is simulated too."
 )
 """Under the table."""
@@ -62,12 +62,11 @@ def show(page: Page) -> None:
         return
     key = json.dumps(session.with_changes(page.content, changes), sort_keys=True)
     try:
-        before = results.compared_plan(page, page.request, page.key)
         after = results.compared_plan(page, results.request_of(key), key)
     except PlannerError as error:
         st.error(components.plain(str(error)))
         return
-    _side_by_side(page, before, after)
+    _side_by_side(page, page.plan, after)
     with st.container(horizontal=True):
         st.button(
             "Use this",

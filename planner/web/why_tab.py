@@ -270,7 +270,7 @@ def _explanation(
     scenario: str, plan: Plan, hardware: HardwareDb, question: PlanQuestion, progress: Progress
 ) -> Explanation:
     shared = _shared_plans(scenario, plan.simulated)
-    replanner = Replanner(partial(shared.plan, hardware, plan.corrections), hardware, progress=progress)
+    replanner = Replanner(partial(shared.plan, hardware, plan.corrections), hardware, progress=progress, of=plan)
     return explain(plan, replanner, [question])
 
 
@@ -295,4 +295,4 @@ def _show_explanation(page: Page, choice: _QuestionChoice, explained: Explanatio
     is_drawn = choice.question in (PlanQuestion.TORNADO, PlanQuestion.PARETO, PlanQuestion.CONFIDENCE)
     with st.expander("All figures as a table", expanded=not is_drawn):
         components.tables(explanation.tables(explained), f"why-{choice.question.value}", hints)
-    st.caption("All plans are by theory, as simulating the plan corrected it, on both sides of each comparison.")
+    st.caption("Compared with the plan above; other plans are by theory, as simulating that plan corrected it.")

@@ -12,7 +12,7 @@ import pytest
 
 from planner.charts import Row, latencies
 from planner.core import Metric
-from planner.fleet import calibration_ends
+from planner.fleet import shifted_deployment
 from planner.serving import (
     Deployment,
     evaluate,
@@ -27,6 +27,7 @@ from tests.builders import calibrated, replica
 CONFIG = calibrated(sku="h100-sxm", max_batched_tokens=2048)
 FITTED = Deployment.mixed(CONFIG, 2)
 DATASHEET = Deployment.mixed(replica(max_batched_tokens=2048), 2)
+ENDS = (shifted_deployment(FITTED, -1.645), shifted_deployment(FITTED, 1.645))
 WORKLOAD = Workload.of(20.0, TokenLengths.constant(1000, 100))
 SLO = Slo(
     targets=(
@@ -39,7 +40,7 @@ SLO = Slo(
 @cache
 def banded() -> list[Row]:
     """The curves, each with the ends of its interval."""
-    return latencies.banded_rate_rows(FITTED, WORKLOAD, SLO, points=5)
+    return latencies.banded_rate_rows(FITTED, WORKLOAD, SLO, ENDS, points=5)
 
 
 @cache
@@ -59,9 +60,7 @@ def distribution_of(row: Row, deployment: Deployment) -> float:
 
 def test_the_curve_and_both_ends_are_what_evaluate_says_around_it() -> None:
     """Slow kernels are overloaded before fitted ones; without a calibration there is no band."""
-    ends = calibration_ends(FITTED)
-    assert ends is not None and calibration_ends(DATASHEET) is None
-    slow, fitted = (largest_stable_rate_per_s(each, WORKLOAD) for each in (ends[1], FITTED))
+    slow, fitted = (largest_stable_rate_per_s(each, WORKLOAD) for each in (ENDS[1], FITTED))
     assert slow < fitted
     for number, row in enumerate(banded()):
         assert row["low_ms"] <= row["latency_ms"] * (1 + 1e-9)
@@ -69,9 +68,9 @@ def test_the_curve_and_both_ends_are_what_evaluate_says_around_it() -> None:
         assert (row["high_ms"] is None) == (row["rate_per_s"] >= slow)
         if number % 5 == 0:
             assert row["latency_ms"] == pytest.approx(distribution_of(row, FITTED))
-            assert row["low_ms"] == pytest.approx(distribution_of(row, ends[0]))
+            assert row["low_ms"] == pytest.approx(distribution_of(row, ENDS[0]))
             if row["high_ms"] is not None:
-                assert row["high_ms"] == pytest.approx(distribution_of(row, ends[1]))
+                assert row["high_ms"] == pytest.approx(distribution_of(row, ENDS[1]))
 
 
 def test_the_planned_rate_is_among_the_rates_and_every_rate_is_announced() -> None:

@@ -18,7 +18,6 @@ from planner.scenario import (
     load_request,
     load_scenario,
     read_scenario,
-    recorded_usd_per_hour,
     scenario_of_text,
 )
 from tests.places import REFERENCE
@@ -109,7 +108,6 @@ def test_an_old_plan_launches_what_its_name_says() -> None:
         assert pool.config.parallelism == Parallelism(tp=2, dp=2, ep=4)
         assert (pool.gpus, pool.config.memory_fraction, pool.config.mask_s) == (4 * pool.replicas, None, 0.0)
     assert found.workload.rate_per_s == pytest.approx(4.0)
-    assert recorded_usd_per_hour(OLD_PLAN) == old_plan()["cost"]["usd_per_hour"]
 
 
 @pytest.mark.parametrize(

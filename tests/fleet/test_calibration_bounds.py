@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from planner.engine import ReplicaConfig, step_time
-from planner.fleet import Plan, calibration_ends, plan, shifted_deployment, target_ranges_s
+from planner.fleet import Plan, plan, shifted_deployment, target_ranges_s
 from planner.fleet.calibration_bounds import checked_slos
 from planner.fleet.verification import target_checks
 from planner.roofline import StepShape
@@ -21,12 +21,11 @@ FITTED = Deployment.mixed(CONFIG, 2)
 
 def test_the_slow_end_stretches_a_step_by_no_more_than_its_widest_spread() -> None:
     """Kernels alone: the slow end takes exp(1.645 s) times as long, s at most the largest spread of any fit."""
-    ends = calibration_ends(FITTED)
-    fit = CONFIG.calibration
-    assert ends is not None and fit is not None
+    slow, fit = shifted_deployment(FITTED, 1.645), CONFIG.calibration
+    assert fit is not None
     widest = max(kernel.spread for kernel in fit.kernels.values())
     fitted_s = step_time(CONFIG, chunks=[(1000, 0)]).total_s
-    slow_s = step_time(ends[1].pools[0].config, chunks=[(1000, 0)]).total_s
+    slow_s = step_time(slow.pools[0].config, chunks=[(1000, 0)]).total_s
     assert 1.0 < slow_s / fitted_s <= math.exp(1.645 * widest) * (1 + 1e-3)
 
 
@@ -35,10 +34,9 @@ def test_the_slow_end_stretches_a_step_by_no_more_than_its_widest_spread() -> No
 
 def test_the_fast_end_is_never_above_the_roof() -> None:
     """No kernel may take less than its datasheet roofline, however far its measurements scatter."""
-    ends = calibration_ends(FITTED, probability=0.999)
-    assert ends is not None
+    fast = shifted_deployment(FITTED, -3.0)
     bound_s = step_time(replica(max_batched_tokens=2048), chunks=[(4000, 0)]).total_s
-    assert step_time(ends[0].pools[0].config, chunks=[(4000, 0)]).total_s >= bound_s
+    assert step_time(fast.pools[0].config, chunks=[(4000, 0)]).total_s >= bound_s
 
 
 # --- targets and their ranges ---------------------------------------------------------------------------------------
@@ -79,10 +77,11 @@ def test_the_slos_of_a_plan_are_those_its_targets_were_checked_by(changes: dict[
 
 def test_the_range_of_a_target_is_around_its_prediction() -> None:
     request = small_request(search={**ONE, "calibrated": True})
-    found = plan(request, simulate=False, alternatives=False)
-    for check, ends in zip(found.targets, target_ranges_s(found), strict=True):
+    found = plan(request, alternatives=False)
+    for check, slow, ends in zip(found.targets, found.slow_targets, target_ranges_s(found), strict=True):
         assert ends is not None
         assert ends[0] < check.predicted_s < ends[1]
+        assert ends[1] == pytest.approx(slow.predicted_s, rel=1e-9)  # one interval: what the fleet was planned for
 
 
 # --- shifted kernels ------------------------------------------------------------------------------------------------

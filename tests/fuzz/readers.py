@@ -36,7 +36,6 @@ from planner.llm.load import load_from_hub
 from planner.scenario import (
     load_request,
     load_scenario,
-    recorded_usd_per_hour,
     scenario_in,
     scenario_of_text,
     scenario_text,
@@ -122,7 +121,6 @@ def _upload(path: Path) -> None:
 
 
 def _plan(path: Path) -> None:
-    recorded_usd_per_hour(path)
     read_fleet(path)
 
 
