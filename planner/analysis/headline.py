@@ -9,13 +9,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hardware_db import ANYWHERE, GpuSku, HardwareDb
 from planner.analysis.types import Headroom
 from planner.core import change, money, number_of, percent, rebuilt, significant
-from planner.fleet import KV_TIERS, BoughtGpus, CostBreakdown, Plan, Progress, weights_word
+from planner.fleet import (
+    KV_TIERS,
+    BoughtGpus,
+    CostBreakdown,
+    Plan,
+    Progress,
+    TargetCheck,
+    checked_slos,
+    planned_deviations,
+    slower_deployment,
+    target_checks,
+    weights_word,
+)
 from planner.fleet import plan as make_plan
+from planner.simulator import simulate
+from planner.workload import RecordedArrivals
 
 NO_CENTS_FROM = 100.0
 """Dollars from which on cents are left out of a figure. A choice."""
@@ -306,6 +320,27 @@ def range_words(low: float | None, value: float, high: float | None, confidence:
 def goodput_words(cost: CostBreakdown) -> str:
     """What a dollar buys: requests within all targets, and their tokens."""
     return f"{significant(cost.requests_per_usd)} requests and {significant(cost.tokens_per_usd)} tokens"
+
+
+def simulated_with_slow_steps(before: Plan, plan: Plan, progress: Progress = lambda _: None) -> tuple[TargetCheck, ...]:
+    """Targets of a fleet that theory alone had found, simulated with steps as slow as another plan of it reckons with.
+
+    Args:
+        before: by theory.
+        plan: of the same request, simulated, that came to another fleet.
+        progress: called before each deployment.
+    """
+    request = plan.request
+    deviations = planned_deviations(request, plan.corrections)
+    found = []
+    for planned in before.deployments:
+        progress(planned.deployment.summary)
+        slow = slower_deployment(planned, deviations, request.measured_steps)
+        is_recording = isinstance(planned.workload.arrivals, RecordedArrivals)
+        count = None if is_recording or planned.workload.is_closed else request.simulated_requests
+        seen = simulate(slow, planned.workload, seed=request.seed, requests=count)
+        found.append(replace(planned, surviving=slow, simulated=seen))
+    return target_checks(found, checked_slos(before))
 
 
 def output_share_words(plan: Plan) -> str:

@@ -44,6 +44,7 @@ from planner.core import HOURS_PER_MONTH, UnknownNameError, money, percent, sign
 from planner.fleet import Alternative, Plan
 from planner.optimizer import Objective
 from planner.scenario import PlanSide, share_of_threshold
+from planner.supply import OWNED
 
 NAMES_OF_ALTERNATIVES = {"plan": "{}", "sku": "only {}", "mode": "only {}, any SKU", "engine": "{}, SKUs of the plan"}
 """Names of the bars by kind, in their order."""
@@ -131,7 +132,8 @@ def _alternative_label(row: Row, is_by_month: bool) -> str:
 # --- where the money goes ---------------------------------------------------------------------------------------------
 
 USED, HEADROOM, SPARE, STARTING = "used", "headroom", "spare replicas", "starting up"
-PART_COLORS = {USED: BLUE, HEADROOM: SKY, SPARE: ORANGE, STARTING: VERMILLION}
+DARK = "dark"
+PART_COLORS = {USED: BLUE, HEADROOM: SKY, SPARE: ORANGE, STARTING: VERMILLION, DARK: GREY}
 """By what a pool's money pays for."""
 
 
@@ -139,9 +141,9 @@ def pool_cost_rows(plan: Plan) -> list[Row]:
     """Cost of each pool, cut into what it pays for; all rows together are the cost of the plan.
 
     A pool's cost is divided by replicas: those that may fail are "spare replicas", of the others the predicted
-    utilisation is "used" and the rest "headroom", which latency targets keep free. What pools do not explain is
-    "starting up" (replicas that load their weights while a schedule changes). Utilisation is that of the busiest
-    period.
+    utilisation is "used" and the rest "headroom", which latency targets keep free. GPUs of one's own that no pool runs
+    on are "dark". What is left is "starting up" (replicas that load their weights while a schedule changes).
+    Utilisation is that of the busiest period.
 
     Returns rows with pool (name), part, usd_per_month, start and end [USD] (parts one after another), share (of the
     pool's cost), replicas, gpus. No rows without a fleet.
@@ -161,6 +163,11 @@ def pool_cost_rows(plan: Plan) -> list[Row]:
                     row = _part_row(name, part, usd * share, share, start)
                     rows.append(row | {"replicas": pool.replicas, "gpus": pool.gpus})
                     start = row["end"]
+    for bought in plan.bought:
+        if bought.purchase == OWNED and bought.sku not in plan.gpus:
+            usd = bought.usd_per_hour * HOURS_PER_MONTH
+            row = _part_row(f"{bought.sku} of your own", DARK, usd, 1.0, 0.0)
+            rows.append(row | {"replicas": None, "gpus": round(max(bought.gpus))})
     rest = plan.cost.usd_per_month - math.fsum(row["usd_per_month"] for row in rows)
     if rest > 1e-6 * plan.cost.usd_per_month:
         rows.append(_part_row(STARTING, STARTING, rest, 1.0, 0.0) | {"replicas": None, "gpus": None})
@@ -176,7 +183,7 @@ def pool_cost_chart(plan: Plan) -> alt.LayerChart:
     rows = pool_cost_rows(plan)
     ends: dict[str, Row] = {}
     for row in rows:
-        idle = ends.get(row["pool"], {"idle": 0.0})["idle"] + row["share"] * (row["part"] in (HEADROOM, SPARE))
+        idle = ends.get(row["pool"], {"idle": 0.0})["idle"] + row["share"] * (row["part"] in (HEADROOM, SPARE, DARK))
         label = f"${row['end']:,.0f}" + (f" ({percent(idle)} idle)" if idle else "")
         ends[row["pool"]] = {"pool": row["pool"], "end": row["end"], "idle": idle, "label": label}
     axes = bar_axes(list(ends.values()), "pool", "end", "USD per month", width_px=220, format=",~f")

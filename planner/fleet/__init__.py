@@ -7,6 +7,7 @@ shifts the kernels to the ends of their fits; `types` holds `PlanRequest` and `P
 
 from planner.fleet import columns, planning, slices
 from planner.fleet.calibration_bounds import (
+    checked_slos,
     interval_confidence,
     planned_deviations,
     shifted_deployment,
@@ -50,4 +51,4 @@ from planner.fleet.types import (
     gpu_servers,
     pool_name,
 )
-from planner.fleet.verification import ScopedSlo, joint_share, routed_slo, routed_workload
+from planner.fleet.verification import ScopedSlo, joint_share, routed_slo, routed_workload, target_checks

@@ -20,6 +20,7 @@ from planner.fleet.refinement import COARSE_GAP, preferred_allocation, refined_a
 from planner.fleet.types import Alternative, PlanRequest
 from planner.optimizer import Allocation, Objective, UnitStage
 from planner.search import ShiftRule
+from planner.supply import with_all_owned
 
 CLEARLY_DEARER = 0.15
 """Share by which an alternative must be dearer, at optimistic rates, to be shown by that bound alone. A choice."""
@@ -138,7 +139,7 @@ def _alternative(search: FleetSearch, chosen: Allocation, name: str, kind: str, 
         restriction=name,
         kind=kind,
         summary=summary,
-        usd_per_hour=allocation.cost_usd_per_hour,
+        usd_per_hour=with_all_owned(allocation, search.market.site_of(allocation).supply).cost_usd_per_hour,
         rate_per_s=allocation.rate_per_s,
         is_chosen=is_chosen,
         is_bound=is_bound,

@@ -113,6 +113,31 @@ def plan_warnings(
     return tuple(dict.fromkeys(warnings))
 
 
+def dark_warnings(
+    deployments: Sequence[PlannedDeployment], bought: Sequence[BoughtGpus], periods: int
+) -> tuple[str, ...]:
+    """Which GPUs of one's own stay dark, what they cost meanwhile, and why."""
+    pools = [pool for planned in deployments for pool in planned.deployment.pools]
+    lines = []
+    for own in (one for one in bought if one.purchase == OWNED):
+        mine = [pool for pool in pools if pool.config.sku.id == own.sku]
+        dark = round(max(own.gpus)) - sum(pool.gpus for pool in mine)
+        if dark <= 0:
+            continue
+        least = min((pool.config.parallelism.gpus for pool in mine), default=0)
+        if not mine:
+            why = "this fleet does without them"
+        elif periods > 1:
+            why = "the fleet is as large as the busiest period asks for"
+        elif dark < least:
+            why = f"a replica takes {least}"
+        else:
+            why = "limits allow no more replicas, or larger pools were not seen to hold"
+        usd = f"{dark * own.usd_per_gpu_hour:,.2f} USD/h"
+        lines.append(f"{dark} of {max(own.gpus):,.0f} {own.sku} of one's own stay dark, paid for with {usd}: {why}")
+    return tuple(lines)
+
+
 # --- number formats ---------------------------------------------------------------------------------------------------
 
 NOTICEABLE = 0.02

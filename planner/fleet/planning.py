@@ -22,7 +22,14 @@ from planner.fleet.corrections import Corrections, traffic_kind
 from planner.fleet.costs import bought_gpus, bought_tiers, cost_breakdown, schedule_of, usd_per_hour_by_sku, with_costs
 from planner.fleet.losses import single_replica_warnings, worst_losses
 from planner.fleet.market import Market, joined_notes, market_of, network_notes
-from planner.fleet.notes import assumptions_of, format_warnings, gap_notes, known_hit_warnings, plan_warnings
+from planner.fleet.notes import (
+    assumptions_of,
+    dark_warnings,
+    format_warnings,
+    gap_notes,
+    known_hit_warnings,
+    plan_warnings,
+)
 from planner.fleet.program import SAME_COST, FleetSearch, search_fleet
 from planner.fleet.refinement import refined_allocation
 from planner.fleet.search import NoFleet, VerifiedFleet, find_fleet
@@ -38,7 +45,7 @@ from planner.fleet.types import (
 from planner.fleet.verification import agreements, replayed_targets, simulated_long_enough, target_checks
 from planner.optimizer import Allocation, FleetProblem, SolveStatus
 from planner.search import Rejection, ShiftRule
-from planner.supply import region_notes, region_warnings, spot_shortfalls
+from planner.supply import region_notes, region_warnings, spot_shortfalls, with_all_owned
 from planner.traffic import CascadePoint, Service
 from planner.workload import RecordedArrivals
 
@@ -151,10 +158,12 @@ def described_plan(
         factors: per deployment, the rate multiplier at which theory reproduces the simulated miss rate.
         given: it was not searched for.
     """
-    request, market, allocation, hardware = search.request, search.market, fleet.allocation, search.market.hardware
+    request, market, hardware = search.request, search.market, search.market.hardware
+    supply = market.site_of(fleet.allocation).supply
+    allocation = with_all_owned(fleet.allocation, supply)
     chosen = search.chosen(allocation)
     bought = (
-        *bought_gpus(allocation, market.site_of(allocation).supply, search.periods),
+        *bought_gpus(allocation, supply, search.periods),
         *bought_tiers(allocation, chosen, search.periods),
     )
     deployments = with_costs(fleet.deployments, usd_per_hour_by_sku(bought))
@@ -181,7 +190,7 @@ def described_plan(
             (
                 *network_notes(deployments, hardware),
                 *(() if given else joined_notes((one.family for one in search.columns.all), market.sites, hardware)),
-                *market.site_of(allocation).supply.assumptions,
+                *supply.assumptions,
                 *region_notes(request.search.skus, request.prices, hardware),
                 *gap_notes(targets, deployments),
                 *search.columns.expectations,
@@ -190,6 +199,7 @@ def described_plan(
         ),
         warnings=(
             *plan_warnings(market, bought, targets, means),
+            *dark_warnings(deployments, bought, len(search.periods)),
             *region_warnings((each.price for each in bought if each.price is not None), request.prices, hardware),
             *format_warnings(deployments),
             *single_replica_warnings(deployments),

@@ -4,9 +4,9 @@ Theory that is too careful makes a fleet too large, and nothing in a fleet that 
 loses a replica; its traffic stays, or where several deployments serve the same slices, is spread over the rest. A
 smaller fleet that holds is made smaller still until it misses.
 
-Where GPUs come in blocks larger than a fleet needs, a replica that costs nothing lowers the load of every other one:
-whoever pays for sixteen GPUs of which fifteen suffice runs sixteen. The program does not say so, since fleets of both
-sizes cost the same.
+Where GPUs come in blocks larger than a fleet needs, or are one's own, a replica that costs nothing lowers the load of
+every other one: whoever pays for sixteen GPUs of which fifteen suffice runs sixteen. The program does not say so, since
+fleets of both sizes cost the same.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from planner.fleet.verification import ScopedSlo, open_targets, simulated_share,
 from planner.optimizer import Allocation, Objective
 from planner.search import DeploymentOption
 from planner.serving import MOST_STABLE_SHARE
+from planner.supply import with_all_owned
 
 Groups = Sequence[tuple[DeploymentOption, tuple[UsedPool, ...]]]
 """Pools that serve together, with their configurations."""
@@ -182,6 +183,8 @@ def _may_hold(fleet: _Held, place: int, pools: tuple[UsedPool, ...]) -> bool:
 def filled_allocation(search: FleetSearch, allocation: Allocation) -> Allocation:
     """The same purchases with replicas added to the busiest pools as long as idle GPUs and all limits allow it.
 
+    GPUs of one's own are paid for whether a fleet takes them or not (`planner.supply.with_all_owned`).
+
     What a larger pool carries is what it carried before: no rate is asked of theory, and how busy it is follows from
     its replicas. Fleets of several periods stay as they are: what idles in one of them is switched off or was bought
     for another one.
@@ -215,7 +218,9 @@ def _with_a_replica_more(
     """
     columns = search.columns.chosen(allocation)
     there = replace(search, market=replace(search.market, sites=(search.market.site_of(allocation),)))
-    idle = {sku: math.fsum(held for (held,) in bought.values()) for sku, bought in allocation.bought.items()}
+    supply = search.market.site_of(allocation).supply
+    whole = with_all_owned(allocation, supply)
+    idle = {sku: math.fsum(held for (held,) in bought.values()) for sku, bought in whole.bought.items()}
     for column in search.chosen(allocation):
         for sku, gpus in column.gpus.items():
             idle[sku] -= allocation.units[column.name][0] * gpus
@@ -228,8 +233,8 @@ def _with_a_replica_more(
         larger = search.columns.enlarged(units, pool.rates_per_s)
         rest = [column for column in columns if column.name not in units]
         found = there.allocation([*rest, larger], Objective.MIN_COST)
-        most_usd_per_hour = allocation.cost_usd_per_hour * (1.0 + SAME_COST)
-        costs_more = found.objective is None or found.cost_usd_per_hour > most_usd_per_hour
+        most_usd_per_hour = whole.cost_usd_per_hour * (1.0 + SAME_COST)
+        costs_more = found.objective is None or with_all_owned(found, supply).cost_usd_per_hour > most_usd_per_hour
         if not costs_more and larger.name in found.units:
             return found.model_copy(update={"program": allocation.program})
     return None

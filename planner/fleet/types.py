@@ -528,8 +528,10 @@ class Plan:
 
     @property
     def own_gpus(self) -> dict[str, int]:
-        """GPUs of one's own by SKU id, those of the period that uses the most."""
-        return {bought.sku: round(max(bought.gpus)) for bought in self.bought if bought.purchase == OWNED}
+        """GPUs of one's own that serve, by SKU id, in the period that uses the most."""
+        used = self.gpus
+        held = {bought.sku: round(max(bought.gpus)) for bought in self.bought if bought.purchase == OWNED}
+        return {sku: min(count, used[sku]) for sku, count in held.items() if sku in used}
 
     @property
     def rented_gpus(self) -> dict[str, int]:

@@ -15,6 +15,7 @@ from planner.supply.resources import (
     spot_shortfalls,
     supply_cost,
     switching_resource,
+    with_all_owned,
 )
 from planner.supply.sites import InstanceNetwork, SiteSupply, site_supplies
 from planner.supply.types import (

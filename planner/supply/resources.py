@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from hardware_db import GpuSku, HardwareDb, Price
 from planner.core import InputError, UnknownNameError
-from planner.optimizer import Period, Purchase, Resource
+from planner.optimizer import Allocation, Period, Purchase, Resource
 from planner.supply.availability import SPOT, least_spot_instances, spot_usable_share
 from planner.supply.prices import PriceNote, known_sku, offered_prices, price_notes, watts_per_gpu
 from planner.supply.purchase_options import QuotedOptions, apply_quotas, list_purchase_options, option_names
@@ -293,6 +293,24 @@ def spot_shortfalls(
             if math.floor(gpus * purchase.usable_share + 1e-9) > gpus * share + 1e-9:
                 short[sku] = min(share, short.get(sku, share))
     return short
+
+
+def with_all_owned(allocation: Allocation, supply: Supply) -> Allocation:
+    """An allocation that pays for all GPUs of one's own, on or dark: they are there, whatever a fleet takes of them.
+
+    Args:
+        allocation: with a fleet.
+        supply: that the program was given.
+    """
+    bought = {resource: dict(purchases) for resource, purchases in allocation.bought.items()}
+    cost = allocation.cost_usd_per_hour
+    periods = max((len(on) for on in allocation.units.values()), default=1)
+    for (sku, name), origin in supply.prices.items():
+        if isinstance(origin, OwnedGpus) and origin.count:
+            held = max(bought.get(sku, {}).get(name, (0.0,)))
+            cost += max(origin.count - held, 0.0) * supply.purchase(sku, name).usd_per_hour
+            bought.setdefault(sku, {})[name] = (max(held, float(origin.count)),) * periods
+    return allocation.model_copy(update={"bought": bought, "cost_usd_per_hour": cost})
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ A warning that may overturn the headline stands open with what helps, three at m
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -47,7 +47,8 @@ def show(page: Page) -> None:
     unbroken = components.plain(sentence).replace(" × ", "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}")  # count with thing
     st.markdown(f"#### {provisional}{unbroken}")
     _status(page)
-    st.markdown(components.plain(targets_line(page.plan)))
+    good = f" A dollar buys {headline.goodput_words(page.plan.cost)} within all targets."
+    st.markdown(components.plain(targets_line(page.plan) + good))
     show_concerns(page.plan, cached_cost_range(page))
     components.metric_cards(_metric_cards(page, page.plan.cost), "answer")
     _growth_line(page)
@@ -67,16 +68,21 @@ def _drawn_fleet(page: Page) -> Any:  # noqa: ANN401 - an Altair chart
 def targets_line(plan: Plan) -> str:
     """Every target with what it comes to, in a line: in simulation, or by theory until there is one."""
     how = "Simulated" if plan.simulated else "By theory"
-    shown = (_target_in_words(check, plan.simulated) for check in plan.targets)
-    value = "" if plan.cost is None else f" A dollar buys {headline.goodput_words(plan.cost)} within all targets."
-    return f"{how}: {'; '.join(shown)}.{value}"
+    slow = plan.slow_targets if len(plan.slow_targets) == len(plan.targets) else plan.targets
+    shown = (_target_in_words(*pair, plan.simulated) for pair in zip(plan.targets, slow, strict=True))
+    return f"{how}: {'; '.join(shown)}."
 
 
-def _target_in_words(check: TargetCheck, is_simulated: bool) -> str:
+def _target_in_words(check: TargetCheck, slow: TargetCheck, is_simulated: bool) -> str:
+    """A target; by theory with what slow steps make of it, since nothing has checked it yet."""
     seconds = check.simulated_s if is_simulated else check.predicted_s
     limit = with_unit(check.target.threshold_s, check.target.metric)
     missed = "" if check.met else ", missed"
-    return f"{check.of} {check.target.name} {with_unit(seconds, check.target.metric)} of {limit}{missed}".strip()
+    is_unsure = not is_simulated and slow.predicted_s > check.predicted_s
+    unsure = f" ({with_unit(slow.predicted_s, check.target.metric)} if steps are slow)" if is_unsure else ""
+    return (
+        f"{check.of} {check.target.name} {with_unit(seconds, check.target.metric)}{unsure} of {limit}{missed}".strip()
+    )
 
 
 def show_outdated(place: DeltaGenerator) -> None:
@@ -103,6 +109,10 @@ def complete(page: Page) -> bool:
     if plan.cost is None or not plan.simulated:
         return False
     jobs = [results.comparison(page)]
+    before = results.known_theory_plan(page)
+    if before is not None and swapped_words(before, plan, ()):
+        compute = partial(headline.simulated_with_slow_steps, before, plan)
+        jobs.append(results.Job(_overruled_key(page), compute, "Why simulation changed the fleet"))
     if is_calibrated(plan):
         for confidence in headline.range_confidences(plan):
             compute = partial(headline.cost_at, plan, page.hardware, confidence)
@@ -153,22 +163,48 @@ def _status(page: Page) -> None:
             color="green" if calibration == "Calibrated" else "orange",
             help="\n".join(["How step times are known:", "", *(f"- {components.plain(line)}" for line in sources)]),
         )
-    change_line = swapped_words(results.known_theory_plan(page), plan)
+    checks = results.store().get(_overruled_key(page))
+    change_line = swapped_words(results.known_theory_plan(page), plan, checks if isinstance(checks, tuple) else ())
     if change_line:
         st.caption(components.plain(change_line))
 
 
-def swapped_words(before: Plan | None, plan: Plan) -> str:
-    """The provisional fleet, where simulation led to another one; else empty."""
+def _overruled_key(page: Page) -> tuple[str, str]:
+    return "overruled", page.key
+
+
+def swapped_words(before: Plan | None, plan: Plan, checks: Sequence[TargetCheck]) -> str:
+    """The provisional fleet, where simulation led to another one, and the target that moved it; else empty.
+
+    Args:
+        before: by theory.
+        plan: simulated.
+        checks: targets of the provisional fleet with slow steps, simulated; empty: not known yet.
+    """
     if before is None or not plan.simulated or before.cost is None or plan.cost is None:
         return ""
     old, new = headline.fleet_words(before), headline.fleet_words(plan)
     if old == new and headline.replica_words(before) == headline.replica_words(plan):
         return ""
     price = headline.dollars(before.cost.usd_per_month)
-    return (
-        f"By theory alone it was {old} for {price} a month ({headline.replica_words(before)}); simulation changed it."
+    first = f"By theory alone it was {old} for {price} a month ({headline.replica_words(before)})"
+    missed = [check for check in checks if check.simulated_s > check.target.threshold_s]
+    if not checks:
+        return f"{first}; simulation changed it."
+    if not missed:
+        held = (
+            "others that hold cost less"
+            if plan.cost.usd_per_hour < before.cost.usd_per_hour
+            else (f"it holds, but not with the {percent(plan.request.confidence)} asked for")
+        )
+        return f"{first}; simulated, {held}."
+    reached = " and ".join(
+        f"{target_name(check.target, check.of)} is {with_unit(check.simulated_s, check.target.metric)} of "
+        f"{with_unit(check.target.threshold_s, check.target.metric)} "
+        f"({change(check.simulated_s / check.target.threshold_s - 1.0)})"
+        for check in missed
     )
+    return f"{first}. Simulated with steps as slow as it is planned for, {reached} on that fleet."
 
 
 def _simulation_hint(plan: Plan) -> str:

@@ -148,12 +148,6 @@ def test_more_confidence_is_one_click_away_until_there_is_no_more() -> None:
     assert not [one for one in app.button if one.key == "latency-confidence"]
 
 
-def test_targets_that_slow_kernels_would_miss_are_named() -> None:
-    tight = [{"metric": "tpot", "percentile": 0.95, "threshold_s": 0.012}]
-    text = said(opened(THEORY, confidence=0.5, slo=tight))
-    assert "slow end" in text and "exactly as estimated" in text
-
-
 # --- its parts ------------------------------------------------------------------------------------------------------
 
 

@@ -43,11 +43,26 @@ def test_a_fleet_that_simulation_changed_is_not_swapped_without_a_word() -> None
     """A smaller fleet stands for what theory alone had found; the same one is not worth a word."""
     request = planner.load_scenario("chat-llama-70b", (*SMALL_CHAT, "workload.rate_per_s=10"))
     fewer = planner.plan(request, hardware_for(request), simulate=False, alternatives=False)
-    words = summary.swapped_words(fewer, simulated())
+    words = summary.swapped_words(fewer, simulated(), ())
     assert fewer.cost is not None and headline.dollars(fewer.cost.usd_per_month) in words
     assert f"{sum(fewer.gpus.values())} " in words and "simulation changed it" in words
-    assert summary.swapped_words(simulated(), simulated()) == summary.swapped_words(None, simulated()) == ""
-    assert summary.swapped_words(simulated(), fewer) == ""  # not simulated yet
+    assert summary.swapped_words(simulated(), simulated(), ()) == summary.swapped_words(None, simulated(), ()) == ""
+    assert summary.swapped_words(simulated(), fewer, ()) == ""  # not simulated yet
+
+
+def test_the_target_that_moved_the_fleet_is_said_with_what_the_first_fleet_reaches() -> None:
+    """A fleet for a quarter of the traffic is overloaded by all of it: its first tokens wait far beyond a second."""
+    request = planner.load_scenario("chat-llama-70b", (*SMALL_CHAT, "workload.rate_per_s=10"))
+    fewer = planner.plan(request, hardware_for(request), simulate=False, alternatives=False)
+    (small,), (whole,) = fewer.deployments, simulated().deployments
+    first = replace(fewer, request=simulated().request, deployments=(replace(small, workload=whole.workload),))
+    checks = headline.simulated_with_slow_steps(first, simulated())
+    missed = [check for check in checks if check.simulated_s > check.target.threshold_s]
+    words = summary.swapped_words(fewer, simulated(), checks)
+    assert missed and all(f"{check.target.name} is " in words for check in missed)
+    assert f" of {with_unit(missed[0].target.threshold_s, missed[0].target.metric)} (+" in words
+    held = tuple(replace(check, simulated_s=0.5 * check.target.threshold_s) for check in checks)
+    assert "not with the 90 % asked for" in summary.swapped_words(fewer, simulated(), held)
 
 
 def test_a_fleet_that_holds_less_surely_than_usual_is_told_of_above_the_figures() -> None:
