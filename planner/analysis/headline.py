@@ -286,6 +286,8 @@ def cost_at(plan: Plan, hardware: HardwareDb, confidence: float, progress: Progr
         confidence: 0.5: were the estimates exact.
         progress: called with each stage of the plan made.
     """
+    if confidence == plan.request.confidence:
+        return CostEnd(plan.cost, fleet_words(plan))
     name = "exact estimates" if confidence == EXACT_ESTIMATES else f"{percent(confidence)} confidence"
     request = rebuilt(plan.request, confidence=confidence)
 

@@ -164,9 +164,13 @@ class Comparison:
 
 
 def mixed_plan(request: PlanRequest, hardware: HardwareDb | None = None, progress: Progress | None = None) -> Plan:
-    """The plan of a request restricted to mixed pools: what a comparison without a given deployment starts from."""
+    """The plan of a request, of mixed pools alone where it has others: what is compared where no deployment is given."""
+    found = plan(request, hardware, progress=progress, alternatives=False)
+    if not any(planned.deployment.is_disaggregated for planned in found.deployments) and found.feasible:
+        return found
     search = request.search.model_copy(update={"modes": (Mode.MIXED,)})
-    return plan(request.model_copy(update={"search": search}), hardware, progress=progress)
+    request = request.model_copy(update={"search": search})
+    return plan(request, hardware, progress=progress, alternatives=False)
 
 
 def compare(
