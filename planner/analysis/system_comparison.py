@@ -164,7 +164,7 @@ class Comparison:
 
 
 def mixed_plan(request: PlanRequest, hardware: HardwareDb | None = None, progress: Progress | None = None) -> Plan:
-    """The plan of a request, of mixed pools alone where it has others: what is compared where no deployment is given."""
+    """The plan of a request, of mixed pools alone where it has others: compared where no deployment is given."""
     found = plan(request, hardware, progress=progress, alternatives=False)
     if not any(planned.deployment.is_disaggregated for planned in found.deployments) and found.feasible:
         return found

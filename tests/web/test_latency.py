@@ -76,7 +76,7 @@ def test_every_target_is_shown_predicted_with_its_interval_and_simulated_with_it
     for check in found.targets:
         predicted = cards[f"{check.target.name}, at most {1e3 * check.target.threshold_s:g} ms"]
         assert float(predicted.value.split()[0]) == pytest.approx(1e3 * check.predicted_s, rel=5e-3)
-        low, high = (float(word) for word in predicted.delta.removesuffix(" ms (90 %)").split(" to "))
+        low, high = (float(word) for word in predicted.delta.removesuffix(" ms, if fast or slow").split(" to "))
         assert low < 1e3 * check.predicted_s < high
         simulated = cards[f"{check.target.name}, simulated"]
         assert float(simulated.value.split()[0]) == pytest.approx(1e3 * check.simulated_s, rel=5e-3)
@@ -84,8 +84,7 @@ def test_every_target_is_shown_predicted_with_its_interval_and_simulated_with_it
     assert "All targets hold in theory and in simulation" in said(checked)
     sustained, planned = (float(cards[name].value.removesuffix("/s")) for name in ("Sustainable rate", "Planned rate"))
     assert sustained >= 0.99 * planned
-    low, high = (float(word) for word in cards["Sustainable rate"].delta.removesuffix("/s (90 %)").split(" to "))
-    assert low <= sustained <= high
+    assert float(cards["Sustainable rate"].delta.partition("/s at ")[0]) <= sustained
 
 
 def test_every_chart_says_what_it_shows_and_the_tail_is_one_click_away(checked: AppTest) -> None:
