@@ -202,6 +202,32 @@ class TestMoneyAndSupply:
         assert set(found.own_gpus) == {"h100-sxm"} and found.own_gpus["h100-sxm"] <= 2
         assert found.gpus["h100-sxm"] <= found.own_gpus["h100-sxm"] + found.rented_gpus.get("h100-sxm", 0)
 
+    @pytest.mark.parametrize(("tp", "count", "serve"), [(1, 5, 5), (4, 6, 4)], ids=["all", "two are no replica"])
+    def test_what_is_paid_for_serves(self, tp: int, count: int, serve: int) -> None:
+        """All that is one's own is paid for: straight-line depreciation, no power, four years of 8766 hours."""
+        terms = {"count": count, "capex_usd_per_gpu": 35064.0, "usd_per_kwh": 0.0}
+        search = {"skus": ["h100-sxm"], "modes": ["mixed"], "tp": [tp]}
+        found = planned(search=search, prices={"owned": {"h100-sxm": terms}}, workload={"rate_per_s": 5.0})
+        assert planned(search=search, workload={"rate_per_s": 5.0}).gpus["h100-sxm"] < count
+        assert (found.gpus["h100-sxm"], found.own_gpus["h100-sxm"]) == (serve, serve)
+        assert cost(found) == pytest.approx(count * 1.0)
+        dark = [line for line in found.warnings if "stay dark" in line]
+        assert dark == (
+            ["2 of 6 h100-sxm of one's own stay dark, paid for with 2.00 USD/h: a replica takes 4"] if tp > 1 else []
+        )
+
+    def test_own_gpus_that_no_pool_runs_on_are_paid_for_in_every_alternative(self) -> None:
+        """A GPU too small for the model: its cost is in the plan, in each alternative, and in none of the pools."""
+        terms = {"count": 2, "capex_usd_per_gpu": 35064.0, "usd_per_kwh": 0.0}
+        skus = {"skus": ["h100-sxm", "t4"], "modes": ["mixed"]}
+        request = small_request(search=skus, prices={"owned": {"t4": terms}}, limits={"gpus": {"t4": 2}})
+        found = plan_fully(request, simulate=False)
+        assert set(found.gpus) == {"h100-sxm"} and not found.own_gpus
+        assert cost(found) - sum(one.usd_per_hour for one in found.deployments) == pytest.approx(2.0)
+        assert any("2 of 2 t4 of one's own stay dark" in line for line in found.warnings)
+        (alone,) = (one for one in found.alternatives if one.restriction == "h100-sxm")
+        assert alone.usd_per_hour == pytest.approx(cost(found))
+
     def test_spot_is_bought_with_headroom_that_is_enough_for_what_is_bought(self) -> None:
         """Outside truth: the binomial distribution of instances that are up, at the number actually bought."""
         terms = {"interruptions_per_hour": 0.5, "recovery_s": 600.0, "probability": 0.99}
