@@ -1,6 +1,6 @@
 """Latency against the arrival rate, latency distributions, and the stall that a long prompt causes.
 
-Curves are theory, the areas around them the 90 % interval of the calibration, and points are simulated, so that a
+Curves are theory, the areas around them from fast to slow steps, and points are simulated, so that a
 reader sees how far a number can be trusted.
 """
 
@@ -239,7 +239,7 @@ def rate_panel(
     styles = dict(zip(percentiles, cycle(PERCENTILE_STYLES[len(percentiles) == 1 :]), strict=False))
     look = series("percentile", styles, stroke_legend(percentiles, symbolStrokeWidth=3, symbolOpacity=1, offset=6))
     color = look["color"]
-    in_band = {"low": "with fast kernels", "high": "with slow kernels (none: overloaded)"} if banded else {}
+    in_band = {"low": "with fast steps", "high": "with slow steps (none: overloaded)"} if banded else {}
     shown = tooltip("percentile", "rate_per_s", "load", latency=f"{name} ({unit(metric)}), theory", **in_band)
     hover = inline_chart(curves).mark_point(clip=True, size=150, opacity=0)
     layers = [
@@ -255,7 +255,7 @@ def rate_panel(
         layers.append(rules(labels, VERMILLION, dashed=True, y="latency:Q"))
         layers.append(words(labels, VERMILLION, "left", dx=6, dy=-9).encode(x="rate_per_s:Q", y="latency:Q"))
     legend = [subject] * bool(subject)
-    legend.append("Lines: theory." + (" Light areas: 90 % interval of the calibration." if banded else ""))
+    legend.append("Lines: theory." + (" Light areas: from fast to slow steps." if banded else ""))
     legend += ["Circles: simulated, with their 95 % sampling error."] * bool(points)
     legend += ["Dashed: targets. Triangles: up to where they hold."] * bool(targets)
     title = titled(f"{name} against arrival rate", legend, TITLE_OFFSET_PX)
@@ -271,7 +271,7 @@ def _in_unit(row: Row, metric: Metric) -> Row:
 
 
 def _band(rows: Sequence[Row], top: float, **place: Any) -> list[alt.Chart]:  # noqa: ANN401
-    """Areas between the calibration's ends; open to the top where slow kernels are overloaded."""
+    """Areas from fast to slow steps; open to the top where slow ones are overloaded."""
     beyond = 4.0 * top
     areas = [
         {**row, "latency": min(row["low"], beyond), "high": beyond if row["high"] is None else min(row["high"], beyond)}
