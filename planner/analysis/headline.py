@@ -163,7 +163,7 @@ def target_words(plan: Plan) -> str:
     if not missed and found is not None and not found.uncalibrated:
         return f"all targets held with {found.words} probability"
     if not missed:
-        return "all targets held"
+        return "all targets held" if plan.simulated else "all targets held by theory"
     return f"{len(missed)} of {number_of(len(plan.targets), 'target')} missed ({', '.join(missed)})"
 
 

@@ -64,7 +64,7 @@ def html(
     notes = dict(shown.notes)
     (footer,) = notes.pop(report.PLANNED_BY)
     sources = (*headline.calibration_sources(plan), *headline.price_sources(plan))
-    tables = _shown_tables(plan)
+    tables = shown_tables(plan)
     status = headline.status_words(plan) if plan.simulated else "By theory, not simulated"
     return (
         _templates()
@@ -109,7 +109,7 @@ def _link(address: str, words: str) -> Markup:
     return Markup('<a href="{}" target="_blank" rel="noopener noreferrer">{}</a>').format(address, words)
 
 
-def _shown_tables(plan: Plan) -> tuple[Table, ...]:
+def shown_tables(plan: Plan) -> tuple[Table, ...]:
     """The tables of a plan that have rows; of one that was not simulated, without what they call simulated."""
     tables = report.tables(plan) if plan.simulated else map(_without_simulation, report.tables(plan))
     return tuple(table for table in tables if table.rows)
@@ -173,7 +173,7 @@ def _terms(tables: Sequence[Table]) -> list[glossary.Term]:
 def csv_tables(plan: Plan) -> dict[str, str]:
     """Each table of a plan as CSV, by file name, numbered in the order of the report: ``01-request.csv``."""
     files = {}
-    for number, table in enumerate(_shown_tables(plan), start=1):
+    for number, table in enumerate(shown_tables(plan), start=1):
         name = re.sub(r"[^a-z0-9]+", "-", table.title.lower()).strip("-")
         files[f"{number:02d}-{name}.csv"] = csv_text(table.columns, table.rows)
     return files

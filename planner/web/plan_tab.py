@@ -34,8 +34,17 @@ def show(page: Page) -> None:
     if plan.cost is None:
         st.info("No feasible fleet yet. Pools, targets and alternatives appear here once one is found.")
         return
-    tables = {table.title: table for table in report.tables(plan)}
-    first = ("Fleet", "Engine settings", "Targets", "Confidence", "Losses", "Routing", "Schedule")
+    tables = {table.title: table for table in html_page.shown_tables(plan)}
+    first = (
+        "Fleet",
+        "Traffic of each model",
+        "Engine settings",
+        "Targets",
+        "Confidence",
+        "Losses",
+        "Routing",
+        "Schedule",
+    )
     _show(tables, first)
     _alternatives(plan, tables)
     with st.container(key="plan-files"):

@@ -35,7 +35,7 @@ def test_headline_names_model_rate_fleet_cost_and_replicas() -> None:
     assert headline.short_headline(found) == (
         f"Serve llama-3.3-70b-instruct at 40 requests/s on {pool.gpus} × H100 SXM at {place} for "
         f"${found.cost.usd_per_month:,.0f} a month: {pool.replicas} mixed ({pool.config.parallelism.label}) replicas, "
-        "FP8 weights in vLLM, all targets held."
+        "FP8 weights in vLLM, all targets held by theory."
     )
 
 
