@@ -66,7 +66,9 @@ def shared_services(plan: Plan) -> tuple[dict[str, str], str]:
         weights = [max(1, round(PERCENT * rate / sum(rates))) for rate in rates]
         same = all(launched.workload.classes == members[0][1].workload.classes for _, launched in members)
         if len(members) > 1:
-            services.append((service, f"{slug(service)}.front.nginx.conf" if same else "", members, weights))
+            services.append(
+                (service, f"{members[0][0]:02d}-{slug(service)}.front.nginx.conf" if same else "", members, weights)
+            )
     configurations = {
         name: text_of(
             "nginx.conf.j2",

@@ -138,8 +138,8 @@ class LaunchSpec:
 
     @property
     def model_variable(self) -> str:
-        """Environment variable with the checkpoint, where the plan does not name it."""
-        return f"MODEL_{slug(self.service).replace('-', '_').upper()}"
+        """Environment variable with the checkpoint of its deployment, where the plan does not name it."""
+        return f"MODEL_{self.deployment + 1:02d}_{slug(self.service).replace('-', '_').upper()}"
 
     @property
     def is_nvidia(self) -> bool:

@@ -7,6 +7,7 @@ name in a README the filter ``name``.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -104,13 +105,21 @@ def literal(word: str) -> str:
     return word.replace("$", "$$")
 
 
-def slug(name: str) -> str:
-    """A name as lower case letters, digits and hyphens.
+MAX_SLUG = 36
+"""Longest slug: with what stands around it a name of Grafana keeps to 40 letters, one of Kubernetes to 63."""
 
-    >>> slug("My $(chat)/../Model"), slug("***")
-    ('my-chat-model', 'pool')
+
+def slug(name: str) -> str:
+    """A name as at most 36 lower case letters, digits and hyphens; where it loses letters to that, six of its digest.
+
+    >>> slug("My $(chat)/../Model"), slug("模型一"), slug("模型二")
+    ('my-chat-model', 'pool-1eadcc', 'pool-15a58c')
     """
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].strip("-") or "pool"
+    words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    if name.isascii() and 0 < len(words) <= MAX_SLUG:
+        return words
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:6]
+    return f"{words[: MAX_SLUG - len(digest) - 1].strip('-') or 'pool'}-{digest}"
 
 
 def one_line(text: str) -> str:

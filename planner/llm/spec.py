@@ -308,8 +308,8 @@ def _name_of(path: Path) -> str:
 def id_of(name: str) -> str:
     """Lower-case name after the organisation, without the suffix of converted checkpoints. Raises nothing.
 
-    >>> id_of("meta-llama/Llama-2-70b-hf")
-    'llama-2-70b'
+    >>> id_of("meta-llama/Llama-2-70b-hf"), id_of("模型_一")
+    ('llama-2-70b', '模型-一')
     """
     last = name.rstrip("/").rsplit("/", 1)[-1].lower().removesuffix("-hf")
-    return re.sub(r"[^a-z0-9.]+", "-", last).strip("-.") or "llm"
+    return re.sub(r"[^\w.]+|_+", "-", last).strip("-.") or "llm"

@@ -28,15 +28,17 @@ solver's range: it shifts results by less than 1e-8 of that."""
 
 
 def label(name: str) -> str:
-    """A name as it may stand in a program [letters, digits, and an underscore for every run of others, or for nothing].
+    """A name as it may stand in a program: letters and digits, what is not ASCII by its code points, and an underscore
+    for every run of other signs, or for nothing.
 
     Args:
         name: of a unit, slice, resource, purchase, period or group.
 
-    >>> label("h100-sxm | tp=2")
-    'h100_sxm_tp_2'
+    >>> label("h100-sxm | tp=2"), label("模 1")
+    ('h100_sxm_tp_2', 'u6a21_1')
     """
-    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "_"
+    ascii_only = "".join(letter if letter.isascii() else f"u{ord(letter):x}" for letter in name)
+    return re.sub(r"[^A-Za-z0-9]+", "_", ascii_only).strip("_") or "_"
 
 
 @dataclass(frozen=True)

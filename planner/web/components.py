@@ -123,8 +123,8 @@ def with_columns(shown: Table, is_kept: Callable[[int], bool]) -> Table:
 
 
 def slug(name: str) -> str:
-    """A name in the letters that files and keys take."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    """A name in letters of any script, digits and hyphens, as files take it."""
+    return re.sub(r"[\W_]+", "-", name.lower()).strip("-")
 
 
 def csv_button(name: str, columns: Sequence[str], rows: Sequence[Sequence[object]], key: str) -> None:

@@ -70,7 +70,7 @@ def _show(tables: Mapping[str, Table], titles: Sequence[str]) -> None:
     """Those of the tables that there are, by title."""
     for title in titles:
         if title in tables:
-            components.table(tables[title], f"plan-{components.slug(title)}")
+            components.table(tables[title], f"plan-{title}")
 
 
 def _alternatives(plan: Plan, tables: Mapping[str, Table]) -> None:

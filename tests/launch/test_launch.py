@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,34 @@ def test_names_of_users_stay_text(name: str, engine: str, tmp_path: Path) -> Non
     words = " ".join(service["command"])
     assert name not in words and re.search(r"\$\{MODEL_[A-Z0-9_]+:\?", words)
     assert "## What is served" not in files[README_NAME]  # whoever starts it has to say
+
+
+@pytest.mark.parametrize(
+    "names", [(40 * "a" + "1", 40 * "a" + "2"), ("模型一", "模型二"), ("a b", "a-b"), ("***", "+++")]
+)
+@pytest.mark.parametrize("target", launch.TARGETS)
+def test_two_services_share_no_name_in_any_export(names: tuple[str, str], target: str) -> None:
+    """Of a variable, which started the wrong checkpoint, an object, a container or a file."""
+    own, other = (named(name).deployments[0] for name in names)
+    both = replace(
+        named("x"), deployments=tuple(replace(one, service=n) for one, n in zip((own, other), names, strict=True))
+    )
+    alone = [replace(both, deployments=(one,)) for one in both.deployments]
+    files, singly = export_files(both, target), export_files(alone[0], target)
+    specs = launch_specs(both)
+    for attribute in ("name", "deployment_name", "object_name", "model_variable"):
+        assert len({getattr(spec, attribute) for spec in specs}) == 2
+    text = "\n".join(files.values())
+    if specs[0].model_variable in "\n".join(singly.values()):
+        assert all(spec.model_variable in text for spec in specs)
+    pairs: list[tuple[str, str]] = []
+    for file, content in files.items():
+        for one in yaml.safe_load_all(content) if file.endswith((".yaml", ".yml")) else ():
+            if isinstance(one, dict) and "name" in one.get("metadata", ()):
+                pairs.append((one["kind"], one["metadata"]["name"]))
+    assert len(set(pairs)) == len(pairs)
+    own_files = [name for name in files if re.match(r"(llm-)?0[12]-", name)]
+    assert len([name for name in own_files if "01-" in name]) == len([name for name in own_files if "02-" in name])
 
 
 def test_a_script_runs_the_command_with_the_model_it_is_given(tmp_path: Path) -> None:

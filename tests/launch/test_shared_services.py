@@ -14,7 +14,7 @@ from tests.builders import HARDWARE
 from tests.made_up_fleets import mixed
 
 RATES = (9.0, 3.0)
-CONF = "main.front.nginx.conf"
+CONF = "01-main.front.nginx.conf"
 
 
 def two_skus(*lengths: TokenLengths) -> Plan:

@@ -10,7 +10,17 @@ import pytest
 
 from planner.core import InputError
 from planner.optimizer import SolveStatus, solve, write_program
-from tests.optimizer.problems import FOUND, MAX_RATE, MAX_RATIO, MIN_COST, golden_problem, medium_problem, problem, unit
+from tests.optimizer.problems import (
+    FOUND,
+    MAX_RATE,
+    MAX_RATIO,
+    MIN_COST,
+    chat,
+    golden_problem,
+    medium_problem,
+    problem,
+    unit,
+)
 
 needs_cbc = pytest.mark.skipif(
     not os.access(pulp.PULP_CBC_CMD.pulp_cbc_path, os.X_OK), reason="this PuLP brings no CBC for this machine"
@@ -54,6 +64,19 @@ def test_a_file_read_by_another_program_has_the_same_optimum(tmp_path, suffix, o
     solver.run()
     expected = solve(golden_problem(), objective).objective
     assert abs(solver.getInfo().objective_function_value) == pytest.approx(expected, rel=1e-6)
+
+
+def test_names_in_any_script_stay_apart(tmp_path):
+    """Two Chinese names counted as equal, and were refused."""
+    names = ("模型一", "模型二")
+    fleet = problem(
+        [unit(f"on {name}", {name: 1.0}, 2.0) for name in names], slices=tuple(chat(3.0, name=name) for name in names)
+    )
+    assert solve(fleet, MIN_COST).units == {f"on {name}": (3,) for name in names}
+    write_program(fleet, MIN_COST, tmp_path / "fleet.lp")
+    assert {"units__on_u6a21u578bu4e00", "units__on_u6a21u578bu4e8c"} <= set(
+        (tmp_path / "fleet.lp").read_text().split()
+    )
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
