@@ -40,7 +40,7 @@ from planner.core.presets import (
     table_names,
     template_environment,
 )
-from planner.core.record import Frozen, Keyed, Record, checked_once, rebuilt
+from planner.core.record import Frozen, Keyed, Record, checked_once, made_later, rebuilt
 from planner.core.tables import (
     Columns,
     Report,

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from planner.core.errors import InputError, from_validation_error
-from planner.core.record import Frozen
+from planner.core.record import Frozen, LaterTuple
 
 Read = TypeVar("Read")
 Form = Callable[[Any, str], Any]
@@ -44,7 +44,7 @@ def plain(value: object) -> Any:  # noqa: ANN401
         value = tolist()
     if isinstance(value, Mapping):
         return {str(plain(key)): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | LaterTuple):
         return [plain(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -79,3 +79,39 @@ class Keyed(Generic[Value]):
 
     value: Value = field(compare=False)
     key: Hashable
+
+
+class LaterTuple(Sequence[Value]):
+    """A tuple that is made when it is first looked at; copied, or sent to another process, it is that tuple."""
+
+    def __init__(self, make: Callable[[], tuple[Value, ...]]) -> None:
+        self._make = make
+
+    @cached_property
+    def _made(self) -> tuple[Value, ...]:
+        made = self._make()
+        del self._make  # with all that it holds
+        return made
+
+    def __getitem__(self, place: Any) -> Any:  # noqa: ANN401
+        return self._made[place]
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, tuple | LaterTuple) and self._made == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[type, tuple[object]]:
+        return tuple, (self._made,)
+
+
+def made_later(make: Callable[[], tuple[Value, ...]]) -> tuple[Value, ...]:
+    """The tuple that `make` answers with, which is asked once, when something of it is looked at.
+
+    >>> len(made_later(lambda: (1, 2)))
+    2
+    """
+    return cast("tuple[Value, ...]", LaterTuple(make))

@@ -16,6 +16,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from threadpoolctl import threadpool_limits
+
 from planner.core import number_of
 from planner.fleet.confidence import at_factor
 from planner.fleet.packing import PackedPool, lost_with_a_server, packed_replicas
@@ -57,9 +59,11 @@ def worst_losses(
             for on_server in lost_with_a_server(packing)
         ],
     }
-    return tuple(
-        _worst([_Failure(of, slow, factors, lost) for lost in failures[of]], deployments, slos, slices) for of in LossOf
-    )
+    with threadpool_limits(limits=1, user_api="blas"):  # as for the plan, after which this may be asked
+        return tuple(
+            _worst([_Failure(of, slow, factors, lost) for lost in failures[of]], deployments, slos, slices)
+            for of in LossOf
+        )
 
 
 def _worst(
@@ -225,7 +229,7 @@ def _evaluated(
     deployment = planned.option.deployment(failure.left(number))
     same = all(math.isclose(rate, planned.slices[name]) for name, rate in rates_per_s.items())
     workload = planned.workload if same else routed_workload(slices, rates_per_s)
-    found = evaluated(deployment, at_factor(workload, failure.factors[number]))
+    found = evaluated(deployment, at_factor(workload, failure.factors[number]), figures=False)
     return replace(
         planned,
         surviving=deployment,

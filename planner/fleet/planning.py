@@ -11,10 +11,12 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from threadpoolctl import threadpool_limits
 
 from hardware_db import HardwareDb, load_hardware, with_own_hardware
+from planner.core import made_later
 from planner.fleet.alternatives import alternatives_of
 from planner.fleet.cascades import cascade_services
 from planner.fleet.confidence import as_estimated, confidence_of, deviations_of, rate_factors, slow_rule
@@ -213,7 +215,17 @@ def described_plan(
         simulated=simulate,
         replays=replayed_targets(deployments, search.slos),
         given=given,
-        losses=worst_losses(deployments, slow, factors, search.slos, search.slices, gpu_servers(bought, hardware.skus)),
+        losses=made_later(
+            partial(
+                worst_losses,
+                deployments,
+                slow,
+                factors,
+                search.slos,
+                search.slices,
+                gpu_servers(bought, hardware.skus),
+            )
+        ),
     )
 
 

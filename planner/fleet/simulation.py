@@ -197,9 +197,10 @@ def _remembered(
     return known[1]
 
 
-def evaluated(deployment: Deployment, workload: Workload) -> Performance:
-    """By theory."""
-    return _remembered(deployment, workload, (), lambda: evaluate(deployment, workload))
+def evaluated(deployment: Deployment, workload: Workload, *, figures: bool = True) -> Performance:
+    """By theory; `figures` as in `evaluate`."""
+    compute = partial(evaluate, deployment, workload, figures=figures)
+    return _remembered(deployment, workload, (float(figures),), compute)
 
 
 def simulated(run: SimulatedRun, workload: Workload, seed: int, progress: Progress) -> Performance:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from functools import cached_property
 from itertools import product
 from typing import Self
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from pydantic import Field, model_validator
 
-from planner.core import FloatArray, Frozen, InputError
+from planner.core import FloatArray, Frozen, InputError, made_later, plain
 from planner.core.record import checked_once, rebuilt
 
 
@@ -97,3 +98,14 @@ def test_a_large_record_is_checked_once_however_many_records_hold_it() -> None:
     for _ in range(2):
         with pytest.raises(InputError):  # a copy that was not checked is, and found wrong each time
             Holder(large=large.model_copy(update={"values": (-1,)}))
+
+
+def test_a_tuple_made_later_is_made_once_and_only_when_looked_at() -> None:
+    """It is the tuple for whoever looks: by place, in JSON, and where it was sent to another process."""
+    asked = []
+    later = made_later(lambda: (asked.append(1), (1.5, "a"))[1])
+    assert asked == []
+    assert (later[0], *later[1:], len(later), plain(later)) == (1.5, "a", 2, [1.5, "a"])
+    assert later == (1.5, "a") and later == (1.5, "a")
+    assert pickle.loads(pickle.dumps(later)) == (1.5, "a")
+    assert asked == [1]

@@ -9,7 +9,7 @@ from functools import cache
 
 import pytest
 
-from planner.fleet import Loss, LossOf, PackedPool, Plan, packed_replicas, plan
+from planner.fleet import Loss, LossOf, PackedPool, Plan, losses, packed_replicas, plan
 from planner.fleet.confidence import at_deviations
 from planner.fleet.losses import single_replica_warnings, worst_losses
 from planner.fleet.market import market_of
@@ -222,3 +222,13 @@ def test_latencies_are_those_of_slow_steps_and_of_the_rate_at_which_theory_sees_
     assert answer.predicted_s == left.latency_s(answer.target)
     assert answer.slow_s == slow.latency_s(answer.target)
     assert answer.holds is slow.meets(one.slo) and answer.holds_as_estimated is left.meets(one.slo)
+
+
+def test_a_plan_whose_losses_nobody_looks_at_evaluates_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They took a quarter of a plan by theory made again, of which one reads the cost."""
+    asked = []
+    again = losses.evaluated
+    monkeypatch.setattr(losses, "evaluated", lambda *args, **options: asked.append(args) or again(*args, **options))
+    found = planned()
+    assert found.feasible and not asked
+    assert found.losses and asked
