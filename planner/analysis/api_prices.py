@@ -8,21 +8,23 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
-from functools import cache
+from functools import cache, partial
 
 from pydantic import ValidationError
 
 from planner.analysis.replanner import CHANGE_TOLERANCE, Replanner, baseline
 from planner.analysis.types import ApiBreakEven, ApiPrice
 from planner.core import InputError, from_validation_error, preset_rows, rebuilt
-from planner.fleet import CostBreakdown, Plan
+from planner.fleet import CostBreakdown, Plan, PlanRequest
 
 _VARIANT_SUFFIXES = re.compile(r"-(instruct|chat|it|thinking|base|hf|\d{4}|v0\.\d)(?=-|$)")
 """Suffixes of a model's id that tell apart members of a family that cost the same to serve."""
 MILLION = 1e6
 HOUR_S = 3600.0
+SAME_SHARE = 1e-6
+"""Difference of the shares of two demands that are served from which on costs are not compared across demands."""
 DEMAND_HALVINGS = 6
 """The break-even demand is searched down to a 64th of the one planned. A choice."""
 DEMAND_DOUBLINGS = 3
@@ -136,7 +138,8 @@ def api_break_even(
     """
     if plan.cost is None:
         return ()
-    return tuple(_break_even(plan, plan.cost, price, replanner) for price in prices)
+    costs = None if replanner is None else _FleetCosts(plan.request, replanner)
+    return tuple(_break_even(plan, plan.cost, price, costs) for price in prices)
 
 
 def mean_tokens(plan: Plan) -> MeanTokens:
@@ -190,7 +193,7 @@ def api_names(break_evens: Sequence[ApiBreakEven]) -> list[str]:
     ]
 
 
-def _break_even(plan: Plan, cost: CostBreakdown, price: ApiPrice, replanner: Replanner | None) -> ApiBreakEven:
+def _break_even(plan: Plan, cost: CostBreakdown, price: ApiPrice, costs: _FleetCosts | None) -> ApiBreakEven:
     tokens, rate = mean_tokens(plan), mean_rate_per_s(plan)
     usd = tokens.usd(price)
     cached_share = tokens.cached / (tokens.fresh + tokens.cached)
@@ -205,11 +208,51 @@ def _break_even(plan: Plan, cost: CostBreakdown, price: ApiPrice, replanner: Rep
         self_usd_per_million_output_tokens=cost.usd_per_million_output_tokens,
         fleet_break_even_per_s=break_even_per_s,
         utilisation=break_even_per_s / rate,
-        smallest_break_even_per_s=None if replanner is None else _smallest_break_even_per_s(plan, usd, replanner),
+        smallest_break_even_per_s=None if costs is None else _smallest_break_even_per_s(plan, usd, costs),
     )
 
 
-def _smallest_break_even_per_s(plan: Plan, usd_per_request: float, replanner: Replanner) -> float | None:
+@dataclass
+class _FleetCosts:
+    """Costs of fleets planned for other demands, and what they say of those between: cost never falls as demand rises.
+
+    Attributes:
+        request: of the plan.
+        replanner: makes the plans.
+        known: by demand [1/s] the cost [USD/h], infinite where there is no fleet, and the mean rate that it serves over
+            that demand (that of the plan before where there is none).
+    """
+
+    request: PlanRequest
+    replanner: Replanner
+    known: dict[float, tuple[float, float]] = field(default_factory=dict)
+
+    def undercuts(self, rate_per_s: float, usd_per_request: float) -> bool:
+        """True if the fleet planned for a demand costs less than paying by request; planned only if it has to be."""
+        shares = [share for _, share in self.known.values()]
+        if shares and max(shares) - min(shares) <= SAME_SHARE * max(shares):
+            bill = HOUR_S * rate_per_s * shares[0] * usd_per_request
+            if min((usd for at, (usd, _) in self.known.items() if at >= rate_per_s), default=math.inf) < bill:
+                return True
+            if max((usd for at, (usd, _) in self.known.items() if at <= rate_per_s), default=0.0) >= bill:
+                return False
+        usd_per_hour, share = self._at(rate_per_s)
+        return usd_per_hour < HOUR_S * rate_per_s * share * usd_per_request
+
+    def _at(self, rate_per_s: float) -> tuple[float, float]:
+        if rate_per_s not in self.known:
+            try:
+                fleet = self.replanner.plan(rebuilt(self.request, workload=self.request.workload.at_rate(rate_per_s)))
+            except InputError:
+                fleet = None
+            if fleet is None or fleet.cost is None:
+                self.known[rate_per_s] = math.inf, next((share for _, share in self.known.values()), 1.0)
+            else:
+                self.known[rate_per_s] = fleet.cost.usd_per_hour, mean_rate_per_s(fleet) / rate_per_s
+        return self.known[rate_per_s]
+
+
+def _smallest_break_even_per_s(plan: Plan, usd_per_request: float, costs: _FleetCosts) -> float | None:
     """The demand at which a fleet planned for it starts to be cheaper than the API, nearest to the one planned.
 
     Doubled or halved until the other side wins, then halved on a logarithmic scale: fleets are lumpy, so that a little
@@ -217,17 +260,9 @@ def _smallest_break_even_per_s(plan: Plan, usd_per_request: float, replanner: Re
     moves over the day by its factors, and cost and bill are compared at their means.
     """
     request = plan.request
-    if request.workload.is_closed or not baseline(plan, replanner)[0].feasible:
+    if request.workload.is_closed or not baseline(plan, costs.replanner)[0].feasible:
         return None
-
-    def wins(rate_per_s: float) -> bool:
-        try:
-            fleet = replanner.plan(rebuilt(request, workload=request.workload.at_rate(rate_per_s)))
-        except InputError:
-            return False
-        return fleet.cost is not None and fleet.cost.usd_per_hour < HOUR_S * mean_rate_per_s(fleet) * usd_per_request
-
-    return _crossing(wins, request.workload.rate_per_s)
+    return _crossing(partial(costs.undercuts, usd_per_request=usd_per_request), request.workload.rate_per_s)
 
 
 def _crossing(wins: Callable[[float], bool], start: float) -> float | None:

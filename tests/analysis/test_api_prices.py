@@ -12,12 +12,13 @@ from hardware_db import HardwareDb
 from planner.analysis import Replanner, api_break_even, api_prices_of, own_price
 from planner.analysis.api_prices import (
     MeanTokens,
+    _crossing,
     break_even_rate_per_s,
     listed_api_prices,
     llm_family,
     mean_rate_per_s,
 )
-from planner.core import InputError
+from planner.core import InputError, rebuilt
 from planner.fleet import Plan, PlanRequest, ScheduledPeriod, plan
 from tests.builders import HARDWARE, small_request
 from tests.made_up_plans import H100, QUICK, REAL, REQUEST, lumpy, made_up
@@ -87,6 +88,26 @@ class TestApi:
         assert found.utilisation == pytest.approx(12.0 / 15.0)
         assert found.smallest_break_even_per_s is not None
         assert 24.0 <= found.smallest_break_even_per_s <= 1.011 * 24.0
+
+    def test_fleets_planned_for_one_price_answer_for_the_others(self) -> None:
+        """Twelve prices: the same demands as by planning each time, for less than half of the plans."""
+        prices = [own_price("x", f"{0.05 * 1.3**step}/0", date(2026, 11, 22)) for step in range(12)]
+        replanner = Replanner(lumpy)
+        found = api_break_even(lumpy(REQUEST, HARDWARE), prices, replanner)
+        alone = [api_break_even(lumpy(REQUEST, HARDWARE), [price], Replanner(lumpy))[0] for price in prices]
+        planned = [Replanner(lumpy) for _ in prices]
+        for price, each in zip(prices, planned, strict=True):
+            usd = 800.0 * price.usd_per_million_input_tokens / 1e6
+
+            def wins(rate_per_s: float, usd: float = usd, each: Replanner = each) -> bool:
+                fleet = each.plan(rebuilt(REQUEST, workload=REQUEST.workload.at_rate(rate_per_s)))
+                assert fleet.cost is not None
+                return fleet.cost.usd_per_hour < 3600.0 * rate_per_s * usd
+
+            truth = _crossing(wins, REQUEST.workload.rate_per_s)
+            place = prices.index(price)
+            assert truth == found[place].smallest_break_even_per_s == alone[place].smallest_break_even_per_s
+        assert replanner.solves < 0.5 * sum(each.solves for each in planned)
 
     def test_an_api_that_is_always_cheaper_has_no_break_even(self) -> None:
         price = own_price("x", "1e-9/0", date(2026, 11, 22))
