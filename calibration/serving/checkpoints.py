@@ -1,64 +1,28 @@
 """Checkpoints as benchmarks name them: the preset whose layers they have, and the number format of each part.
 
-Owners, precisions, tunings and dates of a name do not change the architecture; checkpoints of another name with the
-layers of a preset stand in `presets/checkpoint_names.csv`, each with its page. Labels such as ``fp8`` or ``nvfp4``, the
+Which preset has the layers of a name, `planner.llm.names` says. Labels such as ``fp8`` or ``nvfp4``, the
 checkpoint's name and the kernels of its experts say which format each part was in; what published NVFP4 checkpoints
 leave in 16 bit stands in `presets/checkpoints.csv`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from functools import cache
 
 from calibration.serving.measured_runs import ServingPoint
 from hardware_db import Dtype, GpuSku
-from planner.core import UnknownNameError, preset_rows
-from planner.llm import LlmSpec, Part, PartPrecision, Precision, checkpoint_named, checkpoints_of, list_llms, load_llm
-
-PRECISION_WORDS = (
-    r"(?:nv|mx)?fp\d+|bf16|fp16|int\d(?:mix)?|\dbit|w\d+a\d+\w*|(?:w|a|kv|attn|moe|mlp)(?:-?(?:nv|mx)?fp\d)?"
+from planner.core import UnknownNameError
+from planner.llm import (
+    LlmSpec,
+    Part,
+    PartPrecision,
+    Precision,
+    checkpoint_named,
+    checkpoints_of,
+    list_llms,
+    load_llm,
+    preset_of,
 )
-QUANTISER_WORDS = r"awq|gptq|bnb|quark|asq|ptpc|autoround|unsloth|modelopt|marlin|gguf|quantized(?:\.\w+)?|blockscale"
-SCALE_WORDS = r"dynamic|static|per-?tensor|per-?token|per-?channel|block|channel|tensor|token"
-TUNING_WORDS = r"instruct|chat|base|it|pt|thinking|reasoning|preview|original|hf|mtp|eagle\d?"
-DATES = r"\d{4}|20\d{6}|\d{6}"
-UNTELLING = re.compile(
-    rf"-(?:(?:{PRECISION_WORDS}|{QUANTISER_WORDS}|{SCALE_WORDS})(?:-v\d+)?|{TUNING_WORDS}|{DATES})(?=-|$)"
-)
-"""Words of a checkpoint's name that leave its layers alone: formats of its weights (and second editions), tools and
-granularities of quantisation, tunings, dates."""
-OWNERS = re.compile(r"^(?:meta|nvidia|amd|openai|redhatai)-(?=llama|nemotron|gpt|deepseek|qwen|minimax|kimi|glm)")
-"""Owners that are repeated in the name itself: Meta-Llama-3.1-8B, NVIDIA-Nemotron-3-Nano."""
-
-
-def architecture_name(name: str) -> str:
-    """A name without owner, precision, tuning and date.
-
-    >>> architecture_name("nvidia/DeepSeek-R1-0528-FP4-V2")
-    'deepseek-r1'
-    >>> architecture_name("RedHatAI/Llama-3.3-70B-Instruct-quantized.w8a8")
-    'llama-3.3-70b'
-    >>> architecture_name("LLAMA 3.1 (8B)")
-    'llama-3.1-8b'
-    """
-    last = name.rstrip("/").rsplit("/", 1)[-1].lower()
-    last = re.sub(r"(?<=\d)_(?=\d)", ".", last).replace("_", "-").replace(" ", "-").translate({40: None, 41: None})
-    return UNTELLING.sub("", OWNERS.sub("", last.removeprefix("models--").rsplit("--", 1)[-1]))
-
-
-@cache
-def _presets() -> Mapping[str, str]:
-    """Preset by architecture name."""
-    by_id = {architecture_name(id): id for id in list_llms()}
-    return by_id | {row["name"]: row["preset"] for row in preset_rows("checkpoint_names.csv")}
-
-
-def preset_of(name: str) -> str | None:
-    """Id of the preset with the layers of a checkpoint; None where none is known to have them."""
-    last = name.rsplit("/", 1)[-1].lower()
-    return last if last in list_llms() else _presets().get(architecture_name(name))
 
 
 @cache

@@ -15,10 +15,19 @@ from typing import Any, NamedTuple
 
 from calibration.possible import TOLERANCE
 from calibration.serving.benchmark_files import BenchmarkRun, Server, native_label, points_of
-from calibration.serving.checkpoints import architecture_name, precision_of, preset_of
+from calibration.serving.checkpoints import precision_of
 from hardware_db import GpuSku, HardwareDb, sku_id
 from planner.core import InputError
-from planner.llm import BYTES_PER_VALUE, LlmSpec, Part, Precision, linear_parameters_by_part, lm_head_weights
+from planner.llm import (
+    BYTES_PER_VALUE,
+    LlmSpec,
+    Part,
+    Precision,
+    architecture_name,
+    linear_parameters_by_part,
+    lm_head_weights,
+    preset_of,
+)
 
 MEANS_APART = 0.3
 """How far TPOT by the means of E2E, TTFT and tokens may be from the stated one: a choice. TPOT is a mean of ratios, and

@@ -303,6 +303,13 @@ def look_up(option: str, name: str, table: Mapping[str, T]) -> T:
     return table[name]
 
 
+def sku_called(option: str, name: str, skus: Mapping[str, T]) -> T:
+    """A SKU by its id or as people call it. Raises UnknownNameError naming the option."""
+    from planner.supply import told_sku
+
+    return look_up(option, name if name in skus else told_sku(name, name, skus) or name, skus)
+
+
 # --- output -----------------------------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ from planner.cli.base import (
     hardware_for,
     look_up,
     require_fleet,
+    sku_called,
     takes,
 )
 from planner.cli.completion import complete_llm, complete_scenario, complete_sku
@@ -194,7 +195,7 @@ class DeploymentOptions:
         hardware = hardware_for(self.engine, self.calibrations)
 
         def config(option: str, name: str, tp: int) -> ReplicaConfig:
-            return self._config(request, hardware, schedule, look_up(option, name, hardware.skus).id, tp)
+            return self._config(request, hardware, schedule, sku_called(option, name, hardware.skus).id, tp)
 
         sku = self.sku or ""
         pool = config("--sku", sku, self.tp)

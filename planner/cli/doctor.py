@@ -11,7 +11,7 @@ import typer
 
 import planner
 from planner.cli import installation
-from planner.cli.base import JsonFile, check_outputs, deliver, look_up
+from planner.cli.base import JsonFile, check_outputs, deliver, look_up, sku_called
 from planner.cli.completion import complete_sku
 from planner.core import json_text, plain
 
@@ -41,7 +41,7 @@ def doctor(
     check_outputs(json_file)
     hardware = hardware_db.load_hardware()
     look_up("--engine", engine, hardware.engines)
-    skus = tuple(hardware.skus) if sku is None else (look_up("--sku", sku, hardware.skus).id,)
+    skus = tuple(hardware.skus) if sku is None else (sku_called("--sku", sku, hardware.skus).id,)
     evidence = tuple(catalogue.sku_evidence(hardware, one, engine) for one in skus)
     findings = (*_clashes(), *_missing(), *catalogue.evidence_findings(evidence))
     deliver(

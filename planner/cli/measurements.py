@@ -23,6 +23,7 @@ from planner.cli.base import (
     deliver,
     files_in,
     look_up,
+    sku_called,
     takes,
     write,
 )
@@ -134,10 +135,9 @@ def _own_runs(
     for option, given, named in (("--model", model, said.model), ("--sku", sku, said.gpu)):
         if not (given or named):
             raise InputError(option, "(missing)", f"{file.name} does not say it", f"give {option}")
-    named_sku = sku_id(sku or said.gpu)
     server = benchmark_files.server_of(
-        model=model or run_checks.preset_of(said.model) or said.model,
-        sku=look_up("--sku", named_sku, db.skus).id,
+        model=model or said.model,
+        sku=sku_called("--sku", sku or sku_id(said.gpu), db.skus).id,
         engine=look_up("--engine", engine or next((id for id in db.engines if id in said.engine), "vllm"), db.engines),
         split=(tp or said.tp or 1, 1, 1),
         precision=precision,
@@ -174,10 +174,9 @@ class ServedOptions:
     def server(self, db: HardwareDb) -> benchmark_files.Server:
         """As results are read. Raises InputError, UnknownNameError."""
         from calibration import benchmark_files
-        from hardware_db import sku_id
 
         given: dict[str, Any] = {**vars(self), "split": (self.tp, self.dp, self.ep)}
-        given["sku"] = look_up("--sku", sku_id(self.sku), db.skus).id
+        given["sku"] = sku_called("--sku", self.sku, db.skus).id
         given["engine"] = look_up("--engine", self.engine, db.engines)
         return benchmark_files.server_of(**{name: given[name] for name in given if name not in ("tp", "dp", "ep")})
 

@@ -43,6 +43,7 @@ from planner.llm.feed_forward import DenseFeedForward, MoeFeedForward
 from planner.llm.formats import ACTIVATIONS_OF, BYTES_PER_VALUE, Part, PartPrecision, Precision
 from planner.llm.layers import Attention, FeedForward, LayerGroup, attentions, feed_forwards
 from planner.llm.load import list_llms, load_from_hub, load_llm, packaged_llm
+from planner.llm.names import architecture_name, preset_of
 from planner.llm.sizes import (
     active_parameters,
     embedding_parameters,

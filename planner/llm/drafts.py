@@ -23,7 +23,8 @@ from planner.llm.feed_forward import DenseFeedForward
 from planner.llm.formats import Count, Precision
 from planner.llm.hf_config import ConfigFields
 from planner.llm.layers import LayerGroup
-from planner.llm.load import list_llms, load_llm
+from planner.llm.load import load_llm
+from planner.llm.names import list_llms
 from planner.llm.sizes import embedding_parameters, parameters
 from planner.llm.spec import LlmSpec
 

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from planner.core import InputError, UnknownNameError, preset
-from planner.llm.checkpoints import SIXTEEN_BIT, main_format
+from planner.llm.checkpoints import SIXTEEN_BIT, checkpoints_of, main_format
 from planner.llm.hf_config import CONFIG_NAME, QUANTISATION_NAME, read_config
+from planner.llm.names import list_llms, preset_of, says_format
 from planner.llm.sizes import encoder_parameters, mtp_parameters, parameters
 from planner.llm.spec import LlmSpec, id_of
 
@@ -169,22 +170,11 @@ def _cached_file(name: str, file: str, revision: str, cache_dir: str | Path | No
     raise InputError("llm", name, "cannot be fetched: huggingface_hub is not installed, and it is not cached", fix)
 
 
-@functools.cache
-def list_llms() -> tuple[str, ...]:
-    """Ids of the presets that ship with the package, sorted.
-
-    >>> "llama-3.3-70b-instruct" in list_llms()
-    True
-    """
-    folder = preset("llms")
-    return tuple(sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json")))
-
-
 def load_llm(llm: Mapping[str, object] | str | Path) -> LlmSpec:
     """A model by preset id, by path to a ``config.json`` or its folder, by the content of a config, or ``hf:org/name``.
 
-    A name without a path separator that is no file is a preset id; case does not matter. A name on the Hugging Face
-    Hub follows ``hf:``; see `load_from_hub`.
+    A name that is no file is a preset id, or that of a checkpoint with the layers of one; case does not matter. A name
+    on the Hugging Face Hub follows ``hf:``; see `load_from_hub`.
 
     Raises:
         UnknownNameError: no preset of that id. InputError, UnsupportedFeatureError: as `LlmSpec.from_config`.
@@ -198,7 +188,8 @@ def load_llm(llm: Mapping[str, object] | str | Path) -> LlmSpec:
     if isinstance(llm, str) and llm.lower() not in presets:
         if llm.startswith(PREFIX):
             return load_from_hub(llm)
-        if llm.endswith(".json") or any(mark in llm for mark in "/\\~") or llm in (".", "..") or _exists(llm):
+        exists = _exists(llm)
+        if exists or ((llm.endswith(".json") or any(mark in llm for mark in "/\\~")) and _called(llm) is None):
             return _from_path(llm, presets)
     return packaged_llm(llm)
 
@@ -217,7 +208,28 @@ def packaged_llm(llm: Mapping[str, object] | str) -> LlmSpec:
     presets = list_llms()
     if llm.lower() in presets:
         return _preset(llm.lower())
+    if (called := _called(llm)) is not None:
+        return called
     raise UnknownNameError("llm", llm, [preset for preset in presets if preset.startswith(llm.lower())] or presets)
+
+
+def _called(name: str) -> LlmSpec | None:
+    """The preset with the layers of a checkpoint that is called by its name, in the formats that the name means.
+
+    None for a name of none known, and where it says a format that no known checkpoint has.
+    """
+    if name.count("/") > 1 or name.endswith(".json"):
+        return None
+    plain, found = name.rsplit("/", 1)[-1], preset_of(name)
+    if found is None:
+        return None
+    llm = _preset(found)
+    published = [item for item in checkpoints_of(llm) if item.repository.rsplit("/", 1)[-1].lower() == plain.lower()]
+    if says_format(plain) and not published and plain.lower() != llm.name.rsplit("/", 1)[-1].lower():
+        return None
+    precision = published[0].precision if published else llm.native_precision
+    source = f"{llm.source}; {plain} has the layers of the preset {found}"
+    return llm.model_copy(update={"name": plain, "source": source, "native_precision": precision})
 
 
 def _from_path(path: str, presets: tuple[str, ...]) -> LlmSpec:

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from hardware_db import OwnHardware
+from hardware_db import OwnHardware, load_hardware
 from planner.core import CALIBRATION, PLAN, SCENARIO, VERSION_KEY, InputError, from_validation_error
 from planner.fleet import PlanRequest
 from planner.llm import LlmSpec, Precision, list_llms, load_llm, packaged_llm, published_precisions
@@ -48,7 +48,7 @@ from planner.scenario.types import (
     TraceProfile,
     form_of_lengths,
 )
-from planner.supply import read_prices
+from planner.supply import read_prices, told_sku
 from planner.traffic import (
     Cascade,
     DemandProfile,
@@ -129,13 +129,26 @@ def _in_current_version(content: Mapping[str, Any]) -> dict[str, Any]:
 def _validate(content: dict[str, Any]) -> Scenario:
     check_depth(content)
     try:
-        return Scenario.model_validate(content)
+        return Scenario.model_validate(_with_sku_ids(content))
     except ValidationError as error:
         raise with_example(with_nearest_name(from_validation_error(error), _engines_in(content))) from None
     except TypeError:  # records take their fields by name
         name = next(_nontext_keys(content), content)
         bound = "has fields whose names are no text"
         raise InputError("scenario", name, bound, "correct the name, or put it in quotes") from None
+
+
+def _with_sku_ids(content: dict[str, Any]) -> dict[str, Any]:
+    """With GPUs to search as people call them (``H100-80GB-HBM3``) under their ids, where the name tells which."""
+    search, own = content.get("search"), content.get("own_hardware")
+    if not isinstance(search, Mapping) or not isinstance(search.get("skus"), list) or own:
+        return content
+    skus = load_hardware().skus
+    ids = [
+        told_sku(name, name, skus) or name if isinstance(name, str) and name not in skus else name
+        for name in search["skus"]
+    ]
+    return {**content, "search": {**search, "skus": ids}}
 
 
 def _engines_in(content: Mapping[str, Any]) -> tuple[str, ...]:

@@ -468,7 +468,7 @@ BAD: list[tuple[tuple[str, ...], str, str]] = [  # what readers of scenarios ref
     ((*VALIDATE, "--write", "results.json"), "--write", "has no <!-- scoreboard -->"),
     ((*VALIDATE, "--calibrations", "missing"), "--calibrations", "no .json files"),
     ((*CALIBRATE[:2], *CALIBRATE[4:]), "command line", "--model"),
-    ((*CALIBRATE, "--sku", "h999"), "--sku", "unknown name"),
+    ((*CALIBRATE, "--sku", "h100"), "--sku", "unknown name"),
     ((*CALIBRATE, "none.json"), "result", "cannot be read"),
     ((CALIBRATE[0], "one.json", *CALIBRATE[2:]), "results", "at least 2 runs"),
     ((*CALIBRATE, "points.csv"), "result", "line 1 is not JSON"),

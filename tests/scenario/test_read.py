@@ -294,3 +294,11 @@ def test_settings_of_engines_are_read_and_written_back() -> None:
 def test_a_share_of_memory_beyond_it_is_refused_with_what_it_may_be(share: str) -> None:
     with pytest.raises(InputError, match=r"search\.memory_fraction = .* Fix: give"):
         load_scenario("chat-llama-70b", [f"search.memory_fraction={share}"])
+
+
+def test_gpus_go_by_the_names_that_people_use() -> None:
+    called = ["search.skus=[H100-80GB-HBM3, MI350X, NVIDIA B200, A100-80GB-SXM4]"]
+    scenario, _ = read_scenario("chat-llama-70b", called)
+    assert list(scenario.search.skus) == ["h100-sxm", "mi350x", "b200-sxm", "a100-sxm-80gb"]
+    unsaid, _ = read_scenario("chat-llama-70b", ["search.skus=[h100]"])
+    assert list(unsaid.search.skus) == ["h100"], "a name of several GPUs stays, and is refused where it is looked up"

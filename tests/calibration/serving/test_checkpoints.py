@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from calibration.serving.checkpoints import architecture_name, model_of, precision_of
+from calibration.serving.checkpoints import model_of, precision_of
 from hardware_db import Dtype
 from planner.core import UnknownNameError, UnsupportedFeatureError, preset
-from planner.llm import LlmSpec, Part, list_llms, load_llm
+from planner.llm import LlmSpec, Part, architecture_name, list_llms, load_llm
 from tests.calibration.serving.points import DB, POINT, point_with
 
 NAMES = {
