@@ -160,6 +160,8 @@ def target_words(plan: Plan) -> str:
     """Says that every target holds, or which do not."""
     missed = [f"{check.of} {check.target.name}".strip() for check in plan.targets if not check.met]
     found = plan.confidence
+    if not missed and found is not None and found.falls_short:
+        return f"NOT as sure as asked: targets held with {found.words} probability, {percent(found.asked)} asked"
     if not missed and found is not None and not found.uncalibrated:
         return f"all targets held with {found.words} probability"
     if not missed:

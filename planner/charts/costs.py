@@ -46,14 +46,17 @@ from planner.optimizer import Objective
 from planner.scenario import PlanSide, share_of_threshold
 from planner.supply import OWNED
 
-NAMES_OF_ALTERNATIVES = {"plan": "{}", "sku": "only {}", "mode": "only {}, any SKU", "engine": "{}, SKUs of the plan"}
+NAMES_OF_ALTERNATIVES = {
+    **{"plan": "{}", "format": "{}", "sku": "only {}"},
+    **{"mode": "only {}, any SKU", "engine": "{}, SKUs of the plan"},
+}
 """Names of the bars by kind, in their order."""
 
 
 def cost_comparison_rows(plan: Plan) -> list[Row]:
     """The plan, then the best fleet of each SKU, of each mode and of other engines; cheapest first, without one last.
 
-    Returns rows with name, kind ("plan", "sku", "mode" or "engine"), title, fleet (in words), is_feasible, is_chosen
+    Returns rows with name, kind (of `NAMES_OF_ALTERNATIVES`), title, fleet (in words), is_feasible, is_chosen
     (costs and serves what the plan does), is_bound (costs at least so much), usd_per_month [USD],
     usd_per_thousand_requests [USD], cost (the one of the two that the bar shows: per month when every fleet serves the
     same demand, else per request), ratio (to the plan's cost) and reason (why there is no fleet). An infeasible plan

@@ -131,7 +131,7 @@ def _program_text(problem: FleetProblem, objective: Objective, suffix: str) -> s
 def _holds(given: Plan) -> bool:
     """True if a given fleet meets its targets, and with the probability asked for."""
     sure = given.confidence
-    return all(check.met for check in given.targets) and (sure is None or sure.holds >= sure.asked - sure.error)
+    return all(check.met for check in given.targets) and not (sure is not None and sure.falls_short)
 
 
 def _refuse_given(subject: str) -> None:

@@ -1,4 +1,4 @@
-"""Alternatives to the plan: the best fleet under a restriction (one SKU, one mode, another engine).
+"""Alternatives to the plan: in narrower formats, or under a restriction (one SKU, one mode, another engine).
 
 By theory, with what simulation taught of the plan (`planner.fleet.corrections`), and as simple to run as a plan of that
 restriction alone would be (`planner.fleet.refinement`). Engines are compared on the SKUs of the plan: those that have
@@ -18,10 +18,19 @@ from planner.fleet.pool_sizes import filled_allocation
 from planner.fleet.program import SAME_COST, FleetSearch, search_fleet
 from planner.fleet.refinement import COARSE_GAP, preferred_allocation, refined_allocation
 from planner.fleet.types import Alternative, PlanRequest
+from planner.llm import format_words
 from planner.optimizer import Allocation, Objective, UnitStage
 from planner.search import ShiftRule
 from planner.supply import with_all_owned
+from planner.traffic import Service
 
+NARROWER = "narrower formats"
+"""Name of the alternative in them."""
+NOT_ASKED_FOR = {
+    "format": "not asked for: precision=narrower; what it costs in accuracy is not judged",
+    "engine": "not searched for: search.more_engines",
+}
+"""Why an alternative of a kind is not the plan."""
 CLEARLY_DEARER = 0.15
 """Share by which an alternative must be dearer, at optimistic rates, to be shown by that bound alone. A choice."""
 MOST_ROUNDS = 30
@@ -37,9 +46,10 @@ ones."""
 def alternatives_of(
     search: FleetSearch, chosen: Allocation, shift_of: ShiftRule | None, corrections: Corrections | None
 ) -> tuple[Alternative, ...]:
-    """The best fleet of each single SKU, of each mode, and of each other engine on the SKUs of the plan, from theory.
+    """The best fleet in narrower formats, of each SKU, mode, and other engine on the SKUs of the plan, from theory.
 
-    A restriction that the plan keeps anyway has the plan's fleet. One that is `CLEARLY_DEARER` than the chosen one even
+    Narrower formats are looked at where those of the checkpoint are kept unasked, and shown where they save. A
+    restriction that the plan keeps anyway has the plan's fleet. One that is `CLEARLY_DEARER` than the chosen one even
     at optimistic rates is not examined any closer.
 
     Args:
@@ -53,7 +63,8 @@ def alternatives_of(
         *((sku, "sku", lambda column, sku=sku: column.family.sku == sku) for sku in dict.fromkeys(space.skus)),
         *((mode.value, "mode", lambda one, mode=mode: one.family.mode is mode) for mode in dict.fromkeys(space.modes)),
     ]
-    alternatives = []
+    services = list({slice_.service.name: slice_.service for slice_ in search.slices.values()}.values())
+    alternatives = _in_narrower_formats(search, chosen, services, shift_of, corrections)
     for name, kind, keeps in restrictions:  # each looks at the columns as the one before left them
         own = replace(_quiet(search, name), columns=_Only(search.columns, keeps))
         alternatives.append(_alternative(own, chosen, name, kind, simulated))
@@ -61,10 +72,28 @@ def alternatives_of(
         own = _quiet(search, engine)
         request = _on_engine(search.request, engine, skus)
         market = market_of(request, search.market.hardware)
-        services = list({slice_.service.name: slice_.service for slice_ in search.slices.values()}.values())
         again = search_fleet(request, market, services, own.progress, shift_of, corrections)
         alternatives.append(_alternative(again, chosen, engine, "engine", simulated))
     return tuple(alternatives)
+
+
+def _in_narrower_formats(
+    search: FleetSearch,
+    chosen: Allocation,
+    services: Sequence[Service],
+    shift_of: ShiftRule | None,
+    corrections: Corrections | None,
+) -> list[Alternative]:
+    """The best fleet that may use fewer bits than the checkpoints, where it does and costs less; else nothing."""
+    narrower = [service.with_narrower_formats or service for service in services]
+    if narrower == services:
+        return []
+    own = _quiet(search, NARROWER)
+    again = search_fleet(search.request, search.market, narrower, own.progress, shift_of, corrections)
+    found = _alternative(again, chosen, NARROWER, "format", corrections is not None)
+    if found.usd_per_hour is None or found.usd_per_hour >= chosen.cost_usd_per_hour * (1.0 - SAME_COST):
+        return []
+    return [found]
 
 
 class _Only(CandidateColumns):
@@ -118,7 +147,7 @@ def _quiet(search: FleetSearch, name: str) -> FleetSearch:
 
 
 def _alternative(search: FleetSearch, chosen: Allocation, name: str, kind: str, simulated: bool) -> Alternative:
-    is_chosen = kind != "engine" and chosen.units.keys() <= {column.name for column in search.columns.all}
+    is_chosen = kind in ("sku", "mode") and chosen.units.keys() <= {column.name for column in search.columns.all}
     clearly_dearer = (1.0 + CLEARLY_DEARER) * chosen.cost_usd_per_hour
     if is_chosen:  # cheaper fleets, within what ties are wide, were passed over for it
         allocation: Allocation | None = chosen
@@ -130,7 +159,7 @@ def _alternative(search: FleetSearch, chosen: Allocation, name: str, kind: str, 
     used = sorted(search.chosen(allocation), key=lambda column: stages.index(column.stage))
     is_bound = not all(column.is_exact for column in used)
     kinds = {(one.service, one.family.sku, one.is_mixed) for one in used}
-    summary = _fleet_summary(used, allocation, search.peak)
+    summary = _fleet_summary(used, allocation, search.peak, with_formats=kind == "format")
     if is_bound and allocation.cost_usd_per_hour <= clearly_dearer:
         summary = UNDECIDED
     elif is_bound and len(kinds) > len({one.service for one in used}):
@@ -172,8 +201,8 @@ def _why_not(search: FleetSearch, chosen: Allocation, other: Allocation, kind: s
     """Why a fleet that costs no more than the plan is not the plan, as far as the search knows; else empty."""
     if search.request.objective is not Objective.MIN_COST or _costs_more(other, chosen):
         return ""
-    if kind == "engine":
-        return "not searched for: search.more_engines"
+    if kind in NOT_ASKED_FOR:
+        return NOT_ASKED_FOR[kind]
     reason, excess = _why_preferred(search.columns, chosen, other), search.request.search.simplicity
     if reason and chosen.cost_usd_per_hour <= (1.0 + excess + SAME_COST) * other.cost_usd_per_hour:
         return f"{reason} (search.simplicity)"
@@ -206,10 +235,13 @@ def _costs_more(one: Allocation, other: Allocation) -> bool:
     return one.cost_usd_per_hour > (1.0 + SAME_COST) * other.cost_usd_per_hour
 
 
-def _fleet_summary(used: Sequence[Column], allocation: Allocation, period: int) -> str:
+def _fleet_summary(used: Sequence[Column], allocation: Allocation, period: int, *, with_formats: bool) -> str:
     """E.g. ``4 x h100-sxm TP2 mixed``: what runs then; pools that differ in engine settings only count together."""
     counts: dict[str, int] = {}
     for column in used:
-        pool = f"{column.family.members[0].config.label} {column.family.role}"
+        config = (column.member or column.family.members[0]).config
+        pool = f"{config.label} {column.family.role}"
+        if with_formats:
+            pool += f" in {format_words(config.llm, config.precision)}, KV {config.precision.kv_cache}"
         counts[pool] = counts.get(pool, 0) + allocation.units[column.name][period] * column.replicas
     return " + ".join(f"{count} x {pool}" for pool, count in counts.items() if count)

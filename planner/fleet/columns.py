@@ -462,7 +462,7 @@ class CandidateColumns:
         """A column whose rates are bounds, for every slice that some member of the family can serve."""
         by_slice = self._open_families(service, family)
         widest = max(by_slice.values(), key=lambda sliced: len(sliced.members))
-        channel = f"{service} {widest.kv_cache} {self._sites[widest.sku]}"
+        channel = f"{service} {widest.hands_on} {self._sites[widest.sku]}"
         column = Column(
             service=service,
             family=widest,

@@ -269,6 +269,8 @@ def _left_out(request: PlanRequest) -> str:
     left = []
     if request.published and not search.precisions:
         left.append("weight-only formats (search.precisions)")
+    elif request.main.with_narrower_formats is not None:
+        left.append("narrower formats (precision=narrower)")
     if not search.speculation:
         left.append("draft heads and models (search.speculation)")
     if not any(search.kv_tiers):

@@ -95,7 +95,7 @@ def _merged_pool(option: PoolOption, group: Sequence[Column], allocation: Alloca
 
 
 def deployments_of(pools: Sequence[UsedPool]) -> list[tuple[DeploymentOption, tuple[UsedPool, ...]]]:
-    """Pools that serve together: each mixed pool alone, prefill pools with decode pools of their KV format."""
+    """Pools that serve together: each mixed pool alone, prefill pools with decode pools of their channel."""
     deployments: list[tuple[DeploymentOption, tuple[UsedPool, ...]]] = [
         (DeploymentOption(Mode.MIXED, (pool.option,)), (pool,)) for pool in pools if pool.option.role is Role.MIXED
     ]

@@ -39,7 +39,7 @@ class PlanRequest(Frozen):
         default=None, ge=1, description="input and output of one request that engines are told to take [tokens]"
     )
     published: tuple[Precision, ...] = Field(
-        default=(), description="formats of checkpoints that may be used besides, on GPUs that run them well"
+        default=(), description="narrower formats of checkpoints that may be used besides, on GPUs that run them well"
     )
     workload: Workload
     slo: Slo
@@ -395,6 +395,11 @@ class PlanConfidence:
         return rough_share(self.holds, self.error, self.asked)
 
     @property
+    def falls_short(self) -> bool:
+        """True if it holds with less than was asked, by more than the draws leave open."""
+        return not self.uncalibrated and self.holds < self.asked - self.error
+
+    @property
     def least(self) -> float:
         """Kept away from 0 and 1, where no quantile is."""
         return min(max(self.holds, 0.01), 0.99)
@@ -421,11 +426,12 @@ class Agreement:
 
 @dataclass(frozen=True)
 class Alternative:
-    """The best fleet of one SKU, of one mode, or of another engine on the SKUs of the plan; from theory, not simulated.
+    """The best fleet in narrower formats, of one SKU, of one mode, or of another engine on the SKUs of the plan; from
+    theory, not simulated.
 
     Attributes:
-        restriction: the SKU id, mode or engine it is restricted to.
-        kind: "sku", "mode" or "engine".
+        restriction: what tells it from the plan: narrower formats, or the SKU id, mode or engine it is restricted to.
+        kind: "format", "sku", "mode" or "engine".
         summary: pools in words, or why there is none.
         usd_per_hour: cost, or None when there is none.
         rate_per_s: what it serves.

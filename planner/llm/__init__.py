@@ -20,9 +20,9 @@ from planner.llm.checkpoints import (
     converted_from,
     format_words,
     main_format,
+    narrower_precisions,
     offered_on,
     published_as,
-    published_precisions,
 )
 from planner.llm.compressed_attention import HEAD_GROUP, INDEX_SCALE_BYTES, CompressedAttention
 from planner.llm.drafts import (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from planner.core import Dtype, preset_rows
-from planner.llm.formats import Part, PartPrecision, Precision
+from planner.llm.formats import BYTES_PER_VALUE, Part, PartPrecision, Precision
 from planner.llm.sizes import linear_parameters_by_part, weight_bytes
 from planner.llm.spec import LlmSpec
 
@@ -79,17 +79,23 @@ def _multiplied_as_stored(llm: LlmSpec, precision: Precision) -> bool:
     return all(weights in SIXTEEN_BIT or activations not in SIXTEEN_BIT for weights, activations in pairs)
 
 
-def published_precisions(llm: LlmSpec) -> tuple[Precision, ...]:
-    """Formats in which a model can be had besides its own, each once; weight-only ones are left out.
+def narrower_precisions(llm: LlmSpec) -> tuple[Precision, ...]:
+    """Formats of no more bits in which a model can be had besides its own, each once; weight-only ones are left out.
 
     Those of the published checkpoints, and the model's own with an FP8 KV cache.
     """
     found = (item.precision for item in checkpoints_of(llm) if not (item.own or item.made_on_load))
+    own = llm.native_precision
     return tuple(
         precision
-        for precision in dict.fromkeys((*found, *_with_small_cache(llm.native_precision)))
-        if precision != llm.native_precision and _multiplied_as_stored(llm, precision)
+        for precision in dict.fromkeys((*found, *_with_small_cache(own)))
+        if precision != own and _bits(llm, precision) <= _bits(llm, own) and _multiplied_as_stored(llm, precision)
     )
+
+
+def _bits(llm: LlmSpec, precision: Precision) -> int:
+    """Bits of a value of the part that holds most weights, scales left out."""
+    return int(8.0 * BYTES_PER_VALUE[main_format(llm, precision)[0]])
 
 
 def _with_small_cache(precision: Precision) -> tuple[Precision, ...]:
@@ -111,7 +117,7 @@ def offered_on(
     >>> from planner.llm import load_llm
     >>> skus, llm = load_hardware().skus, load_llm("llama-3.3-70b-instruct")
     >>> for sku in ("a100-sxm-80gb", "h100-sxm", "b200-sxm"):
-    ...     offered = offered_on(llm, published_precisions(llm), skus[sku].multiplies)
+    ...     offered = offered_on(llm, narrower_precisions(llm), skus[sku].multiplies)
     ...     print(sku, [item.weights.value for item in offered])
     a100-sxm-80gb ['int8']
     h100-sxm ['fp8']

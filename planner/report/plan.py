@@ -110,7 +110,9 @@ def headline(plan: Plan) -> str:
     )
     latencies += _without_words(plan)
     how = "in simulation" if plan.simulated else "in theory"
-    held = f"all targets held {how}" if all(check.met for check in plan.targets) else "NOT all targets held"
+    is_short = plan.confidence is not None and plan.confidence.falls_short
+    held = "targets held as estimated only" if is_short else f"all targets held {how}"
+    held = held if all(check.met for check in plan.targets) else "NOT all targets held"
     held = ", ".join(filter(None, (held, confidence_words(plan))))
     cost = f"{money(plan.cost.usd_per_hour)} USD/hour{bought_words(plan)}"
     return f"Serve {traffic_words(plan)} on {fleet}: {cost}; {latencies}; {held}; {_calibration_words(plan)}."
@@ -515,7 +517,7 @@ def _load_table(plan: Plan) -> Table:
 
 
 def _alternative_table(plan: Plan, cost: CostBreakdown) -> Table:
-    kinds = ("sku", "mode", "engine")
+    kinds = ("format", "sku", "mode", "engine")
     order = sorted(
         plan.alternatives, key=lambda a: (kinds.index(a.kind), math.inf if a.usd_per_hour is None else a.usd_per_hour)
     )
@@ -524,7 +526,7 @@ def _alternative_table(plan: Plan, cost: CostBreakdown) -> Table:
         "plan may have to grow as the plan did. >=: at optimistic rates it costs that much already, so it was not "
         "looked at any closer. Engines: on the SKUs of the plan. Difference: USD/hour against the plan."
     )
-    return alternative_table("Best alternative per SKU, mode and engine", order, cost, note)
+    return alternative_table("Best alternative per format, SKU, mode and engine", order, cost, note)
 
 
 def alternative_table(title: str, alternatives: Sequence[Alternative], cost: CostBreakdown, note: str) -> Table:

@@ -60,6 +60,6 @@ from planner.scenario.side_by_side import (
 from planner.scenario.snippets import measured_changes
 from planner.scenario.sweep_result import Sweep, SweepPoint
 from planner.scenario.sweeps import sweep
-from planner.scenario.types import Scenario, ScenarioPrices
+from planner.scenario.types import NARROWER, Scenario, ScenarioPrices
 from planner.scenario.url import Content, differences, first_name, full_content, value_at
 from planner.scenario.user_hardware import QUANTITIES, SkuQuantity, peak_quantities, shown_value

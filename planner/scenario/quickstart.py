@@ -90,7 +90,7 @@ def _text(answers: Answers, name: str, answer_s: float) -> str:
     lines = (
         "# Written by `planner quickstart`. To plan it: planner plan FILE. Every field: planner schema.",
         f"name: {_yaml(name)}",
-        f"llm: {_yaml(answers['llm'])} # as published; precision: {{weights: fp8, activations: fp8}} asks for a format",
+        f"llm: {_yaml(answers['llm'])} # in the formats it is published in; precision: narrower offers fewer bits too",
         "workload:",
         *(f"  {line}" for line in (*_traffic(answers["traffic"], answer_s), *_lengths(answers["lengths"]))),
         "slo: # all of these have to hold at once",

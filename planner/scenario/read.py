@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from hardware_db import OwnHardware, load_hardware
 from planner.core import CALIBRATION, PLAN, SCENARIO, VERSION_KEY, InputError, from_validation_error
 from planner.fleet import PlanRequest
-from planner.llm import LlmSpec, Precision, list_llms, load_llm, packaged_llm, published_precisions
+from planner.llm import LlmSpec, Precision, list_llms, load_llm, narrower_precisions, packaged_llm
 from planner.optimizer import OWN_SOLVER
 from planner.scenario.arrivals import arrivals_of, length_factors, refuse_beside, replay_of, sessions_of, with_rate
 from planner.scenario.field_names import with_example, with_nearest_name
@@ -33,8 +33,10 @@ from planner.scenario.files import (
 )
 from planner.scenario.llm_catalogue import formats_with
 from planner.scenario.types import (
+    NARROWER,
     CellLengths,
     ConstantLengths,
+    FormatChoice,
     HistoryForecast,
     Lengths,
     ScaledLengths,
@@ -284,8 +286,7 @@ def build_request(scenario: Scenario, folder: Path | None) -> PlanRequest:
     return PlanRequest(
         **{name: getattr(scenario, name) for name in _AS_WRITTEN},
         llm=llm,
-        precision=scenario.precision or llm.native_precision,
-        published=_published(llm, scenario.precision),
+        **_formats(llm, scenario.precision),
         workload=workload,
         slo=Slo(targets=scenario.slo, attainment=scenario.attainment),
         prices=scenario.prices.policy,
@@ -308,9 +309,12 @@ def build_request(scenario: Scenario, folder: Path | None) -> PlanRequest:
     )
 
 
-def _published(llm: LlmSpec, asked: Precision | None) -> tuple[Precision, ...]:
-    """Formats a plan may choose among where none is asked for: those in which the model is published."""
-    return published_precisions(llm) if asked is None else ()
+def _formats(llm: LlmSpec, asked: FormatChoice) -> dict[str, Any]:
+    """The number formats asked for, and those a plan may choose instead: none, unless it is asked to."""
+    if isinstance(asked, Precision):
+        return {"precision": asked}
+    narrower = narrower_precisions(llm) if asked == NARROWER else ()
+    return {"precision": llm.native_precision, "published": narrower}
 
 
 def _own_hardware(scenario: Scenario, folder: Path | None) -> OwnHardware:
@@ -331,11 +335,10 @@ def _service(
     return Service(
         name=name,
         llm=llm,
-        precision=item.precision or llm.native_precision,
+        **_formats(llm, item.precision),
         workload=workload,
         slo=Slo(targets=tuple(slo)),
         max_request_tokens=item.max_request_tokens,
-        published=_published(llm, item.precision),
     )
 
 

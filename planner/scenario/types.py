@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -169,11 +169,23 @@ def _name_or_config(value: object) -> object:
     raise InputError("", value, bound, "write e.g. llama-3.1-8b (see `planner llms`)")
 
 
+NARROWER = "narrower"
+"""In place of number formats: those of the checkpoint, or narrower ones that it is published in too."""
+
+
+def _formats_or_word(value: object) -> object:
+    if value is None or value == NARROWER or isinstance(value, Precision | Mapping):
+        return value
+    bound = "must be number formats, or the word narrower"
+    raise InputError("", value, bound, "write narrower, or {weights: fp8, activations: fp8}")
+
+
 FormatChoice = Annotated[
-    Precision | None,
+    Precision | Literal["narrower"] | None,
+    BeforeValidator(_formats_or_word),
     Field(
-        description="number formats; default: the checkpoint's own, or those of a published one that the GPU "
-        "multiplies as they are stored"
+        description="number formats; default: the checkpoint's own; narrower: also those of published checkpoints "
+        "with fewer bits, and an FP8 KV cache, on GPUs that multiply them as they are stored"
     ),
 ]
 RequestTokens = Annotated[

@@ -172,7 +172,7 @@ NOTHING = (0.0, 0.0)
 NOTHING_OFFERED = _Miss("nothing in the search space")
 
 
-FamilyKey = tuple[Role, str, Parallelism, Dtype, tuple[KvTier, ...]]
+FamilyKey = tuple[Role, str, Parallelism, Dtype, tuple[KvTier, ...], str]
 """Role, SKU, split, KV format and KV tiers."""
 
 
@@ -194,8 +194,8 @@ def _drop_outclassed(tally: _Tally) -> None:
     """
     by_use: dict[tuple[object, ...], list[FamilyKey]] = {}
     for key in tally.bounds:
-        role, sku, _, kv_cache, tiers = key
-        by_use.setdefault((role, sku, tiers, "" if role is Role.MIXED else kv_cache), []).append(key)
+        role, sku, _, kv_cache, tiers, engine = key
+        by_use.setdefault((role, sku, tiers, engine, "" if role is Role.MIXED else kv_cache), []).append(key)
     for keys in by_use.values():
         per_gpu = {key: np.array(tally.bounds[key]) / key[2].gpus for key in keys}
         for key in keys:
@@ -226,7 +226,8 @@ def _add_families(
             if members:
                 config = members[0].config
                 tiers = config.schedule.kv_tiers
-                key = (role, offer.sku.id, config.parallelism, config.precision.kv_cache, tiers)
+                handed_on = "" if role is Role.MIXED else config.engine.id
+                key = (role, offer.sku.id, config.parallelism, config.precision.kv_cache, tiers, handed_on)
                 tally.members.setdefault(key, []).extend(members)
                 known = tally.bounds.get(key, bounds)
                 tally.bounds[key] = (max(known[0], bounds[0]), max(known[1], bounds[1]))

@@ -221,8 +221,8 @@ class PoolOption:
 
 @dataclass(frozen=True)
 class ConfigurationFamily:
-    """Configurations in one role that buy the same: one SKU, one parallelism, one KV format, one set of KV tiers. How
-    it is set up is free.
+    """Configurations in one role that buy the same: one SKU, one parallelism, one KV format, one set of KV tiers, and
+    for pools that hand KV caches on one engine. How it is set up is free.
 
     Attributes:
         role: of all members.
@@ -253,16 +253,18 @@ class ConfigurationFamily:
         config = self.members[0].config
         return config.calibration is not None and config.calibration.sku == self.sku and not config.lenders
 
-    @property
-    def kv_cache(self) -> str:
-        """KV format: caches are sent between pools of the same one."""
-        return self.members[0].config.precision.kv_cache.value
+    @cached_property
+    def hands_on(self) -> str:
+        """What pools must share that send KV caches to one another: their format, and the engine with its connector."""
+        config = self.members[0].config
+        engine = "" if self.role is Role.MIXED else config.engine.id
+        return f"kv {config.precision.kv_cache.value} {engine}".rstrip()
 
     @cached_property
     def name(self) -> str:
-        """E.g. ``prefill h100-sxm TP2 kv fp8``."""
+        """E.g. ``prefill h100-sxm TP2 kv fp8 vllm``."""
         config = self.members[0].config
-        words = (self.role.value, config.label, "kv", self.kv_cache, tiers_label(config.schedule.kv_tiers))
+        words = (self.role.value, config.label, self.hands_on, tiers_label(config.schedule.kv_tiers))
         return " ".join(filter(None, words))
 
 

@@ -13,7 +13,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from planner.core import Frozen, InputError
-from planner.llm import LlmSpec, Precision, require_context
+from planner.llm import LlmSpec, Precision, narrower_precisions, require_context
 from planner.workload import Slo, TokenLengths, Workload
 
 
@@ -64,13 +64,21 @@ class Service(Frozen):
     )
 
     published: tuple[Precision, ...] = Field(
-        default=(), description="formats of checkpoints that may be used besides, on GPUs that run them well"
+        default=(), description="narrower formats of checkpoints that may be used besides, on GPUs that run them well"
     )
 
     @model_validator(mode="after")
     def _requests_fit_the_model(self) -> Self:
         require_context(self.llm, self.workload.lengths.max_total, self.max_request_tokens)
         return self
+
+    @property
+    def with_narrower_formats(self) -> Service | None:
+        """The service where narrower formats may be used besides; None where they may already, or there are none."""
+        narrower = narrower_precisions(self.llm)
+        if self.published or self.precision != self.llm.native_precision or not narrower:
+            return None
+        return self.model_copy(update={"published": narrower})
 
 
 class CascadePoint(Frozen):

@@ -12,7 +12,7 @@ from planner.core import InputError, Metric, PlannerError, significant
 from planner.llm import Precision, checkpoint_bytes, checkpoints_of, format_words, list_llms, packaged_llm
 from planner.optimizer import Objective
 from planner.report import glossary
-from planner.scenario import MAX_SCENARIO_BYTES, formats_with, list_scenarios, slo_presets, url
+from planner.scenario import MAX_SCENARIO_BYTES, NARROWER, formats_with, list_scenarios, slo_presets, url
 from planner.web import components, fields, inputs_hardware, inputs_traffic, links, results, session
 
 MAX_CONFIG_BYTES = 1_000_000
@@ -29,7 +29,8 @@ Time and memory follow from the shape of a model, not from what its weights say.
 - **On the Hugging Face Hub**: the command line takes `hf:OWNER/NAME`; here drop the `config.json` of its page.
 """
 """Advice for a model of one's own; `docs/how-to/fine-tuned.md` at length."""
-AS_PUBLISHED = "As published, whatever the GPU runs well"
+AS_PUBLISHED = "As published"
+WITH_NARROWER = "As published, or narrower where a GPU runs it well"
 OF_SCENARIO = "As in the scenario file: no checkpoint of it is known"
 KV_FORMATS = {"bf16": "16 bits", "fp8": "FP8"}
 """Formats of the KV cache that every engine has; others stand in the scenario file."""
@@ -241,31 +242,34 @@ def read_config(name: str, raw: bytes) -> None:
 
 # --- number formats ---------------------------------------------------------------------------------------------------
 
-Formats = dict[str, dict[str, Any] | None]
-"""Number formats as a scenario writes them, by the name of their checkpoint."""
+Written = dict[str, Any] | str | None
+"""Number formats as a scenario writes them."""
+Formats = dict[str, Written]
+"""The same by the name of their checkpoint."""
 
 
 def format_inputs() -> None:
     """The checkpoints there are of the model with their bytes, the KV cache, and the longest request."""
     precision = session.value("precision")
     choices = _checkpoints(session.value("llm"))
-    named = AS_PUBLISHED
-    if precision is not None:  # the KV cache is chosen apart
-        asked, known = _weights(precision), choices.items()
-        named = next((name for name, formats in known if formats and _weights(formats) == asked), OF_SCENARIO)
+    named, own = AS_PUBLISHED if precision is None else WITH_NARROWER, {}
+    if isinstance(precision, dict):  # the KV cache is chosen apart
+        own, known = precision, choices.items()
+        same = (name for name, formats in known if isinstance(formats, dict) and _weights(formats) == _weights(own))
+        named = next(same, OF_SCENARIO)
     bind = session.bind(
         "precision", named, lambda name: {"precision": with_checkpoint(precision, named, name, choices)}
     )
     st.selectbox(options=list(dict.fromkeys([*choices, named])), **fields.bound("precision", bind))
-    kept = (precision or {}).get("kv_cache")
+    kept = own.get("kv_cache")
     path = "precision.kv_cache"
-    bind = session.bind(path, kept, lambda name: {"precision": {**(precision or {}), "kv_cache": name or kept}})
+    bind = session.bind(path, kept, lambda name: {"precision": {**own, "kv_cache": name or kept}})
     st.selectbox(
         options=list(KV_FORMATS) if kept in (None, *KV_FORMATS) else [kept, *KV_FORMATS],
         format_func=lambda name: KV_FORMATS.get(name, name),
         index=None,
         placeholder="as the checkpoint",
-        disabled=precision is None,
+        disabled=not own,
         **fields.bound(path, bind),
     )
     fields.number("max_request_tokens")
@@ -273,7 +277,7 @@ def format_inputs() -> None:
 
 def _checkpoints(llm: Any) -> Formats:  # noqa: ANN401
     """Every checkpoint of a model, e.g. by ``FP8 in blocks, 34.3 GB: Qwen/Qwen3-32B-FP8``."""
-    choices: Formats = {AS_PUBLISHED: None}
+    choices: Formats = {AS_PUBLISHED: None, WITH_NARROWER: NARROWER}
     try:
         model = packaged_llm(llm)
     except PlannerError:
@@ -286,12 +290,12 @@ def _checkpoints(llm: Any) -> Formats:  # noqa: ANN401
     return choices
 
 
-def with_checkpoint(precision: dict[str, Any] | None, named: str, name: str, choices: Formats) -> dict[str, Any] | None:
+def with_checkpoint(precision: Written, named: str, name: str, choices: Formats) -> Written:
     """The formats of another checkpoint; a KV cache that was not that of the one before is kept."""
     chosen, before = choices.get(name, precision), choices.get(named)
-    if chosen is None or precision is None:
+    if not isinstance(chosen, dict) or not isinstance(precision, dict):
         return chosen
-    own = None if before is None else before["kv_cache"]
+    own = before["kv_cache"] if isinstance(before, dict) else None
     return chosen if precision.get("kv_cache") in (None, own) else {**chosen, "kv_cache": precision["kv_cache"]}
 
 

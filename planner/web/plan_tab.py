@@ -84,7 +84,7 @@ def _alternatives(plan: Plan, tables: Mapping[str, Table]) -> None:
     rows = charts.cost_comparison_rows(plan)
     components.chart(charts.cost_comparison(plan), rows, "Alternatives", "plan-alternatives")
     with st.expander("Alternatives in numbers"):
-        _show(tables, ("Best alternative per SKU, mode and engine",))
+        _show(tables, ("Best alternative per format, SKU, mode and engine",))
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from planner.analysis import headline, headroom
-from planner.fleet import Plan, hardware_for, plan
+from planner.fleet import Plan, PlanConfidence, hardware_for, plan
 from planner.report.plan import headline as report_headline
 from planner.scenario import load_scenario
 from planner.serving import Deployment, evaluate
@@ -43,6 +43,15 @@ def test_missed_targets_are_named() -> None:
     found = chat()
     missed = replace(found, targets=(replace(found.targets[0], met=False), *found.targets[1:]))
     assert "1 of 2 targets missed (p99 TTFT)" in headline.short_headline(missed)
+
+
+def test_a_plan_that_holds_with_less_than_asked_is_no_success() -> None:
+    found = chat()
+    short, enough = (replace(found, confidence=PlanConfidence(0.5, holds, 0.01)) for holds in (0.29, 0.495))
+    assert "NOT as sure as asked" in headline.short_headline(short) and "50 % asked" in headline.short_headline(short)
+    assert "targets held as estimated only, holds with 29 % (50 % asked)" in report_headline(short)
+    for words in (headline.short_headline, report_headline):
+        assert "all targets held" not in words(short) and "all targets held" in words(enough)
 
 
 def test_budget_below_the_demand_is_said_as_served_of_asked() -> None:

@@ -44,6 +44,22 @@ def test_another_engine_costs_what_planning_with_it_finds() -> None:
             assert alternative.usd_per_hour == pytest.approx(own.cost.usd_per_hour)
 
 
+def test_fewer_bits_are_the_first_alternative_and_cost_what_asking_for_them_does() -> None:
+    content = {**scenario("b200-sxm"), "llm": "qwen3-32b"}
+    del content["precision"]
+    found = by_theory(content, alternatives=True)
+    assert found.cost is not None
+    configs = [pool.config for planned in found.deployments for pool in planned.deployment.pools]
+    assert {config.precision for config in configs} == {configs[0].llm.native_precision}
+    first = found.alternatives[0]
+    asked = by_theory({**content, "precision": "narrower"}, alternatives=True)
+    assert asked.cost is not None and asked.cost.usd_per_hour < found.cost.usd_per_hour
+    assert (first.kind, first.usd_per_hour) == ("format", pytest.approx(asked.cost.usd_per_hour))
+    assert "NVFP4" in first.summary and "precision=narrower" in first.why_not and "accuracy" in first.why_not
+    named = by_theory({**content, "precision": {"weights": "fp8", "activations": "fp8"}}, alternatives=True)
+    assert all(one.kind != "format" for one in (*asked.alternatives, *named.alternatives))
+
+
 @pytest.mark.parametrize(
     ("sku", "search", "engines"),
     [

@@ -12,6 +12,8 @@ from scipy.stats import binom
 
 from planner.fleet import Plan
 from planner.fleet import plan as plan_fully
+from planner.fleet.market import market_of
+from planner.fleet.program import search_fleet
 from tests.builders import HARDWARE, small_request
 
 TARGETS = [
@@ -275,6 +277,17 @@ class TestChoices:
         assert cost(apart) <= cost(alike) * (1 + 0.016)
         for one in alike.deployments:
             assert len(one.option.skus) == 1
+
+    def test_pools_that_hand_kv_caches_on_are_of_one_engine(self) -> None:
+        """An engine's connector reads its own layout of blocks: vLLM cannot decode what TensorRT-LLM prefilled."""
+        space = {"modes": ["disaggregated"], "engine": "vllm", "more_engines": ["tensorrt-llm", "sglang"]}
+        request = small_request(search=space)
+        market = market_of(request, HARDWARE)
+        engines: dict[str, set[str]] = {}
+        for column in search_fleet(request, market, [request.main]).columns.all:
+            engines.setdefault(column.channel, set()).update(one.config.engine.id for one in column.family.members)
+        assert {engine for engine, *others in engines.values() if not others} == {"vllm", "tensorrt-llm", "sglang"}
+        assert len(engines) == 3
 
     def test_a_cascade_serves_the_small_model_all_requests_and_the_large_its_share(self) -> None:
         cascade = {

@@ -22,9 +22,9 @@ from planner.llm import (
     list_llms,
     load_llm,
     main_format,
+    narrower_precisions,
     offered_on,
     published_as,
-    published_precisions,
 )
 from planner.llm.checkpoints import runs_well
 
@@ -78,7 +78,7 @@ def test_every_row_has_a_source_and_stands_once() -> None:
 
 def test_a_gpu_is_offered_what_its_units_multiply_and_nothing_that_is_unpacked() -> None:
     llm = load_llm("llama-3.3-70b-instruct")
-    published = published_precisions(llm)
+    published = narrower_precisions(llm)
     for sku in DB.skus.values():
         for precision in offered_on(llm, published, sku.multiplies):
             assert sku.multiplies(precision.activations) and precision.activations is not Dtype.BF16

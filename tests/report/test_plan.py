@@ -23,7 +23,7 @@ from planner.workload import Images
 
 PRICES = {"h100-sxm": 2.5, "l40s": 1.25}
 RATE = 30.0
-ALTERNATIVES = "Best alternative per SKU, mode and engine"
+ALTERNATIVES = "Best alternative per format, SKU, mode and engine"
 SCENARIO: dict[str, Any] = {
     "name": "small",
     "llm": "llama-3.1-8b",

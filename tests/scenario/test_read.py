@@ -251,13 +251,19 @@ def test_requests_of_another_service_and_of_a_cascade_are_held_to_their_own_mode
 # --- formats ----------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_format_a_plan_may_choose_among_those_published() -> None:
-    asked = load_scenario("chat-llama-70b", ["llm=qwen3-32b", "precision=null"])
-    assert asked.precision == asked.llm.native_precision
+def test_a_model_is_served_as_published_and_in_fewer_bits_on_one_word() -> None:
+    changes = ["llm=qwen3-32b", "precision=null"]
+    assert (as_published := load_scenario("chat-llama-70b", changes)).published == ()
+    asked = load_scenario("chat-llama-70b", [*changes, "precision=narrower"])
+    assert asked.precision == as_published.precision == asked.llm.native_precision
+    assert asked.main == as_published.main.with_narrower_formats
+    assert asked.main.with_narrower_formats is None  # already
     own = asked.llm.native_precision.weights
     assert {item.weights.value for item in asked.published} == {own.value, "fp8_block", "fp8", "nvfp4"}
     assert {item.kv_cache.value for item in asked.published if item.weights is own} == {"fp8"}  # only the cache differs
     assert load_scenario("chat-llama-70b").published == ()
+    with pytest.raises(InputError, match=r"precision = 'fp4': must be number formats, or the word narrower"):
+        load_scenario("chat-llama-70b", ["precision=fp4"])
 
 
 def test_another_model_keeps_the_formats_it_can_be_had_in() -> None:

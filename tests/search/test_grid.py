@@ -14,7 +14,7 @@ from planner.engine import ReplicaConfig, memory_footprint, one_request_room_tok
 from planner.engine.footprint import start_probability
 from planner.fleet import plan
 from planner.launch import launch_specs
-from planner.llm import LlmSpec, Precision, load_llm, published_precisions, weight_bytes
+from planner.llm import LlmSpec, Precision, load_llm, narrower_precisions, weight_bytes
 from planner.scenario import load_scenario
 from planner.search import Capacity, Demand, FamilySet, Mode, Offer, SearchSpace, find_families
 from planner.search.grid import (
@@ -46,7 +46,7 @@ def demand(model: str = "llama-3.1-8b", prompt: int = 1000, prefixes: SharedPref
     llm = load_llm(model)
     kind = RequestClass(lengths=TokenLengths.constant(prompt, 200), prefixes=prefixes)
     workload = Workload(arrivals=Workload.of(5.0, kind.lengths).arrivals, classes=(kind,))
-    return Demand(llm, llm.native_precision, workload, SLACK, published=published_precisions(llm))
+    return Demand(llm, llm.native_precision, workload, SLACK, published=narrower_precisions(llm))
 
 
 def found(asked: Demand, sku: str = "h200-sxm", engine: str = "vllm", **given: Any) -> FamilySet:
@@ -135,7 +135,7 @@ def test_no_two_members_have_one_name_not_even_in_different_families() -> None:
     """Columns of the program are found by it: with either KV cache, with drafts and without, on every split."""
     got = found(demand("deepseek-v3"), "b200-sxm", tp=(8,))
     names = [(member.role, member.name) for family in got.families for member in family.members]
-    assert {family.kv_cache for family in got.families} >= {"fp8"} and len(set(names)) == len(names)
+    assert {family.hands_on for family in got.families} >= {"kv fp8"} and len(set(names)) == len(names)
 
 
 def test_leaving_the_search_open_never_costs_more_than_restricting_it() -> None:

@@ -69,8 +69,8 @@ def test_the_commands_ask_the_same_and_answer_as_quoted(tmp_path: Path, monkeypa
     first, second = re.findall(r"^    planner ([^\n]+)$", TEXT, re.MULTILINE)
     done = CliRunner().invoke(app, [*shlex.split(first), "--yes"])
     assert done.exit_code == 0, done.output
-    assert second == "plan tour.yaml"
-    request = planner.load_scenario("tour.yaml", [f"prices.as_of={AS_OF}"])
+    assert second == "plan tour.yaml --set precision=narrower"
+    request = planner.load_scenario("tour.yaml", [f"prices.as_of={AS_OF}", "precision=narrower"])
     assert asked(request) == asked(planner.load_scenario(opened()))
     (quoted,) = re.findall(r"```text\n(.*?)```", TEXT, re.DOTALL)
     assert " ".join(quoted.split()) in " ".join(report.headline(plan()).split())
