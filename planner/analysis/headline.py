@@ -110,17 +110,21 @@ def traffic_words(plan: Plan) -> str:
 
 
 def service_rates(plan: Plan) -> tuple[tuple[str, float, float], ...]:
-    """By service of the request: its arrivals in the period of the largest demand, and those served [1/s]."""
+    """By service of the request: its arrivals in the period of the largest demand, and those served [1/s].
+
+    Of a service without targets the mean, which is what has to be done; work that may wait beside requests under
+    targets is not counted.
+    """
     request = plan.request
-    factor = request.growth * (max(request.profile.factors) if request.profile else 1.0)
-    return tuple(
-        (
-            service.name,
-            factor * service.workload.rate_per_s,
-            sum(planned.workload.rate_per_s for planned in plan.deployments if planned.service == service.name),
-        )
-        for service in request.all_services
-    )
+    peak = max(request.profile.factors) if request.profile else 1.0
+    rates = []
+    for service in request.all_services:
+        waits = request.waits(service.name)
+        asked = request.growth * (1.0 if waits else peak) * service.workload.rate_per_s
+        slices = (one.slices.items() for one in plan.deployments if one.service == service.name)
+        served = sum(rate for own in slices for name, rate in own if waits or not request.waits(name))
+        rates.append((service.name, asked, min(asked, served) if waits else served))
+    return tuple(rates)
 
 
 def served_per_s(plan: Plan) -> float:
@@ -163,7 +167,9 @@ def target_words(plan: Plan) -> str:
     if not missed and found is not None and found.falls_short:
         return f"NOT as sure as asked: targets held with {found.words} probability, {percent(found.asked)} asked"
     if not missed and found is not None and not found.uncalibrated:
-        return f"all targets held with {found.words} probability"
+        return f"all {'targets held' if plan.targets else 'work done'} with {found.words} probability"
+    if not plan.targets:
+        return "work without targets keeps up"
     if not missed:
         return "all targets held" if plan.simulated else "all targets held by theory"
     return f"{len(missed)} of {number_of(len(plan.targets), 'target')} missed ({', '.join(missed)})"

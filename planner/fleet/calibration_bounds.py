@@ -127,9 +127,8 @@ def checked_slos(plan: Plan) -> tuple[ScopedSlo, ...]:
     targets: dict[str, list[LatencyTarget]] = {}
     for check in plan.targets:
         targets.setdefault(check.of, []).append(check.target)
-    offline = {f"{service.name}: {work.name}" for service in plan.request.all_services for work in plan.request.offline}
     service_of = {
-        name: planned.service for planned in plan.deployments for name in planned.slices if name not in offline
+        name: planned.service for planned in plan.deployments for name in planned.slices if not plan.request.waits(name)
     }
     return tuple(
         ScopedSlo(

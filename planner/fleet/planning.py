@@ -171,7 +171,8 @@ def described_plan(
     deployments = with_costs(fleet.deployments, usd_per_hour_by_sku(bought))
     users = request.users * request.growth if request.users is not None else None
     targets = target_checks(deployments, search.slos)
-    means = agreements(deployments) if simulate else ()
+    with_targets = [planned for planned in deployments if not all(map(request.waits, planned.slices))]
+    means = agreements(with_targets) if simulate and with_targets else ()
     return Plan(
         request=request,
         status=allocation.status,

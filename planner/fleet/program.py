@@ -55,7 +55,8 @@ SAME_COST = 1e-9
 COARSE_WORK = WORK / 10.0
 """Most work of a solve as long as rates are still being refined. Affects speed only."""
 WITHIN_A_DAY = Slo(targets=(LatencyTarget(metric=Metric.E2E, percentile=0.5, threshold_s=86_400.0),))
-"""Stands for the targets of work that has none."""
+"""Stands for the targets of work that has none, and whose service has none: what shares replicas with requests under
+targets is done at a rate at which these hold."""
 
 
 @dataclass(frozen=True)
@@ -372,7 +373,8 @@ def search_fleet(
     for slice_ in slices:
         service = slice_.service
         workload = Workload(arrivals=slice_.workload.open_arrivals, classes=slice_.workload.classes)
-        demand = demand_of(service, workload, slice_.slo or WITHIN_A_DAY, shift_of)
+        slo = slice_.slo or (service.slo if service.slo.targets else WITHIN_A_DAY)
+        demand = demand_of(service, workload, slo, shift_of)
         capacities[slice_.name] = capacity_of(demand)
         if given:
             families[slice_.name] = tuple(given)

@@ -137,6 +137,11 @@ def _missed(search: FleetSearch, last: VerifiedFleet) -> NoFleet:
             )
             factor = reached_s / check.target.threshold_s
             lines.append(f"{check.target.name} {reached} > {asked}; relax that target by a factor of {factor:.3g}")
+    lines += [
+        f"{significant(planned.workload.rate_per_s)} requests/s of {' + '.join(planned.slices)}: it falls behind"
+        for planned in last.deployments
+        if not (planned.predicted.stable and planned.simulated.stable)
+    ]
     return NoFleet(last.allocation.model_copy(update={"status": SolveStatus.INFEASIBLE}), tuple(lines))
 
 
@@ -236,8 +241,18 @@ def _passed_over(objective: Objective, best: Allocation, chosen: Allocation) -> 
 
 
 def _wanted(search: FleetSearch, allocation: Allocation) -> Groups:
-    """The pools of an allocation that serve together, on the networks of reference servers."""
-    return deployments_of(used_pools(search.chosen(allocation), allocation, search.peak))
+    """The pools of an allocation that serve together, on the networks of reference servers.
+
+    At the peak; of services that wait for another period then, when most of their replicas are on.
+    """
+    columns = search.chosen(allocation)
+    pools = used_pools(columns, allocation, search.peak)
+    waiting = dict.fromkeys(column.service for column in columns) if len(search.periods) > 1 else {}
+    for service in waiting.keys() - {pool.service for pool in pools}:
+        own = [column for column in columns if column.service == service]
+        on = [sum(allocation.units[column.name][t] for column in own) for t in range(len(search.periods))]
+        pools += used_pools(own, allocation, on.index(max(on)))
+    return deployments_of(pools)
 
 
 def _on_site(search: FleetSearch, allocation: Allocation, groups: Groups) -> Groups:

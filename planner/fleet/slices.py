@@ -128,31 +128,35 @@ def slices_of(
         raise InputError("growth", growth, "must be finite and > 0", "write 1.2 for a fifth more of every rate")
     require_unique("services.name", [service.name for service in services])
     factors = (1.0,) if profile is None else profile.factors
-    scaled = tuple(factor * growth for factor in factors)
     slices: list[DemandSlice] = []
     for service in services:
-        slices += _online_slices(service, split or LengthSplit(), scaled, by_class)
-    slices += [_offline_slice(service, work, len(factors), growth) for service, work in offline]
+        slices += _service_slices(service, split or LengthSplit(), factors, growth, by_class)
+    for service, work in offline:
+        requests = RequestClass(name=work.name, lengths=work.lengths)
+        rate_per_s = work.requests_per_hour * growth / 3600.0
+        slices.append(_waiting_slice(f"{service.name}: {work.name}", service, (requests,), rate_per_s, len(factors)))
     require_unique("slices.name", [slice_.name for slice_ in slices])
     return tuple(slices)
 
 
-def _online_slices(
-    service: Service, split: LengthSplit, factors: tuple[float, ...], by_class: bool
+def _service_slices(
+    service: Service, split: LengthSplit, factors: tuple[float, ...], growth: float, by_class: bool
 ) -> Iterator[DemandSlice]:
-    """The slices of one service."""
+    """The slices of one service; those without targets wait, at their mean rate in every period."""
     cells = list(_cells(service, split, by_class))
-    workload, parts = _cut(service.workload, cells, split)
-    rate_per_s = workload.rate_per_s
+    _, parts = _cut(service.workload, cells, split)
     for cell, own in zip(cells, parts, strict=True):
-        share = own.rate_per_s / rate_per_s
-        peak_per_s = rate_per_s * share * max(factors)
+        name, own_per_s = ": ".join(filter(None, (service.name, cell.label))), own.rate_per_s * growth
+        if not cell.slo.targets:
+            yield _waiting_slice(name, service, own.classes, own_per_s, len(factors))
+            continue
+        peak_per_s = own_per_s * max(factors)
         yield DemandSlice(
-            name=": ".join(filter(None, (service.name, cell.label))),
+            name=name,
             service=service,
             workload=own if peak_per_s == own.rate_per_s else own.at_rate(peak_per_s),
             slo=cell.slo,
-            demand_per_s=tuple(rate_per_s * share * factor for factor in factors),
+            demand_per_s=tuple(own_per_s * factor for factor in factors),
         )
 
 
@@ -242,13 +246,15 @@ def _recorded_part(workload: Workload, cell: _Cell, mask: BoolArray) -> Workload
     return Workload(arrivals=part.model_copy(update={"class_index": kept}), classes=classes)
 
 
-def _offline_slice(service: Service, work: OfflineWork, periods: int, growth: float) -> DemandSlice:
-    rate_per_s = work.requests_per_hour * growth / 3600.0
-    arrivals = ArrivalProcess(rate_per_s=rate_per_s, source="mean of offline work")
+def _waiting_slice(
+    name: str, service: Service, classes: tuple[RequestClass, ...], rate_per_s: float, periods: int
+) -> DemandSlice:
+    """Work that may wait, at its mean rate."""
+    arrivals = ArrivalProcess(rate_per_s=rate_per_s, source="mean of work that may wait")
     return DemandSlice(
-        name=f"{service.name}: {work.name}",
+        name=name,
         service=service,
-        workload=Workload(arrivals=arrivals, classes=(RequestClass(name=work.name, lengths=work.lengths),)),
+        workload=Workload(arrivals=arrivals, classes=classes),
         slo=None,
         demand_per_s=(rate_per_s,) * periods,
         deferrable=True,

@@ -99,6 +99,12 @@ class PlanRequest(Frozen):
         """Every model of the fleet."""
         return (self.main, *self.services)
 
+    def waits(self, slice_name: str) -> bool:
+        """True if the requests of a slice have no targets: only their mean rate has to be served."""
+        names = {f"{self.llm.id}: {work.name}" for work in self.offline}
+        names |= {service.name for service in self.all_services if not service.slo.targets}
+        return slice_name in names or slice_name.split(": ", maxsplit=1)[0] in names
+
     @property
     def has_one_model(self) -> bool:
         """True if one model serves everything."""
@@ -231,7 +237,8 @@ class SimulatedRun:
 
 @dataclass(frozen=True)
 class PlannedDeployment:
-    """One deployment of the plan with the share of the traffic it takes, in the period of the largest demand.
+    """One deployment of the plan with the share of the traffic it takes, in the period of the largest demand; of work
+    that waits for another one, in the period in which most of its replicas are on.
 
     Attributes:
         service: name of the model's service.

@@ -112,6 +112,8 @@ def routed_workload(slices: Mapping[str, DemandSlice], rates_per_s: Mapping[str,
     largest = slices[max(rates_per_s, key=lambda name: rates_per_s[name])]
     if len(rates_per_s) == 1:
         whole = largest.workload
+        if total_per_s > whole.rate_per_s:  # work that waited for this period
+            return whole.at_rate(total_per_s)
         return Workload(arrivals=whole.arrivals.split(total_per_s / whole.rate_per_s), classes=whole.classes)
     arrivals = _together(slices, rates_per_s, largest.service.workload)
     classes = [
@@ -323,10 +325,12 @@ def violated_metrics(
     In a simulation the lower end of the 95 % interval of the share within the threshold must reach the target's own, so
     that the next run does not miss it; the share itself where its error is below `SMALLEST_ERROR`. A joint target
     (`Slo.attainment`) that is missed counts as E2E, and so does a simulation that falls behind (`Performance.stable`).
+    Where nothing has a target, only theory that falls behind does: pools that work as fast as they can always queue.
     """
     asked = list(_asked_shares(planned, slos))
     missed = {one.metric for one in asked if not one.is_reached or (by_theory and not one.holds_by_theory)}
-    return frozenset(missed | {Metric.E2E} if asked and _falls_behind(planned) else missed)
+    behind = _falls_behind(planned) if asked else by_theory and not planned.predicted.stable
+    return frozenset(missed | {Metric.E2E} if behind else missed)
 
 
 def _falls_behind(planned: PlannedDeployment) -> bool:

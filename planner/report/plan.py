@@ -108,10 +108,11 @@ def headline(plan: Plan) -> str:
         f"{target_name(check.target, check.of)} {with_unit(check.predicted_s, check.target.metric)}"
         for check in plan.targets
     )
-    latencies += _without_words(plan)
+    latencies = (latencies or "work without targets") + _without_words(plan)
     how = "in simulation" if plan.simulated else "in theory"
     is_short = plan.confidence is not None and plan.confidence.falls_short
-    held = "targets held as estimated only" if is_short else f"all targets held {how}"
+    whole = "all targets held" if plan.targets else "it keeps up"
+    held = "targets held as estimated only" if is_short else f"{whole} {how}"
     held = held if all(check.met for check in plan.targets) else "NOT all targets held"
     held = ", ".join(filter(None, (held, confidence_words(plan))))
     cost = f"{money(plan.cost.usd_per_hour)} USD/hour{bought_words(plan)}"

@@ -16,12 +16,10 @@ from planner.core import InputError, PlannerError, significant
 from planner.llm import list_llms, packaged_llm, parameters
 from planner.scenario.request_fixes import Fix, has_price, without
 from planner.scenario.types import ScenarioPrices
-from planner.scenario.url import packaged_content, value_at
+from planner.scenario.url import value_at
 from planner.search import SearchSpace
 from planner.traffic import load_lengths
 
-START = "chat-llama-70b"
-"""Packaged scenario whose targets stand in where a scenario has none."""
 MAX_NAMES = 3
 """Most names offered in place of an unknown one."""
 MAX_MODELS = 2
@@ -78,13 +76,6 @@ def _defaults_for_empty_lists(error: PlannerError, path: str, content: Content) 
         default = SearchSpace.model_fields[path.removeprefix("search.")].default
         if isinstance(default, tuple) and default:
             yield Fix(f"Try {', '.join(map(str, default))}", {path: list(default)})
-    elif path == "slo":
-        targets = packaged_content(START)["slo"]
-        texts = [
-            f"p{100 * target['percentile']:g} {target['metric'].upper()} {target['threshold_s']:g} s"
-            for target in targets
-        ]
-        yield Fix(f"Ask for {', '.join(texts)}", {path: targets})
     elif path == "prices.commitments":
         yield Fix("Buy on demand", {path: ["on_demand"]})
 

@@ -174,7 +174,9 @@ NARROWER = "narrower"
 
 
 def _formats_or_word(value: object) -> object:
-    if value is None or value == NARROWER or isinstance(value, Precision | Mapping):
+    if isinstance(value, Mapping):
+        return Precision.model_validate(dict(value))
+    if value is None or value == NARROWER or isinstance(value, Precision):
         return value
     bound = "must be number formats, or the word narrower"
     raise InputError("", value, bound, "write narrower, or {weights: fp8, activations: fp8}")
@@ -324,6 +326,9 @@ class ScenarioWorkload(Frozen):
     answer_s: float = Field(default=0.0, ge=0, description="mean time of an answer, for concurrent_sessions [s]")
 
 
+TARGETS = "latency targets; []: the work may wait, and only its mean rate has to be done"
+
+
 class ScenarioService(Frozen):
     """Another model in the same fleet, with its own traffic and targets."""
 
@@ -332,7 +337,7 @@ class ScenarioService(Frozen):
     precision: FormatChoice = None
     max_request_tokens: RequestTokens = None
     workload: ScenarioWorkload
-    slo: tuple[LatencyTarget, ...] = Field(min_length=1)
+    slo: tuple[LatencyTarget, ...] = Field(description=TARGETS)
 
 
 class ScenarioCascade(Frozen):
@@ -421,7 +426,7 @@ class Scenario(Frozen):
     precision: FormatChoice = None
     max_request_tokens: RequestTokens = None
     workload: ScenarioWorkload
-    slo: tuple[LatencyTarget, ...] = Field(min_length=1)
+    slo: tuple[LatencyTarget, ...] = Field(description=TARGETS)
     search: SearchSpace
     prices: ScenarioPrices = Field(default=ScenarioPrices())
     limits: FleetLimits = FleetLimits()

@@ -40,14 +40,23 @@ class LatencyTarget(Frozen):
 
 
 class Slo(Frozen):
-    """All targets must hold. Goodput counts the requests that meet every threshold.
+    """All targets must hold. Goodput counts the requests that meet every threshold. Without targets the work may wait:
+    only how much of it is done counts.
 
     With `attainment` the objective is a joint one, as in DistServe (Zhong et al., OSDI 2024): that share of the
     requests meets all thresholds at once, and the percentiles of the single targets do not count.
     """
 
-    targets: tuple[LatencyTarget, ...] = Field(min_length=1)
+    targets: tuple[LatencyTarget, ...]
     attainment: float | None = Field(default=None, gt=0, lt=1, description="joint share of requests; None: each target")
+
+    @model_validator(mode="after")
+    def _share_of_something(self) -> Self:
+        if self.attainment is not None and not self.targets:
+            raise InputError(
+                "attainment", self.attainment, "is a share that meets targets, and there are none", "add slo"
+            )
+        return self
 
 
 class RequestClass(Frozen):

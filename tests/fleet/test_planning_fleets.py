@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 from scipy.stats import binom
 
+from planner.analysis import service_rates
+from planner.core import rebuilt
 from planner.fleet import Plan
 from planner.fleet import plan as plan_fully
 from planner.fleet.market import market_of
 from planner.fleet.program import search_fleet
+from planner.report.plan import headline
+from planner.serving import largest_stable_rate_per_s
 from tests.builders import HARDWARE, small_request
 
 TARGETS = [
@@ -111,6 +115,41 @@ class TestSlices:
 
 class TestTime:
     """Demand over the day."""
+
+    def test_work_without_targets_takes_the_replicas_that_are_stable_and_no_more(self) -> None:
+        """Of stable rates, which are closed forms of step times: a replica fewer cannot do it, this many can."""
+        space = {"skus": ["h100-sxm"], "tp": [1], "modes": ["mixed"]}
+        asked = small_request(slo=[], workload={"rate_per_s": 300.0}, search=space, confidence=0.5)
+        found = plan_fully(asked, alternatives=False)
+        (one,) = found.deployments
+        (pool,) = one.deployment.pools
+        fewer = rebuilt(one.deployment, pools=(rebuilt(pool, replicas=pool.replicas - 1),))
+        assert largest_stable_rate_per_s(fewer, one.workload) < 300.0
+        assert largest_stable_rate_per_s(one.deployment, one.workload) >= 300.0
+        assert found.targets == () and "work without targets; it keeps up" in headline(found)
+
+    def test_work_without_targets_waits_for_gpus_that_are_paid_for(self) -> None:
+        """Another model's documents run where chat leaves owned GPUs idle, for what these cost without them."""
+        profile = {"factors": [0.1, 1.0], "period_hours": 12.0}
+        prices = {"owned": {"h100-sxm": {"count": 4, "capex_usd_per_gpu": 30000}}}
+        chat = {
+            "profile": profile,
+            "prices": prices,
+            "workload": {"rate_per_s": 60.0},
+            "search": {"skus": ["h100-sxm"]},
+        }
+        documents = {
+            "name": "documents",
+            "slo": [],
+            "llm": "qwen2.5-7b",
+            "workload": {**OTHER["workload"], "rate_per_s": 8.0},
+        }
+        without, both = planned(**chat), planned(**chat, services=[documents])
+        assert cost(both) == pytest.approx(cost(without), rel=0.02)
+        assert {one.service for one in both.deployments} == {"llama-3.1-8b", "documents"}
+        done = sum(period.hours * (period.served_per_s - period.demand_per_s) for period in both.schedule)
+        assert done / 24.0 == pytest.approx(8.0, rel=1e-6)
+        assert all(served == pytest.approx(asked) for _, asked, served in service_rates(both))
 
     def test_a_profile_that_stands_still_is_no_profile(self) -> None:
         still = planned(profile={"factors": [1.0, 1.0], "period_hours": 12.0})

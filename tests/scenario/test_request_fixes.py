@@ -168,7 +168,6 @@ def test_limits_are_said_in_words() -> None:
 BAD: dict[str, dict[str, Any]] = {
     "no SKU": {"search.skus": []},
     "no mode": {"search.modes": []},
-    "no target": {"slo": []},
     "no way of buying": {"prices.commitments": []},
     "unknown SKU": {"search.skus": ["h100-sxmm"]},
     "unknown SKU in limits": {"limits.gpus": {"h100-sxmm": 3}},
