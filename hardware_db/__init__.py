@@ -25,7 +25,7 @@ from hardware_db.pricing import (
     listed_prices,
     regions_in,
     select_price,
-    sellers_without_regions,
+    sellers_in,
     stale_days,
 )
 from hardware_db.schema import (

@@ -60,27 +60,26 @@ def regions_in(db: HardwareDb, name: str) -> frozenset[tuple[str, str]]:
     >>> sorted(regions_in(load_hardware(), "uk")), sorted(regions_in(load_hardware(), "eastus"))
     ([('GCP', 'europe-west2')], [('Azure', 'eastus')])
     """
-    called_so = {(price.provider, price.region) for price in db.prices if price.region == name}
     area = area_called(db, name)
-    if area is not None:
-        called_so |= {(place.provider, place.region) for place in db.regions if _lies_in(place, area)}
-    return frozenset(called_so)
+    named = {(price.provider, price.region) for price in db.prices if price.region == name}
+    return frozenset(named | {(p.provider, p.region) for p in db.regions if p.region == name or _lies_in(p, area)})
 
 
-def sellers_without_regions(db: HardwareDb) -> frozenset[str]:
-    """Providers of which only prices that hold everywhere are listed: where they have GPUs is not known.
+def sellers_in(db: HardwareDb, sku: str, name: str) -> frozenset[str]:
+    """Providers known to have a SKU in a region or an area: a price names a region there, or the list of regions does.
 
     >>> from hardware_db import load_hardware
-    >>> found = sellers_without_regions(load_hardware())
-    >>> "Hyperstack" in found, "GCP" in found, "Nebius" in found
-    (True, False, False)
+    >>> sorted(sellers_in(load_hardware(), "b200-sxm", "eu"))
+    ['Verda']
     """
-    named = {price.provider for price in db.prices if price.region not in ANYWHERE}
-    return frozenset({price.provider for price in db.prices} - named)
+    places = regions_in(db, name)
+    priced = {price.provider for price in db.prices if price.sku == sku and (price.provider, price.region) in places}
+    listed = {p.provider for p in db.regions if (p.provider, p.region) in places and sku in p.skus}
+    return frozenset(priced | listed)
 
 
-def _lies_in(place: ProviderRegion, area: str) -> bool:
-    return place.continent == area or place.country in COUNTRIES_OF.get(area, ())
+def _lies_in(place: ProviderRegion, area: str | None) -> bool:
+    return area is not None and (place.continent == area or place.country in COUNTRIES_OF.get(area, ()))
 
 
 def select_price(
@@ -151,9 +150,7 @@ def listed_prices(
     if region is not None:
         _check_known("prices.region", region, _region_names(db, region))
     places = regions_in(db, region) if region is not None else frozenset()
-    widely = {provider for provider, _ in places}
-    if region is not None and area_called(db, region) is not None:
-        widely |= sellers_without_regions(db)
+    there = sellers_in(db, sku, region) if region is not None else frozenset()
     matching = [
         price
         for price in _current(price for price in db.prices if price.sku == sku)
@@ -162,7 +159,7 @@ def listed_prices(
         and (
             region is None
             or (price.provider, price.region) in places
-            or (price.region in ANYWHERE and price.provider in widely)
+            or (price.region in ANYWHERE and (price.provider in there or price in db.own.prices))
         )
         and (not_before is None or price.retrieved_on >= not_before)
         and _rank(price.confidence) >= _rank(min_confidence)
@@ -211,7 +208,8 @@ def stale_days(price: Price, today: date) -> int:
 def _region_names(db: HardwareDb, region: str) -> set[str]:
     """Every name of a region or an area; the name asked for among them where it is another way of writing one."""
     also = {region} if area_called(db, region) is not None else set[str]()
-    return {price.region for price in db.prices} | set(area_names(db)) | also
+    named = {price.region for price in db.prices} | {place.region for place in db.regions}
+    return named | set(area_names(db)) | also
 
 
 def _current(prices: Iterable[Price]) -> list[Price]:

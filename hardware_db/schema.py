@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from hardware_db.memory_rules import MemoryRule, release_of
 from planner.core import Dtype, Frozen, InputError, SpareLayers
@@ -202,6 +202,9 @@ class ProviderRegion(Frozen):
     region: str
     country: str = Field(default="", pattern="^([A-Z]{2})?$", description="ISO 3166; empty: not one country")
     continent: str
+    skus: Annotated[tuple[str, ...], BeforeValidator(lambda text: text.split() if isinstance(text, str) else text)] = (
+        Field(default=(), description="known to be there, whether or not a price names the region")
+    )
     source: str = Field(min_length=8, description="where the provider says so")
 
 

@@ -47,7 +47,7 @@ from planner.fleet.types import (
 from planner.fleet.verification import agreements, replayed_targets, simulated_long_enough, target_checks
 from planner.optimizer import Allocation, FleetProblem, SolveStatus
 from planner.search import Rejection, ShiftRule
-from planner.supply import region_notes, region_warnings, spot_shortfalls, with_all_owned
+from planner.supply import region_notes, spot_shortfalls, with_all_owned
 from planner.traffic import CascadePoint, Service
 from planner.workload import RecordedArrivals
 
@@ -203,7 +203,6 @@ def described_plan(
         warnings=(
             *plan_warnings(market, bought, targets, means),
             *dark_warnings(deployments, bought, len(search.periods)),
-            *region_warnings((each.price for each in bought if each.price is not None), request.prices, hardware),
             *format_warnings(deployments),
             *single_replica_warnings(deployments),
             *known_hit_warnings(deployments),

@@ -12,16 +12,13 @@ from enum import StrEnum
 from statistics import median
 
 from hardware_db import (
-    ANYWHERE,
     Confidence,
     GpuSku,
     HardwareDb,
     Price,
-    area_called,
     is_cited,
     listed_prices,
-    regions_in,
-    sellers_without_regions,
+    sellers_in,
     stale_days,
 )
 from planner.core import InputError, UnknownNameError
@@ -316,59 +313,27 @@ def watts_per_gpu(sku: GpuSku, owned: OwnedGpus | None = None) -> float:
 
 
 def region_notes(skus: Iterable[str], policy: PricePolicy, hardware: HardwareDb) -> tuple[str, ...]:
-    """Which sellers of these SKUs count in the region asked for though they name none, and which do not, in sentences.
+    """Who is known to sell each SKU in the region asked for, and who is left out, in sentences.
 
     >>> from hardware_db import load_hardware
-    >>> print(*region_notes(["trainium2"], PricePolicy(region="us"), load_hardware()))
-    prices.region=us: left out, since it is not known where they lie: AWS unclear
+    >>> print(*region_notes(["trainium2"], PricePolicy(region="eu"), load_hardware()))
+    prices.region=eu: nobody is known to have trainium2 there; left out: AWS
     """
     if policy.region is None:
         return ()
-    wanted = set(skus)
-    listed = [
-        price
-        for price in hardware.prices
-        if price.sku in wanted
-        and price.commitment in policy.commitments
-        and policy.provider in (None, price.provider)
-        and price not in hardware.own.prices
-    ]
-    alone = sellers_without_regions(hardware)
-    everywhere = ", ".join(sorted({price.provider for price in listed if price.provider in alone}))
-    area, places = area_called(hardware, policy.region), regions_in(hardware, policy.region)
-    if area is None:
-        return _notes_of_region(policy.region, everywhere, hardware)
     notes = []
-    if everywhere:
-        notes.append(
-            f"prices.region={policy.region}: of {everywhere} one price is listed for all regions; it counts, and "
-            f"whether they have GPUs in {area} is not known"
-        )
-    placed = {(place.provider, place.region) for place in hardware.regions} | places
-    unplaced = {(price.provider, price.region) for price in listed if price.region not in ANYWHERE} - placed
-    if unplaced:
-        names = ", ".join(f"{provider} {region}" for provider, region in sorted(unplaced))
-        notes.append(f"prices.region={policy.region}: left out, since it is not known where they lie: {names}")
+    for sku in dict.fromkeys(skus):
+        listed = {
+            price.provider
+            for price in hardware.prices
+            if price.sku == sku
+            and price.commitment in policy.commitments
+            and policy.provider in (None, price.provider)
+            and price not in hardware.own.prices
+        }
+        there = sellers_in(hardware, sku, policy.region) & listed
+        if left_out := listed - there:
+            known = f"{sku} is known to be there at {', '.join(sorted(there))}" if there else ""
+            known = known or f"nobody is known to have {sku} there"
+            notes.append(f"prices.region={policy.region}: {known}; left out: {', '.join(sorted(left_out))}")
     return tuple(notes)
-
-
-def _notes_of_region(region: str, everywhere: str, hardware: HardwareDb) -> tuple[str, ...]:
-    if not everywhere:
-        return ()
-    continents = {place.continent for place in hardware.regions if place.region == region}
-    wider = f"; prices.region={min(continents)} counts them" if len(continents) == 1 else ""
-    return (f"prices.region={region}: left out are {everywhere}, of which one price is listed for all regions{wider}",)
-
-
-def region_warnings(bought: Iterable[Price], policy: PricePolicy, hardware: HardwareDb) -> tuple[str, ...]:
-    """Checks to make of purchases at sellers that name no region, where one was asked for."""
-    if policy.region is None:
-        return ()
-    alone = sellers_without_regions(hardware)
-    return tuple(
-        dict.fromkeys(
-            f"{price.provider} lists one price for all its regions: check that it has {price.sku} in {policy.region}"
-            for price in bought
-            if price.provider in alone and price not in hardware.own.prices
-        )
-    )

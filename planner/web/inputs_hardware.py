@@ -18,7 +18,6 @@ from hardware_db import (
     area_names,
     load_hardware,
     regions_in,
-    sellers_without_regions,
     with_own_hardware,
 )
 from planner.core import InputError, PlannerError, money, number_of
@@ -131,11 +130,10 @@ def _select_or_any(path: str, any_of_them: str, options: Sequence[str], besides:
 def _regions(hardware: HardwareDb, provider: str | None, region: str | None) -> list[str]:
     """Areas of the world in which a provider sells, then its regions."""
     listed = {price.region for price in hardware.prices if provider in (None, price.provider)}
-    sells_anywhere = provider is None or provider in sellers_without_regions(hardware)
     areas = [
         area
         for area in area_names(hardware)
-        if sells_anywhere or any(seller == provider for seller, _ in regions_in(hardware, area))
+        if provider is None or any(seller == provider for seller, _ in regions_in(hardware, area))
     ]
     named = listed - ANYWHERE | ({region} if region else set())
     return [*areas, *sorted(named - set(areas))]

@@ -104,7 +104,8 @@ def brute_force(
     for price in db.prices:
         wanted = (price.sku, price.commitment) == (sku, commitment) and price.confidence in allowed
         wanted = wanted and (provider is None or price.provider == provider)
-        has_region = any((other.provider, other.region) == (price.provider, region) for other in db.prices)
+        there = (sku, price.provider, region)
+        has_region = any((other.sku, other.provider, other.region) == there for other in db.prices)
         wanted = wanted and (region in (None, price.region) or (price.region in ("any", "all") and has_region))
         newer = any(offer(other) == offer(price) and other.retrieved_on > price.retrieved_on for other in db.prices)
         found = (price.usd_per_gpu_hour, price.retrieved_on)
