@@ -289,7 +289,7 @@ def with_retries(given: Given) -> Variant:
 def with_adapters(given: Given) -> Variant:
     """Adapters for many tenants: those configured, else `DEFAULT_ADAPTERS`."""
     lora = given.pool.config.lora or DEFAULT_ADAPTERS
-    note = f"{lora.adapters} adapters of rank {lora.rank}, {lora.slots} at once in GPU memory"
+    note = f"{lora.adapters} adapters of rank {lora.rank}, {lora.held} at once in GPU memory"
     return given.changed(note=note, lora=lora)
 
 

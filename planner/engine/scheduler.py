@@ -250,11 +250,16 @@ class LoraAdapters(Frozen):
     Attributes:
         adapters: distinct ones.
         rank: of the two factors, r; every projection of attention and feed-forward has a pair.
-        slots: of GPU memory set aside for adapters.
+        slots: of GPU memory set aside for adapters; None: one for each, and in a search several counts to choose from.
         skew: exponent of their popularity; 0: all alike.
     """
 
     adapters: int = Field(ge=1, le=1_000_000)
     rank: int = Field(default=16, ge=1, le=1024)
-    slots: int = Field(default=8, ge=1, le=65_536)
+    slots: int | None = Field(default=None, ge=1, le=65_536)
     skew: float = Field(default=0.0, ge=0.0, le=4.0)
+
+    @property
+    def held(self) -> int:
+        """Adapters in GPU memory at once."""
+        return self.adapters if self.slots is None else self.slots

@@ -179,4 +179,4 @@ def lora_bytes_per_gpu(replica: ReplicaConfig, stage: PipelineStage | None = Non
     if lora is None:
         return 0.0
     held = llm if stage is None else llm.with_layers(stage.layers)
-    return lora.slots * lora_bytes(held, lora.rank, LORA_DTYPE) / replica.parallelism.tp
+    return lora.held * lora_bytes(held, lora.rank, LORA_DTYPE) / replica.parallelism.tp

@@ -112,7 +112,7 @@ def routed_workload(slices: Mapping[str, DemandSlice], rates_per_s: Mapping[str,
     largest = slices[max(rates_per_s, key=lambda name: rates_per_s[name])]
     if len(rates_per_s) == 1:
         whole = largest.workload
-        if total_per_s > whole.rate_per_s:  # work that waited for this period
+        if largest.deferrable:  # in some periods more than its mean rate
             return whole.at_rate(total_per_s)
         return Workload(arrivals=whole.arrivals.split(total_per_s / whole.rate_per_s), classes=whole.classes)
     arrivals = _together(slices, rates_per_s, largest.service.workload)

@@ -205,7 +205,7 @@ def _extra_options(config: ReplicaConfig) -> list[EngineOption]:
         options.append(EngineOption("speculation", drafts.draft_tokens, _draft_knobs(drafts)))
     if lora is not None:
         rank = max(SMALLEST_LORA_RANK, 1 << (lora.rank - 1).bit_length())
-        options.append(EngineOption("lora", lora.slots, {"lora_slots": lora.slots, "lora_rank": rank}))
+        options.append(EngineOption("lora", lora.held, {"lora_slots": lora.held, "lora_rank": rank}))
     return options
 
 

@@ -21,6 +21,7 @@ from planner.core import InputError, PlannerError, rebuilt, with_unit
 from planner.engine import (
     LEAST_BATCHED_TOKENS,
     KvTier,
+    LoraAdapters,
     ReplicaConfig,
     Speculation,
     require_room,
@@ -44,6 +45,9 @@ OUTCLASSED = 0.5
 rates of families that matter were 0.46 to 0.97 of their bounds (docs/explanation/search.md)."""
 MANY_REPLICAS = 1 << 20
 """A pool that stands for one of any size."""
+LEAST_SLOTS, SLOTS_GROW_BY, MOST_SLOTS = 8, 4, 65_536
+"""Adapter slots of a replica that are looked at where none are given: fewest, ratio of one to the next, and most that
+may be given. A choice; affects speed."""
 ROLES = {Mode.MIXED: (Role.MIXED,), Mode.DISAGGREGATED: (Role.PREFILL, Role.DECODE)}
 
 
@@ -252,6 +256,7 @@ class _Variant:
     prefix_cache: bool
     kv_tiers: tuple[KvTier, ...]
     speculation: Speculation | None
+    lora: LoraAdapters | None
     search: SearchSpace
     tag: str
 
@@ -268,8 +273,8 @@ def _variants(
         for order, engine in enumerate(search.engines)
         for split in splits(search, demand.llm, precision, offer.sku, engines[engine])
     )
-    caches, drafts = _caches(search, demand, role), _drafts(search, demand, role)
-    for (split, place, _, engine), (cached, tiers), draft in itertools.product(built, caches, drafts):
+    caches, drafts, adapters = _caches(search, demand, role), _drafts(search, demand, role), _adapters(search)
+    for (split, place, _, engine), (cached, tiers), draft, lora in itertools.product(built, caches, drafts, adapters):
         precision = formats[place]
         notes = [
             engine if engine != search.engine else "",
@@ -279,9 +284,10 @@ def _variants(
             "prefix cache" if cached else "",
             tiers_label(tiers),
             draft.label if draft else "",
+            f"{lora.held} adapter slots" if lora and search.lora != lora else "",
         ]
         tag = " ".join(note for note in notes if note)
-        yield _Variant(offer, engines[engine], precision, split, cached, tiers, draft, search, tag)
+        yield _Variant(offer, engines[engine], precision, split, cached, tiers, draft, lora, search, tag)
 
 
 def _worthwhile(variants: Sequence[_Variant], demand: Demand, search: SearchSpace, tally: _Tally) -> list[_Variant]:
@@ -368,6 +374,16 @@ def _drafts(search: SearchSpace, demand: Demand, role: Role) -> tuple[Speculatio
     return (None, Speculation(draft_tokens=demand.llm.mtp_layers))
 
 
+def _adapters(search: SearchSpace) -> tuple[LoraAdapters | None, ...]:
+    """Adapters with the slots given; else with fewer slots, which leave memory to the KV cache, up to one for each."""
+    lora = search.lora
+    if lora is None or lora.slots is not None:
+        return (lora,)
+    powers = range(math.ceil(math.log(max(lora.adapters / LEAST_SLOTS, 1.0), SLOTS_GROW_BY)))
+    counts = (*(LEAST_SLOTS * SLOTS_GROW_BY**power for power in powers), lora.adapters)
+    return tuple(lora.model_copy(update={"slots": slots}) for slots in counts if slots <= MOST_SLOTS)
+
+
 def _members(
     variant: _Variant, role: Role, demand: Demand, search: SearchSpace, tally: _Tally
 ) -> tuple[list[PoolOption], tuple[float, float], _Miss]:
@@ -436,7 +452,7 @@ def _base(variant: _Variant, demand: Demand, max_batched_tokens: int, max_runnin
         calibration=variant.offer.calibrations.get(variant.engine.id),
         speculation=variant.speculation,
         memory_fraction=variant.search.memory_fraction,
-        lora=variant.search.lora,
+        lora=variant.lora,
     )
     changes: dict[str, object] = {"captured_decodes": 0} if variant.search.eager else {}
     if variant.prefix_cache:

@@ -440,9 +440,9 @@ class PoolModel:
     def _adapter_limit(self) -> float:
         """Sequences of which the adapter slots are expected to hold all adapters; inf without adapters."""
         lora, costs = self.pool.config.lora, self._adapter_costs
-        if lora is None or costs is None or lora.slots >= lora.adapters:
+        if lora is None or costs is None or lora.held >= lora.adapters:
             return math.inf
-        return float(np.interp(lora.slots, costs.distinct, costs.draws))
+        return float(np.interp(lora.held, costs.distinct, costs.draws))
 
     @cached_property
     def _adapter_costs(self) -> AdapterCosts | None:

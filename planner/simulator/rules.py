@@ -82,7 +82,7 @@ def rules_of(pool: Pool, classes: tuple[RequestClass, ...] = ()) -> Rules:
         longest_tokens=_piece_tokens(config),
         mask_s=config.mask_s,
         adapters=AdapterWork.of(config) if config.lora is not None else None,
-        adapter_slots=config.lora.slots if config.lora is not None else 0,
+        adapter_slots=config.lora.held if config.lora is not None else 0,
         micro_batches=config.parallelism.pp,
         ranks=config.parallelism.dp,
     )

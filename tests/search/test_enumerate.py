@@ -12,7 +12,7 @@ import pytest
 
 from hardware_db import KvTierKind, select_calibration
 from planner.core import InputError, Metric
-from planner.engine import KvTier, ReplicaConfig, Speculation, memory_footprint, require_room
+from planner.engine import KvTier, LoraAdapters, ReplicaConfig, Speculation, memory_footprint, require_room
 from planner.llm import Precision, load_llm
 from planner.roofline import Parallelism, StepShape
 from planner.search import Demand, FamilySet, Mode, Offer, SearchSpace, find_families
@@ -234,6 +234,20 @@ def test_sets_of_kv_tiers_are_families_of_their_own_and_decode_pools_have_none()
         for member in family.members
         if member.config.schedule.kv_tiers
     )
+
+
+def test_adapter_slots_are_looked_for_where_none_are_given() -> None:
+    """Between a few, which leave memory to the KV cache, and one for each adapter, with which none is waited for."""
+    asked: dict[str, Any] = {"skus": ("h100-sxm",), "tp": (1,), "modes": (Mode.MIXED,)}
+    adapters = LoraAdapters(adapters=100)
+    (family,) = found(**asked, lora=adapters).families
+    slots = {member.config.lora.held for member in family.members if member.config.lora is not None}
+    assert slots == {8, 32, 100} and len({member.name for member in family.members}) == len(family.members)
+    by_slots = {member.config.lora: memory_footprint(member.config).kv_capacity_tokens for member in family.members}
+    few, many = (by_slots[adapters.model_copy(update={"slots": held})] for held in (8, 100))
+    assert few > many
+    (given,) = found(**asked, lora=LoraAdapters(adapters=100, slots=16)).families
+    assert {member.config.lora for member in given.members} == {LoraAdapters(adapters=100, slots=16)}
 
 
 def test_every_member_has_the_memory_fraction_and_the_graphs_that_are_asked_for() -> None:
