@@ -7,6 +7,7 @@ step times of that engine's own kernels there, so that nothing borrowed is compa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -84,16 +85,16 @@ def _in_narrower_formats(
     shift_of: ShiftRule | None,
     corrections: Corrections | None,
 ) -> list[Alternative]:
-    """The best fleet that may use fewer bits than the checkpoints, where it does and costs less; else nothing."""
+    """The best fleet that may use fewer bits than the checkpoints, where it does and costs less, or serves more; else nothing."""
     narrower = [service.with_narrower_formats or service for service in services]
     if narrower == services:
         return []
     own = _quiet(search, NARROWER)
     again = search_fleet(search.request, search.market, narrower, own.progress, shift_of, corrections)
     found = _alternative(again, chosen, NARROWER, "format", corrections is not None)
-    if found.usd_per_hour is None or found.usd_per_hour >= chosen.cost_usd_per_hour * (1.0 - SAME_COST):
-        return []
-    return [found]
+    is_cheaper = (found.usd_per_hour or math.inf) < chosen.cost_usd_per_hour * (1.0 - SAME_COST)
+    serves_more = found.rate_per_s > chosen.rate_per_s * (1.0 + SAME_COST)
+    return [found] if is_cheaper or serves_more else []
 
 
 class _Only(CandidateColumns):

@@ -123,7 +123,14 @@ def test_targets_are_held_against_both_theory_and_simulation(plan: Plan) -> None
 def test_alternatives_show_their_distance_from_the_plan(plan: Plan) -> None:
     assert plan.cost is not None
     rows = _rows(_table(plan, ALTERNATIVES))
-    assert {row["only"] for row in rows} == {*PRICES, "mixed", "disaggregated", "sglang", "tensorrt-llm"}
+    assert {row["only"] for row in rows} == {
+        "narrower formats",
+        *PRICES,
+        "mixed",
+        "disaggregated",
+        "sglang",
+        "tensorrt-llm",
+    }
     for row in rows:
         if row["USD/hour"] == "-":
             continue
