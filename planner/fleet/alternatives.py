@@ -85,7 +85,7 @@ def _in_narrower_formats(
     shift_of: ShiftRule | None,
     corrections: Corrections | None,
 ) -> list[Alternative]:
-    """The best fleet that may use fewer bits than the checkpoints, where it does and costs less, or serves more; else nothing."""
+    """The best fleet that may use fewer bits than the checkpoints, where it costs less or serves more; else nothing."""
     narrower = [service.with_narrower_formats or service for service in services]
     if narrower == services:
         return []
