@@ -96,9 +96,9 @@ def select_price(
 
     A reading supersedes every older one of the same SKU, provider, region, instance type and commitment: the older
     one never wins, whatever its price. Of two equal prices the one read last is returned. `provider` is compared
-    literally; `region` is that of a provider or an area (`area_names`). A price listed for `ANYWHERE` holds in every
-    region that its provider has prices of; in an area, those of `sellers_without_regions` count too. With `not_before`
-    only prices read on that day or later count.
+    literally; `region` is that of a provider or an area (`area_names`). A price listed for `ANYWHERE` holds where
+    its provider is known to have the SKU (`sellers_in`), one of the user's own everywhere. With `not_before` only
+    prices read on that day or later count.
 
     Raises:
         UnknownNameError: `sku` has no record, or no listed price has that commitment, provider or region, or
