@@ -490,7 +490,7 @@ def _kernel_timer(
         # Of these one kernel serves both, and a graph lies between two layers: as many launches.
         pieces=sum(operator.launches for operator in shape_operators),
         latent_layers=sum(one.count for one in shape_operators if isinstance(one, LatentDecode)),
-        parted_layers=sum(one.count for one in shape_operators if type(one) is LatentDecode),
+        parted_layers=sum(one.count for one in shape_operators if isinstance(one, LatentDecode) and one.in_parts(gpu)),
         exchange=exchange_curves(operators, gpu),
         queries=queries,
     )

@@ -194,9 +194,16 @@ class ChosenDecode(LatentDecode):
         """Modules, else kernels of latent attention."""
         return (*cache_keys("chosen_decode", self.kv_cache), *super().fit_keys)
 
+    def _module(self, gpu: CalibratedGpu) -> ChosenDecodeForm | None:
+        return gpu.form(ChosenDecodeForm, *cache_keys("chosen_decode", self.kv_cache))
+
+    def in_parts(self, gpu: CalibratedGpu) -> bool:
+        """As `LatentDecode`."""
+        return self._module(gpu) is None
+
     def kernel_s(self, load: Load, gpu: CalibratedGpu) -> Number | None:
         """`chosen_decode_s`, else as `LatentDecode`."""
-        form = gpu.form(ChosenDecodeForm, *cache_keys("chosen_decode", self.kv_cache))
+        form = self._module(gpu)
         if form is None:
             return super().kernel_s(load, gpu)
         shape = ChosenHeads(self.heads, self.kv_rank, self.rope_dim, self.top_k, BYTES_PER_VALUE[self.kv_cache])

@@ -252,6 +252,10 @@ class LatentDecode(Operator):
     def _context(self, load: Load) -> Number:
         return at_most(load.context, self.top_k) if self.top_k else load.context
 
+    def in_parts(self, gpu: CalibratedGpu) -> bool:
+        """True where its layer is timed kernel by kernel, False where as a whole module."""
+        return True
+
     @property
     def fit_keys(self) -> tuple[str, ...]:
         """Kernels over a cache of this format, else of 16 bit."""

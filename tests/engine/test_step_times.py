@@ -395,6 +395,14 @@ class TestEngineCosts:
             assert dear.step_s(*step) == pytest.approx(max(gpu_s, 1e-4 * free.launches) + 1e-3)
         assert 1e-4 * free.launches > 1.3 * free.step_s(0, 0, 16, 136, 16, 1)
 
+    @pytest.mark.parametrize(("sku", "parted"), [("h200-sxm", 0), ("rtx-pro-6000-blackwell-server", 61)])
+    def test_chosen_keys_wait_for_small_kernels_unless_measured_as_a_module(self, sku: str, parted: int) -> None:
+        """DeepSeek-V3.2 has 61 layers; modules of chosen keys were measured on H200, kernels only on RTX PRO 6000."""
+        config = calibrated("deepseek-v3.2", sku, parallelism=Parallelism(dp=8, ep=8))
+        timer = config.timer
+        slower = timer.with_costs(config.costs.model_copy(update={"latent_s": config.costs.latent_s + 1e-4}))
+        assert slower.decode_s(8, 8000) - timer.decode_s(8, 8000) == pytest.approx(parted * 1e-4, abs=1e-9)
+
     def test_overlapping_kernels_never_beat_their_rooflines(self) -> None:
         # At long contexts little but one kernel runs, so that an overlap of 2 us per launch has nothing to save.
         free, overlapped = self.timers(EngineCosts(gap_s=-2e-6))
