@@ -334,6 +334,9 @@ class EngineCosts(Frozen):
     the graphs between it in one that was captured in pieces, every kernel in any other (`CapturedGraphs`). In steps
     with prompts `prompt_stretch` stands in the place of `stretch`.
 
+    A process of its own turns tokens into text and sends them while the next step runs. It takes step after step,
+    `stream_s` for every sequence in it, so that what steps make faster than that reaches the client late.
+
     A request reaches the scheduler `request_s` after it was sent, requests one by one `admission_s` apart, and is
     looked at `lag_steps` step boundaries later, because engines prepare a step while the one before it runs. The first
     wave of a benchmark on a server that was just started waits `fresh_s` more, while kernels are compiled and loaded.
@@ -348,6 +351,7 @@ class EngineCosts(Frozen):
 
     step_s: float = Field(default=0.0, ge=0, description="host time of a step that is not hidden")
     sequence_s: float = Field(default=0.0, ge=0, description="host time per running sequence and step")
+    stream_s: float = Field(default=0.0, ge=0, description="beside the steps: text of a sequence's new tokens, sent")
     gap_s: float = Field(default=0.0, ge=-6e-6, description="on the GPU, per kernel: until the next one starts")
     launch_s: float = Field(default=0.0, ge=0, description="host time of launching one kernel or graph")
     latent_s: float = Field(

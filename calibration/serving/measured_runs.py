@@ -620,6 +620,7 @@ def _schedule(fields: _Fields, engine: str, concurrency: int, ranks: int) -> Sch
         batch_wait_fill=fill,
         batch_wait_requests=wanted,
         receive_interval_steps=receive,
+        stream_interval_steps=0 if "Dynamo" in fields.text("router") else fields.stated("stream_interval") or 1,
         reserve_outputs=usual.reserves_outputs,
         captured_decodes=_captured_decodes(fields, concurrency),
         captured_prompt_tokens=_captured_prompt_tokens(fields, usual, concurrency),

@@ -82,7 +82,8 @@ class StepTimeShift(Frozen):
 
     def shifted(self, costs: EngineCosts) -> EngineCosts:
         """The engine's costs under which steps take these factors as long."""
-        of_decodes = ("stretch", "gap_s", "latent_s", "step_s", "sequence_s", "draft_s", "draft_sequence_s")
+        of_decodes = ("stretch", "gap_s", "latent_s", "step_s", "sequence_s", "stream_s")
+        of_decodes += ("draft_s", "draft_sequence_s")
         factors = dict.fromkeys(of_decodes, self.decode)
         factors |= dict.fromkeys(("prompt_stretch", "launch_s", "latent_launch_s"), self.prompt)
         longer = {name: factor * getattr(costs, name) for name, factor in factors.items()}
@@ -196,6 +197,12 @@ class ReplicaConfig(Frozen):
         """Costs that the engine adds to its kernels; none to uncalibrated ones, whose times are bounds."""
         costs = self.engine.costs_on(self.sku) if self.calibration is not None else EngineCosts()
         return costs if self.shift is None else self.shift.shifted(costs)
+
+    @property
+    def stream_s(self) -> float:
+        """Time [s] beside a step in which the new tokens of one sequence become text and are sent, mean of steps."""
+        interval = self.schedule.stream_interval_steps
+        return self.costs.stream_s / interval if interval else 0.0
 
     @property
     def skew(self) -> float:

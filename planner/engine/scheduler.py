@@ -93,6 +93,8 @@ class Schedule(Frozen):
             `_balance_adp_requests` of its PyExecutor; timeout_iters is `batch_wait_steps`.)
         receive_interval_steps: steps between looks at new requests while sequences decode (SGLang:
             scheduler-recv-interval).
+        stream_interval_steps: steps of a sequence whose tokens are sent together (SGLang: stream-interval); 0: they
+            become text elsewhere (Dynamo).
         reserve_outputs: KV blocks for input and output are reserved on admission, so that nothing is preempted.
         batching: continuous, or static as before Orca.
         static_wait_s: how long a free static batch waits to fill up before it starts with what there is [s].
@@ -117,6 +119,7 @@ class Schedule(Frozen):
     batch_wait_fill: float = Field(default=0.0, ge=0.0, le=1.0)
     batch_wait_requests: int = Field(default=0, ge=0, le=10_000)
     receive_interval_steps: int = Field(default=1, ge=1, le=10_000)
+    stream_interval_steps: int = Field(default=1, ge=0, le=10_000)
     reserve_outputs: bool = True
     batching: Batching = Batching.CONTINUOUS
     static_wait_s: float = Field(default=0.0, ge=0.0, le=3600.0)

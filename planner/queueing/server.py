@@ -69,6 +69,7 @@ class BatchServer:
         prompts_first: a step holds prompts or decodes, and prompts as long as there are any. `step_s` with both is then
             the time of a step of each.
         contexts: how steps differ with the contexts of the sequences; None where these are alike.
+        stream_s: time in which the tokens of one sequence in a step are sent, beside the steps [s]: it bounds the rate.
     """
 
     step_s: Callable[[FloatArray, FloatArray], FloatArray]
@@ -76,6 +77,11 @@ class BatchServer:
     max_running: float
     prompts_first: bool = False
     contexts: ContextSpread | None = None
+    stream_s: float = 0.0
+
+    def sent_per_s(self, steps: float) -> float:
+        """Largest rate at which the tokens of requests of so many steps are sent [requests/s]."""
+        return 1.0 / (self.stream_s * steps) if self.stream_s * steps > 0.0 else math.inf
 
 
 def step_durations_s(server: BatchServer, running: ArrayLike, prompt_tokens: ArrayLike) -> FloatArray:
@@ -250,6 +256,7 @@ def decode_limit(server: BatchServer, lengths: CondensedLengths) -> FluidLimit:
     slots = min(float(server.max_running), float(server.max_batched_tokens))
     step_s = step_duration_s(server, slots, 0.0)
     rate = slots / (lengths.mean_gaps * step_s) if lengths.mean_gaps > 0.0 else float("inf")
+    rate = min(rate, server.sent_per_s(lengths.mean_gaps))
     return FluidLimit(rate, RUNNING, slots, step_s, 0.0)
 
 
@@ -273,11 +280,13 @@ def mixed_limit(server: BatchServer, lengths: CondensedLengths) -> FluidLimit:
     by_slots = slots / (gaps + prefill_steps)
     if by_tokens <= by_slots:
         step_s = step_duration_s(server, by_tokens * gaps, max_batched_tokens - by_tokens * gaps)
-        return FluidLimit(by_tokens / step_s, PROMPTS, by_tokens * gaps, step_s, prefill_steps)
+        rate = min(by_tokens / step_s, server.sent_per_s(gaps + 1.0))
+        return FluidLimit(rate, PROMPTS, by_tokens * gaps, step_s, prefill_steps)
     step_s = _step_with_all_slots_taken_s(server, lengths, by_slots)
     largest = min(max_batched_tokens, slots * lengths.mean_prompt)
     keeps_up = largest / (lengths.mean_prompt * step_duration_s(server, 0.0, max(largest, 1.0)))
-    return FluidLimit(min(by_slots / step_s, keeps_up), RUNNING, by_slots * gaps, step_s, prefill_steps)
+    rate = min(by_slots / step_s, keeps_up, server.sent_per_s(gaps + 1.0))
+    return FluidLimit(rate, RUNNING, by_slots * gaps, step_s, prefill_steps)
 
 
 def _step_with_all_slots_taken_s(server: BatchServer, lengths: CondensedLengths, per_step: float) -> float:

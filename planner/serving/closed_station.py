@@ -162,6 +162,7 @@ class Station:
     def step_s(self, running: FloatArray, tokens: FloatArray) -> FloatArray:
         """Duration [s] of steps of `running` decodes and `tokens` prompt tokens."""
         seconds = self.config.timer.times_s(step_shapes(running, tokens, self.model.costs))
+        seconds = np.maximum(seconds, self.config.stream_s * running)
         extras = self.model.extras
         return seconds if extras is None else seconds + extras.images_s(tokens)
 

@@ -385,6 +385,7 @@ class PoolModel:
             max_batched_tokens=config.step_tokens,
             max_running=self.max_running,
             contexts=self._contexts(step_s),
+            stream_s=0.0 if self.pool.role is Role.PREFILL else config.stream_s,
         )
 
     def _contexts(self, step_s: PoolStepTime) -> ContextSpread | None:

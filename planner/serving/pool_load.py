@@ -154,6 +154,9 @@ class PoolUnderLoad:
 
     def _limit(self) -> PoolLimit:
         config = self.model.pool.config
+        sent_per_s = self.model.server.sent_per_s(1.0 + (self.lengths.mean_output - 1.0) / tokens_per_step(config))
+        if self.rate_per_s / self.model.pool.replicas > NEAREST_TO_LIMIT * self.queue.utilisation * sent_per_s:
+            return PoolLimit.OVERHEAD
         if self.queue.limit == "running":
             if self.model.max_running < self.model.most_places:
                 return PoolLimit.BATCHED_TOKENS

@@ -241,6 +241,7 @@ def as_served(queue: QueueLatency, model: PoolModel) -> QueueLatency:
     busy = 0.0 if pool.role is Role.PREFILL else min(1.0, queue.mean_running)
     interval = config.schedule.receive_interval_steps - 1
     late_s = (config.costs.lag_steps + interval / 2.0) * busy * queue.mean_step_s
+    late_s += 0.0 if pool.role is Role.PREFILL else config.stream_s * (1.0 + queue.mean_running)
     if pool.role is not Role.DECODE:
         late_s += config.costs.request_s
 

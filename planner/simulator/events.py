@@ -335,7 +335,7 @@ class _EventLoop:
                     self._send_kv(self.link, request, number, began_s, now_s)
                     continue
                 replica.release(request)
-            self._end(request, now_s)
+            self._end(request, replica.told_s)
         prompt = replica.prompt
         if pool == 0 and self.link is not None and self.link.token_s and prompt is not None:
             request, done = prompt.request, prompt.tokens - replica.prompt_left

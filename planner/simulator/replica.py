@@ -116,6 +116,7 @@ class Replica:
         hold_until: tick until which waiting prompts are held back, if they are.
         pause_s: how long KV caches are copied before the next step.
         last_decode_s: end of the last step with decodes.
+        told_s: when the client has the tokens of the last step, of the first step of the last run first_told_s [s].
         new_decodes: sequences that decode and have not made a step yet.
         staged: of a prefill replica, requests that ended and keep their KV cache until `release`.
         batch: the static batch under way.
@@ -142,6 +143,7 @@ class Replica:
         self.hold_until: int | None = None
         self.batch: StaticBatch | None = None
         self.now_s, self.context, self.pause_s, self.last_decode_s, self.free_s = 0.0, 0.0, 0.0, math.nan, math.nan
+        self.told_s = self.first_told_s = 0.0
         self.version, self.steps, self.ticks, self.steps_since_look, self.preempted = 0, 0, 0, 0, 0
         self.prompt_left: float = 0
         self.prompt_encode_s = 0.0
@@ -591,6 +593,7 @@ class Replica:
             self.waited = True
             return []
         self._record_plan(plan)
+        self._tell(plan)
         self.steps += plan.steps
         if plan.shape[0]:
             self._advance_decodes(plan)
@@ -607,6 +610,16 @@ class Replica:
                     self.cache.free(sequence)
             self.batch = None
         return sorted(ended)
+
+    def _tell(self, plan: StepPlan) -> None:
+        """Send the tokens of a plan: step after step, each once it has ended and those before it have been sent.
+
+        Steps of a run grow longer or shorter throughout, so that it is held up by its first step or by its last.
+        """
+        each_s = self.rules.stream_s * (plan.shape[0] + len(plan.ended))
+        first_end_s = plan.start_s + plan.first_s if plan.is_run else plan.end_s
+        self.first_told_s = max(self.told_s, first_end_s) + each_s
+        self.told_s = max(self.first_told_s + (plan.steps - 1) * each_s, plan.end_s + each_s)
 
     def _advance_decodes(self, plan: StepPlan) -> None:
         """Every decoding sequence has gained its tokens."""
@@ -645,7 +658,7 @@ class Replica:
             self.batch.began = self.ticks
         for sequence in prompts:
             if math.isnan(first_s[sequence.request]):
-                first_s[sequence.request] = now_s
+                first_s[sequence.request] = self.told_s
             if not math.isnan(sequence.token_s):
                 self.gaps.extend((now_s, now_s - sequence.token_s, 1))
             sequence.token_s = now_s
@@ -668,7 +681,7 @@ class Replica:
                 sequence.whole_blocks = int(sequence.tokens + sequence.remaining - 1) // self.rules.memory.block_tokens
                 self.cache.shared.publish_prefix(sequence)
             self.cache.free(sequence)
-        self.ledger.end_s[sequence.request] = self.now_s
+        self.ledger.end_s[sequence.request] = self.told_s
         return sequence.request
 
     def release(self, request: int) -> None:
@@ -722,7 +735,7 @@ class Replica:
         for sequence in self.new_decodes:
             since[sequence.token_s] = since.get(sequence.token_s, 0) + 1
             if math.isnan(self.ledger.first_s[sequence.request]):
-                self.ledger.first_s[sequence.request] = end_s
+                self.ledger.first_s[sequence.request] = self.first_told_s
         before = running - len(self.new_decodes)
         if before:
             since[self.last_decode_s] = since.get(self.last_decode_s, 0) + before

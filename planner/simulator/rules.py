@@ -28,6 +28,7 @@ class Rules:
         priorities, weights: of the request classes, by `Ledger.class_index`.
         block_copy_s: time to copy one KV block to or from host memory [s].
         longest_tokens: most tokens of a sequence, its whole room when memory is contiguous; 0: any.
+        stream_s: as `ReplicaConfig.stream_s`; 0 where tokens go to a decode pool.
         mask_s: host time per decoding sequence and step [s].
         adapters: what adapters add to a step, None without; `adapter_slots` of them fit.
         ranks: attention ranks, each of which encodes the images of its own prompts.
@@ -45,6 +46,7 @@ class Rules:
     weights: tuple[float, ...] = (1.0,)
     block_copy_s: float = 0.0
     longest_tokens: int = 0
+    stream_s: float = 0.0
     mask_s: float = 0.0
     adapters: AdapterWork | None = None
     adapter_slots: int = 0
@@ -80,6 +82,7 @@ def rules_of(pool: Pool, classes: tuple[RequestClass, ...] = ()) -> Rules:
         weights=tuple(item.weight for item in classes) or (1.0,),
         block_copy_s=block_bytes / config.sku.node.pcie_bytes_per_s.value,
         longest_tokens=_piece_tokens(config),
+        stream_s=0.0 if pool.role is Role.PREFILL else config.stream_s,
         mask_s=config.mask_s,
         adapters=AdapterWork.of(config) if config.lora is not None else None,
         adapter_slots=config.lora.held if config.lora is not None else 0,

@@ -742,7 +742,7 @@ def follows_alone(replica: Replica) -> bool:
         and schedule.kv is KvAllocation.PAGED
         and schedule.on_preemption is Preemption.RECOMPUTE
         and rules.micro_batches == 1
-        and not (rules.mask_s or rules.adapters is not None or replica.ledger.encode_s)
+        and not (rules.stream_s or rules.mask_s or rules.adapters is not None or replica.ledger.encode_s)
         and not (rules.shares_prefixes and rules.role is not Role.MIXED)
         and not (replica.tiers is not None or replica.ledger.system_tokens)
     )

@@ -47,6 +47,18 @@ def test_rate_of_a_queue_with_a_closed_form() -> None:
     assert found == pytest.approx(mu - math.log(100.0) / 0.5, rel=0.01)
 
 
+def test_a_front_end_sends_no_more_tokens_than_it_has_time_for() -> None:
+    """Servers whose steps are faster than that are limited by it (bottleneck law), late by it at little load."""
+    config, stream_s = calibrated(), 1e-3
+    costs = config.engine.costs.model_copy(update={"stream_s": stream_s})
+    slow = config.model_copy(update={"engine": config.engine.model_copy(update={"costs": costs})})
+    limit_per_s = largest_stable_rate_per_s(Deployment.mixed(slow), chat(1.0))
+    assert limit_per_s * chat(1.0).lengths.mean_output == pytest.approx(1.0 / stream_s, rel=0.02)
+    few = chat(0.01)
+    late_s = evaluate(Deployment.mixed(slow), few).ttft.mean_s - evaluate(Deployment.mixed(config), few).ttft.mean_s
+    assert late_s == pytest.approx(stream_s, rel=0.05)
+
+
 @pytest.mark.parametrize(("share", "scale"), [(1e-6, 0.6), (0.3, 1.0), (0.99, 0.8), (1.5, 0.6)])
 def test_the_rate_found_does_not_depend_on_where_the_search_starts(share: float, scale: float) -> None:
     """From far below, near, at the limit and beyond it; the crossing lies anywhere."""

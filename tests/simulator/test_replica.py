@@ -312,6 +312,47 @@ def test_a_receive_interval_delays_by_half_an_interval_on_average() -> None:
     assert 4 * error < 0.25 * (interval - 1) / 2 * step
 
 
+# ------------------------------------------------------------------------------------- the front end
+
+
+def streaming(stream_s: float, **changes: object) -> ReplicaConfig:
+    """A replica of lines whose tokens each take so long to be sent."""
+    base = replica(**changes)
+    costs = base.engine.costs.model_copy(update={"stream_s": stream_s})
+    return linear(base.model_copy(update={"engine": base.engine.model_copy(update={"costs": costs})}))
+
+
+@pytest.mark.parametrize("stream_s", [0.0, 2.0**-13, 2.0**-11.5, 2.0**-10])
+def test_tokens_leave_in_the_order_of_steps_as_in_two_queues_in_tandem(stream_s: float) -> None:
+    """Lindley's recursion, step by step: the tokens of a step leave once it has ended and those before have left.
+
+    Context makes steps longer, from shorter than their tokens take to send to longer than that.
+    """
+    outputs = [40, 90, 90, 300, 1000, 1000, 1000, 1000]
+    config = streaming(stream_s)
+    record = run_events(Deployment.mixed(config), plain([0.0] * 8, [200] * 8, outputs))
+    ended_s = left_s = prompts_s(*[200] * 8)
+    left_s += 8 * stream_s
+    assert record.first_s == pytest.approx([left_s] * 8, rel=1e-12)
+    for step in range(1, max(outputs)):
+        running = [tokens for tokens in outputs if tokens > step]
+        ended_s += config.timer.decode_s(len(running), len(running) * (200.0 + step))
+        left_s = max(left_s, ended_s) + len(running) * stream_s
+        for request, tokens in enumerate(outputs):
+            if tokens == step + 1:
+                assert record.end_s[request] == pytest.approx(left_s, rel=1e-12)
+
+
+def test_a_front_end_that_is_slower_than_the_gpus_sets_the_pace() -> None:
+    """Users that each wait for the whole answer get one token in `stream_s`, whatever a step takes."""
+    stream_s, users = 2.0**-11, 32
+    config = streaming(stream_s)
+    assert users * stream_s > 2.0 * config.timer.decode_s(users, users * 300)
+    lengths = TokenLengths.from_pairs([100, 100], [100, 300], [0.5, 0.5])
+    run = simulate(Deployment.mixed(config), Workload.closed(users, lengths, requests=1000))
+    assert 200.0 * run.rate_per_s == pytest.approx(1.0 / stream_s, rel=0.03)
+
+
 # ------------------------------------------------------------------------------------- pipelines
 
 

@@ -153,6 +153,17 @@ def test_receive_interval_depends_on_the_load(tmp_path: Path, concurrency: str, 
 
 
 @pytest.mark.parametrize(
+    ("interval", "router", "steps"),
+    [("30", "", 30), ("", "", 1), ("10", "Dynamo frontend, nginx over several frontends", 0)],
+)
+def test_tokens_are_sent_by_the_server_unless_dynamo_does(
+    tmp_path: Path, interval: str, router: str, steps: int
+) -> None:
+    point = _read(tmp_path, {"engine": "sglang"}, {"stream_interval": interval, "router": router})
+    assert point.schedule.stream_interval_steps == steps
+
+
+@pytest.mark.parametrize(
     ("said", "captured"),
     [
         ("padded graphs up to batch 128", 128),
