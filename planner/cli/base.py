@@ -24,7 +24,7 @@ from typer.core import TyperGroup
 
 from planner.cli import installation
 from planner.cli.completion import complete_scenario, complete_setting
-from planner.core import InputError, PlannerError, UnknownNameError, json_text, require_writable, write_text
+from planner.core import InputError, PlannerError, UnknownNameError, json_text, one_line, require_writable, write_text
 
 if TYPE_CHECKING:
     from hardware_db import HardwareDb
@@ -124,7 +124,7 @@ def _usage_error(error: Any, arguments: list[str] | None) -> InputError:  # noqa
 
 
 def _fail(error: PlannerError) -> NoReturn:
-    typer.echo(f"error: {' '.join(str(error).split())}", err=True)
+    typer.echo(f"error: {' '.join(one_line(str(error)).split())}", err=True)
     sys.exit(BAD_INPUT)
 
 
@@ -331,10 +331,19 @@ def check_picture(file: str | None) -> None:
         from planner import charts  # noqa: F401 - an extra that is missing is said before the work
 
 
+def shown_text(text: str) -> str:
+    r"""A text as a terminal may have it: with blanks for control characters but for tabs and ends of lines.
+
+    >>> shown_text("a\x1b[2J\tb\n")
+    'a [2J\tb\n'
+    """
+    return text.translate({code: " " for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"})
+
+
 def write(file: str | None, text: Callable[[], str]) -> None:
     """Write what was asked for, to a file or to stdout."""
     if file == STDOUT:
-        sys.stdout.write(text())
+        sys.stdout.write(shown_text(text()))
     elif file is not None:
         write_text(file, text())
 
@@ -351,7 +360,7 @@ def deliver(report: Callable[[], Report] | str, *outputs: tuple[str | None, Call
     if STDOUT in (file for file, _ in outputs):
         return
     if isinstance(report, str):
-        sys.stdout.write(f"{report}\n")
+        sys.stdout.write(f"{one_line(report)}\n")
     else:
         show(report())
 

@@ -22,10 +22,11 @@ from planner.cli.base import (
     PlanOrScenario,
     ScenarioName,
     require_fleet,
+    shown_text,
     takes,
 )
 from planner.cli.completion import complete_setting
-from planner.core import InputError, UnknownNameError, plain, write_texts
+from planner.core import InputError, UnknownNameError, one_line, plain, write_texts
 
 if TYPE_CHECKING:
     from planner.analysis import ApiPrice, PlanQuestion
@@ -342,7 +343,7 @@ def sweep(
     )
     if result.stopped:
         again = "the same command goes on" if resume else "with --resume FILE the next one goes on"
-        typer.echo(f"stopped: {result.stopped}; {again} from there", err=True)
+        typer.echo(one_line(f"stopped: {result.stopped}; {again} from there"), err=True)
         raise typer.Exit(INTERRUPTED if result.interrupted else STOPPED)
     if not result.feasible:
         raise typer.Exit(INFEASIBLE)
@@ -421,7 +422,8 @@ def export(
         fleet = launch.read_fleet(subject)
     files = launch.export_files(fleet, to)
     if out is None:
-        sys.stdout.write("\n".join(f"{FILE_HEADING.format(name)}\n{text}" for name, text in files.items()))
+        text = "\n".join(f"{FILE_HEADING.format(name)}\n{text}" for name, text in files.items())
+        sys.stdout.write(shown_text(text))
     else:
         _write_files(files, Path(out), force)
 
@@ -442,7 +444,7 @@ def _planned_fleet(scenario: str, options: CommonOptions) -> Plan:
     with terminal.progress() as say:
         result = planner.plan(request, options.hardware(request), progress=say)
     require_fleet(result)
-    typer.echo(f"planned {request.name} first: {headline(result)}", err=True)
+    typer.echo(one_line(f"planned {request.name} first: {headline(result)}"), err=True)
     return result
 
 

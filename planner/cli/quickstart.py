@@ -11,7 +11,7 @@ import typer
 
 from planner.cli.base import STDOUT, check_outputs, write
 from planner.cli.completion import complete_llm
-from planner.core import InputError, shorten
+from planner.core import InputError, one_line, shorten
 
 if TYPE_CHECKING:
     from planner.scenario import quickstart as first
@@ -91,6 +91,6 @@ def _asked(question: first.Question) -> str:
         try:
             first.check_answer(question.option, answer)
         except InputError as error:
-            typer.echo(f"  {error}", err=True)
+            typer.echo(one_line(f"  {error}"), err=True)
             continue
         return answer

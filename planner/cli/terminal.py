@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from planner.core import Report, Table
+from planner.core import Report, Table, one_line
 
 WIDTH = 100
 """Characters of a line in a pipe; on a terminal as many as it has. A choice."""
@@ -24,26 +24,26 @@ def show(report: Report) -> None:
     console.width = console.width if console.is_terminal else WIDTH
     with console.capture() as captured:
         if report.headline:
-            console.print(Text(report.headline, style="bold"))
+            console.print(Text(one_line(report.headline), style="bold"))
         for table in report.tables:
-            console.print(Text(f"\n{table.title}", style="bold"))
+            console.print(Text(f"\n{one_line(table.title)}", style="bold"))
             console.print(_grid(table, console.width), crop=False)
             if table.note:
-                console.print(Text(table.note, style="dim"))
+                console.print(Text(one_line(table.note), style="dim"))
         for title, lines in (*report.lists.items(), *report.notes.items()):
             if lines:
-                console.print(Text(f"\n{title}", style="bold"))
+                console.print(Text(f"\n{one_line(title)}", style="bold"))
             for line in lines:
-                console.print(Text(f"- {line}"))
+                console.print(Text(f"- {one_line(line)}"))
     sys.stdout.write(re.sub(r" +$", "", captured.get(), flags=re.MULTILINE))
 
 
 def _grid(table: Table, width: int) -> Grid:
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     for name, numeric, columns in zip(table.columns, table.numeric, column_widths(table, width), strict=True):
-        grid.add_column(Text(name), justify="right" if numeric else "left", width=columns)
+        grid.add_column(Text(one_line(name)), justify="right" if numeric else "left", width=columns)
     for row in table.rows:
-        grid.add_row(*map(Text, row))
+        grid.add_row(*(Text(one_line(cell)) for cell in row))
     return grid
 
 

@@ -52,6 +52,7 @@ from planner.core.tables import (
     markdown_text,
     money,
     number_of,
+    one_line,
     percent,
     rough_share,
     share_with_error,

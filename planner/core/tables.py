@@ -278,4 +278,14 @@ def markdown_text(text: str) -> str:
     >>> markdown_text("a|b <script> x_y")
     'a\\|b &lt;script> x_y'
     """
-    return re.sub(r"([|*`\\])", r"\\\1", re.sub(r"<(?=[A-Za-z/!?])", "&lt;", " ".join(text.split())))
+    line = " ".join(one_line(text).split())
+    return re.sub(r"([|*`\\])", r"\\\1", re.sub(r"<(?=[A-Za-z/!?])", "&lt;", line))
+
+
+def one_line(text: str) -> str:
+    r"""Text on one line: a blank for every control, format or line-breaking character, which a terminal might obey.
+
+    >>> one_line("a\x1b[2Jb\nc")
+    'a [2Jb c'
+    """
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else " " for letter in text)

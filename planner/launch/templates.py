@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from planner.core import markdown_text, number_of, significant, template_environment, with_unit
+from planner.core import markdown_text, number_of, one_line, significant, template_environment, with_unit
 
 if TYPE_CHECKING:
     from jinja2 import Environment, Template
@@ -47,7 +47,7 @@ def _environment() -> Environment:
         "literal": literal,
         "shell": shlex.quote,
         "line": one_line,
-        "name": lambda name: markdown_text(one_line(name)),
+        "name": markdown_text,
         "markdown": markdown_text,
         "slug": slug,
         "significant": significant,
@@ -120,11 +120,6 @@ def slug(name: str) -> str:
         return words
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:6]
     return f"{words[: MAX_SLUG - len(digest) - 1].strip('-') or 'pool'}-{digest}"
-
-
-def one_line(text: str) -> str:
-    """Text on one line, without control characters."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def distinct_lines(text: str) -> str:

@@ -34,6 +34,9 @@ def label(name: str) -> str:
     Args:
         name: of a unit, slice, resource, purchase, period or group.
 
+    Returns:
+        Letters, digits and underscores.
+
     >>> label("h100-sxm | tp=2"), label("模 1")
     ('h100_sxm_tp_2', 'u6a21_1')
     """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from planner.analysis import CostRange, Headroom, headline, is_calibrated
-from planner.core import Table, change, number_of, template_environment
+from planner.core import Table, change, number_of, one_line, template_environment
 from planner.fleet import CostBreakdown, Plan
 from planner.report import glossary
 from planner.report import plan as report
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 _ADDRESS = re.compile(r"(https?://[^\s\"'<>]*[^\s\"'<>.,;:)])")
 _NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?( ?[%x])?|-", re.IGNORECASE)
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""First characters that make a spreadsheet read a formula, full-width forms included (OWASP, CSV injection)."""
+_FORMULA_STARTS = ("=", "+", "-", "@")
+"""First characters that make a spreadsheet read a formula (OWASP, CSV injection), in whatever form of them (NFKC)."""
 _NOT_SIMULATED = (
     "This plan was not simulated. Every latency is from queueing theory, and the fleet may grow once it is checked "
     "request by request."
@@ -187,12 +188,12 @@ def csv_text(columns: Sequence[object], rows: Iterable[Sequence[object]]) -> str
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([_safe_cell(name) for name in columns])
-    writer.writerows([[_safe_cell(cell) for cell in row] for row in rows])
+    writer.writerow([safe_cell(name) for name in columns])
+    writer.writerows([[safe_cell(cell) for cell in row] for row in rows])
     return out.getvalue()
 
 
-def _safe_cell(cell: object) -> object:
+def safe_cell(cell: object) -> object:
     """A cell as it is, unless it is text that starts like a formula and is no number.
 
     A bare carriage return, which some readers take for the end of a row and `csv` may leave unquoted, becomes a line
@@ -200,6 +201,7 @@ def _safe_cell(cell: object) -> object:
     """
     if not isinstance(cell, str) or _NUMBER.fullmatch(cell):
         return cell
-    risky = cell.startswith(_FORMULA_STARTS) or cell.lstrip().startswith(_FORMULA_STARTS)
+    start = one_line(unicodedata.normalize("NFKC", cell)).lstrip()
+    risky = start.startswith(_FORMULA_STARTS) or cell.startswith(("\t", "\r", "\n"))
     text = cell.replace("\r\n", "\n").replace("\r", "\n")
     return f"'{text}" if risky else text

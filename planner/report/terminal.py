@@ -6,7 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from planner.core import one_line
 
 
 @contextlib.contextmanager
@@ -30,4 +33,4 @@ def progress() -> Iterator[Callable[[str], None]]:
         yield lambda stage: None
         return
     with console.status("starting") as status:
-        yield status.update
+        yield lambda stage: status.update(escape(one_line(stage)))

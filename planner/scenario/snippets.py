@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from planner.analysis import RunningFleet, learned_steps
-from planner.core import InputError
+from planner.core import InputError, one_line
 from planner.fleet import PlanRequest
 from planner.supply import PriceList
 from planner.traffic import MIN_CELLS, UNRECORDED, RecognisedTrace, ServerMetrics, Trace, describe
@@ -152,7 +152,7 @@ def snippet_text(snippet: Mapping[str, Any], comments: Iterable[str] = ()) -> st
     workload: {rate_per_s: 2.0}
     <BLANKLINE>
     """
-    header = "".join(f"# {_one_line(comment)}\n" for comment in comments)
+    header = "".join(f"# {one_line(comment)}\n" for comment in comments)
     return header + yaml.safe_dump(dict(snippet), sort_keys=False, width=120, default_flow_style=None)
 
 
@@ -221,7 +221,7 @@ def _drift_snippet(drift: RateDrift | None, windows: int = MAX_DRIFT_WINDOWS) ->
         return {}
     written = drift.coarser(windows)
     factors = [float(f"{factor:.{DRIFT_DIGITS}g}") for factor in written.factors]
-    source = _one_line(written.source)[:200]
+    source = one_line(written.source)[:200]
     return {"drift": {"window_s": _rounded(written.window_s), "factors": factors, "source": source}}
 
 
@@ -235,7 +235,7 @@ def _prefix_snippet(recognised: RecognisedTrace) -> Snippet:
                 "cache_tokens": [_rounded(size) for size in reuse.cache_tokens],
                 "replicas": list(reuse.replicas),
                 "shares": [list(row) for row in reuse.shares],
-                "source": _one_line(reuse.source)[:200],
+                "source": one_line(reuse.source)[:200],
             }
         }
     if recognised.logged_share and recognised.prefix_share:
@@ -246,16 +246,11 @@ def _prefix_snippet(recognised: RecognisedTrace) -> Snippet:
 def _cells_snippet(lengths: TokenLengths) -> Snippet:
     weights = [_rounded(weight) for weight in lengths.weights]
     cells = zip(lengths.input_tokens, lengths.output_tokens, weights, strict=True)
-    return {"cells": [list(cell) for cell in cells], "source": _one_line(lengths.source)[:200]}
+    return {"cells": [list(cell) for cell in cells], "source": one_line(lengths.source)[:200]}
 
 
 def _rounded(value: float) -> float:
     return float(f"{value:.{DIGITS}g}")
-
-
-def _one_line(text: str) -> str:
-    """Text without line breaks and control characters, which would end a comment."""
-    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def measured_changes(

@@ -18,9 +18,9 @@ import pandas as pd
 import streamlit as st
 from streamlit.components import v2
 
-from planner.core import InputError, PlannerError, Table, significant, template_environment
+from planner.core import InputError, PlannerError, Table, one_line, significant, template_environment
 from planner.fleet import Plan
-from planner.report import csv_text, html_table
+from planner.report import csv_text, html_table, safe_cell
 from planner.scenario import Fix, fixes_for_error
 from planner.web import fields, session
 
@@ -156,7 +156,7 @@ def chart(picture: Any, rows: Sequence[Mapping[str, Any]], name: str, key: str) 
     """
     with st.container(key=f"drawn-{key}"):
         st.altair_chart(picture, width="stretch", key=f"chart-{key}")
-    frame = pd.DataFrame(list(rows))
+    frame = pd.DataFrame([{name: safe_cell(cell) for name, cell in row.items()} for row in rows])
     with st.popover("Data, PNG, SVG", icon=":material/download:", type="tertiary"):
         st.dataframe(frame, hide_index=True, key=f"data-{key}")
         with st.container(horizontal=True, vertical_alignment="center"):
@@ -361,7 +361,7 @@ def plain(text: str) -> str:
     >>> print(plain("https://a.org/b_c costs $1, https://a.org/![x](https://a.org/d.png)").replace(JOINER, ""))
     https://a.org/b_c costs \$1, https\://a.org/\!\[x\](https\://a.org/d.png)
     """
-    return _MARKUP.sub(_escaped, " ".join(fields.with_labels(text).split()))
+    return _MARKUP.sub(_escaped, " ".join(fields.with_labels(one_line(text)).split()))
 
 
 JOINER = "\N{WORD JOINER}"

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planner.cli import base
 from planner.cli.terminal import GAP, WIDTH, column_widths, show
-from planner.core import Report, Table
+from planner.core import InputError, Report, Table
 
 WORDS = st.lists(st.text("abc0123.,", min_size=1, max_size=12), max_size=6).map(" ".join)
 TABLES = st.integers(1, 6).flatmap(
@@ -52,6 +53,23 @@ def test_text_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
         assert text in printed
     assert "\x1b" not in printed
     assert "none" not in printed
+
+
+HOSTILE = "a\x1b[2J\x1b]0;owned\x07b\nc\r\x9bd\u202ee"
+"""Clears the screen, names the window, ends the line, and turns what follows around."""
+
+
+def test_no_name_commands_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """In every part of a report, in an error, in a line by itself and in a text for stdout."""
+    show(Report(HOSTILE, (Table(HOSTILE, (HOSTILE,), ((HOSTILE,),), HOSTILE),), {HOSTILE: [HOSTILE]}))
+    base.deliver(HOSTILE)
+    base.write(base.STDOUT, lambda: HOSTILE.replace("\n", "").replace("\u202e", ""))
+    with pytest.raises(SystemExit):
+        base._fail(InputError(HOSTILE, HOSTILE, HOSTILE, HOSTILE))
+    printed = "".join(capsys.readouterr())
+    assert printed.count("owned") >= 10
+    assert not [letter for letter in printed if not letter.isprintable() and letter != "\n"]
+    assert not re.search("^c", printed, re.MULTILINE)
 
 
 def test_width_and_colour_follow_the_terminal(

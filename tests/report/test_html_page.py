@@ -187,7 +187,11 @@ def test_csv_files_are_the_tables() -> None:
 
 
 @pytest.mark.parametrize(
-    "cell", ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\n=1", " =1", "\uff1d1+1", "-", "--1", "\r\n=1"]
+    "cell",
+    [
+        *("=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\n=1", " =1", "-", "--1", "\r\n=1"),
+        *("\uff1d1+1", "\uff0bA1", "\uff0d2", "\uff20A1", "\ufe661+1", "\u200b=1", "\ufeff=1", "\u202e=1", "\x1b=1"),
+    ],
 )
 def test_csv_runs_no_formula(cell: str) -> None:
     """Prefixes that OWASP lists under CSV injection, in a cell and in a heading; a lone dash is a missing number.
