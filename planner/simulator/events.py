@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from planner.core import FloatArray, IntArray
+from planner.core import FloatArray, InputError, IntArray
 from planner.serving import Deployment, Role, Router, kv_token_time_s, sent_s
 from planner.simulator.pool import PoolRecord, SimulatedPool
 from planner.simulator.replica import RUN_FIELDS, Replica
@@ -30,6 +30,9 @@ _Event = tuple[float, int, int, int, int]
 """(time [s], END, pool, replica, version of its plan), (time [s], SENT, pool, replica, request) or
 (time [s], ARRIVAL, pool, request, its replica or -1)."""
 Progress = Callable[[float], None]
+MOST_EVENTS = 10_000_000
+"""Most events of one run, of which a request has three to five, and servers that preempt all the time any number. A
+choice: twice those of a million requests, a quarter of an hour where Python follows them."""
 REPORTS = 100
 """Most calls of a progress function in one run."""
 
@@ -194,7 +197,7 @@ class _EventLoop:
         self.transfer_request_s = costs.transfer_request_s if deployment.is_disaggregated else 0.0
         self.link = _Link(deployment, traffic.inputs) if deployment.is_disaggregated else None
         self.arrived_s = np.full(traffic.inputs.size, np.nan)
-        self.count, self.ended = traffic.inputs.size, 0
+        self.count, self.ended, self.happened = traffic.inputs.size, 0, 0
         self.progress = progress
         self.sent_s = array("d", traffic.sent_s.tobytes())
         self.next_request: list[int] = [] if traffic.follow_up is None else traffic.follow_up.next_request.tolist()
@@ -212,6 +215,7 @@ class _EventLoop:
         ]
         heapify(events)
         while events:
+            self._count_events(1)
             now_s = events[0][0]
             woken: dict[tuple[int, int], Replica] = {}
             while events and events[0][0] == now_s:
@@ -265,7 +269,7 @@ class _EventLoop:
             times_s = now_s[requests]
             if pool == 0 and self.admission_s:
                 times_s = admitted_s(times_s, self.admission_s)
-            follow_alone(replica, requests, times_s, ended, -(-self.count // REPORTS))
+            follow_alone(replica, requests, times_s, ended, self._count_events, -(-self.count // REPORTS))
 
     def _send_all(self, link: _Link) -> FloatArray:
         """Send every KV cache when its prompt has ended; time of arrival at the decode pool [s], NaN: none."""
@@ -379,6 +383,14 @@ class _EventLoop:
             if sent_s <= self.until_s:
                 self.sent_s[follow_up] = sent_s
                 heappush(self.events, (sent_s + self.request_s, _ARRIVAL, 0, follow_up, -1))
+
+    def _count_events(self, events: int) -> None:
+        """Raise InputError where more has happened than a run may take: what it reached says how far from its end."""
+        self.happened += events
+        if self.happened > MOST_EVENTS:
+            reached = f"{self.ended:,} of {self.count:,} requests have ended after {MOST_EVENTS:,} events"
+            fix = "simulate fewer requests, or give the servers room: they may preempt one another for ever"
+            raise InputError("simulation", "(given up)", reached, fix)
 
     def _count_ended(self, requests: int) -> None:
         """Report progress when another hundredth of all has ended."""

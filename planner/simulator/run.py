@@ -148,8 +148,8 @@ def simulate(
         this finite run, and `stable` is False.
 
     Raises:
-        InputError: an argument is out of range, a recording is shorter than `requests`, or the model, its KV cache or
-            the longest request does not fit.
+        InputError: an argument is out of range, a recording is shorter than `requests`, the model, its KV cache or the
+            longest request does not fit, or more happens than `planner.simulator.events.MOST_EVENTS`.
 
     >>> from hardware_db import load_hardware
     >>> from planner import ReplicaConfig, TokenLengths, load_llm

@@ -753,6 +753,7 @@ def follow_alone(
     requests: IntArray,
     times_s: FloatArray,
     ended: Callable[[int], None],
+    happened: Callable[[int], None],
     every: int,
 ) -> None:
     """Take a replica through its arrivals until it has nothing left to do.
@@ -762,6 +763,7 @@ def follow_alone(
         requests: that reach it, in order of arrival, shape (n,).
         times_s: when they do [s], rising, shape (n,).
         ended: called with how many requests have ended since it was called last.
+        happened: called with how many runs of steps there were since it was called last, at least every `NOTES`.
         every: so many requests, at the latest.
     """
     rules, ledger, clock, memory = replica.rules, replica.ledger, replica.clock, replica.rules.memory
@@ -806,6 +808,7 @@ def follow_alone(
             replica.runs.frombytes(room.runs[: state.runs].tobytes())
             replica.gaps.frombytes(room.gaps[: state.gaps].tobytes())
             ended(int(state.ended))
+            happened(int(state.runs))
             state.runs = state.gaps = state.ended = 0
         else:
             _answer(wanted, clock, times)

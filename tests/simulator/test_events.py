@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from hardware_db import EngineCosts
-from planner.core import Metric
+from planner.core import InputError, Metric
 from planner.engine import ReplicaConfig, Schedule
 from planner.serving import Deployment, KvTransfer, Pool, Role, Router, sent_s
 from planner.serving.types import TRANSFER_SHARE
-from planner.simulator import simulate
+from planner.simulator import events, simulate
 from planner.simulator.events import run_events
 from planner.simulator.traffic import DrawnTraffic, draw
 from planner.workload import ArrivalProcess, ClosedLoop, RequestClass, TokenLengths, Workload
@@ -28,6 +28,25 @@ from tests.simulator_oracle import (
     uniform,
     with_kv_tokens,
 )
+
+# ------------------------------------------------------------------------------------- budget
+
+
+@pytest.mark.parametrize("router", [Router.ROUND_ROBIN, Router.LEAST_REQUESTS])
+def test_a_run_of_too_many_events_says_how_far_it_came(router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In compiled code and event by event: servers that preempt all the time need not end."""
+    deployment = Deployment.mixed(replica(), 2)
+    deployment = deployment.model_copy(
+        update={"pools": tuple(pool.model_copy(update={"router": router}) for pool in deployment.pools)}
+    )
+    workload = Workload.of(5.0, TokenLengths.constant(500, 2000))
+    whole = simulate(deployment, workload, requests=300)
+    monkeypatch.setattr(events, "MOST_EVENTS", 300)
+    with pytest.raises(InputError, match=r"of 330 requests have ended after 300 events"):
+        simulate(deployment, workload, requests=300)
+    monkeypatch.setattr(events, "MOST_EVENTS", 100_000)
+    assert simulate(deployment, workload, requests=300).e2e.mean_s == whole.e2e.mean_s
+
 
 # ------------------------------------------------------------------------------------- closed loops
 
