@@ -16,7 +16,7 @@ from functools import partial
 from threadpoolctl import threadpool_limits
 
 from hardware_db import HardwareDb, load_hardware, with_own_hardware
-from planner.core import made_later
+from planner.core import made_later, money, percent
 from planner.fleet.alternatives import alternatives_of
 from planner.fleet.cascades import cascade_services
 from planner.fleet.confidence import as_estimated, confidence_of, deviations_of, rate_factors, slow_rule
@@ -47,10 +47,12 @@ from planner.fleet.types import (
 from planner.fleet.verification import agreements, replayed_targets, simulated_long_enough, target_checks
 from planner.optimizer import Allocation, FleetProblem, SolveStatus
 from planner.search import Rejection, ShiftRule
-from planner.supply import region_notes, spot_shortfalls, with_all_owned
+from planner.supply import commitment_notes, region_notes, spot_shortfalls, with_all_owned
 from planner.traffic import CascadePoint, Service
 from planner.workload import RecordedArrivals
 
+LESS_CONFIDENCE = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99)
+"""Confidences that are looked at where the one asked for leaves no fleet. A choice: as fine as it is sure."""
 MAX_TIGHTENINGS = 3
 """Times that a fleet which does not hold with the probability asked for is planned again. A choice; it then stands as
 it is and says with which it does."""
@@ -114,9 +116,9 @@ def _plan(
     result, deviations = _search_with_confidence(request, hardware, progress, simulate, known)
     if isinstance(result.outcome, NoFleet):
         corrections = result.search.columns.corrections(known.traffic, (), deviations) if simulate else None
-        return _infeasible_plan(
-            result.search, result.outcome, time.perf_counter() - started, corrections
-        ), result.search
+        found = _infeasible_plan(result.search, result.outcome, time.perf_counter() - started, corrections)
+        why = _what_confidence_forbids(request, hardware, progress, known) if simulate else ()
+        return replace(found, diagnosis=(*found.diagnosis[:1], *why, *found.diagnosis[1:])), result.search
     search, fleet, slow = result.search, result.outcome, result.outcome.deployments
     slow_targets = target_checks(slow, search.slos)
     fleet = replace(fleet, deployments=_as_estimated(search, fleet.deployments, simulate))
@@ -195,6 +197,7 @@ def described_plan(
                 *(() if given else joined_notes((one.family for one in search.columns.all), market.sites, hardware)),
                 *supply.assumptions,
                 *region_notes(request.search.skus, request.prices, hardware),
+                *commitment_notes(request.search.skus, request.prices, hardware),
                 *gap_notes(targets, deployments),
                 *search.columns.expectations,
             ),
@@ -437,6 +440,30 @@ def _infeasible_plan(search: FleetSearch, outcome: NoFleet, elapsed_s: float, co
         simulated=corrections is not None,
         corrections=corrections,
     )
+
+
+def _what_confidence_forbids(
+    request: PlanRequest, hardware: HardwareDb, progress: Progress, known: Corrections
+) -> tuple[str, ...]:
+    """A line with the most confidence for which there is a fleet by theory, where less than asked leaves one."""
+
+    def cost_at(confidence: float) -> float:
+        deviations = deviations_of(confidence)
+        outcome = _search_with_spot_reserve(request, hardware, progress, False, deviations, known).outcome
+        return math.inf if isinstance(outcome, NoFleet) else outcome.allocation.cost_usd_per_hour
+
+    lower = [confidence for confidence in LESS_CONFIDENCE if confidence < request.confidence]
+    costs = {confidence: cost_at(confidence) for confidence in lower[:1]}
+    if not lower or math.isinf(costs[lower[0]]):
+        return ()
+    first, beyond = 0, len(lower)
+    while beyond - first > 1:
+        middle = (first + beyond) // 2
+        costs[lower[middle]] = cost_at(lower[middle])
+        first, beyond = (first, middle) if math.isinf(costs[lower[middle]]) else (middle, beyond)
+    asked, most = (percent(each) for each in (request.confidence, lower[first]))
+    fleet = f"by theory {money(costs[lower[first]])} USD/hour buy a fleet at confidence={lower[first]:g}"
+    return (f"the confidence asked for is what leaves none, {asked} where {most} would do: {fleet}",)
 
 
 SCENARIO_FIELDS = (

@@ -7,7 +7,14 @@ and what a fleet of them costs (`resources`), and where they are bought together
 
 from planner.supply.availability import SPOT, replicas_that_may_fail
 from planner.supply.price_lists import PriceList, prices_csv, read_prices, told_sku, with_prices
-from planner.supply.prices import OWN_PRICE_SOURCE, OWNED, is_committed, offered_prices, region_notes
+from planner.supply.prices import (
+    OWN_PRICE_SOURCE,
+    OWNED,
+    commitment_notes,
+    is_committed,
+    offered_prices,
+    region_notes,
+)
 from planner.supply.resources import (
     Supply,
     build_supply,

@@ -41,6 +41,10 @@ OWNED = "owned"
 """Name of the purchase of one's own GPUs, beside the commitments of price lists."""
 
 
+RESERVED = "reserved"
+"""Commitment of prices whose term is not stated."""
+
+
 def is_committed(commitment: str) -> bool:
     """Is what is bought under this commitment paid for the whole horizon, used or not?
 
@@ -310,6 +314,24 @@ def watts_per_gpu(sku: GpuSku, owned: OwnedGpus | None = None) -> float:
         bound = f"no power of {sku.id} is published that could stand in"
         raise InputError(f"prices.owned.{sku.id}.watts", None, bound, "give the watts of one GPU")
     return sku.tdp_watts.value
+
+
+def commitment_notes(skus: Iterable[str], policy: PricePolicy, hardware: HardwareDb) -> tuple[str, ...]:
+    """Reserved prices whose term nobody states, where only reservations of a stated term are asked for, in sentences.
+
+    >>> from hardware_db import load_hardware
+    >>> print(*commitment_notes(["b200-sxm"], PricePolicy(commitments=("reserved_1yr",)), load_hardware()))
+    b200-sxm reserved at 5.10 USD/h (Hyperstack) is left out: its term is not stated; prices.commitments takes reserved
+    """
+    if RESERVED in policy.commitments or not any(map(is_committed, policy.commitments)):
+        return ()
+    notes = []
+    listed = {price.sku for price in hardware.prices if price.commitment == RESERVED}
+    for sku in (sku for sku in dict.fromkeys(skus) if sku in listed):
+        if prices := _usable_prices(sku, RESERVED, policy, hardware):
+            offer = f"{sku} {RESERVED} at {prices[0].usd_per_gpu_hour:.2f} USD/h ({prices[0].provider})"
+            notes.append(f"{offer} is left out: its term is not stated; prices.commitments takes {RESERVED}")
+    return tuple(notes)
 
 
 def region_notes(skus: Iterable[str], policy: PricePolicy, hardware: HardwareDb) -> tuple[str, ...]:

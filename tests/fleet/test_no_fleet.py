@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from planner.fleet import Plan, plan
 from planner.fleet import search as module
 from planner.scenario import load_scenario
-from tests.builders import SMALL_CHAT
+from tests.builders import SMALL_CHAT, small_request
 
 CHAT = (*SMALL_CHAT, "search.skus=[b200-sxm]", "search.tp=[1]", "confidence=0.5")
 
@@ -53,3 +55,22 @@ def test_the_budget_that_is_said_to_be_enough_is() -> None:
     assert by_theory.cost is not None and by_theory.cost.usd_per_hour < enough
     bought = planned(*traffic, f"limits.budget_usd_per_hour={enough}")
     assert bought.cost is not None and bought.cost.usd_per_hour == pytest.approx(enough)
+
+
+def test_where_less_confidence_leaves_a_fleet_it_is_said_and_planned_so() -> None:
+    """As many GPUs carry the traffic as step times are estimated, and not on those of nine runs in ten."""
+    space = {"skus": ["h100-sxm"], "modes": ["mixed"], "tp": [1], "calibrated": True}
+    asked = {"workload": {"rate_per_s": 120.0}, "search": space}
+    estimated = plan(small_request(**asked, confidence=0.5), simulate=False, alternatives=False)
+    request = small_request(**asked, limits={"gpus": dict(estimated.gpus)})
+    none = plan(request, alternatives=False)
+    assert not none.feasible
+    (line,) = (line for line in none.diagnosis if "the confidence asked for" in line)
+    found = re.search(r"by theory ([\d.]+) USD/hour buy a fleet at confidence=([\d.]+)$", line)
+    assert found is not None and 0.5 <= float(found[2]) < 0.9
+    less, more = (
+        plan(request.model_copy(update={"confidence": confidence}), simulate=False, alternatives=False)
+        for confidence in (float(found[2]), float(found[2]) + 0.1)
+    )
+    assert less.cost is not None and less.cost.usd_per_hour == pytest.approx(float(found[1]), abs=0.005)
+    assert not more.feasible

@@ -14,7 +14,7 @@ from scipy.stats import binom
 from hardware_db import Price, is_cited, select_price
 from hardware_db.loader import _read_prices
 from planner.core import HOURS_PER_MONTH, InputError
-from planner.supply import OwnedGpus, SpotTerms, build_supply, is_committed, offered_prices
+from planner.supply import OwnedGpus, SpotTerms, build_supply, commitment_notes, is_committed, offered_prices
 from planner.supply.availability import least_spot_instances, spot_availability, spot_usable_share
 from planner.supply.prices import HOURS_PER_YEAR, PriceProblem, owned_usd_per_gpu_hour, price_notes
 from tests.markets import DAY, DB, db_with, limits, make_price, only, policy
@@ -238,3 +238,15 @@ def test_share_of_large_spot_fleets_tends_to_the_availability() -> None:
 def test_spot_needs_terms() -> None:
     with pytest.raises(InputError, match=r"^prices\.spot = None: spot capacity goes away.*Fix: give interruptions"):
         offered_prices("h100-sxm", policy(commitments=("spot",)), DB)
+
+
+def test_a_reservation_without_a_term_is_named_where_a_term_is_asked_for() -> None:
+    vague = make_price(provider="Hyperstack", commitment="reserved", usd_per_gpu_hour=2.72)
+    market = db_with(vague, make_price(provider="Lambda", commitment="reserved_1yr", usd_per_gpu_hour=3.0))
+    asked = policy(commitments=("reserved_1yr",))
+    assert vague not in offered_prices("h100-sxm", asked, market)
+    (note,) = commitment_notes(["h100-sxm"], asked, market)
+    assert note.startswith("h100-sxm reserved at 2.72 USD/h (Hyperstack) is left out") and "takes reserved" in note
+    taken = policy(commitments=("reserved_1yr", "reserved"))
+    assert vague in offered_prices("h100-sxm", taken, market)
+    assert commitment_notes(["h100-sxm"], taken, market) == commitment_notes(["h100-sxm"], policy(), market) == ()
