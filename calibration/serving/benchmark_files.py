@@ -701,7 +701,7 @@ def _mlperf_run(node: _JsonNode, name: str) -> BenchmarkRun | str:
 
 
 _SUCCESS, _STAGE = "metrics.{}.successful.mean", "successes.{}"
-_FLAT: Mapping[str, tuple[str, ...]] = {
+_FLAT: dict[str, tuple[str, ...]] = {
     "e2e_s": ("mean_e2el_ms:0.001", "mean_e2e_latency_ms:0.001"),
     "duration_s": ("duration",),
     "requests_per_s": ("request_throughput",),

@@ -226,7 +226,7 @@ class CommonOptions:
         report: Callable[[], Report] | str,
         document: Callable[[], Mapping[str, Any]],
         page: Callable[[], Report] | None = None,
-        *more: tuple[str | None, Callable[[], str]],
+        *more: tuple[str | None, Callable[[], str | bytes]],
     ) -> None:
         """Print the report and write the document, the page and what else was asked for (see `deliver`)."""
         pages = [] if page is None else [(self.md_file, lambda: page().markdown)]
@@ -340,15 +340,19 @@ def shown_text(text: str) -> str:
     return text.translate({code: " " for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n"})
 
 
-def write(file: str | None, text: Callable[[], str]) -> None:
+def write(file: str | None, text: Callable[[], str | bytes]) -> None:
     """Write what was asked for, to a file or to stdout."""
     if file == STDOUT:
-        sys.stdout.write(shown_text(text()))
+        content = text()
+        if isinstance(content, str):
+            sys.stdout.write(shown_text(content))
+        else:
+            sys.stdout.buffer.write(content)
     elif file is not None:
         write_text(file, text())
 
 
-def deliver(report: Callable[[], Report] | str, *outputs: tuple[str | None, Callable[[], str]]) -> None:
+def deliver(report: Callable[[], Report] | str, *outputs: tuple[str | None, Callable[[], str | bytes]]) -> None:
     """Write the outputs that were asked for, each a file and its text; print the report unless one goes to stdout.
 
     A report that is a text is one line, however long.

@@ -30,7 +30,7 @@ from planner.cli.base import (
 from planner.core import InputError
 
 if TYPE_CHECKING:
-    from calibration import Scoreboard, ServingPoint, StartupLog, benchmark_files
+    from calibration import RefusedRun, Scoreboard, ServingPoint, StartupLog, benchmark_files
     from hardware_db import HardwareDb
     from planner.engine import StartUp
 
@@ -94,6 +94,7 @@ def validate(
     if markdown_file is not None:
         scoreboard.text_around_marks(markdown_file)
     remarks: tuple[str, ...] = ()
+    runs: tuple[ServingPoint | RefusedRun, ...]
     if points.suffix.lower() in (".json", ".jsonl", ".txt"):
         runs, remarks = _own_runs(points, engine, model, sku, tp, precision, served_name)
     else:

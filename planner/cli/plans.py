@@ -57,6 +57,12 @@ def plan(
         str | None,
         typer.Option("--lp", metavar="FILE", help="Write the integer program to FILE.lp or FILE.mps; - for stdout."),
     ] = None,
+    xlsx_file: Annotated[
+        str | None,
+        typer.Option(
+            "--xlsx", metavar="FILE", help="Write an Excel workbook; costs are formulas of GPUs x price x hours."
+        ),
+    ] = None,
 ) -> None:
     """Plan the best fleet that meets the targets of a scenario.
 
@@ -80,11 +86,11 @@ def plan(
     take; exit code 3: it misses a target, or holds with less than the confidence asked for.
     """
     from planner.fleet import deployment_in_words
-    from planner.report import growth, plan_summary, plan_to_dict, terminal
+    from planner.report import growth, plan_summary, plan_to_dict, plan_workbook, terminal
     from planner.report import plan as plan_report
     from planner.scenario import build_request, file_references, read_scenario
 
-    options.check_outputs(lp_file)
+    options.check_outputs(lp_file, xlsx_file)
     if details and quiet:
         raise InputError("--details, --quiet", "both", "exclude each other", "give one of them")
     if fleet is not None and lp_file is not None:
@@ -94,7 +100,8 @@ def plan(
     content, folder = read_scenario(scenario, options.assignments or ())
     request = build_request(content, folder)
     hardware = options.hardware(request)
-    are_read = not quiet or options.json_file is not None or options.md_file is not None
+    files = (options.json_file, options.md_file, xlsx_file)
+    are_read = not quiet or any(file is not None for file in files)
     with terminal.progress() as say:
         if fleet is None:
             programs: list[FleetProblem] = []
@@ -114,6 +121,7 @@ def plan(
         lambda: plan_to_dict(result),
         lambda: plan_report.page(result),
         (lp_file, lambda: _program_text(programs[0], request.objective, Path(lp_file or "").suffix or ".lp")),
+        (xlsx_file, lambda: plan_workbook(result)),
     )
     if not result.feasible or (fleet is not None and not _holds(result)):
         raise typer.Exit(INFEASIBLE)

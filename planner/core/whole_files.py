@@ -71,12 +71,12 @@ def _new_file(folder: Path) -> Path:
 # --- files that a user names ----------------------------------------------------------------------------------------
 
 
-def write_text(path: str | Path, text: str) -> None:
-    """Write text to a file as UTF-8, whole or not at all. Raises InputError when it cannot be written, naming why."""
+def write_text(path: str | Path, text: str | bytes) -> None:
+    """Write text (as UTF-8) or bytes to a file, whole or not at all. Raises InputError when it cannot be written."""
     write_texts({path: text})
 
 
-def write_texts(texts: Mapping[str | Path, str]) -> None:
+def write_texts(texts: Mapping[str | Path, str | bytes]) -> None:
     """Write texts to files, as `write_text` each: all of them, or none."""
     for path in texts:
         require_writable(path)

@@ -186,7 +186,6 @@ _USUAL |= {Feature.INTERLEAVED}
 
 def _usual_family(row: Mapping[str, str]) -> ModelFamily:
     """A family as its row of ``decoder_families.csv`` says; an empty cell: as its fields say, or as Llama has it."""
-    biases = {name: row[name] == "yes" if row.get(name) else name for name in ("qkv_bias", "output_bias")}
     named_norm = row.get("qk_norm")
     return ModelFamily(
         partial(
@@ -196,7 +195,8 @@ def _usual_family(row: Mapping[str, str]) -> ModelFamily:
         ),
         usual_attentions,
         AttentionTraits(
-            **biases,
+            qkv_bias=row["qkv_bias"] == "yes" if row.get("qkv_bias") else "qkv_bias",
+            output_bias=row["output_bias"] == "yes" if row.get("output_bias") else "output_bias",
             qk_norm=QkNorm(named_norm or QkNorm.SHARED),
             qk_norm_flag=None if named_norm else "use_qk_norm",
             sinks=row.get("sinks") == "yes",

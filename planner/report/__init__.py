@@ -37,3 +37,4 @@ from planner.report.plan import (
 )
 from planner.report.records import evaluation_to_dict, plan_schema, plan_to_dict
 from planner.report.robustness import target_name
+from planner.report.workbook import plan_workbook

@@ -70,8 +70,10 @@ GPU_COUNTS = ("gpus_per_instance", "num_gpus", "gpu_count", "gpus", "accelerator
 """Columns of the GPUs of a machine."""
 _FORMS = frozenset({"sxm", "pcie", "nvl", "mega"})
 """Words of a GPU's name that tell forms apart whose prices differ."""
-MORE_CLOUDS = ("cudo", "do", "fluidstack", "hyperbolic", "ibm", "paperspace", "primeintellect", "scp", "seeweb")
-MORE_CLOUDS += ("shadeform", "vast", "vsphere")
+MORE_CLOUDS = (
+    *("cudo", "do", "fluidstack", "hyperbolic", "ibm", "paperspace", "primeintellect", "scp", "seeweb"),
+    *("shadeform", "vast", "vsphere"),
+)
 """Further clouds of SkyPilot, as its catalog calls them (docs.skypilot.co, "Installation")."""
 _VERSIONS = re.compile(r"v\d+")
 """Folder above those of the clouds in SkyPilot's catalog."""
@@ -440,8 +442,8 @@ def _column(name: str) -> str:
 def _lists_of_offers(document: Mapping[str, object]) -> Iterator[list[object]]:
     """Lists of objects that name a GPU, one level down."""
     for value in document.values():
-        objects = isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
-        if objects and {_column(key) for key in value[0]} & {*GPU_NAMES}:
+        first = value[0] if isinstance(value, list) and value else None
+        if isinstance(value, list) and isinstance(first, Mapping) and {_column(key) for key in first} & {*GPU_NAMES}:
             yield value
 
 

@@ -55,8 +55,10 @@ STATUS_NAMES = ("status", "statuscode", "httpstatus", "level")
 MAX_NESTING = 5
 """Objects inside objects that are searched: response.body.usage.prompt_tokens_details.cached_tokens."""
 
-_USAGE_HOLDERS = ("", "usage", "responseusage", "responsebodyusage", "bodyusage", "messageusage", "usagedetails")
-_USAGE_HOLDERS += ("request", "attributesgenaiusage")
+_USAGE_HOLDERS = (
+    *("", "usage", "responseusage", "responsebodyusage", "bodyusage", "messageusage", "usagedetails"),
+    *("request", "attributesgenaiusage"),
+)
 _TIME_HOLDERS = ("", "response", "responsebody", "body", "message", "request")
 _FULL_NAMES: dict[str, tuple[str, ...]] = {
     "time": tuple(holder + name for holder in _TIME_HOLDERS for name in TIME_NAMES),

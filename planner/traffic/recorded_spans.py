@@ -72,7 +72,7 @@ def _nested(document: object, *keys: str) -> Iterator[Row]:
 
 def _attributes(entries: object) -> dict[str, object]:
     """What is known among attributes: a list of keys and (typed) values, or an object."""
-    pairs = entries.items() if isinstance(entries, dict) else ()
+    pairs: list[tuple[object, object]] = list(entries.items()) if isinstance(entries, dict) else []
     if isinstance(entries, list):
         pairs = [(entry.get("key"), entry.get("value")) for entry in entries if isinstance(entry, dict)]
     found: dict[str, object] = {}
