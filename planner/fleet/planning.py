@@ -32,7 +32,7 @@ from planner.fleet.notes import (
     known_hit_warnings,
     plan_warnings,
 )
-from planner.fleet.program import SAME_COST, FleetSearch, search_fleet
+from planner.fleet.program import FleetSearch, search_fleet
 from planner.fleet.refinement import refined_allocation
 from planner.fleet.search import NoFleet, VerifiedFleet, find_fleet
 from planner.fleet.types import (
@@ -53,9 +53,9 @@ from planner.workload import RecordedArrivals
 
 LESS_CONFIDENCE = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99)
 """Confidences that are looked at where the one asked for leaves no fleet. A choice: as fine as it is sure."""
-MAX_TIGHTENINGS = 3
-"""Times that a fleet which does not hold with the probability asked for is planned again. A choice; it then stands as
-it is and says with which it does."""
+MAX_TIGHTENINGS = 5
+"""Times that a fleet which does not hold with the probability asked for is planned again. A choice that rarely matters:
+two do, and the last then stands as it is and says with which it does."""
 LEAST_LOOSENING = 0.3
 """Deviations that a fleet must be surer by than asked for to be planned again with fewer. A choice: where decodes,
 prompts and hosts matter alike, all of them slow at once is less likely than any of them."""
@@ -257,37 +257,43 @@ def _search_with_confidence(
 ) -> tuple[_SearchResult, float]:
     """The fleet, planned with slower step times until it holds with the probability asked for; and with which it does.
 
-    One that is surer than asked is planned once more with fewer deviations; it stays unless that is cheaper and enough.
+    One that is surer than asked is planned once more with fewer deviations. Of all fleets seen that are sure enough the
+    cheapest is taken, of equally cheap ones the surest; none that falls short, by however little, as long as one is.
 
-    Of plans by theory alone (many in a row) only the first is made. If confidence falls short by less than its sampling
-    error, a safer plan is preferred only at equal cost. The second value returned is the deviations that the fleet was
-    planned with beyond those asked for.
+    Of plans by theory alone (many in a row) only the first is made. The second value returned is the deviations that
+    the fleet was planned with beyond those asked for.
     """
     asked = deviations_of(request.confidence)
     more = known.deviations if asked else 0.0
+    seen: list[tuple[_SearchResult, float]] = []
 
     def found_with(deviations: float) -> _SearchResult:
         result = _search_with_spot_reserve(request, hardware, progress, simulate, deviations, known)
-        return _with_confidence(result, request, progress) if simulate else result
+        seen.append((_with_confidence(result, request, progress) if simulate else result, deviations - asked))
+        return seen[-1][0]
 
     result = found_with(asked + more)
-    nearly: tuple[_SearchResult, float] | None = None
     for tightened in range(MAX_TIGHTENINGS + 1):
         confidence = result.confidence
-        if confidence is None:
+        if confidence is None or not asked:
             break
         if tightened == 0 and asked > 0.0 and (surer := deviations_of(confidence.least) - asked) > LEAST_LOOSENING:
-            fewer = (asked + more) * surer / (asked + surer)
-            if _replicas(result) >= LOOSENED_FROM and _is_enough(looser := found_with(asked + more - fewer), result):
-                return looser, more - fewer
+            if _replicas(result) >= LOOSENED_FROM:
+                found_with(asked + more - (asked + more) * surer / (asked + surer))
             break
-        if not asked or nearly is not None or confidence.holds >= request.confidence or tightened == MAX_TIGHTENINGS:
+        if confidence.holds >= request.confidence or tightened == MAX_TIGHTENINGS:
             break
-        if confidence.holds >= request.confidence - confidence.error:
-            nearly = result, more
         more += max(asked - deviations_of(confidence.least), LEAST_TIGHTENING)
         result = found_with(asked + more)
-    return (result, more) if nearly is None or _is_surer(result, nearly[0]) else nearly
+    enough = [one for one in seen if one[0].confidence is not None and one[0].confidence.holds >= request.confidence]
+    return min(enough, key=_cost_then_doubt) if enough and asked else seen[-1]
+
+
+def _cost_then_doubt(found: tuple[_SearchResult, float]) -> tuple[float, float]:
+    """What a fleet costs, but for the solver's rounding, and with which probability it misses."""
+    outcome, confidence = found[0].outcome, found[0].confidence
+    cost = math.inf if isinstance(outcome, NoFleet) else outcome.allocation.cost_usd_per_hour
+    return round(cost, 6), 1.0 if confidence is None else 1.0 - confidence.holds
 
 
 def _with_confidence(result: _SearchResult, request: PlanRequest, progress: Progress) -> _SearchResult:
@@ -306,23 +312,6 @@ def _replicas(result: _SearchResult) -> int:
     if isinstance(result.outcome, NoFleet):
         return 0
     return sum(pool.replicas for planned in result.outcome.deployments for pool in planned.deployment.pools)
-
-
-def _is_enough(result: _SearchResult, than: _SearchResult) -> bool:
-    """True if a fleet holds with the probability asked for and costs less than another."""
-    one, other, sure = result.outcome, than.outcome, result.confidence
-    if isinstance(one, NoFleet) or isinstance(other, NoFleet) or sure is None or sure.holds < sure.asked:
-        return False
-    return one.allocation.cost_usd_per_hour < other.allocation.cost_usd_per_hour * (1.0 - SAME_COST)
-
-
-def _is_surer(result: _SearchResult, than: _SearchResult) -> bool:
-    """True if a fleet holds with a higher probability than another and costs no more."""
-    one, other = result.outcome, than.outcome
-    if isinstance(one, NoFleet) or isinstance(other, NoFleet) or result.confidence is None or than.confidence is None:
-        return False
-    is_as_cheap = one.allocation.cost_usd_per_hour <= other.allocation.cost_usd_per_hour * (1.0 + SAME_COST)
-    return is_as_cheap and result.confidence.holds > than.confidence.holds
 
 
 def _factors_for_fewer(
