@@ -205,6 +205,7 @@ class TestPlans:
         self, fleets: list[tuple[float, float]], taken: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Fleets made up, in the order in which they are found."""
+        asked = base().request.model_copy(update={"confidence": 0.9})
         base_result, left = planning._SearchResult(cast(Any, None), cast(Any, None), None), iter(fleets)
 
         def found(*_: object) -> planning._SearchResult:
@@ -216,8 +217,7 @@ class TestPlans:
         monkeypatch.setattr(planning, "_search_with_spot_reserve", found)
         monkeypatch.setattr(planning, "_with_confidence", lambda result, *_: result)
         monkeypatch.setattr(planning, "_replicas", lambda _: 8)
-        known = Corrections(traffic=traffic_kind(base().request.workload))
-        asked = base().request.model_copy(update={"confidence": 0.9})
+        known = Corrections(traffic=traffic_kind(asked.workload))
         result, _ = planning._search_with_confidence(asked, load_hardware(), lambda _: None, True, known)
         assert result.confidence is not None and result.confidence.holds == fleets[taken][0]
         assert next(left, None) is None
