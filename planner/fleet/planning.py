@@ -135,6 +135,7 @@ def _plan(
         alternatives=others,
         elapsed_s=time.perf_counter() - started,
         flat_usd_per_hour=_flat_usd_per_hour(search),
+        passed_over=fleet.passed_over,
         escalated=point.escalated if point else None,
         confidence=result.confidence,
         slow_targets=slow_targets,

@@ -60,7 +60,7 @@ class VerifiedFleet:
     Attributes:
         allocation: the program's last answer.
         deployments: what it became, evaluated and simulated; after `MAX_ROUNDS` some may still miss a target.
-        passed_over: cost or rate of the best fleet where a simpler one was taken, in words; else empty.
+        passed_over: the best fleet by theory where a simpler one was taken, in words; else empty.
     """
 
     allocation: Allocation
@@ -227,17 +227,23 @@ def _trial(search: FleetSearch, simulate: bool, held: VerifiedFleet | None) -> _
         deployments, violations = _verify(search, groups, search.request.simulated_requests)
     if not deployments:
         return NoFleet(allocation)
-    passed_over = _passed_over(search.request.objective, cheapest, allocation)
+    passed_over = _passed_over(search, cheapest, allocation)
     return _Trial(VerifiedFleet(allocation, deployments, passed_over), groups, violations)
 
 
-def _passed_over(objective: Objective, best: Allocation, chosen: Allocation) -> str:
-    """Cost or rate of the best fleet, where one that is simpler to run was taken."""
-    if objective is Objective.MIN_COST:
+def _passed_over(search: FleetSearch, best: Allocation, chosen: Allocation) -> str:
+    """GPUs of the best fleet and what it costs or serves, where one that is simpler to run was taken."""
+    counts: dict[str, float] = {}
+    for column in search.chosen(best):
+        for sku, gpus in column.gpus.items():
+            counts[sku] = counts.get(sku, 0.0) + gpus * max(best.units[column.name])
+    fleet = " + ".join(f"{count:,.0f} x {sku}" for sku, count in counts.items())
+    if search.request.objective is Objective.MIN_COST:
         is_dearer = chosen.cost_usd_per_hour > best.cost_usd_per_hour * (1.0 + SAME_COST)
-        return f"{best.cost_usd_per_hour:.2f} USD/hour" if is_dearer else ""
+        return f"{fleet} for {best.cost_usd_per_hour:.2f} USD/hour" if is_dearer else ""
     is_less = (chosen.objective or 0.0) < (best.objective or 0.0) * (1.0 - SAME_COST)
-    return f"{significant(best.rate_per_s)} requests/s for {best.cost_usd_per_hour:.2f} USD/hour" if is_less else ""
+    served = f"{significant(best.rate_per_s)} requests/s for {best.cost_usd_per_hour:.2f} USD/hour"
+    return f"{fleet}, {served}" if is_less else ""
 
 
 def _wanted(search: FleetSearch, allocation: Allocation) -> Groups:

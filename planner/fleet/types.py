@@ -479,6 +479,7 @@ class Plan:
         bought: GPUs by purchase option.
         schedule: the fleet in each period of a demand profile; empty without one.
         flat_usd_per_hour: cost of the best fleet that never changes size; None without a profile.
+        passed_over: the best fleet by theory, where one that is measured or simpler was taken, in words; else empty.
         dominated: configurations that another stands in for.
         escalated: of a cascade, the share of requests the large model answers; None without one.
         simulated: whether the deployments were simulated.
@@ -509,6 +510,7 @@ class Plan:
     bought: tuple[BoughtGpus, ...] = ()
     schedule: tuple[ScheduledPeriod, ...] = ()
     flat_usd_per_hour: float | None = None
+    passed_over: str = ""
     dominated: tuple[Dominated, ...] = ()
     escalated: float | None = None
     simulated: bool = True

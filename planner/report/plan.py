@@ -116,6 +116,8 @@ def headline(plan: Plan) -> str:
     held = held if all(check.met for check in plan.targets) else "NOT all targets held"
     held = ", ".join(filter(None, (held, confidence_words(plan))))
     cost = f"{money(plan.cost.usd_per_hour)} USD/hour{bought_words(plan)}"
+    if plan.passed_over:
+        cost += f", preferred to {plan.passed_over} by theory (search.simplicity)"
     return f"Serve {traffic_words(plan)} on {fleet}: {cost}; {latencies}; {held}; {_calibration_words(plan)}."
 
 

@@ -16,6 +16,7 @@ from planner.fleet.program import FleetSearch, search_fleet
 from planner.fleet.refinement import refined_allocation
 from planner.fleet.sites import bound_at, gpu_seconds_per_request, usd_s_per_request
 from planner.optimizer import Allocation, Objective, SolveStatus
+from planner.report import headline
 from planner.scenario import load_scenario
 from tests.builders import ONE_GPU_REPLICAS, SMALL_CHAT
 
@@ -157,6 +158,11 @@ def test_what_is_not_measured_must_be_cheaper_by_more_than_a_tie() -> None:
     tie = planned(*both, near, "search.simplicity=0.1")
     assert skus(tie) == {"b200-sxm"}
     assert any("was passed over for one that is measured" in note for note in tie.assumptions)
+    cheapest = planned(*both, near, exactly)
+    (count,) = (count for sku, count in cheapest.gpus.items() if sku == "mi300x")
+    passed_over = f"{count} x mi300x"
+    assert passed_over in tie.passed_over and f"for {usd_per_hour(cheapest):.2f} USD/hour" in tie.passed_over
+    assert f"preferred to {tie.passed_over}" in headline(tie) and not cheapest.passed_over
     assert "mi300x" in skus(planned(*both, far, "search.simplicity=0.1"))
 
 
