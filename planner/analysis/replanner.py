@@ -127,7 +127,7 @@ def outcome_of(plan: Plan) -> PlanOutcome:
     pools = [pool for planned in plan.deployments for pool in planned.predicted.pools]
     return PlanOutcome(
         status=plan.status.value,
-        fleet=" + ".join(planned.deployment.summary for planned in plan.deployments),
+        fleet=plan.summary,
         gpus=plan.gpus,
         usd_per_hour=plan.cost.usd_per_hour,
         rate_per_s=sum(planned.workload.arrivals.rate_per_s for planned in plan.deployments),

@@ -239,9 +239,10 @@ def _costs_more(one: Allocation, other: Allocation) -> bool:
 def _fleet_summary(used: Sequence[Column], allocation: Allocation, period: int, *, with_formats: bool) -> str:
     """E.g. ``4 x h100-sxm TP2 mixed``: what runs then; pools that differ in engine settings only count together."""
     counts: dict[str, int] = {}
+    several = len({column.service for column in used}) > 1
     for column in used:
         config = (column.member or column.family.members[0]).config
-        pool = f"{config.label} {column.family.role}"
+        pool = f"{config.label} {column.family.role}{f' for {column.service}' * several}"
         if with_formats:
             pool += f" in {format_words(config.llm, config.precision)}, KV {config.precision.kv_cache}"
         counts[pool] = counts.get(pool, 0) + allocation.units[column.name][period] * column.replicas

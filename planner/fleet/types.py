@@ -581,6 +581,18 @@ class Plan:
         return tuple(pool for planned in self.deployments for pool in planned.deployment.pools)
 
     @property
+    def for_service(self) -> tuple[str, ...]:
+        """Words after each deployment that say which model it serves; empty where there is only one."""
+        services = [planned.service for planned in self.deployments]
+        return tuple(f" for {name}" if len(set(services)) > 1 else "" for name in services)
+
+    @property
+    def summary(self) -> str:
+        """Pools in words, e.g. ``7 x b200-sxm TP1 mixed``; empty without a fleet."""
+        named = zip(self.deployments, self.for_service, strict=True)
+        return " + ".join(f"{planned.deployment.summary}{words}" for planned, words in named)
+
+    @property
     def deployment_names(self) -> tuple[str, ...]:
         """What tells each deployment from the others: its model, its number, or both; empty where there is only one."""
         services = [planned.service for planned in self.deployments]

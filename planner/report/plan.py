@@ -103,7 +103,8 @@ def headline(plan: Plan) -> str:
     if plan.cost is None:
         why = plan.diagnosis[0] if plan.diagnosis else f"the solver ended with {plan.status}"
         return f"No fleet serves {traffic_words(plan)}: {why}."
-    fleet = " + ".join(_pool_words(planned) for planned in plan.deployments)
+    fleets = zip(plan.deployments, plan.for_service, strict=True)
+    fleet = " + ".join(f"{_pool_words(planned)}{words}" for planned, words in fleets)
     latencies = ", ".join(
         f"{target_name(check.target, check.of)} {with_unit(check.predicted_s, check.target.metric)}"
         for check in plan.targets

@@ -87,7 +87,7 @@ class PlanSide:
     @property
     def fleet(self) -> str:
         """Its pools in words, e.g. ``7 x b200-sxm TP1 mixed``; empty without a fleet."""
-        return " + ".join(planned.deployment.summary for planned in self.plan.deployments) if self.plan else ""
+        return self.plan.summary if self.plan else ""
 
     @property
     def gpus(self) -> int:
