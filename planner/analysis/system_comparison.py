@@ -198,7 +198,7 @@ def compare(
         systems: names of `planner.analysis.systems.SYSTEMS`, or systems of one's own.
         seed: of arrivals and lengths.
         requests: simulated for each system. None: as many as `planner.simulator.simulate` plays, of a recording all.
-        usd_per_gpu_hour: price of a GPU [USD/h]; by default the cheapest on-demand price listed for the SKU.
+        usd_per_gpu_hour: price of a GPU [USD/h]; by default that of the plan, else the cheapest on demand.
         rates: arrival rates [1/s] at which attainment is computed, each simulated when `simulated`; needs an `slo`.
         sustain: also find the largest rate at which the `slo` holds, by bisection with the same random numbers.
             Simulated, it is that of a run of so many requests: give several hundred per replica, for in a short run
@@ -216,6 +216,7 @@ def compare(
         slo = slo or deployment.slo
         first = _first_deployment(mixed_plan(deployment, hardware, progress))
         deployment, workload = first.deployment, workload or first.workload
+        usd_per_gpu_hour = usd_per_gpu_hour or first.usd_per_hour / deployment.gpus or None
     if workload is None:
         raise InputError("workload", "none", "a deployment alone has no traffic", "give a Workload")
     _require_comparable(deployment, workload, slo, rates, sustain=sustain)

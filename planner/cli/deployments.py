@@ -50,11 +50,12 @@ NO_SCENARIO: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """A deployment, its traffic, and the targets it is held against, if any."""
+    """A deployment, its traffic, the targets it is held against, if any, and what its plan pays [USD/GPU-hour]."""
 
     deployment: Deployment
     workload: Workload
     slo: Slo | None
+    usd_per_gpu_hour: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -369,7 +370,9 @@ def compare(
     ] = None,
     sustain: Annotated[bool, typer.Option("--sustain", help="Also: largest rate that holds the targets.")] = False,
     theory: Annotated[bool, typer.Option("--theory", help="From theory alone, without simulating.")] = False,
-    price: Annotated[float | None, typer.Option(help="USD per GPU and hour (default: cheapest listed).")] = None,
+    price: Annotated[
+        float | None, typer.Option(help="USD per GPU-hour (default: the plan's, else listed).")
+    ] = None,
     list_systems: Annotated[bool, typer.Option("--list", help="List the systems and exit.")] = False,
     csv_file: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="Write a CSV line per system.")] = None,
     plot: Annotated[str | None, typer.Option(metavar="FILE", help="Write the charts as HTML.")] = None,
@@ -411,7 +414,7 @@ def compare(
             names,
             seed=seed,
             requests=requests,
-            usd_per_gpu_hour=price,
+            usd_per_gpu_hour=setting.usd_per_gpu_hour if price is None else price,
             rates=_rates(rates),
             sustain=sustain,
             simulated=not theory,
@@ -452,5 +455,5 @@ def _planned_setting(request: PlanRequest | None, say: Callable[[str], None]) ->
         raise InputError("--sku", "(missing)", "is needed without a scenario", "give --sku or a scenario")
     result = mixed_plan(request, progress=say)
     require_fleet(result)
-    deployment = result.deployments[0]
-    return Setting(deployment.deployment, deployment.workload, request.slo)
+    first = result.deployments[0]
+    return Setting(first.deployment, first.workload, request.slo, first.usd_per_hour / first.deployment.gpus or None)
