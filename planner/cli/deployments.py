@@ -370,9 +370,7 @@ def compare(
     ] = None,
     sustain: Annotated[bool, typer.Option("--sustain", help="Also: largest rate that holds the targets.")] = False,
     theory: Annotated[bool, typer.Option("--theory", help="From theory alone, without simulating.")] = False,
-    price: Annotated[
-        float | None, typer.Option(help="USD per GPU-hour (default: the plan's, else listed).")
-    ] = None,
+    price: Annotated[float | None, typer.Option(help="USD per GPU-hour (default: the plan's, else listed).")] = None,
     list_systems: Annotated[bool, typer.Option("--list", help="List the systems and exit.")] = False,
     csv_file: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="Write a CSV line per system.")] = None,
     plot: Annotated[str | None, typer.Option(metavar="FILE", help="Write the charts as HTML.")] = None,

@@ -92,7 +92,8 @@ def _in_narrower_formats(
     own = _quiet(search, NARROWER)
     again = search_fleet(search.request, search.market, narrower, own.progress, shift_of, corrections)
     found = _alternative(again, chosen, NARROWER, "format", corrections is not None)
-    is_cheaper = (found.usd_per_hour or math.inf) < chosen.cost_usd_per_hour * (1.0 - SAME_COST)
+    paid = with_all_owned(chosen, search.market.site_of(chosen).supply).cost_usd_per_hour
+    is_cheaper = (found.usd_per_hour or math.inf) < paid * (1.0 - SAME_COST)
     serves_more = found.rate_per_s > chosen.rate_per_s * (1.0 + SAME_COST)
     return [found] if is_cheaper or serves_more else []
 
