@@ -559,10 +559,11 @@ class Plan:
 
     @property
     def paid_usd_per_gpu_hour(self) -> dict[str, float]:
-        """What an hour of a rented GPU costs by SKU id [USD], the mean over all that is bought of it."""
+        """What an hour of a rented GPU in use costs by SKU id [USD], the mean over all that is bought of it."""
         paid: dict[str, list[tuple[float, float]]] = {}
+        used = self.gpus
         for bought in self.bought:
-            if bought.price is not None and bought.usd_per_hour > 0.0:
+            if bought.sku in used and bought.price is not None and bought.usd_per_hour > 0.0:
                 held = bought.usd_per_hour / bought.usd_per_gpu_hour
                 paid.setdefault(bought.sku, []).append((bought.usd_per_hour, held))
         return {sku: sum(usd for usd, _ in each) / sum(held for _, held in each) for sku, each in paid.items()}
