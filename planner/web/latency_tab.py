@@ -87,6 +87,8 @@ def _targets(page: Page, fleet: Hashable) -> None:
 
 def verdict(plan: Plan) -> str:
     """Verdict on the targets, with the one closest to its threshold, in a sentence or two."""
+    if not plan.targets:
+        return summary.NO_TARGETS
     joint = _joint_attainments(plan)
     if joint is not None and plan.request.slo.attainment is not None:
         predicted, simulated = joint

@@ -65,8 +65,14 @@ def _drawn_fleet(page: Page) -> Any:  # noqa: ANN401 - an Altair chart
     return picture
 
 
+NO_TARGETS = "Work without targets: only how much of it is done counts."
+"""In place of what targets come to."""
+
+
 def targets_line(plan: Plan) -> str:
     """Every target with what it comes to, in a line: in simulation, or by theory until there is one."""
+    if not plan.targets:
+        return NO_TARGETS
     how = "Simulated" if plan.simulated else "By theory"
     slow = plan.slow_targets if len(plan.slow_targets) == len(plan.targets) else plan.targets
     shown = (_target_in_words(*pair, plan.simulated) for pair in zip(plan.targets, slow, strict=True))

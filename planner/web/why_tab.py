@@ -126,7 +126,8 @@ def show(page: Page) -> None:
 
 def _limits(plan: Plan, costs: CostRange | None) -> None:
     components.bullets(limits_in_words(plan, costs))
-    components.chart(reasons.target_chart(plan), reasons.target_rows(plan), "Targets", "why-targets")
+    if plan.targets:
+        components.chart(reasons.target_chart(plan), reasons.target_rows(plan), "Targets", "why-targets")
     components.chart(reasons.waiting_chart(plan), reasons.waiting_rows(plan), "What steps wait for", "why-waiting")
     components.chart(
         reasons.utilisation_chart(plan), reasons.utilisation_rows(plan), "How full pools are", "why-fullness"

@@ -89,6 +89,7 @@ def test_every_target_stands_above_the_figures_with_what_it_comes_to() -> None:
     line = summary.targets_line(plan)
     assert line.startswith("Simulated: p99 TTFT ") and "of 1,000 ms" in line and "p99 TPOT" in line
     assert with_unit(plan.targets[0].simulated_s, plan.targets[0].target.metric) in line
+    assert summary.targets_line(replace(plan, targets=())) == summary.NO_TARGETS
     missed = replace(plan, targets=[replace(plan.targets[0], met=False)], simulated=False)
     assert summary.targets_line(missed).startswith("By theory: ") and summary.targets_line(missed).endswith("missed.")
 
