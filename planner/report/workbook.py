@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 from planner.core import HOURS_PER_MONTH, InputError, Table
 from planner.fleet import Plan
 from planner.report import plan as plan_report
+from planner.report.html_page import safe_cell
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.worksheet import Worksheet
 
-_RUN = ("=", "+", "-", "@", "\t", "\r")
-"""First characters of what spreadsheets take for a formula (owasp.org, "CSV Injection")."""
 _COST_COLUMNS = ("SKU", "bought", "provider", "GPUs", "USD/GPU-hour", "hours/month", "USD/month")
 _MOST_TITLE = 31
 """Characters of a sheet's name that Excel allows."""
@@ -80,4 +79,4 @@ def _cell(text: str) -> str | float:
     """A number where the text is one; text that would be run behind an apostrophe."""
     if NUMBER.fullmatch(text):
         return float(text.replace(",", ""))
-    return f"'{text}" if text.startswith(_RUN) and len(text) > 1 else text
+    return str(safe_cell(text))
