@@ -299,7 +299,7 @@ def test_byte_order_marks_are_accepted(tmp_path: Path) -> None:
 
 def test_hub_name_suggests_the_preset() -> None:
     with pytest.raises(
-        InputError, match=r"no such file or folder.*the preset llama-3\.1-8b, or hf:meta-llama/Llama-3\.1-8B-Vision where"
+        InputError, match=r"no such file or folder.*the preset llama-3\.1-8b, or hf:meta-llama/Llama-3\.1-8B-Vision"
     ):
         load_llm("meta-llama/Llama-3.1-8B-Vision")
 
