@@ -82,8 +82,8 @@ class StepTimeShift(Frozen):
 
     def shifted(self, costs: EngineCosts) -> EngineCosts:
         """The engine's costs under which steps take these factors as long."""
-        of_decodes = ("stretch", "gap_s", "latent_s", "step_s", "sequence_s", "stream_s")
-        of_decodes += ("draft_s", "draft_sequence_s")
+        of_drafts = ("draft_s", "draft_sequence_s")
+        of_decodes = ("stretch", "gap_s", "latent_s", "step_s", "sequence_s", "stream_s", *of_drafts)
         factors = dict.fromkeys(of_decodes, self.decode)
         factors |= dict.fromkeys(("prompt_stretch", "launch_s", "latent_launch_s"), self.prompt)
         longer = {name: factor * getattr(costs, name) for name, factor in factors.items()}

@@ -26,7 +26,7 @@ from planner.report.robustness import confidence_words, how_slow
 ALTERNATIVES, MOST_POOLS, MOST_WARNINGS, MOST_REASONS = 3, 8, 4, 10
 """Most alternatives, pools, warnings (missed targets and stale prices come first) and lines that say why there is no
 fleet: a choice of what one screen has room for."""
-_COSTS = {name: cell for name, cell in COST_COLUMNS.items() if name != "$ per million tokens"} | GOODPUT_COLUMNS
+_COSTS = {**{name: cell for name, cell in COST_COLUMNS.items() if name != "$ per million tokens"}, **GOODPUT_COLUMNS}
 ALL_OF_IT = "planner plan ... --details"
 
 

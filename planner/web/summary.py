@@ -121,9 +121,9 @@ def complete(page: Page) -> bool:
         jobs.append(results.Job(_overruled_key(page), compute, "Why simulation changed the fleet"))
     if is_calibrated(plan):
         for confidence in headline.range_confidences(plan):
-            compute = partial(headline.cost_at, plan, page.hardware, confidence)
+            cost = partial(headline.cost_at, plan, page.hardware, confidence)
             what = f"Cost at {percent(confidence)} confidence"
-            jobs.append(results.Job(_cost_key(page, confidence), compute, what))
+            jobs.append(results.Job(_cost_key(page, confidence), cost, what))
     jobs.append(results.Job(("headroom", page.key), partial(headroom, plan), "Looking for headroom"))
     return results.compute_together(jobs)
 
