@@ -19,6 +19,8 @@ EXTRAS = {
     "hub": "models by hf:OWNER/NAME",
     "tables": "measurements in Parquet files",
     "calibration": "measuring a GPU of your own",
+    "excel": "plans as Excel workbooks",
+    "zstd": "traces packed by zstd",
 }
 """Extras that a user may want, and for what; those for development are left out."""
 

@@ -27,9 +27,9 @@ INSTANT = Autoscaler(delay_s=0, window_s=0, tolerance=0, stabilisation_s=0, limi
 def day_plan() -> Plan:
     """A fleet of one SKU over six periods, whose schedule is of one configuration."""
     profile = {"factors": [0.6, 0.3, 0.5, 1.0, 1.4, 1.1], "period_hours": 0.5}
-    request = small_request(
-        search={**QUICK, "skus": ["h100-sxm"]}, workload={"rate_per_s": RATE_PER_S, "lengths": LENGTHS}, profile=profile
-    )
+    workload = {"rate_per_s": RATE_PER_S, "lengths": LENGTHS}
+    search = {**QUICK, "skus": ["h100-sxm"]}
+    request = small_request(precision="narrower", search=search, workload=workload, profile=profile)
     return plan(request, simulate=False, alternatives=False)
 
 

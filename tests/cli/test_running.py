@@ -23,6 +23,7 @@ from tests.recorded_pages import LOADED, LOADED_CLIENT, LOADED_S, recorded_page,
 
 MODEL: dict[str, Any] = {
     "llm": "llama-3.1-8b",
+    "precision": "narrower",
     "workload": {"rate_per_s": 10.0, "drift": "none", "lengths": {"input_tokens": 1000, "output_tokens": 200}},
     "slo": [{"metric": "tpot", "percentile": 0.9, "threshold_s": 0.03}],
 }

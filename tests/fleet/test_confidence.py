@@ -40,7 +40,7 @@ CALIBRATED: dict[str, Any] = {"skus": ["h100-sxm"], "calibrated": True, "modes":
 
 def planned(confidence: float = 0.5, *, simulate: bool = False, **changes: Any) -> Plan:
     search = {**CALIBRATED, **changes.pop("search", {})}
-    request = small_request(confidence=confidence, search=search, **changes)
+    request = small_request(**{"precision": "narrower", **changes, "confidence": confidence, "search": search})
     return plan(request, simulate=simulate, alternatives=False)
 
 

@@ -137,7 +137,7 @@ def test_what_words_leave_open_is_set_up_as_the_plan_sets_it_up() -> None:
     degrees = ["search.skus=[b200-sxm]", "search.tp=[1]", "search.dp=[4]", "search.ep=[4]"]
     request = load_scenario(
         "chat-llama-70b",
-        [*SMALL_CHAT, "llm=deepseek-v3.1", "precision=null", "confidence=0.5", "search.modes=[mixed]", *degrees],
+        [*SMALL_CHAT, "llm=deepseek-v3.1", "precision=narrower", "confidence=0.5", "search.modes=[mixed]", *degrees],
     )
     (planned,) = plan(request, simulate=False, alternatives=False).deployments
     (pool,) = planned.deployment.pools

@@ -234,7 +234,7 @@ def test_a_server_of_eight_runs_eight_replicas_that_cost_what_one_does() -> None
 
 def test_idle_gpus_go_to_the_busiest_pool_one_by_one() -> None:
     """Six of sixteen H100 idle beside six prefill and four decode replicas: neither pool gets them all."""
-    known = {"prices": {"as_of": "2026-11-21", "rdma_gbps_per_gpu": {"P": 400.0}}}
+    known = {"precision": "narrower", "prices": {"as_of": "2026-11-21", "rdma_gbps_per_gpu": {"P": 400.0}}}
     whole, alone = (
         load_scenario({**SCENARIO, **known}, ["search.skus=[h100-sxm]", "search.modes=[disaggregated]", *changes])
         for changes in (["workload.rate_per_s=240"], ["workload.rate_per_s=240", "prices.granularity=gpu"])

@@ -105,7 +105,8 @@ def test_files_that_say_nothing_are_refused_in_a_line(content: Content, tmp_path
 @pytest.fixture(scope="module")
 def two_models(content: Content) -> Content:
     """A second model with the traffic and targets of the first."""
-    small = {"name": "small", "llm": "qwen2.5-7b", **{name: content[name] for name in ("workload", "slo")}}
+    asked = {name: content[name] for name in ("workload", "slo", "precision")}
+    small = {"name": "small", "llm": "qwen2.5-7b", **asked}
     return full_content(scenario_of_text(json.dumps({**content, "name": "two models", "services": [small]})))
 
 
