@@ -29,6 +29,7 @@ from planner.queueing.load_balancing import (
 from planner.queueing.lru import CacheLevel, idle_lifetimes_s, level_hits
 from planner.queueing.memory_limit import full_probability, held_moments, recomputed_tokens, settling_steps
 from planner.queueing.mixed import mixed_pool, prefill_pool
+from planner.queueing.offered_load import fluid_running
 from planner.queueing.overload import transient_wait_distribution, work_variance_per_s
 from planner.queueing.priority import priority_second_moments, priority_waits, stretched_wait
 from planner.queueing.server import (

@@ -82,7 +82,7 @@ def running_distribution(
     C), for other z that changed by the factor by which `_hayward_blocking` changes.
 
     Args:
-        counts: numbers running 0, d, 2 d, ..., N d, shape (N + 1,); d < 1 where slots also hold prompts.
+        counts: numbers running 0, 1, 2, ..., N, shape (N + 1,); N need not be whole (where slots also hold prompts).
         step_means_s: T at each of them [s], shape (N + 1,); entry 0 is not used.
         token_rate_per_s: lambda E[K], decode tokens offered [1/s].
         dispersion: z, > 0.
@@ -133,7 +133,8 @@ def _product_form(counts: FloatArray, step_means_s: FloatArray, token_rate_per_s
     for state in range(1, counts.size):
         more_per_s = (z - 1.0) * counts[state - 1] / step_means_s[max(state - 1, 1)]
         births = max((token_rate_per_s + more_per_s) * step_means_s[state], TINY)
-        logs[state] = logs[state - 1] + math.log(births / (z * counts[state]))
+        apart = counts[state] - counts[state - 1]
+        logs[state] = logs[state - 1] + apart * math.log(births / (z * counts[state]))
         largest = max(largest, logs[state])
     for state in range(counts.size):
         logs[state] -= largest

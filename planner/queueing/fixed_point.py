@@ -18,7 +18,7 @@ from planner.queueing.backlog import COARSE_CELLS, Backlog, TokenArrivals, solve
 from planner.queueing.batch_occupancy import RunningDistribution, running_distribution
 from planner.queueing.offered_load import Burstiness, OfferedLoad, burstiness
 from planner.queueing.renewal import excess_at, index_of_dispersion, renewal
-from planner.queueing.server import RUNNING, step_duration_s
+from planner.queueing.server import step_duration_s
 from planner.queueing.token_gap import LARGEST_FEEDBACK, Followers, GapNoise, MetPrompts, gap_noise
 
 CLOSEST_TO_CRITICAL = 0.985
@@ -132,7 +132,7 @@ def _estimate(offered: OfferedLoad, solved: list[Backlog], bursts: Burstiness) -
     means, counts, token_rate = _step_curve(offered, solved), offered.scales.counts, offered.gap_rate_per_s
     gaps = max(offered.lengths.mean_gaps / offered.lengths.decoding, 1.0)
     largest = math.inf
-    if offered.limit.limit == RUNNING:
+    if offered.scales.full:
         largest = offered.limit.rate_per_s * offered.lengths.mean_gaps
     guess = running_distribution(counts, means, token_rate, 1.0, largest)
     nearest = min(solved, key=lambda b: abs(b.regime.decoding - guess.mean - 1.0))
@@ -184,7 +184,7 @@ def _memory_share(distribution: RunningDistribution) -> float:
 
 def _decoding_backlog(offered: OfferedLoad, running: float, stream: TokenArrivals) -> Backlog:
     """Backlog beside `running` sequences that never run out, at the resolution for mean step times."""
-    n = min(running, CLOSEST_TO_CRITICAL * offered.critical)
+    n = min(running, CLOSEST_TO_CRITICAL * offered.critical, float(offered.scales.counts[-1]))
     regime = offered.regime(0.0, 0.0, decoding=n) if offered.server.prompts_first else offered.regime(n, n)
     return solve_backlog(offered.server, regime, stream, COARSE_CELLS, real_costs=True)
 

@@ -44,7 +44,6 @@ from planner.queueing.latencies import (
 from planner.queueing.offered_load import OfferedLoad, burstiness
 from planner.queueing.renewal import round_robin_share
 from planner.queueing.server import (
-    RUNNING,
     BatchServer,
     mixed_limit,
     spread_by_contexts,
@@ -226,13 +225,14 @@ def backlog_at_batch(
         batch: mean number of decoding sequences, n.
         p_no_decode: probability p0 that nothing decodes, in [0, 1).
         saturation: s in [0, 1]; a full step runs n + s (n_sat - n) sequences, n_sat those at the largest stable rate
-            (n alone where full steps would not keep up otherwise).
+            with slots for everyone, or all slots (n alone where full steps would not keep up otherwise).
         prompts: the stream of prompt tokens.
 
     Returns:
         The backlog [tokens] at the starts of steps, at the resolution for latencies.
     """
-    full_batch = batch + max(load.limit.running - batch, 0.0) * saturation
+    scales = load.scales
+    full_batch = batch + max(min(scales.free.running, scales.most) - batch, 0.0) * saturation
     chunk = load.chunk(full_batch)
     if chunk <= load.token_rate_per_s * step_duration_s(load.server, full_batch, chunk):
         full_batch = batch  # full steps beside more decodes would not keep up
@@ -262,7 +262,7 @@ def _slot_work(offered: OfferedLoad) -> SlotWork:
 
 def _blocking(offered: OfferedLoad, state: RunningState, utilisation: float) -> Blocking:
     """Wait for a slot where slots give out first."""
-    if state.distribution.blocked < NEGLIGIBLE or offered.limit.limit != RUNNING:
+    if state.distribution.blocked < NEGLIGIBLE:
         return Blocking(0.0, 0.0)
     largest = offered.limit.rate_per_s
     mean = mean_wait_when_blocked_s(utilisation * largest, largest, offered.arrivals.scv, _slot_work(offered))

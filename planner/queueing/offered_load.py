@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
+from scipy.optimize import brentq
 
-from planner.core import BoolArray, FloatArray, compiled, interpolated_at
+from planner.core import BoolArray, FloatArray, compiled
 from planner.queueing.backlog import Regime, TokenArrivals, token_arrivals
 from planner.queueing.first_token import ArrivalView, own_steps_s
 from planner.queueing.lattice import geometric
 from planner.queueing.renewal import Renewal, excess_at, index_of_dispersion, renewal
-from planner.queueing.server import RUNNING, BatchServer, FluidLimit, step_duration_s, step_durations_s
-from planner.workload import ArrivalProcess, CondensedLengths
+from planner.queueing.server import (
+    RUNNING,
+    BatchServer,
+    FluidLimit,
+    mixed_limit,
+    step_duration_s,
+    step_durations_s,
+)
+from planner.workload import ArrivalProcess, CondensedLengths, TokenLengths, condensed_lengths
 
 FLUID_POINTS = 64
 """Step times tried for the fluid estimate. A choice: resolution against time."""
@@ -27,13 +35,15 @@ class ServerScales:
     """A server's scales for requests of some lengths at any rate.
 
     Attributes:
-        counts: numbers running worth following, 0, d, 2 d, ..., N d, shape (N + 1,). Where slots give out first, state
-            i has i slots taken, of which the share d decodes; elsewhere d = 1.
+        counts: numbers running worth following, 0, 1, 2, ..., shape (N + 1,). Where slots may give out first the last
+            is how many decode on average when all are taken, within a half of a whole number.
         chunks: prompt tokens of a full step at each of these, shape (N + 1,).
         full_steps_s: its duration [s], shape (N + 1,).
         decode_steps_s: duration of a step without prompts with one sequence more than each of `counts` [s], (N + 1,).
         context_noise_s: what contexts add to a step with each of `counts[1:]` running [s], shape (N, slices) (None
             where these are alike).
+        full: whether all slots are taken at the last of `counts`.
+        free: the server at its largest stable rate if it had slots for everyone.
     """
 
     counts: FloatArray
@@ -41,11 +51,20 @@ class ServerScales:
     full_steps_s: FloatArray
     decode_steps_s: FloatArray
     context_noise_s: FloatArray | None
+    full: bool
+    free: FluidLimit
+
+    @property
+    def most(self) -> float:
+        """Numbers running stay below this."""
+        return float(self.counts[-1]) if self.full else self.free.running
 
 
 @lru_cache(maxsize=64)
 def server_scales(server: BatchServer, lengths: CondensedLengths, limit: FluidLimit) -> ServerScales:
     """A server's scales for requests of some lengths at any rate, remembered, since rates of one server are many.
+
+    Slots that nobody waits for change nothing: all but the last of `counts` is as if there were enough for everyone.
 
     Args:
         server: the server.
@@ -58,13 +77,14 @@ def server_scales(server: BatchServer, lengths: CondensedLengths, limit: FluidLi
     Raises InputError when a step time is not finite and positive.
     """
     slots, budget = server.max_running, float(server.max_batched_tokens)
+    free = mixed_limit(replace(server, max_running=budget), lengths) if limit.limit == RUNNING else limit
     # Slots decode but for those that prompts hold.
     decoding = max(1.0, min(slots * lengths.mean_gaps / (lengths.mean_gaps + limit.prefill_steps), budget - 1.0))
-    if limit.limit == RUNNING:
-        taken = max(1, int(min(slots, budget - 1.0)))
-        counts = np.arange(float(taken + 1)) * (decoding / taken)
-    else:
-        counts = np.arange(float(int(min(decoding, SEARCH_MARGIN * limit.running + EXTRA_COUNTS)) + 1))
+    followed = SEARCH_MARGIN * free.running + EXTRA_COUNTS
+    full = limit.limit == RUNNING and decoding <= followed
+    counts = np.arange(float((round(decoding) if full else int(min(decoding, followed))) + 1))
+    if full:
+        counts[-1] = decoding
     chunks = np.clip(budget - counts, 1.0, max(slots * lengths.mean_prompt, 1.0))
     return ServerScales(
         counts=counts,
@@ -72,6 +92,8 @@ def server_scales(server: BatchServer, lengths: CondensedLengths, limit: FluidLi
         full_steps_s=step_durations_s(server, counts, chunks),
         decode_steps_s=step_durations_s(server, counts + 1.0, 0.0),
         context_noise_s=None if server.contexts is None else server.contexts.noise_s(counts[1:]),
+        full=full,
+        free=free,
     )
 
 
@@ -128,7 +150,14 @@ class OfferedLoad:
         counts, chunks, full_steps_s = self.scales.counts, self.scales.chunks, self.scales.full_steps_s
         if self.server.prompts_first or chunks[-1] > self.token_rate_per_s * full_steps_s[-1]:
             return float(counts[-1]) + 1.0
-        return interpolated_at(self.token_rate_per_s * full_steps_s - chunks, counts, 0.0)
+        above = max(int(np.argmax(self.token_rate_per_s * full_steps_s >= chunks)), 1)
+
+        def behind(running: float) -> float:
+            chunk = self.chunk(running)
+            return self.token_rate_per_s * step_duration_s(self.server, running, chunk) - chunk
+
+        low, high = float(counts[above - 1]), float(counts[above])
+        return float(brentq(behind, low, high, rtol=1e-4)) if behind(low) < 0.0 < behind(high) else low
 
     @property
     def max_batched_tokens(self) -> float:
@@ -151,7 +180,9 @@ class OfferedLoad:
 
         A lower bound: step times are convex in the prompt tokens.
         """
-        most, times_s = self.limit.running, geometric(1e-3, 1.0, FLUID_POINTS) * self.limit.step_s
+        most, longest_s = self.scales.most, self.scales.free.step_s
+        shortest_s = min(float(step_durations_s(self.server, 0.0, 1.0)), longest_s)
+        times_s = geometric(shortest_s, longest_s, FLUID_POINTS)
         running = np.minimum(self.gap_rate_per_s * times_s, most)
         tokens = np.minimum(self.token_rate_per_s * times_s, self.max_batched_tokens - running)
         step_s = _first_met(times_s, step_durations_s(self.server, running, tokens))
@@ -183,6 +214,28 @@ class OfferedLoad:
     def regime(self, running: float, full_running: float, decoding: float = 0.0, idle: float = 0.0) -> Regime:
         """The regime at a number running; `full_running` decode in a full step."""
         return Regime(running, decoding or running, idle, full_running, self.chunk(full_running))
+
+
+def fluid_running(server: BatchServer, rate_per_s: float, lengths: TokenLengths) -> float:
+    """Sequences that decode beside the prompts of a mixed server if every step were average.
+
+    Args:
+        server: one server.
+        rate_per_s: requests of a stable rate [1/s].
+        lengths: joint input and output tokens.
+
+    Returns:
+        n = lambda E[K] T with T = tau(n, lambda E[L] T) [-].
+
+    Raises InputError when a step time is not finite and positive.
+
+    >>> flat = BatchServer(step_s=lambda n, p: 0.01 + 0.0 * n, max_batched_tokens=400, max_running=1000)
+    >>> round(fluid_running(flat, 20.0, TokenLengths.constant(300, 101)), 6)  # 20 requests of 100 steps of 10 ms
+    20.0
+    """
+    requests = condensed_lengths(lengths)
+    limit = mixed_limit(server, requests)
+    return OfferedLoad(server, ArrivalProcess(rate_per_s=rate_per_s), requests, limit).fluid[0]
 
 
 def _first_met(times_s: FloatArray, needed_s: FloatArray) -> float:

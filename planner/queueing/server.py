@@ -278,13 +278,13 @@ def mixed_limit(server: BatchServer, lengths: CondensedLengths) -> FluidLimit:
     running = min(by_tokens * gaps, slots, max_batched_tokens - 1.0)
     prefill_steps = float(np.maximum(lengths.prompts / (max_batched_tokens - running), 1.0) @ lengths.prompt_weights)
     by_slots = slots / (gaps + prefill_steps)
+    largest = max(min(max_batched_tokens, slots * lengths.mean_prompt), 1.0)
+    keeps_up = largest / (lengths.mean_prompt * step_duration_s(server, 0.0, largest))
     if by_tokens <= by_slots:
         step_s = step_duration_s(server, by_tokens * gaps, max_batched_tokens - by_tokens * gaps)
-        rate = min(by_tokens / step_s, server.sent_per_s(gaps + 1.0))
+        rate = min(by_tokens / step_s, keeps_up, server.sent_per_s(gaps + 1.0))
         return FluidLimit(rate, PROMPTS, by_tokens * gaps, step_s, prefill_steps)
     step_s = _step_with_all_slots_taken_s(server, lengths, by_slots)
-    largest = min(max_batched_tokens, slots * lengths.mean_prompt)
-    keeps_up = largest / (lengths.mean_prompt * step_duration_s(server, 0.0, max(largest, 1.0)))
     rate = min(by_slots / step_s, keeps_up, server.sent_per_s(gaps + 1.0))
     return FluidLimit(rate, RUNNING, by_slots * gaps, step_s, prefill_steps)
 

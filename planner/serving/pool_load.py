@@ -426,22 +426,27 @@ def _decode_pool_under_load(pool: Pool, workload: Workload) -> PoolUnderLoad:
 
 def _prompt_pool_under_load(pool: Pool, workload: Workload, cached: CachedWorkload) -> PoolUnderLoad:
     """A pool that serves prompts, behind its cache."""
-    model, work = _prompt_model(pool, cached)
+    model, work = _prompt_model(pool, cached, cached.workload.rate_per_s / pool.replicas)
     seen, loads = cached.workload, cached.loads
     in_common = any(kind.prefixes is not None or kind.sessions is not None for kind in workload.classes)
     queue = replica_queue(model, work, seen.open_arrivals, in_common)
-    queue = as_served(with_own_prompt(queue, model, seen.lengths, work, cached.past), model)
+    busy = queue.utilisation
+    if pool.role is Role.MIXED and queue.stable:
+        busy = min(prompts_share(model, seen.lengths, seen.rate_per_s, queue.mean_running), 1.0)
+    queue = as_served(with_own_prompt(queue, model, seen.lengths, work, busy, cached.past), model)
     if loads is not None:
         queue = loads.delayed(queue, loads.wait(seen.rate_per_s))
     memory = full_memory(model, work)
     return PoolUnderLoad(model, queue, seen.rate_per_s, seen.lengths, seen, cached.hit_share, loads, memory=memory)
 
 
-def _prompt_model(pool: Pool, cached: CachedWorkload) -> tuple[PoolModel, TokenLengths]:
-    """The pool behind its cache, and its prompts by their work."""
+def _prompt_model(
+    pool: Pool, cached: CachedWorkload, rate_per_s: float = math.inf
+) -> tuple[PoolModel, TokenLengths]:
+    """The pool behind its cache, and its prompts by their work at a rate of one replica."""
     lengths = cached.workload.lengths
     model = pool_model(pool, lengths, cached.past, cached.shared_tokens, cached.own_past)
-    return model, work_lengths(model, lengths, cached.past)
+    return model, work_lengths(model, lengths, cached.past, rate_per_s)
 
 
 def largest_stable_rate_per_s(deployment: Deployment, workload: Workload) -> float:

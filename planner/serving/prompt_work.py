@@ -9,13 +9,14 @@ request then gets its own prompt exactly (`with_own_prompt`).
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from planner.core import FloatArray, Keyed
-from planner.queueing import QueueLatency, e2e_distribution, largest_mixed_rate, own_steps_s
+from planner.queueing import QueueLatency, e2e_distribution, fluid_running, largest_mixed_rate, own_steps_s
 from planner.serving.pool import (
     PoolModel,
     last_piece_s,
@@ -36,7 +37,9 @@ SATURATION_ROUNDS = 4
 """Rounds from no decodes to those of a saturated server: each is wrong by a few per cent of the one before."""
 
 
-def work_lengths(model: PoolModel, lengths: TokenLengths, past: FloatArray | float = 0.0) -> TokenLengths:
+def work_lengths(
+    model: PoolModel, lengths: TokenLengths, past: FloatArray | float = 0.0, rate_per_s: float = math.inf
+) -> TokenLengths:
     """The requests with prompts of as many tokens at the mean cost as take their time in full steps.
 
     With tau the duration of a full step of c tokens and d the time of a prompt's own attention beyond the mean, L
@@ -46,6 +49,8 @@ def work_lengths(model: PoolModel, lengths: TokenLengths, past: FloatArray | flo
         model: the pool.
         lengths: tokens to compute and output tokens, these in decode steps.
         past: cached tokens before those of each cell, shape (cells,).
+        rate_per_s: requests of one replica [1/s], which say how many decode beside a full step; the largest stable
+            rate, if that is less.
 
     Returns:
         The same cells with other inputs [mean tokens], of a mean not below their own so that bounds on rates hold; as
@@ -55,7 +60,7 @@ def work_lengths(model: PoolModel, lengths: TokenLengths, past: FloatArray | flo
     alike = float(np.ptp(lengths.inputs[occurs])) == float(np.ptp(before[occurs])) == 0.0
     if model.pool.role is Role.DECODE or alike:
         return lengths
-    return _work_lengths(by_step_times(model), lengths, tuple(before.tolist()))
+    return _work_lengths(by_step_times(model), lengths, tuple(before.tolist()), rate_per_s)
 
 
 def by_step_times(model: PoolModel) -> Keyed[PoolModel]:
@@ -71,12 +76,14 @@ def by_step_times(model: PoolModel) -> Keyed[PoolModel]:
 
 
 @lru_cache(maxsize=128)
-def _work_lengths(step_times: Keyed[PoolModel], lengths: TokenLengths, past: tuple[float, ...]) -> TokenLengths:
+def _work_lengths(
+    step_times: Keyed[PoolModel], lengths: TokenLengths, past: tuple[float, ...], rate_per_s: float
+) -> TokenLengths:
     model = step_times.value
     shortest, longest = float(lengths.inputs.min()), float(lengths.inputs.max())
     table = np.unique(np.geomspace(shortest, longest, LENGTHS_TABULATED)).clip(shortest, longest)
     pasts = np.unique(np.linspace(min(past), max(past), PASTS_TABULATED))
-    running, chunk = _saturated(model, lengths)
+    running, chunk = _beside_full_step(model, lengths, rate_per_s)
     full_s = float(model.server.step_s(np.array(running), np.array(chunk)))
     inputs = np.zeros(lengths.inputs.size)
     for before, hat in zip(pasts.tolist(), np.eye(pasts.size), strict=True):
@@ -88,21 +95,30 @@ def _work_lengths(step_times: Keyed[PoolModel], lengths: TokenLengths, past: tup
     return TokenLengths.from_pairs(inputs, lengths.outputs, lengths.probabilities, lengths.source, lengths.images)
 
 
-def _saturated(model: PoolModel, lengths: TokenLengths) -> tuple[float, float]:
-    """Sequences that decode beside a full step of a server at its largest stable rate, and the tokens of that step."""
+def _beside_full_step(model: PoolModel, lengths: TokenLengths, rate_per_s: float) -> tuple[float, float]:
+    """Sequences that decode beside a full step on average, and the tokens of that step; arguments as above."""
     server, gaps = model.server, lengths.mean_output - 1.0
     budget = float(server.max_batched_tokens)
     if model.pool.role is Role.PREFILL or gaps <= 0.0:
         return 0.0, budget
-    rate, running = largest_mixed_rate(server, lengths), 0.0
+    largest = largest_mixed_rate(server, lengths)
+    if rate_per_s < largest:
+        running = fluid_running(server, rate_per_s, lengths)
+        return running, budget - running
+    running = 0.0
     for _ in range(SATURATION_ROUNDS):
         step_s = float(server.step_s(np.array(running), np.array(budget - running)))
-        running = min(rate * gaps * step_s, model.max_running, budget - 1.0)
+        running = min(largest * gaps * step_s, model.max_running, budget - 1.0)
     return running, budget - running
 
 
 def with_own_prompt(
-    queue: QueueLatency, model: PoolModel, lengths: TokenLengths, work: TokenLengths, past: FloatArray | float = 0.0
+    queue: QueueLatency,
+    model: PoolModel,
+    lengths: TokenLengths,
+    work: TokenLengths,
+    busy: float,
+    past: FloatArray | float = 0.0,
 ) -> QueueLatency:
     """The queue with each prompt's own steps as they are, and by its own tokens.
 
@@ -115,6 +131,7 @@ def with_own_prompt(
         model: the pool.
         lengths: tokens to compute and output tokens.
         work: `work_lengths` of these.
+        busy: share of the time in which other prompts are served, in [0, 1].
         past: cached tokens before those of each cell, shape (cells,).
 
     Returns:
@@ -134,9 +151,9 @@ def with_own_prompt(
     own_s = np.array(own_attention_s(by_step_times(model), tuple(prompts.tolist()), tuple(before.tolist()), chunk))
     own_s += own_steps_s(model.server, running, chunk, prompts)
     own_s -= own_steps_s(model.server, running, chunk, joint.prompts)
-    beyond_s = own_s if work is lengths else own_s * (1.0 - queue.utilisation)
+    beyond_s = own_s if work is lengths else own_s * (1.0 - busy)
     if config.parallelism.pp > 1:
-        beyond_s += last_piece_s(model, prompts, running) * (1.0 - queue.utilisation)
+        beyond_s += last_piece_s(model, prompts, running) * (1.0 - busy)
     beyond_s += own_encoder_s(config, model.lengths, prompts)
     first_s = np.maximum(joint.first_s + beyond_s[:, None], 0.0)
     joint = replace(joint, first_s=first_s, prompts=prompts)

@@ -314,3 +314,19 @@ def test_every_pool_that_a_scenario_may_describe_has_an_answer(
             found = pool(server, poisson(load * rate, scv), lengths)
             for distribution in (found.ttft, found.tpot, found.e2e, found.itl):
                 assert np.all(np.isfinite(distribution.support_s)) and np.all(distribution.support_s >= 0.0)
+
+
+@pytest.mark.parametrize("scv", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize(("lengths", "budget"), [(CHAT, 2048), (AZURE, 1024), (TokenLengths.constant(4000, 60), 512)])
+def test_slots_that_nobody_waits_for_change_nothing(lengths: TokenLengths, budget: int, scv: float) -> None:
+    """From where all slots are taken less often than once in a million times on, to a slot for every token."""
+    everyone = BatchServer(LLAMA_8B, budget, float(budget))
+    arrivals = poisson(0.6 * largest_mixed_rate(everyone, lengths), scv)
+    free = mixed_pool(everyone, arrivals, lengths)
+    enough = round(free.mean_running + 6.0 * np.sqrt(scv * 3.0 * free.mean_running) + 10.0)
+    for slots in np.unique(np.round(np.geomspace(enough, max(4.0 * enough, budget / 2), 6))).tolist():
+        found = mixed_pool(BatchServer(LLAMA_8B, budget, slots), arrivals, lengths)
+        for metric in ("ttft", "tpot"):
+            for level in (0.5, 0.99):
+                with_all = getattr(free, metric).quantile_s(level)
+                assert getattr(found, metric).quantile_s(level) == pytest.approx(with_all, rel=1e-3), (slots, metric)

@@ -7,6 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from planner.core import Metric
 from planner.engine import ReplicaConfig, Schedule
 from planner.serving import Deployment, evaluate, largest_stable_rate_per_s
 from planner.serving.pool import PoolModel, pool_model
@@ -87,3 +88,20 @@ def test_an_answer_takes_its_first_token_and_its_decodes(load: float, outputs: t
     )
     assert found.e2e.mean_s == pytest.approx(found.ttft.mean_s + decode_s, rel=1e-9)
     assert found.e2e.mean_s >= found.ttft.mean_s
+
+
+def test_slots_that_nobody_waits_for_change_nothing() -> None:
+    """Fourteen decode of 96 or 1,024 places; simulation does not tell the two apart either."""
+    lengths = TokenLengths.from_pairs([1000, 4000, 16_000, 64_000], [400, 200, 100, 50], [0.4, 0.3, 0.2, 0.1])
+    few, many = (
+        Deployment.mixed(config().model_copy(update={"max_running_requests": slots})) for slots in (96, 1024)
+    )
+    workload = Workload.of(0.5 * largest_stable_rate_per_s(many, Workload.of(1.0, lengths)), lengths)
+    assert evaluate(few, workload).pools[0].mean_running < 20.0
+    by_slots = [
+        [evaluate(pools, workload).distribution(metric).quantile_s(level) for pools in (few, many)]
+        for metric in (Metric.TTFT, Metric.TPOT)
+        for level in (0.5, 0.99)
+    ]
+    for with_few, with_many in by_slots:
+        assert with_few == pytest.approx(with_many, rel=1e-3)

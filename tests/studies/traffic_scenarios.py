@@ -7,6 +7,7 @@ sides play the same process), recorded lengths, short answers, prompts of 10,000
     python -m tests.studies.traffic_scenarios            # simulate what is missing, evaluate all, print the tables
     python -m tests.studies.traffic_scenarios --theory   # only evaluate anew and print the tables
     python -m tests.studies.traffic_scenarios --seed 1 --rows FILE   # other scenarios, rows elsewhere
+    python -m tests.studies.traffic_scenarios --seed 50 --steady 80 --drifting 40 --rows tests/studies/traffic_scenarios_third.csv
 
 Simulated figures are kept in `traffic_scenarios.csv` beside this file, a row as soon as it is done, so that a run can
 be cut short and taken up again. All times in seconds.
@@ -238,8 +239,8 @@ def _shorter_than(lengths: TokenLengths, room: int) -> TokenLengths:
     return TokenLengths.from_pairs(lengths.inputs[kept], lengths.outputs[kept], lengths.probabilities[kept])
 
 
-def scenarios(seed: int = SEED, count: int = SCENARIOS) -> list[Scenario]:
-    """Drawn at random; in the second half the rate drifts."""
+def scenarios(seed: int = SEED, count: int = SCENARIOS, steady: int | None = None) -> list[Scenario]:
+    """Drawn at random; from `steady` on, by default half of them, the rate drifts."""
     generator = np.random.default_rng(seed)
     calibrated = {(calibration.sku, calibration.engine) for calibration in _hardware().calibrations}
 
@@ -250,7 +251,7 @@ def scenarios(seed: int = SEED, count: int = SCENARIOS) -> list[Scenario]:
         return float(np.exp(generator.uniform(*np.log(bounds))))
 
     def one(number: int) -> Scenario:
-        drifts = number >= count // 2
+        drifts = number >= (count // 2 if steady is None else steady)
         llm, engine, name = any_of(tuple(LLMS)), any_of(ENGINES), any_of(LENGTHS)
         first, second = (evenly_in_logarithm(bounds) for bounds in MEANS.get(name, UNUSED))
         return Scenario(
@@ -382,9 +383,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--rows", type=Path, default=RESULTS)
+    parser.add_argument("--steady", type=int, default=SCENARIOS // 2)
+    parser.add_argument("--drifting", type=int, default=SCENARIOS // 2)
     parser.add_argument("--theory", action="store_true", help="simulate nothing")
     asked = parser.parse_args(arguments)
-    order = scenarios(asked.seed)
+    order = scenarios(asked.seed, asked.steady + asked.drifting, asked.steady)
     for scenario in [] if asked.theory else order:
         done = read(asked.rows)
         if scenario.number not in done:
