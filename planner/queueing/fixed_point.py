@@ -137,13 +137,13 @@ def _estimate(offered: OfferedLoad, solved: list[Backlog], bursts: Burstiness) -
     guess = running_distribution(counts, means, token_rate, 1.0, largest)
     nearest = min(solved, key=lambda b: abs(b.regime.decoding - guess.mean - 1.0))
     z = _running_dispersion(offered, nearest, guess.mean)
-    noise = _step_noise(offered, nearest, bursts)
+    noise = _step_noise(offered, nearest)
     start_s = float(noise.start_excess_s(np.array([gaps]))[0]) * _memory_share(guess)
     stay = np.maximum(means + start_s, np.minimum(offered.scales.decode_steps_s, means))
     return _RunningEstimate(running_distribution(counts, stay, token_rate, z, largest), means, nearest, noise)
 
 
-def _step_noise(offered: OfferedLoad, backlog: Backlog, bursts: Burstiness) -> GapNoise:
+def _step_noise(offered: OfferedLoad, backlog: Backlog) -> GapNoise:
     """Fluctuation of the steps at one number running.
 
     Until its first token a request waits for the rest of the step in progress, for the tokens that this leaves of the
@@ -155,8 +155,7 @@ def _step_noise(offered: OfferedLoad, backlog: Backlog, bursts: Burstiness) -> G
     ahead_s = backlog.mean_ahead_s(max(kept, 0.0))
     first_s = np.add.outer(rest_s + ahead_s * EXPONENTIAL_POINTS, offered.own_s)
     weights = np.multiply.outer(EXPONENTIAL_WEIGHTS, lengths.group_weights)
-    batched = max(bursts.in_step - 1.0, 0.0) / 2.0
-    followers = Followers(offered.rate_per_s, renewal(scv), first_s.ravel(), weights.ravel(), batched)
+    followers = Followers(offered.rate_per_s, renewal(scv), first_s.ravel(), weights.ravel())
     return gap_noise(backlog, offered.token_variance_per_s, lengths.mean_prompt, followers)
 
 

@@ -156,25 +156,22 @@ class Followers(NamedTuple):
         counts: of the arrivals.
         first_s: from the arrival of a request to its first token [s], shape (F,).
         weights: probabilities of these, shape (F,).
-        batched: companions of a request that its batch already stands for.
     """
 
     rate_per_s: float
     counts: Renewal
     first_s: FloatArray
     weights: FloatArray
-    batched: float
 
 
 @compiled
-def _thinning(followers: Followers) -> float:
-    """Arrivals until the first token over those of a Poisson process, at most 1."""
-    lacking, number = 0.0, 0.0
+def _excess_until_first(followers: Followers) -> float:
+    """Arrivals until the first token beyond those of a Poisson process: companions of a burst, or a lack of them."""
+    beyond = 0.0
     for place in range(followers.first_s.size):
         window = followers.rate_per_s * followers.first_s[place]
-        lacking += followers.weights[place] * excess_at(followers.counts, window)
-        number += followers.weights[place] * window
-    return min(1.0, 1.0 + lacking / number)
+        beyond += followers.weights[place] * excess_at(followers.counts, window)
+    return beyond
 
 
 @compiled(makes_arrays=True)
@@ -193,7 +190,7 @@ def _surplus(followers: Followers, spans_s: FloatArray) -> FloatArray:
             more[at] += weight * excess_from(followers.counts, window, knot)
             before = window
     for at in range(spans_s.size):
-        more[at] -= known if followers.counts.scv < 1.0 else max(known, followers.batched)
+        more[at] -= known
     return more
 
 
@@ -289,7 +286,8 @@ def _backlog_after_a_prompt(
     First come, first served, all of it came in the time to first token [s], less what was served with the prompt: a
     step that is not full takes in all that came before it began, a full one half of it behind the prompt. At least as
     many prompts end in steps that are not full as find no other (as many leave nobody behind as find nobody), however
-    coarse the lattice is. Source: Little, and level crossing of the number of prompts.
+    coarse the lattice is. Companions of a burst come behind as a renewal process brings them. Source: Little, and level
+    crossing of the number of prompts.
     """
     ended, first_s = 0.0, 0.0
     for place in range(1, duration_s.size):
@@ -298,8 +296,13 @@ def _backlog_after_a_prompt(
         first_s += followers.first_s[place] * followers.weights[place]
     alone = chain.step_probabilities[0] * duration_s[0] / chain.mean_step_s
     part = min(max(ended * mean_prompt / (token_rate * chain.mean_step_s), alone), 1.0)
-    served = token_rate * part * mean_rest_s + (1.0 - part) * chunk / 2.0
-    return float(_thinning(followers) * max(token_rate * first_s - served, 0.0))
+    beyond = _excess_until_first(followers)
+    if beyond <= 0.0:
+        served = token_rate * part * mean_rest_s + (1.0 - part) * chunk / 2.0
+        return float((1.0 + beyond / (followers.rate_per_s * first_s)) * max(token_rate * first_s - served, 0.0))
+    soon = excess_at(followers.counts, followers.rate_per_s * mean_rest_s)
+    served = part * (token_rate * mean_rest_s + soon * mean_prompt) + (1.0 - part) * chunk / 2.0
+    return float(max(token_rate * first_s + beyond * mean_prompt - served, 0.0))
 
 
 def token_gap_times(

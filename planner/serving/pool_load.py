@@ -440,9 +440,7 @@ def _prompt_pool_under_load(pool: Pool, workload: Workload, cached: CachedWorklo
     return PoolUnderLoad(model, queue, seen.rate_per_s, seen.lengths, seen, cached.hit_share, loads, memory=memory)
 
 
-def _prompt_model(
-    pool: Pool, cached: CachedWorkload, rate_per_s: float = math.inf
-) -> tuple[PoolModel, TokenLengths]:
+def _prompt_model(pool: Pool, cached: CachedWorkload, rate_per_s: float = math.inf) -> tuple[PoolModel, TokenLengths]:
     """The pool behind its cache, and its prompts by their work at a rate of one replica."""
     lengths = cached.workload.lengths
     model = pool_model(pool, lengths, cached.past, cached.shared_tokens, cached.own_past)

@@ -93,9 +93,7 @@ def test_an_answer_takes_its_first_token_and_its_decodes(load: float, outputs: t
 def test_slots_that_nobody_waits_for_change_nothing() -> None:
     """Fourteen decode of 96 or 1,024 places; simulation does not tell the two apart either."""
     lengths = TokenLengths.from_pairs([1000, 4000, 16_000, 64_000], [400, 200, 100, 50], [0.4, 0.3, 0.2, 0.1])
-    few, many = (
-        Deployment.mixed(config().model_copy(update={"max_running_requests": slots})) for slots in (96, 1024)
-    )
+    few, many = (Deployment.mixed(config().model_copy(update={"max_running_requests": slots})) for slots in (96, 1024))
     workload = Workload.of(0.5 * largest_stable_rate_per_s(many, Workload.of(1.0, lengths)), lengths)
     assert evaluate(few, workload).pools[0].mean_running < 20.0
     by_slots = [
