@@ -7,7 +7,7 @@ sides play the same process), recorded lengths, short answers, prompts of 10,000
     python -m tests.studies.traffic_scenarios            # simulate what is missing, evaluate all, print the tables
     python -m tests.studies.traffic_scenarios --theory   # only evaluate anew and print the tables
     python -m tests.studies.traffic_scenarios --seed 1 --rows FILE   # other scenarios, rows elsewhere
-    python -m tests.studies.traffic_scenarios --seed 50 --steady 80 --drifting 40 --rows tests/studies/traffic_scenarios_third.csv
+    python -m tests.studies.traffic_scenarios --seed 50 --steady 80 --drifting 40 --rows FILE   # a third drifts
 
 Simulated figures are kept in `traffic_scenarios.csv` beside this file, a row as soon as it is done, so that a run can
 be cut short and taken up again. All times in seconds.
