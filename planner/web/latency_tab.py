@@ -46,7 +46,8 @@ def show(page: Page) -> None:
     index = components.choose_deployment("The fleet has several deployments; show", plan, "latency-deployment")
     planned = plan.deployments[index]
     key = _key(page, index)
-    latency_growth.show(page, planned, key)
+    if planned.slo.targets:
+        latency_growth.show(page, planned, key)
     _distributions(plan, index, planned)
     _agreement(plan, planned)
     _long_prompt(planned, key)

@@ -170,6 +170,12 @@ def test_the_confidence_found_is_told_once_it_is_known(found: Plan) -> None:
     assert "of h100-sxm are bounds" in latency_tab.confidence_in_words(unknown)
 
 
+def test_work_without_targets_has_latencies_and_no_rate_at_which_targets_fail() -> None:
+    """It broke at the least of no crossings."""
+    app = pages.shown("latency_tab", pages.small("slo=[]"), THEORY)
+    assert titles(app) and not any("Sustainable rate" in figure for figure in figures(app))
+
+
 def test_a_joint_promise_is_judged_by_its_joint_share() -> None:
     text = latency_tab.verdict(plan(small_request(attainment=0.9), alternatives=False))
     assert text.startswith("Within all thresholds at once: ") and text.endswith("the target is 90 %.")
