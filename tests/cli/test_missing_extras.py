@@ -38,7 +38,7 @@ for sys.argv in {commands}:
 print(json.dumps(found))
 """
 """One process for all of them: to start one takes longer than most commands."""
-NAMES = {"streamlit", "altair", "pandas", "pyarrow", "torch", "huggingface_hub", "flashinfer"}
+NAMES = {"streamlit", "altair", "pandas", "pyarrow", "torch", "huggingface_hub", "flashinfer", "openpyxl", "zstandard"}
 """Modules that the extras bring."""
 FLEET = ("--llm", "llama-3.1-8b", "--sku", "h100-sxm", "--rate", "2", "--lengths", "200/20")
 
