@@ -164,7 +164,7 @@ def test_memory_that_was_full_before_is_no_reason_to_refuse(single: WorkerPool) 
     assert single.run(partial(jobs.take_memory, int(0.4 * LIMIT_BYTES)), "me", quiet) == int(0.4 * LIMIT_BYTES)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL])
 def test_processes_end_with_their_parent(number: signal.Signals) -> None:
     """Idle and busy ones, in the app and in a sweep."""
     code = """
