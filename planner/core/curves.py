@@ -15,6 +15,8 @@ from planner.core.arrays import FloatArray
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+LEAST_RTOL = 4.0 * math.ulp(1.0)
+"""Smallest relative tolerance of a root: four roundings (a definition)."""
 MOST_STEPS = 100
 """Evaluations of a function within which a root is found; bisection of doubles alone takes fewer (a definition)."""
 
@@ -68,14 +70,17 @@ def monotone_curve(nodes: ArrayLike, values: ArrayLike) -> Callable[[ArrayLike],
     return at_places
 
 
-def root_between(function: Callable[[float], float], low: float, high: float, xtol: float) -> float:
+def root_between(
+    function: Callable[[float], float], low: float, high: float, xtol: float, rtol: float = LEAST_RTOL
+) -> float:
     """Where a continuous function is zero.
 
     Args:
         function: of other signs, or zero, at the two ends.
         low: one end.
         high: the other.
-        xtol: how far the root may be off, beside four roundings of it.
+        xtol: how far the root may be off.
+        rtol: how far beside that, as a share of the root.
 
     Raises:
         ValueError: the function has one sign at both ends.
@@ -100,7 +105,7 @@ def root_between(function: Callable[[float], float], low: float, high: float, xt
         if abs(at_other) < abs(at_now):
             before, now, other = now, other, now
             at_before, at_now, at_other = at_now, at_other, at_now
-        close = (xtol + 4.0 * math.ulp(1.0) * abs(now)) / 2.0
+        close = (xtol + rtol * abs(now)) / 2.0
         half = (other - now) / 2.0
         if at_now == 0.0 or abs(half) < close:
             return now

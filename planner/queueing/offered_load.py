@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
-from scipy.optimize import brentq
 
-from planner.core import BoolArray, FloatArray, compiled
+from planner.core import BoolArray, FloatArray, compiled, root_between
 from planner.queueing.backlog import Regime, TokenArrivals, token_arrivals
 from planner.queueing.first_token import ArrivalView, own_steps_s
 from planner.queueing.lattice import geometric
@@ -157,7 +156,7 @@ class OfferedLoad:
             return self.token_rate_per_s * step_duration_s(self.server, running, chunk) - chunk
 
         low, high = float(counts[above - 1]), float(counts[above])
-        return float(brentq(behind, low, high, rtol=1e-4)) if behind(low) < 0.0 < behind(high) else low
+        return root_between(behind, low, high, 2e-12, rtol=1e-4) if behind(low) < 0.0 < behind(high) else low
 
     @property
     def max_batched_tokens(self) -> float:

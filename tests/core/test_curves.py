@@ -42,6 +42,8 @@ def test_a_root_is_that_of_scipy() -> None:
             for ends in ((-2.0, 2.0), (3.0, -1.0), (root, 2.0), (-2.0, root)):
                 tolerance = float(10.0 ** chance.uniform(-12.0, -1.0))
                 assert root_between(function, *ends, xtol=tolerance) == brentq(function, *ends, xtol=tolerance)
+                found, expected = (find(function, *ends, xtol=tolerance, rtol=1e-4) for find in (root_between, brentq))
+                assert found == expected
 
 
 def test_a_root_that_is_not_between_is_refused() -> None:
