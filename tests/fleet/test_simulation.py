@@ -12,12 +12,21 @@ from planner.fleet.simulation import (
     busiest_requests,
     evaluated,
     part_of_fleet,
+    requests_to_forget,
     run_notes,
     run_of,
     simulated,
 )
-from planner.serving import Deployment, evaluate
-from planner.workload import ArrivalProcess, RateDrift, RecordedArrivals, RequestClass, TokenLengths, Workload
+from planner.serving import Deployment, evaluate, largest_stable_rate_per_s
+from planner.workload import (
+    STUDENT_95,
+    ArrivalProcess,
+    RateDrift,
+    RecordedArrivals,
+    RequestClass,
+    TokenLengths,
+    Workload,
+)
 from tests.builders import disaggregated, mixed
 
 LENGTHS = TokenLengths.constant(500, 100)
@@ -144,3 +153,34 @@ def test_of_a_drift_that_is_too_long_a_stretch_like_all_of_it_is_simulated(monke
     assert isinstance(seen, ArrivalProcess) and seen.drift is not None
     assert run.requests == 2000 and "hours of a drift" in run.left_out
     assert seen.drift.cv == pytest.approx(drift.cv, rel=0.1) and seen.rate_per_s == pytest.approx(1.0, rel=0.1)
+
+
+def test_near_saturation_a_run_is_as_long_as_its_error_asks_for() -> None:
+    """The oracle: waits of M/M/1 by Lindley's recursion, of which a share 1 - load exp(-(1 - load) x) is within x
+    services. The 95 % interval from twenty batches holds it in nine of ten runs of that length, and in half of runs a
+    tenth as long. Queues forget within (1 + load) / (1 - load)^2 services there."""
+    generator, load = np.random.default_rng(3), 0.95
+    outputs = np.ceil(generator.exponential(400.0, 20_000)).astype(np.int64)
+    lengths = TokenLengths.from_pairs(np.full(outputs.size, 500), outputs)
+    pool = disaggregated((1, 1)).pools[1]
+    forgotten = requests_to_forget(pool, load, lengths, 1.0)
+    assert forgotten == pytest.approx((1.0 + load) / (1.0 - load) ** 2, rel=0.06)
+    within, held = 1.0 - load * np.exp(-2.0), {0.1: 0, 1.0: 0}
+    for share in held:
+        size = round(share * module.SIMULATED_RELAXATIONS * forgotten)
+        for _ in range(100):
+            walk = np.cumsum(generator.exponential(1.0, size + 4000) - generator.exponential(1.0 / load, size + 4000))
+            waits = (walk - np.minimum.accumulate(walk))[4000:]
+            batches = np.array([batch.mean() for batch in np.array_split(waits <= 2.0 / (1.0 - load), 20)])
+            error = STUDENT_95[20] * batches.std(ddof=1) / np.sqrt(20)
+            held[share] += abs(batches.mean() - within) <= error
+    assert held[1.0] >= 85 and held[0.1] <= 65
+
+
+@pytest.mark.parametrize(("load", "is_longer"), [(0.8, False), (0.95, True)])
+def test_only_near_saturation_runs_are_made_longer(load: float, is_longer: bool) -> None:
+    """What decides is the pool that is near its largest stable rate, here the one that decodes."""
+    deployment, workload = disaggregated((8, 2)), Workload.of(1.0, TokenLengths.constant(100, 200))
+    rate_per_s = load * largest_stable_rate_per_s(deployment, workload)
+    run = run_of(deployment, workload.at_rate(rate_per_s), 5000, evaluate(deployment, workload.at_rate(rate_per_s)))
+    assert run.requests is not None and (run.requests > 20_000) is is_longer
