@@ -125,8 +125,8 @@ def test_a_cheaper_sku_that_was_not_measured_says_so_and_without_ties_it_is_the_
 
 
 def test_an_alternative_of_a_mode_is_the_fleet_that_a_plan_of_that_mode_is() -> None:
-    """Of one SKU where that is a tie: cheapest are pairs of two, H100 or L40S for prompts and A100 for the rest."""
-    content = scenario("h100-sxm", "a100-sxm-80gb", "l40s", "b200-sxm", modes=["mixed", "disaggregated"], tp=[1, 2])
+    """Of one SKU where that is a tie: cheapest are pairs of two, H100 for prompts and A100 for the rest."""
+    content = scenario("h100-sxm", "a100-sxm-80gb", modes=["mixed", "disaggregated"])
     content["workload"]["rate_per_s"] = 100.0
     content["slo"] = [
         {"metric": "ttft", "percentile": 0.99, "threshold_s": 1.0},
