@@ -77,8 +77,14 @@ def answer() -> None:
     progress_place = st.container(key="under-way")
     if not results.is_planned(session.key()):
         summary.show_outdated(st.empty())
-        with progress_place:
-            results.page_of(session.planned_content(), session.key())
+        figures = st.empty()
+        figures.html(summary.SKELETON)
+        try:
+            with progress_place:
+                results.page_of(session.planned_content(), session.key())
+        except (results.Stopped, PlannerError):
+            figures.empty()  # none are to come
+            raise
         st.rerun()
     page = results.page_of(session.planned_content(), session.key())
     with st.container(key="answer"):

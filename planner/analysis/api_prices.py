@@ -260,7 +260,7 @@ def _smallest_break_even_per_s(plan: Plan, usd_per_request: float, costs: _Fleet
     moves over the day by its factors, and cost and bill are compared at their means.
     """
     request = plan.request
-    if request.workload.is_closed or not baseline(plan, costs.replanner)[0].feasible:
+    if not baseline(plan, costs.replanner)[0].feasible:
         return None
     return _crossing(partial(costs.undercuts, usd_per_request=usd_per_request), request.workload.rate_per_s)
 

@@ -347,7 +347,7 @@ def simulated_with_slow_steps(before: Plan, plan: Plan, progress: Progress = lam
         progress(planned.deployment.summary)
         slow = slower_deployment(planned, deviations, request.measured_steps)
         is_recording = isinstance(planned.workload.arrivals, RecordedArrivals)
-        count = None if is_recording or planned.workload.is_closed else request.simulated_requests
+        count = None if is_recording else request.simulated_requests
         seen = simulate(slow, planned.workload, seed=request.seed, requests=count)
         found.append(replace(planned, surviving=slow, simulated=seen))
     return target_checks(found, checked_slos(before))

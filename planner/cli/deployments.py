@@ -143,6 +143,9 @@ class DeploymentOptions:
         str | None, typer.Option(metavar="FILE", help="Replay this trace (CSV), rescaled to --rate if given.")
     ] = None
     concurrency: Annotated[int | None, typer.Option(help="Users in a closed loop, in place of an arrival rate.")] = None
+    think_time: Annotated[
+        float | None, typer.Option(help="Mean time of each user from an answer to the next request [s].")
+    ] = None
     calibrations: CalibrationFiles = None
     uncalibrated: Annotated[
         bool, typer.Option("--uncalibrated", help="Step times from datasheet rooflines: a lower bound.")
@@ -181,6 +184,8 @@ class DeploymentOptions:
             fields |= {"lengths": None, "classes": [], "scv": 1.0, "concurrency": None}
         if self.concurrency is not None:
             fields |= {"concurrency": self.concurrency, "rate_per_s": None, "scv": 1.0}
+        if self.think_time is not None:
+            fields["think_time_s"] = self.think_time
         if self.lengths is not None:
             fields |= {"lengths": _lengths(self.lengths), "classes": []}
         fields |= {key: value for key, value in (("rate_per_s", self.rate), ("scv", self.scv)) if value is not None}

@@ -32,6 +32,7 @@ from planner.fleet.notes import (
     known_hit_warnings,
     plan_warnings,
 )
+from planner.fleet.population import population_notes, with_population_rates
 from planner.fleet.program import FleetSearch, search_fleet
 from planner.fleet.refinement import refined_allocation
 from planner.fleet.search import NoFleet, VerifiedFleet, find_fleet
@@ -78,7 +79,8 @@ def plan(
     """The cheapest (or otherwise best, see `PlanRequest.objective`) fleet that meets every target.
 
     Args:
-        request: what is served, the targets, what is allowed and aimed at.
+        request: what is served, the targets, what is allowed and aimed at; a closed population counts at the rate that
+            it comes to (`planner.fleet.population`), which is then that of `Plan.request`.
         hardware: SKUs, prices and engines; the packaged database when None.
         progress: called with the name of each stage as it starts.
         simulate: verify the fleet by simulation too; otherwise by theory alone, for many plans in a row.
@@ -88,11 +90,14 @@ def plan(
 
     Raises InputError for unknown SKUs or engines. An infeasible request is an answer: `Plan.feasible` is False.
     """
+    asked, hardware = request, hardware_for(request, hardware)
+    by_theory = partial(plan, hardware=hardware, simulate=False, alternatives=False, corrections=corrections)
+    request = with_population_rates(asked, by_theory)
     known = (corrections or Corrections(traffic=traffic_kind(request.workload))).of(request.workload)
     with threadpool_limits(limits=1, user_api="blas"):  # many small systems: threads cost more than they give
-        found, search = _plan(
-            request, hardware_for(request, hardware), progress or (lambda _: None), simulate, alternatives, known
-        )
+        found, search = _plan(request, hardware, progress or (lambda _: None), simulate, alternatives, known)
+    if request is not asked:
+        found = replace(found, assumptions=(*population_notes(asked, request), *found.assumptions))
     if program is not None:
         site = 0 if found.allocation is None else found.allocation.program
         program(search.problem(search.columns.all, program=site))

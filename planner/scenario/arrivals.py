@@ -36,7 +36,8 @@ def arrivals_of(workload: ScenarioWorkload) -> ArrivalProcess | ClosedLoop | Rec
     """
     if workload.concurrency is not None:
         refuse_beside("workload.concurrency", workload, ("rate_per_s", "scv", "batch_mean", "drift", "scaling"))
-        return ClosedLoop(concurrency=workload.concurrency)
+        return ClosedLoop(concurrency=workload.concurrency, think_time_s=workload.think_time_s)
+    refuse_beside("workload without concurrency", workload, ("think_time_s",), "give concurrency")
     if workload.rate_per_s is None:
         raise InputError("workload.rate_per_s", "(missing)", "required field is missing", "add rate_per_s")
     if is_replay(workload):

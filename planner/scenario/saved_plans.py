@@ -7,7 +7,7 @@ written as (`planner.report.records`). What a document names (SKU, engine, calib
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +19,7 @@ from planner.fleet import (
     Plan,
     PlannedDeployment,
     PlanRequest,
+    at_rates,
     cascade_services,
     hardware_for,
     request_slices,
@@ -58,11 +59,21 @@ def load_plan(path: str | Path, hardware: HardwareDb | None = None) -> Plan:
         raise InputError("plan", str(path), "is no plan document", "give the JSON file of `planner plan --json`")
     request = load_request(path)
     own = _READER.fields(Plan, document, "plan", without=("request", "deployments", "simulated"))
-    rebuilder = _Deployments(hardware_for(request, hardware), request, _slices(request, own.get("escalated")))
     deployments = _READER.value(tuple[records.PlannedSummary, ...], document["deployments"], "plan.deployments")
+    request = _at_planned_rates(request, deployments)
+    rebuilder = _Deployments(hardware_for(request, hardware), request, _slices(request, own.get("escalated")))
     planned = tuple(rebuilder.planned(f"plan.deployments[{n}]", one) for n, one in enumerate(deployments))
     simulated = any(one.simulated.method is Method.SIMULATED for one in planned) or own.get("corrections") is not None
     return Plan(request=request, deployments=planned, simulated=simulated, **own)
+
+
+def _at_planned_rates(request: PlanRequest, deployments: Sequence[records.PlannedSummary]) -> PlanRequest:
+    """The request with its closed populations at the rates that were planned for them."""
+    peak = request.growth * max(request.profile.factors if request.profile else (1.0,))
+    rates: dict[str, float] = {}
+    for one in deployments:
+        rates[one.service] = rates.get(one.service, 0.0) + sum(one.slices.values()) / peak
+    return at_rates(request, rates)
 
 
 def _slices(request: PlanRequest, escalated: object) -> dict[str, DemandSlice]:

@@ -35,6 +35,7 @@ from planner.scenario.types import Scenario
 from planner.scenario.url import Content, differences, full_content, value_at
 from planner.serving import Pool
 from planner.supply import offered_prices
+from planner.workload import ClosedLoop
 
 DATASHEET = "datasheet peaks"
 """Source of step times where nothing was measured."""
@@ -297,9 +298,9 @@ def scenario_table(sides: Sequence[PlanSide]) -> Table:
 
 
 def _traffic(request: PlanRequest) -> str:
-    if request.workload.is_closed:
-        return "closed loop"
     arrivals = request.workload.arrivals
+    if isinstance(arrivals, ClosedLoop):
+        return f"{arrivals.concurrency:,} users who think for {arrivals.think_time_s:g} s"
     return f"{significant(request.growth * arrivals.rate_per_s)} requests/s, SCV {significant(arrivals.scv)}"
 
 

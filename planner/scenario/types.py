@@ -301,7 +301,10 @@ class ScenarioWorkload(Frozen):
         default=Scaling.SUPERPOSE,
         description="how a recording is brought to another rate: more or fewer users, or a faster or slower clock",
     )
-    concurrency: int | None = Field(default=None, ge=1, le=1_000_000, description="users of a closed loop: no rate")
+    concurrency: int | None = Field(
+        default=None, ge=1, le=1_000_000, description="instead of rate_per_s: users who each wait for their answer"
+    )
+    think_time_s: float = Field(default=0.0, ge=0, le=1e7, description="of each of them, from an answer on [s]")
     lengths: Lengths | None = Field(default=None, description="preset name, constant lengths, or a trace")
     prefixes: SharedPrefixes | None = Field(default=None, description="what prompts have in common (without classes)")
     prefix_hit_rate: float = Field(

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from hardware_db import EngineFeature
-from planner.core import Metric
+from planner.core import Metric, UnsupportedFeatureError
 from planner.engine import (
     Order,
     encoder_notes,
@@ -97,9 +97,13 @@ def evaluate(
 
     Raises:
         InputError: the model, its KV cache or the longest request does not fit.
-        UnsupportedFeatureError: static batches, which only the simulator plays.
+        UnsupportedFeatureError: static batches and users who think, which only the simulator plays.
     """
     if isinstance(workload.arrivals, ClosedLoop):
+        if workload.arrivals.think_time_s:
+            bound = "the theory of closed loops has no users who think between an answer and the next request"
+            fix = "simulate it; `planner plan` finds their rate"
+            raise UnsupportedFeatureError("workload.think_time_s", workload.arrivals.think_time_s, bound, fix)
         assumptions = _assumptions(deployment) + _closed_loop_assumptions(deployment)
         closed = closed_loop_performance(deployment, workload.arrivals, workload.lengths, assumptions)
         return _with_intervals(deployment, workload.lengths, _with_notes(deployment, workload.lengths, closed))

@@ -81,13 +81,13 @@ def run_events(
 
 
 def in_order_of_sending(traffic: DrawnTraffic, record: RunRecord) -> tuple[DrawnTraffic, RunRecord]:
-    """A run with sessions, its requests numbered as they were sent in the end, without those that never were."""
+    """A run with sessions or users who think, its requests numbered as they were sent; without those never sent."""
     order = np.argsort(record.sent_s, kind="stable")
     rank = np.empty_like(order)
     rank[order] = np.arange(order.size)
     order = order[: np.count_nonzero(record.sent_s <= traffic.follow_up.until_s)] if traffic.follow_up else order
     columns = ("inputs", "outputs", "class_index", "prefix", "prefix_tokens", "adapter", "images")
-    sent = replace(traffic, follow_up=None, sent_s=record.sent_s[order])
+    sent = replace(traffic, follow_up=None, think_s=None, sent_s=record.sent_s[order])
     sent = replace(sent, **{name: getattr(traffic, name)[order] for name in columns})
     times = {name: getattr(record, name)[order] for name in ("sent_s", "first_s", "end_s", "transfer_s")}
     pools = tuple(replace(pool, request=rank[pool.request]) for pool in record.pools)
@@ -201,7 +201,8 @@ class _EventLoop:
         self.progress = progress
         self.sent_s = array("d", traffic.sent_s.tobytes())
         self.next_request: list[int] = [] if traffic.follow_up is None else traffic.follow_up.next_request.tolist()
-        self.think_s: list[float] = [] if traffic.follow_up is None else traffic.follow_up.think_s.tolist()
+        think_s = traffic.think_s if traffic.follow_up is None else traffic.follow_up.think_s
+        self.think_s: list[float] = [] if think_s is None else think_s.tolist()
         self.until_s = math.inf if traffic.follow_up is None else traffic.follow_up.until_s
         self.events: list[_Event] = []
 
@@ -373,11 +374,12 @@ class _EventLoop:
         heappush(self.events, (sent_s + self.transfer_request_s, _ARRIVAL, 1, request, receiver))
 
     def _end(self, request: int, now_s: float) -> None:
-        """A request has its last token. In a closed loop its user sends the next, in a session after a think time."""
+        """A request has its last token. In a closed loop or session its user sends the next after a think time."""
         self._count_ended(1)
         if len(self.sent_s) < self.count:
-            heappush(self.events, (now_s + self.request_s, _ARRIVAL, 0, len(self.sent_s), -1))
-            self.sent_s.append(now_s)
+            sent_s = now_s + (self.think_s[request] if self.think_s else 0.0)
+            heappush(self.events, (sent_s + self.request_s, _ARRIVAL, 0, len(self.sent_s), -1))
+            self.sent_s.append(sent_s)
         elif self.next_request and (follow_up := self.next_request[request]) >= 0:
             sent_s = now_s + self.think_s[request]
             if sent_s <= self.until_s:

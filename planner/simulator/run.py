@@ -175,6 +175,8 @@ def simulate(
         traffic = draw(workload, sent, seed, drawn, initial=initial_requests, adapters=_adapters(deployment))
     _require_room(deployment, workload, traffic, drawn is not None)
     record = run_events(deployment, traffic, seed=seed, classes=workload.classes, progress=progress, ready_s=ready_s)
+    if traffic.think_s is not None:
+        traffic, record = in_order_of_sending(traffic, record)
     if talking:
         traffic, record = in_order_of_sending(traffic, record)
         ends_s = np.array([settling + warmup, settling + requests]) / workload.rate_per_s

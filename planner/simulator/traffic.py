@@ -61,6 +61,7 @@ class DrawnTraffic:
         adapter: which adapter it uses, -1: none.
         images: which of `kinds` of images it brings, -1: none.
         kinds: of images that requests bring.
+        think_s: of a closed loop, how long the user of each request thinks after its answer [s]; None: not at all.
         follow_up: of sessions, whose requests have the session as their prefix; None without.
     """
 
@@ -73,6 +74,7 @@ class DrawnTraffic:
     adapter: IntArray
     images: IntArray
     kinds: tuple[Images, ...] = ()
+    think_s: FloatArray | None = None
     follow_up: FollowUps | None = None
 
     @classmethod
@@ -118,7 +120,13 @@ def draw(
         np.roll(column, initial) for column in columns
     )
     all_sent_s = np.concatenate([np.zeros(initial), sent_s])
-    return DrawnTraffic(all_sent_s, inputs, outputs, class_index, prefix, prefix_tokens, adapter, images, kinds)
+    loop = workload.arrivals
+    think_s = None
+    if isinstance(loop, ClosedLoop) and loop.think_time_s:
+        think_s = np.random.default_rng(of_arrivals).exponential(loop.think_time_s, total)
+    return DrawnTraffic(
+        all_sent_s, inputs, outputs, class_index, prefix, prefix_tokens, adapter, images, kinds, think_s
+    )
 
 
 def _sent_s(workload: Workload, count: int, seed: int, initial: int) -> FloatArray:

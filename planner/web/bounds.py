@@ -12,6 +12,7 @@ import os
 from planner.core import InputError
 from planner.fleet import PlanRequest
 from planner.scenario import Content, value_at
+from planner.workload import ClosedLoop
 
 LIMITS = {
     "RATE_PER_S": 20_000.0,
@@ -63,8 +64,11 @@ def limit(name: str) -> float:
 
 def check(content: Content, request: PlanRequest) -> None:
     """Raise InputError naming the field of a scenario that asks for more than this server gives to one visitor."""
-    rates = [service.workload for service in request.all_services]
-    rate = request.growth * sum(0.0 if workload.is_closed else workload.rate_per_s for workload in rates)
+    arrivals = [service.workload.arrivals for service in request.all_services]
+    rate = request.growth * sum(
+        one.concurrency / (1.0 + one.think_time_s) if isinstance(one, ClosedLoop) else one.rate_per_s
+        for one in arrivals  # of a closed population what it would send if answers took a second, which is short
+    )
     _refuse_above("RATE_PER_S", "growth" if request.growth > 1.0 else "workload.rate_per_s", rate)
     _refuse_above("SIMULATED_REQUESTS", "simulation.requests", request.simulated_requests)
     _refuse_above("SERVICES", "services", len(request.all_services))

@@ -106,9 +106,7 @@ def _setting_in_words(page: Page, mixed_plan: Plan, planned: PlannedDeployment) 
     """Which GPUs and which requests all systems have in common."""
     is_planned = mixed_plan is page.plan
     what = "the plan" if is_planned else "the cheapest mixed fleet (the plan itself is disaggregated)"
-    traffic = (
-        f"{significant(planned.workload.rate_per_s)} requests/s" if not planned.workload.is_closed else "its users"
-    )
+    traffic = f"{significant(planned.workload.rate_per_s)} requests/s"
     return (
         f"All systems use the GPUs of {what}: {planned.deployment.summary} under {traffic}, "
         f"{money(planned.usd_per_hour)} USD per hour. 'engine' is that fleet as it is configured."

@@ -96,7 +96,7 @@ def _other_skus(page: Page, searched: tuple[str, ...]) -> list[str]:
 
 def _subtitle(page: Page) -> str:
     request = page.request
-    rate = "" if request.workload.is_closed else f" at {request.growth * request.workload.rate_per_s:,.4g} requests/s"
+    rate = f" at {request.growth * request.workload.rate_per_s:,.4g} requests/s"
     method = "the plan simulated, the others by theory" if page.plan.simulated else "by theory"
     return f"{request.llm.id}{rate}; {method}."
 

@@ -81,7 +81,7 @@ def place_of(path: str) -> Field | None:
     """The field of a path, or the nearest one around it; None of one that only the file has.
 
     >>> place_of("limits.spare_replicas").part
-    'Goal › Growth and failures'
+    'Goal and engine › Growth and failures'
     >>> place_of("slo.1.threshold_s").label, place_of("limits.pinned.h100-sxm")
     ('Targets for', None)
     """
@@ -94,7 +94,7 @@ def with_labels(text: str) -> str:
     """A sentence of the engine with every field called as the page calls it; the field itself stands behind.
 
     >>> with_labels("set confidence=0.9 and plan again")
-    'set “Confidence” (sidebar, Goal; in a file confidence=0.9) and plan again'
+    'set “Confidence” (sidebar, Goal and engine; in a file confidence=0.9) and plan again'
     >>> with_labels("limits.pinned = 3: too many")
     'limits.pinned (in the scenario file only) = 3: too many'
     """

@@ -1,4 +1,4 @@
-"""The sidebar: scenario, model with its formats, traffic, targets, hardware and goal, each bound to the scenario."""
+"""The sidebar: scenario, model, traffic, targets and GPUs; and, in groups that open, what fewer need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from planner.core import InputError, Metric, PlannerError, significant
+from planner.core import InputError, Metric, PlannerError, percent, significant
 from planner.llm import Precision, checkpoint_bytes, checkpoints_of, format_words, list_llms, packaged_llm
 from planner.optimizer import Objective
 from planner.report import glossary
@@ -35,7 +35,6 @@ OF_SCENARIO = "As in the scenario file: no checkpoint of it is known"
 KV_FORMATS = {"bf16": "16 bits", "fp8": "FP8"}
 """Formats of the KV cache that every engine has; others stand in the scenario file."""
 OWN_TARGETS = "own"
-_FADED = "<style>.st-key-answer {opacity: 0.45}</style>"
 OBJECTIVES = {
     Objective.MIN_COST.value: "Least cost for all requests",
     Objective.MAX_RATE.value: "Most requests for the budget",
@@ -51,6 +50,10 @@ def show() -> None:
     for title, part in PARTS.items():
         st.subheader(title, divider="gray", anchor=False)
         with components.errors_in_place():
+            part()
+    for title, (part, words) in GROUPS.items():
+        head = f"{title} :small[:gray[{components.plain(words())}]]"
+        with components.errors_in_place(), st.expander(head, key=f"group-{components.slug(title)}"):
             part()
     plan_bar()
 
@@ -108,7 +111,6 @@ def mark_pending(*, has_answer: bool) -> None:
             args=(session.planned_content(),),
             icon=":material/undo:",
         )
-    st.html(_FADED)
 
 
 # --- scenario ---------------------------------------------------------------------------------------------------------
@@ -170,7 +172,7 @@ def read_scenario_file(name: str, raw: bytes) -> None:
 
 
 def model_inputs() -> None:
-    """Preset or uploaded config.json, and the number formats."""
+    """The model: a preset or an uploaded config.json."""
     llm = session.value("llm")
     shown = llm if isinstance(llm, str) else UPLOADED
     options = list(dict.fromkeys([*([shown] if shown not in list_llms() else []), *list_llms()]))
@@ -182,15 +184,14 @@ def model_inputs() -> None:
     )
     with st.popover("Fine-tuned, or not in the list?", icon=":material/help:", type="tertiary"):
         st.markdown(OWN_MODEL)
-    components.upload(
-        "or drop a config.json",
-        ["json"],
-        "config-file",
-        MAX_CONFIG_BYTES,
-        read_config,
-        "The config.json of a Hugging Face model. Only read as data; nothing in it is run.",
-    )
-    format_inputs()
+        components.upload(
+            "or drop a config.json",
+            ["json"],
+            "config-file",
+            MAX_CONFIG_BYTES,
+            read_config,
+            "The config.json of a Hugging Face model. Only read as data; nothing in it is run.",
+        )
     note = other_services_note()
     if note:
         st.caption(components.plain(note))
@@ -275,6 +276,14 @@ def format_inputs() -> None:
     fields.number("max_request_tokens")
 
 
+def format_words_set() -> str:
+    """The formats that are set, in a word or two."""
+    precision = session.value("precision")
+    if not isinstance(precision, dict):
+        return "as published" if precision is None else "or narrower"
+    return f"{precision['weights']} weights, {precision['kv_cache']} KV cache"
+
+
 def _checkpoints(llm: Any) -> Formats:  # noqa: ANN401
     """Every checkpoint of a model, e.g. by ``FP8 in blocks, 34.3 GB: Qwen/Qwen3-32B-FP8``."""
     choices: Formats = {AS_PUBLISHED: None, WITH_NARROWER: NARROWER}
@@ -352,7 +361,7 @@ def _target_input(index: int, target: dict[str, Any]) -> None:
 
 
 def goal_inputs() -> None:
-    """Objective, budget and what the fleet must withstand."""
+    """Objective, budget, what the fleet must withstand, and how it may serve."""
     st.selectbox(
         options=list(OBJECTIVES),
         format_func=OBJECTIVES.__getitem__,
@@ -368,6 +377,16 @@ def goal_inputs() -> None:
         st.checkbox(**fields.bound("limits.survives_node_loss"))
     with st.expander("Power and CO2"):
         power_inputs()
+    inputs_hardware.engine_inputs()
+
+
+def goal_words() -> str:
+    """Confidence, and what limits the fleet beyond its targets."""
+    limits, growth = session.value("limits"), session.value("growth")
+    budget, spares = limits["budget_usd_per_hour"], limits["spare_replicas"] + limits["survives_node_loss"]
+    said = [percent(session.value("confidence")), f"${significant(budget)}/h at most" if budget else ""]
+    said += [f"growth {growth:g}" if growth != 1.0 else "", "survives losses" if spares else ""]
+    return ", ".join(filter(None, said))
 
 
 def power_inputs() -> None:
@@ -393,6 +412,12 @@ PARTS = {
     "Traffic": inputs_traffic.show,
     "Latency targets": target_inputs,
     "Hardware": inputs_hardware.show,
-    "Goal": goal_inputs,
 }
-"""Of the sidebar, in their order."""
+"""Of the sidebar, in their order; they stand open."""
+GROUPS = {
+    "Formats": (format_inputs, format_words_set),
+    "Traffic in detail": (inputs_traffic.show_details, inputs_traffic.detail_words),
+    "Buying": (inputs_hardware.price_inputs, inputs_hardware.price_words),
+    "Goal and engine": (goal_inputs, goal_words),
+}
+"""Below them, behind a click: what each holds, and what is set there, for its head."""

@@ -1,4 +1,4 @@
-"""Of the sidebar: SKUs, modes, providers, commitments, prices, engine and search."""
+"""Of the sidebar: SKUs; providers, commitments and prices; modes, engine and search."""
 
 from __future__ import annotations
 
@@ -61,13 +61,17 @@ CHOICES = {
 """Values offered for the lists of the search; those of the scenario are added."""
 
 
-def show() -> None:
-    """All hardware inputs."""
+def _hardware() -> HardwareDb:
+    """The packaged hardware with the scenario's own."""
     try:
-        own_hardware = OwnHardware.model_validate(session.value("own_hardware") or {})
-        hardware = with_own_hardware(load_hardware(), own_hardware)
+        return with_own_hardware(load_hardware(), OwnHardware.model_validate(session.value("own_hardware") or {}))
     except ValueError:  # the page names it in its own place
-        hardware = load_hardware()
+        return load_hardware()
+
+
+def show() -> None:
+    """The SKUs that are considered."""
+    hardware = _hardware()
     own = [sku["id"] for sku in session.value("own_hardware.skus") or []]
     listed = {price.sku for price in hardware.prices}
     chosen = session.value("search.skus")
@@ -77,16 +81,23 @@ def show() -> None:
         format_func=lambda sku: sku if sku in listed or sku in own else f"{sku} (no listed price)",
         **fields.bound("search.skus"),
     )
-    st.multiselect(options=list(MODES), **fields.bound("search.modes") | {"help": "; ".join(MODES.values())})
-    price_inputs(hardware, chosen)
-    engine_inputs(hardware)
 
 
 # --- prices -----------------------------------------------------------------------------------------------------------
 
 
-def price_inputs(hardware: HardwareDb, skus: list[str]) -> None:
+def price_words() -> str:
+    """Seller, commitments, and GPUs that are owned, in a few words."""
+    prices = session.value("prices")
+    owned = sum(one["count"] for one in (prices["owned"] or {}).values())
+    terms = [name.replace("_", " ") for name in prices["commitments"]]
+    said = [prices["provider"] or ANY, prices["region"], *terms, "own prices" if prices["usd_per_gpu_hour"] else ""]
+    return ", ".join(filter(None, [*said, f"{owned} owned" if owned else ""])).lower()
+
+
+def price_inputs() -> None:
     """Provider, commitment, and own prices."""
+    hardware, skus = _hardware(), session.value("search.skus")
     provider, region = session.value("prices.provider"), session.value("prices.region")
     providers = sorted({price.provider for price in hardware.prices} | ({provider} if provider else set()))
     _select_or_any("prices.provider", ANY, providers, {"prices.region": None})
@@ -249,9 +260,10 @@ def price_in_words(price: Price | None) -> str:
 # --- engines ----------------------------------------------------------------------------------------------------------
 
 
-def engine_inputs(hardware: HardwareDb) -> None:
-    """Engine, two of its settings, and degrees of parallelism."""
-    engines = {name: f"{engine.name} {engine.version}" for name, engine in hardware.engines.items()}
+def engine_inputs() -> None:
+    """Ways of serving, engine, two of its settings, and degrees of parallelism."""
+    st.multiselect(options=list(MODES), **fields.bound("search.modes") | {"help": "; ".join(MODES.values())})
+    engines = {name: f"{engine.name} {engine.version}" for name, engine in _hardware().engines.items()}
     with st.expander("Engine and search"):
         st.selectbox(options=list(engines), format_func=engines.__getitem__, **fields.bound("search.engine"))
         fields.number("search.memory_fraction")

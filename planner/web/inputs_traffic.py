@@ -6,6 +6,7 @@ import io
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from planner.workload import (
     TokenLengths,
 )
 
-PER_SECOND, USERS, TOKENS_PER_DAY = "Requests per second", "Users waiting at the same time", "Tokens per day"
+PER_SECOND, USERS, TOKENS_PER_DAY = "Requests per second", "Users at the same time", "Tokens per day"
 SECONDS = {
     PER_SECOND: 1.0,
     "Requests per minute": 60.0,
@@ -46,9 +47,9 @@ STATED_TRAFFIC = {
 """Fields that state traffic instead of requests per second: what each is called, and what it means."""
 SLIDER_END_PER_S, SLIDER_STEPS = 200.0, 200
 """The rate slider ends here, or at the next power of ten above the rate; its steps besides the rate itself."""
-FIRST_USERS, FIRST_IMAGE_SIZE, FIRST_CORRELATION_TIME_S = 32, "1024x768", 300.0
-"""First values, to be changed beside them: users of a closed loop, size of images [pixels], correlation time of a drift
-[s]. Choices."""
+FIRST_USERS, FIRST_THINK_TIME_S, FIRST_IMAGE_SIZE, FIRST_CORRELATION_TIME_S = 200, 20.0, "1024x768", 300.0
+"""First values, to be changed beside them: users of a closed loop and their think time [s], size of images [pixels],
+correlation time of a drift [s]. Choices."""
 TRACE_CELLS, TRACE_WINDOWS = 300, 100
 """Cells that the lengths of an uploaded trace are reduced to, and windows of its drift (of an hour 36 s and more): few
 enough for a link. Affects the result."""
@@ -67,8 +68,19 @@ drawn_histogram = lru_cache(maxsize=64)(length_histogram)
 
 
 def show() -> None:
-    """All traffic inputs; what has no widget (classes, replays, closed loops) is named and left as it is."""
+    """Rate and lengths; what has no widget (classes, replays) is named and left as it is."""
     rate_inputs()
+    if session.value("workload.sessions") is None:
+        lengths_inputs()
+        return
+    st.caption("Sessions: each request carries all that was said before. New tokens of a turn are edited in the file.")
+    left, right = st.columns(2)
+    fields.number("workload.sessions.turns", left)
+    fields.number("workload.sessions.think_time_s", right)
+
+
+def show_details() -> None:
+    """A trace in place of all that; burstiness, drift, images and prefixes."""
     components.upload(
         "Drop a trace or usage log",
         ["csv", "tsv", "json", "jsonl", "gz", "txt"],
@@ -79,14 +91,8 @@ def show() -> None:
         "logs. Lengths, rate and burstiness are taken from it; it is read in memory and not kept.",
     )
     if session.value("workload.sessions") is not None:
-        st.caption(
-            "Sessions: each request carries all that was said before. New tokens of a turn are edited in the file."
-        )
-        left, right = st.columns(2)
-        fields.number("workload.sessions.turns", left)
-        fields.number("workload.sessions.think_time_s", right)
         return
-    lengths_inputs()
+    lengths_pictures()
     image_inputs()
     if session.value("workload.scv") is not None and not session.value("workload.classes"):
         arrival_inputs()
@@ -119,7 +125,9 @@ def rate_inputs() -> None:
     bind = session.bind("rate-unit", chosen, _unit_changes)
     st.selectbox(options=[*units, USERS] if can_wait else list(units), **fields.bound("workload.rate_per_s", bind))
     if users is not None:
-        fields.number("workload.concurrency", label_visibility="collapsed")
+        left, right = st.columns(2)
+        fields.number("workload.concurrency", left)
+        fields.number("workload.think_time_s", right)
     else:
         _rate_input(rate, chosen, units[chosen])
 
@@ -130,10 +138,11 @@ def _unit_changes(unit: str) -> session.Changes:
     state[GIVEN_AS] = unit
     if unit == USERS:
         state[BEFORE_USERS] = {path: session.value(path) for path in _CLOSED_LOOP}
-        return {**_CLOSED_LOOP, "workload.concurrency": FIRST_USERS}
+        return {**_CLOSED_LOOP, "workload.concurrency": FIRST_USERS, "workload.think_time_s": FIRST_THINK_TIME_S}
     if session.value("workload.concurrency") is None:
         return {}
-    return {**_CLOSED_LOOP, "workload.rate_per_s": 1.0, **state.get(BEFORE_USERS, {}), "workload.concurrency": None}
+    before = {**_CLOSED_LOOP, "workload.rate_per_s": 1.0, **state.get(BEFORE_USERS, {})}
+    return {**before, "workload.concurrency": None, "workload.think_time_s": 0.0}
 
 
 def _rate_input(rate: float, unit: str, factor: float) -> None:
@@ -167,7 +176,7 @@ def _rate_input(rate: float, unit: str, factor: float) -> None:
 
 
 def lengths_inputs() -> None:
-    """The source of lengths, their means, and both histograms."""
+    """The source of lengths, and their means."""
     lengths = session.value("workload.lengths")
     shown = _source_of(lengths)
     titles = {CONSTANT: "every request alike", OTHER: "as in the scenario file"}
@@ -180,14 +189,19 @@ def lengths_inputs() -> None:
             "workload.lengths", session.bind("workload.lengths", shown, lambda name: _lengths_changes(name, lengths))
         ),
     )
-    distribution = distribution_of(lengths)
     if shown == CONSTANT:
         for column, side in zip(st.columns(2), SIDES, strict=True):
             fields.number(f"workload.lengths.{side}_tokens", column)
-        return
-    if shown not in (HISTOGRAM, OTHER):
+    elif shown not in (HISTOGRAM, OTHER):
         mean_inputs(shown, lengths)
-    if distribution is not None:
+
+
+def lengths_pictures() -> None:
+    """Histograms of lengths that differ."""
+    lengths, distribution = session.value("workload.lengths"), None
+    with suppress(PlannerError):  # said where they are chosen
+        distribution = distribution_of(lengths)
+    if distribution is not None and _source_of(lengths) != CONSTANT:
         for side in SIDES:
             st.altair_chart(drawn_histogram(distribution, side), key=f"lengths-{side}", height=110)
 
@@ -254,13 +268,27 @@ def _mean_changes(preset: str, lengths: Any, name: str, own: float, mean: float)
 # --- arrivals ---------------------------------------------------------------------------------------------------------
 
 
+def _arrivals() -> ArrivalProcess | ClosedLoop | RecordedArrivals | None:
+    """Of the scenario; None where they are not said, or a file would have to be read."""
+    try:
+        return workload_arrivals(session.value("workload"))
+    except PlannerError:
+        return None
+
+
+def detail_words() -> str:
+    """Drift, burstiness, and what requests have in common, in a few words."""
+    arrivals, said = _arrivals(), []
+    process = arrivals.process if isinstance(arrivals, RecordedArrivals) else arrivals
+    if isinstance(process, ArrivalProcess):
+        said = ["steady rate" if process.drift is None else f"rate varies by {process.drift.cv:.0%}"]
+        said += [f"SCV {process.scv:.2g}"] if process.scv != 1.0 else []
+    return ", ".join([*said, *(name for name in ("images", "prefixes") if session.value(f"workload.{name}"))])
+
+
 def arrival_inputs() -> None:
     """SCV and drift where arrivals are a process, the scaling where a recording is replayed; what they come to."""
-    arrivals: ArrivalProcess | ClosedLoop | RecordedArrivals | None
-    try:
-        arrivals = workload_arrivals(session.value("workload"))
-    except PlannerError:  # not said, or a file would have to be read
-        arrivals = None
+    arrivals = _arrivals()
     if isinstance(arrivals, ClosedLoop):
         return
     if not session.value("workload.replay"):
@@ -277,12 +305,15 @@ def arrival_inputs() -> None:
 
 
 def drift_inputs() -> None:
-    """CV and correlation time of a drift in two numbers; a drift of another form is named."""
+    """As the recording has it, or of one's own: CV and correlation time; a drift of another form is named."""
     path, drift = "workload.drift", session.value("workload.drift")
     two_numbers = isinstance(drift, Mapping) and "cv" in drift
-    if not (drift in (None, "none") or two_numbers):
-        bound = session.bind("drift-recorded", True, lambda on: {} if on else {path: "none"})
+    named = isinstance(session.value("workload.scv"), str)  # a recording, which has a drift of its own
+    as_recorded = drift is None if named else not (drift in (None, "none") or two_numbers)
+    if named or as_recorded:
+        bound = session.bind("drift-recorded", as_recorded, lambda on: {path: None if on and named else "none"})
         st.checkbox("The rate drifts as recorded", **bound)
+    if as_recorded:
         return
     left, right = st.columns(2)
     fields.number(path, left, session.bind(path, float(drift["cv"]) if two_numbers else 0.0, _drift_changes))
@@ -293,7 +324,7 @@ def drift_inputs() -> None:
 def _drift_changes(cv: float) -> session.Changes:
     """So much drift, over the time there is."""
     if not cv:
-        return {"workload.drift": None}
+        return {"workload.drift": "none" if isinstance(session.value("workload.scv"), str) else None}
     drift = session.value("workload.drift")
     given = drift if isinstance(drift, Mapping) else {"correlation_time_s": FIRST_CORRELATION_TIME_S}
     return {"workload.drift": {**given, "cv": float(cv)}}
@@ -393,6 +424,7 @@ def read_trace_file(name: str, raw: bytes) -> str:
         **_NO_ARRIVALS,
         "workload.replay": None,
         "workload.concurrency": None,
+        "workload.think_time_s": 0.0,
     }
     try:
         arrivals = snippets.arrivals_snippet(recognised.trace, None, TRACE_WINDOWS)

@@ -20,6 +20,8 @@ from planner.web import components, summary
 from planner.web.results import Page
 
 FOLDED_TABLES: Mapping[str, Sequence[str]] = {
+    "Engine settings and routing": ("Engine settings", "Routing", "Schedule"),
+    "How sure it is, and what losses do": ("Confidence", "Losses"),
     "Latency and load of each pool": ("Latency", "Theory against simulation", "Load of each pool"),
     "What limits the plan": ("Constraints",),
     "Cost and prices": ("Cost", "Prices"),
@@ -34,18 +36,9 @@ def show(page: Page) -> None:
     if plan.cost is None:
         st.info("No feasible fleet yet. Pools, targets and alternatives appear here once one is found.")
         return
+    summary.show_fleet(page, plan.cost)
     tables = {table.title: table for table in html_page.shown_tables(plan)}
-    first = (
-        "Fleet",
-        "Traffic of each model",
-        "Engine settings",
-        "Targets",
-        "Confidence",
-        "Losses",
-        "Routing",
-        "Schedule",
-    )
-    _show(tables, first)
+    _show(tables, ("Fleet", "Traffic of each model", "Targets"))
     _alternatives(plan, tables)
     with st.container(key="plan-files"):
         _downloads(page)

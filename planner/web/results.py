@@ -112,7 +112,7 @@ class Page:
     Attributes:
         content: the scenario as plain data.
         key: the same as one line of text; results are cached by it.
-        request: what it asks.
+        request: what it asks, closed populations at the rate found for them.
         hardware: what it is planned on.
         plan: the answer, by theory until `check_by_simulation` is done.
     """
@@ -291,7 +291,7 @@ def page_of(content: Content, key: str) -> Page:
     hardware = hardware_for(request)
     known = (store().get((kind, key)) for kind in PLANS)
     plan = next((plan for plan in known if isinstance(plan, Plan)), None) or theory_plan(request, hardware, key)
-    return Page(content, key, request, hardware, plan)
+    return Page(content, key, plan.request, hardware, plan)
 
 
 def theory_plan(request: PlanRequest, hardware: HardwareDb, key: str) -> Plan:

@@ -1,6 +1,6 @@
-"""The answer: a sentence, its warnings, four metrics and the fleet; or why there is no fleet, and what would help.
-
-A warning that may overturn the headline stands open with what helps, three at most; the rest is folded.
+"""The answer: a sentence, four metrics, and a line that says how they are known and opens the warnings, each with what
+helps; or why there is no fleet, and what would help. It stands above every tab, so that it is low; the tab Plan has the
+rest of it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ USUAL_CONFIDENCE: float = PlanRequest.model_fields["confidence"].default
 """That plans are made for where nobody asks for another."""
 OFFERED_CONFIDENCES = (0.95, 0.99)
 """Confidences that a button offers beyond the plan's own. A choice."""
-MOST_OPEN = 3
-"""Warnings that stand open. A choice."""
 STOPS = "its loss stops the service"
 """End of the engine's warnings of pools of one replica, which the loss of a replica says better."""
 
@@ -46,12 +44,20 @@ def show(page: Page) -> None:
     provisional = "" if page.plan.simulated else "Provisional: "
     unbroken = components.plain(sentence).replace(" × ", "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}")  # count with thing
     st.markdown(f"#### {provisional}{unbroken}")
-    _status(page)
-    good = f" A dollar buys {headline.goodput_words(page.plan.cost)} within all targets."
-    st.markdown(components.plain(targets_line(page.plan) + good))
-    show_concerns(page.plan, cached_cost_range(page))
     components.metric_cards(_metric_cards(page, page.plan.cost), "answer")
-    _growth_line(page)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="status"):
+        _status(page)
+        show_concerns(page.plan, cached_cost_range(page))
+
+
+def show_fleet(page: Page, cost: CostBreakdown) -> None:
+    """Of the answer what only the tab Plan has: what targets come to, the fleet, what simulation changed, growth."""
+    good = f" A dollar buys {headline.goodput_words(cost)} within all targets."
+    st.markdown(components.plain(targets_line(page.plan) + good))
+    checks = results.store().get(_overruled_key(page))
+    before, known = results.known_theory_plan(page), checks if isinstance(checks, tuple) else ()
+    lines = [swapped_words(before, page.plan, known), _growth_words(page)]
+    st.caption(components.plain(" ".join(filter(None, lines))))
     components.chart(_drawn_fleet(page), fleets.fleet_rows(page.plan), "Fleet", "fleet")
 
 
@@ -91,6 +97,10 @@ def _target_in_words(check: TargetCheck, slow: TargetCheck, is_simulated: bool) 
     )
 
 
+SKELETON = f"<div class='planner-skeleton'>{'<i></i>' * 4}</div>"
+"""The places of figures that are being computed."""
+
+
 def show_outdated(place: DeltaGenerator) -> None:
     """While another answer is under way: the last one as what it is. One element replaces all that stood in its place.
 
@@ -101,12 +111,12 @@ def show_outdated(place: DeltaGenerator) -> None:
         place.caption(components.plain(f"The inputs have changed. The answer before: {last}"))
 
 
-def _growth_line(page: Page) -> None:
-    """Until when the fleet holds, where the scenario says how demand grows and the headroom is known."""
+def _growth_words(page: Page) -> str:
+    """Until when the fleet holds, where the scenario says how demand grows and the headroom is known; else empty."""
     forecast, found = page.request.forecast, cached_headroom(page)
-    if forecast is not None and found is not None:
-        growth = fleet_growth(page.plan, forecast, headroom_share=found.share)
-        st.caption(components.plain(f"As demand grows the fleet {growth.words}."))
+    if forecast is None or found is None:
+        return ""
+    return f"As demand grows the fleet {fleet_growth(page.plan, forecast, headroom_share=found.share).words}."
 
 
 def complete(page: Page) -> bool:
@@ -151,28 +161,23 @@ def _cost_key(page: Page, confidence: float) -> tuple[str, str, float]:
 
 
 def _status(page: Page) -> None:
-    """Badges that say how the numbers are known, and what simulation changed of the fleet."""
+    """Badges that say how the numbers are known."""
     plan, sources = page.plan, headline.calibration_sources(page.plan)
     is_stopped = st.session_state.get(results.STOPPED) == results.name_of(("checked", page.key))
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        checked = plan.simulated and all(check.met for check in plan.targets)
-        st.badge(
-            "By theory; simulation was stopped" if is_stopped else headline.status_words(plan),
-            icon=":material/check_circle:" if checked else ":material/schedule:",
-            color="green" if checked else "blue",
-            help=components.plain(_simulation_hint(plan)),
-        )
-        calibration = headline.calibration_words(plan)
-        st.badge(
-            calibration,
-            icon=":material/straighten:",
-            color="green" if calibration == "Calibrated" else "orange",
-            help="\n".join(["How step times are known:", "", *(f"- {components.plain(line)}" for line in sources)]),
-        )
-    checks = results.store().get(_overruled_key(page))
-    change_line = swapped_words(results.known_theory_plan(page), plan, checks if isinstance(checks, tuple) else ())
-    if change_line:
-        st.caption(components.plain(change_line))
+    checked = plan.simulated and all(check.met for check in plan.targets)
+    st.badge(
+        "By theory; simulation was stopped" if is_stopped else headline.status_words(plan),
+        icon=":material/check_circle:" if checked else ":material/schedule:",
+        color="green" if checked else "blue",
+        help=components.plain(_simulation_hint(plan)),
+    )
+    calibration = headline.calibration_words(plan)
+    st.badge(
+        calibration,
+        icon=":material/straighten:",
+        color="green" if calibration == "Calibrated" else "orange",
+        help="\n".join(["How step times are known:", "", *(f"- {components.plain(line)}" for line in sources)]),
+    )
 
 
 def _overruled_key(page: Page) -> tuple[str, str]:
@@ -312,24 +317,24 @@ class Concern:
 
 
 def show_concerns(plan: Plan, costs: CostRange | None) -> None:
-    """The gravest warnings open, each with its remedy; the rest behind a click."""
+    """The gravest warning in a line, which opens: all of them, each with its remedy."""
     known = list(concerns(plan, costs))
-    for concern in known[:MOST_OPEN]:
-        with st.container(horizontal=True, vertical_alignment="center"):
-            st.markdown(f":orange[:material/warning:] {components.plain(concern.text)}", width="stretch")
-            if concern.remedy is not None:
-                st.button(
-                    concern.remedy.label,
-                    on_click=session.change,
-                    args=(concern.remedy.changes,),
-                    key=concern.remedy.key,
-                    icon=":material/shield:",
-                    help=concern.remedy.hint,
-                )
-    folded = [concern.text for concern in known[MOST_OPEN:]]
-    if folded:
-        with st.popover(number_of(len(folded), "further warning"), icon=":material/warning:", type="tertiary"):
-            components.bullets(folded)
+    if not known:
+        return
+    count = number_of(len(known), "warning")
+    with st.expander(f":orange[:material/warning: {count}:] {components.plain(known[0].text)}"):
+        for concern in known:
+            with st.container(horizontal=True, vertical_alignment="center"):
+                st.markdown(components.plain(concern.text), width="stretch")
+                if concern.remedy is not None:
+                    st.button(
+                        concern.remedy.label,
+                        on_click=session.change,
+                        args=(concern.remedy.changes,),
+                        key=concern.remedy.key,
+                        icon=":material/shield:",
+                        help=concern.remedy.hint,
+                    )
 
 
 def concerns(plan: Plan, costs: CostRange | None) -> Iterator[Concern]:

@@ -121,10 +121,11 @@ class ArrivalProcess(Frozen):
 
 
 class ClosedLoop(Frozen):
-    """Users who each send a request, wait for its whole answer and at once send the next, until all are done.
+    """Users who each send a request, wait for its whole answer, think, and send the next, until all are done.
 
-    This is how benchmark clients load a server. The rate follows from the answers, so that what asks for a rate (a
-    search, a split of the traffic) refuses a closed loop; `evaluate` and `simulate` answer for it.
+    Without thinking this is how benchmark clients load a server. The rate follows from the answers, so that what asks
+    for a rate (a split of the traffic) refuses a closed loop. `simulate` answers for it, `evaluate` where nobody
+    thinks, and `plan` finds the rate that it comes to.
 
     >>> ClosedLoop(concurrency=8).total_requests
     80
@@ -133,6 +134,7 @@ class ClosedLoop(Frozen):
     concurrency: int = Field(ge=1, le=1_000_000, description="users in the loop, over the whole deployment")
     requests: int = Field(default=0, ge=0, le=10_000_000, description="of all users together; 0: 10 per user")
     ramp_s: float = Field(default=0.0, ge=0, description="the users' starts are spread evenly over it; 0: at once [s]")
+    think_time_s: float = Field(default=0.0, ge=0, le=1e7, description="mean time from an answer to the next request")
     source: str = Field(default="given", description="where the protocol comes from")
 
     @property
@@ -164,15 +166,17 @@ class ClosedLoop(Frozen):
             "workload.concurrency",
             self.concurrency,
             f"a closed loop has {lacks}: its users send as fast as they are answered",
-            "in its place give workload.rate_per_s, or workload.users and requests_per_user_per_day; what rate a "
-            "closed loop comes to on a given deployment, planner simulate says",
+            "in its place give workload.rate_per_s, or workload.users and requests_per_user_per_day; `planner plan` "
+            "takes one with targets, and what rate it comes to on a given deployment, `planner simulate` says",
         )
 
     def start_times_s(self) -> FloatArray:
         """When each user sends the first request [s], shape (users,): as many users as there are requests for.
 
+        Those who think begin evenly over the think time, which is closer to the long run than all at once.
+
         >>> ClosedLoop(concurrency=4, ramp_s=2.0).start_times_s().tolist()
         [0.0, 0.5, 1.0, 1.5]
         """
         users = np.arange(min(self.concurrency, self.total_requests), dtype=np.float64)
-        return users * (self.ramp_s / self.concurrency)
+        return users * (max(self.ramp_s, self.think_time_s) / self.concurrency)

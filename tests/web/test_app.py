@@ -440,7 +440,7 @@ def test_every_tab_has_its_say(kept_page: AppTest, monkeypatch: pytest.MonkeyPat
     assert [item.label for item in kept_page.tabs][: len(TABS)] == list(TABS)
     assert heading in {item.value for item in (*kept_page.subheader, *kept_page.markdown)}
     charts = len(kept_page.get("vega_lite_chart"))
-    assert charts > 3 or (tab == "Check" and charts == 3)  # fleet and two histograms of lengths are always there
+    assert charts > 2 or (tab == "Check" and charts == 2)  # two histograms of lengths are always there
 
 
 # --- uploads ----------------------------------------------------------------------------------------------------------

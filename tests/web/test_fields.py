@@ -47,12 +47,12 @@ def test_every_label_is_on_the_page(pages: list[AppTest]) -> None:
     expanders = {one.label for page in pages for one in page.expander}
     labels = {path: field.label for path, field in fields.FIELDS.items() if not field.part.startswith("tab ")}
     conditional = {"workload.sessions.turns", "workload.sessions.think_time_s", "workload.drift.correlation_time_s"}
-    conditional |= {"workload.scaling"}  # of recordings and sessions, which these forms do not have
+    conditional |= {"workload.scaling", "workload.drift"}  # of what these forms do not have
     missing = {path for path, label in labels.items() if label not in shown | blocks}
     assert missing - conditional == set()
     for field in fields.FIELDS.values():
         title, _, fold = field.part.partition(" › ")
-        assert title in inputs.PARTS or title in ("Scenario", "tab Cost")
+        assert title in {*inputs.PARTS, *inputs.GROUPS} or title in ("Scenario", "tab Cost")
         assert not fold or fold in expanders
 
 
@@ -78,6 +78,6 @@ def test_a_warning_names_the_label_and_keeps_the_field() -> None:
     said = components.plain("not bought there; plan with search.modes=[mixed] or another prices.provider").replace(
         "\\", ""
     )
-    assert "“Ways of serving” (sidebar, Hardware; in a file search.modes=[mixed])" in said
+    assert "“Ways of serving” (sidebar, Goal and engine; in a file search.modes=[mixed])" in said
     for same in ("planner plan chat --set search.tp=[8]", "see https://x.org/limits.html"):
         assert fields.with_labels(same) == same

@@ -29,8 +29,8 @@ def _inputs() -> None:
             st.caption(inputs_hardware.read_price_file(["h100-sxm"], "mine.csv", upload))
         except PlannerError as error:
             st.caption(str(error))
-    inputs_hardware.show()
-    inputs.goal_inputs()
+    for part in (inputs_hardware.show, inputs_hardware.price_inputs, inputs.goal_inputs):
+        part()
 
 
 def page(upload: bytes | None = None, *overrides: str) -> AppTest:

@@ -75,12 +75,17 @@ def test_a_replayed_recording_says_what_it_carries_and_offers_its_scaling() -> N
 
 
 def test_a_drift_of_two_numbers_replaces_the_recorded_one_and_leaves_again() -> None:
-    app = arrivals_page(rate_per_s=12.0).number_input(key="workload.drift").set_value(0.6).run()
+    app = arrivals_page(rate_per_s=12.0)
+    assert "workload.drift" not in [one.key for one in app.number_input]  # one or the other
+    app = app.checkbox(key="drift-recorded").uncheck().run()
+    app = app.number_input(key="workload.drift").set_value(0.6).run()
     assert workload(app)["drift"] == {"cv": 0.6, "correlation_time_s": 300.0}
     assert "60% (CV)" in app.caption[0].value.replace("\\", "")
     app = app.number_input(key="workload.drift.correlation_time_s").set_value(900.0).run()
     assert workload(app)["drift"]["correlation_time_s"] == 900.0
-    assert workload(app.number_input(key="workload.drift").set_value(0.0).run())["drift"] is None
+    app = app.number_input(key="workload.drift").set_value(0.0).run()
+    assert workload(app)["drift"] == "none" and "Steady rate" in app.caption[0].value
+    assert workload(app.checkbox(key="drift-recorded").check().run())["drift"] is None
 
 
 def test_a_drift_by_windows_can_be_switched_off() -> None:
@@ -142,7 +147,8 @@ def test_users_at_the_same_time_are_a_closed_loop_and_back() -> None:
     before = workload(app)
     given_in(app, inputs_traffic.USERS)
     app.number_input(key="workload.concurrency").set_value(64).run()
+    app.number_input(key="workload.think_time_s").set_value(30.0).run()
     request = planner.load_scenario(app.session_state["scenario"])
-    assert request.workload.arrivals == ClosedLoop(concurrency=64)
+    assert request.workload.arrivals == ClosedLoop(concurrency=64, think_time_s=30.0)
     given_in(app, inputs_traffic.PER_SECOND)
     assert workload(app) == before
