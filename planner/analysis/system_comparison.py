@@ -105,6 +105,12 @@ class SystemRow:
         """The same per million useful tokens of input and output together [USD]."""
         return self._usd_per_million(requests_per_s, with_inputs=True)
 
+    def requests_per_usd(self) -> float | None:
+        """Requests within all targets that a dollar buys at the largest rate [1/USD]; None where either is unknown."""
+        if self.sustained_per_s is None or not self.usd_per_hour:
+            return None
+        return SECONDS_PER_HOUR * self.sustained_per_s / self.usd_per_hour
+
     def _usd_per_million(self, requests_per_s: float | None, *, with_inputs: bool) -> float:
         rate = self.requests_per_s if requests_per_s is None else requests_per_s
         if self.usd_per_hour is None or self.variant is None or rate <= 0.0:

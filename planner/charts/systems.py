@@ -109,7 +109,8 @@ def outcome_rows(comparison: Comparison) -> list[Row]:
     """Goodput, cost and sustainable rate of every system at the offered rate.
 
     Returns rows with system, goodput_per_s [1/s] (None without targets), usd_per_million_output_tokens [USD] (None
-    without a price, or when nothing is answered), sustained_per_s [1/s] (None when not computed) and keeps_up.
+    without a price, or when nothing is answered), sustained_per_s [1/s] (None when not computed), requests_per_usd at
+    that rate (None without one or without a price) and keeps_up.
     """
     slo = comparison.slo
     rows: list[Row] = []
@@ -121,6 +122,7 @@ def outcome_rows(comparison: Comparison) -> list[Row]:
                 "goodput_per_s": None if slo is None else compared.goodput_per_s(slo),
                 "usd_per_million_output_tokens": usd if math.isfinite(usd) else None,
                 "sustained_per_s": compared.sustained_per_s,
+                "requests_per_usd": compared.requests_per_usd(),
                 "keeps_up": compared.performance is not None and compared.performance.stable,
             }
         )
@@ -153,8 +155,9 @@ def sustainable_rate_chart(comparison: Comparison) -> alt.LayerChart:
     if any(row["sustained_per_s"] is None for row in rows):
         raise InputError("sustain", False, "no sustainable rates were looked for", "compare with sustain=True")
     for row in rows:
-        row["label"] = f"{significant(row['sustained_per_s'])}/s"
-    subtitle = "Largest arrival rate at which every target holds. Longer is better."
+        per_usd = f", {row['requests_per_usd']:,.0f} a dollar" if row["requests_per_usd"] else ""
+        row["label"] = f"{significant(row['sustained_per_s'])}/s{per_usd}"
+    subtitle = "Largest arrival rate at which every target holds, and requests per dollar there. Longer is better."
     return _outcome_bars(comparison, rows, "sustained_per_s", "Sustainable rate", subtitle)
 
 

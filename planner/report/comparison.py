@@ -149,6 +149,12 @@ def headline(comparison: Comparison) -> str:
     if slo is None:
         row, shortest = min(stable, key=lambda one: one[1].e2e.mean_s)
         return f"{subject}: {row.system.name} has the shortest mean E2E, {significant(shortest.e2e.mean_s)} s."
+    if all(row.sustained_per_s is not None for row in comparison.compared):
+        best = max(comparison.compared, key=lambda one: one.sustained_per_s or 0.0)
+        per_usd = best.requests_per_usd()
+        dollar = f", {per_usd:,.0f} requests a dollar" if per_usd else ""
+        rate = significant(best.sustained_per_s or 0.0)
+        return f"{subject}: {best.system.name} carries most within all targets, {rate} requests/s{dollar}."
     row, _ = max(stable, key=lambda one: (one[0].goodput_per_s(slo), -one[1].e2e.mean_s))
     goodput = significant(row.goodput_per_s(slo))
     return f"{subject}: {row.system.name} has the most goodput, {goodput} requests/s within all targets."

@@ -16,11 +16,13 @@ from planner.core import Columns, Metric, PlannerError, Table, money, number_of,
 from planner.fleet import Plan, PlannedDeployment, Progress, plan
 from planner.report import comparison, glossary
 from planner.search import Mode
-from planner.web import components
+from planner.web import components, results
 from planner.web.results import Page, compute_once
-from planner.workload import RecordedArrivals
+from planner.workload import ArrivalProcess, RecordedArrivals
 
-PRESELECTED = ("engine", *DEFAULT_SYSTEMS, "eagle", "ngram", "mtp", "prefix-cache")
+PRESELECTED = ("engine", *DEFAULT_SYSTEMS, "eagle")
+RATE_SEARCH_PLANS = 4.0
+"""Time of finding a system's largest rate, in plans by theory. Measured on chat-llama-70b; affects estimates only."""
 REQUESTS_PER_REPLICA = 300
 """Simulated: several hundred, so that queues have time to grow. A choice."""
 MIN_REQUESTS, MAX_REQUESTS = 2_000, 20_000
@@ -28,6 +30,7 @@ MIN_REQUESTS, MAX_REQUESTS = 2_000, 20_000
 RATE_SHARES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 """Shares of the planned rate at which attainment is computed. Choices."""
 STALL = "Stall of a long prompt"
+RATE_HINT = "At which every target holds, and requests per dollar there; of static batches by simulation."
 CURVES_PX = 440
 """Height of curves with their legend and title."""
 
@@ -60,7 +63,7 @@ def show(page: Page) -> None:
     index = components.choose_deployment("Deployment of the plan", mixed_plan, "compare-deployment")
     planned = mixed_plan.deployments[index]
     st.caption(components.plain(_setting_in_words(page, mixed_plan, planned)))
-    question = _question_inputs(planned)
+    question = _question_inputs(page, planned)
     if not question.names:
         st.info("Choose at least one system.")
         return
@@ -116,7 +119,8 @@ def _setting_in_words(page: Page, mixed_plan: Plan, planned: PlannedDeployment) 
 # --- what is computed -------------------------------------------------------------------------------------------------
 
 
-def _question_inputs(planned: PlannedDeployment) -> SystemsQuestion:
+def _question_inputs(page: Page, planned: PlannedDeployment) -> SystemsQuestion:
+    """The largest rate is found unasked where it takes seconds: under a steady rate, and none without targets."""
     names = st.multiselect(
         "Systems",
         list(SYSTEMS),
@@ -125,22 +129,21 @@ def _question_inputs(planned: PlannedDeployment) -> SystemsQuestion:
         persist_state="session",
         help="The table below says what each system is and where it is described.",
     )
-    is_closed = planned.workload.is_closed
-    rate = "The largest rate at which every target holds, for every system: several seconds, with simulation up to a "
     shares = "Share of requests within all targets at a quarter to twice the planned rate: a few seconds, with "
     toggles = {
         "Simulate": f"Simulates {_requests(planned):,} requests on every system: some seconds",
-        "Largest rate": f"{rate}few minutes",
         "By rate": f"{shares}simulation up to a minute",
     }
     with st.container(horizontal=True):
-        simulated, sustained, by_rate = (
-            components.switch(
-                label, f"compare-{components.slug(label)}", hint, disabled=is_closed and label != "Simulate"
-            )
-            for label, hint in toggles.items()
+        simulated, by_rate = (
+            components.switch(label, f"compare-{components.slug(label)}", hint) for label, hint in toggles.items()
         )
-    return SystemsQuestion(tuple(names), simulated, sustained and not is_closed, by_rate and not is_closed)
+        arrivals, has_targets = planned.workload.arrivals, planned.slo is not None and bool(planned.slo.targets)
+        is_quick = isinstance(arrivals, ArrivalProcess) and arrivals.drift is None
+        time = results.duration_text(RATE_SEARCH_PLANS * results.theory_plan_s(page) * len(names))
+        label = f"Find the largest rate of each (about {time}, longer if simulated)"
+        sustained = has_targets and results.requested(label, "largest-rate", page, RATE_HINT, known=is_quick)
+    return SystemsQuestion(tuple(names), simulated, sustained, by_rate)
 
 
 def _requests(planned: PlannedDeployment) -> int:
@@ -192,7 +195,7 @@ def compared_system(
         usd_per_gpu_hour=planned.usd_per_hour / planned.deployment.gpus or None,
         rates=rates,
         sustain=question.is_sustained,
-        simulated=question.is_simulated,
+        simulated=question.is_simulated or name == "static",  # of which there is no theory
         hardware=hardware,
         progress=progress,
     )
@@ -213,15 +216,16 @@ def _price_source(mixed_plan: Plan, planned: PlannedDeployment) -> str:
 
 
 def _outcome_chart(compared: Comparison) -> None:
-    """One chart of goodput, cost or the largest rate."""
+    """One chart of the largest rate, goodput or cost."""
     choices: dict[str, Callable[[Comparison], Any]] = {}
+    is_sustained = all(row.sustained_per_s is not None for row in compared.compared)
+    if is_sustained:
+        choices["Largest rate"] = pictures.sustainable_rate_chart
     if compared.slo is not None:
         choices["Goodput"] = pictures.goodput_chart
     if compared.compared[0].usd_per_hour is not None:
         choices["Cost per million tokens"] = pictures.cost_chart
-    if all(row.sustained_per_s is not None for row in compared.compared):
-        choices["Largest rate"] = pictures.sustainable_rate_chart
-    chosen = components.choose_one("What comes out", list(choices), "compare-outcome", wrap=True)
+    chosen = components.choose_one("What comes out", list(choices), f"compare-outcome-{is_sustained}", wrap=True)
     components.chart(choices[chosen](compared), pictures.outcome_rows(compared), "systems compared", "compare-outcomes")
 
 

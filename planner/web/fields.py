@@ -115,5 +115,6 @@ def names_of(paths: Iterable[str]) -> str:
     >>> names_of(["llm", "slo.0.threshold_s", "slo.1.threshold_s", "limits.pinned"])
     'Model, Targets for, limits.pinned'
     """
+    paths = [re.sub(r"^services\.\d+\.", "", path) for path in paths]
     fields = {path: place_of(path) for path in paths}
     return ", ".join(dict.fromkeys(path if field is None else field.label for path, field in fields.items()))

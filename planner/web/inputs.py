@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from itertools import count
 from typing import Any
 
 import streamlit as st
@@ -35,6 +36,8 @@ OF_SCENARIO = "As in the scenario file: no checkpoint of it is known"
 KV_FORMATS = {"bf16": "16 bits", "fp8": "FP8"}
 """Formats of the KV cache that every engine has; others stand in the scenario file."""
 OWN_TARGETS = "own"
+SECOND_MODEL = "llama-3.1-8b"
+"""Model that is added first, to be changed. A choice."""
 OBJECTIVES = {
     Objective.MIN_COST.value: "Least cost for all requests",
     Objective.MAX_RATE.value: "Most requests for the budget",
@@ -47,6 +50,7 @@ def show() -> None:
     """All inputs. A part that cannot be shown shows its error; the others stand."""
     with components.errors_in_place():
         scenario_menu()
+    model_choice()
     for title, part in PARTS.items():
         st.subheader(title, divider="gray", anchor=False)
         with components.errors_in_place():
@@ -168,6 +172,44 @@ def read_scenario_file(name: str, raw: bytes) -> None:
     session.name_dropped(opened.dropped)
 
 
+# --- several models ---------------------------------------------------------------------------------------------------
+
+
+def model_choice() -> None:
+    """Which model the sidebar shows where there are several; a button for one more, and one without it."""
+    services = session.content().get("services") or []
+    place = st.session_state[session.MODEL] = session.shown_model()
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        if services:
+            names = [_uploaded_name(session.content()["llm"]), *(service["name"] for service in services)]
+            st.segmented_control(
+                "Model shown", range(len(names)), format_func=names.__getitem__, key=session.MODEL, required=True
+            )
+        st.button("Add a model", key="add-model", on_click=_add_model, type="tertiary", icon=":material/add:")
+        if place:
+            gone = {"services": [*services[: place - 1], *services[place:]]}
+            icon = ":material/remove:"
+            st.button("Remove", key="drop-model", on_click=session.change, args=(gone,), type="tertiary", icon=icon)
+
+
+def _add_model() -> None:
+    """Another model with the traffic and targets of the first, to be changed."""
+    content = session.content()
+    services = content.get("services") or []
+    service = {name: content[name] for name in ("workload", "slo")} | {"precision": None, "max_request_tokens": None}
+    service |= {"llm": SECOND_MODEL, "name": _free_name(SECOND_MODEL)}
+    session.change({"services": [*services, service]})
+    st.session_state[session.MODEL] = len(services) + 1
+
+
+def _free_name(name: str) -> str:
+    """A name that no other model has."""
+    place, services = session.shown_model(), session.content().get("services") or []
+    taken = {_uploaded_name(session.content()["llm"]), *(one["name"] for one in services[: place - 1] if place)}
+    taken |= {one["name"] for one in services[place:]}
+    return next(free for number in count(1) if (free := f"{name} {number}" if number > 1 else name) not in taken)
+
+
 # --- model ------------------------------------------------------------------------------------------------------------
 
 
@@ -202,18 +244,18 @@ def _with_llm(llm: Any) -> dict[str, Any]:  # noqa: ANN401
 
     What was named after an example, or after the model before, is named after it: reports bear that name.
     """
+    place = session.shown_model()
+    if place:
+        named = {f"services.{place - 1}.name": _free_name(_uploaded_name(llm))}
+        return {"llm": llm, "max_request_tokens": None, **formats_with(llm, session.value("precision")), **named}
     given = session.value("name") not in [*list_scenarios(), session.value("llm")]
     named = {} if given or not isinstance(llm, str) else {"name": llm}
     return {"llm": llm, "max_request_tokens": None, **formats_with(llm, session.value("precision")), **named}
 
 
 def other_services_note() -> str:
-    """Other models of the scenario, which have no widgets; empty where there are none."""
+    """What else the scenario serves, which has no widgets; empty where there is nothing."""
     services = []
-    for service in session.value("services") or []:
-        rate = service["workload"].get("rate_per_s")
-        at = f" at {significant(rate)} requests/s" if rate else ""
-        services.append(f"{service['name']}, {_uploaded_name(service['llm'])}{at}")
     cascade = session.value("cascade")
     if cascade:
         services.append(f"{_uploaded_name(cascade['llm'])} in front of it (a cascade)")
@@ -238,7 +280,7 @@ def read_config(name: str, raw: bytes) -> None:
         raise InputError("config.json", name, "is not a JSON object", fix)
     llm = {"_name": name.removesuffix(".json"), **content}
     packaged_llm(llm)  # raises where it cannot be read as a model
-    session.change(_with_llm(llm))
+    session.change(session.of_shown_model(_with_llm(llm)))
 
 
 # --- number formats ---------------------------------------------------------------------------------------------------

@@ -431,7 +431,7 @@ def read_trace_file(name: str, raw: bytes) -> str:
         changes |= {f"workload.{name}": given for name, given in arrivals.items()}
     except PlannerError:  # all requests at one time: only the lengths are used
         pass
-    session.change(changes)
+    session.change(session.of_shown_model(changes))
     return trace_note(name, recognised)
 
 

@@ -37,6 +37,10 @@ TAB = "tab"
 """Parameter of the address that names the open tab; the only one that is not part of the scenario."""
 AT_EACH_CHANGE = "plan-at-each-change"
 """Of the state of a visit: whether every change of a widget is planned at once."""
+MODEL = "model-shown"
+"""Of the state of a visit: which model of several the sidebar shows."""
+OF_MODEL = ("llm", "precision", "max_request_tokens", "workload", "slo")
+"""Fields that each model has for itself."""
 CHANGED = "changed-since-the-last-run"
 """Of the state of a visit: whether an input or a button changed the scenario since the script last ran."""
 MAX_HISTORY = 100
@@ -127,8 +131,21 @@ def plan_changes() -> None:
 
 
 def value(path: str, default: object = None) -> Any:  # noqa: ANN401
-    """The value at a dotted path of the scenario, or `default` where the path leads nowhere."""
-    return value_at(content(), path, default)
+    """The value at a dotted path of the scenario, or `default` where the path leads nowhere; of the shown model."""
+    return value_at(content(), *of_shown_model({path: default}).popitem())
+
+
+def shown_model() -> int:
+    """Which model the sidebar shows: 0 that of the scenario, then its `services`."""
+    place = st.session_state.get(MODEL) or 0
+    return place if place <= len(content().get("services") or ()) else 0
+
+
+def of_shown_model(changes: Changes) -> dict[str, Any]:
+    """Values by the path at which the scenario has them for the model that the sidebar shows."""
+    place = shown_model()
+    inside = f"services.{place - 1}." if place else ""
+    return {inside * (path.partition(".")[0] in OF_MODEL) + path: given for path, given in changes.items()}
 
 
 def with_changes(before: Mapping[str, Any], changes: Changes) -> Content:
@@ -258,7 +275,7 @@ def bind(key: str, shown: object, changes: Callable[[Any], Changes], *, at_once:
 
 def _write(key: str, changes: Callable[[Any], Changes], at_once: bool) -> None:
     try:
-        _put(with_changes(content(), changes(st.session_state[key])))
+        _put(with_changes(content(), of_shown_model(changes(st.session_state[key]))))
         if at_once or st.session_state.get(AT_EACH_CHANGE):
             plan_changes()
     except InputError as error:

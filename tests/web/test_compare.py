@@ -37,10 +37,8 @@ def systems() -> AppTest:
 def test_systems_are_compared_on_the_mixed_fleet_of_the_plan(systems: AppTest) -> None:
     text = said(systems)
     assert "All systems use the GPUs of the plan" in text
-    assert "has the most goodput" in text
-    assert "mtp: llama-3.3-70b-instruct has no multi-token-prediction module" in text
-    assert "prefix-cache: prompts share no prefixes" in text
-    assert [title.split(" of every system on ")[0] for title in titles(systems)] == ["Goodput", "TTFT"]
+    assert "carries most within all targets" in text and "requests a dollar" in text
+    assert [title.split(" of every system on ")[0] for title in titles(systems)] == ["Sustainable rate", "TTFT"]
     for name in compare_systems.PRESELECTED:
         assert f">{name}<" in text and SYSTEMS[name].citation in text
     assert "simulated p50" not in text
@@ -57,13 +55,12 @@ def test_theory_of_a_row_is_what_evaluate_says(systems: AppTest) -> None:
 def test_simulation_rates_and_other_charts_come_when_asked_for() -> None:
     app = opened("Serving systems")
     app.multiselect(key="compare-systems").set_value(["engine"])
-    for name in ("compare-simulate", "compare-largest-rate", "compare-by-rate"):
+    for name in ("compare-simulate", "compare-by-rate"):
         app.toggle(key=name).set_value(True)
     fine(app.run())
     for heading in ("simulated p99", "within targets, simulated", "sustains [1/s]"):
         assert heading in html(app)
     assert charts(app)[1]["title"]["subtitle"][0].startswith("Simulated, the same requests for all.")
-    app.button_group(key="compare-outcome").set_value("Largest rate")
     app.button_group(key="compare-metric").set_value(compare_systems.STALL)
     fine(app.run())
     first, second, third = titles(app)

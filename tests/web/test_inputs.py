@@ -1,10 +1,14 @@
-"""Formats as they are chosen: what a visitor set stays, what came with a checkpoint goes with it."""
+"""Formats as they are chosen: what a visitor set stays, what came with a checkpoint goes with it; several models."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from streamlit.testing.v1 import AppTest
+
+import planner
 from planner.web.inputs import AS_PUBLISHED, with_checkpoint
+from tests.web.pages import fine, scenario
 
 OWN_FP8 = {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8"}
 OWN_16_BITS = {"weights": "fp8_block", "activations": "fp8", "kv_cache": "bf16"}
@@ -30,3 +34,33 @@ def test_a_cache_that_was_set_stays_whatever_checkpoint_is_taken() -> None:
 def test_as_published_has_no_formats_of_its_own() -> None:
     assert with_checkpoint(OWN_FP8, "one", AS_PUBLISHED, CHOICES) is None
     assert with_checkpoint(None, AS_PUBLISHED, "other", CHOICES) == OWN_16_BITS
+
+
+# --- several models ---------------------------------------------------------------------------------------------------
+
+
+def _sidebar() -> None:
+    from planner.web import inputs, session
+
+    session.start()
+    inputs.show()
+
+
+def test_a_second_model_is_entered_with_traffic_and_targets_of_its_own_and_leaves_again() -> None:
+    app = fine(AppTest.from_function(_sidebar, default_timeout=60).run())
+    first = planner.load_scenario(scenario(app))
+    fine(app.button(key="add-model").click().run())
+    fine(app.selectbox(key="llm").set_value("qwen3-32b").run())
+    fine(app.number_input(key="rate").set_value(3.0).run())
+    fine(app.number_input(key="slo.0.threshold_s").set_value(450.0).run())
+    request = planner.load_scenario(scenario(app))
+    (second,) = request.services
+    assert (second.name, second.llm.id, second.workload.rate_per_s) == ("qwen3-32b", "qwen3-32b", 3.0)
+    assert second.slo.targets[0].threshold_s == 0.45
+    assert request.main == first.main  # which is another one's now
+    fine(app.button_group(key="model-shown").set_value(0).run())
+    assert app.selectbox(key="llm").value == first.llm.id and app.number_input(key="rate").value == 40.0
+    fine(app.button_group(key="model-shown").set_value(1).run())
+    fine(app.button(key="drop-model").click().run())
+    assert planner.load_scenario(scenario(app)) == first
+    assert app.selectbox(key="llm").value == first.llm.id

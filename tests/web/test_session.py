@@ -112,20 +112,3 @@ def test_what_is_said_of_the_address_stays_when_a_file_goes() -> None:
     before = [one.value for one in app.warning]
     assert len(before) == 1
     assert put(app) == before
-
-
-# --- what has no widget -----------------------------------------------------------------------------------------------
-
-
-def test_further_models_are_named_beside_the_one_that_widgets_show(uploading: AppTest) -> None:
-    content = uploading.session_state["scenario"]
-    service = {
-        "name": "code",
-        "llm": "llama-3.1-8b",
-        "workload": {"rate_per_s": 30.0, "lengths": "azure-2023-code"},
-        "slo": content["slo"],
-    }
-    uploading.session_state["scenario"] = {**content, "services": [service]}
-    uploading.run()
-    captions = "\n".join(one.value for one in uploading.caption).replace("\\", "")
-    assert "code, llama-3.1-8b at 30 requests/s" in captions
