@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import planner
 import planner.cli  # it registers the commands
 from planner.analysis import SYSTEMS
-from planner.cli.base import app
+from planner.cli.commands import COMMANDS, app
 from planner.launch import checked_versions
 from planner.report import glossary
 from planner.scenario import Scenario
@@ -92,8 +92,7 @@ def notebook_markdown(notebook: Schema, name: str) -> str:
 
 def command_names() -> list[str]:
     """Names of all commands, in the order of ``planner --help``."""
-    listed = _help([]).partition("Commands:\n")[2]
-    return re.findall(r"^  (\S+)", listed, re.MULTILINE)
+    return list(COMMANDS)
 
 
 def command_line() -> str:

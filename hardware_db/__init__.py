@@ -18,6 +18,7 @@ from hardware_db.memory_rules import (
 )
 from hardware_db.pricing import (
     ANYWHERE,
+    STALE_PRICE_DAYS,
     area_called,
     area_names,
     instance_of,
@@ -27,6 +28,7 @@ from hardware_db.pricing import (
     select_price,
     sellers_in,
     stale_days,
+    usual_price,
 )
 from hardware_db.schema import (
     SEEN_SHARE,

@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date
+from fnmatch import fnmatch
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import Field
+from pydantic_core import from_json
 
 from hardware_db.schema import (
     Calibration,
@@ -63,11 +65,12 @@ class _Source(Frozen):
     note: str = ""
 
 
-def load_hardware(extra_skus_dir: Path | None = None) -> HardwareDb:
+def load_hardware(extra_skus_dir: Path | None = None, calibrations: str = "*") -> HardwareDb:
     """The hardware database: SKUs, prices, engine profiles and calibrations.
 
     The packaged data are read once per process and shared: treat the result as read-only. `extra_skus_dir` holds
-    SKU files of the user's own (``<id>.toml``, same format); one with the id of a packaged SKU replaces it.
+    SKU files of the user's own (``<id>.toml``, same format); one with the id of a packaged SKU replaces it. Reading all
+    calibrations takes most of the time: `calibrations` is a pattern of those wanted, by SKU and engine.
 
     Raises:
         InputError: a file is malformed (the message names file, field, value and fix), or `extra_skus_dir` is not
@@ -77,7 +80,7 @@ def load_hardware(extra_skus_dir: Path | None = None) -> HardwareDb:
     >>> h100.hbm_bandwidth_bytes_per_s.value  # 3.35 TB/s, https://www.nvidia.com/en-us/data-center/h100/
     3350000000000.0
     """
-    packaged = _packaged()
+    packaged = _packaged(calibrations)
     if extra_skus_dir is None:
         return packaged
     if not extra_skus_dir.is_dir():
@@ -89,7 +92,15 @@ def load_hardware(extra_skus_dir: Path | None = None) -> HardwareDb:
 
 
 @cache
-def _packaged() -> HardwareDb:
+def _packaged(calibrations: str) -> HardwareDb:
+    files = _files(resources.files("hardware_db") / "calibrations", ".json")
+    read = (_read_calibration(file) for file in files if fnmatch(file.name, f"{calibrations}.json"))
+    return _facts().model_copy(update={"calibrations": tuple(map(networked, read))})
+
+
+@cache
+def _facts() -> HardwareDb:
+    """All but the calibrations."""
     root = resources.files("hardware_db")
     return HardwareDb(
         skus=_read_skus(root / "skus"),
@@ -100,7 +111,7 @@ def _packaged() -> HardwareDb:
             for price in _read_prices(file)
         ),
         engines=_read_engines(root / "engines"),
-        calibrations=tuple(networked(_read_calibration(file)) for file in _files(root / "calibrations", ".json")),
+        calibrations=(),
         instances=tuple(_records(INSTANCES, _rows(root / "prices" / INSTANCES), Instance)),
         regions=tuple(_records(REGIONS, _rows(root / "prices" / REGIONS), ProviderRegion)),
     )
@@ -122,7 +133,7 @@ def sku_id(name: str) -> str:
     >>> [sku_id(name) for name in ("h100_sxm", "NVIDIA H100 SXM5 80GB", "AMD Instinct MI350X", "GB200", "vidur_a40")]
     ['h100-sxm', 'h100-sxm', 'mi350x', 'gb200-nvl72', 'a40']
     """
-    skus = load_hardware().skus
+    skus = _facts().skus
     spelt = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     words = re.sub(r"\b(sxm)\d\b", r"\1", SKU_UNTELLING.sub("", re.sub(r"[^a-z0-9]+", " ", name.lower())))
     bare = "-".join(words.split())
@@ -264,7 +275,7 @@ _MONEY_WORDS = {
 def _read_calibration(file: Traversable) -> Calibration:
     with _located(file.name):
         try:
-            fields = json.loads(file.read_text(encoding="utf-8"))
+            fields = from_json(file.read_bytes())
         except (ValueError, RecursionError) as error:
             raise InputError("file", file.name, f"not valid JSON: {_shortened(error)}", "write it again") from None
         if not isinstance(fields, dict):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import date
+from datetime import date, timedelta
 
 from hardware_db.schema import Confidence, HardwareDb, Instance, Price, ProviderRegion
 from planner.core import UnknownNameError
 
+STALE_PRICE_DAYS = 180
+"""Age [days] from which a price is used only when there is no younger one, with a warning. A choice."""
 ANYWHERE = frozenset({"any", "all"})
 """Regions of a price that holds in every region of its provider."""
 EU_MEMBERS = frozenset(
@@ -119,6 +121,16 @@ def select_price(
         not_before=not_before,
     )
     return matching[0] if matching else None
+
+
+def usual_price(db: HardwareDb, sku: str, today: date) -> Price | None:
+    """The cheapest on-demand price of one GPU, one older than `STALE_PRICE_DAYS` only if there is no other.
+
+    >>> from hardware_db import load_hardware
+    >>> usual_price(load_hardware(), "h100-sxm", date(2026, 11, 29)).commitment
+    'on_demand'
+    """
+    return select_price(db, sku, not_before=today - timedelta(days=STALE_PRICE_DAYS)) or select_price(db, sku)
 
 
 def listed_prices(

@@ -19,6 +19,7 @@ from .core import (
 )
 from .engine import (
     Batching as Batching,
+    Fit as Fit,
     KvAllocation as KvAllocation,
     LoraAdapters as LoraAdapters,
     MemoryFootprint as MemoryFootprint,
@@ -29,6 +30,7 @@ from .engine import (
     Speculation as Speculation,
     StartUp as StartUp,
     StepTime as StepTime,
+    fit_gpus as fit_gpus,
     memory as memory,
     memory_footprint as memory_footprint,
     step_time as step_time,
@@ -66,6 +68,8 @@ from .scenario import (
     sweep as sweep,
 )
 from .serving import (
+    BoxCurve as BoxCurve,
+    BoxPoint as BoxPoint,
     Deployment as Deployment,
     KvTransfer as KvTransfer,
     Performance as Performance,
@@ -73,9 +77,12 @@ from .serving import (
     RateSweep as RateSweep,
     Role as Role,
     Router as Router,
+    TokenPrice as TokenPrice,
+    box_curve as box_curve,
     evaluate as evaluate,
     rate_sweep as rate_sweep,
     sustainable_rate_per_s as sustainable_rate_per_s,
+    token_prices as token_prices,
 )
 from .simulator import (
     simulate as simulate,

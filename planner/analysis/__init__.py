@@ -15,10 +15,8 @@ from planner.analysis import headline, purchase_alternatives, system_comparison,
 from planner.analysis.api_prices import (
     api_break_even,
     api_names,
-    api_prices_of,
     mean_served_per_s,
     mean_sustained_per_s,
-    own_price,
 )
 from planner.analysis.autoscaling import Autoscaler, AutoscalingDay, PlayedFleet, simulate_autoscaler
 from planner.analysis.fleet_capacity import (
@@ -72,7 +70,6 @@ from planner.analysis.system_comparison import Comparison, RatePoint, SystemRow,
 from planner.analysis.systems import DEFAULT_SYSTEMS, SYSTEMS, System, Variant, chosen_systems
 from planner.analysis.types import (
     ApiBreakEven,
-    ApiPrice,
     BreakEvenPrice,
     ConfidencePoint,
     Explanation,
@@ -94,3 +91,4 @@ from planner.analysis.types import (
     gain,
 )
 from planner.analysis.why import explain
+from planner.llm import ApiPrice, api_prices_of, own_price

@@ -1,26 +1,18 @@
-"""Self-hosting against hosted APIs: what they ask per million tokens, and the load from which a fleet is cheaper.
-
-Prices of APIs are read from a packaged table with the page and the day each was read, or given by the caller.
-"""
+"""Self-hosting against hosted APIs: the load from which a fleet is cheaper than what they ask."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import date
-from functools import cache, partial
-
-from pydantic import ValidationError
+from functools import partial
 
 from planner.analysis.replanner import CHANGE_TOLERANCE, Replanner, baseline
-from planner.analysis.types import ApiBreakEven, ApiPrice
-from planner.core import InputError, from_validation_error, preset_rows, rebuilt
+from planner.analysis.types import ApiBreakEven
+from planner.core import InputError, rebuilt
 from planner.fleet import CostBreakdown, Plan, PlanRequest
+from planner.llm import ApiPrice
 
-_VARIANT_SUFFIXES = re.compile(r"-(instruct|chat|it|thinking|base|hf|\d{4}|v0\.\d)(?=-|$)")
-"""Suffixes of a model's id that tell apart members of a family that cost the same to serve."""
 MILLION = 1e6
 HOUR_S = 3600.0
 SAME_SHARE = 1e-6
@@ -29,64 +21,6 @@ DEMAND_HALVINGS = 6
 """The break-even demand is searched down to a 64th of the one planned. A choice."""
 DEMAND_DOUBLINGS = 3
 """And up to 8 times it: beyond, fleets are slow to plan and cost per request hardly falls any more. A choice."""
-
-
-def llm_family(llm_id: str) -> str:
-    """The family of a model by its id: what is served under one price.
-
-    >>> llm_family("llama-3.3-70b-instruct"), llm_family("Qwen3-8B"), llm_family("mixtral-8x7b-v0.1")
-    ('llama-3.3-70b', 'qwen3-8b', 'mixtral-8x7b')
-    """
-    return _VARIANT_SUFFIXES.sub("", llm_id.lower().rsplit("/", maxsplit=1)[-1])
-
-
-@cache
-def listed_api_prices() -> tuple[ApiPrice, ...]:
-    """The packaged table, in its order. Raises InputError where a row has no source, date or price."""
-    return tuple(_price_of_row(number, row) for number, row in enumerate(preset_rows("api_prices.csv"), start=2))
-
-
-def _price_of_row(line: int, row: dict[str, str]) -> ApiPrice:
-    given = {name: value for name, value in row.items() if value}
-    given.setdefault("usd_per_million_cached_tokens", given.get("usd_per_million_input_tokens", ""))
-    try:
-        return ApiPrice.model_validate(given)
-    except ValidationError as error:
-        raise from_validation_error(error, f"api_prices.csv line {line}") from None
-
-
-def api_prices_of(llm_id: str, prices: Iterable[ApiPrice] | None = None) -> tuple[ApiPrice, ...]:
-    """The prices of a model's family; of the packaged table unless others are given."""
-    listed = listed_api_prices() if prices is None else prices
-    return tuple(price for price in listed if llm_family(price.llm) == llm_family(llm_id))
-
-
-def own_price(llm_id: str, text: str, day: date) -> ApiPrice:
-    """A price given by hand: ``input/output`` or ``input/cached/output`` [USD per million tokens].
-
-    Raises InputError for anything else.
-
-    >>> own_price("llama-3.1-8b", "0.2/0.1/0.6", date(2026, 11, 22)).usd_per_million_cached_tokens
-    0.1
-    """
-    try:
-        numbers = [float(part) for part in text.split("/")]
-    except ValueError:
-        numbers = []
-    if len(numbers) not in (2, 3) or not all(math.isfinite(usd) and usd >= 0.0 for usd in numbers) or not any(numbers):
-        bound = "must be two or three prices >= 0 with slashes between"
-        raise InputError("--api-price", text, bound, "write INPUT/OUTPUT or INPUT/CACHED/OUTPUT, e.g. 0.59/0.79")
-    fresh, cached, written = numbers if len(numbers) == 3 else (numbers[0], numbers[0], numbers[1])
-    return ApiPrice(
-        llm=llm_id,
-        provider="own price",
-        served_as=llm_id,
-        usd_per_million_input_tokens=fresh,
-        usd_per_million_cached_tokens=cached,
-        usd_per_million_output_tokens=written,
-        source_url="given by hand",
-        read_on=day,
-    )
 
 
 @dataclass(frozen=True)
@@ -102,6 +36,8 @@ class MeanTokens:
 
         fresh * input price + cached * cached price + written * output price, over a million.
 
+        >>> from datetime import date
+        >>> from planner.llm import own_price
         >>> groq = own_price("llama-3.3-70b", "0.59/0.79", date(2026, 11, 22))
         >>> round(1e6 * MeanTokens(fresh=1000.0, cached=0.0, written=100.0).usd(groq), 6)  # 590 + 79
         669.0

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from hardware_db import HardwareDb, is_cited, listed_prices
+from hardware_db import STALE_PRICE_DAYS, HardwareDb, is_cited, listed_prices
 from planner.core import HOURS_PER_MONTH, InputError, rebuilt
 from planner.fleet import Corrections, Plan, PlanRequest, Progress
 from planner.fleet import plan as make_plan
-from planner.supply import SPOT, STALE_PRICE_DAYS, SpotTerms, is_committed, offered_prices
+from planner.supply import SPOT, SpotTerms, is_committed, offered_prices
 
 USUAL_COMMITMENTS = ("on_demand", "reserved_1yr", "reserved", SPOT)
 """In the order people ask for them; the others follow by name. Affects order only."""

@@ -9,14 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import date
 from enum import StrEnum
 
-from pydantic import Field
-
 from hardware_db import HardwareDb
-from planner.core import Frozen
 from planner.fleet import PlanRequest
+from planner.llm import ApiPrice
 
 SAME_VALUE = 1e-6
 """Relative difference up to which two values are the same, far below the gap to which fleets are proved. A choice."""
@@ -375,22 +372,6 @@ class MeasurementValue:
     settled_by: Measuring | None = None
     kernel_spread: float | None = None
     llm_spread: float | None = None
-
-
-class ApiPrice(Frozen):
-    """Price of a hosted API for a model [USD per million tokens]."""
-
-    llm: str = Field(min_length=1, description="id of a model of the family")
-    provider: str = Field(min_length=1, description="who serves it")
-    served_as: str = Field(min_length=1, description="its name there")
-    usd_per_million_input_tokens: float = Field(ge=0, allow_inf_nan=False)
-    usd_per_million_cached_tokens: float = Field(
-        ge=0, allow_inf_nan=False, description="input found in a cache; as other input where no price is given"
-    )
-    usd_per_million_output_tokens: float = Field(ge=0, allow_inf_nan=False)
-    source_url: str = Field(min_length=8, description="where it was read")
-    read_on: date = Field(description="when it was read")
-    note: str = Field(default="", description="how it was read")
 
 
 @dataclass(frozen=True)

@@ -24,5 +24,5 @@ from planner.charts.demands import length_histogram
 from planner.charts.latencies import banded_rate_rows, rate_panel, shown_metrics
 from planner.charts.marks import Row
 from planner.charts.reasons import PlannedPool
-from planner.charts.replicas import server_memory_chart, server_memory_rows
+from planner.charts.replicas import box_chart, server_memory_chart, server_memory_rows
 from planner.charts.rooflines import roofline, steps_of

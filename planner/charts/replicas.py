@@ -105,6 +105,24 @@ def server_memory_chart(rows: Sequence[Row], title: str) -> alt.LayerChart:
     return layered(layers, heading, LEAST_MEMORY_PX, "Memory of one GPU by what it holds")
 
 
+def box_chart(points: Sequence[Row], title: str) -> alt.LayerChart:
+    """Throughput of one server against interactivity.
+
+    Args:
+        points: of `planner.serving.box_record`.
+        title: what server it is.
+    """
+    shown = [{**point, "label": f"{point['users']:,}"} for point in points]
+    x = axis(alt.X, "tokens_per_s_per_user", "Output tokens/s per user")
+    y = axis(alt.Y, "output_tokens_per_s_per_gpu", "Output tokens/s per GPU")
+    hover = tooltip("users", "tokens_per_s_per_user", "output_tokens_per_s_per_gpu", "ttft_s", "tpot_s")
+    line = inline_chart(shown).mark_line(color=BLUE).encode(x=x, y=y, order="users:Q")
+    dots = inline_chart(shown).mark_circle(color=BLUE, size=60, opacity=1).encode(x=x, y=y, tooltip=hover)
+    names = inline_chart(shown).mark_text(align="left", dx=8, dy=-6).encode(x=x, y=y, text="label:N")
+    heading = titled("Throughput against interactivity", [title, "Numbers at the points: users."])
+    return layered([line, dots, names], heading, LEAST_MEMORY_PX, "Throughput of one server by users")
+
+
 # --- on every SKU ---------------------------------------------------------------------------------------------------
 
 

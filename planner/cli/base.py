@@ -66,6 +66,17 @@ class OneLineErrors(TyperGroup):
                 _fail(_usage_error(error, kwargs.get("args")))
             sys.exit(code if isinstance(code, int) else 0)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401
+        """List the commands under the titles of their groups."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            command: Any = self.get_command(ctx, name)
+            shown = (name, command.get_short_help_str(formatter.width - len("  calibrate-serving  ")))
+            groups.setdefault(command.rich_help_panel, []).append(shown)
+        for title, rows in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401
         """Run the command; Typer would end with code 1 where the reader of its output has left."""
         try:
@@ -305,9 +316,11 @@ def look_up(option: str, name: str, table: Mapping[str, T]) -> T:
 
 def sku_called(option: str, name: str, skus: Mapping[str, T]) -> T:
     """A SKU by its id or as people call it. Raises UnknownNameError naming the option."""
-    from planner.supply import told_sku
+    if name not in skus:
+        from planner.supply import typed_sku
 
-    return look_up(option, name if name in skus else told_sku(name, name, skus) or name, skus)
+        name = typed_sku(name, skus)
+    return look_up(option, name, skus)
 
 
 # --- output -----------------------------------------------------------------------------------------------------------

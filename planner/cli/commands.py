@@ -7,6 +7,7 @@ take time to load are imported by the command that needs them, so that `planner 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from planner.cli import (
     installation,
     measurements,
     plans,
+    quick,
     quickstart,
     running,
     server_memory,
@@ -42,8 +44,19 @@ def main() -> None:
         if getattr(sys, name) is None:  # closed by whoever started the program
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the end
         getattr(sys, name).reconfigure(errors="replace")
-    with as_bash_splits():
-        app(prog_name="planner")
+    gc.set_threshold(GARBAGE_OBJECTS)
+    every = app.registered_commands
+    try:
+        if sys.argv[1:2] and sys.argv[1] in COMMANDS:  # Typer builds the options of every command that it has
+            app.registered_commands = [one for one in every if one.name == sys.argv[1]]
+        with as_bash_splits():
+            app(prog_name="planner")
+    finally:
+        app.registered_commands = every
+
+
+GARBAGE_OBJECTS = 100_000
+"""Objects made before Python looks for garbage. A choice: its usual 700 take a tenth of the time of a short command."""
 
 
 @app.callback(invoke_without_command=True)
@@ -54,6 +67,8 @@ def planner_command(
     """Which GPUs, how many, how split, at what cost: capacity and cost planning for serving LLMs.
 
     \b
+    planner fit qwen3-32b, planner box qwen3-32b            one question, answered in seconds
+    planner plan --llm qwen3-32b --rate 20                  a plan without a file
     planner quickstart                                      five questions, and a scenario to start from
     planner plan chat-llama-70b                             a worked example
     planner plan my.yaml --md report.md --json plan.json    your own, with a report to send on
@@ -181,30 +196,43 @@ def _show_list(table: Callable[[], Table], data: Callable[[], list[dict[str, Any
 
 # --- all commands, in the order of `planner --help` -------------------------------------------------------------------
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "quickstart": quickstart.quickstart,
-    "plan": plans.plan,
-    "explain": plans.explain,
-    "what-if": plans.what_if,
-    "sweep": plans.sweep,
-    "autoscale": demand.autoscale,
-    "forecast": demand.forecast,
-    "evaluate": deployments.evaluate,
-    "simulate": deployments.simulate,
-    "compare": deployments.compare,
-    "memory": server_memory.memory,
-    "skus": skus,
-    "llms": llms,
-    "scenarios": scenarios,
-    "schema": schema,
-    "doctor": doctor.doctor,
-    "validate": measurements.validate,
-    "calibrate-serving": measurements.calibrate_serving,
-    "export": plans.export,
-    "check": running.check,
-    "import-trace": measurements.import_trace,
-    "import-metrics": measurements.import_metrics,
-    "import-prices": measurements.import_prices,
+GROUPS: dict[str, dict[str, Callable[..., None]]] = {
+    "Plan and ask": {
+        "quickstart": quickstart.quickstart,
+        "plan": plans.plan,
+        "explain": plans.explain,
+        "what-if": plans.what_if,
+        "sweep": plans.sweep,
+        "autoscale": demand.autoscale,
+        "forecast": demand.forecast,
+        "compare": deployments.compare,
+    },
+    "Look up": {
+        "fit": quick.fit,
+        "box": quick.box,
+        "price": quick.price,
+        "memory": server_memory.memory,
+        "evaluate": deployments.evaluate,
+        "simulate": deployments.simulate,
+        "skus": skus,
+        "llms": llms,
+        "scenarios": scenarios,
+        "schema": schema,
+        "doctor": doctor.doctor,
+    },
+    "Measure and correct": {
+        "check": running.check,
+        "validate": measurements.validate,
+        "calibrate-serving": measurements.calibrate_serving,
+    },
+    "Deploy and import": {
+        "export": plans.export,
+        "import-trace": measurements.import_trace,
+        "import-metrics": measurements.import_metrics,
+        "import-prices": measurements.import_prices,
+    },
 }
-for _name, _command in COMMANDS.items():
-    app.command(_name)(_command)
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+for _title, _group in GROUPS.items():
+    for _name, _command in _group.items():
+        app.command(_name, rich_help_panel=_title)(_command)

@@ -20,12 +20,11 @@ from planner.cli.base import (
     STOPPED,
     CommonOptions,
     PlanOrScenario,
-    ScenarioName,
     require_fleet,
     shown_text,
     takes,
 )
-from planner.cli.completion import complete_setting
+from planner.cli.completion import complete_llm, complete_scenario, complete_setting
 from planner.core import InputError, UnknownNameError, one_line, plain, write_texts
 
 if TYPE_CHECKING:
@@ -46,7 +45,23 @@ FILE_HEADING = "==> {} <=="
 @takes(CommonOptions)
 def plan(
     options: CommonOptions,
-    scenario: ScenarioName,
+    scenario: Annotated[
+        str | None,
+        typer.Argument(help="Name or YAML file of a scenario; none with --llm.", autocompletion=complete_scenario),
+    ] = None,
+    llm: Annotated[
+        str | None, typer.Option(help="Plan this model without a scenario.", autocompletion=complete_llm)
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(help="With --llm: 20 (requests/s), '300 concurrent users', '3 billion tokens a day'.")
+    ] = None,
+    lengths: Annotated[str | None, typer.Option(help="With --llm: tokens as IN/OUT, a preset, or a trace.")] = None,
+    targets: Annotated[
+        str | None, typer.Option(help="With --llm: 1/50 (p99 TTFT in s / p99 TPOT in ms), or instant, chat ...")
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option(metavar="SKU,...", help="With --llm (default: all with a price and measurements).")
+    ] = None,
     details: Annotated[bool, typer.Option("--details", help="Print everything the plan says.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the answer on one line.")] = False,
     fleet: Annotated[
@@ -71,6 +86,7 @@ def plan(
     planner plan chat-llama-70b --set workload.rate_per_s=80 --set 'search.skus=[h100-sxm, h200-sxm]'
     planner plan chat-llama-70b --set slo.0.threshold_s=0.5 --set prices.usd_per_gpu_hour.h100-sxm=2.10
     planner plan my.yaml --json plan.json --md report.md
+    planner plan --llm qwen3-32b --rate 20 --lengths 1500/400
     planner plan my.yaml --calibration my-gpu.json
     planner plan my.yaml --set search.solver=cbc --lp fleet.mps
     planner plan my.yaml --fleet '13 x b200-sxm TP1 prefill + 3 x b200-sxm TP1 b512 decode'
@@ -97,7 +113,8 @@ def plan(
         raise InputError("--fleet, --lp", "both", "exclude each other", "search for the fleet, or leave out --lp")
     if lp_file not in (None, STDOUT) and Path(lp_file).suffix not in PROGRAM_FILES:
         raise InputError("--lp", lp_file, "ends in neither .lp nor .mps", "name it plan.lp or plan.mps")
-    content, folder = read_scenario(scenario, options.assignments or ())
+    answers = {"llm": llm, "traffic": rate, "lengths": lengths, "targets": targets, "gpus": gpus}
+    content, folder = read_scenario(_subject(scenario, answers), options.assignments or ())
     request = build_request(content, folder)
     hardware = options.hardware(request)
     files = (options.json_file, options.md_file, xlsx_file)
@@ -125,6 +142,24 @@ def plan(
     )
     if not result.feasible or (fleet is not None and not _holds(result)):
         raise typer.Exit(INFEASIBLE)
+
+
+def _subject(scenario: str | None, answers: Mapping[str, str | None]) -> str | Mapping[str, Any]:
+    """The scenario named, or one of answers in the words of `planner quickstart`. Raises InputError."""
+    from planner.scenario import parse_fields
+    from planner.scenario import quickstart as first
+
+    given = {name: answer for name, answer in answers.items() if answer is not None}
+    if scenario is not None:
+        if given:
+            name = "rate" if (said := next(iter(given))) == "traffic" else said
+            raise InputError(f"--{name}", given[said], "is for a plan without a scenario", "use --set, or leave it out")
+        return scenario
+    if "llm" not in given or "traffic" not in given:
+        bound = "needs a scenario, or a model and its traffic"
+        raise InputError("SCENARIO", "(missing)", bound, "name one, or give e.g. --llm qwen3-32b --rate 20")
+    usual = {one.option: one.default for one in first.QUESTIONS} | {"gpus": first.PRICED}
+    return parse_fields(first.quickstart_text({**usual, **given}, given["llm"].replace("/", "-")))
 
 
 def _program_text(problem: FleetProblem, objective: Objective, suffix: str) -> str:
@@ -417,6 +452,7 @@ def export(
         raise InputError("PLAN", "(missing)", "is needed", "give plan.json of `planner plan --json`, or a scenario")
     if to is None:
         raise InputError("--to", "(missing)", "is needed", f"give one of: {', '.join(launch.TARGETS)}")
+    to = "kubernetes" if to == "k8s" else to
     if to not in launch.TARGETS:
         raise UnknownNameError("--to", to, launch.TARGETS)
     if plan_document_at(subject) is None:

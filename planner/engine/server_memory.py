@@ -40,6 +40,7 @@ def memory(
     max_running_requests: int | None = None,
     max_batched_tokens: int | None = None,
     eager: bool = False,
+    propose: bool = True,
     hardware: HardwareDb | None = None,
 ) -> StartUp:
     """The memory of one GPU of a server as it starts, and the tokens of its KV cache; or why it does not start.
@@ -60,6 +61,7 @@ def memory(
         max_running_requests: batch limit of the server; None: the engine's default on this GPU.
         max_batched_tokens: chunk budget [tokens]; None: likewise.
         eager: no captured graphs.
+        propose: look for changes that make it start.
         hardware: records to look names up in; None: the packaged ones.
 
     Returns:
@@ -97,7 +99,7 @@ def memory(
     if eager:
         base = rebuilt(base, own_schedule=base.schedule.model_copy(update={"captured_decodes": 0}))
     running, batched = default_limits(base, max_running_requests, max_batched_tokens, base.longest_tokens)
-    return start_up(rebuilt(base, max_running_requests=running, max_batched_tokens=batched))
+    return start_up(rebuilt(base, max_running_requests=running, max_batched_tokens=batched), propose)
 
 
 def _precision(llm: LlmSpec, given: str | Precision | None, kv_cache: str | None) -> Precision:

@@ -4,6 +4,7 @@
 `hf_*` know how the world writes configuration files; a feature that is not modelled is refused by name. Knows no GPUs.
 """
 
+from planner.llm.api_prices import ApiPrice, api_prices_of, listed_api_prices, llm_family, own_price
 from planner.llm.attention import (
     GroupedQueryAttention,
     LatentAttention,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from hardware_db import EngineProfile, Price, stale_days
+from hardware_db import STALE_PRICE_DAYS, EngineProfile, Price, stale_days
 from planner.analysis import own_words, place_words, service_rates, traffic_words
 from planner.core import (
     Columns,
@@ -52,7 +52,7 @@ from planner.report.performance import (
 from planner.report.robustness import confidence_table, confidence_words, loss_table, replay_table, target_name
 from planner.search import Dominated
 from planner.serving import Pool, PoolPerformance
-from planner.supply import SPOT, STALE_PRICE_DAYS, Granularity
+from planner.supply import SPOT, Granularity
 from planner.traffic import mean_image_tokens, mean_images
 from planner.workload import LatencyDistribution, TokenLengths
 

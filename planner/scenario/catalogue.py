@@ -7,18 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import cache
 from itertools import groupby
 from typing import Any
 
 from pydantic import Field
 
-from hardware_db import GpuSku, HardwareDb, Price, load_hardware, select_calibration, select_price, stale_days
+from hardware_db import (
+    STALE_PRICE_DAYS,
+    GpuSku,
+    HardwareDb,
+    Price,
+    load_hardware,
+    select_calibration,
+    stale_days,
+    usual_price,
+)
 from planner.core import Frozen, Table, money, preset_rows, significant, with_unit
 from planner.scenario.files import list_scenarios
 from planner.scenario.read import read_scenario
-from planner.supply import STALE_PRICE_DAYS, PricePolicy
+from planner.supply import PricePolicy
 from planner.workload import LatencyTarget
 
 _PEAKS = ("bf16", "fp8")
@@ -31,20 +39,13 @@ _PEAKS = ("bf16", "fp8")
 def sku_table(hardware: HardwareDb | None = None) -> Table:
     """Memory, dense peaks, scale-up link and cheapest on-demand price of every SKU."""
     hardware = hardware or load_hardware()
-    rows = tuple(_sku_cells(sku, _default_price(hardware, name)) for name, sku in hardware.skus.items())
+    rows = tuple(_sku_cells(sku, usual_price(hardware, name, PricePolicy().day)) for name, sku in hardware.skus.items())
     columns = ("SKU", "HBM GiB", "HBM TB/s", *_PEAKS, "link GB/s x GPUs", "USD per hour", "provider", "read on")
     note = (
         "Peaks: dense TFLOP/s. Link: per GPU and direction, and the GPUs it joins. USD per hour: cheapest on-demand "
         "price of one GPU, not a stale one if there is another."
     )
     return Table("GPUs", columns, rows, note)
-
-
-def _default_price(hardware: HardwareDb, sku: str) -> Price | None:
-    """The price a plan would use by default: not a stale one if there is another."""
-    policy = PricePolicy()
-    fresh = select_price(hardware, sku, not_before=policy.day - timedelta(days=STALE_PRICE_DAYS))
-    return fresh or select_price(hardware, sku)
 
 
 def _sku_cells(sku: GpuSku, price: Price | None) -> tuple[str, ...]:
@@ -64,7 +65,7 @@ def _sku_cells(sku: GpuSku, price: Price | None) -> tuple[str, ...]:
 def sku_list(hardware: HardwareDb | None = None) -> list[dict[str, Any]]:
     """Every SKU with all facts and sources, and its cheapest on-demand price or None, as plain data."""
     hardware = hardware or load_hardware()
-    priced = ((sku, _default_price(hardware, name)) for name, sku in hardware.skus.items())
+    priced = ((sku, usual_price(hardware, name, PricePolicy().day)) for name, sku in hardware.skus.items())
     return [
         {**sku.model_dump(mode="json"), "price": price.model_dump(mode="json") if price else None}
         for sku, price in priced
@@ -104,7 +105,7 @@ MEASURED, IN_PART, BORROWED, UNKNOWN = "measured", "measured in part", "borrowed
 
 def sku_evidence(hardware: HardwareDb, sku: str, engine: str) -> SkuEvidence:
     """Sources of the step times and the price of a SKU, as plans by default take them today."""
-    fit, price = select_calibration(hardware, sku, engine), _default_price(hardware, sku)
+    fit, price = select_calibration(hardware, sku, engine), usual_price(hardware, sku, PricePolicy().day)
     found = SkuEvidence(sku, UNKNOWN)
     if fit is not None:
         lenders = fit.lenders if fit.sku == sku else (fit.sku,)

@@ -24,19 +24,17 @@ EXAMPLES = {
     "llm": "llm: qwen3-32b",
     "workload": "workload: {rate_per_s: 20, lengths: azure-2023-conv}",
     "slo": "slo: [{metric: ttft, percentile: 0.95, threshold_s: 1.0}]",
-    "search": "search: {skus: [h100-sxm, b200-sxm]}",
-    "search.skus": "skus: [h100-sxm, b200-sxm]",
 }
 """Form of a field that every scenario must have."""
-_LISTS = {"llm": "`planner llms` lists models", "search": "`planner skus` lists GPUs"}
+_LISTS = {"llm": "`planner llms` lists models"}
 _WHOLE = "`planner quickstart` writes a whole scenario"
 
 
 def with_example(error: InputError) -> InputError:
     """An error about a field that every scenario must have, with one as it may be; any other error as it is.
 
-    >>> with_example(InputError("search.skus", "(missing)", MISSING_FIELD)).fix
-    'add e.g. skus: [h100-sxm, b200-sxm]; `planner skus` lists GPUs'
+    >>> with_example(InputError("llm", "(missing)", MISSING_FIELD)).fix
+    'add e.g. llm: qwen3-32b; `planner llms` lists models'
     """
     if error.bound != MISSING_FIELD or error.field not in EXAMPLES:
         return error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,26 @@ def check_depth(content: object) -> None:
     raise InputError("scenario", "(nested)", f"has more than {MAX_DEPTH} levels", "flatten it")
 
 
+_OTHER_WORDS = {"model": "llm", "costs": "prices", "slos": "slo"}
+"""What people call a field of a scenario."""
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s)")
+
+
+def in_own_words(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A scenario whose fields are called as they are here, where people call them otherwise.
+
+    >>> in_own_words({"model": "qwen3-32b"})
+    {'llm': 'qwen3-32b'}
+    """
+    return {_OTHER_WORDS[key] if _OTHER_WORDS.get(key, key) not in content else key: content[key] for key in content}
+
+
+def _in_seconds(key: str, value: object) -> object:
+    """Seconds, where a field of seconds is given as ``500ms`` or ``2 s``; any other value as it is."""
+    time = _TIME.fullmatch(value.strip()) if isinstance(value, str) and key.endswith("_s") else None
+    return value if time is None else float(time[1]) / (1e3 if time[2] == "ms" else 1.0)
+
+
 def with_overrides(content: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
     """A copy of a scenario's content with ``dotted.key=value`` assignments applied in order.
 
@@ -61,13 +82,14 @@ def with_overrides(content: Mapping[str, Any], assignments: Sequence[str]) -> di
         key, equals, text = (side.strip() for side in assignment.partition("="))
         if not (equals and key):
             raise InputError("--set", assignment, "must read key=value", "write e.g. workload.rate_per_s=80")
-        *holders, last = key.split(".")
+        head, dot, rest = key.partition(".")
+        *holders, last = f"{_OTHER_WORDS.get(head, head)}{dot}{rest}".split(".")
         place: Any = changed
         for depth, name in enumerate(holders):
             if isinstance(place, dict):
                 place.setdefault(name, {})
             place = place[_key_in(place, name, ".".join(holders[:depth]))]
-        place[_key_in(place, last, ".".join(holders))] = _parse_yaml(text, key)
+        place[_key_in(place, last, ".".join(holders))] = _in_seconds(last, _parse_yaml(text, key))
     return changed
 
 

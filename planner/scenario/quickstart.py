@@ -14,7 +14,8 @@ from planner.core import InputError, Metric, UnknownNameError
 from planner.fleet import PlanRequest
 from planner.llm import load_llm
 from planner.scenario.catalogue import slo_presets
-from planner.scenario.read import build_request, scenario_of_text
+from planner.scenario.read import build_request, scenario_of_text, usual_skus
+from planner.supply import typed_sku
 from planner.traffic import list_recordings, load_lengths
 
 REQUESTS_PER_USER_PER_DAY = 10
@@ -23,7 +24,8 @@ GUESS = "A GUESS"
 """In the comment of a line that nobody was asked about."""
 DAY = "azure-2024-conv-day"
 """Shape of a day where the traffic is given by the day: that of a published trace of conversations."""
-EVERY_SKU = "all"
+EVERY_SKU, PRICED = "all", "priced"
+"""Stand for every GPU, and for those that have a price and measured step times."""
 USUAL_PERCENTILE = 0.99
 """Of targets that name none."""
 IN_ORDER = (Metric.TTFT, Metric.TPOT)
@@ -54,11 +56,15 @@ class Question:
 
 QUESTIONS = (
     Question("llm", "Model (`planner llms`, the path of a config.json, or hf:OWNER/NAME)", "llama-3.1-8b"),
-    Question("traffic", "Traffic: 20 (requests/s), 1500000/day, 50000 users, or 120 waiting at once", "20"),
+    Question(
+        "traffic",
+        "Traffic: 20 (requests/s), 1500000/day, 300 concurrent users, 3 billion tokens a day, or 50000 users",
+        "20",
+    ),
     Question("lengths", "Tokens in/out: 1000/200, a trace (CSV), or azure-2023-conv, -code", "azure-2023-conv"),
     Question(
         "targets",
-        "Targets: p99 TTFT in s / p99 TPOT in ms, or as p95 TTFT 500 ms, p50 TPOT 30 ms, or chat, code, rag, reasoning",
+        "Targets: p99 TTFT in s / p99 TPOT in ms, or as p95 TTFT 500 ms, p50 TPOT 30 ms, or instant, chat, code, rag",
         "1/50",
     ),
     Question("gpus", "GPUs (`planner skus`), or all; @ PROVIDER where it must be one", "h100-sxm, h200-sxm"),
@@ -80,19 +86,23 @@ def quickstart_text(answers: Answers, name: str, folder: Path = Path()) -> str:
 
     Raises InputError naming the answer that cannot be read, UnknownNameError for names that are in no table.
     """
-    text = _text(answers, name, 1.0)
+    text = _text(answers, name)
     request = build_request(scenario_of_text(text), folder)
-    return _text(answers, name, _answer_s(request)) if _AT_ONCE.fullmatch(answers["traffic"].strip()) else text
+    if not any(form.fullmatch(answers["traffic"].strip()) for form in (_AT_ONCE, _TOKENS)):
+        return text
+    lengths = request.workload.lengths
+    return _text(answers, name, _answer_s(request), lengths.mean_input + lengths.mean_output)
 
 
-def _text(answers: Answers, name: str, answer_s: float) -> str:
-    by_day = any(form.fullmatch(answers["traffic"].strip()) for form in (_BY_DAY, _USERS))
+def _text(answers: Answers, name: str, answer_s: float = 1.0, request_tokens: float = 1.0) -> str:
+    traffic = answers["traffic"].strip()
+    by_day = any(form.fullmatch(traffic) for form in (_BY_DAY, _USERS, _TOKENS)) and not _AT_ONCE.fullmatch(traffic)
     lines = (
         "# Written by `planner quickstart`. To plan it: planner plan FILE. Every field: planner schema.",
         f"name: {_yaml(name)}",
         f"llm: {_yaml(answers['llm'])} # in the formats it is published in; precision: narrower offers fewer bits too",
         "workload:",
-        *(f"  {line}" for line in (*_traffic(answers["traffic"], answer_s), *_lengths(answers["lengths"]))),
+        *(f"  {line}" for line in (*_traffic(traffic, answer_s, request_tokens), *_lengths(answers["lengths"]))),
         "slo: # all of these have to hold at once",
         *(f"  - {target}" for target in _targets(answers["targets"])),
         "# confidence: 0.9 # probability with which they hold, uncertain as step times are",
@@ -130,8 +140,16 @@ def _number(option: str, text: str, fix: str) -> float:
 _BY_DAY = re.compile(r"(.+?)\s*(?:/\s*day|per day|a day)", re.IGNORECASE)
 _USERS = re.compile(r"(.+?)\s*users?", re.IGNORECASE)
 _AT_ONCE = re.compile(
-    r"([\d.,]+)\s*(?:[a-z]+\s+)?(?:waiting at once|waiting|at once|at the same time|concurrent)", re.IGNORECASE
+    r"([\d.,]+)\s*(?:[a-z]+\s+)?(?:waiting at once|waiting|at once|at the same time|concurrent(?: [a-z]+)?)",
+    re.IGNORECASE,
 )
+_TOKENS = re.compile(
+    r"([\d.,]+)\s*(k|m|b|thousand|million|billion|trillion)?\s*tokens\s*(?:/\s*|per |a |an )(day|hour|month)",
+    re.IGNORECASE,
+)
+_COUNTS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
+_DAYS = {"day": 1.0, "hour": 1.0 / 24.0, "month": 30.0}
+"""Days of what tokens are counted by."""
 
 
 def _answer_s(request: PlanRequest) -> float:
@@ -141,12 +159,15 @@ def _answer_s(request: PlanRequest) -> float:
     return allowed_s.get(Metric.TTFT, 0.0) + tokens * allowed_s.get(Metric.TPOT, 0.0)
 
 
-def _traffic(answer: str, answer_s: float = 1.0) -> tuple[str, ...]:
+def _traffic(answer: str, answer_s: float = 1.0, request_tokens: float = 1.0) -> tuple[str, ...]:
     """The lines that say how much comes; of those who wait at once, for an answer that takes `answer_s`."""
     answer, fix = answer.strip(), "write e.g. 20, 1500000/day, 50000 users or 120 waiting at once"
     if waiting := _AT_ONCE.fullmatch(answer):
         rate_per_s = _number("traffic", waiting[1], fix) / answer_s
         return (f"rate_per_s: {rate_per_s:.4g} # {waiting[1]} waiting, each as long as targets allow (Little's law)",)
+    if tokens := _TOKENS.fullmatch(answer):
+        count = _number("traffic", tokens[1], fix) * _COUNTS[(tokens[2] or "").lower()] / _DAYS[tokens[3].lower()]
+        return (f"requests_per_day: {count / request_tokens:.6g} # {answer}, {request_tokens:,.0f} in and out of each",)
     if users := _USERS.fullmatch(answer):
         return (
             f"users: {_number('traffic', users[1], fix):g}",
@@ -229,9 +250,12 @@ def _target(part: str, place: int, percentile: float) -> tuple[Metric, float, fl
 def _search(answer: str, hardware: HardwareDb) -> tuple[str, ...]:
     """The lines that say which GPUs may be bought, and of whom."""
     names, _, provider = (side.strip() for side in answer.partition("@"))
-    skus = sorted(hardware.skus) if names == EVERY_SKU else [name.strip() for name in names.split(",") if name.strip()]
+    packaged = {EVERY_SKU: lambda: sorted(hardware.skus), PRICED: usual_skus}
+    listed = [name.strip() for name in names.split(",") if name.strip()]
+    skus = packaged[names]() if names in packaged else listed
     if not skus:
         raise InputError("gpus", answer, "names no GPU", "write e.g. h100-sxm, h200-sxm")
+    skus = [typed_sku(sku, hardware.skus) for sku in skus]
     for sku in skus:
         if sku not in hardware.skus:
             raise UnknownNameError("gpus", sku, hardware.skus)

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from hardware_db import OwnHardware, load_hardware
+from hardware_db import OwnHardware, load_hardware, select_price
 from planner.core import CALIBRATION, PLAN, SCENARIO, VERSION_KEY, InputError, from_validation_error
 from planner.fleet import PlanRequest
 from planner.llm import LlmSpec, Precision, list_llms, load_llm, narrower_precisions, packaged_llm
@@ -25,6 +25,7 @@ from planner.scenario.field_names import with_example, with_nearest_name
 from planner.scenario.files import (
     MAX_SCENARIO_BYTES,
     check_depth,
+    in_own_words,
     naming_field,
     parse_fields,
     path_in,
@@ -50,7 +51,7 @@ from planner.scenario.types import (
     TraceProfile,
     form_of_lengths,
 )
-from planner.supply import read_prices, told_sku
+from planner.supply import read_prices, typed_sku
 from planner.traffic import (
     Cascade,
     DemandProfile,
@@ -119,7 +120,7 @@ def read_scenario(
 def _in_current_version(content: Mapping[str, Any]) -> dict[str, Any]:
     """The content in the current versions of scenarios and of the calibrations in it."""
     check_depth(content)
-    current = SCENARIO.upgrade(content)
+    current = in_own_words(SCENARIO.upgrade(content))
     own = current.get("own_hardware")
     if isinstance(own, Mapping) and isinstance(own.get("calibrations"), list):
         with naming_field("own_hardware.calibrations"):
@@ -141,16 +142,24 @@ def _validate(content: dict[str, Any]) -> Scenario:
 
 
 def _with_sku_ids(content: dict[str, Any]) -> dict[str, Any]:
-    """With GPUs to search as people call them (``H100-80GB-HBM3``) under their ids, where the name tells which."""
-    search, own = content.get("search"), content.get("own_hardware")
-    if not isinstance(search, Mapping) or not isinstance(search.get("skus"), list) or own:
+    """With GPUs to search under their ids, however people call them (``H100-80GB-HBM3``, ``h100``).
+
+    Where none are named they are all that have a price and measured step times.
+    """
+    search, own = content.get("search", {}), content.get("own_hardware")
+    if not isinstance(search, Mapping) or not isinstance(search.get("skus", []), list) or own:
         return content
+    names = search["skus"] if "skus" in search else usual_skus()
     skus = load_hardware().skus
-    ids = [
-        told_sku(name, name, skus) or name if isinstance(name, str) and name not in skus else name
-        for name in search["skus"]
-    ]
+    ids = [typed_sku(name, skus) if isinstance(name, str) else name for name in names]
     return {**content, "search": {**search, "skus": ids}}
+
+
+def usual_skus() -> list[str]:
+    """GPUs that are searched where none are named: all that have a price and measured step times."""
+    hardware = load_hardware()
+    measured = {calibration.sku for calibration in hardware.calibrations}
+    return [sku for sku in hardware.skus if sku in measured and select_price(hardware, sku)]
 
 
 def _engines_in(content: Mapping[str, Any]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from hardware_db import OwnHardware
 from planner.core import SCENARIO, Frozen, InputError
@@ -417,6 +417,8 @@ class ScenarioPrices(PricePolicy):
 class Scenario(Frozen):
     """The input of `planner plan`, as a person writes it."""
 
+    model_config = ConfigDict(json_schema_extra=lambda schema: schema["required"].remove("search"))
+
     schema_version: int = Field(
         default=SCENARIO.current,
         ge=SCENARIO.current,
@@ -430,7 +432,9 @@ class Scenario(Frozen):
     max_request_tokens: RequestTokens = None
     workload: ScenarioWorkload
     slo: tuple[LatencyTarget, ...] = Field(description=TARGETS)
-    search: SearchSpace
+    search: SearchSpace = Field(
+        description="what is looked at; without skus: all that have a price and measured step times",
+    )
     prices: ScenarioPrices = Field(default=ScenarioPrices())
     limits: FleetLimits = FleetLimits()
     objective: Objective = Objective.MIN_COST

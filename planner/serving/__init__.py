@@ -11,10 +11,24 @@ workload along one line, each step leaving a record for the next:
 5. `performance`: one pool, or two joined by `kv_transfer`; what each of the `request_classes` sees (`Performance`),
    with its `uncertainty`.
 
-Closed loops (`closed_loop`) have models of their own. `rates` asks `evaluate` at many rates. The same question request
-by request is answered by `planner.simulator`.
+Closed loops (`closed_loop`) have models of their own, of which `boxes` makes the figures of one server. `rates` asks
+`evaluate` at many rates. The same question request by request is answered by `planner.simulator`.
 """
 
+from planner.serving.boxes import (
+    PRICED_USERS,
+    USERS,
+    BoxCurve,
+    BoxPoint,
+    TokenPrice,
+    box_curve,
+    box_headline,
+    box_record,
+    box_table,
+    price_record,
+    price_tables,
+    token_prices,
+)
 from planner.serving.drift import length_mixes
 from planner.serving.kv_transfer import kv_token_time_s, sent_s, tandem_itl, tandem_tpot, transfer_distribution
 from planner.serving.long_prompt import chunk_count, longest_prompt_tokens, prompt_gaps

@@ -106,6 +106,8 @@ def evaluate(
             raise UnsupportedFeatureError("workload.think_time_s", workload.arrivals.think_time_s, bound, fix)
         assumptions = _assumptions(deployment) + _closed_loop_assumptions(deployment)
         closed = closed_loop_performance(deployment, workload.arrivals, workload.lengths, assumptions)
+        if not figures:
+            return closed
         return _with_intervals(deployment, workload.lengths, _with_notes(deployment, workload.lengths, closed))
     performance = _long_run(deployment, workload, figures)
     if not figures:

@@ -6,7 +6,7 @@ and what a fleet of them costs (`resources`), and where they are bought together
 """
 
 from planner.supply.availability import SPOT, replicas_that_may_fail
-from planner.supply.price_lists import PriceList, prices_csv, read_prices, told_sku, with_prices
+from planner.supply.price_lists import PriceList, prices_csv, read_prices, told_sku, typed_sku, with_prices
 from planner.supply.prices import (
     OWN_PRICE_SOURCE,
     OWNED,
@@ -26,7 +26,6 @@ from planner.supply.resources import (
 )
 from planner.supply.sites import InstanceNetwork, SiteSupply, site_supplies
 from planner.supply.types import (
-    STALE_PRICE_DAYS,
     FleetLimits,
     Granularity,
     OwnedGpus,

@@ -344,6 +344,18 @@ def told_sku(words: str, name: str, skus: Mapping[str, object]) -> str | None:
     return found if own_memory <= told and forms <= told else None
 
 
+def typed_sku(name: str, skus: Mapping[str, object]) -> str:
+    """The SKU that somebody means who types a name: a bare chip is the form that HGX and NVL72 servers hold.
+
+    >>> [typed_sku(name, load_hardware().skus) for name in ("h100", "H100 PCIE", "B200", "h1000")]
+    ['h100-sxm', 'h100-pcie', 'b200-sxm', 'h1000']
+    """
+    if name in skus:
+        return name
+    known = sku_id(name)
+    return told_sku(name, name, skus) or (known if known in skus else name)
+
+
 def _chip(sku: str) -> str:
     """Id without form and memory."""
     return "-".join(word for word in sku.split("-") if word not in _FORMS and not word.endswith("gb"))

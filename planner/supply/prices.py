@@ -12,6 +12,7 @@ from enum import StrEnum
 from statistics import median
 
 from hardware_db import (
+    STALE_PRICE_DAYS,
     Confidence,
     GpuSku,
     HardwareDb,
@@ -23,7 +24,7 @@ from hardware_db import (
 )
 from planner.core import InputError, UnknownNameError
 from planner.supply.availability import require_spot_terms
-from planner.supply.types import STALE_PRICE_DAYS, Granularity, OwnedGpus, PricePolicy, Quota
+from planner.supply.types import Granularity, OwnedGpus, PricePolicy, Quota
 
 HOURS_PER_YEAR = 8766.0
 """365.25 days of 24 hours."""

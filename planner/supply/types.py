@@ -13,9 +13,6 @@ from pydantic import Field, model_validator
 from hardware_db import ANYWHERE, Price
 from planner.core import Frozen, InputError
 
-STALE_PRICE_DAYS = 180
-"""Age [days] from which a price is used only when there is no younger one, with a warning. A choice."""
-
 
 class Granularity(StrEnum):
     """In what sizes GPUs are bought."""

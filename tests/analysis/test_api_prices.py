@@ -14,12 +14,11 @@ from planner.analysis.api_prices import (
     MeanTokens,
     _crossing,
     break_even_rate_per_s,
-    listed_api_prices,
-    llm_family,
     mean_rate_per_s,
 )
 from planner.core import InputError, rebuilt
 from planner.fleet import Plan, PlanRequest, ScheduledPeriod, plan
+from planner.llm import listed_api_prices, llm_family
 from tests.builders import HARDWARE, small_request
 from tests.made_up_plans import H100, QUICK, REAL, REQUEST, lumpy, made_up
 

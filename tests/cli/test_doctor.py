@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from hardware_db import load_hardware
+from hardware_db import STALE_PRICE_DAYS, load_hardware
 from planner.cli import installation
 from planner.scenario import catalogue
-from planner.supply import STALE_PRICE_DAYS
 from tests.cli.shell import assert_refused, run
 from tests.places import ROOT
 
@@ -102,5 +101,5 @@ def test_a_price_is_stale_after_its_days(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_bad_names_are_one_line() -> None:
-    for option, name in (("--sku", "h100"), ("--engine", "vlm")):
+    for option, name in (("--sku", "h1000"), ("--engine", "vlm")):
         assert_refused(("doctor", option, name), option, "unknown name")

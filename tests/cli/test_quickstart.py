@@ -64,7 +64,7 @@ def test_nobody_to_answer_is_one_line_and_code_2(tmp_path: Path) -> None:
 
 
 def test_a_bad_option_is_one_line() -> None:
-    assert_refused(("quickstart", "--gpus", "h100", "--yes", "--out", "-"), "--gpus", "unknown name")
+    assert_refused(("quickstart", "--gpus", "h1000", "--yes", "--out", "-"), "--gpus", "unknown name")
 
 
 def test_a_file_that_is_there_is_kept_unless_forced(tmp_path: Path) -> None:

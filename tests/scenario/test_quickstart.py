@@ -9,7 +9,7 @@ import yaml
 
 from planner.core import InputError, Metric
 from planner.fleet import PlanRequest
-from planner.scenario import load_request, load_scenario
+from planner.scenario import load_request, load_scenario, scenario_of_text
 from planner.scenario.catalogue import slo_presets
 from planner.scenario.quickstart import QUESTIONS, REQUESTS_PER_USER_PER_DAY, check_answer, quickstart_text
 from planner.traffic import load_profile
@@ -106,6 +106,23 @@ def test_every_line_that_can_be_changed_has_a_comment() -> None:
     assert plain == ["name: case", "workload:", "search:"]
 
 
+@pytest.mark.parametrize(
+    ("traffic", "per_day"),
+    [("3 billion tokens a day", 3e9 / 1100), ("2.5m tokens/hour", 60e6 / 1100), ("9,000 tokens per month", 300 / 1100)],
+)
+def test_tokens_are_requests_of_their_mean_length(traffic: str, per_day: float) -> None:
+    text = quickstart_text({**DEFAULTS, "traffic": traffic, "lengths": "1000/100"}, "case")
+    assert scenario_of_text(text).workload.requests_per_day == pytest.approx(per_day, rel=1e-4)
+
+
+def test_concurrent_users_and_instant_are_understood() -> None:
+    answers = {**DEFAULTS, "traffic": "300 concurrent users", "targets": "instant", "gpus": "h100", "lengths": "100/11"}
+    found = scenario_of_text(quickstart_text(answers, "case"))
+    assert found.workload.rate_per_s == pytest.approx(300 / (1.0 + 10 * 0.04), rel=1e-3)
+    assert [target.threshold_s for target in found.slo] == [0.1, 1.0, 0.04]
+    assert list(found.search.skus) == ["h100-sxm"]
+
+
 BAD = [
     ("llm", "lama", "unknown name"),
     ("traffic", "many", "is no number"),
@@ -119,7 +136,7 @@ BAD = [
     ("targets", "1/fast", "is no target"),
     ("targets", "chatty", "unknown name"),
     ("gpus", "", "names no GPU"),
-    ("gpus", "h100", "unknown name"),
+    ("gpus", "h1000", "unknown name"),
     ("gpus", "h100-sxm @ Nobody", "unknown name"),
 ]
 

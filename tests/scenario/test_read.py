@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hardware_db import Dtype, load_hardware
+from hardware_db import Dtype, load_hardware, select_price
 from planner.core import InputError, UnknownNameError
 from planner.fleet import hardware_for
 from planner.llm import load_llm
@@ -23,6 +23,8 @@ from planner.scenario import (
     list_scenarios,
     load_scenario,
     read_scenario,
+    scenario_of_text,
+    scenario_text,
 )
 from planner.workload import ArrivalProcess, ClosedLoop, RecordedArrivals, SharedPrefixes
 
@@ -306,5 +308,24 @@ def test_gpus_go_by_the_names_that_people_use() -> None:
     called = ["search.skus=[H100-80GB-HBM3, MI350X, NVIDIA B200, A100-80GB-SXM4]"]
     scenario, _ = read_scenario("chat-llama-70b", called)
     assert list(scenario.search.skus) == ["h100-sxm", "mi350x", "b200-sxm", "a100-sxm-80gb"]
-    unsaid, _ = read_scenario("chat-llama-70b", ["search.skus=[h100]"])
-    assert list(unsaid.search.skus) == ["h100"], "a name of several GPUs stays, and is refused where it is looked up"
+    bare, _ = read_scenario("chat-llama-70b", ["search.skus=[h100]"])
+    assert list(bare.search.skus) == ["h100-sxm"], "a bare chip is the form that HGX servers hold"
+
+
+def test_without_gpus_those_with_a_price_and_measurements_are_searched() -> None:
+    content = {"model": "qwen3-32b", "workload": {"rate_per_s": 1, "lengths": "azure-2023-conv"}, "slo": []}
+    hardware, searched = load_hardware(), load_scenario(content).search.skus
+    measured = {calibration.sku for calibration in hardware.calibrations}
+    assert "h100-sxm" in searched and all(sku in measured and select_price(hardware, sku) for sku in searched)
+
+
+def test_a_search_of_the_usual_gpu_alone_is_written_and_read_back() -> None:
+    content = {"llm": "qwen3-32b", "workload": {"rate_per_s": 1, "lengths": "azure-2023-conv"}, "slo": []}
+    text = scenario_text({**content, "search": {"skus": ["h100-sxm"]}})
+    assert list(scenario_of_text(text).search.skus) == ["h100-sxm"]
+
+
+def test_times_and_fields_are_understood_as_people_write_them() -> None:
+    changed = load_scenario("chat-llama-70b", ["slo.0.threshold_s=500ms", "model=qwen3-32b", "costs.provider=Lambda"])
+    assert changed.slo.targets[0].threshold_s == 0.5
+    assert (changed.llm.id, changed.prices.provider) == ("qwen3-32b", "Lambda")

@@ -11,8 +11,8 @@ from streamlit.testing.v1 import AppTest
 
 import planner
 from planner.analysis import api_break_even, own_price
-from planner.analysis.api_prices import listed_api_prices
 from planner.analysis.headline import CostEnd, dollars
+from planner.llm import listed_api_prices
 from planner.web.results import store
 from tests.builders import SMALL_CHAT
 from tests.web import pages

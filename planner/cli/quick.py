@@ -1,0 +1,169 @@
+"""The quick calculators: `fit`, `box` and `price` answer one question of one model, and say how to go on to a plan."""
+# ruff: noqa: D301, PLC0415 - a line of \b keeps the examples of a help text as written; imports are late on purpose
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import date
+from typing import Annotated, Any
+
+import typer
+
+from planner.cli.base import INFEASIBLE, JsonFile, check_outputs, check_picture, deliver, sku_called, takes
+from planner.cli.completion import complete_llm, complete_sku
+from planner.core import InputError, Report, json_text
+
+Model = Annotated[str, typer.Argument(help="Preset id, config.json or its folder.", autocompletion=complete_llm)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuickOptions:
+    """Requests and formats of a quick calculator, one field for each option."""
+
+    lengths: Annotated[str, typer.Option(metavar="IN/OUT", help="Tokens of a request.")] = "1024/1024"
+    precision: Annotated[str | None, typer.Option(metavar="DTYPE", help="Format of the weights (default: own).")] = None
+    kv_cache: Annotated[str | None, typer.Option("--kv", metavar="DTYPE", help="Of the KV cache (default: own).")] = (
+        None
+    )
+    engine: Annotated[str, typer.Option(help="Engine profile.")] = "vllm"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """As `box_curve` and `token_prices` take them. Raises InputError for lengths that are none."""
+        found = re.fullmatch(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*", self.lengths)
+        if not found or "0" in (found[1], found[2]):
+            raise InputError("--lengths", self.lengths, "must be two numbers of tokens", "write e.g. 1500/400")
+        formats = {"precision": self.precision, "kv_cache": self.kv_cache, "engine": self.engine}
+        return {"lengths": (int(found[1]), int(found[2])), **formats}
+
+
+def fit(
+    llm: Model,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SKU", help="Only this GPU, at every degree. Repeatable.", autocompletion=complete_sku),
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(min=1, metavar="TOKENS", help="Of a request, input and output (default: 8192).")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="Engine profile.")] = "vllm",
+    json_file: JsonFile = None,
+) -> None:
+    """Say on which GPUs a model fits: formats and degrees side by side, and requests that fit at once.
+
+    \b
+    planner fit llama-3.3-70b-instruct
+    planner fit qwen3-32b --gpu h100 --context 32000
+
+    KV cache bytes per token stand in the first line. Exit code 3: it fits nowhere.
+    """
+    from hardware_db import load_hardware
+    from planner.engine import fit_gpus, fit_headline, fit_record, fit_table
+    from planner.llm import load_llm
+
+    check_outputs(json_file)
+    hardware, model = load_hardware(calibrations=""), load_llm(llm)
+    names = [sku_called("--gpu", name, hardware.skus).id for name in gpu or ()]
+    fits = fit_gpus(model, context, names, engine=engine, hardware=hardware)
+    fitting = [one for one in fits if one.requests]
+    best = max(fitting, key=lambda one: (-one.tp, one.requests)) if fitting else None
+    go_on = () if best is None else (f"planner memory {llm} --gpu {best.sku} --tp {best.tp}", f"planner box {llm}")
+    deliver(
+        lambda: Report(fit_headline(model, fits), (fit_table(fits),), {"Go on": (*go_on, _plan_line(llm, 20.0))}),
+        (json_file, lambda: json_text(fit_record(model, fits))),
+    )
+    if best is None:
+        raise typer.Exit(INFEASIBLE)
+
+
+@takes(QuickOptions)
+def box(
+    options: QuickOptions,
+    llm: Model,
+    gpu: Annotated[str, typer.Option(metavar="SKU", help="Its GPU.", autocompletion=complete_sku)] = "h100-sxm",
+    gpus: Annotated[int, typer.Option(help="Its GPUs; replicas fill it.")] = 8,
+    tp: Annotated[int | None, typer.Option(help="GPUs of a replica (default: what gives most tokens).")] = None,
+    users: Annotated[int, typer.Option(min=1, help="Who wait for an answer at any time.")] = 64,
+    tpot: Annotated[float | None, typer.Option(metavar="MS", help="Also: most users within this mean TPOT.")] = None,
+    plot: Annotated[str | None, typer.Option(metavar="FILE", help="Throughput against interactivity, as HTML.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Say what one server gives: tokens/s in all, per GPU and per user, TTFT and TPOT, at 1 to 256 users.
+
+    \b
+    planner box llama-3.3-70b-instruct --gpu h100 --gpus 8 --users 64 --precision fp8
+    planner box qwen3-32b --gpus 2 --lengths 1500/400 --tpot 50
+
+    Each user sends the next request when the last one is answered. Exit code 3 is not used: a server that does not
+    start is an error that says why.
+    """
+    from hardware_db import load_hardware
+    from planner.llm import load_llm
+    from planner.serving import USERS, box_curve, box_headline, box_record, box_table
+
+    check_outputs(json_file)
+    check_picture(plot)
+    settings = options.settings
+    sku = sku_called("--gpu", gpu, load_hardware(calibrations="").skus).id
+    curve = sorted({*USERS, users})
+    found = box_curve(load_llm(llm), sku, gpus=gpus, tp=tp, users=curve, at=users, **settings)
+    lines = [_plan_line(llm, found.at(users).requests_per_s, options.lengths, sku)]
+    carried = None if tpot is None else found.users_within(tpot / 1e3)
+    if carried is not None:
+        lines.insert(0, f"{carried:,} users within a mean TPOT of {tpot:g} ms")
+    deliver(
+        lambda: Report(box_headline(found, users), (box_table(found),), {"Go on": lines}),
+        (json_file, lambda: json_text({**box_record(found), "users_within": carried})),
+        (plot, lambda: _picture(found, users)),
+    )
+
+
+def _picture(found: Any, users: int) -> str:  # noqa: ANN401 - imported late
+    """The curve as a page of its own."""
+    from planner.charts import box_chart
+    from planner.serving import box_headline, box_record
+
+    return str(box_chart(box_record(found)["points"], box_headline(found, users)).to_html())
+
+
+@takes(QuickOptions)
+def price(options: QuickOptions, llm: Model, json_file: JsonFile = None) -> None:
+    """Say what a million tokens cost on each GPU, by the users that share it, beside hosted APIs.
+
+    \b
+    planner price llama-3.1-8b
+    planner price llama-3.3-70b-instruct --precision fp8 --lengths 1500/400
+
+    Over GPUs with a price and measured step times, the cheapest first; a server is the smallest that the model fits on,
+    or twice that.
+    """
+    from hardware_db import load_hardware, usual_price
+    from planner.llm import api_prices_of, load_llm
+    from planner.serving import price_record, price_tables, token_prices
+
+    check_outputs(json_file)
+    settings = options.settings
+    few = load_hardware(calibrations=f"*__{options.engine}-*")
+    hardware, model = few if few.calibrations else load_hardware(), load_llm(llm)
+    prices = {sku: known for sku in hardware.skus if (known := usual_price(hardware, sku, date.today()))}
+    found, apis = token_prices(model, prices, hardware=hardware, **settings), api_prices_of(model.id)
+    lengths = settings["lengths"]
+    if found:
+        best = found[0]
+        rate = best.box.points[-1].requests_per_s
+        said = f"{model.id}: from {best.least_usd:.3g} USD per million output tokens, on {best.box.config.sku.id}."
+        go_on = [_plan_line(llm, rate, options.lengths), "planner explain SCENARIO --only api   from which load on"]
+    else:
+        said, go_on = f"{model.id} fits on no server with a price and measured step times.", [f"planner fit {llm}"]
+    deliver(
+        lambda: Report(said, price_tables(found, apis, lengths), {"Go on": go_on}),
+        (json_file, lambda: json_text(price_record(found, apis, lengths))),
+    )
+    if not found:
+        raise typer.Exit(INFEASIBLE)
+
+
+def _plan_line(llm: str, rate_per_s: float, lengths: str = "1500/400", sku: str = "") -> str:
+    only = f" --set search.skus=[{sku}]" if sku else ""
+    return f"planner plan --llm {llm} --rate {rate_per_s:.3g} --lengths {lengths}{only}"
