@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import planner
-from planner.cli.base import INFEASIBLE, CostsFile, JsonFile, check_outputs, check_picture, deliver, hardware_for, takes
+from planner.cli.base import (
+    INFEASIBLE,
+    CostsFile,
+    JsonFile,
+    check_outputs,
+    check_picture,
+    deliver,
+    hardware_for,
+    sku_called,
+    takes,
+)
 from planner.cli.completion import complete_llm, complete_sku
 from planner.core import InputError, json_text
 
@@ -86,7 +96,8 @@ def memory(
     check_outputs(json_file)
     check_picture(plot)
     settings = {name: value for name, value in vars(options).items() if value is not None}
-    settings["hardware"] = hardware_for(options.engine or "vllm", None, engine_costs)
+    settings["hardware"] = hardware = hardware_for(options.engine or "vllm", None, engine_costs)
+    gpu = sku_called("--gpu", gpu, hardware.skus).id
     if formats:
         for option, value in {"--log": log, "--precision": options.precision, "--plot": plot}.items():
             if value is not None:

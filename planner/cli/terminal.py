@@ -39,8 +39,10 @@ def show(report: Report) -> None:
 
 
 def _grid(table: Table, width: int) -> Grid:
-    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
-    for name, numeric, columns in zip(table.columns, table.numeric, column_widths(table, width), strict=True):
+    widths = column_widths(table, width)
+    whole = sum(widths) + GAP * (len(widths) - 1)
+    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True, width=whole)
+    for name, numeric, columns in zip(table.columns, table.numeric, widths, strict=True):
         grid.add_column(Text(one_line(name)), justify="right" if numeric else "left", width=columns)
     for row in table.rows:
         grid.add_row(*(Text(one_line(cell)) for cell in row))

@@ -103,7 +103,9 @@ def performance_headline(deployment: Deployment, performance: Performance) -> st
         f"p99 {metric.upper()} {with_unit(performance.distribution(metric).quantile_s(0.99), metric)}"
         for metric in Metric
     )
-    return f"{subject}: {latencies}."
+    tokens_per_s = performance.output_tokens_per_s
+    each = f"{tokens_per_s:,.0f} output tokens/s, {tokens_per_s / deployment.gpus:,.0f} per GPU"
+    return f"{subject}: {each}; {latencies}."
 
 
 def performance_tables(deployment: Deployment, performance: Performance, slo: Slo | None = None) -> tuple[Table, ...]:

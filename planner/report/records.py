@@ -229,7 +229,7 @@ class PerformanceSummary:
 
     `itl_s` is over all gaps between tokens. `confidence_s` holds 95 % intervals of simulated percentiles by metric and
     percentile, as far as the run is long enough for them; `interval` 90 % intervals of the means, from the kernel fits,
-    where they are known; `output_tokens_per_s` is 0 when predicted.
+    where they are known; `output_tokens_per_s` is 0 when predicted to be overloaded.
     """
 
     method: Method

@@ -240,7 +240,7 @@ _NOTE = (
     "Any Hugging Face config.json of a supported family works too."
 )
 _ONE = ("checkpoint", "format", "GB")
-_FITTING = ("model", "checkpoint", "format", "GB", "split", "KV tokens", "of one request")
+_FITTING = ("model: checkpoint", "format", "GB", "split", "KV tokens", "of one request")
 
 
 def llm_table(found: Sequence[FoundLlm] | None = None, sort: LlmOrder = LlmOrder.NAME) -> Table:
@@ -295,8 +295,7 @@ def checkpoint_words(checkpoint: Checkpoint) -> str:
 def _fitting_cells(llm: LlmSpec, held: FittingCheckpoint) -> tuple[str, ...]:
     checkpoint = held.checkpoint
     return (
-        llm.id,
-        checkpoint_words(checkpoint),
+        f"{llm.id}: {checkpoint_words(checkpoint)}",
         main_format(llm, checkpoint.precision)[0].value,
         significant(1e-9 * checkpoint_bytes(llm, checkpoint)),
         held.parallelism.label,

@@ -117,7 +117,8 @@ def evaluate(
     performance = _with_notes(deployment, workload.lengths, performance)
     cached = (*session_notes(deployment, workload), *known_hit_notes(deployment, workload))
     notes = (*performance.assumptions, *cached)
-    performance = replace(performance, assumptions=notes)
+    tokens_per_s = workload.rate_per_s * workload.lengths.mean_output if performance.stable else 0.0
+    performance = replace(performance, assumptions=notes, output_tokens_per_s=tokens_per_s)
     return _with_intervals(deployment, workload.lengths, performance)
 
 

@@ -320,7 +320,7 @@ class Performance:
         assumptions: what the numbers take for granted.
         samples_s: per-request latencies by metric, each shape (requests,), when simulated; else empty.
         output_tokens_per_s: output tokens of the requests that ended in the measured time, per second of it
-            (simulated; of a closed loop the whole run); 0 when analytic.
+            (of a closed loop the whole run); in theory what comes in, 0 when overloaded.
         steady: of a closed loop, the same over its steady part: requests sent after every user has had a first answer
             and before the last request of every user. None when open or when the run is too short to have one.
         interval: where the true mean of a metric lies with 90 % probability [s], from the spread of the kernels'

@@ -73,6 +73,11 @@ def test_splits_and_formats_count() -> None:
     assert found["kv_tokens"] > 2 * data(*STARTS)["kv_tokens"]
 
 
+def test_a_bare_chip_is_the_form_that_servers_hold() -> None:
+    named = [data("memory", "llama-3.1-8b", "--gpu", gpu) for gpu in ("h100", "h100-sxm", "h100-pcie")]
+    assert named[0] == named[1] != named[2]
+
+
 def test_every_format_is_a_row() -> None:
     words = (
         "memory",
@@ -117,7 +122,7 @@ def test_a_config_of_ones_own_is_a_model() -> None:
     ("words", "said"),
     [
         (("memory", "no-such-llm", "--gpu", "h100-sxm"), "no-such-llm"),
-        (("memory", "llama-3.1-8b", "--gpu", "h100"), "unknown name"),
+        (("memory", "llama-3.1-8b", "--gpu", "h1000"), "unknown name"),
         ((*STARTS, "--engine", "vlm"), "unknown name"),
         ((*STARTS, "--engine-version", "0.2"), "engine_version"),
         ((*STARTS, "--precision", "fp9"), "precision"),

@@ -44,6 +44,12 @@ def test_every_word_of_a_table_is_printed_whole(table: Table) -> None:
     assert all(len(line) <= WIDTH and line == line.rstrip() for line in lines)
 
 
+def test_words_too_long_for_the_line_make_it_longer(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("a" * 60, "b" * 60)
+    show(Report("", (Table("t", ("x", "y"), (words,)),)))
+    assert capsys.readouterr().out.splitlines()[-1] == "  ".join(words)
+
+
 def test_text_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     """Neither console markup nor emoji names nor colours."""
     table = Table("[t]", ("[x]",), (("[red]1[/red]",),), "[n]")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import planner
 from planner.core import Metric, Table
 from planner.report.performance import performance_headline, performance_tables
@@ -20,7 +22,7 @@ def test_overload_is_shown_as_unbounded() -> None:
     by_title = {table.title: rows_by_column(table) for table in performance_tables(mixed(), overloaded, SLO)}
     assert {row["p99"] for row in by_title["Latency"]} == {"unbounded"}
     assert {row["met"] for row in by_title["Targets"]} == {"NO"}
-    assert performance_headline(mixed(), overloaded).startswith("Overloaded: ")
+    assert performance_headline(mixed(), overloaded).startswith("Overloaded: ") and not overloaded.output_tokens_per_s
 
 
 def test_performance_tables_tell_theory_from_simulation() -> None:
@@ -29,7 +31,10 @@ def test_performance_tables_tell_theory_from_simulation() -> None:
     for performance, source in ((planner.evaluate(deployment, workload), "predicted"), (simulated, "simulated")):
         for table in performance_tables(deployment, performance):
             assert {row["from"] for row in rows_by_column(table) if "from" in row} <= {source}
-        assert "p99 TTFT" in performance_headline(deployment, performance)
+        headline, tokens_per_s = performance_headline(deployment, performance), performance.output_tokens_per_s
+        assert "p99 TTFT" in headline
+        assert f"{tokens_per_s:,.0f} output tokens/s, {tokens_per_s / deployment.gpus:,.0f} per GPU" in headline
+        assert tokens_per_s == pytest.approx(5.0 * workload.lengths.mean_output, rel=0.2)  # all that comes in
 
 
 def test_classes_and_sampling_errors_have_tables_of_their_own() -> None:

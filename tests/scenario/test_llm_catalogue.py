@@ -92,7 +92,7 @@ def test_a_number_of_gpus_that_is_none_is_refused(place: str) -> None:
 
 def test_tables_and_lists_show_what_was_found() -> None:
     found = find_llms(family="gpt-oss", fits="h100-sxm:2")
-    assert [row[0] for row in llm_table(found).rows] == ["gpt-oss-120b", "gpt-oss-20b"]
+    assert [row[0].partition(": ")[0] for row in llm_table(found).rows] == ["gpt-oss-120b", "gpt-oss-20b"]
     listed = llm_list(found)
     assert json.loads(json.dumps(listed, allow_nan=False)) == listed
     assert listed[0]["fits"][0]["format"] == "mxfp4" and listed[0]["fits"][0]["kv_tokens"] > 0
