@@ -20,7 +20,6 @@ from planner.fleet import (
     Plan,
     PlannedDeployment,
     Progress,
-    planned_deviations,
     pool_name,
     slower_deployment,
 )
@@ -162,12 +161,11 @@ def headroom(plan: Plan, progress: Progress = lambda _: None, *, corrections: Co
         return kept_fleet(plan, fleets, shares=shares)
 
     progress("largest demand of this fleet")
-    deviations = planned_deviations(request, learned)
-    slow = kept_with(deviations)
+    slow = kept_with(plan.slow_deviations)
     estimated_share = None
     if is_calibrated(plan):
         progress("the same with step times as estimated")
-        estimated = kept_with(0.0) if deviations else slow
+        estimated = kept_with(0.0) if plan.slow_deviations else slow
         estimated_share = estimated.rate_per_s / demand_per_s - 1.0
     share = slow.rate_per_s / demand_per_s - 1.0
     if plan.simulated and all(check.met for check in plan.slow_targets):  # at the demand itself, with steps as slow

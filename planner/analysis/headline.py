@@ -22,7 +22,6 @@ from planner.fleet import (
     Progress,
     TargetCheck,
     checked_slos,
-    planned_deviations,
     slower_deployment,
     target_checks,
     weights_word,
@@ -341,11 +340,10 @@ def simulated_with_slow_steps(before: Plan, plan: Plan, progress: Progress = lam
         progress: called before each deployment.
     """
     request = plan.request
-    deviations = planned_deviations(request, plan.corrections)
     found = []
     for planned in before.deployments:
         progress(planned.deployment.summary)
-        slow = slower_deployment(planned, deviations, request.measured_steps)
+        slow = slower_deployment(planned, plan.slow_deviations, request.measured_steps)
         is_recording = isinstance(planned.workload.arrivals, RecordedArrivals)
         count = None if is_recording else request.simulated_requests
         seen = simulate(slow, planned.workload, seed=request.seed, requests=count)

@@ -9,7 +9,6 @@ from planner.fleet import columns, planning, slices
 from planner.fleet.calibration_bounds import (
     checked_slos,
     interval_confidence,
-    planned_deviations,
     shifted_deployment,
     shifted_hardware,
     step_time_ends,

@@ -12,7 +12,6 @@ from hardware_db import Calibration, Correction, HardwareDb, KernelFit
 from planner.core import rebuilt
 from planner.engine import ReplicaConfig
 from planner.fleet.confidence import deviations_of, slower_deployment
-from planner.fleet.corrections import Corrections
 from planner.fleet.types import Plan, PlannedDeployment, PlanRequest, Progress, TargetCheck
 from planner.fleet.verification import ScopedSlo, target_checks
 from planner.serving import Deployment, evaluate
@@ -80,12 +79,6 @@ def interval_confidence(plan: Plan) -> float:
     return asked if asked > EXACT else float(PlanRequest.model_fields["confidence"].default)
 
 
-def planned_deviations(request: PlanRequest, corrections: Corrections | None) -> float:
-    """Standard deviations that step times are taken slower by where a fleet is planned for a confidence."""
-    asked = deviations_of(request.confidence)
-    return asked + corrections.deviations if asked and corrections is not None else asked
-
-
 def step_time_ends(plan: Plan, planned: PlannedDeployment) -> tuple[Deployment, Deployment] | None:
     """A deployment with all step times as fast, and as slow, as the plan reckons with; None where nothing is known.
 
@@ -94,7 +87,7 @@ def step_time_ends(plan: Plan, planned: PlannedDeployment) -> tuple[Deployment, 
     if all(pool.config.calibration is None for pool in planned.surviving.pools):
         return None
     request = plan.request
-    deviations = planned_deviations(request, plan.corrections) or deviations_of(interval_confidence(plan))
+    deviations = plan.slow_deviations or deviations_of(interval_confidence(plan))
     return (
         slower_deployment(planned, -deviations, request.measured_steps),
         slower_deployment(planned, deviations, request.measured_steps),

@@ -35,6 +35,8 @@ from planner.workload import RecordedArrivals
 
 _ROUNDING = 1e-9
 """Share by which a rate that was seen to hold is raised, so that the program may route all of it."""
+LEAST_ASKED_BEYOND = 1.5
+"""Factor on the rate of a pool that falls short up to which theory is asked how much it carries. A choice."""
 STAGE_OF_ROLE = {Role.MIXED: UnitStage.WHOLE, Role.PREFILL: UnitStage.FIRST, Role.DECODE: UnitStage.SECOND}
 
 
@@ -143,6 +145,8 @@ class CandidateColumns:
 
     Attributes:
         dominated: members that another one of their family betters, by name.
+        together: share of their rates that columns keep in a fleet of several SKUs, which all have to hold in the same
+            worlds of other step times.
         rises: how often a rate rose. Under a drift bounds rest on shares that other families kept, which may be too
             low; what was concluded from rates before does not hold then.
     """
@@ -167,6 +171,7 @@ class CandidateColumns:
             corrections: what simulation taught in another plan; None: nothing.
         """
         self.rises = 0
+        self.together = 1.0 if corrections is None else corrections.together
         self._sites = sites
         self._limits = limits
         self._simulated: dict[tuple[str, str], float] = {}
@@ -225,13 +230,12 @@ class CandidateColumns:
         known = self.of_members([(service, member)])[0]
         return replace(known, surviving=surviving, rates={})
 
-    def corrections(self, traffic: TrafficKind, used: Iterable[str], deviations: float) -> Corrections:
+    def corrections(self, traffic: TrafficKind, used: Iterable[str]) -> Corrections:
         """Corrections of the rates of theory by the simulations so far.
 
         Args:
             traffic: how requests came.
             used: names of the columns of the fleet; pools that carried more than theory says are told of these only.
-            deviations: with which the fleet was planned beyond those asked for.
         """
         kept = {(one.service, one.configuration): one for one in self._shares.all_kept()}
         expected = self._shares.all_expected()
@@ -239,7 +243,8 @@ class CandidateColumns:
         for column in (self._by_name[name] for name in used if name in self._by_name):
             key = (column.service, column.family.role)
             if column.member is not None and key in of_others:  # it held as it is
-                share, name = self._kept_share(column.service, column.member), pool_name(column.member)
+                name = pool_name(column.member)
+                share = self._shares.of(*key, column.family.name, name)
                 own = KeptShare(
                     service=column.service, role=key[1], family=column.family.name, configuration=name, share=share
                 )
@@ -249,7 +254,8 @@ class CandidateColumns:
             kept=tuple(kept.values()),
             expected=tuple(expected),
             held=tuple(self._held[name] for name in used if name in self._held),
-            deviations=deviations,
+            sure=tuple(self._shares.all_sure()),
+            together=self.together,
         )
 
     @property
@@ -319,7 +325,7 @@ class CandidateColumns:
                 worst[found.sku, found.mode] = max(before, found, key=lambda miss: miss.ratio)
         return list(worst.values())
 
-    def lower(self, member: PoolOption, service: str, share: float, kept: float) -> None:
+    def lower(self, member: PoolOption, service: str, share: float, kept: float, *, simulated: bool = True) -> None:
         """Lower the rates of a configuration, at every pool size, after it missed a target.
 
         What made theory too optimistic at one size makes it so at the others, and pools of one configuration are put
@@ -330,9 +336,11 @@ class CandidateColumns:
             service: it serves.
             share: of its rates that was routed to it.
             kept: share of that at which it may hold.
+            simulated: the miss was, not one by theory.
         """
         name = pool_name(member)
-        self._shares.miss(service, member.role, self._family_of[service, name], name, share, kept)
+        family = self._family_of[service, name]
+        self._shares.miss(service, member.role, family, name, share, kept, simulated=simulated)
         self._add_sizes(service)
         self.of_members([(service, member)])
         for column in self.all:
@@ -340,6 +348,35 @@ class CandidateColumns:
                 self._set(self._corrected(column))
         if self._is_steady:
             self._offer_others(member, service)
+
+    def fall_short(
+        self, member: PoolOption, service: str, surviving: int, rates_per_s: Mapping[str, float], kept: float
+    ) -> None:
+        """Lower the rates of a family, at every pool size, after a pool held in too few worlds of other step times.
+
+        Args:
+            member: one of its configurations.
+            service: it serves.
+            surviving: replicas of the pool.
+            rates_per_s: routed to it, by slice.
+            kept: share of that at which it would have held.
+        """
+        family = self._family_of[service, pool_name(member)]
+        whole = {
+            name: self._capacities[name].rate_per_s(member, surviving, LEAST_ASKED_BEYOND * rate_per_s)
+            for name, rate_per_s in rates_per_s.items()
+        }
+        known = self._kept_share(service, member)
+        routed = math.fsum(rate / max(known * whole[name], rate) for name, rate in rates_per_s.items())
+        lost = min(1.0, routed) * kept
+        self._shares.fall_short(service, family, lost)
+        self._add_sizes(service)
+        own = [column for column in self.all if (column.service, column.family.name) == (service, family)]
+        for column in own:
+            for name in column.rates:
+                if (column.name, name) in self._simulated:
+                    self._simulated[column.name, name] *= lost
+            self._set(self._corrected(column))
 
     def _offer_others(self, missed: PoolOption, service: str) -> None:
         """Offer the other members of a family at every size; what missed has columns of its own.
@@ -450,7 +487,8 @@ class CandidateColumns:
             by_slice = self._open_families(service, name)
             sizes: set[int] = set()
             for slice_name, family in by_slice.items():
-                wanted_per_s = self._largest_per_s[slice_name] / self._shares.expected(service, family.role)
+                kept = self._shares.expected(service, family.role) * self._shares.sure(service, name)
+                wanted_per_s = self._largest_per_s[slice_name] / max(kept, LEAST_KEPT)
                 worth = worth_sizes(family, self._capacities[slice_name], wanted_per_s)
                 sizes |= {surviving for surviving in worth if surviving <= MOST_REPLICAS}
             for surviving in sorted(sizes):
@@ -475,17 +513,21 @@ class CandidateColumns:
         return replace(column, rates={name: self._rate(column, name) for name in by_slice})
 
     def _kept_share(self, service: str, member: PoolOption) -> float:
-        """Share of its rates by theory that simulation leaves a configuration."""
+        """Share of its rates by theory that simulation and the confidence asked for leave a configuration."""
         name = pool_name(member)
-        return self._shares.of(service, member.role, self._family_of[service, name], name)
+        family = self._family_of[service, name]
+        return self._shares.of(service, member.role, family, name) * self._shares.sure(service, family)
 
     def _kept_of(self, column: Column) -> float:
         """The same of a column; of one without a member that of the best that may be chosen."""
+        service, family = column.service, column.family
         if column.member is not None:
-            return self._kept_share(column.service, column.member)
-        if (column.service, column.family.name) in self._untried:
-            return self._shares.expected(column.service, column.family.role)
-        return self._shares.best_of(column.service, column.family.role, column.family.name)
+            return self._kept_share(service, column.member)
+        if (service, family.name) in self._untried:
+            best = self._shares.expected(service, family.role)
+        else:
+            best = self._shares.best_of(service, family.role, family.name)
+        return best * self._shares.sure(service, family.name)
 
     def _rate(self, column: Column, name: str) -> SliceRate:
         """Rate of a column for a slice by the last oracle asked; a bound where theory was not asked far enough."""
@@ -605,11 +647,12 @@ class CandidateColumns:
             self.rises += 1
 
 
-def unit_of(column: Column, takes: Mapping[str, float], usd_per_start: float, steady: bool) -> Unit:
+def unit_of(column: Column, share: float, takes: Mapping[str, float], usd_per_start: float, steady: bool) -> Unit:
     """A column as the integer program sees it.
 
     Args:
         column: what is on or off.
+        share: of its rates that it keeps.
         takes: of each resource.
         usd_per_start: cost of switching it on [USD].
         steady: on in all periods or in none.
@@ -619,7 +662,7 @@ def unit_of(column: Column, takes: Mapping[str, float], usd_per_start: float, st
         stage=column.stage,
         channel=column.channel,
         kind="" if column.is_mixed else column.kind,
-        rates_per_s={name: rate.rate_per_s for name, rate in column.rates.items()},
+        rates_per_s={name: share * rate.rate_per_s for name, rate in column.rates.items()},
         takes=takes,
         usd_per_hour=column.kv_tiers_usd_per_hour,
         usd_per_start=usd_per_start,

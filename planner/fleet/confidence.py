@@ -6,10 +6,13 @@ one, a model on a SKU and engine by one for its steps and one for the time to a 
 is a world in which the fleet either meets every target or does not; the probability is the share of draws in which it
 does.
 
-Confidence is asked for as a probability. The fleet is planned with every step time so many standard deviations
-slower than estimated (that quantile of the normal distribution), which is exact where one thing alone may be off, and
-more where others have to hold too; `planner.fleet.planning` plans with more deviations until the draws say it is
-enough. Each deployment is judged by theory. Slower steps never bring a latency down, so that most draws are known to
+Confidence is asked for as a probability. Rates are looked for with every step time `optimistic_deviations` slower than
+estimated, with which few families carry less than they may. Of each fleet that the program comes to the draws are
+counted (`Judgement`). Where too few hold, only what that fleet is made of is lowered (`Judgement.shortfalls`), to the
+rate at which it holds in the last of the draws that it has to, and the program is solved again
+(`planner.fleet.search`). So doubt about one SKU never makes another dearer.
+
+Each deployment is judged by theory. Slower steps never bring a latency down, so that most draws are known to
 hold or to miss from another that is slower, or faster, in everything: two dozen evaluations stand for all. Near the
 targets the logarithm of the misses may go linearly with those of the step times: where a plane through some
 evaluations foretold others and leaves no open draw in doubt, the rest are read off it, which halves the evaluations.
@@ -25,11 +28,13 @@ from statistics import NormalDist
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 
-from planner.core import BoolArray, FloatArray, rebuilt
+from planner.core import BoolArray, FloatArray, Metric, rebuilt
 from planner.engine import ReplicaConfig, StepTimeShift, memory_footprint, start_probability
+from planner.fleet.corrections import LEAST_KEPT, MISS_GROWTH
 from planner.fleet.simulation import evaluated
-from planner.fleet.types import PlanConfidence, PlannedDeployment
+from planner.fleet.types import PlanConfidence, PlannedDeployment, PlanRequest
 from planner.fleet.verification import ScopedSlo, missing_over_allowed, violated_metrics
 from planner.search import DeploymentOption, PoolOption, ShiftRule
 from planner.serving import (
@@ -41,7 +46,6 @@ from planner.serving import (
     StandardNormals,
     at_slow_end,
     drawn_shifts,
-    evaluate,
     known_steps,
     replica_spreads,
 )
@@ -49,8 +53,8 @@ from planner.workload import Workload
 
 DRAWS = 400
 """Draws that a probability is counted in: 1.5 points of standard error at 90 %. A choice."""
-MOST_BEYOND_THEORY = 2.0
-"""Factor on the rate up to which it is looked for where theory misses as much as a simulation did. A choice."""
+BEYOND_THEORY = (0.8, 2.0)
+"""Factors on the rate between which it is looked for where theory misses as much as a simulation did. A choice."""
 LEAST_MISSED = 0.1
 """Simulated misses over those allowed below which nothing is concluded of theory. A choice."""
 RATE_TOLERANCE = 0.01
@@ -63,6 +67,13 @@ IN_DOUBT = 3.0
 """Largest error of what it foretold times which a draw this near to the targets is in doubt. A choice."""
 LEAST_DOUBT = 0.02
 """The same logarithm, of misses that are counted on a lattice: a choice."""
+ALIKE_PARTS = 2.0
+"""Independent parts of a step time, alike in size, that all so slow at once are as rare as their sum may be by the
+confidence asked for. A choice: with more the draws of more fleets are counted that fall short."""
+FAR_CUT = 0.9
+"""Share of a rate below which another is looked for in two steps. A choice."""
+CUTS_AT_MOST = 8
+"""Rates tried for the one at which a fleet holds in a draw."""
 
 
 NOTHING_MEASURED: Mapping[str, MeasuredSteps] = MappingProxyType({})
@@ -76,6 +87,16 @@ def deviations_of(probability: float) -> float:
     (1.282, 0.0)
     """
     return NormalDist().inv_cdf(probability)
+
+
+def optimistic_deviations(confidence: float) -> float:
+    """Standard deviations slower with which rates are looked for before any draw is counted.
+
+    A fleet misses where a sum of independent parts is too large. Of n alike parts all d deviations slow at once are as
+    much as d sqrt(n) deviations of their sum.
+    """
+    asked = deviations_of(confidence)
+    return asked / math.sqrt(ALIKE_PARTS) if asked > 0.0 else asked
 
 
 def slow_rule(deviations: float, measured: Mapping[str, MeasuredSteps]) -> ShiftRule | None:
@@ -184,15 +205,49 @@ def _reconfigured(deployment: Deployment, configs: Sequence[ReplicaConfig]) -> D
 # --- the probability ------------------------------------------------------------------------------------------------
 
 
-def confidence_of(
+@dataclass(frozen=True)
+class Shortfall:
+    """A deployment that holds in too few draws.
+
+    Attributes:
+        place: of the deployment in its fleet.
+        kept: share of its rate at which it holds in the last of the draws that it has to hold in, half of the way there
+            where that is far; 0 where at none.
+        metrics: whose targets it misses there.
+    """
+
+    place: int
+    kept: float
+    metrics: frozenset[Metric]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """With which probability a fleet holds, counted in draws.
+
+    Attributes:
+        confidence: the probability; where counting stopped once it was enough, or too little, what was counted so far.
+        deviations: standard deviations that all its steps are slower than estimated in a world as bad as the last of
+            the draws in which it has to hold.
+        shortfalls: of the deployments that hold in too few draws; none where the fleet holds in enough.
+        jointly: each of them holds in enough draws, but not all in the same ones.
+    """
+
+    confidence: PlanConfidence
+    deviations: float
+    shortfalls: tuple[Shortfall, ...] = ()
+    jointly: bool = False
+
+
+def counted_draws(
     deployments: Sequence[PlannedDeployment],
     slos: Sequence[ScopedSlo],
-    asked: float,
-    seed: int,
-    measured: Mapping[str, MeasuredSteps] = NOTHING_MEASURED,
+    request: PlanRequest,
     factors: Sequence[float] | None = None,
-) -> PlanConfidence:
-    """The probability that every deployment starts and meets every target.
+    *,
+    exact: bool = False,
+) -> Judgement:
+    """Whether every deployment starts and meets every target with the probability asked for.
 
     Targets are judged over draws of what step times may be off by; whether replicas start is independent of them
     (`planner.engine.start_probability`).
@@ -200,12 +255,11 @@ def confidence_of(
     Args:
         deployments: as found: with the step times they were verified with, simulated or not.
         slos: the targets.
-        asked: what the plan was made for.
-        seed: of the draws; fleets of the same seed are judged by the same draws.
-        measured: by SKU or model on a SKU, what is known of step times.
-        factors: `rate_factors` of the deployments, where they are known.
+        request: what was asked for: the confidence, the seed of the draws (fleets of the same seed are judged by the
+            same) and what is known of step times.
+        factors: `rate_factors` of the deployments; None: theory as it is.
+        exact: count to the end and look for no shortfalls.
     """
-    holds: BoolArray = np.ones(DRAWS, dtype=bool)
     starts = min(  # of one kind all replicas start, or none
         (
             start_probability(pool.config, memory_footprint(pool.config), planned.workload.lengths.max_total)
@@ -214,16 +268,34 @@ def confidence_of(
         ),
         default=1.0,
     )
-    unknown, sources = set[str](), set[str]()
-    for planned, factor in zip(deployments, factors or rate_factors(deployments, slos), strict=True):
-        judge = _Judge(planned, slos, seed, measured, factor)
-        holds &= judge.holds()
-        unknown |= judge.uncalibrated
-        sources |= {spreads.group.source for spreads in judge.spreads if spreads is not None}
+    enough = min(max(math.ceil(request.confidence * (DRAWS + 1.0) / starts - 0.5), 1), DRAWS)
+    judges = [
+        _Judge(planned, slos, request.seed, request.measured_steps, factor)
+        for planned, factor in zip(deployments, factors or [1.0] * len(deployments), strict=True)
+    ]
+    alone = [judge.holds(None if exact else enough) for judge in judges]
+    jointly = min(int(holds.sum()) for holds in alone) >= enough
+    if jointly and len(judges) > 1:  # to the end, for those that hold together
+        alone = [judge.holds(None) for judge in judges]
+    holds = np.logical_and.reduce(alone)
     jeffreys = (float(holds.sum()) + 0.5) / (DRAWS + 1.0)  # no number of draws makes it certain
     share = starts * jeffreys
     error = math.sqrt(max(share * (1.0 - share), 1.0 / DRAWS) / DRAWS)
-    return PlanConfidence(asked, share, error, tuple(sorted(unknown)), starts, tuple(sorted(sources)))
+    unknown = sorted({sku for judge in judges for sku in judge.uncalibrated})
+    sources = sorted({spreads.group.source for judge in judges for spreads in judge.spreads if spreads is not None})
+    confidence = PlanConfidence(request.confidence, share, error, tuple(unknown), starts, tuple(sources))
+    ranks = [judge.ranks() for judge in judges]
+    within = next(  # the fewest draws in which each has to hold for all to hold in enough
+        (count for count in range(enough, DRAWS) if not jointly or (np.max(ranks, axis=0) < count).sum() >= enough),
+        DRAWS,
+    )
+    last = [int(np.flatnonzero(rank == within - 1)[0]) for rank in ranks]
+    most = deviations_of(within / (DRAWS + 1.0))  # where all that is off goes with one factor
+    deviations = min(max(judge.deviations_in(draw) for judge, draw in zip(judges, last, strict=True)), most)
+    if exact or holds.sum() >= enough:
+        return Judgement(confidence, deviations)
+    shortfalls = (judge.shortfall_in(place, draw) for place, (judge, draw) in enumerate(zip(judges, last, strict=True)))
+    return Judgement(confidence, deviations, tuple(one for one in shortfalls if one is not None), jointly)
 
 
 class _Judge:
@@ -237,7 +309,10 @@ class _Judge:
         measured: Mapping[str, MeasuredSteps],
         rate_factor: float = 1.0,
     ) -> None:
-        self.planned, self.slos, self.rate_factor = planned, slos, rate_factor
+        self.planned, self.slos, self.rate_factor, self.measured = planned, slos, rate_factor, measured
+        self.known: BoolArray = np.zeros(DRAWS, dtype=bool)
+        self.held: BoolArray = np.zeros(DRAWS, dtype=bool)
+        self.plane = _Plane()
         lengths = planned.workload.lengths
         self.estimate = as_estimated(planned)
         self.spreads = [
@@ -260,31 +335,91 @@ class _Judge:
             columns.append(np.zeros((DRAWS, 3)) if spreads is None else drawn_shifts(spreads, normals, known))
         return np.concatenate(columns, axis=1)
 
-    def holds(self) -> BoolArray:
+    def holds(self, enough: int | None) -> BoolArray:
         """By draw. One that is faster in everything than one that holds does so too; the other way round likewise.
 
         Asked next is the draw whose verdict, whichever it is, says most about the others; once a plane goes through
-        what was found near the targets, the one that is nearest to them.
+        what was found near the targets, the one that is nearest to them. With `enough` no more are asked once so many
+        hold or can not hold any more; of the others none counts as holding.
         """
-        known = np.zeros(DRAWS, dtype=bool)
-        holds = np.zeros(DRAWS, dtype=bool)
-        found, verdict = self._verified()
-        self._note(found, verdict, known, holds)
+        known, holds = self.known, self.held
+        self._note(*self._verified(), known, holds)
         faster = np.all(self.logs[:, None] <= self.logs, axis=2)
-        plane = _Plane()
-        while not known.all():
+        while not (known.all() or self._is_decided(enough)):
             open_draws = np.flatnonzero(~known)
-            read_off = plane.log_misses(self.logs[open_draws])
-            if read_off is not None and plane.doubt < np.abs(read_off).min():
+            read_off = self.plane.log_misses(self.logs[open_draws])
+            if read_off is not None and self.plane.doubt < np.abs(read_off).min():
                 holds[open_draws] = read_off <= 0.0
+                known[:] = True
                 break
             among = faster[np.ix_(open_draws, open_draws)]
             says_most = np.argmax(np.minimum(among.sum(axis=0), among.sum(axis=1)))
             logs = self.logs[open_draws[says_most if read_off is None else np.abs(read_off).argmin()]]
             verdict, log_misses = self._verified_at(logs)
-            plane.add(logs, log_misses)
+            self.plane.add(logs, log_misses)
             self._note(logs, verdict, known, holds)
         return holds
+
+    def _is_decided(self, enough: int | None) -> bool:
+        """True if so many draws hold, or too many are known to miss and the others can be ranked."""
+        if enough is None:
+            return False
+        can_rank = len(self.plane.found) > self.logs.shape[1] + 1
+        return bool(self.held.sum() >= enough or (can_rank and (self.known & ~self.held).sum() > DRAWS - enough))
+
+    def ranks(self) -> NDArray[np.intp]:
+        """Place of every draw, from the one in which the deployment holds most easily; shape (draws,)."""
+        severity = self._severity(self.logs)
+        misses = np.where(self.known, ~self.held, severity > 0.0)
+        ranks = np.empty(DRAWS, dtype=np.intp)
+        ranks[np.lexsort((severity, misses))] = np.arange(DRAWS)
+        return ranks
+
+    def _severity(self, logs: FloatArray) -> FloatArray:
+        """How far beyond the targets step times bring a deployment, below 0 where it meets them; shape (draws,)."""
+        read_off = self.plane.log_misses(logs)
+        if read_off is not None:
+            return read_off
+        deviations = self.logs.std(axis=0)
+        sums = (self.logs / np.where(deviations > 0.0, deviations, 1.0)).sum(axis=1)
+        most = sums[self.held].max(initial=sums.min())
+        return np.asarray((logs / np.where(deviations > 0.0, deviations, 1.0)).sum(axis=1) - most)
+
+    def deviations_in(self, draw: int) -> float:
+        """Standard deviations that everything has to be slower for it to be as bad as a draw.
+
+        `planner.serving.at_slow_end` is linear in them.
+        """
+        ends = np.array([self._slow_logs(deviations) for deviations in (0.0, 1.0)])
+        none, one = self._severity(ends)
+        own = self._severity(self.logs[[draw]])[0]
+        return float((own - none) / (one - none)) if one > none else 0.0
+
+    def _slow_logs(self, deviations: float) -> FloatArray:
+        logs = []
+        for pool, spreads in zip(self.estimate.surviving.pools, self.spreads, strict=True):
+            known = known_steps(self.measured, pool.config)
+            shift = StepTimeShift() if spreads is None else at_slow_end(spreads, deviations, known)
+            logs += [math.log(shift.decode), math.log(shift.prompt), shift.request_s]
+        return np.array(logs)
+
+    def shortfall_in(self, place: int, draw: int) -> Shortfall | None:
+        """What the deployment lacks to hold in a draw; None where it holds."""
+        if self.known[draw] and self.held[draw]:
+            return None
+        at_rate = self._at(self.logs[draw])
+        low, high, factor = 0.0, 1.0, 1.0
+        for _ in range(CUTS_AT_MOST):
+            verdict, log_misses = self._verified_at(self.logs[draw], factor)
+            low, high = (factor, high) if verdict else (low, factor)
+            if high < LEAST_KEPT:
+                return Shortfall(place, 0.0, violated_metrics(at_rate, self.slos))
+            if low >= (1.0 - RATE_TOLERANCE) * high:
+                break
+            step = factor * math.exp(-log_misses / MISS_GROWTH) if math.isfinite(log_misses) else 0.0
+            factor = step if low < step < high and (low or step > 0.8 * high) else (low + high) / 2.0
+        kept = math.sqrt(high) if high < FAR_CUT else high  # which draw is the last is known near the targets only
+        return Shortfall(place, min(kept, 1.0 - RATE_TOLERANCE / 2.0), violated_metrics(at_rate, self.slos))
 
     def _note(self, logs: FloatArray, verdict: bool, known: BoolArray, holds: BoolArray) -> None:
         """Extend a verdict to the open draws that it decides."""
@@ -301,14 +436,14 @@ class _Judge:
             logs += [math.log(shift.decode), math.log(shift.prompt), shift.request_s]
         return np.array(logs), not violated_metrics(self.planned, self.slos, by_theory=self.planned.run is None)
 
-    def _verified_at(self, logs: FloatArray) -> tuple[bool, float]:
+    def _verified_at(self, logs: FloatArray, factor: float = 1.0) -> tuple[bool, float]:
         """Verdict by theory with step times that are off by this, and the logarithm of misses over those allowed."""
-        planned = self._at(logs)
+        planned = self._at(logs, factor)
         misses = max(missing_over_allowed(planned, self.slos).values(), default=0.0)
         return not violated_metrics(planned, self.slos), math.log(misses) if misses > 0.0 else -math.inf
 
-    def _at(self, logs: FloatArray) -> PlannedDeployment:
-        """The deployment by theory with step times that are off by this."""
+    def _at(self, logs: FloatArray, factor: float = 1.0) -> PlannedDeployment:
+        """The deployment by theory with step times that are off by this, at so many times its rate."""
         shifts = [
             None if spreads is None else spreads.shift(*map(float, logs[3 * place : 3 * place + 3]))
             for place, spreads in enumerate(self.spreads)
@@ -317,7 +452,7 @@ class _Judge:
             rebuilt(pool.config, shift=shift) for pool, shift in zip(self.estimate.surviving.pools, shifts, strict=True)
         ]
         surviving = _reconfigured(self.estimate.surviving, configs)
-        return by_theory(replace(self.estimate, surviving=surviving), self.rate_factor)
+        return by_theory(replace(self.estimate, surviving=surviving), factor * self.rate_factor)
 
 
 @dataclass
@@ -373,7 +508,7 @@ def _normals(seed: int, *what: str) -> FloatArray:
 
 def by_theory(planned: PlannedDeployment, rate_factor: float) -> PlannedDeployment:
     """A deployment evaluated at so many times its rate."""
-    performance = evaluate(planned.surviving, at_factor(planned.workload, rate_factor), figures=False)
+    performance = evaluated(planned.surviving, at_factor(planned.workload, rate_factor), figures=False)
     return replace(planned, predicted=performance, simulated=performance, run=None)
 
 
@@ -391,25 +526,32 @@ def rate_factors(deployments: Sequence[PlannedDeployment], slos: Sequence[Scoped
 
 
 def _rate_factor(planned: PlannedDeployment, slos: Sequence[ScopedSlo]) -> float:
-    """Factor on the rate at which theory has as many requests miss a target as the simulation had; at least 1.
+    """Factor on the rate at which theory has as many requests miss a target as the simulation had.
 
-    Theory is smoother than traffic: what it does not see at the step times that were simulated it would not see at
-    others either. A fleet of which next to none miss says nothing of that.
+    Theory is smoother than traffic, or more careful: what it does not see at the step times that were simulated it
+    would not see at others either. Where it is more careful the upper end of the sampling error counts. A fleet of
+    which next to none miss says nothing of that.
     """
     if planned.run is None:
         return 1.0
-    simulated = max(missing_over_allowed(planned, slos, at_most=False).values(), default=0.0)
-    if simulated < LEAST_MISSED:
-        return 1.0
 
-    def misses_less(factor: float) -> bool:
+    def simulated(*, at_most: bool) -> float:
+        return max(missing_over_allowed(planned, slos, at_most=at_most).values(), default=0.0)
+
+    def misses_less(factor: float, than: float) -> bool:
         missed = missing_over_allowed(by_theory(planned, factor), slos)
-        return max(missed.values(), default=0.0) < simulated
+        return max(missed.values(), default=0.0) < than
 
-    low, high = 1.0, MOST_BEYOND_THEORY
-    if not misses_less(low):
-        return low
+    (low, high), than = BEYOND_THEORY, simulated(at_most=False)
+    if than < LEAST_MISSED:
+        return 1.0
+    if misses_less(1.0, than):
+        low = 1.0
+    else:
+        high, than = 1.0, simulated(at_most=True)
+        if misses_less(1.0, than):
+            return 1.0
     while high - low > RATE_TOLERANCE:
         middle = (low + high) / 2.0
-        low, high = (middle, high) if misses_less(middle) else (low, middle)
-    return low
+        low, high = (middle, high) if misses_less(middle, than) else (low, middle)
+    return low if low >= 1.0 else high

@@ -11,6 +11,9 @@ taught: each configuration keeps the share of its rate by theory that it kept th
 was expected of them, and pools that held against theory carry what they carried. The request of the plan itself then
 comes to the fleet of the plan.
 
+A family that holds in too few worlds of other step times (`planner.fleet.confidence`) keeps a share of its rates too,
+and that says nothing of any other family.
+
 What theory does not see is how traffic bunches: a correction holds for the traffic it was found with, at any rate,
 length, price, limit or target, and says nothing of traffic that comes otherwise.
 """
@@ -23,6 +26,9 @@ from planner.core import Frozen, percent
 from planner.serving import Role
 from planner.workload import Workload
 
+MISS_GROWTH = 10.0
+"""Power of the rate with which requests that miss a target grow, for the rate at which no more would than may. A
+choice: 8 to 12 in replays of recordings on pools of 8 to 11 replicas, more where the rate is steady."""
 BETTER_THAN_BEST = 1.1
 """How much more of its rate by theory a configuration may keep that was not simulated yet than the best of those that
 were. A choice: larger simulates more configurations, smaller may pass over a better one."""
@@ -87,6 +93,20 @@ class ExpectedShare(Frozen):
     share: float
 
 
+class SureShare(Frozen):
+    """Share of its rates at which a family holds with the confidence asked for.
+
+    Attributes:
+        service: it serves.
+        family: its name.
+        share: 0 to 1.
+    """
+
+    service: str
+    family: str
+    share: float
+
+
 class HeldPool(Frozen):
     """A pool that held although theory says that it would not.
 
@@ -111,19 +131,21 @@ class Corrections(Frozen):
         kept: by the configurations that missed a target.
         expected: of the others.
         held: pools of the fleet that carried more than theory says.
-        deviations: that the fleet was planned with beyond those of the confidence asked for.
+        sure: by the families that held in too few worlds.
+        together: share that families of several SKUs keep in one fleet, which all have to hold in the same worlds.
     """
 
     traffic: TrafficKind
     kept: tuple[KeptShare, ...] = ()
     expected: tuple[ExpectedShare, ...] = ()
     held: tuple[HeldPool, ...] = ()
-    deviations: float = 0.0
+    sure: tuple[SureShare, ...] = ()
+    together: float = 1.0
 
     def of(self, workload: Workload) -> Corrections:
         """These, or none where requests come otherwise."""
         kind = traffic_kind(workload)
-        return self if kind == self.traffic else Corrections(traffic=kind, deviations=self.deviations)
+        return self if kind == self.traffic else self.model_copy(update={"traffic": kind, **NOT_SIMULATED})
 
     def share_of(self, service: str, role: Role, configuration: str, surviving: int) -> float:
         """Of the rate that a pool of the plan's fleet has by theory, the share it keeps; more where it held more.
@@ -144,6 +166,10 @@ class Corrections(Frozen):
         return max(held + (kept or expected or [1.0])[:1])
 
 
+NOT_SIMULATED: Mapping[str, tuple[()]] = {"kept": (), "expected": (), "held": ()}
+"""Fields of corrections that say nothing of other traffic."""
+
+
 class KeptShares:
     """Shares of their rates by theory that the configurations of a plan keep, by service, role, family and name.
 
@@ -154,6 +180,7 @@ class KeptShares:
         self._kept: dict[tuple[str, Role, str, str], float] = {}
         self._expected: dict[tuple[str, Role], float] = {}
         self._misses: dict[tuple[str, str], int] = {}
+        self._sure: dict[tuple[str, str], float] = {}
 
     def take_over(self, corrections: Corrections, services: Iterable[str]) -> None:
         """Start from the shares that simulation left in another plan.
@@ -168,6 +195,22 @@ class KeptShares:
         for expected in corrections.expected:
             best[expected.role] = max(best.get(expected.role, 0.0), expected.share)
         self._expected |= {(service, role): share for service in own for role, share in best.items()}
+        self._sure |= {(one.service, one.family): one.share for one in corrections.sure}
+
+    def sure(self, service: str, family: str) -> float:
+        """Share at which a family holds with the confidence asked for, as far as it is known."""
+        return self._sure.get((service, family), 1.0)
+
+    def fall_short(self, service: str, family: str, kept: float) -> None:
+        """Lower that to a share of what was routed to the family."""
+        left = kept * self.sure(service, family)
+        self._sure[service, family] = left if left >= LEAST_KEPT else 0.0
+
+    def all_sure(self) -> list[SureShare]:
+        """That of every family that held in too few worlds."""
+        return [
+            SureShare(service=service, family=family, share=share) for (service, family), share in self._sure.items()
+        ]
 
     def expected(self, service: str, role: Role) -> float:
         """Share expected of configurations that were not simulated."""
@@ -185,8 +228,12 @@ class KeptShares:
         """Shares of the configurations of a service and role, or of one family."""
         return [share for key, share in self._kept.items() if key[: len(place)] == place]
 
-    def miss(self, service: str, role: Role, family: str, name: str, share: float, kept: float) -> None:
+    def miss(
+        self, service: str, role: Role, family: str, name: str, share: float, kept: float, *, simulated: bool
+    ) -> None:
         """Lower the share of a configuration after it missed a target, and with it what is expected of others.
+
+        Nothing is expected of others where theory saw the miss, as it would theirs.
 
         Args:
             service: it serves.
@@ -195,11 +242,14 @@ class KeptShares:
             name: its own.
             share: of its rates as they were known that was routed to it.
             kept: share of that at which it may hold; more is taken after `MISSES_BEFORE_LARGER_CUTS` misses.
+            simulated: the miss was.
         """
         misses = self._misses[service, name] = self._misses.get((service, name), 0) + 1
         cut = min(1.0, share) * kept ** max(1, misses - MISSES_BEFORE_LARGER_CUTS)
         left = cut * self.of(service, role, family, name)
         self._kept[service, role, family, name] = left if left >= LEAST_KEPT else 0.0
+        if not simulated:
+            return
         most = 1.0 if sum(self._misses.values()) <= MANY_MISSES else SHARE_AFTER_MANY
         best = max(self._kept_by(service, role))
         self._expected[service, role] = max(min(BETTER_THAN_BEST * best, most), LEAST_KEPT)

@@ -18,13 +18,13 @@ from threadpoolctl import threadpool_limits
 from hardware_db import HardwareDb, select_calibration
 from planner.core import InputError, PlannerError, UnknownNameError, rebuilt
 from planner.engine import require_room
-from planner.fleet.confidence import at_deviations, confidence_of, deviations_of, rate_factors, slow_rule
+from planner.fleet.confidence import at_deviations, counted_draws, optimistic_deviations, rate_factors, slow_rule
 from planner.fleet.market import market_of
 from planner.fleet.packing import PackedPool
 from planner.fleet.pairing import UsedPool, deployments_of
 from planner.fleet.planning import described_plan, hardware_for
 from planner.fleet.program import FleetSearch, demand_of, search_fleet
-from planner.fleet.search import VerifiedFleet, verified_groups
+from planner.fleet.search import VerifiedFleet, verified_groups, with_slow_steps
 from planner.fleet.types import Plan, PlannedDeployment, PlanRequest, Progress
 from planner.fleet.verification import simulated_long_enough, target_checks
 from planner.optimizer import Allocation, Objective
@@ -186,28 +186,34 @@ def _given(
     fleet = _verified(search, options, replicas, FleetLimits(**failing), simulate)
     progress("adding up")
     search = replace(search, request=asked.model_copy(update={"limits": FleetLimits(**failing)}))
-    slow = [_slow(search, planned) for planned in fleet.deployments]
+    slow, deviations = _slow(search, fleet.deployments)
     factors = rate_factors(slow, search.slos)
     found = described_plan(search, fleet, fleet.deployments[0].run is not None, slow, factors, given=True)
     confidence = None
     if simulate:
         progress("drawing what step times may be off by")
-        confidence = confidence_of(slow, search.slos, request.confidence, request.seed, request.measured_steps, factors)
-    return replace(found, slow_targets=target_checks(slow, search.slos), confidence=confidence)
+        confidence = counted_draws(slow, search.slos, request, factors, exact=True).confidence
+    return replace(
+        found, slow_targets=target_checks(slow, search.slos), slow_deviations=deviations, confidence=confidence
+    )
 
 
-def _slow(search: FleetSearch, planned: PlannedDeployment) -> PlannedDeployment:
-    """A deployment with step times as slow as a plan is made for, simulated where it was as estimated and keeps up.
+def _slow(search: FleetSearch, deployments: Sequence[PlannedDeployment]) -> tuple[tuple[PlannedDeployment, ...], float]:
+    """Deployments with step times as slow as a plan is made for, and by how many standard deviations.
 
-    That is what a plan is judged by: near its targets a simulation shows what theory does not see.
+    Simulated where they were as estimated and keep up: that is what a plan is judged by, and near its targets a
+    simulation shows what theory does not see.
     """
     request = search.request
-    slow = at_deviations(planned, deviations_of(request.confidence), request.measured_steps)
-    if slow.surviving == planned.surviving:
-        return planned
-    if planned.run is None or not slow.predicted.stable:
-        return slow
-    return simulated_long_enough(slow, search.slos, request.seed, request.simulated_requests, search.progress)
+    deviations = optimistic_deviations(request.confidence)
+    least = [at_deviations(planned, deviations, request.measured_steps) for planned in deployments]
+    simulate = all(planned.run is not None for planned in deployments)
+    found = with_slow_steps(search, least, simulate)
+    slow = found.deployments
+    if simulate and all(planned.run is None and planned.predicted.stable for planned in slow):
+        requests, seed = request.simulated_requests, request.seed
+        slow = tuple(simulated_long_enough(one, search.slos, seed, requests, search.progress) for one in slow)
+    return slow, found.deviations
 
 
 def _family_of(option: PoolOption) -> ConfigurationFamily:

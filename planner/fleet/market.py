@@ -76,6 +76,7 @@ def market_of(request: PlanRequest, hardware: HardwareDb, spot_shares: Mapping[s
             if site.holds(hardware.skus[sku], hardware.skus[sku].node.gpus)
             for servers in SPREADS
         )
+    sites += tuple(alone for site in sites for alone in site.alone)
     offers = tuple(
         Offer(
             sku=hardware.skus[sku],

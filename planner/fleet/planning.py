@@ -19,7 +19,13 @@ from hardware_db import HardwareDb, load_hardware, with_own_hardware
 from planner.core import made_later, money, percent
 from planner.fleet.alternatives import alternatives_of
 from planner.fleet.cascades import cascade_services
-from planner.fleet.confidence import as_estimated, confidence_of, deviations_of, rate_factors, slow_rule
+from planner.fleet.confidence import (
+    as_estimated,
+    counted_draws,
+    optimistic_deviations,
+    rate_factors,
+    slow_rule,
+)
 from planner.fleet.corrections import Corrections, traffic_kind
 from planner.fleet.costs import bought_gpus, bought_tiers, cost_breakdown, schedule_of, usd_per_hour_by_sku, with_costs
 from planner.fleet.losses import single_replica_warnings, worst_losses
@@ -54,16 +60,6 @@ from planner.workload import RecordedArrivals
 
 LESS_CONFIDENCE = (0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99)
 """Confidences that are looked at where the one asked for leaves no fleet. A choice: as fine as it is sure."""
-MAX_TIGHTENINGS = 5
-"""Times that a fleet which does not hold with the probability asked for is planned again. A choice that rarely matters:
-two do, and the last then stands as it is and says with which it does."""
-LEAST_LOOSENING = 0.3
-"""Deviations that a fleet must be surer by than asked for to be planned again with fewer. A choice: where decodes,
-prompts and hosts matter alike, all of them slow at once is less likely than any of them."""
-LOOSENED_FROM = 4
-"""Replicas from which on that is tried: fewer are what whole numbers make of them. A choice; affects speed."""
-LEAST_TIGHTENING = 0.1
-"""Least that is added each time [standard deviations]. A choice."""
 
 
 def plan(
@@ -118,9 +114,11 @@ def _plan(
     known: Corrections,
 ) -> tuple[Plan, FleetSearch]:
     started = time.perf_counter()
-    result, deviations = _search_with_confidence(request, hardware, progress, simulate, known)
+    result = _search_with_spot_reserve(request, hardware, progress, simulate, known)
+    if simulate:
+        result = _with_confidence(result, request, progress)
     if isinstance(result.outcome, NoFleet):
-        corrections = result.search.columns.corrections(known.traffic, (), deviations) if simulate else None
+        corrections = result.search.columns.corrections(known.traffic, ()) if simulate else None
         found = _infeasible_plan(result.search, result.outcome, time.perf_counter() - started, corrections)
         why = _what_confidence_forbids(request, hardware, progress, known) if simulate else ()
         return replace(found, diagnosis=(*found.diagnosis[:1], *why, *found.diagnosis[1:])), result.search
@@ -130,8 +128,8 @@ def _plan(
     progress("adding up")
     corrections = None
     if simulate:
-        corrections = search.columns.corrections(known.traffic, fleet.allocation.units, deviations)
-    shift_of = slow_rule(deviations_of(request.confidence) + deviations, request.measured_steps)
+        corrections = search.columns.corrections(known.traffic, fleet.allocation.units)
+    shift_of = slow_rule(optimistic_deviations(request.confidence), request.measured_steps)
     others = alternatives_of(search, fleet.allocation, shift_of, corrections) if alternatives else ()
     point = result.cascade_point
     found = described_plan(search, fleet, simulate, slow, _factors_for_fewer(result, slow, corrections or known))
@@ -144,6 +142,7 @@ def _plan(
         escalated=point.escalated if point else None,
         confidence=result.confidence,
         slow_targets=slow_targets,
+        slow_deviations=fleet.deviations,
         corrections=corrections,
     )
     return found, search
@@ -258,50 +257,6 @@ class _SearchResult:
     rate_factors: tuple[float, ...] = ()
 
 
-def _search_with_confidence(
-    request: PlanRequest, hardware: HardwareDb, progress: Progress, simulate: bool, known: Corrections
-) -> tuple[_SearchResult, float]:
-    """The fleet, planned with slower step times until it holds with the probability asked for; and with which it does.
-
-    One that is surer than asked is planned once more with fewer deviations. Of all fleets seen that are sure enough the
-    cheapest is taken, of equally cheap ones the surest; none that falls short, by however little, as long as one is.
-
-    Of plans by theory alone (many in a row) only the first is made. The second value returned is the deviations that
-    the fleet was planned with beyond those asked for.
-    """
-    asked = deviations_of(request.confidence)
-    more = known.deviations if asked else 0.0
-    seen: list[tuple[_SearchResult, float]] = []
-
-    def found_with(deviations: float) -> _SearchResult:
-        result = _search_with_spot_reserve(request, hardware, progress, simulate, deviations, known)
-        seen.append((_with_confidence(result, request, progress) if simulate else result, deviations - asked))
-        return seen[-1][0]
-
-    result = found_with(asked + more)
-    for tightened in range(MAX_TIGHTENINGS + 1):
-        confidence = result.confidence
-        if confidence is None or not asked:
-            break
-        if tightened == 0 and asked > 0.0 and (surer := deviations_of(confidence.least) - asked) > LEAST_LOOSENING:
-            if _replicas(result) >= LOOSENED_FROM:
-                found_with(asked + more - (asked + more) * surer / (asked + surer))
-            break
-        if confidence.holds >= request.confidence or tightened == MAX_TIGHTENINGS:
-            break
-        more += max(asked - deviations_of(confidence.least), LEAST_TIGHTENING)
-        result = found_with(asked + more)
-    enough = [one for one in seen if one[0].confidence is not None and one[0].confidence.holds >= request.confidence]
-    return min(enough, key=_cost_then_doubt) if enough and asked else seen[-1]
-
-
-def _cost_then_doubt(found: tuple[_SearchResult, float]) -> tuple[float, float]:
-    """What a fleet costs, but for the solver's rounding, and with which probability it misses."""
-    outcome, confidence = found[0].outcome, found[0].confidence
-    cost = math.inf if isinstance(outcome, NoFleet) else outcome.allocation.cost_usd_per_hour
-    return round(cost, 6), 1.0 if confidence is None else 1.0 - confidence.holds
-
-
 def _with_confidence(result: _SearchResult, request: PlanRequest, progress: Progress) -> _SearchResult:
     """The same with the probability with which its fleet holds, if there is one."""
     if isinstance(result.outcome, NoFleet):
@@ -309,15 +264,11 @@ def _with_confidence(result: _SearchResult, request: PlanRequest, progress: Prog
     progress("drawing what step times may be off by")
     deployments, slos = result.outcome.deployments, result.search.slos
     factors = rate_factors(deployments, slos)
-    confidence = confidence_of(deployments, slos, request.confidence, request.seed, request.measured_steps, factors)
-    return replace(result, confidence=confidence, rate_factors=factors)
-
-
-def _replicas(result: _SearchResult) -> int:
-    """Replicas of its fleet."""
-    if isinstance(result.outcome, NoFleet):
-        return 0
-    return sum(pool.replicas for planned in result.outcome.deployments for pool in planned.deployment.pools)
+    return replace(
+        result,
+        confidence=counted_draws(deployments, slos, request, factors, exact=True).confidence,
+        rate_factors=factors,
+    )
 
 
 def _factors_for_fewer(
@@ -361,12 +312,11 @@ def _search_with_spot_reserve(
     hardware: HardwareDb,
     progress: Progress,
     simulate: bool,
-    deviations: float,
     known: Corrections,
 ) -> _SearchResult:
     """The fleet, searched again with more spot headroom as long as too little was bought for what must be up."""
     spot_shares: dict[str, float] = {}
-    shift_of = slow_rule(deviations, request.measured_steps)
+    shift_of = slow_rule(optimistic_deviations(request.confidence), request.measured_steps)
     while True:
         progress("searching configurations")
         market = market_of(request, hardware, spot_shares)
@@ -443,8 +393,8 @@ def _what_confidence_forbids(
     """A line with the most confidence for which there is a fleet by theory, where less than asked leaves one."""
 
     def cost_at(confidence: float) -> float:
-        deviations = deviations_of(confidence)
-        outcome = _search_with_spot_reserve(request, hardware, progress, False, deviations, known).outcome
+        asked = request.model_copy(update={"confidence": confidence})
+        outcome = _search_with_spot_reserve(asked, hardware, progress, False, known).outcome
         return math.inf if isinstance(outcome, NoFleet) else outcome.allocation.cost_usd_per_hour
 
     lower = [confidence for confidence in LESS_CONFIDENCE if confidence < request.confidence]

@@ -62,11 +62,12 @@ class Questions:
 
 @dataclass(frozen=True)
 class _Held:
-    """A fleet that holds: its pools, and what was simulated of them."""
+    """A fleet that holds: its pools, what was simulated of them, and whether others are as sure."""
 
     groups: Groups
     deployments: Sequence[PlannedDeployment]
     slos: Sequence[ScopedSlo]
+    is_sure: Callable[[Sequence[PlannedDeployment]], bool]
 
 
 def smaller_pools_that_hold(
@@ -75,6 +76,7 @@ def smaller_pools_that_hold(
     slos: Sequence[ScopedSlo],
     simulate: Simulate,
     questions: Questions,
+    is_sure: Callable[[Sequence[PlannedDeployment]], bool],
 ) -> list[UsedPool]:
     """The pools of a fleet with fewer replicas that holds, as far as they are not those of this one; none: no such.
 
@@ -87,8 +89,9 @@ def smaller_pools_that_hold(
         slos: targets.
         simulate: pools at their rates.
         questions: how much may be simulated; counted on.
+        is_sure: asked of deployments that hold in simulation: whether they do in as many worlds as were asked for.
     """
-    fleet = _Held(groups, deployments, slos)
+    fleet = _Held(groups, deployments, slos, is_sure)
     for place, (_, pools) in enumerate(groups):
         for index in range(len(pools)):
             best: list[UsedPool] = []
@@ -144,6 +147,7 @@ def _holds(fleet: _Held, changed: dict[int, tuple[UsedPool, ...]], simulate: Sim
     """True if the deployments that change hold in simulation; not asked where theory is far from it."""
     if not all(_may_hold(fleet, place, pools) for place, pools in changed.items()):
         return False
+    simulated = []
     for place, pools in changed.items():
         option, known = fleet.groups[place][0], fleet.deployments[place]
         is_replay = known.run is not None and known.run.recording is not None
@@ -157,7 +161,8 @@ def _holds(fleet: _Held, changed: dict[int, tuple[UsedPool, ...]], simulate: Sim
             is_decided = requests == questions.requests or not open_targets(planned, fleet.slos)
             if is_decided and violated_metrics(planned, fleet.slos, by_theory=False):
                 return False
-    return True
+        simulated.append(planned)
+    return fleet.is_sure(simulated)
 
 
 def _may_hold(fleet: _Held, place: int, pools: tuple[UsedPool, ...]) -> bool:

@@ -142,6 +142,7 @@ class FleetSearch:
         placed = _placed(column, site)
         unit = unit_of(
             placed,
+            self.columns.together if len(site.places) > 1 else 1.0,
             resource_use(placed.gpus, self.market.hardware.skus, limits, self.request.prices),
             start_h * math.fsum(count * cheapest[sku] for sku, count in placed.gpus.items()),
             steady=profile is not None and not profile.autoscale,
@@ -232,16 +233,21 @@ class FleetSearch:
 
     def _bounds(self, columns: Sequence[Column], objective: Objective, flat: bool) -> list[tuple[int, float]]:
         """Sites at which a fleet may be found, with what none there is better than; best first, at least one."""
-        sites, budget = self.market.sites, self.request.limits.budget_usd_per_hour
+        budget = self.request.limits.budget_usd_per_hour
+        sites = {
+            program: site
+            for program, site in enumerate(self.market.sites)
+            if not site.is_alone or self.columns.together < 1.0
+        }
         if len(sites) == 1:
-            return [(0, 0.0)]
+            return [(program, 0.0) for program in sites]
         demand_per_s = {
             name: max(slice_.demand_per_s) if flat else self._mean_per_s(slice_) for name, slice_ in self.slices.items()
         }
         is_cheapest = objective is Objective.MIN_COST
         spent = cache(lambda servers: gpu_seconds_per_request([_over(servers, column) for column in columns]))
         bounds = []
-        for program, site in enumerate(sites):
+        for program, site in sites.items():
             usd_s = usd_s_per_request(spent(site.servers_at_least), site, self.market.hardware)
             bound = bound_at(usd_s, demand_per_s, objective, budget)
             bounds.append((program, max(bound, site.usd_per_hour_at_least) if is_cheapest else bound))
@@ -253,6 +259,11 @@ class FleetSearch:
         hours = math.fsum(period.hours for period in self.periods)
         served = zip(slice_.demand_per_s, self.periods, strict=True)
         return math.fsum(rate * period.hours for rate, period in served) / hours
+
+    def lower_together(self, kept: float) -> None:
+        """Lower the rates of fleets of several SKUs, which hold in too few worlds at once, to a share."""
+        self.columns.together *= kept
+        self._units.clear()
 
     def without_pairs(self, allocation: Allocation, pairs: Collection[tuple[str, str]]) -> None:
         """Offer no prefill and decode pools of some services and SKUs any more where an allocation is bought."""

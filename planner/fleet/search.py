@@ -3,14 +3,17 @@
 1. Solve the integer program with an optimistic rate for every unit (`planner.search.bounds`).
 2. Replace the rates of the chosen units by those of theory; repeat from 1 until none is optimistic.
 3. Of the fleets that tie with the best take the one that is simplest to run (`planner.fleet.refinement`).
-4. Build the deployments, evaluate and simulate them; lower the rates of every configuration that misses a target, by as
-   much as its misses say, and what is expected of those not simulated yet; repeat from 1.
-5. Of a fleet that holds, simulate those with a replica fewer; what holds against theory becomes a unit of its own;
+4. Build the deployments and evaluate them. Where they hold in too few worlds of other step times, lower the rates of
+   the families that they are made of (`planner.fleet.confidence`); repeat from 1.
+5. Simulate them, with steps as slow as in the last of the worlds in which they have to hold; lower the rates of every
+   configuration that misses a target, by as much as its misses say, and what is expected of those not simulated yet,
+   or of the families where with these misses in mind too few worlds are left; repeat from 1.
+6. Of a fleet that holds, simulate those with a replica fewer; what holds against theory becomes a unit of its own;
    repeat from 1. At last add replicas on GPUs that are paid for and idle (`planner.fleet.pool_sizes`).
 
 A rate is true by the last of three oracles asked: bound, theory, simulation. Those of steps 1 and 2 only ever fall, so
-that their answer is optimal over the rates of theory of all units; with steps 4 and 5 it is optimal over these as
-simulation corrected them.
+that their answer is optimal over the rates of theory of all units; with steps 4 to 6 it is optimal over these as
+worlds and simulations corrected them.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from functools import partial
 
 from planner.core import Metric, significant, with_unit
 from planner.fleet.columns import Column
+from planner.fleet.confidence import Judgement, at_deviations, counted_draws, optimistic_deviations, rate_factors
+from planner.fleet.corrections import MISS_GROWTH
 from planner.fleet.market import on_networks
 from planner.fleet.pairing import UsedPool, deployments_of, used_pools
 from planner.fleet.pool_sizes import Groups, Questions, filled_allocation, smaller_pools_that_hold
@@ -30,6 +35,7 @@ from planner.fleet.simulation import run_of
 from planner.fleet.types import PlannedDeployment
 from planner.fleet.verification import (
     missing_over_allowed,
+    simulated_long_enough,
     target_checks,
     verify_deployment,
     violated_metrics,
@@ -44,13 +50,15 @@ LEAST_REQUESTS_TO_OVERRULE = 5000
 """Simulated requests below which a simulation says too little to overrule theory: fifty beyond a p99. A choice."""
 SHARE_KEPT_AFTER_MISS = 0.97
 """Most of the rate it missed a target at that a configuration keeps. A choice: larger wastes less and takes longer."""
-MISS_GROWTH = 10.0
-"""Power of the rate with which requests that miss a target grow, for the rate at which no more would than may. A
-choice: 8 to 12 in replays of recordings on pools of 8 to 11 replicas, more where the rate is steady."""
+CALMER = 0.1
+"""Standard deviations less with which a fleet is simulated once more that holds in enough worlds and misses in that
+one. A choice."""
+MOST_PASSED_OVER = 8
+"""Fleets looked at for one that is better than a simpler one that was taken. A choice; affects words only."""
 PLACES = frozenset({PoolLimit.RUNNING_REQUESTS, PoolLimit.KV_CAPACITY})
 """Limits of a simulated pool that make requests wait for a place in it."""
 MAX_ROUNDS = 30
-"""Fleets verified before the last one is shown as it stands, with what it misses. A choice that rarely matters."""
+"""Fleets simulated before the last one is shown as it stands, with what it misses. A choice that rarely matters."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +69,13 @@ class VerifiedFleet:
         allocation: the program's last answer.
         deployments: what it became, evaluated and simulated; after `MAX_ROUNDS` some may still miss a target.
         passed_over: the best fleet by theory where a simpler one was taken, in words; else empty.
+        deviations: standard deviations that its steps are slower than estimated.
     """
 
     allocation: Allocation
     deployments: tuple[PlannedDeployment, ...]
     passed_over: str
+    deviations: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,9 @@ class NoFleet:
 def find_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet:
     """The cheapest fleet that holds, with replicas on GPUs of it that are paid for and idle."""
     found = _least_fleet(search, simulate)
-    return _filled(search, found, simulate) if isinstance(found, VerifiedFleet) else found
+    if isinstance(found, NoFleet):
+        return found
+    return _filled(search, replace(found, passed_over=_passed_over(search, found)), simulate)
 
 
 def _least_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet:
@@ -99,14 +111,15 @@ def _least_fleet(search: FleetSearch, simulate: bool) -> VerifiedFleet | NoFleet
         return NoFleet(None)
     held: VerifiedFleet | None = None
     missed: VerifiedFleet | None = None
-    left = Questions(search.request.simulated_requests)
-    for _ in range(MAX_ROUNDS):
+    left, simulated = Questions(search.request.simulated_requests), 0
+    while simulated < MAX_ROUNDS:
         trial = _trial(search, simulate, held)
+        simulated += isinstance(trial, _Trial) and trial.fleet.deployments[0].run is not None
         if isinstance(trial, NoFleet) and held is None and (trial.allocation is not None or missed is None):
             return trial
         if not isinstance(trial, _Trial):
             break
-        if any(trial.violations):
+        if not trial.holds:
             missed = trial.fleet
             trial.lower_rates(search)
         else:
@@ -122,7 +135,14 @@ def _filled(search: FleetSearch, fleet: VerifiedFleet, simulate: bool) -> Verifi
     if allocation is fleet.allocation:
         return fleet
     groups = _on_site(search, allocation, _wanted(search, allocation))
-    deployments, violations = _verify(search, groups, search.request.simulated_requests if simulate else None)
+    deployments, violations = _verify(search, groups, None)
+    if any(violations):
+        return fleet
+    measured = search.request.measured_steps
+    deployments = tuple(at_deviations(planned, fleet.deviations, measured) for planned in deployments)
+    if simulate:
+        slow = _simulated(search, deployments, fleet.deviations)
+        deployments, violations = slow.deployments, list(slow.violations)
     return fleet if any(violations) else replace(fleet, allocation=allocation, deployments=deployments)
 
 
@@ -162,11 +182,18 @@ class _Trial:
         fleet: as it is.
         groups: the pools that serve together.
         violations: of each of these, the metrics whose targets it misses.
+        judgement: in how many worlds of other step times they hold; None where none were asked for.
     """
 
     fleet: VerifiedFleet
     groups: Groups
     violations: Sequence[frozenset[Metric]]
+    judgement: Judgement | None
+
+    @property
+    def holds(self) -> bool:
+        """True if no target is missed, in as many worlds as were asked for."""
+        return not (any(self.violations) or _falls_short(self.judgement))
 
     def lower_rates(self, search: FleetSearch) -> None:
         """Lower the rates of what missed a target, by what that says of the rate at which it may hold.
@@ -176,12 +203,41 @@ class _Trial:
         next fleet shows it. Where links between the pools cannot carry the KV caches, only the pool with fewer links
         is lowered.
         """
+        if _falls_short(self.judgement):
+            self._lower_unsure(search)
+            return
         for (_, pools), deployment, metrics in zip(self.groups, self.fleet.deployments, self.violations, strict=True):
             missed = missing_over_allowed(deployment, search.slos)
             for pool in (pool for pool in _to_blame(pools, deployment, metrics) if pool.may_cause(metrics)):
                 caused = [missed[metric] for metric in metrics & missed.keys() if pool.may_cause({metric})]
                 kept = min(max([*caused, 1.0]) ** (-1.0 / MISS_GROWTH), SHARE_KEPT_AFTER_MISS)
-                search.columns.lower(pool.option, pool.service, pool.capacity_share, kept)
+                simulated = deployment.run is not None
+                search.columns.lower(pool.option, pool.service, pool.capacity_share, kept, simulated=simulated)
+
+    def _lower_unsure(self, search: FleetSearch) -> None:
+        """Lower the rates of the families that hold in too few worlds; of fleets of several SKUs where these do so.
+
+        What is off of one SKU is not of another, so that several hold at once in fewer worlds than each: nothing that
+        a fleet of one of them has to bear.
+        """
+        assert self.judgement is not None
+        shortfalls, jointly = self.judgement.shortfalls, self.judgement.jointly
+        skus = [{pool.option.config.sku.id for pool in pools} for _, pools in self.groups]
+        own = [short for short in shortfalls if len(skus[short.place]) == 1]
+        if len(set().union(*skus)) > 1 and (jointly or not own):
+            search.lower_together(min(short.kept for short in shortfalls))
+            return
+        for short in own:
+            pools = self.groups[short.place][1]
+            blamed = [pool for pool in pools if pool.may_cause(short.metrics)]
+            if short.metrics == {Metric.TTFT}:
+                blamed = [pool for pool in blamed if pool.option.role is not Role.DECODE] or blamed
+            for pool in blamed or pools:
+                search.columns.fall_short(pool.option, pool.service, pool.surviving, pool.rates_per_s, short.kept)
+
+
+def _falls_short(judgement: Judgement | None) -> bool:
+    return judgement is not None and bool(judgement.shortfalls)
 
 
 def _to_blame(pools: Sequence[UsedPool], planned: PlannedDeployment, metrics: frozenset[Metric]) -> Sequence[UsedPool]:
@@ -209,30 +265,143 @@ def _short_of_links(pools: Sequence[UsedPool], planned: PlannedDeployment) -> li
 def _trial(search: FleetSearch, simulate: bool, held: VerifiedFleet | None) -> _Trial | NoFleet | None:
     """Solve, deploy and verify once; None where the best fleet is not cheaper than one that holds."""
     while True:
-        cheapest = refined_allocation(search, search.request.objective)
-        allocation = preferred_allocation(search, cheapest)
+        allocation = preferred_allocation(search, refined_allocation(search, search.request.objective))
         if not allocation.status.has_allocation:
             diagnosed = None if search.unserved() else diagnosed_allocation(search, simulate)
             return NoFleet(diagnosed, left_out=search.pairs_left_out)
         if held is not None and allocation.cost_usd_per_hour >= held.allocation.cost_usd_per_hour * (1.0 - SAME_COST):
             return None
-        wanted = _wanted(search, allocation)
-        groups = _on_site(search, allocation, wanted)
-        deployments, violations = _verify(search, groups, None)
-        too_slow = _too_slow_networks(search, wanted, groups, deployments, violations)
-        if not too_slow:
-            break
+        trial = _verified(search, allocation, simulate)
+        if trial is not None:
+            return trial if trial.fleet.deployments else NoFleet(allocation)
+
+
+def _verified(
+    search: FleetSearch, allocation: Allocation, simulate: bool, deviations: float | None = None
+) -> _Trial | None:
+    """A fleet deployed and verified; None where pairs of it are not offered any more, for want of a network.
+
+    With `deviations` by theory with steps so much slower, and no worlds are counted.
+    """
+    wanted = _wanted(search, allocation)
+    groups = _on_site(search, allocation, wanted)
+    deployments, violations = _verify(search, groups, None)
+    too_slow = _too_slow_networks(search, wanted, groups, deployments, violations)
+    if too_slow:
         search.without_pairs(allocation, too_slow)
-    if simulate and not any(violations):
-        deployments, violations = _verify(search, groups, search.request.simulated_requests)
-    if not deployments:
-        return NoFleet(allocation)
-    passed_over = _passed_over(search, cheapest, allocation)
-    return _Trial(VerifiedFleet(allocation, deployments, passed_over), groups, violations)
+        return None
+    if any(violations) or not deployments:
+        slow = SlowFleet(deployments, optimistic_deviations(search.request.confidence), violations)
+    elif deviations is not None:
+        deployments = tuple(at_deviations(one, deviations, search.request.measured_steps) for one in deployments)
+        slow = SlowFleet(deployments, deviations, [violated_metrics(one, search.slos) for one in deployments])
+    else:
+        slow = with_slow_steps(search, deployments, simulate, by_theory=not _any_simulated(search, groups))
+    fleet = VerifiedFleet(allocation, slow.deployments, "", slow.deviations)
+    return _Trial(fleet, groups, slow.violations, slow.judgement)
 
 
-def _passed_over(search: FleetSearch, best: Allocation, chosen: Allocation) -> str:
-    """GPUs of the best fleet and what it costs or serves, where one that is simpler to run was taken."""
+@dataclass(frozen=True)
+class SlowFleet:
+    """A fleet with steps as slow as in the last of the worlds in which it has to hold.
+
+    Attributes:
+        deployments: as they are then.
+        deviations: standard deviations that all steps are slower than estimated.
+        violations: of each deployment, the metrics whose targets it misses in simulation.
+        judgement: in how many worlds they hold; None where no more were asked for than half of them.
+    """
+
+    deployments: tuple[PlannedDeployment, ...]
+    deviations: float
+    violations: Sequence[frozenset[Metric]]
+    judgement: Judgement | None = None
+
+
+def with_slow_steps(
+    search: FleetSearch, deployments: Sequence[PlannedDeployment], simulate: bool, *, by_theory: bool = True
+) -> SlowFleet:
+    """Count the worlds in which deployments hold, and simulate them in the last of those in which they have to.
+
+    A fleet that misses there and with that in mind still holds in enough worlds is simulated in a calmer one.
+
+    Args:
+        search: whose confidence and targets count.
+        deployments: evaluated with steps `optimistic_deviations` slower than estimated.
+        simulate: or by theory alone; those that hold in too few worlds are not simulated.
+        by_theory: theory may say that they hold in too few; off where simulation is known to be kinder.
+    """
+    least = deviations = optimistic_deviations(search.request.confidence)
+    judgement = _counted(search, deployments) if by_theory else None
+    if judgement is not None:
+        deviations = max(least, judgement.deviations)
+    slow, deviations = _bearable(search, deployments, deviations)
+    found = SlowFleet(slow, deviations, [frozenset() for _ in slow], judgement)
+    while simulate and not _falls_short(judgement):
+        found = _simulated(search, slow, deviations)
+        judgement = found.judgement
+        if judgement is None or not any(found.violations) or deviations - CALMER < least:
+            break
+        slow, deviations = _bearable(search, deployments, deviations - CALMER)
+    return found
+
+
+def _bearable(
+    search: FleetSearch, deployments: Sequence[PlannedDeployment], deviations: float
+) -> tuple[tuple[PlannedDeployment, ...], float]:
+    """Deployments with steps at most so many standard deviations slower, as few less as let them hold by theory."""
+    least, measured = optimistic_deviations(search.request.confidence), search.request.measured_steps
+    while True:
+        slow = tuple(at_deviations(planned, deviations, measured) for planned in deployments)
+        if deviations - CALMER < least or not any(violated_metrics(planned, search.slos) for planned in slow):
+            return slow, deviations
+        deviations -= CALMER
+
+
+def _simulated(search: FleetSearch, slow: Sequence[PlannedDeployment], deviations: float) -> SlowFleet:
+    """Deployments simulated with steps as slow as they are."""
+    request, slos = search.request, search.slos
+    found = tuple(
+        simulated_long_enough(planned, slos, request.seed, request.simulated_requests, search.progress)
+        for planned in slow
+    )
+    violations = [violated_metrics(planned, slos, by_theory=False) for planned in found]
+    return SlowFleet(found, deviations, violations, _counted(search, found))
+
+
+def _counted(search: FleetSearch, deployments: Sequence[PlannedDeployment]) -> Judgement | None:
+    """In how many worlds deployments hold, with what their simulations saw and theory did not.
+
+    None where no more were asked for than half of them.
+    """
+    if optimistic_deviations(search.request.confidence) <= 0.0 or not search.slos:
+        return None
+    return counted_draws(deployments, search.slos, search.request, rate_factors(deployments, search.slos))
+
+
+def _any_simulated(search: FleetSearch, groups: Groups) -> bool:
+    """True if a unit of these pools is one that held in simulation, whatever theory says of it."""
+    return any(search.columns.is_simulated(name) for _, pools in groups for pool in pools for name in pool.columns)
+
+
+def _passed_over(search: FleetSearch, chosen: VerifiedFleet) -> str:
+    """GPUs of a fleet that is better and, with steps as slow, holds by theory, and what it costs or serves.
+
+    Empty where there is none, or none of `MOST_PASSED_OVER`.
+    """
+    for _ in range(MOST_PASSED_OVER):
+        best = refined_allocation(search, search.request.objective)
+        words = _better(search, best, chosen.allocation)
+        trial = _verified(search, best, False, chosen.deviations) if words else None
+        if not words or (trial is not None and trial.holds):
+            return words
+        if trial is not None:
+            trial.lower_rates(search)
+    return ""
+
+
+def _better(search: FleetSearch, best: Allocation, chosen: Allocation) -> str:
+    """GPUs of a fleet and what it costs or serves, where that is better than another."""
     counts: dict[str, float] = {}
     for column in search.chosen(best):
         for sku, gpus in column.gpus.items():
@@ -303,9 +472,14 @@ def _add_smaller(search: FleetSearch, trial: _Trial, left: Questions) -> bool:
         return False
 
     def verified(option: DeploymentOption, pools: tuple[UsedPool, ...], requests: int) -> PlannedDeployment:
-        return verify_deployment(option, pools, search.slices, request.seed, requests, search.progress, search.slos)
+        planned = verify_deployment(option, pools, search.slices, request.seed, None)
+        slow = at_deviations(planned, trial.fleet.deviations, request.measured_steps)
+        return simulated_long_enough(slow, search.slos, request.seed, requests, search.progress)
 
-    held = smaller_pools_that_hold(trial.groups, trial.fleet.deployments, search.slos, verified, left)
+    def is_sure(deployments: Sequence[PlannedDeployment]) -> bool:
+        return not _falls_short(_counted(search, deployments))
+
+    held = smaller_pools_that_hold(trial.groups, trial.fleet.deployments, search.slos, verified, left, is_sure)
     for pool in held:
         search.columns.add_simulated(pool.option, pool.service, pool.surviving, pool.rates_per_s)
     return bool(held)

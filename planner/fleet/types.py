@@ -487,6 +487,7 @@ class Plan:
         losses: whether it survives the loss of a replica and of a server.
         confidence: with which probability it holds; None where it was not simulated.
         slow_targets: `targets` with step times as slow as the fleet was planned for.
+        slow_deviations: standard deviations that those are slower than estimated.
         corrections: what simulation taught about rates of theory; None where there was none.
         scenario: what the request was written as, if it was; with it `planner explain` can plan again.
         scenario_folder: where its relative paths start, as seen from the folder the plan is written to.
@@ -518,6 +519,7 @@ class Plan:
     losses: tuple[Loss, ...] = ()
     confidence: PlanConfidence | None = None
     slow_targets: tuple[TargetCheck, ...] = ()
+    slow_deviations: float = 0.0
     corrections: Corrections | None = None
     scenario: Mapping[str, Any] | None = None
     scenario_folder: str = ""

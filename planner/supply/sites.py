@@ -66,6 +66,7 @@ class SiteSupply:
             reference server.
         servers_at_least: of a fleet that is bought here, over which each of its pools is spread; more than one only
             where that is of a single SKU.
+        is_alone: one of the SKUs of another site, for fleets of it alone.
     """
 
     name: str
@@ -74,6 +75,7 @@ class SiteSupply:
     most_gpus: Mapping[str, int]
     networks: Mapping[str, InstanceNetwork]
     servers_at_least: int = 1
+    is_alone: bool = False
 
     def holds(self, sku: GpuSku, gpus: int) -> bool:
         """Can a replica of so many GPUs of a SKU be bought here, one of several servers joined by RDMA?"""
@@ -89,6 +91,13 @@ class SiteSupply:
             return 0.0
         least = {resource.name: resource.at_least for resource in self.supply.resources}
         return math.fsum(self.supply.cheapest[sku] * least[sku] for sku in self.places)
+
+    @property
+    def alone(self) -> tuple[SiteSupply, ...]:
+        """By SKU the site for fleets of it alone; none where there is one SKU only."""
+        if len(self.places) == 1:
+            return ()
+        return tuple(replace(self, places={sku: place}, is_alone=True) for sku, place in self.places.items())
 
     def spread(self, sku: GpuSku, servers: int) -> SiteSupply:
         """The site for fleets of a single SKU on so many whole servers of it at least."""

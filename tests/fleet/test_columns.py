@@ -104,7 +104,7 @@ def columns_of(rates: Table, *families: ConfigurationFamily) -> CandidateColumns
 
 def solved(columns: CandidateColumns, demand: Mapping[str, float], usd: Mapping[str, float]) -> Allocation:
     units = [
-        unit_of(column, {}, 0.0, steady=False).model_copy(
+        unit_of(column, 1.0, {}, 0.0, steady=False).model_copy(
             update={"usd_per_hour": column.replicas * usd[column.family.name]}
         )
         for column in columns.all
@@ -229,6 +229,16 @@ def test_what_was_not_simulated_is_expected_to_be_little_better_than_what_was() 
         assert expected[one.name, size] == pytest.approx(kept * 10.0 * size)
         assert expected[other.name, size] == pytest.approx(kept * 10.0 * size)
         assert expected[apart.name, size] == pytest.approx(10.0 * size)  # of another role
+
+
+def test_a_family_that_holds_in_too_few_worlds_keeps_the_rate_at_which_it_would_and_the_others_theirs() -> None:
+    """A pool of two carried 15/s of 20/s and held often enough at 12/s: 0.6 of its rates are left, at any size."""
+    own, other = family(1), family(2)
+    columns = columns_of(flat_table(own, other), own, other)
+    columns.fall_short(own.members[0], "chat", 2, {"all": 15.0}, 0.8)
+    for column in columns.all:
+        share = 0.6 if column.family.name == own.name else 1.0
+        assert column.rates["all"].rate_per_s == pytest.approx(min(share * 10.0 * column.surviving, DEMAND_PER_S))
 
 
 def test_lower_rates_make_larger_pools_worth_a_column(monkeypatch: pytest.MonkeyPatch) -> None:

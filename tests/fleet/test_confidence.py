@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from statistics import NormalDist
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
-from hardware_db import load_hardware
 from planner.core import rebuilt
 from planner.engine import StepTimeShift, step_time
-from planner.fleet import Corrections, Plan, PlanConfidence, PlannedDeployment, plan, planning
+from planner.fleet import Plan, PlanConfidence, PlannedDeployment, plan
 from planner.fleet import confidence as found_by
-from planner.fleet.confidence import confidence_of
-from planner.fleet.corrections import traffic_kind
+from planner.fleet.confidence import Judgement, counted_draws, rate_factors
 from planner.fleet.verification import ScopedSlo, violated_metrics
 from planner.serving import (
     NOT_MEASURED,
@@ -53,6 +51,19 @@ def base() -> Plan:
 def targets_of(found: Plan, *only: LatencyTarget) -> list[ScopedSlo]:
     one = found.deployments[0]
     return [ScopedSlo(one.service, Slo(targets=only or one.slo.targets), frozenset(one.slices))]
+
+
+def judgement_of(
+    deployments: Sequence[PlannedDeployment], slos: list[ScopedSlo], asked: float, seed: int, *, exact: bool = False
+) -> Judgement:
+    request = base().request.model_copy(update={"confidence": asked, "seed": seed})
+    return counted_draws(deployments, slos, request, rate_factors(deployments, slos), exact=exact)
+
+
+def confidence_of(
+    deployments: Sequence[PlannedDeployment], slos: list[ScopedSlo], asked: float, seed: int
+) -> PlanConfidence:
+    return judgement_of(deployments, slos, asked, seed, exact=True).confidence
 
 
 def normals(count: int, seed: int) -> StandardNormals:
@@ -161,9 +172,35 @@ class TestProbability:
         judge = found_by._Judge(base().deployments[0], slos, seed=4, measured={})
         by_itself = [judge._verified_at(logs)[0] for logs in judge.logs]
         asked, verdict = [], judge._verified_at
-        monkeypatch.setattr(judge, "_verified_at", lambda logs: asked.append(logs) or verdict(logs))
-        assert judge.holds().tolist() == by_itself
+        monkeypatch.setattr(judge, "_verified_at", lambda logs, factor=1.0: asked.append(logs) or verdict(logs, factor))
+        assert judge.holds(None).tolist() == by_itself
         assert 0 < sum(by_itself) < 60 and len(asked) < 40
+
+    @pytest.mark.parametrize("room", [1.1, 1.2, 1.3, 1.4, 1.6])
+    def test_counting_may_stop_once_the_verdict_is_known(self, room: float) -> None:
+        one = base().deployments[0]
+        near = (
+            each.model_copy(update={"threshold_s": room * one.predicted.latency_s(each)}) for each in one.slo.targets
+        )
+        slos = targets_of(base(), *near)
+        for asked in (0.6, 0.9):
+            stopped, whole = (judgement_of([one], slos, asked, 3, exact=exact) for exact in (False, True))
+            assert (whole.confidence.holds >= asked) is not bool(stopped.shortfalls)
+
+    def test_at_the_rate_that_it_keeps_a_fleet_that_fell_short_holds_as_often_as_was_asked(self) -> None:
+        """Not more often either: what is lowered too far is dearer than need be."""
+        one = base().deployments[0]
+        near = (
+            each.model_copy(update={"threshold_s": 1.25 * one.predicted.latency_s(each)}) for each in one.slo.targets
+        )
+        slos = targets_of(base(), *near)
+        lower = one
+        while shortfalls := judgement_of([lower], slos, 0.9, 3).shortfalls:
+            (short,) = shortfalls
+            assert short.kept < 1.0
+            lower = replace(lower, workload=lower.workload.at_rate(short.kept * lower.workload.rate_per_s))
+        found = confidence_of([lower], slos, 0.9, 3)
+        assert lower is not one and 0.9 <= found.holds < 0.93
 
     def test_deployments_on_one_gpu_and_engine_are_off_together(self) -> None:
         """Two deployments alike hold and miss in the same draws: the probability of both is that of one."""
@@ -189,38 +226,6 @@ class TestPlans:
         found = confidence_of(sure.deployments, targets_of(sure), 0.9, seed=77)
         assert sure.confidence is not None and sure.confidence.holds >= 0.9
         assert found.holds >= 0.9 - 3.0 * found.error
-
-    @pytest.mark.parametrize(
-        ("fleets", "taken"),
-        [
-            ([(0.89, 36.0), (0.94, 40.0)], 1),  # short by less than the sampling error of 400 draws is short
-            ([(0.89, 36.0), (0.895, 38.0), (0.93, 40.0)], 2),
-            ([(0.97, 40.0), (0.91, 36.0)], 1),
-            ([(0.97, 40.0), (0.91, 40.0)], 0),  # of equal cost the surer one
-            ([(0.97, 40.0), (0.89, 36.0)], 0),
-            ([(0.8, 30.0), (0.85, 31.0), (0.86, 32.0), (0.87, 33.0), (0.88, 34.0), (0.89, 35.0)], 5),
-        ],
-    )
-    def test_the_cheapest_fleet_that_is_sure_enough_is_the_plan(
-        self, fleets: list[tuple[float, float]], taken: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Fleets made up, in the order in which they are found."""
-        asked = base().request.model_copy(update={"confidence": 0.9})
-        base_result, left = planning._SearchResult(cast(Any, None), cast(Any, None), None), iter(fleets)
-
-        def found(*_: object) -> planning._SearchResult:
-            holds, cost = next(left)
-            allocation = SimpleNamespace(cost_usd_per_hour=cost)
-            sure = PlanConfidence(0.9, holds, 0.015)
-            return replace(base_result, outcome=cast(Any, SimpleNamespace(allocation=allocation)), confidence=sure)
-
-        monkeypatch.setattr(planning, "_search_with_spot_reserve", found)
-        monkeypatch.setattr(planning, "_with_confidence", lambda result, *_: result)
-        monkeypatch.setattr(planning, "_replicas", lambda _: 8)
-        known = Corrections(traffic=traffic_kind(asked.workload))
-        result, _ = planning._search_with_confidence(asked, load_hardware(), lambda _: None, True, known)
-        assert result.confidence is not None and result.confidence.holds == fleets[taken][0]
-        assert next(left, None) is None
 
     def test_being_surer_never_costs_less(self) -> None:
         costs = [one.cost.usd_per_hour for one in map(planned, (0.5, 0.8, 0.9, 0.99)) if one.cost is not None]

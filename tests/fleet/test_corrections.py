@@ -87,7 +87,7 @@ def test_a_configuration_that_held_where_the_choice_of_theory_missed_is_offered(
     shares = {name: 0.5, other: 1.0}
     kept = tuple(KeptShare(**same, configuration=each, share=share) for each, share in shares.items())
     expected = (ExpectedShare(service=first.service, role=Role.MIXED, share=0.5),)
-    taught = Corrections(traffic=traffic_kind(asked.workload), kept=kept, expected=expected, held=(), deviations=0.0)
+    taught = Corrections(traffic=traffic_kind(asked.workload), kept=kept, expected=expected, held=())
     again = planner.plan(asked, HARDWARE, simulate=False, alternatives=False, corrections=taught)
     assert [pool_name(one.option.pools[0]) for one in again.deployments] == [other]
     assert again.cost is not None and cost is not None and again.cost.usd_per_hour == pytest.approx(cost.usd_per_hour)

@@ -196,8 +196,8 @@ class TestBadInput:
     """One clear line each."""
 
     def test_unknown_names(self) -> None:
-        with pytest.raises(UnknownNameError, match=r"search.skus = 'h100': unknown name. Fix: use one close to it"):
-            plan(small_request(search={"skus": ["h100"]}))
+        with pytest.raises(UnknownNameError, match=r"search.skus = 'h1000': unknown name. Fix: use one close to it"):
+            plan(small_request(search={"skus": ["h1000"]}))
         with pytest.raises(UnknownNameError, match=r"search.engine = 'vlm'.*vllm"):
             plan(small_request(search={"engine": "vlm"}))
         with pytest.raises(UnknownNameError, match=r"limits.gpus = 'h1000'"):

@@ -62,6 +62,11 @@ class Judge:
         )
 
 
+def sure(deployments: Sequence[PlannedDeployment]) -> bool:
+    """In whatever world of step times."""
+    return bool(deployments)
+
+
 @pytest.fixture
 def by_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verdicts are the judge's, and theory is never in the way."""
@@ -73,7 +78,7 @@ def by_rule(monkeypatch: pytest.MonkeyPatch) -> None:
 def found(groups: Sequence[tuple[UsedPool, ...]], judge: Judge, budget: int = REQUESTS) -> list[UsedPool]:
     """The smaller fleet, with so many requests that each run would take."""
     known = [cast(PlannedDeployment, SimpleNamespace(run=None)) for _ in groups]
-    return smaller_pools_that_hold([(OPTION, pools) for pools in groups], known, (), judge, Questions(budget))
+    return smaller_pools_that_hold([(OPTION, pools) for pools in groups], known, (), judge, Questions(budget), sure)
 
 
 @pytest.mark.usefixtures("by_rule")
@@ -146,7 +151,9 @@ def test_a_long_recording_is_replayed_as_often_as_a_short_one() -> None:
 
         known = SimpleNamespace(run=SimpleNamespace(recording="an hour"), simulated=SimpleNamespace(requests=recorded))
         groups = [(OPTION, (pool(46),))]
-        smaller = smaller_pools_that_hold(groups, [cast(PlannedDeployment, known)], (), replay, Questions(REQUESTS))
+        smaller = smaller_pools_that_hold(
+            groups, [cast(PlannedDeployment, known)], (), replay, Questions(REQUESTS), sure
+        )
         assert [each.surviving for each in smaller] == [44]
         sizes.append([replicas for replicas, *_ in judge.runs])
     assert sizes[0] == sizes[1]
@@ -177,7 +184,7 @@ def test_simulation_is_not_asked_where_theory_is_far_from_it(capacity_share: flo
         seen.append(pools[0].surviving)
         return known
 
-    smaller_pools_that_hold([(OPTION, (used,))], [known], [scoped], simulate, Questions(REQUESTS))
+    smaller_pools_that_hold([(OPTION, (used,))], [known], [scoped], simulate, Questions(REQUESTS), sure)
     assert bool(seen) is asked
 
 
@@ -190,7 +197,7 @@ def test_what_falls_behind_by_theory_is_not_asked() -> None:
     def never(option: DeploymentOption, pools: tuple[UsedPool, ...], requests: int) -> PlannedDeployment:
         raise AssertionError("simulated")
 
-    assert smaller_pools_that_hold([(OPTION, (used,))], [known], [scoped], never, Questions(REQUESTS)) == []
+    assert smaller_pools_that_hold([(OPTION, (used,))], [known], [scoped], never, Questions(REQUESTS), sure) == []
 
 
 def test_a_fleet_found_holds_when_it_is_simulated_again() -> None:
@@ -202,7 +209,7 @@ def test_a_fleet_found_holds_when_it_is_simulated_again() -> None:
     def simulate(option: DeploymentOption, pools: tuple[UsedPool, ...], requests: int) -> PlannedDeployment:
         return verify_deployment(option, pools, slices, 1, requests)
 
-    (smaller,) = smaller_pools_that_hold([(OPTION, (used,))], [known], [scoped], simulate, Questions(300))
+    (smaller,) = smaller_pools_that_hold([(OPTION, (used,))], [known], [scoped], simulate, Questions(300), sure)
     assert smaller.surviving < 3
     again = verify_deployment(OPTION, [smaller], slices, 2, 600)
     assert not violated_metrics(again, [scoped], by_theory=False)

@@ -74,7 +74,7 @@ def judged(case: str) -> dict[str, Any]:
     holds, simulated = np.ones(WORLDS, dtype=bool), np.ones(SIMULATED, dtype=bool)
     for planned in found.deployments:
         judge = draws._Judge(planned, search.slos, SEED, {}, *draws.rate_factors([planned], search.slos))
-        holds &= judge.holds()[:WORLDS]
+        holds &= judge.holds(None)[:WORLDS]
         for world in range(SIMULATED):
             true = judge._at(judge.logs[world])
             run = run_of(true.surviving, planned.workload, 10_000, true.predicted)

@@ -49,7 +49,7 @@ STAGES = {
     "grid and families": ("search/enumerate.py:find_families",),
     "bounds made tighter": ("fleet/columns.py:_tighten",),
     "loading compiled code": ("numba/core/dispatcher.py:_compile_for_args",),
-    "judging confidence": ("fleet/confidence.py:confidence_of",),
+    "judging confidence": ("fleet/confidence.py:counted_draws",),
     "alternatives": ("fleet/alternatives.py:alternatives_of",),
 }
 """Stages of a plan by the functions whose time they are. The last two ask for queues and programs of their own."""
