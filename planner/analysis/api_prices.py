@@ -172,13 +172,18 @@ class _FleetCosts:
                 return True
             if max((usd for at, (usd, _) in self.known.items() if at <= rate_per_s), default=0.0) >= bill:
                 return False
+            if rate_per_s not in self.known and self.replanner.at_least_usd_per_hour(self._at_rate(rate_per_s)) >= bill:
+                return False
         usd_per_hour, share = self._at(rate_per_s)
         return usd_per_hour < HOUR_S * rate_per_s * share * usd_per_request
+
+    def _at_rate(self, rate_per_s: float) -> PlanRequest:
+        return rebuilt(self.request, workload=self.request.workload.at_rate(rate_per_s))
 
     def _at(self, rate_per_s: float) -> tuple[float, float]:
         if rate_per_s not in self.known:
             try:
-                fleet = self.replanner.plan(rebuilt(self.request, workload=self.request.workload.at_rate(rate_per_s)))
+                fleet = self.replanner.plan(self._at_rate(rate_per_s))
             except InputError:
                 fleet = None
             if fleet is None or fleet.cost is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hardware_db import HardwareDb, load_hardware
 from planner.analysis.types import PlanMeasure, PlanningCase, PlanOutcome, gain
 from planner.core import InputError, PlannerError
-from planner.fleet import CostBreakdown, Plan, PlanRequest, Progress, TargetCheck
+from planner.fleet import CostBreakdown, Plan, PlanRequest, Progress, TargetCheck, least_usd_per_hour
 from planner.fleet import plan as make_plan
 
 Solve = Callable[[PlanRequest, HardwareDb], Plan]
@@ -78,6 +78,12 @@ class Replanner:
             return answer
         raise answer
 
+    def at_least_usd_per_hour(self, request: PlanRequest) -> float:
+        """What its plan costs at least [USD/h], without making it; 0 where whoever solves knows no bound."""
+        if self._solve != self._by_theory:
+            return 0.0
+        return least_usd_per_hour(request, self.hardware, self.corrections)
+
     def _answer(self, asked: PlanRequest | PlanningCase) -> Plan | InputError:
         case = asked if isinstance(asked, PlanningCase) else PlanningCase(asked, self.hardware)
         for known, known_answer in self._known:
@@ -139,29 +145,48 @@ def outcome_of(plan: Plan) -> PlanOutcome:
 
 
 def nearest_change(
-    changes: Callable[[float], bool], here: float, outward: tuple[float, ...], tolerance: float
+    changes: Callable[[float], bool],
+    here: float,
+    outward: tuple[float, ...],
+    tolerance: float,
+    likely: Callable[[float], float] | None = None,
 ) -> float | None:
     """The value nearest to `here` at which something changes, up to `tolerance`; None: at none of the values given.
 
     Walks outward until `changes` holds, then halves the last stretch. What changes once stays changed further out;
-    where that is not so, this is a change, but perhaps not the nearest.
+    where that is not so, this is a change, but perhaps not the nearest. With `likely`, from a value of another answer
+    to where the present one may end, the two values are tried first between which halving would end there.
 
     >>> nearest_change(lambda x: x >= 3.3, 1.0, (2.0, 4.0, 8.0), 0.01)
     3.3046875
     """
-    inner = here
-    outer = None
-    for value in outward:
-        if changes(value):
-            outer = value
-            break
-        inner = value
+    inner, outer = here, next((value for value in outward if changes(value)), None)
     if outer is None:
         return None
+    inner = (here, *outward)[outward.index(outer)]
+    near, far = inner, outer
+
+    def is_changed(value: float) -> bool:
+        nonlocal near, far
+        if not abs(near - here) < abs(value - here) < abs(far - here):
+            return abs(value - here) >= abs(far - here)
+        changed = changes(value)
+        near, far = (near, value) if changed else (value, far)
+        return changed
+
+    while likely is not None and abs(near - here) < abs((guess := likely(far)) - here) < abs(far - here):
+        low, high = _halved(lambda value: abs(value - here) >= abs(guess - here), inner, outer, tolerance)
+        if not (is_changed(high) and is_changed(low)):
+            break
+    return _halved(is_changed, inner, outer, tolerance)[1]
+
+
+def _halved(changes: Callable[[float], bool], inner: float, outer: float, tolerance: float) -> tuple[float, float]:
+    """The last stretch between what does not change and what does."""
     while abs(outer - inner) > tolerance:
         middle = (inner + outer) / 2.0
         inner, outer = (inner, middle) if changes(middle) else (middle, outer)
-    return outer
+    return inner, outer
 
 
 def baseline(plan: Plan, replanner: Replanner) -> tuple[PlanOutcome, PlanMeasure]:

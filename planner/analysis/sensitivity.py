@@ -162,8 +162,9 @@ def break_even_prices(plan: Plan, replanner: Replanner) -> tuple[BreakEvenPrice,
     """The price of each SKU at which the plan changes: upwards of one in use, downwards of one that is not.
 
     Of all fleets that serve the demand the cheapest takes no more of a SKU the dearer it is (write down that each of
-    two fleets is the cheapest at its own price, and add), so that there is one place of change, found by halving: at
-    most 10 solves a SKU. Prices are searched up to `LARGEST_PRICE_FACTOR` and down to `SMALLEST_PRICE_FACTOR` times the
+    two fleets is the cheapest at its own price, and add), so that there is one place of change. It is looked for where
+    the present fleet costs as much as the other (Eisner and Severance 1976, J. ACM 23(4), 619-635), else by halving: 3
+    to 10 solves a SKU. Prices are searched up to `LARGEST_PRICE_FACTOR` and down to `SMALLEST_PRICE_FACTOR` times the
     present one. A SKU without a price is left out.
     """
     base, _ = baseline(plan, replanner)
@@ -179,18 +180,27 @@ def _break_even(sku: str, usd: float, base: PlanOutcome, case: PlanningCase, rep
     now = base.gpus.get(sku, 0)
     furthest = LARGEST_PRICE_FACTOR if now else SMALLEST_PRICE_FACTOR
 
+    def at(factor: float) -> PlanOutcome:
+        return replanner.outcome(at_price(case, sku, factor))
+
     def changes(factor: float) -> bool:
-        then = replanner.outcome(at_price(case, sku, factor)).gpus.get(sku, 0)
+        then = at(factor).gpus.get(sku, 0)
         return then < now if now else then > 0
 
-    factor = nearest_change(changes, 1.0, (furthest,), 2.0 * CHANGE_TOLERANCE)
+    def alike(factor: float) -> float:
+        """Factor at which the present fleet costs what that of another factor does."""
+        other = at(factor)
+        per_factor, dearer = usd * (now - other.gpus.get(sku, 0)), other.usd_per_hour - base.usd_per_hour
+        return 1.0 + (dearer - usd * other.gpus.get(sku, 0) * (factor - 1.0)) / per_factor
+
+    factor = nearest_change(changes, 1.0, (furthest,), 2.0 * CHANGE_TOLERANCE, alike)
     return BreakEvenPrice(
         sku=sku,
         gpus=now,
         usd_per_gpu_hour=usd,
         changes_at=None if factor is None else factor * usd,
         up_to=furthest * usd,
-        becomes=None if factor is None else replanner.outcome(at_price(case, sku, factor)),
+        becomes=None if factor is None else at(factor),
     )
 
 

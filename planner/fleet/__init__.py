@@ -25,7 +25,7 @@ from planner.fleet.given import (
 )
 from planner.fleet.notes import weights_word
 from planner.fleet.packing import PackedPool, packed_replicas, server_count
-from planner.fleet.planning import hardware_for, plan
+from planner.fleet.planning import hardware_for, least_usd_per_hour, plan
 from planner.fleet.population import at_rates
 from planner.fleet.program import request_slices
 from planner.fleet.simulation import requests_to_simulate

@@ -40,8 +40,9 @@ from planner.fleet.notes import (
 )
 from planner.fleet.population import population_notes, with_population_rates
 from planner.fleet.program import FleetSearch, search_fleet
-from planner.fleet.refinement import refined_allocation
+from planner.fleet.refinement import COARSE_GAP, refined_allocation
 from planner.fleet.search import NoFleet, VerifiedFleet, find_fleet
+from planner.fleet.sites import lower_bound
 from planner.fleet.types import (
     Plan,
     PlanConfidence,
@@ -52,7 +53,7 @@ from planner.fleet.types import (
     pool_name,
 )
 from planner.fleet.verification import agreements, replayed_targets, simulated_long_enough, target_checks
-from planner.optimizer import Allocation, FleetProblem, SolveStatus
+from planner.optimizer import Allocation, FleetProblem, Objective, SolveStatus
 from planner.search import Rejection, ShiftRule
 from planner.supply import commitment_notes, region_notes, spot_shortfalls, with_all_owned
 from planner.traffic import CascadePoint, Service
@@ -103,6 +104,22 @@ def plan(
 def hardware_for(request: PlanRequest, hardware: HardwareDb | None = None) -> HardwareDb:
     """The hardware database of a request: the given one (None: the packaged one) with the request's own hardware."""
     return with_own_hardware(hardware or load_hardware(), request.own_hardware)
+
+
+def least_usd_per_hour(request: PlanRequest, hardware: HardwareDb, corrections: Corrections | None = None) -> float:
+    """What no fleet of a plan by theory costs less than, by rates that nothing exceeds: one program [USD/h].
+
+    0 where nothing is said so soon: of cascades and of other objectives than the least cost.
+    """
+    if request.cascade is not None or request.objective is not Objective.MIN_COST:
+        return 0.0
+    known = (corrections or Corrections(traffic=traffic_kind(request.workload))).of(request.workload)
+    shift_of = slow_rule(optimistic_deviations(request.confidence), request.measured_steps)
+    market = market_of(request, hardware_for(request, hardware), {})
+    search = search_fleet(request, market, request.all_services, shift_of=shift_of, corrections=known)
+    if search.unserved():
+        return math.inf
+    return lower_bound(search.allocation(search.columns.all, request.objective, gap=COARSE_GAP))
 
 
 def _plan(

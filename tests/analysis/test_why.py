@@ -106,6 +106,22 @@ class TestMarginalValues:
         assert place <= found <= place + 0.001
         assert nearest_change(lambda x: x >= 5.0, 1.0, (1.5, 2.0, 4.0), 0.001) is None
 
+    @pytest.mark.parametrize("place", [1.01, 1.7, 2.0, 3.999])
+    @pytest.mark.parametrize("off", [-0.3, -1e-5, 0.0, 1e-5, 0.3])
+    def test_where_a_change_is_likely_says_how_soon_it_is_found_and_not_where(self, place: float, off: float) -> None:
+        asked: list[float] = []
+
+        def changes(value: float) -> bool:
+            asked.append(value)
+            return value >= place
+
+        outward = (1.5, 2.0, 4.0)
+        assert nearest_change(changes, 1.0, outward, 0.001, lambda _: place + off) == nearest_change(
+            lambda value: value >= place, 1.0, outward, 0.001
+        )
+        if not off and place not in outward:
+            assert len(asked) <= len(outward) + 2
+
 
 class TestRequirementCosts:
     """With less without."""
