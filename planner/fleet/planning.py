@@ -22,6 +22,7 @@ from planner.fleet.cascades import cascade_services
 from planner.fleet.confidence import (
     as_estimated,
     counted_draws,
+    deviations_of,
     optimistic_deviations,
     rate_factors,
     slow_rule,
@@ -136,7 +137,9 @@ def _plan(
         result = _with_confidence(result, request, progress)
     if isinstance(result.outcome, NoFleet):
         corrections = result.search.columns.corrections(known.traffic, ()) if simulate else None
-        found = _infeasible_plan(result.search, result.outcome, time.perf_counter() - started, corrections)
+        slow = _as_slow_as_asked(result.search)
+        search = slow if slow.unserved() == result.search.unserved() else result.search
+        found = _infeasible_plan(search, result.outcome, time.perf_counter() - started, corrections)
         why = _what_confidence_forbids(request, hardware, progress, known) if simulate else ()
         return replace(found, diagnosis=(*found.diagnosis[:1], *why, *found.diagnosis[1:])), result.search
     search, fleet, slow = result.search, result.outcome, result.outcome.deployments
@@ -374,6 +377,13 @@ def _flat_usd_per_hour(search: FleetSearch) -> float | None:
 
 
 # --- no fleet -------------------------------------------------------------------------------------------------------
+
+
+def _as_slow_as_asked(search: FleetSearch) -> FleetSearch:
+    """A search with steps so slow that what meets no target then says by how much that has to be relaxed."""
+    services = {slice_.service.name: slice_.service for slice_ in search.slices.values()}
+    shift_of = slow_rule(deviations_of(search.request.confidence), search.request.measured_steps)
+    return search_fleet(search.request, search.market, tuple(services.values()), search.progress, shift_of)
 
 
 def _infeasible_plan(search: FleetSearch, outcome: NoFleet, elapsed_s: float, corrections: Corrections | None) -> Plan:
