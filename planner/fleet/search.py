@@ -507,8 +507,8 @@ def _verify(
 def diagnosed_allocation(search: FleetSearch, simulate: bool) -> Allocation:
     """Why nothing fits, and what would, by true rates: those of the cheapest fleet and of the most that can be had.
 
-    With `simulate` a fleet is looked for that holds without any limit. Where the same limits stand in its way, the
-    changes are those that its configurations need, which were simulated.
+    A fleet is looked for that holds without any limit. Where the same limits stand in its way, the
+    changes are those that its configurations need, which were simulated (`simulate`), or counted in draws by theory.
     """
     loosened = replace(
         search,
@@ -517,7 +517,7 @@ def diagnosed_allocation(search: FleetSearch, simulate: bool) -> Allocation:
     )
     exists = refined_allocation(loosened, Objective.MIN_COST).status.has_allocation
     by_theory = _what_conflicts(search, lambda: search.columns.all)
-    fleet = _least_fleet(loosened, simulate) if exists and simulate else None
+    fleet = _least_fleet(loosened, simulate) if exists else None
     if not isinstance(fleet, VerifiedFleet):
         return by_theory
     of_fleet = partial(search.columns.of_members, search.columns.members(fleet.allocation))
