@@ -1,11 +1,7 @@
-"""The quick calculators: what they print and write, how to go on, and how long they take from a cold process."""
+"""The quick calculators: what they print and write, and how to go on."""
 
 from __future__ import annotations
 
-import os
-import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +12,6 @@ from planner.engine import fit_record
 from planner.llm import load_llm
 from planner.serving import box_record
 from tests.cli.shell import assert_refused, data, flat, run
-from tests.places import ROOT
 
 BOX = ("box", "llama-3.1-8b", "--gpus", "2", "--users", "48", "--lengths", "1000/200")
 
@@ -82,31 +77,3 @@ def test_a_plan_needs_no_file() -> None:
 )
 def test_a_plan_without_a_file_says_what_it_needs(words: tuple[str, ...], field: str, said: str) -> None:
     assert_refused(words, field, said)
-
-
-REFERENCE = "import numpy, scipy.special, scipy.linalg, pydantic, yaml, rich.table"
-"""Takes 0.4 CPU seconds on a core that nobody else uses, and as much longer as these commands on one that is shared."""
-
-
-def cpu_s(*command: str) -> float:
-    """CPU seconds of a process of Python, from its start to its end."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, *command], check=True, capture_output=True, cwd=ROOT, env=environment)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-@pytest.mark.parametrize(
-    ("words", "limit_s"),
-    [("fit llama-3.3-70b-instruct", 1.5), ("box llama-3.1-8b", 2.0), ("price llama-3.1-8b", 2.5)],
-)
-def test_an_answer_takes_two_cpu_seconds_from_a_cold_process(words: str, limit_s: float) -> None:
-    """The best of three, with the load of the machine taken out; the first run leaves its compiled code.
-
-    Prices are of thirteen servers, of which each has step times of its own to tabulate.
-    """
-    command = ("-m", "planner.cli", *words.split())
-    cpu_s(*command)
-    took = [2.0 * cpu_s(*command) / (cpu_s("-c", REFERENCE) + cpu_s("-c", REFERENCE)) * 0.4 for _ in range(3)]
-    assert min(took) < limit_s, took
