@@ -247,7 +247,7 @@ def counted_draws(
     *,
     exact: bool = False,
 ) -> Judgement:
-    """Whether every deployment starts and meets every target with the probability asked for.
+    """With which probability every deployment starts and meets every target, and what falls short of that asked for.
 
     Targets are judged over draws of what step times may be off by; whether replicas start is independent of them
     (`planner.engine.start_probability`).
@@ -343,7 +343,7 @@ class _Judge:
         hold or can not hold any more; of the others none counts as holding.
         """
         known, holds = self.known, self.held
-        self._note(*self._verified(), known, holds)
+        self._note(*self._verified())
         faster = np.all(self.logs[:, None] <= self.logs, axis=2)
         while not (known.all() or self._is_decided(enough)):
             open_draws = np.flatnonzero(~known)
@@ -357,7 +357,7 @@ class _Judge:
             logs = self.logs[open_draws[says_most if read_off is None else np.abs(read_off).argmin()]]
             verdict, log_misses = self._verified_at(logs)
             self.plane.add(logs, log_misses)
-            self._note(logs, verdict, known, holds)
+            self._note(logs, verdict)
         return holds
 
     def _is_decided(self, enough: int | None) -> bool:
@@ -421,12 +421,12 @@ class _Judge:
         kept = math.sqrt(high) if high < FAR_CUT else high  # which draw is the last is known near the targets only
         return Shortfall(place, min(kept, 1.0 - RATE_TOLERANCE / 2.0), violated_metrics(at_rate, self.slos))
 
-    def _note(self, logs: FloatArray, verdict: bool, known: BoolArray, holds: BoolArray) -> None:
+    def _note(self, logs: FloatArray, verdict: bool) -> None:
         """Extend a verdict to the open draws that it decides."""
         alike = (self.logs <= logs).all(axis=1) if verdict else (self.logs >= logs).all(axis=1)
-        alike &= ~known
-        holds[alike] = verdict
-        known |= alike
+        alike &= ~self.known
+        self.held[alike] = verdict
+        self.known |= alike
 
     def _verified(self) -> tuple[FloatArray, bool]:
         """The step times that the deployment was verified with, and whether it held."""

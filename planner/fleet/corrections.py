@@ -145,7 +145,7 @@ class Corrections(Frozen):
     def of(self, workload: Workload) -> Corrections:
         """These, or none where requests come otherwise."""
         kind = traffic_kind(workload)
-        return self if kind == self.traffic else self.model_copy(update={"traffic": kind, **NOT_SIMULATED})
+        return self if kind == self.traffic else Corrections(traffic=kind, sure=self.sure, together=self.together)
 
     def share_of(self, service: str, role: Role, configuration: str, surviving: int) -> float:
         """Of the rate that a pool of the plan's fleet has by theory, the share it keeps; more where it held more.
@@ -164,10 +164,6 @@ class Corrections(Frozen):
             if (pool.service, pool.configuration, pool.surviving) == (service, configuration, surviving)
         ]
         return max(held + (kept or expected or [1.0])[:1])
-
-
-NOT_SIMULATED: Mapping[str, tuple[()]] = {"kept": (), "expected": (), "held": ()}
-"""Fields of corrections that say nothing of other traffic."""
 
 
 class KeptShares:

@@ -24,9 +24,9 @@ from planner.fleet.packing import PackedPool
 from planner.fleet.pairing import UsedPool, deployments_of
 from planner.fleet.planning import described_plan, hardware_for
 from planner.fleet.program import FleetSearch, demand_of, search_fleet
-from planner.fleet.search import VerifiedFleet, verified_groups, with_slow_steps
+from planner.fleet.search import VerifiedFleet, simulated_fleet, verified_groups, with_slow_steps
 from planner.fleet.types import Plan, PlannedDeployment, PlanRequest, Progress
-from planner.fleet.verification import simulated_long_enough, target_checks
+from planner.fleet.verification import target_checks
 from planner.optimizer import Allocation, Objective
 from planner.search import ConfigurationFamily, Offer, PoolOption, setups_of
 from planner.serving import Deployment, Pool, Role, largest_stable_rate_per_s, sustainable_rate_per_s
@@ -211,8 +211,7 @@ def _slow(search: FleetSearch, deployments: Sequence[PlannedDeployment]) -> tupl
     found = with_slow_steps(search, least, simulate)
     slow = found.deployments
     if simulate and all(planned.run is None and planned.predicted.stable for planned in slow):
-        requests, seed = request.simulated_requests, request.seed
-        slow = tuple(simulated_long_enough(one, search.slos, seed, requests, search.progress) for one in slow)
+        slow = simulated_fleet(search, slow)
     return slow, found.deviations
 
 
@@ -244,7 +243,7 @@ def _verified(
     if simulate and all(planned.predicted.stable for planned in deployments):
         search.progress("simulating")
         deployments = verified_groups(search, allocation, groups, search.request.simulated_requests)
-    return VerifiedFleet(allocation, tuple(map(_with_largest_rate, deployments)), "")
+    return VerifiedFleet(allocation, tuple(map(_with_largest_rate, deployments)))
 
 
 def _left(

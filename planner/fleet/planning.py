@@ -137,8 +137,7 @@ def _plan(
         result = _with_confidence(result, request, progress)
     if isinstance(result.outcome, NoFleet):
         corrections = result.search.columns.corrections(known.traffic, ()) if simulate else None
-        slow = _as_slow_as_asked(result.search)
-        search = slow if slow.unserved() == result.search.unserved() else result.search
+        search = _as_slow_as_asked(result.search) if result.search.unserved() else result.search
         found = _infeasible_plan(search, result.outcome, time.perf_counter() - started, corrections)
         why = _what_confidence_forbids(request, hardware, progress, known) if simulate else ()
         return replace(found, diagnosis=(*found.diagnosis[:1], *why, *found.diagnosis[1:])), result.search
@@ -380,10 +379,14 @@ def _flat_usd_per_hour(search: FleetSearch) -> float | None:
 
 
 def _as_slow_as_asked(search: FleetSearch) -> FleetSearch:
-    """A search with steps so slow that what meets no target then says by how much that has to be relaxed."""
+    """A search with steps so slow that what meets no target says by how much that has to be relaxed.
+
+    The same one where that only shows with true rates, which it knows already.
+    """
     services = {slice_.service.name: slice_.service for slice_ in search.slices.values()}
     shift_of = slow_rule(deviations_of(search.request.confidence), search.request.measured_steps)
-    return search_fleet(search.request, search.market, tuple(services.values()), search.progress, shift_of)
+    slow = search_fleet(search.request, search.market, tuple(services.values()), search.progress, shift_of)
+    return slow if slow.unserved() == search.unserved() else search
 
 
 def _infeasible_plan(search: FleetSearch, outcome: NoFleet, elapsed_s: float, corrections: Corrections | None) -> Plan:

@@ -74,7 +74,7 @@ class VerifiedFleet:
 
     allocation: Allocation
     deployments: tuple[PlannedDeployment, ...]
-    passed_over: str
+    passed_over: str = ""
     deviations: float = 0.0
 
 
@@ -138,11 +138,10 @@ def _filled(search: FleetSearch, fleet: VerifiedFleet, simulate: bool) -> Verifi
     deployments, violations = _verify(search, groups, None)
     if any(violations):
         return fleet
-    measured = search.request.measured_steps
-    deployments = tuple(at_deviations(planned, fleet.deviations, measured) for planned in deployments)
+    deployments = _slower(search, deployments, fleet.deviations)
     if simulate:
-        slow = _simulated(search, deployments, fleet.deviations)
-        deployments, violations = slow.deployments, list(slow.violations)
+        deployments = simulated_fleet(search, deployments)
+        violations = [violated_metrics(planned, search.slos, by_theory=False) for planned in deployments]
     return fleet if any(violations) else replace(fleet, allocation=allocation, deployments=deployments)
 
 
@@ -293,11 +292,11 @@ def _verified(
     if any(violations) or not deployments:
         slow = SlowFleet(deployments, optimistic_deviations(search.request.confidence), violations)
     elif deviations is not None:
-        deployments = tuple(at_deviations(one, deviations, search.request.measured_steps) for one in deployments)
+        deployments = _slower(search, deployments, deviations)
         slow = SlowFleet(deployments, deviations, [violated_metrics(one, search.slos) for one in deployments])
     else:
         slow = with_slow_steps(search, deployments, simulate, by_theory=not _any_simulated(search, groups))
-    fleet = VerifiedFleet(allocation, slow.deployments, "", slow.deviations)
+    fleet = VerifiedFleet(allocation, slow.deployments, deviations=slow.deviations)
     return _Trial(fleet, groups, slow.violations, slow.judgement)
 
 
@@ -338,8 +337,10 @@ def with_slow_steps(
     slow, deviations = _bearable(search, deployments, deviations)
     found = SlowFleet(slow, deviations, [frozenset() for _ in slow], judgement)
     while simulate and not _falls_short(judgement):
-        found = _simulated(search, slow, deviations)
-        judgement = found.judgement
+        slow = simulated_fleet(search, slow)
+        judgement = _counted(search, slow)
+        violations = [violated_metrics(planned, search.slos, by_theory=False) for planned in slow]
+        found = SlowFleet(slow, deviations, violations, judgement)
         if judgement is None or not any(found.violations) or deviations - CALMER < least:
             break
         slow, deviations = _bearable(search, deployments, deviations - CALMER)
@@ -350,23 +351,25 @@ def _bearable(
     search: FleetSearch, deployments: Sequence[PlannedDeployment], deviations: float
 ) -> tuple[tuple[PlannedDeployment, ...], float]:
     """Deployments with steps at most so many standard deviations slower, as few less as let them hold by theory."""
-    least, measured = optimistic_deviations(search.request.confidence), search.request.measured_steps
+    least = optimistic_deviations(search.request.confidence)
     while True:
-        slow = tuple(at_deviations(planned, deviations, measured) for planned in deployments)
+        slow = _slower(search, deployments, deviations)
         if deviations - CALMER < least or not any(violated_metrics(planned, search.slos) for planned in slow):
             return slow, deviations
         deviations -= CALMER
 
 
-def _simulated(search: FleetSearch, slow: Sequence[PlannedDeployment], deviations: float) -> SlowFleet:
-    """Deployments simulated with steps as slow as they are."""
-    request, slos = search.request, search.slos
-    found = tuple(
-        simulated_long_enough(planned, slos, request.seed, request.simulated_requests, search.progress)
-        for planned in slow
-    )
-    violations = [violated_metrics(planned, slos, by_theory=False) for planned in found]
-    return SlowFleet(found, deviations, violations, _counted(search, found))
+def _slower(
+    search: FleetSearch, deployments: Sequence[PlannedDeployment], deviations: float
+) -> tuple[PlannedDeployment, ...]:
+    """Deployments by theory, with steps so many standard deviations slower than estimated."""
+    return tuple(at_deviations(planned, deviations, search.request.measured_steps) for planned in deployments)
+
+
+def simulated_fleet(search: FleetSearch, deployments: Sequence[PlannedDeployment]) -> tuple[PlannedDeployment, ...]:
+    """Deployments simulated with steps as slow as they are, as long as their targets ask."""
+    requests, seed = search.request.simulated_requests, search.request.seed
+    return tuple(simulated_long_enough(one, search.slos, seed, requests, search.progress) for one in deployments)
 
 
 def _counted(search: FleetSearch, deployments: Sequence[PlannedDeployment]) -> Judgement | None:
@@ -473,7 +476,7 @@ def _add_smaller(search: FleetSearch, trial: _Trial, left: Questions) -> bool:
 
     def verified(option: DeploymentOption, pools: tuple[UsedPool, ...], requests: int) -> PlannedDeployment:
         planned = verify_deployment(option, pools, search.slices, request.seed, None)
-        slow = at_deviations(planned, trial.fleet.deviations, request.measured_steps)
+        (slow,) = _slower(search, [planned], trial.fleet.deviations)
         return simulated_long_enough(slow, search.slos, request.seed, requests, search.progress)
 
     def is_sure(deployments: Sequence[PlannedDeployment]) -> bool:
