@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Any
 
 from planner.core.errors import InputError
@@ -139,6 +140,20 @@ def _planned_of_2(planned: Content) -> Content:
     return {**planned, **kept}
 
 
+def _plan_of_3(content: Content) -> Content:
+    """Version 3 held a plan at the deviations of its confidence, or at those beyond them that its corrections say."""
+    asked, request, taught = (content.get(name) for name in ("confidence", "request", "corrections"))
+    confidence = asked.get("asked") if isinstance(asked, Mapping) else None
+    deviations = NormalDist().inv_cdf(confidence) if isinstance(confidence, float) and 0.0 < confidence < 1.0 else 0.0
+    upgraded = {"slow_deviations": deviations, **content}
+    if isinstance(taught, Mapping) and isinstance(request, Mapping):
+        measured = request.get("measured_steps", {})
+        doubt = {"confidence": request.get("confidence", 0.9), "measured": measured}
+        kept = {name: part for name, part in taught.items() if name != "deviations"}
+        upgraded["corrections"] = {**kept, "doubt": doubt, "sure": [], "together": 1.0}
+    return upgraded
+
+
 # --- calibrations ---------------------------------------------------------------------------------------------------
 
 
@@ -152,9 +167,9 @@ def _calibration_of_1(content: Content) -> Content:
 
 SCENARIO = Format("scenario", 1, "write the scenario again")
 """Scenarios (YAML); most say no version."""
-PLAN = Format("plan", 3, "plan again with --json", {1: _plan_of_1, 2: _plan_of_2})
+PLAN = Format("plan", 4, "plan again with --json", {1: _plan_of_1, 2: _plan_of_2, 3: _plan_of_3})
 """Plans as JSON. 2: pools say their whole split and every setting of their replicas, deployments their KV transfer. 3:
-every field of a plan, so that it can be read back."""
+every field of a plan, so that it can be read back. 4: how slow the steps are that the plan holds at."""
 CALIBRATION = Format(
     "calibration",
     2,

@@ -24,7 +24,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from planner.engine import kv_tiers_usd_per_gpu_hour
-from planner.fleet.corrections import LEAST_KEPT, Corrections, HeldPool, KeptShare, KeptShares, TrafficKind
+from planner.fleet.corrections import LEAST_KEPT, Corrections, HeldPool, KeptShare, KeptShares
 from planner.fleet.types import pool_name
 from planner.optimizer import Allocation, Unit, UnitStage
 from planner.search import Capacity, ConfigurationFamily, Dominated, Mode, PoolOption, Rejection, worth_sizes
@@ -230,11 +230,11 @@ class CandidateColumns:
         known = self.of_members([(service, member)])[0]
         return replace(known, surviving=surviving, rates={})
 
-    def corrections(self, traffic: TrafficKind, used: Iterable[str]) -> Corrections:
+    def corrections(self, known: Corrections, used: Iterable[str]) -> Corrections:
         """Corrections of the rates of theory by the simulations so far.
 
         Args:
-            traffic: how requests came.
+            known: before; its traffic and doubt hold for these too.
             used: names of the columns of the fleet; pools that carried more than theory says are told of these only.
         """
         kept = {(one.service, one.configuration): one for one in self._shares.all_kept()}
@@ -250,7 +250,8 @@ class CandidateColumns:
                 )
                 kept.setdefault((column.service, name), own)
         return Corrections(
-            traffic=traffic,
+            traffic=known.traffic,
+            doubt=known.doubt,
             kept=tuple(kept.values()),
             expected=tuple(expected),
             held=tuple(self._held[name] for name in used if name in self._held),

@@ -12,7 +12,7 @@ was expected of them, and pools that held against theory carry what they carried
 comes to the fleet of the plan.
 
 A family that holds in too few worlds of other step times (`planner.fleet.confidence`) keeps a share of its rates too,
-and that says nothing of any other family.
+and that says nothing of any other family, of any other confidence, nor of step times that were measured since.
 
 What theory does not see is how traffic bunches: a correction holds for the traffic it was found with, at any rate,
 length, price, limit or target, and says nothing of traffic that comes otherwise.
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from planner.core import Frozen, percent
-from planner.serving import Role
+from planner.serving import MeasuredSteps, Role
 from planner.workload import Workload
 
 MISS_GROWTH = 10.0
@@ -59,6 +59,18 @@ def traffic_kind(workload: Workload) -> TrafficKind:
     arrivals = workload.arrivals
     drifts = getattr(arrivals, "drift", None) is not None
     return TrafficKind(arrivals=type(arrivals).__name__, drifts=drifts)
+
+
+class StepDoubt(Frozen):
+    """How uncertain step times are, and how sure a fleet shall be of its targets all the same.
+
+    Attributes:
+        confidence: probability asked for.
+        measured: by SKU, what a running fleet taught of its step times.
+    """
+
+    confidence: float
+    measured: Mapping[str, MeasuredSteps]
 
 
 class KeptShare(Frozen):
@@ -128,6 +140,7 @@ class Corrections(Frozen):
 
     Attributes:
         traffic: how requests came.
+        doubt: that `sure` and `together` are for.
         kept: by the configurations that missed a target.
         expected: of the others.
         held: pools of the fleet that carried more than theory says.
@@ -136,16 +149,20 @@ class Corrections(Frozen):
     """
 
     traffic: TrafficKind
+    doubt: StepDoubt
     kept: tuple[KeptShare, ...] = ()
     expected: tuple[ExpectedShare, ...] = ()
     held: tuple[HeldPool, ...] = ()
     sure: tuple[SureShare, ...] = ()
     together: float = 1.0
 
-    def of(self, workload: Workload) -> Corrections:
-        """These, or none where requests come otherwise."""
-        kind = traffic_kind(workload)
-        return self if kind == self.traffic else Corrections(traffic=kind, sure=self.sure, together=self.together)
+    def of(self, workload: Workload, doubt: StepDoubt) -> Corrections:
+        """These, less what is of requests that come otherwise, and of another doubt."""
+        none = Corrections(traffic=traffic_kind(workload), doubt=doubt)
+        of_traffic = self if none.traffic == self.traffic else none
+        of_doubt = self if doubt == self.doubt else none
+        changed = {"doubt": doubt, "sure": of_doubt.sure, "together": of_doubt.together}
+        return of_traffic.model_copy(update=changed)
 
     def share_of(self, service: str, role: Role, configuration: str, surviving: int) -> float:
         """Of the rate that a pool of the plan's fleet has by theory, the share it keeps; more where it held more.

@@ -91,7 +91,7 @@ def plan(
     asked, hardware = request, hardware_for(request, hardware)
     by_theory = partial(plan, hardware=hardware, simulate=False, alternatives=False, corrections=corrections)
     request = with_population_rates(asked, by_theory)
-    known = (corrections or Corrections(traffic=traffic_kind(request.workload))).of(request.workload)
+    known = _known(request, corrections)
     with threadpool_limits(limits=1, user_api="blas"):  # many small systems: threads cost more than they give
         found, search = _plan(request, hardware, progress or (lambda _: None), simulate, alternatives, known)
     if request is not asked:
@@ -100,6 +100,13 @@ def plan(
         site = 0 if found.allocation is None else found.allocation.program
         program(search.problem(search.columns.all, program=site))
     return found
+
+
+def _known(request: PlanRequest, corrections: Corrections | None) -> Corrections:
+    """What corrections of another plan say of this one."""
+    if corrections is None:
+        return Corrections(traffic=traffic_kind(request.workload), doubt=request.step_doubt)
+    return corrections.of(request.workload, request.step_doubt)
 
 
 def hardware_for(request: PlanRequest, hardware: HardwareDb | None = None) -> HardwareDb:
@@ -114,7 +121,7 @@ def least_usd_per_hour(request: PlanRequest, hardware: HardwareDb, corrections: 
     """
     if request.cascade is not None or request.objective is not Objective.MIN_COST:
         return 0.0
-    known = (corrections or Corrections(traffic=traffic_kind(request.workload))).of(request.workload)
+    known = _known(request, corrections)
     shift_of = slow_rule(optimistic_deviations(request.confidence), request.measured_steps)
     market = market_of(request, hardware_for(request, hardware), {})
     search = search_fleet(request, market, request.all_services, shift_of=shift_of, corrections=known)
@@ -136,7 +143,7 @@ def _plan(
     if simulate:
         result = _with_confidence(result, request, progress)
     if isinstance(result.outcome, NoFleet):
-        corrections = result.search.columns.corrections(known.traffic, ()) if simulate else None
+        corrections = result.search.columns.corrections(known, ()) if simulate else None
         search = _as_slow_as_asked(result.search) if result.search.unserved() else result.search
         found = _infeasible_plan(search, result.outcome, time.perf_counter() - started, corrections)
         why = _what_confidence_forbids(request, hardware, progress, known) if simulate else ()
@@ -147,7 +154,7 @@ def _plan(
     progress("adding up")
     corrections = None
     if simulate:
-        corrections = search.columns.corrections(known.traffic, fleet.allocation.units)
+        corrections = search.columns.corrections(known, fleet.allocation.units)
     shift_of = slow_rule(optimistic_deviations(request.confidence), request.measured_steps)
     others = alternatives_of(search, fleet.allocation, shift_of, corrections) if alternatives else ()
     point = result.cascade_point

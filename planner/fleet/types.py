@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from hardware_db import ANYWHERE, GpuSku, OwnHardware, Price
 from planner.core import FloatArray, Frozen, InputError, Metric, rough_share, share_with_error
-from planner.fleet.corrections import Corrections
+from planner.fleet.corrections import Corrections, StepDoubt
 from planner.fleet.packing import PackedPool, server_count, servers_bought
 from planner.llm import LlmSpec, Precision, require_context
 from planner.optimizer import Allocation, Objective, SolveStatus
@@ -98,6 +98,11 @@ class PlanRequest(Frozen):
     def all_services(self) -> tuple[Service, ...]:
         """Every model of the fleet."""
         return (self.main, *self.services)
+
+    @property
+    def step_doubt(self) -> StepDoubt:
+        """How uncertain step times are, and how sure the fleet shall be."""
+        return StepDoubt(confidence=self.confidence, measured=self.measured_steps)
 
     def waits(self, slice_name: str) -> bool:
         """True if the requests of a slice have no targets: only their mean rate has to be served."""

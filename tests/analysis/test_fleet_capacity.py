@@ -129,7 +129,7 @@ class TestHeadroom:
         cut = KeptShare(
             service=service, role=option.role, family=option.name, configuration=pool_name(option), share=0.8
         )
-        learned = Corrections(traffic=kind, kept=(cut,))
+        learned = Corrections(traffic=kind, doubt=first.request.step_doubt, kept=(cut,))
         assert 1.0 + headroom(first, corrections=learned).share == pytest.approx(0.8 * (1.0 + headroom(first).share))
         held = HeldPool(
             service=service,
@@ -137,7 +137,9 @@ class TestHeadroom:
             surviving=first.deployments[0].surviving.pools[0].replicas,
             ratios={"all": 1.1},
         )
-        more = replace(first, corrections=Corrections(traffic=kind, kept=(cut,), held=(held,)))
+        more = replace(
+            first, corrections=Corrections(traffic=kind, doubt=first.request.step_doubt, kept=(cut,), held=(held,))
+        )
         assert 1.0 + headroom(more).share == pytest.approx(1.1 * (1.0 + headroom(first).share))
 
     def test_a_fleet_that_held_in_simulation_carries_its_own_demand(self) -> None:
@@ -151,7 +153,7 @@ class TestHeadroom:
             configuration=pool_name(option),
             share=0.5,
         )
-        learned = Corrections(traffic=traffic_kind(first.request.workload), kept=(cut,))
+        learned = Corrections(traffic=traffic_kind(first.request.workload), doubt=first.request.step_doubt, kept=(cut,))
         assert headroom(first, corrections=learned).share < 0.0
         held = replace(first, simulated=True, corrections=learned, slow_targets=first.targets)
         assert headroom(held).share == 0.0

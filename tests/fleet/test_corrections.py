@@ -9,8 +9,8 @@ import pytest
 
 import planner
 from planner.fleet import Corrections, Plan, PlanRequest, pool_name
-from planner.fleet.corrections import ExpectedShare, KeptShare, traffic_kind
-from planner.serving import Role
+from planner.fleet.corrections import ExpectedShare, KeptShare, SureShare, traffic_kind
+from planner.serving import MeasuredSteps, Role
 from tests.builders import HARDWARE
 
 pytestmark = pytest.mark.usefixtures("unjudged")
@@ -87,7 +87,9 @@ def test_a_configuration_that_held_where_the_choice_of_theory_missed_is_offered(
     shares = {name: 0.5, other: 1.0}
     kept = tuple(KeptShare(**same, configuration=each, share=share) for each, share in shares.items())
     expected = (ExpectedShare(service=first.service, role=Role.MIXED, share=0.5),)
-    taught = Corrections(traffic=traffic_kind(asked.workload), kept=kept, expected=expected, held=())
+    taught = Corrections(
+        traffic=traffic_kind(asked.workload), doubt=asked.step_doubt, kept=kept, expected=expected, held=()
+    )
     again = planner.plan(asked, HARDWARE, simulate=False, alternatives=False, corrections=taught)
     assert [pool_name(one.option.pools[0]) for one in again.deployments] == [other]
     assert again.cost is not None and cost is not None and again.cost.usd_per_hour == pytest.approx(cost.usd_per_hour)
@@ -101,13 +103,26 @@ def test_they_hold_for_the_same_traffic_at_other_prices() -> None:
     assert dearer.cost.usd_per_hour == pytest.approx(2.0 * plan.cost.usd_per_hour)
 
 
+def test_what_confidence_taught_is_for_that_confidence_and_those_step_times() -> None:
+    """A family that would be too slow in too many worlds is not when it was measured, or when less is asked."""
+    asked = request(LARGER)
+    sure = (SureShare(service="llama", family="mixed l40s TP1", share=0.8),)
+    kind = traffic_kind(asked.workload)
+    taught = Corrections(traffic=kind, doubt=asked.step_doubt, sure=sure, together=0.9)
+    assert taught.of(asked.workload, asked.step_doubt) == taught
+    measured = {"l40s": MeasuredSteps.exactly(0.0)}
+    for other in ({"confidence": 0.99}, {"measured": measured}):
+        left = taught.of(asked.workload, asked.step_doubt.model_copy(update=other))
+        assert (left.sure, left.together) == ((), 1.0)
+
+
 def test_they_say_nothing_of_traffic_that_comes_otherwise() -> None:
     """How a recording bunches says nothing of arrivals that do not."""
     plan = simulated(True)
     steady = request({"rate_per_s": 10.0, "lengths": "azure-2023-conv", "drift": "none"})
     assert plan.corrections is not None
     assert traffic_kind(steady.workload) != plan.corrections.traffic
-    assert not plan.corrections.of(steady.workload).kept
+    assert not plan.corrections.of(steady.workload, steady.step_doubt).kept
     taught, alone = by_theory(steady, plan), by_theory(steady, None)
     assert taught.cost is not None and alone.cost is not None
     assert taught.cost.usd_per_hour == alone.cost.usd_per_hour
