@@ -95,7 +95,7 @@ def plan(
     with threadpool_limits(limits=1, user_api="blas"):  # many small systems: threads cost more than they give
         found, search = _plan(request, hardware, progress or (lambda _: None), simulate, alternatives, known)
     if request is not asked:
-        found = replace(found, assumptions=(*population_notes(asked, request), *found.assumptions))
+        found = replace(found, assumptions=(*population_notes(asked, found), *found.assumptions))
     if program is not None:
         site = 0 if found.allocation is None else found.allocation.program
         program(search.problem(search.columns.all, program=site))

@@ -11,7 +11,6 @@ import yaml
 
 from hardware_db import HardwareDb, load_hardware
 from planner.core import InputError, Metric, UnknownNameError
-from planner.fleet import PlanRequest
 from planner.llm import load_llm
 from planner.scenario.catalogue import slo_presets
 from planner.scenario.read import build_request, scenario_of_text, usual_skus
@@ -88,21 +87,23 @@ def quickstart_text(answers: Answers, name: str, folder: Path = Path()) -> str:
     """
     text = _text(answers, name)
     request = build_request(scenario_of_text(text), folder)
-    if not any(form.fullmatch(answers["traffic"].strip()) for form in (_AT_ONCE, _TOKENS)):
+    if not _TOKENS.fullmatch(answers["traffic"].strip()):
         return text
     lengths = request.workload.lengths
-    return _text(answers, name, _answer_s(request), lengths.mean_input + lengths.mean_output)
+    return _text(answers, name, lengths.mean_input + lengths.mean_output)
 
 
-def _text(answers: Answers, name: str, answer_s: float = 1.0, request_tokens: float = 1.0) -> str:
+def _text(answers: Answers, name: str, request_tokens: float = 1.0) -> str:
     traffic = answers["traffic"].strip()
-    by_day = any(form.fullmatch(traffic) for form in (_BY_DAY, _USERS, _TOKENS)) and not _AT_ONCE.fullmatch(traffic)
+    waiting = _AT_ONCE.fullmatch(traffic)
+    by_day = not waiting and any(form.fullmatch(traffic) for form in (_BY_DAY, _USERS, _TOKENS))
+    lengths = [line for line in _lengths(answers["lengths"]) if not (waiting and line.startswith("scv"))]
     lines = (
         "# Written by `planner quickstart`. To plan it: planner plan FILE. Every field: planner schema.",
         f"name: {_yaml(name)}",
         f"llm: {_yaml(answers['llm'])} # in the formats it is published in; precision: narrower offers fewer bits too",
         "workload:",
-        *(f"  {line}" for line in (*_traffic(traffic, answer_s, request_tokens), *_lengths(answers["lengths"]))),
+        *(f"  {line}" for line in (*_traffic(traffic, request_tokens), *lengths)),
         "slo: # all of these have to hold at once",
         *(f"  - {target}" for target in _targets(answers["targets"])),
         "# confidence: 0.9 # probability with which they hold, uncertain as step times are",
@@ -152,19 +153,12 @@ _DAYS = {"day": 1.0, "hour": 1.0 / 24.0, "month": 30.0}
 """Days of what tokens are counted by."""
 
 
-def _answer_s(request: PlanRequest) -> float:
-    """Time of a mean request whose first token and tokens take as long as the targets allow [s]."""
-    allowed_s = {target.metric: target.threshold_s for target in request.slo.targets}
-    tokens = request.workload.lengths.mean_output - 1.0
-    return allowed_s.get(Metric.TTFT, 0.0) + tokens * allowed_s.get(Metric.TPOT, 0.0)
-
-
-def _traffic(answer: str, answer_s: float = 1.0, request_tokens: float = 1.0) -> tuple[str, ...]:
-    """The lines that say how much comes; of those who wait at once, for an answer that takes `answer_s`."""
+def _traffic(answer: str, request_tokens: float = 1.0) -> tuple[str, ...]:
+    """The lines that say how much comes, for requests of so many tokens."""
     answer, fix = answer.strip(), "write e.g. 20, 1500000/day, 50000 users or 120 waiting at once"
     if waiting := _AT_ONCE.fullmatch(answer):
-        rate_per_s = _number("traffic", waiting[1], fix) / answer_s
-        return (f"rate_per_s: {rate_per_s:.4g} # {waiting[1]} waiting, each as long as targets allow (Little's law)",)
+        users = _number("traffic", waiting[1], fix)
+        return (f"concurrency: {users:.0f} # each asks again once answered; think_time_s: 30 lets them read first",)
     if tokens := _TOKENS.fullmatch(answer):
         count = _number("traffic", tokens[1], fix) * _COUNTS[(tokens[2] or "").lower()] / _DAYS[tokens[3].lower()]
         return (f"requests_per_day: {count / request_tokens:.6g} # {answer}, {request_tokens:,.0f} in and out of each",)
