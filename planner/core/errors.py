@@ -69,6 +69,8 @@ def shorten(value: object) -> str:
     return text if len(text) <= _VALUE_WIDTH else text[: _VALUE_WIDTH - 4] + "..." + text[-1]
 
 
+_OTHERS_NAMED = 3
+"""Fields that an error names besides its own."""
 MISSING_FIELD = "required field is missing"
 """Bound of errors about fields that a record must have."""
 
@@ -77,7 +79,7 @@ def from_validation_error(error: ValidationError, prefix: str = "") -> InputErro
     """The first complaint of a pydantic `ValidationError` as one instructive `InputError`.
 
     An unknown field goes first: misspelled, it is why another is missing. `prefix` names the record (``"scenario"``);
-    further complaints are counted in the fix.
+    the fix names the fields of the next ones.
     """
     details = [d for d in error.errors(include_url=False) if d["type"] != "too_short"] or error.errors(
         include_url=False
@@ -85,7 +87,8 @@ def from_validation_error(error: ValidationError, prefix: str = "") -> InputErro
     first = next((detail for detail in details if detail["type"] == "extra_forbidden"), details[0])
     field = _dotted(prefix, first["loc"])
     kind, context = first["type"], first.get("ctx", {})
-    rest = f" ({len(details) - 1} more after this one)" if len(details) > 1 else ""
+    others = dict.fromkeys(_dotted(prefix, detail["loc"]) for detail in details if detail is not first)
+    rest = f" (after this one: {', '.join(list(others)[:_OTHERS_NAMED])})" if others else ""
     nested = context.get("error")
     if isinstance(nested, PlannerError):
         return _with_place(nested, prefix, first["loc"], rest)

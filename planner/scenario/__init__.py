@@ -21,7 +21,6 @@ from planner.scenario import (
     user_hardware,
 )
 from planner.scenario.arrivals import workload_arrivals
-from planner.scenario.catalogue import SloPreset, slo_presets
 from planner.scenario.files import MAX_SCENARIO_BYTES, list_scenarios, parse_fields, scenario_content
 from planner.scenario.input_fixes import fixes_for_error
 from planner.scenario.llm_catalogue import formats_with
@@ -60,6 +59,6 @@ from planner.scenario.side_by_side import (
 from planner.scenario.snippets import measured_changes
 from planner.scenario.sweep_result import Sweep, SweepPoint
 from planner.scenario.sweeps import sweep
-from planner.scenario.types import NARROWER, Scenario, ScenarioPrices
+from planner.scenario.types import NARROWER, Scenario, ScenarioPrices, SloPreset, slo_presets
 from planner.scenario.url import Content, differences, first_name, full_content, value_at
 from planner.scenario.user_hardware import QUANTITIES, SkuQuantity, peak_quantities, shown_value

@@ -7,11 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import groupby
 from typing import Any
-
-from pydantic import Field
 
 from hardware_db import (
     STALE_PRICE_DAYS,
@@ -23,11 +19,10 @@ from hardware_db import (
     stale_days,
     usual_price,
 )
-from planner.core import Frozen, Table, money, preset_rows, significant, with_unit
+from planner.core import Table, money, significant, with_unit
 from planner.scenario.files import list_scenarios
 from planner.scenario.read import read_scenario
 from planner.supply import PricePolicy
-from planner.workload import LatencyTarget
 
 _PEAKS = ("bf16", "fp8")
 """Compute formats that get a column."""
@@ -173,44 +168,3 @@ def scenario_table() -> Table:
 def scenario_list() -> list[dict[str, Any]]:
     """Every packaged scenario with all its fields as plain data."""
     return [{**read_scenario(name)[0].model_dump(mode="json"), "name": name} for name in list_scenarios()]
-
-
-# --- targets by use -------------------------------------------------------------------------------------------------
-
-
-class SloPreset(Frozen):
-    """Targets that somebody published for a use.
-
-    A threshold of the table is in seconds; the source names the benchmark or paper and its workload.
-    """
-
-    name: str = Field(description="e.g. chat")
-    title: str = Field(description="for people")
-    targets: tuple[LatencyTarget, ...] = Field(min_length=1)
-    source: str = Field(min_length=8)
-    source_url: str = Field(min_length=8)
-
-
-@cache
-def slo_presets() -> tuple[SloPreset, ...]:
-    """Every preset, in the order of the table.
-
-    >>> slo_presets()[0].name, [f"{target.name}: {target.threshold_s:g} s" for target in slo_presets()[0].targets]
-    ('chat', ['p99 TTFT: 0.45 s', 'p99 TPOT: 0.04 s'])
-    """
-    presets = []
-    for name, group in groupby(preset_rows("slos.csv"), key=lambda row: row["name"]):
-        rows = list(group)
-        presets.append(
-            SloPreset(
-                name=name,
-                title=rows[0]["title"],
-                targets=tuple(
-                    LatencyTarget.model_validate({key: row[key] for key in ("metric", "percentile", "threshold_s")})
-                    for row in rows
-                ),
-                source=rows[0]["source"],
-                source_url=rows[0]["source_url"],
-            )
-        )
-    return tuple(presets)

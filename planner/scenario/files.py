@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import yaml
 
 from planner.core import InputError, UnknownNameError, preset
+from planner.scenario.types import in_seconds
 
 MAX_SCENARIO_BYTES = 1_000_000
 """Largest scenario that is read."""
@@ -48,7 +48,6 @@ def check_depth(content: object) -> None:
 
 _OTHER_WORDS = {"model": "llm", "costs": "prices", "slos": "slo"}
 """What people call a field of a scenario."""
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s)")
 
 
 def in_own_words(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,13 +56,10 @@ def in_own_words(content: Mapping[str, Any]) -> dict[str, Any]:
     >>> in_own_words({"model": "qwen3-32b"})
     {'llm': 'qwen3-32b'}
     """
-    return {_OTHER_WORDS[key] if _OTHER_WORDS.get(key, key) not in content else key: content[key] for key in content}
-
-
-def _in_seconds(key: str, value: object) -> object:
-    """Seconds, where a field of seconds is given as ``500ms`` or ``2 s``; any other value as it is."""
-    time = _TIME.fullmatch(value.strip()) if isinstance(value, str) and key.endswith("_s") else None
-    return value if time is None else float(time[1]) / (1e3 if time[2] == "ms" else 1.0)
+    own = {_OTHER_WORDS[key] if _OTHER_WORDS.get(key, key) not in content else key: content[key] for key in content}
+    if isinstance(services := own.get("services"), list):
+        own["services"] = [in_own_words(one) if isinstance(one, Mapping) else one for one in services]
+    return own
 
 
 def with_overrides(content: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
@@ -89,7 +85,7 @@ def with_overrides(content: Mapping[str, Any], assignments: Sequence[str]) -> di
             if isinstance(place, dict):
                 place.setdefault(name, {})
             place = place[_key_in(place, name, ".".join(holders[:depth]))]
-        place[_key_in(place, last, ".".join(holders))] = _in_seconds(last, _parse_yaml(text, key))
+        place[_key_in(place, last, ".".join(holders))] = in_seconds(last, _parse_yaml(text, key))
     return changed
 
 

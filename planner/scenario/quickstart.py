@@ -12,8 +12,8 @@ import yaml
 from hardware_db import HardwareDb, load_hardware
 from planner.core import InputError, Metric, UnknownNameError
 from planner.llm import load_llm
-from planner.scenario.catalogue import slo_presets
 from planner.scenario.read import build_request, scenario_of_text, usual_skus
+from planner.scenario.types import slo_presets
 from planner.supply import typed_sku
 from planner.traffic import list_recordings, load_lengths
 

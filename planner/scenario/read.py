@@ -141,18 +141,37 @@ def _validate(content: dict[str, Any]) -> Scenario:
         raise InputError("scenario", name, bound, "correct the name, or put it in quotes") from None
 
 
-def _with_sku_ids(content: dict[str, Any]) -> dict[str, Any]:
-    """With GPUs to search under their ids, however people call them (``H100-80GB-HBM3``, ``h100``).
+_SKU_FIELDS = {
+    "search": ("skus",),
+    "prices": ("usd_per_gpu_hour", "owned"),
+    "limits": ("gpus", "pinned", "forbidden", "existing"),
+}
+"""Lists of GPUs, and fields by GPU."""
 
-    Where none are named they are all that have a price and measured step times.
+
+def _with_sku_ids(content: dict[str, Any]) -> dict[str, Any]:
+    """With GPUs under their ids, however people call them (``H100-80GB-HBM3``, ``h100``).
+
+    Those to search are, where none are named, all that have a price and measured step times.
     """
-    search, own = content.get("search", {}), content.get("own_hardware")
-    if not isinstance(search, Mapping) or not isinstance(search.get("skus", []), list) or own:
+    if content.get("own_hardware"):
         return content
-    names = search["skus"] if "skus" in search else usual_skus()
     skus = load_hardware().skus
-    ids = [typed_sku(name, skus) if isinstance(name, str) else name for name in names]
-    return {**content, "search": {**search, "skus": ids}}
+
+    def with_ids(value: object) -> object:
+        if isinstance(value, Mapping):
+            return {typed_sku(name, skus) if isinstance(name, str) else name: inner for name, inner in value.items()}
+        if isinstance(value, list | tuple):
+            return [typed_sku(name, skus) if isinstance(name, str) else name for name in value]
+        return value
+
+    changed = {"search": {}, **content}
+    for place, fields in _SKU_FIELDS.items():
+        if isinstance(holder := changed.get(place), Mapping):
+            changed[place] = {**holder, **{name: with_ids(holder[name]) for name in fields if name in holder}}
+    if isinstance(changed["search"], Mapping):
+        changed["search"] = {"skus": usual_skus(), **changed["search"]}
+    return changed
 
 
 def usual_skus() -> list[str]:
@@ -354,7 +373,7 @@ def _service(
 def _other_service(item: ScenarioService, index: int, folder: Path | None) -> Service:
     with naming_field(f"services[{index}]"):
         llm = _llm(item.llm, folder)
-        return _service(item, item.name, llm, _workload(item.workload, folder, llm), item.slo)
+        return _service(item, item.name or llm.id, llm, _workload(item.workload, folder, llm), item.slo)
 
 
 def _profile(profile: str | DemandProfile | TraceProfile | None, folder: Path | None) -> DemandProfile | None:

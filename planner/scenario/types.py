@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
+from itertools import groupby
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
 from hardware_db import OwnHardware
-from planner.core import SCENARIO, Frozen, InputError
+from planner.core import SCENARIO, Frozen, InputError, UnknownNameError, preset_rows
 from planner.llm import Precision
 from planner.optimizer import Objective
 from planner.search import SearchSpace
@@ -248,6 +250,76 @@ Scv = Annotated[float | str, BeforeValidator(_number_or_name)]
 Llm = Annotated[str | dict[str, Any], BeforeValidator(_name_or_config)]
 
 
+# --- targets by use -------------------------------------------------------------------------------------------------
+
+
+class SloPreset(Frozen):
+    """Targets that somebody published for a use.
+
+    A threshold of the table is in seconds; the source names the benchmark or paper and its workload.
+    """
+
+    name: str = Field(description="e.g. chat")
+    title: str = Field(description="for people")
+    targets: tuple[LatencyTarget, ...] = Field(min_length=1)
+    source: str = Field(min_length=8)
+    source_url: str = Field(min_length=8)
+
+
+@cache
+def slo_presets() -> tuple[SloPreset, ...]:
+    """Every preset, in the order of the table.
+
+    >>> slo_presets()[0].name, [f"{target.name}: {target.threshold_s:g} s" for target in slo_presets()[0].targets]
+    ('chat', ['p99 TTFT: 0.45 s', 'p99 TPOT: 0.04 s'])
+    """
+    presets = []
+    for name, group in groupby(preset_rows("slos.csv"), key=lambda row: row["name"]):
+        rows = list(group)
+        presets.append(
+            SloPreset(
+                name=name,
+                title=rows[0]["title"],
+                targets=tuple(
+                    LatencyTarget.model_validate({key: row[key] for key in ("metric", "percentile", "threshold_s")})
+                    for row in rows
+                ),
+                source=rows[0]["source"],
+                source_url=rows[0]["source_url"],
+            )
+        )
+    return tuple(presets)
+
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s)")
+
+
+def in_seconds(key: str, value: object) -> object:
+    """Seconds, where a field of seconds is given as ``500ms`` or ``2 s``; any other value as it is."""
+    time = _TIME.fullmatch(value.strip()) if isinstance(value, str) and key.endswith("_s") else None
+    return value if time is None else float(time[1]) / (1e3 if time[2] == "ms" else 1.0)
+
+
+def _targets_of(value: object) -> object:
+    """Targets by the name of a use, or one by one with thresholds in seconds or in words."""
+    if isinstance(value, str):
+        named = {preset.name: preset.targets for preset in slo_presets()}
+        if value not in named:
+            raise UnknownNameError("slo", value, named)
+        return named[value]
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple(
+        {key: in_seconds(key, field) for key, field in one.items()} if isinstance(one, Mapping) else one
+        for one in value
+    )
+
+
+Targets = Annotated[tuple[LatencyTarget, ...], BeforeValidator(_targets_of)]
+"""Latency targets as a person writes them: the name of a use in ``slos.csv``, or a list."""
+TARGETS = "latency targets, or a use (chat, code, rag ...); []: the work may wait, only its mean rate has to be done"
+
+
 class ScenarioClass(Frozen):
     """One kind of request in a mix."""
 
@@ -256,7 +328,7 @@ class ScenarioClass(Frozen):
     lengths: Lengths
     priority: int = Field(default=0, ge=-1000, le=1000, description="lower is served first, where the order heeds it")
     weight: float = Field(default=1.0, gt=0, le=1e6, description="share of the service under fair-share order")
-    slo: tuple[LatencyTarget, ...] = Field(default=(), description="targets of this class alone")
+    slo: Targets = Field(default=(), description="targets of this class alone")
     prefixes: SharedPrefixes | None = Field(default=None, description="what its prompts have in common")
     images: ScenarioImages | None = Field(default=None, description="images its requests bring beside their text")
 
@@ -329,18 +401,15 @@ class ScenarioWorkload(Frozen):
     answer_s: float = Field(default=0.0, ge=0, description="mean time of an answer, for concurrent_sessions [s]")
 
 
-TARGETS = "latency targets; []: the work may wait, and only its mean rate has to be done"
-
-
 class ScenarioService(Frozen):
     """Another model in the same fleet, with its own traffic and targets."""
 
-    name: str = Field(min_length=1, max_length=200)
+    name: str = Field(default="", max_length=200, description="default: that of the model")
     llm: Llm = Field(description="preset id, path of a config.json, or its content")
     precision: FormatChoice = None
     max_request_tokens: RequestTokens = None
     workload: ScenarioWorkload
-    slo: tuple[LatencyTarget, ...] = Field(description=TARGETS)
+    slo: Targets = Field(description=TARGETS)
 
 
 class ScenarioCascade(Frozen):
@@ -349,7 +418,7 @@ class ScenarioCascade(Frozen):
     llm: Llm = Field(description="the small model")
     precision: FormatChoice = None
     max_request_tokens: RequestTokens = None
-    slo: tuple[LatencyTarget, ...] = Field(default=(), description="of the small model; default: those of the scenario")
+    slo: Targets = Field(default=(), description="of the small model; default: those of the scenario")
     points: tuple[CascadePoint, ...] = Field(min_length=1, description="share escalated and quality, as measured")
     least_quality: float
     routed: bool = Field(default=False, description="a router decides beforehand; false: the small model tries first")
@@ -431,7 +500,7 @@ class Scenario(Frozen):
     precision: FormatChoice = None
     max_request_tokens: RequestTokens = None
     workload: ScenarioWorkload
-    slo: tuple[LatencyTarget, ...] = Field(description=TARGETS)
+    slo: Targets = Field(description=TARGETS)
     search: SearchSpace = Field(
         description="what is looked at; without skus: all that have a price and measured step times",
     )

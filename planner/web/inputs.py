@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import partial
 from itertools import count
 from typing import Any
@@ -181,7 +182,7 @@ def model_choice() -> None:
     place = st.session_state[session.MODEL] = session.shown_model()
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         if services:
-            names = [_uploaded_name(session.content()["llm"]), *(service["name"] for service in services)]
+            names = [_uploaded_name(session.content()["llm"]), *(_service_name(service) for service in services)]
             st.segmented_control(
                 "Model shown", range(len(names)), format_func=names.__getitem__, key=session.MODEL, required=True
             )
@@ -202,11 +203,16 @@ def _add_model() -> None:
     st.session_state[session.MODEL] = len(services) + 1
 
 
+def _service_name(service: Mapping[str, Any]) -> str:
+    """As it is called, or as its model."""
+    return service.get("name") or _uploaded_name(service["llm"])
+
+
 def _free_name(name: str) -> str:
     """A name that no other model has."""
     place, services = session.shown_model(), session.content().get("services") or []
-    taken = {_uploaded_name(session.content()["llm"]), *(one["name"] for one in services[: place - 1] if place)}
-    taken |= {one["name"] for one in services[place:]}
+    taken = {_uploaded_name(session.content()["llm"]), *(_service_name(one) for one in services[: place - 1] if place)}
+    taken |= {_service_name(one) for one in services[place:]}
     return next(free for number in count(1) if (free := f"{name} {number}" if number > 1 else name) not in taken)
 
 

@@ -41,8 +41,8 @@ def test_a_nested_complaint_is_one_line_with_its_path(data: dict[str, object], l
     assert "\n" not in str(caught.value)
 
 
-def test_further_complaints_are_counted() -> None:
-    with pytest.raises(InputError, match=r"\(1 more after this one\)"):
+def test_further_complaints_are_named() -> None:
+    with pytest.raises(InputError, match=r"\(after this one: count\)"):
         Inner(rate=-1, count=0)
 
 

@@ -9,8 +9,7 @@ import yaml
 
 from planner.core import InputError, Metric
 from planner.fleet import PlanRequest
-from planner.scenario import load_request, load_scenario, scenario_of_text
-from planner.scenario.catalogue import slo_presets
+from planner.scenario import load_request, load_scenario, scenario_of_text, slo_presets
 from planner.scenario.quickstart import QUESTIONS, REQUESTS_PER_USER_PER_DAY, check_answer, quickstart_text
 from planner.traffic import load_profile
 from planner.workload import RecordedArrivals

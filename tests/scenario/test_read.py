@@ -25,6 +25,7 @@ from planner.scenario import (
     read_scenario,
     scenario_of_text,
     scenario_text,
+    slo_presets,
 )
 from planner.workload import ArrivalProcess, ClosedLoop, RecordedArrivals, SharedPrefixes
 
@@ -329,3 +330,29 @@ def test_times_and_fields_are_understood_as_people_write_them() -> None:
     changed = load_scenario("chat-llama-70b", ["slo.0.threshold_s=500ms", "model=qwen3-32b", "costs.provider=Lambda"])
     assert changed.slo.targets[0].threshold_s == 0.5
     assert (changed.llm.id, changed.prices.provider) == ("qwen3-32b", "Lambda")
+
+
+def test_a_fleet_of_two_models_is_understood_as_people_write_it() -> None:
+    """GPUs by their chip wherever they are named, targets by their use or with units, models without a name."""
+    second = {
+        "model": "phi-4",
+        "workload": {"rate_per_s": 1, "lengths": {"input_tokens": 500, "output_tokens": 50}},
+        "slo": [{"metric": "tpot", "percentile": 0.9, "threshold_s": "50ms"}],
+    }
+    content = {
+        "model": "qwen3-32b",
+        "workload": {"rate_per_s": 1, "lengths": {"input_tokens": 500, "output_tokens": 50}},
+        "slo": "chat",
+        "services": [second],
+        "search": {"skus": ["h100", "B200"]},
+        "prices": {"owned": {"h100": {"count": 32, "capex_usd_per_gpu": 30_000}}, "usd_per_gpu_hour": {"b200": 5}},
+        "limits": {"gpus": {"b200": 8}, "forbidden": ["l4"]},
+    }
+    found = load_scenario(content)
+    (chat,) = (one for one in slo_presets() if one.name == "chat")
+    assert found.slo.targets == chat.targets
+    assert [(one.name, one.slo.targets[0].threshold_s) for one in found.services] == [("phi-4", 0.05)]
+    assert (list(found.search.skus), list(found.prices.owned)) == (["h100-sxm", "b200-sxm"], ["h100-sxm"])
+    assert (dict(found.prices.usd_per_gpu_hour), dict(found.limits.gpus)) == ({"b200-sxm": 5.0}, {"b200-sxm": 8})
+    with pytest.raises(InputError, match=r"slo.*'chatty': unknown name"):
+        load_scenario({**content, "slo": "chatty"})
