@@ -4,7 +4,7 @@ Marginal values and what would help (`explain`), sensitivity (`sensitivity`), wh
 worth to measure (`uncertain_steps`), what a change brings (`what_if`), when a hosted API is cheaper
 (`api_break_even`), other purchase options (`purchase_alternatives`), and the answer in a sentence and four numbers
 (`headline`). The fleet under an autoscaler, beside its schedule (`simulate_autoscaler`), and until when it holds as
-demand grows (`fleet_growth`).
+demand grows (`fleet_growth`) and what it costs month by month beside APIs (`cost_year`).
 
 And the serving systems of the literature side by side on the same GPUs and traffic (`compare`): `systems` names them
 with who described them, and turns a deployment into what each would run. Nothing else in the product
@@ -19,6 +19,7 @@ from planner.analysis.api_prices import (
     mean_sustained_per_s,
 )
 from planner.analysis.autoscaling import Autoscaler, AutoscalingDay, PlayedFleet, simulate_autoscaler
+from planner.analysis.cost_year import CostPath, CostYear, MonthAhead, cost_year, turn
 from planner.analysis.fleet_capacity import (
     FleetGrowth,
     FleetHorizon,

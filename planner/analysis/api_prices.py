@@ -120,13 +120,18 @@ def mean_sustained_per_s(plan: Plan) -> float:
 
 def api_names(break_evens: Sequence[ApiBreakEven]) -> list[str]:
     """Providers, told apart by what they call the model where one is there twice."""
-    providers = [api.price.provider for api in break_evens]
-    return [
-        api.price.provider
-        if providers.count(api.price.provider) == 1
-        else f"{api.price.provider} {api.price.served_as}"
-        for api in break_evens
-    ]
+    return price_names([api.price for api in break_evens])
+
+
+def price_names(prices: Sequence[ApiPrice]) -> list[str]:
+    """The same of prices.
+
+    >>> from datetime import date
+    >>> price_names([own_price("llama-3.3-70b", "0.59/0.79", date(2026, 11, 22))])
+    ['own price']
+    """
+    providers = [price.provider for price in prices]
+    return [one.provider if providers.count(one.provider) == 1 else f"{one.provider} {one.served_as}" for one in prices]
 
 
 def _break_even(plan: Plan, cost: CostBreakdown, price: ApiPrice, costs: _FleetCosts | None) -> ApiBreakEven:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 
+from planner.analysis.cost_year import CostYear
 from planner.analysis.headline import fleet_words
 from planner.analysis.replanner import CHANGE_TOLERANCE, Replanner
 from planner.analysis.types import Headroom, KeptFleet
@@ -287,6 +288,7 @@ class FleetGrowth:
         horizons: until when, by percentile.
         purchases: next fleets, in order of time, at `purchase_percentile`.
         purchase_percentile: of the demand that is bought for.
+        costs: month by month beside hosted APIs; None: not asked.
     """
 
     forecast: Forecast
@@ -294,6 +296,7 @@ class FleetGrowth:
     horizons: tuple[FleetHorizon, ...]
     purchases: tuple[NextFleet, ...] = ()
     purchase_percentile: float = 0.5
+    costs: CostYear | None = None
 
     @property
     def words(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import altair as alt
 
-from planner.analysis import ApiBreakEven, PurchaseOffer, api_names, mean_served_per_s, mean_sustained_per_s
+from planner.analysis import ApiBreakEven, CostYear, PurchaseOffer, api_names, mean_served_per_s, mean_sustained_per_s
 from planner.charts.marks import (
     BLUE,
     GREEN,
@@ -311,6 +311,31 @@ def api_cost_chart(plan: Plan, apis: Sequence[ApiBreakEven]) -> alt.LayerChart:
     subtitle = "Diamond: break-even. Vertical line: planned rate. Grey: beyond the fleet."
     title = titled("Self-hosting against hosted APIs", subtitle)
     return layered(layers, title, 420, "Cost of self-hosting and of hosted APIs against demand")
+
+
+def cost_year_rows(costs: CostYear) -> list[Row]:
+    """Cumulated cost after each month of each way to serve the year.
+
+    Returns rows with option (name of the path), month (from 1; 0 is the start), cumulated_usd and usd_in_month [USD].
+    """
+    return [
+        {"option": path.name, "month": month, "cumulated_usd": total, "usd_in_month": usd}
+        for path in costs.paths
+        for month, (total, usd) in enumerate(zip((0.0, *path.cumulated_usd), (0.0, *path.usd), strict=True))
+    ]
+
+
+def cost_year_chart(costs: CostYear) -> alt.LayerChart:
+    """Cumulated cost over the months, a line for each way to serve them; where two cross, one has paid back."""
+    rows = cost_year_rows(costs)
+    own, others = costs.paths[0].name, [path.name for path in costs.paths[1:]]
+    styles = {own: (BLUE, [1, 0])} | dict(zip(others, cycle(API_LINE_STYLES), strict=False))
+    x = axis(alt.X, "month", "Months from now", [0.0, float(len(costs.months))], tickCount=6)
+    y = axis(alt.Y, "cumulated_usd", "USD since the start", format="~s", tickCount=6)
+    look = series("option", styles, stroke_legend(list(styles), symbolStrokeWidth=2.5))
+    shown = tooltip("option", "month", "cumulated_usd", "usd_in_month")
+    title = titled("What has been paid after each month?", "Where two lines cross, the cheaper one has paid back.")
+    return layered([lines(rows, shown, x=x, y=y, **look)], title, 380, "Cumulated cost, own against API")
 
 
 # --- plans side by side -----------------------------------------------------------------------------------------------

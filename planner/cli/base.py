@@ -28,6 +28,7 @@ from planner.core import InputError, PlannerError, UnknownNameError, json_text, 
 
 if TYPE_CHECKING:
     from hardware_db import HardwareDb
+    from planner.analysis import ApiPrice
     from planner.core import Report
     from planner.fleet import Plan, PlanRequest, Progress
 
@@ -205,11 +206,11 @@ class CommonOptions:
         named = hardware_for(request.search.engine, self.calibrations, self.engine_costs)
         return planning.hardware_for(request, named)
 
-    def record(self, subject: str, say: Progress) -> tuple[Plan, list[str]]:
+    def record(self, subject: str, say: Progress, *, as_written: bool = False) -> tuple[Plan, list[str]]:
         """The plan that a command is about, simulated, and what is to be said of it.
 
         Of a plan document it is the plan in it, as long as nothing is set otherwise and today's data come to the same
-        cost; where they do not, the plan that they come to.
+        cost; where they do not, the plan that they come to. `as_written` asks for the plan in it without that check.
         """
         from planner.fleet import planning
         from planner.scenario import load_plan, plan_document_at
@@ -221,6 +222,8 @@ class CommonOptions:
         if document is None or document.get("corrections") is None or document.get("cost") is None:
             return planning.plan(request, hardware, say, alternatives=False), []
         written = load_plan(subject, hardware)
+        if as_written:
+            return written, []
         known = written.corrections
         again = planning.plan(request, hardware, say, simulate=False, alternatives=False, corrections=known)
         costs = [math.inf if one.cost is None else one.cost.usd_per_hour for one in (written, again)]
@@ -391,3 +394,12 @@ def require_fleet(plan: Plan) -> None:
     if not plan.feasible:
         show(Report(headline(plan), lists={"Why, and what would help": more_reasons(plan)}))
         raise typer.Exit(INFEASIBLE)
+
+
+def api_prices(request: PlanRequest, text: str | None) -> tuple[ApiPrice, ...]:
+    """Those of --api-price; where it is not given, those listed for the model. Raises InputError."""
+    from planner.analysis import api_prices_of, own_price
+
+    if text is None:
+        return api_prices_of(request.llm.id)
+    return (own_price(request.llm.id, text, request.prices.day),)

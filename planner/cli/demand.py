@@ -12,7 +12,9 @@ import typer
 from planner.cli.base import (
     INFEASIBLE,
     CommonOptions,
+    PlanOrScenario,
     ScenarioName,
+    api_prices,
     require_fleet,
     takes,
 )
@@ -132,7 +134,7 @@ def _cold_start(request: PlanRequest, given_s: float | None) -> ColdStart:
 @takes(CommonOptions)
 def forecast(
     options: CommonOptions,
-    scenario: ScenarioName,
+    scenario: PlanOrScenario,
     growth: Annotated[
         float | None,
         typer.Option(help="Growth per month, e.g. 0.08, from today's date of the prices; else the scenario's."),
@@ -143,17 +145,24 @@ def forecast(
     purchases: Annotated[int, typer.Option(help="Fleets that follow, each planned anew.")] = 1,
     months: Annotated[int, typer.Option(help="For how long each of these has to hold at least.")] = 6,
     percentile: Annotated[float, typer.Option(help="Of the demand that is bought for.")] = 0.5,
+    api: Annotated[
+        bool, typer.Option("--api", help="Own against hosted APIs, month by month for a year; plans nothing again.")
+    ] = False,
+    api_price: Annotated[
+        str | None, typer.Option(metavar="IN/OUT", help="With --api: USD per million tokens; else those listed.")
+    ] = None,
 ) -> None:
     """Say until when a fleet holds as demand grows, and what has to be there then.
 
     \b
     planner forecast chat-llama-70b --growth 0.08 --uncertainty 0.03
+    planner forecast chat-llama-70b --growth 0.08 --api
     planner forecast my.yaml --purchases 3 --percentile 0.9
     planner forecast my.yaml --set 'forecast={history: daily.csv}'
 
     Exit code 3: no fleet.
     """
-    from planner.analysis import Replanner, fleet_growth, next_purchases
+    from planner.analysis import Replanner, cost_year, fleet_growth, next_purchases
     from planner.report import growth as growth_report
     from planner.report import records, terminal
     from planner.traffic import Forecast
@@ -165,14 +174,20 @@ def forecast(
     expected = request.forecast
     if growth is not None:
         expected = Forecast(start=request.prices.day, growth_per_month=growth, growth_uncertainty=uncertainty)
+    if expected is None and api:
+        expected = Forecast(start=request.prices.day)
     if expected is None:
         raise InputError("forecast", "(missing)", "the scenario says nothing of growth", "add --growth 0.08")
     with terminal.progress() as say:
-        found, _ = options.record(scenario, say)
+        found, _ = options.record(scenario, say, as_written=api)
         replanner = Replanner(hardware=options.hardware(request), progress=say, of=found)
         require_fleet(found)
         result = fleet_growth(found, expected, progress=say)
-        if purchases:
+        if api:
+            prices, hardware = api_prices(request, api_price), options.hardware(request)
+            costs = cost_year(found, expected, prices, hardware, result.headroom)
+            result = replace(result, costs=costs)
+        elif purchases:
             result = next_purchases(found, result, replanner, purchases, months, percentile)
     options.deliver(
         lambda: growth_report.report(result),

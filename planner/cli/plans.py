@@ -20,6 +20,7 @@ from planner.cli.base import (
     STOPPED,
     CommonOptions,
     PlanOrScenario,
+    api_prices,
     require_fleet,
     shown_text,
     takes,
@@ -28,9 +29,9 @@ from planner.cli.completion import complete_llm, complete_scenario, complete_set
 from planner.core import InputError, UnknownNameError, one_line, plain, write_texts
 
 if TYPE_CHECKING:
-    from planner.analysis import ApiPrice, PlanQuestion
+    from planner.analysis import PlanQuestion
     from planner.core import Report
-    from planner.fleet import Plan, PlanRequest
+    from planner.fleet import Plan
     from planner.launch import Target
     from planner.optimizer import FleetProblem, Objective
 
@@ -244,7 +245,7 @@ def explain(
     if max_solves < 1:
         raise InputError("--max-solves", max_solves, "must be >= 1", "allow a few hundred")
     _refuse_given(subject)
-    prices = _api_prices(options.request(subject), api_price)
+    prices = api_prices(options.request(subject), api_price)
     with terminal.progress() as say:
         record, notes = options.record(subject, say)
         hardware = options.hardware(record.request)
@@ -275,14 +276,6 @@ def _questions(text: str | None) -> tuple[PlanQuestion, ...] | None:
     if not names:
         raise InputError("--only", text, "names no question", f"name some of: {', '.join(by_name)}")
     return tuple(dict.fromkeys(by_name[name] for name in names))
-
-
-def _api_prices(request: PlanRequest, text: str | None) -> tuple[ApiPrice, ...]:
-    from planner.analysis import api_prices_of, own_price
-
-    if text is None:
-        return api_prices_of(request.llm.id)
-    return (own_price(request.llm.id, text, request.prices.day),)
 
 
 @takes(CommonOptions)

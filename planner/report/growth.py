@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
 
-from planner.analysis import FleetGrowth, NextFleet, fleet_growth
+from planner.analysis import CostPath, CostYear, FleetGrowth, MonthAhead, NextFleet, fleet_growth, turn
 from planner.core import Columns, Report, Table, change, money, percent, significant
 from planner.fleet import Plan
 
@@ -20,8 +21,9 @@ def tables(growth: FleetGrowth) -> tuple[Table, ...]:
     start = growth.forecast.start
     horizons = tuple((f"p{100 * one.percentile:g}", _day(one.until) or "ten years and more") for one in growth.horizons)
     found = (Table(f"Until when it holds, from {start.isoformat()}", ("demand", "last day"), horizons),)
+    costs = () if growth.costs is None else cost_tables(growth.costs)
     if not growth.purchases:
-        return found
+        return (*found, *costs)
     columns: Columns[NextFleet] = {
         "needed from": lambda one: one.needed_from.isoformat(),
         "planned for": lambda one: f"{significant(one.growth)} x",
@@ -31,7 +33,73 @@ def tables(growth: FleetGrowth) -> tuple[Table, ...]:
         "holds until": lambda one: _day(one.until) or "ten years and more",
     }
     title = f"What has to be there when, at p{100 * growth.purchase_percentile:g} of the demand"
-    return (*found, Table.of(title, growth.purchases, columns, "Planned anew, by theory."))
+    return (*found, Table.of(title, growth.purchases, columns, "Planned anew, by theory."), *costs)
+
+
+# --- own against API --------------------------------------------------------------------------------------------------
+
+
+def cost_headline(costs: CostYear) -> str:
+    """Which is cheapest over the year, and when the fleet turns to be cheaper than the cheapest API, in a sentence."""
+    own = costs.fleet
+    apis = [path for path in costs.paths if path.price is not None]
+    if not apis:
+        return f"The fleet as planned costs {own.cumulated_usd[-1]:,.0f} USD in {len(own.usd)} months."
+    best = min(apis, key=lambda path: path.cumulated_usd[-1])
+    return (
+        f"{len(own.usd)} months cost {own.cumulated_usd[-1]:,.0f} USD on the fleet as planned, "
+        f"{best.cumulated_usd[-1]:,.0f} USD at {best.name}, the cheapest API: by month "
+        f"{turn_words(own.usd, best.usd)}, cumulated {turn_words(own.cumulated_usd, best.cumulated_usd)}."
+    )
+
+
+def turn_words(own: Sequence[float], other: Sequence[float]) -> str:
+    """From which month on who is cheaper.
+
+    >>> turn_words([10, 10, 10], [4, 8, 12]), turn_words([3, 4], [1, 2])
+    ('the fleet is cheaper from month 3 on', 'the API is cheaper throughout')
+    """
+    wins, month = turn(own, other)
+    return f"the {'fleet' if wins else 'API'} is cheaper {'throughout' if month == 1 else f'from month {month} on'}"
+
+
+def cost_tables(costs: CostYear) -> tuple[Table, ...]:
+    """USD by month and cumulated, for each way to serve the year, and who is cheaper from when on."""
+    own, months = costs.fleet, list(enumerate(costs.months))
+
+    def usd(path: CostPath, cumulated: bool) -> Callable[[tuple[int, MonthAhead]], str]:
+        values = path.cumulated_usd if cumulated else path.usd
+        return lambda month: f"{values[month[0]]:,.0f}"
+
+    head: Columns[tuple[int, MonthAhead]] = {
+        "month": lambda month: str(month[0] + 1),
+        "from": lambda month: month[1].start.isoformat(),
+        "demand": lambda month: f"{month[1].demand:.2f} x",
+    }
+    gpus: Columns[tuple[int, MonthAhead]] = {
+        "GPUs": lambda month: ", ".join(f"{count} {sku}" for sku, count in month[1].gpus.items())
+    }
+    by_month = {**head, **gpus, **{path.name: usd(path, False) for path in costs.paths}}
+    cumulated = {"month": head["month"], **{path.name: usd(path, True) for path in costs.paths}}
+    apis = [path for path in costs.paths if path.price is not None]
+    turns: Columns[CostPath] = {
+        "API": lambda path: path.name,
+        "by month": lambda path: turn_words(own.usd, path.usd),
+        "cumulated": lambda path: turn_words(own.cumulated_usd, path.cumulated_usd),
+        "input tokens": lambda path: significant(path.price.usd_per_million_input_tokens) if path.price else "",
+        "cached tokens": lambda path: significant(path.price.usd_per_million_cached_tokens) if path.price else "",
+        "output tokens": lambda path: significant(path.price.usd_per_million_output_tokens) if path.price else "",
+        "read on": lambda path: path.price.read_on.isoformat() if path.price else "",
+    }
+    note = (
+        "Nothing is planned again: beyond the fleet's headroom replicas grow as demand does, by whole instances, for "
+        "the largest demand of the month; APIs are paid for its mean."
+    )
+    return (
+        *((Table.of("When does it turn?", apis, turns, "Prices in USD per million tokens."),) if apis else ()),
+        Table.of("USD by month", months, by_month, " ".join((note, *costs.notes))),
+        Table.of("USD cumulated", months, cumulated),
+    )
 
 
 def notes(growth: FleetGrowth) -> tuple[str, ...]:
@@ -53,7 +121,8 @@ def notes(growth: FleetGrowth) -> tuple[str, ...]:
 
 def report(growth: FleetGrowth, name: str = "") -> Report:
     """The growth of the fleet of a plan of that name."""
-    return Report(headline(growth), tables(growth), {"Forecast": notes(growth)}, f"Growth: {name}")
+    said = headline(growth) if growth.costs is None else f"{headline(growth)} {cost_headline(growth.costs)}"
+    return Report(said, tables(growth), {"Forecast": notes(growth)}, f"Growth: {name}")
 
 
 def with_horizon(report: Report, plan: Plan) -> Report:

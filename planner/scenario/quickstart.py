@@ -157,8 +157,8 @@ def _traffic(answer: str, request_tokens: float = 1.0) -> tuple[str, ...]:
     """The lines that say how much comes, for requests of so many tokens."""
     answer, fix = answer.strip(), "write e.g. 20, 1500000/day, 50000 users or 120 waiting at once"
     if waiting := _AT_ONCE.fullmatch(answer):
-        users = _number("traffic", waiting[1], fix)
-        return (f"concurrency: {users:.0f} # each asks again once answered; think_time_s: 30 lets them read first",)
+        at_once = _number("traffic", waiting[1], fix)
+        return (f"concurrency: {at_once:.0f} # each asks again once answered; think_time_s: 30 lets them read first",)
     if tokens := _TOKENS.fullmatch(answer):
         count = _number("traffic", tokens[1], fix) * _COUNTS[(tokens[2] or "").lower()] / _DAYS[tokens[3].lower()]
         return (f"requests_per_day: {count / request_tokens:.6g} # {answer}, {request_tokens:,.0f} in and out of each",)

@@ -19,7 +19,9 @@ from planner.analysis import (
     api_break_even,
     api_prices_of,
     commitment_words,
+    cost_year,
     headline,
+    headroom,
     mean_served_per_s,
     mean_sustained_per_s,
     offer_from_plan,
@@ -30,9 +32,10 @@ from planner.analysis import (
 from planner.charts import costs
 from planner.core import money, percent, significant
 from planner.fleet import BoughtGpus, CostBreakdown, Plan, Progress
-from planner.report import html_page, purchase_tables
+from planner.report import growth, html_page, purchase_tables
 from planner.report import plan as report
 from planner.supply import SPOT, SpotTerms
+from planner.traffic import Forecast
 from planner.web import components, cost_day, results, session, summary
 from planner.web.results import Page
 
@@ -186,6 +189,34 @@ def _api_comparison(page: Page) -> None:
     )
     components.table(purchase_tables.api_prices_table(page.plan, apis), "cost-api-table")
     _smallest_demand(page, prices)
+    _year(page, prices)
+
+
+def _year(page: Page, prices: Sequence[ApiPrice]) -> None:
+    """Own against API over a year in which demand grows as the scenario says, or as the visitor assumes."""
+    st.subheader("Own or API, over a year?")
+    expected = page.request.forecast
+    if expected is None:
+        share = st.number_input(
+            "Growth per month (%)",
+            min_value=-50.0,
+            max_value=100.0,
+            value=0.0,
+            step=1.0,
+            key="cost-growth",
+            width=200,
+            help="Of the demand, compounding. An assumption; `forecast` in the scenario says more.",
+        )
+        expected = Forecast(start=page.request.prices.day, growth_per_month=share / 100.0)
+    found = results.compute_once(("headroom", page.key), partial(headroom, page.plan), "Looking for headroom")
+    year = cost_year(page.plan, expected, prices, page.hardware, found.share)
+    st.markdown(components.plain(growth.cost_headline(year)))
+    rows = costs.cost_year_rows(year)
+    components.chart(costs.cost_year_chart(year), rows, "Own against API over a year", "cost-year")
+    turns, *months = growth.cost_tables(year)
+    components.table(turns, "cost-turns")
+    with st.expander("Month by month as tables"):
+        components.tables(months, "cost-months")
 
 
 def _own_api_price(page: Page) -> list[ApiPrice]:

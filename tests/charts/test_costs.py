@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 import planner
+from hardware_db import load_hardware
 from planner.analysis import (
     PurchaseAlternative,
     PurchaseOffer,
     api_break_even,
+    cost_year,
     mean_served_per_s,
     mean_sustained_per_s,
     own_price,
@@ -24,6 +26,7 @@ from planner.charts import costs
 from planner.core import HOURS_PER_MONTH
 from planner.fleet import Plan
 from planner.report import glossary, purchase_tables
+from planner.traffic import Forecast
 from tests.builders import SMALL_CHAT, small_request
 
 
@@ -146,6 +149,16 @@ def test_the_table_has_a_day_a_page_and_a_definition_for_every_heading(flat: Pla
     assert table.rows[0][-2:] == ("2026-11-21", "given by hand")
     assert "cached tokens" not in purchase_tables.api_prices_table(flat, prices(flat, "0.59/0.79")).columns
     assert costs.api_cost_rows(flat, prices(flat, "1/1", "2/2"))[3]["option"] == "own price llama-3.3-70b-instruct"
+
+
+def test_lines_of_a_year_end_at_what_is_paid_in_all(flat: Plan) -> None:
+    prices = [own_price("x", "0.59/0.79", date(2026, 11, 21))]
+    year = cost_year(flat, Forecast(start=date(2026, 12, 1), growth_per_month=0.05), prices, load_hardware())
+    rows = costs.cost_year_rows(year)
+    ends = {row["option"]: row["cumulated_usd"] for row in rows if row["month"] == 12}
+    assert ends == {path.name: pytest.approx(sum(path.usd)) for path in year.paths}
+    assert {row["cumulated_usd"] for row in rows if row["month"] == 0} == {0.0}
+    assert is_json(costs.cost_year_chart(year))
 
 
 # --- the plan and its alternatives ------------------------------------------------------------------------------------

@@ -36,6 +36,17 @@ def test_growth_is_forecast_from_an_option_and_from_the_scenario() -> None:
     assert "from 2026-12-01" in flat(*words, "--set", "forecast={start: 2026-12-01, growth_per_month: 0.1}")
 
 
+def test_own_against_api_is_told_month_by_month_without_planning_again(tmp_path: Path) -> None:
+    file = tmp_path / "year.json"
+    said = flat("forecast", *CHAT, "--growth", "0.1", "--api", "--api-price", "0.3/0.9", "--json", file)
+    assert "12 months cost" in said and "When does it turn?" in said and "own price" in said
+    costs = json.loads(file.read_text())["growth"]["costs"]
+    assert len(costs["months"]) == 12
+    bills = {path["name"]: path["usd"] for path in costs["paths"]}
+    assert bills["own price"][-1] / bills["own price"][0] == pytest.approx(1.1**11, rel=0.01)
+    assert f"{sum(bills['own price']):,.0f}" in said  # the last line of what is cumulated
+
+
 def test_a_history_is_fitted_and_is_a_file_of_the_scenario(tmp_path: Path) -> None:
     days = [date(2026, 1, 5) + timedelta(days=day) for day in range(70)]
     lines = ["date,requests", *(f"{day.isoformat()},{1000 * 1.002**place}" for place, day in enumerate(days))]

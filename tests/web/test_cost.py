@@ -10,9 +10,11 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import planner
-from planner.analysis import api_break_even, own_price
+from planner.analysis import api_break_even, api_prices_of, cost_year, headroom, own_price
 from planner.analysis.headline import CostEnd, dollars
+from planner.fleet import hardware_for
 from planner.llm import listed_api_prices
+from planner.traffic import Forecast
 from planner.web.results import store
 from tests.builders import SMALL_CHAT
 from tests.web import pages
@@ -84,6 +86,24 @@ def test_the_smallest_demand_is_looked_for_on_request_only() -> None:
     price = own_price("llama-3.3-70b-instruct", "2.0/2.0", date(2026, 11, 21))
     least = api_break_even(theory("workload.rate_per_s=0.5"), [price])[0].fleet_break_even_per_s
     assert rate == pytest.approx(least, rel=0.03)
+
+
+def test_a_year_of_own_and_api_grows_as_the_visitor_assumes() -> None:
+    page = opened()
+    assert "12 months cost" in said(page) and "Month by month" in said(page) + " ".join(
+        one.label for one in page.expander
+    )
+    before = said(page)
+    fine(page.number_input(key="cost-growth").set_value(10.0).run())
+    plan = theory()
+    year = cost_year(
+        plan,
+        Forecast(start=date(2026, 11, 21), growth_per_month=0.1),
+        api_prices_of(plan.request.llm.id),
+        hardware_for(plan.request),
+        headroom(plan).share,
+    )
+    assert f"{year.fleet.cumulated_usd[-1]:,.0f} USD" in said(page) != before
 
 
 def test_another_way_of_buying_is_planned_on_request_and_can_be_used() -> None:
