@@ -27,6 +27,7 @@ from planner.web import (
     inputs,
     latency_tab,
     plan_tab,
+    quick_page,
     results,
     roofline_tab,
     session,
@@ -50,6 +51,9 @@ def main() -> None:
     """The page from top to bottom."""
     st.set_page_config(page_title="LLM capacity planner", layout="wide")
     components.use_style()
+    if st.query_params.to_dict() == quick_page.ADDRESS:
+        quick_page.show()
+        return
     session.start()
     with st.sidebar:
         inputs.show()

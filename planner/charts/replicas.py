@@ -27,6 +27,7 @@ from planner.charts.marks import (
     present,
     titled,
     tooltip,
+    words,
 )
 from planner.charts.steps import (
     bound_shares,
@@ -118,8 +119,8 @@ def box_chart(points: Sequence[Row], title: str) -> alt.LayerChart:
     hover = tooltip("users", "tokens_per_s_per_user", "output_tokens_per_s_per_gpu", "ttft_s", "tpot_s")
     line = inline_chart(shown).mark_line(color=BLUE).encode(x=x, y=y, order="users:Q")
     dots = inline_chart(shown).mark_circle(color=BLUE, size=60, opacity=1).encode(x=x, y=y, tooltip=hover)
-    names = inline_chart(shown).mark_text(align="left", dx=8, dy=-6).encode(x=x, y=y, text="label:N")
-    heading = titled("Throughput against interactivity", [title, "Numbers at the points: users."])
+    names = words(shown, GREY, "left", 8, -6).encode(x=x, y=y)
+    heading = titled("How does throughput trade for speed?", [title, "Numbers at the points: users."])
     return layered([line, dots, names], heading, LEAST_MEMORY_PX, "Throughput of one server by users")
 
 

@@ -85,6 +85,7 @@ def validate(
     from calibration import accuracy, is_fitted, read_serving_runs, scoreboard
     from planner.core import Report
     from planner.report import terminal
+    from planner.supply import typed_sku
 
     if held_out + fitted + everything > 1:
         raise InputError("--held-out, --fitted, --all", "several", "exclude each other", "give one of them")
@@ -98,7 +99,9 @@ def validate(
     if points.suffix.lower() in (".json", ".jsonl", ".txt"):
         runs, remarks = _own_runs(points, engine, model, sku, tp, precision, served_name)
     else:
-        runs = scoreboard.select_points(read_serving_runs(points), engine, model, sku, mode)
+        runs = read_serving_runs(points)
+        gpu = None if sku is None else typed_sku(sku, {point.sku: point for point in runs})
+        runs = scoreboard.select_points(runs, engine, model, gpu, mode)
     if held_out or fitted:
         db = scoreboard.hardware_with(calibrations)
         runs = tuple(run for run in runs if is_fitted(run, db) is fitted)

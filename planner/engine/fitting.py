@@ -178,7 +178,12 @@ def fit_table(fits: Sequence[Fit]) -> Table:
         return f"TP{fitting[0].tp}: {fitting[0].requests:,}" if fitting else "-"
 
     rows = tuple((sku, *(smallest(sku, name) for name in formats)) for sku in skus)
-    return Table("Smallest degree at which it fits", ("GPU", *formats), rows, f"{note} TP: GPUs of one server.")
+    return Table(
+        "Fewest GPUs that hold it, and requests at once",
+        ("GPU", *formats),
+        rows,
+        f"{note} TP4: split over four GPUs of one server.",
+    )
 
 
 def fit_record(llm: LlmSpec, fits: Sequence[Fit]) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from planner.llm import (
     state_bytes,
 )
 from planner.roofline import Parallelism
+from planner.supply import typed_sku
 
 MOST_GPUS = 1024
 """Most GPUs of one replica that may be asked about. A choice, it keeps typing errors out."""
@@ -189,13 +190,14 @@ Place = tuple[GpuSku, int, EngineProfile]
 
 def _place(fits: str, engine: str, hardware: HardwareDb) -> Place:
     name, _, count = fits.partition(":")
-    if name not in hardware.skus:
+    sku = typed_sku(name, hardware.skus)
+    if sku not in hardware.skus:
         raise UnknownNameError("--fits", name, hardware.skus)
     if engine not in hardware.engines:
         raise UnknownNameError("engine", engine, hardware.engines)
     if count and not (count.isdecimal() and 1 <= int(count) <= MOST_GPUS):
         raise InputError("--fits", fits, f"must name 1 to {MOST_GPUS} GPUs", f"write e.g. {name}:8")
-    return hardware.skus[name], int(count or 1), hardware.engines[engine]
+    return hardware.skus[sku], int(count or 1), hardware.engines[engine]
 
 
 def _fitting(found: FoundLlm, place: Place) -> FoundLlm:

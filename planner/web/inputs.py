@@ -131,6 +131,7 @@ def scenario_menu() -> None:
             st.button("", icon=icon, key=name, on_click=step, disabled=not can, help=hint)
         with st.popover("Scenario", icon=":material/folder_open:", width="stretch"):
             scenario_files()
+    st.markdown("[:material/bolt: Quick answers](?page=quick): fits, tokens/s, price")
 
 
 def scenario_files() -> None:

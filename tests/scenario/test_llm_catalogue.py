@@ -28,7 +28,7 @@ def test_a_70b_model_fits_as_arithmetic_says() -> None:
     step, kept = 8192 * 2 * (4 * 8192 + 3 * 28_672), 256 * 128_256 * 4.125
     left = 0.92 * 79.18 * 2**30 - 72.66e9 - step - kept - (0.17 + 1.06) * 2**30 - 131_072 * 128 * 2
     assert fp8.kv_tokens * 80 * 2 * 8 * 128 == pytest.approx(left, rel=0.02)  # 80 layers, 8 heads of 128, one byte
-    (pair,) = find_llms(llm="llama-3.3-70b-instruct", fits="h100-sxm:2")
+    (pair,) = find_llms(llm="llama-3.3-70b-instruct", fits="h100:2")  # a bare chip is the SXM form
     assert pair.fitting[0].checkpoint.own and pair.fitting[0].parallelism.tp == 2
 
 
