@@ -54,8 +54,10 @@ from hardware_db.schema import (
     OwnHardware,
     Price,
     ProviderRegion,
+    RegionDistance,
     ScaleUp,
     StateReuse,
     Topology,
+    UserArea,
 )
 from planner.core import Dtype, SpareLayers

@@ -38,6 +38,8 @@ from hardware_db.schema import (
     KvTierKind,
     Price,
     ProviderRegion,
+    RegionDistance,
+    UserArea,
 )
 from planner.core import CALIBRATION, Frozen, InputError, UnknownNameError
 
@@ -114,7 +116,15 @@ def _facts() -> HardwareDb:
         calibrations=(),
         instances=tuple(_records(INSTANCES, _rows(root / "prices" / INSTANCES), Instance)),
         regions=tuple(_records(REGIONS, _rows(root / "prices" / REGIONS), ProviderRegion)),
+        areas=tuple(_records("areas.csv", _rows(root / "network" / "areas.csv"), UserArea)),
+        distances=tuple(map(_distance, _rows(root / "network" / "round_trips.csv"))),
     )
+
+
+def _distance(row: dict[str, str]) -> RegionDistance:
+    """A region from its row: its own columns, then one for each area of users [ms]."""
+    own = {name: row.pop(name) for name in ("provider", "region", "stands_at", "how")}
+    return RegionDistance(**own, round_trips_s={area: float(ms) / 1000.0 for area, ms in row.items()})
 
 
 SKU_ENDINGS = ("", "-sxm", "-nvl72", "-80gb", "-sxm-80gb", "-sxm-32gb", "-blackwell-server")

@@ -208,6 +208,24 @@ class ProviderRegion(Frozen):
     source: str = Field(min_length=8, description="where the provider says so")
 
 
+class UserArea(Frozen):
+    """Where users are, and the cloud region that stands for them: one row of ``network/areas.csv``."""
+
+    name: str = Field(min_length=1)
+    utc_offset_hours: float = Field(ge=-12, le=14, description="of its clocks, daylight saving left out")
+    stands_at: str = Field(description="region of the table of round trips")
+
+
+class RegionDistance(Frozen):
+    """How far users are from a region of a provider: one row of ``network/round_trips.csv``."""
+
+    provider: str
+    region: str
+    stands_at: str = Field(description="region of the table of round trips")
+    how: str = Field(description="itself, same place, nearest, or same country (no nearer place is stated)")
+    round_trips_s: Mapping[str, Annotated[float, Field(ge=0)]] = Field(description="by area of users [s]")
+
+
 class Coefficient(Frozen):
     """A fitted number with its 90 % interval."""
 
@@ -615,6 +633,8 @@ class HardwareDb(Frozen):
     calibrations: tuple[Calibration, ...] = ()
     instances: tuple[Instance, ...] = Field(default=(), description="sizes in which GPUs are sold, and their network")
     regions: tuple[ProviderRegion, ...] = Field(default=(), description="where regions of providers lie")
+    areas: tuple[UserArea, ...] = Field(default=(), description="where users are")
+    distances: tuple[RegionDistance, ...] = Field(default=(), description="round trips from there to regions")
     own: OwnHardware = Field(default=OwnHardware(), description="what of it a user brought along")
 
     @model_validator(mode="after")

@@ -156,3 +156,34 @@ def test_directory_must_hold_sku_files(tmp_path: Path) -> None:
         load_hardware(tmp_path)
     with pytest.raises(InputError, match=r"extra_skus_dir = .*: not a directory"):
         load_hardware(tmp_path / "absent")
+
+
+def test_round_trips_join_every_area_and_region_and_light_takes_as_long() -> None:
+    """Each area has a distance from each region of the price list whose place is known; none is shorter than light."""
+    db = load_hardware()
+    areas = {area.name for area in db.areas}
+    places = {(place.provider, place.region) for place in db.regions}
+    assert len(areas) == len(db.areas) >= 20
+    for distance in db.distances:
+        assert distance.round_trips_s.keys() == areas
+        assert (distance.provider, distance.region) in places
+    left_out = places - {(one.provider, one.region) for one in db.distances}
+    assert left_out == {("CoreWeave", "North America")}  # a continent is no place
+    # Great circles of 6,190 km (Virginia to Frankfurt ~6,500) and 5,570 km (London to New York): light in fibre of
+    # 200,000 km/s needs 55 ms and more for the way there and back.
+    by_region = {distance.region: distance.round_trips_s for distance in db.distances}
+    assert 0.055 < by_region["eastus"]["germany"] < 0.150
+    assert 0.055 < by_region["europe-west2"]["us-east"] < 0.150
+    assert by_region["swedencentral"]["nordics"] == 0.0
+
+
+def test_a_third_region_is_no_shortcut() -> None:
+    """Among regions that are measured themselves, no way round is much shorter than the direct one."""
+    db = load_hardware()
+    measured = {one.stands_at: one.round_trips_s for one in db.distances}
+    stands_at = {area.name: area.stands_at for area in db.areas}
+    for one in measured.values():
+        for area, direct_s in one.items():
+            for middle, first_s in one.items():
+                if stands_at[middle] in measured:
+                    assert direct_s <= 1.25 * (first_s + measured[stands_at[middle]][area]) + 0.010

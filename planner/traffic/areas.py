@@ -1,0 +1,110 @@
+"""Demand by area of users, and the time that requests spend on the way.
+
+The clocks of an area say when its users are awake: `utc_factors` shifts its day by its offset from UTC (no daylight
+saving). `network_time` is what a user waits for the network before the first token, so that
+
+    TTFT at the user = network time + TTFT of the pool,        TPOT at the user = TPOT of the pool
+
+with two independent times: the request goes up and the first token comes down, one round trip; tokens follow one
+another as they were made, only later. A new connection takes two more round trips before the request is sent: one for
+TCP (RFC 9293, section 3.5), one for TLS 1.3 (RFC 8446, section 2).
+
+A round trip is the distance between two cloud regions (``hardware_db/network``), which hardly varies, plus the access
+network, which does: exponential about its mean. That is a choice: nothing in the database says how the access networks
+of users differ, so a scenario sets the mean (`AreaDemand.access_ms`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Self
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from planner.core import Frozen, InputError
+from planner.traffic.services import DemandProfile
+from planner.workload import LatencyDistribution
+
+HOURS = 24
+"""Of a day."""
+ACCESS_MS = 20.0
+"""Mean round trip of the access network [ms]. A choice: between a fixed line and a phone; no source in the database."""
+CONNECTION_ROUND_TRIPS = 2
+"""Of TCP and TLS 1.3 before a request can be sent."""
+POINTS = 512
+"""Support points of a network time. Affects precision only."""
+
+
+class AreaDemand(Frozen):
+    """What the users of one area ask for, and what may be done with it.
+
+    Attributes:
+        rate_per_s: mean over the day [1/s].
+        hours: factors by hour of the area's own clock, beginning at midnight; None: even over the day.
+        access_ms: mean round trip of the users' access network [ms].
+        new_connections: share of requests that open a connection.
+        residency: where requests may be served: areas of the price list, regions or providers; empty: everywhere.
+    """
+
+    rate_per_s: float = Field(gt=0)
+    hours: DemandProfile | None = None
+    access_ms: float = Field(default=ACCESS_MS, ge=0, le=10_000)
+    new_connections: float = Field(default=0.0, ge=0, le=1)
+    residency: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _hours_of_a_day(self) -> Self:
+        if self.hours is not None and (len(self.hours.factors), self.hours.period_hours) != (HOURS, 1.0):
+            given = f"{len(self.hours.factors)} periods of {self.hours.period_hours:g} h"
+            fix = "name a profile of a day, such as azure-2024-conv-day"
+            raise InputError("hours", given, f"needs {HOURS} factors, one for each hour of the day", fix)
+        return self
+
+
+def utc_factors(hours: DemandProfile | None, utc_offset_hours: float) -> tuple[float, ...]:
+    """Factors by hour of UTC, mean 1, shape (24,), of factors by hour of a clock that is ahead of UTC.
+
+    An hour of UTC that lies across two hours of the clock (India) has the mean of both, by their parts of it.
+
+    Args:
+        hours: by hour of the clock; None: even.
+        utc_offset_hours: what the clock is ahead by [h].
+
+    >>> noon = DemandProfile(factors=(0,) * 12 + (24,) + (0,) * 11)
+    >>> [utc_factors(noon, offset).index(max(utc_factors(noon, offset))) for offset in (0, 9, -5)]
+    [12, 3, 17]
+    >>> utc_factors(noon, 5.5)[6:8]
+    (12.0, 12.0)
+    """
+    if hours is None:
+        return (1.0,) * HOURS
+    local = np.array(hours.factors) / np.mean(hours.factors)
+    whole = math.floor(utc_offset_hours)
+    part = utc_offset_hours - whole
+    shifted = (1.0 - part) * np.roll(local, -whole) + part * np.roll(local, -whole - 1)
+    return tuple(shifted.tolist())
+
+
+def network_time(round_trip_s: float, access_s: float, new_connections: float = 0.0) -> LatencyDistribution:
+    """Time of a request on the way until its first token arrives.
+
+    Args:
+        round_trip_s: between the region of the area and that of the pool [s].
+        access_s: mean round trip of the access network [s].
+        new_connections: share of requests that open a connection.
+
+    Returns:
+        (round trip + access) times 1, of requests that open a connection times 1 + `CONNECTION_ROUND_TRIPS`; access
+        is exponential, each of its `POINTS` the mean of an equal part of it, so that the mean is exact.
+
+    >>> time = network_time(0.1, 0.02)
+    >>> round(time.mean_s, 6), round(time.quantile_s(0.5), 3), round(network_time(0.1, 0.02, 1.0).mean_s, 6)
+    (0.12, 0.114, 0.36)
+    """
+    left = np.linspace(1.0, 0.0, POINTS + 1)  # share that takes longer
+    beyond = left * (1.0 - np.log(np.maximum(left, np.finfo(float).tiny)))  # mean beyond, times that share
+    trip_s = round_trip_s + access_s * POINTS * -np.diff(beyond)
+    times_s = np.concatenate([trip_s, (1.0 + CONNECTION_ROUND_TRIPS) * trip_s])
+    shares = np.repeat([1.0 - new_connections, new_connections], POINTS)
+    return LatencyDistribution.from_samples(times_s, shares)
