@@ -38,8 +38,10 @@ from .engine import (
 from .fleet import (
     Plan as Plan,
     PlanRequest as PlanRequest,
+    RegionsPlan as RegionsPlan,
     plan as plan,
     plan_of_given as plan_of_given,
+    plan_regions as plan_regions,
 )
 from .launch import (
     read_fleet as read_fleet,

@@ -2,7 +2,8 @@
 
 `plan` is the only orchestrator. `slices` and `cascades` cut the traffic, `columns` makes units of the program, `search`
 solves it until its answer has been seen to hold (`verification`), `costs` adds up what it costs, `calibration_bounds`
-shifts the kernels to the ends of their fits; `types` holds `PlanRequest` and `Plan`.
+shifts the kernels to the ends of their fits, `regions` plans where in the world to stand; `types` holds `PlanRequest`
+and `Plan`.
 """
 
 from planner.fleet import columns, planning, slices
@@ -28,6 +29,7 @@ from planner.fleet.packing import PackedPool, packed_replicas, server_count
 from planner.fleet.planning import hardware_for, least_usd_per_hour, plan
 from planner.fleet.population import at_rates
 from planner.fleet.program import request_slices
+from planner.fleet.regions import OtherWay, RegionFleet, RegionLoss, RegionsPlan, UserLatency, plan_regions
 from planner.fleet.simulation import requests_to_simulate
 from planner.fleet.slices import slices_of, split_by_length
 from planner.fleet.types import (

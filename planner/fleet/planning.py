@@ -96,6 +96,11 @@ def plan(
         found, search = _plan(request, hardware, progress or (lambda _: None), simulate, alternatives, known)
     if request is not asked:
         found = replace(found, assumptions=(*population_notes(asked, found), *found.assumptions))
+    if request.areas:
+        where = (
+            f"the users of {', '.join(request.areas)} are served as if all were in one place, without their way there"
+        )
+        found = replace(found, assumptions=(where, *found.assumptions))
     if program is not None:
         site = 0 if found.allocation is None else found.allocation.program
         program(search.problem(search.columns.all, program=site))

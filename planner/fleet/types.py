@@ -19,7 +19,16 @@ from planner.optimizer import Allocation, Objective, SolveStatus
 from planner.search import DeploymentOption, Dominated, PoolOption, Rejection, SearchSpace
 from planner.serving import Deployment, MeasuredSteps, Performance, Pool
 from planner.supply import OWN_PRICE_SOURCE, OWNED, FleetLimits, PricePolicy, Site
-from planner.traffic import Cascade, DemandProfile, Forecast, LengthSplit, OfflineWork, Service, require_encoder
+from planner.traffic import (
+    AreaDemand,
+    Cascade,
+    DemandProfile,
+    Forecast,
+    LengthSplit,
+    OfflineWork,
+    Service,
+    require_encoder,
+)
 from planner.workload import LatencyDistribution, LatencyTarget, RecordedArrivals, Slo, Workload
 
 AGREEMENT = 0.15
@@ -68,6 +77,10 @@ class PlanRequest(Frozen):
         default_factory=dict, description="by SKU, or sku/model, what a running fleet taught of its step times"
     )
     own_hardware: OwnHardware = Field(default=OwnHardware(), description="SKUs and calibrations of the user's own")
+    areas: Mapping[str, AreaDemand] = Field(
+        default_factory=dict,
+        description="where the users of the workload are; `plan_regions` plans where to serve them",
+    )
 
     @model_validator(mode="after")
     def _requests_fit_the_model(self) -> Self:

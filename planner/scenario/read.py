@@ -7,6 +7,7 @@ works for the command line, the Python API and the web app; `planner schema` pri
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -16,7 +17,7 @@ import yaml
 from pydantic import ValidationError
 
 from hardware_db import OwnHardware, load_hardware, select_price
-from planner.core import CALIBRATION, PLAN, SCENARIO, VERSION_KEY, InputError, from_validation_error
+from planner.core import CALIBRATION, PLAN, SCENARIO, VERSION_KEY, InputError, UnknownNameError, from_validation_error
 from planner.fleet import PlanRequest
 from planner.llm import LlmSpec, Precision, list_llms, load_llm, narrower_precisions, packaged_llm
 from planner.optimizer import OWN_SOLVER
@@ -53,6 +54,7 @@ from planner.scenario.types import (
 )
 from planner.supply import read_prices, typed_sku
 from planner.traffic import (
+    AreaDemand,
     Cascade,
     DemandProfile,
     Forecast,
@@ -66,6 +68,7 @@ from planner.traffic import (
     profile_from_trace,
     read_history,
     read_trace,
+    utc_factors,
 )
 from planner.workload import MAX_TOKENS, LatencyTarget, RequestClass, Slo, TokenLengths, Workload
 
@@ -310,7 +313,16 @@ def build_request(scenario: Scenario, folder: Path | None) -> PlanRequest:
         bound, fix = "is a program that the web app does not run", f"use {OWN_SOLVER}, or plan on the command line"
         raise InputError("search.solver", scenario.search.solver, bound, fix)
     llm = _llm(scenario.llm, folder)
-    workload = _workload(scenario.workload, folder, llm)
+    areas = _areas(scenario, folder)
+    stated = scenario.workload
+    if areas and stated.rate_per_s is None and not any(area.weight for area in scenario.demand.values()):
+        stated = stated.model_copy(update={"rate_per_s": math.fsum(area.rate_per_s for area in areas.values())})
+    workload = _workload(stated, folder, llm)
+    if any(area.weight for area in scenario.demand.values()):
+        rate_per_s = workload.open_arrivals.rate_per_s
+        areas = {
+            name: area.model_copy(update={"rate_per_s": area.rate_per_s * rate_per_s}) for name, area in areas.items()
+        }
     return PlanRequest(
         **{name: getattr(scenario, name) for name in _AS_WRITTEN},
         llm=llm,
@@ -321,7 +333,8 @@ def build_request(scenario: Scenario, folder: Path | None) -> PlanRequest:
         seed=scenario.simulation.seed,
         simulated_requests=scenario.simulation.requests,
         services=tuple(_other_service(item, index, folder) for index, item in enumerate(scenario.services)),
-        profile=_profile(scenario.profile, folder),
+        profile=_world_profile(areas) if areas else _profile(scenario.profile, folder),
+        areas=areas,
         cascade=_cascade(scenario, workload, folder),
         offline=tuple(
             OfflineWork(
@@ -384,6 +397,56 @@ def _profile(profile: str | DemandProfile | TraceProfile | None, folder: Path | 
             return load_profile(profile)
         measured = profile_from_trace(read_trace(path_in(folder, profile.trace)), day=not profile.week)
         return measured.model_copy(update={"cold_start_s": profile.cold_start_s, "autoscale": profile.autoscale})
+
+
+def _areas(scenario: Scenario, folder: Path | None) -> dict[str, AreaDemand]:
+    """Demand by area; of areas with weights their shares in place of rates. Raises InputError."""
+    if not scenario.demand:
+        return {}
+    if scenario.profile is not None:
+        raise InputError("profile", "given", "stands beside demand", "say it of each area: demand.us-east.hours")
+    names = [area.name for area in load_hardware().areas]
+    stated: set[str] = set()
+    for name, area in scenario.demand.items():
+        if name not in names:
+            raise UnknownNameError("demand", name, names)
+        given = [field for field in ("rate_per_s", "weight") if getattr(area, field) is not None]
+        stated.update(given)
+        if len(given) != 1 or len(stated) != 1:
+            bound = "needs either rate_per_s or weight, the same of all areas"
+            raise InputError(f"demand.{name}", given or "{}", bound, "write {rate_per_s: 10} for each")
+    if stated == {"rate_per_s"} and scenario.workload.rate_per_s is not None:
+        bound = "states the traffic a second time, beside the rates of demand"
+        raise InputError("workload.rate_per_s", scenario.workload.rate_per_s, bound, "leave it out, or give weights")
+    total = math.fsum(area.weight or 0.0 for area in scenario.demand.values()) or 1.0
+    found = {}
+    for name, area in scenario.demand.items():
+        with naming_field(f"demand.{name}"):
+            found[name] = AreaDemand(
+                rate_per_s=area.rate_per_s or (area.weight or 0.0) / total,
+                hours=_profile(area.hours, folder),
+                access_ms=area.access_ms,
+                new_connections=area.new_connections,
+                residency=area.residency,
+            )
+    return found
+
+
+def _world_profile(areas: Mapping[str, AreaDemand]) -> DemandProfile:
+    """The day of all areas together, by hour of UTC, as where they are served from one place."""
+    offsets = {area.name: area.utc_offset_hours for area in load_hardware().areas}
+    total = math.fsum(area.rate_per_s for area in areas.values())
+    parts = [
+        [area.rate_per_s / total * factor for factor in utc_factors(area.hours, offsets[name])]
+        for name, area in areas.items()
+    ]
+    given = [area.hours for area in areas.values() if area.hours is not None]
+    return DemandProfile(
+        factors=tuple(map(math.fsum, zip(*parts, strict=True))),
+        cold_start_s=max((hours.cold_start_s for hours in given), default=0.0),
+        autoscale=all(hours.autoscale for hours in given),
+        source="areas of demand, by hour of UTC",
+    )
 
 
 def _forecast(forecast: Forecast | HistoryForecast | None, folder: Path | None) -> Forecast | None:

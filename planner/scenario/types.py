@@ -22,7 +22,16 @@ from planner.optimizer import Objective
 from planner.search import SearchSpace
 from planner.serving import MeasuredSteps
 from planner.supply import FleetLimits, PricePolicy
-from planner.traffic import CascadePoint, DemandProfile, Forecast, Launch, LengthSplit, load_profile, preset_arrivals
+from planner.traffic import (
+    ACCESS_MS,
+    CascadePoint,
+    DemandProfile,
+    Forecast,
+    Launch,
+    LengthSplit,
+    load_profile,
+    preset_arrivals,
+)
 from planner.workload import (
     MAX_ARRIVAL_BATCH,
     MAX_IMAGE_SIZES,
@@ -462,6 +471,24 @@ _form_of_profile = _forms(
 Profile = Annotated[str | DemandProfile | TraceProfile, BeforeValidator(_form_of_profile)]
 
 
+class ScenarioArea(Frozen):
+    """Demand of the users of one area; see `planner.traffic.AreaDemand`."""
+
+    rate_per_s: float | None = Field(default=None, gt=0, description="mean arrivals of a day [1/s]")
+    weight: float | None = Field(
+        default=None, gt=0, description="instead: share of the rate of workload, in any unit (users, say)"
+    )
+    hours: Profile | None = Field(default=None, description="factors by hour of the area's own clock; default: even")
+    access_ms: float = Field(
+        default=ACCESS_MS, ge=0, le=10_000, description="mean round trip of the access network [ms]"
+    )
+    new_connections: float = Field(default=0.0, ge=0, le=1, description="share of requests that open a connection")
+    residency: tuple[str, ...] = Field(
+        default=(),
+        description="areas, regions or providers of the price list where requests may be served; default: all",
+    )
+
+
 class ScenarioSimulation(Frozen):
     """How the chosen plan is simulated."""
 
@@ -513,6 +540,9 @@ class Scenario(Frozen):
     split: LengthSplit | None = Field(default=None, description="lengths at which traffic may go different ways")
     by_class: bool = Field(default=False, description="every request class may go to pools of its own")
     profile: Profile | None = Field(default=None, description="how the demand moves over the day or week")
+    demand: dict[str, ScenarioArea] = Field(
+        default_factory=dict, description="by area of users, what they ask for: plans where to stand in the world"
+    )
     cascade: ScenarioCascade | None = Field(default=None, description="a small model that answers some requests")
     offline: tuple[ScenarioOffline, ...] = Field(default=(), description="work that may wait")
     growth: float = Field(default=1.0, gt=0, le=1000.0, description="factor on every rate")

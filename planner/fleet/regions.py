@@ -1,0 +1,824 @@
+"""`plan_regions(request) -> RegionsPlan`: in which regions to stand, with which GPUs, and who is served from where.
+
+In: a `PlanRequest` with `areas` of users, each with its rate by hour of its own clock, and targets that hold at the
+user. Out: a fleet and its `Plan` for every region, the share of each area that it serves in every hour of UTC, what
+the users of each area see, and what other ways of standing would cost.
+
+**Distance.** What a request spends on the way (`planner.traffic.network_time`, N) and in the pool (S) is independent,
+so that the latency at the user is their convolution. A pool that holds quantile_q(S) <= T - quantile_q(N) is taken to
+hold quantile_q(N + S) <= T; the answer carries the quantile of the convolution itself (`UserLatency`), which is shorter
+wherever the two are not long at once. A target on TTFT or E2E at T thus becomes one at T - quantile_q(N) in the region;
+TPOT does not change.
+
+**Program.** Pairs of area and region whose distances are alike to `DISTANCE_STEP_S`, rounded up, are of one *class*:
+how much a pool carries depends on the threshold that is left, and not on where it stands or what it costs. Units are
+pools of mixed replicas of one SKU in powers of two at a region and for a class, slices are areas, periods the hours of
+a day, resources the GPUs of a region; a unit has rates for the areas no further than its class. Shares are continuous:
+
+    least sum over hours and regions of the cost of GPUs    so that every area is served in every hour
+
+by `planner.optimizer`, to `REGIONS_GAP`. Regions without which the cost stays within `SearchSpace.simplicity` of the
+least are given up, the least used first; where that is a tie too, a region serves no area of less than `LEAST_SHARE`
+and has pools of one class. Then each region is planned by itself (`planner.fleet.plan`), with what the program routes
+to it and the distance of the furthest area that it serves. The cost of the plan is that of these plans; other ways of
+standing are compared by what the program says of each, and of this one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from types import MappingProxyType
+
+import numpy as np
+
+from hardware_db import HardwareDb, RegionDistance, UserArea, area_called, area_names, regions_in
+from planner.core import FloatArray, InputError, Metric, UnknownNameError, UnsupportedFeatureError
+from planner.fleet.columns import Column, SliceRate, unit_of
+from planner.fleet.confidence import deviations_of, slow_rule
+from planner.fleet.market import market_of
+from planner.fleet.planning import hardware_for, plan
+from planner.fleet.program import demand_of
+from planner.fleet.slices import periods_of
+from planner.fleet.types import Plan, PlanRequest, Progress
+from planner.optimizer import Allocation, FleetProblem, Objective, Resource, Slice, Unit, solve
+from planner.search import Mode, capacity_of, find_families, with_rounded_bursts
+from planner.serving import MOST_REPLICAS
+from planner.supply import FleetLimits, Site, SiteSupply, resource_use
+from planner.traffic import HOURS, DemandProfile, network_time, utc_factors
+from planner.workload import LatencyDistribution, LatencyTarget, RecordedArrivals, Slo, Workload
+
+DISTANCE_STEP_S = 0.05
+"""Distances that differ by less are of one class [s]. A choice: finer makes more pools to evaluate and saves little."""
+REGIONS_GAP = 0.01
+"""Gap to which the program of all regions is solved; each region is planned as every fleet is. A choice."""
+LEAST_SHARE = 0.1
+"""Of an area's requests, below which a region does not serve it where it can do without. A choice: simpler routes."""
+LONGEST_TTFT_S = 60.0
+"""Threshold above which no pool is looked for where the least TTFT is asked [s]. A choice."""
+MS = 1e-3
+"""Seconds of a millisecond."""
+REFUSED = ("budget_usd_per_hour", "gpus", "power_kw", "co2_kg_per_hour", "skus_at_most", "pinned", "existing")
+"""Limits on a whole fleet, which are not shared out between regions."""
+
+
+NO_SITES: Mapping[Site, Collection[str]] = MappingProxyType({})
+"""No region whose pools are of one class."""
+
+
+# --- the answer -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class RegionFleet:
+    """A fleet in one region.
+
+    Attributes:
+        site: provider and region.
+        plan: of what is routed to it.
+        shares: by area, the share of its requests that is served here, in each hour of UTC, shape (24,).
+    """
+
+    site: Site
+    plan: Plan
+    shares: Mapping[str, tuple[float, ...]]
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Cost [USD/h]; infinite where there is no fleet."""
+        return self.plan.cost.usd_per_hour if self.plan.cost is not None else math.inf
+
+
+@dataclass(frozen=True)
+class UserLatency:
+    """A target on TTFT or E2E as the users of an area see it who are served from one region, in its busiest hour.
+
+    Attributes:
+        area: where they are.
+        site: name of the region.
+        share: of the area's requests of a day.
+        target: at the user.
+        network_s: that the way adds at its percentile [s].
+        pool_s: at its percentile in the region [s].
+    """
+
+    area: str
+    site: str
+    share: float
+    target: LatencyTarget
+    network_s: float
+    pool_s: float
+
+    @property
+    def at_user_s(self) -> float:
+        """At its percentile at the user [s]."""
+        return self.network_s + self.pool_s
+
+    @property
+    def met(self) -> bool:
+        """True if the target holds."""
+        return self.at_user_s <= self.target.threshold_s
+
+
+@dataclass(frozen=True)
+class OtherWay:
+    """A way of standing, and its least cost by the program of all regions, which plans none of them closer.
+
+    Attributes:
+        name: ``this plan``, ``one region`` for all areas, or ``every area for itself``.
+        sites: names of its regions; empty where there is none.
+        usd_per_hour: cost [USD/h]; infinite where the targets cannot hold.
+    """
+
+    name: str
+    sites: tuple[str, ...]
+    usd_per_hour: float
+
+
+@dataclass(frozen=True)
+class RegionLoss:
+    """What is left when all GPUs of a region are lost, and the others grow to what they hold in their largest hour.
+
+    Attributes:
+        site: name of the region.
+        kept: by area, the share of its requests that is served within every target, in the hour when it is least.
+        more_usd_per_hour: what the least cost of standing elsewhere is above that of the plan, by the program [USD/h];
+            infinite where the targets hold nowhere else: what the region is worth.
+    """
+
+    site: str
+    kept: Mapping[str, float]
+    more_usd_per_hour: float
+
+    @property
+    def survives(self) -> bool:
+        """True if everybody is still served within every target."""
+        return min(self.kept.values()) >= 1.0 - REGIONS_GAP
+
+
+@dataclass(frozen=True, eq=False)
+class RegionsPlan:
+    """The answer of `plan_regions`. Without fleets `diagnosis` says why, and what would help.
+
+    Attributes:
+        request: what was asked.
+        fleets: by region; a region whose areas differ much in distance may have two.
+        latencies: targets on TTFT and E2E at the users, by area and region.
+        others: what this plan, one region for all, and fleets of its own for every area, cost by the program.
+        losses: of each region.
+        assumptions: what the numbers take for granted.
+        diagnosis: why there is no plan.
+    """
+
+    request: PlanRequest
+    fleets: tuple[RegionFleet, ...] = ()
+    latencies: tuple[UserLatency, ...] = ()
+    others: tuple[OtherWay, ...] = ()
+    losses: tuple[RegionLoss, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    diagnosis: tuple[str, ...] = ()
+
+    @property
+    def feasible(self) -> bool:
+        """True if there are fleets to run."""
+        return bool(self.fleets)
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Cost of all regions [USD/h]."""
+        return math.fsum(fleet.usd_per_hour for fleet in self.fleets)
+
+
+# --- the question -----------------------------------------------------------------------------------------------------
+
+_Class = tuple[int, ...]
+"""Distance by target on TTFT or E2E, in `DISTANCE_STEP_S`, rounded up."""
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A region in which GPUs of the search space are sold.
+
+    Attributes:
+        site: provider and region.
+        supply: what is sold there.
+        classes: by area that may be served from here and whose targets are longer than the way.
+    """
+
+    site: Site
+    supply: SiteSupply
+    classes: Mapping[str, _Class]
+
+    def covers(self, other: _Place) -> bool:
+        """True if it serves every area of another from no further, and sells what that does for no more."""
+        if any(area not in self.classes or not _within(self.classes[area], own) for area, own in other.classes.items()):
+            return False
+        mine, most = {one.name: one for one in self.supply.supply.resources}, self.supply.most_gpus
+        return all(
+            one.name in mine
+            and most.get(one.name, math.inf) >= other.supply.most_gpus.get(one.name, math.inf)
+            and mine[one.name].at_most is None
+            and all(
+                any(
+                    own.committed == sold.committed
+                    and own.usd_per_hour / own.usable_share <= sold.usd_per_hour / sold.usable_share
+                    and sold.block % own.block == 0
+                    and own.at_most is None
+                    for own in mine[one.name].purchases
+                )
+                for sold in one.purchases
+            )
+            for one in other.supply.supply.resources
+        )
+
+
+@dataclass(frozen=True)
+class _Routes:
+    """What the program routes where: by region and class, by area, the rate in every hour [1/s], shape (24,)."""
+
+    rates_per_s: Mapping[tuple[Site, _Class], Mapping[str, FloatArray]]
+    usd_per_hour: float
+
+    @property
+    def sites(self) -> list[Site]:
+        """Regions, the least used first."""
+        used: dict[Site, float] = {}
+        for (site, _), by_area in self.rates_per_s.items():
+            used[site] = used.get(site, 0.0) + math.fsum(float(rates.sum()) for rates in by_area.values())
+        return sorted(used, key=lambda site: (used[site], site.name))
+
+    def share(self, site: Site, area: str, rates_per_s: FloatArray) -> float:
+        """Of an area's requests of a day, whose rates by hour are given [1/s], that a region serves."""
+        served = [routed[area] for (where, _), routed in self.rates_per_s.items() if where == site and area in routed]
+        return float(np.sum(served) / rates_per_s.sum())
+
+
+def _within(one: _Class, other: _Class) -> bool:
+    return all(mine <= theirs for mine, theirs in zip(one, other, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class _World:
+    """The question with what is learnt of it: how much pools of each class carry."""
+
+    request: PlanRequest
+    hardware: HardwareDb
+    progress: Progress
+    _pools: dict[_Class, list[Column]] = field(init=False, default_factory=dict)
+
+    @cached_property
+    def rates_per_s(self) -> dict[str, FloatArray]:
+        """Of each area by hour of UTC [1/s]."""
+        offsets = {area.name: area.utc_offset_hours for area in self.hardware.areas}
+        return {
+            name: self.request.growth * area.rate_per_s * np.array(utc_factors(area.hours, offsets[name]))
+            for name, area in self.request.areas.items()
+        }
+
+    @property
+    def peak_per_s(self) -> float:
+        """Of all areas together [1/s]."""
+        return float(np.sum(list(self.rates_per_s.values()), axis=0).max())
+
+    @cached_property
+    def shared_targets(self) -> tuple[LatencyTarget, ...]:
+        """Targets to which the way counts."""
+        return tuple(target for target in self.request.slo.targets if target.metric in (Metric.TTFT, Metric.E2E))
+
+    def time_to(self, area: str, distance: RegionDistance) -> LatencyDistribution:
+        """On the way from an area to a region."""
+        own = self.request.areas[area]
+        return network_time(distance.round_trips_s[area], own.access_ms * MS, own.new_connections)
+
+    def ways_s(self, area: str, distance: RegionDistance) -> tuple[float, ...]:
+        """By target to which the way counts, its quantile [s]."""
+        time = self.time_to(area, distance)
+        return tuple(time.quantile_s(target.percentile) for target in self.shared_targets)
+
+    @cached_property
+    def distances(self) -> dict[Site, RegionDistance]:
+        """Of regions that may be considered."""
+        asked, priced = self.request.prices, {price.provider for price in self.hardware.prices}
+        return {
+            Site(provider=one.provider, region=one.region): one
+            for one in self.hardware.distances
+            if one.provider in priced
+            and asked.provider in (None, one.provider)
+            and (asked.region is None or (one.provider, one.region) in regions_in(self.hardware, asked.region))
+        }
+
+    def request_at(self, site: Site) -> PlanRequest:
+        """The request for one region."""
+        prices = self.request.prices.model_copy(update={"provider": site.provider, "region": site.region})
+        return self.request.model_copy(update={"prices": prices, "areas": {}, "profile": None})
+
+    @cached_property
+    def places(self) -> list[_Place]:
+        """Regions that sell a SKU of the search space, one for each size of instances there."""
+        places = []
+        for site, distance in self.distances.items():
+            market = market_of(self.request_at(site), self.hardware, {})
+            classes = {
+                area: tuple(math.ceil(way_s / DISTANCE_STEP_S) for way_s in self.ways_s(area, distance))
+                for area in self.request.areas
+                if self.may_serve(site, area)
+            }
+            near = {area: own for area, own in classes.items() if self.slo_left(self.thresholds_s(own))}
+            places += [
+                _Place(site, supply, near)
+                for supply in market.sites
+                if supply.supply.cheapest and not supply.is_alone and supply.servers_at_least == 1
+            ]
+        return places
+
+    def may_serve(self, site: Site, area: str) -> bool:
+        """True if the requests of an area may be served in a region."""
+        allowed = self.request.areas[area].residency
+        names = (site.provider, site.region)
+        return not allowed or any(name == site.provider or names in regions_in(self.hardware, name) for name in allowed)
+
+    def thresholds_s(self, own: _Class) -> tuple[float, ...]:
+        """What a class takes from every target to which the way counts [s]."""
+        return tuple(steps * DISTANCE_STEP_S for steps in own)
+
+    def slo_left(self, ways_s: Sequence[float]) -> Slo | None:
+        """The targets in the region; None where the way takes all of one."""
+        taken = dict(zip(self.shared_targets, ways_s, strict=True))
+        left = [
+            target.model_copy(update={"threshold_s": target.threshold_s - taken[target]}) if target in taken else target
+            for target in self.request.slo.targets
+            if target not in taken or target.threshold_s > taken[target]
+        ]
+        is_whole = len(left) == len(self.request.slo.targets)
+        return self.request.slo.model_copy(update={"targets": tuple(left)}) if is_whole else None
+
+    # How much pools carry
+
+    def pools(self, own: _Class) -> list[Column]:
+        """Pools of a class, with the rate that each carries of any area; see `_pools_for`."""
+        if own not in self._pools:
+            slo = self.slo_left(self.thresholds_s(own))
+            self.progress(
+                "rates of pools " + ", ".join(f"{1000 * way_s:.0f} ms away" for way_s in self.thresholds_s(own))
+            )
+            self._pools[own] = list(self._pools_for(slo)) if slo is not None else []
+        return self._pools[own]
+
+    def _pools_for(self, slo: Slo) -> Iterator[Column]:
+        """Of each SKU pools of the configuration that carries most per GPU, in powers of two up to the whole demand.
+
+        It is chosen at the size that carries an area of mean peak, by bounds, best first, until none can be better.
+        """
+        request, peak_per_s = self.request, self.peak_per_s
+        market = market_of(request.model_copy(update={"profile": None}), self.hardware, {})
+        service = request.main.model_copy(update={"slo": slo})
+        shift_of = slow_rule(deviations_of(request.confidence), request.measured_steps)
+        workload = Workload(
+            arrivals=request.workload.open_arrivals.at_rate(peak_per_s), classes=request.workload.classes
+        )
+        demand = demand_of(service, workload, slo, shift_of)
+        capacity = capacity_of(demand)
+        space = request.search.model_copy(update={"modes": (Mode.MIXED,)})
+        found = find_families(with_rounded_bursts(demand), space, market.offers, self.hardware.engines).families
+        usual_per_s = float(np.mean([rates.max() for rates in self.rates_per_s.values()]))
+        for sku in dict.fromkeys(family.sku for family in found):
+            sized = []
+            for family in (one for one in found if one.sku == sku):
+                size = 1
+                while capacity.bound_per_s(family, size) < usual_per_s and size < MOST_REPLICAS:
+                    size *= 2
+                sized.append((capacity.bound_per_s(family, size) / (size * family.gpus), size, family))
+            best, most = None, 0.0
+            for bound, size, family in sorted(sized, key=lambda each: -each[0]):
+                if bound <= most:
+                    break
+                chosen = capacity.best(family, size, peak_per_s)
+                if chosen.member is not None and chosen.rate_per_s / (size * family.gpus) > most:
+                    best, most = (family, chosen.member), chosen.rate_per_s / (size * family.gpus)
+            if best is None:
+                continue
+            family, member = best
+            size, rate_per_s = 1, 0.0
+            while rate_per_s < peak_per_s and size <= MOST_REPLICAS:
+                rate_per_s = capacity.rate_per_s(member, size, peak_per_s)
+                if rate_per_s > 0.0:
+                    rates = {"": SliceRate(rate_per_s, is_exact=True)}
+                    yield Column(service.name, family, size, request.limits, member, rates)
+                size *= 2
+
+    # The program
+
+    def units(
+        self, places: Sequence[_Place], areas: Collection[str], only: Mapping[Site, Collection[str]]
+    ) -> dict[str, tuple[Unit, _Place, _Class]]:
+        """Pools at regions for classes, by name, with the rates of the areas that they serve.
+
+        Args:
+            places: regions.
+            areas: that are to be served.
+            only: of regions whose pools are of one class, the areas that they serve.
+        """
+        request, units = self.request, dict[str, tuple[Unit, _Place, _Class]]()
+        profile = request.profile or DemandProfile(factors=(1.0,))
+        for number, place in enumerate(places):
+            here = only.get(place.site, areas)
+            classes = {area: own for area, own in place.classes.items() if area in areas and area in here}
+            furthest = tuple(map(max, zip(*classes.values(), strict=True)))
+            for own in {furthest} if place.site in only and classes else dict.fromkeys(classes.values()):
+                served = [area for area, other in classes.items() if _within(other, own)]
+                for column in self.pools(own):
+                    sku = self.hardware.skus[column.family.sku]
+                    if not place.supply.holds(sku, column.family.gpus):
+                        continue
+                    takes = resource_use(column.gpus, self.hardware.skus, request.limits, request.prices)
+                    usd = place.supply.supply.cheapest[sku.id] * sum(column.gpus.values())
+                    bare = unit_of(column, 1.0, takes, profile.cold_start_s / 3600.0 * usd, not profile.autoscale)
+                    name = f"{number} {'-'.join(map(str, own))} {bare.name}"
+                    unit = bare.model_copy(
+                        update={
+                            "name": name,
+                            "rates_per_s": dict.fromkeys(served, bare.rates_per_s[""]),
+                            "takes": {f"{number} {resource}": count for resource, count in takes.items()},
+                            "marks": (),
+                        }
+                    )
+                    units[name] = (unit, place, own)
+        return units
+
+    def routes(
+        self,
+        places: Sequence[_Place],
+        areas: Collection[str],
+        only: Mapping[Site, Collection[str]] = MappingProxyType({}),
+    ) -> _Routes | None:
+        """The least cost of serving some areas from some regions; None where it cannot be done; see `units`."""
+        kept: list[_Place] = []
+        for place in places:
+            if not any(other.covers(place) for other in kept):
+                kept = [other for other in kept if not place.covers(other)] + [place]
+        units = self.units(kept, areas, only)
+        demand = {area: self.rates_per_s[area] for area in areas}
+        resources = [
+            each.model_copy(update={"name": f"{number} {each.name}", "group": ""})
+            for number, place in enumerate(kept)
+            for each in place.supply.supply.resources
+        ]
+        problem = FleetProblem(
+            slices=tuple(Slice(name=area, demand_per_s=tuple(rates)) for area, rates in demand.items()),
+            units=tuple(unit for unit, _, _ in units.values()),
+            resources=tuple(resources),
+            periods=periods_of(DemandProfile(factors=(1.0,) * HOURS)),
+        )
+        self.progress(f"solving over {len(kept)} regions")
+        answer = solve(problem, Objective.MIN_COST, relative_gap=REGIONS_GAP, solver=self.request.search.solver)
+        return _routes_of(answer, units) if answer.status.has_allocation else None
+
+    def kept(self, places: Sequence[_Place], held: Mapping[Site, Mapping[str, float]]) -> dict[str, float]:
+        """By area, the share that regions serve with the GPUs they hold, in the hour in which it is least.
+
+        Args:
+            places: regions.
+            held: of each, GPUs by SKU.
+        """
+        units = self.units(places, self.request.areas, {})
+        resources = [
+            Resource(name=f"{number} {sku}", at_most=held[place.site].get(sku, 0.0))
+            for number, place in enumerate(places)
+            for sku in place.supply.supply.cheapest
+        ]
+        least = dict.fromkeys(self.request.areas, 1.0)
+        for hour in range(HOURS) if units else ():
+            demand = {area: float(rates[hour]) for area, rates in self.rates_per_s.items() if rates[hour] > 0.0}
+            problem = FleetProblem(
+                slices=tuple(Slice(name=area, demand_per_s=(rate,)) for area, rate in demand.items()),
+                units=tuple(unit for unit, _, _ in units.values()),
+                resources=tuple(resources),
+            )
+            answer = solve(problem, Objective.MAX_RATE, relative_gap=REGIONS_GAP)
+            for area, rate in demand.items():
+                served = math.fsum(routed.get(area, (0.0,))[0] for routed in answer.routed_per_s.values())
+                least[area] = min(least[area], served / rate)
+        return least if units else dict.fromkeys(self.request.areas, 0.0)
+
+    def least_ttft_s(self, place: int) -> float:
+        """Least threshold on a TTFT at which some pool carries anything, to 1 %; infinite above `LONGEST_TTFT_S`.
+
+        Args:
+            place: of the target among those to which the way counts.
+        """
+
+        def holds(threshold_s: float) -> bool:
+            targets = [
+                target.model_copy(update={"threshold_s": threshold_s})
+                if target == self.shared_targets[place]
+                else target
+                for target in self.request.slo.targets
+            ]
+            slo = self.request.slo.model_copy(update={"targets": tuple(targets)})
+            return next(self._pools_for(slo), None) is not None
+
+        low, high = MS, LONGEST_TTFT_S
+        if not holds(high):
+            return math.inf
+        while high > 1.01 * low:
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if holds(middle) else (middle, high)
+        return high
+
+
+def _routes_of(answer: Allocation, units: Mapping[str, tuple[Unit, _Place, _Class]]) -> _Routes:
+    rates: dict[tuple[Site, _Class], dict[str, FloatArray]] = {}
+    for name, by_area in answer.routed_per_s.items():
+        _, place, own = units[name]
+        fleet = rates.setdefault((place.site, own), {})
+        for area, routed in by_area.items():
+            if max(routed) > 0.0:
+                fleet[area] = fleet.get(area, np.zeros(HOURS)) + np.array(routed)
+    return _Routes({key: by_area for key, by_area in rates.items() if by_area}, answer.cost_usd_per_hour)
+
+
+# --- from routes to fleets --------------------------------------------------------------------------------------------
+
+
+def plan_regions(
+    request: PlanRequest,
+    hardware: HardwareDb | None = None,
+    progress: Progress | None = None,
+    *,
+    simulate: bool = True,
+) -> RegionsPlan:
+    """Fleets in the regions in which the areas of a request are served for the least cost within their targets.
+
+    Args:
+        request: with `areas`; what it says of its own rate and profile does not count, but for starts and autoscaling.
+        hardware: SKUs, prices, areas and distances; the packaged database when None.
+        progress: called with the name of each stage as it starts.
+        simulate: verify the fleet of each region by simulation too.
+
+    Raises:
+        InputError: no areas, an area or a place of `residency` that is not known, or a kind of request that is not
+            planned over regions: another objective, several models, limits of a whole fleet, recorded arrivals.
+    """
+    hardware, say = hardware_for(request, hardware), progress or (lambda _: None)
+    _check(request, hardware)
+    world = _World(request, hardware, say)
+    reasons = tuple(reason for area in request.areas if (reason := _why_not(world, area)))
+    joint = None if reasons else world.routes(world.places, request.areas)
+    if joint is None:
+        return RegionsPlan(request, diagnosis=reasons or ("no fleets carry the demand within limits.quotas",))
+    routes = _fewer_regions(world, joint)
+    alone = min(
+        filter(None, (_at(world, [site], request.areas) for site in world.distances)),
+        key=lambda one: one.usd_per_hour,
+        default=None,
+    )
+    fleets = _fleets(world, routes, simulate)
+    if not all(fleet.plan.feasible for fleet in fleets):
+        reasons = tuple(f"{fleet.site.name}: {why}" for fleet in fleets for why in fleet.plan.diagnosis)
+        return RegionsPlan(request, diagnosis=reasons)
+    each = [world.routes(world.places, [area]) for area in request.areas]
+    ways = {"this plan": [routes], "one region": [alone], "every area for itself": each}
+    return RegionsPlan(
+        request=request,
+        fleets=fleets,
+        latencies=tuple(_latencies(world, fleets)),
+        others=tuple(_way(name, found) for name, found in ways.items()),
+        losses=tuple(_losses(world, fleets, joint)),
+        assumptions=_assumptions(world, fleets),
+    )
+
+
+def _way(name: str, parts: Sequence[_Routes | None]) -> OtherWay:
+    """A way of standing, of routes that have nothing in common."""
+    known = [part for part in parts if part is not None]
+    sites = tuple(dict.fromkeys(site.name for part in known for site in part.sites))
+    cost = math.fsum(part.usd_per_hour for part in known) if len(known) == len(parts) else math.inf
+    return OtherWay(name, sites if math.isfinite(cost) else (), cost)
+
+
+def _check(request: PlanRequest, hardware: HardwareDb) -> None:
+    """Raise InputError for what is not planned over regions."""
+    if not request.areas:
+        bound = "says of no area of users what it asks for"
+        raise InputError("demand", "{}", bound, "write demand: {us-east: {rate_per_s: 10}, japan: {rate_per_s: 5}}")
+    known = [area.name for area in hardware.areas]
+    places = {name for one in hardware.distances for name in (one.provider, one.region)}
+    for name, area in request.areas.items():
+        if name not in known:
+            raise UnknownNameError("demand", name, known)
+        for place in area.residency:
+            if area_called(hardware, place) is None and place not in places:
+                raise UnknownNameError(f"demand.{name}.residency", place, places | set(area_names(hardware)))
+    limits = [f"limits.{name}" for name in REFUSED if getattr(request.limits, name) != getattr(FleetLimits(), name)]
+    kinds = {
+        "services": bool(request.services),
+        "cascade": request.cascade is not None,
+        "offline": bool(request.offline),
+        "split": request.split is not None,
+        "by_class": request.by_class,
+        "workload.classes": any(kind.slo is not None for kind in request.workload.classes),
+        "prices.owned": bool(request.prices.owned),
+        "objective": request.objective is not Objective.MIN_COST,
+        "slo": not request.slo.targets,
+        **dict.fromkeys(limits, True),
+    }
+    for name, is_given in kinds.items():
+        if is_given:
+            bound = "is not planned over regions"
+            raise UnsupportedFeatureError(name, "given", bound, "leave it out, or plan each region by itself")
+
+
+def _why_not(world: _World, area: str) -> str:
+    """Why no region can serve an area, and what would help; empty where one can."""
+    near = [place for place in world.places if area in place.classes and world.units([place], [area], {})]
+    if near:
+        return ""
+    allowed = [place.site for place in world.places if world.may_serve(place.site, area)]
+    if not allowed:
+        loosened = {**world.request.areas, area: world.request.areas[area].model_copy(update={"residency": ()})}
+        free = replace(world, request=world.request.model_copy(update={"areas": loosened}))
+        routes = free.routes(free.places, [area]) if not _why_not(free, area) else None
+        where = ", ".join(world.request.areas[area].residency)
+        asked = f"demand.{area}.residency: nobody sells {', '.join(world.request.search.skus)} in {where}"
+        if routes is None:
+            return f"{asked}, and no other region holds the targets"
+        cheapest = ", ".join(sorted(site.name for site in routes.sites))
+        return f"{asked}; the cheapest that would do is {cheapest} for {routes.usd_per_hour:,.2f} USD/h"
+    nearest = min(allowed, key=lambda site: world.ways_s(area, world.distances[site]))
+    ways_s = world.ways_s(area, world.distances[nearest])
+    ttft = next((place for place, each in enumerate(world.shared_targets) if each.metric is Metric.TTFT), None)
+    if ttft is None:
+        return f"demand.{area}: no pool holds the targets in {nearest.name}, the nearest region"
+    target, least_s = world.shared_targets[ttft], world.least_ttft_s(ttft)
+    found = "none below a minute" if math.isinf(least_s) else f"{1000 * (ways_s[ttft] + least_s):.0f} ms"
+    asked = f"p{100 * target.percentile:g} TTFT of {1000 * target.threshold_s:.0f} ms"
+    return (
+        f"demand.{area}: {asked} cannot be had: the way to {nearest.name}, the nearest region, takes "
+        f"{1000 * ways_s[ttft]:.0f} ms; the least TTFT there is {found}"
+    )
+
+
+def _at(world: _World, sites: Collection[Site], areas: Collection[str]) -> _Routes | None:
+    """The least cost of standing in some regions; None where they do not serve all areas."""
+    places = [place for place in world.places if place.site in sites]
+    served = {area for place in places for area in place.classes}
+    return world.routes(places, areas) if served >= set(areas) else None
+
+
+def _fewer_regions(world: _World, joint: _Routes) -> _Routes:
+    """Routes over fewer regions, and with one class in each, as far as the cost stays within a tie of the least.
+
+    A tie is `SearchSpace.simplicity`.
+    """
+    kept, most = joint, joint.usd_per_hour * (1.0 + world.request.search.simplicity)
+    is_fewer = True
+    while is_fewer and len(kept.sites) > 1:
+        is_fewer = False
+        for site in kept.sites:
+            fewer = _at(world, [other for other in kept.sites if other != site], world.request.areas)
+            if fewer is not None and fewer.usd_per_hour <= most:
+                kept, is_fewer = fewer, True
+                break
+    places = [place for place in world.places if place.site in kept.sites]
+    only: dict[Site, Collection[str]] = {}
+    for site in kept.sites:
+        shares = {area: kept.share(site, area, rates) for area, rates in world.rates_per_s.items()}
+        for least in (LEAST_SHARE, 0.0):
+            simpler = {**only, site: [area for area, share in shares.items() if share > least]}
+            together = world.routes(places, world.request.areas, simpler)
+            if together is not None and together.usd_per_hour <= most:
+                kept, only = together, simpler
+                break
+    return kept
+
+
+def _fleets(world: _World, routes: _Routes, simulate: bool) -> tuple[RegionFleet, ...]:
+    """Every region of some routes planned by itself."""
+    fleets = []
+    for (site, _), by_area in sorted(routes.rates_per_s.items(), key=lambda each: (each[0][0].name, each[0][1])):
+        shares = {
+            area: tuple(np.divide(routed, world.rates_per_s[area], where=routed > 0.0, out=np.zeros(HOURS)).tolist())
+            for area, routed in by_area.items()
+        }
+        say = partial(_said_of, world.progress, site)
+        asked = _request_for(world, site, by_area)
+        found = plan(asked, world.hardware, say, simulate=simulate, alternatives=False)
+        fleets.append(RegionFleet(site, found, shares))
+    return tuple(fleets)
+
+
+def _said_of(progress: Progress, site: Site, stage: str) -> None:
+    progress(f"{site.name}: {stage}")
+
+
+def _request_for(world: _World, site: Site, by_area: Mapping[str, FloatArray]) -> PlanRequest:
+    """What a region is asked for: its traffic by hour, and targets less the way of the furthest area."""
+    request = world.request
+    hourly = np.sum(list(by_area.values()), axis=0)
+    mean_per_s = float(hourly.mean())
+    ways_s = np.max([world.ways_s(area, world.distances[site]) for area in by_area], axis=0)
+    slo = world.slo_left(ways_s.tolist())
+    assert slo is not None  # the program routes nothing further than the targets
+    arrivals = request.workload.open_arrivals
+    share = min(1.0, mean_per_s / float(np.sum(list(world.rates_per_s.values()), axis=0).mean()))
+    workload = Workload(
+        arrivals=arrivals.split(share).at_rate(mean_per_s / request.growth), classes=request.workload.classes
+    )
+    given = request.profile or DemandProfile(factors=(1.0,))
+    profile = given.model_copy(
+        update={
+            "factors": tuple((hourly / mean_per_s).tolist()),
+            "period_hours": 1.0,
+            "source": "routed, by hour of UTC",
+        }
+    )
+    return world.request_at(site).model_copy(
+        update={
+            "name": f"{request.name} in {site.name}",
+            "workload": workload,
+            "slo": slo,
+            "users": None,
+            "profile": profile if np.ptp(hourly) > 0.0 else None,
+        }
+    )
+
+
+def _latencies(world: _World, fleets: Sequence[RegionFleet]) -> Iterator[UserLatency]:
+    """Targets to which the way counts, as the users of every area see them."""
+    for fleet in fleets:
+        for area, shares in fleet.shares.items():
+            rates = world.rates_per_s[area]
+            time = world.time_to(area, world.distances[fleet.site])
+            for target in world.shared_targets:
+                pool = fleet.plan.latency(target.metric, simulated=fleet.plan.simulated)
+                pool_s = pool.quantile_s(target.percentile)
+                at_user_s = LatencyDistribution.independent_sum(pool, time).quantile_s(target.percentile)
+                yield UserLatency(
+                    area=area,
+                    site=fleet.site.name,
+                    share=float(np.dot(shares, rates) / rates.sum()),
+                    target=target,
+                    network_s=at_user_s - pool_s,
+                    pool_s=pool_s,
+                )
+
+
+def _losses(world: _World, fleets: Sequence[RegionFleet], joint: _Routes) -> Iterator[RegionLoss]:
+    """What the others carry when a region is lost, and what it is worth."""
+    for site in dict.fromkeys(fleet.site for fleet in fleets):
+        held: dict[Site, dict[str, float]] = {}
+        for fleet in fleets:
+            for sku, gpus in _most_gpus(fleet.plan).items():
+                own = held.setdefault(fleet.site, {})
+                own[sku] = own.get(sku, 0.0) + gpus
+        places = [place for place in world.places if place.site in held and place.site != site]
+        kept = world.kept(places, held)
+        elsewhere = [other for other in world.distances if other != site]
+        without = _at(world, elsewhere, world.request.areas)
+        more = math.inf if without is None else max(0.0, without.usd_per_hour - joint.usd_per_hour)
+        yield RegionLoss(site.name, kept, more)
+
+
+def _most_gpus(found: Plan) -> dict[str, float]:
+    """GPUs by SKU that a region holds in its largest hour."""
+    if not found.schedule:
+        return {sku: float(count) for sku, count in found.gpus.items()}
+    skus = {sku for period in found.schedule for sku in period.gpus}
+    return {sku: max(period.gpus.get(sku, 0.0) for period in found.schedule) for sku in skus}
+
+
+def _assumptions(world: _World, fleets: Sequence[RegionFleet]) -> tuple[str, ...]:
+    """What the numbers take for granted."""
+    areas, request = {area.name: area for area in world.hardware.areas}, world.request
+    lines = [
+        f"users in {name} stand at {_of(areas[name])}, with an access network of {own.access_ms:g} ms in the mean "
+        f"(exponential), on clocks {areas[name].utc_offset_hours:+g} h from UTC without daylight saving"
+        + (f"; {100 * own.new_connections:.0f} % of requests open a connection" if own.new_connections else "")
+        for name, own in request.areas.items()
+    ]
+    for site in dict.fromkeys(fleet.site for fleet in fleets):
+        distance = world.distances[site]
+        if distance.how != "itself":
+            lines.append(f"{site.name} stands at {distance.stands_at} of Azure ({distance.how})")
+    placed = {site.provider for site in world.distances}
+    unplaced = {
+        price.provider
+        for price in world.hardware.prices
+        if price.sku in request.search.skus and price.commitment in request.prices.commitments
+    } - placed
+    if isinstance(request.workload.arrivals, RecordedArrivals):
+        lines.append("the recording counts by the process that sums it up, of which every region gets a random part")
+    if unplaced:
+        lines.append(f"no region is known of {', '.join(sorted(unplaced))}, where nothing is looked for")
+    return (
+        *lines,
+        "round trips between regions are those of Azure's network, hardly varying; later tokens come as made",
+        "regions are chosen by mixed pools; each is then planned with all modes asked for",
+        "a price for all regions of a provider counts wherever it is known to have the SKU; transfer out is not priced",
+    )
+
+
+def _of(area: UserArea) -> str:
+    return f"{area.stands_at} of Azure"
