@@ -29,9 +29,10 @@ from planner.cli.completion import complete_llm, complete_scenario, complete_set
 from planner.core import InputError, UnknownNameError, one_line, plain, write_texts
 
 if TYPE_CHECKING:
+    from hardware_db import HardwareDb
     from planner.analysis import PlanQuestion
     from planner.core import Report
-    from planner.fleet import Plan
+    from planner.fleet import Plan, PlanRequest
     from planner.launch import Target
     from planner.optimizer import FleetProblem, Objective
 
@@ -96,6 +97,8 @@ def plan(
     sources, what binds and what is assumed; -q prints the answer alone, and looks for no alternatives unless a file is
     to have them.
 
+    A scenario with `demand` by area of users is planned over the regions of the price list.
+
     Every plan is predicted by theory and simulated request by request before it is printed. Exit code 3: no fleet
     meets the targets within the limits; the diagnosis says what binds and the smallest change that helps. Of a fleet
     that is given (--fleet: replicas, GPU, degrees, c chunk budget, b batch limit, role; joined by +) it says whether it
@@ -118,6 +121,9 @@ def plan(
     content, folder = read_scenario(_subject(scenario, answers), options.assignments or ())
     request = build_request(content, folder)
     hardware = options.hardware(request)
+    if request.areas:
+        _plan_regions(options, request, hardware, fleet or lp_file or xlsx_file, quiet)
+        return
     files = (options.json_file, options.md_file, xlsx_file)
     are_read = not quiet or any(file is not None for file in files)
     with terminal.progress() as say:
@@ -142,6 +148,26 @@ def plan(
         (xlsx_file, lambda: plan_workbook(result)),
     )
     if not result.feasible or (fleet is not None and not _holds(result)):
+        raise typer.Exit(INFEASIBLE)
+
+
+def _plan_regions(
+    options: CommonOptions, request: PlanRequest, hardware: HardwareDb, refused: str | None, quiet: bool
+) -> None:
+    """The plan of a scenario that says where its users are."""
+    from planner.report import regions, regions_to_dict, terminal
+
+    if refused is not None:
+        bound = "is for a fleet in one place, and this scenario has demand by area"
+        raise InputError("--fleet, --lp, --xlsx", refused, bound, "leave it out, or leave out demand")
+    with terminal.progress() as say:
+        found = planner.plan_regions(request, hardware, say)
+    options.deliver(
+        regions.headline(found) if quiet else lambda: regions.report(found),
+        lambda: regions_to_dict(found),
+        lambda: regions.report(found),
+    )
+    if not found.feasible:
         raise typer.Exit(INFEASIBLE)
 
 

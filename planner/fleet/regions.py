@@ -482,6 +482,7 @@ class _World:
             places: regions.
             held: of each, GPUs by SKU.
         """
+        places = list({place.site: place for place in places}.values())  # the largest instances of each
         units = self.units(places, self.request.areas, {})
         resources = [
             Resource(name=f"{number} {sku}", at_most=held[place.site].get(sku, 0.0))
@@ -579,7 +580,11 @@ def plan_regions(
         reasons = tuple(f"{fleet.site.name}: {why}" for fleet in fleets for why in fleet.plan.diagnosis)
         return RegionsPlan(request, diagnosis=reasons)
     each = [world.routes(world.places, [area]) for area in request.areas]
-    ways = {"this plan": [routes], "one region": [alone], "every area for itself": each}
+    ways: dict[str, Sequence[_Routes | None]] = {
+        "this plan": [routes],
+        "one region": [alone],
+        "every area for itself": each,
+    }
     return RegionsPlan(
         request=request,
         fleets=fleets,

@@ -15,6 +15,7 @@ from planner.report import (
     plan_summary,
     purchase_tables,
     records,
+    regions,
     running_fleet,
     terminal,
     what_if,
@@ -36,5 +37,6 @@ from planner.report.plan import (
     token_distributions,
 )
 from planner.report.records import evaluation_to_dict, plan_schema, plan_to_dict
+from planner.report.regions import regions_to_dict
 from planner.report.robustness import target_name
 from planner.report.workbook import plan_workbook

@@ -1,0 +1,127 @@
+"""A plan over regions in a sentence and tables, and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from planner.core import Columns, Report, Table, duration, money, percent, unit, with_unit
+from planner.fleet import OtherWay, RegionFleet, RegionLoss, RegionsPlan, UserLatency
+from planner.report.records import document, plan_to_dict
+
+ROUTE_HOURS = 6
+"""Hours between two columns of the table of routes; the JSON document has every hour. A choice of width."""
+
+
+def headline(plan: RegionsPlan) -> str:
+    """Where to stand and what it costs, or why nowhere."""
+    if not plan.feasible:
+        return f"No regions serve {', '.join(plan.request.areas)}: {'; '.join(plan.diagnosis)}."
+    sites = " and ".join(dict.fromkeys(fleet.site.name for fleet in plan.fleets))
+    held = "every target holds at the users" if all(one.met for one in plan.latencies) else "NOT all targets hold"
+    how = "in simulation" if all(fleet.plan.simulated for fleet in plan.fleets) else "in theory"
+    return f"Serve {', '.join(plan.request.areas)} from {sites}: {money(plan.usd_per_hour)} USD/hour; {held} {how}."
+
+
+def tables(plan: RegionsPlan) -> tuple[Table, ...]:
+    """Regions, what users see, who serves whom when, other ways of standing, and the loss of a region."""
+    if not plan.feasible:
+        return ()
+    here = [(fleet, area) for fleet in plan.fleets for area in fleet.shares]
+    route_columns: Columns[tuple[RegionFleet, str]] = {
+        "area": lambda one: one[1],
+        "served from": lambda one: one[0].site.name,
+        **{f"{hour:02d}:00": _share_at(hour) for hour in range(0, 24, ROUTE_HOURS)},
+    }
+    return (
+        Table.of("Regions", plan.fleets, _FLEET_COLUMNS),
+        Table.of("At the users", plan.latencies, _LATENCY_COLUMNS, _LATENCY_NOTE),
+        Table.of("Share of each area served, by hour of UTC", here, route_columns),
+        Table.of("Ways of standing", plan.others, _WAY_COLUMNS, _WAY_NOTE),
+        Table.of("Loss of a region", plan.losses, _LOSS_COLUMNS, _LOSS_NOTE),
+    )
+
+
+def report(plan: RegionsPlan) -> Report:
+    """Everything a plan over regions says."""
+    lists = {"Why, and what would help": plan.diagnosis} if not plan.feasible else {}
+    notes = {"Assumptions": plan.assumptions}
+    return Report(headline(plan), tables(plan), lists, f"Regions: {plan.request.name}", notes)
+
+
+def regions_to_dict(plan: RegionsPlan) -> dict[str, Any]:
+    """A plan over regions as plain JSON data; under `plan` of each region the document of its own plan."""
+    found = document(
+        "regions",
+        {
+            "headline": headline(plan),
+            "usd_per_hour": plan.usd_per_hour if plan.feasible else None,
+            "areas": plan.request.areas,
+            "latencies": [{**vars(one), "at_user_s": one.at_user_s, "met": one.met} for one in plan.latencies],
+            "others": [dataclasses.asdict(one) for one in plan.others],
+            "losses": [{**vars(one), "survives": one.survives} for one in plan.losses],
+            "assumptions": plan.assumptions,
+            "diagnosis": plan.diagnosis,
+        },
+    )
+    found["regions"]["fleets"] = [
+        {
+            "provider": fleet.site.provider,
+            "region": fleet.site.region,
+            "usd_per_hour": fleet.usd_per_hour,
+            "shares": {area: list(shares) for area, shares in fleet.shares.items()},
+            "plan": plan_to_dict(fleet.plan),
+        }
+        for fleet in plan.fleets
+    ]
+    return found
+
+
+def _share_at(hour: int) -> Any:  # noqa: ANN401 - a cell
+    return lambda one: percent(one[0].shares[one[1]][hour])
+
+
+def _parts(one: UserLatency) -> str:
+    metric = one.target.metric
+    parts = f"{duration(one.network_s, metric)} network + {duration(one.pool_s, metric)} here"
+    return f"{with_unit(one.at_user_s, metric)} = {parts}"
+
+
+def _more(one: RegionLoss) -> str:
+    return "targets hold nowhere else" if math.isinf(one.more_usd_per_hour) else money(one.more_usd_per_hour)
+
+
+_FLEET_COLUMNS: Columns[RegionFleet] = {
+    "region": lambda one: one.site.name,
+    "serves": lambda one: ", ".join(one.shares),
+    "fleet in the largest hour": lambda one: one.plan.summary,
+    "GPUs": lambda one: str(sum(one.plan.gpus.values())),
+    "USD/h": lambda one: money(one.usd_per_hour),
+}
+_LATENCY_COLUMNS: Columns[UserLatency] = {
+    "area": lambda one: one.area,
+    "served from": lambda one: one.site,
+    "of its requests": lambda one: percent(one.share),
+    "target": lambda one: f"p{100 * one.target.percentile:g} {one.target.metric.value.upper()}",
+    "at the user": _parts,
+    "at most": lambda one: f"{duration(one.target.threshold_s, one.target.metric)} {unit(one.target.metric)}",
+    "met": lambda one: "yes" if one.met else "NO",
+}
+_WAY_COLUMNS: Columns[OtherWay] = {
+    "way": lambda one: one.name,
+    "regions": lambda one: ", ".join(one.sites) or "none holds the targets",
+    "USD/h": lambda one: money(one.usd_per_hour) if math.isfinite(one.usd_per_hour) else "-",
+}
+_LOSS_COLUMNS: Columns[RegionLoss] = {
+    "lost": lambda one: one.site,
+    "survives": lambda one: "yes" if one.survives else "no",
+    "still served": lambda one: ", ".join(f"{area} {percent(share)}" for area, share in one.kept.items()),
+    "USD/h more without it": _more,
+}
+_LATENCY_NOTE = "In the busiest hour of the region. Network: what the way adds at that percentile."
+_WAY_NOTE = "By the program of all regions, which plans none closer: compare them with one another, not with the plan."
+_LOSS_NOTE = (
+    "Still served within every target by GPUs that the other regions hold in their largest hour, in the worst hour, as "
+    "much in all as they can. More without it: least cost of standing elsewhere, by the program."
+)
