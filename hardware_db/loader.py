@@ -51,6 +51,8 @@ INSTANCES = "instances.csv"
 """Beside the price lists: what is sold in which sizes, and the network between instances."""
 REGIONS = "regions.csv"
 """Beside them too: where the regions of providers lie."""
+PLACE = ("provider", "region", "stands_at", "how")
+"""Columns of ``network/round_trips.csv`` before those of the areas [ms]."""
 MAX_TOML_BYTES = 1_000_000
 """Largest file of a SKU or an engine; those shipped are below 10 kB."""
 
@@ -117,14 +119,14 @@ def _facts() -> HardwareDb:
         instances=tuple(_records(INSTANCES, _rows(root / "prices" / INSTANCES), Instance)),
         regions=tuple(_records(REGIONS, _rows(root / "prices" / REGIONS), ProviderRegion)),
         areas=tuple(_records("areas.csv", _rows(root / "network" / "areas.csv"), UserArea)),
-        distances=tuple(map(_distance, _rows(root / "network" / "round_trips.csv"))),
+        distances=tuple(
+            RegionDistance(
+                **{name: row[name] for name in PLACE},
+                round_trips_s={area: float(ms) / 1000.0 for area, ms in row.items() if area not in PLACE},
+            )
+            for row in _rows(root / "network" / "round_trips.csv")
+        ),
     )
-
-
-def _distance(row: dict[str, str]) -> RegionDistance:
-    """A region from its row: its own columns, then one for each area of users [ms]."""
-    own = {name: row.pop(name) for name in ("provider", "region", "stands_at", "how")}
-    return RegionDistance(**own, round_trips_s={area: float(ms) / 1000.0 for area, ms in row.items()})
 
 
 SKU_ENDINGS = ("", "-sxm", "-nvl72", "-80gb", "-sxm-80gb", "-sxm-32gb", "-blackwell-server")

@@ -32,7 +32,7 @@ _FILES = {
 """Files whose names these are, beside this package: the hardware database takes longer to load than one waits."""
 _LEFT_OUT = ("schema_version", "own_hardware")
 """Fields that nobody sets on a command line."""
-_BY_PROVIDER = ("rdma_gbps_per_gpu",)
+_BY_OTHERS = ("rdma_gbps_per_gpu", "demand")
 """Mappings whose keys are no SKUs: none is offered."""
 _NAMED = {"llm": LLM, "lengths": LENGTHS, "preset": LENGTHS, "profile": PROFILE, "engine": ENGINE, "skus": f"[{SKU}]"}
 """Fields, by the last word of their path, that take a name of what is packaged."""
@@ -153,7 +153,7 @@ def as_bash_splits() -> Iterator[None]:
 def settings_of(schema: Mapping[str, Any]) -> dict[str, str]:
     """Every dotted path of a JSON Schema, with the values it can take: what `SETTINGS` holds of a scenario.
 
-    Lists of records have their first element, mappings `SKU` for their keys (all but `_BY_PROVIDER` are by SKU).
+    Lists of records have their first element, mappings `SKU` for their keys (all but `_BY_OTHERS` are by SKU).
     """
     values_by_path: dict[str, str] = {}
     for name, field in schema["properties"].items():
@@ -179,7 +179,7 @@ def _walk(path: str, field: Mapping[str, Any], definitions: Mapping[str, Any]) -
         yield from _walk(f"{path}.{name}", inner, definitions)
     if isinstance(items, Mapping) and ("$ref" in items or "anyOf" in items):
         yield from ((inner, values) for inner, values in _walk(f"{path}.0", items, definitions) if inner != f"{path}.0")
-    by_sku = path.rpartition(".")[2] not in _BY_PROVIDER
+    by_sku = path.rpartition(".")[2] not in _BY_OTHERS
     if by_sku and isinstance(inner := field.get("additionalProperties"), Mapping):
         yield from _walk(f"{path}.{SKU}", inner, definitions)
 

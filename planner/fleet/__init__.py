@@ -29,7 +29,7 @@ from planner.fleet.packing import PackedPool, packed_replicas, server_count
 from planner.fleet.planning import hardware_for, least_usd_per_hour, plan
 from planner.fleet.population import at_rates
 from planner.fleet.program import request_slices
-from planner.fleet.regions import OtherWay, RegionFleet, RegionLoss, RegionsPlan, UserLatency, plan_regions
+from planner.fleet.regions import RegionFleet, RegionLoss, RegionsPlan, Standing, UserLatency, plan_regions
 from planner.fleet.simulation import requests_to_simulate
 from planner.fleet.slices import slices_of, split_by_length
 from planner.fleet.types import (

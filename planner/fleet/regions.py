@@ -17,7 +17,7 @@ a day, resources the GPUs of a region; a unit has rates for the areas no further
 
     least sum over hours and regions of the cost of GPUs    so that every area is served in every hour
 
-by `planner.optimizer`, to `REGIONS_GAP`. Regions without which the cost stays within `SearchSpace.simplicity` of the
+by `planner.optimizer`, to `COARSE_GAP`. Regions without which the cost stays within `SearchSpace.simplicity` of the
 least are given up, the least used first; where that is a tie too, a region serves no area of less than `LEAST_SHARE`
 and has pools of one class. Then each region is planned by itself (`planner.fleet.plan`), with what the program routes
 to it and the distance of the furthest area that it serves. The cost of the plan is that of these plans; other ways of
@@ -29,18 +29,19 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
 
-from hardware_db import HardwareDb, RegionDistance, UserArea, area_called, area_names, regions_in
+from hardware_db import HardwareDb, RegionDistance, area_called, area_names, regions_in
 from planner.core import FloatArray, InputError, Metric, UnknownNameError, UnsupportedFeatureError
 from planner.fleet.columns import Column, SliceRate, unit_of
 from planner.fleet.confidence import deviations_of, slow_rule
 from planner.fleet.market import market_of
 from planner.fleet.planning import hardware_for, plan
 from planner.fleet.program import demand_of
+from planner.fleet.refinement import COARSE_GAP
 from planner.fleet.slices import periods_of
 from planner.fleet.types import Plan, PlanRequest, Progress
 from planner.optimizer import Allocation, FleetProblem, Objective, Resource, Slice, Unit, solve
@@ -52,8 +53,6 @@ from planner.workload import LatencyDistribution, LatencyTarget, RecordedArrival
 
 DISTANCE_STEP_S = 0.05
 """Distances that differ by less are of one class [s]. A choice: finer makes more pools to evaluate and saves little."""
-REGIONS_GAP = 0.01
-"""Gap to which the program of all regions is solved; each region is planned as every fleet is. A choice."""
 LEAST_SHARE = 0.1
 """Of an area's requests, below which a region does not serve it where it can do without. A choice: simpler routes."""
 LONGEST_TTFT_S = 60.0
@@ -123,7 +122,7 @@ class UserLatency:
 
 
 @dataclass(frozen=True)
-class OtherWay:
+class Standing:
     """A way of standing, and its least cost by the program of all regions, which plans none of them closer.
 
     Attributes:
@@ -155,7 +154,7 @@ class RegionLoss:
     @property
     def survives(self) -> bool:
         """True if everybody is still served within every target."""
-        return min(self.kept.values()) >= 1.0 - REGIONS_GAP
+        return min(self.kept.values()) >= 1.0 - COARSE_GAP
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +174,7 @@ class RegionsPlan:
     request: PlanRequest
     fleets: tuple[RegionFleet, ...] = ()
     latencies: tuple[UserLatency, ...] = ()
-    others: tuple[OtherWay, ...] = ()
+    others: tuple[Standing, ...] = ()
     losses: tuple[RegionLoss, ...] = ()
     assumptions: tuple[str, ...] = ()
     diagnosis: tuple[str, ...] = ()
@@ -292,7 +291,7 @@ class _World:
         own = self.request.areas[area]
         return network_time(distance.round_trips_s[area], own.access_ms * MS, own.new_connections)
 
-    def ways_s(self, area: str, distance: RegionDistance) -> tuple[float, ...]:
+    def delays_s(self, area: str, distance: RegionDistance) -> tuple[float, ...]:
         """By target to which the way counts, its quantile [s]."""
         time = self.time_to(area, distance)
         return tuple(time.quantile_s(target.percentile) for target in self.shared_targets)
@@ -321,7 +320,7 @@ class _World:
         for site, distance in self.distances.items():
             market = market_of(self.request_at(site), self.hardware, {})
             classes = {
-                area: tuple(math.ceil(way_s / DISTANCE_STEP_S) for way_s in self.ways_s(area, distance))
+                area: tuple(math.ceil(delay_s / DISTANCE_STEP_S) for delay_s in self.delays_s(area, distance))
                 for area in self.request.areas
                 if self.may_serve(site, area)
             }
@@ -343,9 +342,9 @@ class _World:
         """What a class takes from every target to which the way counts [s]."""
         return tuple(steps * DISTANCE_STEP_S for steps in own)
 
-    def slo_left(self, ways_s: Sequence[float]) -> Slo | None:
+    def slo_left(self, delays_s: Sequence[float]) -> Slo | None:
         """The targets in the region; None where the way takes all of one."""
-        taken = dict(zip(self.shared_targets, ways_s, strict=True))
+        taken = dict(zip(self.shared_targets, delays_s, strict=True))
         left = [
             target.model_copy(update={"threshold_s": target.threshold_s - taken[target]}) if target in taken else target
             for target in self.request.slo.targets
@@ -361,7 +360,7 @@ class _World:
         if own not in self._pools:
             slo = self.slo_left(self.thresholds_s(own))
             self.progress(
-                "rates of pools " + ", ".join(f"{1000 * way_s:.0f} ms away" for way_s in self.thresholds_s(own))
+                "rates of pools " + ", ".join(f"{1000 * delay_s:.0f} ms away" for delay_s in self.thresholds_s(own))
             )
             self._pools[own] = list(self._pools_for(slo)) if slo is not None else []
         return self._pools[own]
@@ -472,7 +471,7 @@ class _World:
             periods=periods_of(DemandProfile(factors=(1.0,) * HOURS)),
         )
         self.progress(f"solving over {len(kept)} regions")
-        answer = solve(problem, Objective.MIN_COST, relative_gap=REGIONS_GAP, solver=self.request.search.solver)
+        answer = solve(problem, Objective.MIN_COST, relative_gap=COARSE_GAP, solver=self.request.search.solver)
         return _routes_of(answer, units) if answer.status.has_allocation else None
 
     def kept(self, places: Sequence[_Place], held: Mapping[Site, Mapping[str, float]]) -> dict[str, float]:
@@ -497,7 +496,7 @@ class _World:
                 units=tuple(unit for unit, _, _ in units.values()),
                 resources=tuple(resources),
             )
-            answer = solve(problem, Objective.MAX_RATE, relative_gap=REGIONS_GAP)
+            answer = solve(problem, Objective.MAX_RATE, relative_gap=COARSE_GAP)
             for area, rate in demand.items():
                 served = math.fsum(routed.get(area, (0.0,))[0] for routed in answer.routed_per_s.values())
                 least[area] = min(least[area], served / rate)
@@ -580,7 +579,7 @@ def plan_regions(
         reasons = tuple(f"{fleet.site.name}: {why}" for fleet in fleets for why in fleet.plan.diagnosis)
         return RegionsPlan(request, diagnosis=reasons)
     each = [world.routes(world.places, [area]) for area in request.areas]
-    ways: dict[str, Sequence[_Routes | None]] = {
+    standings: dict[str, Sequence[_Routes | None]] = {
         "this plan": [routes],
         "one region": [alone],
         "every area for itself": each,
@@ -589,18 +588,18 @@ def plan_regions(
         request=request,
         fleets=fleets,
         latencies=tuple(_latencies(world, fleets)),
-        others=tuple(_way(name, found) for name, found in ways.items()),
+        others=tuple(_standing(name, found) for name, found in standings.items()),
         losses=tuple(_losses(world, fleets, joint)),
         assumptions=_assumptions(world, fleets),
     )
 
 
-def _way(name: str, parts: Sequence[_Routes | None]) -> OtherWay:
+def _standing(name: str, parts: Sequence[_Routes | None]) -> Standing:
     """A way of standing, of routes that have nothing in common."""
     known = [part for part in parts if part is not None]
     sites = tuple(dict.fromkeys(site.name for part in known for site in part.sites))
     cost = math.fsum(part.usd_per_hour for part in known) if len(known) == len(parts) else math.inf
-    return OtherWay(name, sites if math.isfinite(cost) else (), cost)
+    return Standing(name, sites if math.isfinite(cost) else (), cost)
 
 
 def _check(request: PlanRequest, hardware: HardwareDb) -> None:
@@ -651,17 +650,17 @@ def _why_not(world: _World, area: str) -> str:
             return f"{asked}, and no other region holds the targets"
         cheapest = ", ".join(sorted(site.name for site in routes.sites))
         return f"{asked}; the cheapest that would do is {cheapest} for {routes.usd_per_hour:,.2f} USD/h"
-    nearest = min(allowed, key=lambda site: world.ways_s(area, world.distances[site]))
-    ways_s = world.ways_s(area, world.distances[nearest])
+    nearest = min(allowed, key=lambda site: world.delays_s(area, world.distances[site]))
+    delays_s = world.delays_s(area, world.distances[nearest])
     ttft = next((place for place, each in enumerate(world.shared_targets) if each.metric is Metric.TTFT), None)
     if ttft is None:
         return f"demand.{area}: no pool holds the targets in {nearest.name}, the nearest region"
     target, least_s = world.shared_targets[ttft], world.least_ttft_s(ttft)
-    found = "none below a minute" if math.isinf(least_s) else f"{1000 * (ways_s[ttft] + least_s):.0f} ms"
+    found = "none below a minute" if math.isinf(least_s) else f"{1000 * (delays_s[ttft] + least_s):.0f} ms"
     asked = f"p{100 * target.percentile:g} TTFT of {1000 * target.threshold_s:.0f} ms"
     return (
         f"demand.{area}: {asked} cannot be had: the way to {nearest.name}, the nearest region, takes "
-        f"{1000 * ways_s[ttft]:.0f} ms; the least TTFT there is {found}"
+        f"{1000 * delays_s[ttft]:.0f} ms; the least TTFT there is {found}"
     )
 
 
@@ -707,15 +706,11 @@ def _fleets(world: _World, routes: _Routes, simulate: bool) -> tuple[RegionFleet
             area: tuple(np.divide(routed, world.rates_per_s[area], where=routed > 0.0, out=np.zeros(HOURS)).tolist())
             for area, routed in by_area.items()
         }
-        say = partial(_said_of, world.progress, site)
+        world.progress(f"planning {site.name}")
         asked = _request_for(world, site, by_area)
-        found = plan(asked, world.hardware, say, simulate=simulate, alternatives=False)
+        found = plan(asked, world.hardware, world.progress, simulate=simulate, alternatives=False)
         fleets.append(RegionFleet(site, found, shares))
     return tuple(fleets)
-
-
-def _said_of(progress: Progress, site: Site, stage: str) -> None:
-    progress(f"{site.name}: {stage}")
 
 
 def _request_for(world: _World, site: Site, by_area: Mapping[str, FloatArray]) -> PlanRequest:
@@ -723,8 +718,8 @@ def _request_for(world: _World, site: Site, by_area: Mapping[str, FloatArray]) -
     request = world.request
     hourly = np.sum(list(by_area.values()), axis=0)
     mean_per_s = float(hourly.mean())
-    ways_s = np.max([world.ways_s(area, world.distances[site]) for area in by_area], axis=0)
-    slo = world.slo_left(ways_s.tolist())
+    delays_s = np.max([world.delays_s(area, world.distances[site]) for area in by_area], axis=0)
+    slo = world.slo_left(delays_s.tolist())
     assert slo is not None  # the program routes nothing further than the targets
     arrivals = request.workload.open_arrivals
     share = min(1.0, mean_per_s / float(np.sum(list(world.rates_per_s.values()), axis=0).mean()))
@@ -798,8 +793,8 @@ def _assumptions(world: _World, fleets: Sequence[RegionFleet]) -> tuple[str, ...
     """What the numbers take for granted."""
     areas, request = {area.name: area for area in world.hardware.areas}, world.request
     lines = [
-        f"users in {name} stand at {_of(areas[name])}, with an access network of {own.access_ms:g} ms in the mean "
-        f"(exponential), on clocks {areas[name].utc_offset_hours:+g} h from UTC without daylight saving"
+        f"users in {name} stand at {areas[name].stands_at} of Azure, with an access network of {own.access_ms:g} ms in "
+        f"the mean (exponential), on clocks {areas[name].utc_offset_hours:+g} h from UTC without daylight saving"
         + (f"; {100 * own.new_connections:.0f} % of requests open a connection" if own.new_connections else "")
         for name, own in request.areas.items()
     ]
@@ -823,7 +818,3 @@ def _assumptions(world: _World, fleets: Sequence[RegionFleet]) -> tuple[str, ...
         "regions are chosen by mixed pools; each is then planned with all modes asked for",
         "a price for all regions of a provider counts wherever it is known to have the SKU; transfer out is not priced",
     )
-
-
-def _of(area: UserArea) -> str:
-    return f"{area.stands_at} of Azure"

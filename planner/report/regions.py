@@ -7,11 +7,8 @@ import math
 from typing import Any
 
 from planner.core import Columns, Report, Table, duration, money, percent, unit, with_unit
-from planner.fleet import OtherWay, RegionFleet, RegionLoss, RegionsPlan, UserLatency
+from planner.fleet import RegionFleet, RegionLoss, RegionsPlan, Standing, UserLatency
 from planner.report.records import document, plan_to_dict
-
-ROUTE_HOURS = 6
-"""Hours between two columns of the table of routes; the JSON document has every hour. A choice of width."""
 
 
 def headline(plan: RegionsPlan) -> str:
@@ -28,17 +25,18 @@ def tables(plan: RegionsPlan) -> tuple[Table, ...]:
     """Regions, what users see, who serves whom when, other ways of standing, and the loss of a region."""
     if not plan.feasible:
         return ()
-    here = [(fleet, area) for fleet in plan.fleets for area in fleet.shares]
-    route_columns: Columns[tuple[RegionFleet, str]] = {
-        "area": lambda one: one[1],
-        "served from": lambda one: one[0].site.name,
-        **{f"{hour:02d}:00": _share_at(hour) for hour in range(0, 24, ROUTE_HOURS)},
-    }
+    hours = range(0, 24, 6)
+    routes = tuple(
+        (area, fleet.site.name, *(percent(shares[hour]) for hour in hours))
+        for fleet in plan.fleets
+        for area, shares in fleet.shares.items()
+    )
+    route_columns = ("area", "served from", *(f"{hour:02d}:00" for hour in hours))
     return (
         Table.of("Regions", plan.fleets, _FLEET_COLUMNS),
         Table.of("At the users", plan.latencies, _LATENCY_COLUMNS, _LATENCY_NOTE),
-        Table.of("Share of each area served, by hour of UTC", here, route_columns),
-        Table.of("Ways of standing", plan.others, _WAY_COLUMNS, _WAY_NOTE),
+        Table("Share of each area served, by hour of UTC", route_columns, routes),
+        Table.of("Ways of standing", plan.others, _STANDING_COLUMNS, _STANDING_NOTE),
         Table.of("Loss of a region", plan.losses, _LOSS_COLUMNS, _LOSS_NOTE),
     )
 
@@ -78,18 +76,10 @@ def regions_to_dict(plan: RegionsPlan) -> dict[str, Any]:
     return found
 
 
-def _share_at(hour: int) -> Any:  # noqa: ANN401 - a cell
-    return lambda one: percent(one[0].shares[one[1]][hour])
-
-
 def _parts(one: UserLatency) -> str:
     metric = one.target.metric
     parts = f"{duration(one.network_s, metric)} network + {duration(one.pool_s, metric)} here"
     return f"{with_unit(one.at_user_s, metric)} = {parts}"
-
-
-def _more(one: RegionLoss) -> str:
-    return "targets hold nowhere else" if math.isinf(one.more_usd_per_hour) else money(one.more_usd_per_hour)
 
 
 _FLEET_COLUMNS: Columns[RegionFleet] = {
@@ -108,7 +98,7 @@ _LATENCY_COLUMNS: Columns[UserLatency] = {
     "at most": lambda one: f"{duration(one.target.threshold_s, one.target.metric)} {unit(one.target.metric)}",
     "met": lambda one: "yes" if one.met else "NO",
 }
-_WAY_COLUMNS: Columns[OtherWay] = {
+_STANDING_COLUMNS: Columns[Standing] = {
     "way": lambda one: one.name,
     "regions": lambda one: ", ".join(one.sites) or "none holds the targets",
     "USD/h": lambda one: money(one.usd_per_hour) if math.isfinite(one.usd_per_hour) else "-",
@@ -117,10 +107,12 @@ _LOSS_COLUMNS: Columns[RegionLoss] = {
     "lost": lambda one: one.site,
     "survives": lambda one: "yes" if one.survives else "no",
     "still served": lambda one: ", ".join(f"{area} {percent(share)}" for area, share in one.kept.items()),
-    "USD/h more without it": _more,
+    "USD/h more without it": lambda one: (
+        money(one.more_usd_per_hour) if math.isfinite(one.more_usd_per_hour) else "targets hold nowhere else"
+    ),
 }
 _LATENCY_NOTE = "In the busiest hour of the region. Network: what the way adds at that percentile."
-_WAY_NOTE = "By the program of all regions, which plans none closer: compare them with one another, not with the plan."
+_STANDING_NOTE = "By the program of all regions, which plans none closer: compare them with one another."
 _LOSS_NOTE = (
     "Still served within every target by GPUs that the other regions hold in their largest hour, in the worst hour, as "
     "much in all as they can. More without it: least cost of standing elsewhere, by the program."

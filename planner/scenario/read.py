@@ -389,10 +389,12 @@ def _other_service(item: ScenarioService, index: int, folder: Path | None) -> Se
         return _service(item, item.name or llm.id, llm, _workload(item.workload, folder, llm), item.slo)
 
 
-def _profile(profile: str | DemandProfile | TraceProfile | None, folder: Path | None) -> DemandProfile | None:
+def _profile(
+    profile: str | DemandProfile | TraceProfile | None, folder: Path | None, field: str = "profile"
+) -> DemandProfile | None:
     if profile is None or isinstance(profile, DemandProfile):
         return profile
-    with naming_field("profile"):
+    with naming_field(field):
         if isinstance(profile, str):
             return load_profile(profile)
         measured = profile_from_trace(read_trace(path_in(folder, profile.trace)), day=not profile.week)
@@ -421,10 +423,11 @@ def _areas(scenario: Scenario, folder: Path | None) -> dict[str, AreaDemand]:
     total = math.fsum(area.weight or 0.0 for area in scenario.demand.values()) or 1.0
     found = {}
     for name, area in scenario.demand.items():
+        hours = _profile(area.hours, folder, f"demand.{name}.hours")
         with naming_field(f"demand.{name}"):
             found[name] = AreaDemand(
                 rate_per_s=area.rate_per_s or (area.weight or 0.0) / total,
-                hours=_profile(area.hours, folder),
+                hours=hours,
                 access_ms=area.access_ms,
                 new_connections=area.new_connections,
                 residency=area.residency,

@@ -540,3 +540,15 @@ def test_output_that_cannot_be_encoded_does_not_crash(tmp_path: Path, monkeypatc
         shown.append(out.buffer.getvalue().decode("ascii"))  # type: ignore[attr-defined]
     assert shown[0].startswith("# Capacity plan: L?nge ? 1\n")
     assert shown[1].startswith("Serve llama-3.1-8b")
+
+
+def test_a_scenario_with_users_around_the_world_is_planned_over_regions(tmp_path: Path) -> None:
+    """One line with -q, a document with a plan for each region, and no fleet of one place given or written."""
+    few = ["search.skus=[h100-sxm]", "search.tp=[4]", "workload.rate_per_s=4", "simulation.requests=500"]
+    settings = [part for setting in few for part in ("--set", setting)]
+    file = tmp_path / "world.json"
+    done = run("plan", "global-chat-llama-70b", *settings, "-q", "--json", file)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("Serve us-east, europe, japan from ")
+    assert json.loads(file.read_text())["regions"]["fleets"]
+    assert_refused(("plan", "global-chat-llama-70b", "--fleet", "4 x h100-sxm TP4"), "--fleet, --lp, --xlsx", "demand")

@@ -117,7 +117,7 @@ class MadeUp:
 @pytest.mark.parametrize("committed", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_the_program_costs_what_brute_force_finds(seed: int, committed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regions, "REGIONS_GAP", 1e-6)
+    monkeypatch.setattr(regions, "COARSE_GAP", 1e-6)
     made_up = MadeUp(seed, committed)
     world = made_up.world()
     found = world.routes(world.places, AREAS)
@@ -127,7 +127,7 @@ def test_the_program_costs_what_brute_force_finds(seed: int, committed: bool, mo
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_site_more_is_never_dearer_and_all_is_served(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regions, "REGIONS_GAP", 1e-6)
+    monkeypatch.setattr(regions, "COARSE_GAP", 1e-6)
     world = MadeUp(seed, committed=False).world()
     costs = []
     for count in (1, 2, 3):
@@ -142,7 +142,7 @@ def test_a_site_more_is_never_dearer_and_all_is_served(seed: int, monkeypatch: p
 
 @pytest.mark.parametrize("seed", range(5))
 def test_residency_is_never_cheaper(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regions, "REGIONS_GAP", 1e-6)
+    monkeypatch.setattr(regions, "COARSE_GAP", 1e-6)
     world = MadeUp(seed, committed=False).world()
     free = world.routes(world.places, AREAS)
     at_home = [
@@ -182,8 +182,8 @@ def test_targets_hold_at_the_users_by_draws(found: RegionsPlan) -> None:
         fleet = fleets[one.site, one.area]
         pool = fleet.plan.latency(Metric.TTFT)
         pool_s = draw.choice(pool.support_s, 200_000, p=pool.weights)
-        way_s = trips[fleet.site.provider, fleet.site.region][one.area] + draw.exponential(0.020, pool_s.size)
-        assert one.at_user_s == pytest.approx(np.quantile(pool_s + way_s, one.target.percentile), rel=0.02)
+        delay_s = trips[fleet.site.provider, fleet.site.region][one.area] + draw.exponential(0.020, pool_s.size)
+        assert one.at_user_s == pytest.approx(np.quantile(pool_s + delay_s, one.target.percentile), rel=0.02)
         assert one.met
         assert one.pool_s <= one.target.threshold_s - trips[fleet.site.provider, fleet.site.region][one.area]
 
@@ -196,9 +196,9 @@ def test_residency_keeps_requests_where_they_must_stay(found: RegionsPlan) -> No
 
 def test_other_ways_cost_no_less(found: RegionsPlan) -> None:
     """The ties by which regions are given up are `search.simplicity`; all three are solved to the same gap."""
-    own = next(way for way in found.others if way.name == "this plan")
-    slack = (1.0 + found.request.search.simplicity) * (1.0 + regions.REGIONS_GAP)
-    assert all(own.usd_per_hour <= slack * way.usd_per_hour for way in found.others)
+    own = next(one for one in found.others if one.name == "this plan")
+    slack = (1.0 + found.request.search.simplicity) * (1.0 + regions.COARSE_GAP)
+    assert all(own.usd_per_hour <= slack * one.usd_per_hour for one in found.others)
 
 
 def test_a_lost_region_is_carried_by_none_where_it_is_the_only_one(found: RegionsPlan) -> None:
@@ -274,7 +274,7 @@ def test_a_target_shorter_than_the_way_names_the_area_and_the_least_ttft() -> No
 def test_the_way_is_independent_of_the_pool() -> None:
     """Convolution with a constant is a shift: all of the network's part then is the way."""
     pool = LatencyDistribution.from_samples(np.linspace(0.1, 0.9, 1000))
-    way = LatencyDistribution.constant(0.1)
-    assert LatencyDistribution.independent_sum(pool, way).quantile_s(0.9) == pytest.approx(
+    delay = LatencyDistribution.constant(0.1)
+    assert LatencyDistribution.independent_sum(pool, delay).quantile_s(0.9) == pytest.approx(
         pool.quantile_s(0.9) + 0.1, rel=0.01
     )
