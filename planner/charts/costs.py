@@ -116,7 +116,7 @@ def cost_comparison(plan: Plan) -> alt.LayerChart:
     unit = "USD per month" if is_by_month else "USD per 1,000 requests"
     shown = tooltip("fleet", "usd_per_month", "usd_per_thousand_requests", title="Restricted to")
     how = "by theory; the plan is simulated" if plan.simulated else "by theory"
-    title = titled("The plan and its alternatives", f"The best fleet of each SKU, mode and other engine, {how}.")
+    title = titled("What would other fleets cost?", f"The best fleet of each SKU, mode and other engine, {how}.")
     axes = bar_axes(rows, "title", "end", unit, format=",~f")
     layers = [bars(rows, axes, highlighted("datum.kind === 'plan'"), shown), end_labels(rows, axes)]
     return layered(layers, title, bars_px(len(rows)), f"Cost of the alternatives in {unit}")
@@ -241,7 +241,7 @@ def purchase_option_chart(offers: Sequence[PurchaseOffer], plan: Plan) -> alt.La
     subtitle = "Darker: the plan. The others are planned anew, by theory."
     axes = bar_axes(rows, "way", "end", "USD per month", width_px=220, format=",~f")
     layers = [bars(rows, axes, highlighted("datum.is_current"), shown), end_labels(rows, axes)]
-    title = titled("The same demand, bought in other ways", subtitle)
+    title = titled("What does each way of buying cost?", subtitle)
     return layered(layers, title, bars_px(len(rows)), "Cost by way of buying in USD per month")
 
 
@@ -309,7 +309,7 @@ def api_cost_chart(plan: Plan, apis: Sequence[ApiBreakEven]) -> alt.LayerChart:
         text = words(label, GREY, "left", 8, -10) if index % 2 else words(label, GREY, "right", -8, -10)
         layers.append(text.encode(x=x, y=y))
     subtitle = "Diamond: break-even. Vertical line: planned rate. Grey: beyond the fleet."
-    title = titled("Self-hosting against hosted APIs", subtitle)
+    title = titled("Which is cheaper at which demand?", subtitle)
     return layered(layers, title, 420, "Cost of self-hosting and of hosted APIs against demand")
 
 

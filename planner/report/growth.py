@@ -46,10 +46,11 @@ def cost_headline(costs: CostYear) -> str:
     if not apis:
         return f"The fleet as planned costs {own.cumulated_usd[-1]:,.0f} USD in {len(own.usd)} months."
     best = min(apis, key=lambda path: path.cumulated_usd[-1])
+    by_month, in_all = turn_words(own.usd, best.usd), turn_words(own.cumulated_usd, best.cumulated_usd)
+    turns = by_month if by_month == in_all else f"by month {by_month}, cumulated {in_all}"
     return (
         f"{len(own.usd)} months cost {own.cumulated_usd[-1]:,.0f} USD on the fleet as planned, "
-        f"{best.cumulated_usd[-1]:,.0f} USD at {best.name}, the cheapest API: by month "
-        f"{turn_words(own.usd, best.usd)}, cumulated {turn_words(own.cumulated_usd, best.cumulated_usd)}."
+        f"{best.cumulated_usd[-1]:,.0f} USD at {best.name}, the cheapest API: {turns}."
     )
 
 

@@ -141,8 +141,10 @@ def _question_inputs(page: Page, planned: PlannedDeployment) -> SystemsQuestion:
         arrivals, has_targets = planned.workload.arrivals, planned.slo is not None and bool(planned.slo.targets)
         is_quick = isinstance(arrivals, ArrivalProcess) and arrivals.drift is None
         time = results.duration_text(RATE_SEARCH_PLANS * results.theory_plan_s(page) * len(names))
-        label = f"Find the largest rate of each (about {time}, longer if simulated)"
-        sustained = has_targets and results.requested(label, "largest-rate", page, RATE_HINT, known=is_quick)
+        hint = f"About {time}, longer if simulated. {RATE_HINT}"
+        sustained = has_targets and results.requested(
+            "Find the largest rates", "largest-rate", page, hint, known=is_quick
+        )
     return SystemsQuestion(tuple(names), simulated, sustained, by_rate)
 
 

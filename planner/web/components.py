@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from typing import Any
+from functools import cache, partial, wraps
+from typing import Any, ParamSpec, TypeVar
 
 import pandas as pd
 import streamlit as st
@@ -24,6 +24,8 @@ from planner.report import csv_text, html_table, safe_cell
 from planner.scenario import Fix, fixes_for_error
 from planner.web import fields, session
 
+P = ParamSpec("P")
+R = TypeVar("R")
 METRIC_WIDTH_PX = 235
 """Keeps four metrics in a row on a wide page and two on a narrow one."""
 MEGABYTE = 1_000_000
@@ -76,6 +78,26 @@ def metric_cards(cards: Sequence[MetricCard], key: str) -> None:
                 border=True,
                 width=METRIC_WIDTH_PX,
             )
+
+
+# --- sections ---------------------------------------------------------------------------------------------------------
+
+
+def section(title: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """A part of a tab under a heading; on a phone, by its browser's own word, a line that opens."""
+
+    def decorated(part: Callable[P, R]) -> Callable[P, R]:
+        @wraps(part)
+        def shown(*args: P.args, **kwargs: P.kwargs) -> R:
+            if "Mobi" in st.context.headers.get("User-Agent", ""):
+                with st.expander(f"**{title}**", key=f"section-{slug(title)}"):
+                    return part(*args, **kwargs)
+            st.subheader(title)
+            return part(*args, **kwargs)
+
+        return shown
+
+    return decorated
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

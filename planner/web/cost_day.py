@@ -32,8 +32,8 @@ def show(page: Page) -> None:
         _following_savings(page)
 
 
+@components.section("What if demand moves over the day?")
 def _profile_choice(page: Page) -> None:
-    st.subheader("What if demand moves over the day?")
     st.markdown(
         "The plan is for one constant rate. With a recorded day or week, the fleet follows the demand hour by hour."
     )
@@ -70,8 +70,8 @@ def _profile_choice(page: Page) -> None:
     st.caption("Takes about 20 s for a day, and several times that for a week.")
 
 
+@components.section("What does following the demand save?")
 def _following_savings(page: Page) -> None:
-    st.subheader("What does following the demand save?")
     plan, profile = page.plan, page.request.profile
     if plan.cost is None or profile is None:
         return

@@ -82,10 +82,10 @@ def show(page: Page) -> None:
         st.info("No feasible fleet yet. This tab shows what it costs, per what, and how it could be bought cheaper.")
         return
     _cost_cards(page, plan.cost)
-    st.subheader("Where does the money go?")
-    components.chart(costs.pool_cost_chart(plan), costs.pool_cost_rows(plan), "Cost by pool", "cost-pools")
-    components.tables((table for table in report.tables(plan) if table.title == "Prices"), "cost-prices")
-    _api_comparison(page)
+    _money(plan)
+    prices = _api_comparison(page)
+    if prices:
+        _year(page, prices)
     _purchase_options(page)
     cost_day.show(page)
 
@@ -93,8 +93,8 @@ def show(page: Page) -> None:
 # --- what it costs ----------------------------------------------------------------------------------------------------
 
 
+@components.section("What does it cost, and per what?")
 def _cost_cards(page: Page, cost: CostBreakdown) -> None:
-    st.subheader("What does it cost, and per what?")
     prices = f"Listed prices: {'; '.join(_price_in_words(bought) for bought in page.plan.bought)}."
     split = "Input and output share the cost of a pool by what they take from its largest stable rate (predicted)."
     method = "simulated" if page.plan.simulated else "predicted"
@@ -162,15 +162,22 @@ def _price_range_caption(page: Page) -> None:
     )
 
 
+@components.section("Where does the money go?")
+def _money(plan: Plan) -> None:
+    components.chart(costs.pool_cost_chart(plan), costs.pool_cost_rows(plan), "Cost by pool", "cost-pools")
+    components.tables((table for table in report.tables(plan) if table.title == "Prices"), "cost-prices")
+
+
 # --- hosted APIs ------------------------------------------------------------------------------------------------------
 
 
-def _api_comparison(page: Page) -> None:
-    st.subheader("Is a hosted API cheaper?")
+@components.section("Is a hosted API cheaper?")
+def _api_comparison(page: Page) -> Sequence[ApiPrice]:
+    """The prices that compare with the fleet."""
     request = page.request
     if request.services or request.cascade is not None:
         st.info("This fleet serves several models: no single API price compares with it.")
-        return
+        return ()
     listed = api_prices_of(request.llm.id)
     if not listed:
         st.markdown(
@@ -178,7 +185,7 @@ def _api_comparison(page: Page) -> None:
         )
     prices = [*listed, *_own_api_price(page)]
     if not prices:
-        return
+        return ()
     apis = api_break_even(page.plan, prices)
     st.markdown(components.plain(_api_verdict(page.plan, apis)))
     components.chart(
@@ -189,12 +196,12 @@ def _api_comparison(page: Page) -> None:
     )
     components.table(purchase_tables.api_prices_table(page.plan, apis), "cost-api-table")
     _smallest_demand(page, prices)
-    _year(page, prices)
+    return prices
 
 
+@components.section("Own or API, over a year?")
 def _year(page: Page, prices: Sequence[ApiPrice]) -> None:
     """Own against API over a year in which demand grows as the scenario says, or as the visitor assumes."""
-    st.subheader("Own or API, over a year?")
     expected = page.request.forecast
     if expected is None:
         share = st.number_input(
@@ -208,7 +215,8 @@ def _year(page: Page, prices: Sequence[ApiPrice]) -> None:
             help="Of the demand, compounding. An assumption; `forecast` in the scenario says more.",
         )
         expected = Forecast(start=page.request.prices.day, growth_per_month=share / 100.0)
-    found = results.compute_once(("headroom", page.key), partial(headroom, page.plan), "Looking for headroom")
+    key = ("headroom" if page.plan.simulated else "headroom by theory", page.key)
+    found = results.compute_once(key, partial(headroom, page.plan), "Looking for headroom")
     year = cost_year(page.plan, expected, prices, page.hardware, found.share)
     st.markdown(components.plain(growth.cost_headline(year)))
     rows = costs.cost_year_rows(year)
@@ -277,10 +285,10 @@ def _smallest_demand(page: Page, prices: Sequence[ApiPrice]) -> None:
         )
         seconds = MAX_PLANS * results.theory_plan_s(page)
         pressed = st.button(
-            f"Find it (up to {results.duration_text(seconds)})",
+            "Find it",
             key="cost-smallest",
-            help=f"Plans for up to {MAX_PLANS} demands, by theory, from a 64th of the planned demand to "
-            f"{MAX_DEMAND_FACTOR} times it.",
+            help=f"Up to {results.duration_text(seconds)}. Plans for up to {MAX_PLANS} demands, by theory, from a 64th "
+            f"of the planned demand to {MAX_DEMAND_FACTOR} times it.",
         )
     if chosen is None:
         return
@@ -304,8 +312,8 @@ def _smallest_demand(page: Page, prices: Sequence[ApiPrice]) -> None:
 # --- other purchase options -------------------------------------------------------------------------------------------
 
 
+@components.section("Could it be bought cheaper?")
 def _purchase_options(page: Page) -> None:
-    st.subheader("Could it be bought cheaper?")
     options = {option.name: option for option in alternative_purchases(page.request, page.hardware)}
     single = [name for name, option in options.items() if len(option.commitments) == 1]
     names = st.multiselect(
@@ -331,7 +339,8 @@ def _purchase_options(page: Page) -> None:
     if missing:
         seconds = results.duration_text(len(missing) * results.theory_plan_s(page))
         placeholder = st.empty()
-        if not placeholder.button(f"Compare them (about {seconds})", key="cost-compare-ways", type="primary"):
+        hint = f"About {seconds}: the cheapest fleet is planned for each."
+        if not placeholder.button("Compare them", key="cost-compare-ways", type="primary", help=hint):
             return
         placeholder.empty()
     offers = []

@@ -56,6 +56,7 @@ class LatencyGrowth:
     runs: tuple[tuple[float, int], ...]
 
 
+@components.section("What happens when traffic grows?")
 def show(page: Page, planned: PlannedDeployment, key: tuple[object, ...]) -> None:
     """Percentiles against the rate, by theory with a band from fast to slow steps, and simulated.
 
@@ -64,7 +65,6 @@ def show(page: Page, planned: PlannedDeployment, key: tuple[object, ...]) -> Non
         planned: the deployment.
         key: tells it from every other.
     """
-    st.subheader("What happens when traffic grows?")
     sweep = results.compute_once(
         ("latency sweep", page.plan.simulated, *key),
         partial(rate_sweep, page.plan, planned),
@@ -193,10 +193,11 @@ def _simulations(
     total = sum(requests for _, requests in sweep.runs)
     if total > AUTOMATIC_REQUESTS and results.store().get(key) is None:
         is_pressed = st.button(
-            f"Simulate at {len(sweep.runs)} more rates, about {total / SIMULATED_REQUESTS_PER_S:,.0f} s",
+            "Simulate at other rates",
             key="latency-simulate",
             icon=":material/play_arrow:",
-            help=f"Simulates {total:,} requests one by one and shows their percentiles beside the curves.",
+            help=f"About {results.duration_text(total / SIMULATED_REQUESTS_PER_S)}: simulates {total:,} requests one "
+            f"by one at {len(sweep.runs)} rates and shows their percentiles beside the curves.",
         )
         if not is_pressed:
             return [planned.simulated]

@@ -68,6 +68,7 @@ def _key(page: Page, index: int) -> tuple[object, ...]:
 # --- targets ---------------------------------------------------------------------------------------------------------
 
 
+@components.section("Do the targets hold?")
 def _targets(page: Page, fleet: Hashable) -> None:
     """Every target: predicted with its interval, simulated, and the share of requests within it.
 
@@ -77,7 +78,6 @@ def _targets(page: Page, fleet: Hashable) -> None:
     """
     plan = page.plan
     ranges = results.compute_once(("latency ranges", fleet), partial(target_ranges_s, plan), "Reading the calibration")
-    st.subheader("Do the targets hold?")
     st.markdown(components.plain(verdict(plan)))
     cards: list[MetricCard] = []
     for check, ends in zip(plan.targets, ranges, strict=True):
@@ -240,9 +240,9 @@ def confidence_in_words(plan: Plan) -> str:
 
 
 @st.fragment
+@components.section("How are the latencies spread?")
 def _distributions(plan: Plan, index: int, planned: PlannedDeployment) -> None:
     """The whole distribution of every metric at the planned rate, predicted and simulated."""
-    st.subheader("How are the latencies spread?")
     with st.container(horizontal=True, vertical_alignment="bottom"):
         view = st.segmented_control(
             "Share of requests",
@@ -280,9 +280,9 @@ def _distributions(plan: Plan, index: int, planned: PlannedDeployment) -> None:
 # --- theory against simulation --------------------------------------------------------------------------------------
 
 
+@components.section("Do theory and simulation agree?")
 def _agreement(plan: Plan, planned: PlannedDeployment) -> None:
     """Theory against simulation: means, and percentiles of both."""
-    st.subheader("Do theory and simulation agree?")
     if not plan.simulated:
         st.caption("The simulation is under way; the comparison appears here by itself when it is done.")
         return
@@ -310,6 +310,7 @@ def agreement_in_words(plan: Plan) -> str:
 
 
 @st.fragment
+@components.section("What if a long prompt arrives?")
 def _long_prompt(planned: PlannedDeployment, key: tuple[object, ...]) -> None:
     """Effect of a long prompt on the running answers, whole and in chunks.
 
@@ -317,7 +318,6 @@ def _long_prompt(planned: PlannedDeployment, key: tuple[object, ...]) -> None:
         planned: the deployment it is about.
         key: tells it from every other.
     """
-    st.subheader("What if a long prompt arrives?")
     pool, load = planned.surviving.pools[-1], planned.predicted.pools[-1]
     if planned.surviving.is_disaggregated:
         st.markdown(

@@ -229,9 +229,9 @@ def _answer_question(page: Page) -> None:
     plans = max(1, choice.plans(page.plan))
     seconds = plans * results.theory_plan_s(page)
     known = results.store().get(key) is not None or seconds <= AUTOMATIC_S
-    hint = f"Plans about {plans} times, by theory. You can go on meanwhile; finished plans are kept."
-    label = f"Work it out (about {results.duration_text(seconds)})"
-    if not results.requested(label, name, page, hint, ":material/calculate:", known=known):
+    time = results.duration_text(seconds)
+    hint = f"About {time}: plans {plans} times, by theory. You can go on meanwhile; finished plans are kept."
+    if not results.requested("Work it out", name, page, hint, ":material/calculate:", known=known):
         return
     compute = partial(_explanation, page.key, page.plan, page.hardware, choice.question)
     explained = results.compute_once(key, compute, choice.label)

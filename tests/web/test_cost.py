@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import date
 
 import pytest
+import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 import planner
@@ -154,3 +155,12 @@ def test_a_day_is_played_with_an_autoscaler_changed_and_left_again() -> None:
 def test_without_a_fleet_it_says_what_it_would_show() -> None:
     page = opened("limits.budget_usd_per_hour=1")
     assert not page.metric and "what it costs" in page.info[0].value
+
+
+def test_on_a_phone_every_part_is_a_line_that_opens(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = {"User-Agent": "Mozilla/5.0 (Linux; Android 15) Mobile Safari/537.36"}
+    monkeypatch.setattr(type(st.context), "headers", property(lambda _: agent))
+    page = opened()
+    questions = [one.label.strip("*") for one in page.expander]
+    assert "What does it cost, and per what?" in questions and "Own or API, over a year?" in questions
+    assert not page.subheader and values(page)["$ per month"]
