@@ -213,7 +213,7 @@ class Shortfall:
         place: of the deployment in its fleet.
         kept: share of its rate at which it holds in the last of the draws that it has to hold in, half of the way there
             where that is far; 0 where at none.
-        metrics: whose targets it misses there.
+        metrics: whose targets it misses in that draw, or where it holds at none, those that it misses nearly idle.
     """
 
     place: int
@@ -407,19 +407,22 @@ class _Judge:
         """What the deployment lacks to hold in a draw; None where it holds."""
         if self.known[draw] and self.held[draw]:
             return None
-        at_rate = self._at(self.logs[draw])
         low, high, factor = 0.0, 1.0, 1.0
         for _ in range(CUTS_AT_MOST):
             verdict, log_misses = self._verified_at(self.logs[draw], factor)
             low, high = (factor, high) if verdict else (low, factor)
             if high < LEAST_KEPT:
-                return Shortfall(place, 0.0, violated_metrics(at_rate, self.slos))
+                return Shortfall(place, 0.0, self._missed_at(draw, high))
             if low >= (1.0 - RATE_TOLERANCE) * high:
                 break
             step = factor * math.exp(-log_misses / MISS_GROWTH) if math.isfinite(log_misses) else 0.0
             factor = step if low < step < high and (low or step > 0.8 * high) else (low + high) / 2.0
         kept = math.sqrt(high) if high < FAR_CUT else high  # which draw is the last is known near the targets only
-        return Shortfall(place, min(kept, 1.0 - RATE_TOLERANCE / 2.0), violated_metrics(at_rate, self.slos))
+        return Shortfall(place, min(kept, 1.0 - RATE_TOLERANCE / 2.0), self._missed_at(draw, 1.0))
+
+    def _missed_at(self, draw: int, factor: float) -> frozenset[Metric]:
+        """Metrics whose targets the deployment misses in a draw, at so many times its rate."""
+        return violated_metrics(self._at(self.logs[draw], factor), self.slos)
 
     def _note(self, logs: FloatArray, verdict: bool) -> None:
         """Extend a verdict to the open draws that it decides."""

@@ -9,7 +9,7 @@ from functools import cache, partial
 
 from planner.core import Metric, significant
 from planner.fleet.columns import CandidateColumns, Column, unit_of
-from planner.fleet.corrections import Corrections
+from planner.fleet.corrections import LEAST_KEPT, Corrections
 from planner.fleet.market import Market, is_unstated, over_unstated
 from planner.fleet.packing import PackedPool, lost_with_a_server, packed_replicas, servers_bought
 from planner.fleet.sites import (
@@ -237,7 +237,7 @@ class FleetSearch:
         sites = {
             program: site
             for program, site in enumerate(self.market.sites)
-            if not site.is_alone or self.columns.together < 1.0
+            if (self.columns.together < 1.0 if site.is_alone else self.columns.together > 0.0 or len(site.places) < 2)
         }
         if len(sites) == 1:
             return [(program, 0.0) for program in sites]
@@ -262,7 +262,8 @@ class FleetSearch:
 
     def lower_together(self, kept: float) -> None:
         """Lower the rates of fleets of several SKUs, which hold in too few worlds at once, to a share."""
-        self.columns.together *= kept
+        share = self.columns.together * kept
+        self.columns.together = share if share >= LEAST_KEPT else 0.0
         self._units.clear()
 
     def without_pairs(self, allocation: Allocation, pairs: Collection[tuple[str, str]]) -> None:

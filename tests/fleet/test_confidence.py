@@ -19,6 +19,7 @@ from planner.fleet import Plan, PlanConfidence, PlannedDeployment, plan
 from planner.fleet import confidence as found_by
 from planner.fleet.confidence import Judgement, counted_draws, rate_factors
 from planner.fleet.verification import ScopedSlo, violated_metrics
+from planner.scenario import load_scenario
 from planner.serving import (
     NOT_MEASURED,
     MeasuredSteps,
@@ -263,3 +264,24 @@ def test_a_plane_is_believed_as_far_as_it_foretold() -> None:
     assert plane.doubt < 1.0
     plane.add(logs[50], -math.inf)  # nobody misses anything where some should have: it is not believed any more
     assert math.isinf(plane.doubt) and all(map(math.isfinite, plane.found))
+
+
+def test_fleets_of_several_skus_are_given_up_where_one_of_them_holds_in_no_world() -> None:
+    """L4s are too slow for the target in the worlds that have to be borne: the plan is that of the other SKU alone."""
+    fp8 = {"weights": "fp8", "activations": "fp8", "kv_cache": "fp8"}
+    content = {
+        "llm": "llama-3.1-8b",
+        "precision": fp8,
+        "workload": {"rate_per_s": 6.15, "lengths": {"input_tokens": 4000, "output_tokens": 300}, "drift": "none"},
+        "slo": [
+            {"metric": "ttft", "percentile": 0.95, "threshold_s": 4.0},
+            {"metric": "tpot", "percentile": 0.95, "threshold_s": 0.03},
+        ],
+        "search": {"tp": [1, 2], "max_running_requests": [256], "max_batched_tokens": [2048]},
+        "prices": {"usd_per_gpu_hour": {"h200-sxm": 3.4518, "l4": 0.39}},
+    }
+    both, alone = (
+        plan(load_scenario(content, [f"search.skus=[{skus}]"]), simulate=False, alternatives=False).cost
+        for skus in ("l4, h200-sxm", "h200-sxm")
+    )
+    assert both is not None and alone is not None and both.usd_per_hour <= alone.usd_per_hour
