@@ -170,7 +170,7 @@ def _given(
     engines = list(dict.fromkeys(pool.config.engine.id for pool in deployment.pools))
     skus = tuple(dict.fromkeys(pool.config.sku.id for pool in deployment.pools))
     space = request.search.model_copy(update={"skus": skus, "engine": engines[0], "more_engines": tuple(engines[1:])})
-    failing = {name: getattr(request.limits, name) for name in ("spare_replicas", "survives_node_loss")}
+    failing = {name: getattr(request.limits, name) for name in ("spare_replicas", "redundancy", "survives_node_loss")}
     asked = request.model_copy(update={"search": space, "limits": FleetLimits()})
     market = market_of(asked, hardware)
     if market.unpriced:
@@ -256,11 +256,12 @@ def _left(
     """Replicas of each pool that are left when those that may fail have failed, the worst of the servers among them."""
     pools = [PackedPool.of(option.pool(count)) for option, count in zip(options, replicas, strict=True)]
     worst = [max(lost) for lost in zip(*search.server_losses(allocation, pools), strict=True)]
-    lost = [limits.spare_replicas + (most if limits.survives_node_loss else 0) for most in worst]
+    spares = map(limits.spares, replicas)
+    lost = [own + (most if limits.survives_node_loss else 0) for own, most in zip(spares, worst, strict=True)]
     left = [count - gone for count, gone in zip(replicas, lost, strict=True)]
     if min(left) < 1:
         bound = f"of a pool of {replicas[left.index(min(left))]} nothing is left when {max(lost)} may fail"
-        fix = "give it more replicas, or leave limits.spare_replicas and limits.survives_node_loss out"
+        fix = "give it more replicas, or leave limits.spare_replicas, redundancy and survives_node_loss out"
         raise InputError("fleet", replicas, bound, fix)
     return left
 

@@ -300,9 +300,9 @@ class FleetSearch:
             PackedPool(column.family.sku, column.family.gpus, skus[column.family.sku].node.gpus, count)
             for column, count in zip(columns, counts, strict=True)
         ]
-        spare = self.request.limits.spare_replicas
+        spares = self.request.limits.spares
         return all(
-            count - spare - lost >= round(answer.units[column.name][0]) * column.surviving
+            count - spares(count) - lost >= round(answer.units[column.name][0]) * column.surviving
             for on_server in self.server_losses(answer, pools)
             for column, count, lost in zip(columns, counts, on_server, strict=True)
             if lost

@@ -52,7 +52,7 @@ from planner.report.performance import (
 from planner.report.robustness import confidence_table, confidence_words, loss_table, replay_table, target_name
 from planner.search import Dominated
 from planner.serving import Pool, PoolPerformance
-from planner.supply import SPOT, Granularity
+from planner.supply import SPOT, Granularity, Redundancy
 from planner.traffic import mean_image_tokens, mean_images
 from planner.workload import LatencyDistribution, TokenLengths
 
@@ -127,8 +127,10 @@ def _without_words(plan: Plan) -> str:
     limits, parts = plan.request.limits, []
     if limits.survives_node_loss:
         parts.append("any one server")
-    if limits.spare_replicas:
-        parts.append(number_of(limits.spare_replicas, "replica") + " of every pool")
+    if limits.redundancy is Redundancy.TWICE:
+        parts.append("half of every pool")
+    elif limits.spares(1):
+        parts.append(number_of(limits.spares(1), "replica") + " of every pool")
     return f" without {' and '.join(parts)}" if parts else ""
 
 
@@ -325,6 +327,7 @@ def _limit_words(plan: Plan) -> str:
         "existing": lambda counts: "; ".join(f"{count:,} x {sku} there already" for sku, count in counts.items()),
         "replicas_at_least": lambda count: f"at least {count} replicas in every pool",
         "spare_replicas": lambda count: f"{number_of(count, 'replica')} of every pool may fail",
+        "redundancy": lambda word: f"redundancy of every pool {word}",
         "survives_node_loss": lambda _: "any one server may fail",
     }
     default = type(limits)()

@@ -31,6 +31,7 @@ from planner.supply.types import (
     OwnedGpus,
     PricePolicy,
     Quota,
+    Redundancy,
     Site,
     SpotTerms,
 )

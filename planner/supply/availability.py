@@ -98,7 +98,7 @@ def replicas_that_may_fail(
     SKU, whatever else runs there. One that fits into a server does not straddle two (its GPUs talk over the server's
     links); a larger one has its servers to itself.
 
-    Equation: f = min(n, spare_replicas + [survives_node_loss] min(max(1, floor(node_gpus / gpus_per_replica)),
+    Equation: f = min(n, spares(n) + [survives_node_loss] min(max(1, floor(node_gpus / gpus_per_replica)),
     ceil(n / servers))).
 
     Args:
@@ -113,4 +113,4 @@ def replicas_that_may_fail(
     (5, 3)
     """
     on_server = min(max(1, node_gpus // gpus_per_replica), -(-replicas // servers))
-    return min(replicas, limits.spare_replicas + (on_server if limits.survives_node_loss else 0))
+    return min(replicas, limits.spares(replicas) + (on_server if limits.survives_node_loss else 0))

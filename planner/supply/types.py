@@ -120,6 +120,16 @@ class Quota(Frozen):
     commitment: str | None = None
 
 
+class Redundancy(StrEnum):
+    """Replicas of every pool that are there for those that fail, as power and network engineers name it."""
+
+    NONE = "none"
+    ONE = "N+1"
+    """One more than are needed."""
+    TWICE = "N+N"
+    """As many again as are needed."""
+
+
 class FleetLimits(Frozen):
     """Limits of purchases, and losses that the fleet must withstand."""
 
@@ -142,7 +152,17 @@ class FleetLimits(Frozen):
     switching_hours: float = Field(default=8766.0, gt=0, description="over which that is spread")
     replicas_at_least: int = Field(default=1, ge=1, description="in every pool")
     spare_replicas: int = Field(default=0, ge=0, description="of every pool, that may fail without missing a target")
+    redundancy: Redundancy = Field(default=Redundancy.NONE, description="of every pool: N+1 is one spare, N+N twice it")
     survives_node_loss: bool = Field(default=False, description="the replicas of one server may fail as well")
+
+    def spares(self, replicas: int) -> int:
+        """Replicas of a pool of so many that may fail one by one.
+
+        >>> FleetLimits(redundancy="N+1").spares(5), FleetLimits(redundancy="N+N").spares(6)
+        (1, 3)
+        """
+        by_word = {Redundancy.NONE: 0, Redundancy.ONE: 1, Redundancy.TWICE: -(-replicas // 2)}
+        return max(self.spare_replicas, by_word[self.redundancy])
 
     @model_validator(mode="after")
     def _not_negative(self) -> Self:

@@ -235,6 +235,16 @@ class TestMoneyAndSupply:
         assert all(check.met for check in found.targets)
         assert cost(found) > cost(base())
 
+    def test_redundancy_is_what_engineers_mean_by_its_name(self) -> None:
+        """N+1 is a spare of every pool; of N+N any half may fail, and what is left keeps the promise."""
+        assert cost(planned(limits={"redundancy": "N+1"})) == cost(planned(limits={"spare_replicas": 1}))
+        twice = planned(limits={"redundancy": "N+N"})
+        for one in twice.deployments:
+            for pool, left in zip(one.deployment.pools, one.surviving.pools, strict=True):
+                assert pool.replicas == 2 * left.replicas
+        assert all(check.met for check in twice.targets)
+        assert cost(twice) >= cost(planned(limits={"redundancy": "N+1"}))
+
     def test_written_off_hardware_is_used_before_it_is_rented(self) -> None:
         owned = {"h100-sxm": {"count": 2, "capex_usd_per_gpu": 0.0}}
         found = planned(prices={"owned": owned})
