@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from calibration.tables import ColumnTable, FloatArray
 from hardware_db import Coefficient, Correction, KernelFit, MeasuredShapes
@@ -210,6 +209,8 @@ def _solution(problem: Problem, chosen: Indices, groups: Indices, train: Indices
 
     def residual(x: FloatArray) -> FloatArray:
         return -_log_ratio(problem, FitSolution(values_at(x), {}), rows)
+
+    from scipy.optimize import least_squares  # noqa: PLC0415  (slow to load, and plans fit nothing)
 
     optimum = least_squares(
         residual,

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from calibration.serving.accuracy import Score, group_name, score
 from calibration.serving.measured_runs import ServingPoint
@@ -278,6 +277,8 @@ class _Fit:
 
     def solve(self, evaluations: int) -> tuple[EngineCosts, dict[str, tuple[float, float]]]:
         """The constants and their intervals."""
+        from scipy.optimize import least_squares  # noqa: PLC0415  (slow to load, and plans fit nothing)
+
         solution = least_squares(
             self.residuals,
             self.begin,

@@ -290,7 +290,13 @@ class _SteadyPools:
         if varying.path is not None:
             nodes = STEADY_NODES * self.limit_per_s
             nearest = float(nodes[np.argmin(np.abs(nodes - rate_per_s))])
-        node = self.at(nearest)
+        if varying.path is None or has_prefixes(self.pool, self.workload):
+            node = self.at(nearest)
+        elif self.pool.role is Role.DECODE:  # all but its queue
+            node = _decode_pool_under_load(self.pool, self.workload.at_rate(nearest), varying.everything)
+        else:
+            steady = self.workload.at_rate(nearest)
+            node = _prompt_pool_under_load(self.pool, steady, CachedWorkload(steady), varying.everything)
         return replace(
             node,
             queue=varying.everything,
@@ -416,26 +422,28 @@ def _settings(config: ReplicaConfig) -> tuple[Hashable, ...]:
     return (*values.values(), id(config.timer))
 
 
-def _decode_pool_under_load(pool: Pool, workload: Workload) -> PoolUnderLoad:
+def _decode_pool_under_load(pool: Pool, workload: Workload, queue: QueueLatency | None = None) -> PoolUnderLoad:
     decoding, share = decoding_only(workload.lengths)
     model, rate = pool_model(pool, decoding), workload.rate_per_s * share
-    queue = replica_queue(model, decoding, workload.open_arrivals.at_rate(rate))
-    memory = full_memory(model, decoding)
-    return PoolUnderLoad(model, as_served(queue, model), rate, decoding, workload, memory=memory)
+    queue = queue or as_served(replica_queue(model, decoding, workload.open_arrivals.at_rate(rate)), model)
+    return PoolUnderLoad(model, queue, rate, decoding, workload, memory=full_memory(model, decoding))
 
 
-def _prompt_pool_under_load(pool: Pool, workload: Workload, cached: CachedWorkload) -> PoolUnderLoad:
+def _prompt_pool_under_load(
+    pool: Pool, workload: Workload, cached: CachedWorkload, queue: QueueLatency | None = None
+) -> PoolUnderLoad:
     """A pool that serves prompts, behind its cache."""
     model, work = _prompt_model(pool, cached, cached.workload.rate_per_s / pool.replicas)
     seen, loads = cached.workload, cached.loads
-    in_common = any(kind.prefixes is not None or kind.sessions is not None for kind in workload.classes)
-    queue = replica_queue(model, work, seen.open_arrivals, in_common)
-    busy = queue.utilisation
-    if pool.role is Role.MIXED and queue.stable:
-        busy = min(prompts_share(model, seen.lengths, seen.rate_per_s, queue.mean_running), 1.0)
-    queue = as_served(with_own_prompt(queue, model, seen.lengths, work, busy, cached.past), model)
-    if loads is not None:
-        queue = loads.delayed(queue, loads.wait(seen.rate_per_s))
+    if queue is None:
+        in_common = any(kind.prefixes is not None or kind.sessions is not None for kind in workload.classes)
+        queue = replica_queue(model, work, seen.open_arrivals, in_common)
+        busy = queue.utilisation
+        if pool.role is Role.MIXED and queue.stable:
+            busy = min(prompts_share(model, seen.lengths, seen.rate_per_s, queue.mean_running), 1.0)
+        queue = as_served(with_own_prompt(queue, model, seen.lengths, work, busy, cached.past), model)
+        if loads is not None:
+            queue = loads.delayed(queue, loads.wait(seen.rate_per_s))
     memory = full_memory(model, work)
     return PoolUnderLoad(model, queue, seen.rate_per_s, seen.lengths, seen, cached.hit_share, loads, memory=memory)
 

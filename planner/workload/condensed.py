@@ -174,13 +174,14 @@ def probability_slices(values: FloatArray, weights: FloatArray, edges: FloatArra
     ([2.0, 6.0], [0.5, 0.5], [1, 0, 0, 1])
     """
     order = np.argsort(values, kind="stable")
-    middle = np.cumsum(weights[order]) - weights[order] / 2.0
+    rising, ranked = values[order], weights[order]
+    middle = np.cumsum(ranked) - ranked / 2.0
     slot = np.clip(np.searchsorted(edges * weights.sum(), middle, side="right") - 1, 0, edges.size - 2)
-    first = np.concatenate([[True], np.diff(values[order]) > 0.0])
+    first = np.concatenate([[True], np.diff(rising) > 0.0])
     slot = slot[np.maximum.accumulate(np.where(first, np.arange(values.size), 0))]
-    kept, slot = np.unique(slot, return_inverse=True)
-    mass = np.bincount(slot, weights[order], kept.size)
-    means = np.bincount(slot, weights[order] * values[order], kept.size) / np.maximum(mass, np.finfo(float).tiny)
+    slot = np.cumsum(np.diff(slot, prepend=slot[0]) > 0)  # they rise: without the empty ones
+    mass = np.bincount(slot, ranked)
+    means = np.bincount(slot, ranked * rising) / np.maximum(mass, np.finfo(float).tiny)
     member = np.empty(values.size, dtype=np.int64)
     member[order] = slot
     return ProbabilitySlices(means, mass / weights.sum(), member)

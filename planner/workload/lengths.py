@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Self
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -161,13 +161,15 @@ class TokenLengths(Frozen):
         inputs = checked_tokens("input_tokens", input_tokens)
         outputs = checked_tokens("output_tokens", output_tokens)
         mass = checked_weights(np.ones(inputs.size) if weights is None else weights)
-        return cls(
-            input_tokens=tuple(inputs.tolist()),
-            output_tokens=tuple(outputs.tolist()),
-            weights=tuple(mass.tolist()),
-            source=source,
-            images=tuple(images),
-        )
+        cells = {"input_tokens": inputs, "output_tokens": outputs, "weights": mass}
+        fields: dict[str, Any] = {name: tuple(array.tolist()) for name, array in cells.items()}
+        fields |= {"source": source, "images": tuple(images)}
+        if images or not inputs.size == outputs.size == mass.size <= MAX_LENGTH_CELLS:
+            return cls(**fields)
+        made = cast("Self", cls.model_construct(**fields))  # every cell is checked, and is an array already
+        vars(made).update(inputs=read_only(inputs.astype(np.float64)), outputs=read_only(outputs.astype(np.float64)))
+        vars(made).update(probabilities=read_only(mass / mass.sum()), _checked=[*fields.values()])
+        return made
 
     @cached_property
     def inputs(self) -> FloatArray:

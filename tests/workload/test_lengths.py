@@ -32,8 +32,10 @@ def test_lengths_are_a_distribution(rows: list[tuple[int, int, float]]) -> None:
     assert min(r[0] for r in rows) <= lengths.mean_input * (1 + 1e-9)
     assert lengths.mean_input <= max(r[0] for r in rows) * (1 + 1e-9)
     assert lengths.max_total == max(r[0] + r[1] for r in rows)
-    assert lengths == _from_cells(rows)
-    assert hash(lengths) == hash(_from_cells(rows))
+    inputs, outputs, weights = zip(*rows, strict=True)  # pairs are checked as arrays, and not again as cells
+    record = TokenLengths(input_tokens=inputs, output_tokens=outputs, weights=weights)
+    assert (lengths, hash(lengths), lengths.inputs.tolist()) == (record, hash(record), record.inputs.tolist())
+    assert lengths.probabilities.tolist() == record.probabilities.tolist()
 
 
 @given(cells)
