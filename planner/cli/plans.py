@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from planner.fleet import Plan, PlanRequest
     from planner.launch import Target
     from planner.optimizer import FleetProblem, Objective
+    from planner.scenario import Scenario
 
 MAX_SOLVES = 300
 """Default of --max-solves. A choice: plans enough for the default questions about a dozen SKUs."""
@@ -108,7 +109,7 @@ def plan(
     from planner.fleet import deployment_in_words
     from planner.report import growth, plan_summary, plan_to_dict, plan_workbook, terminal
     from planner.report import plan as plan_report
-    from planner.scenario import build_request, file_references, read_scenario
+    from planner.scenario import build_request, read_scenario
 
     options.check_outputs(lp_file, xlsx_file)
     if details and quiet:
@@ -122,7 +123,7 @@ def plan(
     request = build_request(content, folder)
     hardware = options.hardware(request)
     if request.areas:
-        _plan_regions(options, request, hardware, fleet or lp_file or xlsx_file, quiet)
+        _plan_regions(options, content, folder, request, hardware, quiet, fleet or lp_file or xlsx_file)
         return
     files = (options.json_file, options.md_file, xlsx_file)
     are_read = not quiet or any(file is not None for file in files)
@@ -132,9 +133,7 @@ def plan(
             result = planner.plan(request, hardware, progress=say, alternatives=are_read, program=programs.append)
         else:
             result = planner.plan_of_given(request, deployment_in_words(fleet, request, hardware), hardware, say)
-    written = content.model_dump(mode="json", exclude_unset=True)
-    place = Path() if options.json_file in (None, STDOUT) else Path(options.json_file).parent
-    start = _seen_from(place, folder) if any(file_references(written)) else ""
+    written, start = _as_written(options, content, folder)
     result = dataclasses.replace(result, scenario=written, scenario_folder=start)
 
     def shown() -> Report:
@@ -152,16 +151,30 @@ def plan(
 
 
 def _plan_regions(
-    options: CommonOptions, request: PlanRequest, hardware: HardwareDb, refused: str | None, quiet: bool
+    options: CommonOptions,
+    content: Scenario,
+    folder: Path,
+    request: PlanRequest,
+    hardware: HardwareDb,
+    quiet: bool,
+    refused: str | None,
 ) -> None:
-    """The plan of a scenario that says where its users are."""
+    """The plan of a scenario that says where its users are; every fleet has a scenario of its own."""
     from planner.report import regions, regions_to_dict, terminal
+    from planner.scenario import scenario_of_region
 
     if refused is not None:
         bound = "is for a fleet in one place, and this scenario has demand by area"
         raise InputError("--fleet, --lp, --xlsx", refused, bound, "leave it out, or leave out demand")
     with terminal.progress() as say:
         found = planner.plan_regions(request, hardware, say)
+    written, start = _as_written(options, content, folder)
+    own = [
+        dataclasses.replace(fleet.plan, scenario=scenario_of_region(written, fleet), scenario_folder=start)
+        for fleet in found.fleets
+    ]
+    fleets = tuple(dataclasses.replace(fleet, plan=plan) for fleet, plan in zip(found.fleets, own, strict=True))
+    found = dataclasses.replace(found, fleets=fleets)
     options.deliver(
         regions.headline(found) if quiet else lambda: regions.report(found),
         lambda: regions_to_dict(found),
@@ -169,6 +182,15 @@ def _plan_regions(
     )
     if not found.feasible:
         raise typer.Exit(INFEASIBLE)
+
+
+def _as_written(options: CommonOptions, content: Scenario, folder: Path) -> tuple[dict[str, Any], str]:
+    """The scenario of a plan document, and where its relative paths start as seen from that document."""
+    from planner.scenario import file_references
+
+    written = content.model_dump(mode="json", exclude_unset=True)
+    place = Path() if options.json_file in (None, STDOUT) else Path(options.json_file).parent
+    return written, _seen_from(place, folder) if any(file_references(written)) else ""
 
 
 def _subject(scenario: str | None, answers: Mapping[str, str | None]) -> str | Mapping[str, Any]:

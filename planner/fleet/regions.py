@@ -17,11 +17,11 @@ a day, resources the GPUs of a region; a unit has rates for the areas no further
 
     least sum over hours and regions of the cost of GPUs    so that every area is served in every hour
 
-by `planner.optimizer`, to `COARSE_GAP`. Regions without which the cost stays within `SearchSpace.simplicity` of the
-least are given up, the least used first; where that is a tie too, a region serves no area of less than `LEAST_SHARE`
-and has pools of one class. Then each region is planned by itself (`planner.fleet.plan`), with what the program routes
-to it and the distance of the furthest area that it serves. The cost of the plan is that of these plans; other ways of
-standing are compared by what the program says of each, and of this one.
+by `planner.optimizer`, to `COARSE_GAP` or as far as its work goes. Regions, then routes of less than
+`LEAST_SHARE` of an area, then fleets in a region are given up, the least used first, as long as the cost stays within
+`SearchSpace.simplicity` of the least. Then each fleet is planned by itself (`planner.fleet.plan`), with what the
+program routes to it and the distance of the furthest area that it serves. The cost of the plan is that of these plans;
+other ways of standing are compared by what the program says of each, and of this one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from planner.fleet.columns import Column, SliceRate, unit_of
 from planner.fleet.confidence import deviations_of, slow_rule
 from planner.fleet.market import market_of
 from planner.fleet.planning import hardware_for, plan
-from planner.fleet.program import demand_of
+from planner.fleet.program import RELATIVE_GAP, demand_of
 from planner.fleet.refinement import COARSE_GAP
 from planner.fleet.slices import periods_of
 from planner.fleet.types import Plan, PlanRequest, Progress
@@ -55,6 +55,8 @@ DISTANCE_STEP_S = 0.05
 """Distances that differ by less are of one class [s]. A choice: finer makes more pools to evaluate and saves little."""
 LEAST_SHARE = 0.1
 """Of an area's requests, below which a region does not serve it where it can do without. A choice: simpler routes."""
+DEGRADED = 2.0
+"""Times as long that TTFT and E2E may be while a region is lost. A choice: waits that users notice and bear."""
 LONGEST_TTFT_S = 60.0
 """Threshold above which no pool is looked for where the least TTFT is asked [s]. A choice."""
 MS = 1e-3
@@ -143,18 +145,25 @@ class RegionLoss:
     Attributes:
         site: name of the region.
         kept: by area, the share of its requests that is served within every target, in the hour when it is least.
+        kept_degraded: the same where TTFT and E2E may be `DEGRADED` times as long.
         more_usd_per_hour: what the least cost of standing elsewhere is above that of the plan, by the program [USD/h];
             infinite where the targets hold nowhere else: what the region is worth.
     """
 
     site: str
     kept: Mapping[str, float]
+    kept_degraded: Mapping[str, float]
     more_usd_per_hour: float
 
     @property
     def survives(self) -> bool:
         """True if everybody is still served within every target."""
         return min(self.kept.values()) >= 1.0 - COARSE_GAP
+
+    @property
+    def survives_degraded(self) -> bool:
+        """True if everybody is still served where TTFT and E2E may be `DEGRADED` times as long."""
+        return min(self.kept_degraded.values()) >= 1.0 - COARSE_GAP
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,6 +242,15 @@ class _Place:
         )
 
 
+def _uncovered(places: Sequence[_Place]) -> list[_Place]:
+    """Those that no other covers; of two that cover each other the first."""
+    kept: list[_Place] = []
+    for place in places:
+        if not any(other.covers(place) for other in kept):
+            kept = [other for other in kept if not place.covers(other)] + [place]
+    return kept
+
+
 @dataclass(frozen=True)
 class _Routes:
     """What the program routes where: by region and class, by area, the rate in every hour [1/s], shape (24,)."""
@@ -248,10 +266,10 @@ class _Routes:
             used[site] = used.get(site, 0.0) + math.fsum(float(rates.sum()) for rates in by_area.values())
         return sorted(used, key=lambda site: (used[site], site.name))
 
-    def share(self, site: Site, area: str, rates_per_s: FloatArray) -> float:
-        """Of an area's requests of a day, whose rates by hour are given [1/s], that a region serves."""
-        served = [routed[area] for (where, _), routed in self.rates_per_s.items() if where == site and area in routed]
-        return float(np.sum(served) / rates_per_s.sum())
+    def share(self, site: Site, area: str, world: _World) -> float:
+        """Of an area's requests of a day, that a region serves."""
+        served = [rates[area] for (where, _), rates in self.rates_per_s.items() if where == site and area in rates]
+        return float(np.sum(served) / world.rates_per_s[area].sum())
 
 
 def _within(one: _Class, other: _Class) -> bool:
@@ -410,23 +428,25 @@ class _World:
     # The program
 
     def units(
-        self, places: Sequence[_Place], areas: Collection[str], only: Mapping[Site, Collection[str]]
+        self, places: Sequence[_Place], areas: Collection[str], only: Mapping[tuple[Site, _Class], Collection[str]]
     ) -> dict[str, tuple[Unit, _Place, _Class]]:
         """Pools at regions for classes, by name, with the rates of the areas that they serve.
 
         Args:
             places: regions.
             areas: that are to be served.
-            only: of regions whose pools are of one class, the areas that they serve.
+            only: region and class of the pools that there may be, with the areas that they may serve; empty: all.
         """
         request, units = self.request, dict[str, tuple[Unit, _Place, _Class]]()
         profile = request.profile or DemandProfile(factors=(1.0,))
         for number, place in enumerate(places):
-            here = only.get(place.site, areas)
-            classes = {area: own for area, own in place.classes.items() if area in areas and area in here}
-            furthest = tuple(map(max, zip(*classes.values(), strict=True)))
-            for own in {furthest} if place.site in only and classes else dict.fromkeys(classes.values()):
-                served = [area for area, other in classes.items() if _within(other, own)]
+            classes = {area: own for area, own in place.classes.items() if area in areas}
+            wanted = [own for site, own in only if site == place.site] if only else dict.fromkeys(classes.values())
+            for own in wanted:
+                here = only.get((place.site, own), areas)
+                served = [area for area, other in classes.items() if area in here and _within(other, own)]
+                if not served:
+                    continue
                 for column in self.pools(own):
                     sku = self.hardware.skus[column.family.sku]
                     if not place.supply.holds(sku, column.family.gpus):
@@ -450,13 +470,10 @@ class _World:
         self,
         places: Sequence[_Place],
         areas: Collection[str],
-        only: Mapping[Site, Collection[str]] = MappingProxyType({}),
+        only: Mapping[tuple[Site, _Class], Collection[str]] = MappingProxyType({}),
     ) -> _Routes | None:
         """The least cost of serving some areas from some regions; None where it cannot be done; see `units`."""
-        kept: list[_Place] = []
-        for place in places:
-            if not any(other.covers(place) for other in kept):
-                kept = [other for other in kept if not place.covers(other)] + [place]
+        kept = _uncovered(places)
         units = self.units(kept, areas, only)
         demand = {area: self.rates_per_s[area] for area in areas}
         resources = [
@@ -496,7 +513,7 @@ class _World:
                 units=tuple(unit for unit, _, _ in units.values()),
                 resources=tuple(resources),
             )
-            answer = solve(problem, Objective.MAX_RATE, relative_gap=COARSE_GAP)
+            answer = solve(problem, Objective.MAX_RATE, relative_gap=RELATIVE_GAP)
             for area, rate in demand.items():
                 served = math.fsum(routed.get(area, (0.0,))[0] for routed in answer.routed_per_s.values())
                 least[area] = min(least[area], served / rate)
@@ -568,9 +585,12 @@ def plan_regions(
     joint = None if reasons else world.routes(world.places, request.areas)
     if joint is None:
         return RegionsPlan(request, diagnosis=reasons or ("no fleets carry the demand within limits.quotas",))
-    routes = _fewer_regions(world, joint)
+    routes = _simpler(world, joint)
     alone = min(
-        filter(None, (_at(world, [site], request.areas) for site in world.distances)),
+        filter(
+            None,
+            (_at(world, [site], request.areas) for site in dict.fromkeys(one.site for one in _uncovered(world.places))),
+        ),
         key=lambda one: one.usd_per_hour,
         default=None,
     )
@@ -671,30 +691,37 @@ def _at(world: _World, sites: Collection[Site], areas: Collection[str]) -> _Rout
     return world.routes(places, areas) if served >= set(areas) else None
 
 
-def _fewer_regions(world: _World, joint: _Routes) -> _Routes:
-    """Routes over fewer regions, and with one class in each, as far as the cost stays within a tie of the least.
+def _simpler(world: _World, joint: _Routes) -> _Routes:
+    """Routes over fewer regions, fewer fleets in them and fewer areas to each, as long as that is a tie.
 
-    A tie is `SearchSpace.simplicity`.
+    A tie costs at most `SearchSpace.simplicity` more than the least that was found.
     """
-    kept, most = joint, joint.usd_per_hour * (1.0 + world.request.search.simplicity)
+    areas, kept, least = world.request.areas, joint, joint.usd_per_hour
+
+    def is_tie(found: _Routes | None) -> bool:
+        return found is not None and found.usd_per_hour <= least * (1.0 + world.request.search.simplicity)
+
     is_fewer = True
     while is_fewer and len(kept.sites) > 1:
         is_fewer = False
         for site in kept.sites:
-            fewer = _at(world, [other for other in kept.sites if other != site], world.request.areas)
-            if fewer is not None and fewer.usd_per_hour <= most:
-                kept, is_fewer = fewer, True
+            fewer = _at(world, [other for other in kept.sites if other != site], areas)
+            if fewer is not None and is_tie(fewer):
+                kept, is_fewer, least = fewer, True, min(least, fewer.usd_per_hour)
                 break
     places = [place for place in world.places if place.site in kept.sites]
-    only: dict[Site, Collection[str]] = {}
-    for site in kept.sites:
-        shares = {area: kept.share(site, area, rates) for area, rates in world.rates_per_s.items()}
-        for least in (LEAST_SHARE, 0.0):
-            simpler = {**only, site: [area for area, share in shares.items() if share > least]}
-            together = world.routes(places, world.request.areas, simpler)
-            if together is not None and together.usd_per_hour <= most:
-                kept, only = together, simpler
-                break
+    here = {site: [area for area in areas if kept.share(site, area, world) >= LEAST_SHARE] for site in kept.sites}
+    fewer = world.routes(places, areas, {key: here[key[0]] for key in kept.rates_per_s})
+    if fewer is not None and is_tie(fewer):
+        kept, least = fewer, min(least, fewer.usd_per_hour)
+    else:
+        here = {site: list(areas) for site in kept.sites}
+    fleets = sorted(kept.rates_per_s, key=lambda key: float(np.sum(list(kept.rates_per_s[key].values()))))
+    for fleet in fleets:
+        others = {key: here[key[0]] for key in fleets if key in kept.rates_per_s and key != fleet}
+        fewer = world.routes(places, areas, others) if others else None
+        if fewer is not None and is_tie(fewer):
+            kept, least = fewer, min(least, fewer.usd_per_hour)
     return kept
 
 
@@ -767,26 +794,33 @@ def _latencies(world: _World, fleets: Sequence[RegionFleet]) -> Iterator[UserLat
 
 def _losses(world: _World, fleets: Sequence[RegionFleet], joint: _Routes) -> Iterator[RegionLoss]:
     """What the others carry when a region is lost, and what it is worth."""
-    for site in dict.fromkeys(fleet.site for fleet in fleets):
-        held: dict[Site, dict[str, float]] = {}
-        for fleet in fleets:
-            for sku, gpus in _most_gpus(fleet.plan).items():
-                own = held.setdefault(fleet.site, {})
-                own[sku] = own.get(sku, 0.0) + gpus
-        places = [place for place in world.places if place.site in held and place.site != site]
-        kept = world.kept(places, held)
-        elsewhere = [other for other in world.distances if other != site]
-        without = _at(world, elsewhere, world.request.areas)
+    by_hour: dict[Site, dict[str, FloatArray]] = {}
+    for fleet in fleets:
+        own = by_hour.setdefault(fleet.site, {})
+        for hour, gpus in enumerate(one.gpus for one in fleet.plan.schedule or ()):
+            for sku, count in gpus.items():
+                own.setdefault(sku, np.zeros(HOURS))[hour] += count
+        for sku, count in fleet.plan.gpus.items() if not fleet.plan.schedule else ():
+            own[sku] = own.get(sku, np.zeros(HOURS)) + count
+    held = {site: {sku: float(gpus.max()) for sku, gpus in own.items()} for site, own in by_hour.items()}
+    targets = tuple(
+        target.model_copy(update={"threshold_s": DEGRADED * target.threshold_s})
+        if target in world.shared_targets
+        else target
+        for target in world.request.slo.targets
+    )
+    degraded = world.request.model_copy(update={"slo": world.request.slo.model_copy(update={"targets": targets})})
+    patient = replace(world, request=degraded)
+    for site in held:
+        others = held.keys() - {site}
+        kept = world.kept([place for place in world.places if place.site in others], held)
+        if others and min(kept.values()) < 1.0 - COARSE_GAP:
+            later = patient.kept([place for place in patient.places if place.site in others], held)
+        else:
+            later = kept
+        without = _at(world, world.distances.keys() - {site}, world.request.areas)
         more = math.inf if without is None else max(0.0, without.usd_per_hour - joint.usd_per_hour)
-        yield RegionLoss(site.name, kept, more)
-
-
-def _most_gpus(found: Plan) -> dict[str, float]:
-    """GPUs by SKU that a region holds in its largest hour."""
-    if not found.schedule:
-        return {sku: float(count) for sku, count in found.gpus.items()}
-    skus = {sku for period in found.schedule for sku in period.gpus}
-    return {sku: max(period.gpus.get(sku, 0.0) for period in found.schedule) for sku in skus}
+        yield RegionLoss(site.name, kept, later, more)
 
 
 def _assumptions(world: _World, fleets: Sequence[RegionFleet]) -> tuple[str, ...]:

@@ -58,7 +58,10 @@ def regions_to_dict(plan: RegionsPlan) -> dict[str, Any]:
             "areas": plan.request.areas,
             "latencies": [{**vars(one), "at_user_s": one.at_user_s, "met": one.met} for one in plan.latencies],
             "others": [dataclasses.asdict(one) for one in plan.others],
-            "losses": [{**vars(one), "survives": one.survives} for one in plan.losses],
+            "losses": [
+                {**vars(one), "survives": one.survives, "survives_degraded": one.survives_degraded}
+                for one in plan.losses
+            ],
             "assumptions": plan.assumptions,
             "diagnosis": plan.diagnosis,
         },
@@ -105,8 +108,9 @@ _STANDING_COLUMNS: Columns[Standing] = {
 }
 _LOSS_COLUMNS: Columns[RegionLoss] = {
     "lost": lambda one: one.site,
-    "survives": lambda one: "yes" if one.survives else "no",
+    "survives": lambda one: "yes" if one.survives else "degraded" if one.survives_degraded else "no",
     "still served": lambda one: ", ".join(f"{area} {percent(share)}" for area, share in one.kept.items()),
+    "degraded": lambda one: ", ".join(f"{area} {percent(share)}" for area, share in one.kept_degraded.items()),
     "USD/h more without it": lambda one: (
         money(one.more_usd_per_hour) if math.isfinite(one.more_usd_per_hour) else "targets hold nowhere else"
     ),
@@ -115,5 +119,6 @@ _LATENCY_NOTE = "In the busiest hour of the region. Network: what the way adds a
 _STANDING_NOTE = "By the program of all regions, which plans none closer: compare them with one another."
 _LOSS_NOTE = (
     "Still served within every target by GPUs that the other regions hold in their largest hour, in the worst hour, as "
-    "much in all as they can. More without it: least cost of standing elsewhere, by the program."
+    "much in all as they can; degraded: with TTFT and E2E twice as long. More without it: least cost of standing "
+    "elsewhere, by the program."
 )

@@ -34,6 +34,7 @@ from planner.scenario.read import (
     load_scenario,
     plan_document_at,
     read_scenario,
+    scenario_of_region,
     scenario_of_text,
     scenario_text,
 )

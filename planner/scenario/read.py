@@ -18,10 +18,18 @@ from pydantic import ValidationError
 
 from hardware_db import OwnHardware, load_hardware, select_price
 from planner.core import CALIBRATION, PLAN, SCENARIO, VERSION_KEY, InputError, UnknownNameError, from_validation_error
-from planner.fleet import PlanRequest
+from planner.fleet import PlanRequest, RegionFleet
 from planner.llm import LlmSpec, Precision, list_llms, load_llm, narrower_precisions, packaged_llm
 from planner.optimizer import OWN_SOLVER
-from planner.scenario.arrivals import arrivals_of, length_factors, refuse_beside, replay_of, sessions_of, with_rate
+from planner.scenario.arrivals import (
+    RATE_FIELDS,
+    arrivals_of,
+    length_factors,
+    refuse_beside,
+    replay_of,
+    sessions_of,
+    with_rate,
+)
 from planner.scenario.field_names import with_example, with_nearest_name
 from planner.scenario.files import (
     MAX_SCENARIO_BYTES,
@@ -239,6 +247,34 @@ def file_references(content: object, path: str = "") -> Iterator[str]:
                 yield here
         elif name != "llm":  # the content of a config.json names no files that anybody opens
             yield from file_references(item, here)
+
+
+def scenario_of_region(written: Mapping[str, Any], fleet: RegionFleet) -> dict[str, Any]:
+    """The scenario of one fleet of a plan over regions, which is planned, checked and exported as any other.
+
+    Args:
+        written: the scenario with `demand`.
+        fleet: of the plan of that scenario.
+
+    Returns:
+        The same for the rate, day, prices and targets of the fleet; a recording stands for its lengths and drift only.
+    """
+    request, workload = fleet.plan.request, dict(written["workload"])
+    stated = (*RATE_FIELDS, "sessions_per_user_per_day", "requests_per_user_per_day", "answer_s")
+    scv = workload.get("scv")
+    workload = {name: value for name, value in workload.items() if name not in stated}
+    workload |= {"rate_per_s": request.workload.rate_per_s, "scv": request.workload.open_arrivals.scv}
+    if isinstance(scv, str):
+        workload.setdefault("drift", scv)
+    place = {"provider": fleet.site.provider, "region": fleet.site.region}
+    content = {name: value for name, value in written.items() if name != "demand"}
+    content |= {
+        "name": request.name,
+        "workload": workload,
+        "slo": [target.model_dump(mode="json") for target in request.slo.targets],
+        "prices": {**written.get("prices", {}), **place},
+    }
+    return content if request.profile is None else {**content, "profile": request.profile.model_dump(mode="json")}
 
 
 # --- plan documents -------------------------------------------------------------------------------------------------

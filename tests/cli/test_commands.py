@@ -550,5 +550,7 @@ def test_a_scenario_with_users_around_the_world_is_planned_over_regions(tmp_path
     done = run("plan", "global-chat-llama-70b", *settings, "-q", "--json", file)
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("Serve us-east, europe, japan from ")
-    assert json.loads(file.read_text())["regions"]["fleets"]
+    region = tmp_path / "region.json"
+    region.write_text(json.dumps(json.loads(file.read_text())["regions"]["fleets"][0]["plan"]))
+    assert run("export", region, "--to", "kubernetes", "--out", tmp_path / "files").exit_code == 0
     assert_refused(("plan", "global-chat-llama-70b", "--fleet", "4 x h100-sxm TP4"), "--fleet, --lp, --xlsx", "demand")

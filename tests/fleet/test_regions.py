@@ -278,3 +278,24 @@ def test_the_way_is_independent_of_the_pool() -> None:
     assert LatencyDistribution.independent_sum(pool, delay).quantile_s(0.9) == pytest.approx(
         pool.quantile_s(0.9) + 0.1, rel=0.01
     )
+
+
+def test_what_is_left_of_a_lost_region_is_what_the_others_carry() -> None:
+    """GPUs enough for all, for none, and pools of two replicas at the only site left: their rate over the demand."""
+    made_up = MadeUp(0, committed=False)
+    world = made_up.world()
+    place = world.places[0]  # every area is of class 2 there
+    largest = float(made_up.demand.sum(axis=0).max())
+    everything = world.kept([place], {place.site: {"h100-sxm": 1000.0}})
+    nothing = world.kept([place], {place.site: {"h100-sxm": 0.0}})
+    assert min(everything.values()) == pytest.approx(1.0)
+    assert max(nothing.values()) == 0.0
+    some = world.kept([place], {place.site: {"h100-sxm": 2.0 * made_up.gpus}})
+    carried = sum(share * rates.max() for share, rates in zip(some.values(), made_up.demand, strict=True))
+    assert carried <= max(1.9, largest) + 1e-6
+    assert min(some.values()) < 1.0 if largest > 1.9 else min(some.values()) == pytest.approx(1.0)
+
+
+def test_a_longer_wait_never_carries_less(found: RegionsPlan) -> None:
+    for loss in found.losses:
+        assert sum(loss.kept_degraded.values()) >= sum(loss.kept.values()) * (1.0 - regions.COARSE_GAP)

@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 
 from planner.core import InputError
-from planner.fleet import plan
-from planner.scenario import load_scenario, read_scenario, scenario_of_text, scenario_text
+from planner.fleet import plan, plan_regions
+from planner.scenario import (
+    build_request,
+    load_scenario,
+    read_scenario,
+    scenario_of_region,
+    scenario_of_text,
+    scenario_text,
+)
 
 WORLD = "global-chat-llama-70b"
 
@@ -73,3 +80,17 @@ def test_what_an_area_may_not_say(demand: dict[str, Any], words: str) -> None:
 def test_a_profile_of_all_beside_areas_is_refused() -> None:
     with pytest.raises(InputError, match="hours"):
         load_scenario(WORLD, ["profile=azure-2024-conv-day"])
+
+
+def test_a_fleet_of_a_region_has_a_scenario_that_asks_for_the_same() -> None:
+    """Read back, it is the request that the fleet was planned for: rate, day, targets less the way, prices, place."""
+    few = ["search.tp=[4]", "search.skus=[h100-sxm]", "workload.rate_per_s=8"]
+    content, folder = read_scenario(WORLD, few)
+    found = plan_regions(build_request(content, folder), simulate=False)
+    for fleet in found.fleets:
+        own, _ = read_scenario(scenario_of_region(content.model_dump(mode="json", exclude_unset=True), fleet))
+        request = build_request(own, folder)
+        asked = fleet.plan.request
+        assert request.model_copy(update={"workload": asked.workload}) == asked
+        assert request.workload.rate_per_s == pytest.approx(asked.workload.rate_per_s)
+        assert request.workload.open_arrivals.scv == pytest.approx(asked.workload.open_arrivals.scv)
