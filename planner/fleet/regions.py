@@ -144,7 +144,8 @@ class RegionLoss:
 
     Attributes:
         site: name of the region.
-        kept: by area, the share of its requests that is served within every target, in the hour when it is least.
+        kept: by area, the share of its requests that is served within every target, in the hour when the regions that
+            are left serve the least share of all.
         kept_degraded: the same where TTFT and E2E may be `DEGRADED` times as long.
         more_usd_per_hour: what the least cost of standing elsewhere is above that of the plan, by the program [USD/h];
             infinite where the targets hold nowhere else: what the region is worth.
@@ -492,7 +493,7 @@ class _World:
         return _routes_of(answer, units) if answer.status.has_allocation else None
 
     def kept(self, places: Sequence[_Place], held: Mapping[Site, Mapping[str, float]]) -> dict[str, float]:
-        """By area, the share that regions serve with the GPUs they hold, in the hour in which it is least.
+        """By area, the share that regions serve with the GPUs they hold, in the hour in which they serve least in all.
 
         Args:
             places: regions.
@@ -500,24 +501,26 @@ class _World:
         """
         places = list({place.site: place for place in places}.values())  # the largest instances of each
         units = self.units(places, self.request.areas, {})
-        resources = [
+        worst, shares = 1.0, dict.fromkeys(self.request.areas, 1.0 if units else 0.0)
+        resources = tuple(
             Resource(name=f"{number} {sku}", at_most=held[place.site].get(sku, 0.0))
             for number, place in enumerate(places)
             for sku in place.supply.supply.cheapest
-        ]
-        least = dict.fromkeys(self.request.areas, 1.0)
+        )
         for hour in range(HOURS) if units else ():
             demand = {area: float(rates[hour]) for area, rates in self.rates_per_s.items() if rates[hour] > 0.0}
             problem = FleetProblem(
                 slices=tuple(Slice(name=area, demand_per_s=(rate,)) for area, rate in demand.items()),
                 units=tuple(unit for unit, _, _ in units.values()),
-                resources=tuple(resources),
+                resources=resources,
             )
             answer = solve(problem, Objective.MAX_RATE, relative_gap=RELATIVE_GAP)
-            for area, rate in demand.items():
-                served = math.fsum(routed.get(area, (0.0,))[0] for routed in answer.routed_per_s.values())
-                least[area] = min(least[area], served / rate)
-        return least if units else dict.fromkeys(self.request.areas, 0.0)
+            if answer.rate_per_s < worst * math.fsum(demand.values()):
+                worst = answer.rate_per_s / math.fsum(demand.values())
+                for area, rate in demand.items():
+                    routed = math.fsum(served.get(area, (0.0,))[0] for served in answer.routed_per_s.values())
+                    shares[area] = min(1.0, routed / rate)
+        return shares
 
     def least_ttft_s(self, place: int) -> float:
         """Least threshold on a TTFT at which some pool carries anything, to 1 %; infinite above `LONGEST_TTFT_S`.
