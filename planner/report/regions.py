@@ -118,7 +118,7 @@ _LOSS_COLUMNS: Columns[RegionLoss] = {
 _LATENCY_NOTE = "In the busiest hour of the region. Network: what the way adds at that percentile."
 _STANDING_NOTE = "By the program of all regions, which plans none closer: compare them with one another."
 _LOSS_NOTE = (
-    "Still served within every target by GPUs that the other regions hold in their largest hour, as much in all as they "
-    "can, in the worst hour; degraded: with TTFT and E2E twice as long. More without it: least cost of standing "
+    "Still served within every target by GPUs that the other regions hold in their largest hour, as much in all as "
+    "they can, in the worst hour; degraded: with TTFT and E2E twice as long. More without it: least cost of standing "
     "elsewhere, by the program."
 )
