@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 import planner
 import planner.cli  # it registers the commands
 from planner.analysis import SYSTEMS
-from planner.cli.commands import COMMANDS, app
+from planner.cli.commands import COMMANDS, IMPORTS, app
 from planner.launch import checked_versions
 from planner.report import glossary
 from planner.scenario import Scenario
@@ -98,7 +98,8 @@ def command_names() -> list[str]:
 def command_line() -> str:
     """The help texts of the `planner` command, as a terminal shows them."""
     sections = [f"## planner\n\n```text\n{_help([])}\n```"]
-    sections += [f"## planner {name}\n\n```text\n{_help([name])}\n```" for name in command_names()]
+    names = [*command_names(), *(f"import {kind}" for kind in IMPORTS)]
+    sections += [f"## planner {name}\n\n```text\n{_help(name.split())}\n```" for name in names]
     return "\n\n".join(sections)
 
 

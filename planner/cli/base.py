@@ -47,8 +47,22 @@ USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 """Typer's base of all complaints about the command line; of its children it exports only this one."""
 
 
+NEW_WORDS = {
+    "simulate": ("evaluate", "--simulate"),
+    **{f"import-{kind}": ("import", kind) for kind in ("trace", "metrics", "prices")},
+}
+"""Commands by names that they had, which scripts may still use, and the words that they are now."""
+
+
 class OneLineErrors(TyperGroup):
     """Commands whose every error is one line on standard error and exit code 2."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401
+        """The command named; by a name that it had, after a line that says the new one."""
+        if now := NEW_WORDS.get(args[0]):
+            typer.echo(f"warning: `planner {args[0]}` is now `planner {' '.join(now)}`", err=True)
+            args = [*now, *args[1:]]
+        return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:  # noqa: ANN401
         """Run a command line and exit."""

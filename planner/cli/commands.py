@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import planner
 from planner.cli import (
@@ -45,14 +46,15 @@ def main() -> None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the end
         getattr(sys, name).reconfigure(errors="replace")
     gc.set_threshold(GARBAGE_OBJECTS)
-    every = app.registered_commands
+    every, groups = app.registered_commands, app.registered_groups
     try:
         if sys.argv[1:2] and sys.argv[1] in COMMANDS:  # Typer builds the options of every command that it has
             app.registered_commands = [one for one in every if one.name == sys.argv[1]]
+            app.registered_groups = [one for one in groups if one.name == sys.argv[1]]
         with as_bash_splits():
             app(prog_name="planner")
     finally:
-        app.registered_commands = every
+        app.registered_commands, app.registered_groups = every, groups
 
 
 GARBAGE_OBJECTS = 100_000
@@ -213,7 +215,6 @@ GROUPS: dict[str, dict[str, Callable[..., None]]] = {
         "price": quick.price,
         "memory": server_memory.memory,
         "evaluate": deployments.evaluate,
-        "simulate": deployments.simulate,
         "skus": skus,
         "llms": llms,
         "scenarios": scenarios,
@@ -227,12 +228,31 @@ GROUPS: dict[str, dict[str, Callable[..., None]]] = {
     },
     "Deploy and import": {
         "export": plans.export,
-        "import-trace": measurements.import_trace,
-        "import-metrics": measurements.import_metrics,
-        "import-prices": measurements.import_prices,
     },
 }
-COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
+IMPORTS: dict[str, Callable[..., None]] = {
+    "trace": measurements.import_trace,
+    "metrics": measurements.import_metrics,
+    "prices": measurements.import_prices,
+}
+COMMANDS = [*(name for group in GROUPS.values() for name in group), "import"]
 for _title, _group in GROUPS.items():
     for _name, _command in _group.items():
         app.command(_name, rich_help_panel=_title)(_command)
+imports = typer.Typer(cls=TyperGroup, rich_markup_mode=None, no_args_is_help=True)
+for _name, _command in IMPORTS.items():
+    imports.command(_name)(_command)
+
+
+@imports.callback()
+def import_command() -> None:
+    """Make parts of a scenario from files: traces, metrics, prices.
+
+    \b
+    planner import trace requests.csv --out workload.yaml
+    planner import metrics day.json --rate p95
+    planner import prices contract.csv --date 2026-11-01
+    """
+
+
+app.add_typer(imports, name="import", rich_help_panel=list(GROUPS)[-1])

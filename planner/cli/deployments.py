@@ -1,4 +1,4 @@
-"""The commands about a given deployment: `evaluate`, `simulate` and `compare`, with the options that describe it."""
+"""The commands about a given deployment: `evaluate` and `compare`, with the options that describe it."""
 # ruff: noqa: D301, PLC0415 - a line of \b keeps the examples of a help text as written; imports are late on purpose
 
 from __future__ import annotations
@@ -282,50 +282,47 @@ def _or(value: T | None, default: T) -> T:
 
 
 @takes(DeploymentOptions)
-def evaluate(options: DeploymentOptions, json_file: JsonFile = None) -> None:
-    """Predict the latencies of a given deployment from theory.
+def evaluate(
+    options: DeploymentOptions,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Simulate it request by request, in place of theory.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(help="With --simulate: of arrivals and lengths (default: 0).")] = None,
+    requests: Annotated[
+        int | None,
+        typer.Option(
+            help="With --simulate: several hundred per replica (default: 4000, a whole recording or closed loop)."
+        ),
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Predict the latencies of a given deployment from theory, or simulate it.
 
     \b
     planner evaluate --llm llama-3.1-8b --sku h100-sxm --rate 5 --lengths 1000/200
+    planner evaluate --llm llama-3.1-8b --sku h100-sxm --rate 5 --lengths 1000/200 --simulate --requests 2000 --seed 1
     planner evaluate --scenario chat-llama-70b --sku h100-sxm --tp 4 --replicas 10
     planner evaluate --scenario chat-llama-70b --mode disaggregated --sku h200-sxm --tp 2 --replicas 6
             --prefill-sku h100-sxm --prefill-tp 2 --prefill-replicas 12
     planner evaluate --llm llama-3.1-8b --sku h100-sxm --concurrency 32 --lengths 1000/200
     planner evaluate --llm llama-3.1-8b --sku h100-sxm --replicas 4 --arrivals trace.csv --rate 20
+    planner evaluate --llm llama-3.1-8b --sku h100-sxm --replicas 4 --rate 20 --lengths 1000/200
+            --simulate --requests 2000 --router least_requests --schedule-order shortest_first
 
     Formats that are not given are those of the scenario, or else of the checkpoint.
     """
     setting = options.setting()
     check_outputs(json_file)
-    _deliver_performance(setting, planner.evaluate(setting.deployment, setting.workload), json_file)
-
-
-@takes(DeploymentOptions)
-def simulate(
-    options: DeploymentOptions,
-    seed: Annotated[int, typer.Option(help="Seed of arrivals and lengths.")] = 0,
-    requests: Annotated[
-        int | None,
-        typer.Option(help="Requests, several hundred per replica (default: 4000, a whole recording or closed loop)."),
-    ] = None,
-    json_file: JsonFile = None,
-) -> None:
-    """Simulate a given deployment request by request.
-
-    Options and output are those of `planner evaluate`.
-
-    \b
-    planner simulate --llm llama-3.1-8b --sku h100-sxm --rate 5 --lengths 1000/200 --requests 2000 --seed 1
-    planner simulate --scenario chat-llama-70b --sku h100-sxm --tp 4 --replicas 10 --json simulated.json
-    planner simulate --llm llama-3.1-8b --sku h100-sxm --replicas 4 --rate 20 --lengths 1000/200 --requests 2000
-            --router least_requests --schedule-order shortest_first
-    """
+    if not simulate:
+        for option, value in (("--seed", seed), ("--requests", requests)):
+            if value is not None:
+                raise InputError(option, value, "only a simulation has it", "add --simulate")
+        _deliver_performance(setting, planner.evaluate(setting.deployment, setting.workload), json_file)
+        return
     from planner.report import terminal
     from planner.simulator import DEFAULT_REQUESTS
     from planner.workload import ClosedLoop, RecordedArrivals, Workload
 
-    setting = options.setting()
-    check_outputs(json_file)
     workload, arrivals = setting.workload, setting.workload.arrivals
     if isinstance(arrivals, ClosedLoop):
         arrivals = arrivals if requests is None else rebuilt(arrivals, requests=requests)
@@ -334,7 +331,7 @@ def simulate(
         usual = len(arrivals.times_s) if isinstance(arrivals, RecordedArrivals) else DEFAULT_REQUESTS
         count = usual if requests is None else requests
     with terminal.bar(f"simulating {count:,} requests") as say:
-        performance = planner.simulate(setting.deployment, workload, seed=seed, requests=requests, progress=say)
+        performance = planner.simulate(setting.deployment, workload, seed=seed or 0, requests=requests, progress=say)
     _deliver_performance(setting, performance, json_file)
 
 

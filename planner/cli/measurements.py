@@ -1,6 +1,6 @@
 """The commands about what was measured: benchmark runs, traces, metrics of servers, and price lists.
 
-`validate` and `calibrate-serving` hold predictions against runs; `import-trace`, `import-metrics` and `import-prices`
+`validate` and `calibrate-serving` hold predictions against runs; `import trace`, `import metrics` and `import prices`
 turn files into parts of a scenario.
 """
 # ruff: noqa: D301, PLC0415 - a line of \b keeps the examples of a help text as written; imports are late on purpose
@@ -299,9 +299,9 @@ def import_trace(
     """Make the workload of a scenario from a trace.
 
     \b
-    planner import-trace requests.csv --out workload.yaml
-    planner import-trace log.csv --column arrival_s=ts --column input_tokens=prompt --column output_tokens=completion
-    planner import-trace ShareGPT.json --tokens-per-character 0.25 --rate 4
+    planner import trace requests.csv --out workload.yaml
+    planner import trace log.csv --column arrival_s=ts --column input_tokens=prompt --column output_tokens=completion
+    planner import trace ShareGPT.json --tokens-per-character 0.25 --rate 4
 
     The format is recognised by content: Azure, BurstGPT, Mooncake, ServeGen, OpenAI-style, LiteLLM, Langfuse, results
     of vllm bench serve and SGLang, ShareGPT. What was assumed or left out stands above the YAML in comments.
@@ -345,11 +345,11 @@ def import_metrics(
 
     \b
     curl -s http://localhost:8000/metrics > a.txt; sleep 600; curl -s http://localhost:8000/metrics > b.txt
-    planner import-metrics a.txt b.txt --interval 600
+    planner import metrics a.txt b.txt --interval 600
     curl -sG http://prometheus:9090/api/v1/query_range --data-urlencode 'query={__name__=~"vllm:.*"}'
             -d start=2026-11-20T00:00:00Z -d end=2026-11-21T00:00:00Z -d step=300 > day.json
-    planner import-metrics day.json --rate p95
-    planner import-metrics day.json --profile
+    planner import metrics day.json --rate p95
+    planner import metrics day.json --profile
 
     Latencies that the server measured stand above the YAML in comments, to compare a plan with.
     """
@@ -380,9 +380,9 @@ def import_prices(
     """Make the prices of a scenario from a price list.
 
     \b
-    planner import-prices ~/.sky/catalogs/v8/aws/vms.csv --region us-east-1
-    planner import-prices contract.csv --date 2026-11-01 --source "contract of 2026"
-    planner import-prices focus.csv                   what was paid: FOCUS columns, or OpenCost's assets (JSON)
+    planner import prices ~/.sky/catalogs/v8/aws/vms.csv --region us-east-1
+    planner import prices contract.csv --date 2026-11-01 --source "contract of 2026"
+    planner import prices focus.csv                   what was paid: FOCUS columns, or OpenCost's assets (JSON)
 
     The YAML has the cheapest on-demand price of each SKU; --csv keeps all of them. GPUs that no SKU is known for are
     named in the comments and left out.

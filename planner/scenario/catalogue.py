@@ -120,7 +120,7 @@ def sku_evidence(hardware: HardwareDb, sku: str, engine: str) -> SkuEvidence:
 def evidence_findings(evidence: Sequence[SkuEvidence]) -> tuple[str, ...]:
     """Weaknesses, each with its SKUs and a remedy."""
     measure = "measure them (python -m calibration run), and planner plan ... --calibration FILE"
-    price = "set prices.usd_per_gpu_hour.SKU, or planner import-prices"
+    price = "set prices.usd_per_gpu_hour.SKU, or planner import prices"
     weak: tuple[tuple[str, str, Callable[[SkuEvidence], bool]], ...] = (
         ("step times borrowed", measure, lambda one: one.step_times == BORROWED),
         ("no step times, only the bounds of a datasheet", measure, lambda one: one.step_times == UNKNOWN),

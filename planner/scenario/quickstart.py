@@ -187,7 +187,7 @@ def _lengths(answer: str) -> tuple[str, ...]:
     load_lengths(answer)
     scv = answer if answer in list_recordings() else "1"
     return (
-        f"lengths: {answer} # as in that published trace; your own: planner import-trace FILE",
+        f"lengths: {answer} # as in that published trace; your own: planner import trace FILE",
         f"scv: {scv} # and as bursty",
     )
 

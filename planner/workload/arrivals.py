@@ -167,7 +167,7 @@ class ClosedLoop(Frozen):
             self.concurrency,
             f"a closed loop has {lacks}: its users send as fast as they are answered",
             "in its place give workload.rate_per_s, or workload.users and requests_per_user_per_day; `planner plan` "
-            "takes one with targets, and what rate it comes to on a given deployment, `planner simulate` says",
+            "takes one with targets; what rate it comes to on a given deployment, `planner evaluate --simulate` says",
         )
 
     def start_times_s(self) -> FloatArray:

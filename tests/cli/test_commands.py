@@ -149,9 +149,9 @@ def test_infeasible_is_exit_3_with_the_diagnosis(scenario: str, tmp_path: Path, 
 # --- evaluate and simulate ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("command", "method"), [("evaluate", "analytic"), ("simulate", "simulated")])
+@pytest.mark.parametrize(("command", "method"), [("evaluate", "analytic"), ("evaluate --simulate", "simulated")])
 def test_evaluate_and_simulate_answer_alike(command: str, method: str) -> None:
-    words = (command, *GIVEN, *(("--requests", "300", "--seed", "1") if command == "simulate" else ()))
+    words = (*command.split(), *GIVEN, *(("--requests", "300", "--seed", "1") if "--" in command else ()))
     assert "1 replica of h100-sxm TP1 (mixed) under 5 requests/s of llama-3.1-8b" in flat(*words)
     found = data(*words)
     assert found["performance"]["method"] == method
@@ -163,15 +163,26 @@ def test_evaluate_and_simulate_answer_alike(command: str, method: str) -> None:
     assert pool["precision"] == {"weights": "bf16", "activations": "bf16", "kv_cache": "bf16", "parts": []}
 
 
+def test_names_that_commands_had_still_work_and_say_the_new_ones(tmp_path: Path) -> None:
+    old = run("simulate", *GIVEN, "--requests", "300", "--json", "-")
+    assert (old.exit_code, old.stderr) == (0, "warning: `planner simulate` is now `planner evaluate --simulate`\n")
+    assert json.loads(old.stdout) == data("evaluate", "--simulate", *GIVEN, "--requests", "300")
+    (tmp_path / "trace.csv").write_text(TRACE, encoding="utf-8")
+    old = run("import-trace", tmp_path / "trace.csv")
+    assert (old.exit_code, old.stderr) == (0, "warning: `planner import-trace` is now `planner import trace`\n")
+    assert old.stdout == run("import", "trace", tmp_path / "trace.csv").stdout
+    assert_refused(("evaluate", *GIVEN, "--requests", "300"), "--requests", "only a simulation has it")
+
+
 def test_a_closed_loop_is_as_long_as_asked_and_its_steady_part_stands_beside_the_burst() -> None:
     """32 users who begin at once wait for each other's prompts: no latency that the loop has afterwards."""
     loop = (*GIVEN[:4], *GIVEN[6:], "--concurrency", "32")
-    assert data("simulate", *loop, "--requests", "200")["performance"]["requests"] == 200
-    found = data("simulate", *loop)
+    assert data("evaluate", "--simulate", *loop, "--requests", "200")["performance"]["requests"] == 200
+    found = data("evaluate", "--simulate", *loop)
     assert found["performance"]["requests"] == 320  # ten of each
     assert (found["workload"]["concurrency"], found["workload"]["rate_per_s"]) == (32, None)
     assert data("evaluate", *loop)["performance"]["rate_per_s"] > 0
-    shown = run("simulate", *loop, "--requests", "400").stdout
+    shown = run("evaluate", "--simulate", *loop, "--requests", "400").stdout
     (whole,), (steady,) = (
         [float(row.split(name)[1].split()[3]) for row in shown.splitlines() if row.startswith("TTFT") and name in row]
         for name in ("simulated", "steady part")
@@ -249,7 +260,7 @@ def test_a_trace_is_replayed_and_rescaled(tmp_path: Path) -> None:
     as_recorded, faster = (data("evaluate", *given, *more)["workload"] for more in ((), ("--rate", "6")))
     assert (as_recorded["recorded_requests"], as_recorded["rate_per_s"]) == (60, pytest.approx(3.0))
     assert (faster["recorded_requests"], faster["rate_per_s"]) == (120, pytest.approx(6.0))
-    assert data("simulate", *given, "--requests", "40")["performance"]["method"] == "simulated"
+    assert data("evaluate", "--simulate", *given, "--requests", "40")["performance"]["method"] == "simulated"
     for extra in (["--lengths", "10/10"], ["--scv", "2"], ["--concurrency", "3"]):
         assert "does not go with workload.replay" in complaint("evaluate", *given, *extra)["bound"]
     lengths = data("evaluate", *GIVEN[:6], "--lengths", trace)["workload"]["input_tokens"]
@@ -259,8 +270,8 @@ def test_a_trace_is_replayed_and_rescaled(tmp_path: Path) -> None:
 def test_a_recording_is_replayed_to_its_end_unless_told_otherwise() -> None:
     """Its first minutes are calm. The hour thinned to 0.2 requests a second has 700, less a tenth to warm up."""
     given = ("--scenario", "chat-llama-70b", "--sku", "b200-sxm", "--rate", "0.2")
-    assert data("simulate", *given)["performance"]["requests"] == pytest.approx(0.9 * 700, abs=5)
-    assert data("simulate", *given, "--requests", "100")["performance"]["requests"] == 90
+    assert data("evaluate", "--simulate", *given)["performance"]["requests"] == pytest.approx(0.9 * 700, abs=5)
+    assert data("evaluate", "--simulate", *given, "--requests", "100")["performance"]["requests"] == 90
 
 
 def test_a_prefix_cache_is_used_where_it_is_asked_for() -> None:
@@ -273,10 +284,10 @@ def test_a_prefix_cache_is_used_where_it_is_asked_for() -> None:
 
 
 def test_simulated_percentiles_have_their_sampling_error() -> None:
-    shown = flat("simulate", *GIVEN, "--requests", "1000")
+    shown = flat("evaluate", "--simulate", *GIVEN, "--requests", "1000")
     assert "Sampling error of the simulated percentiles" in shown
     assert re.search(r"TTFT \[ms\] [\d.]+ to [\d.]+", shown)
-    found = data("simulate", *GIVEN, "--requests", "1000")["performance"]
+    found = data("evaluate", "--simulate", *GIVEN, "--requests", "1000")["performance"]
     interval = found["confidence_s"]["ttft_s"]["p90"]
     assert interval["low"] <= found["ttft_s"]["p90"] <= interval["high"]
 
@@ -352,7 +363,7 @@ def _examples() -> list[list[str]]:
 
 
 READ = ("plan", "explain", "what-if", "sweep", "autoscale", "forecast", "export")
-RUN = ("quickstart", "evaluate", "simulate", "skus", "llms", "scenarios", "schema", "doctor")
+RUN = ("quickstart", "evaluate", "skus", "llms", "scenarios", "schema", "doctor")
 
 
 def test_examples_of_the_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scenario: str) -> None:
@@ -371,10 +382,10 @@ def test_examples_of_the_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         if command in READ and not rest[0].startswith("--") and not rest[0].endswith(".json"):
             planner.load_scenario(rest[0], [rest[i + 1] for i, option in enumerate(rest) if option == "--set"])
         elif command in RUN:
-            few = ("--requests", "200") if command == "simulate" and "chat-llama-70b" in rest else ()
+            few = ("--requests", "200") if "--simulate" in rest and "chat-llama-70b" in rest else ()
             done = run(command, *rest, *few, typed="\n" * 5)
             assert done.exit_code == 0, (command, rest)
-            if command in ("evaluate", "simulate"):  # what is shown first holds its targets
+            if command == "evaluate":  # what is shown first holds its targets
                 assert not re.search(r"^Overloaded|  NO$", done.stdout, re.MULTILINE), (command, rest)
 
 
@@ -460,7 +471,7 @@ BAD: list[tuple[tuple[str, ...], str, str]] = [  # what readers of scenarios ref
     ((*COMPARE, "--plot", "missing/c.html"), "output file", "there is no folder"),
     ((*COMPARE, "--plot", "c.png"), "--plot", "HTML"),
     (("validate", "none.csv"), "points", "cannot be read"),
-    ((*VALIDATE, "--sku", "h100"), "--sku", "unknown name"),
+    ((*VALIDATE, "--sku", "h1000"), "--sku", "unknown name"),
     ((*VALIDATE, "--mode", "both"), "--mode", "unknown name"),
     ((*VALIDATE, "--model", "qwen"), "--model", "unknown name"),
     ((*VALIDATE, "--held-out", "--fitted"), "--held-out, --fitted, --all", "exclude each other"),

@@ -13,7 +13,7 @@ from typing import NoReturn
 import pytest
 
 import planner
-from planner.cli.commands import COMMANDS, app
+from planner.cli.commands import COMMANDS, IMPORTS, app, imports
 from tests.cli.shell import GIVEN, LINE, assert_refused, run
 from tests.places import ROOT
 
@@ -22,10 +22,10 @@ def test_ctrl_c_is_130_for_every_command(monkeypatch: pytest.MonkeyPatch) -> Non
     def interrupted() -> NoReturn:
         raise KeyboardInterrupt
 
-    for command in app.registered_commands:
+    for command in (*app.registered_commands, *imports.registered_commands):
         monkeypatch.setattr(command, "callback", interrupted)
-    for name in COMMANDS:
-        done = run(name)
+    for name in (*COMMANDS[:-1], *(f"import {kind}" for kind in IMPORTS)):
+        done = run(*name.split())
         assert (done.exit_code, done.output) == (130, ""), name
 
 
@@ -71,10 +71,10 @@ print(json.dumps(found))
 """Each command runs and ends in a process of its own, which has the modules from the one before it: they take longer
 to load than any of these commands."""
 CHILD_COMMANDS: list[tuple[str, list[str]]] = [
-    ("interrupted", ["simulate", *GIVEN, "--requests", "1000"]),
+    ("interrupted", ["evaluate", "--simulate", *GIVEN, "--requests", "1000"]),
     ("left", ["schema"]),
     ("closed", ["schema", "--json", "schema.json"]),
-    ("a gigabyte left", ["simulate", *GIVEN, "--requests", "900000000"]),
+    ("a gigabyte left", ["evaluate", "--simulate", *GIVEN, "--requests", "900000000"]),
     *(("full", arguments) for arguments in (["schema"], ["plan", "--help"], ["--version"])),
     ("shown", ["plan", "none.yaml"]),
 ]
@@ -111,7 +111,7 @@ def children(folder: Path) -> Children:
 @pytest.mark.parametrize(
     ("stdout", "command", "code"),
     [
-        ("interrupted", "simulate", 130),  # in the middle of the work
+        ("interrupted", "evaluate", 130),  # in the middle of the work
         ("left", "schema", 128 + signal.SIGPIPE),  # as `planner schema | head -1` does, and as the shell says of it
         ("closed", "schema", 0),  # costs the text alone
     ],
@@ -126,7 +126,7 @@ def test_some_ends_are_without_a_word(stdout: str, command: str, code: int, chil
     [
         *(("full", command, "No space left on device") for command in ("schema", "plan", "--version")),
         ("shown", "plan", "no such file"),
-        ("a gigabyte left", "simulate", "error: memory = "),  # for 990 million arrivals, which take 8 GB
+        ("a gigabyte left", "evaluate", "error: memory = "),  # for 990 million arrivals, which take 8 GB
     ],
 )
 def test_bad_ends_are_one_line_and_code_2(stdout: str, command: str, said: str, children: Children) -> None:
@@ -139,8 +139,10 @@ def test_bad_ends_are_one_line_and_code_2(stdout: str, command: str, said: str, 
 
 @pytest.mark.parametrize("rate", ["1e308", "1e-308", "1e10"])
 def test_rates_that_no_service_has_are_refused_by_name(rate: str) -> None:
-    for command in ("simulate", "evaluate"):
-        assert_refused((command, *GIVEN, "--rate", rate), "workload.rate_per_s", "must be 1e-09 to 1e+09 requests/s")
+    for how in ((), ("--simulate",)):
+        assert_refused(
+            ("evaluate", *how, *GIVEN, "--rate", rate), "workload.rate_per_s", "must be 1e-09 to 1e+09 requests/s"
+        )
 
 
 def test_a_fault_of_the_planner_is_told_from_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import yaml
 from calibration import benchmark_files, memory_of_log, predict, read_costs, read_startup_file
 from hardware_db import load_hardware
 from planner.cli.base import hardware_for
+from planner.cli.commands import IMPORTS
 from planner.engine import memory
 from planner.supply import read_prices
 from tests.cli.shell import RESULT, assert_refused, run
@@ -29,7 +30,7 @@ def shown(*words: object, code: int = 0) -> str:
 
 
 def test_a_trace_goes_to_stdout_as_yaml_with_comments() -> None:
-    out = shown("import-trace", CONVERSATIONS, "--rate", "5")
+    out = shown("import", "trace", CONVERSATIONS, "--rate", "5")
     assert out.startswith("# Azure LLM inference trace (CSV)\n# Requests: ")
     assert yaml.safe_load(out)["workload"]["rate_per_s"] == 5.0
 
@@ -38,16 +39,16 @@ def test_columns_are_named_one_by_one(tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
     log.write_text("ts,prompt,completion\n0,100,10\n2,100,10\n4,100,10\n", encoding="utf-8")
     named = ("--column", "arrival_s=ts", "--column", "input_tokens=prompt", "--column", "output_tokens=completion")
-    found = yaml.safe_load(shown("import-trace", log, *named))
+    found = yaml.safe_load(shown("import", "trace", log, *named))
     assert found["workload"]["lengths"]["cells"] == [[100, 10, 3.0]]
-    assert_refused(("import-trace", log, "--column", "ts"), "--column", "must read MEANING=NAME")
+    assert_refused(("import", "trace", log, "--column", "ts"), "--column", "must read MEANING=NAME")
 
 
 def test_conversations_need_to_be_told_how_to_count(tmp_path: Path) -> None:
     chats = tmp_path / "chats.json"
     turns = [{"from": "human", "value": "a" * 40}, {"from": "gpt", "value": "b" * 20}]
     chats.write_text(json.dumps([{"conversations": turns}]), encoding="utf-8")
-    words = ("import-trace", chats, "--rate", 4)
+    words = ("import", "trace", chats, "--rate", 4)
     assert_refused(words, "", "give tokens_per_character")
     assert yaml.safe_load(shown(*words, "--tokens-per-character", 0.25))["workload"] == {
         "rate_per_s": 4.0,
@@ -57,17 +58,17 @@ def test_conversations_need_to_be_told_how_to_count(tmp_path: Path) -> None:
 
 def test_a_trace_is_written_to_be_replayed(tmp_path: Path) -> None:
     requests, out = tmp_path / "requests.csv", tmp_path / "workload.yaml"
-    assert shown("import-trace", CONVERSATIONS, "--replay", requests, "--out", out) == ""
+    assert shown("import", "trace", CONVERSATIONS, "--replay", requests, "--out", out) == ""
     assert yaml.safe_load(out.read_text(encoding="utf-8")) == {"workload": {"replay": str(requests)}}
     assert requests.read_text(encoding="utf-8").startswith("arrival_s,input_tokens,output_tokens\n0,")
 
 
 def test_metrics_of_two_scrapes() -> None:
     pages = (DATA / "metrics" / "vllm_first.txt", DATA / "metrics" / "vllm_second.txt")
-    out = shown("import-metrics", *pages, "--interval", 600)
+    out = shown("import", "metrics", *pages, "--interval", 600)
     assert yaml.safe_load(out)["workload"]["rate_per_s"] == 2.5
     assert "# measured TTFT: mean 147.3 ms" in out
-    assert_refused(("import-metrics", *pages), "", "give the seconds between them")
+    assert_refused(("import", "metrics", *pages), "", "give the seconds between them")
 
 
 def test_prices_with_all_of_them_as_a_table(tmp_path: Path) -> None:
@@ -75,7 +76,7 @@ def test_prices_with_all_of_them_as_a_table(tmp_path: Path) -> None:
     catalog.parent.mkdir()
     header = "InstanceType,AcceleratorName,AcceleratorCount,Region,Price,SpotPrice\n"
     catalog.write_text(header + "p5.48xlarge,H100,8,us-east-1,55.04,20\nx,Z9,1,us-east-1,1,\n", encoding="utf-8")
-    out = shown("import-prices", catalog, "--date", "2026-11-20", "--csv", table)
+    out = shown("import", "prices", catalog, "--date", "2026-11-20", "--csv", table)
     assert yaml.safe_load(out) == {"prices": {"usd_per_gpu_hour": {"h100-sxm": 6.88}}}
     assert "# no SKU known for Z9 (x): 1 rows left out" in out
     kept = read_prices(io.StringIO(table.read_text(encoding="utf-8"))).prices
@@ -83,17 +84,17 @@ def test_prices_with_all_of_them_as_a_table(tmp_path: Path) -> None:
         ("on_demand", "2026-11-20"),
         ("spot", "2026-11-20"),
     ]
-    assert run("import-prices", catalog).exit_code == 0  # the day of the file
+    assert run("import", "prices", catalog).exit_code == 0  # the day of the file
 
 
 @pytest.mark.parametrize(
     ("words", "field", "said"),
     [
-        (("import-trace", "absent.csv"), "", "no such file"),
-        (("import-metrics", "absent.txt"), "", "no such file"),
-        (("import-prices", "absent.csv"), "", "no such file"),
-        (("import-prices", "absent.csv", "--date", "soon"), "--date", "is no day"),
-        (("import-trace", "absent.csv", "--out", "no/such/folder/x.yaml"), "output file", "no/such/folder"),
+        (("import", "trace", "absent.csv"), "", "no such file"),
+        (("import", "metrics", "absent.txt"), "", "no such file"),
+        (("import", "prices", "absent.csv"), "", "no such file"),
+        (("import", "prices", "absent.csv", "--date", "soon"), "--date", "is no day"),
+        (("import", "trace", "absent.csv", "--out", "no/such/folder/x.yaml"), "output file", "no/such/folder"),
     ],
 )
 def test_complaints_are_one_line_and_code_2(words: tuple[str, ...], field: str, said: str) -> None:
@@ -102,10 +103,10 @@ def test_complaints_are_one_line_and_code_2(words: tuple[str, ...], field: str, 
 
 def test_the_guide_names_commands_and_options_that_there_are() -> None:
     guide = (DOCS / "how-to" / "import.md").read_text(encoding="utf-8")
-    lines = re.findall(r"^    planner (\S+) (.*)$", guide, re.MULTILINE)
-    assert {name for name, _ in lines} == {"import-trace", "import-metrics", "import-prices"}
+    lines = re.findall(r"^    planner import (\S+) (.*)$", guide, re.MULTILINE)
+    assert {name for name, _ in lines} == set(IMPORTS)
     for name, rest in lines:
-        assert set(re.findall(r"--[\w-]+", rest)) <= set(re.findall(r"--[\w-]+", shown(name, "--help")))
+        assert set(re.findall(r"--[\w-]+", rest)) <= set(re.findall(r"--[\w-]+", shown("import", name, "--help")))
 
 
 LOG = """\

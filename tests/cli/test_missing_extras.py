@@ -59,7 +59,7 @@ def test_every_extra_for_users_is_tried() -> None:
 
 FREE = (
     ("planner.cli", "evaluate", *FLEET),
-    ("planner.cli", "simulate", *FLEET, "--requests", "200"),
+    ("planner.cli", "evaluate", "--simulate", *FLEET, "--requests", "200"),
     ("planner.cli", "doctor", "--sku", "h100-sxm"),
     ("planner.cli", "schema"),
 )

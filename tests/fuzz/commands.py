@@ -47,20 +47,20 @@ HOSTILE = tuple(word for word in (*NUMBERS, *WORDS) if word.isprintable() and le
 
 
 def drawn(seed: int) -> list[str]:
-    """A command line without `planner`: `evaluate`, `simulate`, or a `plan` with settings that is only read."""
+    """A command line without `planner`: `evaluate`, simulated or not, or a `plan` with settings that is only read."""
     chance = random.Random(seed)
     if chance.random() < 0.4:
         known = complete_setting("")
         settings = [f"{chance.choice(known)}={chance.choice(HOSTILE)}" for _ in range(chance.randint(1, 2))]
         return ["plan", SCENARIO, *(word for setting in settings for word in ("--set", setting))]
-    words = [chance.choice(("evaluate", "evaluate", "simulate"))]
+    words = ["evaluate", *(["--simulate"] if chance.random() < 1.0 / 3.0 else [])]
     for option, values in CHOICES.items():
         words += [option, _value(chance, values)]
     for option, values in RARE.items():
         if chance.random() < 0.1:
             words += [option, _value(chance, values)]
     words += [flag for flag in FLAGS if chance.random() < 0.1]
-    return [*words, "--requests", "200"] if words[0] == "simulate" else words
+    return [*words, "--requests", "200"] if "--simulate" in words else words
 
 
 def _value(chance: random.Random, values: Sequence[str]) -> str:

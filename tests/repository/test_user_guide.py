@@ -78,7 +78,9 @@ def test_every_figure_stands_in_the_guide(kind: str, name: str, figures: dict[st
 
 def test_a_command_still_prints_the_figures_quoted() -> None:
     """One scenario's own figures, from the command that takes the least time: the rest is as slow as planning is."""
-    command = next(name for name in user_guide.PICKS if name.startswith("planner simulate") and "--replicas 1" in name)
+    command = next(
+        name for name in user_guide.PICKS if name.startswith("planner evaluate --simulate") and "--replicas 1" in name
+    )
     printed = user_guide.picked(command, user_guide.printed(command), user_guide.PICKS[command])
     assert printed == user_guide.known()[user_guide.COMMANDS][command]
 

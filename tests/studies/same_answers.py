@@ -55,7 +55,7 @@ def questions(out: Path) -> dict[str, list[str]]:
         asked[f"{name}.nvidia"] = ["plan", name, "--set", "search.skus=[h100-sxm,h200-sxm]", "--json", nvidia]
         for label, options in (("mixed", MIXED), ("split", SPLIT)):
             asked[f"{name}.evaluate.{label}"] = ["evaluate", "--scenario", name, *options, "--json", "-"]
-            simulate = ["simulate", "--scenario", name, *options, "--requests", "1500", "--json", "-"]
+            simulate = ["evaluate", "--simulate", "--scenario", name, *options, "--requests", "1500", "--json", "-"]
             asked[f"{name}.simulate.{label}"] = simulate
         asked[f"{name}.compare"] = ["compare", name, *MIXED, "--requests", "500", "--systems", "all", "--json", "-"]
         for target in TARGETS:

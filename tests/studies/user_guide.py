@@ -71,7 +71,9 @@ CHAT = "planner plan chat-llama-70b"
 RAG = "planner plan rag-llama-70b"
 REASONING_IF = "planner what-if reasoning-qwen3-32b"
 REASONING = "planner plan reasoning-qwen3-32b"
-MIXED_B200 = "planner simulate --scenario chat-llama-70b --sku b200-sxm --mode mixed --max-batched-tokens 1024"
+MIXED_B200 = (
+    "planner evaluate --simulate --scenario chat-llama-70b --sku b200-sxm --mode mixed --max-batched-tokens 1024"
+)
 CHUNKS = f"{RAG} --set search.modes=[mixed] --set search.skus=[b200-sxm] --set search.max_batched_tokens="
 
 PICKS: Mapping[str, Mapping[str, str]] = {
