@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from types import MappingProxyType
@@ -36,7 +36,7 @@ from planner.fleet.corrections import LEAST_KEPT, MISS_GROWTH
 from planner.fleet.simulation import evaluated
 from planner.fleet.types import PlanConfidence, PlannedDeployment, PlanRequest
 from planner.fleet.verification import ScopedSlo, missing_over_allowed, violated_metrics
-from planner.search import DeploymentOption, PoolOption, ShiftRule
+from planner.search import BoundedCache, DeploymentOption, PoolOption, ShiftRule
 from planner.serving import (
     NOT_MEASURED,
     Deployment,
@@ -74,6 +74,8 @@ FAR_CUT = 0.9
 """Share of a rate below which another is looked for in two steps. A choice."""
 CUTS_AT_MOST = 8
 """Rates tried for the one at which a fleet holds in a draw."""
+_VERDICTS: BoundedCache[tuple[Deployment, bool, float]] = BoundedCache(4096)
+"""Verdicts by theory, of a few hundred bytes each. Affects speed only."""
 
 
 NOTHING_MEASURED: Mapping[str, MeasuredSteps] = MappingProxyType({})
@@ -315,15 +317,10 @@ class _Judge:
         self.plane = _Plane()
         lengths = planned.workload.lengths
         self.estimate = as_estimated(planned)
-        self.spreads = [
-            replica_spreads(pool.config, pool.role, lengths.mean_input, lengths.mean_output)
-            for pool in self.estimate.surviving.pools
-        ]
-        self.uncalibrated = {
-            pool.config.sku.id
-            for pool, spreads in zip(self.estimate.surviving.pools, self.spreads, strict=True)
-            if spreads is None
-        }
+        pools = self.estimate.surviving.pools
+        self.spreads = [replica_spreads(one.config, one.role, lengths.mean_input, lengths.mean_output) for one in pools]
+        self.uncalibrated = {pool.config.sku.id for pool, own in zip(pools, self.spreads, strict=True) if own is None}
+        self.asked = frozenset(slos), frozenset(planned.slices), planned.workload
         self.logs = self._drawn(seed, measured)
 
     def _drawn(self, seed: int, measured: Mapping[str, MeasuredSteps]) -> FloatArray:
@@ -396,12 +393,10 @@ class _Judge:
         return float((own - none) / (one - none)) if one > none else 0.0
 
     def _slow_logs(self, deviations: float) -> FloatArray:
-        logs = []
-        for pool, spreads in zip(self.estimate.surviving.pools, self.spreads, strict=True):
-            known = known_steps(self.measured, pool.config)
-            shift = StepTimeShift() if spreads is None else at_slow_end(spreads, deviations, known)
-            logs += [math.log(shift.decode), math.log(shift.prompt), shift.request_s]
-        return np.array(logs)
+        return _logs_of(
+            None if own is None else at_slow_end(own, deviations, known_steps(self.measured, pool.config))
+            for pool, own in zip(self.estimate.surviving.pools, self.spreads, strict=True)
+        )
 
     def shortfall_in(self, place: int, draw: int) -> Shortfall | None:
         """What the deployment lacks to hold in a draw; None where it holds."""
@@ -433,26 +428,29 @@ class _Judge:
 
     def _verified(self) -> tuple[FloatArray, bool]:
         """The step times that the deployment was verified with, and whether it held."""
-        logs = []
-        for pool in self.planned.surviving.pools:
-            shift = pool.config.shift or StepTimeShift()
-            logs += [math.log(shift.decode), math.log(shift.prompt), shift.request_s]
-        return np.array(logs), not violated_metrics(self.planned, self.slos, by_theory=self.planned.run is None)
+        logs = _logs_of(pool.config.shift for pool in self.planned.surviving.pools)
+        return logs, not violated_metrics(self.planned, self.slos, by_theory=self.planned.run is None)
 
     def _verified_at(self, logs: FloatArray, factor: float = 1.0) -> tuple[bool, float]:
-        """Verdict by theory with step times that are off by this, and the logarithm of misses over those allowed."""
-        planned = self._at(logs, factor)
-        misses = max(missing_over_allowed(planned, self.slos).values(), default=0.0)
-        return not violated_metrics(planned, self.slos), math.log(misses) if misses > 0.0 else -math.inf
+        """Verdict by theory with step times that are off by this, and the logarithm of misses over those allowed.
+
+        Remembered: the same fleet is judged before and after it was simulated, and with others beside it.
+        """
+        surviving = self.estimate.surviving
+        key = (surviving.summary, *self.asked, factor * self.rate_factor, logs.tobytes())
+        known = _VERDICTS.get(key)
+        if known is None or known[0] != surviving:
+            planned = self._at(logs, factor)
+            misses = max(missing_over_allowed(planned, self.slos).values(), default=0.0)
+            log_misses = math.log(misses) if misses > 0.0 else -math.inf
+            known = _VERDICTS.put(key, (surviving, not violated_metrics(planned, self.slos), log_misses))
+        return known[1:]
 
     def _at(self, logs: FloatArray, factor: float = 1.0) -> PlannedDeployment:
         """The deployment by theory with step times that are off by this, at so many times its rate."""
-        shifts = [
-            None if spreads is None else spreads.shift(*map(float, logs[3 * place : 3 * place + 3]))
-            for place, spreads in enumerate(self.spreads)
-        ]
+        off = zip(self.estimate.surviving.pools, self.spreads, logs.reshape(-1, 3).tolist(), strict=True)
         configs = [
-            rebuilt(pool.config, shift=shift) for pool, shift in zip(self.estimate.surviving.pools, shifts, strict=True)
+            rebuilt(pool.config, shift=None if spreads is None else spreads.shift(*own)) for pool, spreads, own in off
         ]
         surviving = _reconfigured(self.estimate.surviving, configs)
         return by_theory(replace(self.estimate, surviving=surviving), factor * self.rate_factor)
@@ -487,6 +485,12 @@ class _Plane:
     def doubt(self) -> float:
         """Largest error that a value read off may have; infinite as long as the plane foretold too little."""
         return max(IN_DOUBT * max(self.errors), LEAST_DOUBT) if len(self.errors) >= FORETOLD else math.inf
+
+
+def _logs_of(shifts: Iterable[StepTimeShift | None]) -> FloatArray:
+    """What the step times of pools are off by, as `ReplicaSpreads.shift` takes it."""
+    known = [shift or StepTimeShift() for shift in shifts]
+    return np.array([[math.log(shift.decode), math.log(shift.prompt), shift.request_s] for shift in known]).ravel()
 
 
 def _normals_of(config: ReplicaConfig, is_mixed: bool, seed: int) -> StandardNormals:

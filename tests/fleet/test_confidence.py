@@ -20,6 +20,7 @@ from planner.fleet import confidence as found_by
 from planner.fleet.confidence import Judgement, counted_draws, rate_factors
 from planner.fleet.verification import ScopedSlo, violated_metrics
 from planner.scenario import load_scenario
+from planner.search import BoundedCache
 from planner.serving import (
     NOT_MEASURED,
     MeasuredSteps,
@@ -285,3 +286,17 @@ def test_fleets_of_several_skus_are_given_up_where_one_of_them_holds_in_no_world
         for skus in ("l4, h200-sxm", "h200-sxm")
     )
     assert both is not None and alone is not None and both.usd_per_hour <= alone.usd_per_hour
+
+
+def test_a_world_is_judged_once_and_anew_for_other_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside another deployment, or again: no evaluation; with another target its own verdicts, as without memory."""
+    found, slos = base(), targets_of(base())
+    target = slos[0].slo.targets[0]
+    strict = targets_of(found, target.model_copy(update={"threshold_s": 0.8 * target.threshold_s}))
+    first = judgement_of(found.deployments, slos, 0.9, 1, exact=True)
+    monkeypatch.setattr(found_by, "by_theory", None)
+    assert judgement_of(found.deployments, slos, 0.9, 1, exact=True) == first
+    monkeypatch.undo()
+    other = judgement_of(found.deployments, strict, 0.9, 1, exact=True)
+    monkeypatch.setattr(found_by, "_VERDICTS", BoundedCache(1))
+    assert judgement_of(found.deployments, strict, 0.9, 1, exact=True) == other != first
