@@ -52,6 +52,22 @@ NEW_WORDS = {
     **{f"import-{kind}": ("import", kind) for kind in ("trace", "metrics", "prices")},
 }
 """Commands by names that they had, which scripts may still use, and the words that they are now."""
+SET_INSTEAD = {
+    "--llm": "llm",
+    "--weights": "precision.weights",
+    "--activations": "precision.activations",
+    "--kv": "precision.kv_cache",
+    "--rate": "workload.rate_per_s",
+    "--lengths": "workload.lengths",
+    "--scv": "workload.scv",
+    "--arrivals": "workload.replay",
+    "--concurrency": "workload.concurrency",
+    "--think-time": "workload.think_time_s",
+    "--max-request-tokens": "max_request_tokens",
+    "--memory-fraction": "search.memory_fraction",
+    "--eager": "search.eager",
+}
+"""Options that `planner compare` had, and the fields of a scenario that `--set` gives it in their place."""
 
 
 class OneLineErrors(TyperGroup):
@@ -144,6 +160,11 @@ def _fail_otherwise(error: Exception) -> NoReturn:
 
 def _usage_error(error: Any, arguments: list[str] | None) -> InputError:  # noqa: ANN401
     command = error.ctx.command_path if error.ctx else "planner"
+    option = getattr(error, "option_name", "")
+    if command.endswith("compare") and option in SET_INSTEAD:
+        return InputError(
+            option, "(given)", "shapes the scenario", f"write --set {SET_INSTEAD[option]}=... in its place"
+        )
     given = " ".join(sys.argv[1:] if arguments is None else arguments)
     complaint = error.format_message().replace("Value error, ", "").rstrip(".")
     return InputError("command line", given, complaint, f"see `{command} --help`")

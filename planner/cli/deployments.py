@@ -14,6 +14,8 @@ import typer
 
 import planner
 from planner.cli.base import (
+    SET_INSTEAD,
+    Assignments,
     CalibrationFiles,
     JsonFile,
     T,
@@ -147,18 +149,19 @@ class DeploymentOptions:
         float | None, typer.Option(help="Mean time of each user from an answer to the next request [s].")
     ] = None
     calibrations: CalibrationFiles = None
+    assignments: Assignments = None
     uncalibrated: Annotated[
         bool, typer.Option("--uncalibrated", help="Step times from datasheet rooflines: a lower bound.")
     ] = False
 
     def request(self) -> PlanRequest:
         """Model, traffic and targets: those of the scenario, changed by what else is given. Raises InputError."""
+        given = {text.partition("=")[0].strip() for text in self.assignments or ()}
         if self.scenario is None:
             for option, value in {"--llm": self.llm, **self._needed_traffic()}.items():
-                if value is None:
-                    raise InputError(
-                        option, "(missing)", "is needed without a scenario", f"give {option} or --scenario"
-                    )
+                if value is None and SET_INSTEAD[option] not in given:
+                    fix = f"give it, --set {SET_INSTEAD[option]}=... or a scenario"
+                    raise InputError(option, "(missing)", "is needed without a scenario", fix)
         assignments = self._traffic_fields() | ({} if self.llm is None else {"llm": self.llm})
         settings = {
             "max_request_tokens": self.max_request_tokens,
@@ -167,6 +170,7 @@ class DeploymentOptions:
         }
         assignments |= {name: value for name, value in settings.items() if value is not None}
         changes = [f"{key}={json.dumps(value)}" for key, value in assignments.items()]
+        changes += self.assignments or ()
         return planner.load_scenario(NO_SCENARIO if self.scenario is None else self.scenario, changes)
 
     def _needed_traffic(self) -> dict[str, object]:
@@ -350,7 +354,10 @@ def _deliver_performance(setting: Setting, performance: Performance, json_file: 
 
 @takes(
     DeploymentOptions,
-    without=("mode", "prefill_sku", "prefill_tp", "prefill_replicas"),
+    without=(
+        *("mode", "prefill_sku", "prefill_tp", "prefill_replicas"),
+        *(option.removeprefix("--").replace("-", "_") for option in SET_INSTEAD),
+    ),
     sku=(Annotated[str | None, typer.Option(help="GPU of the pool; without it the pool is planned.")], None),
     scenario=(
         Annotated[str | None, typer.Argument(help="Name of a packaged scenario, or path of a YAML file.")],
@@ -381,9 +388,9 @@ def compare(
     """Compare serving systems of the literature on the same GPUs and traffic.
 
     \b
-    planner compare chat-llama-70b --sku h100-sxm --tp 4 --replicas 4 --rate 8
-    planner compare --llm llama-3.1-8b --sku h100-sxm --replicas 2 --rate 10 --lengths azure-2023-conv
-            --systems static,orca,vllm,sarathi --requests 500 --plot compare.html
+    planner compare chat-llama-70b --sku h100-sxm --tp 4 --replicas 4 --set workload.rate_per_s=8
+    planner compare --sku h100-sxm --replicas 2 --set llm=llama-3.1-8b --set workload.rate_per_s=10
+            --set workload.lengths=azure-2023-conv --systems static,orca,vllm,sarathi --requests 500 --plot compare.html
     planner compare --list      every system, with who described it
 
     Each system uses the same GPUs, gets the same requests, and is judged by theory and simulation. Without --sku the

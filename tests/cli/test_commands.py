@@ -294,11 +294,15 @@ def test_simulated_percentiles_have_their_sampling_error() -> None:
 
 # --- compare --------------------------------------------------------------------------------------------------------
 
+COMPARED = ("--sku", "h100-sxm", *(f"--set={one}" for one in ("llm=llama-3.1-8b", "workload.rate_per_s=5")))
+COMPARED += ("--set", "workload.lengths={input_tokens: 1000, output_tokens: 100}")
+"""`GIVEN`, as a comparison takes it."""
+
 
 def test_compare_prints_and_writes_the_systems(tmp_path: Path) -> None:
     files = {name: tmp_path / name for name in ("c.json", "c.csv", "c.html")}
     where = ("--json", files["c.json"], "--csv", files["c.csv"], "--plot", files["c.html"])
-    done = run("compare", *GIVEN, "--systems", "static,sarathi,mtp", "--requests", "200", *where)
+    done = run("compare", *COMPARED, "--systems", "static,sarathi,mtp", "--requests", "200", *where)
     assert (done.exit_code, done.stderr) == (0, "")
     assert max(map(len, done.stdout.splitlines())) <= 100 and "\u2026" not in done.stdout
     for text in ("TTFT [ms]", "ITL [ms]", "$ per M output", "KV waste", "Not compared", "- mtp: "):
@@ -423,7 +427,7 @@ def test_validate_filters() -> None:
 # --- bad input ------------------------------------------------------------------------------------------------------
 
 SET = ("plan", "small.yaml", "--set")
-EVALUATE, COMPARE, VALIDATE = ("evaluate", *GIVEN), ("compare", *GIVEN), ("validate", "points.csv")
+EVALUATE, COMPARE, VALIDATE = ("evaluate", *GIVEN), ("compare", *COMPARED), ("validate", "points.csv")
 CONFIG = (*GIVEN[2:], "--llm")
 CALIBRATE = ("calibrate-serving", "results.json", "--model", "phi-4", "--sku", "h100-sxm")
 BAD: list[tuple[tuple[str, ...], str, str]] = [  # what readers of scenarios refuse is tested with them
@@ -464,6 +468,9 @@ BAD: list[tuple[tuple[str, ...], str, str]] = [  # what readers of scenarios ref
     (("compare",), "--sku", "is needed"),
     ((*COMPARE, "--systems", "orka"), "systems", "unknown name"),
     ((*COMPARE, "--systems", ","), "systems", "one or more"),
+    (("compare", *GIVEN), "--llm", "shapes the scenario"),
+    ((*COMPARE, "--rate", "8"), "--rate", "shapes the scenario"),
+    (("compare", "--sku", "h100-sxm"), "--llm", "is needed without a scenario"),
     ((*COMPARE, "--rates", "fast"), "--rates", "must be numbers"),
     ((*COMPARE, "--rates", "1,2"), "slo", "judged by targets"),
     ((*COMPARE, "--requests", "0"), "requests", ">= 1"),

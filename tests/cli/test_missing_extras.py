@@ -64,7 +64,15 @@ FREE = (
     ("planner.cli", "schema"),
 )
 NEEDING = {
-    ("planner.cli", "compare", *FLEET, "--plot", "x.html"): "module = 'altair': is not installed; it is for the web",
+    (
+        "planner.cli",
+        "compare",
+        "chat-llama-70b",
+        "--sku",
+        "h100-sxm",
+        "--plot",
+        "x.html",
+    ): "module = 'altair': is not installed; it is for the web",
     ("planner.cli", "plan", "chat-llama-70b", "--set", "llm=hf:a/b"): "huggingface_hub is not installed",
     ("calibration", "run", "--out", "x.json"): "torch = '(not installed)': measuring needs PyTorch",
     ("app.py",): "streamlit = '(not installed)': the web app needs it",

@@ -34,7 +34,7 @@ CASES = {
 }
 """Plans beside those of `SCENARIOS`: a scenario and what is set otherwise."""
 TARGETS = ("scripts", "compose", "kubernetes", "kserve", "llm-d", "dynamo", "skypilot", "benchmarks")
-MIXED = ("--sku", "h100-sxm", "--tp", "4", "--replicas", "4", "--rate", "4")
+MIXED = ("--sku", "h100-sxm", "--tp", "4", "--replicas", "4", "--set", "workload.rate_per_s=4")
 SPLIT = (*MIXED, "--mode", "disaggregated", "--prefill-sku", "h200-sxm", "--prefill-tp", "2", "--prefill-replicas", "3")
 VOLATILE = re.compile(r"elapsed|scenario_folder|\"seconds\"|planned in|Planned by .* in \d|_on\": \"\d{4}-\d\d-\d\d")
 """Lines that tell when or how long."""
