@@ -97,10 +97,10 @@ def plan(
     if request is not asked:
         found = replace(found, assumptions=(*population_notes(asked, found), *found.assumptions))
     if request.areas:
-        where = (
-            f"the users of {', '.join(request.areas)} are served as if all were in one place, without their way there"
+        users = f"users in {', '.join(request.areas)} count as in one place, without their way there"
+        found = replace(
+            found, warnings=(*found.warnings, f"{users}: planner plan, or plan_regions, says where to stand")
         )
-        found = replace(found, assumptions=(where, *found.assumptions))
     if program is not None:
         site = 0 if found.allocation is None else found.allocation.program
         program(search.problem(search.columns.all, program=site))

@@ -53,7 +53,7 @@ def test_the_day_of_the_world_is_flatter_than_that_of_an_area() -> None:
 def test_a_plan_of_one_place_says_that_it_is_one() -> None:
     few = ["search.tp=[4]", "search.skus=[h100-sxm]", "prices.provider=GCP", "prices.region=us-east4"]
     found = plan(load_scenario(WORLD, few), simulate=False, alternatives=False)
-    assert any("in one place" in line for line in found.assumptions)
+    assert any("in one place" in line for line in found.warnings)
 
 
 def test_demand_is_written_as_it_is_read() -> None:
