@@ -24,7 +24,14 @@ from functools import partial
 
 from planner.core import Metric, significant, with_unit
 from planner.fleet.columns import Column
-from planner.fleet.confidence import Judgement, at_deviations, counted_draws, optimistic_deviations, rate_factors
+from planner.fleet.confidence import (
+    FAR_CUT,
+    Judgement,
+    at_deviations,
+    counted_draws,
+    optimistic_deviations,
+    rate_factors,
+)
 from planner.fleet.corrections import MISS_GROWTH
 from planner.fleet.market import on_networks
 from planner.fleet.pairing import UsedPool, deployments_of, used_pools
@@ -224,7 +231,8 @@ class _Trial:
         skus = [{pool.option.config.sku.id for pool in pools} for _, pools in self.groups]
         own = [short for short in shortfalls if len(skus[short.place]) == 1]
         if len(set().union(*skus)) > 1 and (jointly or not own):
-            search.lower_together(min(short.kept for short in shortfalls))
+            kept = min(short.kept for short in shortfalls)
+            search.lower_together(max(kept, FAR_CUT) if kept else 0.0)  # of all such fleets, so in small steps
             return
         for short in own:
             pools = self.groups[short.place][1]

