@@ -127,6 +127,7 @@ def price_names(prices: Sequence[ApiPrice]) -> list[str]:
     """The same of prices.
 
     >>> from datetime import date
+    >>> from planner.llm import own_price
     >>> price_names([own_price("llama-3.3-70b", "0.59/0.79", date(2026, 11, 22))])
     ['own price']
     """

@@ -234,12 +234,18 @@ def unit(metric: Metric) -> str:
     return "s" if metric in _SHOWN_IN_S else "ms"
 
 
-def with_unit(seconds: float, metric: Metric) -> str:
-    """A latency with its unit.
+LONG_S = 10.0
+"""From which on a latency in words is in seconds, however its metric is tabulated [s]."""
 
-    >>> with_unit(0.05, Metric.TPOT)
-    '50 ms'
+
+def with_unit(seconds: float, metric: Metric) -> str:
+    """A latency with its unit; in seconds from ten of them on.
+
+    >>> with_unit(0.05, Metric.TPOT), with_unit(228.5, Metric.TTFT)
+    ('50 ms', '228 s')
     """
+    if LONG_S <= seconds < math.inf:
+        return f"{significant(seconds)} s"
     return f"{duration(seconds, metric)} {unit(metric)}" if math.isfinite(seconds) else significant(seconds)
 
 
