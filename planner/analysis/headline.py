@@ -328,7 +328,16 @@ def range_words(low: float | None, value: float, high: float | None, confidence:
 
 def goodput_words(cost: CostBreakdown) -> str:
     """What a dollar buys: requests within all targets, and their tokens."""
-    return f"{significant(cost.requests_per_usd)} requests and {significant(cost.tokens_per_usd)} tokens"
+    return f"{significant(cost.requests_per_usd)} requests and {token_words(cost.tokens_per_usd)}"
+
+
+def token_words(tokens: float) -> str:
+    """A count of tokens, in millions where it has as many.
+
+    >>> token_words(2_240_116.0), token_words(950.0)
+    ('2.24 million tokens', '950 tokens')
+    """
+    return f"{significant(tokens / 1e6)} million tokens" if tokens >= 1e6 else f"{significant(tokens)} tokens"
 
 
 def simulated_with_slow_steps(before: Plan, plan: Plan, progress: Progress = lambda _: None) -> tuple[TargetCheck, ...]:

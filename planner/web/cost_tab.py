@@ -119,7 +119,7 @@ def _cost_cards(page: Page, cost: CostBreakdown) -> None:
                 significant(cost.requests_per_usd),
                 f"Goodput per dollar [requests/USD]: requests that meet every target at once ({method}: {goodput} a "
                 "second) over the cost. Below: their tokens, read and written.",
-                f"{significant(cost.tokens_per_usd)} tokens",
+                headline.token_words(cost.tokens_per_usd),
             ),
         ],
         "costs",
