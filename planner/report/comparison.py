@@ -156,7 +156,11 @@ def headline(comparison: Comparison) -> str:
         rate = significant(best.sustained_per_s or 0.0)
         return f"{subject}: {best.system.name} carries most within all targets, {rate} requests/s{dollar}."
     row, _ = max(stable, key=lambda one: (one[0].goodput_per_s(slo), -one[1].e2e.mean_s))
-    goodput = significant(row.goodput_per_s(slo))
+    most = row.goodput_per_s(slo)
+    goodput = significant(most)
+    alike = sum(f"{each.goodput_per_s(slo):.2g}" == f"{most:.2g}" for each, _ in stable)
+    if alike > 1:  # to two digits
+        return f"{subject}: {alike} serve {goodput} requests/s within all targets; their largest rates tell them apart."
     return f"{subject}: {row.system.name} has the most goodput, {goodput} requests/s within all targets."
 
 
