@@ -1,7 +1,6 @@
 """Adding a choice never makes a plan dearer, adding a restriction never cheaper, beyond the stated gap.
 
-The committed study has 200 random pairs and more, and sweeps of twenty rates; here are six small pairs, from the same
-changes.
+The committed study has 300 random pairs and 60 sweeps of twenty rates; here are six small pairs, from the same changes.
 """
 
 from __future__ import annotations
@@ -17,9 +16,11 @@ from tests.studies.restrictions import (
     CHANGES,
     CHOICES,
     KINDS,
+    PAIRS,
     RATES,
     RESULTS,
     SWEEP_RESULTS,
+    SWEEPS,
     Content,
     excess,
     is_violated,
@@ -82,17 +83,18 @@ def test_a_row_of_the_study_is_what_its_seed_draws() -> None:
 
 
 def test_the_study_is_as_stated() -> None:
-    """One pair in 200 may be violated: a family keeps one share at all pool sizes for the confidence asked for."""
+    """One pair is violated: a family keeps one share at all pool sizes for the confidence asked for."""
     pairs, document = judged(ROWS), " ".join(DOCUMENT.split())
-    assert len(pairs) >= 200
+    assert len(pairs) >= PAIRS
     assert {row["kind"] for row in pairs} == set(KINDS)
-    assert len([row["seed"] for row in pairs if is_violated(row)]) <= len(pairs) / 200
+    assert len([row["seed"] for row in pairs if is_violated(row)]) <= 1
     assert summary(ROWS).split(";")[0] in document
 
 
 def test_cost_falls_in_two_sweeps_of_the_study_at_most() -> None:
     """By less than the preference for simple fleets is worth."""
     sweeps = judged(read_rows(SWEEP_RESULTS))
+    assert len(sweeps) >= SWEEPS
     assert all(len(row["usd_per_hour"].split()) == RATES for row in sweeps)
     falls = [float(row["excess"]) for row in sweeps if is_violated(row)]
     assert len(falls) <= 2 and max(falls) < 0.05
