@@ -310,19 +310,23 @@ def range_of(exact: CostEnd, sure: CostEnd, confidence: float) -> CostRange:
     return CostRange(exact.cost, sure.cost, exact.fleet, sure.fleet, confidence)
 
 
-def range_words(low: float | None, value: float, high: float | None, confidence: float = HIGH_CONFIDENCE) -> str:
+def range_words(
+    low: float | None, value: float, high: float | None, confidence: float = HIGH_CONFIDENCE, *, may_fall: bool = False
+) -> str:
     """A figure on exact estimates, and with a confidence.
 
-    An end is the figure itself where simulation took it beyond that end.
+    An end is the figure itself where simulation took it beyond that end. Both stand as they are of a part of the cost,
+    which `may_fall` where the cost rises, and does.
 
-    >>> range_words(90.0, 100.0, 120.0), range_words(90.0, 100.0, None)
-    ('$90.00 if exact, $120 at 95 %', '$90.00 if exact, none at 95 %')
+    >>> range_words(90.0, 100.0, 120.0), range_words(90.0, 100.0, None), range_words(0.7, 0.6, 0.5, may_fall=True)
+    ('$90.00 if exact, $120 at 95 %', '$90.00 if exact, none at 95 %', '$0.700 if exact, $0.500 at 95 %')
     """
-    start = dollars(value if low is None else min(low, value))
+    falls = may_fall and low is not None and high is not None and low > high
+    start = dollars(value if low is None else low if falls else min(low, value))
     sure = percent(confidence)
     if high is None:
         return f"{start} if exact, none at {sure}"
-    end = dollars(max(high, value))
+    end = dollars(high if falls else max(high, value))
     return f"the same if exact and at {sure}" if end == start else f"{start} if exact, {end} at {sure}"
 
 

@@ -111,17 +111,21 @@ def at_rates(request: PlanRequest, rates_per_s: Mapping[str, float]) -> PlanRequ
 
 def population_notes(asked: PlanRequest, found: Plan) -> tuple[str, ...]:
     """What each closed population comes to on the fleet of a plan, in words."""
-    open_ones = {one.name: one.workload for one in found.request.all_services if not one.workload.is_closed}
+    rates = {one.name: one.workload.rate_per_s for one in found.request.all_services if not one.workload.is_closed}
     return tuple(
-        f"{service.name}: {loop.concurrency:,} users who each wait for an answer and then think for "
-        f"{loop.think_time_s:g} s send users / (think time + mean E2E latency)"
-        + (
-            f": {significant(_sent_per_s(found, service.name, loop, 0.0))} requests/s to this fleet, and "
-            f"{significant(open_ones[service.name].rate_per_s)} where steps are as slow as it is planned for, which is "
-            "what it is planned and simulated at, as a Poisson process"
-            if found.feasible
-            else f"; planned at {significant(open_ones[service.name].rate_per_s)} requests/s, as a Poisson process"
-        )
-        for service, loop in _closed(asked)
-        if service.name in open_ones
+        _population_words(found, one.name, loop, rates[one.name]) for one, loop in _closed(asked) if one.name in rates
+    )
+
+
+def _population_words(found: Plan, service: str, loop: ClosedLoop, planned_per_s: float) -> str:
+    sent = (
+        f"{service}: {loop.concurrency:,} users who each wait for an answer and then think for {loop.think_time_s:g} s "
+        "send users / (think time + mean E2E latency)"
+    )
+    if not found.feasible:
+        return f"{sent}; planned at {significant(planned_per_s)} requests/s, as a Poisson process"
+    return (
+        f"{sent}: {significant(_sent_per_s(found, service, loop, 0.0))} requests/s to this fleet, and "
+        f"{significant(planned_per_s)} where steps are as slow as it is planned for, which is what it is planned and "
+        "simulated at, as a Poisson process"
     )

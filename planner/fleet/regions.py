@@ -65,10 +65,6 @@ REFUSED = ("budget_usd_per_hour", "gpus", "power_kw", "co2_kg_per_hour", "skus_a
 """Limits on a whole fleet, which are not shared out between regions."""
 
 
-NO_SITES: Mapping[Site, Collection[str]] = MappingProxyType({})
-"""No region whose pools are of one class."""
-
-
 # --- the answer -------------------------------------------------------------------------------------------------------
 
 

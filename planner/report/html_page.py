@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup, escape
 
 from planner.analysis import CostRange, Headroom, headline, is_calibrated
-from planner.core import Table, change, number_of, one_line, percent, template_environment
+from planner.core import Table, change, number_of, one_line, template_environment
 from planner.fleet import CostBreakdown, Plan
 from planner.report import glossary
 from planner.report import plan as report
@@ -153,15 +153,16 @@ def figures(
     return found
 
 
+_SHARES_OF_THE_COST = ("usd_per_million_input_tokens", "usd_per_million_output_tokens")
+"""What a token has of it, which goes by what gives out first."""
+
+
 def interval_words(plan: Plan, value: float, costs: CostRange | None, field: str, unknown: str) -> str:
     """The interval of a figure of the cost in words, or why there is none."""
     if costs is None:
         return unknown if is_calibrated(plan) else "no interval: not calibrated"
     low, high = (None if end is None else float(getattr(end, field)) for end in (costs.low, costs.high))
-    if field != "usd_per_month" and low is not None and high is not None and low > high:
-        # what a token has of the cost may fall where the cost rises
-        return f"{headline.dollars(low)} if exact, {headline.dollars(high)} at {percent(costs.confidence)}"
-    return headline.range_words(low, value, high, costs.confidence)
+    return headline.range_words(low, value, high, costs.confidence, may_fall=field in _SHARES_OF_THE_COST)
 
 
 def _terms(tables: Sequence[Table]) -> list[glossary.Term]:

@@ -349,12 +349,12 @@ def build_request(scenario: Scenario, folder: Path | None) -> PlanRequest:
         bound, fix = "is a program that the web app does not run", f"use {OWN_SOLVER}, or plan on the command line"
         raise InputError("search.solver", scenario.search.solver, bound, fix)
     llm = _llm(scenario.llm, folder)
-    areas = _areas(scenario, folder)
+    areas, is_weighted = _areas(scenario, folder), any(area.weight for area in scenario.demand.values())
     stated = scenario.workload
-    if areas and stated.rate_per_s is None and not any(area.weight for area in scenario.demand.values()):
+    if areas and stated.rate_per_s is None and not is_weighted:
         stated = stated.model_copy(update={"rate_per_s": math.fsum(area.rate_per_s for area in areas.values())})
     workload = _workload(stated, folder, llm)
-    if any(area.weight for area in scenario.demand.values()):
+    if is_weighted:
         rate_per_s = workload.open_arrivals.rate_per_s
         areas = {
             name: area.model_copy(update={"rate_per_s": area.rate_per_s * rate_per_s}) for name, area in areas.items()

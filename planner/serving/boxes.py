@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hardware_db import HardwareDb, Price, load_hardware, select_calibration
-from planner.core import InputError, PlannerError, Table, UnknownNameError, money, rebuilt, significant
+from planner.core import InputError, PlannerError, Table, UnknownNameError, money, number_of, rebuilt, significant
 from planner.engine import ReplicaConfig, memory
 from planner.llm import ApiPrice, LlmSpec, Precision, load_llm
 from planner.serving.performance import evaluate
@@ -326,7 +326,7 @@ def box_table(box: BoxCurve) -> Table:
     """
     note = "Output tokens; means of the steady part. Every user sends the next request when the last one is answered."
     return Table.of(
-        f"{box.config.label}, {box.replicas} replica{'s' * (box.replicas > 1)}",
+        f"{box.config.label}, {number_of(box.replicas, 'replica')}",
         box.points,
         {
             "users": lambda point: f"{point.users:,}",
@@ -396,7 +396,7 @@ def price_tables(prices: Sequence[TokenPrice], apis: Sequence[ApiPrice], lengths
         "USD per million output tokens, prompts included, on one server that is always full: load that varies and "
         "targets make it dearer."
     )
-    columns = ("server", "USD per GPU-hour", "price of", *(f"{count} user{'s' * (count > 1)}" for count in users))
+    columns = ("server", "USD per GPU-hour", "price of", *(number_of(count, "user") for count in users))
     own = Table(f"Requests of {lengths[0]:,}/{lengths[1]:,} tokens", columns, rows, note)
     hosted = Table.of(
         "Hosted APIs",
